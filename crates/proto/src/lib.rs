@@ -1,0 +1,1 @@
+//! PROXY protocol codec.
