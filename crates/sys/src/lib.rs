@@ -1,1 +1,18 @@
-//! System calls.
+//! Every system call of the workspace, behind safe functions.
+//!
+//! The rest of peername forbids `unsafe`; what needs it stands here, one file an idea, so that it can
+//! be read in one sitting. Borrowed descriptors go in, owned ones come out, and every error names
+//! the call that failed ([`Failed`]). Nothing in this crate decides anything: policy lives above.
+
+mod failed;
+
+pub mod caps;
+pub mod limits;
+pub mod listen;
+pub mod namespace;
+pub mod pipe;
+pub mod process;
+pub mod stream;
+pub mod upstream;
+
+pub use failed::{Failed, NameCall, Result, is_exhaustion};

@@ -1,0 +1,45 @@
+//! Linux capabilities of this process: which it has, and giving up the others for good.
+
+use std::io;
+
+use caps::CapSet;
+pub use caps::Capability;
+
+use crate::{NameCall, Result};
+
+/// Whether the calling thread may use `capability` now (its effective set, capabilities(7)).
+pub fn have(capability: Capability) -> bool {
+    caps::has_cap(None, CapSet::Effective, capability).unwrap_or(false)
+}
+
+/// Gives up every capability of the calling thread but those of `keep` that it has, and the means to
+/// get others back: bounding, inheritable and ambient sets are emptied and `no_new_privs` is set.
+///
+/// Capabilities belong to threads: call it before any other thread exists. Without CAP_SETPCAP the
+/// bounding set stays as it is, which is harmless under `no_new_privs`.
+pub fn keep_only(keep: &[Capability]) -> Result<()> {
+    rustix::thread::set_no_new_privs(true).call("prctl(PR_SET_NO_NEW_PRIVS)")?;
+    if have(Capability::CAP_SETPCAP) {
+        clear(CapSet::Bounding, "prctl(PR_CAPBSET_DROP)")?;
+    }
+    clear(CapSet::Ambient, "prctl(PR_CAP_AMBIENT_CLEAR_ALL)")?;
+    clear(CapSet::Inheritable, "capset(2), inheritable")?;
+    let held = caps::read(None, CapSet::Permitted)
+        .map_err(io::Error::other)
+        .call("capget(2)")?;
+    let kept = keep
+        .iter()
+        .copied()
+        .filter(|capability| held.contains(capability))
+        .collect();
+    caps::set(None, CapSet::Effective, &kept)
+        .map_err(io::Error::other)
+        .call("capset(2)")?;
+    caps::set(None, CapSet::Permitted, &kept)
+        .map_err(io::Error::other)
+        .call("capset(2)")
+}
+
+fn clear(set: CapSet, call: &'static str) -> Result<()> {
+    caps::clear(None, set).map_err(io::Error::other).call(call)
+}

@@ -1,0 +1,21 @@
+//! Resource limits.
+
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+use crate::{NameCall, Result};
+
+/// Raises the number of descriptors this process may open to its hard limit and returns it.
+///
+/// The usual soft limit of 1024 is for programs that use `select(2)`, which peername does not.
+pub fn raise_open_files() -> Result<u64> {
+    let limit = getrlimit(Resource::Nofile);
+    setrlimit(
+        Resource::Nofile,
+        Rlimit {
+            current: limit.maximum,
+            maximum: limit.maximum,
+        },
+    )
+    .call("setrlimit(RLIMIT_NOFILE)")?;
+    Ok(limit.maximum.unwrap_or(u64::MAX))
+}

@@ -1,0 +1,59 @@
+//! Namespaces: a private network for the calling thread, as root or as an ordinary user.
+//!
+//! Network and user namespaces belong to threads (a user namespace only to a process with one
+//! thread). Children started afterwards by the same thread inherit them.
+
+use std::fs;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+
+use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space, unshare_unsafe};
+
+use crate::{NameCall, Result};
+
+/// A network namespace, held open. It lives as long as this value or a process inside it.
+#[derive(Debug)]
+pub struct Network(OwnedFd);
+
+impl Network {
+    /// The namespace the calling thread is in.
+    pub fn current() -> Result<Self> {
+        let file =
+            fs::File::open("/proc/thread-self/ns/net").call("open(/proc/thread-self/ns/net)")?;
+        Ok(Self(file.into()))
+    }
+
+    /// Makes a new, empty network namespace (loopback down, no routes) and moves the calling thread
+    /// into it. Needs CAP_SYS_ADMIN in the thread's user namespace.
+    pub fn unshare() -> Result<Self> {
+        // SAFETY: NEWNET leaves the descriptor table alone, which is all that `unshare_unsafe` asks
+        // its caller to watch.
+        unsafe { unshare_unsafe(UnshareFlags::NEWNET) }.call("unshare(CLONE_NEWNET)")?;
+        Self::current()
+    }
+
+    /// Moves the calling thread into this namespace (setns(2)).
+    pub fn enter(&self) -> Result<()> {
+        move_into_link_name_space(self.0.as_fd(), Some(LinkNameSpaceType::Network))
+            .call("setns(CLONE_NEWNET)")
+    }
+}
+
+/// Moves this process, which must have one thread only, into a new user namespace in which it is
+/// root. An ordinary user may do so where the distribution allows it (user_namespaces(7)).
+pub fn become_root_of_new_user_namespace() -> Result<()> {
+    let (uid, gid) = (rustix::process::geteuid(), rustix::process::getegid());
+    // SAFETY: NEWUSER leaves the descriptor table alone.
+    unsafe { unshare_unsafe(UnshareFlags::NEWUSER) }.call("unshare(CLONE_NEWUSER)")?;
+    write("/proc/self/uid_map", &format!("0 {} 1", uid.as_raw()))?;
+    // Since Linux 3.19 a group map may be written without privilege only after this.
+    write("/proc/self/setgroups", "deny")?;
+    write("/proc/self/gid_map", &format!("0 {} 1", gid.as_raw()))
+}
+
+fn write(path: &'static str, text: &str) -> Result<()> {
+    fs::write(path, text).map_err(|error: io::Error| crate::Failed {
+        call: path,
+        source: error,
+    })
+}

@@ -1,0 +1,40 @@
+//! A pipe as a buffer inside the kernel: bytes go from socket to socket without being copied to us.
+
+use std::os::fd::{AsFd, OwnedFd};
+
+use rustix::pipe::{PipeFlags, SpliceFlags, pipe_with, splice};
+
+use crate::{NameCall, Result};
+
+/// A non-blocking pipe, used by one direction of one connection while it moves bulk.
+#[derive(Debug)]
+pub struct Pipe {
+    read: OwnedFd,
+    write: OwnedFd,
+}
+
+impl Pipe {
+    /// Makes a pipe of the default size (16 pages' worth of references, 64 KiB; pipe(7)).
+    ///
+    /// It is never grown: above `pipe-user-pages-soft` an unprivileged process may not, and a
+    /// relay that depends on larger pipes stops working at its 33rd connection.
+    pub fn new() -> Result<Self> {
+        let (read, write) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK).call("pipe2(2)")?;
+        Ok(Self { read, write })
+    }
+
+    /// Moves up to `limit` bytes from `socket` into the pipe (splice(2)). `Ok(0)` is the end of the
+    /// stream. EAGAIN means that the socket is empty *or* that the pipe has no slot left: only a
+    /// caller that knows the pipe to be empty can tell.
+    pub fn fill_from(&self, socket: impl AsFd, limit: usize) -> std::io::Result<usize> {
+        Ok(splice(socket, None, &self.write, None, limit, FLAGS)?)
+    }
+
+    /// Moves up to `limit` bytes from the pipe into `socket`. EAGAIN means that the socket's send
+    /// buffer is full, provided that the pipe holds something.
+    pub fn drain_into(&self, socket: impl AsFd, limit: usize) -> std::io::Result<usize> {
+        Ok(splice(&self.read, None, socket, None, limit, FLAGS)?)
+    }
+}
+
+const FLAGS: SpliceFlags = SpliceFlags::MOVE.union(SpliceFlags::NONBLOCK);
