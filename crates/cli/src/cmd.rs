@@ -1,6 +1,7 @@
 //! The subcommands, one file each: its options and what it does with them.
 
 pub(crate) mod decode;
+pub(crate) mod routes;
 
 use std::process::ExitCode;
 
@@ -9,6 +10,8 @@ use std::process::ExitCode;
 pub(crate) enum Command {
     /// Read a PROXY protocol header and print what it says.
     Decode(decode::Args),
+    /// Show, add or remove the routing rules that bring a backend's replies back.
+    Routes(routes::Args),
 }
 
 impl Command {
@@ -16,6 +19,7 @@ impl Command {
     pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
         match self {
             Self::Decode(args) => decode::run(&args),
+            Self::Routes(args) => routes::run(args),
         }
     }
 }
