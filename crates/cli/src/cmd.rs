@@ -2,6 +2,7 @@
 
 mod completions;
 mod decode;
+mod demo;
 
 mod forward;
 mod proxy;
@@ -23,6 +24,8 @@ pub(crate) enum Command {
     Decode(decode::Args),
     /// Show, add or remove the rules that bring replies back
     Routes(routes::Args),
+    /// Show it at work, in a private network namespace
+    Demo(demo::Args),
     /// Print shell completions
     Completions(completions::Args),
 }
@@ -37,6 +40,7 @@ impl Command {
             Self::Send(args) => send::run(&args),
             Self::Decode(args) => decode::run(&args),
             Self::Routes(args) => routes::run(args),
+            Self::Demo(args) => demo::run(&args),
             Self::Completions(args) => completions::run(&args),
         }
     }

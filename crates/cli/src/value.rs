@@ -57,7 +57,9 @@ pub(crate) fn tlv_kind(text: &str) -> Result<u8, String> {
     };
     let named = || {
         let wanted = text.replace('-', "_").to_ascii_uppercase();
-        NAMED.into_iter().find(|&number| kind::name(number) == wanted)
+        NAMED
+            .into_iter()
+            .find(|&number| kind::name(number) == wanted)
     };
     number.or_else(named).ok_or_else(|| {
         "use a number (0xEA, 234) or a name: alpn, authority, unique_id, netns, …".to_owned()

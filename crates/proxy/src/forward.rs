@@ -47,6 +47,16 @@ pub struct Forwarder {
 }
 
 impl Announcement {
+    /// A line of text (version 1) for one client.
+    pub fn text(client: SocketAddr) -> Self {
+        Self {
+            version: SendProxy::V1,
+            source: Some(client),
+            tlvs: Vec::new(),
+            crc32c: false,
+        }
+    }
+
     /// The header of a connection from `client` to `destination`.
     ///
     /// # Errors

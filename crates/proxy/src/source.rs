@@ -138,17 +138,11 @@ mod tests {
     use super::*;
 
     fn host(ip: IpAddr) -> Option<Kind> {
-        let is = |one: &&str| one.parse() == Ok(ip);
-        let own = ["10.0.0.1", "2001:db8::1"]
-            .iter()
-            .any(|one| is(one))
-            .then_some(Kind::Own);
-        own.or_else(|| {
-            ["10.0.0.255", "10.0.0.0"]
-                .iter()
-                .any(|one| is(one))
-                .then_some(Kind::End)
-        })
+        match ip.to_string().as_str() {
+            "10.0.0.1" | "2001:db8::1" => Some(Kind::Own),
+            "10.0.0.0" | "10.0.0.255" => Some(Kind::End),
+            _ => None,
+        }
     }
 
     fn admit(policy: SourcePolicy, ip: &str) -> Result<(), Refused> {

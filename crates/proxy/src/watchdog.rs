@@ -7,6 +7,7 @@
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use tokio::time::sleep;
 
 use crate::addr::Target;
@@ -44,11 +45,9 @@ impl ReplyPath {
             .all(|path| path.sound.load(Relaxed))
     }
 
-    /// Tries every path once; changes are logged.
+    /// Tries every path once, all at the same time; changes are logged.
     pub async fn check(&self) {
-        for path in &self.paths {
-            path.check().await;
-        }
+        join_all(self.paths.iter().map(Path::check)).await;
     }
 
     /// Tries the paths for ever: each minute, and each second while one is broken.
