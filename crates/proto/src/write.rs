@@ -53,3 +53,6 @@ fn mapped(ip: IpAddr) -> Ipv6Addr {
         IpAddr::V6(v6) => v6,
     }
 }
+
+#[cfg(test)]
+mod tests;

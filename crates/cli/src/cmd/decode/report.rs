@@ -138,10 +138,7 @@ impl<'a> Report<'a> {
     }
 
     fn invalid(invalid: &Invalid, message: &[u8]) -> Self {
-        let wrong_format = matches!(
-            invalid,
-            Invalid::NoHeader { .. } | Invalid::SppTruncated { .. } | Invalid::SppMagic(_)
-        );
+        let wrong_format = matches!(invalid, Invalid::NoHeader { .. } | Invalid::SppMagic(_));
         let hint = looks_like(message).filter(|_| wrong_format);
         let hint = hint
             .map(|like| format!(" (it looks like {like})"))
