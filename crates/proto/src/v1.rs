@@ -19,7 +19,7 @@ pub(crate) const KEYWORD: &[u8] = b"PROXY ";
 pub const MAX_LEN: usize = 107;
 
 /// `PROXY UNKNOWN` and CRLF. A larger value would make a reader that trusts
-/// [`Parsed::NeedMore`](crate::Parsed::NeedMore) wait for octets that never come.
+/// [`Parsed::NeedMore`] wait for octets that never come.
 pub(crate) const MIN_LEN: usize = 15;
 
 pub(crate) fn parse(bytes: &[u8]) -> Result<Parsed<'_>, Invalid> {

@@ -1,4 +1,4 @@
-//! The sending side. Whatever is written here, [`parse`](crate::parse) accepts and reads back the same.
+//! The sending side. Whatever is written here, [`parse`](crate::parse()) accepts and reads back the same.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 

@@ -21,6 +21,8 @@ fn the_first_wrong_octet_is_told() {
         ("PROXY TCP6 1:2:3:4:5:6:7:1.", Source, 26, "v1_source"),
         ("PROXY TCP6 192.", Source, 14, "v1_source"),
         ("PROXY TCP6 1::2:3:4:5:6:1.", Source, 25, "v1_source"),
+        ("PROXY TCP6 ::a.", Source, 14, "v1_source"),
+        ("PROXY TCP6 ::1a.", Source, 15, "v1_source"),
         ("PROXY TCP6 ::01.", Source, 15, "v1_source"),
         ("PROXY TCP6 ::1.01", Source, 16, "v1_source"),
         ("PROXY TCP6 ::256.", Source, 16, "v1_source"),

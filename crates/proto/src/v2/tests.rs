@@ -143,4 +143,8 @@ fn a_datagram_is_whole() {
         parse(b"PROXY UNKNOWN\r\n", Carrier::Datagram),
         Err(Invalid::V1OnDatagram)
     );
+    assert_eq!(
+        parse(b"PRIVMSG", Carrier::Datagram),
+        Err(Invalid::NoHeader { offset: 0 })
+    );
 }
