@@ -1,6 +1,7 @@
 //! The subcommands, one file each: its options and what it does with them.
 
 pub(crate) mod decode;
+pub(crate) mod doctor;
 pub(crate) mod routes;
 
 use std::process::ExitCode;
@@ -12,6 +13,8 @@ pub(crate) enum Command {
     Decode(decode::Args),
     /// Show, add or remove the routing rules that bring a backend's replies back.
     Routes(routes::Args),
+    /// Check this host, and say how to mend what is wrong.
+    Doctor(doctor::Args),
 }
 
 impl Command {
@@ -19,7 +22,8 @@ impl Command {
     pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
         match self {
             Self::Decode(args) => decode::run(&args),
-            Self::Routes(args) => routes::run(args),
+            Self::Routes(args) => routes::run(&args),
+            Self::Doctor(args) => doctor::run(&args),
         }
     }
 }

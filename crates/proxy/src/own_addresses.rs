@@ -5,8 +5,9 @@
 //! a socket bound to a broadcast address connects from an address of the kernel's choosing instead.
 
 use std::collections::HashSet;
+use std::convert::Infallible;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 
 use peername_sys::Result;
 use peername_sys::netlink::{AddressChanges, InterfaceAddress, Netlink};
@@ -16,8 +17,11 @@ use peername_sys::netlink::{AddressChanges, InterfaceAddress, Netlink};
 ///
 /// Only the addresses that interfaces have: of 127.0.0.0/8 usually 127.0.0.1 and the two ends. A
 /// policy that means all of loopback must say so itself.
+///
+/// Asking is cheap enough for every connection: one uncontended lock and one hash. An IPv4-mapped
+/// address is looked up as the IPv4 address it stands for.
 #[derive(Debug, Clone)]
-pub struct OwnAddresses(Arc<RwLock<HashSet<IpAddr>>>);
+pub struct OwnAddresses(Arc<RwLock<Known>>);
 
 impl OwnAddresses {
     /// Asks the kernel, for the network namespace of the calling thread. Needs no capability, but a
@@ -26,18 +30,25 @@ impl OwnAddresses {
         Ok(Self(Arc::new(RwLock::new(ask().await?))))
     }
 
-    /// Whether a claimed source is one of them. An IPv4-mapped address is looked up as the IPv4
-    /// address it stands for.
-    ///
-    /// Cheap enough for every connection: one uncontended lock and one hash.
+    /// Whether it is the address of an interface.
+    pub fn is_own(&self, address: IpAddr) -> bool {
+        self.known().own.contains(&address.to_canonical())
+    }
+
+    /// Whether it is a network or broadcast address and no host has it, this one neither.
+    pub fn is_broadcast(&self, address: IpAddr) -> bool {
+        let (known, address) = (self.known(), address.to_canonical());
+        known.ends.contains(&address) && !known.own.contains(&address)
+    }
+
+    /// Whether it is either.
     pub fn contains(&self, address: IpAddr) -> bool {
-        let known = self.0.read().unwrap_or_else(PoisonError::into_inner);
-        known.contains(&address.to_canonical())
+        self.is_own(address) || self.is_broadcast(address)
     }
 
     /// Follows the changes of this network namespace and returns only when it no longer can, with
     /// the reason. Until then a change is known within a moment of its happening.
-    pub async fn watch(&self) -> Result<std::convert::Infallible> {
+    pub async fn watch(&self) -> Result<Infallible> {
         let mut changes = AddressChanges::subscribe()?;
         loop {
             // Reads once before it waits: an address may have come between `read` and `subscribe`.
@@ -46,21 +57,36 @@ impl OwnAddresses {
             changes.changed().await?;
         }
     }
+
+    fn known(&self) -> RwLockReadGuard<'_, Known> {
+        self.0.read().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
-async fn ask() -> Result<HashSet<IpAddr>> {
-    let addresses = Netlink::open()?.addresses().await?;
-    Ok(addresses.iter().flat_map(of_interface).collect())
+#[derive(Debug, Default)]
+struct Known {
+    own: HashSet<IpAddr>,
+    /// First and last addresses of networks, and what else was set as a broadcast address.
+    ends: HashSet<IpAddr>,
 }
 
-fn of_interface(address: &InterfaceAddress) -> impl Iterator<Item = IpAddr> {
-    let ends = match address.network {
+async fn ask() -> Result<Known> {
+    let mut known = Known::default();
+    for address in Netlink::open()?.addresses().await? {
+        known.own.insert(address.own);
+        known.ends.extend(ends(&address));
+    }
+    Ok(known)
+}
+
+fn ends(address: &InterfaceAddress) -> impl Iterator<Item = IpAddr> {
+    let of_prefix = match address.network {
         IpAddr::V4(ip) => ends_v4(ip, address.prefix).map(|end| end.map(IpAddr::V4)),
         IpAddr::V6(ip) => [subnet_router(ip, address.prefix).map(IpAddr::V6), None],
     };
-    [Some(address.own), address.broadcast.map(IpAddr::V4)]
+    of_prefix
         .into_iter()
-        .chain(ends)
+        .chain([address.broadcast.map(IpAddr::V4)])
         .flatten()
 }
 
@@ -87,62 +113,52 @@ fn subnet_router(address: Ipv6Addr, prefix: u8) -> Option<Ipv6Addr> {
 mod tests {
     use super::*;
 
-    fn set(own: &str, network: &str, prefix: u8, broadcast: Option<&str>) -> Vec<String> {
+    fn ends_of(network: &str, prefix: u8, broadcast: Option<&str>) -> Vec<String> {
+        let network = network.parse().unwrap();
         let address = InterfaceAddress {
-            own: own.parse().unwrap(),
-            network: network.parse().unwrap(),
+            own: network,
+            network,
             prefix,
             broadcast: broadcast.map(|text| text.parse().unwrap()),
         };
-        let mut all: Vec<_> = of_interface(&address).map(|ip| ip.to_string()).collect();
+        let mut all: Vec<_> = ends(&address).map(|ip| ip.to_string()).collect();
         all.sort();
         all.dedup();
         all
     }
 
     #[test]
-    fn a_network_brings_both_its_ends() {
+    fn an_ipv4_network_has_two_ends() {
         assert_eq!(
-            set("10.1.2.3", "10.1.2.3", 24, Some("10.1.2.255")),
-            ["10.1.2.0", "10.1.2.255", "10.1.2.3"]
+            ends_of("10.1.2.3", 24, Some("10.1.2.255")),
+            ["10.1.2.0", "10.1.2.255"]
         );
     }
 
     #[test]
     fn a_broadcast_address_that_is_not_the_prefixs_counts_beside_it() {
         assert_eq!(
-            set("10.1.2.3", "10.1.2.3", 30, Some("10.1.2.9")),
+            ends_of("10.1.2.2", 30, Some("10.1.2.9")),
             ["10.1.2.0", "10.1.2.3", "10.1.2.9"]
         );
     }
 
     #[test]
     fn two_hosts_alone_have_no_broadcast() {
-        assert_eq!(set("10.0.0.0", "10.0.0.0", 31, None), ["10.0.0.0"]);
-        assert_eq!(set("10.0.0.7", "10.0.0.7", 32, None), ["10.0.0.7"]);
-        assert_eq!(set("fd00::", "fd00::", 127, None), ["fd00::"]);
+        assert_eq!(ends_of("10.0.0.0", 31, None), [""; 0]);
+        assert_eq!(ends_of("10.0.0.7", 32, None), [""; 0]);
+        assert_eq!(ends_of("fd00::", 127, None), [""; 0]);
     }
 
     #[test]
-    fn on_a_point_to_point_link_the_network_is_the_far_ends() {
-        assert_eq!(
-            set("10.0.0.1", "192.168.7.2", 24, None),
-            ["10.0.0.1", "192.168.7.0", "192.168.7.255"]
-        );
-    }
-
-    #[test]
-    fn an_ipv6_network_brings_its_anycast_address() {
-        assert_eq!(set("fd00::5", "fd00::5", 64, None), ["fd00::", "fd00::5"]);
-        assert_eq!(set("::1", "::1", 128, None), ["::1"]);
+    fn an_ipv6_network_has_an_anycast_address() {
+        assert_eq!(ends_of("fd00::5", 64, None), ["fd00::"]);
+        assert_eq!(ends_of("::1", 128, None), [""; 0]);
     }
 
     #[test]
     fn the_widest_prefix_does_not_overflow() {
-        assert_eq!(
-            set("9.9.9.9", "9.9.9.9", 0, None),
-            ["0.0.0.0", "255.255.255.255", "9.9.9.9"]
-        );
-        assert_eq!(set("fd00::5", "fd00::5", 0, None), ["::", "fd00::5"]);
+        assert_eq!(ends_of("9.9.9.9", 0, None), ["0.0.0.0", "255.255.255.255"]);
+        assert_eq!(ends_of("fd00::5", 0, None), ["::"]);
     }
 }

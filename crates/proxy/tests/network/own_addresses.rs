@@ -25,22 +25,30 @@ fn addresses_and_both_ends_of_their_networks_are_known() -> Result<()> {
         let own = OwnAddresses::read().await?;
         for address in [
             "127.0.0.1",
-            "127.0.0.0",
-            "127.255.255.255",
             "::1",
             "10.1.2.3",
             "::ffff:10.1.2.3",
+            "10.7.0.1",
+            "fd01::5",
+        ] {
+            assert!(has(&own, address), "{address} in {own:?}");
+            assert!(own.is_own(address.parse()?), "{address} in {own:?}");
+            assert!(!own.is_broadcast(address.parse()?), "{address} in {own:?}");
+        }
+        for address in [
+            "127.0.0.0",
+            "127.255.255.255",
             "10.1.2.0",
             "10.1.2.255",
             "10.1.2.99",
             "::ffff:10.1.2.255",
-            "10.7.0.1",
             "192.168.7.0",
             "192.168.7.3",
-            "fd01::5",
             "fd01::",
         ] {
             assert!(has(&own, address), "{address} in {own:?}");
+            assert!(own.is_broadcast(address.parse()?), "{address} in {own:?}");
+            assert!(!own.is_own(address.parse()?), "{address} in {own:?}");
         }
         for address in [
             "10.1.2.4",
