@@ -1,6 +1,7 @@
 //! The self-test, where the path is whole and where it is not.
 
 use std::net::SocketAddr;
+use std::process::Command;
 use std::time::Duration;
 
 use anyhow::Result;
@@ -128,6 +129,28 @@ fn a_backend_on_another_address_of_this_host_is_reached_from_a_foreign_one() -> 
             let (_, peer) = timeout(Duration::from_secs(2), listener.accept()).await??;
             assert_eq!(peer, address(client));
         }
+        Ok(())
+    })
+}
+
+/// Needs the `nft` binary.
+#[test]
+fn a_rewritten_source_is_noticed() -> Result<()> {
+    in_namespace(async || {
+        routes::add(&[address(V4)]).await?;
+        for words in [
+            "add table ip filter",
+            "add chain ip filter out { type nat hook postrouting priority srcnat; }",
+            "add rule ip filter out ip saddr 192.0.2.0/24 snat to 127.0.0.77",
+        ] {
+            assert!(
+                Command::new("nft").arg(words).status()?.success(),
+                "{words}"
+            );
+        }
+        let broken = check(address(V4)).await.unwrap_err();
+        assert!(matches!(broken, Broken::Rewritten { .. }), "{broken}");
+        assert!(broken.to_string().contains("but 127.0.0.77:"), "{broken}");
         Ok(())
     })
 }

@@ -108,8 +108,8 @@ pub(super) async fn answers_a_stranger(target: SocketAddr) -> Finding {
         Ok(Answer::Silence) => Finding::fail(
             check,
             format!("{target} does not answer {} within {LIMIT:?}", from.ip()),
-            "see the routes and the self-test above; a packet filter that drops foreign addresses \
-             on loopback does the same (`nft list ruleset`)",
+            "see the routes and the self-test above, and look for a packet filter that drops \
+             foreign addresses: `nft list ruleset`",
         ),
         Ok(Answer::AsSomebodyElse(other)) => Finding::fail(
             check,
