@@ -12,7 +12,7 @@ use peername_sys::upstream::Upstream;
 use tokio::net::TcpListener;
 use tokio::time::timeout;
 
-use crate::{disable_ipv6, in_namespace, ip};
+use crate::{add_address, disable_ipv6, in_namespace, ip};
 
 const V4: &str = "127.0.0.1:443";
 const V6: &str = "[::1]:443";
@@ -66,7 +66,7 @@ fn half_a_recipe_is_no_recipe() -> Result<()> {
 #[test]
 fn net_raw_is_enough() -> Result<()> {
     in_namespace(async || {
-        ip("address add 10.9.0.1/24 dev lo")?;
+        add_address("10.9.0.1", "24").await?;
         routes::add(&[address(V4), address("10.9.0.1:443")]).await?;
         caps::keep_only(&[Capability::CAP_NET_RAW])?;
         assert_eq!(check(address(V4)).await?, Tested::Connected);
@@ -92,8 +92,8 @@ fn without_net_raw_the_hint_is_setcap() -> Result<()> {
 #[test]
 fn another_address_of_this_host_is_looked_up_with_its_port() -> Result<()> {
     in_namespace(async || {
-        ip("address add 10.9.0.1/24 dev lo")?;
-        ip("address add fd09::1/64 dev lo nodad")?;
+        add_address("10.9.0.1", "24").await?;
+        add_address("fd09::1", "64").await?;
         for target in ["10.9.0.1:8080", "[fd09::1]:8080"] {
             let target = address(target);
             let broken = check(target).await.unwrap_err();
@@ -114,8 +114,8 @@ fn another_address_of_this_host_is_looked_up_with_its_port() -> Result<()> {
 #[test]
 fn a_backend_on_another_address_of_this_host_is_reached_from_a_foreign_one() -> Result<()> {
     in_namespace(async || {
-        ip("address add 10.9.0.1/24 dev lo")?;
-        ip("address add fd09::1/64 dev lo nodad")?;
+        add_address("10.9.0.1", "24").await?;
+        add_address("fd09::1", "64").await?;
         for (backend, client) in [
             ("10.9.0.1:8080", "192.0.2.1:4000"),
             ("[fd09::1]:8080", "[2001:db8::1]:4000"),
