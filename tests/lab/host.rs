@@ -1,0 +1,123 @@
+//! One host: a network namespace without a name.
+
+use std::fs::File;
+use std::io::Write;
+use std::os::fd::AsRawFd;
+use std::process::{Command, Output, Stdio};
+
+use peername_sys::namespace::Network;
+
+/// A network namespace with loopback up. It ends when this value and the last process inside it do.
+#[derive(Debug)]
+pub(crate) struct Host {
+    network: Network,
+    /// The same namespace as a path that `ip` understands.
+    file: File,
+}
+
+impl Host {
+    pub(crate) fn new() -> Self {
+        let home = Network::current().expect("our own namespace");
+        let network = Network::unshare().expect("a network namespace (the tests need root)");
+        let file = File::open("/proc/thread-self/ns/net").expect("the namespace's file");
+        home.enter().expect("back to our own namespace");
+        let host = Self { network, file };
+        host.ip("link set lo up");
+        // Nobody else is on these links, so nobody needs to be asked whether an address is free.
+        host.sysctl("net.ipv6.conf.default.accept_dad", "0");
+        host
+    }
+
+    /// Runs `work` inside: its sockets, its threads and its children belong to this host.
+    pub(crate) fn enter<T>(&self, work: impl FnOnce() -> T) -> T {
+        let home = Network::current().expect("our own namespace");
+        self.network.enter().expect("setns");
+        let _home = ComeBack(home);
+        work()
+    }
+
+    /// Joins this host and `other` with a cable: a veth pair, both ends up.
+    pub(crate) fn wire(&self, here: &str, other: &Self, there: &str) {
+        let path = format!("/proc/{}/fd/{}", std::process::id(), other.file.as_raw_fd());
+        self.ip(&format!(
+            "link add {here} type veth peer name {there} netns {path}"
+        ));
+        self.ip(&format!("link set {here} up"));
+        other.ip(&format!("link set {there} up"));
+    }
+
+    /// Gives an interface addresses, usable at once.
+    pub(crate) fn address(&self, device: &str, addresses: &[&str]) {
+        for address in addresses {
+            let nodad = if address.contains(':') {
+                "nodad"
+            } else {
+                "broadcast +"
+            };
+            self.ip(&format!("address add {address} {nodad} dev {device}"));
+        }
+    }
+
+    /// Runs ip(8) commands, one a line, without the leading `ip`.
+    pub(crate) fn ip(&self, commands: &str) {
+        self.feed("ip", &["-batch", "-"], commands);
+    }
+
+    /// The same for `ip -6`.
+    pub(crate) fn ip6(&self, commands: &str) {
+        self.feed("ip", &["-6", "-batch", "-"], commands);
+    }
+
+    /// Loads nftables rules.
+    pub(crate) fn nft(&self, rules: &str) {
+        self.feed("nft", &["-f", "-"], rules);
+    }
+
+    pub(crate) fn sysctl(&self, key: &str, value: &str) {
+        let path = format!("/proc/sys/{}", key.replace('.', "/"));
+        self.enter(|| std::fs::write(&path, value))
+            .unwrap_or_else(|error| panic!("{path} = {value}: {error}"));
+    }
+
+    /// Runs a program to its end and returns what it printed; panics if it failed.
+    pub(crate) fn run(&self, program: &str, args: &[&str]) -> String {
+        let output = self.output(Command::new(program).args(args));
+        assert!(output.status.success(), "{program} {args:?}: {output:?}");
+        String::from_utf8(output.stdout).expect("text")
+    }
+
+    /// Runs a command to its end, however it ends.
+    pub(crate) fn output(&self, command: &mut Command) -> Output {
+        self.enter(|| command.stdin(Stdio::null()).output())
+            .unwrap_or_else(|error| panic!("{command:?}: {error}"))
+    }
+
+    fn feed(&self, program: &str, args: &[&str], input: &str) {
+        let output = self.enter(|| {
+            let mut child = Command::new(program)
+                .args(args)
+                .stdin(Stdio::piped())
+                .stdout(Stdio::piped())
+                .stderr(Stdio::piped())
+                .spawn()
+                .unwrap_or_else(|error| panic!("{program}: {error} (make setup)"));
+            let mut stdin = child.stdin.take().expect("a pipe");
+            stdin.write_all(input.as_bytes()).expect("a reader");
+            drop(stdin);
+            child.wait_with_output().expect("its end")
+        });
+        assert!(
+            output.status.success(),
+            "{program} {args:?} {input}: {output:?}"
+        );
+    }
+}
+
+/// Takes the thread back to its own namespace, also when the work panics.
+struct ComeBack(Network);
+
+impl Drop for ComeBack {
+    fn drop(&mut self) {
+        self.0.enter().expect("setns back");
+    }
+}
