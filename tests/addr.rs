@@ -1,6 +1,7 @@
 //! Every address of the tests' networks; see the picture in [`crate::lab`].
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::atomic::{AtomicU16, Ordering};
 
 /// The client's host. Its connections come from this one port ([`crate::lab::Lab::new`]), so a test knows
 /// what the server has to see.
@@ -18,9 +19,21 @@ pub(crate) const LISTEN_V6: SocketAddr = v6([0xfd81, 0, 0, 0, 0, 0, 0, 1], 8443)
 /// Where its backends listen.
 pub(crate) const TARGET_V4: SocketAddr = v4([127, 0, 0, 1], 9000);
 pub(crate) const TARGET_V6: SocketAddr = v6([0, 0, 0, 0, 0, 0, 0, 1], 9000);
-/// The clients that hand-made headers claim. They exist nowhere, as behind a real balancer.
-pub(crate) const SOMEONE_V4: SocketAddr = v4([198, 51, 100, 7], 40007);
-pub(crate) const SOMEONE_V6: SocketAddr = v6([0x2001, 0xdb8, 7, 0, 0, 0, 0, 7], 40007);
+/// A client for a hand-made header, another one at every call: addresses that exist nowhere, as
+/// behind a real balancer. Fresh ports keep a test clear of the TIME_WAIT of its own connections.
+pub(crate) fn someone_v4() -> SocketAddr {
+    v4([198, 51, 100, 7], fresh_port())
+}
+
+/// The same over IPv6.
+pub(crate) fn someone_v6() -> SocketAddr {
+    v6([0x2001, 0xdb8, 7, 0, 0, 0, 0, 7], fresh_port())
+}
+
+fn fresh_port() -> u16 {
+    static NEXT: AtomicU16 = AtomicU16::new(0);
+    1024 + NEXT.fetch_add(1, Ordering::Relaxed) % (u16::MAX - 1024)
+}
 
 pub(crate) const fn v4(ip: [u8; 4], port: u16) -> SocketAddr {
     let [a, b, c, d] = ip;

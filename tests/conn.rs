@@ -115,15 +115,25 @@ impl Conn {
     /// Expects silence for a while: neither data nor an end.
     #[track_caller]
     pub(crate) fn stays_open(&self, time: Duration) {
+        assert!(
+            self.is_open_after(time),
+            "expected an open, silent connection"
+        );
+    }
+
+    /// Whether nothing came, no data and no end, within `time`.
+    pub(crate) fn is_open_after(&self, time: Duration) -> bool {
         self.0.set_read_timeout(Some(time)).expect("SO_RCVTIMEO");
         let got = (&self.0).read(&mut [0; 64]);
         self.0
             .set_read_timeout(Some(PATIENCE))
             .expect("SO_RCVTIMEO");
-        match got {
-            Err(error) if error.kind() == ErrorKind::WouldBlock => {}
-            other => panic!("expected an open, silent connection, got {other:?}"),
-        }
+        matches!(got, Err(error) if error.kind() == ErrorKind::WouldBlock)
+    }
+
+    /// Whether the other side's kernel has everything that was sent.
+    pub(crate) fn all_acknowledged(&self) -> bool {
+        peername_sys::stream::unsent(&self.0).expect("SIOCOUTQ") == 0
     }
 
     /// Sends FIN; the other direction stays open.

@@ -13,6 +13,7 @@ mod header;
 mod lab;
 mod pattern;
 mod peername;
+mod rig;
 mod sender;
 mod server;
 
@@ -24,4 +25,5 @@ mod routes;
 mod servers;
 mod smoke;
 mod sources;
+mod stopping;
 mod trust;

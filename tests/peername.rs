@@ -4,8 +4,10 @@ use std::net::SocketAddr;
 use std::ops::{Deref, DerefMut};
 use std::process::{Command, Output};
 
+use serde_json::Value;
+
 use crate::addr::{LISTEN_V4, LISTEN_V6};
-use crate::lab::{Host, Lab, Process};
+use crate::lab::{Host, Lab, Process, Scratch};
 
 /// A running `peername`.
 #[derive(Debug)]
@@ -32,19 +34,35 @@ impl Peername {
 
     /// Any subcommand that ends by itself, or must.
     pub(crate) fn run(host: &Host, args: &[&str]) -> Output {
-        Self::run_through(host, &[], args)
+        Self::pipe(host, &[BINARY], args, "")
     }
 
-    /// The same, started through other programs. A process that does not end is killed after 20 s.
-    pub(crate) fn run_through(host: &Host, through: &[&str], args: &[&str]) -> Output {
+    /// The same with this standard input, and started as `program`, which may go through others. What
+    /// does not end within 20 s is killed.
+    pub(crate) fn pipe(host: &Host, program: &[&str], args: &[&str], input: &str) -> Output {
         let mut command = Command::new("timeout");
         command
             .args(["--signal=KILL", "20"])
-            .args(through)
-            .arg(BINARY)
+            .args(program)
             .args(args);
-        host.output(&mut command)
+        host.output(&mut command, input)
     }
+
+    /// The outcomes of the connections that have ended so far, oldest first, from its log.
+    pub(crate) fn outcomes(&self) -> Vec<String> {
+        let outcome = |line: &str| {
+            let line: Value = serde_json::from_str(line).ok()?;
+            Some(line.get("outcome")?.as_str()?.to_owned())
+        };
+        self.log().lines().filter_map(outcome).collect()
+    }
+}
+
+/// A copy that an ordinary user may execute, wherever the build directory is.
+pub(crate) fn copy_for_everyone(scratch: &Scratch) -> String {
+    let copy = scratch.text("peername");
+    std::fs::copy(BINARY, &copy).expect("a copy of the binary");
+    copy
 }
 
 impl Deref for Peername {
@@ -63,7 +81,8 @@ impl DerefMut for Peername {
 
 pub(crate) const BINARY: &str = env!("CARGO_BIN_EXE_peername");
 
-const USUAL: &[&str] = &[
+/// The arguments of [`Peername::proxy`].
+pub(crate) const USUAL: &[&str] = &[
     "proxy",
     "--listen=10.81.0.1:8443",
     "--listen=[fd81::1]:8443",

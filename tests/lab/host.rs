@@ -81,31 +81,31 @@ impl Host {
 
     /// Runs a program to its end and returns what it printed; panics if it failed.
     pub(crate) fn run(&self, program: &str, args: &[&str]) -> String {
-        let output = self.output(Command::new(program).args(args));
+        let output = self.output(Command::new(program).args(args), "");
         assert!(output.status.success(), "{program} {args:?}: {output:?}");
         String::from_utf8(output.stdout).expect("text")
     }
 
-    /// Runs a command to its end, however it ends.
-    pub(crate) fn output(&self, command: &mut Command) -> Output {
-        self.enter(|| command.stdin(Stdio::null()).output())
-            .unwrap_or_else(|error| panic!("{command:?}: {error}"))
+    /// Runs a command with this standard input to its end, however it ends.
+    pub(crate) fn output(&self, command: &mut Command, input: &str) -> Output {
+        command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        let mut child = self
+            .enter(|| command.spawn())
+            .unwrap_or_else(|error| panic!("{command:?}: {error} (make setup)"));
+        // It may end without having read.
+        let _ = child
+            .stdin
+            .take()
+            .expect("a pipe")
+            .write_all(input.as_bytes());
+        child.wait_with_output().expect("its end")
     }
 
     fn feed(&self, program: &str, args: &[&str], input: &str) {
-        let output = self.enter(|| {
-            let mut child = Command::new(program)
-                .args(args)
-                .stdin(Stdio::piped())
-                .stdout(Stdio::piped())
-                .stderr(Stdio::piped())
-                .spawn()
-                .unwrap_or_else(|error| panic!("{program}: {error} (make setup)"));
-            let mut stdin = child.stdin.take().expect("a pipe");
-            stdin.write_all(input.as_bytes()).expect("a reader");
-            drop(stdin);
-            child.wait_with_output().expect("its end")
-        });
+        let output = self.output(Command::new(program).args(args), input);
         assert!(
             output.status.success(),
             "{program} {args:?} {input}: {output:?}"

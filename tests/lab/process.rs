@@ -111,6 +111,14 @@ impl Process {
         status_field(&format!("/proc/{}/status", self.pid()), field)
     }
 
+    /// Its memory in KiB, without what the kernel keeps for its sockets.
+    pub(crate) fn resident_kib(&self) -> usize {
+        let text = self.status("VmRSS");
+        text.trim_end_matches(" kB")
+            .parse()
+            .unwrap_or_else(|_| panic!("VmRSS: {text}"))
+    }
+
     /// The same field for each of its threads.
     pub(crate) fn status_of_threads(&self, field: &str) -> Vec<String> {
         let tasks = fs::read_dir(format!("/proc/{}/task", self.pid())).expect("its threads");

@@ -40,10 +40,6 @@ impl Server for Nginx {
 }
 
 impl Nginx {
-    /// How many requests it has logged.
-    pub(crate) fn requests(&self) -> usize {
-        self.scratch.read("access.log").lines().count()
-    }
 
     /// The client of request number `index`, once it is in the log.
     pub(crate) fn logged(&self, index: usize) -> SocketAddr {

@@ -24,8 +24,8 @@ impl Server for Redis {
     fn ask(&self, client: &Host, front: SocketAddr) -> SocketAddr {
         let conn = Conn::open(client, front, b"CLIENT LIST\r\n");
         let list = String::from_utf8(conn.recv_some()).expect("text");
-        // Each line has `addr=` (the client) and `laddr=` (the server); ours is the only one.
-        list.split(' ')
+        // Each line has `addr=` (the client) and `laddr=` (the server); the newest client is last.
+        list.rsplit(' ')
             .find_map(|word| word.strip_prefix("addr="))
             .and_then(|addr| addr.parse().ok())
             .unwrap_or_else(|| panic!("CLIENT LIST: {list}\n{}", self.0.log()))
