@@ -1,6 +1,6 @@
 //! One end of a TCP connection, scripted by the test; after HAProxy's `tcploop`.
 
-use std::io::{ErrorKind, Read, Write};
+use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
@@ -32,9 +32,27 @@ impl Conn {
     }
 
     /// Connects from a host, from whatever address and port the kernel picks.
+    #[track_caller]
     pub(crate) fn connect(host: &Host, to: SocketAddr) -> Self {
-        let stream = host.enter(|| TcpStream::connect_timeout(&to, PATIENCE));
-        Self::new(stream.unwrap_or_else(|error| panic!("connect to {to}: {error}")))
+        Self::try_connect(host, to).expect("a connection that is not reset at once")
+    }
+
+    /// The same; `None` if the other side accepts and resets before we can look.
+    #[track_caller]
+    pub(crate) fn try_connect(host: &Host, to: SocketAddr) -> Option<Self> {
+        match host.enter(|| TcpStream::connect_timeout(&to, PATIENCE)) {
+            Ok(stream) => Some(Self::new(stream)),
+            Err(error) if error.kind() == ErrorKind::ConnectionReset => None,
+            Err(error) => panic!("connect to {to}: {error}"),
+        }
+    }
+
+    /// Expects to be turned away without having said anything.
+    #[track_caller]
+    pub(crate) fn turned_away(host: &Host, from: SocketAddr) {
+        if let Some(conn) = Self::try_connect(host, from) {
+            conn.closed();
+        }
     }
 
     /// Connects with a receive buffer fixed at about `bytes`, for readers that let data pile up.
@@ -123,12 +141,20 @@ impl Conn {
 
     /// Whether nothing came, no data and no end, within `time`.
     pub(crate) fn is_open_after(&self, time: Duration) -> bool {
+        matches!(self.look(time), Err(error) if error.kind() == ErrorKind::WouldBlock)
+    }
+
+    /// Whether data came within `time`, rather than nothing or an end.
+    pub(crate) fn is_answered_after(&self, time: Duration) -> bool {
+        matches!(self.look(time), Ok(1..))
+    }
+
+    /// Looks at what comes first, and leaves it there.
+    fn look(&self, time: Duration) -> io::Result<usize> {
         self.0.set_read_timeout(Some(time)).expect("SO_RCVTIMEO");
-        let got = (&self.0).read(&mut [0; 64]);
-        self.0
-            .set_read_timeout(Some(PATIENCE))
-            .expect("SO_RCVTIMEO");
-        matches!(got, Err(error) if error.kind() == ErrorKind::WouldBlock)
+        let got = self.0.peek(&mut [0]);
+        self.0.set_read_timeout(Some(PATIENCE)).expect("SO_RCVTIMEO");
+        got
     }
 
     /// Whether the other side's kernel has everything that was sent.

@@ -1,7 +1,7 @@
 //! Who may say who the client is: nobody who was not named.
 
 use std::net::SocketAddr;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::addr::{BALANCER_V4, BALANCER_V6, LISTEN_V4, LISTEN_V6, TARGET_V4, someone_v4, v6};
 use crate::backend::Backend;
@@ -55,11 +55,10 @@ fn untrusted_peers_are_closed_unread() {
         let backend = Backend::listen(&lab.server, TARGET_V4);
         let _proxy = proxy(&lab, peer);
         for listen in [LISTEN_V4, LISTEN_V6] {
-            let (_, elapsed) = Conn::connect(&lab.balancer, listen).closed();
+            let start = Instant::now();
+            Conn::turned_away(&lab.balancer, listen);
+            let elapsed = start.elapsed();
             assert!(elapsed < Duration::from_secs(1), "closed after {elapsed:?}");
-            let conn = Conn::connect(&lab.balancer, listen);
-            conn.send_if_open(&header_of(someone_v4()));
-            conn.closed();
         }
         backend.saw_nobody();
     }
@@ -91,7 +90,7 @@ fn words_for_networks() {
             if trusted {
                 served(&lab, &backend, listen);
             } else {
-                Conn::connect(&lab.balancer, listen).closed();
+                Conn::turned_away(&lab.balancer, listen);
                 backend.saw_nobody();
             }
         }
@@ -112,7 +111,7 @@ fn ipv4_list_on_a_listener_for_both() {
     ];
     let _proxy = Peername::start(&lab.server, &args, &[both]);
     served(&lab, &backend, LISTEN_V4);
-    Conn::connect(&lab.balancer, LISTEN_V6).closed();
+    Conn::turned_away(&lab.balancer, LISTEN_V6);
 }
 
 /// Trust in the claimed client must not creep in: the list is about peers, not about claims.
@@ -123,9 +122,7 @@ fn claimed_sources_are_not_peers() {
     let client = someone_v4();
     let trust = format!("--trust={}", client.ip());
     let _proxy = proxy(&lab, &[&trust]);
-    let conn = Conn::connect(&lab.balancer, LISTEN_V4);
-    conn.send_if_open(&header_of(client));
-    conn.closed();
+    Conn::turned_away(&lab.balancer, LISTEN_V4);
     backend.saw_nobody();
 }
 

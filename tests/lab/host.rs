@@ -1,11 +1,14 @@
 //! One host: a network namespace without a name.
 
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::Write;
+use std::net::Ipv6Addr;
 use std::os::fd::AsRawFd;
 use std::process::{Command, Output, Stdio};
 
 use peername_sys::namespace::Network;
+
+use super::wait_for;
 
 /// A network namespace with loopback up. It ends when this value and the last process inside it do.
 #[derive(Debug)]
@@ -25,6 +28,8 @@ impl Host {
         host.ip("link set lo up");
         // Nobody else is on these links, so nobody needs to be asked whether an address is free.
         host.sysctl("net.ipv6.conf.default.accept_dad", "0");
+        // No link-local addresses: they come by themselves, a moment after the link.
+        host.sysctl("net.ipv6.conf.default.addr_gen_mode", "1");
         host
     }
 
@@ -49,13 +54,23 @@ impl Host {
     /// Gives an interface addresses, usable at once.
     pub(crate) fn address(&self, device: &str, addresses: &[&str]) {
         for address in addresses {
-            let nodad = if address.contains(':') {
-                "nodad"
-            } else {
-                "broadcast +"
-            };
-            self.ip(&format!("address add {address} {nodad} dev {device}"));
+            let v6 = address.contains(':');
+            let options = if v6 { "nodad" } else { "broadcast +" };
+            self.ip(&format!("address add {address} {options} dev {device}"));
+            if v6 {
+                self.wait_for_local_route(address);
+            }
         }
+    }
+
+    /// The kernel makes an IPv6 address's own route a moment later, from a work queue.
+    fn wait_for_local_route(&self, address: &str) {
+        let ip = address.split('/').next().and_then(|ip| ip.parse::<Ipv6Addr>().ok());
+        let entry = format!("{:032x} 80 ", u128::from(ip.expect("an IPv6 address")));
+        wait_for("the address has its route", || {
+            let routes = self.enter(|| fs::read_to_string("/proc/thread-self/net/ipv6_route"));
+            routes.expect("the routing table").contains(&entry).then_some(())
+        });
     }
 
     /// Runs ip(8) commands, one a line, without the leading `ip`.
@@ -75,7 +90,7 @@ impl Host {
 
     pub(crate) fn sysctl(&self, key: &str, value: &str) {
         let path = format!("/proc/sys/{}", key.replace('.', "/"));
-        self.enter(|| std::fs::write(&path, value))
+        self.enter(|| fs::write(&path, value))
             .unwrap_or_else(|error| panic!("{path} = {value}: {error}"));
     }
 

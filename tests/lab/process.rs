@@ -119,12 +119,13 @@ impl Process {
             .unwrap_or_else(|_| panic!("VmRSS: {text}"))
     }
 
-    /// The same field for each of its threads.
-    pub(crate) fn status_of_threads(&self, field: &str) -> Vec<String> {
+    /// A field of /proc/PID/status for each of its threads, with the thread's name.
+    pub(crate) fn status_of_threads(&self, field: &str) -> Vec<(String, String)> {
         let tasks = fs::read_dir(format!("/proc/{}/task", self.pid())).expect("its threads");
         tasks
             .map(|task| task.expect("a thread").path().join("status"))
-            .map(|path| status_field(path.to_str().expect("text"), field))
+            .map(|path| path.to_str().expect("text").to_owned())
+            .map(|path| (status_field(&path, "Name"), status_field(&path, field)))
             .collect()
     }
 
