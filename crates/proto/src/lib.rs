@@ -1,1 +1,65 @@
-//! PROXY protocol codec.
+//! The PROXY protocol, versions 1 and 2, and Cloudflare's Simple Proxy Protocol.
+//!
+//! Bytes in, value out: nothing here touches a socket, and reading a header allocates nothing. What a
+//! header *says* is decided here; whether it may be *believed* (who sent it, which addresses are
+//! allowed, how long to wait, how large it may be) is not, and belongs to the caller.
+//!
+//! Section numbers refer to HAProxy's `doc/proxy-protocol.txt` (2026-04).
+//!
+//! ```
+//! use peername_proto::{Carrier, Parsed, parse};
+//!
+//! let bytes = b"PROXY TCP4 192.0.2.10 198.51.100.20 56324 443\r\nhello";
+//! let Ok(Parsed::Complete(header)) = parse(bytes, Carrier::Stream) else { unreachable!() };
+//! assert_eq!(header.source(), Some("192.0.2.10:56324".parse().unwrap()));
+//! assert_eq!(&bytes[header.len..], b"hello");
+//! ```
+#![forbid(unsafe_code)]
+#![deny(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    clippy::arithmetic_side_effects
+)]
+#![cfg_attr(
+    test,
+    allow(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::panic,
+        clippy::indexing_slicing,
+        clippy::arithmetic_side_effects,
+        reason = "a test that panics is a test that fails"
+    )
+)]
+
+mod crc;
+mod header;
+mod invalid;
+mod looks_like;
+mod parse;
+mod ssl;
+mod tlv;
+mod unix;
+mod v1;
+mod v2;
+mod vendor;
+mod write;
+
+pub mod spp;
+
+pub use crate::header::{Command, Endpoints, Header, Transport, Version};
+pub use crate::invalid::{Invalid, V1Field};
+pub use crate::looks_like::{LooksLike, looks_like};
+pub use crate::parse::{Carrier, Parsed, parse};
+pub use crate::spp::Spp;
+pub use crate::ssl::Ssl;
+pub use crate::tlv::{Iter, Tlv, Tlvs, kind};
+pub use crate::unix::UnixName;
+pub use crate::v1::MAX_LEN as V1_MAX_LEN;
+pub use crate::v2::{MAX_LEN as V2_MAX_LEN, SIGNATURE as V2_SIGNATURE};
+pub use crate::vendor::Vendor;
+pub use crate::write::v1::{write_v1, write_v1_unknown};
+pub use crate::write::v2::V2Writer;
+pub use crate::write::{WriteError, write_spp};

@@ -10,6 +10,7 @@ pub mod caps;
 pub mod limits;
 pub mod listen;
 pub mod namespace;
+pub mod netlink;
 pub mod pipe;
 pub mod process;
 pub mod stream;

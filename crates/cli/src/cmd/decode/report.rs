@@ -1,0 +1,203 @@
+//! What is printed of one message. The fields' order is the order of the keys.
+
+use std::fmt::Write as _;
+use std::io::{self, Write};
+
+use peername_proto::{
+    Command, Endpoints, Header, Invalid, Parsed, Spp, Tlv, Transport, Version, looks_like, parse,
+};
+use serde::{Serialize, Serializer};
+
+use super::Format;
+
+/// One line of output.
+#[derive(Debug, Default, Serialize)]
+pub(super) struct Report<'a> {
+    verdict: Verdict,
+    version: Option<u8>,
+    command: Option<&'static str>,
+    family: Option<&'static str>,
+    src: Option<String>,
+    dst: Option<String>,
+    header_len: Option<usize>,
+    tlvs: Option<Vec<Field<'a>>>,
+    error: Option<String>,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+enum Verdict {
+    Accept,
+    #[default]
+    Reject,
+    NeedMore,
+}
+
+#[derive(Debug, Serialize)]
+struct Field<'a> {
+    #[serde(rename = "type")]
+    kind: u8,
+    name: &'static str,
+    #[serde(rename = "hex", serialize_with = "as_hex")]
+    value: &'a [u8],
+}
+
+impl<'a> Report<'a> {
+    pub(super) fn of(message: &'a [u8], format: Format) -> Self {
+        match format {
+            Format::Proxy(carrier) => match parse(message, carrier) {
+                Ok(Parsed::Complete(header)) => Self::proxy(&header),
+                Ok(Parsed::NeedMore(need)) => Self::need_more(message.len(), need),
+                Err(invalid) => Self::invalid(&invalid, message),
+            },
+            Format::Spp => match Spp::parse(message) {
+                Ok(header) => Self::spp(header),
+                Err(invalid) => Self::invalid(&invalid, message),
+            },
+        }
+    }
+
+    pub(super) fn reject(error: String) -> Self {
+        Self {
+            error: Some(error),
+            ..Self::default()
+        }
+    }
+
+    /// Writes it as one line, and tells whether the message was accepted.
+    pub(super) fn print(&self, output: &mut impl Write) -> io::Result<bool> {
+        let mut line = serde_json::to_vec(self)?;
+        line.push(b'\n');
+        output.write_all(&line)?;
+        Ok(self.verdict == Verdict::Accept)
+    }
+
+    fn proxy(header: &Header<'a>) -> Self {
+        let (src, dst) = ends(header.endpoints).unzip();
+        Self {
+            verdict: Verdict::Accept,
+            version: Some(version(header.version)),
+            command: Some(command(header.command)),
+            family: family(header),
+            src,
+            dst,
+            header_len: Some(header.len),
+            tlvs: fields(header),
+            error: None,
+        }
+    }
+
+    fn spp(header: Spp) -> Self {
+        Self {
+            verdict: Verdict::Accept,
+            command: Some(command(Command::Proxy)),
+            family: Some(inet_family(Transport::Datagram, header.client.is_ipv4())),
+            src: Some(header.client.to_string()),
+            dst: Some(header.proxy.to_string()),
+            header_len: Some(Spp::LEN),
+            ..Self::default()
+        }
+    }
+
+    fn need_more(have: usize, need: usize) -> Self {
+        let error =
+            format!("incomplete: {have} octets are right so far, the header takes {need} or more");
+        Self {
+            verdict: Verdict::NeedMore,
+            error: Some(error),
+            ..Self::default()
+        }
+    }
+
+    fn invalid(invalid: &Invalid, message: &[u8]) -> Self {
+        let wrong_format = matches!(invalid, Invalid::NoHeader { .. } | Invalid::SppMagic(_));
+        let hint = looks_like(message).filter(|_| wrong_format);
+        let hint = hint
+            .map(|like| format!(" (it looks like {like})"))
+            .unwrap_or_default();
+        Self::reject(format!("{invalid}{hint}"))
+    }
+}
+
+impl<'a> Field<'a> {
+    fn new(tlv: Tlv<'a>) -> Self {
+        Self {
+            kind: tlv.kind,
+            name: tlv.name(),
+            value: tlv.value,
+        }
+    }
+}
+
+fn version(version: Version) -> u8 {
+    match version {
+        Version::V1 => 1,
+        Version::V2 => 2,
+    }
+}
+
+fn command(command: Command) -> &'static str {
+    match command {
+        Command::Proxy => "proxy",
+        Command::Local => "local",
+        Command::Unknown => "unknown",
+    }
+}
+
+/// LOCAL has none: it isn't about a connection of anybody's.
+fn family(header: &Header<'_>) -> Option<&'static str> {
+    match header.endpoints {
+        Endpoints::Real if header.command == Command::Local => None,
+        Endpoints::Real => Some("unspec"),
+        Endpoints::Inet {
+            transport, source, ..
+        } => Some(inet_family(transport, source.is_ipv4())),
+        Endpoints::Unix {
+            transport: Transport::Stream,
+            ..
+        } => Some("unix-stream"),
+        Endpoints::Unix {
+            transport: Transport::Datagram,
+            ..
+        } => Some("unix-dgram"),
+    }
+}
+
+fn inet_family(transport: Transport, is_ipv4: bool) -> &'static str {
+    match (transport, is_ipv4) {
+        (Transport::Stream, true) => "tcp4",
+        (Transport::Stream, false) => "tcp6",
+        (Transport::Datagram, true) => "udp4",
+        (Transport::Datagram, false) => "udp6",
+    }
+}
+
+fn ends(endpoints: Endpoints<'_>) -> Option<(String, String)> {
+    match endpoints {
+        Endpoints::Real => None,
+        Endpoints::Inet {
+            source,
+            destination,
+            ..
+        } => Some((source.to_string(), destination.to_string())),
+        Endpoints::Unix {
+            source,
+            destination,
+            ..
+        } => Some((source.to_string(), destination.to_string())),
+    }
+}
+
+/// Only a version 2 header with addresses can have fields; it may still have none.
+fn fields<'a>(header: &Header<'a>) -> Option<Vec<Field<'a>>> {
+    let possible = header.version == Version::V2 && header.endpoints != Endpoints::Real;
+    possible.then(|| header.tlvs.iter().map(Field::new).collect())
+}
+
+fn as_hex<S: Serializer>(octets: &[u8], serializer: S) -> Result<S::Ok, S::Error> {
+    let mut text = String::with_capacity(octets.len() * 2);
+    for octet in octets {
+        let _ = write!(text, "{octet:02x}");
+    }
+    serializer.serialize_str(&text)
+}

@@ -1,0 +1,212 @@
+use std::io::{BufReader, Read};
+
+use peername_proto::Carrier;
+use serde_json::Value;
+
+use super::*;
+
+const STREAM: Format = Format::Proxy(Carrier::Stream);
+const DATAGRAM: Format = Format::Proxy(Carrier::Datagram);
+
+/// The corpus of the codec's tests, through the command: each message as hex, all of one kind at once.
+#[test]
+fn the_corpus() {
+    let rows: Vec<Value> = include_str!("../../../../proto/tests/proxy-protocol.jsonl")
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
+    let mut ran = 0;
+    for (transport, mode, format) in [
+        ("tcp", "pp", STREAM),
+        ("udp", "pp", DATAGRAM),
+        ("udp", "spp", Format::Spp),
+    ] {
+        let rows = || {
+            rows.iter()
+                .filter(|row| row["transport"] == transport && row["mode"] == mode)
+        };
+        let input: String = rows()
+            .map(|row| format!("{}\n", row["hex"].as_str().unwrap()))
+            .collect();
+        let (output, all_accepted) = lines(&input, format);
+        assert!(!all_accepted);
+        assert_eq!(output.len(), rows().count());
+        for (row, got) in rows().zip(&output) {
+            compare(row, got);
+            ran += 1;
+        }
+    }
+    assert_eq!(ran, 571);
+}
+
+fn compare(row: &Value, got: &Value) {
+    let id = &row["id"];
+    for key in [
+        "verdict",
+        "version",
+        "command",
+        "family",
+        "src",
+        "dst",
+        "header_len",
+    ] {
+        assert_eq!(row[key], got[key], "{id}: {key}");
+    }
+    let pairs = got["tlvs"].as_array().map(|fields| {
+        fields
+            .iter()
+            .map(|field| serde_json::json!([field["type"], field["hex"]]))
+    });
+    let pairs = pairs.map_or(Value::Null, |pairs| pairs.collect());
+    assert_eq!(row["tlvs"], pairs, "{id}: tlvs");
+    assert_eq!(
+        got["error"].is_null(),
+        row["verdict"] == "accept",
+        "{id}: error"
+    );
+}
+
+#[test]
+fn keys_and_names_are_the_contracts() {
+    let header = "0d0a0d0a000d0a515549540a2111001bc000020ac6336414dc0401bb\
+                  0100026832ea000701767063652d31";
+    let header = header.replace(' ', "");
+    assert_eq!(
+        text(&header, STREAM),
+        concat!(
+            r#"{"verdict":"accept","version":2,"command":"proxy","family":"tcp4","#,
+            r#""src":"192.0.2.10:56324","dst":"198.51.100.20:443","header_len":43,"#,
+            r#""tlvs":[{"type":1,"name":"ALPN","hex":"6832"},"#,
+            r#"{"type":234,"name":"AWS_VPCE_ID","hex":"01767063652d31"}],"error":null}"#,
+            "\n"
+        )
+    );
+}
+
+#[test]
+fn a_header_alone_is_success() {
+    let (output, all_accepted) = raw(b"PROXY TCP4 192.0.2.1 192.0.2.2 1 2\r\nGET /", STREAM);
+    assert!(all_accepted);
+    assert_eq!(output["src"], "192.0.2.1:1");
+    assert_eq!(output["header_len"], 36);
+    assert_eq!(output["tlvs"], Value::Null);
+}
+
+#[test]
+fn something_else_is_named() {
+    let (output, all_accepted) = raw(b"GET / HTTP/1.1\r\n", STREAM);
+    assert!(!all_accepted);
+    let error = output["error"].as_str().unwrap();
+    assert!(error.contains("octet 0") && error.ends_with("(it looks like an HTTP/1 request)"));
+    let (output, _) = raw(b"PROXY UNKNOWN\r\n", Format::Spp);
+    assert!(output["error"].as_str().unwrap().contains("version 1"));
+}
+
+#[test]
+fn bad_hex_rejects_its_line_only() {
+    let good = hex_of(b"PROXY UNKNOWN\r\n");
+    let input = format!(
+        "{good}\nzz\n5\n{good} {good}\n\n  {}\t\r\n{good}",
+        good.to_uppercase()
+    );
+    let (output, all_accepted) = lines(&input, STREAM);
+    let verdicts: Vec<_> = output
+        .iter()
+        .map(|line| line["verdict"].as_str().unwrap())
+        .collect();
+    let expected = [
+        "accept",
+        "reject",
+        "reject",
+        "reject",
+        "need_more",
+        "accept",
+        "accept",
+    ];
+    assert_eq!(verdicts, expected);
+    assert!(!all_accepted);
+    let errors: Vec<_> = output[1..4]
+        .iter()
+        .map(|line| line["error"].as_str().unwrap())
+        .collect();
+    assert!(errors[0].contains("column 1"), "{}", errors[0]);
+    assert!(errors[1].contains("odd"), "{}", errors[1]);
+    assert!(errors[2].contains("column 32"), "{}", errors[2]);
+}
+
+#[test]
+fn no_lines_no_output() {
+    assert_eq!(lines("", STREAM), (vec![], true));
+}
+
+#[test]
+fn a_message_without_end_is_not_kept() {
+    let endless = || {
+        hex_of(b"PROXY UNKNOWN\r\n")
+            .into_bytes()
+            .chain_zeroes(1 << 24)
+    };
+    let mut line = HexLine::new(KEPT);
+    let mut input = BufReader::new(endless());
+    assert!(line.read(&mut input).unwrap());
+    assert_eq!(line.octets().unwrap().len(), KEPT);
+    assert!(!line.read(&mut input).unwrap());
+    let mut output = Vec::new();
+    assert!(decode_lines(BufReader::new(endless()), &mut output, STREAM).unwrap());
+    let mut rest = b"PROXY UNKNOWN\r\n".to_vec().chain_zeroes(1 << 24);
+    assert!(decode_one(&mut rest, io::sink(), STREAM).unwrap());
+    assert_eq!(
+        io::copy(&mut rest, &mut io::sink()).unwrap(),
+        (1 << 24) + 15 - KEPT as u64
+    );
+}
+
+#[test]
+fn spp_is_udp() {
+    assert!(matches!(Format::new(Dialect::Spp, None), Ok(Format::Spp)));
+    assert!(matches!(Format::new(Dialect::Proxy, None), Ok(STREAM)));
+    let misuse = Format::new(Dialect::Spp, Some(Transport::Tcp)).unwrap_err();
+    assert_eq!(misuse.exit_code(), 2);
+}
+
+/// A reader that gives these bytes, then so many zeroes (`'0'` is a hex digit too).
+trait ChainZeroes {
+    fn chain_zeroes(self, count: u64) -> impl Read;
+}
+
+impl ChainZeroes for Vec<u8> {
+    fn chain_zeroes(self, count: u64) -> impl Read {
+        io::Cursor::new(self).chain(io::repeat(b'0').take(count))
+    }
+}
+
+fn lines(input: &str, format: Format) -> (Vec<Value>, bool) {
+    let mut output = Vec::new();
+    // A small buffer, so that lines come in pieces.
+    let input = BufReader::with_capacity(7, input.as_bytes());
+    let all_accepted = decode_lines(input, &mut output, format).unwrap();
+    let output = String::from_utf8(output).unwrap();
+    (
+        output
+            .lines()
+            .map(|line| serde_json::from_str(line).unwrap())
+            .collect(),
+        all_accepted,
+    )
+}
+
+fn raw(input: &[u8], format: Format) -> (Value, bool) {
+    let mut output = Vec::new();
+    let all_accepted = decode_one(input, &mut output, format).unwrap();
+    (serde_json::from_slice(&output).unwrap(), all_accepted)
+}
+
+fn text(hex: &str, format: Format) -> String {
+    let mut output = Vec::new();
+    decode_lines(hex.as_bytes(), &mut output, format).unwrap();
+    String::from_utf8(output).unwrap()
+}
+
+fn hex_of(octets: &[u8]) -> String {
+    octets.iter().map(|octet| format!("{octet:02x}")).collect()
+}

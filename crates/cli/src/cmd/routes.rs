@@ -1,0 +1,92 @@
+//! `peername routes`: the rules and routes that bring a backend's replies back.
+
+use std::net::SocketAddr;
+use std::process::ExitCode;
+
+use peername_proxy::routes::{self, Ours, Scope};
+
+/// Options of `peername routes`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    action: Action,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum Action {
+    /// List the rules and routes of peername, in the words of ip-rule(8) and ip-route(8).
+    Show,
+    /// Add those that these backends need; they stay until removed or the next boot.
+    Add(Targets),
+    /// Remove what `add` made and what a killed proxy left behind.
+    Remove {
+        /// Also those of proxies that are running, which then stop working.
+        #[arg(long)]
+        all: bool,
+    },
+    /// Hold rules and routes until standard input ends (started by `proxy --setup-routes`).
+    #[command(hide = true)]
+    Keep {
+        /// A backend.
+        #[arg(long = "target", required = true)]
+        targets: Vec<SocketAddr>,
+    },
+}
+
+/// The backends, as `peername proxy` takes them.
+#[derive(Debug, Clone, clap::Args)]
+pub(crate) struct Targets {
+    /// Where IPv4 clients go.
+    #[arg(
+        short = '4',
+        long,
+        value_name = "ADDR",
+        default_value = "127.0.0.1:443"
+    )]
+    target_v4: SocketAddr,
+    /// Where IPv6 clients go.
+    #[arg(short = '6', long, value_name = "ADDR", default_value = "[::1]:443")]
+    target_v6: SocketAddr,
+}
+
+impl Targets {
+    /// Both, IPv4 first.
+    pub(crate) fn all(&self) -> [SocketAddr; 2] {
+        [self.target_v4, self.target_v6]
+    }
+}
+
+pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
+    if let Action::Keep { targets } = args.action {
+        return Ok(routes::keep(&targets)?);
+    }
+    tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?
+        .block_on(act(args.action))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn act(action: Action) -> anyhow::Result<()> {
+    match action {
+        Action::Show => print("", &routes::show().await?),
+        Action::Add(targets) => {
+            for target in routes::add(&targets.all()).await? {
+                eprintln!("peername: left out {target}: this host has no IPv6");
+            }
+            print("", &routes::show().await?);
+        }
+        Action::Remove { all } => {
+            let scope = if all { Scope::All } else { Scope::Idle };
+            print("removed ", &routes::remove(scope).await?);
+        }
+        Action::Keep { .. } => unreachable!("handled by `run`"),
+    }
+    Ok(())
+}
+
+fn print(what: &str, ours: &[Ours]) {
+    for one in ours {
+        println!("{what}{one}  # {}", one.owner);
+    }
+}

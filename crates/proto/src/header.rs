@@ -1,0 +1,112 @@
+//! What a valid header says, whichever version carried it.
+//!
+//! The types make one mistake impossible: a header that speaks for nobody (LOCAL, UNKNOWN, UNSPEC)
+//! has no address in it, so that none of its octets can reach a log, a policy or a socket.
+
+use std::net::SocketAddr;
+
+use crate::tlv::Tlvs;
+use crate::unix::UnixName;
+
+/// A complete and valid header. It borrows the bytes it was read from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Header<'a> {
+    /// The format it was written in.
+    pub version: Version,
+    /// Whom it speaks for.
+    pub command: Command,
+    /// The endpoints of the connection as the sender saw it.
+    pub endpoints: Endpoints<'a>,
+    /// The additional fields; empty for version 1, LOCAL and UNSPEC.
+    pub tlvs: Tlvs<'a>,
+    /// Octets that the header takes. What follows is application data.
+    pub len: usize,
+}
+
+impl Header<'_> {
+    /// The client, or `None` if the connection's own peer address applies.
+    ///
+    /// `None` also for a Unix socket's header: it has names but no address that a socket could use.
+    /// An IPv4-mapped address stays as it was written.
+    pub fn source(&self) -> Option<SocketAddr> {
+        match self.endpoints {
+            Endpoints::Inet { source, .. } => Some(source),
+            Endpoints::Real | Endpoints::Unix { .. } => None,
+        }
+    }
+
+    /// The address the client connected to, or `None` if the connection's own local address applies.
+    pub fn destination(&self) -> Option<SocketAddr> {
+        match self.endpoints {
+            Endpoints::Inet { destination, .. } => Some(destination),
+            Endpoints::Real | Endpoints::Unix { .. } => None,
+        }
+    }
+
+    /// The original connection's transport, or `None` if the header doesn't describe one.
+    ///
+    /// It need not be that of the connection which carried the header.
+    pub fn transport(&self) -> Option<Transport> {
+        match self.endpoints {
+            Endpoints::Inet { transport, .. } | Endpoints::Unix { transport, .. } => {
+                Some(transport)
+            }
+            Endpoints::Real => None,
+        }
+    }
+}
+
+/// The two formats.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Version {
+    /// A line of text (section 2.1).
+    V1,
+    /// Binary (section 2.2).
+    V2,
+}
+
+/// Whom a header speaks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Command {
+    /// The connection was relayed for someone.
+    Proxy,
+    /// The proxy speaks for itself, as a health check does (version 2).
+    Local,
+    /// The proxy could not describe the connection (version 1).
+    Unknown,
+}
+
+/// The two ends of the original connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Endpoints<'a> {
+    /// The header names none: use the connection's own.
+    Real,
+    /// IPv4 or IPv6; both ends are of the same family.
+    Inet {
+        /// What the client spoke.
+        transport: Transport,
+        /// The client.
+        source: SocketAddr,
+        /// Where the client connected to.
+        destination: SocketAddr,
+    },
+    /// A Unix domain socket.
+    Unix {
+        /// What the client spoke.
+        transport: Transport,
+        /// The client's name; often empty.
+        source: UnixName<'a>,
+        /// The name the client connected to.
+        destination: UnixName<'a>,
+    },
+}
+
+/// How the original connection carried data.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Transport {
+    /// TCP, or a Unix stream socket.
+    Stream,
+    /// UDP, or a Unix datagram socket.
+    Datagram,
+}

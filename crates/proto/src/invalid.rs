@@ -1,0 +1,209 @@
+//! Why bytes are not a header: always the sender's fault, or that of whoever configured it.
+
+use std::fmt::{self, Display, Formatter};
+
+use thiserror::Error;
+
+/// Why the bytes are not, and can't become, a valid header.
+///
+/// The text holds numbers only, nothing that the peer could choose freely, and is safe to log.
+/// Offsets count octets from the first of the header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum Invalid {
+    /// The bytes start neither as version 1 nor as version 2 do.
+    #[error(
+        "no PROXY protocol header: octet {offset} fits neither version; \
+         make the sender add one, or don't expect one on this port"
+    )]
+    NoHeader {
+        /// The first octet that is wrong.
+        offset: usize,
+    },
+    /// The text version was sent over UDP.
+    #[error(
+        "a version 1 header in a datagram: only version 2 is defined there; make the sender use it"
+    )]
+    V1OnDatagram,
+    /// A datagram ends before its header does.
+    #[error(
+        "the datagram ends after {have} octets, inside a header of at least {need}; \
+         the header must be whole in each datagram"
+    )]
+    Truncated {
+        /// Octets in the datagram.
+        have: usize,
+        /// The least octets that the header takes.
+        need: usize,
+    },
+    /// A field of a version 1 line breaks the grammar.
+    #[error("version 1 line: octet {offset} is wrong in {field}; the sender breaks section 2.1")]
+    V1Line {
+        /// Where in the line.
+        field: V1Field,
+        /// The first octet that is wrong.
+        offset: usize,
+    },
+    /// A version 1 line isn't over in time.
+    #[error(
+        "version 1 line: no CRLF within {} octets; the sender breaks section 2.1",
+        crate::V1_MAX_LEN
+    )]
+    V1TooLong,
+    /// Version nibble other than 2.
+    #[error("binary header of version {0}: only 2 exists; the sender breaks section 2.2")]
+    V2Version(u8),
+    /// Command nibble other than LOCAL and PROXY.
+    #[error("version 2 command {0:#x} is not assigned; the sender breaks section 2.2")]
+    V2Command(u8),
+    /// An unassigned address family or transport.
+    #[error(
+        "version 2 family and transport {0:#04x} are not assigned; the sender breaks section 2.2"
+    )]
+    V2Family(u8),
+    /// The announced length has no room for the addresses.
+    #[error(
+        "version 2 length {length} can't hold the {need} octets of addresses that its family has; \
+         the sender breaks section 2.2"
+    )]
+    V2Length {
+        /// The announced length.
+        length: usize,
+        /// The octets that the addresses take.
+        need: usize,
+    },
+    /// The TLVs don't fill the header exactly.
+    #[error("the TLV at octet {offset} reaches beyond the header; the sender breaks section 2.2")]
+    TlvOverrun {
+        /// Where it starts.
+        offset: usize,
+    },
+    /// UNIQUE_ID is limited to 128 octets.
+    #[error(
+        "the UNIQUE_ID at octet {offset} has {length} octets, more than the 128 of section 2.2.5"
+    )]
+    UniqueIdLength {
+        /// Where the TLV starts.
+        offset: usize,
+        /// Octets in its value.
+        length: usize,
+    },
+    /// The SSL TLV is too short, or its sub-TLVs don't fill it exactly.
+    #[error(
+        "the SSL TLV at octet {offset} has no valid structure; the sender breaks section 2.2.6"
+    )]
+    Ssl {
+        /// Where the TLV starts.
+        offset: usize,
+    },
+    /// A checksum that isn't four octets.
+    #[error("the CRC32C at octet {offset} has {length} octets instead of 4 (section 2.2.3)")]
+    ChecksumLength {
+        /// Where the TLV starts.
+        offset: usize,
+        /// Octets in its value.
+        length: usize,
+    },
+    /// Two checksums.
+    #[error("a second CRC32C at octet {offset}: only one can be right (section 2.2.3)")]
+    ChecksumTwice {
+        /// Where the second starts.
+        offset: usize,
+    },
+    /// The checksum doesn't fit: damaged on the way, or computed in another way.
+    #[error(
+        "CRC32C is {stored:#010x}, the header's is {computed:#010x}: it was damaged on the way, or the \
+         sender doesn't compute it as section 2.2.3 says"
+    )]
+    ChecksumMismatch {
+        /// As sent.
+        stored: u32,
+        /// As it should be.
+        computed: u32,
+    },
+    /// Shorter than a Simple Proxy Protocol header.
+    #[error(
+        "{have} octets are no Simple Proxy Protocol header, which takes 38; make the sender add one"
+    )]
+    SppTruncated {
+        /// Octets in the datagram.
+        have: usize,
+    },
+    /// Not the magic number.
+    #[error(
+        "no Simple Proxy Protocol header: it starts with {0:#06x}, not 0x56ec; \
+         make the sender add one, or expect another dialect"
+    )]
+    SppMagic(u16),
+}
+
+impl Invalid {
+    /// A short name for counting: `snake_case`, one a kind of failure, stable across releases.
+    pub fn reason(&self) -> &'static str {
+        match self {
+            Self::NoHeader { .. } => "no_header",
+            Self::V1OnDatagram => "v1_on_datagram",
+            Self::Truncated { .. } => "truncated",
+            Self::V1Line { field, .. } => field.reason(),
+            Self::V1TooLong => "v1_too_long",
+            Self::V2Version(_) => "v2_version",
+            Self::V2Command(_) => "v2_command",
+            Self::V2Family(_) => "v2_family",
+            Self::V2Length { .. } => "v2_length",
+            Self::TlvOverrun { .. } => "tlv_overrun",
+            Self::UniqueIdLength { .. } => "unique_id_length",
+            Self::Ssl { .. } => "ssl_structure",
+            Self::ChecksumLength { .. } => "crc32c_length",
+            Self::ChecksumTwice { .. } => "crc32c_twice",
+            Self::ChecksumMismatch { .. } => "crc32c_mismatch",
+            Self::SppTruncated { .. } => "spp_truncated",
+            Self::SppMagic(_) => "spp_magic",
+        }
+    }
+}
+
+/// The parts of a version 1 line, in their order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum V1Field {
+    /// `TCP4`, `TCP6` or `UNKNOWN`, and what must follow it.
+    Protocol,
+    /// The client's address and the space after it.
+    Source,
+    /// The address connected to and the space after it.
+    Destination,
+    /// The client's port and the space after it.
+    SourcePort,
+    /// The port connected to and the CR after it.
+    DestinationPort,
+    /// The part of an UNKNOWN line that is to be ignored; it may not hold a lone LF.
+    Ignored,
+    /// The LF after the CR.
+    LineEnd,
+}
+
+impl V1Field {
+    fn reason(self) -> &'static str {
+        match self {
+            Self::Protocol => "v1_protocol",
+            Self::Source => "v1_source",
+            Self::Destination => "v1_destination",
+            Self::SourcePort => "v1_source_port",
+            Self::DestinationPort => "v1_destination_port",
+            Self::Ignored | Self::LineEnd => "v1_line_end",
+        }
+    }
+}
+
+impl Display for V1Field {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Protocol => "the protocol (TCP4, TCP6 or UNKNOWN)",
+            Self::Source => "the source address",
+            Self::Destination => "the destination address",
+            Self::SourcePort => "the source port",
+            Self::DestinationPort => "the destination port",
+            Self::Ignored => "the ignored part of UNKNOWN",
+            Self::LineEnd => "the line's end (CRLF)",
+        })
+    }
+}

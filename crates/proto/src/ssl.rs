@@ -1,0 +1,88 @@
+//! What the proxy tells of the client's TLS connection (section 2.2.6).
+
+use crate::tlv::{Tlv, Tlvs, kind};
+
+/// The value of an SSL field.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Ssl<'a> {
+    /// [`Ssl::TLS`], [`Ssl::CERT_CONN`] and [`Ssl::CERT_SESS`]; other bits mean nothing.
+    pub client: u8,
+    /// 0 if the client's certificate was verified. Without a certificate 0 proves nothing: ask
+    /// [`Ssl::client_verified`].
+    pub verify: u32,
+    /// The details, see `SSL_…` in [`kind`].
+    pub tlvs: Tlvs<'a>,
+}
+
+impl<'a> Ssl<'a> {
+    /// Client bit: the client used TLS.
+    pub const TLS: u8 = 0x01;
+    /// Client bit: it showed a certificate on this connection.
+    pub const CERT_CONN: u8 = 0x02;
+    /// Client bit: it showed a certificate at least once in this TLS session.
+    pub const CERT_SESS: u8 = 0x04;
+
+    /// Reads a field's value; `None` if it is shorter than 5 octets, or not filled by whole fields.
+    pub fn read(value: &'a [u8]) -> Option<Self> {
+        let ([client, verify @ ..], rest) = value.split_first_chunk::<5>()?;
+        let tlvs = Tlvs::framed(rest)?;
+        Some(Self {
+            client: *client,
+            verify: u32::from_be_bytes(*verify),
+            tlvs,
+        })
+    }
+
+    /// Whether the client used TLS.
+    pub fn is_tls(&self) -> bool {
+        self.client & Self::TLS != 0
+    }
+
+    /// Whether the client showed a certificate and the proxy verified it.
+    pub fn client_verified(&self) -> bool {
+        self.client & (Self::CERT_CONN | Self::CERT_SESS) != 0 && self.verify == 0
+    }
+
+    /// The name of a field inside this one, without the specification's `PP2_SUBTYPE_`.
+    pub fn name(tlv: Tlv<'_>) -> &'static str {
+        kind::ssl_name(tlv.kind)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn verify_zero_proves_nothing_without_a_certificate() {
+        assert!(
+            !Ssl::read(&[Ssl::TLS, 0, 0, 0, 0])
+                .unwrap()
+                .client_verified()
+        );
+        assert!(
+            Ssl::read(&[Ssl::TLS | Ssl::CERT_SESS, 0, 0, 0, 0])
+                .unwrap()
+                .client_verified()
+        );
+        assert!(
+            !Ssl::read(&[Ssl::TLS | Ssl::CERT_CONN, 0, 0, 0, 1])
+                .unwrap()
+                .client_verified()
+        );
+    }
+
+    #[test]
+    fn details_must_fill_the_value() {
+        assert_eq!(Ssl::read(&[1, 0, 0, 0]), None);
+        assert_eq!(Ssl::read(&[1, 0, 0, 0, 0, 0x21]), None);
+        assert_eq!(Ssl::read(&[1, 0, 0, 0, 0, 0x21, 0, 1]), None);
+        let ssl = Ssl::read(&[1, 0, 0, 0, 0, 0x21, 0, 1, b'x']).unwrap();
+        assert_eq!(ssl.tlvs.get(kind::SSL_VERSION), Some(b"x".as_slice()));
+        assert_eq!(
+            ssl.tlvs.iter().map(Ssl::name).collect::<Vec<_>>(),
+            ["SSL_VERSION"]
+        );
+    }
+}

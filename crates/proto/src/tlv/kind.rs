@@ -1,0 +1,72 @@
+//! The assigned types of fields (section 2.2), without the specification's `PP2_TYPE_`.
+
+/// The application protocol, usually as negotiated in TLS: `h2`.
+pub const ALPN: u8 = 0x01;
+/// The host name the client asked for: TLS's SNI. UTF-8, says the sender.
+pub const AUTHORITY: u8 = 0x02;
+/// A checksum over the header.
+pub const CRC32C: u8 = 0x03;
+/// Padding; the value means nothing.
+pub const NOOP: u8 = 0x04;
+/// An opaque name for the connection, at most 128 octets.
+pub const UNIQUE_ID: u8 = 0x05;
+/// Facts about the client's TLS connection, see [`Ssl`](crate::Ssl).
+pub const SSL: u8 = 0x20;
+/// Inside SSL: the protocol's version, `TLSv1.3`.
+pub const SSL_VERSION: u8 = 0x21;
+/// Inside SSL: the common name in the client's certificate.
+pub const SSL_CN: u8 = 0x22;
+/// Inside SSL: the cipher's name.
+pub const SSL_CIPHER: u8 = 0x23;
+/// Inside SSL: what signed the proxy's certificate, `RSA-SHA256`.
+pub const SSL_SIG_ALG: u8 = 0x24;
+/// Inside SSL: the key in the proxy's certificate, `RSA2048`.
+pub const SSL_KEY_ALG: u8 = 0x25;
+/// Inside SSL: the key exchange group, `secp256r1` (2025).
+pub const SSL_GROUP: u8 = 0x26;
+/// Inside SSL: the signature scheme, `rsa_pss_rsae_sha256` (2025).
+pub const SSL_SIG_SCHEME: u8 = 0x27;
+/// Inside SSL: the client's certificate in DER (2026).
+pub const SSL_CLIENT_CERT: u8 = 0x28;
+/// The name of the network namespace.
+pub const NETNS: u8 = 0x30;
+/// Google Private Service Connect's connection id, in the range for applications.
+pub const GCP: u8 = 0xe0;
+/// Amazon's network load balancer's, in the range for applications.
+pub const AWS: u8 = 0xea;
+/// Azure Private Link's, in the range for applications.
+pub const AZURE: u8 = 0xee;
+
+/// The longest UNIQUE_ID (section 2.2.5): receivers may have room for no more.
+pub(crate) const UNIQUE_ID_MAX: usize = 128;
+
+/// The type's name, or that of the range it lies in; not that of a type inside SSL.
+pub fn name(kind: u8) -> &'static str {
+    match kind {
+        ALPN => "ALPN",
+        AUTHORITY => "AUTHORITY",
+        CRC32C => "CRC32C",
+        NOOP => "NOOP",
+        UNIQUE_ID => "UNIQUE_ID",
+        SSL => "SSL",
+        NETNS => "NETNS",
+        0xe0..=0xef => "CUSTOM",
+        0xf0..=0xf7 => "EXPERIMENT",
+        0xf8..=0xff => "FUTURE",
+        _ => "UNASSIGNED",
+    }
+}
+
+pub(crate) fn ssl_name(kind: u8) -> &'static str {
+    match kind {
+        SSL_VERSION => "SSL_VERSION",
+        SSL_CN => "SSL_CN",
+        SSL_CIPHER => "SSL_CIPHER",
+        SSL_SIG_ALG => "SSL_SIG_ALG",
+        SSL_KEY_ALG => "SSL_KEY_ALG",
+        SSL_GROUP => "SSL_GROUP",
+        SSL_SIG_SCHEME => "SSL_SIG_SCHEME",
+        SSL_CLIENT_CERT => "SSL_CLIENT_CERT",
+        _ => "UNASSIGNED",
+    }
+}

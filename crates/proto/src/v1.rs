@@ -1,0 +1,216 @@
+//! Version 1: one line of text (section 2.1).
+//!
+//! The line is read octet by octet against its grammar and nothing else is consulted: the standard
+//! library's address parsers want a complete `str`, and would let a wrong octet wait for the line's end.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+
+use crate::header::{Command, Endpoints, Header, Transport, Version};
+use crate::invalid::{Invalid, V1Field};
+use crate::parse::Parsed;
+use crate::tlv::Tlvs;
+
+mod v6;
+
+/// What each line starts with.
+pub(crate) const KEYWORD: &[u8] = b"PROXY ";
+
+/// The longest line, its CRLF included: nothing further is ever looked at (section 2.1).
+pub const MAX_LEN: usize = 107;
+
+/// `PROXY UNKNOWN` and CRLF. A larger value would make a reader that trusts
+/// [`Parsed::NeedMore`] wait for octets that never come.
+pub(crate) const MIN_LEN: usize = 15;
+
+pub(crate) fn parse(bytes: &[u8]) -> Result<Parsed<'_>, Invalid> {
+    let mut line = Line::new(bytes);
+    match line.read() {
+        Ok((command, endpoints)) => Ok(Parsed::Complete(Header {
+            version: Version::V1,
+            command,
+            endpoints,
+            tlvs: Tlvs::default(),
+            len: line.at,
+        })),
+        Err(Stop::Short) => line.want_more(),
+        Err(Stop::Wrong(invalid)) => Err(invalid),
+    }
+}
+
+/// Why reading ended early.
+enum Stop {
+    /// The octets are right, but the line isn't over.
+    Short,
+    Wrong(Invalid),
+}
+
+/// The line, and how far it was read.
+struct Line<'a> {
+    bytes: &'a [u8],
+    at: usize,
+    field: V1Field,
+}
+
+impl<'a> Line<'a> {
+    fn new(bytes: &'a [u8]) -> Self {
+        Self {
+            bytes,
+            at: 0,
+            field: V1Field::Protocol,
+        }
+    }
+
+    fn read(&mut self) -> Result<(Command, Endpoints<'a>), Stop> {
+        for &octet in KEYWORD {
+            if self.next()? != octet {
+                let offset = self.last();
+                return Err(Stop::Wrong(Invalid::NoHeader { offset }));
+            }
+        }
+        match self.next()? {
+            b'T' => self.tcp(),
+            b'U' => self.unknown(),
+            _ => Err(self.wrong()),
+        }
+    }
+
+    fn tcp(&mut self) -> Result<(Command, Endpoints<'a>), Stop> {
+        self.literal(b"CP")?;
+        let address = match self.next()? {
+            b'4' => |line: &mut Self| line.v4().map(IpAddr::V4),
+            b'6' => |line: &mut Self| line.v6().map(IpAddr::V6),
+            _ => return Err(self.wrong()),
+        };
+        self.literal(b" ")?;
+        self.field = V1Field::Source;
+        let source = address(self)?;
+        self.field = V1Field::Destination;
+        let destination = address(self)?;
+        self.field = V1Field::SourcePort;
+        let source_port = self.decimal(b' ')?;
+        self.field = V1Field::DestinationPort;
+        let destination_port = self.decimal(b'\r')?;
+        self.line_feed()?;
+        let endpoints = Endpoints::Inet {
+            transport: Transport::Stream,
+            source: SocketAddr::new(source, source_port),
+            destination: SocketAddr::new(destination, destination_port),
+        };
+        Ok((Command::Proxy, endpoints))
+    }
+
+    /// The rest of the line is not for us, whatever it looks like; a lone CR or LF is no line's end.
+    fn unknown(&mut self) -> Result<(Command, Endpoints<'a>), Stop> {
+        self.literal(b"NKNOWN")?;
+        match self.next()? {
+            b'\r' => {}
+            b' ' => self.skip_to_cr()?,
+            _ => return Err(self.wrong()),
+        }
+        self.line_feed()?;
+        Ok((Command::Unknown, Endpoints::Real))
+    }
+
+    fn skip_to_cr(&mut self) -> Result<(), Stop> {
+        self.field = V1Field::Ignored;
+        loop {
+            match self.next()? {
+                b'\r' => return Ok(()),
+                b'\n' => return Err(self.wrong()),
+                _ => {}
+            }
+        }
+    }
+
+    fn line_feed(&mut self) -> Result<(), Stop> {
+        self.field = V1Field::LineEnd;
+        self.literal(b"\n")
+    }
+
+    /// An address and the space after it.
+    fn v4(&mut self) -> Result<Ipv4Addr, Stop> {
+        let first = self.decimal(b'.')?;
+        self.v4_after(first)
+    }
+
+    /// The same, when its first number and dot are already read.
+    fn v4_after(&mut self, first: u8) -> Result<Ipv4Addr, Stop> {
+        let second = self.decimal(b'.')?;
+        let third = self.decimal(b'.')?;
+        let fourth = self.decimal(b' ')?;
+        Ok(Ipv4Addr::new(first, second, third, fourth))
+    }
+
+    /// A number that fits `N`, without sign or heading zero, and the octet that ends it.
+    fn decimal<N: TryFrom<u32>>(&mut self, end: u8) -> Result<N, Stop> {
+        let first = self.next()?;
+        let mut value = digit(first, 10).ok_or_else(|| self.wrong())?;
+        loop {
+            let octet = self.next()?;
+            if octet == end {
+                return N::try_from(value).map_err(|_| self.wrong());
+            }
+            let digit = digit(octet, 10)
+                .filter(|_| value != 0)
+                .ok_or_else(|| self.wrong())?;
+            // Too large stops at the digit that makes it so; the value never nears 2^32.
+            value = value.saturating_mul(10).saturating_add(digit);
+            if N::try_from(value).is_err() {
+                return Err(self.wrong());
+            }
+        }
+    }
+
+    fn literal(&mut self, expected: &[u8]) -> Result<(), Stop> {
+        for &octet in expected {
+            if self.next()? != octet {
+                return Err(self.wrong());
+            }
+        }
+        Ok(())
+    }
+
+    /// The next octet, if it is there and the line could still end in time.
+    fn next(&mut self) -> Result<u8, Stop> {
+        let &octet = self
+            .bytes
+            .get(self.at)
+            .filter(|_| self.least() <= MAX_LEN)
+            .ok_or(Stop::Short)?;
+        self.at = self.at.saturating_add(1);
+        Ok(octet)
+    }
+
+    /// Octets in the shortest line that starts with those read.
+    fn least(&self) -> usize {
+        let line_end = if self.field == V1Field::LineEnd { 1 } else { 2 };
+        self.at.saturating_add(line_end).max(MIN_LEN)
+    }
+
+    /// The octet just read can't stand there.
+    fn wrong(&self) -> Stop {
+        Stop::Wrong(Invalid::V1Line {
+            field: self.field,
+            offset: self.last(),
+        })
+    }
+
+    fn last(&self) -> usize {
+        self.at.saturating_sub(1)
+    }
+
+    /// Nothing was wrong: is there room for the rest of the line?
+    fn want_more(&self) -> Result<Parsed<'a>, Invalid> {
+        match self.least() {
+            least if least > MAX_LEN => Err(Invalid::V1TooLong),
+            least => Ok(Parsed::NeedMore(least)),
+        }
+    }
+}
+
+fn digit(octet: u8, radix: u32) -> Option<u32> {
+    char::from(octet).to_digit(radix)
+}
+
+#[cfg(test)]
+mod tests;

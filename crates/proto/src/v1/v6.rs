@@ -1,0 +1,153 @@
+//! IPv6 addresses of a version 1 line, judged octet by octet.
+//!
+//! The grammar is that of RFC 4291, section 2.2: groups of up to four digits, at most one `::`, which
+//! stands for at least one group. Section 2.1 of the protocol leaves out the dotted tail
+//! (`::ffff:192.0.2.1`), but `inet_ntop(3)` writes it and so every sender does: it is read too.
+
+use std::net::{Ipv4Addr, Ipv6Addr};
+
+use super::{Line, Stop, digit};
+
+impl Line<'_> {
+    /// An address and the space after it.
+    pub(super) fn v6(&mut self) -> Result<Ipv6Addr, Stop> {
+        let mut groups = Groups::default();
+        let mut octet = self.next()?;
+        if octet == b':' {
+            self.literal(b":")?;
+            groups.gap = Some(0);
+            octet = self.next()?;
+        }
+        while !(octet == b' ' && groups.ends_in_gap()) {
+            let (group, end) = self.group(octet, groups)?;
+            if end == b'.' {
+                let first = group.as_octet().filter(|_| groups.may_end_dotted());
+                groups.push_dotted(self.v4_after(first.ok_or_else(|| self.wrong())?)?);
+                break;
+            }
+            groups.push(group.value);
+            if end == b' ' {
+                break;
+            }
+            octet = self.after_colon(&mut groups)?;
+        }
+        groups.address().ok_or_else(|| self.wrong())
+    }
+
+    /// A colon was read: is it `::`, and may anything follow? Gives the octet after it.
+    fn after_colon(&mut self, groups: &mut Groups) -> Result<u8, Stop> {
+        if groups.room() == 0 {
+            return Err(self.wrong());
+        }
+        let octet = self.next()?;
+        if octet != b':' {
+            return Ok(octet);
+        }
+        if groups.gap.is_some() {
+            return Err(self.wrong());
+        }
+        groups.gap = Some(groups.len);
+        self.next()
+    }
+
+    /// One to four digits, the first already read, and the octet that ends them.
+    fn group(&mut self, first: u8, before: Groups) -> Result<(Group, u8), Stop> {
+        let first = hex(first)
+            .filter(|_| before.room() > 0)
+            .ok_or_else(|| self.wrong())?;
+        let mut group = Group::new(first);
+        for _ in 0..4 {
+            let octet = self.next()?;
+            match (hex(octet), octet) {
+                (Some(digit), _) => group.push(digit),
+                (None, b':' | b'.' | b' ') => return Ok((group, octet)),
+                (None, _) => return Err(self.wrong()),
+            }
+        }
+        Err(self.wrong())
+    }
+}
+
+fn hex(octet: u8) -> Option<u16> {
+    digit(octet, 16).and_then(|digit| u16::try_from(digit).ok())
+}
+
+/// A group as it is read: four hex digits, or the first number of a dotted tail.
+struct Group {
+    value: u16,
+    decimal: Option<u16>,
+}
+
+impl Group {
+    fn new(digit: u16) -> Self {
+        Self {
+            value: digit,
+            decimal: Some(digit).filter(|&digit| digit < 10),
+        }
+    }
+
+    fn push(&mut self, digit: u16) {
+        self.value = self.value << 4 | digit;
+        // No heading zero; saturation only makes a number too large that is so already.
+        let decimal = self.decimal.filter(|&before| before != 0 && digit < 10);
+        self.decimal = decimal.map(|before| before.saturating_mul(10).saturating_add(digit));
+    }
+
+    fn as_octet(&self) -> Option<u8> {
+        self.decimal.and_then(|number| u8::try_from(number).ok())
+    }
+}
+
+/// The groups read so far.
+#[derive(Clone, Copy, Default)]
+struct Groups {
+    values: [u16; 8],
+    len: usize,
+    /// How many groups were read before `::`.
+    gap: Option<usize>,
+}
+
+impl Groups {
+    /// How many groups may still come; `::` stands for at least one.
+    fn room(&self) -> usize {
+        let most = if self.gap.is_some() { 7 } else { 8_usize };
+        most.saturating_sub(self.len)
+    }
+
+    /// A dotted tail is the last, and stands for two groups.
+    fn may_end_dotted(&self) -> bool {
+        match self.gap {
+            Some(_) => self.room() >= 2,
+            None => self.room() == 2,
+        }
+    }
+
+    fn ends_in_gap(&self) -> bool {
+        self.gap == Some(self.len)
+    }
+
+    fn push(&mut self, value: u16) {
+        if let Some(free) = self.values.get_mut(self.len) {
+            *free = value;
+            self.len = self.len.saturating_add(1);
+        }
+    }
+
+    fn push_dotted(&mut self, tail: Ipv4Addr) {
+        let [a, b, c, d] = tail.octets();
+        self.push(u16::from_be_bytes([a, b]));
+        self.push(u16::from_be_bytes([c, d]));
+    }
+
+    fn address(mut self) -> Option<Ipv6Addr> {
+        if let Some(gap) = self.gap {
+            // The groups behind the gap move to the end; zeroes take their place.
+            self.values
+                .get_mut(gap..)?
+                .rotate_right(8_usize.checked_sub(self.len)?);
+        } else if self.len != 8 {
+            return None;
+        }
+        Some(Ipv6Addr::from(self.values))
+    }
+}

@@ -1,0 +1,213 @@
+//! Version 2: binary (section 2.2).
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+use crate::header::{Command, Endpoints, Header, Transport, Version};
+use crate::invalid::Invalid;
+use crate::parse::Parsed;
+use crate::tlv::Tlvs;
+use crate::unix::UnixName;
+
+/// What each header starts with. It holds a NUL: compare all twelve octets, never as a C string.
+pub const SIGNATURE: [u8; 12] = *b"\r\n\r\n\0\r\nQUIT\n";
+
+/// Octets before the addresses; the last two of them tell the rest.
+pub(crate) const FIXED_LEN: usize = 16;
+
+/// The longest header: the length field has 16 bits.
+pub const MAX_LEN: usize = FIXED_LEN + 0xffff;
+
+pub(crate) fn parse(bytes: &[u8]) -> Result<Parsed<'_>, Invalid> {
+    let Some((fixed, _)) = bytes.split_first_chunk::<FIXED_LEN>() else {
+        return start(bytes);
+    };
+    let [signature @ .., version_command, family_transport, high, low] = fixed;
+    if *signature != SIGNATURE {
+        return Err(signature_differs(bytes));
+    }
+    let length = usize::from(u16::from_be_bytes([*high, *low]));
+    let local = is_local(*version_command)?;
+    let form = if local {
+        None
+    } else {
+        Form::read(*family_transport)?
+    };
+    if let Some(form) = form {
+        form.check_room(length)?;
+    }
+    let len = FIXED_LEN.saturating_add(length);
+    let Some(header) = bytes.get(..len) else {
+        return Ok(Parsed::NeedMore(len));
+    };
+    let (endpoints, tlvs) = match form {
+        Some(form) => form.read_block(header)?,
+        None => (Endpoints::Real, Tlvs::default()),
+    };
+    let command = if local {
+        Command::Local
+    } else {
+        Command::Proxy
+    };
+    Ok(Parsed::Complete(Header {
+        version: Version::V2,
+        command,
+        endpoints,
+        tlvs,
+        len,
+    }))
+}
+
+/// Fewer octets than the fixed part: only what is already wrong can be told.
+fn start(bytes: &[u8]) -> Result<Parsed<'_>, Invalid> {
+    if !bytes
+        .iter()
+        .zip(&SIGNATURE)
+        .all(|(octet, expected)| octet == expected)
+    {
+        return Err(signature_differs(bytes));
+    }
+    if let Some(&version_command) = bytes.get(12) {
+        let local = is_local(version_command)?;
+        if let Some(&family_transport) = bytes.get(13).filter(|_| !local) {
+            Form::read(family_transport)?;
+        }
+    }
+    Ok(Parsed::NeedMore(FIXED_LEN))
+}
+
+fn signature_differs(bytes: &[u8]) -> Invalid {
+    let same = bytes
+        .iter()
+        .zip(&SIGNATURE)
+        .take_while(|(octet, expected)| octet == expected);
+    Invalid::NoHeader {
+        offset: same.count(),
+    }
+}
+
+fn is_local(octet: u8) -> Result<bool, Invalid> {
+    match (octet >> 4, octet & 0xf) {
+        (2, 0) => Ok(true),
+        (2, 1) => Ok(false),
+        (2, command) => Err(Invalid::V2Command(command)),
+        (version, _) => Err(Invalid::V2Version(version)),
+    }
+}
+
+/// The form of the address block that a known family and transport ask for.
+#[derive(Clone, Copy)]
+struct Form {
+    family: Family,
+    transport: Transport,
+}
+
+#[derive(Clone, Copy)]
+enum Family {
+    V4,
+    V6,
+    Unix,
+}
+
+impl Form {
+    /// `None` is UNSPEC, in either nibble: the block may hold anything, and is skipped.
+    fn read(octet: u8) -> Result<Option<Self>, Invalid> {
+        let family = match octet >> 4 {
+            0 => None,
+            1 => Some(Family::V4),
+            2 => Some(Family::V6),
+            3 => Some(Family::Unix),
+            _ => return Err(Invalid::V2Family(octet)),
+        };
+        let transport = match octet & 0xf {
+            0 => None,
+            1 => Some(Transport::Stream),
+            2 => Some(Transport::Datagram),
+            _ => return Err(Invalid::V2Family(octet)),
+        };
+        Ok(family
+            .zip(transport)
+            .map(|(family, transport)| Self { family, transport }))
+    }
+
+    /// Octets in the address block.
+    fn room(self) -> usize {
+        match self.family {
+            Family::V4 => V4_LEN,
+            Family::V6 => V6_LEN,
+            Family::Unix => UNIX_LEN,
+        }
+    }
+
+    fn check_room(self, length: usize) -> Result<(), Invalid> {
+        let need = self.room();
+        if length < need {
+            Err(Invalid::V2Length { length, need })
+        } else {
+            Ok(())
+        }
+    }
+
+    /// The addresses and what follows them in a whole header.
+    fn read_block(self, header: &[u8]) -> Result<(Endpoints<'_>, Tlvs<'_>), Invalid> {
+        let block = header.get(FIXED_LEN..).unwrap_or_default();
+        let (endpoints, rest) = match self.family {
+            Family::V4 => self.v4(block),
+            Family::V6 => self.v6(block),
+            Family::Unix => self.unix(block),
+        }
+        .ok_or_else(|| Invalid::V2Length {
+            length: block.len(),
+            need: self.room(),
+        })?;
+        Ok((endpoints, Tlvs::check(header, rest)?))
+    }
+
+    fn v4<'a>(self, block: &'a [u8]) -> Option<(Endpoints<'a>, &'a [u8])> {
+        let (source, block) = block.split_first_chunk::<4>()?;
+        let (destination, block) = block.split_first_chunk::<4>()?;
+        let (ports, rest) = block.split_first_chunk::<4>()?;
+        let addresses = (
+            Ipv4Addr::from(*source).into(),
+            Ipv4Addr::from(*destination).into(),
+        );
+        Some((self.inet(addresses, *ports), rest))
+    }
+
+    fn v6<'a>(self, block: &'a [u8]) -> Option<(Endpoints<'a>, &'a [u8])> {
+        let (source, block) = block.split_first_chunk::<16>()?;
+        let (destination, block) = block.split_first_chunk::<16>()?;
+        let (ports, rest) = block.split_first_chunk::<4>()?;
+        let addresses = (
+            Ipv6Addr::from(*source).into(),
+            Ipv6Addr::from(*destination).into(),
+        );
+        Some((self.inet(addresses, *ports), rest))
+    }
+
+    fn inet<'a>(self, (source, destination): (IpAddr, IpAddr), ports: [u8; 4]) -> Endpoints<'a> {
+        let [s0, s1, d0, d1] = ports;
+        Endpoints::Inet {
+            transport: self.transport,
+            source: SocketAddr::new(source, u16::from_be_bytes([s0, s1])),
+            destination: SocketAddr::new(destination, u16::from_be_bytes([d0, d1])),
+        }
+    }
+
+    fn unix<'a>(self, block: &'a [u8]) -> Option<(Endpoints<'a>, &'a [u8])> {
+        let (source, block) = block.split_first_chunk()?;
+        let (destination, rest) = block.split_first_chunk()?;
+        let endpoints = Endpoints::Unix {
+            transport: self.transport,
+            source: UnixName(source),
+            destination: UnixName(destination),
+        };
+        Some((endpoints, rest))
+    }
+}
+
+const V4_LEN: usize = 12;
+const V6_LEN: usize = 36;
+const UNIX_LEN: usize = 2 * UnixName::LEN;
+
+#[cfg(test)]
+mod tests;

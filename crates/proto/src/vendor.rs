@@ -1,0 +1,116 @@
+//! Fields that cloud load balancers add, in the range that is free for applications (E0 to EF).
+//!
+//! Anybody may use these types for anything, so a value of another form is no error, only not this.
+
+use crate::tlv::{Tlv, kind};
+
+/// A field of a known vendor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Vendor<'a> {
+    /// AWS network load balancer: the VPC endpoint the connection came through, `vpce-08d2bf15fac5001c9`.
+    AwsVpcEndpoint(&'a str),
+    /// Azure Private Link: LINKID, the private endpoint's number.
+    AzureLinkId(u32),
+    /// Google Private Service Connect: `pscConnectionId`.
+    GcpPscConnection(u64),
+}
+
+impl<'a> Vendor<'a> {
+    /// Reads a field; `None` if its type or form is no known vendor's.
+    pub fn read(tlv: Tlv<'a>) -> Option<Self> {
+        match tlv.kind {
+            kind::AWS => aws(tlv.value).map(Self::AwsVpcEndpoint),
+            kind::AZURE => azure(tlv.value).map(Self::AzureLinkId),
+            kind::GCP => tlv
+                .value
+                .try_into()
+                .ok()
+                .map(u64::from_be_bytes)
+                .map(Self::GcpPscConnection),
+            _ => None,
+        }
+    }
+
+    /// The field's name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::AwsVpcEndpoint(_) => "AWS_VPCE_ID",
+            Self::AzureLinkId(_) => "AZURE_LINKID",
+            Self::GcpPscConnection(_) => "GCP_PSC_CONNECTION_ID",
+        }
+    }
+}
+
+fn aws(value: &[u8]) -> Option<&str> {
+    let id = value.strip_prefix(&[AWS_VPCE_ID])?;
+    let suffix = id.strip_prefix(b"vpce-")?;
+    let plain = suffix
+        .iter()
+        .all(|octet| octet.is_ascii_alphanumeric() || *octet == b'-');
+    std::str::from_utf8(id).ok().filter(|_| plain)
+}
+
+/// The number is little endian, unlike everything else in a header.
+fn azure(value: &[u8]) -> Option<u32> {
+    let id = value.strip_prefix(&[AZURE_LINKID])?;
+    id.try_into().ok().map(u32::from_le_bytes)
+}
+
+/// `PP2_SUBTYPE_AWS_VPCE_ID`: the first octet of the value.
+const AWS_VPCE_ID: u8 = 0x01;
+/// `PP2_SUBTYPE_AZURE_PRIVATEENDPOINT_LINKID`: the first octet of the value.
+const AZURE_LINKID: u8 = 0x01;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(kind: u8, value: &[u8]) -> Option<Vendor<'_>> {
+        Vendor::read(Tlv { kind, value })
+    }
+
+    #[test]
+    fn known_forms() {
+        let aws = b"\x01vpce-08d2bf15fac5001c9";
+        assert_eq!(
+            read(0xea, aws),
+            Some(Vendor::AwsVpcEndpoint("vpce-08d2bf15fac5001c9"))
+        );
+        assert_eq!(
+            read(0xee, &[1, 4, 3, 2, 1]),
+            Some(Vendor::AzureLinkId(0x0102_0304))
+        );
+        let gcp = [0, 0xab, 0x34, 0xd7, 0x0a, 0, 0x3c, 0x64];
+        assert_eq!(
+            read(0xe0, &gcp),
+            Some(Vendor::GcpPscConnection(0x00ab_34d7_0a00_3c64))
+        );
+    }
+
+    #[test]
+    fn other_forms_are_somebody_elses() {
+        for value in [
+            &b""[..],
+            b"\x02vpce-1",
+            b"\x01vpc-1",
+            b"\x01vpce-\xff",
+            b"\x01vpce-!",
+        ] {
+            assert_eq!(read(0xea, value), None);
+        }
+        for value in [&b""[..], &[1], &[2, 0, 0, 0, 0], &[1, 0, 0, 0, 0, 0]] {
+            assert_eq!(read(0xee, value), None);
+        }
+        assert_eq!(read(0xe0, &[0; 7]), None);
+        assert_eq!(read(0xe1, &[0; 8]), None);
+        assert_eq!(
+            Tlv {
+                kind: 0xea,
+                value: b""
+            }
+            .name(),
+            "CUSTOM"
+        );
+    }
+}

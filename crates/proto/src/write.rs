@@ -1,0 +1,58 @@
+//! The sending side. Whatever is written here, [`parse`](crate::parse()) accepts and reads back the same.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+use thiserror::Error;
+
+use crate::invalid::Invalid;
+use crate::spp::Spp;
+
+pub(crate) mod v1;
+pub(crate) mod v2;
+
+/// Appends a Simple Proxy Protocol header.
+pub fn write_spp(out: &mut Vec<u8>, header: Spp) {
+    out.extend(header.to_bytes());
+}
+
+/// Why a header can't be written. The caller asked for it; nothing was added to its buffer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum WriteError {
+    /// The length field has 16 bits.
+    #[error(
+        "the addresses and TLVs take {0} octets, more than the 65535 of section 2.2; leave some TLV out"
+    )]
+    TooLong(usize),
+    /// Receivers refuse such a value.
+    #[error("TLV value: {0}")]
+    Value(#[from] Invalid),
+    /// A checksum is computed, not given.
+    #[error("CRC32C can't be given as a TLV; ask for it to be computed")]
+    Checksum,
+}
+
+/// Both ends in one family: an IPv4 end beside an IPv6 one is mapped, as HAProxy does.
+enum Pair {
+    V4(Ipv4Addr, Ipv4Addr),
+    V6(Ipv6Addr, Ipv6Addr),
+}
+
+impl Pair {
+    fn new(source: SocketAddr, destination: SocketAddr) -> Self {
+        match (source.ip(), destination.ip()) {
+            (IpAddr::V4(source), IpAddr::V4(destination)) => Self::V4(source, destination),
+            (source, destination) => Self::V6(mapped(source), mapped(destination)),
+        }
+    }
+}
+
+fn mapped(ip: IpAddr) -> Ipv6Addr {
+    match ip {
+        IpAddr::V4(v4) => v4.to_ipv6_mapped(),
+        IpAddr::V6(v6) => v6,
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,232 @@
+//! Version 2 headers (section 2.2), written in place.
+
+use std::net::SocketAddr;
+
+use super::{Pair, WriteError};
+use crate::crc;
+use crate::header::Transport;
+use crate::tlv::{Tlv, Tlvs, kind};
+use crate::unix::UnixName;
+use crate::v2::{FIXED_LEN, SIGNATURE};
+
+/// Appends one header to a buffer; [`V2Writer::finish`] completes it.
+///
+/// A header that isn't finished, or can't be, leaves the buffer as it was.
+///
+/// ```
+/// use peername_proto::{Transport, V2Writer, kind};
+///
+/// let (source, destination) = ("192.0.2.1:1000".parse()?, "198.51.100.1:443".parse()?);
+/// let mut out = Vec::new();
+/// V2Writer::proxy(&mut out, Transport::Stream, source, destination)
+///     .tlv(kind::AUTHORITY, b"example.org")
+///     .crc32c()
+///     .finish()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug)]
+#[must_use = "an unfinished header is taken back"]
+pub struct V2Writer<'v> {
+    out: &'v mut Vec<u8>,
+    start: usize,
+    /// Where the checksum's value belongs, counted from `start`.
+    checksum_at: Option<usize>,
+    /// The first thing that was wrong.
+    fault: Option<WriteError>,
+    finished: bool,
+}
+
+impl<'v> V2Writer<'v> {
+    /// A header for somebody else's connection.
+    ///
+    /// With ends of both families the IPv4 one is mapped into IPv6. Flow and scope of an IPv6 address
+    /// aren't part of the format.
+    pub fn proxy(
+        out: &'v mut Vec<u8>,
+        transport: Transport,
+        source: SocketAddr,
+        destination: SocketAddr,
+    ) -> Self {
+        let pair = Pair::new(source, destination);
+        let family = if matches!(pair, Pair::V4(..)) {
+            INET
+        } else {
+            INET6
+        };
+        let mut writer = Self::start(out, PROXY, family | low_nibble(transport));
+        match pair {
+            Pair::V4(source, destination) => {
+                writer.put(&[&source.octets(), &destination.octets()]);
+            }
+            Pair::V6(source, destination) => {
+                writer.put(&[&source.octets(), &destination.octets()]);
+            }
+        }
+        writer.put(&[
+            &source.port().to_be_bytes(),
+            &destination.port().to_be_bytes(),
+        ]);
+        writer
+    }
+
+    /// A header for a connection between Unix domain sockets.
+    pub fn unix(
+        out: &'v mut Vec<u8>,
+        transport: Transport,
+        source: UnixName<'_>,
+        destination: UnixName<'_>,
+    ) -> Self {
+        let mut writer = Self::start(out, PROXY, UNIX | low_nibble(transport));
+        writer.put(&[source.0, destination.0]);
+        writer
+    }
+
+    /// A header for the sender's own connection, such as a health check. Receivers skip its fields.
+    pub fn local(out: &'v mut Vec<u8>) -> Self {
+        Self::start(out, LOCAL, UNSPEC)
+    }
+
+    /// A header for a connection that can't be described. Receivers skip its fields, or refuse it
+    /// whole; [`V2Writer::local`] they must accept.
+    pub fn unspec(out: &'v mut Vec<u8>) -> Self {
+        Self::start(out, PROXY, UNSPEC)
+    }
+
+    /// Adds a field. [`V2Writer::finish`] fails if receivers would refuse it.
+    pub fn tlv(mut self, kind: u8, value: &[u8]) -> Self {
+        if kind == kind::CRC32C {
+            self.fault.get_or_insert(WriteError::Checksum);
+        }
+        if let Err(invalid) = (Tlv { kind, value }).check(self.len()) {
+            self.fault.get_or_insert(WriteError::Value(invalid));
+        }
+        self.put_tlv(kind, value);
+        self
+    }
+
+    /// Passes another header's fields on, except checksum and padding, which were about that header.
+    pub fn tlvs(self, tlvs: Tlvs<'_>) -> Self {
+        tlvs.iter()
+            .filter(|tlv| !matches!(tlv.kind, kind::CRC32C | kind::NOOP))
+            .fold(self, |writer, tlv| writer.tlv(tlv.kind, tlv.value))
+    }
+
+    /// Adds what is known of the client's TLS connection: for `client` and `verify` see
+    /// [`Ssl`](crate::Ssl), for the details the types `SSL_…` in [`kind`].
+    pub fn ssl(mut self, client: u8, verify: u32, details: &[Tlv<'_>]) -> Self {
+        let sizes = details
+            .iter()
+            .map(|tlv| tlv.value.len().saturating_add(TLV_HEAD));
+        self.put_tlv_head(kind::SSL, sizes.fold(SSL_HEAD, usize::saturating_add));
+        self.put(&[&[client], &verify.to_be_bytes()]);
+        for tlv in details {
+            self.put_tlv(tlv.kind, tlv.value);
+        }
+        self
+    }
+
+    /// Adds a checksum over the whole header, standing here among the fields. A second call adds none.
+    pub fn crc32c(mut self) -> Self {
+        if self.checksum_at.is_none() {
+            self.put_tlv_head(kind::CRC32C, crc::LEN);
+            self.checksum_at = Some(self.len());
+            self.put(&[&[0; crc::LEN]]);
+        }
+        self
+    }
+
+    /// Completes the header and gives its size in octets.
+    ///
+    /// # Errors
+    ///
+    /// The first thing that was wrong; the buffer is then as it was before.
+    pub fn finish(mut self) -> Result<usize, WriteError> {
+        let len = self.len();
+        let block = len.saturating_sub(FIXED_LEN);
+        let length = u16::try_from(block).map_err(|_| WriteError::TooLong(block))?;
+        if let Some(fault) = self.fault {
+            return Err(fault);
+        }
+        self.overwrite(LENGTH_AT, &length.to_be_bytes());
+        if let Some(at) = self.checksum_at {
+            let header = self.out.get(self.start..).unwrap_or_default();
+            let checksum = crc::compute(header, at).unwrap_or_default();
+            self.overwrite(at, &checksum.to_be_bytes());
+        }
+        self.finished = true;
+        Ok(len)
+    }
+
+    fn start(out: &'v mut Vec<u8>, command: u8, family_transport: u8) -> Self {
+        let start = out.len();
+        let mut writer = Self {
+            out,
+            start,
+            checksum_at: None,
+            fault: None,
+            finished: false,
+        };
+        writer.put(&[&SIGNATURE, &[VERSION | command, family_transport, 0, 0]]);
+        writer
+    }
+
+    /// Octets written so far.
+    fn len(&self) -> usize {
+        self.out.len().saturating_sub(self.start)
+    }
+
+    fn put(&mut self, parts: &[&[u8]]) {
+        for part in parts {
+            self.out.extend_from_slice(part);
+        }
+    }
+
+    fn put_tlv(&mut self, kind: u8, value: &[u8]) {
+        self.put_tlv_head(kind, value.len());
+        self.put(&[value]);
+    }
+
+    fn put_tlv_head(&mut self, kind: u8, length: usize) {
+        let fitting = u16::try_from(length).unwrap_or_else(|_| {
+            self.fault.get_or_insert(WriteError::TooLong(length));
+            0
+        });
+        self.put(&[&[kind], &fitting.to_be_bytes()]);
+    }
+
+    fn overwrite(&mut self, at: usize, octets: &[u8]) {
+        let header = self.out.get_mut(self.start..).unwrap_or_default();
+        for (to, from) in header.iter_mut().skip(at).zip(octets) {
+            *to = *from;
+        }
+    }
+}
+
+impl Drop for V2Writer<'_> {
+    fn drop(&mut self) {
+        if !self.finished {
+            self.out.truncate(self.start);
+        }
+    }
+}
+
+fn low_nibble(transport: Transport) -> u8 {
+    match transport {
+        Transport::Stream => 1,
+        Transport::Datagram => 2,
+    }
+}
+
+const VERSION: u8 = 0x20;
+const LOCAL: u8 = 0;
+const PROXY: u8 = 1;
+const UNSPEC: u8 = 0x00;
+const INET: u8 = 0x10;
+const INET6: u8 = 0x20;
+const UNIX: u8 = 0x30;
+/// The length field, after signature, command and family.
+const LENGTH_AT: usize = 14;
+/// Type and length, before each value.
+const TLV_HEAD: usize = 3;
+/// Client bits and verification result, before the details.
+const SSL_HEAD: usize = 5;

@@ -1,0 +1,275 @@
+//! Runs the conformance corpus, see README.md beside it.
+
+use std::collections::BTreeMap;
+use std::fmt::Debug;
+
+use peername_proto::{Carrier, Command, Endpoints, Header, Parsed, Spp, Transport, Version, parse};
+use serde::Deserialize;
+
+#[test]
+fn every_row() {
+    let mut ran = BTreeMap::new();
+    for row in rows() {
+        row.run();
+        *ran.entry(row.verdict.clone()).or_insert(0) += 1;
+    }
+    println!("{ran:?}");
+    let expected = [("accept", 169), ("need_more", 116), ("reject", 286)];
+    assert_eq!(
+        ran,
+        expected
+            .map(|(verdict, rows)| (verdict.to_owned(), rows))
+            .into()
+    );
+}
+
+#[test]
+fn every_stream_at_every_split() {
+    let mut ran = BTreeMap::new();
+    for row in rows().filter(|row| row.transport == "tcp") {
+        row.run_splits();
+        *ran.entry(row.verdict.clone()).or_insert(0) += 1;
+    }
+    println!("{ran:?}");
+    let expected = [("accept", 153), ("need_more", 116), ("reject", 230)];
+    assert_eq!(
+        ran,
+        expected
+            .map(|(verdict, rows)| (verdict.to_owned(), rows))
+            .into()
+    );
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Row {
+    id: String,
+    hex: String,
+    transport: String,
+    mode: String,
+    verdict: String,
+    version: Option<u8>,
+    command: Option<String>,
+    family: Option<String>,
+    src: Option<String>,
+    dst: Option<String>,
+    header_len: Option<usize>,
+    payload_hex: Option<String>,
+    tlvs: Option<Vec<(u8, String)>>,
+    ssl: Option<SslRow>,
+    #[serde(rename = "requires", default)]
+    _requires: Vec<String>,
+    #[serde(rename = "contested", default)]
+    _contested: bool,
+    #[serde(rename = "also_ok", default)]
+    _also_ok: Vec<String>,
+    #[serde(rename = "note", default)]
+    _note: String,
+    #[serde(rename = "origin")]
+    _origin: String,
+    #[serde(rename = "spec")]
+    _spec: String,
+    #[serde(rename = "role", default)]
+    _role: String,
+}
+
+#[derive(Deserialize)]
+struct SslRow {
+    client: u8,
+    verify: u32,
+    subs: Vec<(u8, String)>,
+}
+
+impl Row {
+    fn run(&self) {
+        let bytes = unhex(&self.hex);
+        match self.mode.as_str() {
+            "pp" => self.run_proxy(&bytes),
+            "spp" => self.run_spp(&bytes),
+            mode => panic!("{}: unknown mode {mode}", self.id),
+        }
+    }
+
+    fn run_proxy(&self, bytes: &[u8]) {
+        match (self.verdict.as_str(), parse(bytes, self.carrier())) {
+            ("accept", Ok(Parsed::Complete(header))) => self.compare(bytes, &header),
+            ("need_more", Ok(Parsed::NeedMore(need))) => {
+                assert!(need > bytes.len(), "{}: {need}", self.id);
+            }
+            ("reject", Err(_)) => {}
+            (verdict, got) => panic!("{}: expected {verdict}, got {got:?}", self.id),
+        }
+    }
+
+    fn compare(&self, bytes: &[u8], header: &Header<'_>) {
+        let version = match header.version {
+            Version::V1 => 1,
+            Version::V2 => 2,
+        };
+        let (family, src, dst) = described(header);
+        self.same("version", self.version, Some(version));
+        self.same(
+            "command",
+            self.command.as_deref(),
+            Some(command(header.command)),
+        );
+        self.same("family", self.family.as_deref(), family);
+        self.same("src", self.src.clone(), src);
+        self.same("dst", self.dst.clone(), dst);
+        self.same("header_len", self.header_len, Some(header.len));
+        self.same(
+            "payload",
+            self.payload_hex.clone(),
+            Some(hex(&bytes[header.len..])),
+        );
+        self.compare_tlvs(header);
+    }
+
+    fn compare_tlvs(&self, header: &Header<'_>) {
+        let pairs = |tlvs: peername_proto::Tlvs<'_>| -> Vec<_> {
+            tlvs.iter().map(|tlv| (tlv.kind, hex(tlv.value))).collect()
+        };
+        self.same(
+            "tlvs",
+            self.tlvs.clone().unwrap_or_default(),
+            pairs(header.tlvs),
+        );
+        if let Some(expected) = &self.ssl {
+            let ssl = header
+                .tlvs
+                .ssl()
+                .unwrap_or_else(|| panic!("{}: no SSL", self.id));
+            self.same("ssl.client", expected.client, ssl.client);
+            self.same("ssl.verify", expected.verify, ssl.verify);
+            self.same("ssl.subs", expected.subs.clone(), pairs(ssl.tlvs));
+        }
+    }
+
+    fn run_spp(&self, bytes: &[u8]) {
+        match (self.verdict.as_str(), Spp::parse(bytes)) {
+            ("accept", Ok(header)) => self.compare_spp(bytes, header),
+            ("reject", Err(_)) => {}
+            (verdict, got) => panic!("{}: expected {verdict}, got {got:?}", self.id),
+        }
+    }
+
+    fn compare_spp(&self, bytes: &[u8], header: Spp) {
+        let family = if header.client.is_ipv4() {
+            "udp4"
+        } else {
+            "udp6"
+        };
+        self.same("command", self.command.as_deref(), Some("proxy"));
+        self.same("family", self.family.as_deref(), Some(family));
+        self.same("src", self.src.clone(), Some(header.client.to_string()));
+        self.same("dst", self.dst.clone(), Some(header.proxy.to_string()));
+        self.same("header_len", self.header_len, Some(Spp::LEN));
+        self.same(
+            "payload",
+            self.payload_hex.clone(),
+            Some(hex(&bytes[Spp::LEN..])),
+        );
+        self.same("written", &bytes[..Spp::LEN], &header.to_bytes());
+    }
+
+    /// Each prefix must agree with the whole, and with all shorter ones.
+    fn run_splits(&self) {
+        let bytes = unhex(&self.hex);
+        let whole = parse(&bytes, Carrier::Stream);
+        for end in 0..bytes.len() {
+            let prefix = parse(&bytes[..end], Carrier::Stream);
+            if let Ok(Parsed::NeedMore(need)) = prefix {
+                assert!(need > end, "{}: asks for {need} at {end}", self.id);
+                if let Ok(Parsed::Complete(header)) = whole {
+                    assert!(end < header.len, "{}: not accepted at {end}", self.id);
+                    assert!(
+                        need <= header.len,
+                        "{}: {need} at {end} reads too far",
+                        self.id
+                    );
+                }
+            } else {
+                assert_eq!(prefix, whole, "{}: at {end}", self.id);
+            }
+        }
+    }
+
+    fn carrier(&self) -> Carrier {
+        match self.transport.as_str() {
+            "tcp" => Carrier::Stream,
+            "udp" => Carrier::Datagram,
+            transport => panic!("{}: unknown transport {transport}", self.id),
+        }
+    }
+
+    fn same<T: PartialEq + Debug>(&self, what: &str, expected: T, got: T) {
+        assert_eq!(expected, got, "{}: {what} (left: corpus)", self.id);
+    }
+}
+
+fn described(header: &Header<'_>) -> (Option<&'static str>, Option<String>, Option<String>) {
+    use Transport::{Datagram, Stream};
+    match header.endpoints {
+        Endpoints::Real if header.command == Command::Local => (None, None, None),
+        Endpoints::Real => (Some("unspec"), None, None),
+        Endpoints::Inet {
+            transport,
+            source,
+            destination,
+        } => {
+            let family = match (transport, source.is_ipv4()) {
+                (Stream, true) => "tcp4",
+                (Stream, false) => "tcp6",
+                (Datagram, true) => "udp4",
+                (Datagram, false) => "udp6",
+            };
+            (
+                Some(family),
+                Some(source.to_string()),
+                Some(destination.to_string()),
+            )
+        }
+        Endpoints::Unix {
+            transport,
+            source,
+            destination,
+        } => {
+            let family = if transport == Stream {
+                "unix-stream"
+            } else {
+                "unix-dgram"
+            };
+            (
+                Some(family),
+                Some(source.to_string()),
+                Some(destination.to_string()),
+            )
+        }
+    }
+}
+
+fn command(command: Command) -> &'static str {
+    match command {
+        Command::Proxy => "proxy",
+        Command::Local => "local",
+        Command::Unknown => "unknown",
+    }
+}
+
+fn rows() -> impl Iterator<Item = Row> {
+    include_str!("proxy-protocol.jsonl")
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+}
+
+fn hex(octets: &[u8]) -> String {
+    octets.iter().map(|octet| format!("{octet:02x}")).collect()
+}
+
+fn unhex(text: &str) -> Vec<u8> {
+    let digit = |c: u8| char::from(c).to_digit(16).unwrap() as u8;
+    text.as_bytes()
+        .chunks(2)
+        .map(|pair| digit(pair[0]) << 4 | digit(pair[1]))
+        .collect()
+}

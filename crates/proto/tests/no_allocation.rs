@@ -1,0 +1,105 @@
+//! Reading a header and going through its fields must not allocate: it happens once a datagram.
+#![allow(unsafe_code, reason = "GlobalAlloc can't be implemented without")]
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+use std::hint::black_box;
+
+use peername_proto::{
+    Carrier, Parsed, Spp, Tlv, Transport, V2Writer, kind, looks_like, parse, write_v1,
+};
+
+#[global_allocator]
+static COUNTING: Counting = Counting;
+
+#[test]
+fn reading_allocates_nothing() {
+    let headers = headers();
+    assert!(
+        allocations(|| drop(black_box(vec![0_u8; 8]))) > 0,
+        "the counter counts"
+    );
+    for header in &headers {
+        assert_eq!(allocations(|| read(header)), 0, "{header:02x?}");
+        assert_eq!(allocations(|| read_wrong(header)), 0, "{header:02x?}");
+    }
+}
+
+fn read(bytes: &[u8]) {
+    let Ok(Parsed::Complete(header)) = parse(black_box(bytes), Carrier::Stream) else {
+        panic!("not a header");
+    };
+    black_box((header.source(), header.destination(), header.transport()));
+    for tlv in header.tlvs {
+        black_box((tlv.name(), tlv.value));
+    }
+    for tlv in header.tlvs.ssl().into_iter().flat_map(|ssl| ssl.tlvs) {
+        black_box(tlv.value);
+    }
+}
+
+fn read_wrong(bytes: &[u8]) {
+    for at in 0..bytes.len() {
+        let cut = bytes.get(..at).unwrap_or_default();
+        black_box(parse(cut, Carrier::Stream)).ok();
+        black_box(parse(cut, Carrier::Datagram))
+            .map_err(|invalid| invalid.reason())
+            .ok();
+        black_box(Spp::parse(cut)).ok();
+        black_box(looks_like(cut));
+    }
+}
+
+fn headers() -> Vec<Vec<u8>> {
+    let v4 = "192.0.2.1:1".parse().unwrap();
+    let v6 = "[2001:db8::1]:2".parse().unwrap();
+    let [mut text4, mut text6, mut binary, mut local] = [const { Vec::new() }; 4];
+    write_v1(&mut text4, v4, v4);
+    write_v1(&mut text6, v6, v4);
+    V2Writer::proxy(&mut binary, Transport::Datagram, v4, v6)
+        .tlv(kind::AUTHORITY, b"example.org")
+        .tlv(kind::UNIQUE_ID, &[7; 128])
+        .tlv(kind::AWS, b"\x01vpce-08d2bf15fac5001c9")
+        .ssl(
+            1,
+            0,
+            &[Tlv {
+                kind: kind::SSL_VERSION,
+                value: b"TLSv1.3",
+            }],
+        )
+        .crc32c()
+        .finish()
+        .unwrap();
+    V2Writer::local(&mut local).finish().unwrap();
+    vec![text4, text6, binary, local]
+}
+
+/// How often `work` asks for memory, on this thread.
+fn allocations(work: impl FnOnce()) -> usize {
+    let before = COUNT.get();
+    work();
+    COUNT.get() - before
+}
+
+/// The system's allocator, counting requests.
+struct Counting;
+
+thread_local! {
+    /// `const`, so that reading it can't itself allocate.
+    static COUNT: Cell<usize> = const { Cell::new(0) };
+}
+
+// SAFETY: each method counts and hands its arguments on unchanged, so `System` keeps the contract.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        COUNT.set(COUNT.get() + 1);
+        // SAFETY: the caller's promise about `layout` is the same.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
+        // SAFETY: `ptr` came from `System` with this `layout`, as the caller promises.
+        unsafe { System.dealloc(ptr, layout) }
+    }
+}

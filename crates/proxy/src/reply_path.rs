@@ -1,0 +1,192 @@
+//! The self-test: do a backend's replies to a client's address come back to this host?
+//!
+//! When they do not, every connection hangs in its handshake, and the backend's SYN-ACKs leave for
+//! people who asked for nothing. So it is tested before the first client is let in, and again while
+//! the proxy runs: routes are the kind of thing that other programs flush.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::time::Duration;
+
+use peername_sys::netlink::{self, Netlink};
+use peername_sys::upstream::Upstream;
+use peername_sys::{Failed, NameCall, listen, stream, upstream};
+use tokio::net::TcpListener;
+use tokio::time::timeout;
+
+use crate::routes::{Place, locate};
+
+/// What was shown.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Tested {
+    /// A connection from a foreign address was made, over the routes the backend's replies take.
+    Connected,
+    /// The routing tables keep the backend's replies on this host. Not tried with a packet: the
+    /// backend's port is taken by the backend.
+    LookedUp,
+    /// The backend is on another host, whose routes can't be seen from here.
+    NotHere,
+    /// This host has no IPv6, so it has no such backend either.
+    FamilyOff,
+}
+
+/// Why replies would not come back, and the command that mends it.
+#[derive(Debug, thiserror::Error)]
+pub enum Broken {
+    /// This process may not take a foreign address.
+    #[error(
+        "{0}: connecting from a client's address needs CAP_NET_RAW; \
+         run as root, or `setcap cap_net_raw,cap_net_bind_service+ep $(command -v peername)`"
+    )]
+    Permission(Failed),
+    /// Nothing was routed back: the handshake did not end.
+    #[error(
+        "no connection from {from} to {ip} within {}: replies to foreign addresses \
+         leave this host; run `peername routes add {option} {target}` as root, or start the proxy \
+         with `--setup-routes`",
+        Milliseconds(LIMIT),
+        ip = target.ip(),
+        option = option(*target)
+    )]
+    NoReply {
+        /// The backend.
+        target: SocketAddr,
+        /// The documentation address that was tried.
+        from: IpAddr,
+    },
+    /// The routing tables send the replies elsewhere.
+    #[error(
+        "what {target} sends to {to} leaves this host; run `peername routes add {option} {target}` \
+         as root, or start the proxy with `--setup-routes`",
+        option = option(*target)
+    )]
+    NotRouted {
+        /// The backend.
+        target: SocketAddr,
+        /// The documentation address that was looked up.
+        to: IpAddr,
+    },
+    /// The connection stood, but the listener saw another address: something between rewrites it.
+    #[error(
+        "connected to {target} from {from}, but {seen} was seen; look for a masquerading or SNAT \
+         rule on the loopback interface: `nft list ruleset`, `iptables -t nat -S`"
+    )]
+    Rewritten {
+        /// The backend.
+        target: SocketAddr,
+        /// The address we took.
+        from: SocketAddr,
+        /// The address that arrived.
+        seen: SocketAddr,
+    },
+    /// A system call failed for a reason of its own.
+    #[error(transparent)]
+    Failed(#[from] Failed),
+}
+
+/// Tests the way back from `target`, a backend. Needs CAP_NET_RAW and a tokio runtime.
+///
+/// For a backend on loopback a connection is really made, from a documentation address (RFC 5737,
+/// RFC 3849) to a listener of our own beside the backend. For one on another address of this host
+/// the routing tables are asked. The backend itself is not touched.
+pub async fn check(target: SocketAddr) -> Result<Tested, Broken> {
+    match locate(&Netlink::open()?, target).await? {
+        Place::Loopback(ip) => match connect_beside(target, ip).await {
+            Err(Broken::Failed(error)) if ip.is_ipv6() && is_without_ipv6(&error) => {
+                Ok(Tested::FamilyOff)
+            }
+            outcome => outcome,
+        },
+        Place::Own(address) => look_up(address).await,
+        Place::OtherHost => Ok(Tested::NotHere),
+    }
+}
+
+/// How long a handshake over loopback may take. It takes well under a millisecond; the rest is for a
+/// machine that is busy starting everything at once.
+const LIMIT: Duration = Duration::from_millis(500);
+
+async fn connect_beside(target: SocketAddr, ip: IpAddr) -> Result<Tested, Broken> {
+    let listener = listen::tcp(SocketAddr::new(ip, 0), false)?;
+    let address = upstream::local_addr(&listener)?;
+    let listener = TcpListener::from_std(listener).call("epoll_ctl(2)")?;
+
+    let stranger = stranger(ip);
+    let connection = connect_from(stranger, address)?;
+    let from = upstream::local_addr(&connection)?;
+    let seen = timeout(LIMIT, accept(&listener, from.port()))
+        .await
+        .map_err(|_| Broken::NoReply {
+            target,
+            from: stranger,
+        })??;
+    if seen.ip() == stranger {
+        Ok(Tested::Connected)
+    } else {
+        Err(Broken::Rewritten {
+            target,
+            from: SocketAddr::new(stranger, from.port()),
+            seen,
+        })
+    }
+}
+
+fn connect_from(stranger: IpAddr, to: SocketAddr) -> Result<std::net::TcpStream, Broken> {
+    let socket = Upstream::new(to)?;
+    socket.transparent().map_err(|error| {
+        if error.is_permission() {
+            Broken::Permission(error)
+        } else {
+            Broken::Failed(error)
+        }
+    })?;
+    socket.bind(SocketAddr::new(stranger, 0))?;
+    let connection = socket.connect(to)?;
+    // Nothing was said on it, so it need not linger in TIME_WAIT.
+    stream::reset_on_close(&connection).call("setsockopt(SO_LINGER)")?;
+    Ok(connection)
+}
+
+/// The peer of the connection that was made from `port`. Another may come first: anybody may connect
+/// to a port of loopback.
+async fn accept(listener: &TcpListener, port: u16) -> Result<SocketAddr, Failed> {
+    loop {
+        let (_, peer) = listener.accept().await.call("accept4(2)")?;
+        if peer.port() == port {
+            return Ok(peer);
+        }
+    }
+}
+
+async fn look_up(target: SocketAddr) -> Result<Tested, Broken> {
+    let to = stranger(target.ip());
+    if Netlink::open()?.stays_here(target, to).await? {
+        Ok(Tested::LookedUp)
+    } else {
+        Err(Broken::NotRouted { target, to })
+    }
+}
+
+/// An address that belongs to nobody: TEST-NET-1 and the documentation prefix of IPv6.
+fn stranger(beside: IpAddr) -> IpAddr {
+    match beside {
+        IpAddr::V4(_) => Ipv4Addr::new(192, 0, 2, 1).into(),
+        IpAddr::V6(_) => Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1).into(),
+    }
+}
+
+/// No IPv6 at all, or no `::1` to bind to.
+fn is_without_ipv6(error: &Failed) -> bool {
+    netlink::is_family_off(error) || error.is_address_taken()
+}
+
+fn option(target: SocketAddr) -> &'static str {
+    if target.is_ipv4() { "-4" } else { "-6" }
+}
+
+struct Milliseconds(Duration);
+
+impl std::fmt::Display for Milliseconds {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} ms", self.0.as_millis())
+    }
+}

@@ -1,0 +1,77 @@
+//! The rules and routes that bring a backend's replies back.
+//!
+//! The backend answers to the client's own address, so by the ordinary routing tables its packets
+//! leave this host. What stops them is a rule on the *source* of the packet ("what the backend
+//! sends") and a table in which every address is local. See `docs/routes.md`.
+//!
+//! Everything made here carries [`PROTOCOL`] and stands in a slot: a table number and a rule
+//! priority that belong to one owner alone. The administrator's rules (`peername routes add`) have a
+//! slot of their own and stay; a running proxy takes a free one and gives it back ([`Keeper`]). So
+//! two owners that need the same rule each have their own copy, and removing one leaves the other.
+
+mod error;
+mod keeper;
+mod plan;
+mod slot;
+mod table;
+
+use std::net::SocketAddr;
+
+use peername_sys::Result as SysResult;
+use peername_sys::netlink::Netlink;
+
+pub use error::Error;
+pub use keeper::{Keeper, keep};
+pub use plan::{Place, locate};
+pub use table::{Ours, Owner};
+
+use plan::plan;
+use slot::Slot;
+use table::{Made, Survey};
+
+/// The number that marks rules and routes as peername's (`rtm_protocol`, FRA_PROTOCOL).
+///
+/// Not used by the kernel's own list (`linux/rtnetlink.h` ends at 192, EIGRP) nor by FRR, which
+/// continues it up to 198. `show` and `remove` know what is ours by this number alone: with another
+/// number, an older peername's leftovers would be overlooked.
+pub const PROTOCOL: u8 = 211;
+
+/// Makes the administrator's rules and routes for these backends; they stay until [`remove`] or the
+/// next boot. What is there already is left as it is.
+///
+/// Returns the backends that were skipped because this host has no IPv6. Needs CAP_NET_ADMIN.
+pub async fn add(targets: &[SocketAddr]) -> Result<Vec<SocketAddr>, Error> {
+    let netlink = Netlink::open()?;
+    let plans = plan(&netlink, targets).await?;
+    let made = Made::keeping(&netlink, Slot::PERSISTENT, &plans).await?;
+    Ok(made.skipped)
+}
+
+/// Everything on this host that carries [`PROTOCOL`], with who made it. Needs no capability.
+pub async fn show() -> SysResult<Vec<Ours>> {
+    Ok(Survey::take(&Netlink::open()?).await?.found)
+}
+
+/// Removes the administrator's rules and routes, and what was left behind by a [`Keeper`] that was
+/// killed before it could clean up. With `Scope::All` also those of running proxies, whose clients
+/// then hang. Returns what was removed. Needs CAP_NET_ADMIN.
+pub async fn remove(scope: Scope) -> Result<Vec<Ours>, Error> {
+    let netlink = Netlink::open()?;
+    let mut survey = Survey::take(&netlink).await?;
+    survey
+        .found
+        .retain(|ours| scope == Scope::All || ours.owner != Owner::Running);
+    for ours in &survey.found {
+        ours.delete(&netlink).await?;
+    }
+    Ok(survey.found)
+}
+
+/// What [`remove`] removes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Scope {
+    /// What no running proxy needs.
+    Idle,
+    /// Everything that is ours.
+    All,
+}

@@ -1,0 +1,54 @@
+//! Why rules and routes could not be made.
+
+use std::io;
+use std::net::SocketAddr;
+
+use peername_sys::Failed;
+
+use super::slot::RUNNING;
+
+/// Making, keeping or removing rules and routes failed.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The backend's packets are routed by another host.
+    #[error(
+        "the backend {0} is not on this host, so nothing can be set up here: its own host must \
+         route replies to clients back to this one (docs/routes.md, \"A backend on another host\")"
+    )]
+    OtherHost(SocketAddr),
+    /// This process may not.
+    #[error(
+        "{0}: changing rules and routes needs CAP_NET_ADMIN; run `peername routes add` once as \
+         root, and the proxy without `--setup-routes`"
+    )]
+    Permission(Failed),
+    /// Every backend named is IPv6 and this host has none.
+    #[error(
+        "this host has no IPv6 (net.ipv6.conf.all.disable_ipv6), and no IPv4 backend was named"
+    )]
+    FamilyOff,
+    /// No slot is free.
+    #[error(
+        "all {RUNNING} places for running proxies are taken; `peername routes show` lists them"
+    )]
+    Full,
+    /// The kernel refused for another reason.
+    #[error(transparent)]
+    Failed(Failed),
+    /// The keeper could not be started or spoken to.
+    #[error("starting the keeper of the routes: {0}")]
+    Start(io::Error),
+    /// The keeper said why it gave up.
+    #[error("{0}")]
+    Keeper(String),
+}
+
+impl From<Failed> for Error {
+    fn from(error: Failed) -> Self {
+        if error.is_permission() {
+            Self::Permission(error)
+        } else {
+            Self::Failed(error)
+        }
+    }
+}

@@ -1,0 +1,172 @@
+//! A second process that holds a running proxy's rules and routes, and outlives it by a moment.
+//!
+//! The proxy gives up CAP_NET_ADMIN before it accepts its first client, so it can't remove at its end
+//! what was made at its start; and a process that is killed removes nothing at all. The keeper can:
+//! it holds the capability and nothing else, talks to nobody, and learns of the proxy's end, whatever
+//! its cause, by the end of its standard input.
+
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::net::SocketAddr;
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, ExitCode, Stdio};
+
+use peername_sys::NameCall;
+use peername_sys::caps::{self, Capability};
+use peername_sys::netlink::{self, Netlink};
+use tokio::signal::unix::{SignalKind, signal};
+
+use super::plan::{Plan, plan};
+use super::slot::Claim;
+use super::table::{self, Made};
+use super::{Error, Slot};
+
+/// A running proxy's hold on its rules and routes: they are there until this value is dropped, or
+/// the process ends in any other way.
+#[derive(Debug)]
+pub struct Keeper(Child);
+
+impl Keeper {
+    /// Starts the keeper and returns when the rules and routes stand.
+    ///
+    /// Runs this very binary again, as `peername routes keep`; so call it from the `peername` binary
+    /// only, and before capabilities are given up, because the keeper gets its own the way this
+    /// process did. The pipe that ties the two is closed on exec, so no other child holds it open.
+    pub fn start(targets: &[SocketAddr]) -> Result<Self, Error> {
+        let mut child = Command::new("/proc/self/exe")
+            // The name decides what the binary does; that of this process may be another's.
+            .arg0("peername")
+            .args(["routes", "keep"])
+            .args(targets.iter().map(|target| format!("--target={target}")))
+            // ^C goes to every process of the foreground group.
+            .process_group(0)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .map_err(Error::Start)?;
+        let answer = first_line(&mut child);
+        // Dropping it before looking at the answer: a keeper that failed has ended, or ends by this.
+        let keeper = Self(child);
+        match answer.map_err(Error::Start)?.trim_end() {
+            READY => Ok(keeper),
+            "" => Err(Error::Keeper(
+                "the keeper of the routes ended at once".into(),
+            )),
+            reason => Err(Error::Keeper(reason.to_owned())),
+        }
+    }
+}
+
+impl Drop for Keeper {
+    /// Closes the pipe and waits until the keeper has cleaned up: a service manager may kill what is
+    /// left of the service as soon as the proxy has ended.
+    fn drop(&mut self) {
+        // `wait` closes standard input first. An error would mean that there is no child.
+        let _ = self.0.wait();
+    }
+}
+
+fn first_line(child: &mut Child) -> io::Result<String> {
+    let mut line = String::new();
+    if let Some(stdout) = child.stdout.take() {
+        BufReader::new(stdout.take(LONGEST_ANSWER)).read_line(&mut line)?;
+    }
+    Ok(line)
+}
+
+/// What the keeper process does: makes the rules and routes, says so on standard output, waits for
+/// the end of standard input, and removes exactly what it made.
+///
+/// Gives up every capability but CAP_NET_ADMIN, and pays no attention to SIGINT, SIGTERM and SIGHUP:
+/// they are sent to whole groups of processes, and the proxy must be the first to go. `FAILURE` when
+/// the rules can't be made, and then the line on standard output is the reason; an error when they
+/// can't be removed.
+pub fn keep(targets: &[SocketAddr]) -> Result<ExitCode, Error> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_io()
+        .build()
+        .map_err(Error::Start)?;
+    match runtime.block_on(Held::take(targets)) {
+        Ok(held) => {
+            say(READY);
+            // Whatever comes is thrown away; an error is an end as well.
+            let _ = io::copy(&mut io::stdin(), &mut io::sink());
+            runtime.block_on(held.release())?;
+            Ok(ExitCode::SUCCESS)
+        }
+        Err(error) => {
+            say(&error.to_string());
+            Ok(ExitCode::FAILURE)
+        }
+    }
+}
+
+/// Rules and routes in a slot that is ours.
+struct Held {
+    netlink: Netlink,
+    made: Made,
+    /// Goes last: until everything is removed the slot must not look free.
+    _claim: Claim,
+}
+
+impl Held {
+    async fn take(targets: &[SocketAddr]) -> Result<Self, Error> {
+        caps::keep_only(&[Capability::CAP_NET_ADMIN])?;
+        ignore_signals().map_err(Error::Start)?;
+        let netlink = Netlink::open()?;
+        let plans = plan(&netlink, targets).await?;
+        for slot in Slot::running() {
+            if let Some((made, claim)) = try_slot(&netlink, slot, &plans).await? {
+                return Ok(Self {
+                    netlink,
+                    made,
+                    _claim: claim,
+                });
+            }
+        }
+        Err(Error::Full)
+    }
+
+    async fn release(self) -> peername_sys::Result<()> {
+        self.made.undo(&self.netlink).await
+    }
+}
+
+/// `None` when the slot has an owner, or its numbers are used by somebody else.
+async fn try_slot(
+    netlink: &Netlink,
+    slot: Slot,
+    plans: &[Plan],
+) -> Result<Option<(Made, Claim)>, Error> {
+    let Some(claim) = slot.claim().call("bind(AF_UNIX)")? else {
+        return Ok(None);
+    };
+    table::sweep(netlink, slot).await?;
+    match Made::fresh(netlink, slot, plans).await {
+        Ok(made) => Ok(Some((made, claim))),
+        Err(Error::Failed(error)) if netlink::is_there_already(&error) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// Once tokio has a handler for a signal, the default action is off for the rest of the process.
+fn ignore_signals() -> io::Result<()> {
+    for kind in [
+        SignalKind::interrupt(),
+        SignalKind::terminate(),
+        SignalKind::hangup(),
+    ] {
+        drop(signal(kind)?);
+    }
+    Ok(())
+}
+
+/// One line, whatever the text. Nobody listening is noticed at the end of standard input.
+fn say(text: &str) {
+    let line = text.replace('\n', " ");
+    let _ = writeln!(io::stdout(), "{line}");
+}
+
+const READY: &str = "ready";
+
+/// Longer than any error text; it bounds what a broken keeper can make the proxy read.
+const LONGEST_ANSWER: u64 = 4096;

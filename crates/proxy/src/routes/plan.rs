@@ -1,0 +1,131 @@
+//! What a backend needs, by where it is.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+use peername_sys::Result as SysResult;
+use peername_sys::netlink::{Netlink, Rule};
+
+use super::{Error, PROTOCOL, Slot};
+
+/// Where a backend is, seen from here.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Place {
+    /// On this loopback address. Nothing but backends answers from there, so a rule may take all of
+    /// it.
+    Loopback(IpAddr),
+    /// On another address of this host. The rule must name the port, and captures what the backend
+    /// sends to clients that connect to it directly, too.
+    Own(SocketAddr),
+    /// On another host.
+    OtherHost,
+}
+
+/// Finds out where `target` is. An unspecified address is loopback, as for connect(2), and an
+/// IPv4-mapped one is the IPv4 address it stands for. Needs no capability.
+pub async fn locate(netlink: &Netlink, target: SocketAddr) -> SysResult<Place> {
+    let ip = match target.ip().to_canonical() {
+        ip if !ip.is_unspecified() => ip,
+        IpAddr::V4(_) => Ipv4Addr::LOCALHOST.into(),
+        IpAddr::V6(_) => Ipv6Addr::LOCALHOST.into(),
+    };
+    Ok(if ip.is_loopback() {
+        Place::Loopback(ip)
+    } else if netlink.is_own(ip).await? {
+        Place::Own(SocketAddr::new(ip, target.port()))
+    } else {
+        Place::OtherHost
+    })
+}
+
+/// What the rule for one backend selects; the slot adds the numbers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Plan {
+    pub(super) target: SocketAddr,
+    from: IpAddr,
+    prefix: u8,
+    tcp_port: Option<u16>,
+}
+
+impl Plan {
+    /// `None` when nothing on this host can help.
+    pub(super) fn new(target: SocketAddr, place: Place) -> Option<Self> {
+        let (from, prefix, tcp_port) = match place {
+            Place::Loopback(IpAddr::V4(_)) => (Ipv4Addr::new(127, 0, 0, 0).into(), 8, None),
+            Place::Loopback(IpAddr::V6(_)) => (Ipv6Addr::LOCALHOST.into(), 128, None),
+            Place::Own(address) => (
+                address.ip(),
+                if address.is_ipv4() { 32 } else { 128 },
+                Some(address.port()),
+            ),
+            Place::OtherHost => return None,
+        };
+        Some(Self {
+            target,
+            from,
+            prefix,
+            tcp_port,
+        })
+    }
+
+    pub(super) fn rule(&self, slot: Slot) -> Rule {
+        Rule {
+            from: self.from,
+            prefix: self.prefix,
+            tcp_port: self.tcp_port,
+            table: slot.table(),
+            priority: slot.priority(),
+            protocol: PROTOCOL,
+        }
+    }
+}
+
+/// One plan a backend, in order. Fails at the first that is on another host.
+pub(super) async fn plan(netlink: &Netlink, targets: &[SocketAddr]) -> Result<Vec<Plan>, Error> {
+    let mut plans = Vec::new();
+    for &target in targets {
+        let place = locate(netlink, target).await?;
+        plans.push(Plan::new(target, place).ok_or(Error::OtherHost(target))?);
+    }
+    Ok(plans)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rule(target: &str, place: Place) -> Option<String> {
+        let plan = Plan::new(target.parse().unwrap(), place)?;
+        Some(plan.rule(Slot::PERSISTENT).to_string())
+    }
+
+    #[test]
+    fn loopback_is_taken_whole() {
+        let place = |ip: &str| Place::Loopback(ip.parse().unwrap());
+        assert_eq!(
+            rule("127.0.0.5:80", place("127.0.0.5")).unwrap(),
+            "2110: from 127.0.0.0/8 iif lo lookup 21100 proto 211"
+        );
+        assert_eq!(
+            rule("[::1]:80", place("::1")).unwrap(),
+            "2110: from ::1/128 iif lo lookup 21100 proto 211"
+        );
+    }
+
+    #[test]
+    fn of_another_address_only_the_port_is_taken() {
+        let place = |addr: &str| Place::Own(addr.parse().unwrap());
+        assert_eq!(
+            rule("10.0.0.5:80", place("10.0.0.5:80")).unwrap(),
+            "2110: from 10.0.0.5/32 iif lo ipproto tcp sport 80 lookup 21100 proto 211"
+        );
+        assert_eq!(
+            rule("[fd00::5]:80", place("[fd00::5]:80")).unwrap(),
+            "2110: from fd00::5/128 iif lo ipproto tcp sport 80 lookup 21100 proto 211"
+        );
+    }
+
+    #[test]
+    fn another_host_is_beyond_us() {
+        assert_eq!(rule("10.0.0.5:80", Place::OtherHost), None);
+    }
+}

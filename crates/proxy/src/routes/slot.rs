@@ -1,0 +1,101 @@
+//! Whose rules are whose: one table number and one rule priority for each owner.
+
+use std::io;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixDatagram};
+
+/// The numbers of one owner. Slot 0 is the administrator's, the others are for running proxies.
+///
+/// Priorities: below 32766, where the main table ends the search, and below Tailscale's (5210 and
+/// up), whose catch-all rule would take the replies when an exit node is used. Above the kernel's
+/// VRF rule (1000) and the small numbers that container networks use (Cilium 9 to 111, the VPC CNI
+/// of AWS 512 to 1536); none of those routes by a loopback source. Table numbers: above the 255 that
+/// have names, away from the round ones that people take.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Slot(u32);
+
+impl Slot {
+    /// The administrator's.
+    pub(super) const PERSISTENT: Self = Self(0);
+
+    /// Those of running proxies, in the order in which they are tried.
+    pub(super) fn running() -> impl Iterator<Item = Self> {
+        (1..=RUNNING).map(Self)
+    }
+
+    /// Priority of the rules in this slot.
+    pub(super) fn priority(self) -> u32 {
+        FIRST_PRIORITY + self.0
+    }
+
+    /// Number of the routing table, the same for IPv4 and IPv6.
+    pub(super) fn table(self) -> u32 {
+        FIRST_TABLE + self.0
+    }
+
+    /// The slot whose table this is.
+    pub(super) fn of_table(table: u32) -> Option<Self> {
+        let number = table.checked_sub(FIRST_TABLE)?;
+        (number <= RUNNING).then_some(Self(number))
+    }
+
+    /// Takes the slot for as long as the returned value lives. `None` when somebody has it.
+    ///
+    /// The claim is an abstract UNIX socket: the kernel gives a name to one socket only, gives it up
+    /// with the process however that ends, and keeps one set of names for each network namespace,
+    /// exactly as it does with rules. A process id would fail on all three counts: it is reused, it
+    /// must be looked up, and in another container it means another process.
+    ///
+    /// The name gives no right to anything. A local user who squats on all of them stops
+    /// `--setup-routes` from working, but neither the administrator's slot nor a proxy that runs.
+    pub(super) fn claim(self) -> io::Result<Option<Claim>> {
+        let name = format!("peername-routes-{}", self.0);
+        let address = SocketAddr::from_abstract_name(name)?;
+        match UnixDatagram::bind_addr(&address) {
+            Ok(socket) => Ok(Some(Claim(socket))),
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+/// Proof that its holder has the slot.
+#[derive(Debug)]
+pub(super) struct Claim(
+    #[expect(dead_code, reason = "held, not used: the name is its use")] UnixDatagram,
+);
+
+/// How many proxies may hold routes at once: more than one host runs, and few enough to try one by
+/// one. A larger number lets the last priorities reach those of others.
+pub(super) const RUNNING: u32 = 63;
+
+const FIRST_PRIORITY: u32 = 2110;
+const FIRST_TABLE: u32 = 21100;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_two_slots_share_a_number() {
+        let mut all: Vec<_> = Slot::running().chain([Slot::PERSISTENT]).collect();
+        all.sort();
+        all.dedup();
+        assert_eq!(all.len(), 64);
+        for slot in all {
+            assert!(slot.priority() < 5210 && slot.priority() > 1536);
+            assert_eq!(Slot::of_table(slot.table()), Some(slot));
+        }
+        assert_eq!(Slot::of_table(FIRST_TABLE - 1), None);
+        assert_eq!(Slot::of_table(FIRST_TABLE + RUNNING + 1), None);
+    }
+
+    #[test]
+    fn a_slot_has_one_owner_at_a_time() {
+        let slot = Slot(RUNNING);
+        let first = slot.claim().unwrap().expect("free");
+        assert!(slot.claim().unwrap().is_none());
+        drop(first);
+        assert!(slot.claim().unwrap().is_some());
+    }
+}

@@ -1,0 +1,324 @@
+//! The keeper, as a process: started by the real `Keeper::start`, which runs this very binary again.
+//!
+//! Needs root and the `ip` binary. Has a `main` of its own because it is three programs: the tests,
+//! the keeper, and a proxy that can be killed.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Read};
+use std::net::SocketAddr;
+use std::process::{Child, Command, ExitCode, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use peername_proxy::routes::{self, Keeper, Scope};
+use peername_sys::caps;
+use peername_sys::namespace::Network;
+
+const LOOPBACK: [&str; 2] = ["127.0.0.1:443", "[::1]:443"];
+
+fn main() -> Result<ExitCode> {
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    match words.as_slice() {
+        ["routes", "keep", targets @ ..] => {
+            let targets = targets.iter().filter_map(|t| t.strip_prefix("--target="));
+            Ok(routes::keep(&addresses(targets))?)
+        }
+        ["proxy"] => proxy(),
+        _ => tests(),
+    }
+}
+
+/// Stands for a proxy: holds routes, has another child, and waits to be killed.
+fn proxy() -> Result<ExitCode> {
+    let _keeper = Keeper::start(&addresses(LOOPBACK))?;
+    let _other = Command::new("sleep")
+        .arg("5")
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .spawn()?;
+    println!("started");
+    thread::sleep(Duration::from_secs(60));
+    Ok(ExitCode::FAILURE)
+}
+
+type Test = fn() -> Result<()>;
+
+fn tests() -> Result<ExitCode> {
+    let tests: [(&str, Test); 9] = [
+        (
+            "routes stand while the keeper is held",
+            routes_stand_while_it_is_held,
+        ),
+        (
+            "a killed proxy's routes are removed",
+            a_killed_proxys_routes_are_removed,
+        ),
+        ("signals to the group do not end it", signals_do_not_end_it),
+        ("it keeps one capability", it_keeps_one_capability),
+        ("two keepers do not meet", two_keepers_do_not_meet),
+        (
+            "the administrator's routes stay",
+            the_administrators_routes_stay,
+        ),
+        (
+            "a killed keeper's leftovers are known",
+            a_killed_keepers_leftovers_are_known,
+        ),
+        (
+            "the next keeper sweeps its slot",
+            the_next_keeper_sweeps_its_slot,
+        ),
+        ("failure is told", failure_is_told),
+    ];
+    let mut code = ExitCode::SUCCESS;
+    for (name, test) in tests {
+        // A network namespace belongs to the thread that made it.
+        let run = move || {
+            let _network = Network::unshare().context("these tests need root")?;
+            ip("link set lo up")?;
+            test()
+        };
+        match thread::spawn(run).join() {
+            Ok(Ok(())) => println!("test {name} ... ok"),
+            outcome => {
+                println!("test {name} ... FAILED: {outcome:?}");
+                code = ExitCode::FAILURE;
+            }
+        }
+    }
+    Ok(code)
+}
+
+fn routes_stand_while_it_is_held() -> Result<()> {
+    let before = everything()?;
+    let keeper = Keeper::start(&addresses(LOOPBACK))?;
+    let rules = ip("-4 rule")?;
+    ensure!(
+        rules.contains("2111:\tfrom 127.0.0.0/8 iif lo lookup 21101 proto 211"),
+        "{rules}"
+    );
+    ensure!(ip("-4 route show table 21101")?.starts_with("local default dev lo proto 211"));
+    ensure!(ip("-6 route show table 21101")?.starts_with("local default dev lo proto 211"));
+    drop(keeper);
+    // At once: `drop` waits for the keeper.
+    ensure!(everything()? == before);
+    Ok(())
+}
+
+fn a_killed_proxys_routes_are_removed() -> Result<()> {
+    let before = everything()?;
+    let mut proxy = this_program(&["proxy"])?;
+    ensure!(first_line(&mut proxy)? == "started\n");
+    ensure!(everything()? != before);
+    proxy.kill()?;
+    proxy.wait()?;
+    until(|| Ok(everything()? == before))
+}
+
+fn signals_do_not_end_it() -> Result<()> {
+    let mut keeper = keeper()?;
+    let standing = everything()?;
+    for signal in ["INT", "TERM", "HUP"] {
+        send(&keeper, signal)?;
+    }
+    thread::sleep(Duration::from_millis(100));
+    ensure!(keeper.try_wait()?.is_none(), "a signal ended the keeper");
+    ensure!(everything()? == standing);
+    ensure!(keeper.wait()?.success());
+    ensure!(everything()? != standing);
+    Ok(())
+}
+
+fn it_keeps_one_capability() -> Result<()> {
+    let mut keeper = keeper()?;
+    let status = fs::read_to_string(format!("/proc/{}/status", keeper.id()))?;
+    let net_admin = "0000000000001000";
+    for (set, bits) in [
+        ("CapEff", net_admin),
+        ("CapPrm", net_admin),
+        ("CapInh", "0000000000000000"),
+        ("CapBnd", "0000000000000000"),
+        ("CapAmb", "0000000000000000"),
+        ("NoNewPrivs", "1"),
+    ] {
+        ensure!(
+            status.contains(&format!("{set}:\t{bits}\n")),
+            "{set} in {status}"
+        );
+    }
+    ensure!(keeper.wait()?.success());
+    Ok(())
+}
+
+fn two_keepers_do_not_meet() -> Result<()> {
+    let before = everything()?;
+    let first = Keeper::start(&addresses(LOOPBACK))?;
+    let with_first = everything()?;
+    let second = Keeper::start(&addresses(["[::1]:80"]))?;
+    ensure!(ip("-6 rule")?.contains("2112:\tfrom ::1 iif lo lookup 21102"));
+    drop(second);
+    ensure!(everything()? == with_first);
+    let second = Keeper::start(&addresses(LOOPBACK))?;
+    drop(first);
+    let rules = ip("-4 rule")?;
+    ensure!(
+        !rules.contains("lookup 21101") && rules.contains("lookup 21102"),
+        "{rules}"
+    );
+    drop(second);
+    ensure!(everything()? == before);
+    Ok(())
+}
+
+fn the_administrators_routes_stay() -> Result<()> {
+    block_on(routes::add(&addresses(LOOPBACK)))?;
+    let standing = everything()?;
+    let keeper = Keeper::start(&addresses(LOOPBACK))?;
+    let both = everything()?;
+    ensure!(both != standing);
+    block_on(routes::remove(Scope::Idle))?;
+    ensure!(
+        ip("-4 rule")?.contains("lookup 21101"),
+        "a running proxy's rule was removed"
+    );
+    block_on(routes::add(&addresses(LOOPBACK)))?;
+    ensure!(everything()? == both);
+    drop(keeper);
+    ensure!(everything()? == standing);
+    Ok(())
+}
+
+fn a_killed_keepers_leftovers_are_known() -> Result<()> {
+    let before = everything()?;
+    let mut dead = keeper()?;
+    let alive = Keeper::start(&addresses(LOOPBACK))?;
+    ensure!(owners()? == ["of a running proxy"]);
+    dead.kill()?;
+    dead.wait()?;
+    ensure!(owners()? == ["left behind", "of a running proxy"]);
+    block_on(routes::remove(Scope::Idle))?;
+    ensure!(owners()? == ["of a running proxy"]);
+    block_on(routes::remove(Scope::All))?;
+    ensure!(everything()? == before);
+    // It finds nothing to remove, and that is no error.
+    drop(alive);
+    Ok(())
+}
+
+fn the_next_keeper_sweeps_its_slot() -> Result<()> {
+    let before = everything()?;
+    let mut dead = keeper()?;
+    dead.kill()?;
+    dead.wait()?;
+    let next = Keeper::start(&addresses(["127.0.0.1:80"]))?;
+    ensure!(
+        !ip("-6 rule")?.contains("lookup 21101"),
+        "the dead keeper's rule is still there"
+    );
+    ensure!(ip("-4 rule")?.contains("lookup 21101"));
+    drop(next);
+    ensure!(everything()? == before);
+    Ok(())
+}
+
+fn failure_is_told() -> Result<()> {
+    let before = everything()?;
+    let error = Keeper::start(&addresses(["10.9.0.1:80"]))
+        .unwrap_err()
+        .to_string();
+    ensure!(
+        error.contains("the backend 10.9.0.1:80 is not on this host"),
+        "{error}"
+    );
+    caps::keep_only(&[])?;
+    let error = Keeper::start(&addresses(["127.0.0.1:80"]))
+        .unwrap_err()
+        .to_string();
+    ensure!(
+        error.contains("RTM_NEWROUTE: Operation not permitted"),
+        "{error}"
+    );
+    ensure!(error.contains("CAP_NET_ADMIN"), "{error}");
+    ensure!(everything()? == before);
+    Ok(())
+}
+
+/// A keeper of our own, to send signals to.
+fn keeper() -> Result<Child> {
+    let mut keeper = this_program(&[
+        "routes",
+        "keep",
+        "--target=127.0.0.1:443",
+        "--target=[::1]:443",
+    ])?;
+    ensure!(first_line(&mut keeper)? == "ready\n");
+    Ok(keeper)
+}
+
+fn this_program(words: &[&str]) -> Result<Child> {
+    Ok(Command::new("/proc/self/exe")
+        .args(words)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()?)
+}
+
+fn first_line(child: &mut Child) -> Result<String> {
+    let mut line = String::new();
+    let stdout = child.stdout.take().context("no pipe")?;
+    BufReader::new(stdout.take(100)).read_line(&mut line)?;
+    Ok(line)
+}
+
+fn send(child: &Child, signal: &str) -> Result<()> {
+    let kill = format!("kill -{signal} {}", child.id());
+    ensure!(Command::new("sh").args(["-c", &kill]).status()?.success());
+    Ok(())
+}
+
+fn owners() -> Result<Vec<String>> {
+    let mut owners: Vec<_> = block_on(routes::show())?
+        .iter()
+        .map(|ours| ours.owner.to_string())
+        .collect();
+    owners.sort();
+    owners.dedup();
+    Ok(owners)
+}
+
+fn everything() -> Result<String> {
+    let v4 = ip("-4 rule")? + &ip("-4 route show table all")?;
+    Ok(v4 + &ip("-6 rule")? + &ip("-6 route show table all")?)
+}
+
+fn ip(words: &str) -> Result<String> {
+    let output = Command::new("ip").args(words.split(' ')).output()?;
+    ensure!(output.status.success(), "ip {words}: {output:?}");
+    Ok(String::from_utf8(output.stdout)?)
+}
+
+fn until(come_true: impl Fn() -> Result<bool>) -> Result<()> {
+    let deadline = Instant::now() + Duration::from_secs(2);
+    while !come_true()? {
+        ensure!(Instant::now() < deadline, "did not come true within 2 s");
+        thread::sleep(Duration::from_millis(5));
+    }
+    Ok(())
+}
+
+fn block_on<T>(future: impl Future<Output = T>) -> T {
+    tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .expect("a runtime")
+        .block_on(future)
+}
+
+fn addresses<'a>(texts: impl IntoIterator<Item = &'a str>) -> Vec<SocketAddr> {
+    texts
+        .into_iter()
+        .map(|text| text.parse().expect("an address"))
+        .collect()
+}

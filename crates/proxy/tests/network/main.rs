@@ -1,0 +1,60 @@
+//! Rules, routes and addresses against the real kernel, each test in a network namespace of its own.
+//!
+//! Needs root and the `ip` binary, which is used to look at the outcome from outside.
+
+mod own_addresses;
+mod reply_path;
+mod routes;
+
+use std::process::Command;
+use std::thread;
+
+use anyhow::{Context, Result, ensure};
+use peername_sys::namespace::Network;
+
+/// Runs `test` in a new network namespace whose loopback is up.
+fn in_namespace(test: impl AsyncFnOnce() -> Result<()> + Send + 'static) -> Result<()> {
+    let run = move || {
+        let _network = Network::unshare().context("these tests need root")?;
+        ip("link set lo up")?;
+        tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()?
+            .block_on(test())
+    };
+    // A namespace, and the capabilities some tests give up, belong to the thread.
+    match thread::spawn(run).join() {
+        Ok(outcome) => outcome,
+        Err(panic) => std::panic::resume_unwind(panic),
+    }
+}
+
+/// Runs `ip` with these words and returns what it prints.
+fn ip(words: &str) -> Result<String> {
+    let output = Command::new("ip").args(words.split(' ')).output()?;
+    let said = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success(), "ip {words}: {said}");
+    Ok(String::from_utf8(output.stdout)?)
+}
+
+/// All rules and all routes, as `ip` sees them.
+fn everything() -> Result<String> {
+    let mut all = String::new();
+    for words in [
+        "-4 -d rule",
+        "-6 -d rule",
+        "-4 -d route show table all",
+        "-6 -d route show table all",
+    ] {
+        all.push_str(&ip(words)?);
+    }
+    Ok(all)
+}
+
+/// Takes IPv6 away, as administrators do.
+fn disable_ipv6() -> Result<()> {
+    Ok(std::fs::write(
+        "/proc/sys/net/ipv6/conf/all/disable_ipv6",
+        "1",
+    )?)
+}

@@ -1,0 +1,150 @@
+//! The self-test, where the path is whole and where it is not.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use anyhow::Result;
+use peername_proxy::reply_path::{Broken, Tested, check};
+use peername_proxy::routes::{self, Scope};
+use peername_sys::caps::{self, Capability};
+use peername_sys::upstream::Upstream;
+use tokio::net::TcpListener;
+use tokio::time::timeout;
+
+use crate::{disable_ipv6, in_namespace, ip};
+
+const V4: &str = "127.0.0.1:443";
+const V6: &str = "[::1]:443";
+
+fn address(text: &str) -> SocketAddr {
+    text.parse().unwrap()
+}
+
+#[test]
+fn loopback_is_broken_until_the_routes_are_there_and_again_without() -> Result<()> {
+    in_namespace(async || {
+        for target in [V4, "127.0.0.9:1", V6] {
+            let target = address(target);
+            let broken = check(target).await.unwrap_err();
+            assert!(matches!(broken, Broken::NoReply { .. }), "{broken}");
+            routes::add(&[target]).await?;
+            assert_eq!(check(target).await?, Tested::Connected);
+            routes::remove(Scope::Idle).await?;
+            let broken = check(target).await.unwrap_err();
+            assert!(matches!(broken, Broken::NoReply { .. }), "{broken}");
+        }
+        Ok(())
+    })
+}
+
+#[test]
+fn the_hint_is_the_command_that_mends_it() -> Result<()> {
+    in_namespace(async || {
+        for (target, command) in [
+            (V4, "`peername routes add -4 127.0.0.1:443`"),
+            (V6, "`peername routes add -6 [::1]:443`"),
+        ] {
+            let broken = check(address(target)).await.unwrap_err().to_string();
+            assert!(broken.contains(command), "{broken}");
+            assert!(broken.contains("--setup-routes"), "{broken}");
+        }
+        Ok(())
+    })
+}
+
+#[test]
+fn half_a_recipe_is_no_recipe() -> Result<()> {
+    in_namespace(async || {
+        routes::add(&[address(V4)]).await?;
+        ip("-4 route flush table 21100")?;
+        assert!(check(address(V4)).await.is_err());
+        Ok(())
+    })
+}
+
+#[test]
+fn net_raw_is_enough() -> Result<()> {
+    in_namespace(async || {
+        ip("address add 10.9.0.1/24 dev lo")?;
+        routes::add(&[address(V4), address("10.9.0.1:443")]).await?;
+        caps::keep_only(&[Capability::CAP_NET_RAW])?;
+        assert_eq!(check(address(V4)).await?, Tested::Connected);
+        assert_eq!(check(address("10.9.0.1:443")).await?, Tested::LookedUp);
+        Ok(())
+    })
+}
+
+#[test]
+fn without_net_raw_the_hint_is_setcap() -> Result<()> {
+    in_namespace(async || {
+        caps::keep_only(&[])?;
+        let broken = check(address(V4)).await.unwrap_err();
+        assert!(matches!(broken, Broken::Permission(_)), "{broken}");
+        assert!(
+            broken.to_string().contains("setcap cap_net_raw"),
+            "{broken}"
+        );
+        Ok(())
+    })
+}
+
+#[test]
+fn another_address_of_this_host_is_looked_up_with_its_port() -> Result<()> {
+    in_namespace(async || {
+        ip("address add 10.9.0.1/24 dev lo")?;
+        ip("address add fd09::1/64 dev lo nodad")?;
+        for target in ["10.9.0.1:8080", "[fd09::1]:8080"] {
+            let target = address(target);
+            let broken = check(target).await.unwrap_err();
+            assert!(matches!(broken, Broken::NotRouted { .. }), "{broken}");
+            routes::add(&[target]).await?;
+            assert_eq!(check(target).await?, Tested::LookedUp);
+            let beside = SocketAddr::new(target.ip(), 8081);
+            assert!(
+                check(beside).await.is_err(),
+                "port 8081 was never asked for"
+            );
+        }
+        Ok(())
+    })
+}
+
+/// What the look-up says must be what packets do.
+#[test]
+fn a_backend_on_another_address_of_this_host_is_reached_from_a_foreign_one() -> Result<()> {
+    in_namespace(async || {
+        ip("address add 10.9.0.1/24 dev lo")?;
+        ip("address add fd09::1/64 dev lo nodad")?;
+        for (backend, client) in [
+            ("10.9.0.1:8080", "192.0.2.1:4000"),
+            ("[fd09::1]:8080", "[2001:db8::1]:4000"),
+        ] {
+            let listener = TcpListener::bind(backend).await?;
+            routes::add(&[address(backend)]).await?;
+            let socket = Upstream::new(address(backend))?;
+            socket.transparent()?;
+            socket.bind(address(client))?;
+            let _connection = socket.connect(address(backend))?;
+            let (_, peer) = timeout(Duration::from_secs(2), listener.accept()).await??;
+            assert_eq!(peer, address(client));
+        }
+        Ok(())
+    })
+}
+
+#[test]
+fn another_host_cannot_be_tested_from_here() -> Result<()> {
+    in_namespace(async || {
+        assert_eq!(check(address("10.9.0.1:80")).await?, Tested::NotHere);
+        Ok(())
+    })
+}
+
+#[test]
+fn without_ipv6_there_is_nothing_to_break() -> Result<()> {
+    in_namespace(async || {
+        disable_ipv6()?;
+        assert_eq!(check(address(V6)).await?, Tested::FamilyOff);
+        Ok(())
+    })
+}

@@ -1,0 +1,155 @@
+//! The administrator's rules and routes.
+
+use anyhow::Result;
+use peername_proxy::routes::{self, Error, Owner, Scope};
+use peername_sys::caps;
+
+use crate::{disable_ipv6, everything, in_namespace, ip};
+
+const LOOPBACK: [&str; 2] = ["127.0.0.1:443", "[::1]:443"];
+
+async fn add(targets: &[&str]) -> Result<Vec<String>, Error> {
+    let targets: Vec<_> = targets.iter().map(|text| text.parse().unwrap()).collect();
+    let skipped = routes::add(&targets).await?;
+    Ok(skipped.iter().map(ToString::to_string).collect())
+}
+
+async fn shown() -> Result<Vec<String>> {
+    let ours = routes::show().await?;
+    assert!(ours.iter().all(|one| one.owner == Owner::Administrator));
+    Ok(ours.iter().map(ToString::to_string).collect())
+}
+
+#[test]
+fn add_makes_what_the_recipe_says() -> Result<()> {
+    in_namespace(async || {
+        add(&LOOPBACK).await?;
+        let v4 = ip("-4 rule")?;
+        assert!(
+            v4.contains("2110:\tfrom 127.0.0.0/8 iif lo lookup 21100 proto 211\n"),
+            "{v4}"
+        );
+        let v6 = ip("-6 rule")?;
+        assert!(v6.contains("2110:\tfrom ::1 iif lo lookup 21100"), "{v6}");
+        let v4 = ip("-4 route show table 21100")?;
+        assert_eq!(v4.trim_end(), "local default dev lo proto 211 scope host");
+        let v6 = ip("-6 route show table 21100")?;
+        assert!(v6.starts_with("local default dev lo proto 211 "), "{v6}");
+        Ok(())
+    })
+}
+
+#[test]
+fn show_says_what_was_added() -> Result<()> {
+    in_namespace(async || {
+        assert_eq!(shown().await?, [""; 0]);
+        add(&LOOPBACK).await?;
+        assert_eq!(
+            shown().await?,
+            [
+                "2110: from 127.0.0.0/8 iif lo lookup 21100 proto 211",
+                "2110: from ::1/128 iif lo lookup 21100 proto 211",
+                "local 0.0.0.0/0 dev lo table 21100 proto 211",
+                "local ::/0 dev lo table 21100 proto 211",
+            ]
+        );
+        Ok(())
+    })
+}
+
+#[test]
+fn adding_again_changes_nothing() -> Result<()> {
+    in_namespace(async || {
+        add(&LOOPBACK).await?;
+        let once = everything()?;
+        add(&LOOPBACK).await?;
+        assert_eq!(everything()?, once);
+        Ok(())
+    })
+}
+
+#[test]
+fn adding_again_completes_what_is_missing() -> Result<()> {
+    in_namespace(async || {
+        add(&LOOPBACK).await?;
+        let once = everything()?;
+        ip("-4 route flush table 21100")?;
+        ip("-6 rule del pref 2110")?;
+        assert_ne!(everything()?, once);
+        add(&LOOPBACK).await?;
+        assert_eq!(everything()?, once);
+        Ok(())
+    })
+}
+
+#[test]
+fn remove_takes_ours_and_nothing_else() -> Result<()> {
+    in_namespace(async || {
+        ip("-4 rule add pref 2109 from 127.0.0.0/8 iif lo lookup 21100")?;
+        ip("-4 rule add pref 2111 from 10.0.0.0/8 lookup 21101 protocol static")?;
+        ip("-4 route add local 10.0.0.0/8 dev lo table 21100")?;
+        let before = everything()?;
+        add(&LOOPBACK).await?;
+        assert_ne!(everything()?, before);
+        let removed = routes::remove(Scope::Idle).await?;
+        assert_eq!(removed.len(), 4);
+        assert_eq!(everything()?, before);
+        assert_eq!(routes::remove(Scope::All).await?, []);
+        Ok(())
+    })
+}
+
+#[test]
+fn of_another_address_of_this_host_only_the_port_is_taken() -> Result<()> {
+    in_namespace(async || {
+        ip("address add 10.9.0.1/24 dev lo")?;
+        ip("address add fd09::1/64 dev lo nodad")?;
+        add(&["10.9.0.1:8080", "[fd09::1]:8080"]).await?;
+        let v4 = ip("-4 rule")?;
+        let rule = "from 10.9.0.1 iif lo ipproto tcp sport 8080 lookup 21100 proto 211";
+        assert!(v4.contains(rule), "{v4}");
+        let v6 = ip("-6 rule")?;
+        let rule = "from fd09::1 iif lo ipproto tcp sport 8080 lookup 21100";
+        assert!(v6.contains(rule), "{v6}");
+        assert_eq!(shown().await?.len(), 4);
+        routes::remove(Scope::Idle).await?;
+        assert_eq!(shown().await?, [""; 0]);
+        Ok(())
+    })
+}
+
+#[test]
+fn a_backend_on_another_host_is_refused_before_anything_is_made() -> Result<()> {
+    in_namespace(async || {
+        let before = everything()?;
+        let error = add(&["127.0.0.1:443", "10.9.0.1:443"]).await.unwrap_err();
+        assert!(matches!(error, Error::OtherHost(_)), "{error}");
+        assert!(error.to_string().contains("10.9.0.1:443"), "{error}");
+        assert_eq!(everything()?, before);
+        Ok(())
+    })
+}
+
+#[test]
+fn without_ipv6_the_ipv4_part_is_done() -> Result<()> {
+    in_namespace(async || {
+        disable_ipv6()?;
+        assert_eq!(add(&LOOPBACK).await?, ["[::1]:443"]);
+        assert_eq!(shown().await?.len(), 2);
+        let error = add(&["[::1]:443"]).await.unwrap_err();
+        assert!(matches!(error, Error::FamilyOff), "{error}");
+        Ok(())
+    })
+}
+
+#[test]
+fn without_the_capability_the_error_names_it() -> Result<()> {
+    in_namespace(async || {
+        caps::keep_only(&[])?;
+        let error = add(&LOOPBACK).await.unwrap_err();
+        assert!(matches!(error, Error::Permission(_)), "{error}");
+        assert!(error.to_string().contains("CAP_NET_ADMIN"), "{error}");
+        assert_eq!(shown().await?, [""; 0]);
+        Ok(())
+    })
+}

@@ -1,0 +1,163 @@
+//! Routes that call every destination local, and the question where a packet would go.
+
+use std::fmt;
+use std::net::{IpAddr, SocketAddr};
+
+use rtnetlink::packet_route::AddressFamily;
+use rtnetlink::packet_route::route::{
+    RouteAttribute, RouteMessage, RouteProtocol, RouteScope, RouteType,
+};
+
+use super::{Family, LOOPBACK, Netlink, all, named, protocol};
+use crate::{NameCall, Result};
+
+/// "In this table every address is this host's own": `local 0.0.0.0/0 dev lo` or `local ::/0 dev lo`.
+///
+/// Displayed as `ip route` takes it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct LocalRoute {
+    /// IPv4 or IPv6: the tables of the two have nothing in common but their numbers.
+    pub family: Family,
+    /// The table it stands in.
+    pub table: u32,
+    /// Who made it (`rtm_protocol`).
+    pub protocol: u8,
+}
+
+impl fmt::Display for LocalRoute {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let everything = match self.family {
+            Family::V4 => "0.0.0.0/0",
+            Family::V6 => "::/0",
+        };
+        let Self {
+            table, protocol, ..
+        } = self;
+        write!(
+            f,
+            "local {everything} dev lo table {table} proto {protocol}"
+        )
+    }
+}
+
+impl Netlink {
+    /// The routes of this kind that carry this protocol number, of both families.
+    pub async fn local_routes(&self, made_by: u8) -> Result<Vec<LocalRoute>> {
+        let mut found = Vec::new();
+        for family in [AddressFamily::Inet, AddressFamily::Inet6] {
+            let mut wanted = RouteMessage::default();
+            wanted.header.address_family = family;
+            wanted.header.protocol = protocol(made_by);
+            let dump = self.handle.route().get(wanted).execute();
+            let messages = all(dump, "RTM_GETROUTE").await?;
+            // Without IPv6 the kernel answers a question for its routes with those of IPv4.
+            let of_family = messages
+                .into_iter()
+                .filter(|message| message.header.address_family == family);
+            found.extend(of_family.filter_map(|message| read(&message)));
+        }
+        found.retain(|route| route.protocol == made_by);
+        Ok(found)
+    }
+
+    /// Adds the route. EEXIST when the table has a route for everything already (NLM_F_EXCL).
+    pub async fn add_local_route(&self, route: &LocalRoute) -> Result<()> {
+        let request = self.handle.route().add(write(route));
+        named(request.execute().await, "RTM_NEWROUTE")
+    }
+
+    /// Deletes the route. ESRCH when it is not there.
+    pub async fn delete_local_route(&self, route: &LocalRoute) -> Result<()> {
+        let request = self.handle.route().del(write(route));
+        named(request.execute().await, "RTM_DELROUTE")
+    }
+
+    /// Whether `address` is this host's own, by the kernel's routing tables (`ip route get`).
+    pub async fn is_own(&self, address: IpAddr) -> Result<bool> {
+        self.is_local(question(address)).await
+    }
+
+    /// Whether a TCP segment from `from`, an address of this host, to `to` would stay on this host.
+    ///
+    /// The look-up is that of a packet made here, so rules with `iif lo` apply. Source port and
+    /// protocol are part of it since Linux 4.18. EINVAL when `from` is not this host's.
+    pub async fn stays_here(&self, from: SocketAddr, to: IpAddr) -> Result<bool> {
+        let mut question = question(to);
+        question.header.source_prefix_length = bits(from.ip());
+        question.attributes.extend([
+            RouteAttribute::Source(from.ip().into()),
+            RouteAttribute::IpProto(TCP),
+            RouteAttribute::Sport(from.port()),
+        ]);
+        self.is_local(question).await
+    }
+
+    async fn is_local(&self, question: RouteMessage) -> Result<bool> {
+        let answers = all(self.handle.route().get(question).execute(), "RTM_GETROUTE").await;
+        match answers {
+            Ok(routes) => Ok(routes
+                .first()
+                .is_some_and(|route| route.header.kind == RouteType::Local)),
+            // No route at all is an answer too.
+            Err(error) if matches!(error.errno(), Some(libc::ENETUNREACH | libc::EHOSTUNREACH)) => {
+                Ok(false)
+            }
+            Err(error) => Err(error.source).call("RTM_GETROUTE"),
+        }
+    }
+}
+
+const TCP: u8 = libc::IPPROTO_TCP as u8;
+
+fn question(to: IpAddr) -> RouteMessage {
+    let mut message = RouteMessage::default();
+    message.header.address_family = match to {
+        IpAddr::V4(_) => AddressFamily::Inet,
+        IpAddr::V6(_) => AddressFamily::Inet6,
+    };
+    message.header.destination_prefix_length = bits(to);
+    message.attributes = vec![RouteAttribute::Destination(to.into())];
+    message
+}
+
+fn bits(address: IpAddr) -> u8 {
+    if address.is_ipv4() { 32 } else { 128 }
+}
+
+fn write(route: &LocalRoute) -> RouteMessage {
+    let mut message = RouteMessage::default();
+    message.header.address_family = match route.family {
+        Family::V4 => AddressFamily::Inet,
+        Family::V6 => AddressFamily::Inet6,
+    };
+    message.header.kind = RouteType::Local;
+    // The only scope IPv4 takes for a local route; IPv6 has no scopes.
+    message.header.scope = RouteScope::Host;
+    message.header.protocol = protocol(route.protocol);
+    message.attributes = vec![
+        RouteAttribute::Oif(LOOPBACK),
+        RouteAttribute::Table(route.table),
+    ];
+    message
+}
+
+/// `None` for a route that is not `local default dev lo`.
+fn read(message: &RouteMessage) -> Option<LocalRoute> {
+    let header = &message.header;
+    let everything = header.kind == RouteType::Local && header.destination_prefix_length == 0;
+    let table = message.attributes.iter().find_map(|attribute| {
+        if let RouteAttribute::Table(table) = attribute {
+            Some(*table)
+        } else {
+            None
+        }
+    })?;
+    everything.then_some(LocalRoute {
+        family: match header.address_family {
+            AddressFamily::Inet6 => Family::V6,
+            _ => Family::V4,
+        },
+        table,
+        protocol: RouteProtocol::into(header.protocol),
+    })
+}
