@@ -89,10 +89,12 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let tasks = args.tasks()?;
     let contestants = present(args.contestants.contestants());
     fs::create_dir_all(&args.out).with_context(|| format!("create {}", args.out.display()))?;
-    let mut csv = Csv::create(&args.out, &contestants)?;
+    let (rounds, duration) = (args.rounds(), humantime::format_duration(args.duration()));
+    let extent = format!("{rounds} rounds, {duration} each");
+    let mut csv = Csv::create(&args.out, &contestants, &extent)?;
     let mut report = Report::new(&contestants, &tasks);
     let mut failures = 0;
-    for round in 1..=args.rounds() {
+    for round in 1..=rounds {
         for task in &tasks {
             for contestant in turns(&contestants, round) {
                 let record = |outcome| Record::new(round, contestant, task, outcome);
@@ -111,7 +113,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
                 }
             }
         }
-        eprintln!("round {round} of {} done", args.rounds());
+        eprintln!("round {round} of {rounds} done");
     }
     print!("{}", report.tables(&args.subject));
     println!("\nraw figures: {}", csv.path().display());

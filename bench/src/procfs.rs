@@ -67,6 +67,42 @@ impl ProcessTree {
     }
 }
 
+/// What all processors together have spent on anything, since boot, in clock ticks' precision. Time
+/// that a hypervisor took away counts: it was not ours either.
+///
+/// # Errors
+/// /proc/stat is not what proc_stat(5) says.
+pub(crate) fn busy() -> Result<Duration> {
+    let text = fs::read_to_string("/proc/stat").context("read /proc/stat")?;
+    let line = text.lines().find_map(|line| line.strip_prefix("cpu "));
+    let fields = line
+        .context("/proc/stat has no cpu line")?
+        .split_whitespace();
+    let fields: Vec<u64> = fields.map(|field| field.parse().unwrap_or(0)).collect();
+    // user, nice, system, idle, iowait, irq, softirq, steal; guests are part of user.
+    let ticks: u64 = [0, 1, 2, 5, 6, 7]
+        .iter()
+        .filter_map(|&index| fields.get(index))
+        .sum();
+    Ok(time(ticks))
+}
+
+/// How many processors [`busy`] sums up, whether or not this process may use them all.
+///
+/// # Errors
+/// As [`busy`].
+pub(crate) fn processors() -> Result<u32> {
+    let text = fs::read_to_string("/proc/stat").context("read /proc/stat")?;
+    let names = text.lines().filter_map(|line| line.strip_prefix("cpu"));
+    Ok(names
+        .filter(|name| name.starts_with(|first: char| first.is_ascii_digit()))
+        .count() as u32)
+}
+
+fn time(ticks: u64) -> Duration {
+    Duration::from_secs_f64(ticks as f64 / rustix::param::clock_ticks_per_second() as f64)
+}
+
 impl Cpu {
     /// The time used between `earlier` and `self`.
     ///
@@ -105,8 +141,7 @@ impl Process {
         Some(Self {
             pid,
             parent: u32::try_from(number(4)?).ok()?,
-            cpu: Duration::from_secs(1) * u32::try_from(ticks).ok()?
-                / rustix::param::clock_ticks_per_second() as u32,
+            cpu: time(ticks),
             is_dead: matches!(fields.first(), Some(&("Z" | "X"))),
         })
     }

@@ -25,18 +25,24 @@ pub(crate) struct Record {
     contestant: String,
     task: &'static str,
     identity: Identity,
+    others: f64,
     metrics: Vec<Metric>,
 }
 
 impl Record {
     pub(crate) fn new(round: u32, contestant: &Contestant, task: &Task, outcome: Outcome) -> Self {
-        let Outcome { identity, metrics } = outcome;
+        let Outcome {
+            identity,
+            others,
+            metrics,
+        } = outcome;
         let contestant = contestant.name().to_owned();
         Self {
             round,
             contestant,
             task: task.name,
             identity,
+            others,
             metrics,
         }
     }
@@ -54,17 +60,25 @@ impl Csv {
     ///
     /// # Errors
     /// The file could not be written.
-    pub(crate) fn create(directory: &Path, contestants: &[Contestant]) -> Result<Self> {
+    pub(crate) fn create(
+        directory: &Path,
+        contestants: &[Contestant],
+        extent: &str,
+    ) -> Result<Self> {
         let now = humantime::format_rfc3339_seconds(SystemTime::now()).to_string();
         let path = directory.join(format!("{}.csv", now.replace(':', "")));
         let file = File::create(&path).with_context(|| format!("create {}", path.display()))?;
         let mut csv = Self { path, file };
         csv.note(&format!("date {now}"))?;
         csv.note(&machine())?;
+        csv.note(extent)?;
         for contestant in contestants {
             csv.note(&format!("{}: {}", contestant.name(), contestant.version()))?;
         }
-        writeln!(csv.file, "round,contestant,workload,metric,value")?;
+        writeln!(
+            csv.file,
+            "round,contestant,workload,metric,value,backend_sees,others_percent"
+        )?;
         Ok(csv)
     }
 
@@ -75,10 +89,16 @@ impl Csv {
             round,
             contestant,
             task,
+            identity,
+            others,
             ..
         } = record;
+        let sees = identity.word();
         for Metric { name, value } in &record.metrics {
-            writeln!(self.file, "{round},{contestant},{task},{name},{value}")?;
+            writeln!(
+                self.file,
+                "{round},{contestant},{task},{name},{value},{sees},{others:.1}"
+            )?;
         }
         Ok(())
     }
@@ -145,6 +165,7 @@ impl Report {
             let identity = identity.map_or("nothing measured", |record| record.identity.describe());
             let _ = writeln!(text, "{name}: {version}; {identity}");
         }
+        text.push_str(&self.disturbance());
         text.push('\n');
         if self.contestants.iter().any(|(name, _)| name == subject) {
             text.push_str(&align(&self.ratios(subject)));
@@ -174,6 +195,19 @@ impl Report {
         rows
     }
 
+    /// Whether the machine was ours.
+    fn disturbance(&self) -> String {
+        let Some(others) = Summary::of(self.records.iter().map(|record| record.others)) else {
+            return String::new();
+        };
+        let warning = if others.max > QUIET {
+            ": NOT QUIET, rates and CPU figures do not compare well"
+        } else {
+            ""
+        };
+        format!("other programs used {others} % of the machine{warning}\n")
+    }
+
     /// One row a metric, one column a peer.
     fn ratios(&self, subject: &str) -> Vec<Vec<String>> {
         let peers: Vec<_> = self
@@ -201,7 +235,13 @@ impl Report {
     }
 
     fn verdicts(&self, subject: &str) -> Vec<Vec<String>> {
-        let mut rows = vec![["target", "is", "verdict"].map(str::to_owned).to_vec()];
+        let is_quiet = self.records.iter().all(|record| record.others <= QUIET);
+        let verdict = if is_quiet {
+            "verdict"
+        } else {
+            "verdict (machine not quiet)"
+        };
+        let mut rows = vec![["target", "is", verdict].map(str::to_owned).to_vec()];
         for target in TARGETS
             .iter()
             .filter(|target| self.tasks.contains(&target.task))
@@ -294,3 +334,6 @@ fn align(rows: &[Vec<String>]) -> String {
     }
     text
 }
+
+/// Per cent of the machine. Counting by clock ticks and the kernel's own threads come to 1 or 2.
+const QUIET: f64 = 5.0;

@@ -7,7 +7,7 @@ use std::fmt;
 pub(crate) struct Summary {
     pub(crate) median: f64,
     min: f64,
-    max: f64,
+    pub(crate) max: f64,
 }
 
 impl Summary {
