@@ -86,11 +86,6 @@ impl Conn {
         (&self.0).write_all(bytes).expect("send");
     }
 
-    /// Sends to a peer that may have closed already; whether it did shows when reading.
-    pub(crate) fn send_if_open(&self, bytes: &[u8]) {
-        let _ = (&self.0).write_all(bytes);
-    }
-
     /// Receives exactly `len` bytes.
     #[track_caller]
     pub(crate) fn recv(&self, len: usize) -> Vec<u8> {
@@ -153,7 +148,9 @@ impl Conn {
     fn look(&self, time: Duration) -> io::Result<usize> {
         self.0.set_read_timeout(Some(time)).expect("SO_RCVTIMEO");
         let got = self.0.peek(&mut [0]);
-        self.0.set_read_timeout(Some(PATIENCE)).expect("SO_RCVTIMEO");
+        self.0
+            .set_read_timeout(Some(PATIENCE))
+            .expect("SO_RCVTIMEO");
         got
     }
 

@@ -11,8 +11,8 @@ use crate::addr::{FRONT_V4, FRONT_V6, LISTEN_V4, TARGET_V4, someone_v4, someone_
 use crate::backend::Backend;
 use crate::conn::Conn;
 use crate::header::{
-    CRC32C, DGRAM_V4, LOCAL, NOOP, PROXY, STREAM_UNIX, STREAM_V4, STREAM_V6, UNSPEC,
-    addresses, nlb_health_check, raw, tlv, v1, v2,
+    CRC32C, DGRAM_V4, LOCAL, NOOP, PROXY, STREAM_UNIX, STREAM_V4, STREAM_V6, UNSPEC, addresses,
+    nlb_health_check, raw, tlv, v1, v2,
 };
 use crate::lab::{Lab, wait_for};
 use crate::peername::Peername;
@@ -149,7 +149,10 @@ fn invalid_headers_are_refused_at_once() {
     let mut rig = Rig::new(&[]);
     for (what, bytes) in invalid() {
         let down = rig.open(&bytes);
-        assert!(!down.is_open_after(AT_ONCE), "{what}: still open after {AT_ONCE:?}");
+        assert!(
+            !down.is_open_after(AT_ONCE),
+            "{what}: still open after {AT_ONCE:?}"
+        );
         down.closed();
         rig.backends_saw_nobody();
         assert!(rig.proxy.is_alive(), "{what} ended the proxy");

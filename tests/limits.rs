@@ -25,8 +25,14 @@ fn descriptors_run_out_and_come_back() {
     for _ in 0..3 {
         let crowd: Vec<Conn> = (0..100).map(|_| ping()).collect();
         let soon = Duration::from_millis(5);
-        let served = crowd.iter().filter(|conn| conn.is_answered_after(soon)).count();
-        assert!((10..=30).contains(&served), "64 descriptors served {served} clients");
+        let served = crowd
+            .iter()
+            .filter(|conn| conn.is_answered_after(soon))
+            .count();
+        assert!(
+            (10..=30).contains(&served),
+            "64 descriptors served {served} clients"
+        );
         assert!(proxy.is_alive(), "out of descriptors:\n{}", proxy.log());
         let start = Instant::now();
         drop(crowd);
@@ -52,11 +58,16 @@ fn connections_without_a_header_are_limited() {
         conn.stays_open(Duration::from_millis(20));
     }
     Conn::turned_away(&rig.lab.balancer, LISTEN_V4);
-    let logged = || rig.proxy.outcomes().contains(&"too_many_pending".to_owned());
+    let logged = || {
+        rig.proxy
+            .outcomes()
+            .contains(&"too_many_pending".to_owned())
+    };
     wait_for("the refusal is in the log", || logged().then_some(()));
     let take_place = || {
         let down = Conn::try_connect(&rig.lab.balancer, LISTEN_V4)?;
-        down.is_open_after(Duration::from_millis(50)).then_some(down)
+        down.is_open_after(Duration::from_millis(50))
+            .then_some(down)
     };
     silent.pop();
     silent.push(wait_for("a place is free again", take_place));
@@ -126,7 +137,7 @@ fn failing_to_start_is_never_success() {
 fn missing_capability_is_named_at_the_start() {
     let host = Host::new();
     let scratch = Scratch::new();
-    let copy = copy_for_everyone(&scratch);
+    let copy = copy_for_everyone(&host, &scratch);
     let args = ["proxy", "--trust=any", "--listen=127.0.0.1:8443"];
     let powerless: [&[&str]; 2] = [
         &["setpriv", "--bounding-set=-all", "--inh-caps=-all", BINARY],
@@ -179,7 +190,7 @@ fn two_capabilities_are_enough() {
         "--clear-groups",
     ];
     let through = [&nobody[..], &[&inheritable, &ambient]].concat();
-    let copy = copy_for_everyone(&scratch);
+    let copy = copy_for_everyone(&lab.server, &scratch);
     let proxy = Process::start_with(&lab.server, &through, &copy, USUAL).listens(&[LISTEN_V4]);
     let mut client = someone_v4();
     client.set_port(1023);

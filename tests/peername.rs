@@ -58,10 +58,12 @@ impl Peername {
     }
 }
 
-/// A copy that an ordinary user may execute, wherever the build directory is.
-pub(crate) fn copy_for_everyone(scratch: &Scratch) -> String {
+/// A copy that an ordinary user may execute, wherever the build directory is. Written by a process
+/// of its own: what a thread of ours starts meanwhile would inherit the open file, which then could
+/// not be executed.
+pub(crate) fn copy_for_everyone(host: &Host, scratch: &Scratch) -> String {
     let copy = scratch.text("peername");
-    std::fs::copy(BINARY, &copy).expect("a copy of the binary");
+    host.run("cp", &[BINARY, &copy]);
     copy
 }
 

@@ -94,7 +94,7 @@ fn demo_as_root() {
 #[test]
 fn demo_as_nobody() {
     let scratch = Scratch::new();
-    let copy = copy_for_everyone(&scratch);
+    let copy = copy_for_everyone(&Host::new(), &scratch);
     shows_the_difference(&["runuser", "-u", "nobody", "--", &copy]);
 }
 

@@ -65,11 +65,17 @@ impl Host {
 
     /// The kernel makes an IPv6 address's own route a moment later, from a work queue.
     fn wait_for_local_route(&self, address: &str) {
-        let ip = address.split('/').next().and_then(|ip| ip.parse::<Ipv6Addr>().ok());
+        let ip = address
+            .split('/')
+            .next()
+            .and_then(|ip| ip.parse::<Ipv6Addr>().ok());
         let entry = format!("{:032x} 80 ", u128::from(ip.expect("an IPv6 address")));
         wait_for("the address has its route", || {
             let routes = self.enter(|| fs::read_to_string("/proc/thread-self/net/ipv6_route"));
-            routes.expect("the routing table").contains(&entry).then_some(())
+            routes
+                .expect("the routing table")
+                .contains(&entry)
+                .then_some(())
         });
     }
 

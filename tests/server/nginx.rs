@@ -40,7 +40,6 @@ impl Server for Nginx {
 }
 
 impl Nginx {
-
     /// The client of request number `index`, once it is in the log.
     pub(crate) fn logged(&self, index: usize) -> SocketAddr {
         wait_for("nginx's access log", || {
