@@ -86,6 +86,15 @@ impl Conn {
         (&self.0).write_all(bytes).expect("send");
     }
 
+    /// Sends until that fails, and says why: what a sender notices when its receiver resets.
+    pub(crate) fn send_until_it_fails(&self) -> ErrorKind {
+        loop {
+            if let Err(error) = (&self.0).write(&[0; 64 << 10]) {
+                return error.kind();
+            }
+        }
+    }
+
     /// Receives exactly `len` bytes.
     #[track_caller]
     pub(crate) fn recv(&self, len: usize) -> Vec<u8> {

@@ -25,14 +25,17 @@ fn descriptors_run_out_and_come_back() {
     for _ in 0..3 {
         let crowd: Vec<Conn> = (0..100).map(|_| ping()).collect();
         let soon = Duration::from_millis(5);
-        let served = crowd
-            .iter()
-            .filter(|conn| conn.is_answered_after(soon))
-            .count();
+        let (served, others): (Vec<_>, Vec<_>) =
+            crowd.iter().partition(|conn| conn.is_answered_after(soon));
         assert!(
-            (10..=30).contains(&served),
-            "64 descriptors served {served} clients"
+            (10..=30).contains(&served.len()),
+            "64 descriptors served {}",
+            served.len()
         );
+        for conn in others {
+            // In the kernel's queue: a client that waits is better off than one that is refused.
+            conn.stays_open(soon);
+        }
         assert!(proxy.is_alive(), "out of descriptors:\n{}", proxy.log());
         let start = Instant::now();
         drop(crowd);

@@ -20,6 +20,7 @@ mod server;
 mod collisions;
 mod headers;
 mod limits;
+mod onward;
 mod relay;
 mod routes;
 mod servers;

@@ -4,6 +4,7 @@
 //! bytes; RST if and only if the peer reset. HAProxy, nginx and go-mmproxy all turn a backend's RST
 //! into a clean end, which makes a truncated answer look whole; nginx loses what follows a half-close.
 
+use std::io::ErrorKind;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -101,6 +102,35 @@ fn client_resets() {
             down.reset();
             assert_eq!(up.drain(), (vec![], End::Reset), "{relay}");
             start.elapsed()
+        });
+    }
+}
+
+/// Somebody resets whom the other side has filled up with data: the sender learns it from its blocked
+/// write, and no half of the connection stays behind.
+#[test]
+fn resets_reach_a_blocked_sender() {
+    for relay in RELAYS {
+        let rig = Rig::new(&[relay]);
+        let idle = rig.proxy.descriptors();
+        for turned in [false, true] {
+            let (down, up) = rig.connect(someone_v4());
+            let (sender, resetter) = if turned { (down, up) } else { (up, down) };
+            thread::scope(|scope| {
+                let noticed = scope.spawn(|| sender.send_until_it_fails());
+                // Long enough for all buffers on the way to be full.
+                thread::sleep(Duration::from_millis(200));
+                resetter.reset();
+                let error = noticed.join().expect("the sender");
+                assert_eq!(
+                    error,
+                    ErrorKind::ConnectionReset,
+                    "{relay}, turned: {turned}"
+                );
+            });
+        }
+        wait_for("its descriptors are back", || {
+            (rig.proxy.descriptors() <= idle + POOL).then_some(())
         });
     }
 }

@@ -11,18 +11,25 @@ step() {
     local name=$1 start=$SECONDS
     shift
     echo "test: $name"
-    "$@"
+    "$@" || failed+=("$name")
     steps+=("$(printf '%5d s  %s' $((SECONDS - start)) "$name")")
 }
 
 steps=()
+failed=()
 step "build" cargo test --workspace --locked --no-run --quiet
-step "everything in one process" cargo test --workspace --locked --quiet --lib --bins
+[[ ${#failed[@]} -eq 0 ]] || exit 1
+step "everything in one process" cargo test --workspace --locked --quiet --no-fail-fast --lib --bins
 step "documentation examples" cargo test --workspace --locked --quiet --doc
-step "integration and black box" cargo test --workspace --locked --quiet --test '*' -- \
+step "integration and black box" cargo test --workspace --locked --quiet --no-fail-fast --test '*' -- \
     --test-threads "$threads"
 
 printf '\nWhere the time went:\n'
 printf '%s\n' "${steps[@]}"
 printf '\nThe slowest black-box tests:\n'
 sort -rn "$times" | head -10
+
+if [[ ${#failed[@]} -gt 0 ]]; then
+    printf '\ntest: FAILED: %s\n' "${failed[@]}"
+    exit 1
+fi
