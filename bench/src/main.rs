@@ -1,2 +1,65 @@
-//! Bench.
-fn main() {}
+//! Measures peername beside its peers: the same work, in one run, taking turns.
+//!
+//! Three programs in one binary, because each must be its own process for its CPU time not to be
+//! counted as the proxy's: `backend` echoes, `load` generates and verifies, `matrix` runs every
+//! contestant through every workload and prints the tables. Generator and backend share the
+//! machine with the proxy, so both are one thread on epoll and nothing else.
+//!
+//! Nothing leaves the machine: `matrix` works in network namespaces that hold only a loopback
+//! device, and `load` refuses other targets.
+#![forbid(unsafe_code)]
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+mod backend;
+mod cell;
+mod load;
+mod matrix;
+mod namespace;
+mod pattern;
+mod poller;
+mod procfs;
+mod proxies;
+mod report;
+
+#[derive(Parser)]
+#[command(
+    name = "peername-bench",
+    version,
+    about = "Measures PROXY protocol relays side by side"
+)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Echo every byte that comes in
+    Backend(backend::Args),
+    /// Put one workload on one address and print the figures as a JSON line
+    Load(load::Args),
+    /// Run all contestants through all workloads, print the tables, write the raw figures
+    Matrix(matrix::Args),
+    /// One measurement, inside a namespace that `matrix` made
+    #[command(hide = true)]
+    Cell(cell::Args),
+}
+
+fn main() -> ExitCode {
+    let result = match Cli::parse().command {
+        Command::Backend(args) => backend::run(&args),
+        Command::Load(args) => load::print(&args),
+        Command::Matrix(args) => matrix::run(&args),
+        Command::Cell(args) => cell::print(&args),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("peername-bench: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -1,29 +1,50 @@
 //! The subcommands, one file each: its options and what it does with them.
 
-pub(crate) mod decode;
-pub(crate) mod doctor;
-pub(crate) mod routes;
+mod completions;
+mod decode;
+mod demo;
+mod doctor;
+mod forward;
+mod proxy;
+mod routes;
+mod send;
 
 use std::process::ExitCode;
 
 /// What the user asked for.
 #[derive(Debug, clap::Subcommand)]
 pub(crate) enum Command {
-    /// Read a PROXY protocol header and print what it says.
+    /// Strip the PROXY header and connect to the backend as the client
+    Proxy(Box<proxy::Args>),
+    /// Accept plain connections and send them on behind a header
+    Forward(forward::Args),
+    /// Write one header and standard input to an address, print what comes back
+    Send(send::Args),
+    /// Print what a header says, as JSON
     Decode(decode::Args),
-    /// Show, add or remove the routing rules that bring a backend's replies back.
+    /// Show, add or remove the rules that bring replies back
     Routes(routes::Args),
-    /// Check this host, and say how to mend what is wrong.
+    /// Check this host, and say how to mend what is wrong
     Doctor(doctor::Args),
+    /// Show it at work, in a private network namespace
+    Demo(demo::Args),
+    /// Print shell completions
+    Completions(completions::Args),
 }
 
 impl Command {
-    /// Runs it to its end. An error is a start-up or run-time failure (exit 1); wrong usage never gets here.
+    /// Runs it to its end. An error is a failure (exit 1), or wrong usage (exit 2) if it is a
+    /// [`crate::usage::Usage`].
     pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
         match self {
+            Self::Proxy(args) => proxy::run(&args),
+            Self::Forward(args) => forward::run(&args),
+            Self::Send(args) => send::run(&args),
             Self::Decode(args) => decode::run(&args),
             Self::Routes(args) => routes::run(&args),
             Self::Doctor(args) => doctor::run(&args),
+            Self::Demo(args) => demo::run(&args),
+            Self::Completions(args) => completions::run(&args),
         }
     }
 }

@@ -2,12 +2,17 @@
 #![forbid(unsafe_code)]
 
 mod cmd;
+mod lifecycle;
+mod logging;
+mod usage;
+mod value;
 
 use std::process::ExitCode;
 
 use clap::Parser;
 
 use crate::cmd::Command;
+use crate::usage::Usage;
 
 /// Gives a server behind a load balancer its true client back.
 #[derive(Debug, Parser)]
@@ -17,12 +22,13 @@ struct Args {
     command: Command,
 }
 
+/// 0 success, 1 a start-up or run-time failure, 2 wrong usage; subcommands add their own.
 fn main() -> ExitCode {
     match Args::parse().command.run() {
         Ok(code) => code,
         Err(error) => {
             eprintln!("peername: {error:#}");
-            ExitCode::FAILURE
+            ExitCode::from(if error.is::<Usage>() { 2 } else { 1 })
         }
     }
 }

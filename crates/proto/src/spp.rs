@@ -29,24 +29,22 @@ impl Spp {
     ///
     /// [`Invalid::SppTruncated`] and [`Invalid::SppMagic`]: drop the datagram.
     pub fn parse(datagram: &[u8]) -> Result<Self, Invalid> {
-        let (header, _) = datagram.split_first_chunk().ok_or(Invalid::SppTruncated {
-            have: datagram.len(),
-        })?;
-        Self::from_bytes(header)
+        match datagram {
+            [a, b, ..] if [*a, *b] != MAGIC => Err(Invalid::SppMagic(u16::from_be_bytes([*a, *b]))),
+            _ => Self::fields(datagram).ok_or(Invalid::SppTruncated {
+                have: datagram.len(),
+            }),
+        }
     }
 
-    fn from_bytes(header: &[u8; Self::LEN]) -> Result<Self, Invalid> {
-        let truncated = Invalid::SppTruncated { have: Self::LEN };
-        let (magic, rest) = header.split_first_chunk::<2>().ok_or(truncated)?;
-        let (client, rest) = rest.split_first_chunk::<16>().ok_or(truncated)?;
-        let (proxy, rest) = rest.split_first_chunk::<16>().ok_or(truncated)?;
-        let [c0, c1, p0, p1] = <[u8; 4]>::try_from(rest).map_err(|_| truncated)?;
-        if *magic != MAGIC {
-            return Err(Invalid::SppMagic(u16::from_be_bytes(*magic)));
-        }
-        Ok(Self {
-            client: address(*client, u16::from_be_bytes([c0, c1])),
-            proxy: address(*proxy, u16::from_be_bytes([p0, p1])),
+    fn fields(datagram: &[u8]) -> Option<Self> {
+        let (_magic, rest) = datagram.split_first_chunk::<2>()?;
+        let (client, rest) = rest.split_first_chunk::<16>()?;
+        let (proxy, rest) = rest.split_first_chunk::<16>()?;
+        let ([c0, c1, p0, p1], _payload) = rest.split_first_chunk::<4>()?;
+        Some(Self {
+            client: address(*client, u16::from_be_bytes([*c0, *c1])),
+            proxy: address(*proxy, u16::from_be_bytes([*p0, *p1])),
         })
     }
 

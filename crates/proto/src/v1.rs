@@ -19,7 +19,7 @@ pub(crate) const KEYWORD: &[u8] = b"PROXY ";
 pub const MAX_LEN: usize = 107;
 
 /// `PROXY UNKNOWN` and CRLF. A larger value would make a reader that trusts
-/// [`Parsed::NeedMore`](crate::Parsed::NeedMore) wait for octets that never come.
+/// [`Parsed::NeedMore`] wait for octets that never come.
 pub(crate) const MIN_LEN: usize = 15;
 
 pub(crate) fn parse(bytes: &[u8]) -> Result<Parsed<'_>, Invalid> {
@@ -39,7 +39,7 @@ pub(crate) fn parse(bytes: &[u8]) -> Result<Parsed<'_>, Invalid> {
 
 /// Why reading ended early.
 enum Stop {
-    /// The bytes so far are right, but are not all.
+    /// The octets are right, but the line isn't over.
     Short,
     Wrong(Invalid),
 }
@@ -53,7 +53,6 @@ struct Line<'a> {
 
 impl<'a> Line<'a> {
     fn new(bytes: &'a [u8]) -> Self {
-        let bytes = bytes.get(..MAX_LEN).unwrap_or(bytes);
         Self {
             bytes,
             at: 0,
@@ -171,10 +170,21 @@ impl<'a> Line<'a> {
         Ok(())
     }
 
+    /// The next octet, if it is there and the line could still end in time.
     fn next(&mut self) -> Result<u8, Stop> {
-        let &octet = self.bytes.get(self.at).ok_or(Stop::Short)?;
+        let &octet = self
+            .bytes
+            .get(self.at)
+            .filter(|_| self.least() <= MAX_LEN)
+            .ok_or(Stop::Short)?;
         self.at = self.at.saturating_add(1);
         Ok(octet)
+    }
+
+    /// Octets in the shortest line that starts with those read.
+    fn least(&self) -> usize {
+        let line_end = if self.field == V1Field::LineEnd { 1 } else { 2 };
+        self.at.saturating_add(line_end).max(MIN_LEN)
     }
 
     /// The octet just read can't stand there.
@@ -189,17 +199,18 @@ impl<'a> Line<'a> {
         self.at.saturating_sub(1)
     }
 
-    /// All octets are read and fit: is there room for the rest of the line?
+    /// Nothing was wrong: is there room for the rest of the line?
     fn want_more(&self) -> Result<Parsed<'a>, Invalid> {
-        let line_end = if self.field == V1Field::LineEnd { 1 } else { 2 };
-        let need = self.bytes.len().saturating_add(line_end).max(MIN_LEN);
-        if need > MAX_LEN {
-            return Err(Invalid::V1TooLong);
+        match self.least() {
+            least if least > MAX_LEN => Err(Invalid::V1TooLong),
+            least => Ok(Parsed::NeedMore(least)),
         }
-        Ok(Parsed::NeedMore(need))
     }
 }
 
 fn digit(octet: u8, radix: u32) -> Option<u32> {
     char::from(octet).to_digit(radix)
 }
+
+#[cfg(test)]
+mod tests;

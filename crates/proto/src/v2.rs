@@ -208,3 +208,6 @@ impl Form {
 const V4_LEN: usize = 12;
 const V6_LEN: usize = 36;
 const UNIX_LEN: usize = 2 * UnixName::LEN;
+
+#[cfg(test)]
+mod tests;

@@ -1,4 +1,4 @@
-//! The sending side. Whatever is written here, [`parse`](crate::parse) accepts and reads back the same.
+//! The sending side. Whatever is written here, [`parse`](crate::parse()) accepts and reads back the same.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -53,3 +53,6 @@ fn mapped(ip: IpAddr) -> Ipv6Addr {
         IpAddr::V6(v6) => v6,
     }
 }
+
+#[cfg(test)]
+mod tests;

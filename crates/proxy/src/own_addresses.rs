@@ -4,10 +4,9 @@
 //! itself calls. The same goes for the first and last address of every network this host stands in:
 //! a socket bound to a broadcast address connects from an address of the kernel's choosing instead.
 
-use std::collections::HashSet;
-use std::convert::Infallible;
+use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
+use std::sync::{Arc, PoisonError, RwLock};
 
 use peername_sys::Result;
 use peername_sys::netlink::{AddressChanges, InterfaceAddress, Netlink};
@@ -17,76 +16,64 @@ use peername_sys::netlink::{AddressChanges, InterfaceAddress, Netlink};
 ///
 /// Only the addresses that interfaces have: of 127.0.0.0/8 usually 127.0.0.1 and the two ends. A
 /// policy that means all of loopback must say so itself.
-///
-/// Asking is cheap enough for every connection: one uncontended lock and one hash. An IPv4-mapped
-/// address is looked up as the IPv4 address it stands for.
 #[derive(Debug, Clone)]
-pub struct OwnAddresses(Arc<RwLock<Known>>);
+pub struct OwnAddresses(Arc<RwLock<HashMap<IpAddr, Kind>>>);
+
+/// What an address is to this host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// An interface has it.
+    Own,
+    /// The first or last address of a network that an interface is in: no single host's.
+    End,
+}
 
 impl OwnAddresses {
     /// Asks the kernel, for the network namespace of the calling thread. Needs no capability, but a
     /// tokio runtime. Keep it true with [`OwnAddresses::watch`].
     pub async fn read() -> Result<Self> {
-        Ok(Self(Arc::new(RwLock::new(ask().await?))))
+        let known = ask(&Netlink::open()?).await?;
+        Ok(Self(Arc::new(RwLock::new(known))))
     }
 
-    /// Whether it is the address of an interface.
-    pub fn is_own(&self, address: IpAddr) -> bool {
-        self.known().own.contains(&address.to_canonical())
-    }
-
-    /// Whether it is a network or broadcast address and no host has it, this one neither.
-    pub fn is_broadcast(&self, address: IpAddr) -> bool {
-        let (known, address) = (self.known(), address.to_canonical());
-        known.ends.contains(&address) && !known.own.contains(&address)
-    }
-
-    /// Whether it is either.
-    pub fn contains(&self, address: IpAddr) -> bool {
-        self.is_own(address) || self.is_broadcast(address)
+    /// What a claimed source is to this host, if it is anything. An IPv4-mapped address is looked up
+    /// as the IPv4 address it stands for.
+    ///
+    /// Cheap enough for every connection: one uncontended lock and one hash.
+    pub fn kind_of(&self, address: IpAddr) -> Option<Kind> {
+        let known = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        known.get(&address.to_canonical()).copied()
     }
 
     /// Follows the changes of this network namespace and returns only when it no longer can, with
     /// the reason. Until then a change is known within a moment of its happening.
-    pub async fn watch(&self) -> Result<Infallible> {
-        let mut changes = AddressChanges::subscribe()?;
+    pub async fn watch(&self) -> Result<std::convert::Infallible> {
+        let (netlink, mut changes) = (Netlink::open()?, AddressChanges::subscribe()?);
         loop {
             // Reads once before it waits: an address may have come between `read` and `subscribe`.
-            let now = ask().await?;
+            let now = ask(&netlink).await?;
             *self.0.write().unwrap_or_else(PoisonError::into_inner) = now;
             changes.changed().await?;
         }
     }
-
-    fn known(&self) -> RwLockReadGuard<'_, Known> {
-        self.0.read().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
-#[derive(Debug, Default)]
-struct Known {
-    own: HashSet<IpAddr>,
-    /// First and last addresses of networks, and what else was set as a broadcast address.
-    ends: HashSet<IpAddr>,
-}
-
-async fn ask() -> Result<Known> {
-    let mut known = Known::default();
-    for address in Netlink::open()?.addresses().await? {
-        known.own.insert(address.own);
-        known.ends.extend(ends(&address));
-    }
-    Ok(known)
+async fn ask(netlink: &Netlink) -> Result<HashMap<IpAddr, Kind>> {
+    let addresses = netlink.addresses().await?;
+    let ends = addresses.iter().flat_map(ends).map(|end| (end, Kind::End));
+    let own = addresses.iter().map(|address| (address.own, Kind::Own));
+    // An address that is both, as the ends of a small tunnel's network may be, is the host's own.
+    Ok(ends.chain(own).collect())
 }
 
 fn ends(address: &InterfaceAddress) -> impl Iterator<Item = IpAddr> {
-    let of_prefix = match address.network {
+    let ends = match address.network {
         IpAddr::V4(ip) => ends_v4(ip, address.prefix).map(|end| end.map(IpAddr::V4)),
         IpAddr::V6(ip) => [subnet_router(ip, address.prefix).map(IpAddr::V6), None],
     };
-    of_prefix
+    [address.broadcast.map(IpAddr::V4)]
         .into_iter()
-        .chain([address.broadcast.map(IpAddr::V4)])
+        .chain(ends)
         .flatten()
 }
 
@@ -113,11 +100,10 @@ fn subnet_router(address: Ipv6Addr, prefix: u8) -> Option<Ipv6Addr> {
 mod tests {
     use super::*;
 
-    fn ends_of(network: &str, prefix: u8, broadcast: Option<&str>) -> Vec<String> {
-        let network = network.parse().unwrap();
+    fn set(own: &str, network: &str, prefix: u8, broadcast: Option<&str>) -> Vec<String> {
         let address = InterfaceAddress {
-            own: network,
-            network,
+            own: own.parse().unwrap(),
+            network: network.parse().unwrap(),
             prefix,
             broadcast: broadcast.map(|text| text.parse().unwrap()),
         };
@@ -128,9 +114,9 @@ mod tests {
     }
 
     #[test]
-    fn an_ipv4_network_has_two_ends() {
+    fn a_network_brings_both_its_ends() {
         assert_eq!(
-            ends_of("10.1.2.3", 24, Some("10.1.2.255")),
+            set("10.1.2.3", "10.1.2.3", 24, Some("10.1.2.255")),
             ["10.1.2.0", "10.1.2.255"]
         );
     }
@@ -138,27 +124,38 @@ mod tests {
     #[test]
     fn a_broadcast_address_that_is_not_the_prefixs_counts_beside_it() {
         assert_eq!(
-            ends_of("10.1.2.2", 30, Some("10.1.2.9")),
+            set("10.1.2.3", "10.1.2.3", 30, Some("10.1.2.9")),
             ["10.1.2.0", "10.1.2.3", "10.1.2.9"]
         );
     }
 
     #[test]
     fn two_hosts_alone_have_no_broadcast() {
-        assert_eq!(ends_of("10.0.0.0", 31, None), [""; 0]);
-        assert_eq!(ends_of("10.0.0.7", 32, None), [""; 0]);
-        assert_eq!(ends_of("fd00::", 127, None), [""; 0]);
+        assert!(set("10.0.0.0", "10.0.0.0", 31, None).is_empty());
+        assert!(set("10.0.0.7", "10.0.0.7", 32, None).is_empty());
+        assert!(set("fd00::", "fd00::", 127, None).is_empty());
     }
 
     #[test]
-    fn an_ipv6_network_has_an_anycast_address() {
-        assert_eq!(ends_of("fd00::5", 64, None), ["fd00::"]);
-        assert_eq!(ends_of("::1", 128, None), [""; 0]);
+    fn on_a_point_to_point_link_the_network_is_the_far_ends() {
+        assert_eq!(
+            set("10.0.0.1", "192.168.7.2", 24, None),
+            ["192.168.7.0", "192.168.7.255"]
+        );
+    }
+
+    #[test]
+    fn an_ipv6_network_brings_its_anycast_address() {
+        assert_eq!(set("fd00::5", "fd00::5", 64, None), ["fd00::"]);
+        assert!(set("::1", "::1", 128, None).is_empty());
     }
 
     #[test]
     fn the_widest_prefix_does_not_overflow() {
-        assert_eq!(ends_of("9.9.9.9", 0, None), ["0.0.0.0", "255.255.255.255"]);
-        assert_eq!(ends_of("fd00::5", 0, None), ["::"]);
+        assert_eq!(
+            set("9.9.9.9", "9.9.9.9", 0, None),
+            ["0.0.0.0", "255.255.255.255"]
+        );
+        assert_eq!(set("fd00::5", "fd00::5", 0, None), ["::"]);
     }
 }

@@ -1,1 +1,127 @@
-//! Relay.
+//! Moves bytes between two connected TCP sockets and keeps the way they end.
+//!
+//! The contract, whatever the [`Method`]:
+//! - every byte arrives, in order;
+//! - FIN travels as FIN after the last byte, each direction on its own: a half-closed connection goes
+//!   on for as long as data flows in the other direction;
+//! - RST travels as RST, after what was already received has been delivered;
+//! - a slow reader holds back its writer: at most 64 KiB a direction are held here, nothing while
+//!   the connection is idle;
+//! - nothing hangs: silence is bounded by [`Limits`].
+//!
+//! It knows no addresses, headers or policy. It runs on a current-thread tokio runtime; a method that
+//! leaves the runtime only has to keep the signature of [`relay`].
+#![forbid(unsafe_code)]
+
+mod after_reset;
+mod flow;
+mod idle;
+mod pipes;
+mod running;
+mod scratch;
+
+use std::time::Duration;
+
+use tokio::net::TcpStream;
+
+use crate::running::{Running, Stop};
+
+/// Two sockets that are to become one connection.
+#[derive(Debug)]
+pub struct Pair {
+    /// Towards the client.
+    pub downstream: TcpStream,
+    /// Towards the backend.
+    pub upstream: TcpStream,
+}
+
+/// How bytes are moved.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Method {
+    /// Copy, and splice a direction for as long as it carries bulk.
+    #[default]
+    Auto,
+    /// Through one buffer per thread, shared by all its connections.
+    Copy,
+    /// Through a pipe: the payload is never copied to user space.
+    Splice,
+}
+
+/// How long silence is borne.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Neither direction moved a byte; `None` leaves dead peers to TCP keepalive.
+    pub idle: Option<Duration>,
+    /// The same once one side has sent FIN.
+    pub half_closed: Duration,
+    /// After an RST: how long the surviving side may take nothing of what is left for it.
+    pub flush: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            idle: None,
+            half_closed: Duration::from_secs(3600),
+            flush: Duration::from_secs(5),
+        }
+    }
+}
+
+/// One of the two ends of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Side {
+    /// The client's.
+    Downstream,
+    /// The backend's.
+    Upstream,
+}
+
+impl Side {
+    /// The end across.
+    #[must_use]
+    pub fn other(self) -> Self {
+        match self {
+            Self::Downstream => Self::Upstream,
+            Self::Upstream => Self::Downstream,
+        }
+    }
+}
+
+/// How a connection ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// FIN both ways; the side sent its FIN first.
+    Finished(Side),
+    /// The side sent RST or vanished, and the other side was sent RST.
+    Reset(Side),
+    /// Nothing moved for as long as [`Limits`] allow.
+    Idle,
+}
+
+/// What became of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Report {
+    /// Bytes accepted by the upstream socket.
+    pub to_upstream: u64,
+    /// Bytes accepted by the downstream socket.
+    pub to_downstream: u64,
+    /// Bytes received here that could not be delivered because their receiver was gone.
+    pub undelivered: u64,
+    /// How it ended.
+    pub end: End,
+}
+
+/// Relays until the connection has ended and both sockets are closed.
+pub async fn relay(pair: Pair, method: Method, limits: Limits) -> Report {
+    let mut running = Running::new(pair, method, limits);
+    let end = match running.stop().await {
+        Stop::Finished(first) => End::Finished(first),
+        Stop::Idle => End::Idle,
+        Stop::Reset(side) => {
+            after_reset::deliver_and_reset(&mut running, side, limits.flush).await;
+            End::Reset(side)
+        }
+    };
+    running.report(end)
+}

@@ -2,10 +2,11 @@
 //! needed at run time.
 //!
 //! Only what the reply path asks for is here: rules that look at the source of what this host sends,
-//! tables that call every destination local, and the addresses of the interfaces. Links, neighbours
-//! and ordinary routes are never touched. Reading needs no capability, changing CAP_NET_ADMIN.
+//! tables that call every destination local, and the addresses of the interfaces. Neighbours, ordinary
+//! routes and links other than loopback are never touched. Reading needs no capability, changing CAP_NET_ADMIN.
 
 mod address;
+mod link;
 mod route;
 mod rule;
 

@@ -4,6 +4,7 @@
 
 use std::io;
 use std::mem::size_of;
+use std::net::IpAddr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::ptr;
 use std::time::Duration;
@@ -75,6 +76,17 @@ pub fn tune(socket: impl AsFd) -> Result<()> {
     socket
         .set_tcp_keepalive(&KEEPALIVE)
         .call("setsockopt(SO_KEEPALIVE)")
+}
+
+/// As [`tune`], for a socket that is to connect to `host`. A loopback peer can't vanish without the
+/// kernel telling, so keepalive is for others.
+pub fn tune_to(socket: impl AsFd, host: IpAddr) -> Result<()> {
+    if host.is_loopback() {
+        return SockRef::from(&socket)
+            .set_tcp_nodelay(true)
+            .call("setsockopt(TCP_NODELAY)");
+    }
+    tune(socket)
 }
 
 /// One minute of silence, then six probes ten seconds apart.

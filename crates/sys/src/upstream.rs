@@ -2,7 +2,7 @@
 
 use std::io;
 use std::net::{SocketAddr, TcpStream};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
 
@@ -62,18 +62,6 @@ impl Upstream {
         self.0.bind(&source.into()).call("bind(2)")
     }
 
-    /// How often an unanswered SYN is sent again before connect fails (TCP_SYNCNT, tcp(7)): 2 gives
-    /// up after about 7 seconds.
-    pub fn syn_retries(&self, count: u8) -> Result<()> {
-        set_int(
-            self.0.as_fd(),
-            libc::SOL_TCP,
-            libc::TCP_SYNCNT,
-            count.into(),
-        )
-        .call("setsockopt(TCP_SYNCNT)")
-    }
-
     /// Starts to connect. The stream is writable once the connection stands or has failed; then
     /// [`crate::stream::take_error`] tells which.
     pub fn connect(self, target: SocketAddr) -> Result<TcpStream> {
@@ -89,6 +77,17 @@ impl Upstream {
         }
         Ok(self.0.into())
     }
+}
+
+impl AsFd for Upstream {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+/// Whether the connection stands already, as it does right after connect(2) to this host.
+pub fn is_established(socket: impl AsFd) -> bool {
+    SockRef::from(&socket).peer_addr().is_ok()
 }
 
 /// The address a socket really has (getsockname(2)).

@@ -40,7 +40,8 @@ pub const AZURE: u8 = 0xee;
 /// The longest UNIQUE_ID (section 2.2.5): receivers may have room for no more.
 pub(crate) const UNIQUE_ID_MAX: usize = 128;
 
-pub(crate) fn name(kind: u8) -> &'static str {
+/// The type's name, or that of the range it lies in; not that of a type inside SSL.
+pub fn name(kind: u8) -> &'static str {
     match kind {
         ALPN => "ALPN",
         AUTHORITY => "AUTHORITY",

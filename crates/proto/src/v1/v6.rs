@@ -4,7 +4,7 @@
 //! stands for at least one group. Section 2.1 of the protocol leaves out the dotted tail
 //! (`::ffff:192.0.2.1`), but `inet_ntop(3)` writes it and so every sender does: it is read too.
 
-use std::net::Ipv6Addr;
+use std::net::{Ipv4Addr, Ipv6Addr};
 
 use super::{Line, Stop, digit};
 
@@ -19,21 +19,15 @@ impl Line<'_> {
             octet = self.next()?;
         }
         while !(octet == b' ' && groups.ends_in_gap()) {
-            let group = self.group(octet, groups)?;
-            match group.end {
-                b'.' => {
-                    let first = group.as_decimal.filter(|_| groups.room() >= 2);
-                    let tail = self.v4_after(first.ok_or_else(|| self.wrong())?)?;
-                    let [a, b, c, d] = tail.octets();
-                    groups.push(u16::from_be_bytes([a, b]));
-                    groups.push(u16::from_be_bytes([c, d]));
-                    break;
-                }
-                b' ' => {
-                    groups.push(group.value);
-                    break;
-                }
-                _ => groups.push(group.value),
+            let (group, end) = self.group(octet, groups)?;
+            if end == b'.' {
+                let first = group.as_octet().filter(|_| groups.may_end_dotted());
+                groups.push_dotted(self.v4_after(first.ok_or_else(|| self.wrong())?)?);
+                break;
+            }
+            groups.push(group.value);
+            if end == b' ' {
+                break;
             }
             octet = self.after_colon(&mut groups)?;
         }
@@ -57,45 +51,51 @@ impl Line<'_> {
     }
 
     /// One to four digits, the first already read, and the octet that ends them.
-    fn group(&mut self, first: u8, before: Groups) -> Result<Group, Stop> {
-        if before.room() == 0 {
-            return Err(self.wrong());
-        }
-        let mut value = 0_u16;
-        let mut decimal = Some(0_u16);
-        let mut octet = first;
-        for nth in 0..=4 {
-            let Some(digit) = digit(octet, 16).and_then(|d| u16::try_from(d).ok()) else {
-                let ends = nth > 0 && matches!(octet, b':' | b'.' | b' ');
-                let as_decimal = decimal.and_then(|value| u8::try_from(value).ok());
-                return if ends {
-                    Ok(Group {
-                        value,
-                        as_decimal,
-                        end: octet,
-                    })
-                } else {
-                    Err(self.wrong())
-                };
-            };
-            if nth == 4 {
-                break;
+    fn group(&mut self, first: u8, before: Groups) -> Result<(Group, u8), Stop> {
+        let first = hex(first)
+            .filter(|_| before.room() > 0)
+            .ok_or_else(|| self.wrong())?;
+        let mut group = Group::new(first);
+        for _ in 0..4 {
+            let octet = self.next()?;
+            match (hex(octet), octet) {
+                (Some(digit), _) => group.push(digit),
+                (None, b':' | b'.' | b' ') => return Ok((group, octet)),
+                (None, _) => return Err(self.wrong()),
             }
-            decimal = decimal
-                .filter(|&value| digit < 10 && (nth == 0 || value != 0))
-                .map(|value| value.saturating_mul(10).saturating_add(digit));
-            value = value << 4 | digit;
-            octet = self.next()?;
         }
         Err(self.wrong())
     }
 }
 
+fn hex(octet: u8) -> Option<u16> {
+    digit(octet, 16).and_then(|digit| u16::try_from(digit).ok())
+}
+
+/// A group as it is read: four hex digits, or the first number of a dotted tail.
 struct Group {
     value: u16,
-    /// The same digits as a part of a dotted tail, if they can be one.
-    as_decimal: Option<u8>,
-    end: u8,
+    decimal: Option<u16>,
+}
+
+impl Group {
+    fn new(digit: u16) -> Self {
+        Self {
+            value: digit,
+            decimal: Some(digit).filter(|&digit| digit < 10),
+        }
+    }
+
+    fn push(&mut self, digit: u16) {
+        self.value = self.value << 4 | digit;
+        // No heading zero; saturation only makes a number too large that is so already.
+        let decimal = self.decimal.filter(|&before| before != 0 && digit < 10);
+        self.decimal = decimal.map(|before| before.saturating_mul(10).saturating_add(digit));
+    }
+
+    fn as_octet(&self) -> Option<u8> {
+        self.decimal.and_then(|number| u8::try_from(number).ok())
+    }
 }
 
 /// The groups read so far.
@@ -114,6 +114,14 @@ impl Groups {
         most.saturating_sub(self.len)
     }
 
+    /// A dotted tail is the last, and stands for two groups.
+    fn may_end_dotted(&self) -> bool {
+        match self.gap {
+            Some(_) => self.room() >= 2,
+            None => self.room() == 2,
+        }
+    }
+
     fn ends_in_gap(&self) -> bool {
         self.gap == Some(self.len)
     }
@@ -123,6 +131,12 @@ impl Groups {
             *free = value;
             self.len = self.len.saturating_add(1);
         }
+    }
+
+    fn push_dotted(&mut self, tail: Ipv4Addr) {
+        let [a, b, c, d] = tail.octets();
+        self.push(u16::from_be_bytes([a, b]));
+        self.push(u16::from_be_bytes([c, d]));
     }
 
     fn address(mut self) -> Option<Ipv6Addr> {

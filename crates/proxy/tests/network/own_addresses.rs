@@ -4,15 +4,19 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
-use peername_proxy::own_addresses::OwnAddresses;
+use peername_proxy::own_addresses::{Kind, OwnAddresses};
 use peername_sys::caps;
 use tokio::time::{sleep, timeout};
 
 use crate::{in_namespace, ip};
 
-fn has(own: &OwnAddresses, address: &str) -> bool {
+fn kind(own: &OwnAddresses, address: &str) -> Option<Kind> {
     let address: IpAddr = address.parse().unwrap();
-    own.contains(address)
+    own.kind_of(address)
+}
+
+fn has(own: &OwnAddresses, address: &str) -> bool {
+    kind(own, address).is_some()
 }
 
 #[test]
@@ -31,9 +35,7 @@ fn addresses_and_both_ends_of_their_networks_are_known() -> Result<()> {
             "10.7.0.1",
             "fd01::5",
         ] {
-            assert!(has(&own, address), "{address} in {own:?}");
-            assert!(own.is_own(address.parse()?), "{address} in {own:?}");
-            assert!(!own.is_broadcast(address.parse()?), "{address} in {own:?}");
+            assert_eq!(kind(&own, address), Some(Kind::Own), "{address}");
         }
         for address in [
             "127.0.0.0",
@@ -46,9 +48,7 @@ fn addresses_and_both_ends_of_their_networks_are_known() -> Result<()> {
             "192.168.7.3",
             "fd01::",
         ] {
-            assert!(has(&own, address), "{address} in {own:?}");
-            assert!(own.is_broadcast(address.parse()?), "{address} in {own:?}");
-            assert!(!own.is_own(address.parse()?), "{address} in {own:?}");
+            assert_eq!(kind(&own, address), Some(Kind::End), "{address}");
         }
         for address in [
             "10.1.2.4",

@@ -12,7 +12,7 @@ pub(super) struct HexLine {
     half: Option<u8>,
     /// Characters read, to tell where a wrong one stands.
     column: usize,
-    /// White space was read; only more of it may follow, unless nothing came before.
+    /// White space came after a digit: no digit may follow.
     ended: bool,
     bad: Option<BadHex>,
 }
@@ -40,20 +40,19 @@ impl HexLine {
         let mut any = false;
         loop {
             let buffer = input.fill_buf()?;
-            if buffer.is_empty() {
+            let Some(piece) = buffer
+                .split_inclusive(|&character| character == b'\n')
+                .next()
+            else {
                 return Ok(any);
-            }
+            };
             any = true;
-            let line_end = buffer.iter().position(|&character| character == b'\n');
-            let piece = buffer
-                .split_at_checked(line_end.unwrap_or(buffer.len()))
-                .map(|(piece, _)| piece);
-            for &character in piece.unwrap_or_default() {
+            for &character in piece {
                 self.take(character);
             }
-            let used = line_end.map_or(buffer.len(), |at| at + 1);
+            let (used, is_last) = (piece.len(), piece.ends_with(b"\n"));
             input.consume(used);
-            if line_end.is_some() {
+            if is_last {
                 return Ok(true);
             }
         }

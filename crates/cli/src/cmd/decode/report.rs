@@ -73,45 +73,17 @@ impl<'a> Report<'a> {
     }
 
     fn proxy(header: &Header<'a>) -> Self {
-        let report = Self {
+        let (src, dst) = ends(header.endpoints).unzip();
+        Self {
             verdict: Verdict::Accept,
             version: Some(version(header.version)),
             command: Some(command(header.command)),
+            family: family(header),
+            src,
+            dst,
             header_len: Some(header.len),
-            ..Self::default()
-        };
-        let fields = || match header.version {
-            Version::V1 => None,
-            Version::V2 => Some(header.tlvs.iter().map(Field::new).collect()),
-        };
-        match header.endpoints {
-            Endpoints::Real if header.command == Command::Local => report,
-            Endpoints::Real => Self {
-                family: Some("unspec"),
-                ..report
-            },
-            Endpoints::Inet {
-                transport,
-                source,
-                destination,
-            } => Self {
-                family: Some(inet_family(transport, source.is_ipv4())),
-                src: Some(source.to_string()),
-                dst: Some(destination.to_string()),
-                tlvs: fields(),
-                ..report
-            },
-            Endpoints::Unix {
-                transport,
-                source,
-                destination,
-            } => Self {
-                family: Some(unix_family(transport)),
-                src: Some(source.to_string()),
-                dst: Some(destination.to_string()),
-                tlvs: fields(),
-                ..report
-            },
+            tlvs: fields(header),
+            error: None,
         }
     }
 
@@ -138,10 +110,7 @@ impl<'a> Report<'a> {
     }
 
     fn invalid(invalid: &Invalid, message: &[u8]) -> Self {
-        let wrong_format = matches!(
-            invalid,
-            Invalid::NoHeader { .. } | Invalid::SppTruncated { .. } | Invalid::SppMagic(_)
-        );
+        let wrong_format = matches!(invalid, Invalid::NoHeader { .. } | Invalid::SppMagic(_));
         let hint = looks_like(message).filter(|_| wrong_format);
         let hint = hint
             .map(|like| format!(" (it looks like {like})"))
@@ -175,6 +144,25 @@ fn command(command: Command) -> &'static str {
     }
 }
 
+/// LOCAL has none: it isn't about a connection of anybody's.
+fn family(header: &Header<'_>) -> Option<&'static str> {
+    match header.endpoints {
+        Endpoints::Real if header.command == Command::Local => None,
+        Endpoints::Real => Some("unspec"),
+        Endpoints::Inet {
+            transport, source, ..
+        } => Some(inet_family(transport, source.is_ipv4())),
+        Endpoints::Unix {
+            transport: Transport::Stream,
+            ..
+        } => Some("unix-stream"),
+        Endpoints::Unix {
+            transport: Transport::Datagram,
+            ..
+        } => Some("unix-dgram"),
+    }
+}
+
 fn inet_family(transport: Transport, is_ipv4: bool) -> &'static str {
     match (transport, is_ipv4) {
         (Transport::Stream, true) => "tcp4",
@@ -184,11 +172,26 @@ fn inet_family(transport: Transport, is_ipv4: bool) -> &'static str {
     }
 }
 
-fn unix_family(transport: Transport) -> &'static str {
-    match transport {
-        Transport::Stream => "unix-stream",
-        Transport::Datagram => "unix-dgram",
+fn ends(endpoints: Endpoints<'_>) -> Option<(String, String)> {
+    match endpoints {
+        Endpoints::Real => None,
+        Endpoints::Inet {
+            source,
+            destination,
+            ..
+        } => Some((source.to_string(), destination.to_string())),
+        Endpoints::Unix {
+            source,
+            destination,
+            ..
+        } => Some((source.to_string(), destination.to_string())),
     }
+}
+
+/// Only a version 2 header with addresses can have fields; it may still have none.
+fn fields<'a>(header: &Header<'a>) -> Option<Vec<Field<'a>>> {
+    let possible = header.version == Version::V2 && header.endpoints != Endpoints::Real;
+    possible.then(|| header.tlvs.iter().map(Field::new).collect())
 }
 
 fn as_hex<S: Serializer>(octets: &[u8], serializer: S) -> Result<S::Ok, S::Error> {

@@ -1,0 +1,333 @@
+//! One measurement: one contestant, one workload, in a network of their own.
+
+use std::fs::{self, File};
+use std::net::{Ipv4Addr, SocketAddrV4};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use serde::{Deserialize, Serialize};
+
+use crate::load::{self, Connection, Metric, Plan, Preface, Workload, claimed_source};
+use crate::namespace;
+use crate::procfs::{self, Cpu, ProcessTree};
+use crate::proxies::{Contestant, Site};
+
+/// `peername-bench cell`
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// A [`Cell`] as JSON
+    cell: String,
+}
+
+/// What to measure.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Cell {
+    pub(crate) contestant: Contestant,
+    pub(crate) workload: Workload,
+    pub(crate) connections: usize,
+    pub(crate) duration: Duration,
+    /// An empty directory; what is in it afterwards explains a failure.
+    pub(crate) directory: PathBuf,
+}
+
+/// What came of it.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Outcome {
+    pub(crate) identity: Identity,
+    /// Per cent of all processors that something else used meanwhile. See [`Neighbours`].
+    pub(crate) others: f64,
+    pub(crate) metrics: Vec<Metric>,
+}
+
+/// Whom the backend sees. Looked up in the kernel's table of connections rather than believed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Identity {
+    /// The client's address and port: as if there were no proxy.
+    Exact,
+    /// The client's address with another port.
+    Address,
+    /// The proxy.
+    Proxy,
+}
+
+/// Measures in this process's namespace and prints the outcome as a JSON line.
+///
+/// # Errors
+/// The namespace is not one of ours, something did not start, or the workload failed.
+pub(crate) fn print(args: &Args) -> Result<()> {
+    let cell: Cell = serde_json::from_str(&args.cell).context("the description of the cell")?;
+    namespace::furnish()?;
+    let outcome = cell.measure()?;
+    println!("{}", serde_json::to_string(&outcome)?);
+    Ok(())
+}
+
+impl Cell {
+    fn measure(&self) -> Result<Outcome> {
+        let site = Site {
+            listen: PROXY.into(),
+            backend: BACKEND.into(),
+            directory: self.directory.clone(),
+        };
+        let _backend = Running::start("backend", backend()?, &site.directory, BACKEND)?;
+        let proxy = match self.contestant.proxy() {
+            None => None,
+            Some(proxy) => {
+                let command = proxy.command(&site)?;
+                Some(Running::start(
+                    proxy.name(),
+                    command,
+                    &site.directory,
+                    PROXY,
+                )?)
+            }
+        };
+        let plan = Plan {
+            target: if proxy.is_some() {
+                site.listen
+            } else {
+                site.backend
+            },
+            preface: self.contestant.preface(),
+            connections: self.connections,
+            duration: self.duration,
+            watch: proxy
+                .as_ref()
+                .map(|running| ProcessTree::of(running.child.id())),
+        };
+        let measured = self.load(&plan);
+        match &proxy {
+            Some(running) => measured.with_context(|| running.last_words()),
+            None => measured,
+        }
+    }
+
+    fn load(&self, plan: &Plan) -> Result<Outcome> {
+        let identity = identify(plan)?;
+        let neighbours = Neighbours::watch()?;
+        let metrics = load::run(self.workload, plan)?;
+        Ok(Outcome {
+            identity,
+            others: neighbours.share()?,
+            metrics,
+        })
+    }
+}
+
+/// What the rest of the machine does during a measurement: all CPU time less that of generator,
+/// backend and proxy.
+///
+/// It changes more than rates: with a compiler beside it on two cores, HAProxy's CPU per echo was
+/// 3.5 us, and 6.5 us without. Why is not settled; all three processes on one core cost less per echo
+/// too, so fewer wake-ups across cores are likely to be a part.
+struct Neighbours {
+    start: Instant,
+    busy: Duration,
+    ours: Cpu,
+}
+
+impl Neighbours {
+    fn watch() -> Result<Self> {
+        Ok(Self {
+            start: Instant::now(),
+            busy: procfs::busy()?,
+            ours: ours()?,
+        })
+    }
+
+    fn share(self) -> Result<f64> {
+        let ours = ours()?.since(self.ours);
+        let others = procfs::busy()?
+            .saturating_sub(self.busy)
+            .saturating_sub(ours);
+        let all = self.start.elapsed() * procfs::processors()?;
+        Ok(100.0 * others.as_secs_f64() / all.as_secs_f64())
+    }
+}
+
+/// Backend and proxy are children of this process.
+fn ours() -> Result<Cpu> {
+    ProcessTree::of(std::process::id()).cpu()
+}
+
+/// A server that is ended with its guard.
+struct Running {
+    name: String,
+    child: Child,
+    log: PathBuf,
+}
+
+impl Running {
+    /// Returns once something listens on `port`. What the server prints goes to `directory`.
+    fn start(name: &str, mut command: Command, directory: &Path, at: SocketAddrV4) -> Result<Self> {
+        let log = directory.join(format!("{name}.log"));
+        let file = File::create(&log).with_context(|| format!("create {}", log.display()))?;
+        command
+            .stdin(Stdio::null())
+            .stdout(file.try_clone()?)
+            .stderr(file);
+        let child = command.spawn().with_context(|| format!("start {name}"))?;
+        let mut running = Self {
+            name: name.to_owned(),
+            child,
+            log,
+        };
+        let deadline = Instant::now() + START;
+        while !connections()?
+            .iter()
+            .any(|entry| entry.is_listening && entry.local == at)
+        {
+            let ended = running.child.try_wait()?;
+            if ended.is_some() || Instant::now() > deadline {
+                bail!("{name} does not listen on {at}; {}", running.last_words());
+            }
+            sleep(GLANCE);
+        }
+        // The other workers' listeners follow the first.
+        sleep(SETTLE);
+        Ok(running)
+    }
+
+    /// The end of what it printed: usually why it failed.
+    fn last_words(&self) -> String {
+        let said = fs::read_to_string(&self.log).unwrap_or_default();
+        let start = said.len().saturating_sub(LAST_WORDS);
+        match said.get(said.ceil_char_boundary(start)..).map(str::trim) {
+            None | Some("") => format!("{} said nothing", self.name),
+            Some(end) => format!("{} said: {end}", self.name),
+        }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn backend() -> Result<Command> {
+    let mut command = Command::new(std::env::current_exe().context("own path")?);
+    command.args(["backend", "--listen", &BACKEND.to_string()]);
+    Ok(command)
+}
+
+/// Opens connection number 0, which the workloads leave free, and looks who came.
+fn identify(plan: &Plan) -> Result<Identity> {
+    let connection = Connection::open(plan, 0)?;
+    let claimed = match plan.preface {
+        Preface::None => return Ok(Identity::Exact),
+        Preface::V1 => claimed_source(connection.serial()),
+    };
+    let table = connections()?;
+    let mut peers = table
+        .iter()
+        .filter(|entry| entry.local == BACKEND)
+        .map(|entry| entry.remote);
+    let identity = if peers.clone().any(|peer| peer == claimed) {
+        Identity::Exact
+    } else if peers.any(|peer| peer.ip() == claimed.ip()) {
+        Identity::Address
+    } else {
+        Identity::Proxy
+    };
+    Ok(identity)
+}
+
+struct Entry {
+    local: SocketAddrV4,
+    remote: SocketAddrV4,
+    is_listening: bool,
+}
+
+/// This namespace's IPv4 sockets. A proxy may listen on a dual-stack socket, which the kernel
+/// keeps in another table; none of ours does, as all are told an IPv4 address.
+fn connections() -> Result<Vec<Entry>> {
+    let text = fs::read_to_string("/proc/net/tcp").context("read /proc/net/tcp")?;
+    Ok(text.lines().filter_map(entry).collect())
+}
+
+/// A line of /proc/net/tcp, see proc_pid_net(5): number, local, remote, state, all hexadecimal.
+fn entry(line: &str) -> Option<Entry> {
+    let mut fields = line.split_whitespace().skip(1);
+    Some(Entry {
+        local: address(fields.next()?)?,
+        remote: address(fields.next()?)?,
+        is_listening: fields.next()? == "0A",
+    })
+}
+
+fn address(text: &str) -> Option<SocketAddrV4> {
+    let (ip, port) = text.split_once(':')?;
+    // The kernel prints the address as a number in the machine's order, the port in the network's.
+    let ip = u32::from_str_radix(ip, 16).ok()?.to_ne_bytes();
+    Some(SocketAddrV4::new(
+        Ipv4Addr::from(ip),
+        u16::from_str_radix(port, 16).ok()?,
+    ))
+}
+
+impl Identity {
+    /// For the raw figures.
+    pub(crate) fn word(self) -> &'static str {
+        match self {
+            Self::Exact => "client",
+            Self::Address => "client-address",
+            Self::Proxy => "proxy",
+        }
+    }
+
+    /// For the line below the table.
+    pub(crate) fn describe(self) -> &'static str {
+        match self {
+            Self::Exact => "the backend sees the client's address and port",
+            Self::Address => "the backend sees the client's address, with another port",
+            Self::Proxy => "the backend sees the proxy",
+        }
+    }
+}
+
+const PROXY: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::LOCALHOST, 8443);
+const BACKEND: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::LOCALHOST, 8080);
+
+/// Bytes of a log that are shown. Some servers complain once a connection.
+const LAST_WORDS: usize = 1000;
+
+/// A start that takes longer has failed.
+const START: Duration = Duration::from_secs(5);
+
+/// How often a start is looked at.
+const GLANCE: Duration = Duration::from_millis(5);
+
+/// From a server's first listener to its last, generously.
+const SETTLE: Duration = Duration::from_millis(100);
+
+#[cfg(test)]
+mod tests {
+    use std::net::SocketAddr;
+
+    use super::*;
+
+    #[test]
+    fn reads_the_kernels_table() {
+        let line = "   1: 0100007F:1F90 0101010A:0400 01 00000000:00000000 00:00000000 00000000";
+        let entry = entry(line).unwrap();
+        assert_eq!(entry.local, BACKEND);
+        assert_eq!(entry.remote, "10.1.1.1:1024".parse().unwrap());
+        assert!(!entry.is_listening);
+    }
+
+    #[test]
+    fn finds_a_listener() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let address: SocketAddr = listener.local_addr().unwrap();
+        let table = connections().unwrap();
+        let found = table
+            .iter()
+            .find(|entry| SocketAddr::from(entry.local) == address);
+        assert!(found.is_some_and(|entry| entry.is_listening));
+    }
+}

@@ -1,0 +1,223 @@
+//! The generator: one workload on one address, every byte verified.
+//!
+//! It is one thread, so that it disturbs the proxy it shares the machine with as little, and
+//! always as much. A workload ends by itself: nothing new is begun once the time is over, what is
+//! outstanding gets [`GRACE`], and what is missing then counts as lost.
+
+use std::net::{IpAddr, SocketAddr};
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, ensure};
+use clap::ValueEnum;
+use hdrhistogram::Histogram;
+use serde::{Deserialize, Serialize};
+
+use crate::procfs::{Cpu, ProcessTree};
+
+pub(crate) use connection::{Connection, claimed_source};
+
+mod bulk;
+mod churn;
+mod connection;
+mod idle;
+mod pingpong;
+
+/// `peername-bench load`
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// What to do
+    workload: Workload,
+    /// Where to connect to; must be in 127.0.0.0/8
+    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:8080")]
+    target: SocketAddr,
+    /// What comes first on a connection
+    #[arg(long, default_value = "none")]
+    preface: Preface,
+    /// Connections at a time
+    #[arg(long, value_name = "N", default_value_t = 50)]
+    connections: usize,
+    /// How long
+    #[arg(long = "for", value_name = "DURATION", default_value = "3s")]
+    duration: humantime::Duration,
+    /// Also report what this process and its descendants use
+    #[arg(long, value_name = "PID")]
+    watch: Option<u32>,
+}
+
+/// Shapes of work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Workload {
+    /// 64 B there, 64 B back, over and over on the same connections
+    Pingpong,
+    /// As many bytes as will go, both ways at once
+    Bulk,
+    /// Connect, send, receive, close
+    Churn,
+    /// Many connections that have nothing to say
+    Idle,
+}
+
+/// What precedes the payload on each connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Preface {
+    /// Nothing
+    None,
+    /// A PROXY protocol version 1 line, with another client on each connection
+    V1,
+}
+
+/// What a workload needs to know.
+#[derive(Clone, Debug)]
+pub(crate) struct Plan {
+    pub(crate) target: SocketAddr,
+    pub(crate) preface: Preface,
+    pub(crate) connections: usize,
+    pub(crate) duration: Duration,
+    /// The proxy, if there is one.
+    pub(crate) watch: Option<ProcessTree>,
+}
+
+/// One measured figure. The name carries the unit.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Metric {
+    pub(crate) name: String,
+    pub(crate) value: f64,
+}
+
+impl Metric {
+    fn new(name: &str, value: f64) -> Self {
+        Self {
+            name: name.to_owned(),
+            value,
+        }
+    }
+}
+
+/// Runs one workload and prints its figures.
+///
+/// # Errors
+/// As [`run`].
+pub(crate) fn print(args: &Args) -> Result<()> {
+    let plan = Plan {
+        target: args.target,
+        preface: args.preface,
+        connections: args.connections,
+        duration: *args.duration,
+        watch: args.watch.map(ProcessTree::of),
+    };
+    println!("{}", serde_json::to_string(&run(args.workload, &plan)?)?);
+    Ok(())
+}
+
+/// Runs one workload and returns its figures in the order in which they are to be read.
+///
+/// # Errors
+/// A byte came back wrong or not at all, a connection failed, or the target is not loopback.
+pub(crate) fn run(workload: Workload, plan: &Plan) -> Result<Vec<Metric>> {
+    let is_loopback = matches!(plan.target.ip(), IpAddr::V4(ip) if ip.is_loopback());
+    ensure!(
+        is_loopback,
+        "{} is outside of 127.0.0.0/8: load stays on this machine",
+        plan.target
+    );
+    ensure!(plan.connections > 0, "no connections, no load");
+    match workload {
+        Workload::Pingpong => pingpong::run(plan),
+        Workload::Bulk => bulk::run(plan),
+        Workload::Churn => churn::run(plan),
+        Workload::Idle => idle::run(plan),
+    }
+}
+
+/// Time and CPU time from the beginning of the measured stretch.
+///
+/// The stretch ends with the last byte back, not with the clock: so work and cost cover exactly
+/// the same bytes.
+struct Meter {
+    start: Instant,
+    watch: Option<(ProcessTree, Cpu)>,
+    deadline: Instant,
+}
+
+/// What a measured stretch took; `cpu` is the proxy's.
+struct Usage {
+    elapsed: Duration,
+    cpu: Option<Duration>,
+}
+
+impl Meter {
+    fn start(plan: &Plan) -> Result<Self> {
+        let watch = plan
+            .watch
+            .map(|tree| Ok::<_, anyhow::Error>((tree, tree.cpu()?)));
+        let watch = watch.transpose()?;
+        let start = Instant::now();
+        Ok(Self {
+            start,
+            watch,
+            deadline: start + plan.duration,
+        })
+    }
+
+    /// Whether new work may begin.
+    fn is_running(&self, now: Instant) -> bool {
+        now < self.deadline
+    }
+
+    /// Whether outstanding work must be given up.
+    fn is_over(&self, now: Instant) -> bool {
+        now >= self.deadline + GRACE
+    }
+
+    fn stop(self) -> Result<Usage> {
+        let elapsed = self.start.elapsed();
+        let cpu = self
+            .watch
+            .map(|(tree, before)| Ok::<_, anyhow::Error>(tree.cpu()?.since(before)));
+        Ok(Usage {
+            elapsed,
+            cpu: cpu.transpose()?,
+        })
+    }
+}
+
+impl Usage {
+    /// `count` things a second.
+    fn rate(&self, count: u64) -> f64 {
+        count as f64 / self.elapsed.as_secs_f64()
+    }
+
+    /// Microseconds of CPU for each of `count` things, if there was a proxy to use them.
+    fn cpu_micros_per(&self, name: &str, count: u64) -> Option<Metric> {
+        Some(Metric::new(
+            name,
+            self.cpu?.as_secs_f64() * 1e6 / count as f64,
+        ))
+    }
+}
+
+/// An empty record of nanoseconds, to three digits.
+fn latencies() -> Result<Histogram<u64>> {
+    Ok(Histogram::new_with_bounds(
+        1,
+        2 * GRACE.as_nanos() as u64,
+        3,
+    )?)
+}
+
+/// What is said about latency everywhere.
+fn quantiles(latency: &Histogram<u64>) -> [Metric; 2] {
+    let micros = |quantile| latency.value_at_quantile(quantile) as f64 / 1e3;
+    [
+        Metric::new("p50 us", micros(0.5)),
+        Metric::new("p99 us", micros(0.99)),
+    ]
+}
+
+/// Fifty times what a retransmission takes on loopback: who needs longer has lost it.
+const GRACE: Duration = Duration::from_secs(10);
+
+/// How long a wait may last, so that deadlines are seen even if nothing happens.
+const GLANCE: Duration = Duration::from_millis(100);

@@ -1,0 +1,200 @@
+//! The contestants: how each is found, configured and started.
+//!
+//! All get the same task: listen on one loopback port, take a PROXY protocol header from loopback
+//! peers, connect to one backend as the client it names. Otherwise they keep their defaults,
+//! except that logging is off and that they may use every core.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
+use serde::{Deserialize, Serialize};
+
+use crate::load::Preface;
+
+pub(crate) use command_line::CommandLine;
+pub(crate) use haproxy::Haproxy;
+pub(crate) use nginx::Nginx;
+
+mod command_line;
+mod haproxy;
+mod nginx;
+
+/// One column of the comparison.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) enum Contestant {
+    /// No proxy: what machine, generator and backend do by themselves.
+    Direct,
+    Haproxy(Haproxy),
+    Nginx(Nginx),
+    /// peername, go-mmproxy, and whatever else is configured by its arguments.
+    CommandLine(CommandLine),
+}
+
+/// What all contestants have in common.
+pub(crate) trait Proxy {
+    /// As it stands in the tables.
+    fn name(&self) -> &str;
+
+    /// The program itself.
+    fn program(&self) -> &Path;
+
+    /// The arguments that make it print its version.
+    fn version_flag(&self) -> &str;
+
+    /// Why it can't take part although the program is there. None if it can.
+    fn obstacle(&self) -> Option<String> {
+        None
+    }
+
+    /// The command that runs it in the foreground; writes its configuration if it has one.
+    ///
+    /// # Errors
+    /// The configuration could not be written.
+    fn command(&self, site: &Site) -> Result<Command>;
+}
+
+/// Where one measurement takes place.
+pub(crate) struct Site {
+    /// Where the proxy listens.
+    pub(crate) listen: SocketAddr,
+    /// Where the backend listens.
+    pub(crate) backend: SocketAddr,
+    /// An empty directory for configuration and logs.
+    pub(crate) directory: PathBuf,
+}
+
+/// Which contestants there are and where their programs lie.
+#[derive(clap::Args)]
+pub(crate) struct Selection {
+    /// peername's binary
+    #[arg(long, value_name = "PATH", default_value = "target/release/peername")]
+    peername: PathBuf,
+    /// Further arguments for `peername proxy`
+    #[arg(
+        long,
+        value_name = "ARGS",
+        default_value = "",
+        allow_hyphen_values = true
+    )]
+    peername_args: String,
+    /// HAProxy's binary
+    #[arg(long, value_name = "PATH", default_value = "haproxy")]
+    haproxy: PathBuf,
+    /// nginx's binary; needs the stream module
+    #[arg(long, value_name = "PATH", default_value = "nginx")]
+    nginx: PathBuf,
+    /// go-mmproxy's binary; takes part only if given
+    #[arg(long, value_name = "PATH")]
+    go_mmproxy: Option<PathBuf>,
+    /// Another contestant; {listen} and {backend} stand for the addresses. May be repeated
+    #[arg(long = "proxy", value_name = "NAME=COMMAND", value_parser = CommandLine::parse)]
+    others: Vec<CommandLine>,
+}
+
+impl Selection {
+    /// All contestants in the order in which they take turns.
+    pub(crate) fn contestants(&self) -> Vec<Contestant> {
+        let peername = CommandLine::new("peername", &self.peername, PEERNAME, &self.peername_args);
+        let mut all = vec![
+            Contestant::Direct,
+            Contestant::CommandLine(peername),
+            Contestant::Haproxy(Haproxy {
+                program: resolve(&self.haproxy),
+            }),
+            Contestant::Nginx(Nginx {
+                program: resolve(&self.nginx),
+            }),
+        ];
+        let go_mmproxy = self.go_mmproxy.as_ref();
+        let go_mmproxy =
+            go_mmproxy.map(|path| CommandLine::new("go-mmproxy", path, GO_MMPROXY, ""));
+        all.extend(
+            go_mmproxy
+                .into_iter()
+                .chain(self.others.clone())
+                .map(Contestant::CommandLine),
+        );
+        all
+    }
+}
+
+impl Contestant {
+    /// As it stands in the tables.
+    pub(crate) fn name(&self) -> &str {
+        self.proxy().map_or("direct", Proxy::name)
+    }
+
+    /// None for the direct way.
+    pub(crate) fn proxy(&self) -> Option<&dyn Proxy> {
+        match self {
+            Self::Direct => None,
+            Self::Haproxy(proxy) => Some(proxy),
+            Self::Nginx(proxy) => Some(proxy),
+            Self::CommandLine(proxy) => Some(proxy),
+        }
+    }
+
+    /// What the generator has to send first.
+    pub(crate) fn preface(&self) -> Preface {
+        match self {
+            Self::Direct => Preface::None,
+            _ => Preface::V1,
+        }
+    }
+
+    /// Why it can't take part. None if it can.
+    pub(crate) fn obstacle(&self) -> Option<String> {
+        let proxy = self.proxy()?;
+        if !proxy.program().is_file() {
+            return Some(format!("{} is not there", proxy.program().display()));
+        }
+        proxy.obstacle()
+    }
+
+    /// The first line in which the program names its version.
+    pub(crate) fn version(&self) -> String {
+        let Some(proxy) = self.proxy() else {
+            return String::from("no proxy");
+        };
+        let text = output(proxy.program(), proxy.version_flag()).unwrap_or_default();
+        let line = text
+            .lines()
+            .find(|line| line.bytes().any(|byte| byte.is_ascii_digit()));
+        line.unwrap_or("version unknown").to_owned()
+    }
+}
+
+/// What a program prints on either stream, given one argument that it knows.
+fn output(program: &Path, argument: &str) -> Result<String> {
+    let output = Command::new(program).arg(argument).output();
+    let output = output.with_context(|| format!("run {}", program.display()))?;
+    ensure!(
+        output.status.success(),
+        "{} {argument}: {}",
+        program.display(),
+        output.status
+    );
+    let bytes = [output.stdout, output.stderr].concat();
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+/// A bare name is looked up in PATH and where distributions keep their servers; what is not found
+/// stays as it is.
+fn resolve(program: &Path) -> PathBuf {
+    if program.components().count() > 1 {
+        return program.to_owned();
+    }
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path)
+        .chain(["/usr/sbin", "/usr/local/sbin"].map(PathBuf::from))
+        .map(|directory| directory.join(program))
+        .find(|candidate| candidate.is_file())
+        .unwrap_or_else(|| program.to_owned())
+}
+
+const PEERNAME: &str = "proxy --listen {listen} -4 {backend} --trust loopback";
+
+/// Its default is to log each connection; 0 leaves errors.
+const GO_MMPROXY: &str = "-l {listen} -4 {backend} -v 0";

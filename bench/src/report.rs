@@ -1,0 +1,339 @@
+//! From figures to tables: medians, ratios, and the targets.
+
+use std::fmt::Write as _;
+use std::fs::{self, File};
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+use anyhow::{Context, Result};
+
+use crate::cell::{Identity, Outcome};
+use crate::load::Metric;
+use crate::matrix::Task;
+use crate::proxies::Contestant;
+
+use summary::{Summary, number};
+use targets::TARGETS;
+
+mod summary;
+mod targets;
+
+/// The figures of one measurement.
+pub(crate) struct Record {
+    round: u32,
+    contestant: String,
+    task: &'static str,
+    identity: Identity,
+    others: f64,
+    metrics: Vec<Metric>,
+}
+
+impl Record {
+    pub(crate) fn new(round: u32, contestant: &Contestant, task: &Task, outcome: Outcome) -> Self {
+        let Outcome {
+            identity,
+            others,
+            metrics,
+        } = outcome;
+        let contestant = contestant.name().to_owned();
+        Self {
+            round,
+            contestant,
+            task: task.name,
+            identity,
+            others,
+            metrics,
+        }
+    }
+}
+
+/// The raw figures, one line each, written as they come: a run that is broken off keeps what it
+/// has.
+pub(crate) struct Csv {
+    path: PathBuf,
+    file: File,
+}
+
+impl Csv {
+    /// Opens a new file in `directory` and writes down what the figures depend on.
+    ///
+    /// # Errors
+    /// The file could not be written.
+    pub(crate) fn create(
+        directory: &Path,
+        contestants: &[Contestant],
+        extent: &str,
+    ) -> Result<Self> {
+        let now = humantime::format_rfc3339_seconds(SystemTime::now()).to_string();
+        let path = directory.join(format!("{}.csv", now.replace(':', "")));
+        let file = File::create(&path).with_context(|| format!("create {}", path.display()))?;
+        let mut csv = Self { path, file };
+        csv.note(&format!("date {now}"))?;
+        csv.note(&machine())?;
+        csv.note(extent)?;
+        for contestant in contestants {
+            csv.note(&format!("{}: {}", contestant.name(), contestant.version()))?;
+        }
+        writeln!(
+            csv.file,
+            "round,contestant,workload,metric,value,backend_sees,others_percent"
+        )?;
+        Ok(csv)
+    }
+
+    /// # Errors
+    /// The file could not be written.
+    pub(crate) fn append(&mut self, record: &Record) -> Result<()> {
+        let Record {
+            round,
+            contestant,
+            task,
+            identity,
+            others,
+            ..
+        } = record;
+        let sees = identity.word();
+        for Metric { name, value } in &record.metrics {
+            writeln!(
+                self.file,
+                "{round},{contestant},{task},{name},{value},{sees},{others:.1}"
+            )?;
+        }
+        Ok(())
+    }
+
+    /// A line for people.
+    ///
+    /// # Errors
+    /// The file could not be written.
+    pub(crate) fn note(&mut self, line: &str) -> Result<()> {
+        Ok(writeln!(self.file, "# {}", line.replace('\n', " "))?)
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+/// Kernel, cores and processor.
+fn machine() -> String {
+    let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    let cores = std::thread::available_parallelism().map_or(0, usize::from);
+    let cpus = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let model = cpus
+        .lines()
+        .find_map(|line| line.strip_prefix("model name")?.split_once(": "));
+    let model = model.map_or("unknown processor", |(_, model)| model);
+    format!("kernel {}, {cores} cores, {model}", release.trim())
+}
+
+/// All figures of a run.
+pub(crate) struct Report {
+    contestants: Vec<(String, String)>,
+    tasks: Vec<&'static str>,
+    records: Vec<Record>,
+}
+
+impl Report {
+    pub(crate) fn new(contestants: &[Contestant], tasks: &[&'static Task]) -> Self {
+        let describe =
+            |contestant: &Contestant| (contestant.name().to_owned(), contestant.version());
+        Self {
+            contestants: contestants.iter().map(describe).collect(),
+            tasks: tasks.iter().map(|task| task.name).collect(),
+            records: Vec::new(),
+        }
+    }
+
+    pub(crate) fn add(&mut self, record: Record) {
+        self.records.push(record);
+    }
+
+    /// What is printed: the figures, whom the backend saw, the ratios and the targets.
+    pub(crate) fn tables(&self, subject: &str) -> String {
+        let mut text = format!("{}\n", machine());
+        for task in &self.tasks {
+            let _ = write!(text, "\n{}", align(&self.figures(task)));
+        }
+        text.push('\n');
+        for (name, version) in &self.contestants {
+            let identity = self
+                .records
+                .iter()
+                .find(|record| record.contestant == *name);
+            let identity = identity.map_or("nothing measured", |record| record.identity.describe());
+            let _ = writeln!(text, "{name}: {version}; {identity}");
+        }
+        text.push_str(&self.disturbance());
+        text.push('\n');
+        if self.contestants.iter().any(|(name, _)| name == subject) {
+            text.push_str(&align(&self.ratios(subject)));
+            text.push('\n');
+            text.push_str(&align(&self.verdicts(subject)));
+        } else {
+            let _ = writeln!(
+                text,
+                "no ratios and no targets: {subject} did not take part"
+            );
+        }
+        text
+    }
+
+    /// One row a contestant, one column a metric.
+    fn figures(&self, task: &str) -> Vec<Vec<String>> {
+        let metrics = self.metrics(task);
+        let mut rows = vec![vec![task.to_owned()]];
+        rows[0].extend(metrics.iter().map(|metric| (*metric).to_owned()));
+        for (contestant, _) in &self.contestants {
+            let cells = metrics.iter().map(|metric| {
+                let values = self.values(contestant, task, metric);
+                Summary::of(values.map(|(_, value)| value)).map_or_else(none, |it| it.to_string())
+            });
+            rows.push(std::iter::once(contestant.clone()).chain(cells).collect());
+        }
+        rows
+    }
+
+    /// Whether the machine was ours.
+    fn disturbance(&self) -> String {
+        let Some(others) = Summary::of(self.records.iter().map(|record| record.others)) else {
+            return String::new();
+        };
+        let warning = if others.max > QUIET {
+            ": NOT QUIET, rates and CPU figures do not compare well"
+        } else {
+            ""
+        };
+        format!("other programs used {others} % of the machine{warning}\n")
+    }
+
+    /// One row a metric, one column a peer.
+    fn ratios(&self, subject: &str) -> Vec<Vec<String>> {
+        let peers: Vec<_> = self
+            .contestants
+            .iter()
+            .map(|(name, _)| name)
+            .filter(|name| *name != subject)
+            .collect();
+        let mut rows = vec![vec![format!("{subject} :")]];
+        rows[0].extend(peers.iter().map(|peer| (*peer).clone()));
+        for task in &self.tasks {
+            for metric in self.metrics(task) {
+                let cells = peers.iter().map(|peer| {
+                    self.ratio(subject, peer, task, metric)
+                        .map_or_else(none, |it| it.to_string())
+                });
+                rows.push(
+                    std::iter::once(format!("{task} {metric}"))
+                        .chain(cells)
+                        .collect(),
+                );
+            }
+        }
+        rows
+    }
+
+    fn verdicts(&self, subject: &str) -> Vec<Vec<String>> {
+        let is_quiet = self.records.iter().all(|record| record.others <= QUIET);
+        let verdict = if is_quiet {
+            "verdict"
+        } else {
+            "verdict (machine not quiet)"
+        };
+        let mut rows = vec![["target", "is", verdict].map(str::to_owned).to_vec()];
+        for target in TARGETS
+            .iter()
+            .filter(|target| self.tasks.contains(&target.task))
+        {
+            let is = match target.peer {
+                Some(peer) => self.ratio(subject, peer, target.task, target.metric),
+                None => {
+                    let values = self.values(subject, target.task, target.metric);
+                    Summary::of(values.map(|(_, value)| value))
+                }
+            };
+            let verdict = match &is {
+                None => "not measured",
+                Some(is) if target.is_met(is.median) => "met",
+                Some(_) => "NOT MET",
+            };
+            let is = is.map_or_else(none, |it| it.to_string());
+            rows.push(vec![target.to_string(), is, verdict.to_owned()]);
+        }
+        rows
+    }
+
+    /// Ratios are taken round by round and summed up afterwards: what slowed a whole round slowed
+    /// both, and cancels.
+    fn ratio(&self, subject: &str, peer: &str, task: &str, metric: &str) -> Option<Summary> {
+        let peers: Vec<_> = self.values(peer, task, metric).collect();
+        Summary::of(
+            self.values(subject, task, metric)
+                .filter_map(|(round, value)| {
+                    let (_, other) = peers.iter().find(|(other, _)| *other == round)?;
+                    Some(value / other)
+                }),
+        )
+    }
+
+    /// The metrics that anyone has for a task, in the order of whoever has most.
+    fn metrics(&self, task: &str) -> Vec<&str> {
+        let records = self.records.iter().filter(|record| record.task == task);
+        let fullest = records.max_by_key(|record| record.metrics.len());
+        fullest.map_or_else(Vec::new, |record| {
+            record
+                .metrics
+                .iter()
+                .map(|metric| metric.name.as_str())
+                .collect()
+        })
+    }
+
+    /// The figures of all rounds, with the number of the round.
+    fn values(
+        &self,
+        contestant: &str,
+        task: &str,
+        metric: &str,
+    ) -> impl Iterator<Item = (u32, f64)> {
+        self.records
+            .iter()
+            .filter(move |record| record.contestant == contestant && record.task == task)
+            .filter_map(move |record| {
+                let metric = record.metrics.iter().find(|it| it.name == metric)?;
+                Some((record.round, metric.value))
+            })
+    }
+}
+
+fn none() -> String {
+    String::from("-")
+}
+
+/// Columns under each other: the first to the left, the others to the right.
+fn align(rows: &[Vec<String>]) -> String {
+    let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
+    let width = |column: usize| {
+        rows.iter()
+            .filter_map(|row| Some(row.get(column)?.len()))
+            .max()
+    };
+    let widths: Vec<usize> = (0..columns)
+        .map(|column| width(column).unwrap_or(0))
+        .collect();
+    let mut text = String::new();
+    for row in rows {
+        for (column, (cell, width)) in row.iter().zip(&widths).enumerate() {
+            let _ = match column {
+                0 => write!(text, "{cell:width$}"),
+                _ => write!(text, "  {cell:>width$}"),
+            };
+        }
+        text.push('\n');
+    }
+    text
+}
+
+/// Per cent of the machine. Counting by clock ticks and the kernel's own threads come to 1 or 2.
+const QUIET: f64 = 5.0;

@@ -1,0 +1,24 @@
+//! `peername completions`: what a shell needs to complete the command line.
+
+use std::io::stdout;
+use std::process::ExitCode;
+
+use clap::CommandFactory;
+use clap_complete::{Shell, generate};
+
+/// Options of `peername completions`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// bash, zsh, fish, elvish or powershell
+    shell: Shell,
+}
+
+pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    generate(
+        args.shell,
+        &mut crate::Args::command(),
+        "peername",
+        &mut stdout(),
+    );
+    Ok(ExitCode::SUCCESS)
+}

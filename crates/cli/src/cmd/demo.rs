@@ -1,0 +1,157 @@
+//! `peername demo`: a backend, a balancer and the proxy in one process and one private network, to see
+//! what the backend sees. Nothing outside is touched.
+
+mod players;
+
+use std::net::SocketAddr;
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use anyhow::{Context, ensure};
+use peername_proxy::addr::Target;
+use peername_proxy::config::{Config, HeaderLimits, OnCollision, Upstream};
+use peername_proxy::counters::Counters;
+use peername_proxy::own_addresses::OwnAddresses;
+use peername_proxy::server::{Bound, Running, Sockets};
+use peername_proxy::source::SourcePolicy;
+use peername_proxy::tcp::TcpProxy;
+use peername_proxy::trust::TrustList;
+use peername_proxy::watchdog::ReplyPath;
+use peername_proxy::{forward, routes};
+use peername_relay::{Limits, Method};
+use peername_sys::caps::{Capability, have};
+use peername_sys::namespace::{Network, become_root_of_new_user_namespace};
+use peername_sys::netlink::Netlink;
+
+use players::{ask, serve};
+
+/// Options of `peername demo`: none.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {}
+
+pub(crate) fn run(_args: &Args) -> anyhow::Result<ExitCode> {
+    if !have(Capability::CAP_SYS_ADMIN) {
+        become_root_of_new_user_namespace().context(
+            "this host does not let ordinary users make namespaces; run `peername demo` as root",
+        )?;
+    }
+    let _network = Network::unshare()?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
+    let cases = runtime.block_on(prepare())?;
+    let _proxy = runtime.block_on(start(&cases))?;
+    println!("In a network of its own: a backend, and a balancer that knows the client.\n");
+    cases.iter().try_for_each(Case::show)?;
+    println!("Next: `peername proxy --help`, and `peername doctor` on the host that is to run it.");
+    Ok(ExitCode::SUCCESS)
+}
+
+/// One address family.
+struct Case {
+    client: SocketAddr,
+    /// The address the client connected to, at the balancer.
+    service: SocketAddr,
+    proxy: SocketAddr,
+    backend: SocketAddr,
+}
+
+/// Brings the network up and starts the backends; IPv6 only where this host has it.
+async fn prepare() -> anyhow::Result<Vec<Case>> {
+    Netlink::open()?.set_loopback_up().await?;
+    routes::add(&[V4.backend.parse()?, V6.backend.parse()?]).await?;
+    let mut cases = vec![Case::new(&V4)?];
+    cases.extend(Case::new(&V6).ok());
+    Ok(cases)
+}
+
+async fn start(cases: &[Case]) -> anyhow::Result<Running> {
+    let upstream = Upstream {
+        target_v4: Target(V4.backend.parse()?),
+        target_v6: Target(V6.backend.parse()?),
+        mark: None,
+        on_collision: OnCollision::Fail,
+        connect_timeout: HeaderLimits::default().timeout,
+        send_proxy: None,
+    };
+    let config = Config {
+        listen: cases.iter().map(|case| case.proxy).collect(),
+        trust: TrustList::parse(&["loopback"])?,
+        header: HeaderLimits::default(),
+        source_policy: SourcePolicy::Strict,
+        upstream,
+        relay: Method::Auto,
+        limits: Limits::default(),
+        workers: 1,
+        log_tlvs: Vec::new(),
+    };
+    let sockets = Sockets {
+        listen: config.listen.clone(),
+        workers: 1,
+        connections: 64,
+    };
+    let bound = Bound::open(&sockets)?;
+    let reply_path = Arc::new(ReplyPath::new([config.upstream.target_v4]));
+    let counters = Arc::<Counters>::default();
+    let proxy = TcpProxy::new(
+        Arc::new(config),
+        counters,
+        OwnAddresses::read().await?,
+        reply_path,
+    );
+    Ok(bound.start(&Arc::new(proxy))?)
+}
+
+impl Case {
+    fn new(text: &Addresses) -> anyhow::Result<Self> {
+        let backend = serve(text.backend.parse()?)?;
+        let (client, service) = (text.client.parse()?, text.service.parse()?);
+        Ok(Self {
+            client,
+            service,
+            proxy: text.proxy.parse()?,
+            backend,
+        })
+    }
+
+    fn show(&self) -> anyhow::Result<()> {
+        let Self {
+            client,
+            service,
+            proxy,
+            backend,
+        } = self;
+        let header = forward::Announcement::text(*client).header(*client, *service)?;
+        let line = String::from_utf8_lossy(&header);
+        let without = ask(*backend, b"")?;
+        let with = ask(*proxy, &header)?;
+        println!("The client is {client}. The balancer says so to peername at {proxy}:");
+        println!("    {}", line.trim_end());
+        println!("and the backend at {backend} saw");
+        println!("    without peername   {without}");
+        println!("    with peername      {with}\n");
+        ensure!(with == *client, "the backend should have seen {client}");
+        Ok(())
+    }
+}
+
+struct Addresses {
+    client: &'static str,
+    service: &'static str,
+    proxy: &'static str,
+    backend: &'static str,
+}
+
+/// Clients and services have documentation addresses (RFC 5737, RFC 3849).
+const V4: Addresses = Addresses {
+    client: "203.0.113.7:56324",
+    service: "198.51.100.10:443",
+    proxy: "127.0.0.1:8443",
+    backend: "127.0.0.1:9000",
+};
+const V6: Addresses = Addresses {
+    client: "[2001:db8::7]:56324",
+    service: "[2001:db8:1::10]:443",
+    proxy: "[::1]:8443",
+    backend: "[::1]:9000",
+};

@@ -1,0 +1,44 @@
+//! The demo's backend and its balancer: plain sockets that know nothing of peername.
+
+use std::io::{self, BufRead, BufReader, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::thread;
+use std::time::Duration;
+
+use anyhow::Context;
+
+/// Starts a backend that tells each client the address it sees.
+pub(super) fn serve(addr: SocketAddr) -> io::Result<SocketAddr> {
+    let listener = TcpListener::bind(addr)?;
+    let addr = listener.local_addr()?;
+    thread::spawn(move || {
+        for client in listener.incoming() {
+            let _ = client.and_then(answer);
+        }
+    });
+    Ok(addr)
+}
+
+fn answer(mut client: TcpStream) -> io::Result<()> {
+    let seen = client.peer_addr()?;
+    BufReader::new(&client).read_line(&mut String::new())?;
+    writeln!(client, "{seen}")
+}
+
+/// Connects as a balancer does, sends its header and a client's request, and returns the address that
+/// the backend answered.
+pub(super) fn ask(to: SocketAddr, header: &[u8]) -> anyhow::Result<SocketAddr> {
+    let mut socket = TcpStream::connect(to).with_context(|| format!("connecting to {to}"))?;
+    socket.set_read_timeout(Some(PATIENCE))?;
+    socket.write_all(header)?;
+    socket.write_all(b"who am I?\n")?;
+    let mut line = String::new();
+    BufReader::new(socket)
+        .read_line(&mut line)
+        .with_context(|| format!("reading from {to}"))?;
+    line.trim_end()
+        .parse()
+        .with_context(|| format!("{to} answered {line:?}"))
+}
+
+const PATIENCE: Duration = Duration::from_secs(5);

@@ -1,0 +1,70 @@
+//! `peername forward`: the sending side, for sites whose balancer can't write the header.
+
+use std::net::SocketAddr;
+use std::num::NonZeroUsize;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context;
+use peername_proxy::addr::Target;
+use peername_proxy::counters::Counters;
+use peername_proxy::forward::Forwarder;
+use peername_proxy::server::{Bound, Sockets};
+use peername_sys::limits::raise_open_files;
+use tokio::runtime;
+
+use crate::cmd::send::Header;
+use crate::{lifecycle, logging, value};
+
+/// Options of `peername forward`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Where to listen; may be repeated
+    #[arg(short, long, value_name = "ADDR", required = true, value_parser = value::address)]
+    listen: Vec<SocketAddr>,
+    /// Who gets the header and the connection
+    #[arg(long, value_name = "ADDR", value_parser = value::address)]
+    to: SocketAddr,
+    #[command(flatten)]
+    header: Header,
+    /// From the first SYN to an established connection
+    #[arg(long, value_name = "DURATION", default_value = "5s", value_parser = value::duration)]
+    connect_timeout: Duration,
+    /// Event loops
+    #[arg(long, value_name = "N", default_value = "1")]
+    workers: NonZeroUsize,
+    /// How long open connections may go on after SIGTERM; a second SIGTERM ends them
+    #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = value::duration)]
+    drain: Duration,
+    #[command(flatten)]
+    logging: logging::Args,
+}
+
+pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    let announcement = args.header.announcement()?;
+    let _log = args.logging.start();
+    let connections = usize::try_from(raise_open_files()? / 2)?;
+    let (listen, workers) = (args.listen.clone(), args.workers.get());
+    let bound = Bound::open(&Sockets {
+        listen,
+        workers,
+        connections,
+    })?;
+    let addrs = bound.addrs();
+    let forwarder = Forwarder {
+        target: Target(args.to),
+        announcement,
+        connect_timeout: args.connect_timeout,
+        counters: Arc::<Counters>::default(),
+    };
+    let running = bound
+        .start(&Arc::new(forwarder))
+        .context("starting a worker thread")?;
+    tracing::info!(listen = ?addrs, to = %args.to, "listening");
+    runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .context("starting the control runtime")?
+        .block_on(lifecycle::until_told_to_stop(running, args.drain))
+}

@@ -1,0 +1,188 @@
+//! The options of `peername proxy`, and the configuration they amount to.
+
+use std::net::SocketAddr;
+use std::num::{NonZeroU32, NonZeroUsize};
+use std::thread::available_parallelism;
+use std::time::Duration;
+
+use peername_proxy::addr::Target;
+use peername_proxy::config::{Config, HeaderLimits, OnCollision, SendProxy, Upstream};
+use peername_proxy::source::SourcePolicy;
+use peername_proxy::trust::TrustList;
+use peername_relay::{Limits, Method};
+
+use crate::usage::Usage;
+use crate::{logging, value};
+
+/// Options of `peername proxy`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Where to listen; may be repeated
+    #[arg(short, long, value_name = "ADDR", default_value = "0.0.0.0:8443", value_parser = value::address)]
+    listen: Vec<SocketAddr>,
+    /// What is listened for
+    #[arg(short, long, default_value = "tcp")]
+    protocol: Protocol,
+    /// Where IPv4 clients go
+    #[arg(short = '4', long, value_name = "ADDR", default_value = "127.0.0.1:443", value_parser = value::address_v4)]
+    target_v4: SocketAddr,
+    /// Where IPv6 clients go
+    #[arg(short = '6', long, value_name = "ADDR", default_value = "[::1]:443", value_parser = value::address_v6)]
+    target_v6: SocketAddr,
+    /// Who may send headers: CIDR, address, @FILE, private, loopback or any; may be repeated
+    #[arg(short, long, value_name = "WHO")]
+    trust: Vec<String>,
+    /// SO_MARK of every connection to the backend, 0 for none
+    #[arg(short, long, value_name = "N", default_value_t = 0)]
+    mark: u32,
+    /// From accept to the complete header
+    #[arg(long, value_name = "DURATION", default_value = "5s", value_parser = value::duration)]
+    header_timeout: Duration,
+    /// The largest header taken, in octets
+    #[arg(long, value_name = "BYTES", default_value_t = 4096, value_parser = clap::value_parser!(u32).range(16..=65551))]
+    max_header: u32,
+    /// Connections without a header, in all
+    #[arg(long, value_name = "N", default_value_t = HeaderLimits::default().pending)]
+    max_pending: usize,
+    /// Connections without a header, of one peer
+    #[arg(long, value_name = "N", default_value_t = HeaderLimits::default().pending_per_peer)]
+    max_pending_per_peer: usize,
+    /// Which claimed sources are refused
+    #[arg(long, value_name = "POLICY", default_value = "strict")]
+    source_policy: Policy,
+    /// When a live connection has the client's address and port already
+    #[arg(long, value_name = "WHAT", default_value = "ephemeral")]
+    on_port_collision: Collision,
+    /// Send a header to the backend too
+    #[arg(long, value_name = "VERSION")]
+    send_proxy: Option<Version>,
+    /// From the first SYN to the backend to an established connection
+    #[arg(long, value_name = "DURATION", default_value = "5s", value_parser = value::duration)]
+    connect_timeout: Duration,
+    /// End connections on which nothing moves for so long [default: never; keepalive finds dead peers]
+    #[arg(long, value_name = "DURATION", value_parser = value::duration)]
+    idle_timeout: Option<Duration>,
+    /// The same once one side has finished sending
+    #[arg(long, value_name = "DURATION", default_value = "1h", value_parser = value::duration)]
+    half_closed_timeout: Duration,
+    /// Event loops, each with sockets of its own [default: one a core]
+    #[arg(long, visible_alias = "listeners", value_name = "N")]
+    workers: Option<NonZeroUsize>,
+    /// How bytes are moved
+    #[arg(long, value_name = "HOW", default_value = "auto")]
+    relay: Relay,
+    /// Add the routing rules that bring replies back, and remove them at the end
+    #[arg(long)]
+    pub(super) setup_routes: bool,
+    /// How long open connections may go on after SIGTERM; a second SIGTERM ends them
+    #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = value::duration)]
+    pub(super) drain: Duration,
+    /// Show the value of this TLV in a connection's log line, by name or number; may be repeated
+    #[arg(long, value_name = "TYPE", value_parser = value::tlv_kind)]
+    log_tlv: Vec<u8>,
+    #[command(flatten)]
+    pub(super) logging: logging::Args,
+}
+
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+enum Protocol {
+    Tcp,
+}
+
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+enum Policy {
+    /// Special, loopback and own addresses
+    Strict,
+    /// Special addresses only
+    AllowLocal,
+}
+
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+enum Collision {
+    /// Keep the address, take another port
+    Ephemeral,
+    /// Refuse the connection
+    Fail,
+}
+
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+pub(crate) enum Version {
+    /// Text
+    #[value(name = "v1", alias = "1")]
+    V1,
+    /// Binary
+    #[value(name = "v2", alias = "2")]
+    V2,
+}
+
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+enum Relay {
+    /// Copy, and splice what carries bulk
+    Auto,
+    Copy,
+    Splice,
+}
+
+impl Args {
+    /// What the options amount to.
+    pub(super) fn config(&self) -> Result<Config, Usage> {
+        let Protocol::Tcp = self.protocol;
+        Ok(Config {
+            listen: self.listen.clone(),
+            trust: TrustList::parse(&self.trust).map_err(Usage::from_error)?,
+            header: self.header_limits(),
+            source_policy: match self.source_policy {
+                Policy::Strict => SourcePolicy::Strict,
+                Policy::AllowLocal => SourcePolicy::AllowLocal,
+            },
+            upstream: self.upstream(),
+            relay: match self.relay {
+                Relay::Auto => Method::Auto,
+                Relay::Copy => Method::Copy,
+                Relay::Splice => Method::Splice,
+            },
+            limits: Limits {
+                idle: self.idle_timeout,
+                half_closed: self.half_closed_timeout,
+                ..Limits::default()
+            },
+            workers: self
+                .workers
+                .or_else(|| available_parallelism().ok())
+                .map_or(1, NonZeroUsize::get),
+            log_tlvs: self.log_tlv.clone(),
+        })
+    }
+
+    fn header_limits(&self) -> HeaderLimits {
+        HeaderLimits {
+            timeout: self.header_timeout,
+            max_len: self.max_header as usize,
+            pending_per_peer: self.max_pending_per_peer,
+            pending: self.max_pending,
+        }
+    }
+
+    fn upstream(&self) -> Upstream {
+        Upstream {
+            target_v4: Target(self.target_v4),
+            target_v6: Target(self.target_v6),
+            mark: NonZeroU32::new(self.mark),
+            on_collision: match self.on_port_collision {
+                Collision::Ephemeral => OnCollision::Ephemeral,
+                Collision::Fail => OnCollision::Fail,
+            },
+            connect_timeout: self.connect_timeout,
+            send_proxy: self.send_proxy.map(SendProxy::from),
+        }
+    }
+}
+
+impl From<Version> for SendProxy {
+    fn from(version: Version) -> Self {
+        match version {
+            Version::V1 => Self::V1,
+            Version::V2 => Self::V2,
+        }
+    }
+}

@@ -1,0 +1,135 @@
+//! `peername send`: one header and standard input to an address, and back what comes.
+
+use std::io::{self, Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::process::ExitCode;
+use std::thread;
+
+use anyhow::Context;
+use peername_proxy::config::SendProxy;
+use peername_proxy::forward::Announcement;
+
+use crate::usage::Usage;
+use crate::value::{self, Tlv};
+
+/// Options of `peername send`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Where to
+    #[arg(value_name = "ADDR", value_parser = value::address)]
+    to: SocketAddr,
+    /// The destination that the header names [default: ADDR]
+    #[arg(long, value_name = "ADDR:PORT")]
+    destination: Option<SocketAddr>,
+    #[command(flatten)]
+    header: Header,
+}
+
+/// What the header says; also of `peername forward`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Header {
+    /// Its version
+    #[arg(long, value_name = "VERSION", default_value = "2")]
+    proxy_version: Version,
+    /// The client it names, or `real` for the connection's own address
+    #[arg(long, value_name = "ADDR:PORT", default_value = "real")]
+    source: Source,
+    /// A field to add, the value as text or as hex:…; may be repeated (version 2)
+    #[arg(long, value_name = "TYPE=VALUE")]
+    tlv: Vec<Tlv>,
+    /// Add a checksum (version 2)
+    #[arg(long)]
+    crc32c: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum Version {
+    /// Text
+    #[value(name = "1", alias = "v1")]
+    V1,
+    /// Binary
+    #[value(name = "2", alias = "v2")]
+    V2,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Source(Option<SocketAddr>);
+
+impl std::str::FromStr for Source {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "real" => Ok(Self(None)),
+            addr => match addr.parse() {
+                Ok(addr) => Ok(Self(Some(addr))),
+                Err(_) => Err("use real, 192.0.2.1:4711 or [2001:db8::1]:4711".to_owned()),
+            },
+        }
+    }
+}
+
+impl Header {
+    /// Checked: the fields fit the version and a header.
+    pub(crate) fn announcement(&self) -> Result<Announcement, Usage> {
+        if self.proxy_version == Version::V1 && (self.crc32c || !self.tlv.is_empty()) {
+            return Err(Usage(
+                "--tlv and --crc32c need --proxy-version 2: version 1 has no fields".to_owned(),
+            ));
+        }
+        let announcement = Announcement {
+            version: match self.proxy_version {
+                Version::V1 => SendProxy::V1,
+                Version::V2 => SendProxy::V2,
+            },
+            source: self.source.0,
+            tlvs: self
+                .tlv
+                .iter()
+                .map(|tlv| (tlv.kind, tlv.value.clone()))
+                .collect(),
+            crc32c: self.crc32c,
+        };
+        let anybody = SocketAddr::from(([192, 0, 2, 1], 1));
+        announcement
+            .header(anybody, anybody)
+            .map_err(|error| Usage(format!("--tlv: {error}")))?;
+        Ok(announcement)
+    }
+}
+
+pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    let announcement = args.header.announcement()?;
+    let socket =
+        TcpStream::connect(args.to).with_context(|| format!("connecting to {}", args.to))?;
+    let destination = args.destination.unwrap_or(args.to);
+    let header = announcement.header(socket.local_addr()?, destination)?;
+    (&socket).write_all(&header).context("sending the header")?;
+    let up = socket.try_clone()?;
+    // Not joined: standard input may stay open long after the answer has ended.
+    thread::spawn(move || send_stdin(&up));
+    receive(&socket)
+}
+
+fn send_stdin(socket: &TcpStream) -> io::Result<()> {
+    io::copy(&mut io::stdin().lock(), &mut &*socket)?;
+    socket.shutdown(Shutdown::Write)
+}
+
+/// Prints what comes, as it comes.
+fn receive(mut socket: &TcpStream) -> anyhow::Result<ExitCode> {
+    let mut buffer = vec![0; 64 * 1024];
+    let mut out = io::stdout().lock();
+    loop {
+        match socket
+            .read(&mut buffer)
+            .context("the receiver ended the connection")?
+        {
+            0 => return Ok(ExitCode::SUCCESS),
+            n => {
+                out.write_all(buffer.get(..n).unwrap_or_default())?;
+                out.flush()?;
+            }
+        }
+    }
+}

@@ -1,0 +1,60 @@
+//! The log: text for a person at a terminal, JSON for everything else, written by a thread of its own
+//! so that a slow reader holds up nobody. What it can't take is dropped, not waited for.
+
+use std::io::{IsTerminal, stderr};
+
+use tracing::Level;
+use tracing_appender::non_blocking::{NonBlocking, WorkerGuard};
+use tracing_subscriber::filter::Targets;
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
+use tracing_subscriber::{Layer, fmt};
+
+/// Options of every subcommand that runs for long.
+#[derive(Clone, Copy, Debug, clap::Args)]
+pub(crate) struct Args {
+    /// How the log is written [default: text on a terminal, else json]
+    #[arg(long, value_name = "FORMAT")]
+    log_format: Option<Format>,
+    /// -v: a line for each connection at its end; -vv: more
+    #[arg(short, long, action = clap::ArgAction::Count)]
+    verbose: u8,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum Format {
+    Text,
+    Json,
+}
+
+impl Args {
+    /// Starts to log to standard error. Lines still queued are written when the guard is dropped.
+    pub(crate) fn start(self) -> WorkerGuard {
+        let (writer, guard) = NonBlocking::new(stderr());
+        let level = match self.verbose {
+            0 => Level::INFO,
+            1 => Level::DEBUG,
+            _ => Level::TRACE,
+        };
+        let terminal = stderr().is_terminal();
+        let format = self
+            .log_format
+            .unwrap_or(if terminal { Format::Text } else { Format::Json });
+        let lines = fmt::layer().with_writer(writer).with_target(false);
+        let lines = match format {
+            Format::Text => lines.with_ansi(terminal).boxed(),
+            Format::Json => lines
+                .json()
+                .flatten_event(true)
+                .with_current_span(false)
+                .boxed(),
+        };
+        let ours = Targets::new()
+            .with_default(Level::WARN)
+            .with_target("peername", level);
+        tracing_subscriber::registry()
+            .with(lines.with_filter(ours))
+            .init();
+        guard
+    }
+}

@@ -1,0 +1,13 @@
+//! Wrong usage that only shows once the options are looked at together.
+
+/// The user must change the command line; exit code 2.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub(crate) struct Usage(pub(crate) String);
+
+impl Usage {
+    /// From an error that names the option and the fix itself.
+    pub(crate) fn from_error(error: impl std::error::Error) -> Self {
+        Self(error.to_string())
+    }
+}

@@ -1,0 +1,183 @@
+//! The values of options: each is parsed here, once, with an error that says what would be right.
+
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::str::FromStr;
+use std::time::Duration;
+
+use peername_proto::kind;
+
+/// `500ms`, `5s`, `2m`.
+pub(crate) fn duration(text: &str) -> Result<Duration, String> {
+    humantime::parse_duration(text).map_err(|_| "use a number and a unit: 500ms, 5s, 2m".to_owned())
+}
+
+/// `1.2.3.4:80`, `[::1]:80` or `host:port`, resolved now; the first address counts.
+pub(crate) fn address(text: &str) -> Result<SocketAddr, String> {
+    if let Ok(addr) = text.parse() {
+        return Ok(addr);
+    }
+    let form = "use 192.0.2.1:80, [2001:db8::1]:80 or host:80";
+    match text.to_socket_addrs() {
+        Ok(mut addrs) => addrs
+            .next()
+            .ok_or_else(|| format!("the name has no address; {form}")),
+        Err(error) => Err(format!("{error}; {form}")),
+    }
+}
+
+/// As [`address`], of one family.
+pub(crate) fn address_v4(text: &str) -> Result<SocketAddr, String> {
+    of_family(text, SocketAddr::is_ipv4, "IPv4")
+}
+
+/// As [`address`], of one family.
+pub(crate) fn address_v6(text: &str) -> Result<SocketAddr, String> {
+    of_family(text, SocketAddr::is_ipv6, "IPv6")
+}
+
+fn of_family(text: &str, fits: fn(&SocketAddr) -> bool, name: &str) -> Result<SocketAddr, String> {
+    if let Ok(addr) = text.parse() {
+        return if fits(&addr) {
+            Ok(addr)
+        } else {
+            Err(format!("not an {name} address"))
+        };
+    }
+    let mut addrs = text.to_socket_addrs().map_err(|error| error.to_string())?;
+    addrs
+        .find(fits)
+        .ok_or_else(|| format!("the name has no {name} address"))
+}
+
+/// A TLV's type, by name or number: `authority`, `0xEA`, `234`.
+pub(crate) fn tlv_kind(text: &str) -> Result<u8, String> {
+    let number = match text.strip_prefix("0x") {
+        Some(hex) => u8::from_str_radix(hex, 16).ok(),
+        None => text.parse().ok(),
+    };
+    let named = || {
+        let wanted = text.replace('-', "_").to_ascii_uppercase();
+        NAMED
+            .into_iter()
+            .find(|&number| kind::name(number) == wanted)
+    };
+    number.or_else(named).ok_or_else(|| {
+        "use a number (0xEA, 234) or a name: alpn, authority, unique_id, netns, …".to_owned()
+    })
+}
+
+/// A TLV for a header to be sent: `TYPE=VALUE`, the value as text or as `hex:…`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Tlv {
+    pub(crate) kind: u8,
+    pub(crate) value: Vec<u8>,
+}
+
+impl FromStr for Tlv {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (kind, value) = text
+            .split_once('=')
+            .ok_or("use TYPE=VALUE, such as authority=example.org")?;
+        let value = match value.strip_prefix("hex:") {
+            Some(hex) => bytes(hex).ok_or("after hex: comes an even number of hex digits")?,
+            None => value.into(),
+        };
+        Ok(Self {
+            kind: tlv_kind(kind)?,
+            value,
+        })
+    }
+}
+
+fn bytes(hex: &str) -> Option<Vec<u8>> {
+    let digit = |octet: &u8| char::from(*octet).to_digit(16);
+    let digits = hex
+        .as_bytes()
+        .iter()
+        .map(digit)
+        .collect::<Option<Vec<_>>>()?;
+    let (pairs, []) = digits.as_chunks::<2>() else {
+        return None;
+    };
+    pairs
+        .iter()
+        .map(|[high, low]| u8::try_from(high * 16 + low).ok())
+        .collect()
+}
+
+/// The types with a name of their own; ranges have one for many.
+const NAMED: [u8; 7] = [
+    kind::ALPN,
+    kind::AUTHORITY,
+    kind::CRC32C,
+    kind::NOOP,
+    kind::UNIQUE_ID,
+    kind::SSL,
+    kind::NETNS,
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tlvs_by_name_number_text_and_hex() {
+        let tlv = |text: &str| text.parse::<Tlv>();
+        assert_eq!(
+            tlv("authority=a.example"),
+            Ok(Tlv {
+                kind: 2,
+                value: b"a.example".into()
+            })
+        );
+        assert_eq!(
+            tlv("unique-id=hex:00ff"),
+            Ok(Tlv {
+                kind: 5,
+                value: vec![0, 255]
+            })
+        );
+        assert_eq!(
+            tlv("0xEA=hex:"),
+            Ok(Tlv {
+                kind: 0xea,
+                value: vec![]
+            })
+        );
+        assert_eq!(
+            tlv("234==="),
+            Ok(Tlv {
+                kind: 234,
+                value: b"==".into()
+            })
+        );
+        for wrong in [
+            "authority",
+            "colour=red",
+            "0x1EA=x",
+            "300=x",
+            "1=hex:0",
+            "1=hex:zz",
+        ] {
+            assert!(tlv(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn addresses_keep_their_family() {
+        assert_eq!(
+            address_v4("192.0.2.1:80"),
+            Ok("192.0.2.1:80".parse().unwrap())
+        );
+        assert!(address_v4("[::1]:80").is_err() && address_v6("127.0.0.1:80").is_err());
+        assert!(address("9000").is_err() && address("192.0.2.1").is_err());
+    }
+
+    #[test]
+    fn durations_need_a_unit() {
+        assert_eq!(duration("1m30s"), Ok(Duration::from_secs(90)));
+        assert!(duration("5").is_err());
+    }
+}

@@ -1,0 +1,121 @@
+use super::*;
+use crate::{Carrier, parse};
+
+/// Octets that a right line can be cut short by, the shortest way first.
+const ENDINGS: &[u8] = b"\n\r :.1CPKNOW46TUXRY";
+
+#[test]
+fn the_first_wrong_octet_is_told() {
+    use V1Field::{Destination, DestinationPort, Ignored, LineEnd, Protocol, Source, SourcePort};
+    for (line, field, offset, reason) in [
+        ("PROXY tcp4", Protocol, 6, "v1_protocol"),
+        ("PROXY TCP5", Protocol, 9, "v1_protocol"),
+        ("PROXY TCP4  ", Source, 11, "v1_source"),
+        ("PROXY TCP4 256", Source, 13, "v1_source"),
+        ("PROXY TCP4 01", Source, 12, "v1_source"),
+        ("PROXY TCP4 1.2.3.4.", Source, 18, "v1_source"),
+        ("PROXY TCP6 12345", Source, 15, "v1_source"),
+        ("PROXY TCP6 1::2::", Source, 16, "v1_source"),
+        ("PROXY TCP6 1:2:3:4:5:6:7:8:", Source, 26, "v1_source"),
+        ("PROXY TCP6 1:2:3:4:5:6:7::8", Source, 26, "v1_source"),
+        ("PROXY TCP6 1:2:3:4:5:6:7:1.", Source, 26, "v1_source"),
+        ("PROXY TCP6 192.", Source, 14, "v1_source"),
+        ("PROXY TCP6 1::2:3:4:5:6:1.", Source, 25, "v1_source"),
+        ("PROXY TCP6 ::a.", Source, 14, "v1_source"),
+        ("PROXY TCP6 ::1a.", Source, 15, "v1_source"),
+        ("PROXY TCP6 ::01.", Source, 15, "v1_source"),
+        ("PROXY TCP6 ::1.01", Source, 16, "v1_source"),
+        ("PROXY TCP6 ::256.", Source, 16, "v1_source"),
+        ("PROXY TCP6 1:2 ", Source, 14, "v1_source"),
+        ("PROXY TCP4 1.1.1.1 ::", Destination, 19, "v1_destination"),
+        (
+            "PROXY TCP4 1.1.1.1 2.2.2.2 65536",
+            SourcePort,
+            31,
+            "v1_source_port",
+        ),
+        (
+            "PROXY TCP4 1.1.1.1 2.2.2.2 1 2 ",
+            DestinationPort,
+            30,
+            "v1_destination_port",
+        ),
+        (
+            "PROXY TCP4 1.1.1.1 2.2.2.2 1 2\rX",
+            LineEnd,
+            31,
+            "v1_line_end",
+        ),
+        ("PROXY UNKNOWN x\n", Ignored, 15, "v1_line_end"),
+        ("PROXY UNKNOWNX", Protocol, 13, "v1_protocol"),
+    ] {
+        let invalid = Invalid::V1Line { field, offset };
+        assert_eq!(
+            parse(line.as_bytes(), Carrier::Stream),
+            Err(invalid),
+            "{line:?}"
+        );
+        assert_eq!(invalid.reason(), reason);
+        let before = &line.as_bytes()[..offset];
+        assert!(
+            matches!(parse(before, Carrier::Stream), Ok(Parsed::NeedMore(_))),
+            "{line:?}"
+        );
+    }
+}
+
+/// "More" is only asked for when more can help: from every such point a valid line can be reached.
+#[test]
+fn no_false_hope() {
+    let lines: [&[u8]; 6] = [
+        b"PROXY TCP4 192.0.2.255 1.20.0.3 65535 0\r\n",
+        b"PROXY TCP6 2001:db8::a:1 1:2:3:4:5:6:7:8 1 443\r\n",
+        b"PROXY TCP6 ::ffff:192.0.2.1 1:2:3:4:5:6:10.0.0.1 1 2\r\n",
+        b"PROXY TCP6 1:2:3:4:5:6:7:: ::2:3:4:5:6:7:8 1 2\r\n",
+        b"PROXY UNKNOWN anything at all\r\n",
+        b"PROXY UNKNOWN\r\n",
+    ];
+    let mut hopes = 0;
+    for line in lines {
+        for end in 0..line.len() {
+            for octet in 0..=u8::MAX {
+                let mut bytes = [&line[..end], &[octet]].concat();
+                hopes += usize::from(finish(&mut bytes));
+            }
+        }
+    }
+    assert!(hopes > 1000, "{hopes}");
+}
+
+/// Completes a line octet by octet. False if it is wrong or complete already.
+fn finish(bytes: &mut Vec<u8>) -> bool {
+    let Ok(Parsed::NeedMore(least)) = super::parse(bytes) else {
+        return false;
+    };
+    while let Ok(Parsed::NeedMore(_)) = super::parse(bytes) {
+        let next = ENDINGS
+            .iter()
+            .find(|&&octet| super::parse(&[bytes.as_slice(), &[octet]].concat()).is_ok());
+        bytes.push(*next.unwrap_or_else(|| panic!("stuck: {}", bytes.escape_ascii())));
+    }
+    assert!(least <= bytes.len(), "{least}: {}", bytes.escape_ascii());
+    true
+}
+
+#[test]
+fn the_line_ends_by_107() {
+    let line = |ignored: usize| format!("PROXY UNKNOWN {}\r\n", "z".repeat(ignored)).into_bytes();
+    let longest = line(91);
+    assert_eq!(longest.len(), MAX_LEN);
+    assert!(
+        matches!(super::parse(&longest), Ok(Parsed::Complete(header)) if header.len == MAX_LEN)
+    );
+    assert_eq!(super::parse(&longest[..105]), Ok(Parsed::NeedMore(107)));
+    assert_eq!(super::parse(&line(92)), Err(Invalid::V1TooLong));
+    assert_eq!(super::parse(&line(92)[..106]), Err(Invalid::V1TooLong));
+    // What the octets behind the limit are makes no difference, not even to the error.
+    for octet in 0..=u8::MAX {
+        let tail = [&line(92)[..106], &[octet]].concat();
+        assert_eq!(super::parse(&tail), Err(Invalid::V1TooLong));
+    }
+}

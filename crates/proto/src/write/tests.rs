@@ -1,0 +1,135 @@
+use std::net::SocketAddr;
+
+use super::v1::{write_v1, write_v1_unknown};
+use super::v2::V2Writer;
+use super::*;
+use crate::{Carrier, Command, Endpoints, Header, Parsed, Transport, UnixName, kind, parse};
+
+fn addresses() -> (SocketAddr, SocketAddr) {
+    (
+        "192.0.2.1:1000".parse().unwrap(),
+        "198.51.100.1:443".parse().unwrap(),
+    )
+}
+
+fn proxy(out: &mut Vec<u8>) -> V2Writer<'_> {
+    let (source, destination) = addresses();
+    V2Writer::proxy(out, Transport::Stream, source, destination)
+}
+
+fn read(bytes: &[u8]) -> Header<'_> {
+    match parse(bytes, Carrier::Stream) {
+        Ok(Parsed::Complete(header)) => header,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn lines() {
+    let (v4, v6) = (addresses().0, "[2001:db8::1]:2".parse().unwrap());
+    let line = |source, destination| {
+        let mut out = Vec::new();
+        write_v1(&mut out, source, destination);
+        String::from_utf8(out).unwrap()
+    };
+    assert_eq!(line(v4, v4), "PROXY TCP4 192.0.2.1 192.0.2.1 1000 1000\r\n");
+    assert_eq!(line(v6, v6), "PROXY TCP6 2001:db8::1 2001:db8::1 2 2\r\n");
+    // The grammar has no dotted tail.
+    assert_eq!(
+        line(v4, v6),
+        "PROXY TCP6 ::ffff:c000:201 2001:db8::1 1000 2\r\n"
+    );
+    let mut unknown = Vec::new();
+    write_v1_unknown(&mut unknown);
+    assert_eq!(read(&unknown).command, Command::Unknown);
+}
+
+#[test]
+fn the_other_commands() {
+    let mut out = Vec::new();
+    assert_eq!(V2Writer::local(&mut out).crc32c().finish(), Ok(23));
+    assert_eq!((read(&out).command, read(&out).len), (Command::Local, 23));
+    out.clear();
+    assert_eq!(V2Writer::unspec(&mut out).finish(), Ok(16));
+    assert_eq!(
+        (read(&out).command, read(&out).endpoints),
+        (Command::Proxy, Endpoints::Real)
+    );
+}
+
+#[test]
+fn unix_names() {
+    let (mut source, mut destination) = ([0; UnixName::LEN], [b'd'; UnixName::LEN]);
+    source[1] = b'a';
+    destination[0] = b'/';
+    let (source, destination) = (UnixName(&source), UnixName(&destination));
+    let mut out = Vec::new();
+    let writer = V2Writer::unix(&mut out, Transport::Datagram, source, destination);
+    assert_eq!(writer.tlv(kind::NOOP, b"").finish(), Ok(235));
+    let transport = Transport::Datagram;
+    assert_eq!(
+        read(&out).endpoints,
+        Endpoints::Unix {
+            transport,
+            source,
+            destination
+        }
+    );
+    assert_eq!(
+        (read(&out).source(), read(&out).tlvs.get(kind::NOOP)),
+        (None, Some(&[][..]))
+    );
+}
+
+#[test]
+fn the_length_is_limited() {
+    let mut out = b"kept".to_vec();
+    let most = 0xffff - 12 - 3;
+    assert_eq!(
+        proxy(&mut out).tlv(0xe1, &vec![0; most]).finish(),
+        Ok(crate::V2_MAX_LEN)
+    );
+    out.truncate(4);
+    let too_long = proxy(&mut out).tlv(0xe1, &vec![0; most + 1]).finish();
+    assert_eq!(too_long, Err(WriteError::TooLong(0x10000)));
+    let too_long = proxy(&mut out).tlv(0xe1, &vec![0; 0x10000]).finish();
+    assert!(matches!(too_long, Err(WriteError::TooLong(_))));
+    let detail = crate::Tlv {
+        kind: kind::SSL_CN,
+        value: &[0; 0x10000],
+    };
+    assert!(matches!(
+        proxy(&mut out).ssl(1, 0, &[detail]).finish(),
+        Err(WriteError::TooLong(_))
+    ));
+    assert_eq!(out, b"kept");
+}
+
+#[test]
+fn what_receivers_refuse_is_not_written() {
+    let mut out = b"kept".to_vec();
+    assert_eq!(
+        proxy(&mut out).tlv(kind::CRC32C, &[0; 4]).finish(),
+        Err(WriteError::Checksum)
+    );
+    let long = proxy(&mut out).tlv(kind::UNIQUE_ID, &[0; 129]).finish();
+    assert_eq!(
+        long,
+        Err(Invalid::UniqueIdLength {
+            offset: 28,
+            length: 129
+        }
+        .into())
+    );
+    let broken = proxy(&mut out)
+        .tlv(kind::SSL, &[0; 4])
+        .tlv(kind::CRC32C, &[])
+        .finish();
+    assert_eq!(
+        broken,
+        Err(Invalid::Ssl { offset: 28 }.into()),
+        "the first fault"
+    );
+    drop(proxy(&mut out).tlv(kind::ALPN, b"h2"));
+    assert_eq!(out, b"kept");
+}

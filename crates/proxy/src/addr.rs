@@ -1,0 +1,49 @@
+//! Addresses that can't be taken for one another.
+//!
+//! This program's whole job is to say one address in place of another, so none of them is ever bare.
+
+use std::fmt::{self, Display, Formatter};
+use std::net::{IpAddr, SocketAddr};
+
+/// Who is really at the other end of an accepted connection: usually the balancer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct PeerAddr(pub SocketAddr);
+
+/// The address of ours that the peer connected to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct LocalAddr(pub SocketAddr);
+
+/// Who the header says the client is. Only a [`crate::permit::Permit`] makes it the source of a
+/// connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct ClaimedSource(pub SocketAddr);
+
+/// The backend's address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Target(pub SocketAddr);
+
+impl PeerAddr {
+    /// The peer's IP address, in IPv4 form where an IPv6 socket showed it as `::ffff:a.b.c.d`.
+    pub fn ip(self) -> IpAddr {
+        self.0.ip().to_canonical()
+    }
+}
+
+impl ClaimedSource {
+    /// The claim as a socket can bear it: an IPv4-mapped client is an IPv4 client.
+    pub fn canonical(claimed: SocketAddr) -> Self {
+        Self(SocketAddr::new(claimed.ip().to_canonical(), claimed.port()))
+    }
+}
+
+macro_rules! display_as_socket_addr {
+    ($($name:ident),*) => {$(
+        impl Display for $name {
+            fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+                self.0.fmt(f)
+            }
+        }
+    )*};
+}
+
+display_as_socket_addr!(PeerAddr, LocalAddr, ClaimedSource, Target);

@@ -1,0 +1,94 @@
+//! What a proxy was told to do: validated, immutable, shared.
+
+use std::net::SocketAddr;
+use std::num::NonZeroU32;
+use std::time::Duration;
+
+use peername_relay::{Limits, Method};
+
+use crate::addr::Target;
+use crate::source::SourcePolicy;
+use crate::trust::TrustList;
+
+/// Everything the loops need to know. Making one has no side effects.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Where to listen.
+    pub listen: Vec<SocketAddr>,
+    /// Who may send headers.
+    pub trust: TrustList,
+    /// Bounds on the header.
+    pub header: HeaderLimits,
+    /// Which claimed sources are refused.
+    pub source_policy: SourcePolicy,
+    /// How the backend is reached.
+    pub upstream: Upstream,
+    /// How bytes are moved.
+    pub relay: Method,
+    /// How long silence is borne.
+    pub limits: Limits,
+    /// Loops, each with sockets of its own on every listen address.
+    pub workers: usize,
+    /// TLVs whose values go into the log line of a connection.
+    pub log_tlvs: Vec<u8>,
+}
+
+/// Bounds on connections that have not sent a complete header yet.
+#[derive(Clone, Copy, Debug)]
+pub struct HeaderLimits {
+    /// From accept to the complete header, whatever arrives in between.
+    pub timeout: Duration,
+    /// The largest header taken, in octets.
+    pub max_len: usize,
+    /// Connections of one peer without a header, over all loops.
+    pub pending_per_peer: usize,
+    /// Connections without a header, over all loops.
+    pub pending: usize,
+}
+
+impl Default for HeaderLimits {
+    fn default() -> Self {
+        Self {
+            timeout: Duration::from_secs(5),
+            max_len: 4096,
+            pending_per_peer: 1024,
+            pending: 8192,
+        }
+    }
+}
+
+/// How the backend is reached.
+#[derive(Clone, Debug)]
+pub struct Upstream {
+    /// Where IPv4 clients go.
+    pub target_v4: Target,
+    /// Where IPv6 clients go.
+    pub target_v6: Target,
+    /// SO_MARK of every upstream socket, also of those that claim no source.
+    pub mark: Option<NonZeroU32>,
+    /// What happens when the client's exact 4-tuple is taken.
+    pub on_collision: OnCollision,
+    /// From the first SYN to an established connection.
+    pub connect_timeout: Duration,
+    /// The header that the backend gets in turn.
+    pub send_proxy: Option<SendProxy>,
+}
+
+/// What happens when a live connection already has the client's address and port.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum OnCollision {
+    /// Keep the address, let the kernel choose the port.
+    #[default]
+    Ephemeral,
+    /// Refuse the connection.
+    Fail,
+}
+
+/// Version of the header that is sent on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SendProxy {
+    /// Text, addresses only.
+    V1,
+    /// Binary, with the TLVs that came.
+    V2,
+}

@@ -1,0 +1,90 @@
+//! What is counted. Reading is cheap and never blocks a loop.
+
+use std::collections::BTreeMap;
+use std::sync::Mutex;
+use std::sync::PoisonError;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use peername_relay::Report;
+
+use crate::outcome::Outcome;
+
+/// The counters of one proxy, from its start.
+#[derive(Debug, Default)]
+pub struct Counters {
+    accepted: AtomicU64,
+    ended: AtomicU64,
+    to_upstream: AtomicU64,
+    to_downstream: AtomicU64,
+    undelivered: AtomicU64,
+    collisions: AtomicU64,
+    /// By outcome. Touched once a connection, at its end.
+    outcomes: Mutex<BTreeMap<&'static str, u64>>,
+}
+
+/// The counters at one moment.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Snapshot {
+    /// Connections accepted from the kernel.
+    pub accepted: u64,
+    /// Connections open now.
+    pub active: u64,
+    /// Bytes that backends accepted.
+    pub to_upstream: u64,
+    /// Bytes that clients accepted.
+    pub to_downstream: u64,
+    /// Bytes received for somebody who was gone.
+    pub undelivered: u64,
+    /// Connections whose client port was taken.
+    pub collisions: u64,
+    /// Ended connections by [`Outcome::label`].
+    pub outcomes: BTreeMap<&'static str, u64>,
+}
+
+impl Counters {
+    /// A connection came.
+    pub fn accepted(&self) {
+        self.accepted.fetch_add(1, Relaxed);
+    }
+
+    /// The client's own port was taken.
+    pub fn collided(&self) {
+        self.collisions.fetch_add(1, Relaxed);
+    }
+
+    /// A connection ended.
+    pub fn ended(&self, outcome: &Outcome) {
+        self.ended.fetch_add(1, Relaxed);
+        if let Outcome::Relayed(Report {
+            to_upstream,
+            to_downstream,
+            undelivered,
+            ..
+        }) = outcome
+        {
+            self.to_upstream.fetch_add(*to_upstream, Relaxed);
+            self.to_downstream.fetch_add(*to_downstream, Relaxed);
+            self.undelivered.fetch_add(*undelivered, Relaxed);
+        }
+        let mut outcomes = self.outcomes.lock().unwrap_or_else(PoisonError::into_inner);
+        *outcomes.entry(outcome.label()).or_default() += 1;
+    }
+
+    /// All of them.
+    pub fn snapshot(&self) -> Snapshot {
+        let (ended, accepted) = (self.ended.load(Relaxed), self.accepted.load(Relaxed));
+        Snapshot {
+            accepted,
+            active: accepted.saturating_sub(ended),
+            to_upstream: self.to_upstream.load(Relaxed),
+            to_downstream: self.to_downstream.load(Relaxed),
+            undelivered: self.undelivered.load(Relaxed),
+            collisions: self.collisions.load(Relaxed),
+            outcomes: self
+                .outcomes
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .clone(),
+        }
+    }
+}

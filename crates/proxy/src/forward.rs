@@ -1,0 +1,140 @@
+//! The sending side: accepts plain connections and writes the header for them.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use peername_proto::{Transport, V2Writer, WriteError, write_v1};
+use peername_relay::{Limits, Method, Pair, relay};
+use peername_sys::stream;
+use peername_sys::upstream::local_addr;
+use tokio::net::TcpStream;
+use tokio::time::{Instant, timeout};
+
+use crate::accept::refuse;
+use crate::addr::Target;
+use crate::config::SendProxy;
+use crate::connect::write_all;
+use crate::counters::Counters;
+use crate::log::Record;
+use crate::outcome::{Failure, Outcome};
+use crate::server::{Incoming, Serve};
+
+/// What the header says.
+#[derive(Clone, Debug)]
+pub struct Announcement {
+    /// The format.
+    pub version: SendProxy,
+    /// The client; `None` for the real peer of each connection.
+    pub source: Option<SocketAddr>,
+    /// Further fields, in this order (version 2).
+    pub tlvs: Vec<(u8, Vec<u8>)>,
+    /// Whether a checksum is added (version 2).
+    pub crc32c: bool,
+}
+
+/// Forwards connections behind a header.
+#[derive(Debug)]
+pub struct Forwarder {
+    /// Where to.
+    pub target: Target,
+    /// What their headers say.
+    pub announcement: Announcement,
+    /// From the first SYN to an established connection.
+    pub connect_timeout: Duration,
+    /// Counts.
+    pub counters: Arc<Counters>,
+}
+
+impl Announcement {
+    /// A line of text (version 1) for one client.
+    pub fn text(client: SocketAddr) -> Self {
+        Self {
+            version: SendProxy::V1,
+            source: Some(client),
+            tlvs: Vec::new(),
+            crc32c: false,
+        }
+    }
+
+    /// The header of a connection from `client` to `destination`.
+    ///
+    /// # Errors
+    ///
+    /// The TLVs don't fit.
+    pub fn header(
+        &self,
+        client: SocketAddr,
+        destination: SocketAddr,
+    ) -> Result<Vec<u8>, WriteError> {
+        let mut out = Vec::new();
+        let source = self.source.unwrap_or(client);
+        if self.version == SendProxy::V1 {
+            write_v1(&mut out, source, destination);
+            return Ok(out);
+        }
+        let mut writer = V2Writer::proxy(&mut out, Transport::Stream, source, destination);
+        for (kind, value) in &self.tlvs {
+            writer = writer.tlv(*kind, value);
+        }
+        if self.crc32c {
+            writer = writer.crc32c();
+        }
+        writer.finish()?;
+        Ok(out)
+    }
+}
+
+impl Serve for Forwarder {
+    async fn serve(&self, incoming: Incoming) {
+        self.counters.accepted();
+        let mut record = Record::new(incoming.listener, incoming.peer, Instant::now());
+        record.target(self.target);
+        let outcome = match self.carry(incoming).await {
+            Ok(outcome) => outcome,
+            Err(failure) => Outcome::Failed(failure),
+        };
+        self.counters.ended(&outcome);
+        record.log(&outcome);
+    }
+}
+
+impl Forwarder {
+    async fn carry(&self, incoming: Incoming) -> Result<Outcome, Failure> {
+        let Incoming {
+            stream: downstream,
+            peer,
+            ..
+        } = incoming;
+        let opened = async {
+            let destination = local_addr(&downstream).map_err(Failure::Local)?;
+            let header = self
+                .announcement
+                .header(peer.0, destination)
+                .map_err(Failure::Header)?;
+            self.connect(&header).await
+        };
+        let upstream = opened
+            .await
+            .map_err(|failure| refuse(&downstream, failure))?;
+        let pair = Pair {
+            downstream,
+            upstream,
+        };
+        Ok(Outcome::Relayed(
+            relay(pair, Method::Auto, Limits::default()).await,
+        ))
+    }
+
+    async fn connect(&self, header: &[u8]) -> Result<TcpStream, Failure> {
+        let upstream = timeout(self.connect_timeout, TcpStream::connect(self.target.0))
+            .await
+            .map_err(|_| Failure::ConnectTimeout(self.connect_timeout))?
+            .map_err(Failure::Connect)?;
+        stream::tune(&upstream).map_err(Failure::Local)?;
+        write_all(&upstream, header)
+            .await
+            .map_err(Failure::Connect)?;
+        Ok(upstream)
+    }
+}

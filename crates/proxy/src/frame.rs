@@ -1,0 +1,193 @@
+//! The second stage: a complete header, taken off the connection to the octet.
+//!
+//! The header is looked at in the socket's own buffer (MSG_PEEK) and then taken off it, so that the
+//! payload behind it is never touched here: nothing has to be carried along, and a connection that
+//! waits for its header holds no buffer of ours. Only a header that arrives in pieces is collected,
+//! octet by octet received.
+
+use std::cell::RefCell;
+use std::io::{self, ErrorKind};
+
+use peername_proto::{Carrier, Invalid, Parsed, looks_like, parse};
+use peername_sys::stream;
+use tokio::io::Interest;
+use tokio::net::TcpStream;
+use tokio::time::timeout_at;
+
+use crate::accept::{Accepted, refuse};
+use crate::addr::{ClaimedSource, LocalAddr, PeerAddr};
+use crate::config::Config;
+use crate::log::{Tlvs, tlvs};
+use crate::outcome::Failure;
+use crate::preface;
+
+/// A connection whose header has been read and believed to be one. The socket's next octet is the
+/// client's first.
+#[derive(Debug)]
+pub struct Framed {
+    pub(crate) stream: TcpStream,
+    /// The client, as the header has it; `None` when the header speaks for nobody.
+    pub claim: Option<ClaimedSource>,
+    /// Who is really at the other end.
+    pub peer: PeerAddr,
+    /// The address listened on.
+    pub listener: LocalAddr,
+    /// The header for the backend, where it wants one.
+    pub(crate) preface: Option<Box<[u8]>>,
+    /// What the log was asked to show.
+    pub(crate) tlvs: Option<Box<Tlvs>>,
+}
+
+impl Framed {
+    /// Reads the header, in however many pieces it comes, until the deadline set at accept.
+    ///
+    /// # Errors
+    ///
+    /// Whatever is not a complete and valid header of allowed size in time; the connection is reset.
+    pub async fn read(accepted: Accepted, config: &Config) -> Result<Self, Failure> {
+        let Accepted {
+            stream,
+            deadline,
+            place,
+            peer,
+            listener,
+        } = accepted;
+        let mut collected = Vec::new();
+        let header = timeout_at(deadline, read(&stream, &mut collected, config)).await;
+        drop(place);
+        let header = header.unwrap_or_else(|_| {
+            let (after, received) = (config.header.timeout, collected.len());
+            Err(Failure::HeaderTimeout { after, received })
+        });
+        match header {
+            Ok(Header {
+                claim,
+                preface,
+                tlvs,
+            }) => Ok(Self {
+                stream,
+                claim,
+                peer,
+                listener,
+                preface,
+                tlvs,
+            }),
+            Err(failure) => Err(refuse(&stream, failure)),
+        }
+    }
+}
+
+/// What outlives the header's bytes.
+struct Header {
+    claim: Option<ClaimedSource>,
+    preface: Option<Box<[u8]>>,
+    tlvs: Option<Box<Tlvs>>,
+}
+
+async fn read(
+    stream: &TcpStream,
+    collected: &mut Vec<u8>,
+    config: &Config,
+) -> Result<Header, Failure> {
+    let mut wanted = FIRST_LOOK;
+    loop {
+        stream.readable().await.map_err(Failure::Downstream)?;
+        match look(stream, collected, wanted, config) {
+            Ok(Look::Complete(header)) => return Ok(header),
+            Ok(Look::Wanted(more)) => wanted = more,
+            Err(failure) => return Err(failure),
+        }
+    }
+}
+
+enum Look {
+    Complete(Header),
+    /// So many octets at the next look.
+    Wanted(usize),
+}
+
+/// Looks at `wanted` more octets behind those collected. An incomplete header is collected, all of
+/// it being header; a complete one is taken off the socket.
+fn look(
+    stream: &TcpStream,
+    collected: &mut Vec<u8>,
+    wanted: usize,
+    config: &Config,
+) -> Result<Look, Failure> {
+    BUFFER.with_borrow_mut(|buffer| {
+        let had = collected.len();
+        buffer.clear();
+        buffer.extend_from_slice(collected);
+        buffer.resize(had + wanted, 0);
+        let fresh = buffer.get_mut(had..).unwrap_or_default();
+        let n = match stream::peek(stream, fresh) {
+            Ok(0) => return Err(Failure::HeaderTruncated { received: had }),
+            Ok(n) => n,
+            Err(error) if is_transient(&error) => {
+                let _ = stream.try_io(Interest::READABLE, || Err::<(), _>(error));
+                return Ok(Look::Wanted(wanted));
+            }
+            Err(error) => return Err(Failure::Downstream(error)),
+        };
+        buffer.truncate(had + n);
+        let max = config.header.max_len;
+        match parse(buffer, Carrier::Stream).map_err(|invalid| not_a_header(invalid, buffer))? {
+            Parsed::Complete(header) if header.len > max => Err(Failure::HeaderTooLong {
+                len: header.len,
+                max,
+            }),
+            Parsed::Complete(header) => {
+                take(stream, header.len - had).map_err(Failure::Downstream)?;
+                Ok(Look::Complete(Header::keep(&header, config)))
+            }
+            Parsed::NeedMore(len) if len > max => Err(Failure::HeaderTooLong { len, max }),
+            Parsed::NeedMore(len) => {
+                take(stream, n).map_err(Failure::Downstream)?;
+                collected.extend_from_slice(buffer.get(had..).unwrap_or_default());
+                Ok(Look::Wanted((len - collected.len()).max(FIRST_LOOK)))
+            }
+        }
+    })
+}
+
+impl Header {
+    fn keep(header: &peername_proto::Header<'_>, config: &Config) -> Self {
+        Self {
+            claim: header.source().map(ClaimedSource::canonical),
+            preface: config
+                .upstream
+                .send_proxy
+                .map(|version| preface::write(header, version)),
+            tlvs: tlvs(header, &config.log_tlvs),
+        }
+    }
+}
+
+/// Takes `len` octets that have just been seen off the socket.
+fn take(stream: &TcpStream, mut len: usize) -> io::Result<()> {
+    while len > 0 {
+        match stream::discard(stream, len)? {
+            0 => return Err(ErrorKind::UnexpectedEof.into()),
+            n => len -= n,
+        }
+    }
+    Ok(())
+}
+
+fn not_a_header(invalid: Invalid, bytes: &[u8]) -> Failure {
+    Failure::HeaderInvalid {
+        invalid,
+        looks_like: looks_like(bytes),
+    }
+}
+
+fn is_transient(error: &io::Error) -> bool {
+    matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted)
+}
+
+/// Holds every header that balancers send in practice; looking at more would copy payload for nothing.
+const FIRST_LOOK: usize = 1024;
+
+thread_local! {
+    static BUFFER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+}

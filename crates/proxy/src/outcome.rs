@@ -1,0 +1,222 @@
+//! How a connection ended, and whose fault it was.
+
+use std::fmt::{self, Display, Formatter};
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use peername_proto::{Invalid, LooksLike};
+use peername_relay::{End, Report, Side};
+use peername_sys::Failed;
+
+use crate::source::Refused;
+
+/// The one value that log line, counter and test all read.
+#[derive(Debug)]
+pub enum Outcome {
+    /// It was carried to its end.
+    Relayed(Report),
+    /// It was refused or failed before a byte was carried.
+    Failed(Failure),
+}
+
+/// Whose doing an end was.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Fault {
+    /// Nobody's.
+    None,
+    /// The client's or the balancer's.
+    Downstream,
+    /// The backend's.
+    Upstream,
+    /// Refused by a rule that the operator set.
+    Policy,
+    /// Ours, or this host's.
+    Local,
+}
+
+/// Why a connection was not carried.
+#[derive(Debug, thiserror::Error)]
+pub enum Failure {
+    /// The peer may not send headers.
+    #[error(
+        "this peer is not trusted to send headers; add it to --trust if it is a balancer of yours"
+    )]
+    Untrusted,
+    /// Too many connections without a header.
+    #[error("too many connections without a header, of this peer or in all")]
+    TooManyPending,
+    /// The header was not complete in time.
+    #[error(
+        "no complete header within {after:?}, only {received} octets of one; {}",
+        if *received == 0 { NOTHING_CAME } else { "the sender must write it in one piece" }
+    )]
+    HeaderTimeout {
+        /// The time allowed.
+        after: Duration,
+        /// Octets that had come.
+        received: usize,
+    },
+    /// The peer closed before the header was complete.
+    #[error("the peer closed after {received} octets of a header")]
+    HeaderTruncated {
+        /// Octets that had come.
+        received: usize,
+    },
+    /// The bytes are no header.
+    #[error("{invalid}{}", Seen(*looks_like))]
+    HeaderInvalid {
+        /// What was wrong.
+        invalid: Invalid,
+        /// What the bytes seem to be instead.
+        looks_like: Option<LooksLike>,
+    },
+    /// The header says it is longer than allowed.
+    #[error("a header of at least {len} octets, and --max-header is {max}")]
+    HeaderTooLong {
+        /// What it needs at least.
+        len: usize,
+        /// What is allowed.
+        max: usize,
+    },
+    /// The claimed source is refused.
+    #[error("the header's source is {0}")]
+    Source(#[from] Refused),
+    /// Replies would not come back to this host.
+    #[error("replies to spoofed connections do not come back to this host; see `peername doctor`")]
+    ReplyPath,
+    /// The header to be sent can't be written.
+    #[error("the header to send: {0}")]
+    Header(peername_proto::WriteError),
+    /// Reading from the peer failed.
+    #[error("recv(2) from the peer: {0}")]
+    Downstream(std::io::Error),
+    /// A system call on the way to the backend failed here.
+    #[error("{0}")]
+    Local(Failed),
+    /// The client's address and port are taken by a live connection.
+    #[error("the client's address and port are already connected to the backend: {0}")]
+    PortTaken(Failed),
+    /// The backend refused or can't be reached.
+    #[error("the backend does not accept: {0}")]
+    Connect(std::io::Error),
+    /// The backend did not answer in time.
+    #[error("the backend did not answer within {0:?}")]
+    ConnectTimeout(Duration),
+    /// The kernel chose another source than the one asked for.
+    #[error("the connection would have come from {got} instead of {wanted}")]
+    SourceRewritten {
+        /// The client's.
+        wanted: SocketAddr,
+        /// The kernel's choice.
+        got: SocketAddr,
+    },
+}
+
+impl Failure {
+    /// A stable name for metrics and logs.
+    pub fn reason(&self) -> &'static str {
+        match self {
+            Self::Untrusted => "untrusted_peer",
+            Self::TooManyPending => "too_many_pending",
+            Self::HeaderTimeout { .. } => "header_timeout",
+            Self::HeaderTruncated { received: 0 } => "closed_without_header",
+            Self::HeaderTruncated { .. } => "header_truncated",
+            Self::HeaderInvalid { invalid, .. } => invalid.reason(),
+            Self::HeaderTooLong { .. } => "header_too_long",
+            Self::Source(refused) => refused.reason(),
+            Self::ReplyPath => "reply_path",
+            Self::Downstream(_) => "downstream_reset",
+            Self::Header(_) => "header_unwritable",
+            Self::Local(_) => "local_error",
+            Self::PortTaken(_) => "port_taken",
+            Self::Connect(_) => "connect_refused",
+            Self::ConnectTimeout(_) => "connect_timeout",
+            Self::SourceRewritten { .. } => "source_rewritten",
+        }
+    }
+
+    /// Whose fault it is.
+    pub fn fault(&self) -> Fault {
+        match self {
+            Self::Untrusted | Self::TooManyPending | Self::Source(_) => Fault::Policy,
+            Self::HeaderTimeout { .. }
+            | Self::HeaderTruncated { .. }
+            | Self::HeaderInvalid { .. }
+            | Self::HeaderTooLong { .. }
+            | Self::Downstream(_)
+            | Self::PortTaken(_) => Fault::Downstream,
+            Self::Connect(_) | Self::ConnectTimeout(_) => Fault::Upstream,
+            Self::ReplyPath | Self::Header(_) | Self::Local(_) | Self::SourceRewritten { .. } => {
+                Fault::Local
+            }
+        }
+    }
+}
+
+impl Outcome {
+    /// A stable name for metrics and logs.
+    pub fn label(&self) -> &'static str {
+        match self {
+            Self::Relayed(report) => match report.end {
+                End::Finished(_) => "finished",
+                End::Reset(_) => "reset",
+                End::Idle => "idle",
+            },
+            Self::Failed(failure) => failure.reason(),
+        }
+    }
+
+    /// Who ended it.
+    pub fn ended_by(&self) -> Option<&'static str> {
+        let Self::Relayed(Report {
+            end: End::Finished(side) | End::Reset(side),
+            ..
+        }) = self
+        else {
+            return None;
+        };
+        Some(match side {
+            Side::Downstream => "downstream",
+            Side::Upstream => "upstream",
+        })
+    }
+
+    /// Whose fault it is.
+    pub fn fault(&self) -> Fault {
+        match self {
+            Self::Failed(failure) => failure.fault(),
+            Self::Relayed(report) => match report.end {
+                End::Finished(_) | End::Idle => Fault::None,
+                End::Reset(Side::Downstream) => Fault::Downstream,
+                End::Reset(Side::Upstream) => Fault::Upstream,
+            },
+        }
+    }
+}
+
+impl Fault {
+    /// As it stands in the log.
+    pub fn label(self) -> &'static str {
+        match self {
+            Self::None => "none",
+            Self::Downstream => "downstream",
+            Self::Upstream => "upstream",
+            Self::Policy => "policy",
+            Self::Local => "local",
+        }
+    }
+}
+
+struct Seen(Option<LooksLike>);
+
+impl Display for Seen {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            Some(looks_like) => write!(f, "; it looks like {looks_like}"),
+            None => Ok(()),
+        }
+    }
+}
+
+const NOTHING_CAME: &str = "a balancer that sends it only after the client's first byte (AWS NLB \
+    without on_first_ack) never does for protocols in which the server speaks first";

@@ -1,0 +1,275 @@
+//! The loops: one thread per worker, each with a listening socket of its own on every address.
+//!
+//! A worker is a current-thread runtime: its connections never move to another thread, take no lock
+//! and wake nobody. The kernel spreads connections over the workers' sockets (SO_REUSEPORT).
+
+use std::io;
+use std::net::{self, SocketAddr};
+use std::sync::Arc;
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use peername_sys::{Failed, is_exhaustion, listen, stream};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::runtime;
+use tokio::sync::{Semaphore, mpsc, watch};
+
+use crate::addr::{LocalAddr, PeerAddr};
+use crate::throttle::Throttle;
+
+/// What is done with a connection.
+pub trait Serve: Send + Sync + 'static {
+    /// Serves one connection to its end.
+    fn serve(&self, connection: Incoming) -> impl Future<Output = ()> + Send;
+}
+
+/// A connection as the kernel gave it.
+#[derive(Debug)]
+pub struct Incoming {
+    /// The socket.
+    pub stream: TcpStream,
+    /// Who is really at the other end.
+    pub peer: PeerAddr,
+    /// The address listened on.
+    pub listener: LocalAddr,
+}
+
+/// Where, and how much.
+#[derive(Clone, Debug)]
+pub struct Sockets {
+    /// Addresses to listen on.
+    pub listen: Vec<SocketAddr>,
+    /// Loops.
+    pub workers: usize,
+    /// Connections open at once; further ones wait in the kernel's queue.
+    pub connections: usize,
+}
+
+/// Listening sockets that nobody accepts from yet.
+#[derive(Debug)]
+pub struct Bound {
+    /// Of each worker, its sockets.
+    workers: Vec<Vec<net::TcpListener>>,
+    connections: usize,
+}
+
+/// Running loops.
+#[derive(Debug)]
+pub struct Running {
+    phase: watch::Sender<Phase>,
+    workers: Vec<JoinHandle<io::Result<()>>>,
+}
+
+/// Opening a listening socket failed.
+#[derive(Debug, thiserror::Error)]
+#[error("can't listen on {addr}: {source}{}", hint(source))]
+pub struct BindError {
+    addr: SocketAddr,
+    source: Failed,
+}
+
+impl Bound {
+    /// Opens every socket of every worker, so that whatever can't be listened on is known before
+    /// anything is served.
+    ///
+    /// # Errors
+    ///
+    /// The address that failed, with what to do about it.
+    pub fn open(sockets: &Sockets) -> Result<Self, BindError> {
+        let share = sockets.workers > 1;
+        let open = |&addr: &SocketAddr| {
+            let listener = listen::tcp(addr, share).and_then(|listener| {
+                // Accepted sockets inherit these, which saves five calls a connection.
+                stream::tune(&listener)?;
+                Ok(listener)
+            });
+            listener.map_err(|source| BindError { addr, source })
+        };
+        let mut first = sockets
+            .listen
+            .iter()
+            .map(open)
+            .collect::<Result<Vec<_>, _>>()?;
+        let mut workers = Vec::with_capacity(sockets.workers);
+        // With port 0 the kernel chose for the first worker; the others share its choice.
+        let chosen: Vec<_> = first
+            .iter()
+            .zip(&sockets.listen)
+            .map(|(l, a)| l.local_addr().unwrap_or(*a))
+            .collect();
+        for _ in 1..sockets.workers {
+            workers.push(chosen.iter().map(open).collect::<Result<Vec<_>, _>>()?);
+        }
+        workers.push(std::mem::take(&mut first));
+        Ok(Self {
+            workers,
+            connections: sockets.connections,
+        })
+    }
+
+    /// The addresses listened on.
+    pub fn addrs(&self) -> Vec<SocketAddr> {
+        self.workers
+            .first()
+            .into_iter()
+            .flatten()
+            .filter_map(|l| l.local_addr().ok())
+            .collect()
+    }
+
+    /// Starts the loops.
+    ///
+    /// # Errors
+    ///
+    /// The system refuses a thread.
+    pub fn start<S: Serve>(self, service: &Arc<S>) -> io::Result<Running> {
+        let (phase, _) = watch::channel(Phase::Serve);
+        let slots = Arc::new(Semaphore::new(self.connections.min(Semaphore::MAX_PERMITS)));
+        let start = |(number, listeners): (usize, Vec<_>)| {
+            let worker = Worker {
+                service: Arc::clone(service),
+                slots: Arc::clone(&slots),
+                phase: phase.subscribe(),
+            };
+            thread::Builder::new()
+                .name(format!("worker-{number}"))
+                .spawn(move || worker.run(listeners))
+        };
+        let workers = self
+            .workers
+            .into_iter()
+            .enumerate()
+            .map(start)
+            .collect::<io::Result<_>>()?;
+        Ok(Running { phase, workers })
+    }
+}
+
+impl Running {
+    /// Accepts no more; open connections go on.
+    pub fn drain(&self) {
+        self.phase.send_replace(Phase::Drain);
+    }
+
+    /// Ends what is still open.
+    pub fn end(&self) {
+        self.phase.send_replace(Phase::End);
+    }
+
+    /// Whether every loop has ended, because it was told to or because it failed.
+    pub fn has_ended(&self) -> bool {
+        self.workers.iter().all(JoinHandle::is_finished)
+    }
+
+    /// Whether a loop ended that was not told to.
+    pub fn has_failed(&self) -> bool {
+        *self.phase.borrow() == Phase::Serve && self.workers.iter().any(JoinHandle::is_finished)
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    Serve,
+    Drain,
+    End,
+}
+
+struct Worker<S> {
+    service: Arc<S>,
+    slots: Arc<Semaphore>,
+    phase: watch::Receiver<Phase>,
+}
+
+impl<S: Serve> Worker<S> {
+    fn run(self, listeners: Vec<net::TcpListener>) -> io::Result<()> {
+        let runtime = runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()?;
+        runtime.block_on(self.serve(listeners))
+    }
+
+    /// Accepts until told to drain, then waits for the connections or until told to end. Every
+    /// connection holds a sender; when the last one goes, the receiver wakes.
+    async fn serve(mut self, listeners: Vec<net::TcpListener>) -> io::Result<()> {
+        let (open, mut all_closed) = mpsc::channel::<()>(1);
+        let mut accepting = Vec::new();
+        for listener in listeners {
+            let listener = TcpListener::from_std(listener)?;
+            let (service, slots) = (Arc::clone(&self.service), Arc::clone(&self.slots));
+            accepting.push(tokio::spawn(accept(listener, service, slots, open.clone())));
+        }
+        drop(open);
+        let _ = self.phase.wait_for(|phase| *phase != Phase::Serve).await;
+        accepting.iter().for_each(tokio::task::JoinHandle::abort);
+        tokio::select! {
+            _ = all_closed.recv() => {}
+            _ = self.phase.wait_for(|phase| *phase == Phase::End) => {}
+        }
+        Ok(())
+    }
+}
+
+/// Accepts for ever. Nothing that accept(2) can say ends it: what concerns one connection is
+/// skipped, and when descriptors or memory have run out, waiting is all that helps.
+async fn accept<S: Serve>(
+    listener: TcpListener,
+    service: Arc<S>,
+    slots: Arc<Semaphore>,
+    open: mpsc::Sender<()>,
+) {
+    let Ok(addr) = listener.local_addr().map(LocalAddr) else {
+        return;
+    };
+    loop {
+        let Ok(slot) = Arc::clone(&slots).acquire_owned().await else {
+            return;
+        };
+        let (stream, peer) = match listener.accept().await {
+            Ok(accepted) => accepted,
+            Err(error) if is_exhaustion(&error) => {
+                pause(&error).await;
+                continue;
+            }
+            Err(_) => continue,
+        };
+        let incoming = Incoming {
+            stream,
+            peer: PeerAddr(peer),
+            listener: addr,
+        };
+        let (service, open) = (Arc::clone(&service), open.clone());
+        tokio::spawn(async move {
+            service.serve(incoming).await;
+            drop((slot, open));
+        });
+    }
+}
+
+async fn pause(error: &io::Error) {
+    if let Some(suppressed) = EXHAUSTED.pass() {
+        tracing::warn!(
+            suppressed,
+            "accept(2): {error}; waiting for connections to close. Raise LimitNOFILE or `ulimit -n` \
+             if this is the normal load"
+        );
+    }
+    tokio::time::sleep(PAUSE).await;
+}
+
+fn hint(error: &Failed) -> &'static str {
+    match error.source.kind() {
+        io::ErrorKind::AddrInUse => {
+            "; another program listens there (`ss -ltnp` shows which), or another user's peername"
+        }
+        io::ErrorKind::PermissionDenied => {
+            "; ports below 1024 need CAP_NET_BIND_SERVICE: run as root, or `setcap \
+             cap_net_raw,cap_net_bind_service+ep` on the binary"
+        }
+        io::ErrorKind::AddrNotAvailable => "; no interface of this host has that address",
+        _ => "",
+    }
+}
+
+static EXHAUSTED: Throttle = Throttle::new(Duration::from_secs(10));
+/// Long enough for connections to close, short enough not to be felt once they have.
+const PAUSE: Duration = Duration::from_millis(50);

@@ -1,0 +1,228 @@
+//! Which claimed sources may become the source of a connection.
+//!
+//! A bound socket does not mean a kept address: the kernel lets a transparent socket bind to
+//! 0.0.0.0, a broadcast or a multicast address, then picks a source itself, and the backend sees
+//! 127.0.0.1. So such addresses are refused in every encoding, and [`crate::connect`] still compares
+//! what the socket got with what was asked for.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use crate::own_addresses::Kind;
+
+/// How claims of addresses of this host are treated.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum SourcePolicy {
+    /// Refused: a backend that trusts localhost must not be told that a remote client is local.
+    #[default]
+    Strict,
+    /// Let through as what they claim, for set-ups whose clients really are on this host.
+    AllowLocal,
+}
+
+/// Why a claimed source is refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
+pub enum Refused {
+    /// 0.0.0.0/8 or `::`: no host has it.
+    #[error("an unspecified address")]
+    Unspecified,
+    /// Loopback, and the policy is strict.
+    #[error("a loopback address; --source-policy allow-local lets it through")]
+    Loopback,
+    /// An address of this host, and the policy is strict.
+    #[error("an address of this host; --source-policy allow-local lets it through")]
+    Own,
+    /// The broadcast or network address of one of this host's networks, or 255.255.255.255.
+    #[error("a broadcast address")]
+    Broadcast,
+    /// 224.0.0.0/4 or ff00::/8.
+    #[error("a multicast address")]
+    Multicast,
+    /// 240.0.0.0/4.
+    #[error("a reserved address")]
+    Reserved,
+    /// fe80::/10: means nothing without the interface it belongs to.
+    #[error("a link-local address without its interface")]
+    LinkLocal,
+}
+
+impl Refused {
+    /// A stable name for metrics.
+    pub fn reason(self) -> &'static str {
+        match self {
+            Self::Unspecified => "source_unspecified",
+            Self::Loopback => "source_loopback",
+            Self::Own => "source_own_address",
+            Self::Broadcast => "source_broadcast",
+            Self::Multicast => "source_multicast",
+            Self::Reserved => "source_reserved",
+            Self::LinkLocal => "source_link_local",
+        }
+    }
+}
+
+impl SourcePolicy {
+    /// Decides on a claimed address, in whatever encoding it came. `own` tells what an address is to
+    /// this host.
+    ///
+    /// # Errors
+    ///
+    /// [`Refused`] says which kind of address it is.
+    pub fn admit(
+        self,
+        claimed: IpAddr,
+        own: impl Fn(IpAddr) -> Option<Kind>,
+    ) -> Result<(), Refused> {
+        let claimed = claimed.to_canonical();
+        self.admit_one(claimed, &own)?;
+        match embedded_ipv4(claimed) {
+            Some(inner) => self.admit_one(IpAddr::V4(inner), &own),
+            None => Ok(()),
+        }
+    }
+
+    fn admit_one(self, ip: IpAddr, own: impl Fn(IpAddr) -> Option<Kind>) -> Result<(), Refused> {
+        match ip {
+            IpAddr::V4(ip) => special_v4(ip)?,
+            IpAddr::V6(ip) => special_v6(ip)?,
+        }
+        match (self, own(ip)) {
+            (_, Some(Kind::End)) => Err(Refused::Broadcast),
+            (Self::AllowLocal, _) => Ok(()),
+            (Self::Strict, _) if ip.is_loopback() => Err(Refused::Loopback),
+            (Self::Strict, Some(Kind::Own)) => Err(Refused::Own),
+            (Self::Strict, None) => Ok(()),
+        }
+    }
+}
+
+fn special_v4(ip: Ipv4Addr) -> Result<(), Refused> {
+    match ip.octets() {
+        [0, ..] => Err(Refused::Unspecified),
+        [255, 255, 255, 255] => Err(Refused::Broadcast),
+        // The kernel takes both ends of the loopback network for broadcast addresses.
+        [127, 255, 255, 255] | [127, 0, 0, 0] => Err(Refused::Broadcast),
+        [224..=239, ..] => Err(Refused::Multicast),
+        [240..=255, ..] => Err(Refused::Reserved),
+        _ => Ok(()),
+    }
+}
+
+fn special_v6(ip: Ipv6Addr) -> Result<(), Refused> {
+    match ip.segments() {
+        [0, 0, 0, 0, 0, 0, 0, 0] => Err(Refused::Unspecified),
+        [0xff00..=0xffff, ..] => Err(Refused::Multicast),
+        [0xfe80..=0xfebf, ..] => Err(Refused::LinkLocal),
+        _ => Ok(()),
+    }
+}
+
+/// The IPv4 address inside an IPv6 one: IPv4-compatible (RFC 4291, 2.5.5.1), NAT64 (RFC 6052 and
+/// RFC 8215) and 6to4 (RFC 3056). IPv4-mapped ones were turned into IPv4 before.
+fn embedded_ipv4(ip: IpAddr) -> Option<Ipv4Addr> {
+    let IpAddr::V6(ip) = ip else { return None };
+    let join = |high: u16, low: u16| {
+        let ([a, b], [c, d]) = (high.to_be_bytes(), low.to_be_bytes());
+        Ipv4Addr::new(a, b, c, d)
+    };
+    match ip.segments() {
+        [0, 0, 0, 0, 0, 0, 0, 0 | 1] => None,
+        [0, 0, 0, 0, 0, 0, high, low] => Some(join(high, low)),
+        [0x64, 0xff9b, 0 | 1, _, _, _, high, low] => Some(join(high, low)),
+        [0x2002, high, low, ..] => Some(join(high, low)),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn host(ip: IpAddr) -> Option<Kind> {
+        match ip.to_string().as_str() {
+            "10.0.0.1" | "2001:db8::1" => Some(Kind::Own),
+            "10.0.0.0" | "10.0.0.255" => Some(Kind::End),
+            _ => None,
+        }
+    }
+
+    fn admit(policy: SourcePolicy, ip: &str) -> Result<(), Refused> {
+        policy.admit(ip.parse().unwrap(), host)
+    }
+
+    #[test]
+    fn special_ranges_are_refused_in_every_encoding() {
+        use Refused::*;
+        let table = [
+            ("0.0.0.0", Unspecified),
+            ("0.1.2.3", Unspecified),
+            ("255.255.255.255", Broadcast),
+            ("127.255.255.255", Broadcast),
+            ("10.0.0.255", Broadcast),
+            ("10.0.0.0", Broadcast),
+            ("224.0.0.1", Multicast),
+            ("239.255.255.250", Multicast),
+            ("240.0.0.1", Reserved),
+            ("127.0.0.1", Loopback),
+            ("127.8.9.10", Loopback),
+            ("10.0.0.1", Own),
+            ("::", Unspecified),
+            ("::1", Loopback),
+            ("ff02::1", Multicast),
+            ("fe80::1", LinkLocal),
+            ("febf::1", LinkLocal),
+            ("2001:db8::1", Own),
+            ("::ffff:127.0.0.1", Loopback),
+            ("::ffff:0.0.0.0", Unspecified),
+            ("::ffff:255.255.255.255", Broadcast),
+            ("::ffff:10.0.0.1", Own),
+            ("::127.0.0.1", Loopback),
+            ("::224.0.0.1", Multicast),
+            ("64:ff9b::127.0.0.1", Loopback),
+            ("64:ff9b::10.0.0.1", Own),
+            ("64:ff9b:1::7f00:1", Loopback),
+            ("2002:7f00:1::", Loopback),
+            ("2002:e000:1::5", Multicast),
+        ];
+        for (ip, why) in table {
+            assert_eq!(admit(SourcePolicy::Strict, ip), Err(why), "{ip}");
+        }
+    }
+
+    #[test]
+    fn allow_local_lets_through_what_is_local_and_nothing_else() {
+        for ip in [
+            "127.0.0.1",
+            "::1",
+            "10.0.0.1",
+            "2001:db8::1",
+            "::ffff:127.0.0.1",
+        ] {
+            assert_eq!(admit(SourcePolicy::AllowLocal, ip), Ok(()), "{ip}");
+        }
+        for ip in [
+            "0.0.0.0",
+            "255.255.255.255",
+            "224.0.0.1",
+            "10.0.0.255",
+            "::",
+            "fe80::1",
+            "127.0.0.0",
+        ] {
+            assert!(admit(SourcePolicy::AllowLocal, ip).is_err(), "{ip}");
+        }
+    }
+
+    #[test]
+    fn ordinary_clients_pass() {
+        for ip in [
+            "192.0.2.1",
+            "10.0.0.2",
+            "169.254.1.1",
+            "2001:db8::2",
+            "64:ff9b::c000:201",
+            "::ffff:192.0.2.1",
+        ] {
+            assert_eq!(admit(SourcePolicy::Strict, ip), Ok(()), "{ip}");
+        }
+    }
+}

@@ -1,0 +1,84 @@
+//! Whether replies to spoofed connections still come back to this host.
+//!
+//! If they don't, the backend's answers leave for clients that never asked, and every connection
+//! hangs. So the path is tried at start and every minute, and while it is broken no spoofed
+//! connection is opened: the client gets an RST at once, and the log says what to do.
+
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use tokio::time::sleep;
+
+use crate::addr::Target;
+use crate::reply_path::{self, Tested};
+
+/// The last result for each target. Sound until shown otherwise.
+#[derive(Debug)]
+pub struct ReplyPath {
+    paths: Vec<Path>,
+}
+
+#[derive(Debug)]
+struct Path {
+    target: Target,
+    sound: AtomicBool,
+}
+
+impl ReplyPath {
+    /// For these targets.
+    pub fn new(targets: impl IntoIterator<Item = Target>) -> Self {
+        let path = |target| Path {
+            target,
+            sound: AtomicBool::new(true),
+        };
+        Self {
+            paths: targets.into_iter().map(path).collect(),
+        }
+    }
+
+    /// Whether replies from `target` came back when last tried.
+    pub fn is_sound(&self, target: Target) -> bool {
+        self.paths
+            .iter()
+            .filter(|path| path.target == target)
+            .all(|path| path.sound.load(Relaxed))
+    }
+
+    /// Tries every path once, all at the same time; changes are logged.
+    pub async fn check(&self) {
+        join_all(self.paths.iter().map(Path::check)).await;
+    }
+
+    /// Tries the paths for ever: each minute, and each second while one is broken.
+    pub async fn keep_checking(&self) {
+        loop {
+            let sound = self.paths.iter().all(|path| path.sound.load(Relaxed));
+            sleep(if sound { EVERY } else { WHILE_BROKEN }).await;
+            self.check().await;
+        }
+    }
+}
+
+impl Path {
+    async fn check(&self) {
+        let result = reply_path::check(self.target.0).await;
+        let was_sound = self.sound.swap(result.is_ok(), Relaxed);
+        let target = self.target;
+        match result {
+            Err(broken) if was_sound => tracing::error!(
+                %target,
+                "replies do not come back: {broken}. Until they do, clients that would go to \
+                 {target} are refused"
+            ),
+            Ok(Tested::NotHere) | Err(_) => {}
+            Ok(_) if !was_sound => tracing::info!(%target, "replies come back again"),
+            Ok(_) => tracing::debug!(%target, "replies come back"),
+        }
+    }
+}
+
+/// Routes change rarely; each try costs one loopback connection.
+const EVERY: Duration = Duration::from_secs(60);
+/// Rules are often added just after the start (systemd's ExecStartPost): notice soon.
+const WHILE_BROKEN: Duration = Duration::from_secs(1);

@@ -1,0 +1,49 @@
+//! After an RST: the other side gets what was already received, then its own RST.
+
+use std::future::poll_fn;
+use std::time::Duration;
+
+use peername_sys::stream;
+use tokio::time::{Instant, sleep, timeout};
+
+use crate::Side;
+use crate::running::Running;
+
+/// Delivers what `dead` had sent to the other side, waits until that is acknowledged, and arranges
+/// for the other side to be reset when the sockets close. A side that takes nothing for `patience`
+/// is reset at once.
+///
+/// The wait matters: closing with RST throws away what is still in the send buffer.
+pub(crate) async fn deliver_and_reset(running: &mut Running, dead: Side, patience: Duration) {
+    salvage(running, dead, patience).await;
+    let survivor = running.socket(dead.other());
+    await_acknowledged(survivor, patience).await;
+    // It fails only on a socket that is already closed, and then there is nobody to tell.
+    let _ = stream::reset_on_close(survivor);
+}
+
+async fn salvage(running: &mut Running, dead: Side, patience: Duration) {
+    loop {
+        let moved = running.moved();
+        let done = timeout(patience, poll_fn(|cx| running.poll_salvage(dead, cx))).await;
+        if done.is_ok() || running.moved() == moved {
+            return;
+        }
+    }
+}
+
+/// No event tells that the send queue has emptied, so it is looked at, ever less often.
+async fn await_acknowledged(socket: &tokio::net::TcpStream, patience: Duration) {
+    let mut pause = Duration::from_millis(1);
+    let mut left = stream::unsent(socket).unwrap_or(0);
+    let mut deadline = Instant::now() + patience;
+    while left > 0 && Instant::now() < deadline {
+        sleep(pause).await;
+        pause = (pause * 2).min(Duration::from_millis(50));
+        let now = stream::unsent(socket).unwrap_or(0);
+        if now < left {
+            deadline = Instant::now() + patience;
+        }
+        left = now;
+    }
+}

@@ -1,0 +1,335 @@
+//! One direction of a connection: take from the source, give to the sink, hold back what the sink
+//! did not take.
+
+use std::io::{self, ErrorKind};
+use std::task::{Context, Poll, ready};
+
+use peername_sys::pipe::Pipe;
+use peername_sys::stream;
+use tokio::io::Interest;
+use tokio::net::TcpStream;
+
+use crate::{Method, pipes, scratch};
+
+/// One direction.
+#[derive(Debug)]
+pub(crate) struct Flow {
+    held: Held,
+    method: Method,
+    /// Reads in a row that were large (when copying) or small (when splicing).
+    streak: u8,
+    state: State,
+    moved: u64,
+}
+
+/// Where a direction stands after a [`Flow::pump`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum State {
+    /// Bytes may still come.
+    Open,
+    /// The source has sent FIN; what is held must still go out.
+    SourceFinished,
+    /// FIN has been passed on.
+    Finished,
+    /// The source is gone (RST, time-out); everything it sent has been taken.
+    SourceDead,
+    /// The sink is gone.
+    SinkDead,
+}
+
+/// Bytes taken from the source that the sink has not accepted yet.
+#[derive(Debug)]
+enum Held {
+    Nothing,
+    Bytes {
+        bytes: Box<[u8]>,
+        sent: usize,
+    },
+    /// The pipe stays with the direction until the source runs dry.
+    Piped {
+        pipe: Pipe,
+        len: usize,
+    },
+}
+
+impl Flow {
+    pub(crate) fn new(method: Method) -> Self {
+        Self {
+            held: Held::Nothing,
+            method,
+            streak: 0,
+            state: State::Open,
+            moved: 0,
+        }
+    }
+
+    pub(crate) fn state(&self) -> State {
+        self.state
+    }
+
+    /// Bytes that the sink accepted.
+    pub(crate) fn moved(&self) -> u64 {
+        self.moved
+    }
+
+    /// Bytes that are held here.
+    pub(crate) fn held(&self) -> u64 {
+        match &self.held {
+            Held::Nothing => 0,
+            Held::Bytes { bytes, sent } => (bytes.len() - sent) as u64,
+            Held::Piped { len, .. } => *len as u64,
+        }
+    }
+
+    /// Moves what can be moved now and registers `cx` for whatever it waits for. After so many
+    /// rounds it yields to the other connections of the loop.
+    pub(crate) fn pump(
+        &mut self,
+        source: &TcpStream,
+        sink: &TcpStream,
+        cx: &mut Context<'_>,
+    ) -> State {
+        for _ in 0..ROUNDS {
+            match self.step(source, sink, cx) {
+                Poll::Ready(Ok(())) if self.is_over() => return self.state,
+                Poll::Ready(Ok(())) => {}
+                Poll::Ready(Err(state)) => {
+                    self.state = state;
+                    return state;
+                }
+                Poll::Pending => return self.state,
+            }
+        }
+        cx.waker().wake_by_ref();
+        self.state
+    }
+
+    /// Passes on what a dead source had sent, but not its end: what follows is not FIN. Ready when the
+    /// sink has accepted all of it, or can't.
+    pub(crate) fn salvage(
+        &mut self,
+        source: &TcpStream,
+        sink: &TcpStream,
+        cx: &mut Context<'_>,
+    ) -> Poll<()> {
+        while matches!(self.state, State::Open | State::SourceFinished) {
+            if ready!(self.give(sink, cx)).is_err() {
+                self.state = State::SinkDead;
+            } else if self.state == State::SourceFinished {
+                self.state = State::SourceDead;
+            } else if let Err(state) = ready!(self.take(source, sink, cx)) {
+                self.state = state;
+            }
+        }
+        Poll::Ready(())
+    }
+
+    fn is_over(&self) -> bool {
+        !matches!(self.state, State::Open | State::SourceFinished)
+    }
+
+    fn step(
+        &mut self,
+        source: &TcpStream,
+        sink: &TcpStream,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<(), State>> {
+        ready!(self.give(sink, cx)).map_err(|_| State::SinkDead)?;
+        if self.state == State::SourceFinished {
+            self.release_pipe();
+            stream::finish(sink).map_err(|_| State::SinkDead)?;
+            self.state = State::Finished;
+            return Poll::Ready(Ok(()));
+        }
+        self.take(source, sink, cx)
+    }
+
+    /// Takes from the source once it has something. Nothing is held when this is called.
+    fn take(
+        &mut self,
+        source: &TcpStream,
+        sink: &TcpStream,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<(), State>> {
+        // A failing poll means that the runtime is shutting down; the read says what there is to say.
+        if source.poll_read_ready(cx).is_pending() {
+            self.release_pipe();
+            return Poll::Pending;
+        }
+        Poll::Ready(if self.splices() {
+            self.fill_pipe(source)
+        } else {
+            self.copy(source, sink)
+        })
+    }
+
+    /// Gives what is held to the sink; ready when nothing is held any more.
+    fn give(&mut self, sink: &TcpStream, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        while self.held() > 0 {
+            match self.give_once(sink) {
+                Ok(sent) => self.moved += sent as u64,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                    not_ready(sink, Interest::WRITABLE);
+                    ready!(sink.poll_write_ready(cx))?;
+                }
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => return Poll::Ready(Err(error)),
+            }
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    fn give_once(&mut self, sink: &TcpStream) -> io::Result<usize> {
+        match &mut self.held {
+            Held::Nothing => Ok(0),
+            Held::Bytes { bytes, sent } => {
+                let n = stream::send(sink, bytes.get(*sent..).unwrap_or_default())?;
+                *sent += n;
+                if *sent == bytes.len() {
+                    self.held = Held::Nothing;
+                }
+                Ok(n)
+            }
+            Held::Piped { pipe, len } => {
+                let n = pipe.drain_into(sink, *len)?;
+                *len -= n;
+                Ok(n)
+            }
+        }
+    }
+
+    /// One read into the thread's buffer and one write out of it; what the sink did not take is held.
+    fn copy(&mut self, source: &TcpStream, sink: &TcpStream) -> Result<(), State> {
+        scratch::with(|buffer| {
+            let size = buffer.len();
+            let n = match stream::recv(source, buffer) {
+                Ok(0) => {
+                    self.state = State::SourceFinished;
+                    return Ok(());
+                }
+                Ok(n) => n,
+                Err(error) => return source_error(source, &error),
+            };
+            if n < size {
+                // A short read emptied the socket. Reading again only to be told so costs a system
+                // call per message; new bytes and FIN both raise a new event.
+                not_ready(source, Interest::READABLE);
+            }
+            self.notice_size(n >= BULK);
+            let bytes = buffer.get(..n).unwrap_or_default();
+            let sent = match stream::send(sink, bytes) {
+                Ok(sent) => sent,
+                Err(error) if is_transient(&error) => 0,
+                Err(_) => {
+                    self.hold(bytes);
+                    return Err(State::SinkDead);
+                }
+            };
+            self.moved += sent as u64;
+            self.hold(bytes.get(sent..).unwrap_or_default());
+            Ok(())
+        })
+    }
+
+    fn hold(&mut self, rest: &[u8]) {
+        if !rest.is_empty() {
+            self.held = Held::Bytes {
+                bytes: rest.into(),
+                sent: 0,
+            };
+        }
+    }
+
+    /// Moves what fits from the source into the pipe. `give` empties it before the next call.
+    fn fill_pipe(&mut self, source: &TcpStream) -> Result<(), State> {
+        let Held::Piped { pipe, len } = &mut self.held else {
+            return Ok(());
+        };
+        match pipe.fill_from(source, scratch::SIZE) {
+            Ok(0) => self.state = State::SourceFinished,
+            Ok(n) => {
+                *len = n;
+                self.notice_size(n < SMALL);
+            }
+            Err(error) if error.kind() == ErrorKind::InvalidInput => {
+                // The kernel can't splice from this socket; nothing was taken.
+                self.method = Method::Copy;
+                self.release_pipe();
+            }
+            Err(error) => return source_error(source, &error),
+        }
+        Ok(())
+    }
+
+    /// Whether this read goes through a pipe; takes one, or gives it up, as the sizes seen suggest.
+    fn splices(&mut self) -> bool {
+        let piped = matches!(self.held, Held::Piped { .. });
+        let change = self.method == Method::Auto && self.streak >= STREAK;
+        if change {
+            self.streak = 0;
+        }
+        if piped && change {
+            self.release_pipe();
+        } else if !piped
+            && (change || self.method == Method::Splice)
+            && let Some(pipe) = pipes::borrow()
+        {
+            self.held = Held::Piped { pipe, len: 0 };
+        }
+        matches!(self.held, Held::Piped { .. })
+    }
+
+    fn notice_size(&mut self, speaks_for_change: bool) {
+        self.streak = if speaks_for_change {
+            self.streak.saturating_add(1)
+        } else {
+            0
+        };
+    }
+
+    fn release_pipe(&mut self) {
+        if let Held::Piped { len: 0, .. } = self.held
+            && let Held::Piped { pipe, .. } = std::mem::replace(&mut self.held, Held::Nothing)
+        {
+            pipes::give_back(pipe, true);
+        }
+    }
+}
+
+impl Drop for Flow {
+    fn drop(&mut self) {
+        if let Held::Piped { pipe, len } = std::mem::replace(&mut self.held, Held::Nothing) {
+            pipes::give_back(pipe, len == 0);
+        }
+    }
+}
+
+/// Tells tokio that the socket is not ready, so that the next poll waits for a new event.
+pub(crate) fn not_ready(socket: &TcpStream, interest: Interest) {
+    let _ = socket.try_io(interest, || -> io::Result<()> {
+        Err(ErrorKind::WouldBlock.into())
+    });
+}
+
+fn source_error(source: &TcpStream, error: &io::Error) -> Result<(), State> {
+    match error.kind() {
+        ErrorKind::WouldBlock => not_ready(source, Interest::READABLE),
+        ErrorKind::Interrupted => {}
+        _ => return Err(State::SourceDead),
+    }
+    Ok(())
+}
+
+fn is_transient(error: &io::Error) -> bool {
+    matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted)
+}
+
+/// Reads of a direction before the other connections of the loop get their turn: 1 MiB when full.
+const ROUNDS: u32 = 16;
+/// A read of this size is bulk: below it a copy costs less than the two calls of splice.
+const BULK: usize = 16 * 1024;
+/// A spliced read below this size speaks for copying again. Lower than [`BULK`], so that a
+/// direction between the two does not flap.
+const SMALL: usize = 4 * 1024;
+/// So many reads in a row decide.
+const STREAK: u8 = 4;

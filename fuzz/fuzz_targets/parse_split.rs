@@ -1,0 +1,37 @@
+//! How the bytes arrive must not matter: each prefix agrees with the whole.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use peername_proto::{Carrier, Parsed, parse};
+
+fuzz_target!(|bytes: &[u8]| {
+    let whole = parse(bytes, Carrier::Stream);
+    for end in 0..bytes.len() {
+        match parse(&bytes[..end], Carrier::Stream) {
+            Ok(Parsed::NeedMore(need)) => {
+                assert!(need > end);
+                if let Ok(Parsed::Complete(header)) = whole {
+                    assert!(end < header.len && need <= header.len);
+                }
+            }
+            early => assert_eq!(early, whole, "at {end}"),
+        }
+    }
+    read_exactly(bytes);
+});
+
+/// A reader that never takes more than it was told comes to the same end, without an octet too many.
+fn read_exactly(bytes: &[u8]) {
+    let mut have = 0;
+    while let Ok(Parsed::NeedMore(need)) = parse(&bytes[..have], Carrier::Stream) {
+        if need > bytes.len() {
+            return;
+        }
+        have = need;
+    }
+    let stepwise = parse(&bytes[..have], Carrier::Stream);
+    assert_eq!(stepwise, parse(bytes, Carrier::Stream));
+    if let Ok(Parsed::Complete(header)) = stepwise {
+        assert_eq!(header.len, have);
+    }
+}
