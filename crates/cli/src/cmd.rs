@@ -24,7 +24,7 @@ pub(crate) enum Command {
     Decode(decode::Args),
     /// Show, add or remove the rules that bring replies back
     Routes(routes::Args),
-    /// Check this host, and say how to mend what is wrong
+    /// Check this host, and say how to fix what is wrong
     Doctor(doctor::Args),
     /// Show it at work, in a private network namespace
     Demo(demo::Args),

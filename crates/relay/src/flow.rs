@@ -9,15 +9,14 @@ use peername_sys::stream;
 use tokio::io::Interest;
 use tokio::net::TcpStream;
 
+use crate::choice::Choice;
 use crate::{Method, pipes, scratch};
 
 /// One direction.
 #[derive(Debug)]
 pub(crate) struct Flow {
     held: Held,
-    method: Method,
-    /// Reads in a row that were large (when copying) or small (when splicing).
-    streak: u8,
+    choice: Choice,
     state: State,
     moved: u64,
 }
@@ -56,8 +55,7 @@ impl Flow {
     pub(crate) fn new(method: Method) -> Self {
         Self {
             held: Held::Nothing,
-            method,
-            streak: 0,
+            choice: Choice::new(method),
             state: State::Open,
             moved: 0,
         }
@@ -215,7 +213,7 @@ impl Flow {
                 // call per message; new bytes and FIN both raise a new event.
                 not_ready(source, Interest::READABLE);
             }
-            self.notice_size(n >= BULK);
+            self.choice.saw(n);
             let bytes = buffer.get(..n).unwrap_or_default();
             let sent = match stream::send(sink, bytes) {
                 Ok(sent) => sent,
@@ -249,42 +247,30 @@ impl Flow {
             Ok(0) => self.state = State::SourceFinished,
             Ok(n) => {
                 *len = n;
-                self.notice_size(n < SMALL);
+                self.choice.saw(n);
             }
             Err(error) if error.kind() == ErrorKind::InvalidInput => {
                 // The kernel can't splice from this socket; nothing was taken.
-                self.method = Method::Copy;
-                self.release_pipe();
+                self.choice.copy_from_now_on();
             }
             Err(error) => return source_error(source, &error),
         }
         Ok(())
     }
 
-    /// Whether this read goes through a pipe; takes one, or gives it up, as the sizes seen suggest.
+    /// Whether this read goes through a pipe. The pipe comes and goes with the need for it; without
+    /// one to be had, the bytes are copied.
     fn splices(&mut self) -> bool {
-        let piped = matches!(self.held, Held::Piped { .. });
-        let change = self.method == Method::Auto && self.streak >= STREAK;
-        if change {
-            self.streak = 0;
-        }
-        if piped && change {
+        if !self.choice.splices() {
             self.release_pipe();
-        } else if !piped
-            && (change || self.method == Method::Splice)
+            return false;
+        }
+        if matches!(self.held, Held::Nothing)
             && let Some(pipe) = pipes::borrow()
         {
             self.held = Held::Piped { pipe, len: 0 };
         }
         matches!(self.held, Held::Piped { .. })
-    }
-
-    fn notice_size(&mut self, speaks_for_change: bool) {
-        self.streak = if speaks_for_change {
-            self.streak.saturating_add(1)
-        } else {
-            0
-        };
     }
 
     fn release_pipe(&mut self) {
@@ -326,10 +312,3 @@ fn is_transient(error: &io::Error) -> bool {
 
 /// Reads of a direction before the other connections of the loop get their turn: 1 MiB when full.
 const ROUNDS: u32 = 16;
-/// A read of this size is bulk: below it a copy costs less than the two calls of splice.
-const BULK: usize = 16 * 1024;
-/// A spliced read below this size speaks for copying again. Lower than [`BULK`], so that a
-/// direction between the two does not flap.
-const SMALL: usize = 4 * 1024;
-/// So many reads in a row decide.
-const STREAK: u8 = 4;

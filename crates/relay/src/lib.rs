@@ -14,6 +14,7 @@
 #![forbid(unsafe_code)]
 
 mod after_reset;
+mod choice;
 mod flow;
 mod idle;
 mod pipes;

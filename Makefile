@@ -1,0 +1,73 @@
+# The one door: everything a developer does here, and everything CI does, is a target of this file.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+
+CARGO ?= cargo
+TARGET := $(or $(CARGO_TARGET_DIR),target)
+# The black-box tests wait more than they compute.
+TEST_THREADS ?= 4
+FUZZ_SECONDS ?= 60
+
+.PHONY: help setup demo test check bench fuzz dist clean
+
+help: ## What can be done here
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: ## Install what the tests drive: balancers, servers, network tools (root, Debian)
+	@tests/setup.sh
+
+demo: ## Show what it is for: a backend's view of its client, without and with peername
+	@$(CARGO) run --quiet --locked --package peername -- demo
+
+test: setup ## All tests; needs root for network namespaces
+	@[[ $$(id -u) -eq 0 ]] || { echo "make test: the tests build network namespaces: run as root" >&2; exit 1; }
+	@tests/run.sh $(TEST_THREADS)
+
+check: ## Formatting, lints, documentation, licences, file lengths
+	$(CARGO) fmt --all --check
+	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
+	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --document-private-items --locked --quiet
+	@if $(CARGO) deny --version >/dev/null 2>&1; then \
+		$(CARGO) deny --locked --log-level error check bans licenses sources; \
+	else \
+		echo "check: cargo-deny is not installed (cargo install --locked cargo-deny): licences not checked"; \
+	fi
+	@if $(CARGO) +nightly --version >/dev/null 2>&1; then \
+		$(CARGO) +nightly check --locked --quiet --manifest-path fuzz/Cargo.toml; \
+	else \
+		echo "check: no nightly compiler: the fuzz targets are not compiled"; \
+	fi
+	@git ls-files '*.rs' | xargs wc -l | awk '$$2 != "total" && $$1 > $(LONGEST) { \
+		print "check: " $$2 " has " $$1 " lines, more than $(LONGEST): does it hold one idea?"; bad = 1 } \
+		END { exit bad }'
+
+bench: ## Measure against no proxy, HAProxy and nginx; results in bench/out
+	$(CARGO) build --release --locked --package peername --package peername-bench
+	$(TARGET)/release/peername-bench matrix --peername $(TARGET)/release/peername
+
+fuzz: ## Fuzz each target of the codec for FUZZ_SECONDS (nightly, cargo-fuzz)
+	$(CARGO) run --quiet --locked --manifest-path fuzz/Cargo.toml --example seeds
+	@for target in $$($(CARGO) +nightly fuzz list); do \
+		echo "fuzz: $$target, $(FUZZ_SECONDS) s"; \
+		$(CARGO) +nightly fuzz run $$target -- -max_total_time=$(FUZZ_SECONDS); \
+	done
+
+dist: ## Release binary, stripped, with completions, as an archive in dist/
+	$(CARGO) build --release --locked --package peername
+	rm -rf dist && mkdir -p dist/peername/completions
+	strip -o dist/peername/peername $(TARGET)/release/peername
+	@for shell in bash zsh fish; do \
+		dist/peername/peername completions $$shell >dist/peername/completions/peername.$$shell; \
+	done
+	@for file in README.md CHANGELOG.md LICENSE-*; do [[ ! -e $$file ]] || cp $$file dist/peername/; done
+	tar -C dist --owner=0 --group=0 -czf dist/peername-$$(dist/peername/peername --version | cut -d' ' -f2)-$$(uname -m).tar.gz peername
+	@cd dist && sha256sum *.tar.gz | tee SHA256SUMS
+
+clean: ## Remove what was built
+	$(CARGO) clean
+	rm -rf dist
+
+# Lines of a source file, tests included. Longer ones hold more than one idea.
+LONGEST := 450

@@ -1,0 +1,360 @@
+//! Headers, good and bad, in every way TCP may deliver them.
+//!
+//! A bad header ends its own connection, at once and before anything reaches a backend; the proxy
+//! goes on. A good one is complete whenever its last octet is there, however it was cut.
+
+use std::net::SocketAddr;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use crate::addr::{FRONT_V4, FRONT_V6, LISTEN_V4, TARGET_V4, someone_v4, someone_v6, v4};
+use crate::backend::Backend;
+use crate::conn::Conn;
+use crate::header::{
+    CRC32C, DGRAM_V4, LOCAL, NOOP, PROXY, STREAM_UNIX, STREAM_V4, STREAM_V6, UNSPEC, addresses,
+    nlb_health_check, raw, tlv, v1, v2,
+};
+use crate::lab::{Lab, wait_for};
+use crate::peername::Peername;
+use crate::rig::{Rig, front_of};
+
+/// A header and the first payload in one segment, as HAProxy sends them.
+#[test]
+fn header_and_payload_in_one_segment() {
+    let rig = Rig::new(&[]);
+    for fresh in [someone_v4, someone_v6] {
+        for make in [|c| v1(c, front_of(c)), |c| v2(c, front_of(c), &[])] {
+            let client = fresh();
+            let down = rig.open(&[&make(client), &b"payload"[..]].concat());
+            assert_eq!(rig.accept(client).recv(7), b"payload");
+            drop(down);
+        }
+    }
+}
+
+/// Every proxy we know of took the header in one read and failed when it came in two.
+#[test]
+fn header_split_at_every_octet() {
+    let rig = Rig::new(&[]);
+    for make in [
+        |c| v1(c, FRONT_V4),
+        |c| v2(c, FRONT_V4, &tlv(NOOP, b"12345")),
+    ] {
+        for cut in 1..make(someone_v4()).len() {
+            let client = someone_v4();
+            let header = make(client);
+            let (first, rest) = header.split_at(cut);
+            let down = rig.open(first);
+            sleep(PAUSE);
+            down.send(&[rest, b"payload"].concat());
+            assert_eq!(
+                rig.accept(client).recv(7),
+                b"payload",
+                "cut after octet {cut}"
+            );
+        }
+    }
+}
+
+#[test]
+fn header_octet_by_octet() {
+    let rig = Rig::new(&[]);
+    for make in [|c| v1(c, FRONT_V6), |c| v2(c, FRONT_V6, &[])] {
+        let client = someone_v6();
+        let header = make(client);
+        let down = rig.open(&[]);
+        for octet in [&header, &b"payload"[..]].concat() {
+            down.send(&[octet]);
+            sleep(PAUSE);
+        }
+        assert_eq!(rig.accept(client).recv(7), b"payload");
+    }
+}
+
+/// By default a header may have 4096 octets in all.
+#[test]
+fn largest_header_by_default() {
+    let rig = Rig::new(&[]);
+    let client = someone_v4();
+    let down = rig.open(&[&padded(client, 4096), &b"payload"[..]].concat());
+    assert_eq!(rig.accept(client).recv(7), b"payload");
+    drop(down);
+    // Its length is known from the first 16 octets, so the rest need not come.
+    let too_long = rig.open(&padded(someone_v4(), 4097)[..16]);
+    assert!(too_long.closed().1 < AT_ONCE);
+    rig.backends_saw_nobody();
+}
+
+/// 65551 octets are the largest that version 2 can express.
+#[test]
+fn largest_header_there_is() {
+    let rig = Rig::new(&["--max-header=65551"]);
+    let client = someone_v4();
+    let _down = rig.open(&[&padded(client, 65551), &b"payload"[..]].concat());
+    assert_eq!(rig.accept(client).recv(7), b"payload");
+}
+
+/// The time to send a header is measured from accept: bytes that drip in do not extend it.
+#[test]
+fn header_timeout_is_absolute() {
+    let rig = Rig::new(&["--header-timeout=400ms"]);
+    let start = Instant::now();
+    let (silent, dripping) = (rig.open(&[]), rig.open(&[]));
+    for octet in v1(someone_v4(), FRONT_V4).chunks(1).take(7) {
+        dripping.send(octet);
+        sleep(Duration::from_millis(50));
+    }
+    for conn in [silent, dripping] {
+        conn.closed();
+        let elapsed = start.elapsed();
+        assert!(
+            elapsed >= Duration::from_millis(390),
+            "closed after {elapsed:?}"
+        );
+        assert!(
+            elapsed < Duration::from_millis(900),
+            "closed after {elapsed:?}"
+        );
+    }
+    rig.backends_saw_nobody();
+}
+
+/// The timer must not outlive the header (go-proxyproto had to learn it).
+#[test]
+fn header_timeout_ends_with_the_header() {
+    let rig = Rig::new(&["--header-timeout=200ms"]);
+    let (down, up) = rig.connect(someone_v4());
+    down.stays_open(Duration::from_millis(500));
+    down.send(b"late");
+    assert_eq!(up.recv(4), b"late");
+}
+
+#[test]
+fn truncated_header_and_fin() {
+    let mut rig = Rig::new(&[]);
+    for header in [v1(someone_v4(), FRONT_V4), v2(someone_v4(), FRONT_V4, &[])] {
+        for cut in [0, 1, 5, 13, header.len() - 1] {
+            let down = rig.open(&header[..cut]);
+            down.finish();
+            assert!(down.closed().1 < AT_ONCE, "cut after octet {cut}");
+        }
+    }
+    rig.backends_saw_nobody();
+    rig.still_serves(someone_v4());
+}
+
+/// What is not a header is known as such early, often from its first octet, and ends there.
+#[test]
+fn invalid_headers_are_refused_at_once() {
+    let mut rig = Rig::new(&[]);
+    for (what, bytes) in invalid() {
+        let down = rig.open(&bytes);
+        assert!(
+            !down.is_open_after(AT_ONCE),
+            "{what}: still open after {AT_ONCE:?}"
+        );
+        down.closed();
+        rig.backends_saw_nobody();
+        assert!(rig.proxy.is_alive(), "{what} ended the proxy");
+    }
+    let sent = invalid().len();
+    wait_for("each is in the log", || {
+        (rig.proxy.outcomes().len() == sent).then_some(())
+    });
+    rig.still_serves(someone_v4());
+}
+
+/// LOCAL, UNKNOWN, UNSPEC and address families that TCP has no use for say nothing about a client:
+/// the backend sees the proxy itself, whatever the address block contains.
+#[test]
+fn headers_without_a_client() {
+    let rig = Rig::new(&[]);
+    let block = addresses(someone_v4(), FRONT_V4);
+    let headers = [
+        ("LOCAL, nothing else", raw(LOCAL, UNSPEC, &[])),
+        ("LOCAL with an address block", raw(LOCAL, STREAM_V4, &block)),
+        (
+            "LOCAL with a family and no block",
+            raw(LOCAL, STREAM_V4, &[]),
+        ),
+        ("an AWS health check", nlb_health_check()),
+        ("UNSPEC", raw(PROXY, UNSPEC, &[])),
+        ("UNSPEC with a block", raw(PROXY, UNSPEC, &block)),
+        ("AF_UNIX", raw(PROXY, STREAM_UNIX, &[b'x'; 216])),
+        ("UNKNOWN, short", b"PROXY UNKNOWN\r\n".to_vec()),
+        (
+            "UNKNOWN, long",
+            b"PROXY UNKNOWN ffff::1 ffff::2 1 2\r\n".to_vec(),
+        ),
+    ];
+    for (what, header) in headers {
+        let down = rig.open(&[&header, &b"check"[..]].concat());
+        let up = rig.v4.accept();
+        assert_eq!(up.peer().ip().to_string(), "127.0.0.1", "{what}");
+        assert_eq!(up.recv(5), b"check", "{what}");
+        up.send(b"fine");
+        assert_eq!(down.recv(4), b"fine", "{what}");
+    }
+}
+
+/// A claimed port of 0 is no port; the address is still the client's.
+#[test]
+fn source_port_zero_keeps_the_address() {
+    let rig = Rig::new(&[]);
+    let nameless = v4([198, 51, 100, 7], 0);
+    for header in [v1(nameless, FRONT_V4), v2(nameless, FRONT_V4, &[])] {
+        let _down = rig.open(&header);
+        let seen = rig.v4.accept().peer();
+        assert_eq!(seen.ip(), nameless.ip());
+        assert_ne!(seen.port(), 0);
+    }
+}
+
+/// The header describes the connection that the first proxy accepted, which may have been UDP; the
+/// specification ties it to nothing that carries it.
+#[test]
+fn client_of_another_transport() {
+    let rig = Rig::new(&[]);
+    let client = someone_v4();
+    let _down = rig.open(&raw(PROXY, DGRAM_V4, &addresses(client, FRONT_V4)));
+    rig.accept(client);
+}
+
+/// Only the first header is one. What looks like another is the client's data.
+#[test]
+fn second_header_is_payload() {
+    let rig = Rig::new(&[]);
+    let second = v1(v4([192, 0, 2, 66], 666), FRONT_V4);
+    let client = someone_v4();
+    let _down = rig.open(&[v2(client, FRONT_V4, &[]), second.clone()].concat());
+    assert_eq!(rig.accept(client).recv(second.len()), second);
+}
+
+/// IPv6 missing altogether must not take anything down with it; there was a balancer that crashed.
+#[test]
+fn without_ipv6() {
+    let lab = Lab::new();
+    lab.server.sysctl("net.ipv6.conf.all.disable_ipv6", "1");
+    let backend = Backend::listen(&lab.server, TARGET_V4);
+    let args = "proxy --listen=10.81.0.1:8443 --target-v4=127.0.0.1:9000 --trust=10.81.0.2";
+    let args: Vec<&str> = args.split(' ').collect();
+    let mut proxy = Peername::start(&lab.server, &args, &[LISTEN_V4]);
+    let open = |header: Vec<u8>| Conn::open(&lab.balancer, LISTEN_V4, &header);
+    open(v2(someone_v6(), FRONT_V6, &[])).closed();
+    backend.saw_nobody();
+    assert!(proxy.is_alive());
+    let client = someone_v4();
+    let _down = open(v2(client, FRONT_V4, &[]));
+    assert_eq!(backend.accept().peer(), client);
+}
+
+/// A valid header of `len` octets, filled up with a NOOP TLV.
+fn padded(client: SocketAddr, len: usize) -> Vec<u8> {
+    let bare = v2(client, FRONT_V4, &tlv(NOOP, &[])).len();
+    v2(client, FRONT_V4, &tlv(NOOP, &vec![0; len - bare]))
+}
+
+fn invalid() -> Vec<(&'static str, Vec<u8>)> {
+    let block = addresses(someone_v4(), FRONT_V4);
+    let with_tlvs = |tlvs: &[u8]| v2(someone_v4(), FRONT_V4, tlvs);
+    let line = |text: &str| text.as_bytes().to_vec();
+    vec![
+        (
+            "TLS",
+            b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03".to_vec(),
+        ),
+        ("HTTP", line("GET / HTTP/1.1\r\nHost: example.com\r\n\r\n")),
+        (
+            "HTTP, a word that begins alike",
+            line("PROPFIND / HTTP/1.1\r\n\r\n"),
+        ),
+        ("SSH", line("SSH-2.0-OpenSSH_9.2p1 Debian-2\r\n")),
+        (
+            "Cloudflare's UDP header",
+            [&b"\x56\xec"[..], &[0; 36]].concat(),
+        ),
+        ("zeros", vec![0; 64]),
+        (
+            "a broken signature",
+            b"\r\n\r\n\0\r\nQUIT\r\x21\x11\0\x0c".to_vec(),
+        ),
+        ("v2, version 3", raw(0x31, STREAM_V4, &block)),
+        ("v2, version 1", raw(0x11, STREAM_V4, &block)),
+        ("v2, command 2", raw(0x22, STREAM_V4, &block)),
+        ("v2, family 4", raw(PROXY, 0x41, &block)),
+        ("v2, transport 3", raw(PROXY, 0x13, &block)),
+        ("v2, UDP without addresses", raw(PROXY, DGRAM_V4, &[])),
+        ("v2, IPv4 without addresses", raw(PROXY, STREAM_V4, &[])),
+        ("v2, IPv4 in 4 octets", raw(PROXY, STREAM_V4, &block[..4])),
+        ("v2, IPv4 in 11 octets", raw(PROXY, STREAM_V4, &block[..11])),
+        ("v2, IPv6 in 12 octets", raw(PROXY, STREAM_V6, &block)),
+        ("v2, a TLV that overruns", with_tlvs(&[NOOP, 0, 9, 1, 2])),
+        ("v2, a TLV without its length", with_tlvs(&[NOOP, 0])),
+        (
+            "v2, a wrong checksum",
+            with_tlvs(&tlv(CRC32C, &[1, 2, 3, 4])),
+        ),
+        (
+            "v2, a checksum of 3 octets",
+            with_tlvs(&tlv(CRC32C, &[1, 2, 3])),
+        ),
+        (
+            "v1, port -5",
+            line("PROXY TCP4 198.51.100.7 203.0.113.1 -5 80\r\n"),
+        ),
+        (
+            "v1, port 70000",
+            line("PROXY TCP4 198.51.100.7 203.0.113.1 70000 80\r\n"),
+        ),
+        (
+            "v1, no ports",
+            line("PROXY TCP4 198.51.100.7 203.0.113.1\r\n"),
+        ),
+        (
+            "v1, a word too many",
+            line("PROXY TCP4 198.51.100.7 203.0.113.1 1 2 3\r\n"),
+        ),
+        (
+            "v1, two spaces",
+            line("PROXY TCP4  198.51.100.7 203.0.113.1 1 2\r\n"),
+        ),
+        (
+            "v1, a name",
+            line("PROXY TCP4 localhost 203.0.113.1 1 2\r\n"),
+        ),
+        (
+            "v1, leading zeros",
+            line("PROXY TCP4 198.051.100.007 203.0.113.1 1 2\r\n"),
+        ),
+        (
+            "v1, IPv6 as TCP4",
+            line("PROXY TCP4 2001:db8::7 2001:db8::1 1 2\r\n"),
+        ),
+        (
+            "v1, IPv4 as TCP6",
+            line("PROXY TCP6 198.51.100.7 203.0.113.1 1 2\r\n"),
+        ),
+        (
+            "v1, UDP4",
+            line("PROXY UDP4 198.51.100.7 203.0.113.1 1 2\r\n"),
+        ),
+        (
+            "v1, small letters",
+            line("proxy TCP4 198.51.100.7 203.0.113.1 1 2\r\n"),
+        ),
+        (
+            "v1, LF alone",
+            line("PROXY TCP4 198.51.100.7 203.0.113.1 1 2\n"),
+        ),
+        (
+            "v1, a line without end",
+            [b"PROXY UNKNOWN ", &[b'x'; 200][..]].concat(),
+        ),
+    ]
+}
+
+/// Long enough for what was sent before to travel as a segment of its own, and be read.
+const PAUSE: Duration = Duration::from_millis(2);
+
+/// Well below the header timeout of 5 s, which is what a proxy that does not notice would take.
+const AT_ONCE: Duration = Duration::from_secs(1);

@@ -1,0 +1,144 @@
+//! One host: a network namespace without a name.
+
+use std::fs::{self, File};
+use std::io::Write;
+use std::net::Ipv6Addr;
+use std::os::fd::AsRawFd;
+use std::process::{Command, Output, Stdio};
+
+use peername_sys::namespace::Network;
+
+use super::wait_for;
+
+/// A network namespace with loopback up. It ends when this value and the last process inside it do.
+#[derive(Debug)]
+pub(crate) struct Host {
+    network: Network,
+    /// The same namespace as a path that `ip` understands.
+    file: File,
+}
+
+impl Host {
+    pub(crate) fn new() -> Self {
+        let home = Network::current().expect("our own namespace");
+        let network = Network::unshare().expect("a network namespace (the tests need root)");
+        let file = File::open("/proc/thread-self/ns/net").expect("the namespace's file");
+        home.enter().expect("back to our own namespace");
+        let host = Self { network, file };
+        host.ip("link set lo up");
+        // Nobody else is on these links, so nobody needs to be asked whether an address is free.
+        host.sysctl("net.ipv6.conf.default.accept_dad", "0");
+        // No link-local addresses: they come by themselves, a moment after the link.
+        host.sysctl("net.ipv6.conf.default.addr_gen_mode", "1");
+        host
+    }
+
+    /// Runs `work` inside: its sockets, its threads and its children belong to this host.
+    pub(crate) fn enter<T>(&self, work: impl FnOnce() -> T) -> T {
+        let home = Network::current().expect("our own namespace");
+        self.network.enter().expect("setns");
+        let _home = ComeBack(home);
+        work()
+    }
+
+    /// Joins this host and `other` with a cable: a veth pair, both ends up.
+    pub(crate) fn wire(&self, here: &str, other: &Self, there: &str) {
+        let path = format!("/proc/{}/fd/{}", std::process::id(), other.file.as_raw_fd());
+        self.ip(&format!(
+            "link add {here} type veth peer name {there} netns {path}"
+        ));
+        self.ip(&format!("link set {here} up"));
+        other.ip(&format!("link set {there} up"));
+    }
+
+    /// Gives an interface addresses, usable at once.
+    pub(crate) fn address(&self, device: &str, addresses: &[&str]) {
+        for address in addresses {
+            let v6 = address.contains(':');
+            let options = if v6 { "nodad" } else { "broadcast +" };
+            self.ip(&format!("address add {address} {options} dev {device}"));
+            if v6 {
+                self.wait_for_local_route(address);
+            }
+        }
+    }
+
+    /// The kernel makes an IPv6 address's own route a moment later, from a work queue.
+    fn wait_for_local_route(&self, address: &str) {
+        let ip = address
+            .split('/')
+            .next()
+            .and_then(|ip| ip.parse::<Ipv6Addr>().ok());
+        let entry = format!("{:032x} 80 ", u128::from(ip.expect("an IPv6 address")));
+        wait_for("the address has its route", || {
+            let routes = self.enter(|| fs::read_to_string("/proc/thread-self/net/ipv6_route"));
+            routes
+                .expect("the routing table")
+                .contains(&entry)
+                .then_some(())
+        });
+    }
+
+    /// Runs ip(8) commands, one a line, without the leading `ip`.
+    pub(crate) fn ip(&self, commands: &str) {
+        self.feed("ip", &["-batch", "-"], commands);
+    }
+
+    /// The same for `ip -6`.
+    pub(crate) fn ip6(&self, commands: &str) {
+        self.feed("ip", &["-6", "-batch", "-"], commands);
+    }
+
+    /// Loads nftables rules.
+    pub(crate) fn nft(&self, rules: &str) {
+        self.feed("nft", &["-f", "-"], rules);
+    }
+
+    pub(crate) fn sysctl(&self, key: &str, value: &str) {
+        let path = format!("/proc/sys/{}", key.replace('.', "/"));
+        self.enter(|| fs::write(&path, value))
+            .unwrap_or_else(|error| panic!("{path} = {value}: {error}"));
+    }
+
+    /// Runs a program to its end and returns what it printed; panics if it failed.
+    pub(crate) fn run(&self, program: &str, args: &[&str]) -> String {
+        let output = self.output(Command::new(program).args(args), "");
+        assert!(output.status.success(), "{program} {args:?}: {output:?}");
+        String::from_utf8(output.stdout).expect("text")
+    }
+
+    /// Runs a command with this standard input to its end, however it ends.
+    pub(crate) fn output(&self, command: &mut Command, input: &str) -> Output {
+        command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        let mut child = self
+            .enter(|| command.spawn())
+            .unwrap_or_else(|error| panic!("{command:?}: {error} (make setup)"));
+        // It may end without having read.
+        let _ = child
+            .stdin
+            .take()
+            .expect("a pipe")
+            .write_all(input.as_bytes());
+        child.wait_with_output().expect("its end")
+    }
+
+    fn feed(&self, program: &str, args: &[&str], input: &str) {
+        let output = self.output(Command::new(program).args(args), input);
+        assert!(
+            output.status.success(),
+            "{program} {args:?} {input}: {output:?}"
+        );
+    }
+}
+
+/// Takes the thread back to its own namespace, also when the work panics.
+struct ComeBack(Network);
+
+impl Drop for ComeBack {
+    fn drop(&mut self) {
+        self.0.enter().expect("setns back");
+    }
+}

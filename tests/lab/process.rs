@@ -1,0 +1,221 @@
+//! A program that runs beside the test and ends with it.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Read};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use super::{Host, PATIENCE, wait_until};
+
+/// A running program whose output is kept, for questions and for the failure message.
+#[derive(Debug)]
+pub(crate) struct Process {
+    name: String,
+    child: Child,
+    lines: Arc<Mutex<Vec<String>>>,
+}
+
+impl Process {
+    /// Starts one process on a host. The kernel kills it when the test's thread ends, panicking or
+    /// not (setpriv(1), --pdeathsig); setpriv becomes the program, so the process id is the program's.
+    pub(crate) fn start(host: &Host, program: &str, args: &[&str]) -> Self {
+        Self::start_with(host, &[], program, args)
+    }
+
+    /// Starts a server of several processes: in a process-id namespace, so that all go at once.
+    pub(crate) fn start_family(host: &Host, program: &str, args: &[&str]) -> Self {
+        let own_pids = ["unshare", "--pid", "--fork", "--kill-child=KILL"];
+        Self::start_with(host, &own_pids, program, args)
+    }
+
+    /// Starts a program through others that run it, such as `prlimit --nofile=64`.
+    pub(crate) fn start_with(host: &Host, through: &[&str], program: &str, args: &[&str]) -> Self {
+        let mut command = Command::new("setpriv");
+        command
+            .args(["--pdeathsig", "KILL"])
+            .args(through)
+            .arg(program)
+            .args(args);
+        command
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        let mut child = host
+            .enter(|| command.spawn())
+            .unwrap_or_else(|error| panic!("{command:?}: {error}"));
+        let lines = Arc::default();
+        collect(child.stdout.take().expect("a pipe"), &lines);
+        collect(child.stderr.take().expect("a pipe"), &lines);
+        Self {
+            name: program.to_owned(),
+            child,
+            lines,
+        }
+    }
+
+    /// Waits until it listens on every one of these addresses; a wildcard listener counts for all.
+    pub(crate) fn listens(mut self, addrs: &[SocketAddr]) -> Self {
+        let listening = wait_until(Instant::now() + PATIENCE, || {
+            if let Some(status) = self.child.try_wait().expect("wait") {
+                panic!("{} ended at start, {status}:\n{}", self.name, self.log());
+            }
+            let open = listeners(self.pid());
+            addrs
+                .iter()
+                .all(|addr| open.iter().any(|o| covers(*o, *addr)))
+                .then_some(())
+        });
+        assert!(
+            listening.is_some(),
+            "{} does not listen on {addrs:?}:\n{}",
+            self.name,
+            self.log()
+        );
+        self
+    }
+
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Everything it has printed so far, both streams.
+    pub(crate) fn log(&self) -> String {
+        self.lines.lock().expect("no reader panicked").join("\n")
+    }
+
+    /// Waits for a line of its output that `pick` accepts.
+    pub(crate) fn line<T>(&self, what: &str, pick: impl Fn(&str) -> Option<T>) -> T {
+        let find = || {
+            self.lines
+                .lock()
+                .expect("no reader panicked")
+                .iter()
+                .find_map(|l| pick(l))
+        };
+        wait_until(Instant::now() + PATIENCE, find)
+            .unwrap_or_else(|| panic!("{}: no line {what} in:\n{}", self.name, self.log()))
+    }
+
+    /// How many descriptors it has open.
+    pub(crate) fn descriptors(&self) -> usize {
+        fs::read_dir(format!("/proc/{}/fd", self.pid())).map_or(0, Iterator::count)
+    }
+
+    /// A field of /proc/PID/status, such as `VmRSS`.
+    pub(crate) fn status(&self, field: &str) -> String {
+        status_field(&format!("/proc/{}/status", self.pid()), field)
+    }
+
+    /// Its memory in KiB, without what the kernel keeps for its sockets.
+    pub(crate) fn resident_kib(&self) -> usize {
+        let text = self.status("VmRSS");
+        text.trim_end_matches(" kB")
+            .parse()
+            .unwrap_or_else(|_| panic!("VmRSS: {text}"))
+    }
+
+    /// A field of /proc/PID/status for each of its threads, with the thread's name.
+    pub(crate) fn status_of_threads(&self, field: &str) -> Vec<(String, String)> {
+        let tasks = fs::read_dir(format!("/proc/{}/task", self.pid())).expect("its threads");
+        tasks
+            .map(|task| task.expect("a thread").path().join("status"))
+            .map(|path| path.to_str().expect("text").to_owned())
+            .map(|path| (status_field(&path, "Name"), status_field(&path, field)))
+            .collect()
+    }
+
+    pub(crate) fn is_alive(&mut self) -> bool {
+        self.child.try_wait().expect("wait").is_none()
+    }
+
+    pub(crate) fn signal(&self, signal: Signal) {
+        let pid = i32::try_from(self.pid())
+            .ok()
+            .and_then(Pid::from_raw)
+            .expect("a process id");
+        kill_process(pid, signal).expect("kill");
+    }
+
+    /// Its exit status, or None when it still runs after `limit`.
+    pub(crate) fn ended_within(&mut self, limit: Duration) -> Option<ExitStatus> {
+        wait_until(Instant::now() + limit, || {
+            self.child.try_wait().expect("wait")
+        })
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            eprintln!("--- {} said:\n{}", self.name, self.log());
+        }
+        // Both fail only if it has ended already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn collect(stream: impl Read + Send + 'static, lines: &Arc<Mutex<Vec<String>>>) {
+    let lines = Arc::clone(lines);
+    thread::spawn(move || {
+        for line in BufReader::new(stream).split(b'\n').map_while(Result::ok) {
+            let line = String::from_utf8_lossy(&line).into_owned();
+            lines.lock().expect("no reader panicked").push(line);
+        }
+    });
+}
+
+fn status_field(path: &str, field: &str) -> String {
+    let status = fs::read_to_string(path).unwrap_or_else(|error| panic!("{path}: {error}"));
+    status
+        .lines()
+        .find_map(|line| line.strip_prefix(field)?.strip_prefix(':'))
+        .unwrap_or_else(|| panic!("no {field} in {path}"))
+        .trim()
+        .to_owned()
+}
+
+fn covers(listener: SocketAddr, wanted: SocketAddr) -> bool {
+    let wildcard = listener.ip().is_unspecified() && listener.is_ipv6() >= wanted.is_ipv6();
+    listener.port() == wanted.port() && (wildcard || listener.ip() == wanted.ip())
+}
+
+/// The listening TCP sockets of a process's network namespace (proc_net_tcp.txt of the kernel).
+fn listeners(pid: u32) -> Vec<SocketAddr> {
+    let table = |name| fs::read_to_string(format!("/proc/{pid}/net/{name}")).unwrap_or_default();
+    let listening = |line: &str| {
+        let mut words = line.split_ascii_whitespace().skip(1);
+        let (local, _remote, state) = (words.next()?, words.next()?, words.next()?);
+        (state == "0A").then(|| endpoint(local)).flatten()
+    };
+    (table("tcp") + &table("tcp6"))
+        .lines()
+        .filter_map(listening)
+        .collect()
+}
+
+/// `0100007F:0050` is 127.0.0.1:80: the address as 32-bit words in the machine's own byte order.
+fn endpoint(text: &str) -> Option<SocketAddr> {
+    let (ip, port) = text.split_once(':')?;
+    let word = |at: usize| {
+        Some(
+            u32::from_str_radix(ip.get(at..at + 8)?, 16)
+                .ok()?
+                .to_ne_bytes(),
+        )
+    };
+    let ip = if ip.len() == 8 {
+        IpAddr::from(Ipv4Addr::from(word(0)?))
+    } else {
+        let words = [word(0)?, word(8)?, word(16)?, word(24)?];
+        IpAddr::from(Ipv6Addr::from(
+            <[u8; 16]>::try_from(words.as_flattened()).ok()?,
+        ))
+    };
+    Some(SocketAddr::new(ip, u16::from_str_radix(port, 16).ok()?))
+}

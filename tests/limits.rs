@@ -1,0 +1,222 @@
+//! What the proxy may use, and what it does when that runs out: it waits, it says so, it goes on.
+//!
+//! go-mmproxy and mmproxy-rs end with status 0 when accept(2) fails once, so that nothing restarts
+//! them.
+
+use std::time::{Duration, Instant};
+
+use crate::addr::{LISTEN_V4, TARGET_V4, someone_v4};
+use crate::backend::Backend;
+use crate::conn::Conn;
+use crate::lab::{Host, Lab, Process, Scratch, wait_for};
+use crate::peername::{BINARY, Peername, USUAL, copy_for_everyone};
+use crate::rig::{Rig, header_of};
+use crate::server::{Redis, Server};
+
+#[test]
+fn descriptors_run_out_and_come_back() {
+    let lab = Lab::new();
+    let _server = Redis::start(&lab.server);
+    let mut proxy = Peername::proxy_through(&lab, &["prlimit", "--nofile=64:64"], &[]);
+    let ping = || {
+        let request = [header_of(someone_v4()), b"PING\r\n".to_vec()].concat();
+        Conn::open(&lab.balancer, LISTEN_V4, &request)
+    };
+    for _ in 0..3 {
+        let crowd: Vec<Conn> = (0..100).map(|_| ping()).collect();
+        let soon = Duration::from_millis(5);
+        let (served, others): (Vec<_>, Vec<_>) =
+            crowd.iter().partition(|conn| conn.is_answered_after(soon));
+        assert!(
+            (10..=30).contains(&served.len()),
+            "64 descriptors served {}",
+            served.len()
+        );
+        for conn in others {
+            // In the kernel's queue: a client that waits is better off than one that is refused.
+            conn.stays_open(soon);
+        }
+        assert!(proxy.is_alive(), "out of descriptors:\n{}", proxy.log());
+        let start = Instant::now();
+        drop(crowd);
+        assert_eq!(ping().recv(7), b"+PONG\r\n");
+        // 200 ms for the proxy; the rest is for a machine that runs other tests.
+        assert!(
+            start.elapsed() < Duration::from_millis(500),
+            "resumed after {:?}",
+            start.elapsed()
+        );
+        for _ in 0..9 {
+            assert_eq!(ping().recv(7), b"+PONG\r\n");
+        }
+    }
+}
+
+/// One peer that opens connections and says nothing can't have them all.
+#[test]
+fn connections_without_a_header_are_limited() {
+    let mut rig = Rig::new(&["--max-pending-per-peer=10", "--max-pending=15"]);
+    let mut silent: Vec<Conn> = (0..10).map(|_| rig.open(&[])).collect();
+    for conn in &silent {
+        conn.stays_open(Duration::from_millis(20));
+    }
+    Conn::turned_away(&rig.lab.balancer, LISTEN_V4);
+    let logged = || {
+        rig.proxy
+            .outcomes()
+            .contains(&"too_many_pending".to_owned())
+    };
+    wait_for("the refusal is in the log", || logged().then_some(()));
+    let take_place = || {
+        let down = Conn::try_connect(&rig.lab.balancer, LISTEN_V4)?;
+        down.is_open_after(Duration::from_millis(50))
+            .then_some(down)
+    };
+    silent.pop();
+    silent.push(wait_for("a place is free again", take_place));
+    assert!(take_place().is_none(), "ten and no more");
+    drop(silent);
+    wait_for("all places are free again", take_place);
+    rig.still_serves(someone_v4());
+}
+
+/// A thousand idle clients cost little, and each of them still works.
+#[test]
+fn a_thousand_idle_connections() {
+    peername_sys::limits::raise_open_files().expect("descriptors for a thousand connections");
+    let mut rig = Rig::new(&[]);
+    rig.still_serves(someone_v4());
+    let idle = rig.proxy.resident_kib();
+    let pairs: Vec<(Conn, Conn)> = (0..1000).map(|_| rig.connect(someone_v4())).collect();
+    let grown = rig.proxy.resident_kib().saturating_sub(idle);
+    assert!(grown < 4 * 1000, "{grown} KiB for 1000 idle connections");
+    for (down, up) in &pairs {
+        down.send(b"ping");
+        assert_eq!(up.recv(4), b"ping");
+        up.send(b"pong");
+        assert_eq!(down.recv(4), b"pong");
+    }
+}
+
+#[test]
+fn failing_to_start_is_never_success() {
+    let host = Host::new();
+    host.address("lo", &["192.0.2.1/32"]);
+    let _taken = Backend::listen(&host, "192.0.2.1:8443".parse().expect("an endpoint"));
+    let cases: [(i32, &str, &str); 9] = [
+        (
+            1,
+            "192.0.2.1:8443",
+            "proxy --trust=any --listen=192.0.2.1:8443",
+        ),
+        (
+            1,
+            "192.0.2.9:8443",
+            "proxy --trust=any --listen=192.0.2.9:8443",
+        ),
+        (2, "--listen", "proxy --trust=any --listen=nonsense"),
+        (2, "--relay", "proxy --trust=any --relay=teleport"),
+        (
+            2,
+            "--header-timeout",
+            "proxy --trust=any --header-timeout=5",
+        ),
+        (2, "--max-header", "proxy --trust=any --max-header=65552"),
+        (2, "--target-v4", "proxy --trust=any --target-v4=[::1]:80"),
+        (2, "--no-such-option", "proxy --trust=any --no-such-option"),
+        (2, "no-such-command", "no-such-command"),
+    ];
+    for (code, hint, line) in cases {
+        let args: Vec<&str> = line.split(' ').collect();
+        let output = Peername::run(&host, &args);
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(code), "{line}: {said}");
+        assert!(said.contains(hint), "{line}: {said}");
+    }
+}
+
+/// Without the capability nothing would work; that must show at the start, with the cure.
+#[test]
+fn missing_capability_is_named_at_the_start() {
+    let host = Host::new();
+    let scratch = Scratch::new();
+    let copy = copy_for_everyone(&host, &scratch);
+    let args = ["proxy", "--trust=any", "--listen=127.0.0.1:8443"];
+    let powerless: [&[&str]; 2] = [
+        &["setpriv", "--bounding-set=-all", "--inh-caps=-all", BINARY],
+        &[
+            "setpriv",
+            "--reuid=65534",
+            "--regid=65534",
+            "--clear-groups",
+            &copy,
+        ],
+    ];
+    for program in powerless {
+        let output = Peername::pipe(&host, program, &args, "");
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{program:?}: {said}");
+        assert!(
+            said.contains("CAP_NET_RAW") && said.contains("setcap"),
+            "{said}"
+        );
+    }
+}
+
+/// Started as root: CAP_NET_RAW (bit 13) and CAP_NET_BIND_SERVICE (bit 10) are left, in every thread,
+/// and no way to get others.
+#[test]
+fn only_two_capabilities_are_kept() {
+    let mut rig = Rig::new(&["--workers=3"]);
+    rig.still_serves(someone_v4());
+    only_two_capabilities(&rig.proxy);
+    for (thread, set) in rig.proxy.status_of_threads("CapBnd") {
+        assert_eq!(set, NONE, "CapBnd of {thread}");
+    }
+}
+
+/// Started as nobody with just those two, as a unit file would: everything works.
+#[test]
+fn two_capabilities_are_enough() {
+    let lab = Lab::new();
+    let backend = Backend::listen(&lab.server, TARGET_V4);
+    let scratch = Scratch::new();
+    let caps = "+net_raw,+net_bind_service";
+    let (inheritable, ambient) = (
+        format!("--inh-caps={caps}"),
+        format!("--ambient-caps={caps}"),
+    );
+    let nobody = [
+        "setpriv",
+        "--reuid=65534",
+        "--regid=65534",
+        "--clear-groups",
+    ];
+    let through = [&nobody[..], &[&inheritable, &ambient]].concat();
+    let copy = copy_for_everyone(&lab.server, &scratch);
+    let proxy = Process::start_with(&lab.server, &through, &copy, USUAL).listens(&[LISTEN_V4]);
+    let mut client = someone_v4();
+    client.set_port(1023);
+    let _down = Conn::open(&lab.balancer, LISTEN_V4, &header_of(client));
+    assert_eq!(backend.accept().peer(), client);
+    assert_eq!(proxy.status("Uid"), "65534\t65534\t65534\t65534");
+    only_two_capabilities(&proxy);
+}
+
+#[track_caller]
+fn only_two_capabilities(proxy: &Process) {
+    for (field, expected) in [
+        ("CapEff", TWO),
+        ("CapPrm", TWO),
+        ("CapInh", NONE),
+        ("CapAmb", NONE),
+        ("NoNewPrivs", "1"),
+    ] {
+        for (thread, value) in proxy.status_of_threads(field) {
+            assert_eq!(value, expected, "{field} of {thread}");
+        }
+    }
+}
+
+const TWO: &str = "0000000000002400";
+const NONE: &str = "0000000000000000";

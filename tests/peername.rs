@@ -1,0 +1,97 @@
+//! Starting the binary under test.
+
+use std::net::SocketAddr;
+use std::ops::{Deref, DerefMut};
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+use crate::addr::{LISTEN_V4, LISTEN_V6};
+use crate::lab::{Host, Lab, Process, Scratch};
+
+/// A running `peername`.
+#[derive(Debug)]
+pub(crate) struct Peername(Process);
+
+impl Peername {
+    /// `peername proxy` on the lab's server, with one listener and one target of each family and
+    /// trust in the balancer's networks, then `args`.
+    pub(crate) fn proxy(lab: &Lab, args: &[&str]) -> Self {
+        Self::proxy_through(lab, &[], args)
+    }
+
+    /// The same, started through other programs (`prlimit`, `setpriv`).
+    pub(crate) fn proxy_through(lab: &Lab, through: &[&str], args: &[&str]) -> Self {
+        let args = [USUAL, args].concat();
+        let process = Process::start_with(&lab.server, through, BINARY, &args);
+        Self(process.listens(&[LISTEN_V4, LISTEN_V6]))
+    }
+
+    /// Any subcommand that listens.
+    pub(crate) fn start(host: &Host, args: &[&str], listens: &[SocketAddr]) -> Self {
+        Self(Process::start(host, BINARY, args).listens(listens))
+    }
+
+    /// Any subcommand that ends by itself, or must.
+    pub(crate) fn run(host: &Host, args: &[&str]) -> Output {
+        Self::pipe(host, &[BINARY], args, "")
+    }
+
+    /// The same with this standard input, and started as `program`, which may go through others. What
+    /// does not end within 20 s is killed.
+    pub(crate) fn pipe(host: &Host, program: &[&str], args: &[&str], input: &str) -> Output {
+        let mut command = Command::new("timeout");
+        command
+            .args(["--signal=KILL", "20"])
+            .args(program)
+            .args(args);
+        host.output(&mut command, input)
+    }
+
+    /// The outcomes of the connections that have ended so far, oldest first, from its log.
+    pub(crate) fn outcomes(&self) -> Vec<String> {
+        let outcome = |line: &str| {
+            let line: Value = serde_json::from_str(line).ok()?;
+            Some(line.get("outcome")?.as_str()?.to_owned())
+        };
+        self.log().lines().filter_map(outcome).collect()
+    }
+}
+
+/// A copy that an ordinary user may execute, wherever the build directory is. Written by a process
+/// of its own: what a thread of ours starts meanwhile would inherit the open file, which then could
+/// not be executed.
+pub(crate) fn copy_for_everyone(host: &Host, scratch: &Scratch) -> String {
+    let copy = scratch.text("peername");
+    host.run("cp", &[BINARY, &copy]);
+    copy
+}
+
+impl Deref for Peername {
+    type Target = Process;
+
+    fn deref(&self) -> &Process {
+        &self.0
+    }
+}
+
+impl DerefMut for Peername {
+    fn deref_mut(&mut self) -> &mut Process {
+        &mut self.0
+    }
+}
+
+pub(crate) const BINARY: &str = env!("CARGO_BIN_EXE_peername");
+
+/// The arguments of [`Peername::proxy`].
+pub(crate) const USUAL: &[&str] = &[
+    "proxy",
+    "--listen=10.81.0.1:8443",
+    "--listen=[fd81::1]:8443",
+    "--target-v4=127.0.0.1:9000",
+    "--target-v6=[::1]:9000",
+    "--trust=10.81.0.0/24",
+    "--trust=fd81::/64",
+    "--log-format=json",
+    "-v",
+];

@@ -1,0 +1,173 @@
+//! Routing rules: added on request, shared by nobody, gone afterwards however the proxy ended.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use rustix::process::Signal;
+
+use crate::addr::{LISTEN_V4, TARGET_V4, TARGET_V6, someone_v4, someone_v6, v4};
+use crate::backend::Backend;
+use crate::conn::{Conn, End};
+use crate::lab::{Host, Lab, wait_for};
+use crate::peername::Peername;
+use crate::rig::header_of;
+
+#[test]
+fn setup_routes_adds_and_undoes() {
+    let site = Site::new();
+    let before = routing(&site.lab.server);
+    let mut first = site.proxy(8443, &["--setup-routes"]);
+    let mut second = site.proxy(8444, &["--setup-routes"]);
+    for port in [8443, 8444] {
+        site.served(port);
+    }
+    // Two that need the same rules do not take them from each other.
+    stop(&mut first);
+    site.served(8444);
+    stop(&mut second);
+    assert_as_before(&site.lab.server, &before);
+}
+
+/// SIGKILL leaves a process no time to clean up; its rules are gone all the same.
+#[test]
+fn setup_routes_survives_a_kill() {
+    let site = Site::new();
+    let before = routing(&site.lab.server);
+    let first = site.proxy(8443, &["--setup-routes"]);
+    let second = site.proxy(8444, &["--setup-routes"]);
+    let rules = || {
+        site.lab
+            .server
+            .run("sh", &["-c", "ip rule; ip -6 rule"])
+            .lines()
+            .count()
+    };
+    let with_two = rules();
+    first.signal(Signal::KILL);
+    drop(first);
+    wait_for("the killed proxy's rules are gone", || {
+        (rules() < with_two).then_some(())
+    });
+    site.served(8444);
+    second.signal(Signal::KILL);
+    drop(second);
+    wait_for("all is as before", || {
+        (routing(&site.lab.server) == before).then_some(())
+    });
+}
+
+/// Without the rules a backend's answers would leave for strangers: clients are refused, the log
+/// says what to do, and once it is done they are served without a restart.
+#[test]
+fn missing_routes_are_noticed() {
+    let site = Site::new();
+    let proxy = site.proxy(8443, &[]);
+    let down = Conn::open(&site.lab.balancer, LISTEN_V4, &header_of(someone_v4()));
+    assert_eq!(down.closed().0, End::Reset);
+    site.v4.saw_nobody();
+    proxy.line("naming the cure", |line| {
+        line.contains("peername routes add").then_some(())
+    });
+    let added = Peername::run(
+        &site.lab.server,
+        &["routes", "add", "-4127.0.0.1:9000", "-6[::1]:9000"],
+    );
+    assert!(added.status.success(), "{added:?}");
+    wait_for("clients are served", || {
+        let client = someone_v4();
+        let _down = Conn::open(&site.lab.balancer, LISTEN_V4, &header_of(client));
+        site.v4.accept_within(Duration::from_millis(100))
+    });
+    site.served(8443);
+}
+
+#[test]
+fn routes_by_hand() {
+    let site = Site::new();
+    let before = routing(&site.lab.server);
+    let routes = |args: &[&str]| {
+        let output = Peername::run(&site.lab.server, &[&["routes"], args].concat());
+        assert!(output.status.success(), "routes {args:?}: {output:?}");
+        String::from_utf8(output.stdout).expect("text")
+    };
+    assert_eq!(routes(&["show"]), "");
+    for _ in 0..2 {
+        // Twice makes no difference.
+        routes(&[
+            "add",
+            "--target-v4=127.0.0.1:9000",
+            "--target-v6=[::1]:9000",
+        ]);
+    }
+    assert_ne!(routes(&["show"]), "");
+    let _proxy = site.proxy(8443, &[]);
+    site.served(8443);
+    routes(&["remove"]);
+    assert_eq!(routes(&["show"]), "");
+    assert_as_before(&site.lab.server, &before);
+}
+
+/// Backends, and no rules yet.
+struct Site {
+    v4: Backend,
+    v6: Backend,
+    lab: Lab,
+}
+
+impl Site {
+    fn new() -> Self {
+        let lab = Lab::without_routes();
+        Self {
+            v4: Backend::listen(&lab.server, TARGET_V4),
+            v6: Backend::listen(&lab.server, TARGET_V6),
+            lab,
+        }
+    }
+
+    fn proxy(&self, port: u16, args: &[&str]) -> Peername {
+        let listen = v4([10, 81, 0, 1], port);
+        let option = format!("--listen={listen}");
+        let targets = [
+            "--target-v4=127.0.0.1:9000",
+            "--target-v6=[::1]:9000",
+            "--trust=private",
+        ];
+        let args = [&["proxy", &option], &targets[..], args].concat();
+        Peername::start(&self.lab.server, &args, &[listen])
+    }
+
+    /// Expects that clients of both families reach their backends as themselves.
+    #[track_caller]
+    fn served(&self, port: u16) {
+        for (client, backend) in [(someone_v4(), &self.v4), (someone_v6(), &self.v6)] {
+            let listen = v4([10, 81, 0, 1], port);
+            let down = Conn::open(&self.lab.balancer, listen, &header_of(client));
+            let up = backend.accept();
+            assert_eq!(up.peer(), client);
+            up.send(b"back");
+            assert_eq!(down.recv(4), b"back");
+        }
+    }
+}
+
+fn stop(proxy: &mut Peername) {
+    proxy.signal(Signal::TERM);
+    let status = proxy.ended_within(Duration::from_secs(3)).expect("an end");
+    assert_eq!(status.code(), Some(0));
+}
+
+/// All rules and all tables of both families, a line each, in an order that does not matter.
+fn routing(host: &Host) -> BTreeSet<String> {
+    let show = "ip rule; ip -6 rule; ip route show table all; ip -6 route show table all";
+    host.run("sh", &["-c", show])
+        .lines()
+        .map(str::to_owned)
+        .collect()
+}
+
+#[track_caller]
+fn assert_as_before(host: &Host, before: &BTreeSet<String>) {
+    let now = routing(host);
+    let changed: Vec<&String> = now.symmetric_difference(before).collect();
+    assert!(changed.is_empty(), "left behind or lost: {changed:#?}");
+}

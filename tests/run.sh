@@ -1,0 +1,35 @@
+#!/bin/bash
+# Runs every test and says where the time went. Argument: how many black-box tests run at once.
+set -euo pipefail
+
+threads=${1:-4}
+times=$(mktemp)
+trap 'rm -f "$times"' EXIT
+export PEERNAME_TEST_TIMES=$times
+
+step() {
+    local name=$1 start=$SECONDS
+    shift
+    echo "test: $name"
+    "$@" || failed+=("$name")
+    steps+=("$(printf '%5d s  %s' $((SECONDS - start)) "$name")")
+}
+
+steps=()
+failed=()
+step "build" cargo test --workspace --locked --no-run --quiet
+[[ ${#failed[@]} -eq 0 ]] || exit 1
+step "everything in one process" cargo test --workspace --locked --quiet --no-fail-fast --lib --bins
+step "documentation examples" cargo test --workspace --locked --quiet --doc
+step "integration and black box" cargo test --workspace --locked --quiet --no-fail-fast --test '*' -- \
+    --test-threads "$threads"
+
+printf '\nWhere the time went:\n'
+printf '%s\n' "${steps[@]}"
+printf '\nThe slowest black-box tests:\n'
+sort -rn "$times" | head -10
+
+if [[ ${#failed[@]} -gt 0 ]]; then
+    printf '\ntest: FAILED: %s\n' "${failed[@]}"
+    exit 1
+fi

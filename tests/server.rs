@@ -1,0 +1,26 @@
+//! Real servers, as Debian ships them, and how each is asked who its client is.
+
+mod nginx;
+mod postgres;
+mod redis;
+mod script;
+mod sshd;
+
+use std::net::SocketAddr;
+
+pub(crate) use nginx::Nginx;
+pub(crate) use postgres::Postgres;
+pub(crate) use redis::Redis;
+pub(crate) use script::{Node, Python, Socat};
+pub(crate) use sshd::Sshd;
+
+use crate::lab::Host;
+
+/// A server that listens on [`crate::addr::TARGET_V4`] and [`crate::addr::TARGET_V6`] only.
+pub(crate) trait Server {
+    fn start(host: &Host) -> Self;
+
+    /// Makes one connection from `client` to `front` and returns the client's address as the server
+    /// itself reports it.
+    fn ask(&self, client: &Host, front: SocketAddr) -> SocketAddr;
+}

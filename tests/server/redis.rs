@@ -1,0 +1,33 @@
+//! Redis: `CLIENT LIST`.
+
+use std::net::SocketAddr;
+
+use super::Server;
+use crate::addr::{TARGET_V4, TARGET_V6};
+use crate::conn::Conn;
+use crate::lab::{Host, Process};
+
+#[derive(Debug)]
+pub(crate) struct Redis(Process);
+
+impl Server for Redis {
+    fn start(host: &Host) -> Self {
+        let args = "--bind 127.0.0.1 ::1 --port 9000 --save '' --appendonly no --protected-mode no";
+        let args: Vec<&str> = args
+            .split(' ')
+            .map(|arg| if arg == "''" { "" } else { arg })
+            .collect();
+        let process = Process::start(host, "redis-server", &args);
+        Self(process.listens(&[TARGET_V4, TARGET_V6]))
+    }
+
+    fn ask(&self, client: &Host, front: SocketAddr) -> SocketAddr {
+        let conn = Conn::open(client, front, b"CLIENT LIST\r\n");
+        let list = String::from_utf8(conn.recv_some()).expect("text");
+        // Each line has `addr=` (the client) and `laddr=` (the server); the newest client is last.
+        list.rsplit(' ')
+            .find_map(|word| word.strip_prefix("addr="))
+            .and_then(|addr| addr.parse().ok())
+            .unwrap_or_else(|| panic!("CLIENT LIST: {list}\n{}", self.0.log()))
+    }
+}

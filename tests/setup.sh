@@ -1,0 +1,64 @@
+#!/bin/bash
+# Installs what the black-box tests drive: the servers and balancers they put on either side of
+# peername, and the tools they build networks with. Debian and its children only.
+#
+# The servers must not be started: they would listen on ports of this machine, and every test starts
+# its own. Debian asks /usr/sbin/policy-rc.d before it starts anything (invoke-rc.d(8)), so one stands
+# there while apt runs, unless the machine has its own; it is gone when this script ends. Nor are
+# they left enabled: the next boot shall be as the last.
+set -euo pipefail
+
+packages=(
+    iproute2         # ip: namespaces, veth pairs, routes
+    nftables         # nft: a backend that does not answer
+    util-linux       # setpriv, unshare, runuser
+    libcap2-bin      # capsh, getcap: what is left of our privileges
+    procps           # sysctl
+    curl             # --haproxy-protocol, and the client of the web servers
+    openssl          # self-signed certificates
+    haproxy          # sender: v1, v2, v2 with TLS TLVs, health checks
+    nginx            # server, and sender through its stream module
+    libnginx-mod-stream
+    redis-server
+    openssh-server
+    openssh-client
+    postgresql
+    socat
+    python3
+    nodejs
+)
+
+installed() { dpkg-query -W -f='${db:Status-Abbrev}' "$1" 2>/dev/null | grep -q '^ii'; }
+
+missing=()
+for package in "${packages[@]}"; do
+    installed "$package" || missing+=("$package")
+done
+[[ ${#missing[@]} -eq 0 ]] && exit 0
+
+echo "setup: missing: ${missing[*]}"
+if [[ $(id -u) -ne 0 ]]; then
+    echo "setup: run as root: apt-get install --no-install-recommends ${missing[*]}" >&2
+    exit 1
+fi
+
+policy=/usr/sbin/policy-rc.d
+if [[ ! -e $policy ]]; then
+    trap 'rm -f "$policy"' EXIT
+    printf '#!/bin/sh\nexit 101\n' >"$policy"
+    chmod 755 "$policy"
+fi
+
+# --no-upgrade: what is there already stays as it is.
+export DEBIAN_FRONTEND=noninteractive
+install=(apt-get install --yes --quiet --no-install-recommends --no-upgrade "${missing[@]}")
+"${install[@]}" || { apt-get update --quiet && "${install[@]}"; }
+
+for package in "${missing[@]}"; do
+    case $package in
+        haproxy | nginx | redis-server | postgresql) unit=$package ;;
+        openssh-server) unit=ssh ;;
+        *) continue ;;
+    esac
+    systemctl disable --quiet "$unit" 2>/dev/null || true # no systemd, nothing to disable
+done

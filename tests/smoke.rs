@@ -1,0 +1,127 @@
+//! The other subcommands, each doing its job once.
+
+use serde_json::Value;
+
+use crate::addr::{CLIENT_V4, CLIENT_V6, FRONT_V4, FRONT_V6, LISTEN_V4, someone_v4, someone_v6};
+use crate::lab::{Host, Lab, Scratch};
+use crate::peername::{BINARY, Peername, copy_for_everyone};
+use crate::server::{Python, Redis, Server};
+
+/// `forward` writes the header that `proxy` reads: the two make a pair without any balancer.
+#[test]
+fn forward_and_proxy() {
+    for options in [
+        "--proxy-version=1",
+        "--proxy-version=2 --crc32c --tlv=authority=a.example",
+    ] {
+        let lab = Lab::new();
+        let server = Python::start(&lab.server);
+        let _proxy = Peername::proxy(&lab, &[]);
+        let line = format!(
+            "forward --listen=203.0.113.1:80 --listen=[2001:db8:9::1]:80 --to={LISTEN_V4} {options}"
+        );
+        let args: Vec<&str> = line.split(' ').collect();
+        let _forward = Peername::start(&lab.balancer, &args, &[FRONT_V4, FRONT_V6]);
+        assert_eq!(server.ask(&lab.client, FRONT_V4), CLIENT_V4, "{options}");
+        assert_eq!(server.ask(&lab.client, FRONT_V6), CLIENT_V6, "{options}");
+    }
+}
+
+#[test]
+fn send_speaks_for_anybody() {
+    let lab = Lab::new();
+    let _server = Redis::start(&lab.server);
+    let _proxy = Peername::proxy(&lab, &[]);
+    for (client, front) in [(someone_v4(), FRONT_V4), (someone_v6(), FRONT_V6)] {
+        for version in ["1", "2"] {
+            let mut client = client;
+            client.set_port(client.port() ^ u16::from(version == "2"));
+            let args = [
+                "send",
+                &LISTEN_V4.to_string(),
+                &format!("--source={client}"),
+                &format!("--destination={front}"),
+                &format!("--proxy-version={version}"),
+            ];
+            let output = Peername::pipe(&lab.balancer, &[BINARY], &args, "CLIENT INFO\r\nQUIT\r\n");
+            assert!(output.status.success(), "{output:?}");
+            let said = String::from_utf8_lossy(&output.stdout);
+            assert!(
+                said.contains(&format!(" addr={client} ")),
+                "{client}: {said}"
+            );
+        }
+    }
+}
+
+#[test]
+fn decode_explains_a_header() {
+    let host = Host::new();
+    let input = "0d0a0d0a000d0a515549540a2111000cc6336407cb00710100501f90\n\
+                 0d0a0d0a000d0a515549540a2111\n\
+                 474554202f20485454502f312e310d0a\n";
+    let output = Peername::pipe(&host, &[BINARY], &["decode", "--hex"], input);
+    assert_eq!(output.status.code(), Some(1), "not every line was accepted");
+    let lines: Vec<Value> = output
+        .stdout
+        .split(|&octet| octet == b'\n')
+        .filter(|line| !line.is_empty())
+        .map(|line| serde_json::from_slice(line).expect("JSON"))
+        .collect();
+    let verdicts: Vec<&Value> = lines.iter().map(|line| &line["verdict"]).collect();
+    assert_eq!(verdicts, ["accept", "need_more", "reject"]);
+    assert_eq!(lines[0]["src"], "198.51.100.7:80");
+    assert_eq!(lines[0]["dst"], "203.0.113.1:8080");
+    assert_eq!(lines[0]["header_len"], 28);
+}
+
+#[test]
+fn decode_reads_raw_octets() {
+    let host = Host::new();
+    let header = "PROXY TCP6 2001:db8::7 2001:db8::1 40007 443\r\n";
+    let output = Peername::pipe(&host, &[BINARY], &["decode"], header);
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    let said: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    assert_eq!(said["src"], "[2001:db8::7]:40007");
+}
+
+#[test]
+fn demo_as_root() {
+    shows_the_difference(&[BINARY]);
+}
+
+/// An ordinary user needs nothing but a kernel that lets users have namespaces.
+#[test]
+fn demo_as_nobody() {
+    let scratch = Scratch::new();
+    let copy = copy_for_everyone(&Host::new(), &scratch);
+    shows_the_difference(&["runuser", "-u", "nobody", "--", &copy]);
+}
+
+#[test]
+fn completions_for_every_shell() {
+    let host = Host::new();
+    for shell in ["bash", "zsh", "fish"] {
+        let script = host.run(BINARY, &["completions", shell]);
+        assert!(script.contains("peername"), "{shell}: {script}");
+    }
+}
+
+fn shows_the_difference(program: &[&str]) {
+    let host = Host::new();
+    let before = host.run("ip", &["address"]);
+    let output = Peername::pipe(&host, program, &["demo"], "");
+    let said = String::from_utf8_lossy(&output.stdout);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(0), "{said}\n{errors}");
+    assert!(
+        said.contains("127.0.0.1"),
+        "what the backend sees without peername: {said}"
+    );
+    assert!(said.contains("with"), "{said}");
+    assert_eq!(
+        host.run("ip", &["address"]),
+        before,
+        "the demo stays in a network of its own"
+    );
+}

@@ -1,0 +1,98 @@
+//! SIGTERM: what is open may finish, nothing new begins, and a second signal means now.
+
+use std::net::TcpStream;
+use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
+
+use crate::addr::{LISTEN_V4, someone_v4};
+use crate::conn::{Conn, End};
+use crate::lab::{PATIENCE, wait_for};
+use crate::pattern::{assert_same, pattern};
+use crate::rig::Rig;
+
+/// HAProxy, nginx and go-mmproxy all cut transfers short on SIGTERM.
+#[test]
+fn open_connections_finish() {
+    let mut rig = Rig::new(&[]);
+    let pairs: Vec<(Conn, Conn)> = (0..50).map(|_| rig.connect(someone_v4())).collect();
+    let half = pattern(7, 64 << 10);
+    pairs.iter().for_each(|(_, up)| up.send(&half));
+    rig.proxy.signal(Signal::TERM);
+    accepts_no_more(&rig);
+    for (down, up) in &pairs {
+        up.send(&half);
+        up.finish();
+        down.finish();
+        let (received, end) = down.drain();
+        assert_eq!(end, End::Fin);
+        assert_same(&received, &[&half[..], &half].concat());
+    }
+    let status = rig
+        .proxy
+        .ended_within(Duration::from_secs(2))
+        .expect("nothing left to wait for");
+    assert_eq!(status.code(), Some(0));
+}
+
+#[test]
+fn draining_has_an_end() {
+    let mut rig = Rig::new(&["--drain=500ms"]);
+    let (down, up) = rig.connect(someone_v4());
+    let start = Instant::now();
+    rig.proxy.signal(Signal::TERM);
+    for conn in [down, up] {
+        // Cut off, and told so: a FIN would look like a whole answer.
+        assert_eq!(conn.drain(), (vec![], End::Reset));
+    }
+    assert!(
+        start.elapsed() >= Duration::from_millis(490),
+        "ended after {:?}",
+        start.elapsed()
+    );
+    let status = rig
+        .proxy
+        .ended_within(Duration::from_secs(1))
+        .expect("the drain is over");
+    assert_eq!(status.code(), Some(0));
+}
+
+#[test]
+fn second_signal_ends_at_once() {
+    for signal in [Signal::TERM, Signal::INT] {
+        let mut rig = Rig::new(&[]);
+        let (down, _up) = rig.connect(someone_v4());
+        rig.proxy.signal(signal);
+        accepts_no_more(&rig);
+        down.stays_open(Duration::from_millis(200));
+        rig.proxy.signal(signal);
+        let status = rig
+            .proxy
+            .ended_within(Duration::from_secs(1))
+            .expect("at once");
+        assert_eq!(status.code(), Some(0));
+    }
+}
+
+/// Without open connections there is nothing to wait for.
+#[test]
+fn idle_proxy_stops_at_once() {
+    let mut rig = Rig::new(&[]);
+    rig.proxy.signal(Signal::TERM);
+    let status = rig
+        .proxy
+        .ended_within(Duration::from_secs(1))
+        .expect("at once");
+    assert_eq!(status.code(), Some(0));
+}
+
+fn accepts_no_more(rig: &Rig) {
+    let connect = || {
+        rig.lab
+            .balancer
+            .enter(|| TcpStream::connect_timeout(&LISTEN_V4, PATIENCE))
+    };
+    wait_for("new connections are refused", || {
+        connect().is_err().then_some(())
+    });
+}
