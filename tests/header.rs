@@ -24,6 +24,28 @@ pub(crate) fn v2(source: SocketAddr, destination: SocketAddr, tlvs: &[u8]) -> Ve
     )
 }
 
+/// A v2 PROXY header over DGRAM.
+pub(crate) fn v2_udp(source: SocketAddr, destination: SocketAddr) -> Vec<u8> {
+    let family = if source.is_ipv4() { DGRAM_V4 } else { DGRAM_V6 };
+    raw(PROXY, family, &addresses(source, destination))
+}
+
+/// A Simple Proxy Protocol header.
+pub(crate) fn spp(client: SocketAddr, proxy: SocketAddr) -> Vec<u8> {
+    let octets = |addr: SocketAddr| match addr {
+        SocketAddr::V4(addr) => addr.ip().to_ipv6_mapped().octets(),
+        SocketAddr::V6(addr) => addr.ip().octets(),
+    };
+    [
+        &[0x56, 0xec],
+        &octets(client)[..],
+        &octets(proxy),
+        &client.port().to_be_bytes(),
+        &proxy.port().to_be_bytes(),
+    ]
+    .concat()
+}
+
 /// A v2 header of any command, family and body, well-formed or not.
 pub(crate) fn raw(command: u8, family: u8, body: &[u8]) -> Vec<u8> {
     let len = u16::try_from(body.len())
@@ -68,6 +90,7 @@ pub(crate) const UNSPEC: u8 = 0x00;
 pub(crate) const STREAM_V4: u8 = 0x11;
 pub(crate) const DGRAM_V4: u8 = 0x12;
 pub(crate) const STREAM_V6: u8 = 0x21;
+pub(crate) const DGRAM_V6: u8 = 0x22;
 pub(crate) const STREAM_UNIX: u8 = 0x31;
 pub(crate) const CRC32C: u8 = 0x03;
 pub(crate) const NOOP: u8 = 0x04;

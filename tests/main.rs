@@ -9,6 +9,7 @@
 mod addr;
 mod backend;
 mod conn;
+mod datagram;
 mod header;
 mod lab;
 mod pattern;
@@ -28,3 +29,4 @@ mod smoke;
 mod sources;
 mod stopping;
 mod trust;
+mod udp;

@@ -27,6 +27,18 @@ impl Peername {
         Self(process.listens(&[LISTEN_V4, LISTEN_V6]))
     }
 
+    /// `peername proxy` for UDP, with the usual arguments, then `args`.
+    pub(crate) fn udp_proxy(lab: &Lab, through: &[&str], args: &[&str]) -> Self {
+        let args = [USUAL, &["--protocol=udp"], args].concat();
+        let process = Process::start_with(&lab.server, through, BINARY, &args);
+        Self(process.receives(&[LISTEN_V4, LISTEN_V6]))
+    }
+
+    /// Any subcommand that receives datagrams.
+    pub(crate) fn receive(host: &Host, args: &[&str], at: &[SocketAddr]) -> Self {
+        Self(Process::start(host, BINARY, args).receives(at))
+    }
+
     /// Any subcommand that listens.
     pub(crate) fn start(host: &Host, args: &[&str], listens: &[SocketAddr]) -> Self {
         Self(Process::start(host, BINARY, args).listens(listens))

@@ -35,11 +35,11 @@ impl Accepted {
             peer,
             listener,
         } = incoming;
-        let HeaderLimits { timeout, .. } = proxy.config.header;
-        if !proxy.config.trust.contains(peer.ip()) {
+        let HeaderLimits { timeout, .. } = proxy.rules.config.header;
+        if !proxy.rules.config.trust.contains(peer.ip()) {
             return Err(refuse(&stream, Failure::Untrusted));
         }
-        let Some(place) = proxy.pending.enter(peer.ip(), &proxy.config.header) else {
+        let Some(place) = proxy.pending.enter(peer.ip(), &proxy.rules.config.header) else {
             return Err(refuse(&stream, Failure::TooManyPending));
         };
         Ok(Self {

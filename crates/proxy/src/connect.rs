@@ -2,6 +2,7 @@
 
 use std::io::ErrorKind;
 use std::net::SocketAddr;
+use std::os::fd::AsFd;
 use std::time::Duration;
 
 use peername_sys::Failed;
@@ -98,16 +99,26 @@ async fn begin(
             Err(other) => return Err(other.into_failure()),
         }
     };
+    let other = instead_of(source, taken, config, counters)?;
+    start(permit, Some(other), config).map_err(Begin::into_failure)
+}
+
+/// What the policy puts in the place of a source that is taken.
+pub(crate) fn instead_of(
+    source: SocketAddr,
+    taken: Failed,
+    config: &config::Upstream,
+    counters: &Counters,
+) -> Result<SocketAddr, Failure> {
     counters.collided();
     match config.on_collision {
         OnCollision::Fail => Err(Failure::PortTaken(taken)),
-        OnCollision::Ephemeral => start(permit, Some(SocketAddr::new(source.ip(), 0)), config)
-            .map_err(Begin::into_failure),
+        OnCollision::Ephemeral => Ok(SocketAddr::new(source.ip(), 0)),
     }
 }
 
-/// What can be wrong before the first SYN has left.
-enum Begin {
+/// What can be wrong before anything has left.
+pub(crate) enum Begin {
     /// A connection of ours has the 4-tuple, maybe only for a moment.
     Closing(Failed),
     /// Another program has the address and port.
@@ -117,7 +128,7 @@ enum Begin {
 }
 
 impl Begin {
-    fn into_failure(self) -> Failure {
+    pub(crate) fn into_failure(self) -> Failure {
         match self {
             Self::Closing(failed) | Self::Taken(failed) => Failure::PortTaken(failed),
             Self::Other(failure) => failure,
@@ -131,7 +142,10 @@ fn start(
     config: &config::Upstream,
 ) -> Result<TcpStream, Begin> {
     let target = permit.target().0;
-    let socket = prepare(target, source, config)?;
+    let local = |failed| Begin::Other(Failure::Local(failed));
+    let socket = Upstream::new(target).map_err(local)?;
+    stream::tune_to(&socket, target.ip()).map_err(local)?;
+    prepare(&socket, source, config)?;
     let upstream = socket
         .connect(target)
         .map_err(|failed| match failed.source.kind() {
@@ -139,7 +153,10 @@ fn start(
             _ => Begin::Other(Failure::Connect(failed.source)),
         })?;
     if let Some(wanted) = source {
-        verify(&upstream, wanted).map_err(Begin::Other)?;
+        verify(&upstream, wanted).map_err(|failure| {
+            let _ = stream::reset_on_close(&upstream);
+            Begin::Other(failure)
+        })?;
     }
     TcpStream::from_std(upstream).map_err(|source| {
         Begin::Other(Failure::Local(Failed {
@@ -149,14 +166,13 @@ fn start(
     })
 }
 
-fn prepare(
-    target: SocketAddr,
+/// Gives a socket the mark and the source it is to connect from.
+pub(crate) fn prepare(
+    socket: &Upstream,
     source: Option<SocketAddr>,
     config: &config::Upstream,
-) -> Result<Upstream, Begin> {
+) -> Result<(), Begin> {
     let local = |failed| Begin::Other(Failure::Local(failed));
-    let socket = Upstream::new(target).map_err(local)?;
-    stream::tune_to(&socket, target.ip()).map_err(local)?;
     if let Some(mark) = config.mark {
         socket.mark(mark.get()).map_err(local)?;
     }
@@ -169,16 +185,15 @@ fn prepare(
                 _ => local(failed),
             })?;
     }
-    Ok(socket)
+    Ok(())
 }
 
 /// The guard behind every policy: after connect(2) the socket has the address that was asked for, or
 /// the connection ends. The kernel silently replaces addresses that it can't route from.
-fn verify(upstream: &std::net::TcpStream, wanted: SocketAddr) -> Result<(), Failure> {
+pub(crate) fn verify(upstream: impl AsFd, wanted: SocketAddr) -> Result<(), Failure> {
     let got = local_addr(upstream).map_err(Failure::Local)?;
     let same_port = wanted.port() == 0 || wanted.port() == got.port();
     if got.ip() != wanted.ip() || !same_port {
-        let _ = stream::reset_on_close(upstream);
         return Err(Failure::SourceRewritten { wanted, got });
     }
     Ok(())

@@ -9,6 +9,12 @@ use peername_relay::Report;
 
 use crate::outcome::Outcome;
 
+mod datagrams;
+
+pub use datagrams::DatagramSnapshot;
+use datagrams::Datagrams;
+pub(crate) use datagrams::Tally;
+
 /// The counters of one proxy, from its start.
 #[derive(Debug, Default)]
 pub struct Counters {
@@ -18,6 +24,7 @@ pub struct Counters {
     to_downstream: AtomicU64,
     undelivered: AtomicU64,
     collisions: AtomicU64,
+    datagrams: Datagrams,
     /// By outcome. Touched once a connection, at its end.
     outcomes: Mutex<BTreeMap<&'static str, u64>>,
 }
@@ -37,7 +44,9 @@ pub struct Snapshot {
     pub undelivered: u64,
     /// Connections whose client port was taken.
     pub collisions: u64,
-    /// Ended connections by [`Outcome::label`].
+    /// Of UDP.
+    pub datagrams: DatagramSnapshot,
+    /// Ended connections and sessions by [`Outcome::label`].
     pub outcomes: BTreeMap<&'static str, u64>,
 }
 
@@ -52,9 +61,23 @@ impl Counters {
         self.collisions.fetch_add(1, Relaxed);
     }
 
-    /// A connection ended.
+    /// A UDP session began.
+    pub fn session_began(&self) {
+        self.datagrams.began.fetch_add(1, Relaxed);
+    }
+
+    /// Adds what a worker has counted by itself, and empties it.
+    pub(crate) fn add(&self, tally: &mut Tally) {
+        self.datagrams.add(tally);
+    }
+
+    /// A connection or session ended.
     pub fn ended(&self, outcome: &Outcome) {
-        self.ended.fetch_add(1, Relaxed);
+        match outcome {
+            Outcome::Carried(_) => &self.datagrams.ended,
+            _ => &self.ended,
+        }
+        .fetch_add(1, Relaxed);
         if let Outcome::Relayed(Report {
             to_upstream,
             to_downstream,
@@ -80,6 +103,7 @@ impl Counters {
             to_downstream: self.to_downstream.load(Relaxed),
             undelivered: self.undelivered.load(Relaxed),
             collisions: self.collisions.load(Relaxed),
+            datagrams: self.datagrams.snapshot(),
             outcomes: self
                 .outcomes
                 .lock()

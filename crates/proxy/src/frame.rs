@@ -19,6 +19,7 @@ use crate::addr::{ClaimedSource, LocalAddr, PeerAddr};
 use crate::config::Config;
 use crate::log::{Tlvs, tlvs};
 use crate::outcome::Failure;
+use crate::permit::Claims;
 use crate::preface;
 
 /// A connection whose header has been read and believed to be one. The socket's next octet is the
@@ -74,6 +75,16 @@ impl Framed {
             }),
             Err(failure) => Err(refuse(&stream, failure)),
         }
+    }
+}
+
+impl Claims for Framed {
+    fn claim(&self) -> Option<ClaimedSource> {
+        self.claim
+    }
+
+    fn peer(&self) -> PeerAddr {
+        self.peer
     }
 }
 

@@ -29,6 +29,7 @@ pub mod source;
 pub mod tcp;
 pub mod throttle;
 pub mod trust;
+pub mod udp;
 pub mod watchdog;
 
 mod log;

@@ -5,7 +5,6 @@
 use std::fmt::Write;
 
 use peername_proto::Header;
-use peername_relay::Report;
 use tokio::time::Instant;
 
 use crate::addr::{ClaimedSource, LocalAddr, PeerAddr, Target};
@@ -52,17 +51,11 @@ impl Record {
         if !tracing::enabled!(target: TARGET, tracing::Level::DEBUG) {
             return;
         }
-        let (up, down) = match outcome {
-            Outcome::Relayed(Report {
-                to_upstream,
-                to_downstream,
-                ..
-            }) => (*to_upstream, *to_downstream),
-            Outcome::Failed(_) => (0, 0),
-        };
+        let (up, down) = outcome.bytes();
+        let datagrams = outcome.datagrams();
         let error = match outcome {
             Outcome::Failed(failure) => Some(failure.to_string()),
-            Outcome::Relayed(_) => None,
+            Outcome::Relayed(_) | Outcome::Carried(_) => None,
         };
         tracing::debug!(
             target: TARGET,
@@ -72,6 +65,8 @@ impl Record {
             upstream = self.target.map(tracing::field::display),
             bytes_to_upstream = up,
             bytes_to_downstream = down,
+            datagrams_to_upstream = datagrams.map(|(up, _)| up),
+            datagrams_to_downstream = datagrams.map(|(_, down)| down),
             duration_ms = u64::try_from(self.since.elapsed().as_millis()).unwrap_or(u64::MAX),
             outcome = outcome.label(),
             ended_by = outcome.ended_by(),

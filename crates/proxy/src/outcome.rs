@@ -15,8 +15,51 @@ use crate::source::Refused;
 pub enum Outcome {
     /// It was carried to its end.
     Relayed(Report),
+    /// Its datagrams were carried until the session was over.
+    Carried(Carried),
     /// It was refused or failed before a byte was carried.
     Failed(Failure),
+}
+
+/// What became of a UDP session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Carried {
+    /// What the backend's socket accepted.
+    pub to_upstream: Flow,
+    /// What was sent to the balancer.
+    pub to_downstream: Flow,
+    /// Why it is over.
+    pub over: Over,
+}
+
+/// Datagrams of one direction.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Flow {
+    /// How many.
+    pub datagrams: u64,
+    /// Octets of payload in all, without headers.
+    pub bytes: u64,
+}
+
+impl Flow {
+    /// Another datagram, of so many octets.
+    pub(crate) fn add(&mut self, bytes: usize) {
+        self.datagrams += 1;
+        self.bytes += bytes as u64;
+    }
+}
+
+/// Why a UDP session is over. The peers never say.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Over {
+    /// Nothing moved for `--close-after`.
+    Idle,
+    /// The backend never answered.
+    Unanswered,
+    /// Its place was needed for another.
+    Evicted,
+    /// The proxy stopped.
+    Stopped,
 }
 
 /// Whose doing an end was.
@@ -162,7 +205,33 @@ impl Outcome {
                 End::Reset(_) => "reset",
                 End::Idle => "idle",
             },
+            Self::Carried(carried) => match carried.over {
+                Over::Idle => "idle",
+                Over::Unanswered => "unanswered",
+                Over::Evicted => "evicted",
+                Over::Stopped => "stopped",
+            },
             Self::Failed(failure) => failure.reason(),
+        }
+    }
+
+    /// Octets carried to the backend and to the client.
+    pub fn bytes(&self) -> (u64, u64) {
+        match self {
+            Self::Relayed(report) => (report.to_upstream, report.to_downstream),
+            Self::Carried(carried) => (carried.to_upstream.bytes, carried.to_downstream.bytes),
+            Self::Failed(_) => (0, 0),
+        }
+    }
+
+    /// Datagrams carried to the backend and to the client; `None` for a TCP connection.
+    pub fn datagrams(&self) -> Option<(u64, u64)> {
+        match self {
+            Self::Carried(carried) => Some((
+                carried.to_upstream.datagrams,
+                carried.to_downstream.datagrams,
+            )),
+            _ => None,
         }
     }
 
@@ -189,6 +258,11 @@ impl Outcome {
                 End::Finished(_) | End::Idle => Fault::None,
                 End::Reset(Side::Downstream) => Fault::Downstream,
                 End::Reset(Side::Upstream) => Fault::Upstream,
+            },
+            Self::Carried(carried) => match carried.over {
+                Over::Idle | Over::Stopped => Fault::None,
+                Over::Unanswered => Fault::Upstream,
+                Over::Evicted => Fault::Policy,
             },
         }
     }

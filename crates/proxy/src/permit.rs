@@ -1,12 +1,34 @@
 //! The third stage: may this client be connected, and where to?
 
 use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 
-use crate::accept::refuse;
-use crate::addr::{ClaimedSource, Target};
-use crate::frame::Framed;
+use crate::addr::{ClaimedSource, PeerAddr, Target};
+use crate::config::Config;
 use crate::outcome::Failure;
-use crate::tcp::TcpProxy;
+use crate::own_addresses::OwnAddresses;
+use crate::watchdog::ReplyPath;
+
+/// What is decided by, whatever carried the header. Whoever makes it keeps `own_addresses` and
+/// `reply_path` fresh.
+#[derive(Debug)]
+pub struct Rules {
+    /// What the operator said.
+    pub config: Arc<Config>,
+    /// What no client can have.
+    pub own_addresses: OwnAddresses,
+    /// Whether replies come back.
+    pub reply_path: Arc<ReplyPath>,
+}
+
+/// A header that has been read: of a connection ([`crate::frame::Framed`]) or of a datagram.
+pub(crate) trait Claims {
+    /// The client, or `None` when the header speaks for nobody.
+    fn claim(&self) -> Option<ClaimedSource>;
+
+    /// Who really sent it.
+    fn peer(&self) -> PeerAddr;
+}
 
 /// Leave to connect, from one source to one target. The only thing that opens an upstream socket.
 #[derive(Debug)]
@@ -23,9 +45,22 @@ impl Permit {
     ///
     /// # Errors
     ///
-    /// [`Failure::Source`], [`Failure::ReplyPath`]; the connection is reset.
-    pub fn decide(framed: &Framed, proxy: &TcpProxy) -> Result<Self, Failure> {
-        decide(framed, proxy).map_err(|failure| refuse(&framed.stream, failure))
+    /// [`Failure::Source`], [`Failure::ReplyPath`].
+    pub(crate) fn decide(framed: &impl Claims, rules: &Rules) -> Result<Self, Failure> {
+        let claim = framed.claim();
+        let client = claim.map_or_else(|| framed.peer().ip(), |claim| claim.0.ip());
+        let target = rules.target_of(client);
+        if claim.is_some() {
+            let own = |ip| rules.own_addresses.kind_of(ip);
+            rules.config.source_policy.admit(client, own)?;
+            if !rules.reply_path.is_sound(target) {
+                return Err(Failure::ReplyPath);
+            }
+        }
+        Ok(Self {
+            source: claim,
+            target,
+        })
     }
 
     /// The client's address, or `None` to connect as ourselves.
@@ -39,27 +74,14 @@ impl Permit {
     }
 }
 
-fn decide(framed: &Framed, proxy: &TcpProxy) -> Result<Permit, Failure> {
-    let client = framed
-        .claim
-        .map_or_else(|| framed.peer.ip(), |claim| claim.0.ip());
-    let target = match client {
-        IpAddr::V4(_) => proxy.config.upstream.target_v4,
-        IpAddr::V6(_) => proxy.config.upstream.target_v6,
-    };
-    if framed.claim.is_some() {
-        proxy
-            .config
-            .source_policy
-            .admit(client, |ip| proxy.own_addresses.kind_of(ip))?;
-        if !proxy.reply_path.is_sound(target) {
-            return Err(Failure::ReplyPath);
+impl Rules {
+    /// Where clients of this address's family go.
+    pub(crate) fn target_of(&self, client: IpAddr) -> Target {
+        match client {
+            IpAddr::V4(_) => self.config.upstream.target_v4,
+            IpAddr::V6(_) => self.config.upstream.target_v6,
         }
     }
-    Ok(Permit {
-        source: framed.claim,
-        target,
-    })
 }
 
 impl Permit {

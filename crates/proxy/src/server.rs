@@ -4,6 +4,7 @@
 //! and wake nobody. The kernel spreads connections over the workers' sockets (SO_REUSEPORT).
 
 use std::net::{self, SocketAddr};
+use std::pin::Pin;
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
@@ -17,6 +18,11 @@ use tokio::sync::{Semaphore, mpsc, watch};
 
 use crate::addr::{LocalAddr, PeerAddr};
 use crate::throttle::Throttle;
+
+/// What a worker does beside its connections, on the same thread: begins there, and ends when the
+/// [`Phases`] say so or by itself.
+pub type Companion =
+    Box<dyn FnOnce(Phases) -> Pin<Box<dyn Future<Output = io::Result<()>>>> + Send>;
 
 /// What is done with a connection.
 pub trait Serve: Send + Sync + 'static {
@@ -47,10 +53,11 @@ pub struct Sockets {
 }
 
 /// Listening sockets that nobody accepts from yet.
-#[derive(Debug)]
 pub struct Bound {
     /// Of each worker, its sockets.
     workers: Vec<Vec<net::TcpListener>>,
+    /// Of each worker, what it does beside; may be fewer than workers.
+    companions: Vec<Companion>,
     connections: usize,
 }
 
@@ -65,8 +72,8 @@ pub struct Running {
 #[derive(Debug, thiserror::Error)]
 #[error("can't listen on {addr}: {source}{}", hint(source))]
 pub struct BindError {
-    addr: SocketAddr,
-    source: Failed,
+    pub(crate) addr: SocketAddr,
+    pub(crate) source: Failed,
 }
 
 impl Bound {
@@ -86,8 +93,17 @@ impl Bound {
             .collect::<Result<_, _>>()?;
         Ok(Self {
             workers,
+            companions: Vec::new(),
             connections: sockets.connections,
         })
+    }
+
+    /// Gives the workers something to do beside their connections: the first companion to the first
+    /// worker, and so on.
+    #[must_use]
+    pub fn with(mut self, companions: Vec<Companion>) -> Self {
+        self.companions = companions;
+        self
     }
 
     /// The addresses listened on.
@@ -108,20 +124,26 @@ impl Bound {
     pub fn start<S: Serve>(self, service: &Arc<S>) -> io::Result<Running> {
         let (phase, _) = watch::channel(Phase::Serve);
         let slots = Arc::new(Semaphore::new(self.connections.min(Semaphore::MAX_PERMITS)));
-        let start = |(number, listeners): (usize, Vec<_>)| {
+        let companions = self
+            .companions
+            .into_iter()
+            .map(Some)
+            .chain(iter::repeat_with(|| None));
+        let start = |((number, listeners), companion): ((usize, Vec<_>), Option<Companion>)| {
             let worker = Worker {
                 service: Arc::clone(service),
                 slots: Arc::clone(&slots),
-                phase: phase.subscribe(),
+                phases: Phases(phase.subscribe()),
             };
             thread::Builder::new()
                 .name(format!("worker-{number}"))
-                .spawn(move || worker.run(listeners))
+                .spawn(move || worker.run(listeners, companion))
         };
         let workers = self
             .workers
             .into_iter()
             .enumerate()
+            .zip(companions)
             .map(start)
             .collect::<io::Result<_>>()?;
         Ok(Running { phase, workers })
@@ -169,6 +191,22 @@ enum Phase {
     End,
 }
 
+/// From serving to the end, as a worker sees it.
+#[derive(Clone, Debug)]
+pub struct Phases(watch::Receiver<Phase>);
+
+impl Phases {
+    /// Waits until nothing new may begin.
+    pub async fn draining(&mut self) {
+        let _ = self.0.wait_for(|phase| *phase != Phase::Serve).await;
+    }
+
+    /// Waits until everything must end.
+    pub async fn ended(&mut self) {
+        let _ = self.0.wait_for(|phase| *phase == Phase::End).await;
+    }
+}
+
 fn open_all(addrs: &[SocketAddr], workers: usize) -> Result<Vec<net::TcpListener>, BindError> {
     let open = |&addr: &SocketAddr| {
         let v4_elsewhere = addrs
@@ -191,15 +229,23 @@ fn open_all(addrs: &[SocketAddr], workers: usize) -> Result<Vec<net::TcpListener
 struct Worker<S> {
     service: Arc<S>,
     slots: Arc<Semaphore>,
-    phase: watch::Receiver<Phase>,
+    phases: Phases,
 }
 
 impl<S: Serve> Worker<S> {
-    fn run(self, listeners: Vec<net::TcpListener>) -> io::Result<()> {
+    fn run(self, listeners: Vec<net::TcpListener>, companion: Option<Companion>) -> io::Result<()> {
         let runtime = runtime::Builder::new_current_thread()
             .enable_all()
             .build()?;
-        runtime.block_on(self.serve(listeners))
+        let phases = self.phases.clone();
+        runtime.block_on(async {
+            match companion {
+                Some(companion) => {
+                    tokio::try_join!(self.serve(listeners), companion(phases)).map(drop)
+                }
+                None => self.serve(listeners).await,
+            }
+        })
     }
 
     /// Accepts until told to drain, then waits for the connections or until told to end. Every
@@ -213,11 +259,11 @@ impl<S: Serve> Worker<S> {
             accepting.push(tokio::spawn(accept(listener, service, slots, open.clone())));
         }
         drop(open);
-        let _ = self.phase.wait_for(|phase| *phase != Phase::Serve).await;
+        self.phases.draining().await;
         accepting.iter().for_each(tokio::task::JoinHandle::abort);
         tokio::select! {
             _ = all_closed.recv() => {}
-            _ = self.phase.wait_for(|phase| *phase == Phase::End) => {}
+            () = self.phases.ended() => {}
         }
         Ok(())
     }

@@ -5,26 +5,21 @@ use std::sync::Arc;
 use peername_relay::{Pair, relay};
 use tokio::time::Instant;
 
-use crate::accept::Accepted;
-use crate::config::Config;
+use crate::accept::{Accepted, refuse};
 use crate::connect::Connected;
 use crate::counters::Counters;
 use crate::frame::Framed;
 use crate::log::Record;
 use crate::outcome::{Failure, Outcome};
-use crate::own_addresses::OwnAddresses;
 use crate::pending::Pending;
-use crate::permit::Permit;
+use crate::permit::{Permit, Rules};
 use crate::server::{Incoming, Serve};
-use crate::watchdog::ReplyPath;
 
 /// What all connections share.
 #[derive(Debug)]
 pub struct TcpProxy {
-    pub(crate) config: Arc<Config>,
+    pub(crate) rules: Arc<Rules>,
     pub(crate) counters: Arc<Counters>,
-    pub(crate) own_addresses: OwnAddresses,
-    pub(crate) reply_path: Arc<ReplyPath>,
     pub(crate) pending: Arc<Pending>,
 }
 
@@ -42,38 +37,33 @@ impl Serve for TcpProxy {
 }
 
 impl TcpProxy {
-    /// A proxy by this configuration. Whoever makes it keeps `own_addresses` and `reply_path` fresh.
-    pub fn new(
-        config: Arc<Config>,
-        counters: Arc<Counters>,
-        own_addresses: OwnAddresses,
-        reply_path: Arc<ReplyPath>,
-    ) -> Self {
+    /// A proxy by these rules.
+    pub fn new(rules: Arc<Rules>, counters: Arc<Counters>) -> Self {
         Self {
-            config,
+            rules,
             counters,
-            own_addresses,
-            reply_path,
             pending: Arc::default(),
         }
     }
 
     async fn carry(&self, incoming: Incoming, record: &mut Record) -> Result<Outcome, Failure> {
+        let config = &self.rules.config;
         let accepted = Accepted::admit(incoming, self)?;
-        let mut framed = Framed::read(accepted, &self.config).await?;
+        let mut framed = Framed::read(accepted, config).await?;
         record.header(framed.claim, framed.tlvs.take());
-        let permit = Permit::decide(&framed, self)?;
+        let permit = Permit::decide(&framed, &self.rules)
+            .map_err(|failure| refuse(&framed.stream, failure))?;
         record.target(permit.target());
         let Connected {
             downstream,
             upstream,
-        } = Connected::open(framed, &permit, &self.config.upstream, &self.counters).await?;
+        } = Connected::open(framed, &permit, &config.upstream, &self.counters).await?;
         let pair = Pair {
             downstream,
             upstream,
         };
         Ok(Outcome::Relayed(
-            relay(pair, self.config.relay, self.config.limits).await,
+            relay(pair, config.relay, config.limits).await,
         ))
     }
 }

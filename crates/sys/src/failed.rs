@@ -49,6 +49,16 @@ pub fn is_exhaustion(error: &io::Error) -> bool {
     )
 }
 
+/// Whether a datagram is longer than its protocol or its path allows (EMSGSIZE).
+pub fn is_too_large(error: &io::Error) -> bool {
+    error.raw_os_error() == Some(libc::EMSGSIZE)
+}
+
+/// Whether a device could not do what was asked (EIO).
+pub fn is_device_error(error: &io::Error) -> bool {
+    error.raw_os_error() == Some(libc::EIO)
+}
+
 /// The result of a system call.
 pub type Result<T> = std::result::Result<T, Failed>;
 

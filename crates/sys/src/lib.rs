@@ -7,6 +7,7 @@
 mod failed;
 
 pub mod caps;
+pub mod datagram;
 pub mod limits;
 pub mod listen;
 pub mod namespace;
@@ -16,4 +17,4 @@ pub mod process;
 pub mod stream;
 pub mod upstream;
 
-pub use failed::{Failed, NameCall, Result, is_exhaustion};
+pub use failed::{Failed, NameCall, Result, is_device_error, is_exhaustion, is_too_large};

@@ -12,6 +12,7 @@ use peername_proxy::addr::Target;
 use peername_proxy::config::{Config, HeaderLimits, OnCollision, Upstream};
 use peername_proxy::counters::Counters;
 use peername_proxy::own_addresses::OwnAddresses;
+use peername_proxy::permit::Rules;
 use peername_proxy::server::{Bound, Running, Sockets};
 use peername_proxy::source::SourcePolicy;
 use peername_proxy::tcp::TcpProxy;
@@ -93,12 +94,12 @@ async fn start(cases: &[Case]) -> anyhow::Result<Running> {
     let bound = Bound::open(&sockets)?;
     let reply_path = Arc::new(ReplyPath::new([config.upstream.target_v4]));
     let counters = Arc::<Counters>::default();
-    let proxy = TcpProxy::new(
-        Arc::new(config),
-        counters,
-        OwnAddresses::read().await?,
+    let rules = Rules {
+        config: Arc::new(config),
+        own_addresses: OwnAddresses::read().await?,
         reply_path,
-    );
+    };
+    let proxy = TcpProxy::new(Arc::new(rules), counters);
     Ok(bound.start(&Arc::new(proxy))?)
 }
 

@@ -1,24 +1,28 @@
 //! `peername proxy`: strips the header and connects to the backend as the client.
 
+mod descriptors;
 mod options;
 mod privileges;
+pub(crate) mod udp;
 
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
-use peername_proxy::config::Config;
+use peername_proxy::config::{Config, Datagrams};
 use peername_proxy::counters::Counters;
 use peername_proxy::own_addresses::OwnAddresses;
+use peername_proxy::permit::Rules;
 use peername_proxy::routes::Keeper;
 use peername_proxy::server::{Bound, Sockets};
 use peername_proxy::tcp::TcpProxy;
+use peername_proxy::udp::{UdpProxy, UdpSockets};
 use peername_proxy::watchdog::ReplyPath;
-use peername_sys::limits::raise_open_files;
 use tokio::runtime;
 
-pub(crate) use options::Args;
+use descriptors::Descriptors;
+pub(crate) use options::{Args, Protocol};
 
 use crate::lifecycle;
 
@@ -27,7 +31,18 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let config = Arc::new(args.config()?);
     let _log = args.logging.start();
     privileges::check(&config)?;
-    let bound = Bound::open(&sockets(&config)?)?;
+    let descriptors = Descriptors::share_out(args.protocol)?;
+    let datagrams = args.datagrams(descriptors.sessions);
+    let bound = Bound::open(&sockets(&config, args.protocol, descriptors.connections))?;
+    let udp = UdpSockets::open(
+        if args.protocol.has_udp() {
+            &config.listen
+        } else {
+            &[]
+        },
+        config.workers,
+        datagrams.dialect,
+    )?;
     let _keeper = if args.setup_routes {
         Some(Keeper::start(&targets(&config))?)
     } else {
@@ -38,11 +53,17 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         .enable_all()
         .build()
         .context("starting the control runtime")?
-        .block_on(serve(config, bound, args.drain))
+        .block_on(serve(config, bound, udp, datagrams, args.drain))
 }
 
 /// Serves on the workers' threads; this thread keeps watch.
-async fn serve(config: Arc<Config>, bound: Bound, drain: Duration) -> anyhow::Result<ExitCode> {
+async fn serve(
+    config: Arc<Config>,
+    bound: Bound,
+    udp: UdpSockets,
+    datagrams: Datagrams,
+    drain: Duration,
+) -> anyhow::Result<ExitCode> {
     let own_addresses = OwnAddresses::read().await?;
     let reply_path = Arc::new(ReplyPath::new([
         config.upstream.target_v4,
@@ -50,18 +71,21 @@ async fn serve(config: Arc<Config>, bound: Bound, drain: Duration) -> anyhow::Re
     ]));
     reply_path.check().await;
     let counters = Arc::<Counters>::default();
-    let (listen, workers) = (bound.addrs(), config.workers);
-    let proxy = TcpProxy::new(
-        Arc::clone(&config),
-        Arc::clone(&counters),
-        own_addresses.clone(),
-        Arc::clone(&reply_path),
-    );
+    let rules = Arc::new(Rules {
+        config: Arc::clone(&config),
+        own_addresses: own_addresses.clone(),
+        reply_path: Arc::clone(&reply_path),
+    });
+    let (listen, listen_udp, workers) = (bound.addrs(), udp.addrs(), config.workers);
+    let beside = UdpProxy::new(Arc::clone(&rules), Arc::clone(&counters), datagrams);
+    let proxy = TcpProxy::new(rules, Arc::clone(&counters));
     let running = bound
+        .with(beside.companions(udp))
         .start(&Arc::new(proxy))
         .context("starting a worker thread")?;
     tracing::info!(
-        listen = ?listen,
+        tcp = ?listen,
+        udp = ?listen_udp,
         target_v4 = %config.upstream.target_v4,
         target_v6 = %config.upstream.target_v6,
         workers,
@@ -82,21 +106,20 @@ async fn keep_own_addresses(own_addresses: OwnAddresses) {
     }
 }
 
-fn sockets(config: &Config) -> anyhow::Result<Sockets> {
-    let files = raise_open_files()?;
-    // Listeners, epoll, log and the relay's first pipes need some; each connection needs two.
-    let reserve = RESERVED_FILES.min(files / 4);
-    let connections = usize::try_from((files - reserve) / 2)?;
-    Ok(Sockets {
-        listen: config.listen.clone(),
+fn sockets(config: &Config, protocol: Protocol, connections: usize) -> Sockets {
+    Sockets {
+        listen: if protocol.has_tcp() {
+            config.listen.clone()
+        } else {
+            Vec::new()
+        },
         workers: config.workers,
         connections,
-    })
+    }
 }
 
 fn targets(config: &Config) -> [std::net::SocketAddr; 2] {
     [config.upstream.target_v4.0, config.upstream.target_v6.0]
 }
 
-const RESERVED_FILES: u64 = 64;
 const WATCH_AGAIN: Duration = Duration::from_secs(5);

@@ -6,7 +6,7 @@ use std::thread::available_parallelism;
 use std::time::Duration;
 
 use peername_proxy::addr::Target;
-use peername_proxy::config::{Config, HeaderLimits, OnCollision, SendProxy, Upstream};
+use peername_proxy::config::{Config, Datagrams, HeaderLimits, OnCollision, SendProxy, Upstream};
 use peername_proxy::source::SourcePolicy;
 use peername_proxy::trust::TrustList;
 use peername_relay::{Limits, Method};
@@ -22,7 +22,7 @@ pub(crate) struct Args {
     listen: Vec<SocketAddr>,
     /// What is listened for
     #[arg(short, long, default_value = "tcp")]
-    protocol: Protocol,
+    pub(super) protocol: Protocol,
     /// Where IPv4 clients go
     #[arg(short = '4', long, value_name = "ADDR", default_value = "127.0.0.1:443", value_parser = value::address_v4)]
     target_v4: SocketAddr,
@@ -65,6 +65,8 @@ pub(crate) struct Args {
     /// The same once one side has finished sending
     #[arg(long, value_name = "DURATION", default_value = "1h", value_parser = value::duration)]
     half_closed_timeout: Duration,
+    #[command(flatten)]
+    udp: super::udp::Args,
     /// Event loops, each with sockets of its own [default: one a core]
     #[arg(long, visible_alias = "listeners", value_name = "N")]
     workers: Option<NonZeroUsize>,
@@ -84,9 +86,21 @@ pub(crate) struct Args {
     pub(super) logging: logging::Args,
 }
 
-#[derive(Clone, Copy, Debug, clap::ValueEnum)]
-enum Protocol {
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Protocol {
     Tcp,
+    Udp,
+    Both,
+}
+
+impl Protocol {
+    pub(crate) fn has_tcp(self) -> bool {
+        self != Self::Udp
+    }
+
+    pub(crate) fn has_udp(self) -> bool {
+        self != Self::Tcp
+    }
 }
 
 #[derive(Clone, Copy, Debug, clap::ValueEnum)]
@@ -126,7 +140,6 @@ enum Relay {
 impl Args {
     /// What the options amount to.
     pub(super) fn config(&self) -> Result<Config, Usage> {
-        let Protocol::Tcp = self.protocol;
         Ok(Config {
             listen: self.listen.clone(),
             trust: TrustList::parse(&self.trust).map_err(Usage::from_error)?,
@@ -152,6 +165,11 @@ impl Args {
                 .map_or(1, NonZeroUsize::get),
             log_tlvs: self.log_tlv.clone(),
         })
+    }
+
+    /// The same for UDP, with at most so many sessions.
+    pub(super) fn datagrams(&self, descriptors: usize) -> Datagrams {
+        self.udp.config(descriptors)
     }
 
     fn header_limits(&self) -> HeaderLimits {

@@ -1,0 +1,51 @@
+//! The options of `peername proxy` and `peername forward` that are about UDP.
+
+use std::time::Duration;
+
+use peername_proxy::config::{Datagrams, Dialect};
+
+use crate::value;
+
+/// How UDP is carried.
+#[derive(Debug, clap::Args)]
+#[group(skip)]
+pub(crate) struct Args {
+    /// UDP: which datagrams have a header
+    #[arg(long, value_name = "DIALECT", default_value = "each")]
+    udp_header: Header,
+    /// UDP: a session on which nothing moved for so long is over
+    #[arg(long, value_name = "DURATION", default_value = "60s", value_parser = value::duration)]
+    close_after: Duration,
+    /// UDP: sessions in all, each of which takes a descriptor
+    #[arg(long, value_name = "N", default_value_t = Datagrams::default().sessions)]
+    max_sessions: usize,
+    /// UDP: sessions of one balancer
+    #[arg(long, value_name = "N", default_value_t = Datagrams::default().sessions_per_balancer)]
+    max_sessions_per_balancer: usize,
+}
+
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+enum Header {
+    /// PROXY v2 on every datagram
+    Each,
+    /// PROXY v2 on the first datagram of a flow
+    First,
+    /// Simple Proxy Protocol on every datagram, both ways
+    Spp,
+}
+
+impl Args {
+    /// With at most as many sessions as there are descriptors for.
+    pub(crate) fn config(&self, descriptors: usize) -> Datagrams {
+        Datagrams {
+            dialect: match self.udp_header {
+                Header::Each => Dialect::Each,
+                Header::First => Dialect::First,
+                Header::Spp => Dialect::Spp,
+            },
+            close_after: self.close_after,
+            sessions: self.max_sessions.min(descriptors),
+            sessions_per_balancer: self.max_sessions_per_balancer,
+        }
+    }
+}

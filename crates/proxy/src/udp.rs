@@ -1,0 +1,26 @@
+//! Datagrams that begin with a header, and the sessions they make.
+//!
+//! ```text
+//!             framed         permit, upstream          worker
+//! datagram ─▶ Framed ──────▶ Permit ─▶ socket ──────▶ Session ─▶ Outcome
+//!             dialect        the same rules as TCP     table
+//! ```
+//!
+//! A session is one client behind one balancer at one listener: plain data in a [`table`], and one
+//! socket that is connected to the backend from the client's address. The [`worker`] moves datagrams by
+//! the batch; what they mean is decided by a [`role`], the proxy's or the forwarder's.
+
+mod dropped;
+mod framed;
+mod proxy;
+mod role;
+mod send;
+mod session;
+mod sessions;
+mod sockets;
+mod table;
+mod upstream;
+mod worker;
+
+pub use proxy::UdpProxy;
+pub use sockets::UdpSockets;

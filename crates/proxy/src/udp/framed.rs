@@ -1,0 +1,73 @@
+//! The header of a datagram: what it says, and where the payload begins.
+
+use std::net::SocketAddr;
+
+use peername_proto::{Carrier, Invalid, Parsed, Spp, Transport, parse};
+
+use super::dropped::Dropped;
+use crate::addr::{ClaimedSource, PeerAddr};
+use crate::outcome::Failure;
+use crate::permit::Claims;
+
+/// A datagram whose header has been read, or one that belongs to such a one.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Framed {
+    pub(crate) claim: Option<ClaimedSource>,
+    /// Where the client sent it to, by the header.
+    pub(crate) destination: Option<SocketAddr>,
+    pub(crate) peer: PeerAddr,
+    /// Octets of header in front of the payload.
+    pub(crate) header_len: usize,
+    /// What every reply begins with.
+    pub(crate) spp: Option<Spp>,
+}
+
+impl Framed {
+    /// Reads a PROXY v2 header of at most `max_len` octets. Version 1 has no UDP, and a header that
+    /// speaks of TCP is about something else.
+    pub(crate) fn proxy_v2(bytes: &[u8], peer: PeerAddr, max_len: usize) -> Result<Self, Dropped> {
+        let Parsed::Complete(header) = parse(bytes, Carrier::Datagram)? else {
+            return Err(Invalid::Truncated {
+                have: bytes.len(),
+                need: bytes.len() + 1,
+            }
+            .into());
+        };
+        if header.len > max_len {
+            let (len, max) = (header.len, max_len);
+            return Err(Failure::HeaderTooLong { len, max }.into());
+        }
+        if header.transport() == Some(Transport::Stream) {
+            return Err(Dropped::StreamTransport);
+        }
+        Ok(Self {
+            claim: header.source().map(ClaimedSource::canonical),
+            destination: header.destination(),
+            peer,
+            header_len: header.len,
+            spp: None,
+        })
+    }
+
+    /// Reads a Simple Proxy Protocol header.
+    pub(crate) fn spp(bytes: &[u8], peer: PeerAddr) -> Result<Self, Dropped> {
+        let header = Spp::parse(bytes)?;
+        Ok(Self {
+            claim: Some(ClaimedSource::canonical(header.client)),
+            destination: Some(header.proxy),
+            peer,
+            header_len: Spp::LEN,
+            spp: Some(header),
+        })
+    }
+}
+
+impl Claims for Framed {
+    fn claim(&self) -> Option<ClaimedSource> {
+        self.claim
+    }
+
+    fn peer(&self) -> PeerAddr {
+        self.peer
+    }
+}

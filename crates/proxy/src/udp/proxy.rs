@@ -1,0 +1,149 @@
+//! The receiving side: takes the header off and says which session the rest belongs to.
+
+use std::net::{SocketAddr, UdpSocket};
+use std::sync::Arc;
+use std::time::Instant;
+
+use peername_proto::V2_SIGNATURE;
+
+use super::dropped::Dropped;
+use super::framed::Framed;
+use super::role::{Admitted, Role};
+use super::session::{Headers, Key, Path};
+use super::sockets::UdpSockets;
+use super::table::{Limits, Table};
+use super::{upstream, worker};
+use crate::config::{Datagrams, Dialect};
+use crate::counters::Counters;
+use crate::outcome::Failure;
+use crate::permit::{Permit, Rules};
+use crate::server::Companion;
+
+/// A proxy for UDP.
+#[derive(Clone, Debug)]
+pub struct UdpProxy {
+    rules: Arc<Rules>,
+    counters: Arc<Counters>,
+    config: Datagrams,
+}
+
+impl UdpProxy {
+    /// A proxy by these rules.
+    pub fn new(rules: Arc<Rules>, counters: Arc<Counters>, config: Datagrams) -> Self {
+        Self {
+            rules,
+            counters,
+            config,
+        }
+    }
+
+    /// What the workers are to do with these sockets: one companion for each worker that has some.
+    pub fn companions(&self, sockets: UdpSockets) -> Vec<Companion> {
+        let limits = worker::limits(&self.config, sockets.workers());
+        let role = || Receiving {
+            rules: Arc::clone(&self.rules),
+            counters: Arc::clone(&self.counters),
+            dialect: self.config.dialect,
+            flows: Table::new(Limits {
+                // A flow is not answered, so it has only one limit.
+                unanswered: limits.idle,
+                ..limits
+            }),
+        };
+        worker::companions(sockets, limits, &self.counters, role)
+    }
+}
+
+/// One worker's view.
+struct Receiving {
+    rules: Arc<Rules>,
+    counters: Arc<Counters>,
+    dialect: Dialect,
+    /// With [`Dialect::First`]: what a header said of the balancer's address and port, at a listener.
+    flows: Table<(usize, SocketAddr), Framed>,
+}
+
+impl Role for Receiving {
+    fn admit(&mut self, bytes: &[u8], path: &Path, now: Instant) -> Result<Admitted, Dropped> {
+        let peer = path.peer;
+        if !self.rules.config.trust.contains(peer.ip()) {
+            return Err(Failure::Untrusted.into());
+        }
+        let max_len = self.rules.config.header.max_len;
+        let framed = match self.dialect {
+            Dialect::Each => Framed::proxy_v2(bytes, peer, max_len)?,
+            Dialect::Spp => Framed::spp(bytes, peer)?,
+            Dialect::First => self.of_flow(bytes, path, now)?,
+        };
+        let key = Key {
+            listener: path.listener,
+            from: match framed.claim {
+                Some(_) => SocketAddr::new(peer.ip(), 0),
+                None => peer.0,
+            },
+            client: framed.claim.map(|claim| claim.0),
+            destination: framed.destination,
+        };
+        Ok(Admitted {
+            key,
+            balancer: peer.ip(),
+            payload: framed.header_len,
+            framed,
+        })
+    }
+
+    fn open(&self, admitted: &Admitted) -> Result<UdpSocket, Failure> {
+        let permit = Permit::decide(&admitted.framed, &self.rules)?;
+        upstream::open(&permit, &self.rules.config.upstream, &self.counters)
+    }
+
+    fn headers(&self, admitted: &Admitted) -> Result<Headers, Failure> {
+        let reply = admitted.framed.spp.map(|spp| spp.to_bytes().into());
+        Ok(Headers {
+            reply: reply.unwrap_or_default(),
+            ..Headers::default()
+        })
+    }
+
+    fn tick(&mut self, now: Instant) {
+        while self.flows.expire(now).is_some() {}
+    }
+}
+
+impl Receiving {
+    /// A header opens a flow or changes whose it is; without one, a datagram belongs to the flow of its
+    /// sender.
+    fn of_flow(&mut self, bytes: &[u8], path: &Path, now: Instant) -> Result<Framed, Dropped> {
+        let key = (path.listener, path.peer.0);
+        let known = self.flows.find(&key);
+        if let Some(id) = known
+            && !bytes.starts_with(&V2_SIGNATURE)
+        {
+            self.flows.touch(id, now, false);
+            let flow = self.flows.get(id).copied();
+            return flow.ok_or(Dropped::Evicted);
+        }
+        let framed = Framed::proxy_v2(bytes, path.peer, self.rules.config.header.max_len)?;
+        let flow = Framed {
+            header_len: 0,
+            ..framed
+        };
+        match known {
+            Some(id) => {
+                self.flows.touch(id, now, false);
+                if let Some(known) = self.flows.get_mut(id) {
+                    *known = flow;
+                }
+            }
+            None => {
+                let balancer = path.peer.ip();
+                let _ = self.flows.make_room(balancer);
+                self.flows.insert(key, balancer, now, flow);
+            }
+        }
+        if framed.header_len == bytes.len() {
+            return Err(Dropped::HeaderOnly);
+        }
+        Ok(framed)
+    }
+}

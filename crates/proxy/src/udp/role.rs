@@ -1,0 +1,49 @@
+//! What a worker asks of the program it works for.
+
+use std::net::{IpAddr, UdpSocket};
+use std::time::Instant;
+
+use super::dropped::Dropped;
+use super::framed::Framed;
+use super::session::{Headers, Key, Path};
+use crate::outcome::Failure;
+
+/// The proxy or the forwarder.
+pub(crate) trait Role {
+    /// Says which session a datagram belongs to, or that it belongs to none.
+    ///
+    /// # Errors
+    ///
+    /// [`Dropped`], with the reason.
+    fn admit(&mut self, bytes: &[u8], path: &Path, now: Instant) -> Result<Admitted, Dropped>;
+
+    /// Opens the upstream socket of a new session.
+    ///
+    /// # Errors
+    ///
+    /// [`Failure`], as for a connection.
+    fn open(&self, admitted: &Admitted) -> Result<UdpSocket, Failure>;
+
+    /// What goes in front of its datagrams.
+    ///
+    /// # Errors
+    ///
+    /// [`Failure::Header`].
+    fn headers(&self, admitted: &Admitted) -> Result<Headers, Failure>;
+
+    /// Takes note of the time, about once a second.
+    fn tick(&mut self, now: Instant);
+}
+
+/// A datagram that may go on.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Admitted {
+    /// Its session.
+    pub(crate) key: Key,
+    /// Whose share of sessions it counts against.
+    pub(crate) balancer: IpAddr,
+    /// Where its payload begins.
+    pub(crate) payload: usize,
+    /// What a header said, where there is one.
+    pub(crate) framed: Framed,
+}

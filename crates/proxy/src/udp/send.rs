@@ -1,0 +1,239 @@
+//! Sending what a batch amounts to, with as few system calls as it takes.
+
+use std::io::{self, ErrorKind, IoSlice};
+use std::net::SocketAddr;
+use std::os::fd::AsFd;
+
+use peername_sys::datagram::{Local, Message, Outbox, can_send_merged};
+
+use super::dropped::Dropped;
+
+/// Sends batches. One a worker.
+#[derive(Debug)]
+pub(crate) struct Courier {
+    outbox: Outbox,
+    /// Whether runs of datagrams of one size go out as one (UDP_SEGMENT).
+    merge: bool,
+}
+
+/// One datagram, where its parts lie.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Datagram<'a> {
+    pub(crate) header: &'a [u8],
+    pub(crate) payload: &'a [u8],
+    /// `None` on a connected socket.
+    pub(crate) to: Option<SocketAddr>,
+    pub(crate) from: Option<Local>,
+}
+
+/// Which datagrams of a batch were not sent, and why.
+pub(crate) type Failed = Vec<(usize, Dropped)>;
+
+impl Courier {
+    pub(crate) fn new() -> Self {
+        Self {
+            outbox: Outbox::default(),
+            merge: can_send_merged(),
+        }
+    }
+
+    /// Sends all of them, in order, and returns those that could not be.
+    pub(crate) fn send(&mut self, socket: impl AsFd, datagrams: &[Datagram<'_>]) -> Failed {
+        let mut failed = Vec::new();
+        self.send_runs(socket.as_fd(), datagrams, 0, self.merge, &mut failed);
+        failed
+    }
+
+    /// `offset` is where `datagrams` stand in the whole batch.
+    fn send_runs(
+        &mut self,
+        socket: std::os::fd::BorrowedFd<'_>,
+        datagrams: &[Datagram<'_>],
+        offset: usize,
+        merge: bool,
+        failed: &mut Failed,
+    ) {
+        let batch = Batch::new(datagrams, merge);
+        let (mut done, mut reported) = (0, 0);
+        while let Some(run) = batch.runs.get(done) {
+            let messages = batch.messages.get(done..).unwrap_or_default();
+            let error = match self.outbox.send(socket, &batch.slices, messages) {
+                Ok(sent) => {
+                    (done, reported) = (done + sent.max(1), 0);
+                    continue;
+                }
+                Err(error) => error,
+            };
+            if is_about_another(&error, run.to) && reported < MOST_REPORTS {
+                reported += 1;
+                continue;
+            }
+            if run.datagrams.len() > 1 {
+                self.doubt_merging(&error);
+                let alone = datagrams.get(run.datagrams.clone()).unwrap_or_default();
+                self.send_runs(socket, alone, offset + run.datagrams.start, false, failed);
+            } else {
+                failed.push((offset + run.datagrams.start, Dropped::by_kernel(error)));
+            }
+            (done, reported) = (done + 1, 0);
+        }
+    }
+
+    /// A device that can't compute checksums can't have merged datagrams (EIO, udp(7)). Other errors may
+    /// be about this run only: too large for the path, for one.
+    fn doubt_merging(&mut self, error: &io::Error) {
+        if peername_sys::is_device_error(error) {
+            self.merge = false;
+            tracing::info!("UDP_SEGMENT does not work on the way out ({error}); going on without");
+        }
+    }
+}
+
+/// A batch as messages: runs of datagrams to one place, of one size where there are several.
+struct Batch<'a> {
+    slices: Vec<IoSlice<'a>>,
+    messages: Vec<Message>,
+    runs: Vec<Run>,
+}
+
+struct Run {
+    datagrams: std::ops::Range<usize>,
+    to: Option<SocketAddr>,
+}
+
+impl<'a> Batch<'a> {
+    fn new(datagrams: &[Datagram<'a>], merge: bool) -> Self {
+        let mut batch = Self {
+            slices: Vec::with_capacity(2 * datagrams.len()),
+            messages: Vec::with_capacity(datagrams.len()),
+            runs: Vec::with_capacity(datagrams.len()),
+        };
+        let mut at = 0;
+        while let Some(rest @ [first, ..]) = datagrams.get(at..) {
+            let len = if merge { run_length(rest) } else { 1 };
+            let start = batch.slices.len();
+            for datagram in rest.iter().take(len) {
+                let parts = [datagram.header, datagram.payload];
+                let there = parts.into_iter().filter(|part| !part.is_empty());
+                batch.slices.extend(there.map(IoSlice::new));
+            }
+            batch.messages.push(Message {
+                parts: start..batch.slices.len(),
+                to: first.to,
+                from: first.from,
+                segment: (len > 1).then(|| u16::try_from(first.len()).unwrap_or(u16::MAX)),
+            });
+            batch.runs.push(Run {
+                datagrams: at..at + len,
+                to: first.to,
+            });
+            at += len;
+        }
+        batch
+    }
+}
+
+impl Datagram<'_> {
+    fn len(&self) -> usize {
+        self.header.len() + self.payload.len()
+    }
+}
+
+/// How many datagrams from the first on can go as one: to the same place, of the same size. The last
+/// may be shorter. An empty datagram goes alone.
+fn run_length(datagrams: &[Datagram<'_>]) -> usize {
+    let Some(first) = datagrams.first() else {
+        return 0;
+    };
+    let size = first.len();
+    let mut octets = size;
+    let mut len = 1;
+    for datagram in datagrams.iter().take(Message::MOST_SEGMENTS).skip(1) {
+        octets += datagram.len();
+        let fits = (datagram.to, datagram.from) == (first.to, first.from)
+            && (1..=size).contains(&datagram.len())
+            && octets <= Message::MOST_OCTETS;
+        if !fits {
+            break;
+        }
+        len += 1;
+        if datagram.len() < size {
+            break;
+        }
+    }
+    len
+}
+
+/// On a connected socket an ICMP error that came for an earlier datagram is reported by the next call,
+/// which then does nothing else: ask again.
+fn is_about_another(error: &io::Error, to: Option<SocketAddr>) -> bool {
+    error.kind() == ErrorKind::Interrupted
+        || to.is_none()
+            && matches!(
+                error.kind(),
+                ErrorKind::ConnectionRefused
+                    | ErrorKind::HostUnreachable
+                    | ErrorKind::NetworkUnreachable
+            )
+}
+
+/// An error that comes back at once is about this datagram after all.
+const MOST_REPORTS: usize = 2;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lengths(sizes: &[usize]) -> Vec<usize> {
+        let payload = vec![0; 65_535];
+        let datagrams: Vec<_> = sizes
+            .iter()
+            .map(|&size| Datagram {
+                header: &[1; 2],
+                payload: &payload[..size],
+                to: None,
+                from: None,
+            })
+            .collect();
+        let batch = Batch::new(&datagrams, true);
+        batch.runs.iter().map(|run| run.datagrams.len()).collect()
+    }
+
+    #[test]
+    fn a_run_is_of_one_size_but_for_its_last() {
+        assert_eq!(lengths(&[5, 5, 5]), [3]);
+        assert_eq!(lengths(&[5, 5, 3, 5, 5]), [3, 2]);
+        assert_eq!(lengths(&[5, 6, 6]), [1, 2]);
+        assert_eq!(lengths(&[100; 130]), [64, 64, 2]);
+        assert_eq!(lengths(&[40_000, 40_000]), [1, 1]);
+        assert_eq!(lengths(&[]), [0; 0]);
+    }
+
+    #[test]
+    fn datagrams_to_different_places_are_not_merged() {
+        let to = |port| Datagram {
+            header: &[],
+            payload: &[0; 9],
+            to: Some(SocketAddr::from(([192, 0, 2, 1], port))),
+            from: None,
+        };
+        let batch = Batch::new(&[to(1), to(1), to(2), to(1)], true);
+        let runs: Vec<_> = batch.runs.iter().map(|run| run.datagrams.len()).collect();
+        assert_eq!(runs, [2, 1, 1]);
+        assert_eq!(batch.messages[0].segment, Some(9));
+        assert_eq!(batch.messages[1].segment, None);
+    }
+
+    #[test]
+    fn an_empty_datagram_goes_alone() {
+        let of = |payload| Datagram {
+            header: &[],
+            payload,
+            to: None,
+            from: None,
+        };
+        let datagrams = [of(&[]), of(&[]), of(b"x"), of(&[])];
+        let batch = Batch::new(&datagrams, true);
+        assert!(batch.runs.iter().all(|run| run.datagrams.len() == 1));
+    }
+}

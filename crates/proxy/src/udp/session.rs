@@ -1,0 +1,115 @@
+//! One client behind one balancer: plain data, whoever moves its datagrams.
+
+use std::net::{SocketAddr, UdpSocket};
+
+use peername_sys::datagram::Local;
+
+use crate::addr::{ClaimedSource, LocalAddr, PeerAddr, Target};
+use crate::log::Record;
+use crate::outcome::{Carried, Flow, Outcome, Over};
+
+/// What tells one session from another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Key {
+    /// Number of the listen address.
+    pub(crate) listener: usize,
+    /// The balancer. Its port is 0 where a header names the client: a balancer may change its port.
+    pub(crate) from: SocketAddr,
+    /// The client, as the header has it.
+    pub(crate) client: Option<SocketAddr>,
+    /// Where the client sent to, as the header has it: replies from one address of the balancer's
+    /// must not come to a client that asked another.
+    pub(crate) destination: Option<SocketAddr>,
+}
+
+/// How to reach the balancer: the way its last datagram came.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Path {
+    /// Number of the listen address.
+    pub(crate) listener: usize,
+    pub(crate) peer: PeerAddr,
+    /// The address of ours it was sent to.
+    pub(crate) local: Option<Local>,
+}
+
+/// A session.
+#[derive(Debug)]
+pub(crate) struct Session {
+    pub(crate) path: Path,
+    /// Connected to the backend.
+    pub(crate) socket: UdpSocket,
+    /// The backend, as the socket has it.
+    pub(crate) upstream: SocketAddr,
+    /// What goes in front of what.
+    pub(crate) headers: Headers,
+    pub(crate) to_upstream: Flow,
+    pub(crate) to_downstream: Flow,
+    record: Box<Record>,
+}
+
+/// What is put in front of payloads, and what must stand there.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Headers {
+    /// In front of requests.
+    pub(crate) request: Box<[u8]>,
+    /// Whether only the first request has it.
+    pub(crate) first_only: bool,
+    /// In front of replies.
+    pub(crate) reply: Box<[u8]>,
+    /// Whether replies come with the header of requests, which is taken off.
+    pub(crate) replies_have_it: bool,
+}
+
+impl Session {
+    pub(crate) fn new(
+        path: Path,
+        listener: LocalAddr,
+        socket: UdpSocket,
+        upstream: SocketAddr,
+        client: Option<ClaimedSource>,
+        headers: Headers,
+    ) -> Self {
+        let mut record = Record::new(listener, path.peer, tokio::time::Instant::now());
+        record.header(client, None);
+        record.target(Target(upstream));
+        Self {
+            path,
+            socket,
+            upstream,
+            headers,
+            to_upstream: Flow::default(),
+            to_downstream: Flow::default(),
+            record: Box::new(record),
+        }
+    }
+
+    /// What goes in front of a request, `at` requests after the next one.
+    pub(crate) fn request_header(&self, at: usize) -> &[u8] {
+        let is_first = at == 0 && self.to_upstream.datagrams == 0;
+        if self.headers.first_only && !is_first {
+            &[]
+        } else {
+            &self.headers.request
+        }
+    }
+
+    /// Whether the backend has ever answered.
+    pub(crate) fn is_answered(&self) -> bool {
+        self.to_downstream.datagrams > 0
+    }
+
+    /// The end of it, in the log too.
+    pub(crate) fn end(self, over: Over) -> Outcome {
+        let over = match over {
+            Over::Idle if !self.is_answered() => Over::Unanswered,
+            over => over,
+        };
+        let outcome = Outcome::Carried(Carried {
+            to_upstream: self.to_upstream,
+            to_downstream: self.to_downstream,
+            over,
+        });
+        self.record.log(&outcome);
+        outcome
+    }
+}

@@ -1,0 +1,170 @@
+//! The sessions of one worker: which one a datagram belongs to, and how they begin and end.
+
+use std::net::UdpSocket;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use peername_sys::datagram::{self, Poller};
+use peername_sys::{Failed, NameCall};
+
+use super::dropped::Dropped;
+use super::role::{Admitted, Role};
+use super::session::{Key, Path, Session};
+use super::table::{Id, Limits, Table};
+use crate::addr::LocalAddr;
+use crate::counters::{Counters, Tally};
+use crate::outcome::{Failure, Over};
+use crate::throttle::Throttle;
+
+/// What a worker knows beside its buffers.
+pub(crate) struct Sessions<R> {
+    role: R,
+    pub(crate) table: Table<Key, Session>,
+    pub(crate) tally: Tally,
+    counters: Arc<Counters>,
+    listeners: Vec<LocalAddr>,
+    /// Whether no session may begin any more.
+    pub(crate) stopping: bool,
+}
+
+impl<R: Role> Sessions<R> {
+    pub(crate) fn new(
+        role: R,
+        limits: Limits,
+        counters: Arc<Counters>,
+        listeners: Vec<LocalAddr>,
+    ) -> Self {
+        Self {
+            role,
+            table: Table::new(limits),
+            tally: Tally::default(),
+            counters,
+            listeners,
+            stopping: false,
+        }
+    }
+
+    /// The session of a datagram that came this way, and where its payload begins.
+    pub(crate) fn receive(
+        &mut self,
+        bytes: &[u8],
+        path: &Path,
+        now: Instant,
+        poller: &Poller,
+    ) -> Result<(Id, usize), Dropped> {
+        let admitted = self.role.admit(bytes, path, now)?;
+        let id = match self.table.find(&admitted.key) {
+            Some(id) => id,
+            None if self.stopping => return Err(Dropped::Stopping),
+            None => self.begin(&admitted, path, now, poller)?,
+        };
+        if let Some(session) = self.table.get_mut(id) {
+            session.path = *path;
+        }
+        self.table.touch(id, now, false);
+        Ok((id, admitted.payload))
+    }
+
+    /// Counts a datagram that goes no further; the log has one of them a second.
+    pub(crate) fn dropped(&mut self, dropped: &Dropped, path: Option<&Path>) {
+        self.tally.dropped(dropped.reason(), 1);
+        if !tracing::enabled!(tracing::Level::DEBUG) {
+            return;
+        }
+        if let Some(suppressed) = LOGGED.pass() {
+            tracing::debug!(
+                peer = path.map(|path| tracing::field::display(path.peer)),
+                reason = dropped.reason(),
+                suppressed,
+                "datagram dropped: {dropped}"
+            );
+        }
+    }
+
+    /// Ends what is over, and tells the counters.
+    pub(crate) fn tick(&mut self, now: Instant) {
+        self.role.tick(now);
+        while let Some(session) = self.table.expire(now) {
+            self.counters.ended(&session.end(Over::Idle));
+        }
+        self.report();
+    }
+
+    /// Adds up what was counted here.
+    pub(crate) fn report(&mut self) {
+        self.counters.add(&mut self.tally);
+    }
+
+    /// Ends all sessions.
+    pub(crate) fn end(&mut self) {
+        while let Some(session) = self.table.evict() {
+            self.counters.ended(&session.end(Over::Stopped));
+        }
+        self.report();
+    }
+
+    fn begin(
+        &mut self,
+        admitted: &Admitted,
+        path: &Path,
+        now: Instant,
+        poller: &Poller,
+    ) -> Result<Id, Failure> {
+        let headers = self.role.headers(admitted)?;
+        let (socket, upstream) = match self.open(admitted) {
+            Err(Failure::Local(failed)) if failed.is_exhaustion() => {
+                warn_of_exhaustion(&failed);
+                self.give_up_one();
+                self.open(admitted)?
+            }
+            opened => opened?,
+        };
+        let listener = self.listeners.get(path.listener).copied();
+        let listener = listener.unwrap_or(LocalAddr(admitted.key.from));
+        if let Some(evicted) = self.table.make_room(admitted.balancer) {
+            self.counters.ended(&evicted.end(Over::Evicted));
+        }
+        let client = admitted.framed.claim;
+        let session = Session::new(*path, listener, socket, upstream, client, headers);
+        let id = self
+            .table
+            .insert(admitted.key, admitted.balancer, now, session);
+        self.counters.session_began();
+        if let Some(session) = self.table.get(id) {
+            poller
+                .watch(&session.socket, id.to_u64())
+                .map_err(Failure::Local)?;
+        }
+        Ok(id)
+    }
+
+    fn open(&self, admitted: &Admitted) -> Result<(UdpSocket, std::net::SocketAddr), Failure> {
+        let socket = self.role.open(admitted)?;
+        let upstream = socket
+            .peer_addr()
+            .call("getpeername(2)")
+            .map_err(Failure::Local)?;
+        // A backend that sends merged datagrams is received merged, where the kernel can.
+        let _ = datagram::receive_merged(&socket);
+        Ok((socket, upstream))
+    }
+
+    fn give_up_one(&mut self) {
+        if let Some(session) = self.table.evict() {
+            self.counters.ended(&session.end(Over::Evicted));
+        }
+    }
+}
+
+fn warn_of_exhaustion(failed: &Failed) {
+    if let Some(suppressed) = EXHAUSTED.pass() {
+        tracing::warn!(
+            suppressed,
+            "{failed}: a UDP session has to make room for a new one. Raise LimitNOFILE or \
+             `ulimit -n`, or lower --max-sessions"
+        );
+    }
+}
+
+static LOGGED: Throttle = Throttle::new(Duration::from_secs(1));
+static EXHAUSTED: Throttle = Throttle::new(Duration::from_secs(10));

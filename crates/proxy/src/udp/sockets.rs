@@ -1,0 +1,122 @@
+//! Listening UDP sockets, of all workers, before anything is served.
+
+use std::iter;
+use std::net::{SocketAddr, UdpSocket};
+
+use peername_sys::datagram::{self, steering};
+use peername_sys::listen::Sharing;
+use peername_sys::{Failed, NameCall};
+
+use crate::config::Dialect;
+use crate::server::BindError;
+
+/// Of each worker, its sockets, in the order of the listen addresses.
+#[derive(Debug)]
+pub struct UdpSockets {
+    pub(super) of_workers: Vec<Vec<UdpSocket>>,
+}
+
+impl UdpSockets {
+    /// Opens every socket of every worker and steers clients among them, so that a client always
+    /// comes to the same worker: its address and port can have one socket only.
+    ///
+    /// Without a listen address there are none. With [`Dialect::First`] most datagrams do not name their client, so one worker serves them all.
+    ///
+    /// # Errors
+    ///
+    /// The address that failed, with what to do about it.
+    pub fn open(
+        listen: &[SocketAddr],
+        workers: usize,
+        dialect: Dialect,
+    ) -> Result<Self, BindError> {
+        if listen.is_empty() {
+            let of_workers = Vec::new();
+            return Ok(Self { of_workers });
+        }
+        let workers = match dialect {
+            Dialect::Each | Dialect::Spp => workers.max(1),
+            Dialect::First => 1,
+        };
+        let first = open_all(listen, workers)?;
+        // With port 0 the kernel chose for the first worker; the others share its choice.
+        let chosen: Vec<_> = first.iter().filter_map(|s| s.local_addr().ok()).collect();
+        let others = (1..workers).map(|_| open_all(&chosen, workers));
+        let of_workers = iter::once(Ok(first))
+            .chain(others)
+            .collect::<Result<Vec<_>, _>>()?;
+        if workers > 1 {
+            of_workers
+                .first()
+                .into_iter()
+                .flatten()
+                .zip(&chosen)
+                .try_for_each(|(socket, &addr)| {
+                    steer(socket, workers, dialect).map_err(|source| BindError { addr, source })
+                })?;
+        }
+        Ok(Self { of_workers })
+    }
+
+    /// The addresses listened on.
+    pub fn addrs(&self) -> Vec<SocketAddr> {
+        let first = self.of_workers.first().into_iter().flatten();
+        first
+            .filter_map(|socket| socket.local_addr().ok())
+            .collect()
+    }
+
+    /// How many workers have sockets.
+    pub fn workers(&self) -> usize {
+        self.of_workers.len()
+    }
+}
+
+fn open_all(addrs: &[SocketAddr], workers: usize) -> Result<Vec<UdpSocket>, BindError> {
+    let open = |&addr: &SocketAddr| {
+        let v4_elsewhere = addrs
+            .iter()
+            .any(|other| other.is_ipv4() && other.port() == addr.port());
+        let sharing = Sharing {
+            among_workers: workers > 1,
+            v4_elsewhere,
+        };
+        let socket = datagram::listen(addr, sharing).and_then(|socket| {
+            enlarge(&socket)?;
+            // A merged datagram is steered by its first part alone, and the others may be of clients
+            // that belong to another worker.
+            if workers == 1 {
+                let _ = datagram::receive_merged(&socket);
+            }
+            Ok(socket)
+        });
+        socket.map_err(|source| BindError { addr, source })
+    };
+    addrs.iter().map(open).collect()
+}
+
+fn enlarge(socket: &UdpSocket) -> Result<(), Failed> {
+    let got = datagram::set_buffers(socket, BUFFER)?;
+    if got < BUFFER {
+        tracing::debug!(
+            "receive buffer of {got} octets instead of {BUFFER}: a burst may be lost. Raise \
+             net.core.rmem_max"
+        );
+    }
+    Ok(())
+}
+
+fn steer(socket: &UdpSocket, workers: usize, dialect: Dialect) -> Result<(), Failed> {
+    let workers = u32::try_from(workers)
+        .map_err(std::io::Error::other)
+        .call("so many workers")?;
+    match dialect {
+        Dialect::Each => steering::by_proxy_v2(socket, workers),
+        Dialect::Spp => steering::by_spp(socket, workers),
+        Dialect::First => Ok(()),
+    }
+}
+
+/// A worker that is busy with something else for 10 ms must not lose what comes meanwhile: 100 000
+/// small datagrams a second take about 0.8 KiB of buffer each.
+const BUFFER: usize = 4 << 20;

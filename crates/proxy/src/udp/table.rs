@@ -1,0 +1,261 @@
+//! Who is talking: a table with bounds, in which every operation takes the same time however full it is.
+//!
+//! A flood of clients that nobody answers must not push out those that talk. So entries stand in two
+//! queues, those never answered and those that were, oldest use first, once for all and once for the
+//! balancer they belong to; when there is no room, an unanswered one goes before any answered one.
+//! Nothing here knows sockets or datagrams.
+
+mod queue;
+
+use std::collections::HashMap;
+use std::hash::Hash;
+use std::net::IpAddr;
+use std::time::{Duration, Instant};
+
+use queue::{Links, Queue};
+
+/// Entries by key. `T` is what is known of one.
+#[derive(Debug)]
+pub(crate) struct Table<K, T> {
+    limits: Limits,
+    ids: HashMap<K, u32>,
+    slots: Vec<Slot<K, T>>,
+    free: Vec<u32>,
+    all: Queues,
+    balancers: HashMap<IpAddr, Balancer>,
+    /// Of each slot, its neighbours in one of the two queues of `all`.
+    among_all: Links,
+    /// The same for the queues of its balancer.
+    among_balancers: Links,
+}
+
+/// How many, and for how long.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Limits {
+    /// Entries in all.
+    pub(crate) entries: usize,
+    /// Entries of one balancer.
+    pub(crate) per_balancer: usize,
+    /// An answered entry that was not used for so long is over.
+    pub(crate) idle: Duration,
+    /// The same for one that was never answered.
+    pub(crate) unanswered: Duration,
+}
+
+/// An entry, for as long as it lives: a slot that is used again has another id.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) struct Id {
+    slot: u32,
+    generation: u32,
+}
+
+#[derive(Debug)]
+struct Slot<K, T> {
+    generation: u32,
+    entry: Option<Entry<K, T>>,
+}
+
+#[derive(Debug)]
+struct Entry<K, T> {
+    key: K,
+    balancer: IpAddr,
+    used: Instant,
+    answered: bool,
+    value: T,
+}
+
+#[derive(Debug, Default)]
+struct Queues {
+    unanswered: Queue,
+    answered: Queue,
+}
+
+#[derive(Debug, Default)]
+struct Balancer {
+    queues: Queues,
+    entries: usize,
+}
+
+impl Id {
+    /// As a number for epoll(7).
+    pub(crate) fn to_u64(self) -> u64 {
+        u64::from(self.generation) << 32 | u64::from(self.slot)
+    }
+
+    /// The id of a number made by [`Id::to_u64`].
+    pub(crate) fn from_u64(number: u64) -> Self {
+        Self {
+            slot: number as u32,
+            generation: (number >> 32) as u32,
+        }
+    }
+}
+
+impl<K: Copy + Eq + Hash, T> Table<K, T> {
+    pub(crate) fn new(limits: Limits) -> Self {
+        Self {
+            limits,
+            ids: HashMap::new(),
+            slots: Vec::new(),
+            free: Vec::new(),
+            all: Queues::default(),
+            balancers: HashMap::new(),
+            among_all: Links::default(),
+            among_balancers: Links::default(),
+        }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.ids.len()
+    }
+
+    pub(crate) fn find(&self, key: &K) -> Option<Id> {
+        let slot = *self.ids.get(key)?;
+        let generation = self.slots.get(slot as usize)?.generation;
+        Some(Id { slot, generation })
+    }
+
+    pub(crate) fn get_mut(&mut self, id: Id) -> Option<&mut T> {
+        let slot = self.slots.get_mut(id.slot as usize)?;
+        let entry = slot.entry.as_mut()?;
+        (slot.generation == id.generation).then_some(&mut entry.value)
+    }
+
+    pub(crate) fn get(&self, id: Id) -> Option<&T> {
+        let slot = self.slots.get(id.slot as usize)?;
+        let entry = slot.entry.as_ref()?;
+        (slot.generation == id.generation).then_some(&entry.value)
+    }
+
+    /// The entry that has to go before `balancer` may have another one, taken out.
+    pub(crate) fn make_room(&mut self, balancer: IpAddr) -> Option<T> {
+        let of_balancer = self.balancers.get(&balancer);
+        let victim = match of_balancer {
+            Some(balancer) if balancer.entries >= self.limits.per_balancer => {
+                balancer.queues.first()
+            }
+            _ if self.len() >= self.limits.entries => self.all.first(),
+            _ => None,
+        }?;
+        self.take(victim)
+    }
+
+    /// The entry that does least harm when it goes, taken out.
+    pub(crate) fn evict(&mut self) -> Option<T> {
+        let victim = self.all.first()?;
+        self.take(victim)
+    }
+
+    /// Adds an entry, unanswered and just used. The key must be new, and there must be room
+    /// ([`Table::make_room`]).
+    pub(crate) fn insert(&mut self, key: K, balancer: IpAddr, now: Instant, value: T) -> Id {
+        let slot = self.free.pop().unwrap_or_else(|| {
+            self.slots.push(Slot {
+                generation: 0,
+                entry: None,
+            });
+            (self.slots.len() - 1) as u32
+        });
+        let place = &mut self.slots[slot as usize];
+        place.entry = Some(Entry {
+            key,
+            balancer,
+            used: now,
+            answered: false,
+            value,
+        });
+        let id = Id {
+            slot,
+            generation: place.generation,
+        };
+        self.ids.insert(key, slot);
+        self.balancers.entry(balancer).or_default().entries += 1;
+        self.enqueue(slot);
+        id
+    }
+
+    /// Notes that an entry was used; with `answered`, that somebody answered.
+    pub(crate) fn touch(&mut self, id: Id, now: Instant, answered: bool) {
+        if self.get(id).is_none() {
+            return;
+        }
+        self.unlink(id.slot);
+        if let Some(entry) = self.slots[id.slot as usize].entry.as_mut() {
+            entry.used = now;
+            entry.answered |= answered;
+        }
+        self.enqueue(id.slot);
+    }
+
+    /// Takes out one entry whose time is over, if there is one.
+    pub(crate) fn expire(&mut self, now: Instant) -> Option<T> {
+        let over = |head: Option<u32>, limit: Duration| {
+            let slot = head?;
+            let entry = self.slots.get(slot as usize)?.entry.as_ref()?;
+            (now.saturating_duration_since(entry.used) >= limit).then_some(slot)
+        };
+        let victim = over(self.all.unanswered.head(), self.limits.unanswered)
+            .or_else(|| over(self.all.answered.head(), self.limits.idle))?;
+        self.take(victim)
+    }
+
+    /// Puts a slot behind the others that are answered as it is.
+    fn enqueue(&mut self, slot: u32) {
+        let Some((balancer, answered)) = self.whose(slot) else {
+            return;
+        };
+        self.all.of(answered).push(&mut self.among_all, slot);
+        let queues = &mut self.balancers.entry(balancer).or_default().queues;
+        queues.of(answered).push(&mut self.among_balancers, slot);
+    }
+
+    fn unlink(&mut self, slot: u32) {
+        let Some((balancer, answered)) = self.whose(slot) else {
+            return;
+        };
+        self.all.of(answered).remove(&mut self.among_all, slot);
+        if let Some(balancer) = self.balancers.get_mut(&balancer) {
+            let queue = balancer.queues.of(answered);
+            queue.remove(&mut self.among_balancers, slot);
+        }
+    }
+
+    fn whose(&self, slot: u32) -> Option<(IpAddr, bool)> {
+        let entry = self.slots.get(slot as usize)?.entry.as_ref()?;
+        Some((entry.balancer, entry.answered))
+    }
+
+    fn take(&mut self, slot: u32) -> Option<T> {
+        self.unlink(slot);
+        let place = self.slots.get_mut(slot as usize)?;
+        let entry = place.entry.take()?;
+        place.generation = place.generation.wrapping_add(1);
+        self.free.push(slot);
+        self.ids.remove(&entry.key);
+        if let Some(balancer) = self.balancers.get_mut(&entry.balancer) {
+            balancer.entries -= 1;
+            if balancer.entries == 0 {
+                self.balancers.remove(&entry.balancer);
+            }
+        }
+        Some(entry.value)
+    }
+}
+
+impl Queues {
+    fn of(&mut self, answered: bool) -> &mut Queue {
+        if answered {
+            &mut self.answered
+        } else {
+            &mut self.unanswered
+        }
+    }
+
+    /// Which goes first.
+    fn first(&self) -> Option<u32> {
+        self.unanswered.head().or_else(|| self.answered.head())
+    }
+}
+
+#[cfg(test)]
+mod tests;

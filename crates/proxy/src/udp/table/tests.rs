@@ -1,0 +1,144 @@
+use super::*;
+
+const LIMITS: Limits = Limits {
+    entries: 4,
+    per_balancer: 3,
+    idle: Duration::from_secs(60),
+    unanswered: Duration::from_secs(30),
+};
+
+fn balancer(last: u8) -> IpAddr {
+    IpAddr::from([192, 0, 2, last])
+}
+
+struct Tried {
+    table: Table<u32, u32>,
+    start: Instant,
+}
+
+impl Tried {
+    fn new() -> Self {
+        Self {
+            table: Table::new(LIMITS),
+            start: Instant::now(),
+        }
+    }
+
+    fn at(&self, second: u64) -> Instant {
+        self.start + Duration::from_secs(second)
+    }
+
+    /// Adds an entry and returns the one that had to go.
+    fn add(&mut self, key: u32, of: u8, second: u64) -> Option<u32> {
+        let gone = self.table.make_room(balancer(of));
+        self.table.insert(key, balancer(of), self.at(second), key);
+        gone
+    }
+
+    fn touch(&mut self, key: u32, second: u64, answered: bool) {
+        let id = self.table.find(&key).unwrap();
+        self.table.touch(id, self.at(second), answered);
+    }
+}
+
+#[test]
+fn unanswered_entries_go_first_and_the_oldest_of_them() {
+    let mut tried = Tried::new();
+    for key in 1..=4 {
+        assert_eq!(tried.add(key, key as u8, 0), None);
+    }
+    tried.touch(1, 1, true);
+    tried.touch(2, 2, false);
+    assert_eq!(tried.add(5, 5, 3), Some(3));
+    assert_eq!(tried.add(6, 6, 3), Some(4));
+    assert_eq!(tried.add(7, 7, 3), Some(2));
+    for key in [5, 6, 7] {
+        tried.touch(key, 4, true);
+    }
+    assert_eq!(tried.add(8, 8, 5), Some(1), "of answered ones the oldest");
+}
+
+#[test]
+fn a_flood_behind_one_balancer_pushes_out_only_its_own() {
+    let mut tried = Tried::new();
+    tried.add(1, 1, 0);
+    tried.add(2, 2, 0);
+    tried.touch(2, 0, true);
+    for key in 10..1000 {
+        tried.add(key, 2, 1);
+    }
+    assert!(tried.table.find(&1).is_some(), "the other balancer's");
+    assert!(tried.table.find(&2).is_some(), "the answered one");
+    assert_eq!(tried.table.len(), 4);
+}
+
+#[test]
+fn silence_ends_unanswered_entries_sooner() {
+    let mut tried = Tried::new();
+    tried.add(1, 1, 0);
+    tried.add(2, 2, 0);
+    tried.touch(1, 0, true);
+    assert_eq!(tried.table.expire(tried.at(29)), None);
+    assert_eq!(tried.table.expire(tried.at(30)), Some(2));
+    assert_eq!(tried.table.expire(tried.at(59)), None);
+    tried.touch(1, 59, false);
+    assert_eq!(tried.table.expire(tried.at(60)), None, "use refreshes");
+    assert_eq!(tried.table.expire(tried.at(119)), Some(1));
+    assert_eq!(tried.table.len(), 0);
+    assert!(tried.table.balancers.is_empty());
+}
+
+#[test]
+fn an_id_outlives_its_entry_but_means_no_other() {
+    let mut tried = Tried::new();
+    tried.add(1, 1, 0);
+    let id = tried.table.find(&1).unwrap();
+    assert_eq!(Id::from_u64(id.to_u64()), id);
+    assert_eq!(tried.table.expire(tried.at(30)), Some(1));
+    tried.add(2, 1, 31);
+    assert_eq!(tried.table.find(&2).unwrap().slot, id.slot);
+    assert!(tried.table.get(id).is_none());
+    tried.table.touch(id, tried.at(99), true);
+    assert_eq!(tried.table.expire(tried.at(61)), Some(2));
+}
+
+/// Against a plain list that is searched: whatever is done, the same entries are there.
+#[test]
+fn as_a_list_would_do_it() {
+    let mut tried = Tried::new();
+    let mut list: Vec<(u32, u8, u64, bool)> = Vec::new();
+    let mut random = 12345_u32;
+    let mut next = |below: u32| {
+        random = random.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        (random >> 16) % below
+    };
+    for second in 0..20_000 {
+        let (key, answered) = (next(12), next(2) == 0);
+        if let Some(at) = list.iter().position(|entry| entry.0 == key) {
+            let (key, of, _, before) = list.remove(at);
+            list.push((key, of, second, before || answered));
+            tried.touch(key, second, answered);
+        } else {
+            let of = (key % 2) as u8;
+            let full_of = list.iter().filter(|entry| entry.1 == of).count() >= 3;
+            let victim = |of_one: bool| {
+                let mine = |entry: &&(u32, u8, u64, bool)| !of_one || entry.1 == of;
+                let unanswered = list.iter().filter(mine).find(|entry| !entry.3);
+                unanswered.or_else(|| list.iter().find(mine)).map(|e| e.0)
+            };
+            let gone = match (full_of, list.len() >= 4) {
+                (true, _) => victim(true),
+                (false, true) => victim(false),
+                _ => None,
+            };
+            list.retain(|entry| Some(entry.0) != gone);
+            assert_eq!(tried.add(key, of, second), gone);
+            list.push((key, of, second, false));
+        }
+        let mut there: Vec<u32> = tried.table.ids.keys().copied().collect();
+        let mut expected: Vec<u32> = list.iter().map(|entry| entry.0).collect();
+        there.sort_unstable();
+        expected.sort_unstable();
+        assert_eq!(there, expected);
+    }
+}

@@ -1,0 +1,465 @@
+//! The loop: takes what has come by the batch, and sends on what it amounts to.
+//!
+//! All sockets, those listened on and those of sessions, stand in one epoll instance of the worker's
+//! own, which the runtime waits for. So a wake brings everything that is ready, a session costs no
+//! task and no registration in the runtime, and a round ends in few system calls however many
+//! sessions it served. After some rounds the worker's TCP connections have their turn.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use peername_sys::datagram::{Arrived, Inbox, Local, Poller};
+use tokio::time::{MissedTickBehavior, interval, sleep_until};
+
+use super::dropped::Dropped;
+use super::role::Role;
+use super::send::{Courier, Datagram, Failed};
+use super::session::{Path, Session};
+use super::sessions::Sessions;
+use super::sockets::UdpSockets;
+use super::table::{Id, Limits};
+use crate::addr::{LocalAddr, PeerAddr};
+use crate::config;
+use crate::counters::Counters;
+use crate::server::{Companion, Phases};
+
+/// Of all limits, one worker's share.
+pub(crate) fn limits(config: &config::Datagrams, workers: usize) -> Limits {
+    let share = |of: usize| of.div_ceil(workers.max(1)).max(1);
+    Limits {
+        entries: share(config.sessions),
+        per_balancer: share(config.sessions_per_balancer),
+        idle: config.close_after,
+        unanswered: config.close_after.min(UNANSWERED),
+    }
+}
+
+/// One worker for each set of sockets.
+pub(crate) fn companions<R: Role + Send + 'static>(
+    sockets: UdpSockets,
+    limits: Limits,
+    counters: &Arc<Counters>,
+    role: impl Fn() -> R,
+) -> Vec<Companion> {
+    let companion = |sockets: Vec<UdpSocket>| -> Companion {
+        let (role, counters) = (role(), Arc::clone(counters));
+        Box::new(move |phases| {
+            Box::pin(async move {
+                let poller = Poller::new().map_err(io::Error::other)?;
+                let worker = Worker::new(role, limits, counters, sockets, &poller)?;
+                worker.run(&poller, phases).await
+            })
+        })
+    };
+    sockets.of_workers.into_iter().map(companion).collect()
+}
+
+struct Worker<R> {
+    sessions: Sessions<R>,
+    listeners: Vec<Listener>,
+    inbox: Inbox,
+    courier: Courier,
+    ready: Vec<u64>,
+    /// Places of the inbox that hold replies which are still to be sent.
+    filled: usize,
+    pieces: Vec<Piece>,
+    /// When a datagram last moved.
+    moved: Instant,
+}
+
+struct Listener {
+    socket: UdpSocket,
+    /// Datagrams lost there so far, by the kernel's account.
+    lost: u32,
+}
+
+/// A datagram in the inbox, on its way.
+#[derive(Clone, Debug)]
+struct Piece {
+    session: Id,
+    place: usize,
+    payload: Range<usize>,
+}
+
+impl<R: Role> Worker<R> {
+    fn new(
+        role: R,
+        limits: Limits,
+        counters: Arc<Counters>,
+        sockets: Vec<UdpSocket>,
+        poller: &Poller,
+    ) -> io::Result<Self> {
+        let mut addrs = Vec::new();
+        let mut listeners = Vec::new();
+        for (number, socket) in sockets.into_iter().enumerate() {
+            addrs.push(LocalAddr(socket.local_addr()?));
+            poller
+                .watch(&socket, token_of_listener(number))
+                .map_err(io::Error::other)?;
+            listeners.push(Listener { socket, lost: 0 });
+        }
+        Ok(Self {
+            sessions: Sessions::new(role, limits, counters, addrs),
+            listeners,
+            inbox: Inbox::new(BATCH),
+            courier: Courier::new(),
+            ready: Vec::new(),
+            filled: 0,
+            pieces: Vec::new(),
+            moved: Instant::now(),
+        })
+    }
+
+    /// Serves until it must end. Once it is to begin nothing new, it ends by itself as soon as no
+    /// datagram has moved for a moment: an idle session has nothing to wait for.
+    async fn run(mut self, poller: &Poller, mut phases: Phases) -> io::Result<()> {
+        let mut draining = phases.clone();
+        let mut tick = interval(TICK);
+        tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        while !(self.sessions.stopping && self.is_quiet()) {
+            let quiet_at = self.moved + QUIET;
+            tokio::select! {
+                () = phases.ended() => break,
+                () = draining.draining(), if !self.sessions.stopping => {
+                    self.sessions.stopping = true;
+                    self.moved = Instant::now();
+                }
+                () = sleep_until(quiet_at.into()), if self.sessions.stopping => {}
+                _ = tick.tick() => self.sessions.tick(Instant::now()),
+                ready = poller.readable() => {
+                    let mut ready = ready?;
+                    if self.rounds(poller)? {
+                        tokio::task::yield_now().await;
+                    } else {
+                        ready.clear_ready();
+                    }
+                }
+            }
+        }
+        self.sessions.end();
+        Ok(())
+    }
+
+    fn is_quiet(&self) -> bool {
+        self.sessions.table.len() == 0 || self.moved.elapsed() >= QUIET
+    }
+
+    /// Serves what is ready, and returns whether anything may be left.
+    fn rounds(&mut self, poller: &Poller) -> io::Result<bool> {
+        for _ in 0..ROUNDS {
+            if !self.round(poller)? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    fn round(&mut self, poller: &Poller) -> io::Result<bool> {
+        let now = Instant::now();
+        let mut ready = std::mem::take(&mut self.ready);
+        ready.clear();
+        let mut more = poller.ready(&mut ready).map_err(io::Error::other)?;
+        for &token in &ready {
+            more |= match listener_of_token(token) {
+                Some(number) => self.requests(number, now, poller),
+                None => self.replies(Id::from_u64(token), now),
+            };
+        }
+        self.send_replies();
+        self.sessions.report();
+        self.ready = ready;
+        Ok(more)
+    }
+
+    /// Takes a batch of requests and sends each to its session's backend. Returns whether more may wait.
+    fn requests(&mut self, number: usize, now: Instant, poller: &Poller) -> bool {
+        self.send_replies();
+        let Some(listener) = self.listeners.get_mut(number) else {
+            return false;
+        };
+        let Ok(came) = self.inbox.receive(&listener.socket, 0..BATCH) else {
+            return false;
+        };
+        self.moved = now;
+        for place in 0..came {
+            let Some((arrived, bytes)) = self.inbox.get(place) else {
+                continue;
+            };
+            let lost = listener.note_lost(&arrived);
+            if lost > 0 {
+                let full = "receive_buffer_full";
+                self.sessions.tally.dropped(full, lost.into());
+            }
+            let path = Path {
+                listener: number,
+                peer: PeerAddr(arrived.peer),
+                local: arrived.local,
+            };
+            for piece in pieces(&arrived) {
+                self.sessions.tally.received += 1;
+                let datagram = bytes.get(piece.clone()).unwrap_or_default();
+                let received = if arrived.truncated {
+                    Err(Dropped::Truncated)
+                } else {
+                    self.sessions.receive(datagram, &path, now, poller)
+                };
+                match received {
+                    Ok((session, payload)) => self.pieces.push(Piece {
+                        session,
+                        place,
+                        payload: piece.start + payload..piece.end,
+                    }),
+                    Err(dropped) => self.sessions.dropped(&dropped, Some(&path)),
+                }
+            }
+        }
+        self.send_requests();
+        came == BATCH
+    }
+
+    /// Sends requests, those of one session together and in their order.
+    fn send_requests(&mut self) {
+        let mut pieces = std::mem::take(&mut self.pieces);
+        pieces.sort_by_key(|piece| piece.session);
+        for of_session in pieces.chunk_by(|a, b| a.session == b.session) {
+            self.send_requests_of(of_session);
+        }
+        pieces.clear();
+        self.pieces = pieces;
+    }
+
+    fn send_requests_of(&mut self, pieces: &[Piece]) {
+        let Some(id) = pieces.first().map(|piece| piece.session) else {
+            return;
+        };
+        let Some(session) = self.sessions.table.get(id) else {
+            pieces
+                .iter()
+                .for_each(|_| self.sessions.dropped(&Dropped::Evicted, None));
+            return;
+        };
+        let datagrams: Vec<_> = pieces
+            .iter()
+            .enumerate()
+            .map(|(at, piece)| Datagram {
+                header: session.request_header(at),
+                payload: payload(&self.inbox, piece),
+                to: None,
+                from: None,
+            })
+            .collect();
+        let failed = self.courier.send(&session.socket, &datagrams);
+        let sessions = &mut self.sessions;
+        each_sent(pieces, &failed, |piece| {
+            sessions.tally.to_upstream += 1;
+            if let Some(session) = sessions.table.get_mut(piece.session) {
+                session.to_upstream.add(piece.payload.len());
+            }
+        });
+        for (_, dropped) in &failed {
+            sessions.dropped(dropped, None);
+        }
+    }
+
+    /// Takes a session's replies into what is left of the inbox. Returns whether more may wait.
+    fn replies(&mut self, id: Id, now: Instant) -> bool {
+        if self.filled == BATCH {
+            self.send_replies();
+        }
+        let Some(session) = self.sessions.table.get(id) else {
+            return false;
+        };
+        let places = self.filled..(self.filled + BATCH_OF_SESSION).min(BATCH);
+        let wanted = places.len();
+        let came = match self.inbox.receive(&session.socket, places.clone()) {
+            Ok(came) => came,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return false,
+            // What came back for an earlier request, by ICMP. The session goes on: a backend that is
+            // restarted answers again.
+            Err(error) => {
+                self.sessions.dropped(&Dropped::by_kernel(error), None);
+                return true;
+            }
+        };
+        self.filled += came;
+        self.moved = now;
+        for place in places.take(came) {
+            let Some((arrived, bytes)) = self.inbox.get(place) else {
+                continue;
+            };
+            for piece in pieces(&arrived) {
+                self.sessions.tally.replies += 1;
+                let datagram = bytes.get(piece.clone()).unwrap_or_default();
+                let session = self.sessions.table.get(id);
+                let header = session
+                    .ok_or(Dropped::Evicted)
+                    .and_then(|session| header_of_reply(session, &arrived, datagram));
+                match header {
+                    Ok(header) => self.pieces.push(Piece {
+                        session: id,
+                        place,
+                        payload: piece.start + header..piece.end,
+                    }),
+                    Err(dropped) => self.sessions.dropped(&dropped, None),
+                }
+            }
+        }
+        self.sessions.table.touch(id, now, true);
+        came == wanted
+    }
+
+    /// Sends the replies that were taken to the balancers, each the way its session's last request came.
+    fn send_replies(&mut self) {
+        self.filled = 0;
+        let mut pieces = std::mem::take(&mut self.pieces);
+        pieces.sort_by_key(|piece| self.listener_of(piece));
+        let mut rest = &pieces[..];
+        while let Some(first) = rest.first() {
+            let number = self.listener_of(first);
+            let others = rest
+                .iter()
+                .position(|piece| self.listener_of(piece) != number);
+            let (of_one, behind) = rest.split_at(others.unwrap_or(rest.len()));
+            self.send_replies_from(number, of_one);
+            rest = behind;
+        }
+        pieces.clear();
+        self.pieces = pieces;
+    }
+
+    /// `None` when the session is no more.
+    fn listener_of(&self, piece: &Piece) -> Option<usize> {
+        let session = self.sessions.table.get(piece.session)?;
+        Some(session.path.listener)
+    }
+
+    fn send_replies_from(&mut self, number: Option<usize>, pieces: &[Piece]) {
+        let session_of = |piece: &Piece| self.sessions.table.get(piece.session);
+        let listener = number.and_then(|number| self.listeners.get(number));
+        let datagrams: Option<Vec<_>> = pieces
+            .iter()
+            .map(|piece| Some(reply(session_of(piece)?, payload(&self.inbox, piece))))
+            .collect();
+        let (Some(listener), Some(datagrams)) = (listener, datagrams) else {
+            let evicted = |_| self.sessions.dropped(&Dropped::Evicted, None);
+            return pieces.iter().for_each(evicted);
+        };
+        let failed = self.courier.send(&listener.socket, &datagrams);
+        let sessions = &mut self.sessions;
+        each_sent(pieces, &failed, |piece| {
+            sessions.tally.to_downstream += 1;
+            if let Some(session) = sessions.table.get_mut(piece.session) {
+                session.to_downstream.add(piece.payload.len());
+            }
+        });
+        for (_, dropped) in &failed {
+            sessions.dropped(dropped, None);
+        }
+    }
+}
+
+impl Listener {
+    /// Counts what the kernel has thrown away here since the last datagram.
+    fn note_lost(&mut self, arrived: &Arrived) -> u32 {
+        let lost = arrived.lost.unwrap_or(self.lost);
+        lost.wrapping_sub(std::mem::replace(&mut self.lost, lost))
+    }
+}
+
+fn payload<'a>(inbox: &'a Inbox, piece: &Piece) -> &'a [u8] {
+    let bytes = inbox.get(piece.place).map(|(_, bytes)| bytes);
+    bytes
+        .and_then(|bytes| bytes.get(piece.payload.clone()))
+        .unwrap_or_default()
+}
+
+/// Where the datagrams in a place begin and end.
+fn pieces(arrived: &Arrived) -> impl Iterator<Item = Range<usize>> + use<> {
+    let len = arrived.len;
+    let size = arrived.segment.map_or(len, usize::from).max(1);
+    // An empty datagram is one, too.
+    (0..len.max(1))
+        .step_by(size)
+        .map(move |start| start..(start + size).min(len))
+}
+
+fn each_sent(pieces: &[Piece], failed: &Failed, mut note: impl FnMut(&Piece)) {
+    let mut failed = failed.iter().map(|(at, _)| *at).peekable();
+    for (at, piece) in pieces.iter().enumerate() {
+        if failed.next_if_eq(&at).is_none() {
+            note(piece);
+        }
+    }
+}
+
+/// How much header a reply has, where it must have one.
+fn header_of_reply(
+    session: &Session,
+    arrived: &Arrived,
+    datagram: &[u8],
+) -> Result<usize, Dropped> {
+    // Until it was connected, the socket received from anybody.
+    if (arrived.peer.ip(), arrived.peer.port()) != (session.upstream.ip(), session.upstream.port())
+    {
+        return Err(Dropped::Stranger);
+    }
+    if !session.headers.replies_have_it {
+        return Ok(0);
+    }
+    let header = &session.headers.request;
+    if datagram.starts_with(header) {
+        Ok(header.len())
+    } else {
+        Err(Dropped::HeaderMissing)
+    }
+}
+
+fn reply<'a>(session: &'a Session, payload: &'a [u8]) -> Datagram<'a> {
+    let Path { peer, local, .. } = session.path;
+    Datagram {
+        header: &session.headers.reply,
+        payload,
+        to: Some(peer.0),
+        from: local.map(|local| Local {
+            interface: interface_for(peer.0, local.interface),
+            ..local
+        }),
+    }
+}
+
+/// Only link-local addresses need their interface. For others the routing tables know better: on a
+/// host with two uplinks the way out need not be the way in.
+fn interface_for(peer: SocketAddr, interface: u32) -> u32 {
+    match peer.ip() {
+        IpAddr::V6(ip) if ip.is_unicast_link_local() => interface,
+        _ => 0,
+    }
+}
+
+fn token_of_listener(number: usize) -> u64 {
+    u64::MAX - number as u64
+}
+
+/// Sessions' tokens begin with their slot's generation, which no slot lives to see as high as that.
+fn listener_of_token(token: u64) -> Option<usize> {
+    let number = u64::MAX - token;
+    (number < MOST_LISTENERS).then_some(number as usize)
+}
+
+/// Datagrams taken at once. Each place is 64 KiB of address space, of which only what is used is real.
+const BATCH: usize = 32;
+/// Replies taken at once from one session: the others are waiting.
+const BATCH_OF_SESSION: usize = 16;
+/// Rounds before the worker's TCP connections have their turn.
+const ROUNDS: usize = 8;
+/// How exactly sessions end on time.
+const TICK: Duration = Duration::from_secs(1);
+/// While stopping: a backend that has not answered for so long has nothing more to say.
+const QUIET: Duration = Duration::from_secs(1);
+/// A request that nobody answers may be part of a flood.
+const UNANSWERED: Duration = Duration::from_secs(30);
+/// More than there can be descriptors, fewer than there are slots of the last generation.
+const MOST_LISTENERS: u64 = 1 << 24;

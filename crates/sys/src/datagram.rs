@@ -1,0 +1,86 @@
+//! Datagrams by the batch: what UDP listeners and UDP sessions ask of the kernel.
+//!
+//! One system call takes or sends many datagrams, each with the address of ours that it was sent to
+//! or is to be sent from. Runs of datagrams of one size travel as one where the kernel can
+//! (UDP_GRO, UDP_SEGMENT). Which worker gets a datagram is decided by a filter ([`steering`]).
+
+mod control;
+mod inbox;
+mod outbox;
+mod poller;
+pub mod steering;
+
+use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::os::fd::AsFd;
+
+use socket2::{Domain, Protocol, SockRef, Socket, Type};
+
+use crate::listen::Sharing;
+use crate::stream::set_int;
+use crate::{NameCall, Result};
+
+pub use control::Local;
+pub use inbox::{Arrived, Inbox};
+pub use outbox::{Message, Outbox};
+pub use poller::Poller;
+
+/// Opens a non-blocking UDP socket on `addr` that tells of each datagram the address of ours it was
+/// sent to (IP_PKTINFO, IPV6_RECVPKTINFO) and how many the kernel has thrown away (SO_RXQ_OVFL).
+///
+/// There is no SO_REUSEADDR: for UDP it would let another program share the port in silence.
+pub fn listen(addr: SocketAddr, sharing: Sharing) -> Result<UdpSocket> {
+    let kind = Type::DGRAM.nonblocking().cloexec();
+    let socket =
+        Socket::new(Domain::for_address(addr), kind, Some(Protocol::UDP)).call("socket(2)")?;
+    if addr.is_ipv6() {
+        let v6_only = sharing.v4_elsewhere || !addr.ip().is_unspecified();
+        socket
+            .set_only_v6(v6_only)
+            .call("setsockopt(IPV6_V6ONLY)")?;
+        set_int(socket.as_fd(), libc::SOL_IPV6, libc::IPV6_RECVPKTINFO, 1)
+            .call("setsockopt(IPV6_RECVPKTINFO)")?;
+    } else {
+        set_int(socket.as_fd(), libc::SOL_IP, libc::IP_PKTINFO, 1)
+            .call("setsockopt(IP_PKTINFO)")?;
+    }
+    set_int(socket.as_fd(), libc::SOL_SOCKET, libc::SO_RXQ_OVFL, 1)
+        .call("setsockopt(SO_RXQ_OVFL)")?;
+    if sharing.among_workers {
+        socket
+            .set_reuse_port(true)
+            .call("setsockopt(SO_REUSEPORT)")?;
+    }
+    socket.bind(&addr.into()).call("bind(2)")?;
+    Ok(socket.into())
+}
+
+/// Asks for receive and send buffers of `bytes`. The kernel caps them at `net.core.rmem_max` and
+/// `net.core.wmem_max`; returns what the receive buffer may now hold, by the kernel's own account
+/// twice what was asked for (socket(7)).
+pub fn set_buffers(socket: impl AsFd, bytes: usize) -> Result<usize> {
+    let socket = SockRef::from(&socket);
+    socket
+        .set_recv_buffer_size(bytes)
+        .call("setsockopt(SO_RCVBUF)")?;
+    socket
+        .set_send_buffer_size(bytes)
+        .call("setsockopt(SO_SNDBUF)")?;
+    socket.recv_buffer_size().call("getsockopt(SO_RCVBUF)")
+}
+
+/// Lets the kernel hand over several datagrams of one sender and one size at once (UDP_GRO, since
+/// Linux 5.0); [`Arrived::segment`] says where to cut.
+pub fn receive_merged(socket: impl AsFd) -> Result<()> {
+    set_int(socket.as_fd(), libc::SOL_UDP, libc::UDP_GRO, 1).call("setsockopt(UDP_GRO)")
+}
+
+/// Whether this kernel cuts a large datagram into several of one size (UDP_SEGMENT, since Linux 4.18).
+pub fn can_send_merged() -> bool {
+    let probe = UdpSocket::bind(SocketAddr::new(IpAddr::from([127, 0, 0, 1]), 0));
+    probe.is_ok_and(|socket| {
+        set_int(socket.as_fd(), libc::SOL_UDP, libc::UDP_SEGMENT, SOME_SIZE).is_ok()
+    })
+}
+
+/// Any size of a segment does for the probe.
+const SOME_SIZE: libc::c_int = 1200;

@@ -1,0 +1,200 @@
+//! Control messages (cmsg(3)): what a datagram says beside its payload.
+//!
+//! They are written and read as plain bytes with checked bounds, so nothing here is unsafe and
+//! nothing can be left half written.
+
+use std::mem::{offset_of, size_of};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+/// An address of ours, and the interface a datagram came in through (`0` if it does not matter).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Local {
+    /// The address; IPv4-mapped on an IPv6 socket that takes IPv4 too.
+    pub ip: IpAddr,
+    /// Index of the interface (netdevice(7)).
+    pub interface: u32,
+}
+
+/// Room for the control messages of one datagram, as aligned as the kernel wants it.
+#[derive(Clone, Copy, Debug)]
+#[repr(align(8))]
+pub(super) struct Control([u8; ROOM]);
+
+/// What came with a datagram.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Read {
+    pub(super) local: Option<Local>,
+    pub(super) segment: Option<u16>,
+    pub(super) lost: Option<u32>,
+}
+
+impl Control {
+    pub(super) const EMPTY: Self = Self([0; ROOM]);
+    pub(super) const ROOM: usize = ROOM;
+
+    pub(super) fn as_mut_ptr(&mut self) -> *mut u8 {
+        self.0.as_mut_ptr()
+    }
+
+    /// Writes what a datagram is to be sent with; returns the octets in use.
+    pub(super) fn write(&mut self, from: Option<Local>, segment: Option<u16>) -> usize {
+        let mut used = 0;
+        match from {
+            Some(Local {
+                ip: IpAddr::V4(ip),
+                interface,
+            }) => {
+                // struct in_pktinfo: interface, source to use, and a field only used on receipt.
+                let info = [&interface.to_ne_bytes(), &ip.octets(), &[0; 4]].concat_12();
+                used = self.put(used, libc::IPPROTO_IP, libc::IP_PKTINFO, &info);
+            }
+            Some(Local {
+                ip: IpAddr::V6(ip),
+                interface,
+            }) => {
+                // struct in6_pktinfo: source to use, interface.
+                let mut info = [0; 20];
+                let (address, index) = info.split_at_mut(16);
+                address.copy_from_slice(&ip.octets());
+                index.copy_from_slice(&interface.to_ne_bytes());
+                used = self.put(used, libc::IPPROTO_IPV6, libc::IPV6_PKTINFO, &info);
+            }
+            None => {}
+        }
+        if let Some(size) = segment {
+            used = self.put(used, libc::SOL_UDP, libc::UDP_SEGMENT, &size.to_ne_bytes());
+        }
+        used
+    }
+
+    fn put(&mut self, at: usize, level: i32, kind: i32, data: &[u8]) -> usize {
+        let len = HEAD + data.len();
+        let end = at + aligned(len);
+        let Some(room) = self.0.get_mut(at..end) else {
+            unreachable!("ROOM holds all that `write` puts");
+        };
+        room.fill(0);
+        let mut field = |offset: usize, bytes: &[u8]| {
+            room[offset..offset + bytes.len()].copy_from_slice(bytes);
+        };
+        field(offset_of!(libc::cmsghdr, cmsg_len), &len.to_ne_bytes());
+        field(offset_of!(libc::cmsghdr, cmsg_level), &level.to_ne_bytes());
+        field(offset_of!(libc::cmsghdr, cmsg_type), &kind.to_ne_bytes());
+        field(HEAD, data);
+        end
+    }
+
+    /// Reads the first `len` octets, which the kernel has written.
+    pub(super) fn read(&self, len: usize) -> Read {
+        let mut read = Read::default();
+        let mut rest = self.0.get(..len).unwrap_or(&self.0);
+        while let Some((level, kind, data, next)) = first(rest) {
+            match (level, kind) {
+                (libc::IPPROTO_IP, libc::IP_PKTINFO) => read.local = local_v4(data),
+                (libc::IPPROTO_IPV6, libc::IPV6_PKTINFO) => read.local = local_v6(data),
+                // The kernel gives an int, whatever the option takes.
+                (libc::SOL_UDP, libc::UDP_GRO) => {
+                    read.segment = int(data).and_then(|size| u16::try_from(size).ok());
+                }
+                (libc::SOL_SOCKET, libc::SO_RXQ_OVFL) => read.lost = int(data),
+                _ => {}
+            }
+            rest = next;
+        }
+        read
+    }
+}
+
+/// The first control message and what follows it.
+fn first(bytes: &[u8]) -> Option<(i32, i32, &[u8], &[u8])> {
+    let field = |offset: usize| bytes.get(offset..)?.first_chunk();
+    let len = usize::from_ne_bytes(
+        *bytes
+            .get(offset_of!(libc::cmsghdr, cmsg_len)..)?
+            .first_chunk()?,
+    );
+    let level = i32::from_ne_bytes(*field(offset_of!(libc::cmsghdr, cmsg_level))?);
+    let kind = i32::from_ne_bytes(*field(offset_of!(libc::cmsghdr, cmsg_type))?);
+    let data = bytes.get(HEAD..len)?;
+    Some((
+        level,
+        kind,
+        data,
+        bytes.get(aligned(len)..).unwrap_or_default(),
+    ))
+}
+
+fn int(data: &[u8]) -> Option<u32> {
+    Some(u32::from_ne_bytes(*data.first_chunk()?))
+}
+
+/// The third field: the address in the datagram's header, not the one the kernel would answer from.
+fn local_v4(data: &[u8]) -> Option<Local> {
+    Some(Local {
+        ip: Ipv4Addr::from(*data.get(8..)?.first_chunk::<4>()?).into(),
+        interface: int(data)?,
+    })
+}
+
+fn local_v6(data: &[u8]) -> Option<Local> {
+    Some(Local {
+        ip: Ipv6Addr::from(*data.first_chunk::<16>()?).into(),
+        interface: int(data.get(16..)?)?,
+    })
+}
+
+trait Concat12 {
+    fn concat_12(&self) -> [u8; 12];
+}
+
+impl Concat12 for [&[u8; 4]; 3] {
+    fn concat_12(&self) -> [u8; 12] {
+        let mut all = [0; 12];
+        for (to, from) in all.chunks_exact_mut(4).zip(self) {
+            to.copy_from_slice(*from);
+        }
+        all
+    }
+}
+
+const fn aligned(len: usize) -> usize {
+    len.next_multiple_of(size_of::<usize>())
+}
+
+/// Where the data of a control message begins (CMSG_DATA).
+const HEAD: usize = aligned(size_of::<libc::cmsghdr>());
+/// The largest of what may come together: in6_pktinfo, in_pktinfo, the size of segments and the
+/// count of losses. Less room would cut the last ones off (MSG_CTRUNC).
+const ROOM: usize = 4 * HEAD + aligned(20) + aligned(12) + 2 * aligned(4);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_written_is_read_back() {
+        for ip in ["192.0.2.1", "2001:db8::1"] {
+            let ip: IpAddr = ip.parse().unwrap();
+            let mut control = Control::EMPTY;
+            let used = control.write(Some(Local { ip, interface: 7 }), Some(1200));
+            // The kernel's reading of a sent in_pktinfo takes the second field, we read the third.
+            if ip.is_ipv6() {
+                assert_eq!(control.read(used).local, Some(Local { ip, interface: 7 }));
+            }
+            assert!(used <= ROOM && used.is_multiple_of(size_of::<usize>()));
+        }
+        assert_eq!(Control::EMPTY.write(None, None), 0);
+    }
+
+    #[test]
+    fn a_cut_or_senseless_message_is_no_message() {
+        let mut control = Control::EMPTY;
+        let ip = "2001:db8::1".parse().unwrap();
+        let used = control.write(Some(Local { ip, interface: 7 }), None);
+        for len in 0..used - 4 {
+            assert_eq!(control.read(len), Read::default(), "{len}");
+        }
+        assert_eq!(Control([0xff; ROOM]).read(ROOM), Read::default());
+        assert_eq!(Control([0; ROOM]).read(ROOM), Read::default());
+    }
+}

@@ -1,0 +1,169 @@
+//! Receiving: many datagrams a system call, into buffers that stay.
+
+use std::io;
+use std::mem::{size_of, zeroed};
+use std::net::SocketAddr;
+use std::ops::Range;
+use std::os::fd::{AsFd, AsRawFd};
+use std::ptr;
+
+use socket2::SockAddr;
+
+use super::control::{Control, Local, Read};
+
+/// Buffers for a batch of datagrams of any size.
+///
+/// Memory that no datagram ever needed is never touched, and so takes no room: a batch of small
+/// datagrams costs a page each.
+#[derive(Debug)]
+pub struct Inbox {
+    bytes: Vec<u8>,
+    places: Vec<Place>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Place {
+    name: libc::sockaddr_storage,
+    control: Control,
+    arrived: Option<Arrived>,
+}
+
+/// One datagram, or several of one size from one sender.
+#[derive(Clone, Copy, Debug)]
+pub struct Arrived {
+    /// Octets in the buffer.
+    pub len: usize,
+    /// Who sent it.
+    pub peer: SocketAddr,
+    /// The address of ours it was sent to, where the socket was asked to tell.
+    pub local: Option<Local>,
+    /// With [`super::receive_merged`], the size of every datagram in the buffer but the last, which may be
+    /// shorter. `None` for a single one.
+    pub segment: Option<u16>,
+    /// Datagrams that the kernel has thrown away at this socket since it was opened, for lack of
+    /// buffer (SO_RXQ_OVFL). `None` before the first.
+    pub lost: Option<u32>,
+    /// Whether it was longer than the buffer (MSG_TRUNC).
+    pub truncated: bool,
+}
+
+impl Inbox {
+    /// Room for `places` datagrams.
+    pub fn new(places: usize) -> Self {
+        let place = Place {
+            // SAFETY: sockaddr_storage is plain integers, for which zeros are a value.
+            name: unsafe { zeroed() },
+            control: Control::EMPTY,
+            arrived: None,
+        };
+        Self {
+            bytes: vec![0; places * LARGEST],
+            places: vec![place; places],
+        }
+    }
+
+    /// How many datagrams it holds.
+    pub fn places(&self) -> usize {
+        self.places.len()
+    }
+
+    /// Takes what waits at `socket` into these places and returns how many datagrams came
+    /// (recvmmsg(2)). Fewer than there are places means that nothing more waits.
+    pub fn receive(&mut self, socket: impl AsFd, places: Range<usize>) -> io::Result<usize> {
+        let mut headers = [const { EMPTY }; MOST];
+        let mut vectors = [EMPTY_VECTOR; MOST];
+        let buffers = self.bytes.chunks_exact_mut(LARGEST).skip(places.start);
+        let places = self.places.get_mut(places).unwrap_or_default();
+        let mut wanted = 0;
+        for (((place, buffer), header), vector) in places
+            .iter_mut()
+            .zip(buffers)
+            .zip(&mut headers)
+            .zip(&mut vectors)
+        {
+            *vector = libc::iovec {
+                iov_base: buffer.as_mut_ptr().cast(),
+                iov_len: buffer.len(),
+            };
+            let message = &mut header.msg_hdr;
+            message.msg_name = (&raw mut place.name).cast();
+            message.msg_namelen = size_of::<libc::sockaddr_storage>() as libc::socklen_t;
+            message.msg_iov = ptr::from_mut(vector);
+            message.msg_iovlen = 1;
+            message.msg_control = place.control.as_mut_ptr().cast();
+            message.msg_controllen = Control::ROOM as _;
+            wanted += 1;
+        }
+        // SAFETY: the first `wanted` headers point to names, buffers and control room of the lengths
+        // they say, all of which are borrowed mutably and live until the call has returned.
+        let n = unsafe {
+            libc::recvmmsg(
+                socket.as_fd().as_raw_fd(),
+                headers.as_mut_ptr(),
+                wanted,
+                libc::MSG_DONTWAIT,
+                ptr::null_mut(),
+            )
+        };
+        let n = usize::try_from(n).map_err(|_| io::Error::last_os_error())?;
+        for (place, header) in places.iter_mut().zip(&headers).take(n) {
+            place.keep(header);
+        }
+        Ok(n)
+    }
+
+    /// What came to a place in the last batch that reached it, and the octets.
+    pub fn get(&self, place: usize) -> Option<(Arrived, &[u8])> {
+        let arrived = self.places.get(place)?.arrived?;
+        let start = place * LARGEST;
+        let bytes = self.bytes.get(start..start + arrived.len)?;
+        Some((arrived, bytes))
+    }
+}
+
+impl Place {
+    fn keep(&mut self, header: &libc::mmsghdr) {
+        let message = &header.msg_hdr;
+        // SAFETY: the kernel has written `msg_namelen` octets of a socket address into the storage.
+        let name = unsafe { SockAddr::new(self.name.into_storage(), message.msg_namelen) };
+        let Read {
+            local,
+            segment,
+            lost,
+        } = self.control.read(message.msg_controllen);
+        let len = (header.msg_len as usize).min(LARGEST);
+        self.arrived = name.as_socket().map(|peer| Arrived {
+            len,
+            peer,
+            local,
+            segment: segment.filter(|&size| size > 0 && usize::from(size) < len),
+            lost,
+            truncated: message.msg_flags & libc::MSG_TRUNC != 0,
+        });
+    }
+}
+
+trait IntoStorage {
+    fn into_storage(self) -> socket2::SockAddrStorage;
+}
+
+impl IntoStorage for libc::sockaddr_storage {
+    fn into_storage(self) -> socket2::SockAddrStorage {
+        let mut storage = socket2::SockAddrStorage::zeroed();
+        // SAFETY: SockAddrStorage stands for sockaddr_storage, and every octet of it is a value.
+        unsafe { *storage.view_as::<Self>() = self };
+        storage
+    }
+}
+
+/// No UDP datagram is larger (its length field has 16 bits), nor is a merged one.
+const LARGEST: usize = 1 << 16;
+/// Datagrams a call. More would not make the call noticeably cheaper for each.
+const MOST: usize = 32;
+
+const EMPTY_VECTOR: libc::iovec = libc::iovec {
+    iov_base: ptr::null_mut(),
+    iov_len: 0,
+};
+// SAFETY: mmsghdr is integers and pointers, for which zeros are a value: nothing named, nothing asked.
+const EMPTY: libc::mmsghdr = unsafe { zeroed() };

@@ -1,0 +1,96 @@
+//! Sending: many datagrams a system call, gathered from wherever their parts lie.
+
+use std::io::{self, IoSlice};
+use std::mem::zeroed;
+use std::net::SocketAddr;
+use std::ops::Range;
+use std::os::fd::{AsFd, AsRawFd};
+
+use socket2::SockAddr;
+
+use super::control::{Control, Local};
+
+/// What to send, where to, and as whom.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Message {
+    /// Which of the slices given to [`Outbox::send`] it is made of.
+    pub parts: Range<usize>,
+    /// Where to; `None` on a connected socket.
+    pub to: Option<SocketAddr>,
+    /// The address of ours it comes from; `None` leaves that to the kernel.
+    pub from: Option<Local>,
+    /// Where set, it is several datagrams of this size, the last of which may be shorter
+    /// (UDP_SEGMENT, since Linux 4.18). At most [`Message::MOST_SEGMENTS`].
+    pub segment: Option<u16>,
+}
+
+impl Message {
+    /// UDP_MAX_SEGMENTS of every kernel so far is this or more.
+    pub const MOST_SEGMENTS: usize = 64;
+    /// Octets of all segments together, with room left for the IP and UDP headers.
+    pub const MOST_OCTETS: usize = 65_535 - 48;
+}
+
+/// Room for the kernel's view of a batch, kept from call to call.
+#[derive(Debug, Default)]
+pub struct Outbox {
+    names: Vec<Option<SockAddr>>,
+    controls: Vec<(Control, usize)>,
+}
+
+impl Outbox {
+    /// Sends a batch (sendmmsg(2)) and returns how many messages went out, in order from the first.
+    /// An error is about the first message: none was sent.
+    pub fn send(
+        &mut self,
+        socket: impl AsFd,
+        slices: &[IoSlice<'_>],
+        messages: &[Message],
+    ) -> io::Result<usize> {
+        let messages = messages.get(..MOST).unwrap_or(messages);
+        self.names.clear();
+        self.controls.clear();
+        for message in messages {
+            let mut control = Control::EMPTY;
+            let used = control.write(message.from, message.segment);
+            self.names.push(message.to.map(SockAddr::from));
+            self.controls.push((control, used));
+        }
+        let mut headers = [const { EMPTY }; MOST];
+        let filled = headers.iter_mut().zip(messages);
+        for (((header, message), name), (control, used)) in
+            filled.zip(&self.names).zip(&mut self.controls)
+        {
+            let parts = slices.get(message.parts.clone()).unwrap_or_default();
+            let header = &mut header.msg_hdr;
+            if let Some(name) = name {
+                header.msg_name = name.as_ptr().cast_mut().cast();
+                header.msg_namelen = name.len();
+            }
+            // An IoSlice has the layout of an iovec, which std guarantees on Unix.
+            header.msg_iov = parts.as_ptr().cast_mut().cast();
+            header.msg_iovlen = parts.len() as _;
+            if *used > 0 {
+                header.msg_control = control.as_mut_ptr().cast();
+                header.msg_controllen = *used as _;
+            }
+        }
+        // SAFETY: the first `messages.len()` headers point to names, slices and control messages of
+        // the lengths they say, which are borrowed until the call has returned; sendmmsg only reads
+        // them.
+        let n = unsafe {
+            libc::sendmmsg(
+                socket.as_fd().as_raw_fd(),
+                headers.as_mut_ptr(),
+                messages.len() as libc::c_uint,
+                libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL,
+            )
+        };
+        usize::try_from(n).map_err(|_| io::Error::last_os_error())
+    }
+}
+
+/// Messages a call; what is beyond waits for the next.
+const MOST: usize = 32;
+// SAFETY: mmsghdr is integers and pointers, for which zeros are a value: nothing named, nothing sent.
+const EMPTY: libc::mmsghdr = unsafe { zeroed() };

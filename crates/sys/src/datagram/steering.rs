@@ -1,0 +1,181 @@
+//! Which worker's socket gets a datagram: decided by the client that its header names.
+//!
+//! The kernel's own choice follows the balancer's address, so that one client behind two balancers,
+//! or behind one that changes its port, would come to two workers, and each would want the client's
+//! address and port for itself. A classic BPF program (SO_ATTACH_REUSEPORT_CBPF, since Linux 4.6)
+//! reads the client out of the header instead. It sees the datagram from its first octet of payload.
+//! What it returns is a worker's number, or a number that no worker has: then the kernel chooses.
+
+use std::io;
+use std::mem::size_of_val;
+use std::os::fd::{AsFd, AsRawFd};
+
+use crate::{NameCall, Result};
+
+/// Steers PROXY protocol v2 datagrams among the sockets that share this one's address, in the order
+/// in which they were bound. All of them must be bound.
+pub fn by_proxy_v2(socket: impl AsFd, workers: u32) -> Result<()> {
+    attach(socket, &proxy_v2(workers))
+}
+
+/// Steers Simple Proxy Protocol datagrams likewise.
+pub fn by_spp(socket: impl AsFd, workers: u32) -> Result<()> {
+    attach(socket, &spp(workers))
+}
+
+fn attach(socket: impl AsFd, program: &[libc::sock_filter]) -> Result<()> {
+    let program = libc::sock_fprog {
+        len: program.len() as u16,
+        filter: program.as_ptr().cast_mut(),
+    };
+    // SAFETY: the option's value is a sock_fprog, whose filter is `len` instructions that the kernel
+    // copies before the call returns.
+    let rc = unsafe {
+        libc::setsockopt(
+            socket.as_fd().as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_ATTACH_REUSEPORT_CBPF,
+            (&raw const program).cast(),
+            size_of_val(&program) as libc::socklen_t,
+        )
+    };
+    if rc < 0 {
+        Err(io::Error::last_os_error()).call("setsockopt(SO_ATTACH_REUSEPORT_CBPF)")
+    } else {
+        Ok(())
+    }
+}
+
+/// A client has one hash, whether it is written as IPv4 or as IPv4-mapped IPv6: the four words of an
+/// IPv6 address are XORed, which of a mapped one leaves its IPv4 address XOR 0xffff, and to an
+/// IPv4 address the same is done.
+fn proxy_v2(workers: u32) -> Vec<libc::sock_filter> {
+    let v4 = [
+        &[
+            load_word(16),
+            op(XOR_K, 0xffff),
+            op(STORE, 0),
+            load_half(24),
+        ][..],
+        &worker_of(workers),
+    ]
+    .concat();
+    let v6 = [
+        &[op(LOAD_LEN, 0)][..],
+        &require(AT_LEAST, 52),
+        &xor_of_words(16),
+        &[load_half(48)],
+        &worker_of(workers),
+    ]
+    .concat();
+    [
+        &[op(LOAD_LEN, 0)][..],
+        &require(AT_LEAST, 28),
+        &[load_word(0)],
+        &require(EQUAL, 0x0d0a_0d0a),
+        // LOCAL (0x20) speaks for nobody: its sessions belong to the balancer's address.
+        &[load_byte(12)],
+        &require(EQUAL, 0x21),
+        &[load_byte(13), op(AND_K, 0xf0)],
+        &[skip_if(EQUAL, 0x20, 2 + v4.len())],
+        &require(EQUAL, 0x10),
+        &v4,
+        &v6,
+    ]
+    .concat()
+}
+
+/// Both families have one form here: two octets of magic, 16 of client, 16 of proxy, the ports.
+fn spp(workers: u32) -> Vec<libc::sock_filter> {
+    [
+        &[op(LOAD_LEN, 0)][..],
+        &require(AT_LEAST, 38),
+        &[load_half(0)],
+        &require(EQUAL, 0x56ec),
+        &xor_of_words(2),
+        &[load_half(34)],
+        &worker_of(workers),
+    ]
+    .concat()
+}
+
+/// Goes on when the accumulator compares so with `value`, else leaves the choice to the kernel.
+fn require(comparison: u32, value: u32) -> [libc::sock_filter; 2] {
+    [skip_if(comparison, value, 1), op(RETURN_K, NOBODY)]
+}
+
+/// XORs the four words of the address at `offset` into the scratch memory.
+fn xor_of_words(offset: u32) -> Vec<libc::sock_filter> {
+    let another = |word: u32| {
+        [
+            op(STORE, 0),
+            load_word(offset + 4 * word),
+            op(LOAD_X, 0),
+            op(XOR_X, 0),
+        ]
+    };
+    let others = (1..4).flat_map(another);
+    [load_word(offset)]
+        .into_iter()
+        .chain(others)
+        .chain([op(STORE, 0)])
+        .collect()
+}
+
+/// Hashes the port in the accumulator with the address in the scratch memory, and returns.
+fn worker_of(workers: u32) -> [libc::sock_filter; 6] {
+    [
+        op(LOAD_X, 0),
+        op(XOR_X, 0),
+        op(MULTIPLY_K, SPREAD),
+        op(SHIFT_RIGHT_K, 16),
+        op(MODULO_K, workers.max(1)),
+        op(RETURN_A, 0),
+    ]
+}
+
+fn load_word(offset: u32) -> libc::sock_filter {
+    op(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, offset)
+}
+
+fn load_half(offset: u32) -> libc::sock_filter {
+    op(libc::BPF_LD | libc::BPF_H | libc::BPF_ABS, offset)
+}
+
+fn load_byte(offset: u32) -> libc::sock_filter {
+    op(libc::BPF_LD | libc::BPF_B | libc::BPF_ABS, offset)
+}
+
+fn skip_if(comparison: u32, value: u32, instructions: usize) -> libc::sock_filter {
+    libc::sock_filter {
+        jt: instructions as u8,
+        ..op(libc::BPF_JMP | libc::BPF_K | comparison, value)
+    }
+}
+
+fn op(code: u32, k: u32) -> libc::sock_filter {
+    libc::sock_filter {
+        code: code as u16,
+        jt: 0,
+        jf: 0,
+        k,
+    }
+}
+
+const LOAD_LEN: u32 = libc::BPF_LD | libc::BPF_W | libc::BPF_LEN;
+const LOAD_X: u32 = libc::BPF_LDX | libc::BPF_MEM;
+const STORE: u32 = libc::BPF_ST;
+const XOR_K: u32 = libc::BPF_ALU | libc::BPF_XOR | libc::BPF_K;
+const XOR_X: u32 = libc::BPF_ALU | libc::BPF_XOR | libc::BPF_X;
+const AND_K: u32 = libc::BPF_ALU | libc::BPF_AND | libc::BPF_K;
+const MULTIPLY_K: u32 = libc::BPF_ALU | libc::BPF_MUL | libc::BPF_K;
+const SHIFT_RIGHT_K: u32 = libc::BPF_ALU | libc::BPF_RSH | libc::BPF_K;
+const MODULO_K: u32 = libc::BPF_ALU | libc::BPF_MOD | libc::BPF_K;
+const RETURN_K: u32 = libc::BPF_RET | libc::BPF_K;
+const RETURN_A: u32 = libc::BPF_RET | libc::BPF_A;
+const AT_LEAST: u32 = libc::BPF_JGE;
+const EQUAL: u32 = libc::BPF_JEQ;
+/// No worker has this number, so the kernel chooses.
+const NOBODY: u32 = u32::MAX;
+/// 2^32 divided by the golden ratio: neighbouring values end far apart (Knuth, volume 3, 6.4).
+const SPREAD: u32 = 0x9e37_79b1;

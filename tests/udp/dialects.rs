@@ -1,0 +1,128 @@
+//! What each dialect does with a header, and with none.
+
+use std::net::SocketAddr;
+
+use super::rig::{Rig, header_of};
+use crate::addr::{
+    BALANCER_V4, BALANCER_V6, LISTEN_V4, LISTEN_V6, TARGET_V4, TARGET_V6, someone_v4, someone_v6,
+};
+use crate::datagram::Datagrams;
+use crate::header;
+use crate::lab::{Host, Lab};
+use crate::peername::Peername;
+use crate::rig::front_of;
+
+/// Every dialect, for clients of both families behind balancers of both, at listeners on an address of
+/// the host, on loopback and on all addresses: the backend sees the client, and the answer comes from
+/// the address that was asked.
+#[test]
+fn matrix() {
+    for dialect in ["each", "first", "spp"] {
+        let lab = Lab::new();
+        let backends = [TARGET_V4, TARGET_V6].map(|addr| Datagrams::bind(&lab.server, addr));
+        // The last two are addresses that only a listener on all of them has.
+        lab.server
+            .address("eth0", &["10.81.0.77/24", "fd81::77/64"]);
+        let listeners = [
+            "10.81.0.1:8443",
+            "[fd81::1]:8443",
+            "127.0.0.1:8443",
+            "[::1]:8443",
+            "0.0.0.0:8444",
+            "[::]:8445",
+        ];
+        let proxy = start(&lab, dialect, &listeners);
+        for (host, from, to) in [
+            (&lab.balancer, BALANCER_V4, "10.81.0.1:8443"),
+            (&lab.balancer, BALANCER_V6, "[fd81::1]:8443"),
+            (&lab.server, "127.0.0.1".parse().unwrap(), "127.0.0.1:8443"),
+            (&lab.server, "::1".parse().unwrap(), "[::1]:8443"),
+            (&lab.balancer, BALANCER_V4, "10.81.0.77:8444"),
+            (&lab.balancer, BALANCER_V6, "[fd81::77]:8445"),
+            (&lab.balancer, BALANCER_V4, "10.81.0.77:8445"),
+        ] {
+            let from = SocketAddr::new(from, 0);
+            converse(host, from, to.parse().unwrap(), dialect, &backends);
+        }
+        drop(proxy);
+    }
+}
+
+fn start(lab: &Lab, dialect: &str, listeners: &[&str]) -> Peername {
+    let dialect = format!("--udp-header={dialect}");
+    let listen: Vec<String> = listeners.iter().map(|l| format!("--listen={l}")).collect();
+    let mut args = vec![
+        "proxy",
+        "--protocol=udp",
+        "--target-v4=127.0.0.1:9000",
+        "--target-v6=[::1]:9000",
+        "--trust=private",
+        "--workers=2",
+        &dialect,
+    ];
+    args.extend(listen.iter().map(String::as_str));
+    let at: Vec<SocketAddr> = listeners.iter().map(|l| l.parse().unwrap()).collect();
+    Peername::receive(&lab.server, &args, &at)
+}
+
+/// Three requests of a client of each family, each answered.
+fn converse(
+    host: &Host,
+    from: SocketAddr,
+    to: SocketAddr,
+    dialect: &str,
+    backends: &[Datagrams; 2],
+) {
+    for (client, backend) in [someone_v4(), someone_v6()].into_iter().zip(backends) {
+        let balancer = Datagrams::bind(host, from);
+        for round in 0..3_u8 {
+            let header = match (dialect, round) {
+                ("spp", _) => header::spp(client, front_of(client)),
+                ("first", 1..) => vec![],
+                _ => header_of(client),
+            };
+            balancer.send(to, &[&header, &[b'?', round]]);
+            backend.expect(&[b'?', round], client);
+            backend.send(client, &[&[b'!', round]]);
+            let expected: &[u8] = if dialect == "spp" { &header } else { &[] };
+            balancer.expect(&[expected, &[b'!', round]].concat(), to);
+        }
+    }
+}
+
+/// Without a header there is no client: dropped, and counted with the reason.
+#[test]
+fn each_wants_a_header_on_every_datagram() {
+    let mut rig = Rig::new(&["--max-header=200"]);
+    let client = someone_v4();
+    rig.ask(client);
+    let front = front_of(client);
+    let valid = header_of(client);
+    let tcp = header::v2(client, front, &[]);
+    let large = header::raw(
+        header::PROXY,
+        header::DGRAM_V4,
+        &[
+            header::addresses(client, front),
+            header::tlv(header::NOOP, &[0; 300]),
+        ]
+        .concat(),
+    );
+    let refused: [(&[u8], &str); 6] = [
+        (b"ping", "no_header"),
+        (b"", "truncated"),
+        (&valid[..20], "truncated"),
+        (&header::v1(client, front), "v1_on_datagram"),
+        (&tcp, "stream_transport"),
+        (&large, "header_too_long"),
+    ];
+    for (bytes, _) in refused {
+        rig.send(&[bytes]);
+    }
+    rig.ask(client);
+    let dropped = rig.dropped();
+    assert_eq!(dropped.values().sum::<u64>(), 6, "{dropped:?}");
+    for (_, reason) in refused {
+        assert!(dropped.contains_key(reason), "{reason}: {dropped:?}");
+    }
+}

@@ -1,0 +1,97 @@
+//! The usual arrangement for UDP: proxy, two backends, a balancer.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use rustix::process::Signal;
+use serde_json::Value;
+
+use crate::addr::{BALANCER_V4, LISTEN_V4, TARGET_V4, TARGET_V6};
+use crate::datagram::Datagrams;
+use crate::header;
+use crate::lab::Lab;
+use crate::peername::Peername;
+use crate::rig::front_of;
+
+/// Proxy, backends, one balancer socket and hosts, dropped in this order.
+#[derive(Debug)]
+pub(crate) struct Rig {
+    pub(crate) proxy: Peername,
+    pub(crate) v4: Datagrams,
+    pub(crate) v6: Datagrams,
+    pub(crate) balancer: Datagrams,
+    pub(crate) lab: Lab,
+}
+
+impl Rig {
+    pub(crate) fn new(args: &[&str]) -> Self {
+        Self::through(&[], args)
+    }
+
+    pub(crate) fn through(through: &[&str], args: &[&str]) -> Self {
+        let lab = Lab::new();
+        Self {
+            v4: Datagrams::bind(&lab.server, TARGET_V4),
+            v6: Datagrams::bind(&lab.server, TARGET_V6),
+            balancer: Datagrams::bind(&lab.balancer, SocketAddr::new(BALANCER_V4, 0)),
+            proxy: Peername::udp_proxy(&lab, through, args),
+            lab,
+        }
+    }
+
+    /// A further socket of the balancer's.
+    pub(crate) fn another_balancer_socket(&self) -> Datagrams {
+        Datagrams::bind(&self.lab.balancer, SocketAddr::new(BALANCER_V4, 0))
+    }
+
+    pub(crate) fn backend(&self, client: SocketAddr) -> &Datagrams {
+        if client.is_ipv4() { &self.v4 } else { &self.v6 }
+    }
+
+    /// Sends bytes as they are from the balancer.
+    pub(crate) fn send(&self, parts: &[&[u8]]) {
+        self.balancer.send(LISTEN_V4, parts);
+    }
+
+    /// A request of `client` and its answer, with a v2 header on it.
+    #[track_caller]
+    pub(crate) fn ask(&self, client: SocketAddr) {
+        self.send(&[&header_of(client), b"ping"]);
+        self.backend(client).expect(b"ping", client);
+        self.backend(client).send(client, &[b"pong"]);
+        self.balancer.expect(b"pong", LISTEN_V4);
+    }
+
+    /// Ends the proxy and returns what it dropped, by reason.
+    #[track_caller]
+    pub(crate) fn dropped(&mut self) -> BTreeMap<String, u64> {
+        let text = self.stopped();
+        let (_, rest) = text.split_once("dropped: {").expect("the counters");
+        let (inside, _) = rest.split_once('}').expect("their end");
+        let pair = |pair: &str| {
+            let (reason, count) = pair.split_once(": ")?;
+            let reason = reason.trim_matches(|c: char| !c.is_alphanumeric());
+            Some((reason.to_owned(), count.trim().parse().ok()?))
+        };
+        inside.split(',').filter_map(pair).collect()
+    }
+
+    /// The last line of the proxy's log: its counters.
+    #[track_caller]
+    pub(crate) fn stopped(&mut self) -> String {
+        self.proxy.signal(Signal::TERM);
+        let ended = self.proxy.ended_within(Duration::from_secs(5));
+        assert!(ended.is_some_and(|status| status.success()), "{ended:?}");
+        self.proxy.line("with the counters", |line| {
+            let line: Value = serde_json::from_str(line).ok()?;
+            let text = line.get("counters")?.as_str()?.to_owned();
+            Some(text)
+        })
+    }
+}
+
+/// What a balancer puts in front of a datagram of this client.
+pub(crate) fn header_of(client: SocketAddr) -> Vec<u8> {
+    header::v2_udp(client, front_of(client))
+}
