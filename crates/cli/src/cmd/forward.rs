@@ -15,7 +15,8 @@ use peername_sys::limits::raise_open_files;
 use tokio::runtime;
 
 use crate::cmd::send::Header;
-use crate::{lifecycle, logging, value};
+use crate::lifecycle::{Signals, until_told_to_stop};
+use crate::{logging, value};
 
 /// Options of `peername forward`.
 #[derive(Debug, clap::Args)]
@@ -58,13 +59,17 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         connect_timeout: args.connect_timeout,
         counters: Arc::<Counters>::default(),
     };
-    let running = bound
-        .start(&Arc::new(forwarder))
-        .context("starting a worker thread")?;
-    tracing::info!(listen = ?addrs, to = %args.to, "listening");
+    let serve = async {
+        let signals = Signals::catch()?;
+        let running = bound
+            .start(&Arc::new(forwarder))
+            .context("starting a worker thread")?;
+        tracing::info!(listen = ?addrs, to = %args.to, "listening");
+        until_told_to_stop(signals, running, args.drain).await
+    };
     runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .context("starting the control runtime")?
-        .block_on(lifecycle::until_told_to_stop(running, args.drain))
+        .block_on(serve)
 }

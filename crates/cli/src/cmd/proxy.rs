@@ -24,7 +24,7 @@ use tokio::runtime;
 use descriptors::Descriptors;
 pub(crate) use options::{Args, Protocol};
 
-use crate::lifecycle;
+use crate::lifecycle::{Signals, until_told_to_stop};
 
 /// Opens what needs privilege, gives the privilege up, then serves until told to stop.
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
@@ -64,6 +64,7 @@ async fn serve(
     datagrams: Datagrams,
     drain: Duration,
 ) -> anyhow::Result<ExitCode> {
+    let signals = Signals::catch()?;
     let own_addresses = OwnAddresses::read().await?;
     let reply_path = Arc::new(ReplyPath::new([
         config.upstream.target_v4,
@@ -93,7 +94,7 @@ async fn serve(
     );
     tokio::spawn(async move { reply_path.keep_checking().await });
     tokio::spawn(keep_own_addresses(own_addresses));
-    let code = lifecycle::until_told_to_stop(running, drain).await;
+    let code = until_told_to_stop(signals, running, drain).await;
     tracing::info!(counters = ?counters.snapshot(), "stopped");
     code
 }

@@ -126,6 +126,8 @@ impl<R: Role> Worker<R> {
                 () = draining.draining(), if !self.sessions.stopping => {
                     self.sessions.stopping = true;
                     self.moved = Instant::now();
+                    // What has come before the word to stop did.
+                    self.rounds(poller)?;
                 }
                 () = sleep_until(quiet_at.into()), if self.sessions.stopping => {}
                 _ = tick.tick() => self.sessions.tick(Instant::now()),
