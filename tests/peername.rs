@@ -30,13 +30,18 @@ impl Peername {
     /// `peername proxy` for UDP, with the usual arguments, then `args`.
     pub(crate) fn udp_proxy(lab: &Lab, through: &[&str], args: &[&str]) -> Self {
         let args = [USUAL, &["--protocol=udp"], args].concat();
-        let process = Process::start_with(&lab.server, through, BINARY, &args);
-        Self(process.receives(&[LISTEN_V4, LISTEN_V6]))
+        Self(Process::start_with(&lab.server, through, BINARY, &args)).says_it_listens()
     }
 
-    /// Any subcommand that receives datagrams.
-    pub(crate) fn receive(host: &Host, args: &[&str], at: &[SocketAddr]) -> Self {
-        Self(Process::start(host, BINARY, args).receives(at))
+    /// Any subcommand that receives datagrams. Its sockets are there a moment before they take any.
+    pub(crate) fn receive(host: &Host, args: &[&str]) -> Self {
+        Self(Process::start(host, BINARY, args)).says_it_listens()
+    }
+
+    fn says_it_listens(self) -> Self {
+        let listening = |line: &str| line.contains("listening").then_some(());
+        self.line("that it listens", listening);
+        self
     }
 
     /// Any subcommand that listens.

@@ -126,7 +126,7 @@ fn saw_nobody_as(backend: &Backend, claimed: SocketAddr) {
 }
 
 /// No host has these; no policy admits them. The lab's server is 10.81.0.1/24.
-const NOBODY: &[&str] = &[
+pub(crate) const NOBODY: &[&str] = &[
     "0.0.0.0",
     "0.1.2.3",
     "255.255.255.255",
@@ -150,7 +150,7 @@ const NOBODY: &[&str] = &[
 ];
 
 /// This host, in every encoding.
-const LOCAL: &[&str] = &[
+pub(crate) const LOCAL: &[&str] = &[
     "127.0.0.1",
     "127.255.255.254",
     "10.81.0.1",

@@ -1,4 +1,11 @@
 //! UDP through the proxy: three dialects, and sessions that tell the truth.
 
+mod delivery;
 mod dialects;
+mod first;
+mod flood;
+mod forward;
 mod rig;
+mod sessions;
+mod sources;
+mod workers;

@@ -59,21 +59,12 @@ impl Process {
     }
 
     /// Waits until it listens on every one of these addresses; a wildcard listener counts for all.
-    pub(crate) fn listens(self, addrs: &[SocketAddr]) -> Self {
-        self.waits_at(addrs, listeners)
-    }
-
-    /// The same for UDP.
-    pub(crate) fn receives(self, addrs: &[SocketAddr]) -> Self {
-        self.waits_at(addrs, receivers)
-    }
-
-    fn waits_at(mut self, addrs: &[SocketAddr], sockets: fn(u32) -> Vec<SocketAddr>) -> Self {
+    pub(crate) fn listens(mut self, addrs: &[SocketAddr]) -> Self {
         let listening = wait_until(Instant::now() + PATIENCE, || {
             if let Some(status) = self.child.try_wait().expect("wait") {
                 panic!("{} ended at start, {status}:\n{}", self.name, self.log());
             }
-            let open = sockets(self.pid());
+            let open = listeners(self.pid());
             addrs
                 .iter()
                 .all(|addr| open.iter().any(|o| covers(*o, *addr)))
@@ -196,24 +187,13 @@ fn covers(listener: SocketAddr, wanted: SocketAddr) -> bool {
 
 /// The listening TCP sockets of a process's network namespace (proc_net_tcp.txt of the kernel).
 fn listeners(pid: u32) -> Vec<SocketAddr> {
-    sockets(pid, ["tcp", "tcp6"], "0A")
-}
-
-/// Its UDP sockets that are not connected.
-fn receivers(pid: u32) -> Vec<SocketAddr> {
-    sockets(pid, ["udp", "udp6"], "07")
-}
-
-fn sockets(pid: u32, tables: [&str; 2], wanted: &str) -> Vec<SocketAddr> {
     let table = |name| fs::read_to_string(format!("/proc/{pid}/net/{name}")).unwrap_or_default();
     let listening = |line: &str| {
         let mut words = line.split_ascii_whitespace().skip(1);
         let (local, _remote, state) = (words.next()?, words.next()?, words.next()?);
-        (state == wanted).then(|| endpoint(local)).flatten()
+        (state == "0A").then(|| endpoint(local)).flatten()
     };
-    tables
-        .map(table)
-        .concat()
+    (table("tcp") + &table("tcp6"))
         .lines()
         .filter_map(listening)
         .collect()

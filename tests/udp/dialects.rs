@@ -3,9 +3,7 @@
 use std::net::SocketAddr;
 
 use super::rig::{Rig, header_of};
-use crate::addr::{
-    BALANCER_V4, BALANCER_V6, LISTEN_V4, LISTEN_V6, TARGET_V4, TARGET_V6, someone_v4, someone_v6,
-};
+use crate::addr::{BALANCER_V4, BALANCER_V6, TARGET_V4, TARGET_V6, someone_v4, someone_v6};
 use crate::datagram::Datagrams;
 use crate::header;
 use crate::lab::{Host, Lab};
@@ -61,8 +59,7 @@ fn start(lab: &Lab, dialect: &str, listeners: &[&str]) -> Peername {
         &dialect,
     ];
     args.extend(listen.iter().map(String::as_str));
-    let at: Vec<SocketAddr> = listeners.iter().map(|l| l.parse().unwrap()).collect();
-    Peername::receive(&lab.server, &args, &at)
+    Peername::receive(&lab.server, &args)
 }
 
 /// Three requests of a client of each family, each answered.

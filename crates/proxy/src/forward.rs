@@ -57,13 +57,14 @@ impl Announcement {
         }
     }
 
-    /// The header of a connection from `client` to `destination`.
+    /// The header of what comes from `client` to `destination`.
     ///
     /// # Errors
     ///
     /// The TLVs don't fit.
     pub fn header(
         &self,
+        transport: Transport,
         client: SocketAddr,
         destination: SocketAddr,
     ) -> Result<Vec<u8>, WriteError> {
@@ -73,7 +74,7 @@ impl Announcement {
             write_v1(&mut out, source, destination);
             return Ok(out);
         }
-        let mut writer = V2Writer::proxy(&mut out, Transport::Stream, source, destination);
+        let mut writer = V2Writer::proxy(&mut out, transport, source, destination);
         for (kind, value) in &self.tlvs {
             writer = writer.tlv(*kind, value);
         }
@@ -110,7 +111,7 @@ impl Forwarder {
             let destination = local_addr(&downstream).map_err(Failure::Local)?;
             let header = self
                 .announcement
-                .header(peer.0, destination)
+                .header(Transport::Stream, peer.0, destination)
                 .map_err(Failure::Header)?;
             self.connect(&header).await
         };

@@ -11,6 +11,7 @@
 //! the batch; what they mean is decided by a [`role`], the proxy's or the forwarder's.
 
 mod dropped;
+mod forwarder;
 mod framed;
 mod proxy;
 mod role;
@@ -22,5 +23,6 @@ mod table;
 mod upstream;
 mod worker;
 
+pub use forwarder::UdpForwarder;
 pub use proxy::UdpProxy;
 pub use sockets::UdpSockets;

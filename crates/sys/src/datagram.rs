@@ -13,7 +13,7 @@ pub mod steering;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::os::fd::AsFd;
 
-use socket2::{Domain, Protocol, SockRef, Socket, Type};
+use socket2::{Domain, Protocol, SockFilter, SockRef, Socket, Type};
 
 use crate::listen::Sharing;
 use crate::stream::set_int;
@@ -27,7 +27,8 @@ pub use poller::Poller;
 /// Opens a non-blocking UDP socket on `addr` that tells of each datagram the address of ours it was
 /// sent to (IP_PKTINFO, IPV6_RECVPKTINFO) and how many the kernel has thrown away (SO_RXQ_OVFL).
 ///
-/// There is no SO_REUSEADDR: for UDP it would let another program share the port in silence.
+/// It is closed until it is opened with [`open`]: what comes before is thrown away. There is no
+/// SO_REUSEADDR: for UDP it would let another program share the port in silence.
 pub fn listen(addr: SocketAddr, sharing: Sharing) -> Result<UdpSocket> {
     let kind = Type::DGRAM.nonblocking().cloexec();
     let socket =
@@ -50,8 +51,19 @@ pub fn listen(addr: SocketAddr, sharing: Sharing) -> Result<UdpSocket> {
             .set_reuse_port(true)
             .call("setsockopt(SO_REUSEPORT)")?;
     }
+    socket
+        .attach_filter(&[TAKE_NOTHING])
+        .call("setsockopt(SO_ATTACH_FILTER)")?;
     socket.bind(&addr.into()).call("bind(2)")?;
     Ok(socket.into())
+}
+
+/// Lets a socket made by [`listen`] receive. Of sockets that share an address, none should before all
+/// are there and know which of them is for whom.
+pub fn open(socket: impl AsFd) -> Result<()> {
+    SockRef::from(&socket)
+        .detach_filter()
+        .call("setsockopt(SO_DETACH_FILTER)")
 }
 
 /// Asks for receive and send buffers of `bytes`. The kernel caps them at `net.core.rmem_max` and
@@ -82,5 +94,7 @@ pub fn can_send_merged() -> bool {
     })
 }
 
+/// Keeps no octet of what comes, for which the kernel then has no use (socket(7), SO_ATTACH_FILTER).
+const TAKE_NOTHING: SockFilter = SockFilter::new((libc::BPF_RET | libc::BPF_K) as u16, 0, 0, 0);
 /// Any size of a segment does for the probe.
 const SOME_SIZE: libc::c_int = 1200;

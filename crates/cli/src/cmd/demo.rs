@@ -8,6 +8,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use anyhow::{Context, ensure};
+use peername_proto::Transport;
 use peername_proxy::addr::Target;
 use peername_proxy::config::{Config, HeaderLimits, OnCollision, Upstream};
 use peername_proxy::counters::Counters;
@@ -122,7 +123,8 @@ impl Case {
             proxy,
             backend,
         } = self;
-        let header = forward::Announcement::text(*client).header(*client, *service)?;
+        let header =
+            forward::Announcement::text(*client).header(Transport::Stream, *client, *service)?;
         let line = String::from_utf8_lossy(&header);
         let without = ask(*backend, b"")?;
         let with = ask(*proxy, &header)?;

@@ -21,7 +21,7 @@ use peername_proxy::udp::{UdpProxy, UdpSockets};
 use peername_proxy::watchdog::ReplyPath;
 use tokio::runtime;
 
-use descriptors::Descriptors;
+pub(crate) use descriptors::Descriptors;
 pub(crate) use options::{Args, Protocol};
 
 use crate::lifecycle::{Signals, until_told_to_stop};
@@ -41,7 +41,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
             &[]
         },
         config.workers,
-        datagrams.dialect,
+        Some(datagrams.dialect),
     )?;
     let _keeper = if args.setup_routes {
         Some(Keeper::start(&targets(&config))?)

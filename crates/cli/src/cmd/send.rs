@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use std::thread;
 
 use anyhow::Context;
+use peername_proto::Transport;
 use peername_proxy::config::SendProxy;
 use peername_proxy::forward::Announcement;
 
@@ -50,6 +51,8 @@ enum Version {
     /// Binary
     #[value(name = "2", alias = "v2")]
     V2,
+    /// Simple Proxy Protocol, UDP only
+    Spp,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -70,17 +73,41 @@ impl std::str::FromStr for Source {
 }
 
 impl Header {
-    /// Checked: the fields fit the version and a header.
+    /// Checked: the fields fit the version and a header, and the version is of use with TCP.
     pub(crate) fn announcement(&self) -> Result<Announcement, Usage> {
-        if self.proxy_version == Version::V1 && (self.crc32c || !self.tlv.is_empty()) {
+        if self.is_spp() {
             return Err(Usage(
-                "--tlv and --crc32c need --proxy-version 2: version 1 has no fields".to_owned(),
+                "--proxy-version spp is for UDP; TCP has 1 and 2".to_owned(),
+            ));
+        }
+        self.checked()
+    }
+
+    /// The same for UDP, where the announcement is of no use with the Simple Proxy Protocol but for
+    /// the client it names.
+    pub(crate) fn announcement_of_datagrams(&self) -> Result<Announcement, Usage> {
+        if self.proxy_version == Version::V1 {
+            return Err(Usage(
+                "--proxy-version 1 has no UDP; use 2 or spp".to_owned(),
+            ));
+        }
+        self.checked()
+    }
+
+    pub(crate) fn is_spp(&self) -> bool {
+        self.proxy_version == Version::Spp
+    }
+
+    fn checked(&self) -> Result<Announcement, Usage> {
+        if self.proxy_version != Version::V2 && (self.crc32c || !self.tlv.is_empty()) {
+            return Err(Usage(
+                "--tlv and --crc32c need --proxy-version 2: others have no fields".to_owned(),
             ));
         }
         let announcement = Announcement {
             version: match self.proxy_version {
                 Version::V1 => SendProxy::V1,
-                Version::V2 => SendProxy::V2,
+                Version::V2 | Version::Spp => SendProxy::V2,
             },
             source: self.source.0,
             tlvs: self
@@ -92,7 +119,7 @@ impl Header {
         };
         let anybody = SocketAddr::from(([192, 0, 2, 1], 1));
         announcement
-            .header(anybody, anybody)
+            .header(Transport::Stream, anybody, anybody)
             .map_err(|error| Usage(format!("--tlv: {error}")))?;
         Ok(announcement)
     }
@@ -103,7 +130,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let socket =
         TcpStream::connect(args.to).with_context(|| format!("connecting to {}", args.to))?;
     let destination = args.destination.unwrap_or(args.to);
-    let header = announcement.header(socket.local_addr()?, destination)?;
+    let header = announcement.header(Transport::Stream, socket.local_addr()?, destination)?;
     (&socket).write_all(&header).context("sending the header")?;
     let up = socket.try_clone()?;
     // Not joined: standard input may stay open long after the answer has ended.

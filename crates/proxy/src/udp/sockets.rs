@@ -20,7 +20,9 @@ impl UdpSockets {
     /// Opens every socket of every worker and steers clients among them, so that a client always
     /// comes to the same worker: its address and port can have one socket only.
     ///
-    /// Without a listen address there are none. With [`Dialect::First`] most datagrams do not name their client, so one worker serves them all.
+    /// Without a listen address there are none. `dialect` says where the client is found; `None` means
+    /// that the sender is the client. With [`Dialect::First`] most datagrams do not name their client,
+    /// so one worker serves them all.
     ///
     /// # Errors
     ///
@@ -28,15 +30,15 @@ impl UdpSockets {
     pub fn open(
         listen: &[SocketAddr],
         workers: usize,
-        dialect: Dialect,
+        dialect: Option<Dialect>,
     ) -> Result<Self, BindError> {
         if listen.is_empty() {
             let of_workers = Vec::new();
             return Ok(Self { of_workers });
         }
         let workers = match dialect {
-            Dialect::Each | Dialect::Spp => workers.max(1),
-            Dialect::First => 1,
+            Some(Dialect::First) => 1,
+            Some(Dialect::Each | Dialect::Spp) | None => workers.max(1),
         };
         let first = open_all(listen, workers)?;
         // With port 0 the kernel chose for the first worker; the others share its choice.
@@ -45,15 +47,17 @@ impl UdpSockets {
         let of_workers = iter::once(Ok(first))
             .chain(others)
             .collect::<Result<Vec<_>, _>>()?;
-        if workers > 1 {
-            of_workers
-                .first()
-                .into_iter()
-                .flatten()
-                .zip(&chosen)
-                .try_for_each(|(socket, &addr)| {
-                    steer(socket, workers, dialect).map_err(|source| BindError { addr, source })
-                })?;
+        let groups = of_workers.first().into_iter().flatten().zip(&chosen);
+        for (socket, &addr) in groups {
+            steer(socket, workers, dialect).map_err(|source| BindError { addr, source })?;
+        }
+        // A client whose first datagram came to one worker before the others were there, and whose
+        // second came to another, would have two sessions.
+        for (socket, &addr) in of_workers
+            .iter()
+            .flat_map(|sockets| sockets.iter().zip(&chosen))
+        {
+            datagram::open(socket).map_err(|source| BindError { addr, source })?;
         }
         Ok(Self { of_workers })
     }
@@ -106,14 +110,15 @@ fn enlarge(socket: &UdpSocket) -> Result<(), Failed> {
     Ok(())
 }
 
-fn steer(socket: &UdpSocket, workers: usize, dialect: Dialect) -> Result<(), Failed> {
+fn steer(socket: &UdpSocket, workers: usize, dialect: Option<Dialect>) -> Result<(), Failed> {
     let workers = u32::try_from(workers)
         .map_err(std::io::Error::other)
         .call("so many workers")?;
     match dialect {
-        Dialect::Each => steering::by_proxy_v2(socket, workers),
-        Dialect::Spp => steering::by_spp(socket, workers),
-        Dialect::First => Ok(()),
+        _ if workers == 1 => Ok(()),
+        Some(Dialect::Each) => steering::by_proxy_v2(socket, workers),
+        Some(Dialect::Spp) => steering::by_spp(socket, workers),
+        Some(Dialect::First) | None => Ok(()),
     }
 }
 

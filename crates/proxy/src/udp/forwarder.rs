@@ -1,0 +1,112 @@
+//! The sending side: a session for each client, and a header in front of what it says.
+
+use std::net::{SocketAddr, UdpSocket};
+use std::sync::Arc;
+use std::time::Instant;
+
+use peername_proto::{Spp, Transport};
+use peername_sys::upstream::Upstream;
+
+use super::dropped::Dropped;
+use super::framed::Framed;
+use super::role::{Admitted, Role};
+use super::session::{Headers, Key, Path};
+use super::sockets::UdpSockets;
+use super::worker;
+use crate::addr::{ClaimedSource, Target};
+use crate::config::{Datagrams, Dialect};
+use crate::counters::Counters;
+use crate::forward::Announcement;
+use crate::outcome::Failure;
+use crate::server::Companion;
+
+/// Forwards datagrams behind a header.
+#[derive(Clone, Debug)]
+pub struct UdpForwarder {
+    /// Where to.
+    pub target: Target,
+    /// What a PROXY header says.
+    pub announcement: Announcement,
+    /// Which datagrams have a header, and sessions.
+    pub datagrams: Datagrams,
+    /// Counts.
+    pub counters: Arc<Counters>,
+}
+
+impl UdpForwarder {
+    /// What the workers are to do with these sockets.
+    pub fn companions(&self, sockets: UdpSockets) -> Vec<Companion> {
+        let limits = worker::limits(&self.datagrams, sockets.workers());
+        let listeners = sockets.addrs();
+        let role = || Sending {
+            forwarder: self.clone(),
+            listeners: listeners.clone(),
+        };
+        worker::companions(sockets, limits, &self.counters, role)
+    }
+}
+
+struct Sending {
+    forwarder: UdpForwarder,
+    listeners: Vec<SocketAddr>,
+}
+
+impl Role for Sending {
+    fn admit(&mut self, _bytes: &[u8], path: &Path, _now: Instant) -> Result<Admitted, Dropped> {
+        let listener = self.listeners.get(path.listener).copied();
+        // Of a listener on all addresses, a client may ask several, and each is to answer for itself.
+        let destination = listener.map(|listener| {
+            let asked = path.local.map_or(listener.ip(), |local| local.ip);
+            SocketAddr::new(asked.to_canonical(), listener.port())
+        });
+        Ok(Admitted {
+            key: Key {
+                listener: path.listener,
+                from: path.peer.0,
+                client: None,
+                destination,
+            },
+            balancer: path.peer.ip(),
+            payload: 0,
+            framed: Framed {
+                claim: None,
+                destination,
+                peer: path.peer,
+                header_len: 0,
+                spp: None,
+            },
+        })
+    }
+
+    fn open(&self, _admitted: &Admitted) -> Result<UdpSocket, Failure> {
+        let target = self.forwarder.target.0;
+        let socket = Upstream::datagram(target).map_err(Failure::Local)?;
+        socket
+            .connect_datagram(target)
+            .map_err(|failed| Failure::Connect(failed.source))
+    }
+
+    fn headers(&self, admitted: &Admitted) -> Result<Headers, Failure> {
+        let announcement = &self.forwarder.announcement;
+        let client = announcement.source.unwrap_or(admitted.framed.peer.0);
+        let client = ClaimedSource::canonical(client).0;
+        let destination = admitted.framed.destination.unwrap_or(client);
+        let spp = self.forwarder.datagrams.dialect == Dialect::Spp;
+        let request = if spp {
+            let proxy = destination;
+            Spp { client, proxy }.to_bytes().to_vec()
+        } else {
+            announcement
+                .header(Transport::Datagram, client, destination)
+                .map_err(Failure::Header)?
+        };
+        Ok(Headers {
+            request: request.into(),
+            first_only: self.forwarder.datagrams.dialect == Dialect::First,
+            reply: Box::default(),
+            replies_have_it: spp,
+        })
+    }
+
+    fn tick(&mut self, _now: Instant) {}
+}

@@ -1,0 +1,88 @@
+//! `--udp-header=first`: the balancer's address and port stand for the client after one header.
+
+use std::time::Duration;
+
+use super::rig::{Rig, header_of};
+use crate::addr::{LISTEN_V4, someone_v4};
+use crate::header;
+
+/// Cloudflare Spectrum sends the header alone, ahead of the data.
+#[test]
+fn a_header_alone_is_not_forwarded() {
+    let mut rig = Rig::new(&["--udp-header=first"]);
+    let client = someone_v4();
+    rig.send(&[&header_of(client)]);
+    rig.send(&[b"hello"]);
+    rig.v4.expect(b"hello", client);
+    // An empty datagram of the client's is data.
+    rig.send(&[]);
+    rig.v4.expect(b"", client);
+    let dropped = rig.dropped();
+    assert_eq!(
+        dropped.into_iter().collect::<Vec<_>>(),
+        [("header_only".to_owned(), 1)]
+    );
+}
+
+/// A balancer gives a port to another client when the one before has gone.
+#[test]
+fn a_new_header_replaces_the_client() {
+    let rig = Rig::new(&["--udp-header=first"]);
+    for client in [someone_v4(), someone_v4()] {
+        rig.send(&[&header_of(client), b"first"]);
+        rig.v4.expect(b"first", client);
+        rig.send(&[b"second"]);
+        rig.v4.expect(b"second", client);
+        rig.v4.send(client, &[b"answer"]);
+        rig.balancer.expect(b"answer", LISTEN_V4);
+    }
+}
+
+/// Two ports of one balancer are two clients; a port of which nothing is known is nobody.
+#[test]
+fn flows_are_told_apart_by_port() {
+    let mut rig = Rig::new(&["--udp-header=first"]);
+    let (one, other) = (someone_v4(), someone_v4());
+    let second = rig.another_balancer_socket();
+    let unknown = rig.another_balancer_socket();
+    rig.send(&[&header_of(one), b"one"]);
+    second.send(LISTEN_V4, &[&header_of(other), b"other"]);
+    unknown.send(LISTEN_V4, &[b"nobody"]);
+    rig.v4.expect(b"one", one);
+    rig.v4.expect(b"other", other);
+    rig.send(&[b"1"]);
+    second.send(LISTEN_V4, &[b"2"]);
+    rig.v4.expect(b"1", one);
+    rig.v4.expect(b"2", other);
+    assert_eq!(rig.dropped().get("no_header"), Some(&1));
+}
+
+/// A flow lives as long as it is used, and `--close-after` longer.
+#[test]
+fn flows_expire_unless_used() {
+    let rig = Rig::new(&["--udp-header=first", "--close-after=2s"]);
+    let client = someone_v4();
+    rig.send(&[&header_of(client), b"0"]);
+    rig.v4.expect(b"0", client);
+    for _ in 0..8 {
+        std::thread::sleep(Duration::from_millis(500));
+        rig.send(&[b"again"]);
+        rig.v4.expect(b"again", client);
+    }
+    std::thread::sleep(Duration::from_millis(3500));
+    rig.send(&[b"too late"]);
+    rig.v4.nothing();
+}
+
+/// A LOCAL header makes the flow the balancer's own.
+#[test]
+fn a_flow_may_be_the_balancers() {
+    let rig = Rig::new(&["--udp-header=first"]);
+    let local = header::raw(header::LOCAL, header::UNSPEC, &[]);
+    rig.send(&[&local, b"health"]);
+    let (bytes, from) = rig.v4.recv();
+    assert_eq!(bytes, b"health");
+    assert!(from.ip().is_loopback(), "{from}");
+    rig.v4.send(from, &[b"well"]);
+    rig.balancer.expect(b"well", LISTEN_V4);
+}

@@ -1,0 +1,204 @@
+//! What a session must outlive, and what must not be mixed up with it.
+
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use super::rig::{Rig, header_of};
+use crate::addr::{LISTEN_V4, TARGET_V4, someone_v4, v4};
+use crate::datagram::Datagrams;
+use crate::header;
+use crate::lab::wait_for;
+use crate::rig::front_of;
+
+/// While the backend is away its host answers by ICMP, which ends nothing: go-mmproxy never answers
+/// such a client again.
+#[test]
+fn backend_restart() {
+    let mut rig = Rig::new(&[]);
+    let clients: Vec<SocketAddr> = (0..20).map(|_| someone_v4()).collect();
+    clients.iter().for_each(|client| rig.ask(*client));
+    rig.v4 = Datagrams::bind(&rig.lab.server, v4([127, 0, 0, 9], 9000));
+    for client in clients.iter().cycle().take(60) {
+        rig.send(&[&header_of(*client), b"anybody?"]);
+    }
+    std::thread::sleep(Duration::from_millis(100));
+    rig.v4 = Datagrams::bind(&rig.lab.server, TARGET_V4);
+    clients.iter().for_each(|client| rig.ask(*client));
+    assert!(rig.dropped().contains_key("unreachable"));
+}
+
+/// The first datagram after an ICMP error must not be the one that reports it.
+#[test]
+fn nothing_is_lost_to_an_error_of_the_datagram_before() {
+    let mut rig = Rig::new(&[]);
+    let client = someone_v4();
+    rig.ask(client);
+    for round in 0..20_u8 {
+        rig.v4 = Datagrams::bind(&rig.lab.server, v4([127, 0, 0, 9], 9000));
+        rig.send(&[&header_of(client), b"anybody?"]);
+        rig.v4 = Datagrams::bind(&rig.lab.server, TARGET_V4);
+        rig.send(&[&header_of(client), &[round]]);
+        let (bytes, from) = rig.v4.recv();
+        let bytes = if bytes == b"anybody?" {
+            rig.v4.recv().0
+        } else {
+            bytes
+        };
+        assert_eq!((&bytes[..], from), (&[round][..], client));
+    }
+}
+
+/// An empty datagram is a datagram, both ways.
+#[test]
+fn empty_datagrams() {
+    let rig = Rig::new(&[]);
+    let client = someone_v4();
+    rig.send(&[&header_of(client)]);
+    rig.v4.expect(b"", client);
+    rig.v4.send(client, &[]);
+    rig.balancer.expect(b"", LISTEN_V4);
+    rig.ask(client);
+}
+
+/// As large as UDP goes: 65 507 octets behind IPv4, of which a request gives some to its header.
+#[test]
+fn the_largest_datagrams() {
+    let rig = Rig::new(&[]);
+    let client = someone_v4();
+    let header = header_of(client);
+    let request = vec![7; 65_507 - header.len()];
+    rig.send(&[&header, &request]);
+    rig.v4.expect(&request, client);
+    let answer = vec![8; 65_507];
+    rig.v4.send(client, &[&answer]);
+    rig.balancer.expect(&answer, LISTEN_V4);
+}
+
+/// What an SPP header makes too large can't go, and says so.
+#[test]
+fn a_reply_that_its_header_makes_too_large() {
+    let mut rig = Rig::new(&["--udp-header=spp"]);
+    let client = someone_v4();
+    let header = header::spp(client, front_of(client));
+    rig.send(&[&header, b"?"]);
+    rig.v4.expect(b"?", client);
+    rig.v4.send(client, &[&[1; 65_507]]);
+    rig.v4.send(client, &[&[2; 65_507 - 38]]);
+    rig.balancer
+        .expect(&[&header[..], &[2; 65_507 - 38]].concat(), LISTEN_V4);
+    assert_eq!(rig.dropped().get("too_large"), Some(&1));
+}
+
+/// A balancer that was restarted, or is behind NAT, comes from another port: the session is the same,
+/// and answers go to where it was last heard.
+#[test]
+fn balancer_changes_its_port() {
+    let mut rig = Rig::new(&[]);
+    let client = someone_v4();
+    rig.ask(client);
+    for _ in 0..5 {
+        rig.balancer = rig.another_balancer_socket();
+        rig.ask(client);
+    }
+    assert!(rig.stopped().contains("sessions_began: 1,"));
+}
+
+/// Many clients through one socket of the balancer, as dnsdist does it.
+#[test]
+fn many_clients_on_one_balancer_socket() {
+    let rig = Rig::new(&[]);
+    let clients: Vec<SocketAddr> = (0..50).map(|_| someone_v4()).collect();
+    for (number, client) in clients.iter().enumerate() {
+        rig.send(&[&header_of(*client), &[number as u8]]);
+    }
+    for _ in &clients {
+        let (bytes, from) = rig.v4.recv();
+        assert_eq!(from, clients[usize::from(bytes[0])]);
+        rig.v4.send(from, &[&bytes]);
+    }
+    let mut answers: Vec<u8> = clients.iter().map(|_| rig.balancer.recv().0[0]).collect();
+    answers.sort_unstable();
+    assert_eq!(answers, (0..50).collect::<Vec<u8>>());
+}
+
+/// LOCAL speaks for the balancer itself: nothing is spoofed, and each port has a session of its own.
+#[test]
+fn local_is_the_balancer_itself() {
+    let rig = Rig::new(&[]);
+    let second = rig.another_balancer_socket();
+    let block = header::addresses(someone_v4(), front_of(someone_v4()));
+    for header in [
+        header::raw(header::LOCAL, header::UNSPEC, &[]),
+        header::raw(header::LOCAL, header::DGRAM_V4, &block),
+        header::raw(header::PROXY, header::UNSPEC, &[]),
+    ] {
+        rig.send(&[&header, b"1"]);
+        let (_, first) = rig.v4.recv();
+        assert!(first.ip().is_loopback(), "{first}");
+        second.send(LISTEN_V4, &[&header, b"2"]);
+        let (_, other) = rig.v4.recv();
+        assert_ne!(first, other);
+        rig.v4.send(other, &[b"two"]);
+        rig.v4.send(first, &[b"one"]);
+        rig.balancer.expect(b"one", LISTEN_V4);
+        second.expect(b"two", LISTEN_V4);
+    }
+}
+
+/// Sessions end when nothing moves, with one line in the log.
+#[test]
+fn silence_ends_a_session() {
+    let rig = Rig::new(&["--close-after=1s"]);
+    let (answered, unanswered) = (someone_v4(), someone_v4());
+    rig.ask(answered);
+    rig.send(&[&header_of(unanswered), b"hello?"]);
+    rig.v4.expect(b"hello?", unanswered);
+    let start = Instant::now();
+    let ended = |client: SocketAddr, outcome: &str| {
+        let line = rig.proxy.line("of the session", |line| {
+            let of_client = line.contains(&format!("\"client\":\"{client}\""));
+            (of_client && line.contains("ended")).then(|| line.to_owned())
+        });
+        assert!(
+            line.contains(&format!("\"outcome\":\"{outcome}\"")),
+            "{line}"
+        );
+        line
+    };
+    let line = ended(answered, "idle");
+    for field in [
+        "\"listener\":\"10.81.0.1:8443\"",
+        "\"upstream\":\"127.0.0.1:9000\"",
+        "\"bytes_to_upstream\":4",
+        "\"bytes_to_downstream\":4",
+        "\"datagrams_to_upstream\":1",
+        "\"datagrams_to_downstream\":1",
+    ] {
+        assert!(line.contains(field), "{field}: {line}");
+    }
+    ended(unanswered, "unanswered");
+    assert!(start.elapsed() < Duration::from_secs(4));
+    // Its descriptor is free again: a foreign program may have the address and port now.
+    rig.lab.server.ip("address add 198.51.100.7/32 dev lo");
+    wait_for("the port is free", || {
+        let bind = || std::net::UdpSocket::bind(answered).ok();
+        rig.lab.server.enter(bind).map(drop)
+    });
+}
+
+/// On SIGTERM answers to what was asked still get out, and then nobody waits for idle sessions.
+#[test]
+fn stopping() {
+    let mut rig = Rig::new(&[]);
+    let client = someone_v4();
+    rig.send(&[&header_of(client), b"slow"]);
+    rig.v4.expect(b"slow", client);
+    rig.proxy.signal(rustix::process::Signal::TERM);
+    std::thread::sleep(Duration::from_millis(300));
+    rig.v4.send(client, &[b"answer"]);
+    rig.balancer.expect(b"answer", LISTEN_V4);
+    rig.send(&[&header_of(someone_v4()), b"new"]);
+    rig.v4.nothing();
+    let status = rig.proxy.ended_within(Duration::from_secs(3));
+    assert!(status.is_some_and(|status| status.success()), "{status:?}");
+}

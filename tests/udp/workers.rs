@@ -1,0 +1,94 @@
+//! Several workers: a client stays with one of them, whatever the balancer does.
+
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
+
+use super::rig::{Rig, header_of};
+use crate::addr::{BALANCER_V4, BALANCER_V6, LISTEN_V4, LISTEN_V6, someone_v4, someone_v6};
+use crate::datagram::Datagrams;
+use crate::header;
+use crate::rig::front_of;
+
+/// If the kernel chose by the balancer's port, one client's datagrams would come to several workers, and
+/// all but the first would have to take another port.
+#[test]
+fn a_client_stays_with_its_worker() {
+    for dialect in ["each", "spp"] {
+        let mut rig = Rig::new(&["--workers=8", &format!("--udp-header={dialect}")]);
+        let clients: Vec<SocketAddr> = (0..20)
+            .map(|_| someone_v4())
+            .chain((0..20).map(|_| someone_v6()))
+            .collect();
+        for round in 0..10_u8 {
+            let balancer = rig.another_balancer_socket();
+            for client in &clients {
+                let header = match dialect {
+                    "each" => header_of(*client),
+                    _ => header::spp(*client, front_of(*client)),
+                };
+                balancer.send(LISTEN_V4, &[&header, &[round]]);
+                rig.backend(*client).expect(&[round], *client);
+            }
+        }
+        let counters = rig.stopped();
+        assert!(counters.contains("collisions: 0,"), "{dialect}: {counters}");
+        assert!(
+            counters.contains("sessions_began: 40,"),
+            "{dialect}: {counters}"
+        );
+    }
+}
+
+/// And the clients are spread: every worker has sessions to end.
+#[test]
+fn clients_are_spread_over_the_workers() {
+    for dialect in ["each", "spp"] {
+        let rig = Rig::new(&[
+            "--workers=4",
+            "--max-sessions=4",
+            &format!("--udp-header={dialect}"),
+        ]);
+        // One session a worker: of 100 clients from one balancer socket as many sessions stay as there
+        // are workers.
+        let mut open = BTreeSet::new();
+        for client in (0..50)
+            .map(|_| someone_v4())
+            .chain((0..50).map(|_| someone_v6()))
+        {
+            let header = match dialect {
+                "each" => header_of(client),
+                _ => header::spp(client, front_of(client)),
+            };
+            rig.send(&[&header, b"?"]);
+            rig.backend(client).expect(b"?", client);
+            open.insert(client);
+        }
+        let sockets = |name: &str| {
+            let path = format!("/proc/{}/net/{name}", rig.proxy.pid());
+            let text = std::fs::read_to_string(path).expect("the table");
+            text.lines()
+                .filter(|line| line.contains(":2328 01 "))
+                .count()
+        };
+        assert_eq!(sockets("udp") + sockets("udp6"), 4, "{dialect}");
+    }
+}
+
+/// Two listeners of different families, two ways to write an address: still the same worker.
+#[test]
+fn the_same_client_at_another_listener() {
+    let mut rig = Rig::new(&["--workers=8"]);
+    let v6 = Datagrams::bind(&rig.lab.balancer, SocketAddr::new(BALANCER_V6, 0));
+    assert!(BALANCER_V4.is_ipv4());
+    for _ in 0..20 {
+        let client = someone_v4();
+        rig.ask(client);
+        v6.send(LISTEN_V6, &[&header_of(client), b"6"]);
+        let (bytes, from) = rig.v4.recv();
+        assert_eq!((&bytes[..], from.ip()), (&b"6"[..], client.ip()));
+        rig.v4.send(from, &[b"to 6"]);
+        v6.expect(b"to 6", LISTEN_V6);
+        rig.ask(client);
+    }
+    assert!(rig.stopped().contains("collisions: 20,"));
+}
