@@ -56,7 +56,7 @@ impl Role for Sending {
         let listener = self.listeners.get(path.listener).copied();
         // Of a listener on all addresses, a client may ask several, and each is to answer for itself.
         let destination = listener.map(|listener| {
-            let asked = path.local.map_or(listener.ip(), |local| local.ip);
+            let asked = path.local.map_or_else(|| listener.ip(), |local| local.ip);
             SocketAddr::new(asked.to_canonical(), listener.port())
         });
         Ok(Admitted {

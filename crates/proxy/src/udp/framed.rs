@@ -42,7 +42,7 @@ impl Framed {
         }
         Ok(Self {
             claim: header.source().map(ClaimedSource::canonical),
-            destination: header.destination(),
+            destination: header.destination().map(canonical),
             peer,
             header_len: header.len,
             spp: None,
@@ -54,12 +54,17 @@ impl Framed {
         let header = Spp::parse(bytes)?;
         Ok(Self {
             claim: Some(ClaimedSource::canonical(header.client)),
-            destination: Some(header.proxy),
+            destination: Some(canonical(header.proxy)),
             peer,
             header_len: Spp::LEN,
             spp: Some(header),
         })
     }
+}
+
+/// One address however it is written, or a client would have two sessions.
+fn canonical(addr: SocketAddr) -> SocketAddr {
+    SocketAddr::new(addr.ip().to_canonical(), addr.port())
 }
 
 impl Claims for Framed {

@@ -183,7 +183,8 @@ mod tests {
             }
             assert!(used <= ROOM && used.is_multiple_of(size_of::<usize>()));
         }
-        assert_eq!(Control::EMPTY.write(None, None), 0);
+        let mut control = Control::EMPTY;
+        assert_eq!(control.write(None, None), 0);
     }
 
     #[test]
