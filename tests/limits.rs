@@ -167,7 +167,7 @@ fn missing_capability_is_named_at_the_start() {
 /// and no way to get others.
 #[test]
 fn only_two_capabilities_are_kept() {
-    let mut rig = Rig::new(&["--workers=3"]);
+    let mut rig = Rig::new(&[]);
     rig.still_serves(someone_v4());
     only_two_capabilities(&rig.proxy);
     for (thread, set) in rig.proxy.status_of_threads("CapBnd") {
