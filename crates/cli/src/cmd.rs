@@ -3,7 +3,7 @@
 mod completions;
 mod decode;
 mod demo;
-
+mod doctor;
 mod forward;
 mod proxy;
 mod routes;
@@ -24,6 +24,8 @@ pub(crate) enum Command {
     Decode(decode::Args),
     /// Show, add or remove the rules that bring replies back
     Routes(routes::Args),
+    /// Check this host, and say how to fix what is wrong
+    Doctor(doctor::Args),
     /// Show it at work, in a private network namespace
     Demo(demo::Args),
     /// Print shell completions
@@ -39,7 +41,8 @@ impl Command {
             Self::Forward(args) => forward::run(&args),
             Self::Send(args) => send::run(&args),
             Self::Decode(args) => decode::run(&args),
-            Self::Routes(args) => routes::run(args),
+            Self::Routes(args) => routes::run(&args),
+            Self::Doctor(args) => doctor::run(&args),
             Self::Demo(args) => demo::run(&args),
             Self::Completions(args) => completions::run(&args),
         }

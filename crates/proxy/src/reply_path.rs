@@ -13,7 +13,7 @@ use peername_sys::{Failed, NameCall, listen, stream, upstream};
 use tokio::net::TcpListener;
 use tokio::time::timeout;
 
-use crate::routes::{Place, locate};
+use crate::routes::{Place, add_command, locate};
 
 /// What was shown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -41,11 +41,10 @@ pub enum Broken {
     /// Nothing was routed back: the handshake did not end.
     #[error(
         "no connection from {from} to {ip} within {}: replies to foreign addresses \
-         leave this host; run `peername routes add {option} {target}` as root, or start the proxy \
-         with `--setup-routes`",
+         leave this host; run {} as root, or start the proxy with `--setup-routes`",
         Milliseconds(LIMIT),
-        ip = target.ip(),
-        option = option(*target)
+        add_command(*target),
+        ip = target.ip()
     )]
     NoReply {
         /// The backend.
@@ -55,9 +54,9 @@ pub enum Broken {
     },
     /// The routing tables send the replies elsewhere.
     #[error(
-        "what {target} sends to {to} leaves this host; run `peername routes add {option} {target}` \
-         as root, or start the proxy with `--setup-routes`",
-        option = option(*target)
+        "what {target} sends to {to} leaves this host; run {} as root, or start the proxy with \
+         `--setup-routes`",
+        add_command(*target)
     )]
     NotRouted {
         /// The backend.
@@ -85,9 +84,9 @@ pub enum Broken {
 
 /// Tests the way back from `target`, a backend. Needs CAP_NET_RAW and a tokio runtime.
 ///
-/// For a backend on loopback a connection is really made, from a documentation address (RFC 5737,
-/// RFC 3849) to a listener of our own beside the backend. For one on another address of this host
-/// the routing tables are asked. The backend itself is not touched.
+/// For a backend on loopback a connection is really made, from [`stranger`] to a listener of our own
+/// beside the backend. For one on another address of this host the routing tables are asked. The
+/// backend itself is not touched.
 pub async fn check(target: SocketAddr) -> Result<Tested, Broken> {
     match locate(&Netlink::open()?, target).await? {
         Place::Loopback(ip) => match connect_beside(target, ip).await {
@@ -101,9 +100,14 @@ pub async fn check(target: SocketAddr) -> Result<Tested, Broken> {
     }
 }
 
-/// How long a handshake over loopback may take. It takes well under a millisecond; the rest is for a
-/// machine that is busy starting everything at once.
-const LIMIT: Duration = Duration::from_millis(500);
+/// An address that no client has, of the same family: 192.0.2.1 from TEST-NET-1 (RFC 5737), or
+/// 2001:db8::1 from the documentation prefix (RFC 3849).
+pub fn stranger(beside: IpAddr) -> IpAddr {
+    match beside {
+        IpAddr::V4(_) => Ipv4Addr::new(192, 0, 2, 1).into(),
+        IpAddr::V6(_) => Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1).into(),
+    }
+}
 
 async fn connect_beside(target: SocketAddr, ip: IpAddr) -> Result<Tested, Broken> {
     let listener = listen::tcp(SocketAddr::new(ip, 0), false)?;
@@ -166,21 +170,9 @@ async fn look_up(target: SocketAddr) -> Result<Tested, Broken> {
     }
 }
 
-/// An address that belongs to nobody: TEST-NET-1 and the documentation prefix of IPv6.
-fn stranger(beside: IpAddr) -> IpAddr {
-    match beside {
-        IpAddr::V4(_) => Ipv4Addr::new(192, 0, 2, 1).into(),
-        IpAddr::V6(_) => Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1).into(),
-    }
-}
-
 /// No IPv6 at all, or no `::1` to bind to.
 fn is_without_ipv6(error: &Failed) -> bool {
     netlink::is_family_off(error) || error.is_address_taken()
-}
-
-fn option(target: SocketAddr) -> &'static str {
-    if target.is_ipv4() { "-4" } else { "-6" }
 }
 
 struct Milliseconds(Duration);
@@ -190,3 +182,7 @@ impl std::fmt::Display for Milliseconds {
         write!(f, "{} ms", self.0.as_millis())
     }
 }
+
+/// How long a handshake over loopback may take. It takes well under a millisecond; the rest is for a
+/// machine that is busy starting everything at once.
+const LIMIT: Duration = Duration::from_millis(500);

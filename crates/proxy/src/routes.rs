@@ -67,6 +67,12 @@ pub async fn remove(scope: Scope) -> Result<Vec<Ours>, Error> {
     Ok(survey.found)
 }
 
+/// The command that makes what `target` needs, for the text of errors.
+pub fn add_command(target: SocketAddr) -> String {
+    let option = if target.is_ipv4() { "-4" } else { "-6" };
+    format!("`peername routes add {option} {target}`")
+}
+
 /// What [`remove`] removes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Scope {

@@ -1,6 +1,6 @@
 //! `peername routes`: the rules and routes that bring a backend's replies back.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::process::ExitCode;
 
 use peername_proxy::routes::{self, Ours, Scope};
@@ -41,48 +41,58 @@ pub(crate) struct Targets {
         short = '4',
         long,
         value_name = "ADDR",
-        default_value = "127.0.0.1:443"
+        default_value_t = Self::DEFAULT_V4
     )]
     target_v4: SocketAddr,
     /// Where IPv6 clients go.
-    #[arg(short = '6', long, value_name = "ADDR", default_value = "[::1]:443")]
+    #[arg(short = '6', long, value_name = "ADDR", default_value_t = Self::DEFAULT_V6)]
     target_v6: SocketAddr,
 }
 
 impl Targets {
+    const DEFAULT_V4: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 443);
+    /// Where IPv6 clients go unless told otherwise.
+    pub(crate) const DEFAULT_V6: SocketAddr = SocketAddr::new(IpAddr::V6(Ipv6Addr::LOCALHOST), 443);
+
     /// Both, IPv4 first.
     pub(crate) fn all(&self) -> [SocketAddr; 2] {
         [self.target_v4, self.target_v6]
     }
 }
 
-pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
-    if let Action::Keep { targets } = args.action {
-        return Ok(routes::keep(&targets)?);
+pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    match &args.action {
+        Action::Show => block_on(show())?,
+        Action::Add(targets) => block_on(add(targets))?,
+        Action::Remove { all } => block_on(remove(*all))?,
+        Action::Keep { targets } => return Ok(routes::keep(targets)?),
     }
-    tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()?
-        .block_on(act(args.action))?;
     Ok(ExitCode::SUCCESS)
 }
 
-async fn act(action: Action) -> anyhow::Result<()> {
-    match action {
-        Action::Show => print("", &routes::show().await?),
-        Action::Add(targets) => {
-            for target in routes::add(&targets.all()).await? {
-                eprintln!("peername: left out {target}: this host has no IPv6");
-            }
-            print("", &routes::show().await?);
-        }
-        Action::Remove { all } => {
-            let scope = if all { Scope::All } else { Scope::Idle };
-            print("removed ", &routes::remove(scope).await?);
-        }
-        Action::Keep { .. } => unreachable!("handled by `run`"),
-    }
+async fn show() -> anyhow::Result<()> {
+    print("", &routes::show().await?);
     Ok(())
+}
+
+async fn add(targets: &Targets) -> anyhow::Result<()> {
+    for target in routes::add(&targets.all()).await? {
+        eprintln!("peername: left out {target}: this host has no IPv6");
+    }
+    show().await
+}
+
+async fn remove(all: bool) -> anyhow::Result<()> {
+    let scope = if all { Scope::All } else { Scope::Idle };
+    print("removed ", &routes::remove(scope).await?);
+    Ok(())
+}
+
+fn block_on(action: impl Future<Output = anyhow::Result<()>>) -> anyhow::Result<()> {
+    tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?
+        .block_on(action)
 }
 
 fn print(what: &str, ours: &[Ours]) {

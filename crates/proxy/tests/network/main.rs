@@ -6,11 +6,14 @@ mod own_addresses;
 mod reply_path;
 mod routes;
 
+use std::net::TcpListener;
 use std::process::Command;
 use std::thread;
+use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use peername_sys::namespace::Network;
+use tokio::time::{sleep, timeout};
 
 /// Runs `test` in a new network namespace whose loopback is up.
 fn in_namespace(test: impl AsyncFnOnce() -> Result<()> + Send + 'static) -> Result<()> {
@@ -35,6 +38,20 @@ fn ip(words: &str) -> Result<String> {
     let said = String::from_utf8_lossy(&output.stderr);
     ensure!(output.status.success(), "ip {words}: {said}");
     Ok(String::from_utf8(output.stdout)?)
+}
+
+/// Gives loopback an address of either family. IPv6 takes a moment until it can be used.
+async fn add_address(address: &str, prefix: &str) -> Result<()> {
+    ip(&format!("address add {address}/{prefix} dev lo"))?;
+    timeout(Duration::from_secs(2), async {
+        while TcpListener::bind((address, 0)).is_err()
+            || !ip(&format!("route get {address}"))?.starts_with("local ")
+        {
+            sleep(Duration::from_millis(5)).await;
+        }
+        Ok(())
+    })
+    .await?
 }
 
 /// All rules and all routes, as `ip` sees them.

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
-use peername_proxy::own_addresses::OwnAddresses;
+use peername_proxy::own_addresses::{Kind, OwnAddresses};
 use peername_sys::caps;
 use tokio::time::{sleep, timeout};
 
@@ -25,22 +25,28 @@ fn addresses_and_both_ends_of_their_networks_are_known() -> Result<()> {
         let own = OwnAddresses::read().await?;
         for address in [
             "127.0.0.1",
-            "127.0.0.0",
-            "127.255.255.255",
             "::1",
             "10.1.2.3",
             "::ffff:10.1.2.3",
+            "10.7.0.1",
+            "fd01::5",
+        ] {
+            assert!(has(&own, address), "{address} in {own:?}");
+            assert_eq!(own.kind_of(address.parse()?), Some(Kind::Own), "{address}");
+        }
+        for address in [
+            "127.0.0.0",
+            "127.255.255.255",
             "10.1.2.0",
             "10.1.2.255",
             "10.1.2.99",
             "::ffff:10.1.2.255",
-            "10.7.0.1",
             "192.168.7.0",
             "192.168.7.3",
-            "fd01::5",
             "fd01::",
         ] {
             assert!(has(&own, address), "{address} in {own:?}");
+            assert_eq!(own.kind_of(address.parse()?), Some(Kind::End), "{address}");
         }
         for address in [
             "10.1.2.4",

@@ -1,6 +1,7 @@
 //! The self-test, where the path is whole and where it is not.
 
 use std::net::SocketAddr;
+use std::process::Command;
 use std::time::Duration;
 
 use anyhow::Result;
@@ -11,7 +12,7 @@ use peername_sys::upstream::Upstream;
 use tokio::net::TcpListener;
 use tokio::time::timeout;
 
-use crate::{disable_ipv6, in_namespace, ip};
+use crate::{add_address, disable_ipv6, in_namespace, ip};
 
 const V4: &str = "127.0.0.1:443";
 const V6: &str = "[::1]:443";
@@ -65,7 +66,7 @@ fn half_a_recipe_is_no_recipe() -> Result<()> {
 #[test]
 fn net_raw_is_enough() -> Result<()> {
     in_namespace(async || {
-        ip("address add 10.9.0.1/24 dev lo")?;
+        add_address("10.9.0.1", "24").await?;
         routes::add(&[address(V4), address("10.9.0.1:443")]).await?;
         caps::keep_only(&[Capability::CAP_NET_RAW])?;
         assert_eq!(check(address(V4)).await?, Tested::Connected);
@@ -91,8 +92,8 @@ fn without_net_raw_the_hint_is_setcap() -> Result<()> {
 #[test]
 fn another_address_of_this_host_is_looked_up_with_its_port() -> Result<()> {
     in_namespace(async || {
-        ip("address add 10.9.0.1/24 dev lo")?;
-        ip("address add fd09::1/64 dev lo nodad")?;
+        add_address("10.9.0.1", "24").await?;
+        add_address("fd09::1", "64").await?;
         for target in ["10.9.0.1:8080", "[fd09::1]:8080"] {
             let target = address(target);
             let broken = check(target).await.unwrap_err();
@@ -113,8 +114,8 @@ fn another_address_of_this_host_is_looked_up_with_its_port() -> Result<()> {
 #[test]
 fn a_backend_on_another_address_of_this_host_is_reached_from_a_foreign_one() -> Result<()> {
     in_namespace(async || {
-        ip("address add 10.9.0.1/24 dev lo")?;
-        ip("address add fd09::1/64 dev lo nodad")?;
+        add_address("10.9.0.1", "24").await?;
+        add_address("fd09::1", "64").await?;
         for (backend, client) in [
             ("10.9.0.1:8080", "192.0.2.1:4000"),
             ("[fd09::1]:8080", "[2001:db8::1]:4000"),
@@ -128,6 +129,28 @@ fn a_backend_on_another_address_of_this_host_is_reached_from_a_foreign_one() -> 
             let (_, peer) = timeout(Duration::from_secs(2), listener.accept()).await??;
             assert_eq!(peer, address(client));
         }
+        Ok(())
+    })
+}
+
+/// Needs the `nft` binary.
+#[test]
+fn a_rewritten_source_is_noticed() -> Result<()> {
+    in_namespace(async || {
+        routes::add(&[address(V4)]).await?;
+        for words in [
+            "add table ip filter",
+            "add chain ip filter out { type nat hook postrouting priority srcnat; }",
+            "add rule ip filter out ip saddr 192.0.2.0/24 snat to 127.0.0.77",
+        ] {
+            assert!(
+                Command::new("nft").arg(words).status()?.success(),
+                "{words}"
+            );
+        }
+        let broken = check(address(V4)).await.unwrap_err();
+        assert!(matches!(broken, Broken::Rewritten { .. }), "{broken}");
+        assert!(broken.to_string().contains("but 127.0.0.77:"), "{broken}");
         Ok(())
     })
 }

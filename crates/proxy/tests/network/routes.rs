@@ -4,7 +4,7 @@ use anyhow::Result;
 use peername_proxy::routes::{self, Error, Owner, Scope};
 use peername_sys::caps;
 
-use crate::{disable_ipv6, everything, in_namespace, ip};
+use crate::{add_address, disable_ipv6, everything, in_namespace, ip};
 
 const LOOPBACK: [&str; 2] = ["127.0.0.1:443", "[::1]:443"];
 
@@ -102,8 +102,8 @@ fn remove_takes_ours_and_nothing_else() -> Result<()> {
 #[test]
 fn of_another_address_of_this_host_only_the_port_is_taken() -> Result<()> {
     in_namespace(async || {
-        ip("address add 10.9.0.1/24 dev lo")?;
-        ip("address add fd09::1/64 dev lo nodad")?;
+        add_address("10.9.0.1", "24").await?;
+        add_address("fd09::1", "64").await?;
         add(&["10.9.0.1:8080", "[fd09::1]:8080"]).await?;
         let v4 = ip("-4 rule")?;
         let rule = "from 10.9.0.1 iif lo ipproto tcp sport 8080 lookup 21100 proto 211";
@@ -114,6 +114,18 @@ fn of_another_address_of_this_host_only_the_port_is_taken() -> Result<()> {
         assert_eq!(shown().await?.len(), 4);
         routes::remove(Scope::Idle).await?;
         assert_eq!(shown().await?, [""; 0]);
+        Ok(())
+    })
+}
+
+#[test]
+fn an_address_that_was_just_given_is_this_hosts() -> Result<()> {
+    in_namespace(async || {
+        for _ in 0..20 {
+            ip("address add fd09::1/64 dev lo")?;
+            add(&["[fd09::1]:8080"]).await?;
+            ip("address del fd09::1/64 dev lo")?;
+        }
         Ok(())
     })
 }

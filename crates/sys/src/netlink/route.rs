@@ -72,9 +72,14 @@ impl Netlink {
         named(request.execute().await, "RTM_DELROUTE")
     }
 
-    /// Whether `address` is this host's own, by the kernel's routing tables (`ip route get`).
+    /// Whether `address` is this host's own: local by the routing tables (`ip route get`), or on an
+    /// interface. An IPv6 address that was just given has no route until duplicates were looked for.
     pub async fn is_own(&self, address: IpAddr) -> Result<bool> {
-        self.is_local(question(address)).await
+        if self.is_local(question(address)).await? {
+            return Ok(true);
+        }
+        let addresses = self.addresses().await?;
+        Ok(addresses.iter().any(|interface| interface.own == address))
     }
 
     /// Whether a TCP segment from `from`, an address of this host, to `to` would stay on this host.

@@ -1,0 +1,94 @@
+//! `peername doctor`: checks this host, and says how to mend what is wrong.
+//!
+//! Each check is one function that returns one [`Finding`], and all of them run whatever the others
+//! found: the first fault is rarely the only one. A check looks at the thing itself where it can (a
+//! connection is made, a port is bound) and at settings only where it can't.
+
+mod backend;
+mod bound;
+mod finding;
+mod host;
+mod listener;
+mod observe;
+
+use std::net::SocketAddr;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use super::routes::Targets;
+use finding::{Finding, Verdict};
+
+/// Options of `peername doctor`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    #[command(flatten)]
+    targets: Targets,
+    /// Where the proxy is to listen; may be repeated.
+    #[arg(short, long, value_name = "ADDR", default_value = "0.0.0.0:8443")]
+    listen: Vec<SocketAddr>,
+    /// Instead of the checks: listen here and tell what the first connection begins with.
+    #[arg(long, value_name = "ADDR", conflicts_with_all = ["listen", "target_v4", "target_v6"])]
+    observe: Option<SocketAddr>,
+    /// How long to observe.
+    #[arg(
+        long = "for",
+        value_name = "DURATION",
+        default_value = "10s",
+        value_parser = humantime::parse_duration,
+        requires = "observe"
+    )]
+    observe_for: Duration,
+}
+
+/// Prints one line a check. Exits with 3 when any of them failed.
+pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
+    let failed = runtime.block_on(async {
+        match args.observe {
+            Some(address) => {
+                report(&observe::first_bytes(address, args.observe_for).await) == Verdict::Fail
+            }
+            None => examine(args).await,
+        }
+    });
+    Ok(if failed {
+        ExitCode::from(PROBLEM_FOUND)
+    } else {
+        ExitCode::SUCCESS
+    })
+}
+
+/// Whether anything failed.
+async fn examine(args: &Args) -> bool {
+    let mut failed = false;
+    let mut note = |finding: Finding| failed |= report(&finding) == Verdict::Fail;
+    for check in host::CHECKS {
+        note(check());
+    }
+    note(backend::leftovers().await);
+    for &address in &args.listen {
+        note(listener::can_be_opened(address));
+    }
+    for target in args.targets.all() {
+        if backend::lacks_family(target).await {
+            note(Finding::ok("backend", format!("no {target} without IPv6")));
+            continue;
+        }
+        note(backend::routed(target).await);
+        note(backend::reply_path(target).await);
+        note(backend::reachable(target).await);
+        note(backend::answers_a_stranger(target).await);
+        note(bound::bound(target).await);
+    }
+    failed
+}
+
+fn report(finding: &Finding) -> Verdict {
+    println!("{finding}");
+    finding.verdict
+}
+
+/// The command line's contract for `doctor` and `config check`.
+const PROBLEM_FOUND: u8 = 3;

@@ -1,0 +1,172 @@
+//! Checks of one backend and the way back from it.
+
+use std::io::ErrorKind;
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+
+use peername_proxy::reply_path::{self as path, Tested};
+use peername_proxy::routes::{self, Owner, Place, locate};
+use peername_sys::netlink::Netlink;
+use peername_sys::upstream::{Upstream, local_addr};
+use peername_sys::{Failed, NameCall, stream};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+
+use super::Targets;
+use super::finding::Finding;
+
+/// Rules of a proxy that was killed together with its keeper.
+pub(super) async fn leftovers() -> Finding {
+    let left = |ours: &routes::Ours| ours.owner == Owner::Gone;
+    match routes::show().await {
+        Ok(found) if found.iter().any(left) => Finding::warn(
+            "leftovers",
+            "rules and routes of a proxy that does not run any more",
+            "`peername routes remove`",
+        ),
+        Ok(_) => Finding::ok("leftovers", "none"),
+        Err(error) => Finding::broken("leftovers", error.to_string()),
+    }
+}
+
+/// Whether it is an IPv6 backend on a loopback that has no IPv6: then there is nothing to check.
+pub(super) async fn lacks_family(target: SocketAddr) -> bool {
+    let Ok(netlink) = Netlink::open() else {
+        return false;
+    };
+    match locate(&netlink, target).await {
+        Ok(Place::Loopback(ip)) => matches!(netlink.is_own(ip).await, Ok(false)),
+        _ => false,
+    }
+}
+
+/// Do the routing tables keep what the backend sends to clients on this host?
+pub(super) async fn routed(target: SocketAddr) -> Finding {
+    let check = "routes";
+    match where_replies_go(target).await {
+        Ok(Way::Stays) => Finding::ok(check, format!("replies of {target} stay on this host")),
+        Ok(Way::Leaves) => Finding::fail(
+            check,
+            format!("replies of {target} to clients leave this host"),
+            format!(
+                "{} as root, or start the proxy with `--setup-routes`",
+                routes::add_command(target)
+            ),
+        ),
+        Ok(Way::Unknown) => Finding::warn(
+            check,
+            format!("{target} is on another host"),
+            "that host must route replies back to this one (docs/routes.md)",
+        ),
+        Err(error) => Finding::broken(check, format!("{target}: {error}")),
+    }
+}
+
+/// Does a connection from a foreign address to a listener of our own, beside the backend, stand?
+pub(super) async fn reply_path(target: SocketAddr) -> Finding {
+    let check = "self-test";
+    match path::check(target).await {
+        Ok(Tested::Connected) => Finding::ok(
+            check,
+            format!("a foreign address can connect beside {target}"),
+        ),
+        Ok(Tested::LookedUp) => Finding::ok(check, format!("{target} by its routes only")),
+        Ok(Tested::NotHere) => Finding::ok(check, format!("{target} is on another host")),
+        Ok(Tested::FamilyOff) => Finding::ok(check, format!("no {target} without IPv6")),
+        Err(broken) => Finding::broken(check, format!("{target}: {broken}")),
+    }
+}
+
+/// Does the backend take an ordinary connection?
+pub(super) async fn reachable(target: SocketAddr) -> Finding {
+    let check = "backend";
+    let seen = match timeout(LIMIT, TcpStream::connect(target)).await {
+        Ok(Ok(_)) => return Finding::ok(check, format!("{target} takes connections")),
+        Ok(Err(error)) => format!("{target}: {error}"),
+        Err(_) => format!("{target} does not answer within {LIMIT:?}"),
+    };
+    if target == Targets::DEFAULT_V6 {
+        // Nobody asked for it, and many a backend has no IPv6.
+        let fix = "IPv6 clients will be refused; name an IPv4 backend for them with `-6`";
+        return Finding::warn(check, seen, fix);
+    }
+    let fix = "start the backend, or name the right one with `-4` and `-6`";
+    Finding::fail(check, seen, fix)
+}
+
+/// Does the backend itself answer a connection from a documentation address? A refusal is an answer:
+/// it found its way back.
+pub(super) async fn answers_a_stranger(target: SocketAddr) -> Finding {
+    let check = "spoofed connect";
+    let from = SocketAddr::new(path::stranger(target.ip()), 0);
+    match connect_as(from, target).await {
+        Ok(Answer::Connected) => Finding::ok(check, format!("{target} answers {}", from.ip())),
+        Ok(Answer::Refused) => Finding::ok(
+            check,
+            format!("{target} refuses {}, and its refusal came back", from.ip()),
+        ),
+        Ok(Answer::Silence) => Finding::fail(
+            check,
+            format!("{target} does not answer {} within {LIMIT:?}", from.ip()),
+            "see the routes and the self-test above, and look for a packet filter that drops \
+             foreign addresses: `nft list ruleset`",
+        ),
+        Ok(Answer::AsSomebodyElse(other)) => Finding::fail(
+            check,
+            format!("{target} was reached from {other}, not from {}", from.ip()),
+            "look for a masquerading rule: `nft list ruleset`",
+        ),
+        Err(error) if error.is_permission() => {
+            Finding::fail(check, error.to_string(), "see CAP_NET_RAW above")
+        }
+        Err(error) => Finding::broken(check, format!("{target}: {error}")),
+    }
+}
+
+enum Way {
+    Stays,
+    Leaves,
+    Unknown,
+}
+
+async fn where_replies_go(target: SocketAddr) -> Result<Way, Failed> {
+    let netlink = Netlink::open()?;
+    let from = match locate(&netlink, target).await? {
+        Place::Loopback(ip) => SocketAddr::new(ip, target.port()),
+        Place::Own(address) => address,
+        Place::OtherHost => return Ok(Way::Unknown),
+    };
+    let stays = netlink.stays_here(from, path::stranger(from.ip())).await?;
+    Ok(if stays { Way::Stays } else { Way::Leaves })
+}
+
+enum Answer {
+    Connected,
+    Refused,
+    Silence,
+    AsSomebodyElse(IpAddr),
+}
+
+async fn connect_as(from: SocketAddr, target: SocketAddr) -> Result<Answer, Failed> {
+    let socket = Upstream::new(target)?;
+    socket.transparent()?;
+    socket.bind(from)?;
+    let connection = TcpStream::from_std(socket.connect(target)?).call("epoll_ctl(2)")?;
+    if timeout(LIMIT, connection.writable()).await.is_err() {
+        return Ok(Answer::Silence);
+    }
+    match stream::take_error(&connection).call("getsockopt(SO_ERROR)")? {
+        Some(error) if error.kind() == ErrorKind::ConnectionRefused => return Ok(Answer::Refused),
+        Some(error) => return Err(error).call("connect(2)"),
+        None => {}
+    }
+    let source = local_addr(&connection)?.ip();
+    Ok(if source == from.ip() {
+        Answer::Connected
+    } else {
+        Answer::AsSomebodyElse(source)
+    })
+}
+
+/// One SYN may be lost: the kernel sends the second after a second.
+const LIMIT: Duration = Duration::from_secs(2);

@@ -1,0 +1,165 @@
+//! Where does the backend listen? What the kernel says, not what its configuration does.
+
+use std::fs;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+
+use peername_proxy::routes::{Place, locate};
+use peername_sys::netlink::Netlink;
+
+use super::finding::Finding;
+
+/// Looks at the listeners of this host on the port of `target`, if it is here.
+pub(super) async fn bound(target: SocketAddr) -> Finding {
+    match place(target).await {
+        Ok(Place::OtherHost) => Finding::ok(CHECK, format!("{target} is on another host")),
+        Ok(_) => judge(target, &listeners_on(target.port())),
+        Err(error) => Finding::broken(CHECK, error.to_string()),
+    }
+}
+
+async fn place(target: SocketAddr) -> peername_sys::Result<Place> {
+    locate(&Netlink::open()?, target).await
+}
+
+fn judge(target: SocketAddr, on_its_port: &[SocketAddr]) -> Finding {
+    let seen = on_its_port
+        .iter()
+        .map(ToString::to_string)
+        .collect::<Vec<_>>()
+        .join(", ");
+    if on_its_port.is_empty() {
+        return Finding::ok(CHECK, format!("nothing here has port {}", target.port()));
+    }
+    if !on_its_port.iter().any(|listener| takes(*listener, target)) {
+        return Finding::warn(
+            CHECK,
+            format!("{seen}: not {target}"),
+            "name the address where it listens, or let it listen there",
+        );
+    }
+    if !target.ip().is_loopback() {
+        return Finding::warn(
+            CHECK,
+            format!(
+                "{seen}: with the rule for {target}, who connects there directly gets no answer"
+            ),
+            "let it listen on a loopback address, and name that one",
+        );
+    }
+    if on_its_port
+        .iter()
+        .any(|listener| !listener.ip().is_loopback())
+    {
+        return Finding::warn(
+            CHECK,
+            format!("{seen}: it can be reached past the proxy"),
+            format!("let the backend listen on {target} only, or close its port to the network"),
+        );
+    }
+    Finding::ok(CHECK, seen)
+}
+
+/// `[::]` is taken to mean IPv4 too, as it does unless a server asks otherwise.
+fn takes(listener: SocketAddr, target: SocketAddr) -> bool {
+    match listener {
+        SocketAddr::V6(v6) if v6.ip().is_unspecified() => true,
+        SocketAddr::V4(v4) if v4.ip().is_unspecified() => target.is_ipv4(),
+        _ => listener.ip() == target.ip(),
+    }
+}
+
+/// The addresses of this network namespace's TCP listeners on this port.
+fn listeners_on(port: u16) -> Vec<SocketAddr> {
+    ["/proc/thread-self/net/tcp", "/proc/thread-self/net/tcp6"]
+        .iter()
+        .filter_map(|path| fs::read_to_string(path).ok())
+        .flat_map(|table| table.lines().filter_map(listener).collect::<Vec<_>>())
+        .filter(|address| address.port() == port)
+        .collect()
+}
+
+/// A line of `/proc/net/tcp`: `sl local_address rem_address st …` (proc(5)). Addresses are words in
+/// this machine's byte order.
+fn listener(line: &str) -> Option<SocketAddr> {
+    let mut columns = line.split_whitespace();
+    let (address, port) = columns.nth(1)?.split_once(':')?;
+    if columns.nth(1)? != LISTEN {
+        return None;
+    }
+    let mut octets = [0; 16];
+    for (octets, word) in octets.chunks_exact_mut(4).zip(address.as_bytes().chunks(8)) {
+        let word = u32::from_str_radix(std::str::from_utf8(word).ok()?, 16).ok()?;
+        octets.copy_from_slice(&word.to_ne_bytes());
+    }
+    let ip = match address.len() {
+        8 => Ipv4Addr::from([octets[0], octets[1], octets[2], octets[3]]).into(),
+        32 => Ipv6Addr::from(octets).into(),
+        _ => return None,
+    };
+    Some(SocketAddr::new(ip, u16::from_str_radix(port, 16).ok()?))
+}
+
+const CHECK: &str = "backend's listener";
+
+/// TCP_LISTEN in the kernel's list of states.
+const LISTEN: &str = "0A";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn judged(target: &str, listeners: &[&str]) -> String {
+        let listeners: Vec<_> = listeners.iter().map(|text| text.parse().unwrap()).collect();
+        judge(target.parse().unwrap(), &listeners).to_string()
+    }
+
+    #[test]
+    fn a_backend_on_loopback_only_is_as_it_should_be() {
+        assert_eq!(
+            judged("127.0.0.1:443", &["127.0.0.1:443", "[::1]:443"]),
+            "ok    backend's listener: 127.0.0.1:443, [::1]:443"
+        );
+    }
+
+    #[test]
+    fn a_backend_on_every_address_can_be_reached_past_the_proxy() {
+        for everywhere in ["0.0.0.0:443", "[::]:443"] {
+            let judged = judged("127.0.0.1:443", &[everywhere]);
+            assert!(judged.starts_with("warn"), "{judged}");
+            assert!(judged.contains("past the proxy"), "{judged}");
+        }
+    }
+
+    #[test]
+    fn a_listener_elsewhere_is_not_the_backend() {
+        for (target, listener) in [
+            ("127.0.0.1:443", "127.0.0.2:443"),
+            ("[::1]:443", "0.0.0.0:443"),
+        ] {
+            let judged = judged(target, &[listener]);
+            assert!(judged.contains(&format!("not {target}")), "{judged}");
+        }
+    }
+
+    #[test]
+    fn real_listeners_are_found() {
+        for address in ["127.0.0.1:0", "[::1]:0"] {
+            let socket = std::net::TcpListener::bind(address).unwrap();
+            let address = socket.local_addr().unwrap();
+            assert_eq!(listeners_on(address.port()), [address]);
+        }
+    }
+
+    #[test]
+    fn lines_that_are_no_listener_are_passed_over() {
+        for line in [
+            "",
+            "  sl  local_address rem_address   st",
+            "   0: 0100007F:01BB 0100007F:C350 01 00000000:00000000",
+            "   0: 0100007F 00000000:0000 0A",
+            "   0: 0100:01BB 00000000:0000 0A",
+        ] {
+            assert_eq!(listener(line), None, "{line}");
+        }
+    }
+}

@@ -1,0 +1,250 @@
+//! Checks of this host: capabilities, kernel, settings, limits.
+
+use std::fs;
+
+use peername_sys::caps::{self, Capability};
+use peername_sys::limits;
+
+use super::finding::Finding;
+
+/// All of them, in the order in which they are reported.
+pub(super) const CHECKS: [fn() -> Finding; 12] = [
+    net_raw,
+    net_bind_service,
+    kernel,
+    io_uring,
+    ipv6,
+    open_files,
+    somaxconn,
+    rp_filter,
+    src_valid_mark,
+    route_localnet,
+    ip_forward,
+    ephemeral_ports,
+];
+
+fn net_raw() -> Finding {
+    if caps::have(Capability::CAP_NET_RAW) {
+        return Finding::ok("CAP_NET_RAW", "held");
+    }
+    Finding::fail(
+        "CAP_NET_RAW",
+        "missing, so no client's address can be taken",
+        "run as root, or `setcap cap_net_raw,cap_net_bind_service+ep $(command -v peername)`, or \
+         in the unit `AmbientCapabilities=CAP_NET_RAW CAP_NET_BIND_SERVICE`",
+    )
+}
+
+fn net_bind_service() -> Finding {
+    if caps::have(Capability::CAP_NET_BIND_SERVICE) {
+        return Finding::ok("CAP_NET_BIND_SERVICE", "held");
+    }
+    let first = number("/proc/sys/net/ipv4/ip_unprivileged_port_start").unwrap_or(1024);
+    if first == 0 {
+        return Finding::ok(
+            "CAP_NET_BIND_SERVICE",
+            "not needed: no port is privileged here",
+        );
+    }
+    Finding::warn(
+        "CAP_NET_BIND_SERVICE",
+        format!("missing, so a client's port below {first} can't be taken"),
+        "grant it beside CAP_NET_RAW",
+    )
+}
+
+fn kernel() -> Finding {
+    let release = text("/proc/sys/kernel/osrelease").unwrap_or_default();
+    match version(&release) {
+        Some(version) if version >= OLDEST => Finding::ok("kernel", format!("Linux {release}")),
+        Some(_) => Finding::warn(
+            "kernel",
+            format!("Linux {release}: no owner of rules, so `routes` can't tell which are ours"),
+            "4.17 or later, or set up rules and routes by hand (docs/routes.md)",
+        ),
+        None => Finding::warn(
+            "kernel",
+            "/proc/sys/kernel/osrelease can't be read",
+            "mount /proc",
+        ),
+    }
+}
+
+fn io_uring() -> Finding {
+    match number("/proc/sys/kernel/io_uring_disabled") {
+        Some(0) => Finding::ok("io_uring", "allowed (kernel.io_uring_disabled = 0)"),
+        // The setting came with 6.6; before there was no way to forbid it but seccomp.
+        None => Finding::ok("io_uring", "not restricted by a setting"),
+        Some(value) => Finding::warn(
+            "io_uring",
+            format!("kernel.io_uring_disabled = {value}"),
+            "`sysctl -w kernel.io_uring_disabled=0` if you want it; nothing fails without",
+        ),
+    }
+}
+
+fn ipv6() -> Finding {
+    match number("/proc/sys/net/ipv6/conf/all/disable_ipv6") {
+        Some(0) => Finding::ok("IPv6", "on"),
+        found => Finding::warn(
+            "IPv6",
+            match found {
+                Some(_) => "net.ipv6.conf.all.disable_ipv6 = 1: IPv6 clients will be refused",
+                None => "the kernel has none: IPv6 clients will be refused",
+            },
+            "`sysctl -w net.ipv6.conf.all.disable_ipv6=0`, or boot without `ipv6.disable=1`",
+        ),
+    }
+}
+
+fn open_files() -> Finding {
+    match limits::raise_open_files() {
+        Ok(limit) if limit >= ENOUGH_FILES => {
+            Finding::ok("open files", format!("up to {limit}, two a connection"))
+        }
+        Ok(limit) => Finding::warn(
+            "open files",
+            format!("no more than {limit}, and each connection takes two"),
+            "`LimitNOFILE=262144` in the unit, or `ulimit -Hn 262144` as root",
+        ),
+        Err(error) => Finding::warn("open files", error.to_string(), "look at `ulimit -Hn`"),
+    }
+}
+
+fn somaxconn() -> Finding {
+    match number("/proc/sys/net/core/somaxconn") {
+        Some(depth) if depth < DEEP_ENOUGH => Finding::warn(
+            "net.core.somaxconn",
+            format!("{depth}: a burst of connections waits a second for its next SYN"),
+            "`sysctl -w net.core.somaxconn=4096`",
+        ),
+        found => Finding::ok("net.core.somaxconn", or_unset(found)),
+    }
+}
+
+/// Packets that stay on loopback are not filtered (their route is known from sending), so this
+/// matters for a backend behind another interface only.
+fn rp_filter() -> Finding {
+    let values = ["all", "default", "lo"].map(|name| {
+        (
+            name,
+            number(&format!("/proc/sys/net/ipv4/conf/{name}/rp_filter")),
+        )
+    });
+    let seen = values
+        .map(|(name, value)| format!("{name} {}", or_unset(value)))
+        .join(", ");
+    if values.iter().any(|(_, value)| *value == Some(1)) {
+        return Finding::warn(
+            "net.ipv4.conf.*.rp_filter",
+            format!(
+                "{seen}: strict, drops replies that come in by another interface than they \
+                     would leave by; no matter for a backend on loopback"
+            ),
+            "`sysctl -w net.ipv4.conf.all.rp_filter=2` if the backend is behind an interface",
+        );
+    }
+    Finding::ok("net.ipv4.conf.*.rp_filter", seen)
+}
+
+fn src_valid_mark() -> Finding {
+    match number("/proc/sys/net/ipv4/conf/all/src_valid_mark") {
+        Some(1) => Finding::warn(
+            "net.ipv4.conf.all.src_valid_mark",
+            "1, as Tailscale and wg-quick set it: rp_filter looks at firewall marks too",
+            "choose another `--mark` than theirs (Tailscale's are within 0xff0000)",
+        ),
+        found => Finding::ok("net.ipv4.conf.all.src_valid_mark", or_unset(found)),
+    }
+}
+
+fn route_localnet() -> Finding {
+    let set: Vec<String> = fs::read_dir("/proc/sys/net/ipv4/conf")
+        .into_iter()
+        .flatten()
+        .flatten()
+        .filter(|interface| {
+            number(&format!("{}/route_localnet", interface.path().display())) == Some(1)
+        })
+        .map(|interface| interface.file_name().to_string_lossy().into_owned())
+        .collect();
+    if set.is_empty() {
+        return Finding::ok("net.ipv4.conf.*.route_localnet", "0");
+    }
+    Finding::warn(
+        "net.ipv4.conf.*.route_localnet",
+        format!(
+            "1 for {}: 127.0.0.0/8 can be reached from the network",
+            set.join(", ")
+        ),
+        "peername does not need it: `sysctl -w net.ipv4.conf.all.route_localnet=0`",
+    )
+}
+
+fn ip_forward() -> Finding {
+    match number("/proc/sys/net/ipv4/ip_forward") {
+        Some(0) => Finding::ok(
+            "net.ipv4.ip_forward",
+            "0: enough for a backend on this host, not for one in a container's network",
+        ),
+        found => Finding::ok("net.ipv4.ip_forward", or_unset(found)),
+    }
+}
+
+/// A connection whose client's own port is taken gets one of these instead.
+fn ephemeral_ports() -> Finding {
+    let range = text("/proc/sys/net/ipv4/ip_local_port_range").unwrap_or_default();
+    let mut ends = range
+        .split_whitespace()
+        .filter_map(|end| end.parse::<u32>().ok());
+    match (ends.next(), ends.next()) {
+        (Some(first), Some(last)) if last.saturating_sub(first) < FEW_PORTS => Finding::warn(
+            "net.ipv4.ip_local_port_range",
+            format!("{first} to {last}: few ports for clients whose own is taken"),
+            "`sysctl -w net.ipv4.ip_local_port_range='32768 60999'`",
+        ),
+        (Some(first), Some(last)) => {
+            Finding::ok("net.ipv4.ip_local_port_range", format!("{first} to {last}"))
+        }
+        _ => Finding::ok("net.ipv4.ip_local_port_range", "not set"),
+    }
+}
+
+fn version(release: &str) -> Option<(u32, u32)> {
+    let mut parts = release.split(|c: char| !c.is_ascii_digit());
+    Some((parts.next()?.parse().ok()?, parts.next()?.parse().ok()?))
+}
+
+fn text(path: &str) -> Option<String> {
+    Some(fs::read_to_string(path).ok()?.trim().to_owned())
+}
+
+fn number(path: &str) -> Option<u64> {
+    text(path)?.parse().ok()
+}
+
+fn or_unset(value: Option<u64>) -> String {
+    value.map_or_else(|| "not set".to_owned(), |value| value.to_string())
+}
+
+/// FRA_PROTOCOL, FRA_IP_PROTO and FRA_SPORT_RANGE, by which our rules are known and narrow.
+const OLDEST: (u32, u32) = (4, 17);
+/// About 8000 connections.
+const ENOUGH_FILES: u64 = 16384;
+/// 128 was the default until Linux 5.4, 4096 is since.
+const DEEP_ENOUGH: u64 = 1024;
+const FEW_PORTS: u32 = 1000;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_of_distributions_are_read() {
+        assert_eq!(version("6.18.44-fc-v595"), Some((6, 18)));
+        assert_eq!(version("4.9-amd64"), Some((4, 9)));
+        assert!(version("4.9.0").unwrap() < OLDEST);
+        assert!(version("4.17.0").unwrap() >= OLDEST);
+        assert_eq!(version("six"), None);
+    }
+}

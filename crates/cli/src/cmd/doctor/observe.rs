@@ -1,0 +1,166 @@
+//! What does the sender really send? Listens, and looks at the first bytes.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use peername_proto::{LooksLike, looks_like};
+use peername_sys::listen;
+use tokio::io::AsyncReadExt;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+
+use super::finding::Finding;
+
+/// Accepts connections on `address` until one of them says something, for at most `limit`. A
+/// connection that closes without a word is a health check and does not count.
+pub(super) async fn first_bytes(address: SocketAddr, limit: Duration) -> Finding {
+    let listener = match open(address) {
+        Ok(listener) => listener,
+        Err(error) => return Finding::broken(CHECK, format!("{address}: {error}")),
+    };
+    let mut watched = Watched::default();
+    match timeout(limit, watched.first_words(&listener)).await {
+        Ok((peer, bytes)) => judge(peer, &bytes),
+        Err(_) => watched.silence(address, limit),
+    }
+}
+
+fn open(address: SocketAddr) -> peername_sys::Result<TcpListener> {
+    use peername_sys::NameCall;
+    TcpListener::from_std(listen::tcp(address, false)?).call("epoll_ctl(2)")
+}
+
+/// The connections seen so far.
+#[derive(Default)]
+struct Watched {
+    open: JoinSet<(SocketAddr, Vec<u8>)>,
+    closed: usize,
+}
+
+impl Watched {
+    async fn first_words(&mut self, listener: &TcpListener) -> (SocketAddr, Vec<u8>) {
+        loop {
+            tokio::select! {
+                Some(ended) = self.open.join_next() => match ended {
+                    Ok((peer, bytes)) if !bytes.is_empty() => return (peer, bytes),
+                    _ => self.closed += 1,
+                },
+                Ok((connection, peer)) = listener.accept(), if self.open.len() < AT_ONCE => {
+                    self.open.spawn(async move { (peer, read_start(connection).await) });
+                }
+            }
+        }
+    }
+
+    fn silence(&self, address: SocketAddr, limit: Duration) -> Finding {
+        if !self.open.is_empty() {
+            return Finding::fail(
+                CHECK,
+                format!(
+                    "{} connected to {address} and said nothing",
+                    plural(self.open.len())
+                ),
+                "the sender waits for the client to speak first: with an AWS NLB set the target \
+                 group's proxy_protocol_v2.client_to_server.header_placement to on_first_ack; \
+                 elsewhere switch the PROXY protocol on",
+            );
+        }
+        if self.closed > 0 {
+            return Finding::warn(
+                CHECK,
+                format!(
+                    "only health checks: {} closed without a word",
+                    plural(self.closed)
+                ),
+                "observe while a client connects",
+            );
+        }
+        Finding::fail(
+            CHECK,
+            format!(
+                "nobody connected to {address} within {}",
+                humantime::format_duration(limit)
+            ),
+            "check the sender's target, and packet filters on the way",
+        )
+    }
+}
+
+/// Enough bytes to know them by, fewer if the peer stops talking but does not hang up: then this
+/// waits, and whoever waits for it gives up.
+async fn read_start(mut connection: TcpStream) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(ENOUGH);
+    while bytes.len() < ENOUGH {
+        let more = timeout(PAUSE, connection.read_buf(&mut bytes)).await;
+        match more {
+            Ok(Ok(0) | Err(_)) => break,
+            Err(_) if !bytes.is_empty() => break,
+            _ => {}
+        }
+    }
+    bytes
+}
+
+fn judge(peer: SocketAddr, bytes: &[u8]) -> Finding {
+    let switch_on = "switch the PROXY protocol on at the sender, or let clients connect to the \
+                     backend directly";
+    match looks_like(bytes) {
+        Some(header @ (LooksLike::ProxyV1 | LooksLike::ProxyV2)) => {
+            Finding::ok(CHECK, format!("{header} from {peer}"))
+        }
+        Some(header @ (LooksLike::ProxyV2Datagram | LooksLike::Spp)) => Finding::fail(
+            CHECK,
+            format!("{header} from {peer}, over TCP"),
+            "the sender mixes up TCP and UDP: look at its listener's protocol",
+        ),
+        Some(other) => Finding::fail(CHECK, format!("{other} from {peer}, no header"), switch_on),
+        None => Finding::fail(
+            CHECK,
+            format!("from {peer} no header, but the bytes {}", hex(bytes)),
+            switch_on,
+        ),
+    }
+}
+
+/// Peer input: never shown as it is.
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn plural(connections: usize) -> String {
+    match connections {
+        1 => "1 connection".to_owned(),
+        n => format!("{n} connections"),
+    }
+}
+
+const CHECK: &str = "observed";
+
+/// The signature of version 2 and the four bytes behind it.
+const ENOUGH: usize = 16;
+
+/// How long a peer that has begun to speak may pause: a header comes in one piece or nearly so.
+const PAUSE: Duration = Duration::from_millis(500);
+
+/// Connections that are watched at a time, so that a scan can't take all descriptors.
+const AT_ONCE: usize = 64;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn judged(bytes: &[u8]) -> String {
+        judge("192.0.2.1:1".parse().unwrap(), bytes).to_string()
+    }
+
+    #[test]
+    fn a_header_is_fine_and_all_else_is_named() {
+        assert_eq!(
+            judged(b"PROXY TCP4 192.0"),
+            "ok    observed: a PROXY protocol header of version 1 from 192.0.2.1:1"
+        );
+        assert!(judged(b"SSH-2.0-OpenSSH_").starts_with("FAIL  observed: SSH from"));
+        assert!(judged(b"\x1b[31mred").contains("the bytes 1b5b33316d726564"));
+    }
+}

@@ -1,0 +1,241 @@
+//! `peername doctor`: each fault is found, named with its remedy, and gone when that was taken.
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::net::TcpListener;
+use std::process::Stdio;
+
+use anyhow::{Context, Result};
+use peername_sys::caps;
+
+use crate::{in_namespace, ip, peername, run};
+
+/// The lines of this check.
+fn lines<'a>(report: &'a str, check: &str) -> Vec<&'a str> {
+    let of_check = |line: &&str| line.get(6..).is_some_and(|rest| rest.starts_with(check));
+    report.lines().filter(of_check).collect()
+}
+
+#[test]
+fn a_bare_host_fails_with_the_command_that_mends_it() -> Result<()> {
+    in_namespace(|| {
+        let report = run("doctor", 3)?;
+        for check in ["routes: ", "self-test: ", "spoofed connect: "] {
+            let lines = lines(&report, check);
+            assert_eq!(lines.len(), 2, "{report}");
+            assert!(
+                lines.iter().all(|line| line.starts_with("FAIL  ")),
+                "{report}"
+            );
+        }
+        assert!(
+            report.contains("`peername routes add -4 127.0.0.1:443`"),
+            "{report}"
+        );
+        assert!(
+            report.contains("`peername routes add -6 [::1]:443`"),
+            "{report}"
+        );
+        Ok(())
+    })
+}
+
+#[test]
+fn a_host_that_is_set_up_passes() -> Result<()> {
+    in_namespace(|| {
+        let _backends = (
+            TcpListener::bind("127.0.0.1:443")?,
+            TcpListener::bind("[::1]:443")?,
+        );
+        run("routes add", 0)?;
+        let report = run("doctor", 0)?;
+        assert!(!report.contains("FAIL"), "{report}");
+        assert!(
+            report.contains("ok    spoofed connect: 127.0.0.1:443 answers 192.0.2.1"),
+            "{report}"
+        );
+        assert!(
+            report.contains("ok    spoofed connect: [::1]:443 answers 2001:db8::1"),
+            "{report}"
+        );
+        run("routes remove", 0)?;
+        run("doctor", 3)?;
+        Ok(())
+    })
+}
+
+#[test]
+fn every_line_is_one_check_with_its_verdict() -> Result<()> {
+    in_namespace(|| {
+        for line in run("doctor", 3)?.lines() {
+            let verdict = line.get(..6).context(line.to_owned())?;
+            assert!(["ok    ", "warn  ", "FAIL  "].contains(&verdict), "{line}");
+            // Whatever is wrong comes with what to do.
+            assert!(verdict == "ok    " || line.contains("; "), "{line}");
+        }
+        Ok(())
+    })
+}
+
+#[test]
+fn a_backend_that_does_not_run_is_a_failure_but_its_refusal_proves_the_way_back() -> Result<()> {
+    in_namespace(|| {
+        run("routes add", 0)?;
+        let report = run("doctor", 3)?;
+        assert!(
+            report.contains("FAIL  backend: 127.0.0.1:443: Connection refused"),
+            "{report}"
+        );
+        assert!(
+            report.contains("warn  backend: [::1]:443: Connection refused"),
+            "{report}"
+        );
+        assert!(
+            report.contains("127.0.0.1:443 refuses 192.0.2.1, and its refusal"),
+            "{report}"
+        );
+        Ok(())
+    })
+}
+
+#[test]
+fn another_address_of_this_host() -> Result<()> {
+    in_namespace(|| {
+        ip("address add 10.9.0.1/24 dev lo")?;
+        let _backend = TcpListener::bind("10.9.0.1:8080")?;
+        let report = run("doctor -4 10.9.0.1:8080", 3)?;
+        assert!(
+            report.contains("`peername routes add -4 10.9.0.1:8080`"),
+            "{report}"
+        );
+        run("routes add -4 10.9.0.1:8080", 0)?;
+        let report = run("doctor -4 10.9.0.1:8080", 0)?;
+        assert!(
+            report.contains("ok    spoofed connect: 10.9.0.1:8080 answers"),
+            "{report}"
+        );
+        assert!(
+            report.contains("who connects there directly gets no answer"),
+            "{report}"
+        );
+        Ok(())
+    })
+}
+
+#[test]
+fn capabilities() -> Result<()> {
+    in_namespace(|| {
+        let _backends = (
+            TcpListener::bind("127.0.0.1:443")?,
+            TcpListener::bind("[::1]:443")?,
+        );
+        run("routes add", 0)?;
+        caps::keep_only(&[])?;
+        let report = run("doctor", 3)?;
+        assert!(
+            lines(&report, "CAP_NET_RAW: ")[0].contains("setcap cap_net_raw"),
+            "{report}"
+        );
+        assert!(
+            lines(&report, "CAP_NET_BIND_SERVICE: ")[0].starts_with("warn"),
+            "{report}"
+        );
+        Ok(())
+    })
+}
+
+#[test]
+fn settings_are_read_from_this_namespace() -> Result<()> {
+    in_namespace(|| {
+        let settings = [
+            (
+                "net/ipv4/conf/all/rp_filter",
+                "1",
+                "warn  net.ipv4.conf.*.rp_filter: all 1",
+            ),
+            (
+                "net/ipv4/conf/lo/route_localnet",
+                "1",
+                "warn  net.ipv4.conf.*.route_localnet: 1 for lo",
+            ),
+            (
+                "net/ipv4/conf/all/src_valid_mark",
+                "1",
+                "warn  net.ipv4.conf.all.src_valid_mark: 1",
+            ),
+            ("net/core/somaxconn", "5", "warn  net.core.somaxconn: 5"),
+            ("net/ipv4/ip_forward", "1", "ok    net.ipv4.ip_forward: 1"),
+            ("net/ipv6/conf/all/disable_ipv6", "1", "warn  IPv6: "),
+        ];
+        let before = run("doctor", 3)?;
+        for (setting, value, line) in settings {
+            assert!(!before.contains(line), "{before}");
+            fs::write(format!("/proc/sys/{setting}"), value)?;
+        }
+        let after = run("doctor", 3)?;
+        for (_, _, line) in settings {
+            assert!(after.contains(line), "{line} in {after}");
+        }
+        Ok(())
+    })
+}
+
+#[test]
+fn without_ipv6_an_ipv4_backend_is_enough() -> Result<()> {
+    in_namespace(|| {
+        fs::write("/proc/sys/net/ipv6/conf/all/disable_ipv6", "1")?;
+        let _backend = TcpListener::bind("127.0.0.1:443")?;
+        run("routes add", 0)?;
+        let report = run("doctor", 0)?;
+        assert!(
+            report.contains("ok    backend: no [::1]:443 without IPv6"),
+            "{report}"
+        );
+        Ok(())
+    })
+}
+
+#[test]
+fn listeners() -> Result<()> {
+    in_namespace(|| {
+        let _taken = TcpListener::bind("127.0.0.1:7000")?;
+        let report = run(
+            "doctor -l 127.0.0.1:7000 -l 10.9.9.9:1 -l 127.0.0.1:7001",
+            3,
+        )?;
+        assert!(
+            report.contains("warn  listener: 127.0.0.1:7000: bind(2)"),
+            "{report}"
+        );
+        assert!(
+            report.contains("FAIL  listener: 10.9.9.9:1: bind(2)"),
+            "{report}"
+        );
+        assert!(
+            report.contains("ok    listener: 127.0.0.1:7001 is free"),
+            "{report}"
+        );
+        Ok(())
+    })
+}
+
+#[test]
+fn leftovers_of_a_killed_keeper() -> Result<()> {
+    in_namespace(|| {
+        let mut keeper = peername("routes keep --target=127.0.0.1:443")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()?;
+        let mut ready = String::new();
+        let stdout = keeper.stdout.take().context("a pipe")?;
+        BufReader::new(stdout).read_line(&mut ready)?;
+        assert_eq!(ready, "ready\n");
+        assert!(run("doctor", 3)?.contains("ok    leftovers: none"));
+        keeper.kill()?;
+        keeper.wait()?;
+        assert!(run("doctor", 3)?.contains("warn  leftovers: "));
+        assert!(run("routes remove", 0)?.contains("# left behind"));
+        assert!(run("doctor", 3)?.contains("ok    leftovers: none"));
+        Ok(())
+    })
+}

@@ -1,0 +1,62 @@
+//! `peername routes` and `peername doctor` as their users meet them: by arguments, output and exit
+//! code, each test in a network namespace of its own. Needs root and the `ip` binary.
+
+mod doctor;
+mod observe;
+mod routes;
+
+use std::process::{Command, Output};
+use std::thread;
+
+use anyhow::{Context, Result, ensure};
+use peername_sys::namespace::Network;
+
+/// Runs `test` in a new network namespace whose loopback is up.
+fn in_namespace(test: impl FnOnce() -> Result<()> + Send + 'static) -> Result<()> {
+    let run = move || {
+        let _network = Network::unshare().context("these tests need root")?;
+        ip("link set lo up")?;
+        test()
+    };
+    // A namespace, and the capabilities some tests give up, belong to the thread.
+    match thread::spawn(run).join() {
+        Ok(outcome) => outcome,
+        Err(panic) => std::panic::resume_unwind(panic),
+    }
+}
+
+fn peername(words: &str) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_peername"));
+    command.args(words.split(' '));
+    command
+}
+
+/// Runs `peername` with these words; its standard output if it exits with `code`.
+fn run(words: &str, code: i32) -> Result<String> {
+    let output = peername(words).output()?;
+    ensure!(
+        output.status.code() == Some(code),
+        "{words}: {}",
+        all(&output)
+    );
+    Ok(String::from_utf8(output.stdout)?)
+}
+
+/// Standard error of a run that must fail with 1.
+fn failure(words: &str) -> Result<String> {
+    let output = peername(words).output()?;
+    ensure!(output.status.code() == Some(1), "{words}: {}", all(&output));
+    Ok(String::from_utf8(output.stderr)?)
+}
+
+fn all(output: &Output) -> String {
+    let (out, err) = (&output.stdout, &output.stderr);
+    let (out, err) = (String::from_utf8_lossy(out), String::from_utf8_lossy(err));
+    format!("{}\n{out}\n{err}", output.status)
+}
+
+fn ip(words: &str) -> Result<String> {
+    let output = Command::new("ip").args(words.split(' ')).output()?;
+    ensure!(output.status.success(), "ip {words}: {}", all(&output));
+    Ok(String::from_utf8(output.stdout)?)
+}

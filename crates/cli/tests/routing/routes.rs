@@ -1,0 +1,83 @@
+//! `peername routes`.
+
+use anyhow::Result;
+use peername_sys::caps;
+
+use crate::{failure, in_namespace, ip, run};
+
+const ADDED: &str = "\
+2110: from 127.0.0.0/8 iif lo lookup 21100 proto 211  # made by `routes add`
+2110: from ::1/128 iif lo lookup 21100 proto 211  # made by `routes add`
+local 0.0.0.0/0 dev lo table 21100 proto 211  # made by `routes add`
+local ::/0 dev lo table 21100 proto 211  # made by `routes add`
+";
+
+#[test]
+fn show_add_show_remove() -> Result<()> {
+    in_namespace(|| {
+        let before = ip("rule")?;
+        assert_eq!(run("routes show", 0)?, "");
+        assert_eq!(run("routes add", 0)?, ADDED);
+        assert_eq!(run("routes add", 0)?, ADDED);
+        assert_eq!(run("routes show", 0)?, ADDED);
+        let removed = run("routes remove", 0)?;
+        let expected: String = ADDED
+            .lines()
+            .map(|line| format!("removed {line}\n"))
+            .collect();
+        assert_eq!(removed, expected);
+        assert_eq!(run("routes remove --all", 0)?, "");
+        assert_eq!(ip("rule")?, before);
+        Ok(())
+    })
+}
+
+#[test]
+fn what_show_prints_is_what_ip_takes() -> Result<()> {
+    in_namespace(|| {
+        ip("address add 10.9.0.1/24 dev lo")?;
+        let shown = run("routes add -4 10.9.0.1:8080", 0)?;
+        run("routes remove", 0)?;
+        for line in shown.lines() {
+            let (line, _owner) = line.split_once("  # ").expect("a comment");
+            let family = if line.contains("::") { "-6" } else { "-4" };
+            match line.split_once(": ") {
+                Some((priority, rule)) => {
+                    let rule = rule.replace(" proto ", " protocol ");
+                    ip(&format!("{family} rule add pref {priority} {rule}"))?;
+                }
+                None => drop(ip(&format!("{family} route add {line}"))?),
+            }
+        }
+        assert_eq!(run("routes show", 0)?, shown);
+        Ok(())
+    })
+}
+
+#[test]
+fn a_backend_on_another_host_is_an_error_that_says_what_to_do() -> Result<()> {
+    in_namespace(|| {
+        let said = failure("routes add -4 10.9.0.1:80")?;
+        assert!(said.contains("10.9.0.1:80 is not on this host"), "{said}");
+        assert!(said.contains("docs/routes.md"), "{said}");
+        Ok(())
+    })
+}
+
+#[test]
+fn without_the_capability_it_says_so() -> Result<()> {
+    in_namespace(|| {
+        caps::keep_only(&[])?;
+        let said = failure("routes add")?;
+        assert!(said.contains("CAP_NET_ADMIN"), "{said}");
+        assert_eq!(run("routes show", 0)?, "");
+        Ok(())
+    })
+}
+
+#[test]
+fn the_keeper_is_not_for_users() -> Result<()> {
+    assert!(!run("routes --help", 0)?.contains("keep"));
+    run("routes keep", 2)?;
+    Ok(())
+}
