@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use crate::addr::{FRONT_V4, FRONT_V6, LISTEN_V4, TARGET_V4, someone_v4, someone_v6, v4};
 use crate::backend::Backend;
-use crate::conn::Conn;
+use crate::conn::{Conn, End};
 use crate::header::{
     DGRAM_V4, LOCAL, NOOP, PROXY, STREAM_UNIX, STREAM_V4, UNSPEC, addresses, nlb_health_check, raw,
     tlv, v1, v2,
@@ -31,6 +31,22 @@ fn header_and_payload_in_one_segment() {
             assert_eq!(rig.accept(client).recv(7), b"payload");
             drop(down);
         }
+    }
+}
+
+/// A client that says all it has to say at once, and then waits for the answer.
+#[test]
+fn header_payload_and_fin_at_once() {
+    let rig = Rig::new(&[]);
+    for _ in 0..20 {
+        let client = someone_v4();
+        let down = rig.open(&[&v2(client, FRONT_V4, &[]), &b"question"[..]].concat());
+        down.finish();
+        let up = rig.accept(client);
+        assert_eq!(up.drain(), (b"question".to_vec(), End::Fin));
+        up.send(b"answer");
+        drop(up);
+        assert_eq!(down.drain(), (b"answer".to_vec(), End::Fin));
     }
 }
 
