@@ -20,6 +20,7 @@ mod server;
 mod collisions;
 mod headers;
 mod limits;
+mod logging;
 mod onward;
 mod relay;
 mod routes;
