@@ -1,51 +1,93 @@
-//! From the first signal to the end.
+//! From the start to the end of a subcommand that serves.
 
 use std::process::ExitCode;
 use std::time::Duration;
 
-use anyhow::bail;
+use anyhow::{Context, bail};
 use peername_proxy::server::Running;
+use peername_sys::limits::{open_files, raise_open_files};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::time::{Instant, sleep};
 
-/// Serves until SIGTERM or SIGINT, then lets open connections end for as long as `drain`; a second
-/// signal ends them at once.
-///
-/// # Errors
-///
-/// A worker ended that was not told to: better to be restarted than to go on with less.
-pub(crate) async fn until_told_to_stop(
-    mut running: Running,
-    drain: Duration,
-) -> anyhow::Result<ExitCode> {
-    let mut terminate = signal(SignalKind::terminate())?;
-    let mut interrupt = signal(SignalKind::interrupt())?;
-    while !told(&mut terminate, &mut interrupt).await {
-        if let Some(error) = running.failure() {
-            bail!("a worker thread has ended: {error}");
-        }
-    }
-    tracing::info!(drain = ?drain, "accepting no more; waiting for open connections");
-    running.drain();
-    let deadline = Instant::now() + drain;
-    while !running.has_ended() && Instant::now() < deadline {
-        if told(&mut terminate, &mut interrupt).await {
-            break;
-        }
-    }
-    running.end();
-    running.join();
-    Ok(ExitCode::SUCCESS)
+/// The signals that stop us.
+#[derive(Debug)]
+pub(crate) struct Signals {
+    terminate: Signal,
+    interrupt: Signal,
 }
 
-/// Whether a signal came within one look at the workers.
-async fn told(terminate: &mut Signal, interrupt: &mut Signal) -> bool {
-    tokio::select! {
-        _ = terminate.recv() => true,
-        _ = interrupt.recv() => true,
-        () = sleep(LOOK) => false,
+/// Runs the control side: on this thread, until it returns.
+pub(crate) fn block_on<T>(work: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
+    tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .context("starting the control runtime")?
+        .block_on(work)
+}
+
+/// How many connections may be open at once, with `workers` about to start on `listeners` addresses:
+/// each needs two descriptors, and what is left over is ours. Raises the limit as far as it goes.
+pub(crate) fn connections(workers: usize, listeners: usize) -> anyhow::Result<usize> {
+    let limit = usize::try_from(raise_open_files()?)?;
+    // Each listening socket may have accepted one connection more than is served.
+    let of_a_worker = FILES_OF_A_RUNTIME + listeners;
+    let ours = open_files()? + workers * of_a_worker + FILES_FOR_THE_MOMENT;
+    Ok((limit.saturating_sub(ours) / 2).max(1))
+}
+
+impl Signals {
+    /// Takes them from now on: before anything is opened, so that whoever stops us while we start
+    /// does not see us die of the signal.
+    pub(crate) fn listen() -> anyhow::Result<Self> {
+        let listen = |kind| signal(kind).context("sigaction(2)");
+        Ok(Self {
+            terminate: listen(SignalKind::terminate())?,
+            interrupt: listen(SignalKind::interrupt())?,
+        })
+    }
+
+    /// Serves until SIGTERM or SIGINT, then lets open connections end for as long as `drain`; a
+    /// second signal ends them at once.
+    ///
+    /// # Errors
+    ///
+    /// A worker ended that was not told to: better to be restarted than to go on with less.
+    pub(crate) async fn serve(
+        mut self,
+        mut running: Running,
+        drain: Duration,
+    ) -> anyhow::Result<ExitCode> {
+        while !self.told().await {
+            if let Some(error) = running.failure() {
+                bail!("a worker thread has ended: {error}");
+            }
+        }
+        tracing::info!(drain = ?drain, "accepting no more; waiting for open connections");
+        running.drain();
+        let deadline = Instant::now() + drain;
+        while !running.has_ended() && Instant::now() < deadline {
+            if self.told().await {
+                break;
+            }
+        }
+        running.end();
+        running.join();
+        Ok(ExitCode::SUCCESS)
+    }
+
+    /// Whether a signal came within one look at the workers.
+    async fn told(&mut self) -> bool {
+        tokio::select! {
+            _ = self.terminate.recv() => true,
+            _ = self.interrupt.recv() => true,
+            () = sleep(LOOK) => false,
+        }
     }
 }
 
 /// How soon the end of the last connection is noticed.
 const LOOK: Duration = Duration::from_millis(50);
+/// Of a tokio runtime: epoll twice, eventfd, the signal pipe; and a spare.
+const FILES_OF_A_RUNTIME: usize = 5;
+/// Netlink and the self-test's sockets.
+const FILES_FOR_THE_MOMENT: usize = 8;

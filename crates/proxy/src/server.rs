@@ -35,23 +35,11 @@ pub struct Incoming {
     pub listener: LocalAddr,
 }
 
-/// Where, and how much.
-#[derive(Clone, Debug)]
-pub struct Sockets {
-    /// Addresses to listen on.
-    pub listen: Vec<SocketAddr>,
-    /// Loops.
-    pub workers: usize,
-    /// Connections open at once; further ones wait in the kernel's queue.
-    pub connections: usize,
-}
-
 /// Listening sockets that nobody accepts from yet.
 #[derive(Debug)]
 pub struct Bound {
     /// Of each worker, its sockets.
     workers: Vec<Vec<net::TcpListener>>,
-    connections: usize,
 }
 
 /// Running loops.
@@ -70,24 +58,21 @@ pub struct BindError {
 }
 
 impl Bound {
-    /// Opens every socket of every worker, so that whatever can't be listened on is known before
-    /// anything is served.
+    /// Opens a socket on each address for each of `workers`, so that whatever can't be listened on is
+    /// known before anything is served.
     ///
     /// # Errors
     ///
     /// The address that failed, with what to do about it.
-    pub fn open(sockets: &Sockets) -> Result<Self, BindError> {
-        let first = open_all(&sockets.listen, sockets.workers)?;
+    pub fn open(listen: &[SocketAddr], workers: usize) -> Result<Self, BindError> {
+        let first = open_all(listen, workers)?;
         // With port 0 the kernel chose for the first worker; the others share its choice.
         let chosen: Vec<_> = first.iter().filter_map(|l| l.local_addr().ok()).collect();
-        let others = (1..sockets.workers).map(|_| open_all(&chosen, sockets.workers));
+        let others = (1..workers).map(|_| open_all(&chosen, workers));
         let workers = iter::once(Ok(first))
             .chain(others)
             .collect::<Result<_, _>>()?;
-        Ok(Self {
-            workers,
-            connections: sockets.connections,
-        })
+        Ok(Self { workers })
     }
 
     /// The addresses listened on.
@@ -100,14 +85,14 @@ impl Bound {
             .collect()
     }
 
-    /// Starts the loops.
+    /// Starts the loops. `connections` may be open at once; further ones wait in the kernel's queue.
     ///
     /// # Errors
     ///
     /// The system refuses a thread.
-    pub fn start<S: Serve>(self, service: &Arc<S>) -> io::Result<Running> {
+    pub fn start<S: Serve>(self, service: &Arc<S>, connections: usize) -> io::Result<Running> {
         let (phase, _) = watch::channel(Phase::Serve);
-        let slots = Arc::new(Semaphore::new(self.connections.min(Semaphore::MAX_PERMITS)));
+        let slots = Arc::new(Semaphore::new(connections.min(Semaphore::MAX_PERMITS)));
         let start = |(number, listeners): (usize, Vec<_>)| {
             let worker = Worker {
                 service: Arc::clone(service),
@@ -235,9 +220,6 @@ async fn accept<S: Serve>(
         return;
     };
     loop {
-        let Ok(slot) = Arc::clone(&slots).acquire_owned().await else {
-            return;
-        };
         let (stream, peer) = match listener.accept().await {
             Ok(accepted) => accepted,
             Err(error) if is_exhaustion(&error) => {
@@ -245,6 +227,10 @@ async fn accept<S: Serve>(
                 continue;
             }
             Err(_) => continue,
+        };
+        // The one that is one too many waits here, and the others behind it in the kernel's queue.
+        let Ok(slot) = Arc::clone(&slots).acquire_owned().await else {
+            return;
         };
         let incoming = Incoming {
             stream,

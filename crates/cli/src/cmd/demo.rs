@@ -12,7 +12,7 @@ use peername_proxy::addr::Target;
 use peername_proxy::config::{Config, HeaderLimits, OnCollision, Upstream};
 use peername_proxy::counters::Counters;
 use peername_proxy::own_addresses::OwnAddresses;
-use peername_proxy::server::{Bound, Running, Sockets};
+use peername_proxy::server::{Bound, Running};
 use peername_proxy::source::SourcePolicy;
 use peername_proxy::tcp::TcpProxy;
 use peername_proxy::trust::TrustList;
@@ -85,12 +85,7 @@ async fn start(cases: &[Case]) -> anyhow::Result<Running> {
         workers: 1,
         log_tlvs: Vec::new(),
     };
-    let sockets = Sockets {
-        listen: config.listen.clone(),
-        workers: 1,
-        connections: 64,
-    };
-    let bound = Bound::open(&sockets)?;
+    let bound = Bound::open(&config.listen, config.workers)?;
     let reply_path = Arc::new(ReplyPath::new([config.upstream.target_v4]));
     let counters = Arc::<Counters>::default();
     let proxy = TcpProxy::new(
@@ -99,7 +94,7 @@ async fn start(cases: &[Case]) -> anyhow::Result<Running> {
         OwnAddresses::read().await?,
         reply_path,
     );
-    Ok(bound.start(&Arc::new(proxy))?)
+    Ok(bound.start(&Arc::new(proxy), CONNECTIONS)?)
 }
 
 impl Case {
@@ -134,6 +129,9 @@ impl Case {
         Ok(())
     }
 }
+
+/// More than the demo makes.
+const CONNECTIONS: usize = 64;
 
 struct Addresses {
     client: &'static str,

@@ -9,13 +9,12 @@ use std::time::Duration;
 use anyhow::Context;
 use peername_proxy::addr::Target;
 use peername_proxy::counters::Counters;
-use peername_proxy::forward::Forwarder;
-use peername_proxy::server::{Bound, Sockets};
-use peername_sys::limits::raise_open_files;
-use tokio::runtime;
+use peername_proxy::forward::{Announcement, Forwarder};
+use peername_proxy::server::Bound;
 
 use crate::cmd::send::Header;
-use crate::{lifecycle, logging, value};
+use crate::lifecycle::{self, Signals};
+use crate::{logging, value};
 
 /// Options of `peername forward`.
 #[derive(Debug, clap::Args)]
@@ -43,14 +42,14 @@ pub(crate) struct Args {
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let announcement = args.header.announcement()?;
+    lifecycle::block_on(start(args, announcement))
+}
+
+async fn start(args: &Args, announcement: Announcement) -> anyhow::Result<ExitCode> {
+    let signals = Signals::listen()?;
+    let workers = args.workers.get();
+    let bound = Bound::open(&args.listen, workers)?;
     let _log = args.logging.start();
-    let connections = usize::try_from(raise_open_files()? / 2)?;
-    let (listen, workers) = (args.listen.clone(), args.workers.get());
-    let bound = Bound::open(&Sockets {
-        listen,
-        workers,
-        connections,
-    })?;
     let addrs = bound.addrs();
     let forwarder = Forwarder {
         target: Target(args.to),
@@ -58,13 +57,10 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         connect_timeout: args.connect_timeout,
         counters: Arc::<Counters>::default(),
     };
+    let connections = lifecycle::connections(workers, addrs.len())?;
     let running = bound
-        .start(&Arc::new(forwarder))
+        .start(&Arc::new(forwarder), connections)
         .context("starting a worker thread")?;
     tracing::info!(listen = ?addrs, to = %args.to, "listening");
-    runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .context("starting the control runtime")?
-        .block_on(lifecycle::until_told_to_stop(running, args.drain))
+    signals.serve(running, args.drain).await
 }

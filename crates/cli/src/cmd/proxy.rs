@@ -12,37 +12,43 @@ use peername_proxy::config::Config;
 use peername_proxy::counters::Counters;
 use peername_proxy::own_addresses::OwnAddresses;
 use peername_proxy::routes::Keeper;
-use peername_proxy::server::{Bound, Sockets};
+use peername_proxy::server::Bound;
 use peername_proxy::tcp::TcpProxy;
 use peername_proxy::watchdog::ReplyPath;
-use peername_sys::limits::raise_open_files;
-use tokio::runtime;
 
 pub(crate) use options::Args;
 
-use crate::lifecycle;
+use crate::lifecycle::{self, Signals};
 
-/// Opens what needs privilege, gives the privilege up, then serves until told to stop.
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let config = Arc::new(args.config()?);
-    let _log = args.logging.start();
+    lifecycle::block_on(start(args, config))
+}
+
+/// Opens what needs privilege, gives the privilege up, then serves until told to stop.
+///
+/// Capabilities belong to threads, so the log's and the workers' come after they are given up.
+async fn start(args: &Args, config: Arc<Config>) -> anyhow::Result<ExitCode> {
+    let signals = Signals::listen()?;
     privileges::check(&config)?;
-    let bound = Bound::open(&sockets(&config)?)?;
-    let _keeper = if args.setup_routes {
-        Some(Keeper::start(&targets(&config))?)
-    } else {
-        None
+    let bound = Bound::open(&config.listen, config.workers)?;
+    let _keeper = match args.setup_routes {
+        true => Some(Keeper::start(&targets(&config))?),
+        false => None,
     };
     privileges::drop_all_but_needed()?;
-    runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .context("starting the control runtime")?
-        .block_on(serve(config, bound, args.drain))
+    let _log = args.logging.start();
+    privileges::warn_of_missing();
+    serve(config, bound, signals, args.drain).await
 }
 
 /// Serves on the workers' threads; this thread keeps watch.
-async fn serve(config: Arc<Config>, bound: Bound, drain: Duration) -> anyhow::Result<ExitCode> {
+async fn serve(
+    config: Arc<Config>,
+    bound: Bound,
+    signals: Signals,
+    drain: Duration,
+) -> anyhow::Result<ExitCode> {
     let own_addresses = OwnAddresses::read().await?;
     let reply_path = Arc::new(ReplyPath::new([
         config.upstream.target_v4,
@@ -57,8 +63,9 @@ async fn serve(config: Arc<Config>, bound: Bound, drain: Duration) -> anyhow::Re
         own_addresses.clone(),
         Arc::clone(&reply_path),
     );
+    let connections = lifecycle::connections(workers, listen.len())?;
     let running = bound
-        .start(&Arc::new(proxy))
+        .start(&Arc::new(proxy), connections)
         .context("starting a worker thread")?;
     tracing::info!(
         listen = ?listen,
@@ -69,7 +76,7 @@ async fn serve(config: Arc<Config>, bound: Bound, drain: Duration) -> anyhow::Re
     );
     tokio::spawn(async move { reply_path.keep_checking().await });
     tokio::spawn(keep_own_addresses(own_addresses));
-    let code = lifecycle::until_told_to_stop(running, drain).await;
+    let code = signals.serve(running, drain).await;
     tracing::info!(counters = ?counters.snapshot(), "stopped");
     code
 }
@@ -82,21 +89,8 @@ async fn keep_own_addresses(own_addresses: OwnAddresses) {
     }
 }
 
-fn sockets(config: &Config) -> anyhow::Result<Sockets> {
-    let files = raise_open_files()?;
-    // Listeners, epoll, log and the relay's first pipes need some; each connection needs two.
-    let reserve = RESERVED_FILES.min(files / 4);
-    let connections = usize::try_from((files - reserve) / 2)?;
-    Ok(Sockets {
-        listen: config.listen.clone(),
-        workers: config.workers,
-        connections,
-    })
-}
-
 fn targets(config: &Config) -> [std::net::SocketAddr; 2] {
     [config.upstream.target_v4.0, config.upstream.target_v6.0]
 }
 
-const RESERVED_FILES: u64 = 64;
 const WATCH_AGAIN: Duration = Duration::from_secs(5);

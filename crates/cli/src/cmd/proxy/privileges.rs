@@ -24,12 +24,6 @@ pub(super) fn check(config: &Config) -> anyhow::Result<()> {
     {
         bail!("{error}; --mark needs CAP_NET_RAW (since Linux 5.17) or CAP_NET_ADMIN");
     }
-    if !have(Capability::CAP_NET_BIND_SERVICE) {
-        tracing::warn!(
-            "without CAP_NET_BIND_SERVICE clients whose own port is below 1024 (DNS, NTP, NFS) are \
-             refused; grant it with CAP_NET_RAW"
-        );
-    }
     Ok(())
 }
 
@@ -43,4 +37,14 @@ pub(super) fn drop_all_but_needed() -> anyhow::Result<()> {
         Capability::CAP_NET_ADMIN
     };
     Ok(keep_only(&[spoof, Capability::CAP_NET_BIND_SERVICE])?)
+}
+
+/// What still works, but not for every client.
+pub(super) fn warn_of_missing() {
+    if !have(Capability::CAP_NET_BIND_SERVICE) {
+        tracing::warn!(
+            "without CAP_NET_BIND_SERVICE clients whose own port is below 1024 (DNS, NTP, NFS) are \
+             refused; grant it with CAP_NET_RAW"
+        );
+    }
 }
