@@ -15,14 +15,14 @@ use tokio::time::{Instant, sleep};
 ///
 /// A worker ended that was not told to: better to be restarted than to go on with less.
 pub(crate) async fn until_told_to_stop(
-    running: Running,
+    mut running: Running,
     drain: Duration,
 ) -> anyhow::Result<ExitCode> {
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
     while !told(&mut terminate, &mut interrupt).await {
-        if running.has_failed() {
-            bail!("a worker thread has ended; its error was logged");
+        if let Some(error) = running.failure() {
+            bail!("a worker thread has ended: {error}");
         }
     }
     tracing::info!(drain = ?drain, "accepting no more; waiting for open connections");
@@ -34,6 +34,7 @@ pub(crate) async fn until_told_to_stop(
         }
     }
     running.end();
+    running.join();
     Ok(ExitCode::SUCCESS)
 }
 

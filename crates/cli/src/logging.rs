@@ -12,6 +12,8 @@ use tracing_subscriber::{Layer, fmt};
 
 /// Options of every subcommand that runs for long.
 #[derive(Clone, Copy, Debug, clap::Args)]
+// Without a group: its name would be `Args`, like that of the command it is flattened into.
+#[group(skip)]
 pub(crate) struct Args {
     /// How the log is written [default: text on a terminal, else json]
     #[arg(long, value_name = "FORMAT")]

@@ -32,3 +32,14 @@ fn main() -> ExitCode {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    /// clap checks the definition of a command only when it is used, and only in debug builds.
+    #[test]
+    fn the_command_line_is_well_defined() {
+        crate::Args::command().debug_assert();
+    }
+}

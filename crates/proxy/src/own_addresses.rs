@@ -32,7 +32,8 @@ impl OwnAddresses {
     /// Asks the kernel, for the network namespace of the calling thread. Needs no capability, but a
     /// tokio runtime. Keep it true with [`OwnAddresses::watch`].
     pub async fn read() -> Result<Self> {
-        Ok(Self(Arc::new(RwLock::new(ask().await?))))
+        let known = ask(&Netlink::open()?).await?;
+        Ok(Self(Arc::new(RwLock::new(known))))
     }
 
     /// What a claimed source is to this host, if it is anything. An IPv4-mapped address is looked up
@@ -47,18 +48,18 @@ impl OwnAddresses {
     /// Follows the changes of this network namespace and returns only when it no longer can, with
     /// the reason. Until then a change is known within a moment of its happening.
     pub async fn watch(&self) -> Result<std::convert::Infallible> {
-        let mut changes = AddressChanges::subscribe()?;
+        let (netlink, mut changes) = (Netlink::open()?, AddressChanges::subscribe()?);
         loop {
             // Reads once before it waits: an address may have come between `read` and `subscribe`.
-            let now = ask().await?;
+            let now = ask(&netlink).await?;
             *self.0.write().unwrap_or_else(PoisonError::into_inner) = now;
             changes.changed().await?;
         }
     }
 }
 
-async fn ask() -> Result<HashMap<IpAddr, Kind>> {
-    let addresses = Netlink::open()?.addresses().await?;
+async fn ask(netlink: &Netlink) -> Result<HashMap<IpAddr, Kind>> {
+    let addresses = netlink.addresses().await?;
     let ends = addresses.iter().flat_map(ends).map(|end| (end, Kind::End));
     let own = addresses.iter().map(|address| (address.own, Kind::Own));
     // An address that is both, as the ends of a small tunnel's network may be, is the host's own.

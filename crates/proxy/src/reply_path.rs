@@ -7,9 +7,10 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
+use peername_sys::listen::{self, Sharing};
 use peername_sys::netlink::{self, Netlink};
 use peername_sys::upstream::Upstream;
-use peername_sys::{Failed, NameCall, listen, stream, upstream};
+use peername_sys::{Failed, NameCall, stream, upstream};
 use tokio::net::TcpListener;
 use tokio::time::timeout;
 
@@ -110,7 +111,7 @@ pub fn stranger(beside: IpAddr) -> IpAddr {
 }
 
 async fn connect_beside(target: SocketAddr, ip: IpAddr) -> Result<Tested, Broken> {
-    let listener = listen::tcp(SocketAddr::new(ip, 0), false)?;
+    let listener = listen::tcp(SocketAddr::new(ip, 0), Sharing::default())?;
     let address = upstream::local_addr(&listener)?;
     let listener = TcpListener::from_std(listener).call("epoll_ctl(2)")?;
 

@@ -3,13 +3,14 @@
 //! A worker is a current-thread runtime: its connections never move to another thread, take no lock
 //! and wake nobody. The kernel spreads connections over the workers' sockets (SO_REUSEPORT).
 
-use std::io;
 use std::net::{self, SocketAddr};
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
+use std::{io, iter};
 
-use peername_sys::{Failed, is_exhaustion, listen, stream};
+use peername_sys::listen::{self, Sharing};
+use peername_sys::{Failed, is_exhaustion, stream};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime;
 use tokio::sync::{Semaphore, mpsc, watch};
@@ -76,31 +77,13 @@ impl Bound {
     ///
     /// The address that failed, with what to do about it.
     pub fn open(sockets: &Sockets) -> Result<Self, BindError> {
-        let share = sockets.workers > 1;
-        let open = |&addr: &SocketAddr| {
-            let listener = listen::tcp(addr, share).and_then(|listener| {
-                // Accepted sockets inherit these, which saves five calls a connection.
-                stream::tune(&listener)?;
-                Ok(listener)
-            });
-            listener.map_err(|source| BindError { addr, source })
-        };
-        let mut first = sockets
-            .listen
-            .iter()
-            .map(open)
-            .collect::<Result<Vec<_>, _>>()?;
-        let mut workers = Vec::with_capacity(sockets.workers);
+        let first = open_all(&sockets.listen, sockets.workers)?;
         // With port 0 the kernel chose for the first worker; the others share its choice.
-        let chosen: Vec<_> = first
-            .iter()
-            .zip(&sockets.listen)
-            .map(|(l, a)| l.local_addr().unwrap_or(*a))
-            .collect();
-        for _ in 1..sockets.workers {
-            workers.push(chosen.iter().map(open).collect::<Result<Vec<_>, _>>()?);
-        }
-        workers.push(std::mem::take(&mut first));
+        let chosen: Vec<_> = first.iter().filter_map(|l| l.local_addr().ok()).collect();
+        let others = (1..sockets.workers).map(|_| open_all(&chosen, sockets.workers));
+        let workers = iter::once(Ok(first))
+            .chain(others)
+            .collect::<Result<_, _>>()?;
         Ok(Self {
             workers,
             connections: sockets.connections,
@@ -156,14 +139,26 @@ impl Running {
         self.phase.send_replace(Phase::End);
     }
 
-    /// Whether every loop has ended, because it was told to or because it failed.
+    /// Whether every loop has ended.
     pub fn has_ended(&self) -> bool {
         self.workers.iter().all(JoinHandle::is_finished)
     }
 
-    /// Whether a loop ended that was not told to.
-    pub fn has_failed(&self) -> bool {
-        *self.phase.borrow() == Phase::Serve && self.workers.iter().any(JoinHandle::is_finished)
+    /// Waits for a loop that ended without being told to, and returns why; `None` while all serve.
+    pub fn failure(&mut self) -> Option<io::Error> {
+        let ended = self.workers.iter().position(JoinHandle::is_finished)?;
+        match self.workers.swap_remove(ended).join() {
+            Ok(Err(error)) => Some(error),
+            Ok(Ok(())) => Some(io::Error::other("it stopped accepting")),
+            Err(_) => Some(io::Error::other("it panicked")),
+        }
+    }
+
+    /// Waits until every loop has ended; after [`Running::end`] that is at once.
+    pub fn join(self) {
+        for worker in self.workers {
+            let _ = worker.join();
+        }
     }
 }
 
@@ -172,6 +167,25 @@ enum Phase {
     Serve,
     Drain,
     End,
+}
+
+fn open_all(addrs: &[SocketAddr], workers: usize) -> Result<Vec<net::TcpListener>, BindError> {
+    let open = |&addr: &SocketAddr| {
+        let v4_elsewhere = addrs
+            .iter()
+            .any(|other| other.is_ipv4() && other.port() == addr.port());
+        let sharing = Sharing {
+            among_workers: workers > 1,
+            v4_elsewhere,
+        };
+        let listener = listen::tcp(addr, sharing).and_then(|listener| {
+            // Accepted sockets inherit these, which saves five calls a connection.
+            stream::tune(&listener)?;
+            Ok(listener)
+        });
+        listener.map_err(|source| BindError { addr, source })
+    };
+    addrs.iter().map(open).collect()
 }
 
 struct Worker<S> {

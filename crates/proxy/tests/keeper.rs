@@ -102,7 +102,8 @@ fn routes_stand_while_it_is_held() -> Result<()> {
     ensure!(ip("-4 route show table 21101")?.starts_with("local default dev lo proto 211"));
     ensure!(ip("-6 route show table 21101")?.starts_with("local default dev lo proto 211"));
     drop(keeper);
-    // At once: `drop` waits for the keeper.
+    // `drop` has waited for it: there is not even a zombie.
+    ensure!(children()? == 0);
     ensure!(everything()? == before);
     Ok(())
 }
@@ -276,6 +277,16 @@ fn send(child: &Child, signal: &str) -> Result<()> {
     let kill = format!("kill -{signal} {}", child.id());
     ensure!(Command::new("sh").args(["-c", &kill]).status()?.success());
     Ok(())
+}
+
+/// Children of this process, ended or not.
+fn children() -> Result<usize> {
+    let parent = format!("PPid:\t{}\n", std::process::id());
+    let processes = fs::read_dir("/proc")?.flatten();
+    Ok(processes
+        .filter_map(|process| fs::read_to_string(process.path().join("status")).ok())
+        .filter(|status| status.contains(&parent))
+        .count())
 }
 
 fn owners() -> Result<Vec<String>> {

@@ -9,17 +9,13 @@ use tokio::time::{Instant, sleep, timeout};
 use crate::Side;
 use crate::running::Running;
 
-/// Delivers what `dead` had sent to the other side, waits until that is acknowledged, and arranges
-/// for the other side to be reset when the sockets close. A side that takes nothing for `patience`
-/// is reset at once.
+/// Delivers what `dead` had sent to the other side and waits until that is acknowledged. A side that
+/// takes nothing for `patience` is given up. Dropping `running` then resets it.
 ///
 /// The wait matters: closing with RST throws away what is still in the send buffer.
-pub(crate) async fn deliver_and_reset(running: &mut Running, dead: Side, patience: Duration) {
+pub(crate) async fn deliver(running: &mut Running, dead: Side, patience: Duration) {
     salvage(running, dead, patience).await;
-    let survivor = running.socket(dead.other());
-    await_acknowledged(survivor, patience).await;
-    // It fails only on a socket that is already closed, and then there is nobody to tell.
-    let _ = stream::reset_on_close(survivor);
+    await_acknowledged(running.socket(dead.other()), patience).await;
 }
 
 async fn salvage(running: &mut Running, dead: Side, patience: Duration) {

@@ -7,6 +7,8 @@
 //! - RST travels as RST, after what was already received has been delivered;
 //! - a slow reader holds back its writer: at most 64 KiB a direction are held here, nothing while
 //!   the connection is idle;
+//! - only a finished connection ends with FIN: one that is cut short by a limit, or by dropping the
+//!   future, is reset on both sides, so that nobody takes the cut for the end;
 //! - nothing hangs: silence is bounded by [`Limits`].
 //!
 //! It knows no addresses, headers or policy. It runs on a current-thread tokio runtime; a method that
@@ -120,7 +122,7 @@ pub async fn relay(pair: Pair, method: Method, limits: Limits) -> Report {
         Stop::Finished(first) => End::Finished(first),
         Stop::Idle => End::Idle,
         Stop::Reset(side) => {
-            after_reset::deliver_and_reset(&mut running, side, limits.flush).await;
+            after_reset::deliver(&mut running, side, limits.flush).await;
             End::Reset(side)
         }
     };

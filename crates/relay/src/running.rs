@@ -90,9 +90,7 @@ impl Running {
                 return Poll::Ready(Stop::Reset(dead));
             }
         }
-        if let (State::Finished, State::Finished) =
-            (self.to_upstream.state(), self.to_downstream.state())
-        {
+        if self.is_finished() {
             return Poll::Ready(Stop::Finished(
                 self.first_finished.unwrap_or(Side::Downstream),
             ));
@@ -118,6 +116,12 @@ impl Running {
             }
             State::Open | State::SourceFinished => None,
         }
+    }
+
+    fn is_finished(&self) -> bool {
+        [&self.to_upstream, &self.to_downstream]
+            .iter()
+            .all(|flow| flow.state() == State::Finished)
     }
 
     fn note_finished(&mut self, side: Side) {
@@ -153,6 +157,17 @@ impl Running {
         match side {
             Side::Downstream => (&mut self.to_upstream, downstream, upstream),
             Side::Upstream => (&mut self.to_downstream, upstream, downstream),
+        }
+    }
+}
+
+/// Closing would send FIN, which says that all was sent. Unless it was, RST tells the truth.
+impl Drop for Running {
+    fn drop(&mut self) {
+        if !self.is_finished() {
+            // These fail only on sockets that are closed already, and then there is nobody to tell.
+            let _ = stream::reset_on_close(&self.pair.downstream);
+            let _ = stream::reset_on_close(&self.pair.upstream);
         }
     }
 }

@@ -6,15 +6,21 @@ use socket2::{Domain, Protocol, Socket, Type};
 
 use crate::{NameCall, Result};
 
+/// How a listening socket goes together with others.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Sharing {
+    /// Several sockets of one user listen on the address, and the kernel spreads connections over
+    /// them (SO_REUSEPORT, since Linux 3.9).
+    pub among_workers: bool,
+    /// `[::]` leaves IPv4 to another socket. Other IPv6 addresses take IPv6 only, always.
+    pub v4_elsewhere: bool,
+}
+
 /// Opens a non-blocking listening socket on `addr`.
 ///
-/// SO_REUSEADDR lets a restart follow at once. With `share`, SO_REUSEPORT lets several sockets of one
-/// user listen on the address, and the kernel spreads connections over them (since Linux 3.9). An
-/// IPv6 listener takes IPv6 only: IPv4 has a listener of its own, so that no address is ever seen in
-/// two forms. The exception is `[::]`, which also takes IPv4 as every server's does.
-///
-/// The backlog is as deep as the kernel allows (`net.core.somaxconn`, which caps what we ask for).
-pub fn tcp(addr: SocketAddr, share: bool) -> Result<TcpListener> {
+/// SO_REUSEADDR lets a restart follow at once. The backlog is as deep as the kernel allows
+/// (`net.core.somaxconn`, which caps what we ask for).
+pub fn tcp(addr: SocketAddr, sharing: Sharing) -> Result<TcpListener> {
     let socket = Socket::new(
         Domain::for_address(addr),
         Type::STREAM.nonblocking().cloexec(),
@@ -22,14 +28,15 @@ pub fn tcp(addr: SocketAddr, share: bool) -> Result<TcpListener> {
     )
     .call("socket(2)")?;
     if addr.is_ipv6() {
+        let v6_only = sharing.v4_elsewhere || !addr.ip().is_unspecified();
         socket
-            .set_only_v6(!addr.ip().is_unspecified())
+            .set_only_v6(v6_only)
             .call("setsockopt(IPV6_V6ONLY)")?;
     }
     socket
         .set_reuse_address(true)
         .call("setsockopt(SO_REUSEADDR)")?;
-    if share {
+    if sharing.among_workers {
         socket
             .set_reuse_port(true)
             .call("setsockopt(SO_REUSEPORT)")?;

@@ -16,6 +16,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use super::routes::Targets;
+use crate::value;
 use finding::{Finding, Verdict};
 
 /// Options of `peername doctor`.
@@ -34,7 +35,7 @@ pub(crate) struct Args {
         long = "for",
         value_name = "DURATION",
         default_value = "10s",
-        value_parser = humantime::parse_duration,
+        value_parser = value::duration,
         requires = "observe"
     )]
     observe_for: Duration,

@@ -5,6 +5,8 @@ use std::process::ExitCode;
 
 use peername_proxy::routes::{self, Ours, Scope};
 
+use crate::value;
+
 /// Options of `peername routes`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
@@ -41,11 +43,13 @@ pub(crate) struct Targets {
         short = '4',
         long,
         value_name = "ADDR",
-        default_value_t = Self::DEFAULT_V4
+        default_value_t = Self::DEFAULT_V4,
+        value_parser = value::address_v4
     )]
     target_v4: SocketAddr,
     /// Where IPv6 clients go.
-    #[arg(short = '6', long, value_name = "ADDR", default_value_t = Self::DEFAULT_V6)]
+    #[arg(short = '6', long, value_name = "ADDR", default_value_t = Self::DEFAULT_V6,
+        value_parser = value::address_v6)]
     target_v6: SocketAddr,
 }
 

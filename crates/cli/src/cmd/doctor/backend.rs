@@ -87,7 +87,7 @@ pub(super) async fn reachable(target: SocketAddr) -> Finding {
     };
     if target == Targets::DEFAULT_V6 {
         // Nobody asked for it, and many a backend has no IPv6.
-        let fix = "IPv6 clients will be refused; name an IPv4 backend for them with `-6`";
+        let fix = "IPv6 clients will be turned away: fine if there are none";
         return Finding::warn(check, seen, fix);
     }
     let fix = "start the backend, or name the right one with `-4` and `-6`";

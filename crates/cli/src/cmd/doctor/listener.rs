@@ -3,13 +3,13 @@
 use std::io::ErrorKind;
 use std::net::SocketAddr;
 
-use peername_sys::listen;
+use peername_sys::listen::{self, Sharing};
 
 use super::finding::Finding;
 
 /// Opens the address and closes it again.
 pub(super) fn can_be_opened(address: SocketAddr) -> Finding {
-    let Err(error) = listen::tcp(address, false) else {
+    let Err(error) = listen::tcp(address, Sharing::default()) else {
         return Finding::ok("listener", format!("{address} is free"));
     };
     let seen = format!("{address}: {error}");

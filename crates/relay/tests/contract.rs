@@ -1,0 +1,279 @@
+//! The relay's contract on real sockets, for each method. Client and backend are blocking sockets of
+//! the test's thread; the relay runs on a thread of its own, as it does in a worker.
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::sync::mpsc;
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use peername_relay::{End, Limits, Method, Pair, Report, Side, relay};
+use tokio::runtime;
+
+const METHODS: [Method; 3] = [Method::Auto, Method::Copy, Method::Splice];
+
+/// A relayed connection: what the client holds, what the backend holds, and the relay.
+struct Lab {
+    client: TcpStream,
+    backend: TcpStream,
+    relay: JoinHandle<Report>,
+}
+
+impl Lab {
+    fn new(method: Method, limits: Limits) -> Self {
+        let ((client, downstream), (backend, upstream)) = (connected(), connected());
+        let relay = thread::spawn(move || {
+            block_on(async move { relay(pair(downstream, upstream), method, limits).await })
+        });
+        Self {
+            client,
+            backend,
+            relay,
+        }
+    }
+
+    fn report(self) -> Report {
+        drop((self.client, self.backend));
+        self.relay.join().unwrap()
+    }
+}
+
+fn block_on<T>(future: impl Future<Output = T>) -> T {
+    runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap()
+        .block_on(future)
+}
+
+fn pair(downstream: TcpStream, upstream: TcpStream) -> Pair {
+    let [downstream, upstream] = [downstream, upstream].map(|socket| {
+        socket.set_nonblocking(true).unwrap();
+        tokio::net::TcpStream::from_std(socket).unwrap()
+    });
+    Pair {
+        downstream,
+        upstream,
+    }
+}
+
+fn connected() -> (TcpStream, TcpStream) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    near.set_read_timeout(Some(Duration::from_secs(20)))
+        .unwrap();
+    (near, listener.accept().unwrap().0)
+}
+
+/// Bytes that differ by position, so that loss and disorder show.
+fn pattern(len: usize) -> Vec<u8> {
+    (0..len)
+        .map(|at| (at.wrapping_mul(2_654_435_761) >> 11) as u8)
+        .collect()
+}
+
+fn send_and_finish(mut socket: &TcpStream, bytes: &[u8]) {
+    socket.write_all(bytes).unwrap();
+    socket.shutdown(Shutdown::Write).unwrap();
+}
+
+fn read_to_end(mut socket: &TcpStream) -> Vec<u8> {
+    let mut all = Vec::new();
+    socket.read_to_end(&mut all).unwrap();
+    all
+}
+
+/// Reads until the connection breaks and returns what came before.
+fn read_to_reset(mut socket: &TcpStream) -> Vec<u8> {
+    let (mut all, mut buffer) = (Vec::new(), [0; 4096]);
+    loop {
+        match socket.read(&mut buffer) {
+            Ok(0) => panic!("FIN after {} bytes, where a reset was due", all.len()),
+            Ok(n) => all.extend_from_slice(&buffer[..n]),
+            Err(error) => {
+                assert_eq!(error.kind(), ErrorKind::ConnectionReset, "{error}");
+                return all;
+            }
+        }
+    }
+}
+
+fn reset(socket: TcpStream) {
+    peername_sys::stream::reset_on_close(&socket).unwrap();
+}
+
+#[test]
+fn every_byte_arrives_in_order_and_half_closed_directions_go_on() {
+    for method in METHODS {
+        let lab = Lab::new(method, Limits::default());
+        let (up, down) = (pattern(4 << 20), pattern(3 << 20));
+        thread::scope(|scope| {
+            scope.spawn(|| send_and_finish(&lab.client, &up));
+            assert!(
+                read_to_end(&lab.backend) == up,
+                "{method:?}: upstream bytes differ"
+            );
+            // The client has finished; the other direction has not begun.
+            scope.spawn(|| send_and_finish(&lab.backend, &down));
+            assert!(
+                read_to_end(&lab.client) == down,
+                "{method:?}: downstream bytes differ"
+            );
+        });
+        let report = lab.report();
+        assert_eq!(report.end, End::Finished(Side::Downstream), "{method:?}");
+        assert_eq!(
+            (report.to_upstream, report.to_downstream),
+            (4 << 20, 3 << 20)
+        );
+        assert_eq!(report.undelivered, 0);
+    }
+}
+
+#[test]
+fn a_backend_that_finishes_first_still_gets_everything() {
+    for method in METHODS {
+        let lab = Lab::new(method, Limits::default());
+        send_and_finish(&lab.backend, b"banner");
+        assert_eq!(read_to_end(&lab.client), b"banner");
+        thread::sleep(Duration::from_millis(50));
+        let late = pattern(100_000);
+        thread::scope(|scope| {
+            scope.spawn(|| send_and_finish(&lab.client, &late));
+            assert!(read_to_end(&lab.backend) == late, "{method:?}");
+        });
+        assert_eq!(
+            lab.report().end,
+            End::Finished(Side::Upstream),
+            "{method:?}"
+        );
+    }
+}
+
+#[test]
+fn a_reset_arrives_as_one_after_what_came_before_it() {
+    for method in METHODS {
+        let Lab {
+            client,
+            mut backend,
+            relay,
+        } = Lab::new(method, Limits::default());
+        let sent = pattern(256 << 10);
+        let receive = thread::spawn(move || read_to_reset(&client));
+        backend.write_all(&sent).unwrap();
+        // What the relay has not received yet is lost with the reset, on any path.
+        thread::sleep(Duration::from_millis(200));
+        reset(backend);
+        assert!(receive.join().unwrap() == sent, "{method:?}");
+        assert_eq!(
+            relay.join().unwrap().end,
+            End::Reset(Side::Upstream),
+            "{method:?}"
+        );
+    }
+}
+
+#[test]
+fn a_reset_of_a_half_closed_side_is_noticed_while_nothing_moves() {
+    for method in METHODS {
+        let Lab {
+            client,
+            backend,
+            relay,
+        } = Lab::new(method, Limits::default());
+        send_and_finish(&client, b"request");
+        assert_eq!(read_to_end(&backend), b"request");
+        reset(client);
+        let report = relay.join().unwrap();
+        assert_eq!(report.end, End::Reset(Side::Downstream), "{method:?}");
+        // After FIN a read can't tell; the socket's error can.
+        let error = backend.take_error().unwrap().map(|error| error.kind());
+        assert_eq!(error, Some(ErrorKind::BrokenPipe), "{method:?}");
+    }
+}
+
+#[test]
+fn a_reader_that_reads_nothing_holds_back_its_writer() {
+    for method in METHODS {
+        let lab = Lab::new(method, Limits::default());
+        lab.client.set_nonblocking(true).unwrap();
+        let (sent, stalled) = fill(&lab.client);
+        assert!(stalled, "{method:?}: {sent} bytes were taken and none read");
+        let mut read = vec![0; sent];
+        (&lab.backend).read_exact(&mut read).unwrap();
+        assert!(read.iter().all(|octet| *octet == 7), "{method:?}");
+    }
+}
+
+/// Writes until nothing is taken for half a second, or until more is than sockets can hold.
+fn fill(mut socket: &TcpStream) -> (usize, bool) {
+    let (chunk, mut sent, mut tries) = ([7; 65536], 0, 0);
+    while sent < 256 << 20 {
+        match socket.write(&chunk) {
+            Ok(n) => (sent, tries) = (sent + n, 0),
+            Err(_) if tries == 50 => return (sent, true),
+            Err(_) => {
+                tries += 1;
+                thread::sleep(Duration::from_millis(10));
+            }
+        }
+    }
+    (sent, false)
+}
+
+#[test]
+fn silence_beyond_the_limit_ends_it_with_resets_and_activity_does_not() {
+    let limits = Limits {
+        idle: Some(Duration::from_millis(300)),
+        ..Limits::default()
+    };
+    let Lab {
+        mut client,
+        backend,
+        relay,
+    } = Lab::new(Method::Auto, limits);
+    for _ in 0..5 {
+        thread::sleep(Duration::from_millis(150));
+        client.write_all(b"alive").unwrap();
+    }
+    assert_eq!(read_to_reset(&backend), b"alive".repeat(5));
+    assert_eq!(read_to_reset(&client), b"");
+    assert_eq!(relay.join().unwrap().end, End::Idle);
+}
+
+#[test]
+fn a_half_closed_connection_has_a_limit_of_its_own() {
+    let limits = Limits {
+        half_closed: Duration::from_millis(300),
+        ..Limits::default()
+    };
+    let Lab {
+        client,
+        backend,
+        relay,
+    } = Lab::new(Method::Auto, limits);
+    thread::sleep(Duration::from_millis(500));
+    send_and_finish(&client, b"request");
+    assert_eq!(read_to_end(&backend), b"request");
+    assert_eq!(read_to_reset(&client), b"");
+    assert_eq!(relay.join().unwrap().end, End::Idle);
+}
+
+#[test]
+fn a_relay_that_is_dropped_resets_both_sides() {
+    let ((client, downstream), (mut backend, upstream)) = (connected(), connected());
+    let (began, wait) = mpsc::channel();
+    let cut = thread::spawn(move || {
+        block_on(async move {
+            let relay = relay(pair(downstream, upstream), Method::Auto, Limits::default());
+            began.send(()).unwrap();
+            let limit = tokio::time::sleep(Duration::from_millis(300));
+            tokio::select! { _ = relay => panic!("it ended by itself"), () = limit => {} }
+        });
+    });
+    wait.recv().unwrap();
+    backend.write_all(b"half an ans").unwrap();
+    assert_eq!(read_to_reset(&client), b"half an ans");
+    assert_eq!(read_to_reset(&backend), b"");
+    cut.join().unwrap();
+}
