@@ -106,9 +106,12 @@ fn clients_do_not_use_up_the_ephemeral_ports() {
         .collect();
     let _check = rig.open(&nlb_health_check());
     assert!(rig.v4.accept().peer().ip().is_loopback());
-    // Nor may a taken port leave a client without any.
-    let _again = rig.open(&header_of(client(40000)));
-    assert_eq!(rig.v4.accept().peer().ip(), client(0).ip());
+    // Nor may a client whose port is taken be left without any.
+    let other = v4([198, 51, 100, 8], 40000);
+    let (_first, up) = rig.connect(other);
+    assert_eq!(up.peer(), other);
+    let _again = rig.open(&header_of(other));
+    assert_eq!(rig.v4.accept().peer().ip(), other.ip());
 }
 
 const GAPS: [Duration; 2] = [Duration::ZERO, Duration::from_millis(5)];

@@ -1,18 +1,21 @@
 //! The fourth stage: a connection to the backend that really comes from the client's address.
 
+mod attempt;
+
 use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use peername_sys::Failed;
 use peername_sys::stream;
-use peername_sys::upstream::{Upstream, is_established, local_addr};
+use peername_sys::upstream::is_established;
 use tokio::net::TcpStream;
 use tokio::time::{Instant, sleep, timeout};
 
+pub use attempt::Connector;
+use attempt::Obstacle;
+
 use crate::accept::refuse;
-use crate::config::{self, OnCollision};
-use crate::counters::Counters;
+use crate::config::OnCollision;
 use crate::frame::Framed;
 use crate::outcome::Failure;
 use crate::permit::Permit;
@@ -34,15 +37,14 @@ impl Connected {
     pub async fn open(
         framed: Framed,
         permit: &Permit,
-        config: &config::Upstream,
-        counters: &Counters,
+        connector: &Connector,
     ) -> Result<Self, Failure> {
         let Framed {
             stream: downstream,
             preface,
             ..
         } = framed;
-        match connect(permit, config, counters, preface.as_deref()).await {
+        match connect(permit, connector, preface.as_deref()).await {
             Ok(upstream) => Ok(Self {
                 downstream,
                 upstream,
@@ -54,15 +56,15 @@ impl Connected {
 
 async fn connect(
     permit: &Permit,
-    config: &config::Upstream,
-    counters: &Counters,
+    connector: &Connector,
     preface: Option<&[u8]>,
 ) -> Result<TcpStream, Failure> {
-    let upstream = begin(permit, config, counters).await?;
+    let upstream = begin(permit, connector).await?;
     if !is_established(&upstream) {
-        timeout(config.connect_timeout, established(&upstream))
+        let limit = connector.config.connect_timeout;
+        timeout(limit, established(&upstream))
             .await
-            .map_err(|_| Failure::ConnectTimeout(config.connect_timeout))??;
+            .map_err(|_| Failure::ConnectTimeout(limit))??;
     }
     if let Some(preface) = preface {
         write_all(&upstream, preface)
@@ -77,111 +79,31 @@ async fn connect(
 /// Our sockets share a client's port (SO_REUSEADDR) as long as the 4-tuples differ, so that only two
 /// things are in the way: a connection of ours with the same 4-tuple, which may be closing just now,
 /// and another program's socket, for which waiting is no use.
-async fn begin(
-    permit: &Permit,
-    config: &config::Upstream,
-    counters: &Counters,
-) -> Result<TcpStream, Failure> {
+async fn begin(permit: &Permit, connector: &Connector) -> Result<TcpStream, Failure> {
+    let target = permit.target().0;
     let Some(source) = permit.bind_to() else {
-        return start(permit, None, config).map_err(Begin::into_failure);
+        return connector.plain(target).map_err(Obstacle::into_failure);
     };
     let give_up = Instant::now() + RETRY_FOR;
     let mut pause = RETRY_FIRST;
     let taken = loop {
-        match start(permit, Some(source), config) {
+        match connector.from(source, target) {
             Ok(upstream) => return Ok(upstream),
-            Err(Begin::Closing(_)) if Instant::now() < give_up => {
+            Err(Obstacle::Closing(_)) if Instant::now() < give_up => {
                 sleep(pause).await;
                 pause = (pause * 2).min(RETRY_LAST);
             }
-            Err(Begin::Closing(taken) | Begin::Taken(taken)) => break taken,
-            Err(other) => return Err(other.into_failure()),
+            Err(Obstacle::Closing(taken) | Obstacle::Taken(taken)) => break taken,
+            Err(Obstacle::Other(failure)) => return Err(failure),
         }
     };
-    counters.collided();
-    match config.on_collision {
+    connector.counters.collided();
+    match connector.config.on_collision {
         OnCollision::Fail => Err(Failure::PortTaken(taken)),
-        OnCollision::Ephemeral => start(permit, Some(SocketAddr::new(source.ip(), 0)), config)
-            .map_err(Begin::into_failure),
+        OnCollision::Ephemeral => connector
+            .from(SocketAddr::new(source.ip(), 0), target)
+            .map_err(Obstacle::into_failure),
     }
-}
-
-/// What can be wrong before the first SYN has left.
-enum Begin {
-    /// A connection of ours has the 4-tuple, maybe only for a moment.
-    Closing(Failed),
-    /// Another program has the address and port.
-    Taken(Failed),
-    /// Anything else.
-    Other(Failure),
-}
-
-impl Begin {
-    fn into_failure(self) -> Failure {
-        match self {
-            Self::Closing(failed) | Self::Taken(failed) => Failure::PortTaken(failed),
-            Self::Other(failure) => failure,
-        }
-    }
-}
-
-fn start(
-    permit: &Permit,
-    source: Option<SocketAddr>,
-    config: &config::Upstream,
-) -> Result<TcpStream, Begin> {
-    let target = permit.target().0;
-    let socket = prepare(target, source, config)?;
-    let upstream = socket
-        .connect(target)
-        .map_err(|failed| match failed.source.kind() {
-            ErrorKind::AddrNotAvailable if source.is_some() => Begin::Closing(failed),
-            _ => Begin::Other(Failure::Connect(failed.source)),
-        })?;
-    if let Some(wanted) = source {
-        verify(&upstream, wanted).map_err(Begin::Other)?;
-    }
-    TcpStream::from_std(upstream).map_err(|source| {
-        Begin::Other(Failure::Local(Failed {
-            call: "epoll_ctl(2)",
-            source,
-        }))
-    })
-}
-
-fn prepare(
-    target: SocketAddr,
-    source: Option<SocketAddr>,
-    config: &config::Upstream,
-) -> Result<Upstream, Begin> {
-    let local = |failed| Begin::Other(Failure::Local(failed));
-    let socket = Upstream::new(target).map_err(local)?;
-    stream::tune_to(&socket, target.ip()).map_err(local)?;
-    if let Some(mark) = config.mark {
-        socket.mark(mark.get()).map_err(local)?;
-    }
-    if let Some(source) = source {
-        socket.transparent().map_err(local)?;
-        socket
-            .bind(source)
-            .map_err(|failed| match failed.source.kind() {
-                ErrorKind::AddrInUse => Begin::Taken(failed),
-                _ => local(failed),
-            })?;
-    }
-    Ok(socket)
-}
-
-/// The guard behind every policy: after connect(2) the socket has the address that was asked for, or
-/// the connection ends. The kernel silently replaces addresses that it can't route from.
-fn verify(upstream: &std::net::TcpStream, wanted: SocketAddr) -> Result<(), Failure> {
-    let got = local_addr(upstream).map_err(Failure::Local)?;
-    let same_port = wanted.port() == 0 || wanted.port() == got.port();
-    if got.ip() != wanted.ip() || !same_port {
-        let _ = stream::reset_on_close(upstream);
-        return Err(Failure::SourceRewritten { wanted, got });
-    }
-    Ok(())
 }
 
 async fn established(upstream: &TcpStream) -> Result<(), Failure> {

@@ -144,7 +144,7 @@ fn connect_from(stranger: IpAddr, to: SocketAddr) -> Result<std::net::TcpStream,
             Broken::Failed(error)
         }
     })?;
-    socket.bind(SocketAddr::new(stranger, 0))?;
+    socket.bind_any_port(stranger)?;
     let connection = socket.connect(to)?;
     // Nothing was said on it, so it need not linger in TIME_WAIT.
     stream::reset_on_close(&connection).call("setsockopt(SO_LINGER)")?;

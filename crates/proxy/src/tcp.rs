@@ -7,7 +7,7 @@ use tokio::time::Instant;
 
 use crate::accept::Accepted;
 use crate::config::Config;
-use crate::connect::Connected;
+use crate::connect::{Connected, Connector};
 use crate::counters::Counters;
 use crate::frame::Framed;
 use crate::log::Record;
@@ -22,6 +22,7 @@ use crate::watchdog::ReplyPath;
 #[derive(Debug)]
 pub struct TcpProxy {
     pub(crate) config: Arc<Config>,
+    pub(crate) connector: Connector,
     pub(crate) counters: Arc<Counters>,
     pub(crate) own_addresses: OwnAddresses,
     pub(crate) reply_path: Arc<ReplyPath>,
@@ -43,19 +44,25 @@ impl Serve for TcpProxy {
 
 impl TcpProxy {
     /// A proxy by this configuration. Whoever makes it keeps `own_addresses` and `reply_path` fresh.
+    ///
+    /// # Errors
+    ///
+    /// As [`Connector::new`].
     pub fn new(
         config: Arc<Config>,
         counters: Arc<Counters>,
         own_addresses: OwnAddresses,
         reply_path: Arc<ReplyPath>,
-    ) -> Self {
-        Self {
+    ) -> peername_sys::Result<Self> {
+        let connector = Connector::new(config.upstream.clone(), Arc::clone(&counters))?;
+        Ok(Self {
             config,
+            connector,
             counters,
             own_addresses,
             reply_path,
             pending: Arc::default(),
-        }
+        })
     }
 
     async fn carry(&self, incoming: Incoming, record: &mut Record) -> Result<Outcome, Failure> {
@@ -67,7 +74,7 @@ impl TcpProxy {
         let Connected {
             downstream,
             upstream,
-        } = Connected::open(framed, &permit, &self.config.upstream, &self.counters).await?;
+        } = Connected::open(framed, &permit, &self.connector).await?;
         let pair = Pair {
             downstream,
             upstream,

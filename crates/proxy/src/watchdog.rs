@@ -11,7 +11,7 @@ use futures_util::future::join_all;
 use tokio::time::sleep;
 
 use crate::addr::Target;
-use crate::reply_path::{self, Tested};
+use crate::reply_path::{self, Broken};
 
 /// The last result for each target. Sound until shown otherwise.
 #[derive(Debug)]
@@ -62,18 +62,28 @@ impl ReplyPath {
 
 impl Path {
     async fn check(&self) {
-        let result = reply_path::check(self.target.0).await;
-        let was_sound = self.sound.swap(result.is_ok(), Relaxed);
         let target = self.target;
-        match result {
-            Err(broken) if was_sound => tracing::error!(
-                %target,
-                "replies do not come back: {broken}. Until they do, clients that would go to \
-                 {target} are refused"
-            ),
-            Ok(Tested::NotHere) | Err(_) => {}
-            Ok(_) if !was_sound => tracing::info!(%target, "replies come back again"),
-            Ok(_) => tracing::debug!(%target, "replies come back"),
+        match reply_path::check(target.0).await {
+            // Says nothing about the path, and a host that is short of something must not lose its
+            // clients for it.
+            Err(Broken::Failed(error)) => {
+                tracing::warn!(%target, "can't tell whether replies come back: {error}");
+            }
+            Err(broken) => {
+                if self.sound.swap(false, Relaxed) {
+                    tracing::error!(
+                        %target,
+                        "replies do not come back: {broken}. Until they do, clients that would go \
+                         to {target} are refused"
+                    );
+                }
+            }
+            Ok(tested) => {
+                if !self.sound.swap(true, Relaxed) {
+                    tracing::info!(%target, "replies come back again");
+                }
+                tracing::debug!(%target, ?tested, "replies come back");
+            }
         }
     }
 }

@@ -34,6 +34,11 @@ impl Failed {
         )
     }
 
+    /// Whether this kernel is too old for the option (ENOPROTOOPT).
+    pub fn is_unknown_option(&self) -> bool {
+        self.errno() == Some(libc::ENOPROTOOPT)
+    }
+
     /// Whether this process or the system has run out of descriptors or memory (EMFILE, ENFILE,
     /// ENOBUFS, ENOMEM): waiting helps, ending does not.
     pub fn is_exhaustion(&self) -> bool {

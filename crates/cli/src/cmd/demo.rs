@@ -93,7 +93,7 @@ async fn start(cases: &[Case]) -> anyhow::Result<Running> {
         counters,
         OwnAddresses::read().await?,
         reply_path,
-    );
+    )?;
     Ok(bound.start(&Arc::new(proxy), CONNECTIONS)?)
 }
 

@@ -62,7 +62,7 @@ async fn serve(
         Arc::clone(&counters),
         own_addresses.clone(),
         Arc::clone(&reply_path),
-    );
+    )?;
     let connections = lifecycle::connections(workers, listen.len())?;
     let running = bound
         .start(&Arc::new(proxy), connections)
