@@ -22,6 +22,7 @@ mod headers;
 mod limits;
 mod logging;
 mod onward;
+mod readme;
 mod relay;
 mod routes;
 mod servers;
