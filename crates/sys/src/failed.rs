@@ -26,14 +26,6 @@ impl Failed {
         self.source.kind() == io::ErrorKind::PermissionDenied
     }
 
-    /// Whether the 4-tuple is taken: EADDRINUSE from `bind(2)`, EADDRNOTAVAIL from `connect(2)`.
-    pub fn is_address_taken(&self) -> bool {
-        matches!(
-            self.source.kind(),
-            io::ErrorKind::AddrInUse | io::ErrorKind::AddrNotAvailable
-        )
-    }
-
     /// Whether this kernel is too old for the option (ENOPROTOOPT).
     pub fn is_unknown_option(&self) -> bool {
         self.errno() == Some(libc::ENOPROTOOPT)

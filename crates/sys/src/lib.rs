@@ -12,7 +12,6 @@ pub mod listen;
 pub mod namespace;
 pub mod netlink;
 pub mod pipe;
-pub mod process;
 pub mod stream;
 pub mod upstream;
 
