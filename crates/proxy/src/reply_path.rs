@@ -173,7 +173,7 @@ async fn look_up(target: SocketAddr) -> Result<Tested, Broken> {
 
 /// No IPv6 at all, or no `::1` to bind to.
 fn is_without_ipv6(error: &Failed) -> bool {
-    netlink::is_family_off(error) || error.is_address_taken()
+    netlink::is_family_off(error) || error.is_address_unavailable()
 }
 
 struct Milliseconds(Duration);

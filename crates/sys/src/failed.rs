@@ -26,6 +26,11 @@ impl Failed {
         self.source.kind() == io::ErrorKind::PermissionDenied
     }
 
+    /// Whether no interface has the address, or no port is free for it (EADDRNOTAVAIL).
+    pub fn is_address_unavailable(&self) -> bool {
+        self.source.kind() == io::ErrorKind::AddrNotAvailable
+    }
+
     /// Whether this kernel is too old for the option (ENOPROTOOPT).
     pub fn is_unknown_option(&self) -> bool {
         self.errno() == Some(libc::ENOPROTOOPT)
