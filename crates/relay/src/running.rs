@@ -91,9 +91,13 @@ impl Running {
             }
         }
         if self.is_finished() {
-            return Poll::Ready(Stop::Finished(
-                self.first_finished.unwrap_or(Side::Downstream),
-            ));
+            let first = self.first_finished.unwrap_or(Side::Downstream);
+            return Poll::Ready(Stop::Finished(first));
+        }
+        if let Some(side) = self.first_finished
+            && self.has_hung_up(side, cx)
+        {
+            return Poll::Ready(Stop::Reset(side));
         }
         if self.moved() != moved {
             self.idle.alive();
@@ -105,14 +109,14 @@ impl Running {
     fn pump_from(&mut self, side: Side, cx: &mut Context<'_>) -> Option<Side> {
         let (flow, source, sink) = self.direction_from(side);
         if flow.state() == State::Finished {
-            return self.has_hung_up(side, cx).then_some(side);
+            return None;
         }
         match flow.pump(source, sink, cx) {
             State::SourceDead => Some(side),
             State::SinkDead => Some(side.other()),
             State::Finished => {
                 self.note_finished(side);
-                self.has_hung_up(side, cx).then_some(side)
+                None
             }
             State::Open | State::SourceFinished => None,
         }

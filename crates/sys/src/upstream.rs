@@ -13,7 +13,10 @@ use crate::{Failed, NameCall, Result};
 
 /// A TCP socket on its way to a backend: made, given a source and a mark, then connected.
 #[derive(Debug)]
-pub struct Upstream(Socket);
+pub struct Upstream {
+    socket: Socket,
+    v6: bool,
+}
 
 impl Upstream {
     /// A non-blocking TCP socket of the target's family.
@@ -21,25 +24,33 @@ impl Upstream {
         let kind = Type::STREAM.nonblocking().cloexec();
         let socket = Socket::new(Domain::for_address(target), kind, Some(Protocol::TCP))
             .call("socket(2)")?;
-        Ok(Self(socket))
+        Ok(Self {
+            socket,
+            v6: target.is_ipv6(),
+        })
     }
 
     /// SO_MARK, for routing by firewall mark. Needs CAP_NET_ADMIN, or CAP_NET_RAW since Linux 5.17.
     pub fn mark(&self, mark: u32) -> Result<()> {
-        self.0.set_mark(mark).call("setsockopt(SO_MARK)")
+        self.socket.set_mark(mark).call("setsockopt(SO_MARK)")
     }
 
     /// Lets the socket be bound to any address (IP_TRANSPARENT since Linux 2.6.28, IPV6_TRANSPARENT
     /// since 2.6.37). Needs CAP_NET_ADMIN or CAP_NET_RAW.
     pub fn transparent(&self) -> Result<()> {
-        let v6 = self.0.domain().call("getsockopt(SO_DOMAIN)")? == Domain::IPV6;
-        if v6 {
-            set_int(self.0.as_fd(), libc::SOL_IPV6, libc::IPV6_TRANSPARENT, 1)
-                .call("setsockopt(IPV6_TRANSPARENT)")
-        } else {
-            set_int(self.0.as_fd(), libc::SOL_IP, libc::IP_TRANSPARENT, 1)
-                .call("setsockopt(IP_TRANSPARENT)")
-        }
+        let (level, option, call) = match self.v6 {
+            true => (
+                libc::SOL_IPV6,
+                libc::IPV6_TRANSPARENT,
+                "setsockopt(IPV6_TRANSPARENT)",
+            ),
+            false => (
+                libc::SOL_IP,
+                libc::IP_TRANSPARENT,
+                "setsockopt(IP_TRANSPARENT)",
+            ),
+        };
+        set_int(self.socket.as_fd(), level, option, 1).call(call)
     }
 
     /// Binds to `source`, port and all. SO_REUSEADDR allows the port while an older connection with
@@ -48,10 +59,10 @@ impl Upstream {
     /// As long as the socket lives, connect(2) chooses its port for no other socket of this network,
     /// whatever that one's addresses: see [`Upstream::bind_at_connect`].
     pub fn bind(&self, source: SocketAddr) -> Result<()> {
-        self.0
+        self.socket
             .set_reuse_address(true)
             .call("setsockopt(SO_REUSEADDR)")?;
-        self.0.bind(&source.into()).call("bind(2)")
+        self.socket.bind(&source.into()).call("bind(2)")
     }
 
     /// Binds to the address and leaves the port to connect(2), which takes one whose whole 4-tuple is
@@ -62,7 +73,7 @@ impl Upstream {
             1,
             "setsockopt(IP_BIND_ADDRESS_NO_PORT)",
         )?;
-        self.0
+        self.socket
             .bind(&SocketAddr::new(source, 0).into())
             .call("bind(2)")
     }
@@ -76,20 +87,20 @@ impl Upstream {
         let port = libc::c_int::from(source.port());
         let only = port | port << 16;
         self.set_ip(IP_LOCAL_PORT_RANGE, only, "setsockopt(IP_LOCAL_PORT_RANGE)")?;
-        self.0
+        self.socket
             .set_reuse_address(true)
             .call("setsockopt(SO_REUSEADDR)")?;
         self.bind_any_port(source.ip())
     }
 
     fn set_ip(&self, option: libc::c_int, value: libc::c_int, call: &'static str) -> Result<()> {
-        set_int(self.0.as_fd(), libc::SOL_IP, option, value).call(call)
+        set_int(self.socket.as_fd(), libc::SOL_IP, option, value).call(call)
     }
 
     /// Starts to connect. The stream is writable once the connection stands or has failed; then
     /// [`crate::stream::take_error`] tells which.
     pub fn connect(self, target: SocketAddr) -> Result<TcpStream> {
-        match self.0.connect(&target.into()) {
+        match self.socket.connect(&target.into()) {
             Ok(()) => {}
             Err(error) if error.raw_os_error() == Some(libc::EINPROGRESS) => {}
             Err(source) => {
@@ -99,13 +110,13 @@ impl Upstream {
                 });
             }
         }
-        Ok(self.0.into())
+        Ok(self.socket.into())
     }
 }
 
 impl AsFd for Upstream {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.0.as_fd()
+        self.socket.as_fd()
     }
 }
 
