@@ -94,10 +94,10 @@ impl Running {
             let first = self.first_finished.unwrap_or(Side::Downstream);
             return Poll::Ready(Stop::Finished(first));
         }
-        if let Some(side) = self.first_finished
-            && self.has_hung_up(side, cx)
-        {
-            return Poll::Ready(Stop::Reset(side));
+        for side in [Side::Downstream, Side::Upstream] {
+            if self.is_unwatched(side) && self.has_hung_up(side, cx) {
+                return Poll::Ready(Stop::Reset(side));
+            }
         }
         if self.moved() != moved {
             self.idle.alive();
@@ -135,8 +135,14 @@ impl Running {
         }
     }
 
-    /// Whether a side that has sent FIN was reset since. Nobody reads from it any more, and while
-    /// nothing is written to it nobody else would notice: its descriptors would leak.
+    /// Whether nobody reads from this side now: it has sent FIN, or the other side takes nothing.
+    fn is_unwatched(&mut self, side: Side) -> bool {
+        let (flow, ..) = self.direction_from(side);
+        flow.state() != State::Open || flow.held() > 0
+    }
+
+    /// Whether a side that nobody reads from was reset. If nothing is written to it either, nobody
+    /// else would notice, and its descriptors would leak.
     fn has_hung_up(&self, side: Side, cx: &mut Context<'_>) -> bool {
         let socket = self.socket(side);
         for _ in 0..2 {

@@ -8,6 +8,7 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use peername_relay::{End, Limits, Method, Pair, Report, Side, relay};
+use socket2::SockRef;
 use tokio::runtime;
 
 const METHODS: [Method; 3] = [Method::Auto, Method::Copy, Method::Splice];
@@ -22,6 +23,9 @@ struct Lab {
 impl Lab {
     fn new(method: Method, limits: Limits) -> Self {
         let ((client, downstream), (backend, upstream)) = (connected(), connected());
+        for socket in [&downstream, &upstream] {
+            peername_sys::stream::tune(socket).unwrap();
+        }
         let relay = thread::spawn(move || {
             block_on(async move { relay(pair(downstream, upstream), method, limits).await })
         });
@@ -276,4 +280,75 @@ fn a_relay_that_is_dropped_resets_both_sides() {
     assert_eq!(read_to_reset(&client), b"half an ans");
     assert_eq!(read_to_reset(&backend), b"");
     cut.join().unwrap();
+}
+
+/// Reads stop at the mark of urgent data, and splice(2) never passes it.
+#[test]
+fn urgent_data_arrives_in_its_place_and_so_does_what_follows() {
+    for method in METHODS {
+        for before in [0, 2, 1 << 20] {
+            let lab = Lab::new(method, Limits::default());
+            let (head, tail) = (pattern(before), pattern(300_000));
+            let sent = [&head[..], b"!", &tail].concat();
+            thread::scope(|scope| {
+                scope.spawn(|| {
+                    (&lab.client).write_all(&head).unwrap();
+                    assert_eq!(
+                        SockRef::from(&lab.client).send_out_of_band(b"!").unwrap(),
+                        1
+                    );
+                    send_and_finish(&lab.client, &tail);
+                });
+                let got = read_to_end(&lab.backend);
+                assert!(
+                    got == sent,
+                    "{method:?}, {before}: {} of {}",
+                    got.len(),
+                    sent.len()
+                );
+            });
+        }
+    }
+}
+
+/// All of it is queued before the relay reads, so that no later event comes to its help.
+#[test]
+fn what_is_queued_behind_urgent_data_is_not_left_there() {
+    for method in METHODS {
+        let ((mut client, downstream), (mut backend, upstream)) = (connected(), connected());
+        client.write_all(b"ab").unwrap();
+        SockRef::from(&client).send_out_of_band(b"!").unwrap();
+        client.write_all(b"tail").unwrap();
+        peername_sys::stream::tune(&downstream).unwrap();
+        thread::spawn(move || {
+            block_on(
+                async move { relay(pair(downstream, upstream), method, Limits::default()).await },
+            )
+        });
+        let mut got = [0; 7];
+        backend.read_exact(&mut got).unwrap();
+        assert_eq!(&got, b"ab!tail", "{method:?}");
+    }
+}
+
+#[test]
+fn a_reset_is_noticed_while_the_other_side_takes_nothing() {
+    let limits = Limits {
+        flush: Duration::from_millis(300),
+        ..Limits::default()
+    };
+    for method in METHODS {
+        let Lab {
+            client,
+            backend,
+            relay,
+        } = Lab::new(method, limits);
+        backend.set_nonblocking(true).unwrap();
+        assert!(fill(&backend).1, "{method:?}");
+        reset(backend);
+        // The client has read nothing and is still there.
+        let report = relay.join().unwrap();
+        assert_eq!(report.end, End::Reset(Side::Upstream), "{method:?}");
+        read_to_reset(&client);
+    }
 }
