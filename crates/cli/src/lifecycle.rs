@@ -4,7 +4,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
-use peername_proxy::server::Running;
+use peername_proxy::server::{Capacity, Running};
 use peername_sys::limits::{open_files, raise_open_files};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::time::{Instant, sleep};
@@ -25,14 +25,20 @@ pub(crate) fn block_on<T>(work: impl Future<Output = anyhow::Result<T>>) -> anyh
         .block_on(work)
 }
 
-/// How many connections may be open at once, with `workers` about to start on `listeners` addresses:
-/// each needs two descriptors, and what is left over is ours. Raises the limit as far as it goes.
-pub(crate) fn connections(workers: usize, listeners: usize) -> anyhow::Result<usize> {
+/// What the descriptors are good for, with `workers` about to start on `listeners` addresses. Raises
+/// their limit as far as it goes; each connection needs two, each pipe two, and some are ours.
+pub(crate) fn capacity(workers: usize, listeners: usize) -> anyhow::Result<Capacity> {
     let limit = usize::try_from(raise_open_files()?)?;
     // Each listening socket may have accepted one connection more than is served.
     let of_a_worker = FILES_OF_A_RUNTIME + listeners;
     let ours = open_files()? + workers * of_a_worker + FILES_FOR_THE_MOMENT;
-    Ok((limit.saturating_sub(ours) / 2).max(1))
+    let pairs = limit.saturating_sub(ours) / 2;
+    let pipes_of_a_worker = (pairs / 8 / workers).min(MOST_PIPES);
+    let connections = (pairs - pipes_of_a_worker * workers).max(1);
+    Ok(Capacity {
+        connections,
+        pipes_of_a_worker,
+    })
 }
 
 impl Signals {
@@ -91,3 +97,5 @@ const LOOK: Duration = Duration::from_millis(50);
 const FILES_OF_A_RUNTIME: usize = 5;
 /// Netlink and the self-test's sockets.
 const FILES_FOR_THE_MOMENT: usize = 8;
+/// Splicing more directions at once than this gains nothing that copying would not give.
+const MOST_PIPES: usize = 256;

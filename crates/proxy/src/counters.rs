@@ -5,7 +5,7 @@ use std::sync::Mutex;
 use std::sync::PoisonError;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use peername_relay::Report;
+use peername_relay::Tally;
 
 use crate::outcome::Outcome;
 
@@ -53,19 +53,11 @@ impl Counters {
     }
 
     /// A connection ended.
-    pub fn ended(&self, outcome: &Outcome) {
+    pub fn ended(&self, outcome: &Outcome, tally: &Tally) {
         self.ended.fetch_add(1, Relaxed);
-        if let Outcome::Relayed(Report {
-            to_upstream,
-            to_downstream,
-            undelivered,
-            ..
-        }) = outcome
-        {
-            self.to_upstream.fetch_add(*to_upstream, Relaxed);
-            self.to_downstream.fetch_add(*to_downstream, Relaxed);
-            self.undelivered.fetch_add(*undelivered, Relaxed);
-        }
+        self.to_upstream.fetch_add(tally.to_upstream, Relaxed);
+        self.to_downstream.fetch_add(tally.to_downstream, Relaxed);
+        self.undelivered.fetch_add(tally.undelivered, Relaxed);
         let mut outcomes = self.outcomes.lock().unwrap_or_else(PoisonError::into_inner);
         *outcomes.entry(outcome.label()).or_default() += 1;
     }

@@ -3,23 +3,30 @@
 //! What a peer sent is never logged raw: values are escaped and capped before they get here.
 
 use std::fmt::Write;
+use std::sync::Arc;
 
 use peername_proto::Header;
-use peername_relay::Report;
+use peername_relay::Tally;
 use tokio::time::Instant;
 
 use crate::addr::{ClaimedSource, LocalAddr, PeerAddr, Target};
+use crate::counters::Counters;
 use crate::outcome::Outcome;
+use crate::server::Incoming;
 
-/// What is known of a connection so far.
+/// What is known of a connection so far. However it ends, also cut short by the end of the proxy, it
+/// is counted and logged once: when this is dropped.
 #[derive(Debug)]
 pub(crate) struct Record {
+    counters: Arc<Counters>,
     listener: LocalAddr,
     peer: PeerAddr,
     since: Instant,
     client: Option<ClaimedSource>,
     target: Option<Target>,
     tlvs: Option<Box<Tlvs>>,
+    pub(crate) tally: Tally,
+    outcome: Outcome,
 }
 
 /// The TLVs that the log was asked to show, ready to print.
@@ -27,14 +34,19 @@ pub(crate) struct Record {
 pub(crate) struct Tlvs(String);
 
 impl Record {
-    pub(crate) fn new(listener: LocalAddr, peer: PeerAddr, since: Instant) -> Self {
+    /// Begins with a connection that was just accepted, and counts it.
+    pub(crate) fn begin(counters: &Arc<Counters>, incoming: &Incoming) -> Self {
+        counters.accepted();
         Self {
-            listener,
-            peer,
-            since,
+            counters: Arc::clone(counters),
+            listener: incoming.listener,
+            peer: incoming.peer,
+            since: Instant::now(),
             client: None,
             target: None,
             tlvs: None,
+            tally: Tally::default(),
+            outcome: Outcome::Cut,
         }
     }
 
@@ -47,39 +59,39 @@ impl Record {
         self.target = Some(target);
     }
 
+    pub(crate) fn end(mut self, outcome: Outcome) {
+        self.outcome = outcome;
+    }
+
     /// Writes the line, at debug level: peers decide how many there are.
-    pub(crate) fn log(&self, outcome: &Outcome) {
+    fn log(&self) {
         if !tracing::enabled!(target: TARGET, tracing::Level::DEBUG) {
             return;
         }
-        let (up, down) = match outcome {
-            Outcome::Relayed(Report {
-                to_upstream,
-                to_downstream,
-                ..
-            }) => (*to_upstream, *to_downstream),
-            Outcome::Failed(_) => (0, 0),
-        };
-        let error = match outcome {
-            Outcome::Failed(failure) => Some(failure.to_string()),
-            Outcome::Relayed(_) => None,
-        };
+        let outcome = &self.outcome;
         tracing::debug!(
             target: TARGET,
             listener = %self.listener,
             peer = %self.peer,
             client = self.client.map(tracing::field::display),
             upstream = self.target.map(tracing::field::display),
-            bytes_to_upstream = up,
-            bytes_to_downstream = down,
+            bytes_to_upstream = self.tally.to_upstream,
+            bytes_to_downstream = self.tally.to_downstream,
             duration_ms = u64::try_from(self.since.elapsed().as_millis()).unwrap_or(u64::MAX),
             outcome = outcome.label(),
             ended_by = outcome.ended_by(),
             fault = outcome.fault().label(),
             tlvs = self.tlvs.as_ref().map(|tlvs| tlvs.0.as_str()),
-            error,
+            error = outcome.error(),
             "connection ended"
         );
+    }
+}
+
+impl Drop for Record {
+    fn drop(&mut self) {
+        self.counters.ended(&self.outcome, &self.tally);
+        self.log();
     }
 }
 
@@ -116,7 +128,7 @@ fn escape(value: &[u8], out: &mut String) {
     }
 }
 
-/// Set with `RUST_LOG`-like filters and asserted by tests: the lines of connections and no others.
+/// The lines of connections and no others.
 const TARGET: &str = "peername::connection";
 /// A TLV may have 64 KiB; this is enough of any of them to recognise it.
 const MOST_SHOWN: usize = 256;

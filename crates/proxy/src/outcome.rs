@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use peername_proto::{Invalid, LooksLike};
-use peername_relay::{End, Report, Side};
+use peername_relay::{End, Side};
 use peername_sys::Failed;
 
 use crate::source::Refused;
@@ -14,7 +14,9 @@ use crate::source::Refused;
 #[derive(Debug)]
 pub enum Outcome {
     /// It was carried to its end.
-    Relayed(Report),
+    Relayed(End),
+    /// It was still open when the proxy stopped.
+    Cut,
     /// It was refused or failed before a byte was carried.
     Failed(Failure),
 }
@@ -157,39 +159,42 @@ impl Outcome {
     /// A stable name for metrics and logs.
     pub fn label(&self) -> &'static str {
         match self {
-            Self::Relayed(report) => match report.end {
-                End::Finished(_) => "finished",
-                End::Reset(_) => "reset",
-                End::Idle => "idle",
-            },
+            Self::Relayed(End::Finished(_)) => "finished",
+            Self::Relayed(End::Reset(_)) => "reset",
+            Self::Relayed(End::Idle) => "idle",
+            Self::Cut => "cut",
             Self::Failed(failure) => failure.reason(),
         }
     }
 
     /// Who ended it.
     pub fn ended_by(&self) -> Option<&'static str> {
-        let Self::Relayed(Report {
-            end: End::Finished(side) | End::Reset(side),
-            ..
-        }) = self
-        else {
-            return None;
-        };
-        Some(match side {
-            Side::Downstream => "downstream",
-            Side::Upstream => "upstream",
-        })
+        match self {
+            Self::Relayed(End::Finished(side) | End::Reset(side)) => Some(match side {
+                Side::Downstream => "downstream",
+                Side::Upstream => "upstream",
+            }),
+            Self::Relayed(End::Idle) | Self::Cut => Some("proxy"),
+            Self::Failed(_) => None,
+        }
     }
 
     /// Whose fault it is.
     pub fn fault(&self) -> Fault {
         match self {
             Self::Failed(failure) => failure.fault(),
-            Self::Relayed(report) => match report.end {
-                End::Finished(_) | End::Idle => Fault::None,
-                End::Reset(Side::Downstream) => Fault::Downstream,
-                End::Reset(Side::Upstream) => Fault::Upstream,
-            },
+            Self::Relayed(End::Finished(_) | End::Idle) => Fault::None,
+            Self::Relayed(End::Reset(Side::Downstream)) => Fault::Downstream,
+            Self::Relayed(End::Reset(Side::Upstream)) => Fault::Upstream,
+            Self::Cut => Fault::Local,
+        }
+    }
+
+    /// What went wrong, in words.
+    pub fn error(&self) -> Option<String> {
+        match self {
+            Self::Failed(failure) => Some(failure.to_string()),
+            Self::Relayed(_) | Self::Cut => None,
         }
     }
 }

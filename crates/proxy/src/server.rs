@@ -9,11 +9,13 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 use std::{io, iter};
 
+use peername_relay::limit_pipes;
 use peername_sys::listen::{self, Sharing};
-use peername_sys::{Failed, is_exhaustion, stream};
+use peername_sys::{Failed, is_broken_listener, is_of_one_connection, stream};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime;
-use tokio::sync::{Semaphore, mpsc, watch};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
+use tokio::task::JoinSet;
 
 use crate::addr::{LocalAddr, PeerAddr};
 use crate::throttle::Throttle;
@@ -33,6 +35,15 @@ pub struct Incoming {
     pub peer: PeerAddr,
     /// The address listened on.
     pub listener: LocalAddr,
+}
+
+/// What the descriptors of this process are good for.
+#[derive(Clone, Copy, Debug)]
+pub struct Capacity {
+    /// Connections open at once; further ones wait in the kernel's queue.
+    pub connections: usize,
+    /// Pipes for splicing; a worker that has no more copies.
+    pub pipes_of_a_worker: usize,
 }
 
 /// Listening sockets that nobody accepts from yet.
@@ -85,19 +96,22 @@ impl Bound {
             .collect()
     }
 
-    /// Starts the loops. `connections` may be open at once; further ones wait in the kernel's queue.
+    /// Starts the loops.
     ///
     /// # Errors
     ///
     /// The system refuses a thread.
-    pub fn start<S: Serve>(self, service: &Arc<S>, connections: usize) -> io::Result<Running> {
+    pub fn start<S: Serve>(self, service: &Arc<S>, capacity: Capacity) -> io::Result<Running> {
         let (phase, _) = watch::channel(Phase::Serve);
-        let slots = Arc::new(Semaphore::new(connections.min(Semaphore::MAX_PERMITS)));
+        let slots = Arc::new(Semaphore::new(
+            capacity.connections.min(Semaphore::MAX_PERMITS),
+        ));
         let start = |(number, listeners): (usize, Vec<_>)| {
             let worker = Worker {
                 service: Arc::clone(service),
                 slots: Arc::clone(&slots),
                 phase: phase.subscribe(),
+                pipes: capacity.pipes_of_a_worker,
             };
             thread::Builder::new()
                 .name(format!("worker-{number}"))
@@ -177,10 +191,12 @@ struct Worker<S> {
     service: Arc<S>,
     slots: Arc<Semaphore>,
     phase: watch::Receiver<Phase>,
+    pipes: usize,
 }
 
 impl<S: Serve> Worker<S> {
     fn run(self, listeners: Vec<net::TcpListener>) -> io::Result<()> {
+        limit_pipes(self.pipes);
         let runtime = runtime::Builder::new_current_thread()
             .enable_all()
             .build()?;
@@ -191,15 +207,18 @@ impl<S: Serve> Worker<S> {
     /// connection holds a sender; when the last one goes, the receiver wakes.
     async fn serve(mut self, listeners: Vec<net::TcpListener>) -> io::Result<()> {
         let (open, mut all_closed) = mpsc::channel::<()>(1);
-        let mut accepting = Vec::new();
+        let mut accepting = JoinSet::new();
         for listener in listeners {
             let listener = TcpListener::from_std(listener)?;
             let (service, slots) = (Arc::clone(&self.service), Arc::clone(&self.slots));
-            accepting.push(tokio::spawn(accept(listener, service, slots, open.clone())));
+            accepting.spawn(accept(listener, service, slots, open.clone()));
         }
         drop(open);
-        let _ = self.phase.wait_for(|phase| *phase != Phase::Serve).await;
-        accepting.iter().for_each(tokio::task::JoinHandle::abort);
+        tokio::select! {
+            Some(Ok(error)) = accepting.join_next() => return Err(error),
+            _ = self.phase.wait_for(|phase| *phase != Phase::Serve) => {}
+        }
+        accepting.shutdown().await;
         tokio::select! {
             _ = all_closed.recv() => {}
             _ = self.phase.wait_for(|phase| *phase == Phase::End) => {}
@@ -208,30 +227,29 @@ impl<S: Serve> Worker<S> {
     }
 }
 
-/// Accepts for ever. Nothing that accept(2) can say ends it: what concerns one connection is
+/// Accepts until the listener itself is broken, and returns how. What concerns one connection is
 /// skipped, and when descriptors or memory have run out, waiting is all that helps.
 async fn accept<S: Serve>(
     listener: TcpListener,
     service: Arc<S>,
     slots: Arc<Semaphore>,
     open: mpsc::Sender<()>,
-) {
-    let Ok(addr) = listener.local_addr().map(LocalAddr) else {
-        return;
+) -> io::Error {
+    let addr = match listener.local_addr() {
+        Ok(addr) => LocalAddr(addr),
+        Err(error) => return error,
     };
     loop {
         let (stream, peer) = match listener.accept().await {
             Ok(accepted) => accepted,
-            Err(error) if is_exhaustion(&error) => {
+            Err(error) if is_broken_listener(&error) => return error,
+            Err(error) if is_of_one_connection(&error) => continue,
+            Err(error) => {
                 pause(&error).await;
                 continue;
             }
-            Err(_) => continue,
         };
-        // The one that is one too many waits here, and the others behind it in the kernel's queue.
-        let Ok(slot) = Arc::clone(&slots).acquire_owned().await else {
-            return;
-        };
+        let slot = slot(&slots).await;
         let incoming = Incoming {
             stream,
             peer: PeerAddr(peer),
@@ -245,12 +263,29 @@ async fn accept<S: Serve>(
     }
 }
 
+/// A place among the open connections. The one that is one too many waits here, and the others
+/// behind it in the kernel's queue.
+async fn slot(slots: &Arc<Semaphore>) -> Option<OwnedSemaphorePermit> {
+    if let Ok(slot) = Arc::clone(slots).try_acquire_owned() {
+        return Some(slot);
+    }
+    if let Some(suppressed) = FULL.pass() {
+        tracing::warn!(
+            suppressed,
+            "as many connections are open as descriptors allow; others wait. Raise LimitNOFILE or \
+             `ulimit -n` if this is the normal load"
+        );
+    }
+    // It fails only when the semaphore is closed, which this one never is.
+    Arc::clone(slots).acquire_owned().await.ok()
+}
+
 async fn pause(error: &io::Error) {
     if let Some(suppressed) = EXHAUSTED.pass() {
         tracing::warn!(
             suppressed,
-            "accept(2): {error}; waiting for connections to close. Raise LimitNOFILE or `ulimit -n` \
-             if this is the normal load"
+            "accept(2): {error}; trying again. If descriptors or memory have run out, raise LimitNOFILE \
+             or the limits of the service"
         );
     }
     tokio::time::sleep(PAUSE).await;
@@ -270,6 +305,7 @@ fn hint(error: &Failed) -> &'static str {
     }
 }
 
+static FULL: Throttle = Throttle::new(Duration::from_secs(10));
 static EXHAUSTED: Throttle = Throttle::new(Duration::from_secs(10));
 /// Long enough for connections to close, short enough not to be felt once they have.
 const PAUSE: Duration = Duration::from_millis(50);

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use peername_relay::{Pair, relay};
-use tokio::time::Instant;
 
 use crate::accept::Accepted;
 use crate::config::Config;
@@ -31,14 +30,9 @@ pub struct TcpProxy {
 
 impl Serve for TcpProxy {
     async fn serve(&self, incoming: Incoming) {
-        self.counters.accepted();
-        let mut record = Record::new(incoming.listener, incoming.peer, Instant::now());
-        let outcome = match self.carry(incoming, &mut record).await {
-            Ok(outcome) => outcome,
-            Err(failure) => Outcome::Failed(failure),
-        };
-        self.counters.ended(&outcome);
-        record.log(&outcome);
+        let mut record = Record::begin(&self.counters, &incoming);
+        let outcome = self.carry(incoming, &mut record).await;
+        record.end(outcome.unwrap_or_else(Outcome::Failed));
     }
 }
 
@@ -79,8 +73,9 @@ impl TcpProxy {
             downstream,
             upstream,
         };
+        let (method, limits) = (self.config.relay, self.config.limits);
         Ok(Outcome::Relayed(
-            relay(pair, self.config.relay, self.config.limits).await,
+            relay(pair, method, limits, &mut record.tally).await,
         ))
     }
 }

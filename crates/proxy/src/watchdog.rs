@@ -23,6 +23,9 @@ pub struct ReplyPath {
 struct Path {
     target: Target,
     sound: AtomicBool,
+    /// The last try failed, or there was none yet. One lost segment is no evidence against a path
+    /// that has been shown to be sound.
+    doubted: AtomicBool,
 }
 
 impl ReplyPath {
@@ -31,6 +34,7 @@ impl ReplyPath {
         let path = |target| Path {
             target,
             sound: AtomicBool::new(true),
+            doubted: AtomicBool::new(true),
         };
         Self {
             paths: targets.into_iter().map(path).collect(),
@@ -50,11 +54,11 @@ impl ReplyPath {
         join_all(self.paths.iter().map(Path::check)).await;
     }
 
-    /// Tries the paths for ever: each minute, and each second while one is broken.
+    /// Tries the paths for ever: each minute, and each second while one is in doubt.
     pub async fn keep_checking(&self) {
         loop {
-            let sound = self.paths.iter().all(|path| path.sound.load(Relaxed));
-            sleep(if sound { EVERY } else { WHILE_BROKEN }).await;
+            let doubted = self.paths.iter().any(|path| path.doubted.load(Relaxed));
+            sleep(if doubted { WHILE_IN_DOUBT } else { EVERY }).await;
             self.check().await;
         }
     }
@@ -70,7 +74,8 @@ impl Path {
                 tracing::warn!(%target, "can't tell whether replies come back: {error}");
             }
             Err(broken) => {
-                if self.sound.swap(false, Relaxed) {
+                let again = self.doubted.swap(true, Relaxed);
+                if again && self.sound.swap(false, Relaxed) {
                     tracing::error!(
                         %target,
                         "replies do not come back: {broken}. Until they do, clients that would go \
@@ -79,6 +84,7 @@ impl Path {
                 }
             }
             Ok(tested) => {
+                self.doubted.store(false, Relaxed);
                 if !self.sound.swap(true, Relaxed) {
                     tracing::info!(%target, "replies come back again");
                 }
@@ -91,4 +97,4 @@ impl Path {
 /// Routes change rarely; each try costs one loopback connection.
 const EVERY: Duration = Duration::from_secs(60);
 /// Rules are often added just after the start (systemd's ExecStartPost): notice soon.
-const WHILE_BROKEN: Duration = Duration::from_secs(1);
+const WHILE_IN_DOUBT: Duration = Duration::from_secs(1);

@@ -14,12 +14,12 @@ use crate::running::Running;
 /// takes nothing for `patience` is given up. Dropping `running` then resets it.
 ///
 /// The wait matters: closing with RST throws away what is still in the send buffer.
-pub(crate) async fn deliver(running: &mut Running, dead: Side, patience: Duration) {
+pub(crate) async fn deliver(running: &mut Running<'_>, dead: Side, patience: Duration) {
     salvage(running, dead, patience).await;
     await_acknowledged(running.socket(dead.other()), patience).await;
 }
 
-async fn salvage(running: &mut Running, dead: Side, patience: Duration) {
+async fn salvage(running: &mut Running<'_>, dead: Side, patience: Duration) {
     loop {
         let moved = running.moved();
         let done = timeout(patience, poll_fn(|cx| running.poll_salvage(dead, cx))).await;

@@ -9,11 +9,11 @@ use tokio::net::TcpStream;
 
 use crate::flow::{Flow, State, not_ready};
 use crate::idle::Idle;
-use crate::{End, Limits, Method, Pair, Report, Side};
+use crate::{Limits, Method, Pair, Side, Tally};
 
 /// A connection that is being relayed: two sockets, and what is held in each direction.
 #[derive(Debug)]
-pub(crate) struct Running {
+pub(crate) struct Running<'t> {
     pair: Pair,
     to_upstream: Flow,
     to_downstream: Flow,
@@ -21,6 +21,7 @@ pub(crate) struct Running {
     first_finished: Option<Side>,
     idle: Idle,
     limits: Limits,
+    tally: &'t mut Tally,
 }
 
 /// Why both directions stopped.
@@ -34,8 +35,8 @@ pub(crate) enum Stop {
     Idle,
 }
 
-impl Running {
-    pub(crate) fn new(pair: Pair, method: Method, limits: Limits) -> Self {
+impl<'t> Running<'t> {
+    pub(crate) fn new(pair: Pair, method: Method, limits: Limits, tally: &'t mut Tally) -> Self {
         let mut idle = Idle::default();
         if let Some(limit) = limits.idle {
             idle.limit(limit);
@@ -48,6 +49,7 @@ impl Running {
             first_finished: None,
             idle,
             limits,
+            tally,
         }
     }
 
@@ -72,15 +74,6 @@ impl Running {
 
     pub(crate) fn moved(&self) -> u64 {
         self.to_upstream.moved() + self.to_downstream.moved()
-    }
-
-    pub(crate) fn report(&self, end: End) -> Report {
-        Report {
-            to_upstream: self.to_upstream.moved(),
-            to_downstream: self.to_downstream.moved(),
-            undelivered: self.to_upstream.held() + self.to_downstream.held(),
-            end,
-        }
     }
 
     fn poll_stop(&mut self, cx: &mut Context<'_>) -> Poll<Stop> {
@@ -172,8 +165,13 @@ impl Running {
 }
 
 /// Closing would send FIN, which says that all was sent. Unless it was, RST tells the truth.
-impl Drop for Running {
+impl Drop for Running<'_> {
     fn drop(&mut self) {
+        *self.tally = Tally {
+            to_upstream: self.to_upstream.moved(),
+            to_downstream: self.to_downstream.moved(),
+            undelivered: self.to_upstream.held() + self.to_downstream.held(),
+        };
         if !self.is_finished() {
             // These fail only on sockets that are closed already, and then there is nobody to tell.
             let _ = stream::reset_on_close(&self.pair.downstream);

@@ -7,11 +7,24 @@ use std::sync::mpsc;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use peername_relay::{End, Limits, Method, Pair, Report, Side, relay};
+use peername_relay::{End, Limits, Method, Pair, Side, Tally, relay};
 use socket2::SockRef;
 use tokio::runtime;
 
 const METHODS: [Method; 3] = [Method::Auto, Method::Copy, Method::Splice];
+
+/// What became of a connection.
+#[derive(Debug)]
+struct Report {
+    end: End,
+    tally: Tally,
+}
+
+async fn report(pair: Pair, method: Method, limits: Limits) -> Report {
+    let mut tally = Tally::default();
+    let end = relay(pair, method, limits, &mut tally).await;
+    Report { end, tally }
+}
 
 /// A relayed connection: what the client holds, what the backend holds, and the relay.
 struct Lab {
@@ -27,7 +40,7 @@ impl Lab {
             peername_sys::stream::tune(socket).unwrap();
         }
         let relay = thread::spawn(move || {
-            block_on(async move { relay(pair(downstream, upstream), method, limits).await })
+            block_on(async move { report(pair(downstream, upstream), method, limits).await })
         });
         Self {
             client,
@@ -127,10 +140,10 @@ fn every_byte_arrives_in_order_and_half_closed_directions_go_on() {
         let report = lab.report();
         assert_eq!(report.end, End::Finished(Side::Downstream), "{method:?}");
         assert_eq!(
-            (report.to_upstream, report.to_downstream),
+            (report.tally.to_upstream, report.tally.to_downstream),
             (4 << 20, 3 << 20)
         );
-        assert_eq!(report.undelivered, 0);
+        assert_eq!(report.tally.undelivered, 0);
     }
 }
 
@@ -269,7 +282,7 @@ fn a_relay_that_is_dropped_resets_both_sides() {
     let (began, wait) = mpsc::channel();
     let cut = thread::spawn(move || {
         block_on(async move {
-            let relay = relay(pair(downstream, upstream), Method::Auto, Limits::default());
+            let relay = report(pair(downstream, upstream), Method::Auto, Limits::default());
             began.send(()).unwrap();
             let limit = tokio::time::sleep(Duration::from_millis(300));
             tokio::select! { _ = relay => panic!("it ended by itself"), () = limit => {} }
@@ -322,7 +335,7 @@ fn what_is_queued_behind_urgent_data_is_not_left_there() {
         peername_sys::stream::tune(&downstream).unwrap();
         thread::spawn(move || {
             block_on(
-                async move { relay(pair(downstream, upstream), method, Limits::default()).await },
+                async move { report(pair(downstream, upstream), method, Limits::default()).await },
             )
         });
         let mut got = [0; 7];

@@ -35,21 +35,36 @@ impl Failed {
     pub fn is_unknown_option(&self) -> bool {
         self.errno() == Some(libc::ENOPROTOOPT)
     }
-
-    /// Whether this process or the system has run out of descriptors or memory (EMFILE, ENFILE,
-    /// ENOBUFS, ENOMEM): waiting helps, ending does not.
-    pub fn is_exhaustion(&self) -> bool {
-        is_exhaustion(&self.source)
-    }
 }
 
-/// As [`Failed::is_exhaustion`], for an error that has no call yet.
-pub fn is_exhaustion(error: &io::Error) -> bool {
+/// Whether accept(2) can never succeed again: the socket does not listen any more, as after
+/// `ss --kill`.
+pub fn is_broken_listener(error: &io::Error) -> bool {
     matches!(
         error.raw_os_error(),
-        Some(libc::EMFILE | libc::ENFILE | libc::ENOBUFS | libc::ENOMEM)
+        Some(libc::EINVAL | libc::EBADF | libc::ENOTSOCK)
     )
 }
+
+/// Whether an error of accept(2) is that of the connection it would have returned, and gone with it
+/// (accept(2), "Error handling").
+pub fn is_of_one_connection(error: &io::Error) -> bool {
+    let errno = error.raw_os_error();
+    errno.is_some_and(|errno| OF_ONE_CONNECTION.contains(&errno))
+}
+
+const OF_ONE_CONNECTION: [i32; 10] = [
+    libc::ECONNABORTED,
+    libc::EHOSTDOWN,
+    libc::EHOSTUNREACH,
+    libc::EINTR,
+    libc::ENETDOWN,
+    libc::ENETUNREACH,
+    libc::ENONET,
+    libc::ENOPROTOOPT,
+    libc::EOPNOTSUPP,
+    libc::EPROTO,
+];
 
 /// The result of a system call.
 pub type Result<T> = std::result::Result<T, Failed>;

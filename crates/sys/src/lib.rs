@@ -15,4 +15,4 @@ pub mod pipe;
 pub mod stream;
 pub mod upstream;
 
-pub use failed::{Failed, NameCall, Result, is_exhaustion};
+pub use failed::{Failed, NameCall, Result, is_broken_listener, is_of_one_connection};

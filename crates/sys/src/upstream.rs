@@ -59,15 +59,14 @@ impl Upstream {
     /// As long as the socket lives, connect(2) chooses its port for no other socket of this network,
     /// whatever that one's addresses: see [`Upstream::bind_at_connect`].
     pub fn bind(&self, source: SocketAddr) -> Result<()> {
-        self.socket
-            .set_reuse_address(true)
-            .call("setsockopt(SO_REUSEADDR)")?;
+        self.reuse_address()?;
         self.socket.bind(&source.into()).call("bind(2)")
     }
 
     /// Binds to the address and leaves the port to connect(2), which takes one whose whole 4-tuple is
     /// free (IP_BIND_ADDRESS_NO_PORT, since Linux 4.2).
     pub fn bind_any_port(&self, source: IpAddr) -> Result<()> {
+        self.reuse_address()?;
         self.set_ip(
             libc::IP_BIND_ADDRESS_NO_PORT,
             1,
@@ -87,10 +86,14 @@ impl Upstream {
         let port = libc::c_int::from(source.port());
         let only = port | port << 16;
         self.set_ip(IP_LOCAL_PORT_RANGE, only, "setsockopt(IP_LOCAL_PORT_RANGE)")?;
+        self.bind_any_port(source.ip())
+    }
+
+    /// On every socket of ours: one without it would keep the others from its port.
+    fn reuse_address(&self) -> Result<()> {
         self.socket
             .set_reuse_address(true)
-            .call("setsockopt(SO_REUSEADDR)")?;
-        self.bind_any_port(source.ip())
+            .call("setsockopt(SO_REUSEADDR)")
     }
 
     fn set_ip(&self, option: libc::c_int, value: libc::c_int, call: &'static str) -> Result<()> {

@@ -11,6 +11,7 @@ use peername_proxy::addr::Target;
 use peername_proxy::counters::Counters;
 use peername_proxy::forward::{Announcement, Forwarder};
 use peername_proxy::server::Bound;
+use peername_sys::caps::keep_only;
 
 use crate::cmd::send::Header;
 use crate::lifecycle::{self, Signals};
@@ -49,6 +50,8 @@ async fn start(args: &Args, announcement: Announcement) -> anyhow::Result<ExitCo
     let signals = Signals::listen()?;
     let workers = args.workers.get();
     let bound = Bound::open(&args.listen, workers)?;
+    // It connects as itself: no privilege is of use any more.
+    keep_only(&[])?;
     let _log = args.logging.start();
     let addrs = bound.addrs();
     let forwarder = Forwarder {
@@ -57,9 +60,9 @@ async fn start(args: &Args, announcement: Announcement) -> anyhow::Result<ExitCo
         connect_timeout: args.connect_timeout,
         counters: Arc::<Counters>::default(),
     };
-    let connections = lifecycle::connections(workers, addrs.len())?;
+    let capacity = lifecycle::capacity(workers, addrs.len())?;
     let running = bound
-        .start(&Arc::new(forwarder), connections)
+        .start(&Arc::new(forwarder), capacity)
         .context("starting a worker thread")?;
     tracing::info!(listen = ?addrs, to = %args.to, "listening");
     signals.serve(running, args.drain).await

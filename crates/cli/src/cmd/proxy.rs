@@ -30,13 +30,12 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
 /// Capabilities belong to threads, so the log's and the workers' come after they are given up.
 async fn start(args: &Args, config: Arc<Config>) -> anyhow::Result<ExitCode> {
     let signals = Signals::listen()?;
-    privileges::check(&config)?;
     let bound = Bound::open(&config.listen, config.workers)?;
     let _keeper = match args.setup_routes {
         true => Some(Keeper::start(&targets(&config))?),
         false => None,
     };
-    privileges::drop_all_but_needed()?;
+    privileges::reduce(config.upstream.mark)?;
     let _log = args.logging.start();
     privileges::warn_of_missing();
     serve(config, bound, signals, args.drain).await
@@ -63,9 +62,9 @@ async fn serve(
         own_addresses.clone(),
         Arc::clone(&reply_path),
     )?;
-    let connections = lifecycle::connections(workers, listen.len())?;
+    let capacity = lifecycle::capacity(workers, listen.len())?;
     let running = bound
-        .start(&Arc::new(proxy), connections)
+        .start(&Arc::new(proxy), capacity)
         .context("starting a worker thread")?;
     tracing::info!(
         listen = ?listen,
