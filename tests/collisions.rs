@@ -3,8 +3,9 @@
 use std::thread::sleep;
 use std::time::Duration;
 
-use crate::addr::someone_v4;
-use crate::conn::End;
+use crate::addr::{someone_v4, v4};
+use crate::conn::{Conn, End};
+use crate::header::nlb_health_check;
 use crate::rig::{Rig, header_of};
 
 /// Two live connections that claim the same endpoint (two balancers, a looped header): the second
@@ -88,6 +89,29 @@ fn the_same_endpoint_again_after_a_reset() {
             sleep(gap);
         }
     }
+}
+
+/// connect(2) picks no port on which any socket was bound by number, and every client's port is. A
+/// proxy with clients on all ports of the ephemeral range (here a hundred) must still be able to
+/// connect as itself, or health checks fail and the way back from the backend seems broken.
+#[test]
+fn clients_do_not_use_up_the_ephemeral_ports() {
+    let rig = Rig::new(&[]);
+    rig.lab
+        .server
+        .sysctl("net.ipv4.ip_local_port_range", "40000 40099");
+    let client = |port| v4([198, 51, 100, 7], port);
+    let _busy: Vec<(Conn, Conn)> = (40000..40100)
+        .map(|port| rig.connect(client(port)))
+        .collect();
+    let _check = rig.open(&nlb_health_check());
+    assert!(rig.v4.accept().peer().ip().is_loopback());
+    // Nor may a client whose port is taken be left without any.
+    let other = v4([198, 51, 100, 8], 40000);
+    let (_first, up) = rig.connect(other);
+    assert_eq!(up.peer(), other);
+    let _again = rig.open(&header_of(other));
+    assert_eq!(rig.v4.accept().peer().ip(), other.ip());
 }
 
 const GAPS: [Duration; 2] = [Duration::ZERO, Duration::from_millis(5)];

@@ -16,10 +16,6 @@ impl Datagrams {
         Self(socket.unwrap_or_else(|error| panic!("bind {addr}: {error}")))
     }
 
-    pub(crate) fn local(&self) -> SocketAddr {
-        self.0.local_addr().expect("getsockname")
-    }
-
     pub(crate) fn socket(&self) -> &UdpSocket {
         &self.0
     }

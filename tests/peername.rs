@@ -109,6 +109,7 @@ pub(crate) const USUAL: &[&str] = &[
     "--target-v6=[::1]:9000",
     "--trust=10.81.0.0/24",
     "--trust=fd81::/64",
+    "--workers=2",
     "--log-format=json",
     "-v",
 ];

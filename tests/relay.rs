@@ -113,13 +113,13 @@ fn resets_reach_a_blocked_sender() {
     for relay in RELAYS {
         let rig = Rig::new(&[relay]);
         let idle = rig.proxy.descriptors();
-        for turned in [false, true] {
+        for turned in [false, true].repeat(6) {
             let (down, up) = rig.connect(someone_v4());
             let (sender, resetter) = if turned { (down, up) } else { (up, down) };
             thread::scope(|scope| {
                 let noticed = scope.spawn(|| sender.send_until_it_fails());
                 // Long enough for all buffers on the way to be full.
-                thread::sleep(Duration::from_millis(200));
+                thread::sleep(Duration::from_millis(60));
                 resetter.reset();
                 let error = noticed.join().expect("the sender");
                 assert_eq!(
@@ -130,7 +130,7 @@ fn resets_reach_a_blocked_sender() {
             });
         }
         wait_for("its descriptors are back", || {
-            (rig.proxy.descriptors() <= idle + POOL).then_some(())
+            (rig.proxy.descriptors() <= idle + PIPES_OF_ONE).then_some(())
         });
     }
 }
@@ -305,8 +305,10 @@ fn within(limit: Duration, mut reaction: impl FnMut() -> Duration) {
 
 const RELAYS: [&str; 3] = ["--relay=auto", "--relay=copy", "--relay=splice"];
 
-/// Descriptors that a proxy may keep for the next connections (pipes), rather than leak.
-const POOL: usize = 64;
+/// Descriptors that a proxy may keep for the next connections, rather than leak: 32 pipes in each of
+/// two loops, or, when there was only one connection at a time, those of one in each loop.
+const POOL: usize = 2 * 32 * 2;
+const PIPES_OF_ONE: usize = 2 * 2 * 2;
 
 /// Bytes for each of a thousand slow readers, and how many of them each takes at a time.
 const EACH: usize = 128 << 10;

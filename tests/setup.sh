@@ -23,6 +23,7 @@ packages=(
     openssh-server
     openssh-client
     postgresql
+    netcat-openbsd   # the README's backend and balancer
     socat
     python3
     nodejs

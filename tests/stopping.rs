@@ -7,8 +7,9 @@ use rustix::process::Signal;
 
 use crate::addr::{LISTEN_V4, someone_v4};
 use crate::conn::{Conn, End};
-use crate::lab::{PATIENCE, wait_for};
+use crate::lab::{Lab, PATIENCE, wait_for};
 use crate::pattern::{assert_same, pattern};
+use crate::peername::Peername;
 use crate::rig::Rig;
 
 /// HAProxy, nginx and go-mmproxy all cut transfers short on SIGTERM.
@@ -84,6 +85,17 @@ fn idle_proxy_stops_at_once() {
         .ended_within(Duration::from_secs(1))
         .expect("at once");
     assert_eq!(status.code(), Some(0));
+}
+
+/// A proxy that listens can be told to stop, also while it still tries the way back from its backends
+/// (which takes a second when there is none): its supervisor must not take that for a crash.
+#[test]
+fn stops_however_early() {
+    let lab = Lab::without_routes();
+    let mut proxy = Peername::proxy(&lab, &[]);
+    proxy.signal(Signal::TERM);
+    let status = proxy.ended_within(Duration::from_secs(3)).expect("soon");
+    assert_eq!(status.code(), Some(0), "{status}");
 }
 
 fn accepts_no_more(rig: &Rig) {

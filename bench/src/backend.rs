@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
+use std::thread;
 use std::time::Instant;
 
 use anyhow::{Context, Result};
@@ -12,6 +13,11 @@ use socket2::{Domain, Protocol, Socket, Type};
 
 use crate::pattern;
 use crate::poller::{Interest, Poller};
+
+pub(crate) use tally::{Report, STREAMED, Tally};
+
+mod datagrams;
+mod tally;
 
 /// `peername-bench backend`
 #[derive(clap::Args)]
@@ -24,13 +30,19 @@ pub(crate) struct Args {
     lifetime: humantime::Duration,
 }
 
-/// Echoes until the lifetime is over. A connection that fails is closed and forgotten: the
+/// Echoes until the lifetime is over, TCP on this thread and UDP on another. A connection that fails is closed and forgotten: the
 /// generator is the one that judges.
 ///
 /// # Errors
 /// Listening, waiting or accepting failed.
 pub(crate) fn run(args: &Args) -> Result<()> {
     let end = Instant::now() + *args.lifetime;
+    let datagrams = datagrams::bind(args.listen)?;
+    thread::spawn(move || {
+        if let Err(error) = datagrams::serve(&datagrams) {
+            eprintln!("peername-bench: {error:#}");
+        }
+    });
     let mut backend = Backend::listen(args.listen)?;
     let mut ready = Vec::new();
     loop {

@@ -2,7 +2,7 @@
 
 use std::fs::{self, File};
 use std::net::{Ipv4Addr, SocketAddrV4};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -10,10 +10,11 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use serde::{Deserialize, Serialize};
 
-use crate::load::{self, Connection, Metric, Plan, Preface, Workload, claimed_source};
+use crate::load::{self, Connection, Metric, Plan, Preface, Transport, Workload, claimed_source};
 use crate::namespace;
 use crate::procfs::{self, Cpu, ProcessTree};
 use crate::proxies::{Contestant, Site};
+use crate::sockets;
 
 /// `peername-bench cell`
 #[derive(clap::Args)]
@@ -42,7 +43,8 @@ pub(crate) struct Outcome {
     pub(crate) metrics: Vec<Metric>,
 }
 
-/// Whom the backend sees. Looked up in the kernel's table of connections rather than believed.
+/// Whom the backend sees. Looked up in the kernel's table of connections, or, with UDP, asked of the
+/// backend, rather than believed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Identity {
     /// The client's address and port: as if there were no proxy.
@@ -67,22 +69,19 @@ pub(crate) fn print(args: &Args) -> Result<()> {
 
 impl Cell {
     fn measure(&self) -> Result<Outcome> {
+        let transport = self.workload.transport();
         let site = Site {
+            transport,
             listen: PROXY.into(),
             backend: BACKEND.into(),
             directory: self.directory.clone(),
         };
-        let _backend = Running::start("backend", backend()?, &site.directory, BACKEND)?;
+        let _backend = Running::start("backend", backend()?, &site, BACKEND)?;
         let proxy = match self.contestant.proxy() {
             None => None,
             Some(proxy) => {
                 let command = proxy.command(&site)?;
-                Some(Running::start(
-                    proxy.name(),
-                    command,
-                    &site.directory,
-                    PROXY,
-                )?)
+                Some(Running::start(proxy.name(), command, &site, PROXY)?)
             }
         };
         let plan = Plan {
@@ -91,6 +90,7 @@ impl Cell {
             } else {
                 site.backend
             },
+            backend: site.backend,
             preface: self.contestant.preface(),
             connections: self.connections,
             duration: self.duration,
@@ -106,7 +106,10 @@ impl Cell {
     }
 
     fn load(&self, plan: &Plan) -> Result<Outcome> {
-        let identity = identify(plan)?;
+        let identity = match self.workload.transport() {
+            Transport::Tcp => identify(plan)?,
+            Transport::Udp => identify_datagrams(plan)?,
+        };
         let neighbours = Neighbours::watch()?;
         let metrics = load::run(self.workload, plan)?;
         Ok(Outcome {
@@ -161,9 +164,9 @@ struct Running {
 }
 
 impl Running {
-    /// Returns once something listens on `port`. What the server prints goes to `directory`.
-    fn start(name: &str, mut command: Command, directory: &Path, at: SocketAddrV4) -> Result<Self> {
-        let log = directory.join(format!("{name}.log"));
+    /// Returns once something listens at `at`. What the server prints goes to the site's directory.
+    fn start(name: &str, mut command: Command, site: &Site, at: SocketAddrV4) -> Result<Self> {
+        let log = site.directory.join(format!("{name}.log"));
         let file = File::create(&log).with_context(|| format!("create {}", log.display()))?;
         command
             .stdin(Stdio::null())
@@ -176,7 +179,7 @@ impl Running {
             log,
         };
         let deadline = Instant::now() + START;
-        while !connections()?
+        while !sockets::table(site.transport)?
             .iter()
             .any(|entry| entry.is_listening && entry.local == at)
         {
@@ -220,57 +223,37 @@ fn identify(plan: &Plan) -> Result<Identity> {
     let connection = Connection::open(plan, 0)?;
     let claimed = match plan.preface {
         Preface::None => return Ok(Identity::Exact),
-        Preface::V1 => claimed_source(connection.serial()),
+        Preface::Proxy => claimed_source(connection.serial()),
     };
-    let table = connections()?;
-    let mut peers = table
+    let table = sockets::table(Transport::Tcp)?;
+    let peers = table
         .iter()
         .filter(|entry| entry.local == BACKEND)
         .map(|entry| entry.remote);
-    let identity = if peers.clone().any(|peer| peer == claimed) {
-        Identity::Exact
-    } else if peers.any(|peer| peer.ip() == claimed.ip()) {
-        Identity::Address
-    } else {
-        Identity::Proxy
-    };
-    Ok(identity)
+    Ok(Identity::of(claimed, peers))
 }
 
-struct Entry {
-    local: SocketAddrV4,
-    remote: SocketAddrV4,
-    is_listening: bool,
-}
-
-/// This namespace's IPv4 sockets. A proxy may listen on a dual-stack socket, which the kernel
-/// keeps in another table; none of ours does, as all are told an IPv4 address.
-fn connections() -> Result<Vec<Entry>> {
-    let text = fs::read_to_string("/proc/net/tcp").context("read /proc/net/tcp")?;
-    Ok(text.lines().filter_map(entry).collect())
-}
-
-/// A line of /proc/net/tcp, see proc_pid_net(5): number, local, remote, state, all hexadecimal.
-fn entry(line: &str) -> Option<Entry> {
-    let mut fields = line.split_whitespace().skip(1);
-    Some(Entry {
-        local: address(fields.next()?)?,
-        remote: address(fields.next()?)?,
-        is_listening: fields.next()? == "0A",
+/// Has client number 0 ask. A proxy need not have a socket for it that could be looked up.
+fn identify_datagrams(plan: &Plan) -> Result<Identity> {
+    let seen = load::seen(plan)?;
+    Ok(match plan.preface {
+        Preface::None => Identity::Exact,
+        Preface::Proxy => Identity::of(claimed_source(0), std::iter::once(seen)),
     })
 }
 
-fn address(text: &str) -> Option<SocketAddrV4> {
-    let (ip, port) = text.split_once(':')?;
-    // The kernel prints the address as a number in the machine's order, the port in the network's.
-    let ip = u32::from_str_radix(ip, 16).ok()?.to_ne_bytes();
-    Some(SocketAddrV4::new(
-        Ipv4Addr::from(ip),
-        u16::from_str_radix(port, 16).ok()?,
-    ))
-}
-
 impl Identity {
+    /// The best that can be said of a client that claims to be `claimed`, given whom the backend sees.
+    fn of(claimed: SocketAddrV4, mut seen: impl Iterator<Item = SocketAddrV4> + Clone) -> Self {
+        if seen.clone().any(|peer| peer == claimed) {
+            Self::Exact
+        } else if seen.any(|peer| peer.ip() == claimed.ip()) {
+            Self::Address
+        } else {
+            Self::Proxy
+        }
+    }
+
     /// For the raw figures.
     pub(crate) fn word(self) -> &'static str {
         match self {
@@ -304,30 +287,3 @@ const GLANCE: Duration = Duration::from_millis(5);
 
 /// From a server's first listener to its last, generously.
 const SETTLE: Duration = Duration::from_millis(100);
-
-#[cfg(test)]
-mod tests {
-    use std::net::SocketAddr;
-
-    use super::*;
-
-    #[test]
-    fn reads_the_kernels_table() {
-        let line = "   1: 0100007F:1F90 0101010A:0400 01 00000000:00000000 00:00000000 00000000";
-        let entry = entry(line).unwrap();
-        assert_eq!(entry.local, BACKEND);
-        assert_eq!(entry.remote, "10.1.1.1:1024".parse().unwrap());
-        assert!(!entry.is_listening);
-    }
-
-    #[test]
-    fn finds_a_listener() {
-        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-        let address: SocketAddr = listener.local_addr().unwrap();
-        let table = connections().unwrap();
-        let found = table
-            .iter()
-            .find(|entry| SocketAddr::from(entry.local) == address);
-        assert!(found.is_some_and(|entry| entry.is_listening));
-    }
-}

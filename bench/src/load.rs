@@ -14,13 +14,21 @@ use serde::{Deserialize, Serialize};
 
 use crate::procfs::{Cpu, ProcessTree};
 
+pub(crate) use balancer::seen;
+#[cfg(test)]
+pub(crate) use balancer::v2_header;
 pub(crate) use connection::{Connection, claimed_source};
 
+use balancer::Sockets;
+
+mod balancer;
 mod bulk;
 mod churn;
 mod connection;
 mod idle;
 mod pingpong;
+mod udp_echo;
+mod udp_stream;
 
 /// `peername-bench load`
 #[derive(clap::Args)]
@@ -30,10 +38,13 @@ pub(crate) struct Args {
     /// Where to connect to; must be in 127.0.0.0/8
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:8080")]
     target: SocketAddr,
-    /// What comes first on a connection
+    /// Where the backend itself is, to be asked what arrived by UDP; the target if not given
+    #[arg(long, value_name = "ADDR")]
+    backend: Option<SocketAddr>,
+    /// What comes first on a connection, or in each datagram
     #[arg(long, default_value = "none")]
     preface: Preface,
-    /// Connections at a time
+    /// Connections at a time; clients, with UDP
     #[arg(long, value_name = "N", default_value_t = 50)]
     connections: usize,
     /// How long
@@ -46,7 +57,7 @@ pub(crate) struct Args {
 
 /// Shapes of work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
+#[serde(rename_all = "kebab-case")]
 pub(crate) enum Workload {
     /// 64 B there, 64 B back, over and over on the same connections
     Pingpong,
@@ -56,22 +67,47 @@ pub(crate) enum Workload {
     Churn,
     /// Many connections that have nothing to say
     Idle,
+    /// As pingpong, in datagrams; one lost is given up after a while
+    UdpEcho,
+    /// As udp-echo, with all clients behind one socket
+    UdpEchoShared,
+    /// As many datagrams of 1,200 B as will go, one way
+    UdpStream,
 }
 
-/// What precedes the payload on each connection.
+/// What a workload runs over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Transport {
+    Tcp,
+    Udp,
+}
+
+impl Workload {
+    pub(crate) fn transport(self) -> Transport {
+        match self {
+            Self::Pingpong | Self::Bulk | Self::Churn | Self::Idle => Transport::Tcp,
+            Self::UdpEcho | Self::UdpEchoShared | Self::UdpStream => Transport::Udp,
+        }
+    }
+}
+
+/// What precedes the payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Preface {
     /// Nothing
     None,
-    /// A PROXY protocol version 1 line, with another client on each connection
-    V1,
+    /// The PROXY protocol, with another client on each connection: a version 1 line at its start, or a
+    /// version 2 header in each datagram
+    Proxy,
 }
 
 /// What a workload needs to know.
 #[derive(Clone, Debug)]
 pub(crate) struct Plan {
     pub(crate) target: SocketAddr,
+    /// Where the backend is, past the proxy. Only UDP needs it, and only to ask what arrived.
+    pub(crate) backend: SocketAddr,
     pub(crate) preface: Preface,
     pub(crate) connections: usize,
     pub(crate) duration: Duration,
@@ -102,6 +138,7 @@ impl Metric {
 pub(crate) fn print(args: &Args) -> Result<()> {
     let plan = Plan {
         target: args.target,
+        backend: args.backend.unwrap_or(args.target),
         preface: args.preface,
         connections: args.connections,
         duration: *args.duration,
@@ -114,20 +151,24 @@ pub(crate) fn print(args: &Args) -> Result<()> {
 /// Runs one workload and returns its figures in the order in which they are to be read.
 ///
 /// # Errors
-/// A byte came back wrong or not at all, a connection failed, or the target is not loopback.
+/// A byte came back wrong or not at all, a connection failed, a datagram was wrong or went to another
+/// client, or the target is not loopback. Lost datagrams are a figure.
 pub(crate) fn run(workload: Workload, plan: &Plan) -> Result<Vec<Metric>> {
-    let is_loopback = matches!(plan.target.ip(), IpAddr::V4(ip) if ip.is_loopback());
-    ensure!(
-        is_loopback,
-        "{} is outside of 127.0.0.0/8: load stays on this machine",
-        plan.target
-    );
+    for address in [plan.target, plan.backend] {
+        ensure!(
+            matches!(address.ip(), IpAddr::V4(ip) if ip.is_loopback()),
+            "{address} is outside of 127.0.0.0/8: load stays on this machine"
+        );
+    }
     ensure!(plan.connections > 0, "no connections, no load");
     match workload {
         Workload::Pingpong => pingpong::run(plan),
         Workload::Bulk => bulk::run(plan),
         Workload::Churn => churn::run(plan),
         Workload::Idle => idle::run(plan),
+        Workload::UdpEcho => udp_echo::run(plan, Sockets::Each),
+        Workload::UdpEchoShared => udp_echo::run(plan, Sockets::Shared),
+        Workload::UdpStream => udp_stream::run(plan),
     }
 }
 

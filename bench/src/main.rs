@@ -1,9 +1,9 @@
 //! Measures peername beside its peers: the same work, in one run, taking turns.
 //!
-//! Three programs in one binary, because each must be its own process for its CPU time not to be
-//! counted as the proxy's: `backend` echoes, `load` generates and verifies, `matrix` runs every
-//! contestant through every workload and prints the tables. Generator and backend share the
-//! machine with the proxy, so both are one thread on epoll and nothing else.
+//! Several programs in one binary, because each must be its own process for its CPU time not to be
+//! counted as the proxy's: `backend` echoes, `load` generates and verifies, `naive-udp` is a relay to
+//! compare with, `matrix` runs every contestant through every workload and prints the tables.
+//! Generator and backend share the machine with the proxy, so both are as plain as can be.
 //!
 //! Nothing leaves the machine: `matrix` works in network namespaces that hold only a loopback
 //! device, and `load` refuses other targets.
@@ -15,14 +15,17 @@ use clap::{Parser, Subcommand};
 
 mod backend;
 mod cell;
+mod datagram;
 mod load;
 mod matrix;
+mod naive_udp;
 mod namespace;
 mod pattern;
 mod poller;
 mod procfs;
 mod proxies;
 mod report;
+mod sockets;
 
 #[derive(Parser)]
 #[command(
@@ -37,10 +40,12 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Echo every byte that comes in
+    /// Echo every byte that comes in, by TCP and UDP
     Backend(backend::Args),
     /// Put one workload on one address and print the figures as a JSON line
     Load(load::Args),
+    /// Relay UDP in the plainest way there is, for comparison
+    NaiveUdp(naive_udp::Args),
     /// Run all contestants through all workloads, print the tables, write the raw figures
     Matrix(matrix::Args),
     /// One measurement, inside a namespace that `matrix` made
@@ -52,6 +57,7 @@ fn main() -> ExitCode {
     let result = match Cli::parse().command {
         Command::Backend(args) => backend::run(&args),
         Command::Load(args) => load::print(&args),
+        Command::NaiveUdp(args) => naive_udp::run(&args),
         Command::Matrix(args) => matrix::run(&args),
         Command::Cell(args) => cell::print(&args),
     };

@@ -78,7 +78,29 @@ const TASKS: &[Task] = &[
         workload: Workload::Idle,
         connections: 5_000,
     },
+    Task {
+        name: "udp-echo",
+        workload: Workload::UdpEcho,
+        connections: 50,
+    },
+    Task {
+        name: "udp-echo-shared",
+        workload: Workload::UdpEchoShared,
+        connections: 50,
+    },
+    Task {
+        name: "udp-stream",
+        workload: Workload::UdpStream,
+        connections: 4,
+    },
 ];
+
+impl Task {
+    /// Whether the contestant can do this work at all.
+    pub(crate) fn suits(&self, contestant: &Contestant) -> bool {
+        contestant.carries(self.workload.transport())
+    }
+}
 
 /// Runs the matrix, prints the tables to standard output, and writes the raw figures.
 ///
@@ -87,7 +109,9 @@ const TASKS: &[Task] = &[
 /// worked are printed nevertheless.
 pub(crate) fn run(args: &Args) -> Result<()> {
     let tasks = args.tasks()?;
-    let contestants = present(args.contestants.contestants());
+    let mut contestants = args.contestants.contestants()?;
+    contestants.retain(|contestant| tasks.iter().any(|task| task.suits(contestant)));
+    let contestants = present(contestants);
     fs::create_dir_all(&args.out).with_context(|| format!("create {}", args.out.display()))?;
     let (rounds, duration) = (args.rounds(), humantime::format_duration(args.duration()));
     let extent = format!("{rounds} rounds, {duration} each");
@@ -96,7 +120,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let mut failures = 0;
     for round in 1..=rounds {
         for task in &tasks {
-            for contestant in turns(&contestants, round) {
+            for contestant in turns(&contestants, round).filter(|it| task.suits(it)) {
                 let record = |outcome| Record::new(round, contestant, task, outcome);
                 match args.measure(contestant, task) {
                     Ok(outcome) => {

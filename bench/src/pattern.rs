@@ -81,7 +81,7 @@ static TABLE: LazyLock<Vec<u8>> = LazyLock::new(|| {
 
 /// A prime: with a power of two, a relay that repeats or skips one of its own buffers would put
 /// equal bytes in their place and go unnoticed.
-const PERIOD: u64 = 65_521;
+pub(crate) const PERIOD: u64 = 65_521;
 
 /// Coprime to [`PERIOD`], so neighbouring connections begin far apart and no two of the first
 /// 65 521 begin at the same byte.

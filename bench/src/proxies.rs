@@ -1,7 +1,7 @@
 //! The contestants: how each is found, configured and started.
 //!
-//! All get the same task: listen on one loopback port, take a PROXY protocol header from loopback
-//! peers, connect to one backend as the client it names. Otherwise they keep their defaults,
+//! All get the same task: listen on one loopback port, take PROXY protocol headers from loopback
+//! peers, reach one backend as the client they name. Otherwise they keep their defaults,
 //! except that logging is off and that they may use every core.
 
 use std::net::SocketAddr;
@@ -11,7 +11,7 @@ use std::process::Command;
 use anyhow::{Context, Result, ensure};
 use serde::{Deserialize, Serialize};
 
-use crate::load::Preface;
+use crate::load::{Preface, Transport};
 
 pub(crate) use command_line::CommandLine;
 pub(crate) use haproxy::Haproxy;
@@ -43,6 +43,11 @@ pub(crate) trait Proxy {
     /// The arguments that make it print its version.
     fn version_flag(&self) -> &str;
 
+    /// Whether it knows the protocol over `transport`.
+    fn carries(&self, transport: Transport) -> bool {
+        transport == Transport::Tcp
+    }
+
     /// Why it can't take part although the program is there. None if it can.
     fn obstacle(&self) -> Option<String> {
         None
@@ -57,6 +62,8 @@ pub(crate) trait Proxy {
 
 /// Where one measurement takes place.
 pub(crate) struct Site {
+    /// What it has to carry.
+    pub(crate) transport: Transport,
     /// Where the proxy listens.
     pub(crate) listen: SocketAddr,
     /// Where the backend listens.
@@ -89,17 +96,22 @@ pub(crate) struct Selection {
     #[arg(long, value_name = "PATH")]
     go_mmproxy: Option<PathBuf>,
     /// Another contestant; {listen} and {backend} stand for the addresses. May be repeated
-    #[arg(long = "proxy", value_name = "NAME=COMMAND", value_parser = CommandLine::parse)]
+    #[arg(long = "proxy", value_name = "NAME=COMMAND", value_parser = CommandLine::parse_tcp)]
     others: Vec<CommandLine>,
+    /// Another contestant for UDP. May be repeated
+    #[arg(long = "udp-proxy", value_name = "NAME=COMMAND", value_parser = CommandLine::parse_udp)]
+    udp_others: Vec<CommandLine>,
 }
 
 impl Selection {
     /// All contestants in the order in which they take turns.
-    pub(crate) fn contestants(&self) -> Vec<Contestant> {
-        let peername = CommandLine::new("peername", &self.peername, PEERNAME, &self.peername_args);
+    ///
+    /// # Errors
+    /// This program does not know where it lies.
+    pub(crate) fn contestants(&self) -> Result<Vec<Contestant>> {
         let mut all = vec![
             Contestant::Direct,
-            Contestant::CommandLine(peername),
+            Contestant::CommandLine(self.peername()),
             Contestant::Haproxy(Haproxy {
                 program: resolve(&self.haproxy),
             }),
@@ -107,17 +119,32 @@ impl Selection {
                 program: resolve(&self.nginx),
             }),
         ];
-        let go_mmproxy = self.go_mmproxy.as_ref();
-        let go_mmproxy =
-            go_mmproxy.map(|path| CommandLine::new("go-mmproxy", path, GO_MMPROXY, ""));
-        all.extend(
-            go_mmproxy
-                .into_iter()
-                .chain(self.others.clone())
-                .map(Contestant::CommandLine),
-        );
-        all
+        let others = self.go_mmproxy().into_iter().chain(self.others.clone());
+        let udp_others = std::iter::once(naive()?).chain(self.udp_others.clone());
+        all.extend(others.chain(udp_others).map(Contestant::CommandLine));
+        Ok(all)
     }
+
+    fn peername(&self) -> CommandLine {
+        CommandLine::new("peername", &self.peername)
+            .over(Transport::Tcp, PEERNAME)
+            .over(Transport::Udp, PEERNAME_UDP)
+            .with(&self.peername_args)
+    }
+
+    fn go_mmproxy(&self) -> Option<CommandLine> {
+        let program = self.go_mmproxy.as_ref()?;
+        let contestant = CommandLine::new("go-mmproxy", program)
+            .over(Transport::Tcp, GO_MMPROXY)
+            .over(Transport::Udp, GO_MMPROXY_UDP);
+        Some(contestant)
+    }
+}
+
+/// Our own yardstick, in this binary.
+fn naive() -> Result<CommandLine> {
+    let program = std::env::current_exe().context("own path")?;
+    Ok(CommandLine::new("naive", &program).over(Transport::Udp, NAIVE))
 }
 
 impl Contestant {
@@ -140,8 +167,13 @@ impl Contestant {
     pub(crate) fn preface(&self) -> Preface {
         match self {
             Self::Direct => Preface::None,
-            _ => Preface::V1,
+            _ => Preface::Proxy,
         }
+    }
+
+    /// Whether it can do workloads over `transport` at all.
+    pub(crate) fn carries(&self, transport: Transport) -> bool {
+        self.proxy().is_none_or(|proxy| proxy.carries(transport))
     }
 
     /// Why it can't take part. None if it can.
@@ -195,6 +227,11 @@ fn resolve(program: &Path) -> PathBuf {
 }
 
 const PEERNAME: &str = "proxy --listen {listen} -4 {backend} --trust loopback";
+const PEERNAME_UDP: &str =
+    "proxy --protocol udp --udp-header each --listen {listen} -4 {backend} --trust loopback";
 
 /// Its default is to log each connection; 0 leaves errors.
 const GO_MMPROXY: &str = "-l {listen} -4 {backend} -v 0";
+const GO_MMPROXY_UDP: &str = "-p udp -l {listen} -4 {backend} -v 0";
+
+const NAIVE: &str = "naive-udp --listen {listen} --to {backend}";

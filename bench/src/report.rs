@@ -131,7 +131,8 @@ fn machine() -> String {
 /// All figures of a run.
 pub(crate) struct Report {
     contestants: Vec<(String, String)>,
-    tasks: Vec<&'static str>,
+    /// Each with those that do such work at all.
+    tasks: Vec<(&'static str, Vec<String>)>,
     records: Vec<Record>,
 }
 
@@ -141,7 +142,10 @@ impl Report {
             |contestant: &Contestant| (contestant.name().to_owned(), contestant.version());
         Self {
             contestants: contestants.iter().map(describe).collect(),
-            tasks: tasks.iter().map(|task| task.name).collect(),
+            tasks: tasks
+                .iter()
+                .map(|task| (task.name, participants(task, contestants)))
+                .collect(),
             records: Vec::new(),
         }
     }
@@ -153,8 +157,8 @@ impl Report {
     /// What is printed: the figures, whom the backend saw, the ratios and the targets.
     pub(crate) fn tables(&self, subject: &str) -> String {
         let mut text = format!("{}\n", machine());
-        for task in &self.tasks {
-            let _ = write!(text, "\n{}", align(&self.figures(task)));
+        for (task, participants) in &self.tasks {
+            let _ = write!(text, "\n{}", align(&self.figures(task, participants)));
         }
         text.push('\n');
         for (name, version) in &self.contestants {
@@ -181,11 +185,11 @@ impl Report {
     }
 
     /// One row a contestant, one column a metric.
-    fn figures(&self, task: &str) -> Vec<Vec<String>> {
+    fn figures(&self, task: &str, participants: &[String]) -> Vec<Vec<String>> {
         let metrics = self.metrics(task);
         let mut rows = vec![vec![task.to_owned()]];
         rows[0].extend(metrics.iter().map(|metric| (*metric).to_owned()));
-        for (contestant, _) in &self.contestants {
+        for contestant in participants {
             let cells = metrics.iter().map(|metric| {
                 let values = self.values(contestant, task, metric);
                 Summary::of(values.map(|(_, value)| value)).map_or_else(none, |it| it.to_string())
@@ -218,7 +222,7 @@ impl Report {
             .collect();
         let mut rows = vec![vec![format!("{subject} :")]];
         rows[0].extend(peers.iter().map(|peer| (*peer).clone()));
-        for task in &self.tasks {
+        for (task, _) in &self.tasks {
             for metric in self.metrics(task) {
                 let cells = peers.iter().map(|peer| {
                     self.ratio(subject, peer, task, metric)
@@ -244,7 +248,7 @@ impl Report {
         let mut rows = vec![["target", "is", verdict].map(str::to_owned).to_vec()];
         for target in TARGETS
             .iter()
-            .filter(|target| self.tasks.contains(&target.task))
+            .filter(|target| self.tasks.iter().any(|(task, _)| *task == target.task))
         {
             let is = match target.peer {
                 Some(peer) => self.ratio(subject, peer, target.task, target.metric),
@@ -265,7 +269,7 @@ impl Report {
     }
 
     /// Ratios are taken round by round and summed up afterwards: what slowed a whole round slowed
-    /// both, and cancels.
+    /// both, and cancels. What is to nothing, as losses are, has no ratio.
     fn ratio(&self, subject: &str, peer: &str, task: &str, metric: &str) -> Option<Summary> {
         let peers: Vec<_> = self.values(peer, task, metric).collect();
         Summary::of(
@@ -273,7 +277,8 @@ impl Report {
                 .filter_map(|(round, value)| {
                     let (_, other) = peers.iter().find(|(other, _)| *other == round)?;
                     Some(value / other)
-                }),
+                })
+                .filter(|ratio| ratio.is_finite()),
         )
     }
 
@@ -305,6 +310,11 @@ impl Report {
                 Some((record.round, metric.value))
             })
     }
+}
+
+fn participants(task: &Task, contestants: &[Contestant]) -> Vec<String> {
+    let participants = contestants.iter().filter(|it| task.suits(it));
+    participants.map(|it| it.name().to_owned()).collect()
 }
 
 fn none() -> String {

@@ -24,13 +24,19 @@ fn every_workload_is_measured() {
     };
     let text = fs::read_to_string(csv).unwrap();
     for row in [
-        "pingpong,echoes/s",
-        "bulk-1,MB/s",
-        "bulk-4,MB/s",
-        "churn,connections/s",
-        "idle,wake us",
+        "direct,pingpong,echoes/s",
+        "direct,bulk-1,MB/s",
+        "direct,bulk-4,MB/s",
+        "direct,churn,connections/s",
+        "direct,idle,wake us",
+        "direct,udp-echo,echoes/s",
+        "direct,udp-echo-shared,echoes/s",
+        "direct,udp-stream,datagrams/s",
+        "naive,udp-echo,CPU us/echo",
+        "naive,udp-echo-shared,CPU us/echo",
+        "naive,udp-stream,CPU us/datagram",
     ] {
-        let row = format!("1,direct,{row},");
+        let row = format!("1,{row},");
         let value = text
             .lines()
             .find_map(|line| line.strip_prefix(&row)?.split(',').next());
@@ -63,6 +69,20 @@ fn a_contestant_that_does_not_start_fails_the_run() {
     assert!(
         said.contains("\ndirect "),
         "the others' figures are missing: {said}"
+    );
+}
+
+/// The yardstick for UDP is a transparent relay, or its figures are those of another task.
+#[test]
+fn the_naive_relay_is_the_client() {
+    let out = fresh_directory("naive");
+    let output = matrix(&out, &["--only", "udp-echo", "--subject", "naive"]);
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{said}");
+    let naive = said.lines().find(|line| line.starts_with("naive: "));
+    assert!(
+        naive.is_some_and(|line| line.ends_with("the backend sees the client's address and port")),
+        "{said}"
     );
 }
 

@@ -60,7 +60,7 @@ impl Connection {
     pub(crate) fn request(&mut self, plan: &Plan) -> Result<bool> {
         let mut request = match plan.preface {
             Preface::None => String::new(),
-            Preface::V1 => header(self.serial),
+            Preface::Proxy => header(self.serial),
         }
         .into_bytes();
         request.extend_from_slice(pattern::at(self.origin, MESSAGE));
@@ -122,9 +122,8 @@ impl Connection {
     fn unconnected(serial: u64) -> Result<Self> {
         let socket = Socket::new(Domain::IPV4, Type::STREAM, Some(Protocol::TCP))?;
         socket.set_tcp_nodelay(true)?;
-        let source = Ipv4Addr::new(127, 0, 1, 1 + (serial % SOURCES) as u8);
         socket
-            .bind(&SocketAddrV4::new(source, 0).into())
+            .bind(&SocketAddrV4::new(source_address(serial), 0).into())
             .context("bind")?;
         let origin = pattern::start(serial);
         Ok(Self {
@@ -156,6 +155,11 @@ impl AsFd for Connection {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
+}
+
+/// The loopback address that number `serial` is really sent from.
+pub(crate) fn source_address(serial: u64) -> Ipv4Addr {
+    Ipv4Addr::new(127, 0, 1, 1 + (serial % SOURCES) as u8)
 }
 
 /// The client that connection `serial` claims to come from. No two serials below 3.9 thousand

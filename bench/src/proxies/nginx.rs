@@ -91,6 +91,7 @@ fn configuration(load: &str, site: &Site) -> String {
         listen,
         backend,
         directory,
+        ..
     } = site;
     let directory = directory.display();
     format!(

@@ -48,6 +48,18 @@ pub(crate) const TARGETS: &[Target] = &[
         peer: None,
         bound: Bound::AtMost(4.0),
     },
+    Target {
+        task: "udp-echo",
+        metric: "echoes/s",
+        peer: Some("direct"),
+        bound: Bound::AtLeast(0.6),
+    },
+    Target {
+        task: "udp-echo",
+        metric: "CPU us/echo",
+        peer: Some("naive"),
+        bound: Bound::AtMost(0.6),
+    },
 ];
 
 impl Target {
@@ -79,11 +91,26 @@ mod tests {
 
     #[test]
     fn bounds_are_inclusive() {
-        let [echo, .., churn, idle] = TARGETS else {
-            panic!("fewer than three targets")
-        };
-        assert!(echo.is_met(1.0) && !echo.is_met(1.01));
-        assert!(churn.is_met(1.0) && !churn.is_met(0.99));
-        assert_eq!(idle.to_string(), "idle KiB/connection <= 4.00");
+        let at_most = target(Bound::AtMost(1.0));
+        assert!(at_most.is_met(1.0) && !at_most.is_met(1.01));
+        let at_least = target(Bound::AtLeast(1.0));
+        assert!(at_least.is_met(1.0) && !at_least.is_met(0.99));
+    }
+
+    #[test]
+    fn targets_are_written_as_they_are_meant() {
+        assert_eq!(
+            target(Bound::AtMost(4.0)).to_string(),
+            "idle KiB/connection <= 4.00"
+        );
+    }
+
+    fn target(bound: Bound) -> Target {
+        Target {
+            task: "idle",
+            metric: "KiB/connection",
+            peer: None,
+            bound,
+        }
     }
 }

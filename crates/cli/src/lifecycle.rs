@@ -1,27 +1,98 @@
-//! From the first signal to the end.
+//! From the start to the end of a subcommand that serves.
 
 use std::process::ExitCode;
 use std::time::Duration;
 
-use anyhow::bail;
-use peername_proxy::server::Running;
+use anyhow::{Context, bail};
+use peername_proxy::server::{Capacity, Running};
+use peername_sys::limits::{open_files, raise_open_files};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::time::{Instant, sleep};
 
-/// The signals that mean "stop". Caught from the moment there is one of these, so that it should be
-/// there before anything is served.
+/// The signals that stop us.
 #[derive(Debug)]
 pub(crate) struct Signals {
     terminate: Signal,
     interrupt: Signal,
 }
 
+/// Runs the control side: on this thread, until it returns.
+pub(crate) fn block_on<T>(work: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
+    tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .context("starting the control runtime")?
+        .block_on(work)
+}
+
+/// What the descriptors are good for, with `workers` about to start on `listeners` addresses, when
+/// UDP sessions have `sessions` of them. Raises their limit as far as it goes; each connection needs
+/// two, each pipe two, and some are ours.
+pub(crate) fn capacity(
+    workers: usize,
+    listeners: usize,
+    sessions: usize,
+) -> anyhow::Result<Capacity> {
+    let limit = usize::try_from(raise_open_files()?)?.saturating_sub(sessions);
+    // Each listening socket may have accepted one connection more than is served.
+    let of_a_worker = FILES_OF_A_RUNTIME + listeners;
+    let ours = open_files()? + workers * of_a_worker + FILES_FOR_THE_MOMENT;
+    let pairs = limit.saturating_sub(ours) / 2;
+    let pipes_of_a_worker = (pairs / 8 / workers).min(MOST_PIPES);
+    let connections = (pairs - pipes_of_a_worker * workers).max(1);
+    Ok(Capacity {
+        connections,
+        pipes_of_a_worker,
+    })
+}
+
+/// How many descriptors UDP sessions may have: all that are not ours, or half of them where TCP needs
+/// some too. A flood of clients takes descriptors before anything else.
+pub(crate) fn descriptors_of_sessions(workers: usize, tcp_too: bool) -> anyhow::Result<usize> {
+    let limit = usize::try_from(raise_open_files()?)?;
+    let ours = open_files()? + workers * FILES_OF_A_RUNTIME + 2 * FILES_FOR_THE_MOMENT;
+    let free = limit.saturating_sub(ours);
+    Ok(if tcp_too { free / 2 } else { free }.max(1))
+}
+
 impl Signals {
-    pub(crate) fn catch() -> anyhow::Result<Self> {
+    /// Takes them from now on: before anything is opened, so that whoever stops us while we start
+    /// does not see us die of the signal.
+    pub(crate) fn listen() -> anyhow::Result<Self> {
+        let listen = |kind| signal(kind).context("sigaction(2)");
         Ok(Self {
-            terminate: signal(SignalKind::terminate())?,
-            interrupt: signal(SignalKind::interrupt())?,
+            terminate: listen(SignalKind::terminate())?,
+            interrupt: listen(SignalKind::interrupt())?,
         })
+    }
+
+    /// Serves until SIGTERM or SIGINT, then lets open connections end for as long as `drain`; a
+    /// second signal ends them at once.
+    ///
+    /// # Errors
+    ///
+    /// A worker ended that was not told to: better to be restarted than to go on with less.
+    pub(crate) async fn serve(
+        mut self,
+        mut running: Running,
+        drain: Duration,
+    ) -> anyhow::Result<ExitCode> {
+        while !self.told().await {
+            if let Some(error) = running.failure() {
+                bail!("a worker thread has ended: {error}");
+            }
+        }
+        tracing::info!(drain = ?drain, "accepting no more; waiting for open connections");
+        running.drain();
+        let deadline = Instant::now() + drain;
+        while !running.has_ended() && Instant::now() < deadline {
+            if self.told().await {
+                break;
+            }
+        }
+        running.end();
+        running.join();
+        Ok(ExitCode::SUCCESS)
     }
 
     /// Whether a signal came within one look at the workers.
@@ -34,34 +105,11 @@ impl Signals {
     }
 }
 
-/// Serves until SIGTERM or SIGINT, then lets open connections end for as long as `drain`; a second
-/// signal ends them at once.
-///
-/// # Errors
-///
-/// A worker ended that was not told to: better to be restarted than to go on with less.
-pub(crate) async fn until_told_to_stop(
-    mut signals: Signals,
-    mut running: Running,
-    drain: Duration,
-) -> anyhow::Result<ExitCode> {
-    while !signals.told().await {
-        if let Some(error) = running.failure() {
-            bail!("a worker thread has ended: {error}");
-        }
-    }
-    tracing::info!(drain = ?drain, "accepting no more; waiting for open connections");
-    running.drain();
-    let deadline = Instant::now() + drain;
-    while !running.has_ended() && Instant::now() < deadline {
-        if signals.told().await {
-            break;
-        }
-    }
-    running.end();
-    running.join();
-    Ok(ExitCode::SUCCESS)
-}
-
 /// How soon the end of the last connection is noticed.
 const LOOK: Duration = Duration::from_millis(50);
+/// Of a tokio runtime: epoll twice, eventfd, the signal pipe; and a spare.
+const FILES_OF_A_RUNTIME: usize = 5;
+/// Netlink and the self-test's sockets.
+const FILES_FOR_THE_MOMENT: usize = 8;
+/// Splicing more directions at once than this gains nothing that copying would not give.
+const MOST_PIPES: usize = 256;

@@ -7,6 +7,7 @@ mod logging;
 mod usage;
 mod value;
 
+use std::io;
 use std::process::ExitCode;
 
 use clap::Parser;
@@ -26,11 +27,19 @@ struct Args {
 fn main() -> ExitCode {
     match Args::parse().command.run() {
         Ok(code) => code,
+        // Whoever read our output has seen enough: `| head`.
+        Err(error) if is_closed_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("peername: {error:#}");
             ExitCode::from(if error.is::<Usage>() { 2 } else { 1 })
         }
     }
+}
+
+fn is_closed_pipe(error: &anyhow::Error) -> bool {
+    error
+        .downcast_ref::<io::Error>()
+        .is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
 }
 
 #[cfg(test)]

@@ -6,9 +6,13 @@ use std::time::Duration;
 
 use peername_proto::kind;
 
-/// `500ms`, `5s`, `2m`.
+/// `500ms`, `5s`, `2m`; a year at most, which any clock can add to now.
 pub(crate) fn duration(text: &str) -> Result<Duration, String> {
-    humantime::parse_duration(text).map_err(|_| "use a number and a unit: 500ms, 5s, 2m".to_owned())
+    match humantime::parse_duration(text) {
+        Ok(duration) if duration <= YEAR => Ok(duration),
+        Ok(_) => Err("a year (365d) is the most".to_owned()),
+        Err(_) => Err("use a number and a unit: 500ms, 5s, 2m".to_owned()),
+    }
 }
 
 /// `1.2.3.4:80`, `[::1]:80` or `host:port`, resolved now; the first address counts.
@@ -107,6 +111,7 @@ fn bytes(hex: &str) -> Option<Vec<u8>> {
         .collect()
 }
 
+const YEAR: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 /// The types with a name of their own; ranges have one for many.
 const NAMED: [u8; 7] = [
     kind::ALPN,
@@ -178,6 +183,6 @@ mod tests {
     #[test]
     fn durations_need_a_unit() {
         assert_eq!(duration("1m30s"), Ok(Duration::from_secs(90)));
-        assert!(duration("5").is_err());
+        assert!(duration("5").is_err() && duration("500000000000y").is_err());
     }
 }

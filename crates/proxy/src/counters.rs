@@ -5,15 +5,15 @@ use std::sync::Mutex;
 use std::sync::PoisonError;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use peername_relay::Report;
+use peername_relay::Tally;
 
 use crate::outcome::Outcome;
 
 mod datagrams;
 
 pub use datagrams::DatagramSnapshot;
+pub(crate) use datagrams::DatagramTally;
 use datagrams::Datagrams;
-pub(crate) use datagrams::Tally;
 
 /// The counters of one proxy, from its start.
 #[derive(Debug, Default)]
@@ -61,34 +61,32 @@ impl Counters {
         self.collisions.fetch_add(1, Relaxed);
     }
 
+    /// A connection ended.
+    pub fn ended(&self, outcome: &Outcome, tally: &Tally) {
+        self.ended.fetch_add(1, Relaxed);
+        self.add_up(outcome, tally);
+    }
+
     /// A UDP session began.
     pub fn session_began(&self) {
         self.datagrams.began.fetch_add(1, Relaxed);
     }
 
-    /// Adds what a worker has counted by itself, and empties it.
-    pub(crate) fn add(&self, tally: &mut Tally) {
-        self.datagrams.add(tally);
+    /// A UDP session ended.
+    pub fn session_ended(&self, outcome: &Outcome, tally: &Tally) {
+        self.datagrams.ended.fetch_add(1, Relaxed);
+        self.add_up(outcome, tally);
     }
 
-    /// A connection or session ended.
-    pub fn ended(&self, outcome: &Outcome) {
-        match outcome {
-            Outcome::Carried(_) => &self.datagrams.ended,
-            _ => &self.ended,
-        }
-        .fetch_add(1, Relaxed);
-        if let Outcome::Relayed(Report {
-            to_upstream,
-            to_downstream,
-            undelivered,
-            ..
-        }) = outcome
-        {
-            self.to_upstream.fetch_add(*to_upstream, Relaxed);
-            self.to_downstream.fetch_add(*to_downstream, Relaxed);
-            self.undelivered.fetch_add(*undelivered, Relaxed);
-        }
+    /// Adds what a worker has counted by itself, and empties it.
+    pub(crate) fn add(&self, counted: &mut DatagramTally) {
+        self.datagrams.add(counted);
+    }
+
+    fn add_up(&self, outcome: &Outcome, tally: &Tally) {
+        self.to_upstream.fetch_add(tally.to_upstream, Relaxed);
+        self.to_downstream.fetch_add(tally.to_downstream, Relaxed);
+        self.undelivered.fetch_add(tally.undelivered, Relaxed);
         let mut outcomes = self.outcomes.lock().unwrap_or_else(PoisonError::into_inner);
         *outcomes.entry(outcome.label()).or_default() += 1;
     }

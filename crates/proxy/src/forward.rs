@@ -9,7 +9,7 @@ use peername_relay::{Limits, Method, Pair, relay};
 use peername_sys::stream;
 use peername_sys::upstream::local_addr;
 use tokio::net::TcpStream;
-use tokio::time::{Instant, timeout};
+use tokio::time::timeout;
 
 use crate::accept::refuse;
 use crate::addr::Target;
@@ -88,20 +88,15 @@ impl Announcement {
 
 impl Serve for Forwarder {
     async fn serve(&self, incoming: Incoming) {
-        self.counters.accepted();
-        let mut record = Record::new(incoming.listener, incoming.peer, Instant::now());
+        let mut record = Record::begin(&self.counters, &incoming);
         record.target(self.target);
-        let outcome = match self.carry(incoming).await {
-            Ok(outcome) => outcome,
-            Err(failure) => Outcome::Failed(failure),
-        };
-        self.counters.ended(&outcome);
-        record.log(&outcome);
+        let outcome = self.carry(incoming, &mut record).await;
+        record.end(outcome.unwrap_or_else(Outcome::Failed));
     }
 }
 
 impl Forwarder {
-    async fn carry(&self, incoming: Incoming) -> Result<Outcome, Failure> {
+    async fn carry(&self, incoming: Incoming, record: &mut Record) -> Result<Outcome, Failure> {
         let Incoming {
             stream: downstream,
             peer,
@@ -122,9 +117,8 @@ impl Forwarder {
             downstream,
             upstream,
         };
-        Ok(Outcome::Relayed(
-            relay(pair, Method::Auto, Limits::default()).await,
-        ))
+        let end = relay(pair, Method::Auto, Limits::default(), &mut record.tally).await;
+        Ok(Outcome::Relayed(end))
     }
 
     async fn connect(&self, header: &[u8]) -> Result<TcpStream, Failure> {

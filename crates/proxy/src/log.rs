@@ -3,22 +3,39 @@
 //! What a peer sent is never logged raw: values are escaped and capped before they get here.
 
 use std::fmt::Write;
+use std::sync::Arc;
 
 use peername_proto::Header;
+use peername_relay::Tally;
 use tokio::time::Instant;
 
 use crate::addr::{ClaimedSource, LocalAddr, PeerAddr, Target};
+use crate::counters::Counters;
 use crate::outcome::Outcome;
+use crate::server::Incoming;
 
-/// What is known of a connection so far.
+/// What is known of a connection so far. However it ends, also cut short by the end of the proxy, it
+/// is counted and logged once: when this is dropped.
 #[derive(Debug)]
 pub(crate) struct Record {
+    counters: Arc<Counters>,
     listener: LocalAddr,
     peer: PeerAddr,
     since: Instant,
     client: Option<ClaimedSource>,
     target: Option<Target>,
     tlvs: Option<Box<Tlvs>>,
+    pub(crate) tally: Tally,
+    /// Of a UDP session.
+    pub(crate) datagrams: Option<Exchanged>,
+    outcome: Outcome,
+}
+
+/// How many datagrams went which way.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Exchanged {
+    pub(crate) to_upstream: u64,
+    pub(crate) to_downstream: u64,
 }
 
 /// The TLVs that the log was asked to show, ready to print.
@@ -26,14 +43,39 @@ pub(crate) struct Record {
 pub(crate) struct Tlvs(String);
 
 impl Record {
-    pub(crate) fn new(listener: LocalAddr, peer: PeerAddr, since: Instant) -> Self {
+    /// Begins with a connection that was just accepted, and counts it.
+    pub(crate) fn begin(counters: &Arc<Counters>, incoming: &Incoming) -> Self {
+        counters.accepted();
+        Self::new(counters, incoming.listener, incoming.peer, None)
+    }
+
+    /// Begins with a UDP session's first datagram, and counts the session.
+    pub(crate) fn begin_session(
+        counters: &Arc<Counters>,
+        listener: LocalAddr,
+        peer: PeerAddr,
+    ) -> Self {
+        counters.session_began();
+        Self::new(counters, listener, peer, Some(Exchanged::default()))
+    }
+
+    fn new(
+        counters: &Arc<Counters>,
+        listener: LocalAddr,
+        peer: PeerAddr,
+        datagrams: Option<Exchanged>,
+    ) -> Self {
         Self {
+            counters: Arc::clone(counters),
             listener,
             peer,
-            since,
+            since: Instant::now(),
             client: None,
             target: None,
             tlvs: None,
+            tally: Tally::default(),
+            datagrams,
+            outcome: Outcome::Cut,
         }
     }
 
@@ -46,35 +88,44 @@ impl Record {
         self.target = Some(target);
     }
 
+    pub(crate) fn end(mut self, outcome: Outcome) {
+        self.outcome = outcome;
+    }
+
     /// Writes the line, at debug level: peers decide how many there are.
-    pub(crate) fn log(&self, outcome: &Outcome) {
+    fn log(&self) {
         if !tracing::enabled!(target: TARGET, tracing::Level::DEBUG) {
             return;
         }
-        let (up, down) = outcome.bytes();
-        let datagrams = outcome.datagrams();
-        let error = match outcome {
-            Outcome::Failed(failure) => Some(failure.to_string()),
-            Outcome::Relayed(_) | Outcome::Carried(_) => None,
-        };
+        let outcome = &self.outcome;
         tracing::debug!(
             target: TARGET,
             listener = %self.listener,
             peer = %self.peer,
             client = self.client.map(tracing::field::display),
             upstream = self.target.map(tracing::field::display),
-            bytes_to_upstream = up,
-            bytes_to_downstream = down,
-            datagrams_to_upstream = datagrams.map(|(up, _)| up),
-            datagrams_to_downstream = datagrams.map(|(_, down)| down),
+            bytes_to_upstream = self.tally.to_upstream,
+            bytes_to_downstream = self.tally.to_downstream,
+            datagrams_to_upstream = self.datagrams.map(|datagrams| datagrams.to_upstream),
+            datagrams_to_downstream = self.datagrams.map(|datagrams| datagrams.to_downstream),
             duration_ms = u64::try_from(self.since.elapsed().as_millis()).unwrap_or(u64::MAX),
             outcome = outcome.label(),
             ended_by = outcome.ended_by(),
             fault = outcome.fault().label(),
             tlvs = self.tlvs.as_ref().map(|tlvs| tlvs.0.as_str()),
-            error,
+            error = outcome.error(),
             "connection ended"
         );
+    }
+}
+
+impl Drop for Record {
+    fn drop(&mut self) {
+        match self.datagrams {
+            None => self.counters.ended(&self.outcome, &self.tally),
+            Some(_) => self.counters.session_ended(&self.outcome, &self.tally),
+        }
+        self.log();
     }
 }
 
@@ -111,7 +162,7 @@ fn escape(value: &[u8], out: &mut String) {
     }
 }
 
-/// Set with `RUST_LOG`-like filters and asserted by tests: the lines of connections and no others.
+/// The lines of connections and no others.
 const TARGET: &str = "peername::connection";
 /// A TLV may have 64 KiB; this is enough of any of them to recognise it.
 const MOST_SHOWN: usize = 256;

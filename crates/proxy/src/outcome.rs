@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use peername_proto::{Invalid, LooksLike};
-use peername_relay::{End, Report, Side};
+use peername_relay::{End, Side};
 use peername_sys::Failed;
 
 use crate::source::Refused;
@@ -14,42 +14,16 @@ use crate::source::Refused;
 #[derive(Debug)]
 pub enum Outcome {
     /// It was carried to its end.
-    Relayed(Report),
-    /// Its datagrams were carried until the session was over.
-    Carried(Carried),
+    Relayed(End),
+    /// A UDP session, of which the peers never say that it is over.
+    Over(Over),
+    /// It was still open when the proxy stopped.
+    Cut,
     /// It was refused or failed before a byte was carried.
     Failed(Failure),
 }
 
-/// What became of a UDP session.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Carried {
-    /// What the backend's socket accepted.
-    pub to_upstream: Flow,
-    /// What was sent to the balancer.
-    pub to_downstream: Flow,
-    /// Why it is over.
-    pub over: Over,
-}
-
-/// Datagrams of one direction.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Flow {
-    /// How many.
-    pub datagrams: u64,
-    /// Octets of payload in all, without headers.
-    pub bytes: u64,
-}
-
-impl Flow {
-    /// Another datagram, of so many octets.
-    pub(crate) fn add(&mut self, bytes: usize) {
-        self.datagrams += 1;
-        self.bytes += bytes as u64;
-    }
-}
-
-/// Why a UDP session is over. The peers never say.
+/// Why a UDP session is over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Over {
     /// Nothing moved for `--close-after`.
@@ -200,70 +174,49 @@ impl Outcome {
     /// A stable name for metrics and logs.
     pub fn label(&self) -> &'static str {
         match self {
-            Self::Relayed(report) => match report.end {
-                End::Finished(_) => "finished",
-                End::Reset(_) => "reset",
-                End::Idle => "idle",
-            },
-            Self::Carried(carried) => match carried.over {
-                Over::Idle => "idle",
-                Over::Unanswered => "unanswered",
-                Over::Evicted => "evicted",
-                Over::Stopped => "stopped",
-            },
+            Self::Relayed(End::Finished(_)) => "finished",
+            Self::Relayed(End::Reset(_)) => "reset",
+            Self::Relayed(End::Idle) => "idle",
+            Self::Over(Over::Idle) => "idle",
+            Self::Over(Over::Unanswered) => "unanswered",
+            Self::Over(Over::Evicted) => "evicted",
+            Self::Over(Over::Stopped) => "stopped",
+            Self::Cut => "cut",
             Self::Failed(failure) => failure.reason(),
-        }
-    }
-
-    /// Octets carried to the backend and to the client.
-    pub fn bytes(&self) -> (u64, u64) {
-        match self {
-            Self::Relayed(report) => (report.to_upstream, report.to_downstream),
-            Self::Carried(carried) => (carried.to_upstream.bytes, carried.to_downstream.bytes),
-            Self::Failed(_) => (0, 0),
-        }
-    }
-
-    /// Datagrams carried to the backend and to the client; `None` for a TCP connection.
-    pub fn datagrams(&self) -> Option<(u64, u64)> {
-        match self {
-            Self::Carried(carried) => Some((
-                carried.to_upstream.datagrams,
-                carried.to_downstream.datagrams,
-            )),
-            _ => None,
         }
     }
 
     /// Who ended it.
     pub fn ended_by(&self) -> Option<&'static str> {
-        let Self::Relayed(Report {
-            end: End::Finished(side) | End::Reset(side),
-            ..
-        }) = self
-        else {
-            return None;
-        };
-        Some(match side {
-            Side::Downstream => "downstream",
-            Side::Upstream => "upstream",
-        })
+        match self {
+            Self::Relayed(End::Finished(side) | End::Reset(side)) => Some(match side {
+                Side::Downstream => "downstream",
+                Side::Upstream => "upstream",
+            }),
+            Self::Relayed(End::Idle) | Self::Over(_) | Self::Cut => Some("proxy"),
+            Self::Failed(_) => None,
+        }
     }
 
     /// Whose fault it is.
     pub fn fault(&self) -> Fault {
         match self {
             Self::Failed(failure) => failure.fault(),
-            Self::Relayed(report) => match report.end {
-                End::Finished(_) | End::Idle => Fault::None,
-                End::Reset(Side::Downstream) => Fault::Downstream,
-                End::Reset(Side::Upstream) => Fault::Upstream,
-            },
-            Self::Carried(carried) => match carried.over {
-                Over::Idle | Over::Stopped => Fault::None,
-                Over::Unanswered => Fault::Upstream,
-                Over::Evicted => Fault::Policy,
-            },
+            Self::Relayed(End::Finished(_) | End::Idle) => Fault::None,
+            Self::Relayed(End::Reset(Side::Downstream)) => Fault::Downstream,
+            Self::Relayed(End::Reset(Side::Upstream)) => Fault::Upstream,
+            Self::Over(Over::Idle | Over::Stopped) => Fault::None,
+            Self::Over(Over::Unanswered) => Fault::Upstream,
+            Self::Over(Over::Evicted) => Fault::Policy,
+            Self::Cut => Fault::Local,
+        }
+    }
+
+    /// What went wrong, in words.
+    pub fn error(&self) -> Option<String> {
+        match self {
+            Self::Failed(failure) => Some(failure.to_string()),
+            Self::Relayed(_) | Self::Over(_) | Self::Cut => None,
         }
     }
 }

@@ -144,7 +144,7 @@ fn connect_from(stranger: IpAddr, to: SocketAddr) -> Result<std::net::TcpStream,
             Broken::Failed(error)
         }
     })?;
-    socket.bind(SocketAddr::new(stranger, 0))?;
+    socket.bind_any_port(stranger)?;
     let connection = socket.connect(to)?;
     // Nothing was said on it, so it need not linger in TIME_WAIT.
     stream::reset_on_close(&connection).call("setsockopt(SO_LINGER)")?;
@@ -173,7 +173,7 @@ async fn look_up(target: SocketAddr) -> Result<Tested, Broken> {
 
 /// No IPv6 at all, or no `::1` to bind to.
 fn is_without_ipv6(error: &Failed) -> bool {
-    netlink::is_family_off(error) || error.is_address_taken()
+    netlink::is_family_off(error) || error.is_address_unavailable()
 }
 
 struct Milliseconds(Duration);

@@ -10,19 +10,21 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 use std::{io, iter};
 
+use peername_relay::limit_pipes;
 use peername_sys::listen::{self, Sharing};
-use peername_sys::{Failed, is_exhaustion, stream};
+use peername_sys::{Failed, is_broken_listener, is_of_one_connection, stream};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime;
-use tokio::sync::{Semaphore, mpsc, watch};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
+use tokio::task::JoinSet;
 
 use crate::addr::{LocalAddr, PeerAddr};
 use crate::throttle::Throttle;
 
 /// What a worker does beside its connections, on the same thread: begins there, and ends when the
 /// [`Phases`] say so or by itself.
-pub type Companion =
-    Box<dyn FnOnce(Phases) -> Pin<Box<dyn Future<Output = io::Result<()>>>> + Send>;
+pub type Companion = Box<dyn FnOnce(Phases) -> Beside + Send>;
+type Beside = Pin<Box<dyn Future<Output = io::Result<()>>>>;
 
 /// What is done with a connection.
 pub trait Serve: Send + Sync + 'static {
@@ -41,15 +43,13 @@ pub struct Incoming {
     pub listener: LocalAddr,
 }
 
-/// Where, and how much.
-#[derive(Clone, Debug)]
-pub struct Sockets {
-    /// Addresses to listen on.
-    pub listen: Vec<SocketAddr>,
-    /// Loops.
-    pub workers: usize,
+/// What the descriptors of this process are good for.
+#[derive(Clone, Copy, Debug)]
+pub struct Capacity {
     /// Connections open at once; further ones wait in the kernel's queue.
     pub connections: usize,
+    /// Pipes for splicing; a worker that has no more copies.
+    pub pipes_of_a_worker: usize,
 }
 
 /// Listening sockets that nobody accepts from yet.
@@ -58,7 +58,6 @@ pub struct Bound {
     workers: Vec<Vec<net::TcpListener>>,
     /// Of each worker, what it does beside; may be fewer than workers.
     companions: Vec<Companion>,
-    connections: usize,
 }
 
 /// Running loops.
@@ -77,24 +76,23 @@ pub struct BindError {
 }
 
 impl Bound {
-    /// Opens every socket of every worker, so that whatever can't be listened on is known before
-    /// anything is served.
+    /// Opens a socket on each address for each of `workers`, so that whatever can't be listened on is
+    /// known before anything is served.
     ///
     /// # Errors
     ///
     /// The address that failed, with what to do about it.
-    pub fn open(sockets: &Sockets) -> Result<Self, BindError> {
-        let first = open_all(&sockets.listen, sockets.workers)?;
+    pub fn open(listen: &[SocketAddr], workers: usize) -> Result<Self, BindError> {
+        let first = open_all(listen, workers)?;
         // With port 0 the kernel chose for the first worker; the others share its choice.
         let chosen: Vec<_> = first.iter().filter_map(|l| l.local_addr().ok()).collect();
-        let others = (1..sockets.workers).map(|_| open_all(&chosen, sockets.workers));
+        let others = (1..workers).map(|_| open_all(&chosen, workers));
         let workers = iter::once(Ok(first))
             .chain(others)
             .collect::<Result<_, _>>()?;
         Ok(Self {
             workers,
             companions: Vec::new(),
-            connections: sockets.connections,
         })
     }
 
@@ -121,19 +119,19 @@ impl Bound {
     /// # Errors
     ///
     /// The system refuses a thread.
-    pub fn start<S: Serve>(self, service: &Arc<S>) -> io::Result<Running> {
+    pub fn start<S: Serve>(self, service: &Arc<S>, capacity: Capacity) -> io::Result<Running> {
         let (phase, _) = watch::channel(Phase::Serve);
-        let slots = Arc::new(Semaphore::new(self.connections.min(Semaphore::MAX_PERMITS)));
-        let companions = self
-            .companions
-            .into_iter()
-            .map(Some)
-            .chain(iter::repeat_with(|| None));
+        let slots = Arc::new(Semaphore::new(
+            capacity.connections.min(Semaphore::MAX_PERMITS),
+        ));
+        let companions = self.companions.into_iter().map(Some);
+        let companions = companions.chain(iter::repeat_with(|| None));
         let start = |((number, listeners), companion): ((usize, Vec<_>), Option<Companion>)| {
             let worker = Worker {
                 service: Arc::clone(service),
                 slots: Arc::clone(&slots),
                 phases: Phases(phase.subscribe()),
+                pipes: capacity.pipes_of_a_worker,
             };
             thread::Builder::new()
                 .name(format!("worker-{number}"))
@@ -230,19 +228,19 @@ struct Worker<S> {
     service: Arc<S>,
     slots: Arc<Semaphore>,
     phases: Phases,
+    pipes: usize,
 }
 
 impl<S: Serve> Worker<S> {
     fn run(self, listeners: Vec<net::TcpListener>, companion: Option<Companion>) -> io::Result<()> {
+        limit_pipes(self.pipes);
         let runtime = runtime::Builder::new_current_thread()
             .enable_all()
             .build()?;
         let phases = self.phases.clone();
         runtime.block_on(async {
             match companion {
-                Some(companion) => {
-                    tokio::try_join!(self.serve(listeners), companion(phases)).map(drop)
-                }
+                Some(begin) => tokio::try_join!(self.serve(listeners), begin(phases)).map(drop),
                 None => self.serve(listeners).await,
             }
         })
@@ -252,15 +250,18 @@ impl<S: Serve> Worker<S> {
     /// connection holds a sender; when the last one goes, the receiver wakes.
     async fn serve(mut self, listeners: Vec<net::TcpListener>) -> io::Result<()> {
         let (open, mut all_closed) = mpsc::channel::<()>(1);
-        let mut accepting = Vec::new();
+        let mut accepting = JoinSet::new();
         for listener in listeners {
             let listener = TcpListener::from_std(listener)?;
             let (service, slots) = (Arc::clone(&self.service), Arc::clone(&self.slots));
-            accepting.push(tokio::spawn(accept(listener, service, slots, open.clone())));
+            accepting.spawn(accept(listener, service, slots, open.clone()));
         }
         drop(open);
-        self.phases.draining().await;
-        accepting.iter().for_each(tokio::task::JoinHandle::abort);
+        tokio::select! {
+            Some(Ok(error)) = accepting.join_next() => return Err(error),
+            () = self.phases.draining() => {}
+        }
+        accepting.shutdown().await;
         tokio::select! {
             _ = all_closed.recv() => {}
             () = self.phases.ended() => {}
@@ -269,29 +270,29 @@ impl<S: Serve> Worker<S> {
     }
 }
 
-/// Accepts for ever. Nothing that accept(2) can say ends it: what concerns one connection is
+/// Accepts until the listener itself is broken, and returns how. What concerns one connection is
 /// skipped, and when descriptors or memory have run out, waiting is all that helps.
 async fn accept<S: Serve>(
     listener: TcpListener,
     service: Arc<S>,
     slots: Arc<Semaphore>,
     open: mpsc::Sender<()>,
-) {
-    let Ok(addr) = listener.local_addr().map(LocalAddr) else {
-        return;
+) -> io::Error {
+    let addr = match listener.local_addr() {
+        Ok(addr) => LocalAddr(addr),
+        Err(error) => return error,
     };
     loop {
-        let Ok(slot) = Arc::clone(&slots).acquire_owned().await else {
-            return;
-        };
         let (stream, peer) = match listener.accept().await {
             Ok(accepted) => accepted,
-            Err(error) if is_exhaustion(&error) => {
+            Err(error) if is_broken_listener(&error) => return error,
+            Err(error) if is_of_one_connection(&error) => continue,
+            Err(error) => {
                 pause(&error).await;
                 continue;
             }
-            Err(_) => continue,
         };
+        let slot = slot(&slots).await;
         let incoming = Incoming {
             stream,
             peer: PeerAddr(peer),
@@ -305,12 +306,29 @@ async fn accept<S: Serve>(
     }
 }
 
+/// A place among the open connections. The one that is one too many waits here, and the others
+/// behind it in the kernel's queue.
+async fn slot(slots: &Arc<Semaphore>) -> Option<OwnedSemaphorePermit> {
+    if let Ok(slot) = Arc::clone(slots).try_acquire_owned() {
+        return Some(slot);
+    }
+    if let Some(suppressed) = FULL.pass() {
+        tracing::warn!(
+            suppressed,
+            "as many connections are open as descriptors allow; others wait. Raise LimitNOFILE or \
+             `ulimit -n` if this is the normal load"
+        );
+    }
+    // It fails only when the semaphore is closed, which this one never is.
+    Arc::clone(slots).acquire_owned().await.ok()
+}
+
 async fn pause(error: &io::Error) {
     if let Some(suppressed) = EXHAUSTED.pass() {
         tracing::warn!(
             suppressed,
-            "accept(2): {error}; waiting for connections to close. Raise LimitNOFILE or `ulimit -n` \
-             if this is the normal load"
+            "accept(2): {error}; trying again. If descriptors or memory have run out, raise LimitNOFILE \
+             or the limits of the service"
         );
     }
     tokio::time::sleep(PAUSE).await;
@@ -330,6 +348,7 @@ fn hint(error: &Failed) -> &'static str {
     }
 }
 
+static FULL: Throttle = Throttle::new(Duration::from_secs(10));
 static EXHAUSTED: Throttle = Throttle::new(Duration::from_secs(10));
 /// Long enough for connections to close, short enough not to be felt once they have.
 const PAUSE: Duration = Duration::from_millis(50);

@@ -51,6 +51,7 @@ impl TrustList {
     /// One entry a line; `#` and `;` begin a comment, blank lines are skipped. One bad line refuses the
     /// file: a list that was understood by half is not a list.
     fn add_file(&mut self, path: PathBuf) -> Result<(), TrustError> {
+        let before = self.networks.len();
         let text = fs::read_to_string(&path).map_err(|source| TrustError::File {
             path: path.clone(),
             source,
@@ -64,6 +65,9 @@ impl TrustList {
                     entry: entry.to_owned(),
                 });
             }
+        }
+        if self.networks.len() == before {
+            return Err(TrustError::EmptyFile { path });
         }
         Ok(())
     }
@@ -104,6 +108,12 @@ pub enum TrustError {
         path: PathBuf,
         /// Why.
         source: io::Error,
+    },
+    /// The file has nothing but comments and blank lines.
+    #[error("--trust @{}: the file names no network, so nobody could connect", path.display())]
+    EmptyFile {
+        /// The file.
+        path: PathBuf,
     },
     /// A line of the file can't be understood.
     #[error("--trust @{}, line {number}: {entry:?} is neither a network nor an address", path.display())]
@@ -238,7 +248,10 @@ mod tests {
             Err(TrustError::Line { number: 2, .. })
         ));
         fs::write(&path, "# nobody yet\n").unwrap();
-        assert!(matches!(TrustList::parse(&[&word]), Err(TrustError::Empty)));
+        assert!(matches!(
+            TrustList::parse(&[&word]),
+            Err(TrustError::EmptyFile { .. })
+        ));
         fs::remove_file(&path).unwrap();
     }
 }

@@ -20,7 +20,6 @@ mod session;
 mod sessions;
 mod sockets;
 mod table;
-mod upstream;
 mod worker;
 
 pub use forwarder::UdpForwarder;

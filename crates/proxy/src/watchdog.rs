@@ -11,7 +11,7 @@ use futures_util::future::join_all;
 use tokio::time::sleep;
 
 use crate::addr::Target;
-use crate::reply_path::{self, Tested};
+use crate::reply_path::{self, Broken};
 
 /// The last result for each target. Sound until shown otherwise.
 #[derive(Debug)]
@@ -23,6 +23,9 @@ pub struct ReplyPath {
 struct Path {
     target: Target,
     sound: AtomicBool,
+    /// The last try failed, or there was none yet. One lost segment is no evidence against a path
+    /// that has been shown to be sound.
+    doubted: AtomicBool,
 }
 
 impl ReplyPath {
@@ -31,6 +34,7 @@ impl ReplyPath {
         let path = |target| Path {
             target,
             sound: AtomicBool::new(true),
+            doubted: AtomicBool::new(true),
         };
         Self {
             paths: targets.into_iter().map(path).collect(),
@@ -50,11 +54,11 @@ impl ReplyPath {
         join_all(self.paths.iter().map(Path::check)).await;
     }
 
-    /// Tries the paths for ever: each minute, and each second while one is broken.
+    /// Tries the paths for ever: each minute, and each second while one is in doubt.
     pub async fn keep_checking(&self) {
         loop {
-            let sound = self.paths.iter().all(|path| path.sound.load(Relaxed));
-            sleep(if sound { EVERY } else { WHILE_BROKEN }).await;
+            let doubted = self.paths.iter().any(|path| path.doubted.load(Relaxed));
+            sleep(if doubted { WHILE_IN_DOUBT } else { EVERY }).await;
             self.check().await;
         }
     }
@@ -62,18 +66,30 @@ impl ReplyPath {
 
 impl Path {
     async fn check(&self) {
-        let result = reply_path::check(self.target.0).await;
-        let was_sound = self.sound.swap(result.is_ok(), Relaxed);
         let target = self.target;
-        match result {
-            Err(broken) if was_sound => tracing::error!(
-                %target,
-                "replies do not come back: {broken}. Until they do, clients that would go to \
-                 {target} are refused"
-            ),
-            Ok(Tested::NotHere) | Err(_) => {}
-            Ok(_) if !was_sound => tracing::info!(%target, "replies come back again"),
-            Ok(_) => tracing::debug!(%target, "replies come back"),
+        match reply_path::check(target.0).await {
+            // Says nothing about the path, and a host that is short of something must not lose its
+            // clients for it.
+            Err(Broken::Failed(error)) => {
+                tracing::warn!(%target, "can't tell whether replies come back: {error}");
+            }
+            Err(broken) => {
+                let again = self.doubted.swap(true, Relaxed);
+                if again && self.sound.swap(false, Relaxed) {
+                    tracing::error!(
+                        %target,
+                        "replies do not come back: {broken}. Until they do, clients that would go \
+                         to {target} are refused"
+                    );
+                }
+            }
+            Ok(tested) => {
+                self.doubted.store(false, Relaxed);
+                if !self.sound.swap(true, Relaxed) {
+                    tracing::info!(%target, "replies come back again");
+                }
+                tracing::debug!(%target, ?tested, "replies come back");
+            }
         }
     }
 }
@@ -81,4 +97,4 @@ impl Path {
 /// Routes change rarely; each try costs one loopback connection.
 const EVERY: Duration = Duration::from_secs(60);
 /// Rules are often added just after the start (systemd's ExecStartPost): notice soon.
-const WHILE_BROKEN: Duration = Duration::from_secs(1);
+const WHILE_IN_DOUBT: Duration = Duration::from_secs(1);

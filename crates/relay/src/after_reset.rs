@@ -4,6 +4,7 @@ use std::future::poll_fn;
 use std::time::Duration;
 
 use peername_sys::stream;
+use peername_sys::upstream::is_established;
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::Side;
@@ -13,12 +14,12 @@ use crate::running::Running;
 /// takes nothing for `patience` is given up. Dropping `running` then resets it.
 ///
 /// The wait matters: closing with RST throws away what is still in the send buffer.
-pub(crate) async fn deliver(running: &mut Running, dead: Side, patience: Duration) {
+pub(crate) async fn deliver(running: &mut Running<'_>, dead: Side, patience: Duration) {
     salvage(running, dead, patience).await;
     await_acknowledged(running.socket(dead.other()), patience).await;
 }
 
-async fn salvage(running: &mut Running, dead: Side, patience: Duration) {
+async fn salvage(running: &mut Running<'_>, dead: Side, patience: Duration) {
     loop {
         let moved = running.moved();
         let done = timeout(patience, poll_fn(|cx| running.poll_salvage(dead, cx))).await;
@@ -33,7 +34,8 @@ async fn await_acknowledged(socket: &tokio::net::TcpStream, patience: Duration) 
     let mut pause = Duration::from_millis(1);
     let mut left = stream::unsent(socket).unwrap_or(0);
     let mut deadline = Instant::now() + patience;
-    while left > 0 && Instant::now() < deadline {
+    // Unsent bytes stay counted when the survivor dies too.
+    while left > 0 && is_established(socket) && Instant::now() < deadline {
         sleep(pause).await;
         pause = (pause * 2).min(Duration::from_millis(50));
         let now = stream::unsent(socket).unwrap_or(0);

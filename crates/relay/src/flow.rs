@@ -5,7 +5,7 @@ use std::io::{self, ErrorKind};
 use std::task::{Context, Poll, ready};
 
 use peername_sys::pipe::Pipe;
-use peername_sys::stream;
+use peername_sys::stream::{self, Received};
 use tokio::io::Interest;
 use tokio::net::TcpStream;
 
@@ -155,7 +155,7 @@ impl Flow {
             return Poll::Pending;
         }
         Poll::Ready(if self.splices() {
-            self.fill_pipe(source)
+            self.fill_pipe(source, sink)
         } else {
             self.copy(source, sink)
         })
@@ -199,20 +199,21 @@ impl Flow {
     /// One read into the thread's buffer and one write out of it; what the sink did not take is held.
     fn copy(&mut self, source: &TcpStream, sink: &TcpStream) -> Result<(), State> {
         scratch::with(|buffer| {
-            let size = buffer.len();
             let n = match stream::recv(source, buffer) {
-                Ok(0) => {
+                Ok(Received { len: 0, .. }) => {
                     self.state = State::SourceFinished;
                     return Ok(());
                 }
-                Ok(n) => n,
+                Ok(Received { len, more }) => {
+                    if !more {
+                        // The next byte, and FIN, will raise an event. Reading again only to be told
+                        // EAGAIN would cost a system call a message.
+                        not_ready(source, Interest::READABLE);
+                    }
+                    len
+                }
                 Err(error) => return source_error(source, &error),
             };
-            if n < size {
-                // A short read emptied the socket. Reading again only to be told so costs a system
-                // call per message; new bytes and FIN both raise a new event.
-                not_ready(source, Interest::READABLE);
-            }
             self.choice.saw(n);
             let bytes = buffer.get(..n).unwrap_or_default();
             let sent = match stream::send(sink, bytes) {
@@ -239,23 +240,30 @@ impl Flow {
     }
 
     /// Moves what fits from the source into the pipe. `give` empties it before the next call.
-    fn fill_pipe(&mut self, source: &TcpStream) -> Result<(), State> {
+    ///
+    /// splice(2) never passes the mark of urgent data: there it claims that nothing is left or even
+    /// that the stream has ended. So only a read is believed.
+    fn fill_pipe(&mut self, source: &TcpStream, sink: &TcpStream) -> Result<(), State> {
         let Held::Piped { pipe, len } = &mut self.held else {
             return Ok(());
         };
         match pipe.fill_from(source, scratch::SIZE) {
-            Ok(0) => self.state = State::SourceFinished,
-            Ok(n) => {
+            Ok(n @ 1..) => {
                 *len = n;
                 self.choice.saw(n);
+                return Ok(());
             }
             Err(error) if error.kind() == ErrorKind::InvalidInput => {
-                // The kernel can't splice from this socket; nothing was taken.
+                // The kernel can't splice from this socket.
                 self.choice.copy_from_now_on();
             }
+            Ok(0) => {}
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+            // The kernel tells of a reset once: it is not there any more for a read.
             Err(error) => return source_error(source, &error),
         }
-        Ok(())
+        self.release_pipe();
+        self.copy(source, sink)
     }
 
     /// Whether this read goes through a pipe. The pipe comes and goes with the need for it; without

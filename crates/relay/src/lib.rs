@@ -27,6 +27,8 @@ use std::time::Duration;
 
 use tokio::net::TcpStream;
 
+pub use pipes::limit as limit_pipes;
+
 use crate::running::{Running, Stop};
 
 /// Two sockets that are to become one connection.
@@ -102,29 +104,26 @@ pub enum End {
     Idle,
 }
 
-/// What became of a connection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Report {
+/// What was carried. It is true at any end, also when the future of [`relay`] is dropped.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Tally {
     /// Bytes accepted by the upstream socket.
     pub to_upstream: u64,
     /// Bytes accepted by the downstream socket.
     pub to_downstream: u64,
     /// Bytes received here that could not be delivered because their receiver was gone.
     pub undelivered: u64,
-    /// How it ended.
-    pub end: End,
 }
 
 /// Relays until the connection has ended and both sockets are closed.
-pub async fn relay(pair: Pair, method: Method, limits: Limits) -> Report {
-    let mut running = Running::new(pair, method, limits);
-    let end = match running.stop().await {
+pub async fn relay(pair: Pair, method: Method, limits: Limits, tally: &mut Tally) -> End {
+    let mut running = Running::new(pair, method, limits, tally);
+    match running.stop().await {
         Stop::Finished(first) => End::Finished(first),
         Stop::Idle => End::Idle,
         Stop::Reset(side) => {
             after_reset::deliver(&mut running, side, limits.flush).await;
             End::Reset(side)
         }
-    };
-    running.report(end)
+    }
 }

@@ -7,14 +7,21 @@ use std::cell::RefCell;
 
 use peername_sys::pipe::Pipe;
 
+/// How many pipes this thread may have, lent and idle. Each takes two descriptors, which are then not
+/// there for connections; without one, bytes are copied. Until this is called: 16.
+pub fn limit(most: usize) {
+    POOL.with_borrow_mut(|pool| pool.most = most);
+}
+
 /// An empty pipe; `None` when the thread has as many out as it may, or no descriptor is left: the
 /// caller copies instead.
 pub(crate) fn borrow() -> Option<Pipe> {
     POOL.with_borrow_mut(|pool| {
-        if pool.lent == MOST_LENT {
-            return None;
-        }
-        let pipe = pool.idle.pop().or_else(|| Pipe::new().ok())?;
+        let pipe = match pool.idle.pop() {
+            Some(pipe) => pipe,
+            None if pool.lent < pool.most => Pipe::new().ok()?,
+            None => return None,
+        };
         pool.lent += 1;
         Some(pipe)
     })
@@ -24,23 +31,21 @@ pub(crate) fn borrow() -> Option<Pipe> {
 pub(crate) fn give_back(pipe: Pipe, empty: bool) {
     POOL.with_borrow_mut(|pool| {
         pool.lent -= 1;
-        if empty && pool.idle.len() < MOST_IDLE {
+        if empty && pool.idle.len() < MOST_IDLE && pool.idle.len() + pool.lent < pool.most {
             pool.idle.push(pipe);
         }
     });
 }
 
-#[derive(Default)]
 struct Pool {
     idle: Vec<Pipe>,
     lent: usize,
+    most: usize,
 }
 
-/// Each lent pipe takes two descriptors from those left for connections; splicing more directions
-/// at once than this gains nothing that copying would not give.
-const MOST_LENT: usize = 256;
+/// Enough for bursts to find one, few enough not to matter.
 const MOST_IDLE: usize = 32;
 
 thread_local! {
-    static POOL: RefCell<Pool> = RefCell::default();
+    static POOL: RefCell<Pool> = const { RefCell::new(Pool { idle: Vec::new(), lent: 0, most: 16 }) };
 }

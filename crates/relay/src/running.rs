@@ -9,11 +9,11 @@ use tokio::net::TcpStream;
 
 use crate::flow::{Flow, State, not_ready};
 use crate::idle::Idle;
-use crate::{End, Limits, Method, Pair, Report, Side};
+use crate::{Limits, Method, Pair, Side, Tally};
 
 /// A connection that is being relayed: two sockets, and what is held in each direction.
 #[derive(Debug)]
-pub(crate) struct Running {
+pub(crate) struct Running<'t> {
     pair: Pair,
     to_upstream: Flow,
     to_downstream: Flow,
@@ -21,6 +21,7 @@ pub(crate) struct Running {
     first_finished: Option<Side>,
     idle: Idle,
     limits: Limits,
+    tally: &'t mut Tally,
 }
 
 /// Why both directions stopped.
@@ -34,8 +35,8 @@ pub(crate) enum Stop {
     Idle,
 }
 
-impl Running {
-    pub(crate) fn new(pair: Pair, method: Method, limits: Limits) -> Self {
+impl<'t> Running<'t> {
+    pub(crate) fn new(pair: Pair, method: Method, limits: Limits, tally: &'t mut Tally) -> Self {
         let mut idle = Idle::default();
         if let Some(limit) = limits.idle {
             idle.limit(limit);
@@ -48,6 +49,7 @@ impl Running {
             first_finished: None,
             idle,
             limits,
+            tally,
         }
     }
 
@@ -74,15 +76,6 @@ impl Running {
         self.to_upstream.moved() + self.to_downstream.moved()
     }
 
-    pub(crate) fn report(&self, end: End) -> Report {
-        Report {
-            to_upstream: self.to_upstream.moved(),
-            to_downstream: self.to_downstream.moved(),
-            undelivered: self.to_upstream.held() + self.to_downstream.held(),
-            end,
-        }
-    }
-
     fn poll_stop(&mut self, cx: &mut Context<'_>) -> Poll<Stop> {
         let moved = self.moved();
         for side in [Side::Downstream, Side::Upstream] {
@@ -91,9 +84,13 @@ impl Running {
             }
         }
         if self.is_finished() {
-            return Poll::Ready(Stop::Finished(
-                self.first_finished.unwrap_or(Side::Downstream),
-            ));
+            let first = self.first_finished.unwrap_or(Side::Downstream);
+            return Poll::Ready(Stop::Finished(first));
+        }
+        for side in [Side::Downstream, Side::Upstream] {
+            if self.is_unwatched(side) && self.has_hung_up(side, cx) {
+                return Poll::Ready(Stop::Reset(side));
+            }
         }
         if self.moved() != moved {
             self.idle.alive();
@@ -105,14 +102,14 @@ impl Running {
     fn pump_from(&mut self, side: Side, cx: &mut Context<'_>) -> Option<Side> {
         let (flow, source, sink) = self.direction_from(side);
         if flow.state() == State::Finished {
-            return self.has_hung_up(side, cx).then_some(side);
+            return None;
         }
         match flow.pump(source, sink, cx) {
             State::SourceDead => Some(side),
             State::SinkDead => Some(side.other()),
             State::Finished => {
                 self.note_finished(side);
-                self.has_hung_up(side, cx).then_some(side)
+                None
             }
             State::Open | State::SourceFinished => None,
         }
@@ -131,8 +128,14 @@ impl Running {
         }
     }
 
-    /// Whether a side that has sent FIN was reset since. Nobody reads from it any more, and while
-    /// nothing is written to it nobody else would notice: its descriptors would leak.
+    /// Whether nobody reads from this side now: it has sent FIN, or the other side takes nothing.
+    fn is_unwatched(&mut self, side: Side) -> bool {
+        let (flow, ..) = self.direction_from(side);
+        flow.state() != State::Open || flow.held() > 0
+    }
+
+    /// Whether a side that nobody reads from was reset. If nothing is written to it either, nobody
+    /// else would notice, and its descriptors would leak.
     fn has_hung_up(&self, side: Side, cx: &mut Context<'_>) -> bool {
         let socket = self.socket(side);
         for _ in 0..2 {
@@ -162,8 +165,13 @@ impl Running {
 }
 
 /// Closing would send FIN, which says that all was sent. Unless it was, RST tells the truth.
-impl Drop for Running {
+impl Drop for Running<'_> {
     fn drop(&mut self) {
+        *self.tally = Tally {
+            to_upstream: self.to_upstream.moved(),
+            to_downstream: self.to_downstream.moved(),
+            undelivered: self.to_upstream.held() + self.to_downstream.held(),
+        };
         if !self.is_finished() {
             // These fail only on sockets that are closed already, and then there is nobody to tell.
             let _ = stream::reset_on_close(&self.pair.downstream);

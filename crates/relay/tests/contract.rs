@@ -7,10 +7,24 @@ use std::sync::mpsc;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use peername_relay::{End, Limits, Method, Pair, Report, Side, relay};
+use peername_relay::{End, Limits, Method, Pair, Side, Tally, relay};
+use socket2::SockRef;
 use tokio::runtime;
 
 const METHODS: [Method; 3] = [Method::Auto, Method::Copy, Method::Splice];
+
+/// What became of a connection.
+#[derive(Debug)]
+struct Report {
+    end: End,
+    tally: Tally,
+}
+
+async fn report(pair: Pair, method: Method, limits: Limits) -> Report {
+    let mut tally = Tally::default();
+    let end = relay(pair, method, limits, &mut tally).await;
+    Report { end, tally }
+}
 
 /// A relayed connection: what the client holds, what the backend holds, and the relay.
 struct Lab {
@@ -22,8 +36,11 @@ struct Lab {
 impl Lab {
     fn new(method: Method, limits: Limits) -> Self {
         let ((client, downstream), (backend, upstream)) = (connected(), connected());
+        for socket in [&downstream, &upstream] {
+            peername_sys::stream::tune(socket).unwrap();
+        }
         let relay = thread::spawn(move || {
-            block_on(async move { relay(pair(downstream, upstream), method, limits).await })
+            block_on(async move { report(pair(downstream, upstream), method, limits).await })
         });
         Self {
             client,
@@ -123,10 +140,10 @@ fn every_byte_arrives_in_order_and_half_closed_directions_go_on() {
         let report = lab.report();
         assert_eq!(report.end, End::Finished(Side::Downstream), "{method:?}");
         assert_eq!(
-            (report.to_upstream, report.to_downstream),
+            (report.tally.to_upstream, report.tally.to_downstream),
             (4 << 20, 3 << 20)
         );
-        assert_eq!(report.undelivered, 0);
+        assert_eq!(report.tally.undelivered, 0);
     }
 }
 
@@ -265,7 +282,7 @@ fn a_relay_that_is_dropped_resets_both_sides() {
     let (began, wait) = mpsc::channel();
     let cut = thread::spawn(move || {
         block_on(async move {
-            let relay = relay(pair(downstream, upstream), Method::Auto, Limits::default());
+            let relay = report(pair(downstream, upstream), Method::Auto, Limits::default());
             began.send(()).unwrap();
             let limit = tokio::time::sleep(Duration::from_millis(300));
             tokio::select! { _ = relay => panic!("it ended by itself"), () = limit => {} }
@@ -276,4 +293,75 @@ fn a_relay_that_is_dropped_resets_both_sides() {
     assert_eq!(read_to_reset(&client), b"half an ans");
     assert_eq!(read_to_reset(&backend), b"");
     cut.join().unwrap();
+}
+
+/// Reads stop at the mark of urgent data, and splice(2) never passes it.
+#[test]
+fn urgent_data_arrives_in_its_place_and_so_does_what_follows() {
+    for method in METHODS {
+        for before in [0, 2, 1 << 20] {
+            let lab = Lab::new(method, Limits::default());
+            let (head, tail) = (pattern(before), pattern(300_000));
+            let sent = [&head[..], b"!", &tail].concat();
+            thread::scope(|scope| {
+                scope.spawn(|| {
+                    (&lab.client).write_all(&head).unwrap();
+                    assert_eq!(
+                        SockRef::from(&lab.client).send_out_of_band(b"!").unwrap(),
+                        1
+                    );
+                    send_and_finish(&lab.client, &tail);
+                });
+                let got = read_to_end(&lab.backend);
+                assert!(
+                    got == sent,
+                    "{method:?}, {before}: {} of {}",
+                    got.len(),
+                    sent.len()
+                );
+            });
+        }
+    }
+}
+
+/// All of it is queued before the relay reads, so that no later event comes to its help.
+#[test]
+fn what_is_queued_behind_urgent_data_is_not_left_there() {
+    for method in METHODS {
+        let ((mut client, downstream), (mut backend, upstream)) = (connected(), connected());
+        client.write_all(b"ab").unwrap();
+        SockRef::from(&client).send_out_of_band(b"!").unwrap();
+        client.write_all(b"tail").unwrap();
+        peername_sys::stream::tune(&downstream).unwrap();
+        thread::spawn(move || {
+            block_on(
+                async move { report(pair(downstream, upstream), method, Limits::default()).await },
+            )
+        });
+        let mut got = [0; 7];
+        backend.read_exact(&mut got).unwrap();
+        assert_eq!(&got, b"ab!tail", "{method:?}");
+    }
+}
+
+#[test]
+fn a_reset_is_noticed_while_the_other_side_takes_nothing() {
+    let limits = Limits {
+        flush: Duration::from_millis(300),
+        ..Limits::default()
+    };
+    for method in METHODS {
+        let Lab {
+            client,
+            backend,
+            relay,
+        } = Lab::new(method, limits);
+        backend.set_nonblocking(true).unwrap();
+        assert!(fill(&backend).1, "{method:?}");
+        reset(backend);
+        // The client has read nothing and is still there.
+        let report = relay.join().unwrap();
+        assert_eq!(report.end, End::Reset(Side::Upstream), "{method:?}");
+        read_to_reset(&client);
+    }
 }

@@ -2,14 +2,26 @@
 
 use std::io;
 
-use caps::CapSet;
 pub use caps::Capability;
+use caps::{CapSet, CapsHashSet};
 
 use crate::{NameCall, Result};
 
 /// Whether the calling thread may use `capability` now (its effective set, capabilities(7)).
 pub fn have(capability: Capability) -> bool {
     caps::has_cap(None, CapSet::Effective, capability).unwrap_or(false)
+}
+
+/// Uses only those of `these` that the calling thread has. The others stay permitted and can be used
+/// again: this tries out what [`keep_only`] makes final.
+pub fn use_only(these: &[Capability]) -> Result<()> {
+    let held = permitted()?;
+    let used = these
+        .iter()
+        .copied()
+        .filter(|capability| held.contains(capability))
+        .collect();
+    set(CapSet::Effective, &used)
 }
 
 /// Gives up every capability of the calling thread but those of `keep` that it has, and the means to
@@ -19,23 +31,30 @@ pub fn have(capability: Capability) -> bool {
 /// bounding set stays as it is, which is harmless under `no_new_privs`.
 pub fn keep_only(keep: &[Capability]) -> Result<()> {
     rustix::thread::set_no_new_privs(true).call("prctl(PR_SET_NO_NEW_PRIVS)")?;
-    if have(Capability::CAP_SETPCAP) {
+    let held = permitted()?;
+    set(CapSet::Effective, &held)?;
+    if held.contains(&Capability::CAP_SETPCAP) {
         clear(CapSet::Bounding, "prctl(PR_CAPBSET_DROP)")?;
     }
     clear(CapSet::Ambient, "prctl(PR_CAP_AMBIENT_CLEAR_ALL)")?;
     clear(CapSet::Inheritable, "capset(2), inheritable")?;
-    let held = caps::read(None, CapSet::Permitted)
-        .map_err(io::Error::other)
-        .call("capget(2)")?;
     let kept = keep
         .iter()
         .copied()
         .filter(|capability| held.contains(capability))
         .collect();
-    caps::set(None, CapSet::Effective, &kept)
+    set(CapSet::Effective, &kept)?;
+    set(CapSet::Permitted, &kept)
+}
+
+fn permitted() -> Result<CapsHashSet> {
+    caps::read(None, CapSet::Permitted)
         .map_err(io::Error::other)
-        .call("capset(2)")?;
-    caps::set(None, CapSet::Permitted, &kept)
+        .call("capget(2)")
+}
+
+fn set(which: CapSet, value: &CapsHashSet) -> Result<()> {
+    caps::set(None, which, value)
         .map_err(io::Error::other)
         .call("capset(2)")
 }

@@ -26,28 +26,53 @@ impl Failed {
         self.source.kind() == io::ErrorKind::PermissionDenied
     }
 
-    /// Whether the 4-tuple is taken: EADDRINUSE from `bind(2)`, EADDRNOTAVAIL from `connect(2)`.
-    pub fn is_address_taken(&self) -> bool {
+    /// Whether no interface has the address, or no port is free for it (EADDRNOTAVAIL).
+    pub fn is_address_unavailable(&self) -> bool {
+        self.source.kind() == io::ErrorKind::AddrNotAvailable
+    }
+
+    /// Whether descriptors or memory have run out (EMFILE, ENFILE, ENOBUFS, ENOMEM).
+    pub fn is_exhaustion(&self) -> bool {
         matches!(
-            self.source.kind(),
-            io::ErrorKind::AddrInUse | io::ErrorKind::AddrNotAvailable
+            self.errno(),
+            Some(libc::EMFILE | libc::ENFILE | libc::ENOBUFS | libc::ENOMEM)
         )
     }
 
-    /// Whether this process or the system has run out of descriptors or memory (EMFILE, ENFILE,
-    /// ENOBUFS, ENOMEM): waiting helps, ending does not.
-    pub fn is_exhaustion(&self) -> bool {
-        is_exhaustion(&self.source)
+    /// Whether this kernel is too old for the option (ENOPROTOOPT).
+    pub fn is_unknown_option(&self) -> bool {
+        self.errno() == Some(libc::ENOPROTOOPT)
     }
 }
 
-/// As [`Failed::is_exhaustion`], for an error that has no call yet.
-pub fn is_exhaustion(error: &io::Error) -> bool {
+/// Whether accept(2) can never succeed again: the socket does not listen any more, as after
+/// `ss --kill`.
+pub fn is_broken_listener(error: &io::Error) -> bool {
     matches!(
         error.raw_os_error(),
-        Some(libc::EMFILE | libc::ENFILE | libc::ENOBUFS | libc::ENOMEM)
+        Some(libc::EINVAL | libc::EBADF | libc::ENOTSOCK)
     )
 }
+
+/// Whether an error of accept(2) is that of the connection it would have returned, and gone with it
+/// (accept(2), "Error handling").
+pub fn is_of_one_connection(error: &io::Error) -> bool {
+    let errno = error.raw_os_error();
+    errno.is_some_and(|errno| OF_ONE_CONNECTION.contains(&errno))
+}
+
+const OF_ONE_CONNECTION: [i32; 10] = [
+    libc::ECONNABORTED,
+    libc::EHOSTDOWN,
+    libc::EHOSTUNREACH,
+    libc::EINTR,
+    libc::ENETDOWN,
+    libc::ENETUNREACH,
+    libc::ENONET,
+    libc::ENOPROTOOPT,
+    libc::EOPNOTSUPP,
+    libc::EPROTO,
+];
 
 /// Whether a datagram is longer than its protocol or its path allows (EMSGSIZE).
 pub fn is_too_large(error: &io::Error) -> bool {

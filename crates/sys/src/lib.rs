@@ -13,8 +13,10 @@ pub mod listen;
 pub mod namespace;
 pub mod netlink;
 pub mod pipe;
-pub mod process;
 pub mod stream;
 pub mod upstream;
 
-pub use failed::{Failed, NameCall, Result, is_device_error, is_exhaustion, is_too_large};
+pub use failed::{
+    Failed, NameCall, Result, is_broken_listener, is_device_error, is_of_one_connection,
+    is_too_large,
+};

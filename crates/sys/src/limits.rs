@@ -1,5 +1,7 @@
 //! Resource limits.
 
+use std::fs;
+
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::{NameCall, Result};
@@ -18,4 +20,11 @@ pub fn raise_open_files() -> Result<u64> {
     )
     .call("setrlimit(RLIMIT_NOFILE)")?;
     Ok(limit.maximum.unwrap_or(u64::MAX))
+}
+
+/// How many descriptors this process has open now.
+pub fn open_files() -> Result<usize> {
+    let entries = fs::read_dir("/proc/self/fd").call("open(/proc/self/fd)")?;
+    // Less the one that lists them.
+    Ok(entries.count().saturating_sub(1))
 }

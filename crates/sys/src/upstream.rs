@@ -1,7 +1,9 @@
 //! Sockets that connect from an address that is not ours.
 
+use std::fs;
 use std::io;
-use std::net::{SocketAddr, TcpStream, UdpSocket};
+use std::net::{IpAddr, SocketAddr, TcpStream, UdpSocket};
+use std::ops::RangeInclusive;
 use std::os::fd::{AsFd, BorrowedFd};
 
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
@@ -13,7 +15,8 @@ use crate::{Failed, NameCall, Result};
 #[derive(Debug)]
 pub struct Upstream {
     socket: Socket,
-    /// Whether its port may be that of other sockets too.
+    v6: bool,
+    /// Whether other sockets may have the same port.
     shares_port: bool,
 }
 
@@ -25,17 +28,23 @@ impl Upstream {
             .call("socket(2)")?;
         Ok(Self {
             socket,
+            v6: target.is_ipv6(),
             shares_port: true,
         })
     }
 
-    /// A non-blocking UDP socket of the target's family.
+    /// A non-blocking UDP socket of the target's family, to end with [`Upstream::connect_datagram`].
+    ///
+    /// Its port is its own: if two UDP sockets shared one (SO_REUSEADDR), they could have the same
+    /// 4-tuple, and one would get the other's datagrams. EADDRINUSE from [`Upstream::bind`] says that
+    /// some socket has the port, at this address or at all.
     pub fn datagram(target: SocketAddr) -> Result<Self> {
         let kind = Type::DGRAM.nonblocking().cloexec();
         let socket = Socket::new(Domain::for_address(target), kind, Some(Protocol::UDP))
             .call("socket(2)")?;
         Ok(Self {
             socket,
+            v6: target.is_ipv6(),
             shares_port: false,
         })
     }
@@ -48,43 +57,69 @@ impl Upstream {
     /// Lets the socket be bound to any address (IP_TRANSPARENT since Linux 2.6.28, IPV6_TRANSPARENT
     /// since 2.6.37). Needs CAP_NET_ADMIN or CAP_NET_RAW.
     pub fn transparent(&self) -> Result<()> {
-        let v6 = self.socket.domain().call("getsockopt(SO_DOMAIN)")? == Domain::IPV6;
-        if v6 {
-            set_int(
-                self.socket.as_fd(),
+        let (level, option, call) = match self.v6 {
+            true => (
                 libc::SOL_IPV6,
                 libc::IPV6_TRANSPARENT,
-                1,
-            )
-            .call("setsockopt(IPV6_TRANSPARENT)")
-        } else {
-            set_int(self.socket.as_fd(), libc::SOL_IP, libc::IP_TRANSPARENT, 1)
-                .call("setsockopt(IP_TRANSPARENT)")
-        }
+                "setsockopt(IPV6_TRANSPARENT)",
+            ),
+            false => (
+                libc::SOL_IP,
+                libc::IP_TRANSPARENT,
+                "setsockopt(IP_TRANSPARENT)",
+            ),
+        };
+        set_int(self.socket.as_fd(), level, option, 1).call(call)
     }
 
-    /// Binds to `source`. With port 0 the port is chosen by connect(2), from those whose whole
-    /// 4-tuple is free (IP_BIND_ADDRESS_NO_PORT, since Linux 4.2).
+    /// Binds to `source`, port and all. SO_REUSEADDR allows the port while an older connection with
+    /// it is in TIME_WAIT. A port below 1024 needs CAP_NET_BIND_SERVICE.
     ///
-    /// For TCP, SO_REUSEADDR allows the port while an older connection with it is in TIME_WAIT. Not so
-    /// for UDP, where two sockets could then have the same 4-tuple and take each other's datagrams:
-    /// the port belongs to one socket, and EADDRINUSE says that there is one. A port below 1024 needs
-    /// CAP_NET_BIND_SERVICE.
+    /// As long as the socket lives, connect(2) chooses its port for no other socket of this network,
+    /// whatever that one's addresses: see [`Upstream::bind_at_connect`].
     pub fn bind(&self, source: SocketAddr) -> Result<()> {
-        if source.port() == 0 {
-            set_int(
-                self.socket.as_fd(),
-                libc::SOL_IP,
-                libc::IP_BIND_ADDRESS_NO_PORT,
-                1,
-            )
-            .call("setsockopt(IP_BIND_ADDRESS_NO_PORT)")?;
-        } else if self.shares_port {
-            self.socket
-                .set_reuse_address(true)
-                .call("setsockopt(SO_REUSEADDR)")?;
-        }
+        self.reuse_address()?;
         self.socket.bind(&source.into()).call("bind(2)")
+    }
+
+    /// Binds to the address and leaves the port to connect(2), which takes one whose whole 4-tuple is
+    /// free (IP_BIND_ADDRESS_NO_PORT, since Linux 4.2).
+    pub fn bind_any_port(&self, source: IpAddr) -> Result<()> {
+        self.reuse_address()?;
+        self.set_ip(
+            libc::IP_BIND_ADDRESS_NO_PORT,
+            1,
+            "setsockopt(IP_BIND_ADDRESS_NO_PORT)",
+        )?;
+        self.socket
+            .bind(&SocketAddr::new(source, 0).into())
+            .call("bind(2)")
+    }
+
+    /// As [`Upstream::bind_any_port`], with one port to choose from, which must be one of
+    /// [`ephemeral_ports`] (IP_LOCAL_PORT_RANGE, since Linux 6.3; else ENOPROTOOPT).
+    ///
+    /// A port that was bound by number is chosen for nobody else. With clients on most ports, a host
+    /// would soon be unable to connect anywhere; a port that was chosen stays shared.
+    pub fn bind_at_connect(&self, source: SocketAddr) -> Result<()> {
+        let port = libc::c_int::from(source.port());
+        let only = port | port << 16;
+        self.set_ip(IP_LOCAL_PORT_RANGE, only, "setsockopt(IP_LOCAL_PORT_RANGE)")?;
+        self.bind_any_port(source.ip())
+    }
+
+    /// On every TCP socket of ours: one without it would keep the others from its port.
+    fn reuse_address(&self) -> Result<()> {
+        if !self.shares_port {
+            return Ok(());
+        }
+        self.socket
+            .set_reuse_address(true)
+            .call("setsockopt(SO_REUSEADDR)")
+    }
+
+    fn set_ip(&self, option: libc::c_int, value: libc::c_int, call: &'static str) -> Result<()> {
+        set_int(self.socket.as_fd(), libc::SOL_IP, option, value).call(call)
     }
 
     /// Starts to connect. The stream is writable once the connection stands or has failed; then
@@ -128,3 +163,18 @@ pub fn local_addr(socket: impl AsFd) -> Result<SocketAddr> {
         .ok_or_else(|| io::Error::from(io::ErrorKind::InvalidData))
         .call("getsockname(2)")
 }
+
+/// The ports that connect(2) chooses from (ip(7), `ip_local_port_range`), in the network namespace of
+/// the calling thread.
+pub fn ephemeral_ports() -> Result<RangeInclusive<u16>> {
+    let text = fs::read_to_string(PORT_RANGE).call(PORT_RANGE)?;
+    let mut ports = text.split_whitespace().map(str::parse);
+    match (ports.next(), ports.next()) {
+        (Some(Ok(first)), Some(Ok(last))) => Ok(first..=last),
+        _ => Err(io::Error::from(io::ErrorKind::InvalidData)).call(PORT_RANGE),
+    }
+}
+
+const PORT_RANGE: &str = "/proc/sys/net/ipv4/ip_local_port_range";
+/// From `linux/in.h`; the libc crate does not have it yet.
+const IP_LOCAL_PORT_RANGE: libc::c_int = 51;

@@ -3,6 +3,7 @@
 
 mod players;
 
+use std::io::{Write, stdout};
 use std::net::SocketAddr;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -14,7 +15,7 @@ use peername_proxy::config::{Config, HeaderLimits, OnCollision, Upstream};
 use peername_proxy::counters::Counters;
 use peername_proxy::own_addresses::OwnAddresses;
 use peername_proxy::permit::Rules;
-use peername_proxy::server::{Bound, Running, Sockets};
+use peername_proxy::server::{Bound, Capacity, Running};
 use peername_proxy::source::SourcePolicy;
 use peername_proxy::tcp::TcpProxy;
 use peername_proxy::trust::TrustList;
@@ -43,9 +44,16 @@ pub(crate) fn run(_args: &Args) -> anyhow::Result<ExitCode> {
         .build()?;
     let cases = runtime.block_on(prepare())?;
     let _proxy = runtime.block_on(start(&cases))?;
-    println!("In a network of its own: a backend, and a balancer that knows the client.\n");
-    cases.iter().try_for_each(Case::show)?;
-    println!("Next: `peername proxy --help`, and `peername doctor` on the host that is to run it.");
+    let out = &mut stdout();
+    writeln!(
+        out,
+        "In a network of its own: a backend, and a balancer that knows the client.\n"
+    )?;
+    cases.iter().try_for_each(|case| case.show(out))?;
+    writeln!(
+        out,
+        "Next: `peername proxy --help`, and `peername doctor` on the host that is to run it."
+    )?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -87,12 +95,7 @@ async fn start(cases: &[Case]) -> anyhow::Result<Running> {
         workers: 1,
         log_tlvs: Vec::new(),
     };
-    let sockets = Sockets {
-        listen: config.listen.clone(),
-        workers: 1,
-        connections: 64,
-    };
-    let bound = Bound::open(&sockets)?;
+    let bound = Bound::open(&config.listen, config.workers)?;
     let reply_path = Arc::new(ReplyPath::new([config.upstream.target_v4]));
     let counters = Arc::<Counters>::default();
     let rules = Rules {
@@ -100,8 +103,8 @@ async fn start(cases: &[Case]) -> anyhow::Result<Running> {
         own_addresses: OwnAddresses::read().await?,
         reply_path,
     };
-    let proxy = TcpProxy::new(Arc::new(rules), counters);
-    Ok(bound.start(&Arc::new(proxy))?)
+    let proxy = TcpProxy::new(Arc::new(rules), counters)?;
+    Ok(bound.start(&Arc::new(proxy), FEW)?)
 }
 
 impl Case {
@@ -116,7 +119,7 @@ impl Case {
         })
     }
 
-    fn show(&self) -> anyhow::Result<()> {
+    fn show(&self, out: &mut impl Write) -> anyhow::Result<()> {
         let Self {
             client,
             service,
@@ -128,15 +131,24 @@ impl Case {
         let line = String::from_utf8_lossy(&header);
         let without = ask(*backend, b"")?;
         let with = ask(*proxy, &header)?;
-        println!("The client is {client}. The balancer says so to peername at {proxy}:");
-        println!("    {}", line.trim_end());
-        println!("and the backend at {backend} saw");
-        println!("    without peername   {without}");
-        println!("    with peername      {with}\n");
+        writeln!(
+            out,
+            "The client is {client}. The balancer says so to peername at {proxy}:"
+        )?;
+        writeln!(out, "    {}", line.trim_end())?;
+        writeln!(out, "and the backend at {backend} saw")?;
+        writeln!(out, "    without peername   {without}")?;
+        writeln!(out, "    with peername      {with}\n")?;
         ensure!(with == *client, "the backend should have seen {client}");
         Ok(())
     }
 }
+
+/// More than the demo makes.
+const FEW: Capacity = Capacity {
+    connections: 64,
+    pipes_of_a_worker: 1,
+};
 
 struct Addresses {
     client: &'static str,

@@ -8,16 +8,16 @@ use std::time::Duration;
 
 use anyhow::Context;
 use peername_proxy::addr::Target;
-use peername_proxy::config::Dialect;
+use peername_proxy::config::{Datagrams, Dialect};
 use peername_proxy::counters::Counters;
-use peername_proxy::forward::Forwarder;
-use peername_proxy::server::{Bound, Sockets};
+use peername_proxy::forward::{Announcement, Forwarder};
+use peername_proxy::server::Bound;
 use peername_proxy::udp::{UdpForwarder, UdpSockets};
-use tokio::runtime;
+use peername_sys::caps::keep_only;
 
-use crate::cmd::proxy::{self, Descriptors, udp};
+use crate::cmd::proxy::udp;
 use crate::cmd::send::Header;
-use crate::lifecycle::{Signals, until_told_to_stop};
+use crate::lifecycle::{self, Signals};
 use crate::{logging, value};
 
 /// Options of `peername forward`.
@@ -56,68 +56,60 @@ enum Protocol {
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    let none = Vec::new();
-    let (tcp, udp, announcement, protocol) = match args.protocol {
-        Protocol::Tcp => (
-            &args.listen,
-            &none,
-            args.header.announcement()?,
-            proxy::Protocol::Tcp,
-        ),
-        Protocol::Udp => (
-            &none,
-            &args.listen,
-            args.header.announcement_of_datagrams()?,
-            proxy::Protocol::Udp,
-        ),
+    let announcement = match args.protocol {
+        Protocol::Tcp => args.header.announcement()?,
+        Protocol::Udp => args.header.announcement_of_datagrams()?,
     };
+    lifecycle::block_on(start(args, announcement))
+}
+
+async fn start(args: &Args, announcement: Announcement) -> anyhow::Result<ExitCode> {
+    let signals = Signals::listen()?;
+    let (workers, target) = (args.workers.get(), Target(args.to));
+    let (tcp, udp) = match args.protocol {
+        Protocol::Tcp => (&args.listen[..], &[][..]),
+        Protocol::Udp => (&[][..], &args.listen[..]),
+    };
+    let bound = Bound::open(tcp, workers)?;
+    // The sender of a datagram is the client, and the kernel keeps it with one worker.
+    let sockets = UdpSockets::open(udp, workers, None)?;
+    // It connects as itself: no privilege is of use any more.
+    keep_only(&[])?;
     let _log = args.logging.start();
-    let descriptors = Descriptors::share_out(protocol)?;
-    let (counters, target) = (Arc::<Counters>::default(), Target(args.to));
-    let mut datagrams = args.udp.config(descriptors.sessions);
-    if args.header.is_spp() {
-        datagrams.dialect = Dialect::Spp;
-    }
-    let sockets = UdpSockets::open(udp, args.workers.get(), None)?;
-    let bound = Bound::open(&Sockets {
-        listen: tcp.clone(),
-        workers: args.workers.get(),
-        connections: descriptors.connections,
-    })?;
     let addrs = [bound.addrs(), sockets.addrs()].concat();
+    let counters = Arc::<Counters>::default();
     let beside = UdpForwarder {
         target,
         announcement: announcement.clone(),
-        datagrams,
+        datagrams: args.datagrams(lifecycle::descriptors_of_sessions(workers, false)?),
         counters: Arc::clone(&counters),
     };
-    let bound = bound.with(beside.companions(sockets));
     let forwarder = Forwarder {
         target,
         announcement,
         connect_timeout: args.connect_timeout,
         counters: Arc::clone(&counters),
     };
-    runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .context("starting the control runtime")?
-        .block_on(serve(args, &addrs, bound, forwarder))
-}
-
-async fn serve(
-    args: &Args,
-    addrs: &[SocketAddr],
-    bound: Bound,
-    forwarder: Forwarder,
-) -> anyhow::Result<ExitCode> {
-    let signals = Signals::catch()?;
-    let counters = Arc::clone(&forwarder.counters);
+    let capacity = lifecycle::capacity(workers, tcp.len(), 0)?;
     let running = bound
-        .start(&Arc::new(forwarder))
+        .with(beside.companions(sockets))
+        .start(&Arc::new(forwarder), capacity)
         .context("starting a worker thread")?;
     tracing::info!(listen = ?addrs, to = %args.to, "listening");
-    let code = until_told_to_stop(signals, running, args.drain).await;
+    let code = signals.serve(running, args.drain).await;
     tracing::info!(counters = ?counters.snapshot(), "stopped");
     code
+}
+
+impl Args {
+    fn datagrams(&self, descriptors: usize) -> Datagrams {
+        let datagrams = self.udp.config(descriptors);
+        match self.header.is_spp() {
+            true => Datagrams {
+                dialect: Dialect::Spp,
+                ..datagrams
+            },
+            false => datagrams,
+        }
+    }
 }

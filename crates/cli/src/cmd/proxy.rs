@@ -1,6 +1,5 @@
 //! `peername proxy`: strips the header and connects to the backend as the client.
 
-mod descriptors;
 mod options;
 mod privileges;
 pub(crate) mod udp;
@@ -15,56 +14,49 @@ use peername_proxy::counters::Counters;
 use peername_proxy::own_addresses::OwnAddresses;
 use peername_proxy::permit::Rules;
 use peername_proxy::routes::Keeper;
-use peername_proxy::server::{Bound, Sockets};
+use peername_proxy::server::Bound;
 use peername_proxy::tcp::TcpProxy;
 use peername_proxy::udp::{UdpProxy, UdpSockets};
 use peername_proxy::watchdog::ReplyPath;
-use tokio::runtime;
 
-pub(crate) use descriptors::Descriptors;
-pub(crate) use options::{Args, Protocol};
+pub(crate) use options::Args;
 
-use crate::lifecycle::{Signals, until_told_to_stop};
+use crate::lifecycle::{self, Signals};
 
-/// Opens what needs privilege, gives the privilege up, then serves until told to stop.
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let config = Arc::new(args.config()?);
-    let _log = args.logging.start();
-    privileges::check(&config)?;
-    let descriptors = Descriptors::share_out(args.protocol)?;
-    let datagrams = args.datagrams(descriptors.sessions);
-    let bound = Bound::open(&sockets(&config, args.protocol, descriptors.connections))?;
-    let udp = UdpSockets::open(
-        if args.protocol.has_udp() {
-            &config.listen
-        } else {
-            &[]
-        },
-        config.workers,
-        Some(datagrams.dialect),
-    )?;
-    let _keeper = if args.setup_routes {
-        Some(Keeper::start(&targets(&config))?)
-    } else {
-        None
+    lifecycle::block_on(start(args, config))
+}
+
+/// Opens what needs privilege, gives the privilege up, then serves until told to stop.
+///
+/// Capabilities belong to threads, so the log's and the workers' come after they are given up.
+async fn start(args: &Args, config: Arc<Config>) -> anyhow::Result<ExitCode> {
+    let signals = Signals::listen()?;
+    let protocol = args.protocol();
+    let bound = Bound::open(protocol.tcp(&config.listen), config.workers)?;
+    let sessions = lifecycle::descriptors_of_sessions(config.workers, protocol.has_tcp())?;
+    let datagrams = args.datagrams(sessions);
+    let udp = protocol.udp(&config.listen);
+    let udp = UdpSockets::open(udp, config.workers, Some(datagrams.dialect))?;
+    let _keeper = match args.setup_routes {
+        true => Some(Keeper::start(&targets(&config))?),
+        false => None,
     };
-    privileges::drop_all_but_needed()?;
-    runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .context("starting the control runtime")?
-        .block_on(serve(config, bound, udp, datagrams, args.drain))
+    privileges::reduce(config.upstream.mark)?;
+    let _log = args.logging.start();
+    privileges::warn_of_missing();
+    serve(config, bound, (udp, datagrams), signals, args.drain).await
 }
 
 /// Serves on the workers' threads; this thread keeps watch.
 async fn serve(
     config: Arc<Config>,
     bound: Bound,
-    udp: UdpSockets,
-    datagrams: Datagrams,
+    (udp, datagrams): (UdpSockets, Datagrams),
+    signals: Signals,
     drain: Duration,
 ) -> anyhow::Result<ExitCode> {
-    let signals = Signals::catch()?;
     let own_addresses = OwnAddresses::read().await?;
     let reply_path = Arc::new(ReplyPath::new([
         config.upstream.target_v4,
@@ -77,16 +69,22 @@ async fn serve(
         own_addresses: own_addresses.clone(),
         reply_path: Arc::clone(&reply_path),
     });
-    let (listen, listen_udp, workers) = (bound.addrs(), udp.addrs(), config.workers);
-    let beside = UdpProxy::new(Arc::clone(&rules), Arc::clone(&counters), datagrams);
-    let proxy = TcpProxy::new(rules, Arc::clone(&counters));
+    let (tcp_listen, udp_listen, workers) = (bound.addrs(), udp.addrs(), config.workers);
+    let sessions = if udp_listen.is_empty() {
+        0
+    } else {
+        datagrams.sessions
+    };
+    let beside = UdpProxy::new(Arc::clone(&rules), Arc::clone(&counters), datagrams)?;
+    let proxy = TcpProxy::new(rules, Arc::clone(&counters))?;
+    let capacity = lifecycle::capacity(workers, tcp_listen.len(), sessions)?;
     let running = bound
         .with(beside.companions(udp))
-        .start(&Arc::new(proxy))
+        .start(&Arc::new(proxy), capacity)
         .context("starting a worker thread")?;
     tracing::info!(
-        tcp = ?listen,
-        udp = ?listen_udp,
+        tcp = ?tcp_listen,
+        udp = ?udp_listen,
         target_v4 = %config.upstream.target_v4,
         target_v6 = %config.upstream.target_v6,
         workers,
@@ -94,7 +92,7 @@ async fn serve(
     );
     tokio::spawn(async move { reply_path.keep_checking().await });
     tokio::spawn(keep_own_addresses(own_addresses));
-    let code = until_told_to_stop(signals, running, drain).await;
+    let code = signals.serve(running, drain).await;
     tracing::info!(counters = ?counters.snapshot(), "stopped");
     code
 }
@@ -104,18 +102,6 @@ async fn keep_own_addresses(own_addresses: OwnAddresses) {
         let Err(error) = own_addresses.watch().await;
         tracing::warn!("can't follow this host's addresses: {error}; trying again");
         tokio::time::sleep(WATCH_AGAIN).await;
-    }
-}
-
-fn sockets(config: &Config, protocol: Protocol, connections: usize) -> Sockets {
-    Sockets {
-        listen: if protocol.has_tcp() {
-            config.listen.clone()
-        } else {
-            Vec::new()
-        },
-        workers: config.workers,
-        connections,
     }
 }
 

@@ -1,5 +1,6 @@
 //! `peername routes`: the rules and routes that bring a backend's replies back.
 
+use std::io::{self, Write, stdout};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::process::ExitCode;
 
@@ -75,8 +76,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
 }
 
 async fn show() -> anyhow::Result<()> {
-    print("", &routes::show().await?);
-    Ok(())
+    Ok(print("", &routes::show().await?)?)
 }
 
 async fn add(targets: &Targets) -> anyhow::Result<()> {
@@ -88,8 +88,7 @@ async fn add(targets: &Targets) -> anyhow::Result<()> {
 
 async fn remove(all: bool) -> anyhow::Result<()> {
     let scope = if all { Scope::All } else { Scope::Idle };
-    print("removed ", &routes::remove(scope).await?);
-    Ok(())
+    Ok(print("removed ", &routes::remove(scope).await?)?)
 }
 
 fn block_on(action: impl Future<Output = anyhow::Result<()>>) -> anyhow::Result<()> {
@@ -99,8 +98,8 @@ fn block_on(action: impl Future<Output = anyhow::Result<()>>) -> anyhow::Result<
         .block_on(action)
 }
 
-fn print(what: &str, ours: &[Ours]) {
-    for one in ours {
-        println!("{what}{one}  # {}", one.owner);
-    }
+fn print(what: &str, ours: &[Ours]) -> io::Result<()> {
+    let mut out = stdout();
+    ours.iter()
+        .try_for_each(|one| writeln!(out, "{what}{one}  # {}", one.owner))
 }

@@ -20,7 +20,7 @@ pub(crate) struct Args {
     #[arg(value_name = "ADDR", value_parser = value::address)]
     to: SocketAddr,
     /// The destination that the header names [default: ADDR]
-    #[arg(long, value_name = "ADDR:PORT")]
+    #[arg(long, value_name = "ADDR:PORT", value_parser = value::address)]
     destination: Option<SocketAddr>,
     #[command(flatten)]
     header: Header,

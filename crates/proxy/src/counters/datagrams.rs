@@ -17,7 +17,7 @@ pub(super) struct Datagrams {
 
 /// What one worker has counted since it last told.
 #[derive(Debug, Default)]
-pub(crate) struct Tally {
+pub(crate) struct DatagramTally {
     pub(crate) received: u64,
     pub(crate) to_upstream: u64,
     pub(crate) replies: u64,
@@ -45,14 +45,14 @@ pub struct DatagramSnapshot {
     pub dropped: BTreeMap<&'static str, u64>,
 }
 
-impl Tally {
+impl DatagramTally {
     pub(crate) fn dropped(&mut self, reason: &'static str, datagrams: u64) {
         *self.dropped.entry(reason).or_default() += datagrams;
     }
 }
 
 impl Datagrams {
-    pub(super) fn add(&self, tally: &mut Tally) {
+    pub(super) fn add(&self, tally: &mut DatagramTally) {
         for (counter, counted) in [
             (&self.received, &mut tally.received),
             (&self.to_upstream, &mut tally.to_upstream),

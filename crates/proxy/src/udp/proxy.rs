@@ -12,8 +12,9 @@ use super::role::{Admitted, Role};
 use super::session::{Headers, Key, Path};
 use super::sockets::UdpSockets;
 use super::table::{Limits, Table};
-use super::{upstream, worker};
+use super::worker;
 use crate::config::{Datagrams, Dialect};
+use crate::connect::Connector;
 use crate::counters::Counters;
 use crate::outcome::Failure;
 use crate::permit::{Permit, Rules};
@@ -23,18 +24,30 @@ use crate::server::Companion;
 #[derive(Clone, Debug)]
 pub struct UdpProxy {
     rules: Arc<Rules>,
+    connector: Arc<Connector>,
     counters: Arc<Counters>,
     config: Datagrams,
 }
 
 impl UdpProxy {
     /// A proxy by these rules.
-    pub fn new(rules: Arc<Rules>, counters: Arc<Counters>, config: Datagrams) -> Self {
-        Self {
+    ///
+    /// # Errors
+    ///
+    /// As [`Connector::new`].
+    pub fn new(
+        rules: Arc<Rules>,
+        counters: Arc<Counters>,
+        config: Datagrams,
+    ) -> peername_sys::Result<Self> {
+        let upstream = rules.config.upstream.clone();
+        let connector = Arc::new(Connector::new(upstream, Arc::clone(&counters))?);
+        Ok(Self {
             rules,
+            connector,
             counters,
             config,
-        }
+        })
     }
 
     /// What the workers are to do with these sockets: one companion for each worker that has some.
@@ -42,7 +55,7 @@ impl UdpProxy {
         let limits = worker::limits(&self.config, sockets.workers());
         let role = || Receiving {
             rules: Arc::clone(&self.rules),
-            counters: Arc::clone(&self.counters),
+            connector: Arc::clone(&self.connector),
             dialect: self.config.dialect,
             flows: Table::new(Limits {
                 // A flow is not answered, so it has only one limit.
@@ -57,7 +70,7 @@ impl UdpProxy {
 /// One worker's view.
 struct Receiving {
     rules: Arc<Rules>,
-    counters: Arc<Counters>,
+    connector: Arc<Connector>,
     dialect: Dialect,
     /// With [`Dialect::First`]: what a header said of the balancer's address and port, at a listener.
     flows: Table<(usize, SocketAddr), Framed>,
@@ -94,7 +107,7 @@ impl Role for Receiving {
 
     fn open(&self, admitted: &Admitted) -> Result<UdpSocket, Failure> {
         let permit = Permit::decide(&admitted.framed, &self.rules)?;
-        upstream::open(&permit, &self.rules.config.upstream, &self.counters)
+        self.connector.datagram(&permit)
     }
 
     fn headers(&self, admitted: &Admitted) -> Result<Headers, Failure> {

@@ -4,9 +4,9 @@ use std::net::{SocketAddr, UdpSocket};
 
 use peername_sys::datagram::Local;
 
-use crate::addr::{ClaimedSource, LocalAddr, PeerAddr, Target};
-use crate::log::Record;
-use crate::outcome::{Carried, Flow, Outcome, Over};
+use crate::addr::PeerAddr;
+use crate::log::{Exchanged, Record};
+use crate::outcome::{Outcome, Over};
 
 /// What tells one session from another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -42,8 +42,6 @@ pub(crate) struct Session {
     pub(crate) upstream: SocketAddr,
     /// What goes in front of what.
     pub(crate) headers: Headers,
-    pub(crate) to_upstream: Flow,
-    pub(crate) to_downstream: Flow,
     record: Box<Record>,
 }
 
@@ -63,29 +61,23 @@ pub(crate) struct Headers {
 impl Session {
     pub(crate) fn new(
         path: Path,
-        listener: LocalAddr,
         socket: UdpSocket,
         upstream: SocketAddr,
-        client: Option<ClaimedSource>,
         headers: Headers,
+        record: Record,
     ) -> Self {
-        let mut record = Record::new(listener, path.peer, tokio::time::Instant::now());
-        record.header(client, None);
-        record.target(Target(upstream));
         Self {
             path,
             socket,
             upstream,
             headers,
-            to_upstream: Flow::default(),
-            to_downstream: Flow::default(),
             record: Box::new(record),
         }
     }
 
     /// What goes in front of a request, `at` requests after the next one.
     pub(crate) fn request_header(&self, at: usize) -> &[u8] {
-        let is_first = at == 0 && self.to_upstream.datagrams == 0;
+        let is_first = at == 0 && self.exchanged().to_upstream == 0;
         if self.headers.first_only && !is_first {
             &[]
         } else {
@@ -95,21 +87,35 @@ impl Session {
 
     /// Whether the backend has ever answered.
     pub(crate) fn is_answered(&self) -> bool {
-        self.to_downstream.datagrams > 0
+        self.exchanged().to_downstream > 0
     }
 
-    /// The end of it, in the log too.
-    pub(crate) fn end(self, over: Over) -> Outcome {
+    /// A request of so many octets was sent.
+    pub(crate) fn sent_upstream(&mut self, octets: usize) {
+        self.record.tally.to_upstream += octets as u64;
+        if let Some(datagrams) = &mut self.record.datagrams {
+            datagrams.to_upstream += 1;
+        }
+    }
+
+    /// A reply of so many octets was sent.
+    pub(crate) fn sent_downstream(&mut self, octets: usize) {
+        self.record.tally.to_downstream += octets as u64;
+        if let Some(datagrams) = &mut self.record.datagrams {
+            datagrams.to_downstream += 1;
+        }
+    }
+
+    /// The end of it, counted and in the log.
+    pub(crate) fn end(self, over: Over) {
         let over = match over {
             Over::Idle if !self.is_answered() => Over::Unanswered,
             over => over,
         };
-        let outcome = Outcome::Carried(Carried {
-            to_upstream: self.to_upstream,
-            to_downstream: self.to_downstream,
-            over,
-        });
-        self.record.log(&outcome);
-        outcome
+        self.record.end(Outcome::Over(over));
+    }
+
+    fn exchanged(&self) -> Exchanged {
+        self.record.datagrams.unwrap_or_default()
     }
 }

@@ -11,8 +11,9 @@ use super::dropped::Dropped;
 use super::role::{Admitted, Role};
 use super::session::{Key, Path, Session};
 use super::table::{Id, Limits, Table};
-use crate::addr::LocalAddr;
-use crate::counters::{Counters, Tally};
+use crate::addr::{LocalAddr, Target};
+use crate::counters::{Counters, DatagramTally};
+use crate::log::Record;
 use crate::outcome::{Failure, Over};
 use crate::throttle::Throttle;
 
@@ -20,7 +21,7 @@ use crate::throttle::Throttle;
 pub(crate) struct Sessions<R> {
     role: R,
     pub(crate) table: Table<Key, Session>,
-    pub(crate) tally: Tally,
+    pub(crate) tally: DatagramTally,
     counters: Arc<Counters>,
     listeners: Vec<LocalAddr>,
     /// Whether no session may begin any more.
@@ -37,7 +38,7 @@ impl<R: Role> Sessions<R> {
         Self {
             role,
             table: Table::new(limits),
-            tally: Tally::default(),
+            tally: DatagramTally::default(),
             counters,
             listeners,
             stopping: false,
@@ -85,7 +86,7 @@ impl<R: Role> Sessions<R> {
     pub(crate) fn tick(&mut self, now: Instant) {
         self.role.tick(now);
         while let Some(session) = self.table.expire(now) {
-            self.counters.ended(&session.end(Over::Idle));
+            session.end(Over::Idle);
         }
         self.report();
     }
@@ -98,7 +99,7 @@ impl<R: Role> Sessions<R> {
     /// Ends all sessions.
     pub(crate) fn end(&mut self) {
         while let Some(session) = self.table.evict() {
-            self.counters.ended(&session.end(Over::Stopped));
+            session.end(Over::Stopped);
         }
         self.report();
     }
@@ -122,14 +123,15 @@ impl<R: Role> Sessions<R> {
         let listener = self.listeners.get(path.listener).copied();
         let listener = listener.unwrap_or(LocalAddr(admitted.key.from));
         if let Some(evicted) = self.table.make_room(admitted.balancer) {
-            self.counters.ended(&evicted.end(Over::Evicted));
+            evicted.end(Over::Evicted);
         }
-        let client = admitted.framed.claim;
-        let session = Session::new(*path, listener, socket, upstream, client, headers);
+        let mut record = Record::begin_session(&self.counters, listener, path.peer);
+        record.header(admitted.framed.claim, None);
+        record.target(Target(upstream));
+        let session = Session::new(*path, socket, upstream, headers, record);
         let id = self
             .table
             .insert(admitted.key, admitted.balancer, now, session);
-        self.counters.session_began();
         if let Some(session) = self.table.get(id) {
             poller
                 .watch(&session.socket, id.to_u64())
@@ -151,7 +153,7 @@ impl<R: Role> Sessions<R> {
 
     fn give_up_one(&mut self) {
         if let Some(session) = self.table.evict() {
-            self.counters.ended(&session.end(Over::Evicted));
+            session.end(Over::Evicted);
         }
     }
 }

@@ -258,7 +258,7 @@ impl<R: Role> Worker<R> {
         each_sent(pieces, &failed, |piece| {
             sessions.tally.to_upstream += 1;
             if let Some(session) = sessions.table.get_mut(piece.session) {
-                session.to_upstream.add(piece.payload.len());
+                session.sent_upstream(piece.payload.len());
             }
         });
         for (_, dropped) in &failed {
@@ -354,7 +354,7 @@ impl<R: Role> Worker<R> {
         each_sent(pieces, &failed, |piece| {
             sessions.tally.to_downstream += 1;
             if let Some(session) = sessions.table.get_mut(piece.session) {
-                session.to_downstream.add(piece.payload.len());
+                session.sent_downstream(piece.payload.len());
             }
         });
         for (_, dropped) in &failed {

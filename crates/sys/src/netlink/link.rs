@@ -2,7 +2,7 @@
 
 use rtnetlink::LinkUnspec;
 
-use super::{Netlink, named};
+use super::{LOOPBACK, Netlink, named};
 use crate::Result;
 
 impl Netlink {
@@ -12,6 +12,3 @@ impl Netlink {
         named(self.handle.link().set(up).execute().await, "RTM_NEWLINK")
     }
 }
-
-/// The loopback interface is the first of every network namespace (since Linux 2.6.24).
-const LOOPBACK: u32 = 1;

@@ -98,22 +98,22 @@ pub(super) async fn reachable(target: SocketAddr) -> Finding {
 /// it found its way back.
 pub(super) async fn answers_a_stranger(target: SocketAddr) -> Finding {
     let check = "spoofed connect";
-    let from = SocketAddr::new(path::stranger(target.ip()), 0);
+    let from = path::stranger(target.ip());
     match connect_as(from, target).await {
-        Ok(Answer::Connected) => Finding::ok(check, format!("{target} answers {}", from.ip())),
+        Ok(Answer::Connected) => Finding::ok(check, format!("{target} answers {}", from)),
         Ok(Answer::Refused) => Finding::ok(
             check,
-            format!("{target} refuses {}, and its refusal came back", from.ip()),
+            format!("{target} refuses {}, and its refusal came back", from),
         ),
         Ok(Answer::Silence) => Finding::fail(
             check,
-            format!("{target} does not answer {} within {LIMIT:?}", from.ip()),
+            format!("{target} does not answer {} within {LIMIT:?}", from),
             "see the routes and the self-test above, and look for a packet filter that drops \
              foreign addresses: `nft list ruleset`",
         ),
         Ok(Answer::AsSomebodyElse(other)) => Finding::fail(
             check,
-            format!("{target} was reached from {other}, not from {}", from.ip()),
+            format!("{target} was reached from {other}, not from {}", from),
             "look for a masquerading rule: `nft list ruleset`",
         ),
         Err(error) if error.is_permission() => {
@@ -147,10 +147,10 @@ enum Answer {
     AsSomebodyElse(IpAddr),
 }
 
-async fn connect_as(from: SocketAddr, target: SocketAddr) -> Result<Answer, Failed> {
+async fn connect_as(from: IpAddr, target: SocketAddr) -> Result<Answer, Failed> {
     let socket = Upstream::new(target)?;
     socket.transparent()?;
-    socket.bind(from)?;
+    socket.bind_any_port(from)?;
     let connection = TcpStream::from_std(socket.connect(target)?).call("epoll_ctl(2)")?;
     if timeout(LIMIT, connection.writable()).await.is_err() {
         return Ok(Answer::Silence);
@@ -161,7 +161,7 @@ async fn connect_as(from: SocketAddr, target: SocketAddr) -> Result<Answer, Fail
         None => {}
     }
     let source = local_addr(&connection)?.ip();
-    Ok(if source == from.ip() {
+    Ok(if source == from {
         Answer::Connected
     } else {
         Answer::AsSomebodyElse(source)

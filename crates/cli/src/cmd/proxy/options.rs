@@ -22,7 +22,7 @@ pub(crate) struct Args {
     listen: Vec<SocketAddr>,
     /// What is listened for
     #[arg(short, long, default_value = "tcp")]
-    pub(super) protocol: Protocol,
+    protocol: Protocol,
     /// Where IPv4 clients go
     #[arg(short = '4', long, value_name = "ADDR", default_value = "127.0.0.1:443", value_parser = value::address_v4)]
     target_v4: SocketAddr,
@@ -86,20 +86,29 @@ pub(crate) struct Args {
     pub(super) logging: logging::Args,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub(crate) enum Protocol {
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+pub(super) enum Protocol {
     Tcp,
     Udp,
     Both,
 }
 
 impl Protocol {
-    pub(crate) fn has_tcp(self) -> bool {
-        self != Self::Udp
+    pub(super) fn has_tcp(self) -> bool {
+        matches!(self, Self::Tcp | Self::Both)
     }
 
-    pub(crate) fn has_udp(self) -> bool {
-        self != Self::Tcp
+    /// Those of these addresses that TCP is to listen on: all or none.
+    pub(super) fn tcp(self, listen: &[SocketAddr]) -> &[SocketAddr] {
+        if self.has_tcp() { listen } else { &[] }
+    }
+
+    /// The same for UDP.
+    pub(super) fn udp(self, listen: &[SocketAddr]) -> &[SocketAddr] {
+        match self {
+            Self::Tcp => &[],
+            Self::Udp | Self::Both => listen,
+        }
     }
 }
 
@@ -165,6 +174,10 @@ impl Args {
                 .map_or(1, NonZeroUsize::get),
             log_tlvs: self.log_tlv.clone(),
         })
+    }
+
+    pub(super) fn protocol(&self) -> Protocol {
+        self.protocol
     }
 
     /// The same for UDP, with at most so many sessions.

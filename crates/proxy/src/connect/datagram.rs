@@ -1,0 +1,65 @@
+//! A UDP session's socket: connected to the backend, from the client's own address.
+
+use std::io::ErrorKind;
+use std::net::{SocketAddr, UdpSocket};
+
+use peername_sys::upstream::Upstream;
+
+use super::Connector;
+use super::attempt::{Obstacle, verify};
+use crate::outcome::Failure;
+use crate::permit::Permit;
+
+impl Connector {
+    /// Opens a UDP socket from the permit's source to its target.
+    ///
+    /// The client's address and port belong to one socket of this host at a time: the second session
+    /// that wants them, or another program's socket, is a collision.
+    pub(crate) fn datagram(&self, permit: &Permit) -> Result<UdpSocket, Failure> {
+        let target = permit.target().0;
+        let Some(source) = permit.bind_to() else {
+            return self
+                .datagram_from(None, target)
+                .map_err(Obstacle::into_failure);
+        };
+        match self.datagram_from(Some(source), target) {
+            Err(Obstacle::Taken(taken)) => {
+                let other = self.instead_of(source, taken)?;
+                self.datagram_from(Some(other), target)
+                    .map_err(Obstacle::into_failure)
+            }
+            result => result.map_err(Obstacle::into_failure),
+        }
+    }
+
+    fn datagram_from(
+        &self,
+        source: Option<SocketAddr>,
+        target: SocketAddr,
+    ) -> Result<UdpSocket, Obstacle> {
+        let socket = Upstream::datagram(target).map_err(Obstacle::local)?;
+        self.mark(&socket).map_err(Obstacle::local)?;
+        if let Some(source) = source {
+            bind(&socket, source)?;
+        }
+        let socket = socket
+            .connect_datagram(target)
+            .map_err(|failed| Obstacle::Other(Failure::Connect(failed.source)))?;
+        if let Some(wanted) = source {
+            verify(&socket, wanted).map_err(Obstacle::Other)?;
+        }
+        Ok(socket)
+    }
+}
+
+fn bind(socket: &Upstream, source: SocketAddr) -> Result<(), Obstacle> {
+    socket.transparent().map_err(Obstacle::local)?;
+    let bound = match source.port() {
+        0 => socket.bind_any_port(source.ip()),
+        _ => socket.bind(source),
+    };
+    bound.map_err(|failed| match failed.source.kind() {
+        ErrorKind::AddrInUse => Obstacle::Taken(failed),
+        _ => Obstacle::local(failed),
+    })
+}
