@@ -29,7 +29,13 @@ impl Peername {
 
     /// `peername proxy` for UDP, with the usual arguments, then `args`.
     pub(crate) fn udp_proxy(lab: &Lab, through: &[&str], args: &[&str]) -> Self {
-        let args = [USUAL, &["--protocol=udp"], args].concat();
+        let own_workers = args.iter().any(|arg| arg.starts_with("--workers"));
+        let usual = USUAL.iter().copied();
+        let usual = usual.filter(|arg| !(own_workers && arg.starts_with("--workers")));
+        let args: Vec<&str> = usual
+            .chain(["--protocol=udp"])
+            .chain(args.iter().copied())
+            .collect();
         Self(Process::start_with(&lab.server, through, BINARY, &args)).says_it_listens()
     }
 

@@ -9,7 +9,7 @@ use std::cell::RefCell;
 use std::io::{self, ErrorKind};
 
 use peername_proto::{Carrier, Invalid, Parsed, looks_like, parse};
-use peername_sys::stream;
+use peername_sys::{netlink, stream};
 use tokio::io::Interest;
 use tokio::net::TcpStream;
 use tokio::time::timeout_at;
@@ -85,6 +85,10 @@ impl Claims for Framed {
 
     fn peer(&self) -> PeerAddr {
         self.peer
+    }
+
+    fn transport(&self) -> netlink::Transport {
+        netlink::Transport::Tcp
     }
 }
 

@@ -3,10 +3,13 @@
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
+use peername_sys::netlink::Transport;
+
 use crate::addr::{ClaimedSource, PeerAddr, Target};
 use crate::config::Config;
 use crate::outcome::Failure;
 use crate::own_addresses::OwnAddresses;
+use crate::routes::Backend;
 use crate::watchdog::ReplyPath;
 
 /// What is decided by, whatever carried the header. Whoever makes it keeps `own_addresses` and
@@ -28,6 +31,9 @@ pub(crate) trait Claims {
 
     /// Who really sent it.
     fn peer(&self) -> PeerAddr;
+
+    /// What it came over, and is to go on over.
+    fn transport(&self) -> Transport;
 }
 
 /// Leave to connect, from one source to one target. The only thing that opens an upstream socket.
@@ -53,7 +59,11 @@ impl Permit {
         if claim.is_some() {
             let own = |ip| rules.own_addresses.kind_of(ip);
             rules.config.source_policy.admit(client, own)?;
-            if !rules.reply_path.is_sound(target) {
+            let backend = Backend {
+                address: target.0,
+                transport: framed.transport(),
+            };
+            if !rules.reply_path.is_sound(backend) {
                 return Err(Failure::ReplyPath);
             }
         }

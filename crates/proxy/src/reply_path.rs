@@ -14,7 +14,7 @@ use peername_sys::{Failed, NameCall, stream, upstream};
 use tokio::net::TcpListener;
 use tokio::time::timeout;
 
-use crate::routes::{Place, add_command, locate};
+use crate::routes::{Backend, Place, add_command, locate};
 
 /// What was shown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -61,7 +61,7 @@ pub enum Broken {
     )]
     NotRouted {
         /// The backend.
-        target: SocketAddr,
+        target: Backend,
         /// The documentation address that was looked up.
         to: IpAddr,
     },
@@ -85,10 +85,13 @@ pub enum Broken {
 
 /// Tests the way back from `target`, a backend. Needs CAP_NET_RAW and a tokio runtime.
 ///
-/// For a backend on loopback a connection is really made, from [`stranger`] to a listener of our own
+/// For a backend on loopback a connection is really made (a TCP one also for UDP, which the same rule
+/// takes), from [`stranger`] to a listener of our own
 /// beside the backend. For one on another address of this host the routing tables are asked. The
 /// backend itself is not touched.
-pub async fn check(target: SocketAddr) -> Result<Tested, Broken> {
+pub async fn check(backend: impl Into<Backend>) -> Result<Tested, Broken> {
+    let backend = backend.into();
+    let target = backend.address;
     match locate(&Netlink::open()?, target).await? {
         Place::Loopback(ip) => match connect_beside(target, ip).await {
             Err(Broken::Failed(error)) if ip.is_ipv6() && is_without_ipv6(&error) => {
@@ -96,7 +99,7 @@ pub async fn check(target: SocketAddr) -> Result<Tested, Broken> {
             }
             outcome => outcome,
         },
-        Place::Own(address) => look_up(address).await,
+        Place::Own(address) => look_up(Backend { address, ..backend }).await,
         Place::OtherHost => Ok(Tested::NotHere),
     }
 }
@@ -162,9 +165,11 @@ async fn accept(listener: &TcpListener, port: u16) -> Result<SocketAddr, Failed>
     }
 }
 
-async fn look_up(target: SocketAddr) -> Result<Tested, Broken> {
-    let to = stranger(target.ip());
-    if Netlink::open()?.stays_here(target, to).await? {
+async fn look_up(target: Backend) -> Result<Tested, Broken> {
+    let Backend { address, transport } = target;
+    let to = stranger(address.ip());
+    let netlink = Netlink::open()?;
+    if netlink.stays_here(transport, address, to).await? {
         Ok(Tested::LookedUp)
     } else {
         Err(Broken::NotRouted { target, to })

@@ -9,6 +9,7 @@
 //! slot of their own and stay; a running proxy takes a free one and gives it back ([`Keeper`]). So
 //! two owners that need the same rule each have their own copy, and removing one leaves the other.
 
+mod backend;
 mod error;
 mod keeper;
 mod plan;
@@ -18,8 +19,9 @@ mod table;
 use std::net::SocketAddr;
 
 use peername_sys::Result as SysResult;
-use peername_sys::netlink::Netlink;
+use peername_sys::netlink::{Netlink, Transport};
 
+pub use backend::Backend;
 pub use error::Error;
 pub use keeper::{Keeper, keep};
 pub use plan::{Place, locate};
@@ -40,9 +42,10 @@ pub const PROTOCOL: u8 = 211;
 /// next boot. What is there already is left as it is.
 ///
 /// Returns the backends that were skipped because this host has no IPv6. Needs CAP_NET_ADMIN.
-pub async fn add(targets: &[SocketAddr]) -> Result<Vec<SocketAddr>, Error> {
+pub async fn add<B: Into<Backend> + Copy>(targets: &[B]) -> Result<Vec<SocketAddr>, Error> {
     let netlink = Netlink::open()?;
-    let plans = plan(&netlink, targets).await?;
+    let backends: Vec<Backend> = targets.iter().map(|&target| target.into()).collect();
+    let plans = plan(&netlink, &backends).await?;
     let made = Made::keeping(&netlink, Slot::PERSISTENT, &plans).await?;
     Ok(made.skipped)
 }
@@ -68,9 +71,14 @@ pub async fn remove(scope: Scope) -> Result<Vec<Ours>, Error> {
 }
 
 /// The command that makes what `target` needs, for the text of errors.
-pub fn add_command(target: SocketAddr) -> String {
-    let option = if target.is_ipv4() { "-4" } else { "-6" };
-    format!("`peername routes add {option} {target}`")
+pub fn add_command(target: impl Into<Backend>) -> String {
+    let Backend { address, transport } = target.into();
+    let option = if address.is_ipv4() { "-4" } else { "-6" };
+    let protocol = match transport {
+        Transport::Tcp => "",
+        Transport::Udp => " --protocol udp",
+    };
+    format!("`peername routes add {option} {address}{protocol}`")
 }
 
 /// What [`remove`] removes.

@@ -10,8 +10,8 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use tokio::time::sleep;
 
-use crate::addr::Target;
 use crate::reply_path::{self, Broken};
+use crate::routes::Backend;
 
 /// The last result for each target. Sound until shown otherwise.
 #[derive(Debug)]
@@ -21,7 +21,7 @@ pub struct ReplyPath {
 
 #[derive(Debug)]
 struct Path {
-    target: Target,
+    target: Backend,
     sound: AtomicBool,
     /// The last try failed, or there was none yet. One lost segment is no evidence against a path
     /// that has been shown to be sound.
@@ -30,9 +30,9 @@ struct Path {
 
 impl ReplyPath {
     /// For these targets.
-    pub fn new(targets: impl IntoIterator<Item = Target>) -> Self {
-        let path = |target| Path {
-            target,
+    pub fn new<B: Into<Backend>>(targets: impl IntoIterator<Item = B>) -> Self {
+        let path = |target: B| Path {
+            target: target.into(),
             sound: AtomicBool::new(true),
             doubted: AtomicBool::new(true),
         };
@@ -42,7 +42,7 @@ impl ReplyPath {
     }
 
     /// Whether replies from `target` came back when last tried.
-    pub fn is_sound(&self, target: Target) -> bool {
+    pub fn is_sound(&self, target: Backend) -> bool {
         self.paths
             .iter()
             .filter(|path| path.target == target)
@@ -67,7 +67,7 @@ impl ReplyPath {
 impl Path {
     async fn check(&self) {
         let target = self.target;
-        match reply_path::check(target.0).await {
+        match reply_path::check(target).await {
             // Says nothing about the path, and a host that is short of something must not lose its
             // clients for it.
             Err(Broken::Failed(error)) => {

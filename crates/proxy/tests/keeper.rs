@@ -23,7 +23,8 @@ fn main() -> Result<ExitCode> {
     match words.as_slice() {
         ["routes", "keep", targets @ ..] => {
             let targets = targets.iter().filter_map(|t| t.strip_prefix("--target="));
-            Ok(routes::keep(&addresses(targets))?)
+            let backends: Vec<_> = addresses(targets).into_iter().map(Into::into).collect();
+            Ok(routes::keep(&backends)?)
         }
         ["proxy"] => proxy(),
         _ => tests(),

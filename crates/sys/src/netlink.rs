@@ -60,6 +60,25 @@ pub enum Family {
     V6,
 }
 
+/// The two protocols whose packets have ports.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Transport {
+    /// TCP.
+    Tcp,
+    /// UDP.
+    Udp,
+}
+
+impl Transport {
+    /// As `ip rule` writes it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Tcp => "tcp",
+            Self::Udp => "udp",
+        }
+    }
+}
+
 /// Whether the kernel refused because it has no such family here: IPv6 left out of the kernel or
 /// switched off at boot (EAFNOSUPPORT, EOPNOTSUPP), or by `net.ipv6.conf.*.disable_ipv6` (EACCES; a
 /// missing capability is EPERM).

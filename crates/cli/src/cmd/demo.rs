@@ -11,7 +11,7 @@ use std::sync::Arc;
 use anyhow::{Context, ensure};
 use peername_proto::Transport;
 use peername_proxy::addr::Target;
-use peername_proxy::config::{Config, HeaderLimits, OnCollision, Upstream};
+use peername_proxy::config::{Config, Datagrams, HeaderLimits, OnCollision, Upstream};
 use peername_proxy::counters::Counters;
 use peername_proxy::own_addresses::OwnAddresses;
 use peername_proxy::permit::Rules;
@@ -19,6 +19,7 @@ use peername_proxy::server::{Bound, Capacity, Running};
 use peername_proxy::source::SourcePolicy;
 use peername_proxy::tcp::TcpProxy;
 use peername_proxy::trust::TrustList;
+use peername_proxy::udp::{UdpProxy, UdpSockets};
 use peername_proxy::watchdog::ReplyPath;
 use peername_proxy::{forward, routes};
 use peername_relay::{Limits, Method};
@@ -69,7 +70,8 @@ struct Case {
 /// Brings the network up and starts the backends; IPv6 only where this host has it.
 async fn prepare() -> anyhow::Result<Vec<Case>> {
     Netlink::open()?.set_loopback_up().await?;
-    routes::add(&[V4.backend.parse()?, V6.backend.parse()?]).await?;
+    let backends: [SocketAddr; 2] = [V4.backend.parse()?, V6.backend.parse()?];
+    routes::add(&backends).await?;
     let mut cases = vec![Case::new(&V4)?];
     cases.extend(Case::new(&V6).ok());
     Ok(cases)
@@ -96,14 +98,19 @@ async fn start(cases: &[Case]) -> anyhow::Result<Running> {
         log_tlvs: Vec::new(),
     };
     let bound = Bound::open(&config.listen, config.workers)?;
-    let reply_path = Arc::new(ReplyPath::new([config.upstream.target_v4]));
+    let reply_path = Arc::new(ReplyPath::new([config.upstream.target_v4.0]));
     let counters = Arc::<Counters>::default();
     let rules = Rules {
         config: Arc::new(config),
         own_addresses: OwnAddresses::read().await?,
         reply_path,
     };
-    let proxy = TcpProxy::new(Arc::new(rules), counters)?;
+    let rules = Arc::new(rules);
+    let datagrams = Datagrams::default();
+    let sockets = UdpSockets::open(&rules.config.listen, 1, Some(datagrams.dialect))?;
+    let beside = UdpProxy::new(Arc::clone(&rules), Arc::clone(&counters), datagrams)?;
+    let proxy = TcpProxy::new(rules, counters)?;
+    let bound = bound.with(beside.companions(sockets));
     Ok(bound.start(&Arc::new(proxy), FEW)?)
 }
 

@@ -10,11 +10,14 @@ mod finding;
 mod host;
 mod listener;
 mod observe;
+mod udp;
 
 use std::io::{Write, stdout};
 use std::net::SocketAddr;
 use std::process::ExitCode;
 use std::time::Duration;
+
+use peername_sys::netlink::Transport;
 
 use super::routes::Targets;
 use crate::value;
@@ -73,13 +76,21 @@ async fn examine(args: &Args) -> bool {
     for &address in &args.listen {
         note(listener::can_be_opened(address));
     }
-    for target in args.targets.all() {
+    if args.targets.has_udp() {
+        note(udp::receive_buffer());
+    }
+    for of_target in args.targets.all() {
+        let target = of_target.address;
         if backend::lacks_family(target).await {
             note(Finding::ok("backend", format!("no {target} without IPv6")));
             continue;
         }
-        note(backend::routed(target).await);
-        note(backend::reply_path(target).await);
+        note(backend::routed(of_target).await);
+        note(backend::reply_path(of_target).await);
+        if of_target.transport == Transport::Udp {
+            note(udp::bound(target).await);
+            continue;
+        }
         note(backend::reachable(target).await);
         note(backend::answers_a_stranger(target).await);
         note(bound::bound(target).await);

@@ -13,7 +13,7 @@ use peername_proxy::config::{Config, Datagrams};
 use peername_proxy::counters::Counters;
 use peername_proxy::own_addresses::OwnAddresses;
 use peername_proxy::permit::Rules;
-use peername_proxy::routes::Keeper;
+use peername_proxy::routes::{Backend, Keeper};
 use peername_proxy::server::Bound;
 use peername_proxy::tcp::TcpProxy;
 use peername_proxy::udp::{UdpProxy, UdpSockets};
@@ -39,14 +39,23 @@ async fn start(args: &Args, config: Arc<Config>) -> anyhow::Result<ExitCode> {
     let datagrams = args.datagrams(sessions);
     let udp = protocol.udp(&config.listen);
     let udp = UdpSockets::open(udp, config.workers, Some(datagrams.dialect))?;
+    let backends = protocol.backends(&targets(&config));
     let _keeper = match args.setup_routes {
-        true => Some(Keeper::start(&targets(&config))?),
+        true => Some(Keeper::start(&backends)?),
         false => None,
     };
     privileges::reduce(config.upstream.mark)?;
     let _log = args.logging.start();
     privileges::warn_of_missing();
-    serve(config, bound, (udp, datagrams), signals, args.drain).await
+    serve(
+        config,
+        bound,
+        (udp, datagrams),
+        backends,
+        signals,
+        args.drain,
+    )
+    .await
 }
 
 /// Serves on the workers' threads; this thread keeps watch.
@@ -54,14 +63,12 @@ async fn serve(
     config: Arc<Config>,
     bound: Bound,
     (udp, datagrams): (UdpSockets, Datagrams),
+    backends: Vec<Backend>,
     signals: Signals,
     drain: Duration,
 ) -> anyhow::Result<ExitCode> {
     let own_addresses = OwnAddresses::read().await?;
-    let reply_path = Arc::new(ReplyPath::new([
-        config.upstream.target_v4,
-        config.upstream.target_v6,
-    ]));
+    let reply_path = Arc::new(ReplyPath::new(backends));
     reply_path.check().await;
     let counters = Arc::<Counters>::default();
     let rules = Arc::new(Rules {

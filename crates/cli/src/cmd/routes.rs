@@ -4,7 +4,8 @@ use std::io::{self, Write, stdout};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::process::ExitCode;
 
-use peername_proxy::routes::{self, Ours, Scope};
+use peername_proxy::routes::{self, Backend, Ours, Scope};
+use peername_sys::netlink::Transport;
 
 use crate::value;
 
@@ -32,7 +33,7 @@ enum Action {
     Keep {
         /// A backend.
         #[arg(long = "target", required = true)]
-        targets: Vec<SocketAddr>,
+        targets: Vec<Backend>,
     },
 }
 
@@ -52,6 +53,53 @@ pub(crate) struct Targets {
     #[arg(short = '6', long, value_name = "ADDR", default_value_t = Self::DEFAULT_V6,
         value_parser = value::address_v6)]
     target_v6: SocketAddr,
+    /// What the backends speak. A backend on loopback needs the same rules for either.
+    #[arg(short, long, default_value = "tcp")]
+    protocol: Protocol,
+}
+
+#[derive(Debug, Clone, Copy, clap::ValueEnum)]
+pub(crate) enum Protocol {
+    Tcp,
+    Udp,
+    Both,
+}
+
+impl Protocol {
+    fn transports(self) -> &'static [Transport] {
+        match self {
+            Self::Tcp => &[Transport::Tcp],
+            Self::Udp => &[Transport::Udp],
+            Self::Both => &[Transport::Tcp, Transport::Udp],
+        }
+    }
+
+    pub(crate) fn has_tcp(self) -> bool {
+        matches!(self, Self::Tcp | Self::Both)
+    }
+
+    /// Those of these addresses that TCP is to listen on: all or none.
+    pub(crate) fn tcp(self, listen: &[SocketAddr]) -> &[SocketAddr] {
+        if self.has_tcp() { listen } else { &[] }
+    }
+
+    /// The same for UDP.
+    pub(crate) fn udp(self, listen: &[SocketAddr]) -> &[SocketAddr] {
+        match self {
+            Self::Tcp => &[],
+            Self::Udp | Self::Both => listen,
+        }
+    }
+
+    /// These addresses with each protocol.
+    pub(crate) fn backends(self, addresses: &[SocketAddr]) -> Vec<Backend> {
+        let of = |&transport: &Transport| {
+            addresses
+                .iter()
+                .map(move |&address| Backend { address, transport })
+        };
+        self.transports().iter().flat_map(of).collect()
+    }
 }
 
 impl Targets {
@@ -59,9 +107,14 @@ impl Targets {
     /// Where IPv6 clients go unless told otherwise.
     pub(crate) const DEFAULT_V6: SocketAddr = SocketAddr::new(IpAddr::V6(Ipv6Addr::LOCALHOST), 443);
 
-    /// Both, IPv4 first.
-    pub(crate) fn all(&self) -> [SocketAddr; 2] {
-        [self.target_v4, self.target_v6]
+    /// Whether any of them speaks UDP.
+    pub(crate) fn has_udp(&self) -> bool {
+        !matches!(self.protocol, Protocol::Tcp)
+    }
+
+    /// Both, IPv4 first, with each protocol.
+    pub(crate) fn all(&self) -> Vec<Backend> {
+        self.protocol.backends(&[self.target_v4, self.target_v6])
     }
 }
 

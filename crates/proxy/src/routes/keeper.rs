@@ -6,7 +6,6 @@
 //! its cause, by the end of its standard input.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
-use std::net::SocketAddr;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, ExitCode, Stdio};
 
@@ -18,7 +17,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use super::plan::{Plan, plan};
 use super::slot::Claim;
 use super::table::{self, Made};
-use super::{Error, Slot};
+use super::{Backend, Error, Slot};
 
 /// A running proxy's hold on its rules and routes: they are there until this value is dropped, or
 /// the process ends in any other way.
@@ -31,12 +30,13 @@ impl Keeper {
     /// Runs this very binary again, as `peername routes keep`; so call it from the `peername` binary
     /// only, and before capabilities are given up, because the keeper gets its own the way this
     /// process did. The pipe that ties the two is closed on exec, so no other child holds it open.
-    pub fn start(targets: &[SocketAddr]) -> Result<Self, Error> {
+    pub fn start<B: Into<Backend> + Copy>(targets: &[B]) -> Result<Self, Error> {
+        let targets = targets.iter().map(|&target| target.into());
         let mut child = Command::new("/proc/self/exe")
             // The name decides what the binary does; that of this process may be another's.
             .arg0("peername")
             .args(["routes", "keep"])
-            .args(targets.iter().map(|target| format!("--target={target}")))
+            .args(targets.map(|target: Backend| format!("--target={target}")))
             // ^C goes to every process of the foreground group.
             .process_group(0)
             .stdin(Stdio::piped())
@@ -80,7 +80,7 @@ fn first_line(child: &mut Child) -> io::Result<String> {
 /// they are sent to whole groups of processes, and the proxy must be the first to go. `FAILURE` when
 /// the rules can't be made, and then the line on standard output is the reason; an error when they
 /// can't be removed.
-pub fn keep(targets: &[SocketAddr]) -> Result<ExitCode, Error> {
+pub fn keep(targets: &[Backend]) -> Result<ExitCode, Error> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_io()
         .build()
@@ -109,7 +109,7 @@ struct Held {
 }
 
 impl Held {
-    async fn take(targets: &[SocketAddr]) -> Result<Self, Error> {
+    async fn take(targets: &[Backend]) -> Result<Self, Error> {
         caps::keep_only(&[Capability::CAP_NET_ADMIN])?;
         ignore_signals().map_err(Error::Start)?;
         let netlink = Netlink::open()?;

@@ -3,9 +3,9 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use peername_sys::Result as SysResult;
-use peername_sys::netlink::{Netlink, Rule};
+use peername_sys::netlink::{Netlink, Rule, Transport};
 
-use super::{Error, PROTOCOL, Slot};
+use super::{Backend, Error, PROTOCOL, Slot};
 
 /// Where a backend is, seen from here.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -43,35 +43,39 @@ pub(super) struct Plan {
     pub(super) target: SocketAddr,
     from: IpAddr,
     prefix: u8,
-    tcp_port: Option<u16>,
+    port: Option<(Transport, u16)>,
 }
 
 impl Plan {
     /// `None` when nothing on this host can help.
-    pub(super) fn new(target: SocketAddr, place: Place) -> Option<Self> {
-        let (from, prefix, tcp_port) = match place {
+    pub(super) fn new(backend: Backend, place: Place) -> Option<Self> {
+        let (from, prefix, port) = match place {
             Place::Loopback(IpAddr::V4(_)) => (Ipv4Addr::new(127, 0, 0, 0).into(), 8, None),
             Place::Loopback(IpAddr::V6(_)) => (Ipv6Addr::LOCALHOST.into(), 128, None),
             Place::Own(address) => (
                 address.ip(),
                 if address.is_ipv4() { 32 } else { 128 },
-                Some(address.port()),
+                Some((backend.transport, address.port())),
             ),
             Place::OtherHost => return None,
         };
         Some(Self {
-            target,
+            target: backend.address,
             from,
             prefix,
-            tcp_port,
+            port,
         })
+    }
+
+    fn selects_as(&self, other: &Self) -> bool {
+        (self.from, self.prefix, self.port) == (other.from, other.prefix, other.port)
     }
 
     pub(super) fn rule(&self, slot: Slot) -> Rule {
         Rule {
             from: self.from,
             prefix: self.prefix,
-            tcp_port: self.tcp_port,
+            port: self.port,
             table: slot.table(),
             priority: slot.priority(),
             protocol: PROTOCOL,
@@ -79,12 +83,16 @@ impl Plan {
     }
 }
 
-/// One plan a backend, in order. Fails at the first that is on another host.
-pub(super) async fn plan(netlink: &Netlink, targets: &[SocketAddr]) -> Result<Vec<Plan>, Error> {
-    let mut plans = Vec::new();
-    for &target in targets {
-        let place = locate(netlink, target).await?;
-        plans.push(Plan::new(target, place).ok_or(Error::OtherHost(target))?);
+/// One plan a backend, in order; of backends that need the same rule, one for all. Fails at the first
+/// that is on another host.
+pub(super) async fn plan(netlink: &Netlink, backends: &[Backend]) -> Result<Vec<Plan>, Error> {
+    let mut plans: Vec<Plan> = Vec::new();
+    for &backend in backends {
+        let place = locate(netlink, backend.address).await?;
+        let plan = Plan::new(backend, place).ok_or(Error::OtherHost(backend.address))?;
+        if !plans.iter().any(|other| plan.selects_as(other)) {
+            plans.push(plan);
+        }
     }
     Ok(plans)
 }
@@ -94,7 +102,7 @@ mod tests {
     use super::*;
 
     fn rule(target: &str, place: Place) -> Option<String> {
-        let plan = Plan::new(target.parse().unwrap(), place)?;
+        let plan = Plan::new(target.parse::<Backend>().unwrap(), place)?;
         Some(plan.rule(Slot::PERSISTENT).to_string())
     }
 
@@ -122,6 +130,17 @@ mod tests {
             rule("[fd00::5]:80", place("[fd00::5]:80")).unwrap(),
             "2110: from fd00::5/128 iif lo ipproto tcp sport 80 lookup 21100 proto 211"
         );
+    }
+
+    #[test]
+    fn udp_has_a_rule_of_its_own() {
+        let place = Place::Own("10.0.0.5:53".parse().unwrap());
+        assert_eq!(
+            rule("10.0.0.5:53/udp", place).unwrap(),
+            "2110: from 10.0.0.5/32 iif lo ipproto udp sport 53 lookup 21100 proto 211"
+        );
+        let loopback = Place::Loopback("::1".parse().unwrap());
+        assert_eq!(rule("[::1]:53/udp", loopback), rule("[::1]:53", loopback));
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 
 use peername_proto::{Carrier, Invalid, Parsed, Spp, Transport, parse};
+use peername_sys::netlink;
 
 use super::dropped::Dropped;
 use crate::addr::{ClaimedSource, PeerAddr};
@@ -74,5 +75,9 @@ impl Claims for Framed {
 
     fn peer(&self) -> PeerAddr {
         self.peer
+    }
+
+    fn transport(&self) -> netlink::Transport {
+        netlink::Transport::Udp
     }
 }

@@ -1,5 +1,7 @@
 //! The administrator's rules and routes.
 
+use std::net::SocketAddr;
+
 use anyhow::Result;
 use peername_proxy::routes::{self, Error, Owner, Scope};
 use peername_sys::caps;
@@ -9,7 +11,10 @@ use crate::{add_address, disable_ipv6, everything, in_namespace, ip};
 const LOOPBACK: [&str; 2] = ["127.0.0.1:443", "[::1]:443"];
 
 async fn add(targets: &[&str]) -> Result<Vec<String>, Error> {
-    let targets: Vec<_> = targets.iter().map(|text| text.parse().unwrap()).collect();
+    let targets: Vec<_> = targets
+        .iter()
+        .map(|text| text.parse::<SocketAddr>().unwrap())
+        .collect();
     let skipped = routes::add(&targets).await?;
     Ok(skipped.iter().map(ToString::to_string).collect())
 }

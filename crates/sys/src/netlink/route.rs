@@ -8,7 +8,7 @@ use rtnetlink::packet_route::route::{
     RouteAttribute, RouteMessage, RouteProtocol, RouteScope, RouteType,
 };
 
-use super::{Family, LOOPBACK, Netlink, all, named, protocol};
+use super::{Family, LOOPBACK, Netlink, Transport, all, named, protocol};
 use crate::{NameCall, Result};
 
 /// "In this table every address is this host's own": `local 0.0.0.0/0 dev lo` or `local ::/0 dev lo`.
@@ -82,16 +82,25 @@ impl Netlink {
         Ok(addresses.iter().any(|interface| interface.own == address))
     }
 
-    /// Whether a TCP segment from `from`, an address of this host, to `to` would stay on this host.
+    /// Whether what `from`, an address of this host, sends to `to` by this protocol would stay on this
+    /// host.
     ///
     /// The look-up is that of a packet made here, so rules with `iif lo` apply. Source port and
     /// protocol are part of it since Linux 4.18. EINVAL when `from` is not this host's.
-    pub async fn stays_here(&self, from: SocketAddr, to: IpAddr) -> Result<bool> {
+    pub async fn stays_here(
+        &self,
+        transport: Transport,
+        from: SocketAddr,
+        to: IpAddr,
+    ) -> Result<bool> {
         let mut question = question(to);
         question.header.source_prefix_length = bits(from.ip());
         question.attributes.extend([
             RouteAttribute::Source(from.ip().into()),
-            RouteAttribute::IpProto(TCP),
+            RouteAttribute::IpProto(match transport {
+                Transport::Tcp => libc::IPPROTO_TCP as u8,
+                Transport::Udp => libc::IPPROTO_UDP as u8,
+            }),
             RouteAttribute::Sport(from.port()),
         ]);
         self.is_local(question).await
@@ -111,8 +120,6 @@ impl Netlink {
         }
     }
 }
-
-const TCP: u8 = libc::IPPROTO_TCP as u8;
 
 fn question(to: IpAddr) -> RouteMessage {
     let mut message = RouteMessage::default();

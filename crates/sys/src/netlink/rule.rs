@@ -8,7 +8,7 @@ use rtnetlink::packet_route::route::RouteProtocol;
 use rtnetlink::packet_route::rule::{RuleAction, RuleAttribute, RuleMessage, RulePortRange};
 use rtnetlink::packet_route::{AddressFamily, IpProtocol};
 
-use super::{Family, Netlink, all, named, protocol};
+use super::{Family, Netlink, Transport, all, named, protocol};
 use crate::Result;
 
 /// "What this host sends from these addresses is routed by that table."
@@ -21,8 +21,8 @@ pub struct Rule {
     pub from: IpAddr,
     /// Length of the prefix, in bits.
     pub prefix: u8,
-    /// Only TCP segments sent from this port. Since Linux 4.17.
-    pub tcp_port: Option<u16>,
+    /// Only what is sent by this protocol from this port. Since Linux 4.17.
+    pub port: Option<(Transport, u16)>,
     /// The table that routes what matches.
     pub table: u32,
     /// Where in the list: lower comes first, 0 is the kernel's own `local` table, 32766 is `main`.
@@ -49,8 +49,8 @@ impl fmt::Display for Rule {
             "{}: from {}/{} iif lo",
             self.priority, self.from, self.prefix
         )?;
-        if let Some(port) = self.tcp_port {
-            write!(f, " ipproto tcp sport {port}")?;
+        if let Some((transport, port)) = self.port {
+            write!(f, " ipproto {} sport {port}", transport.name())?;
         }
         write!(f, " lookup {} proto {}", self.table, self.protocol)
     }
@@ -108,14 +108,17 @@ fn write(rule: &Rule) -> RuleMessage {
         RuleAttribute::Table(rule.table),
         RuleAttribute::Protocol(protocol(rule.protocol)),
     ];
-    if let Some(port) = rule.tcp_port {
+    if let Some((transport, port)) = rule.port {
         let range = RulePortRange {
             start: port,
             end: port,
         };
         message
             .attributes
-            .push(RuleAttribute::IpProtocol(IpProtocol::Tcp));
+            .push(RuleAttribute::IpProtocol(match transport {
+                Transport::Tcp => IpProtocol::Tcp,
+                Transport::Udp => IpProtocol::Udp,
+            }));
         message
             .attributes
             .push(RuleAttribute::SourcePortRange(range));
@@ -123,18 +126,20 @@ fn write(rule: &Rule) -> RuleMessage {
     message
 }
 
-/// `None` for a rule that is not `from SOURCE iif lo [ipproto tcp sport PORT] lookup TABLE`.
+/// `None` for a rule that is not `from SOURCE iif lo [ipproto tcp|udp sport PORT] lookup TABLE`.
 fn read(message: &RuleMessage) -> Option<Rule> {
-    let (mut from, mut tcp_port, mut table, mut priority, mut made_by) =
-        (None, None, None, None, None);
+    let (mut from, mut transport, mut port, mut table, mut priority, mut made_by) =
+        (None, None, None, None, None, None);
     let mut from_this_host = false;
     for attribute in &message.attributes {
         match attribute {
             RuleAttribute::Source(address) => from = Some(*address),
             RuleAttribute::Iifname(name) => from_this_host = name == "lo",
             RuleAttribute::SourcePortRange(range) if range.start == range.end => {
-                tcp_port = Some(range.start);
+                port = Some(range.start);
             }
+            RuleAttribute::IpProtocol(IpProtocol::Tcp) => transport = Some(Transport::Tcp),
+            RuleAttribute::IpProtocol(IpProtocol::Udp) => transport = Some(Transport::Udp),
             RuleAttribute::Table(number) => table = Some(*number),
             RuleAttribute::Priority(number) => priority = Some(*number),
             RuleAttribute::Protocol(by) => made_by = Some(*by),
@@ -144,7 +149,7 @@ fn read(message: &RuleMessage) -> Option<Rule> {
     from_this_host.then_some(Rule {
         from: from?,
         prefix: message.header.src_len,
-        tcp_port,
+        port: transport.zip(port),
         table: table?,
         priority: priority?,
         protocol: RouteProtocol::into(made_by?),

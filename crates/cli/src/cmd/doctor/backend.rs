@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use peername_proxy::reply_path::{self as path, Tested};
-use peername_proxy::routes::{self, Owner, Place, locate};
+use peername_proxy::routes::{self, Backend, Owner, Place, locate};
 use peername_sys::netlink::Netlink;
 use peername_sys::upstream::{Upstream, local_addr};
 use peername_sys::{Failed, NameCall, stream};
@@ -41,7 +41,7 @@ pub(super) async fn lacks_family(target: SocketAddr) -> bool {
 }
 
 /// Do the routing tables keep what the backend sends to clients on this host?
-pub(super) async fn routed(target: SocketAddr) -> Finding {
+pub(super) async fn routed(target: Backend) -> Finding {
     let check = "routes";
     match where_replies_go(target).await {
         Ok(Way::Stays) => Finding::ok(check, format!("replies of {target} stay on this host")),
@@ -63,7 +63,7 @@ pub(super) async fn routed(target: SocketAddr) -> Finding {
 }
 
 /// Does a connection from a foreign address to a listener of our own, beside the backend, stand?
-pub(super) async fn reply_path(target: SocketAddr) -> Finding {
+pub(super) async fn reply_path(target: Backend) -> Finding {
     let check = "self-test";
     match path::check(target).await {
         Ok(Tested::Connected) => Finding::ok(
@@ -129,14 +129,17 @@ enum Way {
     Unknown,
 }
 
-async fn where_replies_go(target: SocketAddr) -> Result<Way, Failed> {
+async fn where_replies_go(target: Backend) -> Result<Way, Failed> {
+    let Backend { address, transport } = target;
     let netlink = Netlink::open()?;
-    let from = match locate(&netlink, target).await? {
-        Place::Loopback(ip) => SocketAddr::new(ip, target.port()),
+    let from = match locate(&netlink, address).await? {
+        Place::Loopback(ip) => SocketAddr::new(ip, address.port()),
         Place::Own(address) => address,
         Place::OtherHost => return Ok(Way::Unknown),
     };
-    let stays = netlink.stays_here(from, path::stranger(from.ip())).await?;
+    let stays = netlink
+        .stays_here(transport, from, path::stranger(from.ip()))
+        .await?;
     Ok(if stays { Way::Stays } else { Way::Leaves })
 }
 

@@ -70,20 +70,30 @@ fn takes(listener: SocketAddr, target: SocketAddr) -> bool {
 
 /// The addresses of this network namespace's TCP listeners on this port.
 fn listeners_on(port: u16) -> Vec<SocketAddr> {
-    ["/proc/thread-self/net/tcp", "/proc/thread-self/net/tcp6"]
+    sockets_on(port, &["tcp", "tcp6"], LISTEN)
+}
+
+/// The addresses of its UDP sockets on this port that are not connected.
+pub(super) fn receivers_on(port: u16) -> Vec<SocketAddr> {
+    sockets_on(port, &["udp", "udp6"], UNCONNECTED)
+}
+
+fn sockets_on(port: u16, tables: &[&str], state: &str) -> Vec<SocketAddr> {
+    let socket = |line: &str| socket_in_state(line, state);
+    tables
         .iter()
-        .filter_map(|path| fs::read_to_string(path).ok())
-        .flat_map(|table| table.lines().filter_map(listener).collect::<Vec<_>>())
+        .filter_map(|table| fs::read_to_string(format!("/proc/thread-self/net/{table}")).ok())
+        .flat_map(|table| table.lines().filter_map(socket).collect::<Vec<_>>())
         .filter(|address| address.port() == port)
         .collect()
 }
 
 /// A line of `/proc/net/tcp`: `sl local_address rem_address st …` (proc(5)). Addresses are words in
 /// this machine's byte order.
-fn listener(line: &str) -> Option<SocketAddr> {
+fn socket_in_state(line: &str, state: &str) -> Option<SocketAddr> {
     let mut columns = line.split_whitespace();
     let (address, port) = columns.nth(1)?.split_once(':')?;
-    if columns.nth(1)? != LISTEN {
+    if columns.nth(1)? != state {
         return None;
     }
     let mut octets = [0; 16];
@@ -103,6 +113,8 @@ const CHECK: &str = "backend's listener";
 
 /// TCP_LISTEN in the kernel's list of states.
 const LISTEN: &str = "0A";
+/// TCP_CLOSE, which a UDP socket is in until it is connected.
+const UNCONNECTED: &str = "07";
 
 #[cfg(test)]
 mod tests {
@@ -159,7 +171,7 @@ mod tests {
             "   0: 0100007F 00000000:0000 0A",
             "   0: 0100:01BB 00000000:0000 0A",
         ] {
-            assert_eq!(listener(line), None, "{line}");
+            assert_eq!(socket_in_state(line, LISTEN), None, "{line}");
         }
     }
 }

@@ -11,6 +11,7 @@ use peername_proxy::source::SourcePolicy;
 use peername_proxy::trust::TrustList;
 use peername_relay::{Limits, Method};
 
+use crate::cmd::routes::Protocol;
 use crate::usage::Usage;
 use crate::{logging, value};
 
@@ -84,32 +85,6 @@ pub(crate) struct Args {
     log_tlv: Vec<u8>,
     #[command(flatten)]
     pub(super) logging: logging::Args,
-}
-
-#[derive(Clone, Copy, Debug, clap::ValueEnum)]
-pub(super) enum Protocol {
-    Tcp,
-    Udp,
-    Both,
-}
-
-impl Protocol {
-    pub(super) fn has_tcp(self) -> bool {
-        matches!(self, Self::Tcp | Self::Both)
-    }
-
-    /// Those of these addresses that TCP is to listen on: all or none.
-    pub(super) fn tcp(self, listen: &[SocketAddr]) -> &[SocketAddr] {
-        if self.has_tcp() { listen } else { &[] }
-    }
-
-    /// The same for UDP.
-    pub(super) fn udp(self, listen: &[SocketAddr]) -> &[SocketAddr] {
-        match self {
-            Self::Tcp => &[],
-            Self::Udp | Self::Both => listen,
-        }
-    }
 }
 
 #[derive(Clone, Copy, Debug, clap::ValueEnum)]
