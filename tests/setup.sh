@@ -25,6 +25,9 @@ packages=(
     postgresql
     netcat-openbsd   # the README's backend and balancer
     socat
+    unbound          # a name server behind the proxy, and its log of clients
+    dnsdist          # sender of PROXY v2 on every datagram
+    bind9-dnsutils   # dig
     python3
     nodejs
 )
@@ -57,7 +60,7 @@ install=(apt-get install --yes --quiet --no-install-recommends --no-upgrade "${m
 
 for package in "${missing[@]}"; do
     case $package in
-        haproxy | nginx | redis-server | postgresql) unit=$package ;;
+        haproxy | nginx | redis-server | postgresql | unbound | dnsdist) unit=$package ;;
         openssh-server) unit=ssh ;;
         *) continue ;;
     esac

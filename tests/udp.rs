@@ -2,6 +2,7 @@
 
 mod delivery;
 mod dialects;
+mod dns;
 mod first;
 mod flood;
 mod forward;

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use anyhow::{Context, ensure};
 use peername_proto::Transport;
 use peername_proxy::addr::Target;
-use peername_proxy::config::{Config, Datagrams, HeaderLimits, OnCollision, Upstream};
+use peername_proxy::config::{Config, Datagrams, HeaderLimits, OnCollision, SendProxy, Upstream};
 use peername_proxy::counters::Counters;
 use peername_proxy::own_addresses::OwnAddresses;
 use peername_proxy::permit::Rules;
@@ -27,7 +27,7 @@ use peername_sys::caps::{Capability, have};
 use peername_sys::namespace::{Network, become_root_of_new_user_namespace};
 use peername_sys::netlink::Netlink;
 
-use players::{ask, serve};
+use players::{ask, ask_in_datagrams, serve, serve_datagrams};
 
 /// Options of `peername demo`: none.
 #[derive(Debug, clap::Args)]
@@ -117,6 +117,7 @@ async fn start(cases: &[Case]) -> anyhow::Result<Running> {
 impl Case {
     fn new(text: &Addresses) -> anyhow::Result<Self> {
         let backend = serve(text.backend.parse()?)?;
+        serve_datagrams(backend)?;
         let (client, service) = (text.client.parse()?, text.service.parse()?);
         Ok(Self {
             client,
@@ -138,6 +139,12 @@ impl Case {
         let line = String::from_utf8_lossy(&header);
         let without = ask(*backend, b"")?;
         let with = ask(*proxy, &header)?;
+        let in_datagrams = forward::Announcement {
+            version: SendProxy::V2,
+            ..forward::Announcement::text(*client)
+        };
+        let header = in_datagrams.header(Transport::Datagram, *client, *service)?;
+        let over_udp = ask_in_datagrams(*proxy, &header)?;
         writeln!(
             out,
             "The client is {client}. The balancer says so to peername at {proxy}:"
@@ -145,8 +152,11 @@ impl Case {
         writeln!(out, "    {}", line.trim_end())?;
         writeln!(out, "and the backend at {backend} saw")?;
         writeln!(out, "    without peername   {without}")?;
-        writeln!(out, "    with peername      {with}\n")?;
-        ensure!(with == *client, "the backend should have seen {client}");
+        writeln!(out, "    with peername      {with}")?;
+        writeln!(out, "    and over UDP       {over_udp}\n")?;
+        for seen in [with, over_udp] {
+            ensure!(seen == *client, "the backend should have seen {client}");
+        }
         Ok(())
     }
 }

@@ -1,7 +1,7 @@
 //! The demo's backend and its balancer: plain sockets that know nothing of peername.
 
 use std::io::{self, BufRead, BufReader, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::thread;
 use std::time::Duration;
 
@@ -25,6 +25,18 @@ fn answer(mut client: TcpStream) -> io::Result<()> {
     writeln!(client, "{seen}")
 }
 
+/// Starts the same for UDP.
+pub(super) fn serve_datagrams(addr: SocketAddr) -> io::Result<()> {
+    let socket = UdpSocket::bind(addr)?;
+    thread::spawn(move || {
+        let mut question = [0; 64];
+        while let Ok((_, client)) = socket.recv_from(&mut question) {
+            let _ = socket.send_to(client.to_string().as_bytes(), client);
+        }
+    });
+    Ok(())
+}
+
 /// Connects as a balancer does, sends its header and a client's request, and returns the address that
 /// the backend answered.
 pub(super) fn ask(to: SocketAddr, header: &[u8]) -> anyhow::Result<SocketAddr> {
@@ -39,6 +51,21 @@ pub(super) fn ask(to: SocketAddr, header: &[u8]) -> anyhow::Result<SocketAddr> {
     line.trim_end()
         .parse()
         .with_context(|| format!("{to} answered {line:?}"))
+}
+
+/// The same in one datagram.
+pub(super) fn ask_in_datagrams(to: SocketAddr, header: &[u8]) -> anyhow::Result<SocketAddr> {
+    let socket = UdpSocket::bind(SocketAddr::new(to.ip(), 0))?;
+    socket.set_read_timeout(Some(PATIENCE))?;
+    socket.send_to(&[header, b"who am I?"].concat(), to)?;
+    let mut answer = [0; 64];
+    let (len, _) = socket
+        .recv_from(&mut answer)
+        .with_context(|| format!("receiving from {to}"))?;
+    let answer = String::from_utf8_lossy(answer.get(..len).unwrap_or_default());
+    answer
+        .parse()
+        .with_context(|| format!("{to} answered {answer:?}"))
 }
 
 const PATIENCE: Duration = Duration::from_secs(5);
