@@ -202,3 +202,30 @@ fn stopping() {
     let status = rig.proxy.ended_within(Duration::from_secs(3));
     assert!(status.is_some_and(|status| status.success()), "{status:?}");
 }
+
+/// `ss --kill` on a session's socket leaves it deaf. The client gets another one; on a listener's, the
+/// proxy ends, to be started again.
+#[test]
+fn destroyed_sockets() {
+    let mut rig = Rig::new(&["--workers=1"]);
+    let client = someone_v4();
+    rig.ask(client);
+    let kill = |filter: &str| {
+        let args: Vec<&str> = ["-K", "-u", "-a", "-n"]
+            .into_iter()
+            .chain(filter.split(' '))
+            .collect();
+        rig.lab.server.run("ss", &args);
+    };
+    kill("dport = :9000");
+    wait_for("the session is ended", || {
+        rig.proxy
+            .outcomes()
+            .contains(&"evicted".to_owned())
+            .then_some(())
+    });
+    rig.ask(client);
+    kill("sport = :8443");
+    let status = rig.proxy.ended_within(Duration::from_secs(3));
+    assert_eq!(status.and_then(|status| status.code()), Some(1));
+}

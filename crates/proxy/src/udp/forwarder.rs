@@ -108,5 +108,7 @@ impl Role for Sending {
         })
     }
 
+    fn answered(&mut self, _path: &Path, _now: Instant) {}
+
     fn tick(&mut self, _now: Instant) {}
 }

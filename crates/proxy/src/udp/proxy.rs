@@ -58,7 +58,6 @@ impl UdpProxy {
             connector: Arc::clone(&self.connector),
             dialect: self.config.dialect,
             flows: Table::new(Limits {
-                // A flow is not answered, so it has only one limit.
                 unanswered: limits.idle,
                 ..limits
             }),
@@ -116,6 +115,15 @@ impl Role for Receiving {
             reply: reply.unwrap_or_default(),
             ..Headers::default()
         })
+    }
+
+    /// A flow that is answered goes after all that are not, as its session does.
+    fn answered(&mut self, path: &Path, now: Instant) {
+        if self.dialect == Dialect::First
+            && let Some(id) = self.flows.find(&(path.listener, path.peer.0))
+        {
+            self.flows.touch(id, now, true);
+        }
     }
 
     fn tick(&mut self, now: Instant) {

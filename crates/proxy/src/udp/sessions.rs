@@ -61,6 +61,9 @@ impl<R: Role> Sessions<R> {
         };
         if let Some(session) = self.table.get_mut(id) {
             session.path = *path;
+            if session.is_answered() {
+                self.role.answered(path, now);
+            }
         }
         self.table.touch(id, now, false);
         Ok((id, admitted.payload))
@@ -149,6 +152,13 @@ impl<R: Role> Sessions<R> {
         // A backend that sends merged datagrams is received merged, where the kernel can.
         let _ = datagram::receive_merged(&socket);
         Ok((socket, upstream))
+    }
+
+    /// Ends a session whose socket is of no use any more.
+    pub(crate) fn abort(&mut self, id: Id) {
+        if let Some(session) = self.table.remove(id) {
+            session.end(Over::Evicted);
+        }
     }
 
     fn give_up_one(&mut self) {

@@ -140,6 +140,12 @@ impl<K: Copy + Eq + Hash, T> Table<K, T> {
         self.take(victim)
     }
 
+    /// Takes an entry out.
+    pub(crate) fn remove(&mut self, id: Id) -> Option<T> {
+        self.get(id)?;
+        self.take(id.slot)
+    }
+
     /// The entry that does least harm when it goes, taken out.
     pub(crate) fn evict(&mut self) -> Option<T> {
         let victim = self.all.first()?;

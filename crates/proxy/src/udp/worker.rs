@@ -166,7 +166,7 @@ impl<R: Role> Worker<R> {
         let mut more = poller.ready(&mut ready).map_err(io::Error::other)?;
         for &token in &ready {
             more |= match listener_of_token(token) {
-                Some(number) => self.requests(number, now, poller),
+                Some(number) => self.requests(number, now, poller)?,
                 None => self.replies(Id::from_u64(token), now),
             };
         }
@@ -176,14 +176,17 @@ impl<R: Role> Worker<R> {
         Ok(more)
     }
 
-    /// Takes a batch of requests and sends each to its session's backend. Returns whether more may wait.
-    fn requests(&mut self, number: usize, now: Instant, poller: &Poller) -> bool {
+    /// Takes a batch of requests and sends each to its session's backend. Returns whether more may wait;
+    /// an error when nothing will ever come there again.
+    fn requests(&mut self, number: usize, now: Instant, poller: &Poller) -> io::Result<bool> {
         self.send_replies();
         let Some(listener) = self.listeners.get_mut(number) else {
-            return false;
+            return Ok(false);
         };
-        let Ok(came) = self.inbox.receive(&listener.socket, 0..BATCH) else {
-            return false;
+        let came = match self.inbox.receive(&listener.socket, 0..BATCH) {
+            Ok(came) => came,
+            Err(error) if is_dead(&error) => return Err(error),
+            Err(error) => return Ok(error.kind() != io::ErrorKind::WouldBlock),
         };
         self.moved = now;
         for place in 0..came {
@@ -219,7 +222,7 @@ impl<R: Role> Worker<R> {
             }
         }
         self.send_requests();
-        came == BATCH
+        Ok(came == BATCH)
     }
 
     /// Sends requests, those of one session together and in their order.
@@ -279,6 +282,10 @@ impl<R: Role> Worker<R> {
         let came = match self.inbox.receive(&session.socket, places.clone()) {
             Ok(came) => came,
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return false,
+            Err(error) if is_dead(&error) => {
+                self.sessions.abort(id);
+                return false;
+            }
             // What came back for an earlier request, by ICMP. The session goes on: a backend that is
             // restarted answers again.
             Err(error) => {
@@ -439,6 +446,11 @@ fn interface_for(peer: SocketAddr, interface: u32) -> u32 {
         IpAddr::V6(ip) if ip.is_unicast_link_local() => interface,
         _ => 0,
     }
+}
+
+/// Somebody has destroyed the socket (`ss --kill`): it has no address any more.
+fn is_dead(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::ConnectionAborted
 }
 
 fn token_of_listener(number: usize) -> u64 {
