@@ -2,7 +2,8 @@
 
 use std::io::{self, ErrorKind, IoSlice};
 use std::net::SocketAddr;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::slice::from_ref;
 
 use peername_sys::datagram::{Local, Message, Outbox, can_send_merged};
 
@@ -39,15 +40,48 @@ impl Courier {
 
     /// Sends all of them, in order, and returns those that could not be.
     pub(crate) fn send(&mut self, socket: impl AsFd, datagrams: &[Datagram<'_>]) -> Failed {
+        if let [only] = datagrams {
+            let result = self.send_alone(socket.as_fd(), only);
+            return result
+                .err()
+                .map(|dropped| (0, dropped))
+                .into_iter()
+                .collect();
+        }
         let mut failed = Vec::new();
         self.send_runs(socket.as_fd(), datagrams, 0, self.merge, &mut failed);
         failed
     }
 
+    /// The usual case towards backends: one client has sent one datagram.
+    fn send_alone(
+        &mut self,
+        socket: BorrowedFd<'_>,
+        datagram: &Datagram<'_>,
+    ) -> Result<(), Dropped> {
+        let slices = [datagram.header, datagram.payload].map(IoSlice::new);
+        let message = Message {
+            parts: 0..slices.len(),
+            to: datagram.to,
+            from: datagram.from,
+            segment: None,
+        };
+        let mut reported = 0;
+        loop {
+            match self.outbox.send(socket, &slices, from_ref(&message)) {
+                Ok(_) => return Ok(()),
+                Err(error) if is_about_another(&error, message.to) && reported < MOST_REPORTS => {
+                    reported += 1;
+                }
+                Err(error) => return Err(Dropped::by_kernel(error)),
+            }
+        }
+    }
+
     /// `offset` is where `datagrams` stand in the whole batch.
     fn send_runs(
         &mut self,
-        socket: std::os::fd::BorrowedFd<'_>,
+        socket: BorrowedFd<'_>,
         datagrams: &[Datagram<'_>],
         offset: usize,
         merge: bool,

@@ -42,6 +42,8 @@ pub(crate) struct Session {
     pub(crate) upstream: SocketAddr,
     /// What goes in front of what.
     pub(crate) headers: Headers,
+    /// How many replies are taken at once.
+    pub(crate) burst: usize,
     record: Box<Record>,
 }
 
@@ -71,6 +73,7 @@ impl Session {
             socket,
             upstream,
             headers,
+            burst: 1,
             record: Box::new(record),
         }
     }

@@ -277,7 +277,7 @@ impl<R: Role> Worker<R> {
         let Some(session) = self.sessions.table.get(id) else {
             return false;
         };
-        let places = self.filled..(self.filled + BATCH_OF_SESSION).min(BATCH);
+        let places = self.filled..(self.filled + session.burst).min(BATCH);
         let wanted = places.len();
         let came = match self.inbox.receive(&session.socket, places.clone()) {
             Ok(came) => came,
@@ -317,7 +317,12 @@ impl<R: Role> Worker<R> {
             }
         }
         self.sessions.table.touch(id, now, true);
-        came == wanted
+        let more = came == wanted;
+        if let Some(session) = self.sessions.table.get_mut(id) {
+            // To look for a second datagram costs as much as to be told that there is one.
+            session.burst = if more { BATCH_OF_SESSION } else { 1 };
+        }
+        more
     }
 
     /// Sends the replies that were taken to the balancers, each the way its session's last request came.
