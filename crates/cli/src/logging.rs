@@ -1,6 +1,7 @@
 //! The log: text for a person at a terminal, JSON for everything else, written by a thread of its own
 //! so that a slow reader holds up nobody. What it can't take is dropped, not waited for.
 
+use std::fmt::Display;
 use std::io::{IsTerminal, stderr};
 
 use tracing::Level;
@@ -59,4 +60,10 @@ impl Args {
             .init();
         guard
     }
+}
+
+/// Several values in one field, as a person would write them.
+pub(crate) fn join(values: impl IntoIterator<Item = impl Display>) -> String {
+    let texts: Vec<_> = values.into_iter().map(|value| value.to_string()).collect();
+    texts.join(" ")
 }

@@ -15,6 +15,7 @@ use peername_sys::caps::keep_only;
 
 use crate::cmd::send::Header;
 use crate::lifecycle::{self, Signals};
+use crate::usage::Usage;
 use crate::{logging, value};
 
 /// Options of `peername forward`.
@@ -42,6 +43,9 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    if args.listen.contains(&args.to) {
+        return Err(Usage(format!("--to {}: it would connect to itself", args.to)).into());
+    }
     let announcement = args.header.announcement()?;
     lifecycle::block_on(start(args, announcement))
 }
@@ -64,6 +68,6 @@ async fn start(args: &Args, announcement: Announcement) -> anyhow::Result<ExitCo
     let running = bound
         .start(&Arc::new(forwarder), capacity)
         .context("starting a worker thread")?;
-    tracing::info!(listen = ?addrs, to = %args.to, "listening");
+    tracing::info!(listen = logging::join(&addrs), to = %args.to, "listening");
     signals.serve(running, args.drain).await
 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use peername_proxy::config::Config;
-use peername_proxy::counters::Counters;
+use peername_proxy::counters::{Counters, Snapshot};
 use peername_proxy::own_addresses::OwnAddresses;
 use peername_proxy::routes::Keeper;
 use peername_proxy::server::Bound;
@@ -19,6 +19,7 @@ use peername_proxy::watchdog::ReplyPath;
 pub(crate) use options::Args;
 
 use crate::lifecycle::{self, Signals};
+use crate::logging::join;
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let config = Arc::new(args.config()?);
@@ -67,7 +68,7 @@ async fn serve(
         .start(&Arc::new(proxy), capacity)
         .context("starting a worker thread")?;
     tracing::info!(
-        listen = ?listen,
+        listen = join(&listen),
         target_v4 = %config.upstream.target_v4,
         target_v6 = %config.upstream.target_v6,
         workers,
@@ -76,7 +77,7 @@ async fn serve(
     tokio::spawn(async move { reply_path.keep_checking().await });
     tokio::spawn(keep_own_addresses(own_addresses));
     let code = signals.serve(running, drain).await;
-    tracing::info!(counters = ?counters.snapshot(), "stopped");
+    log_totals(&counters.snapshot());
     code
 }
 
@@ -93,3 +94,19 @@ fn targets(config: &Config) -> [std::net::SocketAddr; 2] {
 }
 
 const WATCH_AGAIN: Duration = Duration::from_secs(5);
+
+fn log_totals(totals: &Snapshot) {
+    let outcomes = totals
+        .outcomes
+        .iter()
+        .map(|(name, count)| format!("{name}={count}"));
+    tracing::info!(
+        connections = totals.accepted,
+        bytes_to_upstream = totals.to_upstream,
+        bytes_to_downstream = totals.to_downstream,
+        bytes_undelivered = totals.undelivered,
+        port_collisions = totals.collisions,
+        outcomes = join(outcomes),
+        "stopped"
+    );
+}
