@@ -19,7 +19,7 @@ setup: ## Install what the tests drive: balancers, servers, network tools (root,
 	@tests/setup.sh
 
 demo: ## Show what it is for: a backend's view of its client, without and with peername
-	@$(CARGO) run --quiet --locked --package peername -- demo
+	@$(CARGO) run --locked --package peername -- demo
 
 test: setup ## All tests; needs root for network namespaces
 	@[[ $$(id -u) -eq 0 ]] || { echo "make test: the tests build network namespaces: run as root" >&2; exit 1; }

@@ -104,7 +104,7 @@ fn failing_to_start_is_never_success() {
     let host = Host::new();
     host.address("lo", &["192.0.2.1/32"]);
     let _taken = Backend::listen(&host, "192.0.2.1:8443".parse().expect("an endpoint"));
-    let cases: [(i32, &str, &str); 9] = [
+    let cases: [(i32, &str, &str); 15] = [
         (
             1,
             "192.0.2.1:8443",
@@ -124,6 +124,24 @@ fn failing_to_start_is_never_success() {
         ),
         (2, "--max-header", "proxy --trust=any --max-header=65552"),
         (2, "--target-v4", "proxy --trust=any --target-v4=[::1]:80"),
+        (
+            2,
+            "--half-closed-timeout",
+            "proxy --trust=any --half-closed-timeout=99999999999y",
+        ),
+        (2, "--max-pending", "proxy --trust=any --max-pending=0"),
+        (2, "--workers", "proxy --trust=any --workers=0"),
+        (2, "-4 127.0.0.1:0", "proxy --trust=any -4 127.0.0.1:0"),
+        (
+            2,
+            "to itself",
+            "proxy --trust=any --listen=0.0.0.0:80 -4 127.0.0.1:80",
+        ),
+        (
+            2,
+            "twice",
+            "proxy --trust=any --listen=127.0.0.1:9 --listen=127.0.0.1:9",
+        ),
         (2, "--no-such-option", "proxy --trust=any --no-such-option"),
         (2, "no-such-command", "no-such-command"),
     ];
@@ -134,6 +152,24 @@ fn failing_to_start_is_never_success() {
         assert_eq!(output.status.code(), Some(code), "{line}: {said}");
         assert!(said.contains(hint), "{line}: {said}");
     }
+}
+
+/// Workers share their port, but not with those of another proxy: half of the connections would go to
+/// the wrong backend.
+#[test]
+fn a_second_proxy_on_the_port_does_not_start() {
+    let lab = Lab::new();
+    let _first = Peername::proxy(&lab, &[]);
+    let listen = format!("--listen={LISTEN_V4}");
+    let output = Peername::run(&lab.server, &["proxy", "--trust=any", &listen]);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains("another program listens there"), "{said}");
+    assert_eq!(
+        said.matches("os error 98").count(),
+        1,
+        "its cause once: {said}"
+    );
 }
 
 /// Without the capability nothing would work; that must show at the start, with the cure.

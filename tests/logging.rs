@@ -78,7 +78,10 @@ fn what_peers_send_is_escaped() {
         let ended = proxy.line("about the connection", |line| {
             line.contains("connection ended").then(|| line.to_owned())
         });
-        assert!(ended.contains("a.example\\"), "{ended}");
+        assert!(
+            ended.contains("=a.example%0a{%22outcome%22:%22finished%22}%1b[2J%ff"),
+            "{ended}"
+        );
         for line in proxy.log().lines() {
             assert!(!line.contains(char::is_control), "{line:?}");
             assert_eq!(line.starts_with('{'), format == "json", "{line}");

@@ -40,6 +40,8 @@ fn open_connections_finish() {
 fn draining_has_an_end() {
     let mut rig = Rig::new(&["--drain=500ms"]);
     let (down, up) = rig.connect(someone_v4());
+    down.send(b"12");
+    assert_eq!(up.recv(2), b"12");
     let start = Instant::now();
     rig.proxy.signal(Signal::TERM);
     for conn in [down, up] {
@@ -56,6 +58,13 @@ fn draining_has_an_end() {
         .ended_within(Duration::from_secs(1))
         .expect("the drain is over");
     assert_eq!(status.code(), Some(0));
+    // Also what was cut has its line, and its bytes are counted.
+    assert_eq!(rig.proxy.outcomes(), ["cut"]);
+    assert!(
+        rig.proxy.log().contains(r#""bytes_to_upstream":2,"#),
+        "{}",
+        rig.proxy.log()
+    );
 }
 
 #[test]

@@ -66,27 +66,24 @@ impl Rig {
     /// Ends the proxy and returns what it dropped, by reason.
     #[track_caller]
     pub(crate) fn dropped(&mut self) -> BTreeMap<String, u64> {
-        let text = self.stopped();
-        let (_, rest) = text.split_once("dropped: {").expect("the counters");
-        let (inside, _) = rest.split_once('}').expect("their end");
+        let totals = self.stopped();
+        let dropped = totals["datagrams_dropped"].as_str().expect("text");
         let pair = |pair: &str| {
-            let (reason, count) = pair.split_once(": ")?;
-            let reason = reason.trim_matches(|c: char| !c.is_alphanumeric());
-            Some((reason.to_owned(), count.trim().parse().ok()?))
+            let (reason, count) = pair.split_once('=').expect("reason=count");
+            (reason.to_owned(), count.parse().expect("a count"))
         };
-        inside.split(',').filter_map(pair).collect()
+        dropped.split_whitespace().map(pair).collect()
     }
 
-    /// The last line of the proxy's log: its counters.
+    /// Ends the proxy and returns the last line of its log: what it has counted.
     #[track_caller]
-    pub(crate) fn stopped(&mut self) -> String {
+    pub(crate) fn stopped(&mut self) -> Value {
         self.proxy.signal(Signal::TERM);
         let ended = self.proxy.ended_within(Duration::from_secs(5));
         assert!(ended.is_some_and(|status| status.success()), "{ended:?}");
-        self.proxy.line("with the counters", |line| {
+        self.proxy.line("with the totals", |line| {
             let line: Value = serde_json::from_str(line).ok()?;
-            let text = line.get("counters")?.as_str()?.to_owned();
-            Some(text)
+            (line["message"] == "stopped").then_some(line)
         })
     }
 }

@@ -1,8 +1,11 @@
 //! The log: text for a person at a terminal, JSON for everything else, written by a thread of its own
 //! so that a slow reader holds up nobody. What it can't take is dropped, not waited for.
 
+use std::collections::BTreeMap;
+use std::fmt::Display;
 use std::io::{IsTerminal, stderr};
 
+use peername_proxy::counters::Snapshot;
 use tracing::Level;
 use tracing_appender::non_blocking::{NonBlocking, WorkerGuard};
 use tracing_subscriber::filter::Targets;
@@ -59,4 +62,34 @@ impl Args {
             .init();
         guard
     }
+}
+
+/// Several values in one field, as a person would write them.
+pub(crate) fn join(values: impl IntoIterator<Item = impl Display>) -> String {
+    let texts: Vec<_> = values.into_iter().map(|value| value.to_string()).collect();
+    texts.join(" ")
+}
+
+/// The last line: what was carried since the start.
+pub(crate) fn totals(totals: &Snapshot) {
+    let counts = |counts: &BTreeMap<&str, u64>| {
+        let texts = counts.iter().map(|(name, count)| format!("{name}={count}"));
+        join(texts)
+    };
+    let udp = &totals.datagrams;
+    tracing::info!(
+        connections = totals.accepted,
+        bytes_to_upstream = totals.to_upstream,
+        bytes_to_downstream = totals.to_downstream,
+        bytes_undelivered = totals.undelivered,
+        port_collisions = totals.collisions,
+        outcomes = counts(&totals.outcomes),
+        udp_sessions = udp.sessions_began,
+        datagrams_received = udp.received,
+        datagrams_to_upstream = udp.to_upstream,
+        datagrams_replied = udp.replies,
+        datagrams_to_downstream = udp.to_downstream,
+        datagrams_dropped = counts(&udp.dropped),
+        "stopped"
+    );
 }

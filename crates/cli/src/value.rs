@@ -15,6 +15,23 @@ pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     }
 }
 
+/// As [`duration`], of something that has to have some time.
+pub(crate) fn timeout(text: &str) -> Result<Duration, String> {
+    match duration(text)? {
+        timeout if timeout >= SHORTEST_TIMEOUT => Ok(timeout),
+        _ => Err("100ms is the least".to_owned()),
+    }
+}
+
+/// A firewall mark, as everybody writes it: `123`, `0x7b`.
+pub(crate) fn mark(text: &str) -> Result<u32, String> {
+    let mark = match text.strip_prefix("0x") {
+        Some(hex) => u32::from_str_radix(hex, 16),
+        None => text.parse(),
+    };
+    mark.map_err(|_| "use a number: 123, 0x7b; 0 for none".to_owned())
+}
+
 /// `1.2.3.4:80`, `[::1]:80` or `host:port`, resolved now; the first address counts.
 pub(crate) fn address(text: &str) -> Result<SocketAddr, String> {
     if let Ok(addr) = text.parse() {
@@ -111,6 +128,7 @@ fn bytes(hex: &str) -> Option<Vec<u8>> {
         .collect()
 }
 
+const SHORTEST_TIMEOUT: Duration = Duration::from_millis(100);
 const YEAR: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 /// The types with a name of their own; ranges have one for many.
 const NAMED: [u8; 7] = [
@@ -178,6 +196,15 @@ mod tests {
         );
         assert!(address_v4("[::1]:80").is_err() && address_v6("127.0.0.1:80").is_err());
         assert!(address("9000").is_err() && address("192.0.2.1").is_err());
+    }
+
+    #[test]
+    fn marks_are_decimal_or_hex() {
+        assert_eq!(
+            (mark("123"), mark("0x7b"), mark("0")),
+            (Ok(123), Ok(123), Ok(0))
+        );
+        assert!(mark("-1").is_err() && mark("0x").is_err() && mark("4294967296").is_err());
     }
 
     #[test]

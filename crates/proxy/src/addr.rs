@@ -9,7 +9,7 @@ use std::net::{IpAddr, SocketAddr};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct PeerAddr(pub SocketAddr);
 
-/// The address of ours that the peer connected to.
+/// The address of ours that is listened on, as it was configured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct LocalAddr(pub SocketAddr);
 

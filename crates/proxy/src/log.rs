@@ -143,18 +143,16 @@ pub(crate) fn tlvs(header: &Header<'_>, wanted: &[u8]) -> Option<Box<Tlvs>> {
     (!text.is_empty()).then(|| Box::new(Tlvs(text)))
 }
 
-/// Printable ASCII as it is, `\xNN` for the rest, so that no terminal or log reader is driven by what
-/// a client sent. Reversible, except for what is cut.
+/// Printable ASCII as it is, `%NN` for the rest as in a URL, so that no terminal or log reader is
+/// driven by what a client sent, and no format of the log escapes it once more. Reversible, except
+/// for what is cut.
 fn escape(value: &[u8], out: &mut String) {
     for &octet in value.iter().take(MOST_SHOWN) {
         match octet {
-            b'\\' | b'"' | b' ' => {
-                let _ = write!(out, "\\x{octet:02x}");
+            b'%' | b'\\' | b'"' | b'=' | ..=0x20 | 0x7f.. => {
+                let _ = write!(out, "%{octet:02x}");
             }
-            0x21..=0x7e => out.push(char::from(octet)),
-            _ => {
-                let _ = write!(out, "\\x{octet:02x}");
-            }
+            _ => out.push(char::from(octet)),
         }
     }
     if value.len() > MOST_SHOWN {
@@ -175,7 +173,7 @@ mod tests {
     fn peer_text_is_escaped_and_capped() {
         let mut out = String::new();
         escape(b"a b\n\x1b[31m\"\\\xff", &mut out);
-        assert_eq!(out, "a\\x20b\\x0a\\x1b[31m\\x22\\x5c\\xff");
+        assert_eq!(out, "a%20b%0a%1b[31m%22%5c%ff");
         out.clear();
         escape(&[b'x'; 300], &mut out);
         assert_eq!(out.len(), 256 + "...(300_octets)".len());

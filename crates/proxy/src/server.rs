@@ -69,10 +69,10 @@ pub struct Running {
 
 /// Opening a listening socket failed.
 #[derive(Debug, thiserror::Error)]
-#[error("can't listen on {addr}: {source}{}", hint(source))]
+#[error("can't listen on {addr}: {failed}{}", hint(failed))]
 pub struct BindError {
     pub(crate) addr: SocketAddr,
-    pub(crate) source: Failed,
+    pub(crate) failed: Failed,
 }
 
 impl Bound {
@@ -83,6 +83,10 @@ impl Bound {
     ///
     /// The address that failed, with what to do about it.
     pub fn open(listen: &[SocketAddr], workers: usize) -> Result<Self, BindError> {
+        for &addr in listen {
+            // With SO_REUSEPORT a second proxy would get half of the first one's connections.
+            listen::is_free(addr).map_err(|failed| BindError { addr, failed })?;
+        }
         let first = open_all(listen, workers)?;
         // With port 0 the kernel chose for the first worker; the others share its choice.
         let chosen: Vec<_> = first.iter().filter_map(|l| l.local_addr().ok()).collect();
@@ -219,7 +223,7 @@ fn open_all(addrs: &[SocketAddr], workers: usize) -> Result<Vec<net::TcpListener
             stream::tune(&listener)?;
             Ok(listener)
         });
-        listener.map_err(|source| BindError { addr, source })
+        listener.map_err(|failed| BindError { addr, failed })
     };
     addrs.iter().map(open).collect()
 }
@@ -336,9 +340,7 @@ async fn pause(error: &io::Error) {
 
 fn hint(error: &Failed) -> &'static str {
     match error.source.kind() {
-        io::ErrorKind::AddrInUse => {
-            "; another program listens there (`ss -ltnp` shows which), or another user's peername"
-        }
+        io::ErrorKind::AddrInUse => "; another program listens there: `ss -ltnp` shows which",
         io::ErrorKind::PermissionDenied => {
             "; ports below 1024 need CAP_NET_BIND_SERVICE: run as root, or `setcap \
              cap_net_raw,cap_net_bind_service+ep` on the binary"

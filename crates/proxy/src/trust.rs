@@ -102,7 +102,7 @@ pub enum TrustError {
         word: String,
     },
     /// The file can't be read.
-    #[error("--trust @{}: {source}; the file must be readable by this user", path.display())]
+    #[error("--trust @{}: {source}", path.display())]
     File {
         /// The file.
         path: PathBuf,

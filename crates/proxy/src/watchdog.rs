@@ -76,7 +76,7 @@ impl Path {
             Err(broken) => {
                 let again = self.doubted.swap(true, Relaxed);
                 if again && self.sound.swap(false, Relaxed) {
-                    tracing::error!(
+                    tracing::warn!(
                         %target,
                         "replies do not come back: {broken}. Until they do, clients that would go \
                          to {target} are refused"

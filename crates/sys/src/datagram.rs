@@ -67,17 +67,23 @@ pub fn open(socket: impl AsFd) -> Result<()> {
 }
 
 /// Asks for receive and send buffers of `bytes`. The kernel caps them at `net.core.rmem_max` and
-/// `net.core.wmem_max`; returns what the receive buffer may now hold, by the kernel's own account
-/// twice what was asked for (socket(7)).
-pub fn set_buffers(socket: impl AsFd, bytes: usize) -> Result<usize> {
+/// `net.core.wmem_max` without an error: [`receive_buffer`] tells.
+pub fn set_buffers(socket: impl AsFd, bytes: usize) -> Result<()> {
     let socket = SockRef::from(&socket);
     socket
         .set_recv_buffer_size(bytes)
         .call("setsockopt(SO_RCVBUF)")?;
     socket
         .set_send_buffer_size(bytes)
-        .call("setsockopt(SO_SNDBUF)")?;
-    socket.recv_buffer_size().call("getsockopt(SO_RCVBUF)")
+        .call("setsockopt(SO_SNDBUF)")
+}
+
+/// What the receive buffer may hold, by the kernel's account, which doubles what was asked for
+/// (socket(7)).
+pub fn receive_buffer(socket: impl AsFd) -> Result<usize> {
+    SockRef::from(&socket)
+        .recv_buffer_size()
+        .call("getsockopt(SO_RCVBUF)")
 }
 
 /// Lets the kernel hand over several datagrams of one sender and one size at once (UDP_GRO, since

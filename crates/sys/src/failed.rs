@@ -1,13 +1,13 @@
 //! An error that names the system call it came from.
 
+use std::fmt::{self, Display, Formatter};
 use std::io;
 
 /// A system call failed.
 ///
 /// Displayed as `setsockopt(IP_TRANSPARENT): Operation not permitted (os error 1)`: without the call
 /// the same text stands for a dozen different faults.
-#[derive(Debug, thiserror::Error)]
-#[error("{call}: {source}")]
+#[derive(Debug)]
 pub struct Failed {
     /// The call, with the option or address where one call has many uses.
     pub call: &'static str,
@@ -44,6 +44,15 @@ impl Failed {
         self.errno() == Some(libc::ENOPROTOOPT)
     }
 }
+
+impl Display for Failed {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.call, self.source)
+    }
+}
+
+/// Without a `source()`: the text has it already, and whoever prints a chain would print it twice.
+impl std::error::Error for Failed {}
 
 /// Whether accept(2) can never succeed again: the socket does not listen any more, as after
 /// `ss --kill`.

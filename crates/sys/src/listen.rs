@@ -21,6 +21,26 @@ pub struct Sharing {
 /// SO_REUSEADDR lets a restart follow at once. The backlog is as deep as the kernel allows
 /// (`net.core.somaxconn`, which caps what we ask for).
 pub fn tcp(addr: SocketAddr, sharing: Sharing) -> Result<TcpListener> {
+    let socket = bound(addr, sharing)?;
+    socket.listen(i32::MAX).call("listen(2)")?;
+    Ok(socket.into())
+}
+
+/// Whether nobody listens on `addr`, not even with SO_REUSEPORT; fails with EADDRINUSE if somebody
+/// does.
+pub fn is_free(addr: SocketAddr) -> Result<()> {
+    // IPv4 may have a socket of its own beside `[::]`, so only IPv6 is asked about.
+    bound(
+        addr,
+        Sharing {
+            among_workers: false,
+            v4_elsewhere: true,
+        },
+    )
+    .map(drop)
+}
+
+fn bound(addr: SocketAddr, sharing: Sharing) -> Result<Socket> {
     let socket = Socket::new(
         Domain::for_address(addr),
         Type::STREAM.nonblocking().cloexec(),
@@ -42,6 +62,5 @@ pub fn tcp(addr: SocketAddr, sharing: Sharing) -> Result<TcpListener> {
             .call("setsockopt(SO_REUSEPORT)")?;
     }
     socket.bind(&addr.into()).call("bind(2)")?;
-    socket.listen(i32::MAX).call("listen(2)")?;
-    Ok(socket.into())
+    Ok(socket)
 }

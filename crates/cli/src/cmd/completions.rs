@@ -1,6 +1,6 @@
 //! `peername completions`: what a shell needs to complete the command line.
 
-use std::io::stdout;
+use std::io::{Write, stdout};
 use std::process::ExitCode;
 
 use clap::CommandFactory;
@@ -14,11 +14,14 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    // Into memory first: clap panics when it can't write.
+    let mut script = Vec::new();
     generate(
         args.shell,
         &mut crate::Args::command(),
         "peername",
-        &mut stdout(),
+        &mut script,
     );
+    stdout().write_all(&script)?;
     Ok(ExitCode::SUCCESS)
 }

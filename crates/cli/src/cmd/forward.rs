@@ -18,6 +18,7 @@ use peername_sys::caps::keep_only;
 use crate::cmd::proxy::udp;
 use crate::cmd::send::Header;
 use crate::lifecycle::{self, Signals};
+use crate::usage::Usage;
 use crate::{logging, value};
 
 /// Options of `peername forward`.
@@ -56,6 +57,9 @@ enum Protocol {
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    if args.listen.contains(&args.to) {
+        return Err(Usage(format!("--to {}: it would connect to itself", args.to)).into());
+    }
     let announcement = match args.protocol {
         Protocol::Tcp => args.header.announcement()?,
         Protocol::Udp => args.header.announcement_of_datagrams()?,
@@ -95,9 +99,9 @@ async fn start(args: &Args, announcement: Announcement) -> anyhow::Result<ExitCo
         .with(beside.companions(sockets))
         .start(&Arc::new(forwarder), capacity)
         .context("starting a worker thread")?;
-    tracing::info!(listen = ?addrs, to = %args.to, "listening");
+    tracing::info!(listen = logging::join(&addrs), to = %args.to, "listening");
     let code = signals.serve(running, args.drain).await;
-    tracing::info!(counters = ?counters.snapshot(), "stopped");
+    logging::totals(&counters.snapshot());
     code
 }
 

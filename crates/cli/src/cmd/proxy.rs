@@ -22,6 +22,7 @@ use peername_proxy::watchdog::ReplyPath;
 pub(crate) use options::Args;
 
 use crate::lifecycle::{self, Signals};
+use crate::logging::{self, join};
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let config = Arc::new(args.config()?);
@@ -47,6 +48,7 @@ async fn start(args: &Args, config: Arc<Config>) -> anyhow::Result<ExitCode> {
     privileges::reduce(config.upstream.mark)?;
     let _log = args.logging.start();
     privileges::warn_of_missing();
+    udp.tell_of_shortcomings();
     serve(
         config,
         bound,
@@ -90,8 +92,8 @@ async fn serve(
         .start(&Arc::new(proxy), capacity)
         .context("starting a worker thread")?;
     tracing::info!(
-        tcp = ?tcp_listen,
-        udp = ?udp_listen,
+        tcp = join(&tcp_listen),
+        udp = join(&udp_listen),
         target_v4 = %config.upstream.target_v4,
         target_v6 = %config.upstream.target_v6,
         workers,
@@ -100,7 +102,7 @@ async fn serve(
     tokio::spawn(async move { reply_path.keep_checking().await });
     tokio::spawn(keep_own_addresses(own_addresses));
     let code = signals.serve(running, drain).await;
-    tracing::info!(counters = ?counters.snapshot(), "stopped");
+    logging::totals(&counters.snapshot());
     code
 }
 

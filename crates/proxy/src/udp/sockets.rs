@@ -49,7 +49,7 @@ impl UdpSockets {
             .collect::<Result<Vec<_>, _>>()?;
         let groups = of_workers.first().into_iter().flatten().zip(&chosen);
         for (socket, &addr) in groups {
-            steer(socket, workers, dialect).map_err(|source| BindError { addr, source })?;
+            steer(socket, workers, dialect).map_err(|failed| BindError { addr, failed })?;
         }
         // A client whose first datagram came to one worker before the others were there, and whose
         // second came to another, would have two sessions.
@@ -57,7 +57,7 @@ impl UdpSockets {
             .iter()
             .flat_map(|sockets| sockets.iter().zip(&chosen))
         {
-            datagram::open(socket).map_err(|source| BindError { addr, source })?;
+            datagram::open(socket).map_err(|failed| BindError { addr, failed })?;
         }
         Ok(Self { of_workers })
     }
@@ -68,6 +68,27 @@ impl UdpSockets {
         first
             .filter_map(|socket| socket.local_addr().ok())
             .collect()
+    }
+
+    /// Says what of the kernel would make it faster or lose less, if it has not got it. To be called once
+    /// the log is there.
+    pub fn tell_of_shortcomings(&self) {
+        let Some(socket) = self.of_workers.first().and_then(|sockets| sockets.first()) else {
+            return;
+        };
+        if !datagram::can_send_merged() {
+            tracing::info!(
+                "this kernel has no UDP_SEGMENT (Linux 4.18): each datagram goes out alone"
+            );
+        }
+        if let Ok(got) = datagram::receive_buffer(socket)
+            && got < BUFFER
+        {
+            tracing::info!(
+                "the receive buffer of a UDP listener holds {got} octets instead of {BUFFER}, so that \
+                 a burst may be lost (receive_buffer_full); raise net.core.rmem_max"
+            );
+        }
     }
 
     /// How many workers have sockets.
@@ -86,7 +107,7 @@ fn open_all(addrs: &[SocketAddr], workers: usize) -> Result<Vec<UdpSocket>, Bind
             v4_elsewhere,
         };
         let socket = datagram::listen(addr, sharing).and_then(|socket| {
-            enlarge(&socket)?;
+            datagram::set_buffers(&socket, BUFFER)?;
             // A merged datagram is steered by its first part alone, and the others may be of clients
             // that belong to another worker.
             if workers == 1 {
@@ -94,20 +115,9 @@ fn open_all(addrs: &[SocketAddr], workers: usize) -> Result<Vec<UdpSocket>, Bind
             }
             Ok(socket)
         });
-        socket.map_err(|source| BindError { addr, source })
+        socket.map_err(|failed| BindError { addr, failed })
     };
     addrs.iter().map(open).collect()
-}
-
-fn enlarge(socket: &UdpSocket) -> Result<(), Failed> {
-    let got = datagram::set_buffers(socket, BUFFER)?;
-    if got < BUFFER {
-        tracing::debug!(
-            "receive buffer of {got} octets instead of {BUFFER}: a burst may be lost. Raise \
-             net.core.rmem_max"
-        );
-    }
-    Ok(())
 }
 
 fn steer(socket: &UdpSocket, workers: usize, dialect: Option<Dialect>) -> Result<(), Failed> {

@@ -1,5 +1,6 @@
 //! The options of `peername proxy`, and the configuration they amount to.
 
+use std::collections::HashSet;
 use std::net::SocketAddr;
 use std::num::{NonZeroU32, NonZeroUsize};
 use std::thread::available_parallelism;
@@ -34,20 +35,20 @@ pub(crate) struct Args {
     #[arg(short, long, value_name = "WHO")]
     trust: Vec<String>,
     /// SO_MARK of every connection to the backend, 0 for none
-    #[arg(short, long, value_name = "N", default_value_t = 0)]
+    #[arg(short, long, value_name = "N", default_value = "0", value_parser = value::mark)]
     mark: u32,
     /// From accept to the complete header
-    #[arg(long, value_name = "DURATION", default_value = "5s", value_parser = value::duration)]
+    #[arg(long, value_name = "DURATION", default_value = "5s", value_parser = value::timeout)]
     header_timeout: Duration,
     /// The largest header taken, in octets
     #[arg(long, value_name = "BYTES", default_value_t = 4096, value_parser = clap::value_parser!(u32).range(16..=65551))]
     max_header: u32,
     /// Connections without a header, in all
-    #[arg(long, value_name = "N", default_value_t = HeaderLimits::default().pending)]
-    max_pending: usize,
+    #[arg(long, value_name = "N", default_value_t = HeaderLimits::default().pending as u64, value_parser = clap::value_parser!(u64).range(1..))]
+    max_pending: u64,
     /// Connections without a header, of one peer
-    #[arg(long, value_name = "N", default_value_t = HeaderLimits::default().pending_per_peer)]
-    max_pending_per_peer: usize,
+    #[arg(long, value_name = "N", default_value_t = HeaderLimits::default().pending_per_peer as u64, value_parser = clap::value_parser!(u64).range(1..))]
+    max_pending_per_peer: u64,
     /// Which claimed sources are refused
     #[arg(long, value_name = "POLICY", default_value = "strict")]
     source_policy: Policy,
@@ -58,19 +59,19 @@ pub(crate) struct Args {
     #[arg(long, value_name = "VERSION")]
     send_proxy: Option<Version>,
     /// From the first SYN to the backend to an established connection
-    #[arg(long, value_name = "DURATION", default_value = "5s", value_parser = value::duration)]
+    #[arg(long, value_name = "DURATION", default_value = "5s", value_parser = value::timeout)]
     connect_timeout: Duration,
     /// End connections on which nothing moves for so long [default: never; keepalive finds dead peers]
-    #[arg(long, value_name = "DURATION", value_parser = value::duration)]
+    #[arg(long, value_name = "DURATION", value_parser = value::timeout)]
     idle_timeout: Option<Duration>,
     /// The same once one side has finished sending
-    #[arg(long, value_name = "DURATION", default_value = "1h", value_parser = value::duration)]
+    #[arg(long, value_name = "DURATION", default_value = "1h", value_parser = value::timeout)]
     half_closed_timeout: Duration,
     #[command(flatten)]
     udp: super::udp::Args,
     /// Event loops, each with sockets of its own [default: one a core]
-    #[arg(long, visible_alias = "listeners", value_name = "N")]
-    workers: Option<NonZeroUsize>,
+    #[arg(long, visible_alias = "listeners", value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    workers: Option<u16>,
     /// How bytes are moved
     #[arg(long, value_name = "HOW", default_value = "auto")]
     relay: Relay,
@@ -124,6 +125,7 @@ enum Relay {
 impl Args {
     /// What the options amount to.
     pub(super) fn config(&self) -> Result<Config, Usage> {
+        self.check_addresses()?;
         Ok(Config {
             listen: self.listen.clone(),
             trust: TrustList::parse(&self.trust).map_err(Usage::from_error)?,
@@ -143,10 +145,7 @@ impl Args {
                 half_closed: self.half_closed_timeout,
                 ..Limits::default()
             },
-            workers: self
-                .workers
-                .or_else(|| available_parallelism().ok())
-                .map_or(1, NonZeroUsize::get),
+            workers: self.workers.map_or_else(cores, usize::from),
             log_tlvs: self.log_tlv.clone(),
         })
     }
@@ -160,12 +159,36 @@ impl Args {
         self.udp.config(descriptors)
     }
 
+    fn check_addresses(&self) -> Result<(), Usage> {
+        for (option, target) in [("-4", self.target_v4), ("-6", self.target_v6)] {
+            if target.port() == 0 || target.ip().is_unspecified() {
+                return Err(Usage(format!(
+                    "{option} {target}: name the backend's address and port"
+                )));
+            }
+            if self
+                .listen
+                .iter()
+                .any(|&listen| is_reached_at(listen, target))
+            {
+                return Err(Usage(format!(
+                    "{option} {target}: the proxy would connect to itself"
+                )));
+            }
+        }
+        let distinct: HashSet<_> = self.listen.iter().collect();
+        if distinct.len() < self.listen.len() {
+            return Err(Usage("--listen: an address stands there twice".to_owned()));
+        }
+        Ok(())
+    }
+
     fn header_limits(&self) -> HeaderLimits {
         HeaderLimits {
             timeout: self.header_timeout,
             max_len: self.max_header as usize,
-            pending_per_peer: self.max_pending_per_peer,
-            pending: self.max_pending,
+            pending_per_peer: self.max_pending_per_peer as usize,
+            pending: self.max_pending as usize,
         }
     }
 
@@ -191,4 +214,14 @@ impl From<Version> for SendProxy {
             Version::V2 => Self::V2,
         }
     }
+}
+
+/// Whether a connection to `target` would arrive at `listen`, as far as the addresses tell.
+fn is_reached_at(listen: SocketAddr, target: SocketAddr) -> bool {
+    let wildcard = listen.ip().is_unspecified() && target.ip().is_loopback();
+    listen.port() == target.port() && (listen.ip() == target.ip() || wildcard)
+}
+
+fn cores() -> usize {
+    available_parallelism().map_or(1, NonZeroUsize::get)
 }
