@@ -7,6 +7,7 @@ mod first;
 mod flood;
 mod forward;
 mod rig;
+mod routes;
 mod sessions;
 mod sources;
 mod workers;

@@ -1,0 +1,55 @@
+//! Replies of a UDP server that is not on loopback, and what `doctor` says of one bound to everything.
+
+use std::net::SocketAddr;
+
+use super::rig::header_of;
+use crate::addr::{BALANCER_V4, LISTEN_V4, someone_v4, v4};
+use crate::datagram::Datagrams;
+use crate::lab::Lab;
+use crate::peername::Peername;
+
+/// The rule for such a server names its protocol and port, so UDP needs one of its own.
+#[test]
+fn a_server_on_another_address_of_this_host() {
+    let lab = Lab::without_routes();
+    let target = v4([10, 81, 0, 1], 9000);
+    let backend = Datagrams::bind(&lab.server, target);
+    let balancer = Datagrams::bind(&lab.balancer, SocketAddr::new(BALANCER_V4, 0));
+    let args = [
+        "proxy",
+        "--protocol=udp",
+        "--listen=10.81.0.1:8443",
+        "--target-v4=10.81.0.1:9000",
+        "--trust=10.81.0.0/24",
+        "--setup-routes",
+    ];
+    let _proxy = Peername::receive(&lab.server, &args);
+    let rules = lab.server.run("ip", &["rule"]);
+    assert!(rules.contains("ipproto udp sport 9000"), "{rules}");
+    assert!(!rules.contains("ipproto tcp"), "{rules}");
+    let client = someone_v4();
+    balancer.send(LISTEN_V4, &[&header_of(client), b"ping"]);
+    backend.expect(b"ping", client);
+    backend.send(client, &[b"pong"]);
+    balancer.expect(b"pong", LISTEN_V4);
+}
+
+#[test]
+fn doctor_knows_a_server_that_is_bound_to_everything() {
+    let lab = Lab::new();
+    let doctor = || {
+        let args = ["doctor", "--protocol=udp", "--target-v4=127.0.0.1:9000"];
+        let output = Peername::run(&lab.server, &args);
+        String::from_utf8(output.stdout).expect("text")
+    };
+    let wildcard = Datagrams::bind(&lab.server, v4([0, 0, 0, 0], 9000));
+    let said = doctor();
+    assert!(said.contains("bind it to 127.0.0.1:9000"), "{said}");
+    drop(wildcard);
+    let _exact = Datagrams::bind(&lab.server, v4([127, 0, 0, 1], 9000));
+    let said = doctor();
+    assert!(
+        said.contains("UDP socket: bound to 127.0.0.1:9000"),
+        "{said}"
+    );
+}
