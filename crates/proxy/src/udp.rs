@@ -6,9 +6,9 @@
 //!             dialect        the same rules as TCP     table
 //! ```
 //!
-//! A session is one client behind one balancer at one listener: plain data in a [`table`], and one
-//! socket that is connected to the backend from the client's address. The [`worker`] moves datagrams by
-//! the batch; what they mean is decided by a [`role`], the proxy's or the forwarder's.
+//! A session is one client behind one balancer at one listener: plain data in a `table`, and one
+//! socket that is connected to the backend from the client's address. The `worker` moves datagrams by
+//! the batch; what they mean is decided by a `role`, the proxy's or the forwarder's.
 
 mod dropped;
 mod forwarder;
