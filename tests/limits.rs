@@ -104,7 +104,7 @@ fn failing_to_start_is_never_success() {
     let host = Host::new();
     host.address("lo", &["192.0.2.1/32"]);
     let _taken = Backend::listen(&host, "192.0.2.1:8443".parse().expect("an endpoint"));
-    let cases: [(i32, &str, &str); 15] = [
+    let cases: [(i32, &str, &str); 16] = [
         (
             1,
             "192.0.2.1:8443",
@@ -128,6 +128,11 @@ fn failing_to_start_is_never_success() {
             2,
             "--half-closed-timeout",
             "proxy --trust=any --half-closed-timeout=99999999999y",
+        ),
+        (
+            2,
+            "--send-proxy",
+            "proxy --trust=any --protocol=both --send-proxy=v2",
         ),
         (2, "--max-pending", "proxy --trust=any --max-pending=0"),
         (2, "--workers", "proxy --trust=any --workers=0"),

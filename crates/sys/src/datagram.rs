@@ -24,6 +24,17 @@ pub use inbox::{Arrived, Inbox};
 pub use outbox::{Message, Outbox};
 pub use poller::Poller;
 
+/// Whether nobody receives on `addr`, not even with SO_REUSEPORT; fails with EADDRINUSE if somebody
+/// does.
+pub fn is_free(addr: SocketAddr) -> Result<()> {
+    // IPv4 may have a socket of its own beside `[::]`, so only IPv6 is asked about.
+    let alone = Sharing {
+        among_workers: false,
+        v4_elsewhere: true,
+    };
+    listen(addr, alone).map(drop)
+}
+
 /// Opens a non-blocking UDP socket on `addr` that tells of each datagram the address of ours it was
 /// sent to (IP_PKTINFO, IPV6_RECVPKTINFO) and how many the kernel has thrown away (SO_RXQ_OVFL).
 ///

@@ -73,10 +73,12 @@ async fn examine(args: &Args) -> bool {
         note(check());
     }
     note(backend::leftovers().await);
-    for &address in &args.listen {
-        note(listener::can_be_opened(address));
+    for &transport in args.targets.transports() {
+        for &address in &args.listen {
+            note(listener::can_be_opened(address, transport));
+        }
     }
-    if args.targets.has_udp() {
+    if args.targets.transports().contains(&Transport::Udp) {
         note(udp::receive_buffer());
     }
     for of_target in args.targets.all() {

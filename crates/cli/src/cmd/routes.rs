@@ -107,9 +107,9 @@ impl Targets {
     /// Where IPv6 clients go unless told otherwise.
     pub(crate) const DEFAULT_V6: SocketAddr = SocketAddr::new(IpAddr::V6(Ipv6Addr::LOCALHOST), 443);
 
-    /// Whether any of them speaks UDP.
-    pub(crate) fn has_udp(&self) -> bool {
-        !matches!(self.protocol, Protocol::Tcp)
+    /// What they speak.
+    pub(crate) fn transports(&self) -> &'static [Transport] {
+        self.protocol.transports()
     }
 
     /// Both, IPv4 first, with each protocol.

@@ -204,15 +204,15 @@ fn listeners() -> Result<()> {
             3,
         )?;
         assert!(
-            report.contains("warn  listener: 127.0.0.1:7000: bind(2)"),
+            report.contains("warn  listener: TCP 127.0.0.1:7000: bind(2)"),
             "{report}"
         );
         assert!(
-            report.contains("FAIL  listener: 10.9.9.9:1: bind(2)"),
+            report.contains("FAIL  listener: TCP 10.9.9.9:1: bind(2)"),
             "{report}"
         );
         assert!(
-            report.contains("ok    listener: 127.0.0.1:7001 is free"),
+            report.contains("ok    listener: TCP 127.0.0.1:7001 is free"),
             "{report}"
         );
         Ok(())

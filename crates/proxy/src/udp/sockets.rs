@@ -40,6 +40,10 @@ impl UdpSockets {
             Some(Dialect::First) => 1,
             Some(Dialect::Each | Dialect::Spp) | None => workers.max(1),
         };
+        for &addr in listen {
+            // With SO_REUSEPORT a second proxy would get some of the first one's clients.
+            datagram::is_free(addr).map_err(|failed| BindError { addr, failed })?;
+        }
         let first = open_all(listen, workers)?;
         // With port 0 the kernel chose for the first worker; the others share its choice.
         let chosen: Vec<_> = first.iter().filter_map(|s| s.local_addr().ok()).collect();

@@ -3,22 +3,27 @@
 use std::io::ErrorKind;
 use std::net::SocketAddr;
 
-use peername_sys::listen::{self, Sharing};
+use peername_sys::netlink::Transport;
+use peername_sys::{datagram, listen};
 
 use super::finding::Finding;
 
 /// Opens the address and closes it again.
-pub(super) fn can_be_opened(address: SocketAddr) -> Finding {
-    let Err(error) = listen::tcp(address, Sharing::default()) else {
-        return Finding::ok("listener", format!("{address} is free"));
+pub(super) fn can_be_opened(address: SocketAddr, transport: Transport) -> Finding {
+    let (opened, protocol) = match transport {
+        Transport::Tcp => (listen::is_free(address), "TCP"),
+        Transport::Udp => (datagram::is_free(address), "UDP"),
     };
-    let seen = format!("{address}: {error}");
+    let Err(error) = opened else {
+        return Finding::ok("listener", format!("{protocol} {address} is free"));
+    };
+    let seen = format!("{protocol} {address}: {error}");
     match error.source.kind() {
         ErrorKind::AddrInUse => Finding::warn(
             "listener",
             seen,
             format!(
-                "fine if that is the proxy; else see `ss -ltnp sport = {}`",
+                "fine if that is the proxy; else see `ss -ltunp sport = {}`",
                 address.port()
             ),
         ),

@@ -55,7 +55,7 @@ pub(crate) struct Args {
     /// When a live connection has the client's address and port already
     #[arg(long, value_name = "WHAT", default_value = "ephemeral")]
     on_port_collision: Collision,
-    /// Send a header to the backend too
+    /// Send a header to the backend too (TCP)
     #[arg(long, value_name = "VERSION")]
     send_proxy: Option<Version>,
     /// From the first SYN to the backend to an established connection
@@ -81,7 +81,7 @@ pub(crate) struct Args {
     /// How long open connections may go on after SIGTERM; a second SIGTERM ends them
     #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = value::duration)]
     pub(super) drain: Duration,
-    /// Show the value of this TLV in a connection's log line, by name or number; may be repeated
+    /// Show the value of this TLV in a connection's log line (TCP), by name or number; may be repeated
     #[arg(long, value_name = "TYPE", value_parser = value::tlv_kind)]
     log_tlv: Vec<u8>,
     #[command(flatten)]
@@ -126,6 +126,10 @@ impl Args {
     /// What the options amount to.
     pub(super) fn config(&self) -> Result<Config, Usage> {
         self.check_addresses()?;
+        if self.send_proxy.is_some() && !self.protocol.udp(&self.listen).is_empty() {
+            let text = "--send-proxy is for TCP only; without it, UDP needs a proxy of its own";
+            return Err(Usage(text.to_owned()));
+        }
         Ok(Config {
             listen: self.listen.clone(),
             trust: TrustList::parse(&self.trust).map_err(Usage::from_error)?,
