@@ -24,6 +24,12 @@ pub use inbox::{Arrived, Inbox};
 pub use outbox::{Message, Outbox};
 pub use poller::Poller;
 
+/// Lets received datagrams tell how many the kernel has thrown away at the socket (SO_RXQ_OVFL, since
+/// Linux 2.6.33).
+pub fn count_lost(socket: impl AsFd) -> Result<()> {
+    set_int(socket.as_fd(), libc::SOL_SOCKET, libc::SO_RXQ_OVFL, 1).call("setsockopt(SO_RXQ_OVFL)")
+}
+
 /// Whether nobody receives on `addr`, not even with SO_REUSEPORT; fails with EADDRINUSE if somebody
 /// does.
 pub fn is_free(addr: SocketAddr) -> Result<()> {
@@ -55,8 +61,7 @@ pub fn listen(addr: SocketAddr, sharing: Sharing) -> Result<UdpSocket> {
         set_int(socket.as_fd(), libc::SOL_IP, libc::IP_PKTINFO, 1)
             .call("setsockopt(IP_PKTINFO)")?;
     }
-    set_int(socket.as_fd(), libc::SOL_SOCKET, libc::SO_RXQ_OVFL, 1)
-        .call("setsockopt(SO_RXQ_OVFL)")?;
+    count_lost(&socket)?;
     if sharing.among_workers {
         socket
             .set_reuse_port(true)

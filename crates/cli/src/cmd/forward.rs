@@ -57,6 +57,7 @@ enum Protocol {
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    args.check_dialect()?;
     if args.listen.contains(&args.to) {
         return Err(Usage(format!("--to {}: it would connect to itself", args.to)).into());
     }
@@ -106,6 +107,20 @@ async fn start(args: &Args, announcement: Announcement) -> anyhow::Result<ExitCo
 }
 
 impl Args {
+    /// What the options for UDP say together.
+    fn check_dialect(&self) -> Result<(), Usage> {
+        let text = match self.udp.config(1).dialect {
+            Dialect::First if self.header.is_spp() => {
+                "--proxy-version spp stands on each datagram: it does not go with --udp-header first"
+            }
+            Dialect::Spp if self.header.has_fields() => {
+                "--tlv and --crc32c: the Simple Proxy Protocol has no fields"
+            }
+            _ => return Ok(()),
+        };
+        Err(Usage(text.to_owned()))
+    }
+
     fn datagrams(&self, descriptors: usize) -> Datagrams {
         let datagrams = self.udp.config(descriptors);
         match self.header.is_spp() {

@@ -94,12 +94,17 @@ impl Header {
         self.checked()
     }
 
+    /// Whether there is anything in it that only version 2 can say.
+    pub(crate) fn has_fields(&self) -> bool {
+        self.crc32c || !self.tlv.is_empty()
+    }
+
     pub(crate) fn is_spp(&self) -> bool {
         self.proxy_version == Version::Spp
     }
 
     fn checked(&self) -> Result<Announcement, Usage> {
-        if self.proxy_version != Version::V2 && (self.crc32c || !self.tlv.is_empty()) {
+        if self.proxy_version != Version::V2 && self.has_fields() {
             return Err(Usage(
                 "--tlv and --crc32c need --proxy-version 2: others have no fields".to_owned(),
             ));

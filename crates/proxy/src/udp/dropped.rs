@@ -30,6 +30,9 @@ pub(crate) enum Dropped {
     /// It did not come from the backend.
     #[error("not from the backend")]
     Stranger,
+    /// The balancer's address and port, by which the client was known, speak for another by now.
+    #[error("the way to its client leads to another client by now")]
+    FlowChanged,
     /// A reply without the header of its request.
     #[error("a reply without the header of its request")]
     HeaderMissing,
@@ -58,6 +61,7 @@ impl Dropped {
             Self::Stopping => "stopping",
             Self::Evicted => "session_evicted",
             Self::Stranger => "stranger",
+            Self::FlowChanged => "flow_changed",
             Self::HeaderMissing => "reply_without_header",
             Self::SendBufferFull => "send_buffer_full",
             Self::TooLarge => "too_large",

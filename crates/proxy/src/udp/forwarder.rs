@@ -108,7 +108,9 @@ impl Role for Sending {
         })
     }
 
-    fn answered(&mut self, _path: &Path, _now: Instant) {}
+    fn answer(&mut self, _path: &Path, _key: &Key, _now: Instant) -> bool {
+        true
+    }
 
     fn tick(&mut self, _now: Instant) {}
 }

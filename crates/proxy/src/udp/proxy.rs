@@ -117,13 +117,22 @@ impl Role for Receiving {
         })
     }
 
-    /// A flow that is answered goes after all that are not, as its session does.
-    fn answered(&mut self, path: &Path, now: Instant) {
-        if self.dialect == Dialect::First
-            && let Some(id) = self.flows.find(&(path.listener, path.peer.0))
-        {
+    /// Under [`Dialect::First`] the balancer's address and port may speak for another client since, or
+    /// for nobody. A flow that is answered goes after all that are not, as its session does.
+    fn answer(&mut self, path: &Path, key: &Key, now: Instant) -> bool {
+        if self.dialect != Dialect::First {
+            return true;
+        }
+        let Some(id) = self.flows.find(&(path.listener, path.peer.0)) else {
+            return false;
+        };
+        let is_theirs = self.flows.get(id).is_some_and(|flow| {
+            flow.claim.map(|claim| claim.0) == key.client && flow.destination == key.destination
+        });
+        if is_theirs {
             self.flows.touch(id, now, true);
         }
+        is_theirs
     }
 
     fn tick(&mut self, now: Instant) {

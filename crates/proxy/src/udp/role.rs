@@ -31,8 +31,9 @@ pub(crate) trait Role {
     /// [`Failure::Header`].
     fn headers(&self, admitted: &Admitted) -> Result<Headers, Failure>;
 
-    /// Takes note that the session of a datagram that came this way has been answered before.
-    fn answered(&mut self, path: &Path, now: Instant);
+    /// Takes note of an answer that is to go this way to the client of `key`. `false` when the way
+    /// leads to another client by now.
+    fn answer(&mut self, path: &Path, key: &Key, now: Instant) -> bool;
 
     /// Takes note of the time, about once a second.
     fn tick(&mut self, now: Instant);

@@ -201,14 +201,11 @@ fn run_length(datagrams: &[Datagram<'_>]) -> usize {
 /// On a connected socket an ICMP error that came for an earlier datagram is reported by the next call,
 /// which then does nothing else: ask again.
 fn is_about_another(error: &io::Error, to: Option<SocketAddr>) -> bool {
-    error.kind() == ErrorKind::Interrupted
-        || to.is_none()
-            && matches!(
-                error.kind(),
-                ErrorKind::ConnectionRefused
-                    | ErrorKind::HostUnreachable
-                    | ErrorKind::NetworkUnreachable
-            )
+    match error.kind() {
+        ErrorKind::Interrupted => true,
+        ErrorKind::WouldBlock => false,
+        _ => to.is_none(),
+    }
 }
 
 /// An error that comes back at once is about this datagram after all.

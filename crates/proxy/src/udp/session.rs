@@ -2,7 +2,7 @@
 
 use std::net::{SocketAddr, UdpSocket};
 
-use peername_sys::datagram::Local;
+use peername_sys::datagram::{Arrived, Local};
 
 use crate::addr::PeerAddr;
 use crate::log::{Exchanged, Record};
@@ -35,6 +35,7 @@ pub(crate) struct Path {
 /// A session.
 #[derive(Debug)]
 pub(crate) struct Session {
+    pub(crate) key: Key,
     pub(crate) path: Path,
     /// Connected to the backend.
     pub(crate) socket: UdpSocket,
@@ -44,7 +45,21 @@ pub(crate) struct Session {
     pub(crate) headers: Headers,
     /// How many replies are taken at once.
     pub(crate) burst: usize,
+    /// Replies that the kernel has thrown away.
+    pub(crate) lost: Lost,
     record: Box<Record>,
+}
+
+/// What the kernel has thrown away at a socket, as far as was counted (SO_RXQ_OVFL).
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Lost(u32);
+
+impl Lost {
+    /// How many more than when this was last asked.
+    pub(crate) fn since(&mut self, arrived: &Arrived) -> u32 {
+        let lost = arrived.lost.unwrap_or(self.0);
+        lost.wrapping_sub(std::mem::replace(&mut self.0, lost))
+    }
 }
 
 /// What is put in front of payloads, and what must stand there.
@@ -62,6 +77,7 @@ pub(crate) struct Headers {
 
 impl Session {
     pub(crate) fn new(
+        key: Key,
         path: Path,
         socket: UdpSocket,
         upstream: SocketAddr,
@@ -69,18 +85,21 @@ impl Session {
         record: Record,
     ) -> Self {
         Self {
+            key,
             path,
             socket,
             upstream,
             headers,
             burst: 1,
+            lost: Lost::default(),
             record: Box::new(record),
         }
     }
 
-    /// What goes in front of a request, `at` requests after the next one.
-    pub(crate) fn request_header(&self, at: usize) -> &[u8] {
-        let is_first = at == 0 && self.exchanged().to_upstream == 0;
+    /// What goes in front of a request. Until one has been sent, all have the header: any of a batch may
+    /// turn out to be the first.
+    pub(crate) fn request_header(&self) -> &[u8] {
+        let is_first = self.exchanged().to_upstream == 0;
         if self.headers.first_only && !is_first {
             &[]
         } else {

@@ -61,12 +61,24 @@ impl<R: Role> Sessions<R> {
         };
         if let Some(session) = self.table.get_mut(id) {
             session.path = *path;
-            if session.is_answered() {
-                self.role.answered(path, now);
-            }
         }
         self.table.touch(id, now, false);
         Ok((id, admitted.payload))
+    }
+
+    /// Whether the way to the session's client is still there. Takes note of the answer.
+    pub(crate) fn answer(&mut self, id: Id, now: Instant) -> bool {
+        match self.table.get(id) {
+            Some(session) => self.role.answer(&session.path, &session.key, now),
+            None => false,
+        }
+    }
+
+    /// Counts datagrams that the kernel threw away before we came to them.
+    pub(crate) fn lost(&mut self, datagrams: u32) {
+        if datagrams > 0 {
+            self.tally.dropped("receive_buffer_full", datagrams.into());
+        }
     }
 
     /// Counts a datagram that goes no further; the log has one of them a second.
@@ -131,14 +143,18 @@ impl<R: Role> Sessions<R> {
         let mut record = Record::begin_session(&self.counters, listener, path.peer);
         record.header(admitted.framed.claim, None);
         record.target(Target(upstream));
-        let session = Session::new(*path, socket, upstream, headers, record);
+        let session = Session::new(admitted.key, *path, socket, upstream, headers, record);
         let id = self
             .table
             .insert(admitted.key, admitted.balancer, now, session);
-        if let Some(session) = self.table.get(id) {
-            poller
-                .watch(&session.socket, id.to_u64())
-                .map_err(Failure::Local)?;
+        let watched = match self.table.get(id) {
+            Some(session) => poller.watch(&session.socket, id.to_u64()),
+            None => Ok(()),
+        };
+        if let Err(failed) = watched {
+            // Nobody would hear its replies.
+            self.abort(id);
+            return Err(Failure::Local(failed));
         }
         Ok(id)
     }
@@ -149,6 +165,7 @@ impl<R: Role> Sessions<R> {
             .peer_addr()
             .call("getpeername(2)")
             .map_err(Failure::Local)?;
+        datagram::count_lost(&socket).map_err(Failure::Local)?;
         // A backend that sends merged datagrams is received merged, where the kernel can.
         let _ = datagram::receive_merged(&socket);
         Ok((socket, upstream))

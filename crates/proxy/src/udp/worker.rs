@@ -19,7 +19,7 @@ use tokio::time::{MissedTickBehavior, interval, sleep_until};
 use super::dropped::Dropped;
 use super::role::Role;
 use super::send::{Courier, Datagram, Failed};
-use super::session::Path;
+use super::session::{Lost, Path};
 use super::sessions::Sessions;
 use super::sockets::UdpSockets;
 use super::table::{Id, Limits};
@@ -74,8 +74,7 @@ struct Worker<R> {
 
 struct Listener {
     socket: UdpSocket,
-    /// Datagrams lost there so far, by the kernel's account.
-    lost: u32,
+    lost: Lost,
 }
 
 /// A datagram in the inbox, on its way.
@@ -101,7 +100,10 @@ impl<R: Role> Worker<R> {
             poller
                 .watch(&socket, token_of_listener(number))
                 .map_err(io::Error::other)?;
-            listeners.push(Listener { socket, lost: 0 });
+            listeners.push(Listener {
+                socket,
+                lost: Lost::default(),
+            });
         }
         Ok(Self {
             sessions: Sessions::new(role, limits, counters, addrs),
@@ -195,11 +197,8 @@ impl<R: Role> Worker<R> {
             let Some((arrived, bytes)) = self.inbox.get(place) else {
                 continue;
             };
-            let lost = listener.note_lost(&arrived);
-            if lost > 0 {
-                let full = "receive_buffer_full";
-                self.sessions.tally.dropped(full, lost.into());
-            }
+            let lost = listener.lost.since(&arrived);
+            self.sessions.lost(lost);
             let path = Path {
                 listener: number,
                 peer: PeerAddr(arrived.peer),
@@ -250,9 +249,8 @@ impl<R: Role> Worker<R> {
         };
         let datagrams: Vec<_> = pieces
             .iter()
-            .enumerate()
-            .map(|(at, piece)| Datagram {
-                header: session.request_header(at),
+            .map(|piece| Datagram {
+                header: session.request_header(),
                 payload: payload(&self.inbox, piece),
                 to: None,
                 from: None,
@@ -269,14 +267,6 @@ impl<R: Role> Worker<R> {
         for (_, dropped) in &failed {
             sessions.dropped(dropped, None);
         }
-    }
-}
-
-impl Listener {
-    /// Counts what the kernel has thrown away here since the last datagram.
-    fn note_lost(&mut self, arrived: &Arrived) -> u32 {
-        let lost = arrived.lost.unwrap_or(self.lost);
-        lost.wrapping_sub(std::mem::replace(&mut self.lost, lost))
     }
 }
 

@@ -40,10 +40,15 @@ impl<R: Role> Worker<R> {
         };
         self.filled += came;
         self.moved = now;
+        let mut accepted = false;
         for place in places.take(came) {
             let Some((arrived, bytes)) = self.inbox.get(place) else {
                 continue;
             };
+            if let Some(session) = self.sessions.table.get_mut(id) {
+                let lost = session.lost.since(&arrived);
+                self.sessions.lost(lost);
+            }
             for piece in pieces(&arrived) {
                 self.sessions.tally.replies += 1;
                 let datagram = bytes.get(piece.clone()).unwrap_or_default();
@@ -52,16 +57,24 @@ impl<R: Role> Worker<R> {
                     .ok_or(Dropped::Evicted)
                     .and_then(|session| header_of_reply(session, &arrived, datagram));
                 match header {
-                    Ok(header) => self.pieces.push(Piece {
-                        session: id,
-                        place,
-                        payload: piece.start + header..piece.end,
-                    }),
+                    Ok(_) if !self.sessions.answer(id, now) => {
+                        self.sessions.dropped(&Dropped::FlowChanged, None);
+                    }
+                    Ok(header) => {
+                        accepted = true;
+                        self.pieces.push(Piece {
+                            session: id,
+                            place,
+                            payload: piece.start + header..piece.end,
+                        });
+                    }
                     Err(dropped) => self.sessions.dropped(&dropped, None),
                 }
             }
         }
-        self.sessions.table.touch(id, now, true);
+        if accepted {
+            self.sessions.table.touch(id, now, true);
+        }
         let more = came == wanted;
         if let Some(session) = self.sessions.table.get_mut(id) {
             // To look for a second datagram costs as much as to be told that there is one.
