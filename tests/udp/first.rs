@@ -86,3 +86,35 @@ fn a_flow_may_be_the_balancers() {
     rig.v4.send(from, &[b"well"]);
     rig.balancer.expect(b"well", LISTEN_V4);
 }
+
+/// The balancer's port speaks for another client when an answer to the one before comes late: it must
+/// not reach the other.
+#[test]
+fn a_late_answer_does_not_reach_the_next_client() {
+    let mut rig = Rig::new(&["--udp-header=first"]);
+    let (one, next) = (someone_v4(), someone_v4());
+    rig.send(&[&header_of(one), b"question"]);
+    rig.v4.expect(b"question", one);
+    rig.send(&[&header_of(next), b"another"]);
+    rig.v4.expect(b"another", next);
+    rig.v4.send(one, &[b"late"]);
+    rig.v4.send(next, &[b"in time"]);
+    rig.balancer.expect(b"in time", LISTEN_V4);
+    assert_eq!(rig.dropped().get("flow_changed"), Some(&1));
+}
+
+/// A client that is only sent to keeps its flow.
+#[test]
+fn answers_keep_a_flow_alive() {
+    let rig = Rig::new(&["--udp-header=first", "--close-after=2s"]);
+    let client = someone_v4();
+    rig.send(&[&header_of(client), b"subscribe"]);
+    rig.v4.expect(b"subscribe", client);
+    for _ in 0..8 {
+        rig.v4.send(client, &[b"news"]);
+        rig.balancer.expect(b"news", LISTEN_V4);
+        std::thread::sleep(Duration::from_millis(500));
+    }
+    rig.send(&[b"thanks"]);
+    rig.v4.expect(b"thanks", client);
+}
