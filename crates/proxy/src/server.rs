@@ -83,17 +83,14 @@ impl Bound {
     ///
     /// The address that failed, with what to do about it.
     pub fn open(listen: &[SocketAddr], workers: usize) -> Result<Self, BindError> {
-        for &addr in listen {
-            // With SO_REUSEPORT a second proxy would get half of the first one's connections.
-            listen::is_free(addr).map_err(|failed| BindError { addr, failed })?;
-        }
-        let first = open_all(listen, workers)?;
-        // With port 0 the kernel chose for the first worker; the others share its choice.
-        let chosen: Vec<_> = first.iter().filter_map(|l| l.local_addr().ok()).collect();
-        let others = (1..workers).map(|_| open_all(&chosen, workers));
-        let workers = iter::once(Ok(first))
-            .chain(others)
-            .collect::<Result<_, _>>()?;
+        let open = |addr, sharing| {
+            let listener = listen::tcp(addr, sharing)?;
+            // Accepted sockets inherit these, which saves five calls a connection.
+            stream::tune(&listener)?;
+            Ok(listener)
+        };
+        let addr = net::TcpListener::local_addr;
+        let workers = open_for_all(listen, workers, listen::is_free, open, addr)?;
         Ok(Self {
             workers,
             companions: Vec::new(),
@@ -209,23 +206,38 @@ impl Phases {
     }
 }
 
-fn open_all(addrs: &[SocketAddr], workers: usize) -> Result<Vec<net::TcpListener>, BindError> {
-    let open = |&addr: &SocketAddr| {
-        let v4_elsewhere = addrs
-            .iter()
-            .any(|other| other.is_ipv4() && other.port() == addr.port());
-        let sharing = Sharing {
-            among_workers: workers > 1,
-            v4_elsewhere,
+/// Opens every address for each of `workers`. With port 0 the kernel chooses for the first worker, and
+/// the others share its choice.
+pub(crate) fn open_for_all<T>(
+    listen: &[SocketAddr],
+    workers: usize,
+    is_free: impl Fn(SocketAddr) -> peername_sys::Result<()>,
+    open: impl Fn(SocketAddr, Sharing) -> peername_sys::Result<T>,
+    local_addr: impl Fn(&T) -> io::Result<SocketAddr>,
+) -> Result<Vec<Vec<T>>, BindError> {
+    let named = |addr| move |failed| BindError { addr, failed };
+    let open_all = |addrs: &[SocketAddr]| {
+        let open = |&addr: &SocketAddr| {
+            let is_v4_of_port = |other: &SocketAddr| other.is_ipv4() && other.port() == addr.port();
+            let sharing = Sharing {
+                among_workers: workers > 1,
+                v4_elsewhere: addrs.iter().any(is_v4_of_port),
+            };
+            open(addr, sharing).map_err(named(addr))
         };
-        let listener = listen::tcp(addr, sharing).and_then(|listener| {
-            // Accepted sockets inherit these, which saves five calls a connection.
-            stream::tune(&listener)?;
-            Ok(listener)
-        });
-        listener.map_err(|failed| BindError { addr, failed })
+        addrs.iter().map(open).collect::<Result<Vec<_>, _>>()
     };
-    addrs.iter().map(open).collect()
+    for &addr in listen {
+        // With SO_REUSEPORT a second proxy would get some of the first one's clients.
+        is_free(addr).map_err(named(addr))?;
+    }
+    let first = open_all(listen)?;
+    let chosen: Vec<_> = first
+        .iter()
+        .filter_map(|socket| local_addr(socket).ok())
+        .collect();
+    let others = (1..workers).map(|_| open_all(&chosen));
+    iter::once(Ok(first)).chain(others).collect()
 }
 
 struct Worker<S> {

@@ -1,6 +1,5 @@
 //! Listening UDP sockets, of all workers, before anything is served.
 
-use std::iter;
 use std::net::{SocketAddr, UdpSocket};
 
 use peername_sys::datagram::{self, steering};
@@ -8,7 +7,7 @@ use peername_sys::listen::Sharing;
 use peername_sys::{Failed, NameCall};
 
 use crate::config::Dialect;
-use crate::server::BindError;
+use crate::server::{BindError, open_for_all};
 
 /// Of each worker, its sockets, in the order of the listen addresses.
 #[derive(Debug)]
@@ -40,17 +39,20 @@ impl UdpSockets {
             Some(Dialect::First) => 1,
             Some(Dialect::Each | Dialect::Spp) | None => workers.max(1),
         };
-        for &addr in listen {
-            // With SO_REUSEPORT a second proxy would get some of the first one's clients.
-            datagram::is_free(addr).map_err(|failed| BindError { addr, failed })?;
-        }
-        let first = open_all(listen, workers)?;
-        // With port 0 the kernel chose for the first worker; the others share its choice.
-        let chosen: Vec<_> = first.iter().filter_map(|s| s.local_addr().ok()).collect();
-        let others = (1..workers).map(|_| open_all(&chosen, workers));
-        let of_workers = iter::once(Ok(first))
-            .chain(others)
-            .collect::<Result<Vec<_>, _>>()?;
+        let open = |addr, sharing: Sharing| {
+            let socket = datagram::listen(addr, sharing)?;
+            datagram::set_buffers(&socket, BUFFER)?;
+            // A merged datagram is steered by its first part alone, and the others may be of clients
+            // that belong to another worker.
+            if !sharing.among_workers {
+                let _ = datagram::receive_merged(&socket);
+            }
+            Ok(socket)
+        };
+        let addr = UdpSocket::local_addr;
+        let of_workers = open_for_all(listen, workers, datagram::is_free, open, addr)?;
+        let first = of_workers.first().into_iter().flatten();
+        let chosen: Vec<_> = first.filter_map(|s| s.local_addr().ok()).collect();
         let groups = of_workers.first().into_iter().flatten().zip(&chosen);
         for (socket, &addr) in groups {
             steer(socket, workers, dialect).map_err(|failed| BindError { addr, failed })?;
@@ -99,29 +101,6 @@ impl UdpSockets {
     pub fn workers(&self) -> usize {
         self.of_workers.len()
     }
-}
-
-fn open_all(addrs: &[SocketAddr], workers: usize) -> Result<Vec<UdpSocket>, BindError> {
-    let open = |&addr: &SocketAddr| {
-        let v4_elsewhere = addrs
-            .iter()
-            .any(|other| other.is_ipv4() && other.port() == addr.port());
-        let sharing = Sharing {
-            among_workers: workers > 1,
-            v4_elsewhere,
-        };
-        let socket = datagram::listen(addr, sharing).and_then(|socket| {
-            datagram::set_buffers(&socket, BUFFER)?;
-            // A merged datagram is steered by its first part alone, and the others may be of clients
-            // that belong to another worker.
-            if workers == 1 {
-                let _ = datagram::receive_merged(&socket);
-            }
-            Ok(socket)
-        });
-        socket.map_err(|failed| BindError { addr, failed })
-    };
-    addrs.iter().map(open).collect()
 }
 
 fn steer(socket: &UdpSocket, workers: usize, dialect: Option<Dialect>) -> Result<(), Failed> {
