@@ -19,6 +19,7 @@ mod sender;
 mod server;
 
 mod collisions;
+mod destinations;
 mod headers;
 mod limits;
 mod logging;

@@ -1,6 +1,7 @@
 //! UDP through the proxy: three dialects, and sessions that tell the truth.
 
 mod delivery;
+mod destinations;
 mod dialects;
 mod dns;
 mod first;

@@ -1,9 +1,11 @@
 //! `peername proxy`: strips the header and connects to the backend as the client.
 
+mod destination;
 mod options;
 mod privileges;
 pub(crate) mod udp;
 
+use std::net::SocketAddr;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
@@ -73,12 +75,14 @@ async fn serve(
     let reply_path = Arc::new(ReplyPath::new(backends));
     reply_path.check().await;
     let counters = Arc::<Counters>::default();
+    let (tcp_listen, udp_listen, workers) = (bound.addrs(), udp.addrs(), config.workers);
+    let listening = tcp_listen.iter().chain(&udp_listen);
     let rules = Arc::new(Rules {
         config: Arc::clone(&config),
         own_addresses: own_addresses.clone(),
         reply_path: Arc::clone(&reply_path),
+        listening: listening.map(SocketAddr::port).collect(),
     });
-    let (tcp_listen, udp_listen, workers) = (bound.addrs(), udp.addrs(), config.workers);
     let sessions = if udp_listen.is_empty() {
         0
     } else {
@@ -114,7 +118,7 @@ async fn keep_own_addresses(own_addresses: OwnAddresses) {
     }
 }
 
-fn targets(config: &Config) -> [std::net::SocketAddr; 2] {
+fn targets(config: &Config) -> [SocketAddr; 2] {
     [config.upstream.target_v4.0, config.upstream.target_v6.0]
 }
 

@@ -14,6 +14,7 @@ use tokio::net::TcpStream;
 use crate::config::{self, OnCollision};
 use crate::counters::Counters;
 use crate::outcome::Failure;
+use crate::permit::Permit;
 
 /// What every connection to a backend needs.
 #[derive(Debug)]
@@ -128,10 +129,11 @@ impl Connector {
     pub(super) fn instead_of(
         &self,
         source: SocketAddr,
+        permit: &Permit,
         taken: Failed,
     ) -> Result<SocketAddr, Failure> {
         self.counters.collided();
-        match self.config.on_collision {
+        match permit.on_collision() {
             OnCollision::Fail => Err(Failure::PortTaken(taken)),
             OnCollision::Ephemeral => Ok(SocketAddr::new(source.ip(), 0)),
         }

@@ -12,6 +12,7 @@ use peername_proxy::source::SourcePolicy;
 use peername_proxy::trust::TrustList;
 use peername_relay::{Limits, Method};
 
+use super::destination;
 use crate::cmd::routes::Protocol;
 use crate::usage::Usage;
 use crate::{logging, value};
@@ -31,6 +32,8 @@ pub(crate) struct Args {
     /// Where IPv6 clients go
     #[arg(short = '6', long, value_name = "ADDR", default_value = "[::1]:443", value_parser = value::address_v6)]
     target_v6: SocketAddr,
+    #[command(flatten)]
+    destination: destination::Args,
     /// Who may send headers: CIDR, address, @FILE, private, loopback or any; may be repeated
     #[arg(short, long, value_name = "WHO")]
     trust: Vec<String>,
@@ -138,6 +141,7 @@ impl Args {
                 Policy::Strict => SourcePolicy::Strict,
                 Policy::AllowLocal => SourcePolicy::AllowLocal,
             },
+            destinations: self.destination.config()?,
             upstream: self.upstream(),
             relay: match self.relay {
                 Relay::Auto => Method::Auto,
