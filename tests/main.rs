@@ -31,5 +31,6 @@ mod servers;
 mod smoke;
 mod sources;
 mod stopping;
+mod tproxy;
 mod trust;
 mod udp;

@@ -9,6 +9,7 @@ mod bound;
 mod finding;
 mod host;
 mod listener;
+mod marks;
 mod observe;
 mod udp;
 
@@ -73,6 +74,7 @@ async fn examine(args: &Args) -> bool {
         note(check());
     }
     note(backend::leftovers().await);
+    note(marks::marks().await);
     for &transport in args.targets.transports() {
         for &address in &args.listen {
             note(listener::can_be_opened(address, transport));

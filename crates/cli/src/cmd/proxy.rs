@@ -18,7 +18,7 @@ use peername_proxy::permit::Rules;
 use peername_proxy::routes::{Backend, Keeper};
 use peername_proxy::server::Bound;
 use peername_proxy::tcp::TcpProxy;
-use peername_proxy::udp::{UdpProxy, UdpSockets};
+use peername_proxy::udp::{DESCRIPTORS_OF_TRANSPARENT, UdpProxy, UdpSockets};
 use peername_proxy::watchdog::ReplyPath;
 
 pub(crate) use options::Args;
@@ -37,11 +37,20 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
 async fn start(args: &Args, config: Arc<Config>) -> anyhow::Result<ExitCode> {
     let signals = Signals::listen()?;
     let protocol = args.protocol();
-    let bound = Bound::open(protocol.tcp(&config.listen), config.workers)?;
-    let sessions = lifecycle::descriptors_of_sessions(config.workers, protocol.has_tcp())?;
+    let mut bound = Bound::open(protocol.tcp(&config.listen), config.workers)?;
+    let mut sessions = lifecycle::descriptors_of_sessions(config.workers, protocol.has_tcp())?;
+    let mut workers = config.workers;
+    if args.listen_transparent {
+        bound = bound.transparent()?;
+        sessions = sessions.saturating_sub(DESCRIPTORS_OF_TRANSPARENT).max(1);
+        workers = 1;
+    }
     let datagrams = args.datagrams(sessions);
     let udp = protocol.udp(&config.listen);
-    let udp = UdpSockets::open(udp, config.workers, Some(datagrams.dialect))?;
+    let mut udp = UdpSockets::open(udp, workers, Some(datagrams.dialect))?;
+    if args.listen_transparent {
+        udp = udp.transparent()?;
+    }
     let backends = protocol.backends(&targets(&config));
     let _keeper = match args.setup_routes {
         true => Some(Keeper::start(&backends)?),

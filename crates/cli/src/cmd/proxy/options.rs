@@ -37,6 +37,9 @@ pub(crate) struct Args {
     /// Who may send headers: CIDR, address, @FILE, private, loopback or any; may be repeated
     #[arg(short, long, value_name = "WHO")]
     trust: Vec<String>,
+    /// Take what TPROXY rules bring, whatever its destination (`peername routes add --tproxy-ports`)
+    #[arg(long)]
+    pub(super) listen_transparent: bool,
     /// SO_MARK of every connection to the backend, 0 for none
     #[arg(short, long, value_name = "N", default_value = "0", value_parser = value::mark)]
     mark: u32,
