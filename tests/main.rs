@@ -18,6 +18,7 @@ mod rig;
 mod sender;
 mod server;
 
+mod another_host;
 mod collisions;
 mod destinations;
 mod headers;
@@ -25,6 +26,7 @@ mod limits;
 mod logging;
 mod onward;
 mod readme;
+mod recipes;
 mod relay;
 mod routes;
 mod servers;

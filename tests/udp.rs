@@ -7,7 +7,7 @@ mod dns;
 mod first;
 mod flood;
 mod forward;
-mod rig;
+pub(crate) mod rig;
 mod routes;
 mod sessions;
 mod sources;

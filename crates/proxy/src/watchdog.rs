@@ -13,7 +13,7 @@ use futures_util::future::join_all;
 use tokio::sync::Notify;
 use tokio::time::sleep;
 
-use crate::reply_path::{self, Broken};
+use crate::reply_path::{self, Broken, Tested};
 use crate::routes::Backend;
 
 /// The last result for each target. Sound until shown otherwise.
@@ -142,7 +142,14 @@ impl Path {
                 }
             }
             Ok(tested) => {
-                self.doubted.store(false, Relaxed);
+                let is_new = self.doubted.swap(false, Relaxed);
+                if is_new && tested == Tested::NotHere {
+                    tracing::info!(
+                        %target,
+                        "the backend is on another host, so whether replies come back can't be told \
+                         without connecting to it: `peername doctor` does (docs/routes.md)"
+                    );
+                }
                 if !self.sound.swap(true, Relaxed) {
                     tracing::info!(%target, "replies come back again");
                 }
