@@ -8,8 +8,8 @@ use crate::backend::Backend;
 use crate::conn::Conn;
 use crate::datagram::Datagrams;
 use crate::header::{v1, v2, v2_udp};
-use crate::lab::{Host, Lab};
-use crate::peername::Peername;
+use crate::lab::{Host, Lab, Scratch};
+use crate::peername::{BINARY, Peername};
 
 /// The section "Routing multiple ports" of go-mmproxy's README as it stands there, and its command line
 /// with peername's names.
@@ -215,6 +215,12 @@ fn rules_are_added_shown_and_removed() {
             "--protocol=both",
         ],
     );
+    let doctor = Peername::run(&host, &["doctor"]);
+    let said = String::from_utf8_lossy(&doctor.stdout);
+    assert!(
+        said.contains("warn  TPROXY: rules lead to port 25577, where nothing listens"),
+        "{said}"
+    );
     let shown = host_run(&host, &["routes", "show"]);
     for expected in [
         "table inet peername_tproxy_25577: iifname != \"lo\" tcp dport 10000-20000 ",
@@ -230,6 +236,31 @@ fn rules_are_added_shown_and_removed() {
     );
     assert_eq!(host_run(&host, &["routes", "show"]), "");
     assert_eq!(host.run("nft", &["list", "ruleset"]), before);
+}
+
+/// A kernel without nf_tables has no tables of ours; its routing rules are removed all the same.
+#[test]
+fn removing_needs_no_packet_filter() {
+    let (host, scratch) = (Host::new(), Scratch::new());
+    add(&host, &["--target-v4=127.0.0.1:9000"]);
+    let nft = scratch.write(
+        "nft",
+        "#!/bin/sh\necho 'netlink: Error: Protocol not supported' >&2\nexit 1\n",
+    );
+    host.run("chmod", &["+x", &nft]);
+    let path = format!("PATH={}:/usr/bin:/bin", scratch.text("."));
+    let removed = Peername::pipe(&host, &["env", &path, BINARY], &["routes", "remove"], "");
+    assert!(removed.status.success(), "{removed:?}");
+    assert_eq!(host_run(&host, &["routes", "show"]), "");
+    // What needs it says so.
+    let args = ["routes", "add", "--tproxy-ports=53"];
+    let refused = Peername::pipe(&host, &["env", &path, BINARY], &args, "");
+    assert_eq!(refused.status.code(), Some(1));
+    let said = String::from_utf8_lossy(&refused.stderr);
+    assert!(
+        said.contains("nft: netlink: Error: Protocol not supported"),
+        "{said}"
+    );
 }
 
 #[test]

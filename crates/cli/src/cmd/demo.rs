@@ -13,6 +13,7 @@ use peername_proto::Transport;
 use peername_proxy::addr::Target;
 use peername_proxy::config::{Config, Datagrams, HeaderLimits, OnCollision, SendProxy, Upstream};
 use peername_proxy::counters::Counters;
+use peername_proxy::destination::Listening;
 use peername_proxy::own_addresses::OwnAddresses;
 use peername_proxy::permit::Rules;
 use peername_proxy::server::{Bound, Capacity, Running};
@@ -88,6 +89,7 @@ async fn start(cases: &[Case]) -> anyhow::Result<Running> {
     };
     let config = Config {
         listen: cases.iter().map(|case| case.proxy).collect(),
+        transparent: false,
         trust: TrustList::parse(&["loopback"])?,
         header: HeaderLimits::default(),
         source_policy: SourcePolicy::Strict,
@@ -105,7 +107,8 @@ async fn start(cases: &[Case]) -> anyhow::Result<Running> {
         config: Arc::new(config),
         own_addresses: OwnAddresses::read().await?,
         reply_path,
-        listening: bound.addrs().iter().map(SocketAddr::port).collect(),
+        // No header names a destination here.
+        listening: Listening::default(),
     };
     let rules = Arc::new(rules);
     let datagrams = Datagrams::default();

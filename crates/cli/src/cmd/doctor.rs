@@ -11,6 +11,7 @@ mod host;
 mod listener;
 mod marks;
 mod observe;
+mod tproxy;
 mod udp;
 
 use std::io::{Write, stdout};
@@ -78,6 +79,7 @@ async fn examine(args: &Args) -> bool {
     }
     note(backend::leftovers().await);
     note(marks::marks().await);
+    note(tproxy::listeners());
     for &transport in args.targets.transports() {
         for &address in &args.listen {
             note(listener::can_be_opened(address, transport));
