@@ -101,6 +101,33 @@ fn tcp_and_udp_over_both_families() {
     }
 }
 
+/// Each port is as a listener of its own, also for one client behind one balancer's port; also where only
+/// the first datagram names the client.
+#[test]
+fn answers_come_from_the_port_that_was_asked() {
+    for dialect in ["each", "first"] {
+        let lab = Lab::new();
+        let ports = "--tproxy-ports=10000-20000";
+        add(&lab.server, &[ports, "--tproxy-to=25577", "--protocol=udp"]);
+        let args = ["--target-v4=127.0.0.1:9000", "--udp-header", dialect];
+        let _proxy = proxy(&lab.server, "udp", &args);
+        let backend = Datagrams::bind(&lab.server, addr("127.0.0.1:9000"));
+        let balancer = Datagrams::bind(&lab.balancer, SocketAddr::new(BALANCER_V4, 0));
+        let asked = [15_001, 15_002].map(|port| v4([10, 81, 0, 1], port));
+        let header = v2_udp(someone_v4(), v4([203, 0, 113, 1], 53));
+        let seen = asked.map(|to| {
+            balancer.send(to, &[&header, b"ping"]);
+            backend.recv().1
+        });
+        assert_ne!(seen[0], seen[1]);
+        // The one that was asked last answers first.
+        for (client, from) in seen.into_iter().zip(asked).rev() {
+            backend.send(client, &[b"pong"]);
+            balancer.expect(b"pong", from);
+        }
+    }
+}
+
 /// What else goes on on the host in that range is not touched: connections of its own, connections that
 /// are older than the rules, ports it connects from.
 #[test]
