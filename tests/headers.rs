@@ -112,6 +112,25 @@ fn largest_header_there_is() {
     assert_eq!(rig.accept(client).recv(7), b"payload");
 }
 
+/// No balancer sends more than a handful of TLVs: 64 are taken, one more is not, also in a header that
+/// was allowed to be long.
+#[test]
+fn as_many_tlvs_as_are_taken() {
+    let rig = Rig::new(&["--max-header=65551"]);
+    let with = |client, count| v2(client, FRONT_V4, &tlv(NOOP, b"").repeat(count));
+    let client = someone_v4();
+    let _down = rig.open(&[&with(client, 64), &b"payload"[..]].concat());
+    assert_eq!(rig.accept(client).recv(7), b"payload");
+    for count in [65, 21_000] {
+        rig.open(&with(someone_v4(), count)).closed();
+        rig.backends_saw_nobody();
+    }
+    wait_for("both are in the log", || {
+        let refused = |outcome: &String| outcome == "too_many_tlvs";
+        (rig.proxy.outcomes().iter().filter(|o| refused(o)).count() == 2).then_some(())
+    });
+}
+
 /// The time to send a header is measured from accept: bytes that drip in do not extend it.
 #[test]
 fn header_timeout_is_absolute() {
