@@ -206,8 +206,20 @@ fn invalid_headers_are_refused_at_once() {
 #[test]
 fn headers_without_a_client() {
     let rig = Rig::new(&[]);
+    for (what, header) in nobodys() {
+        let down = rig.open(&[&header, &b"check"[..]].concat());
+        let up = rig.v4.accept();
+        assert_eq!(up.peer().ip().to_string(), "127.0.0.1", "{what}");
+        assert_eq!(up.recv(5), b"check", "{what}");
+        up.send(b"fine");
+        assert_eq!(down.recv(4), b"fine", "{what}");
+    }
+}
+
+/// Name and bytes of each.
+pub(crate) fn nobodys() -> [(&'static str, Vec<u8>); 9] {
     let block = addresses(someone_v4(), FRONT_V4);
-    let headers = [
+    [
         ("LOCAL, nothing else", raw(LOCAL, UNSPEC, &[])),
         ("LOCAL with an address block", raw(LOCAL, STREAM_V4, &block)),
         (
@@ -223,15 +235,7 @@ fn headers_without_a_client() {
             "UNKNOWN, long",
             b"PROXY UNKNOWN ffff::1 ffff::2 1 2\r\n".to_vec(),
         ),
-    ];
-    for (what, header) in headers {
-        let down = rig.open(&[&header, &b"check"[..]].concat());
-        let up = rig.v4.accept();
-        assert_eq!(up.peer().ip().to_string(), "127.0.0.1", "{what}");
-        assert_eq!(up.recv(5), b"check", "{what}");
-        up.send(b"fine");
-        assert_eq!(down.recv(4), b"fine", "{what}");
-    }
+    ]
 }
 
 /// A claimed port of 0 is no port; the address is still the client's.
