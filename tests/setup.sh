@@ -28,6 +28,7 @@ packages=(
     unbound          # a name server behind the proxy, and its log of clients
     dnsdist          # sender of PROXY v2 on every datagram
     bind9-dnsutils   # dig
+    iperf            # version 2: UDP both ways, and who sent it
     python3
     nodejs
 )

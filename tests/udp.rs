@@ -6,6 +6,7 @@ mod dns;
 mod first;
 mod flood;
 mod forward;
+mod iperf;
 mod rig;
 mod routes;
 mod sessions;
