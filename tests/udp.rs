@@ -7,6 +7,7 @@ mod first;
 mod flood;
 mod forward;
 mod iperf;
+mod quic;
 mod rig;
 mod routes;
 mod sessions;

@@ -3,8 +3,9 @@
 
 use std::net::SocketAddr;
 
+use super::rig::forward;
 use crate::addr::{CLIENT_V4, CLIENT_V6, FRONT_V4, FRONT_V6, TARGET_V4, TARGET_V6, parse};
-use crate::lab::{Lab, Process, wait_for};
+use crate::lab::{Lab, Process};
 use crate::peername::Peername;
 
 /// The client sends, and its server hears it from its own address, all of it.
@@ -54,21 +55,13 @@ struct Report {
 impl Chain {
     fn new(target: SocketAddr) -> Self {
         let lab = Lab::new();
-        let forward = [
-            "forward",
-            "--protocol=udp",
-            "--listen=203.0.113.1:80",
-            "--listen=[2001:db8:9::1]:80",
-            "--to=10.81.0.1:8443",
-        ];
         let server = iperf("--server --bind", target, &[]);
         let server: Vec<&str> = server.iter().map(String::as_str).collect();
-        let server = Process::start(&lab.server, "iperf", &server);
-        receives(&server, target);
+        let server = Process::start(&lab.server, "iperf", &server).receives(target);
         Self {
             server,
             _proxy: Peername::udp_proxy(&lab, &[], &[]),
-            _forward: Peername::receive(&lab.balancer, &forward),
+            _forward: forward(&lab, "--udp-header=each"),
             lab,
         }
     }
@@ -89,17 +82,6 @@ impl Chain {
     fn report_of_server(&self) -> Report {
         self.server.line("of the transfer", Report::read)
     }
-}
-
-/// Waits until a process is there for datagrams to this port.
-fn receives(process: &Process, addr: SocketAddr) {
-    let port = format!(":{:04X} ", addr.port());
-    let table = if addr.is_ipv6() { "udp6" } else { "udp" };
-    let table = format!("/proc/{}/net/{table}", process.pid());
-    wait_for("the server has its socket", || {
-        let sockets = std::fs::read_to_string(&table).ok()?;
-        sockets.contains(&port).then_some(())
-    });
 }
 
 /// The arguments of an iperf that reports as comma-separated values.
