@@ -89,7 +89,7 @@ fn iperf(role: &str, addr: SocketAddr, more: &[&str]) -> Vec<String> {
     let family = if addr.is_ipv6() { "--ipv6_domain" } else { "" };
     let (ip, port) = (addr.ip(), addr.port());
     // As much buffer as it may have: it is not to lose what the proxy did not.
-    let usual = format!("{role} {ip} --port {port} --udp --window 400K --reportstyle C {family}");
+    let usual = format!("{role} {ip} --port {port} --udp --window 2M --reportstyle C {family}");
     let usual = usual.split_ascii_whitespace().map(str::to_owned);
     usual
         .chain(more.iter().map(|arg| (*arg).to_owned()))
