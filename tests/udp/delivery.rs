@@ -92,7 +92,7 @@ fn ways(host: &Host, listeners: [SocketAddr; 2]) -> Vec<Way> {
 
 fn client(number: u16) -> SocketAddr {
     let (host, port) = (number % 250 + 1, 20_000 + number);
-    if number % 2 == 0 {
+    if number.is_multiple_of(2) {
         v4([198, 51, 100, host as u8], port)
     } else {
         v6([0x2001, 0xdb8, 7, 0, 0, 0, 0, host], port)
