@@ -26,6 +26,7 @@ mod onward;
 mod readme;
 mod relay;
 mod routes;
+mod same_host;
 mod servers;
 mod smoke;
 mod sources;

@@ -6,6 +6,8 @@ mod dns;
 mod first;
 mod flood;
 mod forward;
+mod iperf;
+mod quic;
 mod rig;
 mod routes;
 mod sessions;

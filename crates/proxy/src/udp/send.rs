@@ -215,7 +215,7 @@ fn is_about_another(error: &io::Error, to: Option<SocketAddr>) -> bool {
     match error.kind() {
         ErrorKind::Interrupted => true,
         ErrorKind::WouldBlock => false,
-        _ => to.is_none(),
+        _ => to.is_none() && !peername_sys::is_destroyed(error),
     }
 }
 
