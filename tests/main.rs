@@ -29,6 +29,7 @@ mod readme;
 mod recipes;
 mod relay;
 mod routes;
+mod same_host;
 mod servers;
 mod smoke;
 mod sources;

@@ -29,6 +29,9 @@ packages=(
     unbound          # a name server behind the proxy, and its log of clients
     dnsdist          # sender of PROXY v2 on every datagram
     bind9-dnsutils   # dig
+    iperf            # version 2: UDP both ways, and who sent it
+    ngtcp2-client    # QUIC: gtlsclient, gtlsserver
+    ngtcp2-server
     python3
     nodejs
 )
@@ -63,6 +66,7 @@ for package in "${missing[@]}"; do
     case $package in
         haproxy | nginx | redis-server | postgresql | unbound | dnsdist) unit=$package ;;
         openssh-server) unit=ssh ;;
+        ngtcp2-server) unit=ngtcp2d ;;
         *) continue ;;
     esac
     systemctl disable --quiet "$unit" 2>/dev/null || true # no systemd, nothing to disable

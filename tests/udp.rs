@@ -7,6 +7,8 @@ mod dns;
 mod first;
 mod flood;
 mod forward;
+mod iperf;
+mod quic;
 pub(crate) mod rig;
 mod routes;
 mod sessions;

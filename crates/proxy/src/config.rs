@@ -4,10 +4,12 @@ use std::net::SocketAddr;
 use std::num::NonZeroU32;
 use std::time::Duration;
 
+use peername_proto::Header;
 use peername_relay::{Limits, Method};
 
 use crate::addr::Target;
 use crate::destination::Destinations;
+use crate::outcome::Failure;
 use crate::source::SourcePolicy;
 use crate::trust::TrustList;
 
@@ -59,6 +61,24 @@ impl Default for HeaderLimits {
             pending_per_peer: 1024,
             pending: 8192,
         }
+    }
+}
+
+impl HeaderLimits {
+    /// Whether a header, complete and valid, is one to work with.
+    ///
+    /// # Errors
+    ///
+    /// [`Failure::HeaderTooLong`], [`Failure::TooManyTlvs`].
+    pub(crate) fn admit(&self, header: &Header<'_>) -> Result<(), Failure> {
+        let (len, max) = (header.len, self.max_len);
+        if len > max {
+            return Err(Failure::HeaderTooLong { len, max });
+        }
+        if header.tlvs.iter().nth(MOST_TLVS).is_some() {
+            return Err(Failure::TooManyTlvs { max: MOST_TLVS });
+        }
+        Ok(())
     }
 }
 
@@ -133,3 +153,7 @@ impl Default for Datagrams {
         }
     }
 }
+
+/// The specification names a dozen and vendors add one or two. Whatever is done for each TLV is done at
+/// most so often for a connection or a datagram, even where `--max-header` lets 21,000 empty ones in.
+const MOST_TLVS: usize = 64;

@@ -166,11 +166,8 @@ fn look(
         buffer.truncate(had + n);
         let max = config.header.max_len;
         match parse(buffer, Carrier::Stream).map_err(|invalid| not_a_header(invalid, buffer))? {
-            Parsed::Complete(header) if header.len > max => Err(Failure::HeaderTooLong {
-                len: header.len,
-                max,
-            }),
             Parsed::Complete(header) => {
+                config.header.admit(&header)?;
                 take(stream, header.len - had).map_err(Failure::Downstream)?;
                 Ok(Look::Complete(Header::keep(&header, config)))
             }

@@ -96,6 +96,12 @@ pub enum Failure {
         /// What is allowed.
         max: usize,
     },
+    /// The header has more TLVs than anybody needs.
+    #[error("a header of more than {max} TLVs")]
+    TooManyTlvs {
+        /// What is allowed.
+        max: usize,
+    },
     /// The claimed source is refused.
     #[error("the header's source is {0}")]
     Source(#[from] Refused),
@@ -144,6 +150,7 @@ impl Failure {
             Self::HeaderTruncated { .. } => "header_truncated",
             Self::HeaderInvalid { invalid, .. } => invalid.reason(),
             Self::HeaderTooLong { .. } => "header_too_long",
+            Self::TooManyTlvs { .. } => "too_many_tlvs",
             Self::Source(refused) => refused.reason(),
             Self::Destination(refused) => refused.reason(),
             Self::ReplyPath => "reply_path",
@@ -167,6 +174,7 @@ impl Failure {
             | Self::HeaderTruncated { .. }
             | Self::HeaderInvalid { .. }
             | Self::HeaderTooLong { .. }
+            | Self::TooManyTlvs { .. }
             | Self::Downstream(_)
             | Self::PortTaken(_) => Fault::Downstream,
             Self::Connect(_) | Self::ConnectTimeout(_) => Fault::Upstream,

@@ -18,6 +18,6 @@ pub mod transparent;
 pub mod upstream;
 
 pub use failed::{
-    Failed, NameCall, Result, is_broken_listener, is_device_error, is_of_one_connection,
-    is_too_large,
+    Failed, NameCall, Result, is_broken_listener, is_destroyed, is_device_error,
+    is_of_one_connection, is_too_large,
 };

@@ -88,9 +88,9 @@ impl Role for Receiving {
         if !self.rules.config.trust.contains(peer.ip()) {
             return Err(Failure::Untrusted.into());
         }
-        let max_len = self.rules.config.header.max_len;
+        let limits = &self.rules.config.header;
         let framed = match self.dialect {
-            Dialect::Each => Framed::proxy_v2(bytes, peer, max_len)?,
+            Dialect::Each => Framed::proxy_v2(bytes, peer, limits)?,
             Dialect::Spp => Framed::spp(bytes, peer)?,
             Dialect::First => self.of_flow(bytes, path, now)?,
         };
@@ -161,7 +161,7 @@ impl Receiving {
             let flow = self.flows.get(id).copied();
             return flow.ok_or(Dropped::Evicted);
         }
-        let framed = Framed::proxy_v2(bytes, path.peer, self.rules.config.header.max_len)?;
+        let framed = Framed::proxy_v2(bytes, path.peer, &self.rules.config.header)?;
         let flow = Framed {
             header_len: 0,
             ..framed

@@ -14,6 +14,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use peername_sys::datagram::{Arrived, Inbox, Poller};
+use peername_sys::is_destroyed;
 use tokio::time::{MissedTickBehavior, interval, sleep_until};
 
 use super::dropped::Dropped;
@@ -195,7 +196,7 @@ impl<R: Role> Worker<R> {
         };
         let came = match self.inbox.receive(&listener.socket, 0..BATCH) {
             Ok(came) => came,
-            Err(error) if is_dead(&error) => return Err(error),
+            Err(error) if is_destroyed(&error) => return Err(error),
             Err(error) => return Ok(error.kind() != io::ErrorKind::WouldBlock),
         };
         self.moved = now;
@@ -277,6 +278,11 @@ impl<R: Role> Worker<R> {
         for (_, dropped) in &failed {
             sessions.dropped(dropped, None);
         }
+        // Such a socket may never wake us again, and the client's next datagram needs another.
+        let destroyed = |(_, dropped): &(_, _)| matches!(dropped, Dropped::SocketDestroyed(_));
+        if failed.iter().any(destroyed) {
+            sessions.abort(id);
+        }
     }
 }
 
@@ -304,11 +310,6 @@ fn each_sent(pieces: &[Piece], failed: &Failed, mut note: impl FnMut(&Piece)) {
             note(piece);
         }
     }
-}
-
-/// Somebody has destroyed the socket (`ss --kill`): it has no address any more.
-fn is_dead(error: &io::Error) -> bool {
-    error.kind() == io::ErrorKind::ConnectionAborted
 }
 
 fn token_of_listener(number: usize) -> u64 {

@@ -5,8 +5,9 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::Instant;
 
 use peername_sys::datagram::{Arrived, Local};
+use peername_sys::is_destroyed;
 
-use super::{BATCH, Piece, Worker, each_sent, is_dead, payload, pieces};
+use super::{BATCH, Piece, Worker, each_sent, payload, pieces};
 use crate::outcome::Failure;
 use crate::udp::dropped::Dropped;
 use crate::udp::role::Role;
@@ -28,7 +29,7 @@ impl<R: Role> Worker<R> {
         let came = match self.inbox.receive(&session.socket, places.clone()) {
             Ok(came) => came,
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return false,
-            Err(error) if is_dead(&error) => {
+            Err(error) if is_destroyed(&error) => {
                 self.sessions.abort(id);
                 return false;
             }
