@@ -4,6 +4,7 @@
 //! hangs. So the path is tried at start and every minute, and while it is broken no spoofed
 //! connection is opened: the client gets an RST at once, and the log says what to do.
 
+use std::num::NonZeroU32;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
@@ -22,6 +23,7 @@ pub struct ReplyPath {
 #[derive(Debug)]
 struct Path {
     target: Backend,
+    mark: Option<NonZeroU32>,
     sound: AtomicBool,
     /// The last try failed, or there was none yet. One lost segment is no evidence against a path
     /// that has been shown to be sound.
@@ -33,12 +35,22 @@ impl ReplyPath {
     pub fn new<B: Into<Backend>>(targets: impl IntoIterator<Item = B>) -> Self {
         let path = |target: B| Path {
             target: target.into(),
+            mark: None,
             sound: AtomicBool::new(true),
             doubted: AtomicBool::new(true),
         };
         Self {
             paths: targets.into_iter().map(path).collect(),
         }
+    }
+
+    /// With the mark that connections to the backends have: routing rules may ask for it.
+    #[must_use]
+    pub fn marked(mut self, mark: Option<NonZeroU32>) -> Self {
+        for path in &mut self.paths {
+            path.mark = mark;
+        }
+        self
     }
 
     /// Whether replies from `target` came back when last tried.
@@ -67,7 +79,7 @@ impl ReplyPath {
 impl Path {
     async fn check(&self) {
         let target = self.target;
-        match reply_path::check(target).await {
+        match reply_path::check_marked(target, self.mark).await {
             // Says nothing about the path, and a host that is short of something must not lose its
             // clients for it.
             Err(Broken::Failed(error)) => {

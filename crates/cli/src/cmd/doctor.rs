@@ -10,6 +10,7 @@ mod finding;
 mod host;
 mod listener;
 mod observe;
+mod probe;
 mod udp;
 
 use std::io::{Write, stdout};
@@ -22,6 +23,8 @@ use peername_sys::netlink::Transport;
 use super::routes::Targets;
 use crate::value;
 use finding::{Finding, Verdict};
+
+pub(crate) use probe::{Probe, Reached};
 
 /// Options of `peername doctor`.
 #[derive(Debug, clap::Args)]
