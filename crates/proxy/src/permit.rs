@@ -8,7 +8,7 @@ use peername_sys::netlink::Transport;
 use crate::addr::{ClaimedSource, PeerAddr, Target};
 use crate::config::Config;
 use crate::outcome::Failure;
-use crate::own_addresses::OwnAddresses;
+use crate::own_addresses::{Kind, OwnAddresses};
 use crate::routes::Backend;
 use crate::watchdog::ReplyPath;
 
@@ -63,7 +63,9 @@ impl Permit {
                 address: target.0,
                 transport: framed.transport(),
             };
-            if !rules.reply_path.is_sound(backend) {
+            // What is sent to an address of this host stays here whatever the routes.
+            let is_here = client.is_loopback() || own(client) == Some(Kind::Own);
+            if !is_here && !rules.reply_path.is_sound(backend) {
                 return Err(Failure::ReplyPath);
             }
         }
