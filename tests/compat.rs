@@ -2,6 +2,7 @@
 //! their flags, unchanged, by a link with their name.
 
 mod cloudflare;
+mod defects;
 mod go_mmproxy;
 mod load;
 mod mmproxy_rs;
