@@ -6,6 +6,7 @@ mod defects;
 mod go_mmproxy;
 mod load;
 mod mmproxy_rs;
+mod to_come;
 mod udppp;
 
 use std::net::SocketAddr;

@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use super::allow_list::or_everybody;
 use super::given::Given;
 use super::go_flag::{self, Error, Flag, integer};
-use super::native::{Native, seconds, target};
+use super::native::{DEFAULT_V4, DEFAULT_V6, Native, nowhere, seconds, target};
 use super::program::Program;
 use super::{Stop, Translation};
 
@@ -24,11 +24,18 @@ pub(super) fn translate(args: &[OsString]) -> Result<Translation, Stop> {
     let subnets = given
         .last("allowed-subnets")
         .filter(|path| !path.is_empty());
+    let listen = given.last("l");
+    let mut target_of = |option, default| match given.last(option) {
+        Some(text) => Some(target(text)),
+        None => nowhere(listen, default, &mut notes),
+    };
+    let target_v4 = target_of("4", DEFAULT_V4);
+    let target_v6 = target_of("6", DEFAULT_V6);
     let native = Native::command("proxy")
-        .option_if("--listen", given.last("l"))
+        .option_if("--listen", listen)
         .option_if("--protocol", given.last("p"))
-        .option_if("--target-v4", given.last("4").map(target))
-        .option_if("--target-v6", given.last("6").map(target))
+        .option_if("--target-v4", target_v4)
+        .option_if("--target-v6", target_v6)
         .trust(or_everybody(subnets, "-allowed-subnets", &mut notes))
         .option("--source-policy", "allow-local")
         .option_if("--mark", options.mark.map(|mark| mark.to_string()))

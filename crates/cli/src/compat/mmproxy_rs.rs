@@ -5,7 +5,7 @@ use std::ffi::OsString;
 use super::allow_list::or_everybody;
 use super::argwerk::{self, Opt, Value};
 use super::given::Given;
-use super::native::{Native, seconds, target};
+use super::native::{DEFAULT_V4, DEFAULT_V6, Native, nowhere, seconds, target};
 use super::program::Program;
 use super::{Stop, Translation, World};
 
@@ -30,11 +30,18 @@ pub(super) fn translate(args: &[OsString], world: World<'_>) -> Result<Translati
     let listeners = number::<u32>(&given, "listeners")?.unwrap_or(1);
     let mut notes = Vec::new();
     let subnets = given.last("allowed-subnets");
+    let listen = given.last("listen-addr");
+    let mut target_of = |option, default| match given.last(option) {
+        Some(text) => Some(target(text)),
+        None => nowhere(listen, default, &mut notes),
+    };
+    let target_v4 = target_of("ipv4", DEFAULT_V4);
+    let target_v6 = target_of("ipv6", DEFAULT_V6);
     let native = Native::command("proxy")
-        .option_if("--listen", given.last("listen-addr"))
+        .option_if("--listen", listen)
         .option_if("--protocol", protocol)
-        .option_if("--target-v4", given.last("ipv4").map(target))
-        .option_if("--target-v6", given.last("ipv6").map(target))
+        .option_if("--target-v4", target_v4)
+        .option_if("--target-v6", target_v6)
         .trust(or_everybody(subnets, "--allowed-subnets", &mut notes))
         .option("--source-policy", "allow-local")
         .option_if("--mark", mark.map(|mark| mark.to_string()))

@@ -55,6 +55,31 @@ pub(super) fn target(text: &OsStr) -> OsString {
     }
 }
 
+/// The target of a family for which none was given, where the default is the proxy itself (`-l
+/// 0.0.0.0:443`). The old programs started, and that family's clients got no further: so it is here.
+pub(super) fn nowhere(
+    listen: Option<&OsStr>,
+    default: SocketAddr,
+    notes: &mut Vec<String>,
+) -> Option<OsString> {
+    let listen: SocketAddr = listen?.to_str()?.parse().ok()?;
+    let takes_family = listen.is_ipv6() || default.is_ipv4();
+    let is_there = listen.ip() == default.ip() || (listen.ip().is_unspecified() && takes_family);
+    if listen.port() != default.port() || !is_there {
+        return None;
+    }
+    let (family, option) = if default.is_ipv4() {
+        ("IPv4", "-4")
+    } else {
+        ("IPv6", "-6")
+    };
+    notes.push(format!(
+        "{family} clients are refused: {option} is {default} by default, which is this proxy; name their \
+         server with {option}"
+    ));
+    Some(SocketAddr::new(default.ip(), CLOSED).to_string().into())
+}
+
 /// Whole seconds as a duration. Our sessions need some time to be of use, theirs ended a while after
 /// their time.
 pub(super) fn seconds(count: u64) -> String {
@@ -75,6 +100,11 @@ pub(super) fn quoted<'a>(words: impl IntoIterator<Item = &'a OsString>) -> Strin
     words.join(" ")
 }
 
+/// tcpmux(1), which nobody has run for decades: a connection there is refused.
+const CLOSED: u16 = 1;
+/// Where clients go by default.
+pub(super) const DEFAULT_V4: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 443);
+pub(super) const DEFAULT_V6: SocketAddr = SocketAddr::new(IpAddr::V6(Ipv6Addr::LOCALHOST), 443);
 /// A year, the most that a native duration takes.
 const LONGEST: u64 = 365 * 24 * 60 * 60;
 

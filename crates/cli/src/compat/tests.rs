@@ -43,6 +43,22 @@ const GO: &[(&str, &str)] = &[
         "-4 0.0.0.0:443 -6 [::]:443",
         "proxy --target-v4 127.0.0.1:443 --target-v6 [::1]:443 --trust any --source-policy allow-local --workers 1",
     ),
+    // Its own defaults are where it listens: the family without a target goes nowhere.
+    (
+        "-l [::]:443 -4 127.0.0.1:80",
+        "proxy --listen [::]:443 --target-v4 127.0.0.1:80 --target-v6 [::1]:1 --trust any \
+         --source-policy allow-local --workers 1",
+    ),
+    (
+        "-l 0.0.0.0:443 -6 [::1]:80",
+        "proxy --listen 0.0.0.0:443 --target-v4 127.0.0.1:1 --target-v6 [::1]:80 --trust any \
+         --source-policy allow-local --workers 1",
+    ),
+    (
+        "-l 0.0.0.0:443 -4 127.0.0.1:80",
+        "proxy --listen 0.0.0.0:443 --target-v4 127.0.0.1:80 --trust any \
+         --source-policy allow-local --workers 1",
+    ),
     (
         "-p udp -p tcp",
         "proxy --protocol tcp --trust any --source-policy allow-local --workers 1",
