@@ -18,12 +18,12 @@ use crate::routes::Backend;
 #[derive(Debug)]
 pub struct ReplyPath {
     paths: Vec<Path>,
+    mark: Option<NonZeroU32>,
 }
 
 #[derive(Debug)]
 struct Path {
     target: Backend,
-    mark: Option<NonZeroU32>,
     sound: AtomicBool,
     /// The last try failed, or there was none yet. One lost segment is no evidence against a path
     /// that has been shown to be sound.
@@ -35,21 +35,19 @@ impl ReplyPath {
     pub fn new<B: Into<Backend>>(targets: impl IntoIterator<Item = B>) -> Self {
         let path = |target: B| Path {
             target: target.into(),
-            mark: None,
             sound: AtomicBool::new(true),
             doubted: AtomicBool::new(true),
         };
         Self {
             paths: targets.into_iter().map(path).collect(),
+            mark: None,
         }
     }
 
     /// With the mark that connections to the backends have: routing rules may ask for it.
     #[must_use]
     pub fn marked(mut self, mark: Option<NonZeroU32>) -> Self {
-        for path in &mut self.paths {
-            path.mark = mark;
-        }
+        self.mark = mark;
         self
     }
 
@@ -63,7 +61,7 @@ impl ReplyPath {
 
     /// Tries every path once, all at the same time; changes are logged.
     pub async fn check(&self) {
-        join_all(self.paths.iter().map(Path::check)).await;
+        join_all(self.paths.iter().map(|path| path.check(self.mark))).await;
     }
 
     /// Tries the paths for ever: each minute, and each second while one is in doubt.
@@ -77,9 +75,9 @@ impl ReplyPath {
 }
 
 impl Path {
-    async fn check(&self) {
+    async fn check(&self, mark: Option<NonZeroU32>) {
         let target = self.target;
-        match reply_path::check_marked(target, self.mark).await {
+        match reply_path::check_marked(target, mark).await {
             // Says nothing about the path, and a host that is short of something must not lose its
             // clients for it.
             Err(Broken::Failed(error)) => {
