@@ -5,8 +5,8 @@ mod cloudflare;
 mod defects;
 mod go_mmproxy;
 mod load;
+mod many_ports;
 mod mmproxy_rs;
-mod to_come;
 mod udppp;
 
 use std::net::SocketAddr;

@@ -7,6 +7,7 @@ use std::time::Duration;
 use peername_relay::{Limits, Method};
 
 use crate::addr::Target;
+use crate::destination::Destinations;
 use crate::source::SourcePolicy;
 use crate::trust::TrustList;
 
@@ -21,6 +22,8 @@ pub struct Config {
     pub header: HeaderLimits,
     /// Which claimed sources are refused.
     pub source_policy: SourcePolicy,
+    /// Which destinations headers may name; `None`: every client goes to the fixed targets.
+    pub destinations: Option<Destinations>,
     /// How the backend is reached.
     pub upstream: Upstream,
     /// How bytes are moved.

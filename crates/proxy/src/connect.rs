@@ -96,7 +96,7 @@ async fn begin(permit: &Permit, connector: &Connector) -> Result<TcpStream, Fail
             Err(Obstacle::Other(failure)) => return Err(failure),
         }
     };
-    let other = connector.instead_of(source, taken)?;
+    let other = connector.instead_of(source, permit, taken)?;
     connector
         .from(other, target)
         .map_err(Obstacle::into_failure)

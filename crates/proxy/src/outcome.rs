@@ -8,6 +8,7 @@ use peername_proto::{Invalid, LooksLike};
 use peername_relay::{End, Side};
 use peername_sys::Failed;
 
+use crate::destination;
 use crate::source::Refused;
 
 /// The one value that log line, counter and test all read.
@@ -98,6 +99,9 @@ pub enum Failure {
     /// The claimed source is refused.
     #[error("the header's source is {0}")]
     Source(#[from] Refused),
+    /// The destination in the header is refused.
+    #[error("the header's destination is {0}")]
+    Destination(#[from] destination::Refused),
     /// Replies would not come back to this host.
     #[error("replies to spoofed connections do not come back to this host; see `peername doctor`")]
     ReplyPath,
@@ -141,6 +145,7 @@ impl Failure {
             Self::HeaderInvalid { invalid, .. } => invalid.reason(),
             Self::HeaderTooLong { .. } => "header_too_long",
             Self::Source(refused) => refused.reason(),
+            Self::Destination(refused) => refused.reason(),
             Self::ReplyPath => "reply_path",
             Self::Downstream(_) => "downstream_reset",
             Self::Header(_) => "header_unwritable",
@@ -155,7 +160,9 @@ impl Failure {
     /// Whose fault it is.
     pub fn fault(&self) -> Fault {
         match self {
-            Self::Untrusted | Self::TooManyPending | Self::Source(_) => Fault::Policy,
+            Self::Untrusted | Self::TooManyPending | Self::Source(_) | Self::Destination(_) => {
+                Fault::Policy
+            }
             Self::HeaderTimeout { .. }
             | Self::HeaderTruncated { .. }
             | Self::HeaderInvalid { .. }

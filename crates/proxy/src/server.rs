@@ -12,7 +12,7 @@ use std::{io, iter};
 
 use peername_relay::limit_pipes;
 use peername_sys::listen::{self, Sharing};
-use peername_sys::{Failed, is_broken_listener, is_of_one_connection, stream};
+use peername_sys::{Failed, is_broken_listener, is_of_one_connection, stream, transparent};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
@@ -39,7 +39,7 @@ pub struct Incoming {
     pub stream: TcpStream,
     /// Who is really at the other end.
     pub peer: PeerAddr,
-    /// The address listened on.
+    /// The address listened on; where a TPROXY rule brought the connection, the one it was made to.
     pub listener: LocalAddr,
 }
 
@@ -95,6 +95,25 @@ impl Bound {
             workers,
             companions: Vec::new(),
         })
+    }
+
+    /// Lets the sockets take what a TPROXY rule gives them; a connection's listener is then where it was
+    /// made to.
+    ///
+    /// # Errors
+    ///
+    /// The address, where IP_TRANSPARENT is not permitted.
+    pub fn transparent(self) -> Result<Self, BindError> {
+        let addrs = self.addrs();
+        let named = self
+            .workers
+            .iter()
+            .flat_map(|sockets| sockets.iter().zip(&addrs));
+        for (socket, &addr) in named {
+            transparent::set(socket, addr.is_ipv6())
+                .map_err(|failed| BindError { addr, failed })?;
+        }
+        Ok(self)
     }
 
     /// Gives the workers something to do beside their connections: the first companion to the first
@@ -298,6 +317,7 @@ async fn accept<S: Serve>(
         Ok(addr) => LocalAddr(addr),
         Err(error) => return error,
     };
+    let is_transparent = transparent::is_set(&listener).unwrap_or(false);
     loop {
         let (stream, peer) = match listener.accept().await {
             Ok(accepted) => accepted,
@@ -309,10 +329,12 @@ async fn accept<S: Serve>(
             }
         };
         let slot = slot(&slots).await;
+        let asked = is_transparent.then(|| stream.local_addr().ok()).flatten();
+        let listener = asked.map_or(addr, LocalAddr::canonical);
         let incoming = Incoming {
             stream,
             peer: PeerAddr(peer),
-            listener: addr,
+            listener,
         };
         let (service, open) = (Arc::clone(&service), open.clone());
         tokio::spawn(async move {
@@ -352,6 +374,10 @@ async fn pause(error: &io::Error) {
 
 fn hint(error: &Failed) -> &'static str {
     match error.source.kind() {
+        io::ErrorKind::PermissionDenied if error.call.contains("TRANSPARENT") => {
+            "; --listen-transparent needs CAP_NET_RAW: run as root, or `setcap \
+             cap_net_raw,cap_net_bind_service+ep` on the binary"
+        }
         io::ErrorKind::AddrInUse => "; another program listens there: `ss -ltnp` shows which",
         io::ErrorKind::PermissionDenied => {
             "; ports below 1024 need CAP_NET_BIND_SERVICE: run as root, or `setcap \

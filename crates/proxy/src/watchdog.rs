@@ -4,20 +4,27 @@
 //! hangs. So the path is tried at start and every minute, and while it is broken no spoofed
 //! connection is opened: the client gets an RST at once, and the log says what to do.
 
+use std::collections::VecDeque;
 use std::num::NonZeroU32;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use futures_util::future::join_all;
+use tokio::sync::Notify;
 use tokio::time::sleep;
 
-use crate::reply_path::{self, Broken};
+use crate::reply_path::{self, Broken, Tested};
 use crate::routes::Backend;
 
 /// The last result for each target. Sound until shown otherwise.
 #[derive(Debug)]
 pub struct ReplyPath {
-    paths: Vec<Path>,
+    paths: Vec<Arc<Path>>,
+    /// Of destinations on this host that headers have named: the latest, oldest first.
+    named: Mutex<VecDeque<Arc<Path>>>,
+    /// That there is a new one.
+    news: Notify,
     mark: Option<NonZeroU32>,
 }
 
@@ -33,14 +40,12 @@ struct Path {
 impl ReplyPath {
     /// For these targets.
     pub fn new<B: Into<Backend>>(targets: impl IntoIterator<Item = B>) -> Self {
-        let path = |target: B| Path {
-            target: target.into(),
-            sound: AtomicBool::new(true),
-            doubted: AtomicBool::new(true),
-        };
+        let path = |target: B| Arc::new(Path::new(target.into()));
         Self {
             paths: targets.into_iter().map(path).collect(),
             mark: None,
+            named: Mutex::default(),
+            news: Notify::new(),
         }
     }
 
@@ -59,22 +64,75 @@ impl ReplyPath {
             .all(|path| path.sound.load(Relaxed))
     }
 
+    /// The same for a destination on this host that a header has named. A new one is tried at once and
+    /// from then on; until the result is there, which takes milliseconds, it counts as sound.
+    ///
+    /// Only so many are remembered ([`MOST_NAMED`]): one that was forgotten is new again.
+    pub fn learns(&self, named: Backend) -> bool {
+        let fixed = self.paths.iter().find(|path| path.is_as_for(named));
+        if let Some(path) = fixed {
+            return path.sound.load(Relaxed);
+        }
+        let mut known = self.named();
+        if let Some(path) = known.iter().find(|path| path.is_as_for(named)) {
+            return path.sound.load(Relaxed);
+        }
+        if known.len() >= MOST_NAMED {
+            known.pop_front();
+        }
+        known.push_back(Arc::new(Path::new(named)));
+        self.news.notify_one();
+        true
+    }
+
     /// Tries every path once, all at the same time; changes are logged.
     pub async fn check(&self) {
-        join_all(self.paths.iter().map(|path| path.check(self.mark))).await;
+        self.check_those(|_| true).await;
     }
 
     /// Tries the paths for ever: each minute, and each second while one is in doubt.
     pub async fn keep_checking(&self) {
+        let is_doubted = |path: &Path| path.doubted.load(Relaxed);
         loop {
-            let doubted = self.paths.iter().any(|path| path.doubted.load(Relaxed));
-            sleep(if doubted { WHILE_IN_DOUBT } else { EVERY }).await;
-            self.check().await;
+            let doubted = self.all().iter().any(|path| is_doubted(path));
+            tokio::select! {
+                () = sleep(if doubted { WHILE_IN_DOUBT } else { EVERY }) => self.check().await,
+                () = self.news.notified() => self.check_those(is_doubted).await,
+            }
         }
+    }
+
+    async fn check_those(&self, wanted: impl Fn(&Path) -> bool) {
+        let all = self.all();
+        let wanted = all.iter().filter(|path| wanted(path));
+        join_all(wanted.map(|path| path.check(self.mark))).await;
+    }
+
+    fn all(&self) -> Vec<Arc<Path>> {
+        self.paths.iter().chain(&*self.named()).cloned().collect()
+    }
+
+    fn named(&self) -> MutexGuard<'_, VecDeque<Arc<Path>>> {
+        self.named.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Path {
+    fn new(target: Backend) -> Self {
+        Self {
+            target,
+            sound: AtomicBool::new(true),
+            doubted: AtomicBool::new(true),
+        }
+    }
+
+    /// Whether what is known of this path holds for `backend`: the rules take a loopback address whole,
+    /// of another they take a port.
+    fn is_as_for(&self, backend: Backend) -> bool {
+        let same_ip = self.target.address.ip() == backend.address.ip();
+        self.target == backend || same_ip && backend.address.ip().is_loopback()
+    }
+
     async fn check(&self, mark: Option<NonZeroU32>) {
         let target = self.target;
         match reply_path::check_marked(target, mark).await {
@@ -94,7 +152,14 @@ impl Path {
                 }
             }
             Ok(tested) => {
-                self.doubted.store(false, Relaxed);
+                let is_new = self.doubted.swap(false, Relaxed);
+                if is_new && tested == Tested::NotHere {
+                    tracing::info!(
+                        %target,
+                        "the backend is on another host, so whether replies come back can't be told \
+                         without connecting to it: `peername doctor` does (docs/routes.md)"
+                    );
+                }
                 if !self.sound.swap(true, Relaxed) {
                     tracing::info!(%target, "replies come back again");
                 }
@@ -104,6 +169,9 @@ impl Path {
     }
 }
 
+/// Named destinations that are watched, each for a connection over loopback or a look-up a minute. With
+/// fewer, a client that names many could make each of them new, and be let through untried.
+const MOST_NAMED: usize = 256;
 /// Routes change rarely; each try costs one loopback connection.
 const EVERY: Duration = Duration::from_secs(60);
 /// Rules are often added just after the start (systemd's ExecStartPost): notice soon.

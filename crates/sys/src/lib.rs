@@ -14,6 +14,7 @@ pub mod namespace;
 pub mod netlink;
 pub mod pipe;
 pub mod stream;
+pub mod transparent;
 pub mod upstream;
 
 pub use failed::{

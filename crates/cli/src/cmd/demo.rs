@@ -94,6 +94,7 @@ async fn start(cases: &[Case]) -> anyhow::Result<Running> {
         trust: TrustList::parse(&["loopback"])?,
         header: HeaderLimits::default(),
         source_policy: SourcePolicy::Strict,
+        destinations: None,
         upstream,
         relay: Method::Auto,
         limits: Limits::default(),
@@ -107,6 +108,7 @@ async fn start(cases: &[Case]) -> anyhow::Result<Running> {
         config: Arc::new(config),
         own_addresses: OwnAddresses::read().await?,
         reply_path,
+        listening: bound.addrs().iter().map(SocketAddr::port).collect(),
     };
     let rules = Arc::new(rules);
     let datagrams = Datagrams::default();

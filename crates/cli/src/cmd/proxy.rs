@@ -1,9 +1,11 @@
 //! `peername proxy`: strips the header and connects to the backend as the client.
 
+mod destination;
 mod options;
 mod privileges;
 pub(crate) mod udp;
 
+use std::net::SocketAddr;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,7 +18,7 @@ use peername_proxy::permit::Rules;
 use peername_proxy::routes::{Backend, Keeper};
 use peername_proxy::server::Bound;
 use peername_proxy::tcp::TcpProxy;
-use peername_proxy::udp::{UdpProxy, UdpSockets};
+use peername_proxy::udp::{DESCRIPTORS_OF_TRANSPARENT, UdpProxy, UdpSockets};
 use peername_proxy::watchdog::ReplyPath;
 
 pub(crate) use options::Args;
@@ -35,11 +37,20 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
 async fn start(args: &Args, config: Arc<Config>) -> anyhow::Result<ExitCode> {
     let signals = Signals::listen()?;
     let protocol = args.protocol();
-    let bound = Bound::open(protocol.tcp(&config.listen), config.workers)?;
-    let sessions = lifecycle::descriptors_of_sessions(config.workers, protocol.has_tcp())?;
+    let mut bound = Bound::open(protocol.tcp(&config.listen), config.workers)?;
+    let mut sessions = lifecycle::descriptors_of_sessions(config.workers, protocol.has_tcp())?;
+    let mut workers = config.workers;
+    if args.listen_transparent {
+        bound = bound.transparent()?;
+        sessions = sessions.saturating_sub(DESCRIPTORS_OF_TRANSPARENT).max(1);
+        workers = 1;
+    }
     let datagrams = args.datagrams(sessions);
     let udp = protocol.udp(&config.listen);
-    let udp = UdpSockets::open(udp, config.workers, Some(datagrams.dialect))?;
+    let mut udp = UdpSockets::open(udp, workers, Some(datagrams.dialect))?;
+    if args.listen_transparent {
+        udp = udp.transparent()?;
+    }
     let backends = protocol.backends(&targets(&config));
     let _keeper = match args.setup_routes {
         true => Some(Keeper::start(&backends)?),
@@ -73,12 +84,14 @@ async fn serve(
     let reply_path = Arc::new(ReplyPath::new(backends).marked(config.upstream.mark));
     reply_path.check().await;
     let counters = Arc::<Counters>::default();
+    let (tcp_listen, udp_listen, workers) = (bound.addrs(), udp.addrs(), config.workers);
+    let listening = tcp_listen.iter().chain(&udp_listen);
     let rules = Arc::new(Rules {
         config: Arc::clone(&config),
         own_addresses: own_addresses.clone(),
         reply_path: Arc::clone(&reply_path),
+        listening: listening.map(SocketAddr::port).collect(),
     });
-    let (tcp_listen, udp_listen, workers) = (bound.addrs(), udp.addrs(), config.workers);
     let sessions = if udp_listen.is_empty() {
         0
     } else {
@@ -114,7 +127,7 @@ async fn keep_own_addresses(own_addresses: OwnAddresses) {
     }
 }
 
-fn targets(config: &Config) -> [std::net::SocketAddr; 2] {
+fn targets(config: &Config) -> [SocketAddr; 2] {
     [config.upstream.target_v4.0, config.upstream.target_v6.0]
 }
 

@@ -138,10 +138,11 @@ impl Connector {
     pub(super) fn instead_of(
         &self,
         source: SocketAddr,
+        permit: &Permit,
         taken: Failed,
     ) -> Result<SocketAddr, Failure> {
         self.counters.collided();
-        match self.config.on_collision {
+        match permit.on_collision() {
             OnCollision::Fail => Err(Failure::PortTaken(taken)),
             OnCollision::Ephemeral => Ok(SocketAddr::new(source.ip(), 0)),
         }

@@ -24,7 +24,7 @@ impl Connector {
         };
         match self.datagram_from(Some(source), target) {
             Err(Obstacle::Taken(taken)) => {
-                let other = self.instead_of(source, taken)?;
+                let other = self.instead_of(source, permit, taken)?;
                 self.datagram_from(Some(other), target)
                     .map_err(Obstacle::into_failure)
             }

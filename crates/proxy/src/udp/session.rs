@@ -30,6 +30,8 @@ pub(crate) struct Path {
     pub(crate) peer: PeerAddr,
     /// The address of ours it was sent to.
     pub(crate) local: Option<Local>,
+    /// Where it was sent to before a TPROXY rule brought it here.
+    pub(crate) original: Option<SocketAddr>,
 }
 
 /// A session.

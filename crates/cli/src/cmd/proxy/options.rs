@@ -14,6 +14,7 @@ use peername_proxy::source::SourcePolicy;
 use peername_proxy::trust::TrustList;
 use peername_relay::{Limits, Method};
 
+use super::destination;
 use crate::cmd::routes::Protocol;
 use crate::usage::Usage;
 use crate::{logging, value};
@@ -33,9 +34,14 @@ pub(crate) struct Args {
     /// Where IPv6 clients go
     #[arg(short = '6', long, value_name = "ADDR", default_value = "[::1]:443", value_parser = value::address_v6)]
     target_v6: SocketAddr,
+    #[command(flatten)]
+    destination: destination::Args,
     /// Who may send headers: CIDR, address, @FILE, private, loopback or any; may be repeated
     #[arg(short, long, value_name = "WHO")]
     trust: Vec<String>,
+    /// Take what TPROXY rules bring, whatever its destination (`peername routes add --tproxy-ports`)
+    #[arg(long)]
+    pub(super) listen_transparent: bool,
     /// SO_MARK of every connection to the backend, 0 for none
     #[arg(short, long, value_name = "N", default_value = "0", value_parser = value::mark)]
     mark: u32,
@@ -151,6 +157,7 @@ impl Args {
                 Policy::Strict => SourcePolicy::Strict,
                 Policy::AllowLocal => SourcePolicy::AllowLocal,
             },
+            destinations: self.destination.config()?,
             upstream: self.upstream(),
             relay: match self.relay {
                 Relay::Auto => Method::Auto,
