@@ -18,7 +18,8 @@ fn dynamic_destination() {
     if !has("--dynamic-destination", &lab.server) {
         return does_not_start(&bench, &lab.server, command);
     }
-    lab.server.ip("rule add from 10.81.0.1 iif lo table 123");
+    lab.server
+        .ip("rule add from 10.81.0.1 iif lo ipproto tcp sport 9102 table 123");
     let named = Backend::listen(&lab.server, v4([10, 81, 0, 1], 9102));
     let target = Backend::listen(&lab.server, v4([127, 0, 0, 1], 9000));
     let private = Backend::listen(&lab.server, v4([127, 0, 0, 1], 9103));
