@@ -193,10 +193,19 @@ fn over_udp() {
     let _v6 = who_am_i(&host, "[::1]:25578".parse().expect("an address"));
     let proxy = bench.start(
         &host,
-        "./go-mmproxy -p udp -l 0.0.0.0:25577 -4 127.0.0.1:25578 -6 [::1]:25578 -close-after 1 -listeners 2",
+        "./go-mmproxy -p udp -l 0.0.0.0:25577 -4 127.0.0.1:25578 -6 [::1]:25578 -close-after 1 -listeners 2 -v 1",
     );
     is_listening(&proxy);
     let front = v4([127, 0, 0, 1], 25577);
+    let direct = Datagrams::bind(&host, v4([127, 0, 0, 1], 0));
+    direct.send(front, &[b"a client that came without the balancer"]);
+    let dropped: Value = proxy.line("what was wrong", |line| {
+        line.contains("PROXY header missing")
+            .then(|| serde_json::from_str(line).expect("JSON"))
+    });
+    let sender = direct.socket().local_addr().expect("getsockname");
+    assert_eq!(dropped["frontendRemoteAddr"], sender.to_string());
+    assert_eq!(dropped["protocol"], "UDP");
     for client in [someone_v4(), crate::addr::someone_v6()] {
         let balancer = Datagrams::bind(&host, v4([127, 0, 0, 1], 0));
         for _ in 0..2 {
