@@ -1,6 +1,8 @@
 //! The header says where to connect, within bounds: never back to the proxy, never where nobody listed.
 
+use std::iter;
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use crate::addr::{LISTEN_V4, someone_v4, someone_v6, v4};
 use crate::backend::Backend;
@@ -221,8 +223,9 @@ fn missing_rules_are_noticed_for_each_destination() {
     wait_for("a client is served", || {
         let client = someone_v4();
         let _down = rig.open(&v1(client, destination));
-        let up = backend.accept_within(std::time::Duration::from_millis(100))?;
-        (up.peer() == client).then_some(())
+        // The very first, which was let through untried, may have got its answer after all by now.
+        let mut all = iter::from_fn(|| backend.accept_within(Duration::from_millis(100)));
+        all.any(|up| up.peer() == client).then_some(())
     });
 }
 

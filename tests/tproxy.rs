@@ -8,8 +8,8 @@ use crate::backend::Backend;
 use crate::conn::Conn;
 use crate::datagram::Datagrams;
 use crate::header::{v1, v2, v2_udp};
-use crate::lab::{Host, Lab};
-use crate::peername::Peername;
+use crate::lab::{Host, Lab, Scratch};
+use crate::peername::{BINARY, Peername};
 
 /// The section "Routing multiple ports" of go-mmproxy's README as it stands there, and its command line
 /// with peername's names.
@@ -97,6 +97,33 @@ fn tcp_and_udp_over_both_families() {
                 // From where it was sent to: its port, too.
                 balancer_socket.expect(b"back", to);
             }
+        }
+    }
+}
+
+/// Each port is as a listener of its own, also for one client behind one balancer's port; also where only
+/// the first datagram names the client.
+#[test]
+fn answers_come_from_the_port_that_was_asked() {
+    for dialect in ["each", "first"] {
+        let lab = Lab::new();
+        let ports = "--tproxy-ports=10000-20000";
+        add(&lab.server, &[ports, "--tproxy-to=25577", "--protocol=udp"]);
+        let args = ["--target-v4=127.0.0.1:9000", "--udp-header", dialect];
+        let _proxy = proxy(&lab.server, "udp", &args);
+        let backend = Datagrams::bind(&lab.server, addr("127.0.0.1:9000"));
+        let balancer = Datagrams::bind(&lab.balancer, SocketAddr::new(BALANCER_V4, 0));
+        let asked = [15_001, 15_002].map(|port| v4([10, 81, 0, 1], port));
+        let header = v2_udp(someone_v4(), v4([203, 0, 113, 1], 53));
+        let seen = asked.map(|to| {
+            balancer.send(to, &[&header, b"ping"]);
+            backend.recv().1
+        });
+        assert_ne!(seen[0], seen[1]);
+        // The one that was asked last answers first.
+        for (client, from) in seen.into_iter().zip(asked).rev() {
+            backend.send(client, &[b"pong"]);
+            balancer.expect(b"pong", from);
         }
     }
 }
@@ -215,6 +242,12 @@ fn rules_are_added_shown_and_removed() {
             "--protocol=both",
         ],
     );
+    let doctor = Peername::run(&host, &["doctor"]);
+    let said = String::from_utf8_lossy(&doctor.stdout);
+    assert!(
+        said.contains("warn  TPROXY: rules lead to port 25577, where nothing listens"),
+        "{said}"
+    );
     let shown = host_run(&host, &["routes", "show"]);
     for expected in [
         "table inet peername_tproxy_25577: iifname != \"lo\" tcp dport 10000-20000 ",
@@ -230,6 +263,31 @@ fn rules_are_added_shown_and_removed() {
     );
     assert_eq!(host_run(&host, &["routes", "show"]), "");
     assert_eq!(host.run("nft", &["list", "ruleset"]), before);
+}
+
+/// A kernel without nf_tables has no tables of ours; its routing rules are removed all the same.
+#[test]
+fn removing_needs_no_packet_filter() {
+    let (host, scratch) = (Host::new(), Scratch::new());
+    add(&host, &["--target-v4=127.0.0.1:9000"]);
+    let nft = scratch.write(
+        "nft",
+        "#!/bin/sh\necho 'netlink: Error: Protocol not supported' >&2\nexit 1\n",
+    );
+    host.run("chmod", &["+x", &nft]);
+    let path = format!("PATH={}:/usr/bin:/bin", scratch.text("."));
+    let removed = Peername::pipe(&host, &["env", &path, BINARY], &["routes", "remove"], "");
+    assert!(removed.status.success(), "{removed:?}");
+    assert_eq!(host_run(&host, &["routes", "show"]), "");
+    // What needs it says so.
+    let args = ["routes", "add", "--tproxy-ports=53"];
+    let refused = Peername::pipe(&host, &["env", &path, BINARY], &args, "");
+    assert_eq!(refused.status.code(), Some(1));
+    let said = String::from_utf8_lossy(&refused.stderr);
+    assert!(
+        said.contains("nft: netlink: Error: Protocol not supported"),
+        "{said}"
+    );
 }
 
 #[test]

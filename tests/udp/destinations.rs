@@ -37,9 +37,14 @@ fn one_client_and_two_destinations() {
 
 #[test]
 fn refused_as_for_tcp() {
-    let mut rig = Rig::new(&["--dynamic-destination", "--allow-destination=0.0.0.0/0"]);
+    let mut rig = Rig::new(&[
+        "--dynamic-destination",
+        "--allow-destination=0.0.0.0/0",
+        "--allow-destination=127.0.0.1:9000",
+        "--workers=1",
+    ]);
     for (times, destination) in [
-        (1, "127.0.0.1:9000"),
+        (1, "127.0.0.1:9001"),
         (2, "10.81.0.1:8443"),
         (3, "224.0.0.1:53"),
     ] {
@@ -47,6 +52,9 @@ fn refused_as_for_tcp() {
             rig.send(&[&v2_udp(someone_v4(), addr(destination)), b"x"]);
         }
     }
+    let client = someone_v4();
+    rig.send(&[&v2_udp(client, addr("127.0.0.1:9000")), b"the last"]);
+    rig.v4.expect(b"the last", client);
     let dropped = rig.dropped();
     assert_eq!(dropped["destination_loopback"], 1, "{dropped:?}");
     assert_eq!(dropped["destination_own_listener"], 2, "{dropped:?}");

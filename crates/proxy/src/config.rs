@@ -16,6 +16,8 @@ use crate::trust::TrustList;
 pub struct Config {
     /// Where to listen.
     pub listen: Vec<SocketAddr>,
+    /// Whether the listeners take what TPROXY rules bring.
+    pub transparent: bool,
     /// Who may send headers.
     pub trust: TrustList,
     /// Bounds on the header.

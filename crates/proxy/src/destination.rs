@@ -34,10 +34,19 @@ pub struct Allowed {
 pub(crate) struct Around<'a> {
     /// What an address is to this host.
     pub(crate) own: &'a dyn Fn(IpAddr) -> Option<Kind>,
-    /// The ports that this process listens on.
-    pub(crate) listening: &'a BTreeSet<u16>,
+    /// What this process listens on.
+    pub(crate) listening: &'a Listening,
     /// Whether the client has an address from which headers would be believed.
     pub(crate) source_is_trusted: bool,
+}
+
+/// What this process listens on, by whatever protocol.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Listening {
+    /// The ports.
+    pub ports: BTreeSet<u16>,
+    /// Whether TPROXY rules bring connections here: then any address may turn out to be this host.
+    pub transparent: bool,
 }
 
 /// Why a destination is refused.
@@ -143,6 +152,7 @@ impl Destinations {
             Some(Kind::End) => return Err(Refused::Broadcast),
             Some(Kind::Own) => around.admits_this_host(port)?,
             None if ip.is_loopback() => around.admits_this_host(port)?,
+            None if around.listening.transparent => around.admits_another_self()?,
             None => {}
         }
         if ip.is_loopback() && !entries().any(Allowed::is_loopback) {
@@ -154,13 +164,17 @@ impl Destinations {
 
 impl Around<'_> {
     fn admits_this_host(&self, port: u16) -> Result<(), Refused> {
-        if self.listening.contains(&port) {
+        if self.listening.ports.contains(&port) {
             return Err(Refused::OwnListener);
         }
-        if self.source_is_trusted {
-            return Err(Refused::TrustedSource);
+        self.admits_another_self()
+    }
+
+    fn admits_another_self(&self) -> Result<(), Refused> {
+        match self.source_is_trusted {
+            true => Err(Refused::TrustedSource),
+            false => Ok(()),
         }
-        Ok(())
     }
 }
 

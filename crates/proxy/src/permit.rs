@@ -1,6 +1,5 @@
 //! The third stage: may this client be connected, and where to?
 
-use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
@@ -8,7 +7,7 @@ use peername_sys::netlink::Transport;
 
 use crate::addr::{ClaimedSource, PeerAddr, Target};
 use crate::config::{Config, OnCollision};
-use crate::destination::{Around, Destinations, MOST_HOPS, Refused};
+use crate::destination::{Around, Destinations, Listening, MOST_HOPS, Refused};
 use crate::outcome::Failure;
 use crate::own_addresses::{Kind, OwnAddresses};
 use crate::routes::Backend;
@@ -24,9 +23,8 @@ pub struct Rules {
     pub own_addresses: OwnAddresses,
     /// Whether replies come back.
     pub reply_path: Arc<ReplyPath>,
-    /// The ports that this process listens on, by whatever protocol: no header may name them as a
-    /// destination on this host.
-    pub listening: BTreeSet<u16>,
+    /// What this process listens on: no header may name it as a destination.
+    pub listening: Listening,
 }
 
 /// A header that has been read: of a connection ([`crate::frame::Framed`]) or of a datagram.

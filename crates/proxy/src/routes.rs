@@ -94,12 +94,15 @@ pub async fn remove(scope: Scope) -> Result<Vec<Ours>, Error> {
     survey
         .found
         .retain(|ours| scope == Scope::All || ours.owner != Owner::Running);
-    let mut found = caught()?;
-    found.append(&mut survey.found);
-    for ours in &found {
+    for ours in &survey.found {
         ours.delete(&netlink).await?;
     }
-    Ok(found)
+    let tables = caught()?;
+    for ours in &tables {
+        ours.delete(&netlink).await?;
+    }
+    survey.found.extend(tables);
+    Ok(survey.found)
 }
 
 /// The command that makes what `target` needs, for the text of errors.

@@ -67,7 +67,7 @@ impl ReplyPath {
     /// The same for a destination on this host that a header has named. A new one is tried at once and
     /// from then on; until the result is there, which takes milliseconds, it counts as sound.
     ///
-    /// Only so many are remembered ([`MOST_NAMED`]): one that was forgotten is new again.
+    /// Only the latest 256 are remembered: one that was forgotten is new again.
     pub fn learns(&self, named: Backend) -> bool {
         let fixed = self.paths.iter().find(|path| path.is_as_for(named));
         if let Some(path) = fixed {

@@ -15,6 +15,7 @@ use peername_proxy::config::{
     Config, Datagrams, HeaderLimits, OnCollision, SendProxy, SourcePort, Upstream,
 };
 use peername_proxy::counters::Counters;
+use peername_proxy::destination::Listening;
 use peername_proxy::own_addresses::OwnAddresses;
 use peername_proxy::permit::Rules;
 use peername_proxy::server::{Bound, Capacity, Running};
@@ -91,6 +92,7 @@ async fn start(cases: &[Case]) -> anyhow::Result<Running> {
     };
     let config = Config {
         listen: cases.iter().map(|case| case.proxy).collect(),
+        transparent: false,
         trust: TrustList::parse(&["loopback"])?,
         header: HeaderLimits::default(),
         source_policy: SourcePolicy::Strict,
@@ -108,7 +110,8 @@ async fn start(cases: &[Case]) -> anyhow::Result<Running> {
         config: Arc::new(config),
         own_addresses: OwnAddresses::read().await?,
         reply_path,
-        listening: bound.addrs().iter().map(SocketAddr::port).collect(),
+        // No header names a destination here.
+        listening: Listening::default(),
     };
     let rules = Arc::new(rules);
     let datagrams = Datagrams::default();

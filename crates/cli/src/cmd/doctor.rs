@@ -12,6 +12,7 @@ mod listener;
 mod marks;
 mod observe;
 mod probe;
+mod tproxy;
 mod udp;
 
 use std::io::{Write, stdout};
@@ -81,6 +82,7 @@ async fn examine(args: &Args) -> bool {
     }
     note(backend::leftovers().await);
     note(marks::marks().await);
+    note(tproxy::listeners());
     for &transport in args.targets.transports() {
         for &address in &args.listen {
             note(listener::can_be_opened(address, transport));

@@ -13,6 +13,7 @@ use std::time::Duration;
 use anyhow::Context;
 use peername_proxy::config::{Config, Datagrams};
 use peername_proxy::counters::Counters;
+use peername_proxy::destination::Listening;
 use peername_proxy::own_addresses::OwnAddresses;
 use peername_proxy::permit::Rules;
 use peername_proxy::routes::{Backend, Keeper};
@@ -40,7 +41,7 @@ async fn start(args: &Args, config: Arc<Config>) -> anyhow::Result<ExitCode> {
     let mut bound = Bound::open(protocol.tcp(&config.listen), config.workers)?;
     let mut sessions = lifecycle::descriptors_of_sessions(config.workers, protocol.has_tcp())?;
     let mut workers = config.workers;
-    if args.listen_transparent {
+    if config.transparent {
         bound = bound.transparent()?;
         sessions = sessions.saturating_sub(DESCRIPTORS_OF_TRANSPARENT).max(1);
         workers = 1;
@@ -48,7 +49,7 @@ async fn start(args: &Args, config: Arc<Config>) -> anyhow::Result<ExitCode> {
     let datagrams = args.datagrams(sessions);
     let udp = protocol.udp(&config.listen);
     let mut udp = UdpSockets::open(udp, workers, Some(datagrams.dialect))?;
-    if args.listen_transparent {
+    if config.transparent {
         udp = udp.transparent()?;
     }
     let backends = protocol.backends(&targets(&config));
@@ -85,12 +86,15 @@ async fn serve(
     reply_path.check().await;
     let counters = Arc::<Counters>::default();
     let (tcp_listen, udp_listen, workers) = (bound.addrs(), udp.addrs(), config.workers);
-    let listening = tcp_listen.iter().chain(&udp_listen);
+    let ports = tcp_listen.iter().chain(&udp_listen).map(SocketAddr::port);
     let rules = Arc::new(Rules {
         config: Arc::clone(&config),
         own_addresses: own_addresses.clone(),
         reply_path: Arc::clone(&reply_path),
-        listening: listening.map(SocketAddr::port).collect(),
+        listening: Listening {
+            ports: ports.collect(),
+            transparent: config.transparent,
+        },
     });
     let sessions = if udp_listen.is_empty() {
         0

@@ -18,12 +18,20 @@ fn admit(entries: &[&str], destination: &str) -> Result<(), Refused> {
 }
 
 fn admit_from(entries: &[&str], destination: &str, source_is_trusted: bool) -> Result<(), Refused> {
+    let listening = listening(false);
     let around = Around {
         own: &host,
-        listening: &BTreeSet::from([8443]),
+        listening: &listening,
         source_is_trusted,
     };
     list(entries).admit(destination.parse().unwrap(), around)
+}
+
+fn listening(transparent: bool) -> Listening {
+    Listening {
+        ports: BTreeSet::from([8443]),
+        transparent,
+    }
 }
 
 /// The widest list there is: what it does not let through is never let through by accident.
@@ -135,6 +143,20 @@ fn what_leads_back_here_is_refused_although_it_is_listed() {
         admit_from(entries, "127.0.0.1:9000", true),
         Err(Refused::TrustedSource)
     );
+}
+
+/// A TPROXY rule may bring back what is for a network that no interface is in.
+#[test]
+fn behind_tproxy_any_address_may_lead_back_here() {
+    let mut around = Around {
+        own: &host,
+        listening: &listening(true),
+        source_is_trusted: true,
+    };
+    let (list, destination) = (list(&["10.9.0.0/16"]), "10.9.0.1:80".parse().unwrap());
+    assert_eq!(list.admit(destination, around), Err(Refused::TrustedSource));
+    around.source_is_trusted = false;
+    assert_eq!(list.admit(destination, around), Ok(()));
 }
 
 #[test]

@@ -57,7 +57,7 @@ impl Catch {
 
     fn name(&self) -> String {
         match self {
-            Self::Ports { to, .. } => format!("{OURS}tproxy_{to}"),
+            Self::Ports { to, .. } => format!("{OURS}{TPROXY}{to}"),
             Self::Replies { mark } => format!("{OURS}mark_{mark}"),
         }
     }
@@ -125,6 +125,11 @@ pub(super) struct Found {
 }
 
 impl Found {
+    pub(super) fn tproxy_port(&self) -> Option<u16> {
+        let number = self.name.strip_prefix(OURS)?.strip_prefix(TPROXY)?;
+        number.parse().ok()
+    }
+
     pub(super) fn delete(&self) -> Result<(), Error> {
         nft(&["delete", "table", "inet", &self.name], "").map(drop)
     }
@@ -142,10 +147,12 @@ impl Display for Found {
     }
 }
 
-/// All tables of ours. None where there is no nft(8): then we have made none. Needs CAP_NET_ADMIN.
+/// All tables of ours. None where nft(8) or the kernel's part is missing: then we have made none. Needs
+/// CAP_NET_ADMIN.
 pub(super) fn find() -> Result<Vec<Found>, Error> {
     let tables = match nft(&["list", "tables", "inet"], "") {
         Err(Error::NoNft) => return Ok(Vec::new()),
+        Err(Error::Nft(said)) if said.contains(NO_NF_TABLES) => return Ok(Vec::new()),
         listed => listed?,
     };
     let ours = tables
@@ -187,6 +194,7 @@ fn nft(args: &[&str], input: &str) -> Result<String, Error> {
 fn run(args: &[&str], input: &str) -> io::Result<Output> {
     let mut child = Command::new("nft")
         .args(args)
+        .env("LC_ALL", "C")
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
@@ -200,6 +208,9 @@ fn run(args: &[&str], input: &str) -> io::Result<Output> {
 
 /// How the names of our tables begin; by this alone `show` and `remove` know them.
 const OURS: &str = "peername_";
+const TPROXY: &str = "tproxy_";
+/// EOPNOTSUPP or EPROTONOSUPPORT, as nft(8) writes them.
+const NO_NF_TABLES: &str = "not supported";
 /// After connection tracking, before the routing decision.
 const PREROUTING: &str = "type filter hook prerouting priority mangle; policy accept;";
 const OUTPUT: &str = "type filter hook output priority mangle; policy accept;";

@@ -146,6 +146,14 @@ pub enum Owner {
 }
 
 impl Ours {
+    /// Of a table for TPROXY, the port that it brings everything to.
+    pub fn tproxy_port(&self) -> Option<u16> {
+        match &self.what {
+            Thing::Filter(table) => table.tproxy_port(),
+            Thing::Routing(_) => None,
+        }
+    }
+
     /// Whether it is a rule that looks at a firewall mark.
     pub fn selects_by_mark(&self) -> bool {
         matches!(&self.what, Thing::Routing(What::Rule(rule))

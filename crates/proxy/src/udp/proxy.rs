@@ -72,7 +72,14 @@ struct Receiving {
     connector: Arc<Connector>,
     dialect: Dialect,
     /// With [`Dialect::First`]: what a header said of the balancer's address and port, at a listener.
-    flows: Table<(usize, SocketAddr), Framed>,
+    flows: Table<Flow, Framed>,
+}
+
+/// Listener, where a TPROXY rule brought it from, and the balancer's address and port.
+type Flow = (usize, Option<SocketAddr>, SocketAddr);
+
+fn flow_of(path: &Path) -> Flow {
+    (path.listener, path.original, path.peer.0)
 }
 
 impl Role for Receiving {
@@ -89,6 +96,7 @@ impl Role for Receiving {
         };
         let key = Key {
             listener: path.listener,
+            original: path.original,
             from: match framed.claim {
                 Some(_) => SocketAddr::new(peer.ip(), 0),
                 None => peer.0,
@@ -123,7 +131,7 @@ impl Role for Receiving {
         if self.dialect != Dialect::First {
             return true;
         }
-        let Some(id) = self.flows.find(&(path.listener, path.peer.0)) else {
+        let Some(id) = self.flows.find(&flow_of(path)) else {
             return false;
         };
         let is_theirs = self.flows.get(id).is_some_and(|flow| {
@@ -144,7 +152,7 @@ impl Receiving {
     /// A header opens a flow or changes whose it is; without one, a datagram belongs to the flow of its
     /// sender.
     fn of_flow(&mut self, bytes: &[u8], path: &Path, now: Instant) -> Result<Framed, Dropped> {
-        let key = (path.listener, path.peer.0);
+        let key = flow_of(path);
         let known = self.flows.find(&key);
         if let Some(id) = known
             && !bytes.starts_with(&V2_SIGNATURE)

@@ -41,7 +41,7 @@ pub(crate) struct Args {
     trust: Vec<String>,
     /// Take what TPROXY rules bring, whatever its destination (`peername routes add --tproxy-ports`)
     #[arg(long)]
-    pub(super) listen_transparent: bool,
+    listen_transparent: bool,
     /// SO_MARK of every connection to the backend, 0 for none
     #[arg(short, long, value_name = "N", default_value = "0", value_parser = value::mark)]
     mark: u32,
@@ -151,6 +151,7 @@ impl Args {
         }
         Ok(Config {
             listen: self.listen.clone(),
+            transparent: self.listen_transparent,
             trust: TrustList::parse(&self.trust).map_err(Usage::from_error)?,
             header: self.header_limits(),
             source_policy: match self.source_policy {

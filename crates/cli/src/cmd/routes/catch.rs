@@ -4,7 +4,7 @@ use std::num::NonZeroU32;
 use std::ops::RangeInclusive;
 
 use ipnet::IpNet;
-use peername_proxy::routes::Catch;
+use peername_proxy::routes::{Catch, MARK};
 use peername_sys::netlink::Transport;
 
 use crate::value;
@@ -28,8 +28,8 @@ pub(super) struct Args {
     #[arg(long, value_name = "CIDR", requires = "tproxy_ports")]
     tproxy_destination: Vec<IpNet>,
     /// Bring back what is sent to clients on connections with the proxy's --mark N (backends on other hosts)
-    #[arg(short, long, value_name = "N", value_parser = value::mark)]
-    mark: Option<u32>,
+    #[arg(short, long, value_name = "N", value_parser = mark)]
+    mark: Option<NonZeroU32>,
 }
 
 impl Args {
@@ -46,8 +46,29 @@ impl Args {
             transports: transports.to_vec(),
             networks: self.tproxy_destination.clone(),
         });
-        let mark = self.mark.and_then(NonZeroU32::new);
-        let replies = mark.map(|mark| Catch::Replies { mark });
+        let replies = self.mark.map(|mark| Catch::Replies { mark });
         ports.into_iter().chain(replies).collect()
+    }
+}
+
+/// A mark by which connections are known. With peername's own, what is sent would not leave this host.
+fn mark(text: &str) -> Result<NonZeroU32, String> {
+    match NonZeroU32::new(value::mark(text)?) {
+        None => Err("use a number other than 0, the one of `peername proxy --mark`".to_owned()),
+        Some(mark) if mark.get() == MARK => {
+            Err("peername itself means something else by this one; take another".to_owned())
+        }
+        Some(mark) => Ok(mark),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn not_every_mark_will_do() {
+        assert_eq!(mark("0x7b").map(NonZeroU32::get), Ok(123));
+        assert!(mark("0").is_err() && mark("0x2110").is_err());
     }
 }
