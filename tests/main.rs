@@ -20,6 +20,7 @@ mod server;
 
 mod another_host;
 mod collisions;
+mod compat;
 mod destinations;
 mod headers;
 mod limits;

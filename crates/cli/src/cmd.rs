@@ -3,7 +3,7 @@
 mod completions;
 mod decode;
 mod demo;
-mod doctor;
+pub(crate) mod doctor;
 mod forward;
 mod proxy;
 mod routes;

@@ -91,12 +91,25 @@ pub struct Upstream {
     pub target_v6: Target,
     /// SO_MARK of every upstream socket, also of those that claim no source.
     pub mark: Option<NonZeroU32>,
+    /// Whether a connection has the client's port too.
+    pub source_port: SourcePort,
     /// What happens when the client's exact 4-tuple is taken.
     pub on_collision: OnCollision,
     /// From the first SYN to an established connection.
     pub connect_timeout: Duration,
     /// The header that the backend gets in turn.
     pub send_proxy: Option<SendProxy>,
+}
+
+/// Which port a connection in the client's name comes from.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum SourcePort {
+    /// The client's own.
+    #[default]
+    Keep,
+    /// Whichever the kernel chooses: for backends that care about the address only. There are no
+    /// collisions.
+    Any,
 }
 
 /// What happens when a live connection already has the client's address and port.

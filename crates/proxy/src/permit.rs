@@ -79,8 +79,11 @@ impl Permit {
             address: target.0,
             transport: framed.transport(),
         };
+        // What is sent to an address of this host stays here whatever the routes.
+        let is_ours = client.is_loopback() || own(client) == Some(Kind::Own);
         let sound = match (claim, named) {
             (None, _) => true,
+            (Some(_), _) if is_ours => true,
             (Some(_), None) => rules.reply_path.is_sound(backend),
             (Some(_), Some(_)) => !rules.is_here(target) || rules.reply_path.learns(backend),
         };

@@ -5,6 +5,7 @@
 //! connection is opened: the client gets an RST at once, and the log says what to do.
 
 use std::collections::VecDeque;
+use std::num::NonZeroU32;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -24,6 +25,7 @@ pub struct ReplyPath {
     named: Mutex<VecDeque<Arc<Path>>>,
     /// That there is a new one.
     news: Notify,
+    mark: Option<NonZeroU32>,
 }
 
 #[derive(Debug)]
@@ -41,9 +43,17 @@ impl ReplyPath {
         let path = |target: B| Arc::new(Path::new(target.into()));
         Self {
             paths: targets.into_iter().map(path).collect(),
+            mark: None,
             named: Mutex::default(),
             news: Notify::new(),
         }
+    }
+
+    /// With the mark that connections to the backends have: routing rules may ask for it.
+    #[must_use]
+    pub fn marked(mut self, mark: Option<NonZeroU32>) -> Self {
+        self.mark = mark;
+        self
     }
 
     /// Whether replies from `target` came back when last tried.
@@ -95,7 +105,7 @@ impl ReplyPath {
     async fn check_those(&self, wanted: impl Fn(&Path) -> bool) {
         let all = self.all();
         let wanted = all.iter().filter(|path| wanted(path));
-        join_all(wanted.map(|path| path.check())).await;
+        join_all(wanted.map(|path| path.check(self.mark))).await;
     }
 
     fn all(&self) -> Vec<Arc<Path>> {
@@ -123,9 +133,9 @@ impl Path {
         self.target == backend || same_ip && backend.address.ip().is_loopback()
     }
 
-    async fn check(&self) {
+    async fn check(&self, mark: Option<NonZeroU32>) {
         let target = self.target;
-        match reply_path::check(target).await {
+        match reply_path::check_marked(target, mark).await {
             // Says nothing about the path, and a host that is short of something must not lose its
             // clients for it.
             Err(Broken::Failed(error)) => {

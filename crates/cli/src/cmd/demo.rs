@@ -11,7 +11,9 @@ use std::sync::Arc;
 use anyhow::{Context, ensure};
 use peername_proto::Transport;
 use peername_proxy::addr::Target;
-use peername_proxy::config::{Config, Datagrams, HeaderLimits, OnCollision, SendProxy, Upstream};
+use peername_proxy::config::{
+    Config, Datagrams, HeaderLimits, OnCollision, SendProxy, SourcePort, Upstream,
+};
 use peername_proxy::counters::Counters;
 use peername_proxy::destination::Listening;
 use peername_proxy::own_addresses::OwnAddresses;
@@ -83,6 +85,7 @@ async fn start(cases: &[Case]) -> anyhow::Result<Running> {
         target_v4: Target(V4.backend.parse()?),
         target_v6: Target(V6.backend.parse()?),
         mark: None,
+        source_port: SourcePort::Keep,
         on_collision: OnCollision::Fail,
         connect_timeout: HeaderLimits::default().timeout,
         send_proxy: None,
@@ -145,7 +148,7 @@ impl Case {
         let without = ask(*backend, b"")?;
         let with = ask(*proxy, &header)?;
         let in_datagrams = forward::Announcement {
-            version: SendProxy::V2,
+            version: Some(SendProxy::V2),
             ..forward::Announcement::text(*client)
         };
         let header = in_datagrams.header(Transport::Datagram, *client, *service)?;

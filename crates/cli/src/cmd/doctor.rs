@@ -11,6 +11,7 @@ mod host;
 mod listener;
 mod marks;
 mod observe;
+mod probe;
 mod tproxy;
 mod udp;
 
@@ -24,6 +25,8 @@ use peername_sys::netlink::Transport;
 use super::routes::Targets;
 use crate::value;
 use finding::{Finding, Verdict};
+
+pub(crate) use probe::{Probe, Reached};
 
 /// Options of `peername doctor`.
 #[derive(Debug, clap::Args)]

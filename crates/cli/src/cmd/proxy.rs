@@ -82,7 +82,7 @@ async fn serve(
     drain: Duration,
 ) -> anyhow::Result<ExitCode> {
     let own_addresses = OwnAddresses::read().await?;
-    let reply_path = Arc::new(ReplyPath::new(backends));
+    let reply_path = Arc::new(ReplyPath::new(backends).marked(config.upstream.mark));
     reply_path.check().await;
     let counters = Arc::<Counters>::default();
     let (tcp_listen, udp_listen, workers) = (bound.addrs(), udp.addrs(), config.workers);

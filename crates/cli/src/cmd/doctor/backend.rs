@@ -2,6 +2,7 @@
 
 use std::io::ErrorKind;
 use std::net::{IpAddr, SocketAddr};
+use std::num::NonZeroU32;
 use std::time::Duration;
 
 use peername_proxy::reply_path::{self as path, Tested};
@@ -109,7 +110,7 @@ pub(super) async fn reachable(target: SocketAddr) -> Finding {
 pub(super) async fn answers_a_stranger(target: SocketAddr, mark: u32) -> Finding {
     let check = "spoofed connect";
     let from = path::stranger(target.ip());
-    match connect_as(from, target, mark).await {
+    match connect_as(from, target, NonZeroU32::new(mark)).await {
         Ok(Answer::Connected) => Finding::ok(check, format!("{target} answers {}", from)),
         Ok(Answer::Refused) => Finding::ok(
             check,
@@ -155,22 +156,27 @@ async fn where_replies_go(target: Backend) -> Result<Way, Failed> {
         Place::OtherHost => return Ok(Way::Unknown),
     };
     let stays = netlink
-        .stays_here(transport, from, path::stranger(from.ip()))
+        .stays_here(transport, from, path::stranger(from.ip()), None)
         .await?;
     Ok(if stays { Way::Stays } else { Way::Leaves })
 }
 
-enum Answer {
+pub(super) enum Answer {
     Connected,
     Refused,
     Silence,
     AsSomebodyElse(IpAddr),
 }
 
-async fn connect_as(from: IpAddr, target: SocketAddr, mark: u32) -> Result<Answer, Failed> {
+/// Connects to the backend as `from`, with this mark.
+pub(super) async fn connect_as(
+    from: IpAddr,
+    target: SocketAddr,
+    mark: Option<NonZeroU32>,
+) -> Result<Answer, Failed> {
     let socket = Upstream::new(target)?;
-    if mark != 0 {
-        socket.mark(mark)?;
+    if let Some(mark) = mark {
+        socket.mark(mark.get())?;
     }
     socket.transparent()?;
     socket.bind_any_port(from)?;
@@ -194,4 +200,4 @@ async fn connect_as(from: IpAddr, target: SocketAddr, mark: u32) -> Result<Answe
 /// Any number will do; this is the one in docs/routes.md.
 const EXAMPLE: u32 = 123;
 /// One SYN may be lost: the kernel sends the second after a second.
-const LIMIT: Duration = Duration::from_secs(2);
+pub(super) const LIMIT: Duration = Duration::from_secs(2);

@@ -7,7 +7,9 @@ use std::thread::available_parallelism;
 use std::time::Duration;
 
 use peername_proxy::addr::Target;
-use peername_proxy::config::{Config, Datagrams, HeaderLimits, OnCollision, SendProxy, Upstream};
+use peername_proxy::config::{
+    Config, Datagrams, HeaderLimits, OnCollision, SendProxy, SourcePort, Upstream,
+};
 use peername_proxy::source::SourcePolicy;
 use peername_proxy::trust::TrustList;
 use peername_relay::{Limits, Method};
@@ -58,6 +60,9 @@ pub(crate) struct Args {
     /// Which claimed sources are refused
     #[arg(long, value_name = "POLICY", default_value = "strict")]
     source_policy: Policy,
+    /// Which port connections to the backend come from
+    #[arg(long, value_name = "PORT", default_value = "keep")]
+    source_port: Port,
     /// When a live connection has the client's address and port already
     #[arg(long, value_name = "WHAT", default_value = "ephemeral")]
     on_port_collision: Collision,
@@ -100,6 +105,14 @@ enum Policy {
     Strict,
     /// Special addresses only
     AllowLocal,
+}
+
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+enum Port {
+    /// The client's own
+    Keep,
+    /// Any that is free
+    Any,
 }
 
 #[derive(Clone, Copy, Debug, clap::ValueEnum)]
@@ -209,6 +222,10 @@ impl Args {
             target_v4: Target(self.target_v4),
             target_v6: Target(self.target_v6),
             mark: NonZeroU32::new(self.mark),
+            source_port: match self.source_port {
+                Port::Keep => SourcePort::Keep,
+                Port::Any => SourcePort::Any,
+            },
             on_collision: match self.on_port_collision {
                 Collision::Ephemeral => OnCollision::Ephemeral,
                 Collision::Fail => OnCollision::Fail,
@@ -230,7 +247,9 @@ impl From<Version> for SendProxy {
 
 /// Whether a connection to `target` would arrive at `listen`, as far as the addresses tell.
 fn is_reached_at(listen: SocketAddr, target: SocketAddr) -> bool {
-    let wildcard = listen.ip().is_unspecified() && target.ip().is_loopback();
+    // Listening on `::` takes both families, on 0.0.0.0 only one.
+    let takes_family = listen.is_ipv6() || target.is_ipv4();
+    let wildcard = listen.ip().is_unspecified() && target.ip().is_loopback() && takes_family;
     listen.port() == target.port() && (listen.ip() == target.ip() || wildcard)
 }
 
