@@ -126,6 +126,7 @@ fn owned(octets: &[u8]) -> OsString {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::compat::given::expected::{self, words};
 
     const OPTS: &[Opt] = &[
         Opt {
@@ -161,16 +162,11 @@ mod tests {
     ];
 
     fn parsed(line: &str) -> Result<(Given, usize), Error> {
-        let words: Vec<OsString> = line.split_whitespace().map(OsString::from).collect();
-        parse(OPTS, &words)
+        parse(OPTS, &words(line))
     }
 
     fn given(pairs: &[(&'static str, &str)], others: usize) -> Result<(Given, usize), Error> {
-        let mut given = Given::default();
-        for (name, value) in pairs {
-            given.add(name, *value);
-        }
-        Ok((given, others))
+        Ok((expected::given(pairs)?, others))
     }
 
     #[test]

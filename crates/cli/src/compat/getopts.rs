@@ -112,6 +112,7 @@ fn short_options<'a>(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::compat::given::expected::{given, words};
 
     const OPTS: &[Opt] = &[
         Opt {
@@ -137,16 +138,7 @@ mod tests {
     ];
 
     fn parsed(line: &str) -> Result<Given, Error> {
-        let words: Vec<OsString> = line.split_whitespace().map(OsString::from).collect();
-        parse(OPTS, &words)
-    }
-
-    fn given(pairs: &[(&'static str, &str)]) -> Result<Given, Error> {
-        let mut given = Given::default();
-        for (name, value) in pairs {
-            given.add(name, *value);
-        }
-        Ok(given)
+        parse(OPTS, &words(line))
     }
 
     #[test]

@@ -47,3 +47,21 @@ impl Given {
         }
     }
 }
+
+/// For the parsers' tests.
+#[cfg(test)]
+pub(super) mod expected {
+    use super::{Given, OsString};
+
+    pub(in super::super) fn words(line: &str) -> Vec<OsString> {
+        line.split_whitespace().map(OsString::from).collect()
+    }
+
+    pub(in super::super) fn given<E>(pairs: &[(&'static str, &str)]) -> Result<Given, E> {
+        let mut given = Given::default();
+        for (name, value) in pairs {
+            given.add(name, *value);
+        }
+        Ok(given)
+    }
+}

@@ -118,6 +118,7 @@ fn set(given: &mut Given, name: &'static str, value: Option<&[u8]>) -> Result<()
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::compat::given::expected::{given, words};
 
     const FLAGS: &[Flag] = &[
         Flag {
@@ -135,16 +136,7 @@ mod tests {
     ];
 
     fn parsed(line: &str) -> Result<Given, Error> {
-        let words: Vec<OsString> = line.split_whitespace().map(OsString::from).collect();
-        parse(FLAGS, &words)
-    }
-
-    fn given(pairs: &[(&'static str, &str)]) -> Result<Given, Error> {
-        let mut given = Given::default();
-        for (name, value) in pairs {
-            given.add(name, *value);
-        }
-        Ok(given)
+        parse(FLAGS, &words(line))
     }
 
     #[test]
