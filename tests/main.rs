@@ -21,6 +21,7 @@ mod server;
 mod collisions;
 mod headers;
 mod limits;
+mod listeners;
 mod logging;
 mod onward;
 mod readme;

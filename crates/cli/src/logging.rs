@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Display;
 use std::io::{IsTerminal, stderr};
+use std::net::SocketAddr;
 
 use peername_proxy::counters::Snapshot;
 use tracing::Level;
@@ -14,7 +15,7 @@ use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{Layer, fmt};
 
 /// Options of every subcommand that runs for long.
-#[derive(Clone, Copy, Debug, clap::Args)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::Args)]
 // Without a group: its name would be `Args`, like that of the command it is flattened into.
 #[group(skip)]
 pub(crate) struct Args {
@@ -68,6 +69,25 @@ impl Args {
 pub(crate) fn join(values: impl IntoIterator<Item = impl Display>) -> String {
     let texts: Vec<_> = values.into_iter().map(|value| value.to_string()).collect();
     texts.join(" ")
+}
+
+/// Addresses, those of one host with ports that follow each other as a range.
+pub(crate) fn ranges(addrs: impl IntoIterator<Item = SocketAddr>) -> String {
+    let mut runs: Vec<(SocketAddr, u16)> = Vec::new();
+    for addr in addrs {
+        match runs.last_mut() {
+            Some((first, last))
+                if first.ip() == addr.ip() && last.checked_add(1) == Some(addr.port()) =>
+            {
+                *last = addr.port();
+            }
+            _ => runs.push((addr, addr.port())),
+        }
+    }
+    join(runs.iter().map(|(first, last)| match last - first.port() {
+        0 => first.to_string(),
+        _ => format!("{first}-{last}"),
+    }))
 }
 
 /// The last line: what was carried since the start.

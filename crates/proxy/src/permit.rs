@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use peername_sys::netlink::Transport;
 
-use crate::addr::{ClaimedSource, PeerAddr, Target};
-use crate::config::Config;
+use crate::addr::{ClaimedSource, LocalAddr, PeerAddr, Target};
+use crate::config::{Config, TargetRule};
 use crate::outcome::Failure;
 use crate::own_addresses::OwnAddresses;
 use crate::routes::Backend;
@@ -52,10 +52,14 @@ impl Permit {
     /// # Errors
     ///
     /// [`Failure::Source`], [`Failure::ReplyPath`].
-    pub(crate) fn decide(framed: &impl Claims, rules: &Rules) -> Result<Self, Failure> {
+    pub(crate) fn decide(
+        framed: &impl Claims,
+        listener: LocalAddr,
+        rules: &Rules,
+    ) -> Result<Self, Failure> {
         let claim = framed.claim();
         let client = claim.map_or_else(|| framed.peer().ip(), |claim| claim.0.ip());
-        let target = rules.target_of(client);
+        let target = rules.target_of(client).of(listener);
         if claim.is_some() {
             let own = |ip| rules.own_addresses.kind_of(ip);
             rules.config.source_policy.admit(client, own)?;
@@ -86,7 +90,7 @@ impl Permit {
 
 impl Rules {
     /// Where clients of this address's family go.
-    pub(crate) fn target_of(&self, client: IpAddr) -> Target {
+    pub(crate) fn target_of(&self, client: IpAddr) -> TargetRule {
         match client {
             IpAddr::V4(_) => self.config.upstream.target_v4,
             IpAddr::V6(_) => self.config.upstream.target_v6,

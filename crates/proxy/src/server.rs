@@ -3,23 +3,21 @@
 //! A worker is a current-thread runtime: its connections never move to another thread, take no lock
 //! and wake nobody. The kernel spreads connections over the workers' sockets (SO_REUSEPORT).
 
-use std::net::{self, SocketAddr};
+use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
-use std::time::Duration;
-use std::{io, iter};
 
+use futures_util::stream::{FuturesUnordered, StreamExt};
 use peername_relay::limit_pipes;
-use peername_sys::listen::{self, Sharing};
-use peername_sys::{Failed, is_broken_listener, is_of_one_connection, stream};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpStream;
 use tokio::runtime;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
-use tokio::task::JoinSet;
+use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 
+use crate::acceptor::Acceptor;
 use crate::addr::{LocalAddr, PeerAddr};
-use crate::throttle::Throttle;
+use crate::listeners::{Listeners, Listening};
+use crate::service::ListenerId;
 
 /// What a worker does beside its connections, on the same thread: begins there, and ends when the
 /// [`Phases`] say so or by itself.
@@ -41,6 +39,8 @@ pub struct Incoming {
     pub peer: PeerAddr,
     /// The address listened on.
     pub listener: LocalAddr,
+    /// The listener, as services are found by it.
+    pub id: ListenerId,
 }
 
 /// What the descriptors of this process are good for.
@@ -52,104 +52,95 @@ pub struct Capacity {
     pub pipes_of_a_worker: usize,
 }
 
-/// Listening sockets that nobody accepts from yet.
-pub struct Bound {
-    /// Of each worker, its sockets.
-    workers: Vec<Vec<net::TcpListener>>,
-    /// Of each worker, what it does beside; may be fewer than workers.
-    companions: Vec<Companion>,
-}
-
 /// Running loops.
-#[derive(Debug)]
 pub struct Running {
     phase: watch::Sender<Phase>,
     workers: Vec<JoinHandle<io::Result<()>>>,
+    orders: Vec<mpsc::UnboundedSender<Order>>,
 }
 
-/// Opening a listening socket failed.
-#[derive(Debug, thiserror::Error)]
-#[error("can't listen on {addr}: {failed}{}", hint(failed))]
-pub struct BindError {
-    pub(crate) addr: SocketAddr,
-    pub(crate) failed: Failed,
+/// What a running worker is told.
+enum Order {
+    /// Accept from these too.
+    Open(Vec<Listening>),
+    /// Do this too.
+    Begin(Companion),
+    /// Close these, and say so.
+    Close(Arc<[ListenerId]>, oneshot::Sender<()>),
 }
 
-impl Bound {
-    /// Opens a socket on each address for each of `workers`, so that whatever can't be listened on is
-    /// known before anything is served.
-    ///
-    /// # Errors
-    ///
-    /// The address that failed, with what to do about it.
-    pub fn open(listen: &[SocketAddr], workers: usize) -> Result<Self, BindError> {
-        let open = |addr, sharing| {
-            let listener = listen::tcp(addr, sharing)?;
-            // Accepted sockets inherit these, which saves five calls a connection.
-            stream::tune(&listener)?;
-            Ok(listener)
+/// Starts a worker for each set of sockets. Of each of `beside`, the first companion is the first
+/// worker's, and so on.
+///
+/// # Errors
+///
+/// The system refuses a thread.
+pub fn start<S: Serve>(
+    listeners: Listeners,
+    beside: Vec<Vec<Companion>>,
+    service: &Arc<S>,
+    capacity: Capacity,
+) -> io::Result<Running> {
+    let (phase, _) = watch::channel(Phase::Serve);
+    let connections = capacity.connections.min(Semaphore::MAX_PERMITS);
+    let slots = Arc::new(Semaphore::new(connections));
+    let mut beside: Vec<_> = beside.into_iter().map(Vec::into_iter).collect();
+    let mut running = Running {
+        phase,
+        workers: Vec::new(),
+        orders: Vec::new(),
+    };
+    for listeners in listeners.of_workers {
+        let companions = beside.iter_mut().filter_map(Iterator::next).collect();
+        let (orders, received) = mpsc::unbounded_channel();
+        let worker = Worker {
+            service: Arc::clone(service),
+            slots: Arc::clone(&slots),
+            phases: Phases(running.phase.subscribe()),
+            orders: received,
+            pipes: capacity.pipes_of_a_worker,
         };
-        let addr = net::TcpListener::local_addr;
-        let workers = open_for_all(listen, workers, listen::is_free, open, addr)?;
-        Ok(Self {
-            workers,
-            companions: Vec::new(),
-        })
+        let number = running.workers.len();
+        let thread = thread::Builder::new()
+            .name(format!("worker-{number}"))
+            .spawn(move || worker.run(listeners, companions))?;
+        running.workers.push(thread);
+        running.orders.push(orders);
     }
-
-    /// Gives the workers something to do beside their connections: the first companion to the first
-    /// worker, and so on.
-    #[must_use]
-    pub fn with(mut self, companions: Vec<Companion>) -> Self {
-        self.companions = companions;
-        self
-    }
-
-    /// The addresses listened on.
-    pub fn addrs(&self) -> Vec<SocketAddr> {
-        self.workers
-            .first()
-            .into_iter()
-            .flatten()
-            .filter_map(|l| l.local_addr().ok())
-            .collect()
-    }
-
-    /// Starts the loops.
-    ///
-    /// # Errors
-    ///
-    /// The system refuses a thread.
-    pub fn start<S: Serve>(self, service: &Arc<S>, capacity: Capacity) -> io::Result<Running> {
-        let (phase, _) = watch::channel(Phase::Serve);
-        let slots = Arc::new(Semaphore::new(
-            capacity.connections.min(Semaphore::MAX_PERMITS),
-        ));
-        let companions = self.companions.into_iter().map(Some);
-        let companions = companions.chain(iter::repeat_with(|| None));
-        let start = |((number, listeners), companion): ((usize, Vec<_>), Option<Companion>)| {
-            let worker = Worker {
-                service: Arc::clone(service),
-                slots: Arc::clone(&slots),
-                phases: Phases(phase.subscribe()),
-                pipes: capacity.pipes_of_a_worker,
-            };
-            thread::Builder::new()
-                .name(format!("worker-{number}"))
-                .spawn(move || worker.run(listeners, companion))
-        };
-        let workers = self
-            .workers
-            .into_iter()
-            .enumerate()
-            .zip(companions)
-            .map(start)
-            .collect::<io::Result<_>>()?;
-        Ok(Running { phase, workers })
-    }
+    Ok(running)
 }
 
 impl Running {
+    /// Accepts from these too.
+    pub fn open(&self, listeners: Listeners) {
+        for (worker, listeners) in self.orders.iter().zip(listeners.of_workers) {
+            // A worker that has ended ends the process.
+            let _ = worker.send(Order::Open(listeners));
+        }
+    }
+
+    /// Gives the workers something more to do, the first companion to the first worker, and so on.
+    pub fn begin(&self, companions: Vec<Companion>) {
+        for (worker, companion) in self.orders.iter().zip(companions) {
+            let _ = worker.send(Order::Begin(companion));
+        }
+    }
+
+    /// Closes these listeners; returns once every worker has. Who waits in their queues is served first,
+    /// and open connections go on.
+    pub async fn close(&self, listeners: Vec<ListenerId>) {
+        let listeners: Arc<[ListenerId]> = listeners.into();
+        let tell = |worker: &mpsc::UnboundedSender<Order>| {
+            let (closed, heard) = oneshot::channel();
+            let _ = worker.send(Order::Close(Arc::clone(&listeners), closed));
+            heard
+        };
+        let answers: Vec<_> = self.orders.iter().map(tell).collect();
+        for answer in answers {
+            let _ = answer.await;
+        }
+    }
+
     /// Accepts no more; open connections go on.
     pub fn drain(&self) {
         self.phase.send_replace(Phase::Drain);
@@ -206,163 +197,66 @@ impl Phases {
     }
 }
 
-/// Opens every address for each of `workers`. With port 0 the kernel chooses for the first worker, and
-/// the others share its choice.
-pub(crate) fn open_for_all<T>(
-    listen: &[SocketAddr],
-    workers: usize,
-    is_free: impl Fn(SocketAddr) -> peername_sys::Result<()>,
-    open: impl Fn(SocketAddr, Sharing) -> peername_sys::Result<T>,
-    local_addr: impl Fn(&T) -> io::Result<SocketAddr>,
-) -> Result<Vec<Vec<T>>, BindError> {
-    let named = |addr| move |failed| BindError { addr, failed };
-    let open_all = |addrs: &[SocketAddr]| {
-        let open = |&addr: &SocketAddr| {
-            let is_v4_of_port = |other: &SocketAddr| other.is_ipv4() && other.port() == addr.port();
-            let sharing = Sharing {
-                among_workers: workers > 1,
-                v4_elsewhere: addrs.iter().any(is_v4_of_port),
-            };
-            open(addr, sharing).map_err(named(addr))
-        };
-        addrs.iter().map(open).collect::<Result<Vec<_>, _>>()
-    };
-    for &addr in listen {
-        // With SO_REUSEPORT a second proxy would get some of the first one's clients.
-        is_free(addr).map_err(named(addr))?;
-    }
-    let first = open_all(listen)?;
-    let chosen: Vec<_> = first
-        .iter()
-        .filter_map(|socket| local_addr(socket).ok())
-        .collect();
-    let others = (1..workers).map(|_| open_all(&chosen));
-    iter::once(Ok(first)).chain(others).collect()
-}
-
 struct Worker<S> {
     service: Arc<S>,
     slots: Arc<Semaphore>,
     phases: Phases,
+    orders: mpsc::UnboundedReceiver<Order>,
     pipes: usize,
 }
 
 impl<S: Serve> Worker<S> {
-    fn run(self, listeners: Vec<net::TcpListener>, companion: Option<Companion>) -> io::Result<()> {
+    fn run(self, listeners: Vec<Listening>, companions: Vec<Companion>) -> io::Result<()> {
         limit_pipes(self.pipes);
         let runtime = runtime::Builder::new_current_thread()
             .enable_all()
             .build()?;
-        let phases = self.phases.clone();
-        runtime.block_on(async {
-            match companion {
-                Some(begin) => tokio::try_join!(self.serve(listeners), begin(phases)).map(drop),
-                None => self.serve(listeners).await,
-            }
-        })
+        runtime.block_on(self.serve(listeners, companions))
     }
 
     /// Accepts until told to drain, then waits for the connections or until told to end. Every
     /// connection holds a sender; when the last one goes, the receiver wakes.
-    async fn serve(mut self, listeners: Vec<net::TcpListener>) -> io::Result<()> {
+    async fn serve(
+        mut self,
+        listeners: Vec<Listening>,
+        companions: Vec<Companion>,
+    ) -> io::Result<()> {
         let (open, mut all_closed) = mpsc::channel::<()>(1);
-        let mut accepting = JoinSet::new();
-        for listener in listeners {
-            let listener = TcpListener::from_std(listener)?;
-            let (service, slots) = (Arc::clone(&self.service), Arc::clone(&self.slots));
-            accepting.spawn(accept(listener, service, slots, open.clone()));
+        let mut acceptor = Acceptor::new(self.service, self.slots, open)?;
+        acceptor.add(listeners)?;
+        let begin = |companion: Companion| companion(self.phases.clone());
+        let mut beside: FuturesUnordered<_> = companions.into_iter().map(begin).collect();
+        let mut draining = self.phases.clone();
+        loop {
+            tokio::select! {
+                () = draining.draining() => break,
+                accepted = acceptor.accept() => accepted?,
+                Some(ended) = beside.next(), if !beside.is_empty() => ended?,
+                Some(order) = self.orders.recv() => match order {
+                    Order::Open(listeners) => acceptor.add(listeners)?,
+                    Order::Begin(companion) => beside.push(begin(companion)),
+                    Order::Close(listeners, closed) => {
+                        listeners.iter().for_each(|&id| acceptor.close(id));
+                        // Nobody may be waiting any more.
+                        let _ = closed.send(());
+                    }
+                },
+            }
         }
-        drop(open);
-        tokio::select! {
-            Some(Ok(error)) = accepting.join_next() => return Err(error),
-            () = self.phases.draining() => {}
-        }
-        accepting.shutdown().await;
-        tokio::select! {
-            _ = all_closed.recv() => {}
-            () = self.phases.ended() => {}
-        }
-        Ok(())
-    }
-}
-
-/// Accepts until the listener itself is broken, and returns how. What concerns one connection is
-/// skipped, and when descriptors or memory have run out, waiting is all that helps.
-async fn accept<S: Serve>(
-    listener: TcpListener,
-    service: Arc<S>,
-    slots: Arc<Semaphore>,
-    open: mpsc::Sender<()>,
-) -> io::Error {
-    let addr = match listener.local_addr() {
-        Ok(addr) => LocalAddr(addr),
-        Err(error) => return error,
-    };
-    loop {
-        let (stream, peer) = match listener.accept().await {
-            Ok(accepted) => accepted,
-            Err(error) if is_broken_listener(&error) => return error,
-            Err(error) if is_of_one_connection(&error) => continue,
-            Err(error) => {
-                pause(&error).await;
-                continue;
+        acceptor.close_all();
+        drop(acceptor);
+        let connections = async {
+            tokio::select! {
+                _ = all_closed.recv() => Ok(()),
+                () = self.phases.ended() => Ok(()),
             }
         };
-        let slot = slot(&slots).await;
-        let incoming = Incoming {
-            stream,
-            peer: PeerAddr(peer),
-            listener: addr,
+        let beside = async {
+            while let Some(ended) = beside.next().await {
+                ended?;
+            }
+            Ok(())
         };
-        let (service, open) = (Arc::clone(&service), open.clone());
-        tokio::spawn(async move {
-            service.serve(incoming).await;
-            drop((slot, open));
-        });
+        tokio::try_join!(connections, beside).map(drop)
     }
 }
-
-/// A place among the open connections. The one that is one too many waits here, and the others
-/// behind it in the kernel's queue.
-async fn slot(slots: &Arc<Semaphore>) -> Option<OwnedSemaphorePermit> {
-    if let Ok(slot) = Arc::clone(slots).try_acquire_owned() {
-        return Some(slot);
-    }
-    if let Some(suppressed) = FULL.pass() {
-        tracing::warn!(
-            suppressed,
-            "as many connections are open as descriptors allow; others wait. Raise LimitNOFILE or \
-             `ulimit -n` if this is the normal load"
-        );
-    }
-    // It fails only when the semaphore is closed, which this one never is.
-    Arc::clone(slots).acquire_owned().await.ok()
-}
-
-async fn pause(error: &io::Error) {
-    if let Some(suppressed) = EXHAUSTED.pass() {
-        tracing::warn!(
-            suppressed,
-            "accept(2): {error}; trying again. If descriptors or memory have run out, raise LimitNOFILE \
-             or the limits of the service"
-        );
-    }
-    tokio::time::sleep(PAUSE).await;
-}
-
-fn hint(error: &Failed) -> &'static str {
-    match error.source.kind() {
-        io::ErrorKind::AddrInUse => "; another program listens there: `ss -ltnp` shows which",
-        io::ErrorKind::PermissionDenied => {
-            "; ports below 1024 need CAP_NET_BIND_SERVICE: run as root, or `setcap \
-             cap_net_raw,cap_net_bind_service+ep` on the binary"
-        }
-        io::ErrorKind::AddrNotAvailable => "; no interface of this host has that address",
-        _ => "",
-    }
-}
-
-static FULL: Throttle = Throttle::new(Duration::from_secs(10));
-static EXHAUSTED: Throttle = Throttle::new(Duration::from_secs(10));
-/// Long enough for connections to close, short enough not to be felt once they have.
-const PAUSE: Duration = Duration::from_millis(50);

@@ -6,12 +6,15 @@ use peername_sys::datagram::{self, steering};
 use peername_sys::listen::Sharing;
 use peername_sys::{Failed, NameCall};
 
+use crate::addr::LocalAddr;
 use crate::config::Dialect;
-use crate::server::{BindError, open_for_all};
+use crate::listeners::{BindError, Plan, Wanted, open_for_all};
+use crate::service::ListenerId;
 
-/// Of each worker, its sockets, in the order of the listen addresses.
+/// Of each worker, its sockets, in the order of the listeners.
 #[derive(Debug)]
 pub struct UdpSockets {
+    pub(super) listeners: Vec<(ListenerId, LocalAddr)>,
     pub(super) of_workers: Vec<Vec<UdpSocket>>,
 }
 
@@ -19,7 +22,7 @@ impl UdpSockets {
     /// Opens every socket of every worker and steers clients among them, so that a client always
     /// comes to the same worker: its address and port can have one socket only.
     ///
-    /// Without a listen address there are none. `dialect` says where the client is found; `None` means
+    /// Without an address there are none. `beside` are those that UDP is received on already. `dialect` says where the client is found; `None` means
     /// that the sender is the client. With [`Dialect::First`] most datagrams do not name their client,
     /// so one worker serves them all.
     ///
@@ -27,13 +30,16 @@ impl UdpSockets {
     ///
     /// The address that failed, with what to do about it.
     pub fn open(
-        listen: &[SocketAddr],
+        wanted: &[Wanted],
+        beside: &[SocketAddr],
         workers: usize,
         dialect: Option<Dialect>,
     ) -> Result<Self, BindError> {
-        if listen.is_empty() {
-            let of_workers = Vec::new();
-            return Ok(Self { of_workers });
+        if wanted.is_empty() {
+            return Ok(Self {
+                listeners: Vec::new(),
+                of_workers: Vec::new(),
+            });
         }
         let workers = match dialect {
             Some(Dialect::First) => 1,
@@ -50,7 +56,12 @@ impl UdpSockets {
             Ok(socket)
         };
         let addr = UdpSocket::local_addr;
-        let of_workers = open_for_all(listen, workers, datagram::is_free, open, addr)?;
+        let plan = Plan {
+            listen: wanted.iter().map(|&(_, addr)| addr).collect(),
+            beside,
+            workers,
+        };
+        let of_workers = open_for_all(&plan, datagram::is_free, open, addr)?;
         let first = of_workers.first().into_iter().flatten();
         let chosen: Vec<_> = first.filter_map(|s| s.local_addr().ok()).collect();
         let groups = of_workers.first().into_iter().flatten().zip(&chosen);
@@ -65,15 +76,17 @@ impl UdpSockets {
         {
             datagram::open(socket).map_err(|failed| BindError { addr, failed })?;
         }
-        Ok(Self { of_workers })
+        let listeners = wanted.iter().zip(chosen);
+        let listeners = listeners.map(|(&(id, _), addr)| (id, LocalAddr(addr)));
+        Ok(Self {
+            listeners: listeners.collect(),
+            of_workers,
+        })
     }
 
     /// The addresses listened on.
     pub fn addrs(&self) -> Vec<SocketAddr> {
-        let first = self.of_workers.first().into_iter().flatten();
-        first
-            .filter_map(|socket| socket.local_addr().ok())
-            .collect()
+        self.listeners.iter().map(|(_, addr)| addr.0).collect()
     }
 
     /// Says what of the kernel would make it faster or lose less, if it has not got it. To be called once

@@ -1,0 +1,143 @@
+//! Listening sockets of all workers, before anything is served.
+
+use std::collections::HashSet;
+use std::io;
+use std::iter;
+use std::net::{self, SocketAddr};
+
+use peername_sys::Failed;
+use peername_sys::listen::{self, Sharing};
+use peername_sys::stream;
+
+use crate::addr::LocalAddr;
+use crate::service::ListenerId;
+
+/// One worker's socket on an address.
+#[derive(Debug)]
+pub(crate) struct Listening {
+    pub(crate) id: ListenerId,
+    pub(crate) addr: LocalAddr,
+    pub(crate) socket: net::TcpListener,
+}
+
+/// TCP sockets that nobody accepts from yet: of each worker, its own on every address.
+#[derive(Debug)]
+pub struct Listeners {
+    pub(crate) of_workers: Vec<Vec<Listening>>,
+}
+
+/// Opening a listening socket failed.
+#[derive(Debug, thiserror::Error)]
+#[error("can't listen on {addr}: {failed}{}", hint(failed))]
+pub struct BindError {
+    pub(crate) addr: SocketAddr,
+    pub(crate) failed: Failed,
+}
+
+/// An address to be listened on, and the number its listener gets.
+pub type Wanted = (ListenerId, SocketAddr);
+
+impl Listeners {
+    /// Opens a socket on each address for each of `workers`, so that whatever can't be listened on is
+    /// known before anything is served. `beside` are the addresses that TCP is listened on already.
+    ///
+    /// # Errors
+    ///
+    /// The address that failed, with what to do about it.
+    pub fn open(
+        wanted: &[Wanted],
+        beside: &[SocketAddr],
+        workers: usize,
+    ) -> Result<Self, BindError> {
+        let open = |addr, sharing| {
+            let listener = listen::tcp(addr, sharing)?;
+            // Accepted sockets inherit these, which saves five calls a connection.
+            stream::tune(&listener)?;
+            Ok(listener)
+        };
+        let plan = Plan {
+            listen: wanted.iter().map(|&(_, addr)| addr).collect(),
+            beside,
+            workers,
+        };
+        let local_addr = net::TcpListener::local_addr;
+        let of_workers = open_for_all(&plan, listen::is_free, open, local_addr)?;
+        let name = |sockets: Vec<net::TcpListener>| {
+            let named = sockets.into_iter().zip(wanted);
+            named.map(|(socket, &(id, addr))| Listening {
+                id,
+                addr: LocalAddr(local_addr(&socket).unwrap_or(addr)),
+                socket,
+            })
+        };
+        let of_workers = of_workers
+            .into_iter()
+            .map(|sockets| name(sockets).collect())
+            .collect();
+        Ok(Self { of_workers })
+    }
+
+    /// The addresses listened on.
+    pub fn addrs(&self) -> Vec<SocketAddr> {
+        let first = self.of_workers.first().into_iter().flatten();
+        first.map(|listening| listening.addr.0).collect()
+    }
+}
+
+/// What is to be opened.
+pub(crate) struct Plan<'a> {
+    pub(crate) listen: Vec<SocketAddr>,
+    /// What is open already.
+    pub(crate) beside: &'a [SocketAddr],
+    pub(crate) workers: usize,
+}
+
+/// Opens every address for each worker. With port 0 the kernel chooses for the first worker, and the
+/// others share its choice.
+pub(crate) fn open_for_all<T>(
+    plan: &Plan<'_>,
+    is_free: impl Fn(SocketAddr) -> peername_sys::Result<()>,
+    open: impl Fn(SocketAddr, Sharing) -> peername_sys::Result<T>,
+    local_addr: impl Fn(&T) -> io::Result<SocketAddr>,
+) -> Result<Vec<Vec<T>>, BindError> {
+    let named = |addr| move |failed| BindError { addr, failed };
+    let open_all = |addrs: &[SocketAddr]| {
+        let all = addrs.iter().chain(plan.beside);
+        let v4_ports: HashSet<_> = all.filter(|a| a.is_ipv4()).map(SocketAddr::port).collect();
+        let open = |&addr: &SocketAddr| {
+            let sharing = Sharing {
+                among_workers: plan.workers > 1,
+                v4_elsewhere: v4_ports.contains(&addr.port()),
+            };
+            open(addr, sharing).map_err(named(addr))
+        };
+        addrs.iter().map(open).collect::<Result<Vec<_>, _>>()
+    };
+    for &addr in &plan.listen {
+        // With SO_REUSEPORT a second proxy would get some of the first one's clients.
+        is_free(addr).map_err(named(addr))?;
+    }
+    let first = open_all(&plan.listen)?;
+    let chosen: Vec<_> = first
+        .iter()
+        .filter_map(|socket| local_addr(socket).ok())
+        .collect();
+    let others = (1..plan.workers).map(|_| open_all(&chosen));
+    iter::once(Ok(first)).chain(others).collect()
+}
+
+fn hint(error: &Failed) -> &'static str {
+    match error.source.kind() {
+        _ if error.is_exhaustion() => {
+            "; each address takes a descriptor a worker: raise LimitNOFILE or `ulimit -n`, or listen \
+             on fewer ports"
+        }
+        io::ErrorKind::AddrInUse => "; another program listens there: `ss -ltnp` shows which",
+        io::ErrorKind::PermissionDenied => {
+            "; ports below 1024 need CAP_NET_BIND_SERVICE: run as root, or `setcap \
+             cap_net_raw,cap_net_bind_service+ep` on the binary"
+        }
+        io::ErrorKind::AddrNotAvailable => "; no interface of this host has that address",
+        _ => "",
+    }
+}
