@@ -19,6 +19,7 @@ mod sender;
 mod server;
 
 mod collisions;
+mod config;
 mod headers;
 mod limits;
 mod listeners;
@@ -26,6 +27,7 @@ mod logging;
 mod onward;
 mod readme;
 mod relay;
+mod reload;
 mod routes;
 mod servers;
 mod smoke;

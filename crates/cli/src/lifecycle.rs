@@ -14,6 +14,16 @@ use tokio::time::{Instant, sleep};
 pub(crate) struct Signals {
     terminate: Signal,
     interrupt: Signal,
+    hangup: Option<Signal>,
+}
+
+/// What the control side is told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Told {
+    /// SIGTERM or SIGINT.
+    Stop,
+    /// SIGHUP.
+    Reload,
 }
 
 /// Runs the control side: on this thread, until it returns.
@@ -78,7 +88,33 @@ impl Signals {
         Ok(Self {
             terminate: listen(SignalKind::terminate())?,
             interrupt: listen(SignalKind::interrupt())?,
+            hangup: None,
         })
+    }
+
+    /// The same, and SIGHUP, which otherwise ends the process.
+    pub(crate) fn listen_for_reloads() -> anyhow::Result<Self> {
+        let hangup = signal(SignalKind::hangup()).context("sigaction(2)")?;
+        Ok(Self {
+            hangup: Some(hangup),
+            ..Self::listen()?
+        })
+    }
+
+    /// Serves until told something.
+    ///
+    /// # Errors
+    ///
+    /// A worker ended that was not told to: better to be restarted than to go on with less.
+    pub(crate) async fn next(&mut self, running: &mut Running) -> anyhow::Result<Told> {
+        loop {
+            if let Some(told) = self.told().await {
+                return Ok(told);
+            }
+            if let Some(error) = running.failure() {
+                bail!("a worker thread has ended: {error}");
+            }
+        }
     }
 
     /// Serves until SIGTERM or SIGINT, then lets open connections end for as long as `drain`; a
@@ -86,36 +122,44 @@ impl Signals {
     ///
     /// # Errors
     ///
-    /// A worker ended that was not told to: better to be restarted than to go on with less.
+    /// As [`Signals::next`].
     pub(crate) async fn serve(
         mut self,
         mut running: Running,
         drain: Duration,
     ) -> anyhow::Result<ExitCode> {
-        while !self.told().await {
-            if let Some(error) = running.failure() {
-                bail!("a worker thread has ended: {error}");
-            }
-        }
+        while self.next(&mut running).await? != Told::Stop {}
+        Ok(self.stop(running, drain).await)
+    }
+
+    /// Lets open connections end for as long as `drain`; a signal ends them at once.
+    pub(crate) async fn stop(mut self, running: Running, drain: Duration) -> ExitCode {
         tracing::info!(drain = ?drain, "accepting no more; waiting for open connections");
         running.drain();
         let deadline = Instant::now() + drain;
         while !running.has_ended() && Instant::now() < deadline {
-            if self.told().await {
+            if self.told().await == Some(Told::Stop) {
                 break;
             }
         }
         running.end();
         running.join();
-        Ok(ExitCode::SUCCESS)
+        ExitCode::SUCCESS
     }
 
-    /// Whether a signal came within one look at the workers.
-    async fn told(&mut self) -> bool {
+    /// The signal that came within one look at the workers.
+    async fn told(&mut self) -> Option<Told> {
+        let hangup = async {
+            match &mut self.hangup {
+                Some(hangup) => hangup.recv().await,
+                None => std::future::pending().await,
+            }
+        };
         tokio::select! {
-            _ = self.terminate.recv() => true,
-            _ = self.interrupt.recv() => true,
-            () = sleep(LOOK) => false,
+            _ = self.terminate.recv() => Some(Told::Stop),
+            _ = self.interrupt.recv() => Some(Told::Stop),
+            _ = hangup => Some(Told::Reload),
+            () = sleep(LOOK) => None,
         }
     }
 }

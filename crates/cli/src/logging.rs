@@ -7,6 +7,8 @@ use std::io::{IsTerminal, stderr};
 use std::net::SocketAddr;
 
 use peername_proxy::counters::Snapshot;
+use schemars::JsonSchema;
+use serde::Deserialize;
 use tracing::Level;
 use tracing_appender::non_blocking::{NonBlocking, WorkerGuard};
 use tracing_subscriber::filter::Targets;
@@ -21,14 +23,16 @@ use tracing_subscriber::{Layer, fmt};
 pub(crate) struct Args {
     /// How the log is written [default: text on a terminal, else json]
     #[arg(long, value_name = "FORMAT")]
-    log_format: Option<Format>,
+    pub(crate) log_format: Option<Format>,
     /// -v: a line for each connection at its end; -vv: more
     #[arg(short, long, action = clap::ArgAction::Count)]
-    verbose: u8,
+    pub(crate) verbose: u8,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-enum Format {
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+#[schemars(inline)]
+pub(crate) enum Format {
     Text,
     Json,
 }
@@ -104,6 +108,8 @@ pub(crate) fn totals(totals: &Snapshot) {
         bytes_undelivered = totals.undelivered,
         port_collisions = totals.collisions,
         outcomes = counts(&totals.outcomes),
+        reloads = totals.reloads,
+        reloads_refused = totals.reloads_refused,
         udp_sessions = udp.sessions_began,
         datagrams_received = udp.received,
         datagrams_to_upstream = udp.to_upstream,

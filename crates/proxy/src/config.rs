@@ -134,7 +134,7 @@ pub enum SendProxy {
 }
 
 /// How UDP is carried.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Datagrams {
     /// Which datagrams have a header, and what it looks like.
     pub dialect: Dialect,

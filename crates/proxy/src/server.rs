@@ -57,6 +57,7 @@ pub struct Running {
     phase: watch::Sender<Phase>,
     workers: Vec<JoinHandle<io::Result<()>>>,
     orders: Vec<mpsc::UnboundedSender<Order>>,
+    slots: Arc<Semaphore>,
 }
 
 /// What a running worker is told.
@@ -89,14 +90,18 @@ pub fn start<S: Serve>(
         phase,
         workers: Vec::new(),
         orders: Vec::new(),
+        slots,
     };
     for listeners in listeners.of_workers {
         let companions = beside.iter_mut().filter_map(Iterator::next).collect();
         let (orders, received) = mpsc::unbounded_channel();
         let worker = Worker {
             service: Arc::clone(service),
-            slots: Arc::clone(&slots),
-            phases: Phases(running.phase.subscribe()),
+            slots: Arc::clone(&running.slots),
+            phases: Phases {
+                of_all: running.phase.subscribe(),
+                held: None,
+            },
             orders: received,
             pipes: capacity.pipes_of_a_worker,
         };
@@ -111,8 +116,24 @@ pub fn start<S: Serve>(
 }
 
 impl Running {
-    /// Accepts from these too.
+    /// How many descriptors are kept for connections that could still come.
+    pub fn room(&self) -> usize {
+        2 * self.slots.available_permits()
+    }
+
+    /// Takes descriptors from those that are kept for connections, two for each.
+    pub fn set_aside(&self, descriptors: usize) {
+        self.slots.forget_permits(descriptors.div_ceil(2));
+    }
+
+    /// Gives back what was set aside.
+    pub fn give_back(&self, descriptors: usize) {
+        self.slots.add_permits(descriptors / 2);
+    }
+
+    /// Accepts from these too, with fewer descriptors left for connections.
     pub fn open(&self, listeners: Listeners) {
+        self.set_aside(listeners.of_workers.iter().map(Vec::len).sum());
         for (worker, listeners) in self.orders.iter().zip(listeners.of_workers) {
             // A worker that has ended ends the process.
             let _ = worker.send(Order::Open(listeners));
@@ -139,6 +160,7 @@ impl Running {
         for answer in answers {
             let _ = answer.await;
         }
+        self.give_back(listeners.len() * self.orders.len());
     }
 
     /// Accepts no more; open connections go on.
@@ -183,17 +205,43 @@ enum Phase {
 
 /// From serving to the end, as a worker sees it.
 #[derive(Clone, Debug)]
-pub struct Phases(watch::Receiver<Phase>);
+pub struct Phases {
+    of_all: watch::Receiver<Phase>,
+    /// Of what may stop before the others do: its hold is gone.
+    held: Option<watch::Receiver<()>>,
+}
+
+/// Companions stop when this is dropped.
+#[derive(Debug)]
+pub struct Hold(#[expect(dead_code, reason = "it only has to be there")] watch::Sender<()>);
+
+/// Companions that can be told to begin nothing new while their workers go on.
+pub fn held(companions: Vec<Companion>) -> (Vec<Companion>, Hold) {
+    let (hold, held) = watch::channel(());
+    let hold_on = |companion: Companion| -> Companion {
+        let held = Some(held.clone());
+        Box::new(move |phases| companion(Phases { held, ..phases }))
+    };
+    (companions.into_iter().map(hold_on).collect(), Hold(hold))
+}
 
 impl Phases {
     /// Waits until nothing new may begin.
     pub async fn draining(&mut self) {
-        let _ = self.0.wait_for(|phase| *phase != Phase::Serve).await;
+        let of_all = self.of_all.wait_for(|phase| *phase != Phase::Serve);
+        match &mut self.held {
+            None => drop(of_all.await),
+            // It never changes, so this is an error: nobody holds it any more.
+            Some(held) => tokio::select! {
+                _ = of_all => {}
+                _ = held.changed() => {}
+            },
+        }
     }
 
     /// Waits until everything must end.
     pub async fn ended(&mut self) {
-        let _ = self.0.wait_for(|phase| *phase == Phase::End).await;
+        let _ = self.of_all.wait_for(|phase| *phase == Phase::End).await;
     }
 }
 

@@ -1,9 +1,11 @@
 //! `peername proxy`: strips the header and connects to the backend as the client.
 
 mod control;
+pub(crate) mod file;
 mod open;
-mod options;
+pub(crate) mod options;
 mod privileges;
+mod reload;
 mod setup;
 pub(crate) mod udp;
 
@@ -11,26 +13,29 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use peername_proxy::routes::Keeper;
+use peername_sys::netlink::Transport;
 
 pub(crate) use options::Args;
 
-use crate::lifecycle::{self, Signals};
+use crate::lifecycle::{self, Signals, Told};
 use crate::logging;
 use control::Control;
-use open::Open;
+use open::{Numbers, Open};
 use setup::Setup;
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let setup = Setup::read(args)?;
-    lifecycle::block_on(start(setup))
+    lifecycle::block_on(start(args, setup))
 }
 
 /// Opens what needs privilege, gives the privilege up, then serves until told to stop.
 ///
 /// Capabilities belong to threads, so the log's and the workers' come after they are given up.
-async fn start(setup: Setup) -> anyhow::Result<ExitCode> {
-    let signals = Signals::listen()?;
-    let open = Open::all(&setup)?;
+async fn start(args: &Args, setup: Setup) -> anyhow::Result<ExitCode> {
+    let signals = Signals::listen_for_reloads()?;
+    let tcp_too = setup.listen(Transport::Tcp).next().is_some();
+    let for_udp = lifecycle::descriptors_of_sessions(setup.process.workers(), tcp_too)?;
+    let open = Open::missing(&setup, &Numbers::new(), for_udp)?;
     let _keeper = match setup.process.setup_routes {
         true => Some(Keeper::start(&setup.backends())?),
         false => None,
@@ -39,16 +44,23 @@ async fn start(setup: Setup) -> anyhow::Result<ExitCode> {
     let _log = setup.process.logging.start();
     privileges::warn_of_missing();
     open.tell_of_shortcomings();
-    serve(setup, open, signals).await
+    serve(args, setup, open, signals).await
 }
 
 /// Serves on the workers' threads; this thread keeps watch.
-async fn serve(setup: Setup, open: Open, signals: Signals) -> anyhow::Result<ExitCode> {
-    let control = Control::start(setup, open).await?;
+async fn serve(
+    args: &Args,
+    setup: Setup,
+    open: Open,
+    mut signals: Signals,
+) -> anyhow::Result<ExitCode> {
+    let mut control = Control::start(setup, open).await?;
+    while signals.next(&mut control.running).await? == Told::Reload {
+        control.reload(args).await;
+    }
     let counters = Arc::clone(&control.shared.counters);
-    let code = signals
-        .serve(control.running, control.setup.process.drain())
-        .await;
+    let drain = control.setup.process.drain();
+    let code = signals.stop(control.running, drain).await;
     logging::totals(&counters.snapshot());
-    code
+    Ok(code)
 }

@@ -5,17 +5,21 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use anyhow::Context;
+use peername_proxy::config::Datagrams;
 use peername_proxy::counters::Counters;
 use peername_proxy::own_addresses::OwnAddresses;
 use peername_proxy::permit::Rules;
-use peername_proxy::server::{self, Running};
-use peername_proxy::service::{Current, ListenerId, Service, Services};
+use peername_proxy::routes::Backend;
+use peername_proxy::server::{self, Companion, Hold, Running};
+use peername_proxy::service::{Current, Service, Services};
 use peername_proxy::tcp::TcpProxy;
 use peername_proxy::udp::UdpProxy;
 use peername_proxy::watchdog::ReplyPath;
 use peername_sys::netlink::Transport;
+use tokio::sync::watch;
 
-use super::open::Open;
+use super::open::{self, Numbers, Open};
 use super::setup::{Planned, Setup, TRANSPORTS};
 use crate::lifecycle;
 use crate::logging::ranges;
@@ -25,16 +29,29 @@ pub(super) struct Control {
     pub(super) setup: Setup,
     pub(super) running: Running,
     pub(super) shared: Shared,
+    pub(super) services: Current,
+    pub(super) listeners: Numbers,
+    pub(super) groups: Vec<Group>,
+    /// Whoever keeps it fresh looks here for what it is by now.
+    pub(super) reply_path: watch::Sender<Arc<ReplyPath>>,
+}
+
+/// UDP listeners that are served by the same loops, until this is dropped.
+pub(super) struct Group {
+    pub(super) addresses: Vec<SocketAddr>,
+    pub(super) asked: Datagrams,
+    /// Descriptors that it may use.
+    pub(super) descriptors: usize,
+    _hold: Hold,
 }
 
 /// What all services have in common.
 pub(super) struct Shared {
     pub(super) counters: Arc<Counters>,
     own_addresses: OwnAddresses,
+    /// Those that rules were made for, if any were.
+    pub(super) backends_at_start: Vec<Backend>,
 }
-
-/// Listeners by what was asked for.
-type Numbers = HashMap<(Transport, SocketAddr), ListenerId>;
 
 impl Control {
     /// Starts the loops.
@@ -42,6 +59,7 @@ impl Control {
         let shared = Shared {
             counters: Arc::default(),
             own_addresses: OwnAddresses::read().await?,
+            backends_at_start: setup.backends(),
         };
         let reply_path = Arc::new(ReplyPath::new(setup.probes()));
         reply_path.check().await;
@@ -49,23 +67,28 @@ impl Control {
         let actual = open.actual();
         let services = shared.services(&setup, &listeners, &reply_path)?;
         let services = Current::new(services);
-        let running = shared.run(&setup, open, &services)?;
+        let (running, groups) = shared.run(&setup, open, &services)?;
         for planned in &setup.services {
             tell(planned, &actual, setup.process.workers());
         }
-        tokio::spawn(keep_checking(reply_path));
+        let (reply_path, _) = watch::channel(reply_path);
+        tokio::spawn(keep_checking(reply_path.subscribe()));
         tokio::spawn(keep_own_addresses(shared.own_addresses.clone()));
         Ok(Self {
             setup,
             running,
             shared,
+            services,
+            listeners,
+            groups,
+            reply_path,
         })
     }
 }
 
 impl Shared {
     /// Each listener's service.
-    fn services(
+    pub(super) fn services(
         &self,
         setup: &Setup,
         listeners: &Numbers,
@@ -85,21 +108,36 @@ impl Shared {
         Ok(all.into_iter().collect())
     }
 
-    fn run(&self, setup: &Setup, open: Open, services: &Current) -> anyhow::Result<Running> {
+    fn run(
+        &self,
+        setup: &Setup,
+        open: Open,
+        services: &Current,
+    ) -> anyhow::Result<(Running, Vec<Group>)> {
         let workers = setup.process.workers();
-        let sessions = open.groups.iter().map(|group| group.datagrams.sessions);
-        let capacity = lifecycle::capacity(workers, open.groups.len(), sessions.sum())?;
-        let beside = open.groups.into_iter().map(|group| {
-            let proxy = UdpProxy::new(
-                services.clone(),
-                Arc::clone(&self.counters),
-                group.datagrams,
-            );
-            proxy.companions(group.sockets)
-        });
+        let capacity = lifecycle::capacity(workers, open.groups.len(), open.sessions())?;
+        let groups = open.groups.into_iter();
+        let (beside, groups) = groups.map(|group| self.group(group, services)).unzip();
         let proxy = Arc::new(TcpProxy::new(services.clone(), Arc::clone(&self.counters)));
-        let running = server::start(open.tcp, beside.collect(), &proxy, capacity);
-        running.map_err(|error| anyhow::anyhow!("starting a worker thread: {error}"))
+        let running = server::start(open.tcp, beside, &proxy, capacity)
+            .context("starting a worker thread")?;
+        Ok((running, groups))
+    }
+
+    /// What workers have to do for a group, and the hold on it.
+    pub(super) fn group(&self, group: open::Group, services: &Current) -> (Vec<Companion>, Group) {
+        let addresses: Vec<_> = group.addresses().collect();
+        let sockets = addresses.len() * group.sockets.workers();
+        let counters = Arc::clone(&self.counters);
+        let proxy = UdpProxy::new(services.clone(), counters, group.datagrams);
+        let (companions, hold) = server::held(proxy.companions(group.sockets));
+        let group = Group {
+            addresses,
+            asked: group.asked,
+            descriptors: group.datagrams.sessions + sockets,
+            _hold: hold,
+        };
+        (companions, group)
     }
 }
 
@@ -121,10 +159,13 @@ fn tell(planned: &Planned, actual: &HashMap<(Transport, SocketAddr), SocketAddr>
     );
 }
 
-async fn keep_checking(reply_path: Arc<ReplyPath>) {
+async fn keep_checking(mut reply_path: watch::Receiver<Arc<ReplyPath>>) {
     loop {
-        reply_path.rest().await;
-        reply_path.check().await;
+        let now = Arc::clone(&reply_path.borrow_and_update());
+        tokio::select! {
+            () = now.rest() => now.check().await,
+            Ok(()) = reply_path.changed() => {}
+        }
     }
 }
 

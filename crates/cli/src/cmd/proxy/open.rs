@@ -1,76 +1,89 @@
 //! The listening sockets, opened before anything is served.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;
 
 use peername_proxy::config::Datagrams;
 use peername_proxy::listeners::{BindError, Listeners, Wanted};
-use peername_proxy::service::{ListenerId, numbered};
+use peername_proxy::service::ListenerId;
 use peername_proxy::udp::UdpSockets;
 use peername_sys::netlink::Transport;
 
-use super::setup::Setup;
+use super::setup::{Planned, Setup};
 use crate::lifecycle;
 
-/// Every socket that is listened on.
+/// Sockets that are to be listened on.
 pub(super) struct Open {
     pub(super) tcp: Listeners,
     pub(super) groups: Vec<Group>,
     /// What was asked for, as it was numbered.
-    pub(super) wanted_tcp: Vec<Wanted>,
+    wanted_tcp: Vec<Wanted>,
 }
 
 /// UDP listeners of one service: their sessions share limits and a dialect.
 pub(super) struct Group {
-    pub(super) wanted: Vec<Wanted>,
+    wanted: Vec<Wanted>,
     pub(super) sockets: UdpSockets,
+    /// With as many sessions as there are descriptors for.
     pub(super) datagrams: Datagrams,
+    /// As they were asked for.
+    pub(super) asked: Datagrams,
 }
 
+/// Listeners by what was asked for.
+pub(super) type Numbers = HashMap<(Transport, SocketAddr), ListenerId>;
+
 impl Open {
-    pub(super) fn all(setup: &Setup) -> anyhow::Result<Self> {
+    /// Opens what is wanted and not there already. UDP, its sessions included, gets at most so many
+    /// descriptors.
+    pub(super) fn missing(
+        setup: &Setup,
+        there: &Numbers,
+        descriptors_of_udp: usize,
+    ) -> anyhow::Result<Self> {
         let workers = setup.process.workers();
-        let addresses = setup.services.iter().map(|s| s.tcp.len() + s.udp.len());
-        lifecycle::require_descriptors(workers, addresses.sum::<usize>() * workers)?;
-        let tcp: Vec<_> = setup
-            .services
-            .iter()
-            .flat_map(|s| &s.tcp)
-            .copied()
-            .collect();
-        let wanted_tcp: Vec<_> = numbered(0, &tcp).collect();
-        let tcp = Listeners::open(&wanted_tcp, &[], workers)?;
-        let with_udp = || setup.services.iter().filter(|s| !s.udp.is_empty());
-        let sessions = match with_udp().count() {
-            0 => 0,
-            groups => lifecycle::descriptors_of_sessions(workers, !wanted_tcp.is_empty())? / groups,
+        let taken: HashSet<_> = there.values().copied().collect();
+        let mut free = (0..).map(ListenerId).filter(|id| !taken.contains(id));
+        let mut number = |planned: &Planned, transport| -> Vec<Wanted> {
+            let addrs = planned.listen(transport).iter().copied();
+            let new = addrs.filter(|&addr| !there.contains_key(&(transport, addr)));
+            new.zip(&mut free).map(|(addr, id)| (id, addr)).collect()
         };
-        let mut next = wanted_tcp.len() as u32;
-        let mut groups: Vec<Group> = Vec::new();
-        for service in with_udp() {
-            let wanted: Vec<_> = numbered(next, &service.udp).collect();
-            next += wanted.len() as u32;
-            let mut datagrams = service.datagrams;
-            datagrams.sessions = datagrams.sessions.min(sessions.max(1));
-            let beside: Vec<_> = groups.iter().flat_map(|group| &group.wanted).collect();
-            let beside: Vec<_> = beside.into_iter().map(|&(_, addr)| addr).collect();
-            groups.push(Group::open(wanted, &beside, workers, datagrams)?);
+        let mut wanted_tcp = Vec::new();
+        let mut wanted_udp = Vec::new();
+        for planned in &setup.services {
+            wanted_tcp.extend(number(planned, Transport::Tcp));
+            match number(planned, Transport::Udp) {
+                none if none.is_empty() => {}
+                wanted => wanted_udp.push((wanted, planned.datagrams)),
+            }
         }
-        Ok(Self {
+        let all_udp = wanted_udp.iter().map(|(wanted, _)| wanted.len());
+        let addresses = wanted_tcp.len() + all_udp.sum::<usize>();
+        lifecycle::require_descriptors(workers, addresses * workers)?;
+        let tcp = Listeners::open(&wanted_tcp, &addresses_of(there, Transport::Tcp), workers)?;
+        let mut open = Self {
             tcp,
-            groups,
+            groups: Vec::new(),
             wanted_tcp,
-        })
+        };
+        let descriptors = descriptors_of_udp.saturating_sub(addresses * workers);
+        let share = descriptors.div_ceil(wanted_udp.len().max(1)).max(1);
+        let mut beside = addresses_of(there, Transport::Udp);
+        for (wanted, datagrams) in wanted_udp {
+            let group = Group::open(wanted, &beside, workers, datagrams, share)?;
+            beside.extend(group.addresses());
+            open.groups.push(group);
+        }
+        Ok(open)
     }
 
-    /// Each listener's number, by what was asked for.
-    pub(super) fn numbers(&self) -> HashMap<(Transport, SocketAddr), ListenerId> {
+    /// Each listener's number.
+    pub(super) fn numbers(&self) -> Numbers {
         let udp = self.groups.iter().flat_map(|group| &group.wanted);
-        let tcp = self
-            .wanted_tcp
-            .iter()
-            .map(|&(id, addr)| ((Transport::Tcp, addr), id));
-        tcp.chain(udp.map(|&(id, addr)| ((Transport::Udp, addr), id)))
+        let tcp = self.wanted_tcp.iter();
+        tcp.map(|&(id, addr)| ((Transport::Tcp, addr), id))
+            .chain(udp.map(|&(id, addr)| ((Transport::Udp, addr), id)))
             .collect()
     }
 
@@ -85,6 +98,14 @@ impl Open {
         tcp.zip(self.tcp.addrs()).chain(udp).collect()
     }
 
+    /// UDP sessions that there may be.
+    pub(super) fn sessions(&self) -> usize {
+        self.groups
+            .iter()
+            .map(|group| group.datagrams.sessions)
+            .sum()
+    }
+
     /// What of the kernel would make UDP faster, if it has not got it.
     pub(super) fn tell_of_shortcomings(&self) {
         if let Some(group) = self.groups.first() {
@@ -94,17 +115,30 @@ impl Open {
 }
 
 impl Group {
-    pub(super) fn open(
+    fn open(
         wanted: Vec<Wanted>,
         beside: &[SocketAddr],
         workers: usize,
-        datagrams: Datagrams,
+        asked: Datagrams,
+        descriptors: usize,
     ) -> Result<Self, BindError> {
-        let sockets = UdpSockets::open(&wanted, beside, workers, Some(datagrams.dialect))?;
+        let sockets = UdpSockets::open(&wanted, beside, workers, Some(asked.dialect))?;
+        let sessions = asked.sessions.min(descriptors);
         Ok(Self {
             wanted,
             sockets,
-            datagrams,
+            datagrams: Datagrams { sessions, ..asked },
+            asked,
         })
     }
+
+    /// What was asked for.
+    pub(super) fn addresses(&self) -> impl Iterator<Item = SocketAddr> + '_ {
+        self.wanted.iter().map(|&(_, addr)| addr)
+    }
+}
+
+fn addresses_of(there: &Numbers, transport: Transport) -> Vec<SocketAddr> {
+    let of = there.keys().filter(|(of, _)| *of == transport);
+    of.map(|&(_, addr)| addr).collect()
 }

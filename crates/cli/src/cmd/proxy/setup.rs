@@ -11,12 +11,14 @@ use peername_proxy::routes::Backend;
 use peername_proxy::watchdog::Probe;
 use peername_sys::netlink::Transport;
 
+use super::file;
 use super::options::{Args, Listener, Process};
+use crate::logging::{join, ranges};
 use crate::usage::Usage;
 
 /// What is to be done.
 #[derive(Debug)]
-pub(super) struct Setup {
+pub(crate) struct Setup {
     pub(super) process: Process,
     pub(super) services: Vec<Planned>,
 }
@@ -28,17 +30,27 @@ pub(super) struct Planned {
     pub(super) udp: Vec<SocketAddr>,
     pub(super) config: Arc<Config>,
     pub(super) datagrams: Datagrams,
+    origin: Origin,
 }
+
+/// Where something was asked for: at this line of a file, or on the command line.
+#[derive(Debug)]
+pub(super) struct Origin(pub(super) Option<String>);
 
 impl Setup {
     /// Reads what the command line says, and whatever it names.
     pub(super) fn read(args: &Args) -> Result<Self, Usage> {
+        if let Some(path) = &args.config {
+            return file::read(path, &args.process).map_err(Usage::from_error);
+        }
         let setup = Self {
             process: args.process.clone(),
-            services: vec![Planned::new(&args.listener)?],
+            services: vec![Planned::new(&args.listener, Origin(None))?],
         };
-        setup.check()?;
-        Ok(setup)
+        match setup.problems().into_iter().next() {
+            None => Ok(setup),
+            Some(problem) => Err(Usage(problem)),
+        }
     }
 
     /// The addresses that are listened on.
@@ -66,6 +78,14 @@ impl Setup {
             .map(|(backend, any_port)| Probe { backend, any_port })
     }
 
+    /// In a few words.
+    pub(crate) fn summary(&self) -> String {
+        let [tcp, udp] = TRANSPORTS.map(|transport| ranges(self.listen(transport)));
+        let named = [("tcp", tcp), ("udp", udp)];
+        let listened = named.iter().filter(|(_, addrs)| !addrs.is_empty());
+        join(listened.map(|(name, addrs)| format!("{name} {addrs}")))
+    }
+
     /// A mark, if any service has one.
     pub(super) fn mark(&self) -> Option<NonZeroU32> {
         self.services
@@ -73,45 +93,75 @@ impl Setup {
             .find_map(|planned| planned.config.upstream.mark)
     }
 
-    /// What none of its parts can know alone.
-    fn check(&self) -> Result<(), Usage> {
+    /// What is wrong although each of its parts is right: at most one problem a service and protocol.
+    pub(super) fn problems(&self) -> Vec<String> {
         TRANSPORTS
             .into_iter()
-            .try_for_each(|transport| self.check_addresses(transport))
+            .flat_map(|transport| self.problems_of(transport))
+            .collect()
     }
 
-    fn check_addresses(&self, transport: Transport) -> Result<(), Usage> {
+    fn problems_of(&self, transport: Transport) -> Vec<String> {
         let mut taken = HashSet::new();
-        for addr in self.listen(transport) {
-            if !taken.insert(addr) {
-                return Err(Usage(format!("--listen: {addr} stands there twice")));
+        let mut problems = Vec::new();
+        for planned in &self.services {
+            let mut listen = planned.listen(transport).iter();
+            if let Some(addr) = listen.find(|&&addr| !taken.insert(addr)) {
+                let text = format!("--listen {addr} stands there twice");
+                problems.push(planned.origin.of(&text));
+            }
+            taken.extend(listen);
+        }
+        for planned in &self.services {
+            let targets = planned.backends().map(|(backend, _)| backend);
+            let mut targets = targets
+                .filter(|backend| backend.transport == transport)
+                .map(|backend| backend.address);
+            if let Some(target) = targets.find(|&target| is_reached_at(&taken, target)) {
+                let option = if target.is_ipv4() {
+                    "--target-v4"
+                } else {
+                    "--target-v6"
+                };
+                let text = format!("{option} {target}: the proxy would connect to itself");
+                problems.push(planned.origin.of(&text));
             }
         }
-        for (backend, _) in self.services.iter().flat_map(Planned::backends) {
-            let target = backend.address;
-            if backend.transport == transport && is_reached_at(&taken, target) {
-                let option = if target.is_ipv4() { "-4" } else { "-6" };
-                return Err(Usage(format!(
-                    "{option} {target}: the proxy would connect to itself"
-                )));
+        problems
+    }
+}
+
+impl Origin {
+    /// What is wrong, with its place. In a file options have no dashes, and one another name.
+    fn of(&self, text: &str) -> String {
+        match &self.0 {
+            None => text.to_owned(),
+            Some(place) => {
+                let text = text
+                    .replace("--trust 192.0.2.0/24", "trust = [\"192.0.2.0/24\"]")
+                    .replace("--listen", "address")
+                    .replace("--", "");
+                format!("{place}, [[listen]]: {text}")
             }
         }
-        Ok(())
     }
 }
 
 impl Planned {
-    pub(super) fn new(listener: &Listener) -> Result<Self, Usage> {
+    pub(super) fn new(listener: &Listener, origin: Origin) -> Result<Self, Usage> {
+        let config = listener.config();
+        let config = config.map_err(|Usage(text)| Usage(origin.of(&text)))?;
         let mut listen = Vec::new();
         for written in &listener.listen {
-            let addresses = written.addresses();
-            listen.extend(addresses.map_err(|why| Usage(format!("--listen {written}: {why}")))?);
+            let wrong = |why| Usage(origin.of(&format!("--listen {written}: {why}")));
+            listen.extend(written.addresses().map_err(wrong)?);
         }
         Ok(Self {
             tcp: listener.protocol.tcp(&listen).to_vec(),
             udp: listener.protocol.udp(&listen).to_vec(),
-            config: Arc::new(listener.config()?),
+            config: Arc::new(config),
             datagrams: listener.datagrams(),
+            origin,
         })
     }
 
