@@ -30,6 +30,7 @@ mod relay;
 mod reload;
 mod routes;
 mod servers;
+mod service_manager;
 mod smoke;
 mod sources;
 mod stopping;

@@ -29,6 +29,7 @@ packages=(
     dnsdist          # sender of PROXY v2 on every datagram
     bind9-dnsutils   # dig
     python3
+    systemd          # systemd-analyze: whether the units that are shipped are right; not as init
     nodejs
 )
 

@@ -4,6 +4,7 @@
 mod cmd;
 mod lifecycle;
 mod logging;
+mod manager;
 mod usage;
 mod value;
 

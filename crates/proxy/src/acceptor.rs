@@ -63,11 +63,16 @@ impl<S: Serve> Acceptor<S> {
         Ok(())
     }
 
-    /// Closes a listener. Who waits in its queue is served: closing would reset them.
+    /// Closes a listener. Who waits in its queue is served, for closing would reset them; unless
+    /// another process holds it too, which they wait for then.
     pub(crate) fn close(&mut self, id: ListenerId) {
         let Some(listening) = self.listening.remove(&id) else {
             return;
         };
+        if listening.is_shared {
+            let _ = self.poller.forget(&listening.socket);
+            return;
+        }
         while let Ok((stream, peer)) = listen::accept(&listening.socket) {
             let slot = Arc::clone(&self.slots).try_acquire_owned().ok();
             self.begin(&listening, stream, PeerAddr(peer), slot);

@@ -1,11 +1,12 @@
 //! Listening sockets of all workers, before anything is served.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::io;
 use std::iter;
 use std::net::{self, SocketAddr};
 
 use peername_sys::Failed;
+use peername_sys::inherited::Inherited;
 use peername_sys::listen::{self, Sharing};
 use peername_sys::stream;
 
@@ -18,6 +19,37 @@ pub(crate) struct Listening {
     pub(crate) id: ListenerId,
     pub(crate) addr: LocalAddr,
     pub(crate) socket: net::TcpListener,
+    /// Whether another process holds it too, so that who waits in its queue is not lost with us.
+    pub(crate) is_shared: bool,
+}
+
+/// Sockets that a service manager has opened, for the addresses that are to be listened on.
+#[derive(Debug, Default)]
+pub struct Given {
+    pub(crate) tcp: HashMap<SocketAddr, Inherited>,
+    pub(crate) udp: HashMap<SocketAddr, Inherited>,
+}
+
+impl Given {
+    /// Sorts them out.
+    pub fn new(all: Vec<Inherited>) -> Self {
+        let (tcp, udp) = all.into_iter().partition::<Vec<_>, _>(|one| one.is_stream);
+        let by_addr = |all: Vec<Inherited>| all.into_iter().map(|one| (one.addr, one)).collect();
+        Self {
+            tcp: by_addr(tcp),
+            udp: by_addr(udp),
+        }
+    }
+
+    /// One that is not for any of these addresses.
+    pub fn unwanted(&self, tcp: &[SocketAddr], udp: &[SocketAddr]) -> Option<&Inherited> {
+        let unwanted = |given: &HashMap<SocketAddr, _>, wanted: &[SocketAddr]| {
+            let mut given = given.keys().copied();
+            given.find(|addr| !wanted.contains(addr))
+        };
+        let tcp = unwanted(&self.tcp, tcp).and_then(|addr| self.tcp.get(&addr));
+        tcp.or_else(|| unwanted(&self.udp, udp).and_then(|addr| self.udp.get(&addr)))
+    }
 }
 
 /// TCP sockets that nobody accepts from yet: of each worker, its own on every address.
@@ -39,7 +71,8 @@ pub type Wanted = (ListenerId, SocketAddr);
 
 impl Listeners {
     /// Opens a socket on each address for each of `workers`, so that whatever can't be listened on is
-    /// known before anything is served. `beside` are the addresses that TCP is listened on already.
+    /// known before anything is served. `beside` are the addresses that TCP is listened on already; of those
+    /// that are `given`, all workers share the one socket.
     ///
     /// # Errors
     ///
@@ -48,9 +81,13 @@ impl Listeners {
         wanted: &[Wanted],
         beside: &[SocketAddr],
         workers: usize,
+        given: &Given,
     ) -> Result<Self, BindError> {
         let open = |addr, sharing| {
-            let listener = listen::tcp(addr, sharing)?;
+            let listener = match given.tcp.get(&addr) {
+                Some(given) => given.share()?.into(),
+                None => listen::tcp(addr, sharing)?,
+            };
             // Accepted sockets inherit these, which saves five calls a connection.
             stream::tune(&listener)?;
             Ok(listener)
@@ -61,13 +98,18 @@ impl Listeners {
             workers,
         };
         let local_addr = net::TcpListener::local_addr;
-        let of_workers = open_for_all(&plan, listen::is_free, open, local_addr)?;
+        let is_free = |addr| match given.tcp.contains_key(&addr) {
+            true => Ok(()),
+            false => listen::is_free(addr),
+        };
+        let of_workers = open_for_all(&plan, is_free, open, local_addr)?;
         let name = |sockets: Vec<net::TcpListener>| {
             let named = sockets.into_iter().zip(wanted);
             named.map(|(socket, &(id, addr))| Listening {
                 id,
                 addr: LocalAddr(local_addr(&socket).unwrap_or(addr)),
                 socket,
+                is_shared: given.tcp.contains_key(&addr),
             })
         };
         let of_workers = of_workers

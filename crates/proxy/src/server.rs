@@ -66,6 +66,8 @@ enum Order {
     Open(Vec<Listening>),
     /// Do this too.
     Begin(Companion),
+    /// Say that you are there.
+    Answer(oneshot::Sender<()>),
     /// Close these, and say so.
     Close(Arc<[ListenerId]>, oneshot::Sender<()>),
 }
@@ -115,7 +117,32 @@ pub fn start<S: Serve>(
     Ok(running)
 }
 
+/// Tells whether workers still turn.
+#[derive(Clone)]
+pub struct Pulse(Vec<mpsc::UnboundedSender<Order>>);
+
+impl Pulse {
+    /// Returns once each worker has come round; never when one of them hangs.
+    pub async fn beat(&self) {
+        let ask = |worker: &mpsc::UnboundedSender<Order>| {
+            let (here, heard) = oneshot::channel();
+            let _ = worker.send(Order::Answer(here));
+            heard
+        };
+        let answers: Vec<_> = self.0.iter().map(ask).collect();
+        for answer in answers {
+            // Dropped is answered: a worker that has ended is another's concern.
+            let _ = answer.await;
+        }
+    }
+}
+
 impl Running {
+    /// To be asked whether the workers still turn.
+    pub fn pulse(&self) -> Pulse {
+        Pulse(self.orders.clone())
+    }
+
     /// How many descriptors are kept for connections that could still come.
     pub fn room(&self) -> usize {
         2 * self.slots.available_permits()
@@ -283,6 +310,7 @@ impl<S: Serve> Worker<S> {
                 Some(order) = self.orders.recv() => match order {
                     Order::Open(listeners) => acceptor.add(listeners)?,
                     Order::Begin(companion) => beside.push(begin(companion)),
+                    Order::Answer(here) => drop(here),
                     Order::Close(listeners, closed) => {
                         listeners.iter().for_each(|&id| acceptor.close(id));
                         // Nobody may be waiting any more.
@@ -305,6 +333,11 @@ impl<S: Serve> Worker<S> {
             }
             Ok(())
         };
-        tokio::try_join!(connections, beside).map(drop)
+        // Whoever waits for an answer gets one: by the loss of what it would come through.
+        let orders = async { while self.orders.recv().await.is_some() {} };
+        tokio::select! {
+            ended = async { tokio::try_join!(connections, beside) } => ended.map(drop),
+            () = async { orders.await; std::future::pending().await } => Ok(()),
+        }
     }
 }

@@ -12,7 +12,7 @@ use anyhow::{Context, ensure};
 use peername_proto::Transport;
 use peername_proxy::config::{Config, Datagrams, HeaderLimits, OnCollision, SendProxy, Upstream};
 use peername_proxy::counters::Counters;
-use peername_proxy::listeners::Listeners;
+use peername_proxy::listeners::{Given, Listeners};
 use peername_proxy::own_addresses::OwnAddresses;
 use peername_proxy::permit::Rules;
 use peername_proxy::server::{self, Capacity, Running};
@@ -101,7 +101,7 @@ async fn start(cases: &[Case]) -> anyhow::Result<Running> {
         numbered(0, &listen).collect(),
         numbered(2, &listen).collect(),
     );
-    let listeners = Listeners::open(&tcp, &[], 1)?;
+    let listeners = Listeners::open(&tcp, &[], 1, &Given::default())?;
     let reply_path = Arc::new(ReplyPath::new([V4.backend.parse::<SocketAddr>()?]));
     let counters = Arc::<Counters>::default();
     let rules = Rules {
@@ -112,7 +112,7 @@ async fn start(cases: &[Case]) -> anyhow::Result<Running> {
     let ids = tcp.iter().chain(&udp).map(|&(id, _)| id);
     let services = Current::new(Services::one(ids, Service::new(rules, &counters)?));
     let datagrams = Datagrams::default();
-    let sockets = UdpSockets::open(&udp, &[], 1, Some(datagrams.dialect))?;
+    let sockets = UdpSockets::open(&udp, &[], 1, Some(datagrams.dialect), &Given::default())?;
     let beside = UdpProxy::new(services.clone(), Arc::clone(&counters), datagrams);
     let beside = vec![beside.companions(sockets)];
     let proxy = Arc::new(TcpProxy::new(services, counters));

@@ -11,7 +11,7 @@ use peername_proxy::addr::Target;
 use peername_proxy::config::{Datagrams, Dialect};
 use peername_proxy::counters::Counters;
 use peername_proxy::forward::{Announcement, Forwarder};
-use peername_proxy::listeners::Listeners;
+use peername_proxy::listeners::{Given, Listeners};
 use peername_proxy::server;
 use peername_proxy::service::numbered;
 use peername_proxy::udp::{UdpForwarder, UdpSockets};
@@ -77,10 +77,17 @@ async fn start(args: &Args, announcement: Announcement) -> anyhow::Result<ExitCo
         Protocol::Tcp => (&args.listen[..], &[][..]),
         Protocol::Udp => (&[][..], &args.listen[..]),
     };
+    let given = Given::default();
     let tcp: Vec<_> = numbered(0, tcp).collect();
-    let listeners = Listeners::open(&tcp, &[], workers)?;
+    let listeners = Listeners::open(&tcp, &[], workers, &given)?;
     // The sender of a datagram is the client, and the kernel keeps it with one worker.
-    let sockets = UdpSockets::open(&numbered(0, udp).collect::<Vec<_>>(), &[], workers, None)?;
+    let sockets = UdpSockets::open(
+        &numbered(0, udp).collect::<Vec<_>>(),
+        &[],
+        workers,
+        None,
+        &given,
+    )?;
     // It connects as itself: no privilege is of use any more.
     keep_only(&[])?;
     let _log = args.logging.start();

@@ -12,16 +12,19 @@ pub(crate) mod udp;
 use std::process::ExitCode;
 use std::sync::Arc;
 
+use anyhow::bail;
+use peername_proxy::listeners::Given;
 use peername_proxy::routes::Keeper;
+use peername_sys::inherited;
 use peername_sys::netlink::Transport;
 
 pub(crate) use options::Args;
 
 use crate::lifecycle::{self, Signals, Told};
-use crate::logging;
+use crate::{logging, manager};
 use control::Control;
 use open::{Numbers, Open};
-use setup::Setup;
+use setup::{Setup, TRANSPORTS};
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let setup = Setup::read(args)?;
@@ -35,7 +38,8 @@ async fn start(args: &Args, setup: Setup) -> anyhow::Result<ExitCode> {
     let signals = Signals::listen_for_reloads()?;
     let tcp_too = setup.listen(Transport::Tcp).next().is_some();
     let for_udp = lifecycle::descriptors_of_sessions(setup.process.workers(), tcp_too)?;
-    let open = Open::missing(&setup, &Numbers::new(), for_udp)?;
+    let given = given(&setup)?;
+    let open = Open::missing(&setup, &Numbers::new(), for_udp, &given)?;
     let _keeper = match setup.process.setup_routes {
         true => Some(Keeper::start(&setup.backends())?),
         false => None,
@@ -44,22 +48,40 @@ async fn start(args: &Args, setup: Setup) -> anyhow::Result<ExitCode> {
     let _log = setup.process.logging.start();
     privileges::warn_of_missing();
     open.tell_of_shortcomings();
-    serve(args, setup, open, signals).await
+    let control = Control::start(setup, open, given).await?;
+    serve(args, control, signals).await
+}
+
+/// The sockets that a service manager has opened. What it has opened must be what it is asked for.
+fn given(setup: &Setup) -> anyhow::Result<Given> {
+    let given = Given::new(inherited::take()?);
+    let [tcp, udp] = TRANSPORTS.map(|transport| setup.listen(transport).collect::<Vec<_>>());
+    if let Some(unwanted) = given.unwanted(&tcp, &udp) {
+        let protocol = if unwanted.is_stream { "TCP" } else { "UDP" };
+        bail!(
+            "the service manager passed socket {} for {protocol} {}, which is not listened on: name it \
+             (--listen, or address in the file), or take it out of the .socket unit",
+            unwanted.what,
+            unwanted.addr
+        );
+    }
+    Ok(given)
 }
 
 /// Serves on the workers' threads; this thread keeps watch.
 async fn serve(
     args: &Args,
-    setup: Setup,
-    open: Open,
+    mut control: Control,
     mut signals: Signals,
 ) -> anyhow::Result<ExitCode> {
-    let mut control = Control::start(setup, open).await?;
+    manager::ready(&control.setup.summary());
+    manager::keep_alive(control.running.pulse());
     while signals.next(&mut control.running).await? == Told::Reload {
         control.reload(args).await;
     }
     let counters = Arc::clone(&control.shared.counters);
     let drain = control.setup.process.drain();
+    manager::stopping();
     let code = signals.stop(control.running, drain).await;
     logging::totals(&counters.snapshot());
     Ok(code)

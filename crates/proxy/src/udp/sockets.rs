@@ -8,7 +8,7 @@ use peername_sys::{Failed, NameCall};
 
 use crate::addr::LocalAddr;
 use crate::config::Dialect;
-use crate::listeners::{BindError, Plan, Wanted, open_for_all};
+use crate::listeners::{BindError, Given, Plan, Wanted, open_for_all};
 use crate::service::ListenerId;
 
 /// Of each worker, its sockets, in the order of the listeners.
@@ -24,7 +24,8 @@ impl UdpSockets {
     ///
     /// Without an address there are none. `beside` are those that UDP is received on already. `dialect` says where the client is found; `None` means
     /// that the sender is the client. With [`Dialect::First`] most datagrams do not name their client,
-    /// so one worker serves them all.
+    /// so one worker serves them all; and so it does when one of the sockets is `given`, because datagrams
+    /// can't be steered among those who share a socket.
     ///
     /// # Errors
     ///
@@ -34,6 +35,7 @@ impl UdpSockets {
         beside: &[SocketAddr],
         workers: usize,
         dialect: Option<Dialect>,
+        given: &Given,
     ) -> Result<Self, BindError> {
         if wanted.is_empty() {
             return Ok(Self {
@@ -41,12 +43,17 @@ impl UdpSockets {
                 of_workers: Vec::new(),
             });
         }
+        let is_given = |(_, addr): &Wanted| given.udp.contains_key(addr);
         let workers = match dialect {
+            _ if wanted.iter().any(is_given) => 1,
             Some(Dialect::First) => 1,
             Some(Dialect::Each | Dialect::Spp) | None => workers.max(1),
         };
         let open = |addr, sharing: Sharing| {
-            let socket = datagram::listen(addr, sharing)?;
+            let socket = match given.udp.get(&addr) {
+                Some(given) => datagram::adopt(given.share()?, addr)?,
+                None => datagram::listen(addr, sharing)?,
+            };
             datagram::set_buffers(&socket, BUFFER)?;
             // A merged datagram is steered by its first part alone, and the others may be of clients
             // that belong to another worker.
@@ -61,7 +68,11 @@ impl UdpSockets {
             beside,
             workers,
         };
-        let of_workers = open_for_all(&plan, datagram::is_free, open, addr)?;
+        let is_free = |addr| match given.udp.contains_key(&addr) {
+            true => Ok(()),
+            false => datagram::is_free(addr),
+        };
+        let of_workers = open_for_all(&plan, is_free, open, addr)?;
         let first = of_workers.first().into_iter().flatten();
         let chosen: Vec<_> = first.filter_map(|s| s.local_addr().ok()).collect();
         let groups = of_workers.first().into_iter().flatten().zip(&chosen);
@@ -70,10 +81,10 @@ impl UdpSockets {
         }
         // A client whose first datagram came to one worker before the others were there, and whose
         // second came to another, would have two sessions.
-        for (socket, &addr) in of_workers
+        let all = of_workers
             .iter()
-            .flat_map(|sockets| sockets.iter().zip(&chosen))
-        {
+            .flat_map(|sockets| sockets.iter().zip(&chosen));
+        for (socket, &addr) in all.filter(|(_, addr)| !given.udp.contains_key(addr)) {
             datagram::open(socket).map_err(|failed| BindError { addr, failed })?;
         }
         let listeners = wanted.iter().zip(chosen);

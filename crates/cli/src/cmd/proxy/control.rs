@@ -8,6 +8,7 @@ use std::time::Duration;
 use anyhow::Context;
 use peername_proxy::config::Datagrams;
 use peername_proxy::counters::Counters;
+use peername_proxy::listeners::Given;
 use peername_proxy::own_addresses::OwnAddresses;
 use peername_proxy::permit::Rules;
 use peername_proxy::routes::Backend;
@@ -31,6 +32,8 @@ pub(super) struct Control {
     pub(super) shared: Shared,
     pub(super) services: Current,
     pub(super) listeners: Numbers,
+    /// Kept, for what goes with one reload may come back with another.
+    pub(super) given: Given,
     pub(super) groups: Vec<Group>,
     /// Whoever keeps it fresh looks here for what it is by now.
     pub(super) reply_path: watch::Sender<Arc<ReplyPath>>,
@@ -55,7 +58,7 @@ pub(super) struct Shared {
 
 impl Control {
     /// Starts the loops.
-    pub(super) async fn start(setup: Setup, open: Open) -> anyhow::Result<Self> {
+    pub(super) async fn start(setup: Setup, open: Open, given: Given) -> anyhow::Result<Self> {
         let shared = Shared {
             counters: Arc::default(),
             own_addresses: OwnAddresses::read().await?,
@@ -80,6 +83,7 @@ impl Control {
             shared,
             services,
             listeners,
+            given,
             groups,
             reply_path,
         })

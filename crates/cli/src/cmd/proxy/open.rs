@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;
 
 use peername_proxy::config::Datagrams;
-use peername_proxy::listeners::{BindError, Listeners, Wanted};
+use peername_proxy::listeners::{BindError, Given, Listeners, Wanted};
 use peername_proxy::service::ListenerId;
 use peername_proxy::udp::UdpSockets;
 use peername_sys::netlink::Transport;
@@ -40,6 +40,7 @@ impl Open {
         setup: &Setup,
         there: &Numbers,
         descriptors_of_udp: usize,
+        given: &Given,
     ) -> anyhow::Result<Self> {
         let workers = setup.process.workers();
         let taken: HashSet<_> = there.values().copied().collect();
@@ -61,7 +62,12 @@ impl Open {
         let all_udp = wanted_udp.iter().map(|(wanted, _)| wanted.len());
         let addresses = wanted_tcp.len() + all_udp.sum::<usize>();
         lifecycle::require_descriptors(workers, addresses * workers)?;
-        let tcp = Listeners::open(&wanted_tcp, &addresses_of(there, Transport::Tcp), workers)?;
+        let tcp = Listeners::open(
+            &wanted_tcp,
+            &addresses_of(there, Transport::Tcp),
+            workers,
+            given,
+        )?;
         let mut open = Self {
             tcp,
             groups: Vec::new(),
@@ -71,7 +77,7 @@ impl Open {
         let share = descriptors.div_ceil(wanted_udp.len().max(1)).max(1);
         let mut beside = addresses_of(there, Transport::Udp);
         for (wanted, datagrams) in wanted_udp {
-            let group = Group::open(wanted, &beside, workers, datagrams, share)?;
+            let group = Group::open(wanted, &beside, workers, datagrams, share, given)?;
             beside.extend(group.addresses());
             open.groups.push(group);
         }
@@ -121,8 +127,9 @@ impl Group {
         workers: usize,
         asked: Datagrams,
         descriptors: usize,
+        given: &Given,
     ) -> Result<Self, BindError> {
-        let sockets = UdpSockets::open(&wanted, beside, workers, Some(asked.dialect))?;
+        let sockets = UdpSockets::open(&wanted, beside, workers, Some(asked.dialect), given)?;
         let sessions = asked.sessions.min(descriptors);
         Ok(Self {
             wanted,

@@ -18,14 +18,21 @@ use super::options::Args;
 use super::privileges;
 use super::setup::{Planned, Setup};
 use crate::logging::ranges;
+use crate::manager;
 
 impl Control {
     /// Reads everything again and goes by it from now on. What is wrong is said, and nothing changes.
     pub(super) async fn reload(&mut self, args: &Args) {
+        manager::reloading();
         let reloaded = self.try_reload(args).await;
         self.shared.counters.reloaded(reloaded.is_ok());
-        if let Err(error) = reloaded {
-            tracing::warn!("reload refused, all stays as it was: {error:#}");
+        let listening = self.setup.summary();
+        match reloaded {
+            Ok(()) => manager::ready(&format!("reloaded; {listening}")),
+            Err(error) => {
+                tracing::warn!("reload refused, all stays as it was: {error:#}");
+                manager::ready(&format!("last reload refused ({error:#}); {listening}"));
+            }
         }
     }
 
@@ -34,7 +41,12 @@ impl Control {
         self.check_what_needs_a_restart(&setup)?;
         let wanted: HashSet<_> = setup.services.iter().flat_map(Planned::listeners).collect();
         self.check_groups(&setup)?;
-        let open = Open::missing(&setup, &self.listeners, self.running.room() / 2)?;
+        let open = Open::missing(
+            &setup,
+            &self.listeners,
+            self.running.room() / 2,
+            &self.given,
+        )?;
         let sockets = open.numbers().len() * setup.process.workers();
         ensure!(
             sockets + open.sessions() < self.running.room(),
