@@ -81,6 +81,33 @@ fn trust_is_withdrawn_at_once() {
     site.connect(LISTEN_V4);
 }
 
+/// With no descriptor left a reload still works, and who waits at a listener that goes is served: to close it would
+/// reset them.
+#[test]
+fn a_queue_is_served_before_its_listener_closes() {
+    let few = ["prlimit", "--nofile=64:64"];
+    let site = Site::through(&few, &both_listeners(), &["--workers=2"]);
+    let crowd: Vec<Conn> = (0..50)
+        .map(|_| Conn::open(&site.lab.balancer, LISTEN_V4, &header_of(someone_v4())))
+        .collect();
+    let served = std::iter::from_fn(|| site.backend.accept_within(Duration::from_millis(300)));
+    let served = served.collect::<Vec<_>>();
+    assert!((5..45).contains(&served.len()), "{} served", served.len());
+    let (first, second) = (someone_v4(), someone_v4());
+    let waiting = [first, second]
+        .map(|client| Conn::open(&site.lab.balancer, PRIVILEGED, &header_of(client)));
+    site.backend.saw_nobody();
+    site.reload(&table(LISTEN_V4, &["10.81.0.0/24"]), "\"reloaded\"");
+    let clients = [site.backend.accept().peer(), site.backend.accept().peer()];
+    assert!(clients.contains(&first) && clients.contains(&second));
+    let refused = site
+        .lab
+        .balancer
+        .enter(|| std::net::TcpStream::connect(PRIVILEGED));
+    assert!(refused.is_err(), "the listener is closed");
+    drop((crowd, served, waiting));
+}
+
 /// Without a file, SIGHUP still reads the lists that the options name.
 #[test]
 fn lists_of_the_command_line_are_read_again() {
@@ -112,7 +139,7 @@ fn lists_of_the_command_line_are_read_again() {
 #[test]
 fn what_needs_a_restart_is_refused() {
     let before = table(LISTEN_V4, &["10.81.0.0/24"]);
-    let site = Site::through(&before, &["--setup-routes", "--workers=2"]);
+    let site = Site::through(&[], &before, &["--setup-routes", "--workers=2"]);
     let away = before.replace("127.0.0.1:9000", "10.81.0.1:9000");
     for (file, why) in [
         (format!("log-format = \"text\"\n{before}"), None),
@@ -184,17 +211,18 @@ struct Site {
 
 impl Site {
     fn new(file: &str) -> Self {
-        Self::through(file, &["--workers=2"])
+        Self::through(&[], file, &["--workers=2"])
     }
 
-    fn through(content: &str, args: &[&str]) -> Self {
+    /// With the proxy started through other programs, and further options.
+    fn through(through: &[&str], content: &str, args: &[&str]) -> Self {
         let lab = Lab::new();
         let file = Scratch::new();
         let config = format!("--config={}", file.write("proxy.toml", content));
         let args = [&["proxy", "--log-format=json", &config], args].concat();
         Self {
             backend: Backend::listen(&lab.server, TARGET_V4),
-            proxy: Peername::start(&lab.server, &args, &[LISTEN_V4]),
+            proxy: Peername::start_through(&lab.server, through, &args, &[LISTEN_V4]),
             file,
             lab,
         }

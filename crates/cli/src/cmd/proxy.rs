@@ -37,6 +37,12 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
 async fn start(args: &Args, setup: Setup) -> anyhow::Result<ExitCode> {
     let signals = Signals::listen_for_reloads()?;
     let tcp_too = setup.listen(Transport::Tcp).next().is_some();
+    let sockets: usize = setup
+        .services
+        .iter()
+        .map(|s| s.tcp.len() + s.udp.len())
+        .sum();
+    lifecycle::require_descriptors(setup.process.workers(), sockets * setup.process.workers())?;
     let for_udp = lifecycle::descriptors_of_sessions(setup.process.workers(), tcp_too)?;
     let given = given(&setup)?;
     let open = Open::missing(&setup, &Numbers::new(), for_udp, &given)?;

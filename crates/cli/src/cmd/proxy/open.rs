@@ -10,7 +10,6 @@ use peername_proxy::udp::UdpSockets;
 use peername_sys::netlink::Transport;
 
 use super::setup::{Planned, Setup};
-use crate::lifecycle;
 
 /// Sockets that are to be listened on.
 pub(super) struct Open {
@@ -61,7 +60,6 @@ impl Open {
         }
         let all_udp = wanted_udp.iter().map(|(wanted, _)| wanted.len());
         let addresses = wanted_tcp.len() + all_udp.sum::<usize>();
-        lifecycle::require_descriptors(workers, addresses * workers)?;
         let tcp = Listeners::open(
             &wanted_tcp,
             &addresses_of(there, Transport::Tcp),
