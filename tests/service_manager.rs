@@ -83,7 +83,7 @@ fn sockets_of_the_manager_survive_a_restart() {
             let _down = Conn::open(&lab.balancer, LISTEN_V4, &header_of(client));
             assert_eq!(tcp.accept().peer(), client);
         }
-        let _v6 = Conn::connect(&lab.balancer, LISTEN_V6);
+        drop(Conn::connect(&lab.balancer, LISTEN_V6));
         balancer.send(
             LISTEN_V4,
             &[&header::v2_udp(client, front_of(client)), b"?"],
