@@ -112,6 +112,25 @@ fn largest_header_there_is() {
     assert_eq!(rig.accept(client).recv(7), b"payload");
 }
 
+/// No balancer sends more than a handful of TLVs: 64 are taken, one more is not, also in a header that
+/// was allowed to be long.
+#[test]
+fn as_many_tlvs_as_are_taken() {
+    let rig = Rig::new(&["--max-header=65551"]);
+    let with = |client, count| v2(client, FRONT_V4, &tlv(NOOP, b"").repeat(count));
+    let client = someone_v4();
+    let _down = rig.open(&[&with(client, 64), &b"payload"[..]].concat());
+    assert_eq!(rig.accept(client).recv(7), b"payload");
+    for count in [65, 21_000] {
+        rig.open(&with(someone_v4(), count)).closed();
+        rig.backends_saw_nobody();
+    }
+    wait_for("both are in the log", || {
+        let refused = |outcome: &String| outcome == "too_many_tlvs";
+        (rig.proxy.outcomes().iter().filter(|o| refused(o)).count() == 2).then_some(())
+    });
+}
+
 /// The time to send a header is measured from accept: bytes that drip in do not extend it.
 #[test]
 fn header_timeout_is_absolute() {
@@ -187,8 +206,20 @@ fn invalid_headers_are_refused_at_once() {
 #[test]
 fn headers_without_a_client() {
     let rig = Rig::new(&[]);
+    for (what, header) in nobodys() {
+        let down = rig.open(&[&header, &b"check"[..]].concat());
+        let up = rig.v4.accept();
+        assert_eq!(up.peer().ip().to_string(), "127.0.0.1", "{what}");
+        assert_eq!(up.recv(5), b"check", "{what}");
+        up.send(b"fine");
+        assert_eq!(down.recv(4), b"fine", "{what}");
+    }
+}
+
+/// Name and bytes of each.
+pub(crate) fn nobodys() -> [(&'static str, Vec<u8>); 9] {
     let block = addresses(someone_v4(), FRONT_V4);
-    let headers = [
+    [
         ("LOCAL, nothing else", raw(LOCAL, UNSPEC, &[])),
         ("LOCAL with an address block", raw(LOCAL, STREAM_V4, &block)),
         (
@@ -204,15 +235,7 @@ fn headers_without_a_client() {
             "UNKNOWN, long",
             b"PROXY UNKNOWN ffff::1 ffff::2 1 2\r\n".to_vec(),
         ),
-    ];
-    for (what, header) in headers {
-        let down = rig.open(&[&header, &b"check"[..]].concat());
-        let up = rig.v4.accept();
-        assert_eq!(up.peer().ip().to_string(), "127.0.0.1", "{what}");
-        assert_eq!(up.recv(5), b"check", "{what}");
-        up.send(b"fine");
-        assert_eq!(down.recv(4), b"fine", "{what}");
-    }
+    ]
 }
 
 /// A claimed port of 0 is no port; the address is still the client's.

@@ -10,7 +10,8 @@ set -euo pipefail
 
 packages=(
     iproute2         # ip: namespaces, veth pairs, routes
-    nftables         # nft: a backend that does not answer
+    nftables         # nft: a backend that does not answer, TPROXY rules
+    iptables         # the TPROXY rules of another README, word for word
     util-linux       # setpriv, unshare, runuser
     libcap2-bin      # capsh, getcap: what is left of our privileges
     procps           # sysctl
@@ -28,6 +29,9 @@ packages=(
     unbound          # a name server behind the proxy, and its log of clients
     dnsdist          # sender of PROXY v2 on every datagram
     bind9-dnsutils   # dig
+    iperf            # version 2: UDP both ways, and who sent it
+    ngtcp2-client    # QUIC: gtlsclient, gtlsserver
+    ngtcp2-server
     python3
     systemd          # systemd-analyze: whether the units that are shipped are right; not as init
     nodejs
@@ -63,6 +67,7 @@ for package in "${missing[@]}"; do
     case $package in
         haproxy | nginx | redis-server | postgresql | unbound | dnsdist) unit=$package ;;
         openssh-server) unit=ssh ;;
+        ngtcp2-server) unit=ngtcp2d ;;
         *) continue ;;
     esac
     systemctl disable --quiet "$unit" 2>/dev/null || true # no systemd, nothing to disable

@@ -1,12 +1,15 @@
 //! UDP through the proxy: three dialects, and sessions that tell the truth.
 
 mod delivery;
+mod destinations;
 mod dialects;
 mod dns;
 mod first;
 mod flood;
 mod forward;
-mod rig;
+mod iperf;
+mod quic;
+pub(crate) mod rig;
 mod routes;
 mod sessions;
 mod sources;

@@ -71,6 +71,8 @@ pub(crate) enum Workload {
     UdpEcho,
     /// As udp-echo, with all clients behind one socket
     UdpEchoShared,
+    /// As udp-echo, with 8 datagrams of each client under way
+    UdpEchoWindow,
     /// As many datagrams of 1,200 B as will go, one way
     UdpStream,
 }
@@ -86,7 +88,9 @@ impl Workload {
     pub(crate) fn transport(self) -> Transport {
         match self {
             Self::Pingpong | Self::Bulk | Self::Churn | Self::Idle => Transport::Tcp,
-            Self::UdpEcho | Self::UdpEchoShared | Self::UdpStream => Transport::Udp,
+            Self::UdpEcho | Self::UdpEchoShared | Self::UdpEchoWindow | Self::UdpStream => {
+                Transport::Udp
+            }
         }
     }
 }
@@ -166,8 +170,9 @@ pub(crate) fn run(workload: Workload, plan: &Plan) -> Result<Vec<Metric>> {
         Workload::Bulk => bulk::run(plan),
         Workload::Churn => churn::run(plan),
         Workload::Idle => idle::run(plan),
-        Workload::UdpEcho => udp_echo::run(plan, Sockets::Each),
-        Workload::UdpEchoShared => udp_echo::run(plan, Sockets::Shared),
+        Workload::UdpEcho => udp_echo::run(plan, Sockets::Each, 1),
+        Workload::UdpEchoShared => udp_echo::run(plan, Sockets::Shared, 1),
+        Workload::UdpEchoWindow => udp_echo::run(plan, Sockets::Each, WINDOW),
         Workload::UdpStream => udp_stream::run(plan),
     }
 }
@@ -262,3 +267,7 @@ const GRACE: Duration = Duration::from_secs(10);
 
 /// How long a wait may last, so that deadlines are seen even if nothing happens.
 const GLANCE: Duration = Duration::from_millis(100);
+
+/// Datagrams of a client under way in [`Workload::UdpEchoWindow`]: as many as the load that UDP proxies for
+/// this work have been measured with before.
+const WINDOW: usize = 8;

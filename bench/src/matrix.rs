@@ -89,6 +89,11 @@ const TASKS: &[Task] = &[
         connections: 50,
     },
     Task {
+        name: "udp-echo-window",
+        workload: Workload::UdpEchoWindow,
+        connections: 50,
+    },
+    Task {
         name: "udp-stream",
         workload: Workload::UdpStream,
         connections: 4,

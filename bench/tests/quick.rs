@@ -31,6 +31,7 @@ fn every_workload_is_measured() {
         "direct,idle,wake us",
         "direct,udp-echo,echoes/s",
         "direct,udp-echo-shared,echoes/s",
+        "direct,udp-echo-window,echoes/s",
         "direct,udp-stream,datagrams/s",
         "naive,udp-echo,CPU us/echo",
         "naive,udp-echo-shared,CPU us/echo",

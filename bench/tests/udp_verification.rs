@@ -78,7 +78,7 @@ fn a_repeated_datagram_fails() {
 /// The balancer has one socket in `udp-echo-shared`, and answers on it can't go astray.
 #[test]
 fn a_datagram_that_goes_another_clients_way_fails() {
-    for workload in ["udp-echo", "udp-stream"] {
+    for workload in ["udp-echo", "udp-echo-window", "udp-stream"] {
         let output = load(workload, |(client, bytes)| {
             let client = if is_measured(&bytes) {
                 (client + 1) % CLIENTS
@@ -93,7 +93,7 @@ fn a_datagram_that_goes_another_clients_way_fails() {
 
 #[test]
 fn lost_echoes_are_counted_and_do_not_stall() {
-    for workload in ["udp-echo", "udp-echo-shared"] {
+    for workload in ["udp-echo", "udp-echo-shared", "udp-echo-window"] {
         let mut count = 0;
         let output = load(workload, move |datagram| {
             count += usize::from(is_measured(&datagram.1));
@@ -140,6 +140,7 @@ fn losing_everything_fails() {
     for (workload, words) in [
         ("udp-echo", "were lost"),
         ("udp-echo-shared", "were lost"),
+        ("udp-echo-window", "were lost"),
         ("udp-stream", "nothing arrived"),
     ] {
         let output = load(workload, |datagram| {
@@ -165,7 +166,12 @@ fn a_port_where_nobody_listens_fails() {
     }
 }
 
-const WORKLOADS: [&str; 3] = ["udp-echo", "udp-echo-shared", "udp-stream"];
+const WORKLOADS: [&str; 4] = [
+    "udp-echo",
+    "udp-echo-shared",
+    "udp-echo-window",
+    "udp-stream",
+];
 
 const CLIENTS: usize = 3;
 

@@ -79,6 +79,16 @@ impl Process {
         self
     }
 
+    /// Waits until somebody in its network has a UDP socket at this address.
+    pub(crate) fn receives(self, addr: SocketAddr) -> Self {
+        let bound = wait_until(Instant::now() + PATIENCE, || {
+            let open = endpoints(self.pid(), ["udp", "udp6"], UNCONNECTED);
+            open.contains(&addr).then_some(())
+        });
+        assert!(bound.is_some(), "{addr} is nobody's:\n{}", self.log());
+        self
+    }
+
     pub(crate) fn pid(&self) -> u32 {
         self.child.id()
     }
@@ -185,18 +195,22 @@ fn covers(listener: SocketAddr, wanted: SocketAddr) -> bool {
     listener.port() == wanted.port() && (wildcard || listener.ip() == wanted.ip())
 }
 
-/// The listening TCP sockets of a process's network namespace (proc_net_tcp.txt of the kernel).
+/// The listening TCP sockets of a process's network namespace.
 fn listeners(pid: u32) -> Vec<SocketAddr> {
+    endpoints(pid, ["tcp", "tcp6"], LISTENING)
+}
+
+/// The local ends of the sockets in one state, in a process's network namespace (proc_net_tcp.txt of
+/// the kernel).
+fn endpoints(pid: u32, tables: [&str; 2], wanted: &str) -> Vec<SocketAddr> {
     let table = |name| fs::read_to_string(format!("/proc/{pid}/net/{name}")).unwrap_or_default();
-    let listening = |line: &str| {
+    let in_state = |line: &str| {
         let mut words = line.split_ascii_whitespace().skip(1);
         let (local, _remote, state) = (words.next()?, words.next()?, words.next()?);
-        (state == "0A").then(|| endpoint(local)).flatten()
+        (state == wanted).then(|| endpoint(local)).flatten()
     };
-    (table("tcp") + &table("tcp6"))
-        .lines()
-        .filter_map(listening)
-        .collect()
+    let tables = tables.map(table).concat();
+    tables.lines().filter_map(in_state).collect()
 }
 
 /// `0100007F:0050` is 127.0.0.1:80: the address as 32-bit words in the machine's own byte order.
@@ -219,3 +233,7 @@ fn endpoint(text: &str) -> Option<SocketAddr> {
     };
     Some(SocketAddr::new(ip, u16::from_str_radix(port, 16).ok()?))
 }
+
+/// TCP_LISTEN and TCP_CLOSE, the latter being what UDP calls not connected.
+const LISTENING: &str = "0A";
+const UNCONNECTED: &str = "07";

@@ -1,98 +1,152 @@
-//! Every answer goes to whoever asked: two balancers that have the same clients, at two listeners.
+//! Every answer goes to whoever asked, though everybody asks as the same clients.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::net::{SocketAddr, UdpSocket};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread;
+use std::thread::{JoinHandle, spawn};
 use std::time::Duration;
 
-use super::rig::{Rig, header_of};
-use crate::addr::{BALANCER_V4, LISTEN_V4, v4};
+use super::rig::Rig;
+use crate::addr::{BALANCER_V4, FRONT_V4, FRONT_V6, LISTEN_V4, v4, v6};
 use crate::datagram::Datagrams;
+use crate::header;
+use crate::lab::Host;
 
-/// 100 000 requests, or as many as PEERNAME_TEST_DATAGRAMS says. Each carries its number, the number
-/// of its way in and its client's; a backend sends them back.
+/// Two balancers with the same 500 clients, half of them IPv6 and so for the other target, each of which
+/// has asked two of the balancer's addresses, at two listeners: 4,000 sessions in all. A client's eight
+/// differ in nothing but their way. 100,000 questions, or as many as PEERNAME_TEST_DATAGRAMS says.
 #[test]
 fn nothing_is_misdelivered() {
     let second = v4([10, 81, 0, 1], 8444);
-    let rig = Rig::new(&[&format!("--listen={second}"), "--workers=2"]);
+    let mut rig = Rig::new(&[&format!("--listen={second}"), "--workers=2"]);
     rig.lab.balancer.ip("address add 10.81.0.3/24 dev lan");
-    let ways: Vec<(Datagrams, SocketAddr)> = [BALANCER_V4, v4([10, 81, 0, 3], 0).ip()]
-        .into_iter()
-        .flat_map(|ip| [(ip, LISTEN_V4), (ip, second)])
-        .map(|(ip, to)| {
-            let from = SocketAddr::new(ip, 0);
-            (Datagrams::bind(&rig.lab.balancer, from), to)
-        })
-        .collect();
+    let ways = ways(&rig.lab.balancer, [LISTEN_V4, second]);
     let stop = Arc::new(AtomicBool::new(false));
-    let echo = echo(rig.v4.socket(), &stop);
-    let clients: Vec<SocketAddr> = (0..500)
-        .map(|n| v4([198, 51, 100, (n % 250) as u8 + 1], 20_000 + n))
-        .collect();
-    let wanted = std::env::var("PEERNAME_TEST_DATAGRAMS")
-        .map_or(100_000, |count| count.parse().expect("a number"));
-    let mut answered = 0_u32;
-    let mut asked = 0_u32;
-    while asked < wanted {
+    let backends = [&rig.v4, &rig.v6].map(|backend| echo(backend.socket(), &stop));
+    let clients: Vec<SocketAddr> = (0..500).map(client).collect();
+    // Whose each endpoint is that a backend has seen.
+    let mut endpoints: HashMap<SocketAddr, (usize, usize)> = HashMap::new();
+    for from in (0..wanted()).step_by(WINDOW) {
         // A window that the sockets' buffers hold, so that what is missing was lost by the proxy.
-        for _ in 0..WINDOW {
-            let way = asked % 4;
-            let client = (asked / 4) % 500;
-            let (balancer, to) = &ways[way as usize];
-            let question = [asked.to_be_bytes(), way.to_be_bytes(), client.to_be_bytes()].concat();
-            balancer.send(*to, &[&header_of(clients[client as usize]), &question]);
-            asked += 1;
+        let mut waiting = HashSet::new();
+        for number in from..from + WINDOW {
+            let asked = Asked {
+                number,
+                way: number % ways.len(),
+                client: number / ways.len() % clients.len(),
+            };
+            ways[asked.way].ask(clients[asked.client], &asked);
+            waiting.insert(asked);
         }
-        let mut waiting: HashMap<u32, ()> = (asked - WINDOW..asked).map(|n| (n, ())).collect();
-        for (way, (balancer, to)) in ways.iter().enumerate() {
-            for _ in 0..WINDOW / 4 {
-                let Some((bytes, from)) = balancer.recv_within(Duration::from_secs(2)) else {
-                    break;
-                };
-                let number = |at: usize| u32::from_be_bytes(bytes[at..at + 4].try_into().unwrap());
-                let (question, asked_way, client) = (number(0), number(4), number(8));
-                assert_eq!(
-                    asked_way as usize, way,
-                    "an answer to another balancer's question"
-                );
-                assert_eq!(from, *to, "an answer from another listener");
-                assert!(waiting.remove(&question).is_some(), "twice, or late");
-                let ip = &bytes[12..16];
-                let std::net::IpAddr::V4(expected) = clients[client as usize].ip() else {
-                    unreachable!("an IPv4 client")
-                };
-                assert_eq!(ip, expected.octets(), "the backend saw another client");
-                answered += 1;
+        for (number, way) in ways.iter().enumerate() {
+            for _ in 0..WINDOW / ways.len() {
+                let (asked, seen) = way.answer();
+                assert_eq!(asked.way, number, "an answer to another's question");
+                assert!(waiting.remove(&asked), "twice, or late: {asked:?}");
+                assert_eq!(seen.ip(), clients[asked.client].ip(), "another client");
+                let whose = (asked.way, asked.client);
+                let owner = *endpoints.entry(seen).or_insert(whose);
+                assert_eq!(owner, whose, "{seen} is two sessions'");
             }
         }
-        assert!(waiting.is_empty(), "{} of {WINDOW} lost", waiting.len());
+        assert!(waiting.is_empty(), "{waiting:?}");
     }
     stop.store(true, Ordering::Relaxed);
-    echo.join().expect("the backend");
-    assert_eq!(answered, asked);
+    backends
+        .into_iter()
+        .for_each(|echo| echo.join().expect("a backend"));
+    assert_eq!(endpoints.len(), ways.len() * clients.len());
+    assert_eq!(rig.stopped()["udp_sessions"], endpoints.len());
+}
+
+/// How a question comes to the proxy.
+struct Way {
+    balancer: Datagrams,
+    listener: SocketAddr,
+    /// Which of the balancer's addresses the client has asked.
+    front: u16,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct Asked {
+    number: usize,
+    way: usize,
+    client: usize,
+}
+
+/// Each has a socket of its own, so that an answer on the wrong one tells.
+fn ways(host: &Host, listeners: [SocketAddr; 2]) -> Vec<Way> {
+    let way = |(balancer, listener, front)| Way {
+        balancer: Datagrams::bind(host, SocketAddr::new(balancer, 0)),
+        listener,
+        front,
+    };
+    [BALANCER_V4, v4([10, 81, 0, 3], 0).ip()]
+        .into_iter()
+        .flat_map(|balancer| listeners.map(|listener| (balancer, listener)))
+        .flat_map(|(balancer, listener)| [80, 81].map(|front| (balancer, listener, front)))
+        .map(way)
+        .collect()
+}
+
+fn client(number: u16) -> SocketAddr {
+    let (host, port) = (number % 250 + 1, 20_000 + number);
+    if number.is_multiple_of(2) {
+        v4([198, 51, 100, host as u8], port)
+    } else {
+        v6([0x2001, 0xdb8, 7, 0, 0, 0, 0, host], port)
+    }
+}
+
+impl Way {
+    fn ask(&self, client: SocketAddr, asked: &Asked) {
+        let front = if client.is_ipv4() { FRONT_V4 } else { FRONT_V6 };
+        let header = header::v2_udp(client, SocketAddr::new(front.ip(), self.front));
+        let question = format!("{} {} {}", asked.number, asked.way, asked.client);
+        self.balancer
+            .send(self.listener, &[&header, question.as_bytes()]);
+    }
+
+    /// A question of which the answer is there, and the client that the backend saw.
+    #[track_caller]
+    fn answer(&self) -> (Asked, SocketAddr) {
+        let (bytes, from) = self.balancer.recv();
+        assert_eq!(from, self.listener, "an answer from another listener");
+        let text = String::from_utf8(bytes).expect("text");
+        let words: Vec<&str> = text.split(' ').collect();
+        let [number, way, client] = [0, 1, 2].map(|at| words[at].parse().expect("a number"));
+        let asked = Asked {
+            number,
+            way,
+            client,
+        };
+        (asked, words[3].parse().expect("an endpoint"))
+    }
 }
 
 /// Sends back what comes, and behind it the address it saw.
-fn echo(socket: &UdpSocket, stop: &Arc<AtomicBool>) -> thread::JoinHandle<()> {
+fn echo(socket: &UdpSocket, stop: &Arc<AtomicBool>) -> JoinHandle<()> {
     let (socket, stop) = (socket.try_clone().expect("dup"), Arc::clone(stop));
     socket
         .set_read_timeout(Some(Duration::from_millis(100)))
         .expect("SO_RCVTIMEO");
-    thread::spawn(move || {
+    spawn(move || {
         let mut buffer = [0; 64];
         while !stop.load(Ordering::Relaxed) {
             let Ok((n, from)) = socket.recv_from(&mut buffer) else {
                 continue;
             };
-            let std::net::IpAddr::V4(ip) = from.ip() else {
-                continue;
-            };
-            let answer = [&buffer[..n], &ip.octets()].concat();
+            let answer = [&buffer[..n], format!(" {from}").as_bytes()].concat();
             socket.send_to(&answer, from).expect("send");
         }
     })
 }
 
-const WINDOW: u32 = 80;
+/// Enough for every session to be used several times.
+fn wanted() -> usize {
+    std::env::var("PEERNAME_TEST_DATAGRAMS")
+        .map_or(100_000, |count| count.parse().expect("a number"))
+}
+
+const WINDOW: usize = 80;

@@ -90,35 +90,40 @@ fn converse(
 /// Without a header there is no client: dropped, and counted with the reason.
 #[test]
 fn each_wants_a_header_on_every_datagram() {
-    let mut rig = Rig::new(&["--max-header=200"]);
+    let mut rig = Rig::new(&["--max-header=300"]);
     let client = someone_v4();
     rig.ask(client);
     let front = front_of(client);
     let valid = header_of(client);
     let tcp = header::v2(client, front, &[]);
-    let large = header::raw(
-        header::PROXY,
-        header::DGRAM_V4,
-        &[
-            header::addresses(client, front),
-            header::tlv(header::NOOP, &[0; 300]),
-        ]
-        .concat(),
-    );
-    let refused: [(&[u8], &str); 6] = [
+    let with = |tlvs: &[u8]| {
+        let body = [&header::addresses(client, front), tlvs].concat();
+        header::raw(header::PROXY, header::DGRAM_V4, &body)
+    };
+    let empty = header::tlv(header::NOOP, &[]);
+    rig.send(&[&with(&empty.repeat(64)), b"64"]);
+    rig.v4.expect(b"64", client);
+    let large = with(&header::tlv(header::NOOP, &[0; 300]));
+    let many = with(&empty.repeat(65));
+    let refused: [(&[u8], &str); 7] = [
         (b"ping", "no_header"),
         (b"", "truncated"),
         (&valid[..20], "truncated"),
         (&header::v1(client, front), "v1_on_datagram"),
         (&tcp, "stream_transport"),
         (&large, "header_too_long"),
+        (&many, "too_many_tlvs"),
     ];
     for (bytes, _) in refused {
         rig.send(&[bytes]);
     }
     rig.ask(client);
     let dropped = rig.dropped();
-    assert_eq!(dropped.values().sum::<u64>(), 6, "{dropped:?}");
+    assert_eq!(
+        dropped.values().sum::<u64>(),
+        refused.len() as u64,
+        "{dropped:?}"
+    );
     for (_, reason) in refused {
         assert!(dropped.contains_key(reason), "{reason}: {dropped:?}");
     }

@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 
+use super::rig::{DIALECTS, forward};
 use crate::addr::{CLIENT_V4, CLIENT_V6, FRONT_V4, FRONT_V6};
 use crate::lab::{Lab, Process, Scratch, wait_for};
 use crate::peername::Peername;
@@ -21,24 +22,12 @@ fn dnsdist_to_unbound() {
 /// The same through our own sending side, in every dialect.
 #[test]
 fn forward_to_unbound() {
-    for (sender, receiver) in [
-        ("--udp-header=each", "--udp-header=each"),
-        ("--udp-header=first", "--udp-header=first"),
-        ("--proxy-version=spp", "--udp-header=spp"),
-    ] {
+    for (sender, receiver) in DIALECTS {
         let lab = Lab::new();
         let scratch = Scratch::new();
         let unbound = unbound(&lab, &scratch);
         let _proxy = Peername::receive(&lab.server, &[PROXY, &[receiver]].concat());
-        let forward = [
-            "forward",
-            "--protocol=udp",
-            "--listen=203.0.113.1:80",
-            "--listen=[2001:db8:9::1]:80",
-            "--to=10.81.0.1:8443",
-            sender,
-        ];
-        let _forward = Peername::receive(&lab.balancer, &forward);
+        let _forward = forward(&lab, sender);
         asked_by(&lab, &unbound, CLIENT_V4, FRONT_V4);
         asked_by(&lab, &unbound, CLIENT_V6, FRONT_V6);
     }

@@ -38,6 +38,25 @@ fn a_new_header_replaces_the_client() {
     }
 }
 
+/// A client is where its last header came from, as a balancer behind NAT changes its ports: whoever may
+/// send headers is trusted with that.
+#[test]
+fn a_header_takes_a_live_client_over() {
+    let rig = Rig::new(&["--udp-header=first"]);
+    let client = someone_v4();
+    rig.ask(client);
+    let second = rig.another_balancer_socket();
+    second.send(LISTEN_V4, &[&header_of(client), b"here now"]);
+    rig.v4.expect(b"here now", client);
+    rig.v4.send(client, &[b"answer"]);
+    second.expect(b"answer", LISTEN_V4);
+    // Its old port is its, too, and takes it back without a header.
+    rig.send(&[b"back"]);
+    rig.v4.expect(b"back", client);
+    rig.v4.send(client, &[b"answer"]);
+    rig.balancer.expect(b"answer", LISTEN_V4);
+}
+
 /// Two ports of one balancer are two clients; a port of which nothing is known is nobody.
 #[test]
 fn flows_are_told_apart_by_port() {

@@ -92,3 +92,23 @@ impl Rig {
 pub(crate) fn header_of(client: SocketAddr) -> Vec<u8> {
     header::v2_udp(client, front_of(client))
 }
+
+/// `forward` on the balancer, before the usual proxy.
+pub(crate) fn forward(lab: &Lab, dialect: &str) -> Peername {
+    let args = [
+        "forward",
+        "--protocol=udp",
+        "--listen=203.0.113.1:80",
+        "--listen=[2001:db8:9::1]:80",
+        "--to=10.81.0.1:8443",
+        dialect,
+    ];
+    Peername::receive(&lab.balancer, &args)
+}
+
+/// Each dialect as an option of [`forward`] and as one of the proxy.
+pub(crate) const DIALECTS: [(&str, &str); 3] = [
+    ("--udp-header=each", "--udp-header=each"),
+    ("--udp-header=first", "--udp-header=first"),
+    ("--proxy-version=spp", "--udp-header=spp"),
+];

@@ -207,14 +207,7 @@ fn destroyed_sockets() {
     let mut rig = Rig::new(&["--workers=1"]);
     let client = someone_v4();
     rig.ask(client);
-    let kill = |filter: &str| {
-        let args: Vec<&str> = ["-K", "-u", "-a", "-n"]
-            .into_iter()
-            .chain(filter.split(' '))
-            .collect();
-        rig.lab.server.run("ss", &args);
-    };
-    kill("dport = :9000");
+    destroy(&rig, "dport = :9000");
     wait_for("the session is ended", || {
         rig.proxy
             .outcomes()
@@ -222,7 +215,59 @@ fn destroyed_sockets() {
             .then_some(())
     });
     rig.ask(client);
-    kill("sport = :8443");
+    destroy(&rig, "sport = :8443");
     let status = rig.proxy.ended_within(Duration::from_secs(3));
     assert_eq!(status.and_then(|status| status.code()), Some(1));
+}
+
+/// The kernel reports it once, which may be to a send that was under way. From then on nothing wakes
+/// the session, and a client that goes on sending would keep it for ever.
+#[test]
+fn a_destroyed_socket_is_noticed_by_sending() {
+    let mut rig = Rig::new(&["--workers=1"]);
+    let client = someone_v4();
+    rig.ask(client);
+    rig.proxy.signal(Signal::STOP);
+    destroy(&rig, "dport = :9000");
+    take_pending_errors(rig.proxy.pid());
+    for _ in 0..3 {
+        rig.send(&[&header_of(client), b"lost"]);
+    }
+    rig.proxy.signal(Signal::CONT);
+    wait_for("the session is ended", || {
+        rig.proxy
+            .outcomes()
+            .contains(&"evicted".to_owned())
+            .then_some(())
+    });
+    rig.ask(client);
+    assert_eq!(rig.dropped().get("socket_destroyed"), Some(&3));
+}
+
+/// Asks each socket of a process for its error (SO_ERROR), which it then has no more.
+fn take_pending_errors(pid: u32) {
+    use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
+    let process = i32::try_from(pid).ok().and_then(Pid::from_raw);
+    let process = pidfd_open(process.expect("a process id"), PidfdFlags::empty());
+    let process = process.expect("pidfd_open");
+    let descriptors = std::fs::read_dir(format!("/proc/{pid}/fd")).expect("its descriptors");
+    let number = |entry: std::io::Result<std::fs::DirEntry>| {
+        let entry = entry.ok()?;
+        entry.file_name().to_str()?.parse::<i32>().ok()
+    };
+    let taken = descriptors
+        .filter_map(number)
+        .filter_map(|fd| pidfd_getfd(&process, fd, PidfdGetfdFlags::empty()).ok())
+        .filter_map(|fd| socket2::SockRef::from(&fd).take_error().ok().flatten());
+    assert_eq!(taken.count(), 1);
+}
+
+/// Destroys UDP sockets of the server's host, whosever they are.
+fn destroy(rig: &Rig, filter: &str) {
+    let args = [
+        &["-K", "-u", "-a", "-n"],
+        &filter.split(' ').collect::<Vec<_>>()[..],
+    ]
+    .concat();
+    rig.lab.server.run("ss", &args);
 }

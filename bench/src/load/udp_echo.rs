@@ -11,10 +11,10 @@ use crate::load::connection::MESSAGE;
 use crate::load::{GLANCE, Meter, Metric, Plan, latencies, quantiles};
 use crate::poller::{Interest, Poller};
 
-/// Each client sends its next datagram when the last one is back, or given up. A lost one is counted;
-/// a wrong one is, too, and fails the run.
-pub(crate) fn run(plan: &Plan, sockets: Sockets) -> Result<Vec<Metric>> {
-    let mut echoes = Echoes::open(plan, sockets)?;
+/// Each client has `window` datagrams under way, and sends its next one when one is back, or given up. A
+/// lost one is counted; a wrong one is, too, and fails the run.
+pub(crate) fn run(plan: &Plan, sockets: Sockets, window: usize) -> Result<Vec<Metric>> {
+    let mut echoes = Echoes::open(plan, sockets, window)?;
     let meter = Meter::start(plan)?;
     echoes.play(&meter)?;
     let usage = meter.stop()?;
@@ -32,6 +32,7 @@ struct Echoes {
     balancer: Balancer,
     poller: Poller,
     players: Vec<Player>,
+    window: usize,
     outstanding: usize,
     latency: Histogram<u64>,
     faults: Faults,
@@ -40,7 +41,7 @@ struct Echoes {
 /// What a client waits for. Those given up may still come, once each.
 #[derive(Default)]
 struct Player {
-    waiting: Option<(u64, Instant)>,
+    waiting: Vec<(u64, Instant)>,
     given_up: Vec<u64>,
 }
 
@@ -51,7 +52,7 @@ struct Faults {
 }
 
 impl Echoes {
-    fn open(plan: &Plan, sockets: Sockets) -> Result<Self> {
+    fn open(plan: &Plan, sockets: Sockets, window: usize) -> Result<Self> {
         let balancer = Balancer::open(plan, 1..=u32::try_from(plan.connections)?, sockets)?;
         let poller = Poller::new()?;
         for (token, socket) in balancer.sockets().iter().enumerate() {
@@ -62,6 +63,7 @@ impl Echoes {
             players: players.collect(),
             balancer,
             poller,
+            window,
             outstanding: 0,
             latency: latencies()?,
             faults: Faults::default(),
@@ -70,9 +72,11 @@ impl Echoes {
 
     fn play(&mut self, meter: &Meter) -> Result<()> {
         for index in 0..self.players.len() {
-            self.serve(index)?;
+            for _ in 0..self.window {
+                self.serve(index)?;
+            }
         }
-        self.outstanding = self.players.len();
+        self.outstanding = self.players.len() * self.window;
         let mut ready = Vec::new();
         let mut next_look = Instant::now() + GLANCE;
         while self.outstanding > 0 {
@@ -94,15 +98,17 @@ impl Echoes {
         let served = Instant::now();
         // What the socket buffer does not take is lost like any other.
         let sequence = self.balancer.send(index, Kind::Echo, MESSAGE)?;
-        self.players[index].waiting = Some((sequence.unwrap_or(NEVER), served));
+        self.players[index]
+            .waiting
+            .push((sequence.unwrap_or(NEVER), served));
         Ok(())
     }
 
-    /// As many datagrams as clients use the socket, or what is there. With a client of its own one is
-    /// all that can be there, and looking for a second would be in vain.
+    /// As many datagrams as can be there, or what is there. To look for one that can't be would be in
+    /// vain.
     fn receive(&mut self, token: usize, is_running: bool) -> Result<()> {
         let mut buffer = [0; 2 * MESSAGE];
-        for _ in 0..self.balancer.sharers() {
+        for _ in 0..self.balancer.sharers() * self.window {
             let received = self.balancer.sockets()[token].recv(&mut buffer);
             let Some(length) = arrived(received).context("recv")? else {
                 return Ok(());
@@ -146,7 +152,7 @@ impl Echoes {
 
     fn give_up(&mut self, now: Instant, is_running: bool) -> Result<()> {
         for index in 0..self.players.len() {
-            if self.players[index].give_up(now) {
+            for _ in 0..self.players[index].give_up(now) {
                 self.go_on(index, is_running)?;
             }
         }
@@ -175,10 +181,9 @@ impl Player {
     /// # Errors
     /// It came before, or was never sent.
     fn take(&mut self, tag: Tag) -> Result<Option<Duration>> {
-        if let Some((sequence, served)) = self.waiting
-            && sequence == tag.sequence
-        {
-            self.waiting = None;
+        let waited = self.waiting.iter().position(|it| it.0 == tag.sequence);
+        if let Some(waited) = waited {
+            let (_, served) = self.waiting.swap_remove(waited);
             return Ok(Some(served.elapsed()));
         }
         let late = self.given_up.iter().position(|it| *it == tag.sequence);
@@ -193,17 +198,13 @@ impl Player {
         Ok(None)
     }
 
-    /// Whether it had waited too long.
-    fn give_up(&mut self, now: Instant) -> bool {
-        let Some((sequence, served)) = self.waiting else {
-            return false;
-        };
-        if now.saturating_duration_since(served) < TIMEOUT {
-            return false;
-        }
-        self.waiting = None;
-        self.given_up.push(sequence);
-        true
+    /// For how many it had waited too long.
+    fn give_up(&mut self, now: Instant) -> usize {
+        let is_late = |it: &mut (u64, Instant)| now.saturating_duration_since(it.1) >= TIMEOUT;
+        let late = self.waiting.extract_if(.., is_late);
+        let before = self.given_up.len();
+        self.given_up.extend(late.map(|(sequence, _)| sequence));
+        self.given_up.len() - before
     }
 }
 

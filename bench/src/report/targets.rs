@@ -60,6 +60,18 @@ pub(crate) const TARGETS: &[Target] = &[
         peer: Some("naive"),
         bound: Bound::AtMost(0.6),
     },
+    Target {
+        task: "udp-echo-window",
+        metric: "echoes/s",
+        peer: Some("direct"),
+        bound: Bound::AtLeast(0.6),
+    },
+    Target {
+        task: "udp-echo-window",
+        metric: "CPU us/echo",
+        peer: Some("naive"),
+        bound: Bound::AtMost(0.6),
+    },
 ];
 
 impl Target {

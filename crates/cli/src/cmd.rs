@@ -4,7 +4,7 @@ mod completions;
 mod config;
 mod decode;
 mod demo;
-mod doctor;
+pub(crate) mod doctor;
 mod forward;
 mod proxy;
 mod routes;

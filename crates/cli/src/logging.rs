@@ -1,9 +1,11 @@
 //! The log: text for a person at a terminal, JSON for everything else, written by a thread of its own
 //! so that a slow reader holds up nobody. What it can't take is dropped, not waited for.
 
+mod go_mmproxy;
+
 use std::collections::BTreeMap;
 use std::fmt::Display;
-use std::io::{IsTerminal, stderr};
+use std::io::{IsTerminal, stderr, stdout};
 use std::net::SocketAddr;
 
 use peername_proxy::counters::Snapshot;
@@ -16,6 +18,8 @@ use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{Layer, fmt};
 
+use go_mmproxy::Lines;
+
 /// Options of every subcommand that runs for long.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::Args)]
 // Without a group: its name would be `Args`, like that of the command it is flattened into.
@@ -27,6 +31,9 @@ pub(crate) struct Args {
     /// -v: a line for each connection at its end; -vv: more
     #[arg(short, long, action = clap::ArgAction::Count)]
     pub(crate) verbose: u8,
+    /// Warnings and errors only
+    #[arg(short, long, conflicts_with = "verbose")]
+    pub(crate) quiet: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum, Deserialize, JsonSchema)]
@@ -35,21 +42,23 @@ pub(crate) struct Args {
 pub(crate) enum Format {
     Text,
     Json,
+    /// The lines of go-mmproxy, on standard output
+    #[value(name = "go-mmproxy")]
+    GoMmproxy,
 }
 
 impl Args {
-    /// Starts to log to standard error. Lines still queued are written when the guard is dropped.
+    /// Starts to log, to standard error or where the format belongs. Lines still queued are written
+    /// when the guard is dropped.
     pub(crate) fn start(self) -> WorkerGuard {
-        let (writer, guard) = NonBlocking::new(stderr());
-        let level = match self.verbose {
-            0 => Level::INFO,
-            1 => Level::DEBUG,
-            _ => Level::TRACE,
-        };
         let terminal = stderr().is_terminal();
         let format = self
             .log_format
             .unwrap_or(if terminal { Format::Text } else { Format::Json });
+        let (writer, guard) = match format {
+            Format::GoMmproxy => NonBlocking::new(stdout()),
+            Format::Text | Format::Json => NonBlocking::new(stderr()),
+        };
         let lines = fmt::layer().with_writer(writer).with_target(false);
         let lines = match format {
             Format::Text => lines.with_ansi(terminal).boxed(),
@@ -58,14 +67,24 @@ impl Args {
                 .flatten_event(true)
                 .with_current_span(false)
                 .boxed(),
+            Format::GoMmproxy => lines.event_format(Lines::new(self.verbose)).boxed(),
         };
         let ours = Targets::new()
             .with_default(Level::WARN)
-            .with_target("peername", level);
+            .with_target("peername", self.level());
         tracing_subscriber::registry()
             .with(lines.with_filter(ours))
             .init();
         guard
+    }
+
+    fn level(self) -> Level {
+        match self.verbose {
+            _ if self.quiet => Level::WARN,
+            0 => Level::INFO,
+            1 => Level::DEBUG,
+            _ => Level::TRACE,
+        }
     }
 }
 

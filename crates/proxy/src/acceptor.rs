@@ -14,7 +14,7 @@ use peername_sys::{is_broken_listener, is_of_one_connection, listen};
 use tokio::net::TcpStream;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 
-use crate::addr::PeerAddr;
+use crate::addr::{LocalAddr, PeerAddr};
 use crate::listeners::Listening;
 use crate::server::{Incoming, Serve};
 use crate::service::ListenerId;
@@ -63,8 +63,8 @@ impl<S: Serve> Acceptor<S> {
         Ok(())
     }
 
-    /// Closes a listener. Who waits in its queue is served, for closing would reset them; unless
-    /// another process holds it too, which they wait for then.
+    /// Closes a listener. Who waits in its queue is served, when there is a place, for closing would
+    /// reset them; unless another process holds it too, which they wait for then.
     pub(crate) fn close(&mut self, id: ListenerId) {
         let Some(listening) = self.listening.remove(&id) else {
             return;
@@ -96,7 +96,7 @@ impl<S: Serve> Acceptor<S> {
     pub(crate) async fn accept(&mut self) -> io::Result<()> {
         let mut readable = self.poller.readable().await?;
         // Only with a connection to take: an idle worker must not keep others from the last one.
-        let mut slot = slot(&self.slots).await;
+        let mut slot = wait_for_slot(&self.slots).await;
         let mut ready = std::mem::take(&mut self.ready);
         ready.clear();
         let mut more = self.poller.ready(&mut ready).map_err(io::Error::other)?;
@@ -146,22 +146,27 @@ impl<S: Serve> Acceptor<S> {
             // Memory for the registration has run out: a refusal is all that is left for this one.
             Err(error) => return tracing::warn!(%peer, "epoll_ctl(2): {error}"),
         };
+        let asked = listening.is_transparent.then(|| stream.local_addr().ok());
         let incoming = Incoming {
-            stream,
             peer,
-            listener: listening.addr,
-            id: listening.id,
+            listener: asked.flatten().map_or(listening.addr, LocalAddr::canonical),
+            stream,
         };
         let (service, open) = (Arc::clone(&self.service), self.open.clone());
+        let (slots, by) = (Arc::clone(&self.slots), service.by(listening.id));
         tokio::spawn(async move {
-            service.serve(incoming).await;
+            let slot = match slot {
+                None => wait_for_slot(&slots).await,
+                slot => slot,
+            };
+            service.serve(incoming, by).await;
             drop((slot, open));
         });
     }
 }
 
 /// The one that is one too many waits here, and the others behind it in the kernel's queue.
-async fn slot(slots: &Arc<Semaphore>) -> Option<Slot> {
+async fn wait_for_slot(slots: &Arc<Semaphore>) -> Option<Slot> {
     if let Ok(slot) = Arc::clone(slots).try_acquire_owned() {
         return Some(slot);
     }

@@ -5,21 +5,28 @@ use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroU32;
 use std::time::Duration;
 
+use peername_proto::Header;
 use peername_relay::{Limits, Method};
 
 use crate::addr::{LocalAddr, Target};
+use crate::destination::Destinations;
+use crate::outcome::Failure;
 use crate::source::SourcePolicy;
 use crate::trust::TrustList;
 
 /// Everything that some listeners' connections go by. Making one has no side effects.
 #[derive(Clone, Debug)]
 pub struct Config {
+    /// Whether the listeners take what TPROXY rules bring.
+    pub transparent: bool,
     /// Who may send headers.
     pub trust: TrustList,
     /// Bounds on the header.
     pub header: HeaderLimits,
     /// Which claimed sources are refused.
     pub source_policy: SourcePolicy,
+    /// Which destinations headers may name; `None`: every client goes to the fixed targets.
+    pub destinations: Option<Destinations>,
     /// How the backend is reached.
     pub upstream: Upstream,
     /// How bytes are moved.
@@ -54,6 +61,24 @@ impl Default for HeaderLimits {
     }
 }
 
+impl HeaderLimits {
+    /// Whether a header, complete and valid, is one to work with.
+    ///
+    /// # Errors
+    ///
+    /// [`Failure::HeaderTooLong`], [`Failure::TooManyTlvs`].
+    pub(crate) fn admit(&self, header: &Header<'_>) -> Result<(), Failure> {
+        let (len, max) = (header.len, self.max_len);
+        if len > max {
+            return Err(Failure::HeaderTooLong { len, max });
+        }
+        if header.tlvs.iter().nth(MOST_TLVS).is_some() {
+            return Err(Failure::TooManyTlvs { max: MOST_TLVS });
+        }
+        Ok(())
+    }
+}
+
 /// How the backend is reached.
 #[derive(Clone, Debug)]
 pub struct Upstream {
@@ -63,6 +88,8 @@ pub struct Upstream {
     pub target_v6: TargetRule,
     /// SO_MARK of every upstream socket, also of those that claim no source.
     pub mark: Option<NonZeroU32>,
+    /// Whether a connection has the client's port too.
+    pub source_port: SourcePort,
     /// What happens when the client's exact 4-tuple is taken.
     pub on_collision: OnCollision,
     /// From the first SYN to an established connection.
@@ -112,6 +139,17 @@ impl Display for TargetRule {
             Self::SamePort(IpAddr::V6(ip)) => write!(f, "[{ip}]:same"),
         }
     }
+}
+
+/// Which port a connection in the client's name comes from.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum SourcePort {
+    /// The client's own.
+    #[default]
+    Keep,
+    /// Whichever the kernel chooses: for backends that care about the address only. There are no
+    /// collisions.
+    Any,
 }
 
 /// What happens when a live connection already has the client's address and port.
@@ -168,3 +206,7 @@ impl Default for Datagrams {
         }
     }
 }
+
+/// The specification names a dozen and vendors add one or two. Whatever is done for each TLV is done at
+/// most so often for a connection or a datagram, even where `--max-header` lets 21,000 empty ones in.
+const MOST_TLVS: usize = 64;

@@ -17,6 +17,7 @@ pub mod addr;
 pub mod config;
 pub mod connect;
 pub mod counters;
+pub mod destination;
 pub mod forward;
 pub mod frame;
 pub mod listeners;

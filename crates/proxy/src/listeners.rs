@@ -8,7 +8,7 @@ use std::net::{self, SocketAddr};
 use peername_sys::Failed;
 use peername_sys::inherited::Inherited;
 use peername_sys::listen::{self, Sharing};
-use peername_sys::stream;
+use peername_sys::{stream, transparent};
 
 use crate::addr::LocalAddr;
 use crate::service::ListenerId;
@@ -21,6 +21,8 @@ pub(crate) struct Listening {
     pub(crate) socket: net::TcpListener,
     /// Whether another process holds it too, so that who waits in its queue is not lost with us.
     pub(crate) is_shared: bool,
+    /// Whether TPROXY rules bring connections that were made to other addresses.
+    pub(crate) is_transparent: bool,
 }
 
 /// Sockets that a service manager has opened, for the addresses that are to be listened on.
@@ -110,6 +112,7 @@ impl Listeners {
                 addr: LocalAddr(local_addr(&socket).unwrap_or(addr)),
                 socket,
                 is_shared: given.tcp.contains_key(&addr),
+                is_transparent: false,
             })
         };
         let of_workers = of_workers
@@ -117,6 +120,26 @@ impl Listeners {
             .map(|sockets| name(sockets).collect())
             .collect();
         Ok(Self { of_workers })
+    }
+
+    /// Lets the sockets of those that `is_wanted` take what a TPROXY rule gives them; a connection's
+    /// listener is then where it was made to.
+    ///
+    /// # Errors
+    ///
+    /// The address, where IP_TRANSPARENT is not permitted.
+    pub fn transparent(
+        mut self,
+        is_wanted: impl Fn(ListenerId) -> bool,
+    ) -> Result<Self, BindError> {
+        let all = self.of_workers.iter_mut().flatten();
+        for listening in all.filter(|listening| is_wanted(listening.id)) {
+            let addr = listening.addr.0;
+            transparent::set(&listening.socket, addr.is_ipv6())
+                .map_err(|failed| BindError { addr, failed })?;
+            listening.is_transparent = true;
+        }
+        Ok(self)
     }
 
     /// The addresses listened on.
@@ -173,6 +196,10 @@ fn hint(error: &Failed) -> &'static str {
         _ if error.is_exhaustion() => {
             "; each address takes a descriptor a worker: raise LimitNOFILE or `ulimit -n`, or listen \
              on fewer ports"
+        }
+        io::ErrorKind::PermissionDenied if error.call.contains("TRANSPARENT") => {
+            "; --listen-transparent needs CAP_NET_RAW: run as root, or `setcap \
+             cap_net_raw,cap_net_bind_service+ep` on the binary"
         }
         io::ErrorKind::AddrInUse => "; another program listens there: `ss -ltnp` shows which",
         io::ErrorKind::PermissionDenied => {

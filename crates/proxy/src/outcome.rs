@@ -8,6 +8,7 @@ use peername_proto::{Invalid, LooksLike};
 use peername_relay::{End, Side};
 use peername_sys::Failed;
 
+use crate::destination;
 use crate::source::Refused;
 
 /// The one value that log line, counter and test all read.
@@ -98,9 +99,18 @@ pub enum Failure {
         /// What is allowed.
         max: usize,
     },
+    /// The header has more TLVs than anybody needs.
+    #[error("a header of more than {max} TLVs")]
+    TooManyTlvs {
+        /// What is allowed.
+        max: usize,
+    },
     /// The claimed source is refused.
     #[error("the header's source is {0}")]
     Source(#[from] Refused),
+    /// The destination in the header is refused.
+    #[error("the header's destination is {0}")]
+    Destination(#[from] destination::Refused),
     /// Replies would not come back to this host.
     #[error("replies to spoofed connections do not come back to this host; see `peername doctor`")]
     ReplyPath,
@@ -144,7 +154,9 @@ impl Failure {
             Self::HeaderTruncated { .. } => "header_truncated",
             Self::HeaderInvalid { invalid, .. } => invalid.reason(),
             Self::HeaderTooLong { .. } => "header_too_long",
+            Self::TooManyTlvs { .. } => "too_many_tlvs",
             Self::Source(refused) => refused.reason(),
+            Self::Destination(refused) => refused.reason(),
             Self::ReplyPath => "reply_path",
             Self::Downstream(_) => "downstream_reset",
             Self::Header(_) => "header_unwritable",
@@ -159,13 +171,16 @@ impl Failure {
     /// Whose fault it is.
     pub fn fault(&self) -> Fault {
         match self {
-            Self::Untrusted | Self::NoService | Self::TooManyPending | Self::Source(_) => {
-                Fault::Policy
-            }
+            Self::Untrusted
+            | Self::NoService
+            | Self::TooManyPending
+            | Self::Source(_)
+            | Self::Destination(_) => Fault::Policy,
             Self::HeaderTimeout { .. }
             | Self::HeaderTruncated { .. }
             | Self::HeaderInvalid { .. }
             | Self::HeaderTooLong { .. }
+            | Self::TooManyTlvs { .. }
             | Self::Downstream(_)
             | Self::PortTaken(_) => Fault::Downstream,
             Self::Connect(_) | Self::ConnectTimeout(_) => Fault::Upstream,

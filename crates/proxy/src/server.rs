@@ -26,8 +26,15 @@ type Beside = Pin<Box<dyn Future<Output = io::Result<()>>>>;
 
 /// What is done with a connection.
 pub trait Serve: Send + Sync + 'static {
+    /// What a connection is served by.
+    type By: Send + 'static;
+
+    /// Decides that for a connection of this listener, as it is accepted: a reload that closes the
+    /// listener may be over before the connection has its turn.
+    fn by(&self, listener: ListenerId) -> Self::By;
+
     /// Serves one connection to its end.
-    fn serve(&self, connection: Incoming) -> impl Future<Output = ()> + Send;
+    fn serve(&self, connection: Incoming, by: Self::By) -> impl Future<Output = ()> + Send;
 }
 
 /// A connection as the kernel gave it.
@@ -37,10 +44,8 @@ pub struct Incoming {
     pub stream: TcpStream,
     /// Who is really at the other end.
     pub peer: PeerAddr,
-    /// The address listened on.
+    /// The address listened on; where a TPROXY rule brought the connection, the one it was made to.
     pub listener: LocalAddr,
-    /// The listener, as services are found by it.
-    pub id: ListenerId,
 }
 
 /// What the descriptors of this process are good for.

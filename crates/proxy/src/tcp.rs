@@ -13,7 +13,7 @@ use crate::outcome::{Failure, Outcome};
 use crate::pending::Pending;
 use crate::permit::Permit;
 use crate::server::{Incoming, Serve};
-use crate::service::Current;
+use crate::service::{Current, ListenerId, Service};
 
 /// What all connections share.
 #[derive(Debug)]
@@ -24,9 +24,18 @@ pub struct TcpProxy {
 }
 
 impl Serve for TcpProxy {
-    async fn serve(&self, incoming: Incoming) {
+    type By = Option<Arc<Service>>;
+
+    fn by(&self, listener: ListenerId) -> Self::By {
+        self.services.now().of(listener).map(Arc::clone)
+    }
+
+    async fn serve(&self, incoming: Incoming, by: Self::By) {
         let mut record = Record::begin(&self.counters, &incoming);
-        let outcome = self.carry(incoming, &mut record).await;
+        let outcome = match by {
+            Some(service) => self.carry(incoming, &service, &mut record).await,
+            None => Err(refuse(&incoming.stream, Failure::NoService)),
+        };
         record.end(outcome.unwrap_or_else(Outcome::Failed));
     }
 }
@@ -41,10 +50,12 @@ impl TcpProxy {
         }
     }
 
-    async fn carry(&self, incoming: Incoming, record: &mut Record) -> Result<Outcome, Failure> {
-        let Some(service) = self.services.now().of(incoming.id).map(Arc::clone) else {
-            return Err(refuse(&incoming.stream, Failure::NoService));
-        };
+    async fn carry(
+        &self,
+        incoming: Incoming,
+        service: &Service,
+        record: &mut Record,
+    ) -> Result<Outcome, Failure> {
         let rules = &service.rules;
         let accepted = Accepted::admit(incoming, &rules.config, &self.pending)?;
         let mut framed = Framed::read(accepted, &rules.config).await?;

@@ -62,9 +62,7 @@ pub fn listen(addr: SocketAddr, sharing: Sharing) -> Result<UdpSocket> {
             .set_reuse_port(true)
             .call("setsockopt(SO_REUSEPORT)")?;
     }
-    socket
-        .attach_filter(&[TAKE_NOTHING])
-        .call("setsockopt(SO_ATTACH_FILTER)")?;
+    take_nothing(&socket)?;
     socket.bind(&addr.into()).call("bind(2)")?;
     Ok(socket.into())
 }
@@ -93,6 +91,13 @@ pub fn open(socket: impl AsFd) -> Result<()> {
     SockRef::from(&socket)
         .detach_filter()
         .call("setsockopt(SO_DETACH_FILTER)")
+}
+
+/// Lets a socket throw away whatever comes, until [`open`].
+pub(crate) fn take_nothing(socket: &Socket) -> Result<()> {
+    socket
+        .attach_filter(&[TAKE_NOTHING])
+        .call("setsockopt(SO_ATTACH_FILTER)")
 }
 
 /// Asks for receive and send buffers of `bytes`. The kernel caps them at `net.core.rmem_max` and

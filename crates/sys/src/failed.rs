@@ -88,6 +88,15 @@ pub fn is_too_large(error: &io::Error) -> bool {
     error.raw_os_error() == Some(libc::EMSGSIZE)
 }
 
+/// Whether a connected UDP socket is connected no more, because somebody has destroyed it
+/// (SOCK_DESTROY, `ss --kill`): ECONNABORTED tells of it once, EDESTADDRREQ every send from then on.
+pub fn is_destroyed(error: &io::Error) -> bool {
+    matches!(
+        error.raw_os_error(),
+        Some(libc::ECONNABORTED | libc::EDESTADDRREQ)
+    )
+}
+
 /// Whether a device could not do what was asked (EIO).
 pub fn is_device_error(error: &io::Error) -> bool {
     error.raw_os_error() == Some(libc::EIO)

@@ -15,9 +15,10 @@ pub mod namespace;
 pub mod netlink;
 pub mod pipe;
 pub mod stream;
+pub mod transparent;
 pub mod upstream;
 
 pub use failed::{
-    Failed, NameCall, Result, is_broken_listener, is_device_error, is_of_one_connection,
-    is_too_large,
+    Failed, NameCall, Result, is_broken_listener, is_destroyed, is_device_error,
+    is_of_one_connection, is_too_large,
 };

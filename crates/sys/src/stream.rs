@@ -40,9 +40,11 @@ pub fn recv(socket: impl AsFd, buffer: &mut [u8]) -> io::Result<Received> {
     message.msg_iovlen = 1;
     message.msg_control = (&raw mut control).cast();
     message.msg_controllen = size_of::<Control>() as _;
+    let fd = socket.as_fd().as_raw_fd();
+    // The bare system call: recvmsg(3) is a cancellation point, for which glibc pays each time.
     // SAFETY: the message refers to `iov`, `control` and through `iov` to `buffer`, which all live
     // across the call, each with its true length.
-    let n = unsafe { libc::recvmsg(socket.as_fd().as_raw_fd(), &raw mut message, 0) };
+    let n = unsafe { libc::syscall(libc::SYS_recvmsg, fd, &raw mut message, 0) };
     let len = usize::try_from(n).map_err(|_| io::Error::last_os_error())?;
     Ok(Received {
         len,

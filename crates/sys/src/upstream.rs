@@ -9,7 +9,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
 
 use crate::stream::set_int;
-use crate::{Failed, NameCall, Result};
+use crate::{Failed, NameCall, Result, transparent};
 
 /// A socket on its way to a backend: made, given a source and a mark, then connected.
 #[derive(Debug)]
@@ -54,22 +54,9 @@ impl Upstream {
         self.socket.set_mark(mark).call("setsockopt(SO_MARK)")
     }
 
-    /// Lets the socket be bound to any address (IP_TRANSPARENT since Linux 2.6.28, IPV6_TRANSPARENT
-    /// since 2.6.37). Needs CAP_NET_ADMIN or CAP_NET_RAW.
+    /// Lets the socket be bound to any address: see [`transparent::set`].
     pub fn transparent(&self) -> Result<()> {
-        let (level, option, call) = match self.v6 {
-            true => (
-                libc::SOL_IPV6,
-                libc::IPV6_TRANSPARENT,
-                "setsockopt(IPV6_TRANSPARENT)",
-            ),
-            false => (
-                libc::SOL_IP,
-                libc::IP_TRANSPARENT,
-                "setsockopt(IP_TRANSPARENT)",
-            ),
-        };
-        set_int(self.socket.as_fd(), level, option, 1).call(call)
+        transparent::set(&self.socket, self.v6)
     }
 
     /// Binds to `source`, port and all. SO_REUSEADDR allows the port while an older connection with

@@ -10,8 +10,11 @@ use std::sync::Arc;
 
 use anyhow::{Context, ensure};
 use peername_proto::Transport;
-use peername_proxy::config::{Config, Datagrams, HeaderLimits, OnCollision, SendProxy, Upstream};
+use peername_proxy::config::{
+    Config, Datagrams, HeaderLimits, OnCollision, SendProxy, SourcePort, Upstream,
+};
 use peername_proxy::counters::Counters;
+use peername_proxy::destination::Listening;
 use peername_proxy::listeners::{Given, Listeners};
 use peername_proxy::own_addresses::OwnAddresses;
 use peername_proxy::permit::Rules;
@@ -83,14 +86,17 @@ async fn start(cases: &[Case]) -> anyhow::Result<Running> {
         target_v4: V4.backend.parse::<SocketAddr>()?.into(),
         target_v6: V6.backend.parse::<SocketAddr>()?.into(),
         mark: None,
+        source_port: SourcePort::Keep,
         on_collision: OnCollision::Fail,
         connect_timeout: HeaderLimits::default().timeout,
         send_proxy: None,
     };
     let config = Config {
+        transparent: false,
         trust: TrustList::parse(&["loopback"])?,
         header: HeaderLimits::default(),
         source_policy: SourcePolicy::Strict,
+        destinations: None,
         upstream,
         relay: Method::Auto,
         limits: Limits::default(),
@@ -108,6 +114,8 @@ async fn start(cases: &[Case]) -> anyhow::Result<Running> {
         config: Arc::new(config),
         own_addresses: OwnAddresses::read().await?,
         reply_path,
+        // No header names a destination here.
+        listening: Listening::default(),
     };
     let ids = tcp.iter().chain(&udp).map(|&(id, _)| id);
     let services = Current::new(Services::one(ids, Service::new(rules, &counters)?));
@@ -145,7 +153,7 @@ impl Case {
         let without = ask(*backend, b"")?;
         let with = ask(*proxy, &header)?;
         let in_datagrams = forward::Announcement {
-            version: SendProxy::V2,
+            version: Some(SendProxy::V2),
             ..forward::Announcement::text(*client)
         };
         let header = in_datagrams.header(Transport::Datagram, *client, *service)?;

@@ -1,6 +1,7 @@
 //! `peername proxy`: strips the header and connects to the backend as the client.
 
 mod control;
+mod destination;
 pub(crate) mod file;
 mod open;
 pub(crate) mod options;

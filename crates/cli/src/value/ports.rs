@@ -8,6 +8,7 @@ use std::ops::RangeInclusive;
 use std::str::FromStr;
 
 use peername_proxy::config::TargetRule;
+use peername_proxy::destination::Allowed;
 
 use super::written::written;
 use super::{address, address_v4, address_v6};
@@ -23,6 +24,17 @@ pub(crate) struct TargetV4(String);
 /// The same for IPv6.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct TargetV6(String);
+
+/// A destination that headers may name: `10.0.0.0/8:443`, `127.0.0.1:8000-8999`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct AllowDestination(String);
+
+impl AllowDestination {
+    /// What it says.
+    pub(crate) fn allowed(&self) -> Result<Allowed, String> {
+        self.0.parse().map_err(|why| format!("{why}"))
+    }
+}
 
 impl Listen {
     /// Every address, as names resolve now.
@@ -106,6 +118,7 @@ kept_as_text! {
     Listen: range;
     TargetV4: rule;
     TargetV6: rule;
+    AllowDestination: allowed;
 }
 
 written! {
@@ -113,6 +126,9 @@ written! {
         "type": "string", "examples": ["0.0.0.0:8443", "[::]:8443", "192.0.2.1:10000-10100"]
     };
     [] TargetV4, "TargetV4": { "type": "string", "examples": ["127.0.0.1:443", "127.0.0.1:same"] };
+    [] AllowDestination, "AllowDestination": {
+        "type": "string", "examples": ["10.0.0.0/8:443", "127.0.0.1:8000-8999"]
+    };
     [] TargetV6, "TargetV6": { "type": "string", "examples": ["[::1]:443", "[::1]:same"] };
 }
 

@@ -41,7 +41,7 @@ pub struct DatagramSnapshot {
     /// Datagrams that went to balancers.
     pub to_downstream: u64,
     /// Datagrams of either direction that went nowhere, by reason. `receive_buffer_full` are those that the
-    /// kernel threw away before they were received here.
+    /// kernel threw away at a socket before they were received here (SO_RXQ_OVFL), for a wrong checksum, too.
     pub dropped: BTreeMap<&'static str, u64>,
 }
 

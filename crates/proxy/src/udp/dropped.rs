@@ -45,6 +45,9 @@ pub(crate) enum Dropped {
     /// The receiver's host said that nobody listens, or that there is no way to it.
     #[error("unreachable: {0}")]
     Unreachable(io::Error),
+    /// Somebody has destroyed its session's socket.
+    #[error("its session's socket was destroyed: {0}")]
+    SocketDestroyed(io::Error),
     /// The kernel refused it.
     #[error("sendmmsg(2): {0}")]
     Unsendable(io::Error),
@@ -66,6 +69,7 @@ impl Dropped {
             Self::SendBufferFull => "send_buffer_full",
             Self::TooLarge => "too_large",
             Self::Unreachable(_) => "unreachable",
+            Self::SocketDestroyed(_) => "socket_destroyed",
             Self::Unsendable(_) => "unsendable",
         }
     }
@@ -78,6 +82,7 @@ impl Dropped {
             | ErrorKind::HostUnreachable
             | ErrorKind::NetworkUnreachable => Self::Unreachable(error),
             _ if peername_sys::is_too_large(&error) => Self::TooLarge,
+            _ if peername_sys::is_destroyed(&error) => Self::SocketDestroyed(error),
             _ => Self::Unsendable(error),
         }
     }

@@ -7,7 +7,7 @@ use peername_sys::netlink;
 
 use super::dropped::Dropped;
 use crate::addr::{ClaimedSource, PeerAddr};
-use crate::outcome::Failure;
+use crate::config::HeaderLimits;
 use crate::permit::Claims;
 
 /// A datagram whose header has been read, or one that belongs to such a one.
@@ -24,9 +24,13 @@ pub(crate) struct Framed {
 }
 
 impl Framed {
-    /// Reads a PROXY v2 header of at most `max_len` octets. Version 1 has no UDP, and a header that
-    /// speaks of TCP is about something else.
-    pub(crate) fn proxy_v2(bytes: &[u8], peer: PeerAddr, max_len: usize) -> Result<Self, Dropped> {
+    /// Reads a PROXY v2 header. Version 1 has no UDP, and a header that speaks of TCP is about
+    /// something else.
+    pub(crate) fn proxy_v2(
+        bytes: &[u8],
+        peer: PeerAddr,
+        limits: &HeaderLimits,
+    ) -> Result<Self, Dropped> {
         let Parsed::Complete(header) = parse(bytes, Carrier::Datagram)? else {
             return Err(Invalid::Truncated {
                 have: bytes.len(),
@@ -34,10 +38,7 @@ impl Framed {
             }
             .into());
         };
-        if header.len > max_len {
-            let (len, max) = (header.len, max_len);
-            return Err(Failure::HeaderTooLong { len, max }.into());
-        }
+        limits.admit(&header)?;
         if header.transport() == Some(Transport::Stream) {
             return Err(Dropped::StreamTransport);
         }
@@ -75,6 +76,15 @@ impl Claims for Framed {
 
     fn peer(&self) -> PeerAddr {
         self.peer
+    }
+
+    fn destination(&self) -> Option<SocketAddr> {
+        self.destination
+    }
+
+    /// Nothing is sent on by which it could be told.
+    fn hops(&self) -> u8 {
+        0
     }
 
     fn transport(&self) -> netlink::Transport {

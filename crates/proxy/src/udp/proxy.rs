@@ -14,7 +14,7 @@ use super::sockets::UdpSockets;
 use super::table::{Limits, Table};
 use super::worker;
 use crate::addr::LocalAddr;
-use crate::config::{Config, Datagrams, Dialect};
+use crate::config::{Config, Datagrams, Dialect, HeaderLimits};
 use crate::counters::Counters;
 use crate::outcome::Failure;
 use crate::permit::Permit;
@@ -65,7 +65,14 @@ struct Receiving {
     listeners: Arc<[(ListenerId, LocalAddr)]>,
     dialect: Dialect,
     /// With [`Dialect::First`]: what a header said of the balancer's address and port, at a listener.
-    flows: Table<(usize, SocketAddr), Framed>,
+    flows: Table<Flow, Framed>,
+}
+
+/// Listener, where a TPROXY rule brought it from, and the balancer's address and port.
+type Flow = (usize, Option<SocketAddr>, SocketAddr);
+
+fn flow_of(path: &Path) -> Flow {
+    (path.listener, path.original, path.peer.0)
 }
 
 impl Role for Receiving {
@@ -77,14 +84,15 @@ impl Role for Receiving {
         if !trust.contains(peer.ip()) {
             return Err(Failure::Untrusted.into());
         }
-        let max_len = header.max_len;
+        let limits = *header;
         let framed = match self.dialect {
-            Dialect::Each => Framed::proxy_v2(bytes, peer, max_len)?,
+            Dialect::Each => Framed::proxy_v2(bytes, peer, &limits)?,
             Dialect::Spp => Framed::spp(bytes, peer)?,
-            Dialect::First => self.of_flow(bytes, path, now, max_len)?,
+            Dialect::First => self.of_flow(bytes, path, now, &limits)?,
         };
         let key = Key {
             listener: path.listener,
+            original: path.original,
             from: match framed.claim {
                 Some(_) => SocketAddr::new(peer.ip(), 0),
                 None => peer.0,
@@ -122,7 +130,7 @@ impl Role for Receiving {
         if self.dialect != Dialect::First {
             return true;
         }
-        let Some(id) = self.flows.find(&(path.listener, path.peer.0)) else {
+        let Some(id) = self.flows.find(&flow_of(path)) else {
             return false;
         };
         let is_theirs = self.flows.get(id).is_some_and(|flow| {
@@ -155,9 +163,9 @@ impl Receiving {
         bytes: &[u8],
         path: &Path,
         now: Instant,
-        max_len: usize,
+        limits: &HeaderLimits,
     ) -> Result<Framed, Dropped> {
-        let key = (path.listener, path.peer.0);
+        let key = flow_of(path);
         let known = self.flows.find(&key);
         if let Some(id) = known
             && !bytes.starts_with(&V2_SIGNATURE)
@@ -166,7 +174,7 @@ impl Receiving {
             let flow = self.flows.get(id).copied();
             return flow.ok_or(Dropped::Evicted);
         }
-        let framed = Framed::proxy_v2(bytes, path.peer, max_len)?;
+        let framed = Framed::proxy_v2(bytes, path.peer, limits)?;
         let flow = Framed {
             header_len: 0,
             ..framed

@@ -59,6 +59,11 @@ impl Courier {
         socket: BorrowedFd<'_>,
         datagram: &Datagram<'_>,
     ) -> Result<(), Dropped> {
+        if let (None, None, []) = (datagram.to, datagram.from, datagram.header) {
+            return retry(None, || {
+                peername_sys::stream::send(socket, datagram.payload).map(drop)
+            });
+        }
         let slices = [datagram.header, datagram.payload].map(IoSlice::new);
         let message = Message {
             parts: 0..slices.len(),
@@ -66,16 +71,10 @@ impl Courier {
             from: datagram.from,
             segment: None,
         };
-        let mut reported = 0;
-        loop {
-            match self.outbox.send(socket, &slices, from_ref(&message)) {
-                Ok(_) => return Ok(()),
-                Err(error) if is_about_another(&error, message.to) && reported < MOST_REPORTS => {
-                    reported += 1;
-                }
-                Err(error) => return Err(Dropped::by_kernel(error)),
-            }
-        }
+        retry(message.to, || {
+            let sent = self.outbox.send(socket, &slices, from_ref(&message));
+            sent.map(drop)
+        })
     }
 
     /// `offset` is where `datagrams` stand in the whole batch.
@@ -198,13 +197,25 @@ fn run_length(datagrams: &[Datagram<'_>]) -> usize {
     len
 }
 
+/// Sends again for as long as the error is about an earlier datagram.
+fn retry(to: Option<SocketAddr>, mut send: impl FnMut() -> io::Result<()>) -> Result<(), Dropped> {
+    let mut reported = 0;
+    loop {
+        match send() {
+            Ok(()) => return Ok(()),
+            Err(error) if is_about_another(&error, to) && reported < MOST_REPORTS => reported += 1,
+            Err(error) => return Err(Dropped::by_kernel(error)),
+        }
+    }
+}
+
 /// On a connected socket an ICMP error that came for an earlier datagram is reported by the next call,
 /// which then does nothing else: ask again.
 fn is_about_another(error: &io::Error, to: Option<SocketAddr>) -> bool {
     match error.kind() {
         ErrorKind::Interrupted => true,
         ErrorKind::WouldBlock => false,
-        _ => to.is_none(),
+        _ => to.is_none() && !peername_sys::is_destroyed(error),
     }
 }
 

@@ -4,7 +4,7 @@ use std::net::{SocketAddr, UdpSocket};
 
 use peername_sys::datagram::{self, steering};
 use peername_sys::listen::Sharing;
-use peername_sys::{Failed, NameCall};
+use peername_sys::{Failed, NameCall, transparent};
 
 use crate::addr::LocalAddr;
 use crate::config::Dialect;
@@ -93,6 +93,27 @@ impl UdpSockets {
             listeners: listeners.collect(),
             of_workers,
         })
+    }
+
+    /// Lets them take what a TPROXY rule gives them, and answer from where that was sent to. Open them
+    /// for one worker: the kernel chooses among sockets by the sender's port then, so that a client
+    /// would come to several.
+    ///
+    /// # Errors
+    ///
+    /// The address, where IP_TRANSPARENT is not permitted.
+    pub fn transparent(self) -> Result<Self, BindError> {
+        let addrs = self.addrs();
+        let named = self
+            .of_workers
+            .iter()
+            .flat_map(|sockets| sockets.iter().zip(&addrs));
+        for (socket, &addr) in named {
+            let set = transparent::set(socket, addr.is_ipv6())
+                .and_then(|()| transparent::tell_original(socket, addr.is_ipv6()));
+            set.map_err(|failed| BindError { addr, failed })?;
+        }
+        Ok(self)
     }
 
     /// The addresses listened on.

@@ -14,9 +14,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use peername_sys::datagram::{Arrived, Inbox, Poller};
+use peername_sys::is_destroyed;
 use tokio::time::{MissedTickBehavior, interval, sleep_until};
 
 use super::dropped::Dropped;
+use super::outlets::Outlets;
 use super::role::Role;
 use super::send::{Courier, Datagram, Failed};
 use super::session::{Lost, Path};
@@ -64,6 +66,7 @@ struct Worker<R> {
     listeners: Vec<Listener>,
     inbox: Inbox,
     courier: Courier,
+    outlets: Outlets,
     ready: Vec<u64>,
     /// Places of the inbox that hold replies which are still to be sent.
     filled: usize,
@@ -74,6 +77,7 @@ struct Worker<R> {
 
 struct Listener {
     socket: UdpSocket,
+    port: u16,
     lost: Lost,
 }
 
@@ -96,12 +100,14 @@ impl<R: Role> Worker<R> {
         let mut addrs = Vec::new();
         let mut listeners = Vec::new();
         for (number, socket) in sockets.into_iter().enumerate() {
-            addrs.push(LocalAddr(socket.local_addr()?));
+            let addr = socket.local_addr()?;
+            addrs.push(LocalAddr(addr));
             poller
                 .watch(&socket, token_of_listener(number))
                 .map_err(io::Error::other)?;
             listeners.push(Listener {
                 socket,
+                port: addr.port(),
                 lost: Lost::default(),
             });
         }
@@ -110,6 +116,7 @@ impl<R: Role> Worker<R> {
             listeners,
             inbox: Inbox::new(BATCH),
             courier: Courier::new(),
+            outlets: Outlets::default(),
             ready: Vec::new(),
             filled: 0,
             pieces: Vec::new(),
@@ -189,7 +196,7 @@ impl<R: Role> Worker<R> {
         };
         let came = match self.inbox.receive(&listener.socket, 0..BATCH) {
             Ok(came) => came,
-            Err(error) if is_dead(&error) => return Err(error),
+            Err(error) if is_destroyed(&error) => return Err(error),
             Err(error) => return Ok(error.kind() != io::ErrorKind::WouldBlock),
         };
         self.moved = now;
@@ -203,6 +210,10 @@ impl<R: Role> Worker<R> {
                 listener: number,
                 peer: PeerAddr(arrived.peer),
                 local: arrived.local,
+                // From its own port, the listener answers itself.
+                original: arrived
+                    .original
+                    .filter(|original| original.port() != listener.port),
             };
             for piece in pieces(&arrived) {
                 self.sessions.tally.received += 1;
@@ -267,6 +278,11 @@ impl<R: Role> Worker<R> {
         for (_, dropped) in &failed {
             sessions.dropped(dropped, None);
         }
+        // Such a socket may never wake us again, and the client's next datagram needs another.
+        let destroyed = |(_, dropped): &(_, _)| matches!(dropped, Dropped::SocketDestroyed(_));
+        if failed.iter().any(destroyed) {
+            sessions.abort(id);
+        }
     }
 }
 
@@ -294,11 +310,6 @@ fn each_sent(pieces: &[Piece], failed: &Failed, mut note: impl FnMut(&Piece)) {
             note(piece);
         }
     }
-}
-
-/// Somebody has destroyed the socket (`ss --kill`): it has no address any more.
-fn is_dead(error: &io::Error) -> bool {
-    error.kind() == io::ErrorKind::ConnectionAborted
 }
 
 fn token_of_listener(number: usize) -> u64 {

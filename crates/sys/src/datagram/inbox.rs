@@ -1,7 +1,7 @@
 //! Receiving: many datagrams a system call, into buffers that stay.
 
 use std::io;
-use std::mem::{size_of, zeroed};
+use std::mem::{MaybeUninit, size_of, zeroed};
 use std::net::SocketAddr;
 use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd};
@@ -37,6 +37,9 @@ pub struct Arrived {
     pub peer: SocketAddr,
     /// The address of ours it was sent to, where the socket was asked to tell.
     pub local: Option<Local>,
+    /// Where it was sent to before a TPROXY rule gave it to this socket, where the socket was asked to tell
+    /// ([`crate::transparent::tell_original`]).
+    pub original: Option<SocketAddr>,
     /// With [`super::receive_merged`], the size of every datagram in the buffer but the last, which may be
     /// shorter. `None` for a single one.
     pub segment: Option<u16>,
@@ -70,8 +73,9 @@ impl Inbox {
     /// Takes what waits at `socket` into these places and returns how many datagrams came
     /// (recvmmsg(2)). Fewer than there are places means that nothing more waits.
     pub fn receive(&mut self, socket: impl AsFd, places: Range<usize>) -> io::Result<usize> {
-        let mut headers = [const { EMPTY }; MOST];
-        let mut vectors = [EMPTY_VECTOR; MOST];
+        // Made when they are needed: to clear all of them would cost as much as the call.
+        let mut headers = [const { MaybeUninit::<libc::mmsghdr>::uninit() }; MOST];
+        let mut vectors = [const { MaybeUninit::<libc::iovec>::uninit() }; MOST];
         let buffers = self.bytes.chunks_exact_mut(LARGEST).skip(places.start);
         let places = self.places.get_mut(places).unwrap_or_default();
         let mut wanted = 0;
@@ -81,11 +85,11 @@ impl Inbox {
             .zip(&mut headers)
             .zip(&mut vectors)
         {
-            *vector = libc::iovec {
+            let vector = vector.write(libc::iovec {
                 iov_base: buffer.as_mut_ptr().cast(),
                 iov_len: buffer.len(),
-            };
-            let message = &mut header.msg_hdr;
+            });
+            let message = &mut header.write(EMPTY).msg_hdr;
             message.msg_name = (&raw mut place.name).cast();
             message.msg_namelen = size_of::<libc::sockaddr_storage>() as libc::socklen_t;
             message.msg_iov = ptr::from_mut(vector);
@@ -94,12 +98,12 @@ impl Inbox {
             message.msg_controllen = Control::ROOM as _;
             wanted += 1;
         }
-        // SAFETY: the first `wanted` headers point to names, buffers and control room of the lengths
+        // SAFETY: the first `wanted` headers were written; they point to names, buffers and control room of the lengths
         // they say, all of which are borrowed mutably and live until the call has returned.
         let n = unsafe {
             libc::recvmmsg(
                 socket.as_fd().as_raw_fd(),
-                headers.as_mut_ptr(),
+                headers.as_mut_ptr().cast(),
                 wanted,
                 libc::MSG_DONTWAIT,
                 ptr::null_mut(),
@@ -107,7 +111,8 @@ impl Inbox {
         };
         let n = usize::try_from(n).map_err(|_| io::Error::last_os_error())?;
         for (place, header) in places.iter_mut().zip(&headers).take(n) {
-            place.keep(header);
+            // SAFETY: `n` is at most `wanted`, and so many were written above.
+            place.keep(unsafe { header.assume_init_ref() });
         }
         Ok(n)
     }
@@ -128,6 +133,7 @@ impl Place {
         let name = unsafe { SockAddr::new(self.name.into_storage(), message.msg_namelen) };
         let Read {
             local,
+            original,
             segment,
             lost,
         } = self.control.read(message.msg_controllen);
@@ -136,6 +142,7 @@ impl Place {
             len,
             peer,
             local,
+            original,
             segment: segment.filter(|&size| size > 0 && usize::from(size) < len),
             lost,
             truncated: message.msg_flags & libc::MSG_TRUNC != 0,
@@ -161,9 +168,5 @@ const LARGEST: usize = 1 << 16;
 /// Datagrams a call. More would not make the call noticeably cheaper for each.
 const MOST: usize = 32;
 
-const EMPTY_VECTOR: libc::iovec = libc::iovec {
-    iov_base: ptr::null_mut(),
-    iov_len: 0,
-};
 // SAFETY: mmsghdr is integers and pointers, for which zeros are a value: nothing named, nothing asked.
 const EMPTY: libc::mmsghdr = unsafe { zeroed() };

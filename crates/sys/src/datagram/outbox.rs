@@ -1,7 +1,7 @@
 //! Sending: many datagrams a system call, gathered from wherever their parts lie.
 
 use std::io::{self, IoSlice};
-use std::mem::zeroed;
+use std::mem::{MaybeUninit, zeroed};
 use std::net::SocketAddr;
 use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd};
@@ -56,13 +56,14 @@ impl Outbox {
             self.names.push(message.to.map(SockAddr::from));
             self.controls.push((control, used));
         }
-        let mut headers = [const { EMPTY }; MOST];
+        // Made when they are needed: to clear all of them would cost as much as the call.
+        let mut headers = [const { MaybeUninit::<libc::mmsghdr>::uninit() }; MOST];
         let filled = headers.iter_mut().zip(messages);
         for (((header, message), name), (control, used)) in
             filled.zip(&self.names).zip(&mut self.controls)
         {
             let parts = slices.get(message.parts.clone()).unwrap_or_default();
-            let header = &mut header.msg_hdr;
+            let header = &mut header.write(EMPTY).msg_hdr;
             if let Some(name) = name {
                 header.msg_name = name.as_ptr().cast_mut().cast();
                 header.msg_namelen = name.len();
@@ -75,13 +76,13 @@ impl Outbox {
                 header.msg_controllen = *used as _;
             }
         }
-        // SAFETY: the first `messages.len()` headers point to names, slices and control messages of
+        // SAFETY: the first `messages.len()` headers were written; they point to names, slices and control messages of
         // the lengths they say, which are borrowed until the call has returned; sendmmsg only reads
         // them.
         let n = unsafe {
             libc::sendmmsg(
                 socket.as_fd().as_raw_fd(),
-                headers.as_mut_ptr(),
+                headers.as_mut_ptr().cast(),
                 messages.len() as libc::c_uint,
                 libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL,
             )

@@ -1,6 +1,5 @@
 //! The proxy at work, as the control side sees it: what is listened on, and what that is served by.
 
-use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,6 +7,7 @@ use std::time::Duration;
 use anyhow::Context;
 use peername_proxy::config::Datagrams;
 use peername_proxy::counters::Counters;
+use peername_proxy::destination::Listening;
 use peername_proxy::listeners::Given;
 use peername_proxy::own_addresses::OwnAddresses;
 use peername_proxy::permit::Rules;
@@ -17,10 +17,9 @@ use peername_proxy::service::{Current, Service, Services};
 use peername_proxy::tcp::TcpProxy;
 use peername_proxy::udp::UdpProxy;
 use peername_proxy::watchdog::ReplyPath;
-use peername_sys::netlink::Transport;
 use tokio::sync::watch;
 
-use super::open::{self, Numbers, Open};
+use super::open::{self, Actual, Numbers, Open};
 use super::setup::{Planned, Setup, TRANSPORTS};
 use crate::lifecycle;
 use crate::logging::ranges;
@@ -32,6 +31,7 @@ pub(super) struct Control {
     pub(super) shared: Shared,
     pub(super) services: Current,
     pub(super) listeners: Numbers,
+    pub(super) actual: Actual,
     /// Kept, for what goes with one reload may come back with another.
     pub(super) given: Given,
     pub(super) groups: Vec<Group>,
@@ -68,7 +68,7 @@ impl Control {
         reply_path.check().await;
         let listeners = open.numbers();
         let actual = open.actual();
-        let services = shared.services(&setup, &listeners, &reply_path)?;
+        let services = shared.services(&setup, &listeners, &actual, &reply_path)?;
         let services = Current::new(services);
         let (running, groups) = shared.run(&setup, open, &services)?;
         for planned in &setup.services {
@@ -83,6 +83,7 @@ impl Control {
             shared,
             services,
             listeners,
+            actual,
             given,
             groups,
             reply_path,
@@ -96,14 +97,23 @@ impl Shared {
         &self,
         setup: &Setup,
         listeners: &Numbers,
+        actual: &Actual,
         reply_path: &Arc<ReplyPath>,
     ) -> peername_sys::Result<Services> {
         let mut all = Vec::new();
+        let listening = Listening {
+            ports: actual.values().map(SocketAddr::port).collect(),
+            transparent: setup
+                .services
+                .iter()
+                .any(|planned| planned.config.transparent),
+        };
         for planned in &setup.services {
             let rules = Rules {
                 config: Arc::clone(&planned.config),
                 own_addresses: self.own_addresses.clone(),
                 reply_path: Arc::clone(reply_path),
+                listening: listening.clone(),
             };
             let service = Arc::new(Service::new(rules, &self.counters)?);
             let numbers = planned.listeners().filter_map(|key| listeners.get(&key));
@@ -146,7 +156,7 @@ impl Shared {
 }
 
 /// Says what a service does, by the addresses that the kernel gave it.
-fn tell(planned: &Planned, actual: &HashMap<(Transport, SocketAddr), SocketAddr>, workers: usize) {
+fn tell(planned: &Planned, actual: &Actual, workers: usize) {
     let [tcp, udp] = TRANSPORTS.map(|transport| {
         let wanted = planned.listen(transport).iter();
         let addrs = wanted.filter_map(|&addr| actual.get(&(transport, addr)).copied());
@@ -167,7 +177,7 @@ async fn keep_checking(mut reply_path: watch::Receiver<Arc<ReplyPath>>) {
     loop {
         let now = Arc::clone(&reply_path.borrow_and_update());
         tokio::select! {
-            () = now.rest() => now.check().await,
+            () = now.check_in_time() => {}
             Ok(()) = reply_path.changed() => {}
         }
     }

@@ -33,6 +33,9 @@ pub(crate) struct File {
     /// 1: a line for each connection at its end; 2: more
     #[serde(default)]
     verbose: u8,
+    /// Warnings and errors only
+    #[serde(default)]
+    quiet: bool,
     /// Listeners, and what they are served by
     #[schemars(with = "Vec<Listener>", length(min = 1))]
     listen: Vec<Spanned<Listener>>,
@@ -87,6 +90,7 @@ impl File {
             logging: logging::Args {
                 log_format: over.logging.log_format.or(self.log_format),
                 verbose: over.logging.verbose.max(self.verbose),
+                quiet: over.logging.quiet || self.quiet && over.logging.verbose == 0,
             },
         }
     }

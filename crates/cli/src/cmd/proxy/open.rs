@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use peername_proxy::config::Datagrams;
 use peername_proxy::listeners::{BindError, Given, Listeners, Wanted};
 use peername_proxy::service::ListenerId;
-use peername_proxy::udp::UdpSockets;
+use peername_proxy::udp::{DESCRIPTORS_OF_TRANSPARENT, UdpSockets};
 use peername_sys::netlink::Transport;
 
 use super::setup::{Planned, Setup};
@@ -32,6 +32,9 @@ pub(super) struct Group {
 /// Listeners by what was asked for.
 pub(super) type Numbers = HashMap<(Transport, SocketAddr), ListenerId>;
 
+/// The addresses that listeners have, by what was asked for.
+pub(super) type Actual = HashMap<(Transport, SocketAddr), SocketAddr>;
+
 impl Open {
     /// Opens what is wanted and not there already. UDP, its sessions included, gets at most so many
     /// descriptors.
@@ -55,17 +58,20 @@ impl Open {
             wanted_tcp.extend(number(planned, Transport::Tcp));
             match number(planned, Transport::Udp) {
                 none if none.is_empty() => {}
-                wanted => wanted_udp.push((wanted, planned.datagrams)),
+                wanted => wanted_udp.push((wanted, planned)),
             }
         }
         let all_udp = wanted_udp.iter().map(|(wanted, _)| wanted.len());
         let addresses = wanted_tcp.len() + all_udp.sum::<usize>();
-        let tcp = Listeners::open(
-            &wanted_tcp,
-            &addresses_of(there, Transport::Tcp),
-            workers,
-            given,
-        )?;
+        let beside = addresses_of(there, Transport::Tcp);
+        let mut tcp = Listeners::open(&wanted_tcp, &beside, workers, given)?;
+        for planned in setup.services.iter().filter(|s| s.config.transparent) {
+            let ids = wanted_tcp
+                .iter()
+                .filter(|(_, addr)| planned.tcp.contains(addr));
+            let ids: HashSet<_> = ids.map(|&(id, _)| id).collect();
+            tcp = tcp.transparent(|id| ids.contains(&id))?;
+        }
         let mut open = Self {
             tcp,
             groups: Vec::new(),
@@ -74,8 +80,14 @@ impl Open {
         let descriptors = descriptors_of_udp.saturating_sub(addresses * workers);
         let share = descriptors.div_ceil(wanted_udp.len().max(1)).max(1);
         let mut beside = addresses_of(there, Transport::Udp);
-        for (wanted, datagrams) in wanted_udp {
-            let group = Group::open(wanted, &beside, workers, datagrams, share, given)?;
+        for (wanted, planned) in wanted_udp {
+            let transparent = planned.config.transparent;
+            // The kernel chooses among sockets by the sender's port where TPROXY rules bring it.
+            let workers = if transparent { 1 } else { workers };
+            let mut group = Group::open(wanted, &beside, workers, planned.datagrams, share, given)?;
+            if transparent {
+                group = group.transparent()?;
+            }
             beside.extend(group.addresses());
             open.groups.push(group);
         }
@@ -92,7 +104,7 @@ impl Open {
     }
 
     /// Each listener's address, by what was asked for: they differ where the kernel chose the port.
-    pub(super) fn actual(&self) -> HashMap<(Transport, SocketAddr), SocketAddr> {
+    pub(super) fn actual(&self) -> Actual {
         let key = |transport| move |&(_, addr): &Wanted| (transport, addr);
         let udp = self.groups.iter().flat_map(|group| {
             let wanted = group.wanted.iter().map(key(Transport::Udp));
@@ -135,6 +147,14 @@ impl Group {
             datagrams: Datagrams { sessions, ..asked },
             asked,
         })
+    }
+
+    /// With what TPROXY rules bring; some descriptors are for answers from other addresses then.
+    fn transparent(mut self) -> Result<Self, BindError> {
+        let sessions = &mut self.datagrams.sessions;
+        *sessions = sessions.saturating_sub(DESCRIPTORS_OF_TRANSPARENT).max(1);
+        self.sockets = self.sockets.transparent()?;
+        Ok(self)
     }
 
     /// What was asked for.

@@ -8,18 +8,23 @@ use std::thread::available_parallelism;
 use std::time::Duration;
 
 use clap::Parser;
-use peername_proxy::config::{Config, Datagrams, HeaderLimits, OnCollision, SendProxy, Upstream};
+use peername_proxy::config::{
+    Config, Datagrams, HeaderLimits, OnCollision, SendProxy, SourcePort, Upstream,
+};
 use peername_proxy::source::SourcePolicy;
 use peername_proxy::trust::TrustList;
 use peername_relay::{Limits, Method};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::destination::destinations;
 use super::udp;
 use crate::cmd::routes::Protocol;
 use crate::logging;
 use crate::usage::Usage;
-use crate::value::{Listen, MOST, Mark, Number, TargetV4, TargetV6, Time, Timeout, TlvKind};
+use crate::value::{
+    AllowDestination, Listen, MOST, Mark, Number, TargetV4, TargetV6, Time, Timeout, TlvKind,
+};
 
 /// Options of `peername proxy`.
 #[derive(Clone, Debug, clap::Args)]
@@ -72,9 +77,18 @@ pub(crate) struct Listener {
     /// Where IPv6 clients go; port "same" is the one they came to
     #[arg(short = '6', long, value_name = "ADDR", default_value = "[::1]:443")]
     target_v6: TargetV6,
+    /// Connect to the destination in the header, if --allow-destination lists it
+    #[arg(long)]
+    dynamic_destination: bool,
+    /// A destination that headers may name: CIDR[:PORT[-PORT]]; may be repeated
+    #[arg(long, value_name = "WHERE")]
+    allow_destination: Vec<AllowDestination>,
     /// Who may send headers: CIDR, address, @FILE, private, loopback or any; may be repeated
     #[arg(short, long, value_name = "WHO")]
     trust: Vec<String>,
+    /// Take what TPROXY rules bring, whatever its destination (`peername routes add --tproxy-ports`)
+    #[arg(long)]
+    listen_transparent: bool,
     /// SO_MARK of every connection to the backend, 0 for none
     #[arg(short, long, value_name = "N", default_value = "0")]
     mark: Mark,
@@ -93,6 +107,9 @@ pub(crate) struct Listener {
     /// Which claimed sources are refused
     #[arg(long, value_name = "POLICY", default_value = "strict")]
     source_policy: Policy,
+    /// Which port connections to the backend come from
+    #[arg(long, value_name = "PORT", default_value = "keep")]
+    source_port: Port,
     /// When a live connection has the client's address and port already
     #[arg(long, value_name = "WHAT", default_value = "ephemeral")]
     on_port_collision: Collision,
@@ -138,6 +155,18 @@ enum Policy {
     Strict,
     /// Special addresses only
     AllowLocal,
+}
+
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum, Deserialize, Serialize, JsonSchema,
+)]
+#[serde(rename_all = "kebab-case")]
+#[schemars(inline)]
+enum Port {
+    /// The client's own
+    Keep,
+    /// Any that is free
+    Any,
 }
 
 #[derive(
@@ -202,6 +231,8 @@ impl Listener {
             return Err(Usage(text.to_owned()));
         }
         Ok(Config {
+            transparent: self.listen_transparent,
+            destinations: destinations(self.dynamic_destination, &self.allow_destination)?,
             trust: TrustList::parse(&self.trust).map_err(Usage::from_error)?,
             header: self.header_limits(),
             source_policy: match self.source_policy {
@@ -248,6 +279,10 @@ impl Listener {
             target_v4: self.target_v4.rule().map_err(named("--target-v4"))?,
             target_v6: self.target_v6.rule().map_err(named("--target-v6"))?,
             mark: NonZeroU32::new(self.mark.0),
+            source_port: match self.source_port {
+                Port::Keep => SourcePort::Keep,
+                Port::Any => SourcePort::Any,
+            },
             on_collision: match self.on_port_collision {
                 Collision::Ephemeral => OnCollision::Ephemeral,
                 Collision::Fail => OnCollision::Fail,

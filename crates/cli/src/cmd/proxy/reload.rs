@@ -58,7 +58,11 @@ impl Control {
         let mut listeners = self.listeners.clone();
         listeners.retain(|key, _| wanted.contains(key));
         listeners.extend(open.numbers());
-        let services = self.shared.services(&setup, &listeners, &reply_path)?;
+        let mut actual = self.actual.clone();
+        actual.retain(|key, _| wanted.contains(key));
+        actual.extend(open.actual());
+        let shared = &self.shared;
+        let services = shared.services(&setup, &listeners, &actual, &reply_path)?;
 
         // Nothing fails from here on.
         let opened = ranges(open.actual().into_values());
@@ -66,6 +70,7 @@ impl Control {
         self.services.replace(services);
         self.begin(open);
         self.listeners = listeners;
+        self.actual = actual;
         self.setup = setup;
         self.reply_path.send_replace(reply_path);
         tracing::info!(opened, closed = ranges(closed), "reloaded");
@@ -77,9 +82,17 @@ impl Control {
         for (what, same) in [
             ("workers", new.workers() == old.workers()),
             ("setup-routes", new.setup_routes == old.setup_routes),
-            ("log-format and verbose", new.logging == old.logging),
+            ("log-format, verbose and quiet", new.logging == old.logging),
         ] {
             ensure!(same, "{what} can't change without a restart");
+        }
+        let changes = |key: &&(Transport, SocketAddr)| {
+            let mut stays = setup.services.iter();
+            stays.any(|planned| planned.listen(key.0).contains(&key.1))
+                && setup.is_transparent(**key) != self.setup.is_transparent(**key)
+        };
+        if let Some((_, addr)) = self.listeners.keys().find(changes) {
+            bail!("listen-transparent of {addr} can't change without a restart");
         }
         if let Some(mark) = setup.mark() {
             privileges::try_out(Some(mark))

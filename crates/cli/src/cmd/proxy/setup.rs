@@ -74,8 +74,12 @@ impl Setup {
     pub(super) fn probes(&self) -> impl Iterator<Item = Probe> + '_ {
         self.services
             .iter()
-            .flat_map(Planned::backends)
-            .map(|(backend, any_port)| Probe { backend, any_port })
+            .flat_map(|planned| planned.backends().map(move |known| (known, planned)))
+            .map(|((backend, any_port), planned)| Probe {
+                backend,
+                any_port,
+                mark: planned.config.upstream.mark,
+            })
     }
 
     /// In a few words.
@@ -84,6 +88,13 @@ impl Setup {
         let named = [("tcp", tcp), ("udp", udp)];
         let listened = named.iter().filter(|(_, addrs)| !addrs.is_empty());
         join(listened.map(|(name, addrs)| format!("{name} {addrs}")))
+    }
+
+    /// Whether what comes to this listener may be brought by TPROXY rules.
+    pub(super) fn is_transparent(&self, (transport, addr): (Transport, SocketAddr)) -> bool {
+        let mut services = self.services.iter();
+        let of = services.find(|planned| planned.listen(transport).contains(&addr));
+        of.is_some_and(|planned| planned.config.transparent)
     }
 
     /// A mark, if any service has one.
