@@ -33,6 +33,7 @@ packages=(
     ngtcp2-client    # QUIC: gtlsclient, gtlsserver
     ngtcp2-server
     python3
+    systemd          # systemd-analyze: whether the units that are shipped are right; not as init
     nodejs
 )
 

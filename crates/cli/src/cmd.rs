@@ -1,6 +1,7 @@
 //! The subcommands, one file each: its options and what it does with them.
 
 mod completions;
+mod config;
 mod decode;
 mod demo;
 pub(crate) mod doctor;
@@ -28,6 +29,8 @@ pub(crate) enum Command {
     Doctor(doctor::Args),
     /// Show it at work, in a private network namespace
     Demo(demo::Args),
+    /// Check a configuration file, or print its schema
+    Config(config::Args),
     /// Print shell completions
     Completions(completions::Args),
 }
@@ -44,6 +47,7 @@ impl Command {
             Self::Routes(args) => routes::run(&args),
             Self::Doctor(args) => doctor::run(&args),
             Self::Demo(args) => demo::run(&args),
+            Self::Config(args) => config::run(&args),
             Self::Completions(args) => completions::run(&args),
         }
     }

@@ -6,8 +6,11 @@ mod go_mmproxy;
 use std::collections::BTreeMap;
 use std::fmt::Display;
 use std::io::{IsTerminal, stderr, stdout};
+use std::net::SocketAddr;
 
 use peername_proxy::counters::Snapshot;
+use schemars::JsonSchema;
+use serde::Deserialize;
 use tracing::Level;
 use tracing_appender::non_blocking::{NonBlocking, WorkerGuard};
 use tracing_subscriber::filter::Targets;
@@ -18,23 +21,25 @@ use tracing_subscriber::{Layer, fmt};
 use go_mmproxy::Lines;
 
 /// Options of every subcommand that runs for long.
-#[derive(Clone, Copy, Debug, clap::Args)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::Args)]
 // Without a group: its name would be `Args`, like that of the command it is flattened into.
 #[group(skip)]
 pub(crate) struct Args {
     /// How the log is written [default: text on a terminal, else json]
     #[arg(long, value_name = "FORMAT")]
-    log_format: Option<Format>,
+    pub(crate) log_format: Option<Format>,
     /// -v: a line for each connection at its end; -vv: more
     #[arg(short, long, action = clap::ArgAction::Count)]
-    verbose: u8,
+    pub(crate) verbose: u8,
     /// Warnings and errors only
     #[arg(short, long, conflicts_with = "verbose")]
-    quiet: bool,
+    pub(crate) quiet: bool,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-enum Format {
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+#[schemars(inline)]
+pub(crate) enum Format {
     Text,
     Json,
     /// The lines of go-mmproxy, on standard output
@@ -89,6 +94,25 @@ pub(crate) fn join(values: impl IntoIterator<Item = impl Display>) -> String {
     texts.join(" ")
 }
 
+/// Addresses, those of one host with ports that follow each other as a range.
+pub(crate) fn ranges(addrs: impl IntoIterator<Item = SocketAddr>) -> String {
+    let mut runs: Vec<(SocketAddr, u16)> = Vec::new();
+    for addr in addrs {
+        match runs.last_mut() {
+            Some((first, last))
+                if first.ip() == addr.ip() && last.checked_add(1) == Some(addr.port()) =>
+            {
+                *last = addr.port();
+            }
+            _ => runs.push((addr, addr.port())),
+        }
+    }
+    join(runs.iter().map(|(first, last)| match last - first.port() {
+        0 => first.to_string(),
+        _ => format!("{first}-{last}"),
+    }))
+}
+
 /// The last line: what was carried since the start.
 pub(crate) fn totals(totals: &Snapshot) {
     let counts = |counts: &BTreeMap<&str, u64>| {
@@ -103,6 +127,8 @@ pub(crate) fn totals(totals: &Snapshot) {
         bytes_undelivered = totals.undelivered,
         port_collisions = totals.collisions,
         outcomes = counts(&totals.outcomes),
+        reloads = totals.reloads,
+        reloads_refused = totals.reloads_refused,
         udp_sessions = udp.sessions_began,
         datagrams_received = udp.received,
         datagrams_to_upstream = udp.to_upstream,

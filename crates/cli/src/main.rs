@@ -5,6 +5,7 @@ mod cmd;
 mod compat;
 mod lifecycle;
 mod logging;
+mod manager;
 mod usage;
 mod value;
 

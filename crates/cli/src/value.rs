@@ -7,6 +7,13 @@ use std::time::Duration;
 
 use peername_proto::kind;
 
+mod ports;
+mod quantity;
+mod written;
+
+pub(crate) use ports::{AllowDestination, Listen, TargetV4, TargetV6};
+pub(crate) use quantity::{MOST, Mark, Number, Time, Timeout, TlvKind};
+
 /// `500ms`, `5s`, `2m`; a year at most, which any clock can add to now.
 pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     match humantime::parse_duration(text) {

@@ -19,6 +19,7 @@ use crate::counters::Counters;
 use crate::log::Record;
 use crate::outcome::{Failure, Outcome};
 use crate::server::{Incoming, Serve};
+use crate::service::ListenerId;
 
 /// What the header says.
 #[derive(Clone, Debug)]
@@ -91,7 +92,11 @@ impl Announcement {
 }
 
 impl Serve for Forwarder {
-    async fn serve(&self, incoming: Incoming) {
+    type By = ();
+
+    fn by(&self, _listener: ListenerId) {}
+
+    async fn serve(&self, incoming: Incoming, (): ()) {
         let mut record = Record::begin(&self.counters, &incoming);
         record.target(self.target);
         let outcome = self.carry(incoming, &mut record).await;

@@ -60,6 +60,9 @@ pub enum Failure {
         "this peer is not trusted to send headers; add it to --trust if it is a balancer of yours"
     )]
     Untrusted,
+    /// Its listener serves nobody any more: a reload has just closed it.
+    #[error("its listener was closed by a reload")]
+    NoService,
     /// Too many connections without a header.
     #[error("too many connections without a header, of this peer or in all")]
     TooManyPending,
@@ -144,6 +147,7 @@ impl Failure {
     pub fn reason(&self) -> &'static str {
         match self {
             Self::Untrusted => "untrusted_peer",
+            Self::NoService => "listener_closed",
             Self::TooManyPending => "too_many_pending",
             Self::HeaderTimeout { .. } => "header_timeout",
             Self::HeaderTruncated { received: 0 } => "closed_without_header",
@@ -167,9 +171,11 @@ impl Failure {
     /// Whose fault it is.
     pub fn fault(&self) -> Fault {
         match self {
-            Self::Untrusted | Self::TooManyPending | Self::Source(_) | Self::Destination(_) => {
-                Fault::Policy
-            }
+            Self::Untrusted
+            | Self::NoService
+            | Self::TooManyPending
+            | Self::Source(_)
+            | Self::Destination(_) => Fault::Policy,
             Self::HeaderTimeout { .. }
             | Self::HeaderTruncated { .. }
             | Self::HeaderInvalid { .. }

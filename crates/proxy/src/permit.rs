@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use peername_sys::netlink::Transport;
 
-use crate::addr::{ClaimedSource, PeerAddr, Target};
-use crate::config::{Config, OnCollision};
+use crate::addr::{ClaimedSource, LocalAddr, PeerAddr, Target};
+use crate::config::{Config, OnCollision, TargetRule};
 use crate::destination::{Around, Destinations, Listening, MOST_HOPS, Refused};
 use crate::outcome::Failure;
 use crate::own_addresses::{Kind, OwnAddresses};
@@ -63,7 +63,11 @@ impl Permit {
     /// # Errors
     ///
     /// [`Failure::Source`], [`Failure::Destination`], [`Failure::ReplyPath`].
-    pub(crate) fn decide(framed: &impl Claims, rules: &Rules) -> Result<Self, Failure> {
+    pub(crate) fn decide(
+        framed: &impl Claims,
+        listener: LocalAddr,
+        rules: &Rules,
+    ) -> Result<Self, Failure> {
         let claim = framed.claim();
         let client = claim.map_or_else(|| framed.peer().ip(), |claim| claim.0.ip());
         let own = |ip| rules.own_addresses.kind_of(ip);
@@ -74,18 +78,19 @@ impl Permit {
             Some(destinations) => rules.named(destinations, framed, client)?,
             None => None,
         };
-        let target = named.unwrap_or_else(|| rules.target_of(client));
+        let target = named.unwrap_or_else(|| rules.target_of(client).of(listener));
         let backend = Backend {
             address: target.0,
             transport: framed.transport(),
         };
         // What is sent to an address of this host stays here whatever the routes.
         let is_ours = client.is_loopback() || own(client) == Some(Kind::Own);
+        let mark = rules.config.upstream.mark;
         let sound = match (claim, named) {
             (None, _) => true,
             (Some(_), _) if is_ours => true,
-            (Some(_), None) => rules.reply_path.is_sound(backend),
-            (Some(_), Some(_)) => !rules.is_here(target) || rules.reply_path.learns(backend),
+            (Some(_), None) => rules.reply_path.is_sound(backend, mark),
+            (Some(_), Some(_)) => !rules.is_here(target) || rules.reply_path.learns(backend, mark),
         };
         if !sound {
             return Err(Failure::ReplyPath);
@@ -119,7 +124,7 @@ impl Permit {
 
 impl Rules {
     /// Where clients of this address's family go.
-    pub(crate) fn target_of(&self, client: IpAddr) -> Target {
+    pub(crate) fn target_of(&self, client: IpAddr) -> TargetRule {
         match client {
             IpAddr::V4(_) => self.config.upstream.target_v4,
             IpAddr::V6(_) => self.config.upstream.target_v6,

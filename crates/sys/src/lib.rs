@@ -8,6 +8,7 @@ mod failed;
 
 pub mod caps;
 pub mod datagram;
+pub mod inherited;
 pub mod limits;
 pub mod listen;
 pub mod namespace;

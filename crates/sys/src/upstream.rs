@@ -154,7 +154,11 @@ pub fn local_addr(socket: impl AsFd) -> Result<SocketAddr> {
 /// The ports that connect(2) chooses from (ip(7), `ip_local_port_range`), in the network namespace of
 /// the calling thread.
 pub fn ephemeral_ports() -> Result<RangeInclusive<u16>> {
-    let text = fs::read_to_string(PORT_RANGE).call(PORT_RANGE)?;
+    let text = match fs::read_to_string(PORT_RANGE) {
+        // A sandbox without /proc/sys (ProcSubset=pid).
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(USUAL_PORT_RANGE),
+        text => text.call(PORT_RANGE)?,
+    };
     let mut ports = text.split_whitespace().map(str::parse);
     match (ports.next(), ports.next()) {
         (Some(Ok(first)), Some(Ok(last))) => Ok(first..=last),
@@ -162,6 +166,9 @@ pub fn ephemeral_ports() -> Result<RangeInclusive<u16>> {
     }
 }
 
+/// The kernel's default (ip(7)). Wrong, it costs a second try: a port outside of the true range can't be chosen at
+/// connect, and is bound by its number then.
+const USUAL_PORT_RANGE: RangeInclusive<u16> = 32_768..=60_999;
 const PORT_RANGE: &str = "/proc/sys/net/ipv4/ip_local_port_range";
 /// From `linux/in.h`; the libc crate does not have it yet.
 const IP_LOCAL_PORT_RANGE: libc::c_int = 51;

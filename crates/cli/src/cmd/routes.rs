@@ -7,6 +7,8 @@ use std::process::ExitCode;
 use peername_proxy::routes::{self, Backend, Ours, Scope};
 use peername_sys::caps::{self, Capability};
 use peername_sys::netlink::Transport;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
 use crate::value;
 
@@ -66,7 +68,11 @@ pub(crate) struct Targets {
     protocol: Protocol,
 }
 
-#[derive(Debug, Clone, Copy, clap::ValueEnum)]
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum, Deserialize, Serialize, JsonSchema,
+)]
+#[serde(rename_all = "kebab-case")]
+#[schemars(inline)]
 pub(crate) enum Protocol {
     Tcp,
     Udp,
@@ -86,6 +92,10 @@ impl Protocol {
         matches!(self, Self::Tcp | Self::Both)
     }
 
+    pub(crate) fn has_udp(self) -> bool {
+        matches!(self, Self::Udp | Self::Both)
+    }
+
     /// Those of these addresses that TCP is to listen on: all or none.
     pub(crate) fn tcp(self, listen: &[SocketAddr]) -> &[SocketAddr] {
         if self.has_tcp() { listen } else { &[] }
@@ -93,10 +103,7 @@ impl Protocol {
 
     /// The same for UDP.
     pub(crate) fn udp(self, listen: &[SocketAddr]) -> &[SocketAddr] {
-        match self {
-            Self::Tcp => &[],
-            Self::Udp | Self::Both => listen,
-        }
+        if self.has_udp() { listen } else { &[] }
     }
 
     /// These addresses with each protocol.

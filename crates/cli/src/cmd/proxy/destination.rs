@@ -1,31 +1,28 @@
-//! The options of `peername proxy` that let the header say where to connect.
+//! What the options say about destinations that headers name.
 
-use peername_proxy::destination::{Allowed, Destinations};
+use peername_proxy::destination::Destinations;
 
 use crate::usage::Usage;
+use crate::value::AllowDestination;
 
-/// Which destinations a header may name.
-#[derive(Debug, clap::Args)]
-#[group(skip)]
-pub(super) struct Args {
-    /// Connect to the destination in the header, if --allow-destination lists it
-    #[arg(long)]
-    dynamic_destination: bool,
-    /// A destination that headers may name: CIDR[:PORT[-PORT]]; may be repeated
-    #[arg(long, value_name = "WHERE", requires = "dynamic_destination")]
-    allow_destination: Vec<Allowed>,
-}
-
-impl Args {
-    /// `None` when every client goes to the fixed targets.
-    pub(super) fn config(&self) -> Result<Option<Destinations>, Usage> {
-        if !self.dynamic_destination {
-            return Ok(None);
-        }
-        let destinations = Destinations::new(self.allow_destination.clone());
-        destinations.map(Some).ok_or_else(|| Usage(NONE.to_owned()))
+/// `None` when every client goes to the fixed targets.
+pub(super) fn destinations(
+    dynamic: bool,
+    allowed: &[AllowDestination],
+) -> Result<Option<Destinations>, Usage> {
+    if !dynamic {
+        return match allowed {
+            [] => Ok(None),
+            [..] => Err(Usage(NOT_DYNAMIC.to_owned())),
+        };
     }
+    let allowed = allowed.iter().map(AllowDestination::allowed);
+    let allowed = allowed.collect::<Result<_, _>>().map_err(Usage)?;
+    let destinations = Destinations::new(allowed);
+    destinations.map(Some).ok_or_else(|| Usage(NONE.to_owned()))
 }
 
 const NONE: &str = "--dynamic-destination: say which destinations headers may name, such as \
     --allow-destination 127.0.0.1:8000-8999 or --allow-destination 10.0.0.0/8:443";
+const NOT_DYNAMIC: &str =
+    "--allow-destination is a list for --dynamic-destination, which is not given";
