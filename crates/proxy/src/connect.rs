@@ -33,22 +33,24 @@ impl Connected {
     ///
     /// The backend's refusal or silence, a taken 4-tuple, a missing permission, or a source that the
     /// kernel rewrote. The downstream connection is reset.
-    pub async fn open(
+    pub fn open(
         framed: Framed,
         permit: &Permit,
         connector: &Connector,
-    ) -> Result<Self, Failure> {
+    ) -> impl Future<Output = Result<Self, Failure>> + Send {
         let Framed {
             stream: downstream,
             preface,
             ..
         } = framed;
-        match connect(permit, connector, preface.as_deref()).await {
-            Ok(upstream) => Ok(Self {
-                downstream,
-                upstream,
-            }),
-            Err(failure) => Err(refuse(&downstream, failure)),
+        async move {
+            match connect(permit, connector, preface.as_deref()).await {
+                Ok(upstream) => Ok(Self {
+                    downstream,
+                    upstream,
+                }),
+                Err(failure) => Err(refuse(&downstream, failure)),
+            }
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use peername_relay::{Pair, relay};
+use peername_relay::{Limits, Method, Pair, relay};
 
 use crate::accept::{Accepted, refuse};
 use crate::connect::Connected;
@@ -30,13 +30,23 @@ impl Serve for TcpProxy {
         self.services.now().of(listener).map(Arc::clone)
     }
 
-    async fn serve(&self, incoming: Incoming, by: Self::By) {
-        let mut record = Record::begin(&self.counters, &incoming);
-        let outcome = match by {
-            Some(service) => self.carry(incoming, &service, &mut record).await,
-            None => Err(refuse(&incoming.stream, Failure::NoService)),
-        };
-        record.end(outcome.unwrap_or_else(Outcome::Failed));
+    #[expect(
+        clippy::manual_async_fn,
+        reason = "an async fn has room for its arguments twice"
+    )]
+    fn serve(&self, incoming: Incoming, by: Self::By) -> impl Future<Output = ()> + Send {
+        async move {
+            let mut record = Record::begin(&self.counters, &incoming);
+            // The way through the stages is the larger part of it, and over before the relay begins:
+            // boxed, it is given back then, and an open connection is small.
+            let outcome = match Box::pin(self.connect(incoming, by, &mut record)).await {
+                Ok((pair, method, limits)) => {
+                    Outcome::Relayed(relay(pair, method, limits, &mut record.tally).await)
+                }
+                Err(failure) => Outcome::Failed(failure),
+            };
+            record.end(outcome);
+        }
     }
 }
 
@@ -50,12 +60,15 @@ impl TcpProxy {
         }
     }
 
-    async fn carry(
+    async fn connect(
         &self,
         incoming: Incoming,
-        service: &Service,
+        by: Option<Arc<Service>>,
         record: &mut Record,
-    ) -> Result<Outcome, Failure> {
+    ) -> Result<(Pair, Method, Limits), Failure> {
+        let Some(service) = by else {
+            return Err(refuse(&incoming.stream, Failure::NoService));
+        };
         let rules = &service.rules;
         let accepted = Accepted::admit(incoming, &rules.config, &self.pending)?;
         let mut framed = Framed::read(accepted, &rules.config).await?;
@@ -71,9 +84,6 @@ impl TcpProxy {
             downstream,
             upstream,
         };
-        let (method, limits) = (rules.config.relay, rules.config.limits);
-        Ok(Outcome::Relayed(
-            relay(pair, method, limits, &mut record.tally).await,
-        ))
+        Ok((pair, rules.config.relay, rules.config.limits))
     }
 }

@@ -116,14 +116,23 @@ pub struct Tally {
 }
 
 /// Relays until the connection has ended and both sockets are closed.
-pub async fn relay(pair: Pair, method: Method, limits: Limits, tally: &mut Tally) -> End {
+pub fn relay(
+    pair: Pair,
+    method: Method,
+    limits: Limits,
+    tally: &mut Tally,
+) -> impl Future<Output = End> + Send {
+    let flush = limits.flush;
     let mut running = Running::new(pair, method, limits, tally);
-    match running.stop().await {
-        Stop::Finished(first) => End::Finished(first),
-        Stop::Idle => End::Idle,
-        Stop::Reset(side) => {
-            after_reset::deliver(&mut running, side, limits.flush).await;
-            End::Reset(side)
+    async move {
+        match running.stop().await {
+            Stop::Finished(first) => End::Finished(first),
+            Stop::Idle => End::Idle,
+            Stop::Reset(side) => {
+                // Boxed, so that not every connection has room for it.
+                Box::pin(after_reset::deliver(&mut running, side, flush)).await;
+                End::Reset(side)
+            }
         }
     }
 }
