@@ -196,6 +196,51 @@ fn headers_that_came_round_are_refused() {
     backend.saw_nobody();
 }
 
+/// A header with the most fields that are allowed goes on with one more, and the next proxy takes it.
+#[test]
+fn the_count_has_a_place_beside_the_most_fields() {
+    let rig = Rig::new(&[
+        "--dynamic-destination",
+        "--allow-destination=127.0.0.1:9100",
+        "--send-proxy=v2",
+    ]);
+    let destination = addr("127.0.0.1:9100");
+    let backend = Backend::listen(&rig.lab.server, destination);
+    let hops = |count: u8| tlv(0xf0, &[b"peername-hops", &[count][..]].concat());
+    let fields: Vec<u8> = (0..64).flat_map(|_| tlv(0xea, b"x")).collect();
+    let client = someone_v4();
+    for (came, goes) in [(vec![], hops(1)), (hops(1), hops(2))] {
+        let (came, goes) = ([&fields[..], &came].concat(), [&fields[..], &goes].concat());
+        let _down = rig.open(&v2(client, destination, &came));
+        let expected = v2(client, destination, &goes);
+        assert_eq!(backend.accept().recv(expected.len()), expected);
+    }
+    let one_more = [&fields[..], &tlv(0xea, b"x"), &hops(1)].concat();
+    refused(&rig, &v2(client, destination, &one_more));
+}
+
+/// With the count there would be more than the length field can say. Without a header the backend would
+/// take the client's first bytes for one.
+#[test]
+fn a_header_that_has_no_room_for_the_count_is_refused() {
+    let rig = Rig::new(&[
+        "--dynamic-destination",
+        "--allow-destination=127.0.0.1:9100",
+        "--send-proxy=v2",
+        "--max-header=65551",
+    ]);
+    let destination = addr("127.0.0.1:9100");
+    let backend = Backend::listen(&rig.lab.server, destination);
+    let header = v2(someone_v4(), destination, &tlv(0xea, &[0; 65_530 - 12 - 3]));
+    let forged = b"PROXY TCP4 6.6.6.6 7.7.7.7 1 2\r\n";
+    let down = rig.open(&[&header, &forged[..]].concat());
+    assert_eq!(down.closed().0, End::Reset);
+    wait_for("the reason", || {
+        (rig.proxy.outcomes() == ["header_unwritable"]).then_some(())
+    });
+    backend.saw_nobody();
+}
+
 /// The way back from an address of this host that is not loopback needs a rule of its own; it is looked
 /// for when the first client comes, and again until it is there.
 #[test]
