@@ -135,6 +135,16 @@ fn never_back_to_itself() {
 /// turn wants the same two endpoints as the first, and ends there.
 #[test]
 fn a_loop_through_a_balancer_ends() {
+    loop_ends(&[]);
+}
+
+/// The client's port is what tells the second turn from another connection.
+#[test]
+fn a_loop_through_a_balancer_ends_whichever_port_is_asked_for() {
+    loop_ends(&["--source-port=any"]);
+}
+
+fn loop_ends(more: &[&str]) {
     let lab = Lab::without_routes();
     let front = addr("10.81.0.1:80");
     let added = Peername::run(&lab.server, &["routes", "add", "--target-v4=10.81.0.1:80"]);
@@ -155,6 +165,7 @@ fn a_loop_through_a_balancer_ends() {
         "--log-format=json",
         "-v",
     ];
+    let args = [&args[..], more].concat();
     let proxy = Peername::start(&lab.server, &args, &[addr("127.0.0.1:8443")]);
     // From this host: to others the front does not answer, by the rule.
     let client = Conn::connect(&lab.server, front);

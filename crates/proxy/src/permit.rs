@@ -6,7 +6,7 @@ use std::sync::Arc;
 use peername_sys::netlink::Transport;
 
 use crate::addr::{ClaimedSource, LocalAddr, PeerAddr, Target};
-use crate::config::{Config, OnCollision, TargetRule};
+use crate::config::{Config, OnCollision, SourcePort, TargetRule};
 use crate::destination::{Around, Destinations, Listening, MOST_HOPS, Refused};
 use crate::outcome::Failure;
 use crate::own_addresses::{Kind, OwnAddresses};
@@ -50,6 +50,7 @@ pub(crate) trait Claims {
 pub struct Permit {
     source: Option<ClaimedSource>,
     target: Target,
+    source_port: SourcePort,
     on_collision: OnCollision,
 }
 
@@ -95,14 +96,19 @@ impl Permit {
         if !sound {
             return Err(Failure::ReplyPath);
         }
+        let upstream = &rules.config.upstream;
+        let (source_port, on_collision) = match named {
+            // Both ends are the client's own, so that a second one is the first coming round.
+            Some(_) if framed.transport() == Transport::Tcp => {
+                (SourcePort::Keep, OnCollision::Fail)
+            }
+            _ => (upstream.source_port, upstream.on_collision),
+        };
         Ok(Self {
             source: claim,
             target,
-            on_collision: match named {
-                // Both ends are the client's own, so that a second one is the first coming round.
-                Some(_) if framed.transport() == Transport::Tcp => OnCollision::Fail,
-                _ => rules.config.upstream.on_collision,
-            },
+            source_port,
+            on_collision,
         })
     }
 
@@ -114,6 +120,15 @@ impl Permit {
     /// The backend.
     pub fn target(&self) -> Target {
         self.target
+    }
+
+    /// What the connection is to come from; `None` for ourselves, port 0 for any.
+    pub(crate) fn bind_to(&self) -> Option<SocketAddr> {
+        let ClaimedSource(source) = self.source?;
+        Some(match self.source_port {
+            SourcePort::Keep => source,
+            SourcePort::Any => SocketAddr::new(source.ip(), 0),
+        })
     }
 
     /// What is done when the source's port is taken.
@@ -160,12 +175,5 @@ impl Rules {
     fn is_here(&self, target: Target) -> bool {
         let ip = target.0.ip();
         ip.is_loopback() || self.own_addresses.kind_of(ip) == Some(Kind::Own)
-    }
-}
-
-impl Permit {
-    /// The source as the target's socket can bear it.
-    pub(crate) fn bind_to(&self) -> Option<SocketAddr> {
-        self.source.map(|ClaimedSource(source)| source)
     }
 }
