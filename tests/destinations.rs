@@ -131,6 +131,31 @@ fn never_back_to_itself() {
     rig.backends_saw_nobody();
 }
 
+/// Routes may give this host addresses that no interface has (AnyIP).
+#[test]
+fn never_back_to_itself_by_a_local_route() {
+    let rig = Rig::new(&["--dynamic-destination", "--allow-destination=0.0.0.0/0"]);
+    let server = &rig.lab.server;
+    server.run(
+        "ip",
+        &["route", "add", "local", "100.64.7.0/24", "dev", "lo"],
+    );
+    // Word of the route takes a moment.
+    wait_for("it is known to be this host", || {
+        let _down = rig.open(&v1(someone_v4(), addr("100.64.7.7:8443")));
+        let outcomes = rig.proxy.outcomes();
+        let last = outcomes.last().map(String::as_str);
+        (last == Some("destination_own_listener")).then_some(())
+    });
+    let trusted = v4([10, 81, 0, 77], 40_001);
+    refused(&rig, &v1(trusted, addr("100.64.7.7:9000")));
+    wait_for("the reason", || {
+        let outcomes = rig.proxy.outcomes();
+        let last = outcomes.last().map(String::as_str);
+        (last == Some("destination_trusted_source")).then_some(())
+    });
+}
+
 /// A balancer that sends what it gets to this proxy must not be a destination. When it is, the second
 /// turn wants the same two endpoints as the first, and ends there.
 #[test]
