@@ -205,7 +205,7 @@ pub(super) fn local_network(message: &RouteMessage) -> Option<LocalNetwork> {
             _ => None,
         });
     // Everything has no destination.
-    let address = address.unwrap_or(match header.address_family {
+    let address = address.unwrap_or_else(|| match header.address_family {
         AddressFamily::Inet6 => Ipv6Addr::UNSPECIFIED.into(),
         _ => Ipv4Addr::UNSPECIFIED.into(),
     });
