@@ -16,7 +16,7 @@ use tokio::net::TcpStream;
 use tokio::time::timeout_at;
 
 use crate::accept::{Accepted, refuse};
-use crate::addr::{ClaimedSource, LocalAddr, PeerAddr};
+use crate::addr::{ClaimedSource, LocalAddr, PeerAddr, canonical};
 use crate::config::Config;
 use crate::log::{Tlvs, tlvs};
 use crate::outcome::Failure;
@@ -83,6 +83,13 @@ impl Framed {
                 tlvs,
             }),
             Err(failure) => Err(refuse(&stream, failure)),
+        }
+    }
+
+    /// Tells the backend nothing of the client either, when nobody is what came of the claim.
+    pub(crate) fn speak_for_nobody(&mut self, config: &Config) {
+        if self.claim.take().is_some() {
+            self.preface = config.upstream.send_proxy.map(preface::nobodys);
         }
     }
 }
@@ -190,7 +197,7 @@ impl Header {
         let preface = send.map(|version| preface::write(header, version, counted));
         Ok(Self {
             claim: header.source().map(ClaimedSource::canonical),
-            destination: header.destination(),
+            destination: header.destination().map(canonical),
             hops,
             preface: preface.transpose().map_err(Failure::Header)?,
             tlvs: tlvs(header, &config.log_tlvs),
