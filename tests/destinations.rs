@@ -99,6 +99,10 @@ fn what_is_not_listed_is_refused() {
     wait_for("two reasons", || {
         (rig.proxy.outcomes() == ["destination_not_listed", "destination_loopback"]).then_some(())
     });
+    rig.proxy.line("that says which", |line| {
+        let named = "the header's destination, 10.81.0.2:80, is not on the list";
+        line.contains(named).then_some(())
+    });
 }
 
 /// By whichever of this host's addresses, listed or not: go-mmproxy takes forty turns through itself

@@ -169,18 +169,19 @@ impl Rules {
         else {
             return Ok(None);
         };
+        let refuse = |refused| Failure::Destination { asked, refused };
         if asked.is_ipv4() != client.is_ipv4() {
-            return Err(destination::Refused::Family.into());
+            return Err(refuse(destination::Refused::Family));
         }
         if framed.hops() >= MOST_HOPS {
-            return Err(destination::Refused::Loop.into());
+            return Err(refuse(destination::Refused::Loop));
         }
         let around = Around {
             own: &|ip| self.own_addresses.kind_of(ip),
             listening: &self.listening,
             source_is_trusted: self.config.trust.contains(client),
         };
-        destinations.admit(asked, around)?;
+        destinations.admit(asked, around).map_err(refuse)?;
         Ok(Some(Target(asked)))
     }
 
