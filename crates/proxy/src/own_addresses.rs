@@ -49,7 +49,7 @@ impl OwnAddresses {
     /// What a claimed source is to this host, if it is anything. An IPv4-mapped address is looked up
     /// as the IPv4 address it stands for.
     ///
-    /// Cheap enough for every connection: one uncontended lock and one hash.
+    /// Cheap enough for every connection: one uncontended lock, one hash, and a look at the few networks.
     pub fn kind_of(&self, address: IpAddr) -> Option<Kind> {
         let address = address.to_canonical();
         let known = self.0.read().unwrap_or_else(PoisonError::into_inner);
