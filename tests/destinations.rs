@@ -99,6 +99,10 @@ fn what_is_not_listed_is_refused() {
     wait_for("two reasons", || {
         (rig.proxy.outcomes() == ["destination_not_listed", "destination_loopback"]).then_some(())
     });
+    rig.proxy.line("that says which", |line| {
+        let named = "the header's destination, 10.81.0.2:80, is not on the list";
+        line.contains(named).then_some(())
+    });
 }
 
 /// By whichever of this host's addresses, listed or not: go-mmproxy takes forty turns through itself
@@ -131,10 +135,45 @@ fn never_back_to_itself() {
     rig.backends_saw_nobody();
 }
 
+/// Routes may give this host addresses that no interface has (AnyIP).
+#[test]
+fn never_back_to_itself_by_a_local_route() {
+    let rig = Rig::new(&["--dynamic-destination", "--allow-destination=0.0.0.0/0"]);
+    let server = &rig.lab.server;
+    server.run(
+        "ip",
+        &["route", "add", "local", "100.64.7.0/24", "dev", "lo"],
+    );
+    // Word of the route takes a moment.
+    wait_for("it is known to be this host", || {
+        let _down = rig.open(&v1(someone_v4(), addr("100.64.7.7:8443")));
+        let outcomes = rig.proxy.outcomes();
+        let last = outcomes.last().map(String::as_str);
+        (last == Some("destination_own_listener")).then_some(())
+    });
+    let trusted = v4([10, 81, 0, 77], 40_001);
+    refused(&rig, &v1(trusted, addr("100.64.7.7:9000")));
+    wait_for("the reason", || {
+        let outcomes = rig.proxy.outcomes();
+        let last = outcomes.last().map(String::as_str);
+        (last == Some("destination_trusted_source")).then_some(())
+    });
+}
+
 /// A balancer that sends what it gets to this proxy must not be a destination. When it is, the second
 /// turn wants the same two endpoints as the first, and ends there.
 #[test]
 fn a_loop_through_a_balancer_ends() {
+    loop_ends(&[]);
+}
+
+/// The client's port is what tells the second turn from another connection.
+#[test]
+fn a_loop_through_a_balancer_ends_whichever_port_is_asked_for() {
+    loop_ends(&["--source-port=any"]);
+}
+
+fn loop_ends(more: &[&str]) {
     let lab = Lab::without_routes();
     let front = addr("10.81.0.1:80");
     let added = Peername::run(&lab.server, &["routes", "add", "--target-v4=10.81.0.1:80"]);
@@ -155,6 +194,7 @@ fn a_loop_through_a_balancer_ends() {
         "--log-format=json",
         "-v",
     ];
+    let args = [&args[..], more].concat();
     let proxy = Peername::start(&lab.server, &args, &[addr("127.0.0.1:8443")]);
     // From this host: to others the front does not answer, by the rule.
     let client = Conn::connect(&lab.server, front);
@@ -193,6 +233,51 @@ fn headers_that_came_round_are_refused() {
     let expected = v2(client, destination, &hops(4));
     assert_eq!(backend.accept().recv(expected.len()), expected);
     refused(&rig, &v2(someone_v4(), destination, &hops(4)));
+    backend.saw_nobody();
+}
+
+/// A header with the most fields that are allowed goes on with one more, and the next proxy takes it.
+#[test]
+fn the_count_has_a_place_beside_the_most_fields() {
+    let rig = Rig::new(&[
+        "--dynamic-destination",
+        "--allow-destination=127.0.0.1:9100",
+        "--send-proxy=v2",
+    ]);
+    let destination = addr("127.0.0.1:9100");
+    let backend = Backend::listen(&rig.lab.server, destination);
+    let hops = |count: u8| tlv(0xf0, &[b"peername-hops", &[count][..]].concat());
+    let fields: Vec<u8> = (0..64).flat_map(|_| tlv(0xea, b"x")).collect();
+    let client = someone_v4();
+    for (came, goes) in [(vec![], hops(1)), (hops(1), hops(2))] {
+        let (came, goes) = ([&fields[..], &came].concat(), [&fields[..], &goes].concat());
+        let _down = rig.open(&v2(client, destination, &came));
+        let expected = v2(client, destination, &goes);
+        assert_eq!(backend.accept().recv(expected.len()), expected);
+    }
+    let one_more = [&fields[..], &tlv(0xea, b"x"), &hops(1)].concat();
+    refused(&rig, &v2(client, destination, &one_more));
+}
+
+/// With the count there would be more than the length field can say. Without a header the backend would
+/// take the client's first bytes for one.
+#[test]
+fn a_header_that_has_no_room_for_the_count_is_refused() {
+    let rig = Rig::new(&[
+        "--dynamic-destination",
+        "--allow-destination=127.0.0.1:9100",
+        "--send-proxy=v2",
+        "--max-header=65551",
+    ]);
+    let destination = addr("127.0.0.1:9100");
+    let backend = Backend::listen(&rig.lab.server, destination);
+    let header = v2(someone_v4(), destination, &tlv(0xea, &[0; 65_530 - 12 - 3]));
+    let forged = b"PROXY TCP4 6.6.6.6 7.7.7.7 1 2\r\n";
+    let down = rig.open(&[&header, &forged[..]].concat());
+    assert_eq!(down.closed().0, End::Reset);
+    wait_for("the reason", || {
+        (rig.proxy.outcomes() == ["header_unwritable"]).then_some(())
+    });
     backend.saw_nobody();
 }
 

@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use crate::addr::{CLIENT_V4, CLIENT_V6, FRONT_V4, FRONT_V6, TARGET_V4, TARGET_V6, someone_v4, v4};
 use crate::backend::Backend;
-use crate::conn::Conn;
+use crate::conn::{Conn, End};
 use crate::datagram::Datagrams;
 use crate::header;
 use crate::headers::nobodys;
@@ -48,11 +48,39 @@ fn haproxy_checks_and_serves() {
     checks_and_serves("check-send-proxy send-proxy-v2", &[]);
 }
 
-/// With version 1, HAProxy's checks name itself as the client: an address of this host's own, and a port
-/// that is in use. The backend sees just that.
+/// With version 1, HAProxy's checks name itself as the client: an address of this host's own, and the port
+/// of that very connection. Who says so speaks for itself, as with LOCAL.
 #[test]
 fn haproxy_checks_with_version_1() {
+    checks_and_serves("send-proxy", &[]);
+}
+
+/// Where this host's own clients are let through, the backend sees just what the check says.
+#[test]
+fn haproxy_checks_with_version_1_where_local_clients_are_allowed() {
     checks_and_serves("send-proxy", &["--source-policy=allow-local"]);
+}
+
+/// To name one's own address is nothing new only with the port of the same connection; and what goes on
+/// to the backend names nobody, or it would take a local client from it.
+#[test]
+fn who_names_itself_speaks_for_itself() {
+    let lab = Lab::without_routes();
+    let backend = Backend::listen(&lab.balancer, TARGET_V4);
+    let _proxy = proxy(&lab, "tcp", &["--send-proxy=v1"]);
+    for listen in [LOOPBACK, WAN] {
+        let down = Conn::connect(&lab.balancer, listen);
+        down.send(&header::v1(down.local(), listen));
+        let up = backend.accept();
+        assert!(up.peer().ip().is_loopback(), "{}", up.peer());
+        assert_ne!(up.peer().port(), down.local().port());
+        assert_eq!(up.recv(15), b"PROXY UNKNOWN\r\n");
+        let down = Conn::connect(&lab.balancer, listen);
+        let beside = SocketAddr::new(down.local().ip(), down.local().port() ^ 1);
+        down.send(&header::v1(beside, listen));
+        assert_eq!(down.closed().0, End::Reset, "{listen}");
+        backend.saw_nobody();
+    }
 }
 
 fn checks_and_serves(send: &str, args: &[&str]) {
@@ -91,18 +119,19 @@ fn datagrams_without_a_client() {
     let _proxy = proxy(&lab, "udp", &[]);
     for listen in [LOOPBACK, WAN, LOOPBACK_V6] {
         let sender = Datagrams::bind(&lab.balancer, SocketAddr::new(listen.ip(), 0));
-        let port = sender.socket().local_addr().expect("its address").port();
+        let itself = sender.socket().local_addr().expect("its address");
         let (own, backend) = (&backends[usize::from(listen.is_ipv6())], &backends[0]);
         let client = someone_v4();
         for header in [
             header::raw(header::LOCAL, header::UNSPEC, &[]),
             header::raw(header::PROXY, header::UNSPEC, &[]),
+            header::v2_udp(itself, listen),
         ] {
             sender.send(listen, &[&header, b"check"]);
             let (bytes, from) = own.recv();
             assert_eq!(bytes, b"check", "{listen}");
             assert!(from.ip().is_loopback(), "{from}");
-            assert_ne!(from.port(), port, "{listen}");
+            assert_ne!(from.port(), itself.port(), "{listen}");
             own.send(from, &[b"fine"]);
             sender.expect(b"fine", listen);
             sender.send(listen, &[&header::v2_udp(client, front_of(client)), b"ask"]);

@@ -22,6 +22,11 @@ pub struct ClaimedSource(pub SocketAddr);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Target(pub SocketAddr);
 
+/// One form for one address: IPv4 where it is IPv4 in IPv6 (`::ffff:a.b.c.d`), and without flow and scope.
+pub(crate) fn canonical(addr: SocketAddr) -> SocketAddr {
+    SocketAddr::new(addr.ip().to_canonical(), addr.port())
+}
+
 impl PeerAddr {
     /// The peer's IP address, in IPv4 form where an IPv6 socket showed it as `::ffff:a.b.c.d`.
     pub fn ip(self) -> IpAddr {
@@ -32,14 +37,14 @@ impl PeerAddr {
 impl LocalAddr {
     /// The address in IPv4 form where an IPv6 socket shows it as `::ffff:a.b.c.d`.
     pub fn canonical(addr: SocketAddr) -> Self {
-        Self(SocketAddr::new(addr.ip().to_canonical(), addr.port()))
+        Self(canonical(addr))
     }
 }
 
 impl ClaimedSource {
     /// The claim as a socket can bear it: an IPv4-mapped client is an IPv4 client.
     pub fn canonical(claimed: SocketAddr) -> Self {
-        Self(SocketAddr::new(claimed.ip().to_canonical(), claimed.port()))
+        Self(canonical(claimed))
     }
 }
 

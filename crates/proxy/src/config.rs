@@ -11,6 +11,7 @@ use peername_relay::{Limits, Method};
 use crate::addr::{LocalAddr, Target};
 use crate::destination::Destinations;
 use crate::outcome::Failure;
+use crate::preface;
 use crate::source::SourcePolicy;
 use crate::trust::TrustList;
 
@@ -72,7 +73,18 @@ impl HeaderLimits {
         if len > max {
             return Err(Failure::HeaderTooLong { len, max });
         }
-        if header.tlvs.iter().nth(MOST_TLVS).is_some() {
+        // A proxy of this kind may have added its count to as many as it was given.
+        let counted = header
+            .tlvs
+            .iter()
+            .take(MOST_TLVS + 1)
+            .any(preface::is_count);
+        if header
+            .tlvs
+            .iter()
+            .nth(MOST_TLVS + usize::from(counted))
+            .is_some()
+        {
             return Err(Failure::TooManyTlvs { max: MOST_TLVS });
         }
         Ok(())
@@ -208,5 +220,5 @@ impl Default for Datagrams {
 }
 
 /// The specification names a dozen and vendors add one or two. Whatever is done for each TLV is done at
-/// most so often for a connection or a datagram, even where `--max-header` lets 21,000 empty ones in.
+/// most so often for a connection or a datagram (and once for our own), even where `--max-header` lets 21,000 empty ones in.
 const MOST_TLVS: usize = 64;

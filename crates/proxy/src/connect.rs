@@ -82,7 +82,7 @@ async fn connect(
 /// and another program's socket, for which waiting is no use.
 async fn begin(permit: &Permit, connector: &Connector) -> Result<TcpStream, Failure> {
     let target = permit.target().0;
-    let Some(source) = connector.source_of(permit) else {
+    let Some(source) = permit.bind_to() else {
         return connector.plain(target).map_err(Obstacle::into_failure);
     };
     let give_up = Instant::now() + RETRY_FOR;

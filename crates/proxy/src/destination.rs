@@ -6,28 +6,17 @@
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::ops::RangeInclusive;
-use std::str::FromStr;
-
-use ipnet::IpNet;
 
 use crate::own_addresses::Kind;
 use crate::source::embedded_ipv4;
-use crate::trust::network;
+
+mod entry;
+
+pub use entry::{Allowed, NotAnEntry};
 
 /// The destinations that may be connected to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Destinations(Vec<Allowed>);
-
-/// One entry of the list: every address of a network, with every port or with some.
-///
-/// Written as `10.0.0.0/8`, `10.0.0.5:443`, `10.0.0.0/8:8000-8999`, `[2001:db8::]/32:443` or
-/// `[2001:db8::1]:443`; without a port the brackets may be left out.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Allowed {
-    network: IpNet,
-    ports: RangeInclusive<u16>,
-}
 
 /// What a decision needs to know beside the destination.
 #[derive(Clone, Copy)]
@@ -178,21 +167,6 @@ impl Around<'_> {
     }
 }
 
-impl Allowed {
-    fn covers(&self, ip: IpAddr, port: u16) -> bool {
-        self.network.contains(&ip) && self.ports.contains(&port)
-    }
-
-    fn is_for(&self, ip: IpAddr) -> bool {
-        self.network == IpNet::from(ip)
-    }
-
-    fn is_loopback(&self) -> bool {
-        let all = [self.network.network(), self.network.broadcast()];
-        all.iter().all(IpAddr::is_loopback)
-    }
-}
-
 fn special(ip: IpAddr) -> Result<(), Refused> {
     if ip.is_multicast() {
         return Err(Refused::Multicast);
@@ -219,69 +193,6 @@ fn is_link_local(ip: IpAddr) -> bool {
         IpAddr::V6(ip) => ip.is_unicast_link_local(),
     }
 }
-
-/// Why a text is no entry.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum NotAnEntry {
-    /// It is nothing of the kind.
-    #[error(
-        "use a network or an address, and ports: 10.0.0.0/8, 10.0.0.5:443, 10.0.0.0/8:8000-8999, \
-         [2001:db8::]/32:443"
-    )]
-    Form,
-    /// It is loopback, as a whole.
-    #[error("on loopback, name the ports: 127.0.0.1:9000, [::1]:9000-9099")]
-    LoopbackWithoutPorts,
-}
-
-impl FromStr for Allowed {
-    type Err = NotAnEntry;
-
-    fn from_str(text: &str) -> Result<Self, NotAnEntry> {
-        let (network, ports) = split(text).ok_or(NotAnEntry::Form)?;
-        let every = FIRST_PORT..=u16::MAX;
-        let entry = Self {
-            network,
-            ports: ports.clone().unwrap_or(every),
-        };
-        if entry.is_loopback() && ports.is_none() {
-            return Err(NotAnEntry::LoopbackWithoutPorts);
-        }
-        Ok(entry)
-    }
-}
-
-type Ports = RangeInclusive<u16>;
-
-fn split(text: &str) -> Option<(IpNet, Option<Ports>)> {
-    if let Some(bracketed) = text.strip_prefix('[') {
-        let (inside, behind) = bracketed.split_once(']')?;
-        let (length, range) = match behind.split_once(':') {
-            Some((length, range)) => (length, Some(ports(range)?)),
-            None => (behind, None),
-        };
-        if !inside.contains(':') || !(length.is_empty() || length.starts_with('/')) {
-            return None;
-        }
-        return Some((network(&format!("{inside}{length}"))?, range));
-    }
-    if let Some(network) = network(text) {
-        return Some((network, None));
-    }
-    let (before, range) = text.rsplit_once(':')?;
-    Some((network(before)?, Some(ports(range)?)))
-}
-
-fn ports(text: &str) -> Option<Ports> {
-    let number = |text: &str| text.parse().ok().filter(|port| *port >= FIRST_PORT);
-    let (first, last) = match text.split_once('-') {
-        Some((first, last)) => (number(first)?, number(last)?),
-        None => (number(text)?, number(text)?),
-    };
-    (first <= last).then_some(first..=last)
-}
-
-const FIRST_PORT: u16 = 1;
 
 /// Through how many proxies a connection may have come, as far as their headers tell. More would let a
 /// loop take more connections before it ends, fewer would forbid chains that somebody may want.

@@ -16,7 +16,7 @@ use tokio::net::TcpStream;
 use tokio::time::timeout_at;
 
 use crate::accept::{Accepted, refuse};
-use crate::addr::{ClaimedSource, LocalAddr, PeerAddr};
+use crate::addr::{ClaimedSource, LocalAddr, PeerAddr, canonical};
 use crate::config::Config;
 use crate::log::{Tlvs, tlvs};
 use crate::outcome::Failure;
@@ -83,6 +83,13 @@ impl Framed {
                 tlvs,
             }),
             Err(failure) => Err(refuse(&stream, failure)),
+        }
+    }
+
+    /// Tells the backend nothing of the client either, when nobody is what came of the claim.
+    pub(crate) fn speak_for_nobody(&mut self, config: &Config) {
+        if self.claim.take().is_some() {
+            self.preface = config.upstream.send_proxy.map(preface::nobodys);
         }
     }
 }
@@ -169,7 +176,7 @@ fn look(
             Parsed::Complete(header) => {
                 config.header.admit(&header)?;
                 take(stream, header.len - had).map_err(Failure::Downstream)?;
-                Ok(Look::Complete(Header::keep(&header, config)))
+                Header::keep(&header, config).map(Look::Complete)
             }
             Parsed::NeedMore(len) if len > max => Err(Failure::HeaderTooLong { len, max }),
             Parsed::NeedMore(len) => {
@@ -182,18 +189,19 @@ fn look(
 }
 
 impl Header {
-    fn keep(header: &peername_proto::Header<'_>, config: &Config) -> Self {
+    fn keep(header: &peername_proto::Header<'_>, config: &Config) -> Result<Self, Failure> {
         let dynamic = config.destinations.is_some();
         let hops = if dynamic { preface::hops(header) } else { 0 };
         let counted = dynamic.then_some(hops);
         let send = config.upstream.send_proxy;
-        Self {
+        let preface = send.map(|version| preface::write(header, version, counted));
+        Ok(Self {
             claim: header.source().map(ClaimedSource::canonical),
-            destination: header.destination(),
+            destination: header.destination().map(canonical),
             hops,
-            preface: send.map(|version| preface::write(header, version, counted)),
+            preface: preface.transpose().map_err(Failure::Header)?,
             tlvs: tlvs(header, &config.log_tlvs),
-        }
+        })
     }
 }
 

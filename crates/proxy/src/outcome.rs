@@ -109,8 +109,13 @@ pub enum Failure {
     #[error("the header's source is {0}")]
     Source(#[from] Refused),
     /// The destination in the header is refused.
-    #[error("the header's destination is {0}")]
-    Destination(#[from] destination::Refused),
+    #[error("the header's destination, {asked}, is {refused}")]
+    Destination {
+        /// Where the client was to go.
+        asked: SocketAddr,
+        /// Why it may not.
+        refused: destination::Refused,
+    },
     /// Replies would not come back to this host.
     #[error("replies to spoofed connections do not come back to this host; see `peername doctor`")]
     ReplyPath,
@@ -156,7 +161,7 @@ impl Failure {
             Self::HeaderTooLong { .. } => "header_too_long",
             Self::TooManyTlvs { .. } => "too_many_tlvs",
             Self::Source(refused) => refused.reason(),
-            Self::Destination(refused) => refused.reason(),
+            Self::Destination { refused, .. } => refused.reason(),
             Self::ReplyPath => "reply_path",
             Self::Downstream(_) => "downstream_reset",
             Self::Header(_) => "header_unwritable",
@@ -175,7 +180,7 @@ impl Failure {
             | Self::NoService
             | Self::TooManyPending
             | Self::Source(_)
-            | Self::Destination(_) => Fault::Policy,
+            | Self::Destination { .. } => Fault::Policy,
             Self::HeaderTimeout { .. }
             | Self::HeaderTruncated { .. }
             | Self::HeaderInvalid { .. }

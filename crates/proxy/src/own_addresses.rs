@@ -8,21 +8,31 @@ use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::{Arc, PoisonError, RwLock};
 
+use ipnet::IpNet;
 use peername_sys::Result;
-use peername_sys::netlink::{AddressChanges, InterfaceAddress, Netlink};
+use peername_sys::netlink::{AddressChanges, InterfaceAddress, LocalNetwork, Netlink};
 
-/// This host's own unicast addresses, and the network and broadcast addresses of its interfaces, as
-/// of the last look. Clones share what they know.
+/// This host's own addresses, and the network and broadcast addresses of its interfaces, as of the last
+/// look. Clones share what they know.
 ///
-/// Only the addresses that interfaces have: of 127.0.0.0/8 usually 127.0.0.1 and the two ends. A
-/// policy that means all of loopback must say so itself.
+/// An interface need not have an address for it to be this host's: a route of type `local` in the
+/// kernel's table `local` is enough (`ip route add local 198.51.100.0/24 dev lo`), and Google's guest
+/// agent makes one for every forwarding rule. Such routes in other tables don't count: those that bring
+/// replies back call every address there is local.
 #[derive(Debug, Clone)]
-pub struct OwnAddresses(Arc<RwLock<HashMap<IpAddr, Kind>>>);
+pub struct OwnAddresses(Arc<RwLock<Known>>);
+
+#[derive(Debug, Default)]
+struct Known {
+    single: HashMap<IpAddr, Kind>,
+    /// Whole networks that are local, 127.0.0.0/8 among them: rarely more.
+    networks: Vec<IpNet>,
+}
 
 /// What an address is to this host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// An interface has it.
+    /// An interface has it, or it is local by a route.
     Own,
     /// The first or last address of a network that an interface is in: no single host's.
     End,
@@ -39,10 +49,18 @@ impl OwnAddresses {
     /// What a claimed source is to this host, if it is anything. An IPv4-mapped address is looked up
     /// as the IPv4 address it stands for.
     ///
-    /// Cheap enough for every connection: one uncontended lock and one hash.
+    /// Cheap enough for every connection: one uncontended lock, one hash, and a look at the few networks.
     pub fn kind_of(&self, address: IpAddr) -> Option<Kind> {
+        let address = address.to_canonical();
         let known = self.0.read().unwrap_or_else(PoisonError::into_inner);
-        known.get(&address.to_canonical()).copied()
+        let single = known.single.get(&address).copied();
+        let is_within = || {
+            known
+                .networks
+                .iter()
+                .any(|network| network.contains(&address))
+        };
+        single.or_else(|| is_within().then_some(Kind::Own))
     }
 
     /// Follows the changes of this network namespace and returns only when it no longer can, with
@@ -58,12 +76,20 @@ impl OwnAddresses {
     }
 }
 
-async fn ask(netlink: &Netlink) -> Result<HashMap<IpAddr, Kind>> {
+async fn ask(netlink: &Netlink) -> Result<Known> {
     let addresses = netlink.addresses().await?;
+    let mut known = Known::default();
     let ends = addresses.iter().flat_map(ends).map(|end| (end, Kind::End));
     let own = addresses.iter().map(|address| (address.own, Kind::Own));
     // An address that is both, as the ends of a small tunnel's network may be, is the host's own.
-    Ok(ends.chain(own).collect())
+    known.single.extend(ends.chain(own));
+    for LocalNetwork { address, prefix } in netlink.local_networks().await? {
+        match IpNet::new(address, prefix) {
+            Ok(network) if prefix < network.max_prefix_len() => known.networks.push(network),
+            _ => drop(known.single.insert(address, Kind::Own)),
+        }
+    }
+    Ok(known)
 }
 
 fn ends(address: &InterfaceAddress) -> impl Iterator<Item = IpAddr> {

@@ -1,16 +1,18 @@
 //! The third stage: may this client be connected, and where to?
 
 use std::net::{IpAddr, SocketAddr};
+use std::num::NonZeroU32;
 use std::sync::Arc;
 
 use peername_sys::netlink::Transport;
 
-use crate::addr::{ClaimedSource, LocalAddr, PeerAddr, Target};
-use crate::config::{Config, OnCollision, TargetRule};
-use crate::destination::{Around, Destinations, Listening, MOST_HOPS, Refused};
+use crate::addr::{ClaimedSource, LocalAddr, PeerAddr, Target, canonical};
+use crate::config::{Config, OnCollision, SourcePort, TargetRule};
+use crate::destination::{self, Around, Listening, MOST_HOPS};
 use crate::outcome::Failure;
 use crate::own_addresses::{Kind, OwnAddresses};
 use crate::routes::Backend;
+use crate::source::Refused;
 use crate::watchdog::ReplyPath;
 
 /// What is decided by, whatever carried the header. Whoever makes it keeps `own_addresses` and
@@ -35,7 +37,8 @@ pub(crate) trait Claims {
     /// Who really sent it.
     fn peer(&self) -> PeerAddr;
 
-    /// Where the client connected to, or `None` when the header does not tell.
+    /// Where the client connected to, an IPv4-mapped address in its IPv4 form; `None` when the header does
+    /// not tell, as it never does when it speaks for nobody.
     fn destination(&self) -> Option<SocketAddr>;
 
     /// Through how many proxies it came, as far as the header tells.
@@ -50,6 +53,7 @@ pub(crate) trait Claims {
 pub struct Permit {
     source: Option<ClaimedSource>,
     target: Target,
+    source_port: SourcePort,
     on_collision: OnCollision,
 }
 
@@ -68,41 +72,32 @@ impl Permit {
         listener: LocalAddr,
         rules: &Rules,
     ) -> Result<Self, Failure> {
-        let claim = framed.claim();
-        let client = claim.map_or_else(|| framed.peer().ip(), |claim| claim.0.ip());
-        let own = |ip| rules.own_addresses.kind_of(ip);
-        if claim.is_some() {
-            rules.config.source_policy.admit(client, own)?;
-        }
-        let named = match &rules.config.destinations {
-            Some(destinations) => rules.named(destinations, framed, client)?,
-            None => None,
+        let Some(source) = rules.source(framed)? else {
+            return Ok(rules.for_nobody(framed.peer(), listener));
         };
+        let client = source.0.ip();
+        let named = rules.named(framed, client)?;
         let target = named.unwrap_or_else(|| rules.target_of(client).of(listener));
         let backend = Backend {
             address: target.0,
             transport: framed.transport(),
         };
-        // What is sent to an address of this host stays here whatever the routes.
-        let is_ours = client.is_loopback() || own(client) == Some(Kind::Own);
-        let mark = rules.config.upstream.mark;
-        let sound = match (claim, named) {
-            (None, _) => true,
-            (Some(_), _) if is_ours => true,
-            (Some(_), None) => rules.reply_path.is_sound(backend, mark),
-            (Some(_), Some(_)) => !rules.is_here(target) || rules.reply_path.learns(backend, mark),
+        let is_sound = match named {
+            None => rules.reply_path.is_sound(backend, rules.mark()),
+            Some(_) => {
+                !rules.is_here(target.0.ip()) || rules.reply_path.learns(backend, rules.mark())
+            }
         };
-        if !sound {
+        // What is sent to an address of this host stays here whatever the routes.
+        if !is_sound && !rules.is_here(client) {
             return Err(Failure::ReplyPath);
         }
+        let (source_port, on_collision) = rules.ports(framed, named);
         Ok(Self {
-            source: claim,
+            source: Some(source),
             target,
-            on_collision: match named {
-                // Both ends are the client's own, so that a second one is the first coming round.
-                Some(_) if framed.transport() == Transport::Tcp => OnCollision::Fail,
-                _ => rules.config.upstream.on_collision,
-            },
+            source_port,
+            on_collision,
         })
     }
 
@@ -114,6 +109,15 @@ impl Permit {
     /// The backend.
     pub fn target(&self) -> Target {
         self.target
+    }
+
+    /// What the connection is to come from; `None` for ourselves, port 0 for any.
+    pub(crate) fn bind_to(&self) -> Option<SocketAddr> {
+        let ClaimedSource(source) = self.source?;
+        Some(match self.source_port {
+            SourcePort::Keep => source,
+            SourcePort::Any => SocketAddr::new(source.ip(), 0),
+        })
     }
 
     /// What is done when the source's port is taken.
@@ -131,41 +135,73 @@ impl Rules {
         }
     }
 
-    /// The destination that the header names, where it may; `None` when it names none.
-    fn named(
-        &self,
-        destinations: &Destinations,
-        framed: &impl Claims,
-        client: IpAddr,
-    ) -> Result<Option<Target>, Refused> {
-        let Some(asked) = framed.destination() else {
+    /// The client that the header names, if the policy allows it; `None` when it names nobody, or only
+    /// whoever sent it.
+    fn source(&self, framed: &impl Claims) -> Result<Option<ClaimedSource>, Refused> {
+        let Some(claim) = framed.claim() else {
             return Ok(None);
         };
-        let asked = SocketAddr::new(asked.ip().to_canonical(), asked.port());
+        let own = |ip| self.own_addresses.kind_of(ip);
+        match self.config.source_policy.admit(claim.0.ip(), own) {
+            Ok(()) => Ok(Some(claim)),
+            // A balancer on this host that says where its own connection comes from: in version 1 a
+            // health check has no other words.
+            Err(Refused::Loopback | Refused::Own) if canonical(framed.peer().0) == claim.0 => {
+                Ok(None)
+            }
+            Err(refused) => Err(refused),
+        }
+    }
+
+    /// Who speaks for nobody names no destination either.
+    fn for_nobody(&self, peer: PeerAddr, listener: LocalAddr) -> Permit {
+        Permit {
+            source: None,
+            target: self.target_of(peer.ip()).of(listener),
+            source_port: self.config.upstream.source_port,
+            on_collision: self.config.upstream.on_collision,
+        }
+    }
+
+    /// The destination that the header names, where it may; `None` when it names none.
+    fn named(&self, framed: &impl Claims, client: IpAddr) -> Result<Option<Target>, Failure> {
+        let (Some(destinations), Some(asked)) = (&self.config.destinations, framed.destination())
+        else {
+            return Ok(None);
+        };
+        let refuse = |refused| Failure::Destination { asked, refused };
         if asked.is_ipv4() != client.is_ipv4() {
-            return Err(Refused::Family);
+            return Err(refuse(destination::Refused::Family));
         }
         if framed.hops() >= MOST_HOPS {
-            return Err(Refused::Loop);
+            return Err(refuse(destination::Refused::Loop));
         }
         let around = Around {
             own: &|ip| self.own_addresses.kind_of(ip),
             listening: &self.listening,
-            source_is_trusted: framed.claim().is_some() && self.config.trust.contains(client),
+            source_is_trusted: self.config.trust.contains(client),
         };
-        destinations.admit(asked, around)?;
+        destinations.admit(asked, around).map_err(refuse)?;
         Ok(Some(Target(asked)))
     }
 
-    fn is_here(&self, target: Target) -> bool {
-        let ip = target.0.ip();
-        ip.is_loopback() || self.own_addresses.kind_of(ip) == Some(Kind::Own)
+    /// Which port a connection comes from, and what happens when that is taken.
+    fn ports(&self, framed: &impl Claims, named: Option<Target>) -> (SourcePort, OnCollision) {
+        let upstream = &self.config.upstream;
+        match named {
+            // Both ends are the client's own, so that a second one is the first coming round.
+            Some(_) if framed.transport() == Transport::Tcp => {
+                (SourcePort::Keep, OnCollision::Fail)
+            }
+            _ => (upstream.source_port, upstream.on_collision),
+        }
     }
-}
 
-impl Permit {
-    /// The source as the target's socket can bear it.
-    pub(crate) fn bind_to(&self) -> Option<SocketAddr> {
-        self.source.map(|ClaimedSource(source)| source)
+    fn mark(&self) -> Option<NonZeroU32> {
+        self.config.upstream.mark
+    }
+
+    fn is_here(&self, ip: IpAddr) -> bool {
+        ip.is_loopback() || self.own_addresses.kind_of(ip) == Some(Kind::Own)
     }
 }

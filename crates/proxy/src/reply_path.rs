@@ -100,16 +100,24 @@ pub async fn check_marked(
     backend: impl Into<Backend>,
     mark: Option<NonZeroU32>,
 ) -> Result<Tested, Broken> {
-    let backend = backend.into();
+    check_through(&Netlink::open()?, backend.into(), mark).await
+}
+
+/// The same by a socket that is there already.
+pub(crate) async fn check_through(
+    netlink: &Netlink,
+    backend: Backend,
+    mark: Option<NonZeroU32>,
+) -> Result<Tested, Broken> {
     let target = backend.address;
-    match locate(&Netlink::open()?, target).await? {
+    match locate(netlink, target).await? {
         Place::Loopback(ip) => match connect_beside(target, ip, mark).await {
             Err(Broken::Failed(error)) if ip.is_ipv6() && is_without_ipv6(&error) => {
                 Ok(Tested::FamilyOff)
             }
             outcome => outcome,
         },
-        Place::Own(address) => look_up(Backend { address, ..backend }, mark).await,
+        Place::Own(address) => look_up(netlink, Backend { address, ..backend }, mark).await,
         Place::OtherHost => Ok(Tested::NotHere),
     }
 }
@@ -186,10 +194,13 @@ async fn accept(listener: &TcpListener, port: u16) -> Result<SocketAddr, Failed>
     }
 }
 
-async fn look_up(target: Backend, mark: Option<NonZeroU32>) -> Result<Tested, Broken> {
+async fn look_up(
+    netlink: &Netlink,
+    target: Backend,
+    mark: Option<NonZeroU32>,
+) -> Result<Tested, Broken> {
     let Backend { address, transport } = target;
     let to = stranger(address.ip());
-    let netlink = Netlink::open()?;
     if netlink.stays_here(transport, address, to, mark).await? {
         Ok(Tested::LookedUp)
     } else {

@@ -76,6 +76,9 @@ impl TcpProxy {
         let permit = Permit::decide(&framed, framed.listener, rules)
             .map_err(|failure| refuse(&framed.stream, failure))?;
         record.target(permit.target());
+        if permit.source().is_none() {
+            framed.speak_for_nobody(&rules.config);
+        }
         let Connected {
             downstream,
             upstream,

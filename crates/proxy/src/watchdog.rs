@@ -4,27 +4,32 @@
 //! hangs. So the path is tried at start and every minute, and while it is broken no spoofed
 //! connection is opened: the client gets an RST at once, and the log says what to do.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::net::IpAddr;
 use std::num::NonZeroU32;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use peername_sys::netlink::Transport;
+use peername_sys::netlink::{Netlink, Transport};
 use tokio::sync::Notify;
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep_until};
 
-use crate::reply_path::{self, Broken, Tested};
 use crate::routes::Backend;
+use crate::throttle::Throttle;
+
+mod named;
+mod path;
+
+use named::Named;
+use path::{EVERY, Path};
 
 /// The last result for each target. Sound until shown otherwise.
 #[derive(Debug)]
 pub struct ReplyPath {
     paths: HashMap<Probed, Arc<Path>>,
-    /// Of destinations on this host that headers have named: the latest, oldest first.
-    named: Mutex<VecDeque<(Probed, Arc<Path>)>>,
+    /// Of destinations on this host that headers have named.
+    named: Named,
     /// That there is a new one.
     news: Notify,
 }
@@ -49,27 +54,17 @@ struct Probed {
     mark: Option<NonZeroU32>,
 }
 
-#[derive(Debug)]
-struct Path {
-    target: Backend,
-    mark: Option<NonZeroU32>,
-    sound: AtomicBool,
-    /// The last try failed, or there was none yet. One lost segment is no evidence against a path
-    /// that has been shown to be sound.
-    doubted: AtomicBool,
-}
-
 impl ReplyPath {
     /// For these targets.
     pub fn new<P: Into<Probe>>(targets: impl IntoIterator<Item = P>) -> Self {
         let mut paths = HashMap::new();
         for probe in targets.into_iter().map(P::into) {
-            let path = || Arc::new(Path::new(probe));
+            let path = || Arc::new(Path::new(probe, false));
             paths.entry(probe.probed()).or_insert_with(path);
         }
         Self {
             paths,
-            named: Mutex::default(),
+            named: Named::new(),
             news: Notify::new(),
         }
     }
@@ -84,15 +79,14 @@ impl ReplyPath {
                 None => unknown.push(Arc::clone(path)),
             }
         }
-        renewed.named = Mutex::new(self.named().clone());
-        join_all(unknown.iter().map(|path| path.check())).await;
+        renewed.named = self.named.clone();
+        check(&unknown).await;
         renewed
     }
 
     /// Whether replies from `target` came back when last tried.
     pub fn is_sound(&self, target: Backend, mark: Option<NonZeroU32>) -> bool {
-        self.fixed(target, mark)
-            .all(|path| path.sound.load(Relaxed))
+        self.fixed(target, mark).all(|path| path.is_sound())
     }
 
     /// The same for a destination on this host that a header has named. A new one is tried at once and
@@ -108,38 +102,46 @@ impl ReplyPath {
             ..named.into()
         };
         let probed = probe.probed();
-        let mut known = self.named();
-        if let Some((_, path)) = known.iter().find(|(known, _)| *known == probed) {
-            return path.sound.load(Relaxed);
+        if let Some(path) = self.named.get(&probed) {
+            return path.is_sound();
         }
-        if known.len() >= MOST_NAMED {
-            known.pop_front();
-        }
-        known.push_back((probed, Arc::new(Path::new(probe))));
+        self.named.add(probed, Path::new(probe, true));
         self.news.notify_one();
         true
     }
 
-    /// Tries every path once, all at the same time; changes are logged.
+    /// Tries every path once; changes are logged.
     pub async fn check(&self) {
-        self.check_those(|_| true).await;
+        check(&self.all()).await;
     }
 
-    /// Waits until it is time to try again, and does: after a minute, after a second while one is in
-    /// doubt, or at once where there is a new one.
+    /// Waits until a path is due, and tries that: a minute after its last try, a second while it is in
+    /// doubt, or at once where it is new. To be called again and again; safe to cancel.
     pub async fn check_in_time(&self) {
-        let is_doubted = |path: &Path| path.doubted.load(Relaxed);
-        let doubted = self.all().iter().any(|path| is_doubted(path));
-        tokio::select! {
-            () = sleep(if doubted { WHILE_IN_DOUBT } else { EVERY }) => self.check().await,
-            () = self.news.notified() => self.check_those(is_doubted).await,
+        let due = self.due(Instant::now());
+        if due.is_empty() {
+            tokio::select! {
+                () = sleep_until(self.next()) => {}
+                () = self.news.notified() => {}
+            }
         }
+        check(&due).await;
     }
 
-    async fn check_those(&self, wanted: impl Fn(&Path) -> bool) {
-        let all = self.all();
-        let wanted = all.iter().filter(|path| wanted(path));
-        join_all(wanted.map(|path| path.check())).await;
+    /// Some of those that are due, the new ones first. What takes its time, as a path that is broken
+    /// does, then holds up no more than its few companions.
+    fn due(&self, now: Instant) -> Vec<Arc<Path>> {
+        let mut due = self.all();
+        due.retain(|path| path.due().is_none_or(|due| due <= now));
+        due.sort_by_key(|path| path.due());
+        due.truncate(AT_ONCE);
+        due
+    }
+
+    fn next(&self) -> Instant {
+        let (all, now) = (self.all(), Instant::now());
+        let due = all.iter().map(|path| path.due().unwrap_or(now));
+        due.min().unwrap_or(now + EVERY)
     }
 
     /// What is known of a target, whatever its port or for its own.
@@ -154,13 +156,24 @@ impl ReplyPath {
     }
 
     fn all(&self) -> Vec<Arc<Path>> {
-        let named = self.named();
-        let named = named.iter().map(|(_, path)| path);
-        self.paths.values().chain(named).cloned().collect()
+        let mut all = self.named.all();
+        all.extend(self.paths.values().cloned());
+        all
     }
+}
 
-    fn named(&self) -> MutexGuard<'_, VecDeque<(Probed, Arc<Path>)>> {
-        self.named.lock().unwrap_or_else(PoisonError::into_inner)
+/// Tries these, a few at a time: each takes up to two descriptors, of those that clients need.
+async fn check(paths: &[Arc<Path>]) {
+    for paths in paths.chunks(AT_ONCE) {
+        match Netlink::open() {
+            Ok(netlink) => drop(join_all(paths.iter().map(|path| path.check(&netlink))).await),
+            Err(error) => {
+                if let Some(suppressed) = BLIND.pass() {
+                    tracing::warn!(suppressed, "can't tell whether replies come back: {error}");
+                }
+                paths.iter().for_each(|path| path.tried_at(Instant::now()));
+            }
+        }
     }
 }
 
@@ -189,99 +202,9 @@ impl<B: Into<Backend>> From<B> for Probe {
     }
 }
 
-impl Path {
-    fn new(probe: Probe) -> Self {
-        Self {
-            target: probe.backend,
-            mark: probe.mark,
-            sound: AtomicBool::new(true),
-            doubted: AtomicBool::new(true),
-        }
-    }
-
-    async fn check(&self) {
-        let target = self.target;
-        match reply_path::check_marked(target, self.mark).await {
-            // Says nothing about the path, and a host that is short of something must not lose its
-            // clients for it.
-            Err(Broken::Failed(error)) => {
-                tracing::warn!(%target, "can't tell whether replies come back: {error}");
-            }
-            Err(broken) => {
-                let again = self.doubted.swap(true, Relaxed);
-                if again && self.sound.swap(false, Relaxed) {
-                    tracing::warn!(
-                        %target,
-                        "replies do not come back: {broken}. Until they do, clients that would go \
-                         to {target} are refused"
-                    );
-                }
-            }
-            Ok(tested) => {
-                let is_new = self.doubted.swap(false, Relaxed);
-                if is_new && tested == Tested::NotHere {
-                    tracing::info!(
-                        %target,
-                        "the backend is on another host, so whether replies come back can't be told \
-                         without connecting to it: `peername doctor` does (docs/routes.md)"
-                    );
-                }
-                if !self.sound.swap(true, Relaxed) {
-                    tracing::info!(%target, "replies come back again");
-                }
-                tracing::debug!(%target, ?tested, "replies come back");
-            }
-        }
-    }
-}
-
-/// Named destinations that are watched, each for a connection over loopback or a look-up a minute. With
-/// fewer, a client that names many could make each of them new, and be let through untried.
-const MOST_NAMED: usize = 256;
-/// Routes change rarely; each try costs one loopback connection.
-const EVERY: Duration = Duration::from_secs(60);
-/// Rules are often added just after the start (systemd's ExecStartPost): notice soon.
-const WHILE_IN_DOUBT: Duration = Duration::from_secs(1);
+/// Paths tried side by side. A broken one takes half a second.
+const AT_ONCE: usize = 4;
+static BLIND: Throttle = Throttle::new(Duration::from_secs(10));
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_thousand_ports_of_one_address_are_tried_once() {
-        let backend = |text: &str| text.parse::<Backend>().unwrap();
-        let loopback = (1..1000).map(|port| backend(&format!("127.0.0.1:{port}")));
-        assert_eq!(ReplyPath::new(loopback).paths.len(), 1);
-        let ranged = (1..1000).map(|port| Probe {
-            backend: backend(&format!("10.0.0.5:{port}/udp")),
-            any_port: true,
-            mark: None,
-        });
-        let path = ReplyPath::new(ranged);
-        assert_eq!(path.paths.len(), 1);
-        let named = ["10.0.0.5:1", "10.0.0.5:2", "10.0.0.5:2/udp"].map(backend);
-        assert_eq!(ReplyPath::new(named).paths.len(), 3);
-    }
-
-    #[test]
-    fn what_one_try_showed_holds_for_its_ports_and_no_others() {
-        let backend = |text: &str| text.parse::<Backend>().unwrap();
-        let probe = Probe {
-            backend: backend("10.0.0.5:1"),
-            any_port: true,
-            mark: None,
-        };
-        let paths = ReplyPath::new([probe, backend("10.0.0.6:1").into()]);
-        for path in paths.paths.values() {
-            path.sound.store(false, Relaxed);
-        }
-        for (target, sound) in [
-            ("10.0.0.5:9", false),
-            ("10.0.0.5:9/udp", true),
-            ("10.0.0.6:1", false),
-            ("10.0.0.6:2", true),
-        ] {
-            assert_eq!(paths.is_sound(backend(target), None), sound, "{target}");
-        }
-    }
-}
+mod tests;

@@ -2,7 +2,7 @@
 //! needed at run time.
 //!
 //! Only what the reply path asks for is here: rules that look at the source of what this host sends, or at a mark,
-//! tables that call every destination local, and the addresses of the interfaces. Neighbours, ordinary
+//! tables that call every destination local, and what is this host's own. Neighbours, ordinary
 //! routes and links other than loopback are never touched. Reading needs no capability, changing CAP_NET_ADMIN.
 
 mod address;
@@ -18,7 +18,7 @@ use rtnetlink::{Error, Handle};
 use tokio::task::AbortHandle;
 
 pub use address::{AddressChanges, InterfaceAddress};
-pub use route::LocalRoute;
+pub use route::{LocalNetwork, LocalRoute};
 pub use rule::{Rule, Selector};
 
 use crate::{Failed, NameCall, Result};

@@ -11,7 +11,7 @@ use peername_sys::upstream::{Upstream, ephemeral_ports, local_addr};
 use peername_sys::{Failed, stream};
 use tokio::net::TcpStream;
 
-use crate::config::{self, OnCollision, SourcePort};
+use crate::config::{self, OnCollision};
 use crate::counters::Counters;
 use crate::outcome::Failure;
 use crate::permit::Permit;
@@ -47,15 +47,6 @@ impl Connector {
             config,
             counters,
             ephemeral: ephemeral_ports()?,
-        })
-    }
-
-    /// What the permit's connection is to come from; `None` for ourselves, port 0 for any.
-    pub(super) fn source_of(&self, permit: &Permit) -> Option<SocketAddr> {
-        let source = permit.bind_to()?;
-        Some(match self.config.source_port {
-            SourcePort::Keep => source,
-            SourcePort::Any => SocketAddr::new(source.ip(), 0),
         })
     }
 

@@ -17,7 +17,7 @@ impl Connector {
     /// that wants them, or another program's socket, is a collision.
     pub(crate) fn datagram(&self, permit: &Permit) -> Result<UdpSocket, Failure> {
         let target = permit.target().0;
-        let Some(source) = self.source_of(permit) else {
+        let Some(source) = permit.bind_to() else {
             return self
                 .datagram_from(None, target)
                 .map_err(Obstacle::into_failure);

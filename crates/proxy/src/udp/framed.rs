@@ -6,7 +6,7 @@ use peername_proto::{Carrier, Invalid, Parsed, Spp, Transport, parse};
 use peername_sys::netlink;
 
 use super::dropped::Dropped;
-use crate::addr::{ClaimedSource, PeerAddr};
+use crate::addr::{ClaimedSource, PeerAddr, canonical};
 use crate::config::HeaderLimits;
 use crate::permit::Claims;
 
@@ -62,11 +62,6 @@ impl Framed {
             spp: Some(header),
         })
     }
-}
-
-/// One address however it is written, or a client would have two sessions.
-fn canonical(addr: SocketAddr) -> SocketAddr {
-    SocketAddr::new(addr.ip().to_canonical(), addr.port())
 }
 
 impl Claims for Framed {

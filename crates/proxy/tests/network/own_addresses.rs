@@ -22,9 +22,10 @@ fn has(own: &OwnAddresses, address: &str) -> bool {
 #[test]
 fn addresses_and_both_ends_of_their_networks_are_known() -> Result<()> {
     in_namespace(async || {
-        ip("address add 10.1.2.3/24 broadcast 10.1.2.99 dev lo")?;
-        ip("address add 10.7.0.1 peer 192.168.7.2/30 dev lo")?;
-        ip("address add fd01::5/64 dev lo nodad")?;
+        ip("link add name lan type veth peer name far")?;
+        ip("address add 10.1.2.3/24 broadcast 10.1.2.99 dev lan")?;
+        ip("address add 10.7.0.1 peer 192.168.7.2/30 dev lan")?;
+        ip("address add fd01::5/64 dev lan nodad")?;
         caps::keep_only(&[])?;
         let own = OwnAddresses::read().await?;
         for address in [
@@ -78,6 +79,59 @@ fn a_watched_set_follows_the_interfaces() -> Result<()> {
             until(|| !has(&own, "10.1.2.3") && !has(&own, "10.1.2.255")).await?;
             ip("address del fd01::5/64 dev lo")?;
             until(|| !has(&own, "fd01::5")).await?;
+        }
+        ensure!(!watcher.is_finished(), "{:?}", watcher.await);
+        Ok(())
+    })
+}
+
+/// Without an interface that has them (AnyIP). A table that only some packets are looked up in says
+/// nothing: peername's own rules have one that calls everything local.
+#[test]
+fn what_a_route_calls_local_is_own() -> Result<()> {
+    in_namespace(async || {
+        ip("route add local 198.51.100.0/24 dev lo")?;
+        ip("-6 route add local 2001:db8:1::/48 dev lo")?;
+        for family in ["-4", "-6"] {
+            ip(&format!(
+                "{family} route add local default dev lo table 21100"
+            ))?;
+            ip(&format!("{family} rule add fwmark 7 lookup 21100"))?;
+        }
+        let own = OwnAddresses::read().await?;
+        for address in [
+            "198.51.100.7",
+            "::ffff:198.51.100.7",
+            "2001:db8:1::7",
+            "127.3.2.1",
+        ] {
+            assert_eq!(kind(&own, address), Some(Kind::Own), "{address}");
+        }
+        for address in ["198.51.101.7", "192.0.2.1", "2001:db8:2::7"] {
+            assert!(!has(&own, address), "{address} in {own:?}");
+        }
+        Ok(())
+    })
+}
+
+#[test]
+fn local_routes_that_come_and_go_are_followed() -> Result<()> {
+    in_namespace(async || {
+        let own = OwnAddresses::read().await?;
+        let watched = own.clone();
+        let watcher = tokio::spawn(async move { watched.watch().await });
+        for network in [
+            "198.51.100.7",
+            "198.51.100.0/24",
+            "2001:db8:1::/48",
+            "2001:db8:1::7",
+        ] {
+            let one = ["198.51.100.7", "2001:db8:1::7"][usize::from(network.contains(':'))];
+            assert!(!has(&own, one));
+            ip(&format!("route add local {network} dev lo"))?;
+            until(|| kind(&own, one) == Some(Kind::Own)).await?;
+            ip(&format!("route del local {network} dev lo"))?;
+            until(|| !has(&own, one)).await?;
         }
         ensure!(!watcher.is_finished(), "{:?}", watcher.await);
         Ok(())

@@ -5,11 +5,14 @@ use std::net::{IpAddr, Ipv4Addr};
 
 use futures_util::StreamExt;
 use futures_util::future::join;
+use rtnetlink::packet_core::NetlinkPayload;
+use rtnetlink::packet_route::RouteNetlinkMessage;
 use rtnetlink::packet_route::address::{AddressAttribute, AddressMessage};
 use rtnetlink::{MulticastGroup, new_multicast_connection};
 use tokio::sync::watch;
 use tokio::task::AbortHandle;
 
+use super::route::local_network;
 use super::{Netlink, all};
 use crate::{NameCall, Result};
 
@@ -34,7 +37,8 @@ impl Netlink {
     }
 }
 
-/// Word from the kernel that an interface gained or lost an address. Needs no capability.
+/// Word from the kernel that an interface, or the table `local` ([`Netlink::local_networks`]), gained or
+/// lost an address. Needs no capability.
 #[derive(Debug)]
 pub struct AddressChanges {
     changes: watch::Receiver<()>,
@@ -45,13 +49,14 @@ impl AddressChanges {
     /// Subscribes. Changes from now on are told, so subscribe first and read afterwards. Must be
     /// called inside a tokio runtime.
     pub fn subscribe() -> Result<Self> {
-        let groups = [MulticastGroup::Ipv4Ifaddr, MulticastGroup::Ipv6Ifaddr];
-        let (connection, _, mut messages) = new_multicast_connection(&groups)
-            .call("bind(NETLINK_ROUTE, RTMGRP_IPV4_IFADDR | RTMGRP_IPV6_IFADDR)")?;
+        let (connection, _, mut messages) = new_multicast_connection(&GROUPS)
+            .call("bind(NETLINK_ROUTE, RTNLGRP_IPV4_IFADDR, RTNLGRP_IPV4_ROUTE, …)")?;
         let (tell, changes) = watch::channel(());
         let forward = async move {
-            while messages.next().await.is_some() {
-                tell.send_replace(());
+            while let Some((message, _)) = messages.next().await {
+                if is_about_addresses(&message.payload) {
+                    tell.send_replace(());
+                }
             }
         };
         let pump = tokio::spawn(join(connection, forward)).abort_handle();
@@ -77,6 +82,16 @@ impl Drop for AddressChanges {
     }
 }
 
+/// On a router other routes come and go all the time.
+fn is_about_addresses(word: &NetlinkPayload<RouteNetlinkMessage>) -> bool {
+    match word {
+        NetlinkPayload::InnerMessage(
+            RouteNetlinkMessage::NewRoute(route) | RouteNetlinkMessage::DelRoute(route),
+        ) => local_network(route).is_some(),
+        _ => true,
+    }
+}
+
 fn read(message: &AddressMessage) -> Option<InterfaceAddress> {
     let (mut address, mut local, mut broadcast) = (None, None, None);
     for attribute in &message.attributes {
@@ -96,3 +111,10 @@ fn read(message: &AddressMessage) -> Option<InterfaceAddress> {
         broadcast,
     })
 }
+
+const GROUPS: [MulticastGroup; 4] = [
+    MulticastGroup::Ipv4Ifaddr,
+    MulticastGroup::Ipv6Ifaddr,
+    MulticastGroup::Ipv4Route,
+    MulticastGroup::Ipv6Route,
+];

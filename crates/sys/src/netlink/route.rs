@@ -1,15 +1,15 @@
 //! Routes that call every destination local, and the question where a packet would go.
 
 use std::fmt;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::num::NonZeroU32;
 
 use rtnetlink::packet_route::AddressFamily;
 use rtnetlink::packet_route::route::{
-    RouteAttribute, RouteMessage, RouteProtocol, RouteScope, RouteType,
+    RouteAddress, RouteAttribute, RouteMessage, RouteProtocol, RouteScope, RouteType,
 };
 
-use super::{Family, LOOPBACK, Netlink, Transport, all, named, protocol};
+use super::{Family, LOOPBACK, Netlink, Transport, all, is_family_off, named, protocol};
 use crate::{NameCall, Result};
 
 /// "In this table every address is this host's own": `local 0.0.0.0/0 dev lo` or `local ::/0 dev lo`.
@@ -41,7 +41,41 @@ impl fmt::Display for LocalRoute {
     }
 }
 
+/// Addresses that are this host's own as a whole (`ip route add local 198.51.100.0/24 dev lo`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct LocalNetwork {
+    /// The first address.
+    pub address: IpAddr,
+    /// Length of the prefix, in bits.
+    pub prefix: u8,
+}
+
 impl Netlink {
+    /// What the kernel's own table `local` (255) calls local, of both families: the addresses of the
+    /// interfaces that are up, loopback, and whatever an administrator or a cloud's agent has put there.
+    /// Needs no capability.
+    ///
+    /// Other tables count only for packets that some rule sends there, as those of
+    /// [`LocalRoute`] do with all addresses there are.
+    pub async fn local_networks(&self) -> Result<Vec<LocalNetwork>> {
+        let mut found = Vec::new();
+        for family in [AddressFamily::Inet, AddressFamily::Inet6] {
+            let mut wanted = RouteMessage::default();
+            wanted.header.address_family = family;
+            wanted.header.table = libc::RT_TABLE_LOCAL;
+            wanted.header.kind = RouteType::Local;
+            let dump = self.handle.route().get(wanted).execute();
+            match all(dump, "RTM_GETROUTE").await {
+                Ok(messages) => found.extend(messages.iter().filter_map(local_network)),
+                // There is no such table yet.
+                Err(error) if error.errno() == Some(libc::ENOENT) => {}
+                Err(error) if is_family_off(&error) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(found)
+    }
+
     /// The routes of this kind that carry this protocol number, of both families.
     pub async fn local_routes(&self, made_by: u8) -> Result<Vec<LocalRoute>> {
         let mut found = Vec::new();
@@ -156,6 +190,29 @@ fn write(route: &LocalRoute) -> RouteMessage {
         RouteAttribute::Table(route.table),
     ];
     message
+}
+
+/// `None` for a route that is not `local` or stands in another table than the kernel's own.
+pub(super) fn local_network(message: &RouteMessage) -> Option<LocalNetwork> {
+    let header = &message.header;
+    let is_own = header.kind == RouteType::Local && header.table == libc::RT_TABLE_LOCAL;
+    let address = message
+        .attributes
+        .iter()
+        .find_map(|attribute| match attribute {
+            RouteAttribute::Destination(RouteAddress::Inet(ip)) => Some(IpAddr::V4(*ip)),
+            RouteAttribute::Destination(RouteAddress::Inet6(ip)) => Some(IpAddr::V6(*ip)),
+            _ => None,
+        });
+    // Everything has no destination.
+    let address = address.unwrap_or_else(|| match header.address_family {
+        AddressFamily::Inet6 => Ipv6Addr::UNSPECIFIED.into(),
+        _ => Ipv4Addr::UNSPECIFIED.into(),
+    });
+    is_own.then_some(LocalNetwork {
+        address,
+        prefix: header.destination_prefix_length,
+    })
 }
 
 /// `None` for a route that is not `local default dev lo`.
