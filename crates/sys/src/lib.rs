@@ -8,11 +8,16 @@ mod failed;
 
 pub mod caps;
 pub mod datagram;
+pub mod detach;
+pub mod executable;
 pub mod limits;
 pub mod listen;
 pub mod namespace;
 pub mod netlink;
+pub mod pidfd;
 pub mod pipe;
+pub mod process_memory;
+pub mod seccomp;
 pub mod stream;
 pub mod upstream;
 
