@@ -41,13 +41,25 @@ pub fn detached(keep: &[BorrowedFd<'_>], work: impl FnOnce() -> u8) -> Result<()
     }
 }
 
-/// Runs `work` in a child, which is in the same session and has the same signals blocked.
+/// Runs `work` in a child that is in the same session and has the same signals blocked, and returns its
+/// process id. Of the descriptors it has what [`detached`] says.
 ///
 /// # Errors
 ///
 /// As [`detached`].
-pub fn child(work: impl FnOnce() -> u8) -> Result<Pid> {
-    fork(work)
+pub fn child(keep: &[BorrowedFd<'_>], work: impl FnOnce() -> u8) -> Result<u32> {
+    let pid = fork(|| match let_go_of_everything_but(keep) {
+        Ok(()) => work(),
+        Err(_) => 1,
+    })?;
+    Ok(pid.as_raw_pid().cast_unsigned())
+}
+
+/// Forgets a child that has ended (waitpid(2)).
+pub fn reap(child: u32) {
+    if let Some(pid) = Pid::from_raw(child.cast_signed()) {
+        let _ = waitpid(Some(pid), WaitOptions::NOHANG);
+    }
 }
 
 /// Words that this process shares with those it forks from now on, all zero. They live as long as the

@@ -1,6 +1,7 @@
 //! What a waiting call asks for, whichever of the ways to ask it took.
 
 use std::io;
+use std::net::SocketAddr;
 use std::os::fd::RawFd;
 
 use super::Notification;
@@ -135,19 +136,36 @@ impl AddressBuffer {
             .map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))
     }
 
-    /// Writes as much of `sockaddr` as `room` holds, and its full length, as the kernel does
+    /// Writes as much of the address as `room` holds, and its full length, as the kernel does
     /// (accept(2)).
     ///
     /// # Errors
     ///
     /// EFAULT, ESRCH or EPERM where it can't be written.
-    pub fn fill(&self, sockaddr: &[u8], room: usize) -> io::Result<()> {
+    pub fn fill(&self, address: SocketAddr, room: usize) -> io::Result<()> {
+        let sockaddr = encode(address);
         let (fits, _) = sockaddr.split_at(room.min(sockaddr.len()));
         if !fits.is_empty() {
             process_memory::write(self.tid, self.address, fits)?;
         }
         let len = sockaddr.len() as i32;
         process_memory::write(self.tid, self.length, &len.to_ne_bytes())
+    }
+}
+
+/// `struct sockaddr_in` (ip(7)) or `struct sockaddr_in6` (ipv6(7)).
+fn encode(address: SocketAddr) -> Vec<u8> {
+    let port = address.port().to_be_bytes();
+    match address {
+        SocketAddr::V4(v4) => {
+            let family = (libc::AF_INET as libc::sa_family_t).to_ne_bytes();
+            [&family, &port, &v4.ip().octets()[..], &[0; 8]].concat()
+        }
+        SocketAddr::V6(v6) => {
+            let family = (libc::AF_INET6 as libc::sa_family_t).to_ne_bytes();
+            let (flow, scope) = (v6.flowinfo().to_ne_bytes(), v6.scope_id().to_ne_bytes());
+            [&family, &port, &flow[..], &v6.ip().octets(), &scope].concat()
+        }
     }
 }
 
@@ -162,4 +180,22 @@ pub(super) mod i386 {
     pub(crate) const SYS_GETPEERNAME: u32 = 7;
     pub(crate) const SYS_ACCEPT4: u32 = 18;
     pub(crate) const OF_SOCKETCALL: [u32; 3] = [SYS_ACCEPT, SYS_GETPEERNAME, SYS_ACCEPT4];
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_has_the_size_and_the_places_of_the_kernels_struct() {
+        let v4 = encode("192.0.2.1:258".parse().unwrap());
+        assert_eq!(v4.len(), size_of::<libc::sockaddr_in>());
+        assert_eq!(v4[2..8], [1, 2, 192, 0, 2, 1]);
+        let v6 = encode("[2001:db8::1]:258".parse().unwrap());
+        assert_eq!(v6.len(), size_of::<libc::sockaddr_in6>());
+        assert_eq!(
+            (&v6[2..4], &v6[8..12], v6[23]),
+            (&[1, 2][..], &[0x20, 1, 0xd, 0xb8][..], 1)
+        );
+    }
 }
