@@ -13,7 +13,10 @@ pub mod listen;
 pub mod namespace;
 pub mod netlink;
 pub mod pipe;
+pub mod shared_memory;
+pub mod sock_diag;
 pub mod stream;
+pub mod tcp_socket;
 pub mod upstream;
 
 pub use failed::{
