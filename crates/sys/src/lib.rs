@@ -21,7 +21,10 @@ pub mod pidfd;
 pub mod pipe;
 pub mod process_memory;
 pub mod seccomp;
+pub mod shared_memory;
+pub mod sock_diag;
 pub mod stream;
+pub mod tcp_socket;
 pub mod upstream;
 
 pub use failed::{

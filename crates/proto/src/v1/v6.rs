@@ -4,7 +4,7 @@
 //! stands for at least one group. Section 2.1 of the protocol leaves out the dotted tail
 //! (`::ffff:192.0.2.1`), but `inet_ntop(3)` writes it and so every sender does: it is read too.
 
-use std::net::{Ipv4Addr, Ipv6Addr};
+use core::net::{Ipv4Addr, Ipv6Addr};
 
 use super::{Line, Stop, digit};
 
