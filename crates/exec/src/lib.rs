@@ -8,10 +8,13 @@
 //! | [`table`] | the shared table of identities as a file ([`peername_identity`]) |
 //! | [`look`] | one look at a connection's header: strip it and remember the client, or say why not |
 //! | [`program`] | what will run, and which mechanism reaches it |
+//! | [`notify`] | the supervisor that answers system calls |
 //! | [`attendant`] | keeps connections whose header is not all there, so that accept never waits for one |
 #![forbid(unsafe_code)]
 
 pub mod attendant;
+pub mod launch;
 pub mod look;
+pub mod notify;
 pub mod program;
 pub mod table;

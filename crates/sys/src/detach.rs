@@ -1,10 +1,10 @@
 //! Processes of ours that run beside a program without being its children.
 
+use std::ffi::CStr;
 use std::fs::{self, File};
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::AtomicU64;
 
 use rustix::process::{Pid, WaitOptions, setsid, waitpid};
 use rustix::stdio::{dup2_stdin, dup2_stdout};
@@ -15,20 +15,23 @@ use crate::{Failed, NameCall, Result};
 /// orphans. It has a session of its own, so the terminal's signals don't reach it, and blocks all
 /// signals that can be blocked: a service manager that signals a whole group means the program.
 ///
-/// `work` gives its exit code. Of this process's descriptors it has standard error and `keep`; a socket
-/// that it kept would stay open for as long as it runs.
+/// `work` gives its exit code. Of this process's descriptors the new one has standard error and those of
+/// `keep`, which come back to it: a socket that it had beside would stay open for as long as it runs.
 ///
 /// # Errors
 ///
 /// EBUSY when this process has more than one thread: the others would be missing in the new one with
 /// whatever locks they hold. Else what fork(2) says.
-pub fn detached(keep: &[BorrowedFd<'_>], work: impl FnOnce() -> u8) -> Result<()> {
+pub fn detached<const N: usize>(
+    keep: [OwnedFd; N],
+    work: impl FnOnce([OwnedFd; N]) -> u8,
+) -> Result<()> {
     let between = fork(|| {
         let _ = setsid();
         fork(|| {
             block_signals();
-            match let_go_of_everything_but(keep) {
-                Ok(()) => work(),
+            match let_go_of_everything_but(&keep) {
+                Ok(()) => work(keep),
                 Err(_) => 1,
             }
         })
@@ -47,9 +50,12 @@ pub fn detached(keep: &[BorrowedFd<'_>], work: impl FnOnce() -> u8) -> Result<()
 /// # Errors
 ///
 /// As [`detached`].
-pub fn child(keep: &[BorrowedFd<'_>], work: impl FnOnce() -> u8) -> Result<u32> {
-    let pid = fork(|| match let_go_of_everything_but(keep) {
-        Ok(()) => work(),
+pub fn child<const N: usize>(
+    keep: [OwnedFd; N],
+    work: impl FnOnce([OwnedFd; N]) -> u8,
+) -> Result<u32> {
+    let pid = fork(|| match let_go_of_everything_but(&keep) {
+        Ok(()) => work(keep),
         Err(_) => 1,
     })?;
     Ok(pid.as_raw_pid().cast_unsigned())
@@ -62,22 +68,10 @@ pub fn reap(child: u32) {
     }
 }
 
-/// Words that this process shares with those it forks from now on, all zero. They live as long as the
-/// processes do.
-pub fn shared_words(count: usize) -> Result<&'static [AtomicU64]> {
-    let len = count * size_of::<AtomicU64>();
-    let (protection, kind) = (
-        libc::PROT_READ | libc::PROT_WRITE,
-        libc::MAP_SHARED | libc::MAP_ANONYMOUS,
-    );
-    // SAFETY: a new mapping at an address of the kernel's choosing touches nothing that is there.
-    let start = unsafe { libc::mmap(std::ptr::null_mut(), len, protection, kind, -1, 0) };
-    if start == libc::MAP_FAILED {
-        return Err(io::Error::last_os_error()).call("mmap(2)");
-    }
-    // SAFETY: the mapping is of that size, page-aligned, zeroed and never unmapped; AtomicU64 takes any
-    // bits, and everybody who has the memory sees it as AtomicU64 only.
-    Ok(unsafe { std::slice::from_raw_parts(start.cast(), count) })
+/// Gives this thread a name, as ps(1) and /proc show it (at most 15 octets; prctl(PR_SET_NAME)).
+pub fn name_thread(name: &CStr) {
+    // It is for people only.
+    let _ = rustix::thread::set_name(name);
 }
 
 fn fork(work: impl FnOnce() -> u8) -> Result<Pid> {
@@ -106,7 +100,7 @@ fn threads() -> Result<usize> {
     Ok(tasks.count())
 }
 
-fn let_go_of_everything_but(keep: &[BorrowedFd<'_>]) -> Result<()> {
+fn let_go_of_everything_but(keep: &[OwnedFd]) -> Result<()> {
     let null = File::options()
         .read(true)
         .write(true)

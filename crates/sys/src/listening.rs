@@ -13,7 +13,6 @@ use rustix::net::{SocketFlags, accept_with};
 use socket2::{SockRef, Type};
 
 use crate::stream::set_int;
-use crate::{NameCall, Result};
 
 /// A TCP socket that listens.
 #[derive(Debug)]
@@ -71,14 +70,6 @@ impl AsFd for Listening {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
-}
-
-/// The kernel's number of a socket (SO_COOKIE, since Linux 4.6): of the socket, not of a descriptor, and
-/// not used again until the next boot.
-pub fn cookie(socket: impl AsFd) -> Result<u64> {
-    SockRef::from(&socket)
-        .cookie()
-        .call("getsockopt(SO_COOKIE)")
 }
 
 fn is_readable(socket: BorrowedFd<'_>) -> bool {

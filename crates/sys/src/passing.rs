@@ -17,15 +17,15 @@ pub fn line() -> Result<(OwnedFd, OwnedFd)> {
     socketpair(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None).call("socketpair(2)")
 }
 
-/// Sends `byte`, and `fd` with it.
-pub fn send(line: impl AsFd, byte: u8, fd: Option<BorrowedFd<'_>>) -> Result<()> {
+/// Sends `word`, and `fd` with it.
+pub fn send(line: impl AsFd, word: u64, fd: Option<BorrowedFd<'_>>) -> Result<()> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut control = SendAncillaryBuffer::new(&mut space);
     let fds: Vec<_> = fd.into_iter().collect();
     if !fds.is_empty() {
         control.push(SendAncillaryMessage::ScmRights(&fds));
     }
-    let bytes = [byte];
+    let bytes = word.to_ne_bytes();
     sendmsg(
         line,
         &[IoSlice::new(&bytes)],
@@ -36,11 +36,11 @@ pub fn send(line: impl AsFd, byte: u8, fd: Option<BorrowedFd<'_>>) -> Result<()>
     Ok(())
 }
 
-/// Waits for the next byte, and what came with it. `None` once the other end is closed.
-pub fn receive(line: impl AsFd) -> Result<Option<(u8, Option<OwnedFd>)>> {
+/// Waits for the next word, and what came with it. `None` once the other end is closed.
+pub fn receive(line: impl AsFd) -> Result<Option<(u64, Option<OwnedFd>)>> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
-    let mut bytes = [0];
+    let mut bytes = [0; 8];
     let received = loop {
         let slices = &mut [IoSliceMut::new(&mut bytes)];
         match recvmsg(&line, slices, &mut control, RecvFlags::CMSG_CLOEXEC) {
@@ -52,7 +52,7 @@ pub fn receive(line: impl AsFd) -> Result<Option<(u8, Option<OwnedFd>)>> {
         RecvAncillaryMessage::ScmRights(mut fds) => fds.next(),
         _ => None,
     });
-    Ok((received.bytes > 0).then_some((bytes[0], fd)))
+    Ok((received.bytes == bytes.len()).then_some((u64::from_ne_bytes(bytes), fd)))
 }
 
 #[cfg(test)]
@@ -69,8 +69,8 @@ mod tests {
         send(&here, 7, Some(writer.as_fd())).unwrap();
         send(&here, 8, None).unwrap();
         drop((here, writer));
-        let (byte, fd) = receive(&there).unwrap().unwrap();
-        assert_eq!(byte, 7);
+        let (word, fd) = receive(&there).unwrap().unwrap();
+        assert_eq!(word, 7);
         let mut copy = File::from(fd.unwrap());
         io::Write::write_all(&mut copy, b"x").unwrap();
         drop(copy);

@@ -67,15 +67,55 @@ impl Process {
         pidfd_getfd(&self.0, number, PidfdGetfdFlags::empty()).call("pidfd_getfd(2)")
     }
 
+    /// Another descriptor of it.
+    pub fn share(&self) -> Result<Self> {
+        self.0.try_clone().map(Self).call("fcntl(F_DUPFD_CLOEXEC)")
+    }
+
     /// Sends a signal (pidfd_send_signal(2), since Linux 5.1). ESRCH once it has ended.
     pub fn signal(&self, signal: Signal) -> Result<()> {
         pidfd_send_signal(&self.0, signal).call("pidfd_send_signal(2)")
     }
 }
 
+/// The processes that `pid` has started and that live, and those that they have started; an orphan is
+/// somebody else's. Needs a kernel with /proc/PID/task/TID/children, as distributions' are.
+pub fn descendants(pid: u32) -> Vec<u32> {
+    let mut all = children(pid);
+    let mut looked_at = 0;
+    while let Some(&next) = all.get(looked_at) {
+        looked_at += 1;
+        all.extend(children(next));
+    }
+    all
+}
+
+fn children(pid: u32) -> Vec<u32> {
+    let Ok(tasks) = fs::read_dir(format!("/proc/{pid}/task")) else {
+        return Vec::new();
+    };
+    let of_task = |task: fs::DirEntry| fs::read_to_string(task.path().join("children")).ok();
+    let lists: Vec<_> = tasks.flatten().filter_map(of_task).collect();
+    let pids = lists.iter().flat_map(|list| list.split_ascii_whitespace());
+    pids.filter_map(|pid| pid.parse().ok()).collect()
+}
+
 impl AsFd for Process {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
+    }
+}
+
+impl From<Process> for OwnedFd {
+    fn from(process: Process) -> Self {
+        process.0
+    }
+}
+
+/// From another process, by fork(2).
+impl From<OwnedFd> for Process {
+    fn from(fd: OwnedFd) -> Self {
+        Self(fd)
     }
 }
 

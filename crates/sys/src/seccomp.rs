@@ -11,7 +11,7 @@ mod filter;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
-use crate::{Failed, NameCall, Result};
+use crate::{NameCall, Result};
 
 pub use call::{AddressBuffer, Call};
 
@@ -180,6 +180,11 @@ impl Listener {
         }
     }
 
+    /// Another descriptor of it.
+    pub fn share(&self) -> Result<Self> {
+        self.0.try_clone().map(Self).call("fcntl(F_DUPFD_CLOEXEC)")
+    }
+
     fn ioctl<T>(&self, command: libc::Ioctl, argument: &mut T) -> io::Result<()> {
         // SAFETY: each command is used with the struct that its number was made from, which lives
         // across the call.
@@ -198,7 +203,13 @@ impl AsFd for Listener {
     }
 }
 
-/// From another process, by SCM_RIGHTS.
+impl From<Listener> for OwnedFd {
+    fn from(listener: Listener) -> Self {
+        listener.0
+    }
+}
+
+/// From another process, by SCM_RIGHTS or fork(2).
 impl From<OwnedFd> for Listener {
     fn from(fd: OwnedFd) -> Self {
         Self(fd)
@@ -210,13 +221,6 @@ impl From<OwnedFd> for Listener {
 pub fn allow_looks_of(tracer: u32) {
     // SAFETY: the call takes integers and touches no memory. EINVAL without Yama, where nothing is needed.
     let _ = unsafe { libc::prctl(libc::PR_SET_PTRACER, libc::c_ulong::from(tracer)) };
-}
-
-impl Failed {
-    /// Whether a listener is in place already, or a process has threads it must not have (EBUSY).
-    pub fn is_busy(&self) -> bool {
-        self.errno() == Some(libc::EBUSY)
-    }
 }
 
 /// From `linux/seccomp.h`.
