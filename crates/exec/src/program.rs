@@ -133,6 +133,18 @@ impl Program {
     }
 }
 
+impl ProgramError {
+    /// The exit code that says so: of a shell for a program that can't be run (126, 127), else the
+    /// launcher's own (125).
+    pub fn exit_code(&self) -> u8 {
+        match self {
+            Self::NotFound(_) => 127,
+            Self::NotExecutable(_) | Self::Unreadable { .. } | Self::TooManyInterpreters(_) => 126,
+            Self::Privileged { .. } => 125,
+        }
+    }
+}
+
 impl Reason {
     fn mechanism(&self) -> Mechanism {
         match self {

@@ -31,16 +31,30 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    let program = examine(&args.command[0], &search_path())?;
+    let program = match examine(&args.command[0], &search_path()) {
+        Ok(program) => program,
+        Err(error) => {
+            eprintln!("peername: {error}");
+            return Ok(ExitCode::from(error.exit_code()));
+        }
+    };
     if args.verbose > 0 {
         eprintln!("peername: {}: {}", program.mechanism, program.reason);
     }
-    let all = [("0.0.0.0", 0), ("::", 0)];
+    let networks = args.trust.iter().flat_map(|word| match word.as_str() {
+        "any" => vec![
+            Network::new([0, 0, 0, 0].into(), 0),
+            Network::new([0_u16; 8].into(), 0),
+        ],
+        word => {
+            let net: ipnet::IpNet = word
+                .parse()
+                .unwrap_or_else(|_| word.parse::<std::net::IpAddr>().unwrap().into());
+            vec![Network::new(net.addr(), net.prefix_len())]
+        }
+    });
     let rules = Rules {
-        networks: all
-            .iter()
-            .filter_map(|(a, p)| Network::new(a.parse().ok()?, *p))
-            .collect(),
+        networks: networks.flatten().collect(),
         ports: args.ports.clone(),
         header_required: args.header == "require",
         show_destination: false,
