@@ -72,6 +72,15 @@ impl Exec {
     }
 }
 
+/// Children of the program outlive it when it is killed, and here nobody else would end them.
+impl Drop for Exec {
+    fn drop(&mut self) {
+        for pid in processes(&self.lab.server) {
+            let _ = kill_process(pid, Signal::KILL);
+        }
+    }
+}
+
 /// The two addresses in the answer of `accept.c`.
 #[track_caller]
 pub(super) fn told(conn: &Conn) -> [SocketAddr; 2] {
@@ -93,17 +102,22 @@ pub(super) fn kill(pid: Pid) {
 
 /// The process with this name in the host's network; there is one program a host.
 fn helper(name: &str, host: &Host) -> Pid {
+    wait_for(&format!("{name} runs"), || {
+        let comm = |pid: &Pid| fs::read_to_string(format!("/proc/{}/comm", pid.as_raw_nonzero()));
+        let is_it = |pid: &Pid| comm(pid).is_ok_and(|comm| comm.trim() == name);
+        processes(host).into_iter().find(is_it)
+    })
+}
+
+/// The processes in the host's network.
+fn processes(host: &Host) -> Vec<Pid> {
     let network = |pid: &str| fs::read_link(format!("/proc/{pid}/ns/net")).ok();
     let ours = host.enter(|| network("thread-self"));
-    wait_for(&format!("{name} runs"), || {
-        let pids = fs::read_dir("/proc").expect("/proc").flatten();
-        let mut pids = pids.filter_map(|entry| entry.file_name().into_string().ok());
-        let is_it = |pid: &String| {
-            let comm = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
-            comm.trim() == name && network(pid) == ours
-        };
-        Pid::from_raw(pids.find(is_it)?.parse().ok()?)
-    })
+    let pids = fs::read_dir("/proc").expect("/proc").flatten();
+    pids.filter_map(|entry| entry.file_name().into_string().ok())
+        .filter(|pid| network(pid) == ours)
+        .filter_map(|pid| Pid::from_raw(pid.parse().ok()?))
+        .collect()
 }
 
 /// `accept.c`, linked statically, built once.
@@ -158,8 +172,4 @@ fn out(name: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(own)
 }
 
-const USUAL: &[&str] = &[
-    "exec",
-    "--trust=10.81.0.0/24",
-    "--trust=fd81::/64",
-];
+const USUAL: &[&str] = &["exec", "--trust=10.81.0.0/24", "--trust=fd81::/64"];

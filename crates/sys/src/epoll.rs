@@ -1,7 +1,7 @@
 //! Waiting for many descriptors at once, without a runtime.
 
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
 use rustix::event::Timespec;
@@ -79,6 +79,13 @@ impl Epoll {
         };
         found.extend(events.iter().take(n).map(readiness));
         Ok(())
+    }
+}
+
+/// An instance is readable when one of what it watches is.
+impl AsFd for Epoll {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
     }
 }
 

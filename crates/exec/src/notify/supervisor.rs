@@ -160,21 +160,23 @@ impl Supervisor {
                 nonblocking,
                 close_on_exec,
             } => {
-                let Some((thread, listener)) = self.descriptor(notification, listener) else {
+                let Some((thread, socket)) = self.descriptor(notification, listener) else {
                     return self.ward.ledger.close(line);
                 };
-                match Listening::look(listener) {
+                match Listening::look(socket) {
                     Some(listening) if self.table.settings().covers(listening.addr.port()) => {
-                        self.accept(Accepting {
+                        let call = Accepting {
                             id,
                             tid,
                             thread,
-                            listening,
+                            number: listener,
+                            listener: listening.addr,
                             peer,
                             nonblocking,
                             close_on_exec,
                             line,
-                        });
+                        };
+                        self.accept(call, &listening);
                     }
                     // Nothing of ours: the kernel goes on as if we were not there.
                     _ => {
@@ -207,31 +209,29 @@ impl Supervisor {
         }
     }
 
-    fn accept(&mut self, call: Accepting) {
+    fn accept(&mut self, call: Accepting, listening: &Listening) {
         if self.table.settings().policy().header_required {
-            call.listening.wait_for_data();
+            listening.wait_for_data();
         }
-        let Answer::Nothing(call) = self.serve(call) else {
-            return;
-        };
-        if call.listening.nonblocking {
-            return self.fail(call, Errno::AGAIN);
-        }
-        if let Err(call) = self.waits.hold(&self.epoll, call) {
-            self.fail(*call, Errno::NOMEM);
+        if let Answer::Nothing(call) = self.serve(call, listening) {
+            if listening.nonblocking {
+                self.fail(call, Errno::AGAIN);
+            } else if let Err(call) = self.waits.hold(&self.epoll, call, listening) {
+                self.fail(*call, Errno::NOMEM);
+            }
         }
     }
 
     /// Gives the call a connection, if there is one: one that has waited for the program, or the next one
     /// that has its header.
-    fn serve(&mut self, call: Accepting) -> Answer {
+    fn serve(&mut self, call: Accepting, listening: &Listening) -> Answer {
         loop {
-            if let Some(connection) = self.attendant.take(call.listening.addr) {
+            if let Some(connection) = self.attendant.take(call.listener) {
                 return self.give(call, connection);
             }
-            match call.listening.accept() {
+            match listening.accept() {
                 Ok(connection) => {
-                    if let Some(connection) = self.receive(connection, call.listening.addr) {
+                    if let Some(connection) = self.receive(connection, call.listener) {
                         return self.give(call, connection);
                     }
                 }
@@ -276,7 +276,7 @@ impl Supervisor {
             Ok(()) => calls.give(call.id, &connection, call.close_on_exec),
             Err(error) => Given::Refused(error),
         };
-        let listener = call.listening.addr;
+        let listener = call.listener;
         match given {
             Given::Taken => self.ward.ledger.close(call.line),
             Given::Gone => {
@@ -300,7 +300,7 @@ impl Supervisor {
         let room = call.peer.room()?;
         // One that is gone by now has no address of its own; the kernel would return it all the same.
         let addr = self.client_of(connection).or_else(|error| {
-            let nobody = SocketAddr::new(unspecified(call.listening.addr), 0);
+            let nobody = SocketAddr::new(unspecified(call.listener), 0);
             if error.kind() == ErrorKind::NotConnected {
                 Ok(nobody)
             } else {
@@ -357,11 +357,20 @@ impl Supervisor {
         }
     }
 
-    /// Its listener is ready, or broken.
+    /// Its listener is ready, or broken; or there is a connection for it.
     fn serve_again(&mut self, serial: u64) {
-        if let Some(call) = self.waits.take(&self.epoll, serial)
-            && let Answer::Nothing(call) = self.serve(call)
-            && let Err(call) = self.waits.hold(&self.epoll, call)
+        let Some(call) = self.waits.take(&self.epoll, serial) else {
+            return;
+        };
+        // It may have become another file meanwhile.
+        let listening = call.thread.descriptor(call.number).ok();
+        let listening = listening.and_then(Listening::look);
+        let Some(listening) = listening.filter(|listening| listening.addr == call.listener) else {
+            // EINVAL: it does not listen any more (accept(2)).
+            return self.fail(call, Errno::INVAL);
+        };
+        if let Answer::Nothing(call) = self.serve(call, &listening)
+            && let Err(call) = self.waits.hold(&self.epoll, call, &listening)
         {
             self.fail(*call, Errno::NOMEM);
         }
@@ -421,7 +430,6 @@ fn unspecified(listener: SocketAddr) -> std::net::IpAddr {
     }
 }
 
-/// How soon a call that a signal has interrupted is noticed, if its thread makes no other. Until then its
-/// listener stays open.
+/// How soon a call that a signal has interrupted is noticed, if its thread makes no other.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 const A_BIT: Duration = Duration::from_micros(100);
