@@ -7,9 +7,12 @@
 //! |---|---|
 //! | [`table`] | the shared table of identities as a file ([`peername_identity`]) |
 //! | [`look`] | one look at a connection's header: strip it and remember the client, or say why not |
+//! | [`preload`] | `--mode preload`: what a program needs to be started with the library |
 //! | [`attendant`] | keeps connections whose header is not all there, so that accept never waits for one |
 #![forbid(unsafe_code)]
 
 pub mod attendant;
+pub mod launch;
 pub mod look;
+pub mod preload;
 pub mod table;

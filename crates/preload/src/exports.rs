@@ -70,11 +70,7 @@ pub unsafe extern "C" fn accept4(
 ///
 /// As getpeername(2).
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn getpeername(
-    fd: c_int,
-    address: *mut c_void,
-    len: *mut u32,
-) -> c_int {
+pub unsafe extern "C" fn getpeername(fd: c_int, address: *mut c_void, len: *mut u32) -> c_int {
     match state() {
         State::On(table) if !address.is_null() && !len.is_null() => {
             // SAFETY: the caller's pointers, for what getpeername(2) writes to them.
@@ -98,11 +94,7 @@ pub unsafe extern "C" fn getpeername(
 ///
 /// As getsockname(2).
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn getsockname(
-    fd: c_int,
-    address: *mut c_void,
-    len: *mut u32,
-) -> c_int {
+pub unsafe extern "C" fn getsockname(fd: c_int, address: *mut c_void, len: *mut u32) -> c_int {
     match state() {
         State::On(table)
             if table.settings().policy().show_destination

@@ -8,6 +8,8 @@ mod failed;
 
 pub mod caps;
 pub mod datagram;
+pub mod detach;
+pub mod io_uring;
 pub mod limits;
 pub mod listen;
 pub mod namespace;

@@ -1,0 +1,141 @@
+//! `peername exec`: runs a server so that accept(2) and getpeername(2) give it the true client.
+
+use std::ffi::OsString;
+use std::process::{Command, ExitCode};
+use std::time::Duration;
+
+use peername_exec::launch::become_program;
+use peername_exec::preload::{self, Preload};
+use peername_exec::table::Rules;
+use peername_identity::Network;
+use peername_proxy::trust::TrustList;
+
+use crate::usage::Usage;
+use crate::value::{self, PortRange};
+
+/// Options of `peername exec`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// How the server is reached
+    #[arg(long, value_name = "HOW", default_value = "auto")]
+    mode: Mode,
+    /// Who may send headers: CIDR, address, @FILE, private, loopback or any; may be repeated
+    /// [default: private]
+    #[arg(short, long, value_name = "WHO")]
+    trust: Vec<String>,
+    /// Connections without a header, and from others than those trusted
+    #[arg(long, value_name = "WHAT", default_value = "require")]
+    header: Header,
+    /// Only listeners on these ports, such as 80,443,8000-8010 [default: all]
+    #[arg(long, value_name = "LIST", value_delimiter = ',')]
+    ports: Vec<PortRange>,
+    /// From accept to the complete header
+    #[arg(long, value_name = "DURATION", default_value = "5s", value_parser = value::timeout)]
+    header_timeout: Duration,
+    /// The largest header taken, in octets
+    #[arg(long, value_name = "BYTES", default_value_t = 4096, value_parser = clap::value_parser!(u32).range(16..=65551))]
+    max_header: u32,
+    /// Connections that may be open at the same time, rounded up to a power of two
+    #[arg(long, value_name = "N", default_value_t = 65536, value_parser = clap::value_parser!(u32).range(1..=16_777_216))]
+    max_connections: u32,
+    /// Show the header's destination as the server's own address (getsockname)
+    #[arg(long)]
+    dst: bool,
+    /// The server and its arguments
+    #[arg(last = true, required = true, value_name = "CMD")]
+    command: Vec<OsString>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum Mode {
+    /// What fits the server
+    Auto,
+    /// By a library that is loaded into it: dynamically linked servers
+    Preload,
+    /// By answering its system calls
+    Notify,
+    /// By a network of its own
+    Netns,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum Header {
+    /// Are refused
+    Require,
+    /// Go through as they are
+    Optional,
+}
+
+/// Becomes the server; returns only if that fails.
+pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    let rules = args.rules()?;
+    let mut command = Command::new(
+        args.command
+            .first()
+            .map_or_else(OsString::new, Clone::clone),
+    );
+    command.args(args.command.iter().skip(1));
+    match args.mode {
+        Mode::Auto | Mode::Preload => args.preload(rules)?.prepare(&mut command)?,
+        Mode::Notify | Mode::Netns => {
+            let text = "--mode: only preload is there yet";
+            return Err(Usage(text.to_owned()).into());
+        }
+    }
+    refuse_io_uring();
+    let error = become_program(command);
+    eprintln!("peername: {error}");
+    Ok(ExitCode::from(error.exit_code()))
+}
+
+impl Args {
+    fn rules(&self) -> Result<Rules, Usage> {
+        Ok(Rules {
+            networks: self.networks()?,
+            ports: self.ports.iter().flat_map(PortRange::iter).collect(),
+            header_required: self.header == Header::Require,
+            show_destination: self.dst,
+            max_header: self.max_header as usize,
+        })
+    }
+
+    fn networks(&self) -> Result<Vec<Network>, Usage> {
+        let list = if self.trust.is_empty() {
+            eprintln!(
+                "peername: headers are taken from private networks (say --trust to choose others)"
+            );
+            TrustList::parse(&["private"])
+        } else {
+            TrustList::parse(&self.trust)
+        };
+        let list = list.map_err(Usage::from_error)?;
+        let networks = list.networks().iter();
+        Ok(networks
+            .filter_map(|network| Network::new(network.addr(), network.prefix_len()))
+            .collect())
+    }
+
+    fn preload(&self, rules: Rules) -> Result<Preload, preload::LibraryError> {
+        Ok(Preload {
+            library: preload::library()?,
+            rules,
+            slots: (self.max_connections as usize)
+                .next_power_of_two()
+                .max(FEWEST),
+            header_timeout: self.header_timeout,
+        })
+    }
+}
+
+/// A server that accepts through a ring is not seen by the library.
+fn refuse_io_uring() {
+    if let Err(error) = peername_sys::io_uring::refuse() {
+        eprintln!(
+            "peername: io_uring can't be refused ({error}): if the server accepts through it, it sees its \
+             proxy, and headers as data"
+        );
+    }
+}
+
+/// The least number of slots that a table may have.
+const FEWEST: usize = 64;
