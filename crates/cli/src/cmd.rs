@@ -17,7 +17,7 @@ use std::process::ExitCode;
 pub(crate) enum Command {
     /// Strip the PROXY header and connect to the backend as the client
     Proxy(Box<proxy::Args>),
-    /// Run a server so that it sees the clients behind its balancer by itself
+    /// Run a server so that it sees its clients by itself
     Exec(exec::Args),
     /// Accept plain connections and send them on behind a header
     Forward(forward::Args),

@@ -9,6 +9,7 @@
 //! | [`look`] | one look at a connection's header: strip it and remember the client, or say why not |
 //! | [`program`] | what will run, and which mechanism reaches it |
 //! | [`notify`] | the supervisor that answers system calls |
+//! | [`preload`] | `--mode preload`: what a program needs to be started with the library |
 //! | [`attendant`] | keeps connections whose header is not all there, so that accept never waits for one |
 #![forbid(unsafe_code)]
 
@@ -16,5 +17,6 @@ pub mod attendant;
 pub mod launch;
 pub mod look;
 pub mod notify;
+pub mod preload;
 pub mod program;
 pub mod table;

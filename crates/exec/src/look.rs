@@ -7,8 +7,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 
-use peername_identity::{Counter, Full, Identity, Policy, Table};
-use peername_proto::{Carrier, Header, Parsed, parse};
+use peername_identity::{Counter, Full, Identity, Table, Verdict};
 use peername_sys::{stream, tcp_socket};
 use rustix::net::{getpeername, getsockname};
 
@@ -27,7 +26,7 @@ pub enum Look {
 /// Looks at a connection that was just accepted: is its listener one of those that expect headers, may
 /// its peer send one, and is it there?
 ///
-/// `buffer` is room for the largest header ([`Policy::max_header`]). Never blocks.
+/// `buffer` is room for the largest header ([`peername_identity::Policy::max_header`]). Never blocks.
 pub fn look_at_new(table: Table<'_>, connection: BorrowedFd<'_>, buffer: &mut [u8]) -> Look {
     let (Some(local), Some(peer)) = ends(connection) else {
         // Not of the Internet, or closed already, which the program may find out itself.
@@ -37,16 +36,15 @@ pub fn look_at_new(table: Table<'_>, connection: BorrowedFd<'_>, buffer: &mut [u
     if tcp_socket::protocol(connection).is_none() || !settings.covers(local.port()) {
         return Look::Ready;
     }
-    let policy = settings.policy();
     if !settings.trusts(peer.ip()) {
-        return unless_required(table, policy, Counter::Untrusted);
+        let verdict = settings.policy().without_header(Counter::Untrusted);
+        return act(table, connection, verdict);
     }
     look_again(table, connection, buffer)
 }
 
 /// Looks at a connection whose header [`look_at_new`] has found unfinished.
 pub fn look_again(table: Table<'_>, connection: BorrowedFd<'_>, buffer: &mut [u8]) -> Look {
-    let policy = table.settings().policy();
     let received = match stream::peek(connection, buffer) {
         Ok(0) => return refused(table, Counter::NotAHeader),
         Ok(n) => n,
@@ -54,15 +52,8 @@ pub fn look_again(table: Table<'_>, connection: BorrowedFd<'_>, buffer: &mut [u8
         Err(error) if error.kind() == io::ErrorKind::Interrupted => return Look::Unfinished(1),
         Err(_) => return refused(table, Counter::NotAHeader),
     };
-    match parse(buffer.get(..received).unwrap_or_default(), Carrier::Stream) {
-        Ok(Parsed::Complete(header)) if header.len > policy.max_header => {
-            refused(table, Counter::NotAHeader)
-        }
-        Ok(Parsed::Complete(header)) => take(table, connection, &header),
-        Ok(Parsed::NeedMore(len)) if len > policy.max_header => refused(table, Counter::NotAHeader),
-        Ok(Parsed::NeedMore(len)) => Look::Unfinished(len),
-        Err(_) => unless_required(table, policy, Counter::NotAHeader),
-    }
+    let seen = buffer.get(..received).unwrap_or_default();
+    act(table, connection, table.settings().policy().judge(seen))
 }
 
 /// Closes a connection with RST: its peer shall know that nobody has taken what it sent.
@@ -71,12 +62,25 @@ pub fn refuse(connection: impl AsFd) {
     let _ = stream::reset_on_close(connection);
 }
 
+fn act(table: Table<'_>, connection: BorrowedFd<'_>, verdict: Verdict) -> Look {
+    match verdict {
+        Verdict::Header { len, named } => take(table, connection, len, named),
+        Verdict::Unfinished(len) => Look::Unfinished(len),
+        Verdict::Plain => Look::Ready,
+        Verdict::Refuse(why) => refused(table, why),
+    }
+}
+
 /// Takes the header off the socket and remembers whom it names.
-fn take(table: Table<'_>, connection: BorrowedFd<'_>, header: &Header<'_>) -> Look {
-    if stream::discard(connection, header.len).ok() != Some(header.len) {
+fn take(
+    table: Table<'_>,
+    connection: BorrowedFd<'_>,
+    len: usize,
+    named: Option<(SocketAddr, SocketAddr)>,
+) -> Look {
+    if stream::discard(connection, len).ok() != Some(len) {
         return refused(table, Counter::NotAHeader);
     }
-    let named = header.source().zip(header.destination());
     match named.map_or(Ok(()), |named| remember(table, connection, named)) {
         Ok(()) => {
             table.settings().count(Counter::Accepted);
@@ -115,13 +119,6 @@ pub fn remember(
         },
     };
     table.insert(cookie, &identity)
-}
-
-fn unless_required(table: Table<'_>, policy: Policy, why: Counter) -> Look {
-    match policy.header_required {
-        true => refused(table, why),
-        false => Look::Ready,
-    }
 }
 
 fn refused(table: Table<'_>, why: Counter) -> Look {

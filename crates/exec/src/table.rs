@@ -6,7 +6,7 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
@@ -110,17 +110,6 @@ impl SharedTable {
         &self.path
     }
 
-    /// Opens it once more and marks it as used for as long as that is mapped or open.
-    ///
-    /// # Errors
-    ///
-    /// Those of open(2) and flock(2).
-    pub fn lock_shared(&self) -> io::Result<File> {
-        let file = OpenOptions::new().read(true).write(true).open(&self.path)?;
-        flock(&file, FlockOperation::LockShared)?;
-        Ok(file)
-    }
-
     /// Whether some process has it mapped. The library locks the file it maps, and a lock of flock(2)
     /// lives as long as the open file, which a mapping keeps.
     pub fn is_in_use(&self) -> bool {
@@ -130,6 +119,25 @@ impl SharedTable {
             let _ = flock(&self.file, FlockOperation::Unlock);
         }
         !free
+    }
+
+    /// The same table in a process that this one has forked, and whose only descriptor for it is `file`.
+    #[must_use]
+    pub fn in_child(&self, file: OwnedFd) -> Self {
+        Self {
+            table: self.table,
+            path: self.path.clone(),
+            file: file.into(),
+        }
+    }
+
+    /// A descriptor of the file, for [`SharedTable::in_child`].
+    ///
+    /// # Errors
+    ///
+    /// fcntl(2)'s.
+    pub fn descriptor(&self) -> io::Result<OwnedFd> {
+        self.file.as_fd().try_clone_to_owned()
     }
 
     /// Removes the path. Who has the table mapped keeps it.

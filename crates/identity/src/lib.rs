@@ -40,6 +40,7 @@ mod request;
 mod settings;
 mod shown;
 mod table;
+mod verdict;
 
 pub use address::Network;
 pub use bits::Ports;
@@ -47,3 +48,4 @@ pub use request::{Request, Wish};
 pub use settings::{Counter, Policy, Settings, Signature};
 pub use shown::{pseudo_v4, shown};
 pub use table::{Full, Identity, Place, Table};
+pub use verdict::Verdict;

@@ -11,6 +11,7 @@ pub mod datagram;
 pub mod detach;
 pub mod epoll;
 pub mod executable;
+pub mod io_uring;
 pub mod limits;
 pub mod listen;
 pub mod listening;

@@ -47,11 +47,16 @@ impl Channel {
         let address = SocketAddrUnix::new_abstract_name(&name).call("bind(AF_UNIX)")?;
         bind(&listener, &address).call("bind(AF_UNIX)")?;
         listen(&listener, BACKLOG).call("listen(AF_UNIX)")?;
-        Ok(Self {
+        Ok(Self::on(listener, settings))
+    }
+
+    /// One whose socket is open already.
+    pub fn on(listener: OwnedFd, settings: Settings<'_>) -> Self {
+        Self {
             listener,
             secret: settings.secret(),
             conversations: Vec::new(),
-        })
+        }
     }
 
     /// What to wait for: readable when [`Channel::serve`] has something to do.
@@ -70,6 +75,13 @@ impl Channel {
         let secret = self.secret;
         self.conversations
             .retain_mut(|conversation| conversation.go_on(secret, attendant));
+    }
+}
+
+/// The socket, for [`Channel::on`] in another process.
+impl From<Channel> for OwnedFd {
+    fn from(channel: Channel) -> Self {
+        channel.listener
     }
 }
 

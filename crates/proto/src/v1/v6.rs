@@ -142,9 +142,12 @@ impl Groups {
     fn address(mut self) -> Option<Ipv6Addr> {
         if let Some(gap) = self.gap {
             // The groups behind the gap move to the end; zeroes take their place.
-            self.values
-                .get_mut(gap..)?
-                .rotate_right(8_usize.checked_sub(self.len)?);
+            let behind = self.values.get_mut(gap..)?;
+            let zeroes = 8_usize.checked_sub(self.len)?;
+            // Always: the gap is no later than the length. Said so that the compiler knows, too.
+            if zeroes <= behind.len() {
+                behind.rotate_right(zeroes);
+            }
         } else if self.len != 8 {
             return None;
         }

@@ -1,0 +1,202 @@
+//! What happens to a connection between the kernel's accept(2) and the program's.
+
+use core::ffi::c_int;
+use core::net::SocketAddr;
+
+use peername_identity::{Counter, Full, Identity, Settings, Table, Verdict, shown};
+
+use crate::address::RawAddress;
+use crate::kernel::{self, End, Errno, Result};
+use crate::socket::{Protocol, Socket};
+use crate::{attendant, imports};
+
+/// Accepts until there is a connection that the program may see: one whose header is complete, or that
+/// needs none. The kernel's own errors are passed on, EAGAIN among them: a connection whose header
+/// is not all there is handed to the attendant, and never waited for.
+///
+/// The socket, and the address that the program is shown.
+pub(crate) fn accept(
+    table: Table<'_>,
+    listener: c_int,
+    flags: c_int,
+) -> Result<(Socket, RawAddress)> {
+    loop {
+        let (fd, address) = imports::accept4(listener, flags)?;
+        let arrival = Arrival::new(Socket(fd), address);
+        if let Some(accepted) = arrival.received(table, Socket(listener), flags)? {
+            return Ok(accepted);
+        }
+    }
+}
+
+/// The address that a connected socket's peer has, in the form that fits the socket: the client's if
+/// the connection came with a header that named one.
+pub(crate) fn peer_of(table: Table<'_>, socket: Socket) -> Result<RawAddress> {
+    let real = kernel::name_of(socket.0, End::Peer)?;
+    Ok(as_shown(table, socket, real, |identity| identity.client))
+}
+
+/// The same for the address that the client connected to.
+pub(crate) fn own_of(table: Table<'_>, socket: Socket) -> Result<RawAddress> {
+    let real = kernel::name_of(socket.0, End::Own)?;
+    Ok(as_shown(table, socket, real, |identity| {
+        identity.destination
+    }))
+}
+
+fn as_shown(
+    table: Table<'_>,
+    socket: Socket,
+    real: RawAddress,
+    end: impl Fn(&Identity) -> SocketAddr,
+) -> RawAddress {
+    let identity = || table.find(socket.cookie()?);
+    match real.internet().and_then(|real| Some((real, identity()?))) {
+        Some((real, identity)) => RawAddress::new(shown(end(&identity), real.is_ipv6())),
+        None => real,
+    }
+}
+
+/// A connection as the kernel gave it.
+struct Arrival {
+    socket: Socket,
+    address: RawAddress,
+}
+
+impl Arrival {
+    fn new(socket: Socket, address: RawAddress) -> Self {
+        Self { socket, address }
+    }
+
+    /// What the program gets: `None` if it is not this one.
+    fn received(
+        self,
+        table: Table<'_>,
+        listener: Socket,
+        flags: c_int,
+    ) -> Result<Option<(Socket, RawAddress)>> {
+        let settings = table.settings();
+        let ends = self.address.internet().zip(self.socket.local());
+        let Some((peer, local)) = ends.filter(|(_, local)| settings.covers(local.port())) else {
+            return Ok(Some((self.socket, self.address)));
+        };
+        let Some(protocol) = self.socket.protocol() else {
+            return Ok(Some((self.socket, self.address)));
+        };
+        // Nobody but the attendant can have this address and one of its ports.
+        if peer.ip() == local.ip() && settings.bells().contains(peer.port()) {
+            self.socket.close();
+            return answer_bell(table, listener, flags);
+        }
+        let ends = Ends {
+            peer,
+            local,
+            protocol,
+        };
+        let mut buffer = [0; PEEK];
+        match self.verdict(settings, peer, &mut buffer) {
+            Verdict::Plain => Ok(Some((self.socket, self.address))),
+            Verdict::Refuse(why) => Ok(self.refuse(settings, why)),
+            Verdict::Unfinished(_) => Ok(self.park(settings, listener)),
+            Verdict::Header { len, named } => {
+                if !self.socket.take(&mut buffer, len) {
+                    return Ok(self.refuse(settings, Counter::NotAHeader));
+                }
+                Ok(self.introduce(table, ends, named))
+            }
+        }
+    }
+
+    fn verdict(&self, settings: Settings<'_>, peer: SocketAddr, buffer: &mut [u8]) -> Verdict {
+        let policy = settings.policy();
+        if !settings.trusts(peer.ip()) {
+            return policy.without_header(Counter::Untrusted);
+        }
+        match self.socket.peek(buffer) {
+            Ok(Some(n)) => policy.judge(buffer.get(..n).unwrap_or_default()),
+            // Gone before it has said anything.
+            Ok(None) | Err(_) => Verdict::Refuse(Counter::NotAHeader),
+        }
+    }
+
+    /// Remembers the client, and gives the connection to the program.
+    fn introduce(
+        self,
+        table: Table<'_>,
+        ends: Ends,
+        named: Option<(SocketAddr, SocketAddr)>,
+    ) -> Option<(Socket, RawAddress)> {
+        let settings = table.settings();
+        let Some((client, destination)) = named else {
+            settings.count(Counter::Accepted);
+            return Some((self.socket, self.address));
+        };
+        let identity = Identity {
+            client,
+            destination,
+            local: ends.local,
+            peer: ends.peer,
+            namespace: match ends.protocol {
+                Protocol::Tcp => self.socket.namespace(),
+                // A sweep would not find it among the TCP sockets, and take it for closed.
+                Protocol::Multipath => 0,
+            },
+        };
+        let cookie = self.socket.cookie();
+        let inserted = cookie.map_or(Err(Full), |cookie| table.insert(cookie, &identity));
+        if settings.claims_sweep() {
+            attendant::ask_for_sweep(settings);
+        }
+        if inserted.is_err() {
+            return self.refuse(settings, Counter::Full);
+        }
+        settings.count(Counter::Accepted);
+        let address = RawAddress::new(shown(client, ends.peer.is_ipv6()));
+        Some((self.socket, address))
+    }
+
+    fn park(self, settings: Settings<'_>, listener: Socket) -> Option<(Socket, RawAddress)> {
+        let parked = listener
+            .local()
+            .is_some_and(|address| attendant::park(settings, self.socket, address).is_ok());
+        if !parked {
+            return self.refuse(settings, Counter::NoAttendant);
+        }
+        settings.count(Counter::Parked);
+        self.socket.close();
+        None
+    }
+
+    fn refuse(self, settings: Settings<'_>, why: Counter) -> Option<(Socket, RawAddress)> {
+        settings.count(why);
+        self.socket.refuse();
+        None
+    }
+}
+
+struct Ends {
+    peer: SocketAddr,
+    local: SocketAddr,
+    protocol: Protocol,
+}
+
+/// Takes the connection that the bell was rung for. Somebody else may have been quicker.
+fn answer_bell(
+    table: Table<'_>,
+    listener: Socket,
+    flags: c_int,
+) -> Result<Option<(Socket, RawAddress)>> {
+    let Some(address) = listener.local() else {
+        return Ok(None);
+    };
+    match attendant::take(table.settings(), address, flags) {
+        Ok(Some(socket)) => Ok(peer_of(table, socket).ok().map(|peer| (socket, peer))),
+        // As if the kernel had had no descriptor left: the connection stays where it is.
+        Err(error @ (Errno::MFILE | Errno::NFILE)) => Err(error),
+        Ok(None) | Err(_) => Ok(None),
+    }
+}
+
+/// Longer headers go to the attendant, which has the room. On the stack, which in some programs' threads
+/// is small.
+const PEEK: usize = 4096;
