@@ -62,23 +62,21 @@ pub enum NotifyError {
 /// Starts the supervisor and puts this process, and whatever it will execute, under it. All that is
 /// accepted from now on comes from it, so execute the program next.
 ///
-/// `begin` runs in the supervisor before anything else, to set up its log. This process must have one
-/// thread, and so must the supervisor after `begin`.
+/// This process must have one thread only.
 ///
 /// # Errors
 ///
 /// The kernel is too old or does not let us; or somebody else supervises already.
-pub fn start(settings: Settings, begin: impl FnOnce()) -> Result<Gaining, NotifyError> {
+pub fn start(settings: Settings) -> Result<Gaining, NotifyError> {
     let started = NotifyError::Start;
     let program = process::id();
     let target = Process::current().map_err(started)?;
     let (ours, theirs) = passing::line().map_err(started)?;
     detach::detached([theirs, target.into()], |[line, target]| {
-        begin();
         match supervise(settings, line, program, target.into()) {
             Ok(()) => 0,
             Err(error) => {
-                tracing::error!("the supervisor has ended: {error}");
+                eprintln!("peername: the supervisor has ended: {error}");
                 1
             }
         }

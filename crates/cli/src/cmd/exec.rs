@@ -1,14 +1,17 @@
 //! `peername exec`: runs a server so that accept(2) and getpeername(2) give it the true client.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::process::{Command, ExitCode};
 use std::time::Duration;
 
 use peername_exec::launch::become_program;
+use peername_exec::notify;
 use peername_exec::preload::{self, Preload};
-use peername_exec::table::Rules;
+use peername_exec::program::{Mechanism, ProgramError, examine, search_path};
+use peername_exec::table::{Rules, SharedTable};
 use peername_identity::Network;
 use peername_proxy::trust::TrustList;
+use peername_sys::seccomp::Gaining;
 
 use crate::usage::Usage;
 use crate::value::{self, PortRange};
@@ -41,6 +44,9 @@ pub(crate) struct Args {
     /// Show the header's destination as the server's own address (getsockname)
     #[arg(long)]
     dst: bool,
+    /// Say which mode was taken, and why
+    #[arg(short, long, action = clap::ArgAction::Count)]
+    verbose: u8,
     /// The server and its arguments
     #[arg(last = true, required = true, value_name = "CMD")]
     command: Vec<OsString>,
@@ -52,7 +58,7 @@ enum Mode {
     Auto,
     /// By a library that is loaded into it: dynamically linked servers
     Preload,
-    /// By answering its system calls
+    /// By answering its system calls: any server; sets no_new_privs for ordinary users
     Notify,
     /// By a network of its own
     Netns,
@@ -75,14 +81,17 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
             .map_or_else(OsString::new, Clone::clone),
     );
     command.args(args.command.iter().skip(1));
-    match args.mode {
-        Mode::Auto | Mode::Preload => args.preload(rules)?.prepare(&mut command)?,
-        Mode::Notify | Mode::Netns => {
-            let text = "--mode: only preload is there yet";
-            return Err(Usage(text.to_owned()).into());
+    match args.mechanism(command.get_program()) {
+        Ok(Mechanism::Preload) => {
+            args.preload(rules)?.prepare(&mut command)?;
+            refuse_io_uring();
+        }
+        Ok(Mechanism::Notify) => args.supervise(&rules)?,
+        Err(error) => {
+            eprintln!("peername: {error}");
+            return Ok(ExitCode::from(error.exit_code()));
         }
     }
-    refuse_io_uring();
     let error = become_program(command);
     eprintln!("peername: {error}");
     Ok(ExitCode::from(error.exit_code()))
@@ -115,13 +124,43 @@ impl Args {
             .collect())
     }
 
+    fn mechanism(&self, program: &OsStr) -> Result<Mechanism, ProgramError> {
+        let examined = examine(program, &search_path())?;
+        let chosen = match self.mode {
+            Mode::Auto => examined.mechanism,
+            Mode::Preload => Mechanism::Preload,
+            Mode::Notify | Mode::Netns => Mechanism::Notify,
+        };
+        if self.verbose > 0 {
+            eprintln!("peername: mode {chosen}; {}", examined.reason);
+        }
+        Ok(chosen)
+    }
+
+    /// The table has no path: only the supervisor, which has it already, needs it.
+    fn supervise(&self, rules: &Rules) -> anyhow::Result<()> {
+        let shared = SharedTable::create(self.slots(), rules)?;
+        shared.remove();
+        let gaining = notify::start(notify::Settings {
+            table: shared.table(),
+            header_timeout: self.header_timeout,
+        })?;
+        if gaining == Gaining::Lost && self.verbose > 0 {
+            eprintln!("peername: sudo, su and the like will not work below (no_new_privs)");
+        }
+        Ok(())
+    }
+
+    fn slots(&self) -> usize {
+        let wanted = self.max_connections as usize;
+        wanted.next_power_of_two().max(FEWEST)
+    }
+
     fn preload(&self, rules: Rules) -> Result<Preload, preload::LibraryError> {
         Ok(Preload {
             library: preload::library()?,
             rules,
-            slots: (self.max_connections as usize)
-                .next_power_of_two()
-                .max(FEWEST),
+            slots: self.slots(),
             header_timeout: self.header_timeout,
         })
     }

@@ -198,8 +198,8 @@ impl Supervisor {
             Err(error) => {
                 if error.is_permission() && !self.said_denied {
                     self.said_denied = true;
-                    tracing::error!(
-                        "can't look into the program, so it can't accept: {error}. An ordinary user needs \
+                    eprintln!(
+                        "peername: can't look into the program, so it can't accept: {error}. An ordinary user needs \
                          kernel.yama.ptrace_scope = 0 for programs with several processes"
                     );
                 }
@@ -408,7 +408,7 @@ impl Supervisor {
     }
 
     fn replace_guardian(&mut self) -> Result<()> {
-        tracing::warn!("the guardian was killed; starting another");
+        eprintln!("peername: the guardian was killed; starting another");
         let guardian = Guardian::start(&self.ward)?;
         self.epoll
             .watch(&guardian.process, Token::Guardian.into(), When::Ready)?;
