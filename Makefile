@@ -62,6 +62,7 @@ dist: ## Release binary, stripped, with completions, as an archive in dist/
 		dist/peername/peername completions $$shell >dist/peername/completions/peername.$$shell; \
 	done
 	@for file in README.md CHANGELOG.md LICENSE-*; do [[ ! -e $$file ]] || cp $$file dist/peername/; done
+	cp -r packaging dist/peername/
 	tar -C dist --owner=0 --group=0 -czf dist/peername-$$(dist/peername/peername --version | cut -d' ' -f2)-$$(uname -m).tar.gz peername
 	@cd dist && sha256sum *.tar.gz | tee SHA256SUMS
 

@@ -136,7 +136,7 @@ fn failing_to_start_is_never_success() {
         ),
         (2, "--max-pending", "proxy --trust=any --max-pending=0"),
         (2, "--workers", "proxy --trust=any --workers=0"),
-        (2, "-4 127.0.0.1:0", "proxy --trust=any -4 127.0.0.1:0"),
+        (2, "name the backend", "proxy --trust=any -4 127.0.0.1:0"),
         (
             2,
             "to itself",

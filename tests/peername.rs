@@ -52,7 +52,17 @@ impl Peername {
 
     /// Any subcommand that listens.
     pub(crate) fn start(host: &Host, args: &[&str], listens: &[SocketAddr]) -> Self {
-        Self(Process::start(host, BINARY, args).listens(listens))
+        Self::start_through(host, &[], args, listens)
+    }
+
+    /// The same, started through other programs.
+    pub(crate) fn start_through(
+        host: &Host,
+        through: &[&str],
+        args: &[&str],
+        listens: &[SocketAddr],
+    ) -> Self {
+        Self(Process::start_with(host, through, BINARY, args).listens(listens))
     }
 
     /// Any subcommand that ends by itself, or must.

@@ -157,7 +157,7 @@ fn stop(proxy: &mut Peername) {
 }
 
 /// All rules and all tables of both families, a line each, in an order that does not matter.
-fn routing(host: &Host) -> BTreeSet<String> {
+pub(crate) fn routing(host: &Host) -> BTreeSet<String> {
     let show = "ip rule; ip -6 rule; ip route show table all; ip -6 route show table all";
     host.run("sh", &["-c", show])
         .lines()

@@ -10,7 +10,8 @@ set -euo pipefail
 
 packages=(
     iproute2         # ip: namespaces, veth pairs, routes
-    nftables         # nft: a backend that does not answer
+    nftables         # nft: a backend that does not answer, TPROXY rules
+    iptables         # the TPROXY rules of another README, word for word
     util-linux       # setpriv, unshare, runuser
     libcap2-bin      # capsh, getcap: what is left of our privileges
     procps           # sysctl
@@ -32,6 +33,7 @@ packages=(
     ngtcp2-client    # QUIC: gtlsclient, gtlsserver
     ngtcp2-server
     python3
+    systemd          # systemd-analyze: whether the units that are shipped are right; not as init
     nodejs
 )
 

@@ -36,6 +36,31 @@ fn open_connections_finish() {
     assert_eq!(status.code(), Some(0));
 }
 
+/// A thousand transfers, half done: none is cut, and there is an end before the deadline.
+#[test]
+fn a_thousand_transfers_finish() {
+    peername_sys::limits::raise_open_files().expect("descriptors for a thousand connections");
+    let mut rig = Rig::new(&["--drain=30s"]);
+    let pairs: Vec<(Conn, Conn)> = (0..1000).map(|_| rig.connect(someone_v4())).collect();
+    let half = pattern(9, 16 << 10);
+    pairs.iter().for_each(|(_, up)| up.send(&half));
+    let start = Instant::now();
+    rig.proxy.signal(Signal::TERM);
+    accepts_no_more(&rig);
+    let whole = [&half[..], &half].concat();
+    for (down, up) in pairs {
+        up.send(&half);
+        up.finish();
+        down.finish();
+        let (received, end) = down.drain();
+        assert_eq!(end, End::Fin);
+        assert_same(&received, &whole);
+    }
+    let status = rig.proxy.ended_within(Duration::from_secs(2));
+    assert_eq!(status.and_then(|status| status.code()), Some(0));
+    assert!(start.elapsed() < Duration::from_secs(31));
+}
+
 #[test]
 fn draining_has_an_end() {
     let mut rig = Rig::new(&["--drain=500ms"]);

@@ -1,6 +1,7 @@
 //! UDP through the proxy: three dialects, and sessions that tell the truth.
 
 mod delivery;
+mod destinations;
 mod dialects;
 mod dns;
 mod first;
@@ -8,7 +9,7 @@ mod flood;
 mod forward;
 mod iperf;
 mod quic;
-mod rig;
+pub(crate) mod rig;
 mod routes;
 mod sessions;
 mod sources;

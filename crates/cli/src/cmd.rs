@@ -1,9 +1,10 @@
 //! The subcommands, one file each: its options and what it does with them.
 
 mod completions;
+mod config;
 mod decode;
 mod demo;
-mod doctor;
+pub(crate) mod doctor;
 mod exec;
 mod forward;
 mod proxy;
@@ -31,6 +32,8 @@ pub(crate) enum Command {
     Doctor(doctor::Args),
     /// Show it at work, in a private network namespace
     Demo(demo::Args),
+    /// Check a configuration file, or print its schema
+    Config(config::Args),
     /// Print shell completions
     Completions(completions::Args),
 }
@@ -48,6 +51,7 @@ impl Command {
             Self::Routes(args) => routes::run(&args),
             Self::Doctor(args) => doctor::run(&args),
             Self::Demo(args) => demo::run(&args),
+            Self::Config(args) => config::run(&args),
             Self::Completions(args) => completions::run(&args),
         }
     }

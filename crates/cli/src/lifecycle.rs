@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 use std::time::Duration;
 
-use anyhow::{Context, bail};
+use anyhow::{Context, bail, ensure};
 use peername_proxy::server::{Capacity, Running};
 use peername_sys::limits::{open_files, raise_open_files};
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -14,6 +14,16 @@ use tokio::time::{Instant, sleep};
 pub(crate) struct Signals {
     terminate: Signal,
     interrupt: Signal,
+    hangup: Option<Signal>,
+}
+
+/// What the control side is told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Told {
+    /// SIGTERM or SIGINT.
+    Stop,
+    /// SIGHUP.
+    Reload,
 }
 
 /// Runs the control side: on this thread, until it returns.
@@ -25,17 +35,32 @@ pub(crate) fn block_on<T>(work: impl Future<Output = anyhow::Result<T>>) -> anyh
         .block_on(work)
 }
 
-/// What the descriptors are good for, with `workers` about to start on `listeners` addresses, when
-/// UDP sessions have `sessions` of them. Raises their limit as far as it goes; each connection needs
-/// two, each pipe two, and some are ours.
+/// Raises the limit of descriptors as far as it goes, and checks that so many listening sockets leave
+/// some for connections.
+pub(crate) fn require_descriptors(workers: usize, sockets: usize) -> anyhow::Result<()> {
+    let limit = usize::try_from(raise_open_files()?)?;
+    let ours = open_files()? + workers * FILES_OF_A_RUNTIME + sockets + FILES_FOR_THE_MOMENT;
+    ensure!(
+        ours + FEWEST_FOR_CONNECTIONS <= limit,
+        "{sockets} listening sockets (one for each address and worker) leave too few of {limit} \
+         descriptors for connections: raise LimitNOFILE or `ulimit -Hn` to {} or more, or lower \
+         --workers",
+        (ours + FEWEST_FOR_CONNECTIONS).next_multiple_of(1024)
+    );
+    Ok(())
+}
+
+/// What the descriptors are good for, with `workers` about to start, each with so many companions, when
+/// UDP sessions have `sessions` of them. What is listened on is open already. Raises their limit as far
+/// as it goes; each connection needs two, each pipe two, and some are ours.
 pub(crate) fn capacity(
     workers: usize,
-    listeners: usize,
+    companions: usize,
     sessions: usize,
 ) -> anyhow::Result<Capacity> {
     let limit = usize::try_from(raise_open_files()?)?.saturating_sub(sessions);
-    // Each listening socket may have accepted one connection more than is served.
-    let of_a_worker = FILES_OF_A_RUNTIME + listeners;
+    // The worker and each of its companions wait with an epoll instance of their own.
+    let of_a_worker = FILES_OF_A_RUNTIME + 1 + companions;
     let ours = open_files()? + workers * of_a_worker + FILES_FOR_THE_MOMENT;
     let pairs = limit.saturating_sub(ours) / 2;
     let pipes_of_a_worker = (pairs / 8 / workers).min(MOST_PIPES);
@@ -63,7 +88,33 @@ impl Signals {
         Ok(Self {
             terminate: listen(SignalKind::terminate())?,
             interrupt: listen(SignalKind::interrupt())?,
+            hangup: None,
         })
+    }
+
+    /// The same, and SIGHUP, which otherwise ends the process.
+    pub(crate) fn listen_for_reloads() -> anyhow::Result<Self> {
+        let hangup = signal(SignalKind::hangup()).context("sigaction(2)")?;
+        Ok(Self {
+            hangup: Some(hangup),
+            ..Self::listen()?
+        })
+    }
+
+    /// Serves until told something.
+    ///
+    /// # Errors
+    ///
+    /// A worker ended that was not told to: better to be restarted than to go on with less.
+    pub(crate) async fn next(&mut self, running: &mut Running) -> anyhow::Result<Told> {
+        loop {
+            if let Some(told) = self.told().await {
+                return Ok(told);
+            }
+            if let Some(error) = running.failure() {
+                bail!("a worker thread has ended: {error}");
+            }
+        }
     }
 
     /// Serves until SIGTERM or SIGINT, then lets open connections end for as long as `drain`; a
@@ -71,36 +122,44 @@ impl Signals {
     ///
     /// # Errors
     ///
-    /// A worker ended that was not told to: better to be restarted than to go on with less.
+    /// As [`Signals::next`].
     pub(crate) async fn serve(
         mut self,
         mut running: Running,
         drain: Duration,
     ) -> anyhow::Result<ExitCode> {
-        while !self.told().await {
-            if let Some(error) = running.failure() {
-                bail!("a worker thread has ended: {error}");
-            }
-        }
+        while self.next(&mut running).await? != Told::Stop {}
+        Ok(self.stop(running, drain).await)
+    }
+
+    /// Lets open connections end for as long as `drain`; a signal ends them at once.
+    pub(crate) async fn stop(mut self, running: Running, drain: Duration) -> ExitCode {
         tracing::info!(drain = ?drain, "accepting no more; waiting for open connections");
         running.drain();
         let deadline = Instant::now() + drain;
         while !running.has_ended() && Instant::now() < deadline {
-            if self.told().await {
+            if self.told().await == Some(Told::Stop) {
                 break;
             }
         }
         running.end();
         running.join();
-        Ok(ExitCode::SUCCESS)
+        ExitCode::SUCCESS
     }
 
-    /// Whether a signal came within one look at the workers.
-    async fn told(&mut self) -> bool {
+    /// The signal that came within one look at the workers.
+    async fn told(&mut self) -> Option<Told> {
+        let hangup = async {
+            match &mut self.hangup {
+                Some(hangup) => hangup.recv().await,
+                None => std::future::pending().await,
+            }
+        };
         tokio::select! {
-            _ = self.terminate.recv() => true,
-            _ = self.interrupt.recv() => true,
-            () = sleep(LOOK) => false,
+            _ = self.terminate.recv() => Some(Told::Stop),
+            _ = self.interrupt.recv() => Some(Told::Stop),
+            _ = hangup => Some(Told::Reload),
+            () = sleep(LOOK) => None,
         }
     }
 }
@@ -111,5 +170,7 @@ const LOOK: Duration = Duration::from_millis(50);
 const FILES_OF_A_RUNTIME: usize = 5;
 /// Netlink and the self-test's sockets.
 const FILES_FOR_THE_MOMENT: usize = 8;
+/// Five connections, or a proxy that can't serve anybody would start.
+const FEWEST_FOR_CONNECTIONS: usize = 10;
 /// Splicing more directions at once than this gains nothing that copying would not give.
 const MOST_PIPES: usize = 256;

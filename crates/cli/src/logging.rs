@@ -1,11 +1,16 @@
 //! The log: text for a person at a terminal, JSON for everything else, written by a thread of its own
 //! so that a slow reader holds up nobody. What it can't take is dropped, not waited for.
 
+mod go_mmproxy;
+
 use std::collections::BTreeMap;
 use std::fmt::Display;
-use std::io::{IsTerminal, stderr};
+use std::io::{IsTerminal, stderr, stdout};
+use std::net::SocketAddr;
 
 use peername_proxy::counters::Snapshot;
+use schemars::JsonSchema;
+use serde::Deserialize;
 use tracing::Level;
 use tracing_appender::non_blocking::{NonBlocking, WorkerGuard};
 use tracing_subscriber::filter::Targets;
@@ -13,38 +18,47 @@ use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{Layer, fmt};
 
+use go_mmproxy::Lines;
+
 /// Options of every subcommand that runs for long.
-#[derive(Clone, Copy, Debug, clap::Args)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::Args)]
 // Without a group: its name would be `Args`, like that of the command it is flattened into.
 #[group(skip)]
 pub(crate) struct Args {
     /// How the log is written [default: text on a terminal, else json]
     #[arg(long, value_name = "FORMAT")]
-    log_format: Option<Format>,
+    pub(crate) log_format: Option<Format>,
     /// -v: a line for each connection at its end; -vv: more
     #[arg(short, long, action = clap::ArgAction::Count)]
-    verbose: u8,
+    pub(crate) verbose: u8,
+    /// Warnings and errors only
+    #[arg(short, long, conflicts_with = "verbose")]
+    pub(crate) quiet: bool,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-enum Format {
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+#[schemars(inline)]
+pub(crate) enum Format {
     Text,
     Json,
+    /// The lines of go-mmproxy, on standard output
+    #[value(name = "go-mmproxy")]
+    GoMmproxy,
 }
 
 impl Args {
-    /// Starts to log to standard error. Lines still queued are written when the guard is dropped.
+    /// Starts to log, to standard error or where the format belongs. Lines still queued are written
+    /// when the guard is dropped.
     pub(crate) fn start(self) -> WorkerGuard {
-        let (writer, guard) = NonBlocking::new(stderr());
-        let level = match self.verbose {
-            0 => Level::INFO,
-            1 => Level::DEBUG,
-            _ => Level::TRACE,
-        };
         let terminal = stderr().is_terminal();
         let format = self
             .log_format
             .unwrap_or(if terminal { Format::Text } else { Format::Json });
+        let (writer, guard) = match format {
+            Format::GoMmproxy => NonBlocking::new(stdout()),
+            Format::Text | Format::Json => NonBlocking::new(stderr()),
+        };
         let lines = fmt::layer().with_writer(writer).with_target(false);
         let lines = match format {
             Format::Text => lines.with_ansi(terminal).boxed(),
@@ -53,14 +67,24 @@ impl Args {
                 .flatten_event(true)
                 .with_current_span(false)
                 .boxed(),
+            Format::GoMmproxy => lines.event_format(Lines::new(self.verbose)).boxed(),
         };
         let ours = Targets::new()
             .with_default(Level::WARN)
-            .with_target("peername", level);
+            .with_target("peername", self.level());
         tracing_subscriber::registry()
             .with(lines.with_filter(ours))
             .init();
         guard
+    }
+
+    fn level(self) -> Level {
+        match self.verbose {
+            _ if self.quiet => Level::WARN,
+            0 => Level::INFO,
+            1 => Level::DEBUG,
+            _ => Level::TRACE,
+        }
     }
 }
 
@@ -68,6 +92,25 @@ impl Args {
 pub(crate) fn join(values: impl IntoIterator<Item = impl Display>) -> String {
     let texts: Vec<_> = values.into_iter().map(|value| value.to_string()).collect();
     texts.join(" ")
+}
+
+/// Addresses, those of one host with ports that follow each other as a range.
+pub(crate) fn ranges(addrs: impl IntoIterator<Item = SocketAddr>) -> String {
+    let mut runs: Vec<(SocketAddr, u16)> = Vec::new();
+    for addr in addrs {
+        match runs.last_mut() {
+            Some((first, last))
+                if first.ip() == addr.ip() && last.checked_add(1) == Some(addr.port()) =>
+            {
+                *last = addr.port();
+            }
+            _ => runs.push((addr, addr.port())),
+        }
+    }
+    join(runs.iter().map(|(first, last)| match last - first.port() {
+        0 => first.to_string(),
+        _ => format!("{first}-{last}"),
+    }))
 }
 
 /// The last line: what was carried since the start.
@@ -84,6 +127,8 @@ pub(crate) fn totals(totals: &Snapshot) {
         bytes_undelivered = totals.undelivered,
         port_collisions = totals.collisions,
         outcomes = counts(&totals.outcomes),
+        reloads = totals.reloads,
+        reloads_refused = totals.reloads_refused,
         udp_sessions = udp.sessions_began,
         datagrams_received = udp.received,
         datagrams_to_upstream = udp.to_upstream,

@@ -2,11 +2,14 @@
 #![forbid(unsafe_code)]
 
 mod cmd;
+mod compat;
 mod lifecycle;
 mod logging;
+mod manager;
 mod usage;
 mod value;
 
+use std::env;
 use std::io;
 use std::process::ExitCode;
 
@@ -17,24 +20,37 @@ use crate::usage::Usage;
 
 /// Gives a server behind a load balancer its true client back.
 #[derive(Debug, Parser)]
-#[command(name = "peername", version, max_term_width = 100)]
+#[command(name = "peername", version, max_term_width = 100, after_help = IN_THE_PLACE_OF_OTHERS)]
 struct Args {
     #[command(subcommand)]
     command: Command,
 }
 
-/// 0 success, 1 a start-up or run-time failure, 2 wrong usage; subcommands add their own.
+/// 0 success, 1 a start-up or run-time failure, 2 wrong usage; subcommands add their own. In the place
+/// of another program, wrong usage has that one's code.
 fn main() -> ExitCode {
-    match Args::parse().command.run() {
+    let argv: Vec<_> = env::args_os().collect();
+    match compat::translate(&argv) {
+        None => code_of(Args::parse().command.run(), 2),
+        Some(Err(stop)) => stop.print(),
+        Some(Ok(translation)) => translation.run(),
+    }
+}
+
+fn code_of(outcome: anyhow::Result<ExitCode>, wrong_usage: u8) -> ExitCode {
+    match outcome {
         Ok(code) => code,
         // Whoever read our output has seen enough: `| head`.
         Err(error) if is_closed_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("peername: {error:#}");
-            ExitCode::from(if error.is::<Usage>() { 2 } else { 1 })
+            ExitCode::from(if error.is::<Usage>() { wrong_usage } else { 1 })
         }
     }
 }
+
+const IN_THE_PLACE_OF_OTHERS: &str = "`peername --compat go-mmproxy|mmproxy-rs|cloudflare-mmproxy|udppp …` \
+    takes the options of that program; so does a link to this binary by its name.";
 
 fn is_closed_pipe(error: &anyhow::Error) -> bool {
     error

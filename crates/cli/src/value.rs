@@ -1,10 +1,18 @@
 //! The values of options: each is parsed here, once, with an error that says what would be right.
 
 use std::net::{SocketAddr, ToSocketAddrs};
+use std::ops::RangeInclusive;
 use std::str::FromStr;
 use std::time::Duration;
 
 use peername_proto::kind;
+
+mod ports;
+mod quantity;
+mod written;
+
+pub(crate) use ports::{AllowDestination, Listen, TargetV4, TargetV6};
+pub(crate) use quantity::{MOST, Mark, Number, Time, Timeout, TlvKind};
 
 /// `500ms`, `5s`, `2m`; a year at most, which any clock can add to now.
 pub(crate) fn duration(text: &str) -> Result<Duration, String> {
@@ -30,6 +38,15 @@ pub(crate) fn mark(text: &str) -> Result<u32, String> {
         None => text.parse(),
     };
     mark.map_err(|_| "use a number: 123, 0x7b; 0 for none".to_owned())
+}
+
+/// A port or a range of ports, as `10000-20000` or, as iptables has it, `10000:20000`.
+pub(crate) fn ports(text: &str) -> Result<RangeInclusive<u16>, String> {
+    let (first, last) = text.split_once(['-', ':']).unwrap_or((text, text));
+    match (first.parse(), last.parse()) {
+        (Ok(first), Ok(last)) if 0 < first && first <= last => Ok(first..=last),
+        _ => Err("use a port or a range of them: 443, 10000-20000".to_owned()),
+    }
 }
 
 /// `1.2.3.4:80`, `[::1]:80` or `host:port`, resolved now; the first address counts.
@@ -222,6 +239,15 @@ mod tests {
         );
         assert!(address_v4("[::1]:80").is_err() && address_v6("127.0.0.1:80").is_err());
         assert!(address("9000").is_err() && address("192.0.2.1").is_err());
+    }
+
+    #[test]
+    fn ports_alone_and_in_ranges() {
+        assert_eq!(ports("53"), Ok(53..=53));
+        assert_eq!(ports("10000-20000"), ports("10000:20000"));
+        for wrong in ["", "0", "0-5", "5-4", "1-65536", "1-2-3", "-"] {
+            assert!(ports(wrong).is_err(), "{wrong}");
+        }
     }
 
     #[test]

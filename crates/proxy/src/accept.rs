@@ -1,14 +1,15 @@
 //! The first stage: who is at the other end, and may it send headers at all?
 
+use std::sync::Arc;
+
 use tokio::net::TcpStream;
 use tokio::time::Instant;
 
 use crate::addr::{LocalAddr, PeerAddr};
-use crate::config::HeaderLimits;
+use crate::config::{Config, HeaderLimits};
 use crate::outcome::Failure;
-use crate::pending::Place;
+use crate::pending::{Pending, Place};
 use crate::server::Incoming;
-use crate::tcp::TcpProxy;
 
 /// A connection of a trusted peer, from which nothing has been read.
 #[derive(Debug)]
@@ -29,17 +30,22 @@ impl Accepted {
     /// # Errors
     ///
     /// [`Failure::Untrusted`], [`Failure::TooManyPending`].
-    pub fn admit(incoming: Incoming, proxy: &TcpProxy) -> Result<Self, Failure> {
+    pub(crate) fn admit(
+        incoming: Incoming,
+        config: &Config,
+        pending: &Arc<Pending>,
+    ) -> Result<Self, Failure> {
         let Incoming {
             stream,
             peer,
             listener,
+            ..
         } = incoming;
-        let HeaderLimits { timeout, .. } = proxy.rules.config.header;
-        if !proxy.rules.config.trust.contains(peer.ip()) {
+        let HeaderLimits { timeout, .. } = config.header;
+        if !config.trust.contains(peer.ip()) {
             return Err(refuse(&stream, Failure::Untrusted));
         }
-        let Some(place) = proxy.pending.enter(peer.ip(), &proxy.rules.config.header) else {
+        let Some(place) = pending.enter(peer.ip(), &config.header) else {
             return Err(refuse(&stream, Failure::TooManyPending));
         };
         Ok(Self {

@@ -29,6 +29,13 @@ impl PeerAddr {
     }
 }
 
+impl LocalAddr {
+    /// The address in IPv4 form where an IPv6 socket shows it as `::ffff:a.b.c.d`.
+    pub fn canonical(addr: SocketAddr) -> Self {
+        Self(SocketAddr::new(addr.ip().to_canonical(), addr.port()))
+    }
+}
+
 impl ClaimedSource {
     /// The claim as a socket can bear it: an IPv4-mapped client is an IPv4 client.
     pub fn canonical(claimed: SocketAddr) -> Self {

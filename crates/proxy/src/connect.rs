@@ -80,7 +80,7 @@ async fn connect(
 /// and another program's socket, for which waiting is no use.
 async fn begin(permit: &Permit, connector: &Connector) -> Result<TcpStream, Failure> {
     let target = permit.target().0;
-    let Some(source) = permit.bind_to() else {
+    let Some(source) = connector.source_of(permit) else {
         return connector.plain(target).map_err(Obstacle::into_failure);
     };
     let give_up = Instant::now() + RETRY_FOR;
@@ -96,7 +96,7 @@ async fn begin(permit: &Permit, connector: &Connector) -> Result<TcpStream, Fail
             Err(Obstacle::Other(failure)) => return Err(failure),
         }
     };
-    let other = connector.instead_of(source, taken)?;
+    let other = connector.instead_of(source, permit, taken)?;
     connector
         .from(other, target)
         .map_err(Obstacle::into_failure)

@@ -24,6 +24,8 @@ pub struct Counters {
     to_downstream: AtomicU64,
     undelivered: AtomicU64,
     collisions: AtomicU64,
+    reloads: AtomicU64,
+    reloads_refused: AtomicU64,
     datagrams: Datagrams,
     /// By outcome. Touched once a connection, at its end.
     outcomes: Mutex<BTreeMap<&'static str, u64>>,
@@ -44,6 +46,10 @@ pub struct Snapshot {
     pub undelivered: u64,
     /// Connections whose client port was taken.
     pub collisions: u64,
+    /// Reloads that took effect.
+    pub reloads: u64,
+    /// Reloads that changed nothing, because something was wrong.
+    pub reloads_refused: u64,
     /// Of UDP.
     pub datagrams: DatagramSnapshot,
     /// Ended connections and sessions by [`Outcome::label`].
@@ -59,6 +65,15 @@ impl Counters {
     /// The client's own port was taken.
     pub fn collided(&self) {
         self.collisions.fetch_add(1, Relaxed);
+    }
+
+    /// A reload took effect, or was refused.
+    pub fn reloaded(&self, took_effect: bool) {
+        let counter = match took_effect {
+            true => &self.reloads,
+            false => &self.reloads_refused,
+        };
+        counter.fetch_add(1, Relaxed);
     }
 
     /// A connection ended.
@@ -101,6 +116,8 @@ impl Counters {
             to_downstream: self.to_downstream.load(Relaxed),
             undelivered: self.undelivered.load(Relaxed),
             collisions: self.collisions.load(Relaxed),
+            reloads: self.reloads.load(Relaxed),
+            reloads_refused: self.reloads_refused.load(Relaxed),
             datagrams: self.datagrams.snapshot(),
             outcomes: self
                 .outcomes

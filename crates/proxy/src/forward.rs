@@ -19,12 +19,13 @@ use crate::counters::Counters;
 use crate::log::Record;
 use crate::outcome::{Failure, Outcome};
 use crate::server::{Incoming, Serve};
+use crate::service::ListenerId;
 
 /// What the header says.
 #[derive(Clone, Debug)]
 pub struct Announcement {
-    /// The format.
-    pub version: SendProxy,
+    /// The format; `None` for no header at all.
+    pub version: Option<SendProxy>,
     /// The client; `None` for the real peer of each connection.
     pub source: Option<SocketAddr>,
     /// Further fields, in this order (version 2).
@@ -50,7 +51,7 @@ impl Announcement {
     /// A line of text (version 1) for one client.
     pub fn text(client: SocketAddr) -> Self {
         Self {
-            version: SendProxy::V1,
+            version: Some(SendProxy::V1),
             source: Some(client),
             tlvs: Vec::new(),
             crc32c: false,
@@ -70,9 +71,13 @@ impl Announcement {
     ) -> Result<Vec<u8>, WriteError> {
         let mut out = Vec::new();
         let source = self.source.unwrap_or(client);
-        if self.version == SendProxy::V1 {
-            write_v1(&mut out, source, destination);
-            return Ok(out);
+        match self.version {
+            None => return Ok(out),
+            Some(SendProxy::V1) => {
+                write_v1(&mut out, source, destination);
+                return Ok(out);
+            }
+            Some(SendProxy::V2) => {}
         }
         let mut writer = V2Writer::proxy(&mut out, transport, source, destination);
         for (kind, value) in &self.tlvs {
@@ -87,7 +92,11 @@ impl Announcement {
 }
 
 impl Serve for Forwarder {
-    async fn serve(&self, incoming: Incoming) {
+    type By = ();
+
+    fn by(&self, _listener: ListenerId) {}
+
+    async fn serve(&self, incoming: Incoming, (): ()) {
         let mut record = Record::begin(&self.counters, &incoming);
         record.target(self.target);
         let outcome = self.carry(incoming, &mut record).await;

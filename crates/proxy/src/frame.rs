@@ -7,6 +7,7 @@
 
 use std::cell::RefCell;
 use std::io::{self, ErrorKind};
+use std::net::SocketAddr;
 
 use peername_proto::{Carrier, Invalid, Parsed, looks_like, parse};
 use peername_sys::{netlink, stream};
@@ -29,6 +30,10 @@ pub struct Framed {
     pub(crate) stream: TcpStream,
     /// The client, as the header has it; `None` when the header speaks for nobody.
     pub claim: Option<ClaimedSource>,
+    /// Where the client connected to, as the header has it.
+    pub destination: Option<SocketAddr>,
+    /// Through how many proxies it came, as far as the header tells.
+    pub(crate) hops: u8,
     /// Who is really at the other end.
     pub peer: PeerAddr,
     /// The address listened on.
@@ -63,11 +68,15 @@ impl Framed {
         match header {
             Ok(Header {
                 claim,
+                destination,
+                hops,
                 preface,
                 tlvs,
             }) => Ok(Self {
                 stream,
                 claim,
+                destination,
+                hops,
                 peer,
                 listener,
                 preface,
@@ -87,6 +96,14 @@ impl Claims for Framed {
         self.peer
     }
 
+    fn destination(&self) -> Option<SocketAddr> {
+        self.destination
+    }
+
+    fn hops(&self) -> u8 {
+        self.hops
+    }
+
     fn transport(&self) -> netlink::Transport {
         netlink::Transport::Tcp
     }
@@ -95,6 +112,8 @@ impl Claims for Framed {
 /// What outlives the header's bytes.
 struct Header {
     claim: Option<ClaimedSource>,
+    destination: Option<SocketAddr>,
+    hops: u8,
     preface: Option<Box<[u8]>>,
     tlvs: Option<Box<Tlvs>>,
 }
@@ -164,12 +183,15 @@ fn look(
 
 impl Header {
     fn keep(header: &peername_proto::Header<'_>, config: &Config) -> Self {
+        let dynamic = config.destinations.is_some();
+        let hops = if dynamic { preface::hops(header) } else { 0 };
+        let counted = dynamic.then_some(hops);
+        let send = config.upstream.send_proxy;
         Self {
             claim: header.source().map(ClaimedSource::canonical),
-            preface: config
-                .upstream
-                .send_proxy
-                .map(|version| preface::write(header, version)),
+            destination: header.destination(),
+            hops,
+            preface: send.map(|version| preface::write(header, version, counted)),
             tlvs: tlvs(header, &config.log_tlvs),
         }
     }

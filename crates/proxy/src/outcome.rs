@@ -8,6 +8,7 @@ use peername_proto::{Invalid, LooksLike};
 use peername_relay::{End, Side};
 use peername_sys::Failed;
 
+use crate::destination;
 use crate::source::Refused;
 
 /// The one value that log line, counter and test all read.
@@ -59,6 +60,9 @@ pub enum Failure {
         "this peer is not trusted to send headers; add it to --trust if it is a balancer of yours"
     )]
     Untrusted,
+    /// Its listener serves nobody any more: a reload has just closed it.
+    #[error("its listener was closed by a reload")]
+    NoService,
     /// Too many connections without a header.
     #[error("too many connections without a header, of this peer or in all")]
     TooManyPending,
@@ -104,6 +108,9 @@ pub enum Failure {
     /// The claimed source is refused.
     #[error("the header's source is {0}")]
     Source(#[from] Refused),
+    /// The destination in the header is refused.
+    #[error("the header's destination is {0}")]
+    Destination(#[from] destination::Refused),
     /// Replies would not come back to this host.
     #[error("replies to spoofed connections do not come back to this host; see `peername doctor`")]
     ReplyPath,
@@ -140,6 +147,7 @@ impl Failure {
     pub fn reason(&self) -> &'static str {
         match self {
             Self::Untrusted => "untrusted_peer",
+            Self::NoService => "listener_closed",
             Self::TooManyPending => "too_many_pending",
             Self::HeaderTimeout { .. } => "header_timeout",
             Self::HeaderTruncated { received: 0 } => "closed_without_header",
@@ -148,6 +156,7 @@ impl Failure {
             Self::HeaderTooLong { .. } => "header_too_long",
             Self::TooManyTlvs { .. } => "too_many_tlvs",
             Self::Source(refused) => refused.reason(),
+            Self::Destination(refused) => refused.reason(),
             Self::ReplyPath => "reply_path",
             Self::Downstream(_) => "downstream_reset",
             Self::Header(_) => "header_unwritable",
@@ -162,7 +171,11 @@ impl Failure {
     /// Whose fault it is.
     pub fn fault(&self) -> Fault {
         match self {
-            Self::Untrusted | Self::TooManyPending | Self::Source(_) => Fault::Policy,
+            Self::Untrusted
+            | Self::NoService
+            | Self::TooManyPending
+            | Self::Source(_)
+            | Self::Destination(_) => Fault::Policy,
             Self::HeaderTimeout { .. }
             | Self::HeaderTruncated { .. }
             | Self::HeaderInvalid { .. }

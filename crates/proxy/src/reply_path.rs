@@ -5,6 +5,7 @@
 //! the proxy runs: routes are the kind of thing that other programs flush.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::num::NonZeroU32;
 use std::time::Duration;
 
 use peername_sys::listen::{self, Sharing};
@@ -90,16 +91,25 @@ pub enum Broken {
 /// beside the backend. For one on another address of this host the routing tables are asked. The
 /// backend itself is not touched.
 pub async fn check(backend: impl Into<Backend>) -> Result<Tested, Broken> {
+    check_marked(backend, None).await
+}
+
+/// The same with the firewall mark that connections to the backend have: rules may route by it, and
+/// connection tracking may give it to the replies.
+pub async fn check_marked(
+    backend: impl Into<Backend>,
+    mark: Option<NonZeroU32>,
+) -> Result<Tested, Broken> {
     let backend = backend.into();
     let target = backend.address;
     match locate(&Netlink::open()?, target).await? {
-        Place::Loopback(ip) => match connect_beside(target, ip).await {
+        Place::Loopback(ip) => match connect_beside(target, ip, mark).await {
             Err(Broken::Failed(error)) if ip.is_ipv6() && is_without_ipv6(&error) => {
                 Ok(Tested::FamilyOff)
             }
             outcome => outcome,
         },
-        Place::Own(address) => look_up(Backend { address, ..backend }).await,
+        Place::Own(address) => look_up(Backend { address, ..backend }, mark).await,
         Place::OtherHost => Ok(Tested::NotHere),
     }
 }
@@ -113,13 +123,17 @@ pub fn stranger(beside: IpAddr) -> IpAddr {
     }
 }
 
-async fn connect_beside(target: SocketAddr, ip: IpAddr) -> Result<Tested, Broken> {
+async fn connect_beside(
+    target: SocketAddr,
+    ip: IpAddr,
+    mark: Option<NonZeroU32>,
+) -> Result<Tested, Broken> {
     let listener = listen::tcp(SocketAddr::new(ip, 0), Sharing::default())?;
     let address = upstream::local_addr(&listener)?;
     let listener = TcpListener::from_std(listener).call("epoll_ctl(2)")?;
 
     let stranger = stranger(ip);
-    let connection = connect_from(stranger, address)?;
+    let connection = connect_from(stranger, address, mark)?;
     let from = upstream::local_addr(&connection)?;
     let seen = timeout(LIMIT, accept(&listener, from.port()))
         .await
@@ -138,8 +152,15 @@ async fn connect_beside(target: SocketAddr, ip: IpAddr) -> Result<Tested, Broken
     }
 }
 
-fn connect_from(stranger: IpAddr, to: SocketAddr) -> Result<std::net::TcpStream, Broken> {
+fn connect_from(
+    stranger: IpAddr,
+    to: SocketAddr,
+    mark: Option<NonZeroU32>,
+) -> Result<std::net::TcpStream, Broken> {
     let socket = Upstream::new(to)?;
+    if let Some(mark) = mark {
+        socket.mark(mark.get())?;
+    }
     socket.transparent().map_err(|error| {
         if error.is_permission() {
             Broken::Permission(error)
@@ -165,11 +186,11 @@ async fn accept(listener: &TcpListener, port: u16) -> Result<SocketAddr, Failed>
     }
 }
 
-async fn look_up(target: Backend) -> Result<Tested, Broken> {
+async fn look_up(target: Backend, mark: Option<NonZeroU32>) -> Result<Tested, Broken> {
     let Backend { address, transport } = target;
     let to = stranger(address.ip());
     let netlink = Netlink::open()?;
-    if netlink.stays_here(transport, address, to).await? {
+    if netlink.stays_here(transport, address, to, mark).await? {
         Ok(Tested::LookedUp)
     } else {
         Err(Broken::NotRouted { target, to })

@@ -11,7 +11,9 @@
 
 mod backend;
 mod error;
+mod filter;
 mod keeper;
+mod marked;
 mod plan;
 mod slot;
 mod table;
@@ -23,7 +25,9 @@ use peername_sys::netlink::{Netlink, Transport};
 
 pub use backend::Backend;
 pub use error::Error;
+pub use filter::Catch;
 pub use keeper::{Keeper, keep};
+pub use marked::MARK;
 pub use plan::{Place, locate};
 pub use table::{Ours, Owner};
 
@@ -50,7 +54,33 @@ pub async fn add<B: Into<Backend> + Copy>(targets: &[B]) -> Result<Vec<SocketAdd
     Ok(made.skipped)
 }
 
-/// Everything on this host that carries [`PROTOCOL`], with who made it. Needs no capability.
+/// Those of these backends that are on this host. For the others [`add`] can do nothing.
+pub async fn here(backends: Vec<Backend>) -> Result<Vec<Backend>, Error> {
+    let netlink = Netlink::open()?;
+    let mut here = Vec::new();
+    for backend in backends {
+        if locate(&netlink, backend.address).await? != Place::OtherHost {
+            here.push(backend);
+        }
+    }
+    Ok(here)
+}
+
+/// Makes the administrator's packet filter tables for this, with the rules and routes that they need; a
+/// table for the same listener or mark is replaced. Needs CAP_NET_ADMIN and nft(8).
+pub async fn catch(catch: &Catch) -> Result<(), Error> {
+    if catch.marks() {
+        marked::keep(&Netlink::open()?, Slot::PERSISTENT).await?;
+    }
+    catch.keep()
+}
+
+/// The packet filter tables of ours on this host. Needs CAP_NET_ADMIN.
+pub fn caught() -> Result<Vec<Ours>, Error> {
+    Ok(filter::find()?.into_iter().map(Ours::table).collect())
+}
+
+/// Everything in this host's routing that carries [`PROTOCOL`], with who made it. Needs no capability.
 pub async fn show() -> SysResult<Vec<Ours>> {
     Ok(Survey::take(&Netlink::open()?).await?.found)
 }
@@ -67,6 +97,11 @@ pub async fn remove(scope: Scope) -> Result<Vec<Ours>, Error> {
     for ours in &survey.found {
         ours.delete(&netlink).await?;
     }
+    let tables = caught()?;
+    for ours in &tables {
+        ours.delete(&netlink).await?;
+    }
+    survey.found.extend(tables);
     Ok(survey.found)
 }
 

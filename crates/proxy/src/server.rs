@@ -3,23 +3,21 @@
 //! A worker is a current-thread runtime: its connections never move to another thread, take no lock
 //! and wake nobody. The kernel spreads connections over the workers' sockets (SO_REUSEPORT).
 
-use std::net::{self, SocketAddr};
+use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
-use std::time::Duration;
-use std::{io, iter};
 
+use futures_util::stream::{FuturesUnordered, StreamExt};
 use peername_relay::limit_pipes;
-use peername_sys::listen::{self, Sharing};
-use peername_sys::{Failed, is_broken_listener, is_of_one_connection, stream};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpStream;
 use tokio::runtime;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
-use tokio::task::JoinSet;
+use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 
+use crate::acceptor::Acceptor;
 use crate::addr::{LocalAddr, PeerAddr};
-use crate::throttle::Throttle;
+use crate::listeners::{Listeners, Listening};
+use crate::service::ListenerId;
 
 /// What a worker does beside its connections, on the same thread: begins there, and ends when the
 /// [`Phases`] say so or by itself.
@@ -28,8 +26,15 @@ type Beside = Pin<Box<dyn Future<Output = io::Result<()>>>>;
 
 /// What is done with a connection.
 pub trait Serve: Send + Sync + 'static {
+    /// What a connection is served by.
+    type By: Send + 'static;
+
+    /// Decides that for a connection of this listener, as it is accepted: a reload that closes the
+    /// listener may be over before the connection has its turn.
+    fn by(&self, listener: ListenerId) -> Self::By;
+
     /// Serves one connection to its end.
-    fn serve(&self, connection: Incoming) -> impl Future<Output = ()> + Send;
+    fn serve(&self, connection: Incoming, by: Self::By) -> impl Future<Output = ()> + Send;
 }
 
 /// A connection as the kernel gave it.
@@ -39,7 +44,7 @@ pub struct Incoming {
     pub stream: TcpStream,
     /// Who is really at the other end.
     pub peer: PeerAddr,
-    /// The address listened on.
+    /// The address listened on; where a TPROXY rule brought the connection, the one it was made to.
     pub listener: LocalAddr,
 }
 
@@ -52,104 +57,144 @@ pub struct Capacity {
     pub pipes_of_a_worker: usize,
 }
 
-/// Listening sockets that nobody accepts from yet.
-pub struct Bound {
-    /// Of each worker, its sockets.
-    workers: Vec<Vec<net::TcpListener>>,
-    /// Of each worker, what it does beside; may be fewer than workers.
-    companions: Vec<Companion>,
-}
-
 /// Running loops.
-#[derive(Debug)]
 pub struct Running {
     phase: watch::Sender<Phase>,
     workers: Vec<JoinHandle<io::Result<()>>>,
+    orders: Vec<mpsc::UnboundedSender<Order>>,
+    slots: Arc<Semaphore>,
 }
 
-/// Opening a listening socket failed.
-#[derive(Debug, thiserror::Error)]
-#[error("can't listen on {addr}: {failed}{}", hint(failed))]
-pub struct BindError {
-    pub(crate) addr: SocketAddr,
-    pub(crate) failed: Failed,
+/// What a running worker is told.
+enum Order {
+    /// Accept from these too.
+    Open(Vec<Listening>),
+    /// Do this too.
+    Begin(Companion),
+    /// Say that you are there.
+    Answer(oneshot::Sender<()>),
+    /// Close these, and say so.
+    Close(Arc<[ListenerId]>, oneshot::Sender<()>),
 }
 
-impl Bound {
-    /// Opens a socket on each address for each of `workers`, so that whatever can't be listened on is
-    /// known before anything is served.
-    ///
-    /// # Errors
-    ///
-    /// The address that failed, with what to do about it.
-    pub fn open(listen: &[SocketAddr], workers: usize) -> Result<Self, BindError> {
-        let open = |addr, sharing| {
-            let listener = listen::tcp(addr, sharing)?;
-            // Accepted sockets inherit these, which saves five calls a connection.
-            stream::tune(&listener)?;
-            Ok(listener)
+/// Starts a worker for each set of sockets. Of each of `beside`, the first companion is the first
+/// worker's, and so on.
+///
+/// # Errors
+///
+/// The system refuses a thread.
+pub fn start<S: Serve>(
+    listeners: Listeners,
+    beside: Vec<Vec<Companion>>,
+    service: &Arc<S>,
+    capacity: Capacity,
+) -> io::Result<Running> {
+    let (phase, _) = watch::channel(Phase::Serve);
+    let connections = capacity.connections.min(Semaphore::MAX_PERMITS);
+    let slots = Arc::new(Semaphore::new(connections));
+    let mut beside: Vec<_> = beside.into_iter().map(Vec::into_iter).collect();
+    let mut running = Running {
+        phase,
+        workers: Vec::new(),
+        orders: Vec::new(),
+        slots,
+    };
+    for listeners in listeners.of_workers {
+        let companions = beside.iter_mut().filter_map(Iterator::next).collect();
+        let (orders, received) = mpsc::unbounded_channel();
+        let worker = Worker {
+            service: Arc::clone(service),
+            slots: Arc::clone(&running.slots),
+            phases: Phases {
+                of_all: running.phase.subscribe(),
+                held: None,
+            },
+            orders: received,
+            pipes: capacity.pipes_of_a_worker,
         };
-        let addr = net::TcpListener::local_addr;
-        let workers = open_for_all(listen, workers, listen::is_free, open, addr)?;
-        Ok(Self {
-            workers,
-            companions: Vec::new(),
-        })
+        let number = running.workers.len();
+        let thread = thread::Builder::new()
+            .name(format!("worker-{number}"))
+            .spawn(move || worker.run(listeners, companions))?;
+        running.workers.push(thread);
+        running.orders.push(orders);
     }
+    Ok(running)
+}
 
-    /// Gives the workers something to do beside their connections: the first companion to the first
-    /// worker, and so on.
-    #[must_use]
-    pub fn with(mut self, companions: Vec<Companion>) -> Self {
-        self.companions = companions;
-        self
-    }
+/// Tells whether workers still turn.
+#[derive(Clone)]
+pub struct Pulse(Vec<mpsc::UnboundedSender<Order>>);
 
-    /// The addresses listened on.
-    pub fn addrs(&self) -> Vec<SocketAddr> {
-        self.workers
-            .first()
-            .into_iter()
-            .flatten()
-            .filter_map(|l| l.local_addr().ok())
-            .collect()
-    }
-
-    /// Starts the loops.
-    ///
-    /// # Errors
-    ///
-    /// The system refuses a thread.
-    pub fn start<S: Serve>(self, service: &Arc<S>, capacity: Capacity) -> io::Result<Running> {
-        let (phase, _) = watch::channel(Phase::Serve);
-        let slots = Arc::new(Semaphore::new(
-            capacity.connections.min(Semaphore::MAX_PERMITS),
-        ));
-        let companions = self.companions.into_iter().map(Some);
-        let companions = companions.chain(iter::repeat_with(|| None));
-        let start = |((number, listeners), companion): ((usize, Vec<_>), Option<Companion>)| {
-            let worker = Worker {
-                service: Arc::clone(service),
-                slots: Arc::clone(&slots),
-                phases: Phases(phase.subscribe()),
-                pipes: capacity.pipes_of_a_worker,
-            };
-            thread::Builder::new()
-                .name(format!("worker-{number}"))
-                .spawn(move || worker.run(listeners, companion))
+impl Pulse {
+    /// Returns once each worker has come round; never when one of them hangs.
+    pub async fn beat(&self) {
+        let ask = |worker: &mpsc::UnboundedSender<Order>| {
+            let (here, heard) = oneshot::channel();
+            let _ = worker.send(Order::Answer(here));
+            heard
         };
-        let workers = self
-            .workers
-            .into_iter()
-            .enumerate()
-            .zip(companions)
-            .map(start)
-            .collect::<io::Result<_>>()?;
-        Ok(Running { phase, workers })
+        let answers: Vec<_> = self.0.iter().map(ask).collect();
+        for answer in answers {
+            // Dropped is answered: a worker that has ended is another's concern.
+            let _ = answer.await;
+        }
     }
 }
 
 impl Running {
+    /// To be asked whether the workers still turn.
+    pub fn pulse(&self) -> Pulse {
+        Pulse(self.orders.clone())
+    }
+
+    /// How many descriptors are kept for connections that could still come.
+    pub fn room(&self) -> usize {
+        2 * self.slots.available_permits()
+    }
+
+    /// Takes descriptors from those that are kept for connections, two for each.
+    pub fn set_aside(&self, descriptors: usize) {
+        self.slots.forget_permits(descriptors.div_ceil(2));
+    }
+
+    /// Gives back what was set aside.
+    pub fn give_back(&self, descriptors: usize) {
+        self.slots.add_permits(descriptors / 2);
+    }
+
+    /// Accepts from these too, with fewer descriptors left for connections.
+    pub fn open(&self, listeners: Listeners) {
+        self.set_aside(listeners.of_workers.iter().map(Vec::len).sum());
+        for (worker, listeners) in self.orders.iter().zip(listeners.of_workers) {
+            // A worker that has ended ends the process.
+            let _ = worker.send(Order::Open(listeners));
+        }
+    }
+
+    /// Gives the workers something more to do, the first companion to the first worker, and so on.
+    pub fn begin(&self, companions: Vec<Companion>) {
+        for (worker, companion) in self.orders.iter().zip(companions) {
+            let _ = worker.send(Order::Begin(companion));
+        }
+    }
+
+    /// Closes these listeners; returns once every worker has. Who waits in their queues is served first,
+    /// and open connections go on.
+    pub async fn close(&self, listeners: Vec<ListenerId>) {
+        let listeners: Arc<[ListenerId]> = listeners.into();
+        let tell = |worker: &mpsc::UnboundedSender<Order>| {
+            let (closed, heard) = oneshot::channel();
+            let _ = worker.send(Order::Close(Arc::clone(&listeners), closed));
+            heard
+        };
+        let answers: Vec<_> = self.orders.iter().map(tell).collect();
+        for answer in answers {
+            let _ = answer.await;
+        }
+        self.give_back(listeners.len() * self.orders.len());
+    }
+
     /// Accepts no more; open connections go on.
     pub fn drain(&self) {
         self.phase.send_replace(Phase::Drain);
@@ -192,177 +237,112 @@ enum Phase {
 
 /// From serving to the end, as a worker sees it.
 #[derive(Clone, Debug)]
-pub struct Phases(watch::Receiver<Phase>);
+pub struct Phases {
+    of_all: watch::Receiver<Phase>,
+    /// Of what may stop before the others do: its hold is gone.
+    held: Option<watch::Receiver<()>>,
+}
+
+/// Companions stop when this is dropped.
+#[derive(Debug)]
+pub struct Hold(#[expect(dead_code, reason = "it only has to be there")] watch::Sender<()>);
+
+/// Companions that can be told to begin nothing new while their workers go on.
+pub fn held(companions: Vec<Companion>) -> (Vec<Companion>, Hold) {
+    let (hold, held) = watch::channel(());
+    let hold_on = |companion: Companion| -> Companion {
+        let held = Some(held.clone());
+        Box::new(move |phases| companion(Phases { held, ..phases }))
+    };
+    (companions.into_iter().map(hold_on).collect(), Hold(hold))
+}
 
 impl Phases {
     /// Waits until nothing new may begin.
     pub async fn draining(&mut self) {
-        let _ = self.0.wait_for(|phase| *phase != Phase::Serve).await;
+        let of_all = self.of_all.wait_for(|phase| *phase != Phase::Serve);
+        match &mut self.held {
+            None => drop(of_all.await),
+            // It never changes, so this is an error: nobody holds it any more.
+            Some(held) => tokio::select! {
+                _ = of_all => {}
+                _ = held.changed() => {}
+            },
+        }
     }
 
     /// Waits until everything must end.
     pub async fn ended(&mut self) {
-        let _ = self.0.wait_for(|phase| *phase == Phase::End).await;
+        let _ = self.of_all.wait_for(|phase| *phase == Phase::End).await;
     }
-}
-
-/// Opens every address for each of `workers`. With port 0 the kernel chooses for the first worker, and
-/// the others share its choice.
-pub(crate) fn open_for_all<T>(
-    listen: &[SocketAddr],
-    workers: usize,
-    is_free: impl Fn(SocketAddr) -> peername_sys::Result<()>,
-    open: impl Fn(SocketAddr, Sharing) -> peername_sys::Result<T>,
-    local_addr: impl Fn(&T) -> io::Result<SocketAddr>,
-) -> Result<Vec<Vec<T>>, BindError> {
-    let named = |addr| move |failed| BindError { addr, failed };
-    let open_all = |addrs: &[SocketAddr]| {
-        let open = |&addr: &SocketAddr| {
-            let is_v4_of_port = |other: &SocketAddr| other.is_ipv4() && other.port() == addr.port();
-            let sharing = Sharing {
-                among_workers: workers > 1,
-                v4_elsewhere: addrs.iter().any(is_v4_of_port),
-            };
-            open(addr, sharing).map_err(named(addr))
-        };
-        addrs.iter().map(open).collect::<Result<Vec<_>, _>>()
-    };
-    for &addr in listen {
-        // With SO_REUSEPORT a second proxy would get some of the first one's clients.
-        is_free(addr).map_err(named(addr))?;
-    }
-    let first = open_all(listen)?;
-    let chosen: Vec<_> = first
-        .iter()
-        .filter_map(|socket| local_addr(socket).ok())
-        .collect();
-    let others = (1..workers).map(|_| open_all(&chosen));
-    iter::once(Ok(first)).chain(others).collect()
 }
 
 struct Worker<S> {
     service: Arc<S>,
     slots: Arc<Semaphore>,
     phases: Phases,
+    orders: mpsc::UnboundedReceiver<Order>,
     pipes: usize,
 }
 
 impl<S: Serve> Worker<S> {
-    fn run(self, listeners: Vec<net::TcpListener>, companion: Option<Companion>) -> io::Result<()> {
+    fn run(self, listeners: Vec<Listening>, companions: Vec<Companion>) -> io::Result<()> {
         limit_pipes(self.pipes);
         let runtime = runtime::Builder::new_current_thread()
             .enable_all()
             .build()?;
-        let phases = self.phases.clone();
-        runtime.block_on(async {
-            match companion {
-                Some(begin) => tokio::try_join!(self.serve(listeners), begin(phases)).map(drop),
-                None => self.serve(listeners).await,
-            }
-        })
+        runtime.block_on(self.serve(listeners, companions))
     }
 
     /// Accepts until told to drain, then waits for the connections or until told to end. Every
     /// connection holds a sender; when the last one goes, the receiver wakes.
-    async fn serve(mut self, listeners: Vec<net::TcpListener>) -> io::Result<()> {
+    async fn serve(
+        mut self,
+        listeners: Vec<Listening>,
+        companions: Vec<Companion>,
+    ) -> io::Result<()> {
         let (open, mut all_closed) = mpsc::channel::<()>(1);
-        let mut accepting = JoinSet::new();
-        for listener in listeners {
-            let listener = TcpListener::from_std(listener)?;
-            let (service, slots) = (Arc::clone(&self.service), Arc::clone(&self.slots));
-            accepting.spawn(accept(listener, service, slots, open.clone()));
+        let mut acceptor = Acceptor::new(self.service, self.slots, open)?;
+        acceptor.add(listeners)?;
+        let begin = |companion: Companion| companion(self.phases.clone());
+        let mut beside: FuturesUnordered<_> = companions.into_iter().map(begin).collect();
+        let mut draining = self.phases.clone();
+        loop {
+            tokio::select! {
+                () = draining.draining() => break,
+                accepted = acceptor.accept() => accepted?,
+                Some(ended) = beside.next(), if !beside.is_empty() => ended?,
+                Some(order) = self.orders.recv() => match order {
+                    Order::Open(listeners) => acceptor.add(listeners)?,
+                    Order::Begin(companion) => beside.push(begin(companion)),
+                    Order::Answer(here) => drop(here),
+                    Order::Close(listeners, closed) => {
+                        listeners.iter().for_each(|&id| acceptor.close(id));
+                        // Nobody may be waiting any more.
+                        let _ = closed.send(());
+                    }
+                },
+            }
         }
-        drop(open);
-        tokio::select! {
-            Some(Ok(error)) = accepting.join_next() => return Err(error),
-            () = self.phases.draining() => {}
-        }
-        accepting.shutdown().await;
-        tokio::select! {
-            _ = all_closed.recv() => {}
-            () = self.phases.ended() => {}
-        }
-        Ok(())
-    }
-}
-
-/// Accepts until the listener itself is broken, and returns how. What concerns one connection is
-/// skipped, and when descriptors or memory have run out, waiting is all that helps.
-async fn accept<S: Serve>(
-    listener: TcpListener,
-    service: Arc<S>,
-    slots: Arc<Semaphore>,
-    open: mpsc::Sender<()>,
-) -> io::Error {
-    let addr = match listener.local_addr() {
-        Ok(addr) => LocalAddr(addr),
-        Err(error) => return error,
-    };
-    loop {
-        let (stream, peer) = match listener.accept().await {
-            Ok(accepted) => accepted,
-            Err(error) if is_broken_listener(&error) => return error,
-            Err(error) if is_of_one_connection(&error) => continue,
-            Err(error) => {
-                pause(&error).await;
-                continue;
+        acceptor.close_all();
+        drop(acceptor);
+        let connections = async {
+            tokio::select! {
+                _ = all_closed.recv() => Ok(()),
+                () = self.phases.ended() => Ok(()),
             }
         };
-        let slot = slot(&slots).await;
-        let incoming = Incoming {
-            stream,
-            peer: PeerAddr(peer),
-            listener: addr,
+        let beside = async {
+            while let Some(ended) = beside.next().await {
+                ended?;
+            }
+            Ok(())
         };
-        let (service, open) = (Arc::clone(&service), open.clone());
-        tokio::spawn(async move {
-            service.serve(incoming).await;
-            drop((slot, open));
-        });
-    }
-}
-
-/// A place among the open connections. The one that is one too many waits here, and the others
-/// behind it in the kernel's queue.
-async fn slot(slots: &Arc<Semaphore>) -> Option<OwnedSemaphorePermit> {
-    if let Ok(slot) = Arc::clone(slots).try_acquire_owned() {
-        return Some(slot);
-    }
-    if let Some(suppressed) = FULL.pass() {
-        tracing::warn!(
-            suppressed,
-            "as many connections are open as descriptors allow; others wait. Raise LimitNOFILE or \
-             `ulimit -n` if this is the normal load"
-        );
-    }
-    // It fails only when the semaphore is closed, which this one never is.
-    Arc::clone(slots).acquire_owned().await.ok()
-}
-
-async fn pause(error: &io::Error) {
-    if let Some(suppressed) = EXHAUSTED.pass() {
-        tracing::warn!(
-            suppressed,
-            "accept(2): {error}; trying again. If descriptors or memory have run out, raise LimitNOFILE \
-             or the limits of the service"
-        );
-    }
-    tokio::time::sleep(PAUSE).await;
-}
-
-fn hint(error: &Failed) -> &'static str {
-    match error.source.kind() {
-        io::ErrorKind::AddrInUse => "; another program listens there: `ss -ltnp` shows which",
-        io::ErrorKind::PermissionDenied => {
-            "; ports below 1024 need CAP_NET_BIND_SERVICE: run as root, or `setcap \
-             cap_net_raw,cap_net_bind_service+ep` on the binary"
+        // Whoever waits for an answer gets one: by the loss of what it would come through.
+        let orders = async { while self.orders.recv().await.is_some() {} };
+        tokio::select! {
+            ended = async { tokio::try_join!(connections, beside) } => ended.map(drop),
+            () = async { orders.await; std::future::pending().await } => Ok(()),
         }
-        io::ErrorKind::AddrNotAvailable => "; no interface of this host has that address",
-        _ => "",
     }
 }
-
-static FULL: Throttle = Throttle::new(Duration::from_secs(10));
-static EXHAUSTED: Throttle = Throttle::new(Duration::from_secs(10));
-/// Long enough for connections to close, short enough not to be felt once they have.
-const PAUSE: Duration = Duration::from_millis(50);

@@ -118,7 +118,7 @@ fn special_v6(ip: Ipv6Addr) -> Result<(), Refused> {
 
 /// The IPv4 address inside an IPv6 one: IPv4-compatible (RFC 4291, 2.5.5.1), NAT64 (RFC 6052 and
 /// RFC 8215) and 6to4 (RFC 3056). IPv4-mapped ones were turned into IPv4 before.
-fn embedded_ipv4(ip: IpAddr) -> Option<Ipv4Addr> {
+pub(crate) fn embedded_ipv4(ip: IpAddr) -> Option<Ipv4Addr> {
     let IpAddr::V6(ip) = ip else { return None };
     let join = |high: u16, low: u16| {
         let ([a, b], [c, d]) = (high.to_be_bytes(), low.to_be_bytes());

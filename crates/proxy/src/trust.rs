@@ -134,7 +134,7 @@ pub enum TrustError {
 
 /// Host bits are ignored (`10.1.2.3/8` is `10.0.0.0/8`), a bare address is a network of one, and an
 /// IPv4-mapped network is the IPv4 network it stands for.
-fn network(entry: &str) -> Option<IpNet> {
+pub(crate) fn network(entry: &str) -> Option<IpNet> {
     let network = match entry.parse::<IpNet>() {
         Ok(network) => network.trunc(),
         Err(_) => IpNet::from(entry.parse::<IpAddr>().ok()?),

@@ -13,6 +13,7 @@
 mod dropped;
 mod forwarder;
 mod framed;
+mod outlets;
 mod proxy;
 mod role;
 mod send;
@@ -25,3 +26,6 @@ mod worker;
 pub use forwarder::UdpForwarder;
 pub use proxy::UdpProxy;
 pub use sockets::UdpSockets;
+
+/// Descriptors that a transparent listener may need beside those of sessions.
+pub const DESCRIPTORS_OF_TRANSPARENT: usize = outlets::MOST;

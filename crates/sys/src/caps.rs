@@ -28,7 +28,8 @@ pub fn use_only(these: &[Capability]) -> Result<()> {
 /// get others back: bounding, inheritable and ambient sets are emptied and `no_new_privs` is set.
 ///
 /// Capabilities belong to threads: call it before any other thread exists. Without CAP_SETPCAP the
-/// bounding set stays as it is, which is harmless under `no_new_privs`.
+/// bounding set stays as it is, which is harmless under `no_new_privs`; and so does the inheritable set
+/// in a sandbox that forbids capset(2).
 pub fn keep_only(keep: &[Capability]) -> Result<()> {
     rustix::thread::set_no_new_privs(true).call("prctl(PR_SET_NO_NEW_PRIVS)")?;
     let held = permitted()?;
@@ -37,7 +38,8 @@ pub fn keep_only(keep: &[Capability]) -> Result<()> {
         clear(CapSet::Bounding, "prctl(PR_CAPBSET_DROP)")?;
     }
     clear(CapSet::Ambient, "prctl(PR_CAP_AMBIENT_CLEAR_ALL)")?;
-    clear(CapSet::Inheritable, "capset(2), inheritable")?;
+    // Of no use to anybody under `no_new_privs`, so this may be refused.
+    let _ = clear(CapSet::Inheritable, "capset(2), inheritable");
     let kept = keep
         .iter()
         .copied()
@@ -53,7 +55,11 @@ fn permitted() -> Result<CapsHashSet> {
         .call("capget(2)")
 }
 
+/// Without a call where there is nothing to change: a sandbox may forbid it to those who need no more.
 fn set(which: CapSet, value: &CapsHashSet) -> Result<()> {
+    if caps::read(None, which).is_ok_and(|now| now == *value) {
+        return Ok(());
+    }
     caps::set(None, which, value)
         .map_err(io::Error::other)
         .call("capset(2)")

@@ -11,7 +11,7 @@ mod poller;
 pub mod steering;
 
 use std::net::{IpAddr, SocketAddr, UdpSocket};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 
 use socket2::{Domain, Protocol, SockFilter, SockRef, Socket, Type};
 
@@ -55,23 +55,34 @@ pub fn listen(addr: SocketAddr, sharing: Sharing) -> Result<UdpSocket> {
         socket
             .set_only_v6(v6_only)
             .call("setsockopt(IPV6_V6ONLY)")?;
-        set_int(socket.as_fd(), libc::SOL_IPV6, libc::IPV6_RECVPKTINFO, 1)
-            .call("setsockopt(IPV6_RECVPKTINFO)")?;
-    } else {
-        set_int(socket.as_fd(), libc::SOL_IP, libc::IP_PKTINFO, 1)
-            .call("setsockopt(IP_PKTINFO)")?;
     }
-    count_lost(&socket)?;
+    tell_all(&socket, addr)?;
     if sharing.among_workers {
         socket
             .set_reuse_port(true)
             .call("setsockopt(SO_REUSEPORT)")?;
     }
-    socket
-        .attach_filter(&[TAKE_NOTHING])
-        .call("setsockopt(SO_ATTACH_FILTER)")?;
+    take_nothing(&socket)?;
     socket.bind(&addr.into()).call("bind(2)")?;
     Ok(socket.into())
+}
+
+/// Makes a bound UDP socket on `addr` that was opened by another tell what one made by [`listen`] tells.
+pub fn adopt(socket: OwnedFd, addr: SocketAddr) -> Result<UdpSocket> {
+    tell_all(&socket, addr)?;
+    Ok(socket.into())
+}
+
+/// Where datagrams were sent to, and how many were thrown away.
+fn tell_all(socket: impl AsFd, addr: SocketAddr) -> Result<()> {
+    let socket = socket.as_fd();
+    if addr.is_ipv6() {
+        set_int(socket, libc::SOL_IPV6, libc::IPV6_RECVPKTINFO, 1)
+            .call("setsockopt(IPV6_RECVPKTINFO)")?;
+    } else {
+        set_int(socket, libc::SOL_IP, libc::IP_PKTINFO, 1).call("setsockopt(IP_PKTINFO)")?;
+    }
+    count_lost(socket)
 }
 
 /// Lets a socket made by [`listen`] receive. Of sockets that share an address, none should before all
@@ -80,6 +91,13 @@ pub fn open(socket: impl AsFd) -> Result<()> {
     SockRef::from(&socket)
         .detach_filter()
         .call("setsockopt(SO_DETACH_FILTER)")
+}
+
+/// Lets a socket throw away whatever comes, until [`open`].
+pub(crate) fn take_nothing(socket: &Socket) -> Result<()> {
+    socket
+        .attach_filter(&[TAKE_NOTHING])
+        .call("setsockopt(SO_ATTACH_FILTER)")
 }
 
 /// Asks for receive and send buffers of `bytes`. The kernel caps them at `net.core.rmem_max` and

@@ -11,6 +11,7 @@ pub mod datagram;
 pub mod detach;
 pub mod epoll;
 pub mod executable;
+pub mod inherited;
 pub mod io_uring;
 pub mod limits;
 pub mod listen;
@@ -26,6 +27,7 @@ pub mod shared_memory;
 pub mod sock_diag;
 pub mod stream;
 pub mod tcp_socket;
+pub mod transparent;
 pub mod upstream;
 
 pub use failed::{

@@ -1,7 +1,10 @@
 //! Listening TCP sockets.
 
-use std::net::{SocketAddr, TcpListener};
+use std::io;
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::fd::AsFd;
 
+use rustix::net::{SocketFlags, acceptfrom_with};
 use socket2::{Domain, Protocol, Socket, Type};
 
 use crate::{NameCall, Result};
@@ -38,6 +41,14 @@ pub fn is_free(addr: SocketAddr) -> Result<()> {
         },
     )
     .map(drop)
+}
+
+/// Takes the next connection of a listening socket, non-blocking, and says whose it is.
+pub fn accept(listener: impl AsFd) -> io::Result<(TcpStream, SocketAddr)> {
+    let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+    let (socket, peer) = acceptfrom_with(listener, flags)?;
+    let peer = peer.ok_or(io::ErrorKind::InvalidInput)?;
+    Ok((socket.into(), SocketAddr::try_from(peer)?))
 }
 
 fn bound(addr: SocketAddr, sharing: Sharing) -> Result<Socket> {

@@ -1,7 +1,7 @@
 //! Routing rules, local routes and interface addresses over rtnetlink(7), so that no `ip` binary is
 //! needed at run time.
 //!
-//! Only what the reply path asks for is here: rules that look at the source of what this host sends,
+//! Only what the reply path asks for is here: rules that look at the source of what this host sends, or at a mark,
 //! tables that call every destination local, and the addresses of the interfaces. Neighbours, ordinary
 //! routes and links other than loopback are never touched. Reading needs no capability, changing CAP_NET_ADMIN.
 
@@ -19,7 +19,7 @@ use tokio::task::AbortHandle;
 
 pub use address::{AddressChanges, InterfaceAddress};
 pub use route::LocalRoute;
-pub use rule::Rule;
+pub use rule::{Rule, Selector};
 
 use crate::{Failed, NameCall, Result};
 

@@ -9,7 +9,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
 
 use crate::stream::set_int;
-use crate::{Failed, NameCall, Result};
+use crate::{Failed, NameCall, Result, transparent};
 
 /// A socket on its way to a backend: made, given a source and a mark, then connected.
 #[derive(Debug)]
@@ -54,22 +54,9 @@ impl Upstream {
         self.socket.set_mark(mark).call("setsockopt(SO_MARK)")
     }
 
-    /// Lets the socket be bound to any address (IP_TRANSPARENT since Linux 2.6.28, IPV6_TRANSPARENT
-    /// since 2.6.37). Needs CAP_NET_ADMIN or CAP_NET_RAW.
+    /// Lets the socket be bound to any address: see [`transparent::set`].
     pub fn transparent(&self) -> Result<()> {
-        let (level, option, call) = match self.v6 {
-            true => (
-                libc::SOL_IPV6,
-                libc::IPV6_TRANSPARENT,
-                "setsockopt(IPV6_TRANSPARENT)",
-            ),
-            false => (
-                libc::SOL_IP,
-                libc::IP_TRANSPARENT,
-                "setsockopt(IP_TRANSPARENT)",
-            ),
-        };
-        set_int(self.socket.as_fd(), level, option, 1).call(call)
+        transparent::set(&self.socket, self.v6)
     }
 
     /// Binds to `source`, port and all. SO_REUSEADDR allows the port while an older connection with
@@ -167,7 +154,11 @@ pub fn local_addr(socket: impl AsFd) -> Result<SocketAddr> {
 /// The ports that connect(2) chooses from (ip(7), `ip_local_port_range`), in the network namespace of
 /// the calling thread.
 pub fn ephemeral_ports() -> Result<RangeInclusive<u16>> {
-    let text = fs::read_to_string(PORT_RANGE).call(PORT_RANGE)?;
+    let text = match fs::read_to_string(PORT_RANGE) {
+        // A sandbox without /proc/sys (ProcSubset=pid).
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(USUAL_PORT_RANGE),
+        text => text.call(PORT_RANGE)?,
+    };
     let mut ports = text.split_whitespace().map(str::parse);
     match (ports.next(), ports.next()) {
         (Some(Ok(first)), Some(Ok(last))) => Ok(first..=last),
@@ -175,6 +166,9 @@ pub fn ephemeral_ports() -> Result<RangeInclusive<u16>> {
     }
 }
 
+/// The kernel's default (ip(7)). Wrong, it costs a second try: a port outside of the true range can't be chosen at
+/// connect, and is bound by its number then.
+const USUAL_PORT_RANGE: RangeInclusive<u16> = 32_768..=60_999;
 const PORT_RANGE: &str = "/proc/sys/net/ipv4/ip_local_port_range";
 /// From `linux/in.h`; the libc crate does not have it yet.
 const IP_LOCAL_PORT_RANGE: libc::c_int = 51;

@@ -10,12 +10,16 @@ use std::sync::Arc;
 
 use anyhow::{Context, ensure};
 use peername_proto::Transport;
-use peername_proxy::addr::Target;
-use peername_proxy::config::{Config, Datagrams, HeaderLimits, OnCollision, SendProxy, Upstream};
+use peername_proxy::config::{
+    Config, Datagrams, HeaderLimits, OnCollision, SendProxy, SourcePort, Upstream,
+};
 use peername_proxy::counters::Counters;
+use peername_proxy::destination::Listening;
+use peername_proxy::listeners::{Given, Listeners};
 use peername_proxy::own_addresses::OwnAddresses;
 use peername_proxy::permit::Rules;
-use peername_proxy::server::{Bound, Capacity, Running};
+use peername_proxy::server::{self, Capacity, Running};
+use peername_proxy::service::{Current, Service, Services, numbered};
 use peername_proxy::source::SourcePolicy;
 use peername_proxy::tcp::TcpProxy;
 use peername_proxy::trust::TrustList;
@@ -79,39 +83,48 @@ async fn prepare() -> anyhow::Result<Vec<Case>> {
 
 async fn start(cases: &[Case]) -> anyhow::Result<Running> {
     let upstream = Upstream {
-        target_v4: Target(V4.backend.parse()?),
-        target_v6: Target(V6.backend.parse()?),
+        target_v4: V4.backend.parse::<SocketAddr>()?.into(),
+        target_v6: V6.backend.parse::<SocketAddr>()?.into(),
         mark: None,
+        source_port: SourcePort::Keep,
         on_collision: OnCollision::Fail,
         connect_timeout: HeaderLimits::default().timeout,
         send_proxy: None,
     };
     let config = Config {
-        listen: cases.iter().map(|case| case.proxy).collect(),
+        transparent: false,
         trust: TrustList::parse(&["loopback"])?,
         header: HeaderLimits::default(),
         source_policy: SourcePolicy::Strict,
+        destinations: None,
         upstream,
         relay: Method::Auto,
         limits: Limits::default(),
-        workers: 1,
         log_tlvs: Vec::new(),
     };
-    let bound = Bound::open(&config.listen, config.workers)?;
-    let reply_path = Arc::new(ReplyPath::new([config.upstream.target_v4.0]));
+    let listen: Vec<_> = cases.iter().map(|case| case.proxy).collect();
+    let (tcp, udp): (Vec<_>, Vec<_>) = (
+        numbered(0, &listen).collect(),
+        numbered(2, &listen).collect(),
+    );
+    let listeners = Listeners::open(&tcp, &[], 1, &Given::default())?;
+    let reply_path = Arc::new(ReplyPath::new([V4.backend.parse::<SocketAddr>()?]));
     let counters = Arc::<Counters>::default();
     let rules = Rules {
         config: Arc::new(config),
         own_addresses: OwnAddresses::read().await?,
         reply_path,
+        // No header names a destination here.
+        listening: Listening::default(),
     };
-    let rules = Arc::new(rules);
+    let ids = tcp.iter().chain(&udp).map(|&(id, _)| id);
+    let services = Current::new(Services::one(ids, Service::new(rules, &counters)?));
     let datagrams = Datagrams::default();
-    let sockets = UdpSockets::open(&rules.config.listen, 1, Some(datagrams.dialect))?;
-    let beside = UdpProxy::new(Arc::clone(&rules), Arc::clone(&counters), datagrams)?;
-    let proxy = TcpProxy::new(rules, counters)?;
-    let bound = bound.with(beside.companions(sockets));
-    Ok(bound.start(&Arc::new(proxy), FEW)?)
+    let sockets = UdpSockets::open(&udp, &[], 1, Some(datagrams.dialect), &Given::default())?;
+    let beside = UdpProxy::new(services.clone(), Arc::clone(&counters), datagrams);
+    let beside = vec![beside.companions(sockets)];
+    let proxy = Arc::new(TcpProxy::new(services, counters));
+    Ok(server::start(listeners, beside, &proxy, FEW)?)
 }
 
 impl Case {
@@ -140,7 +153,7 @@ impl Case {
         let without = ask(*backend, b"")?;
         let with = ask(*proxy, &header)?;
         let in_datagrams = forward::Announcement {
-            version: SendProxy::V2,
+            version: Some(SendProxy::V2),
             ..forward::Announcement::text(*client)
         };
         let header = in_datagrams.header(Transport::Datagram, *client, *service)?;

@@ -9,7 +9,10 @@ mod bound;
 mod finding;
 mod host;
 mod listener;
+mod marks;
 mod observe;
+mod probe;
+mod tproxy;
 mod udp;
 
 use std::io::{Write, stdout};
@@ -23,6 +26,8 @@ use super::routes::Targets;
 use crate::value;
 use finding::{Finding, Verdict};
 
+pub(crate) use probe::{Probe, Reached};
+
 /// Options of `peername doctor`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
@@ -31,6 +36,9 @@ pub(crate) struct Args {
     /// Where the proxy is to listen; may be repeated.
     #[arg(short, long, value_name = "ADDR", default_value = "0.0.0.0:8443", value_parser = value::address)]
     listen: Vec<SocketAddr>,
+    /// The mark of the proxy's connections to backends on other hosts
+    #[arg(short, long, value_name = "N", default_value = "0", value_parser = value::mark)]
+    mark: u32,
     /// Instead of the checks: listen here and tell what the first connection begins with.
     #[arg(long, value_name = "ADDR", value_parser = value::address, conflicts_with_all = ["listen", "target_v4", "target_v6"])]
     observe: Option<SocketAddr>,
@@ -73,6 +81,8 @@ async fn examine(args: &Args) -> bool {
         note(check());
     }
     note(backend::leftovers().await);
+    note(marks::marks().await);
+    note(tproxy::listeners());
     for &transport in args.targets.transports() {
         for &address in &args.listen {
             note(listener::can_be_opened(address, transport));
@@ -87,14 +97,14 @@ async fn examine(args: &Args) -> bool {
             note(Finding::ok("backend", format!("no {target} without IPv6")));
             continue;
         }
-        note(backend::routed(of_target).await);
+        note(backend::routed(of_target, args.mark).await);
         note(backend::reply_path(of_target).await);
         if of_target.transport == Transport::Udp {
             note(udp::bound(target).await);
             continue;
         }
         note(backend::reachable(target).await);
-        note(backend::answers_a_stranger(target).await);
+        note(backend::answers_a_stranger(target, args.mark).await);
         note(bound::bound(target).await);
     }
     failed

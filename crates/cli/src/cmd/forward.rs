@@ -11,7 +11,9 @@ use peername_proxy::addr::Target;
 use peername_proxy::config::{Datagrams, Dialect};
 use peername_proxy::counters::Counters;
 use peername_proxy::forward::{Announcement, Forwarder};
-use peername_proxy::server::Bound;
+use peername_proxy::listeners::{Given, Listeners};
+use peername_proxy::server;
+use peername_proxy::service::numbered;
 use peername_proxy::udp::{UdpForwarder, UdpSockets};
 use peername_sys::caps::keep_only;
 
@@ -75,13 +77,21 @@ async fn start(args: &Args, announcement: Announcement) -> anyhow::Result<ExitCo
         Protocol::Tcp => (&args.listen[..], &[][..]),
         Protocol::Udp => (&[][..], &args.listen[..]),
     };
-    let bound = Bound::open(tcp, workers)?;
+    let given = Given::default();
+    let tcp: Vec<_> = numbered(0, tcp).collect();
+    let listeners = Listeners::open(&tcp, &[], workers, &given)?;
     // The sender of a datagram is the client, and the kernel keeps it with one worker.
-    let sockets = UdpSockets::open(udp, workers, None)?;
+    let sockets = UdpSockets::open(
+        &numbered(0, udp).collect::<Vec<_>>(),
+        &[],
+        workers,
+        None,
+        &given,
+    )?;
     // It connects as itself: no privilege is of use any more.
     keep_only(&[])?;
     let _log = args.logging.start();
-    let addrs = [bound.addrs(), sockets.addrs()].concat();
+    let addrs = [listeners.addrs(), sockets.addrs()].concat();
     let counters = Arc::<Counters>::default();
     let beside = UdpForwarder {
         target,
@@ -95,10 +105,9 @@ async fn start(args: &Args, announcement: Announcement) -> anyhow::Result<ExitCo
         connect_timeout: args.connect_timeout,
         counters: Arc::clone(&counters),
     };
-    let capacity = lifecycle::capacity(workers, tcp.len(), 0)?;
-    let running = bound
-        .with(beside.companions(sockets))
-        .start(&Arc::new(forwarder), capacity)
+    let beside = vec![beside.companions(sockets)];
+    let capacity = lifecycle::capacity(workers, beside.len(), 0)?;
+    let running = server::start(listeners, beside, &Arc::new(forwarder), capacity)
         .context("starting a worker thread")?;
     tracing::info!(listen = logging::join(&addrs), to = %args.to, "listening");
     let code = signals.serve(running, args.drain).await;

@@ -1,121 +1,95 @@
 //! `peername proxy`: strips the header and connects to the backend as the client.
 
-mod options;
+mod control;
+mod destination;
+pub(crate) mod file;
+mod open;
+pub(crate) mod options;
 mod privileges;
+mod reload;
+mod setup;
 pub(crate) mod udp;
 
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::time::Duration;
 
-use anyhow::Context;
-use peername_proxy::config::{Config, Datagrams};
-use peername_proxy::counters::Counters;
-use peername_proxy::own_addresses::OwnAddresses;
-use peername_proxy::permit::Rules;
-use peername_proxy::routes::{Backend, Keeper};
-use peername_proxy::server::Bound;
-use peername_proxy::tcp::TcpProxy;
-use peername_proxy::udp::{UdpProxy, UdpSockets};
-use peername_proxy::watchdog::ReplyPath;
+use anyhow::bail;
+use peername_proxy::listeners::Given;
+use peername_proxy::routes::Keeper;
+use peername_sys::inherited;
+use peername_sys::netlink::Transport;
 
 pub(crate) use options::Args;
 
-use crate::lifecycle::{self, Signals};
-use crate::logging::{self, join};
+use crate::lifecycle::{self, Signals, Told};
+use crate::{logging, manager};
+use control::Control;
+use open::{Numbers, Open};
+use setup::{Setup, TRANSPORTS};
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    let config = Arc::new(args.config()?);
-    lifecycle::block_on(start(args, config))
+    let setup = Setup::read(args)?;
+    lifecycle::block_on(start(args, setup))
 }
 
 /// Opens what needs privilege, gives the privilege up, then serves until told to stop.
 ///
 /// Capabilities belong to threads, so the log's and the workers' come after they are given up.
-async fn start(args: &Args, config: Arc<Config>) -> anyhow::Result<ExitCode> {
-    let signals = Signals::listen()?;
-    let protocol = args.protocol();
-    let bound = Bound::open(protocol.tcp(&config.listen), config.workers)?;
-    let sessions = lifecycle::descriptors_of_sessions(config.workers, protocol.has_tcp())?;
-    let datagrams = args.datagrams(sessions);
-    let udp = protocol.udp(&config.listen);
-    let udp = UdpSockets::open(udp, config.workers, Some(datagrams.dialect))?;
-    let backends = protocol.backends(&targets(&config));
-    let _keeper = match args.setup_routes {
-        true => Some(Keeper::start(&backends)?),
+async fn start(args: &Args, setup: Setup) -> anyhow::Result<ExitCode> {
+    let signals = Signals::listen_for_reloads()?;
+    let tcp_too = setup.listen(Transport::Tcp).next().is_some();
+    let sockets: usize = setup
+        .services
+        .iter()
+        .map(|s| s.tcp.len() + s.udp.len())
+        .sum();
+    lifecycle::require_descriptors(setup.process.workers(), sockets * setup.process.workers())?;
+    let for_udp = lifecycle::descriptors_of_sessions(setup.process.workers(), tcp_too)?;
+    let given = given(&setup)?;
+    let open = Open::missing(&setup, &Numbers::new(), for_udp, &given)?;
+    let _keeper = match setup.process.setup_routes {
+        true => Some(Keeper::start(&setup.backends())?),
         false => None,
     };
-    privileges::reduce(config.upstream.mark)?;
-    let _log = args.logging.start();
+    privileges::reduce(setup.mark())?;
+    let _log = setup.process.logging.start();
     privileges::warn_of_missing();
-    udp.tell_of_shortcomings();
-    serve(
-        config,
-        bound,
-        (udp, datagrams),
-        backends,
-        signals,
-        args.drain,
-    )
-    .await
+    open.tell_of_shortcomings();
+    let control = Control::start(setup, open, given).await?;
+    serve(args, control, signals).await
+}
+
+/// The sockets that a service manager has opened. What it has opened must be what it is asked for.
+fn given(setup: &Setup) -> anyhow::Result<Given> {
+    let given = Given::new(inherited::take()?);
+    let [tcp, udp] = TRANSPORTS.map(|transport| setup.listen(transport).collect::<Vec<_>>());
+    if let Some(unwanted) = given.unwanted(&tcp, &udp) {
+        let protocol = if unwanted.is_stream { "TCP" } else { "UDP" };
+        bail!(
+            "the service manager passed socket {} for {protocol} {}, which is not listened on: name it \
+             (--listen, or address in the file), or take it out of the .socket unit",
+            unwanted.what,
+            unwanted.addr
+        );
+    }
+    Ok(given)
 }
 
 /// Serves on the workers' threads; this thread keeps watch.
 async fn serve(
-    config: Arc<Config>,
-    bound: Bound,
-    (udp, datagrams): (UdpSockets, Datagrams),
-    backends: Vec<Backend>,
-    signals: Signals,
-    drain: Duration,
+    args: &Args,
+    mut control: Control,
+    mut signals: Signals,
 ) -> anyhow::Result<ExitCode> {
-    let own_addresses = OwnAddresses::read().await?;
-    let reply_path = Arc::new(ReplyPath::new(backends));
-    reply_path.check().await;
-    let counters = Arc::<Counters>::default();
-    let rules = Arc::new(Rules {
-        config: Arc::clone(&config),
-        own_addresses: own_addresses.clone(),
-        reply_path: Arc::clone(&reply_path),
-    });
-    let (tcp_listen, udp_listen, workers) = (bound.addrs(), udp.addrs(), config.workers);
-    let sessions = if udp_listen.is_empty() {
-        0
-    } else {
-        datagrams.sessions
-    };
-    let beside = UdpProxy::new(Arc::clone(&rules), Arc::clone(&counters), datagrams)?;
-    let proxy = TcpProxy::new(rules, Arc::clone(&counters))?;
-    let capacity = lifecycle::capacity(workers, tcp_listen.len(), sessions)?;
-    let running = bound
-        .with(beside.companions(udp))
-        .start(&Arc::new(proxy), capacity)
-        .context("starting a worker thread")?;
-    tracing::info!(
-        tcp = join(&tcp_listen),
-        udp = join(&udp_listen),
-        target_v4 = %config.upstream.target_v4,
-        target_v6 = %config.upstream.target_v6,
-        workers,
-        "listening"
-    );
-    tokio::spawn(async move { reply_path.keep_checking().await });
-    tokio::spawn(keep_own_addresses(own_addresses));
-    let code = signals.serve(running, drain).await;
-    logging::totals(&counters.snapshot());
-    code
-}
-
-async fn keep_own_addresses(own_addresses: OwnAddresses) {
-    loop {
-        let Err(error) = own_addresses.watch().await;
-        tracing::warn!("can't follow this host's addresses: {error}; trying again");
-        tokio::time::sleep(WATCH_AGAIN).await;
+    manager::ready(&control.setup.summary());
+    manager::keep_alive(control.running.pulse());
+    while signals.next(&mut control.running).await? == Told::Reload {
+        control.reload(args).await;
     }
+    let counters = Arc::clone(&control.shared.counters);
+    let drain = control.setup.process.drain();
+    manager::stopping();
+    let code = signals.stop(control.running, drain).await;
+    logging::totals(&counters.snapshot());
+    Ok(code)
 }
-
-fn targets(config: &Config) -> [std::net::SocketAddr; 2] {
-    [config.upstream.target_v4.0, config.upstream.target_v6.0]
-}
-
-const WATCH_AGAIN: Duration = Duration::from_secs(5);

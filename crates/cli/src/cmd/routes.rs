@@ -5,9 +5,14 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::process::ExitCode;
 
 use peername_proxy::routes::{self, Backend, Ours, Scope};
+use peername_sys::caps::{self, Capability};
 use peername_sys::netlink::Transport;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
 use crate::value;
+
+mod catch;
 
 /// Options of `peername routes`.
 #[derive(Debug, clap::Args)]
@@ -21,7 +26,12 @@ enum Action {
     /// List the rules and routes of peername, in the words of ip-rule(8) and ip-route(8).
     Show,
     /// Add those that these backends need; they stay until removed or the next boot.
-    Add(Targets),
+    Add {
+        #[command(flatten)]
+        targets: Targets,
+        #[command(flatten)]
+        catch: catch::Args,
+    },
     /// Remove what `add` made and what a killed proxy left behind.
     Remove {
         /// Also those of proxies that are running, which then stop working.
@@ -58,7 +68,11 @@ pub(crate) struct Targets {
     protocol: Protocol,
 }
 
-#[derive(Debug, Clone, Copy, clap::ValueEnum)]
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum, Deserialize, Serialize, JsonSchema,
+)]
+#[serde(rename_all = "kebab-case")]
+#[schemars(inline)]
 pub(crate) enum Protocol {
     Tcp,
     Udp,
@@ -78,6 +92,10 @@ impl Protocol {
         matches!(self, Self::Tcp | Self::Both)
     }
 
+    pub(crate) fn has_udp(self) -> bool {
+        matches!(self, Self::Udp | Self::Both)
+    }
+
     /// Those of these addresses that TCP is to listen on: all or none.
     pub(crate) fn tcp(self, listen: &[SocketAddr]) -> &[SocketAddr] {
         if self.has_tcp() { listen } else { &[] }
@@ -85,10 +103,7 @@ impl Protocol {
 
     /// The same for UDP.
     pub(crate) fn udp(self, listen: &[SocketAddr]) -> &[SocketAddr] {
-        match self {
-            Self::Tcp => &[],
-            Self::Udp | Self::Both => listen,
-        }
+        if self.has_udp() { listen } else { &[] }
     }
 
     /// These addresses with each protocol.
@@ -121,7 +136,7 @@ impl Targets {
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     match &args.action {
         Action::Show => block_on(show())?,
-        Action::Add(targets) => block_on(add(targets))?,
+        Action::Add { targets, catch } => block_on(add(targets, catch))?,
         Action::Remove { all } => block_on(remove(*all))?,
         Action::Keep { targets } => return Ok(routes::keep(targets)?),
     }
@@ -129,12 +144,24 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
 }
 
 async fn show() -> anyhow::Result<()> {
-    Ok(print("", &routes::show().await?)?)
+    print("", &routes::show().await?)?;
+    if !caps::have(Capability::CAP_NET_ADMIN) {
+        eprintln!("peername: tables of the packet filter can be seen with CAP_NET_ADMIN only");
+        return Ok(());
+    }
+    Ok(print("", &routes::caught()?)?)
 }
 
-async fn add(targets: &Targets) -> anyhow::Result<()> {
-    for target in routes::add(&targets.all()).await? {
+async fn add(targets: &Targets, catch: &catch::Args) -> anyhow::Result<()> {
+    let mut backends = targets.all();
+    if catch.is_for_other_hosts() {
+        backends = routes::here(backends).await?;
+    }
+    for target in routes::add(&backends).await? {
         eprintln!("peername: left out {target}: this host has no IPv6");
+    }
+    for catch in catch.wanted(targets.transports()) {
+        routes::catch(&catch).await?;
     }
     show().await
 }
@@ -153,6 +180,13 @@ fn block_on(action: impl Future<Output = anyhow::Result<()>>) -> anyhow::Result<
 
 fn print(what: &str, ours: &[Ours]) -> io::Result<()> {
     let mut out = stdout();
-    ours.iter()
-        .try_for_each(|one| writeln!(out, "{what}{one}  # {}", one.owner))
+    let text: Vec<String> = ours.iter().map(Ours::to_string).collect();
+    let lines = text.iter().zip(ours).flat_map(|(text, one)| {
+        // A table has a line for each of its rules.
+        text.lines().map(move |line| (line, one.owner))
+    });
+    for (line, owner) in lines {
+        writeln!(out, "{what}{line}  # {owner}")?;
+    }
+    Ok(())
 }

@@ -53,6 +53,8 @@ enum Version {
     V2,
     /// Simple Proxy Protocol, UDP only
     Spp,
+    /// No header: what comes is forwarded as it is
+    None,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -111,8 +113,9 @@ impl Header {
         }
         let announcement = Announcement {
             version: match self.proxy_version {
-                Version::V1 => SendProxy::V1,
-                Version::V2 | Version::Spp => SendProxy::V2,
+                Version::V1 => Some(SendProxy::V1),
+                Version::V2 | Version::Spp => Some(SendProxy::V2),
+                Version::None => None,
             },
             source: self.source.0,
             tlvs: self

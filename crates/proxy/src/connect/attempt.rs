@@ -11,9 +11,10 @@ use peername_sys::upstream::{Upstream, ephemeral_ports, local_addr};
 use peername_sys::{Failed, stream};
 use tokio::net::TcpStream;
 
-use crate::config::{self, OnCollision};
+use crate::config::{self, OnCollision, SourcePort};
 use crate::counters::Counters;
 use crate::outcome::Failure;
+use crate::permit::Permit;
 
 /// What every connection to a backend needs.
 #[derive(Debug)]
@@ -46,6 +47,15 @@ impl Connector {
             config,
             counters,
             ephemeral: ephemeral_ports()?,
+        })
+    }
+
+    /// What the permit's connection is to come from; `None` for ourselves, port 0 for any.
+    pub(super) fn source_of(&self, permit: &Permit) -> Option<SocketAddr> {
+        let source = permit.bind_to()?;
+        Some(match self.config.source_port {
+            SourcePort::Keep => source,
+            SourcePort::Any => SocketAddr::new(source.ip(), 0),
         })
     }
 
@@ -128,10 +138,11 @@ impl Connector {
     pub(super) fn instead_of(
         &self,
         source: SocketAddr,
+        permit: &Permit,
         taken: Failed,
     ) -> Result<SocketAddr, Failure> {
         self.counters.collided();
-        match self.config.on_collision {
+        match permit.on_collision() {
             OnCollision::Fail => Err(Failure::PortTaken(taken)),
             OnCollision::Ephemeral => Ok(SocketAddr::new(source.ip(), 0)),
         }

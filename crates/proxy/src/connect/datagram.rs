@@ -17,14 +17,14 @@ impl Connector {
     /// that wants them, or another program's socket, is a collision.
     pub(crate) fn datagram(&self, permit: &Permit) -> Result<UdpSocket, Failure> {
         let target = permit.target().0;
-        let Some(source) = permit.bind_to() else {
+        let Some(source) = self.source_of(permit) else {
             return self
                 .datagram_from(None, target)
                 .map_err(Obstacle::into_failure);
         };
         match self.datagram_from(Some(source), target) {
             Err(Obstacle::Taken(taken)) => {
-                let other = self.instead_of(source, taken)?;
+                let other = self.instead_of(source, permit, taken)?;
                 self.datagram_from(Some(other), target)
                     .map_err(Obstacle::into_failure)
             }

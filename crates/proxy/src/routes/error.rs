@@ -13,7 +13,8 @@ pub enum Error {
     /// The backend's packets are routed by another host.
     #[error(
         "the backend {0} is not on this host, so nothing can be set up here: its own host must \
-         route replies to clients back to this one (docs/routes.md, \"A backend on another host\")"
+         route replies to clients back to this one; if it does, give `peername routes add` the \
+         `--mark` of the proxy (docs/routes.md, \"A backend on another host\")"
     )]
     OtherHost(SocketAddr),
     /// This process may not.
@@ -32,6 +33,12 @@ pub enum Error {
         "all {RUNNING} places for running proxies are taken; `peername routes show` lists them"
     )]
     Full,
+    /// nft(8) can't be run.
+    #[error("TPROXY ports and marks need nft(8): install nftables")]
+    NoNft,
+    /// nft(8) refused.
+    #[error("nft: {0}")]
+    Nft(String),
     /// The kernel refused for another reason.
     #[error(transparent)]
     Failed(Failed),

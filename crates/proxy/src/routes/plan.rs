@@ -3,7 +3,7 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use peername_sys::Result as SysResult;
-use peername_sys::netlink::{Netlink, Rule, Transport};
+use peername_sys::netlink::{Netlink, Rule, Selector};
 
 use super::{Backend, Error, PROTOCOL, Slot};
 
@@ -41,9 +41,7 @@ pub async fn locate(netlink: &Netlink, target: SocketAddr) -> SysResult<Place> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Plan {
     pub(super) target: SocketAddr,
-    from: IpAddr,
-    prefix: u8,
-    port: Option<(Transport, u16)>,
+    selector: Selector,
 }
 
 impl Plan {
@@ -61,21 +59,13 @@ impl Plan {
         };
         Some(Self {
             target: backend.address,
-            from,
-            prefix,
-            port,
+            selector: Selector::From { from, prefix, port },
         })
-    }
-
-    fn selects_as(&self, other: &Self) -> bool {
-        (self.from, self.prefix, self.port) == (other.from, other.prefix, other.port)
     }
 
     pub(super) fn rule(&self, slot: Slot) -> Rule {
         Rule {
-            from: self.from,
-            prefix: self.prefix,
-            port: self.port,
+            selector: self.selector,
             table: slot.table(),
             priority: slot.priority(),
             protocol: PROTOCOL,
@@ -90,7 +80,7 @@ pub(super) async fn plan(netlink: &Netlink, backends: &[Backend]) -> Result<Vec<
     for &backend in backends {
         let place = locate(netlink, backend.address).await?;
         let plan = Plan::new(backend, place).ok_or(Error::OtherHost(backend.address))?;
-        if !plans.iter().any(|other| plan.selects_as(other)) {
+        if !plans.iter().any(|other| plan.selector == other.selector) {
             plans.push(plan);
         }
     }

@@ -5,8 +5,9 @@ use std::fmt;
 use std::net::SocketAddr;
 
 use peername_sys::Result as SysResult;
-use peername_sys::netlink::{self, LocalRoute, Netlink, Rule};
+use peername_sys::netlink::{self, LocalRoute, Netlink, Rule, Selector};
 
+use super::filter::Found;
 use super::plan::Plan;
 use super::slot::Claim;
 use super::{Error, PROTOCOL, Slot};
@@ -38,6 +39,11 @@ impl Made {
         plans: &[Plan],
     ) -> Result<Self, Error> {
         Self::make(netlink, slot, plans, OnConflict::Fail).await
+    }
+
+    /// Makes this rule with its route, where they are not there yet.
+    pub(super) async fn keep(&mut self, netlink: &Netlink, rule: Rule) -> SysResult<()> {
+        self.add(netlink, rule, OnConflict::Keep).await
     }
 
     /// Takes everything away again. Goes on after an error and returns the first.
@@ -73,7 +79,7 @@ impl Made {
                 }
             }
         }
-        if made.skipped.len() == plans.len() {
+        if !plans.is_empty() && made.skipped.len() == plans.len() {
             return Err(Error::FamilyOff);
         }
         Ok(made)
@@ -119,7 +125,13 @@ impl OnConflict {
 pub struct Ours {
     /// Who made it.
     pub owner: Owner,
-    what: What,
+    what: Thing,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Thing {
+    Routing(What),
+    Filter(Found),
 }
 
 /// Who made a rule or route.
@@ -134,17 +146,43 @@ pub enum Owner {
 }
 
 impl Ours {
+    /// Of a table for TPROXY, the port that it brings everything to.
+    pub fn tproxy_port(&self) -> Option<u16> {
+        match &self.what {
+            Thing::Filter(table) => table.tproxy_port(),
+            Thing::Routing(_) => None,
+        }
+    }
+
+    /// Whether it is a rule that looks at a firewall mark.
+    pub fn selects_by_mark(&self) -> bool {
+        matches!(&self.what, Thing::Routing(What::Rule(rule))
+            if matches!(rule.selector, Selector::Mark { .. }))
+    }
+
+    /// A table of the packet filter: only the administrator makes such.
+    pub(super) fn table(found: Found) -> Self {
+        Self {
+            owner: Owner::Administrator,
+            what: Thing::Filter(found),
+        }
+    }
+
     /// Deletes it; that it is gone already is no error.
-    pub(super) async fn delete(&self, netlink: &Netlink) -> SysResult<()> {
-        self.what.delete(netlink).await
+    pub(super) async fn delete(&self, netlink: &Netlink) -> Result<(), Error> {
+        match &self.what {
+            Thing::Routing(what) => Ok(what.delete(netlink).await?),
+            Thing::Filter(table) => table.delete(),
+        }
     }
 }
 
 impl fmt::Display for Ours {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.what {
-            What::Rule(rule) => rule.fmt(f),
-            What::Route(route) => route.fmt(f),
+            Thing::Routing(What::Rule(rule)) => rule.fmt(f),
+            Thing::Routing(What::Route(route)) => route.fmt(f),
+            Thing::Filter(table) => table.fmt(f),
         }
     }
 }
@@ -182,7 +220,7 @@ impl Survey {
             .into_iter()
             .map(|what| Ours {
                 owner: owners[&what.table()],
-                what,
+                what: Thing::Routing(what),
             })
             .collect();
         Ok(Self {

@@ -62,6 +62,7 @@ impl Role for Sending {
         Ok(Admitted {
             key: Key {
                 listener: path.listener,
+                original: path.original,
                 from: path.peer.0,
                 client: None,
                 destination,

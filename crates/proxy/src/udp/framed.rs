@@ -78,6 +78,15 @@ impl Claims for Framed {
         self.peer
     }
 
+    fn destination(&self) -> Option<SocketAddr> {
+        self.destination
+    }
+
+    /// Nothing is sent on by which it could be told.
+    fn hops(&self) -> u8 {
+        0
+    }
+
     fn transport(&self) -> netlink::Transport {
         netlink::Transport::Udp
     }

@@ -13,49 +13,41 @@ use super::session::{Headers, Key, Path};
 use super::sockets::UdpSockets;
 use super::table::{Limits, Table};
 use super::worker;
-use crate::config::{Datagrams, Dialect};
-use crate::connect::Connector;
+use crate::addr::LocalAddr;
+use crate::config::{Config, Datagrams, Dialect, HeaderLimits};
 use crate::counters::Counters;
 use crate::outcome::Failure;
-use crate::permit::{Permit, Rules};
+use crate::permit::Permit;
 use crate::server::Companion;
+use crate::service::{Current, ListenerId, Look};
 
 /// A proxy for UDP.
 #[derive(Clone, Debug)]
 pub struct UdpProxy {
-    rules: Arc<Rules>,
-    connector: Arc<Connector>,
+    services: Current,
     counters: Arc<Counters>,
     config: Datagrams,
 }
 
 impl UdpProxy {
-    /// A proxy by these rules.
-    ///
-    /// # Errors
-    ///
-    /// As [`Connector::new`].
-    pub fn new(
-        rules: Arc<Rules>,
-        counters: Arc<Counters>,
-        config: Datagrams,
-    ) -> peername_sys::Result<Self> {
-        let upstream = rules.config.upstream.clone();
-        let connector = Arc::new(Connector::new(upstream, Arc::clone(&counters))?);
-        Ok(Self {
-            rules,
-            connector,
+    /// A proxy that serves each session by its listener's service at the time it began. Trust is asked
+    /// for each datagram, and so is that of now.
+    pub fn new(services: Current, counters: Arc<Counters>, config: Datagrams) -> Self {
+        Self {
+            services,
             counters,
             config,
-        })
+        }
     }
 
     /// What the workers are to do with these sockets: one companion for each worker that has some.
     pub fn companions(&self, sockets: UdpSockets) -> Vec<Companion> {
         let limits = worker::limits(&self.config, sockets.workers());
+        let listeners: Arc<[_]> = sockets.listeners.clone().into();
         let role = || Receiving {
-            rules: Arc::clone(&self.rules),
-            connector: Arc::clone(&self.connector),
+            services: self.services.clone(),
+            look: self.services.look(),
+            listeners: Arc::clone(&listeners),
             dialect: self.config.dialect,
             flows: Table::new(Limits {
                 unanswered: limits.idle,
@@ -68,27 +60,39 @@ impl UdpProxy {
 
 /// One worker's view.
 struct Receiving {
-    rules: Arc<Rules>,
-    connector: Arc<Connector>,
+    services: Current,
+    look: Look,
+    listeners: Arc<[(ListenerId, LocalAddr)]>,
     dialect: Dialect,
     /// With [`Dialect::First`]: what a header said of the balancer's address and port, at a listener.
-    flows: Table<(usize, SocketAddr), Framed>,
+    flows: Table<Flow, Framed>,
+}
+
+/// Listener, where a TPROXY rule brought it from, and the balancer's address and port.
+type Flow = (usize, Option<SocketAddr>, SocketAddr);
+
+fn flow_of(path: &Path) -> Flow {
+    (path.listener, path.original, path.peer.0)
 }
 
 impl Role for Receiving {
     fn admit(&mut self, bytes: &[u8], path: &Path, now: Instant) -> Result<Admitted, Dropped> {
         let peer = path.peer;
-        if !self.rules.config.trust.contains(peer.ip()) {
+        let (id, _) = self.listener(path.listener)?;
+        let service = self.look.load().of(id).ok_or(Failure::NoService)?;
+        let Config { trust, header, .. } = &*service.rules.config;
+        if !trust.contains(peer.ip()) {
             return Err(Failure::Untrusted.into());
         }
-        let limits = &self.rules.config.header;
+        let limits = *header;
         let framed = match self.dialect {
-            Dialect::Each => Framed::proxy_v2(bytes, peer, limits)?,
+            Dialect::Each => Framed::proxy_v2(bytes, peer, &limits)?,
             Dialect::Spp => Framed::spp(bytes, peer)?,
-            Dialect::First => self.of_flow(bytes, path, now)?,
+            Dialect::First => self.of_flow(bytes, path, now, &limits)?,
         };
         let key = Key {
             listener: path.listener,
+            original: path.original,
             from: match framed.claim {
                 Some(_) => SocketAddr::new(peer.ip(), 0),
                 None => peer.0,
@@ -105,8 +109,11 @@ impl Role for Receiving {
     }
 
     fn open(&self, admitted: &Admitted) -> Result<UdpSocket, Failure> {
-        let permit = Permit::decide(&admitted.framed, &self.rules)?;
-        self.connector.datagram(&permit)
+        let (id, listener) = self.listener(admitted.key.listener)?;
+        let services = self.services.now();
+        let service = services.of(id).ok_or(Failure::NoService)?;
+        let permit = Permit::decide(&admitted.framed, listener, &service.rules)?;
+        service.connector.datagram(&permit)
     }
 
     fn headers(&self, admitted: &Admitted) -> Result<Headers, Failure> {
@@ -123,7 +130,7 @@ impl Role for Receiving {
         if self.dialect != Dialect::First {
             return true;
         }
-        let Some(id) = self.flows.find(&(path.listener, path.peer.0)) else {
+        let Some(id) = self.flows.find(&flow_of(path)) else {
             return false;
         };
         let is_theirs = self.flows.get(id).is_some_and(|flow| {
@@ -141,10 +148,24 @@ impl Role for Receiving {
 }
 
 impl Receiving {
+    /// By its number here.
+    fn listener(&self, number: usize) -> Result<(ListenerId, LocalAddr), Failure> {
+        self.listeners
+            .get(number)
+            .copied()
+            .ok_or(Failure::NoService)
+    }
+
     /// A header opens a flow or changes whose it is; without one, a datagram belongs to the flow of its
     /// sender.
-    fn of_flow(&mut self, bytes: &[u8], path: &Path, now: Instant) -> Result<Framed, Dropped> {
-        let key = (path.listener, path.peer.0);
+    fn of_flow(
+        &mut self,
+        bytes: &[u8],
+        path: &Path,
+        now: Instant,
+        limits: &HeaderLimits,
+    ) -> Result<Framed, Dropped> {
+        let key = flow_of(path);
         let known = self.flows.find(&key);
         if let Some(id) = known
             && !bytes.starts_with(&V2_SIGNATURE)
@@ -153,7 +174,7 @@ impl Receiving {
             let flow = self.flows.get(id).copied();
             return flow.ok_or(Dropped::Evicted);
         }
-        let framed = Framed::proxy_v2(bytes, path.peer, &self.rules.config.header)?;
+        let framed = Framed::proxy_v2(bytes, path.peer, limits)?;
         let flow = Framed {
             header_len: 0,
             ..framed

@@ -13,6 +13,9 @@ use crate::outcome::{Outcome, Over};
 pub(crate) struct Key {
     /// Number of the listen address.
     pub(crate) listener: usize,
+    /// Where it was sent to before a TPROXY rule brought it to the listener: another port there is as
+    /// another listener.
+    pub(crate) original: Option<SocketAddr>,
     /// The balancer. Its port is 0 where a header names the client: a balancer may change its port.
     pub(crate) from: SocketAddr,
     /// The client, as the header has it.
@@ -30,6 +33,8 @@ pub(crate) struct Path {
     pub(crate) peer: PeerAddr,
     /// The address of ours it was sent to.
     pub(crate) local: Option<Local>,
+    /// Where it was sent to before a TPROXY rule brought it here.
+    pub(crate) original: Option<SocketAddr>,
 }
 
 /// A session.

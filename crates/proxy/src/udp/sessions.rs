@@ -136,6 +136,7 @@ impl<R: Role> Sessions<R> {
             opened => opened?,
         };
         let listener = self.listeners.get(path.listener).copied();
+        let listener = path.original.map(LocalAddr).or(listener);
         let listener = listener.unwrap_or(LocalAddr(admitted.key.from));
         if let Some(evicted) = self.table.make_room(admitted.balancer) {
             evicted.end(Over::Evicted);

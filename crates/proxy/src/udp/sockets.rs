@@ -4,14 +4,17 @@ use std::net::{SocketAddr, UdpSocket};
 
 use peername_sys::datagram::{self, steering};
 use peername_sys::listen::Sharing;
-use peername_sys::{Failed, NameCall};
+use peername_sys::{Failed, NameCall, transparent};
 
+use crate::addr::LocalAddr;
 use crate::config::Dialect;
-use crate::server::{BindError, open_for_all};
+use crate::listeners::{BindError, Given, Plan, Wanted, open_for_all};
+use crate::service::ListenerId;
 
-/// Of each worker, its sockets, in the order of the listen addresses.
+/// Of each worker, its sockets, in the order of the listeners.
 #[derive(Debug)]
 pub struct UdpSockets {
+    pub(super) listeners: Vec<(ListenerId, LocalAddr)>,
     pub(super) of_workers: Vec<Vec<UdpSocket>>,
 }
 
@@ -19,28 +22,38 @@ impl UdpSockets {
     /// Opens every socket of every worker and steers clients among them, so that a client always
     /// comes to the same worker: its address and port can have one socket only.
     ///
-    /// Without a listen address there are none. `dialect` says where the client is found; `None` means
+    /// Without an address there are none. `beside` are those that UDP is received on already. `dialect` says where the client is found; `None` means
     /// that the sender is the client. With [`Dialect::First`] most datagrams do not name their client,
-    /// so one worker serves them all.
+    /// so one worker serves them all; and so it does when one of the sockets is `given`, because datagrams
+    /// can't be steered among those who share a socket.
     ///
     /// # Errors
     ///
     /// The address that failed, with what to do about it.
     pub fn open(
-        listen: &[SocketAddr],
+        wanted: &[Wanted],
+        beside: &[SocketAddr],
         workers: usize,
         dialect: Option<Dialect>,
+        given: &Given,
     ) -> Result<Self, BindError> {
-        if listen.is_empty() {
-            let of_workers = Vec::new();
-            return Ok(Self { of_workers });
+        if wanted.is_empty() {
+            return Ok(Self {
+                listeners: Vec::new(),
+                of_workers: Vec::new(),
+            });
         }
+        let is_given = |(_, addr): &Wanted| given.udp.contains_key(addr);
         let workers = match dialect {
+            _ if wanted.iter().any(is_given) => 1,
             Some(Dialect::First) => 1,
             Some(Dialect::Each | Dialect::Spp) | None => workers.max(1),
         };
         let open = |addr, sharing: Sharing| {
-            let socket = datagram::listen(addr, sharing)?;
+            let socket = match given.udp.get(&addr) {
+                Some(given) => datagram::adopt(given.share()?, addr)?,
+                None => datagram::listen(addr, sharing)?,
+            };
             datagram::set_buffers(&socket, BUFFER)?;
             // A merged datagram is steered by its first part alone, and the others may be of clients
             // that belong to another worker.
@@ -50,7 +63,16 @@ impl UdpSockets {
             Ok(socket)
         };
         let addr = UdpSocket::local_addr;
-        let of_workers = open_for_all(listen, workers, datagram::is_free, open, addr)?;
+        let plan = Plan {
+            listen: wanted.iter().map(|&(_, addr)| addr).collect(),
+            beside,
+            workers,
+        };
+        let is_free = |addr| match given.udp.contains_key(&addr) {
+            true => Ok(()),
+            false => datagram::is_free(addr),
+        };
+        let of_workers = open_for_all(&plan, is_free, open, addr)?;
         let first = of_workers.first().into_iter().flatten();
         let chosen: Vec<_> = first.filter_map(|s| s.local_addr().ok()).collect();
         let groups = of_workers.first().into_iter().flatten().zip(&chosen);
@@ -59,21 +81,44 @@ impl UdpSockets {
         }
         // A client whose first datagram came to one worker before the others were there, and whose
         // second came to another, would have two sessions.
-        for (socket, &addr) in of_workers
+        let all = of_workers
             .iter()
-            .flat_map(|sockets| sockets.iter().zip(&chosen))
-        {
+            .flat_map(|sockets| sockets.iter().zip(&chosen));
+        for (socket, &addr) in all.filter(|(_, addr)| !given.udp.contains_key(addr)) {
             datagram::open(socket).map_err(|failed| BindError { addr, failed })?;
         }
-        Ok(Self { of_workers })
+        let listeners = wanted.iter().zip(chosen);
+        let listeners = listeners.map(|(&(id, _), addr)| (id, LocalAddr(addr)));
+        Ok(Self {
+            listeners: listeners.collect(),
+            of_workers,
+        })
+    }
+
+    /// Lets them take what a TPROXY rule gives them, and answer from where that was sent to. Open them
+    /// for one worker: the kernel chooses among sockets by the sender's port then, so that a client
+    /// would come to several.
+    ///
+    /// # Errors
+    ///
+    /// The address, where IP_TRANSPARENT is not permitted.
+    pub fn transparent(self) -> Result<Self, BindError> {
+        let addrs = self.addrs();
+        let named = self
+            .of_workers
+            .iter()
+            .flat_map(|sockets| sockets.iter().zip(&addrs));
+        for (socket, &addr) in named {
+            let set = transparent::set(socket, addr.is_ipv6())
+                .and_then(|()| transparent::tell_original(socket, addr.is_ipv6()));
+            set.map_err(|failed| BindError { addr, failed })?;
+        }
+        Ok(self)
     }
 
     /// The addresses listened on.
     pub fn addrs(&self) -> Vec<SocketAddr> {
-        let first = self.of_workers.first().into_iter().flatten();
-        first
-            .filter_map(|socket| socket.local_addr().ok())
-            .collect()
+        self.listeners.iter().map(|(_, addr)| addr.0).collect()
     }
 
     /// Says what of the kernel would make it faster or lose less, if it has not got it. To be called once

@@ -18,6 +18,7 @@ use peername_sys::is_destroyed;
 use tokio::time::{MissedTickBehavior, interval, sleep_until};
 
 use super::dropped::Dropped;
+use super::outlets::Outlets;
 use super::role::Role;
 use super::send::{Courier, Datagram, Failed};
 use super::session::{Lost, Path};
@@ -65,6 +66,7 @@ struct Worker<R> {
     listeners: Vec<Listener>,
     inbox: Inbox,
     courier: Courier,
+    outlets: Outlets,
     ready: Vec<u64>,
     /// Places of the inbox that hold replies which are still to be sent.
     filled: usize,
@@ -75,6 +77,7 @@ struct Worker<R> {
 
 struct Listener {
     socket: UdpSocket,
+    port: u16,
     lost: Lost,
 }
 
@@ -97,12 +100,14 @@ impl<R: Role> Worker<R> {
         let mut addrs = Vec::new();
         let mut listeners = Vec::new();
         for (number, socket) in sockets.into_iter().enumerate() {
-            addrs.push(LocalAddr(socket.local_addr()?));
+            let addr = socket.local_addr()?;
+            addrs.push(LocalAddr(addr));
             poller
                 .watch(&socket, token_of_listener(number))
                 .map_err(io::Error::other)?;
             listeners.push(Listener {
                 socket,
+                port: addr.port(),
                 lost: Lost::default(),
             });
         }
@@ -111,6 +116,7 @@ impl<R: Role> Worker<R> {
             listeners,
             inbox: Inbox::new(BATCH),
             courier: Courier::new(),
+            outlets: Outlets::default(),
             ready: Vec::new(),
             filled: 0,
             pieces: Vec::new(),
@@ -204,6 +210,10 @@ impl<R: Role> Worker<R> {
                 listener: number,
                 peer: PeerAddr(arrived.peer),
                 local: arrived.local,
+                // From its own port, the listener answers itself.
+                original: arrived
+                    .original
+                    .filter(|original| original.port() != listener.port),
             };
             for piece in pieces(&arrived) {
                 self.sessions.tally.received += 1;

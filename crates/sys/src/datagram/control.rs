@@ -4,7 +4,7 @@
 //! nothing can be left half written.
 
 use std::mem::{offset_of, size_of};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 /// An address of ours, and the interface a datagram came in through (`0` if it does not matter).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -24,6 +24,7 @@ pub(super) struct Control([u8; ROOM]);
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Read {
     pub(super) local: Option<Local>,
+    pub(super) original: Option<SocketAddr>,
     pub(super) segment: Option<u16>,
     pub(super) lost: Option<u32>,
 }
@@ -92,6 +93,8 @@ impl Control {
             match (level, kind) {
                 (libc::IPPROTO_IP, libc::IP_PKTINFO) => read.local = local_v4(data),
                 (libc::IPPROTO_IPV6, libc::IPV6_PKTINFO) => read.local = local_v6(data),
+                (libc::IPPROTO_IP, libc::IP_ORIGDSTADDR) => read.original = sockaddr_v4(data),
+                (libc::IPPROTO_IPV6, libc::IPV6_ORIGDSTADDR) => read.original = sockaddr_v6(data),
                 // The kernel gives an int, whatever the option takes.
                 (libc::SOL_UDP, libc::UDP_GRO) => {
                     read.segment = int(data).and_then(|size| u16::try_from(size).ok());
@@ -143,6 +146,20 @@ fn local_v6(data: &[u8]) -> Option<Local> {
     })
 }
 
+/// struct sockaddr_in: family, port, address.
+fn sockaddr_v4(data: &[u8]) -> Option<SocketAddr> {
+    let port = u16::from_be_bytes(*data.get(2..)?.first_chunk()?);
+    let ip = Ipv4Addr::from(*data.get(4..)?.first_chunk::<4>()?);
+    Some((ip, port).into())
+}
+
+/// struct sockaddr_in6: family, port, flow, address, scope.
+fn sockaddr_v6(data: &[u8]) -> Option<SocketAddr> {
+    let port = u16::from_be_bytes(*data.get(2..)?.first_chunk()?);
+    let ip = Ipv6Addr::from(*data.get(8..)?.first_chunk::<16>()?);
+    Some((ip, port).into())
+}
+
 trait Concat12 {
     fn concat_12(&self) -> [u8; 12];
 }
@@ -163,9 +180,9 @@ const fn aligned(len: usize) -> usize {
 
 /// Where the data of a control message begins (CMSG_DATA).
 const HEAD: usize = aligned(size_of::<libc::cmsghdr>());
-/// The largest of what may come together: in6_pktinfo, in_pktinfo, the size of segments and the
-/// count of losses. Less room would cut the last ones off (MSG_CTRUNC).
-const ROOM: usize = 4 * HEAD + aligned(20) + aligned(12) + 2 * aligned(4);
+/// The largest of what may come together: in6_pktinfo, in_pktinfo, sockaddr_in6, the size of segments
+/// and the count of losses. Less room would cut the last ones off (MSG_CTRUNC).
+const ROOM: usize = 5 * HEAD + aligned(20) + aligned(12) + aligned(28) + 2 * aligned(4);
 
 #[cfg(test)]
 mod tests {
@@ -185,6 +202,20 @@ mod tests {
         }
         let mut control = Control::EMPTY;
         assert_eq!(control.write(None, None), 0);
+    }
+
+    #[test]
+    fn original_destinations_are_read() {
+        let data = [&[2, 0, 0x1f, 0x90, 192, 0, 2, 7][..], &[0; 8]].concat();
+        let mut control = Control::EMPTY;
+        let used = control.put(0, libc::IPPROTO_IP, libc::IP_ORIGDSTADDR, &data);
+        let original = control.read(used).original;
+        assert_eq!(original, Some("192.0.2.7:8080".parse().unwrap()));
+        let address = "2001:db8::7".parse::<Ipv6Addr>().unwrap().octets();
+        let data = [&[10, 0, 0, 53, 0, 0, 0, 0][..], &address, &[0; 4]].concat();
+        let used = control.put(0, libc::IPPROTO_IPV6, libc::IPV6_ORIGDSTADDR, &data);
+        let original = control.read(used).original;
+        assert_eq!(original, Some("[2001:db8::7]:53".parse().unwrap()));
     }
 
     #[test]

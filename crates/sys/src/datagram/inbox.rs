@@ -37,6 +37,9 @@ pub struct Arrived {
     pub peer: SocketAddr,
     /// The address of ours it was sent to, where the socket was asked to tell.
     pub local: Option<Local>,
+    /// Where it was sent to before a TPROXY rule gave it to this socket, where the socket was asked to tell
+    /// ([`crate::transparent::tell_original`]).
+    pub original: Option<SocketAddr>,
     /// With [`super::receive_merged`], the size of every datagram in the buffer but the last, which may be
     /// shorter. `None` for a single one.
     pub segment: Option<u16>,
@@ -130,6 +133,7 @@ impl Place {
         let name = unsafe { SockAddr::new(self.name.into_storage(), message.msg_namelen) };
         let Read {
             local,
+            original,
             segment,
             lost,
         } = self.control.read(message.msg_controllen);
@@ -138,6 +142,7 @@ impl Place {
             len,
             peer,
             local,
+            original,
             segment: segment.filter(|&size| size > 0 && usize::from(size) < len),
             lost,
             truncated: message.msg_flags & libc::MSG_TRUNC != 0,

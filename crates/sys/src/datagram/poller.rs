@@ -45,6 +45,11 @@ impl Poller {
         .call("epoll_ctl(EPOLL_CTL_ADD)")
     }
 
+    /// Reports nothing of `socket` any more: needed where another descriptor of it stays open.
+    pub fn forget(&self, socket: impl AsFd) -> Result<()> {
+        epoll::delete(self.0.get_ref(), socket).call("epoll_ctl(EPOLL_CTL_DEL)")
+    }
+
     /// Adds the tokens of what is ready now to `ready`, without waiting; returns whether there may be
     /// more.
     pub fn ready(&self, ready: &mut Vec<u64>) -> Result<bool> {

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
+use std::num::NonZeroU32;
 
 use rtnetlink::packet_route::AddressFamily;
 use rtnetlink::packet_route::route::{
@@ -83,7 +84,7 @@ impl Netlink {
     }
 
     /// Whether what `from`, an address of this host, sends to `to` by this protocol would stay on this
-    /// host.
+    /// host; with `mark`, if it had that firewall mark.
     ///
     /// The look-up is that of a packet made here, so rules with `iif lo` apply. Source port and
     /// protocol are part of it since Linux 4.18. EINVAL when `from` is not this host's.
@@ -92,6 +93,7 @@ impl Netlink {
         transport: Transport,
         from: SocketAddr,
         to: IpAddr,
+        mark: Option<NonZeroU32>,
     ) -> Result<bool> {
         let mut question = question(to);
         question.header.source_prefix_length = bits(from.ip());
@@ -103,6 +105,9 @@ impl Netlink {
             }),
             RouteAttribute::Sport(from.port()),
         ]);
+        question
+            .attributes
+            .extend(mark.map(|mark| RouteAttribute::Mark(mark.get())));
         self.is_local(question).await
     }
 

@@ -11,18 +11,11 @@ use rtnetlink::packet_route::{AddressFamily, IpProtocol};
 use super::{Family, Netlink, Transport, all, named, protocol};
 use crate::Result;
 
-/// "What this host sends from these addresses is routed by that table."
-///
-/// All rules here have `iif lo`, which for the kernel means packets that this host makes itself, as
-/// opposed to those it forwards. Displayed as `ip rule` shows it.
+/// "What is selected so is routed by that table." Displayed as `ip rule` shows it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Rule {
-    /// Source addresses: `from/prefix`.
-    pub from: IpAddr,
-    /// Length of the prefix, in bits.
-    pub prefix: u8,
-    /// Only what is sent by this protocol from this port. Since Linux 4.17.
-    pub port: Option<(Transport, u16)>,
+    /// Which packets.
+    pub selector: Selector,
     /// The table that routes what matches.
     pub table: u32,
     /// Where in the list: lower comes first, 0 is the kernel's own `local` table, 32766 is `main`.
@@ -31,13 +24,34 @@ pub struct Rule {
     pub protocol: u8,
 }
 
+/// What a rule selects.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Selector {
+    /// What this host itself sends from these addresses (`iif lo`), as opposed to what it forwards.
+    From {
+        /// Source addresses: `from/prefix`.
+        from: IpAddr,
+        /// Length of the prefix, in bits.
+        prefix: u8,
+        /// Only what is sent by this protocol from this port. Since Linux 4.17.
+        port: Option<(Transport, u16)>,
+    },
+    /// What carries exactly this firewall mark.
+    Mark {
+        /// Of which family.
+        family: Family,
+        /// The mark, which is not 0.
+        mark: u32,
+    },
+}
+
 impl Rule {
     /// The family it belongs to.
     pub fn family(&self) -> Family {
-        if self.from.is_ipv4() {
-            Family::V4
-        } else {
-            Family::V6
+        match self.selector {
+            Selector::From { from, .. } if from.is_ipv4() => Family::V4,
+            Selector::From { .. } => Family::V6,
+            Selector::Mark { family, .. } => family,
         }
     }
 }
@@ -46,13 +60,26 @@ impl fmt::Display for Rule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "{}: from {}/{} iif lo",
-            self.priority, self.from, self.prefix
-        )?;
-        if let Some((transport, port)) = self.port {
-            write!(f, " ipproto {} sport {port}", transport.name())?;
+            "{}: {} lookup {} proto {}",
+            self.priority, self.selector, self.table, self.protocol
+        )
+    }
+}
+
+impl fmt::Display for Selector {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::From { from, prefix, port } => {
+                write!(f, "from {from}/{prefix} iif lo")?;
+                match port {
+                    Some((transport, port)) => {
+                        write!(f, " ipproto {} sport {port}", transport.name())
+                    }
+                    None => Ok(()),
+                }
+            }
+            Self::Mark { mark, .. } => write!(f, "from all fwmark {mark:#x}"),
         }
-        write!(f, " lookup {} proto {}", self.table, self.protocol)
     }
 }
 
@@ -99,37 +126,51 @@ fn write(rule: &Rule) -> RuleMessage {
         Family::V4 => AddressFamily::Inet,
         Family::V6 => AddressFamily::Inet6,
     };
-    message.header.src_len = rule.prefix;
     message.header.action = RuleAction::ToTable;
     message.attributes = vec![
-        RuleAttribute::Source(rule.from),
-        RuleAttribute::Iifname("lo".to_owned()),
         RuleAttribute::Priority(rule.priority),
         RuleAttribute::Table(rule.table),
         RuleAttribute::Protocol(protocol(rule.protocol)),
     ];
-    if let Some((transport, port)) = rule.port {
-        let range = RulePortRange {
-            start: port,
-            end: port,
-        };
-        message
-            .attributes
-            .push(RuleAttribute::IpProtocol(match transport {
-                Transport::Tcp => IpProtocol::Tcp,
-                Transport::Udp => IpProtocol::Udp,
-            }));
-        message
-            .attributes
-            .push(RuleAttribute::SourcePortRange(range));
+    match rule.selector {
+        Selector::From { from, prefix, port } => {
+            message.header.src_len = prefix;
+            message.attributes.extend([
+                RuleAttribute::Source(from),
+                RuleAttribute::Iifname("lo".to_owned()),
+            ]);
+            message
+                .attributes
+                .extend(port.into_iter().flat_map(of_port));
+        }
+        Selector::Mark { mark, .. } => message.attributes.extend([
+            RuleAttribute::FwMark(mark),
+            RuleAttribute::FwMask(WHOLE_MARK),
+        ]),
     }
     message
 }
 
-/// `None` for a rule that is not `from SOURCE iif lo [ipproto tcp|udp sport PORT] lookup TABLE`.
+fn of_port((transport, port): (Transport, u16)) -> [RuleAttribute; 2] {
+    let range = RulePortRange {
+        start: port,
+        end: port,
+    };
+    let protocol = match transport {
+        Transport::Tcp => IpProtocol::Tcp,
+        Transport::Udp => IpProtocol::Udp,
+    };
+    [
+        RuleAttribute::IpProtocol(protocol),
+        RuleAttribute::SourcePortRange(range),
+    ]
+}
+
+/// `None` for a rule that a [`Selector`] can't say.
 fn read(message: &RuleMessage) -> Option<Rule> {
     let (mut from, mut transport, mut port, mut table, mut priority, mut made_by) =
         (None, None, None, None, None, None);
+    let (mut mark, mut mask) = (None, None);
     let mut from_this_host = false;
     for attribute in &message.attributes {
         match attribute {
@@ -140,18 +181,35 @@ fn read(message: &RuleMessage) -> Option<Rule> {
             }
             RuleAttribute::IpProtocol(IpProtocol::Tcp) => transport = Some(Transport::Tcp),
             RuleAttribute::IpProtocol(IpProtocol::Udp) => transport = Some(Transport::Udp),
+            RuleAttribute::FwMark(number) => mark = Some(*number),
+            RuleAttribute::FwMask(number) => mask = Some(*number),
             RuleAttribute::Table(number) => table = Some(*number),
             RuleAttribute::Priority(number) => priority = Some(*number),
             RuleAttribute::Protocol(by) => made_by = Some(*by),
             _ => {}
         }
     }
-    from_this_host.then_some(Rule {
-        from: from?,
-        prefix: message.header.src_len,
-        port: transport.zip(port),
+    let selector = match (from, mark) {
+        (Some(from), None) if from_this_host => Selector::From {
+            from,
+            prefix: message.header.src_len,
+            port: transport.zip(port),
+        },
+        (None, Some(mark)) if mask == Some(WHOLE_MARK) => Selector::Mark {
+            family: match message.header.family {
+                AddressFamily::Inet6 => Family::V6,
+                _ => Family::V4,
+            },
+            mark,
+        },
+        _ => return None,
+    };
+    Some(Rule {
+        selector,
         table: table?,
         priority: priority?,
         protocol: RouteProtocol::into(made_by?),
     })
 }
+
+const WHOLE_MARK: u32 = u32::MAX;

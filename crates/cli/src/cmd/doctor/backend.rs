@@ -2,6 +2,7 @@
 
 use std::io::ErrorKind;
 use std::net::{IpAddr, SocketAddr};
+use std::num::NonZeroU32;
 use std::time::Duration;
 
 use peername_proxy::reply_path::{self as path, Tested};
@@ -41,7 +42,7 @@ pub(super) async fn lacks_family(target: SocketAddr) -> bool {
 }
 
 /// Do the routing tables keep what the backend sends to clients on this host?
-pub(super) async fn routed(target: Backend) -> Finding {
+pub(super) async fn routed(target: Backend, mark: u32) -> Finding {
     let check = "routes";
     match where_replies_go(target).await {
         Ok(Way::Stays) => Finding::ok(check, format!("replies of {target} stay on this host")),
@@ -53,10 +54,20 @@ pub(super) async fn routed(target: Backend) -> Finding {
                 routes::add_command(target)
             ),
         ),
+        Ok(Way::Unknown) if mark != 0 && is_marked(mark) => Finding::ok(
+            check,
+            format!(
+                "{target} is on another host; what it sends to clients is taken in by mark {mark}"
+            ),
+        ),
         Ok(Way::Unknown) => Finding::warn(
             check,
             format!("{target} is on another host"),
-            "that host must route replies back to this one (docs/routes.md)",
+            format!(
+                "that host must send replies back to this one, which must take them in: `peername \
+                 routes add --mark {}` as root, and the proxy with the same `--mark`",
+                if mark == 0 { EXAMPLE } else { mark },
+            ),
         ),
         Err(error) => Finding::broken(check, format!("{target}: {error}")),
     }
@@ -96,10 +107,10 @@ pub(super) async fn reachable(target: SocketAddr) -> Finding {
 
 /// Does the backend itself answer a connection from a documentation address? A refusal is an answer:
 /// it found its way back.
-pub(super) async fn answers_a_stranger(target: SocketAddr) -> Finding {
+pub(super) async fn answers_a_stranger(target: SocketAddr, mark: u32) -> Finding {
     let check = "spoofed connect";
     let from = path::stranger(target.ip());
-    match connect_as(from, target).await {
+    match connect_as(from, target, NonZeroU32::new(mark)).await {
         Ok(Answer::Connected) => Finding::ok(check, format!("{target} answers {}", from)),
         Ok(Answer::Refused) => Finding::ok(
             check,
@@ -123,6 +134,13 @@ pub(super) async fn answers_a_stranger(target: SocketAddr) -> Finding {
     }
 }
 
+/// Whether the packet filter has our table for this mark.
+fn is_marked(mark: u32) -> bool {
+    let name = format!("peername_mark_{mark}:");
+    routes::caught()
+        .is_ok_and(|tables| tables.iter().any(|table| table.to_string().contains(&name)))
+}
+
 enum Way {
     Stays,
     Leaves,
@@ -138,20 +156,28 @@ async fn where_replies_go(target: Backend) -> Result<Way, Failed> {
         Place::OtherHost => return Ok(Way::Unknown),
     };
     let stays = netlink
-        .stays_here(transport, from, path::stranger(from.ip()))
+        .stays_here(transport, from, path::stranger(from.ip()), None)
         .await?;
     Ok(if stays { Way::Stays } else { Way::Leaves })
 }
 
-enum Answer {
+pub(super) enum Answer {
     Connected,
     Refused,
     Silence,
     AsSomebodyElse(IpAddr),
 }
 
-async fn connect_as(from: IpAddr, target: SocketAddr) -> Result<Answer, Failed> {
+/// Connects to the backend as `from`, with this mark.
+pub(super) async fn connect_as(
+    from: IpAddr,
+    target: SocketAddr,
+    mark: Option<NonZeroU32>,
+) -> Result<Answer, Failed> {
     let socket = Upstream::new(target)?;
+    if let Some(mark) = mark {
+        socket.mark(mark.get())?;
+    }
     socket.transparent()?;
     socket.bind_any_port(from)?;
     let connection = TcpStream::from_std(socket.connect(target)?).call("epoll_ctl(2)")?;
@@ -171,5 +197,7 @@ async fn connect_as(from: IpAddr, target: SocketAddr) -> Result<Answer, Failed> 
     })
 }
 
+/// Any number will do; this is the one in docs/routes.md.
+const EXAMPLE: u32 = 123;
 /// One SYN may be lost: the kernel sends the second after a second.
-const LIMIT: Duration = Duration::from_secs(2);
+pub(super) const LIMIT: Duration = Duration::from_secs(2);

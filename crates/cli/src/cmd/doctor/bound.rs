@@ -69,7 +69,7 @@ fn takes(listener: SocketAddr, target: SocketAddr) -> bool {
 }
 
 /// The addresses of this network namespace's TCP listeners on this port.
-fn listeners_on(port: u16) -> Vec<SocketAddr> {
+pub(super) fn listeners_on(port: u16) -> Vec<SocketAddr> {
     sockets_on(port, &["tcp", "tcp6"], LISTEN)
 }
 

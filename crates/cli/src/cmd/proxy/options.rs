@@ -1,57 +1,115 @@
-//! The options of `peername proxy`, and the configuration they amount to.
+//! The options of `peername proxy`. Those of a listener and those of the process are at the same time
+//! the keys of the configuration file ([`super::file`]): a name, its help text and its default stand
+//! here, once.
 
-use std::collections::HashSet;
-use std::net::SocketAddr;
 use std::num::{NonZeroU32, NonZeroUsize};
+use std::path::PathBuf;
 use std::thread::available_parallelism;
 use std::time::Duration;
 
-use peername_proxy::addr::Target;
-use peername_proxy::config::{Config, Datagrams, HeaderLimits, OnCollision, SendProxy, Upstream};
+use clap::Parser;
+use peername_proxy::config::{
+    Config, Datagrams, HeaderLimits, OnCollision, SendProxy, SourcePort, Upstream,
+};
 use peername_proxy::source::SourcePolicy;
 use peername_proxy::trust::TrustList;
 use peername_relay::{Limits, Method};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
+use super::destination::destinations;
+use super::udp;
 use crate::cmd::routes::Protocol;
+use crate::logging;
 use crate::usage::Usage;
-use crate::{logging, value};
+use crate::value::{
+    AllowDestination, Listen, MOST, Mark, Number, TargetV4, TargetV6, Time, Timeout, TlvKind,
+};
 
 /// Options of `peername proxy`.
-#[derive(Debug, clap::Args)]
+#[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Where to listen; may be repeated
-    #[arg(short, long, value_name = "ADDR", default_value = "0.0.0.0:8443", value_parser = value::address)]
-    listen: Vec<SocketAddr>,
+    /// Read listeners from this file (docs/config.md) instead of the options; SIGHUP reads it again
+    #[arg(long, value_name = "FILE")]
+    pub(super) config: Option<PathBuf>,
+    #[command(flatten)]
+    pub(super) process: Process,
+    #[command(flatten)]
+    pub(super) listener: Listener,
+}
+
+/// What there is one of, however many listeners.
+#[derive(Clone, Debug, Default, PartialEq, clap::Args)]
+pub(crate) struct Process {
+    /// Event loops, each with sockets of its own [default: one a core]
+    #[arg(long, visible_alias = "listeners", value_name = "N")]
+    pub(super) workers: Option<Number<1, 1024>>,
+    /// Add the routing rules that bring replies back, and remove them at the end
+    #[arg(long)]
+    pub(super) setup_routes: bool,
+    /// How long open connections may go on after SIGTERM; a second SIGTERM ends them [default: 30s]
+    #[arg(long, value_name = "DURATION")]
+    pub(super) drain: Option<Time>,
+    #[command(flatten)]
+    pub(super) logging: logging::Args,
+}
+
+/// What some listeners have in common: on the command line all of them, in a file those of one table.
+#[derive(Clone, Debug, PartialEq, clap::Args, Deserialize, Serialize, JsonSchema)]
+#[group(id = "listener", multiple = true, conflicts_with = "config")]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+pub(crate) struct Listener {
+    /// Where to listen, on one port or a range (0.0.0.0:10000-10100); may be repeated
+    #[arg(short, long, value_name = "ADDR", default_value = "0.0.0.0:8443")]
+    #[serde(rename = "address")]
+    pub(super) listen: Vec<Listen>,
     /// What is listened for
     #[arg(short, long, default_value = "tcp")]
-    protocol: Protocol,
-    /// Where IPv4 clients go
-    #[arg(short = '4', long, value_name = "ADDR", default_value = "127.0.0.1:443", value_parser = value::address_v4)]
-    target_v4: SocketAddr,
-    /// Where IPv6 clients go
-    #[arg(short = '6', long, value_name = "ADDR", default_value = "[::1]:443", value_parser = value::address_v6)]
-    target_v6: SocketAddr,
+    pub(super) protocol: Protocol,
+    /// Where IPv4 clients go; port "same" is the one they came to
+    #[arg(
+        short = '4',
+        long,
+        value_name = "ADDR",
+        default_value = "127.0.0.1:443"
+    )]
+    target_v4: TargetV4,
+    /// Where IPv6 clients go; port "same" is the one they came to
+    #[arg(short = '6', long, value_name = "ADDR", default_value = "[::1]:443")]
+    target_v6: TargetV6,
+    /// Connect to the destination in the header, if --allow-destination lists it
+    #[arg(long)]
+    dynamic_destination: bool,
+    /// A destination that headers may name: CIDR[:PORT[-PORT]]; may be repeated
+    #[arg(long, value_name = "WHERE")]
+    allow_destination: Vec<AllowDestination>,
     /// Who may send headers: CIDR, address, @FILE, private, loopback or any; may be repeated
     #[arg(short, long, value_name = "WHO")]
     trust: Vec<String>,
+    /// Take what TPROXY rules bring, whatever its destination (`peername routes add --tproxy-ports`)
+    #[arg(long)]
+    listen_transparent: bool,
     /// SO_MARK of every connection to the backend, 0 for none
-    #[arg(short, long, value_name = "N", default_value = "0", value_parser = value::mark)]
-    mark: u32,
+    #[arg(short, long, value_name = "N", default_value = "0")]
+    mark: Mark,
     /// From accept to the complete header
-    #[arg(long, value_name = "DURATION", default_value = "5s", value_parser = value::timeout)]
-    header_timeout: Duration,
+    #[arg(long, value_name = "DURATION", default_value = "5s")]
+    header_timeout: Timeout,
     /// The largest header taken, in octets
-    #[arg(long, value_name = "BYTES", default_value_t = 4096, value_parser = clap::value_parser!(u32).range(16..=65551))]
-    max_header: u32,
+    #[arg(long, value_name = "BYTES", default_value = "4096")]
+    max_header: Number<16, 65551>,
     /// Connections without a header, in all
-    #[arg(long, value_name = "N", default_value_t = HeaderLimits::default().pending as u64, value_parser = clap::value_parser!(u64).range(1..))]
-    max_pending: u64,
+    #[arg(long, value_name = "N", default_value_t = count(HeaderLimits::default().pending))]
+    max_pending: Number<1, MOST>,
     /// Connections without a header, of one peer
-    #[arg(long, value_name = "N", default_value_t = HeaderLimits::default().pending_per_peer as u64, value_parser = clap::value_parser!(u64).range(1..))]
-    max_pending_per_peer: u64,
+    #[arg(long, value_name = "N", default_value_t = count(HeaderLimits::default().pending_per_peer))]
+    max_pending_per_peer: Number<1, MOST>,
     /// Which claimed sources are refused
     #[arg(long, value_name = "POLICY", default_value = "strict")]
     source_policy: Policy,
+    /// Which port connections to the backend come from
+    #[arg(long, value_name = "PORT", default_value = "keep")]
+    source_port: Port,
     /// When a live connection has the client's address and port already
     #[arg(long, value_name = "WHAT", default_value = "ephemeral")]
     on_port_collision: Collision,
@@ -59,36 +117,39 @@ pub(crate) struct Args {
     #[arg(long, value_name = "VERSION")]
     send_proxy: Option<Version>,
     /// From the first SYN to the backend to an established connection
-    #[arg(long, value_name = "DURATION", default_value = "5s", value_parser = value::timeout)]
-    connect_timeout: Duration,
+    #[arg(long, value_name = "DURATION", default_value = "5s")]
+    connect_timeout: Timeout,
     /// End connections on which nothing moves for so long [default: never; keepalive finds dead peers]
-    #[arg(long, value_name = "DURATION", value_parser = value::timeout)]
-    idle_timeout: Option<Duration>,
+    #[arg(long, value_name = "DURATION")]
+    idle_timeout: Option<Timeout>,
     /// The same once one side has finished sending
-    #[arg(long, value_name = "DURATION", default_value = "1h", value_parser = value::timeout)]
-    half_closed_timeout: Duration,
-    #[command(flatten)]
-    udp: super::udp::Args,
-    /// Event loops, each with sockets of its own [default: one a core]
-    #[arg(long, visible_alias = "listeners", value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
-    workers: Option<u16>,
+    #[arg(long, value_name = "DURATION", default_value = "1h")]
+    half_closed_timeout: Timeout,
+    /// UDP: which datagrams have a header
+    #[arg(long, value_name = "DIALECT", default_value = "each")]
+    udp_header: udp::Header,
+    /// UDP: a session on which nothing moved for so long is over
+    #[arg(long, value_name = "DURATION", default_value = "60s")]
+    close_after: Time,
+    /// UDP: sessions in all, each of which takes a descriptor
+    #[arg(long, value_name = "N", default_value_t = count(Datagrams::default().sessions))]
+    max_sessions: Number<1, MOST>,
+    /// UDP: sessions of one balancer
+    #[arg(long, value_name = "N", default_value_t = count(Datagrams::default().sessions_per_balancer))]
+    max_sessions_per_balancer: Number<1, MOST>,
     /// How bytes are moved
     #[arg(long, value_name = "HOW", default_value = "auto")]
     relay: Relay,
-    /// Add the routing rules that bring replies back, and remove them at the end
-    #[arg(long)]
-    pub(super) setup_routes: bool,
-    /// How long open connections may go on after SIGTERM; a second SIGTERM ends them
-    #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = value::duration)]
-    pub(super) drain: Duration,
     /// Show the value of this TLV in a connection's log line (TCP), by name or number; may be repeated
-    #[arg(long, value_name = "TYPE", value_parser = value::tlv_kind)]
-    log_tlv: Vec<u8>,
-    #[command(flatten)]
-    pub(super) logging: logging::Args,
+    #[arg(long, value_name = "TYPE")]
+    log_tlv: Vec<TlvKind>,
 }
 
-#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum, Deserialize, Serialize, JsonSchema,
+)]
+#[serde(rename_all = "kebab-case")]
+#[schemars(inline)]
 enum Policy {
     /// Special, loopback and own addresses
     Strict,
@@ -96,7 +157,23 @@ enum Policy {
     AllowLocal,
 }
 
-#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum, Deserialize, Serialize, JsonSchema,
+)]
+#[serde(rename_all = "kebab-case")]
+#[schemars(inline)]
+enum Port {
+    /// The client's own
+    Keep,
+    /// Any that is free
+    Any,
+}
+
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum, Deserialize, Serialize, JsonSchema,
+)]
+#[serde(rename_all = "kebab-case")]
+#[schemars(inline)]
 enum Collision {
     /// Keep the address, take another port
     Ephemeral,
@@ -104,17 +181,26 @@ enum Collision {
     Fail,
 }
 
-#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum, Deserialize, Serialize, JsonSchema,
+)]
+#[schemars(inline)]
 pub(crate) enum Version {
     /// Text
     #[value(name = "v1", alias = "1")]
+    #[serde(rename = "v1")]
     V1,
     /// Binary
     #[value(name = "v2", alias = "2")]
+    #[serde(rename = "v2")]
     V2,
 }
 
-#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum, Deserialize, Serialize, JsonSchema,
+)]
+#[serde(rename_all = "kebab-case")]
+#[schemars(inline)]
 enum Relay {
     /// Copy, and splice what carries bulk
     Auto,
@@ -122,92 +208,99 @@ enum Relay {
     Splice,
 }
 
-impl Args {
-    /// What the options amount to.
+/// What stands nowhere is as on an empty command line.
+impl Default for Listener {
+    fn default() -> Self {
+        #[derive(Parser)]
+        struct Empty {
+            /// Only named by the options' conflicts.
+            #[arg(long)]
+            config: Option<PathBuf>,
+            #[command(flatten)]
+            listener: Listener,
+        }
+        Empty::parse_from(["peername"]).listener
+    }
+}
+
+impl Listener {
+    /// What the options amount to. Reads the files that they name.
     pub(super) fn config(&self) -> Result<Config, Usage> {
-        self.check_addresses()?;
-        if self.send_proxy.is_some() && !self.protocol.udp(&self.listen).is_empty() {
+        if self.send_proxy.is_some() && self.protocol.has_udp() {
             let text = "--send-proxy is for TCP only; without it, UDP needs a proxy of its own";
             return Err(Usage(text.to_owned()));
         }
         Ok(Config {
-            listen: self.listen.clone(),
+            transparent: self.listen_transparent,
+            destinations: destinations(self.dynamic_destination, &self.allow_destination)?,
             trust: TrustList::parse(&self.trust).map_err(Usage::from_error)?,
             header: self.header_limits(),
             source_policy: match self.source_policy {
                 Policy::Strict => SourcePolicy::Strict,
                 Policy::AllowLocal => SourcePolicy::AllowLocal,
             },
-            upstream: self.upstream(),
+            upstream: self.upstream()?,
             relay: match self.relay {
                 Relay::Auto => Method::Auto,
                 Relay::Copy => Method::Copy,
                 Relay::Splice => Method::Splice,
             },
             limits: Limits {
-                idle: self.idle_timeout,
-                half_closed: self.half_closed_timeout,
+                idle: self.idle_timeout.map(|timeout| timeout.0),
+                half_closed: self.half_closed_timeout.0,
                 ..Limits::default()
             },
-            workers: self.workers.map_or_else(cores, usize::from),
-            log_tlvs: self.log_tlv.clone(),
+            log_tlvs: self.log_tlv.iter().map(|kind| kind.0).collect(),
         })
     }
 
-    pub(super) fn protocol(&self) -> Protocol {
-        self.protocol
-    }
-
-    /// The same for UDP, with at most so many sessions.
-    pub(super) fn datagrams(&self, descriptors: usize) -> Datagrams {
-        self.udp.config(descriptors)
-    }
-
-    fn check_addresses(&self) -> Result<(), Usage> {
-        for (option, target) in [("-4", self.target_v4), ("-6", self.target_v6)] {
-            if target.port() == 0 || target.ip().is_unspecified() {
-                return Err(Usage(format!(
-                    "{option} {target}: name the backend's address and port"
-                )));
-            }
-            if self
-                .listen
-                .iter()
-                .any(|&listen| is_reached_at(listen, target))
-            {
-                return Err(Usage(format!(
-                    "{option} {target}: the proxy would connect to itself"
-                )));
-            }
+    /// The same for UDP.
+    pub(super) fn datagrams(&self) -> Datagrams {
+        Datagrams {
+            dialect: self.udp_header.into(),
+            close_after: self.close_after.0,
+            sessions: self.max_sessions.get(),
+            sessions_per_balancer: self.max_sessions_per_balancer.get(),
         }
-        let distinct: HashSet<_> = self.listen.iter().collect();
-        if distinct.len() < self.listen.len() {
-            return Err(Usage("--listen: an address stands there twice".to_owned()));
-        }
-        Ok(())
     }
 
     fn header_limits(&self) -> HeaderLimits {
         HeaderLimits {
-            timeout: self.header_timeout,
-            max_len: self.max_header as usize,
-            pending_per_peer: self.max_pending_per_peer as usize,
-            pending: self.max_pending as usize,
+            timeout: self.header_timeout.0,
+            max_len: self.max_header.get(),
+            pending_per_peer: self.max_pending_per_peer.get(),
+            pending: self.max_pending.get(),
         }
     }
 
-    fn upstream(&self) -> Upstream {
-        Upstream {
-            target_v4: Target(self.target_v4),
-            target_v6: Target(self.target_v6),
-            mark: NonZeroU32::new(self.mark),
+    fn upstream(&self) -> Result<Upstream, Usage> {
+        let named = |option: &'static str| move |why| Usage(format!("{option}: {why}"));
+        Ok(Upstream {
+            target_v4: self.target_v4.rule().map_err(named("--target-v4"))?,
+            target_v6: self.target_v6.rule().map_err(named("--target-v6"))?,
+            mark: NonZeroU32::new(self.mark.0),
+            source_port: match self.source_port {
+                Port::Keep => SourcePort::Keep,
+                Port::Any => SourcePort::Any,
+            },
             on_collision: match self.on_port_collision {
                 Collision::Ephemeral => OnCollision::Ephemeral,
                 Collision::Fail => OnCollision::Fail,
             },
-            connect_timeout: self.connect_timeout,
+            connect_timeout: self.connect_timeout.0,
             send_proxy: self.send_proxy.map(SendProxy::from),
-        }
+        })
+    }
+}
+
+impl Process {
+    pub(super) fn workers(&self) -> usize {
+        let cores = || available_parallelism().map_or(1, NonZeroUsize::get);
+        self.workers.map_or_else(cores, Number::get)
+    }
+
+    pub(super) fn drain(&self) -> Duration {
+        self.drain.map_or(DRAIN, |drain| drain.0)
     }
 }
 
@@ -220,12 +313,9 @@ impl From<Version> for SendProxy {
     }
 }
 
-/// Whether a connection to `target` would arrive at `listen`, as far as the addresses tell.
-fn is_reached_at(listen: SocketAddr, target: SocketAddr) -> bool {
-    let wildcard = listen.ip().is_unspecified() && target.ip().is_loopback();
-    listen.port() == target.port() && (listen.ip() == target.ip() || wildcard)
+fn count(of: usize) -> Number<1, MOST> {
+    Number::clamp(of)
 }
 
-fn cores() -> usize {
-    available_parallelism().map_or(1, NonZeroUsize::get)
-}
+/// Long enough for most transfers; systemd kills after 90 s unless told otherwise.
+const DRAIN: Duration = Duration::from_secs(30);

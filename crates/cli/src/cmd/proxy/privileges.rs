@@ -36,7 +36,8 @@ pub(super) fn warn_of_missing() {
     }
 }
 
-fn try_out(mark: Option<NonZeroU32>) -> anyhow::Result<()> {
+/// Does once what connections will do, except to connect.
+pub(super) fn try_out(mark: Option<NonZeroU32>) -> anyhow::Result<()> {
     let socket = Upstream::new(SocketAddr::from(([127, 0, 0, 1], 0)))?;
     socket.transparent().context(
         "connecting from a client's address needs CAP_NET_RAW: run as root, or `setcap \

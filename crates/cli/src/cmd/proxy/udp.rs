@@ -1,8 +1,10 @@
-//! The options of `peername proxy` and `peername forward` that are about UDP.
+//! The options of `peername forward` that are about UDP; `peername proxy` has the same.
 
 use std::time::Duration;
 
 use peername_proxy::config::{Datagrams, Dialect};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
 use crate::value;
 
@@ -24,8 +26,12 @@ pub(crate) struct Args {
     max_sessions_per_balancer: usize,
 }
 
-#[derive(Clone, Copy, Debug, clap::ValueEnum)]
-enum Header {
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum, Deserialize, Serialize, JsonSchema,
+)]
+#[serde(rename_all = "kebab-case")]
+#[schemars(inline)]
+pub(crate) enum Header {
     /// PROXY v2 on every datagram
     Each,
     /// PROXY v2 on the first datagram of a flow
@@ -38,14 +44,20 @@ impl Args {
     /// With at most as many sessions as there are descriptors for.
     pub(crate) fn config(&self, descriptors: usize) -> Datagrams {
         Datagrams {
-            dialect: match self.udp_header {
-                Header::Each => Dialect::Each,
-                Header::First => Dialect::First,
-                Header::Spp => Dialect::Spp,
-            },
+            dialect: self.udp_header.into(),
             close_after: self.close_after,
             sessions: self.max_sessions.min(descriptors),
             sessions_per_balancer: self.max_sessions_per_balancer,
+        }
+    }
+}
+
+impl From<Header> for Dialect {
+    fn from(header: Header) -> Self {
+        match header {
+            Header::Each => Self::Each,
+            Header::First => Self::First,
+            Header::Spp => Self::Spp,
         }
     }
 }

@@ -8,6 +8,7 @@ use peername_sys::datagram::{Arrived, Local};
 use peername_sys::is_destroyed;
 
 use super::{BATCH, Piece, Worker, each_sent, payload, pieces};
+use crate::outcome::Failure;
 use crate::udp::dropped::Dropped;
 use crate::udp::role::Role;
 use crate::udp::send::Datagram;
@@ -88,15 +89,13 @@ impl<R: Role> Worker<R> {
     pub(super) fn send_replies(&mut self) {
         self.filled = 0;
         let mut pieces = std::mem::take(&mut self.pieces);
-        pieces.sort_by_key(|piece| self.listener_of(piece));
+        pieces.sort_by_key(|piece| self.exit_of(piece));
         let mut rest = &pieces[..];
         while let Some(first) = rest.first() {
-            let number = self.listener_of(first);
-            let others = rest
-                .iter()
-                .position(|piece| self.listener_of(piece) != number);
+            let exit = self.exit_of(first);
+            let others = rest.iter().position(|piece| self.exit_of(piece) != exit);
             let (of_one, behind) = rest.split_at(others.unwrap_or(rest.len()));
-            self.send_replies_from(number, of_one);
+            self.send_replies_from(exit, of_one);
             rest = behind;
         }
         pieces.clear();
@@ -104,14 +103,16 @@ impl<R: Role> Worker<R> {
     }
 
     /// `None` when the session is no more.
-    fn listener_of(&self, piece: &Piece) -> Option<usize> {
-        let session = self.sessions.table.get(piece.session)?;
-        Some(session.path.listener)
+    fn exit_of(&self, piece: &Piece) -> Option<Exit> {
+        let Path {
+            listener, original, ..
+        } = self.sessions.table.get(piece.session)?.path;
+        Some(Exit { listener, original })
     }
 
-    fn send_replies_from(&mut self, number: Option<usize>, pieces: &[Piece]) {
+    fn send_replies_from(&mut self, exit: Option<Exit>, pieces: &[Piece]) {
         let session_of = |piece: &Piece| self.sessions.table.get(piece.session);
-        let listener = number.and_then(|number| self.listeners.get(number));
+        let listener = exit.and_then(|exit| self.listeners.get(exit.listener));
         let datagrams: Option<Vec<_>> = pieces
             .iter()
             .map(|piece| Some(reply(session_of(piece)?, payload(&self.inbox, piece))))
@@ -120,7 +121,17 @@ impl<R: Role> Worker<R> {
             let evicted = |_| self.sessions.dropped(&Dropped::Evicted, None);
             return pieces.iter().for_each(evicted);
         };
-        let failed = self.courier.send(&listener.socket, &datagrams);
+        let original = exit.and_then(|exit| exit.original);
+        let socket = match original.map(|original| self.outlets.from(original)) {
+            None => &listener.socket,
+            Some(Ok(outlet)) => outlet,
+            Some(Err(failed)) => {
+                let dropped = Dropped::from(Failure::Local(failed));
+                let sessions = &mut self.sessions;
+                return pieces.iter().for_each(|_| sessions.dropped(&dropped, None));
+            }
+        };
+        let failed = self.courier.send(socket, &datagrams);
         let sessions = &mut self.sessions;
         each_sent(pieces, &failed, |piece| {
             sessions.tally.to_downstream += 1;
@@ -132,6 +143,14 @@ impl<R: Role> Worker<R> {
             sessions.dropped(dropped, None);
         }
     }
+}
+
+/// Which socket an answer leaves by.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Exit {
+    listener: usize,
+    /// Not the listener's own address, but this.
+    original: Option<SocketAddr>,
 }
 
 /// How much header a reply has, where it must have one.
@@ -157,11 +176,21 @@ fn header_of_reply(
 }
 
 fn reply<'a>(session: &'a Session, payload: &'a [u8]) -> Datagram<'a> {
-    let Path { peer, local, .. } = session.path;
+    let Path {
+        peer,
+        local,
+        original,
+        ..
+    } = session.path;
+    // Where a TPROXY rule brought the request, the socket has the address already, and its family.
+    let (local, to) = match original {
+        None => (local, peer.0),
+        Some(_) => (None, SocketAddr::new(peer.ip(), peer.0.port())),
+    };
     Datagram {
         header: &session.headers.reply,
         payload,
-        to: Some(peer.0),
+        to: Some(to),
         from: local.map(|local| Local {
             interface: interface_for(peer.0, local.interface),
             ..local

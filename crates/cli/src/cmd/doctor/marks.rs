@@ -1,0 +1,78 @@
+//! Do firewall marks lead packets to this host, or into nothing?
+
+use std::fs;
+
+use peername_proxy::routes::{self, Ours};
+
+use super::finding::Finding;
+
+/// Looks for rules of peername's that select by mark, and for the setting that turns them against us.
+///
+/// With `src_valid_mark` the kernel asks, before it takes a marked packet, where an answer to its sender
+/// would go, *with the mark*. Our rule says that every address is this host's; so the sender is this host
+/// itself, the packet is a forgery, and it is dropped. No counter tells.
+pub(super) async fn marks() -> Finding {
+    match routes::show().await {
+        Ok(found) if found.iter().any(Ours::selects_by_mark) => judge(&where_checked()),
+        Ok(_) => Finding::ok(CHECK, "no rule of peername's looks at them"),
+        Err(error) => Finding::broken(CHECK, error.to_string()),
+    }
+}
+
+/// The interfaces with the setting; `all` means each.
+fn where_checked() -> Vec<String> {
+    let interfaces = fs::read_dir("/proc/sys/net/ipv4/conf");
+    interfaces
+        .into_iter()
+        .flatten()
+        .flatten()
+        .filter(|interface| {
+            let value = fs::read_to_string(interface.path().join("src_valid_mark"));
+            value.is_ok_and(|value| value.trim() == "1")
+        })
+        .map(|interface| interface.file_name().to_string_lossy().into_owned())
+        .collect()
+}
+
+fn judge(checked: &[String]) -> Finding {
+    if checked.is_empty() {
+        return Finding::ok(CHECK, "lead to this host; src_valid_mark is 0");
+    }
+    let settings: Vec<String> = checked
+        .iter()
+        .map(|interface| format!("`sysctl -w net.ipv4.conf.{interface}.src_valid_mark=0`"))
+        .collect();
+    Finding::fail(
+        CHECK,
+        format!(
+            "src_valid_mark is 1 for {} (Tailscale and wg-quick set it): the kernel drops, without a \
+             word, what is marked for the proxy",
+            checked.join(", ")
+        ),
+        format!(
+            "{}; where rp_filter is strict, set that to 2 as well",
+            settings.join(", ")
+        ),
+    )
+}
+
+const CHECK: &str = "firewall marks";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_fix_names_each_setting() {
+        assert!(judge(&[]).to_string().starts_with("ok"));
+        let both = judge(&["all".to_owned(), "eth0".to_owned()]).to_string();
+        assert!(
+            both.contains("`sysctl -w net.ipv4.conf.all.src_valid_mark=0`"),
+            "{both}"
+        );
+        assert!(
+            both.contains("net.ipv4.conf.eth0.src_valid_mark=0"),
+            "{both}"
+        );
+    }
+}

@@ -1,0 +1,40 @@
+//! Is somebody there to take what TPROXY rules bring?
+
+use peername_proxy::routes::{self, Ours};
+use peername_sys::caps::{self, Capability};
+
+use super::bound::{listeners_on, receivers_on};
+use super::finding::Finding;
+
+/// Looks for a socket on the port of each table that `routes add --tproxy-ports` has made. Without one the
+/// rules do nothing, and clients reach whatever else listens on their port.
+pub(super) fn listeners() -> Finding {
+    if !caps::have(Capability::CAP_NET_ADMIN) {
+        return Finding::ok(
+            CHECK,
+            "not looked at: its tables are shown with CAP_NET_ADMIN only",
+        );
+    }
+    match routes::caught() {
+        Ok(tables) => judge(tables.iter().filter_map(Ours::tproxy_port).collect()),
+        Err(error) => Finding::broken(CHECK, error.to_string()),
+    }
+}
+
+fn judge(ports: Vec<u16>) -> Finding {
+    let is_alone = |port: &&u16| listeners_on(**port).is_empty() && receivers_on(**port).is_empty();
+    match ports.iter().find(is_alone) {
+        Some(port) => Finding::warn(
+            CHECK,
+            format!("rules lead to port {port}, where nothing listens"),
+            format!("start the proxy with `--listen 0.0.0.0:{port} --listen-transparent`"),
+        ),
+        None if ports.is_empty() => Finding::ok(CHECK, "no rules of peername's"),
+        None => Finding::ok(
+            CHECK,
+            format!("rules lead to {ports:?}, where something listens"),
+        ),
+    }
+}
+
+const CHECK: &str = "TPROXY";

@@ -1,0 +1,194 @@
+//! The proxy at work, as the control side sees it: what is listened on, and what that is served by.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context;
+use peername_proxy::config::Datagrams;
+use peername_proxy::counters::Counters;
+use peername_proxy::destination::Listening;
+use peername_proxy::listeners::Given;
+use peername_proxy::own_addresses::OwnAddresses;
+use peername_proxy::permit::Rules;
+use peername_proxy::routes::Backend;
+use peername_proxy::server::{self, Companion, Hold, Running};
+use peername_proxy::service::{Current, Service, Services};
+use peername_proxy::tcp::TcpProxy;
+use peername_proxy::udp::UdpProxy;
+use peername_proxy::watchdog::ReplyPath;
+use tokio::sync::watch;
+
+use super::open::{self, Actual, Numbers, Open};
+use super::setup::{Planned, Setup, TRANSPORTS};
+use crate::lifecycle;
+use crate::logging::ranges;
+
+/// The running proxy.
+pub(super) struct Control {
+    pub(super) setup: Setup,
+    pub(super) running: Running,
+    pub(super) shared: Shared,
+    pub(super) services: Current,
+    pub(super) listeners: Numbers,
+    pub(super) actual: Actual,
+    /// Kept, for what goes with one reload may come back with another.
+    pub(super) given: Given,
+    pub(super) groups: Vec<Group>,
+    /// Whoever keeps it fresh looks here for what it is by now.
+    pub(super) reply_path: watch::Sender<Arc<ReplyPath>>,
+}
+
+/// UDP listeners that are served by the same loops, until this is dropped.
+pub(super) struct Group {
+    pub(super) addresses: Vec<SocketAddr>,
+    pub(super) asked: Datagrams,
+    /// Descriptors that it may use.
+    pub(super) descriptors: usize,
+    _hold: Hold,
+}
+
+/// What all services have in common.
+pub(super) struct Shared {
+    pub(super) counters: Arc<Counters>,
+    own_addresses: OwnAddresses,
+    /// Those that rules were made for, if any were.
+    pub(super) backends_at_start: Vec<Backend>,
+}
+
+impl Control {
+    /// Starts the loops.
+    pub(super) async fn start(setup: Setup, open: Open, given: Given) -> anyhow::Result<Self> {
+        let shared = Shared {
+            counters: Arc::default(),
+            own_addresses: OwnAddresses::read().await?,
+            backends_at_start: setup.backends(),
+        };
+        let reply_path = Arc::new(ReplyPath::new(setup.probes()));
+        reply_path.check().await;
+        let listeners = open.numbers();
+        let actual = open.actual();
+        let services = shared.services(&setup, &listeners, &actual, &reply_path)?;
+        let services = Current::new(services);
+        let (running, groups) = shared.run(&setup, open, &services)?;
+        for planned in &setup.services {
+            tell(planned, &actual, setup.process.workers());
+        }
+        let (reply_path, _) = watch::channel(reply_path);
+        tokio::spawn(keep_checking(reply_path.subscribe()));
+        tokio::spawn(keep_own_addresses(shared.own_addresses.clone()));
+        Ok(Self {
+            setup,
+            running,
+            shared,
+            services,
+            listeners,
+            actual,
+            given,
+            groups,
+            reply_path,
+        })
+    }
+}
+
+impl Shared {
+    /// Each listener's service.
+    pub(super) fn services(
+        &self,
+        setup: &Setup,
+        listeners: &Numbers,
+        actual: &Actual,
+        reply_path: &Arc<ReplyPath>,
+    ) -> peername_sys::Result<Services> {
+        let mut all = Vec::new();
+        let listening = Listening {
+            ports: actual.values().map(SocketAddr::port).collect(),
+            transparent: setup
+                .services
+                .iter()
+                .any(|planned| planned.config.transparent),
+        };
+        for planned in &setup.services {
+            let rules = Rules {
+                config: Arc::clone(&planned.config),
+                own_addresses: self.own_addresses.clone(),
+                reply_path: Arc::clone(reply_path),
+                listening: listening.clone(),
+            };
+            let service = Arc::new(Service::new(rules, &self.counters)?);
+            let numbers = planned.listeners().filter_map(|key| listeners.get(&key));
+            all.extend(numbers.map(|&id| (id, Arc::clone(&service))));
+        }
+        Ok(all.into_iter().collect())
+    }
+
+    fn run(
+        &self,
+        setup: &Setup,
+        open: Open,
+        services: &Current,
+    ) -> anyhow::Result<(Running, Vec<Group>)> {
+        let workers = setup.process.workers();
+        let capacity = lifecycle::capacity(workers, open.groups.len(), open.sessions())?;
+        let groups = open.groups.into_iter();
+        let (beside, groups) = groups.map(|group| self.group(group, services)).unzip();
+        let proxy = Arc::new(TcpProxy::new(services.clone(), Arc::clone(&self.counters)));
+        let running = server::start(open.tcp, beside, &proxy, capacity)
+            .context("starting a worker thread")?;
+        Ok((running, groups))
+    }
+
+    /// What workers have to do for a group, and the hold on it.
+    pub(super) fn group(&self, group: open::Group, services: &Current) -> (Vec<Companion>, Group) {
+        let addresses: Vec<_> = group.addresses().collect();
+        let sockets = addresses.len() * group.sockets.workers();
+        let counters = Arc::clone(&self.counters);
+        let proxy = UdpProxy::new(services.clone(), counters, group.datagrams);
+        let (companions, hold) = server::held(proxy.companions(group.sockets));
+        let group = Group {
+            addresses,
+            asked: group.asked,
+            descriptors: group.datagrams.sessions + sockets,
+            _hold: hold,
+        };
+        (companions, group)
+    }
+}
+
+/// Says what a service does, by the addresses that the kernel gave it.
+fn tell(planned: &Planned, actual: &Actual, workers: usize) {
+    let [tcp, udp] = TRANSPORTS.map(|transport| {
+        let wanted = planned.listen(transport).iter();
+        let addrs = wanted.filter_map(|&addr| actual.get(&(transport, addr)).copied());
+        ranges(addrs)
+    });
+    let upstream = &planned.config.upstream;
+    tracing::info!(
+        tcp,
+        udp,
+        target_v4 = %upstream.target_v4,
+        target_v6 = %upstream.target_v6,
+        workers,
+        "listening"
+    );
+}
+
+async fn keep_checking(mut reply_path: watch::Receiver<Arc<ReplyPath>>) {
+    loop {
+        let now = Arc::clone(&reply_path.borrow_and_update());
+        tokio::select! {
+            () = now.check_in_time() => {}
+            Ok(()) = reply_path.changed() => {}
+        }
+    }
+}
+
+async fn keep_own_addresses(own_addresses: OwnAddresses) {
+    loop {
+        let Err(error) = own_addresses.watch().await;
+        tracing::warn!("can't follow this host's addresses: {error}; trying again");
+        tokio::time::sleep(WATCH_AGAIN).await;
+    }
+}
+
+const WATCH_AGAIN: Duration = Duration::from_secs(5);

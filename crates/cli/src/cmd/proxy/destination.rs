@@ -1,0 +1,28 @@
+//! What the options say about destinations that headers name.
+
+use peername_proxy::destination::Destinations;
+
+use crate::usage::Usage;
+use crate::value::AllowDestination;
+
+/// `None` when every client goes to the fixed targets.
+pub(super) fn destinations(
+    dynamic: bool,
+    allowed: &[AllowDestination],
+) -> Result<Option<Destinations>, Usage> {
+    if !dynamic {
+        return match allowed {
+            [] => Ok(None),
+            [..] => Err(Usage(NOT_DYNAMIC.to_owned())),
+        };
+    }
+    let allowed = allowed.iter().map(AllowDestination::allowed);
+    let allowed = allowed.collect::<Result<_, _>>().map_err(Usage)?;
+    let destinations = Destinations::new(allowed);
+    destinations.map(Some).ok_or_else(|| Usage(NONE.to_owned()))
+}
+
+const NONE: &str = "--dynamic-destination: say which destinations headers may name, such as \
+    --allow-destination 127.0.0.1:8000-8999 or --allow-destination 10.0.0.0/8:443";
+const NOT_DYNAMIC: &str =
+    "--allow-destination is a list for --dynamic-destination, which is not given";

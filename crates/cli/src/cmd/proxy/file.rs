@@ -1,0 +1,126 @@
+//! The configuration file: TOML, its keys the names of the options, a `[[listen]]` table for each group of
+//! listeners that are served alike.
+
+use std::fs;
+use std::path::Path;
+
+use schemars::JsonSchema;
+use serde::Deserialize;
+use toml::Spanned;
+
+use super::options::{Listener, Process};
+use super::setup::{Origin, Planned, Setup};
+use crate::logging::{self, Format};
+use crate::value::{Number, Time};
+
+/// A configuration file of `peername proxy`.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+#[schemars(title = "peername proxy")]
+pub(crate) struct File {
+    /// Event loops, each with sockets of its own; one a core unless given
+    #[serde(default)]
+    workers: Option<Number<1, 1024>>,
+    /// Add the routing rules that bring replies back, and remove them at the end
+    #[serde(default)]
+    setup_routes: bool,
+    /// How long open connections may go on after SIGTERM; 30s unless given
+    #[serde(default)]
+    drain: Option<Time>,
+    /// How the log is written; text on a terminal, else json, unless given
+    #[serde(default)]
+    log_format: Option<Format>,
+    /// 1: a line for each connection at its end; 2: more
+    #[serde(default)]
+    verbose: u8,
+    /// Warnings and errors only
+    #[serde(default)]
+    quiet: bool,
+    /// Listeners, and what they are served by
+    #[schemars(with = "Vec<Listener>", length(min = 1))]
+    listen: Vec<Spanned<Listener>>,
+}
+
+/// Everything that is wrong with a file, each with its place.
+#[derive(Debug, thiserror::Error)]
+#[error("{}", .0.join("\n"))]
+pub(crate) struct Problems(pub(crate) Vec<String>);
+
+/// Reads a file and whatever it names. What `process` says goes before what the file says.
+pub(crate) fn read(path: &Path, process: &Process) -> Result<Setup, Problems> {
+    let one = |problem: String| Problems(vec![problem]);
+    let text = fs::read_to_string(path).map_err(|why| one(format!("{}: {why}", path.display())))?;
+    let file: File = toml::from_str(&text).map_err(|error| one(place(path, &text, &error)))?;
+    let mut problems = Vec::new();
+    let mut services = Vec::new();
+    for table in &file.listen {
+        let line = line_of(&text, table.span().start);
+        let origin = Origin(Some(format!("{}, line {line}", path.display())));
+        match Planned::new(table.get_ref(), origin) {
+            Ok(planned) => services.push(planned),
+            Err(problem) => problems.push(problem.0),
+        }
+    }
+    if services.is_empty() && problems.is_empty() {
+        let what = "no [[listen]] table: there is nothing to listen on";
+        problems.push(format!("{}: {what}", path.display()));
+    }
+    let setup = Setup {
+        process: file.process(process),
+        services,
+    };
+    problems.extend(setup.problems());
+    match problems.is_empty() {
+        true => Ok(setup),
+        false => Err(Problems(problems)),
+    }
+}
+
+/// The schema of the file, as JSON.
+pub(crate) fn schema() -> schemars::Schema {
+    schemars::schema_for!(File)
+}
+
+impl File {
+    fn process(&self, over: &Process) -> Process {
+        Process {
+            workers: over.workers.or(self.workers),
+            setup_routes: over.setup_routes || self.setup_routes,
+            drain: over.drain.or(self.drain),
+            logging: logging::Args {
+                log_format: over.logging.log_format.or(self.log_format),
+                verbose: over.logging.verbose.max(self.verbose),
+                quiet: over.logging.quiet || self.quiet && over.logging.verbose == 0,
+            },
+        }
+    }
+}
+
+/// File, line and key of what the parser did not like, and why.
+fn place(path: &Path, text: &str, error: &toml::de::Error) -> String {
+    let (path, why) = (path.display(), error.message());
+    let Some(at) = error.span().map(|span| span.start) else {
+        return format!("{path}: {why}");
+    };
+    let line = line_of(text, at);
+    match key_of(text, at) {
+        Some(key) => format!("{path}, line {line}, {key}: {why}"),
+        None => format!("{path}, line {line}: {why}"),
+    }
+}
+
+fn line_of(text: &str, at: usize) -> usize {
+    let before = text.as_bytes().get(..at).unwrap_or_default();
+    1 + before.iter().filter(|&&byte| byte == b'\n').count()
+}
+
+/// The key whose value stands there. A list may begin some lines above.
+fn key_of(text: &str, at: usize) -> Option<&str> {
+    let line = text.lines().take(line_of(text, at));
+    let table = |line: &&str| !line.trim_start().starts_with('[');
+    let keys = line.collect::<Vec<_>>().into_iter().rev();
+    let (key, _) = keys
+        .take_while(table)
+        .find_map(|line| line.split_once('='))?;
+    Some(key.trim())
+}

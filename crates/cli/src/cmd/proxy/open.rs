@@ -1,0 +1,169 @@
+//! The listening sockets, opened before anything is served.
+
+use std::collections::{HashMap, HashSet};
+use std::net::SocketAddr;
+
+use peername_proxy::config::Datagrams;
+use peername_proxy::listeners::{BindError, Given, Listeners, Wanted};
+use peername_proxy::service::ListenerId;
+use peername_proxy::udp::{DESCRIPTORS_OF_TRANSPARENT, UdpSockets};
+use peername_sys::netlink::Transport;
+
+use super::setup::{Planned, Setup};
+
+/// Sockets that are to be listened on.
+pub(super) struct Open {
+    pub(super) tcp: Listeners,
+    pub(super) groups: Vec<Group>,
+    /// What was asked for, as it was numbered.
+    wanted_tcp: Vec<Wanted>,
+}
+
+/// UDP listeners of one service: their sessions share limits and a dialect.
+pub(super) struct Group {
+    wanted: Vec<Wanted>,
+    pub(super) sockets: UdpSockets,
+    /// With as many sessions as there are descriptors for.
+    pub(super) datagrams: Datagrams,
+    /// As they were asked for.
+    pub(super) asked: Datagrams,
+}
+
+/// Listeners by what was asked for.
+pub(super) type Numbers = HashMap<(Transport, SocketAddr), ListenerId>;
+
+/// The addresses that listeners have, by what was asked for.
+pub(super) type Actual = HashMap<(Transport, SocketAddr), SocketAddr>;
+
+impl Open {
+    /// Opens what is wanted and not there already. UDP, its sessions included, gets at most so many
+    /// descriptors.
+    pub(super) fn missing(
+        setup: &Setup,
+        there: &Numbers,
+        descriptors_of_udp: usize,
+        given: &Given,
+    ) -> anyhow::Result<Self> {
+        let workers = setup.process.workers();
+        let taken: HashSet<_> = there.values().copied().collect();
+        let mut free = (0..).map(ListenerId).filter(|id| !taken.contains(id));
+        let mut number = |planned: &Planned, transport| -> Vec<Wanted> {
+            let addrs = planned.listen(transport).iter().copied();
+            let new = addrs.filter(|&addr| !there.contains_key(&(transport, addr)));
+            new.zip(&mut free).map(|(addr, id)| (id, addr)).collect()
+        };
+        let mut wanted_tcp = Vec::new();
+        let mut wanted_udp = Vec::new();
+        for planned in &setup.services {
+            wanted_tcp.extend(number(planned, Transport::Tcp));
+            match number(planned, Transport::Udp) {
+                none if none.is_empty() => {}
+                wanted => wanted_udp.push((wanted, planned)),
+            }
+        }
+        let all_udp = wanted_udp.iter().map(|(wanted, _)| wanted.len());
+        let addresses = wanted_tcp.len() + all_udp.sum::<usize>();
+        let beside = addresses_of(there, Transport::Tcp);
+        let mut tcp = Listeners::open(&wanted_tcp, &beside, workers, given)?;
+        for planned in setup.services.iter().filter(|s| s.config.transparent) {
+            let ids = wanted_tcp
+                .iter()
+                .filter(|(_, addr)| planned.tcp.contains(addr));
+            let ids: HashSet<_> = ids.map(|&(id, _)| id).collect();
+            tcp = tcp.transparent(|id| ids.contains(&id))?;
+        }
+        let mut open = Self {
+            tcp,
+            groups: Vec::new(),
+            wanted_tcp,
+        };
+        let descriptors = descriptors_of_udp.saturating_sub(addresses * workers);
+        let share = descriptors.div_ceil(wanted_udp.len().max(1)).max(1);
+        let mut beside = addresses_of(there, Transport::Udp);
+        for (wanted, planned) in wanted_udp {
+            let transparent = planned.config.transparent;
+            // The kernel chooses among sockets by the sender's port where TPROXY rules bring it.
+            let workers = if transparent { 1 } else { workers };
+            let mut group = Group::open(wanted, &beside, workers, planned.datagrams, share, given)?;
+            if transparent {
+                group = group.transparent()?;
+            }
+            beside.extend(group.addresses());
+            open.groups.push(group);
+        }
+        Ok(open)
+    }
+
+    /// Each listener's number.
+    pub(super) fn numbers(&self) -> Numbers {
+        let udp = self.groups.iter().flat_map(|group| &group.wanted);
+        let tcp = self.wanted_tcp.iter();
+        tcp.map(|&(id, addr)| ((Transport::Tcp, addr), id))
+            .chain(udp.map(|&(id, addr)| ((Transport::Udp, addr), id)))
+            .collect()
+    }
+
+    /// Each listener's address, by what was asked for: they differ where the kernel chose the port.
+    pub(super) fn actual(&self) -> Actual {
+        let key = |transport| move |&(_, addr): &Wanted| (transport, addr);
+        let udp = self.groups.iter().flat_map(|group| {
+            let wanted = group.wanted.iter().map(key(Transport::Udp));
+            wanted.zip(group.sockets.addrs())
+        });
+        let tcp = self.wanted_tcp.iter().map(key(Transport::Tcp));
+        tcp.zip(self.tcp.addrs()).chain(udp).collect()
+    }
+
+    /// UDP sessions that there may be.
+    pub(super) fn sessions(&self) -> usize {
+        self.groups
+            .iter()
+            .map(|group| group.datagrams.sessions)
+            .sum()
+    }
+
+    /// What of the kernel would make UDP faster, if it has not got it.
+    pub(super) fn tell_of_shortcomings(&self) {
+        if let Some(group) = self.groups.first() {
+            group.sockets.tell_of_shortcomings();
+        }
+    }
+}
+
+impl Group {
+    fn open(
+        wanted: Vec<Wanted>,
+        beside: &[SocketAddr],
+        workers: usize,
+        asked: Datagrams,
+        descriptors: usize,
+        given: &Given,
+    ) -> Result<Self, BindError> {
+        let sockets = UdpSockets::open(&wanted, beside, workers, Some(asked.dialect), given)?;
+        let sessions = asked.sessions.min(descriptors);
+        Ok(Self {
+            wanted,
+            sockets,
+            datagrams: Datagrams { sessions, ..asked },
+            asked,
+        })
+    }
+
+    /// With what TPROXY rules bring; some descriptors are for answers from other addresses then.
+    fn transparent(mut self) -> Result<Self, BindError> {
+        let sessions = &mut self.datagrams.sessions;
+        *sessions = sessions.saturating_sub(DESCRIPTORS_OF_TRANSPARENT).max(1);
+        self.sockets = self.sockets.transparent()?;
+        Ok(self)
+    }
+
+    /// What was asked for.
+    pub(super) fn addresses(&self) -> impl Iterator<Item = SocketAddr> + '_ {
+        self.wanted.iter().map(|&(_, addr)| addr)
+    }
+}
+
+fn addresses_of(there: &Numbers, transport: Transport) -> Vec<SocketAddr> {
+    let of = there.keys().filter(|(of, _)| *of == transport);
+    of.map(|&(_, addr)| addr).collect()
+}

@@ -1,0 +1,190 @@
+//! A reload: the new configuration whole, or the old one whole.
+//!
+//! Whatever can fail is done before anything is changed. Listeners that stay keep their sockets, so that
+//! nobody in their queues is lost; those that go serve who waits there before they close; and whatever is
+//! open goes on by the rules it began with.
+
+use std::collections::HashSet;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use anyhow::{Context, bail, ensure};
+use peername_proxy::routes::{Backend, add_command};
+use peername_sys::netlink::Transport;
+
+use super::control::{Control, Group};
+use super::open::Open;
+use super::options::Args;
+use super::privileges;
+use super::setup::{Planned, Setup};
+use crate::logging::ranges;
+use crate::manager;
+
+impl Control {
+    /// Reads everything again and goes by it from now on. What is wrong is said, and nothing changes.
+    pub(super) async fn reload(&mut self, args: &Args) {
+        manager::reloading();
+        let reloaded = self.try_reload(args).await;
+        self.shared.counters.reloaded(reloaded.is_ok());
+        let listening = self.setup.summary();
+        match reloaded {
+            Ok(()) => manager::ready(&format!("reloaded; {listening}")),
+            Err(error) => {
+                tracing::warn!("reload refused, all stays as it was: {error:#}");
+                manager::ready(&format!("last reload refused ({error:#}); {listening}"));
+            }
+        }
+    }
+
+    async fn try_reload(&mut self, args: &Args) -> anyhow::Result<()> {
+        let setup = read(args.clone()).await?;
+        self.check_what_needs_a_restart(&setup)?;
+        let wanted: HashSet<_> = setup.services.iter().flat_map(Planned::listeners).collect();
+        self.check_groups(&setup)?;
+        let open = Open::missing(
+            &setup,
+            &self.listeners,
+            self.running.room() / 2,
+            &self.given,
+        )?;
+        let sockets = open.numbers().len() * setup.process.workers();
+        ensure!(
+            sockets + open.sessions() <= self.running.room(),
+            "too few descriptors are free for {sockets} more listening sockets: raise LimitNOFILE or \
+             `ulimit -Hn`, and restart"
+        );
+        let reply_path = Arc::clone(&self.reply_path.borrow());
+        let reply_path = Arc::new(reply_path.renew(setup.probes()).await);
+        let mut listeners = self.listeners.clone();
+        listeners.retain(|key, _| wanted.contains(key));
+        listeners.extend(open.numbers());
+        let mut actual = self.actual.clone();
+        actual.retain(|key, _| wanted.contains(key));
+        actual.extend(open.actual());
+        let shared = &self.shared;
+        let services = shared.services(&setup, &listeners, &actual, &reply_path)?;
+
+        // Nothing fails from here on.
+        let opened = ranges(open.actual().into_values());
+        let closed = self.close_all_but(&wanted).await;
+        self.services.replace(services);
+        self.begin(open);
+        self.listeners = listeners;
+        self.actual = actual;
+        self.setup = setup;
+        self.reply_path.send_replace(reply_path);
+        tracing::info!(opened, closed = ranges(closed), "reloaded");
+        Ok(())
+    }
+
+    fn check_what_needs_a_restart(&self, setup: &Setup) -> anyhow::Result<()> {
+        let (new, old) = (&setup.process, &self.setup.process);
+        for (what, same) in [
+            ("workers", new.workers() == old.workers()),
+            ("setup-routes", new.setup_routes == old.setup_routes),
+            ("log-format, verbose and quiet", new.logging == old.logging),
+        ] {
+            ensure!(same, "{what} can't change without a restart");
+        }
+        let changes = |key: &&(Transport, SocketAddr)| {
+            let mut stays = setup.services.iter();
+            stays.any(|planned| planned.listen(key.0).contains(&key.1))
+                && setup.is_transparent(**key) != self.setup.is_transparent(**key)
+        };
+        if let Some((_, addr)) = self.listeners.keys().find(changes) {
+            bail!("listen-transparent of {addr} can't change without a restart");
+        }
+        if let Some(mark) = setup.mark() {
+            privileges::try_out(Some(mark))
+                .context("the privilege for a mark was given up at the start: restart to get it")?;
+        }
+        let backends = setup.backends();
+        let without = |backend: &&Backend| !is_among(&self.shared.backends_at_start, **backend);
+        match backends.iter().find(without) {
+            Some(backend) if new.setup_routes => bail!(
+                "{backend} needs routing rules of its own, and the privilege to add them was given \
+                 up at the start: restart, or add them with {} and leave out setup-routes",
+                add_command(*backend)
+            ),
+            _ => Ok(()),
+        }
+    }
+
+    /// The sessions of a group share their limits: it stays as it is, or goes.
+    fn check_groups(&self, setup: &Setup) -> anyhow::Result<()> {
+        for group in &self.groups {
+            let service_of = |addr: &SocketAddr| {
+                let mut services = setup.services.iter();
+                services.find(|planned| planned.udp.contains(addr))
+            };
+            let stays = |addr| service_of(addr).is_some();
+            let as_before =
+                |addr| service_of(addr).is_some_and(|planned| planned.datagrams == group.asked);
+            let [first, ..] = &group.addresses[..] else {
+                continue;
+            };
+            let all = if stays(first) {
+                group.addresses.iter().all(as_before)
+            } else {
+                !group.addresses.iter().any(stays)
+            };
+            ensure!(
+                all,
+                "UDP at {}: its addresses, udp-header, close-after and max-sessions can't change \
+                 without a restart; it can only go as a whole",
+                ranges(group.addresses.iter().copied())
+            );
+        }
+        Ok(())
+    }
+
+    /// Closes the listeners that nobody wants any more, and returns which.
+    async fn close_all_but(
+        &mut self,
+        wanted: &HashSet<(Transport, SocketAddr)>,
+    ) -> Vec<SocketAddr> {
+        let gone = |key: &(Transport, SocketAddr)| !wanted.contains(key);
+        let stale = self.listeners.iter().filter(|(key, _)| gone(key));
+        let tcp = stale
+            .clone()
+            .filter(|((transport, _), _)| *transport == Transport::Tcp);
+        let ids = tcp.map(|(_, &id)| id).collect();
+        let closed = stale.map(|(&(_, addr), _)| addr).collect();
+        self.running.close(ids).await;
+        let goes = |group: &mut Group| {
+            let mut addresses = group.addresses.iter();
+            addresses.any(|&addr| gone(&(Transport::Udp, addr)))
+        };
+        for group in self.groups.extract_if(.., goes) {
+            // It stops as it is dropped.
+            self.running.give_back(group.descriptors);
+        }
+        closed
+    }
+
+    fn begin(&mut self, open: Open) {
+        for group in open.groups {
+            let (companions, group) = self.shared.group(group, &self.services);
+            self.running.set_aside(group.descriptors);
+            self.running.begin(companions);
+            self.groups.push(group);
+        }
+        self.running.open(open.tcp);
+    }
+}
+
+/// Reading may take its time, for names are resolved.
+async fn read(args: Args) -> anyhow::Result<Setup> {
+    let reading = tokio::task::spawn_blocking(move || Setup::read(&args));
+    Ok(reading.await??)
+}
+
+/// Whether rules that were made for `those` are good for `backend`: of loopback they take all.
+fn is_among(those: &[Backend], backend: Backend) -> bool {
+    let ip = backend.address.ip();
+    those.iter().any(|&there| {
+        let other = there.address.ip();
+        let loopback = ip.is_loopback() && other.is_loopback() && ip.is_ipv4() == other.is_ipv4();
+        loopback || there == backend
+    })
+}

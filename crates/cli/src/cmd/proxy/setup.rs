@@ -1,0 +1,235 @@
+//! Everything that one run is to do, checked as a whole before anything is opened.
+
+use std::collections::HashSet;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::num::NonZeroU32;
+use std::sync::Arc;
+
+use peername_proxy::addr::LocalAddr;
+use peername_proxy::config::{Config, Datagrams, TargetRule};
+use peername_proxy::routes::Backend;
+use peername_proxy::watchdog::Probe;
+use peername_sys::netlink::Transport;
+
+use super::file;
+use super::options::{Args, Listener, Process};
+use crate::logging::{join, ranges};
+use crate::usage::Usage;
+
+/// What is to be done.
+#[derive(Debug)]
+pub(crate) struct Setup {
+    pub(super) process: Process,
+    pub(super) services: Vec<Planned>,
+}
+
+/// Some listeners and what they serve by.
+#[derive(Debug)]
+pub(super) struct Planned {
+    pub(super) tcp: Vec<SocketAddr>,
+    pub(super) udp: Vec<SocketAddr>,
+    pub(super) config: Arc<Config>,
+    pub(super) datagrams: Datagrams,
+    origin: Origin,
+}
+
+/// Where something was asked for: at this line of a file, or on the command line.
+#[derive(Debug)]
+pub(super) struct Origin(pub(super) Option<String>);
+
+impl Setup {
+    /// Reads what the command line says, and whatever it names.
+    pub(super) fn read(args: &Args) -> Result<Self, Usage> {
+        if let Some(path) = &args.config {
+            return file::read(path, &args.process).map_err(Usage::from_error);
+        }
+        let setup = Self {
+            process: args.process.clone(),
+            services: vec![Planned::new(&args.listener, Origin(None))?],
+        };
+        match setup.problems().into_iter().next() {
+            None => Ok(setup),
+            Some(problem) => Err(Usage(problem)),
+        }
+    }
+
+    /// The addresses that are listened on.
+    pub(super) fn listen(&self, transport: Transport) -> impl Iterator<Item = SocketAddr> + '_ {
+        self.services
+            .iter()
+            .flat_map(move |planned| planned.listen(transport))
+            .copied()
+    }
+
+    /// Every backend once: those that rules have to be made for.
+    pub(super) fn backends(&self) -> Vec<Backend> {
+        let mut known = HashSet::new();
+        let all = self.services.iter().flat_map(Planned::backends);
+        all.map(|(backend, _)| backend)
+            .filter(|&backend| known.insert(backend))
+            .collect()
+    }
+
+    /// Every backend, and whether one port of it stands for all.
+    pub(super) fn probes(&self) -> impl Iterator<Item = Probe> + '_ {
+        self.services
+            .iter()
+            .flat_map(|planned| planned.backends().map(move |known| (known, planned)))
+            .map(|((backend, any_port), planned)| Probe {
+                backend,
+                any_port,
+                mark: planned.config.upstream.mark,
+            })
+    }
+
+    /// In a few words.
+    pub(crate) fn summary(&self) -> String {
+        let [tcp, udp] = TRANSPORTS.map(|transport| ranges(self.listen(transport)));
+        let named = [("tcp", tcp), ("udp", udp)];
+        let listened = named.iter().filter(|(_, addrs)| !addrs.is_empty());
+        join(listened.map(|(name, addrs)| format!("{name} {addrs}")))
+    }
+
+    /// Whether what comes to this listener may be brought by TPROXY rules.
+    pub(super) fn is_transparent(&self, (transport, addr): (Transport, SocketAddr)) -> bool {
+        let mut services = self.services.iter();
+        let of = services.find(|planned| planned.listen(transport).contains(&addr));
+        of.is_some_and(|planned| planned.config.transparent)
+    }
+
+    /// A mark, if any service has one.
+    pub(super) fn mark(&self) -> Option<NonZeroU32> {
+        self.services
+            .iter()
+            .find_map(|planned| planned.config.upstream.mark)
+    }
+
+    /// What is wrong although each of its parts is right: at most one problem a service and protocol.
+    pub(super) fn problems(&self) -> Vec<String> {
+        TRANSPORTS
+            .into_iter()
+            .flat_map(|transport| self.problems_of(transport))
+            .collect()
+    }
+
+    fn problems_of(&self, transport: Transport) -> Vec<String> {
+        let mut taken = HashSet::new();
+        let mut problems = Vec::new();
+        for planned in &self.services {
+            let mut listen = planned.listen(transport).iter();
+            if let Some(addr) = listen.find(|&&addr| !taken.insert(addr)) {
+                let text = format!("--listen {addr} stands there twice");
+                problems.push(planned.origin.of(&text));
+            }
+            taken.extend(listen);
+        }
+        for planned in &self.services {
+            let targets = planned.backends().map(|(backend, _)| backend);
+            let mut targets = targets
+                .filter(|backend| backend.transport == transport)
+                .map(|backend| backend.address);
+            if let Some(target) = targets.find(|&target| is_reached_at(&taken, target)) {
+                let option = if target.is_ipv4() {
+                    "--target-v4"
+                } else {
+                    "--target-v6"
+                };
+                let text = format!("{option} {target}: the proxy would connect to itself");
+                problems.push(planned.origin.of(&text));
+            }
+        }
+        problems
+    }
+}
+
+impl Origin {
+    /// What is wrong, with its place. In a file options have no dashes, and one another name.
+    fn of(&self, text: &str) -> String {
+        match &self.0 {
+            None => text.to_owned(),
+            Some(place) => {
+                let text = text
+                    .replace("--trust 192.0.2.0/24", "trust = [\"192.0.2.0/24\"]")
+                    .replace("--listen", "address")
+                    .replace("--", "");
+                format!("{place}, [[listen]]: {text}")
+            }
+        }
+    }
+}
+
+impl Planned {
+    pub(super) fn new(listener: &Listener, origin: Origin) -> Result<Self, Usage> {
+        let config = listener.config();
+        let config = config.map_err(|Usage(text)| Usage(origin.of(&text)))?;
+        let mut listen = Vec::new();
+        for written in &listener.listen {
+            let wrong = |why| Usage(origin.of(&format!("--listen {written}: {why}")));
+            listen.extend(written.addresses().map_err(wrong)?);
+        }
+        Ok(Self {
+            tcp: listener.protocol.tcp(&listen).to_vec(),
+            udp: listener.protocol.udp(&listen).to_vec(),
+            config: Arc::new(config),
+            datagrams: listener.datagrams(),
+            origin,
+        })
+    }
+
+    /// What is listened on.
+    pub(super) fn listeners(&self) -> impl Iterator<Item = (Transport, SocketAddr)> + '_ {
+        TRANSPORTS.into_iter().flat_map(|transport| {
+            let addrs = self.listen(transport).iter();
+            addrs.map(move |&addr| (transport, addr))
+        })
+    }
+
+    pub(super) fn listen(&self, transport: Transport) -> &[SocketAddr] {
+        match transport {
+            Transport::Tcp => &self.tcp,
+            Transport::Udp => &self.udp,
+        }
+    }
+
+    /// Where its clients may go, and whether that is one port of many.
+    fn backends(&self) -> impl Iterator<Item = (Backend, bool)> + '_ {
+        let upstream = &self.config.upstream;
+        let of = move |transport, rule: TargetRule| {
+            let any_port = matches!(rule, TargetRule::SamePort(_));
+            let all = self.listen(transport);
+            let different = if any_port {
+                all
+            } else {
+                all.get(..1).unwrap_or(all)
+            };
+            different.iter().map(move |&addr| {
+                let address = rule.of(LocalAddr(addr)).0;
+                (Backend { address, transport }, any_port)
+            })
+        };
+        TRANSPORTS.into_iter().flat_map(move |transport| {
+            of(transport, upstream.target_v4).chain(of(transport, upstream.target_v6))
+        })
+    }
+}
+
+/// Whether a connection to `target` would arrive at one of these, as far as the addresses tell.
+fn is_reached_at(listen: &HashSet<SocketAddr>, target: SocketAddr) -> bool {
+    let wildcards: &[SocketAddr] = match target.ip() {
+        ip if !ip.is_loopback() => &[],
+        ip if ip.is_ipv4() => &WILDCARDS,
+        _ => &WILDCARDS[1..],
+    };
+    listen.contains(&target)
+        || wildcards.iter().any(|&(mut wildcard)| {
+            wildcard.set_port(target.port());
+            listen.contains(&wildcard)
+        })
+}
+
+pub(super) const TRANSPORTS: [Transport; 2] = [Transport::Tcp, Transport::Udp];
+/// `[::]` takes IPv4 too.
+const WILDCARDS: [SocketAddr; 2] = [
+    SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0),
+    SocketAddr::new(IpAddr::V6(Ipv6Addr::UNSPECIFIED), 0),
+];

@@ -1,0 +1,183 @@
+//! cloudflare/mmproxy, whose binary is called `mmproxy`.
+
+mod suggestions;
+
+use std::ffi::{OsStr, OsString};
+use std::net::{IpAddr, SocketAddr};
+
+use super::allow_list::good_lines;
+use super::getopt_long::{self, Opt};
+use super::given::Given;
+use super::native::{Native, target};
+use super::program::Program;
+use super::{Stop, Translation};
+use crate::value;
+
+pub(super) use suggestions::Suggestions;
+
+/// Whether it would take this command line.
+pub(super) fn understands(args: &[OsString]) -> bool {
+    matches!(getopt_long::parse(OPTIONS, args), Ok((_, 0)))
+}
+
+/// Whether all is there without which it does not start.
+pub(super) fn is_complete(args: &[OsString]) -> bool {
+    getopt_long::parse(OPTIONS, args)
+        .is_ok_and(|(given, _)| REQUIRED.iter().all(|(name, _)| given.has(name)))
+}
+
+pub(super) fn translate(args: &[OsString]) -> Result<Translation, Stop> {
+    let (given, others) = getopt_long::parse(OPTIONS, args)
+        .map_err(|error| Stop::failure(255, format!("mmproxy: {error}")))?;
+    if given.has("help") {
+        return Err(Stop::failure(255, USAGE.to_owned()));
+    }
+    if others > 0 {
+        return Err(abort("No extra parameters allowed."));
+    }
+    for (name, missing) in REQUIRED {
+        if !given.has(name) {
+            return Err(abort(missing));
+        }
+    }
+    let (mark, table) = (number(&given, "mark", 123)?, number(&given, "table", 100)?);
+    let targets = [target_v4(&given)?, target_v6(&given)?];
+    let [v4, v6] = &targets;
+    let mut notes = Vec::new();
+    let networks = given.last("allowed-networks").unwrap_or_default();
+    let native = Native::command("proxy")
+        .option_if("--listen", given.last("listen"))
+        .option("--target-v4", v4)
+        .option("--target-v6", v6)
+        .trust(good_lines(networks, &mut notes))
+        .option("--source-policy", "allow-local")
+        .option_if(
+            "--source-port",
+            (!given.has("force-real-client-port")).then_some("any"),
+        )
+        .option("--mark", mark.to_string())
+        .option("--workers", "1")
+        .option("--log-format", "text")
+        .switch_if("-v", !given.has("verbose"))
+        .switch_if("-vv", given.has("verbose"));
+    Ok(Translation {
+        program: Program::Cloudflare,
+        words: native.words(),
+        notes,
+        suggestions: Some(Suggestions {
+            mark,
+            table,
+            targets: targets.map(|target| value::address(&target.to_string_lossy()).ok()),
+            quiet: given.has("quiet"),
+        }),
+    })
+}
+
+fn number(given: &Given, name: &str, default: u32) -> Result<u32, Stop> {
+    let number = given.parsed(name, |text| text.parse().ok());
+    number
+        .map(|number| number.unwrap_or(default))
+        .map_err(|value| abort(&format!("{value} is not a valid --{name}")))
+}
+
+/// It took an IPv6 target here, and made the client's address an IPv4-mapped one. That only connects
+/// to an IPv4-mapped target, which is an IPv4 one.
+fn target_v4(given: &Given) -> Result<OsString, Stop> {
+    let text = target(given.last("target-v4").unwrap_or_default());
+    match literal(&text) {
+        Some(addr) => match addr.ip().to_canonical() {
+            IpAddr::V4(ip) => Ok(SocketAddr::new(ip.into(), addr.port()).to_string().into()),
+            IpAddr::V6(_) => Err(abort(&format!(
+                "-4 {addr}: IPv4 clients can't connect to an IPv6 address; name an IPv4 one, such as \
+                 -4 127.0.0.1:{}",
+                addr.port()
+            ))),
+        },
+        None => Ok(text),
+    }
+}
+
+/// It took an IPv4 target here, and then failed for each client.
+fn target_v6(given: &Given) -> Result<OsString, Stop> {
+    let text = target(given.last("target-v6").unwrap_or_default());
+    match literal(&text) {
+        Some(addr) if addr.is_ipv4() => Err(abort(&format!(
+            "-6 {addr}: IPv6 clients can't connect to an IPv4 address; name an IPv6 one, such as \
+             -6 [::1]:{}",
+            addr.port()
+        ))),
+        _ => Ok(text),
+    }
+}
+
+fn literal(text: &OsStr) -> Option<SocketAddr> {
+    text.to_str()?.parse().ok()
+}
+
+fn abort(text: &str) -> Stop {
+    Stop::failure(1, format!("[-] PROGRAM ABORT : {text}"))
+}
+
+const REQUIRED: [(&str, &str); 4] = [
+    (
+        "listen",
+        "Please specify -l listen address. Like: -l 0.0.0.0:1234",
+    ),
+    (
+        "target-v4",
+        "Please specify -4 target ipv4 address. Like: -4 127.0.0.1:22",
+    ),
+    (
+        "target-v6",
+        "Please specify -6 target address. Like: -6 [::1]:22",
+    ),
+    (
+        "allowed-networks",
+        "Please specify --allowed-networks filename",
+    ),
+];
+
+const OPTIONS: &[Opt] = &[
+    // The README calls it --allowed-subnets.
+    option("allowed-networks", &["allowed-subnets"], b'a', true),
+    option("mark", &[], b'm', true),
+    option("table", &[], b't', true),
+    option("quiet", &[], b'q', false),
+    option("verbose", &[], b'v', false),
+    option("do-not-sandbox", &[], b'N', false),
+    option("force-real-client-port", &[], b'P', false),
+    option("help", &[], b'h', false),
+    option("listen", &[], b'l', true),
+    option("target-v4", &[], b'4', true),
+    option("target-v6", &[], b'6', true),
+];
+
+const fn option(
+    name: &'static str,
+    aliases: &'static [&'static str],
+    letter: u8,
+    value: bool,
+) -> Opt {
+    Opt {
+        name,
+        aliases,
+        letter,
+        value,
+    }
+}
+
+const USAGE: &str = "Usage: (peername in the place of mmproxy; see docs/migrate.md)
+
+    mmproxy [ options ] --allowed-networks FILE -l LISTEN_ADDR -4 TARGET_V4_ADDR -6 TARGET_V6_ADDR
+
+ -l, --listen LISTEN_ADDR        listen address, such as 0.0.0.0:2222
+ -4, --target-v4 ADDR            where IPv4 clients go, such as 127.0.0.1:22
+ -6, --target-v6 ADDR            where IPv6 clients go, such as [::1]:22
+ -a, --allowed-networks FILE     networks of the balancers, one a line
+ -m, --mark MARK                 SO_MARK of connections to the backend (default 123)
+ -t, --table TABLE               routing table of the printed suggestions (default 100)
+ -q, --quiet                     no suggestions
+ -v, --verbose                   log more
+ -P, --force-real-client-port    keep the client's port too
+ -N, --do-not-sandbox            no effect: capabilities are given up instead
+ -h, --help                      print this";

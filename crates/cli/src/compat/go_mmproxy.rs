@@ -1,0 +1,176 @@
+//! go-mmproxy, of kzemek and of path-network.
+
+use std::ffi::{OsStr, OsString};
+use std::net::SocketAddr;
+
+use super::allow_list::or_everybody;
+use super::given::Given;
+use super::go_flag::{self, Error, Flag, integer};
+use super::native::{DEFAULT_V4, DEFAULT_V6, Native, nowhere, seconds, target};
+use super::program::Program;
+use super::{Stop, Translation};
+
+pub(super) fn translate(args: &[OsString]) -> Result<Translation, Stop> {
+    let given = go_flag::parse(FLAGS, args).map_err(|error| match error {
+        Error::Help => Stop {
+            text: USAGE.to_owned(),
+            on_stdout: false,
+            code: 0,
+        },
+        error => Stop::failure(2, format!("{error}\n{USAGE}")),
+    })?;
+    let options = Options::read(&given)?;
+    let mut notes = Vec::new();
+    let subnets = given
+        .last("allowed-subnets")
+        .filter(|path| !path.is_empty());
+    let listen = given.last("l");
+    let mut target_of = |option, default| match given.last(option) {
+        Some(text) => Some(target(text)),
+        None => nowhere(listen, default, &mut notes),
+    };
+    let target_v4 = target_of("4", DEFAULT_V4);
+    let target_v6 = target_of("6", DEFAULT_V6);
+    let native = Native::command("proxy")
+        .option_if("--listen", listen)
+        .option_if("--protocol", given.last("p"))
+        .option_if("--target-v4", target_v4)
+        .option_if("--target-v6", target_v6)
+        .trust(or_everybody(subnets, "-allowed-subnets", &mut notes))
+        .option("--source-policy", "allow-local")
+        .option_if("--mark", options.mark.map(|mark| mark.to_string()))
+        .option_if("--close-after", options.close_after.map(seconds))
+        .switch_if("--listen-transparent", given.has("listen-transparent"));
+    let native = match given.has("dynamic-destination") {
+        true => dynamic(native, &given, &mut notes),
+        false => native,
+    };
+    let native = native
+        .option("--workers", options.listeners.to_string())
+        .option("--log-format", "go-mmproxy")
+        .switch_if("-v", options.verbose == 1)
+        .switch_if("-vv", options.verbose > 1);
+    Ok(Translation {
+        program: Program::GoMmproxy,
+        words: native.words(),
+        notes,
+        suggestions: None,
+    })
+}
+
+/// The flags that are numbers or words of a few.
+struct Options {
+    mark: Option<u32>,
+    close_after: Option<u64>,
+    listeners: i64,
+    verbose: i64,
+}
+
+impl Options {
+    fn read(given: &Given) -> Result<Self, Stop> {
+        let number = |name: &'static str| {
+            given.parsed(name, integer).map_err(|value| {
+                let text = format!("invalid value {value:?} for flag -{name}: parse error");
+                Stop::failure(2, format!("{text}\n{USAGE}"))
+            })
+        };
+        let wrong = |text: &str| Stop::failure(1, text.to_owned());
+        let (mark, verbose) = (number("mark")?, number("v")?.unwrap_or(0));
+        let (listeners, close_after) = (number("listeners")?.unwrap_or(1), number("close-after")?);
+        if !given.last("p").is_none_or(|p| p == "tcp" || p == "udp") {
+            return Err(wrong("--protocol has to be one of udp, tcp"));
+        }
+        if verbose < 0 {
+            return Err(wrong("-v has to be >= 0"));
+        }
+        if listeners < 1 {
+            return Err(wrong("--listeners has to be >= 1"));
+        }
+        let mark = mark.map(u32::try_from).transpose();
+        let close_after = close_after.map(u64::try_from).transpose();
+        Ok(Self {
+            mark: mark.map_err(|_| wrong("--mark has to be >= 0 and below 2^32"))?,
+            close_after: close_after.map_err(|_| wrong("-close-after has to be >= 0"))?,
+            listeners: listeners.min(MOST_WORKERS),
+            verbose,
+        })
+    }
+}
+
+/// Every destination: natively that leaves out loopback, which headers could reach as a whole with the
+/// old program. The targets are meant.
+fn dynamic(native: Native, given: &Given, notes: &mut Vec<String>) -> Native {
+    notes.push(
+        "-dynamic-destination now refuses destinations on loopback other than -4 and -6, its own \
+         listeners, cloud metadata services and, for clients whose own address may send headers, \
+         this host; allow more with -allow-destination, such as 127.0.0.1:9000-9100, and narrow \
+         -allowed-subnets"
+            .to_owned(),
+    );
+    let native = native.switch_if("--dynamic-destination", true);
+    let allow = |native: Native, what: OsString| native.option("--allow-destination", what);
+    let native = EVERYWHERE
+        .map(OsString::from)
+        .into_iter()
+        .fold(native, allow);
+    let targets = [("4", "127.0.0.1:443"), ("6", "[::1]:443")];
+    let native = targets
+        .into_iter()
+        .map(|(flag, default)| target(given.last(flag).unwrap_or_else(|| OsStr::new(default))))
+        .filter(|target| is_loopback(target))
+        .fold(native, allow);
+    given
+        .all("allow-destination")
+        .map(OsStr::to_owned)
+        .fold(native, allow)
+}
+
+fn is_loopback(target: &OsStr) -> bool {
+    let addr = target.to_str().and_then(|text| text.parse().ok());
+    addr.is_some_and(|addr: SocketAddr| addr.ip().is_loopback())
+}
+
+const fn value(name: &'static str) -> Flag {
+    Flag {
+        name,
+        switch: false,
+    }
+}
+
+const fn switch(name: &'static str) -> Flag {
+    Flag { name, switch: true }
+}
+
+const FLAGS: &[Flag] = &[
+    value("4"),
+    value("6"),
+    // Ours: what dynamic destinations did not have.
+    value("allow-destination"),
+    value("allowed-subnets"),
+    value("close-after"),
+    switch("dynamic-destination"),
+    value("l"),
+    switch("listen-transparent"),
+    value("listeners"),
+    value("mark"),
+    value("p"),
+    value("v"),
+];
+
+const EVERYWHERE: [&str; 2] = ["0.0.0.0/0", "::/0"];
+/// What `--workers` takes at most.
+const MOST_WORKERS: i64 = 1024;
+
+const USAGE: &str = "Usage of go-mmproxy (peername in its place; see docs/migrate.md):
+  -4 address              where IPv4 clients go (default 127.0.0.1:443)
+  -6 address              where IPv6 clients go (default [::1]:443)
+  -allowed-subnets file   networks of the balancers, one a line (default: everybody)
+  -close-after seconds    idle UDP sessions end (default 60)
+  -dynamic-destination    connect to the destination in the header
+  -allow-destination net  with it: further networks, CIDR[:PORT[-PORT]] (peername only)
+  -l address              listen address (default 0.0.0.0:8443)
+  -listen-transparent     IP_TRANSPARENT on the listening socket
+  -listeners n            event loops, each with a listening socket (default 1)
+  -mark n                 SO_MARK of connections to the backend (default 0: none)
+  -p protocol             tcp or udp (default tcp)
+  -v level                0: no connections, 1: their errors, 2: all (default 0)";

@@ -1,0 +1,126 @@
+//! mmproxy-rs, whose binary is called `mmproxy`.
+
+use std::ffi::OsString;
+
+use super::allow_list::or_everybody;
+use super::argwerk::{self, Opt, Value};
+use super::given::Given;
+use super::native::{DEFAULT_V4, DEFAULT_V6, Native, nowhere, seconds, target};
+use super::program::Program;
+use super::{Stop, Translation, World};
+
+/// Whether it would take this command line.
+pub(super) fn understands(args: &[OsString]) -> bool {
+    argwerk::parse(OPTIONS, args).is_ok()
+}
+
+pub(super) fn translate(args: &[OsString], world: World<'_>) -> Result<Translation, Stop> {
+    let given = argwerk::parse(OPTIONS, args).map_err(|error| wrong(&error.to_string()))?;
+    if given.has("help") {
+        return Err(Stop {
+            text: USAGE.to_owned(),
+            on_stdout: true,
+            code: 1,
+        });
+    }
+    let protocol = protocol(&given)?;
+    let mark = number::<u32>(&given, "mark")?;
+    let close_after = number::<u64>(&given, "close-after")?;
+    // There it was the length of the queue; here, as its help says, the number of sockets.
+    let listeners = number::<u32>(&given, "listeners")?.unwrap_or(1);
+    let mut notes = Vec::new();
+    let subnets = given.last("allowed-subnets");
+    let listen = given.last("listen-addr");
+    let mut target_of = |option, default| match given.last(option) {
+        Some(text) => Some(target(text)),
+        None => nowhere(listen, default, &mut notes),
+    };
+    let target_v4 = target_of("ipv4", DEFAULT_V4);
+    let target_v6 = target_of("ipv6", DEFAULT_V6);
+    let native = Native::command("proxy")
+        .option_if("--listen", listen)
+        .option_if("--protocol", protocol)
+        .option_if("--target-v4", target_v4)
+        .option_if("--target-v6", target_v6)
+        .trust(or_everybody(subnets, "--allowed-subnets", &mut notes))
+        .option("--source-policy", "allow-local")
+        .option_if("--mark", mark.map(|mark| mark.to_string()))
+        .option_if("--close-after", close_after.map(seconds))
+        .option("--workers", listeners.clamp(1, 1024).to_string())
+        .option("--log-format", "text")
+        .switch_if(verbosity(world.rust_log.unwrap_or_default()), true);
+    Ok(Translation {
+        program: Program::MmproxyRs,
+        words: native.words(),
+        notes,
+        suggestions: None,
+    })
+}
+
+fn protocol(given: &Given) -> Result<Option<&'static str>, Stop> {
+    let known = |text: &str| match text.to_lowercase().as_str() {
+        "tcp" => Some("tcp"),
+        "udp" => Some("udp"),
+        _ => None,
+    };
+    given
+        .parsed("protocol", known)
+        .map_err(|value| wrong(&format!("invalid protocol value: {value}")))
+}
+
+fn number<T: std::str::FromStr>(given: &Given, name: &str) -> Result<Option<T>, Stop> {
+    given
+        .parsed(name, |text| text.parse().ok())
+        .map_err(|value| wrong(&format!("--{name}: invalid number {value:?}")))
+}
+
+/// What `RUST_LOG` asks for: a level, or several by module (`mmproxy=debug`), of which the most
+/// talkative counts. It logged each connection at `info`, the default.
+fn verbosity(rust_log: &str) -> &'static str {
+    let levels = rust_log.split([',', '=']).map(str::trim);
+    let rank = |level: &str| match level.to_ascii_lowercase().as_str() {
+        "off" | "error" | "warn" => Some(0),
+        "info" | "debug" => Some(1),
+        "trace" => Some(2),
+        _ => None,
+    };
+    match levels.filter_map(rank).max() {
+        Some(0) => "--quiet",
+        Some(2) => "-vv",
+        _ => "-v",
+    }
+}
+
+/// It ended with 0; a failure to start is never that.
+fn wrong(text: &str) -> Stop {
+    Stop::failure(1, format!("{text}\n{USAGE}"))
+}
+
+const OPTIONS: &[Opt] = &[
+    option(&["help", "h"], Value::None),
+    option(&["ipv4", "4"], Value::Needed),
+    option(&["ipv6", "6"], Value::Needed),
+    option(&["allowed-subnets", "a"], Value::Needed),
+    option(&["close-after", "c"], Value::Needed),
+    option(&["listen-addr", "l"], Value::Optional),
+    option(&["listeners"], Value::Needed),
+    option(&["protocol", "p"], Value::Optional),
+    option(&["mark", "m"], Value::Needed),
+];
+
+const fn option(words: &'static [&'static str], value: Value) -> Opt {
+    Opt { words, value }
+}
+
+const USAGE: &str = "Usage: mmproxy [-h] [options] (peername in its place; see docs/migrate.md)
+
+Options:
+  -h, --help                    Print this.
+  -4, --ipv4 <addr>             Where IPv4 clients go. (default: \"127.0.0.1:443\")
+  -6, --ipv6 <addr>             Where IPv6 clients go. (default: \"[::1]:443\")
+  -a, --allowed-subnets <path>  Networks of the balancers, one a line. (default: everybody)
+  -c, --close-after <n>         Seconds after which idle UDP sessions end. (default: 60)
+  -l, --listen-addr <string>    Listen address. (default: \"0.0.0.0:8443\")
+  --listeners <n>               Event loops, each with a listening socket. (default: 1)
+  -p, --protocol <p>            tcp or udp. (default: tcp)
+  -m, --mark <n>                SO_MARK of connections to the backend. (default: 0)";

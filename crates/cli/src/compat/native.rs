@@ -1,0 +1,127 @@
+//! The command line that is run instead.
+
+use std::ffi::{OsStr, OsString};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+/// Words after `peername`, as they grow.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Native(Vec<OsString>);
+
+impl Native {
+    pub(super) fn command(name: &str) -> Self {
+        Self(vec![name.into()])
+    }
+
+    pub(super) fn option(mut self, name: &str, value: impl AsRef<OsStr>) -> Self {
+        self.0.extend([name.into(), value.as_ref().into()]);
+        self
+    }
+
+    /// Nothing without a value: then both programs have the same default.
+    pub(super) fn option_if(self, name: &str, value: Option<impl AsRef<OsStr>>) -> Self {
+        match value {
+            Some(value) => self.option(name, value),
+            None => self,
+        }
+    }
+
+    pub(super) fn switch_if(mut self, name: &str, on: bool) -> Self {
+        if on {
+            self.0.push(name.into());
+        }
+        self
+    }
+
+    /// A `--trust` for each word.
+    pub(super) fn trust(self, words: Vec<OsString>) -> Self {
+        words
+            .into_iter()
+            .fold(self, |native, word| native.option("--trust", word))
+    }
+
+    pub(super) fn words(self) -> Vec<OsString> {
+        self.0
+    }
+}
+
+/// A target as `connect(2)` understands it: 0.0.0.0 and `::` are this host. What is no address is for
+/// the native option to judge.
+pub(super) fn target(text: &OsStr) -> OsString {
+    let addr = text.to_str().and_then(|text| text.parse().ok());
+    match addr.map(|addr: SocketAddr| (addr.ip(), addr.port())) {
+        Some((IpAddr::V4(Ipv4Addr::UNSPECIFIED), port)) => format!("127.0.0.1:{port}").into(),
+        Some((IpAddr::V6(Ipv6Addr::UNSPECIFIED), port)) => format!("[::1]:{port}").into(),
+        _ => text.to_owned(),
+    }
+}
+
+/// The target of a family for which none was given, where the default is the proxy itself (`-l
+/// 0.0.0.0:443`). The old programs started, and that family's clients got no further: so it is here.
+pub(super) fn nowhere(
+    listen: Option<&OsStr>,
+    default: SocketAddr,
+    notes: &mut Vec<String>,
+) -> Option<OsString> {
+    let listen: SocketAddr = listen?.to_str()?.parse().ok()?;
+    let takes_family = listen.is_ipv6() || default.is_ipv4();
+    let is_there = listen.ip() == default.ip() || (listen.ip().is_unspecified() && takes_family);
+    if listen.port() != default.port() || !is_there {
+        return None;
+    }
+    let (family, option) = if default.is_ipv4() {
+        ("IPv4", "-4")
+    } else {
+        ("IPv6", "-6")
+    };
+    notes.push(format!(
+        "{family} clients are refused: {option} is {default} by default, which is this proxy; name their \
+         server with {option}"
+    ));
+    Some(SocketAddr::new(default.ip(), CLOSED).to_string().into())
+}
+
+/// Whole seconds as a duration. Our sessions need some time to be of use, theirs ended a while after
+/// their time.
+pub(super) fn seconds(count: u64) -> String {
+    format!("{}s", count.clamp(1, LONGEST))
+}
+
+/// As a shell takes it.
+pub(super) fn quoted<'a>(words: impl IntoIterator<Item = &'a OsString>) -> String {
+    let quote = |word: &OsString| {
+        let text = word.to_string_lossy();
+        let plain = |c: char| c.is_ascii_alphanumeric() || "-_./:,=@%+".contains(c);
+        match !text.is_empty() && text.chars().all(plain) {
+            true => text.into_owned(),
+            false => format!("'{}'", text.replace('\'', r"'\''")),
+        }
+    };
+    let words: Vec<_> = words.into_iter().map(quote).collect();
+    words.join(" ")
+}
+
+/// tcpmux(1), which nobody has run for decades: a connection there is refused.
+const CLOSED: u16 = 1;
+/// Where clients go by default.
+pub(super) const DEFAULT_V4: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 443);
+pub(super) const DEFAULT_V6: SocketAddr = SocketAddr::new(IpAddr::V6(Ipv6Addr::LOCALHOST), 443);
+/// A year, the most that a native duration takes.
+const LONGEST: u64 = 365 * 24 * 60 * 60;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_are_quoted_for_a_shell() {
+        let words = ["-6", "[::1]:1000", "it's", ""].map(OsString::from);
+        assert_eq!(quoted(&words), r"-6 '[::1]:1000' 'it'\''s' ''");
+    }
+
+    #[test]
+    fn an_unspecified_target_is_this_host() {
+        assert_eq!(target(OsStr::new("0.0.0.0:443")), "127.0.0.1:443");
+        assert_eq!(target(OsStr::new("[::]:443")), "[::1]:443");
+        assert_eq!(target(OsStr::new("db.example:1")), "db.example:1");
+    }
+}

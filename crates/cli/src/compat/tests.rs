@@ -1,0 +1,125 @@
+//! Golden tests: an old command line on the left, the native one on the right.
+
+mod cloudflare;
+mod go_mmproxy;
+mod mmproxy_rs;
+mod udppp;
+
+use clap::Parser;
+
+use super::*;
+use crate::Args;
+
+#[test]
+fn which_mmproxy_it_is() {
+    let table = [
+        ("", Program::MmproxyRs),
+        ("-h", Program::MmproxyRs),
+        ("-l 0.0.0.0:1 -4 127.0.0.1:2", Program::MmproxyRs),
+        ("-l 0.0.0.0:1 -4 127.0.0.1:2 -6 [::1]:2", Program::MmproxyRs),
+        (
+            "-a /n -l 0.0.0.0:1 -4 127.0.0.1:2 -6 [::1]:2 -p tcp",
+            Program::MmproxyRs,
+        ),
+        ("--listen-addr 0.0.0.0:1", Program::MmproxyRs),
+        ("-nonsense", Program::MmproxyRs),
+        (
+            "-a /n -l 0.0.0.0:1 -4 127.0.0.1:2 -6 [::1]:2",
+            Program::Cloudflare,
+        ),
+        ("--listen 0.0.0.0:1", Program::Cloudflare),
+        ("-qP", Program::Cloudflare),
+        ("-v", Program::Cloudflare),
+    ];
+    for (old, program) in table {
+        let called = Program::called(OsStr::new("/usr/local/bin/mmproxy"), &words(old));
+        assert_eq!(called, Some(program), "{old}");
+    }
+}
+
+#[test]
+fn by_name_and_by_option() {
+    let native = translated("go-mmproxy", "-v 1");
+    for argv in [
+        ["peername", "--compat", "go-mmproxy", "-v", "1"].as_slice(),
+        &["peername", "--compat=go-mmproxy", "-v", "1"],
+        &["mmproxy", "--compat=go-mmproxy", "-v", "1"],
+        &["/opt/go-mmproxy", "-v", "1"],
+    ] {
+        let argv: Vec<OsString> = argv.iter().map(OsString::from).collect();
+        let words = super::translate(&argv)
+            .unwrap()
+            .map(|translation| spoken(&translation));
+        assert_eq!(words, native, "{argv:?}");
+    }
+    for argv in [
+        "peername proxy",
+        "peername proxy --compat=udppp",
+        "peername",
+    ] {
+        assert!(super::translate(&words(argv)).is_none(), "{argv}");
+    }
+    for argv in ["peername --compat", "peername --compat squid -h"] {
+        let stop = super::translate(&words(argv)).unwrap().unwrap_err();
+        assert!(stop.code == 2 && stop.text.contains("udppp"), "{stop:?}");
+    }
+}
+
+/// Everything that comes out of the tables is understood natively.
+#[test]
+fn what_is_run_is_a_command_line_of_ours() {
+    let tables = [
+        ("go-mmproxy", go_mmproxy::TABLE),
+        ("mmproxy-rs", mmproxy_rs::TABLE),
+        ("cloudflare-mmproxy", cloudflare::TABLE),
+        ("udppp", udppp::TABLE),
+    ];
+    for (program, (old, _)) in tables
+        .iter()
+        .flat_map(|(p, table)| table.iter().map(move |row| (p, row)))
+    {
+        // Names need a resolver.
+        let old = old.replace("db.example", "127.0.0.1");
+        let old = old.replace("game.example", "127.0.0.1");
+        let translation = as_program(program, &old).unwrap();
+        let line = [vec!["peername".into()], translation.words].concat();
+        let parsed = Args::try_parse_from(&line);
+        assert!(parsed.is_ok(), "{line:?}: {parsed:?}");
+    }
+}
+
+fn words(line: &str) -> Vec<OsString> {
+    line.split_whitespace().map(OsString::from).collect()
+}
+
+fn as_program(name: &str, old: &str) -> Result<Translation, Stop> {
+    let args = words(old);
+    let world = World {
+        rust_log: None,
+        cores: 2,
+    };
+    let program = Program::called(OsStr::new(name), &args).unwrap();
+    program.translate(&args, world)
+}
+
+fn spoken(translation: &Translation) -> String {
+    let words: Vec<_> = translation
+        .words
+        .iter()
+        .map(|word| word.to_str().unwrap())
+        .collect();
+    words.join(" ")
+}
+
+fn translated(name: &str, old: &str) -> Result<String, Stop> {
+    as_program(name, old).map(|translation| spoken(&translation))
+}
+
+#[track_caller]
+fn stops(name: &str, table: &[(&str, u8, &str)]) {
+    for (old, code, text) in table {
+        let stop = as_program(name, old).unwrap_err();
+        assert_eq!(stop.code, *code, "{old}: {stop:?}");
+        assert!(stop.text.contains(text), "{old}: {stop:?}");
+    }
+}

@@ -1,0 +1,105 @@
+//! cloudflare/mmproxy: its README, each of its options.
+
+use super::{Suggestions, as_program, stops, translated};
+
+pub(super) const TABLE: &[(&str, &str)] = &[
+    // The README's two.
+    (
+        "-a /networks.txt -l 0.0.0.0:2222 -4 127.0.0.1:22 -6 [::1]:22",
+        "proxy --listen 0.0.0.0:2222 --target-v4 127.0.0.1:22 --target-v6 [::1]:22 \
+         --trust @/networks.txt --source-policy allow-local --source-port any --mark 123",
+    ),
+    (
+        "--allowed-networks /networks.txt -l 0.0.0.0:2222 -4 127.0.0.1:22 -6 [::1]:22",
+        "proxy --listen 0.0.0.0:2222 --target-v4 127.0.0.1:22 --target-v6 [::1]:22 \
+         --trust @/networks.txt --source-policy allow-local --source-port any --mark 123",
+    ),
+    // All of them, in several forms.
+    (
+        "--allowed-s=/n --list [::]:8080 --target-v4=127.0.0.1:80 --target-v6 [::1]:80 -m7 --tab=3 -PNq",
+        "proxy --listen [::]:8080 --target-v4 127.0.0.1:80 --target-v6 [::1]:80 \
+         --trust @/n --source-policy allow-local --mark 7",
+    ),
+    (
+        "-a/n -l[::]:8080 -4[::ffff:127.0.0.1]:80 -6[::1]:80 --force",
+        "proxy --listen [::]:8080 --target-v4 127.0.0.1:80 --target-v6 [::1]:80 \
+         --trust @/n --source-policy allow-local --mark 123",
+    ),
+];
+
+#[test]
+fn cloudflare_mmproxy() {
+    for (old, native) in TABLE {
+        let native = format!("{native} --workers 1 --log-format text -v");
+        assert_eq!(translated("mmproxy", old), Ok(native.clone()), "{old}");
+        assert_eq!(
+            translated("cloudflare-mmproxy", old),
+            Ok(native.clone()),
+            "{old}"
+        );
+        let verbose = translated("mmproxy", &format!("{old} -v"));
+        assert_eq!(verbose, Ok(format!("{native}v")), "{old}");
+    }
+}
+
+#[test]
+fn cloudflare_mmproxy_suggests() {
+    let suggestions = |old: &str| {
+        let old = format!("{old} -a /n -l 0.0.0.0:1 -4 127.0.0.1:22 -6 [::1]:22");
+        as_program("mmproxy", &old).unwrap().suggestions.unwrap()
+    };
+    let usual = Suggestions {
+        mark: 123,
+        table: 100,
+        targets: [
+            Some("127.0.0.1:22".parse().unwrap()),
+            Some("[::1]:22".parse().unwrap()),
+        ],
+        quiet: false,
+    };
+    assert_eq!(suggestions("--verbose"), usual);
+    let other = Suggestions {
+        mark: 5,
+        table: 6,
+        quiet: true,
+        ..usual
+    };
+    assert_eq!(suggestions("-qm5 -t 6"), other);
+}
+
+#[test]
+fn cloudflare_mmproxy_stops() {
+    let table = [
+        ("-h", 255, "Usage:"),
+        ("--he", 255, "Usage:"),
+        ("--nothing", 255, "unrecognized option '--nothing'"),
+        ("--target=1", 255, "option '--target' is ambiguous"),
+        ("-x", 255, "invalid option -- 'x'"),
+        ("-a", 255, "option requires an argument -- 'a'"),
+        ("-q other", 1, "No extra parameters allowed."),
+        ("", 1, "Please specify -l listen address."),
+        (
+            "-l 0.0.0.0:1 -4 127.0.0.1:2 -6 [::1]:2",
+            1,
+            "Please specify --allowed-networks",
+        ),
+        ("-l 0.0.0.0:1 -a /n -6 [::1]:2", 1, "Please specify -4"),
+        ("-l 0.0.0.0:1 -a /n -4 127.0.0.1:2", 1, "Please specify -6"),
+        (
+            "-l 0.0.0.0:1 -a /n -4 [::1]:2 -6 [::1]:2",
+            1,
+            "IPv4 clients can't connect",
+        ),
+        (
+            "-l 0.0.0.0:1 -a /n -4 127.0.0.1:2 -6 127.0.0.1:2",
+            1,
+            "such as -6 [::1]:2",
+        ),
+        (
+            "-l 0.0.0.0:1 -a /n -4 127.0.0.1:2 -6 [::1]:2 -m x",
+            1,
+            "x is not a valid --mark",
+        ),
+    ];
+    stops("cloudflare-mmproxy", &table);
+}

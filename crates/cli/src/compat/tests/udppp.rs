@@ -1,0 +1,58 @@
+//! udppp: its README, each of its options.
+
+use super::{stops, translated};
+
+pub(super) const TABLE: &[(&str, &str)] = &[
+    // The README's two.
+    (
+        "-m 1 -b 0.0.0.0 -l 8000 -h 192.168.0.2 -r 8001 -p",
+        "forward --listen 0.0.0.0:8000 --to 192.168.0.2:8001 --protocol udp --proxy-version 2 \
+         --workers 2 --close-after 180s --log-format text -v",
+    ),
+    (
+        "-m 2 -b 0.0.0.0 -l 8000 -h 127.0.0.1 -r 8001 -p",
+        "proxy --listen 0.0.0.0:8000 --protocol udp --target-v4 127.0.0.1:8001 \
+         --target-v6 [::1]:8001 --trust any --source-policy allow-local --source-port any \
+         --close-after 180s --log-format text -v",
+    ),
+    (
+        "-sm1 -l8000 --host=game.example --remote-port 8001",
+        "forward --listen 127.0.0.1:8000 --to game.example:8001 --protocol udp \
+         --proxy-version none --workers 2 --close-after 180s --log-format text --quiet",
+    ),
+    (
+        "--mode=2 --local-port=8000 --remote-port=8001 --host=::1 --slient",
+        "proxy --listen 0.0.0.0:8000 --protocol udp --target-v4 127.0.0.1:8001 \
+         --target-v6 [::1]:8001 --trust any --source-policy allow-local --source-port any \
+         --close-after 180s --log-format text --quiet",
+    ),
+];
+
+#[test]
+fn udppp() {
+    for (old, native) in TABLE {
+        assert_eq!(translated("udppp", old), Ok((*native).to_owned()), "{old}");
+    }
+}
+
+#[test]
+fn udppp_stops() {
+    let table = [
+        ("", 255, "Required option 'mode' missing"),
+        ("-h", 255, "Argument to option 'host' missing"),
+        ("--help", 255, "Unrecognized option: 'help'"),
+        ("-m 3 -l 1 -r 2 -h 127.0.0.1", 255, "unknown mode 3"),
+        ("-m 1 -l 70000 -r 2 -h 127.0.0.1", 255, "no port"),
+        (
+            "-m 2 -l 1 -r 2 -h localhost",
+            255,
+            "mode 2 needs an IP address",
+        ),
+        (
+            "-m 1 -m 1 -l 1 -r 2 -h 127.0.0.1",
+            255,
+            "given more than once",
+        ),
+    ];
+    stops("udppp", &table);
+}

@@ -1,0 +1,151 @@
+//! udppp: in mode 1 the sending end of UDP, in mode 2 the receiving end.
+
+use std::ffi::OsString;
+use std::net::{IpAddr, Ipv6Addr};
+
+use super::getopts::{self, Kind, Opt};
+use super::given::Given;
+use super::native::Native;
+use super::program::Program;
+use super::{EVERYBODY, Stop, Translation, World};
+
+pub(super) fn translate(args: &[OsString], world: World<'_>) -> Result<Translation, Stop> {
+    let given = getopts::parse(OPTIONS, args).map_err(|error| wrong(&error.to_string()))?;
+    let options = Options::read(&given)?;
+    let mut notes = Vec::new();
+    let native = match options.mode {
+        Mode::Forward => forward(&options, given.has("proxyprotocol"), world),
+        Mode::Proxy(host) => {
+            notes.push(format!(
+                "{EVERYBODY}: use the native command with --trust and the balancers' networks"
+            ));
+            proxy(&options, host)
+        }
+    };
+    let native = native
+        .option("--close-after", "180s")
+        .option("--log-format", "text")
+        .switch_if("--quiet", given.has("slient"))
+        .switch_if("-v", !given.has("slient"));
+    Ok(Translation {
+        program: Program::Udppp,
+        words: native.words(),
+        notes,
+        suggestions: None,
+    })
+}
+
+/// A header on every datagram, or none without `-p`.
+fn forward(options: &Options, header: bool, world: World<'_>) -> Native {
+    let bind = options.bind.as_deref().unwrap_or("127.0.0.1");
+    Native::command("forward")
+        .option("--listen", joined(bind, options.local_port))
+        .option("--to", joined(&options.host, options.remote_port))
+        .option("--protocol", "udp")
+        .option("--proxy-version", if header { "2" } else { "none" })
+        .option("--workers", world.cores.to_string())
+}
+
+/// It kept the client's address, but not the port. Without `-b` it listens everywhere, as it did with.
+fn proxy(options: &Options, host: IpAddr) -> Native {
+    let bind = options.bind.as_deref().unwrap_or("0.0.0.0");
+    let beside = |loopback: IpAddr| match loopback.is_ipv4() == host.is_ipv4() {
+        true => joined(&host.to_string(), options.remote_port),
+        false => joined(&loopback.to_string(), options.remote_port),
+    };
+    Native::command("proxy")
+        .option("--listen", joined(bind, options.local_port))
+        .option("--protocol", "udp")
+        .option("--target-v4", beside([127, 0, 0, 1].into()))
+        .option("--target-v6", beside(Ipv6Addr::LOCALHOST.into()))
+        .option("--trust", "any")
+        .option("--source-policy", "allow-local")
+        .option("--source-port", "any")
+}
+
+struct Options {
+    mode: Mode,
+    local_port: u16,
+    remote_port: u16,
+    host: String,
+    bind: Option<String>,
+}
+
+enum Mode {
+    Forward,
+    Proxy(IpAddr),
+}
+
+impl Options {
+    fn read(given: &Given) -> Result<Self, Stop> {
+        let text = |name| {
+            given
+                .parsed(name, |text| Some(text.to_owned()))
+                .map_err(|_| wrong("not text"))
+        };
+        let port = |name| {
+            let port = given.parsed(name, |text| text.parse().ok());
+            port.map_err(|value| wrong(&format!("--{name} {value}: no port")))
+        };
+        let host = text("host")?.unwrap_or_default();
+        let mode = match text("mode")?.as_deref() {
+            Some("1") => Mode::Forward,
+            Some("2") => {
+                let literal = host
+                    .parse()
+                    .map_err(|_| wrong(&format!("--host {host}: mode 2 needs an IP address")))?;
+                Mode::Proxy(literal)
+            }
+            mode => return Err(wrong(&format!("unknown mode {}", mode.unwrap_or_default()))),
+        };
+        Ok(Self {
+            mode,
+            local_port: port("local-port")?.unwrap_or_default(),
+            remote_port: port("remote-port")?.unwrap_or_default(),
+            host,
+            bind: text("bind")?,
+        })
+    }
+}
+
+fn joined(host: &str, port: u16) -> String {
+    match host.parse::<Ipv6Addr>() {
+        Ok(_) => format!("[{host}]:{port}"),
+        Err(_) => format!("{host}:{port}"),
+    }
+}
+
+fn wrong(text: &str) -> Stop {
+    Stop::failure(255, format!("{text}\n{USAGE}"))
+}
+
+const OPTIONS: &[Opt] = &[
+    option("mode", b'm', Kind::Required),
+    option("local-port", b'l', Kind::Required),
+    option("remote-port", b'r', Kind::Required),
+    option("host", b'h', Kind::Required),
+    option("bind", b'b', Kind::Optional),
+    option("proxyprotocol", b'p', Kind::Switch),
+    option("slient", b's', Kind::Switch),
+];
+
+const fn option(name: &'static str, letter: u8, kind: Kind) -> Opt {
+    Opt { name, letter, kind }
+}
+
+const USAGE: &str =
+    "Usage: udppp -m MODE [-b BIND_ADDR] -l LOCAL_PORT -h REMOTE_ADDR -r REMOTE_PORT -p
+(peername in its place; see docs/migrate.md)
+
+Options:
+    -m, --mode MODE     1: send on behind a header, 2: receive with a header
+    -l, --local-port LOCAL_PORT
+                        the port to listen on
+    -r, --remote-port REMOTE_PORT
+                        the port to send to
+    -h, --host REMOTE_ADDR
+                        the address to send to
+    -b, --bind BIND_ADDR
+                        the address to listen on
+    -p, --proxyprotocol mode 1: with a header
+    -s, --slient        no log but warnings";

@@ -1,0 +1,299 @@
+//! The log as go-mmproxy writes it, for whoever reads that: JSON with its keys and its phrases.
+//!
+//! It is made of the same events as the native formats. Of connections, level 1 shows those that went
+//! wrong and level 2 all; there is one line for each, at its end.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::thread;
+
+use serde_json::{Value, json};
+use tracing::field::{Field, Visit};
+use tracing::{Event, Subscriber};
+use tracing_subscriber::fmt::format::Writer;
+use tracing_subscriber::fmt::time::{FormatTime, SystemTime};
+use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
+use tracing_subscriber::registry::LookupSpan;
+
+/// Turns events into lines.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Lines {
+    /// As go-mmproxy's `-v`.
+    verbose: u8,
+}
+
+impl Lines {
+    pub(super) fn new(verbose: u8) -> Self {
+        Self { verbose }
+    }
+
+    /// What becomes of an event: a line's pairs each, in order.
+    fn of(self, mut fields: Fields) -> Vec<Pairs> {
+        let message = fields.text("message");
+        match message.as_str() {
+            "listening" => listening(&fields),
+            "connection ended" => self.connection(&fields).into_iter().collect(),
+            message if message.starts_with("datagram dropped: ") => vec![dropped(&fields)],
+            _ => {
+                fields.0.remove("message");
+                vec![
+                    [("msg".to_owned(), json!(message))]
+                        .into_iter()
+                        .chain(fields.0)
+                        .collect(),
+                ]
+            }
+        }
+    }
+
+    fn connection(self, fields: &Fields) -> Option<Pairs> {
+        let error = error(&fields.text("outcome"), &fields.text("error"));
+        if error.is_none() && self.verbose < 2 {
+            return None;
+        }
+        let protocol = match fields.0.contains_key("datagrams_to_upstream") {
+            true => "UDP",
+            false => "TCP",
+        };
+        let message = match error {
+            Some(_) => "dropping connection",
+            None => "connection closing",
+        };
+        let client = fields.0.contains_key("upstream").then(|| {
+            let client = fields.0.get("client").cloned();
+            client.unwrap_or_else(|| json!("UNKNOWN"))
+        });
+        let listener = fields.0.get("listener").cloned();
+        let pairs = [
+            ("msg", Some(json!(message))),
+            ("listenerNum", Some(json!(listener_number()))),
+            ("protocol", Some(json!(protocol))),
+            ("listenAddr", listener.clone()),
+            ("frontendRemoteAddr", fields.0.get("peer").cloned()),
+            ("frontendLocalAddr", listener),
+            ("clientAddr", client),
+            ("targetAddr", fields.0.get("upstream").cloned()),
+            ("error", error.map(|error| json!(error))),
+        ];
+        let given = pairs.into_iter();
+        Some(
+            given
+                .filter_map(|(key, value)| Some((key.to_owned(), value?)))
+                .collect(),
+        )
+    }
+}
+
+impl<S, N> FormatEvent<S, N> for Lines
+where
+    S: Subscriber + for<'a> LookupSpan<'a>,
+    N: for<'a> FormatFields<'a> + 'static,
+{
+    fn format_event(
+        &self,
+        _: &FmtContext<'_, S, N>,
+        mut writer: Writer<'_>,
+        event: &Event<'_>,
+    ) -> fmt::Result {
+        let mut fields = Fields::default();
+        event.record(&mut fields);
+        for pairs in self.of(fields) {
+            let mut time = String::new();
+            SystemTime.format_time(&mut Writer::new(&mut time))?;
+            let level = event.metadata().level();
+            write!(writer, r#"{{"time":"{time}","level":"{level}""#)?;
+            for (key, value) in pairs {
+                write!(writer, ",{}:{value}", json!(key))?;
+            }
+            writeln!(writer, "}}")?;
+        }
+        Ok(())
+    }
+}
+
+/// A line without time and level.
+type Pairs = Vec<(String, Value)>;
+
+/// An event's fields by name.
+#[derive(Debug, Default)]
+struct Fields(BTreeMap<String, Value>);
+
+impl Fields {
+    fn text(&self, name: &str) -> String {
+        let value = self.0.get(name).and_then(Value::as_str);
+        value.unwrap_or_default().to_owned()
+    }
+}
+
+impl Visit for Fields {
+    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
+        let text = format!("{value:?}");
+        self.0.insert(field.name().to_owned(), json!(text));
+    }
+
+    fn record_str(&mut self, field: &Field, value: &str) {
+        self.0.insert(field.name().to_owned(), json!(value));
+    }
+
+    fn record_u64(&mut self, field: &Field, value: u64) {
+        self.0.insert(field.name().to_owned(), json!(value));
+    }
+
+    fn record_i64(&mut self, field: &Field, value: i64) {
+        self.0.insert(field.name().to_owned(), json!(value));
+    }
+
+    fn record_bool(&mut self, field: &Field, value: bool) {
+        self.0.insert(field.name().to_owned(), json!(value));
+    }
+}
+
+/// A line for each socket: every worker has one on every address.
+fn listening(fields: &Fields) -> Vec<Pairs> {
+    let workers = fields.0.get("workers").and_then(Value::as_u64).unwrap_or(1);
+    let mut lines = Vec::new();
+    for number in 0..workers {
+        for (field, protocol) in [("tcp", "TCP"), ("udp", "UDP")] {
+            for address in fields.text(field).split_whitespace() {
+                lines.push(vec![
+                    ("msg".to_owned(), json!("listening")),
+                    ("listenerNum".to_owned(), json!(number)),
+                    ("protocol".to_owned(), json!(protocol)),
+                    ("listenAddr".to_owned(), json!(address)),
+                ]);
+            }
+        }
+    }
+    lines
+}
+
+fn dropped(fields: &Fields) -> Pairs {
+    let message = fields.text("message");
+    let why = message
+        .strip_prefix("datagram dropped: ")
+        .unwrap_or(&message);
+    let error = error(&fields.text("reason"), why).unwrap_or_else(|| why.to_owned());
+    let mut pairs = vec![
+        ("msg".to_owned(), json!("dropping datagram")),
+        ("listenerNum".to_owned(), json!(listener_number())),
+        ("protocol".to_owned(), json!("UDP")),
+    ];
+    let peer = fields.0.get("peer").cloned();
+    pairs.extend(peer.map(|peer| ("frontendRemoteAddr".to_owned(), peer)));
+    pairs.push(("error".to_owned(), json!(error)));
+    pairs
+}
+
+/// Its phrase for how a connection ended, and ours behind it; `None` for a good end.
+fn error(outcome: &str, error: &str) -> Option<String> {
+    let phrase = match outcome {
+        "finished" | "idle" | "unanswered" | "evicted" | "stopped" | "cut" => return None,
+        "reset" => return Some("connection broken: connection reset by peer".to_owned()),
+        "untrusted_peer" => "connection origin not in allowed subnets",
+        "header_timeout" | "closed_without_header" | "header_truncated" | "downstream_reset" => {
+            "failed to read PROXY header"
+        }
+        "no_header" | "v1_on_datagram" => "failed to parse PROXY header: PROXY header missing",
+        header if HEADER.iter().any(|begin| header.starts_with(begin)) => {
+            "failed to parse PROXY header"
+        }
+        _ => "failed to establish backend connection",
+    };
+    Some(format!("{phrase}: {error}"))
+}
+
+/// Workers' threads are named by number.
+fn listener_number() -> u32 {
+    let current = thread::current();
+    let number = current.name().and_then(|name| name.strip_prefix("worker-"));
+    number.and_then(|number| number.parse().ok()).unwrap_or(0)
+}
+
+/// How the outcomes begin that are about a header's contents.
+const HEADER: [&str; 9] = [
+    "v1_",
+    "v2_",
+    "tlv_",
+    "unique_id_",
+    "ssl_",
+    "crc32c_",
+    "spp_",
+    "truncated",
+    "header_too_long",
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn fields(pairs: &[(&str, Value)]) -> Fields {
+        let owned = |(key, value): &(&str, Value)| ((*key).to_owned(), value.clone());
+        Fields(pairs.iter().map(owned).collect())
+    }
+
+    fn lines(verbose: u8, pairs: &[(&str, Value)]) -> Vec<String> {
+        let line = |pairs: Pairs| {
+            let pairs: Vec<_> = pairs
+                .iter()
+                .map(|(key, value)| format!("{key}={value}"))
+                .collect();
+            pairs.join(" ")
+        };
+        let lines = Lines::new(verbose).of(fields(pairs));
+        lines.into_iter().map(line).collect()
+    }
+
+    #[test]
+    fn a_line_for_each_listening_socket() {
+        let event = [
+            ("message", json!("listening")),
+            ("tcp", json!("0.0.0.0:8443")),
+            ("udp", json!("")),
+            ("workers", json!(2)),
+        ];
+        let line = |number| {
+            format!(
+                r#"msg="listening" listenerNum={number} protocol="TCP" listenAddr="0.0.0.0:8443""#
+            )
+        };
+        assert_eq!(lines(0, &event), [line(0), line(1)]);
+    }
+
+    #[test]
+    fn errors_at_level_1_and_everything_at_level_2() {
+        let event = |outcome: &str| {
+            [
+                ("message", json!("connection ended")),
+                ("listener", json!("0.0.0.0:1")),
+                ("peer", json!("10.0.0.1:5")),
+                ("client", json!("192.0.2.1:7")),
+                ("upstream", json!("127.0.0.1:2")),
+                ("outcome", json!(outcome)),
+                ("error", json!("it refused")),
+            ]
+        };
+        let common = r#"listenerNum=0 protocol="TCP" listenAddr="0.0.0.0:1" frontendRemoteAddr="10.0.0.1:5" frontendLocalAddr="0.0.0.0:1" clientAddr="192.0.2.1:7" targetAddr="127.0.0.1:2""#;
+        assert!(lines(1, &event("finished")).is_empty());
+        let closing = format!(r#"msg="connection closing" {common}"#);
+        assert_eq!(lines(2, &event("finished")), [closing]);
+        let error = r#"error="failed to establish backend connection: it refused""#;
+        let dropping = format!(r#"msg="dropping connection" {common} {error}"#);
+        assert_eq!(lines(1, &event("connect_refused")), [dropping]);
+    }
+
+    #[test]
+    fn phrases_that_people_look_for() {
+        let table = [
+            ("no_header", "PROXY header missing"),
+            ("v2_length", "failed to parse PROXY header: "),
+            ("header_timeout", "failed to read PROXY header: "),
+            ("untrusted_peer", "connection origin not in allowed subnets"),
+            ("reset", "connection broken"),
+            ("connect_timeout", "failed to establish backend connection"),
+            ("source_multicast", "failed to establish backend connection"),
+        ];
+        for (outcome, phrase) in table {
+            assert!(error(outcome, "x").unwrap().contains(phrase), "{outcome}");
+        }
+    }
+}

@@ -1,0 +1,43 @@
+//! What the service manager is told (sd_notify(3)), where there is one. That it does not listen is no
+//! reason not to serve, so errors are not looked at.
+
+use std::time::Duration;
+
+use peername_proxy::server::Pulse;
+use sd_notify::NotifyState::{self, MonotonicUsec, Ready, Reloading, Status, Stopping, Watchdog};
+
+/// Everything is there, in a few words for `systemctl status`.
+pub(crate) fn ready(status: &str) {
+    tell(&[Ready, Status(&status.replace('\n', "; "))]);
+}
+
+/// A reload has begun; [`ready`] ends it. Since systemd 253 the time tells it from one that is over.
+pub(crate) fn reloading() {
+    let now = NotifyState::monotonic_usec_now();
+    tell(&[Reloading, now.unwrap_or(MonotonicUsec(0))]);
+}
+
+/// Nothing new is accepted any more.
+pub(crate) fn stopping() {
+    tell(&[Stopping, Status("waiting for open connections")]);
+}
+
+/// Where the manager wants signs of life, gives them for as long as this thread and all workers turn.
+pub(crate) fn keep_alive(pulse: Pulse) {
+    let Some(limit) = sd_notify::watchdog_enabled() else {
+        return;
+    };
+    // Half of it is what sd_watchdog_enabled(3) recommends; a third bears a late one.
+    let every = (limit / 3).max(Duration::from_millis(1));
+    tokio::spawn(async move {
+        loop {
+            pulse.beat().await;
+            tell(&[Watchdog]);
+            tokio::time::sleep(every).await;
+        }
+    });
+}
+
+fn tell(state: &[NotifyState<'_>]) {
+    let _ = sd_notify::notify(state);
+}

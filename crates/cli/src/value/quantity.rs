@@ -1,0 +1,126 @@
+//! Times, numbers and other quantities with bounds.
+
+use std::fmt::{self, Display, Formatter};
+use std::str::FromStr;
+use std::time::Duration;
+
+use super::written::written;
+
+/// A time, as [`super::duration`] reads it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Time(pub(crate) Duration);
+
+/// A time of at least 100 ms.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Timeout(pub(crate) Duration);
+
+/// A firewall mark: `123`, `0x7b`; 0 for none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Mark(pub(crate) u32);
+
+/// A number of at least `LOW` and at most `HIGH`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Number<const LOW: u64, const HIGH: u64>(u64);
+
+/// The type of a TLV, by name or number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct TlvKind(pub(crate) u8);
+
+impl<const LOW: u64, const HIGH: u64> Number<LOW, HIGH> {
+    /// As near to `value` as it may be.
+    pub(crate) fn clamp(value: usize) -> Self {
+        Self((value as u64).clamp(LOW, HIGH))
+    }
+
+    /// For counts of things in memory.
+    pub(crate) fn get(self) -> usize {
+        usize::try_from(self.0).unwrap_or(usize::MAX)
+    }
+}
+
+impl FromStr for Time {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        super::duration(text).map(Self)
+    }
+}
+
+impl FromStr for Timeout {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        super::timeout(text).map(Self)
+    }
+}
+
+impl FromStr for Mark {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        super::mark(text).map(Self)
+    }
+}
+
+impl FromStr for TlvKind {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        super::tlv_kind(text).map(Self)
+    }
+}
+
+impl<const LOW: u64, const HIGH: u64> FromStr for Number<LOW, HIGH> {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text.parse() {
+            Ok(number) if (LOW..=HIGH).contains(&number) => Ok(Self(number)),
+            _ if HIGH >= MOST => Err(format!("use a number of at least {LOW}")),
+            _ => Err(format!("use a number from {LOW} to {HIGH}")),
+        }
+    }
+}
+
+impl Display for Time {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        humantime::format_duration(self.0).fmt(f)
+    }
+}
+
+impl Display for Timeout {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        humantime::format_duration(self.0).fmt(f)
+    }
+}
+
+impl Display for Mark {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl Display for TlvKind {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl<const LOW: u64, const HIGH: u64> Display for Number<LOW, HIGH> {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+written! {
+    [] Time, "Time": { "type": "string", "examples": ["500ms", "5s", "2m"] };
+    [] Timeout, "Timeout": { "type": "string", "examples": ["500ms", "5s", "2m"] };
+    [] Mark, "Mark": { "type": ["integer", "string"], "examples": [123, "0x7b"] };
+    [] TlvKind, "TlvKind": { "type": ["integer", "string"], "examples": ["authority", "0xEA", 234] };
+    [const LOW: u64, const HIGH: u64] Number<LOW, HIGH>, "Number": {
+        "type": "integer", "minimum": LOW, "maximum": HIGH
+    };
+}
+
+/// What TOML's integers can hold; a bound so high is none.
+pub(crate) const MOST: u64 = i64::MAX as u64;

@@ -1,0 +1,83 @@
+//! Values that are written alike on the command line and in the configuration file.
+
+use std::fmt::{self, Display, Formatter};
+use std::marker::PhantomData;
+use std::str::FromStr;
+
+use serde::Deserializer;
+use serde::de::{Error, Visitor};
+
+/// Makes types that are read by [`FromStr`] and written by [`Display`] into values of the configuration
+/// file. The schema is that of the JSON value given.
+macro_rules! written {
+    ($([$($generics:tt)*] $name:ty, $title:literal: $schema:tt;)*) => {$(
+        impl<'de, $($generics)*> serde::Deserialize<'de> for $name {
+            fn deserialize<D: serde::Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+                $crate::value::written::read(from)
+            }
+        }
+
+        impl<$($generics)*> serde::Serialize for $name {
+            fn serialize<S: serde::Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+                $crate::value::written::write(self, to)
+            }
+        }
+
+        impl<$($generics)*> schemars::JsonSchema for $name {
+            fn inline_schema() -> bool {
+                true
+            }
+
+            fn schema_name() -> std::borrow::Cow<'static, str> {
+                $title.into()
+            }
+
+            fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
+                schemars::json_schema!($schema)
+            }
+        }
+    )*};
+}
+
+pub(super) use written;
+
+/// Reads a string, or a number as if it had been written as one.
+pub(super) fn read<'de, D, T>(from: D) -> Result<T, D::Error>
+where
+    D: Deserializer<'de>,
+    T: FromStr<Err: Display>,
+{
+    from.deserialize_any(Text(PhantomData))
+}
+
+/// Writes a number as a number and anything else as a string.
+pub(super) fn write<S: serde::Serializer>(value: &impl Display, to: S) -> Result<S::Ok, S::Error> {
+    let text = value.to_string();
+    match text.parse::<u64>() {
+        Ok(number) => to.serialize_u64(number),
+        Err(_) => to.serialize_str(&text),
+    }
+}
+
+struct Text<T>(PhantomData<T>);
+
+impl<T: FromStr<Err: Display>> Visitor<'_> for Text<T> {
+    type Value = T;
+
+    fn expecting(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        f.write_str("a string or a number")
+    }
+
+    fn visit_str<E: Error>(self, text: &str) -> Result<T, E> {
+        text.parse()
+            .map_err(|error| E::custom(format_args!("{text:?}: {error}")))
+    }
+
+    fn visit_i64<E: Error>(self, number: i64) -> Result<T, E> {
+        self.visit_str(&number.to_string())
+    }
+
+    fn visit_u64<E: Error>(self, number: u64) -> Result<T, E> {
+        self.visit_str(&number.to_string())
+    }
+}

@@ -1,0 +1,205 @@
+//! Accepting, for all of a worker's listeners at once.
+//!
+//! They stand in one epoll instance, which the runtime waits for: a listener costs its socket and
+//! nothing else, no task and no registration in the runtime, so that a thousand ports are as good as
+//! one.
+
+use std::collections::HashMap;
+use std::io::{self, ErrorKind};
+use std::sync::Arc;
+use std::time::Duration;
+
+use peername_sys::datagram::Poller;
+use peername_sys::{is_broken_listener, is_of_one_connection, listen};
+use tokio::net::TcpStream;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
+
+use crate::addr::{LocalAddr, PeerAddr};
+use crate::listeners::Listening;
+use crate::server::{Incoming, Serve};
+use crate::service::ListenerId;
+use crate::throttle::Throttle;
+
+/// A worker's listeners.
+pub(crate) struct Acceptor<S> {
+    poller: Poller,
+    listening: HashMap<ListenerId, Listening>,
+    service: Arc<S>,
+    slots: Arc<Semaphore>,
+    /// Every connection holds one; when the last is gone, all have ended.
+    open: mpsc::Sender<()>,
+    ready: Vec<u64>,
+}
+
+/// A place among the open connections.
+type Slot = OwnedSemaphorePermit;
+
+impl<S: Serve> Acceptor<S> {
+    /// Without listeners. Needs a tokio runtime.
+    pub(crate) fn new(
+        service: Arc<S>,
+        slots: Arc<Semaphore>,
+        open: mpsc::Sender<()>,
+    ) -> io::Result<Self> {
+        Ok(Self {
+            poller: Poller::new().map_err(io::Error::other)?,
+            listening: HashMap::new(),
+            service,
+            slots,
+            open,
+            ready: Vec::new(),
+        })
+    }
+
+    /// Accepts from these too.
+    pub(crate) fn add(&mut self, listeners: Vec<Listening>) -> io::Result<()> {
+        self.listening.reserve(listeners.len());
+        for listening in listeners {
+            self.poller
+                .watch(&listening.socket, listening.id.0.into())
+                .map_err(io::Error::other)?;
+            self.listening.insert(listening.id, listening);
+        }
+        Ok(())
+    }
+
+    /// Closes a listener. Who waits in its queue is served, when there is a place, for closing would
+    /// reset them; unless another process holds it too, which they wait for then.
+    pub(crate) fn close(&mut self, id: ListenerId) {
+        let Some(listening) = self.listening.remove(&id) else {
+            return;
+        };
+        if listening.is_shared {
+            let _ = self.poller.forget(&listening.socket);
+            return;
+        }
+        while let Ok((stream, peer)) = listen::accept(&listening.socket) {
+            let slot = Arc::clone(&self.slots).try_acquire_owned().ok();
+            self.begin(&listening, stream, PeerAddr(peer), slot);
+        }
+    }
+
+    /// Closes all.
+    pub(crate) fn close_all(&mut self) {
+        let ids: Vec<_> = self.listening.keys().copied().collect();
+        ids.into_iter().for_each(|id| self.close(id));
+    }
+
+    /// Waits until somebody comes, and accepts who is there. May be dropped while it waits.
+    ///
+    /// What concerns one connection is skipped, and when descriptors or memory have run out, waiting is
+    /// all that helps.
+    ///
+    /// # Errors
+    ///
+    /// A listener is broken.
+    pub(crate) async fn accept(&mut self) -> io::Result<()> {
+        let mut readable = self.poller.readable().await?;
+        // Only with a connection to take: an idle worker must not keep others from the last one.
+        let mut slot = wait_for_slot(&self.slots).await;
+        let mut ready = std::mem::take(&mut self.ready);
+        ready.clear();
+        let mut more = self.poller.ready(&mut ready).map_err(io::Error::other)?;
+        let mut exhausted = None;
+        'listeners: for &token in &ready {
+            let Some(listening) = self.listening.get(&id_of(token)) else {
+                continue;
+            };
+            for turn in 0.. {
+                if turn == AT_ONCE || slot.is_none() {
+                    more = true;
+                    break;
+                }
+                match listen::accept(&listening.socket) {
+                    Ok((stream, peer)) => {
+                        self.begin(listening, stream, PeerAddr(peer), slot.take());
+                        slot = Arc::clone(&self.slots).try_acquire_owned().ok();
+                    }
+                    Err(error) if error.kind() == ErrorKind::WouldBlock => break,
+                    Err(error) if is_broken_listener(&error) => return Err(error),
+                    Err(error) if is_of_one_connection(&error) => {}
+                    Err(error) => {
+                        exhausted = Some(error);
+                        break 'listeners;
+                    }
+                }
+            }
+        }
+        self.ready = ready;
+        match exhausted {
+            Some(error) => pause(&error).await,
+            None if !more => readable.clear_ready(),
+            None => {}
+        }
+        Ok(())
+    }
+
+    fn begin(
+        &self,
+        listening: &Listening,
+        stream: std::net::TcpStream,
+        peer: PeerAddr,
+        slot: Option<Slot>,
+    ) {
+        let stream = match TcpStream::from_std(stream) {
+            Ok(stream) => stream,
+            // Memory for the registration has run out: a refusal is all that is left for this one.
+            Err(error) => return tracing::warn!(%peer, "epoll_ctl(2): {error}"),
+        };
+        let asked = listening.is_transparent.then(|| stream.local_addr().ok());
+        let incoming = Incoming {
+            peer,
+            listener: asked.flatten().map_or(listening.addr, LocalAddr::canonical),
+            stream,
+        };
+        let (service, open) = (Arc::clone(&self.service), self.open.clone());
+        let (slots, by) = (Arc::clone(&self.slots), service.by(listening.id));
+        tokio::spawn(async move {
+            let slot = match slot {
+                None => wait_for_slot(&slots).await,
+                slot => slot,
+            };
+            service.serve(incoming, by).await;
+            drop((slot, open));
+        });
+    }
+}
+
+/// The one that is one too many waits here, and the others behind it in the kernel's queue.
+async fn wait_for_slot(slots: &Arc<Semaphore>) -> Option<Slot> {
+    if let Ok(slot) = Arc::clone(slots).try_acquire_owned() {
+        return Some(slot);
+    }
+    if let Some(suppressed) = FULL.pass() {
+        tracing::warn!(
+            suppressed,
+            "as many connections are open as descriptors allow; others wait. Raise LimitNOFILE or \
+             `ulimit -n` if this is the normal load"
+        );
+    }
+    // It fails only when the semaphore is closed, which this one never is.
+    Arc::clone(slots).acquire_owned().await.ok()
+}
+
+async fn pause(error: &io::Error) {
+    if let Some(suppressed) = EXHAUSTED.pass() {
+        tracing::warn!(
+            suppressed,
+            "accept(2): {error}; trying again. If descriptors or memory have run out, raise LimitNOFILE \
+             or the limits of the service"
+        );
+    }
+    tokio::time::sleep(PAUSE).await;
+}
+
+/// Tokens are made of ids.
+fn id_of(token: u64) -> ListenerId {
+    ListenerId(u32::try_from(token).unwrap_or(u32::MAX))
+}
+
+/// Connections of one listener before the others, and the worker's open connections, have their turn.
+const AT_ONCE: usize = 16;
+static FULL: Throttle = Throttle::new(Duration::from_secs(10));
+static EXHAUSTED: Throttle = Throttle::new(Duration::from_secs(10));
+/// Long enough for connections to close, short enough not to be felt once they have.
+const PAUSE: Duration = Duration::from_millis(50);

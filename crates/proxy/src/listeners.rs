@@ -1,0 +1,212 @@
+//! Listening sockets of all workers, before anything is served.
+
+use std::collections::{HashMap, HashSet};
+use std::io;
+use std::iter;
+use std::net::{self, SocketAddr};
+
+use peername_sys::Failed;
+use peername_sys::inherited::Inherited;
+use peername_sys::listen::{self, Sharing};
+use peername_sys::{stream, transparent};
+
+use crate::addr::LocalAddr;
+use crate::service::ListenerId;
+
+/// One worker's socket on an address.
+#[derive(Debug)]
+pub(crate) struct Listening {
+    pub(crate) id: ListenerId,
+    pub(crate) addr: LocalAddr,
+    pub(crate) socket: net::TcpListener,
+    /// Whether another process holds it too, so that who waits in its queue is not lost with us.
+    pub(crate) is_shared: bool,
+    /// Whether TPROXY rules bring connections that were made to other addresses.
+    pub(crate) is_transparent: bool,
+}
+
+/// Sockets that a service manager has opened, for the addresses that are to be listened on.
+#[derive(Debug, Default)]
+pub struct Given {
+    pub(crate) tcp: HashMap<SocketAddr, Inherited>,
+    pub(crate) udp: HashMap<SocketAddr, Inherited>,
+}
+
+impl Given {
+    /// Sorts them out.
+    pub fn new(all: Vec<Inherited>) -> Self {
+        let (tcp, udp) = all.into_iter().partition::<Vec<_>, _>(|one| one.is_stream);
+        let by_addr = |all: Vec<Inherited>| all.into_iter().map(|one| (one.addr, one)).collect();
+        Self {
+            tcp: by_addr(tcp),
+            udp: by_addr(udp),
+        }
+    }
+
+    /// One that is not for any of these addresses.
+    pub fn unwanted(&self, tcp: &[SocketAddr], udp: &[SocketAddr]) -> Option<&Inherited> {
+        let unwanted = |given: &HashMap<SocketAddr, _>, wanted: &[SocketAddr]| {
+            let mut given = given.keys().copied();
+            given.find(|addr| !wanted.contains(addr))
+        };
+        let tcp = unwanted(&self.tcp, tcp).and_then(|addr| self.tcp.get(&addr));
+        tcp.or_else(|| unwanted(&self.udp, udp).and_then(|addr| self.udp.get(&addr)))
+    }
+}
+
+/// TCP sockets that nobody accepts from yet: of each worker, its own on every address.
+#[derive(Debug)]
+pub struct Listeners {
+    pub(crate) of_workers: Vec<Vec<Listening>>,
+}
+
+/// Opening a listening socket failed.
+#[derive(Debug, thiserror::Error)]
+#[error("can't listen on {addr}: {failed}{}", hint(failed))]
+pub struct BindError {
+    pub(crate) addr: SocketAddr,
+    pub(crate) failed: Failed,
+}
+
+/// An address to be listened on, and the number its listener gets.
+pub type Wanted = (ListenerId, SocketAddr);
+
+impl Listeners {
+    /// Opens a socket on each address for each of `workers`, so that whatever can't be listened on is
+    /// known before anything is served. `beside` are the addresses that TCP is listened on already; of those
+    /// that are `given`, all workers share the one socket.
+    ///
+    /// # Errors
+    ///
+    /// The address that failed, with what to do about it.
+    pub fn open(
+        wanted: &[Wanted],
+        beside: &[SocketAddr],
+        workers: usize,
+        given: &Given,
+    ) -> Result<Self, BindError> {
+        let open = |addr, sharing| {
+            let listener = match given.tcp.get(&addr) {
+                Some(given) => given.share()?.into(),
+                None => listen::tcp(addr, sharing)?,
+            };
+            // Accepted sockets inherit these, which saves five calls a connection.
+            stream::tune(&listener)?;
+            Ok(listener)
+        };
+        let plan = Plan {
+            listen: wanted.iter().map(|&(_, addr)| addr).collect(),
+            beside,
+            workers,
+        };
+        let local_addr = net::TcpListener::local_addr;
+        let is_free = |addr| match given.tcp.contains_key(&addr) {
+            true => Ok(()),
+            false => listen::is_free(addr),
+        };
+        let of_workers = open_for_all(&plan, is_free, open, local_addr)?;
+        let name = |sockets: Vec<net::TcpListener>| {
+            let named = sockets.into_iter().zip(wanted);
+            named.map(|(socket, &(id, addr))| Listening {
+                id,
+                addr: LocalAddr(local_addr(&socket).unwrap_or(addr)),
+                socket,
+                is_shared: given.tcp.contains_key(&addr),
+                is_transparent: false,
+            })
+        };
+        let of_workers = of_workers
+            .into_iter()
+            .map(|sockets| name(sockets).collect())
+            .collect();
+        Ok(Self { of_workers })
+    }
+
+    /// Lets the sockets of those that `is_wanted` take what a TPROXY rule gives them; a connection's
+    /// listener is then where it was made to.
+    ///
+    /// # Errors
+    ///
+    /// The address, where IP_TRANSPARENT is not permitted.
+    pub fn transparent(
+        mut self,
+        is_wanted: impl Fn(ListenerId) -> bool,
+    ) -> Result<Self, BindError> {
+        let all = self.of_workers.iter_mut().flatten();
+        for listening in all.filter(|listening| is_wanted(listening.id)) {
+            let addr = listening.addr.0;
+            transparent::set(&listening.socket, addr.is_ipv6())
+                .map_err(|failed| BindError { addr, failed })?;
+            listening.is_transparent = true;
+        }
+        Ok(self)
+    }
+
+    /// The addresses listened on.
+    pub fn addrs(&self) -> Vec<SocketAddr> {
+        let first = self.of_workers.first().into_iter().flatten();
+        first.map(|listening| listening.addr.0).collect()
+    }
+}
+
+/// What is to be opened.
+pub(crate) struct Plan<'a> {
+    pub(crate) listen: Vec<SocketAddr>,
+    /// What is open already.
+    pub(crate) beside: &'a [SocketAddr],
+    pub(crate) workers: usize,
+}
+
+/// Opens every address for each worker. With port 0 the kernel chooses for the first worker, and the
+/// others share its choice.
+pub(crate) fn open_for_all<T>(
+    plan: &Plan<'_>,
+    is_free: impl Fn(SocketAddr) -> peername_sys::Result<()>,
+    open: impl Fn(SocketAddr, Sharing) -> peername_sys::Result<T>,
+    local_addr: impl Fn(&T) -> io::Result<SocketAddr>,
+) -> Result<Vec<Vec<T>>, BindError> {
+    let named = |addr| move |failed| BindError { addr, failed };
+    let open_all = |addrs: &[SocketAddr]| {
+        let all = addrs.iter().chain(plan.beside);
+        let v4_ports: HashSet<_> = all.filter(|a| a.is_ipv4()).map(SocketAddr::port).collect();
+        let open = |&addr: &SocketAddr| {
+            let sharing = Sharing {
+                among_workers: plan.workers > 1,
+                v4_elsewhere: v4_ports.contains(&addr.port()),
+            };
+            open(addr, sharing).map_err(named(addr))
+        };
+        addrs.iter().map(open).collect::<Result<Vec<_>, _>>()
+    };
+    for &addr in &plan.listen {
+        // With SO_REUSEPORT a second proxy would get some of the first one's clients.
+        is_free(addr).map_err(named(addr))?;
+    }
+    let first = open_all(&plan.listen)?;
+    let chosen: Vec<_> = first
+        .iter()
+        .filter_map(|socket| local_addr(socket).ok())
+        .collect();
+    let others = (1..plan.workers).map(|_| open_all(&chosen));
+    iter::once(Ok(first)).chain(others).collect()
+}
+
+fn hint(error: &Failed) -> &'static str {
+    match error.source.kind() {
+        _ if error.is_exhaustion() => {
+            "; each address takes a descriptor a worker: raise LimitNOFILE or `ulimit -n`, or listen \
+             on fewer ports"
+        }
+        io::ErrorKind::PermissionDenied if error.call.contains("TRANSPARENT") => {
+            "; --listen-transparent needs CAP_NET_RAW: run as root, or `setcap \
+             cap_net_raw,cap_net_bind_service+ep` on the binary"
+        }
+        io::ErrorKind::AddrInUse => "; another program listens there: `ss -ltnp` shows which",
+        io::ErrorKind::PermissionDenied => {
+            "; ports below 1024 need CAP_NET_BIND_SERVICE: run as root, or `setcap \
+             cap_net_raw,cap_net_bind_service+ep` on the binary"
+        }
+        io::ErrorKind::AddrNotAvailable => "; no interface of this host has that address",
+        _ => "",
+    }
+}

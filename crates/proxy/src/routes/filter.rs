@@ -1,0 +1,239 @@
+//! The packet filter's part: which packets are brought to the proxy although they are not for one of its
+//! sockets. Through nft(8), in tables of our own, each replaced and removed as a whole.
+
+use std::fmt::{self, Display, Formatter};
+use std::io::{self, ErrorKind, Write};
+use std::num::NonZeroU32;
+use std::ops::RangeInclusive;
+use std::process::{Command, Output, Stdio};
+
+use ipnet::IpNet;
+use peername_sys::netlink::Transport;
+
+use super::Error;
+use super::marked::MARK;
+
+/// What is brought to a proxy beside the replies of backends on this host.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Catch {
+    /// What comes from other hosts for many ports goes to one listener (TPROXY).
+    Ports {
+        /// Which ports.
+        ports: Vec<RangeInclusive<u16>>,
+        /// The listener's port.
+        to: u16,
+        /// By which protocols.
+        transports: Vec<Transport>,
+        /// Where to, beside the addresses of this host: networks that are routed here.
+        networks: Vec<IpNet>,
+    },
+    /// Replies to connections that were sent with this mark, whoever they are addressed to.
+    Replies {
+        /// The mark, as `peername proxy --mark` sets it.
+        mark: NonZeroU32,
+    },
+}
+
+impl Catch {
+    /// Whether it needs [`super::marked`].
+    pub(super) fn marks(&self) -> bool {
+        match self {
+            Self::Ports { networks, .. } => !networks.is_empty(),
+            Self::Replies { .. } => true,
+        }
+    }
+
+    /// Makes its table, or makes it anew, in one transaction. Needs CAP_NET_ADMIN.
+    pub(super) fn keep(&self) -> Result<(), Error> {
+        let name = self.name();
+        // `add` first, so that there is something to delete.
+        let anew = format!("add table inet {name}\ndelete table inet {name}\n");
+        nft(
+            &["-f", "-"],
+            &format!("{anew}table inet {name} {{\n{self}}}\n"),
+        )
+        .map(drop)
+    }
+
+    fn name(&self) -> String {
+        match self {
+            Self::Ports { to, .. } => format!("{OURS}{TPROXY}{to}"),
+            Self::Replies { mark } => format!("{OURS}mark_{mark}"),
+        }
+    }
+}
+
+/// The chains of the table, in nft(8)'s words.
+impl Display for Catch {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Ports {
+                ports,
+                to,
+                transports,
+                networks,
+            } => {
+                writeln!(f, "chain prerouting {{\n{PREROUTING}")?;
+                for transport in transports {
+                    let select = format!("{} dport {}", transport.name(), Set(ports));
+                    // What this host sends to itself passes here too: the proxy's own connections.
+                    let select = format!("iifname != \"lo\" {select}");
+                    writeln!(f, "{select} fib daddr type local tproxy to :{to} accept")?;
+                    for network in networks {
+                        let family = if network.addr().is_ipv4() {
+                            "ip"
+                        } else {
+                            "ip6"
+                        };
+                        let there = format!("{family} daddr {network}");
+                        let then =
+                            format!("tproxy {family} to :{to} meta mark set {MARK:#x} accept");
+                        writeln!(f, "{select} {there} {then}")?;
+                    }
+                }
+                writeln!(f, "}}")
+            }
+            Self::Replies { mark } => {
+                writeln!(f, "chain output {{\n{OUTPUT}")?;
+                writeln!(f, "meta mark {mark} ct mark set {mark}\n}}")?;
+                writeln!(f, "chain prerouting {{\n{PREROUTING}")?;
+                let replies = format!("ct direction reply ct mark {mark}");
+                writeln!(f, "{replies} meta mark set {MARK:#x}\n}}")
+            }
+        }
+    }
+}
+
+struct Set<'a>(&'a [RangeInclusive<u16>]);
+
+impl Display for Set<'_> {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let range = |range: &RangeInclusive<u16>| match (range.start(), range.end()) {
+            (first, last) if first == last => first.to_string(),
+            (first, last) => format!("{first}-{last}"),
+        };
+        let ranges: Vec<String> = self.0.iter().map(range).collect();
+        write!(f, "{{ {} }}", ranges.join(", "))
+    }
+}
+
+/// A table of ours, found on this host.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Found {
+    name: String,
+    rules: Vec<String>,
+}
+
+impl Found {
+    pub(super) fn tproxy_port(&self) -> Option<u16> {
+        let number = self.name.strip_prefix(OURS)?.strip_prefix(TPROXY)?;
+        number.parse().ok()
+    }
+
+    pub(super) fn delete(&self) -> Result<(), Error> {
+        nft(&["delete", "table", "inet", &self.name], "").map(drop)
+    }
+}
+
+/// A line for each rule.
+impl Display for Found {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let Self { name, rules } = self;
+        let lines: Vec<String> = rules
+            .iter()
+            .map(|rule| format!("table inet {name}: {rule}"))
+            .collect();
+        f.write_str(&lines.join("\n"))
+    }
+}
+
+/// All tables of ours. None where nft(8) or the kernel's part is missing: then we have made none. Needs
+/// CAP_NET_ADMIN.
+pub(super) fn find() -> Result<Vec<Found>, Error> {
+    let tables = match nft(&["list", "tables", "inet"], "") {
+        Err(Error::NoNft) => return Ok(Vec::new()),
+        Err(Error::Nft(said)) if said.contains(NO_NF_TABLES) => return Ok(Vec::new()),
+        listed => listed?,
+    };
+    let ours = tables
+        .lines()
+        .filter_map(|line| line.strip_prefix("table inet "))
+        .filter(|name| name.starts_with(OURS));
+    ours.map(|name| {
+        let listed = nft(&["-s", "list", "table", "inet", name], "")?;
+        Ok(Found {
+            name: name.to_owned(),
+            rules: rules(&listed).map(str::to_owned).collect(),
+        })
+    })
+    .collect()
+}
+
+/// The rules in a listing: what is neither a brace nor a chain's head.
+fn rules(listing: &str) -> impl Iterator<Item = &str> {
+    let is_rule = |line: &&str| {
+        let frame = line.is_empty() || line.ends_with('{') || *line == "}";
+        !frame && !line.starts_with("type ")
+    };
+    listing.lines().map(str::trim).filter(is_rule)
+}
+
+/// Runs nft(8) and returns what it printed.
+fn nft(args: &[&str], input: &str) -> Result<String, Error> {
+    let output = run(args, input).map_err(|error| match error.kind() {
+        ErrorKind::NotFound => Error::NoNft,
+        _ => Error::Nft(error.to_string()),
+    })?;
+    if output.status.success() {
+        return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
+    }
+    let said = String::from_utf8_lossy(&output.stderr);
+    Err(Error::Nft(said.trim().replace('\n', " ")))
+}
+
+fn run(args: &[&str], input: &str) -> io::Result<Output> {
+    let mut child = Command::new("nft")
+        .args(args)
+        .env("LC_ALL", "C")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()?;
+    if let Some(mut stdin) = child.stdin.take() {
+        // Less than a pipe holds; one that does not read says why on its standard error.
+        let _ = stdin.write_all(input.as_bytes());
+    }
+    child.wait_with_output()
+}
+
+/// How the names of our tables begin; by this alone `show` and `remove` know them.
+const OURS: &str = "peername_";
+const TPROXY: &str = "tproxy_";
+/// EOPNOTSUPP or EPROTONOSUPPORT, as nft(8) writes them.
+const NO_NF_TABLES: &str = "not supported";
+/// After connection tracking, before the routing decision.
+const PREROUTING: &str = "type filter hook prerouting priority mangle; policy accept;";
+const OUTPUT: &str = "type filter hook output priority mangle; policy accept;";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ports_in_nft_s_words() {
+        let catch = Catch::Ports {
+            ports: vec![53..=53, 5060..=5061],
+            to: 8443,
+            transports: vec![Transport::Udp],
+            networks: vec!["192.0.2.0/24".parse().unwrap()],
+        };
+        let local = "iifname != \"lo\" udp dport { 53, 5060-5061 } fib daddr type local \
+            tproxy to :8443 accept";
+        let routed = "iifname != \"lo\" udp dport { 53, 5060-5061 } ip daddr 192.0.2.0/24 \
+            tproxy ip to :8443 meta mark set 0x2110 accept";
+        let text = catch.to_string();
+        assert_eq!(rules(&text).collect::<Vec<_>>(), [local, routed]);
+        assert!(catch.marks());
+        assert_eq!(catch.name(), "peername_tproxy_8443");
+    }
+}

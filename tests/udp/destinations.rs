@@ -1,0 +1,67 @@
+//! The header of a datagram says where it is to go.
+
+use std::net::SocketAddr;
+
+use super::rig::Rig;
+use crate::addr::{LISTEN_V4, someone_v4};
+use crate::datagram::Datagrams;
+use crate::header::{DGRAM_V4, LOCAL, raw, v2_udp};
+
+/// Also of a client that has a session already (go-mmproxy sends everything to the first).
+#[test]
+fn one_client_and_two_destinations() {
+    let rig = Rig::new(&[
+        "--dynamic-destination",
+        "--allow-destination=127.0.0.1:9101-9102",
+    ]);
+    let client = someone_v4();
+    let destinations = ["127.0.0.1:9101", "127.0.0.1:9102"].map(addr);
+    let backends = destinations.map(|at| Datagrams::bind(&rig.lab.server, at));
+    for round in [b"one", b"two"] {
+        for (backend, destination) in backends.iter().zip(destinations) {
+            rig.send(&[&v2_udp(client, destination), round]);
+            let (bytes, from) = backend.recv();
+            assert_eq!(
+                (&bytes[..], from.ip()),
+                (&round[..], client.ip()),
+                "{destination}"
+            );
+            backend.send(from, &[b"back ", round]);
+            rig.balancer
+                .expect(&[b"back ", &round[..]].concat(), LISTEN_V4);
+        }
+    }
+    rig.send(&[&raw(LOCAL, DGRAM_V4, &[]), b"health"]);
+    assert_eq!(rig.v4.recv().0, b"health");
+}
+
+#[test]
+fn refused_as_for_tcp() {
+    let mut rig = Rig::new(&[
+        "--dynamic-destination",
+        "--allow-destination=0.0.0.0/0",
+        "--allow-destination=127.0.0.1:9000",
+        "--workers=1",
+    ]);
+    for (times, destination) in [
+        (1, "127.0.0.1:9001"),
+        (2, "10.81.0.1:8443"),
+        (3, "224.0.0.1:53"),
+    ] {
+        for _ in 0..times {
+            rig.send(&[&v2_udp(someone_v4(), addr(destination)), b"x"]);
+        }
+    }
+    let client = someone_v4();
+    rig.send(&[&v2_udp(client, addr("127.0.0.1:9000")), b"the last"]);
+    rig.v4.expect(b"the last", client);
+    let dropped = rig.dropped();
+    assert_eq!(dropped["destination_loopback"], 1, "{dropped:?}");
+    assert_eq!(dropped["destination_own_listener"], 2, "{dropped:?}");
+    assert_eq!(dropped["destination_multicast"], 3, "{dropped:?}");
+    rig.v4.nothing();
+}
+
+fn addr(text: &str) -> SocketAddr {
+    text.parse().expect("an address")
+}
