@@ -10,12 +10,14 @@
 //! | [`program`] | what will run, and which mechanism reaches it |
 //! | [`notify`] | the supervisor that answers system calls |
 //! | [`preload`] | `--mode preload`: what a program needs to be started with the library |
+//! | [`netns`] | `--mode netns`: a private network, and `peername proxy` in it |
 //! | [`attendant`] | keeps connections whose header is not all there, so that accept never waits for one |
 #![forbid(unsafe_code)]
 
 pub mod attendant;
 pub mod launch;
 pub mod look;
+pub mod netns;
 pub mod notify;
 pub mod preload;
 pub mod program;

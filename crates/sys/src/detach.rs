@@ -22,15 +22,12 @@ use crate::{Failed, NameCall, Result};
 ///
 /// EBUSY when this process has more than one thread: the others would be missing in the new one with
 /// whatever locks they hold. Else what fork(2) says.
-pub fn detached<const N: usize>(
-    keep: [OwnedFd; N],
-    work: impl FnOnce([OwnedFd; N]) -> u8,
-) -> Result<()> {
+pub fn detached<K: AsRef<[OwnedFd]>>(keep: K, work: impl FnOnce(K) -> u8) -> Result<()> {
     let between = fork(|| {
         let _ = setsid();
         fork(|| {
             block_signals();
-            match let_go_of_everything_but(&keep) {
+            match let_go_of_everything_but(keep.as_ref()) {
                 Ok(()) => work(keep),
                 Err(_) => 1,
             }
@@ -50,11 +47,8 @@ pub fn detached<const N: usize>(
 /// # Errors
 ///
 /// As [`detached`].
-pub fn child<const N: usize>(
-    keep: [OwnedFd; N],
-    work: impl FnOnce([OwnedFd; N]) -> u8,
-) -> Result<u32> {
-    let pid = fork(|| match let_go_of_everything_but(&keep) {
+pub fn child<K: AsRef<[OwnedFd]>>(keep: K, work: impl FnOnce(K) -> u8) -> Result<u32> {
+    let pid = fork(|| match let_go_of_everything_but(keep.as_ref()) {
         Ok(()) => work(keep),
         Err(_) => 1,
     })?;
@@ -66,6 +60,13 @@ pub fn reap(child: u32) {
     if let Some(pid) = Pid::from_raw(child.cast_signed()) {
         let _ = waitpid(Some(pid), WaitOptions::NOHANG);
     }
+}
+
+/// Ends this process with SIGTERM when its parent ends (PR_SET_PDEATHSIG, prctl(2)). It holds across exec,
+/// unless that gains privileges.
+pub fn end_with_parent() -> Result<()> {
+    rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::TERM))
+        .call("prctl(PR_SET_PDEATHSIG)")
 }
 
 /// Gives this thread a name, as ps(1) and /proc show it (at most 15 octets; prctl(PR_SET_NAME)).
@@ -132,6 +133,16 @@ fn close_range(first: u32, last: u32) -> Result<()> {
     match unsafe { libc::syscall(libc::SYS_close_range, first, last, 0) } {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()).call("close_range(2)"),
+    }
+}
+
+/// Takes signals again, for a program that this process will execute: what is blocked stays so on exec.
+pub fn unblock_signals() {
+    // SAFETY: a sigset_t has no invalid bits, and both calls get one that lives across them.
+    unsafe {
+        let mut all = std::mem::zeroed();
+        libc::sigfillset(&raw mut all);
+        libc::sigprocmask(libc::SIG_UNBLOCK, &raw const all, std::ptr::null_mut());
     }
 }
 

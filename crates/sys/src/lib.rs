@@ -6,6 +6,7 @@
 
 mod failed;
 
+pub mod bequest;
 pub mod caps;
 pub mod datagram;
 pub mod detach;

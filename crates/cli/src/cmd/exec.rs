@@ -1,6 +1,9 @@
 //! `peername exec`: runs a server so that accept(2) and getpeername(2) give it the true client.
 
+mod netns;
+
 use std::ffi::{OsStr, OsString};
+use std::net::SocketAddr;
 use std::process::{Command, ExitCode};
 use std::time::Duration;
 
@@ -13,6 +16,7 @@ use peername_identity::Network;
 use peername_proxy::trust::TrustList;
 use peername_sys::seccomp::Gaining;
 
+use crate::cmd::routes::Protocol;
 use crate::usage::Usage;
 use crate::value::{self, PortRange};
 
@@ -32,6 +36,12 @@ pub(crate) struct Args {
     /// Only listeners on these ports, such as 80,443,8000-8010 [default: all]
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     ports: Vec<PortRange>,
+    /// With --mode netns: where to listen [default: 0.0.0.0 and [::], on --ports]; may be repeated
+    #[arg(short, long, value_name = "ADDR", value_parser = value::address)]
+    listen: Vec<SocketAddr>,
+    /// With --mode netns: what is listened for
+    #[arg(short, long, default_value = "tcp")]
+    protocol: Protocol,
     /// From accept to the complete header
     #[arg(long, value_name = "DURATION", default_value = "5s", value_parser = value::timeout)]
     header_timeout: Duration,
@@ -60,7 +70,7 @@ enum Mode {
     Preload,
     /// By answering its system calls: any server; sets no_new_privs for ordinary users
     Notify,
-    /// By a network of its own
+    /// By a network of its own, with the proxy in it: any server, TCP and UDP; it reaches nothing else
     Netns,
 }
 
@@ -81,6 +91,12 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
             .map_or_else(OsString::new, Clone::clone),
     );
     command.args(args.command.iter().skip(1));
+    if args.mode == Mode::Netns {
+        netns::start(args)?;
+        let error = become_program(command);
+        eprintln!("peername: {error}");
+        return Ok(ExitCode::from(error.exit_code()));
+    }
     match args.mechanism(command.get_program()) {
         Ok(Mechanism::Preload) => {
             args.preload(rules)?.prepare(&mut command)?;
