@@ -29,9 +29,9 @@ pub(super) fn start(args: &Args) -> anyhow::Result<()> {
             ));
         }
         if args.protocol.has_udp() {
-            sockets.push(OwnedFd::from(
-                datagram::listen(addr, ALONE).with_context(context)?,
-            ));
+            let socket = datagram::listen(addr, ALONE).with_context(context)?;
+            datagram::open(&socket).with_context(context)?;
+            sockets.push(OwnedFd::from(socket));
         }
     }
     netns::start(sockets, proxy(args, &addrs))?;
