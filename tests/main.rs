@@ -19,6 +19,7 @@ mod sender;
 mod server;
 
 mod collisions;
+mod exec;
 mod headers;
 mod limits;
 mod logging;

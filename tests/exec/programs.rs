@@ -1,0 +1,1 @@
+//! Programs that people run, as Debian ships them. (Written next.)
