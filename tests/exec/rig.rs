@@ -22,6 +22,7 @@ pub(super) fn exec<'a>(options: &[&'a str], program: &[&'a str]) -> Vec<&'a str>
 pub(super) struct Served {
     pub(super) process: Process,
     pub(super) lab: Lab,
+    v6: bool,
 }
 
 impl Served {
@@ -37,15 +38,18 @@ impl Served {
         let own_pids = ["unshare", "--pid", "--fork", "--kill-child=KILL"];
         let through = [&own_pids, through].concat();
         let process = Process::start_with(&lab.server, &through, BINARY, &args);
-        let listens = if words.contains(&"6") {
-            LISTEN_V6
-        } else {
-            LISTEN_V4
-        };
+        let v6 = words.contains(&"6");
+        let listens = if v6 { LISTEN_V6 } else { LISTEN_V4 };
         Self {
             process: process.listens(&[listens]),
             lab,
+            v6,
         }
+    }
+
+    /// How a socket of the server's family shows this client, of IPv4.
+    pub(super) fn shown(&self, client: SocketAddr) -> SocketAddr {
+        if self.v6 { mapped(client) } else { client }
     }
 
     /// A connection from the balancer that begins with these octets.

@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant};
 
 use super::rig::{Libc, Served, server, v1, v2};
-use crate::addr::{someone_v4, someone_v6};
+use crate::addr::someone_v4;
 
 macro_rules! modes {
     ($($name:ident $mode:literal)*) => { $(
@@ -38,41 +38,33 @@ fn musl() {
 }
 
 fn serves(served: &Served) {
-    let shown = |client| match served.process.log().is_empty() {
-        _ if served_v6(served) => super::rig::mapped(client),
-        _ => client,
-    };
     for header in [v1, v2] {
         let client = someone_v4();
-        served.sees(
-            &served.open(&[&header(client)[..], b"hi"].concat()),
-            shown(client),
-        );
+        let conn = served.open(&[&header(client)[..], b"hi"].concat());
+        served.sees(&conn, served.shown(client));
     }
-    in_two_pieces(served, shown);
-    in_single_octets(served, shown);
-}
-
-fn served_v6(served: &Served) -> bool {
-    let local = std::fs::read_to_string(format!("/proc/{}/net/tcp", served.process.pid()));
-    !local.unwrap_or_default().contains(":20FB 00000000:0000 0A")
+    in_two_pieces(served);
+    in_single_octets(served);
 }
 
 /// While one header is waited for, another client is served at once.
-fn in_two_pieces(served: &Served, shown: impl Fn(std::net::SocketAddr) -> std::net::SocketAddr) {
+fn in_two_pieces(served: &Served) {
     let (slow, fast) = (someone_v4(), someone_v4());
     let header = v2(slow);
     let (first, second) = header.split_at(20);
     let waiting = served.open(first);
     let start = Instant::now();
-    served.sees(&served.open(&[&v2(fast)[..], b"hi"].concat()), shown(fast));
+    served.sees(
+        &served.open(&[&v2(fast)[..], b"hi"].concat()),
+        served.shown(fast),
+    );
     assert!(start.elapsed() < HELD_UP, "{:?}", start.elapsed());
     waiting.send(second);
     waiting.send(b"hi");
-    served.sees(&waiting, shown(slow));
+    served.sees(&waiting, served.shown(slow));
 }
 
-fn in_single_octets(served: &Served, shown: impl Fn(std::net::SocketAddr) -> std::net::SocketAddr) {
+fn in_single_octets(served: &Served) {
     for header in [v1, v2] {
         let client = someone_v4();
         let header = header(client);
@@ -82,9 +74,8 @@ fn in_single_octets(served: &Served, shown: impl Fn(std::net::SocketAddr) -> std
             std::thread::sleep(Duration::from_micros(500));
         }
         conn.send(b"hi");
-        served.sees(&conn, shown(client));
+        served.sees(&conn, served.shown(client));
     }
-    let _ = someone_v6();
 }
 
 /// Far below the header's timeout, far above what a busy machine takes.

@@ -109,10 +109,11 @@ impl<'m> Table<'m> {
         slots.filter_map(|(index, (key, value))| Self::place(index, key, value))
     }
 
-    /// The same, but only those that are in the way of this socket.
-    pub fn places_near(self, cookie: u64) -> impl Iterator<Item = Place> {
-        self.window(cookie)
-            .filter_map(|(index, key, value)| Self::place(index, key, value))
+    /// Whether [`Table::insert`] would find no room for this socket.
+    pub fn is_full_near(self, cookie: u64) -> bool {
+        !self
+            .window(cookie)
+            .any(|(_, key, _)| key.load(Ordering::Relaxed) == FREE)
     }
 
     /// Frees a slot, unless it has become another socket's meanwhile.

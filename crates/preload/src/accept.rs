@@ -98,12 +98,17 @@ impl Arrival {
             Verdict::Plain => Ok(Some((self.socket, self.address))),
             Verdict::Refuse(why) => Ok(self.refuse(settings, why)),
             Verdict::Unfinished(_) => Ok(self.park(settings, listener)),
-            Verdict::Header { len, named } => {
-                if !self.socket.take(&mut buffer, len) {
-                    return Ok(self.refuse(settings, Counter::NotAHeader));
+            Verdict::Header { len, named } => match self.introduce(table, ends, named) {
+                Ok(_) if !self.socket.take(&mut buffer, len) => {
+                    Ok(self.refuse(settings, Counter::NotAHeader))
                 }
-                Ok(self.introduce(table, ends, named))
-            }
+                Ok(shown) => {
+                    settings.count(Counter::Accepted);
+                    Ok(Some((self.socket, shown)))
+                }
+                // With its header: the attendant looks for room, and refuses it if there is none.
+                Err(Full) => Ok(self.park(settings, listener)),
+            },
         }
     }
 
@@ -119,17 +124,16 @@ impl Arrival {
         }
     }
 
-    /// Remembers the client, and gives the connection to the program.
+    /// Remembers the client, and returns how the program is to see it.
     fn introduce(
-        self,
+        &self,
         table: Table<'_>,
         ends: Ends,
         named: Option<(SocketAddr, SocketAddr)>,
-    ) -> Option<(Socket, RawAddress)> {
+    ) -> core::result::Result<RawAddress, Full> {
         let settings = table.settings();
         let Some((client, destination)) = named else {
-            settings.count(Counter::Accepted);
-            return Some((self.socket, self.address));
+            return Ok(self.address);
         };
         let identity = Identity {
             client,
@@ -143,16 +147,11 @@ impl Arrival {
             },
         };
         let cookie = self.socket.cookie();
-        let inserted = cookie.map_or(Err(Full), |cookie| table.insert(cookie, &identity));
+        cookie.map_or(Err(Full), |cookie| table.insert(cookie, &identity))?;
         if settings.claims_sweep() {
             attendant::ask_for_sweep(settings);
         }
-        if inserted.is_err() {
-            return self.refuse(settings, Counter::Full);
-        }
-        settings.count(Counter::Accepted);
-        let address = RawAddress::new(shown(client, ends.peer.is_ipv6()));
-        Some((self.socket, address))
+        Ok(RawAddress::new(shown(client, ends.peer.is_ipv6())))
     }
 
     fn park(self, settings: Settings<'_>, listener: Socket) -> Option<(Socket, RawAddress)> {

@@ -51,6 +51,7 @@ fn a_full_table_refuses_and_a_late_remove_spares_the_successor() {
     for cookie in 1..=64 {
         table.insert(cookie, &someone(cookie)).unwrap();
     }
+    assert!(table.is_full_near(65));
     assert_eq!(table.insert(65, &someone(65)), Err(Full));
     let place = table.places().find(|place| place.cookie == 5).unwrap();
     table.remove(place);
@@ -107,7 +108,7 @@ fn readers_see_whole_identities_or_none() {
                 for round in 0..20_000 {
                     let cookie = round * 2 + writer + 1;
                     table.insert(cookie, &someone(cookie)).unwrap();
-                    let place = table.places_near(cookie).find(|p| p.cookie == cookie);
+                    let place = table.places().find(|place| place.cookie == cookie);
                     table.remove(place.unwrap());
                 }
             });
