@@ -37,7 +37,11 @@ fn one(served: &Served, number: u32) {
     );
     let header = v2(client);
     // One in sixteen comes in two pieces.
-    let at = if number % 16 == 0 { 20 } else { header.len() };
+    let at = if number.is_multiple_of(16) {
+        20
+    } else {
+        header.len()
+    };
     let conn = served.open(&header[..at]);
     conn.send(&header[at..]);
     conn.send(b"hi");

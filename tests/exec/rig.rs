@@ -9,8 +9,8 @@ use std::sync::OnceLock;
 use crate::addr::{FRONT_V4, FRONT_V6, LISTEN_V4, LISTEN_V6};
 use crate::conn::Conn;
 use crate::header;
-use crate::lab::{Lab, Process};
-use crate::peername::BINARY;
+use crate::lab::{Lab, Process, Scratch};
+use crate::peername::{BINARY, copy_for_everyone};
 
 /// The arguments of `peername` up to the program's own.
 pub(super) fn exec<'a>(options: &[&'a str], program: &[&'a str]) -> Vec<&'a str> {
@@ -89,6 +89,37 @@ impl Served {
                 "room" => assert_eq!(*address, "right", "{said}"),
                 _ => assert_eq!(address.parse(), Ok(client), "{what}: {said}"),
             }
+        }
+    }
+}
+
+/// Any program that listens on [`LISTEN_V4`].
+pub(super) struct Program {
+    pub(super) process: Process,
+    pub(super) lab: Lab,
+    _scratch: Scratch,
+}
+
+impl Program {
+    pub(super) fn start(program: &[&str]) -> Self {
+        Self::start_as(Lab::without_routes(), &[], program)
+    }
+
+    /// With `peername exec` started through other programs (runuser), from where everybody may.
+    pub(super) fn start_as(lab: Lab, through: &[&str], program: &[&str]) -> Self {
+        let args = exec(&[], program);
+        let scratch = Scratch::new();
+        let copy = copy_for_everyone(&lab.server, &scratch);
+        let library = library().to_str().expect("text");
+        lab.server
+            .run("cp", &[library, &scratch.text("libpeername.so")]);
+        let own_pids = ["unshare", "--pid", "--fork", "--kill-child=KILL"];
+        let through = [&own_pids, through].concat();
+        let process = Process::start_with(&lab.server, &through, &copy, &args);
+        Self {
+            process: process.listens(&[LISTEN_V4]),
+            lab,
+            _scratch: scratch,
         }
     }
 }
