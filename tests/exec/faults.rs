@@ -67,6 +67,18 @@ fn without_its_attendant() {
     }
 }
 
+/// pthread_cancel(3) reaches a thread that waits in accept(2), as without us.
+#[test]
+fn a_waiting_thread_can_be_cancelled() {
+    let host = Host::new();
+    for libc in [Libc::Glibc, Libc::Musl] {
+        let program = [&server(libc), "cancel", "4", "8443"];
+        let ended = Peername::run(&host, &exec(&["--trust=any"], &program));
+        let said = String::from_utf8_lossy(&ended.stdout).into_owned();
+        assert_eq!((said.trim(), ended.status.code()), ("cancelled", Some(0)));
+    }
+}
+
 /// Connections wait in the queue until there is a descriptor again; those whose header came late, too.
 #[test]
 fn out_of_descriptors() {

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use super::rig::{Served, mapped, pseudo, v1, v2};
-use crate::addr::{LISTEN_V4, LISTEN_V6, someone_v4, someone_v6};
+use super::rig::{Program, Served, mapped, pseudo, v1, v2};
+use crate::addr::{FRONT_V4, LISTEN_V4, LISTEN_V6, someone_v4, someone_v6};
 use crate::conn::{Conn, End};
 use crate::header;
 
@@ -100,6 +100,24 @@ fn other_ports_are_left_alone() {
     let served = Served::new("lt 4 8443", &["--ports=1-8442,8444"]);
     let conn = served.open(&[&v2(someone_v4())[..], b"hi"].concat());
     served.sees(&conn, conn.local());
+}
+
+/// With `--dst` getsockname(2) tells where the client connected to: `socket.getsockname()` of Python.
+#[test]
+fn destination() {
+    let script = r"import socket
+listener = socket.create_server(('10.81.0.1', 8443))
+while True:
+    conn, _ = listener.accept()
+    conn.sendall(b'%s %d\n' % (conn.getsockname()[0].encode(), conn.getsockname()[1]))
+    conn.close()";
+    for (options, seen) in [(&["--dst"][..], FRONT_V4), (&[], LISTEN_V4)] {
+        let program = Program::with(options, &["/usr/bin/python3", "-uc", script]);
+        let conn = Conn::open(&program.lab.balancer, LISTEN_V4, &v2(someone_v4()));
+        let (said, _) = conn.drain();
+        let expected = format!("{} {}\n", seen.ip(), seen.port());
+        assert_eq!(String::from_utf8_lossy(&said), expected);
+    }
 }
 
 /// Longer than what the library looks at by itself.

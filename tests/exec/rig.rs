@@ -102,12 +102,20 @@ pub(super) struct Program {
 
 impl Program {
     pub(super) fn start(program: &[&str]) -> Self {
-        Self::start_as(Lab::without_routes(), &[], program)
+        Self::with(&[], program)
+    }
+
+    pub(super) fn with(options: &[&str], program: &[&str]) -> Self {
+        Self::launch(Lab::without_routes(), &[], options, program)
     }
 
     /// With `peername exec` started through other programs (runuser), from where everybody may.
     pub(super) fn start_as(lab: Lab, through: &[&str], program: &[&str]) -> Self {
-        let args = exec(&[], program);
+        Self::launch(lab, through, &[], program)
+    }
+
+    fn launch(lab: Lab, through: &[&str], options: &[&str], program: &[&str]) -> Self {
+        let args = exec(options, program);
         let scratch = Scratch::new();
         let copy = copy_for_everyone(&lab.server, &scratch);
         let library = library().to_str().expect("text");

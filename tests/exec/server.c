@@ -2,7 +2,7 @@
  * accept(2) and getpeername(2) say about it: here, on a duplicate, in a forked child, in a program run
  * from it, and on a descriptor that has travelled through a Unix socket.
  *
- * server MODE FAMILY PORT [hold]       MODE block threads fork poll select lt et exclusive
+ * server MODE FAMILY PORT [hold|brief]  MODE block threads fork poll select lt et exclusive cancel
  * Each connection is answered after its first octets; with `hold` it stays open until the client closes.
  */
 #define _GNU_SOURCE
@@ -247,6 +247,16 @@ int main(int count, char **args)
         listen(listener, 1024)) {
         perror("listen");
         return 1;
+    }
+    if (!strcmp(mode, "cancel")) { /* a thread that waits in accept(2) can be cancelled there */
+        pthread_t waiting;
+        void *result = NULL;
+        pthread_create(&waiting, NULL, accept_always, (void *)(long)listener);
+        usleep(100000);
+        pthread_cancel(waiting);
+        pthread_join(waiting, &result);
+        puts(result == PTHREAD_CANCELED ? "cancelled" : "not cancelled");
+        return 0;
     }
     if (!strcmp(mode, "block"))
         accepts(listener);

@@ -7,7 +7,7 @@
 //! waiting notices that (accept, poll, select, epoll in all its modes, in any process), and whoever
 //! accepts the bell [takes](Attendant::take) a ready connection in its place.
 //!
-//! How it is used, by the process that has it ([`Attendant::run`] for the preloaded library; the
+//! How it is used, by the process that has it ([`run()`] for the preloaded library; the
 //! supervisor of system calls within its own loop):
 //!
 //! 1. wait until the attendant is readable ([`AsFd`]) or [`Attendant::next_deadline`] has come;
