@@ -64,6 +64,7 @@ dist: ## Release binary, stripped, with completions, as an archive in dist/
 	rm -rf dist && mkdir -p dist/peername/completions dist/peername/lib/peername dist/peername/bin
 	strip -o dist/peername/bin/peername $(TARGET)/release/peername
 	strip -o dist/peername/lib/peername/libpeername.so $(TARGET)/release/libpeername.so
+	ln -s libpeername.so dist/peername/lib/peername/libproxyproto.so
 	@for shell in bash zsh fish; do \
 		dist/peername/bin/peername completions $$shell >dist/peername/completions/peername.$$shell; \
 	done

@@ -7,6 +7,7 @@ mod churn;
 mod daemons;
 mod faults;
 mod headers;
+mod libproxyproto;
 mod library;
 mod programs;
 mod rig;

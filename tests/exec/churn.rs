@@ -12,14 +12,20 @@ use crate::addr::v4;
 fn no_identity_is_wrong() {
     let count =
         std::env::var("PEERNAME_TEST_CHURN").map_or(5_000, |n| n.parse().expect("a number"));
-    let served = Served::new("et 4 8443 brief", &["--max-connections=512"]);
+    churn(
+        &Served::new("et 4 8443 brief", &["--max-connections=512"]),
+        count,
+    );
+}
+
+/// Makes so many connections, four at a time, and checks each.
+pub(super) fn churn(served: &Served, count: u32) {
     served
         .lab
         .balancer
         .sysctl("net.ipv4.ip_local_port_range", "1024 65000");
     thread::scope(|scope| {
         for worker in 0..4_u32 {
-            let served = &served;
             scope.spawn(move || {
                 for number in 0..count / 4 {
                     one(served, worker * (count / 4) + number);

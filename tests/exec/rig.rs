@@ -47,6 +47,15 @@ impl Served {
         }
     }
 
+    /// A server of `server.c` on IPv4 that somebody else has started.
+    pub(super) fn of(process: Process, lab: Lab) -> Self {
+        Self {
+            process,
+            lab,
+            v6: false,
+        }
+    }
+
     /// How a socket of the server's family shows this client, of IPv4.
     pub(super) fn shown(&self, client: SocketAddr) -> SocketAddr {
         if self.v6 { mapped(client) } else { client }
