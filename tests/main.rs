@@ -23,6 +23,7 @@ mod collisions;
 mod compat;
 mod config;
 mod destinations;
+mod exec;
 mod exec_netns;
 mod exec_notify;
 mod headers;

@@ -7,7 +7,7 @@
 //! waiting notices that (accept, poll, select, epoll in all its modes, in any process), and whoever
 //! accepts the bell [takes](Attendant::take) a ready connection in its place.
 //!
-//! How it is used, by the process that has it ([`Attendant::run`] for the preloaded library; the
+//! How it is used, by the process that has it ([`run()`] for the preloaded library; the
 //! supervisor of system calls within its own loop):
 //!
 //! 1. wait until the attendant is readable ([`AsFd`]) or [`Attendant::next_deadline`] has come;
@@ -196,6 +196,7 @@ impl Attendant {
     }
 
     fn look_at(&mut self, id: u64, flags: EventFlags) -> Option<SocketAddr> {
+        self.make_room_for(id);
         let waiting = self.waiting.get_mut(&id)?;
         let look = look_again(self.table, waiting.connection.as_fd(), &mut self.buffer);
         let over = EventFlags::RDHUP | EventFlags::HUP | EventFlags::ERR;
@@ -212,6 +213,16 @@ impl Attendant {
                 refuse(connection);
                 None
             }
+        }
+    }
+
+    /// Sweeps if the table is full where this connection belongs: the sweep that was asked for when it
+    /// was half full may have been too late for a burst.
+    fn make_room_for(&self, id: u64) {
+        let connection = self.waiting.get(&id).map(|waiting| &waiting.connection);
+        let cookie = connection.and_then(|connection| tcp_socket::cookie(connection).ok());
+        if cookie.is_some_and(|cookie| self.table.is_full_near(cookie)) {
+            self.sweep();
         }
     }
 

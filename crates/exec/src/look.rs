@@ -78,16 +78,14 @@ fn take(
     len: usize,
     named: Option<(SocketAddr, SocketAddr)>,
 ) -> Look {
+    if let Err(Full) = named.map_or(Ok(()), |named| remember(table, connection, named)) {
+        return refused(table, Counter::Full);
+    }
     if stream::discard(connection, len).ok() != Some(len) {
         return refused(table, Counter::NotAHeader);
     }
-    match named.map_or(Ok(()), |named| remember(table, connection, named)) {
-        Ok(()) => {
-            table.settings().count(Counter::Accepted);
-            Look::Ready
-        }
-        Err(Full) => refused(table, Counter::Full),
-    }
+    table.settings().count(Counter::Accepted);
+    Look::Ready
 }
 
 /// Puts a client into the table as the one at the other end of this connection.

@@ -158,6 +158,10 @@ impl<'m> Settings<'m> {
         self.word(USED)
     }
 
+    pub(crate) fn sweep(self) -> &'m AtomicU64 {
+        self.word(SWEEP)
+    }
+
     /// Whether it is time for a sweep, and nobody else has noticed yet: true for one caller.
     pub fn claims_sweep(self) -> bool {
         let at = self.get(SWEEP_AT);
@@ -217,5 +221,6 @@ const NAMESPACE: usize = 6;
 const TRUSTED: usize = 7;
 const NAME: usize = 8;
 const SECRET: usize = 10;
+const SWEEP: usize = 12;
 /// One word each, to the end.
 const COUNTERS: usize = 16;

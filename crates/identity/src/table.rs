@@ -85,7 +85,9 @@ impl<'m> Table<'m> {
                 .is_ok()
         });
         let (_, key, value) = claimed.ok_or(Full)?;
-        identity.store(value);
+        // A sweep that is under way, or begins now, may have looked before the key is there.
+        let sweep = self.settings().sweep().load(Ordering::Relaxed);
+        identity.store(value, sweep.saturating_add(1));
         key.store(cookie, Ordering::Release);
         self.settings().used_word().fetch_add(1, Ordering::Relaxed);
         Ok(())
@@ -109,10 +111,41 @@ impl<'m> Table<'m> {
         slots.filter_map(|(index, (key, value))| Self::place(index, key, value))
     }
 
-    /// The same, but only those that are in the way of this socket.
-    pub fn places_near(self, cookie: u64) -> impl Iterator<Item = Place> {
-        self.window(cookie)
-            .filter_map(|(index, key, value)| Self::place(index, key, value))
+    /// Whether [`Table::insert`] would find no room for this socket.
+    pub fn is_full_near(self, cookie: u64) -> bool {
+        !self
+            .window(cookie)
+            .any(|(_, key, _)| key.load(Ordering::Relaxed) == FREE)
+    }
+
+    /// Begins a sweep that needs no memory of its own: [`Table::mark`] each socket that the kernel knows,
+    /// then [`Table::remove_unmarked`]. Several may be under way at once.
+    pub fn begin_sweep(self) -> u64 {
+        let before = self.settings().sweep().fetch_add(1, Ordering::Relaxed);
+        before.saturating_add(1)
+    }
+
+    /// This socket is open, if it is one of ours.
+    pub fn mark(self, cookie: u64, sweep: u64) {
+        let mut window = self.window(cookie);
+        let found = window.find(|(_, key, _)| key.load(Ordering::Acquire) == cookie);
+        if let Some((_, _, [.., seen])) = found {
+            seen.fetch_max(sweep, Ordering::Relaxed);
+        }
+    }
+
+    /// Frees the slots of this namespace that were there before the sweep before this one had begun, and
+    /// were not marked since.
+    pub fn remove_unmarked(self, sweep: u64, namespace: u64) {
+        let slots = self.0.keys.iter().zip(self.0.values).enumerate();
+        for (index, (key, value)) in slots {
+            let [.., seen] = value;
+            let place = Self::place(index, key, value);
+            let place = place.filter(|place| place.namespace == namespace);
+            if let Some(place) = place.filter(|_| seen.load(Ordering::Relaxed) < sweep) {
+                self.remove(place);
+            }
+        }
     }
 
     /// Frees a slot, unless it has become another socket's meanwhile.
@@ -128,7 +161,7 @@ impl<'m> Table<'m> {
 
     fn place(index: usize, key: &AtomicU64, value: &[AtomicU64; VALUE]) -> Option<Place> {
         let cookie = key.load(Ordering::Acquire);
-        let [.., namespace] = value;
+        let [.., namespace, _seen] = value;
         let taken = cookie != FREE && cookie != BUSY;
         taken.then(|| Place {
             cookie,
@@ -154,14 +187,15 @@ impl<'m> Table<'m> {
 }
 
 impl Identity {
-    fn store(&self, value: &[AtomicU64; VALUE]) {
+    fn store(&self, value: &[AtomicU64; VALUE], sweep: u64) {
         let mut words = [0; VALUE];
         let ends = [self.client, self.destination, self.local, self.peer];
         let (pairs, _) = words.as_chunks_mut::<2>();
         for (pair, end) in pairs.iter_mut().zip(ends) {
             *pair = split(to_bits(end.ip())).into();
         }
-        let [.., ports, namespace] = &mut words;
+        let [.., ports, namespace, seen] = &mut words;
+        *seen = sweep;
         *ports = ends
             .iter()
             .fold(0, |ports, end| ports << 16 | u64::from(end.port()));
@@ -172,7 +206,7 @@ impl Identity {
     }
 
     fn load(value: &[AtomicU64; VALUE]) -> Self {
-        let [a, b, c, d, e, f, g, h, ports, namespace] =
+        let [a, b, c, d, e, f, g, h, ports, namespace, _seen] =
             value.each_ref().map(|word| word.load(Ordering::Relaxed));
         let end = |high, low, shift: u32| {
             let port = u16::try_from((ports >> shift) & 0xffff).unwrap_or_default();

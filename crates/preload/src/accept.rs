@@ -8,7 +8,7 @@ use peername_identity::{Counter, Full, Identity, Settings, Table, Verdict, shown
 use crate::address::RawAddress;
 use crate::kernel::{self, End, Errno, Result};
 use crate::socket::{Protocol, Socket};
-use crate::{attendant, imports};
+use crate::{alone, attendant, imports, sweep};
 
 /// Accepts until there is a connection that the program may see: one whose header is complete, or that
 /// needs none. The kernel's own errors are passed on, EAGAIN among them: a connection whose header
@@ -94,16 +94,69 @@ impl Arrival {
             protocol,
         };
         let mut buffer = [0; PEEK];
-        match self.verdict(settings, peer, &mut buffer) {
+        let mut verdict = self.verdict(settings, peer, &mut buffer);
+        if alone::is_alone() {
+            verdict = self.wait_alone(settings, peer, &mut buffer, verdict);
+        }
+        match verdict {
             Verdict::Plain => Ok(Some((self.socket, self.address))),
             Verdict::Refuse(why) => Ok(self.refuse(settings, why)),
             Verdict::Unfinished(_) => Ok(self.park(settings, listener)),
             Verdict::Header { len, named } => {
-                if !self.socket.take(&mut buffer, len) {
-                    return Ok(self.refuse(settings, Counter::NotAHeader));
-                }
-                Ok(self.introduce(table, ends, named))
+                let named = named.filter(|_| alone::believes(&buffer));
+                self.admit(table, listener, ends, &mut buffer, (len, named))
             }
+        }
+    }
+
+    /// Remembers the client, takes the header off, and gives the connection to the program.
+    fn admit(
+        self,
+        table: Table<'_>,
+        listener: Socket,
+        ends: Ends,
+        buffer: &mut [u8],
+        (len, named): (usize, Option<(SocketAddr, SocketAddr)>),
+    ) -> Result<Option<(Socket, RawAddress)>> {
+        let settings = table.settings();
+        match self.introduce(table, ends, named) {
+            Ok(_) if !self.socket.take(buffer, len) => {
+                Ok(self.refuse(settings, Counter::NotAHeader))
+            }
+            Ok(shown) => {
+                settings.count(Counter::Accepted);
+                Ok(Some((self.socket, shown)))
+            }
+            Err(Full) if alone::is_alone() => Ok(self.refuse(settings, Counter::Full)),
+            // With its header: the attendant looks for room, and refuses it if there is none.
+            Err(Full) => Ok(self.park(settings, listener)),
+        }
+    }
+
+    /// Waits for the rest of a header here, but not for long. A peer that says nothing at all may be
+    /// waiting for the server to speak.
+    fn wait_alone(
+        &self,
+        settings: Settings<'_>,
+        peer: SocketAddr,
+        buffer: &mut [u8],
+        first: Verdict,
+    ) -> Verdict {
+        let (pieces, milliseconds) = alone::PIECES;
+        let mut verdict = first;
+        for _ in 0..pieces {
+            let Verdict::Unfinished(octets) = verdict else {
+                return verdict;
+            };
+            self.socket.wait_for(octets, milliseconds);
+            verdict = self.verdict(settings, peer, buffer);
+        }
+        match verdict {
+            Verdict::Unfinished(_) if self.socket.peek(buffer) == Ok(Some(0)) => {
+                settings.policy().without_header(Counter::NotAHeader)
+            }
+            Verdict::Unfinished(_) => Verdict::Refuse(Counter::NotAHeader),
+            verdict => verdict,
         }
     }
 
@@ -119,17 +172,16 @@ impl Arrival {
         }
     }
 
-    /// Remembers the client, and gives the connection to the program.
+    /// Remembers the client, and returns how the program is to see it.
     fn introduce(
-        self,
+        &self,
         table: Table<'_>,
         ends: Ends,
         named: Option<(SocketAddr, SocketAddr)>,
-    ) -> Option<(Socket, RawAddress)> {
+    ) -> core::result::Result<RawAddress, Full> {
         let settings = table.settings();
         let Some((client, destination)) = named else {
-            settings.count(Counter::Accepted);
-            return Some((self.socket, self.address));
+            return Ok(self.address);
         };
         let identity = Identity {
             client,
@@ -143,16 +195,22 @@ impl Arrival {
             },
         };
         let cookie = self.socket.cookie();
-        let inserted = cookie.map_or(Err(Full), |cookie| table.insert(cookie, &identity));
-        if settings.claims_sweep() {
-            attendant::ask_for_sweep(settings);
+        let insert = || cookie.map_or(Err(Full), |cookie| table.insert(cookie, &identity));
+        match insert() {
+            Err(Full) if alone::is_alone() => {
+                // The first spares what is newer than the sweep before it.
+                sweep::sweep(table);
+                sweep::sweep(table);
+                insert()?;
+            }
+            inserted => inserted?,
         }
-        if inserted.is_err() {
-            return self.refuse(settings, Counter::Full);
+        match settings.claims_sweep() {
+            true if alone::is_alone() => sweep::sweep(table),
+            true => attendant::ask_for_sweep(settings),
+            false => {}
         }
-        settings.count(Counter::Accepted);
-        let address = RawAddress::new(shown(client, ends.peer.is_ipv6()));
-        Some((self.socket, address))
+        Ok(RawAddress::new(shown(client, ends.peer.is_ipv6())))
     }
 
     fn park(self, settings: Settings<'_>, listener: Socket) -> Option<(Socket, RawAddress)> {

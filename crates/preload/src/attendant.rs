@@ -75,7 +75,7 @@ fn answer(attendant: Socket, close_on_exec: bool) -> Option<Socket> {
 /// Connects to the attendant, and to nobody who has taken its name since it ended.
 fn call(settings: Settings<'_>) -> Result<Socket> {
     let kind = SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC;
-    let socket = Socket(kernel::socket(AF_UNIX, kind)?);
+    let socket = Socket(kernel::socket(AF_UNIX, kind, 0)?);
     let connected = kernel::connect(socket.0, &address(settings));
     let user = settings.policy().attendant_user;
     let theirs = connected.and_then(|()| match socket.peer_user() {

@@ -103,9 +103,10 @@ pub(crate) fn send(fd: c_int, bytes: &[u8], flags: c_int) -> Result<usize> {
     unsafe { call(Call::SendTo, args) }
 }
 
-pub(crate) fn socket(family: c_int, kind: c_int) -> Result<c_int> {
+pub(crate) fn socket(family: c_int, kind: c_int, protocol: c_int) -> Result<c_int> {
+    let args = [arg(family), arg(kind), arg(protocol), 0, 0];
     // SAFETY: no memory is involved.
-    unsafe { call(Call::Socket, [arg(family), arg(kind), 0, 0, 0]) }.map(descriptor)
+    unsafe { call(Call::Socket, args) }.map(descriptor)
 }
 
 pub(crate) fn connect(fd: c_int, address: &[u8]) -> Result<()> {
@@ -218,7 +219,16 @@ fn map_locked(fd: usize) -> Result<&'static [AtomicU64]> {
     Ok(mapped(start, len >> 3))
 }
 
-/// What [`map_file`] has returned, as it was stored.
+/// Maps fresh memory that forked processes share, as words of zero.
+pub(crate) fn map_fresh(len: usize) -> Result<&'static [AtomicU64]> {
+    let nobody = usize::MAX;
+    let args = [0, len, PROT_RW, MAP_SHARED | MAP_ANONYMOUS, nobody, 0];
+    // SAFETY: a new mapping at an address of the kernel's choice touches nothing that is there.
+    let start = unsafe { system_call(Call::Mmap as usize, args) }?;
+    Ok(mapped(start, len >> 3))
+}
+
+/// What [`map_file`] or [`map_fresh`] has returned, as it was stored.
 pub(crate) fn mapped(start: usize, words: usize) -> &'static [AtomicU64] {
     let start = ptr::with_exposed_provenance::<AtomicU64>(start);
     // SAFETY: the mapping has so many words, begins on a page and is never taken away; any bits are a
@@ -425,6 +435,8 @@ pub(crate) const MSG_PEEK: c_int = 0x2;
 pub(crate) const MSG_DONTWAIT: c_int = 0x40;
 pub(crate) const MSG_NOSIGNAL: c_int = 0x4000;
 pub(crate) const MSG_CMSG_CLOEXEC: c_int = 0x4000_0000;
+pub(crate) const SOCK_DGRAM: c_int = 2;
+pub(crate) const SOCK_RAW: c_int = 3;
 pub(crate) const SOCK_SEQPACKET: c_int = 5;
 pub(crate) const SOCK_NONBLOCK: c_int = 0o4000;
 pub(crate) const SOCK_CLOEXEC: c_int = 0o2_000_000;
@@ -437,5 +449,6 @@ const LOCK_SH: usize = 1;
 const SEEK_END: usize = 2;
 const PROT_RW: usize = 3;
 const MAP_SHARED: usize = 1;
+const MAP_ANONYMOUS: usize = 0x20;
 const F_GETFL: usize = 3;
 const F_SETFL: usize = 4;

@@ -17,6 +17,7 @@
 //! | `accept` | what happens to a connection |
 //! | `attendant` | handing unfinished connections over, and taking finished ones |
 //! | `state` | the table, found through PEERNAME_TABLE |
+//! | `alone`, `sweep` | under the name of `libproxyproto.so`: without a launcher and an attendant |
 //! | `socket`, `address` | sockets and their addresses as values |
 //! | `kernel`, `imports` | the unsafe part: system calls, and what the C library has |
 #![cfg_attr(feature = "freestanding", no_std)]
@@ -36,6 +37,7 @@
 
 mod accept;
 mod address;
+mod alone;
 mod attendant;
 #[cfg(feature = "freestanding")]
 mod exports;
@@ -43,3 +45,4 @@ mod imports;
 mod kernel;
 mod socket;
 mod state;
+mod sweep;

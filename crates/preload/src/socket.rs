@@ -48,6 +48,14 @@ impl Socket {
         wanted.is_some_and(|wanted| kernel::receive(self.0, wanted, MSG_DONTWAIT) == Ok(len))
     }
 
+    /// Waits a little until so many octets are there, or the stream has ended (SO_RCVLOWAT, socket(7)).
+    pub(crate) fn wait_for(self, octets: usize, milliseconds: i64) {
+        let octets = c_int::try_from(octets).unwrap_or(c_int::MAX);
+        let _ = kernel::set_option(self.0, SOL_SOCKET, SO_RCVLOWAT, octets);
+        kernel::wait_readable(self.0, milliseconds);
+        let _ = kernel::set_option(self.0, SOL_SOCKET, SO_RCVLOWAT, 1_i32);
+    }
+
     pub(crate) fn close(self) {
         kernel::close(self.0);
     }
@@ -86,6 +94,7 @@ const IPPROTO_MPTCP: c_int = 262;
 const SOL_TCP: c_int = 6;
 const TCP_DEFER_ACCEPT: c_int = 9;
 const SO_LINGER: c_int = 13;
+const SO_RCVLOWAT: c_int = 18;
 const SO_PEERCRED: c_int = 17;
 const SO_PROTOCOL: c_int = 38;
 const SO_COOKIE: c_int = 57;

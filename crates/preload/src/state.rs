@@ -1,10 +1,10 @@
 //! The table that this process uses.
 
-use core::sync::atomic::{AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use peername_identity::{Counter, Table};
 
-use crate::{imports, kernel};
+use crate::{alone, imports, kernel};
 
 /// What this process does.
 #[derive(Clone, Copy)]
@@ -30,18 +30,38 @@ pub(crate) fn state() -> State {
 
 fn find_out() -> State {
     let Some(path) = imports::environment(b"PEERNAME_TABLE") else {
-        LEN.store(OFF, Ordering::Release);
-        return State::Off;
+        return without_launcher();
     };
     let words = kernel::map_file(path).ok();
     let Some((words, table)) = words.and_then(|words| Some((words, Table::open(words)?))) else {
         LEN.store(BROKEN, Ordering::Release);
         return State::Broken;
     };
+    table.settings().count(Counter::Loaded);
+    keep(words);
+    State::On(table)
+}
+
+fn without_launcher() -> State {
+    if !alone::is_asked_for() {
+        LEN.store(OFF, Ordering::Release);
+        return State::Off;
+    }
+    match alone::table() {
+        Some((words, table)) => {
+            keep(words);
+            State::On(table)
+        }
+        None => {
+            LEN.store(BROKEN, Ordering::Release);
+            State::Broken
+        }
+    }
+}
+
+fn keep(words: &'static [AtomicU64]) {
     START.store(words.as_ptr().expose_provenance(), Ordering::Release);
     LEN.store(words.len(), Ordering::Release);
-    table.settings().count(Counter::Loaded);
-    State::On(table)
 }
 
 fn on(start: usize, len: usize) -> State {

@@ -14,7 +14,7 @@ use crate::table::SharedTable;
 /// Serves until the program and everything that came from it has ended.
 ///
 /// `program` is the process that was started (pidfd_open(2)). If no process has loaded the library
-/// [in time](LOADED_WITHIN), the program would take its proxy for its client: it is ended.
+/// in time (10 s), the program would take its proxy for its client: it is ended.
 ///
 /// # Errors
 ///

@@ -51,6 +51,7 @@ fn a_full_table_refuses_and_a_late_remove_spares_the_successor() {
     for cookie in 1..=64 {
         table.insert(cookie, &someone(cookie)).unwrap();
     }
+    assert!(table.is_full_near(65));
     assert_eq!(table.insert(65, &someone(65)), Err(Full));
     let place = table.places().find(|place| place.cookie == 5).unwrap();
     table.remove(place);
@@ -90,6 +91,28 @@ fn a_sweep_is_claimed_once_and_then_when_half_of_the_rest_is_taken() {
 }
 
 #[test]
+fn a_sweep_by_marks_spares_what_came_meanwhile() {
+    let memory = memory(64);
+    let table = Table::new(&memory).unwrap();
+    let insert = |cookie| table.insert(cookie, &someone(cookie)).unwrap();
+    insert(1);
+    insert(2);
+    let sweep = |marked: &[u64], between: &dyn Fn()| {
+        let sweep = table.begin_sweep();
+        marked.iter().for_each(|&cookie| table.mark(cookie, sweep));
+        between();
+        table.remove_unmarked(sweep, 8); // another namespace's
+        table.remove_unmarked(sweep, 7);
+        [1, 2, 3].map(|cookie| table.find(cookie).is_some())
+    };
+    // Who was there when the sweep before ended may have come while it was looking.
+    assert_eq!(sweep(&[1, 99], &|| {}), [true, true, false]);
+    assert_eq!(sweep(&[1], &|| insert(3)), [true, false, true]);
+    assert_eq!(sweep(&[], &|| {}), [false, false, true]);
+    assert_eq!(sweep(&[3], &|| {}), [false, false, true]);
+}
+
+#[test]
 fn memory_of_another_size_is_no_table() {
     let memory = memory(1024);
     assert!(Table::new(&memory[..memory.len() - 1]).is_none());
@@ -107,7 +130,7 @@ fn readers_see_whole_identities_or_none() {
                 for round in 0..20_000 {
                     let cookie = round * 2 + writer + 1;
                     table.insert(cookie, &someone(cookie)).unwrap();
-                    let place = table.places_near(cookie).find(|p| p.cookie == cookie);
+                    let place = table.places().find(|place| place.cookie == cookie);
                     table.remove(place.unwrap());
                 }
             });
