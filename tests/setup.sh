@@ -44,6 +44,9 @@ packages=(
     default-jdk-headless
 )
 
+# A Go that was installed otherwise will do.
+command -v go >/dev/null || packages+=(golang-go)
+
 installed() { dpkg-query -W -f='${db:Status-Abbrev}' "$1" 2>/dev/null | grep -q '^ii'; }
 
 missing=()
