@@ -9,7 +9,7 @@ use crate::addr::{
 use crate::conn::{Conn, End};
 use crate::header;
 use crate::lab::{Lab, Process, Scratch, wait_for};
-use crate::peername::BINARY;
+use crate::peername::{BINARY, copy_for_everyone};
 use crate::rig::header_of;
 use crate::sender::Haproxy;
 
@@ -254,6 +254,44 @@ fn sshd_behind_haproxy_sees_the_client() {
     let logged = format!("from {} port {}", CLIENT_V4.ip(), CLIENT_V4.port());
     sshd.line(&logged, |line| {
         (line.contains("Accepted publickey") && line.contains(&logged)).then_some(())
+    });
+}
+
+/// Without any capability: `no_new_privs` takes its place, and it is said what that costs.
+#[test]
+fn an_ordinary_user_can_supervise() {
+    let (lab, scratch) = (Lab::new(), Scratch::new());
+    let copy = copy_for_everyone(&lab.server, &scratch);
+    let server = scratch.text("server");
+    let built = super::rig::c_server();
+    lab.server
+        .run("cp", &[built.to_str().expect("text"), &server]);
+    let nobody = [
+        "setpriv",
+        "--reuid=65534",
+        "--regid=65534",
+        "--clear-groups",
+        "--inh-caps=-all",
+        "--bounding-set=-all",
+        "--pdeathsig=KILL",
+    ];
+    let args = [
+        "exec",
+        "--trust=10.81.0.0/24",
+        "-v",
+        "--",
+        &server,
+        "threads",
+        "4",
+        "8443",
+    ];
+    let process = Process::start_with(&lab.server, &nobody, &copy, &args).listens(&[LISTEN_V4]);
+    for client in [someone_v4(), someone_v4()] {
+        let conn = Conn::open(&lab.balancer, LISTEN_V4, &header_of(client));
+        assert_eq!(super::rig::told(&conn), [client; 2]);
+    }
+    process.line("what does not work any more", |line| {
+        line.contains("no_new_privs").then_some(())
     });
 }
 
