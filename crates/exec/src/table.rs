@@ -7,13 +7,15 @@
 use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use peername_identity::{Network, Policy, Signature, Table};
 use peername_sys::shared_memory::map_words;
-use rustix::fs::{FlockOperation, flock};
+use rustix::fs::{FlockOperation, OFlags, flock};
 use rustix::net::{AddressFamily, SocketType};
+use rustix::process::geteuid;
 use rustix::rand::{GetRandomFlags, getrandom};
 
 /// A table, and the file it is in.
@@ -72,9 +74,10 @@ impl SharedTable {
         if rules.networks.len() > peername_identity::Settings::MAX_NETWORKS {
             return Err(TableError::Networks(rules.networks.len()));
         }
+        remove_forgotten();
         let [name, secret] = [signature(), signature()];
         let [first, second] = name;
-        let path = Path::new("/dev/shm").join(format!("peername-{first:016x}{second:016x}"));
+        let path = Path::new(DIRECTORY).join(format!("{PREFIX}{first:016x}{second:016x}"));
         let in_file = |source| TableError::File {
             path: path.clone(),
             source,
@@ -86,6 +89,8 @@ impl SharedTable {
             .mode(0o600)
             .open(&path)
             .map_err(in_file)?;
+        // Ours for as long as this is open, or mapped; see `remove_forgotten`.
+        flock(&file, FlockOperation::LockShared).map_err(|error| in_file(error.into()))?;
         let len = Table::size(slots);
         file.set_len(len as u64).map_err(in_file)?;
         let words = map_words(&file, len)?;
@@ -110,15 +115,13 @@ impl SharedTable {
         &self.path
     }
 
-    /// Whether some process has it mapped. The library locks the file it maps, and a lock of flock(2)
+    /// Whether another process has it mapped. The library locks the file it maps, and a lock of flock(2)
     /// lives as long as the open file, which a mapping keeps.
     pub fn is_in_use(&self) -> bool {
-        let free = flock(&self.file, FlockOperation::NonBlockingLockExclusive).is_ok();
-        if free {
-            // It was ours for a moment; the next program may come.
-            let _ = flock(&self.file, FlockOperation::Unlock);
-        }
-        !free
+        let alone = flock(&self.file, FlockOperation::NonBlockingLockExclusive).is_ok();
+        // If that failed, the lock we had is gone as well (flock(2)).
+        let _ = flock(&self.file, FlockOperation::LockShared);
+        !alone
     }
 
     /// The same table in a process that this one has forked, and whose only descriptor for it is `file`.
@@ -154,8 +157,38 @@ impl Rules {
             all_ports: self.ports.is_empty(),
             show_destination: self.show_destination,
             max_header: self.max_header,
-            attendant_user: rustix::process::geteuid().as_raw(),
+            attendant_user: geteuid().as_raw(),
             namespace: own_namespace(),
+        }
+    }
+}
+
+/// Removes the tables that nobody has open: those of runs that were killed with their attendant. Other
+/// users' can't be opened, and are theirs to remove.
+fn remove_forgotten() {
+    let entries = fs::read_dir(DIRECTORY).into_iter().flatten().flatten();
+    let ours = |name: &str| name.starts_with(PREFIX);
+    for entry in entries.filter(|entry| entry.file_name().to_str().is_some_and(ours)) {
+        // Of the entry itself: it may be a link that somebody else has put there.
+        let old = entry.metadata().is_ok_and(|about| {
+            let age = about.modified().ok().and_then(|at| at.elapsed().ok());
+            let own = about.is_file() && about.uid() == geteuid().as_raw();
+            own && age.is_some_and(|age| age > FORGOTTEN_AFTER)
+        });
+        let file = old.then(|| {
+            let mut options = OpenOptions::new();
+            let no_link = OFlags::NOFOLLOW.bits().cast_signed();
+            options
+                .read(true)
+                .write(true)
+                .custom_flags(no_link)
+                .open(entry.path())
+        });
+        if let Some(Ok(file)) = file
+            && flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok()
+        {
+            // Somebody else who starts now may have been quicker.
+            let _ = fs::remove_file(entry.path());
         }
     }
 }
@@ -176,3 +209,8 @@ fn signature() -> Signature {
     }
     bytes.map(u64::from_ne_bytes)
 }
+
+const DIRECTORY: &str = "/dev/shm";
+const PREFIX: &str = "peername-";
+/// A table that is being made is not locked yet, for a moment.
+const FORGOTTEN_AFTER: Duration = Duration::from_secs(30);

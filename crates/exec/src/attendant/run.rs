@@ -1,6 +1,6 @@
 //! The attendant as a process of its own, beside a program with the preloaded library.
 
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use peername_identity::Counter;
@@ -90,7 +90,7 @@ impl<'a> Life<'a> {
             self.deserted = None;
             return true;
         }
-        // A process that is just running another program has neither the old mapping nor the new one.
+        // A process that is just executing another program has neither the old mapping nor the new one.
         let since = *self.deserted.get_or_insert_with(Instant::now);
         since.elapsed() < DESERTED_FOR
     }
@@ -111,8 +111,7 @@ impl<'a> Life<'a> {
         }
     }
 
-    fn program_alive(&self) -> Option<std::os::fd::BorrowedFd<'_>> {
-        use std::os::fd::AsFd;
+    fn program_alive(&self) -> Option<BorrowedFd<'_>> {
         (!self.ended).then(|| self.program.as_fd())
     }
 
@@ -137,5 +136,7 @@ fn has_ended(program: &OwnedFd) -> bool {
 /// Dynamic loading comes first in a program's life; this leaves time for scripts that come before it,
 /// and for a slow machine.
 const LOADED_WITHIN: Duration = Duration::from_secs(10);
-const LOOK_EVERY: Duration = Duration::from_millis(500);
-const DESERTED_FOR: Duration = Duration::from_secs(2);
+const LOOK_EVERY: Duration = Duration::from_millis(250);
+/// Longer than it takes a program to be executed and load the library. The attendant has the program's
+/// standard error, so who reads that to its end waits as long.
+const DESERTED_FOR: Duration = Duration::from_secs(1);
