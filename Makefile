@@ -10,7 +10,7 @@ TARGET := $(or $(CARGO_TARGET_DIR),target)
 TEST_THREADS ?= 4
 FUZZ_SECONDS ?= 60
 
-.PHONY: help setup demo test check bench fuzz dist clean
+.PHONY: help setup demo libraries test check bench fuzz dist clean
 
 help: ## What can be done here
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -20,6 +20,10 @@ setup: ## Install what the tests drive: balancers, servers, network tools (root,
 
 demo: ## Show what it is for: a backend's view of its client, without and with peername
 	@$(CARGO) run --locked --package peername -- demo
+
+libraries: ## Build what `peername exec` loads into servers, and put it beside the debug binary too
+	$(PRELOAD)
+	@mkdir -p $(TARGET)/debug && install -m 755 $(TARGET)/release/libpeername.so $(TARGET)/debug/libpeername.so
 
 test: setup ## All tests; needs root for network namespaces
 	@[[ $$(id -u) -eq 0 ]] || { echo "make test: the tests build network namespaces: run as root" >&2; exit 1; }
@@ -56,19 +60,25 @@ fuzz: ## Fuzz each target of the codec for FUZZ_SECONDS (nightly, cargo-fuzz)
 
 dist: ## Release binary, stripped, with completions, as an archive in dist/
 	$(CARGO) build --release --locked --package peername
-	rm -rf dist && mkdir -p dist/peername/completions
-	strip -o dist/peername/peername $(TARGET)/release/peername
+	$(PRELOAD)
+	rm -rf dist && mkdir -p dist/peername/completions dist/peername/lib/peername dist/peername/bin
+	strip -o dist/peername/bin/peername $(TARGET)/release/peername
+	strip -o dist/peername/lib/peername/libpeername.so $(TARGET)/release/libpeername.so
+	ln -s libpeername.so dist/peername/lib/peername/libproxyproto.so
 	@for shell in bash zsh fish; do \
-		dist/peername/peername completions $$shell >dist/peername/completions/peername.$$shell; \
+		dist/peername/bin/peername completions $$shell >dist/peername/completions/peername.$$shell; \
 	done
 	@for file in README.md CHANGELOG.md LICENSE-*; do [[ ! -e $$file ]] || cp $$file dist/peername/; done
 	cp -r packaging dist/peername/
-	tar -C dist --owner=0 --group=0 -czf dist/peername-$$(dist/peername/peername --version | cut -d' ' -f2)-$$(uname -m).tar.gz peername
+	tar -C dist --owner=0 --group=0 -czf dist/peername-$$(dist/peername/bin/peername --version | cut -d' ' -f2)-$$(uname -m).tar.gz peername
 	@cd dist && sha256sum *.tar.gz | tee SHA256SUMS
 
 clean: ## Remove what was built
 	$(CARGO) clean
 	rm -rf dist
+
+# By itself, so that no other package asks for the standard library in its dependencies.
+PRELOAD := $(CARGO) build --release --locked --package peername-preload --features freestanding
 
 # Lines of a source file, tests included. Longer ones hold more than one idea.
 LONGEST := 450

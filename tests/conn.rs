@@ -113,6 +113,18 @@ impl Conn {
         bytes
     }
 
+    /// Receives until the text is `enough`, or to the end.
+    pub(crate) fn recv_text_until(&self, enough: impl Fn(&str) -> bool) -> String {
+        let mut text = String::new();
+        while !enough(&text) {
+            match self.recv_some().as_slice() {
+                [] => break,
+                bytes => text.push_str(&String::from_utf8_lossy(bytes)),
+            }
+        }
+        text
+    }
+
     /// Receives to the end and says how it ended.
     #[track_caller]
     pub(crate) fn drain(&self) -> (Vec<u8>, End) {

@@ -35,7 +35,17 @@ packages=(
     python3
     systemd          # systemd-analyze: whether the units that are shipped are right; not as init
     nodejs
+    gcc              # a server of the tests' own
+    libc6-dev
+    musl-tools       # the same with another C library
+    binutils         # readelf, nm: what the preloaded library needs
+    apache2
+    erlang-base
+    default-jdk-headless
 )
+
+# A Go that was installed otherwise will do.
+command -v go >/dev/null || packages+=(golang-go)
 
 installed() { dpkg-query -W -f='${db:Status-Abbrev}' "$1" 2>/dev/null | grep -q '^ii'; }
 
@@ -65,7 +75,7 @@ install=(apt-get install --yes --quiet --no-install-recommends --no-upgrade "${m
 
 for package in "${missing[@]}"; do
     case $package in
-        haproxy | nginx | redis-server | postgresql | unbound | dnsdist) unit=$package ;;
+        haproxy | nginx | redis-server | postgresql | unbound | dnsdist | apache2) unit=$package ;;
         openssh-server) unit=ssh ;;
         ngtcp2-server) unit=ngtcp2d ;;
         *) continue ;;

@@ -5,6 +5,7 @@ mod config;
 mod decode;
 mod demo;
 pub(crate) mod doctor;
+mod exec;
 mod forward;
 mod proxy;
 mod routes;
@@ -17,6 +18,8 @@ use std::process::ExitCode;
 pub(crate) enum Command {
     /// Strip the PROXY header and connect to the backend as the client
     Proxy(Box<proxy::Args>),
+    /// Run a server so that it sees its clients by itself
+    Exec(exec::Args),
     /// Accept plain connections and send them on behind a header
     Forward(forward::Args),
     /// Write one header and standard input to an address, print what comes back
@@ -41,6 +44,7 @@ impl Command {
     pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
         match self {
             Self::Proxy(args) => proxy::run(&args),
+            Self::Exec(args) => exec::run(&args),
             Self::Forward(args) => forward::run(&args),
             Self::Send(args) => send::run(&args),
             Self::Decode(args) => decode::run(&args),

@@ -158,6 +158,32 @@ const NAMED: [u8; 7] = [
     kind::NETNS,
 ];
 
+/// A port, or all from one to another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct PortRange {
+    first: u16,
+    last: u16,
+}
+
+impl PortRange {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = u16> + use<> {
+        self.first..=self.last
+    }
+}
+
+impl FromStr for PortRange {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (first, last) = text.split_once('-').unwrap_or((text, text));
+        let range = first.trim().parse().ok().zip(last.trim().parse().ok());
+        range
+            .map(|(first, last)| Self { first, last })
+            .filter(|range| range.first > 0 && range.first <= range.last)
+            .ok_or_else(|| "use a port or a range of ports, such as 443 or 8000-8010".to_owned())
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -231,6 +257,19 @@ mod tests {
             (Ok(123), Ok(123), Ok(0))
         );
         assert!(mark("-1").is_err() && mark("0x").is_err() && mark("4294967296").is_err());
+    }
+
+    #[test]
+    fn ports_and_ranges() {
+        let ports = |text: &str| {
+            text.parse::<PortRange>()
+                .map(|range| range.iter().collect())
+        };
+        assert_eq!(ports("443"), Ok(vec![443]));
+        assert_eq!(ports("80-82"), Ok(vec![80, 81, 82]));
+        for wrong in ["0", "82-80", "http", "80-", "65536"] {
+            assert!(ports(wrong).is_err(), "{wrong}");
+        }
     }
 
     #[test]

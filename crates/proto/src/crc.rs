@@ -23,9 +23,30 @@ pub(crate) fn verify(header: &[u8], value: &[u8], offset: usize) -> Result<(), I
 pub(crate) fn compute(header: &[u8], value_at: usize) -> Option<u32> {
     let (before, rest) = header.split_at_checked(value_at)?;
     let (_, after) = rest.split_first_chunk::<LEN>()?;
-    let crc = crc32c::crc32c_append(crc32c::crc32c(before), &[0; LEN]);
-    Some(crc32c::crc32c_append(crc, after))
+    let crc = append(append(0, before), &[0; LEN]);
+    Some(append(crc, after))
 }
+
+#[cfg(feature = "std")]
+use crc32c::crc32c_append as append;
+
+/// Goes on with the checksum of what came before: bit by bit, for builds that can't ask the processor
+/// what it can do. A header is short, and few have a checksum.
+#[cfg(any(test, not(feature = "std")))]
+fn append_bitwise(crc: u32, bytes: &[u8]) -> u32 {
+    !bytes.iter().fold(!crc, |crc, &octet| {
+        (0..8).fold(crc ^ u32::from(octet), |crc, _| {
+            (crc >> 1) ^ (POLYNOMIAL & 0_u32.wrapping_sub(crc & 1))
+        })
+    })
+}
+
+#[cfg(not(feature = "std"))]
+use append_bitwise as append;
+
+/// Castagnoli's, its bits reversed.
+#[cfg(any(test, not(feature = "std")))]
+const POLYNOMIAL: u32 = 0x82f6_3b78;
 
 /// The type and the length, in front of each value.
 const TLV_HEAD: usize = 3;
@@ -36,5 +57,12 @@ mod tests {
     #[test]
     fn the_library_computes_castagnoli() {
         assert_eq!(crc32c::crc32c(b"123456789"), 0xe306_9283);
+    }
+
+    #[test]
+    fn bit_by_bit_it_is_the_same() {
+        assert_eq!(super::append_bitwise(0, b"123456789"), 0xe306_9283);
+        let half = super::append_bitwise(0, b"12345");
+        assert_eq!(super::append_bitwise(half, b"6789"), 0xe306_9283);
     }
 }

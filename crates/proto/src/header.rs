@@ -3,7 +3,7 @@
 //! The types make one mistake impossible: a header that speaks for nobody (LOCAL, UNKNOWN, UNSPEC)
 //! has no address in it, so that none of its octets can reach a log, a policy or a socket.
 
-use std::net::SocketAddr;
+use core::net::SocketAddr;
 
 use crate::tlv::Tlvs;
 use crate::unix::UnixName;

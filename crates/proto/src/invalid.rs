@@ -1,6 +1,6 @@
 //! Why bytes are not a header: always the sender's fault, or that of whoever configured it.
 
-use std::fmt::{self, Display, Formatter};
+use core::fmt::{self, Display, Formatter};
 
 use thiserror::Error;
 

@@ -4,6 +4,9 @@
 //! header *says* is decided here; whether it may be *believed* (who sent it, which addresses are
 //! allowed, how long to wait, how large it may be) is not, and belongs to the caller.
 //!
+//! Without the feature `std` this crate needs neither an allocator nor the standard library, and reads
+//! only: the library that is preloaded into other programs is built so.
+//!
 //! Section numbers refer to HAProxy's `doc/proxy-protocol.txt` (2026-04).
 //!
 //! ```
@@ -14,6 +17,7 @@
 //! assert_eq!(header.source(), Some("192.0.2.10:56324".parse().unwrap()));
 //! assert_eq!(&bytes[header.len..], b"hello");
 //! ```
+#![cfg_attr(not(feature = "std"), no_std)]
 #![forbid(unsafe_code)]
 #![deny(
     clippy::unwrap_used,
@@ -45,6 +49,7 @@ mod unix;
 mod v1;
 mod v2;
 mod vendor;
+#[cfg(feature = "std")]
 mod write;
 
 pub mod spp;
@@ -60,6 +65,9 @@ pub use crate::unix::UnixName;
 pub use crate::v1::MAX_LEN as V1_MAX_LEN;
 pub use crate::v2::{MAX_LEN as V2_MAX_LEN, SIGNATURE as V2_SIGNATURE};
 pub use crate::vendor::Vendor;
+#[cfg(feature = "std")]
 pub use crate::write::v1::{write_v1, write_v1_unknown};
+#[cfg(feature = "std")]
 pub use crate::write::v2::V2Writer;
+#[cfg(feature = "std")]
 pub use crate::write::{WriteError, write_spp};

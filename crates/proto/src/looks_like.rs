@@ -3,7 +3,7 @@
 //! A port carries headers or it doesn't; guessing would let a client choose (section 2). But who set
 //! up the sender wants to know what arrived instead.
 
-use std::fmt::{self, Display, Formatter};
+use core::fmt::{self, Display, Formatter};
 
 use crate::{spp, v1, v2};
 

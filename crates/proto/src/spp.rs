@@ -4,7 +4,7 @@
 //! the proxy finds the client again.
 //! Source: Cloudflare's documentation of Spectrum, "Simple Proxy Protocol".
 
-use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use core::net::{IpAddr, Ipv6Addr, SocketAddr};
 
 use crate::invalid::Invalid;
 

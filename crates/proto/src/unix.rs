@@ -1,6 +1,6 @@
 //! Names of Unix domain sockets, as version 2 carries them.
 
-use std::fmt::{self, Display, Formatter};
+use core::fmt::{self, Display, Formatter};
 
 /// A socket's name: 108 octets, filled up with NUL (section 2.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

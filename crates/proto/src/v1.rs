@@ -3,7 +3,7 @@
 //! The line is read octet by octet against its grammar and nothing else is consulted: the standard
 //! library's address parsers want a complete `str`, and would let a wrong octet wait for the line's end.
 
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use core::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use crate::header::{Command, Endpoints, Header, Transport, Version};
 use crate::invalid::{Invalid, V1Field};

@@ -1,6 +1,6 @@
 //! Version 2: binary (section 2.2).
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use crate::header::{Command, Endpoints, Header, Transport, Version};
 use crate::invalid::Invalid;

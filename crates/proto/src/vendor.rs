@@ -48,7 +48,7 @@ fn aws(value: &[u8]) -> Option<&str> {
     let plain = suffix
         .iter()
         .all(|octet| octet.is_ascii_alphanumeric() || *octet == b'-');
-    std::str::from_utf8(id).ok().filter(|_| plain)
+    core::str::from_utf8(id).ok().filter(|_| plain)
 }
 
 /// The number is little endian, unlike everything else in a header.

@@ -39,6 +39,11 @@ impl TrustList {
         self.networks.iter().any(|network| network.contains(&peer))
     }
 
+    /// The networks, in the order they were given.
+    pub fn networks(&self) -> &[IpNet] {
+        &self.networks
+    }
+
     fn add_word(&mut self, word: &str) -> Result<(), TrustError> {
         match word.strip_prefix('@') {
             Some(path) => self.add_file(PathBuf::from(path)),

@@ -49,6 +49,19 @@ pub fn keep_only(keep: &[Capability]) -> Result<()> {
     set(CapSet::Permitted, &kept)
 }
 
+/// Lets the program that this process will execute have those of `these` that the calling thread has, also
+/// where it does not run as root (ambient capabilities, since Linux 4.3).
+pub fn pass_on(these: &[Capability]) -> Result<()> {
+    let held = permitted()?;
+    let passed = these
+        .iter()
+        .copied()
+        .filter(|one| held.contains(one))
+        .collect();
+    set(CapSet::Inheritable, &passed)?;
+    set(CapSet::Ambient, &passed)
+}
+
 fn permitted() -> Result<CapsHashSet> {
     caps::read(None, CapSet::Permitted)
         .map_err(io::Error::other)

@@ -6,15 +6,28 @@
 
 mod failed;
 
+pub mod bequest;
 pub mod caps;
 pub mod datagram;
+pub mod detach;
+pub mod epoll;
+pub mod executable;
 pub mod inherited;
+pub mod io_uring;
 pub mod limits;
 pub mod listen;
+pub mod listening;
 pub mod namespace;
 pub mod netlink;
+pub mod passing;
+pub mod pidfd;
 pub mod pipe;
+pub mod process_memory;
+pub mod seccomp;
+pub mod shared_memory;
+pub mod sock_diag;
 pub mod stream;
+pub mod tcp_socket;
 pub mod transparent;
 pub mod upstream;
 

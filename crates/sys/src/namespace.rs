@@ -51,6 +51,25 @@ pub fn become_root_of_new_user_namespace() -> Result<()> {
     write("/proc/self/gid_map", &format!("0 {} 1", gid.as_raw()))
 }
 
+/// Moves this process, which must have one thread only, into a new user namespace in which it is the same
+/// user with every capability, until it executes another program. An ordinary user may do so where the
+/// distribution allows it (user_namespaces(7)).
+pub fn become_capable_in_new_user_namespace() -> Result<()> {
+    let (uid, gid) = (rustix::process::geteuid(), rustix::process::getegid());
+    // SAFETY: NEWUSER leaves the descriptor table alone.
+    unsafe { unshare_unsafe(UnshareFlags::NEWUSER) }.call("unshare(CLONE_NEWUSER)")?;
+    let (uid, gid) = (uid.as_raw(), gid.as_raw());
+    write("/proc/self/uid_map", &format!("{uid} {uid} 1"))?;
+    write("/proc/self/setgroups", "deny")?;
+    write("/proc/self/gid_map", &format!("{gid} {gid} 1"))
+}
+
+/// Lets any program of the calling thread's network namespace listen on ports below 1024
+/// (`ip_unprivileged_port_start`, since Linux 4.11). Needs CAP_NET_ADMIN there.
+pub fn allow_all_ports() -> Result<()> {
+    write("/proc/sys/net/ipv4/ip_unprivileged_port_start", "0")
+}
+
 fn write(path: &'static str, text: &str) -> Result<()> {
     fs::write(path, text).map_err(|error: io::Error| crate::Failed {
         call: path,

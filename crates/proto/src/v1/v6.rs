@@ -4,7 +4,7 @@
 //! stands for at least one group. Section 2.1 of the protocol leaves out the dotted tail
 //! (`::ffff:192.0.2.1`), but `inet_ntop(3)` writes it and so every sender does: it is read too.
 
-use std::net::{Ipv4Addr, Ipv6Addr};
+use core::net::{Ipv4Addr, Ipv6Addr};
 
 use super::{Line, Stop, digit};
 
@@ -142,9 +142,12 @@ impl Groups {
     fn address(mut self) -> Option<Ipv6Addr> {
         if let Some(gap) = self.gap {
             // The groups behind the gap move to the end; zeroes take their place.
-            self.values
-                .get_mut(gap..)?
-                .rotate_right(8_usize.checked_sub(self.len)?);
+            let behind = self.values.get_mut(gap..)?;
+            let zeroes = 8_usize.checked_sub(self.len)?;
+            // Always: the gap is no later than the length. Said so that the compiler knows, too.
+            if zeroes <= behind.len() {
+                behind.rotate_right(zeroes);
+            }
         } else if self.len != 8 {
             return None;
         }

@@ -84,6 +84,7 @@ pub(crate) fn schema() -> schemars::Schema {
 impl File {
     fn process(&self, over: &Process) -> Process {
         Process {
+            sockets_from_outside: over.sockets_from_outside,
             workers: over.workers.or(self.workers),
             setup_routes: over.setup_routes || self.setup_routes,
             drain: over.drain.or(self.drain),

@@ -50,6 +50,9 @@ pub(crate) struct Process {
     /// How long open connections may go on after SIGTERM; a second SIGTERM ends them [default: 30s]
     #[arg(long, value_name = "DURATION")]
     pub(super) drain: Option<Time>,
+    /// The listening sockets, all passed by who starts us, are of another network than ours: `exec`
+    #[arg(long, hide = true)]
+    pub(super) sockets_from_outside: bool,
     #[command(flatten)]
     pub(super) logging: logging::Args,
 }

@@ -123,6 +123,9 @@ impl Setup {
             }
             taken.extend(listen);
         }
+        if self.process.sockets_from_outside {
+            return problems;
+        }
         for planned in &self.services {
             let targets = planned.backends().map(|(backend, _)| backend);
             let mut targets = targets

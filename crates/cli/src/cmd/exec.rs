@@ -1,0 +1,196 @@
+//! `peername exec`: runs a server so that accept(2) and getpeername(2) give it the true client.
+
+mod netns;
+
+use std::ffi::{OsStr, OsString};
+use std::net::SocketAddr;
+use std::process::{Command, ExitCode};
+use std::time::Duration;
+
+use peername_exec::launch::become_program;
+use peername_exec::notify;
+use peername_exec::preload::{self, Preload};
+use peername_exec::program::{Mechanism, ProgramError, examine, search_path};
+use peername_exec::table::{Rules, SharedTable};
+use peername_identity::Network;
+use peername_proxy::trust::TrustList;
+use peername_sys::seccomp::Gaining;
+
+use crate::cmd::routes::Protocol;
+use crate::usage::Usage;
+use crate::value::{self, PortRange};
+
+/// Options of `peername exec`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// How the server is reached
+    #[arg(long, value_name = "HOW", default_value = "auto")]
+    mode: Mode,
+    /// Who may send headers: CIDR, address, @FILE, private, loopback or any; may be repeated
+    /// [default: private]
+    #[arg(short, long, value_name = "WHO")]
+    trust: Vec<String>,
+    /// Connections without a header, and from others than those trusted
+    #[arg(long, value_name = "WHAT", default_value = "require")]
+    header: Header,
+    /// Only listeners on these ports, such as 80,443,8000-8010 [default: all]
+    #[arg(long, value_name = "LIST", value_delimiter = ',')]
+    ports: Vec<PortRange>,
+    /// With --mode netns: where to listen [default: 0.0.0.0 and [::], on --ports]; may be repeated
+    #[arg(short, long, value_name = "ADDR", value_parser = value::address)]
+    listen: Vec<SocketAddr>,
+    /// With --mode netns: what is listened for
+    #[arg(short, long, default_value = "tcp")]
+    protocol: Protocol,
+    /// From accept to the complete header
+    #[arg(long, value_name = "DURATION", default_value = "5s", value_parser = value::timeout)]
+    header_timeout: Duration,
+    /// The largest header taken, in octets
+    #[arg(long, value_name = "BYTES", default_value_t = 4096, value_parser = clap::value_parser!(u32).range(16..=65551))]
+    max_header: u32,
+    /// Connections that may be open at the same time, rounded up to a power of two
+    #[arg(long, value_name = "N", default_value_t = 65536, value_parser = clap::value_parser!(u32).range(1..=16_777_216))]
+    max_connections: u32,
+    /// Show the header's destination as the server's own address (getsockname)
+    #[arg(long)]
+    dst: bool,
+    /// Say which mode was taken, and why
+    #[arg(short, long, action = clap::ArgAction::Count)]
+    verbose: u8,
+    /// The server and its arguments
+    #[arg(last = true, required = true, value_name = "CMD")]
+    command: Vec<OsString>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum Mode {
+    /// What fits the server
+    Auto,
+    /// By a library that is loaded into it: dynamically linked servers
+    Preload,
+    /// By answering its system calls: any server; sets no_new_privs for ordinary users
+    Notify,
+    /// By a network of its own, with the proxy in it: any server, TCP and UDP; it reaches nothing else
+    Netns,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum Header {
+    /// Are refused
+    Require,
+    /// Go through as they are
+    Optional,
+}
+
+/// Becomes the server; returns only if that fails.
+pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    let rules = args.rules()?;
+    let mut command = Command::new(
+        args.command
+            .first()
+            .map_or_else(OsString::new, Clone::clone),
+    );
+    command.args(args.command.iter().skip(1));
+    if args.mode == Mode::Netns {
+        netns::start(args)?;
+        let error = become_program(command);
+        eprintln!("peername: {error}");
+        return Ok(ExitCode::from(error.exit_code()));
+    }
+    match args.mechanism(command.get_program()) {
+        Ok(Mechanism::Preload) => {
+            args.preload(rules)?.prepare(&mut command)?;
+            refuse_io_uring();
+        }
+        Ok(Mechanism::Notify) => args.supervise(&rules)?,
+        Err(error) => {
+            eprintln!("peername: {error}");
+            return Ok(ExitCode::from(error.exit_code()));
+        }
+    }
+    let error = become_program(command);
+    eprintln!("peername: {error}");
+    Ok(ExitCode::from(error.exit_code()))
+}
+
+impl Args {
+    fn rules(&self) -> Result<Rules, Usage> {
+        Ok(Rules {
+            networks: self.networks()?,
+            ports: self.ports.iter().flat_map(PortRange::iter).collect(),
+            header_required: self.header == Header::Require,
+            show_destination: self.dst,
+            max_header: self.max_header as usize,
+        })
+    }
+
+    fn networks(&self) -> Result<Vec<Network>, Usage> {
+        let list = if self.trust.is_empty() {
+            eprintln!(
+                "peername: headers are taken from private networks (say --trust to choose others)"
+            );
+            TrustList::parse(&["private"])
+        } else {
+            TrustList::parse(&self.trust)
+        };
+        let list = list.map_err(Usage::from_error)?;
+        let networks = list.networks().iter();
+        Ok(networks
+            .filter_map(|network| Network::new(network.addr(), network.prefix_len()))
+            .collect())
+    }
+
+    fn mechanism(&self, program: &OsStr) -> Result<Mechanism, ProgramError> {
+        let examined = examine(program, &search_path())?;
+        let chosen = match self.mode {
+            Mode::Auto => examined.mechanism,
+            Mode::Preload => Mechanism::Preload,
+            Mode::Notify | Mode::Netns => Mechanism::Notify,
+        };
+        if self.verbose > 0 {
+            eprintln!("peername: mode {chosen}; {}", examined.reason);
+        }
+        Ok(chosen)
+    }
+
+    /// The table has no path: only the supervisor, which has it already, needs it.
+    fn supervise(&self, rules: &Rules) -> anyhow::Result<()> {
+        let shared = SharedTable::create(self.slots(), rules)?;
+        shared.remove();
+        let gaining = notify::start(notify::Settings {
+            table: shared.table(),
+            header_timeout: self.header_timeout,
+        })?;
+        if gaining == Gaining::Lost && self.verbose > 0 {
+            eprintln!("peername: sudo, su and the like will not work below (no_new_privs)");
+        }
+        Ok(())
+    }
+
+    fn slots(&self) -> usize {
+        let wanted = self.max_connections as usize;
+        wanted.next_power_of_two().max(FEWEST)
+    }
+
+    fn preload(&self, rules: Rules) -> Result<Preload, preload::LibraryError> {
+        Ok(Preload {
+            library: preload::library()?,
+            rules,
+            slots: self.slots(),
+            header_timeout: self.header_timeout,
+        })
+    }
+}
+
+/// A server that accepts through a ring is not seen by the library.
+fn refuse_io_uring() {
+    if let Err(error) = peername_sys::io_uring::refuse() {
+        eprintln!(
+            "peername: io_uring can't be refused ({error}): if the server accepts through it, it sees its \
+             proxy, and headers as data"
+        );
+    }
+}
+
+/// The least number of slots that a table may have.
+const FEWEST: usize = 64;

@@ -1,0 +1,95 @@
+//! `peername exec --mode netns`: the sockets outside, and the proxy's command line.
+
+use std::ffi::OsString;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::os::fd::OwnedFd;
+
+use anyhow::Context;
+use peername_exec::netns;
+use peername_sys::listen::Sharing;
+use peername_sys::{datagram, listen};
+
+use super::{Args, Header};
+use crate::usage::Usage;
+use crate::value::PortRange;
+
+/// Opens the listening sockets and moves this process into its private network.
+pub(super) fn start(args: &Args) -> anyhow::Result<()> {
+    if args.header == Header::Optional {
+        let text = "--mode netns goes with --header require only";
+        return Err(Usage(text.to_owned()).into());
+    }
+    let addrs = addresses(args)?;
+    let mut sockets = Vec::new();
+    for &addr in &addrs {
+        let context = || format!("can't listen on {addr}");
+        if args.protocol.has_tcp() {
+            sockets.push(OwnedFd::from(
+                listen::tcp(addr, ALONE).with_context(context)?,
+            ));
+        }
+        if args.protocol.has_udp() {
+            let socket = datagram::listen(addr, ALONE).with_context(context)?;
+            datagram::open(&socket).with_context(context)?;
+            sockets.push(OwnedFd::from(socket));
+        }
+    }
+    netns::start(sockets, proxy(args, &addrs))?;
+    Ok(())
+}
+
+fn addresses(args: &Args) -> Result<Vec<SocketAddr>, Usage> {
+    if !args.listen.is_empty() {
+        return Ok(args.listen.clone());
+    }
+    let everywhere = |port: u16| {
+        [
+            SocketAddr::from((Ipv4Addr::UNSPECIFIED, port)),
+            SocketAddr::from((Ipv6Addr::UNSPECIFIED, port)),
+        ]
+    };
+    let addrs: Vec<_> = args
+        .ports
+        .iter()
+        .flat_map(PortRange::iter)
+        .flat_map(everywhere)
+        .collect();
+    if addrs.is_empty() {
+        let text = "--mode netns opens the ports itself: say which (--ports 443, or --listen)";
+        return Err(Usage(text.to_owned()));
+    }
+    Ok(addrs)
+}
+
+/// As one would type it.
+fn proxy(args: &Args, addrs: &[SocketAddr]) -> Vec<OsString> {
+    let protocol = match (args.protocol.has_tcp(), args.protocol.has_udp()) {
+        (true, true) => "both",
+        (_, true) => "udp",
+        _ => "tcp",
+    };
+    let trust: &[String] = if args.trust.is_empty() {
+        &["private".to_owned()]
+    } else {
+        &args.trust
+    };
+    let mut words = vec![
+        "proxy".to_owned(),
+        "--sockets-from-outside".to_owned(),
+        format!("--protocol={protocol}"),
+        "--target-v4=127.0.0.1:same".to_owned(),
+        "--target-v6=[::1]:same".to_owned(),
+        format!("--header-timeout={}ms", args.header_timeout.as_millis()),
+        format!("--max-header={}", args.max_header),
+    ];
+    words.extend(addrs.iter().map(|addr| format!("--listen={addr}")));
+    words.extend(trust.iter().map(|who| format!("--trust={who}")));
+    words.extend((0..args.verbose).map(|_| "-v".to_owned()));
+    words.into_iter().map(OsString::from).collect()
+}
+
+/// `[::]` beside `0.0.0.0` takes IPv6 only.
+const ALONE: Sharing = Sharing {
+    among_workers: false,
+    v4_elsewhere: true,
+};

@@ -1,0 +1,115 @@
+//! The doorbell: a connection to the listener that is not a client's.
+//!
+//! It is known by where it comes from: its own port, which stands in the table while the bell has it
+//! and which nobody else can have at that address. One octet is sent, because a listener with
+//! TCP_DEFER_ACCEPT does not show a connection that says nothing; closing the bell with the octet unread
+//! resets it, so nothing of it stays in TIME_WAIT.
+
+use std::io::{self, ErrorKind};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::os::fd::{AsFd, BorrowedFd};
+
+use peername_identity::Ports;
+use peername_sys::stream;
+use rustix::event::epoll::EventFlags;
+use socket2::{Domain, Protocol, Socket, Type};
+
+/// A bell that has been rung and not been heard yet.
+#[derive(Debug)]
+pub(super) struct Bell {
+    socket: Socket,
+    listener: SocketAddr,
+    port: u16,
+    said: bool,
+    bells: Ports<'static>,
+}
+
+impl Bell {
+    pub(super) fn ring(listener: SocketAddr, bells: Ports<'static>) -> io::Result<Self> {
+        match listener.ip() {
+            IpAddr::V6(Ipv6Addr::UNSPECIFIED) => Self::at(Ipv6Addr::LOCALHOST, listener, bells)
+                .or_else(|error| {
+                    // Where loopback has no IPv6. If nobody listens, that is the answer.
+                    match error.kind() {
+                        ErrorKind::ConnectionRefused => Err(error),
+                        _ => Self::at(Ipv4Addr::LOCALHOST, listener, bells),
+                    }
+                }),
+            IpAddr::V4(Ipv4Addr::UNSPECIFIED) => Self::at(Ipv4Addr::LOCALHOST, listener, bells),
+            ip => Self::at(ip, listener, bells),
+        }
+    }
+
+    fn at(ip: impl Into<IpAddr>, listener: SocketAddr, bells: Ports<'static>) -> io::Result<Self> {
+        // With the scope of a link-local address.
+        let mut to = listener;
+        to.set_ip(ip.into());
+        let mut from = to;
+        from.set_port(0);
+        let kind = Type::STREAM.nonblocking().cloexec();
+        let socket = Socket::new(Domain::for_address(to), kind, Some(Protocol::TCP))?;
+        socket.bind(&from.into())?;
+        let port = socket
+            .local_addr()?
+            .as_socket()
+            .map_or(0, |addr| addr.port());
+        // Before the connection can be accepted.
+        bells.insert(port);
+        let mut bell = Self {
+            socket,
+            listener,
+            port,
+            said: false,
+            bells,
+        };
+        match bell.socket.connect(&to.into()) {
+            Ok(()) => {}
+            Err(error) if error.raw_os_error() == Some(IN_PROGRESS) => {}
+            Err(error) => return Err(error),
+        }
+        // On one host the connection is there already, or was refused already.
+        if let Some(error) = bell.socket.take_error()? {
+            return Err(error);
+        }
+        bell.say();
+        Ok(bell)
+    }
+
+    pub(super) fn socket(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+
+    pub(super) fn is_for(&self, listener: SocketAddr) -> bool {
+        self.listener == listener
+    }
+
+    /// What to wait for next.
+    pub(super) fn awaits(&self) -> EventFlags {
+        match self.said {
+            true => EventFlags::IN | EventFlags::RDHUP,
+            // The listener's queue is full, and the kernel keeps trying.
+            false => EventFlags::OUT,
+        }
+    }
+
+    /// Something has happened; returns whether the bell is still to be heard.
+    pub(super) fn go_on(&mut self, flags: EventFlags) -> bool {
+        let over = EventFlags::IN | EventFlags::RDHUP | EventFlags::HUP | EventFlags::ERR;
+        if !self.said {
+            self.say();
+        }
+        !flags.intersects(over)
+    }
+
+    fn say(&mut self) {
+        self.said |= stream::send(&self.socket, b"!").is_ok();
+    }
+}
+
+impl Drop for Bell {
+    fn drop(&mut self) {
+        self.bells.remove(self.port);
+    }
+}
+
+const IN_PROGRESS: i32 = 115;

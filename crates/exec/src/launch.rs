@@ -1,0 +1,35 @@
+//! Becoming the program.
+
+use std::ffi::OsString;
+use std::io::{self, ErrorKind};
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+
+/// The program could not be executed.
+#[derive(Debug, thiserror::Error)]
+#[error("{}: {source}", name.display())]
+pub struct ExecError {
+    name: OsString,
+    source: io::Error,
+}
+
+/// Replaces this process by `command`. It keeps the process id, the parent, the terminal and every
+/// descriptor that is not closed on exec; so its exit code is this process's without more ado. Returns
+/// only if that fails.
+pub fn become_program(mut command: Command) -> ExecError {
+    let source = command.exec();
+    ExecError {
+        name: command.get_program().to_owned(),
+        source,
+    }
+}
+
+impl ExecError {
+    /// The exit code that shells and env(1) give for it: 127 if there is no such program, else 126.
+    pub fn exit_code(&self) -> u8 {
+        match self.source.kind() {
+            ErrorKind::NotFound => 127,
+            _ => 126,
+        }
+    }
+}

@@ -1,0 +1,24 @@
+//! `peername exec`: the server itself sees the client, and no proxy is in the path.
+//!
+//! The header is read where the connection is accepted, and what accept(2) and getpeername(2) answer
+//! is the client. Afterwards nothing stands between the server and its connection.
+//!
+//! | module | |
+//! |---|---|
+//! | [`table`] | the shared table of identities as a file ([`peername_identity`]) |
+//! | [`look`] | one look at a connection's header: strip it and remember the client, or say why not |
+//! | [`program`] | what will run, and which mechanism reaches it |
+//! | [`notify`] | the supervisor that answers system calls |
+//! | [`preload`] | `--mode preload`: what a program needs to be started with the library |
+//! | [`netns`] | `--mode netns`: a private network, and `peername proxy` in it |
+//! | [`attendant`] | keeps connections whose header is not all there, so that accept never waits for one |
+#![forbid(unsafe_code)]
+
+pub mod attendant;
+pub mod launch;
+pub mod look;
+pub mod netns;
+pub mod notify;
+pub mod preload;
+pub mod program;
+pub mod table;

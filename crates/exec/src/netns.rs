@@ -1,0 +1,177 @@
+//! The mechanism that changes nothing about a program but its network: it gets one of its own, in which
+//! every address is local, and `peername proxy` in between.
+//!
+//! ```text
+//!   outside                │ private network: `local 0.0.0.0/0 dev lo`, `local ::/0 dev lo`
+//!                          │
+//!   balancer ───▶ listening socket ──▶ peername proxy ──from the client's address──▶ program
+//!                 (opened outside,     (own process)                                 (this process)
+//!                  inherited)          │
+//! ```
+//!
+//! Because every address is local in there, a connection may come from any, and answers to it stay. On
+//! the host nothing is changed and no capability is used: the private network is made in a user
+//! namespace where we are not root. The proxy is the one of `peername proxy`, with all it does.
+//!
+//! The price: the program reaches nothing outside, not even a name server.
+
+use std::ffi::OsString;
+use std::os::fd::OwnedFd;
+use std::process::{self, Command};
+use std::time::Duration;
+
+use peername_sys::caps::{Capability, have, pass_on};
+use peername_sys::epoll::{Epoll, When};
+use peername_sys::namespace::{Network, allow_all_ports, become_capable_in_new_user_namespace};
+use peername_sys::netlink::{Family, LocalRoute, Netlink, is_family_off};
+use peername_sys::pidfd::{Process, Signal};
+use peername_sys::{Failed, bequest, detach};
+
+use crate::launch::become_program;
+
+/// Why there is no private network.
+#[derive(Debug, thiserror::Error)]
+pub enum NetnsError {
+    /// This host does not let us have one.
+    #[error(
+        "{0}: this host does not let ordinary users make namespaces (kernel.unprivileged_userns_clone, \
+         kernel.apparmor_restrict_unprivileged_userns); allow it, or run as root"
+    )]
+    Namespace(Failed),
+    /// It can't be set up.
+    #[error("the private network: {0}")]
+    SetUp(Failed),
+    /// The proxy can't be started.
+    #[error("starting the proxy: {0}")]
+    Start(#[from] Failed),
+    /// tokio.
+    #[error("starting the runtime for netlink: {0}")]
+    Runtime(std::io::Error),
+}
+
+/// Moves this process into a private network, and starts `peername` with the arguments `proxy` beside it,
+/// to which it hands `sockets`, bound in the network that this process leaves. Execute the program next.
+///
+/// The proxy ends with this process, and this process with the proxy. It must have one thread only.
+///
+/// # Errors
+///
+/// [`NetnsError`].
+pub fn start(sockets: Vec<OwnedFd>, proxy: Vec<OsString>) -> Result<(), NetnsError> {
+    if !have(Capability::CAP_SYS_ADMIN) {
+        become_capable_in_new_user_namespace().map_err(NetnsError::Namespace)?;
+    }
+    Network::unshare().map_err(NetnsError::Namespace)?;
+    set_up()?;
+    let mut kept = sockets;
+    kept.push(Process::current()?.into());
+    detach::detached(kept, |mut sockets| {
+        let Some(program) = sockets.pop().map(Process::from) else {
+            return 1;
+        };
+        match watch_over(&program, sockets, proxy) {
+            Ok(()) => 0,
+            Err(error) => {
+                eprintln!("peername: the proxy beside the program: {error}");
+                let _ = program.signal(Signal::TERM);
+                1
+            }
+        }
+    })?;
+    Ok(())
+}
+
+/// Makes every address local, and every port free for all.
+fn set_up() -> Result<(), NetnsError> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(NetnsError::Runtime)?;
+    let made = runtime.block_on(async {
+        let netlink = Netlink::open()?;
+        netlink.set_loopback_up().await?;
+        for family in [Family::V4, Family::V6] {
+            let everything = LocalRoute {
+                family,
+                table: LOCAL_TABLE,
+                protocol: BOOT,
+            };
+            match netlink.add_local_route(&everything).await {
+                Err(error) if family == Family::V6 && is_family_off(&error) => {}
+                added => added?,
+            }
+        }
+        allow_all_ports()
+    });
+    made.map_err(NetnsError::SetUp)
+}
+
+/// Starts the proxy, and ends it or the program when the other has ended.
+fn watch_over(
+    program: &Process,
+    sockets: Vec<OwnedFd>,
+    proxy: Vec<OsString>,
+) -> Result<(), Failed> {
+    detach::name_thread(c"peername-netns");
+    let pid = detach::child(sockets, |sockets| become_proxy(sockets, proxy))?;
+    let proxy = Process::open(pid)?;
+    let epoll = Epoll::new()?;
+    epoll.watch(program, PROGRAM, When::Ready)?;
+    epoll.watch(&proxy, PROXY, When::Ready)?;
+    let (last, patience) = match first_of(&epoll, None)? {
+        // Its connections have ended with it.
+        Some(PROGRAM) => (&proxy, PATIENCE),
+        _ => {
+            eprintln!("peername: the proxy has ended, so nobody reaches the program; ending it");
+            (program, PATIENCE)
+        }
+    };
+    let _ = last.signal(Signal::TERM);
+    let rest = Epoll::new()?;
+    rest.watch(last, 0, When::Ready)?;
+    if first_of(&rest, Some(patience))?.is_none() {
+        let _ = last.signal(Signal::KILL);
+    }
+    detach::reap(pid);
+    Ok(())
+}
+
+fn first_of(epoll: &Epoll, limit: Option<Duration>) -> Result<Option<u64>, Failed> {
+    let mut found = Vec::new();
+    epoll.wait(limit, &mut found)?;
+    Ok(found.first().map(|found| found.token))
+}
+
+/// As a service manager would start it (sd_listen_fds(3)).
+fn become_proxy(sockets: Vec<OwnedFd>, arguments: Vec<OsString>) -> u8 {
+    let count = sockets.len().to_string();
+    let ready = detach::end_with_parent()
+        .and_then(|()| pass_on(&[Capability::CAP_NET_RAW, Capability::CAP_NET_BIND_SERVICE]))
+        .and_then(|()| bequest::leave(sockets));
+    if let Err(error) = ready {
+        eprintln!("peername: the proxy beside the program: {error}");
+        return 1;
+    }
+    detach::unblock_signals();
+    let mut command = Command::new("/proc/self/exe");
+    command
+        .args(arguments)
+        .env("LISTEN_FDS", count)
+        .env("LISTEN_PID", process::id().to_string())
+        .env_remove("LISTEN_FDNAMES");
+    // Of the service manager, if there is one, the program is the service.
+    for variable in ["NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID"] {
+        command.env_remove(variable);
+    }
+    eprintln!("peername: {}", become_program(command));
+    1
+}
+
+const PROGRAM: u64 = 0;
+const PROXY: u64 = 1;
+/// From SIGTERM to SIGKILL.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// RT_TABLE_LOCAL: it is asked first, before any rule.
+const LOCAL_TABLE: u32 = 255;
+/// RTPROT_BOOT: set up when the network came up.
+const BOOT: u8 = 3;

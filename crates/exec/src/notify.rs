@@ -1,0 +1,116 @@
+//! The mechanism for programs that no library reaches: their accept(2) and getpeername(2) are answered by
+//! a supervisor (seccomp_unotify(2)).
+//!
+//! ```text
+//!   this process ──fork──▶ supervisor ─────────fork────────▶ guardian
+//!        │ filter              │ accepts for the program,       │ ends the program
+//!        │ exec                │ reads headers, answers         │ if the supervisor is killed
+//!        ▼                     │ with the stripped connection   │
+//!     program ────accept()────▶┘◀────────────watches────────────┘
+//! ```
+//!
+//! The program keeps this process: its number, its parent, its terminal, its exit code. The supervisor
+//! and the guardian are not its children, and end when the last process with the filter has ended. Bytes
+//! never pass through them: once accepted, a connection is the program's alone.
+//!
+//! What it does not do: enforce anything against the program. A thread that changes a call's arguments
+//! while they are read may see its balancer as its client; it fools itself only.
+
+mod guardian;
+mod ledger;
+mod supervisor;
+mod waits;
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::process;
+use std::time::Duration;
+
+use peername_identity::Table;
+use peername_sys::pidfd::Process;
+use peername_sys::seccomp::{self, Gaining, Listener};
+use peername_sys::{Failed, detach, limits, passing};
+
+use ledger::Ledger;
+use supervisor::Supervisor;
+
+/// What the supervisor needs to know.
+#[derive(Clone, Copy, Debug)]
+pub struct Settings {
+    /// Where it finds whom to trust and which ports expect headers, and remembers who is who.
+    pub table: Table<'static>,
+    /// From accept to the complete header.
+    pub header_timeout: Duration,
+}
+
+/// Why there is no supervisor.
+#[derive(Debug, thiserror::Error)]
+pub enum NotifyError {
+    /// The filter can't be put in place.
+    #[error(
+        "{0}: --mode notify needs Linux 5.14, and that nobody supervises already (EBUSY), as some container \
+         managers do"
+    )]
+    Filter(Failed),
+    /// Something else of the system's.
+    #[error("starting the supervisor: {0}")]
+    Start(Failed),
+    /// It ended before it was ready.
+    #[error("the supervisor ended while it started; what it said stands above")]
+    Ended,
+}
+
+/// Starts the supervisor and puts this process, and whatever it will execute, under it. All that is
+/// accepted from now on comes from it, so execute the program next.
+///
+/// This process must have one thread only.
+///
+/// # Errors
+///
+/// The kernel is too old or does not let us; or somebody else supervises already.
+pub fn start(settings: Settings) -> Result<Gaining, NotifyError> {
+    let started = NotifyError::Start;
+    let program = process::id();
+    let target = Process::current().map_err(started)?;
+    let (ours, theirs) = passing::line().map_err(started)?;
+    detach::detached([theirs, target.into()], |[line, target]| {
+        match supervise(settings, line, program, target.into()) {
+            Ok(()) => 0,
+            Err(error) => {
+                eprintln!("peername: the supervisor has ended: {error}");
+                1
+            }
+        }
+    })
+    .map_err(started)?;
+    let Some((supervisor, _)) = passing::receive(&ours).map_err(started)? else {
+        return Err(NotifyError::Ended);
+    };
+    seccomp::allow_looks_of(u32::try_from(supervisor).unwrap_or_default());
+    let (listener, gaining) = seccomp::install().map_err(NotifyError::Filter)?;
+    passing::send(&ours, 0, Some(listener.as_fd())).map_err(started)?;
+    match passing::receive(&ours).map_err(started)? {
+        Some(_) => Ok(gaining),
+        None => Err(NotifyError::Ended),
+    }
+}
+
+/// The supervisor's process, from its start until no process with the filter is left.
+fn supervise(
+    settings: Settings,
+    line: OwnedFd,
+    program: u32,
+    target: Process,
+) -> Result<(), Failed> {
+    limits::raise_open_files()?;
+    passing::send(&line, process::id().into(), None)?;
+    // Without a listener: the launcher has failed, and says so itself.
+    let Some((_, Some(listener))) = passing::receive(&line)? else {
+        return Ok(());
+    };
+    let calls = Listener::from(listener);
+    let ledger = Ledger::new()?;
+    let supervisor = Supervisor::new(settings, calls, ledger, (program, target))?;
+    passing::send(&line, 0, None)?;
+    drop(line);
+    supervisor.run()
+}

@@ -1,0 +1,143 @@
+//! What happens when the supervisor is killed: the program ends.
+//!
+//! Without a supervisor the kernel answers ENOSYS to accept(2), at which servers spin or stop serving
+//! while they look alive. So a second process, which does nothing else, holds the listener too (calls
+//! then wait), ends the program and whatever it has started, and so lets a service manager start all
+//! of it again.
+
+use std::os::fd::AsFd;
+use std::time::{Duration, Instant};
+
+use peername_sys::epoll::{Epoll, When};
+use peername_sys::pidfd::{Process, Signal, descendants};
+use peername_sys::seccomp::Listener;
+use peername_sys::{Result, detach};
+
+use super::ledger::{Ledger, Open};
+
+/// The guardian, as the supervisor knows it.
+#[derive(Debug)]
+pub(super) struct Guardian {
+    pid: u32,
+    pub(super) process: Process,
+}
+
+/// What it needs.
+#[derive(Debug)]
+pub(super) struct Ward {
+    pub(super) calls: Listener,
+    pub(super) ledger: Ledger,
+    /// The program's first process.
+    pub(super) program: u32,
+    pub(super) target: Process,
+}
+
+impl Guardian {
+    /// Starts one, as a child of the supervisor.
+    pub(super) fn start(ward: &Ward) -> Result<Self> {
+        let (ledger, program) = (ward.ledger, ward.program);
+        let keep = [
+            Process::current()?.into(),
+            ward.calls.share()?.into(),
+            ward.target.share()?.into(),
+        ];
+        let pid = detach::child(keep, |[supervisor, calls, target]| {
+            detach::name_thread(c"peername-guard");
+            let ward = Ward {
+                calls: calls.into(),
+                ledger,
+                program,
+                target: target.into(),
+            };
+            u8::from(ward.guard(&supervisor.into()).is_err())
+        })?;
+        Ok(Self {
+            pid,
+            process: Process::open(pid)?,
+        })
+    }
+
+    /// Takes note that it has ended.
+    pub(super) fn bury(self) {
+        detach::reap(self.pid);
+    }
+}
+
+impl Ward {
+    /// Waits for the supervisor's end. If processes with the filter are left then, ends them.
+    fn guard(&self, supervisor: &Process) -> Result<()> {
+        wait_for(supervisor, When::Ready, None)?;
+        if self.all_have_ended(Duration::ZERO)? {
+            return Ok(());
+        }
+        // A call that waits is interrupted by the signal, so that its handler runs.
+        self.signal_all(Signal::TERM);
+        if self.all_have_ended(GRACE)? {
+            return Ok(());
+        }
+        self.signal_all(Signal::KILL);
+        self.ledger.all_open().for_each(|call| self.kill(call));
+        // Who was orphaned and is not asking now is found out when it asks.
+        while !self.all_have_ended(Duration::ZERO)? {
+            wait_for(&self.calls, When::Ready, None)?;
+            if self.all_have_ended(Duration::ZERO)? {
+                break;
+            }
+            if let Ok(call) = self.calls.receive() {
+                self.kill(Open {
+                    id: call.id,
+                    tid: call.tid,
+                });
+            }
+        }
+        Ok(())
+    }
+
+    fn signal_all(&self, signal: Signal) {
+        let family = descendants(self.program);
+        let _ = self.target.signal(signal);
+        for process in family.into_iter().flat_map(Process::open) {
+            let _ = process.signal(signal);
+        }
+    }
+
+    /// Kills the process of a thread that waits for an answer, if it still does.
+    fn kill(&self, call: Open) {
+        let Ok(process) = Process::of_thread(call.tid) else {
+            return;
+        };
+        if self.calls.waits(call.id) {
+            let _ = process.signal(Signal::KILL);
+        }
+    }
+
+    /// Whether no process with the filter is left, or none soon.
+    fn all_have_ended(&self, limit: Duration) -> Result<bool> {
+        let (epoll, deadline) = (Epoll::new()?, Instant::now() + limit);
+        epoll.watch(&self.calls, 0, When::Changed)?;
+        loop {
+            let mut found = Vec::new();
+            let left = deadline.saturating_duration_since(Instant::now());
+            epoll.wait(Some(left), &mut found)?;
+            if found.iter().any(|found| found.ended) {
+                return Ok(true);
+            }
+            if left.is_zero() {
+                return Ok(false);
+            }
+        }
+    }
+}
+
+fn wait_for(fd: impl AsFd, when: When, limit: Option<Duration>) -> Result<()> {
+    let epoll = Epoll::new()?;
+    epoll.watch(fd, 0, when)?;
+    let mut found = Vec::new();
+    while found.is_empty() {
+        epoll.wait(limit, &mut found)?;
+    }
+    Ok(())
+}
+
+/// From SIGTERM to SIGKILL. Its accept(2) does not return any more, so what it still does is finish.
+const GRACE: Duration = Duration::from_secs(2);

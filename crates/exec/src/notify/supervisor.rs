@@ -1,0 +1,435 @@
+//! The supervisor's loop: one thread, which never waits for anybody in particular.
+
+mod token;
+
+use std::io::{self, ErrorKind};
+use std::net::{SocketAddr, TcpStream};
+use std::os::fd::{AsFd, OwnedFd, RawFd};
+use std::time::{Duration, Instant};
+
+use peername_identity::{Table, shown};
+use peername_sys::epoll::{Epoll, When};
+use peername_sys::listening::Listening;
+use peername_sys::pidfd::Process;
+use peername_sys::seccomp::{AddressBuffer, Call, Given, Listener, Notification};
+use peername_sys::{Result, detach, is_of_one_connection, tcp_socket};
+use rustix::io::{Errno, ioctl_fionbio};
+use rustix::net::getpeername;
+
+pub(super) use token::Token;
+
+use super::Settings;
+use super::guardian::{Guardian, Ward};
+use super::ledger::{Ledger, Open};
+use super::waits::{Accepting, Waits};
+use crate::attendant::Attendant;
+use crate::look::{Look, look_at_new, refuse};
+
+/// All that the loop knows.
+#[derive(Debug)]
+pub(super) struct Supervisor {
+    ward: Ward,
+    guardian: Guardian,
+    epoll: Epoll,
+    table: Table<'static>,
+    attendant: Attendant,
+    waits: Waits,
+    /// Room for the largest header.
+    buffer: Vec<u8>,
+    /// That the program's descriptors can't be had is said once.
+    said_denied: bool,
+    /// When the calls that wait were last asked about.
+    looked: Instant,
+}
+
+/// What became of a call.
+enum Answer {
+    /// It has its answer, or is over.
+    Given,
+    /// There is nothing to give to it.
+    Nothing(Accepting),
+}
+
+impl Supervisor {
+    /// For `program`, whose first process is `target`.
+    pub(super) fn new(
+        settings: Settings,
+        calls: Listener,
+        ledger: Ledger,
+        (program, target): (u32, Process),
+    ) -> Result<Self> {
+        detach::name_thread(c"peername-notify");
+        calls.wake_up_in_place();
+        let ward = Ward {
+            calls,
+            ledger,
+            program,
+            target,
+        };
+        let Settings {
+            table,
+            header_timeout,
+        } = settings;
+        let guardian = Guardian::start(&ward)?;
+        let attendant = Attendant::new(table, header_timeout)?;
+        let epoll = Epoll::new()?;
+        epoll.watch(&ward.calls, Token::Calls.into(), When::Ready)?;
+        epoll.watch(&guardian.process, Token::Guardian.into(), When::Ready)?;
+        epoll.watch(&attendant, Token::Attendant.into(), When::Ready)?;
+        Ok(Self {
+            ward,
+            guardian,
+            epoll,
+            table,
+            attendant,
+            waits: Waits::default(),
+            buffer: vec![0; table.settings().policy().max_header],
+            said_denied: false,
+            looked: Instant::now(),
+        })
+    }
+
+    /// Answers until nobody is left to ask.
+    pub(super) fn run(mut self) -> Result<()> {
+        let mut found = Vec::new();
+        loop {
+            self.epoll.wait(self.patience(), &mut found)?;
+            for event in found.drain(..) {
+                match Token::from(event.token) {
+                    Token::Calls if event.readable => self.answer(),
+                    Token::Calls if event.ended => return Ok(()),
+                    Token::Guardian => self.replace_guardian()?,
+                    Token::Wait(serial) => self.serve_again(serial),
+                    Token::End(serial) => self.let_go(serial),
+                    Token::Attendant => self.attend()?,
+                    Token::Calls => {}
+                }
+            }
+            if self.looked.elapsed() >= LOOK_EVERY {
+                self.let_go_of_interrupted();
+            }
+            if is_due(self.attendant.next_deadline()) {
+                self.attend()?;
+            }
+            if self.table.settings().claims_sweep() {
+                self.attendant.sweep();
+            }
+        }
+    }
+
+    /// How long nothing need happen.
+    fn patience(&self) -> Option<Duration> {
+        let due = self.attendant.next_deadline();
+        // Rounded up, or we would be here again before it is time.
+        let due = due.map(|at| at.saturating_duration_since(Instant::now()) + A_BIT);
+        let look = (!self.waits.is_empty()).then_some(LOOK_EVERY);
+        due.into_iter().chain(look).min()
+    }
+
+    /// Takes on the next call and answers it, or lets it wait.
+    fn answer(&mut self) {
+        // Over already: a signal came first.
+        let Ok(notification) = self.ward.calls.receive() else {
+            return;
+        };
+        let (id, tid) = (notification.id, notification.tid);
+        // A thread makes one call at a time.
+        let stale = self.waits.stale(|wait| wait.tid == tid);
+        stale.into_iter().for_each(|serial| self.let_go(serial));
+        match notification.call() {
+            Ok(call) => self.answer_call(&notification, call),
+            Err(error) => self.ward.calls.fail(id, &error),
+        }
+    }
+
+    fn answer_call(&mut self, notification: &Notification, call: Call) {
+        let Notification { id, tid, .. } = *notification;
+        let Some(line) = self.ward.ledger.open(Open { id, tid }) else {
+            return self.ward.calls.fail(id, &Errno::NOMEM.into());
+        };
+        match call {
+            Call::PeerName { socket, peer } => {
+                if let Some((_, socket)) = self.descriptor(notification, socket) {
+                    self.peer_name(id, &socket, peer);
+                }
+                self.ward.ledger.close(line);
+            }
+            Call::Accept {
+                listener,
+                peer,
+                nonblocking,
+                close_on_exec,
+            } => {
+                let Some((thread, socket)) = self.descriptor(notification, listener) else {
+                    return self.ward.ledger.close(line);
+                };
+                match Listening::look(socket) {
+                    Some(listening) if self.table.settings().covers(listening.addr.port()) => {
+                        let call = Accepting {
+                            id,
+                            tid,
+                            thread,
+                            number: listener,
+                            listener: listening.addr,
+                            peer,
+                            nonblocking,
+                            close_on_exec,
+                            line,
+                        };
+                        self.accept(call, &listening);
+                    }
+                    // Nothing of ours: the kernel goes on as if we were not there.
+                    _ => {
+                        self.ward.calls.let_through(id);
+                        self.ward.ledger.close(line);
+                    }
+                }
+            }
+        }
+    }
+
+    /// A descriptor of the program, and the thread that has it. The call is answered if there is none.
+    fn descriptor(&mut self, call: &Notification, number: RawFd) -> Option<(Process, OwnedFd)> {
+        let found = Process::with_descriptors_of(call.tid)
+            .and_then(|thread| thread.descriptor(number).map(|fd| (thread, fd)));
+        match found {
+            // Else the thread has ended, and its number may be another's already.
+            Ok(found) => self.ward.calls.waits(call.id).then_some(found),
+            Err(error) => {
+                if error.is_permission() && !self.said_denied {
+                    self.said_denied = true;
+                    eprintln!(
+                        "peername: can't look into the program, so it can't accept: {error}. An ordinary user needs \
+                         kernel.yama.ptrace_scope = 0 for programs with several processes"
+                    );
+                }
+                self.ward.calls.fail(call.id, &error.source);
+                None
+            }
+        }
+    }
+
+    fn accept(&mut self, call: Accepting, listening: &Listening) {
+        if self.table.settings().policy().header_required {
+            listening.wait_for_data();
+        }
+        if let Answer::Nothing(call) = self.serve(call, listening) {
+            if listening.nonblocking {
+                self.fail(call, Errno::AGAIN);
+            } else if let Err(call) = self.waits.hold(&self.epoll, call, listening) {
+                self.fail(*call, Errno::NOMEM);
+            }
+        }
+    }
+
+    /// Gives the call a connection, if there is one: one that has waited for the program, or the next one
+    /// that has its header.
+    fn serve(&mut self, call: Accepting, listening: &Listening) -> Answer {
+        loop {
+            if let Some(connection) = self.attendant.take(call.listener) {
+                return self.give(call, connection);
+            }
+            match listening.accept() {
+                Ok(connection) => {
+                    if let Some(connection) = self.receive(connection, call.listener) {
+                        return self.give(call, connection);
+                    }
+                }
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                    return Answer::Nothing(call);
+                }
+                Err(error) if is_of_one_connection(&error) => {}
+                Err(error) => {
+                    self.fail(call, error);
+                    return Answer::Given;
+                }
+            }
+        }
+    }
+
+    /// Receives a connection. It comes back if the program may have it now.
+    fn receive(&mut self, connection: TcpStream, listener: SocketAddr) -> Option<OwnedFd> {
+        if self.is_bell(&connection) {
+            return None;
+        }
+        let connection = OwnedFd::from(connection);
+        match look_at_new(self.table, connection.as_fd(), &mut self.buffer) {
+            Look::Ready => return Some(connection),
+            Look::Unfinished(_) => self.attendant.park(connection, listener),
+            Look::Refused => refuse(connection),
+        }
+        None
+    }
+
+    fn is_bell(&self, connection: &TcpStream) -> bool {
+        let (Ok(local), Ok(peer)) = (connection.local_addr(), connection.peer_addr()) else {
+            return false;
+        };
+        peer.ip() == local.ip() && self.table.settings().bells().contains(peer.port())
+    }
+
+    /// Answers the call with this connection. Whatever goes wrong, the connection is not lost: it is for
+    /// the next call.
+    fn give(&mut self, call: Accepting, connection: OwnedFd) -> Answer {
+        let calls = &self.ward.calls;
+        let given = match self.prepare(&call, &connection) {
+            Ok(()) => calls.give(call.id, &connection, call.close_on_exec),
+            Err(error) => Given::Refused(error),
+        };
+        let listener = call.listener;
+        match given {
+            Given::Taken => self.ward.ledger.close(call.line),
+            Given::Gone => {
+                self.ward.ledger.close(call.line);
+                self.offer(connection, listener);
+            }
+            Given::Refused(error) => {
+                self.fail(call, error);
+                self.attendant.give_back(connection, listener);
+            }
+        }
+        Answer::Given
+    }
+
+    /// Sets the connection up as the call wants it, and fills its address buffer.
+    fn prepare(&self, call: &Accepting, connection: &OwnedFd) -> io::Result<()> {
+        ioctl_fionbio(connection, call.nonblocking)?;
+        if call.peer.is_none() {
+            return Ok(());
+        }
+        let room = call.peer.room()?;
+        // One that is gone by now has no address of its own; the kernel would return it all the same.
+        let addr = self.client_of(connection).or_else(|error| {
+            let nobody = SocketAddr::new(unspecified(call.listener), 0);
+            if error.kind() == ErrorKind::NotConnected {
+                Ok(nobody)
+            } else {
+                Err(error)
+            }
+        })?;
+        if !self.ward.calls.waits(call.id) {
+            return Ok(());
+        }
+        call.peer.fill(addr, room)
+    }
+
+    fn peer_name(&self, id: u64, socket: &OwnedFd, peer: AddressBuffer) {
+        let known =
+            tcp_socket::cookie(socket).is_ok_and(|cookie| self.table.find(cookie).is_some());
+        if !known {
+            return self.ward.calls.let_through(id);
+        }
+        let answer = peer.room().and_then(|room| {
+            let addr = self.client_of(socket)?;
+            if self.ward.calls.waits(id) {
+                peer.fill(addr, room)
+            } else {
+                Ok(())
+            }
+        });
+        match answer {
+            Ok(()) => self.ward.calls.succeed(id),
+            Err(error) => self.ward.calls.fail(id, &error),
+        }
+    }
+
+    /// Who is at the other end, as the program is shown it.
+    fn client_of(&self, socket: &OwnedFd) -> io::Result<SocketAddr> {
+        let peer = getpeername(socket)?;
+        let peer = peer.and_then(|addr| SocketAddr::try_from(addr).ok());
+        let peer = peer.ok_or(Errno::NOTCONN)?;
+        let cookie = tcp_socket::cookie(socket).map_err(|failed| failed.source)?;
+        Ok(match self.table.find(cookie) {
+            Some(identity) => shown(identity.client, peer.is_ipv6()),
+            None => peer,
+        })
+    }
+
+    /// Gives a connection to whoever waits at its listener, or lets it wait for somebody.
+    fn offer(&mut self, connection: OwnedFd, listener: SocketAddr) {
+        match self
+            .waits
+            .at(listener)
+            .and_then(|serial| self.waits.take(&self.epoll, serial))
+        {
+            Some(call) => _ = self.give(call, connection),
+            None => self.attendant.give_back(connection, listener),
+        }
+    }
+
+    /// Its listener is ready, or broken; or there is a connection for it.
+    fn serve_again(&mut self, serial: u64) {
+        let Some(call) = self.waits.take(&self.epoll, serial) else {
+            return;
+        };
+        // It may have become another file meanwhile.
+        let listening = call.thread.descriptor(call.number).ok();
+        let listening = listening.and_then(Listening::look);
+        let Some(listening) = listening.filter(|listening| listening.addr == call.listener) else {
+            // EINVAL: it does not listen any more (accept(2)).
+            return self.fail(call, Errno::INVAL);
+        };
+        if let Answer::Nothing(call) = self.serve(call, &listening)
+            && let Err(call) = self.waits.hold(&self.epoll, call, &listening)
+        {
+            self.fail(*call, Errno::NOMEM);
+        }
+    }
+
+    /// Looks after the connections without a complete header, and hands over those that have got it.
+    fn attend(&mut self) -> Result<()> {
+        for listener in self.attendant.attend()? {
+            match self.waits.at(listener) {
+                Some(serial) => self.serve_again(serial),
+                None => self.attendant.ring(listener),
+            }
+        }
+        Ok(())
+    }
+
+    /// A call is over without an answer.
+    fn let_go(&mut self, serial: u64) {
+        if let Some(call) = self.waits.take(&self.epoll, serial) {
+            self.ward.ledger.close(call.line);
+        }
+    }
+
+    /// The kernel does not tell when a signal has interrupted a call.
+    fn let_go_of_interrupted(&mut self) {
+        self.looked = Instant::now();
+        let calls = &self.ward.calls;
+        let stale = self.waits.stale(|wait| !calls.waits(wait.id));
+        stale.into_iter().for_each(|serial| self.let_go(serial));
+    }
+
+    fn fail(&self, call: Accepting, error: impl Into<io::Error>) {
+        self.ward.calls.fail(call.id, &error.into());
+        self.ward.ledger.close(call.line);
+    }
+
+    fn replace_guardian(&mut self) -> Result<()> {
+        eprintln!("peername: the guardian was killed; starting another");
+        let guardian = Guardian::start(&self.ward)?;
+        self.epoll
+            .watch(&guardian.process, Token::Guardian.into(), When::Ready)?;
+        let old = std::mem::replace(&mut self.guardian, guardian);
+        let _ = self.epoll.forget(&old.process);
+        old.bury();
+        Ok(())
+    }
+}
+
+fn is_due(deadline: Option<Instant>) -> bool {
+    deadline.is_some_and(|deadline| deadline <= Instant::now())
+}
+
+fn unspecified(listener: SocketAddr) -> std::net::IpAddr {
+    match listener {
+        SocketAddr::V4(_) => std::net::Ipv4Addr::UNSPECIFIED.into(),
+        SocketAddr::V6(_) => std::net::Ipv6Addr::UNSPECIFIED.into(),
+    }
+}
+
+/// How soon a call that a signal has interrupted is noticed, if its thread makes no other.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+const A_BIT: Duration = Duration::from_micros(100);

@@ -1,0 +1,293 @@
+//! What will run, and by which mechanism it can be shown its clients.
+//!
+//! The dynamic linker's preloading is the cheaper way, but a static program has no dynamic linker, and Go
+//! makes its system calls itself even where it has one. Seen too late, such a program would take its
+//! balancer for its client; so the file is looked at before anything is started.
+
+mod elf;
+mod script;
+
+use std::env;
+use std::ffi::{OsStr, OsString};
+use std::fmt::{self, Display, Formatter};
+use std::fs::File;
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+use peername_sys::executable::{Gains, gains};
+
+use elf::Elf;
+use script::Interpreter;
+
+/// A program found and looked at.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Program {
+    /// The file that was named, or found by the search path.
+    pub file: PathBuf,
+    /// The mechanism that reaches it.
+    pub mechanism: Mechanism,
+    /// Why that one.
+    pub reason: Reason,
+}
+
+/// How a program is shown its clients.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Mechanism {
+    /// A library that the dynamic linker loads before all others.
+    Preload,
+    /// A supervisor that answers its system calls.
+    Notify,
+}
+
+/// Why a program is reached by a [`Mechanism`]. It names the file that decided, which for a script is
+/// another than the script.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Reason {
+    /// It has a dynamic linker.
+    Dynamic(PathBuf),
+    /// It has none.
+    Static(PathBuf),
+    /// It is written in Go.
+    Go(PathBuf),
+    /// It is for another kind of machine than the library.
+    Foreign(PathBuf),
+    /// It is a shell or the like: what it will start is not to be known, and may be of any kind.
+    Starter(PathBuf),
+}
+
+/// Why a program can't be run, or not so that it sees its clients.
+#[derive(Debug, thiserror::Error)]
+pub enum ProgramError {
+    /// There is no such file.
+    #[error("{}: no such program", .0.display())]
+    NotFound(PathBuf),
+    /// There is, and it can't be executed.
+    #[error("{}: not an executable file", .0.display())]
+    NotExecutable(PathBuf),
+    /// It can't be read.
+    #[error("{}: {source}", path.display())]
+    Unreadable {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// Scripts whose interpreters are scripts, without end.
+    #[error("{}: more than {MOST_INTERPRETERS} interpreters, one for the other", .0.display())]
+    TooManyInterpreters(PathBuf),
+    /// It gains privileges.
+    #[error(
+        "{} gains {what} by being executed: such programs ignore LD_PRELOAD, and system calls can't be \
+         answered for them. Start it as the user it would become, or use --mode netns",
+        path.display()
+    )]
+    Privileged {
+        /// The file.
+        path: PathBuf,
+        /// What it gains.
+        what: &'static str,
+    },
+}
+
+/// Looks at what `name` will run: searched for in `search` (the value of PATH) as execvp(3) does,
+/// followed through the interpreters of scripts.
+///
+/// # Errors
+///
+/// What makes it impossible to run, or to show it its clients.
+pub fn examine(name: &OsStr, search: &OsStr) -> Result<Program, ProgramError> {
+    let file = find(name, search)?;
+    let mut next = file.clone();
+    for _ in 0..=MOST_INTERPRETERS {
+        refuse_privileged(&next)?;
+        let unreadable = |source| ProgramError::Unreadable {
+            path: next.clone(),
+            source,
+        };
+        // One whose owner lets others execute it but not read it stays unknown: what reaches all, then.
+        let content = match File::open(&next) {
+            Ok(content) => content,
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+                return Ok(Program::new(file, Reason::Starter(next)));
+            }
+            Err(error) => return Err(unreadable(error)),
+        };
+        match script::interpreter(&content).map_err(unreadable)? {
+            Interpreter::None => return Ok(Program::new(file, of_binary(next, content))),
+            Interpreter::File(path) => next = path,
+            Interpreter::Searched(name) => next = find(&name, search)?,
+        }
+    }
+    Err(ProgramError::TooManyInterpreters(file))
+}
+
+impl Program {
+    fn new(file: PathBuf, reason: Reason) -> Self {
+        Self {
+            file,
+            mechanism: reason.mechanism(),
+            reason,
+        }
+    }
+}
+
+impl ProgramError {
+    /// The exit code that says so: of a shell for a program that can't be run (126, 127), else the
+    /// launcher's own (125).
+    pub fn exit_code(&self) -> u8 {
+        match self {
+            Self::NotFound(_) => 127,
+            Self::NotExecutable(_) | Self::Unreadable { .. } | Self::TooManyInterpreters(_) => 126,
+            Self::Privileged { .. } => 125,
+        }
+    }
+}
+
+impl Reason {
+    fn mechanism(&self) -> Mechanism {
+        match self {
+            Self::Dynamic(_) => Mechanism::Preload,
+            Self::Static(_) | Self::Go(_) | Self::Foreign(_) | Self::Starter(_) => {
+                Mechanism::Notify
+            }
+        }
+    }
+}
+
+impl Display for Reason {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let (path, what) = match self {
+            Self::Dynamic(path) => (path, "is dynamically linked"),
+            Self::Static(path) => (path, "is statically linked"),
+            Self::Go(path) => (path, "is a Go program, which makes its system calls itself"),
+            Self::Foreign(path) => (path, "is for another kind of machine than our library"),
+            Self::Starter(path) => (path, "may start programs of any kind"),
+        };
+        write!(f, "{} {what}", path.display())
+    }
+}
+
+impl Display for Mechanism {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Preload => "preload",
+            Self::Notify => "notify",
+        })
+    }
+}
+
+/// The search path of this process, or the one that execvp(3) takes without.
+pub fn search_path() -> OsString {
+    env::var_os("PATH").unwrap_or_else(|| "/bin:/usr/bin".into())
+}
+
+fn of_binary(path: PathBuf, content: File) -> Reason {
+    if is_starter(&path) {
+        return Reason::Starter(path);
+    }
+    match Elf::read(content) {
+        Some(elf) if elf.go => Reason::Go(path),
+        Some(elf) if !elf.has_dynamic_linker => Reason::Static(path),
+        Some(elf) if !elf.native => Reason::Foreign(path),
+        Some(_) => Reason::Dynamic(path),
+        // execvp(3) gives to a shell what the kernel does not know.
+        None => Reason::Starter(path),
+    }
+}
+
+fn is_starter(path: &Path) -> bool {
+    let path = path.canonicalize().unwrap_or_else(|_| path.to_owned());
+    let name = path.file_name().unwrap_or_default().as_bytes();
+    STARTERS.contains(&name)
+}
+
+fn find(name: &OsStr, search: &OsStr) -> Result<PathBuf, ProgramError> {
+    let named = PathBuf::from(name);
+    if name.is_empty() {
+        return Err(ProgramError::NotFound(named));
+    }
+    let candidates = match name.as_bytes().contains(&b'/') {
+        true => vec![named.clone()],
+        false => env::split_paths(search)
+            .map(|directory| directory.join(name))
+            .collect(),
+    };
+    if let Some(found) = candidates.iter().find(|path| is_executable(path)) {
+        return Ok(found.clone());
+    }
+    Err(match candidates.into_iter().find(|path| path.exists()) {
+        Some(there) => ProgramError::NotExecutable(there),
+        None => ProgramError::NotFound(named),
+    })
+}
+
+fn is_executable(path: &Path) -> bool {
+    path.metadata()
+        .is_ok_and(|file| file.is_file() && file.permissions().mode() & 0o111 != 0)
+}
+
+fn refuse_privileged(path: &Path) -> Result<(), ProgramError> {
+    let gains = gains(path).map_err(|failed| ProgramError::Unreadable {
+        path: path.to_owned(),
+        source: failed.source,
+    })?;
+    let what = match gains {
+        Gains::Nothing => return Ok(()),
+        Gains::User => "another user (set-user-ID)",
+        Gains::Group => "another group (set-group-ID)",
+        Gains::Capabilities => "capabilities",
+    };
+    Err(ProgramError::Privileged {
+        path: path.to_owned(),
+        what,
+    })
+}
+
+/// The kernel follows four interpreters, then says ELOOP (execve(2)); env(1) costs some more.
+const MOST_INTERPRETERS: usize = 8;
+
+/// Programs that are there to start others.
+const STARTERS: &[&[u8]] = &[
+    b"sh",
+    b"bash",
+    b"dash",
+    b"ash",
+    b"busybox",
+    b"zsh",
+    b"ksh",
+    b"ksh93",
+    b"mksh",
+    b"fish",
+    b"env",
+    b"nice",
+    b"nohup",
+    b"timeout",
+    b"stdbuf",
+    b"setsid",
+    b"setpriv",
+    b"setarch",
+    b"chroot",
+    b"runuser",
+    b"unshare",
+    b"nsenter",
+    b"ionice",
+    b"chrt",
+    b"taskset",
+    b"prlimit",
+    b"xargs",
+    b"script",
+    b"gosu",
+    b"su-exec",
+    b"tini",
+    b"dumb-init",
+    b"catatonit",
+    b"capsh",
+    b"strace",
+    b"gdb",
+    b"perf",
+];
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,80 @@
+//! What an ELF file tells about the way it makes system calls.
+
+use std::fs::File;
+
+use object::elf::{EM_AARCH64, EM_RISCV, EM_X86_64, FileHeader32, FileHeader64, PT_INTERP};
+use object::read::elf::{FileHeader, ProgramHeader};
+use object::{Endianness, FileKind, ReadCache};
+
+/// As much of it as decides.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Elf {
+    /// It asks for an interpreter (PT_INTERP), which is the dynamic linker.
+    pub(super) has_dynamic_linker: bool,
+    /// It was made by the Go tool chain, possibly with C in it.
+    pub(super) go: bool,
+    /// It is for the machine that our library is for.
+    pub(super) native: bool,
+}
+
+impl Elf {
+    /// `None` if the file is none, or is broken. Reads the headers only.
+    pub(super) fn read(file: File) -> Option<Self> {
+        let data = ReadCache::new(file);
+        match FileKind::parse(&data).ok()? {
+            FileKind::Elf32 => read::<FileHeader32<Endianness>>(&data, false),
+            FileKind::Elf64 => read::<FileHeader64<Endianness>>(&data, true),
+            _ => None,
+        }
+    }
+}
+
+fn read<H: FileHeader<Endian = Endianness>>(data: &ReadCache<File>, is_64: bool) -> Option<Elf> {
+    let header = H::parse(data).ok()?;
+    let endian = header.endian().ok()?;
+    let segments = header.program_headers(endian, data).ok()?;
+    let has_dynamic_linker = segments
+        .iter()
+        .any(|segment| segment.p_type(endian) == PT_INTERP);
+    let machine = header.e_machine(endian);
+    Some(Elf {
+        has_dynamic_linker,
+        go: has_go_note(segments, endian, data) || has_go_section(header, endian, data),
+        native: is_64 && NATIVE == Some(machine),
+    })
+}
+
+/// The build id (`.note.go.buildid`), which is loaded with the program and so survives strip(1).
+fn has_go_note<P: ProgramHeader<Endian = Endianness>>(
+    segments: &[P],
+    endian: Endianness,
+    data: &ReadCache<File>,
+) -> bool {
+    let notes = segments
+        .iter()
+        .filter_map(|segment| segment.notes(endian, data).ok()?);
+    notes.into_iter().any(|mut notes| {
+        std::iter::from_fn(|| notes.next().ok().flatten()).any(|note| note.name() == b"Go")
+    })
+}
+
+/// The build information, which is there without a build id (`-ldflags=-buildid=`), too.
+fn has_go_section<H: FileHeader<Endian = Endianness>>(
+    header: &H,
+    endian: Endianness,
+    data: &ReadCache<File>,
+) -> bool {
+    header
+        .sections(endian, data)
+        .is_ok_and(|sections| sections.section_by_name(endian, b".go.buildinfo").is_some())
+}
+
+const NATIVE: Option<object::elf::Machine> = if cfg!(target_arch = "x86_64") {
+    Some(EM_X86_64)
+} else if cfg!(target_arch = "aarch64") {
+    Some(EM_AARCH64)
+} else if cfg!(target_arch = "riscv64") {
+    Some(EM_RISCV)
+} else {
+    None
+};

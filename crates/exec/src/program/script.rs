@@ -1,0 +1,79 @@
+//! The first line of a script.
+
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
+
+/// What a file says that it is to be run by.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Interpreter {
+    /// It is no script.
+    None,
+    /// This file.
+    File(PathBuf),
+    /// The program of this name: `#!/usr/bin/env NAME`.
+    Searched(OsString),
+}
+
+/// Reads as much of the first line as the kernel does.
+pub(super) fn interpreter(file: &File) -> io::Result<Interpreter> {
+    let mut start = [0; FIRST_LINE];
+    let n = file.read_at(&mut start, 0)?;
+    Ok(parse(start.get(..n).unwrap_or_default()))
+}
+
+fn parse(start: &[u8]) -> Interpreter {
+    let Some(line) = start.strip_prefix(b"#!") else {
+        return Interpreter::None;
+    };
+    let line = line
+        .split(|&octet| octet == b'\n')
+        .next()
+        .unwrap_or_default();
+    let mut words = line
+        .split(|octet| b" \t\r".contains(octet))
+        .filter(|word| !word.is_empty())
+        .map(OsStr::from_bytes);
+    let Some(path) = words.next().map(PathBuf::from) else {
+        return Interpreter::None;
+    };
+    if path.file_name() != Some(OsStr::new("env")) {
+        return Interpreter::File(path);
+    }
+    // After its options (-S) and assignments comes the program.
+    let is_program =
+        |word: &&OsStr| !word.as_bytes().starts_with(b"-") && !word.as_bytes().contains(&b'=');
+    match words.find(is_program) {
+        Some(name) => Interpreter::Searched(name.to_owned()),
+        None => Interpreter::File(path),
+    }
+}
+
+/// BINPRM_BUF_SIZE of the kernel (`linux/binfmts.h`): what is behind is not seen.
+const FIRST_LINE: usize = 256;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_line_names_a_file_or_through_env_a_program() {
+        let file = |path: &str| Interpreter::File(path.into());
+        let searched = |name: &str| Interpreter::Searched(name.into());
+        assert_eq!(parse(b"#!/bin/sh\necho"), file("/bin/sh"));
+        assert_eq!(parse(b"#! /usr/bin/awk -f\n"), file("/usr/bin/awk"));
+        assert_eq!(parse(b"#!/usr/bin/env python3\n"), searched("python3"));
+        assert_eq!(
+            parse(b"#!/usr/bin/env -S A=1 node --x\r\n"),
+            searched("node")
+        );
+        assert_eq!(parse(b"#!/usr/bin/env\n"), file("/usr/bin/env"));
+        assert_eq!(parse(b"#!/no/newline"), file("/no/newline"));
+        for no_script in [&b""[..], b"#", b"#!", b"#!\n/bin/sh", b"\x7fELF"] {
+            assert_eq!(parse(no_script), Interpreter::None, "{no_script:?}");
+        }
+    }
+}

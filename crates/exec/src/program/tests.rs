@@ -1,0 +1,177 @@
+//! On the programs of this machine, and on files made here.
+
+use std::fs::{self, Permissions};
+use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use super::*;
+
+/// A directory that goes with the test.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new() -> Self {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let path =
+            env::temp_dir().join(format!("peername-program-{}-{number}", std::process::id()));
+        fs::create_dir(&path).unwrap();
+        Self(path)
+    }
+
+    fn program(&self, name: &str, content: impl AsRef<[u8]>) -> PathBuf {
+        let path = self.0.join(name);
+        fs::write(&path, content).unwrap();
+        fs::set_permissions(&path, Permissions::from_mode(0o755)).unwrap();
+        path
+    }
+
+    fn examine(&self, name: impl AsRef<OsStr>) -> Result<Program, ProgramError> {
+        examine(name.as_ref(), self.0.as_os_str())
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+fn reason(name: &str) -> Reason {
+    examine(OsStr::new(name), &search_path()).unwrap().reason
+}
+
+#[test]
+fn programs_of_this_machine() {
+    assert!(matches!(reason("ls"), Reason::Dynamic(_)));
+    assert!(matches!(reason("sh"), Reason::Starter(_)));
+    assert!(matches!(reason("env"), Reason::Starter(_)));
+    let own = env::current_exe().unwrap();
+    let program = examine(own.as_os_str(), OsStr::new("")).unwrap();
+    assert_eq!(
+        (&program.file, program.mechanism),
+        (&own, Mechanism::Preload)
+    );
+}
+
+#[test]
+fn a_c_program_is_what_it_was_linked_as() {
+    let scratch = Scratch::new();
+    let source = scratch.program("main.c", "int main(void) { return 0; }\n");
+    let compile = |out: &str, options: &[&str]| {
+        let mut cc = Command::new("cc");
+        cc.args(options)
+            .arg("-o")
+            .arg(scratch.0.join(out))
+            .arg(&source);
+        assert!(cc.status().expect("a C compiler").success());
+        scratch.examine(out).unwrap().reason
+    };
+    assert!(matches!(compile("dynamic", &[]), Reason::Dynamic(_)));
+    assert!(matches!(compile("static", &["-static"]), Reason::Static(_)));
+    assert!(matches!(
+        compile("static-pie", &["-static-pie"]),
+        Reason::Static(_)
+    ));
+    assert!(matches!(
+        compile("stripped", &["-static", "-s"]),
+        Reason::Static(_)
+    ));
+}
+
+#[test]
+fn a_script_is_what_runs_it() {
+    let scratch = Scratch::new();
+    let ls = find(OsStr::new("ls"), &search_path()).unwrap();
+    fs::copy(&ls, scratch.0.join("python9")).unwrap();
+    let python = scratch.0.join("python9");
+    scratch.program("direct", format!("#!{}\n", python.display()));
+    scratch.program("by-env", "#!/usr/bin/env python9\n");
+    let outer = scratch.0.join("by-env");
+    scratch.program("twice", format!("#!{} -x\n", outer.display()));
+    for script in ["direct", "by-env", "twice"] {
+        let program = scratch.examine(script).unwrap();
+        assert_eq!(program.reason, Reason::Dynamic(python.clone()), "{script}");
+        assert_eq!(program.file, scratch.0.join(script));
+    }
+    scratch.program("shell", "#!/bin/sh\n");
+    scratch.program("nothing", "echo hello\n");
+    for script in ["shell", "nothing"] {
+        let mechanism = scratch.examine(script).unwrap().mechanism;
+        assert_eq!(mechanism, Mechanism::Notify, "{script}");
+    }
+}
+
+#[test]
+fn what_can_not_run_is_said() {
+    let scratch = Scratch::new();
+    let itself = scratch.0.join("loop");
+    scratch.program("loop", format!("#!{}\n", itself.display()));
+    scratch.program("gone", "#!/nonexistent/perl\n");
+    fs::write(scratch.0.join("plain"), "text").unwrap();
+    assert!(matches!(
+        scratch.examine("loop"),
+        Err(ProgramError::TooManyInterpreters(_))
+    ));
+    assert!(matches!(
+        scratch.examine("gone"),
+        Err(ProgramError::Unreadable { .. })
+    ));
+    assert!(matches!(
+        scratch.examine("plain"),
+        Err(ProgramError::NotExecutable(_))
+    ));
+    for name in ["", "absent", "/", "./absent"] {
+        assert!(
+            matches!(
+                scratch.examine(name),
+                Err(ProgramError::NotFound(_) | ProgramError::NotExecutable(_))
+            ),
+            "{name}"
+        );
+    }
+}
+
+#[test]
+fn what_gains_privileges_is_refused() {
+    let scratch = Scratch::new();
+    let ls = find(OsStr::new("ls"), &search_path()).unwrap();
+    if !peername_sys::executable::is_root() {
+        // Only root can give files away; but anybody gains by this one.
+        let su = examine(OsStr::new("su"), &search_path());
+        assert!(matches!(su, Err(ProgramError::Privileged { .. })));
+        return;
+    }
+    let other = 65_534;
+    let copy = scratch.program("ls", fs::read(&ls).unwrap());
+    std::os::unix::fs::chown(&copy, Some(other), Some(other)).unwrap();
+    for (mode, refused) in [
+        (0o4755, true),
+        (0o2755, true),
+        (0o2745, false),
+        (0o755, false),
+    ] {
+        fs::set_permissions(&copy, Permissions::from_mode(mode)).unwrap();
+        let examined = scratch.examine("ls");
+        let is_refused = matches!(examined, Err(ProgramError::Privileged { .. }));
+        assert_eq!(is_refused, refused, "{mode:o}: {examined:?}");
+    }
+}
+
+/// Whatever stands in a file, looking at it ends well: every offset of a real program cut and changed.
+#[test]
+fn broken_files_are_borne() {
+    let scratch = Scratch::new();
+    let own = fs::read(find(OsStr::new("ls"), &search_path()).unwrap()).unwrap();
+    let headers = own.get(..1024).unwrap();
+    for at in 0..1024 {
+        let mut changed = headers.to_vec();
+        changed[at] ^= 0xff;
+        scratch.program("changed", &changed);
+        scratch.program("cut", &headers[..at]);
+        for name in ["changed", "cut"] {
+            // A result of either kind; what matters is that there is one.
+            let _ = scratch.examine(name);
+        }
+    }
+}

@@ -1,0 +1,216 @@
+//! The table of identities as a file in memory.
+//!
+//! It has a path, because a program may close every descriptor it did not open and run another one
+//! (sshd does), which then has nothing but its environment. It belongs to the user who runs the
+//! program, and nobody else may open it: whoever can write to it can forge clients.
+
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use peername_identity::{Network, Policy, Signature, Table};
+use peername_sys::shared_memory::map_words;
+use rustix::fs::{FlockOperation, OFlags, flock};
+use rustix::net::{AddressFamily, SocketType};
+use rustix::process::geteuid;
+use rustix::rand::{GetRandomFlags, getrandom};
+
+/// A table, and the file it is in.
+#[derive(Debug)]
+pub struct SharedTable {
+    table: Table<'static>,
+    path: PathBuf,
+    file: File,
+}
+
+/// What the table is to say; see [`Policy`] for the words' meaning.
+#[derive(Clone, Debug)]
+pub struct Rules {
+    /// Who may send headers.
+    pub networks: Vec<Network>,
+    /// The ports whose listeners expect headers; none for all.
+    pub ports: Vec<u16>,
+    /// See [`Policy::header_required`].
+    pub header_required: bool,
+    /// See [`Policy::show_destination`].
+    pub show_destination: bool,
+    /// See [`Policy::max_header`].
+    pub max_header: usize,
+}
+
+/// Why there is no table.
+#[derive(Debug, thiserror::Error)]
+pub enum TableError {
+    /// The file can't be made or sized.
+    #[error("the table of clients, {}: {source}", path.display())]
+    File {
+        /// Where it was to be.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// It can't be mapped.
+    #[error("the table of clients: {0}")]
+    Map(#[from] peername_sys::Failed),
+    /// The number of slots is wrong.
+    #[error("{0} slots: the table of clients takes a power of two, and at least 64")]
+    Slots(usize),
+    /// More networks than there is room for.
+    #[error("{0} trusted networks, more than the {max} that fit; join neighbouring ones", max = peername_identity::Settings::MAX_NETWORKS)]
+    Networks(usize),
+}
+
+impl SharedTable {
+    /// Makes one with so many slots, for connections that are open at the same time: in /dev/shm,
+    /// where nothing is written to a disk, and only pages that are used take memory.
+    ///
+    /// # Errors
+    ///
+    /// [`TableError`].
+    pub fn create(slots: usize, rules: &Rules) -> Result<Self, TableError> {
+        if rules.networks.len() > peername_identity::Settings::MAX_NETWORKS {
+            return Err(TableError::Networks(rules.networks.len()));
+        }
+        remove_forgotten();
+        let [name, secret] = [signature(), signature()];
+        let [first, second] = name;
+        let path = Path::new(DIRECTORY).join(format!("{PREFIX}{first:016x}{second:016x}"));
+        let in_file = |source| TableError::File {
+            path: path.clone(),
+            source,
+        };
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create_new(true)
+            .mode(0o600)
+            .open(&path)
+            .map_err(in_file)?;
+        // Ours for as long as this is open, or mapped; see `remove_forgotten`.
+        flock(&file, FlockOperation::LockShared).map_err(|error| in_file(error.into()))?;
+        let len = Table::size(slots);
+        file.set_len(len as u64).map_err(in_file)?;
+        let words = map_words(&file, len)?;
+        let table = Table::new(words).ok_or(TableError::Slots(slots))?;
+        rules
+            .ports
+            .iter()
+            .for_each(|&port| table.settings().ports().insert(port));
+        table
+            .settings()
+            .write(rules.policy(), &rules.networks, name, secret);
+        Ok(Self { table, path, file })
+    }
+
+    /// The table itself.
+    pub fn table(&self) -> Table<'static> {
+        self.table
+    }
+
+    /// Where others find it.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Whether another process has it mapped. The library locks the file it maps, and a lock of flock(2)
+    /// lives as long as the open file, which a mapping keeps.
+    pub fn is_in_use(&self) -> bool {
+        let alone = flock(&self.file, FlockOperation::NonBlockingLockExclusive).is_ok();
+        // If that failed, the lock we had is gone as well (flock(2)).
+        let _ = flock(&self.file, FlockOperation::LockShared);
+        !alone
+    }
+
+    /// The same table in a process that this one has forked, and whose only descriptor for it is `file`.
+    #[must_use]
+    pub fn in_child(&self, file: OwnedFd) -> Self {
+        Self {
+            table: self.table,
+            path: self.path.clone(),
+            file: file.into(),
+        }
+    }
+
+    /// A descriptor of the file, for [`SharedTable::in_child`].
+    ///
+    /// # Errors
+    ///
+    /// fcntl(2)'s.
+    pub fn descriptor(&self) -> io::Result<OwnedFd> {
+        self.file.as_fd().try_clone_to_owned()
+    }
+
+    /// Removes the path. Who has the table mapped keeps it.
+    pub fn remove(&self) {
+        // Gone already, or /dev/shm is: either way there is nothing to be done.
+        let _ = fs::remove_file(&self.path);
+    }
+}
+
+impl Rules {
+    fn policy(&self) -> Policy {
+        Policy {
+            header_required: self.header_required,
+            all_ports: self.ports.is_empty(),
+            show_destination: self.show_destination,
+            max_header: self.max_header,
+            attendant_user: geteuid().as_raw(),
+            namespace: own_namespace(),
+        }
+    }
+}
+
+/// Removes the tables that nobody has open: those of runs that were killed with their attendant. Other
+/// users' can't be opened, and are theirs to remove.
+fn remove_forgotten() {
+    let entries = fs::read_dir(DIRECTORY).into_iter().flatten().flatten();
+    let ours = |name: &str| name.starts_with(PREFIX);
+    for entry in entries.filter(|entry| entry.file_name().to_str().is_some_and(ours)) {
+        // Of the entry itself: it may be a link that somebody else has put there.
+        let old = entry.metadata().is_ok_and(|about| {
+            let age = about.modified().ok().and_then(|at| at.elapsed().ok());
+            let own = about.is_file() && about.uid() == geteuid().as_raw();
+            own && age.is_some_and(|age| age > FORGOTTEN_AFTER)
+        });
+        let file = old.then(|| {
+            let mut options = OpenOptions::new();
+            let no_link = OFlags::NOFOLLOW.bits().cast_signed();
+            options
+                .read(true)
+                .write(true)
+                .custom_flags(no_link)
+                .open(entry.path())
+        });
+        if let Some(Ok(file)) = file
+            && flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok()
+        {
+            // Somebody else who starts now may have been quicker.
+            let _ = fs::remove_file(entry.path());
+        }
+    }
+}
+
+/// The number of the network namespace we are in; 0 if the kernel does not tell.
+fn own_namespace() -> u64 {
+    rustix::net::socket(AddressFamily::INET, SocketType::DGRAM, None).map_or(0, |socket| {
+        peername_sys::tcp_socket::namespace(socket.as_fd())
+    })
+}
+
+fn signature() -> Signature {
+    let mut bytes = [[0; 8]; 2];
+    for half in &mut bytes {
+        // Never fails and is never short for so few octets (getrandom(2)), once the pool is ready,
+        // for which it waits.
+        let _ = getrandom(half, GetRandomFlags::empty());
+    }
+    bytes.map(u64::from_ne_bytes)
+}
+
+const DIRECTORY: &str = "/dev/shm";
+const PREFIX: &str = "peername-";
+/// A table that is being made is not locked yet, for a moment.
+const FORGOTTEN_AFTER: Duration = Duration::from_secs(30);

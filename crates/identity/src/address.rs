@@ -1,0 +1,97 @@
+//! Addresses as words: IPv6, IPv4 mapped into it.
+
+use core::net::{IpAddr, Ipv6Addr};
+use core::sync::atomic::{AtomicU64, Ordering};
+
+/// A network whose hosts may send headers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Network {
+    address: u128,
+    /// Of 128 bits.
+    prefix: u32,
+}
+
+impl Network {
+    /// `prefix` counts the bits of the address's own family. `None` if it has not that many.
+    pub fn new(address: IpAddr, prefix: u8) -> Option<Self> {
+        let (bits, mapped) = match address {
+            IpAddr::V4(_) => (32, 96_u32),
+            IpAddr::V6(_) => (128, 0),
+        };
+        let prefix = u32::from(prefix);
+        (prefix <= bits).then(|| Self {
+            address: to_bits(address),
+            prefix: prefix.saturating_add(mapped),
+        })
+    }
+
+    /// Whether the address is one of its hosts.
+    pub fn contains(self, address: IpAddr) -> bool {
+        let differ = self.address ^ to_bits(address);
+        // Shifting by all 128 bits, for a prefix of none, leaves nothing to differ.
+        let host_bits = 128_u32.saturating_sub(self.prefix);
+        differ.checked_shr(host_bits).unwrap_or_default() == 0
+    }
+
+    pub(crate) fn load([high, low, prefix]: &[AtomicU64; 3]) -> Self {
+        let prefix = u32::try_from(prefix.load(Ordering::Relaxed)).unwrap_or(u32::MAX);
+        Self {
+            address: join(high.load(Ordering::Relaxed), low.load(Ordering::Relaxed)),
+            prefix: prefix.min(128),
+        }
+    }
+
+    pub(crate) fn store(self, [high, low, prefix]: &[AtomicU64; 3]) {
+        let (h, l) = split(self.address);
+        high.store(h, Ordering::Relaxed);
+        low.store(l, Ordering::Relaxed);
+        prefix.store(self.prefix.into(), Ordering::Relaxed);
+    }
+}
+
+pub(crate) fn to_bits(address: IpAddr) -> u128 {
+    match address {
+        IpAddr::V4(v4) => v4.to_ipv6_mapped().to_bits(),
+        IpAddr::V6(v6) => v6.to_bits(),
+    }
+}
+
+/// IPv4 comes back as IPv4.
+pub(crate) fn from_bits(bits: u128) -> IpAddr {
+    Ipv6Addr::from_bits(bits).to_canonical()
+}
+
+pub(crate) fn split(bits: u128) -> (u64, u64) {
+    let [a, b, c, d, e, f, g, h, rest @ ..] = bits.to_be_bytes();
+    (
+        u64::from_be_bytes([a, b, c, d, e, f, g, h]),
+        u64::from_be_bytes(rest),
+    )
+}
+
+pub(crate) fn join(high: u64, low: u64) -> u128 {
+    (u128::from(high) << 64) | u128::from(low)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn network(address: &str, prefix: u8) -> Network {
+        Network::new(address.parse().unwrap(), prefix).unwrap()
+    }
+
+    #[test]
+    fn networks_of_either_family() {
+        let ten = network("10.0.0.0", 8);
+        assert!(ten.contains("10.200.0.1".parse().unwrap()));
+        assert!(ten.contains("::ffff:10.200.0.1".parse().unwrap()));
+        assert!(!ten.contains("11.0.0.1".parse().unwrap()));
+        assert!(!ten.contains("a00::1".parse().unwrap()));
+        let all = network("::", 0);
+        assert!(all.contains("2001:db8::1".parse().unwrap()));
+        assert!(network("192.0.2.1", 32).contains("192.0.2.1".parse().unwrap()));
+        assert!(!network("192.0.2.1", 32).contains("192.0.2.0".parse().unwrap()));
+        assert_eq!(Network::new("10.0.0.0".parse().unwrap(), 33), None);
+    }
+}

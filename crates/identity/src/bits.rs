@@ -1,0 +1,40 @@
+//! Sets of ports, one bit each.
+
+use core::sync::atomic::{AtomicU64, Ordering};
+
+/// A set of ports that processes share.
+#[derive(Clone, Copy, Debug)]
+pub struct Ports<'m>(&'m [AtomicU64; WORDS]);
+
+impl<'m> Ports<'m> {
+    pub(crate) fn new(words: &'m [AtomicU64; WORDS]) -> Self {
+        Self(words)
+    }
+
+    /// Whether the port is in the set.
+    pub fn contains(self, port: u16) -> bool {
+        let (word, bit) = self.place(port);
+        word.is_some_and(|word| word.load(Ordering::Acquire) & bit != 0)
+    }
+
+    /// Adds it.
+    pub fn insert(self, port: u16) {
+        if let (Some(word), bit) = self.place(port) {
+            word.fetch_or(bit, Ordering::Release);
+        }
+    }
+
+    /// Takes it out.
+    pub fn remove(self, port: u16) {
+        if let (Some(word), bit) = self.place(port) {
+            word.fetch_and(!bit, Ordering::Release);
+        }
+    }
+
+    fn place(self, port: u16) -> (Option<&'m AtomicU64>, u64) {
+        (self.0.get(usize::from(port >> 6)), 1 << (port & 63))
+    }
+}
+
+/// Words of a set: one bit a port.
+pub(crate) const WORDS: usize = 65_536 / 64;

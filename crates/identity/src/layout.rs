@@ -1,0 +1,66 @@
+//! Where things are in the memory.
+//!
+//! ```text
+//! settings   FIXED words, ports, bells, networks
+//! keys       one word a slot: 0 free, BUSY being written, else the socket's cookie
+//! values     VALUE words a slot
+//! ```
+//!
+//! The keys stand together so that looking for one that is not there reads a few cache lines, not one
+//! a slot.
+
+use core::sync::atomic::AtomicU64;
+
+use crate::bits;
+
+/// The parts, as slices of the memory.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Parts<'m> {
+    pub(crate) fixed: &'m [AtomicU64; FIXED],
+    pub(crate) ports: &'m [AtomicU64; bits::WORDS],
+    pub(crate) bells: &'m [AtomicU64; bits::WORDS],
+    pub(crate) networks: &'m [[AtomicU64; 3]],
+    pub(crate) keys: &'m [AtomicU64],
+    pub(crate) values: &'m [[AtomicU64; VALUE]],
+}
+
+impl<'m> Parts<'m> {
+    /// `None` if the memory is not that of a table with a power of two of slots.
+    pub(crate) fn new(words: &'m [AtomicU64]) -> Option<Self> {
+        let (settings, rest) = words.split_at_checked(SETTINGS)?;
+        let (fixed, settings) = settings.split_first_chunk()?;
+        let (ports, settings) = settings.split_first_chunk()?;
+        let (bells, settings) = settings.split_first_chunk()?;
+        let (networks, _) = settings.as_chunks();
+        let slots = rest.len().checked_div(SLOT)?;
+        let (keys, values) = rest.split_at_checked(slots)?;
+        let (values, left) = values.as_chunks();
+        let fits = slots.is_power_of_two() && slots >= WINDOW && left.is_empty();
+        fits.then_some(Self {
+            fixed,
+            ports,
+            bells,
+            networks,
+            keys,
+            values,
+        })
+    }
+}
+
+/// Words of a table with so many slots.
+pub(crate) const fn words(slots: usize) -> usize {
+    SETTINGS.saturating_add(slots.saturating_mul(SLOT))
+}
+
+/// Room for the settings' single words.
+pub(crate) const FIXED: usize = 32;
+/// Words of a slot's value: client, destination, both real ends, the four ports, the namespace, and the
+/// last sweep that has found the socket open.
+pub(crate) const VALUE: usize = 11;
+/// How far a key may be from where it belongs. More would let the table get fuller before it refuses,
+/// and make every look-up of a socket that is not in it slower.
+pub(crate) const WINDOW: usize = 64;
+/// The most networks that may be trusted.
+pub(crate) const NETWORKS: usize = 1024;
+const SETTINGS: usize = FIXED + 2 * bits::WORDS + 3 * NETWORKS;
+const SLOT: usize = 1 + VALUE;

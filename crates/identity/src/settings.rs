@@ -1,0 +1,226 @@
+//! What the table says beside the identities: whom to trust, which ports, whom to ask.
+//!
+//! Written once by who makes the table, before anybody else has it; only the counters and the bells
+//! change later. It stands in the table and not in environment variables, which any program passes on,
+//! prints and edits.
+
+use core::net::IpAddr;
+use core::sync::atomic::{AtomicU64, Ordering};
+
+use crate::address::Network;
+use crate::bits::Ports;
+use crate::layout::{NETWORKS, Parts};
+
+/// The settings of a table.
+#[derive(Clone, Copy, Debug)]
+pub struct Settings<'m>(pub(crate) Parts<'m>);
+
+/// What is decided about connections.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Policy {
+    /// A connection without a header is refused, and one from a peer that may not send any. Otherwise
+    /// such connections go through as they are.
+    pub header_required: bool,
+    /// Every listener, not only those whose ports are listed.
+    pub all_ports: bool,
+    /// getsockname(2) tells the destination of the header.
+    pub show_destination: bool,
+    /// The largest header taken, in octets.
+    pub max_header: usize,
+    /// The user the attendant runs as. Nobody else is spoken to.
+    pub attendant_user: u32,
+    /// The network namespace the attendant is in (SO_NETNS_COOKIE; 0 if unknown).
+    pub namespace: u64,
+}
+
+/// 128 random bits: the attendant's name, and the word that lets one speak to it.
+pub type Signature = [u64; 2];
+
+/// What is counted, over all processes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Counter {
+    /// Connections whose header named a client, or nobody (LOCAL, UNKNOWN).
+    Accepted,
+    /// Refused: the peer may not send headers.
+    Untrusted,
+    /// Refused: no header, or one that is none.
+    NotAHeader,
+    /// Refused: no room in the table.
+    Full,
+    /// Handed to the attendant because the header was not all there.
+    Parked,
+    /// Refused because it could not be handed to the attendant.
+    NoAttendant,
+    /// Processes that have loaded the library.
+    Loaded,
+}
+
+impl<'m> Settings<'m> {
+    /// The most networks that [`Settings::write`] takes.
+    pub const MAX_NETWORKS: usize = NETWORKS;
+
+    /// Writes them. Networks beyond [`Settings::MAX_NETWORKS`] are not taken: check before.
+    pub fn write(self, policy: Policy, networks: &[Network], name: Signature, secret: Signature) {
+        let flags = [
+            policy.header_required,
+            policy.all_ports,
+            policy.show_destination,
+        ];
+        let flags = flags
+            .iter()
+            .rev()
+            .fold(0, |bits, &flag| bits << 1 | u64::from(flag));
+        self.set(FLAGS, flags);
+        self.set(MAX_HEADER, policy.max_header as u64);
+        self.set(USER, policy.attendant_user.into());
+        self.set(NAMESPACE, policy.namespace);
+        self.set_pair(NAME, name);
+        self.set_pair(SECRET, secret);
+        for (words, network) in self.0.networks.iter().zip(networks) {
+            network.store(words);
+        }
+        self.set(TRUSTED, networks.len().min(NETWORKS) as u64);
+        self.set(SWEEP_AT, (self.0.keys.len() as u64) >> 1);
+        self.word(MAGIC).store(MAGIC_VALUE, Ordering::Release);
+    }
+
+    /// Whether they have been written, by this version.
+    pub(crate) fn are_ours(self) -> bool {
+        self.word(MAGIC).load(Ordering::Acquire) == MAGIC_VALUE
+    }
+
+    /// What is decided about connections.
+    pub fn policy(self) -> Policy {
+        let flags = self.get(FLAGS);
+        Policy {
+            header_required: flags & 1 != 0,
+            all_ports: flags & 2 != 0,
+            show_destination: flags & 4 != 0,
+            max_header: usize::try_from(self.get(MAX_HEADER)).unwrap_or(usize::MAX),
+            attendant_user: u32::try_from(self.get(USER)).unwrap_or(u32::MAX),
+            namespace: self.get(NAMESPACE),
+        }
+    }
+
+    /// Whether a host with this address may send headers.
+    pub fn trusts(self, peer: IpAddr) -> bool {
+        let trusted = usize::try_from(self.get(TRUSTED)).unwrap_or_default();
+        let networks = self.0.networks.iter().take(trusted);
+        networks
+            .map(Network::load)
+            .any(|network| network.contains(peer))
+    }
+
+    /// The ports whose listeners expect headers, unless all do.
+    pub fn ports(self) -> Ports<'m> {
+        Ports::new(self.0.ports)
+    }
+
+    /// The ports that the attendant's doorbells come from.
+    pub fn bells(self) -> Ports<'m> {
+        Ports::new(self.0.bells)
+    }
+
+    /// Whether a listener on this port expects headers.
+    pub fn covers(self, port: u16) -> bool {
+        self.get(FLAGS) & 2 != 0 || self.ports().contains(port)
+    }
+
+    /// The name of the attendant's socket.
+    pub fn name(self) -> Signature {
+        self.pair(NAME)
+    }
+
+    /// What a request to the attendant begins with.
+    pub fn secret(self) -> Signature {
+        self.pair(SECRET)
+    }
+
+    /// Adds one.
+    pub fn count(self, counter: Counter) {
+        if let Some(word) = self.counter_word(counter) {
+            word.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// How many there were.
+    pub fn counted(self, counter: Counter) -> u64 {
+        self.counter_word(counter)
+            .map_or(0, |word| word.load(Ordering::Relaxed))
+    }
+
+    /// Slots that are taken.
+    pub fn used(self) -> u64 {
+        self.get(USED)
+    }
+
+    pub(crate) fn used_word(self) -> &'m AtomicU64 {
+        self.word(USED)
+    }
+
+    pub(crate) fn sweep(self) -> &'m AtomicU64 {
+        self.word(SWEEP)
+    }
+
+    /// Whether it is time for a sweep, and nobody else has noticed yet: true for one caller.
+    pub fn claims_sweep(self) -> bool {
+        let at = self.get(SWEEP_AT);
+        self.get(USED) >= at
+            && self
+                .word(SWEEP_AT)
+                .compare_exchange(at, u64::MAX, Ordering::Relaxed, Ordering::Relaxed)
+                .is_ok()
+    }
+
+    /// After a sweep: the next one is due when half of what is free now is taken.
+    pub fn swept(self) {
+        let slots = self.0.keys.len() as u64;
+        let used = self.get(USED).min(slots);
+        let free = slots.saturating_sub(used);
+        self.set(SWEEP_AT, used.saturating_add((free >> 1).max(1)));
+    }
+
+    fn counter_word(self, counter: Counter) -> Option<&'m AtomicU64> {
+        self.0.fixed.get(COUNTERS.saturating_add(counter as usize))
+    }
+
+    fn pair(self, at: usize) -> Signature {
+        [self.get(at), self.get(at.saturating_add(1))]
+    }
+
+    fn set_pair(self, at: usize, [first, second]: Signature) {
+        self.set(at, first);
+        self.set(at.saturating_add(1), second);
+    }
+
+    fn get(self, at: usize) -> u64 {
+        self.word(at).load(Ordering::Relaxed)
+    }
+
+    fn set(self, at: usize, value: u64) {
+        self.word(at).store(value, Ordering::Relaxed);
+    }
+
+    /// The index is one of the constants below.
+    fn word(self, at: usize) -> &'m AtomicU64 {
+        let [first, ..] = self.0.fixed;
+        self.0.fixed.get(at).unwrap_or(first)
+    }
+}
+
+/// `peername`, then the version of the layout: a library of another version does not touch the table.
+const MAGIC_VALUE: u64 = u64::from_be_bytes(*b"peernam\x01");
+
+const MAGIC: usize = 0;
+const FLAGS: usize = 1;
+const USED: usize = 2;
+const SWEEP_AT: usize = 3;
+const MAX_HEADER: usize = 4;
+const USER: usize = 5;
+const NAMESPACE: usize = 6;
+const TRUSTED: usize = 7;
+const NAME: usize = 8;
+const SECRET: usize = 10;
+const SWEEP: usize = 12;
+/// One word each, to the end.
+const COUNTERS: usize = 16;

@@ -1,0 +1,61 @@
+//! What a program is shown: an address of the family that its socket has.
+
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
+
+/// The address in the form that a socket of IPv6 (`v6`) or of IPv4 can have.
+///
+/// On an IPv6 socket an IPv4 client is mapped, as the kernel does it. On an IPv4 socket an IPv6 client
+/// has no true form: it is shown as [`pseudo_v4`], never as the proxy, whose address programs may trust.
+pub fn shown(client: SocketAddr, v6: bool) -> SocketAddr {
+    let port = client.port();
+    match (client.ip().to_canonical(), v6) {
+        (IpAddr::V4(ip), false) => SocketAddr::from((ip, port)),
+        (IpAddr::V4(ip), true) => SocketAddr::from((ip.to_ipv6_mapped(), port)),
+        (IpAddr::V6(ip), true) => SocketAddr::V6(SocketAddrV6::new(ip, port, 0, 0)),
+        (IpAddr::V6(ip), false) => SocketAddr::from((pseudo_v4(ip), port)),
+    }
+}
+
+/// A stable IPv4 address of class E (240.0.0.0/4) that stands for the /64 of an IPv6 client.
+///
+/// Nobody has such an address, so none is taken for somebody else's. A site gets a /64, whose hosts
+/// change their addresses within it: limits by address keep their meaning.
+pub fn pseudo_v4(ip: Ipv6Addr) -> Ipv4Addr {
+    let [network @ .., _, _, _, _, _, _, _, _] = ip.octets();
+    let hash = network.iter().fold(FNV_OFFSET, |hash, &octet| {
+        (hash ^ u32::from(octet)).wrapping_mul(FNV_PRIME)
+    });
+    // 28 bits, the others folded in; all ones would be the broadcast address.
+    let folded = (hash ^ (hash >> 28)) & 0x0fff_ffff;
+    Ipv4Addr::from_bits(0xf000_0000 | folded.min(0x0fff_fffe))
+}
+
+/// FNV-1a. Another function would give clients other addresses in the logs after an upgrade.
+const FNV_OFFSET: u32 = 0x811c_9dc5;
+const FNV_PRIME: u32 = 0x0100_0193;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::string::ToString;
+
+    fn as_shown(client: &str, v6: bool) -> std::string::String {
+        shown(client.parse().unwrap(), v6).to_string()
+    }
+
+    #[test]
+    fn families() {
+        assert_eq!(as_shown("192.0.2.1:5", false), "192.0.2.1:5");
+        assert_eq!(as_shown("192.0.2.1:5", true), "[::ffff:192.0.2.1]:5");
+        assert_eq!(as_shown("[2001:db8::1]:5", true), "[2001:db8::1]:5");
+        assert_eq!(as_shown("[::ffff:192.0.2.1]:5", false), "192.0.2.1:5");
+    }
+
+    #[test]
+    fn an_ipv6_client_of_an_ipv4_socket_is_nobody_else() {
+        let one = pseudo_v4("2001:db8::1".parse().unwrap());
+        assert_eq!(one, pseudo_v4("2001:db8::2".parse().unwrap()));
+        assert_ne!(one, pseudo_v4("2001:db8:1::1".parse().unwrap()));
+        assert!(one.octets()[0] >= 240 && !one.is_broadcast());
+    }
+}

@@ -1,0 +1,230 @@
+//! The table: find, insert, remove, without a lock.
+//!
+//! A writer claims a free slot by swapping its key from 0 to BUSY, writes the value, and then stores
+//! the cookie (release). A reader that finds the cookie (acquire) reads the value and looks at the key
+//! again: if it has changed, somebody freed the slot meanwhile, and the value is not used. A process
+//! that dies between the two stores leaves the slot BUSY for good: one slot is lost, nothing waits.
+
+use core::net::SocketAddr;
+use core::sync::atomic::{AtomicU64, Ordering, fence};
+
+use crate::address::{from_bits, join, split, to_bits};
+use crate::layout::{self, Parts, VALUE, WINDOW};
+use crate::settings::Settings;
+
+/// What a header said about a connection, and the connection's real ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Identity {
+    /// Who connected, as the header has it.
+    pub client: SocketAddr,
+    /// Where to, as the header has it.
+    pub destination: SocketAddr,
+    /// The socket's own end.
+    pub local: SocketAddr,
+    /// The proxy's end.
+    pub peer: SocketAddr,
+    /// The network namespace in which the socket can be looked for (SO_NETNS_COOKIE), or 0 if it can't
+    /// be: such an entry is never freed.
+    pub namespace: u64,
+}
+
+/// A table in memory that somebody else has mapped.
+#[derive(Clone, Copy, Debug)]
+pub struct Table<'m>(Parts<'m>);
+
+/// There is no room near where the socket belongs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Full;
+
+/// A slot that was taken when it was looked at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// The socket.
+    pub cookie: u64,
+    /// See [`Identity::namespace`].
+    pub namespace: u64,
+    index: usize,
+}
+
+impl<'m> Table<'m> {
+    /// Octets of memory for so many slots, a power of two and at least 64.
+    pub const fn size(slots: usize) -> usize {
+        layout::words(slots).saturating_mul(8)
+    }
+
+    /// A new table: all of the memory must be zero, and its settings be written before it is shared.
+    /// `None` if the memory has not the size of a table.
+    pub fn new(words: &'m [AtomicU64]) -> Option<Self> {
+        Parts::new(words).map(Self)
+    }
+
+    /// A table that somebody else has made. `None` if it is none, or of another version.
+    pub fn open(words: &'m [AtomicU64]) -> Option<Self> {
+        let table = Self::new(words)?;
+        table.settings().are_ours().then_some(table)
+    }
+
+    /// What stands beside the identities.
+    pub fn settings(self) -> Settings<'m> {
+        Settings(self.0)
+    }
+
+    /// How many slots there are.
+    pub fn slots(self) -> usize {
+        self.0.keys.len()
+    }
+
+    /// Remembers who is at the other end of a socket, which must not be in the table.
+    ///
+    /// # Errors
+    ///
+    /// [`Full`]: the connection must then be refused, since it can't be shown as who it is.
+    pub fn insert(self, cookie: u64, identity: &Identity) -> Result<(), Full> {
+        let claimed = self.window(cookie).find(|(_, key, _)| {
+            key.compare_exchange(FREE, BUSY, Ordering::Acquire, Ordering::Relaxed)
+                .is_ok()
+        });
+        let (_, key, value) = claimed.ok_or(Full)?;
+        // A sweep that is under way, or begins now, may have looked before the key is there.
+        let sweep = self.settings().sweep().load(Ordering::Relaxed);
+        identity.store(value, sweep.saturating_add(1));
+        key.store(cookie, Ordering::Release);
+        self.settings().used_word().fetch_add(1, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Who is at the other end of this socket, if its connection came with a header that said so.
+    pub fn find(self, cookie: u64) -> Option<Identity> {
+        let (_, key, value) = self
+            .window(cookie)
+            .find(|(_, key, _)| key.load(Ordering::Acquire) == cookie)?;
+        let identity = Identity::load(value);
+        fence(Ordering::Acquire);
+        (key.load(Ordering::Relaxed) == cookie).then_some(identity)
+    }
+
+    /// All that are taken, for a sweep: first these, then the kernel's sockets, then
+    /// [`Table::remove`] of those that the kernel does not know. In this order an entry that was made
+    /// meanwhile is not touched.
+    pub fn places(self) -> impl Iterator<Item = Place> {
+        let slots = self.0.keys.iter().zip(self.0.values).enumerate();
+        slots.filter_map(|(index, (key, value))| Self::place(index, key, value))
+    }
+
+    /// Whether [`Table::insert`] would find no room for this socket.
+    pub fn is_full_near(self, cookie: u64) -> bool {
+        !self
+            .window(cookie)
+            .any(|(_, key, _)| key.load(Ordering::Relaxed) == FREE)
+    }
+
+    /// Begins a sweep that needs no memory of its own: [`Table::mark`] each socket that the kernel knows,
+    /// then [`Table::remove_unmarked`]. Several may be under way at once.
+    pub fn begin_sweep(self) -> u64 {
+        let before = self.settings().sweep().fetch_add(1, Ordering::Relaxed);
+        before.saturating_add(1)
+    }
+
+    /// This socket is open, if it is one of ours.
+    pub fn mark(self, cookie: u64, sweep: u64) {
+        let mut window = self.window(cookie);
+        let found = window.find(|(_, key, _)| key.load(Ordering::Acquire) == cookie);
+        if let Some((_, _, [.., seen])) = found {
+            seen.fetch_max(sweep, Ordering::Relaxed);
+        }
+    }
+
+    /// Frees the slots of this namespace that were there before the sweep before this one had begun, and
+    /// were not marked since.
+    pub fn remove_unmarked(self, sweep: u64, namespace: u64) {
+        let slots = self.0.keys.iter().zip(self.0.values).enumerate();
+        for (index, (key, value)) in slots {
+            let [.., seen] = value;
+            let place = Self::place(index, key, value);
+            let place = place.filter(|place| place.namespace == namespace);
+            if let Some(place) = place.filter(|_| seen.load(Ordering::Relaxed) < sweep) {
+                self.remove(place);
+            }
+        }
+    }
+
+    /// Frees a slot, unless it has become another socket's meanwhile.
+    pub fn remove(self, place: Place) {
+        let Some(key) = self.0.keys.get(place.index) else {
+            return;
+        };
+        let freed = key.compare_exchange(place.cookie, FREE, Ordering::Release, Ordering::Relaxed);
+        if freed.is_ok() {
+            self.settings().used_word().fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+
+    fn place(index: usize, key: &AtomicU64, value: &[AtomicU64; VALUE]) -> Option<Place> {
+        let cookie = key.load(Ordering::Acquire);
+        let [.., namespace, _seen] = value;
+        let taken = cookie != FREE && cookie != BUSY;
+        taken.then(|| Place {
+            cookie,
+            namespace: namespace.load(Ordering::Relaxed),
+            index,
+        })
+    }
+
+    /// The slots where a socket may be, from the one where it belongs.
+    fn window(
+        self,
+        cookie: u64,
+    ) -> impl Iterator<Item = (usize, &'m AtomicU64, &'m [AtomicU64; VALUE])> {
+        let Parts { keys, values, .. } = self.0;
+        let mask = keys.len().saturating_sub(1);
+        // Fibonacci hashing: cookies are consecutive numbers, per processor in batches.
+        let home = usize::try_from(cookie.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32).unwrap_or(0);
+        (0..WINDOW).filter_map(move |step| {
+            let index = home.wrapping_add(step) & mask;
+            Some((index, keys.get(index)?, values.get(index)?))
+        })
+    }
+}
+
+impl Identity {
+    fn store(&self, value: &[AtomicU64; VALUE], sweep: u64) {
+        let mut words = [0; VALUE];
+        let ends = [self.client, self.destination, self.local, self.peer];
+        let (pairs, _) = words.as_chunks_mut::<2>();
+        for (pair, end) in pairs.iter_mut().zip(ends) {
+            *pair = split(to_bits(end.ip())).into();
+        }
+        let [.., ports, namespace, seen] = &mut words;
+        *seen = sweep;
+        *ports = ends
+            .iter()
+            .fold(0, |ports, end| ports << 16 | u64::from(end.port()));
+        *namespace = self.namespace;
+        for (to, word) in value.iter().zip(words) {
+            to.store(word, Ordering::Relaxed);
+        }
+    }
+
+    fn load(value: &[AtomicU64; VALUE]) -> Self {
+        let [a, b, c, d, e, f, g, h, ports, namespace, _seen] =
+            value.each_ref().map(|word| word.load(Ordering::Relaxed));
+        let end = |high, low, shift: u32| {
+            let port = u16::try_from((ports >> shift) & 0xffff).unwrap_or_default();
+            SocketAddr::new(from_bits(join(high, low)), port)
+        };
+        Self {
+            client: end(a, b, 48),
+            destination: end(c, d, 32),
+            local: end(e, f, 16),
+            peer: end(g, h, 0),
+            namespace,
+        }
+    }
+}
+
+const FREE: u64 = 0;
+/// No socket's: cookies count up from 1.
+const BUSY: u64 = u64::MAX;
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,147 @@
+use super::*;
+use crate::{Policy, Settings};
+use std::net::{IpAddr, Ipv4Addr};
+use std::thread;
+use std::vec::Vec;
+
+fn memory(slots: usize) -> Vec<AtomicU64> {
+    (0..Table::size(slots) / 8)
+        .map(|_| AtomicU64::new(0))
+        .collect()
+}
+
+fn someone(number: u64) -> Identity {
+    let ip = |net: u32| {
+        IpAddr::V4(Ipv4Addr::from_bits(
+            net << 24 | u32::try_from(number).unwrap(),
+        ))
+    };
+    let port = u16::try_from(number % 60_000).unwrap();
+    Identity {
+        client: SocketAddr::new(ip(198), port),
+        destination: SocketAddr::new("2001:db8::1".parse().unwrap(), 443),
+        local: SocketAddr::new(ip(10), 80),
+        peer: SocketAddr::new(ip(11), port ^ 1),
+        namespace: 7,
+    }
+}
+
+#[test]
+fn what_was_inserted_is_found_and_nothing_else() {
+    let memory = memory(1024);
+    let table = Table::new(&memory).unwrap();
+    for cookie in 1..=600 {
+        table.insert(cookie, &someone(cookie)).unwrap();
+    }
+    for cookie in 1..=600 {
+        assert_eq!(table.find(cookie), Some(someone(cookie)));
+    }
+    assert_eq!(table.find(601), None);
+    assert_eq!(table.settings().used(), 600);
+    let odd = table.places().filter(|place| place.cookie % 2 == 1);
+    odd.for_each(|place| table.remove(place));
+    assert_eq!((table.find(3), table.find(4)), (None, Some(someone(4))));
+    assert_eq!(table.settings().used(), 300);
+}
+
+#[test]
+fn a_full_table_refuses_and_a_late_remove_spares_the_successor() {
+    let memory = memory(64);
+    let table = Table::new(&memory).unwrap();
+    for cookie in 1..=64 {
+        table.insert(cookie, &someone(cookie)).unwrap();
+    }
+    assert!(table.is_full_near(65));
+    assert_eq!(table.insert(65, &someone(65)), Err(Full));
+    let place = table.places().find(|place| place.cookie == 5).unwrap();
+    table.remove(place);
+    table.insert(65, &someone(65)).unwrap();
+    table.remove(place);
+    assert_eq!(table.find(65), Some(someone(65)));
+}
+
+#[test]
+fn a_sweep_is_claimed_once_and_then_when_half_of_the_rest_is_taken() {
+    let memory = memory(64);
+    let table = Table::new(&memory).unwrap();
+    let policy = Policy {
+        header_required: true,
+        all_ports: false,
+        show_destination: false,
+        max_header: 4096,
+        attendant_user: 0,
+        namespace: 0,
+    };
+    assert!(Table::open(&memory).is_none());
+    table.settings().write(policy, &[], [1, 2], [3, 4]);
+    let settings: Settings<'_> = Table::open(&memory).unwrap().settings();
+    assert_eq!(settings.policy(), policy);
+    assert_eq!((settings.name(), settings.secret()), ([1, 2], [3, 4]));
+    let fill = |to: std::ops::RangeInclusive<u64>| {
+        to.for_each(|cookie| table.insert(cookie, &someone(cookie)).unwrap());
+    };
+    fill(1..=31);
+    assert!(!settings.claims_sweep());
+    fill(32..=32);
+    assert!(settings.claims_sweep() && !settings.claims_sweep());
+    settings.swept();
+    assert!(!settings.claims_sweep());
+    fill(33..=48);
+    assert!(settings.claims_sweep());
+}
+
+#[test]
+fn a_sweep_by_marks_spares_what_came_meanwhile() {
+    let memory = memory(64);
+    let table = Table::new(&memory).unwrap();
+    let insert = |cookie| table.insert(cookie, &someone(cookie)).unwrap();
+    insert(1);
+    insert(2);
+    let sweep = |marked: &[u64], between: &dyn Fn()| {
+        let sweep = table.begin_sweep();
+        marked.iter().for_each(|&cookie| table.mark(cookie, sweep));
+        between();
+        table.remove_unmarked(sweep, 8); // another namespace's
+        table.remove_unmarked(sweep, 7);
+        [1, 2, 3].map(|cookie| table.find(cookie).is_some())
+    };
+    // Who was there when the sweep before ended may have come while it was looking.
+    assert_eq!(sweep(&[1, 99], &|| {}), [true, true, false]);
+    assert_eq!(sweep(&[1], &|| insert(3)), [true, false, true]);
+    assert_eq!(sweep(&[], &|| {}), [false, false, true]);
+    assert_eq!(sweep(&[3], &|| {}), [false, false, true]);
+}
+
+#[test]
+fn memory_of_another_size_is_no_table() {
+    let memory = memory(1024);
+    assert!(Table::new(&memory[..memory.len() - 1]).is_none());
+    assert!(Table::new(&memory[..100]).is_none());
+}
+
+/// Readers among writers that free and fill the same few slots never see a mixture.
+#[test]
+fn readers_see_whole_identities_or_none() {
+    let memory = memory(64);
+    let table = Table::new(&memory).unwrap();
+    thread::scope(|scope| {
+        for writer in 0..2 {
+            scope.spawn(move || {
+                for round in 0..20_000 {
+                    let cookie = round * 2 + writer + 1;
+                    table.insert(cookie, &someone(cookie)).unwrap();
+                    let place = table.places().find(|place| place.cookie == cookie);
+                    table.remove(place.unwrap());
+                }
+            });
+        }
+        scope.spawn(move || {
+            for cookie in 1..40_000 {
+                if let Some(identity) = table.find(cookie) {
+                    assert_eq!(identity, someone(cookie));
+                }
+            }
+        });
+    });
+    assert_eq!(table.settings().used(), 0);
+}

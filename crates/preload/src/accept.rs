@@ -1,0 +1,260 @@
+//! What happens to a connection between the kernel's accept(2) and the program's.
+
+use core::ffi::c_int;
+use core::net::SocketAddr;
+
+use peername_identity::{Counter, Full, Identity, Settings, Table, Verdict, shown};
+
+use crate::address::RawAddress;
+use crate::kernel::{self, End, Errno, Result};
+use crate::socket::{Protocol, Socket};
+use crate::{alone, attendant, imports, sweep};
+
+/// Accepts until there is a connection that the program may see: one whose header is complete, or that
+/// needs none. The kernel's own errors are passed on, EAGAIN among them: a connection whose header
+/// is not all there is handed to the attendant, and never waited for.
+///
+/// The socket, and the address that the program is shown.
+pub(crate) fn accept(
+    table: Table<'_>,
+    listener: c_int,
+    flags: c_int,
+) -> Result<(Socket, RawAddress)> {
+    loop {
+        let (fd, address) = imports::accept4(listener, flags)?;
+        let arrival = Arrival::new(Socket(fd), address);
+        if let Some(accepted) = arrival.received(table, Socket(listener), flags)? {
+            return Ok(accepted);
+        }
+    }
+}
+
+/// The address that a connected socket's peer has, in the form that fits the socket: the client's if
+/// the connection came with a header that named one.
+pub(crate) fn peer_of(table: Table<'_>, socket: Socket) -> Result<RawAddress> {
+    let real = kernel::name_of(socket.0, End::Peer)?;
+    Ok(as_shown(table, socket, real, |identity| identity.client))
+}
+
+/// The same for the address that the client connected to.
+pub(crate) fn own_of(table: Table<'_>, socket: Socket) -> Result<RawAddress> {
+    let real = kernel::name_of(socket.0, End::Own)?;
+    Ok(as_shown(table, socket, real, |identity| {
+        identity.destination
+    }))
+}
+
+fn as_shown(
+    table: Table<'_>,
+    socket: Socket,
+    real: RawAddress,
+    end: impl Fn(&Identity) -> SocketAddr,
+) -> RawAddress {
+    let identity = || table.find(socket.cookie()?);
+    match real.internet().and_then(|real| Some((real, identity()?))) {
+        Some((real, identity)) => RawAddress::new(shown(end(&identity), real.is_ipv6())),
+        None => real,
+    }
+}
+
+/// A connection as the kernel gave it.
+struct Arrival {
+    socket: Socket,
+    address: RawAddress,
+}
+
+impl Arrival {
+    fn new(socket: Socket, address: RawAddress) -> Self {
+        Self { socket, address }
+    }
+
+    /// What the program gets: `None` if it is not this one.
+    fn received(
+        self,
+        table: Table<'_>,
+        listener: Socket,
+        flags: c_int,
+    ) -> Result<Option<(Socket, RawAddress)>> {
+        let settings = table.settings();
+        let ends = self.address.internet().zip(self.socket.local());
+        let Some((peer, local)) = ends.filter(|(_, local)| settings.covers(local.port())) else {
+            return Ok(Some((self.socket, self.address)));
+        };
+        let Some(protocol) = self.socket.protocol() else {
+            return Ok(Some((self.socket, self.address)));
+        };
+        // Nobody but the attendant can have this address and one of its ports.
+        if peer.ip() == local.ip() && settings.bells().contains(peer.port()) {
+            self.socket.close();
+            return answer_bell(table, listener, flags);
+        }
+        let ends = Ends {
+            peer,
+            local,
+            protocol,
+        };
+        let mut buffer = [0; PEEK];
+        let mut verdict = self.verdict(settings, peer, &mut buffer);
+        if alone::is_alone() {
+            verdict = self.wait_alone(settings, peer, &mut buffer, verdict);
+        }
+        match verdict {
+            Verdict::Plain => Ok(Some((self.socket, self.address))),
+            Verdict::Refuse(why) => Ok(self.refuse(settings, why)),
+            Verdict::Unfinished(_) => Ok(self.park(settings, listener)),
+            Verdict::Header { len, named } => {
+                let named = named.filter(|_| alone::believes(&buffer));
+                self.admit(table, listener, ends, &mut buffer, (len, named))
+            }
+        }
+    }
+
+    /// Remembers the client, takes the header off, and gives the connection to the program.
+    fn admit(
+        self,
+        table: Table<'_>,
+        listener: Socket,
+        ends: Ends,
+        buffer: &mut [u8],
+        (len, named): (usize, Option<(SocketAddr, SocketAddr)>),
+    ) -> Result<Option<(Socket, RawAddress)>> {
+        let settings = table.settings();
+        match self.introduce(table, ends, named) {
+            Ok(_) if !self.socket.take(buffer, len) => {
+                Ok(self.refuse(settings, Counter::NotAHeader))
+            }
+            Ok(shown) => {
+                settings.count(Counter::Accepted);
+                Ok(Some((self.socket, shown)))
+            }
+            Err(Full) if alone::is_alone() => Ok(self.refuse(settings, Counter::Full)),
+            // With its header: the attendant looks for room, and refuses it if there is none.
+            Err(Full) => Ok(self.park(settings, listener)),
+        }
+    }
+
+    /// Waits for the rest of a header here, but not for long. A peer that says nothing at all may be
+    /// waiting for the server to speak.
+    fn wait_alone(
+        &self,
+        settings: Settings<'_>,
+        peer: SocketAddr,
+        buffer: &mut [u8],
+        first: Verdict,
+    ) -> Verdict {
+        let (pieces, milliseconds) = alone::PIECES;
+        let mut verdict = first;
+        for _ in 0..pieces {
+            let Verdict::Unfinished(octets) = verdict else {
+                return verdict;
+            };
+            self.socket.wait_for(octets, milliseconds);
+            verdict = self.verdict(settings, peer, buffer);
+        }
+        match verdict {
+            Verdict::Unfinished(_) if self.socket.peek(buffer) == Ok(Some(0)) => {
+                settings.policy().without_header(Counter::NotAHeader)
+            }
+            Verdict::Unfinished(_) => Verdict::Refuse(Counter::NotAHeader),
+            verdict => verdict,
+        }
+    }
+
+    fn verdict(&self, settings: Settings<'_>, peer: SocketAddr, buffer: &mut [u8]) -> Verdict {
+        let policy = settings.policy();
+        if !settings.trusts(peer.ip()) {
+            return policy.without_header(Counter::Untrusted);
+        }
+        match self.socket.peek(buffer) {
+            Ok(Some(n)) => policy.judge(buffer.get(..n).unwrap_or_default()),
+            // Gone before it has said anything.
+            Ok(None) | Err(_) => Verdict::Refuse(Counter::NotAHeader),
+        }
+    }
+
+    /// Remembers the client, and returns how the program is to see it.
+    fn introduce(
+        &self,
+        table: Table<'_>,
+        ends: Ends,
+        named: Option<(SocketAddr, SocketAddr)>,
+    ) -> core::result::Result<RawAddress, Full> {
+        let settings = table.settings();
+        let Some((client, destination)) = named else {
+            return Ok(self.address);
+        };
+        let identity = Identity {
+            client,
+            destination,
+            local: ends.local,
+            peer: ends.peer,
+            namespace: match ends.protocol {
+                Protocol::Tcp => self.socket.namespace(),
+                // A sweep would not find it among the TCP sockets, and take it for closed.
+                Protocol::Multipath => 0,
+            },
+        };
+        let cookie = self.socket.cookie();
+        let insert = || cookie.map_or(Err(Full), |cookie| table.insert(cookie, &identity));
+        match insert() {
+            Err(Full) if alone::is_alone() => {
+                // The first spares what is newer than the sweep before it.
+                sweep::sweep(table);
+                sweep::sweep(table);
+                insert()?;
+            }
+            inserted => inserted?,
+        }
+        match settings.claims_sweep() {
+            true if alone::is_alone() => sweep::sweep(table),
+            true => attendant::ask_for_sweep(settings),
+            false => {}
+        }
+        Ok(RawAddress::new(shown(client, ends.peer.is_ipv6())))
+    }
+
+    fn park(self, settings: Settings<'_>, listener: Socket) -> Option<(Socket, RawAddress)> {
+        let parked = listener
+            .local()
+            .is_some_and(|address| attendant::park(settings, self.socket, address).is_ok());
+        if !parked {
+            return self.refuse(settings, Counter::NoAttendant);
+        }
+        settings.count(Counter::Parked);
+        self.socket.close();
+        None
+    }
+
+    fn refuse(self, settings: Settings<'_>, why: Counter) -> Option<(Socket, RawAddress)> {
+        settings.count(why);
+        self.socket.refuse();
+        None
+    }
+}
+
+struct Ends {
+    peer: SocketAddr,
+    local: SocketAddr,
+    protocol: Protocol,
+}
+
+/// Takes the connection that the bell was rung for. Somebody else may have been quicker.
+fn answer_bell(
+    table: Table<'_>,
+    listener: Socket,
+    flags: c_int,
+) -> Result<Option<(Socket, RawAddress)>> {
+    let Some(address) = listener.local() else {
+        return Ok(None);
+    };
+    match attendant::take(table.settings(), address, flags) {
+        Ok(Some(socket)) => Ok(peer_of(table, socket).ok().map(|peer| (socket, peer))),
+        // As if the kernel had had no descriptor left: the connection stays where it is.
+        Err(error @ (Errno::MFILE | Errno::NFILE)) => Err(error),
+        Ok(None) | Err(_) => Ok(None),
+    }
+}
+
+/// Longer headers go to the attendant, which has the room. On the stack, which in some programs' threads
+/// is small.
+const PEEK: usize = 4096;

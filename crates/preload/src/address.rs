@@ -1,0 +1,79 @@
+//! Socket addresses as the kernel writes them.
+
+use core::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
+
+/// A `struct sockaddr` of any family.
+#[derive(Clone, Copy)]
+pub(crate) struct RawAddress {
+    pub(crate) bytes: [u8; Self::SIZE],
+    /// As the kernel tells it.
+    pub(crate) len: u32,
+}
+
+impl RawAddress {
+    /// `struct sockaddr_storage`.
+    pub(crate) const SIZE: usize = 128;
+    pub(crate) const EMPTY: Self = Self {
+        bytes: [0; Self::SIZE],
+        len: 0,
+    };
+
+    /// `struct sockaddr_in` or `struct sockaddr_in6` (ip(7), ipv6(7)).
+    pub(crate) fn new(address: SocketAddr) -> Self {
+        let mut raw = Self::EMPTY;
+        let port = address.port().to_be_bytes();
+        match address {
+            SocketAddr::V4(v4) => {
+                raw.put(&[&INET.to_ne_bytes(), &port, &v4.ip().octets()]);
+                raw.len = 16;
+            }
+            SocketAddr::V6(v6) => {
+                let (flow, scope) = (v6.flowinfo().to_be_bytes(), v6.scope_id().to_ne_bytes());
+                raw.put(&[
+                    &INET6.to_ne_bytes(),
+                    &port,
+                    &flow,
+                    &v6.ip().octets(),
+                    &scope,
+                ]);
+                raw.len = 28;
+            }
+        }
+        raw
+    }
+
+    /// The address of the Internet that it is, if it is one.
+    pub(crate) fn internet(&self) -> Option<SocketAddr> {
+        let (family, rest) = self.bytes.split_first_chunk()?;
+        let (port, rest) = rest.split_first_chunk()?;
+        let port = u16::from_be_bytes(*port);
+        match u16::from_ne_bytes(*family) {
+            INET if self.len >= 16 => {
+                let (ip, _) = rest.split_first_chunk::<4>()?;
+                Some(SocketAddr::V4(SocketAddrV4::new(Ipv4Addr::from(*ip), port)))
+            }
+            INET6 if self.len >= 28 => {
+                let (flow, rest) = rest.split_first_chunk()?;
+                let (ip, rest) = rest.split_first_chunk::<16>()?;
+                let (scope, _) = rest.split_first_chunk()?;
+                Some(SocketAddr::V6(SocketAddrV6::new(
+                    Ipv6Addr::from(*ip),
+                    port,
+                    u32::from_be_bytes(*flow),
+                    u32::from_ne_bytes(*scope),
+                )))
+            }
+            _ => None,
+        }
+    }
+
+    fn put(&mut self, parts: &[&[u8]]) {
+        let octets = parts.iter().copied().flatten();
+        for (to, from) in self.bytes.iter_mut().zip(octets) {
+            *to = *from;
+        }
+    }
+}
+
+const INET: u16 = 2;
+const INET6: u16 = 10;

@@ -1,0 +1,95 @@
+//! In place of libproxyproto: the library under the name `libproxyproto.so`, named in LD_PRELOAD by the
+//! user, configured by LIBPROXYPROTO_*. There is no launcher, and so no attendant and no trust list.
+//!
+//! As that project has it: every peer may send a header (its documentation says so: put a packet filter
+//! before it), and without LIBPROXYPROTO_MUST_USE_PROTOCOL_HEADER a connection without one goes through as it
+//! is. A header whose version LIBPROXYPROTO_VERSION leaves out is taken off, and the address stays.
+//!
+//! Unlike it: a refused connection is not reported to the program as ECONNABORTED, which ends simple
+//! servers; and a header that is not all there is waited for [a moment](PIECES) at most, in accept(2), since
+//! nobody else can wait for it. getpeername(2) tells the client too, until the next exec(3): the table is
+//! memory that only forked processes share. LIBPROXYPROTO_DEBUG is accepted and says nothing.
+
+use core::ffi::c_int;
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use core::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+
+use peername_identity::{Network, Policy, Table};
+
+use crate::imports;
+use crate::kernel::{self, SOCK_CLOEXEC, SOCK_DGRAM};
+use crate::socket::Socket;
+
+/// Whether the user has named the library so.
+pub(crate) fn is_asked_for() -> bool {
+    let preloaded = imports::environment(b"LD_PRELOAD");
+    let libraries = preloaded.map(|list| list.to_bytes()).unwrap_or_default();
+    let mut names = libraries.split(|&octet| octet == b' ' || octet == b':');
+    names.any(|path| path.ends_with(b"libproxyproto.so"))
+}
+
+/// A table of this process and those that it will fork.
+pub(crate) fn table() -> Option<(&'static [AtomicU64], Table<'static>)> {
+    let words = kernel::map_fresh(Table::size(SLOTS)).ok()?;
+    let table = Table::new(words)?;
+    let anybody = [
+        Network::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0)?,
+        Network::new(IpAddr::V6(Ipv6Addr::UNSPECIFIED), 0)?,
+    ];
+    let policy = Policy {
+        header_required: imports::environment(b"LIBPROXYPROTO_MUST_USE_PROTOCOL_HEADER").is_some(),
+        all_ports: true,
+        show_destination: false,
+        max_header: MAX_HEADER,
+        attendant_user: u32::MAX,
+        namespace: own_namespace(),
+    };
+    table.settings().write(policy, &anybody, [0; 2], [0; 2]);
+    VERSIONS.store(ALONE | versions(), Ordering::Relaxed);
+    Some((words, table))
+}
+
+/// Whether this process has no attendant.
+pub(crate) fn is_alone() -> bool {
+    VERSIONS.load(Ordering::Relaxed) & ALONE != 0
+}
+
+/// Whether a header that begins so is of a version whose address is shown.
+pub(crate) fn believes(header: &[u8]) -> bool {
+    let version = if header.first() == Some(&b'P') { 1 } else { 2 };
+    !is_alone() || VERSIONS.load(Ordering::Relaxed) & version != 0
+}
+
+/// LIBPROXYPROTO_VERSION: 1, 2 or both added, read as atoi(3) does; both by default.
+fn versions() -> u8 {
+    let Some(text) = imports::environment(b"LIBPROXYPROTO_VERSION") else {
+        return 3;
+    };
+    let digits = text.to_bytes().trim_ascii_start();
+    let digits = digits.iter().take_while(|octet| octet.is_ascii_digit());
+    let value = digits.fold(0_u8, |value, octet| {
+        let digit = octet.saturating_sub(b'0');
+        value.saturating_mul(10).saturating_add(digit)
+    });
+    value & 3
+}
+
+fn own_namespace() -> u64 {
+    let Ok(fd) = kernel::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0) else {
+        return 0;
+    };
+    let namespace = Socket(fd).namespace();
+    kernel::close(fd);
+    namespace
+}
+
+/// 0 if there is an attendant; else ALONE and the versions.
+static VERSIONS: AtomicU8 = AtomicU8::new(0);
+const ALONE: u8 = 0x80;
+/// Connections of clients that may be open at once. Memory is taken as it is used.
+const SLOTS: usize = 65_536;
+/// What fits the room on the stack: nobody else could wait for the rest.
+const MAX_HEADER: usize = 4096;
+/// How often, and for how long each time, more of a header is waited for.
+pub(crate) const PIECES: (u32, i64) = (4, 50);
+const AF_INET: c_int = 2;

@@ -1,0 +1,191 @@
+//! The C functions that programs call in place of their C library's.
+//!
+//! A thread that is cancelled within accept(2) (pthread_cancel(3)) is unwound through them. With
+//! `C-unwind` and panic = "abort" the compiler would end the program there; with `C` there is nothing
+//! to be run in these frames, and the C library's unwinder goes past.
+#![expect(unsafe_code, reason = "a C interface")]
+#![expect(unreachable_pub, reason = "exported by name, not by path")]
+
+use core::ffi::{c_int, c_void};
+
+use crate::address::RawAddress;
+use crate::kernel::{self, Call, Errno, Result};
+use crate::socket::Socket;
+use crate::state::{State, state};
+use crate::{accept as accepting, imports};
+
+/// What the launcher looks for in the file: the version of the table that it can read.
+#[unsafe(no_mangle)]
+pub static peername_preload_1: u8 = 0;
+
+#[used]
+#[unsafe(link_section = ".init_array")]
+static AT_LOAD: extern "C" fn() = {
+    /// While the environment is as the launcher has left it.
+    extern "C" fn at_load() {
+        let _ = state();
+    }
+    at_load
+};
+
+/// accept(2).
+///
+/// # Safety
+///
+/// As accept(2).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn accept(fd: c_int, address: *mut c_void, len: *mut u32) -> c_int {
+    // SAFETY: the caller's.
+    unsafe { accept4(fd, address, len, 0) }
+}
+
+/// accept4(2).
+///
+/// # Safety
+///
+/// As accept4(2).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn accept4(
+    fd: c_int,
+    address: *mut c_void,
+    len: *mut u32,
+    flags: c_int,
+) -> c_int {
+    let accepted = match state() {
+        State::On(table) => accepting::accept(table, fd, flags),
+        State::Off => imports::accept4(fd, flags).map(|(fd, peer)| (Socket(fd), peer)),
+        State::Broken => Err(Errno::ACCES),
+    };
+    let shown = accepted.and_then(|(socket, peer)| {
+        // SAFETY: the caller's pointers, for what accept(2) writes to them.
+        let written = unsafe { write_out(&peer, address, len) };
+        written.map(|()| socket.0).inspect_err(|_| socket.close())
+    });
+    answer(shown)
+}
+
+/// getpeername(2).
+///
+/// # Safety
+///
+/// As getpeername(2).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn getpeername(fd: c_int, address: *mut c_void, len: *mut u32) -> c_int {
+    match state() {
+        State::On(table) if !address.is_null() && !len.is_null() => {
+            // SAFETY: the caller's pointers, for what getpeername(2) writes to them.
+            let written = accepting::peer_of(table, Socket(fd))
+                .and_then(|peer| unsafe { write_out(&peer, address, len) });
+            answer(written.map(|()| 0))
+        }
+        // SAFETY: as the caller made it.
+        _ => unsafe {
+            pass_on(
+                Call::GetPeerName,
+                [fd as usize, address as usize, len as usize, 0],
+            )
+        },
+    }
+}
+
+/// getsockname(2): the header's destination, if the launcher was asked for that.
+///
+/// # Safety
+///
+/// As getsockname(2).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn getsockname(fd: c_int, address: *mut c_void, len: *mut u32) -> c_int {
+    match state() {
+        State::On(table)
+            if table.settings().policy().show_destination
+                && !address.is_null()
+                && !len.is_null() =>
+        {
+            // SAFETY: the caller's pointers, for what getsockname(2) writes to them.
+            let written = accepting::own_of(table, Socket(fd))
+                .and_then(|own| unsafe { write_out(&own, address, len) });
+            answer(written.map(|()| 0))
+        }
+        // SAFETY: as the caller made it.
+        _ => unsafe {
+            pass_on(
+                Call::GetSockName,
+                [fd as usize, address as usize, len as usize, 0],
+            )
+        },
+    }
+}
+
+/// listen(2).
+#[unsafe(no_mangle)]
+pub extern "C" fn listen(fd: c_int, backlog: c_int) -> c_int {
+    let socket = Socket(fd);
+    match state() {
+        State::Off => {}
+        State::On(table) => {
+            let settings = table.settings();
+            let covered = socket
+                .local()
+                .is_some_and(|own| settings.covers(own.port()));
+            // A peer without a header may wait for the server to speak first.
+            if covered && settings.policy().header_required && socket.protocol().is_some() {
+                socket.defer_accept();
+            }
+        }
+        State::Broken if socket.protocol().is_some() => {
+            kernel::complain(
+                "peername: the table of clients can't be opened by this process: start `peername \
+                 exec` as the user that the program runs as. It may not listen, because it would \
+                 take its proxy for its client.\n",
+            );
+            return answer(Err(Errno::ACCES));
+        }
+        State::Broken => {}
+    }
+    // SAFETY: as the caller made it.
+    unsafe { pass_on(Call::Listen, [fd as usize, backlog as usize, 0, 0]) }
+}
+
+/// Copies an address as the kernel does: no more than there is room for, and the true length.
+///
+/// # Safety
+///
+/// `address` has the room that `len` says; either may be null.
+unsafe fn write_out(from: &RawAddress, address: *mut c_void, len: *mut u32) -> Result<()> {
+    if address.is_null() {
+        return Ok(());
+    }
+    // SAFETY: the caller's; null is EFAULT.
+    let room = unsafe { len.as_mut() }.ok_or(EFAULT)?;
+    if room.cast_signed() < 0 {
+        return Err(EINVAL);
+    }
+    let n = (*room).min(from.len).min(RawAddress::SIZE as u32) as usize;
+    // SAFETY: at most as many octets as there is room for, and as there are.
+    unsafe { core::ptr::copy_nonoverlapping(from.bytes.as_ptr(), address.cast(), n) };
+    *room = from.len;
+    Ok(())
+}
+
+unsafe fn pass_on(call: Call, args: [usize; 4]) -> c_int {
+    // SAFETY: the caller's.
+    let result = unsafe { kernel::pass_on(call, args) };
+    answer(result.map(|value| c_int::try_from(value).unwrap_or(0)))
+}
+
+fn answer(result: Result<c_int>) -> c_int {
+    result.unwrap_or_else(|errno| {
+        imports::set_errno(errno);
+        -1
+    })
+}
+
+const EFAULT: Errno = Errno(14);
+const EINVAL: Errno = Errno(22);
+
+/// Never reached: see the crate's documentation.
+#[panic_handler]
+fn panic(_: &core::panic::PanicInfo<'_>) -> ! {
+    kernel::complain("peername: bug: libpeername.so panicked\n");
+    kernel::abort()
+}

@@ -1,0 +1,356 @@
+//! System calls, made directly: they don't touch errno, and belong to no C library.
+#![expect(unsafe_code, reason = "system calls are assembly")]
+
+use core::ffi::{CStr, c_int, c_void};
+use core::sync::atomic::AtomicU64;
+use core::{ptr, slice};
+
+use crate::address::RawAddress;
+
+mod call;
+
+use call::system_call;
+
+pub(crate) use call::Call;
+
+/// An error number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Errno(pub(crate) c_int);
+
+impl Errno {
+    pub(crate) const INTR: Self = Self(4);
+    pub(crate) const AGAIN: Self = Self(11);
+    pub(crate) const ACCES: Self = Self(13);
+    pub(crate) const MFILE: Self = Self(24);
+    pub(crate) const NFILE: Self = Self(23);
+}
+
+pub(crate) type Result<T> = core::result::Result<T, Errno>;
+
+/// Passes a call on as the program made it.
+///
+/// # Safety
+///
+/// The arguments are the program's own for this very call.
+pub(crate) unsafe fn pass_on(call: Call, args: [usize; 4]) -> Result<usize> {
+    let [a, b, c, d] = args;
+    // SAFETY: the program could have made the call itself.
+    unsafe { system_call(call as usize, [a, b, c, d, 0, 0]) }
+}
+
+pub(crate) fn close(fd: c_int) {
+    // SAFETY: no memory is involved. Nothing can be done about an error.
+    let _ = unsafe { call(Call::Close, [arg(fd), 0, 0, 0, 0]) };
+}
+
+/// A socket's own address, or its peer's.
+pub(crate) fn name_of(fd: c_int, end: End) -> Result<RawAddress> {
+    let mut address = RawAddress::EMPTY;
+    let mut len = RawAddress::SIZE as u32;
+    let which = match end {
+        End::Own => Call::GetSockName,
+        End::Peer => Call::GetPeerName,
+    };
+    let (to, len_at) = (&raw mut address.bytes, &raw mut len);
+    // SAFETY: the kernel writes at most `len` octets to the first pointer and one u32 to the second.
+    unsafe { call(which, [arg(fd), to as usize, len_at as usize, 0, 0]) }?;
+    address.len = len;
+    Ok(address)
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum End {
+    Own,
+    Peer,
+}
+
+/// An option of any plain type.
+pub(crate) fn get_option<T: Copy + Default>(fd: c_int, level: c_int, option: c_int) -> Result<T> {
+    let mut value = T::default();
+    let mut len = size_of::<T>() as u32;
+    let (to, len_at) = (&raw mut value as usize, &raw mut len as usize);
+    let args = [arg(fd), arg(level), arg(option), to, len_at];
+    // SAFETY: the kernel writes at most `len` octets, which is the size of the value, and all callers
+    // use integers or structures of such, for which any bits will do.
+    unsafe { call(Call::GetSockOpt, args) }?;
+    Ok(value)
+}
+
+pub(crate) fn set_option<T: Copy>(fd: c_int, level: c_int, option: c_int, value: T) -> Result<()> {
+    let args = [
+        arg(fd),
+        arg(level),
+        arg(option),
+        &raw const value as usize,
+        size_of::<T>(),
+    ];
+    // SAFETY: the kernel reads as many octets as the value has.
+    unsafe { call(Call::SetSockOpt, args) }.map(drop)
+}
+
+/// recvfrom(2) without an address.
+pub(crate) fn receive(fd: c_int, buffer: &mut [u8], flags: c_int) -> Result<usize> {
+    let args = [
+        arg(fd),
+        buffer.as_mut_ptr() as usize,
+        buffer.len(),
+        arg(flags),
+        0,
+    ];
+    // SAFETY: the kernel writes at most as many octets as the buffer has; the sixth argument, 0 as the
+    // fifth, says that no address is wanted.
+    unsafe { call(Call::RecvFrom, args) }
+}
+
+/// sendto(2) without an address.
+pub(crate) fn send(fd: c_int, bytes: &[u8], flags: c_int) -> Result<usize> {
+    let args = [arg(fd), bytes.as_ptr() as usize, bytes.len(), arg(flags), 0];
+    // SAFETY: the kernel reads as many octets as there are.
+    unsafe { call(Call::SendTo, args) }
+}
+
+pub(crate) fn socket(family: c_int, kind: c_int, protocol: c_int) -> Result<c_int> {
+    let args = [arg(family), arg(kind), arg(protocol), 0, 0];
+    // SAFETY: no memory is involved.
+    unsafe { call(Call::Socket, args) }.map(descriptor)
+}
+
+pub(crate) fn connect(fd: c_int, address: &[u8]) -> Result<()> {
+    let args = [arg(fd), address.as_ptr() as usize, address.len(), 0, 0];
+    // SAFETY: the kernel reads as many octets as there are.
+    unsafe { call(Call::Connect, args) }.map(drop)
+}
+
+/// Sends octets and a descriptor over a Unix socket.
+pub(crate) fn send_descriptor(fd: c_int, bytes: &[u8], passed: c_int) -> Result<usize> {
+    let mut control = Control {
+        len: Control::LEN,
+        level: SOL_SOCKET,
+        kind: SCM_RIGHTS,
+        descriptor: passed,
+        padding: 0,
+    };
+    let part = Part {
+        start: bytes.as_ptr() as usize,
+        len: bytes.len(),
+    };
+    let message = Message::new(&part, &mut control);
+    let args = [
+        arg(fd),
+        &raw const message as usize,
+        arg(MSG_NOSIGNAL | MSG_DONTWAIT),
+        0,
+        0,
+    ];
+    // SAFETY: the message points to one part and one control message, which live across the call and
+    // which the kernel only reads.
+    unsafe { call(Call::SendMsg, args) }
+}
+
+/// Receives octets and, if there is one, a descriptor. Returns how many octets.
+pub(crate) fn receive_descriptor(
+    fd: c_int,
+    bytes: &mut [u8],
+    flags: c_int,
+) -> Result<(usize, Option<c_int>)> {
+    let mut control = Control {
+        len: 0,
+        level: 0,
+        kind: 0,
+        descriptor: -1,
+        padding: 0,
+    };
+    let part = Part {
+        start: bytes.as_mut_ptr() as usize,
+        len: bytes.len(),
+    };
+    let mut message = Message::new(&part, &mut control);
+    let args = [arg(fd), &raw mut message as usize, arg(flags), 0, 0];
+    // SAFETY: as above; the kernel writes at most `bytes.len()` octets and one control message.
+    let n = unsafe { call(Call::RecvMsg, args) }?;
+    let passed = (control.level, control.kind) == (SOL_SOCKET, SCM_RIGHTS);
+    let whole = control.len == Control::LEN;
+    Ok((n, (passed && whole).then_some(control.descriptor)))
+}
+
+/// Waits until the descriptor is readable; false if it is not within so many milliseconds.
+pub(crate) fn wait_readable(fd: c_int, milliseconds: i64) -> bool {
+    let mut poll = Poll {
+        fd,
+        events: POLLIN,
+        returned: 0,
+    };
+    let nanoseconds = milliseconds.saturating_mul(1_000_000);
+    let timeout = [0_i64, nanoseconds.min(999_999_999)];
+    let args = [&raw mut poll as usize, 1, &raw const timeout as usize, 0, 0];
+    // SAFETY: one pollfd, which the kernel writes, one timespec, which it may, and no signal mask.
+    unsafe { call(Call::PPoll, args) }.is_ok_and(|n| n > 0)
+}
+
+/// Makes the open socket blocking or not, as accept4(2)'s caller wants it.
+pub(crate) fn set_nonblocking(fd: c_int, nonblocking: bool) -> Result<()> {
+    // SAFETY: no memory is involved.
+    let flags = unsafe { call(Call::Fcntl, [arg(fd), F_GETFL, 0, 0, 0]) }?;
+    let flags = match nonblocking {
+        true => flags | SOCK_NONBLOCK as usize,
+        false => flags & !(SOCK_NONBLOCK as usize),
+    };
+    // SAFETY: no memory is involved.
+    unsafe { call(Call::Fcntl, [arg(fd), F_SETFL, flags, 0, 0]) }.map(drop)
+}
+
+/// Maps a whole file as words, marked as in use for as long as it is mapped (flock(2): the lock lives
+/// as long as the open file, and that as long as the mapping).
+pub(crate) fn map_file(path: &CStr) -> Result<&'static [AtomicU64]> {
+    let flags = arg(O_RDWR | O_CLOEXEC);
+    // SAFETY: the path ends with NUL.
+    let fd = unsafe {
+        call(
+            Call::OpenAt,
+            [arg(AT_FDCWD), path.as_ptr() as usize, flags, 0, 0],
+        )
+    }?;
+    let words = map_locked(fd);
+    close(descriptor(fd));
+    words
+}
+
+fn map_locked(fd: usize) -> Result<&'static [AtomicU64]> {
+    // SAFETY: no memory is involved.
+    unsafe { call(Call::Flock, [fd, LOCK_SH, 0, 0, 0]) }?;
+    // SAFETY: as above.
+    let len = unsafe { call(Call::Lseek, [fd, 0, SEEK_END, 0, 0]) }?;
+    // SAFETY: a new mapping at an address of the kernel's choice touches nothing that is there.
+    let start = unsafe { system_call(Call::Mmap as usize, [0, len, PROT_RW, MAP_SHARED, fd, 0]) }?;
+    Ok(mapped(start, len >> 3))
+}
+
+/// Maps fresh memory that forked processes share, as words of zero.
+pub(crate) fn map_fresh(len: usize) -> Result<&'static [AtomicU64]> {
+    let nobody = usize::MAX;
+    let args = [0, len, PROT_RW, MAP_SHARED | MAP_ANONYMOUS, nobody, 0];
+    // SAFETY: a new mapping at an address of the kernel's choice touches nothing that is there.
+    let start = unsafe { system_call(Call::Mmap as usize, args) }?;
+    Ok(mapped(start, len >> 3))
+}
+
+/// What [`map_file`] or [`map_fresh`] has returned, as it was stored.
+pub(crate) fn mapped(start: usize, words: usize) -> &'static [AtomicU64] {
+    let start = ptr::with_exposed_provenance::<AtomicU64>(start);
+    // SAFETY: the mapping has so many words, begins on a page and is never taken away; any bits are a
+    // valid AtomicU64. The file belongs to who made the table, who does not shorten it.
+    unsafe { slice::from_raw_parts(start, words) }
+}
+
+/// Tells the user of the program, where it tells its own errors.
+pub(crate) fn complain(text: &str) {
+    // SAFETY: the kernel reads as many octets as there are.
+    let _ = unsafe { call(Call::Write, [2, text.as_ptr() as usize, text.len(), 0, 0]) };
+}
+
+/// Ends the process as abort(3) does.
+#[cfg(feature = "freestanding")]
+pub(crate) fn abort() -> ! {
+    loop {
+        // SAFETY: no memory is involved.
+        let pid = unsafe { call(Call::GetPid, [0; 5]) }.unwrap_or(0);
+        // SAFETY: as above.
+        let _ = unsafe { call(Call::Kill, [pid, 6, 0, 0, 0]) };
+        // SAFETY: as above.
+        let _ = unsafe { call(Call::ExitGroup, [134, 0, 0, 0, 0]) };
+    }
+}
+
+unsafe fn call(call: Call, [a, b, c, d, e]: [usize; 5]) -> Result<usize> {
+    // SAFETY: the caller's.
+    unsafe { system_call(call as usize, [a, b, c, d, e, 0]) }
+}
+
+/// An int argument: the upper half of the register does not matter.
+fn arg(value: c_int) -> usize {
+    value as isize as usize
+}
+
+fn descriptor(result: usize) -> c_int {
+    c_int::try_from(result).unwrap_or(-1)
+}
+
+/// `struct msghdr`.
+#[repr(C)]
+struct Message {
+    name: usize,
+    name_len: u32,
+    parts: *const Part,
+    part_count: usize,
+    control: *mut c_void,
+    control_len: usize,
+    flags: c_int,
+}
+
+impl Message {
+    fn new(part: &Part, control: &mut Control) -> Self {
+        Self {
+            name: 0,
+            name_len: 0,
+            parts: part,
+            part_count: 1,
+            control: ptr::from_mut(control).cast(),
+            control_len: size_of::<Control>(),
+            flags: 0,
+        }
+    }
+}
+
+/// `struct iovec`.
+#[repr(C)]
+struct Part {
+    start: usize,
+    len: usize,
+}
+
+/// `struct cmsghdr` with one descriptor, and the padding behind it.
+#[repr(C)]
+struct Control {
+    len: usize,
+    level: c_int,
+    kind: c_int,
+    descriptor: c_int,
+    padding: c_int,
+}
+
+impl Control {
+    /// CMSG_LEN(4).
+    const LEN: usize = 20;
+}
+
+/// `struct pollfd`.
+#[repr(C)]
+struct Poll {
+    fd: c_int,
+    events: i16,
+    returned: i16,
+}
+
+// The same on both architectures (asm-generic).
+pub(crate) const SOL_SOCKET: c_int = 1;
+pub(crate) const MSG_PEEK: c_int = 0x2;
+pub(crate) const MSG_DONTWAIT: c_int = 0x40;
+pub(crate) const MSG_NOSIGNAL: c_int = 0x4000;
+pub(crate) const MSG_CMSG_CLOEXEC: c_int = 0x4000_0000;
+pub(crate) const SOCK_DGRAM: c_int = 2;
+pub(crate) const SOCK_RAW: c_int = 3;
+pub(crate) const SOCK_SEQPACKET: c_int = 5;
+pub(crate) const SOCK_NONBLOCK: c_int = 0o4000;
+pub(crate) const SOCK_CLOEXEC: c_int = 0o2_000_000;
+const SCM_RIGHTS: c_int = 1;
+const POLLIN: i16 = 1;
+const AT_FDCWD: c_int = -100;
+const O_RDWR: c_int = 2;
+const O_CLOEXEC: c_int = 0o2_000_000;
+const LOCK_SH: usize = 1;
+const SEEK_END: usize = 2;
+const PROT_RW: usize = 3;
+const MAP_SHARED: usize = 1;
+const MAP_ANONYMOUS: usize = 0x20;
+const F_GETFL: usize = 3;
+const F_SETFL: usize = 4;

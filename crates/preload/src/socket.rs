@@ -1,0 +1,101 @@
+//! A socket of the program's, as a value.
+
+use core::ffi::c_int;
+use core::net::SocketAddr;
+
+use crate::kernel::{self, End, Errno, MSG_DONTWAIT, MSG_PEEK, SOL_SOCKET};
+
+/// A descriptor that the program, or whoever accepts for it, has open. Not closed when dropped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Socket(pub(crate) c_int);
+
+impl Socket {
+    pub(crate) fn local(self) -> Option<SocketAddr> {
+        kernel::name_of(self.0, End::Own).ok()?.internet()
+    }
+
+    /// TCP or MPTCP (SO_PROTOCOL); `None` for everything else.
+    pub(crate) fn protocol(self) -> Option<Protocol> {
+        match kernel::get_option::<c_int>(self.0, SOL_SOCKET, SO_PROTOCOL) {
+            Ok(IPPROTO_TCP) => Some(Protocol::Tcp),
+            Ok(IPPROTO_MPTCP) => Some(Protocol::Multipath),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn cookie(self) -> Option<u64> {
+        kernel::get_option(self.0, SOL_SOCKET, SO_COOKIE).ok()
+    }
+
+    /// 0 where the kernel does not tell.
+    pub(crate) fn namespace(self) -> u64 {
+        kernel::get_option(self.0, SOL_SOCKET, SO_NETNS_COOKIE).unwrap_or(0)
+    }
+
+    /// Looks at what has come. Nothing yet is not an error; the end of the stream is `None`.
+    pub(crate) fn peek(self, buffer: &mut [u8]) -> Result<Option<usize>, Errno> {
+        match kernel::receive(self.0, buffer, MSG_PEEK | MSG_DONTWAIT) {
+            Ok(0) => Ok(None),
+            Ok(n) => Ok(Some(n)),
+            Err(Errno::AGAIN | Errno::INTR) => Ok(Some(0)),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Takes off what has been looked at; returns whether that was all there.
+    pub(crate) fn take(self, buffer: &mut [u8], len: usize) -> bool {
+        let wanted = buffer.get_mut(..len);
+        wanted.is_some_and(|wanted| kernel::receive(self.0, wanted, MSG_DONTWAIT) == Ok(len))
+    }
+
+    /// Waits a little until so many octets are there, or the stream has ended (SO_RCVLOWAT, socket(7)).
+    pub(crate) fn wait_for(self, octets: usize, milliseconds: i64) {
+        let octets = c_int::try_from(octets).unwrap_or(c_int::MAX);
+        let _ = kernel::set_option(self.0, SOL_SOCKET, SO_RCVLOWAT, octets);
+        kernel::wait_readable(self.0, milliseconds);
+        let _ = kernel::set_option(self.0, SOL_SOCKET, SO_RCVLOWAT, 1_i32);
+    }
+
+    pub(crate) fn close(self) {
+        kernel::close(self.0);
+    }
+
+    /// Closes with RST (SO_LINGER with zero seconds, socket(7)).
+    pub(crate) fn refuse(self) {
+        let _ = kernel::set_option(self.0, SOL_SOCKET, SO_LINGER, [1_i32, 0]);
+        self.close();
+    }
+
+    /// Shows a connection to accept(2) only once it has sent something: the header then mostly is
+    /// there (TCP_DEFER_ACCEPT, tcp(7)).
+    pub(crate) fn defer_accept(self) {
+        let _ = kernel::set_option(self.0, SOL_TCP, TCP_DEFER_ACCEPT, DEFER_SECONDS);
+    }
+
+    /// The user who listens at the other end of a Unix socket (SO_PEERCRED, unix(7)).
+    pub(crate) fn peer_user(self) -> Option<u32> {
+        let [_pid, user, _group] =
+            kernel::get_option::<[u32; 3]>(self.0, SOL_SOCKET, SO_PEERCRED).ok()?;
+        Some(user)
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Protocol {
+    Tcp,
+    Multipath,
+}
+
+/// The kernel counts in retransmitted SYN-ACKs, and after that shows the connection all the same.
+const DEFER_SECONDS: c_int = 3;
+
+const IPPROTO_TCP: c_int = 6;
+const IPPROTO_MPTCP: c_int = 262;
+const SOL_TCP: c_int = 6;
+const TCP_DEFER_ACCEPT: c_int = 9;
+const SO_LINGER: c_int = 13;
+const SO_RCVLOWAT: c_int = 18;
+const SO_PEERCRED: c_int = 17;
+const SO_PROTOCOL: c_int = 38;
+const SO_COOKIE: c_int = 57;
+const SO_NETNS_COOKIE: c_int = 71;

@@ -1,0 +1,93 @@
+//! Waiting for many descriptors at once, without a runtime.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
+
+use rustix::event::Timespec;
+use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
+
+use crate::{NameCall, Result};
+
+/// An epoll instance (epoll(7)) that reports tokens.
+#[derive(Debug)]
+pub struct Epoll(OwnedFd);
+
+/// How often a descriptor is reported.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum When {
+    /// As long as it can be read from or has ended.
+    Ready,
+    /// Whenever more has come or it has ended.
+    Changed,
+}
+
+/// What was found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Readiness {
+    /// As it was given to [`Epoll::watch`].
+    pub token: u64,
+    /// There is something to read, or to accept.
+    pub readable: bool,
+    /// Both directions have ended, or an error has come.
+    pub ended: bool,
+}
+
+impl Epoll {
+    /// An empty one.
+    pub fn new() -> Result<Self> {
+        let epoll = epoll::create(CreateFlags::CLOEXEC).call("epoll_create1(2)")?;
+        Ok(Self(epoll))
+    }
+
+    /// Reports `token` for `fd`. It ends when every descriptor of the same open file is closed, in every
+    /// process; so [`Epoll::forget`] what others have too.
+    pub fn watch(&self, fd: impl AsFd, token: u64, when: When) -> Result<()> {
+        let flags = match when {
+            When::Ready => EventFlags::IN,
+            When::Changed => EventFlags::IN | EventFlags::RDHUP | EventFlags::ET,
+        };
+        epoll::add(&self.0, fd, EventData::new_u64(token), flags).call("epoll_ctl(EPOLL_CTL_ADD)")
+    }
+
+    /// Reports `fd` no more.
+    pub fn forget(&self, fd: impl AsFd) -> Result<()> {
+        epoll::delete(&self.0, fd).call("epoll_ctl(EPOLL_CTL_DEL)")
+    }
+
+    /// Waits until something is ready, for as long as `limit`, and adds it to `found`.
+    pub fn wait(&self, limit: Option<Duration>, found: &mut Vec<Readiness>) -> Result<()> {
+        let limit = limit.map(|limit| Timespec {
+            tv_sec: limit.as_secs().cast_signed(),
+            tv_nsec: limit.subsec_nanos().into(),
+        });
+        let mut events = [Event {
+            flags: EventFlags::empty(),
+            data: EventData::new_u64(0),
+        }; AT_ONCE];
+        let n = match epoll::wait(&self.0, &mut events[..], limit.as_ref()) {
+            Err(error) if io::Error::from(error).kind() == io::ErrorKind::Interrupted => 0,
+            waited => waited.call("epoll_wait(2)")?,
+        };
+        let readiness = |event: &Event| {
+            let flags = event.flags;
+            Readiness {
+                token: event.data.u64(),
+                readable: flags.contains(EventFlags::IN),
+                ended: flags.intersects(EventFlags::HUP | EventFlags::ERR),
+            }
+        };
+        found.extend(events.iter().take(n).map(readiness));
+        Ok(())
+    }
+}
+
+/// An instance is readable when one of what it watches is.
+impl AsFd for Epoll {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+/// Events a call; what is left comes with the next.
+const AT_ONCE: usize = 64;

@@ -1,0 +1,56 @@
+//! What a program file brings with it beside its code.
+
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+use rustix::fs::getxattr;
+use rustix::io::Errno;
+use rustix::process::{getegid, geteuid, getuid};
+
+use crate::{NameCall, Result};
+
+/// How a process gains privileges by executing a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Gains {
+    /// Not at all, or nothing that this process does not have already.
+    Nothing,
+    /// Another user (the set-user-ID bit).
+    User,
+    /// Another group (the set-group-ID bit).
+    Group,
+    /// Capabilities (capabilities(7), "File capabilities").
+    Capabilities,
+}
+
+/// What this process would gain by executing `path`. Such programs ignore LD_PRELOAD (ld.so(8), "Secure-
+/// execution mode"), and gain nothing under `no_new_privs`.
+pub fn gains(path: &Path) -> Result<Gains> {
+    let file = path.metadata().call("stat(2)")?;
+    // Without execution for the group, the bit once meant mandatory locking.
+    let group_bits = SET_GROUP_ID | GROUP_EXECUTES;
+    if file.mode() & SET_USER_ID != 0 && file.uid() != geteuid().as_raw() {
+        return Ok(Gains::User);
+    }
+    if file.mode() & group_bits == group_bits && file.gid() != getegid().as_raw() {
+        return Ok(Gains::Group);
+    }
+    // Root has them all with or without.
+    if getuid().is_root() {
+        return Ok(Gains::Nothing);
+    }
+    match getxattr(path, "security.capability", &mut [0_u8; 0][..]) {
+        Ok(0) | Err(Errno::NODATA | Errno::OPNOTSUPP) => Ok(Gains::Nothing),
+        Ok(_) => Ok(Gains::Capabilities),
+        Err(error) => Err(io::Error::from(error)).call("getxattr(security.capability)"),
+    }
+}
+
+/// Whether this process runs as root (effective user id 0).
+pub fn is_root() -> bool {
+    geteuid().is_root()
+}
+
+const SET_USER_ID: u32 = 0o4000;
+const SET_GROUP_ID: u32 = 0o2000;
+const GROUP_EXECUTES: u32 = 0o010;

@@ -1,0 +1,79 @@
+//! Another program's listening socket, of which we have a descriptor too.
+//!
+//! The open file is shared: what is changed about it here is changed there. So nothing is, but by
+//! [`Listening::wait_for_data`].
+
+use std::io;
+use std::net::{SocketAddr, TcpStream};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::{OFlags, fcntl_getfl};
+use rustix::net::{SocketFlags, accept_with};
+use socket2::{SockRef, Type};
+
+use crate::stream::set_int;
+
+/// A TCP socket that listens.
+#[derive(Debug)]
+pub struct Listening {
+    socket: OwnedFd,
+    /// Where.
+    pub addr: SocketAddr,
+    /// Whether accept(2) answers EAGAIN rather than wait (O_NONBLOCK).
+    pub nonblocking: bool,
+}
+
+impl Listening {
+    /// Looks at a descriptor. `None` if it is anything else than a TCP socket that listens.
+    pub fn look(socket: OwnedFd) -> Option<Self> {
+        let known = SockRef::from(&socket);
+        let listens = known.is_listener().unwrap_or(false);
+        if !listens || known.r#type().ok()? != Type::STREAM {
+            return None;
+        }
+        let addr = known.local_addr().ok()?.as_socket()?;
+        let nonblocking = fcntl_getfl(&socket).ok()?.contains(OFlags::NONBLOCK);
+        Some(Self {
+            socket,
+            addr,
+            nonblocking,
+        })
+    }
+
+    /// The next connection, non-blocking. `WouldBlock` if there is none now.
+    ///
+    /// On a blocking socket the kernel is asked first whether there is one. That goes wrong only if a
+    /// process that nobody supervises takes it in between.
+    pub fn accept(&self) -> io::Result<TcpStream> {
+        if !self.nonblocking && !is_readable(self.socket.as_fd()) {
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
+        let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+        Ok(accept_with(&self.socket, flags)?.into())
+    }
+
+    /// Lets connections appear only once they have sent something, or after a second
+    /// (TCP_DEFER_ACCEPT, tcp(7)).
+    pub fn wait_for_data(&self) {
+        // It saves work where it is to be had, and nothing depends on it.
+        let _ = set_int(
+            self.socket.as_fd(),
+            libc::SOL_TCP,
+            libc::TCP_DEFER_ACCEPT,
+            1,
+        );
+    }
+}
+
+impl AsFd for Listening {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+fn is_readable(socket: BorrowedFd<'_>) -> bool {
+    let now = Timespec::default();
+    let wanted = &mut [PollFd::new(&socket, PollFlags::IN)];
+    poll(wanted, Some(&now)).is_ok_and(|ready| ready > 0)
+}

@@ -1,0 +1,183 @@
+//! Processes held by a descriptor, so that a number which another has got since is never meant.
+
+use std::fs;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
+
+use rustix::process::{
+    Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open, pidfd_send_signal,
+};
+
+pub use rustix::process::Signal;
+
+use crate::{NameCall, Result};
+
+/// A process (pidfd_open(2), since Linux 5.3). Readable once it has ended.
+#[derive(Debug)]
+pub struct Process(OwnedFd);
+
+impl Process {
+    /// The process with this number.
+    ///
+    /// # Errors
+    ///
+    /// ESRCH where there is none, EINVAL (before Linux 6.9) or ENOENT where the number is that of a
+    /// thread other than the first.
+    pub fn open(pid: u32) -> Result<Self> {
+        Self::with(pid, PidfdFlags::empty())
+    }
+
+    /// This process.
+    pub fn current() -> Result<Self> {
+        Self::open(std::process::id())
+    }
+
+    /// The process that a thread belongs to. Between the number's coming and this call the thread may
+    /// have ended and the number may be another's: check afterwards.
+    pub fn of_thread(tid: u32) -> Result<Self> {
+        match Self::open(tid) {
+            Err(error) if error.errno() != Some(libc::ESRCH) => Self::open(leader(tid)?),
+            opened => opened,
+        }
+    }
+
+    /// As [`Process::of_thread`] with the thread's own descriptor table, if it has one apart
+    /// (PIDFD_THREAD, since Linux 6.9; else that of its process).
+    pub fn with_descriptors_of(tid: u32) -> Result<Self> {
+        match Self::with(tid, PidfdFlags::from_bits_retain(PIDFD_THREAD)) {
+            Err(error) if error.errno() == Some(libc::EINVAL) => Self::of_thread(tid),
+            opened => opened,
+        }
+    }
+
+    fn with(pid: u32, flags: PidfdFlags) -> Result<Self> {
+        let pid = Pid::from_raw(pid.cast_signed())
+            .ok_or_else(|| io::Error::from_raw_os_error(libc::ESRCH))
+            .call("pidfd_open(2)")?;
+        pidfd_open(pid, flags).map(Self).call("pidfd_open(2)")
+    }
+
+    /// A descriptor of ours for what `number` is in that process (pidfd_getfd(2), since Linux 5.6). It
+    /// is closed on exec. Needs the rights of ptrace(2) over the process.
+    ///
+    /// # Errors
+    ///
+    /// EBADF where nothing is open there, EPERM without the rights.
+    pub fn descriptor(&self, number: RawFd) -> Result<OwnedFd> {
+        pidfd_getfd(&self.0, number, PidfdGetfdFlags::empty()).call("pidfd_getfd(2)")
+    }
+
+    /// Another descriptor of it.
+    pub fn share(&self) -> Result<Self> {
+        self.0.try_clone().map(Self).call("fcntl(F_DUPFD_CLOEXEC)")
+    }
+
+    /// Sends a signal (pidfd_send_signal(2), since Linux 5.1). ESRCH once it has ended.
+    pub fn signal(&self, signal: Signal) -> Result<()> {
+        pidfd_send_signal(&self.0, signal).call("pidfd_send_signal(2)")
+    }
+}
+
+/// The processes that `pid` has started and that live, and those that they have started; an orphan is
+/// somebody else's. Needs a kernel with /proc/PID/task/TID/children, as distributions' are.
+pub fn descendants(pid: u32) -> Vec<u32> {
+    let mut all = children(pid);
+    let mut looked_at = 0;
+    while let Some(&next) = all.get(looked_at) {
+        looked_at += 1;
+        all.extend(children(next));
+    }
+    all
+}
+
+fn children(pid: u32) -> Vec<u32> {
+    let Ok(tasks) = fs::read_dir(format!("/proc/{pid}/task")) else {
+        return Vec::new();
+    };
+    let of_task = |task: fs::DirEntry| fs::read_to_string(task.path().join("children")).ok();
+    let lists: Vec<_> = tasks.flatten().filter_map(of_task).collect();
+    let pids = lists.iter().flat_map(|list| list.split_ascii_whitespace());
+    pids.filter_map(|pid| pid.parse().ok()).collect()
+}
+
+impl AsFd for Process {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+impl From<Process> for OwnedFd {
+    fn from(process: Process) -> Self {
+        process.0
+    }
+}
+
+/// From another process, by fork(2).
+impl From<OwnedFd> for Process {
+    fn from(fd: OwnedFd) -> Self {
+        Self(fd)
+    }
+}
+
+/// The number of the process that thread `tid` belongs to (proc_pid_status(5), `Tgid`).
+fn leader(tid: u32) -> Result<u32> {
+    let status =
+        fs::read_to_string(format!("/proc/{tid}/status")).call("open(/proc/TID/status)")?;
+    let leader = status
+        .lines()
+        .find_map(|line| line.strip_prefix("Tgid:")?.trim().parse().ok());
+    leader
+        .ok_or_else(|| io::Error::from(io::ErrorKind::InvalidData))
+        .call("read(/proc/TID/status)")
+}
+
+/// From `linux/pidfd.h`; rustix does not have it yet.
+const PIDFD_THREAD: u32 = libc::O_EXCL.cast_unsigned();
+
+#[cfg(test)]
+mod tests {
+    use std::io::pipe;
+    use std::os::fd::AsRawFd;
+    use std::process::Command;
+    use std::sync::mpsc::channel;
+    use std::thread;
+
+    use super::*;
+
+    #[test]
+    fn a_thread_leads_to_its_process() {
+        let (tell, told) = channel();
+        let (stay, stays) = channel::<()>();
+        let thread = thread::spawn(move || {
+            tell.send(rustix::thread::gettid().as_raw_pid().cast_unsigned())
+                .unwrap();
+            let _ = stays.recv();
+        });
+        let tid = told.recv().unwrap();
+        assert_eq!(leader(tid).unwrap(), std::process::id());
+        let (reader, _writer) = pipe().unwrap();
+        for process in [Process::of_thread(tid), Process::with_descriptors_of(tid)] {
+            process.unwrap().descriptor(reader.as_raw_fd()).unwrap();
+        }
+        drop(stay);
+        thread.join().unwrap();
+        assert_eq!(
+            Process::of_thread(tid).unwrap_err().errno(),
+            Some(libc::ESRCH)
+        );
+    }
+
+    #[test]
+    fn a_signal_reaches_it_and_what_is_not_open_is_ebadf() {
+        let mut child = Command::new("sleep").arg("60").spawn().unwrap();
+        let process = Process::open(child.id()).unwrap();
+        let error = process.descriptor(4095).unwrap_err();
+        assert_eq!(error.errno(), Some(libc::EBADF));
+        process.signal(Signal::KILL).unwrap();
+        child.wait().unwrap();
+        assert_eq!(
+            process.signal(Signal::KILL).unwrap_err().errno(),
+            Some(libc::ESRCH)
+        );
+    }
+}

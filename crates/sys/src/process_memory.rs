@@ -1,0 +1,101 @@
+//! Another process's memory: what a system call of its refers to.
+//!
+//! By process_vm_readv(2) and process_vm_writev(2), which keep to the pages' own protection. A write
+//! through /proc/PID/mem does not: it would fill a read-only buffer, for which the kernel answers EFAULT.
+//! Both need the rights of ptrace(2) over the process.
+
+use std::io;
+use std::ptr;
+
+/// Fills `into` from `address` in the process of thread `tid`.
+///
+/// # Errors
+///
+/// EFAULT where not all of it can be read, ESRCH where the thread has ended, EPERM without the rights.
+pub fn read(tid: u32, address: u64, into: &mut [u8]) -> io::Result<()> {
+    let local = libc::iovec {
+        iov_base: into.as_mut_ptr().cast(),
+        iov_len: into.len(),
+    };
+    let remote = remote(address, into.len())?;
+    // SAFETY: the local vector is `into`, which is ours to write for its length; the kernel checks the
+    // remote one.
+    let n = unsafe {
+        libc::process_vm_readv(
+            tid.cast_signed(),
+            &raw const local,
+            1,
+            &raw const remote,
+            1,
+            0,
+        )
+    };
+    all(n, into.len())
+}
+
+/// Writes `bytes` to `address` in the process of thread `tid`.
+///
+/// # Errors
+///
+/// As [`read`]; a part may have been written.
+pub fn write(tid: u32, address: u64, bytes: &[u8]) -> io::Result<()> {
+    let local = libc::iovec {
+        iov_base: bytes.as_ptr().cast_mut().cast(),
+        iov_len: bytes.len(),
+    };
+    let remote = remote(address, bytes.len())?;
+    // SAFETY: the local vector is `bytes`, which is only read; the kernel checks the remote one.
+    let n = unsafe {
+        libc::process_vm_writev(
+            tid.cast_signed(),
+            &raw const local,
+            1,
+            &raw const remote,
+            1,
+            0,
+        )
+    };
+    all(n, bytes.len())
+}
+
+fn remote(address: u64, len: usize) -> io::Result<libc::iovec> {
+    let address = usize::try_from(address).map_err(|_| fault())?;
+    Ok(libc::iovec {
+        iov_base: ptr::without_provenance_mut(address),
+        iov_len: len,
+    })
+}
+
+fn all(n: isize, wanted: usize) -> io::Result<()> {
+    match usize::try_from(n) {
+        Err(_) => Err(io::Error::last_os_error()),
+        Ok(n) if n == wanted => Ok(()),
+        Ok(_) => Err(fault()),
+    }
+}
+
+fn fault() -> io::Error {
+    io::Error::from_raw_os_error(libc::EFAULT)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_there_is_read_and_written_and_nothing_else() {
+        let own = std::process::id();
+        let mut there = [1_u8, 2, 3, 4];
+        let address = there.as_mut_ptr().expose_provenance() as u64;
+        let mut seen = [0; 4];
+        read(own, address, &mut seen).unwrap();
+        assert_eq!(seen, [1, 2, 3, 4]);
+        write(own, address, &[5, 6]).unwrap();
+        assert_eq!(std::hint::black_box(there), [5, 6, 3, 4]);
+        let error = read(own, 8, &mut seen).unwrap_err();
+        assert_eq!(error.raw_os_error(), Some(libc::EFAULT));
+        let text = c"constant".as_ptr().addr() as u64;
+        let error = write(own, text, &[0]).unwrap_err();
+        assert_eq!(error.raw_os_error(), Some(libc::EFAULT), "read-only memory");
+    }
+}

@@ -1,0 +1,201 @@
+//! What a waiting call asks for, whichever of the ways to ask it took.
+
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::RawFd;
+
+use super::Notification;
+use crate::process_memory;
+
+/// One of the calls that the filter catches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Call {
+    /// accept(2) or accept4(2).
+    Accept {
+        /// The listening socket, in the program's table.
+        listener: RawFd,
+        /// Where the peer's address goes.
+        peer: AddressBuffer,
+        /// Of accept4(2): SOCK_NONBLOCK.
+        nonblocking: bool,
+        /// Of accept4(2): SOCK_CLOEXEC.
+        close_on_exec: bool,
+    },
+    /// getpeername(2).
+    PeerName {
+        /// The socket, in the program's table.
+        socket: RawFd,
+        /// Where the address goes.
+        peer: AddressBuffer,
+    },
+}
+
+/// Where a program wants an address: a pointer to room for it, and one to an int that holds the room's
+/// size and is to hold the address's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AddressBuffer {
+    tid: u32,
+    address: u64,
+    length: u64,
+}
+
+impl Notification {
+    /// What is asked for.
+    ///
+    /// # Errors
+    ///
+    /// EINVAL for flags that accept4(2) does not know; EFAULT, ESRCH or EPERM where the arguments of a
+    /// 32-bit program can't be read.
+    pub fn call(&self) -> io::Result<Call> {
+        #[cfg(target_arch = "x86_64")]
+        if self.data.arch == super::filter::AUDIT_ARCH_I386 {
+            return self.call_i386();
+        }
+        let [first, second, third, fourth, ..] = self.data.args;
+        match libc::c_long::from(self.data.nr) {
+            libc::SYS_accept => self.accept(first, second, third, 0),
+            libc::SYS_accept4 => self.accept(first, second, third, fourth),
+            _ => Ok(self.peer_name(first, second, third)),
+        }
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    fn call_i386(&self) -> io::Result<Call> {
+        let [first, second, third, fourth, ..] = self.data.args;
+        match self.data.nr.cast_unsigned() {
+            i386::ACCEPT4 => self.accept(first, second, third, fourth),
+            i386::GETPEERNAME => Ok(self.peer_name(first, second, third)),
+            _ => self.socketcall(first as u32, second),
+        }
+    }
+
+    /// The arguments of the call that is meant stand in memory, 32 bits each.
+    #[cfg(target_arch = "x86_64")]
+    fn socketcall(&self, which: u32, arguments: u64) -> io::Result<Call> {
+        let mut words = [0; 16];
+        let len = if which == i386::SYS_ACCEPT4 { 16 } else { 12 };
+        let (wanted, _) = words.split_at_mut(len);
+        process_memory::read(self.tid, arguments, wanted)?;
+        let (words, _) = words.as_chunks::<4>();
+        let word = |at: usize| {
+            words
+                .get(at)
+                .map_or(0, |&word| u32::from_ne_bytes(word).into())
+        };
+        match which {
+            i386::SYS_GETPEERNAME => Ok(self.peer_name(word(0), word(1), word(2))),
+            _ => self.accept(word(0), word(1), word(2), word(3)),
+        }
+    }
+
+    fn accept(&self, listener: u64, address: u64, length: u64, flags: u64) -> io::Result<Call> {
+        // An int: the kernel ignores the upper half.
+        let flags = flags as libc::c_int;
+        if flags & !(libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC) != 0 {
+            return Err(io::Error::from_raw_os_error(libc::EINVAL));
+        }
+        Ok(Call::Accept {
+            listener: listener as RawFd,
+            peer: self.buffer(address, length),
+            nonblocking: flags & libc::SOCK_NONBLOCK != 0,
+            close_on_exec: flags & libc::SOCK_CLOEXEC != 0,
+        })
+    }
+
+    fn peer_name(&self, socket: u64, address: u64, length: u64) -> Call {
+        Call::PeerName {
+            socket: socket as RawFd,
+            peer: self.buffer(address, length),
+        }
+    }
+
+    fn buffer(&self, address: u64, length: u64) -> AddressBuffer {
+        AddressBuffer {
+            tid: self.tid,
+            address,
+            length,
+        }
+    }
+}
+
+impl AddressBuffer {
+    /// Whether no address is wanted, as accept(2) allows.
+    pub fn is_none(&self) -> bool {
+        self.address == 0
+    }
+
+    /// How many octets there is room for.
+    ///
+    /// # Errors
+    ///
+    /// EINVAL if that is a negative number; EFAULT, ESRCH or EPERM where it can't be read.
+    pub fn room(&self) -> io::Result<usize> {
+        let mut room = [0; 4];
+        process_memory::read(self.tid, self.length, &mut room)?;
+        usize::try_from(i32::from_ne_bytes(room))
+            .map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))
+    }
+
+    /// Writes as much of the address as `room` holds, and its full length, as the kernel does
+    /// (accept(2)).
+    ///
+    /// # Errors
+    ///
+    /// EFAULT, ESRCH or EPERM where it can't be written.
+    pub fn fill(&self, address: SocketAddr, room: usize) -> io::Result<()> {
+        let sockaddr = encode(address);
+        let (fits, _) = sockaddr.split_at(room.min(sockaddr.len()));
+        if !fits.is_empty() {
+            process_memory::write(self.tid, self.address, fits)?;
+        }
+        let len = sockaddr.len() as i32;
+        process_memory::write(self.tid, self.length, &len.to_ne_bytes())
+    }
+}
+
+/// `struct sockaddr_in` (ip(7)) or `struct sockaddr_in6` (ipv6(7)).
+fn encode(address: SocketAddr) -> Vec<u8> {
+    let port = address.port().to_be_bytes();
+    match address {
+        SocketAddr::V4(v4) => {
+            let family = (libc::AF_INET as libc::sa_family_t).to_ne_bytes();
+            [&family, &port, &v4.ip().octets()[..], &[0; 8]].concat()
+        }
+        SocketAddr::V6(v6) => {
+            let family = (libc::AF_INET6 as libc::sa_family_t).to_ne_bytes();
+            let (flow, scope) = (v6.flowinfo().to_ne_bytes(), v6.scope_id().to_ne_bytes());
+            [&family, &port, &flow[..], &v6.ip().octets(), &scope].concat()
+        }
+    }
+}
+
+/// From the kernel's `arch/x86/entry/syscalls/syscall_32.tbl` and `linux/net.h`.
+#[cfg(target_arch = "x86_64")]
+pub(super) mod i386 {
+    pub(crate) const SOCKETCALL: u32 = 102;
+    pub(crate) const ACCEPT4: u32 = 364;
+    pub(crate) const GETPEERNAME: u32 = 368;
+    pub(crate) const IO_URING_SETUP: u32 = 425;
+    const SYS_ACCEPT: u32 = 5;
+    pub(crate) const SYS_GETPEERNAME: u32 = 7;
+    pub(crate) const SYS_ACCEPT4: u32 = 18;
+    pub(crate) const OF_SOCKETCALL: [u32; 3] = [SYS_ACCEPT, SYS_GETPEERNAME, SYS_ACCEPT4];
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_has_the_size_and_the_places_of_the_kernels_struct() {
+        let v4 = encode("192.0.2.1:258".parse().unwrap());
+        assert_eq!(v4.len(), size_of::<libc::sockaddr_in>());
+        assert_eq!(v4[2..8], [1, 2, 192, 0, 2, 1]);
+        let v6 = encode("[2001:db8::1]:258".parse().unwrap());
+        assert_eq!(v6.len(), size_of::<libc::sockaddr_in6>());
+        assert_eq!(
+            (&v6[2..4], &v6[8..12], v6[23]),
+            (&[1, 2][..], &[0x20, 1, 0xd, 0xb8][..], 1)
+        );
+    }
+}

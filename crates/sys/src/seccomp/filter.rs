@@ -1,0 +1,103 @@
+//! The filter: which calls wait for an answer.
+//!
+//! Two dozen instructions of classic BPF, put together by three functions, because a compiler for them
+//! would be the larger thing to trust. A 64-bit kernel serves programs of other kinds too, whose calls
+//! have other numbers; a kind that we do not know fails at once rather than go unsupervised.
+
+use libc::{
+    BPF_ABS, BPF_JEQ, BPF_JGE, BPF_JMP, BPF_JUMP, BPF_K, BPF_LD, BPF_RET, BPF_STMT, BPF_W,
+    SECCOMP_RET_ALLOW, SECCOMP_RET_ERRNO, SECCOMP_RET_USER_NOTIF, seccomp_data, sock_filter,
+};
+
+/// The program, for seccomp(2).
+pub(super) fn program() -> Vec<sock_filter> {
+    let mut program = vec![load(ARCHITECTURE)];
+    program.extend(of(NATIVE, &native()));
+    #[cfg(target_arch = "x86_64")]
+    program.extend(of(AUDIT_ARCH_I386, &i386()));
+    program.push(answer(NO_SUCH_CALL));
+    program
+}
+
+fn native() -> Vec<sock_filter> {
+    let mut calls = vec![load(NUMBER)];
+    // x32 has numbers of its own behind this one.
+    #[cfg(target_arch = "x86_64")]
+    calls.extend([jump(BPF_JGE, X32, 0, 1), answer(NO_SUCH_CALL)]);
+    calls.extend(answers(&[
+        (libc::SYS_accept as u32, ASK),
+        (libc::SYS_accept4 as u32, ASK),
+        (libc::SYS_getpeername as u32, ASK),
+        (libc::SYS_io_uring_setup as u32, NO_SUCH_CALL),
+    ]));
+    calls.push(answer(SECCOMP_RET_ALLOW));
+    calls
+}
+
+/// There socketcall(2) stands for all calls about sockets, and its first argument says for which.
+#[cfg(target_arch = "x86_64")]
+fn i386() -> Vec<sock_filter> {
+    use super::call::i386;
+    let mut which = vec![load(FIRST_ARGUMENT)];
+    which.extend(answers(&i386::OF_SOCKETCALL.map(|call| (call, ASK))));
+    which.push(answer(SECCOMP_RET_ALLOW));
+    let mut calls = vec![load(NUMBER)];
+    calls.extend(answers(&[
+        (i386::ACCEPT4, ASK),
+        (i386::GETPEERNAME, ASK),
+        (i386::IO_URING_SETUP, NO_SUCH_CALL),
+    ]));
+    calls.extend(of(i386::SOCKETCALL, &which));
+    calls.push(answer(SECCOMP_RET_ALLOW));
+    calls
+}
+
+/// `body`, which answers in any case, for what was loaded being `value`; else goes on behind it.
+fn of(value: u32, body: &[sock_filter]) -> Vec<sock_filter> {
+    // The program is far shorter than a jump's 255.
+    let mut all = vec![jump(BPF_JEQ, value, 0, body.len() as u8)];
+    all.extend_from_slice(body);
+    all
+}
+
+fn answers(table: &[(u32, u32)]) -> impl Iterator<Item = sock_filter> {
+    let one = |&(value, action): &(u32, u32)| [jump(BPF_JEQ, value, 0, 1), answer(action)];
+    table.iter().flat_map(one)
+}
+
+fn load(offset: usize) -> sock_filter {
+    // SAFETY: BPF_STMT only fills in a struct.
+    unsafe { BPF_STMT((BPF_LD | BPF_W | BPF_ABS) as u16, offset as u32) }
+}
+
+fn answer(action: u32) -> sock_filter {
+    // SAFETY: BPF_STMT only fills in a struct.
+    unsafe { BPF_STMT((BPF_RET | BPF_K) as u16, action) }
+}
+
+fn jump(comparison: u32, value: u32, if_so: u8, if_not: u8) -> sock_filter {
+    // SAFETY: BPF_JUMP only fills in a struct.
+    unsafe { BPF_JUMP((BPF_JMP | comparison | BPF_K) as u16, value, if_so, if_not) }
+}
+
+const ARCHITECTURE: usize = std::mem::offset_of!(seccomp_data, arch);
+const NUMBER: usize = std::mem::offset_of!(seccomp_data, nr);
+/// The lower half of the argument, on a little-endian machine; socketcall's is an int.
+#[cfg(target_arch = "x86_64")]
+const FIRST_ARGUMENT: usize = std::mem::offset_of!(seccomp_data, args);
+
+const ASK: u32 = SECCOMP_RET_USER_NOTIF;
+const NO_SUCH_CALL: u32 = SECCOMP_RET_ERRNO | libc::ENOSYS.cast_unsigned();
+
+/// From `linux/audit.h`: the ELF machine number, with bits for 64-bit and little-endian.
+#[cfg(target_arch = "x86_64")]
+const NATIVE: u32 = 0xc000_003e;
+#[cfg(target_arch = "aarch64")]
+const NATIVE: u32 = 0xc000_00b7;
+#[cfg(target_arch = "riscv64")]
+const NATIVE: u32 = 0xc000_00f3;
+#[cfg(target_arch = "x86_64")]
+pub(super) const AUDIT_ARCH_I386: u32 = 0x4000_0003;
+/// `__X32_SYSCALL_BIT` of `asm/unistd.h`.
+#[cfg(target_arch = "x86_64")]
+const X32: u32 = 0x4000_0000;

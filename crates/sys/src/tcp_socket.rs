@@ -1,0 +1,60 @@
+//! What the kernel tells about one TCP socket, and the few settings that are changed on it.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd};
+
+use rustix::net::sockopt;
+
+use crate::stream::set_int;
+use crate::{NameCall, Result};
+
+/// The kernel's number of the socket (SO_COOKIE, since Linux 4.6): of the socket whichever descriptor
+/// or process it is seen through, and not used again until the next boot.
+pub fn cookie(socket: impl AsFd) -> Result<u64> {
+    sockopt::socket_cookie(socket).call("getsockopt(SO_COOKIE)")
+}
+
+/// The number of the network namespace that the socket belongs to (SO_NETNS_COOKIE, since Linux 5.14);
+/// 0 where the kernel does not tell.
+pub fn namespace(socket: impl AsFd) -> u64 {
+    let mut cookie = 0_u64;
+    let mut len = size_of::<u64>() as libc::socklen_t;
+    let fd = socket.as_fd().as_raw_fd();
+    // SAFETY: the kernel writes at most `len` octets, which `cookie` has.
+    let rc = unsafe {
+        libc::getsockopt(
+            fd,
+            libc::SOL_SOCKET,
+            libc::SO_NETNS_COOKIE,
+            (&raw mut cookie).cast(),
+            &raw mut len,
+        )
+    };
+    if rc == 0 { cookie } else { 0 }
+}
+
+/// Whether it is a TCP or MPTCP socket (SO_PROTOCOL), and which.
+pub fn protocol(socket: impl AsFd) -> Option<Protocol> {
+    match sockopt::socket_protocol(socket).ok()?? {
+        rustix::net::ipproto::TCP => Some(Protocol::Tcp),
+        rustix::net::ipproto::MPTCP => Some(Protocol::Multipath),
+        _ => None,
+    }
+}
+
+/// The two that carry a byte stream with headers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Protocol {
+    /// TCP.
+    Tcp,
+    /// Multipath TCP (RFC 8684). The kernel's list of TCP sockets has its subflows, not itself.
+    Multipath,
+}
+
+/// How many octets must be there before the socket counts as readable (SO_RCVLOWAT, socket(7)).
+///
+/// The kernel makes the receive buffer large enough for them (since Linux 4.18).
+pub fn set_low_water(socket: impl AsFd, octets: usize) -> io::Result<()> {
+    let octets = libc::c_int::try_from(octets).unwrap_or(libc::c_int::MAX);
+    set_int(socket.as_fd(), libc::SOL_SOCKET, libc::SO_RCVLOWAT, octets)
+}

@@ -1,0 +1,57 @@
+//! Many connections through a small table: no client is ever taken for another one.
+
+use std::net::SocketAddr;
+use std::thread;
+
+use super::rig::{Served, v2};
+use crate::addr::v4;
+
+/// PEERNAME_TEST_CHURN is how many; 1000000 takes minutes. The table has 512 slots, so that it is filled
+/// and swept over and over, and descriptors are used again at once.
+#[test]
+fn no_identity_is_wrong() {
+    let count =
+        std::env::var("PEERNAME_TEST_CHURN").map_or(5_000, |n| n.parse().expect("a number"));
+    churn(
+        &Served::new("et 4 8443 brief", &["--max-connections=512"]),
+        count,
+    );
+}
+
+/// Makes so many connections, four at a time, and checks each.
+pub(super) fn churn(served: &Served, count: u32) {
+    served
+        .lab
+        .balancer
+        .sysctl("net.ipv4.ip_local_port_range", "1024 65000");
+    thread::scope(|scope| {
+        for worker in 0..4_u32 {
+            scope.spawn(move || {
+                for number in 0..count / 4 {
+                    one(served, worker * (count / 4) + number);
+                }
+            });
+        }
+    });
+}
+
+fn one(served: &Served, number: u32) {
+    let [_, a, b, c] = number.to_be_bytes();
+    let client: SocketAddr = v4(
+        [198, a, b, c],
+        u16::try_from(number % 60_000).expect("small") + 1,
+    );
+    let header = v2(client);
+    // One in sixteen comes in two pieces.
+    let at = if number.is_multiple_of(16) {
+        20
+    } else {
+        header.len()
+    };
+    let conn = served.open(&header[..at]);
+    conn.send(&header[at..]);
+    conn.send(b"hi");
+    let said = String::from_utf8(conn.recv_some()).expect("text");
+    served.check(&said, client);
+    conn.reset();
+}

@@ -1,0 +1,157 @@
+//! What happens when something is missing or breaks.
+
+use std::fs;
+use std::time::Duration;
+
+use super::rig::{Libc, Served, exec, server, v2};
+use crate::addr::someone_v4;
+use crate::conn::End;
+use crate::lab::{Host, wait_for};
+use crate::peername::{BINARY, Peername};
+
+/// Exit code, arguments and environment are the program's own.
+#[test]
+fn the_program_is_the_process() {
+    let host = Host::new();
+    let run = |program: &[&str]| Peername::run(&host, &exec(&["--trust=any"], program));
+    let ended = run(&["sh", "-c", "exit 7"]);
+    assert_eq!(ended.status.code(), Some(7));
+    let killed = run(&["sh", "-c", "kill -TERM $$"]);
+    assert_eq!(
+        std::os::unix::process::ExitStatusExt::signal(&killed.status),
+        Some(15)
+    );
+    assert_eq!(run(&["/nonexistent"]).status.code(), Some(127));
+    assert_eq!(run(&["/dev/null"]).status.code(), Some(126));
+    let said = run(&["sh", "-c", "ps -o pid= --ppid $$ | wc -l; echo $PPID"]);
+    let said = String::from_utf8_lossy(&said.stdout).into_owned();
+    // ps and wc themselves; the attendant is nobody's child here.
+    assert!(said.split_ascii_whitespace().next() <= Some("2"), "{said}");
+}
+
+#[test]
+fn many_silent_clients_hold_nobody_up() {
+    let served = Served::new("lt 4 8443 brief", &["--header-timeout=60s"]);
+    let clients: Vec<_> = (0..250).map(|_| someone_v4()).collect();
+    let headers: Vec<_> = clients.iter().map(|&client| v2(client)).collect();
+    let slow: Vec<_> = headers
+        .iter()
+        .map(|header| served.open(&header[..15]))
+        .collect();
+    for _ in 0..50 {
+        let client = someone_v4();
+        served.check(&served.ask(&v2(client)), client);
+    }
+    for (conn, header) in slow.iter().zip(&headers) {
+        conn.send(&header[15..]);
+        conn.send(b"hi");
+    }
+    for (conn, client) in slow.iter().zip(clients) {
+        served.sees(conn, client);
+    }
+}
+
+/// Complete headers need no attendant; a connection with an incomplete one is refused, not shown as
+/// somebody else's, and nobody waits.
+#[test]
+fn without_its_attendant() {
+    for mode in ["block 4 8443", "et 4 8443"] {
+        let served = Served::new(mode, &[]);
+        let waiting = served.open(&v2(someone_v4())[..20]);
+        kill_attendant_of(&served);
+        assert_eq!(waiting.closed().0, End::Reset);
+        let conn = served.open(&v2(someone_v4())[..20]);
+        assert_eq!(conn.closed().0, End::Reset);
+        let client = someone_v4();
+        served.check(&served.ask(&v2(client)), client);
+    }
+}
+
+/// pthread_cancel(3) reaches a thread that waits in accept(2), as without us.
+#[test]
+fn a_waiting_thread_can_be_cancelled() {
+    let host = Host::new();
+    for libc in [Libc::Glibc, Libc::Musl] {
+        let program = [&server(libc), "cancel", "4", "8443"];
+        let ended = Peername::run(&host, &exec(&["--trust=any"], &program));
+        let said = String::from_utf8_lossy(&ended.stdout).into_owned();
+        assert_eq!((said.trim(), ended.status.code()), ("cancelled", Some(0)));
+    }
+}
+
+/// Connections wait in the queue until there is a descriptor again; those whose header came late, too.
+#[test]
+fn out_of_descriptors() {
+    let limited = ["prlimit", "--nofile=24"];
+    let served = Served::through(&limited, &server(Libc::Glibc), "lt 4 8443 hold", &[]);
+    let open = || {
+        let client = someone_v4();
+        (served.open(&[&v2(client)[..], b"hi"].concat()), client)
+    };
+    let mut held: Vec<_> = (0..30).map(|_| open()).collect();
+    let late = someone_v4();
+    let slow = served.open(&v2(late)[..20]);
+    slow.send(&v2(late)[20..]);
+    slow.send(b"hi");
+    held.push((slow, late));
+    for (conn, client) in held {
+        let said = String::from_utf8(conn.recv_some()).expect("text");
+        served.check(&said, client);
+    }
+}
+
+/// More connections than the table has room for are refused; each that is served is shown right.
+#[test]
+fn a_full_table() {
+    let served = Served::new("lt 4 8443 hold", &["--max-connections=64"]);
+    let mut held = Vec::new();
+    let mut refused = 0;
+    for _ in 0..100 {
+        let client = someone_v4();
+        let conn = served.open(&[&v2(client)[..], b"hi"].concat());
+        if conn.is_answered_after(Duration::from_secs(5)) {
+            let said = String::from_utf8(conn.recv_some()).expect("text");
+            served.check(&said, client);
+            held.push(conn);
+        } else {
+            refused += 1;
+        }
+    }
+    assert_eq!((held.len(), refused), (64, 36));
+    drop(held);
+    // Once they are closed, a sweep makes room.
+    wait_for("room in the table", || {
+        let client = someone_v4();
+        let conn = served.open(&[&v2(client)[..], b"hi"].concat());
+        conn.is_answered_after(Duration::from_secs(1)).then_some(())
+    });
+}
+
+/// A program that is not reached must not run on: it would take its proxy for its client.
+#[test]
+fn a_table_that_cannot_be_opened() {
+    let host = Host::new();
+    let script = "echo $PEERNAME_TABLE; chmod 0 $PEERNAME_TABLE; exec setpriv --reuid=65534 \
+                  --clear-groups $0 block 4 8443";
+    let program = ["sh", "-c", script, &server(Libc::Glibc)];
+    let ended = Peername::run(&host, &exec(&["--trust=any"], &program));
+    let said = String::from_utf8_lossy(&ended.stderr).into_owned();
+    assert_eq!(ended.status.code(), Some(1), "{said}");
+    assert!(said.contains("may not listen"), "{said}");
+}
+
+fn kill_attendant_of(served: &Served) {
+    // The program is the last of `unshare`'s family; the attendant has kept the launcher's arguments.
+    let ours = |pid: u32| {
+        let words = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        let network = |pid: u32| fs::read_link(format!("/proc/{pid}/ns/net")).ok();
+        words.starts_with(BINARY.as_bytes()) && network(pid) == network(served.process.pid())
+    };
+    let pids = fs::read_dir("/proc").expect("/proc");
+    let pid = pids
+        .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
+        .find(|&pid| ours(pid))
+        .expect("an attendant");
+    let pid = rustix::process::Pid::from_raw(i32::try_from(pid).expect("a pid")).expect("a pid");
+    rustix::process::kill_process(pid, rustix::process::Signal::KILL).expect("kill");
+}

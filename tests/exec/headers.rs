@@ -1,0 +1,137 @@
+//! What a header can say, and what becomes of connections without one.
+
+use std::time::Duration;
+
+use super::rig::{Program, Served, mapped, pseudo, v1, v2};
+use crate::addr::{FRONT_V4, LISTEN_V4, LISTEN_V6, someone_v4, someone_v6};
+use crate::conn::{Conn, End};
+use crate::header;
+
+#[test]
+fn versions_fields_and_families() {
+    let served = Served::new("lt 4 8443", &[]);
+    let client = someone_v4();
+    let padded = header::v2(client, LISTEN_V4, &header::tlv(header::NOOP, &[b'x'; 297]));
+    served.check(&served.ask(&padded), client);
+    let client = someone_v6();
+    let std::net::IpAddr::V6(ip) = client.ip() else {
+        unreachable!("an IPv6 address")
+    };
+    // Never the proxy's address, which the server may trust.
+    let stands_in = (pseudo(ip), client.port()).into();
+    for header in [v1(client), v2(client)] {
+        served.check(&served.ask(&header), stands_in);
+    }
+}
+
+#[test]
+fn on_an_ipv6_listener() {
+    let served = Served::new("lt 6 8443", &[]);
+    for client in [someone_v4(), someone_v6()] {
+        for listener in [LISTEN_V4, LISTEN_V6] {
+            let bytes = [&v2(client)[..], b"hi"].concat();
+            let conn = Conn::open(&served.lab.balancer, listener, &bytes);
+            served.sees(&conn, mapped(client));
+        }
+    }
+}
+
+#[test]
+fn a_header_that_speaks_for_nobody_leaves_the_proxy() {
+    let served = Served::new("et 4 8443", &[]);
+    for header in [
+        b"PROXY UNKNOWN\r\n".to_vec(),
+        header::raw(header::LOCAL, header::UNSPEC, &[]),
+        header::nlb_health_check(),
+    ] {
+        let conn = served.open(&[&header[..], b"hi"].concat());
+        served.sees(&conn, conn.local());
+    }
+}
+
+#[test]
+fn what_has_no_header_is_reset() {
+    let served = Served::new("lt 4 8443", &[]);
+    for bytes in [
+        &b"GET / HTTP/1.0\r\n\r\n"[..],
+        b"PROXY TCP5 ",
+        b"\r\n\r\n\0\r\nQUIX",
+    ] {
+        let (end, _) = served.open(bytes).closed();
+        assert_eq!(end, End::Reset);
+    }
+}
+
+#[test]
+fn a_header_that_is_never_complete_is_given_up() {
+    let served = Served::new("block 4 8443", &["--header-timeout=300ms"]);
+    let conn = served.open(b"PROXY TCP4 1");
+    let (end, after) = conn.closed();
+    assert_eq!(end, End::Reset);
+    assert!(after >= Duration::from_millis(250), "{after:?}");
+    let client = someone_v4();
+    served.check(&served.ask(&v2(client)), client);
+}
+
+/// Whoever may not send headers is refused before a byte of it is read.
+#[test]
+fn only_trusted_peers_are_believed() {
+    let served = Served::new("lt 4 8443", &["--trust=192.0.2.0/24"]);
+    let conn = served.open(&v2(someone_v4()));
+    assert_eq!(conn.closed().0, End::Reset);
+}
+
+/// Without headers being required, connections go through as they are, and nobody but those who are
+/// trusted is believed.
+#[test]
+fn optional() {
+    let served = Served::new("lt 4 8443", &["--header=optional"]);
+    let conn = served.open(b"GET / HTTP/1.0\r\n\r\n");
+    served.sees(&conn, conn.local());
+    let client = someone_v4();
+    served.check(&served.ask(&v2(client)), client);
+    let served = Served::new("lt 4 8443", &["--header=optional", "--trust=192.0.2.0/24"]);
+    let conn = served.open(&[&v2(someone_v4())[..], b"hi"].concat());
+    served.sees(&conn, conn.local());
+}
+
+#[test]
+fn other_ports_are_left_alone() {
+    let served = Served::new("lt 4 8443", &["--ports=1-8442,8444"]);
+    let conn = served.open(&[&v2(someone_v4())[..], b"hi"].concat());
+    served.sees(&conn, conn.local());
+}
+
+/// With `--dst` getsockname(2) tells where the client connected to: `socket.getsockname()` of Python.
+#[test]
+fn destination() {
+    let script = r"import socket
+listener = socket.create_server(('10.81.0.1', 8443))
+while True:
+    conn, _ = listener.accept()
+    conn.sendall(b'%s %d\n' % (conn.getsockname()[0].encode(), conn.getsockname()[1]))
+    conn.close()";
+    for (options, seen) in [(&["--dst"][..], FRONT_V4), (&[], LISTEN_V4)] {
+        let program = Program::with(options, &["/usr/bin/python3", "-uc", script]);
+        let conn = Conn::open(&program.lab.balancer, LISTEN_V4, &v2(someone_v4()));
+        let (said, _) = conn.drain();
+        let expected = format!("{} {}\n", seen.ip(), seen.port());
+        assert_eq!(String::from_utf8_lossy(&said), expected);
+    }
+}
+
+/// Longer than what the library looks at by itself.
+#[test]
+fn a_header_of_many_kilobytes() {
+    let served = Served::new("et 4 8443", &["--max-header=65551"]);
+    let client = someone_v4();
+    for size in [4000, 5000, 60_000] {
+        let fields = header::tlv(header::NOOP, &vec![b'x'; size]);
+        let header = header::v2(client, LISTEN_V4, &fields);
+        served.check(&served.ask(&header), client);
+    }
+    let served = Served::new("et 4 8443", &[]);
+    let fields = header::tlv(header::NOOP, &[b'x'; 5000]);
+    let conn = served.open(&header::v2(client, LISTEN_V4, &fields));
+    assert_eq!(conn.closed().0, End::Reset);
+}

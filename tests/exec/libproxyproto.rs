@@ -1,0 +1,87 @@
+//! The library under the name `libproxyproto.so`, as users of that project have it: LD_PRELOAD and
+//! LIBPROXYPROTO_*, no launcher.
+
+use std::os::unix::fs::symlink;
+
+use super::churn::churn;
+use super::rig::{Libc, Served, library, server, v1, v2};
+use crate::addr::{LISTEN_V4, someone_v4};
+use crate::conn::{Conn, End};
+use crate::header;
+use crate::lab::{Lab, Process, Scratch};
+
+/// `server.c` with these variables.
+fn served(variables: &[&str], mode: &str) -> (Served, Scratch) {
+    let (lab, scratch) = (Lab::without_routes(), Scratch::new());
+    symlink(library(), scratch.path("libproxyproto.so")).expect("a link");
+    let preload = format!("LD_PRELOAD={}", scratch.text("libproxyproto.so"));
+    let program = server(Libc::Glibc);
+    let words = [&["env", &preload], variables, &[&program]].concat();
+    let words: Vec<&str> = words.into_iter().chain(mode.split(' ')).collect();
+    let process = Process::start_family(&lab.server, "setpriv", &[&["--"], &words[..]].concat());
+    let process = process.listens(&[LISTEN_V4]);
+    (Served::of(process, lab), scratch)
+}
+
+#[test]
+fn the_client_is_seen() {
+    for mode in ["block 4 8443 brief", "et 4 8443 brief", "fork 4 8443 brief"] {
+        let (served, _scratch) = served(&[], mode);
+        for header in [v1, v2] {
+            let client = someone_v4();
+            served.check(&served.ask(&header(client)), client);
+        }
+        let conn = served.open(b"no header");
+        served.sees(&conn, conn.local());
+    }
+}
+
+#[test]
+fn headers_can_be_required() {
+    let must = "LIBPROXYPROTO_MUST_USE_PROTOCOL_HEADER=0";
+    let (served, _scratch) = served(&[must], "lt 4 8443 brief");
+    assert_eq!(
+        served.open(b"GET / HTTP/1.0\r\n\r\n").closed().0,
+        End::Reset
+    );
+    let client = someone_v4();
+    served.check(&served.ask(&v2(client)), client);
+}
+
+/// As that project does it: the header goes, the address stays.
+#[test]
+fn a_version_that_is_left_out_is_stripped() {
+    let (text, binary) = (v1(someone_v4()), v2(someone_v4()));
+    for (version, believed, stripped) in [("1", &text, &binary), ("2", &binary, &text)] {
+        let variable = format!("LIBPROXYPROTO_VERSION={version}");
+        let (served, _scratch) = served(&[&variable], "lt 4 8443 brief");
+        let conn = served.open(&[&stripped[..], b"hi"].concat());
+        served.sees(&conn, conn.local());
+        assert!(served.ask(believed).contains("accept 198.51.100.7:"));
+    }
+}
+
+/// Nobody else can wait for a slow header, so accept does, for a moment.
+#[test]
+fn a_header_in_pieces_is_waited_for_a_moment() {
+    let (served, _scratch) = served(&[], "block 4 8443 brief");
+    let client = someone_v4();
+    let header = header::v2(client, LISTEN_V4, &[]);
+    let conn = served.open(&header[..20]);
+    conn.send(&header[20..]);
+    conn.send(b"hi");
+    served.sees(&conn, client);
+    assert_eq!(served.open(&header[..20]).closed().0, End::Reset);
+    // Whoever says nothing may be waiting for the server.
+    let silent = Conn::connect(&served.lab.balancer, LISTEN_V4);
+    std::thread::sleep(std::time::Duration::from_millis(400));
+    silent.send(b"hi");
+    served.sees(&silent, silent.local());
+}
+
+/// More of them, one after another, than the table has slots: 65536.
+#[test]
+fn closed_connections_make_room() {
+    let (served, _scratch) = served(&[], "et 4 8443 brief");
+    churn(&served, 80_000);
+}

@@ -1,0 +1,288 @@
+/* A server that waits for connections in one of the ways there are, and tells each client what
+ * accept(2) and getpeername(2) say about it: here, on a duplicate, in a forked child, in a program run
+ * from it, and on a descriptor that has travelled through a Unix socket.
+ *
+ * server MODE FAMILY PORT [hold|brief]  MODE block threads fork poll select lt et exclusive cancel
+ * Each connection is answered after its first octets; with `hold` it stays open until the client closes.
+ */
+#define _GNU_SOURCE
+#include <arpa/inet.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/prctl.h>
+#include <sys/select.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#ifndef EPOLLEXCLUSIVE
+#define EPOLLEXCLUSIVE (1u << 28)
+#endif
+
+enum { TEXT = 80, ANSWER = 1000, CHILD_SOCKET = 78, CHILD_PIPE = 79 };
+static int hold, brief;
+
+static void text_of(const struct sockaddr_storage *address, socklen_t len, char *text)
+{
+    char ip[INET6_ADDRSTRLEN] = "?";
+    const struct sockaddr_in *v4 = (const void *)address;
+    const struct sockaddr_in6 *v6 = (const void *)address;
+    if (address->ss_family == AF_INET && len == sizeof *v4) {
+        inet_ntop(AF_INET, &v4->sin_addr, ip, sizeof ip);
+        snprintf(text, TEXT, "%s:%d", ip, ntohs(v4->sin_port));
+    } else if (address->ss_family == AF_INET6 && len == sizeof *v6) {
+        inet_ntop(AF_INET6, &v6->sin6_addr, ip, sizeof ip);
+        snprintf(text, TEXT, "[%s]:%d", ip, ntohs(v6->sin6_port));
+    } else {
+        snprintf(text, TEXT, "family-%d-length-%d", address->ss_family, (int)len);
+    }
+}
+
+static void peer_of(int fd, char *text)
+{
+    struct sockaddr_storage address;
+    socklen_t len = sizeof address;
+    if (getpeername(fd, (void *)&address, &len))
+        snprintf(text, TEXT, "errno-%d", errno);
+    else
+        text_of(&address, len, text);
+}
+
+/* The kernel copies no more than there is room for, and tells the true length. */
+static void peer_in_small_room(int fd, char *text)
+{
+    struct sockaddr_storage whole;
+    unsigned char part[8];
+    socklen_t len = sizeof whole, part_len = 4;
+    memset(part, 0x55, sizeof part);
+    getpeername(fd, (void *)&whole, &len);
+    getpeername(fd, (void *)part, &part_len);
+    int right = part_len == len && !memcmp(part, &whole, 4) && part[4] == 0x55;
+    part_len = -1;
+    right = right && getpeername(fd, (void *)part, &part_len) == -1 && errno == EINVAL;
+    right = right && getpeername(fd, NULL, &len) == -1 && errno == EFAULT;
+    right = right && getpeername(-1, (void *)part, &len) == -1 && errno == EBADF;
+    snprintf(text, TEXT, "%s", right ? "right" : "wrong");
+}
+
+static void through_a_child(int fd, int run_program, char *text)
+{
+    int line[2];
+    if (pipe(line))
+        abort();
+    if (fork() == 0) {
+        if (run_program) {
+            dup2(fd, CHILD_SOCKET);
+            dup2(line[1], CHILD_PIPE);
+            for (int n = 3; n < 64; n++) /* as sshd does: nothing but the environment is left */
+                if (n != CHILD_SOCKET && n != CHILD_PIPE)
+                    close(n);
+            execl("/proc/self/exe", "server", "child", (char *)NULL);
+            _exit(9);
+        }
+        char said[TEXT] = "";
+        peer_of(fd, said);
+        _exit(write(line[1], said, TEXT) != TEXT);
+    }
+    if (read(line[0], text, TEXT) < 1)
+        strcpy(text, "nothing");
+    wait(NULL);
+    close(line[0]);
+    close(line[1]);
+}
+
+static void through_a_socket(int fd, char *text)
+{
+    union { char room[CMSG_SPACE(sizeof(int))]; struct cmsghdr align; } control;
+    char octet = 'x';
+    struct iovec part = {&octet, 1};
+    struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = &control,
+                             .msg_controllen = sizeof control};
+    struct cmsghdr *head = CMSG_FIRSTHDR(&message);
+    head->cmsg_level = SOL_SOCKET;
+    head->cmsg_type = SCM_RIGHTS;
+    head->cmsg_len = CMSG_LEN(sizeof(int));
+    memcpy(CMSG_DATA(head), &fd, sizeof fd);
+    int pair[2], got;
+    if (socketpair(AF_UNIX, SOCK_STREAM, 0, pair) || sendmsg(pair[0], &message, 0) < 0)
+        abort();
+    message.msg_controllen = sizeof control;
+    if (recvmsg(pair[1], &message, 0) < 0)
+        abort();
+    memcpy(&got, CMSG_DATA(CMSG_FIRSTHDR(&message)), sizeof got);
+    peer_of(got, text);
+    close(got);
+    close(pair[0]);
+    close(pair[1]);
+}
+
+static void *await_close(void *fd)
+{
+    char octet;
+    while (read((int)(long)fd, &octet, 1) > 0)
+        ;
+    close((int)(long)fd);
+    return NULL;
+}
+
+static void answer(int fd, const struct sockaddr_storage *address, socklen_t len)
+{
+    char accepted[TEXT], peer[TEXT], dup_[TEXT], forked[TEXT], run[TEXT], sent[TEXT], small[TEXT];
+    char said[100], text[ANSWER];
+    int flags = fcntl(fd, F_GETFL);
+    fcntl(fd, F_SETFL, flags & ~O_NONBLOCK);
+    if (recv(fd, said, sizeof said, 0) < 1) {
+        close(fd);
+        return;
+    }
+    text_of(address, len, accepted);
+    peer_of(fd, peer);
+    if (brief) {
+        snprintf(text, ANSWER, "accept %s getpeername %s\n", accepted, peer);
+    } else {
+        int other = dup2(fd, 77);
+        peer_of(other, dup_);
+        close(other);
+        through_a_child(fd, 0, forked);
+        through_a_child(fd, 1, run);
+        through_a_socket(fd, sent);
+        peer_in_small_room(fd, small);
+        snprintf(text, ANSWER, "accept %s getpeername %s dup %s fork %s exec %s rights %s room %s\n",
+                 accepted, peer, dup_, forked, run, sent, small);
+    }
+    if (send(fd, text, strlen(text), MSG_NOSIGNAL) < 0)
+        perror("send");
+    pthread_t thread;
+    if (hold && pthread_create(&thread, NULL, await_close, (void *)(long)fd) == 0)
+        pthread_detach(thread);
+    else
+        close(fd);
+}
+
+static int take(int listener, int nonblocking)
+{
+    struct sockaddr_storage address = {0};
+    socklen_t len = sizeof address;
+    int fd = nonblocking ? accept4(listener, (void *)&address, &len, SOCK_NONBLOCK | SOCK_CLOEXEC)
+                         : accept(listener, (void *)&address, &len);
+    if (fd >= 0) {
+        int flags = fcntl(fd, F_GETFL), on_exec = fcntl(fd, F_GETFD);
+        if (!(flags & O_NONBLOCK) != !nonblocking || !(on_exec & FD_CLOEXEC) != !nonblocking)
+            fprintf(stderr, "flags of the connection are wrong\n");
+        answer(fd, &address, len);
+    } else if (errno == EMFILE) {
+        usleep(20000);
+    } else if (errno != EAGAIN) {
+        fprintf(stderr, "accept: %s\n", strerror(errno));
+    }
+    return fd;
+}
+
+static void *accept_always(void *listener)
+{
+    for (;;)
+        take((int)(long)listener, 0);
+    return NULL;
+}
+
+static void by_epoll(int listener, unsigned flags)
+{
+    int instance = epoll_create1(EPOLL_CLOEXEC);
+    struct epoll_event event = {.events = EPOLLIN | flags};
+    epoll_ctl(instance, EPOLL_CTL_ADD, listener, &event);
+    for (;;) {
+        epoll_wait(instance, &event, 1, -1);
+        while (take(listener, 1) >= 0 && flags & EPOLLET)
+            ;
+    }
+}
+
+static void in_children(int listener, void (*work)(int))
+{
+    for (int n = 0; n < 3; n++)
+        if (fork() == 0) {
+            prctl(PR_SET_PDEATHSIG, SIGKILL);
+            work(listener);
+        }
+    for (;;)
+        pause();
+}
+
+static void accepts(int listener)
+{
+    for (;;)
+        take(listener, 0);
+}
+
+static void exclusively(int listener)
+{
+    by_epoll(listener, EPOLLEXCLUSIVE);
+}
+
+int main(int count, char **args)
+{
+    if (count > 1 && !strcmp(args[1], "child")) {
+        char said[TEXT] = "";
+        peer_of(CHILD_SOCKET, said);
+        return write(CHILD_PIPE, said, TEXT) != TEXT;
+    }
+    const char *mode = args[1];
+    int six = args[2][0] == '6', one = 1;
+    hold = count > 4 && !strcmp(args[4], "hold");
+    brief = count > 4;
+    int waits = !strcmp(mode, "block") || !strcmp(mode, "threads") || !strcmp(mode, "fork");
+    struct sockaddr_in v4 = {.sin_family = AF_INET, .sin_port = htons(atoi(args[3]))};
+    struct sockaddr_in6 v6 = {.sin6_family = AF_INET6, .sin6_port = htons(atoi(args[3]))};
+    int listener = socket(six ? AF_INET6 : AF_INET, SOCK_STREAM | (waits ? 0 : SOCK_NONBLOCK), 0);
+    setsockopt(listener, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
+    if (bind(listener, six ? (void *)&v6 : (void *)&v4, six ? sizeof v6 : sizeof v4) ||
+        listen(listener, 1024)) {
+        perror("listen");
+        return 1;
+    }
+    if (!strcmp(mode, "cancel")) { /* a thread that waits in accept(2) can be cancelled there */
+        pthread_t waiting;
+        void *result = NULL;
+        pthread_create(&waiting, NULL, accept_always, (void *)(long)listener);
+        usleep(100000);
+        pthread_cancel(waiting);
+        pthread_join(waiting, &result);
+        puts(result == PTHREAD_CANCELED ? "cancelled" : "not cancelled");
+        return 0;
+    }
+    if (!strcmp(mode, "block"))
+        accepts(listener);
+    if (!strcmp(mode, "fork"))
+        in_children(listener, accepts);
+    if (!strcmp(mode, "exclusive"))
+        in_children(listener, exclusively);
+    if (!strcmp(mode, "lt"))
+        by_epoll(listener, 0);
+    if (!strcmp(mode, "et"))
+        by_epoll(listener, EPOLLET);
+    pthread_t thread;
+    for (int n = 0; !strcmp(mode, "threads") && n < 3; n++)
+        pthread_create(&thread, NULL, accept_always, (void *)(long)listener);
+    while (!strcmp(mode, "poll")) {
+        struct pollfd wait = {.fd = listener, .events = POLLIN};
+        poll(&wait, 1, -1);
+        take(listener, 1);
+    }
+    while (!strcmp(mode, "select")) {
+        fd_set set;
+        FD_ZERO(&set);
+        FD_SET(listener, &set);
+        select(listener + 1, &set, NULL, NULL, NULL);
+        take(listener, 1);
+    }
+    for (;;)
+        pause();
+}

@@ -1,0 +1,194 @@
+//! `peername exec --mode netns`: a server in a network of its own, with the proxy in it, as root and as an
+//! ordinary user; on the host nothing is changed.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use rustix::process::Signal;
+
+use crate::addr::{BALANCER_V4, CLIENT_V4, FRONT_V4, LISTEN_V4, LISTEN_V6, someone_v4, someone_v6};
+use crate::conn::{Conn, End};
+use crate::datagram::Datagrams;
+use crate::header;
+use crate::lab::{Lab, PATIENCE, Process, Scratch, wait_for};
+use crate::peername::{BINARY, copy_for_everyone};
+use crate::rig::header_of;
+use crate::sender::Haproxy;
+
+/// A server on 127.0.0.1:8443 and [::1]:8443 of a private network.
+struct Private {
+    process: Process,
+    lab: Lab,
+    _scratch: Scratch,
+}
+
+impl Private {
+    /// As root, or as `nobody` with no capability at all.
+    fn start(ordinary: bool, protocol: &str, program: &[&str]) -> Self {
+        let (lab, scratch) = (Lab::without_routes(), Scratch::new());
+        let copy = copy_for_everyone(&lab.server, &scratch);
+        let (through, binary) = match ordinary {
+            true => (NOBODY, copy.as_str()),
+            false => (&[][..], BINARY),
+        };
+        let options = [
+            "exec",
+            "--mode=netns",
+            "--ports=8443",
+            "--trust=10.81.0.0/24",
+        ];
+        let more = ["--trust=fd81::/64", protocol, "-v", "--"];
+        let args = [&options[..], &more, program].concat();
+        let process = Process::start_with(&lab.server, through, binary, &args);
+        // The proxy says so; the server says nothing, and may take a moment longer.
+        process.line("that the proxy listens", |line| {
+            line.contains("\"listening\"").then_some(())
+        });
+        process.line("that the server listens", |line| {
+            (line == "serving").then_some(())
+        });
+        Self {
+            process,
+            lab,
+            _scratch: scratch,
+        }
+    }
+
+    /// Whom the server says a connection with this header comes from.
+    #[track_caller]
+    fn ask(&self, to: SocketAddr, bytes: &[u8]) -> SocketAddr {
+        address(&Conn::open(&self.lab.balancer, to, bytes).drain().0)
+    }
+}
+
+#[test]
+fn python_sees_the_client_as_root_and_as_nobody() {
+    for ordinary in [false, true] {
+        let server = Private::start(ordinary, "--protocol=tcp", PYTHON);
+        for to in [LISTEN_V4, LISTEN_V6] {
+            for client in [someone_v4(), someone_v6()] {
+                assert_eq!(server.ask(to, &header_of(client)), client, "{ordinary}");
+            }
+        }
+        let client = someone_v4();
+        assert_eq!(server.ask(LISTEN_V4, &header::v1(client, FRONT_V4)), client);
+        let tlvs = header::tlv(0xe0, &[7; 300]);
+        assert_eq!(
+            server
+                .ask(LISTEN_V4, &header::v2(client, FRONT_V4, &tlvs))
+                .ip(),
+            client.ip()
+        );
+        let user = if ordinary { 65_534 } else { 0 };
+        server.process.line("its user", |line| {
+            (line == format!("user {user}")).then_some(())
+        });
+    }
+}
+
+#[test]
+fn behind_haproxy() {
+    let server = Private::start(true, "--protocol=tcp", PYTHON);
+    let _haproxy = Haproxy::start(&server.lab, LISTEN_V4, "send-proxy-v2");
+    let (answer, _) = Conn::connect(&server.lab.client, FRONT_V4).drain();
+    assert_eq!(address(&answer), CLIENT_V4);
+}
+
+#[test]
+fn what_has_no_header_is_reset() {
+    let server = Private::start(true, "--protocol=tcp", PYTHON);
+    let conn = Conn::open(&server.lab.balancer, LISTEN_V4, b"GET / HTTP/1.0\r\n\r\n");
+    assert_eq!(conn.closed().0, End::Reset);
+    let local = header::raw(header::LOCAL, header::UNSPEC, &[]);
+    let itself = server.ask(LISTEN_V4, &local);
+    assert!(itself.ip().is_loopback() && itself.ip() != BALANCER_V4);
+}
+
+#[test]
+fn a_header_in_pieces_keeps_nobody_waiting() {
+    let server = Private::start(true, "--protocol=tcp", PYTHON);
+    let (slow, quick) = (someone_v4(), someone_v4());
+    let header = header_of(slow);
+    let (first, rest) = header.split_at(9);
+    let waiting = Conn::open(&server.lab.balancer, LISTEN_V4, first);
+    assert_eq!(server.ask(LISTEN_V4, &header_of(quick)), quick);
+    waiting.send(rest);
+    assert_eq!(address(&waiting.drain().0), slow);
+}
+
+#[test]
+fn datagrams_too() {
+    for ordinary in [false, true] {
+        let server = Private::start(ordinary, "--protocol=both", PYTHON);
+        let balancer = Datagrams::bind(&server.lab.balancer, SocketAddr::new(BALANCER_V4, 0));
+        let client = someone_v4();
+        let header = header::v2_udp(client, FRONT_V4);
+        balancer.send(LISTEN_V4, &[&header, b"hello"]);
+        assert_eq!(address(&balancer.recv().0), client, "{ordinary}");
+    }
+}
+
+/// The program is this process: its exit code, and the signals that reach it.
+#[test]
+fn the_program_keeps_its_process() {
+    let mut server = Private::start(true, "--protocol=tcp", PYTHON);
+    server.process.signal(Signal::INT);
+    let status = server.process.ended_within(PATIENCE).expect("its end");
+    assert_eq!(status.code(), Some(7));
+    // And the proxy goes with it.
+    wait_for("nobody listens any more", || {
+        let connect = || std::net::TcpStream::connect_timeout(&LISTEN_V4, Duration::from_secs(1));
+        server.lab.balancer.enter(connect).is_err().then_some(())
+    });
+}
+
+#[track_caller]
+fn address(answer: &[u8]) -> SocketAddr {
+    let answer = String::from_utf8_lossy(answer);
+    let (ip, port) = answer
+        .trim()
+        .split_once(' ')
+        .unwrap_or_else(|| panic!("{answer:?}"));
+    crate::addr::parse(ip, port).unwrap_or_else(|| panic!("{answer:?}"))
+}
+
+const NOBODY: &[&str] = &[
+    "setpriv",
+    "--reuid=65534",
+    "--regid=65534",
+    "--clear-groups",
+    "--inh-caps=-all",
+    "--bounding-set=-all",
+    "--pdeathsig=KILL",
+];
+
+const PYTHON: &[&str] = &[
+    "/usr/bin/python3",
+    "-uc",
+    r#"
+import os, signal, socket, socketserver, sys, threading
+
+signal.signal(signal.SIGINT, lambda *_: os._exit(7))
+
+class Hello(socketserver.BaseRequestHandler):
+    def handle(self):
+        self.request.sendall(b"%s %d\n" % (self.client_address[0].encode(), self.client_address[1]))
+
+class Datagram(socketserver.BaseRequestHandler):
+    def handle(self):
+        client = self.client_address
+        self.request[1].sendto(b"%s %d" % (client[0].encode(), client[1]), client)
+
+class V6(socketserver.ThreadingTCPServer):
+    address_family = socket.AF_INET6
+
+v4 = socketserver.ThreadingTCPServer(("127.0.0.1", 8443), Hello)
+v6 = V6(("::1", 8443), Hello)
+udp = socketserver.UDPServer(("127.0.0.1", 8443), Datagram)
+for server in [v6, udp]:
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+print("user", os.getuid())
+print("serving")
+v4.serve_forever()
+"#,
+];

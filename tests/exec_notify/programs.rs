@@ -1,0 +1,372 @@
+//! Programs of every kind, and every kind of header.
+
+use std::net::SocketAddr;
+
+use super::rig::{Exec, go_server};
+use crate::addr::{
+    BALANCER_V4, CLIENT_V4, FRONT_V4, FRONT_V6, LISTEN_V4, LISTEN_V6, someone_v4, someone_v6,
+};
+use crate::conn::{Conn, End};
+use crate::header;
+use crate::lab::{Lab, Process, Scratch, wait_for};
+use crate::peername::{BINARY, copy_for_everyone};
+use crate::rig::header_of;
+use crate::sender::Haproxy;
+
+#[test]
+fn a_static_program_sees_every_client_however_it_waits() {
+    for variant in [
+        "block",
+        "threads",
+        "fork",
+        "poll",
+        "select",
+        "level",
+        "edge",
+        "exclusive",
+    ] {
+        let exec = Exec::variant(variant, "4", &[]);
+        for client in [someone_v4(), someone_v4(), someone_v4()] {
+            assert_eq!(exec.ask(&header_of(client)), [client; 2], "{variant}");
+        }
+    }
+}
+
+#[test]
+fn both_families_on_one_listener() {
+    let exec = Exec::variant("edge", "6", &[]);
+    let (v4, v6) = (someone_v4(), someone_v6());
+    assert_eq!(exec.ask_v6(&header_of(v6)), [v6; 2]);
+    // As the kernel shows IPv4 on an IPv6 socket.
+    let mapped = |addr: SocketAddr| match addr {
+        SocketAddr::V4(v4) => SocketAddr::new(v4.ip().to_ipv6_mapped().into(), v4.port()),
+        v6 => v6,
+    };
+    assert_eq!(exec.ask(&header_of(v4)), [mapped(v4); 2]);
+    assert_eq!(exec.ask(&header_of(v6)), [v6; 2]);
+}
+
+#[test]
+fn every_header() {
+    let exec = Exec::variant("level", "4", &[]);
+    let client = someone_v4();
+    let v1 = header::v1(client, FRONT_V4);
+    assert_eq!(exec.ask(&v1), [client; 2], "v1");
+    let tlvs = header::tlv(0xe0, &[7; 300]);
+    let v2 = header::v2(client, FRONT_V4, &tlvs);
+    assert_eq!(exec.ask(&v2), [client; 2], "300 octets of TLVs");
+    for itself in [
+        header::raw(header::LOCAL, header::UNSPEC, &[]),
+        header::nlb_health_check(),
+        b"PROXY UNKNOWN\r\n".to_vec(),
+    ] {
+        let conn = exec.open(&itself);
+        let balancer = conn.local();
+        assert_eq!(super::rig::told(&conn), [balancer; 2]);
+        assert_eq!(balancer.ip(), BALANCER_V4);
+    }
+}
+
+/// On an IPv4 socket an IPv6 client has no address. It gets one that nobody has, never the balancer's.
+#[test]
+fn an_ipv6_client_of_an_ipv4_listener_is_nobody_else() {
+    let exec = Exec::variant("block", "4", &[]);
+    let client = someone_v6();
+    let [accepted, peer] = exec.ask(&header::v1(client, FRONT_V6));
+    assert_eq!((accepted, accepted.port()), (peer, client.port()));
+    let SocketAddr::V4(shown) = accepted else {
+        panic!("{accepted} on an IPv4 socket");
+    };
+    assert!(shown.ip().octets()[0] >= 240, "{shown}");
+}
+
+#[test]
+fn what_has_no_header_is_reset_and_never_seen() {
+    let exec = Exec::variant("threads", "4", &[]);
+    for bytes in [
+        &b"GET / HTTP/1.0\r\n\r\n"[..],
+        b"PROXY TCP4 x\r\n",
+        b"\r\n\r\n\0\r\nQUIT\n!",
+    ] {
+        let (end, _) = exec.open(bytes).closed();
+        assert_eq!(end, End::Reset);
+    }
+    let client = someone_v4();
+    assert_eq!(exec.ask(&header_of(client)), [client; 2]);
+}
+
+#[test]
+fn an_untrusted_peer_is_reset() {
+    let exec = Exec::variant("block", "4", &["--trust=192.0.2.1"]);
+    // The lab's server itself is in no trusted network but by its own address.
+    let conn = Conn::try_connect(&exec.lab.server, "127.0.0.1:8443".parse().unwrap());
+    if let Some(conn) = conn {
+        conn.send(&header_of(someone_v4()));
+        assert_eq!(conn.closed().0, End::Reset);
+    }
+    let client = someone_v4();
+    assert_eq!(exec.ask(&header_of(client)), [client; 2]);
+}
+
+#[test]
+fn where_headers_are_optional_who_has_none_is_itself() {
+    let exec = Exec::variant("edge", "4", &["--header=optional"]);
+    let conn = exec.open(b"hello");
+    let balancer = conn.local();
+    let mut answer = [0; 20];
+    let got = conn.recv(answer.len());
+    answer.copy_from_slice(&got);
+    assert!(String::from_utf8_lossy(&answer).starts_with(&balancer.ip().to_string()));
+    let client = someone_v4();
+    assert_eq!(exec.ask(&header_of(client)), [client; 2]);
+}
+
+/// Listeners on other ports are the program's alone: a plain connection, and the balancer's address.
+#[test]
+fn other_ports_are_left_alone() {
+    let exec = Exec::variant("block", "4", &["--ports=9999"]);
+    let conn = Conn::connect(&exec.lab.balancer, LISTEN_V4);
+    let balancer = conn.local();
+    assert_eq!(super::rig::told(&conn), [balancer; 2]);
+}
+
+#[test]
+fn go_sees_the_client_static_and_with_c() {
+    for cgo in [false, true] {
+        let program = go_server(cgo);
+        // By itself: Go is recognised, also where it is dynamically linked.
+        let program = program.to_str().expect("text");
+        let exec = Exec::start(&["--mode=auto", "-v"], &[program, ":8443"]);
+        exec.process.line("that it is Go", |line| {
+            line.contains("Go program").then_some(())
+        });
+        for client in [someone_v4(), someone_v6()] {
+            let request = [&header_of(client)[..], b"GET / HTTP/1.0\r\n\r\n"].concat();
+            let (answer, _) = exec.open(&request).drain();
+            let answer = String::from_utf8(answer).expect("text");
+            let said = answer.lines().last().expect("a line");
+            assert_eq!(said, client.to_string(), "cgo: {cgo}");
+        }
+    }
+}
+
+#[test]
+fn python_sees_the_client() {
+    let exec = Exec::start(&[], &["/usr/bin/python3", "-uc", PYTHON]);
+    for client in [someone_v4(), someone_v6()] {
+        assert_eq!(exec.ask_v6(&header_of(client)).map(unmapped), [client; 2]);
+    }
+}
+
+#[test]
+fn node_sees_the_client() {
+    let exec = Exec::start(&[], &["node", "-e", NODE]);
+    for client in [someone_v4(), someone_v6()] {
+        assert_eq!(exec.ask_v6(&header_of(client)).map(unmapped), [client; 2]);
+    }
+}
+
+#[test]
+fn redis_behind_haproxy_sees_the_client() {
+    let args = "redis-server --bind 10.81.0.1 fd81::1 --port 8443 --appendonly no --protected-mode no --save";
+    let args: Vec<_> = args.split(' ').chain([""]).collect();
+    let exec = Exec::start(&[], &args);
+    let _haproxy = Haproxy::start(&exec.lab, LISTEN_V4, "send-proxy-v2");
+    let conn = Conn::open(&exec.lab.client, FRONT_V4, b"CLIENT LIST\r\n");
+    let list = String::from_utf8(conn.recv_some()).expect("text");
+    assert!(list.contains(&format!(" addr={CLIENT_V4} ")), "{list}");
+}
+
+/// Two workers, as another user than the one who started it, and the access log.
+#[test]
+fn nginx_with_workers_sees_the_client() {
+    let scratch = Scratch::new();
+    let config = NGINX.replace("DIR", &scratch.text("."));
+    let config = scratch.write("nginx.conf", &config);
+    let own_pids = ["unshare", "--pid", "--fork", "--kill-child=KILL"];
+    let exec = Exec::through(&own_pids, &[], &["nginx", "-c", &config, "-e", "stderr"]);
+    for (index, client) in (0..8).map(|index| (index, [someone_v4(), someone_v6()][index % 2])) {
+        let request = [&header_of(client)[..], b"GET / HTTP/1.0\r\n\r\n"].concat();
+        let to = if client.is_ipv4() {
+            LISTEN_V4
+        } else {
+            LISTEN_V6
+        };
+        Conn::open(&exec.lab.balancer, to, &request).drain();
+        let logged = wait_for("nginx's access log", || {
+            let log = scratch.read("access.log");
+            let line = log.split_inclusive('\n').nth(index)?.strip_suffix('\n')?;
+            let (ip, port) = line.split_once(' ')?;
+            crate::addr::parse(ip, port)
+        });
+        assert_eq!(logged, client);
+    }
+}
+
+/// The daemon re-executes itself for each connection, and asks the socket, not accept(2), who it is.
+#[test]
+fn sshd_behind_haproxy_sees_the_client() {
+    let scratch = Scratch::new();
+    let lab = Lab::new();
+    for key in ["host_key", "user_key"] {
+        let path = scratch.text(key);
+        let args = ["-q", "-t", "ed25519", "-N", "", "-f", &path];
+        lab.server.run("ssh-keygen", &args);
+    }
+    let config = scratch.write("sshd_config", &SSHD.replace("DIR", &scratch.text(".")));
+    let through = [
+        "unshare",
+        "--mount",
+        "--pid",
+        "--fork",
+        "--kill-child=KILL",
+        "sh",
+        "-c",
+        RUN,
+        "sh",
+        BINARY,
+        "exec",
+        "--mode=notify",
+        "--ports=8443",
+        "--trust=10.81.0.0/24",
+        "--",
+    ];
+    let args = ["-D", "-e", "-f", &config];
+    let sshd = Process::start_with(&lab.server, &through, "/usr/sbin/sshd", &args);
+    let sshd = sshd.listens(&[LISTEN_V4]);
+    let _haproxy = Haproxy::start(&lab, LISTEN_V4, "send-proxy-v2");
+    let key = scratch.text("user_key");
+    let options = [
+        "-F/dev/null",
+        "-oStrictHostKeyChecking=no",
+        "-oUserKnownHostsFile=/dev/null",
+        "-oBatchMode=yes",
+        "-oConnectTimeout=10",
+        "-p80",
+        "-i",
+        &key,
+        "root@203.0.113.1",
+        "echo $SSH_CONNECTION",
+    ];
+    let said = lab.client.run("ssh", &options);
+    let expected = format!("{} {}", CLIENT_V4.ip(), CLIENT_V4.port());
+    assert!(said.starts_with(&expected), "{said}");
+    let logged = format!("from {} port {}", CLIENT_V4.ip(), CLIENT_V4.port());
+    sshd.line(&logged, |line| {
+        (line.contains("Accepted publickey") && line.contains(&logged)).then_some(())
+    });
+}
+
+/// Without any capability: `no_new_privs` takes its place, and it is said what that costs.
+#[test]
+fn an_ordinary_user_can_supervise() {
+    let (lab, scratch) = (Lab::new(), Scratch::new());
+    let copy = copy_for_everyone(&lab.server, &scratch);
+    let server = scratch.text("server");
+    let built = super::rig::c_server();
+    lab.server
+        .run("cp", &[built.to_str().expect("text"), &server]);
+    let nobody = [
+        "setpriv",
+        "--reuid=65534",
+        "--regid=65534",
+        "--clear-groups",
+        "--inh-caps=-all",
+        "--bounding-set=-all",
+        "--pdeathsig=KILL",
+    ];
+    let args = [
+        "exec",
+        "--trust=10.81.0.0/24",
+        "-v",
+        "--",
+        &server,
+        "threads",
+        "4",
+        "8443",
+    ];
+    let process = Process::start_with(&lab.server, &nobody, &copy, &args).listens(&[LISTEN_V4]);
+    for client in [someone_v4(), someone_v4()] {
+        let conn = Conn::open(&lab.balancer, LISTEN_V4, &header_of(client));
+        assert_eq!(super::rig::told(&conn), [client; 2]);
+    }
+    process.line("what does not work any more", |line| {
+        line.contains("no_new_privs").then_some(())
+    });
+}
+
+/// What a program was started with stays so: arguments, exit code, signals, and its parent.
+#[test]
+fn the_program_keeps_its_process() {
+    let lab = Lab::new();
+    let run = |program: &[&str]| {
+        let args = [&["exec", "--mode=notify", "--trust=any", "--"], program].concat();
+        crate::peername::Peername::run(&lab.server, &args)
+    };
+    assert_eq!(run(&["sh", "-c", "exit 7"]).status.code(), Some(7));
+    assert_eq!(run(&["/nonexistent"]).status.code(), Some(127));
+    assert_eq!(run(&["/etc/passwd"]).status.code(), Some(126));
+    let output = run(&["sh", "-c", "echo $1 $PPID; kill -9 $$", "sh", "a b"]);
+    assert!(String::from_utf8_lossy(&output.stdout).starts_with("a b "));
+    use std::os::unix::process::ExitStatusExt;
+    // timeout(1), which stands between, dies of the same signal.
+    assert!(output.status.signal() == Some(9) || output.status.code() == Some(137));
+}
+
+fn unmapped(addr: SocketAddr) -> SocketAddr {
+    SocketAddr::new(addr.ip().to_canonical(), addr.port())
+}
+
+const PYTHON: &str = r#"
+import socket, socketserver
+
+class Hello(socketserver.BaseRequestHandler):
+    def handle(self):
+        told = [self.client_address, self.request.getpeername()]
+        self.request.sendall(", ".join("%s %d" % addr[:2] for addr in told).encode())
+
+class V6(socketserver.ThreadingTCPServer):
+    address_family = socket.AF_INET6
+
+V6(("::", 8443), Hello).serve_forever()
+"#;
+
+/// It never asks accept(2) for the address.
+const NODE: &str = r#"
+const told = socket => `${socket.remoteAddress} ${socket.remotePort}`;
+require("net").createServer(socket => socket.end(`${told(socket)}, ${told(socket)}`)).listen(8443);
+"#;
+
+const NGINX: &str = "
+daemon off;
+worker_processes 2;
+pid DIR/nginx.pid;
+events { multi_accept off; }
+http {
+    log_format peer '$remote_addr $remote_port';
+    access_log DIR/access.log peer;
+    client_body_temp_path DIR/body;
+    proxy_temp_path DIR/proxy;
+    fastcgi_temp_path DIR/fastcgi;
+    uwsgi_temp_path DIR/uwsgi;
+    scgi_temp_path DIR/scgi;
+    server {
+        listen 10.81.0.1:8443;
+        listen [fd81::1]:8443;
+        return 200;
+    }
+}
+";
+
+const RUN: &str = r#"mount -t tmpfs none /run && mkdir /run/sshd && exec "$@""#;
+
+const SSHD: &str = "
+ListenAddress 10.81.0.1:8443
+HostKey DIR/host_key
+AuthorizedKeysFile DIR/user_key.pub
+StrictModes no
+PermitRootLogin prohibit-password
+PasswordAuthentication no
+UsePAM yes
+PidFile none
+";
