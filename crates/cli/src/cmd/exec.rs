@@ -36,7 +36,7 @@ pub(crate) struct Args {
     /// Only listeners on these ports, such as 80,443,8000-8010 [default: all]
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     ports: Vec<PortRange>,
-    /// With --mode netns: where to listen [default: 0.0.0.0 and [::], on --ports]; may be repeated
+    /// With --mode netns: where to listen [default: every address, on --ports]; may be repeated
     #[arg(short, long, value_name = "ADDR", value_parser = value::address)]
     listen: Vec<SocketAddr>,
     /// With --mode netns: what is listened for
