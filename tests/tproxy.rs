@@ -158,6 +158,44 @@ fn only_what_comes_from_outside_to_the_ports() {
     assert_eq!(outgoing.recv(6), b"answer");
 }
 
+/// Answers to datagrams of this host's own, whose sockets need not be connected; but the balancers of the
+/// proxy are no such answers, not even where it spoke last.
+#[test]
+fn answers_to_what_this_host_has_sent_are_its_own() {
+    let lab = Lab::new();
+    let ports = "--tproxy-ports=10000-20000";
+    add(&lab.server, &[ports, "--tproxy-to=25577", "--protocol=udp"]);
+    for key in ["udp_timeout", "udp_timeout_stream"] {
+        let key = format!("net.netfilter.nf_conntrack_{key}");
+        lab.server.sysctl(&key, "1");
+    }
+    let targets = ["--target-v4=127.0.0.1:9000", "--target-v6=[::1]:9000"];
+    let _proxy = proxy(&lab.server, "udp", &targets);
+    for (target, any, own, balancer) in [
+        ("127.0.0.1:9000", "0.0.0.0", "10.81.0.1", BALANCER_V4),
+        ("[::1]:9000", "[::]", "[fd81::1]", BALANCER_V6),
+    ] {
+        let elsewhere = Datagrams::bind(&lab.balancer, SocketAddr::new(balancer, 9000));
+        let asks = Datagrams::bind(&lab.server, addr(&format!("{any}:15000")));
+        asks.send(SocketAddr::new(balancer, 9000), &[b"who?"]);
+        let (_, from) = elsewhere.recv();
+        assert_eq!(from, addr(&format!("{own}:15000")));
+        elsewhere.send(from, &[b"me"]);
+        asks.expect(b"me", SocketAddr::new(balancer, 9000));
+        // A connection tracker that has forgotten the request takes the proxy's answer for one.
+        let backend = Datagrams::bind(&lab.server, addr(target));
+        let to = addr(&format!("{own}:15001"));
+        let client = someone_like(to);
+        elsewhere.send(to, &[&v2_udp(client, to), b"one"]);
+        backend.expect(b"one", client);
+        std::thread::sleep(std::time::Duration::from_millis(1500));
+        backend.send(client, &[b"back"]);
+        elsewhere.expect(b"back", to);
+        elsewhere.send(to, &[&v2_udp(client, to), b"two"]);
+        backend.expect(b"two", client);
+    }
+}
+
 /// A network that is routed to the host without being on any of its interfaces.
 #[test]
 fn destinations_that_are_no_address_of_this_host() {
@@ -252,7 +290,7 @@ fn rules_are_added_shown_and_removed() {
     for expected in [
         "table inet peername_tproxy_25577: iifname != \"lo\" tcp dport 10000-20000 ",
         "table inet peername_tproxy_8443: iifname != \"lo\" tcp dport { 53, 5060-5061 } ",
-        "table inet peername_tproxy_8443: iifname != \"lo\" udp dport { 53, 5060-5061 } ",
+        "table inet peername_tproxy_8443: iifname != \"lo\" udp dport { 53, 5060-5061 } fib ",
     ] {
         assert_eq!(shown.matches(expected).count(), 1, "{expected} in {shown}");
     }

@@ -78,6 +78,9 @@ impl Display for Catch {
                     let select = format!("{} dport {}", transport.name(), Set(ports));
                     // What this host sends to itself passes here too: the proxy's own connections.
                     let select = format!("iifname != \"lo\" {select}");
+                    if *transport == Transport::Udp {
+                        writeln!(f, "{select} {OWN_ANSWERS} accept")?;
+                    }
                     writeln!(f, "{select} fib daddr type local tproxy to :{to} accept")?;
                     for network in networks {
                         let family = if network.addr().is_ipv4() {
@@ -211,6 +214,10 @@ const OURS: &str = "peername_";
 const TPROXY: &str = "tproxy_";
 /// EOPNOTSUPP or EPROTONOSUPPORT, as nft(8) writes them.
 const NO_NF_TABLES: &str = "not supported";
+/// Answers to what an unconnected socket of this host has sent: `tproxy` knows those of connected ones only.
+/// Connection tracking alone would not do: when it has forgotten a balancer's request, it takes the proxy's
+/// answer for the first word. But that answer's socket is transparent, and after it has gone there is none.
+const OWN_ANSWERS: &str = "ct direction reply socket transparent 0";
 /// After connection tracking, before the routing decision.
 const PREROUTING: &str = "type filter hook prerouting priority mangle; policy accept;";
 const OUTPUT: &str = "type filter hook output priority mangle; policy accept;";
@@ -227,12 +234,14 @@ mod tests {
             transports: vec![Transport::Udp],
             networks: vec!["192.0.2.0/24".parse().unwrap()],
         };
+        let own = "iifname != \"lo\" udp dport { 53, 5060-5061 } ct direction reply \
+            socket transparent 0 accept";
         let local = "iifname != \"lo\" udp dport { 53, 5060-5061 } fib daddr type local \
             tproxy to :8443 accept";
         let routed = "iifname != \"lo\" udp dport { 53, 5060-5061 } ip daddr 192.0.2.0/24 \
             tproxy ip to :8443 meta mark set 0x2110 accept";
         let text = catch.to_string();
-        assert_eq!(rules(&text).collect::<Vec<_>>(), [local, routed]);
+        assert_eq!(rules(&text).collect::<Vec<_>>(), [own, local, routed]);
         assert!(catch.marks());
         assert_eq!(catch.name(), "peername_tproxy_8443");
     }
