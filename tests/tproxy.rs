@@ -1,14 +1,14 @@
 //! Many ports of a host brought to one listener by TPROXY rules: those of go-mmproxy's README word for word,
 //! and those that peername makes itself.
 
-use std::net::SocketAddr;
+use std::net::{SocketAddr, UdpSocket};
 
 use crate::addr::{BALANCER_V4, BALANCER_V6, someone_v4, someone_v6, v4};
 use crate::backend::Backend;
 use crate::conn::Conn;
 use crate::datagram::Datagrams;
 use crate::header::{v1, v2, v2_udp};
-use crate::lab::{Host, Lab, Scratch};
+use crate::lab::{Host, Lab, Scratch, wait_for};
 use crate::peername::{BINARY, Peername};
 
 /// The section "Routing multiple ports" of go-mmproxy's README as it stands there, and its command line
@@ -126,6 +126,48 @@ fn answers_come_from_the_port_that_was_asked() {
             balancer.expect(b"pong", from);
         }
     }
+}
+
+/// The sockets from which answers leave go as sessions do, and then the ports are everybody's again.
+#[test]
+fn ports_that_were_answered_from_are_free_again() {
+    let lab = Lab::new();
+    let ports = "--tproxy-ports=10000-20000";
+    add(&lab.server, &[ports, "--tproxy-to=25577", "--protocol=udp"]);
+    let args = ["--target-v4=127.0.0.1:9000", "--close-after=1s"];
+    let _proxy = proxy(&lab.server, "udp", &args);
+    let backend = Datagrams::bind(&lab.server, addr("127.0.0.1:9000"));
+    let balancer = Datagrams::bind(&lab.balancer, SocketAddr::new(BALANCER_V4, 0));
+    let (to, client) = (addr("10.81.0.1:15001"), someone_v4());
+    balancer.send(to, &[&v2_udp(client, to), b"ping"]);
+    backend.expect(b"ping", client);
+    backend.send(client, &[b"pong"]);
+    balancer.expect(b"pong", to);
+    wait_for("the port is free", || {
+        let bind = || UdpSocket::bind("0.0.0.0:15001");
+        lab.server.enter(bind).ok()
+    });
+}
+
+/// A server on all addresses takes the port from which the answer would have to leave.
+#[test]
+fn a_port_that_is_taken_is_named_in_the_log() {
+    let lab = Lab::new();
+    let ports = "--tproxy-ports=10000-20000";
+    add(&lab.server, &[ports, "--tproxy-to=25577", "--protocol=udp"]);
+    let proxy = proxy(&lab.server, "udp", &["--target-v4=127.0.0.1:9000"]);
+    let backend = Datagrams::bind(&lab.server, addr("127.0.0.1:9000"));
+    let balancer = Datagrams::bind(&lab.balancer, SocketAddr::new(BALANCER_V4, 0));
+    let _taken = Datagrams::bind(&lab.server, addr("0.0.0.0:15001"));
+    let (to, client) = (addr("10.81.0.1:15001"), someone_v4());
+    balancer.send(to, &[&v2_udp(client, to), b"ping"]);
+    backend.expect(b"ping", client);
+    backend.send(client, &[b"pong"]);
+    proxy.line("naming the port and the cure", |line| {
+        let says = |what| line.contains(what);
+        (says("WARN") && says("10.81.0.1:15001") && says("0.0.0.0") && says("--tproxy-ports"))
+            .then_some(())
+    });
 }
 
 /// What else goes on on the host in that range is not touched: connections of its own, connections that

@@ -122,7 +122,7 @@ impl<R: Role> Worker<R> {
             return pieces.iter().for_each(evicted);
         };
         let original = exit.and_then(|exit| exit.original);
-        let socket = match original.map(|original| self.outlets.from(original)) {
+        let socket = match original.map(|original| self.outlets.from(original, self.moved)) {
             None => &listener.socket,
             Some(Ok(outlet)) => outlet,
             Some(Err(failed)) => {
