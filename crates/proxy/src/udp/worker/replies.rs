@@ -185,7 +185,7 @@ fn reply<'a>(session: &'a Session, payload: &'a [u8]) -> Datagram<'a> {
     // Where a TPROXY rule brought the request, the socket has the address already, and its family.
     let (local, to) = match original {
         None => (local, peer.0),
-        Some(_) => (None, SocketAddr::new(peer.ip(), peer.0.port())),
+        Some(_) => (None, peer.canonical()),
     };
     Datagram {
         header: &session.headers.reply,
