@@ -52,7 +52,8 @@ impl Suggestions {
         }
         for (family, everything) in [("", "0.0.0.0/0"), ("-6 ", "::/0")] {
             let rules = said("ip", &format!("{family}rule list"));
-            let there = rules.contains(&format!("fwmark {mark:#x} lookup {table}"));
+            let rule = format!("fwmark {mark:#x} lookup {table}");
+            let there = rules.lines().any(|line| line.trim_end().ends_with(&rule));
             verdict(
                 &format!("ip {family}rule add fwmark {mark} lookup {table}"),
                 there,
