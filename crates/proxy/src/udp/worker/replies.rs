@@ -89,7 +89,14 @@ impl<R: Role> Worker<R> {
     pub(super) fn send_replies(&mut self) {
         self.filled = 0;
         let mut pieces = std::mem::take(&mut self.pieces);
-        pieces.sort_by_key(|piece| self.exit_of(piece));
+        // Usually all leave by one socket, and to look up a session is not free.
+        let first = pieces.first().map(|piece| self.exit_of(piece));
+        if pieces
+            .iter()
+            .any(|piece| Some(self.exit_of(piece)) != first)
+        {
+            pieces.sort_by_cached_key(|piece| self.exit_of(piece));
+        }
         let mut rest = &pieces[..];
         while let Some(first) = rest.first() {
             let exit = self.exit_of(first);
