@@ -9,7 +9,9 @@ use crate::conn::Conn;
 use crate::datagram::Datagrams;
 use crate::header::{v1, v2, v2_udp};
 use crate::lab::{Host, Lab, Scratch};
-use crate::peername::{BINARY, Peername};
+use crate::peername::{BINARY, Peername, copy_for_everyone};
+
+mod udp;
 
 /// The section "Routing multiple ports" of go-mmproxy's README as it stands there, and its command line
 /// with peername's names.
@@ -101,29 +103,44 @@ fn tcp_and_udp_over_both_families() {
     }
 }
 
-/// Each port is as a listener of its own, also for one client behind one balancer's port; also where only
-/// the first datagram names the client.
+/// `same` is the port that the balancer sent to, not the listener's; which would be the proxy itself if it
+/// listened on loopback too.
 #[test]
-fn answers_come_from_the_port_that_was_asked() {
-    for dialect in ["each", "first"] {
-        let lab = Lab::new();
-        let ports = "--tproxy-ports=10000-20000";
-        add(&lab.server, &[ports, "--tproxy-to=25577", "--protocol=udp"]);
-        let args = ["--target-v4=127.0.0.1:9000", "--udp-header", dialect];
-        let _proxy = proxy(&lab.server, "udp", &args);
-        let backend = Datagrams::bind(&lab.server, addr("127.0.0.1:9000"));
-        let balancer = Datagrams::bind(&lab.balancer, SocketAddr::new(BALANCER_V4, 0));
-        let asked = [15_001, 15_002].map(|port| v4([10, 81, 0, 1], port));
-        let header = v2_udp(someone_v4(), v4([203, 0, 113, 1], 53));
-        let seen = asked.map(|to| {
-            balancer.send(to, &[&header, b"ping"]);
-            backend.recv().1
-        });
-        assert_ne!(seen[0], seen[1]);
-        // The one that was asked last answers first.
-        for (client, from) in seen.into_iter().zip(asked).rev() {
+fn the_port_that_was_asked_is_the_backend_s() {
+    let lab = Lab::new();
+    let ports = "--tproxy-ports=10000-20000";
+    add(
+        &lab.server,
+        &[ports, "--tproxy-to=25577", "--protocol=both"],
+    );
+    let _proxy = Peername::receive(
+        &lab.server,
+        &[
+            "proxy",
+            "--listen=10.81.0.1:25577",
+            "--listen=[fd81::1]:25577",
+            "--listen-transparent",
+            "--protocol=both",
+            "--target-v4=127.0.0.1:same",
+            "--target-v6=[::1]:same",
+            "--trust=private",
+        ],
+    );
+    for (own, loopback, balancer) in [
+        ("10.81.0.1", "127.0.0.1", BALANCER_V4),
+        ("[fd81::1]", "[::1]", BALANCER_V6),
+    ] {
+        for port in [10_000, 14_321] {
+            let to = addr(&format!("{own}:{port}"));
+            let target = addr(&format!("{loopback}:{port}"));
+            served(&lab.balancer, to, &Backend::listen(&lab.server, target));
+            let backend = Datagrams::bind(&lab.server, target);
+            let balancer = Datagrams::bind(&lab.balancer, SocketAddr::new(balancer, 0));
+            let client = someone_like(to);
+            balancer.send(to, &[&v2_udp(client, to), b"ping"]);
+            backend.expect(b"ping", client);
             backend.send(client, &[b"pong"]);
-            balancer.expect(b"pong", from);
+            balancer.expect(b"pong", to);
         }
     }
 }
@@ -207,6 +224,11 @@ fn trap(lab: &Lab) {
     };
     let said = doctor();
     assert!(said.contains("ok    firewall marks"), "{said}");
+    // Interfaces that are made from now on would have it.
+    lab.server
+        .sysctl("net.ipv4.conf.default.src_valid_mark", "1");
+    let said = doctor();
+    assert!(said.contains("ok    firewall marks"), "{said}");
     lab.server.sysctl("net.ipv4.conf.all.src_valid_mark", "1");
     let to = addr("192.0.2.44:14321");
     let silent = lab.balancer.enter(|| {
@@ -252,7 +274,7 @@ fn rules_are_added_shown_and_removed() {
     for expected in [
         "table inet peername_tproxy_25577: iifname != \"lo\" tcp dport 10000-20000 ",
         "table inet peername_tproxy_8443: iifname != \"lo\" tcp dport { 53, 5060-5061 } ",
-        "table inet peername_tproxy_8443: iifname != \"lo\" udp dport { 53, 5060-5061 } ",
+        "table inet peername_tproxy_8443: iifname != \"lo\" udp dport { 53, 5060-5061 } fib ",
     ] {
         assert_eq!(shown.matches(expected).count(), 1, "{expected} in {shown}");
     }
@@ -290,12 +312,46 @@ fn removing_needs_no_packet_filter() {
     );
 }
 
+/// A capability of the file's is not nft's. What needs no nft is done, and what was done is told.
+#[test]
+fn with_file_capabilities_there_are_rules_but_no_tables() {
+    let (host, scratch) = (Host::new(), Scratch::new());
+    let copy = copy_for_everyone(&host, &scratch);
+    host.run("setcap", &["cap_net_admin+ep", &copy]);
+    let nobody = [
+        "setpriv",
+        "--reuid=65534",
+        "--regid=65534",
+        "--clear-groups",
+        &copy,
+    ];
+    let run = |args: &[&str]| Peername::pipe(&host, &nobody, &[&["routes"], args].concat(), "");
+    let rule = "2110: from 127.0.0.0/8 iif lo lookup 21100 proto 211";
+    for (args, line) in [
+        (&["add", "-4127.0.0.1:9000"][..], rule.to_owned()),
+        (&["show"], rule.to_owned()),
+        (&["remove"], format!("removed {rule}")),
+    ] {
+        let output = run(args);
+        let (said, note) = (
+            String::from_utf8_lossy(&output.stdout),
+            String::from_utf8_lossy(&output.stderr),
+        );
+        assert!(output.status.success(), "{args:?}: {output:?}");
+        assert!(said.starts_with(&line), "{args:?}: {said}");
+        assert!(note.contains("nft(8) has when root runs it"), "{note}");
+    }
+    let refused = run(&["add", "--tproxy-ports=53"]);
+    assert_eq!(refused.status.code(), Some(1), "{refused:?}");
+}
+
 #[test]
 fn wrong_usage_says_so() {
     let host = Host::new();
     for (args, says) in [
         (&["--tproxy-ports=20000-10000"][..], "10000-20000"),
         (&["--tproxy-to=25577"], "--tproxy-ports"),
+        (&["--tproxy-ports=53", "--tproxy-to=0"], "--tproxy-to"),
     ] {
         let output = Peername::run(&host, &[&["routes", "add"], args].concat());
         assert_eq!(output.status.code(), Some(2), "{args:?}");

@@ -51,14 +51,14 @@ pub(crate) fn require_descriptors(workers: usize, sockets: usize) -> anyhow::Res
 }
 
 /// What the descriptors are good for, with `workers` about to start, each with so many companions, when
-/// UDP sessions have `sessions` of them. What is listened on is open already. Raises their limit as far
+/// UDP has `of_udp` of them beside its listeners. What is listened on is open already. Raises their limit as far
 /// as it goes; each connection needs two, each pipe two, and some are ours.
 pub(crate) fn capacity(
     workers: usize,
     companions: usize,
-    sessions: usize,
+    of_udp: usize,
 ) -> anyhow::Result<Capacity> {
-    let limit = usize::try_from(raise_open_files()?)?.saturating_sub(sessions);
+    let limit = usize::try_from(raise_open_files()?)?.saturating_sub(of_udp);
     // The worker and each of its companions wait with an epoll instance of their own.
     let of_a_worker = FILES_OF_A_RUNTIME + 1 + companions;
     let ours = open_files()? + workers * of_a_worker + FILES_FOR_THE_MOMENT;

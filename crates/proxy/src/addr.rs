@@ -34,6 +34,17 @@ impl PeerAddr {
     }
 }
 
+impl PeerAddr {
+    /// The peer in IPv4 form where an IPv6 socket showed it as `::ffff:a.b.c.d`, else as it is: a link-local
+    /// address is nothing without its interface.
+    pub(crate) fn canonical(self) -> SocketAddr {
+        match self.ip() {
+            ip @ IpAddr::V4(_) => SocketAddr::new(ip, self.0.port()),
+            IpAddr::V6(_) => self.0,
+        }
+    }
+}
+
 impl LocalAddr {
     /// The address in IPv4 form where an IPv6 socket shows it as `::ffff:a.b.c.d`.
     pub fn canonical(addr: SocketAddr) -> Self {

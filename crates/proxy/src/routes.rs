@@ -75,7 +75,7 @@ pub async fn catch(catch: &Catch) -> Result<(), Error> {
     catch.keep()
 }
 
-/// The packet filter tables of ours on this host. Needs CAP_NET_ADMIN.
+/// The packet filter tables of ours on this host. [`Error::NftPermission`] where they can't be seen.
 pub fn caught() -> Result<Vec<Ours>, Error> {
     Ok(filter::find()?.into_iter().map(Ours::table).collect())
 }
@@ -97,12 +97,17 @@ pub async fn remove(scope: Scope) -> Result<Vec<Ours>, Error> {
     for ours in &survey.found {
         ours.delete(&netlink).await?;
     }
-    let tables = caught()?;
-    for ours in &tables {
-        ours.delete(&netlink).await?;
-    }
-    survey.found.extend(tables);
     Ok(survey.found)
+}
+
+/// Removes all packet filter tables of ours, and returns them. [`Error::NftPermission`] where there is no
+/// telling whether there are any.
+pub fn uncatch() -> Result<Vec<Ours>, Error> {
+    let tables = filter::find()?;
+    for table in &tables {
+        table.delete()?;
+    }
+    Ok(tables.into_iter().map(Ours::table).collect())
 }
 
 /// The command that makes what `target` needs, for the text of errors.

@@ -5,7 +5,6 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::process::ExitCode;
 
 use peername_proxy::routes::{self, Backend, Ours, Scope};
-use peername_sys::caps::{self, Capability};
 use peername_sys::netlink::Transport;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -145,11 +144,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
 
 async fn show() -> anyhow::Result<()> {
     print("", &routes::show().await?)?;
-    if !caps::have(Capability::CAP_NET_ADMIN) {
-        eprintln!("peername: tables of the packet filter can be seen with CAP_NET_ADMIN only");
-        return Ok(());
-    }
-    Ok(print("", &routes::caught()?)?)
+    print_tables("", routes::caught())
 }
 
 async fn add(targets: &Targets, catch: &catch::Args) -> anyhow::Result<()> {
@@ -168,7 +163,8 @@ async fn add(targets: &Targets, catch: &catch::Args) -> anyhow::Result<()> {
 
 async fn remove(all: bool) -> anyhow::Result<()> {
     let scope = if all { Scope::All } else { Scope::Idle };
-    Ok(print("removed ", &routes::remove(scope).await?)?)
+    print("removed ", &routes::remove(scope).await?)?;
+    print_tables("removed ", routes::uncatch())
 }
 
 fn block_on(action: impl Future<Output = anyhow::Result<()>>) -> anyhow::Result<()> {
@@ -176,6 +172,15 @@ fn block_on(action: impl Future<Output = anyhow::Result<()>>) -> anyhow::Result<
         .enable_all()
         .build()?
         .block_on(action)
+}
+
+/// Who may not see them has not made them either: that is worth a note, and no failure.
+fn print_tables(what: &str, tables: Result<Vec<Ours>, routes::Error>) -> anyhow::Result<()> {
+    match tables {
+        Err(unseen @ routes::Error::NftPermission) => eprintln!("peername: {unseen}"),
+        tables => print(what, &tables?)?,
+    }
+    Ok(())
 }
 
 fn print(what: &str, ours: &[Ours]) -> io::Result<()> {

@@ -9,6 +9,7 @@ use std::fs;
 use std::net::IpAddr;
 
 use ipnet::IpNet;
+use peername_proxy::trust::{TrustError, TrustList};
 
 use super::EVERYBODY;
 
@@ -74,11 +75,8 @@ fn is_network(entry: &str) -> bool {
 }
 
 fn names_nobody(path: &OsStr) -> bool {
-    let entry = |line: &str| {
-        let entry = line.split(['#', ';']).next().unwrap_or_default();
-        !entry.trim().is_empty()
-    };
-    fs::read_to_string(path).is_ok_and(|text| !text.lines().any(entry))
+    let list = TrustList::parse(&[at(path).to_string_lossy()]);
+    matches!(list, Err(TrustError::EmptyFile { .. }))
 }
 
 fn at(path: &OsStr) -> OsString {
@@ -89,8 +87,6 @@ fn at(path: &OsStr) -> OsString {
 
 #[cfg(test)]
 mod tests {
-    use peername_proxy::trust::TrustList;
-
     use super::*;
 
     /// A file that is there while `look` is at it.

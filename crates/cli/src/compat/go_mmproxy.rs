@@ -9,6 +9,7 @@ use super::go_flag::{self, Error, Flag, integer};
 use super::native::{DEFAULT_V4, DEFAULT_V6, Native, nowhere, seconds, target};
 use super::program::Program;
 use super::{Stop, Translation};
+use crate::value;
 
 pub(super) fn translate(args: &[OsString]) -> Result<Translation, Stop> {
     let given = go_flag::parse(FLAGS, args).map_err(|error| match error {
@@ -31,16 +32,21 @@ pub(super) fn translate(args: &[OsString]) -> Result<Translation, Stop> {
     };
     let target_v4 = target_of("4", DEFAULT_V4);
     let target_v6 = target_of("6", DEFAULT_V6);
+    let trust = or_everybody(subnets, "-allowed-subnets", &mut notes);
+    let everybody = trust == ["any"];
     let native = Native::command("proxy")
         .option_if("--listen", listen)
         .option_if("--protocol", given.last("p"))
         .option_if("--target-v4", target_v4)
         .option_if("--target-v6", target_v6)
-        .trust(or_everybody(subnets, "-allowed-subnets", &mut notes))
+        .trust(trust)
         .option("--source-policy", "allow-local")
         .option_if("--mark", options.mark.map(|mark| mark.to_string()))
         .option_if("--close-after", options.close_after.map(seconds))
         .switch_if("--listen-transparent", given.has("listen-transparent"));
+    if everybody && given.has("dynamic-destination") && given.has("listen-transparent") {
+        notes.push(NOWHERE_AT_ALL.to_owned());
+    }
     let native = match given.has("dynamic-destination") {
         true => dynamic(native, &given, &mut notes),
         false => native,
@@ -113,11 +119,11 @@ fn dynamic(native: Native, given: &Given, notes: &mut Vec<String>) -> Native {
         .map(OsString::from)
         .into_iter()
         .fold(native, allow);
-    let targets = [("4", "127.0.0.1:443"), ("6", "[::1]:443")];
+    let v4 = on_loopback(given.last("4"), DEFAULT_V4, value::address_v4);
+    let v6 = on_loopback(given.last("6"), DEFAULT_V6, value::address_v6);
+    let targets = v4.into_iter().chain(v6);
     let native = targets
-        .into_iter()
-        .map(|(flag, default)| target(given.last(flag).unwrap_or_else(|| OsStr::new(default))))
-        .filter(|target| is_loopback(target))
+        .map(|target| target.to_string().into())
         .fold(native, allow);
     given
         .all("allow-destination")
@@ -125,12 +131,20 @@ fn dynamic(native: Native, given: &Given, notes: &mut Vec<String>) -> Native {
         .fold(native, allow)
 }
 
-fn is_loopback(target: &OsStr) -> bool {
-    let addr = target.to_str().and_then(|text| text.parse().ok());
-    addr.is_some_and(|addr: SocketAddr| addr.ip().is_loopback())
+/// A target, as names resolve now, if it is one that the list leaves out.
+fn on_loopback(
+    given: Option<&OsStr>,
+    default: SocketAddr,
+    resolve: impl Fn(&str) -> Result<SocketAddr, String>,
+) -> Option<SocketAddr> {
+    let addr = match given {
+        Some(text) => resolve(target(text).to_str()?).ok()?,
+        None => default,
+    };
+    addr.ip().is_loopback().then_some(addr)
 }
 
-const fn value(name: &'static str) -> Flag {
+const fn takes_value(name: &'static str) -> Flag {
     Flag {
         name,
         switch: false,
@@ -142,22 +156,25 @@ const fn switch(name: &'static str) -> Flag {
 }
 
 const FLAGS: &[Flag] = &[
-    value("4"),
-    value("6"),
+    takes_value("4"),
+    takes_value("6"),
     // Ours: what dynamic destinations did not have.
-    value("allow-destination"),
-    value("allowed-subnets"),
-    value("close-after"),
+    takes_value("allow-destination"),
+    takes_value("allowed-subnets"),
+    takes_value("close-after"),
     switch("dynamic-destination"),
-    value("l"),
+    takes_value("l"),
     switch("listen-transparent"),
-    value("listeners"),
-    value("mark"),
-    value("p"),
-    value("v"),
+    takes_value("listeners"),
+    takes_value("mark"),
+    takes_value("p"),
+    takes_value("v"),
 ];
 
 const EVERYWHERE: [&str; 2] = ["0.0.0.0/0", "::/0"];
+/// A TPROXY rule may take any connection back to where headers are believed.
+const NOWHERE_AT_ALL: &str = "-dynamic-destination with -listen-transparent reaches NOTHING while everybody \
+    may send headers: name the balancers' networks with -allowed-subnets FILE";
 /// What `--workers` takes at most.
 const MOST_WORKERS: i64 = 1024;
 

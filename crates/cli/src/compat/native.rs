@@ -62,12 +62,7 @@ pub(super) fn nowhere(
     default: SocketAddr,
     notes: &mut Vec<String>,
 ) -> Option<OsString> {
-    let listen: SocketAddr = listen?.to_str()?.parse().ok()?;
-    let takes_family = listen.is_ipv6() || default.is_ipv4();
-    let is_there = listen.ip() == default.ip() || (listen.ip().is_unspecified() && takes_family);
-    if listen.port() != default.port() || !is_there {
-        return None;
-    }
+    let closed = instead_of_the_proxy(listen?, default)?;
     let (family, option) = if default.is_ipv4() {
         ("IPv4", "-4")
     } else {
@@ -77,7 +72,16 @@ pub(super) fn nowhere(
         "{family} clients are refused: {option} is {default} by default, which is this proxy; name their \
          server with {option}"
     ));
-    Some(SocketAddr::new(default.ip(), CLOSED).to_string().into())
+    Some(closed.to_string().into())
+}
+
+/// A target that refuses, where `target` is what the proxy itself listens on.
+pub(super) fn instead_of_the_proxy(listen: &OsStr, target: SocketAddr) -> Option<SocketAddr> {
+    let listen: SocketAddr = listen.to_str()?.parse().ok()?;
+    let takes_family = listen.is_ipv6() || target.is_ipv4();
+    let is_there = listen.ip() == target.ip() || (listen.ip().is_unspecified() && takes_family);
+    let is_the_proxy = listen.port() == target.port() && is_there;
+    is_the_proxy.then(|| SocketAddr::new(target.ip(), CLOSED))
 }
 
 /// Whole seconds as a duration. Our sessions need some time to be of use, theirs ended a while after

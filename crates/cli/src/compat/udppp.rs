@@ -1,11 +1,11 @@
 //! udppp: in mode 1 the sending end of UDP, in mode 2 the receiving end.
 
-use std::ffi::OsString;
-use std::net::{IpAddr, Ipv6Addr};
+use std::ffi::{OsStr, OsString};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use super::getopts::{self, Kind, Opt};
 use super::given::Given;
-use super::native::Native;
+use super::native::{Native, instead_of_the_proxy};
 use super::program::Program;
 use super::{EVERYBODY, Stop, Translation, World};
 
@@ -19,7 +19,7 @@ pub(super) fn translate(args: &[OsString], world: World<'_>) -> Result<Translati
             notes.push(format!(
                 "{EVERYBODY}: use the native command with --trust and the balancers' networks"
             ));
-            proxy(&options, host)
+            proxy(&options, host, &mut notes)
         }
     };
     let native = native
@@ -47,17 +47,31 @@ fn forward(options: &Options, header: bool, world: World<'_>) -> Native {
 }
 
 /// It kept the client's address, but not the port. Without `-b` it listens everywhere, as it did with.
-fn proxy(options: &Options, host: IpAddr) -> Native {
+fn proxy(options: &Options, host: IpAddr, notes: &mut Vec<String>) -> Native {
     let bind = options.bind.as_deref().unwrap_or("0.0.0.0");
-    let beside = |loopback: IpAddr| match loopback.is_ipv4() == host.is_ipv4() {
-        true => joined(&host.to_string(), options.remote_port),
-        false => joined(&loopback.to_string(), options.remote_port),
+    let listen = joined(bind, options.local_port);
+    let mut target = |loopback: IpAddr| {
+        if loopback.is_ipv4() == host.is_ipv4() {
+            return SocketAddr::new(host, options.remote_port);
+        }
+        // Nobody gave it, so it must not be what keeps the proxy from starting.
+        let beside = SocketAddr::new(loopback, options.remote_port);
+        let Some(closed) = instead_of_the_proxy(OsStr::new(&listen), beside) else {
+            return beside;
+        };
+        notes.push(format!(
+            "clients of the other family than --host's are refused: {beside}, where they would go, is \
+             this proxy"
+        ));
+        closed
     };
+    let target_v4 = target(Ipv4Addr::LOCALHOST.into());
+    let target_v6 = target(Ipv6Addr::LOCALHOST.into());
     Native::command("proxy")
-        .option("--listen", joined(bind, options.local_port))
+        .option("--listen", &listen)
         .option("--protocol", "udp")
-        .option("--target-v4", beside([127, 0, 0, 1].into()))
-        .option("--target-v6", beside(Ipv6Addr::LOCALHOST.into()))
+        .option("--target-v4", target_v4.to_string())
+        .option("--target-v6", target_v6.to_string())
         .option("--trust", "any")
         .option("--source-policy", "allow-local")
         .option("--source-port", "any")

@@ -36,6 +36,12 @@ pub enum Error {
     /// nft(8) can't be run.
     #[error("TPROXY ports and marks need nft(8): install nftables")]
     NoNft,
+    /// nft(8) may not.
+    #[error(
+        "tables of the packet filter can be seen and made with CAP_NET_ADMIN only, which nft(8) has when \
+         root runs it, but not by file capabilities of this binary"
+    )]
+    NftPermission,
     /// nft(8) refused.
     #[error("nft: {0}")]
     Nft(String),

@@ -58,7 +58,7 @@ impl Catch {
     fn name(&self) -> String {
         match self {
             Self::Ports { to, .. } => format!("{OURS}{TPROXY}{to}"),
-            Self::Replies { mark } => format!("{OURS}mark_{mark}"),
+            Self::Replies { mark } => format!("{OURS}{REPLIES}{mark}"),
         }
     }
 }
@@ -78,6 +78,9 @@ impl Display for Catch {
                     let select = format!("{} dport {}", transport.name(), Set(ports));
                     // What this host sends to itself passes here too: the proxy's own connections.
                     let select = format!("iifname != \"lo\" {select}");
+                    if *transport == Transport::Udp {
+                        writeln!(f, "{select} {OWN_ANSWERS} accept")?;
+                    }
                     writeln!(f, "{select} fib daddr type local tproxy to :{to} accept")?;
                     for network in networks {
                         let family = if network.addr().is_ipv4() {
@@ -130,6 +133,11 @@ impl Found {
         number.parse().ok()
     }
 
+    pub(super) fn reply_mark(&self) -> Option<NonZeroU32> {
+        let number = self.name.strip_prefix(OURS)?.strip_prefix(REPLIES)?;
+        number.parse().ok()
+    }
+
     pub(super) fn delete(&self) -> Result<(), Error> {
         nft(&["delete", "table", "inet", &self.name], "").map(drop)
     }
@@ -147,8 +155,8 @@ impl Display for Found {
     }
 }
 
-/// All tables of ours. None where nft(8) or the kernel's part is missing: then we have made none. Needs
-/// CAP_NET_ADMIN.
+/// All tables of ours. None where nft(8) or the kernel's part is missing: then we have made none.
+/// [`Error::NftPermission`] where they can't be seen.
 pub(super) fn find() -> Result<Vec<Found>, Error> {
     let tables = match nft(&["list", "tables", "inet"], "") {
         Err(Error::NoNft) => return Ok(Vec::new()),
@@ -188,6 +196,9 @@ fn nft(args: &[&str], input: &str) -> Result<String, Error> {
         return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
     }
     let said = String::from_utf8_lossy(&output.stderr);
+    if said.contains(NOT_PERMITTED) {
+        return Err(Error::NftPermission);
+    }
     Err(Error::Nft(said.trim().replace('\n', " ")))
 }
 
@@ -209,8 +220,15 @@ fn run(args: &[&str], input: &str) -> io::Result<Output> {
 /// How the names of our tables begin; by this alone `show` and `remove` know them.
 const OURS: &str = "peername_";
 const TPROXY: &str = "tproxy_";
+const REPLIES: &str = "mark_";
 /// EOPNOTSUPP or EPROTONOSUPPORT, as nft(8) writes them.
 const NO_NF_TABLES: &str = "not supported";
+/// Answers to what an unconnected socket of this host has sent: `tproxy` knows those of connected ones only.
+/// Connection tracking alone would not do: when it has forgotten a balancer's request, it takes the proxy's
+/// answer for the first word. But that answer's socket is transparent, and after it has gone there is none.
+const OWN_ANSWERS: &str = "ct direction reply socket transparent 0";
+/// EPERM, as nft(8) writes it.
+const NOT_PERMITTED: &str = "Operation not permitted";
 /// After connection tracking, before the routing decision.
 const PREROUTING: &str = "type filter hook prerouting priority mangle; policy accept;";
 const OUTPUT: &str = "type filter hook output priority mangle; policy accept;";
@@ -227,12 +245,14 @@ mod tests {
             transports: vec![Transport::Udp],
             networks: vec!["192.0.2.0/24".parse().unwrap()],
         };
+        let own = "iifname != \"lo\" udp dport { 53, 5060-5061 } ct direction reply \
+            socket transparent 0 accept";
         let local = "iifname != \"lo\" udp dport { 53, 5060-5061 } fib daddr type local \
             tproxy to :8443 accept";
         let routed = "iifname != \"lo\" udp dport { 53, 5060-5061 } ip daddr 192.0.2.0/24 \
             tproxy ip to :8443 meta mark set 0x2110 accept";
         let text = catch.to_string();
-        assert_eq!(rules(&text).collect::<Vec<_>>(), [local, routed]);
+        assert_eq!(rules(&text).collect::<Vec<_>>(), [own, local, routed]);
         assert!(catch.marks());
         assert_eq!(catch.name(), "peername_tproxy_8443");
     }

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::net::SocketAddr;
+use std::num::NonZeroU32;
 
 use peername_sys::Result as SysResult;
 use peername_sys::netlink::{self, LocalRoute, Netlink, Rule, Selector};
@@ -150,6 +151,14 @@ impl Ours {
     pub fn tproxy_port(&self) -> Option<u16> {
         match &self.what {
             Thing::Filter(table) => table.tproxy_port(),
+            Thing::Routing(_) => None,
+        }
+    }
+
+    /// Of a table for the replies of backends on other hosts, the mark that it knows them by.
+    pub fn reply_mark(&self) -> Option<NonZeroU32> {
+        match &self.what {
+            Thing::Filter(table) => table.reply_mark(),
             Thing::Routing(_) => None,
         }
     }

@@ -1,50 +1,126 @@
 //! The sockets from which answers leave when a TPROXY rule brought the request.
 //!
 //! The sender waits for an answer from where it sent to: any address and any port. The address could be
-//! given with each datagram (IP_PKTINFO), the port can't; so each has a socket of its own.
+//! given with each datagram (IP_PKTINFO), the port can't; so each has a socket of its own. While it is
+//! open, no other program can bind that port on all addresses: it is closed like an idle session.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
+use std::io::ErrorKind;
 use std::net::{SocketAddr, UdpSocket};
+use std::time::{Duration, Instant};
 
-use peername_sys::{Result, transparent};
+use peername_sys::{Failed, Result, transparent};
+
+use crate::throttle::Throttle;
 
 /// One worker's.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Outlets {
-    sockets: HashMap<SocketAddr, UdpSocket>,
-    /// As they were opened.
-    order: VecDeque<SocketAddr>,
+    sockets: HashMap<SocketAddr, Outlet>,
+    /// After how long without an answer one is closed.
+    idle: Duration,
+}
+
+#[derive(Debug)]
+struct Outlet {
+    socket: UdpSocket,
+    used: Instant,
 }
 
 impl Outlets {
-    /// The socket whose datagrams come from `original`. When there are too many ([`MOST`]) or no
-    /// descriptors are left, older ones make room.
-    pub(crate) fn from(&mut self, original: SocketAddr) -> Result<&UdpSocket> {
-        if !self.sockets.contains_key(&original) {
-            let socket = match transparent::sender(original) {
-                Err(failed) if failed.is_exhaustion() => {
-                    self.clear();
-                    transparent::sender(original)?
-                }
-                opened => opened?,
-            };
-            if self.order.len() >= MOST
-                && let Some(oldest) = self.order.pop_front()
-            {
-                self.sockets.remove(&oldest);
-            }
-            self.order.push_back(original);
-            self.sockets.insert(original, socket);
+    pub(crate) fn new(idle: Duration) -> Self {
+        Self {
+            sockets: HashMap::new(),
+            idle,
         }
-        Ok(&self.sockets[&original])
     }
 
-    fn clear(&mut self) {
-        self.sockets.clear();
-        self.order.clear();
+    /// The socket whose datagrams come from `original`. When there are too many ([`MOST`]), the one that
+    /// was idle the longest makes room; when no descriptors are left, all do.
+    pub(crate) fn from(&mut self, original: SocketAddr, now: Instant) -> Result<&UdpSocket> {
+        let socket = match self.sockets.remove(&original) {
+            Some(outlet) => outlet.socket,
+            None => self.open(original)?,
+        };
+        let outlet = Outlet { socket, used: now };
+        Ok(&self
+            .sockets
+            .entry(original)
+            .insert_entry(outlet)
+            .into_mut()
+            .socket)
+    }
+
+    /// Closes those by which nothing has left for a while.
+    pub(crate) fn close_idle(&mut self, now: Instant) {
+        let idle = self.idle;
+        self.sockets
+            .retain(|_, outlet| now.saturating_duration_since(outlet.used) < idle);
+    }
+
+    fn open(&mut self, original: SocketAddr) -> Result<UdpSocket> {
+        let opened = match transparent::sender(original) {
+            Err(failed) if failed.is_exhaustion() => {
+                self.sockets.clear();
+                transparent::sender(original)
+            }
+            opened => opened,
+        };
+        match &opened {
+            Ok(_) if self.sockets.len() >= MOST => self.close_one(),
+            Err(failed) if failed.source.kind() == ErrorKind::AddrInUse => {
+                warn_of_another(original, failed);
+            }
+            _ => {}
+        }
+        opened
+    }
+
+    /// Looks at them all, which is still less than what opening the new one has cost.
+    fn close_one(&mut self) {
+        let oldest = self.sockets.iter().min_by_key(|(_, outlet)| outlet.used);
+        if let Some(oldest) = oldest.map(|(&original, _)| original) {
+            self.sockets.remove(&oldest);
+        }
+    }
+}
+
+fn warn_of_another(original: SocketAddr, failed: &Failed) {
+    if let Some(suppressed) = TAKEN.pass() {
+        tracing::warn!(
+            suppressed,
+            "answers can't leave from {original}: {failed}. Another socket of this host has the port, on \
+             that address or on all (0.0.0.0, [::]): bind its program to 127.0.0.1 or ::1, or leave the \
+             port out of --tproxy-ports"
+        );
     }
 }
 
 /// Addresses and ports that clients use at once. Each takes a descriptor; one that was closed costs five
 /// system calls when it is needed again.
 pub(crate) const MOST: usize = 256;
+/// There may be one for each datagram.
+static TAKEN: Throttle = Throttle::new(Duration::from_secs(10));
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_one_that_was_idle_the_longest_makes_room() {
+        let start = Instant::now();
+        let mut outlets = Outlets::new(Duration::from_secs(60));
+        let outlet = |second| Outlet {
+            socket: UdpSocket::bind("127.0.0.1:0").unwrap(),
+            used: start + Duration::from_secs(second),
+        };
+        let addr = |port| SocketAddr::from(([192, 0, 2, 1], port));
+        for (port, used) in [(1, 9), (2, 3), (3, 5)] {
+            outlets.sockets.insert(addr(port), outlet(used));
+        }
+        outlets.close_one();
+        assert!(!outlets.sockets.contains_key(&addr(2)) && outlets.sockets.len() == 2);
+        outlets.close_idle(start + Duration::from_secs(65));
+        assert!(outlets.sockets.contains_key(&addr(1)) && outlets.sockets.len() == 1);
+    }
+}

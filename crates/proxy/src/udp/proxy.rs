@@ -112,6 +112,8 @@ impl Role for Receiving {
         let (id, listener) = self.listener(admitted.key.listener)?;
         let services = self.services.now();
         let service = services.of(id).ok_or(Failure::NoService)?;
+        // As for TCP, where the connection's own address says it.
+        let listener = admitted.key.original.map_or(listener, LocalAddr);
         let permit = Permit::decide(&admitted.framed, listener, &service.rules)?;
         service.connector.datagram(&permit)
     }

@@ -112,11 +112,11 @@ impl<R: Role> Worker<R> {
             });
         }
         Ok(Self {
+            outlets: Outlets::new(limits.idle),
             sessions: Sessions::new(role, limits, counters, addrs),
             listeners,
             inbox: Inbox::new(BATCH),
             courier: Courier::new(),
-            outlets: Outlets::default(),
             ready: Vec::new(),
             filled: 0,
             pieces: Vec::new(),
@@ -141,7 +141,7 @@ impl<R: Role> Worker<R> {
                     self.rounds(poller)?;
                 }
                 () = sleep_until(quiet_at.into()), if self.sessions.stopping => {}
-                _ = tick.tick() => self.sessions.tick(Instant::now()),
+                _ = tick.tick() => self.tick(Instant::now()),
                 ready = poller.readable() => {
                     let mut ready = ready?;
                     if self.rounds(poller)? {
@@ -154,6 +154,11 @@ impl<R: Role> Worker<R> {
         }
         self.sessions.end();
         Ok(())
+    }
+
+    fn tick(&mut self, now: Instant) {
+        self.sessions.tick(now);
+        self.outlets.close_idle(now);
     }
 
     fn is_quiet(&self) -> bool {

@@ -4,7 +4,7 @@
 //! nothing can be left half written.
 
 use std::mem::{offset_of, size_of};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 
 /// An address of ours, and the interface a datagram came in through (`0` if it does not matter).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -157,7 +157,8 @@ fn sockaddr_v4(data: &[u8]) -> Option<SocketAddr> {
 fn sockaddr_v6(data: &[u8]) -> Option<SocketAddr> {
     let port = u16::from_be_bytes(*data.get(2..)?.first_chunk()?);
     let ip = Ipv6Addr::from(*data.get(8..)?.first_chunk::<16>()?);
-    Some((ip, port).into())
+    let scope = int(data.get(24..)?)?;
+    Some(SocketAddrV6::new(ip, port, 0, scope).into())
 }
 
 trait Concat12 {
@@ -212,10 +213,11 @@ mod tests {
         let original = control.read(used).original;
         assert_eq!(original, Some("192.0.2.7:8080".parse().unwrap()));
         let address = "2001:db8::7".parse::<Ipv6Addr>().unwrap().octets();
-        let data = [&[10, 0, 0, 53, 0, 0, 0, 0][..], &address, &[0; 4]].concat();
+        let scope = 7_u32.to_ne_bytes();
+        let data = [&[10, 0, 0, 53, 0, 0, 0, 0][..], &address, &scope].concat();
         let used = control.put(0, libc::IPPROTO_IPV6, libc::IPV6_ORIGDSTADDR, &data);
         let original = control.read(used).original;
-        assert_eq!(original, Some("[2001:db8::7]:53".parse().unwrap()));
+        assert_eq!(original, Some("[2001:db8::7%7]:53".parse().unwrap()));
     }
 
     #[test]

@@ -54,7 +54,7 @@ pub(super) async fn routed(target: Backend, mark: u32) -> Finding {
                 routes::add_command(target)
             ),
         ),
-        Ok(Way::Unknown) if mark != 0 && is_marked(mark) => Finding::ok(
+        Ok(Way::Unknown) if NonZeroU32::new(mark).is_some_and(is_marked) => Finding::ok(
             check,
             format!(
                 "{target} is on another host; what it sends to clients is taken in by mark {mark}"
@@ -135,10 +135,8 @@ pub(super) async fn answers_a_stranger(target: SocketAddr, mark: u32) -> Finding
 }
 
 /// Whether the packet filter has our table for this mark.
-fn is_marked(mark: u32) -> bool {
-    let name = format!("peername_mark_{mark}:");
-    routes::caught()
-        .is_ok_and(|tables| tables.iter().any(|table| table.to_string().contains(&name)))
+fn is_marked(mark: NonZeroU32) -> bool {
+    routes::caught().is_ok_and(|tables| tables.iter().any(|table| table.reply_mark() == Some(mark)))
 }
 
 enum Way {

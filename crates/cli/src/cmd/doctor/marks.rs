@@ -19,13 +19,14 @@ pub(super) async fn marks() -> Finding {
     }
 }
 
-/// The interfaces with the setting; `all` means each.
+/// The interfaces with the setting; `all` means each, `default` only those that are still to come.
 fn where_checked() -> Vec<String> {
     let interfaces = fs::read_dir("/proc/sys/net/ipv4/conf");
     interfaces
         .into_iter()
         .flatten()
         .flatten()
+        .filter(|interface| interface.file_name() != "default")
         .filter(|interface| {
             let value = fs::read_to_string(interface.path().join("src_valid_mark"));
             value.is_ok_and(|value| value.trim() == "1")

@@ -129,7 +129,7 @@ impl Shared {
         services: &Current,
     ) -> anyhow::Result<(Running, Vec<Group>)> {
         let workers = setup.process.workers();
-        let capacity = lifecycle::capacity(workers, open.groups.len(), open.sessions())?;
+        let capacity = lifecycle::capacity(workers, open.groups.len(), open.descriptors())?;
         let groups = open.groups.into_iter();
         let (beside, groups) = groups.map(|group| self.group(group, services)).unzip();
         let proxy = Arc::new(TcpProxy::new(services.clone(), Arc::clone(&self.counters)));
@@ -142,13 +142,14 @@ impl Shared {
     pub(super) fn group(&self, group: open::Group, services: &Current) -> (Vec<Companion>, Group) {
         let addresses: Vec<_> = group.addresses().collect();
         let sockets = addresses.len() * group.sockets.workers();
+        let descriptors = group.descriptors() + sockets;
         let counters = Arc::clone(&self.counters);
         let proxy = UdpProxy::new(services.clone(), counters, group.datagrams);
         let (companions, hold) = server::held(proxy.companions(group.sockets));
         let group = Group {
             addresses,
             asked: group.asked,
-            descriptors: group.datagrams.sessions + sockets,
+            descriptors,
             _hold: hold,
         };
         (companions, group)

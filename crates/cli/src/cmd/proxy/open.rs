@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;
 
 use peername_proxy::config::Datagrams;
-use peername_proxy::listeners::{BindError, Given, Listeners, Wanted};
+use peername_proxy::listeners::{Given, Listeners, Wanted};
 use peername_proxy::service::ListenerId;
 use peername_proxy::udp::{DESCRIPTORS_OF_TRANSPARENT, UdpSockets};
 use peername_sys::netlink::Transport;
@@ -27,6 +27,8 @@ pub(super) struct Group {
     pub(super) datagrams: Datagrams,
     /// As they were asked for.
     pub(super) asked: Datagrams,
+    /// Descriptors for answers from other addresses than the listeners'.
+    outlets: usize,
 }
 
 /// Listeners by what was asked for.
@@ -81,13 +83,14 @@ impl Open {
         let share = descriptors.div_ceil(wanted_udp.len().max(1)).max(1);
         let mut beside = addresses_of(there, Transport::Udp);
         for (wanted, planned) in wanted_udp {
-            let transparent = planned.config.transparent;
+            let (asked, transparent) = (planned.datagrams, planned.config.transparent);
             // The kernel chooses among sockets by the sender's port where TPROXY rules bring it.
             let workers = if transparent { 1 } else { workers };
-            let mut group = Group::open(wanted, &beside, workers, planned.datagrams, share, given)?;
-            if transparent {
-                group = group.transparent()?;
-            }
+            let sockets = UdpSockets::open(&wanted, &beside, workers, Some(asked.dialect), given)?;
+            let group = match transparent {
+                true => Group::transparent(wanted, sockets.transparent()?, asked, share),
+                false => Group::new(wanted, sockets, asked, share),
+            };
             beside.extend(group.addresses());
             open.groups.push(group);
         }
@@ -114,12 +117,9 @@ impl Open {
         tcp.zip(self.tcp.addrs()).chain(udp).collect()
     }
 
-    /// UDP sessions that there may be.
-    pub(super) fn sessions(&self) -> usize {
-        self.groups
-            .iter()
-            .map(|group| group.datagrams.sessions)
-            .sum()
+    /// Descriptors that UDP may use beside its listeners.
+    pub(super) fn descriptors(&self) -> usize {
+        self.groups.iter().map(Group::descriptors).sum()
     }
 
     /// What of the kernel would make UDP faster, if it has not got it.
@@ -131,30 +131,35 @@ impl Open {
 }
 
 impl Group {
-    fn open(
-        wanted: Vec<Wanted>,
-        beside: &[SocketAddr],
-        workers: usize,
-        asked: Datagrams,
-        descriptors: usize,
-        given: &Given,
-    ) -> Result<Self, BindError> {
-        let sockets = UdpSockets::open(&wanted, beside, workers, Some(asked.dialect), given)?;
+    fn new(wanted: Vec<Wanted>, sockets: UdpSockets, asked: Datagrams, descriptors: usize) -> Self {
         let sessions = asked.sessions.min(descriptors);
-        Ok(Self {
+        Self {
             wanted,
             sockets,
             datagrams: Datagrams { sessions, ..asked },
             asked,
-        })
+            outlets: 0,
+        }
     }
 
     /// With what TPROXY rules bring; some descriptors are for answers from other addresses then.
-    fn transparent(mut self) -> Result<Self, BindError> {
-        let sessions = &mut self.datagrams.sessions;
-        *sessions = sessions.saturating_sub(DESCRIPTORS_OF_TRANSPARENT).max(1);
-        self.sockets = self.sockets.transparent()?;
-        Ok(self)
+    fn transparent(
+        wanted: Vec<Wanted>,
+        sockets: UdpSockets,
+        asked: Datagrams,
+        descriptors: usize,
+    ) -> Self {
+        let outlets = DESCRIPTORS_OF_TRANSPARENT;
+        let descriptors = descriptors.saturating_sub(outlets).max(1);
+        Self {
+            outlets,
+            ..Self::new(wanted, sockets, asked, descriptors)
+        }
+    }
+
+    /// Descriptors that it may use beside its listeners.
+    pub(super) fn descriptors(&self) -> usize {
+        self.datagrams.sessions + self.outlets
     }
 
     /// What was asked for.
@@ -166,4 +171,27 @@ impl Group {
 fn addresses_of(there: &Numbers, transport: Transport) -> Vec<SocketAddr> {
     let of = there.keys().filter(|(of, _)| *of == transport);
     of.map(|&(_, addr)| addr).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What sessions are not given, connections must not be given either.
+    #[test]
+    fn sockets_for_answers_have_descriptors_of_their_own() {
+        let wanted = vec![(ListenerId(0), SocketAddr::from(([127, 0, 0, 1], 0)))];
+        let open = || UdpSockets::open(&wanted, &[], 1, None, &Given::default()).unwrap();
+        let asked = Datagrams {
+            sessions: 4096,
+            ..Datagrams::default()
+        };
+        for (descriptors, sessions) in [(1000, 1000 - DESCRIPTORS_OF_TRANSPARENT), (9000, 4096)] {
+            let group = Group::transparent(wanted.clone(), open(), asked, descriptors);
+            assert_eq!(group.datagrams.sessions, sessions);
+            assert_eq!(group.descriptors(), sessions + DESCRIPTORS_OF_TRANSPARENT);
+            let group = Group::new(wanted.clone(), open(), asked, descriptors);
+            assert_eq!(group.descriptors(), descriptors.min(4096));
+        }
+    }
 }

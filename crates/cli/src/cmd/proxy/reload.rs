@@ -49,7 +49,7 @@ impl Control {
         )?;
         let sockets = open.numbers().len() * setup.process.workers();
         ensure!(
-            sockets + open.sessions() <= self.running.room(),
+            sockets + open.descriptors() <= self.running.room(),
             "too few descriptors are free for {sockets} more listening sockets: raise LimitNOFILE or \
              `ulimit -Hn`, and restart"
         );

@@ -21,6 +21,7 @@ pub(super) struct Args {
         long,
         value_name = "PORT",
         default_value_t = 8443,
+        value_parser = clap::value_parser!(u16).range(1..),
         requires = "tproxy_ports"
     )]
     tproxy_to: u16,

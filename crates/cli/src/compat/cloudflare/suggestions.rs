@@ -52,10 +52,9 @@ impl Suggestions {
         }
         for (family, everything) in [("", "0.0.0.0/0"), ("-6 ", "::/0")] {
             let rules = said("ip", &format!("{family}rule list"));
-            let there = rules.contains(&format!("fwmark {mark:#x} lookup {table}"));
             verdict(
                 &format!("ip {family}rule add fwmark {mark} lookup {table}"),
-                there,
+                is_among(&rules, *mark, *table),
             );
             let routes = said("ip", &format!("{family}route show table {table}"));
             let route = format!("ip {family}route add local {everything} dev lo table {table}");
@@ -91,6 +90,12 @@ impl Suggestions {
     }
 }
 
+/// Whether `ip rule list` has the rule; something may follow, such as `proto static`.
+fn is_among(rules: &str, mark: u32, table: u32) -> bool {
+    let rule = format!("fwmark {mark:#x} lookup {table} ");
+    rules.lines().any(|line| format!("{line} ").contains(&rule))
+}
+
 fn verdict(rule: &str, there: bool) {
     let verdict = if there {
         "[+] VERIFIED"
@@ -124,3 +129,24 @@ fn said(program: &str, args: &str) -> String {
 }
 
 const UNLIKELY: &str = "This program will likely NOT WORK.";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_table_is_not_one_that_begins_with_its_number() {
+        for (listed, there) in [
+            ("32765:\tfrom all fwmark 0x7b lookup 100 \n", true),
+            ("32765:\tfrom all fwmark 0x7b lookup 100", true),
+            (
+                "32765:\tfrom all fwmark 0x7b lookup 100 proto static\n",
+                true,
+            ),
+            ("32765:\tfrom all fwmark 0x7b lookup 1000 \n", false),
+            ("32765:\tfrom all fwmark 0x7b2 lookup 100 \n", false),
+        ] {
+            assert_eq!(is_among(listed, 0x7b, 100), there, "{listed}");
+        }
+    }
+}

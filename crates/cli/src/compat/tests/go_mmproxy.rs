@@ -1,6 +1,6 @@
 //! go-mmproxy: its READMEs, its example unit, each of its flags.
 
-use super::{stops, translated};
+use super::{as_program, stops, translated};
 
 /// Old and native words, the latter without what always follows.
 pub(super) const TABLE: &[(&str, &str)] = &[
@@ -67,6 +67,12 @@ pub(super) const TABLE: &[(&str, &str)] = &[
          --dynamic-destination --allow-destination 0.0.0.0/0 --allow-destination ::/0 \
          --allow-destination [::1]:443 --allow-destination 127.0.0.1:9000-9100 --workers 1",
     ),
+    (
+        "-dynamic-destination -4 localhost:9000 -6 [::]:80",
+        "proxy --target-v4 localhost:9000 --target-v6 [::1]:80 --trust any --source-policy allow-local \
+         --dynamic-destination --allow-destination 0.0.0.0/0 --allow-destination ::/0 \
+         --allow-destination 127.0.0.1:9000 --allow-destination [::1]:80 --workers 1",
+    ),
 ];
 
 #[test]
@@ -86,6 +92,23 @@ fn go_mmproxy() {
             native.ends_with(&format!("--log-format go-mmproxy{added}")),
             "{native}"
         );
+    }
+}
+
+/// What nobody could be served with is said before they try.
+#[test]
+fn go_mmproxy_says_when_nothing_can_be_reached() {
+    for (old, expected) in [
+        ("-dynamic-destination -listen-transparent", true),
+        ("-dynamic-destination", false),
+        (
+            "-dynamic-destination -listen-transparent -allowed-subnets /n",
+            false,
+        ),
+    ] {
+        let notes = as_program("go-mmproxy", old).unwrap().notes;
+        let said = notes.iter().any(|note| note.contains("reaches NOTHING"));
+        assert_eq!(said, expected, "{old}: {notes:?}");
     }
 }
 

@@ -26,6 +26,13 @@ pub(super) const TABLE: &[(&str, &str)] = &[
          --target-v6 [::1]:8001 --trust any --source-policy allow-local --source-port any \
          --close-after 180s --log-format text --quiet",
     ),
+    // The other family has no server here.
+    (
+        "-m 2 -b :: -l 8000 -h fd00::5 -r 8000",
+        "proxy --listen [::]:8000 --protocol udp --target-v4 127.0.0.1:1 \
+         --target-v6 [fd00::5]:8000 --trust any --source-policy allow-local --source-port any \
+         --close-after 180s --log-format text -v",
+    ),
 ];
 
 #[test]

@@ -89,7 +89,14 @@ impl<R: Role> Worker<R> {
     pub(super) fn send_replies(&mut self) {
         self.filled = 0;
         let mut pieces = std::mem::take(&mut self.pieces);
-        pieces.sort_by_key(|piece| self.exit_of(piece));
+        // Usually all leave by one socket, and to look up a session is not free.
+        let first = pieces.first().map(|piece| self.exit_of(piece));
+        if pieces
+            .iter()
+            .any(|piece| Some(self.exit_of(piece)) != first)
+        {
+            pieces.sort_by_cached_key(|piece| self.exit_of(piece));
+        }
         let mut rest = &pieces[..];
         while let Some(first) = rest.first() {
             let exit = self.exit_of(first);
@@ -122,7 +129,7 @@ impl<R: Role> Worker<R> {
             return pieces.iter().for_each(evicted);
         };
         let original = exit.and_then(|exit| exit.original);
-        let socket = match original.map(|original| self.outlets.from(original)) {
+        let socket = match original.map(|original| self.outlets.from(original, self.moved)) {
             None => &listener.socket,
             Some(Ok(outlet)) => outlet,
             Some(Err(failed)) => {
@@ -185,7 +192,7 @@ fn reply<'a>(session: &'a Session, payload: &'a [u8]) -> Datagram<'a> {
     // Where a TPROXY rule brought the request, the socket has the address already, and its family.
     let (local, to) = match original {
         None => (local, peer.0),
-        Some(_) => (None, SocketAddr::new(peer.ip(), peer.0.port())),
+        Some(_) => (None, peer.canonical()),
     };
     Datagram {
         header: &session.headers.reply,
