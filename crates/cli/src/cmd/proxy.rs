@@ -15,6 +15,7 @@ use std::sync::Arc;
 
 use anyhow::bail;
 use peername_proxy::listeners::Given;
+use peername_proxy::own_addresses::OwnAddresses;
 use peername_proxy::routes::Keeper;
 use peername_sys::inherited;
 use peername_sys::netlink::Transport;
@@ -37,6 +38,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
 /// Capabilities belong to threads, so the log's and the workers' come after they are given up.
 async fn start(args: &Args, setup: Setup) -> anyhow::Result<ExitCode> {
     let signals = Signals::listen_for_reloads()?;
+    setup.check_at(&OwnAddresses::read().await?)?;
     let tcp_too = setup.listen(Transport::Tcp).next().is_some();
     let sockets: usize = setup
         .services
