@@ -7,6 +7,7 @@ mod open;
 pub(crate) mod options;
 mod privileges;
 mod reload;
+mod routes;
 mod setup;
 pub(crate) mod udp;
 
@@ -49,7 +50,7 @@ async fn start(args: &Args, setup: Setup) -> anyhow::Result<ExitCode> {
     let for_udp = lifecycle::descriptors_of_sessions(setup.process.workers(), tcp_too)?;
     let given = given(&setup)?;
     let open = Open::missing(&setup, &Numbers::new(), for_udp, &given)?;
-    let _keeper = match setup.process.setup_routes {
+    let mut keeper = match setup.process.setup_routes {
         true => Some(Keeper::start(&setup.backends())?),
         false => None,
     };
@@ -58,7 +59,12 @@ async fn start(args: &Args, setup: Setup) -> anyhow::Result<ExitCode> {
     privileges::warn_of_missing();
     open.tell_of_shortcomings();
     let control = Control::start(setup, open, given).await?;
-    serve(args, control, signals).await
+    let probes = control.setup.probes().collect();
+    let routes_lost = routes::lost(keeper.as_mut(), probes, control.reply_path.subscribe())?;
+    tokio::select! {
+        code = serve(args, control, signals) => code,
+        () = routes_lost => bail!(routes::LOST),
+    }
 }
 
 /// The sockets that a service manager has opened. What it has opened must be what it is asked for.
