@@ -55,6 +55,12 @@ fn every_problem_has_its_place() {
             "line 4, [[listen]]: ",
             "address 127.0.0.1:80 stands there twice",
         ),
+        (
+            "[[listen]]\naddress = [\"127.0.0.1:80\"]\ntrust = [\"any\"]\ndynamic-destination = true\n\
+             allow-destination = [\"127.0.0.1:80\"]\n",
+            "line 1, [[listen]]: ",
+            "allow-destination 127.0.0.1:80: the proxy would connect to itself",
+        ),
     ];
     let scratch = Scratch::new();
     for (content, place, hint) in cases {

@@ -14,6 +14,19 @@ use crate::peername::{BINARY, Peername, USUAL, copy_for_everyone};
 use crate::rig::{Rig, header_of};
 use crate::server::{Redis, Server};
 
+/// By an address that only the kernel knows to be this host's.
+#[test]
+fn refuses_to_start_with_itself_as_its_backend() {
+    let lab = Lab::new();
+    for target in ["--target-v4=10.81.0.1:8443", "--target-v6=[fd81::1]:8443"] {
+        let args = ["proxy", "--listen=[::]:8443", "--trust=any", target];
+        let output = Peername::run(&lab.server, &args);
+        assert_eq!(output.status.code(), Some(2), "{output:?}");
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(said.contains("the proxy would connect to itself"), "{said}");
+    }
+}
+
 #[test]
 fn descriptors_run_out_and_come_back() {
     let lab = Lab::new();

@@ -3,9 +3,10 @@
 
 use serde_json::Value;
 
-use crate::addr::{FRONT_V4, LISTEN_V4, TARGET_V4, someone_v4};
+use crate::addr::{FRONT_V4, LISTEN_V4, TARGET_V4, someone_v4, v4};
 use crate::backend::Backend;
 use crate::conn::Conn;
+use crate::datagram::Datagrams;
 use crate::header::{tlv, v2};
 use crate::lab::Lab;
 use crate::peername::Peername;
@@ -52,7 +53,52 @@ fn connections_are_silent_unless_asked() {
         let conn = Conn::open(&lab.balancer, LISTEN_V4, b"nonsense");
         conn.closed();
     }
-    assert_eq!(proxy.log(), before);
+    // One line in ten seconds, whoever comes.
+    let log = proxy.log();
+    let added = log.strip_prefix(&before).expect("nothing is taken back");
+    assert!(added.trim().lines().count() <= 1, "{added}");
+}
+
+/// A mistake in the set-up refuses everybody, so it is told without `-v`: once, with what to do.
+#[test]
+fn who_refuses_everybody_says_why() {
+    for (trust, sent, said) in [
+        ("--trust=192.0.2.0/24", &b""[..], "untrusted_peer"),
+        ("--trust=any", b"GET / HTTP/1.1\r\n\r\n", "no_header"),
+        ("--trust=any", b"", "header_timeout"),
+    ] {
+        for protocol in ["tcp", "udp"] {
+            if protocol == "udp" && said == "header_timeout" {
+                continue;
+            }
+            let lab = Lab::new();
+            let args = format!(
+                "proxy --listen=10.81.0.1:8443 --header-timeout=100ms --log-format=json \
+                 --protocol={protocol} {trust}"
+            );
+            let args: Vec<&str> = args.split_ascii_whitespace().collect();
+            let proxy = Peername::receive(&lab.server, &args);
+            for _ in 0..5 {
+                match protocol {
+                    "udp" => {
+                        let from = v4([10, 81, 0, 2], 0);
+                        Datagrams::bind(&lab.balancer, from).send(LISTEN_V4, &[sent]);
+                    }
+                    _ if said == "untrusted_peer" => Conn::turned_away(&lab.balancer, LISTEN_V4),
+                    _ => drop(Conn::open(&lab.balancer, LISTEN_V4, sent).closed()),
+                }
+            }
+            let line = proxy.line("about the mistake", |line| {
+                line.contains("refused: ").then(|| line.to_owned())
+            });
+            for part in ["WARN", said, "10.81.0.2"] {
+                assert!(line.contains(part), "{part}: {line}");
+            }
+            let log = proxy.log();
+            assert_eq!(log.matches("refused: ").count(), 1, "{log}");
+            assert!(!log.contains("GET"), "{log}");
+        }
+    }
 }
 
 /// A name in a header comes from the client. It must not end a line, clear a screen or pose as a

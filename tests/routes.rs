@@ -9,7 +9,7 @@ use crate::addr::{LISTEN_V4, TARGET_V4, TARGET_V6, someone_v4, someone_v6, v4};
 use crate::backend::Backend;
 use crate::conn::{Conn, End};
 use crate::lab::{Host, Lab, wait_for};
-use crate::peername::Peername;
+use crate::peername::{BINARY, Peername};
 use crate::rig::header_of;
 
 #[test]
@@ -54,6 +54,25 @@ fn setup_routes_survives_a_kill() {
     wait_for("all is as before", || {
         (routing(&site.lab.server) == before).then_some(())
     });
+}
+
+/// A proxy whose keeper was killed goes on for as long as the rules are there; when somebody takes them it
+/// ends, for a service manager to start it again.
+#[test]
+fn a_killed_keeper_is_noticed() {
+    let site = Site::new();
+    let mut proxy = site.proxy(8443, &["--setup-routes"]);
+    let children = format!("/proc/{0}/task/{0}/children", proxy.pid());
+    let keeper = std::fs::read_to_string(children).expect("the keeper's id");
+    site.lab.server.run("kill", &["-KILL", keeper.trim()]);
+    proxy.line("that its keeper is gone", |line| {
+        (line.contains("ERROR") && line.contains("keeper")).then_some(())
+    });
+    site.served(8443);
+    // As the next proxy's keeper would.
+    site.lab.server.run(BINARY, &["routes", "remove", "--all"]);
+    let status = proxy.ended_within(Duration::from_secs(10)).expect("an end");
+    assert_eq!(status.code(), Some(1));
 }
 
 /// Without the rules a backend's answers would leave for strangers: clients are refused, the log

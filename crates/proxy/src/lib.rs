@@ -39,3 +39,4 @@ mod acceptor;
 mod log;
 mod pending;
 mod preface;
+mod refusals;

@@ -12,6 +12,7 @@ use tokio::time::Instant;
 use crate::addr::{ClaimedSource, LocalAddr, PeerAddr, Target};
 use crate::counters::Counters;
 use crate::outcome::Outcome;
+use crate::refusals;
 use crate::server::Incoming;
 
 /// What is known of a connection so far. However it ends, also cut short by the end of the proxy, it
@@ -124,6 +125,9 @@ impl Drop for Record {
         match self.datagrams {
             None => self.counters.ended(&self.outcome, &self.tally),
             Some(_) => self.counters.session_ended(&self.outcome, &self.tally),
+        }
+        if let Outcome::Failed(failure) = &self.outcome {
+            refusals::tell("connections", self.peer, failure);
         }
         self.log();
     }

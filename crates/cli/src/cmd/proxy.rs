@@ -7,6 +7,7 @@ mod open;
 pub(crate) mod options;
 mod privileges;
 mod reload;
+mod routes;
 mod setup;
 pub(crate) mod udp;
 
@@ -15,6 +16,7 @@ use std::sync::Arc;
 
 use anyhow::bail;
 use peername_proxy::listeners::Given;
+use peername_proxy::own_addresses::OwnAddresses;
 use peername_proxy::routes::Keeper;
 use peername_sys::inherited;
 use peername_sys::netlink::Transport;
@@ -37,6 +39,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
 /// Capabilities belong to threads, so the log's and the workers' come after they are given up.
 async fn start(args: &Args, setup: Setup) -> anyhow::Result<ExitCode> {
     let signals = Signals::listen_for_reloads()?;
+    setup.check_at(&OwnAddresses::read().await?)?;
     let tcp_too = setup.listen(Transport::Tcp).next().is_some();
     let sockets: usize = setup
         .services
@@ -47,7 +50,7 @@ async fn start(args: &Args, setup: Setup) -> anyhow::Result<ExitCode> {
     let for_udp = lifecycle::descriptors_of_sessions(setup.process.workers(), tcp_too)?;
     let given = given(&setup)?;
     let open = Open::missing(&setup, &Numbers::new(), for_udp, &given)?;
-    let _keeper = match setup.process.setup_routes {
+    let mut keeper = match setup.process.setup_routes {
         true => Some(Keeper::start(&setup.backends())?),
         false => None,
     };
@@ -56,7 +59,12 @@ async fn start(args: &Args, setup: Setup) -> anyhow::Result<ExitCode> {
     privileges::warn_of_missing();
     open.tell_of_shortcomings();
     let control = Control::start(setup, open, given).await?;
-    serve(args, control, signals).await
+    let probes = control.setup.probes().collect();
+    let routes_lost = routes::lost(keeper.as_mut(), probes, control.reply_path.subscribe())?;
+    tokio::select! {
+        code = serve(args, control, signals) => code,
+        () = routes_lost => bail!(routes::LOST),
+    }
 }
 
 /// The sockets that a service manager has opened. What it has opened must be what it is asked for.

@@ -34,6 +34,11 @@ impl AllowDestination {
     pub(crate) fn allowed(&self) -> Result<Allowed, String> {
         self.0.parse().map_err(|why| format!("{why}"))
     }
+
+    /// The address and port, where it names no more than one of each.
+    pub(crate) fn single(&self) -> Option<SocketAddr> {
+        self.0.parse().ok()
+    }
 }
 
 impl Listen {

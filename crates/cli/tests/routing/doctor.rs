@@ -40,6 +40,27 @@ fn a_bare_host_fails_with_the_command_that_mends_it() -> Result<()> {
     })
 }
 
+/// With a default route the kernel answers the question where loopback's replies would go by EINVAL.
+#[test]
+fn a_default_route_changes_nothing() -> Result<()> {
+    in_namespace(|| {
+        ip("link add out type veth peer name far")?;
+        ip("addr add 10.82.0.1/24 dev out")?;
+        ip("link set out up")?;
+        ip("link set far up")?;
+        ip("route add default via 10.82.0.2")?;
+        let report = run("doctor -4 127.0.0.1:443", 3)?;
+        let routes = lines(&report, "routes: ");
+        assert!(
+            routes
+                .iter()
+                .any(|line| line.contains("`peername routes add -4 127.0.0.1:443`")),
+            "{report}"
+        );
+        Ok(())
+    })
+}
+
 #[test]
 fn a_host_that_is_set_up_passes() -> Result<()> {
     in_namespace(|| {

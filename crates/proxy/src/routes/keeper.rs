@@ -7,11 +7,12 @@
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::process::CommandExt;
-use std::process::{Child, Command, ExitCode, Stdio};
+use std::process::{Child, ChildStdout, Command, ExitCode, Stdio};
 
 use peername_sys::NameCall;
 use peername_sys::caps::{self, Capability};
 use peername_sys::netlink::{self, Netlink};
+use tokio::net::unix::pipe;
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::plan::{Plan, plan};
@@ -22,7 +23,11 @@ use super::{Backend, Error, Slot};
 /// A running proxy's hold on its rules and routes: they are there until this value is dropped, or
 /// the process ends in any other way.
 #[derive(Debug)]
-pub struct Keeper(Child);
+pub struct Keeper {
+    process: Child,
+    /// What it says to us, which is nothing more once it is ready.
+    stdout: Option<ChildStdout>,
+}
 
 impl Keeper {
     /// Starts the keeper and returns when the rules and routes stand.
@@ -43,9 +48,13 @@ impl Keeper {
             .stdout(Stdio::piped())
             .spawn()
             .map_err(Error::Start)?;
-        let answer = first_line(&mut child);
+        let mut stdout = child.stdout.take();
+        let answer = first_line(stdout.as_mut());
         // Dropping it before looking at the answer: a keeper that failed has ended, or ends by this.
-        let keeper = Self(child);
+        let keeper = Self {
+            process: child,
+            stdout,
+        };
         match answer.map_err(Error::Start)?.trim_end() {
             READY => Ok(keeper),
             "" => Err(Error::Keeper(
@@ -56,18 +65,39 @@ impl Keeper {
     }
 }
 
+impl Keeper {
+    /// Returns when the keeper has ended, which it does by itself only after the proxy: it was killed.
+    /// Its rules and routes stay behind until somebody removes them, such as the next proxy's keeper.
+    ///
+    /// To be called once, in a tokio runtime.
+    pub fn ended(&mut self) -> io::Result<impl Future<Output = ()> + use<>> {
+        let stdout = self.stdout.take().ok_or(io::ErrorKind::BrokenPipe)?;
+        let stdout = pipe::Receiver::from_owned_fd(stdout.into())?;
+        Ok(async move {
+            // Nothing ever comes but the end. An error of such a pipe is an end as well.
+            while stdout.readable().await.is_ok() {
+                match stdout.try_read(&mut [0; 64]) {
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                    Ok(0) | Err(_) => break,
+                    Ok(_) => {}
+                }
+            }
+        })
+    }
+}
+
 impl Drop for Keeper {
     /// Closes the pipe and waits until the keeper has cleaned up: a service manager may kill what is
     /// left of the service as soon as the proxy has ended.
     fn drop(&mut self) {
         // `wait` closes standard input first. An error would mean that there is no child.
-        let _ = self.0.wait();
+        let _ = self.process.wait();
     }
 }
 
-fn first_line(child: &mut Child) -> io::Result<String> {
+fn first_line(stdout: Option<&mut ChildStdout>) -> io::Result<String> {
     let mut line = String::new();
-    if let Some(stdout) = child.stdout.take() {
+    if let Some(stdout) = stdout {
         BufReader::new(stdout.take(LONGEST_ANSWER)).read_line(&mut line)?;
     }
     Ok(line)

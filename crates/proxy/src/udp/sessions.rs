@@ -15,6 +15,7 @@ use crate::addr::{LocalAddr, Target};
 use crate::counters::{Counters, DatagramTally};
 use crate::log::Record;
 use crate::outcome::{Failure, Over};
+use crate::refusals;
 use crate::throttle::Throttle;
 
 /// What a worker knows beside its buffers.
@@ -84,6 +85,9 @@ impl<R: Role> Sessions<R> {
     /// Counts a datagram that goes no further; the log has one of them a second.
     pub(crate) fn dropped(&mut self, dropped: &Dropped, path: Option<&Path>) {
         self.tally.dropped(dropped.reason(), 1);
+        if let (Dropped::Refused(failure), Some(path)) = (dropped, path) {
+            refusals::tell("datagrams", path.peer, failure);
+        }
         if !tracing::enabled!(tracing::Level::DEBUG) {
             return;
         }

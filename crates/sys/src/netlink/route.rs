@@ -146,6 +146,7 @@ impl Netlink {
     }
 
     async fn is_local(&self, question: RouteMessage) -> Result<bool> {
+        let from_loopback = question.attributes.iter().any(is_loopback_source);
         let answers = all(self.handle.route().get(question).execute(), "RTM_GETROUTE").await;
         match answers {
             Ok(routes) => Ok(routes
@@ -155,6 +156,8 @@ impl Netlink {
             Err(error) if matches!(error.errno(), Some(libc::ENETUNREACH | libc::EHOSTUNREACH)) => {
                 Ok(false)
             }
+            // So is a route that leaves, which the kernel refuses to a loopback source.
+            Err(error) if from_loopback && error.errno() == Some(libc::EINVAL) => Ok(false),
             Err(error) => Err(error.source).call("RTM_GETROUTE"),
         }
     }
@@ -169,6 +172,14 @@ fn question(to: IpAddr) -> RouteMessage {
     message.header.destination_prefix_length = bits(to);
     message.attributes = vec![RouteAttribute::Destination(to.into())];
     message
+}
+
+fn is_loopback_source(attribute: &RouteAttribute) -> bool {
+    match attribute {
+        RouteAttribute::Source(RouteAddress::Inet(source)) => source.is_loopback(),
+        RouteAttribute::Source(RouteAddress::Inet6(source)) => source.is_loopback(),
+        _ => false,
+    }
 }
 
 fn bits(address: IpAddr) -> u8 {

@@ -69,7 +69,7 @@ pub(crate) fn read(path: &Path, process: &Process) -> Result<Setup, Problems> {
         process: file.process(process),
         services,
     };
-    problems.extend(setup.problems());
+    problems.extend(setup.problems(|_| false));
     match problems.is_empty() {
         true => Ok(setup),
         false => Err(Problems(problems)),

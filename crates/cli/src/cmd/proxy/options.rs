@@ -2,6 +2,7 @@
 //! the keys of the configuration file ([`super::file`]): a name, its help text and its default stand
 //! here, once.
 
+use std::net::SocketAddr;
 use std::num::{NonZeroU32, NonZeroUsize};
 use std::path::PathBuf;
 use std::thread::available_parallelism;
@@ -255,6 +256,12 @@ impl Listener {
             },
             log_tlvs: self.log_tlv.iter().map(|kind| kind.0).collect(),
         })
+    }
+
+    /// Destinations that are allowed by a single address and port. In a range others are meant too.
+    pub(super) fn only_allowed(&self) -> Vec<SocketAddr> {
+        let single = self.allow_destination.iter();
+        single.filter_map(AllowDestination::single).collect()
     }
 
     /// The same for UDP.

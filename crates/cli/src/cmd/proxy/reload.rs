@@ -9,6 +9,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use anyhow::{Context, bail, ensure};
+use peername_proxy::own_addresses::OwnAddresses;
 use peername_proxy::routes::{Backend, add_command};
 use peername_sys::netlink::Transport;
 
@@ -38,6 +39,7 @@ impl Control {
 
     async fn try_reload(&mut self, args: &Args) -> anyhow::Result<()> {
         let setup = read(args.clone()).await?;
+        setup.check_at(&OwnAddresses::read().await?)?;
         self.check_what_needs_a_restart(&setup)?;
         let wanted: HashSet<_> = setup.services.iter().flat_map(Planned::listeners).collect();
         self.check_groups(&setup)?;

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use peername_proxy::addr::LocalAddr;
 use peername_proxy::config::{Config, Datagrams, TargetRule};
+use peername_proxy::own_addresses::{Kind, OwnAddresses};
 use peername_proxy::routes::Backend;
 use peername_proxy::watchdog::Probe;
 use peername_sys::netlink::Transport;
@@ -30,6 +31,8 @@ pub(super) struct Planned {
     pub(super) udp: Vec<SocketAddr>,
     pub(super) config: Arc<Config>,
     pub(super) datagrams: Datagrams,
+    /// Destinations that the list allows by a single address and port.
+    only_allowed: Vec<SocketAddr>,
     origin: Origin,
 }
 
@@ -47,7 +50,7 @@ impl Setup {
             process: args.process.clone(),
             services: vec![Planned::new(&args.listener, Origin(None))?],
         };
-        match setup.problems().into_iter().next() {
+        match setup.problems(|_| false).into_iter().next() {
             None => Ok(setup),
             Some(problem) => Err(Usage(problem)),
         }
@@ -104,15 +107,29 @@ impl Setup {
             .find_map(|planned| planned.config.upstream.mark)
     }
 
+    /// Looks once more, knowing this host's addresses: only the kernel does.
+    pub(super) fn check_at(&self, host: &OwnAddresses) -> Result<(), Usage> {
+        let problems = self.problems(|ip| host.kind_of(ip) == Some(Kind::Own));
+        match problems.is_empty() {
+            true => Ok(()),
+            false => Err(Usage(problems.join("\n"))),
+        }
+    }
+
     /// What is wrong although each of its parts is right: at most one problem a service and protocol.
-    pub(super) fn problems(&self) -> Vec<String> {
+    /// `is_own` knows addresses of this host beside loopback.
+    pub(super) fn problems(&self, is_own: impl Fn(IpAddr) -> bool + Copy) -> Vec<String> {
         TRANSPORTS
             .into_iter()
-            .flat_map(|transport| self.problems_of(transport))
+            .flat_map(|transport| self.problems_of(transport, is_own))
             .collect()
     }
 
-    fn problems_of(&self, transport: Transport) -> Vec<String> {
+    fn problems_of(
+        &self,
+        transport: Transport,
+        is_own: impl Fn(IpAddr) -> bool + Copy,
+    ) -> Vec<String> {
         let mut taken = HashSet::new();
         let mut problems = Vec::new();
         for planned in &self.services {
@@ -131,13 +148,22 @@ impl Setup {
             let mut targets = targets
                 .filter(|backend| backend.transport == transport)
                 .map(|backend| backend.address);
-            if let Some(target) = targets.find(|&target| is_reached_at(&taken, target)) {
+            let is_own = |ip: IpAddr| ip.is_loopback() || is_own(ip);
+            if let Some(target) = targets.find(|&target| is_reached_at(&taken, target, is_own)) {
                 let option = if target.is_ipv4() {
                     "--target-v4"
                 } else {
                     "--target-v6"
                 };
                 let text = format!("{option} {target}: the proxy would connect to itself");
+                problems.push(planned.origin.of(&text));
+            }
+            let mut only = planned.only_allowed.iter();
+            if !planned.listen(transport).is_empty()
+                && let Some(target) = only.find(|&&target| is_reached_at(&taken, target, is_own))
+            {
+                let text =
+                    format!("--allow-destination {target}: the proxy would connect to itself");
                 problems.push(planned.origin.of(&text));
             }
         }
@@ -175,6 +201,7 @@ impl Planned {
             udp: listener.protocol.udp(&listen).to_vec(),
             config: Arc::new(config),
             datagrams: listener.datagrams(),
+            only_allowed: listener.only_allowed(),
             origin,
         })
     }
@@ -217,9 +244,13 @@ impl Planned {
 }
 
 /// Whether a connection to `target` would arrive at one of these, as far as the addresses tell.
-fn is_reached_at(listen: &HashSet<SocketAddr>, target: SocketAddr) -> bool {
+fn is_reached_at(
+    listen: &HashSet<SocketAddr>,
+    target: SocketAddr,
+    is_own: impl Fn(IpAddr) -> bool,
+) -> bool {
     let wildcards: &[SocketAddr] = match target.ip() {
-        ip if !ip.is_loopback() => &[],
+        ip if !is_own(ip) => &[],
         ip if ip.is_ipv4() => &WILDCARDS,
         _ => &WILDCARDS[1..],
     };

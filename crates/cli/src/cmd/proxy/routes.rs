@@ -1,0 +1,46 @@
+//! What becomes of a proxy whose keeper was killed.
+//!
+//! The rules stay, so clients are served as before; but nobody holds them any more, and the next proxy's
+//! keeper sweeps them away. The privilege to make them again was given up at the start: then this process
+//! can serve nobody, and ends for a service manager to start another.
+
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use peername_proxy::routes::Keeper;
+use peername_proxy::watchdog::{Probe, ReplyPath};
+use tokio::sync::watch;
+
+/// Waits until the keeper, if there is one, is gone and replies to one of these don't come back any more.
+pub(super) fn lost(
+    keeper: Option<&mut Keeper>,
+    probes: Vec<Probe>,
+    reply_path: watch::Receiver<Arc<ReplyPath>>,
+) -> io::Result<impl Future<Output = ()>> {
+    let ended = keeper.map(Keeper::ended).transpose()?;
+    Ok(async move {
+        match ended {
+            Some(ended) => ended.await,
+            None => std::future::pending().await,
+        }
+        tracing::error!(
+            "the keeper of the routing rules was killed. The rules stay until another proxy or \
+             `peername routes remove` takes them, and then this proxy ends: restart it soon"
+        );
+        loop {
+            let now = Arc::clone(&reply_path.borrow());
+            now.check().await;
+            let is_sound = |probe: &Probe| now.is_sound(probe.backend, probe.mark);
+            if !probes.iter().all(is_sound) {
+                return;
+            }
+            tokio::time::sleep(AGAIN).await;
+        }
+    })
+}
+
+pub(super) const LOST: &str = "the keeper of the routing rules was killed, and now its rules are gone: \
+    replies do not come back. Start again, and they are made anew";
+/// Each try costs one loopback connection a backend.
+const AGAIN: Duration = Duration::from_secs(1);
