@@ -85,6 +85,9 @@ async fn ask(netlink: &Netlink) -> Result<Known> {
     known.single.extend(ends.chain(own));
     for LocalNetwork { address, prefix } in netlink.local_networks().await? {
         match IpNet::new(address, prefix) {
+            // A network in which everything arrives here, as `exec --mode netns` makes one: then no address
+            // tells a client from this host.
+            _ if prefix == 0 => {}
             Ok(network) if prefix < network.max_prefix_len() => known.networks.push(network),
             _ => drop(known.single.insert(address, Kind::Own)),
         }
