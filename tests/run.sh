@@ -27,7 +27,7 @@ step "integration and black box" cargo test --workspace --locked --quiet --no-fa
 printf '\nWhere the time went:\n'
 printf '%s\n' "${steps[@]}"
 printf '\nThe slowest black-box tests:\n'
-sort -rn "$times" | head -10
+sort -rn "$times" | sed -n 1,10p
 
 if [[ ${#failed[@]} -gt 0 ]]; then
     printf '\ntest: FAILED: %s\n' "${failed[@]}"
