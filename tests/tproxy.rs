@@ -278,7 +278,10 @@ fn rules_are_added_shown_and_removed() {
     ] {
         assert_eq!(shown.matches(expected).count(), 1, "{expected} in {shown}");
     }
-    let removed = host_run(&host, &["routes", "remove"]);
+    // As after `su`, where nft is not among what PATH names.
+    let through = ["env", "PATH=/usr/bin:/bin", BINARY];
+    let removed = Peername::pipe(&host, &through, &["routes", "remove"], "");
+    let removed = String::from_utf8_lossy(&removed.stdout);
     assert!(
         removed.contains("removed table inet peername_tproxy_25577"),
         "{removed}"

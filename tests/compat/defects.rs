@@ -285,3 +285,13 @@ fn listen_overflows(host: &Host) -> u64 {
         .and_then(|(_, value)| value.parse().ok())
         .expect("ListenOverflows")
 }
+
+/// A log that can't be written, as on a full disk, is no reason not to serve.
+#[test]
+fn nobody_has_to_read_what_is_said() {
+    let (bench, lab) = (Bench::new(), Lab::new());
+    let command = "timeout 2 go-mmproxy -l 127.0.0.1:8447 -4 127.0.0.1:9000 2>/dev/full >/dev/full";
+    let output = bench.run(&lab.server, &format!("{command}; echo $?"));
+    // timeout(1) had to end it.
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "124\n");
+}

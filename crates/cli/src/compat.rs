@@ -107,7 +107,7 @@ impl Translation {
         let args = match Args::try_parse_from(words) {
             Ok(args) => args,
             Err(error) => {
-                eprint!("{error}");
+                say(&error.to_string());
                 return ExitCode::FAILURE;
             }
         };
@@ -130,11 +130,19 @@ impl Translation {
     fn announce(&self) {
         let program = self.program.name();
         let native = native::quoted(&self.words);
-        eprintln!("peername: as {program}, this is what runs; use it instead: peername {native}");
+        say(&format!(
+            "peername: as {program}, this is what runs; use it instead: peername {native}\n"
+        ));
         for note in &self.notes {
-            eprintln!("peername: {note}");
+            say(&format!("peername: {note}\n"));
         }
     }
+}
+
+/// Writes to standard error. That nobody can read it, such as a log on a full disk, is no reason not to
+/// serve.
+fn say(text: &str) {
+    let _ = stderr().write_all(text.as_bytes());
 }
 
 impl Stop {

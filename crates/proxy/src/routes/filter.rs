@@ -1,6 +1,8 @@
 //! The packet filter's part: which packets are brought to the proxy although they are not for one of its
 //! sockets. Through nft(8), in tables of our own, each replaced and removed as a whole.
 
+use std::env;
+use std::ffi::OsString;
 use std::fmt::{self, Display, Formatter};
 use std::io::{self, ErrorKind, Write};
 use std::num::NonZeroU32;
@@ -202,9 +204,18 @@ fn nft(args: &[&str], input: &str) -> Result<String, Error> {
     Err(Error::Nft(said.trim().replace('\n', " ")))
 }
 
+/// After `su` PATH is often without the directories that nft is in; not to find it there would be to
+/// overlook tables that are there.
+fn path_with_system_directories() -> OsString {
+    let mut path = env::var_os("PATH").unwrap_or_default();
+    path.push(":/usr/sbin:/sbin");
+    path
+}
+
 fn run(args: &[&str], input: &str) -> io::Result<Output> {
     let mut child = Command::new("nft")
         .args(args)
+        .env("PATH", path_with_system_directories())
         .env("LC_ALL", "C")
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())

@@ -10,6 +10,7 @@ use std::num::NonZeroU32;
 use std::process::{Command, Stdio};
 
 use crate::cmd::doctor::{Probe, Reached};
+use crate::compat::say;
 
 /// What is printed.
 #[derive(Debug, PartialEq, Eq)]
@@ -30,13 +31,13 @@ impl Suggestions {
         }
         for target in self.targets.into_iter().flatten() {
             for line in self.tried(target).await {
-                eprintln!("{line}");
+                say(&format!("{line}\n"));
             }
         }
     }
 
     fn rules(&self) {
-        eprintln!("[ ] Remember to set the reverse routing rules correctly:");
+        say("[ ] Remember to set the reverse routing rules correctly:\n");
         let Self { mark, table, .. } = self;
         for program in ["iptables", "ip6tables"] {
             let save = format!(
@@ -102,7 +103,7 @@ fn verdict(rule: &str, there: bool) {
     } else {
         "[!] CHECK FAILED"
     };
-    eprintln!("{rule}\t# {verdict}");
+    say(&format!("{rule}\t# {verdict}\n"));
 }
 
 fn succeeds(program: &str, args: &str) -> bool {
