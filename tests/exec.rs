@@ -11,4 +11,5 @@ mod libproxyproto;
 mod library;
 mod programs;
 mod rig;
+mod sources;
 mod waiting;

@@ -25,6 +25,10 @@ struct Private {
 impl Private {
     /// As root, or as `nobody` with no capability at all.
     fn start(ordinary: bool, protocol: &str, program: &[&str]) -> Self {
+        Self::with(ordinary, &[protocol], program)
+    }
+
+    fn with(ordinary: bool, more: &[&str], program: &[&str]) -> Self {
         let (lab, scratch) = (Lab::without_routes(), Scratch::new());
         let copy = copy_for_everyone(&lab.server, &scratch);
         let (through, binary) = match ordinary {
@@ -37,8 +41,8 @@ impl Private {
             "--ports=8443",
             "--trust=10.81.0.0/24",
         ];
-        let more = ["--trust=fd81::/64", protocol, "-v", "--"];
-        let args = [&options[..], &more, program].concat();
+        let usual = ["--trust=fd81::/64", "-v", "--"];
+        let args = [&options[..], more, &usual, program].concat();
         let process = Process::start_with(&lab.server, through, binary, &args);
         // The proxy says so; the server says nothing, and may take a moment longer.
         process.line("that the proxy listens", |line| {
@@ -102,6 +106,16 @@ fn what_has_no_header_is_reset() {
     let local = header::raw(header::LOCAL, header::UNSPEC, &[]);
     let itself = server.ask(LISTEN_V4, &local);
     assert!(itself.ip().is_loopback() && itself.ip() != BALANCER_V4);
+}
+
+#[test]
+fn local_sources_on_request_only() {
+    let client = SocketAddr::from(([127, 0, 0, 1], 40_010));
+    let server = Private::start(true, "--protocol=tcp", PYTHON);
+    let conn = Conn::open(&server.lab.balancer, LISTEN_V4, &header_of(client));
+    assert_eq!(conn.closed().0, End::Reset);
+    let server = Private::with(true, &["--source-policy=allow-local"], PYTHON);
+    assert_eq!(server.ask(LISTEN_V4, &header_of(client)), client);
 }
 
 #[test]

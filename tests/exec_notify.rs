@@ -5,3 +5,4 @@ mod faults;
 mod programs;
 mod rig;
 mod slow;
+mod sources;

@@ -16,7 +16,7 @@ use crate::rig::{Rig, header_of};
 fn special_sources_are_refused() {
     let mut rig = Rig::new(&[]);
     for listen in [LISTEN_V4, LISTEN_V6] {
-        for ip in NOBODY.iter().chain(LOCAL) {
+        for ip in [NOBODY, ENDS, LOOPBACK, OWN].concat() {
             refused(&rig, listen, ip);
         }
     }
@@ -35,7 +35,7 @@ fn local_sources_on_request() {
             let _down = Conn::open(&rig.lab.balancer, listen, &header_of(client));
             rig.accept(client);
         }
-        for ip in NOBODY {
+        for ip in [NOBODY, ENDS].concat() {
             refused(&rig, listen, ip);
         }
     }
@@ -125,7 +125,7 @@ fn saw_nobody_as(backend: &Backend, claimed: SocketAddr) {
     }
 }
 
-/// No host has these; no policy admits them. The lab's server is 10.81.0.1/24.
+/// No host has these, on whatever network; no policy admits them.
 pub(crate) const NOBODY: &[&str] = &[
     "0.0.0.0",
     "0.1.2.3",
@@ -135,8 +135,6 @@ pub(crate) const NOBODY: &[&str] = &[
     "240.0.0.1",
     "254.1.2.3",
     "127.255.255.255",
-    "10.81.0.255",
-    "10.81.0.0",
     "::",
     "ff02::1",
     "ff0e::1",
@@ -149,18 +147,25 @@ pub(crate) const NOBODY: &[&str] = &[
     "2002:ffff:ffff::",
 ];
 
-/// This host, in every encoding.
-pub(crate) const LOCAL: &[&str] = &[
+/// Nobody's in the lab, whose server is 10.81.0.1/24.
+pub(crate) const ENDS: &[&str] = &["10.81.0.255", "10.81.0.0"];
+
+/// This host, whichever it is, in every encoding.
+pub(crate) const LOOPBACK: &[&str] = &[
     "127.0.0.1",
     "127.255.255.254",
-    "10.81.0.1",
     "::1",
-    "fd81::1",
     "::ffff:127.0.0.1",
-    "::ffff:10.81.0.1",
     "::127.0.0.1",
     "64:ff9b::7f00:1",
-    "64:ff9b::a51:1",
     "2002:7f00:1::",
+];
+
+/// The lab's server, in every encoding.
+pub(crate) const OWN: &[&str] = &[
+    "10.81.0.1",
+    "fd81::1",
+    "::ffff:10.81.0.1",
+    "64:ff9b::a51:1",
     "2002:a51:1::1",
 ];

@@ -1,6 +1,7 @@
 //! The library under the name `libproxyproto.so`, as users of that project have it: LD_PRELOAD and
 //! LIBPROXYPROTO_*, no launcher.
 
+use std::net::SocketAddr;
 use std::os::unix::fs::symlink;
 
 use super::churn::churn;
@@ -46,6 +47,16 @@ fn headers_can_be_required() {
     );
     let client = someone_v4();
     served.check(&served.ask(&v2(client)), client);
+}
+
+/// As that project does it: whoever may reach the port may name anybody.
+#[test]
+fn every_client_is_believed() {
+    let (served, _scratch) = served(&[], "lt 4 8443 brief");
+    for ip in ["127.0.0.1", "0.0.0.0", "240.0.0.1"] {
+        let client = SocketAddr::new(ip.parse().expect("an address"), 40_010);
+        served.check(&served.ask(&v2(client)), client);
+    }
 }
 
 /// As that project does it: the header goes, the address stays.

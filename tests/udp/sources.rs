@@ -7,7 +7,7 @@ use crate::addr::{CLIENT_V4, LISTEN_V4, someone_v4, v4};
 use crate::datagram::Datagrams;
 use crate::header;
 use crate::rig::front_of;
-use crate::sources::{LOCAL, NOBODY};
+use crate::sources::{ENDS, LOOPBACK, NOBODY, OWN};
 
 /// A host that is not in `--trust` can say what it likes.
 #[test]
@@ -28,7 +28,7 @@ fn untrusted_senders_are_not_heard() {
 #[test]
 fn special_and_local_sources() {
     let mut rig = Rig::new(&[]);
-    let refused: Vec<&str> = [NOBODY, LOCAL].concat();
+    let refused: Vec<&str> = [NOBODY, ENDS, LOOPBACK, OWN].concat();
     for ip in &refused {
         let client = SocketAddr::new(ip.parse::<IpAddr>().expect("an address"), 40010);
         rig.send(&[&header_of(client), ip.as_bytes()]);

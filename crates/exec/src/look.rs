@@ -40,11 +40,25 @@ pub fn look_at_new(table: Table<'_>, connection: BorrowedFd<'_>, buffer: &mut [u
         let verdict = settings.policy().without_header(Counter::Untrusted);
         return act(table, connection, verdict);
     }
-    look_again(table, connection, buffer)
+    look(table, connection, peer, buffer)
 }
 
 /// Looks at a connection whose header [`look_at_new`] has found unfinished.
 pub fn look_again(table: Table<'_>, connection: BorrowedFd<'_>, buffer: &mut [u8]) -> Look {
+    match ends(connection) {
+        (_, Some(peer)) => look(table, connection, peer, buffer),
+        // Closed meanwhile.
+        (_, None) => refused(table, Counter::NotAHeader),
+    }
+}
+
+/// Closes a connection with RST: its peer shall know that nobody has taken what it sent.
+pub fn refuse(connection: impl AsFd) {
+    // Without it the close sends FIN or, if there is something unread, RST: the peer learns either way.
+    let _ = stream::reset_on_close(connection);
+}
+
+fn look(table: Table<'_>, connection: BorrowedFd<'_>, peer: SocketAddr, buffer: &mut [u8]) -> Look {
     let received = match stream::peek(connection, buffer) {
         Ok(0) => return refused(table, Counter::NotAHeader),
         Ok(n) => n,
@@ -53,13 +67,8 @@ pub fn look_again(table: Table<'_>, connection: BorrowedFd<'_>, buffer: &mut [u8
         Err(_) => return refused(table, Counter::NotAHeader),
     };
     let seen = buffer.get(..received).unwrap_or_default();
-    act(table, connection, table.settings().policy().judge(seen))
-}
-
-/// Closes a connection with RST: its peer shall know that nobody has taken what it sent.
-pub fn refuse(connection: impl AsFd) {
-    // Without it the close sends FIN or, if there is something unread, RST: the peer learns either way.
-    let _ = stream::reset_on_close(connection);
+    let verdict = table.settings().policy().judge(seen, peer);
+    act(table, connection, verdict)
 }
 
 fn act(table: Table<'_>, connection: BorrowedFd<'_>, verdict: Verdict) -> Look {

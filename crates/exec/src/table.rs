@@ -11,7 +11,7 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use peername_identity::{Network, Policy, Signature, Table};
+use peername_identity::{Network, Policy, Signature, SourcePolicy, Table};
 use peername_sys::shared_memory::map_words;
 use rustix::fs::{FlockOperation, OFlags, flock};
 use rustix::net::{AddressFamily, SocketType};
@@ -37,6 +37,8 @@ pub struct Rules {
     pub header_required: bool,
     /// See [`Policy::show_destination`].
     pub show_destination: bool,
+    /// See [`Policy::sources`].
+    pub sources: SourcePolicy,
     /// See [`Policy::max_header`].
     pub max_header: usize,
 }
@@ -156,6 +158,7 @@ impl Rules {
             header_required: self.header_required,
             all_ports: self.ports.is_empty(),
             show_destination: self.show_destination,
+            sources: self.sources,
             max_header: self.max_header,
             attendant_user: geteuid().as_raw(),
             namespace: own_namespace(),

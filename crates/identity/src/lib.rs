@@ -39,6 +39,7 @@ mod layout;
 mod request;
 mod settings;
 mod shown;
+mod source;
 mod table;
 mod verdict;
 
@@ -47,5 +48,6 @@ pub use bits::Ports;
 pub use request::{Request, Wish};
 pub use settings::{Counter, Policy, Settings, Signature};
 pub use shown::{pseudo_v4, shown};
+pub use source::SourcePolicy;
 pub use table::{Full, Identity, Place, Table};
 pub use verdict::Verdict;

@@ -10,6 +10,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use crate::address::Network;
 use crate::bits::Ports;
 use crate::layout::{NETWORKS, Parts};
+use crate::source::SourcePolicy;
 
 /// The settings of a table.
 #[derive(Clone, Copy, Debug)]
@@ -25,6 +26,8 @@ pub struct Policy {
     pub all_ports: bool,
     /// getsockname(2) tells the destination of the header.
     pub show_destination: bool,
+    /// Which clients a header may name.
+    pub sources: SourcePolicy,
     /// The largest header taken, in octets.
     pub max_header: usize,
     /// The user the attendant runs as. Nobody else is spoken to.
@@ -45,6 +48,8 @@ pub enum Counter {
     Untrusted,
     /// Refused: no header, or one that is none.
     NotAHeader,
+    /// Refused: the header names a client that it may not ([`Policy::sources`]).
+    Source,
     /// Refused: no room in the table.
     Full,
     /// Handed to the attendant because the header was not all there.
@@ -71,6 +76,7 @@ impl<'m> Settings<'m> {
             .rev()
             .fold(0, |bits, &flag| bits << 1 | u64::from(flag));
         self.set(FLAGS, flags);
+        self.set(SOURCES, policy.sources.to_word());
         self.set(MAX_HEADER, policy.max_header as u64);
         self.set(USER, policy.attendant_user.into());
         self.set(NAMESPACE, policy.namespace);
@@ -96,6 +102,7 @@ impl<'m> Settings<'m> {
             header_required: flags & 1 != 0,
             all_ports: flags & 2 != 0,
             show_destination: flags & 4 != 0,
+            sources: SourcePolicy::from_word(self.get(SOURCES)),
             max_header: usize::try_from(self.get(MAX_HEADER)).unwrap_or(usize::MAX),
             attendant_user: u32::try_from(self.get(USER)).unwrap_or(u32::MAX),
             namespace: self.get(NAMESPACE),
@@ -209,7 +216,7 @@ impl<'m> Settings<'m> {
 }
 
 /// `peername`, then the version of the layout: a library of another version does not touch the table.
-const MAGIC_VALUE: u64 = u64::from_be_bytes(*b"peernam\x01");
+const MAGIC_VALUE: u64 = u64::from_be_bytes(*b"peernam\x02");
 
 const MAGIC: usize = 0;
 const FLAGS: usize = 1;
@@ -222,5 +229,6 @@ const TRUSTED: usize = 7;
 const NAME: usize = 8;
 const SECRET: usize = 10;
 const SWEEP: usize = 12;
+const SOURCES: usize = 13;
 /// One word each, to the end.
 const COUNTERS: usize = 16;

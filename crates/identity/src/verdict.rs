@@ -13,7 +13,8 @@ pub enum Verdict {
     Header {
         /// Octets of the header.
         len: usize,
-        /// Client and destination; `None` if the header speaks for nobody (LOCAL, UNKNOWN).
+        /// Client and destination; `None` if the header speaks for nobody (LOCAL, UNKNOWN), or only for
+        /// who sent it.
         named: Option<(SocketAddr, SocketAddr)>,
     },
     /// Wait: the header takes at least so many octets in all.
@@ -26,16 +27,23 @@ pub enum Verdict {
 
 impl Policy {
     /// Judges what a peer that may send headers has sent so far.
-    pub fn judge(self, bytes: &[u8]) -> Verdict {
+    pub fn judge(self, bytes: &[u8], peer: SocketAddr) -> Verdict {
         let too_long = |len| len > self.max_header;
         match parse(bytes, Carrier::Stream) {
             Ok(Parsed::Complete(header)) if too_long(header.len) => {
                 Verdict::Refuse(Counter::NotAHeader)
             }
-            Ok(Parsed::Complete(header)) => Verdict::Header {
-                len: header.len,
-                named: header.source().zip(header.destination()),
-            },
+            Ok(Parsed::Complete(header)) => {
+                let named = header.source().zip(header.destination());
+                match self.sources.admit(named, peer) {
+                    Ok(named) => Verdict::Header {
+                        len: header.len,
+                        named,
+                    },
+                    // Also where headers are optional: there is one, and it is not to be believed.
+                    Err(_) => Verdict::Refuse(Counter::Source),
+                }
+            }
             Ok(Parsed::NeedMore(len)) if too_long(len) => Verdict::Refuse(Counter::NotAHeader),
             Ok(Parsed::NeedMore(len)) => Verdict::Unfinished(len),
             Err(_) => self.without_header(Counter::NotAHeader),

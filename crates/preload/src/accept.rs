@@ -166,7 +166,7 @@ impl Arrival {
             return policy.without_header(Counter::Untrusted);
         }
         match self.socket.peek(buffer) {
-            Ok(Some(n)) => policy.judge(buffer.get(..n).unwrap_or_default()),
+            Ok(Some(n)) => policy.judge(buffer.get(..n).unwrap_or_default(), peer),
             // Gone before it has said anything.
             Ok(None) | Err(_) => Verdict::Refuse(Counter::NotAHeader),
         }

@@ -2,8 +2,9 @@
 //! user, configured by LIBPROXYPROTO_*. There is no launcher, and so no attendant and no trust list.
 //!
 //! As that project has it: every peer may send a header (its documentation says so: put a packet filter
-//! before it), and without LIBPROXYPROTO_MUST_USE_PROTOCOL_HEADER a connection without one goes through as it
-//! is. A header whose version LIBPROXYPROTO_VERSION leaves out is taken off, and the address stays.
+//! before it) and name any client; without LIBPROXYPROTO_MUST_USE_PROTOCOL_HEADER a connection without one
+//! goes through as it is. A header whose version LIBPROXYPROTO_VERSION leaves out is taken off, and the
+//! address stays.
 //!
 //! Unlike it: a refused connection is not reported to the program as ECONNABORTED, which ends simple
 //! servers; and a header that is not all there is waited for [a moment](PIECES) at most, in accept(2), since
@@ -14,7 +15,7 @@ use core::ffi::c_int;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use core::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
-use peername_identity::{Network, Policy, Table};
+use peername_identity::{Network, Policy, SourcePolicy, Table};
 
 use crate::imports;
 use crate::kernel::{self, SOCK_CLOEXEC, SOCK_DGRAM};
@@ -40,6 +41,7 @@ pub(crate) fn table() -> Option<(&'static [AtomicU64], Table<'static>)> {
         header_required: imports::environment(b"LIBPROXYPROTO_MUST_USE_PROTOCOL_HEADER").is_some(),
         all_ports: true,
         show_destination: false,
+        sources: SourcePolicy::Any,
         max_header: MAX_HEADER,
         attendant_user: u32::MAX,
         namespace: own_namespace(),

@@ -7,8 +7,9 @@
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
+use peername_proto::embedded_ipv4;
+
 use crate::own_addresses::Kind;
-use crate::source::embedded_ipv4;
 
 mod entry;
 

@@ -5,7 +5,9 @@
 //! 127.0.0.1. So such addresses are refused in every encoding, and [`crate::connect`] still compares
 //! what the socket got with what was asked for.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::IpAddr;
+
+use peername_proto::{Special, meanings, special};
 
 use crate::own_addresses::Kind;
 
@@ -60,6 +62,19 @@ impl Refused {
     }
 }
 
+impl From<Special> for Refused {
+    fn from(special: Special) -> Self {
+        match special {
+            Special::Unspecified => Self::Unspecified,
+            Special::Loopback => Self::Loopback,
+            Special::Broadcast => Self::Broadcast,
+            Special::Multicast => Self::Multicast,
+            Special::Reserved => Self::Reserved,
+            Special::LinkLocal => Self::LinkLocal,
+        }
+    }
+}
+
 impl SourcePolicy {
     /// Decides on a claimed address, in whatever encoding it came. `own` tells what an address is to
     /// this host.
@@ -72,64 +87,19 @@ impl SourcePolicy {
         claimed: IpAddr,
         own: impl Fn(IpAddr) -> Option<Kind>,
     ) -> Result<(), Refused> {
-        let claimed = claimed.to_canonical();
-        self.admit_one(claimed, &own)?;
-        match embedded_ipv4(claimed) {
-            Some(inner) => self.admit_one(IpAddr::V4(inner), &own),
-            None => Ok(()),
-        }
+        meanings(claimed).try_for_each(|ip| self.admit_one(ip, &own))
     }
 
     fn admit_one(self, ip: IpAddr, own: impl Fn(IpAddr) -> Option<Kind>) -> Result<(), Refused> {
-        match ip {
-            IpAddr::V4(ip) => special_v4(ip)?,
-            IpAddr::V6(ip) => special_v6(ip)?,
+        let special = special(ip).map(Refused::from);
+        match (self, special, own(ip)) {
+            (_, Some(refused), _) if refused != Refused::Loopback => Err(refused),
+            (_, _, Some(Kind::End)) => Err(Refused::Broadcast),
+            (Self::AllowLocal, ..) => Ok(()),
+            (Self::Strict, Some(loopback), _) => Err(loopback),
+            (Self::Strict, None, Some(Kind::Own)) => Err(Refused::Own),
+            (Self::Strict, None, None) => Ok(()),
         }
-        match (self, own(ip)) {
-            (_, Some(Kind::End)) => Err(Refused::Broadcast),
-            (Self::AllowLocal, _) => Ok(()),
-            (Self::Strict, _) if ip.is_loopback() => Err(Refused::Loopback),
-            (Self::Strict, Some(Kind::Own)) => Err(Refused::Own),
-            (Self::Strict, None) => Ok(()),
-        }
-    }
-}
-
-fn special_v4(ip: Ipv4Addr) -> Result<(), Refused> {
-    match ip.octets() {
-        [0, ..] => Err(Refused::Unspecified),
-        [255, 255, 255, 255] => Err(Refused::Broadcast),
-        // The kernel takes both ends of the loopback network for broadcast addresses.
-        [127, 255, 255, 255] | [127, 0, 0, 0] => Err(Refused::Broadcast),
-        [224..=239, ..] => Err(Refused::Multicast),
-        [240..=255, ..] => Err(Refused::Reserved),
-        _ => Ok(()),
-    }
-}
-
-fn special_v6(ip: Ipv6Addr) -> Result<(), Refused> {
-    match ip.segments() {
-        [0, 0, 0, 0, 0, 0, 0, 0] => Err(Refused::Unspecified),
-        [0xff00..=0xffff, ..] => Err(Refused::Multicast),
-        [0xfe80..=0xfebf, ..] => Err(Refused::LinkLocal),
-        _ => Ok(()),
-    }
-}
-
-/// The IPv4 address inside an IPv6 one: IPv4-compatible (RFC 4291, 2.5.5.1), NAT64 (RFC 6052 and
-/// RFC 8215) and 6to4 (RFC 3056). IPv4-mapped ones were turned into IPv4 before.
-pub(crate) fn embedded_ipv4(ip: IpAddr) -> Option<Ipv4Addr> {
-    let IpAddr::V6(ip) = ip else { return None };
-    let join = |high: u16, low: u16| {
-        let ([a, b], [c, d]) = (high.to_be_bytes(), low.to_be_bytes());
-        Ipv4Addr::new(a, b, c, d)
-    };
-    match ip.segments() {
-        [0, 0, 0, 0, 0, 0, 0, 0 | 1] => None,
-        [0, 0, 0, 0, 0, 0, high, low] => Some(join(high, low)),
-        [0x64, 0xff9b, 0 | 1, _, _, _, high, low] => Some(join(high, low)),
-        [0x2002, high, low, ..] => Some(join(high, low)),
-        _ => None,
     }
 }
 

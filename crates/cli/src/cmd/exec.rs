@@ -12,7 +12,7 @@ use peername_exec::notify;
 use peername_exec::preload::{self, Preload};
 use peername_exec::program::{Mechanism, ProgramError, examine, search_path};
 use peername_exec::table::{Rules, SharedTable};
-use peername_identity::Network;
+use peername_identity::{Network, SourcePolicy};
 use peername_proxy::trust::TrustList;
 use peername_sys::seccomp::Gaining;
 
@@ -33,6 +33,9 @@ pub(crate) struct Args {
     /// Connections without a header, and from others than those trusted
     #[arg(long, value_name = "WHAT", default_value = "require")]
     header: Header,
+    /// Which claimed clients are refused
+    #[arg(long, value_name = "POLICY", default_value = "strict")]
+    source_policy: Sources,
     /// Only listeners on these ports, such as 80,443,8000-8010 [default: all]
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     ports: Vec<PortRange>,
@@ -82,6 +85,14 @@ enum Header {
     Optional,
 }
 
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum Sources {
+    /// Special and loopback addresses
+    Strict,
+    /// Special addresses only
+    AllowLocal,
+}
+
 /// Becomes the server; returns only if that fails.
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let rules = args.rules()?;
@@ -120,6 +131,10 @@ impl Args {
             ports: self.ports.iter().flat_map(PortRange::iter).collect(),
             header_required: self.header == Header::Require,
             show_destination: self.dst,
+            sources: match self.source_policy {
+                Sources::Strict => SourcePolicy::Strict,
+                Sources::AllowLocal => SourcePolicy::AllowLocal,
+            },
             max_header: self.max_header as usize,
         })
     }

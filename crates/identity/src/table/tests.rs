@@ -1,5 +1,5 @@
 use super::*;
-use crate::{Policy, Settings};
+use crate::{Policy, Settings, SourcePolicy};
 use std::net::{IpAddr, Ipv4Addr};
 use std::thread;
 use std::vec::Vec;
@@ -68,6 +68,7 @@ fn a_sweep_is_claimed_once_and_then_when_half_of_the_rest_is_taken() {
         header_required: true,
         all_ports: false,
         show_destination: false,
+        sources: SourcePolicy::AllowLocal,
         max_header: 4096,
         attendant_user: 0,
         namespace: 0,

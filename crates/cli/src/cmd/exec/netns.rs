@@ -9,7 +9,7 @@ use peername_exec::netns;
 use peername_sys::listen::Sharing;
 use peername_sys::{datagram, listen};
 
-use super::{Args, Header};
+use super::{Args, Header, Sources};
 use crate::usage::Usage;
 use crate::value::PortRange;
 
@@ -73,6 +73,10 @@ fn proxy(args: &Args, addrs: &[SocketAddr]) -> Vec<OsString> {
     } else {
         &args.trust
     };
+    let sources = match args.source_policy {
+        Sources::Strict => "strict",
+        Sources::AllowLocal => "allow-local",
+    };
     let mut words = vec![
         "proxy".to_owned(),
         "--sockets-from-outside".to_owned(),
@@ -81,6 +85,7 @@ fn proxy(args: &Args, addrs: &[SocketAddr]) -> Vec<OsString> {
         "--target-v6=[::1]:same".to_owned(),
         format!("--header-timeout={}ms", args.header_timeout.as_millis()),
         format!("--max-header={}", args.max_header),
+        format!("--source-policy={sources}"),
     ];
     words.extend(addrs.iter().map(|addr| format!("--listen={addr}")));
     words.extend(trust.iter().map(|who| format!("--trust={who}")));

@@ -1,0 +1,80 @@
+//! Addresses that are special on every host.
+//!
+//! Who reads headers decides by them whether to believe one: a backend that trusts its own host must not
+//! be told that a remote client is local. Here, because all that read headers do so alike.
+
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+/// What is special about an address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Special {
+    /// 0.0.0.0/8 or `::`: no host has it.
+    Unspecified,
+    /// 127.0.0.0/8 or `::1`.
+    Loopback,
+    /// 255.255.255.255, or an end of the loopback network.
+    Broadcast,
+    /// 224.0.0.0/4 or ff00::/8.
+    Multicast,
+    /// 240.0.0.0/4.
+    Reserved,
+    /// fe80::/10: means nothing without the interface it belongs to.
+    LinkLocal,
+}
+
+/// What is special about the address as it stands; `None` for an ordinary one. See [`meanings`].
+pub fn special(ip: IpAddr) -> Option<Special> {
+    match ip {
+        IpAddr::V4(ip) => special_v4(ip),
+        IpAddr::V6(ip) => special_v6(ip),
+    }
+}
+
+/// The addresses that this one may stand for: itself, IPv4-mapped ones as IPv4, and the IPv4 address that
+/// is in it.
+pub fn meanings(ip: IpAddr) -> impl Iterator<Item = IpAddr> {
+    let ip = ip.to_canonical();
+    [Some(ip), embedded_ipv4(ip).map(IpAddr::V4)]
+        .into_iter()
+        .flatten()
+}
+
+/// The IPv4 address inside an IPv6 one: IPv4-compatible (RFC 4291, 2.5.5.1), NAT64 (RFC 6052 and
+/// RFC 8215) and 6to4 (RFC 3056). Not IPv4-mapped ones, which [`IpAddr::to_canonical`] turns into IPv4.
+pub fn embedded_ipv4(ip: IpAddr) -> Option<Ipv4Addr> {
+    let IpAddr::V6(ip) = ip else { return None };
+    let join = |high: u16, low: u16| {
+        let ([a, b], [c, d]) = (high.to_be_bytes(), low.to_be_bytes());
+        Ipv4Addr::new(a, b, c, d)
+    };
+    match ip.segments() {
+        [0, 0, 0, 0, 0, 0, 0, 0 | 1] => None,
+        [0, 0, 0, 0, 0, 0, high, low] => Some(join(high, low)),
+        [0x64, 0xff9b, 0 | 1, _, _, _, high, low] => Some(join(high, low)),
+        [0x2002, high, low, ..] => Some(join(high, low)),
+        _ => None,
+    }
+}
+
+fn special_v4(ip: Ipv4Addr) -> Option<Special> {
+    match ip.octets() {
+        [0, ..] => Some(Special::Unspecified),
+        [255, 255, 255, 255] => Some(Special::Broadcast),
+        // The kernel takes both ends of the loopback network for broadcast addresses.
+        [127, 255, 255, 255] | [127, 0, 0, 0] => Some(Special::Broadcast),
+        [127, ..] => Some(Special::Loopback),
+        [224..=239, ..] => Some(Special::Multicast),
+        [240..=255, ..] => Some(Special::Reserved),
+        _ => None,
+    }
+}
+
+fn special_v6(ip: Ipv6Addr) -> Option<Special> {
+    match ip.segments() {
+        [0, 0, 0, 0, 0, 0, 0, 0] => Some(Special::Unspecified),
+        [0, 0, 0, 0, 0, 0, 0, 1] => Some(Special::Loopback),
+        [0xff00..=0xffff, ..] => Some(Special::Multicast),
+        [0xfe80..=0xfebf, ..] => Some(Special::LinkLocal),
+        _ => None,
+    }
+}

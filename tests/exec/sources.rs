@@ -1,0 +1,96 @@
+//! Which clients a header may name: a server that trusts its own host must not be told that a remote
+//! client is on it.
+
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+
+use super::rig::{Served, mapped, v1, v2};
+use crate::addr::{FRONT_V4, LISTEN_V4, LISTEN_V6, someone_v4};
+use crate::conn::{Conn, End};
+use crate::header;
+use crate::sources::{LOOPBACK, NOBODY};
+
+#[test]
+fn special_sources_are_refused() {
+    let served = Served::new("lt 4 8443", &[]);
+    for ip in [NOBODY, LOOPBACK].concat() {
+        let client = client(ip);
+        for header in [v1(client), v2(client)] {
+            refused(&served, LISTEN_V4, &header, ip);
+        }
+    }
+    let client = someone_v4();
+    served.check(&served.ask(&v2(client)), client);
+}
+
+#[test]
+fn special_sources_are_refused_on_an_ipv6_listener() {
+    let served = Served::new("et 6 8443", &[]);
+    for ip in [NOBODY, LOOPBACK].concat() {
+        for listener in [LISTEN_V4, LISTEN_V6] {
+            refused(&served, listener, &v2(client(ip)), ip);
+        }
+    }
+}
+
+/// Not what goes through as it is either: it has a header, whose claim is not true.
+#[test]
+fn they_are_refused_where_headers_are_optional() {
+    let served = Served::new("lt 4 8443", &["--header=optional"]);
+    for ip in ["127.0.0.1", "::1", "0.0.0.0"] {
+        refused(&served, LISTEN_V4, &v2(client(ip)), ip);
+    }
+}
+
+/// The attendant judges as the library does.
+#[test]
+fn a_slow_header_gets_no_further() {
+    let served = Served::new("lt 4 8443", &[]);
+    for ip in ["127.0.0.1", "::1", "224.0.0.1"] {
+        let header = v2(client(ip));
+        let conn = served.open(&header[..20]);
+        conn.stays_open(Duration::from_millis(50));
+        conn.send(&header[20..]);
+        assert_eq!(conn.closed().0, End::Reset, "{ip}");
+    }
+}
+
+#[test]
+fn local_sources_on_request() {
+    let served = Served::new("lt 6 8443", &["--source-policy=allow-local"]);
+    for ip in ["127.0.0.1", "127.1.2.3", "::1", "::ffff:127.0.0.1"] {
+        let client = client(ip);
+        served.check(&served.ask(&v2(client)), mapped(client));
+    }
+    for ip in NOBODY {
+        refused(&served, LISTEN_V4, &v2(client(ip)), ip);
+    }
+}
+
+/// A balancer on the server's own host, whose health check in version 1 has no other words than its own
+/// address and port: that is who the server sees without a header too.
+#[test]
+fn who_names_itself_speaks_for_itself() {
+    let served = Served::new("lt 4 8443", &["--trust=loopback"]);
+    let listener = SocketAddr::from(([127, 0, 0, 1], 8443));
+    let conn = Conn::connect(&served.lab.server, listener);
+    conn.send(&[&header::v1(conn.local(), FRONT_V4)[..], b"hi"].concat());
+    served.sees(&conn, conn.local());
+    let conn = Conn::connect(&served.lab.server, listener);
+    let beside = SocketAddr::new(conn.local().ip(), conn.local().port() ^ 1);
+    conn.send(&header::v1(beside, FRONT_V4));
+    assert_eq!(conn.closed().0, End::Reset);
+}
+
+fn client(ip: &str) -> SocketAddr {
+    let ip: IpAddr = ip.parse().expect("an address");
+    SocketAddr::new(ip, 40_010)
+}
+
+/// Expects a reset without a word from the server, which says something to everybody it sees.
+#[track_caller]
+fn refused(served: &Served, listener: SocketAddr, header: &[u8], claimed: &str) {
+    let bytes = [header, b"hello"].concat();
+    let conn = Conn::open(&served.lab.balancer, listener, &bytes);
+    assert_eq!(conn.closed().0, End::Reset, "{claimed}");
+}
