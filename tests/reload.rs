@@ -222,6 +222,35 @@ fn as_many_connections_fit_after_many_reloads() {
     }
 }
 
+/// A listener that is gone but still answers its sessions is not taken for one that came later.
+#[test]
+fn a_listener_that_came_later_speaks_for_itself() {
+    let udp = |port| {
+        let listen = v4([10, 81, 0, 1], port);
+        table(listen, &["10.81.0.0/24"]) + "protocol = \"udp\"\n"
+    };
+    let one = table(LISTEN_V4, &["10.81.0.0/24"]);
+    let site = Site::new(&(one.clone() + &udp(8101)));
+    let backend = Datagrams::bind(&site.lab.server, TARGET_V4);
+    let balancer = Datagrams::bind(&site.lab.balancer, SocketAddr::new(BALANCER_V4, 0));
+    let client = someone_v4();
+    let ask = |text: &[u8]| {
+        let header = header::v2_udp(client, front_of(client));
+        balancer.send(v4([10, 81, 0, 1], 8101), &[&header, text]);
+    };
+    ask(b"before");
+    backend.expect(b"before", client);
+    for port in [8102, 8103] {
+        site.reload(&one, "\"reloaded\"");
+        // What is busy goes on for a moment.
+        backend.send(client, &[b"media"]);
+        site.reload(&(one.clone() + &udp(port)), "\"reloaded\"");
+        backend.send(client, &[b"media"]);
+        ask(b"after");
+        backend.nothing();
+    }
+}
+
 /// A proxy with a file, one backend, and nobody else.
 struct Site {
     proxy: Peername,

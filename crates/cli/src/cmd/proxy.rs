@@ -46,7 +46,8 @@ async fn start(args: &Args, setup: Setup) -> anyhow::Result<ExitCode> {
     lifecycle::require_descriptors(setup.process.workers(), sockets * setup.process.workers())?;
     let for_udp = lifecycle::descriptors_of_sessions(setup.process.workers(), tcp_too)?;
     let given = given(&setup)?;
-    let open = Open::missing(&setup, &Numbers::new(), for_udp, &given)?;
+    let mut ids = 0..;
+    let open = Open::missing(&setup, &Numbers::new(), for_udp, &given, &mut ids)?;
     let _keeper = match setup.process.setup_routes {
         true => Some(Keeper::start(&setup.backends())?),
         false => None,
@@ -55,7 +56,7 @@ async fn start(args: &Args, setup: Setup) -> anyhow::Result<ExitCode> {
     let _log = setup.process.logging.start();
     privileges::warn_of_missing();
     open.tell_of_shortcomings();
-    let control = Control::start(setup, open, given).await?;
+    let control = Control::start(setup, open, given, ids).await?;
     serve(args, control, signals).await
 }
 

@@ -47,6 +47,7 @@ impl Control {
             self.running.room() / 2,
             &self.given,
         )?;
+            &mut self.ids,
         let sockets = open.numbers().len() * setup.process.workers();
         ensure!(
             sockets + open.sessions() <= self.running.room(),
