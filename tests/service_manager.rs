@@ -4,6 +4,7 @@ use std::fs;
 use std::net::SocketAddr;
 use std::os::unix::net::UnixDatagram;
 use std::process::Command;
+use std::thread;
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
@@ -56,6 +57,25 @@ fn tells_how_it_is() {
     drop((down, up));
     let status = proxy.ended_within(Duration::from_secs(2));
     assert!(status.is_some_and(|status| status.success()));
+}
+
+/// A manager that does not listen keeps us from nothing.
+#[test]
+fn a_manager_that_hangs_is_not_waited_for() {
+    let lab = Lab::new();
+    let scratch = Scratch::new();
+    let manager = UnixDatagram::bind(scratch.path("notify")).expect("a socket");
+    let path = format!("NOTIFY_SOCKET={}", scratch.text("notify"));
+    let mut proxy = Process::start_with(&lab.server, &["env", &path], BINARY, USUAL);
+    told(&manager, "READY=1");
+    // Its queue holds ten messages; a reload sends two.
+    for _ in 0..12 {
+        proxy.signal(Signal::HUP);
+        thread::sleep(Duration::from_millis(50));
+    }
+    proxy.signal(Signal::TERM);
+    let status = proxy.ended_within(Duration::from_secs(5));
+    assert!(status.is_some_and(|status| status.success()), "{status:?}");
 }
 
 /// A socket that the manager holds: who comes while no proxy runs waits, and is served by the next one.
