@@ -138,6 +138,39 @@ fn a_socket_that_is_not_wanted_is_named() {
     }
 }
 
+/// Nor may a reload leave one without anybody who accepts from it.
+#[test]
+fn a_socket_of_the_manager_stays_in_use() {
+    let lab = Lab::new();
+    let scratch = Scratch::new();
+    let table = |port| {
+        format!(
+            "[[listen]]\naddress = [\"10.81.0.1:{port}\"]\ntarget-v4 = \"{TARGET_V4}\"\n\
+             trust = [\"10.81.0.0/24\"]\n"
+        )
+    };
+    let file = scratch.write("proxy.toml", &(table(8443) + &table(8444)));
+    let config = format!("--config={file}");
+    let args = [BINARY, "proxy", &config];
+    let activator = activate(&lab.server, &scratch, &["8443/tcp", "8444/tcp"], &args);
+    scratch.write("start-0", "");
+    let pid = activator.line("with its pid", |line| {
+        line.strip_prefix("pid 0 ")?.parse().ok()
+    });
+    let pid = Pid::from_raw(pid).expect("a pid");
+    activator.line("that it serves", |line| {
+        line.contains("listening").then_some(())
+    });
+    scratch.write("proxy.toml", &table(8443));
+    kill_process(pid, Signal::HUP).expect("kill");
+    activator.line("a refusal", |line| {
+        let named = line.contains("passed socket 4 (second) for TCP 10.81.0.1:8444");
+        (line.contains("reload refused") && named).then_some(())
+    });
+    kill_process(pid, Signal::TERM).expect("kill");
+    activator.line("that it ended", |line| (line == "ended 0 0").then_some(()));
+}
+
 /// Two instances at once, stopped and started again: as `systemctl restart peername@a peername@b` does.
 #[test]
 fn two_instances_twice() {

@@ -60,9 +60,15 @@ async fn start(args: &Args, setup: Setup) -> anyhow::Result<ExitCode> {
     serve(args, control, signals).await
 }
 
-/// The sockets that a service manager has opened. What it has opened must be what it is asked for.
+/// The sockets that a service manager has opened.
 fn given(setup: &Setup) -> anyhow::Result<Given> {
     let given = Given::new(inherited::take()?);
+    require_all_wanted(&given, setup)?;
+    Ok(given)
+}
+
+/// A socket of the manager's that nobody accepts from would swallow its clients.
+fn require_all_wanted(given: &Given, setup: &Setup) -> anyhow::Result<()> {
     let [tcp, udp] = TRANSPORTS.map(|transport| setup.listen(transport).collect::<Vec<_>>());
     if let Some(unwanted) = given.unwanted(&tcp, &udp) {
         let protocol = if unwanted.is_stream { "TCP" } else { "UDP" };
@@ -73,7 +79,7 @@ fn given(setup: &Setup) -> anyhow::Result<Given> {
             unwanted.addr
         );
     }
-    Ok(given)
+    Ok(())
 }
 
 /// Serves on the workers' threads; this thread keeps watch.

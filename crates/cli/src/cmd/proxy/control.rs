@@ -35,7 +35,7 @@ pub(super) struct Control {
     /// Numbers that no listener had yet.
     pub(super) ids: RangeFrom<u32>,
     pub(super) actual: Actual,
-    /// Kept, for what goes with one reload may come back with another.
+    /// Kept, for none of them may go with a reload.
     pub(super) given: Given,
     pub(super) groups: Vec<Group>,
     /// Whoever keeps it fresh looks here for what it is by now.

@@ -38,6 +38,7 @@ impl Control {
 
     async fn try_reload(&mut self, args: &Args) -> anyhow::Result<()> {
         let setup = read(args.clone()).await?;
+        super::require_all_wanted(&self.given, &setup)?;
         self.check_what_needs_a_restart(&setup)?;
         let wanted: HashSet<_> = setup.services.iter().flat_map(Planned::listeners).collect();
         self.check_groups(&setup)?;
@@ -46,8 +47,8 @@ impl Control {
             &self.listeners,
             self.running.room() / 2,
             &self.given,
-        )?;
             &mut self.ids,
+        )?;
         let sockets = open.numbers().len() * setup.process.workers();
         ensure!(
             sockets + open.sessions() <= self.running.room(),
