@@ -36,6 +36,11 @@ fn every_problem_has_its_place() {
         ),
         ("[[listen]]\n", "line 1, [[listen]]: ", "trust = ["),
         (
+            "[[listen]]\naddress = []\ntrust = [\"any\"]\n",
+            "line 1, [[listen]]: ",
+            "address needs an address",
+        ),
+        (
             "[[listen]]\ntrust = [\"@/nonexistent\"]\n",
             "line 1, [[listen]]: ",
             "trust @/nonexistent: No such file",

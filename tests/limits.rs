@@ -3,9 +3,10 @@
 //! go-mmproxy and mmproxy-rs end with status 0 when accept(2) fails once, so that nothing restarts
 //! them.
 
+use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-use crate::addr::{LISTEN_V4, TARGET_V4, someone_v4};
+use crate::addr::{LISTEN_V4, TARGET_V4, someone_v4, v4};
 use crate::backend::Backend;
 use crate::conn::Conn;
 use crate::lab::{Host, Lab, Process, Scratch, wait_for};
@@ -92,6 +93,43 @@ fn connections_without_a_header_are_limited() {
     drop(silent);
     wait_for("all places are free again", take_place);
     rig.still_serves(someone_v4());
+}
+
+/// Each place that becomes free goes to another listener than the last one did.
+#[test]
+fn a_busy_listener_does_not_starve_the_others() {
+    let lab = Lab::new();
+    let backend = Backend::listen(&lab.server, TARGET_V4);
+    let other = v4([10, 81, 0, 1], 8444);
+    let args = [
+        "proxy",
+        "--listen=10.81.0.1:8443",
+        "--listen=10.81.0.1:8444",
+        "--target-v4=127.0.0.1:9000",
+        "--trust=10.81.0.0/24",
+        "--workers=1",
+    ];
+    let few = ["prlimit", "--nofile=64:64"];
+    let _proxy = Peername::start_through(&lab.server, &few, &args, &[LISTEN_V4, other]);
+    let open = |to, client| Conn::open(&lab.balancer, to, &header_of(client));
+    let _busy: Vec<Conn> = (0..60).map(|_| open(LISTEN_V4, someone_v4())).collect();
+    let accept = || backend.accept_within(Duration::from_millis(300));
+    let mut served: VecDeque<Conn> = std::iter::from_fn(accept).collect();
+    assert!((5..40).contains(&served.len()), "{} served", served.len());
+    let client = someone_v4();
+    let _down = open(other, client);
+    let mut serve_next = || {
+        served.pop_front().expect("an open connection").reset();
+        let up = backend.accept();
+        let peer = up.peer();
+        served.push_back(up);
+        peer
+    };
+    let turn = (1..=15).find(|_| serve_next() == client);
+    assert!(
+        turn.is_some_and(|turn| turn <= 3),
+        "served as number {turn:?}"
+    );
 }
 
 /// A thousand idle clients cost little, and each of them still works.

@@ -205,6 +205,52 @@ fn udp_listeners_and_trust() {
     assert_eq!(totals["datagrams_dropped"], "untrusted_peer=1", "{totals}");
 }
 
+/// Listeners that come and go take their descriptors along: as many connections fit as before.
+#[test]
+fn as_many_connections_fit_after_many_reloads() {
+    let few = ["prlimit", "--nofile=128:128"];
+    let one = table(LISTEN_V4, &["10.81.0.0/24"]);
+    for workers in ["--workers=1", "--workers=3"] {
+        let site = Site::through(&few, &one, &[workers]);
+        let before = site.capacity();
+        assert!(before > 5, "{before} with {workers}");
+        for _ in 0..45 {
+            site.reload(&both_listeners(), "\"reloaded\"");
+            site.reload(&one, "\"reloaded\"");
+        }
+        assert_eq!(site.capacity(), before, "with {workers}");
+    }
+}
+
+/// A listener that is gone but still answers its sessions is not taken for one that came later.
+#[test]
+fn a_listener_that_came_later_speaks_for_itself() {
+    let udp = |port| {
+        let listen = v4([10, 81, 0, 1], port);
+        table(listen, &["10.81.0.0/24"]) + "protocol = \"udp\"\n"
+    };
+    let one = table(LISTEN_V4, &["10.81.0.0/24"]);
+    let site = Site::new(&(one.clone() + &udp(8101)));
+    let backend = Datagrams::bind(&site.lab.server, TARGET_V4);
+    let balancer = Datagrams::bind(&site.lab.balancer, SocketAddr::new(BALANCER_V4, 0));
+    let client = someone_v4();
+    let ask = |text: &[u8]| {
+        let header = header::v2_udp(client, front_of(client));
+        balancer.send(v4([10, 81, 0, 1], 8101), &[&header, text]);
+    };
+    ask(b"before");
+    backend.expect(b"before", client);
+    for port in [8102, 8103] {
+        site.reload(&one, "\"reloaded\"");
+        // What is busy goes on for a moment.
+        backend.send(client, &[b"media"]);
+        site.reload(&(one.clone() + &udp(port)), "\"reloaded\"");
+        backend.send(client, &[b"media"]);
+        ask(b"after");
+        backend.nothing();
+    }
+}
+
 /// A proxy with a file, one backend, and nobody else.
 struct Site {
     proxy: Peername,
@@ -248,6 +294,22 @@ impl Site {
         let up = self.backend.accept();
         assert_eq!(up.peer(), client);
         (down, up)
+    }
+
+    /// How many connections are served at once.
+    fn capacity(&self) -> usize {
+        let mut open = Vec::new();
+        loop {
+            let client = someone_v4();
+            let down = Conn::open(&self.lab.balancer, LISTEN_V4, &header_of(client));
+            // The one that was too many last time may have come since.
+            let mut served =
+                std::iter::from_fn(|| self.backend.accept_within(Duration::from_millis(400)));
+            match served.find(|up| up.peer() == client) {
+                Some(up) => open.push((down, up)),
+                None => return open.len(),
+            }
+        }
     }
 
     /// The last line of its log: what it has counted.

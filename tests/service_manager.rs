@@ -4,6 +4,7 @@ use std::fs;
 use std::net::SocketAddr;
 use std::os::unix::net::UnixDatagram;
 use std::process::Command;
+use std::thread;
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
@@ -56,6 +57,25 @@ fn tells_how_it_is() {
     drop((down, up));
     let status = proxy.ended_within(Duration::from_secs(2));
     assert!(status.is_some_and(|status| status.success()));
+}
+
+/// A manager that does not listen keeps us from nothing.
+#[test]
+fn a_manager_that_hangs_is_not_waited_for() {
+    let lab = Lab::new();
+    let scratch = Scratch::new();
+    let manager = UnixDatagram::bind(scratch.path("notify")).expect("a socket");
+    let path = format!("NOTIFY_SOCKET={}", scratch.text("notify"));
+    let mut proxy = Process::start_with(&lab.server, &["env", &path], BINARY, USUAL);
+    told(&manager, "READY=1");
+    // Its queue holds ten messages; a reload sends two.
+    for _ in 0..12 {
+        proxy.signal(Signal::HUP);
+        thread::sleep(Duration::from_millis(50));
+    }
+    proxy.signal(Signal::TERM);
+    let status = proxy.ended_within(Duration::from_secs(5));
+    assert!(status.is_some_and(|status| status.success()), "{status:?}");
 }
 
 /// A socket that the manager holds: who comes while no proxy runs waits, and is served by the next one.
@@ -116,6 +136,39 @@ fn a_socket_that_is_not_wanted_is_named() {
         });
         activator.line("that it failed", |line| (line == "ended 0 1").then_some(()));
     }
+}
+
+/// Nor may a reload leave one without anybody who accepts from it.
+#[test]
+fn a_socket_of_the_manager_stays_in_use() {
+    let lab = Lab::new();
+    let scratch = Scratch::new();
+    let table = |port| {
+        format!(
+            "[[listen]]\naddress = [\"10.81.0.1:{port}\"]\ntarget-v4 = \"{TARGET_V4}\"\n\
+             trust = [\"10.81.0.0/24\"]\n"
+        )
+    };
+    let file = scratch.write("proxy.toml", &(table(8443) + &table(8444)));
+    let config = format!("--config={file}");
+    let args = [BINARY, "proxy", &config];
+    let activator = activate(&lab.server, &scratch, &["8443/tcp", "8444/tcp"], &args);
+    scratch.write("start-0", "");
+    let pid = activator.line("with its pid", |line| {
+        line.strip_prefix("pid 0 ")?.parse().ok()
+    });
+    let pid = Pid::from_raw(pid).expect("a pid");
+    activator.line("that it serves", |line| {
+        line.contains("listening").then_some(())
+    });
+    scratch.write("proxy.toml", &table(8443));
+    kill_process(pid, Signal::HUP).expect("kill");
+    activator.line("a refusal", |line| {
+        let named = line.contains("passed socket 4 (second) for TCP 10.81.0.1:8444");
+        (line.contains("reload refused") && named).then_some(())
+    });
+    kill_process(pid, Signal::TERM).expect("kill");
+    activator.line("that it ended", |line| (line == "ended 0 0").then_some(()));
 }
 
 /// Two instances at once, stopped and started again: as `systemctl restart peername@a peername@b` does.

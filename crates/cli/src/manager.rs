@@ -1,7 +1,12 @@
 //! What the service manager is told (sd_notify(3)), where there is one. That it does not listen is no
 //! reason not to serve, so errors are not looked at.
 
+use std::ffi::OsStr;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::time::Duration;
+use std::{env, io};
 
 use peername_proxy::server::Pulse;
 use sd_notify::NotifyState::{self, MonotonicUsec, Ready, Reloading, Status, Stopping, Watchdog};
@@ -39,5 +44,20 @@ pub(crate) fn keep_alive(pulse: Pulse) {
 }
 
 fn tell(state: &[NotifyState<'_>]) {
-    let _ = sd_notify::notify(state);
+    let message: String = state.iter().map(|line| format!("{line}\n")).collect();
+    let _ = send(message.as_bytes());
+}
+
+/// `sd_notify::notify` waits where the manager's queue is full, and with it would all reloads and stops.
+fn send(message: &[u8]) -> io::Result<()> {
+    let Some(path) = env::var_os("NOTIFY_SOCKET") else {
+        return Ok(());
+    };
+    let address = match path.as_bytes() {
+        [b'@', name @ ..] => SocketAddr::from_abstract_name(name)?,
+        path => SocketAddr::from_pathname(OsStr::from_bytes(path))?,
+    };
+    let socket = UnixDatagram::unbound()?;
+    socket.set_nonblocking(true)?;
+    socket.send_to_addr(message, &address).map(drop)
 }

@@ -29,6 +29,8 @@ pub(crate) struct Acceptor<S> {
     /// Every connection holds one; when the last is gone, all have ended.
     open: mpsc::Sender<()>,
     ready: Vec<u64>,
+    /// Whose connection was accepted last.
+    last: u64,
 }
 
 /// A place among the open connections.
@@ -48,6 +50,7 @@ impl<S: Serve> Acceptor<S> {
             slots,
             open,
             ready: Vec::new(),
+            last: u64::MAX,
         })
     }
 
@@ -100,19 +103,26 @@ impl<S: Serve> Acceptor<S> {
         let mut ready = std::mem::take(&mut self.ready);
         ready.clear();
         let mut more = self.poller.ready(&mut ready).map_err(io::Error::other)?;
+        // epoll keeps its order, and whoever comes first in it would get every place that becomes free.
+        ready.sort_unstable();
+        let next = ready.partition_point(|&token| token <= self.last);
+        ready.rotate_left(next);
         let mut exhausted = None;
         'listeners: for &token in &ready {
             let Some(listening) = self.listening.get(&id_of(token)) else {
                 continue;
             };
             for turn in 0.. {
-                if turn == AT_ONCE || slot.is_none() {
+                let scarce = self.slots.available_permits() < AT_ONCE * ready.len();
+                let at_once = if scarce { 1 } else { AT_ONCE };
+                if turn >= at_once || slot.is_none() {
                     more = true;
                     break;
                 }
                 match listen::accept(&listening.socket) {
                     Ok((stream, peer)) => {
                         self.begin(listening, stream, PeerAddr(peer), slot.take());
+                        self.last = token;
                         slot = Arc::clone(&self.slots).try_acquire_owned().ok();
                     }
                     Err(error) if error.kind() == ErrorKind::WouldBlock => break,
@@ -129,7 +139,7 @@ impl<S: Serve> Acceptor<S> {
         match exhausted {
             Some(error) => pause(&error).await,
             None if !more => readable.clear_ready(),
-            None => {}
+            None => tokio::task::yield_now().await,
         }
         Ok(())
     }

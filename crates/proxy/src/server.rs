@@ -63,6 +63,10 @@ pub struct Running {
     workers: Vec<JoinHandle<io::Result<()>>>,
     orders: Vec<mpsc::UnboundedSender<Order>>,
     slots: Arc<Semaphore>,
+    /// Descriptors taken from connections since the start; less than none where more were given back.
+    aside: isize,
+    /// Slots that are missing for it.
+    withheld: isize,
 }
 
 /// What a running worker is told.
@@ -98,6 +102,8 @@ pub fn start<S: Serve>(
         workers: Vec::new(),
         orders: Vec::new(),
         slots,
+        aside: 0,
+        withheld: 0,
     };
     for listeners in listeners.of_workers {
         let companions = beside.iter_mut().filter_map(Iterator::next).collect();
@@ -154,17 +160,34 @@ impl Running {
     }
 
     /// Takes descriptors from those that are kept for connections, two for each.
-    pub fn set_aside(&self, descriptors: usize) {
-        self.slots.forget_permits(descriptors.div_ceil(2));
+    pub fn set_aside(&mut self, descriptors: usize) {
+        self.aside = self.aside.saturating_add_unsigned(descriptors);
+        self.settle();
     }
 
-    /// Gives back what was set aside.
-    pub fn give_back(&self, descriptors: usize) {
-        self.slots.add_permits(descriptors / 2);
+    /// Gives back what was set aside, or open before the start.
+    pub fn give_back(&mut self, descriptors: usize) {
+        self.aside = self.aside.saturating_sub_unsigned(descriptors);
+        self.settle();
+    }
+
+    /// Makes the slots what the descriptors allow. Rounding each step by itself would lose one a reload;
+    /// what connections hold just now is taken the next time.
+    fn settle(&mut self) {
+        let wanted = self.aside.saturating_add(1).div_euclid(2);
+        let change = wanted.saturating_sub(self.withheld);
+        let slots = change.unsigned_abs();
+        if change > 0 {
+            let taken = self.slots.forget_permits(slots);
+            self.withheld = self.withheld.saturating_add_unsigned(taken);
+        } else {
+            self.slots.add_permits(slots);
+            self.withheld = wanted;
+        }
     }
 
     /// Accepts from these too, with fewer descriptors left for connections.
-    pub fn open(&self, listeners: Listeners) {
+    pub fn open(&mut self, listeners: Listeners) {
         self.set_aside(listeners.of_workers.iter().map(Vec::len).sum());
         for (worker, listeners) in self.orders.iter().zip(listeners.of_workers) {
             // A worker that has ended ends the process.
@@ -181,7 +204,7 @@ impl Running {
 
     /// Closes these listeners; returns once every worker has. Who waits in their queues is served first,
     /// and open connections go on.
-    pub async fn close(&self, listeners: Vec<ListenerId>) {
+    pub async fn close(&mut self, listeners: Vec<ListenerId>) {
         let listeners: Arc<[ListenerId]> = listeners.into();
         let tell = |worker: &mpsc::UnboundedSender<Order>| {
             let (closed, heard) = oneshot::channel();

@@ -13,7 +13,8 @@ use crate::connect::Connector;
 use crate::counters::Counters;
 use crate::permit::Rules;
 
-/// A listener, whichever worker's sockets it has. Small numbers: tables are indexed by them.
+/// A listener, whichever worker's sockets it has. Never one that another listener of this process
+/// had before: what is closed may still be serving its last sessions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ListenerId(pub u32);
 
@@ -24,9 +25,9 @@ pub struct Service {
     pub(crate) connector: Connector,
 }
 
-/// Every listener's service, at one moment.
+/// Every listener's service, at one moment: as many as there are listeners, in the order of their ids.
 #[derive(Debug, Default)]
-pub struct Services(Vec<Option<Arc<Service>>>);
+pub struct Services(Box<[(ListenerId, Arc<Service>)]>);
 
 /// The services that new connections get. Clones are the same.
 #[derive(Clone, Debug)]
@@ -60,7 +61,8 @@ impl Service {
 impl Services {
     /// The service of a listener, `None` when it is none of theirs.
     pub fn of(&self, listener: ListenerId) -> Option<&Arc<Service>> {
-        self.0.get(listener.0 as usize)?.as_ref()
+        let place = self.0.binary_search_by_key(&listener, |&(id, _)| id).ok()?;
+        self.0.get(place).map(|(_, service)| service)
     }
 }
 
@@ -75,14 +77,8 @@ impl Services {
 
 impl FromIterator<(ListenerId, Arc<Service>)> for Services {
     fn from_iter<I: IntoIterator<Item = (ListenerId, Arc<Service>)>>(all: I) -> Self {
-        let mut services = Vec::new();
-        for (ListenerId(number), service) in all {
-            let place = number as usize;
-            if services.len() <= place {
-                services.resize(place + 1, None);
-            }
-            services[place] = Some(service);
-        }
+        let mut services: Box<[_]> = all.into_iter().collect();
+        services.sort_unstable_by_key(|&(id, _)| id);
         Self(services)
     }
 }

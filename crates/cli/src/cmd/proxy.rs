@@ -49,7 +49,8 @@ async fn start(args: &Args, setup: Setup) -> anyhow::Result<ExitCode> {
     lifecycle::require_descriptors(setup.process.workers(), sockets * setup.process.workers())?;
     let for_udp = lifecycle::descriptors_of_sessions(setup.process.workers(), tcp_too)?;
     let given = given(&setup)?;
-    let open = Open::missing(&setup, &Numbers::new(), for_udp, &given)?;
+    let mut ids = 0..;
+    let open = Open::missing(&setup, &Numbers::new(), for_udp, &given, &mut ids)?;
     let mut keeper = match setup.process.setup_routes {
         true => Some(Keeper::start(&setup.backends())?),
         false => None,
@@ -58,7 +59,7 @@ async fn start(args: &Args, setup: Setup) -> anyhow::Result<ExitCode> {
     let _log = setup.process.logging.start();
     privileges::warn_of_missing();
     open.tell_of_shortcomings();
-    let control = Control::start(setup, open, given).await?;
+    let control = Control::start(setup, open, given, ids).await?;
     let probes = control.setup.probes().collect();
     let routes_lost = routes::lost(keeper.as_mut(), probes, control.reply_path.subscribe())?;
     tokio::select! {
@@ -67,9 +68,15 @@ async fn start(args: &Args, setup: Setup) -> anyhow::Result<ExitCode> {
     }
 }
 
-/// The sockets that a service manager has opened. What it has opened must be what it is asked for.
+/// The sockets that a service manager has opened.
 fn given(setup: &Setup) -> anyhow::Result<Given> {
     let given = Given::new(inherited::take()?);
+    require_all_wanted(&given, setup)?;
+    Ok(given)
+}
+
+/// A socket of the manager's that nobody accepts from would swallow its clients.
+fn require_all_wanted(given: &Given, setup: &Setup) -> anyhow::Result<()> {
     let [tcp, udp] = TRANSPORTS.map(|transport| setup.listen(transport).collect::<Vec<_>>());
     if let Some(unwanted) = given.unwanted(&tcp, &udp) {
         let protocol = if unwanted.is_stream { "TCP" } else { "UDP" };
@@ -80,7 +87,7 @@ fn given(setup: &Setup) -> anyhow::Result<Given> {
             unwanted.addr
         );
     }
-    Ok(given)
+    Ok(())
 }
 
 /// Serves on the workers' threads; this thread keeps watch.

@@ -1,6 +1,7 @@
 //! The proxy at work, as the control side sees it: what is listened on, and what that is served by.
 
 use std::net::SocketAddr;
+use std::ops::RangeFrom;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -31,8 +32,10 @@ pub(super) struct Control {
     pub(super) shared: Shared,
     pub(super) services: Current,
     pub(super) listeners: Numbers,
+    /// Numbers that no listener had yet.
+    pub(super) ids: RangeFrom<u32>,
     pub(super) actual: Actual,
-    /// Kept, for what goes with one reload may come back with another.
+    /// Kept, for none of them may go with a reload.
     pub(super) given: Given,
     pub(super) groups: Vec<Group>,
     /// Whoever keeps it fresh looks here for what it is by now.
@@ -58,7 +61,12 @@ pub(super) struct Shared {
 
 impl Control {
     /// Starts the loops.
-    pub(super) async fn start(setup: Setup, open: Open, given: Given) -> anyhow::Result<Self> {
+    pub(super) async fn start(
+        setup: Setup,
+        open: Open,
+        given: Given,
+        ids: RangeFrom<u32>,
+    ) -> anyhow::Result<Self> {
         let shared = Shared {
             counters: Arc::default(),
             own_addresses: OwnAddresses::read().await?,
@@ -83,6 +91,7 @@ impl Control {
             shared,
             services,
             listeners,
+            ids,
             actual,
             given,
             groups,

@@ -2,6 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;
+use std::ops::RangeFrom;
 
 use peername_proxy::config::Datagrams;
 use peername_proxy::listeners::{Given, Listeners, Wanted};
@@ -39,20 +40,21 @@ pub(super) type Actual = HashMap<(Transport, SocketAddr), SocketAddr>;
 
 impl Open {
     /// Opens what is wanted and not there already. UDP, its sessions included, gets at most so many
-    /// descriptors.
+    /// descriptors. Numbers come from `ids`, none of them twice.
     pub(super) fn missing(
         setup: &Setup,
         there: &Numbers,
         descriptors_of_udp: usize,
         given: &Given,
+        ids: &mut RangeFrom<u32>,
     ) -> anyhow::Result<Self> {
         let workers = setup.process.workers();
-        let taken: HashSet<_> = there.values().copied().collect();
-        let mut free = (0..).map(ListenerId).filter(|id| !taken.contains(id));
         let mut number = |planned: &Planned, transport| -> Vec<Wanted> {
             let addrs = planned.listen(transport).iter().copied();
             let new = addrs.filter(|&addr| !there.contains_key(&(transport, addr)));
-            new.zip(&mut free).map(|(addr, id)| (id, addr)).collect()
+            new.zip(&mut *ids)
+                .map(|(addr, id)| (ListenerId(id), addr))
+                .collect()
         };
         let mut wanted_tcp = Vec::new();
         let mut wanted_udp = Vec::new();

@@ -66,6 +66,7 @@ pub(crate) struct Listener {
     /// Where to listen, on one port or a range (0.0.0.0:10000-10100); may be repeated
     #[arg(short, long, value_name = "ADDR", default_value = "0.0.0.0:8443")]
     #[serde(rename = "address")]
+    #[schemars(length(min = 1))]
     pub(super) listen: Vec<Listen>,
     /// What is listened for
     #[arg(short, long, default_value = "tcp")]

@@ -40,6 +40,7 @@ impl Control {
     async fn try_reload(&mut self, args: &Args) -> anyhow::Result<()> {
         let setup = read(args.clone()).await?;
         setup.check_at(&OwnAddresses::read().await?)?;
+        super::require_all_wanted(&self.given, &setup)?;
         self.check_what_needs_a_restart(&setup)?;
         let wanted: HashSet<_> = setup.services.iter().flat_map(Planned::listeners).collect();
         self.check_groups(&setup)?;
@@ -48,6 +49,7 @@ impl Control {
             &self.listeners,
             self.running.room() / 2,
             &self.given,
+            &mut self.ids,
         )?;
         let sockets = open.numbers().len() * setup.process.workers();
         ensure!(

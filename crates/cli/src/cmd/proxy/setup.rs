@@ -191,6 +191,10 @@ impl Planned {
     pub(super) fn new(listener: &Listener, origin: Origin) -> Result<Self, Usage> {
         let config = listener.config();
         let config = config.map_err(|Usage(text)| Usage(origin.of(&text)))?;
+        if listener.listen.is_empty() {
+            let text = "--listen needs an address, such as 0.0.0.0:8443";
+            return Err(Usage(origin.of(text)));
+        }
         let mut listen = Vec::new();
         for written in &listener.listen {
             let wrong = |why| Usage(origin.of(&format!("--listen {written}: {why}")));
