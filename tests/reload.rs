@@ -296,8 +296,18 @@ impl Site {
         (down, up)
     }
 
-    /// How many connections are served at once.
+    /// How many connections are served at once. Returns when they have all gone again.
     fn capacity(&self) -> usize {
+        let idle = self.proxy.descriptors();
+        let served = self.serve_as_many_as_fit().len();
+        // But for the one that was too many: it is connected now, and waits for the backend.
+        wait_for("the end of the crowd", || {
+            (self.proxy.descriptors() <= idle + 2).then_some(())
+        });
+        served
+    }
+
+    fn serve_as_many_as_fit(&self) -> Vec<(Conn, Conn)> {
         let mut open = Vec::new();
         loop {
             let client = someone_v4();
@@ -307,7 +317,7 @@ impl Site {
                 std::iter::from_fn(|| self.backend.accept_within(Duration::from_millis(400)));
             match served.find(|up| up.peer() == client) {
                 Some(up) => open.push((down, up)),
-                None => return open.len(),
+                None => return open,
             }
         }
     }
