@@ -58,7 +58,7 @@ fn link_local_balancers_can_be_listed() {
     let _down = Conn::open(&lab.balancer, front.into(), &header_of(client));
     assert_eq!(backend.accept().peer(), client);
     // Others are not on the list.
-    Conn::open(&lab.balancer, LISTEN_V4, &header_of(client)).closed();
+    Conn::turned_away(&lab.balancer, LISTEN_V4);
 }
 
 /// go-mmproxy and mmproxy-rs took six descriptors for a connection.
