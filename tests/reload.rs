@@ -296,13 +296,14 @@ impl Site {
         (down, up)
     }
 
-    /// How many connections are served at once. Returns when they have all gone again.
+    /// How many connections are served at once. Returns when most of them have gone again: some were too
+    /// many, are connected now, and wait for the backend.
     fn capacity(&self) -> usize {
-        let idle = self.proxy.descriptors();
-        let served = self.serve_as_many_as_fit().len();
-        // But for the one that was too many: it is connected now, and waits for the backend.
+        let crowd = self.serve_as_many_as_fit();
+        let (served, crowded) = (crowd.len(), self.proxy.descriptors());
+        drop(crowd);
         wait_for("the end of the crowd", || {
-            (self.proxy.descriptors() <= idle + 2).then_some(())
+            (self.proxy.descriptors() + served < crowded).then_some(())
         });
         served
     }
