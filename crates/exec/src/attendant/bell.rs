@@ -10,8 +10,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd};
 
 use peername_identity::Ports;
+use peername_sys::epoll::{Readiness, When};
 use peername_sys::stream;
-use rustix::event::epoll::EventFlags;
 use socket2::{Domain, Protocol, Socket, Type};
 
 /// A bell that has been rung and not been heard yet.
@@ -84,21 +84,20 @@ impl Bell {
     }
 
     /// What to wait for next.
-    pub(super) fn awaits(&self) -> EventFlags {
+    pub(super) fn awaits(&self) -> When {
         match self.said {
-            true => EventFlags::IN | EventFlags::RDHUP,
+            true => When::Ready,
             // The listener's queue is full, and the kernel keeps trying.
-            false => EventFlags::OUT,
+            false => When::Writable,
         }
     }
 
     /// Something has happened; returns whether the bell is still to be heard.
-    pub(super) fn go_on(&mut self, flags: EventFlags) -> bool {
-        let over = EventFlags::IN | EventFlags::RDHUP | EventFlags::HUP | EventFlags::ERR;
+    pub(super) fn go_on(&mut self, found: Readiness) -> bool {
         if !self.said {
             self.say();
         }
-        !flags.intersects(over)
+        !(found.readable || found.finished || found.ended)
     }
 
     fn say(&mut self) {
