@@ -11,8 +11,8 @@ use std::process::Command;
 use std::time::Duration;
 
 use peername_sys::detach::detached;
+use peername_sys::pidfd::Process;
 use peername_sys::{Failed, NameCall};
-use rustix::process::{PidfdFlags, getpid, pidfd_open};
 
 use crate::attendant::{Attendant, Channel, run};
 use crate::table::{Rules, SharedTable, TableError};
@@ -50,14 +50,14 @@ impl Preload {
     fn start_attendant(&self, shared: &SharedTable) -> Result<(), Failed> {
         let settings = shared.table().settings();
         let channel = Channel::open(settings)?;
-        let program = pidfd_open(getpid(), PidfdFlags::empty()).call("pidfd_open(2)")?;
+        let program = Process::current()?;
         let file = shared.descriptor().call("fcntl(F_DUPFD_CLOEXEC)")?;
         let timeout = self.header_timeout;
         detached(
-            [file, channel.into(), program],
+            [file, channel.into(), program.into()],
             |[file, channel, program]| {
                 let shared = shared.in_child(file);
-                let attended = attend(&shared, channel, &program, timeout);
+                let attended = attend(&shared, channel, &program.into(), timeout);
                 shared.remove();
                 match attended {
                     Ok(()) => 0,
@@ -84,7 +84,7 @@ impl Preload {
 fn attend(
     shared: &SharedTable,
     channel: OwnedFd,
-    program: &OwnedFd,
+    program: &Process,
     timeout: Duration,
 ) -> Result<(), Failed> {
     peername_sys::limits::raise_open_files()?;

@@ -22,6 +22,7 @@ pub mod netlink;
 pub mod passing;
 pub mod pidfd;
 pub mod pipe;
+pub mod poll;
 pub mod process_memory;
 pub mod seccomp;
 pub mod shared_memory;
