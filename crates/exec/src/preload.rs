@@ -130,7 +130,7 @@ fn check(path: &Path) -> Result<(), LibraryError> {
         source,
     };
     let about = fs::metadata(path).map_err(unreadable)?;
-    let user = rustix::process::geteuid().as_raw();
+    let user = peername_sys::user::effective();
     if ![0, user].contains(&about.uid()) || about.mode() & 0o022 != 0 {
         return Err(LibraryError::Writable(path.to_owned()));
     }

@@ -24,6 +24,7 @@ pub mod pidfd;
 pub mod pipe;
 pub mod poll;
 pub mod process_memory;
+pub mod random;
 pub mod seccomp;
 pub mod shared_memory;
 pub mod sock_diag;
@@ -31,8 +32,9 @@ pub mod stream;
 pub mod tcp_socket;
 pub mod transparent;
 pub mod upstream;
+pub mod user;
 
 pub use failed::{
-    Failed, NameCall, Result, is_broken_listener, is_destroyed, is_device_error,
+    Errno, Failed, NameCall, Result, is_broken_listener, is_destroyed, is_device_error,
     is_of_one_connection, is_too_large,
 };
