@@ -12,9 +12,7 @@ use peername_sys::epoll::{Epoll, When};
 use peername_sys::listening::Listening;
 use peername_sys::pidfd::Process;
 use peername_sys::seccomp::{AddressBuffer, Call, Given, Listener, Notification};
-use peername_sys::{Result, detach, is_of_one_connection, tcp_socket};
-use rustix::io::{Errno, ioctl_fionbio};
-use rustix::net::getpeername;
+use peername_sys::{Errno, Result, detach, is_of_one_connection, tcp_socket};
 
 pub(super) use token::Token;
 
@@ -293,7 +291,7 @@ impl Supervisor {
 
     /// Sets the connection up as the call wants it, and fills its address buffer.
     fn prepare(&self, call: &Accepting, connection: &OwnedFd) -> io::Result<()> {
-        ioctl_fionbio(connection, call.nonblocking)?;
+        tcp_socket::set_nonblocking(connection, call.nonblocking)?;
         if call.peer.is_none() {
             return Ok(());
         }
@@ -335,9 +333,7 @@ impl Supervisor {
 
     /// Who is at the other end, as the program is shown it.
     fn client_of(&self, socket: &OwnedFd) -> io::Result<SocketAddr> {
-        let peer = getpeername(socket)?;
-        let peer = peer.and_then(|addr| SocketAddr::try_from(addr).ok());
-        let peer = peer.ok_or(Errno::NOTCONN)?;
+        let peer = tcp_socket::peer_addr(socket)?;
         let cookie = tcp_socket::cookie(socket).map_err(|failed| failed.source)?;
         Ok(match self.table.find(cookie) {
             Some(identity) => shown(identity.client, peer.is_ipv6()),
