@@ -132,7 +132,7 @@ impl Attendant {
     pub fn ring(&mut self, listener: SocketAddr) {
         match Bell::ring(listener, self.table.settings().bells()) {
             Ok(bell) => self.keep(bell),
-            Err(error) if error.kind() == std::io::ErrorKind::ConnectionRefused => {
+            Err(error) if error.source.kind() == std::io::ErrorKind::ConnectionRefused => {
                 return self.give_up(listener);
             }
             // Out of ports or descriptors, or no way to the address: tried again later.
