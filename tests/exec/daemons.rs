@@ -5,6 +5,7 @@ use crate::addr::{CLIENT_V4, FRONT_V4, LISTEN_V4, someone_v4};
 use crate::conn::Conn;
 use crate::lab::{Scratch, wait_for};
 use crate::sender::Haproxy;
+use crate::server::{nginx, sshd};
 
 /// The workers are another user's, who could not open the table.
 #[test]
@@ -12,10 +13,9 @@ fn nginx() {
     for reuseport in ["", "reuseport"] {
         let scratch = Scratch::new();
         scratch.write("index.html", "hello\n");
-        let config = NGINX
-            .replace("DIR", &scratch.text("."))
-            .replace("REUSEPORT", reuseport);
-        let config = scratch.write("nginx.conf", &config);
+        let server = format!("listen {LISTEN_V4} {reuseport}; root DIR;");
+        let main = "user www-data; worker_processes 2;";
+        let config = nginx::configure(&scratch, main, nginx::PEER, &server);
         let program = Program::start(&["nginx", "-c", &config, "-e", "stderr"]);
         logs_the_clients(&program, &scratch);
     }
@@ -118,40 +118,15 @@ fn postgres() {
 fn sshd() {
     let scratch = Scratch::new();
     let lab = crate::lab::Lab::without_routes();
-    for key in ["host_key", "user_key"] {
-        let args = ["-q", "-t", "ed25519", "-N", "", "-f", &scratch.text(key)];
-        lab.server.run("ssh-keygen", &args);
-    }
-    let config = scratch.write("sshd_config", &SSHD.replace("DIR", &scratch.text(".")));
-    let run = r#"mount -t tmpfs none /run && mkdir /run/sshd && exec "$@""#;
+    let config = sshd::configure(&lab.server, &scratch, &[LISTEN_V4]);
     let program = Program::start_as(
         lab,
-        &["unshare", "--mount", "sh", "-c", run, "sh"],
+        &["unshare", "--mount", "sh", "-c", sshd::RUN, "sh"],
         &["/usr/sbin/sshd", "-D", "-e", "-f", &config],
     );
     let _haproxy = Haproxy::start(&program.lab, LISTEN_V4, "send-proxy-v2");
-    let said = program.lab.client.run(
-        "ssh",
-        &[
-            "-F/dev/null",
-            "-oStrictHostKeyChecking=no",
-            "-oUserKnownHostsFile=/dev/null",
-            "-oBatchMode=yes",
-            "-oConnectTimeout=10",
-            "-i",
-            &scratch.text("user_key"),
-            "-p",
-            &FRONT_V4.port().to_string(),
-            &format!("root@{}", FRONT_V4.ip()),
-            "echo $SSH_CONNECTION",
-        ],
-    );
-    let seen = format!("{} {} ", CLIENT_V4.ip(), CLIENT_V4.port());
-    assert!(said.starts_with(&seen), "{said}");
-    let logged = format!("from {} port {}", CLIENT_V4.ip(), CLIENT_V4.port());
-    program.process.line("of the login", |line| {
-        (line.contains("Accepted publickey") && line.contains(&logged)).then_some(())
-    });
+    let client = sshd::ask(&program.process, &scratch, &program.lab.client, FRONT_V4);
+    assert_eq!(client, CLIENT_V4);
 }
 
 /// Debian keeps the server's programs apart by version and off the search path.
@@ -161,27 +136,6 @@ fn newest_postgres() -> String {
     let bin = newest.expect("a version").join("bin");
     bin.to_str().expect("text").to_owned()
 }
-
-const NGINX: &str = "
-daemon off;
-user www-data;
-worker_processes 2;
-pid DIR/nginx.pid;
-events {}
-http {
-    log_format peer '$remote_addr $remote_port';
-    access_log DIR/access.log peer;
-    client_body_temp_path DIR/body;
-    proxy_temp_path DIR/proxy;
-    fastcgi_temp_path DIR/fastcgi;
-    uwsgi_temp_path DIR/uwsgi;
-    scgi_temp_path DIR/scgi;
-    server {
-        listen 10.81.0.1:8443 REUSEPORT;
-        root DIR;
-    }
-}
-";
 
 const APACHE: &str = "
 ServerRoot DIR
@@ -206,15 +160,4 @@ port = 8443
 unix_socket_directories = 'DIR'
 fsync = off
 log_connections = on
-";
-
-const SSHD: &str = "
-ListenAddress 10.81.0.1:8443
-HostKey DIR/host_key
-AuthorizedKeysFile DIR/user_key.pub
-StrictModes no
-PermitRootLogin prohibit-password
-PasswordAuthentication no
-UsePAM yes
-PidFile none
 ";

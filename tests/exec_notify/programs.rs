@@ -8,10 +8,11 @@ use crate::addr::{
 };
 use crate::conn::{Conn, End};
 use crate::header;
-use crate::lab::{Lab, Process, Scratch, wait_for};
+use crate::lab::{Lab, Process, Scratch};
 use crate::peername::{BINARY, copy_for_everyone};
 use crate::rig::header_of;
 use crate::sender::Haproxy;
+use crate::server::{nginx, sshd};
 
 #[test]
 fn a_static_program_sees_every_client_however_it_waits() {
@@ -181,8 +182,8 @@ fn redis_behind_haproxy_sees_the_client() {
 #[test]
 fn nginx_with_workers_sees_the_client() {
     let scratch = Scratch::new();
-    let config = NGINX.replace("DIR", &scratch.text("."));
-    let config = scratch.write("nginx.conf", &config);
+    let server = format!("listen {LISTEN_V4}; listen {LISTEN_V6}; return 200;");
+    let config = nginx::configure(&scratch, "worker_processes 2;", nginx::PEER, &server);
     let own_pids = ["unshare", "--pid", "--fork", "--kill-child=KILL"];
     let exec = Exec::through(&own_pids, &[], &["nginx", "-c", &config, "-e", "stderr"]);
     for (index, client) in (0..8).map(|index| (index, [someone_v4(), someone_v6()][index % 2])) {
@@ -193,13 +194,7 @@ fn nginx_with_workers_sees_the_client() {
             LISTEN_V6
         };
         Conn::open(&exec.lab.balancer, to, &request).drain();
-        let logged = wait_for("nginx's access log", || {
-            let log = scratch.read("access.log");
-            let line = log.split_inclusive('\n').nth(index)?.strip_suffix('\n')?;
-            let (ip, port) = line.split_once(' ')?;
-            crate::addr::parse(ip, port)
-        });
-        assert_eq!(logged, client);
+        assert_eq!(nginx::logged(&scratch, index), client);
     }
 }
 
@@ -208,12 +203,7 @@ fn nginx_with_workers_sees_the_client() {
 fn sshd_behind_haproxy_sees_the_client() {
     let scratch = Scratch::new();
     let lab = Lab::new();
-    for key in ["host_key", "user_key"] {
-        let path = scratch.text(key);
-        let args = ["-q", "-t", "ed25519", "-N", "", "-f", &path];
-        lab.server.run("ssh-keygen", &args);
-    }
-    let config = scratch.write("sshd_config", &SSHD.replace("DIR", &scratch.text(".")));
+    let config = sshd::configure(&lab.server, &scratch, &[LISTEN_V4]);
     let through = [
         "unshare",
         "--mount",
@@ -222,7 +212,7 @@ fn sshd_behind_haproxy_sees_the_client() {
         "--kill-child=KILL",
         "sh",
         "-c",
-        RUN,
+        sshd::RUN,
         "sh",
         BINARY,
         "exec",
@@ -232,29 +222,11 @@ fn sshd_behind_haproxy_sees_the_client() {
         "--",
     ];
     let args = ["-D", "-e", "-f", &config];
-    let sshd = Process::start_with(&lab.server, &through, "/usr/sbin/sshd", &args);
-    let sshd = sshd.listens(&[LISTEN_V4]);
+    let process = Process::start_with(&lab.server, &through, "/usr/sbin/sshd", &args);
+    let process = process.listens(&[LISTEN_V4]);
     let _haproxy = Haproxy::start(&lab, LISTEN_V4, "send-proxy-v2");
-    let key = scratch.text("user_key");
-    let options = [
-        "-F/dev/null",
-        "-oStrictHostKeyChecking=no",
-        "-oUserKnownHostsFile=/dev/null",
-        "-oBatchMode=yes",
-        "-oConnectTimeout=10",
-        "-p80",
-        "-i",
-        &key,
-        "root@203.0.113.1",
-        "echo $SSH_CONNECTION",
-    ];
-    let said = lab.client.run("ssh", &options);
-    let expected = format!("{} {}", CLIENT_V4.ip(), CLIENT_V4.port());
-    assert!(said.starts_with(&expected), "{said}");
-    let logged = format!("from {} port {}", CLIENT_V4.ip(), CLIENT_V4.port());
-    sshd.line(&logged, |line| {
-        (line.contains("Accepted publickey") && line.contains(&logged)).then_some(())
-    });
+    let client = sshd::ask(&process, &scratch, &lab.client, FRONT_V4);
+    assert_eq!(client, CLIENT_V4);
 }
 
 /// Without any capability: `no_new_privs` takes its place, and it is said what that costs.
@@ -336,37 +308,3 @@ const NODE: &str = r#"
 const told = socket => `${socket.remoteAddress} ${socket.remotePort}`;
 require("net").createServer(socket => socket.end(`${told(socket)}, ${told(socket)}`)).listen(8443);
 "#;
-
-const NGINX: &str = "
-daemon off;
-worker_processes 2;
-pid DIR/nginx.pid;
-events { multi_accept off; }
-http {
-    log_format peer '$remote_addr $remote_port';
-    access_log DIR/access.log peer;
-    client_body_temp_path DIR/body;
-    proxy_temp_path DIR/proxy;
-    fastcgi_temp_path DIR/fastcgi;
-    uwsgi_temp_path DIR/uwsgi;
-    scgi_temp_path DIR/scgi;
-    server {
-        listen 10.81.0.1:8443;
-        listen [fd81::1]:8443;
-        return 200;
-    }
-}
-";
-
-const RUN: &str = r#"mount -t tmpfs none /run && mkdir /run/sshd && exec "$@""#;
-
-const SSHD: &str = "
-ListenAddress 10.81.0.1:8443
-HostKey DIR/host_key
-AuthorizedKeysFile DIR/user_key.pub
-StrictModes no
-PermitRootLogin prohibit-password
-PasswordAuthentication no
-UsePAM yes
-PidFile none
-";
