@@ -7,7 +7,7 @@ use std::process::{Command, Output};
 use serde_json::Value;
 
 use crate::addr::{LISTEN_V4, LISTEN_V6};
-use crate::lab::{Host, Lab, Process, Scratch};
+use crate::lab::{Host, Lab, Process, Scratch, wait_for};
 
 /// A running `peername`.
 #[derive(Debug)]
@@ -88,6 +88,15 @@ impl Peername {
             Some(line.get("outcome")?.as_str()?.to_owned())
         };
         self.log().lines().filter_map(outcome).collect()
+    }
+
+    /// Waits until one has ended like this.
+    #[track_caller]
+    pub(crate) fn has_outcome(&self, outcome: &str) {
+        wait_for(outcome, || {
+            let seen = self.outcomes().iter().any(|seen| seen == outcome);
+            seen.then_some(())
+        });
     }
 }
 
