@@ -11,7 +11,7 @@ use crate::conn::{Conn, End};
 use crate::datagram::Datagrams;
 use crate::header;
 use crate::lab::{Lab, PATIENCE, Process, Scratch, wait_for};
-use crate::peername::{BINARY, copy_for_everyone};
+use crate::peername::{AS_NOBODY, BINARY, POWERLESS, copy_for_everyone};
 use crate::rig::header_of;
 use crate::sender::Haproxy;
 
@@ -32,8 +32,8 @@ impl Private {
         let (lab, scratch) = (Lab::without_routes(), Scratch::new());
         let copy = copy_for_everyone(&lab.server, &scratch);
         let (through, binary) = match ordinary {
-            true => (NOBODY, copy.as_str()),
-            false => (&[][..], BINARY),
+            true => ([AS_NOBODY, POWERLESS].concat(), copy.as_str()),
+            false => (vec![], BINARY),
         };
         let options = [
             "exec",
@@ -43,7 +43,7 @@ impl Private {
         ];
         let usual = ["--trust=fd81::/64", "-v", "--"];
         let args = [&options[..], more, &usual, program].concat();
-        let process = Process::start_with(&lab.server, through, binary, &args);
+        let process = Process::start_with(&lab.server, &through, binary, &args);
         // The proxy says so; the server says nothing, and may take a moment longer.
         process.line("that the proxy listens", |line| {
             line.contains("\"listening\"").then_some(())
@@ -165,16 +165,6 @@ fn address(answer: &[u8]) -> SocketAddr {
         .unwrap_or_else(|| panic!("{answer:?}"));
     crate::addr::parse(ip, port).unwrap_or_else(|| panic!("{answer:?}"))
 }
-
-const NOBODY: &[&str] = &[
-    "setpriv",
-    "--reuid=65534",
-    "--regid=65534",
-    "--clear-groups",
-    "--inh-caps=-all",
-    "--bounding-set=-all",
-    "--pdeathsig=KILL",
-];
 
 const PYTHON: &[&str] = &[
     "/usr/bin/python3",

@@ -100,6 +100,17 @@ impl Peername {
     }
 }
 
+/// Starts what follows as an ordinary user.
+pub(crate) const AS_NOBODY: &[&str] = &[
+    "setpriv",
+    "--reuid=65534",
+    "--regid=65534",
+    "--clear-groups",
+];
+/// Behind [`AS_NOBODY`]: without a way to any capability, and no longer than who has started it.
+pub(crate) const POWERLESS: &[&str] =
+    &["--inh-caps=-all", "--bounding-set=-all", "--pdeathsig=KILL"];
+
 /// A copy that an ordinary user may execute, wherever the build directory is. Written by a process
 /// of its own: what a thread of ours starts meanwhile would inherit the open file, which then could
 /// not be executed.

@@ -9,7 +9,7 @@ use crate::addr::{
 use crate::conn::{Conn, End};
 use crate::header;
 use crate::lab::{Lab, Process, Scratch};
-use crate::peername::{BINARY, copy_for_everyone};
+use crate::peername::{AS_NOBODY, BINARY, POWERLESS, copy_for_everyone};
 use crate::rig::header_of;
 use crate::sender::Haproxy;
 use crate::server::{nginx, sshd};
@@ -204,16 +204,7 @@ fn sshd_behind_haproxy_sees_the_client() {
     let scratch = Scratch::new();
     let lab = Lab::new();
     let config = sshd::configure(&lab.server, &scratch, &[LISTEN_V4]);
-    let through = [
-        "unshare",
-        "--mount",
-        "--pid",
-        "--fork",
-        "--kill-child=KILL",
-        "sh",
-        "-c",
-        sshd::RUN,
-        "sh",
+    let exec = [
         BINARY,
         "exec",
         "--mode=notify",
@@ -221,6 +212,7 @@ fn sshd_behind_haproxy_sees_the_client() {
         "--trust=10.81.0.0/24",
         "--",
     ];
+    let through = [sshd::THROUGH, &exec].concat();
     let args = ["-D", "-e", "-f", &config];
     let process = Process::start_with(&lab.server, &through, "/usr/sbin/sshd", &args);
     let process = process.listens(&[LISTEN_V4]);
@@ -238,15 +230,7 @@ fn an_ordinary_user_can_supervise() {
     let built = super::rig::c_server();
     lab.server
         .run("cp", &[built.to_str().expect("text"), &server]);
-    let nobody = [
-        "setpriv",
-        "--reuid=65534",
-        "--regid=65534",
-        "--clear-groups",
-        "--inh-caps=-all",
-        "--bounding-set=-all",
-        "--pdeathsig=KILL",
-    ];
+    let nobody = [AS_NOBODY, POWERLESS].concat();
     let args = [
         "exec",
         "--trust=10.81.0.0/24",

@@ -16,18 +16,8 @@ impl Server for Sshd {
     fn start(host: &Host) -> Self {
         let scratch = Scratch::new();
         let config = configure(host, &scratch, &[TARGET_V4, TARGET_V6]);
-        let through = [
-            "unshare",
-            "--mount",
-            "--pid",
-            "--fork",
-            "--kill-child=KILL",
-            "sh",
-            "-c",
-            RUN,
-        ];
-        let args = ["/usr/sbin/sshd", "-D", "-e", "-f", &config];
-        let process = Process::start_with(host, &through, "sh", &args);
+        let args = ["-D", "-e", "-f", &config];
+        let process = Process::start_with(host, THROUGH, "/usr/sbin/sshd", &args);
         Self {
             process: process.listens(&[TARGET_V4, TARGET_V6]),
             scratch,
@@ -103,6 +93,19 @@ fn address<'a>(mut words: impl Iterator<Item = &'a str>) -> Option<SocketAddr> {
         words.next()?.parse().ok()?,
     ))
 }
+
+/// Starts sshd with all it needs, and ends its processes with it.
+pub(crate) const THROUGH: &[&str] = &[
+    "unshare",
+    "--mount",
+    "--pid",
+    "--fork",
+    "--kill-child=KILL",
+    "sh",
+    "-c",
+    RUN,
+    "sh",
+];
 
 /// sshd insists on /run/sshd, which the package's unit makes; here in a /run of its own.
 pub(crate) const RUN: &str = r#"mount -t tmpfs none /run && mkdir /run/sshd && exec "$@""#;

@@ -20,7 +20,7 @@ pub fn line() -> Result<(OwnedFd, OwnedFd)> {
 
 /// A socket, non-blocking, to which others connect by a name that stands in no directory (abstract,
 /// unix(7)); with room for `backlog` that have not been accepted. What [`accept`] returns is a line as
-/// [`line`]'s.
+/// [`line()`]'s.
 ///
 /// # Errors
 ///
