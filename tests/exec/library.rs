@@ -56,6 +56,6 @@ fn exports_the_calls_and_its_mark() {
 #[test]
 fn has_no_path_to_a_panic() {
     let text = std::fs::read(library()).expect("the library");
-    let handler = b"libpeername.so panicked";
+    let handler = b"preloaded library panicked";
     assert!(!text.windows(handler.len()).any(|part| part == handler));
 }

@@ -51,9 +51,10 @@ fn checked(result: isize) -> Result<usize> {
 }
 
 /// The system calls by number (syscall(2) of the architecture).
+#[expect(missing_docs, reason = "each has its own manual page")]
 #[cfg(target_arch = "x86_64")]
-#[derive(Clone, Copy)]
-pub(crate) enum Call {
+#[derive(Clone, Copy, Debug)]
+pub enum Call {
     Write = 1,
     Close = 3,
     Lseek = 8,
@@ -80,9 +81,10 @@ pub(crate) enum Call {
 }
 
 /// The same.
+#[expect(missing_docs, reason = "each has its own manual page")]
 #[cfg(target_arch = "aarch64")]
-#[derive(Clone, Copy)]
-pub(crate) enum Call {
+#[derive(Clone, Copy, Debug)]
+pub enum Call {
     Fcntl = 25,
     Flock = 32,
     OpenAt = 56,
