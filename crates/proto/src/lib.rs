@@ -66,7 +66,7 @@ pub use crate::spp::Spp;
 pub use crate::ssl::Ssl;
 pub use crate::tlv::{Iter, Tlv, Tlvs, kind};
 pub use crate::unix::UnixName;
-pub use crate::v1::MAX_LEN as V1_MAX_LEN;
+pub use crate::v1::{MAX_LEN as V1_MAX_LEN, address};
 pub use crate::v2::{MAX_LEN as V2_MAX_LEN, SIGNATURE as V2_SIGNATURE};
 pub use crate::vendor::Vendor;
 #[cfg(feature = "std")]

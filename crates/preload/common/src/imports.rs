@@ -48,6 +48,14 @@ pub fn set_errno(errno: Errno) {
     }
 }
 
+/// Whether the C library has been given the environment yet. Where it is not the first to be
+/// initialised, that is not so from the beginning.
+pub fn has_environment() -> bool {
+    let environ: *const *const *const c_char = weak!("environ").cast();
+    // SAFETY: if the symbol is there it is a variable of this type (environ(7)).
+    unsafe { environ.as_ref() }.is_some_and(|environ| !environ.is_null())
+}
+
 /// An environment variable, as it was when the program was started or as it is now.
 pub fn environment(name: &[u8]) -> Option<&'static CStr> {
     let environ: *const *const *const c_char = weak!("environ").cast();

@@ -33,6 +33,16 @@ impl Errno {
     pub const NFILE: Self = Self(23);
     /// EMFILE.
     pub const MFILE: Self = Self(24);
+    /// EMSGSIZE.
+    pub const MSGSIZE: Self = Self(90);
+    /// EOPNOTSUPP.
+    pub const OPNOTSUPP: Self = Self(95);
+    /// ENOBUFS.
+    pub const NOBUFS: Self = Self(105);
+    /// EALREADY.
+    pub const ALREADY: Self = Self(114);
+    /// EINPROGRESS.
+    pub const INPROGRESS: Self = Self(115);
 }
 
 /// Of a system call.
@@ -140,6 +150,25 @@ pub fn send(fd: c_int, bytes: &[u8], flags: c_int) -> Result<usize> {
     unsafe { call(Call::SendTo, args) }
 }
 
+/// sendto(2).
+pub fn send_to(fd: c_int, bytes: &[u8], flags: c_int, to: &RawAddress) -> Result<usize> {
+    let (start, len) = (bytes.as_ptr() as usize, bytes.len());
+    let (address, address_len) = (
+        to.bytes.as_ptr() as usize,
+        to.len.min(RawAddress::SIZE as u32),
+    );
+    let args = [
+        arg(fd),
+        start,
+        len,
+        arg(flags),
+        address,
+        address_len as usize,
+    ];
+    // SAFETY: the kernel reads as many octets as there are, and no more than the address has.
+    unsafe { system_call(Call::SendTo as usize, args) }
+}
+
 /// socket(2).
 pub fn socket(family: c_int, kind: c_int, protocol: c_int) -> Result<c_int> {
     let args = [arg(family), arg(kind), arg(protocol), 0, 0];
@@ -220,16 +249,25 @@ pub fn wait_readable(fd: c_int, milliseconds: i64) -> bool {
     unsafe { call(Call::PPoll, args) }.is_ok_and(|n| n > 0)
 }
 
+/// Whether calls on the open socket don't wait (O_NONBLOCK).
+pub fn is_nonblocking(fd: c_int) -> Result<bool> {
+    status_flags(fd).map(|flags| flags & SOCK_NONBLOCK as usize != 0)
+}
+
 /// Makes the open socket blocking or not, as accept4(2)'s caller wants it.
 pub fn set_nonblocking(fd: c_int, nonblocking: bool) -> Result<()> {
-    // SAFETY: no memory is involved.
-    let flags = unsafe { call(Call::Fcntl, [arg(fd), F_GETFL, 0, 0, 0]) }?;
+    let flags = status_flags(fd)?;
     let flags = match nonblocking {
         true => flags | SOCK_NONBLOCK as usize,
         false => flags & !(SOCK_NONBLOCK as usize),
     };
     // SAFETY: no memory is involved.
     unsafe { call(Call::Fcntl, [arg(fd), F_SETFL, flags, 0, 0]) }.map(drop)
+}
+
+fn status_flags(fd: c_int) -> Result<usize> {
+    // SAFETY: no memory is involved.
+    unsafe { call(Call::Fcntl, [arg(fd), F_GETFL, 0, 0, 0]) }
 }
 
 /// Maps a whole file as words, marked as in use for as long as it is mapped (flock(2): the lock lives

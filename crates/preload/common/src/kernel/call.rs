@@ -78,6 +78,7 @@ pub enum Call {
     OpenAt = 257,
     PPoll = 271,
     Accept4 = 288,
+    SendMMsg = 307,
 }
 
 /// The same.
@@ -108,4 +109,5 @@ pub enum Call {
     RecvMsg = 212,
     Mmap = 222,
     Accept4 = 242,
+    SendMMsg = 269,
 }
