@@ -21,9 +21,9 @@ setup: ## Install what the tests drive: balancers, servers, network tools (root,
 demo: ## Show what it is for: a backend's view of its client, without and with peername
 	@$(CARGO) run --locked --package peername -- demo
 
-libraries: ## Build what `peername exec` loads into servers, and put it beside the debug binary too
+libraries: ## Build what `peername exec` loads into programs, and put it beside the debug binary too
 	$(PRELOAD)
-	@mkdir -p $(TARGET)/debug && install -m 755 $(TARGET)/release/libpeername.so $(TARGET)/debug/libpeername.so
+	@mkdir -p $(TARGET)/debug && install -m 755 $(LIBRARIES:%=$(TARGET)/release/%) $(TARGET)/debug/
 
 test: setup ## All tests; needs root for network namespaces
 	@[[ $$(id -u) -eq 0 ]] || { echo "make test: the tests build network namespaces: run as root" >&2; exit 1; }
@@ -63,8 +63,10 @@ dist: ## Release binary, stripped, with completions, as an archive in dist/
 	$(PRELOAD)
 	rm -rf dist && mkdir -p dist/peername/completions dist/peername/lib/peername dist/peername/bin
 	strip -o dist/peername/bin/peername $(TARGET)/release/peername
-	strip -o dist/peername/lib/peername/libpeername.so $(TARGET)/release/libpeername.so
-	ln -s libpeername.so dist/peername/lib/peername/libproxyproto.so
+	@for library in $(LIBRARIES); do \
+		strip -o dist/peername/lib/peername/$$library $(TARGET)/release/$$library; \
+		ln -s $$library dist/peername/lib/peername/$${library/peername/proxyproto}; \
+	done
 	@for shell in bash zsh fish; do \
 		dist/peername/bin/peername completions $$shell >dist/peername/completions/peername.$$shell; \
 	done
@@ -78,7 +80,9 @@ clean: ## Remove what was built
 	rm -rf dist
 
 # By itself, so that no other package asks for the standard library in its dependencies.
-PRELOAD := $(CARGO) build --release --locked --package peername-preload --features freestanding
+PRELOAD := $(CARGO) build --release --locked --package peername-preload --package peername-preload-connect \
+	--features freestanding
+LIBRARIES := libpeername.so libpeername_connect.so
 
 # Lines of a source file, tests included. Longer ones hold more than one idea.
 LONGEST := 450

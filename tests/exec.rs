@@ -10,6 +10,6 @@ mod headers;
 mod libproxyproto;
 mod library;
 mod programs;
-mod rig;
+pub(crate) mod rig;
 mod sources;
 mod waiting;

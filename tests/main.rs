@@ -24,6 +24,7 @@ mod compat;
 mod config;
 mod destinations;
 mod exec;
+mod exec_connect;
 mod exec_netns;
 mod exec_notify;
 mod headers;

@@ -51,8 +51,9 @@ fn checked(result: isize) -> Result<usize> {
 }
 
 /// The system calls by number (syscall(2) of the architecture).
-#[derive(Clone, Copy)]
-pub(crate) enum Call {
+#[expect(missing_docs, reason = "each has its own manual page")]
+#[derive(Clone, Copy, Debug)]
+pub enum Call {
     Write = number(1, 64),
     Close = number(3, 57),
     Lseek = number(8, 62),
@@ -76,6 +77,7 @@ pub(crate) enum Call {
     OpenAt = number(257, 56),
     PPoll = number(271, 73),
     Accept4 = number(288, 242),
+    SendMMsg = number(307, 269),
 }
 
 const fn number(x86_64: isize, aarch64: isize) -> isize {
