@@ -1,3 +1,5 @@
 //! A forward proxy that opens TLS with certificates of its own authority and lets a request through only
 //! when an outside service agrees.
 #![forbid(unsafe_code)]
+
+pub mod check;
