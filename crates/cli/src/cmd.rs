@@ -7,6 +7,7 @@ mod demo;
 pub(crate) mod doctor;
 mod exec;
 mod forward;
+mod intercept;
 mod proxy;
 mod routes;
 mod send;
@@ -22,6 +23,8 @@ pub(crate) enum Command {
     Exec(exec::Args),
     /// Accept plain connections and send them on behind a header
     Forward(forward::Args),
+    /// Open the TLS of outbound traffic and let through what an outside check agrees to
+    Intercept(Box<intercept::Args>),
     /// Write one header and standard input to an address, print what comes back
     Send(send::Args),
     /// Print what a header says, as JSON
@@ -46,6 +49,7 @@ impl Command {
             Self::Proxy(args) => proxy::run(&args),
             Self::Exec(args) => exec::run(&args),
             Self::Forward(args) => forward::run(&args),
+            Self::Intercept(args) => intercept::run(&args),
             Self::Send(args) => send::run(&args),
             Self::Decode(args) => decode::run(&args),
             Self::Routes(args) => routes::run(&args),
