@@ -1,5 +1,6 @@
 //! The subcommands, one file each: its options and what it does with them.
 
+mod ca;
 mod completions;
 mod config;
 mod decode;
@@ -31,6 +32,8 @@ pub(crate) enum Command {
     Decode(decode::Args),
     /// Show, add or remove the rules that bring replies back
     Routes(routes::Args),
+    /// Keep the authority that `intercept` signs with
+    Ca(ca::Args),
     /// Check this host, and say how to fix what is wrong
     Doctor(doctor::Args),
     /// Show it at work, in a private network namespace
@@ -53,6 +56,7 @@ impl Command {
             Self::Send(args) => send::run(&args),
             Self::Decode(args) => decode::run(&args),
             Self::Routes(args) => routes::run(&args),
+            Self::Ca(args) => ca::run(&args),
             Self::Doctor(args) => doctor::run(&args),
             Self::Demo(args) => demo::run(&args),
             Self::Config(args) => config::run(&args),
