@@ -1,6 +1,7 @@
 """A forwardAuth service for the tests: what it is asked it prints, one JSON object a line; what it is to answer
 it reads, likewise: {"status": 200, "headers": [["a", "b"]], "body": "", "delay": 0}."""
 
+import contextlib
 import json
 import sys
 import threading
@@ -28,8 +29,9 @@ class Handler(BaseHTTPRequestHandler):
         for name, value in answer["headers"]:
             self.send_header(name, value)
         self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
+        with contextlib.suppress(ConnectionError):  # who asked may have left
+            self.end_headers()
+            self.wfile.write(body)
 
     def log_message(self, *_):
         pass
