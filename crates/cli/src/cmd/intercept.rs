@@ -3,6 +3,7 @@
 mod options;
 
 use std::net::SocketAddr;
+use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 
@@ -35,13 +36,14 @@ async fn start(args: &Args) -> anyhow::Result<ExitCode> {
     // Before the key is read.
     core_dump::forbid()?;
     let (rules, check) = (args.rules()?, args.check()?);
-    let authority = Authority::open(&args.ca)?;
+    let ca = args.ca.path()?;
+    let authority = Authority::open(&ca)?;
     let own = OwnAddresses::read().await?;
     let (listeners, doors) = open(args)?;
     let admin = args.admin.map(Admin::listen).transpose()?;
     keep_only(&[])?;
     let _log = args.logging.start();
-    tell(args, &listeners, check.is_some());
+    tell(args, &ca, &listeners, check.is_some());
     let listening = listeners.addrs().iter().map(SocketAddr::port).collect();
     let destinations = Destinations {
         allowed: args.allow_destination.clone(),
@@ -89,13 +91,13 @@ fn open(args: &Args) -> anyhow::Result<(Listeners, Doors)> {
     Ok((listeners, doors))
 }
 
-fn tell(args: &Args, listeners: &Listeners, is_checked: bool) {
+fn tell(args: &Args, ca: &Path, listeners: &Listeners, is_checked: bool) {
     if !is_checked {
         tracing::warn!("no --check: every request is allowed, but for its destination");
     }
     tracing::info!(
         listen = logging::join(&listeners.addrs()),
-        ca = %args.ca.display(),
+        ca = %ca.display(),
         workers = args.workers(),
         "listening"
     );

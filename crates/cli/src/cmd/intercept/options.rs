@@ -13,6 +13,7 @@ use peername_intercept::upstream::{Parent, Settings};
 use peername_proxy::destination::Allowed;
 use peername_proxy::trust::TrustList;
 
+use crate::cmd::ca::dir::Dir;
 use crate::logging;
 use crate::usage::Usage;
 use crate::value::{self, Number, Time, Timeout};
@@ -27,9 +28,8 @@ pub(crate) struct Args {
     /// Where a REDIRECT or TPROXY rule sends connections; may be repeated
     #[arg(long, value_name = "ADDR", value_parser = value::address)]
     transparent: Vec<SocketAddr>,
-    /// The authority that `peername ca init` made
-    #[arg(long, value_name = "DIR")]
-    pub(super) ca: PathBuf,
+    #[command(flatten)]
+    pub(super) ca: Dir,
     /// Who decides about requests: grpc://HOST:PORT (Envoy's ext_authz), http://HOST[:PORT]/PATH (forwardAuth)
     /// or opa+http://HOST:PORT/v1/data/RULE [default: nobody, all are allowed]
     #[arg(long, value_name = "URL")]
