@@ -19,6 +19,7 @@ mod sender;
 mod server;
 
 mod another_host;
+mod ca;
 mod collisions;
 mod compat;
 mod config;
@@ -28,6 +29,7 @@ mod exec_connect;
 mod exec_netns;
 mod exec_notify;
 mod headers;
+mod intercept;
 mod limits;
 mod listeners;
 mod logging;

@@ -8,6 +8,7 @@ mod failed;
 
 pub mod bequest;
 pub mod caps;
+pub mod core_dump;
 pub mod datagram;
 pub mod detach;
 pub mod epoll;
@@ -25,6 +26,8 @@ pub mod pipe;
 pub mod poll;
 pub mod process_memory;
 pub mod random;
+pub mod redirected;
+pub mod resolve;
 pub mod seccomp;
 pub mod shared_memory;
 pub mod sock_diag;
@@ -35,6 +38,6 @@ pub mod upstream;
 pub mod user;
 
 pub use failed::{
-    Errno, Failed, NameCall, Result, is_broken_listener, is_destroyed, is_device_error,
+    Errno, Failed, NameCall, Result, is_broken_listener, is_destroyed, is_device_error, is_exhaustion,
     is_of_one_connection, is_too_large,
 };
