@@ -38,6 +38,6 @@ pub mod upstream;
 pub mod user;
 
 pub use failed::{
-    Errno, Failed, NameCall, Result, is_broken_listener, is_destroyed, is_device_error, is_exhaustion,
-    is_of_one_connection, is_too_large,
+    Errno, Failed, NameCall, Result, is_broken_listener, is_destroyed, is_device_error,
+    is_exhaustion, is_of_one_connection, is_too_large,
 };
