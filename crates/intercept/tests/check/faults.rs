@@ -8,6 +8,7 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::thread;
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use peername_intercept::check::{Failure, How, OnFailure, Verdict};
 use tokio::time::{Instant, sleep};
 
@@ -18,7 +19,7 @@ use crate::rig::{any, ask, check, client, counted, free};
 type Fault = (&'static str, fn(TcpStream));
 
 /// Serves every connection like this, until the process ends.
-fn serve(fault: fn(TcpStream)) -> SocketAddr {
+fn serve(fault: impl Fn(TcpStream) + Copy + Send + 'static) -> SocketAddr {
     let listener = TcpListener::bind(any()).expect("bind");
     let address = listener.local_addr().expect("its address");
     thread::spawn(move || {
@@ -58,14 +59,15 @@ async fn in_time(url: &str, what: &str) -> Verdict {
 
 async fn all_denied(faults: &[Fault], which: impl Fn(&str) -> bool) {
     for (what, fault) in faults {
-        let address = serve(*fault);
-        for url in urls(address).iter().filter(|url| which(url)) {
+        let urls = urls(serve(*fault));
+        let asked = urls.iter().filter(|url| which(url)).map(async |url| {
             let verdict = in_time(url, what).await;
             assert!(
                 matches!(verdict.how, How::Failed(_)),
                 "{what}, {url}: {verdict:?}"
             );
-        }
+        });
+        join_all(asked).await;
     }
 }
 
