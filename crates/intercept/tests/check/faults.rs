@@ -154,13 +154,16 @@ async fn an_answer_of_a_gigabyte_costs_no_memory() {
             flood(&stream, &frame(h2::DATA, 0, 1, &[0]));
         }),
     ];
-    let before = resident();
-    for _ in 0..4 {
+    // Forgets the peak until now (proc_pid_clear_refs(5)).
+    std::fs::write("/proc/self/clear_refs", "5").expect("forget the peak");
+    let before = memory("VmRSS:");
+    for _ in 0..2 {
         all_denied(over_http, |url| !url.starts_with("grpc")).await;
         all_denied(over_grpc, |url| url.starts_with("grpc")).await;
     }
-    let grown = resident().saturating_sub(before);
+    let grown = memory("VmHWM:").saturating_sub(before);
     // What the tests beside this one take is in it.
+    println!("{grown} KiB at the most");
     assert!(grown < 16 << 10, "{grown} KiB more");
 }
 
@@ -240,10 +243,10 @@ async fn who_prefers_it_is_let_through_and_counted() {
     );
 }
 
-/// Of this process, in KiB.
-fn resident() -> u64 {
+/// Of this process, now or at its peak, in KiB.
+fn memory(which: &str) -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").expect("/proc");
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    let line = status.lines().find_map(|line| line.strip_prefix(which));
     let number = line.and_then(|line| line.split_whitespace().next());
     number
         .and_then(|number| number.parse().ok())
