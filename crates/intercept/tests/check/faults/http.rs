@@ -1,5 +1,6 @@
 //! What can be wrong with an answer in HTTP/1.1.
 
+use crate::h2;
 use crate::rig::{ask, client};
 
 use super::{Fault, all_denied, endless, flood, hold, say, serve, urls};
@@ -15,6 +16,25 @@ async fn an_answer_in_order_is_a_yes() {
     });
     for url in &urls(address)[1..] {
         assert!(ask(&client(url)).await.decision.allows(), "{url}");
+    }
+}
+
+/// A server may close a connection that it kept open in the moment that it is used again.
+#[tokio::test]
+async fn a_connection_that_closes_under_a_question_is_replaced() {
+    let address = serve(|stream| {
+        say(
+            &stream,
+            b"HTTP/1.1 200 OK\r\nContent-Length: 15\r\n\r\n{\"result\":true}",
+        );
+        h2::read(&stream);
+    });
+    for url in &urls(address)[1..] {
+        let client = client(url);
+        for _ in 0..5 {
+            let verdict = ask(&client).await;
+            assert!(verdict.decision.allows(), "{url}: {verdict:?}");
+        }
     }
 }
 
