@@ -10,7 +10,7 @@ use std::time::Duration;
 use peername_exec::launch::become_program;
 use peername_exec::notify;
 use peername_exec::preload::{self, Preload};
-use peername_exec::program::{Mechanism, ProgramError, examine, search_path};
+use peername_exec::program::{Mechanism, ProgramError, Reason, examine, search_path};
 use peername_exec::table::{Rules, SharedTable};
 use peername_identity::{Network, SourcePolicy};
 use peername_proxy::trust::TrustList;
@@ -109,11 +109,18 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         return Ok(ExitCode::from(error.exit_code()));
     }
     match args.mechanism(command.get_program()) {
-        Ok(Mechanism::Preload) => {
+        Ok((Mechanism::Preload, reason)) if reason.rules_out_preloading() => {
+            eprintln!(
+                "peername: {reason}: --mode preload does not reach it, and it would take its balancer for \
+                 its client; use --mode notify or netns"
+            );
+            return Ok(ExitCode::from(UNREACHABLE));
+        }
+        Ok((Mechanism::Preload, _)) => {
             args.preload(rules)?.prepare(&mut command)?;
             refuse_io_uring();
         }
-        Ok(Mechanism::Notify) => args.supervise(&rules)?,
+        Ok((Mechanism::Notify, _)) => args.supervise(&rules)?,
         Err(error) => {
             eprintln!("peername: {error}");
             return Ok(ExitCode::from(error.exit_code()));
@@ -155,7 +162,7 @@ impl Args {
             .collect())
     }
 
-    fn mechanism(&self, program: &OsStr) -> Result<Mechanism, ProgramError> {
+    fn mechanism(&self, program: &OsStr) -> Result<(Mechanism, Reason), ProgramError> {
         let examined = examine(program, &search_path())?;
         let chosen = match self.mode {
             Mode::Auto => examined.mechanism,
@@ -165,7 +172,7 @@ impl Args {
         if self.verbose > 0 {
             eprintln!("peername: mode {chosen}; {}", examined.reason);
         }
-        Ok(chosen)
+        Ok((chosen, examined.reason))
     }
 
     /// The table has no path: only the supervisor, which has it already, needs it.
@@ -207,5 +214,7 @@ fn refuse_io_uring() {
     }
 }
 
+/// Of ours, as where a program gains privileges: what follows 125 is a shell's word for a program.
+const UNREACHABLE: u8 = 125;
 /// The least number of slots that a table may have.
 const FEWEST: usize = 64;
