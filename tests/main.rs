@@ -26,6 +26,7 @@ mod destinations;
 mod exec;
 mod exec_netns;
 mod exec_notify;
+mod exec_programs;
 mod headers;
 mod limits;
 mod listeners;

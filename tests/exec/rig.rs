@@ -14,8 +14,12 @@ use crate::peername::{BINARY, copy_for_everyone};
 
 /// The arguments of `peername` up to the program's own.
 pub(super) fn exec<'a>(options: &[&'a str], program: &[&'a str]) -> Vec<&'a str> {
+    by(PRELOAD, options, program)
+}
+
+fn by<'a>(mode: &'a str, options: &[&'a str], program: &[&'a str]) -> Vec<&'a str> {
     library();
-    [&["exec", "--mode=preload"], options, &["--"], program].concat()
+    [&["exec", mode], options, &["--"], program].concat()
 }
 
 /// A server of `server.c`, and the network around it.
@@ -32,9 +36,29 @@ impl Served {
     }
 
     pub(super) fn through(through: &[&str], server: &str, mode: &str, options: &[&str]) -> Self {
+        Self::start(PRELOAD, through, server, mode, options)
+    }
+
+    /// The same server by another mechanism of `peername exec`.
+    pub(super) fn by(mechanism: &str, mode: &str, options: &[&str]) -> Self {
+        Self::start(mechanism, &[], &server(Libc::Glibc), mode, options)
+    }
+
+    /// The same, started through other programs.
+    pub(super) fn by_through(mechanism: &str, through: &[&str], mode: &str) -> Self {
+        Self::start(mechanism, through, &server(Libc::Glibc), mode, &[])
+    }
+
+    fn start(
+        mechanism: &str,
+        through: &[&str],
+        server: &str,
+        mode: &str,
+        options: &[&str],
+    ) -> Self {
         let lab = Lab::without_routes();
         let words: Vec<&str> = std::iter::once(server).chain(mode.split(' ')).collect();
-        let args = exec(options, &words);
+        let args = by(mechanism, options, &words);
         let own_pids = ["unshare", "--pid", "--fork", "--kill-child=KILL"];
         let through = [&own_pids, through].concat();
         let process = Process::start_with(&lab.server, &through, BINARY, &args);
@@ -115,24 +139,19 @@ impl Program {
     }
 
     pub(super) fn with(options: &[&str], program: &[&str]) -> Self {
-        Self::launch(Lab::without_routes(), &[], options, program)
+        Self::by(PRELOAD, options, program)
     }
 
-    /// With `peername exec` started through other programs (runuser), from where everybody may.
-    pub(super) fn start_as(lab: Lab, through: &[&str], program: &[&str]) -> Self {
-        Self::launch(lab, through, &[], program)
-    }
-
-    fn launch(lab: Lab, through: &[&str], options: &[&str], program: &[&str]) -> Self {
-        let args = exec(options, program);
+    pub(super) fn by(mechanism: &str, options: &[&str], program: &[&str]) -> Self {
+        let lab = Lab::without_routes();
+        let args = by(mechanism, options, program);
         let scratch = Scratch::new();
         let copy = copy_for_everyone(&lab.server, &scratch);
         let library = library().to_str().expect("text");
         lab.server
             .run("cp", &[library, &scratch.text("libpeername.so")]);
         let own_pids = ["unshare", "--pid", "--fork", "--kill-child=KILL"];
-        let through = [&own_pids, through].concat();
-        let process = Process::start_with(&lab.server, &through, &copy, &args);
+        let process = Process::start_with(&lab.server, &own_pids, &copy, &args);
         Self {
             process: process.listens(&[LISTEN_V4]),
             lab,
@@ -142,11 +161,11 @@ impl Program {
 }
 
 /// `header::v2` for a client of whatever family.
-pub(super) fn v2(client: SocketAddr) -> Vec<u8> {
+pub(crate) fn v2(client: SocketAddr) -> Vec<u8> {
     header::v2(client, front(client), &[])
 }
 
-pub(super) fn v1(client: SocketAddr) -> Vec<u8> {
+pub(crate) fn v1(client: SocketAddr) -> Vec<u8> {
     header::v1(client, front(client))
 }
 
@@ -164,7 +183,7 @@ pub(super) fn mapped(client: SocketAddr) -> SocketAddr {
 
 /// What an IPv4 socket shows of an IPv6 client, worked out here once more: FNV-1a of the /64, folded to
 /// 28 bits.
-pub(super) fn pseudo(client: Ipv6Addr) -> std::net::Ipv4Addr {
+pub(crate) fn pseudo(client: Ipv6Addr) -> std::net::Ipv4Addr {
     let hash = client.octets()[..8]
         .iter()
         .fold(2_166_136_261_u32, |hash, &octet| {
@@ -173,26 +192,34 @@ pub(super) fn pseudo(client: Ipv6Addr) -> std::net::Ipv4Addr {
     std::net::Ipv4Addr::from_bits(0xf000_0000 | ((hash ^ hash >> 28) & 0x0fff_ffff))
 }
 
+pub(super) const PRELOAD: &str = "--mode=preload";
+pub(super) const NOTIFY: &str = "--mode=notify";
+
 /// The C library that `server.c` is linked with.
 #[derive(Clone, Copy)]
-pub(super) enum Libc {
+pub(crate) enum Libc {
     Glibc,
     Musl,
+    /// glibc's, without a dynamic linker.
+    Static,
 }
 
 /// `server.c`, compiled.
-pub(super) fn server(libc: Libc) -> String {
-    static BUILT: [OnceLock<String>; 2] = [OnceLock::new(), OnceLock::new()];
-    let (compiler, name) = match libc {
-        Libc::Glibc => ("gcc", "exec-server"),
-        Libc::Musl => ("musl-gcc", "exec-server-musl"),
+pub(crate) fn server(libc: Libc) -> String {
+    static BUILT: [OnceLock<String>; 3] = [const { OnceLock::new() }; 3];
+    let (compiler, linked, name) = match libc {
+        Libc::Glibc => ("gcc", "-pie", "exec-server"),
+        Libc::Musl => ("musl-gcc", "-pie", "exec-server-musl"),
+        Libc::Static => ("gcc", "-static", "exec-server-static"),
     };
     let build = || {
         let source = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/exec/server.c");
         let target = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
         let target = target.to_str().expect("text").to_owned();
         let mut command = Command::new(compiler);
-        command.args(["-O1", "-Wall", "-Werror", "-pthread", "-o", &target, source]);
+        let warnings = ["-Wall", "-Werror"];
+        command.args(["-O1", "-fPIE", "-pthread", linked, "-o", &target, source]);
+        command.args(warnings);
         let output = command.output().expect("a compiler (make setup)");
         assert!(output.status.success(), "{output:?}");
         target
@@ -201,7 +228,7 @@ pub(super) fn server(libc: Libc) -> String {
 }
 
 /// The library as it is shipped, built and put where the binary under test looks for it.
-pub(super) fn library() -> &'static Path {
+pub(crate) fn library() -> &'static Path {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
     BUILT.get_or_init(|| {
         let directory = Path::new(BINARY).parent().expect("a directory");
