@@ -19,18 +19,19 @@ fn nor_do_they_under_a_supervisor() {
 fn parked(mechanism: &str, mode: &str) {
     peername_sys::limits::raise_open_files().expect("descriptors for a thousand connections");
     let served = Served::by(mechanism, mode, &["--header-timeout=60s"]);
-    p99(&served);
-    let before = p99(&served);
+    times(&served);
+    let before = times(&served);
     let clients: Vec<_> = (0..CROWD).map(|_| someone_v4()).collect();
     let headers: Vec<_> = clients.iter().map(|&client| v2(client)).collect();
     let open = |header: &Vec<u8>| served.open(&header[..15]);
     let silent: Vec<_> = headers.iter().map(open).collect();
-    let beside = p99(&served);
+    let beside = times(&served);
     // With --nocapture: the figures.
-    println!("{mechanism}: p99 {before:?} alone, {beside:?} beside {CROWD} who are silent");
+    println!("{mechanism}: {before:?} alone, {beside:?} beside {CROWD} who are silent");
     assert!(
-        beside <= (before * 2).max(A_BUSY_MACHINE),
-        "{mechanism}: p99 was {before:?}, is {beside:?}"
+        beside.p50 <= (before.p50 * 2).max(A_WAKE_UP)
+            && beside.p99 <= (before.p99 * 2).max(A_BUSY_MACHINE),
+        "{mechanism}: {before:?} alone, {beside:?} beside {CROWD}"
     );
     for (conn, header) in silent.iter().zip(&headers) {
         conn.send(&header[15..]);
@@ -41,11 +42,18 @@ fn parked(mechanism: &str, mode: &str) {
     }
 }
 
+#[derive(Debug)]
+struct Times {
+    p50: Duration,
+    p99: Duration,
+}
+
 /// Of one connection after another, from its SYN to the server's answer.
-fn p99(served: &Served) -> Duration {
+fn times(served: &Served) -> Times {
     let mut times: Vec<_> = (0..ROUND).map(|_| time(served)).collect();
     times.sort_unstable();
-    times[ROUND * 99 / 100]
+    let [p50, p99] = [50, 99].map(|percent| times[ROUND * percent / 100]);
+    Times { p50, p99 }
 }
 
 fn time(served: &Served) -> Duration {
@@ -60,6 +68,7 @@ fn time(served: &Served) -> Duration {
 const CROWD: usize = 1000;
 const ROUND: usize = 200;
 
-/// What the scheduler alone may add when the machine has other work than this test. One silent client
-/// who is waited for costs seconds.
-const A_BUSY_MACHINE: Duration = Duration::from_millis(50);
+/// What the scheduler alone may add when the machine has other work than this test: to every one, and to the
+/// slowest two of a round. One silent client who is waited for costs seconds.
+const A_WAKE_UP: Duration = Duration::from_millis(5);
+const A_BUSY_MACHINE: Duration = Duration::from_millis(250);

@@ -23,6 +23,9 @@ pub(super) struct Program {
     /// To whom it says who its client is, and what stands before the address.
     pub(super) answers: Answers,
     pub(super) marker: &'static str,
+    /// Whether the next client comes only when what was started for the last one has ended. Its SIGCHLD can
+    /// interrupt getpeername(2) under a supervisor, and socat does not ask again.
+    pub(super) one_at_a_time: bool,
     /// A real client behind HAProxy.
     pub(super) real_client: fn(&Running<'_>),
 }
@@ -47,6 +50,7 @@ const USUAL: Program = Program {
     request: b"hello\n",
     answers: Answers::Client,
     marker: "peer ",
+    one_at_a_time: false,
     real_client: super::as_itself,
 };
 
@@ -283,6 +287,7 @@ pub(super) fn socat() -> Program {
         listens_on: &[Listener::V4],
         // echo would not read a request, and socat then drops the answer.
         request: b"",
+        one_at_a_time: true,
         ..USUAL
     }
 }

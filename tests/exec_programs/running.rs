@@ -8,7 +8,7 @@ use super::programs::{Answers, Program, Site};
 use crate::addr::{LISTEN_V4, LISTEN_V6};
 use crate::conn::Conn;
 use crate::exec::rig::library;
-use crate::lab::{Lab, Process, Scratch};
+use crate::lab::{Lab, Process, Scratch, wait_for};
 use crate::peername::copy_for_everyone;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,6 +45,7 @@ pub(super) struct Running<'a> {
     pub(super) process: Process,
     pub(super) lab: Lab,
     pub(super) scratch: Scratch,
+    at_start: Vec<u32>,
 }
 
 impl<'a> Running<'a> {
@@ -80,6 +81,7 @@ impl<'a> Running<'a> {
         Self {
             program,
             mode,
+            at_start: descendants(process.pid()),
             process,
             lab,
             scratch,
@@ -108,6 +110,12 @@ impl<'a> Running<'a> {
                 );
             }
             Answers::Log => self.process.line(&format!("of {client}"), is_client),
+        }
+        drop(conn);
+        if self.program.one_at_a_time {
+            wait_for("it is by itself", || {
+                (self.descendants() == self.at_start).then_some(())
+            });
         }
     }
 
