@@ -10,10 +10,10 @@ TARGET := $(or $(CARGO_TARGET_DIR),target)
 TEST_THREADS ?= 4
 FUZZ_SECONDS ?= 60
 
-.PHONY: help setup demo libraries test check bench fuzz dist clean
+.PHONY: help setup demo libraries test check bench bench-exec fuzz dist clean
 
 help: ## What can be done here
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: ## Install what the tests drive: balancers, servers, network tools (root, Debian)
 	@tests/setup.sh
@@ -50,6 +50,12 @@ check: ## Formatting, lints, documentation, licences, file lengths
 bench: ## Measure against no proxy, HAProxy and nginx; results in bench/out
 	$(CARGO) build --release --locked --package peername --package peername-bench
 	$(TARGET)/release/peername-bench matrix --peername $(TARGET)/release/peername
+
+bench-exec: ## Measure the ways of `peername exec` against a plain server and `peername proxy`
+	$(CARGO) build --release --locked --package peername --package peername-bench
+	$(PRELOAD)
+	$(TARGET)/release/peername-bench matrix --exec --only churn,pingpong,bulk-1 --for 2s \
+		--peername $(TARGET)/release/peername
 
 fuzz: ## Fuzz each target of the codec for FUZZ_SECONDS (nightly, cargo-fuzz)
 	$(CARGO) run --quiet --locked --manifest-path fuzz/Cargo.toml --example seeds

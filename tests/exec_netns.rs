@@ -11,7 +11,7 @@ use crate::conn::{Conn, End};
 use crate::datagram::Datagrams;
 use crate::header;
 use crate::lab::{Lab, PATIENCE, Process, Scratch, wait_for};
-use crate::peername::{AS_NOBODY, BINARY, POWERLESS, copy_for_everyone};
+use crate::peername::{AS_NOBODY, BINARY, POWERLESS, Peername, copy_for_everyone};
 use crate::rig::header_of;
 use crate::sender::Haproxy;
 
@@ -128,6 +128,33 @@ fn a_header_in_pieces_keeps_nobody_waiting() {
     assert_eq!(server.ask(LISTEN_V4, &header_of(quick)), quick);
     waiting.send(rest);
     assert_eq!(address(&waiting.drain().0), slow);
+}
+
+#[test]
+fn two_hundred_silent_clients_hold_nobody_up() {
+    let server = Private::with(true, &["--protocol=tcp", "--header-timeout=60s"], PYTHON);
+    let open =
+        |client: SocketAddr| Conn::open(&server.lab.balancer, LISTEN_V4, &header_of(client)[..15]);
+    let clients: Vec<_> = (0..200).map(|_| someone_v4()).collect();
+    let silent: Vec<_> = clients.iter().map(|&client| open(client)).collect();
+    for _ in 0..20 {
+        let client = someone_v4();
+        assert_eq!(server.ask(LISTEN_V4, &header_of(client)), client);
+    }
+    for (conn, client) in silent.iter().zip(clients) {
+        conn.send(&header_of(client)[15..]);
+        assert_eq!(address(&conn.drain().0), client);
+    }
+}
+
+/// There is nothing in its network that could have the header's destination.
+#[test]
+fn a_destination_cannot_be_shown() {
+    let host = crate::lab::Host::new();
+    let args = "exec --mode=netns --dst --ports=8443 -- true";
+    let ended = Peername::run(&host, &args.split(' ').collect::<Vec<_>>());
+    let said = String::from_utf8_lossy(&ended.stderr).into_owned();
+    assert!(!ended.status.success() && said.contains("--dst"), "{said}");
 }
 
 #[test]

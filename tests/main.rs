@@ -28,6 +28,7 @@ mod exec;
 mod exec_connect;
 mod exec_netns;
 mod exec_notify;
+mod exec_programs;
 mod headers;
 mod intercept;
 mod limits;

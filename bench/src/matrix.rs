@@ -217,6 +217,7 @@ impl Args {
             workload: task.workload,
             connections: self.connections(task),
             duration: self.duration(),
+            watch: self.contestants.watch(),
             directory: directory.clone(),
         };
         let outcome = run_cell(&cell);

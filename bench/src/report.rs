@@ -14,7 +14,7 @@ use crate::matrix::Task;
 use crate::proxies::Contestant;
 
 use summary::{Summary, number};
-use targets::TARGETS;
+use targets::{TARGETS, Target};
 
 mod summary;
 mod targets;
@@ -246,14 +246,12 @@ impl Report {
             "verdict (machine not quiet)"
         };
         let mut rows = vec![["target", "is", verdict].map(str::to_owned).to_vec()];
-        for target in TARGETS
-            .iter()
-            .filter(|target| self.tasks.iter().any(|(task, _)| *task == target.task))
-        {
+        for target in TARGETS.iter().filter(|target| self.concerns(target)) {
+            let whose = target.of.unwrap_or(subject);
             let is = match target.peer {
-                Some(peer) => self.ratio(subject, peer, target.task, target.metric),
+                Some(peer) => self.ratio(whose, peer, target.task, target.metric),
                 None => {
-                    let values = self.values(subject, target.task, target.metric);
+                    let values = self.values(whose, target.task, target.metric);
                     Summary::of(values.map(|(_, value)| value))
                 }
             };
@@ -266,6 +264,13 @@ impl Report {
             rows.push(vec![target.to_string(), is, verdict.to_owned()]);
         }
         rows
+    }
+
+    /// Whether the workload was run, and by those whom the target names.
+    fn concerns(&self, target: &Target) -> bool {
+        let takes_part = |of| self.contestants.iter().any(|(name, _)| name == of);
+        let is_run = self.tasks.iter().any(|(task, _)| *task == target.task);
+        is_run && target.of.is_none_or(takes_part) && target.peer.is_none_or(takes_part)
     }
 
     /// Ratios are taken round by round and summed up afterwards: what slowed a whole round slowed

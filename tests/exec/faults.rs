@@ -29,28 +29,6 @@ fn the_program_is_the_process() {
     assert!(said.split_ascii_whitespace().next() <= Some("2"), "{said}");
 }
 
-#[test]
-fn many_silent_clients_hold_nobody_up() {
-    let served = Served::new("lt 4 8443 brief", &["--header-timeout=60s"]);
-    let clients: Vec<_> = (0..250).map(|_| someone_v4()).collect();
-    let headers: Vec<_> = clients.iter().map(|&client| v2(client)).collect();
-    let slow: Vec<_> = headers
-        .iter()
-        .map(|header| served.open(&header[..15]))
-        .collect();
-    for _ in 0..50 {
-        let client = someone_v4();
-        served.check(&served.ask(&v2(client)), client);
-    }
-    for (conn, header) in slow.iter().zip(&headers) {
-        conn.send(&header[15..]);
-        conn.send(b"hi");
-    }
-    for (conn, client) in slow.iter().zip(clients) {
-        served.sees(conn, client);
-    }
-}
-
 /// Complete headers need no attendant; a connection with an incomplete one is refused, not shown as
 /// somebody else's, and nobody waits.
 #[test]
@@ -140,7 +118,7 @@ fn a_table_that_cannot_be_opened() {
     assert!(said.contains("may not listen"), "{said}");
 }
 
-fn kill_attendant_of(served: &Served) {
+pub(super) fn kill_attendant_of(served: &Served) {
     // The program is the last of `unshare`'s family; the attendant has kept the launcher's arguments.
     let ours = |pid: u32| {
         let words = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();

@@ -14,8 +14,12 @@ use crate::peername::{BINARY, copy_for_everyone};
 
 /// The arguments of `peername` up to the program's own.
 pub(crate) fn exec<'a>(options: &[&'a str], program: &[&'a str]) -> Vec<&'a str> {
+    by(PRELOAD, options, program)
+}
+
+fn by<'a>(mode: &'a str, options: &[&'a str], program: &[&'a str]) -> Vec<&'a str> {
     library();
-    [&["exec", "--mode=preload"], options, &["--"], program].concat()
+    [&["exec", mode], options, &["--"], program].concat()
 }
 
 /// A server of `server.c`, and the network around it.
@@ -32,9 +36,29 @@ impl Served {
     }
 
     pub(crate) fn through(through: &[&str], server: &str, mode: &str, options: &[&str]) -> Self {
+        Self::start(PRELOAD, through, server, mode, options)
+    }
+
+    /// The same server by another mechanism of `peername exec`.
+    pub(crate) fn by(mechanism: &str, mode: &str, options: &[&str]) -> Self {
+        Self::start(mechanism, &[], &server(Libc::Glibc), mode, options)
+    }
+
+    /// The same, started through other programs.
+    pub(crate) fn by_through(mechanism: &str, through: &[&str], mode: &str) -> Self {
+        Self::start(mechanism, through, &server(Libc::Glibc), mode, &[])
+    }
+
+    fn start(
+        mechanism: &str,
+        through: &[&str],
+        server: &str,
+        mode: &str,
+        options: &[&str],
+    ) -> Self {
         let lab = Lab::without_routes();
         let words: Vec<&str> = std::iter::once(server).chain(mode.split(' ')).collect();
-        let args = exec(options, &words);
+        let args = by(mechanism, options, &words);
         let own_pids = ["unshare", "--pid", "--fork", "--kill-child=KILL"];
         let through = [&own_pids, through].concat();
         let process = Process::start_with(&lab.server, &through, BINARY, &args);
@@ -115,29 +139,27 @@ impl Program {
     }
 
     pub(crate) fn with(options: &[&str], program: &[&str]) -> Self {
-        Self::launch(Lab::without_routes(), &[], options, program)
+        Self::by(PRELOAD, options, program)
     }
 
-    /// With `peername exec` started through other programs (runuser), from where everybody may.
-    pub(crate) fn start_as(lab: Lab, through: &[&str], program: &[&str]) -> Self {
-        Self::launch(lab, through, &[], program)
+    pub(crate) fn by(mechanism: &str, options: &[&str], program: &[&str]) -> Self {
+        Self::launch(Lab::without_routes(), mechanism, options, program)
     }
 
     /// In a lab where other things go on.
     pub(crate) fn launch_in(lab: Lab, options: &[&str], program: &[&str]) -> Self {
-        Self::launch(lab, &[], options, program)
+        Self::launch(lab, PRELOAD, options, program)
     }
 
-    fn launch(lab: Lab, through: &[&str], options: &[&str], program: &[&str]) -> Self {
-        let args = exec(options, program);
+    fn launch(lab: Lab, mechanism: &str, options: &[&str], program: &[&str]) -> Self {
+        let args = by(mechanism, options, program);
         let scratch = Scratch::new();
         let copy = copy_for_everyone(&lab.server, &scratch);
         let library = library().to_str().expect("text");
         lab.server
             .run("cp", &[library, &scratch.text("libpeername.so")]);
         let own_pids = ["unshare", "--pid", "--fork", "--kill-child=KILL"];
-        let through = [&own_pids, through].concat();
-        let process = Process::start_with(&lab.server, &through, &copy, &args);
+        let process = Process::start_with(&lab.server, &own_pids, &copy, &args);
         Self {
             process: process.listens(&[LISTEN_V4]),
             lab,
@@ -178,31 +200,37 @@ pub(crate) fn pseudo(client: Ipv6Addr) -> std::net::Ipv4Addr {
     std::net::Ipv4Addr::from_bits(0xf000_0000 | ((hash ^ hash >> 28) & 0x0fff_ffff))
 }
 
+pub(crate) const PRELOAD: &str = "--mode=preload";
+pub(crate) const NOTIFY: &str = "--mode=notify";
+
 /// The C library that a program of ours is linked with.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Libc {
     Glibc,
     Musl,
+    /// glibc's, without a dynamic linker.
+    Static,
 }
 
 /// `server.c`, compiled.
 pub(crate) fn server(libc: Libc) -> String {
-    static BUILT: [OnceLock<String>; 2] = [OnceLock::new(), OnceLock::new()];
+    static BUILT: [OnceLock<String>; 3] = [const { OnceLock::new() }; 3];
     let build = || compiled("exec/server.c", "exec-server", libc, &[]);
     BUILT[libc as usize].get_or_init(build).clone()
 }
 
 /// A program of ours. To be called once for each.
 pub(crate) fn compiled(source: &str, name: &str, libc: Libc, options: &[&str]) -> String {
-    let (compiler, suffix) = match libc {
-        Libc::Glibc => ("gcc", ""),
-        Libc::Musl => ("musl-gcc", "-musl"),
+    let (compiler, linked, suffix) = match libc {
+        Libc::Glibc => ("gcc", "-pie", ""),
+        Libc::Musl => ("musl-gcc", "-pie", "-musl"),
+        Libc::Static => ("gcc", "-static", "-static"),
     };
     let source = format!("{}/../../tests/{source}", env!("CARGO_MANIFEST_DIR"));
     let target = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}{suffix}"));
     let target = target.to_str().expect("text").to_owned();
     let mut command = Command::new(compiler);
-    command.args(["-O1", "-Wall", "-Werror", "-pthread"]);
+    command.args(["-O1", "-Wall", "-Werror", "-fPIE", "-pthread", linked]);
     command.args(options).args(["-o", &target, &source]);
     let output = command.output().expect("a compiler (make setup)");
     assert!(output.status.success(), "{output:?}");

@@ -1,18 +1,14 @@
-//! Programs of every kind, and every kind of header.
+//! Every way to wait, and every kind of header.
 
 use std::net::SocketAddr;
 
 use super::rig::{Exec, go_server};
-use crate::addr::{
-    BALANCER_V4, CLIENT_V4, FRONT_V4, FRONT_V6, LISTEN_V4, LISTEN_V6, someone_v4, someone_v6,
-};
+use crate::addr::{BALANCER_V4, FRONT_V4, FRONT_V6, LISTEN_V4, someone_v4, someone_v6};
 use crate::conn::{Conn, End};
 use crate::header;
 use crate::lab::{Lab, Process, Scratch};
-use crate::peername::{AS_NOBODY, BINARY, POWERLESS, copy_for_everyone};
+use crate::peername::{AS_NOBODY, POWERLESS, copy_for_everyone};
 use crate::rig::header_of;
-use crate::sender::Haproxy;
-use crate::server::{nginx, sshd};
 
 #[test]
 fn a_static_program_sees_every_client_however_it_waits() {
@@ -25,6 +21,7 @@ fn a_static_program_sees_every_client_however_it_waits() {
         "level",
         "edge",
         "exclusive",
+        "oneshot",
     ] {
         let exec = Exec::variant(variant, "4", &[]);
         for client in [someone_v4(), someone_v4(), someone_v4()] {
@@ -137,7 +134,7 @@ fn go_sees_the_client_static_and_with_c() {
         let program = go_server(cgo);
         // By itself: Go is recognised, also where it is dynamically linked.
         let program = program.to_str().expect("text");
-        let exec = Exec::start(&["--mode=auto", "-v"], &[program, ":8443"]);
+        let exec = Exec::start(&["--mode=auto", "-v"], &[program, "tcp", ":8443"]);
         exec.process.line("that it is Go", |line| {
             line.contains("Go program").then_some(())
         });
@@ -146,79 +143,9 @@ fn go_sees_the_client_static_and_with_c() {
             let (answer, _) = exec.open(&request).drain();
             let answer = String::from_utf8(answer).expect("text");
             let said = answer.lines().last().expect("a line");
-            assert_eq!(said, client.to_string(), "cgo: {cgo}");
+            assert_eq!(said, format!("peer {client}"), "cgo: {cgo}");
         }
     }
-}
-
-#[test]
-fn python_sees_the_client() {
-    let exec = Exec::start(&[], &["/usr/bin/python3", "-uc", PYTHON]);
-    for client in [someone_v4(), someone_v6()] {
-        assert_eq!(exec.ask_v6(&header_of(client)).map(unmapped), [client; 2]);
-    }
-}
-
-#[test]
-fn node_sees_the_client() {
-    let exec = Exec::start(&[], &["node", "-e", NODE]);
-    for client in [someone_v4(), someone_v6()] {
-        assert_eq!(exec.ask_v6(&header_of(client)).map(unmapped), [client; 2]);
-    }
-}
-
-#[test]
-fn redis_behind_haproxy_sees_the_client() {
-    let args = "redis-server --bind 10.81.0.1 fd81::1 --port 8443 --appendonly no --protected-mode no --save";
-    let args: Vec<_> = args.split(' ').chain([""]).collect();
-    let exec = Exec::start(&[], &args);
-    let _haproxy = Haproxy::start(&exec.lab, LISTEN_V4, "send-proxy-v2");
-    let conn = Conn::open(&exec.lab.client, FRONT_V4, b"CLIENT LIST\r\n");
-    let list = String::from_utf8(conn.recv_some()).expect("text");
-    assert!(list.contains(&format!(" addr={CLIENT_V4} ")), "{list}");
-}
-
-/// Two workers, as another user than the one who started it, and the access log.
-#[test]
-fn nginx_with_workers_sees_the_client() {
-    let scratch = Scratch::new();
-    let server = format!("listen {LISTEN_V4}; listen {LISTEN_V6}; return 200;");
-    let config = nginx::configure(&scratch, "worker_processes 2;", nginx::PEER, &server);
-    let own_pids = ["unshare", "--pid", "--fork", "--kill-child=KILL"];
-    let exec = Exec::through(&own_pids, &[], &["nginx", "-c", &config, "-e", "stderr"]);
-    for (index, client) in (0..8).map(|index| (index, [someone_v4(), someone_v6()][index % 2])) {
-        let request = [&header_of(client)[..], b"GET / HTTP/1.0\r\n\r\n"].concat();
-        let to = if client.is_ipv4() {
-            LISTEN_V4
-        } else {
-            LISTEN_V6
-        };
-        Conn::open(&exec.lab.balancer, to, &request).drain();
-        assert_eq!(nginx::logged(&scratch, index), client);
-    }
-}
-
-/// The daemon re-executes itself for each connection, and asks the socket, not accept(2), who it is.
-#[test]
-fn sshd_behind_haproxy_sees_the_client() {
-    let scratch = Scratch::new();
-    let lab = Lab::new();
-    let config = sshd::configure(&lab.server, &scratch, &[LISTEN_V4]);
-    let exec = [
-        BINARY,
-        "exec",
-        "--mode=notify",
-        "--ports=8443",
-        "--trust=10.81.0.0/24",
-        "--",
-    ];
-    let through = [sshd::THROUGH, &exec].concat();
-    let args = ["-D", "-e", "-f", &config];
-    let process = Process::start_with(&lab.server, &through, "/usr/sbin/sshd", &args);
-    let process = process.listens(&[LISTEN_V4]);
-    let _haproxy = Haproxy::start(&lab, LISTEN_V4, "send-proxy-v2");
-    let client = sshd::ask(&process, &scratch, &lab.client, FRONT_V4);
-    assert_eq!(client, CLIENT_V4);
 }
 
 /// Without any capability: `no_new_privs` takes its place, and it is said what that costs.
@@ -268,27 +195,3 @@ fn the_program_keeps_its_process() {
     // timeout(1), which stands between, dies of the same signal.
     assert!(output.status.signal() == Some(9) || output.status.code() == Some(137));
 }
-
-fn unmapped(addr: SocketAddr) -> SocketAddr {
-    SocketAddr::new(addr.ip().to_canonical(), addr.port())
-}
-
-const PYTHON: &str = r#"
-import socket, socketserver
-
-class Hello(socketserver.BaseRequestHandler):
-    def handle(self):
-        told = [self.client_address, self.request.getpeername()]
-        self.request.sendall(", ".join("%s %d" % addr[:2] for addr in told).encode())
-
-class V6(socketserver.ThreadingTCPServer):
-    address_family = socket.AF_INET6
-
-V6(("::", 8443), Hello).serve_forever()
-"#;
-
-/// It never asks accept(2) for the address.
-const NODE: &str = r#"
-const told = socket => `${socket.remoteAddress} ${socket.remotePort}`;
-require("net").createServer(socket => socket.end(`${told(socket)}, ${told(socket)}`)).listen(8443);
-"#;

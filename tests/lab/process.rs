@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use peername_sys::pidfd::descendants;
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::{Host, PATIENCE, wait_until};
@@ -74,6 +75,23 @@ impl Process {
             listening.is_some(),
             "{} does not listen on {addrs:?}:\n{}",
             self.name,
+            self.log()
+        );
+        self
+    }
+
+    /// Waits until one of its descendants listens on this port in another network than its own.
+    pub(crate) fn listens_in_its_own_network(self, port: u16) -> Self {
+        let network = |pid: u32| fs::read_link(format!("/proc/{pid}/ns/net")).ok();
+        let outside = network(self.pid());
+        let inside = |pid: &u32| network(*pid).is_some_and(|own| Some(own) != outside);
+        let listening = wait_until(Instant::now() + PATIENCE, || {
+            let mut all = descendants(self.pid()).into_iter().filter(inside);
+            all.find(|&pid| listeners(pid).iter().any(|addr| addr.port() == port))
+        });
+        assert!(
+            listening.is_some(),
+            "no port {port} inside:\n{}",
             self.log()
         );
         self

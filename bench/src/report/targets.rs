@@ -6,6 +6,8 @@ use crate::report::number;
 
 /// A bound on a metric, or on its ratio to a peer's.
 pub(crate) struct Target {
+    /// Whose it is, where that is not the subject of the comparison.
+    pub(crate) of: Option<&'static str>,
     pub(crate) task: &'static str,
     pub(crate) metric: &'static str,
     pub(crate) peer: Option<&'static str>,
@@ -19,58 +21,130 @@ enum Bound {
 
 pub(crate) const TARGETS: &[Target] = &[
     Target {
+        of: None,
         task: "pingpong",
         metric: "CPU us/echo",
         peer: Some("nginx"),
         bound: Bound::AtMost(1.0),
     },
     Target {
+        of: None,
         task: "bulk-1",
         metric: "CPU s/GB",
         peer: Some("nginx"),
         bound: Bound::AtMost(0.5),
     },
     Target {
+        of: None,
         task: "bulk-4",
         metric: "CPU s/GB",
         peer: Some("nginx"),
         bound: Bound::AtMost(0.5),
     },
     Target {
+        of: None,
         task: "churn",
         metric: "connections/s",
         peer: Some("haproxy"),
         bound: Bound::AtLeast(1.0),
     },
     Target {
+        of: None,
         task: "idle",
         metric: "KiB/connection",
         peer: None,
         bound: Bound::AtMost(4.0),
     },
     Target {
+        of: None,
         task: "udp-echo",
         metric: "echoes/s",
         peer: Some("direct"),
         bound: Bound::AtLeast(0.6),
     },
     Target {
+        of: None,
         task: "udp-echo",
         metric: "CPU us/echo",
         peer: Some("naive"),
         bound: Bound::AtMost(0.6),
     },
     Target {
+        of: None,
         task: "udp-echo-window",
         metric: "echoes/s",
         peer: Some("direct"),
         bound: Bound::AtLeast(0.6),
     },
     Target {
+        of: None,
         task: "udp-echo-window",
         metric: "CPU us/echo",
         peer: Some("naive"),
         bound: Bound::AtMost(0.6),
+    },
+    Target {
+        of: Some("preload"),
+        task: "churn",
+        metric: "connections/s",
+        peer: Some("plain"),
+        bound: Bound::AtLeast(0.95),
+    },
+    Target {
+        of: Some("preload"),
+        task: "pingpong",
+        metric: "echoes/s",
+        peer: Some("plain"),
+        bound: Bound::AtLeast(0.95),
+    },
+    Target {
+        of: Some("preload"),
+        task: "bulk-1",
+        metric: "MB/s",
+        peer: Some("plain"),
+        bound: Bound::AtLeast(0.95),
+    },
+    Target {
+        of: Some("notify"),
+        task: "churn",
+        metric: "connections/s",
+        peer: Some("plain"),
+        bound: Bound::AtLeast(0.65),
+    },
+    Target {
+        of: Some("notify"),
+        task: "pingpong",
+        metric: "echoes/s",
+        peer: Some("plain"),
+        bound: Bound::AtLeast(0.95),
+    },
+    Target {
+        of: Some("notify"),
+        task: "bulk-1",
+        metric: "MB/s",
+        peer: Some("plain"),
+        bound: Bound::AtLeast(0.95),
+    },
+    Target {
+        of: Some("netns"),
+        task: "churn",
+        metric: "connections/s",
+        peer: Some("peername"),
+        bound: Bound::AtLeast(0.9),
+    },
+    Target {
+        of: Some("netns"),
+        task: "pingpong",
+        metric: "echoes/s",
+        peer: Some("peername"),
+        bound: Bound::AtLeast(0.9),
+    },
+    Target {
+        of: Some("netns"),
+        task: "bulk-1",
+        metric: "MB/s",
+        peer: Some("peername"),
+        bound: Bound::AtLeast(0.9),
     },
 ];
 
@@ -89,6 +163,9 @@ impl fmt::Display for Target {
             Bound::AtMost(bound) => ("<=", bound),
             Bound::AtLeast(bound) => (">=", bound),
         };
+        if let Some(of) = self.of {
+            write!(f, "{of}: ")?;
+        }
         write!(f, "{} {} {sign} {}", self.task, self.metric, number(bound))?;
         match self.peer {
             Some(peer) => write!(f, " x {peer}"),
@@ -119,6 +196,7 @@ mod tests {
 
     fn target(bound: Bound) -> Target {
         Target {
+            of: None,
             task: "idle",
             metric: "KiB/connection",
             peer: None,

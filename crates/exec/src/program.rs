@@ -161,6 +161,12 @@ impl ProgramError {
 }
 
 impl Reason {
+    /// Whether the file itself is out of the library's reach. What a [starter](Self::Starter) will start
+    /// is not known.
+    pub fn rules_out_preloading(&self) -> bool {
+        matches!(self, Self::Static(_) | Self::Go(_) | Self::Foreign(_))
+    }
+
     fn mechanism(&self) -> Mechanism {
         match self {
             Self::Dynamic(_) => Mechanism::Preload,

@@ -13,7 +13,7 @@ use peername_exec::launch::become_program;
 use peername_exec::library::{Library, LibraryError};
 use peername_exec::notify;
 use peername_exec::preload::Preload;
-use peername_exec::program::{Mechanism, ProgramError, examine, search_path};
+use peername_exec::program::{Mechanism, ProgramError, Reason, examine, search_path};
 use peername_exec::table::{Rules, SharedTable};
 use peername_identity::{Network, SourcePolicy};
 use peername_proxy::trust::TrustList;
@@ -113,13 +113,20 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         return Ok(execute(command));
     }
     match args.mechanism(command.get_program()) {
-        Ok(Mechanism::Preload) => {
+        Ok((Mechanism::Preload, reason)) if reason.rules_out_preloading() => {
+            eprintln!(
+                "peername: {reason}: --mode preload does not reach it, and it would take its balancer for \
+                 its client; use --mode notify or netns"
+            );
+            return Ok(ExitCode::from(UNREACHABLE));
+        }
+        Ok((Mechanism::Preload, _)) => {
             args.preload(rules)?.prepare(&mut command)?;
             refuse_io_uring(
                 "if the server accepts through it, it sees its proxy, and headers as data",
             );
         }
-        Ok(Mechanism::Notify) => args.supervise(&rules)?,
+        Ok((Mechanism::Notify, _)) => args.supervise(&rules)?,
         Err(error) => {
             eprintln!("peername: {error}");
             return Ok(ExitCode::from(error.exit_code()));
@@ -172,7 +179,7 @@ impl Args {
             .collect())
     }
 
-    fn mechanism(&self, program: &OsStr) -> Result<Mechanism, ProgramError> {
+    fn mechanism(&self, program: &OsStr) -> Result<(Mechanism, Reason), ProgramError> {
         let examined = examine(program, &search_path())?;
         let chosen = match self.mode {
             Mode::Auto => examined.mechanism,
@@ -182,7 +189,7 @@ impl Args {
         if self.verbose > 0 {
             eprintln!("peername: mode {chosen}; {}", examined.reason);
         }
-        Ok(chosen)
+        Ok((chosen, examined.reason))
     }
 
     /// The table has no path: only the supervisor, which has it already, needs it.
@@ -234,5 +241,7 @@ const OF_SERVERS: [&str; 10] = [
     "max_connections",
     "dst",
 ];
+/// Of ours, as where a program gains privileges: what follows 125 is a shell's word for a program.
+const UNREACHABLE: u8 = 125;
 /// The least number of slots that a table may have.
 const FEWEST: usize = 64;
