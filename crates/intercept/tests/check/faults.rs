@@ -14,7 +14,7 @@ use tokio::time::{Instant, sleep};
 
 use crate::ext_authz::denial;
 use crate::h2::{self, frame};
-use crate::rig::{any, ask, check, client, counted, free};
+use crate::rig::{any, ask, check, counted, free, hasty};
 
 type Fault = (&'static str, fn(TcpStream));
 
@@ -40,7 +40,7 @@ fn urls(address: SocketAddr) -> [String; 3] {
 
 /// Asks, beside a clock of the same runtime: on a machine that is busy both are late.
 async fn in_time(url: &str, what: &str) -> Verdict {
-    let client = client(url);
+    let client = hasty(url, |_| ()).client();
     let clock = async {
         let begun = Instant::now();
         sleep(TIMEOUT).await;
@@ -208,7 +208,7 @@ async fn one_that_fails_each_time_is_not_asked_each_time() {
 async fn more_questions_than_may_be_open_wait() {
     let address = serve(|stream| hold(&stream));
     for url in urls(address) {
-        let check = check(&url, |config| config.concurrency = 1.try_into().unwrap());
+        let check = hasty(&url, |config| config.concurrency = 1.try_into().unwrap());
         let client = check.client();
         let (first, second) = tokio::join!(ask(&client), ask(&client));
         assert!(

@@ -204,8 +204,17 @@ pub(crate) fn free() -> SocketAddr {
     listener.local_addr().expect("its address")
 }
 
-/// A check with the defaults, changed by `change`.
+/// A check with the defaults, changed by `change`. It has patience: these services are sound, and the machine may
+/// be busy.
 pub(crate) fn check(url: &str, change: impl FnOnce(&mut CheckConfig)) -> Check {
+    hasty(url, |config| {
+        config.timeout = SOON;
+        change(config);
+    })
+}
+
+/// The same with the default timeout.
+pub(crate) fn hasty(url: &str, change: impl FnOnce(&mut CheckConfig)) -> Check {
     let mut config = CheckConfig::new(url.parse().expect("a URL"));
     change(&mut config);
     Check::new(config).expect("a configuration")

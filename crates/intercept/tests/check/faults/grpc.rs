@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use peername_intercept::check::{Failure, How};
 
 use crate::h2::{self, frame};
-use crate::rig::{ask, client};
+use crate::rig::{ask, client, hasty};
 
 use super::{Fault, YES, all_denied, flood, frames, hold, say, serve, urls};
 
@@ -32,7 +32,7 @@ async fn a_connection_that_fell_silent_is_not_asked_again() {
             frames(&stream, &[frame(h2::DATA, 0, 1, YES), h2::trailers(b"0")]);
         }
     });
-    let client = client(&urls(address)[0]);
+    let client = hasty(&urls(address)[0], |_| ()).client();
     let verdict = ask(&client).await;
     assert!(
         matches!(verdict.how, How::Failed(Failure::Timeout(_))),
