@@ -61,7 +61,7 @@ impl Process {
 
     /// Waits until it listens on every one of these addresses; a wildcard listener counts for all.
     pub(crate) fn listens(mut self, addrs: &[SocketAddr]) -> Self {
-        let listening = wait_until(Instant::now() + PATIENCE, || {
+        let listening = wait_until(Instant::now() + START, || {
             if let Some(status) = self.child.try_wait().expect("wait") {
                 panic!("{} ended at start, {status}:\n{}", self.name, self.log());
             }
@@ -85,7 +85,7 @@ impl Process {
         let network = |pid: u32| fs::read_link(format!("/proc/{pid}/ns/net")).ok();
         let outside = network(self.pid());
         let inside = |pid: &u32| network(*pid).is_some_and(|own| Some(own) != outside);
-        let listening = wait_until(Instant::now() + PATIENCE, || {
+        let listening = wait_until(Instant::now() + START, || {
             let mut all = descendants(self.pid()).into_iter().filter(inside);
             all.find(|&pid| listeners(pid).iter().any(|addr| addr.port() == port))
         });
@@ -251,6 +251,9 @@ fn endpoint(text: &str) -> Option<SocketAddr> {
     };
     Some(SocketAddr::new(ip, u16::from_str_radix(port, 16).ok()?))
 }
+
+/// What Erlang, Node and Java compute at their start takes longer than any other step on a busy machine.
+const START: Duration = Duration::from_secs(30);
 
 /// TCP_LISTEN and TCP_CLOSE, the latter being what UDP calls not connected.
 const LISTENING: &str = "0A";
