@@ -1,13 +1,14 @@
 //! What happens when something is missing or breaks.
 
 use std::fs;
+use std::process::Command;
 use std::time::Duration;
 
 use super::rig::{Libc, Served, exec, server, v2};
 use crate::addr::someone_v4;
 use crate::conn::End;
-use crate::lab::{Host, wait_for};
-use crate::peername::{BINARY, Peername};
+use crate::lab::{Host, Scratch, wait_for};
+use crate::peername::{BINARY, Peername, copy_for_everyone};
 
 /// Exit code, arguments and environment are the program's own.
 #[test]
@@ -103,6 +104,20 @@ fn a_full_table() {
         let conn = served.open(&[&v2(client)[..], b"hi"].concat());
         conn.is_answered_after(Duration::from_secs(1)).then_some(())
     });
+}
+
+/// What goes wrong before there is a program has a code of its own (cf. env(1)).
+#[test]
+fn a_launcher_that_cannot_is_told_from_a_program_that_failed() {
+    let (host, scratch) = (Host::new(), Scratch::new());
+    // Without its library beside it.
+    let copy = copy_for_everyone(&host, &scratch);
+    let mut command = Command::new(copy);
+    command.args(["exec", "--mode=preload", "--", "true"]);
+    let ended = host.output(&mut command, "");
+    let said = String::from_utf8_lossy(&ended.stderr).into_owned();
+    assert_eq!(ended.status.code(), Some(125), "{said}");
+    assert!(said.contains("libpeername.so is neither"), "{said}");
 }
 
 /// A program that is not reached must not run on: it would take its proxy for its client.

@@ -101,8 +101,19 @@ enum Sources {
     AllowLocal,
 }
 
-/// Becomes the program; returns only if that fails.
+/// Becomes the program; returns only if that fails. A failure of ours has a code that is none of the
+/// program's.
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    match start(args) {
+        Err(error) if !error.is::<Usage>() => {
+            eprintln!("peername: {error:#}");
+            Ok(ExitCode::from(LAUNCHER_FAILED))
+        }
+        other => other,
+    }
+}
+
+fn start(args: &Args) -> anyhow::Result<ExitCode> {
     if let Some(source) = args.client.source {
         return Ok(connect::run(args, source));
     }
@@ -118,7 +129,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
                 "peername: {reason}: --mode preload does not reach it, and it would take its balancer for \
                  its client; use --mode notify or netns"
             );
-            return Ok(ExitCode::from(UNREACHABLE));
+            return Ok(ExitCode::from(LAUNCHER_FAILED));
         }
         Ok((Mechanism::Preload, _)) => {
             args.preload(rules)?.prepare(&mut command)?;
@@ -241,7 +252,7 @@ const OF_SERVERS: [&str; 10] = [
     "max_connections",
     "dst",
 ];
-/// Of ours, as where a program gains privileges: what follows 125 is a shell's word for a program.
-const UNREACHABLE: u8 = 125;
+/// As env(1) and timeout(1) have it: 126 and 127 are for a program that can't be run.
+const LAUNCHER_FAILED: u8 = 125;
 /// The least number of slots that a table may have.
 const FEWEST: usize = 64;
