@@ -13,3 +13,4 @@ mod entry;
 mod framing;
 mod rig;
 mod streams;
+mod strict;

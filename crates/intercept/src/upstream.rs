@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use http::uri::{Authority, Parts, PathAndQuery, Scheme};
 use http::{HeaderValue, Request, Response, Uri, Version, header};
-use hyper::body::Incoming;
+use hyper::body::{Body, Incoming};
 use moka::sync::Cache;
 use rustls::pki_types::CertificateDer;
 
@@ -253,11 +253,20 @@ fn form(request: &mut Request<Outgoing>, key: &Key, connection: &Connection) {
     if connection.is_http2() {
         *request.version_mut() = Version::HTTP_2;
         request.headers_mut().remove(header::HOST);
+        // Of a first attempt, by HTTP/1.1.
+        request.headers_mut().remove(header::TRANSFER_ENCODING);
     } else {
         *request.version_mut() = Version::HTTP_11;
         // A host's spelling has no octet that a header could not have.
         if let Ok(host) = HeaderValue::try_from(authority) {
             request.headers_mut().insert(header::HOST, host);
+        }
+        // hyper would take a GET without a length for one without a body.
+        let is_unsized = request.body().size_hint().exact().is_none();
+        if is_unsized && !request.headers().contains_key(header::CONTENT_LENGTH) {
+            let chunked = HeaderValue::from_static("chunked");
+            let headers = request.headers_mut();
+            headers.insert(header::TRANSFER_ENCODING, chunked);
         }
     }
 }
