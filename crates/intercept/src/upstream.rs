@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use http::uri::{Authority, Parts, PathAndQuery, Scheme};
-use http::{HeaderValue, Request, Response, Uri, Version, header};
+use http::{HeaderMap, HeaderValue, Request, Response, Uri, Version, header};
 use hyper::body::{Body, Incoming};
 use moka::sync::Cache;
 use rustls::pki_types::CertificateDer;
@@ -151,6 +151,9 @@ impl Upstream {
             }
             match self.answer(&mut connection, request, sent).await {
                 Ok(response) => {
+                    if let Some(smell) = smell(response.headers()) {
+                        return Err(Fault::BadAnswer(smell.to_owned()));
+                    }
                     let lease = Lease {
                         connection,
                         key,
@@ -279,6 +282,20 @@ fn authority(key: &Key) -> String {
         text.truncate(text.len() - implied.len());
     }
     text
+}
+
+/// What makes the end of an answer's body a matter of opinion (RFC 9112, section 6.3). hyper reads such an answer
+/// by its Transfer-Encoding, and would pass the other length on.
+fn smell(headers: &HeaderMap) -> Option<&'static str> {
+    let mut codings = headers.get_all(header::TRANSFER_ENCODING).iter();
+    match (codings.next(), codings.next()) {
+        (None, _) => None,
+        (Some(_), _) if headers.contains_key(header::CONTENT_LENGTH) => {
+            Some("an answer with Transfer-Encoding and Content-Length")
+        }
+        (Some(one), None) if one.as_bytes().eq_ignore_ascii_case(b"chunked") => None,
+        _ => Some("an answer with a Transfer-Encoding other than chunked"),
+    }
 }
 
 fn of_http(error: &hyper::Error) -> Fault {
