@@ -6,6 +6,7 @@
 //!   curl               peername intercept   nginx with TLS, certified by a root of the test's own
 //! ```
 
+mod answers;
 mod basics;
 mod denied;
 mod destinations;
@@ -13,3 +14,4 @@ mod entry;
 mod framing;
 mod rig;
 mod streams;
+mod strict;
