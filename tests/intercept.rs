@@ -7,9 +7,13 @@
 //! ```
 
 mod basics;
+mod certificates;
+mod checks;
+mod clients;
 mod denied;
 mod destinations;
 mod entry;
+mod faults;
 mod framing;
 mod rig;
 mod streams;
