@@ -8,9 +8,13 @@
 
 mod answers;
 mod basics;
+mod certificates;
+mod checks;
+mod clients;
 mod denied;
 mod destinations;
 mod entry;
+mod faults;
 mod framing;
 mod rig;
 mod streams;

@@ -8,6 +8,7 @@
 
 mod addr;
 mod backend;
+mod check;
 mod conn;
 mod datagram;
 mod header;

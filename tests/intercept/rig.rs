@@ -116,6 +116,14 @@ impl Rig {
         log.lines().map(str::to_owned).collect()
     }
 
+    /// What `--admin=127.0.0.1:9300` has counted.
+    pub(super) fn metrics(&self) -> String {
+        let url = "http://127.0.0.1:9300/metrics";
+        self.lab
+            .balancer
+            .run("curl", &["-sS", "--noproxy", "*", url])
+    }
+
     /// Audit lines about this path, once there are so many.
     pub(super) fn audit(&self, path: &str, count: usize) -> Vec<Value> {
         wait_for("audit lines", || {
@@ -181,7 +189,7 @@ impl Stage {
         Peername::start_through(&self.lab.balancer, &through, &args, &[PROXY])
     }
 
-    fn nginx(&self) -> Process {
+    pub(super) fn nginx(&self) -> Process {
         let config = NGINX.replace("DIR", &self.scratch.text("."));
         let config = self.scratch.write("nginx.conf", &config);
         self.scratch.write("index.html", "hello\n");

@@ -4,7 +4,7 @@ mod grpc;
 mod http;
 
 use std::io::{Read as _, Write as _};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::SocketAddr;
 use std::thread;
 use std::time::Duration;
 
@@ -12,23 +12,11 @@ use futures_util::future::join_all;
 use peername_intercept::check::{Failure, How, OnFailure, Verdict};
 use tokio::time::{Instant, sleep};
 
+use crate::broken::{Fault, endless, flood, frames, hold, reset, serve};
 use crate::ext_authz::denial;
 use crate::h2::{self, frame};
-use crate::rig::{any, ask, check, counted, free, hasty};
-
-type Fault = (&'static str, fn(TcpStream));
-
-/// Serves every connection like this, until the process ends.
-fn serve(fault: impl Fn(TcpStream) + Copy + Send + 'static) -> SocketAddr {
-    let listener = TcpListener::bind(any()).expect("bind");
-    let address = listener.local_addr().expect("its address");
-    thread::spawn(move || {
-        for stream in listener.incoming().flatten() {
-            thread::spawn(move || fault(stream));
-        }
-    });
-    address
-}
+use crate::rig::{ask, check, counted, hasty};
+use crate::service::{any, free};
 
 fn urls(address: SocketAddr) -> [String; 3] {
     [
@@ -59,7 +47,7 @@ async fn in_time(url: &str, what: &str) -> Verdict {
 
 async fn all_denied(faults: &[Fault], which: impl Fn(&str) -> bool) {
     for (what, fault) in faults {
-        let urls = urls(serve(*fault));
+        let urls = urls(serve(any(), *fault));
         let asked = urls.iter().filter(|url| which(url)).map(async |url| {
             let verdict = in_time(url, what).await;
             assert!(
@@ -169,7 +157,7 @@ async fn an_answer_of_a_gigabyte_costs_no_memory() {
 
 #[tokio::test]
 async fn one_that_fails_each_time_is_not_asked_each_time() {
-    for url in urls(serve(drop)) {
+    for url in urls(serve(any(), drop)) {
         let check = check(&url, |_| ());
         let client = check.client();
         for _ in 0..10 {
@@ -206,7 +194,7 @@ async fn one_that_fails_each_time_is_not_asked_each_time() {
 /// One at a time: the second question waits for the first, and not beyond its own time.
 #[tokio::test]
 async fn more_questions_than_may_be_open_wait() {
-    let address = serve(|stream| hold(&stream));
+    let address = serve(any(), |stream| hold(&stream));
     for url in urls(address) {
         let check = hasty(&url, |config| config.concurrency = 1.try_into().unwrap());
         let client = check.client();
@@ -253,43 +241,6 @@ fn memory(which: &str) -> u64 {
         .expect("a number")
 }
 
-/// Says this when asked, and closes.
-fn say(mut stream: &TcpStream, what: &[u8]) {
-    h2::read(stream);
-    let _ = stream.write_all(what);
-}
-
-fn frames(mut stream: &TcpStream, frames: &[Vec<u8>]) {
-    let _ = stream.write_all(&frames.concat());
-    // Closing with something unread would reset, and take back what was sent.
-    thread::sleep(Duration::from_millis(20));
-    h2::read(stream);
-}
-
-/// Says this when asked, and then that for ever.
-fn endless(mut stream: &TcpStream, first: &[u8], then: &[u8]) {
-    h2::read(stream);
-    let _ = stream.write_all(first);
-    flood(stream, then);
-}
-
-fn flood(mut stream: &TcpStream, what: &[u8]) {
-    let many = what.repeat(65536_usize.div_ceil(what.len()));
-    while stream.write_all(&many).is_ok() {}
-}
-
-/// Until the other side has had enough.
-fn hold(mut stream: &TcpStream) {
-    let _ = stream.set_read_timeout(Some(Duration::from_secs(30)));
-    while stream.read(&mut [0; 4096]).is_ok_and(|read| read > 0) {}
-}
-
-fn reset(stream: TcpStream) {
-    let _ = socket2::SockRef::from(&stream).set_linger(Some(Duration::ZERO));
-}
-
-/// A CheckResponse with an empty status, which is a yes.
-const YES: &[u8] = &[0, 0, 0, 0, 2, 0x0a, 0];
 const TIMEOUT: Duration = Duration::from_millis(500);
 /// From the end of the timeout to the denial.
 const GRACE: Duration = Duration::from_millis(10);

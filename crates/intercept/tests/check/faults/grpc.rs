@@ -5,15 +5,17 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use peername_intercept::check::{Failure, How};
 
+use crate::broken::{Fault, YES, flood, frames, hold, say, serve};
 use crate::h2::{self, frame};
 use crate::rig::{ask, client, hasty};
+use crate::service::any;
 
-use super::{Fault, YES, all_denied, flood, frames, hold, say, serve, urls};
+use super::{all_denied, urls};
 
 /// Or nothing below would show anything.
 #[tokio::test]
 async fn an_answer_in_order_is_a_yes() {
-    let address = serve(|stream| {
+    let address = serve(any(), |stream| {
         h2::begin(&stream);
         frames(&stream, &[frame(h2::DATA, 0, 1, YES), h2::trailers(b"0")]);
     });

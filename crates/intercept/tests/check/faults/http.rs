@@ -1,14 +1,16 @@
 //! What can be wrong with an answer in HTTP/1.1.
 
+use crate::broken::{Fault, endless, flood, hold, say, serve};
 use crate::h2;
 use crate::rig::{ask, client};
+use crate::service::any;
 
-use super::{Fault, all_denied, endless, flood, hold, say, serve, urls};
+use super::{all_denied, urls};
 
 /// Or nothing below would show anything.
 #[tokio::test]
 async fn an_answer_in_order_is_a_yes() {
-    let address = serve(|stream| {
+    let address = serve(any(), |stream| {
         say(
             &stream,
             b"HTTP/1.1 200 OK\r\nContent-Length: 15\r\n\r\n{\"result\":true}",
