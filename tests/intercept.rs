@@ -7,9 +7,12 @@
 //! ```
 
 mod basics;
+mod checked;
 mod denied;
 mod destinations;
 mod entry;
 mod framing;
+mod life;
+mod parent;
 mod rig;
 mod streams;

@@ -28,9 +28,12 @@ fn nothing_ambiguous_is_passed_on() {
             let conn = Conn::open(&rig.lab.client, PROXY, request.as_bytes());
             let (answer, _) = conn.drain();
             let answer = String::from_utf8_lossy(&answer);
-            assert!(answer.starts_with("HTTP/1.1 400 "), "{request:?}: {answer}");
+            assert!(
+                answer.starts_with(&format!("HTTP/{version} 400 ")),
+                "{request:?}: {answer}"
+            );
             assert_eq!(
-                answer.matches("HTTP/1.1 ").count(),
+                answer.matches(" 400 ").count(),
                 1,
                 "and the connection is closed"
             );
