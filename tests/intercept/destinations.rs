@@ -7,7 +7,7 @@ fn what_is_not_public_is_refused_unless_listed() {
     let stage = Stage::new();
     let proxy = stage.proxy(&[]);
     let rig = Rig {
-        origin: crate::lab::Process::start(&stage.lab.server, "sleep", &["1000"]),
+        _origin: crate::lab::Process::start(&stage.lab.server, "sleep", &["1000"]),
         proxy,
         lab: stage.lab,
         scratch: stage.scratch,

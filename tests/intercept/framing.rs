@@ -29,7 +29,7 @@ fn nothing_ambiguous_is_passed_on() {
             let (answer, _) = conn.drain();
             let answer = String::from_utf8_lossy(&answer);
             assert!(
-                answer.starts_with(&format!("HTTP/{version} 400 ")),
+                answer.starts_with("HTTP/1.") && answer.contains(" 400 "),
                 "{request:?}: {answer}"
             );
             assert_eq!(

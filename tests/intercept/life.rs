@@ -72,7 +72,7 @@ fn it_says_what_is_missing() {
     for (args, expected) in [
         (vec!["--ca", &nothing], "peername ca init"),
         (vec!["--ca", &ca, "--extra-ca", &nothing], "--extra-ca"),
-        (vec!["--ca", &ca, "--check=ftp://x/"], "grpc://"),
+        (vec!["--ca", &ca, "--check=ftp://x/"], "forwardAuth"),
         (
             vec![
                 "--ca",

@@ -20,7 +20,7 @@ const HTTP1_ORIGIN: SocketAddr = v4([10, 81, 0, 3], 443);
 /// Everything, dropped in this order.
 pub(super) struct Rig {
     pub(super) proxy: Peername,
-    pub(super) origin: Process,
+    pub(super) _origin: Process,
     pub(super) lab: Lab,
     pub(super) scratch: Scratch,
 }
@@ -172,12 +172,12 @@ impl Stage {
 
     /// The same, with the proxy started through other programs.
     pub(super) fn start_through(self, through: &[&str], args: &[&str]) -> Rig {
-        let origin = self.nginx();
+        let _origin = self.nginx();
         let args = [args, &["--allow-destination=10.81.0.0/24"]].concat();
         let proxy = self.proxy_through(through, &args);
         Rig {
             proxy,
-            origin,
+            _origin,
             lab: self.lab,
             scratch: self.scratch,
         }

@@ -25,10 +25,9 @@ type Who = (IpAddr, Host);
 
 impl Default for Pinned {
     fn default() -> Self {
-        let cache = || Cache::builder().max_capacity(MOST);
         Self {
-            refusals: cache().time_to_live(PATIENCE).build(),
-            left_alone: cache().time_to_live(DAY).build(),
+            refusals: kept(PATIENCE),
+            left_alone: kept(DAY),
         }
     }
 }
@@ -41,9 +40,7 @@ impl Pinned {
 
     /// The client has taken our certificate: it is not pinned.
     pub(crate) fn accepted(&self, client: IpAddr, host: &Host) {
-        if self.refusals.entry_count() > 0 {
-            self.refusals.invalidate(&(client, host.clone()));
-        }
+        self.refusals.invalidate(&(client, host.clone()));
     }
 
     /// A handshake has failed. Says whether the next one is left alone for that.
@@ -63,6 +60,13 @@ impl Pinned {
         }
         enough
     }
+}
+
+fn kept<T: Clone + Send + Sync + 'static>(time: Duration) -> Cache<Who, T> {
+    Cache::builder()
+        .max_capacity(MOST)
+        .time_to_live(time)
+        .build()
 }
 
 /// RFC 8446, section 6.2. An alert of another kind, `ech_required` among them, says nothing about trust.
@@ -102,7 +106,6 @@ mod tests {
         let client = IpAddr::from([192, 0, 2, 1]);
         let refuse = || pinned.failed(client, &host, &alert(AlertDescription::UnknownCA));
         assert!(!refuse() && !refuse());
-        pinned.refusals.run_pending_tasks();
         pinned.accepted(client, &host);
         assert!(!refuse() && !refuse() && !pinned.includes(client, &host));
         let unrelated = alert(AlertDescription::HandshakeFailure);

@@ -63,7 +63,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "WHO")]
     accept_proxy: Vec<String>,
     /// Begin each connection to an origin with a PROXY header that names the client
-    #[arg(long, value_name = "VERSION")]
+    #[arg(long, value_name = "VERSION", conflicts_with = "upstream_proxy")]
     send_proxy: Option<SendProxy>,
     /// A proxy on the way to all origins: http://[USER:PASSWORD@]HOST:PORT
     #[arg(long, value_name = "URL")]
