@@ -9,6 +9,7 @@
 mod answers;
 mod basics;
 mod certificates;
+mod checked;
 mod checks;
 mod clients;
 mod denied;
@@ -16,6 +17,8 @@ mod destinations;
 mod entry;
 mod faults;
 mod framing;
+mod life;
+mod parent;
 mod rig;
 mod streams;
 mod strict;

@@ -34,6 +34,7 @@ packages=(
     ngtcp2-client    # QUIC: gtlsclient, gtlsserver
     ngtcp2-server
     python3
+    tinyproxy-bin       # an upstream proxy
     python3-grpcio      # gRPC, client and server, through the intercepting proxy
     python3-h2          # WebSocket over HTTP/2
     python3-websockets

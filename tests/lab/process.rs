@@ -210,7 +210,8 @@ fn status_field(path: &str, field: &str) -> String {
 
 fn covers(listener: SocketAddr, wanted: SocketAddr) -> bool {
     let wildcard = listener.ip().is_unspecified() && listener.is_ipv6() >= wanted.is_ipv6();
-    listener.port() == wanted.port() && (wildcard || listener.ip() == wanted.ip())
+    // An IPv6 socket may stand for an IPv4 address.
+    listener.port() == wanted.port() && (wildcard || listener.ip().to_canonical() == wanted.ip())
 }
 
 /// The listening TCP sockets of a process's network namespace.

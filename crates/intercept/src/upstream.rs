@@ -21,6 +21,7 @@ use rustls::pki_types::CertificateDer;
 
 use crate::body::Outgoing;
 use crate::destination::Destinations;
+use crate::headers;
 use crate::host::HostPort;
 
 pub(crate) use fault::Fault;
@@ -142,12 +143,10 @@ impl Upstream {
             };
             let about = Arc::clone(&connection.about);
             form(&mut request, &key, &connection);
-            if let Some(parent) = &self.settings.parent
+            if let Some(parent) = self.settings.parent.as_ref()
                 && about.absolute_form
-                && let Some(value) = parent.authorization()
             {
-                let headers = request.headers_mut();
-                headers.insert(header::PROXY_AUTHORIZATION, value.clone());
+                parent.sign(request.headers_mut());
             }
             match self.answer(&mut connection, request, sent).await {
                 Ok(response) => {
@@ -260,6 +259,7 @@ fn form(request: &mut Request<Outgoing>, key: &Key, connection: &Connection) {
         request.headers_mut().remove(header::TRANSFER_ENCODING);
     } else {
         *request.version_mut() = Version::HTTP_11;
+        headers::join_cookies(request.headers_mut());
         // A host's spelling has no octet that a header could not have.
         if let Ok(host) = HeaderValue::try_from(authority) {
             request.headers_mut().insert(header::HOST, host);

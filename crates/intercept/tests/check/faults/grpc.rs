@@ -27,7 +27,7 @@ async fn an_answer_in_order_is_a_yes() {
 #[tokio::test]
 async fn a_connection_that_fell_silent_is_not_asked_again() {
     static CONNECTIONS: AtomicUsize = AtomicUsize::new(0);
-    let address = serve(|stream| match CONNECTIONS.fetch_add(1, Relaxed) {
+    let address = serve(any(), |stream| match CONNECTIONS.fetch_add(1, Relaxed) {
         0 => hold(&stream),
         _ => {
             h2::begin(&stream);

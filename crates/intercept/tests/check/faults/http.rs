@@ -24,7 +24,7 @@ async fn an_answer_in_order_is_a_yes() {
 /// A server may close a connection that it kept open in the moment that it is used again.
 #[tokio::test]
 async fn a_connection_that_closes_under_a_question_is_replaced() {
-    let address = serve(|stream| {
+    let address = serve(any(), |stream| {
         say(
             &stream,
             b"HTTP/1.1 200 OK\r\nContent-Length: 15\r\n\r\n{\"result\":true}",
