@@ -1,11 +1,8 @@
 //! Services that a check can ask, good ones and broken ones. The tests of crates/intercept have the same.
+#![allow(dead_code, reason = "each of the two has a use for most of it")]
 
-// Each of the two has a use for most of it.
-#[allow(dead_code)]
 pub(crate) mod broken;
-#[allow(dead_code)]
 pub(crate) mod h2;
-#[allow(dead_code)]
 pub(crate) mod service;
 
 use crate::lab::wait_for;

@@ -7,6 +7,7 @@ use crate::addr::{someone_v4, v4};
 use crate::check::service::{Opa, Service};
 use crate::conn::Conn;
 use crate::header;
+use crate::lab::wait_for;
 
 /// A service, and how it is told what to say.
 enum Kind {
@@ -101,7 +102,7 @@ fn is_asked_and_obeyed(scheme: &str, rule: &str, sets: &str, start: impl FnOnce(
     let plain = json!({ "mode": "request", "client": behind.ip().to_string(), "connect": null, "sni": null,
         "method": "GET", "host": "a.test", "path": "/echo?q=2" });
     assert_eq!(service.asked(Some("/echo?q=2")), plain);
-    assert_eq!(rig.seen().len(), 2);
+    wait_for("nginx logs both", || (rig.seen().len() == 2).then_some(()));
 
     service.says_no();
     let refused = rig.try_curl(&[&from[..], &["https://b.test/echo"]].concat());

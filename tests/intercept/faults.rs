@@ -91,15 +91,12 @@ fn denied_in_time(lab: &Lab, proxy: &Process, what: &str) {
     );
     let grown = peak(proxy) - before;
     assert!(grown < MEMORY, "{what}: {grown} KiB");
-    let mut took = denied_at_once(lab, what);
+    let (mut took, late) = beside_a_clock(|| denied_at_once(lab, what));
     took.sort();
-    // Nothing is waited for; the slower ones may have lost the processor meanwhile.
-    assert!(
-        took[took.len() / 2] < Duration::from_millis(5),
-        "{what}: {took:?}"
-    );
+    // Nothing is waited for but the processor.
     let median = took[took.len() / 2];
-    println!("{what}: {slowest:?}, {late:?} late, {grown} KiB; then {median:?}");
+    assert!(median < AT_ONCE + late, "{what}: {took:?}");
+    println!("{what}: {slowest:?}, {grown} KiB; then {median:?}");
 }
 
 /// Each on a connection of its own; the answer, and from the request's last octet to it.
@@ -249,6 +246,8 @@ const REQUEST: &[u8] = b"GET http://a.test/echo HTTP/1.1\r\nHost: a.test\r\n\r\n
 const REQUESTS: usize = 50;
 /// The default of --check-timeout, and what is left for the rest.
 const IN_TIME: Duration = Duration::from_millis(510);
+/// Of a denial without asking.
+const AT_ONCE: Duration = Duration::from_millis(5);
 /// Fifty answers are due at one moment, and wait for two processors that others use too.
 const SCHEDULING: Duration = Duration::from_millis(100);
 /// In KiB: as many connections on both sides, each with as much of an answer as is read (64 KiB) and the

@@ -134,9 +134,7 @@ tunnel.sendall(b"CONNECT a.test:9001 HTTP/1.1\r\nHost: a.test:9001\r\n\r\n")
 assert b" 200 " in tunnel.recv(1000)
 tls = ssl.create_default_context(cafile=sys.argv[2])
 async def main():
-    url, name = "wss://a.test:9001/chat", "a.test"
-    options = dict(sock=tunnel, ssl=tls, server_hostname=name, compression=None)
-    async with websockets.connect(url, **options) as client:
+    async with websockets.connect("wss://a.test:9001/chat", sock=tunnel, ssl=tls, server_hostname="a.test", compression=None) as client:
         said = []
         for message in ["one", "two", "x" * 100000]:
             await client.send(message)
