@@ -16,11 +16,9 @@ const SLOW: std::net::SocketAddr = v4([10, 81, 0, 1], 9001);
 fn a_request_that_has_begun_is_finished_before_the_end() {
     let mut rig = Rig::new(&["--allow-destination=10.81.0.1:9001"]);
     let (origin, down) = slow(&rig);
-    rig.proxy.signal(Signal::TERM);
-    rig.proxy.line("that it stops", |line| {
-        line.contains("accepting no more").then_some(())
-    });
     let up = origin.accept();
+    rig.proxy.signal(Signal::TERM);
+    says_it_stops(&rig);
     head(&up);
     up.send(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok");
     assert!(head(&down).starts_with("HTTP/1.1 200 "));
@@ -36,9 +34,7 @@ fn a_second_signal_ends_at_once() {
     let mut rig = Rig::new(&["--allow-destination=10.81.0.1:9001"]);
     let (_origin, _down) = slow(&rig);
     rig.proxy.signal(Signal::TERM);
-    rig.proxy.line("that it stops", |line| {
-        line.contains("accepting no more").then_some(())
-    });
+    says_it_stops(&rig);
     rig.proxy.signal(Signal::TERM);
     assert!(rig.proxy.ended_within(Duration::from_secs(5)).is_some());
 }
@@ -99,6 +95,11 @@ fn it_says_what_is_missing() {
             "{args:?}: {said}"
         );
     }
+}
+
+fn says_it_stops(rig: &Rig) {
+    let stops = |line: &str| line.contains("accepting no more").then_some(());
+    rig.proxy.line("that it stops", stops);
 }
 
 fn slow(rig: &Rig) -> (Backend, Conn) {
