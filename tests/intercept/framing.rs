@@ -111,7 +111,7 @@ impl Lab {
         }
         let refusal = answer
             .strip_prefix(before)
-            .ok_or(format!("answered {answer:?}"))?;
+            .ok_or_else(|| format!("answered {answer:?}"))?;
         let answers = answer.matches("HTTP/1.1 ").count();
         let expected = if before.is_empty() { 1 } else { 2 };
         let is_refusal = ["HTTP/1.1 4", "HTTP/1.1 501 "]

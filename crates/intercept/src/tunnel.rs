@@ -55,7 +55,7 @@ impl Tunnel {
         deadline: Instant,
     ) {
         let mut named = Named::by_tls(&self.going, &hello);
-        named.barred = named.barred.or(self.denied.take());
+        named.barred = named.barred.or_else(|| self.denied.take());
         if named.barred.is_none() && is_left_alone(site, client, &named) {
             return self.carry(site, client, wire, named).await;
         }

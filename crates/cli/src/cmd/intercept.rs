@@ -98,7 +98,7 @@ fn tell(args: &Args, ca: &Path, listeners: &Listeners, is_checked: bool) {
         tracing::warn!("no --check: every request is allowed, but for its destination");
     }
     tracing::info!(
-        listen = logging::join(&listeners.addrs()),
+        listen = logging::join(listeners.addrs()),
         ca = %ca.display(),
         workers = args.workers(),
         "listening"
