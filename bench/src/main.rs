@@ -20,11 +20,14 @@ mod load;
 mod matrix;
 mod naive_udp;
 mod namespace;
+mod neighbours;
 mod pattern;
 mod poller;
 mod procfs;
 mod proxies;
 mod report;
+mod rounds;
+mod running;
 mod sockets;
 
 #[derive(Parser)]

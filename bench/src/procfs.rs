@@ -23,6 +23,10 @@ impl ProcessTree {
         Self { root }
     }
 
+    pub(crate) fn root(self) -> u32 {
+        self.root
+    }
+
     /// User and system time of every thread.
     ///
     /// # Errors
@@ -73,17 +77,27 @@ impl ProcessTree {
 /// # Errors
 /// /proc/stat is not what proc_stat(5) says.
 pub(crate) fn busy() -> Result<Duration> {
+    // user, nice, system, idle, iowait, irq, softirq, steal; guests are part of user.
+    spent(&[0, 1, 2, 5, 6, 7])
+}
+
+/// The part of [`busy`] that a hypervisor took away.
+///
+/// # Errors
+/// As [`busy`].
+pub(crate) fn stolen() -> Result<Duration> {
+    spent(&[7])
+}
+
+/// The sum of some fields of the line for all processors, counted from 0.
+fn spent(wanted: &[usize]) -> Result<Duration> {
     let text = fs::read_to_string("/proc/stat").context("read /proc/stat")?;
     let line = text.lines().find_map(|line| line.strip_prefix("cpu "));
     let fields = line
         .context("/proc/stat has no cpu line")?
         .split_whitespace();
     let fields: Vec<u64> = fields.map(|field| field.parse().unwrap_or(0)).collect();
-    // user, nice, system, idle, iowait, irq, softirq, steal; guests are part of user.
-    let ticks: u64 = [0, 1, 2, 5, 6, 7]
-        .iter()
-        .filter_map(|&index| fields.get(index))
-        .sum();
+    let ticks = wanted.iter().filter_map(|&index| fields.get(index)).sum();
     Ok(time(ticks))
 }
 
