@@ -10,10 +10,10 @@ TARGET := $(or $(CARGO_TARGET_DIR),target)
 TEST_THREADS ?= 4
 FUZZ_SECONDS ?= 60
 
-.PHONY: help setup demo libraries test check bench fuzz dist clean
+.PHONY: help setup demo libraries test check bench bench-intercept peers fuzz dist clean
 
 help: ## What can be done here
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: ## Install what the tests drive: balancers, servers, network tools (root, Debian)
 	@tests/setup.sh
@@ -50,6 +50,17 @@ check: ## Formatting, lints, documentation, licences, file lengths
 bench: ## Measure against no proxy, HAProxy and nginx; results in bench/out
 	$(CARGO) build --release --locked --package peername --package peername-bench
 	$(TARGET)/release/peername-bench matrix --peername $(TARGET)/release/peername
+
+bench-intercept: peers ## Measure `peername intercept` against goproxy and hudsucker; results in bench/out
+	$(CARGO) build --release --locked --package peername --package peername-bench
+	$(TARGET)/release/peername-bench intercept --peername $(TARGET)/release/peername \
+		--goproxy $(TARGET)/bench-intercept/goproxy \
+		--hudsucker $(TARGET)/bench-intercept/hudsucker/release/bench-hudsucker
+
+peers: ## Build what bench-intercept compares with: a Go module and a crate, each with its lock file
+	cd bench/intercept/goproxy && go build -trimpath -o $(abspath $(TARGET))/bench-intercept/goproxy .
+	$(CARGO) build --release --locked --manifest-path bench/intercept/hudsucker/Cargo.toml \
+		--target-dir $(TARGET)/bench-intercept/hudsucker
 
 fuzz: ## Fuzz each target of the codec for FUZZ_SECONDS (nightly, cargo-fuzz)
 	$(CARGO) run --quiet --locked --manifest-path fuzz/Cargo.toml --example seeds
