@@ -1,3 +1,38 @@
 //! A forward proxy that opens TLS with certificates of its own authority and lets a request through only
 //! when an outside service agrees.
+//!
+//! ```text
+//! door ─▶ Tunnel ─▶ Opening ─▶ Named ─▶ Exchange: agrees ─▶ asked ─▶ sent ─▶ Answer ─▶ Record
+//! ```
+//!
+//! What a client says before a request is read into one value, [`named`]; what each request says is compared
+//! with it. What the check has not agreed to has no way to [`upstream`].
 #![forbid(unsafe_code)]
+
+pub mod authority;
+pub mod check;
+pub mod destination;
+pub mod door;
+pub mod host;
+pub mod leaf;
+pub mod metrics;
+pub mod passthrough;
+pub mod site;
+pub mod upstream;
+
+mod answer;
+mod audit;
+mod body;
+mod client;
+mod exchange;
+mod explicit;
+mod headers;
+mod hello;
+mod id;
+mod inner;
+mod named;
+mod origin;
+mod refusal;
+mod tunnel;
+mod websocket;
+mod wire;

@@ -131,7 +131,7 @@ impl Destinations {
             return Err(Refused::Embedded);
         }
         let entries = || self.0.iter().filter(|entry| entry.covers(ip, port));
-        if METADATA.contains(&ip) {
+        if is_metadata(ip) {
             let is_literal = entries().any(|entry| entry.is_for(ip));
             return is_literal.then_some(()).ok_or(Refused::Metadata);
         }
@@ -168,6 +168,11 @@ impl Around<'_> {
     }
 }
 
+/// Whether this is the address of a cloud's metadata service.
+pub fn is_metadata(ip: IpAddr) -> bool {
+    METADATA.contains(&ip.to_canonical())
+}
+
 fn special(ip: IpAddr) -> Result<(), Refused> {
     if ip.is_multicast() {
         return Err(Refused::Multicast);
@@ -184,7 +189,7 @@ fn special(ip: IpAddr) -> Result<(), Refused> {
 }
 
 fn is_ordinary(ip: IpAddr, around: Around<'_>) -> bool {
-    let is_kept_from_headers = ip.is_loopback() || is_link_local(ip) || METADATA.contains(&ip);
+    let is_kept_from_headers = ip.is_loopback() || is_link_local(ip) || is_metadata(ip);
     special(ip).is_ok() && !is_kept_from_headers && (around.own)(ip).is_none()
 }
 

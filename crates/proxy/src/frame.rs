@@ -17,7 +17,7 @@ use tokio::time::timeout_at;
 
 use crate::accept::{Accepted, refuse};
 use crate::addr::{ClaimedSource, LocalAddr, PeerAddr, canonical};
-use crate::config::Config;
+use crate::config::{Config, HeaderLimits};
 use crate::log::{Tlvs, tlvs};
 use crate::outcome::Failure;
 use crate::permit::Claims;
@@ -59,7 +59,9 @@ impl Framed {
             listener,
         } = accepted;
         let mut collected = Vec::new();
-        let header = timeout_at(deadline, read(&stream, &mut collected, config)).await;
+        let keep = |header: &peername_proto::Header<'_>| Header::keep(header, config);
+        let header = read(&stream, &mut collected, &config.header, &keep);
+        let header = timeout_at(deadline, header).await;
         drop(place);
         let header = header.unwrap_or_else(|_| {
             let (after, received) = (config.header.timeout, collected.len());
@@ -125,15 +127,36 @@ struct Header {
     tlvs: Option<Box<Tlvs>>,
 }
 
-async fn read(
+/// Reads a header off a connection that is to be served in another way than the stages here do, and tells
+/// whom it speaks for; `None` where it speaks for nobody. The caller knows that the peer is trusted, and
+/// how long it may take.
+///
+/// # Errors
+///
+/// Whatever is not a complete and valid header of allowed size.
+pub async fn claim(
+    stream: &TcpStream,
+    limits: &HeaderLimits,
+) -> Result<Option<ClaimedSource>, Failure> {
+    let keep = |header: &peername_proto::Header<'_>| {
+        Ok(header.source().map(ClaimedSource::canonical))
+    };
+    read(stream, &mut Vec::new(), limits, &keep).await
+}
+
+/// Keeps of a header what outlives its bytes.
+type Keep<'a, T> = &'a (dyn Fn(&peername_proto::Header<'_>) -> Result<T, Failure> + Sync);
+
+async fn read<T>(
     stream: &TcpStream,
     collected: &mut Vec<u8>,
-    config: &Config,
-) -> Result<Header, Failure> {
+    limits: &HeaderLimits,
+    keep: Keep<'_, T>,
+) -> Result<T, Failure> {
     let mut wanted = FIRST_LOOK;
     loop {
         stream.readable().await.map_err(Failure::Downstream)?;
-        match look(stream, collected, wanted, config) {
+        match look(stream, collected, wanted, limits, keep) {
             Ok(Look::Complete(header)) => return Ok(header),
             Ok(Look::Wanted(more)) => wanted = more,
             Err(failure) => return Err(failure),
@@ -141,20 +164,21 @@ async fn read(
     }
 }
 
-enum Look {
-    Complete(Header),
+enum Look<T> {
+    Complete(T),
     /// So many octets at the next look.
     Wanted(usize),
 }
 
 /// Looks at `wanted` more octets behind those collected. An incomplete header is collected, all of
 /// it being header; a complete one is taken off the socket.
-fn look(
+fn look<T>(
     stream: &TcpStream,
     collected: &mut Vec<u8>,
     wanted: usize,
-    config: &Config,
-) -> Result<Look, Failure> {
+    limits: &HeaderLimits,
+    keep: Keep<'_, T>,
+) -> Result<Look<T>, Failure> {
     BUFFER.with_borrow_mut(|buffer| {
         let had = collected.len();
         buffer.clear();
@@ -171,12 +195,12 @@ fn look(
             Err(error) => return Err(Failure::Downstream(error)),
         };
         buffer.truncate(had + n);
-        let max = config.header.max_len;
+        let max = limits.max_len;
         match parse(buffer, Carrier::Stream).map_err(|invalid| not_a_header(invalid, buffer))? {
             Parsed::Complete(header) => {
-                config.header.admit(&header)?;
+                limits.admit(&header)?;
                 take(stream, header.len - had).map_err(Failure::Downstream)?;
-                Header::keep(&header, config).map(Look::Complete)
+                keep(&header).map(Look::Complete)
             }
             Parsed::NeedMore(len) if len > max => Err(Failure::HeaderTooLong { len, max }),
             Parsed::NeedMore(len) => {

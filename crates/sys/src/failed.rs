@@ -33,10 +33,7 @@ impl Failed {
 
     /// Whether descriptors or memory have run out (EMFILE, ENFILE, ENOBUFS, ENOMEM).
     pub fn is_exhaustion(&self) -> bool {
-        matches!(
-            self.errno(),
-            Some(libc::EMFILE | libc::ENFILE | libc::ENOBUFS | libc::ENOMEM)
-        )
+        is_exhaustion(&self.source)
     }
 
     /// Whether this kernel is too old for the option (ENOPROTOOPT).
@@ -82,6 +79,14 @@ const OF_ONE_CONNECTION: [i32; 10] = [
     libc::EOPNOTSUPP,
     libc::EPROTO,
 ];
+
+/// Whether descriptors or memory have run out (EMFILE, ENFILE, ENOBUFS, ENOMEM).
+pub fn is_exhaustion(error: &io::Error) -> bool {
+    matches!(
+        error.raw_os_error(),
+        Some(libc::EMFILE | libc::ENFILE | libc::ENOBUFS | libc::ENOMEM)
+    )
+}
 
 /// Whether a datagram is longer than its protocol or its path allows (EMSGSIZE).
 pub fn is_too_large(error: &io::Error) -> bool {

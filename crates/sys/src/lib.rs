@@ -23,6 +23,8 @@ pub mod passing;
 pub mod pidfd;
 pub mod pipe;
 pub mod process_memory;
+pub mod redirected;
+pub mod resolve;
 pub mod seccomp;
 pub mod shared_memory;
 pub mod sock_diag;
@@ -33,5 +35,5 @@ pub mod upstream;
 
 pub use failed::{
     Failed, NameCall, Result, is_broken_listener, is_destroyed, is_device_error,
-    is_of_one_connection, is_too_large,
+    is_exhaustion, is_of_one_connection, is_too_large,
 };

@@ -34,17 +34,17 @@ pub enum NotAnEntry {
 
 impl Allowed {
     /// Whether this address with this port is meant.
-    pub(super) fn covers(&self, ip: IpAddr, port: u16) -> bool {
+    pub fn covers(&self, ip: IpAddr, port: u16) -> bool {
         self.network.contains(&ip) && self.ports.contains(&port)
     }
 
     /// Whether it is for this very address and no other.
-    pub(super) fn is_for(&self, ip: IpAddr) -> bool {
+    pub fn is_for(&self, ip: IpAddr) -> bool {
         self.network == IpNet::from(ip)
     }
 
     /// Whether it is within loopback.
-    pub(super) fn is_loopback(&self) -> bool {
+    pub fn is_loopback(&self) -> bool {
         let all = [self.network.network(), self.network.broadcast()];
         all.iter().all(IpAddr::is_loopback)
     }

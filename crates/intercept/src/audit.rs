@@ -1,0 +1,268 @@
+//! One line a request, at its end, and the numbers made of them.
+//!
+//! What a peer sent is escaped and capped; a query, which often carries secrets, is left out, as are all
+//! headers and bodies.
+
+use std::fmt::Write;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+use http::StatusCode;
+
+use crate::check::{How, Verdict};
+use crate::client::Client;
+use crate::id::Id;
+use crate::metrics::Metrics;
+use crate::named::Named;
+use crate::refusal::Refusal;
+use crate::upstream::{About, Fault};
+
+/// What is known of a request so far. However it ends, it is counted and written once: when this is dropped.
+#[derive(Debug)]
+pub(crate) struct Record {
+    pub(crate) id: Id,
+    metrics: Arc<Metrics>,
+    client: Arc<Client>,
+    since: Instant,
+    named: Option<Arc<Named>>,
+    method: String,
+    path: String,
+    has_query: bool,
+    decision: Decided,
+    how: &'static str,
+    reason: Option<Arc<str>>,
+    check: Option<Duration>,
+    status: Option<StatusCode>,
+    code: Option<&'static str>,
+    error: Option<String>,
+    /// Octets of the request's body that the origin was sent.
+    pub(crate) sent: Arc<AtomicU64>,
+    /// Octets of the answer's body that the client was sent.
+    pub(crate) received: AtomicU64,
+    upstream: Option<(Arc<About>, bool)>,
+    to_answer: Option<Duration>,
+    end: &'static str,
+    /// Whether nothing is left to be said.
+    is_told: bool,
+}
+
+/// What became of a request, as `peername_intercept_requests_total` counts it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Decided {
+    /// The check agreed.
+    Allowed,
+    /// There is no check.
+    Unchecked,
+    /// The check refused.
+    Denied,
+    /// The check could not be asked, which refuses.
+    CheckFailed,
+    /// The check could not be asked, which the operator lets pass.
+    FailedOpen,
+    /// Our own rules refused, before or after the check.
+    Refused,
+}
+
+impl Decided {
+    pub(crate) fn label(self) -> &'static str {
+        match self {
+            Self::Allowed => "allowed",
+            Self::Unchecked => "unchecked",
+            Self::Denied => "denied",
+            Self::CheckFailed => "check_failed",
+            Self::FailedOpen => "failed_open",
+            Self::Refused => "refused",
+        }
+    }
+}
+
+impl Record {
+    pub(crate) fn begin(metrics: &Arc<Metrics>, client: &Arc<Client>, method: &str) -> Box<Self> {
+        Box::new(Self {
+            id: Id::next(),
+            metrics: Arc::clone(metrics),
+            client: Arc::clone(client),
+            since: Instant::now(),
+            named: None,
+            method: escaped(method, MOST_OF_A_METHOD),
+            path: String::new(),
+            has_query: false,
+            decision: Decided::Refused,
+            how: "rule",
+            reason: None,
+            check: None,
+            status: None,
+            code: None,
+            error: None,
+            sent: Arc::default(),
+            received: AtomicU64::new(0),
+            upstream: None,
+            to_answer: None,
+            end: "cut",
+            is_told: false,
+        })
+    }
+
+    pub(crate) fn path(&mut self, uri: &http::Uri) {
+        self.path = escaped(uri.path(), MOST_OF_A_PATH);
+        self.has_query = uri.query().is_some();
+    }
+
+    pub(crate) fn named(&mut self, named: &Arc<Named>) {
+        self.named = Some(Arc::clone(named));
+    }
+
+    /// There is nobody to ask.
+    pub(crate) fn unchecked(&mut self) {
+        (self.decision, self.how) = (Decided::Unchecked, "no_check");
+    }
+
+    pub(crate) fn verdict(&mut self, verdict: &Verdict) {
+        let allows = verdict.decision.allows();
+        self.check = Some(verdict.took);
+        let asked = if allows { Decided::Allowed } else { Decided::Denied };
+        (self.decision, self.how) = match &verdict.how {
+            How::Asked => (asked, "asked"),
+            How::Cached => (asked, "cached"),
+            How::Failed(failure) => (Decided::CheckFailed, failure.code()),
+            How::FailedOpen(failure) => (Decided::FailedOpen, failure.code()),
+        };
+        if let crate::check::Decision::Deny(denial) = &verdict.decision {
+            self.reason = Some(Arc::clone(&denial.reason)).filter(|reason| !reason.is_empty());
+        }
+    }
+
+    /// The check has said no to the tunnel that this request came through.
+    pub(crate) fn denied(&mut self, failed: bool) {
+        let denied = if failed { Decided::CheckFailed } else { Decided::Denied };
+        (self.decision, self.how) = (denied, "connect");
+    }
+
+    /// The requests inside the tunnel have lines of their own.
+    pub(crate) fn leave_to_inner(&mut self) {
+        self.is_told = true;
+    }
+
+    /// The client gets this instead of an answer.
+    pub(crate) fn refused(&mut self, refusal: &Refusal) {
+        self.status = Some(refusal.status);
+        self.code = Some(refusal.code);
+        self.error = Some(refusal.detail.clone());
+    }
+
+    /// A destination that was refused is a decision; any other fault is the origin's or the way's.
+    pub(crate) fn fault(&mut self, fault: &Fault) {
+        if matches!(fault, Fault::Destination(..)) {
+            (self.decision, self.how) = (Decided::Refused, "rule");
+        }
+    }
+
+    pub(crate) fn upstream(&mut self, about: Arc<About>, reused: bool) {
+        self.upstream = Some((about, reused));
+    }
+
+    /// Where a tunnel leads.
+    pub(crate) fn tunnelled(&mut self, addr: SocketAddr) {
+        let about = About {
+            addr,
+            tls: None,
+            absolute_form: false,
+        };
+        self.upstream = Some((Arc::new(about), false));
+        (self.to_answer, self.how) = (Some(self.since.elapsed()), "passthrough");
+    }
+
+    pub(crate) fn answered(&mut self, status: StatusCode) {
+        self.status = Some(status);
+        self.to_answer = Some(self.since.elapsed());
+    }
+
+    /// Everything arrived.
+    pub(crate) fn complete(&mut self) {
+        self.end = "complete";
+    }
+
+    pub(crate) fn cut_by_origin(&mut self) {
+        self.end = "cut_by_origin";
+    }
+
+    fn write(&self) {
+        if !tracing::enabled!(target: TARGET, tracing::Level::INFO) {
+            return;
+        }
+        let (client, named) = (&self.client, self.named.as_deref());
+        let upstream = self.upstream.as_ref();
+        tracing::info!(
+            target: TARGET,
+            id = %self.id,
+            connection = %client.id,
+            client = %client.client,
+            peer = %client.peer,
+            connect = named.and_then(|named| named.connect.as_ref()).map(tracing::field::display),
+            sni = named.and_then(|named| named.sni.as_ref()).map(tracing::field::display),
+            alpn = named.and_then(|named| named.alpn),
+            tls = named.and_then(|named| named.tls_version),
+            scheme = named.map(Named::scheme),
+            host = named.map(|named| &*named.host),
+            port = named.map(|named| named.to.port),
+            method = %self.method,
+            path = %self.path,
+            query = self.has_query,
+            decision = self.decision.label(),
+            how = self.how,
+            reason = self.reason.as_deref(),
+            check_ms = self.check.map(milliseconds),
+            status = self.status.map(|status| status.as_u16()),
+            code = self.code,
+            error = self.error.as_deref(),
+            bytes_to_upstream = self.sent.load(Relaxed),
+            bytes_to_client = self.received.load(Relaxed),
+            upstream = upstream.map(|(about, _)| tracing::field::display(about.addr)),
+            upstream_tls = upstream.and_then(|(about, _)| about.tls),
+            reused = upstream.map(|(_, reused)| *reused),
+            answer_ms = self.to_answer.map(milliseconds),
+            duration_ms = milliseconds(self.since.elapsed()),
+            end = self.end,
+            "request"
+        );
+    }
+}
+
+impl Drop for Record {
+    fn drop(&mut self) {
+        if self.is_told {
+            return;
+        }
+        self.metrics.request(self.decision);
+        self.write();
+    }
+}
+
+/// With a precision that means something.
+fn milliseconds(duration: Duration) -> f64 {
+    (duration.as_secs_f64() * 100_000.0).round() / 100.0
+}
+
+/// Printable ASCII as it is, `%NN` for the rest as in a URL.
+fn escaped(text: &str, most: usize) -> String {
+    let mut out = String::new();
+    for octet in text.bytes().take(most) {
+        match octet {
+            b'"' | b'\\' | ..=0x20 | 0x7f.. => {
+                let _ = write!(out, "%{octet:02x}");
+            }
+            _ => out.push(char::from(octet)),
+        }
+    }
+    if text.len() > most {
+        let _ = write!(out, "...({}_octets)", text.len());
+    }
+    out
+}
+
+/// These lines and no others.
+const TARGET: &str = "peername::audit";
+const MOST_OF_A_METHOD: usize = 32;
+const MOST_OF_A_PATH: usize = 1024;

@@ -1,0 +1,158 @@
+//! What an authority's certificate says, read once.
+
+use rcgen::{KeyPair, PublicKeyData};
+use rustls::crypto::aws_lc_rs::cipher_suite::TLS13_AES_128_GCM_SHA256;
+use rustls::pki_types::{CertificateDer, UnixTime};
+use x509_parser::certificate::X509Certificate;
+use x509_parser::extensions::ParsedExtension;
+use x509_parser::parse_x509_certificate;
+
+use super::constraints::{Constraints, Permitted};
+use super::{Fault, Options};
+
+/// What an authority's certificate says.
+#[derive(Debug, Clone)]
+pub struct Facts {
+    /// Its subject, as RFC 4514 writes names.
+    pub subject: String,
+    /// SHA-256 of the certificate.
+    pub fingerprint: [u8; 32],
+    /// From when, in seconds since 1970.
+    pub not_before: u64,
+    /// Until when, in seconds since 1970.
+    pub not_after: u64,
+    pub(super) key_id: Vec<u8>,
+    pub(super) constraints: Constraints,
+    common_name: Option<String>,
+    subject_der: Vec<u8>,
+    issuer_der: Vec<u8>,
+    public_key: Vec<u8>,
+    may_issue: bool,
+}
+
+impl Facts {
+    pub(super) fn of(der: &CertificateDer<'_>) -> Result<Self, Fault> {
+        let (rest, certificate) = parse_x509_certificate(der).map_err(|_| Fault::Malformed)?;
+        if !rest.is_empty() {
+            return Err(Fault::Malformed);
+        }
+        let (from, until) = (
+            certificate.validity.not_before,
+            certificate.validity.not_after,
+        );
+        let constraints = certificate
+            .name_constraints()
+            .map_err(|_| Fault::Constraints)?;
+        let constraints = constraints
+            .map(|found| Constraints::read(found.value))
+            .transpose()?;
+        let common_name = certificate.subject().iter_common_name().next();
+        Ok(Self {
+            subject: certificate.subject().to_string(),
+            fingerprint: sha256(der),
+            not_before: from.timestamp().try_into().unwrap_or_default(),
+            not_after: until.timestamp().try_into().unwrap_or_default(),
+            key_id: key_id(&certificate),
+            constraints: constraints.unwrap_or_default(),
+            common_name: common_name.and_then(|name| Some(name.as_str().ok()?.to_owned())),
+            subject_der: certificate.subject().as_raw().to_vec(),
+            issuer_der: certificate.issuer().as_raw().to_vec(),
+            public_key: certificate.public_key().raw.to_vec(),
+            may_issue: may_issue(&certificate),
+        })
+    }
+
+    /// The hosts that it may speak for; all if empty.
+    #[must_use]
+    pub fn permitted(&self) -> Vec<Permitted> {
+        self.constraints.asked_for()
+    }
+
+    /// Its subject, as it stands in certificates that it issues.
+    pub(super) fn subject_der(&self) -> &[u8] {
+        &self.subject_der
+    }
+
+    pub(super) fn is_root(&self) -> bool {
+        self.subject_der == self.issuer_der
+    }
+
+    /// Whether it can issue with this key.
+    pub(super) fn check(&self, key: &KeyPair) -> Result<(), Fault> {
+        if self.public_key != key.subject_public_key_info() {
+            return Err(Fault::Mismatch);
+        }
+        if !self.may_issue {
+            return Err(Fault::NotAnAuthority);
+        }
+        if self.key_id.is_empty() {
+            return Err(Fault::NoKeyId);
+        }
+        Ok(())
+    }
+
+    /// Whether it is valid.
+    pub(super) fn check_time(&self, now: UnixTime) -> Result<(), Fault> {
+        if now.as_secs() < self.not_before {
+            return Err(Fault::NotYetValid);
+        }
+        if now.as_secs() >= self.not_after {
+            return Err(Fault::Expired);
+        }
+        Ok(())
+    }
+
+    /// What would make another like it, if [`super::Authority::create`] can.
+    pub(super) fn options(&self) -> Option<Options> {
+        let days = (self.not_after - self.not_before) / super::profile::DAY;
+        let options = Options {
+            common_name: self.common_name.clone()?,
+            // The day before its beginning is not counted.
+            days: u16::try_from(days).ok()?.checked_sub(1)?,
+            permitted: self.permitted(),
+        };
+        let ours = self.is_root() && Constraints::only(&options.permitted) == self.constraints;
+        ours.then_some(options)
+    }
+}
+
+/// Whether each certificate is followed by its issuer's.
+pub(super) fn check_order(chain: &[CertificateDer<'_>]) -> Result<(), Fault> {
+    let facts: Vec<_> = chain.iter().map(Facts::of).collect::<Result<_, _>>()?;
+    let follows = |pair: &[Facts]| match pair {
+        [one, next] => one.issuer_der == next.subject_der,
+        _ => true,
+    };
+    match facts.windows(2).all(follows) {
+        true => Ok(()),
+        false => Err(Fault::Order),
+    }
+}
+
+fn key_id(certificate: &X509Certificate<'_>) -> Vec<u8> {
+    let stated = |extension: &ParsedExtension<'_>| match extension {
+        ParsedExtension::SubjectKeyIdentifier(id) => Some(id.0.to_vec()),
+        _ => None,
+    };
+    let mut extensions = certificate.extensions().iter();
+    extensions
+        .find_map(|extension| stated(extension.parsed_extension()))
+        .unwrap_or_default()
+}
+
+fn may_issue(certificate: &X509Certificate<'_>) -> bool {
+    let usage = match certificate.key_usage() {
+        Ok(usage) => usage.is_none_or(|usage| usage.value.key_cert_sign()),
+        Err(_) => false,
+    };
+    usage && certificate.is_ca()
+}
+
+/// By the hash of the one cryptographic provider there is.
+fn sha256(octets: &[u8]) -> [u8; 32] {
+    let suite = TLS13_AES_128_GCM_SHA256
+        .tls13()
+        .expect("a suite of TLS 1.3");
+    let output = suite.common.hash_provider.hash(octets);
+    output.as_ref().try_into().expect("SHA-256 has 32 octets")
+}

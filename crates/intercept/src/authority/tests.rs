@@ -1,0 +1,228 @@
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use rcgen::{KeyPair, PKCS_ECDSA_P384_SHA384};
+use rustls::pki_types::UnixTime;
+use x509_parser::parse_x509_certificate;
+
+use super::{Authority, Error, Fault, Options, Permitted, pem, profile};
+use crate::host::Host;
+
+#[test]
+fn the_certificate_lets_it_issue_leaves_for_a_year_and_nothing_else() {
+    let authority = Authority::ephemeral(&options(&[])).expect("an authority");
+    let (_, certificate) = parse_x509_certificate(authority.certificate_der()).expect("DER");
+    certificate
+        .verify_signature(None)
+        .expect("signed by itself");
+    let basic = certificate
+        .basic_constraints()
+        .expect("readable")
+        .expect("there");
+    assert!(basic.critical && basic.value.ca);
+    assert_eq!(basic.value.path_len_constraint, Some(0));
+    let usage = certificate.key_usage().expect("readable").expect("there");
+    assert!(usage.critical && usage.value.key_cert_sign() && usage.value.crl_sign());
+    assert_eq!(usage.value.flags, 0b110_0000);
+    assert!(certificate.name_constraints().expect("readable").is_none());
+    let facts = authority.facts();
+    assert_eq!((facts.not_after - facts.not_before) / profile::DAY, 366);
+    assert!(!authority.subject_key_id().is_empty());
+}
+
+#[test]
+fn it_speaks_for_those_it_is_bound_to() {
+    let cases: [(&[&str], &[&str], &[&str]); 3] = [
+        (
+            &["example.com"],
+            &["example.com", "a.b.example.com"],
+            &["example.org", "notexample.com", "192.0.2.1", "2001:db8::1"],
+        ),
+        (
+            &["192.0.2.0/24"],
+            &["192.0.2.7"],
+            &["192.0.3.7", "2001:db8::1", "example.com"],
+        ),
+        (
+            &["corp.example", "2001:db8::/32"],
+            &["x.corp.example", "2001:db8::1"],
+            &["example", "2001:db9::1", "192.0.2.1"],
+        ),
+    ];
+    for (permitted, yes, no) in cases {
+        let authority = Authority::ephemeral(&options(permitted)).expect("an authority");
+        let permits = |host: &&str| authority.permits(&Host::parse(host).expect("a host"));
+        assert!(yes.iter().all(permits), "{permitted:?}");
+        assert!(!no.iter().any(permits), "{permitted:?}");
+        let (_, certificate) = parse_x509_certificate(authority.certificate_der()).expect("DER");
+        let constraints = certificate.name_constraints().expect("readable");
+        assert!(constraints.expect("there").critical);
+    }
+}
+
+#[test]
+fn what_is_kept_is_what_was_made() {
+    let dir = Scratch::new();
+    let made = Authority::create(&dir.0, &options(&["example.com"])).expect("an authority");
+    let mode = |path: &Path| fs::metadata(path).expect("stat").permissions().mode() & 0o7777;
+    assert_eq!(mode(&dir.0), 0o700);
+    assert_eq!(mode(&dir.file()), 0o600);
+    assert_eq!(fs::read_dir(&dir.0).expect("a directory").count(), 1);
+    let opened = Authority::open(&dir.0).expect("the same");
+    assert_eq!(made.certificates(), opened.certificates());
+    assert!(matches!(
+        Authority::create(&dir.0, &options(&[])),
+        Err(Error::Exists { .. })
+    ));
+}
+
+#[test]
+fn one_of_many_that_make_it_at_once_succeeds() {
+    let dir = Scratch::new();
+    let make = || Authority::create(&dir.0, &options(&[])).is_ok();
+    let made = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..8).map(|_| scope.spawn(make)).collect();
+        threads
+            .into_iter()
+            .map(|one| one.join().expect("no panic"))
+            .filter(|&one| one)
+            .count()
+    });
+    assert_eq!(made, 1);
+    Authority::open(&dir.0).expect("whole");
+}
+
+#[test]
+fn a_rotation_keeps_what_it_was_bound_to_and_the_old_certificate() {
+    let dir = Scratch::new();
+    let old = Authority::create(&dir.0, &options(&["example.com"])).expect("an authority");
+    let new = Authority::rotate(&dir.0).expect("another");
+    assert_eq!(new.facts().permitted(), old.facts().permitted());
+    assert_ne!(new.facts().subject, old.facts().subject);
+    assert_ne!(new.subject_key_id(), old.subject_key_id());
+    let both = [new.certificate_der(), old.certificate_der()];
+    assert_eq!(new.certificates().iter().collect::<Vec<_>>(), both);
+    let third = Authority::rotate(&dir.0).expect("a third");
+    assert_eq!(third.certificates().len(), 3);
+    assert_eq!(
+        third.facts().not_after - third.facts().not_before,
+        366 * profile::DAY
+    );
+}
+
+/// It has to be possible just then.
+#[test]
+fn one_that_has_expired_can_be_rotated_and_leaves_nothing() {
+    let dir = Scratch::new();
+    Authority::create(&dir.0, &options(&[])).expect("an authority");
+    let long_ago = UnixTime::since_unix_epoch(std::time::Duration::from_secs(1_000_000_000));
+    let (key, certificate) = profile::make(&options(&[]), long_ago).expect("an old one");
+    fs::write(dir.file(), pem::of_authority(&key, &certificate)).expect("a file");
+    assert_eq!(fault(&dir.0), Fault::Expired);
+    let new = Authority::rotate(&dir.0).expect("another");
+    assert_eq!(new.certificates().len(), 1);
+}
+
+#[test]
+fn what_others_can_read_or_replace_is_refused() {
+    let dir = Scratch::new();
+    Authority::create(&dir.0, &options(&[])).expect("an authority");
+    fs::set_permissions(dir.file(), Permissions::from_mode(0o640)).expect("chmod");
+    let error = Authority::open(&dir.0).expect_err("others may read it");
+    assert!(
+        matches!(error, Error::ReadableByOthers { mode: 0o640, .. }),
+        "{error}"
+    );
+    assert!(error.to_string().contains("chmod 600"), "{error}");
+    fs::set_permissions(dir.file(), Permissions::from_mode(0o600)).expect("chmod");
+    fs::set_permissions(&dir.0, Permissions::from_mode(0o770)).expect("chmod");
+    let error = Authority::open(&dir.0).expect_err("others may replace it");
+    assert!(error.to_string().contains("chmod go-w"), "{error}");
+}
+
+#[test]
+fn each_thing_that_can_be_wrong_is_named() {
+    let now = UnixTime::now();
+    let (key, certificate) = profile::make(&options(&[]), now).expect("an authority");
+    let (other, stranger) = profile::make(&options(&[]), now).expect("another");
+    let certificates = |list: &[&_]| -> String {
+        list.iter()
+            .map(|&one| pem::of_certificates(std::slice::from_ref(one)))
+            .collect()
+    };
+    let ours = key.serialize_pem();
+    let rsa = KeyPair::generate_for(&rcgen::PKCS_RSA_SHA256)
+        .expect("RSA")
+        .serialize_pem();
+    let p384 = KeyPair::generate_for(&PKCS_ECDSA_P384_SHA384)
+        .expect("P-384")
+        .serialize_pem();
+    let good = certificates(&[&certificate]);
+    let leaf = rcgen::CertificateParams::default()
+        .self_signed(&key)
+        .expect("a leaf");
+    let damaged = good.replacen("MIIB", "MIIC", 1);
+    let dir = Scratch::new();
+    Authority::create(&dir.0, &options(&[])).expect("an authority");
+    for (text, wrong) in [
+        (String::new(), Fault::NoKey),
+        (good.clone(), Fault::NoKey),
+        (ours.clone(), Fault::NoCertificate),
+        (rsa + &good, Fault::NotP256),
+        (p384 + &good, Fault::NotP256),
+        (other.serialize_pem() + &good, Fault::Mismatch),
+        (ours.clone() + &leaf.pem(), Fault::NotAnAuthority),
+        (ours.clone() + &damaged, Fault::Malformed),
+        (
+            ours.clone() + &certificates(&[&certificate, &stranger]),
+            Fault::Order,
+        ),
+    ] {
+        fs::write(dir.file(), text).expect("a file");
+        assert_eq!(fault(&dir.0), wrong);
+    }
+    fs::write(dir.file(), ours + &good).expect("a file");
+    Authority::open(&dir.0).expect("and this is good");
+}
+
+fn fault(dir: &Path) -> Fault {
+    match Authority::open(dir) {
+        Err(Error::Unusable { fault, .. }) => fault,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn options(permitted: &[&str]) -> Options {
+    let permitted = permitted
+        .iter()
+        .map(|one| one.parse::<Permitted>().expect("a name or network"));
+    Options {
+        common_name: "peername test".to_owned(),
+        days: 365,
+        permitted: permitted.collect(),
+    }
+}
+
+/// A directory that is not there yet, and removed in the end.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new() -> Self {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let name = format!("peername-authority-{}-{number}", std::process::id());
+        Self(std::env::temp_dir().join(name))
+    }
+
+    fn file(&self) -> PathBuf {
+        self.0.join("authority.pem")
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}

@@ -1,0 +1,20 @@
+//! Whose connection it is.
+
+use std::net::SocketAddr;
+
+use peername_proxy::addr::{LocalAddr, PeerAddr};
+
+use crate::id::Id;
+
+/// The one at the other end, as far as is known.
+#[derive(Debug)]
+pub(crate) struct Client {
+    /// The connection's name.
+    pub(crate) id: Id,
+    /// Who is really there.
+    pub(crate) peer: PeerAddr,
+    /// On whose behalf: what the PROXY header of a trusted peer says, else the peer.
+    pub(crate) client: SocketAddr,
+    /// Where the connection came in.
+    pub(crate) listener: LocalAddr,
+}

@@ -1,0 +1,146 @@
+//! Where requests may go, decided on the address that will be connected to.
+//!
+//! A name says nothing: its owner decides what it resolves to. So a destination is admitted after
+//! resolution, and exactly the admitted address is connected to.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+use ipnet::{IpNet, Ipv4Net, Ipv6Net};
+use peername_proto::{Special, embedded_ipv4, special};
+use peername_proxy::destination::{Allowed, is_metadata};
+use peername_proxy::own_addresses::{Kind, OwnAddresses};
+
+/// The rule for all destinations of this process.
+#[derive(Debug)]
+pub struct Destinations {
+    /// What is allowed beyond ports 80 and 443 of public addresses (`--allow-destination`).
+    pub allowed: Vec<Allowed>,
+    /// This host's addresses.
+    pub own: OwnAddresses,
+    /// What this process itself listens on.
+    pub listening: Vec<u16>,
+}
+
+/// Why nothing is sent to an address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Refused {
+    /// A port of this host that we listen on.
+    #[error("a listener of this proxy itself: the request would go round in a loop")]
+    OwnListener,
+    /// Multicast, broadcast, unspecified or reserved: nobody's server.
+    #[error("no address of a server")]
+    Nobody,
+    /// A cloud's metadata service, which tells secrets to whoever asks from this host.
+    #[error("a cloud's metadata service")]
+    Metadata,
+    /// This host.
+    #[error("this host itself")]
+    ThisHost,
+    /// A network that is not public: private, shared, link-local, unique local, for tests.
+    #[error("not a public address")]
+    NotPublic,
+    /// A port other than 80 and 443.
+    #[error("a port other than 80 and 443")]
+    Port,
+}
+
+impl Refused {
+    /// A stable name.
+    pub fn code(self) -> &'static str {
+        match self {
+            Self::OwnListener => "destination_loop",
+            Self::Nobody => "destination_nobody",
+            Self::Metadata => "destination_metadata",
+            Self::ThisHost => "destination_this_host",
+            Self::NotPublic => "destination_not_public",
+            Self::Port => "destination_port",
+        }
+    }
+}
+
+impl Destinations {
+    /// Decides on an address, in whatever encoding it came.
+    ///
+    /// # Errors
+    ///
+    /// [`Refused`] says why.
+    pub fn admit(&self, asked: SocketAddr) -> Result<(), Refused> {
+        let (ip, port) = (asked.ip().to_canonical(), asked.port());
+        let inner = embedded_ipv4(ip).map(IpAddr::V4);
+        for ip in [Some(ip), inner].into_iter().flatten() {
+            self.never(ip, port)?;
+        }
+        let mut covering = self.allowed.iter().filter(|entry| entry.covers(ip, port));
+        if is_metadata(ip) {
+            let is_literal = covering.any(|entry| entry.is_for(ip));
+            return is_literal.then_some(()).ok_or(Refused::Metadata);
+        }
+        // A wide network that happens to contain loopback is not meant for it.
+        if covering.any(|entry| !ip.is_loopback() || entry.is_loopback()) {
+            return Ok(());
+        }
+        for ip in [Some(ip), inner].into_iter().flatten() {
+            self.only_if_listed(ip)?;
+        }
+        match port {
+            80 | 443 => Ok(()),
+            _ => Err(Refused::Port),
+        }
+    }
+
+    /// What no entry can allow.
+    fn never(&self, ip: IpAddr, port: u16) -> Result<(), Refused> {
+        let kind = self.own.kind_of(ip);
+        if (kind == Some(Kind::Own) || ip.is_loopback()) && self.listening.contains(&port) {
+            return Err(Refused::OwnListener);
+        }
+        let is_nobodys = matches!(
+            special(ip),
+            Some(Special::Unspecified | Special::Broadcast | Special::Multicast | Special::Reserved)
+        );
+        match is_nobodys || kind == Some(Kind::End) || port == 0 {
+            true => Err(Refused::Nobody),
+            false => Ok(()),
+        }
+    }
+
+    fn only_if_listed(&self, ip: IpAddr) -> Result<(), Refused> {
+        if is_metadata(ip) {
+            return Err(Refused::Metadata);
+        }
+        if ip.is_loopback() || self.own.kind_of(ip).is_some() {
+            return Err(Refused::ThisHost);
+        }
+        match NOT_PUBLIC.iter().any(|network| network.contains(&ip)) {
+            true => Err(Refused::NotPublic),
+            false => Ok(()),
+        }
+    }
+}
+
+const fn v4(a: u8, b: u8, c: u8, prefix: u8) -> IpNet {
+    IpNet::V4(Ipv4Net::new_assert(Ipv4Addr::new(a, b, c, 0), prefix))
+}
+
+const fn v6(a: u16, b: u16, prefix: u8) -> IpNet {
+    IpNet::V6(Ipv6Net::new_assert(
+        Ipv6Addr::new(a, b, 0, 0, 0, 0, 0, 0),
+        prefix,
+    ))
+}
+
+/// What the IANA registries of special-purpose addresses (RFC 6890) call not globally reachable, beside
+/// what [`special`] knows.
+const NOT_PUBLIC: &[IpNet] = &[
+    v4(10, 0, 0, 8),
+    v4(100, 64, 0, 10),
+    v4(169, 254, 0, 16),
+    v4(172, 16, 0, 12),
+    v4(192, 0, 0, 24),
+    v4(192, 168, 0, 16),
+    v4(198, 18, 0, 15),
+    v6(0xfc00, 0, 7),
+    v6(0xfe80, 0, 10),
+    // Site-local, deprecated (RFC 3879) but still routed somewhere.
+    v6(0xfec0, 0, 10),
+];

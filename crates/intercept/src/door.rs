@@ -1,0 +1,171 @@
+//! Where connections come in.
+
+use std::collections::HashMap;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use peername_proxy::addr::PeerAddr;
+use peername_proxy::config::HeaderLimits;
+use peername_proxy::frame;
+use peername_proxy::server::{Companion, Incoming, Serve};
+use peername_proxy::service::ListenerId;
+use peername_sys::redirected::original_destination;
+use tokio::net::TcpStream;
+use tokio::time::{Instant, timeout_at};
+
+use crate::audit::Record;
+use crate::client::Client;
+use crate::id::Id;
+use crate::named::Going;
+use crate::site::Site;
+use crate::tunnel::Tunnel;
+use crate::upstream::Upstream;
+use crate::wire::Wire;
+use crate::explicit;
+
+/// What is expected of whoever comes in there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Door {
+    /// Clients that know of the proxy.
+    Explicit,
+    /// Connections that were going somewhere else, by a REDIRECT or a TPROXY rule.
+    Transparent,
+}
+
+/// Serves what comes in at all doors.
+#[derive(Debug)]
+pub struct Intercept {
+    site: Arc<Site>,
+    doors: HashMap<ListenerId, Door>,
+}
+
+impl Intercept {
+    /// Each listener is a door; one that is none of these is an explicit one.
+    pub fn new(site: Arc<Site>, doors: impl IntoIterator<Item = (ListenerId, Door)>) -> Self {
+        let doors = doors.into_iter().collect();
+        Self { site, doors }
+    }
+
+    /// What each worker does beside its connections.
+    pub fn companions(&self, workers: usize) -> Vec<Companion> {
+        let companion = |_| -> Companion {
+            let site = Arc::clone(&self.site);
+            Box::new(move |mut phases| {
+                Box::pin(async move {
+                    tokio::select! {
+                        () = phases.draining() => {}
+                        () = site.upstream.sweep() => {}
+                    }
+                    site.drain();
+                    Upstream::close_idle();
+                    io::Result::Ok(())
+                })
+            })
+        };
+        (0..workers).map(companion).collect()
+    }
+
+    async fn admit(&self, stream: TcpStream, incoming: Arrived, door: Door) {
+        let Arrived { peer, listener } = incoming;
+        let mut client = peer.0;
+        let limits = HeaderLimits::default();
+        if let Some(trusted) = &self.site.rules.accept_proxy
+            && trusted.contains(peer.ip())
+        {
+            let deadline = Instant::now() + self.site.rules.opening_timeout;
+            let header = frame::claim(&stream, &limits);
+            match timeout_at(deadline, header).await {
+                Ok(Ok(claimed)) => client = claimed.map_or(client, |claimed| claimed.0),
+                Ok(Err(_)) | Err(_) => {
+                    self.site.metrics.unopened("proxy_header");
+                    let _ = peername_sys::stream::reset_on_close(&stream);
+                    return;
+                }
+            }
+        }
+        let client = Arc::new(Client {
+            id: Id::next(),
+            peer,
+            client,
+            listener,
+        });
+        match door {
+            Door::Explicit => explicit::serve(&self.site, client, stream).await,
+            Door::Transparent => self.redirected(stream, client).await,
+        }
+    }
+
+    async fn redirected(&self, stream: TcpStream, client: Arc<Client>) {
+        let listener = client.listener.0;
+        let original = original_destination(&stream, listener.is_ipv6());
+        let local = stream.local_addr().map(canonical);
+        let going = match original.map(|addr| addr.map(canonical)) {
+            Ok(Some(addr)) => Some(addr),
+            // TPROXY leaves the address as it was.
+            Ok(None) => local.ok(),
+            Err(_) => None,
+        };
+        let listener = canonical(listener);
+        let Some(going) = going.filter(|going| !is_at(*going, listener)) else {
+            // Nobody redirected it: there is no telling where it should go.
+            self.site.metrics.unopened("not_redirected");
+            let _ = peername_sys::stream::reset_on_close(&stream);
+            return;
+        };
+        let tunnel = Tunnel {
+            going: Going::Redirected(going),
+            record: Record::begin(&self.site.metrics, &client, "CONNECT"),
+            denied: None,
+        };
+        tunnel.serve(&self.site, &client, Wire::new(stream, Vec::new())).await;
+    }
+}
+
+/// Who came, and where.
+struct Arrived {
+    peer: PeerAddr,
+    listener: peername_proxy::addr::LocalAddr,
+}
+
+impl Serve for Intercept {
+    type By = Door;
+
+    fn by(&self, listener: ListenerId) -> Door {
+        self.doors.get(&listener).copied().unwrap_or(Door::Explicit)
+    }
+
+    async fn serve(&self, connection: Incoming, door: Door) {
+        let Incoming {
+            stream,
+            peer,
+            listener,
+        } = connection;
+        let peer = PeerAddr(canonical(peer.0));
+        self.site.metrics.connections.inc();
+        self.site.metrics.active.inc();
+        let active = Active(&self.site);
+        // What a connection needs is large, and most of it only while it lasts.
+        Box::pin(self.admit(stream, Arrived { peer, listener }, door)).await;
+        drop(active);
+    }
+}
+
+struct Active<'a>(&'a Site);
+
+impl Drop for Active<'_> {
+    fn drop(&mut self) {
+        self.0.metrics.active.dec();
+    }
+}
+
+/// One form for one address.
+fn canonical(addr: SocketAddr) -> SocketAddr {
+    SocketAddr::new(addr.ip().to_canonical(), addr.port())
+}
+
+/// Whether a connection to this address is one to the listener itself.
+fn is_at(going: SocketAddr, listener: SocketAddr) -> bool {
+    let any = listener.ip().is_unspecified();
+    going.port() == listener.port() && (any || going.ip() == listener.ip())
+}

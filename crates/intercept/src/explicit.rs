@@ -1,0 +1,224 @@
+//! The proxy that clients know of: CONNECT, and `http:` requests in absolute form.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::request::Parts;
+use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, header};
+use hyper::body::{Body, Incoming};
+use hyper::service::Service;
+use tokio::net::TcpStream;
+
+use crate::answer::Form;
+use crate::audit::Record;
+use crate::body::Answer;
+use crate::check::{Authority, Decision, Denial, How, Kind, Question};
+use crate::client::Client;
+use crate::exchange::{Exchange, Switched};
+use crate::host::HostPort;
+use crate::id;
+use crate::inner::{self, Answering, Slot, put, take};
+use crate::named::{Barred, Going, Named, asked};
+use crate::refusal::Refusal;
+use crate::site::Site;
+use crate::tunnel::Tunnel;
+use crate::websocket;
+
+/// Answers a client that speaks to the proxy itself.
+#[derive(Clone)]
+struct Explicit {
+    site: Arc<Site>,
+    client: Arc<Client>,
+    next: Slot<Next>,
+}
+
+/// What the connection is for, once it is no HTTP to us any more.
+enum Next {
+    Tunnel(Tunnel),
+    Switched(Switched),
+}
+
+/// Serves a connection to its end.
+pub(crate) async fn serve(site: &Arc<Site>, client: Arc<Client>, socket: TcpStream) {
+    let service = Explicit {
+        site: Arc::clone(site),
+        client: Arc::clone(&client),
+        next: Slot::default(),
+    };
+    let Some((wire, service)) = inner::http1(site, socket, service).await else {
+        return;
+    };
+    match take(&service.next) {
+        None => inner::finish(wire).await,
+        Some(Next::Switched(switched)) => websocket::carry(wire, switched).await,
+        Some(Next::Tunnel(tunnel)) => {
+            tunnel.serve(site, &client, wire).await;
+        }
+    }
+}
+
+impl Service<Request<Incoming>> for Explicit {
+    type Response = Response<Answer>;
+    type Error = std::convert::Infallible;
+    type Future = Answering;
+
+    fn call(&self, request: Request<Incoming>) -> Answering {
+        let this = self.clone();
+        Box::pin(async move {
+            Ok(match *request.method() {
+                Method::CONNECT => this.connect(request).await,
+                _ => this.absolute(request).await,
+            })
+        })
+    }
+}
+
+impl Explicit {
+    /// Decides on a tunnel. Nothing is dialled yet: the client can begin its handshake at once.
+    async fn connect(&self, request: Request<Incoming>) -> Response<Answer> {
+        let (parts, body) = request.into_parts();
+        let method = parts.method.as_str();
+        let mut record = Record::begin(&self.site.metrics, &self.client, method);
+        let form = Form::of(&parts.headers);
+        let to = match target(&parts, &body) {
+            Ok(to) => to,
+            Err(refusal) => return form.refuse(&refusal.closing(), record),
+        };
+        record.named(&Arc::new(Named::plain(to.clone(), Some(to.clone()))));
+        let denied = self.ask(&parts, &to, &mut record).await;
+        match denied {
+            // A browser shows nothing of an answer to CONNECT; it gets the same inside.
+            Some((denial, failed)) if !is_browser(&parts.headers) => {
+                let mut response = form.deny(&denial, failed, record);
+                let close = HeaderValue::from_static("close");
+                response.headers_mut().insert(header::CONNECTION, close);
+                response
+            }
+            denied => {
+                let tunnel = Tunnel {
+                    going: Going::Connect(to),
+                    record,
+                    denied: denied.map(|(denial, failed)| Barred::Denied(denial, failed)),
+                };
+                put(&self.next, Some(Next::Tunnel(tunnel)));
+                Response::new(Answer::ours(Bytes::new(), None))
+            }
+        }
+    }
+
+    /// The denial, if there is one.
+    async fn ask(
+        &self,
+        parts: &Parts,
+        to: &HostPort,
+        record: &mut Record,
+    ) -> Option<(Arc<Denial>, bool)> {
+        let Some(check) = self.site.check() else {
+            record.unchecked();
+            return None;
+        };
+        let (id, host) = (record.id.to_string(), to.host.to_string());
+        let authority = Authority {
+            host: &host,
+            port: to.port,
+        };
+        let verdict = check
+            .ask(&Question {
+                kind: Kind::Connect,
+                request_id: &id,
+                client: self.client.client,
+                peer: self.client.peer.0,
+                connect: Some(authority),
+                sni: None,
+                alpn: None,
+                version: parts.version,
+                method: &parts.method,
+                scheme: "",
+                to: authority,
+                path_and_query: "",
+                headers: &parts.headers,
+                body_size: Some(0),
+                body: None,
+                user: None,
+            })
+            .await;
+        record.verdict(&verdict);
+        match verdict.decision {
+            Decision::Allow(_) => None,
+            Decision::Deny(denial) => Some((denial, matches!(verdict.how, How::Failed(_)))),
+        }
+    }
+
+    /// A request that says itself where it goes.
+    async fn absolute(&self, request: Request<Incoming>) -> Response<Answer> {
+        let (parts, body) = request.into_parts();
+        let to = match destination(&parts) {
+            Ok(to) => to,
+            Err(refusal) => {
+                let method = parts.method.as_str();
+                let mut record = Record::begin(&self.site.metrics, &self.client, method);
+                record.path(&parts.uri);
+                return Form::of(&parts.headers).refuse(&refusal, record);
+            }
+        };
+        let exchange = Exchange {
+            site: &self.site,
+            client: &self.client,
+            named: &Arc::new(Named::plain(to, None)),
+        };
+        let mut switched = None;
+        let request = Request::from_parts(parts, body);
+        let answer = exchange.answer(request, &mut switched).await;
+        if let Some(switched) = switched {
+            put(&self.next, Some(Next::Switched(switched)));
+        }
+        answer
+    }
+}
+
+/// Where a CONNECT goes (RFC 9110, section 9.3.6).
+fn target(parts: &Parts, body: &Incoming) -> Result<HostPort, Refusal> {
+    if id::is_in_via(&parts.headers) {
+        let detail = "the request has been here before: proxies send it round";
+        return Err(Refusal::new(StatusCode::LOOP_DETECTED, "proxy_loop", detail));
+    }
+    if !body.is_end_stream() || parts.headers.contains_key(header::CONTENT_LENGTH) {
+        return Err(Refusal::bad_request("CONNECT with a body"));
+    }
+    let authority = parts.uri.authority().map_or("", |authority| authority.as_str());
+    let to = HostPort::parse(authority)
+        .map_err(|why| Refusal::bad_request(format!("CONNECT wants host:port: {why}")))?;
+    // Host is no more than a repetition, which some clients leave out; but it must not name another.
+    match asked(parts, to.port)? {
+        Some(asked) if asked != to => {
+            let detail = format!("CONNECT names {to} and its Host header {asked}");
+            Err(Refusal::names(StatusCode::FORBIDDEN, detail))
+        }
+        _ => Ok(to),
+    }
+}
+
+fn destination(parts: &Parts) -> Result<HostPort, Refusal> {
+    if id::is_in_via(&parts.headers) {
+        let detail = "the request has been here before: proxies send it round";
+        return Err(Refusal::new(StatusCode::LOOP_DETECTED, "proxy_loop", detail));
+    }
+    match parts.uri.scheme_str() {
+        Some("http") => {}
+        Some(_) => {
+            let detail = "only http: can be asked for in absolute form; for https: use CONNECT";
+            return Err(Refusal::bad_request(detail));
+        }
+        None => {
+            let detail = "this is a proxy: it wants CONNECT host:port or GET http://host/path";
+            return Err(Refusal::bad_request(detail));
+        }
+    }
+    asked(parts, 80)?.ok_or_else(|| Refusal::bad_request("the request names no host"))
+}
+
+/// All of them say so, for reasons of the nineties.
+fn is_browser(headers: &HeaderMap) -> bool {
+    let agent = headers.get(header::USER_AGENT);
+    agent.is_some_and(|agent| agent.as_bytes().starts_with(b"Mozilla/"))
+}

@@ -1,0 +1,261 @@
+//! The one spelling of a host's name.
+//!
+//! A name reaches us four times over one request: CONNECT, SNI, Host or `:authority`, and the certificate
+//! that we write. Whether they agree is decided by comparing two [`Host`]s, so there must be one spelling
+//! of each host and none of anything that resolvers, browsers and libraries read differently.
+
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::sync::Arc;
+
+use rustls::pki_types::{DnsName, ServerName};
+
+#[cfg(test)]
+mod tests;
+
+/// A DNS name in lower-case ASCII without its final dot, or an address.
+///
+/// Names in other scripts come as A-labels (`xn--…`) and stay as they are. A clone costs a count.
+#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Host(Kind);
+
+#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+enum Kind {
+    Name(Arc<str>),
+    Ip(IpAddr),
+}
+
+/// Why a text names no host. Nothing of the text is in it: it may come from anybody.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum NotAHost {
+    /// No name at all, or none before the port.
+    #[error("no host name")]
+    Empty,
+    /// More than 253 octets, or a label of more than 63 (RFC 1035, section 2.3.4).
+    #[error("a host name of more than 253 octets, or a label of more than 63")]
+    TooLong,
+    /// Something else than letters, digits, hyphen, underscore and dot; also other scripts, which have
+    /// to come as `xn--…`.
+    #[error(
+        "a host name has letters, digits, hyphens, underscores and dots; other scripts as xn--"
+    )]
+    Character,
+    /// An empty label, or one that begins or ends with a hyphen.
+    #[error("a host name with an empty label, or a hyphen at the edge of one")]
+    Label,
+    /// An address that is not four decimal numbers or RFC 4291: `127.1`, `0x7f.1`, `2130706433`, one with
+    /// a zone. Programs disagree about what these are.
+    #[error("an address in an ambiguous form; write 192.0.2.1 or [2001:db8::1]")]
+    Address,
+    /// SNI has names only (RFC 6066, section 3).
+    #[error("an address as server name indication")]
+    AddressAsSni,
+    /// `user@host`.
+    #[error("a user name before the host")]
+    UserInfo,
+    /// No port where there must be one, or not a number from 1 to 65535.
+    #[error("a port is a number from 1 to 65535")]
+    Port,
+}
+
+impl Host {
+    /// Reads a name, an IPv4 address, or an IPv6 address with or without brackets. One final dot is taken
+    /// off a name. An IPv4-mapped address is the IPv4 address.
+    pub fn parse(text: &str) -> Result<Self, NotAHost> {
+        if let Some(inner) = text.strip_prefix('[') {
+            let inner = inner.strip_suffix(']').ok_or(NotAHost::Address)?;
+            return v6(inner);
+        }
+        if text.contains(':') {
+            return v6(text);
+        }
+        if let Ok(ip) = text.parse::<Ipv4Addr>() {
+            return Ok(ip.into());
+        }
+        name(text)
+    }
+
+    /// Reads what the server name indication of a ClientHello says: never an address.
+    pub fn from_sni(text: &str) -> Result<Self, NotAHost> {
+        match Self::parse(text)? {
+            Self(Kind::Ip(_)) => Err(NotAHost::AddressAsSni),
+            host => Ok(host),
+        }
+    }
+
+    /// The address, if it is one.
+    #[must_use]
+    pub fn as_ip(&self) -> Option<IpAddr> {
+        match self.0 {
+            Kind::Ip(ip) => Some(ip),
+            Kind::Name(_) => None,
+        }
+    }
+
+    /// The name, if it is one.
+    #[must_use]
+    pub fn as_name(&self) -> Option<&str> {
+        match &self.0 {
+            Kind::Name(name) => Some(name),
+            Kind::Ip(_) => None,
+        }
+    }
+
+    /// What a TLS client is to ask for and to find in the certificate.
+    #[must_use]
+    pub fn to_server_name(&self) -> ServerName<'static> {
+        match &self.0 {
+            Kind::Ip(ip) => ServerName::IpAddress((*ip).into()),
+            Kind::Name(name) => ServerName::DnsName(
+                DnsName::try_from_str(name)
+                    .expect("`name` asked the same function")
+                    .to_owned(),
+            ),
+        }
+    }
+}
+
+impl From<IpAddr> for Host {
+    fn from(ip: IpAddr) -> Self {
+        Self(Kind::Ip(ip.to_canonical()))
+    }
+}
+
+impl From<Ipv4Addr> for Host {
+    fn from(ip: Ipv4Addr) -> Self {
+        Self::from(IpAddr::V4(ip))
+    }
+}
+
+impl From<Ipv6Addr> for Host {
+    fn from(ip: Ipv6Addr) -> Self {
+        Self::from(IpAddr::V6(ip))
+    }
+}
+
+/// Without brackets.
+impl fmt::Display for Host {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.0 {
+            Kind::Name(name) => f.write_str(name),
+            Kind::Ip(ip) => ip.fmt(f),
+        }
+    }
+}
+
+impl fmt::Debug for Host {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+/// A host and a port: what CONNECT, Host and `:authority` name.
+#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct HostPort {
+    /// Where.
+    pub host: Host,
+    /// From 1.
+    pub port: u16,
+}
+
+impl HostPort {
+    /// Reads `host:port`, the form of CONNECT (RFC 9110, section 9.3.6).
+    pub fn parse(text: &str) -> Result<Self, NotAHost> {
+        let (host, port) = split(text)?;
+        let port = port.ok_or(NotAHost::Port)?;
+        Ok(Self { host, port })
+    }
+
+    /// Reads `host` or `host:port`, the form of Host and `:authority`.
+    pub fn parse_or(text: &str, default_port: u16) -> Result<Self, NotAHost> {
+        let (host, port) = split(text)?;
+        let port = port.unwrap_or(default_port);
+        Ok(Self { host, port })
+    }
+}
+
+/// An IPv6 address in brackets.
+impl fmt::Display for HostPort {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.host.as_ip() {
+            Some(IpAddr::V6(ip)) => write!(f, "[{ip}]:{}", self.port),
+            _ => write!(f, "{}:{}", self.host, self.port),
+        }
+    }
+}
+
+impl fmt::Debug for HostPort {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+fn split(text: &str) -> Result<(Host, Option<u16>), NotAHost> {
+    if text.contains('@') {
+        return Err(NotAHost::UserInfo);
+    }
+    // The colon of the port is the last one, unless it stands inside the brackets of an address.
+    match text.rsplit_once(':') {
+        Some((host, digits)) if !digits.ends_with(']') => {
+            // Without brackets nobody can tell the port from the last group.
+            if host.contains(':') && !host.starts_with('[') {
+                return Err(NotAHost::Address);
+            }
+            Ok((Host::parse(host)?, Some(port(digits)?)))
+        }
+        _ => Ok((Host::parse(text)?, None)),
+    }
+}
+
+/// Digits only: `u16::from_str` would take `+443` too.
+fn port(digits: &str) -> Result<u16, NotAHost> {
+    let port = match digits.bytes().all(|octet| octet.is_ascii_digit()) {
+        true => digits.parse().unwrap_or_default(),
+        false => 0,
+    };
+    if port == 0 {
+        Err(NotAHost::Port)
+    } else {
+        Ok(port)
+    }
+}
+
+fn v6(text: &str) -> Result<Host, NotAHost> {
+    let ip: Ipv6Addr = text.parse().map_err(|_| NotAHost::Address)?;
+    Ok(ip.into())
+}
+
+fn name(text: &str) -> Result<Host, NotAHost> {
+    let text = text.strip_suffix('.').unwrap_or(text);
+    if text.is_empty() {
+        return Err(NotAHost::Empty);
+    }
+    if text.len() > 253 || text.split('.').any(|label| label.len() > 63) {
+        return Err(NotAHost::TooLong);
+    }
+    let fits = |octet: u8| octet.is_ascii_alphanumeric() || matches!(octet, b'-' | b'_' | b'.');
+    if !text.bytes().all(fits) {
+        return Err(NotAHost::Character);
+    }
+    let edge = |label: &str| label.is_empty() || label.starts_with('-') || label.ends_with('-');
+    if text.split('.').any(edge) {
+        return Err(NotAHost::Label);
+    }
+    let lower = text.to_ascii_lowercase();
+    if ends_in_a_number(&lower) {
+        return Err(NotAHost::Address);
+    }
+    // What TLS would not take as a name can't be asked for upstream; so far there is no such thing.
+    DnsName::try_from_str(&lower).map_err(|_| NotAHost::Label)?;
+    Ok(Host(Kind::Name(lower.into())))
+}
+
+/// Whether a URL parser would take it for an IPv4 address (the ends-in-a-number checker of the WHATWG URL
+/// standard): the last label is decimal, octal or hexadecimal.
+fn ends_in_a_number(lower: &str) -> bool {
+    let last = lower.rsplit('.').next().unwrap_or_default();
+    let hex = last.strip_prefix("0x");
+    last.bytes().all(|octet| octet.is_ascii_digit())
+        || hex.is_some_and(|digits| digits.bytes().all(|octet| octet.is_ascii_hexdigit()))
+}

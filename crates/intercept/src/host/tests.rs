@@ -1,0 +1,145 @@
+use proptest::prelude::*;
+
+use super::{Host, HostPort, NotAHost};
+
+#[test]
+fn one_spelling_for_each_host() {
+    let same = [
+        ("Example.COM", "example.com"),
+        ("example.com.", "example.com"),
+        ("xn--Bcher-KVA.example", "xn--bcher-kva.example"),
+        ("_dmarc.example.com", "_dmarc.example.com"),
+        ("r3---sn-4g5e6nsz.example", "r3---sn-4g5e6nsz.example"),
+        ("localhost", "localhost"),
+        ("192.0.2.1", "192.0.2.1"),
+        ("[2001:DB8::1]", "2001:db8::1"),
+        ("2001:db8:0:0::1", "2001:db8::1"),
+        ("::ffff:192.0.2.1", "192.0.2.1"),
+        ("[::ffff:c000:201]", "192.0.2.1"),
+    ];
+    for (written, canonical) in same {
+        let host = Host::parse(written).unwrap_or_else(|error| panic!("{written}: {error}"));
+        assert_eq!(host.to_string(), canonical, "{written}");
+        assert_eq!(Host::parse(canonical), Ok(host), "{written}");
+    }
+}
+
+#[test]
+fn a_port_is_told_from_an_address() {
+    for (written, again) in [
+        ("Example.com.:443", "example.com:443"),
+        ("[2001:db8::1]:8443", "[2001:db8::1]:8443"),
+        ("[::ffff:192.0.2.1]:80", "192.0.2.1:80"),
+    ] {
+        assert_eq!(HostPort::parse(written).expect(written).to_string(), again);
+    }
+    for (refused, why) in [
+        ("example.com", NotAHost::Port),
+        ("example.com:", NotAHost::Port),
+        ("example.com:0", NotAHost::Port),
+        ("example.com:65536", NotAHost::Port),
+        ("example.com:+443", NotAHost::Port),
+        ("2001:db8::1:443", NotAHost::Address),
+        ("[::1", NotAHost::Address),
+        ("[::1]443", NotAHost::Address),
+        (":443", NotAHost::Empty),
+        ("user@example.com:443", NotAHost::UserInfo),
+    ] {
+        assert_eq!(HostPort::parse(refused), Err(why), "{refused}");
+    }
+    let of_header = HostPort::parse_or("[::1]", 443).expect("a host");
+    assert_eq!(of_header.to_string(), "[::1]:443");
+}
+
+#[test]
+fn what_programs_read_differently_is_refused() {
+    for (refused, why) in [
+        ("", NotAHost::Empty),
+        (".", NotAHost::Empty),
+        ("127.1", NotAHost::Address),
+        ("2130706433", NotAHost::Address),
+        ("0x7f.1", NotAHost::Address),
+        ("0x7f000001", NotAHost::Address),
+        ("0X7F.0.0.0x1", NotAHost::Address),
+        ("0177.0.0.1", NotAHost::Address),
+        ("127.0.0.1.", NotAHost::Address),
+        ("256.0.0.1", NotAHost::Address),
+        ("1.2.3.4.5", NotAHost::Address),
+        ("foo.0x", NotAHost::Address),
+        ("fe80::1%eth0", NotAHost::Address),
+        ("[::1", NotAHost::Address),
+        ("[127.0.0.1]", NotAHost::Address),
+        ("example..com", NotAHost::Label),
+        ("example.com..", NotAHost::Label),
+        (".example.com", NotAHost::Label),
+        ("-example.com", NotAHost::Label),
+        ("example-.com", NotAHost::Label),
+        ("bücher.example", NotAHost::Character),
+        ("example。com", NotAHost::Character),
+        ("*.example.com", NotAHost::Character),
+        ("example.com/", NotAHost::Character),
+        ("exa mple.com", NotAHost::Character),
+        ("example.com\0", NotAHost::Character),
+    ] {
+        assert_eq!(Host::parse(refused), Err(why), "{refused}");
+    }
+}
+
+#[test]
+fn lengths_are_those_of_dns() {
+    let label = "a".repeat(63);
+    let longest = format!("{label}.{label}.{label}.{}", "a".repeat(61));
+    Host::parse(&longest).expect("253 octets");
+    Host::parse(&format!("{longest}.")).expect("the final dot does not count");
+    for too_long in [format!("a{longest}"), format!("a{label}.example")] {
+        assert_eq!(Host::parse(&too_long), Err(NotAHost::TooLong));
+    }
+}
+
+#[test]
+fn sni_is_a_name() {
+    assert_eq!(Host::from_sni("Example.com"), Host::parse("example.com"));
+    for address in ["192.0.2.1", "::1", "[::1]"] {
+        assert_eq!(Host::from_sni(address), Err(NotAHost::AddressAsSni));
+    }
+}
+
+proptest! {
+    /// And TLS can ask for it upstream.
+    #[test]
+    fn what_is_accepted_is_canonical(text in "[a-zA-Z0-9._:\\[\\]x-]{0,40}") {
+        if let Ok(host) = Host::parse(&text) {
+            let written = host.to_string();
+            prop_assert_eq!(Host::parse(&written), Ok(host.clone()));
+            prop_assert_eq!(&written, &written.to_ascii_lowercase());
+            let asked = host.to_server_name();
+            prop_assert_eq!(asked.to_str(), written);
+        }
+    }
+
+    #[test]
+    fn nothing_panics(text in "\\PC{0,300}", port in any::<u16>()) {
+        let _ = Host::parse(&text);
+        let _ = HostPort::parse(&text);
+        let _ = HostPort::parse_or(&text, port);
+    }
+
+    #[test]
+    fn a_port_comes_back(name in "[a-z]{1,9}(\\.[a-z]{1,9}){0,3}", ip in any::<std::net::IpAddr>(), port in 1..=u16::MAX) {
+        for host in [Host::parse(&name).expect("a name"), Host::from(ip)] {
+            let both = HostPort { host, port };
+            prop_assert_eq!(HostPort::parse(&both.to_string()), Ok(both));
+        }
+    }
+
+    /// Whatever the C library takes for an address is one here too, or refused: never a name.
+    #[test]
+    fn no_number_passes_as_a_name(numbers in prop::collection::vec("(0|0x)?[0-9a-f]{0,8}", 1..5)) {
+        let text = numbers.join(".");
+        if let Ok(host) = Host::parse(&text) {
+            let last = text.rsplit('.').next().unwrap_or_default();
+            let is_number = last.parse::<u64>().is_ok();
+            prop_assert!(host.as_ip().is_some() || !is_number, "{}", text);
+        }
+    }
+}

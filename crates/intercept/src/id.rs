@@ -1,0 +1,47 @@
+//! Names for what happens, so that an answer, a line of the log and the check service's own log can be
+//! told to be of one request.
+
+use std::fmt::{self, Display, Formatter};
+use std::hash::{BuildHasher, RandomState};
+use std::sync::LazyLock;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+/// A connection or a request, in this process and, most likely, in all others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Id(u64);
+
+impl Id {
+    pub(crate) fn next() -> Self {
+        static NEXT: AtomicU64 = AtomicU64::new(1);
+        Self(NEXT.fetch_add(1, Relaxed))
+    }
+}
+
+impl Display for Id {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        write!(f, "{:08x}-{:08x}", *PROCESS, self.0)
+    }
+}
+
+/// This process in a Via header (RFC 9110, section 7.6.3), where there is one.
+pub(crate) fn via() -> &'static str {
+    &VIA
+}
+
+/// Whether these headers say that the request has been here already.
+pub(crate) fn is_in_via(headers: &http::HeaderMap) -> bool {
+    let all = headers.get_all(http::header::VIA).iter();
+    let ours = pseudonym();
+    all.filter_map(|value| value.to_str().ok())
+        .flat_map(|value| value.split(','))
+        .any(|hop| hop.split_ascii_whitespace().nth(1) == Some(ours))
+}
+
+fn pseudonym() -> &'static str {
+    VIA.strip_prefix("1.1 ").unwrap_or(&VIA)
+}
+
+/// The seed of the standard library's hash maps is random, once a process.
+static PROCESS: LazyLock<u32> =
+    LazyLock::new(|| u32::try_from(RandomState::new().hash_one(0) >> 32).unwrap_or_default());
+static VIA: LazyLock<String> = LazyLock::new(|| format!("1.1 peername-{:08x}", *PROCESS));

@@ -1,0 +1,179 @@
+//! HTTP on a connection whose place is known: inside a tunnel, or redirected to us.
+
+use std::convert::Infallible;
+use std::future::poll_fn;
+use std::pin::{Pin, pin};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use http::{Request, Response};
+use hyper::body::Incoming;
+use hyper::server::conn::{http1, http2};
+use hyper::service::Service;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::time::timeout;
+
+use crate::body::Answer;
+use crate::client::Client;
+use crate::exchange::{Exchange, Switched};
+use crate::named::Named;
+use crate::site::Site;
+use crate::websocket;
+use crate::wire::Reading;
+
+/// Answers the requests of one connection.
+#[derive(Clone)]
+pub(crate) struct Inner {
+    pub(crate) site: Arc<Site>,
+    pub(crate) client: Arc<Client>,
+    pub(crate) named: Arc<Named>,
+    switched: Slot<Switched>,
+}
+
+/// Filled by a request, emptied once its connection is no HTTP any more.
+pub(crate) type Slot<T> = Arc<Mutex<Option<T>>>;
+
+pub(crate) type Answering = Pin<Box<dyn Future<Output = Result<Response<Answer>, Infallible>> + Send>>;
+
+impl Inner {
+    pub(crate) fn new(site: &Arc<Site>, client: &Arc<Client>, named: Named) -> Self {
+        Self {
+            site: Arc::clone(site),
+            client: Arc::clone(client),
+            named: Arc::new(named),
+            switched: Slot::default(),
+        }
+    }
+
+    /// Serves HTTP/1, and what a request may switch to.
+    pub(crate) async fn http1<T>(self, io: T)
+    where
+        T: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    {
+        let site = Arc::clone(&self.site);
+        let Some(ended) = http1(&site, io, self).await else {
+            return;
+        };
+        let (io, service) = ended;
+        match take(&service.switched) {
+            Some(switched) => websocket::carry(io, switched).await,
+            None => finish(io).await,
+        }
+    }
+
+    /// Serves HTTP/2.
+    pub(crate) async fn http2<T>(self, io: T)
+    where
+        T: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    {
+        let site = Arc::clone(&self.site);
+        let connection = http2::Builder::new(TokioExecutor::new())
+            .timer(TokioTimer::new())
+            .enable_connect_protocol()
+            .max_concurrent_streams(STREAMS)
+            .max_header_list_size(MAX_HEADER as u32)
+            .keep_alive_interval(PING)
+            .serve_connection(TokioIo::new(io), self);
+        let mut connection = pin!(connection);
+        let ended = tokio::select! {
+            ended = &mut connection => ended,
+            () = site.draining() => {
+                connection.as_mut().graceful_shutdown();
+                connection.await
+            }
+        };
+        // Whose fault it is stands in the lines of its requests.
+        drop(ended);
+    }
+}
+
+impl Service<Request<Incoming>> for Inner {
+    type Response = Response<Answer>;
+    type Error = Infallible;
+    type Future = Answering;
+
+    fn call(&self, request: Request<Incoming>) -> Answering {
+        let this = self.clone();
+        Box::pin(async move {
+            let exchange = Exchange {
+                site: &this.site,
+                client: &this.client,
+                named: &this.named,
+            };
+            let mut switched = None;
+            let answer = exchange.answer(request, &mut switched).await;
+            if switched.is_some() {
+                put(&this.switched, switched);
+            }
+            Ok(answer)
+        })
+    }
+}
+
+/// Serves HTTP/1 until the connection ends, which is `None`, or is to be used for something else: then
+/// the connection comes back with its service. What was read too much goes with it.
+pub(crate) async fn http1<T, S>(site: &Site, io: T, service: S) -> Option<(Reading<T>, S)>
+where
+    T: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    S: Service<Request<Incoming>, Response = Response<Answer>, Error = Infallible, Future = Answering>
+        + Unpin,
+{
+    let mut connection = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(site.rules.request_timeout)
+        .max_header_size(MAX_HEADER)
+        .max_headers(MAX_HEADERS)
+        .half_close(true)
+        .serve_connection(TokioIo::new(io), service);
+    let ended = tokio::select! {
+        ended = poll_fn(|cx| connection.poll_without_shutdown(cx)) => ended,
+        () = site.draining() => {
+            Pin::new(&mut connection).graceful_shutdown();
+            poll_fn(|cx| connection.poll_without_shutdown(cx)).await
+        }
+    };
+    ended.ok()?;
+    let parts = connection.into_parts();
+    Some((Reading::new(parts.io.into_inner(), parts.read_buf), parts.service))
+}
+
+/// Ends a connection whose last answer has been written. What the client is still sending is read for a
+/// moment: closing on unread data sends RST, which would take the answer with it.
+pub(crate) async fn finish<T>(mut io: Reading<T>)
+where
+    T: AsyncRead + AsyncWrite + Unpin,
+{
+    if io.shutdown().await.is_err() {
+        return;
+    }
+    let mut rest = [0; 4096];
+    let drained = async {
+        for _ in 0..MOST_DRAINED {
+            if !matches!(io.read(&mut rest).await, Ok(1..)) {
+                break;
+            }
+        }
+    };
+    // However it ends, it is over.
+    let _ = timeout(LINGER, drained).await;
+}
+
+pub(crate) fn put<T>(slot: &Slot<T>, value: Option<T>) {
+    *slot.lock().unwrap_or_else(PoisonError::into_inner) = value;
+}
+
+pub(crate) fn take<T>(slot: &Slot<T>) -> Option<T> {
+    slot.lock().unwrap_or_else(PoisonError::into_inner).take()
+}
+
+/// Requests of one client at a time.
+const STREAMS: u32 = 128;
+/// Of a request; hyper answers 431 beyond it.
+const MAX_HEADER: usize = 64 * 1024;
+const MAX_HEADERS: usize = 200;
+/// A client that has vanished is noticed by the second one it does not answer.
+const PING: Duration = Duration::from_secs(60);
+const LINGER: Duration = Duration::from_secs(1);
+/// Reads of 4 KiB.
+const MOST_DRAINED: usize = 64;

@@ -1,0 +1,41 @@
+//! How TLS is spoken to clients.
+
+use std::sync::Arc;
+
+use rustls::crypto::aws_lc_rs::{Ticketer, default_provider};
+use rustls::pki_types::CertificateDer;
+use rustls::server::{ResolvesServerCertUsingSni, ServerSessionMemoryCache};
+use rustls::sign::{CertifiedKey, SingleCertAndKey};
+use rustls::time_provider::TimeProvider;
+use rustls::version::{TLS12, TLS13};
+use rustls::{Error, ServerConfig};
+
+use super::season::Key;
+
+/// What all hosts have in common. Tickets and stored sessions among them: rustls resumes a session only under
+/// the name that it began with, and a set of them for each host would cost 30 KiB.
+pub(super) fn base(clock: Arc<dyn TimeProvider>) -> Result<ServerConfig, Error> {
+    let mut base = ServerConfig::builder_with_details(Arc::new(default_provider()), clock)
+        .with_protocol_versions(&[&TLS13, &TLS12])?
+        .with_no_client_auth()
+        // It knows no name, so a handshake by this alone fails.
+        .with_cert_resolver(Arc::new(ResolvesServerCertUsingSni::new()));
+    base.ticketer = Ticketer::new()?;
+    // For TLS 1.2 clients without tickets.
+    base.session_storage = ServerSessionMemoryCache::new(1024);
+    Ok(base)
+}
+
+/// The same for one host.
+pub(super) fn config(
+    base: &ServerConfig,
+    chain: Vec<CertificateDer<'static>>,
+    key: &Key,
+    alpn: &[Box<[u8]>],
+) -> ServerConfig {
+    let certified = CertifiedKey::new(chain, Arc::clone(&key.private));
+    let mut config = base.clone();
+    config.cert_resolver = Arc::new(SingleCertAndKey::from(certified));
+    config.alpn_protocols = alpn.iter().map(|protocol| protocol.to_vec()).collect();
+    config
+}

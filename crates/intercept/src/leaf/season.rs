@@ -1,0 +1,103 @@
+//! One leaf key, and the time during which it is used.
+//!
+//! All certificates of a season have its validity. So whether any of them is still good is one comparison with
+//! the wall clock, and the daily new key, expiry and a clock that jumps are one thing: another season begins.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use rcgen::{KeyPair, PKCS_RSA_SHA256, PublicKeyData, RsaKeySize, SubjectPublicKeyInfo};
+use rustls::crypto::aws_lc_rs::sign::any_supported_type;
+use rustls::pki_types::PrivatePkcs8KeyDer;
+use rustls::sign::SigningKey;
+use tokio::sync::OnceCell;
+use tokio::task::spawn_blocking;
+
+use super::{Error, Offer, Settings};
+use crate::authority::{Authority, DAY};
+
+/// See above.
+#[derive(Debug)]
+pub(super) struct Season {
+    /// Tells its certificates from those of other seasons.
+    pub(super) number: u64,
+    /// notBefore and notAfter of its certificates, in seconds since 1970.
+    pub(super) validity: Range<u64>,
+    /// When it is in use.
+    use_during: Range<u64>,
+    ecdsa: Key,
+    /// Made when the first client needs it.
+    rsa: OnceCell<Key>,
+}
+
+/// A key for handshakes, and what certificates say of it.
+#[derive(Debug)]
+pub(super) struct Key {
+    pub(super) public: SubjectPublicKeyInfo,
+    pub(super) private: Arc<dyn SigningKey>,
+}
+
+impl Season {
+    /// Begins now, if the authority is valid.
+    pub(super) fn begin(
+        number: u64,
+        authority: &Authority,
+        settings: &Settings,
+    ) -> Result<Self, Error> {
+        let now = now(settings)?;
+        let facts = authority.facts();
+        let whole = facts.not_before..facts.not_after;
+        if !whole.contains(&now) {
+            return Err(Error::Authority);
+        }
+        let within = |time: u64| time.clamp(whole.start, whole.end);
+        let validity = within(now.saturating_sub(DAY))..within(now.saturating_add(7 * DAY));
+        let lifetime = settings.key_lifetime.as_secs().clamp(60, 7 * DAY);
+        Ok(Self {
+            number,
+            // Clients' clocks may be behind ours, as their certificate's notBefore allows; so may ours be, after
+            // a correction, by half of that.
+            use_during: validity.start.max(now.saturating_sub(DAY / 2))
+                ..validity.end.min(now.saturating_add(lifetime)),
+            validity,
+            ecdsa: Key::new(&KeyPair::generate()?)?,
+            rsa: OnceCell::new(),
+        })
+    }
+
+    pub(super) fn is_good(&self, now: u64) -> bool {
+        self.use_during.contains(&now)
+    }
+
+    /// The key for such a client. RSA-2048 takes a sixth of a second to make, so a thread of its own does it,
+    /// once, however many wait.
+    pub(super) async fn key(&self, offer: Offer) -> Result<&Key, Error> {
+        if offer.ecdsa {
+            return Ok(&self.ecdsa);
+        }
+        let make = || {
+            Key::new(&KeyPair::generate_rsa_for(
+                &PKCS_RSA_SHA256,
+                RsaKeySize::_2048,
+            )?)
+        };
+        self.rsa
+            .get_or_try_init(|| async { spawn_blocking(make).await.map_err(|_| Error::Thread)? })
+            .await
+    }
+}
+
+impl Key {
+    fn new(pair: &KeyPair) -> Result<Self, Error> {
+        let private = PrivatePkcs8KeyDer::from(pair.serialized_der());
+        Ok(Self {
+            public: SubjectPublicKeyInfo::from_der(&pair.subject_public_key_info())?,
+            private: any_supported_type(&private.into())?,
+        })
+    }
+}
+
+/// Seconds since 1970, by the clock of these settings.
+pub(super) fn now(settings: &Settings) -> Result<u64, Error> {
+    Ok(settings.clock.current_time().ok_or(Error::Clock)?.as_secs())
+}

@@ -1,0 +1,93 @@
+//! Plain HTTP that was redirected to us: each request says by its Host where it goes.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+
+use http::{Request, Response};
+use hyper::body::Incoming;
+use hyper::service::Service;
+
+use crate::answer::Form;
+use crate::audit::Record;
+use crate::body::Answer;
+use crate::client::Client;
+use crate::exchange::{Exchange, Switched};
+use crate::inner::{self, Answering, Slot, put, take};
+use crate::named::{Named, asked};
+use crate::refusal::Refusal;
+use crate::site::Site;
+use crate::wire::Wire;
+use crate::websocket;
+
+#[derive(Clone)]
+struct Origin {
+    site: Arc<Site>,
+    client: Arc<Client>,
+    /// The port that the client was going to.
+    port: u16,
+    switched: Slot<Switched>,
+}
+
+/// Serves a connection to its end.
+pub(crate) async fn serve(site: &Arc<Site>, client: &Arc<Client>, wire: Wire, port: u16) {
+    let service = Origin {
+        site: Arc::clone(site),
+        client: Arc::clone(client),
+        port,
+        switched: Slot::default(),
+    };
+    let Some((wire, service)) = inner::http1(site, wire, service).await else {
+        return;
+    };
+    match take(&service.switched) {
+        None => inner::finish(wire).await,
+        Some(switched) => websocket::carry(wire, switched).await,
+    }
+}
+
+impl Service<Request<Incoming>> for Origin {
+    type Response = Response<Answer>;
+    type Error = Infallible;
+    type Future = Answering;
+
+    fn call(&self, request: Request<Incoming>) -> Answering {
+        let this = self.clone();
+        Box::pin(async move { Ok(this.answer(request).await) })
+    }
+}
+
+impl Origin {
+    async fn answer(&self, request: Request<Incoming>) -> Response<Answer> {
+        let (parts, body) = request.into_parts();
+        let to = asked(&parts, 80).and_then(|to| {
+            let to = to.ok_or_else(|| Refusal::bad_request("the request names no host"))?;
+            match to.port == self.port {
+                true => Ok(to),
+                false => Err(Refusal::names(
+                    http::StatusCode::FORBIDDEN,
+                    format!("the connection is for port {} and the request for {to}", self.port),
+                )),
+            }
+        });
+        let to = match to {
+            Ok(to) => to,
+            Err(refusal) => {
+                let method = parts.method.as_str();
+                let record = Record::begin(&self.site.metrics, &self.client, method);
+                return Form::of(&parts.headers).refuse(&refusal, record);
+            }
+        };
+        let exchange = Exchange {
+            site: &self.site,
+            client: &self.client,
+            named: &Arc::new(Named::plain(to, None)),
+        };
+        let mut switched = None;
+        let request = Request::from_parts(parts, body);
+        let answer = exchange.answer(request, &mut switched).await;
+        if switched.is_some() {
+            put(&self.switched, switched);
+        }
+        answer
+    }
+}

@@ -1,0 +1,96 @@
+//! Hosts whose TLS is left alone (`--passthrough`).
+
+use std::str::FromStr;
+
+use ipnet::IpNet;
+
+use crate::host::Host;
+
+/// The list.
+#[derive(Clone, Debug, Default)]
+pub struct Passthrough(Vec<Entry>);
+
+/// One host, a domain with all below it, or a network.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Entry {
+    /// `example.com`: that name and no other.
+    Host(Host),
+    /// `.example.com` or `*.example.com`: every name below it, not itself.
+    Below(Host),
+    /// `192.0.2.0/24`: addresses that are asked for as such. What names resolve to does not count.
+    Network(IpNet),
+}
+
+/// Not an entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("use a host (example.com), a domain (*.example.com) or a network (192.0.2.0/24)")]
+pub struct NotAnEntry;
+
+impl FromStr for Entry {
+    type Err = NotAnEntry;
+
+    fn from_str(text: &str) -> Result<Self, NotAnEntry> {
+        if let Ok(network) = text.parse::<IpNet>() {
+            return Ok(Self::Network(network.trunc()));
+        }
+        let below = text.strip_prefix('*').unwrap_or(text).strip_prefix('.');
+        let host = Host::parse(below.unwrap_or(text)).map_err(|_| NotAnEntry)?;
+        match (below, host.as_ip()) {
+            (Some(_), Some(_)) => Err(NotAnEntry),
+            (Some(_), None) => Ok(Self::Below(host)),
+            (None, _) => Ok(Self::Host(host)),
+        }
+    }
+}
+
+impl Passthrough {
+    /// Those of a list.
+    pub fn new(entries: Vec<Entry>) -> Self {
+        Self(entries)
+    }
+
+    /// Whether this host's TLS is left alone.
+    pub fn includes(&self, host: &Host) -> bool {
+        self.0.iter().any(|entry| match entry {
+            Entry::Host(one) => one == host,
+            Entry::Below(domain) => is_below(host, domain),
+            Entry::Network(network) => host.as_ip().is_some_and(|ip| network.contains(&ip)),
+        })
+    }
+}
+
+fn is_below(host: &Host, domain: &Host) -> bool {
+    let (Some(host), Some(domain)) = (host.as_name(), domain.as_name()) else {
+        return false;
+    };
+    host.strip_suffix(domain).is_some_and(|label| label.ends_with('.'))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn includes(entry: &str, host: &str) -> bool {
+        Passthrough::new(vec![entry.parse().unwrap()]).includes(&Host::parse(host).unwrap())
+    }
+
+    #[test]
+    fn a_host_a_domain_and_a_network() {
+        assert!(includes("a.test", "A.test."));
+        assert!(!includes("a.test", "b.a.test"));
+        for domain in ["*.a.test", ".a.test"] {
+            assert!(includes(domain, "b.a.test") && includes(domain, "c.b.a.test"));
+            assert!(!includes(domain, "a.test") && !includes(domain, "ba.test"));
+        }
+        assert!(includes("192.0.2.0/24", "192.0.2.7"));
+        assert!(includes("192.0.2.0/24", "::ffff:192.0.2.7"));
+        assert!(!includes("192.0.2.0/24", "a.test"));
+    }
+
+    #[test]
+    fn what_is_no_entry() {
+        for wrong in ["", "*", "*.192.0.2.1", "a test", "*.*.test", "192.0.2.0/33"] {
+            assert!(wrong.parse::<Entry>().is_err(), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,90 @@
+//! What all connections have in common.
+
+use std::cell::OnceCell;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::watch;
+
+use crate::check::{self, Check};
+use crate::leaf::Mint;
+use crate::metrics::Metrics;
+use crate::passthrough::Passthrough;
+use crate::upstream::Upstream;
+use peername_proxy::trust::TrustList;
+
+/// How clients are dealt with.
+#[derive(Debug)]
+pub struct Rules {
+    /// Hosts whose TLS is not opened (`--passthrough`).
+    pub passthrough: Passthrough,
+    /// Who says on whose behalf it connects (`--accept-proxy`).
+    pub accept_proxy: Option<TrustList>,
+    /// From accept to a PROXY header, and again to a complete ClientHello.
+    pub opening_timeout: Duration,
+    /// For the head of a request, and between two of them.
+    pub request_timeout: Duration,
+}
+
+/// The proxy, but for its connections.
+#[derive(Debug)]
+pub struct Site {
+    pub(crate) rules: Rules,
+    pub(crate) mint: Mint,
+    pub(crate) upstream: Upstream,
+    pub(crate) metrics: Arc<Metrics>,
+    check: Option<Check>,
+    draining: watch::Sender<bool>,
+}
+
+impl Site {
+    /// Puts it together.
+    pub fn new(rules: Rules, mint: Mint, upstream: Upstream, check: Option<Check>) -> Self {
+        let (draining, _) = watch::channel(false);
+        Self {
+            rules,
+            mint,
+            upstream,
+            metrics: Arc::default(),
+            check,
+            draining,
+        }
+    }
+
+    /// Its counters.
+    pub fn metrics(&self) -> &Metrics {
+        &self.metrics
+    }
+
+    /// Its certificates.
+    pub fn mint(&self) -> &Mint {
+        &self.mint
+    }
+
+    /// This worker's way to the check service, if there is one.
+    pub(crate) fn check(&self) -> Option<check::Client> {
+        let check = self.check.as_ref()?;
+        Some(CHECK.with(|client| client.get_or_init(|| check.client()).clone()))
+    }
+
+    /// Whether there is somebody to ask.
+    pub(crate) fn is_checked(&self) -> bool {
+        self.check.is_some()
+    }
+
+    /// From now on connections end as soon as they can.
+    pub(crate) fn drain(&self) {
+        self.draining.send_replace(true);
+    }
+
+    /// Returns once they should.
+    pub(crate) async fn draining(&self) {
+        // It can't fail: `self` holds the sender.
+        let _ = self.draining.subscribe().wait_for(|draining| *draining).await;
+    }
+}
+
+thread_local! {
+    /// A process has one check service, and each of its workers one way to it.
+    static CHECK: OnceCell<check::Client> = const { OnceCell::new() };
+}

@@ -1,0 +1,240 @@
+//! A connection on its way to one place: opened and looked into, or carried as it is.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+
+use http::{HeaderMap, Method, StatusCode, Version};
+use peername_relay::{End, Limits, Pair, Tally, relay};
+use peername_sys::stream;
+use tokio::io::AsyncWriteExt;
+use tokio::net::TcpStream;
+use tokio::time::{Instant, timeout_at};
+use tokio_rustls::StartHandshake;
+use tokio_rustls::server::TlsStream;
+
+use crate::audit::Record;
+use crate::check::{Decision, How, Kind, Question};
+use crate::client::Client;
+use crate::hello::{Hello, Opening, Unopened, version_name};
+use crate::inner::Inner;
+use crate::named::{Barred, Going, Named};
+use crate::refusal::Refusal;
+use crate::site::Site;
+use crate::wire::Wire;
+
+/// A connection that says where it goes.
+pub(crate) struct Tunnel {
+    pub(crate) going: Going,
+    /// Of the CONNECT, or of nothing so far.
+    pub(crate) record: Box<Record>,
+    /// What the check said to CONNECT, for a client that has to be told inside.
+    pub(crate) denied: Option<Barred>,
+}
+
+impl Tunnel {
+    /// Serves it to its end.
+    pub(crate) async fn serve(mut self, site: &Arc<Site>, client: &Arc<Client>, mut wire: Wire) {
+        let deadline = Instant::now() + site.rules.opening_timeout;
+        match Opening::read(&mut wire, deadline).await {
+            Err(why) => {
+                self.record.refused(&why.refusal());
+                reset(wire);
+            }
+            Ok(Opening::Tls(hello)) => self.tls(site, client, wire, *hello, deadline).await,
+            Ok(Opening::Http) => self.http(site, client, wire).await,
+            Ok(Opening::Unknown) => self.unknown(site, client, wire).await,
+        }
+    }
+
+    async fn tls(
+        mut self,
+        site: &Arc<Site>,
+        client: &Arc<Client>,
+        wire: Wire,
+        hello: Hello,
+        deadline: Instant,
+    ) {
+        let mut named = Named::by_tls(&self.going, &hello);
+        named.barred = named.barred.or(self.denied.take());
+        if named.barred.is_none() && site.rules.passthrough.includes(&named.to.host) {
+            return self.carry(site, client, wire, named).await;
+        }
+        let finish = finish_handshake(site, client, wire, hello, &named);
+        let stream = match timeout_at(deadline, finish).await {
+            Ok(Ok(stream)) => stream,
+            Ok(Err(refusal)) => return self.end(named, &refusal),
+            Err(_) => return self.end(named, &Unopened::Late.refusal()),
+        };
+        self.record.leave_to_inner();
+        // Whatever this took is not needed while the connection lives.
+        drop(self);
+        let (_, session) = stream.get_ref();
+        named.tls_version = session.protocol_version().map(version_name);
+        let http2 = session.alpn_protocol() == Some(b"h2");
+        named.alpn = session
+            .alpn_protocol()
+            .map(|_| if http2 { "h2" } else { "http/1.1" });
+        let inner = Inner::new(site, client, named);
+        match http2 {
+            true => inner.http2(stream).await,
+            false => inner.http1(stream).await,
+        }
+    }
+
+    /// HTTP without TLS. A connection that was redirected to us names its host in each request only, and
+    /// that name is resolved here: whoever chose the address could have chosen any name with it.
+    async fn http(mut self, site: &Arc<Site>, client: &Arc<Client>, wire: Wire) {
+        self.record.leave_to_inner();
+        match self.going {
+            Going::Connect(to) => {
+                let mut named = Named::plain(to.clone(), Some(to));
+                named.barred = self.denied;
+                Inner::new(site, client, named).http1(wire).await;
+            }
+            Going::Redirected(addr) => crate::origin::serve(site, client, wire, addr.port()).await,
+        }
+    }
+
+    async fn unknown(mut self, site: &Arc<Site>, client: &Arc<Client>, wire: Wire) {
+        let named = self.going.plain();
+        if site.is_checked() {
+            let detail = "neither TLS nor HTTP, which no check could look into";
+            let code = "unknown_protocol";
+            self.end(named, &Refusal::new(StatusCode::FORBIDDEN, code, detail));
+            return reset(wire);
+        }
+        self.record.unchecked();
+        self.carry(site, client, wire, named).await;
+    }
+
+    /// Carries it as it is, if the check agrees: it was asked about a CONNECT already.
+    async fn carry(mut self, site: &Arc<Site>, client: &Arc<Client>, wire: Wire, named: Named) {
+        let redirected = matches!(self.going, Going::Redirected(_));
+        if redirected && let Err(refusal) = ask(site, client, &named, &mut self.record).await {
+            self.end(named, &refusal);
+            return reset(wire);
+        }
+        let named = Arc::new(named);
+        self.record.named(&named);
+        // Nobody verifies a certificate here, so a name is resolved by us, whatever address came with it.
+        match site.upstream.tunnel(&named.to, client.client).await {
+            Ok((upstream, addr)) => {
+                self.record.tunnelled(addr);
+                run(wire, upstream, &mut self.record).await;
+            }
+            Err(fault) => {
+                self.record.fault(&fault);
+                self.record.refused(&fault.into());
+                reset(wire);
+            }
+        }
+    }
+
+    /// Nothing was passed on, and this is why.
+    fn end(&mut self, named: Named, refusal: &Refusal) {
+        self.record.named(&Arc::new(named));
+        self.record.refused(refusal);
+    }
+}
+
+/// As a TLS server with a certificate for the name that the client wants to see.
+async fn finish_handshake(
+    site: &Site,
+    client: &Client,
+    wire: Wire,
+    hello: Hello,
+    named: &Named,
+) -> Result<TlsStream<TcpStream>, Refusal> {
+    // HTTP/2 unless the origin is known not to speak it and the client can do without.
+    let http2 = hello.http2 && !(hello.http1 && site.upstream.is_http1_only(&named.to));
+    let protocols: &[&[u8]] = match http2 {
+        true => &[b"h2", b"http/1.1"],
+        false => &[b"http/1.1"],
+    };
+    let ip = client.client.ip();
+    let config = site
+        .mint
+        .server_config(ip, &named.to.host, hello.offer, protocols)
+        .await
+        .map_err(|error| {
+            let (status, code) = (StatusCode::INTERNAL_SERVER_ERROR, "no_certificate");
+            Refusal::new(status, code, error.to_string())
+        })?;
+    // What was ahead has been read by the acceptor.
+    let (socket, _) = wire.into_parts();
+    let start = StartHandshake::from_parts(hello.accepted, socket);
+    start.into_stream(config).await.map_err(|error| {
+        let detail = format!("the client's TLS handshake failed: {error}");
+        Refusal::new(StatusCode::BAD_REQUEST, "client_tls", detail)
+            .hint("does the client trust the proxy's authority (`peername ca env`)?")
+    })
+}
+
+/// Whether a connection may be carried that was redirected to us. There is no request to ask about, so
+/// it is asked about as the CONNECT that it stands for.
+async fn ask(
+    site: &Site,
+    client: &Client,
+    named: &Named,
+    record: &mut Record,
+) -> Result<(), Refusal> {
+    let Some(check) = site.check() else {
+        record.unchecked();
+        return Ok(());
+    };
+    let id = record.id.to_string();
+    let sni = named.sni.as_ref().map(ToString::to_string);
+    let verdict = check
+        .ask(&Question {
+            kind: Kind::Connect,
+            request_id: &id,
+            client: client.client,
+            peer: client.peer.0,
+            connect: None,
+            sni: sni.as_deref(),
+            alpn: None,
+            version: Version::HTTP_11,
+            method: &Method::CONNECT,
+            scheme: "",
+            to: named.authority(),
+            path_and_query: "",
+            headers: &HeaderMap::new(),
+            body_size: Some(0),
+            body: None,
+            user: None,
+        })
+        .await;
+    record.verdict(&verdict);
+    match verdict.decision {
+        Decision::Allow(_) => Ok(()),
+        Decision::Deny(denial) => {
+            let failed = matches!(verdict.how, How::Failed(_));
+            Err(Refusal::denied(&denial, failed))
+        }
+    }
+}
+
+/// Carries bytes both ways, those that were read already first.
+async fn run(wire: Wire, mut upstream: TcpStream, record: &mut Record) {
+    let (downstream, ahead) = wire.into_parts();
+    if upstream.write_all(&ahead).await.is_err() {
+        return record.cut_by_origin();
+    }
+    let mut tally = Tally::default();
+    let pair = Pair {
+        downstream,
+        upstream,
+    };
+    let end = relay(pair, peername_relay::Method::Auto, Limits::default(), &mut tally).await;
+    record.sent.store(tally.to_upstream + ahead.len() as u64, Relaxed);
+    record.received.store(tally.to_downstream, Relaxed);
+    if matches!(end, End::Finished(_)) {
+        record.complete();
+    }
+}
+
+/// RST, so that the client does not take the end of the connection for the end of an answer.
+fn reset(wire: Wire) {
+    let (socket, _) = wire.into_parts();
+    let _ = stream::reset_on_close(&socket);
+}

@@ -1,0 +1,291 @@
+//! Towards origins: one request out, the head of its answer back.
+
+mod dial;
+mod fault;
+mod parent;
+mod pool;
+mod trust;
+mod verify;
+
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
+
+use http::uri::{Authority, Parts, PathAndQuery, Scheme};
+use http::{HeaderValue, Request, Response, Uri, Version, header};
+use hyper::body::Incoming;
+use moka::sync::Cache;
+use rustls::pki_types::CertificateDer;
+
+use crate::body::Outgoing;
+use crate::destination::Destinations;
+use crate::host::HostPort;
+
+pub(crate) use fault::Fault;
+pub use parent::{NotAParent, Parent};
+pub(crate) use pool::{About, Key};
+use pool::{Connection, Pool, Sender};
+pub use trust::TrustError;
+
+/// How origins are reached.
+#[derive(Debug)]
+pub struct Settings {
+    /// Authorities beside the host's own (`--extra-ca`).
+    pub extra_ca: Vec<PathBuf>,
+    /// A proxy to go through (`--upstream-proxy`).
+    pub parent: Option<Parent>,
+    /// Whether each connection begins with a PROXY header of version 2 that names the client.
+    pub send_proxy: bool,
+    /// For a TCP connection.
+    pub connect_timeout: Duration,
+    /// For a TLS handshake.
+    pub handshake_timeout: Duration,
+    /// From the end of the request to the head of the answer.
+    pub answer_timeout: Duration,
+    /// How long a connection is kept that nobody uses.
+    pub idle: Duration,
+}
+
+/// The way to all origins, shared by the workers; connections are of the worker that asks.
+#[derive(Debug)]
+pub struct Upstream {
+    settings: Settings,
+    tls: trust::Tls,
+    destinations: Destinations,
+    /// What origins answered when both were offered: whether they speak HTTP/2.
+    speaks_http2: Cache<HostPort, bool>,
+}
+
+/// The head of an answer, and what came with it.
+#[derive(Debug)]
+pub(crate) struct Sent {
+    pub(crate) response: Response<Incoming>,
+    pub(crate) lease: Lease,
+    pub(crate) about: Arc<About>,
+    pub(crate) reused: bool,
+}
+
+/// The use of a connection, until the answer's body is over.
+#[derive(Debug)]
+pub(crate) struct Lease {
+    connection: Connection,
+    key: Key,
+    pool: Arc<Pool>,
+}
+
+impl Lease {
+    /// The exchange is over and the connection as good as new. Without this it is closed.
+    pub(crate) fn give_back(self) {
+        if !self.connection.is_http2() {
+            self.pool.keep(&self.key, self.connection);
+        }
+    }
+}
+
+impl Upstream {
+    /// `ours` are the certificates of our own authority.
+    ///
+    /// # Errors
+    ///
+    /// [`TrustError`]: nobody could be verified.
+    pub fn new(
+        settings: Settings,
+        destinations: Destinations,
+        ours: &[CertificateDer<'_>],
+    ) -> Result<Self, TrustError> {
+        Ok(Self {
+            tls: trust::Tls::new(&settings.extra_ca, ours)?,
+            settings,
+            destinations,
+            speaks_http2: Cache::new(MOST_REMEMBERED),
+        })
+    }
+
+    /// Whether an origin is known to speak HTTP/1.1 only.
+    pub(crate) fn is_http1_only(&self, origin: &HostPort) -> bool {
+        self.speaks_http2.get(origin) == Some(false)
+    }
+
+    /// What a connection of this client to this place has to be.
+    pub(crate) fn key(
+        &self,
+        to: HostPort,
+        tls: bool,
+        http2: bool,
+        via: Option<IpAddr>,
+        client: SocketAddr,
+    ) -> Key {
+        Key {
+            to,
+            tls,
+            http2: http2 && tls,
+            via,
+            speaks_for: self.settings.send_proxy.then_some(client),
+        }
+    }
+
+    /// Sends a request, whose URI has a path only, and waits for the head of the answer. `sent` counts
+    /// what of its body has gone.
+    pub(crate) async fn send(
+        &self,
+        key: Key,
+        mut request: Request<Outgoing>,
+        sent: &AtomicU64,
+    ) -> Result<Sent, Fault> {
+        let pool = POOL.with(Arc::clone);
+        loop {
+            let (mut connection, reused) = match pool.take(&key) {
+                Some(connection) => (connection, true),
+                None => (self.dial(&key, &pool).await?, false),
+            };
+            let about = Arc::clone(&connection.about);
+            form(&mut request, &key, &connection);
+            if let Some(parent) = &self.settings.parent
+                && about.absolute_form
+                && let Some(value) = parent.authorization()
+            {
+                let headers = request.headers_mut();
+                headers.insert(header::PROXY_AUTHORIZATION, value.clone());
+            }
+            match self.answer(&mut connection, request, sent).await {
+                Ok(response) => {
+                    let lease = Lease {
+                        connection,
+                        key,
+                        pool,
+                    };
+                    return Ok(Sent {
+                        response,
+                        lease,
+                        about,
+                        reused,
+                    });
+                }
+                // The origin closed it in the moment it was to be used again: nothing was sent.
+                Err((_, Some(unsent))) if reused => request = *unsent,
+                Err((fault, _)) => return Err(fault),
+            }
+        }
+    }
+
+    async fn dial(&self, key: &Key, pool: &Pool) -> Result<Connection, Fault> {
+        let connection = self.connect(key).await?;
+        if key.http2 {
+            self.speaks_http2
+                .insert(key.to.clone(), connection.is_http2());
+        }
+        if let Sender::Http2(sender) = &connection.sender {
+            let shared = Connection {
+                sender: Sender::Http2(sender.clone()),
+                about: Arc::clone(&connection.about),
+            };
+            pool.keep(key, shared);
+        }
+        Ok(connection)
+    }
+
+    async fn answer(
+        &self,
+        connection: &mut Connection,
+        request: Request<Outgoing>,
+        sent: &AtomicU64,
+    ) -> Result<Response<Incoming>, (Fault, Option<Box<Request<Outgoing>>>)> {
+        let answer = async {
+            match &mut connection.sender {
+                Sender::Http1(sender) => sender.try_send_request(request).await,
+                Sender::Http2(sender) => sender.try_send_request(request).await,
+            }
+        };
+        tokio::pin!(answer);
+        let mut before = 0;
+        loop {
+            tokio::select! {
+                answer = &mut answer => return answer.map_err(|mut error| {
+                    let unsent = error.take_message().map(Box::new);
+                    (of_http(error.error()), unsent)
+                }),
+                () = tokio::time::sleep(self.settings.answer_timeout) => {
+                    // As long as the body moves, the answer is not due.
+                    let now = sent.load(Relaxed);
+                    if now == before {
+                        let after = self.settings.answer_timeout;
+                        return Err((Fault::AnswerTimeout(after), None));
+                    }
+                    before = now;
+                }
+            }
+        }
+    }
+
+    /// Closes, again and again, what has not been used for a while. For each worker, on its thread.
+    pub(crate) async fn sweep(&self) {
+        let pool = POOL.with(Arc::clone);
+        loop {
+            tokio::time::sleep(SWEEP).await;
+            pool.forget_unused(self.settings.idle);
+        }
+    }
+
+    /// Closes this worker's idle connections.
+    pub(crate) fn close_idle() {
+        POOL.with(|pool| pool.clear());
+    }
+}
+
+/// Writes the request's target in the form that the connection wants it: HTTP/1.1 has the path alone and a
+/// Host header, HTTP/2 has all of it in the URI.
+fn form(request: &mut Request<Outgoing>, key: &Key, connection: &Connection) {
+    let path = request.uri().path_and_query().cloned();
+    let authority = authority(key);
+    let whole = connection.is_http2() || connection.about.absolute_form;
+    let mut parts = Parts::default();
+    if whole {
+        parts.scheme = Some(if key.tls { Scheme::HTTPS } else { Scheme::HTTP });
+        parts.authority = Authority::try_from(authority.as_str()).ok();
+    }
+    parts.path_and_query = path.or_else(|| Some(PathAndQuery::from_static("/")));
+    // These parts go together in both forms.
+    if let Ok(uri) = Uri::from_parts(parts) {
+        *request.uri_mut() = uri;
+    }
+    if connection.is_http2() {
+        *request.version_mut() = Version::HTTP_2;
+        request.headers_mut().remove(header::HOST);
+    } else {
+        *request.version_mut() = Version::HTTP_11;
+        // A host's spelling has no octet that a header could not have.
+        if let Ok(host) = HeaderValue::try_from(authority) {
+            request.headers_mut().insert(header::HOST, host);
+        }
+    }
+}
+
+/// Host and port, the latter where the scheme does not imply it.
+fn authority(key: &Key) -> String {
+    let mut text = key.to.to_string();
+    let implied = if key.tls { ":443" } else { ":80" };
+    if text.ends_with(implied) {
+        text.truncate(text.len() - implied.len());
+    }
+    text
+}
+
+fn of_http(error: &hyper::Error) -> Fault {
+    if error.is_user() {
+        return Fault::RequestCut;
+    }
+    if error.is_parse() {
+        return Fault::BadAnswer(error.to_string());
+    }
+    Fault::Closed
+}
+
+thread_local! {
+    static POOL: Arc<Pool> = Arc::default();
+}
+
+/// Of 60 octets or so.
+const MOST_REMEMBERED: u64 = 16_384;
+const SWEEP: Duration = Duration::from_secs(5);

@@ -1,0 +1,243 @@
+//! A new connection to an origin: resolved, admitted, connected, announced, encrypted.
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use hyper::client::conn::{http1, http2};
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use peername_proto::{Transport, V2Writer, kind};
+use peername_sys::resolve::{self, Unresolved};
+use peername_sys::stream;
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+use tokio_rustls::TlsConnector;
+
+use super::pool::{About, Connection, Key, Sender};
+use super::verify::BadCertificate;
+use super::{Fault, Upstream};
+use crate::host::{Host, HostPort};
+
+impl Upstream {
+    /// Connects, ready for a request.
+    pub(super) async fn connect(&self, key: &Key) -> Result<Connection, Fault> {
+        let (mut socket, addr) = match &self.settings.parent {
+            Some(parent) => {
+                self.admit_unresolved(&key.to)?;
+                let (socket, addr) = self.reach_parent(parent).await?;
+                match key.tls {
+                    true => (parent.tunnel(socket, &key.to).await?, addr),
+                    false => (socket, addr),
+                }
+            }
+            None => self.reach(&key.to, key.via).await?,
+        };
+        if let Some(client) = key.speaks_for {
+            announce(&mut socket, client, addr, key).await?;
+        }
+        let absolute_form = !key.tls && self.settings.parent.is_some();
+        let about = |tls| {
+            Arc::new(About {
+                addr,
+                tls,
+                absolute_form,
+            })
+        };
+        if !key.tls {
+            return http1(socket, about(None)).await;
+        }
+        let (config, limit) = (self.config(key), self.settings.handshake_timeout);
+        let name = key.to.host.to_server_name();
+        let stream = timeout(limit, TlsConnector::from(config).connect(name, socket))
+            .await
+            .map_err(|_| Fault::HandshakeTimeout(limit))?
+            .map_err(|error| of_tls(&error))?;
+        let (_, session) = stream.get_ref();
+        let version = session.protocol_version().map(crate::hello::version_name);
+        match session.alpn_protocol() {
+            Some(b"h2") => http2(stream, about(version)).await,
+            _ => http1(stream, about(version)).await,
+        }
+    }
+
+    /// A raw connection to where a tunnel goes.
+    pub(crate) async fn tunnel(
+        &self,
+        to: &HostPort,
+        client: SocketAddr,
+    ) -> Result<(TcpStream, SocketAddr), Fault> {
+        let (mut socket, addr) = match &self.settings.parent {
+            Some(parent) => {
+                self.admit_unresolved(to)?;
+                let (socket, addr) = self.reach_parent(parent).await?;
+                (parent.tunnel(socket, to).await?, addr)
+            }
+            None => self.reach(to, None).await?,
+        };
+        let key = self.key(to.clone(), true, false, None, client);
+        if let Some(client) = key.speaks_for {
+            announce(&mut socket, client, addr, &key).await?;
+        }
+        Ok((socket, addr))
+    }
+
+    fn config(&self, key: &Key) -> Arc<rustls::ClientConfig> {
+        Arc::clone(match key.http2 {
+            true => &self.tls.both,
+            false => &self.tls.http1,
+        })
+    }
+
+    async fn reach(
+        &self,
+        to: &HostPort,
+        via: Option<IpAddr>,
+    ) -> Result<(TcpStream, SocketAddr), Fault> {
+        let found = match via.or_else(|| to.host.as_ip()) {
+            Some(ip) => vec![ip],
+            None => resolve(&to.host).await?,
+        };
+        let mut refused = None;
+        let mut admitted = Vec::new();
+        for ip in found {
+            let addr = SocketAddr::new(ip, to.port);
+            match self.destinations.admit(addr) {
+                Ok(()) => admitted.push(addr),
+                Err(why) => refused = Some(Fault::Destination(addr, why)),
+            }
+        }
+        match (admitted.as_slice(), refused) {
+            ([], Some(refused)) => Err(refused),
+            (admitted, _) => self.first_of(admitted).await,
+        }
+    }
+
+    /// The operator named it, so no destination rule applies to it.
+    async fn reach_parent(&self, parent: &super::Parent) -> Result<(TcpStream, SocketAddr), Fault> {
+        let at = parent.at();
+        let found = match at.host.as_ip() {
+            Some(ip) => vec![ip],
+            None => resolve(&at.host).await.map_err(|fault| in_parent(&fault))?,
+        };
+        let all: Vec<_> = found
+            .into_iter()
+            .map(|ip| SocketAddr::new(ip, at.port))
+            .collect();
+        self.first_of(&all).await.map_err(|fault| in_parent(&fault))
+    }
+
+    /// The parent resolves names; what is an address already is decided on here.
+    fn admit_unresolved(&self, to: &HostPort) -> Result<(), Fault> {
+        let Some(ip) = to.host.as_ip() else {
+            return Ok(());
+        };
+        let addr = SocketAddr::new(ip, to.port);
+        let admitted = self.destinations.admit(addr);
+        admitted.map_err(|why| Fault::Destination(addr, why))
+    }
+
+    /// One after the other, in the resolver's order (RFC 6724), each with its part of the time.
+    async fn first_of(&self, all: &[SocketAddr]) -> Result<(TcpStream, SocketAddr), Fault> {
+        let all = all.get(..MOST_TRIED).unwrap_or(all);
+        let parts = u32::try_from(all.len().max(1)).unwrap_or(u32::MAX);
+        let limit = self.settings.connect_timeout;
+        let each = (limit / parts).max(SHORTEST_TRY.min(limit));
+        let mut last = Fault::NoSuchName;
+        for &addr in all {
+            match timeout(each, TcpStream::connect(addr)).await {
+                Err(_) => last = Fault::ConnectTimeout(addr, each),
+                Ok(Err(error)) => last = Fault::connect(addr, &error),
+                Ok(Ok(socket)) => {
+                    // A connection without them is slower, but a connection.
+                    let _ = stream::tune_to(&socket, addr.ip());
+                    return Ok((socket, addr));
+                }
+            }
+        }
+        Err(last)
+    }
+}
+
+async fn resolve(host: &Host) -> Result<Vec<IpAddr>, Fault> {
+    let name = host.as_name().unwrap_or_default().to_owned();
+    let found = tokio::task::spawn_blocking(move || resolve::addresses(&name)).await;
+    match found {
+        Ok(Ok(found)) => Ok(found),
+        Ok(Err(Unresolved::NoSuchName)) => Err(Fault::NoSuchName),
+        Ok(Err(Unresolved::Failed(why))) => Err(Fault::Lookup(why)),
+        Err(ended) => Err(Fault::Lookup(ended.to_string())),
+    }
+}
+
+/// A PROXY header of version 2 (PROXY protocol, section 2.2) with the name that is asked for.
+async fn announce(
+    socket: &mut TcpStream,
+    client: SocketAddr,
+    to: SocketAddr,
+    key: &Key,
+) -> Result<(), Fault> {
+    let mut header = Vec::new();
+    let host = key.to.host.to_string();
+    let written = V2Writer::proxy(&mut header, Transport::Stream, client, to)
+        .tlv(kind::AUTHORITY, host.as_bytes())
+        .finish();
+    written.map_err(|error| Fault::Handshake(error.to_string()))?;
+    let sent = socket.write_all(&header).await;
+    sent.map_err(|error| Fault::connect(to, &error))
+}
+
+async fn http1<T>(io: T, about: Arc<About>) -> Result<Connection, Fault>
+where
+    T: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let handshake = http1::Builder::new()
+        .max_header_size(MAX_HEADER)
+        .handshake(TokioIo::new(io))
+        .await;
+    let (sender, driver) = handshake.map_err(|error| Fault::BadAnswer(error.to_string()))?;
+    // Its errors reach whoever waits for an answer.
+    tokio::spawn(driver.with_upgrades());
+    Ok(Connection {
+        sender: Sender::Http1(sender),
+        about,
+    })
+}
+
+async fn http2<T>(io: T, about: Arc<About>) -> Result<Connection, Fault>
+where
+    T: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let handshake = http2::Builder::new(TokioExecutor::new())
+        .timer(TokioTimer::new())
+        .keep_alive_interval(PING)
+        .max_header_list_size(MAX_HEADER as u32)
+        .handshake(TokioIo::new(io))
+        .await;
+    let (sender, driver) = handshake.map_err(|error| Fault::BadAnswer(error.to_string()))?;
+    tokio::spawn(driver);
+    Ok(Connection {
+        sender: Sender::Http2(sender),
+        about,
+    })
+}
+
+fn in_parent(fault: &Fault) -> Fault {
+    Fault::Parent(fault.to_string())
+}
+
+fn of_tls(error: &std::io::Error) -> Fault {
+    let inner = error.get_ref().and_then(|inner| inner.downcast_ref());
+    match inner.and_then(BadCertificate::of) {
+        Some(bad) => Fault::Certificate(bad),
+        None => Fault::Handshake(error.to_string()),
+    }
+}
+
+/// More addresses than this are not tried for one request.
+const MOST_TRIED: usize = 6;
+const SHORTEST_TRY: Duration = Duration::from_secs(2);
+/// Of an answer.
+const MAX_HEADER: usize = 128 * 1024;
+/// Finds out that a shared connection is dead before many requests have waited for it.
+const PING: Duration = Duration::from_secs(20);

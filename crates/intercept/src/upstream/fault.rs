@@ -1,0 +1,118 @@
+//! What can go wrong between us and the origin, each with a stable code and what to do about it.
+
+use std::io;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use http::StatusCode;
+use peername_sys::is_exhaustion;
+
+use super::verify::BadCertificate;
+use crate::destination::Refused;
+use crate::refusal::Refusal;
+
+/// Why the origin gave no answer.
+#[derive(Clone, Debug, thiserror::Error)]
+pub(crate) enum Fault {
+    #[error("the name does not exist")]
+    NoSuchName,
+    #[error("the name can't be resolved: {0}")]
+    Lookup(String),
+    #[error("{0} is not connected to: {1}")]
+    Destination(SocketAddr, Refused),
+    #[error("{0} did not answer within {1:?}")]
+    ConnectTimeout(SocketAddr, Duration),
+    #[error("{0} refused the connection")]
+    ConnectRefused(SocketAddr),
+    #[error("{0} can't be reached: {1}")]
+    Unreachable(SocketAddr, String),
+    #[error("connect(2) to {0}: {1}")]
+    Exhausted(SocketAddr, String),
+    #[error("the upstream proxy {0}")]
+    Parent(String),
+    #[error("the upstream proxy answered CONNECT with {0}")]
+    ParentRefused(u16),
+    #[error("{0}")]
+    Certificate(BadCertificate),
+    #[error("the TLS handshake failed: {0}")]
+    Handshake(String),
+    #[error("the TLS handshake took longer than {0:?}")]
+    HandshakeTimeout(Duration),
+    #[error("the origin closed the connection before it had answered")]
+    Closed,
+    #[error("the origin did not answer within {0:?}")]
+    AnswerTimeout(Duration),
+    #[error("the origin's answer is not valid HTTP: {0}")]
+    BadAnswer(String),
+    #[error("the request ended before its body did")]
+    RequestCut,
+}
+
+impl Fault {
+    /// A failed connect(2).
+    pub(crate) fn connect(addr: SocketAddr, error: &io::Error) -> Self {
+        match error.kind() {
+            io::ErrorKind::ConnectionRefused => Self::ConnectRefused(addr),
+            io::ErrorKind::AddrNotAvailable => Self::Exhausted(addr, error.to_string()),
+            _ if is_exhaustion(error) => Self::Exhausted(addr, error.to_string()),
+            _ => Self::Unreachable(addr, error.to_string()),
+        }
+    }
+
+    pub(crate) fn code(&self) -> &'static str {
+        match self {
+            Self::NoSuchName => "dns_nxdomain",
+            Self::Lookup(_) => "dns_failed",
+            Self::Destination(_, refused) => refused.code(),
+            Self::ConnectTimeout(..) => "connect_timeout",
+            Self::ConnectRefused(_) => "connect_refused",
+            Self::Unreachable(..) => "connect_unreachable",
+            Self::Exhausted(..) => "proxy_exhausted",
+            Self::Parent(_) => "upstream_proxy_failed",
+            Self::ParentRefused(_) => "upstream_proxy_refused",
+            Self::Certificate(bad) => bad.code(),
+            Self::Handshake(_) => "upstream_tls_handshake",
+            Self::HandshakeTimeout(_) => "upstream_tls_timeout",
+            Self::Closed => "upstream_closed",
+            Self::AnswerTimeout(_) => "upstream_timeout",
+            Self::BadAnswer(_) => "upstream_bad_answer",
+            Self::RequestCut => "client_cut",
+        }
+    }
+
+    fn status(&self) -> StatusCode {
+        match self {
+            Self::Destination(..) => StatusCode::FORBIDDEN,
+            Self::ConnectTimeout(..) | Self::HandshakeTimeout(_) | Self::AnswerTimeout(_) => {
+                StatusCode::GATEWAY_TIMEOUT
+            }
+            Self::Exhausted(..) => StatusCode::SERVICE_UNAVAILABLE,
+            Self::RequestCut => StatusCode::BAD_REQUEST,
+            _ => StatusCode::BAD_GATEWAY,
+        }
+    }
+
+    fn hint(&self) -> &'static str {
+        match self {
+            Self::NoSuchName => "check the spelling; is there a DNS server that knows the name?",
+            Self::Lookup(_) => "check the DNS servers of the proxy's host (/etc/resolv.conf)",
+            Self::Destination(_, Refused::OwnListener) => "the name leads back to this proxy",
+            Self::Destination(..) => "if it is wanted: --allow-destination CIDR:PORT",
+            Self::ConnectTimeout(..) | Self::Unreachable(..) => {
+                "a firewall or a route: try the same from the proxy's host"
+            }
+            Self::ConnectRefused(_) => "nothing listens there, or a firewall rejects it",
+            Self::Exhausted(..) => "the proxy ran out of descriptors or ports: raise LimitNOFILE",
+            Self::Parent(_) | Self::ParentRefused(_) => "see --upstream-proxy, and that proxy's log",
+            Self::Certificate(bad) => bad.hint(),
+            Self::Handshake(_) => "the origin speaks no TLS 1.2 or 1.3 on that port, or wants a client certificate",
+            _ => "",
+        }
+    }
+}
+
+impl From<Fault> for Refusal {
+    fn from(fault: Fault) -> Self {
+        Self::new(fault.status(), fault.code(), fault.to_string()).hint(fault.hint())
+    }
+}

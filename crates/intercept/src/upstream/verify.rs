@@ -1,0 +1,185 @@
+//! Whether an origin is who it says, with an answer that people can act on where it is not.
+//!
+//! rustls decides; what is added is what was seen, because "unknown issuer" alone sends nobody anywhere.
+
+use std::fmt::{self, Display, Formatter};
+use std::sync::Arc;
+
+use rustls::client::WebPkiServerVerifier;
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls::{CertificateError, DigitallySignedStruct, Error, OtherError, SignatureScheme};
+use x509_parser::prelude::{FromDer, GeneralName, X509Certificate};
+
+/// A certificate that was not accepted, and what stands in it.
+#[derive(Clone, Debug)]
+pub(crate) struct BadCertificate {
+    why: Why,
+    seen: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Why {
+    Expired,
+    NotYetValid,
+    WrongName,
+    Untrusted,
+    SelfSigned,
+    Revoked,
+    Invalid(String),
+}
+
+impl BadCertificate {
+    /// What a failed handshake says of the certificate, if that is what it failed of.
+    pub(crate) fn of(error: &Error) -> Option<Self> {
+        match error {
+            Error::InvalidCertificate(CertificateError::Other(OtherError(inner))) => {
+                inner.downcast_ref::<Self>().cloned()
+            }
+            _ => None,
+        }
+    }
+
+    fn new(error: &CertificateError, certificate: &CertificateDer<'_>) -> Self {
+        let parsed = X509Certificate::from_der(certificate).ok();
+        let parsed = parsed.as_ref().map(|(_, certificate)| certificate);
+        let is_self_signed = parsed.is_some_and(|seen| seen.subject() == seen.issuer());
+        let why = match error {
+            CertificateError::Expired | CertificateError::ExpiredContext { .. } => Why::Expired,
+            CertificateError::NotValidYet | CertificateError::NotValidYetContext { .. } => {
+                Why::NotYetValid
+            }
+            CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => {
+                Why::WrongName
+            }
+            CertificateError::UnknownIssuer if is_self_signed => Why::SelfSigned,
+            CertificateError::UnknownIssuer => Why::Untrusted,
+            CertificateError::Revoked => Why::Revoked,
+            other => Why::Invalid(other.to_string()),
+        };
+        let seen = parsed.map_or_else(|| "can't be read".to_owned(), describe);
+        Self { why, seen }
+    }
+
+    pub(crate) fn code(&self) -> &'static str {
+        match self.why {
+            Why::Expired => "upstream_tls_expired",
+            Why::NotYetValid => "upstream_tls_not_yet_valid",
+            Why::WrongName => "upstream_tls_wrong_name",
+            Why::Untrusted => "upstream_tls_untrusted",
+            Why::SelfSigned => "upstream_tls_self_signed",
+            Why::Revoked => "upstream_tls_revoked",
+            Why::Invalid(_) => "upstream_tls_invalid",
+        }
+    }
+
+    pub(crate) fn hint(&self) -> &'static str {
+        match self.why {
+            Why::Expired => "the origin has to renew it; is the clock of the proxy's host right?",
+            Why::NotYetValid => "is the clock of the proxy's host right?",
+            Why::WrongName => "another server answered, or the origin lacks this name",
+            Why::Untrusted | Why::SelfSigned => {
+                "if the issuer is your own: --extra-ca FILE; an origin that sends no intermediate \
+                 certificate has to be fixed there"
+            }
+            Why::Revoked => "the origin has to replace it",
+            Why::Invalid(_) => "",
+        }
+    }
+}
+
+impl Display for BadCertificate {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let why = match &self.why {
+            Why::Expired => "has expired",
+            Why::NotYetValid => "is not valid yet",
+            Why::WrongName => "is for another name",
+            Why::Untrusted => "has an issuer that nobody here trusts",
+            Why::SelfSigned => "is self-signed and not trusted here",
+            Why::Revoked => "is revoked",
+            Why::Invalid(why) => return write!(f, "the origin's certificate: {why}; it {}", self.seen),
+        };
+        write!(f, "the origin's certificate {why}; it {}", self.seen)
+    }
+}
+
+impl std::error::Error for BadCertificate {}
+
+/// Verifies as rustls does.
+#[derive(Debug)]
+pub(crate) struct Verifier(pub(crate) Arc<WebPkiServerVerifier>);
+
+impl ServerCertVerifier for Verifier {
+    fn verify_server_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        server_name: &ServerName<'_>,
+        ocsp_response: &[u8],
+        now: UnixTime,
+    ) -> Result<ServerCertVerified, Error> {
+        let verified = self.0.verify_server_cert(
+            end_entity,
+            intermediates,
+            server_name,
+            ocsp_response,
+            now,
+        );
+        verified.map_err(|error| match error {
+            Error::InvalidCertificate(why) => {
+                let bad = Arc::new(BadCertificate::new(&why, end_entity));
+                Error::InvalidCertificate(CertificateError::Other(OtherError(bad)))
+            }
+            other => other,
+        })
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.0.verify_tls12_signature(message, cert, dss)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.0.verify_tls13_signature(message, cert, dss)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.0.supported_verify_schemes()
+    }
+}
+
+/// In printable ASCII and of bounded length: it is the origin that wrote it.
+fn describe(certificate: &X509Certificate<'_>) -> String {
+    let names = certificate.subject_alternative_name().ok().flatten();
+    let names = names.iter().flat_map(|names| &names.value.general_names);
+    let names: Vec<_> = names
+        .filter_map(|name| match name {
+            GeneralName::DNSName(name) => Some(*name),
+            _ => None,
+        })
+        .take(MOST_NAMES)
+        .collect();
+    let validity = certificate.validity();
+    let text = format!(
+        "is for [{}], subject \"{}\", issued by \"{}\", valid from {} to {}",
+        names.join(", "),
+        certificate.subject(),
+        certificate.issuer(),
+        validity.not_before,
+        validity.not_after,
+    );
+    let printable = |c: char| if c.is_ascii() && !c.is_ascii_control() { c } else { '?' };
+    text.chars().map(printable).take(MOST_SHOWN).collect()
+}
+
+const MOST_NAMES: usize = 8;
+const MOST_SHOWN: usize = 600;

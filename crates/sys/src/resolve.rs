@@ -1,0 +1,124 @@
+//! Names to addresses, as this host is set up to (nsswitch.conf(5)).
+
+use std::ffi::{CStr, CString};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::ptr;
+
+/// Why a name has no address.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Unresolved {
+    /// The name does not exist, or has no address (EAI_NONAME, EAI_NODATA).
+    #[error("the name does not exist, or has no address")]
+    NoSuchName,
+    /// Nobody could be asked, or the answer was an error.
+    #[error("{0}")]
+    Failed(String),
+}
+
+/// The addresses of a name, in the order in which they should be tried (RFC 6724). Blocks for as long
+/// as the resolver takes, which its configuration decides: getaddrinfo(3) has no timeout.
+///
+/// # Errors
+///
+/// [`Unresolved`]; [`Unresolved::NoSuchName`] too for a name with a NUL in it.
+pub fn addresses(name: &str) -> Result<Vec<IpAddr>, Unresolved> {
+    let name = CString::new(name).map_err(|_| Unresolved::NoSuchName)?;
+    let hints = libc::addrinfo {
+        ai_flags: 0,
+        ai_family: libc::AF_UNSPEC,
+        // One entry an address, instead of one for each kind of socket.
+        ai_socktype: libc::SOCK_STREAM,
+        ai_protocol: 0,
+        ai_addrlen: 0,
+        ai_addr: ptr::null_mut(),
+        ai_canonname: ptr::null_mut(),
+        ai_next: ptr::null_mut(),
+    };
+    let mut first = ptr::null_mut();
+    // SAFETY: the name is a C string, no service is asked for, and both pointers outlive the call.
+    let code =
+        unsafe { libc::getaddrinfo(name.as_ptr(), ptr::null(), &raw const hints, &raw mut first) };
+    if code != 0 {
+        return Err(unresolved(code));
+    }
+    let list = List(first);
+    let found: Vec<_> = list.iter().collect();
+    match found.is_empty() {
+        true => Err(Unresolved::NoSuchName),
+        false => Ok(found),
+    }
+}
+
+fn unresolved(code: libc::c_int) -> Unresolved {
+    if matches!(code, libc::EAI_NONAME | libc::EAI_NODATA) {
+        return Unresolved::NoSuchName;
+    }
+    if code == libc::EAI_SYSTEM {
+        return Unresolved::Failed(std::io::Error::last_os_error().to_string());
+    }
+    // SAFETY: gai_strerror(3) answers a constant for any number.
+    let text = unsafe { CStr::from_ptr(libc::gai_strerror(code)) };
+    Unresolved::Failed(text.to_string_lossy().into_owned())
+}
+
+/// What getaddrinfo(3) allocated.
+struct List(*mut libc::addrinfo);
+
+impl List {
+    fn iter(&self) -> impl Iterator<Item = IpAddr> + '_ {
+        // SAFETY: the entries are alive until `self` is dropped; the last one's `ai_next` is null.
+        let mut next = unsafe { self.0.as_ref() };
+        std::iter::from_fn(move || {
+            let entry = next?;
+            // SAFETY: as above.
+            next = unsafe { entry.ai_next.as_ref() };
+            Some(entry)
+        })
+        .filter_map(address)
+    }
+}
+
+fn address(entry: &libc::addrinfo) -> Option<IpAddr> {
+    match entry.ai_family {
+        libc::AF_INET => {
+            // SAFETY: an entry of this family has a sockaddr_in, aligned as one.
+            let addr = unsafe { entry.ai_addr.cast::<libc::sockaddr_in>().as_ref() }?;
+            Some(Ipv4Addr::from(u32::from_be(addr.sin_addr.s_addr)).into())
+        }
+        libc::AF_INET6 => {
+            // SAFETY: an entry of this family has a sockaddr_in6, aligned as one.
+            let addr = unsafe { entry.ai_addr.cast::<libc::sockaddr_in6>().as_ref() }?;
+            Some(Ipv6Addr::from(addr.sin6_addr.s6_addr).into())
+        }
+        _ => None,
+    }
+}
+
+impl Drop for List {
+    fn drop(&mut self) {
+        // SAFETY: it came from getaddrinfo(3) and is given back once.
+        unsafe { libc::freeaddrinfo(self.0) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_their_own_address() {
+        assert_eq!(addresses("192.0.2.1"), Ok(vec!["192.0.2.1".parse().unwrap()]));
+        assert_eq!(addresses("2001:db8::1"), Ok(vec!["2001:db8::1".parse().unwrap()]));
+    }
+
+    #[test]
+    fn this_host_has_a_name() {
+        let found = addresses("localhost").unwrap();
+        assert!(found.iter().all(IpAddr::is_loopback), "{found:?}");
+    }
+
+    #[test]
+    fn a_name_with_a_nul_is_nobodys() {
+        assert_eq!(addresses("local\0host"), Err(Unresolved::NoSuchName));
+    }
+}
