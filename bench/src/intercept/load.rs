@@ -226,7 +226,7 @@ impl Work {
     async fn share(&self, client: &Client) -> Result<()> {
         while let Some(number) = self.next() {
             let host = format!("host-{}", number % self.shape.hosts);
-            timeout(PATIENCE, self.connection(client, &host))
+            timeout(PATIENCE, self.connection(client, number, &host))
                 .await
                 .with_context(|| format!("{host}: no answer within {PATIENCE:?}"))
                 .flatten()
@@ -242,9 +242,9 @@ impl Work {
         (number * self.shape.each < self.shape.requests).then_some(number)
     }
 
-    async fn connection(&self, client: &Client, host: &str) -> Result<()> {
+    async fn connection(&self, client: &Client, number: usize, host: &str) -> Result<()> {
         let mut start = Instant::now();
-        let stream = client.connect().await?;
+        let stream = client.connect(number).await?;
         if self.shape.at_once {
             self.together.wait().await;
             start = Instant::now();

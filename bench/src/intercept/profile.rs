@@ -190,6 +190,7 @@ fn shows(name: &str, marks: &[&[&str]]) -> bool {
 const FORGERS: &[&[&str]] = &[
     &["rcgen"],
     &["peername_intercept", "mint"],
+    &["peername_intercept", "leaf", "certificate"],
     &["EC_KEY_generate_key"],
     &["RSA_generate_key"],
 ];

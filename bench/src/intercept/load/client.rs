@@ -1,6 +1,6 @@
 //! A client of the proxy: CONNECT, TLS that believes one authority, requests.
 
-use std::net::SocketAddrV4;
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 use std::sync::Arc;
 
 use anyhow::{Context, Result, ensure};
@@ -12,7 +12,7 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
+use tokio::net::{TcpSocket, TcpStream};
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 use x509_parser::parse_x509_certificate;
@@ -88,16 +88,23 @@ impl Client {
     /// # Errors
     /// Those of [`connect`](Self::connect) and [`handshake`](Self::handshake).
     pub(super) async fn open(&self, host: &str) -> Result<Session> {
-        let stream = self.connect().await?;
+        let stream = self.connect(0).await?;
         self.handshake(stream, host).await
     }
 
-    /// The TCP part.
+    /// The TCP part, to a proxy from one of [`ADDRESSES`].
     ///
     /// # Errors
-    /// connect(2) failed.
-    pub(super) async fn connect(&self) -> Result<TcpStream> {
-        let stream = TcpStream::connect(self.target).await;
+    /// bind(2) or connect(2) failed.
+    pub(super) async fn connect(&self, number: usize) -> Result<TcpStream> {
+        let socket = TcpSocket::new_v4().context("socket")?;
+        if self.is_proxy {
+            let host = (number % ADDRESSES) as u8 + 1;
+            let source = Ipv4Addr::new(127, 1, 0, host);
+            let bound = socket.bind(SocketAddr::from((source, 0)));
+            bound.with_context(|| format!("bind to {source}"))?;
+        }
+        let stream = socket.connect(SocketAddr::V4(self.target)).await;
         let stream = stream.with_context(|| format!("connect to {}", self.target))?;
         stream.set_nodelay(true)?;
         Ok(stream)
@@ -247,6 +254,10 @@ async fn body(response: Response<Incoming>) -> Result<Bytes> {
     );
     Ok(body)
 }
+
+/// Clients have as many addresses: what one of them may cause in a second, new certificates above all, is
+/// limited by some proxies.
+const ADDRESSES: usize = 250;
 
 /// Of a status line with its fields, or a body.
 const LONGEST_ANSWER: usize = 16 * 1024;
