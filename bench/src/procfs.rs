@@ -71,6 +71,16 @@ impl ProcessTree {
     }
 }
 
+/// What the calling thread has spent so far.
+///
+/// # Errors
+/// The kernel keeps no count (CONFIG_SCHED_INFO).
+pub(crate) fn this_thread() -> Result<Duration> {
+    let path = "/proc/thread-self/schedstat";
+    let text = fs::read_to_string(path).with_context(|| format!("read {path}"))?;
+    schedstat(&text).with_context(|| format!("{path} is {text:?}"))
+}
+
 /// What all processors together have spent on anything, since boot, in clock ticks' precision. Time
 /// that a hypervisor took away counts: it was not ours either.
 ///
@@ -161,15 +171,22 @@ impl Process {
     }
 }
 
-/// The first field of schedstat is the time on a CPU in nanoseconds.
+/// The first field is the time on a CPU in nanoseconds.
+fn schedstat(line: &str) -> Option<Duration> {
+    line.split(' ')
+        .next()?
+        .parse()
+        .ok()
+        .map(Duration::from_nanos)
+}
+
 fn threads_cpu(pid: u32) -> Duration {
     let Ok(threads) = fs::read_dir(format!("/proc/{pid}/task")) else {
         return Duration::ZERO;
     };
     threads
         .filter_map(|thread| fs::read_to_string(thread.ok()?.path().join("schedstat")).ok())
-        .filter_map(|line| line.split(' ').next()?.parse().ok())
-        .map(Duration::from_nanos)
+        .filter_map(|line| schedstat(&line))
         .sum()
 }
 

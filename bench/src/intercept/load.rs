@@ -18,7 +18,7 @@ use tokio::task::{JoinSet, LocalSet};
 use tokio::time::timeout;
 
 use crate::load::{Metric, latencies, quantiles};
-use crate::procfs::{Cpu, ProcessTree};
+use crate::procfs::{self, Cpu, ProcessTree};
 
 use client::{Client, Session};
 
@@ -295,6 +295,10 @@ impl Work {
         metrics.push(Metric::new("requests/s", done / used.elapsed.as_secs_f64()));
         metrics.extend(quantiles(&record.latency));
         metrics.push(Metric::new(CERTIFICATES, record.serials.len() as f64));
+        metrics.push(Metric::new(
+            "generator's s/1000",
+            1000.0 * used.own.as_secs_f64() / done,
+        ));
         if plan.proxy.is_some() {
             metrics.push(Metric::new("upstream handshakes", handshakes as f64));
         }
@@ -305,11 +309,14 @@ impl Work {
 /// Time and CPU time from the beginning of the measured stretch.
 struct Usage {
     start: Instant,
+    own: Duration,
     watch: Option<(ProcessTree, Cpu)>,
 }
 
 struct Used {
     elapsed: Duration,
+    /// The generator's.
+    own: Duration,
     cpu: Option<Duration>,
 }
 
@@ -318,6 +325,7 @@ impl Usage {
         let watch = watch.map(|tree| Ok::<_, anyhow::Error>((tree, tree.cpu()?)));
         Ok(Self {
             watch: watch.transpose()?,
+            own: procfs::this_thread()?,
             start: Instant::now(),
         })
     }
@@ -329,6 +337,7 @@ impl Usage {
             .map(|(tree, before)| Ok::<_, anyhow::Error>(tree.cpu()?.since(before)));
         Ok(Used {
             elapsed,
+            own: procfs::this_thread()?.saturating_sub(self.own),
             cpu: cpu.transpose()?,
         })
     }
