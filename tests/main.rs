@@ -19,6 +19,7 @@ mod sender;
 mod server;
 
 mod another_host;
+mod ca;
 mod collisions;
 mod compat;
 mod config;

@@ -1,6 +1,7 @@
 #!/bin/bash
 # Installs what the black-box tests drive: the servers and balancers they put on either side of
-# peername, and the tools they build networks with. Debian and its children only.
+# peername, and the tools they build networks with. Debian and its children only; what Debian doesn't have is
+# built into target/tools.
 #
 # The servers must not be started: they would listen on ports of this machine, and every test starts
 # its own. Debian asks /usr/sbin/policy-rc.d before it starts anything (invoke-rc.d(8)), so one stands
@@ -48,13 +49,40 @@ packages=(
 # A Go that was installed otherwise will do.
 command -v go >/dev/null || packages+=(golang-go)
 
+# What Debian doesn't have, and comes from its authors as source: each a Go module beside the tests that drive
+# it, whose go.sum says what exactly is built. OPA takes a few minutes, once.
+build_tools() {
+    local here tools
+    here=$(cd "$(dirname "$0")" && pwd)
+    tools=${CARGO_TARGET_DIR:-$here/../target}/tools
+    mkdir -p "$tools"
+    build "$here/check/ext_authz" "$tools/ext_authz" .
+    build "$here/check/opa" "$tools/opa" -tags=opa_no_oci github.com/open-policy-agent/opa
+}
+
+build() {
+    local module=$1 out=$2
+    shift 2
+    [[ -z $(find "$module" -newer "$out" 2>&1) ]] && return
+    echo "setup: building $(basename "$out")"
+    # Since 1.21 Go fetches the version that a module asks for, as it fetches the module.
+    (cd "$module" && CGO_ENABLED=0 GOWORK=off go build -trimpath -o "$out" "$@") || {
+        echo "setup: $(go version): is it 1.21 or later, and can it reach its module proxy?" >&2
+        exit 1
+    }
+    touch "$out"
+}
+
 installed() { dpkg-query -W -f='${db:Status-Abbrev}' "$1" 2>/dev/null | grep -q '^ii'; }
 
 missing=()
 for package in "${packages[@]}"; do
     installed "$package" || missing+=("$package")
 done
-[[ ${#missing[@]} -eq 0 ]] && exit 0
+if [[ ${#missing[@]} -eq 0 ]]; then
+    build_tools
+    exit 0
+fi
 
 echo "setup: missing: ${missing[*]}"
 if [[ $(id -u) -ne 0 ]]; then
@@ -83,3 +111,5 @@ for package in "${missing[@]}"; do
     esac
     systemctl disable --quiet "$unit" 2>/dev/null || true # no systemd, nothing to disable
 done
+
+build_tools

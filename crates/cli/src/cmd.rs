@@ -1,5 +1,6 @@
 //! The subcommands, one file each: its options and what it does with them.
 
+mod ca;
 mod completions;
 mod config;
 mod decode;
@@ -7,6 +8,7 @@ mod demo;
 pub(crate) mod doctor;
 mod exec;
 mod forward;
+mod intercept;
 mod proxy;
 mod routes;
 mod send;
@@ -22,12 +24,16 @@ pub(crate) enum Command {
     Exec(exec::Args),
     /// Accept plain connections and send them on behind a header
     Forward(forward::Args),
+    /// Open the TLS of outbound traffic and let through what an outside check agrees to
+    Intercept(Box<intercept::Args>),
     /// Write one header and standard input to an address, print what comes back
     Send(send::Args),
     /// Print what a header says, as JSON
     Decode(decode::Args),
     /// Show, add or remove the rules that bring replies back
     Routes(routes::Args),
+    /// Keep the authority that `intercept` signs with
+    Ca(ca::Args),
     /// Check this host, and say how to fix what is wrong
     Doctor(doctor::Args),
     /// Show it at work, in a private network namespace
@@ -46,9 +52,11 @@ impl Command {
             Self::Proxy(args) => proxy::run(&args),
             Self::Exec(args) => exec::run(&args),
             Self::Forward(args) => forward::run(&args),
+            Self::Intercept(args) => intercept::run(&args),
             Self::Send(args) => send::run(&args),
             Self::Decode(args) => decode::run(&args),
             Self::Routes(args) => routes::run(&args),
+            Self::Ca(args) => ca::run(&args),
             Self::Doctor(args) => doctor::run(&args),
             Self::Demo(args) => demo::run(&args),
             Self::Config(args) => config::run(&args),

@@ -4,6 +4,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context, bail, ensure};
+use peername_proxy::own_addresses::OwnAddresses;
 use peername_proxy::server::{Capacity, Running};
 use peername_sys::limits::{open_files, raise_open_files};
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -164,8 +165,18 @@ impl Signals {
     }
 }
 
+/// Follows the changes of this host's addresses for as long as the process lives.
+pub(crate) async fn keep_own_addresses(own_addresses: OwnAddresses) {
+    loop {
+        let Err(error) = own_addresses.watch().await;
+        tracing::warn!("can't follow this host's addresses: {error}; trying again");
+        sleep(WATCH_AGAIN).await;
+    }
+}
+
 /// How soon the end of the last connection is noticed.
 const LOOK: Duration = Duration::from_millis(50);
+const WATCH_AGAIN: Duration = Duration::from_secs(5);
 /// Of a tokio runtime: epoll twice, eventfd, the signal pipe; and a spare.
 const FILES_OF_A_RUNTIME: usize = 5;
 /// Netlink and the self-test's sockets.

@@ -45,7 +45,7 @@ pub(crate) async fn serve(site: &Arc<Site>, client: Arc<Client>, socket: TcpStre
         client: Arc::clone(&client),
         next: Slot::default(),
     };
-    let Some((wire, service)) = inner::http1(site, socket, service).await else {
+    let Some((wire, service)) = inner::http1(site, &client, socket, service).await else {
         return;
     };
     match take(&service.next) {

@@ -14,10 +14,14 @@ use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::time::timeout;
 
+use crate::answer::Form;
+use crate::audit::Record;
 use crate::body::Answer;
 use crate::client::Client;
 use crate::exchange::{Exchange, Switched};
+use crate::framing::{Shared, Watched};
 use crate::named::Named;
+use crate::refusal::Refusal;
 use crate::site::Site;
 use crate::websocket;
 use crate::wire::Reading;
@@ -51,8 +55,8 @@ impl Inner {
     where
         T: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
-        let site = Arc::clone(&self.site);
-        let Some(ended) = http1(&site, io, self).await else {
+        let (site, client) = (Arc::clone(&self.site), Arc::clone(&self.client));
+        let Some(ended) = http1(&site, &client, io, self).await else {
             return;
         };
         let (io, service) = ended;
@@ -113,12 +117,25 @@ impl Service<Request<Incoming>> for Inner {
 
 /// Serves HTTP/1 until the connection ends, which is `None`, or is to be used for something else: then
 /// the connection comes back with its service. What was read too much goes with it.
-pub(crate) async fn http1<T, S>(site: &Site, io: T, service: S) -> Option<(Reading<T>, S)>
+pub(crate) async fn http1<T, S>(
+    site: &Arc<Site>,
+    client: &Arc<Client>,
+    io: T,
+    service: S,
+) -> Option<(Reading<T>, S)>
 where
     T: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     S: Service<Request<Incoming>, Response = Response<Answer>, Error = Infallible, Future = Answering>
         + Unpin,
 {
+    let framing = Shared::default();
+    let io = Watched::new(io, framing.clone());
+    let service = Guarded {
+        service,
+        framing,
+        site: Arc::clone(site),
+        client: Arc::clone(client),
+    };
     let mut connection = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(site.rules.request_timeout)
@@ -133,9 +150,44 @@ where
             poll_fn(|cx| connection.poll_without_shutdown(cx)).await
         }
     };
-    ended.ok()?;
+    if let Err(error) = ended {
+        if error.is_parse() {
+            site.metrics.unopened("bad_request");
+        }
+        return None;
+    }
     let parts = connection.into_parts();
-    Some((Reading::new(parts.io.into_inner(), parts.read_buf), parts.service))
+    let io = parts.io.into_inner().into_inner();
+    Some((Reading::new(io, parts.read_buf), parts.service.service))
+}
+
+/// Refuses what hyper has read and should not have.
+struct Guarded<S> {
+    service: S,
+    framing: Shared,
+    site: Arc<Site>,
+    client: Arc<Client>,
+}
+
+impl<S> Service<Request<Incoming>> for Guarded<S>
+where
+    S: Service<Request<Incoming>, Response = Response<Answer>, Error = Infallible, Future = Answering>,
+{
+    type Response = Response<Answer>;
+    type Error = Infallible;
+    type Future = Answering;
+
+    fn call(&self, request: Request<Incoming>) -> Answering {
+        let Err(smell) = self.framing.lock().next() else {
+            return self.service.call(request);
+        };
+        let method = request.method().as_str();
+        let mut record = Record::begin(&self.site.metrics, &self.client, method);
+        record.path(request.uri());
+        let form = Form::of(request.headers());
+        let refused = form.refuse(&Refusal::bad_request(smell), record);
+        Box::pin(std::future::ready(Ok(refused)))
+    }
 }
 
 /// Ends a connection whose last answer has been written. What the client is still sending is read for a

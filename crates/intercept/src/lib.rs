@@ -9,6 +9,7 @@
 //! with it. What the check has not agreed to has no way to [`upstream`].
 #![forbid(unsafe_code)]
 
+pub mod admin;
 pub mod authority;
 pub mod check;
 pub mod destination;
@@ -26,6 +27,7 @@ mod body;
 mod client;
 mod exchange;
 mod explicit;
+mod framing;
 mod headers;
 mod hello;
 mod id;

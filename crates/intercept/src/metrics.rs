@@ -1,12 +1,18 @@
 //! What is counted, for `/metrics`.
 
-use prometheus_client::encoding::EncodeLabelSet;
-use prometheus_client::metrics::counter::Counter;
+use std::fmt;
+use std::sync::Arc;
+
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::metrics::counter::{ConstCounter, Counter};
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 
 use crate::audit::Decided;
+use crate::site::Site;
 
 /// The counters of this process.
 #[derive(Debug, Default)]
@@ -59,5 +65,30 @@ impl Metrics {
 
     pub(crate) fn unopened(&self, reason: &'static str) {
         self.unopened.get_or_create(&Reason { reason }).inc();
+    }
+}
+
+/// What the mint counts by itself.
+#[derive(Debug)]
+pub(crate) struct Certificates(pub(crate) Arc<Site>);
+
+impl Collector for Certificates {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
+        let mint = &self.0.mint;
+        let mut counter = |name, help, value| {
+            let counter = ConstCounter::new(value);
+            let encoder = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
+            counter.encode(encoder)
+        };
+        counter(
+            "peername_certificates_issued",
+            "Certificates made for hosts",
+            mint.issued(),
+        )?;
+        counter(
+            "peername_certificate_cache_hits",
+            "Handshakes answered with a certificate that was there",
+            mint.cache_hits(),
+        )
     }
 }

@@ -36,7 +36,7 @@ pub(crate) async fn serve(site: &Arc<Site>, client: &Arc<Client>, wire: Wire, po
         port,
         switched: Slot::default(),
     };
-    let Some((wire, service)) = inner::http1(site, wire, service).await else {
+    let Some((wire, service)) = inner::http1(site, client, wire, service).await else {
         return;
     };
     match take(&service.switched) {

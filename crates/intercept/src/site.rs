@@ -4,11 +4,12 @@ use std::cell::OnceCell;
 use std::sync::Arc;
 use std::time::Duration;
 
+use prometheus_client::registry::Registry;
 use tokio::sync::watch;
 
 use crate::check::{self, Check};
 use crate::leaf::Mint;
-use crate::metrics::Metrics;
+use crate::metrics::{Certificates, Metrics};
 use crate::passthrough::Passthrough;
 use crate::upstream::Upstream;
 use peername_proxy::trust::TrustList;
@@ -51,14 +52,18 @@ impl Site {
         }
     }
 
-    /// Its counters.
-    pub fn metrics(&self) -> &Metrics {
-        &self.metrics
+    /// Adds all that is counted.
+    pub(crate) fn register(self: &Arc<Self>, registry: &mut Registry) {
+        self.metrics.register(registry);
+        registry.register_collector(Box::new(Certificates(Arc::clone(self))));
+        if let Some(check) = &self.check {
+            check.register(registry);
+        }
     }
 
-    /// Its certificates.
-    pub fn mint(&self) -> &Mint {
-        &self.mint
+    /// Whether nothing new is accepted any more.
+    pub(crate) fn is_draining(&self) -> bool {
+        *self.draining.borrow()
     }
 
     /// This worker's way to the check service, if there is one.

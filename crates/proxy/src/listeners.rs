@@ -68,6 +68,13 @@ pub struct BindError {
     pub(crate) failed: Failed,
 }
 
+impl BindError {
+    /// For a listener of another kind.
+    pub fn new(addr: SocketAddr, failed: Failed) -> Self {
+        Self { addr, failed }
+    }
+}
+
 /// An address to be listened on, and the number its listener gets.
 pub type Wanted = (ListenerId, SocketAddr);
 

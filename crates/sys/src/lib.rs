@@ -8,6 +8,7 @@ mod failed;
 
 pub mod bequest;
 pub mod caps;
+pub mod core_dump;
 pub mod datagram;
 pub mod detach;
 pub mod epoll;

@@ -8,6 +8,7 @@ use x509_parser::extensions::ParsedExtension;
 use x509_parser::parse_x509_certificate;
 
 use super::constraints::{Constraints, Permitted};
+use super::profile::DAY;
 use super::{Fault, Options};
 
 /// What an authority's certificate says.
@@ -104,7 +105,7 @@ impl Facts {
 
     /// What would make another like it, if [`super::Authority::create`] can.
     pub(super) fn options(&self) -> Option<Options> {
-        let days = (self.not_after - self.not_before) / super::profile::DAY;
+        let days = self.not_after.checked_sub(self.not_before)? / DAY;
         let options = Options {
             common_name: self.common_name.clone()?,
             // The day before its beginning is not counted.

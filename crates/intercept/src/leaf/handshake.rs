@@ -3,14 +3,11 @@
 use std::sync::Arc;
 
 use rustls::crypto::aws_lc_rs::{Ticketer, default_provider};
-use rustls::pki_types::CertificateDer;
 use rustls::server::{ResolvesServerCertUsingSni, ServerSessionMemoryCache};
-use rustls::sign::{CertifiedKey, SingleCertAndKey};
+use rustls::sign::SingleCertAndKey;
 use rustls::time_provider::TimeProvider;
 use rustls::version::{TLS12, TLS13};
 use rustls::{Error, ServerConfig};
-
-use super::season::Key;
 
 /// What all hosts have in common. Tickets and stored sessions among them: rustls resumes a session only under
 /// the name that it began with, and a set of them for each host would cost 30 KiB.
@@ -26,16 +23,14 @@ pub(super) fn base(clock: Arc<dyn TimeProvider>) -> Result<ServerConfig, Error> 
     Ok(base)
 }
 
-/// The same for one host.
+/// The same with one host's certificate.
 pub(super) fn config(
     base: &ServerConfig,
-    chain: Vec<CertificateDer<'static>>,
-    key: &Key,
-    alpn: &[Box<[u8]>],
+    certified: Arc<SingleCertAndKey>,
+    alpn: &[&[u8]],
 ) -> ServerConfig {
-    let certified = CertifiedKey::new(chain, Arc::clone(&key.private));
     let mut config = base.clone();
-    config.cert_resolver = Arc::new(SingleCertAndKey::from(certified));
+    config.cert_resolver = certified;
     config.alpn_protocols = alpn.iter().map(|protocol| protocol.to_vec()).collect();
     config
 }

@@ -55,8 +55,8 @@ impl Season {
         let lifetime = settings.key_lifetime.as_secs().clamp(60, 7 * DAY);
         Ok(Self {
             number,
-            // Clients' clocks may be behind ours, as their certificate's notBefore allows; so may ours be, after
-            // a correction, by half of that.
+            // Half of the day that notBefore allows for clocks behind ours: one that is set back by as little
+            // as that is still right.
             use_during: validity.start.max(now.saturating_sub(DAY / 2))
                 ..validity.end.min(now.saturating_add(lifetime)),
             validity,

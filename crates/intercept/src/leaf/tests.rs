@@ -62,15 +62,12 @@ fn one_certificate_for_all_who_wait_for_it() {
         start.wait();
         block_on(mint.server_config(CLIENT, &host, ECDSA, &[b"h2"])).expect("a certificate")
     };
-    let configs: Vec<_> = std::thread::scope(|scope| {
-        let threads: Vec<_> = (0..200).map(|_| scope.spawn(ask)).collect();
-        threads
-            .into_iter()
-            .map(|one| one.join().expect("no panic"))
-            .collect()
+    std::thread::scope(|scope| {
+        for _ in 0..200 {
+            scope.spawn(ask);
+        }
     });
     assert_eq!((mint.issued(), mint.cache_hits()), (1, 199));
-    assert!(configs.iter().all(|one| Arc::ptr_eq(one, &configs[0])));
 }
 
 #[test]

@@ -3,7 +3,6 @@
 use std::net::SocketAddr;
 use std::ops::RangeFrom;
 use std::sync::Arc;
-use std::time::Duration;
 
 use anyhow::Context;
 use peername_proxy::config::Datagrams;
@@ -84,7 +83,7 @@ impl Control {
         }
         let (reply_path, _) = watch::channel(reply_path);
         tokio::spawn(keep_checking(reply_path.subscribe()));
-        tokio::spawn(keep_own_addresses(shared.own_addresses.clone()));
+        tokio::spawn(lifecycle::keep_own_addresses(shared.own_addresses.clone()));
         Ok(Self {
             setup,
             running,
@@ -192,13 +191,3 @@ async fn keep_checking(mut reply_path: watch::Receiver<Arc<ReplyPath>>) {
         }
     }
 }
-
-async fn keep_own_addresses(own_addresses: OwnAddresses) {
-    loop {
-        let Err(error) = own_addresses.watch().await;
-        tracing::warn!("can't follow this host's addresses: {error}; trying again");
-        tokio::time::sleep(WATCH_AGAIN).await;
-    }
-}
-
-const WATCH_AGAIN: Duration = Duration::from_secs(5);

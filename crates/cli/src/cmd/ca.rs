@@ -1,0 +1,218 @@
+//! `peername ca`: the authority that `peername intercept` signs with.
+
+use std::io::{Write, stdout};
+use std::process::ExitCode;
+use std::time::{Duration, SystemTime};
+
+use humantime::format_rfc3339_seconds;
+use peername_intercept::authority::{Authority, Facts, Options, Permitted};
+use serde::Serialize;
+
+pub(crate) mod dir;
+mod env;
+mod publish;
+mod truststore;
+
+use dir::Dir;
+
+/// Options of `peername ca`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    action: Action,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum Action {
+    /// Make an authority; what is there already is never overwritten
+    Init {
+        #[command(flatten)]
+        dir: Dir,
+        #[command(flatten)]
+        wanted: Wanted,
+    },
+    /// Say what its certificate says
+    Show {
+        #[command(flatten)]
+        dir: Dir,
+        /// As one JSON object
+        #[arg(long)]
+        json: bool,
+    },
+    /// Print its certificate as PEM, and those of its predecessors that are still valid
+    Export {
+        #[command(flatten)]
+        dir: Dir,
+    },
+    /// Replace key and certificate; proxies that are running keep the old ones until they are restarted
+    Rotate {
+        #[command(flatten)]
+        dir: Dir,
+    },
+    /// Print what a shell has to set so that its programs trust the authority
+    Env {
+        #[command(flatten)]
+        dir: Dir,
+        #[command(flatten)]
+        place: env::Place,
+    },
+}
+
+#[derive(Debug, clap::Args)]
+struct Wanted {
+    /// What people see in lists of authorities [default: peername on HOST]
+    #[arg(long, value_name = "NAME", value_parser = common_name)]
+    common_name: Option<String>,
+    /// How long it is good for
+    #[arg(long, value_name = "DAYS", default_value_t = 365,
+        value_parser = clap::value_parser!(u16).range(1..=3650))]
+    days: u16,
+    /// The only hosts that clients are to accept it for: a name, for all below it too, or a network; may be
+    /// repeated [default: all]
+    #[arg(long, value_name = "NAME|CIDR")]
+    permit: Vec<Permitted>,
+}
+
+pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    match &args.action {
+        Action::Init { dir, wanted } => init(dir, wanted)?,
+        Action::Show { dir, json } => show(dir, *json)?,
+        Action::Export { dir } => {
+            let authority = Authority::open(&dir.path()?)?;
+            stdout().write_all(authority.certificate_pem().as_bytes())?;
+        }
+        Action::Rotate { dir } => rotate(dir)?,
+        Action::Env { dir, place } => env::run(dir, place)?,
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn init(dir: &Dir, wanted: &Wanted) -> anyhow::Result<()> {
+    let options = Options {
+        common_name: wanted.common_name.clone().unwrap_or_else(on_this_host),
+        days: wanted.days,
+        permitted: wanted.permit.clone(),
+    };
+    let authority = Authority::create(&dir.path()?, &options)?;
+    describe(dir, &authority)?;
+    let ca = dir.as_option();
+    writeln!(
+        stdout(),
+        "\nClients have to trust it before `peername intercept` can open their TLS:\n  \
+         eval \"$(peername ca env{ca})\"            the programs of this shell\n  \
+         peername ca export{ca} >peername-ca.pem  browsers, other machines (docs/ca.md)"
+    )?;
+    Ok(())
+}
+
+fn rotate(dir: &Dir) -> anyhow::Result<()> {
+    let authority = Authority::rotate(&dir.path()?)?;
+    describe(dir, &authority)?;
+    let ca = dir.as_option();
+    writeln!(
+        stdout(),
+        "\nA proxy that is running has the old key until it is restarted. Before that, let clients trust the\n\
+         new certificate: `peername ca export{ca}` prints both, `peername ca env{ca}` writes them again."
+    )?;
+    Ok(())
+}
+
+fn show(dir: &Dir, json: bool) -> anyhow::Result<()> {
+    let authority = Authority::open(&dir.path()?)?;
+    if !json {
+        return describe(dir, &authority);
+    }
+    let said = Said {
+        path: dir.path()?.display().to_string(),
+        certificate: Certificate::of(authority.facts()),
+        previous: authority
+            .predecessors()
+            .iter()
+            .map(Certificate::of)
+            .collect(),
+    };
+    writeln!(stdout(), "{}", serde_json::to_string(&said)?)?;
+    Ok(())
+}
+
+#[derive(Serialize)]
+struct Said {
+    path: String,
+    #[serde(flatten)]
+    certificate: Certificate,
+    previous: Vec<Certificate>,
+}
+
+#[derive(Serialize)]
+struct Certificate {
+    subject: String,
+    sha256: String,
+    not_before: String,
+    not_after: String,
+    /// Empty: all hosts.
+    permitted: Vec<String>,
+}
+
+impl Certificate {
+    fn of(facts: &Facts) -> Self {
+        Self {
+            subject: facts.subject.clone(),
+            sha256: fingerprint(facts),
+            not_before: date(facts.not_before),
+            not_after: date(facts.not_after),
+            permitted: facts.permitted().iter().map(ToString::to_string).collect(),
+        }
+    }
+}
+
+fn describe(dir: &Dir, authority: &Authority) -> anyhow::Result<()> {
+    let (path, out) = (dir.path()?, &mut stdout());
+    let said = Certificate::of(authority.facts());
+    let permitted = match &said.permitted[..] {
+        [] => "all hosts".to_owned(),
+        some => some.join(", "),
+    };
+    writeln!(out, "authority  {}", path.display())?;
+    // From a certificate, which may have been brought from anywhere.
+    writeln!(out, "subject    {}", said.subject.escape_debug())?;
+    writeln!(out, "SHA-256    {}", said.sha256)?;
+    writeln!(out, "valid      {} to {}", said.not_before, said.not_after)?;
+    writeln!(out, "for        {}", permitted.escape_debug())?;
+    for old in authority.predecessors().iter().map(Certificate::of) {
+        writeln!(
+            out,
+            "before it  SHA-256 {}, until {}",
+            old.sha256, old.not_after
+        )?;
+    }
+    Ok(())
+}
+
+/// As browsers and OpenSSL show it.
+fn fingerprint(facts: &Facts) -> String {
+    let octets: Vec<_> = facts
+        .fingerprint
+        .iter()
+        .map(|octet| format!("{octet:02X}"))
+        .collect();
+    octets.join(":")
+}
+
+fn date(seconds: u64) -> String {
+    format_rfc3339_seconds(SystemTime::UNIX_EPOCH + Duration::from_secs(seconds)).to_string()
+}
+
+/// At most what X.520 allows a common name to have.
+fn common_name(text: &str) -> Result<String, &'static str> {
+    let fits = (1..=64).contains(&text.chars().count()) && !text.contains(char::is_control);
+    fits.then(|| text.to_owned())
+        .ok_or("use 1 to 64 printable characters")
+}
+
+fn on_this_host() -> String {
+    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    let host: String = host.trim().chars().take(48).collect();
+    format!("peername on {host}")
+        .trim_end_matches(" on ")
+        .to_owned()
+}

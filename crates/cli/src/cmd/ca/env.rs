@@ -1,0 +1,131 @@
+//! `peername ca env`: the files and variables by which programs trust an authority.
+//!
+//! Most programs take one file instead of the host's roots, so theirs has to hold both. Some take a file
+//! beside those. Java takes a keystore.
+
+use std::env::var_os;
+use std::io::{Write, stdout};
+use std::path::{Path, PathBuf};
+
+use anyhow::Context;
+use peername_intercept::authority::{Authority, CertificateDer, to_pem};
+use rustls_native_certs::{CertificateResult, load_certs_from_paths, load_native_certs};
+
+use super::dir::Dir;
+use super::publish::publish;
+use super::truststore;
+use crate::usage::Usage;
+
+/// Where the files go.
+#[derive(Debug, clap::Args)]
+pub(super) struct Place {
+    /// Write the files that programs read here; other users can't enter the authority's own directory
+    /// [default: that directory]
+    #[arg(long, value_name = "DIR")]
+    into: Option<PathBuf>,
+}
+
+pub(super) fn run(dir: &Dir, place: &Place) -> anyhow::Result<()> {
+    let ca = dir.path()?;
+    let authority = Authority::open(&ca)?;
+    let into = place.into.clone().unwrap_or(ca);
+    let into = into
+        .canonicalize()
+        .with_context(|| format!("--into {}", into.display()))?;
+    let file = |name| into.join(name);
+    let (own, bundle, java) = (
+        file("certificates.pem"),
+        file("bundle.pem"),
+        file("truststore.p12"),
+    );
+    let ours = authority.certificates();
+    let mut all = host_roots(&bundle);
+    all.retain(|one| !ours.contains(one));
+    all.splice(0..0, ours);
+    publish(&own, authority.certificate_pem().as_bytes())?;
+    publish(&bundle, to_pem(&all).as_bytes())?;
+    publish(&java, &truststore::of(&all))?;
+    print(text(&own)?, text(&bundle)?, text(&java)?)
+}
+
+fn print(own: &str, bundle: &str, java: &str) -> anyhow::Result<()> {
+    let mut out = stdout();
+    for (names, path) in [(INSTEAD, bundle), (BESIDE, own)] {
+        for name in names {
+            writeln!(out, "export {name}={}", quoted(path))?;
+        }
+    }
+    // The user's own options stay.
+    let option = quoted(&format!(
+        "-Djavax.net.ssl.trustStore={java} -Djavax.net.ssl.trustStoreType=PKCS12"
+    ));
+    writeln!(
+        out,
+        "export JAVA_TOOL_OPTIONS=\"${{JAVA_TOOL_OPTIONS:+$JAVA_TOOL_OPTIONS }}\"{option}"
+    )?;
+    Ok(())
+}
+
+/// What this host trusts by itself. A shell that has taken our variables says that it trusts the bundle: then
+/// those of the system count, or what was trusted once would be for ever.
+fn host_roots(bundle: &Path) -> Vec<CertificateDer<'static>> {
+    let ours = var_os("SSL_CERT_FILE").is_some_and(|file| Path::new(&file) == bundle);
+    let found = if ours {
+        of_the_system()
+    } else {
+        load_native_certs()
+    };
+    for error in &found.errors {
+        eprintln!("peername: left out of the bundle: {error}");
+    }
+    if found.certs.is_empty() {
+        eprintln!("peername: this host trusts no authority; is ca-certificates installed?");
+    }
+    found.certs
+}
+
+fn of_the_system() -> CertificateResult {
+    let there = SYSTEM.into_iter().map(Path::new).find(|path| path.is_dir());
+    load_certs_from_paths(None, there)
+}
+
+/// For a POSIX shell.
+pub(super) fn quoted(text: &str) -> String {
+    let plain = |octet: u8| octet.is_ascii_alphanumeric() || b"/._-+:@".contains(&octet);
+    match text.bytes().all(plain) && !text.is_empty() {
+        true => text.to_owned(),
+        false => format!("'{}'", text.replace('\'', r"'\''")),
+    }
+}
+
+/// Java splits its options at white space, and has no way to write a quote.
+fn text(path: &Path) -> Result<&str, Usage> {
+    let text = path
+        .to_str()
+        .filter(|text| !text.contains(|c: char| c.is_whitespace() || "'\"".contains(c)));
+    text.ok_or_else(|| {
+        Usage(format!(
+            "{}: use --into DIR, without spaces, quotes or odd characters: Java can't read others",
+            path.display()
+        ))
+    })
+}
+
+/// Files that programs take instead of the host's roots.
+const INSTEAD: &[&str] = &[
+    // OpenSSL and what uses its defaults: Python's ssl, Ruby, PHP, wget; also Go, and curl.
+    "SSL_CERT_FILE",
+    "CURL_CA_BUNDLE",
+    "REQUESTS_CA_BUNDLE",
+    "PIP_CERT",
+    "GIT_SSL_CAINFO",
+    "CARGO_HTTP_CAINFO",
+    "AWS_CA_BUNDLE",
+    "GRPC_DEFAULT_SSL_ROOTS_FILE_PATH",
+];
+
+/// Files that they take beside them.
+const BESIDE: &[&str] = &["NODE_EXTRA_CA_CERTS", "DENO_CERT"];
+
+/// Debian, Alpine, Arch, SUSE; Fedora and its children.
+const SYSTEM: [&str; 2] = ["/etc/ssl/certs", "/etc/pki/tls/certs"];

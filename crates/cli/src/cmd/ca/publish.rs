@@ -1,0 +1,29 @@
+//! Files for everybody to read: certificates are no secret, and other users' programs have to trust them too.
+
+use std::fs::{self, OpenOptions, Permissions};
+use std::io::Write;
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::path::Path;
+
+use anyhow::Context;
+
+/// Puts a file there at once, so that no program ever reads half of it.
+pub(super) fn publish(path: &Path, content: &[u8]) -> anyhow::Result<()> {
+    let mut draft = path.as_os_str().to_owned();
+    draft.push(format!(".{}", std::process::id()));
+    let written = OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(0o644)
+        .open(&draft)
+        .and_then(|mut file| {
+            // Whatever the umask.
+            file.set_permissions(Permissions::from_mode(0o644))?;
+            file.write_all(content)
+        })
+        .and_then(|()| fs::rename(&draft, path));
+    if written.is_err() {
+        let _ = fs::remove_file(&draft);
+    }
+    written.with_context(|| format!("writing {}", path.display()))
+}

@@ -1,0 +1,107 @@
+//! `peername intercept`: opens TLS, asks, and passes on or refuses.
+
+mod options;
+
+use std::net::SocketAddr;
+use std::path::Path;
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use anyhow::Context;
+use peername_intercept::admin::Admin;
+use peername_intercept::authority::Authority;
+use peername_intercept::destination::Destinations;
+use peername_intercept::door::{Door, Intercept};
+use peername_intercept::leaf::Mint;
+use peername_intercept::site::Site;
+use peername_intercept::upstream::Upstream;
+use peername_proxy::listeners::{Given, Listeners};
+use peername_proxy::own_addresses::OwnAddresses;
+use peername_proxy::server;
+use peername_proxy::service::numbered;
+use peername_sys::caps::{Capability, have, keep_only};
+use peername_sys::core_dump;
+
+pub(crate) use options::Args;
+
+use crate::lifecycle::{self, Signals};
+use crate::{logging, manager};
+
+pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    lifecycle::block_on(start(args))
+}
+
+async fn start(args: &Args) -> anyhow::Result<ExitCode> {
+    let signals = Signals::listen()?;
+    // Before the key is read.
+    core_dump::forbid()?;
+    let (rules, check) = (args.rules()?, args.check()?);
+    let ca = args.ca.path()?;
+    let authority = Authority::open(&ca)?;
+    let own = OwnAddresses::read().await?;
+    let (listeners, doors) = open(args)?;
+    let admin = args.admin.map(Admin::listen).transpose()?;
+    keep_only(&[])?;
+    let _log = args.logging.start();
+    tell(args, &ca, &listeners, check.is_some());
+    let listening = listeners.addrs().iter().map(SocketAddr::port).collect();
+    let destinations = Destinations {
+        allowed: args.allow_destination.clone(),
+        own: own.clone(),
+        listening,
+    };
+    let upstream = Upstream::new(args.upstream(), destinations, &authority.certificates())?;
+    let mint = Mint::new(authority, CERTIFICATES)?;
+    let site = Arc::new(Site::new(rules, mint, upstream, check));
+    let workers = args.workers();
+    let intercept = Arc::new(Intercept::new(Arc::clone(&site), doors));
+    let beside = vec![intercept.companions(workers)];
+    let capacity = lifecycle::capacity(workers, beside.len(), 0)?;
+    let running = server::start(listeners, beside, &intercept, capacity)
+        .context("starting a worker thread")?;
+    tokio::spawn(lifecycle::keep_own_addresses(own));
+    if let Some(admin) = admin {
+        tokio::spawn(admin.serve(Arc::clone(&site), running.pulse()));
+    }
+    manager::ready("intercepting");
+    manager::keep_alive(running.pulse());
+    signals.serve(running, args.drain()).await
+}
+
+type Doors = Vec<(peername_proxy::service::ListenerId, Door)>;
+
+fn open(args: &Args) -> anyhow::Result<(Listeners, Doors)> {
+    let (explicit, transparent) = args.doors();
+    let workers = args.workers();
+    let sockets = (explicit.len() + transparent.len()) * workers;
+    lifecycle::require_descriptors(workers, sockets)?;
+    let explicit: Vec<_> = numbered(0, &explicit).collect();
+    let first = u32::try_from(explicit.len())?;
+    let transparent: Vec<_> = numbered(first, transparent).collect();
+    let all = [explicit.as_slice(), &transparent].concat();
+    let mut listeners = Listeners::open(&all, &[], workers, &Given::default())?;
+    // TPROXY needs it, REDIRECT does not.
+    if have(Capability::CAP_NET_RAW) || have(Capability::CAP_NET_ADMIN) {
+        listeners = listeners.transparent(|id| transparent.iter().any(|(one, _)| *one == id))?;
+    }
+    let doors = [(explicit, Door::Explicit), (transparent, Door::Transparent)]
+        .into_iter()
+        .flat_map(|(all, door)| all.into_iter().map(move |(id, _)| (id, door)))
+        .collect();
+    Ok((listeners, doors))
+}
+
+fn tell(args: &Args, ca: &Path, listeners: &Listeners, is_checked: bool) {
+    if !is_checked {
+        tracing::warn!("no --check: every request is allowed, but for its destination");
+    }
+    tracing::info!(
+        listen = logging::join(&listeners.addrs()),
+        ca = %ca.display(),
+        workers = args.workers(),
+        "listening"
+    );
+}
+
+/// Of a kilobyte or two each.
+const CERTIFICATES: u64 = 32_768;

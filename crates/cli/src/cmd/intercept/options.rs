@@ -1,0 +1,161 @@
+//! The options of `peername intercept`, and what they amount to.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::thread::available_parallelism;
+use std::time::Duration;
+
+use clap::ValueEnum;
+use peername_intercept::check::{Check, CheckConfig, OnFailure, Service};
+use peername_intercept::passthrough::{Entry, Passthrough};
+use peername_intercept::site::Rules;
+use peername_intercept::upstream::{Parent, Settings};
+use peername_proxy::destination::Allowed;
+use peername_proxy::trust::TrustList;
+
+use crate::cmd::ca::dir::Dir;
+use crate::logging;
+use crate::usage::Usage;
+use crate::value::{self, Number, Time, Timeout};
+
+/// Options of `peername intercept`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Where clients that know of the proxy find it; may be repeated [default: 127.0.0.1:8080, unless there
+    /// is --transparent]
+    #[arg(short, long, value_name = "ADDR", value_parser = value::address)]
+    listen: Vec<SocketAddr>,
+    /// Where a REDIRECT or TPROXY rule sends connections; may be repeated
+    #[arg(long, value_name = "ADDR", value_parser = value::address)]
+    transparent: Vec<SocketAddr>,
+    #[command(flatten)]
+    pub(super) ca: Dir,
+    /// Who decides about requests: grpc://HOST:PORT (Envoy's ext_authz), http://HOST[:PORT]/PATH (forwardAuth)
+    /// or opa+http://HOST:PORT/v1/data/RULE [default: nobody, all are allowed]
+    #[arg(long, value_name = "URL")]
+    check: Option<Service>,
+    /// From a question to the end of its answer
+    #[arg(long, value_name = "DURATION", default_value = "500ms", requires = "check")]
+    check_timeout: Timeout,
+    /// What happens when there is no answer
+    #[arg(long, value_name = "WHAT", default_value = "deny", requires = "check")]
+    on_check_failure: Failure,
+    /// How long an answer stands for the same question [default: it is asked each time]
+    #[arg(long, value_name = "DURATION", requires = "check")]
+    check_cache: Option<Time>,
+    /// A destination beyond ports 80 and 443 of public addresses: CIDR[:PORT[-PORT]]; may be repeated
+    #[arg(long, value_name = "WHERE")]
+    pub(super) allow_destination: Vec<Allowed>,
+    /// A host whose TLS is carried unopened: example.com, *.example.com or a network; may be repeated
+    #[arg(long, value_name = "HOST")]
+    passthrough: Vec<Entry>,
+    /// Whose connections begin with a PROXY header that names the client: CIDR, address, @FILE, private,
+    /// loopback or any; may be repeated
+    #[arg(long, value_name = "WHO")]
+    accept_proxy: Vec<String>,
+    /// Begin each connection to an origin with a PROXY header that names the client
+    #[arg(long, value_name = "VERSION")]
+    send_proxy: Option<SendProxy>,
+    /// A proxy on the way to all origins: http://[USER:PASSWORD@]HOST:PORT
+    #[arg(long, value_name = "URL")]
+    upstream_proxy: Option<Parent>,
+    /// Authorities (PEM) that origins may be certified by, beside this host's; may be repeated
+    #[arg(long, value_name = "FILE")]
+    extra_ca: Vec<PathBuf>,
+    /// From the first SYN to an established connection to the origin
+    #[arg(long, value_name = "DURATION", default_value = "10s")]
+    connect_timeout: Timeout,
+    /// From the end of a request to the head of its answer
+    #[arg(long, value_name = "DURATION", default_value = "5m")]
+    answer_timeout: Timeout,
+    /// Connections on which no request begins for so long are closed, on both sides
+    #[arg(long, value_name = "DURATION", default_value = "60s")]
+    idle_timeout: Timeout,
+    /// Where to answer /metrics, /healthz and /readyz
+    #[arg(long, value_name = "ADDR", value_parser = value::address)]
+    pub(super) admin: Option<SocketAddr>,
+    /// Event loops [default: one a core]
+    #[arg(long, value_name = "N")]
+    workers: Option<Number<1, 1024>>,
+    /// How long open connections may go on after SIGTERM; a second SIGTERM ends them
+    #[arg(long, value_name = "DURATION", default_value = "30s")]
+    drain: Time,
+    #[command(flatten)]
+    pub(super) logging: logging::Args,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Failure {
+    Deny,
+    Allow,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum SendProxy {
+    V2,
+}
+
+impl Args {
+    /// Explicit listeners, then transparent ones.
+    pub(super) fn doors(&self) -> (Vec<SocketAddr>, &[SocketAddr]) {
+        let listen = match (self.listen.as_slice(), self.transparent.as_slice()) {
+            ([], []) => vec![SocketAddr::from(([127, 0, 0, 1], 8080))],
+            (listen, _) => listen.to_vec(),
+        };
+        (listen, &self.transparent)
+    }
+
+    pub(super) fn workers(&self) -> usize {
+        let cores = || available_parallelism().map_or(1, Into::into);
+        self.workers.map_or_else(cores, Number::get)
+    }
+
+    pub(super) fn drain(&self) -> Duration {
+        self.drain.0
+    }
+
+    pub(super) fn rules(&self) -> Result<Rules, Usage> {
+        let accept_proxy = match self.accept_proxy.as_slice() {
+            [] => None,
+            words => Some(TrustList::parse(words).map_err(Usage::from_error)?),
+        };
+        Ok(Rules {
+            passthrough: Passthrough::new(self.passthrough.clone()),
+            accept_proxy,
+            opening_timeout: OPENING,
+            request_timeout: self.idle_timeout.0,
+        })
+    }
+
+    pub(super) fn upstream(&self) -> Settings {
+        Settings {
+            extra_ca: self.extra_ca.clone(),
+            parent: self.upstream_proxy.clone(),
+            send_proxy: self.send_proxy.is_some(),
+            connect_timeout: self.connect_timeout.0,
+            handshake_timeout: self.connect_timeout.0,
+            answer_timeout: self.answer_timeout.0,
+            idle: self.idle_timeout.0,
+        }
+    }
+
+    /// Who is asked, if anybody is.
+    pub(super) fn check(&self) -> Result<Option<Check>, Usage> {
+        let Some(service) = &self.check else {
+            return Ok(None);
+        };
+        let config = CheckConfig {
+            timeout: self.check_timeout.0,
+            on_failure: match self.on_check_failure {
+                Failure::Deny => OnFailure::Deny,
+                Failure::Allow => OnFailure::Allow,
+            },
+            cache: self.check_cache.map(|time| time.0),
+            ..CheckConfig::new(service.clone())
+        };
+        Check::new(config).map(Some).map_err(Usage::from_error)
+    }
+}
+
+/// Long enough for a phone on a bad line.
+const OPENING: Duration = Duration::from_secs(10);

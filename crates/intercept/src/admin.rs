@@ -1,0 +1,134 @@
+//! `/metrics`, `/healthz` and `/readyz`, on a listener of their own.
+
+use std::convert::Infallible;
+use std::net::{SocketAddr, TcpListener};
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::header::{self, HeaderValue};
+use http::{Method, Request, Response, StatusCode};
+use http_body_util::Full;
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use peername_proxy::listeners::BindError;
+use peername_proxy::server::Pulse;
+use peername_sys::listen::{self, Sharing};
+use prometheus_client::encoding::text;
+use prometheus_client::registry::Registry;
+use tokio::sync::Semaphore;
+use tokio::time::{sleep, timeout};
+
+use crate::site::Site;
+
+/// A listener that nobody accepts from yet.
+#[derive(Debug)]
+pub struct Admin(TcpListener);
+
+struct Answers {
+    site: Arc<Site>,
+    registry: Registry,
+    pulse: Pulse,
+}
+
+impl Admin {
+    /// Opens it.
+    ///
+    /// # Errors
+    ///
+    /// The address can't be listened on.
+    pub fn listen(addr: SocketAddr) -> Result<Self, BindError> {
+        let free = listen::is_free(addr);
+        let socket = free.and_then(|()| listen::tcp(addr, Sharing::default()));
+        socket.map(Self).map_err(|failed| BindError::new(addr, failed))
+    }
+
+    /// Answers until the process ends, on the runtime that this is spawned on.
+    pub async fn serve(self, site: Arc<Site>, pulse: Pulse) {
+        let mut registry = Registry::default();
+        site.register(&mut registry);
+        let answers = Arc::new(Answers {
+            site,
+            registry,
+            pulse,
+        });
+        let listener = match tokio::net::TcpListener::from_std(self.0) {
+            Ok(listener) => listener,
+            Err(error) => return tracing::warn!("--admin: epoll_ctl(2): {error}"),
+        };
+        let places = Arc::new(Semaphore::new(AT_ONCE));
+        loop {
+            let Ok(place) = Arc::clone(&places).acquire_owned().await else {
+                return;
+            };
+            let Ok((stream, _)) = listener.accept().await else {
+                sleep(PAUSE).await;
+                continue;
+            };
+            let answers = Arc::clone(&answers);
+            tokio::spawn(async move {
+                let service = service_fn(|request| {
+                    let answers = &answers;
+                    async move { Ok::<_, Infallible>(answers.answer(&request).await) }
+                });
+                let connection = http1::Builder::new()
+                    .timer(TokioTimer::new())
+                    .header_read_timeout(IDLE)
+                    .serve_connection(TokioIo::new(stream), service);
+                // Whoever asked is gone.
+                let _ = connection.await;
+                drop(place);
+            });
+        }
+    }
+}
+
+impl Answers {
+    async fn answer(&self, request: &Request<Incoming>) -> Response<Full<Bytes>> {
+        if !matches!(*request.method(), Method::GET | Method::HEAD) {
+            return plain(StatusCode::METHOD_NOT_ALLOWED, "GET, please\n");
+        }
+        match request.uri().path() {
+            "/metrics" => self.metrics(),
+            "/healthz" => match timeout(BEAT, self.pulse.beat()).await {
+                Ok(()) => plain(StatusCode::OK, "ok\n"),
+                Err(_) => plain(StatusCode::SERVICE_UNAVAILABLE, "a worker hangs\n"),
+            },
+            "/readyz" if self.site.is_draining() => {
+                plain(StatusCode::SERVICE_UNAVAILABLE, "draining\n")
+            }
+            "/readyz" => plain(StatusCode::OK, "ready\n"),
+            _ => plain(StatusCode::NOT_FOUND, "/metrics, /healthz, /readyz\n"),
+        }
+    }
+
+    fn metrics(&self) -> Response<Full<Bytes>> {
+        let mut out = String::new();
+        match text::encode(&mut out, &self.registry) {
+            Ok(()) => with(StatusCode::OK, OPEN_METRICS, out),
+            Err(_) => plain(StatusCode::INTERNAL_SERVER_ERROR, "metrics can't be written\n"),
+        }
+    }
+}
+
+fn plain(status: StatusCode, text: &'static str) -> Response<Full<Bytes>> {
+    with(status, "text/plain; charset=utf-8", text.to_owned())
+}
+
+fn with(status: StatusCode, kind: &'static str, text: String) -> Response<Full<Bytes>> {
+    let mut response = Response::new(Full::from(text));
+    *response.status_mut() = status;
+    let headers = response.headers_mut();
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(kind));
+    response
+}
+
+const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+/// Connections: scrapers are few.
+const AT_ONCE: usize = 32;
+const IDLE: Duration = Duration::from_secs(30);
+/// A worker that has not come round in so long is stuck.
+const BEAT: Duration = Duration::from_secs(2);
+const PAUSE: Duration = Duration::from_millis(50);

@@ -1,0 +1,85 @@
+use super::*;
+
+/// What becomes of a stream of requests, however it is cut into reads.
+fn verdicts(bytes: &[u8]) -> Vec<Result<(), Smell>> {
+    let read_in = |size: usize| {
+        let mut framing = Framing::default();
+        let mut all = Vec::new();
+        for part in bytes.chunks(size) {
+            let fed = framing.feed(part);
+            all.extend(framing.verdicts.drain(..));
+            if let Err(smell) = fed {
+                all.push(Err(smell));
+                break;
+            }
+        }
+        all
+    };
+    let whole = read_in(bytes.len().max(1));
+    for size in 1..8 {
+        assert_eq!(read_in(size), whole, "{} by {size}", bytes.escape_ascii());
+    }
+    whole
+}
+
+#[test]
+fn requests_in_a_row_are_told_apart() {
+    let all = b"\r\nGET / HTTP/1.1\r\nHost: a.test\r\n\r\n\
+        POST / HTTP/1.1\r\nHost: a.test\r\nContent-Length: 5\r\n\r\nGET /\
+        POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n3;x=\"y\"\r\nabc\r\nA \r\n0123456789\r\n\
+        0\r\nX-Trailer: 1\r\n\r\n\
+        GET / HTTP/1.0\r\nContent-Length: 0\r\n\r\n";
+    assert_eq!(verdicts(all), [Ok(()); 4]);
+}
+
+#[test]
+fn what_two_readers_could_take_differently_smells() {
+    for head in [
+        "POST / HTTP/1.1\r\nContent-Length: 4\r\nTransfer-Encoding: chunked\r\n\r\n",
+        "POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\nContent-Length: 4\r\n\r\n",
+        "POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n\r\n",
+        "POST / HTTP/1.1\r\nTransfer-Encoding: chunked, identity\r\n\r\n",
+        "POST / HTTP/1.1\r\nTransfer-Encoding: xchunked\r\n\r\n",
+        "POST / HTTP/1.1\r\nTransfer-Encoding : chunked\r\n\r\n",
+        "POST / HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n",
+        "POST / HTTP/1.1\r\nContent-Length: 4\r\nContent-Length: 4\r\n\r\n",
+        "POST / HTTP/1.1\r\nContent-Length: 4, 4\r\n\r\n",
+        "POST / HTTP/1.1\r\nContent-Length: +4\r\n\r\n",
+        "POST / HTTP/1.1\r\nContent-Length:\r\nX: y\r\n\r\n",
+        "GET / HTTP/1.1\r\nX: a\r\n b\r\n\r\n",
+        "GET / HTTP/1.1\r\nX: a\nY: b\r\n\r\n",
+        "GET / HTTP/1.1\nHost: a.test\r\n\r\n",
+        "GET / HTTP/1.1\r\nX: a\rY: b\r\n\r\n",
+        "GET / HTTP/1.1\r\nX: \0\r\n\r\n",
+        "GET / HTTP/1.1\r\nno colon\r\n\r\n",
+        "GET / HTTP/1.1\r\n: nobody\r\n\r\n",
+        "GET  / HTTP/1.1\r\n\r\n",
+        "GET / x HTTP/1.1\r\n\r\n",
+    ] {
+        let stream = format!("GET / HTTP/1.1\r\n\r\n{head}GET /next HTTP/1.1\r\n\r\n");
+        let all = verdicts(stream.as_bytes());
+        assert_eq!(all.len(), 2, "{head:?}: {all:?}");
+        assert!(all[0].is_ok() && all[1].is_err(), "{head:?}: {all:?}");
+    }
+}
+
+#[test]
+fn a_body_that_smells_is_broken_off() {
+    let head = "POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n";
+    for body in ["3\nabc\r\n", "3\r\nabcd\r\n", "x\r\n", "-1\r\n", "\r\n", "0\r\nx y: z\r\n", "0\r\n\n"] {
+        let all = verdicts(format!("{head}{body}").as_bytes());
+        assert!(matches!(all[..], [Ok(()), Err(_)]), "{body:?}: {all:?}");
+    }
+}
+
+#[test]
+fn nothing_is_looked_at_behind_a_connect() {
+    assert_eq!(verdicts(b"CONNECT a.test:443 HTTP/1.1\r\n\r\n\x16\x03\x01\n\n"), [Ok(())]);
+}
+
+#[test]
+fn a_reader_that_sees_more_requests_is_told_so() {
+    let mut framing = Framing::default();
+    framing.feed(b"GET / HTTP/1.1\r\n\r\n").unwrap();
+    assert!(framing.next().is_ok() && framing.next().is_err());
+}

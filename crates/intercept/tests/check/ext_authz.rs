@@ -1,0 +1,263 @@
+//! Over gRPC, with a server of Envoy's own types.
+
+use std::time::{Duration, Instant};
+
+use http::{HeaderMap, HeaderValue};
+use peername_intercept::check::{Decision, Denial, How, Kind, Sent, Verdict};
+use serde_json::json;
+use tokio::time::sleep;
+
+use crate::rig::{Asking, Service, any, ask, check, client, counted};
+
+fn start(answer: &str) -> (Service, String) {
+    let mut service = Service::ext_authz(any());
+    service.answers(answer);
+    let url = format!("grpc://{}", service.address);
+    (service, url)
+}
+
+pub(crate) fn denial(verdict: &Verdict) -> &Denial {
+    match &verdict.decision {
+        Decision::Deny(denial) => denial,
+        Decision::Allow(_) => panic!("allowed: {:?}", verdict.how),
+    }
+}
+
+#[tokio::test]
+async fn it_is_asked_as_envoy_asks() {
+    let (service, url) = start(OK);
+    let asking = Asking {
+        user: Some("alice"),
+        body: Some(("hello".into(), true)),
+        ..Asking::default()
+    }
+    .header("x-twice", b"1")
+    .header("x-twice", b"2")
+    .header("x-latin", b"\xe9")
+    .header("cookie", b"secret")
+    .header("authorization", b"secret");
+    assert!(asking.of(&client(&url)).await.decision.allows());
+    let asked = service.asked();
+    assert!(!asked.to_string().contains("secret"));
+    let address = |ip, port| json!({ "socketAddress": { "address": ip, "portValue": port } });
+    assert_eq!(
+        asked,
+        json!({ "attributes": {
+            "source": { "address": address("192.0.2.7", 50_000), "principal": "alice" },
+            "destination": { "address": address("origin.test", 443) },
+            "request": { "http": {
+                "id": "id-1",
+                "method": "GET",
+                "headers": {
+                    ":authority": "origin.test", ":method": "GET", ":path": "/a?b=c", ":scheme": "https",
+                    "x-twice": "1,2", "x-latin": "é", "x-envoy-auth-partial-body": "true",
+                },
+                "path": "/a?b=c",
+                "host": "origin.test",
+                "scheme": "https",
+                "size": "5",
+                "protocol": "HTTP/2",
+                "body": "hello",
+            } },
+            "tlsSession": { "sni": "origin.test" },
+            "contextExtensions": {
+                "mode": "request", "connect": "origin.test:443", "sni": "origin.test", "alpn": "h2",
+                "peer": "198.51.100.1:40000", "user": "alice",
+            },
+        } })
+    );
+}
+
+#[tokio::test]
+async fn it_is_asked_about_a_tunnel_and_may_be_shown_secrets() {
+    let (service, url) = start(OK);
+    let client = check(&url, |config| config.sent = Sent::All).client();
+    let asking = Asking {
+        kind: Kind::Connect,
+        method: http::Method::CONNECT,
+        scheme: "",
+        path: "",
+        ..Asking::default()
+    };
+    let asking = asking.header("cookie", b"a").header("cookie", b"b");
+    assert!(asking.of(&client).await.decision.allows());
+    let http = &service.asked()["attributes"]["request"]["http"];
+    assert_eq!(http["host"], "origin.test:443");
+    assert_eq!(
+        http["headers"],
+        json!({ ":authority": "origin.test:443", ":method": "CONNECT", "cookie": "a; b" })
+    );
+    assert_eq!(http["size"], "-1");
+}
+
+#[tokio::test]
+async fn its_yes_changes_headers() {
+    let (_service, url) = start(
+        r#"{"status": {}, "okResponse": {
+            "headers": [
+                {"header": {"key": "X-Set", "value": "new"}},
+                {"header": {"key": "x-append", "value": "new"}, "append": true},
+                {"header": {"key": "x-absent", "value": "new"}, "appendAction": "ADD_IF_ABSENT"},
+                {"header": {"key": "x-raw", "rawValue": "6Q=="}},
+                {"header": {"key": "Host", "value": "other.test"}},
+                {"header": {"key": "Transfer-Encoding", "value": "chunked"}}],
+            "headersToRemove": ["x-gone", "host"],
+            "responseHeadersToAdd": [{"header": {"key": "x-seen", "value": "yes"}}]}}"#,
+    );
+    let verdict = ask(&client(&url)).await;
+    let Decision::Allow(changes) = &verdict.decision else {
+        panic!("{verdict:?}");
+    };
+    let headers = |pairs: &[(&'static str, &'static [u8])]| {
+        pairs
+            .iter()
+            .fold(HeaderMap::new(), |mut all, (name, value)| {
+                all.append(*name, HeaderValue::from_bytes(value).unwrap());
+                all
+            })
+    };
+    let mut request = headers(&[
+        ("host", b"origin.test"),
+        ("x-set", b"old"),
+        ("x-append", b"old"),
+        ("x-absent", b"old"),
+        ("x-gone", b"old"),
+    ]);
+    changes.apply_to_request(&mut request);
+    let expected = headers(&[
+        ("host", b"origin.test"),
+        ("x-set", b"new"),
+        ("x-append", b"old"),
+        ("x-append", b"new"),
+        ("x-absent", b"old"),
+        ("x-raw", b"\xe9"),
+    ]);
+    assert_eq!(request, expected);
+    let mut response = HeaderMap::new();
+    changes.apply_to_response(&mut response);
+    assert_eq!(response, headers(&[("x-seen", b"yes")]));
+    assert_eq!(changes.refused(), 3);
+}
+
+#[tokio::test]
+async fn its_no_is_the_clients_answer() {
+    let (_service, url) = start(
+        r#"{"status": {"code": 7, "message": "not\ntoday"}, "deniedResponse": {
+            "status": {"code": 429}, "body": "later",
+            "headers": [{"header": {"key": "Retry-After", "value": "5"}},
+                        {"header": {"key": "Content-Length", "value": "999"}}]}}"#,
+    );
+    let verdict = ask(&client(&url)).await;
+    assert!(matches!(verdict.how, How::Asked));
+    let denial = denial(&verdict);
+    assert_eq!(
+        (denial.status.as_u16(), &denial.body[..], &*denial.reason),
+        (429, &b"later"[..], "not\\ntoday")
+    );
+    assert_eq!(denial.headers.len(), 1, "{:?}", denial.headers);
+    assert_eq!(denial.headers["retry-after"], "5");
+}
+
+/// Each of them denies, whatever else it says; `true` where that is the service's decision.
+#[tokio::test]
+async fn nothing_but_a_clear_yes_is_one() {
+    let (mut service, url) = start(OK);
+    let client = client(&url);
+    assert!(ask(&client).await.decision.allows());
+    for (answer, is_decision) in [
+        ("{}", false),
+        (r#"{"status": {"code": 7}}"#, true),
+        (r#"{"status": {"code": 7}, "okResponse": {}}"#, true),
+        (r#"{"status": {"code": -1}}"#, true),
+        (r#"{"deniedResponse": {}}"#, true),
+        (r#"{"status": {}, "deniedResponse": {}}"#, false),
+        (r#"{"status": {}, "errorResponse": {}}"#, false),
+        (
+            r#"{"status": {}, "okResponse": {"queryParametersToRemove": ["token"]}}"#,
+            false,
+        ),
+        (r#"error "PERMISSION_DENIED" no"#, false),
+        (r#"error "INTERNAL" no"#, false),
+        (r#"error "UNAVAILABLE" no"#, false),
+        (r#"error "DEADLINE_EXCEEDED" no"#, false),
+        (r#"error "OK" no"#, false),
+    ] {
+        service.answers(answer);
+        let verdict = ask(&client).await;
+        assert_eq!(
+            denial(&verdict).status.as_u16(),
+            if is_decision { 403 } else { 503 },
+            "{answer}"
+        );
+        assert_eq!(
+            matches!(verdict.how, How::Asked),
+            is_decision,
+            "{answer}: {:?}",
+            verdict.how
+        );
+        service.answers(OK);
+        assert!(ask(&client).await.decision.allows(), "after {answer}");
+    }
+}
+
+#[tokio::test]
+async fn a_status_out_of_range_is_403() {
+    let (mut service, url) = start(OK);
+    let client = client(&url);
+    for code in ["200", "101", "304", "99999", "-5", "0"] {
+        service.answers(&format!(
+            r#"{{"status": {{"code": 7}}, "deniedResponse": {{"status": {{"code": {code}}}}}}}"#
+        ));
+        assert_eq!(denial(&ask(&client).await).status.as_u16(), 403, "{code}");
+    }
+}
+
+/// Killed, it is a connection that is found dead; back on its port, it is asked again at once.
+#[tokio::test]
+async fn a_restart_is_found_out_at_once() {
+    let (service, url) = start(OK);
+    let address = service.address;
+    let client = client(&url);
+    assert!(ask(&client).await.decision.allows());
+    drop(service);
+    assert!(!ask(&client).await.decision.allows());
+    let mut service = Service::ext_authz(address);
+    service.answers(OK);
+    let verdict = ask(&client).await;
+    assert!(verdict.decision.allows(), "{verdict:?}");
+    // Killed between two questions, and back before the second.
+    drop(service);
+    let mut service = Service::ext_authz(address);
+    service.answers(OK);
+    let verdict = ask(&client).await;
+    assert!(verdict.decision.allows(), "{verdict:?}");
+}
+
+/// While it is away the breaker opens; it takes a pause of one second to notice that it is back.
+#[tokio::test]
+async fn a_breaker_that_opened_closes_again() {
+    let (service, url) = start(OK);
+    let address = service.address;
+    let check = check(&url, |_| ());
+    let client = check.client();
+    drop(service);
+    for _ in 0..20 {
+        assert!(!ask(&client).await.decision.allows());
+    }
+    assert_eq!(counted(&check, "peername_check_suspended"), 1);
+    assert!(counted(&check, r#"peername_check_total{outcome="suspended"}"#) >= 10);
+    let mut service = Service::ext_authz(address);
+    service.answers(OK);
+    let back = Instant::now();
+    while !ask(&client).await.decision.allows() {
+        assert!(
+            back.elapsed() < Duration::from_millis(1600),
+            "a pause and what asking takes"
+        );
+        sleep(Duration::from_millis(10)).await;
+    }
+    assert_eq!(counted(&check, "peername_check_suspended"), 0);
+    assert_eq!(counted(&check, r#"peername_check_total{outcome="ok"}"#), 1);
+}
+
+pub(crate) const OK: &str = r#"{"status": {"code": 0}}"#;

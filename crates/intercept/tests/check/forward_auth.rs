@@ -1,0 +1,169 @@
+//! Over HTTP/1.1, as Traefik asks.
+
+use http::{HeaderMap, HeaderValue, header};
+use peername_intercept::check::{Decision, How};
+use serde_json::Value;
+
+use crate::ext_authz::denial;
+use crate::rig::{Asking, Service, any, ask, check, client};
+
+pub(crate) fn start(answer: &str) -> (Service, String) {
+    let mut service = Service::forward_auth(any());
+    service.answers(answer);
+    let url = format!("http://{}/verify?by=test", service.address);
+    (service, url)
+}
+
+/// Of what it printed, the values of a header.
+fn values<'a>(asked: &'a Value, name: &str) -> Vec<&'a str> {
+    let headers = asked["headers"].as_array().expect("a list").iter();
+    let named = headers.filter(|pair| pair[0] == name);
+    named.map(|pair| pair[1].as_str().expect("text")).collect()
+}
+
+#[tokio::test]
+async fn it_is_asked_as_traefik_asks() {
+    let (service, url) = start(OK);
+    let asking = Asking {
+        method: http::Method::POST,
+        port: 8443,
+        ..Asking::default()
+    }
+    .header("user-agent", b"curl")
+    .header("x-twice", b"1")
+    .header("x-twice", b"2")
+    .header("cookie", b"secret")
+    .header("host", b"elsewhere.test")
+    .header("content-length", b"5")
+    .header("transfer-encoding", b"chunked")
+    .header("connection", b"upgrade")
+    .header("if-none-match", b"\"x\"")
+    .header("x-forwarded-host", b"elsewhere.test")
+    .header("x-forwarded-server", b"elsewhere.test")
+    .header("x-peername-user", b"root");
+    assert!(asking.of(&client(&url)).await.decision.allows());
+    let asked = service.asked();
+    assert_eq!(asked["line"], "GET /verify?by=test HTTP/1.1");
+    let own = service.address.to_string();
+    for (name, expected) in [
+        ("x-forwarded-method", vec!["POST"]),
+        ("x-forwarded-proto", vec!["https"]),
+        ("x-forwarded-host", vec!["origin.test:8443"]),
+        ("x-forwarded-port", vec!["8443"]),
+        ("x-forwarded-uri", vec!["/a?b=c"]),
+        ("x-forwarded-for", vec!["192.0.2.7"]),
+        ("x-request-id", vec!["id-1"]),
+        ("x-peername-mode", vec!["request"]),
+        ("x-peername-connect", vec!["origin.test:8443"]),
+        ("x-peername-sni", vec!["origin.test"]),
+        ("x-peername-user", vec![]),
+        ("user-agent", vec!["curl"]),
+        ("x-twice", vec!["1", "2"]),
+        ("host", vec![&own]),
+        ("cookie", vec![]),
+        ("content-length", vec![]),
+        ("transfer-encoding", vec![]),
+        ("connection", vec![]),
+        ("if-none-match", vec![]),
+        ("x-forwarded-server", vec![]),
+    ] {
+        assert_eq!(values(&asked, name), expected, "{name}");
+    }
+}
+
+#[tokio::test]
+async fn its_no_is_the_clients_answer_verbatim() {
+    let (mut service, url) = start(OK);
+    let client = client(&url);
+    for status in [302, 401, 403, 404, 429] {
+        service.answers(&format!(
+            r#"{{"status": {status}, "headers": [["Location", "/login"], ["Set-Cookie", "a=1"], ["Set-Cookie", "b=2"],
+            ["Keep-Alive", "timeout=5"]], "body": "no"}}"#
+        ));
+        let verdict = ask(&client).await;
+        assert!(matches!(verdict.how, How::Asked));
+        let denial = denial(&verdict);
+        assert_eq!(
+            (denial.status.as_u16(), &denial.body[..]),
+            (status, &b"no"[..])
+        );
+        assert_eq!(denial.headers["location"], "/login");
+        assert_eq!(denial.headers.get_all("set-cookie").iter().count(), 2);
+        assert!(!denial.headers.contains_key(header::CONTENT_LENGTH));
+        assert!(!denial.headers.contains_key("keep-alive"));
+    }
+}
+
+#[tokio::test]
+async fn only_2xx_lets_through_and_5xx_is_no_decision() {
+    let (mut service, url) = start(OK);
+    let client = client(&url);
+    for (status, expected) in [
+        (200, None),
+        (204, None),
+        (299, None),
+        (300, Some(403)),
+        (304, Some(403)),
+        (400, Some(400)),
+        (500, Some(503)),
+        (502, Some(503)),
+        (999, Some(403)),
+    ] {
+        service.answers(&format!(
+            r#"{{"status": {status}, "headers": [], "body": ""}}"#
+        ));
+        let verdict = ask(&client).await;
+        match expected {
+            None => assert!(verdict.decision.allows(), "{status}"),
+            Some(told) => assert_eq!(denial(&verdict).status.as_u16(), told, "{status}"),
+        }
+        assert_eq!(
+            matches!(verdict.how, How::Failed(_)),
+            expected == Some(503),
+            "{status}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn what_is_taken_of_its_yes_can_not_come_from_the_client() {
+    let (mut service, url) = start(OK);
+    let client = check(&url, |config| {
+        config.take = ["x-user", "x-groups", "host"]
+            .map(|name| name.parse().unwrap())
+            .into();
+    })
+    .client();
+    service.answers(
+        r#"{"status": 200, "headers": [["X-Groups", "a"], ["X-Groups", "b"], ["X-Other", "c"], ["Host", "d"]], "body": ""}"#,
+    );
+    let verdict = ask(&client).await;
+    let Decision::Allow(changes) = &verdict.decision else {
+        panic!("{verdict:?}");
+    };
+    let mut request = HeaderMap::new();
+    for name in ["x-user", "x-groups", "host"] {
+        request.insert(name, HeaderValue::from_static("root"));
+    }
+    changes.apply_to_request(&mut request);
+    assert!(!request.contains_key("x-user") && !request.contains_key("x-other"));
+    assert_eq!(
+        request.get_all("x-groups").iter().collect::<Vec<_>>(),
+        ["a", "b"]
+    );
+    assert_eq!(request["host"], "root");
+}
+
+#[tokio::test]
+async fn a_connection_is_used_again() {
+    let (service, url) = start(OK);
+    let client = client(&url);
+    assert!(ask(&client).await.decision.allows());
+    let first = service.asked()["from"].clone();
+    for _ in 0..10 {
+        assert!(ask(&client).await.decision.allows());
+        assert_eq!(service.asked()["from"], first);
+    }
+}
+
+pub(crate) const OK: &str = r#"{"status": 200, "headers": [], "body": ""}"#;

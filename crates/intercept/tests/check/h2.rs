@@ -1,0 +1,64 @@
+//! HTTP/2 frames by hand (RFC 9113 §4.1), for services that no library would write.
+
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
+
+/// Nine octets and a payload.
+pub(crate) fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
+    let length = u32::try_from(payload.len()).expect("short").to_be_bytes();
+    let mut all = length[1..].to_vec();
+    all.extend([kind, flags]);
+    all.extend(stream.to_be_bytes());
+    all.extend(payload);
+    all
+}
+
+/// A header that no table has (RFC 7541 §6.2.2).
+pub(crate) fn header(name: &[u8], value: &[u8]) -> Vec<u8> {
+    let length = |text: &[u8]| u8::try_from(text.len()).expect("short");
+    [&[0, length(name)], name, &[length(value)], value].concat()
+}
+
+/// Greets, waits for a question, and answers its stream with a head.
+pub(crate) fn begin(mut stream: &TcpStream) {
+    settle(stream);
+    let head = [
+        &[STATUS_200][..],
+        &header(b"content-type", b"application/grpc"),
+    ]
+    .concat();
+    let _ = stream.write_all(&frame(HEADERS, END_HEADERS, 1, &head));
+}
+
+/// Greets, and waits for a question.
+pub(crate) fn settle(mut stream: &TcpStream) {
+    let _ = stream.write_all(&frame(SETTINGS, 0, 0, &[]));
+    let _ = stream.write_all(&frame(SETTINGS, ACK, 0, &[]));
+    read(stream);
+}
+
+/// Whatever is there.
+pub(crate) fn read(mut stream: &TcpStream) {
+    let _ = stream.read(&mut [0; 16384]);
+}
+
+/// The last of an answer: a gRPC status.
+pub(crate) fn trailers(status: &[u8]) -> Vec<u8> {
+    frame(
+        HEADERS,
+        END_HEADERS | END_STREAM,
+        1,
+        &header(b"grpc-status", status),
+    )
+}
+
+pub(crate) const DATA: u8 = 0;
+pub(crate) const HEADERS: u8 = 1;
+pub(crate) const SETTINGS: u8 = 4;
+pub(crate) const GOAWAY: u8 = 7;
+pub(crate) const CONTINUATION: u8 = 9;
+pub(crate) const END_STREAM: u8 = 1;
+pub(crate) const END_HEADERS: u8 = 4;
+const ACK: u8 = 1;
+/// Number 8 of the static table.
+pub(crate) const STATUS_200: u8 = 0x88;

@@ -1,0 +1,146 @@
+//! With OPA itself.
+
+use http::{HeaderMap, HeaderValue};
+use peername_intercept::check::{Decision, How};
+use serde_json::json;
+
+use crate::ext_authz::denial;
+use crate::rig::{Asking, Opa, ask, client};
+
+fn url(opa: &Opa, rule: &str) -> String {
+    format!("opa+http://{}/v1/data/{rule}", opa.address)
+}
+
+#[tokio::test]
+async fn a_policy_decides_by_method_host_and_path() {
+    let opa = Opa::with(
+        "package egress\n\
+         http := input.attributes.request.http\n\
+         default allow := false\n\
+         allow if { http.method == \"GET\"; http.host == \"origin.test\"; startswith(http.path, \"/a\") }\n",
+    );
+    let client = client(&url(&opa, "egress/allow"));
+    let (get, post) = (
+        Asking::default().header("cookie", b"secret"),
+        Asking {
+            method: http::Method::POST,
+            ..Asking::default()
+        },
+    );
+    let elsewhere = Asking {
+        host: "other.test",
+        ..Asking::default()
+    };
+    assert!(get.of(&client).await.decision.allows());
+    let input = opa.decided();
+    assert_eq!(
+        input["attributes"]["source"]["address"]["socketAddress"]["address"],
+        "192.0.2.7"
+    );
+    assert_eq!(input["attributes"]["contextExtensions"]["mode"], "request");
+    assert_eq!(
+        input["attributes"]["request"]["http"]["headers"][":path"],
+        "/a?b=c"
+    );
+    assert!(!input.to_string().contains("secret"));
+    for asking in [post, elsewhere] {
+        let verdict = asking.of(&client).await;
+        assert!(matches!(verdict.how, How::Asked));
+        assert_eq!(denial(&verdict).status.as_u16(), 403);
+    }
+}
+
+#[tokio::test]
+async fn a_policy_sees_the_beginning_of_a_body() {
+    let opa = Opa::with(
+        "package egress\n\
+         allow if { not contains(input.attributes.request.http.body, \"secret\"); input.truncated_body }\n",
+    );
+    let client = client(&url(&opa, "egress/allow"));
+    for (body, allows) in [(&b"\xffharmless"[..], true), (b"\xffsecret", false)] {
+        let asking = Asking {
+            body: Some((body.to_vec().into(), true)),
+            ..Asking::default()
+        };
+        assert_eq!(asking.of(&client).await.decision.allows(), allows);
+    }
+}
+
+/// What OPA's Envoy plugin reads of a result.
+#[tokio::test]
+async fn a_result_may_be_an_object() {
+    let opa = Opa::with(
+        "package egress\n\
+         verdict := {\"allowed\": true, \"headers\": {\"x-by\": \"opa\"}, \"request_headers_to_remove\": [\"x-gone\"],\n\
+           \"response_headers_to_add\": {\"x-seen\": \"1\"}} if input.attributes.request.http.method == \"GET\"\n\
+         else := {\"allowed\": false, \"http_status\": 451, \"body\": \"no\", \"headers\": {\"x-by\": \"opa\"},\n\
+           \"reason\": \"by law\"}\n",
+    );
+    let client = client(&url(&opa, "egress/verdict"));
+    let verdict = ask(&client).await;
+    let Decision::Allow(changes) = &verdict.decision else {
+        panic!("{verdict:?}");
+    };
+    let mut request = HeaderMap::new();
+    request.insert("x-gone", HeaderValue::from_static(""));
+    changes.apply_to_request(&mut request);
+    assert_eq!(
+        (request.len(), &request["x-by"]),
+        (1, &HeaderValue::from_static("opa"))
+    );
+    let asking = Asking {
+        method: http::Method::POST,
+        ..Asking::default()
+    };
+    let verdict = asking.of(&client).await;
+    let denial = denial(&verdict);
+    assert_eq!(
+        (denial.status.as_u16(), &denial.body[..], &*denial.reason),
+        (451, &b"no"[..], "by law")
+    );
+    assert_eq!(denial.headers["x-by"], "opa");
+}
+
+#[tokio::test]
+async fn nothing_but_a_clear_yes_is_one() {
+    let opa = Opa::with(
+        "package egress\n\
+         yes := true\n\
+         package_like := {\"allow\": true, \"unknown\": [1]}\n\
+         text := \"true\"\n\
+         one := 1\n\
+         list := [true]\n\
+         object := {\"allow\": \"true\"}\n\
+         empty := {}\n\
+         odd := {\"allow\": true, \"headers\": 5}\n\
+         no := false\n\
+         undefined if false\n\
+         conflict := x if { some x in [true, false] }\n",
+    );
+    let outcome = async |rule: &str| {
+        let verdict = ask(&client(&url(&opa, &format!("egress/{rule}")))).await;
+        (verdict.decision.allows(), matches!(verdict.how, How::Asked))
+    };
+    for rule in ["yes", "package_like"] {
+        assert_eq!(outcome(rule).await, (true, true), "{rule}");
+    }
+    for rule in [
+        "text",
+        "one",
+        "list",
+        "object",
+        "empty",
+        "odd",
+        "no",
+        "undefined",
+        "nowhere",
+    ] {
+        assert_eq!(outcome(rule).await, (false, true), "{rule}");
+    }
+    // OPA answers 500 where a policy contradicts itself.
+    assert_eq!(outcome("conflict").await, (false, false));
+    assert_eq!(
+        opa.decided()["attributes"]["tlsSession"],
+        json!({ "sni": "origin.test" })
+    );
+}

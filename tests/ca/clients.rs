@@ -1,0 +1,170 @@
+//! Each client trusts the host's roots only, until its shell has taken what `peername ca env` prints.
+
+use std::process::Output;
+
+use super::{Rig, server};
+
+/// Both ways, so that none is shown to work that does not verify at all.
+fn only_with_our_variables(rig: &Rig, client: &str) {
+    let without = served(rig, client);
+    assert!(!without.status.success(), "verifies nothing: {client}");
+    let with = served(
+        rig,
+        &format!("eval \"$($PEERNAME ca env --ca $CA --into $DIR)\"; {client}"),
+    );
+    let said = String::from_utf8_lossy(&with.stdout);
+    assert!(
+        with.status.success() && said.contains(server::BODY),
+        "{client}: {with:?}"
+    );
+}
+
+/// The variables of whoever runs the tests are not to help.
+fn served(rig: &Rig, script: &str) -> Output {
+    rig.shell(&format!(
+        "unset SSL_CERT_FILE SSL_CERT_DIR CURL_CA_BUNDLE JAVA_TOOL_OPTIONS; {script}"
+    ))
+}
+
+#[test]
+fn curl() {
+    let rig = Rig::new(&[]);
+    let port = server::start(&rig.host, &rig.ca);
+    for url in [
+        format!("https://localhost:{port}/"),
+        format!("https://127.0.0.1:{port}/"),
+        format!("--resolve www.example.com:{port}:127.0.0.1 https://www.example.com:{port}/"),
+        format!("--tls-max 1.2 https://localhost:{port}/"),
+    ] {
+        only_with_our_variables(&rig, &format!("curl -sS {url}"));
+    }
+}
+
+#[test]
+fn openssl_in_strict_mode() {
+    let rig = Rig::new(&[]);
+    let port = server::start(&rig.host, &rig.ca);
+    let ask = "printf 'GET / HTTP/1.1\\r\\n\\r\\n' | openssl s_client -quiet -ign_eof -x509_strict \
+               -verify_return_error -verify_hostname localhost -servername localhost";
+    only_with_our_variables(&rig, &format!("{ask} -connect 127.0.0.1:{port}"));
+}
+
+/// It verifies our certificate, and will not be shown an ECDSA signature in the handshake.
+#[test]
+fn a_client_that_wants_rsa() {
+    let rig = Rig::new(&[]);
+    let port = server::start(&rig.host, &rig.ca);
+    for version in ["-tls1_2", "-tls1_3"] {
+        let said = rig.shell_succeeds(&format!(
+            "eval \"$($PEERNAME ca env --ca $CA)\"; echo | openssl s_client {version} -verify_return_error \
+             -servername localhost -connect 127.0.0.1:{port} -sigalgs RSA-PSS+SHA256"
+        ));
+        assert!(said.contains("Peer signature type: RSA-PSS"), "{said}");
+        assert!(said.contains("Verify return code: 0"), "{said}");
+    }
+}
+
+#[test]
+fn python_in_strict_mode() {
+    let rig = Rig::new(&[]);
+    let port = server::start(&rig.host, &rig.ca);
+    let program = "import ssl, sys, urllib.request\n\
+                   context = ssl.create_default_context()\n\
+                   context.verify_flags |= ssl.VERIFY_X509_STRICT\n\
+                   print(urllib.request.urlopen(sys.argv[1], context=context).read().decode())\n";
+    rig.scratch.write("client.py", program);
+    for name in ["localhost", "127.0.0.1"] {
+        let client = format!("/usr/bin/python3 $DIR/client.py https://{name}:{port}/");
+        only_with_our_variables(&rig, &client);
+    }
+}
+
+#[test]
+fn node() {
+    let rig = Rig::new(&[]);
+    let port = server::start(&rig.host, &rig.ca);
+    let program = "require('https').get(process.argv[2], answer => answer.pipe(process.stdout))";
+    rig.scratch.write("client.js", program);
+    for name in ["localhost", "127.0.0.1"] {
+        let client =
+            format!("node --dns-result-order=ipv4first $DIR/client.js https://{name}:{port}/");
+        only_with_our_variables(&rig, &client);
+    }
+}
+
+#[test]
+fn go() {
+    let rig = Rig::new(&[]);
+    let port = server::start(&rig.host, &rig.ca);
+    rig.scratch.write("client.go", include_str!("client.go"));
+    rig.shell_succeeds("go build -o $DIR/client $DIR/client.go");
+    for name in ["localhost", "127.0.0.1"] {
+        only_with_our_variables(&rig, &format!("$DIR/client https://{name}:{port}/"));
+    }
+}
+
+#[test]
+fn java() {
+    let rig = Rig::new(&[]);
+    let port = server::start(&rig.host, &rig.ca);
+    rig.scratch
+        .write("Client.java", include_str!("Client.java"));
+    rig.shell_succeeds("javac -d $DIR $DIR/Client.java");
+    // It names no host without a dot in its ClientHello.
+    rig.scratch.write("hosts", "127.0.0.1 www.example.com\n");
+    let java = "java -Djdk.net.hosts.file=$DIR/hosts -cp $DIR Client";
+    for name in ["www.example.com", "127.0.0.1"] {
+        only_with_our_variables(&rig, &format!("{java} https://{name}:{port}/"));
+    }
+    // And it still trusts whom the host trusts.
+    let count = |store: &str| {
+        let said = rig.shell_succeeds(&format!(
+            "keytool -list {store} 2>/dev/null | grep -c trustedCertEntry"
+        ));
+        said.trim().parse::<usize>().expect("a number")
+    };
+    rig.shell_succeeds("$PEERNAME ca env --ca $CA --into $DIR");
+    let bundled = rig.shell_succeeds("grep -c BEGIN $DIR/bundle.pem");
+    assert_eq!(
+        count("-keystore $DIR/truststore.p12 -storepass ''").to_string(),
+        bundled.trim()
+    );
+}
+
+/// Clients have the root; a server has to show what leads to it.
+#[test]
+fn below_an_authority_that_was_there_before() {
+    let rig = Rig::new(&[]);
+    rig.shell_succeeds(
+        "cd $DIR && P256='-newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes' &&
+         printf 'basicConstraints=critical,CA:TRUE,pathlen:0\\nkeyUsage=critical,keyCertSign\\n\
+         subjectKeyIdentifier=hash\\nauthorityKeyIdentifier=keyid\\n' >extensions &&
+         openssl req -x509 $P256 -keyout root.key -out root.pem -days 9 -subj /O=Example/CN=root \
+             -addext keyUsage=critical,keyCertSign &&
+         openssl req $P256 -keyout between.key -out between.csr -subj /O=Example/CN=between &&
+         openssl x509 -req -in between.csr -CA root.pem -CAkey root.key -days 9 -extfile extensions \
+             -out between.pem &&
+         cat between.key between.pem >$CA/authority.pem",
+    );
+    let port = server::start(&rig.host, &rig.ca);
+    let said = rig.shell_succeeds(&format!(
+        "curl -sS --cacert $DIR/root.pem https://localhost:{port}/"
+    ));
+    assert_eq!(said, server::BODY);
+    assert!(
+        rig.fails("rotate")
+            .contains("get its successor where it came from")
+    );
+}
+
+/// The second time, the shell says that it trusts our bundle.
+#[test]
+fn a_shell_may_take_the_variables_twice() {
+    let rig = Rig::new(&[]);
+    let env = "eval \"$($PEERNAME ca env --ca $CA)\"";
+    let once = rig.shell_succeeds(&format!("{env}; sort $CA/bundle.pem"));
+    let twice = rig.shell_succeeds(&format!("{env}; {env}; sort $CA/bundle.pem"));
+    assert_eq!(once, twice);
+    let own = rig.succeeds("export", &[]);
+    assert!(once.len() > own.len(), "the host's roots are in it");
+}

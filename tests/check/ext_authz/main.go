@@ -1,0 +1,74 @@
+// An ext_authz service made of Envoy's own types, for the tests: what it is asked it prints, one CheckRequest a
+// line; what it is to answer it reads, one CheckResponse a line, or `error CODE MESSAGE` for a gRPC status.
+package main
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"log"
+	"net"
+	"os"
+	"strings"
+	"sync"
+
+	auth "github.com/envoyproxy/go-control-plane/envoy/service/auth/v3"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/encoding/protojson"
+)
+
+type server struct {
+	auth.UnimplementedAuthorizationServer
+	mutex    sync.Mutex
+	response *auth.CheckResponse
+	err      error
+}
+
+func (s *server) Check(_ context.Context, request *auth.CheckRequest) (*auth.CheckResponse, error) {
+	asked, err := protojson.Marshal(request)
+	if err != nil {
+		log.Fatal(err)
+	}
+	s.mutex.Lock()
+	defer s.mutex.Unlock()
+	fmt.Println(string(asked))
+	return s.response, s.err
+}
+
+func (s *server) set(line string) {
+	response, err := &auth.CheckResponse{}, error(nil)
+	if rest, isError := strings.CutPrefix(line, "error "); isError {
+		var code codes.Code
+		name, message, _ := strings.Cut(rest, " ")
+		if err := code.UnmarshalJSON([]byte(name)); err != nil {
+			log.Fatal(err)
+		}
+		response, err = nil, status.Error(code, message)
+	} else if err := protojson.Unmarshal([]byte(line), response); err != nil {
+		log.Fatal(err)
+	}
+	s.mutex.Lock()
+	defer s.mutex.Unlock()
+	s.response, s.err = response, err
+	fmt.Println("set")
+}
+
+func main() {
+	listener, err := net.Listen("tcp", os.Args[1])
+	if err != nil {
+		log.Fatal(err)
+	}
+	service := &server{err: status.Error(codes.Unavailable, "nothing is set")}
+	go func() {
+		for lines := bufio.NewScanner(os.Stdin); lines.Scan(); {
+			service.set(lines.Text())
+		}
+		os.Exit(0)
+	}()
+	grpcServer := grpc.NewServer()
+	auth.RegisterAuthorizationServer(grpcServer, service)
+	fmt.Println("listening", listener.Addr())
+	log.Fatal(grpcServer.Serve(listener))
+}

@@ -1,0 +1,47 @@
+"""A forwardAuth service for the tests: what it is asked it prints, one JSON object a line; what it is to answer
+it reads, likewise: {"status": 200, "headers": [["a", "b"]], "body": "", "delay": 0}."""
+
+import contextlib
+import json
+import sys
+import threading
+import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+answer = {"status": 500, "headers": [], "body": ""}
+printing = threading.Lock()
+
+
+def say(line):
+    with printing:
+        print(line, flush=True)
+
+
+class Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def do_GET(self):
+        headers = [[name.lower(), value] for name, value in self.headers.items()]
+        say(json.dumps({"line": self.requestline, "headers": headers, "from": self.client_address[1]}))
+        time.sleep(answer.get("delay", 0))
+        body = answer["body"].encode()
+        self.send_response(answer["status"])
+        for name, value in answer["headers"]:
+            self.send_header(name, value)
+        self.send_header("Content-Length", str(len(body)))
+        with contextlib.suppress(ConnectionError):  # who asked may have left
+            self.end_headers()
+            self.wfile.write(body)
+
+    def log_message(self, *_):
+        pass
+
+
+host, port = sys.argv[1].rsplit(":", 1)
+server = ThreadingHTTPServer((host, int(port)), Handler)
+server.daemon_threads = True
+threading.Thread(target=server.serve_forever, daemon=True).start()
+say(f"listening {host}:{server.server_address[1]}")
+for line in sys.stdin:
+    answer = json.loads(line)
+    say("set")
