@@ -28,6 +28,7 @@ mod exec;
 mod exec_netns;
 mod exec_notify;
 mod headers;
+mod intercept;
 mod limits;
 mod listeners;
 mod logging;

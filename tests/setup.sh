@@ -34,6 +34,9 @@ packages=(
     ngtcp2-client    # QUIC: gtlsclient, gtlsserver
     ngtcp2-server
     python3
+    python3-grpcio      # gRPC, client and server, through the intercepting proxy
+    python3-h2          # WebSocket over HTTP/2
+    python3-websockets
     systemd          # systemd-analyze: whether the units that are shipped are right; not as init
     nodejs
     gcc              # a server of the tests' own

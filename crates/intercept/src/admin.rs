@@ -42,7 +42,9 @@ impl Admin {
     pub fn listen(addr: SocketAddr) -> Result<Self, BindError> {
         let free = listen::is_free(addr);
         let socket = free.and_then(|()| listen::tcp(addr, Sharing::default()));
-        socket.map(Self).map_err(|failed| BindError::new(addr, failed))
+        socket
+            .map(Self)
+            .map_err(|failed| BindError::new(addr, failed))
     }
 
     /// Answers until the process ends, on the runtime that this is spawned on.
@@ -108,7 +110,10 @@ impl Answers {
         let mut out = String::new();
         match text::encode(&mut out, &self.registry) {
             Ok(()) => with(StatusCode::OK, OPEN_METRICS, out),
-            Err(_) => plain(StatusCode::INTERNAL_SERVER_ERROR, "metrics can't be written\n"),
+            Err(_) => plain(
+                StatusCode::INTERNAL_SERVER_ERROR,
+                "metrics can't be written\n",
+            ),
         }
     }
 }

@@ -22,8 +22,8 @@ impl Form {
     /// Reads it off the request.
     pub(crate) fn of(headers: &HeaderMap) -> Self {
         let text = |name: HeaderName| headers.get(name).and_then(|value| value.to_str().ok());
-        let is_grpc = text(header::CONTENT_TYPE)
-            .is_some_and(|value| value.starts_with("application/grpc"));
+        let is_grpc =
+            text(header::CONTENT_TYPE).is_some_and(|value| value.starts_with("application/grpc"));
         let wants_page = text(header::ACCEPT).is_some_and(|value| value.contains("text/html"));
         match (is_grpc, wants_page) {
             (true, _) => Self::Grpc,
@@ -55,7 +55,12 @@ impl Form {
     }
 
     /// What the check says: its own words where it has some.
-    pub(crate) fn deny(self, denial: &Denial, failed: bool, mut record: Box<Record>) -> Response<Answer> {
+    pub(crate) fn deny(
+        self,
+        denial: &Denial,
+        failed: bool,
+        mut record: Box<Record>,
+    ) -> Response<Answer> {
         let refusal = Refusal::denied(denial, failed);
         if self == Self::Grpc {
             record.refused(&refusal);
@@ -77,7 +82,9 @@ fn respond(status: StatusCode, body: Bytes, record: Box<Record>) -> Response<Ans
     let mut response = Response::new(Answer::ours(body, Some(record)));
     *response.status_mut() = status;
     let no_store = HeaderValue::from_static("no-store");
-    response.headers_mut().insert(header::CACHE_CONTROL, no_store);
+    response
+        .headers_mut()
+        .insert(header::CACHE_CONTROL, no_store);
     response
 }
 
@@ -89,7 +96,9 @@ fn grpc(code: u8, message: &str, record: Box<Record>) -> Response<Answer> {
     headers.insert(header::CONTENT_TYPE, kind);
     headers.insert(GRPC_STATUS, HeaderValue::from(u16::from(code)));
     // Percent-encoded there, so that what is printable ASCII stays and the rest goes.
-    let message = message.chars().filter(|c| (' '..='~').contains(c) && *c != '%');
+    let message = message
+        .chars()
+        .filter(|c| (' '..='~').contains(c) && *c != '%');
     if let Ok(message) = HeaderValue::try_from(message.collect::<String>()) {
         headers.insert(GRPC_MESSAGE, message);
     }

@@ -122,7 +122,11 @@ impl Record {
     pub(crate) fn verdict(&mut self, verdict: &Verdict) {
         let allows = verdict.decision.allows();
         self.check = Some(verdict.took);
-        let asked = if allows { Decided::Allowed } else { Decided::Denied };
+        let asked = if allows {
+            Decided::Allowed
+        } else {
+            Decided::Denied
+        };
         (self.decision, self.how) = match &verdict.how {
             How::Asked => (asked, "asked"),
             How::Cached => (asked, "cached"),
@@ -136,7 +140,11 @@ impl Record {
 
     /// The check has said no to the tunnel that this request came through.
     pub(crate) fn denied(&mut self, failed: bool) {
-        let denied = if failed { Decided::CheckFailed } else { Decided::Denied };
+        let denied = if failed {
+            Decided::CheckFailed
+        } else {
+            Decided::Denied
+        };
         (self.decision, self.how) = (denied, "connect");
     }
 

@@ -73,7 +73,10 @@ pub(crate) struct Answer {
 #[derive(Debug)]
 enum From {
     Us(Full<Bytes>),
-    Origin { body: Incoming, lease: Option<Lease> },
+    Origin {
+        body: Incoming,
+        lease: Option<Lease>,
+    },
 }
 
 impl Answer {

@@ -96,7 +96,9 @@ impl Destinations {
         }
         let is_nobodys = matches!(
             special(ip),
-            Some(Special::Unspecified | Special::Broadcast | Special::Multicast | Special::Reserved)
+            Some(
+                Special::Unspecified | Special::Broadcast | Special::Multicast | Special::Reserved
+            )
         );
         match is_nobodys || kind == Some(Kind::End) || port == 0 {
             true => Err(Refused::Nobody),

@@ -16,13 +16,13 @@ use tokio::time::{Instant, timeout_at};
 
 use crate::audit::Record;
 use crate::client::Client;
+use crate::explicit;
 use crate::id::Id;
 use crate::named::Going;
 use crate::site::Site;
 use crate::tunnel::Tunnel;
 use crate::upstream::Upstream;
 use crate::wire::Wire;
-use crate::explicit;
 
 /// What is expected of whoever comes in there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -97,28 +97,21 @@ impl Intercept {
     }
 
     async fn redirected(&self, stream: TcpStream, client: Arc<Client>) {
-        let listener = client.listener.0;
-        let original = original_destination(&stream, listener.is_ipv6());
-        let local = stream.local_addr().map(canonical);
-        let going = match original.map(|addr| addr.map(canonical)) {
-            Ok(Some(addr)) => Some(addr),
-            // TPROXY leaves the address as it was.
-            Ok(None) => local.ok(),
-            Err(_) => None,
-        };
-        let listener = canonical(listener);
-        let Some(going) = going.filter(|going| !is_at(*going, listener)) else {
-            // Nobody redirected it: there is no telling where it should go.
-            self.site.metrics.unopened("not_redirected");
-            let _ = peername_sys::stream::reset_on_close(&stream);
-            return;
+        let original = original_destination(&stream, client.listener.0.is_ipv6());
+        // TPROXY leaves the address as it was; and whoever comes to the listener itself is told that this
+        // leads nowhere, as any destination of ours.
+        let going = match (original, stream.local_addr()) {
+            (Ok(Some(addr)), _) | (_, Ok(addr)) => canonical(addr),
+            (_, Err(_)) => return self.site.metrics.unopened("closed"),
         };
         let tunnel = Tunnel {
             going: Going::Redirected(going),
             record: Record::begin(&self.site.metrics, &client, "CONNECT"),
             denied: None,
         };
-        tunnel.serve(&self.site, &client, Wire::new(stream, Vec::new())).await;
+        tunnel
+            .serve(&self.site, &client, Wire::new(stream, Vec::new()))
+            .await;
     }
 }
 
@@ -162,10 +155,4 @@ impl Drop for Active<'_> {
 /// One form for one address.
 fn canonical(addr: SocketAddr) -> SocketAddr {
     SocketAddr::new(addr.ip().to_canonical(), addr.port())
-}
-
-/// Whether a connection to this address is one to the listener itself.
-fn is_at(going: SocketAddr, listener: SocketAddr) -> bool {
-    let any = listener.ip().is_unspecified();
-    going.port() == listener.port() && (any || going.ip() == listener.ip())
 }

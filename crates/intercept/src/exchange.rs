@@ -117,10 +117,12 @@ impl Exchange<'_> {
                 request_id: &id,
                 client: self.client.client,
                 peer: self.client.peer.0,
-                connect: connect.zip(connect_host.as_deref()).map(|(connect, host)| Authority {
-                    host,
-                    port: connect.port,
-                }),
+                connect: connect
+                    .zip(connect_host.as_deref())
+                    .map(|(connect, host)| Authority {
+                        host,
+                        port: connect.port,
+                    }),
                 sni: sni.as_deref(),
                 alpn: named.alpn,
                 version: parts.version,

@@ -180,12 +180,19 @@ impl Explicit {
 fn target(parts: &Parts, body: &Incoming) -> Result<HostPort, Refusal> {
     if id::is_in_via(&parts.headers) {
         let detail = "the request has been here before: proxies send it round";
-        return Err(Refusal::new(StatusCode::LOOP_DETECTED, "proxy_loop", detail));
+        return Err(Refusal::new(
+            StatusCode::LOOP_DETECTED,
+            "proxy_loop",
+            detail,
+        ));
     }
     if !body.is_end_stream() || parts.headers.contains_key(header::CONTENT_LENGTH) {
         return Err(Refusal::bad_request("CONNECT with a body"));
     }
-    let authority = parts.uri.authority().map_or("", |authority| authority.as_str());
+    let authority = parts
+        .uri
+        .authority()
+        .map_or("", |authority| authority.as_str());
     let to = HostPort::parse(authority)
         .map_err(|why| Refusal::bad_request(format!("CONNECT wants host:port: {why}")))?;
     // Host is no more than a repetition, which some clients leave out; but it must not name another.
@@ -201,7 +208,11 @@ fn target(parts: &Parts, body: &Incoming) -> Result<HostPort, Refusal> {
 fn destination(parts: &Parts) -> Result<HostPort, Refusal> {
     if id::is_in_via(&parts.headers) {
         let detail = "the request has been here before: proxies send it round";
-        return Err(Refusal::new(StatusCode::LOOP_DETECTED, "proxy_loop", detail));
+        return Err(Refusal::new(
+            StatusCode::LOOP_DETECTED,
+            "proxy_loop",
+            detail,
+        ));
     }
     match parts.uri.scheme_str() {
         Some("http") => {}

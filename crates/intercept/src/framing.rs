@@ -118,7 +118,9 @@ impl Framing {
     }
 
     fn line(&mut self, line: &[u8]) -> Result<(), Smell> {
-        let line = line.strip_suffix(b"\r\n").ok_or("a line that ends in LF alone")?;
+        let line = line
+            .strip_suffix(b"\r\n")
+            .ok_or("a line that ends in LF alone")?;
         if line.iter().any(|octet| matches!(octet, b'\r' | b'\0')) {
             return Err("CR or NUL inside a line");
         }
@@ -126,7 +128,11 @@ impl Framing {
             State::Head => self.head_line(line),
             State::ChunkSize => {
                 let size = chunk_size(line)?;
-                self.state = if size == 0 { State::Trailer } else { State::Chunk(size) };
+                self.state = if size == 0 {
+                    State::Trailer
+                } else {
+                    State::Chunk(size)
+                };
                 Ok(())
             }
             State::ChunkEnd if line.is_empty() => {
@@ -218,7 +224,10 @@ fn length(value: &[u8]) -> Result<u64, Smell> {
 }
 
 fn chunk_size(line: &[u8]) -> Result<u64, Smell> {
-    let digits = line.split(|octet| *octet == b';').next().unwrap_or_default();
+    let digits = line
+        .split(|octet| *octet == b';')
+        .next()
+        .unwrap_or_default();
     let digits = digits.trim_ascii_end();
     let smell = "a chunk's size is not a number";
     let text = str::from_utf8(digits).map_err(|_| smell)?;

@@ -106,7 +106,9 @@ impl Hello {
             Some(all.any(|protocol| protocol == name))
         };
         let (http2, http1) = (offers(b"h2"), offers(b"http/1.1"));
-        let sni = hello.server_name().and_then(|name| Host::from_sni(name).ok());
+        let sni = hello
+            .server_name()
+            .and_then(|name| Host::from_sni(name).ok());
         let offer = Offer::of(&hello);
         Self {
             sni,
@@ -152,7 +154,11 @@ fn first_look(bytes: &[u8]) -> Look {
     }
     let Some(end) = bytes.iter().position(|octet| *octet == b'\n') else {
         // So long a line can't be anything else, and its reader has a limit.
-        return if bytes.len() > LONGEST_LINE { Look::Http } else { Look::More };
+        return if bytes.len() > LONGEST_LINE {
+            Look::Http
+        } else {
+            Look::More
+        };
     };
     let line = bytes.get(..end).unwrap_or_default();
     let line = line.strip_suffix(b"\r").unwrap_or(line);

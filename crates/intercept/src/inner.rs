@@ -38,7 +38,8 @@ pub(crate) struct Inner {
 /// Filled by a request, emptied once its connection is no HTTP any more.
 pub(crate) type Slot<T> = Arc<Mutex<Option<T>>>;
 
-pub(crate) type Answering = Pin<Box<dyn Future<Output = Result<Response<Answer>, Infallible>> + Send>>;
+pub(crate) type Answering =
+    Pin<Box<dyn Future<Output = Result<Response<Answer>, Infallible>> + Send>>;
 
 impl Inner {
     pub(crate) fn new(site: &Arc<Site>, client: &Arc<Client>, named: Named) -> Self {
@@ -125,8 +126,12 @@ pub(crate) async fn http1<T, S>(
 ) -> Option<(Reading<T>, S)>
 where
     T: AsyncRead + AsyncWrite + Unpin + Send + 'static,
-    S: Service<Request<Incoming>, Response = Response<Answer>, Error = Infallible, Future = Answering>
-        + Unpin,
+    S: Service<
+            Request<Incoming>,
+            Response = Response<Answer>,
+            Error = Infallible,
+            Future = Answering,
+        > + Unpin,
 {
     let framing = Shared::default();
     let io = Watched::new(io, framing.clone());
@@ -141,7 +146,6 @@ where
         .header_read_timeout(site.rules.request_timeout)
         .max_header_size(MAX_HEADER)
         .max_headers(MAX_HEADERS)
-        .half_close(true)
         .serve_connection(TokioIo::new(io), service);
     let ended = tokio::select! {
         ended = poll_fn(|cx| connection.poll_without_shutdown(cx)) => ended,
@@ -171,7 +175,12 @@ struct Guarded<S> {
 
 impl<S> Service<Request<Incoming>> for Guarded<S>
 where
-    S: Service<Request<Incoming>, Response = Response<Answer>, Error = Infallible, Future = Answering>,
+    S: Service<
+            Request<Incoming>,
+            Response = Response<Answer>,
+            Error = Infallible,
+            Future = Answering,
+        >,
 {
     type Response = Response<Answer>;
     type Error = Infallible;

@@ -50,7 +50,13 @@ impl Going {
     pub(crate) fn plain(&self) -> Named {
         match self {
             Self::Connect(to) => Named::plain(to.clone(), Some(to.clone())),
-            Self::Redirected(addr) => Named::plain(HostPort { host: addr.ip().into(), port: addr.port() }, None),
+            Self::Redirected(addr) => Named::plain(
+                HostPort {
+                    host: addr.ip().into(),
+                    port: addr.port(),
+                },
+                None,
+            ),
         }
     }
 }
@@ -91,7 +97,14 @@ impl Named {
                     let (host, port) = (name.clone(), addr.port());
                     (HostPort { host, port }, Some(addr.ip()), None)
                 }
-                None => (HostPort { host: addr.ip().into(), port: addr.port() }, None, None),
+                None => (
+                    HostPort {
+                        host: addr.ip().into(),
+                        port: addr.port(),
+                    },
+                    None,
+                    None,
+                ),
             },
         };
         let barred = sni.as_ref().filter(|sni| **sni != to.host).map(|sni| {
@@ -105,7 +118,13 @@ impl Named {
             sni,
             tls: true,
             via,
-            ..Self::plain(HostPort { host, port: to.port }, None)
+            ..Self::plain(
+                HostPort {
+                    host,
+                    port: to.port,
+                },
+                None,
+            )
         }
     }
 
@@ -146,7 +165,10 @@ impl Named {
             None => Ok(()),
             Some(asked) if asked == self.to => Ok(()),
             Some(asked) => {
-                let detail = format!("the connection is for {} and the request for {asked}", self.to);
+                let detail = format!(
+                    "the connection is for {} and the request for {asked}",
+                    self.to
+                );
                 Err(Refusal::names(status, detail))
             }
         }
@@ -164,7 +186,9 @@ pub(crate) fn asked(request: &Parts, default_port: u16) -> Result<Option<HostPor
             .map_err(|why| Refusal::bad_request(format!("the host of the request: {why}")))
     };
     let target = request.uri.authority();
-    let target = target.map(|authority| read(authority.as_str())).transpose()?;
+    let target = target
+        .map(|authority| read(authority.as_str()))
+        .transpose()?;
     let mut hosts = request.headers.get_all(header::HOST).iter();
     let host = hosts
         .next()

@@ -16,8 +16,8 @@ use crate::inner::{self, Answering, Slot, put, take};
 use crate::named::{Named, asked};
 use crate::refusal::Refusal;
 use crate::site::Site;
-use crate::wire::Wire;
 use crate::websocket;
+use crate::wire::Wire;
 
 #[derive(Clone)]
 struct Origin {
@@ -65,7 +65,10 @@ impl Origin {
                 true => Ok(to),
                 false => Err(Refusal::names(
                     http::StatusCode::FORBIDDEN,
-                    format!("the connection is for port {} and the request for {to}", self.port),
+                    format!(
+                        "the connection is for port {} and the request for {to}",
+                        self.port
+                    ),
                 )),
             }
         });

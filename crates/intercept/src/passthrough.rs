@@ -63,7 +63,8 @@ fn is_below(host: &Host, domain: &Host) -> bool {
     let (Some(host), Some(domain)) = (host.as_name(), domain.as_name()) else {
         return false;
     };
-    host.strip_suffix(domain).is_some_and(|label| label.ends_with('.'))
+    host.strip_suffix(domain)
+        .is_some_and(|label| label.ends_with('.'))
 }
 
 #[cfg(test)]

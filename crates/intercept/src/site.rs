@@ -85,7 +85,11 @@ impl Site {
     /// Returns once they should.
     pub(crate) async fn draining(&self) {
         // It can't fail: `self` holds the sender.
-        let _ = self.draining.subscribe().wait_for(|draining| *draining).await;
+        let _ = self
+            .draining
+            .subscribe()
+            .wait_for(|draining| *draining)
+            .await;
     }
 }
 

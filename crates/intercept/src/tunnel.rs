@@ -225,8 +225,16 @@ async fn run(wire: Wire, mut upstream: TcpStream, record: &mut Record) {
         downstream,
         upstream,
     };
-    let end = relay(pair, peername_relay::Method::Auto, Limits::default(), &mut tally).await;
-    record.sent.store(tally.to_upstream + ahead.len() as u64, Relaxed);
+    let end = relay(
+        pair,
+        peername_relay::Method::Auto,
+        Limits::default(),
+        &mut tally,
+    )
+    .await;
+    record
+        .sent
+        .store(tally.to_upstream + ahead.len() as u64, Relaxed);
     record.received.store(tally.to_downstream, Relaxed);
     if matches!(end, End::Finished(_)) {
         record.complete();

@@ -63,7 +63,10 @@ impl Handshake {
             parts.method = Method::GET;
             let headers = &mut parts.headers;
             headers.insert(header::SEC_WEBSOCKET_KEY, key());
-            headers.insert(header::SEC_WEBSOCKET_VERSION, HeaderValue::from_static("13"));
+            headers.insert(
+                header::SEC_WEBSOCKET_VERSION,
+                HeaderValue::from_static("13"),
+            );
         }
         let headers = &mut parts.headers;
         headers.insert(header::CONNECTION, HeaderValue::from_static("Upgrade"));
@@ -128,7 +131,8 @@ fn has_word(headers: &HeaderMap, name: &HeaderName, word: &str) -> bool {
 
 /// A nonce of 16 octets (RFC 6455, section 4.1). It keeps caches from answering and is no secret.
 fn key() -> HeaderValue {
-    let half = || std::hash::BuildHasher::hash_one(&std::hash::RandomState::new(), 0_u8).to_ne_bytes();
+    let half =
+        || std::hash::BuildHasher::hash_one(&std::hash::RandomState::new(), 0_u8).to_ne_bytes();
     let text = STANDARD.encode([half(), half()].concat());
     HeaderValue::try_from(text).unwrap_or_else(|_| HeaderValue::from_static(""))
 }
@@ -144,7 +148,8 @@ impl<T: AsyncRead + Unpin> AsyncRead for Counted<'_, T> {
     ) -> Poll<io::Result<()>> {
         let before = buffer.filled().len();
         ready!(Pin::new(&mut self.0).poll_read(cx, buffer))?;
-        self.1.fetch_add((buffer.filled().len() - before) as u64, Relaxed);
+        self.1
+            .fetch_add((buffer.filled().len() - before) as u64, Relaxed);
         Poll::Ready(Ok(()))
     }
 }

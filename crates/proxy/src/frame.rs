@@ -138,9 +138,8 @@ pub async fn claim(
     stream: &TcpStream,
     limits: &HeaderLimits,
 ) -> Result<Option<ClaimedSource>, Failure> {
-    let keep = |header: &peername_proto::Header<'_>| {
-        Ok(header.source().map(ClaimedSource::canonical))
-    };
+    let keep =
+        |header: &peername_proto::Header<'_>| Ok(header.source().map(ClaimedSource::canonical));
     read(stream, &mut Vec::new(), limits, &keep).await
 }
 

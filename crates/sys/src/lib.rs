@@ -35,6 +35,6 @@ pub mod transparent;
 pub mod upstream;
 
 pub use failed::{
-    Failed, NameCall, Result, is_broken_listener, is_destroyed, is_device_error,
-    is_exhaustion, is_of_one_connection, is_too_large,
+    Failed, NameCall, Result, is_broken_listener, is_destroyed, is_device_error, is_exhaustion,
+    is_of_one_connection, is_too_large,
 };

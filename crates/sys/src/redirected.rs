@@ -9,10 +9,12 @@ use std::os::fd::{AsFd, AsRawFd};
 /// IP6T_SO_ORIGINAL_DST since 3.8); `None` where no rule has changed it, or nothing tracks connections.
 pub fn original_destination(socket: impl AsFd, v6: bool) -> io::Result<Option<SocketAddr>> {
     let found = match v6 {
-        false => ask::<libc::sockaddr_in>(&socket, libc::SOL_IP, libc::SO_ORIGINAL_DST).map(|addr| {
-            let ip = Ipv4Addr::from(u32::from_be(addr.sin_addr.s_addr));
-            SocketAddrV4::new(ip, u16::from_be(addr.sin_port)).into()
-        }),
+        false => {
+            ask::<libc::sockaddr_in>(&socket, libc::SOL_IP, libc::SO_ORIGINAL_DST).map(|addr| {
+                let ip = Ipv4Addr::from(u32::from_be(addr.sin_addr.s_addr));
+                SocketAddrV4::new(ip, u16::from_be(addr.sin_port)).into()
+            })
+        }
         true => ask::<libc::sockaddr_in6>(&socket, libc::SOL_IPV6, libc::IP6T_SO_ORIGINAL_DST).map(
             |addr| {
                 let ip = Ipv6Addr::from(addr.sin6_addr.s6_addr);

@@ -107,8 +107,14 @@ mod tests {
 
     #[test]
     fn numbers_are_their_own_address() {
-        assert_eq!(addresses("192.0.2.1"), Ok(vec!["192.0.2.1".parse().unwrap()]));
-        assert_eq!(addresses("2001:db8::1"), Ok(vec!["2001:db8::1".parse().unwrap()]));
+        assert_eq!(
+            addresses("192.0.2.1"),
+            Ok(vec!["192.0.2.1".parse().unwrap()])
+        );
+        assert_eq!(
+            addresses("2001:db8::1"),
+            Ok(vec!["2001:db8::1".parse().unwrap()])
+        );
     }
 
     #[test]

@@ -66,7 +66,15 @@ fn what_two_readers_could_take_differently_smells() {
 #[test]
 fn a_body_that_smells_is_broken_off() {
     let head = "POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n";
-    for body in ["3\nabc\r\n", "3\r\nabcd\r\n", "x\r\n", "-1\r\n", "\r\n", "0\r\nx y: z\r\n", "0\r\n\n"] {
+    for body in [
+        "3\nabc\r\n",
+        "3\r\nabcd\r\n",
+        "x\r\n",
+        "-1\r\n",
+        "\r\n",
+        "0\r\nx y: z\r\n",
+        "0\r\n\n",
+    ] {
         let all = verdicts(format!("{head}{body}").as_bytes());
         assert!(matches!(all[..], [Ok(()), Err(_)]), "{body:?}: {all:?}");
     }
@@ -74,7 +82,10 @@ fn a_body_that_smells_is_broken_off() {
 
 #[test]
 fn nothing_is_looked_at_behind_a_connect() {
-    assert_eq!(verdicts(b"CONNECT a.test:443 HTTP/1.1\r\n\r\n\x16\x03\x01\n\n"), [Ok(())]);
+    assert_eq!(
+        verdicts(b"CONNECT a.test:443 HTTP/1.1\r\n\r\n\x16\x03\x01\n\n"),
+        [Ok(())]
+    );
 }
 
 #[test]

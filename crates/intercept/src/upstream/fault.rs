@@ -103,9 +103,13 @@ impl Fault {
             }
             Self::ConnectRefused(_) => "nothing listens there, or a firewall rejects it",
             Self::Exhausted(..) => "the proxy ran out of descriptors or ports: raise LimitNOFILE",
-            Self::Parent(_) | Self::ParentRefused(_) => "see --upstream-proxy, and that proxy's log",
+            Self::Parent(_) | Self::ParentRefused(_) => {
+                "see --upstream-proxy, and that proxy's log"
+            }
             Self::Certificate(bad) => bad.hint(),
-            Self::Handshake(_) => "the origin speaks no TLS 1.2 or 1.3 on that port, or wants a client certificate",
+            Self::Handshake(_) => {
+                "the origin speaks no TLS 1.2 or 1.3 on that port, or wants a client certificate"
+            }
             _ => "",
         }
     }

@@ -119,7 +119,9 @@ impl Parent {
             let ((), parts) = tokio::try_join!(answer, connection)?;
             match parts.read_buf.is_empty() {
                 true => Ok(parts.io.into_inner()),
-                false => Err(Fault::Parent("said something before it was asked".to_owned())),
+                false => Err(Fault::Parent(
+                    "said something before it was asked".to_owned(),
+                )),
             }
         };
         let asked = timeout(LIMIT, asked).await;
@@ -140,7 +142,11 @@ mod tests {
         assert_eq!(format!("{parent:?}"), "http://proxy.test:3128");
         assert!(parent.authorization.is_none());
         let parent: Parent = "http://us%65r:p%40ss@192.0.2.1:3128".parse().unwrap();
-        assert_eq!(format!("{parent:?}"), "http://192.0.2.1:3128", "no password in it");
+        assert_eq!(
+            format!("{parent:?}"),
+            "http://192.0.2.1:3128",
+            "no password in it"
+        );
         // printf 'user:p@ss' | base64
         assert_eq!(parent.authorization.unwrap(), "Basic dXNlcjpwQHNz");
         for wrong in [

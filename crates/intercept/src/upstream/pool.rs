@@ -105,7 +105,8 @@ impl Pool {
         let now = Instant::now();
         let is_fresh = |last: Instant| now.duration_since(last) < since;
         self.lock().retain(|_, kept| {
-            kept.http1.retain(|(last, one)| is_fresh(*last) && !one.is_closed());
+            kept.http1
+                .retain(|(last, one)| is_fresh(*last) && !one.is_closed());
             let old = |(last, sender, _): &(Instant, http2::SendRequest<_>, _)| {
                 sender.is_closed() || !is_fresh(*last)
             };

@@ -86,7 +86,11 @@ impl Tls {
     }
 }
 
-fn add(roots: &mut RootCertStore, path: &Path, ours: &[CertificateDer<'_>]) -> Result<(), TrustError> {
+fn add(
+    roots: &mut RootCertStore,
+    path: &Path,
+    ours: &[CertificateDer<'_>],
+) -> Result<(), TrustError> {
     let refuse = |why: String| TrustError::ExtraCa {
         path: path.to_owned(),
         why,

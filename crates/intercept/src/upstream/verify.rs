@@ -97,7 +97,9 @@ impl Display for BadCertificate {
             Why::Untrusted => "has an issuer that nobody here trusts",
             Why::SelfSigned => "is self-signed and not trusted here",
             Why::Revoked => "is revoked",
-            Why::Invalid(why) => return write!(f, "the origin's certificate: {why}; it {}", self.seen),
+            Why::Invalid(why) => {
+                return write!(f, "the origin's certificate: {why}; it {}", self.seen);
+            }
         };
         write!(f, "the origin's certificate {why}; it {}", self.seen)
     }
@@ -118,13 +120,9 @@ impl ServerCertVerifier for Verifier {
         ocsp_response: &[u8],
         now: UnixTime,
     ) -> Result<ServerCertVerified, Error> {
-        let verified = self.0.verify_server_cert(
-            end_entity,
-            intermediates,
-            server_name,
-            ocsp_response,
-            now,
-        );
+        let verified =
+            self.0
+                .verify_server_cert(end_entity, intermediates, server_name, ocsp_response, now);
         verified.map_err(|error| match error {
             Error::InvalidCertificate(why) => {
                 let bad = Arc::new(BadCertificate::new(&why, end_entity));
@@ -177,7 +175,13 @@ fn describe(certificate: &X509Certificate<'_>) -> String {
         validity.not_before,
         validity.not_after,
     );
-    let printable = |c: char| if c.is_ascii() && !c.is_ascii_control() { c } else { '?' };
+    let printable = |c: char| {
+        if c.is_ascii() && !c.is_ascii_control() {
+            c
+        } else {
+            '?'
+        }
+    };
     text.chars().map(printable).take(MOST_SHOWN).collect()
 }
 

@@ -35,7 +35,12 @@ pub(crate) struct Args {
     #[arg(long, value_name = "URL")]
     check: Option<Service>,
     /// From a question to the end of its answer
-    #[arg(long, value_name = "DURATION", default_value = "500ms", requires = "check")]
+    #[arg(
+        long,
+        value_name = "DURATION",
+        default_value = "500ms",
+        requires = "check"
+    )]
     check_timeout: Timeout,
     /// What happens when there is no answer
     #[arg(long, value_name = "WHAT", default_value = "deny", requires = "check")]

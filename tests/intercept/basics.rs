@@ -1,0 +1,152 @@
+//! What goes through.
+
+use super::rig::{CLIENT, Rig};
+
+#[test]
+fn curl_reaches_nginx_through_connect_by_http1_and_http2() {
+    let rig = Rig::new(&[]);
+    let http1 = rig.curl(&["--http1.1", "https://a.test/echo"]);
+    assert!(http1.starts_with("GET a.test HTTP/1.1 "), "{http1}");
+    let http2 = rig.curl(&["--http2", "-w", "%{http_version}", "https://b.test/echo"]);
+    assert!(http2.starts_with("GET b.test HTTP/2.0 "), "{http2}");
+    assert!(http2.ends_with("\n2"), "{http2}");
+    let seen = rig.seen();
+    assert!(
+        seen[0].contains("GET /echo HTTP/1.1") && seen[1].contains("GET /echo HTTP/2.0"),
+        "{seen:?}"
+    );
+}
+
+/// An origin that speaks HTTP/1.1 only is reached from HTTP/2 the first time, and known from then on.
+#[test]
+fn the_client_gets_the_protocol_that_the_origin_speaks() {
+    let rig = Rig::new(&["--workers=1"]);
+    let version = |_| {
+        rig.curl(&[
+            "--http2",
+            "-o",
+            "/dev/null",
+            "-w",
+            "%{http_version}",
+            "https://h1.test/",
+        ])
+    };
+    assert_eq!([0, 1].map(version), ["2", "1.1"]);
+    let only = rig.curl(&["--http2-prior-knowledge", "https://h1.test/echo"]);
+    assert!(only.starts_with("GET h1.test HTTP/1.1 "), "{only}");
+}
+
+#[test]
+fn an_absolute_form_request_goes_to_its_host() {
+    let rig = Rig::new(&[]);
+    let answer = rig.curl(&[
+        "-H",
+        "X-Mine: 1",
+        "http://a.test/echo",
+        "http://b.test/echo",
+    ]);
+    let lines: Vec<_> = answer.lines().collect();
+    assert!(
+        lines[0].starts_with("GET a.test HTTP/1.1 te= x=1 via= proxy="),
+        "{answer}"
+    );
+    assert!(lines[1].starts_with("GET b.test HTTP/1.1 "), "{answer}");
+    // And so does one inside a tunnel.
+    let tunnelled = rig.curl(&["--proxytunnel", "http://a.test/echo"]);
+    assert!(tunnelled.starts_with("GET a.test HTTP/1.1 "), "{tunnelled}");
+}
+
+#[test]
+fn bodies_stream_both_ways() {
+    let rig = Rig::new(&[]);
+    let large = rig.scratch.text("large");
+    let whole = rig.scratch.read("large");
+    for version in ["--http1.1", "--http2"] {
+        let target = format!("https://a.test/dav/{version}");
+        let upload = ["-T", &large, version];
+        assert_eq!(
+            rig.status(&[&upload[..], &[&target]].concat()),
+            201,
+            "{version}"
+        );
+        let chunked = ["-H", "Transfer-Encoding: chunked"];
+        assert_eq!(
+            rig.status(&[&upload[..], &chunked, &[&target]].concat()),
+            204,
+            "{version}"
+        );
+        assert_eq!(rig.scratch.read(&format!("dav/{version}")), whole);
+        assert_eq!(
+            rig.curl(&[version, "https://a.test/large"]),
+            whole,
+            "{version}"
+        );
+    }
+}
+
+/// Two clients one after the other: the second finds the first one's connection to the origin.
+#[test]
+fn connections_to_an_origin_are_shared() {
+    let rig = Rig::new(&["--workers=1"]);
+    for version in ["--http1.1", "--http2"] {
+        for _ in 0..3 {
+            rig.curl(&[version, "https://a.test/"]);
+        }
+    }
+    let seen = rig.seen();
+    let mut connections: Vec<_> = seen
+        .iter()
+        .filter_map(|line| line.rsplit(' ').next())
+        .collect();
+    connections.dedup();
+    assert_eq!(connections.len(), 2, "{seen:?}");
+}
+
+#[test]
+fn one_line_tells_of_a_request() {
+    let rig = Rig::new(&[]);
+    rig.curl(&["--http2", "-d", "12345", "https://a.test/put?secret=1"]);
+    let line = &rig.audit("/put", 1)[0];
+    for (key, expected) in [
+        ("connect", "a.test:443"),
+        ("sni", "a.test"),
+        ("alpn", "h2"),
+        ("tls", "1.3"),
+        ("scheme", "https"),
+        ("host", "a.test"),
+        ("method", "POST"),
+        ("decision", "unchecked"),
+        ("upstream", "10.81.0.1:443"),
+        ("upstream_tls", "1.3"),
+        ("end", "complete"),
+    ] {
+        assert_eq!(line[key], expected, "{key}: {line}");
+    }
+    assert!(
+        line["client"]
+            .as_str()
+            .is_some_and(|client| client.starts_with(CLIENT)),
+        "{line}"
+    );
+    assert_eq!(
+        (&line["status"], &line["bytes_to_upstream"]),
+        (&200.into(), &5.into()),
+        "{line}"
+    );
+    assert_eq!(line["reused"], false, "{line}");
+    assert!(
+        !rig.proxy.log().contains("secret"),
+        "a query stays out of the log"
+    );
+}
+
+/// A browser that is told of HTTP/3 would leave by UDP.
+#[test]
+fn no_other_service_is_advertised() {
+    let rig = Rig::new(&[]);
+    let answer = rig.curl(&["-i", "https://a.test/alt"]);
+    assert!(
+        answer.ends_with("alt\n") && !answer.to_lowercase().contains("alt-svc"),
+        "{answer}"
+    );
+}

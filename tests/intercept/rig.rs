@@ -1,0 +1,272 @@
+//! The proxy on the lab's balancer, its client on one side and origins on the other.
+
+use std::fs;
+use std::net::SocketAddr;
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+use crate::addr::v4;
+use crate::conn::Conn;
+use crate::lab::{Lab, Process, Scratch, wait_for};
+use crate::peername::{BINARY, Peername};
+
+/// Clients find the proxy there.
+pub(super) const PROXY: SocketAddr = v4([203, 0, 113, 1], 8080);
+pub(super) const CLIENT: &str = "203.0.113.9";
+const ORIGIN: SocketAddr = v4([10, 81, 0, 1], 443);
+const HTTP1_ORIGIN: SocketAddr = v4([10, 81, 0, 3], 443);
+
+/// Everything, dropped in this order.
+pub(super) struct Rig {
+    pub(super) proxy: Peername,
+    pub(super) origin: Process,
+    pub(super) lab: Lab,
+    pub(super) scratch: Scratch,
+}
+
+/// Makes an authority, a root for the origin and a certificate by it, before the proxy starts.
+pub(super) struct Stage {
+    pub(super) lab: Lab,
+    pub(super) scratch: Scratch,
+}
+
+/// An answer as far as it has come once its head is whole.
+pub(super) fn head(conn: &Conn) -> String {
+    conn.recv_text_until(|text| text.contains("\r\n\r\n"))
+}
+
+impl Rig {
+    /// With no check, and with the origin's network allowed.
+    pub(super) fn new(args: &[&str]) -> Self {
+        Stage::new().start(args)
+    }
+
+    /// curl through the proxy; what it printed.
+    #[track_caller]
+    pub(super) fn curl(&self, args: &[&str]) -> String {
+        let output = self.try_curl(args);
+        assert!(output.status.success(), "curl {args:?}: {output:?}");
+        String::from_utf8(output.stdout).expect("text")
+    }
+
+    /// The same, however it ends.
+    pub(super) fn try_curl(&self, args: &[&str]) -> Output {
+        let proxy = format!("http://{PROXY}");
+        let ca = self.scratch.text("ca.pem");
+        let mut command = Command::new("curl");
+        command
+            .args([
+                "-sS",
+                "--max-time",
+                "20",
+                "--noproxy",
+                "",
+                "--proxy",
+                &proxy,
+            ])
+            .args(["--cacert", &ca])
+            .args(args);
+        self.lab.client.output(&mut command, "")
+    }
+
+    /// curl without a proxy, which finds the origins by the hosts file.
+    #[track_caller]
+    pub(super) fn direct(&self, args: &[&str]) -> String {
+        let ca = self.scratch.text("ca.pem");
+        let hosts = self.scratch.text("hosts");
+        let mount = format!("mount --bind {hosts} /etc/hosts && exec \"$@\"");
+        let curl = [
+            "unshare",
+            "--mount",
+            "sh",
+            "-c",
+            &mount,
+            "sh",
+            "curl",
+            "-sS",
+            "--max-time",
+            "20",
+        ];
+        let all = [&curl, &["--noproxy", "*", "--cacert", &ca][..], args].concat();
+        let output = self.lab.client.output(Command::new("env").args(&all), "");
+        assert!(output.status.success(), "curl {args:?}: {output:?}");
+        String::from_utf8(output.stdout).expect("text")
+    }
+
+    /// The status that a request ends with.
+    #[track_caller]
+    pub(super) fn status(&self, args: &[&str]) -> u16 {
+        let output = self.try_curl(&[&["-o", "/dev/null", "-w", "%{http_code}"], args].concat());
+        let text = String::from_utf8(output.stdout.clone()).expect("text");
+        text.parse()
+            .unwrap_or_else(|_| panic!("a status: {output:?}"))
+    }
+
+    /// The problem that a request ends with.
+    #[track_caller]
+    pub(super) fn problem(&self, args: &[&str]) -> Value {
+        let text = self.curl(args);
+        serde_json::from_str(&text).unwrap_or_else(|_| panic!("a problem: {text}"))
+    }
+
+    /// What the origin has logged so far.
+    pub(super) fn seen(&self) -> Vec<String> {
+        let log = self.scratch.read("access.log");
+        log.lines().map(str::to_owned).collect()
+    }
+
+    /// Audit lines about this path, once there are so many.
+    pub(super) fn audit(&self, path: &str, count: usize) -> Vec<Value> {
+        wait_for("audit lines", || {
+            let log = self.proxy.log();
+            let lines = log
+                .lines()
+                .filter_map(|line| serde_json::from_str(line).ok());
+            let lines: Vec<Value> = lines.filter(|line: &Value| line["path"] == path).collect();
+            (lines.len() >= count).then_some(lines)
+        })
+    }
+}
+
+impl Stage {
+    pub(super) fn new() -> Self {
+        let lab = Lab::without_routes();
+        // Many connections at once, from a client like any other.
+        let ports = "net.ipv4.ip_local_port_range";
+        lab.client.sysctl(ports, "32768 60999");
+        lab.server.address("eth0", &["10.81.0.3/24"]);
+        let stage = Self {
+            lab,
+            scratch: Scratch::new(),
+        };
+        stage.make_certificates();
+        stage.scratch.write("hosts", HOSTS);
+        stage
+    }
+
+    /// nginx, and `peername intercept` with these arguments.
+    pub(super) fn start(self, args: &[&str]) -> Rig {
+        let origin = self.nginx();
+        let proxy = self.proxy(&[args, &["--allow-destination=10.81.0.0/24"]].concat());
+        Rig {
+            proxy,
+            origin,
+            lab: self.lab,
+            scratch: self.scratch,
+        }
+    }
+
+    /// The proxy alone. Names are what the test's own hosts file says: it lies over the real one, in a mount
+    /// namespace.
+    pub(super) fn proxy(&self, args: &[&str]) -> Peername {
+        let [ca, root] = ["ca", "root.pem"].map(|name| self.scratch.text(name));
+        let mount = format!(
+            "mount --bind {} /etc/hosts && exec \"$@\"",
+            self.scratch.text("hosts")
+        );
+        let through = ["unshare", "--mount", "sh", "-c", &mount, "sh"];
+        let listen = format!("--listen={PROXY}");
+        let usual = [
+            "intercept",
+            &listen,
+            "--ca",
+            &ca,
+            "--extra-ca",
+            &root,
+            "--workers=2",
+            "--log-format=json",
+        ];
+        let args = [&usual, args].concat();
+        Peername::start_through(&self.lab.balancer, &through, &args, &[PROXY])
+    }
+
+    fn nginx(&self) -> Process {
+        let config = NGINX.replace("DIR", &self.scratch.text("."));
+        let config = self.scratch.write("nginx.conf", &config);
+        self.scratch.write("index.html", "hello\n");
+        self.scratch
+            .write("large", &"0123456789abcdef".repeat(1 << 16));
+        let args = ["-c", &config, "-e", "stderr"];
+        let process = Process::start_family(&self.lab.server, "nginx", &args);
+        process.listens(&[ORIGIN, HTTP1_ORIGIN])
+    }
+
+    fn make_certificates(&self) {
+        let ca = self.scratch.text("ca");
+        self.lab.client.run(BINARY, &["ca", "init", "--ca", &ca]);
+        let pem = self.lab.client.run(BINARY, &["ca", "export", "--ca", &ca]);
+        self.scratch.write("ca.pem", &pem);
+        let script = OPENSSL.replace("DIR", &self.scratch.text("."));
+        self.lab.client.run("sh", &["-ec", &script]);
+        fs::metadata(self.scratch.path("origin.pem")).expect("a certificate");
+    }
+}
+
+const HOSTS: &str = "\
+127.0.0.1 localhost local.test
+10.81.0.1 a.test b.test expired.test self-signed.test other.test
+10.81.0.3 h1.test
+10.81.0.77 nobody.test
+10.9.9.9 private.test
+100.64.0.1 shared.test
+169.254.169.254 metadata.test
+203.0.113.1 proxy.test
+64:ff9b::a00:1 nat64.test
+::ffff:10.0.0.1 mapped.test
+2002:a00:1:: sixtofour.test
+";
+
+const OPENSSL: &str = r#"
+cd DIR
+key() { openssl ecparam -name prime256v1 -genkey -noout -out $1.key; }
+key root
+openssl req -x509 -new -key root.key -days 30 -subj "/CN=Test Root" -out root.pem \
+    -addext keyUsage=critical,keyCertSign,cRLSign 2>/dev/null
+sign() { openssl x509 -req -in $1.csr -extfile $1.ext -out $1.pem -CA root.pem -CAkey root.key \
+    -CAcreateserial -days ${2:-20} 2>/dev/null; }
+request() { key $1; openssl req -new -key $1.key -subj "/CN=$1" -out $1.csr; \
+    printf "subjectAltName=$2\nextendedKeyUsage=serverAuth\n" > $1.ext; }
+request origin DNS:a.test,DNS:b.test,DNS:h1.test,IP:10.81.0.1
+sign origin
+request expired DNS:expired.test
+sign expired 0
+request self-signed DNS:self-signed.test
+openssl x509 -req -in self-signed.csr -extfile self-signed.ext -signkey self-signed.key \
+    -out self-signed.pem -days 20 2>/dev/null
+"#;
+
+const NGINX: &str = "
+daemon off;
+user root;
+worker_processes 1;
+pid DIR/nginx.pid;
+events {}
+http {
+    log_format seen '$remote_addr $scheme $host $request $connection';
+    access_log DIR/access.log seen;
+    client_body_temp_path DIR/body;
+    proxy_temp_path DIR/proxy;
+    fastcgi_temp_path DIR/fastcgi;
+    uwsgi_temp_path DIR/uwsgi;
+    scgi_temp_path DIR/scgi;
+    client_max_body_size 0;
+    root DIR;
+    map $ssl_server_name $which { default origin; expired.test expired; self-signed.test self-signed; }
+    server {
+        listen 10.81.0.1:443 ssl http2;
+        listen 10.81.0.3:443 ssl;
+        listen 10.81.0.1:80;
+        listen 10.81.0.1:8081;
+        ssl_certificate DIR/$which.pem;
+        ssl_certificate_key DIR/$which.key;
+        location /echo {
+            return 200 '$request_method $http_host $server_protocol te=$http_te x=$http_x_mine \
+via=$http_via proxy=$http_proxy_connection\\n';
+        }
+        location /put { return 200 '$content_length $http_transfer_encoding\\n'; }
+        location /dav { dav_methods PUT; create_full_put_path on; }
+        location /alt { add_header Alt-Svc 'h3=\":443\"'; return 200 'alt\\n'; }
+    }
+}
+";
