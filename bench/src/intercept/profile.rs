@@ -107,6 +107,8 @@ struct Profile {
     own: HashMap<String, usize>,
     /// Of functions anywhere on the stack.
     within: HashMap<String, usize>,
+    /// The same, of stacks that forge.
+    forgers: HashMap<String, usize>,
 }
 
 impl Profile {
@@ -124,8 +126,9 @@ impl Profile {
 
     fn add(&mut self, frames: &[&str]) {
         let is_any = |marks: &[&[&str]]| frames.iter().any(|frame| shows(frame, marks));
+        let forges = is_any(FORGERS);
         self.samples += 1;
-        if is_any(FORGERS) {
+        if forges {
             self.forging += 1;
         } else if is_any(SIGNERS) {
             self.signing += 1;
@@ -136,6 +139,9 @@ impl Profile {
         distinct.dedup();
         for frame in distinct {
             *self.within.entry(frame.to_owned()).or_default() += 1;
+            if forges {
+                *self.forgers.entry(frame.to_owned()).or_default() += 1;
+            }
         }
     }
 
@@ -183,7 +189,7 @@ fn function(line: &str) -> Option<&str> {
 /// Whether a name has all parts of one of the marks. Parts, because names come mangled from some perfs.
 fn shows(name: &str, marks: &[&[&str]]) -> bool {
     let has_all = |mark: &&[&str]| mark.iter().all(|part| name.contains(part));
-    marks.iter().any(|mark| has_all(mark))
+    marks.iter().any(has_all)
 }
 
 /// Making a key or a leaf certificate: whatever of it there is, whoever calls it.
