@@ -10,10 +10,10 @@ TARGET := $(or $(CARGO_TARGET_DIR),target)
 TEST_THREADS ?= 4
 FUZZ_SECONDS ?= 60
 
-.PHONY: help setup demo libraries test check bench bench-intercept peers fuzz dist clean
+.PHONY: help setup demo libraries test check bench bench-exec fuzz dist clean
 
 help: ## What can be done here
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: ## Install what the tests drive: balancers, servers, network tools (root, Debian)
 	@tests/setup.sh
@@ -21,9 +21,9 @@ setup: ## Install what the tests drive: balancers, servers, network tools (root,
 demo: ## Show what it is for: a backend's view of its client, without and with peername
 	@$(CARGO) run --locked --package peername -- demo
 
-libraries: ## Build what `peername exec` loads into servers, and put it beside the debug binary too
+libraries: ## Build what `peername exec` loads into programs, and put it beside the debug binary too
 	$(PRELOAD)
-	@mkdir -p $(TARGET)/debug && install -m 755 $(TARGET)/release/libpeername.so $(TARGET)/debug/libpeername.so
+	@mkdir -p $(TARGET)/debug && install -m 755 $(LIBRARIES:%=$(TARGET)/release/%) $(TARGET)/debug/
 
 test: setup ## All tests; needs root for network namespaces
 	@[[ $$(id -u) -eq 0 ]] || { echo "make test: the tests build network namespaces: run as root" >&2; exit 1; }
@@ -62,6 +62,12 @@ peers: ## Build what bench-intercept compares with: a Go module and a crate, eac
 	$(CARGO) build --release --locked --manifest-path bench/intercept/hudsucker/Cargo.toml \
 		--target-dir $(TARGET)/bench-intercept/hudsucker
 
+bench-exec: ## Measure the ways of `peername exec` against a plain server and `peername proxy`
+	$(CARGO) build --release --locked --package peername --package peername-bench
+	$(PRELOAD)
+	$(TARGET)/release/peername-bench matrix --exec --only churn,pingpong,bulk-1 --for 2s \
+		--peername $(TARGET)/release/peername
+
 fuzz: ## Fuzz each target of the codec for FUZZ_SECONDS (nightly, cargo-fuzz)
 	$(CARGO) run --quiet --locked --manifest-path fuzz/Cargo.toml --example seeds
 	@for target in $$($(CARGO) +nightly fuzz list); do \
@@ -74,8 +80,10 @@ dist: ## Release binary, stripped, with completions, as an archive in dist/
 	$(PRELOAD)
 	rm -rf dist && mkdir -p dist/peername/completions dist/peername/lib/peername dist/peername/bin
 	strip -o dist/peername/bin/peername $(TARGET)/release/peername
-	strip -o dist/peername/lib/peername/libpeername.so $(TARGET)/release/libpeername.so
-	ln -s libpeername.so dist/peername/lib/peername/libproxyproto.so
+	@for library in $(LIBRARIES); do \
+		strip -o dist/peername/lib/peername/$$library $(TARGET)/release/$$library; \
+		ln -s $$library dist/peername/lib/peername/$${library/peername/proxyproto}; \
+	done
 	@for shell in bash zsh fish; do \
 		dist/peername/bin/peername completions $$shell >dist/peername/completions/peername.$$shell; \
 	done
@@ -89,7 +97,9 @@ clean: ## Remove what was built
 	rm -rf dist
 
 # By itself, so that no other package asks for the standard library in its dependencies.
-PRELOAD := $(CARGO) build --release --locked --package peername-preload --features freestanding
+PRELOAD := $(CARGO) build --release --locked --package peername-preload --package peername-preload-connect \
+	--features freestanding
+LIBRARIES := libpeername.so libpeername_connect.so
 
 # Lines of a source file, tests included. Longer ones hold more than one idea.
 LONGEST := 450

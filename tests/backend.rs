@@ -4,7 +4,7 @@ use std::io::ErrorKind;
 use std::net::{SocketAddr, TcpListener};
 use std::time::Duration;
 
-use socket2::SockRef;
+use socket2::{Domain, SockRef, Socket, Type};
 
 use crate::conn::Conn;
 use crate::lab::{Host, PATIENCE};
@@ -17,6 +17,19 @@ impl Backend {
     pub(crate) fn listen(host: &Host, addr: SocketAddr) -> Self {
         let listener = host.enter(|| TcpListener::bind(addr));
         Self(listener.unwrap_or_else(|error| panic!("bind {addr}: {error}")))
+    }
+
+    /// The same with room for so many more than one connection that wait.
+    pub(crate) fn listen_with_queue(host: &Host, addr: SocketAddr, queue: i32) -> Self {
+        let listener = host.enter(|| Socket::new(Domain::for_address(addr), Type::STREAM, None));
+        let listener = listener.expect("socket");
+        listener.bind(&addr.into()).expect("bind");
+        listener.listen(queue).expect("listen");
+        Self(listener.into())
+    }
+
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.0.local_addr().expect("getsockname")
     }
 
     /// The next connection.

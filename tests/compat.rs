@@ -13,7 +13,9 @@ use std::net::SocketAddr;
 use std::os::unix::fs::symlink;
 use std::process::{Command, Output};
 
-use crate::lab::{Host, Process, Scratch};
+use crate::addr::{LISTEN_V4, TARGET_V4};
+use crate::backend::Backend;
+use crate::lab::{Host, Lab, Process, Scratch};
 use crate::peername::BINARY;
 
 /// A directory with links to the binary under the other programs' names, where their commands run.
@@ -49,6 +51,23 @@ impl Bench {
         let mut command = Command::new("timeout");
         command.args(["--signal=KILL", "20", "bash", "-c", &self.script(commands)]);
         host.output(&mut command, "")
+    }
+
+    /// Runs what must end with this code, and say this of why on standard error.
+    #[track_caller]
+    fn ends(&self, host: &Host, command: &str, code: i32, text: &str) {
+        let output = self.run(host, command);
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(code), "{command}: {said}");
+        assert!(said.contains(text), "{command}: {said}");
+    }
+
+    /// Starts what is to stand between the balancer of a new network and a backend at [`TARGET_V4`].
+    fn between(&self, command: &str) -> (Lab, Backend, Process) {
+        let lab = Lab::new();
+        let backend = Backend::listen(&lab.server, TARGET_V4);
+        let process = self.start(&lab.server, command).listens(&[LISTEN_V4]);
+        (lab, backend, process)
     }
 
     fn script(&self, commands: &str) -> String {

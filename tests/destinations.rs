@@ -215,14 +215,7 @@ fn loop_ends(more: &[&str]) {
 /// Proxies that send headers on count themselves in them.
 #[test]
 fn headers_that_came_round_are_refused() {
-    let rig = Rig::new(&[
-        "--dynamic-destination",
-        "--allow-destination=127.0.0.1:9100",
-        "--send-proxy=v2",
-    ]);
-    let destination = addr("127.0.0.1:9100");
-    let backend = Backend::listen(&rig.lab.server, destination);
-    let hops = |count: u8| tlv(0xf0, &[b"peername-hops", &[count][..]].concat());
+    let (rig, destination, backend) = sending_on();
     let client = someone_v4();
     let _down = rig.open(&v2(client, destination, &tlv(0x02, b"a.example")));
     let expected = v2(
@@ -242,14 +235,7 @@ fn headers_that_came_round_are_refused() {
 /// A header with the most fields that are allowed goes on with one more, and the next proxy takes it.
 #[test]
 fn the_count_has_a_place_beside_the_most_fields() {
-    let rig = Rig::new(&[
-        "--dynamic-destination",
-        "--allow-destination=127.0.0.1:9100",
-        "--send-proxy=v2",
-    ]);
-    let destination = addr("127.0.0.1:9100");
-    let backend = Backend::listen(&rig.lab.server, destination);
-    let hops = |count: u8| tlv(0xf0, &[b"peername-hops", &[count][..]].concat());
+    let (rig, destination, backend) = sending_on();
     let fields: Vec<u8> = (0..64).flat_map(|_| tlv(0xea, b"x")).collect();
     let client = someone_v4();
     for (came, goes) in [(vec![], hops(1)), (hops(1), hops(2))] {
@@ -349,6 +335,23 @@ fn someone_of(destination: SocketAddr) -> SocketAddr {
     } else {
         someone_v6()
     }
+}
+
+/// A proxy that sends headers on, and the one destination it allows.
+fn sending_on() -> (Rig, SocketAddr, Backend) {
+    let rig = Rig::new(&[
+        "--dynamic-destination",
+        "--allow-destination=127.0.0.1:9100",
+        "--send-proxy=v2",
+    ]);
+    let destination = addr("127.0.0.1:9100");
+    let backend = Backend::listen(&rig.lab.server, destination);
+    (rig, destination, backend)
+}
+
+/// The field in which proxies count themselves.
+fn hops(count: u8) -> Vec<u8> {
+    tlv(0xf0, &[b"peername-hops", &[count][..]].concat())
 }
 
 #[track_caller]

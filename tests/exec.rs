@@ -1,15 +1,17 @@
 //! `peername exec --mode preload`: unmodified programs see the client by themselves, address and port.
 //!
 //! What counts is what the program itself reports. Most tests use the server of `exec/server.c`, which
-//! waits for connections in every way there is; `programs.rs` and `daemons.rs` have those that people run.
+//! waits for connections in every way there is; `exec_programs.rs` has those that people run.
 
 mod churn;
+mod crowd;
 mod daemons;
 mod faults;
 mod headers;
 mod libproxyproto;
 mod library;
 mod programs;
-mod rig;
+pub(crate) mod rig;
 mod sources;
+mod troubles;
 mod waiting;

@@ -11,7 +11,7 @@ use crate::conn::{Conn, End};
 use crate::datagram::Datagrams;
 use crate::header;
 use crate::lab::{Lab, PATIENCE, Process, Scratch, wait_for};
-use crate::peername::{BINARY, copy_for_everyone};
+use crate::peername::{AS_NOBODY, BINARY, POWERLESS, Peername, copy_for_everyone};
 use crate::rig::header_of;
 use crate::sender::Haproxy;
 
@@ -32,8 +32,8 @@ impl Private {
         let (lab, scratch) = (Lab::without_routes(), Scratch::new());
         let copy = copy_for_everyone(&lab.server, &scratch);
         let (through, binary) = match ordinary {
-            true => (NOBODY, copy.as_str()),
-            false => (&[][..], BINARY),
+            true => ([AS_NOBODY, POWERLESS].concat(), copy.as_str()),
+            false => (vec![], BINARY),
         };
         let options = [
             "exec",
@@ -43,7 +43,7 @@ impl Private {
         ];
         let usual = ["--trust=fd81::/64", "-v", "--"];
         let args = [&options[..], more, &usual, program].concat();
-        let process = Process::start_with(&lab.server, through, binary, &args);
+        let process = Process::start_with(&lab.server, &through, binary, &args);
         // The proxy says so; the server says nothing, and may take a moment longer.
         process.line("that the proxy listens", |line| {
             line.contains("\"listening\"").then_some(())
@@ -131,6 +131,33 @@ fn a_header_in_pieces_keeps_nobody_waiting() {
 }
 
 #[test]
+fn two_hundred_silent_clients_hold_nobody_up() {
+    let server = Private::with(true, &["--protocol=tcp", "--header-timeout=60s"], PYTHON);
+    let open =
+        |client: SocketAddr| Conn::open(&server.lab.balancer, LISTEN_V4, &header_of(client)[..15]);
+    let clients: Vec<_> = (0..200).map(|_| someone_v4()).collect();
+    let silent: Vec<_> = clients.iter().map(|&client| open(client)).collect();
+    for _ in 0..20 {
+        let client = someone_v4();
+        assert_eq!(server.ask(LISTEN_V4, &header_of(client)), client);
+    }
+    for (conn, client) in silent.iter().zip(clients) {
+        conn.send(&header_of(client)[15..]);
+        assert_eq!(address(&conn.drain().0), client);
+    }
+}
+
+/// There is nothing in its network that could have the header's destination.
+#[test]
+fn a_destination_cannot_be_shown() {
+    let host = crate::lab::Host::new();
+    let args = "exec --mode=netns --dst --ports=8443 -- true";
+    let ended = Peername::run(&host, &args.split(' ').collect::<Vec<_>>());
+    let said = String::from_utf8_lossy(&ended.stderr).into_owned();
+    assert!(!ended.status.success() && said.contains("--dst"), "{said}");
+}
+
+#[test]
 fn datagrams_too() {
     for ordinary in [false, true] {
         let server = Private::start(ordinary, "--protocol=both", PYTHON);
@@ -165,16 +192,6 @@ fn address(answer: &[u8]) -> SocketAddr {
         .unwrap_or_else(|| panic!("{answer:?}"));
     crate::addr::parse(ip, port).unwrap_or_else(|| panic!("{answer:?}"))
 }
-
-const NOBODY: &[&str] = &[
-    "setpriv",
-    "--reuid=65534",
-    "--regid=65534",
-    "--clear-groups",
-    "--inh-caps=-all",
-    "--bounding-set=-all",
-    "--pdeathsig=KILL",
-];
 
 const PYTHON: &[&str] = &[
     "/usr/bin/python3",

@@ -3,6 +3,6 @@
 
 mod faults;
 mod programs;
-mod rig;
+pub(crate) mod rig;
 mod slow;
 mod sources;

@@ -6,10 +6,19 @@
 //!   curl               peername intercept   nginx with TLS, certified by a root of the test's own
 //! ```
 
+mod answers;
 mod basics;
+mod certificates;
+mod checked;
+mod checks;
+mod clients;
 mod denied;
 mod destinations;
 mod entry;
+mod faults;
 mod framing;
+mod life;
+mod parent;
 mod rig;
 mod streams;
+mod strict;

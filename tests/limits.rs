@@ -12,7 +12,7 @@ use crate::backend::Backend;
 use crate::conn::Conn;
 use crate::lab::{Host, Lab, Process, Scratch, wait_for};
 use crate::pattern::{assert_same, pattern};
-use crate::peername::{BINARY, Peername, USUAL, copy_for_everyone};
+use crate::peername::{AS_NOBODY, BINARY, Peername, USUAL, copy_for_everyone};
 use crate::rig::{Rig, header_of};
 use crate::server::{Redis, Server};
 
@@ -79,12 +79,7 @@ fn connections_without_a_header_are_limited() {
         conn.stays_open(Duration::from_millis(20));
     }
     Conn::turned_away(&rig.lab.balancer, LISTEN_V4);
-    let logged = || {
-        rig.proxy
-            .outcomes()
-            .contains(&"too_many_pending".to_owned())
-    };
-    wait_for("the refusal is in the log", || logged().then_some(()));
+    rig.proxy.has_outcome("too_many_pending");
     let take_place = || {
         let down = Conn::try_connect(&rig.lab.balancer, LISTEN_V4)?;
         down.is_open_after(Duration::from_millis(50))
@@ -240,13 +235,7 @@ fn missing_capability_is_named_at_the_start() {
     let args = ["proxy", "--trust=any", "--listen=127.0.0.1:8443"];
     let powerless: [&[&str]; 2] = [
         &["setpriv", "--bounding-set=-all", "--inh-caps=-all", BINARY],
-        &[
-            "setpriv",
-            "--reuid=65534",
-            "--regid=65534",
-            "--clear-groups",
-            &copy,
-        ],
+        &[AS_NOBODY, &[&copy]].concat(),
     ];
     for program in powerless {
         let output = Peername::pipe(&host, program, &args, "");
@@ -318,13 +307,7 @@ fn proxy_of_nobody(lab: &Lab, scratch: &Scratch, args: &[&str]) -> Process {
         format!("--inh-caps={caps}"),
         format!("--ambient-caps={caps}"),
     );
-    let nobody = [
-        "setpriv",
-        "--reuid=65534",
-        "--regid=65534",
-        "--clear-groups",
-    ];
-    let through = [&nobody[..], &[&inheritable, &ambient]].concat();
+    let through = [AS_NOBODY, &[&inheritable, &ambient]].concat();
     let args = [USUAL, args].concat();
     Process::start_with(&lab.server, &through, &copy, &args).listens(&[LISTEN_V4])
 }

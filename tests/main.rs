@@ -8,6 +8,7 @@
 
 mod addr;
 mod backend;
+mod check;
 mod conn;
 mod datagram;
 mod header;
@@ -25,8 +26,10 @@ mod compat;
 mod config;
 mod destinations;
 mod exec;
+mod exec_connect;
 mod exec_netns;
 mod exec_notify;
+mod exec_programs;
 mod headers;
 mod intercept;
 mod limits;

@@ -1,11 +1,12 @@
 //! What the proxy adds on the way to the backend when asked: a mark, a header of its own.
 
-use crate::addr::{FRONT_V4, LISTEN_V4, someone_v4, someone_v6};
+use crate::addr::{FRONT_V4, LISTEN_V4, TARGET_V4, someone_v4, someone_v6};
 use crate::header::{LOCAL, STREAM_V4, raw, tlv, v1, v2};
 use crate::lab::{Lab, Process, Scratch, wait_for};
 use crate::peername::Peername;
 use crate::rig::{Rig, front_of, header_of};
 use crate::sender::Haproxy;
+use crate::server::nginx;
 
 /// SO_MARK on every connection to the backend, those that claim no client included (go-mmproxy forgot
 /// these, so that health checks took another route).
@@ -50,10 +51,10 @@ fn nginx_behind_us_reads_our_header() {
     for version in ["v1", "v2"] {
         let lab = Lab::new();
         let scratch = Scratch::new();
-        let config = NGINX.replace("DIR", &scratch.text("."));
-        let config = scratch.write("nginx.conf", &config);
-        let nginx = Process::start_family(&lab.server, "nginx", &["-c", &config, "-e", "stderr"]);
-        let _nginx = nginx.listens(&[crate::addr::TARGET_V4]);
+        let server = format!("listen {TARGET_V4} proxy_protocol; return 204;");
+        let config = nginx::configure(&scratch, "user root; worker_processes 1;", BOTH, &server);
+        let process = Process::start_family(&lab.server, "nginx", &["-c", &config, "-e", "stderr"]);
+        let _nginx = process.listens(&[TARGET_V4]);
         let _proxy = Peername::proxy(&lab, &[&format!("--send-proxy={version}")]);
         let _haproxy = Haproxy::start(&lab, LISTEN_V4, "send-proxy-v2");
         lab.client
@@ -75,23 +76,5 @@ table inet marked {
 }
 ";
 
-const NGINX: &str = "
-daemon off;
-user root;
-worker_processes 1;
-pid DIR/nginx.pid;
-events {}
-http {
-    log_format both '$remote_addr $remote_port $proxy_protocol_addr $proxy_protocol_port';
-    access_log DIR/access.log both;
-    client_body_temp_path DIR/body;
-    proxy_temp_path DIR/proxy;
-    fastcgi_temp_path DIR/fastcgi;
-    uwsgi_temp_path DIR/uwsgi;
-    scgi_temp_path DIR/scgi;
-    server {
-        listen 127.0.0.1:9000 proxy_protocol;
-        return 204;
-    }
-}
-";
+/// From the connection and from the header.
+const BOTH: &str = "$remote_addr $remote_port $proxy_protocol_addr $proxy_protocol_port";

@@ -7,7 +7,7 @@ use std::process::{Command, Output};
 use serde_json::Value;
 
 use crate::addr::{LISTEN_V4, LISTEN_V6};
-use crate::lab::{Host, Lab, Process, Scratch};
+use crate::lab::{Host, Lab, Process, Scratch, wait_for};
 
 /// A running `peername`.
 #[derive(Debug)]
@@ -89,7 +89,27 @@ impl Peername {
         };
         self.log().lines().filter_map(outcome).collect()
     }
+
+    /// Waits until one has ended like this.
+    #[track_caller]
+    pub(crate) fn has_outcome(&self, outcome: &str) {
+        wait_for(outcome, || {
+            let seen = self.outcomes().iter().any(|seen| seen == outcome);
+            seen.then_some(())
+        });
+    }
 }
+
+/// Starts what follows as an ordinary user.
+pub(crate) const AS_NOBODY: &[&str] = &[
+    "setpriv",
+    "--reuid=65534",
+    "--regid=65534",
+    "--clear-groups",
+];
+/// Behind [`AS_NOBODY`]: without a way to any capability, and no longer than who has started it.
+pub(crate) const POWERLESS: &[&str] =
+    &["--inh-caps=-all", "--bounding-set=-all", "--pdeathsig=KILL"];
 
 /// A copy that an ordinary user may execute, wherever the build directory is. Written by a process
 /// of its own: what a thread of ours starts meanwhile would inherit the open file, which then could

@@ -1,10 +1,10 @@
 //! Real servers, as Debian ships them, and how each is asked who its client is.
 
-mod nginx;
+pub(crate) mod nginx;
 mod postgres;
 mod redis;
 mod script;
-mod sshd;
+pub(crate) mod sshd;
 
 use std::net::SocketAddr;
 

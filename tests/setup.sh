@@ -34,9 +34,13 @@ packages=(
     ngtcp2-client    # QUIC: gtlsclient, gtlsserver
     ngtcp2-server
     python3
+    tinyproxy-bin       # an upstream proxy
     python3-grpcio      # gRPC, client and server, through the intercepting proxy
     python3-h2          # WebSocket over HTTP/2
     python3-websockets
+    python3-requests
+    chromium         # a browser, and its block page
+    libnss3-tools    # certutil: whom it trusts
     systemd          # systemd-analyze: whether the units that are shipped are right; not as init
     nodejs
     gcc              # a server of the tests' own

@@ -9,7 +9,7 @@ use crate::conn::Conn;
 use crate::datagram::Datagrams;
 use crate::header::{v1, v2, v2_udp};
 use crate::lab::{Host, Lab, Scratch};
-use crate::peername::{BINARY, Peername, copy_for_everyone};
+use crate::peername::{AS_NOBODY, BINARY, Peername, copy_for_everyone};
 
 mod udp;
 
@@ -321,13 +321,7 @@ fn with_file_capabilities_there_are_rules_but_no_tables() {
     let (host, scratch) = (Host::new(), Scratch::new());
     let copy = copy_for_everyone(&host, &scratch);
     host.run("setcap", &["cap_net_admin+ep", &copy]);
-    let nobody = [
-        "setpriv",
-        "--reuid=65534",
-        "--regid=65534",
-        "--clear-groups",
-        &copy,
-    ];
+    let nobody = [AS_NOBODY, &[&copy]].concat();
     let run = |args: &[&str]| Peername::pipe(&host, &nobody, &[&["routes"], args].concat(), "");
     let rule = "2110: from 127.0.0.0/8 iif lo lookup 21100 proto 211";
     for (args, line) in [

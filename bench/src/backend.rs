@@ -1,14 +1,12 @@
 //! The echo server behind every contestant, and behind none.
 
 use std::collections::VecDeque;
-use std::io::{self, Read, Write};
+use std::io::{self, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::thread;
 use std::time::Instant;
 
 use anyhow::{Context, Result};
-use rustix::io::Errno;
-use rustix::net::{SocketFlags, accept_with};
 use socket2::{Domain, Protocol, Socket, Type};
 
 use crate::pattern;
@@ -96,13 +94,16 @@ impl Backend {
 
     fn accept(&mut self) -> Result<()> {
         loop {
-            let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
-            let socket = match accept_with(&self.listener, flags) {
-                Ok(socket) => TcpStream::from(socket),
-                Err(Errno::AGAIN) => return Ok(()),
-                Err(Errno::CONNABORTED | Errno::INTR) => continue,
-                Err(error) => return Err(error).context("accept4"),
+            // The C library's: a system call of our own would go past `peername exec --mode preload`.
+            let socket = match self.listener.accept() {
+                Ok((socket, _)) => TcpStream::from(socket),
+                Err(error) => match error.kind() {
+                    ErrorKind::WouldBlock => return Ok(()),
+                    ErrorKind::ConnectionAborted | ErrorKind::Interrupted => continue,
+                    _ => return Err(error).context("accept4"),
+                },
             };
+            socket.set_nonblocking(true).context("ioctl(FIONBIO)")?;
             let token = self.free.pop_front().unwrap_or(self.connections.len());
             self.poller.add(&socket, token, Interest::IN)?;
             let echo = Some(Echo {

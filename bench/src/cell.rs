@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 use crate::load::{self, Connection, Metric, Plan, Preface, Transport, Workload, claimed_source};
 use crate::namespace;
 use crate::neighbours::{Disturbance, Neighbours};
+use crate::procfs::ProcessTree;
 use crate::proxies::{Contestant, Site};
 use crate::running::Running;
 use crate::sockets;
@@ -38,8 +39,20 @@ pub(crate) struct Cell {
     pub(crate) workload: Workload,
     pub(crate) connections: usize,
     pub(crate) duration: Duration,
+    /// Whose CPU time is counted.
+    pub(crate) watch: Watch,
     /// An empty directory; what is in it afterwards explains a failure.
     pub(crate) directory: PathBuf,
+}
+
+/// Whose CPU time is counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Watch {
+    /// The proxy's.
+    Proxy,
+    /// Everybody's but the generator's: where proxy and backend are one process, that is how they compare
+    /// with two.
+    All,
 }
 
 /// What came of it.
@@ -61,6 +74,9 @@ pub(crate) enum Identity {
     Address,
     /// The proxy.
     Proxy,
+    /// Contestant and backend are one: the kernel's table shows whoever connects, and what accept(2)
+    /// says is not to be seen from outside. The tests of `peername exec` ask the server.
+    Inside,
 }
 
 /// Measures in this process's namespace and prints the outcome as a JSON line.
@@ -108,7 +124,10 @@ impl Cell {
             preface: self.contestant.preface(),
             connections: self.connections,
             duration: self.duration,
-            watch: proxy.as_ref().map(Running::tree),
+            watch: match self.watch {
+                Watch::Proxy => proxy.as_ref().map(Running::tree),
+                Watch::All => Some(ProcessTree::below_us()),
+            },
         };
         let measured = self.load(&plan);
         match &proxy {
@@ -119,6 +138,10 @@ impl Cell {
 
     fn load(&self, plan: &Plan) -> Result<Outcome> {
         let identity = match self.workload.transport() {
+            Transport::Tcp if self.contestant.is_backend() => {
+                Connection::open(plan, 0)?;
+                Identity::Inside
+            }
             Transport::Tcp => identify(plan)?,
             Transport::Udp => identify_datagrams(plan)?,
         };
@@ -180,6 +203,7 @@ impl Identity {
             Self::Exact => "client",
             Self::Address => "client-address",
             Self::Proxy => "proxy",
+            Self::Inside => "not-seen",
         }
     }
 
@@ -189,6 +213,7 @@ impl Identity {
             Self::Exact => "; the backend sees the client's address and port",
             Self::Address => "; the backend sees the client's address, with another port",
             Self::Proxy => "; the backend sees the proxy",
+            Self::Inside => "; it is the backend",
         }
     }
 }

@@ -135,12 +135,14 @@ const TARGETS: &[Target] = &[
     cpu("warm", &[], 0.6),
     cpu("warm", TUNED, 0.4),
     Target {
+        of: None,
         task: "stampede",
         metric: load::CERTIFICATES,
         peers: &[],
         bound: Bound::AtMost(1.0),
     },
     Target {
+        of: None,
         task: "profile",
         metric: profile::FORGING,
         peers: &[],
@@ -153,6 +155,7 @@ const TUNED: &[&str] = &["goproxy-tuned", "hudsucker-tuned"];
 
 const fn cpu(task: &'static str, peers: &'static [&'static str], bound: f64) -> Target {
     Target {
+        of: None,
         task,
         metric: load::CPU,
         peers,

@@ -150,6 +150,7 @@ impl Args {
                 workload: task.workload,
                 connections: self.connections(task),
                 duration: self.duration(),
+                watch: self.contestants.watch(),
                 directory: directory.to_owned(),
             };
             rounds::run_cell("cell", &cell, cell.duration + ALLOWANCE)

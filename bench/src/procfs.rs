@@ -9,6 +9,7 @@ use anyhow::{Context, Result};
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ProcessTree {
     root: u32,
+    without_root: bool,
 }
 
 /// CPU time used so far, by two clocks. See [`Cpu::since`].
@@ -20,7 +21,18 @@ pub(crate) struct Cpu {
 
 impl ProcessTree {
     pub(crate) fn of(root: u32) -> Self {
-        Self { root }
+        Self {
+            root,
+            without_root: false,
+        }
+    }
+
+    /// All that descends from this process, orphans too if it is the first of its namespace.
+    pub(crate) fn below_us() -> Self {
+        Self {
+            root: std::process::id(),
+            without_root: true,
+        }
     }
 
     pub(crate) fn root(self) -> u32 {
@@ -66,6 +78,9 @@ impl ProcessTree {
         while let Some(parent) = tree.get(next).map(|process| process.pid) {
             tree.extend(all.iter().filter(|process| process.parent == parent));
             next += 1;
+        }
+        if self.without_root {
+            tree.remove(0);
         }
         Ok(tree)
     }

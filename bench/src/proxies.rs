@@ -11,6 +11,7 @@ use std::process::Command;
 use anyhow::{Context, Result, ensure};
 use serde::{Deserialize, Serialize};
 
+use crate::cell::Watch;
 use crate::load::{Preface, Transport};
 use crate::rounds::Contender;
 
@@ -31,6 +32,8 @@ pub(crate) enum Contestant {
     Nginx(Nginx),
     /// peername, go-mmproxy, and whatever else is configured by its arguments.
     CommandLine(CommandLine),
+    /// The backend itself in a proxy's place, as it is or started by `peername exec`.
+    Backend(CommandLine, Preface),
 }
 
 /// What all contestants have in common.
@@ -96,6 +99,10 @@ pub(crate) struct Selection {
     /// go-mmproxy's binary; takes part only if given
     #[arg(long, value_name = "PATH")]
     go_mmproxy: Option<PathBuf>,
+    /// Compare the ways of `peername exec` with a plain server and with the proxy, and nobody else;
+    /// the server's CPU time is counted for all
+    #[arg(long)]
+    exec: bool,
     /// Another contestant; {listen} and {backend} stand for the addresses. May be repeated
     #[arg(long = "proxy", value_name = "NAME=COMMAND", value_parser = CommandLine::parse_tcp)]
     others: Vec<CommandLine>,
@@ -110,6 +117,9 @@ impl Selection {
     /// # Errors
     /// This program does not know where it lies.
     pub(crate) fn contestants(&self) -> Result<Vec<Contestant>> {
+        if self.exec {
+            return self.ways_of_exec();
+        }
         let mut all = vec![
             Contestant::Direct,
             Contestant::CommandLine(self.peername()),
@@ -124,6 +134,31 @@ impl Selection {
         let udp_others = std::iter::once(naive()?).chain(self.udp_others.clone());
         all.extend(others.chain(udp_others).map(Contestant::CommandLine));
         Ok(all)
+    }
+
+    /// Whose CPU time is counted.
+    pub(crate) fn watch(&self) -> Watch {
+        if self.exec { Watch::All } else { Watch::Proxy }
+    }
+
+    fn ways_of_exec(&self) -> Result<Vec<Contestant>> {
+        let bench = std::env::current_exe().context("own path")?;
+        let plain = CommandLine::new("plain", &bench).over(Transport::Tcp, BACKEND);
+        let by = |mode, options: &str| {
+            let line = format!(
+                "exec --mode {mode} {EXEC} {options} -- {} {BACKEND}",
+                bench.display()
+            );
+            let by = CommandLine::new(mode, &self.peername).over(Transport::Tcp, &line);
+            Contestant::Backend(by, Preface::Proxy)
+        };
+        Ok(vec![
+            Contestant::Backend(plain, Preface::None),
+            by("preload", ""),
+            by("notify", ""),
+            Contestant::CommandLine(self.peername()),
+            by("netns", "--listen {listen}"),
+        ])
     }
 
     fn peername(&self) -> CommandLine {
@@ -155,7 +190,7 @@ impl Contestant {
             Self::Direct => None,
             Self::Haproxy(proxy) => Some(proxy),
             Self::Nginx(proxy) => Some(proxy),
-            Self::CommandLine(proxy) => Some(proxy),
+            Self::CommandLine(proxy) | Self::Backend(proxy, _) => Some(proxy),
         }
     }
 
@@ -163,8 +198,14 @@ impl Contestant {
     pub(crate) fn preface(&self) -> Preface {
         match self {
             Self::Direct => Preface::None,
+            Self::Backend(_, preface) => *preface,
             _ => Preface::Proxy,
         }
+    }
+
+    /// Whether there is no other backend than itself.
+    pub(crate) fn is_backend(&self) -> bool {
+        matches!(self, Self::Backend(..))
     }
 
     /// Whether it can do workloads over `transport` at all.
@@ -231,6 +272,8 @@ fn resolve(program: &Path) -> PathBuf {
 }
 
 const PEERNAME: &str = "proxy --listen {listen} -4 {backend} --trust loopback";
+const EXEC: &str = "--trust loopback --ports 8443";
+const BACKEND: &str = "backend --listen {listen}";
 const PEERNAME_UDP: &str =
     "proxy --protocol udp --udp-header each --listen {listen} -4 {backend} --trust loopback";
 

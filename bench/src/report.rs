@@ -265,17 +265,14 @@ impl Report {
             "verdict (machine not quiet)"
         };
         let mut rows = vec![["target", "is", verdict].map(str::to_owned).to_vec()];
-        for target in self
-            .targets
-            .iter()
-            .filter(|target| self.tasks.iter().any(|(task, _)| *task == target.task))
-        {
+        for target in self.targets.iter().filter(|target| self.concerns(target)) {
+            let whose = target.of.unwrap_or(subject);
             let is = match target.peers {
                 [] => {
-                    let values = self.values(subject, target.task, target.metric);
+                    let values = self.values(whose, target.task, target.metric);
                     Summary::of(values.map(|(_, value)| value))
                 }
-                peers => self.ratio(subject, target.task, target.metric, |round| {
+                peers => self.ratio(whose, target.task, target.metric, |round| {
                     let figures = peers
                         .iter()
                         .filter_map(|peer| self.value(peer, target.task, target.metric, round));
@@ -291,6 +288,14 @@ impl Report {
             rows.push(vec![target.to_string(), is, verdict.to_owned()]);
         }
         rows
+    }
+
+    /// Whether the workload was run, and by those whom the target names.
+    fn concerns(&self, target: &Target) -> bool {
+        let takes_part = |of: &str| self.contestants.iter().any(|(name, _)| name == of);
+        let is_run = self.tasks.iter().any(|(task, _)| *task == target.task);
+        let has_peer = target.peers.is_empty() || target.peers.iter().any(|peer| takes_part(peer));
+        is_run && target.of.is_none_or(takes_part) && has_peer
     }
 
     /// Ratios are taken round by round and summed up afterwards: what slowed a whole round slowed

@@ -1,4 +1,4 @@
-//! How the library is linked when it is built to be shipped.
+//! How the libraries are linked when they are built to be shipped.
 
 use std::env;
 
@@ -9,6 +9,10 @@ fn main() {
         println!("cargo::rustc-cdylib-link-arg=-nostartfiles");
         // Every import is looked up when the library is loaded, not in the middle of accept(2).
         println!("cargo::rustc-cdylib-link-arg=-Wl,-z,now,-z,relro,-z,noexecstack");
-        println!("cargo::rustc-cdylib-link-arg=-Wl,--as-needed,-soname,libpeername.so");
+        let name = match env::var("CARGO_PKG_NAME").as_deref() {
+            Ok("peername-preload-connect") => "libpeername_connect.so",
+            _ => "libpeername.so",
+        };
+        println!("cargo::rustc-cdylib-link-arg=-Wl,--as-needed,-soname,{name}");
     }
 }

@@ -1,5 +1,5 @@
 //! Makes the seeds: each message of the conformance corpus, as a file of raw bytes for each target
-//! that it suits.
+//! that it suits, and some answers of check services.
 
 use std::error::Error;
 use std::fs;
@@ -27,6 +27,12 @@ fn main() -> Result<(), Box<dyn Error>> {
             written += 1;
         }
     }
+    let folder = here.join("corpus/check_answers");
+    fs::create_dir_all(&folder)?;
+    for (number, answer) in ANSWERS.iter().enumerate() {
+        fs::write(folder.join(number.to_string()), answer)?;
+        written += 1;
+    }
     println!("{written} seeds in {}", here.join("corpus").display());
     Ok(())
 }
@@ -40,3 +46,15 @@ fn unhex(text: &str) -> Result<Vec<u8>, Box<dyn Error>> {
 
 const PROXY: &[&str] = &["parse_raw", "parse_split"];
 const SPP: &[&str] = &["spp", "parse_raw"];
+/// The first octet says of which protocol.
+const ANSWERS: &[&[u8]] = &[
+    b"\x00\x0a\x00",
+    b"\x00\x0a\x02\x08\x07\x12\x10\x0a\x03\x08\x93\x03\x12\x05\x0a\x03\x0a\x01a\x1a\x02no",
+    b"\x00\x0a\x00\x1a\x14\x12\x0a\x0a\x08\x0a\x03x-a\x12\x01b\x2a\x06x-gone",
+    b"\x01{\"result\":true}",
+    b"\x01{\"result\":{\"allow\":true,\"headers\":{\"x-a\":\"b\"},\"request_headers_to_remove\":[\"x\"]}}",
+    b"\x01{\"result\":{\"allowed\":false,\"http_status\":451,\"body\":\"no\",\"reason\":\"law\"}}",
+    b"\x01{}",
+    b"\x02\x00\xc8x-user:alice\ncache-control:max-age=5",
+    b"\x02\x01\x2elocation:/login\nset-cookie:a=b",
+];

@@ -19,6 +19,7 @@ def say(line):
 
 class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
 
     def do_GET(self):
         headers = [[name.lower(), value] for name, value in self.headers.items()]

@@ -126,13 +126,8 @@ fn it_ends_as_it_did() {
             "can't listen on",
         ),
     ] {
-        let output = bench.run(
-            &host,
-            &format!("exec -a cloudflare-mmproxy mmproxy {options}"),
-        );
-        let said = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(output.status.code(), Some(code), "{options}: {said}");
-        assert!(said.contains(text), "{options}: {said}");
+        let command = format!("exec -a cloudflare-mmproxy mmproxy {options}");
+        bench.ends(&host, &command, code, text);
     }
 }
 

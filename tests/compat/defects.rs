@@ -64,14 +64,8 @@ fn link_local_balancers_can_be_listed() {
 /// go-mmproxy and mmproxy-rs took six descriptors for a connection.
 #[test]
 fn two_descriptors_a_connection() {
-    let (bench, lab) = (Bench::new(), Lab::new());
-    let backend = Backend::listen(&lab.server, TARGET_V4);
-    let proxy = bench
-        .start(
-            &lab.server,
-            "go-mmproxy -l 10.81.0.1:8443 -4 127.0.0.1:9000",
-        )
-        .listens(&[LISTEN_V4]);
+    let bench = Bench::new();
+    let (lab, backend, proxy) = bench.between("go-mmproxy -l 10.81.0.1:8443 -4 127.0.0.1:9000");
     let connect = || {
         let client = someone_v4();
         let down = Conn::open(&lab.balancer, LISTEN_V4, &header_of(client));
@@ -87,14 +81,9 @@ fn two_descriptors_a_connection() {
 /// together most waited a second for their second SYN.
 #[test]
 fn one_listener_is_no_queue_of_one() {
-    let (bench, lab) = (Bench::new(), Lab::new());
-    let backend = Backend::listen(&lab.server, TARGET_V4);
-    let _proxy = bench
-        .start(
-            &lab.server,
-            "mmproxy-rs -l 10.81.0.1:8443 -4 127.0.0.1:9000 --listeners 1",
-        )
-        .listens(&[LISTEN_V4]);
+    let bench = Bench::new();
+    let command = "mmproxy-rs -l 10.81.0.1:8443 -4 127.0.0.1:9000 --listeners 1";
+    let (lab, backend, _proxy) = bench.between(command);
     let before = listen_overflows(&lab.server);
     let conns: Vec<_> = std::thread::scope(|scope| {
         let connect = |_| {
@@ -235,15 +224,11 @@ struct Cloudflare {
 
 impl Cloudflare {
     fn new() -> Self {
-        let (bench, lab) = (Bench::new(), Lab::new());
+        let bench = Bench::new();
         bench.0.write("networks.txt", "0.0.0.0/0\n");
-        let backend = Backend::listen(&lab.server, TARGET_V4);
-        let proxy = bench
-            .start(
-                &lab.server,
-                "mmproxy -q -N -a networks.txt -l 10.81.0.1:8443 -4 127.0.0.1:9000 -6 [::1]:9000",
-            )
-            .listens(&[LISTEN_V4]);
+        let (lab, backend, proxy) = bench.between(
+            "mmproxy -q -N -a networks.txt -l 10.81.0.1:8443 -4 127.0.0.1:9000 -6 [::1]:9000",
+        );
         // The self-test, plain and spoofed.
         backend.accept();
         backend.accept();

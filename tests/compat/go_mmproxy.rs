@@ -238,10 +238,7 @@ fn it_ends_as_it_did_but_never_well_without_a_start() {
         ("-allowed-subnets none.txt", 1, "none.txt"),
     ];
     for (flags, code, text) in table {
-        let output = bench.run(&host, &format!("go-mmproxy {flags}"));
-        let said = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(output.status.code(), Some(code), "{flags}: {said}");
-        assert!(said.contains(text), "{flags}: {said}");
+        bench.ends(&host, &format!("go-mmproxy {flags}"), code, text);
     }
 }
 

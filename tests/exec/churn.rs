@@ -3,19 +3,28 @@
 use std::net::SocketAddr;
 use std::thread;
 
-use super::rig::{Served, v2};
+use super::rig::{NOTIFY, PRELOAD, Served, v2};
 use crate::addr::v4;
 
-/// PEERNAME_TEST_CHURN is how many; 1000000 takes minutes. The table has 512 slots, so that it is filled
-/// and swept over and over, and descriptors are used again at once.
+/// The table has 512 slots, so that it is filled and swept over and over, and descriptors are used again
+/// at once.
 #[test]
 fn no_identity_is_wrong() {
-    let count =
-        std::env::var("PEERNAME_TEST_CHURN").map_or(5_000, |n| n.parse().expect("a number"));
-    churn(
-        &Served::new("et 4 8443 brief", &["--max-connections=512"]),
-        count,
-    );
+    for mechanism in [PRELOAD, NOTIFY] {
+        let served = Served::by(mechanism, "et 4 8443 brief", &["--max-connections=512"]);
+        churn(&served, count());
+    }
+}
+
+/// 65536 slots, of which 5000 connections need no second use.
+#[test]
+fn no_identity_is_wrong_in_the_default_table() {
+    churn(&Served::new("et 4 8443 brief", &[]), count());
+}
+
+/// PEERNAME_TEST_CHURN is how many; 1000000 takes minutes.
+fn count() -> u32 {
+    std::env::var("PEERNAME_TEST_CHURN").map_or(5_000, |n| n.parse().expect("a number"))
 }
 
 /// Makes so many connections, four at a time, and checks each.

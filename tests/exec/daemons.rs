@@ -1,10 +1,10 @@
-//! Servers of several processes, which give up root and start programs: the identity must come along.
+//! Servers of several processes, which give up root: the identity must come along, slow headers too.
 
 use super::rig::{Program, v2};
-use crate::addr::{CLIENT_V4, FRONT_V4, LISTEN_V4, someone_v4};
+use crate::addr::{LISTEN_V4, someone_v4};
 use crate::conn::Conn;
 use crate::lab::{Scratch, wait_for};
-use crate::sender::Haproxy;
+use crate::server::nginx;
 
 /// The workers are another user's, who could not open the table.
 #[test]
@@ -12,10 +12,9 @@ fn nginx() {
     for reuseport in ["", "reuseport"] {
         let scratch = Scratch::new();
         scratch.write("index.html", "hello\n");
-        let config = NGINX
-            .replace("DIR", &scratch.text("."))
-            .replace("REUSEPORT", reuseport);
-        let config = scratch.write("nginx.conf", &config);
+        let server = format!("listen {LISTEN_V4} {reuseport}; root DIR;");
+        let main = "user www-data; worker_processes 2;";
+        let config = nginx::configure(&scratch, main, nginx::PEER, &server);
         let program = Program::start(&["nginx", "-c", &config, "-e", "stderr"]);
         logs_the_clients(&program, &scratch);
     }
@@ -56,133 +55,6 @@ fn logs_the_clients(program: &Program, scratch: &Scratch) {
     });
 }
 
-/// `pg_hba.conf` is decided on the client, not on the proxy.
-#[test]
-fn postgres() {
-    let scratch = Scratch::new();
-    let data = scratch.text("data");
-    let lab = crate::lab::Lab::without_routes();
-    let bin = newest_postgres();
-    let initdb = format!("{bin}/initdb");
-    let as_postgres = [
-        "-u", "postgres", "--", &initdb, "-N", "-A", "trust", "-D", &data,
-    ];
-    lab.server.run("runuser", &as_postgres);
-    scratch.write("data/pg_hba.conf", "host all all 203.0.113.9/32 trust\n");
-    let config = POSTGRES.replace("DIR", &scratch.text("."));
-    scratch.write("data/postgresql.conf", &config);
-    let server = format!("{bin}/postgres");
-    let program = Program::start_as(
-        lab,
-        &["runuser", "-u", "postgres", "--"],
-        &[&server, "-D", &data],
-    );
-    let _haproxy = Haproxy::start(&program.lab, LISTEN_V4, "send-proxy-v2");
-    let sql = "select host(inet_client_addr()), inet_client_port()";
-    let said = program.lab.client.run(
-        "psql",
-        &[
-            "-XAt",
-            "-F",
-            " ",
-            "-h",
-            "203.0.113.1",
-            "-p",
-            "80",
-            "-U",
-            "postgres",
-            "-c",
-            sql,
-            "-d",
-            "sslmode=disable dbname=postgres",
-        ],
-    );
-    assert_eq!(
-        said.trim(),
-        format!("{} {}", CLIENT_V4.ip(), CLIENT_V4.port())
-    );
-    // Somebody else is refused: a StartupMessage for user postgres (PostgreSQL's protocol 3.0).
-    let stranger = someone_v4();
-    let startup = b"\0\0\0\x17\0\x03\0\0user\0postgres\0\0";
-    let conn = Conn::open(
-        &program.lab.balancer,
-        LISTEN_V4,
-        &[&v2(stranger)[..], startup].concat(),
-    );
-    let said = String::from_utf8_lossy(&conn.recv_some()).into_owned();
-    assert!(said.contains(&format!("\"{}\"", stranger.ip())), "{said}");
-}
-
-/// sshd closes every descriptor, runs itself anew and asks for its peer there.
-#[test]
-fn sshd() {
-    let scratch = Scratch::new();
-    let lab = crate::lab::Lab::without_routes();
-    for key in ["host_key", "user_key"] {
-        let args = ["-q", "-t", "ed25519", "-N", "", "-f", &scratch.text(key)];
-        lab.server.run("ssh-keygen", &args);
-    }
-    let config = scratch.write("sshd_config", &SSHD.replace("DIR", &scratch.text(".")));
-    let run = r#"mount -t tmpfs none /run && mkdir /run/sshd && exec "$@""#;
-    let program = Program::start_as(
-        lab,
-        &["unshare", "--mount", "sh", "-c", run, "sh"],
-        &["/usr/sbin/sshd", "-D", "-e", "-f", &config],
-    );
-    let _haproxy = Haproxy::start(&program.lab, LISTEN_V4, "send-proxy-v2");
-    let said = program.lab.client.run(
-        "ssh",
-        &[
-            "-F/dev/null",
-            "-oStrictHostKeyChecking=no",
-            "-oUserKnownHostsFile=/dev/null",
-            "-oBatchMode=yes",
-            "-oConnectTimeout=10",
-            "-i",
-            &scratch.text("user_key"),
-            "-p",
-            &FRONT_V4.port().to_string(),
-            &format!("root@{}", FRONT_V4.ip()),
-            "echo $SSH_CONNECTION",
-        ],
-    );
-    let seen = format!("{} {} ", CLIENT_V4.ip(), CLIENT_V4.port());
-    assert!(said.starts_with(&seen), "{said}");
-    let logged = format!("from {} port {}", CLIENT_V4.ip(), CLIENT_V4.port());
-    program.process.line("of the login", |line| {
-        (line.contains("Accepted publickey") && line.contains(&logged)).then_some(())
-    });
-}
-
-/// Debian keeps the server's programs apart by version and off the search path.
-fn newest_postgres() -> String {
-    let versions = std::fs::read_dir("/usr/lib/postgresql").expect("PostgreSQL (make setup)");
-    let newest = versions.map(|entry| entry.expect("a version").path()).max();
-    let bin = newest.expect("a version").join("bin");
-    bin.to_str().expect("text").to_owned()
-}
-
-const NGINX: &str = "
-daemon off;
-user www-data;
-worker_processes 2;
-pid DIR/nginx.pid;
-events {}
-http {
-    log_format peer '$remote_addr $remote_port';
-    access_log DIR/access.log peer;
-    client_body_temp_path DIR/body;
-    proxy_temp_path DIR/proxy;
-    fastcgi_temp_path DIR/fastcgi;
-    uwsgi_temp_path DIR/uwsgi;
-    scgi_temp_path DIR/scgi;
-    server {
-        listen 10.81.0.1:8443 REUSEPORT;
-        root DIR;
-    }
-}
-";
-
 const APACHE: &str = "
 ServerRoot DIR
 ServerName server.example
@@ -198,23 +70,4 @@ ErrorLog /dev/stderr
 LogFormat \"%a %{remote}p\" peer
 CustomLog DIR/access.log peer
 DocumentRoot DIR
-";
-
-const POSTGRES: &str = "
-listen_addresses = '10.81.0.1'
-port = 8443
-unix_socket_directories = 'DIR'
-fsync = off
-log_connections = on
-";
-
-const SSHD: &str = "
-ListenAddress 10.81.0.1:8443
-HostKey DIR/host_key
-AuthorizedKeysFile DIR/user_key.pub
-StrictModes no
-PermitRootLogin prohibit-password
-PasswordAuthentication no
-UsePAM yes
-PidFile none
 ";

@@ -1,13 +1,14 @@
 //! What happens when something is missing or breaks.
 
 use std::fs;
+use std::process::Command;
 use std::time::Duration;
 
 use super::rig::{Libc, Served, exec, server, v2};
 use crate::addr::someone_v4;
 use crate::conn::End;
-use crate::lab::{Host, wait_for};
-use crate::peername::{BINARY, Peername};
+use crate::lab::{Host, Scratch, wait_for};
+use crate::peername::{BINARY, Peername, copy_for_everyone};
 
 /// Exit code, arguments and environment are the program's own.
 #[test]
@@ -27,28 +28,6 @@ fn the_program_is_the_process() {
     let said = String::from_utf8_lossy(&said.stdout).into_owned();
     // ps and wc themselves; the attendant is nobody's child here.
     assert!(said.split_ascii_whitespace().next() <= Some("2"), "{said}");
-}
-
-#[test]
-fn many_silent_clients_hold_nobody_up() {
-    let served = Served::new("lt 4 8443 brief", &["--header-timeout=60s"]);
-    let clients: Vec<_> = (0..250).map(|_| someone_v4()).collect();
-    let headers: Vec<_> = clients.iter().map(|&client| v2(client)).collect();
-    let slow: Vec<_> = headers
-        .iter()
-        .map(|header| served.open(&header[..15]))
-        .collect();
-    for _ in 0..50 {
-        let client = someone_v4();
-        served.check(&served.ask(&v2(client)), client);
-    }
-    for (conn, header) in slow.iter().zip(&headers) {
-        conn.send(&header[15..]);
-        conn.send(b"hi");
-    }
-    for (conn, client) in slow.iter().zip(clients) {
-        served.sees(conn, client);
-    }
 }
 
 /// Complete headers need no attendant; a connection with an incomplete one is refused, not shown as
@@ -127,6 +106,20 @@ fn a_full_table() {
     });
 }
 
+/// What goes wrong before there is a program has a code of its own (cf. env(1)).
+#[test]
+fn a_launcher_that_cannot_is_told_from_a_program_that_failed() {
+    let (host, scratch) = (Host::new(), Scratch::new());
+    // Without its library beside it.
+    let copy = copy_for_everyone(&host, &scratch);
+    let mut command = Command::new(copy);
+    command.args(["exec", "--mode=preload", "--", "true"]);
+    let ended = host.output(&mut command, "");
+    let said = String::from_utf8_lossy(&ended.stderr).into_owned();
+    assert_eq!(ended.status.code(), Some(125), "{said}");
+    assert!(said.contains("libpeername.so is neither"), "{said}");
+}
+
 /// A program that is not reached must not run on: it would take its proxy for its client.
 #[test]
 fn a_table_that_cannot_be_opened() {
@@ -140,7 +133,7 @@ fn a_table_that_cannot_be_opened() {
     assert!(said.contains("may not listen"), "{said}");
 }
 
-fn kill_attendant_of(served: &Served) {
+pub(super) fn kill_attendant_of(served: &Served) {
     // The program is the last of `unshare`'s family; the attendant has kept the launcher's arguments.
     let ours = |pid: u32| {
         let words = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();

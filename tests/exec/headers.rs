@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::rig::{Program, Served, mapped, pseudo, v1, v2};
+use super::rig::{NOTIFY, PRELOAD, Program, Served, mapped, pseudo, v1, v2};
 use crate::addr::{FRONT_V4, LISTEN_V4, LISTEN_V6, someone_v4, someone_v6};
 use crate::conn::{Conn, End};
 use crate::header;
@@ -111,12 +111,14 @@ while True:
     conn, _ = listener.accept()
     conn.sendall(b'%s %d\n' % (conn.getsockname()[0].encode(), conn.getsockname()[1]))
     conn.close()";
-    for (options, seen) in [(&["--dst"][..], FRONT_V4), (&[], LISTEN_V4)] {
-        let program = Program::with(options, &["/usr/bin/python3", "-uc", script]);
+    let wanted = [(&["--dst"][..], FRONT_V4), (&[], LISTEN_V4)];
+    let both = [PRELOAD, NOTIFY].map(|mechanism| wanted.map(|wanted| (mechanism, wanted)));
+    for (mechanism, (options, seen)) in both.into_iter().flatten() {
+        let program = Program::by(mechanism, options, &["/usr/bin/python3", "-uc", script]);
         let conn = Conn::open(&program.lab.balancer, LISTEN_V4, &v2(someone_v4()));
         let (said, _) = conn.drain();
         let expected = format!("{} {}\n", seen.ip(), seen.port());
-        assert_eq!(String::from_utf8_lossy(&said), expected);
+        assert_eq!(String::from_utf8_lossy(&said), expected, "{mechanism}");
     }
 }
 

@@ -72,6 +72,17 @@ fn a_version_that_is_left_out_is_stripped() {
     }
 }
 
+/// A server's own output stays its own.
+#[test]
+fn there_is_nothing_to_be_said_for_debugging() {
+    let (served, _scratch) = served(&["LIBPROXYPROTO_DEBUG=1"], "lt 4 8443 brief");
+    let client = someone_v4();
+    served.check(&served.ask(&v2(client)), client);
+    let conn = served.open(b"no header");
+    served.sees(&conn, conn.local());
+    assert_eq!(served.process.log(), "");
+}
+
 /// Nobody else can wait for a slow header, so accept does, for a moment.
 #[test]
 fn a_header_in_pieces_is_waited_for_a_moment() {

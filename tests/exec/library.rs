@@ -1,11 +1,12 @@
-//! The library as a file: what it needs of a program, and that it can't panic.
+//! The libraries as files: what they need of a program, and that they can't panic.
 
+use std::path::Path;
 use std::process::Command;
 
-use super::rig::library;
+use super::rig::{library, library_connect};
 
-fn look(program: &str, args: &[&str]) -> String {
-    let path = library().to_str().expect("text");
+fn look(program: &str, args: &[&str], library: &Path) -> String {
+    let path = library.to_str().expect("text");
     let output = Command::new(program).args(args).arg(path).output();
     let output = output.unwrap_or_else(|error| panic!("{program}: {error} (make setup)"));
     assert!(output.status.success(), "{output:?}");
@@ -13,35 +14,33 @@ fn look(program: &str, args: &[&str]) -> String {
 }
 
 #[test]
-fn needs_no_other_library() {
-    let dynamic = look("readelf", &["--dynamic", "--wide"]);
-    assert!(!dynamic.contains("NEEDED"), "{dynamic}");
+fn they_need_no_other_library() {
+    for library in [library(), library_connect()] {
+        let dynamic = look("readelf", &["--dynamic", "--wide"], library);
+        assert!(!dynamic.contains("NEEDED"), "{dynamic}");
+    }
 }
 
 /// glibc and musl both have these; what is weak may be missing.
 #[test]
-fn imports_what_every_c_library_has() {
+fn they_import_what_every_c_library_has() {
     let allowed = ["memcpy", "memmove", "memset", "memcmp", "bcmp", "strlen"];
-    let symbols = look("nm", &["--dynamic", "--undefined-only"]);
-    for line in symbols.lines() {
-        let words: Vec<&str> = line.split_ascii_whitespace().collect();
-        match words[..] {
-            ["w", _] => {}
-            ["U", name] => assert!(allowed.contains(&name), "{symbols}"),
-            _ => panic!("{line}"),
+    for library in [library(), library_connect()] {
+        let symbols = look("nm", &["--dynamic", "--undefined-only"], library);
+        for line in symbols.lines() {
+            let words: Vec<&str> = line.split_ascii_whitespace().collect();
+            match words[..] {
+                ["w", _] => {}
+                ["U", name] => assert!(allowed.contains(&name), "{symbols}"),
+                _ => panic!("{line}"),
+            }
         }
     }
 }
 
 #[test]
-fn exports_the_calls_and_its_mark() {
-    let symbols = look("nm", &["--dynamic", "--defined-only"]);
-    let mut names: Vec<&str> = symbols
-        .lines()
-        .filter_map(|line| line.split_ascii_whitespace().last())
-        .collect();
-    names.sort_unstable();
-    let expected = [
+fn they_export_the_calls_and_their_marks() {
+    let servers = [
         "accept",
         "accept4",
         "getpeername",
@@ -49,13 +48,33 @@ fn exports_the_calls_and_its_mark() {
         "listen",
         "peername_preload_1",
     ];
-    assert_eq!(names, expected);
+    let clients = [
+        "connect",
+        "peername_connect_1",
+        "sendmmsg",
+        "sendmsg",
+        "sendto",
+    ];
+    assert_eq!(exported(library()), servers);
+    assert_eq!(exported(library_connect()), clients);
+}
+
+fn exported(library: &Path) -> Vec<String> {
+    let symbols = look("nm", &["--dynamic", "--defined-only"], library);
+    let names = symbols
+        .lines()
+        .filter_map(|line| line.split_ascii_whitespace().last());
+    let mut names: Vec<String> = names.map(str::to_owned).collect();
+    names.sort_unstable();
+    names
 }
 
 /// The text of the panic handler is there only if some path leads to it.
 #[test]
-fn has_no_path_to_a_panic() {
-    let text = std::fs::read(library()).expect("the library");
-    let handler = b"libpeername.so panicked";
-    assert!(!text.windows(handler.len()).any(|part| part == handler));
+fn they_have_no_path_to_a_panic() {
+    for library in [library(), library_connect()] {
+        let text = std::fs::read(library).expect("the library");
+        let handler = b"preloaded library panicked";
+        assert!(!text.windows(handler.len()).any(|part| part == handler));
+    }
 }

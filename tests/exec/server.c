@@ -2,8 +2,9 @@
  * accept(2) and getpeername(2) say about it: here, on a duplicate, in a forked child, in a program run
  * from it, and on a descriptor that has travelled through a Unix socket.
  *
- * server MODE FAMILY PORT [hold|brief]  MODE block threads fork poll select lt et exclusive cancel
+ * server MODE FAMILY PORT [hold|brief]  MODE block threads fork poll select lt et exclusive oneshot cancel rebind
  * Each connection is answered after its first octets; with `hold` it stays open until the client closes.
+ * SIGUSR1 does nothing, but interrupts. `rebind` closes its listener at SIGUSR2 and opens it at the next.
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
@@ -29,6 +30,7 @@
 
 enum { TEXT = 80, ANSWER = 1000, CHILD_SOCKET = 78, CHILD_PIPE = 79 };
 static int hold, brief;
+static volatile sig_atomic_t asked;
 
 static void text_of(const struct sockaddr_storage *address, socklen_t len, char *text)
 {
@@ -50,7 +52,11 @@ static void peer_of(int fd, char *text)
 {
     struct sockaddr_storage address;
     socklen_t len = sizeof address;
-    if (getpeername(fd, (void *)&address, &len))
+    int result;
+    do /* never EINTR, but under a supervisor (docs/exec.md) */
+        result = getpeername(fd, (void *)&address, &len);
+    while (result && errno == EINTR);
+    if (result)
         snprintf(text, TEXT, "errno-%d", errno);
     else
         text_of(&address, len, text);
@@ -139,7 +145,11 @@ static void answer(int fd, const struct sockaddr_storage *address, socklen_t len
     char said[100], text[ANSWER];
     int flags = fcntl(fd, F_GETFL);
     fcntl(fd, F_SETFL, flags & ~O_NONBLOCK);
-    if (recv(fd, said, sizeof said, 0) < 1) {
+    ssize_t got;
+    do
+        got = recv(fd, said, sizeof said, 0);
+    while (got < 0 && errno == EINTR);
+    if (got < 1) {
         close(fd);
         return;
     }
@@ -180,7 +190,7 @@ static int take(int listener, int nonblocking)
         answer(fd, &address, len);
     } else if (errno == EMFILE) {
         usleep(20000);
-    } else if (errno != EAGAIN) {
+    } else if (errno != EAGAIN && errno != EINTR) {
         fprintf(stderr, "accept: %s\n", strerror(errno));
     }
     return fd;
@@ -196,12 +206,14 @@ static void *accept_always(void *listener)
 static void by_epoll(int listener, unsigned flags)
 {
     int instance = epoll_create1(EPOLL_CLOEXEC);
-    struct epoll_event event = {.events = EPOLLIN | flags};
+    struct epoll_event event = {.events = EPOLLIN | flags}, found;
     epoll_ctl(instance, EPOLL_CTL_ADD, listener, &event);
     for (;;) {
-        epoll_wait(instance, &event, 1, -1);
+        epoll_wait(instance, &found, 1, -1);
         while (take(listener, 1) >= 0 && flags & EPOLLET)
             ;
+        if (flags & EPOLLONESHOT)
+            epoll_ctl(instance, EPOLL_CTL_MOD, listener, &event);
     }
 }
 
@@ -227,6 +239,51 @@ static void exclusively(int listener)
     by_epoll(listener, EPOLLEXCLUSIVE);
 }
 
+static void nothing(int number)
+{
+    (void)number;
+}
+
+static void ask(int number)
+{
+    (void)number;
+    asked++;
+}
+
+static int listens(int six, int port, int nonblocking)
+{
+    struct sockaddr_in v4 = {.sin_family = AF_INET, .sin_port = htons(port)};
+    struct sockaddr_in6 v6 = {.sin6_family = AF_INET6, .sin6_port = htons(port)};
+    int one = 1, kind = SOCK_STREAM | (nonblocking ? SOCK_NONBLOCK : 0);
+    int listener = socket(six ? AF_INET6 : AF_INET, kind, 0);
+    setsockopt(listener, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
+    if (bind(listener, six ? (void *)&v6 : (void *)&v4, six ? sizeof v6 : sizeof v4) ||
+        listen(listener, 1024)) {
+        perror("listen");
+        exit(1);
+    }
+    return listener;
+}
+
+/* poll(2) is always interrupted by a signal, so no flag is overlooked for long. */
+static void rebinding(int listener, int six, int port)
+{
+    for (;;) {
+        struct pollfd wait = {.fd = listener, .events = POLLIN};
+        poll(&wait, 1, 50);
+        if (asked == 1 && listener >= 0) {
+            close(listener);
+            listener = -1;
+            fprintf(stderr, "closed\n");
+        } else if (asked == 2 && listener < 0) {
+            listener = listens(six, port, 1);
+            fprintf(stderr, "bound again\n");
+        } else if (listener >= 0) {
+            take(listener, 1);
+        }
+    }
+}
+
 int main(int count, char **args)
 {
     if (count > 1 && !strcmp(args[1], "child")) {
@@ -235,19 +292,14 @@ int main(int count, char **args)
         return write(CHILD_PIPE, said, TEXT) != TEXT;
     }
     const char *mode = args[1];
-    int six = args[2][0] == '6', one = 1;
+    int six = args[2][0] == '6', port = atoi(args[3]);
     hold = count > 4 && !strcmp(args[4], "hold");
     brief = count > 4;
+    struct sigaction interrupts = {.sa_handler = nothing}, asks = {.sa_handler = ask};
+    sigaction(SIGUSR1, &interrupts, NULL);
+    sigaction(SIGUSR2, &asks, NULL);
     int waits = !strcmp(mode, "block") || !strcmp(mode, "threads") || !strcmp(mode, "fork");
-    struct sockaddr_in v4 = {.sin_family = AF_INET, .sin_port = htons(atoi(args[3]))};
-    struct sockaddr_in6 v6 = {.sin6_family = AF_INET6, .sin6_port = htons(atoi(args[3]))};
-    int listener = socket(six ? AF_INET6 : AF_INET, SOCK_STREAM | (waits ? 0 : SOCK_NONBLOCK), 0);
-    setsockopt(listener, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
-    if (bind(listener, six ? (void *)&v6 : (void *)&v4, six ? sizeof v6 : sizeof v4) ||
-        listen(listener, 1024)) {
-        perror("listen");
-        return 1;
-    }
+    int listener = listens(six, port, !waits);
     if (!strcmp(mode, "cancel")) { /* a thread that waits in accept(2) can be cancelled there */
         pthread_t waiting;
         void *result = NULL;
@@ -258,6 +310,8 @@ int main(int count, char **args)
         puts(result == PTHREAD_CANCELED ? "cancelled" : "not cancelled");
         return 0;
     }
+    if (!strcmp(mode, "rebind"))
+        rebinding(listener, six, port);
     if (!strcmp(mode, "block"))
         accepts(listener);
     if (!strcmp(mode, "fork"))
@@ -268,6 +322,8 @@ int main(int count, char **args)
         by_epoll(listener, 0);
     if (!strcmp(mode, "et"))
         by_epoll(listener, EPOLLET);
+    if (!strcmp(mode, "oneshot"))
+        by_epoll(listener, EPOLLONESHOT);
     pthread_t thread;
     for (int n = 0; !strcmp(mode, "threads") && n < 3; n++)
         pthread_create(&thread, NULL, accept_always, (void *)(long)listener);

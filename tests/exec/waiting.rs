@@ -24,6 +24,7 @@ modes! {
     level_triggered_epoll "lt 4 8443"
     edge_triggered_epoll "et 4 8443"
     exclusive_epoll "exclusive 4 8443"
+    oneshot_epoll "oneshot 4 8443"
     blocking_v6 "block 6 8443"
     forked_v6 "fork 6 8443"
     edge_triggered_epoll_v6 "et 6 8443"

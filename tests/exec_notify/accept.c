@@ -86,12 +86,13 @@ static void *block(void *fd) {
 
 static void in_epoll(int flags) {
     int fd = listener(SOCK_NONBLOCK), ep = epoll_create1(0);
-    struct epoll_event event = {.events = EPOLLIN | flags};
+    struct epoll_event event = {.events = EPOLLIN | flags}, found;
     must(epoll_ctl(ep, EPOLL_CTL_ADD, fd, &event) == 0, "epoll_ctl");
     for (;;) {
-        if (epoll_wait(ep, &event, 1, -1) == 1) {
+        if (epoll_wait(ep, &found, 1, -1) == 1) {
             if (flags & EPOLLET) serve_all(fd);
             else must(serve(fd) == 0 || errno == EAGAIN, "accept");
+            if (flags & EPOLLONESHOT) must(epoll_ctl(ep, EPOLL_CTL_MOD, fd, &event) == 0, "epoll_ctl");
         }
     }
 }
@@ -134,6 +135,8 @@ int main(int argc, char **argv) {
         in_epoll(EPOLLET);
     } else if (!strcmp(variant, "exclusive")) {
         in_epoll(EPOLLEXCLUSIVE);
+    } else if (!strcmp(variant, "oneshot")) {
+        in_epoll(EPOLLONESHOT);
     } else if (!strcmp(variant, "full")) {
         /* No descriptor is free at the first accept. */
         fd = listener(0);

@@ -34,6 +34,14 @@ fn a_killed_supervisor_ends_the_program() {
     }
 }
 
+/// Also before it has accepted anything, while it waits for that elsewhere than in accept(2).
+#[test]
+fn a_supervisor_killed_at_once_ends_the_program() {
+    let mut exec = Exec::variant("level", "4", &[]);
+    kill(exec.supervisor());
+    assert!(exec.process.ended_within(PATIENCE).is_some());
+}
+
 /// One that does not end by itself is killed.
 #[test]
 fn a_program_that_ignores_sigterm_ends_too() {

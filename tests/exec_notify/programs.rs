@@ -1,17 +1,14 @@
-//! Programs of every kind, and every kind of header.
+//! Every way to wait, and every kind of header.
 
 use std::net::SocketAddr;
 
 use super::rig::{Exec, go_server};
-use crate::addr::{
-    BALANCER_V4, CLIENT_V4, FRONT_V4, FRONT_V6, LISTEN_V4, LISTEN_V6, someone_v4, someone_v6,
-};
+use crate::addr::{BALANCER_V4, FRONT_V4, FRONT_V6, LISTEN_V4, someone_v4, someone_v6};
 use crate::conn::{Conn, End};
 use crate::header;
-use crate::lab::{Lab, Process, Scratch, wait_for};
-use crate::peername::{BINARY, copy_for_everyone};
+use crate::lab::{Lab, Process, Scratch};
+use crate::peername::{AS_NOBODY, POWERLESS, copy_for_everyone};
 use crate::rig::header_of;
-use crate::sender::Haproxy;
 
 #[test]
 fn a_static_program_sees_every_client_however_it_waits() {
@@ -24,6 +21,7 @@ fn a_static_program_sees_every_client_however_it_waits() {
         "level",
         "edge",
         "exclusive",
+        "oneshot",
     ] {
         let exec = Exec::variant(variant, "4", &[]);
         for client in [someone_v4(), someone_v4(), someone_v4()] {
@@ -136,7 +134,7 @@ fn go_sees_the_client_static_and_with_c() {
         let program = go_server(cgo);
         // By itself: Go is recognised, also where it is dynamically linked.
         let program = program.to_str().expect("text");
-        let exec = Exec::start(&["--mode=auto", "-v"], &[program, ":8443"]);
+        let exec = Exec::start(&["--mode=auto", "-v"], &[program, "tcp", ":8443"]);
         exec.process.line("that it is Go", |line| {
             line.contains("Go program").then_some(())
         });
@@ -145,116 +143,9 @@ fn go_sees_the_client_static_and_with_c() {
             let (answer, _) = exec.open(&request).drain();
             let answer = String::from_utf8(answer).expect("text");
             let said = answer.lines().last().expect("a line");
-            assert_eq!(said, client.to_string(), "cgo: {cgo}");
+            assert_eq!(said, format!("peer {client}"), "cgo: {cgo}");
         }
     }
-}
-
-#[test]
-fn python_sees_the_client() {
-    let exec = Exec::start(&[], &["/usr/bin/python3", "-uc", PYTHON]);
-    for client in [someone_v4(), someone_v6()] {
-        assert_eq!(exec.ask_v6(&header_of(client)).map(unmapped), [client; 2]);
-    }
-}
-
-#[test]
-fn node_sees_the_client() {
-    let exec = Exec::start(&[], &["node", "-e", NODE]);
-    for client in [someone_v4(), someone_v6()] {
-        assert_eq!(exec.ask_v6(&header_of(client)).map(unmapped), [client; 2]);
-    }
-}
-
-#[test]
-fn redis_behind_haproxy_sees_the_client() {
-    let args = "redis-server --bind 10.81.0.1 fd81::1 --port 8443 --appendonly no --protected-mode no --save";
-    let args: Vec<_> = args.split(' ').chain([""]).collect();
-    let exec = Exec::start(&[], &args);
-    let _haproxy = Haproxy::start(&exec.lab, LISTEN_V4, "send-proxy-v2");
-    let conn = Conn::open(&exec.lab.client, FRONT_V4, b"CLIENT LIST\r\n");
-    let list = String::from_utf8(conn.recv_some()).expect("text");
-    assert!(list.contains(&format!(" addr={CLIENT_V4} ")), "{list}");
-}
-
-/// Two workers, as another user than the one who started it, and the access log.
-#[test]
-fn nginx_with_workers_sees_the_client() {
-    let scratch = Scratch::new();
-    let config = NGINX.replace("DIR", &scratch.text("."));
-    let config = scratch.write("nginx.conf", &config);
-    let own_pids = ["unshare", "--pid", "--fork", "--kill-child=KILL"];
-    let exec = Exec::through(&own_pids, &[], &["nginx", "-c", &config, "-e", "stderr"]);
-    for (index, client) in (0..8).map(|index| (index, [someone_v4(), someone_v6()][index % 2])) {
-        let request = [&header_of(client)[..], b"GET / HTTP/1.0\r\n\r\n"].concat();
-        let to = if client.is_ipv4() {
-            LISTEN_V4
-        } else {
-            LISTEN_V6
-        };
-        Conn::open(&exec.lab.balancer, to, &request).drain();
-        let logged = wait_for("nginx's access log", || {
-            let log = scratch.read("access.log");
-            let line = log.split_inclusive('\n').nth(index)?.strip_suffix('\n')?;
-            let (ip, port) = line.split_once(' ')?;
-            crate::addr::parse(ip, port)
-        });
-        assert_eq!(logged, client);
-    }
-}
-
-/// The daemon re-executes itself for each connection, and asks the socket, not accept(2), who it is.
-#[test]
-fn sshd_behind_haproxy_sees_the_client() {
-    let scratch = Scratch::new();
-    let lab = Lab::new();
-    for key in ["host_key", "user_key"] {
-        let path = scratch.text(key);
-        let args = ["-q", "-t", "ed25519", "-N", "", "-f", &path];
-        lab.server.run("ssh-keygen", &args);
-    }
-    let config = scratch.write("sshd_config", &SSHD.replace("DIR", &scratch.text(".")));
-    let through = [
-        "unshare",
-        "--mount",
-        "--pid",
-        "--fork",
-        "--kill-child=KILL",
-        "sh",
-        "-c",
-        RUN,
-        "sh",
-        BINARY,
-        "exec",
-        "--mode=notify",
-        "--ports=8443",
-        "--trust=10.81.0.0/24",
-        "--",
-    ];
-    let args = ["-D", "-e", "-f", &config];
-    let sshd = Process::start_with(&lab.server, &through, "/usr/sbin/sshd", &args);
-    let sshd = sshd.listens(&[LISTEN_V4]);
-    let _haproxy = Haproxy::start(&lab, LISTEN_V4, "send-proxy-v2");
-    let key = scratch.text("user_key");
-    let options = [
-        "-F/dev/null",
-        "-oStrictHostKeyChecking=no",
-        "-oUserKnownHostsFile=/dev/null",
-        "-oBatchMode=yes",
-        "-oConnectTimeout=10",
-        "-p80",
-        "-i",
-        &key,
-        "root@203.0.113.1",
-        "echo $SSH_CONNECTION",
-    ];
-    let said = lab.client.run("ssh", &options);
-    let expected = format!("{} {}", CLIENT_V4.ip(), CLIENT_V4.port());
-    assert!(said.starts_with(&expected), "{said}");
-    let logged = format!("from {} port {}", CLIENT_V4.ip(), CLIENT_V4.port());
-    sshd.line(&logged, |line| {
-        (line.contains("Accepted publickey") && line.contains(&logged)).then_some(())
-    });
 }
 
 /// Without any capability: `no_new_privs` takes its place, and it is said what that costs.
@@ -266,15 +157,7 @@ fn an_ordinary_user_can_supervise() {
     let built = super::rig::c_server();
     lab.server
         .run("cp", &[built.to_str().expect("text"), &server]);
-    let nobody = [
-        "setpriv",
-        "--reuid=65534",
-        "--regid=65534",
-        "--clear-groups",
-        "--inh-caps=-all",
-        "--bounding-set=-all",
-        "--pdeathsig=KILL",
-    ];
+    let nobody = [AS_NOBODY, POWERLESS].concat();
     let args = [
         "exec",
         "--trust=10.81.0.0/24",
@@ -312,61 +195,3 @@ fn the_program_keeps_its_process() {
     // timeout(1), which stands between, dies of the same signal.
     assert!(output.status.signal() == Some(9) || output.status.code() == Some(137));
 }
-
-fn unmapped(addr: SocketAddr) -> SocketAddr {
-    SocketAddr::new(addr.ip().to_canonical(), addr.port())
-}
-
-const PYTHON: &str = r#"
-import socket, socketserver
-
-class Hello(socketserver.BaseRequestHandler):
-    def handle(self):
-        told = [self.client_address, self.request.getpeername()]
-        self.request.sendall(", ".join("%s %d" % addr[:2] for addr in told).encode())
-
-class V6(socketserver.ThreadingTCPServer):
-    address_family = socket.AF_INET6
-
-V6(("::", 8443), Hello).serve_forever()
-"#;
-
-/// It never asks accept(2) for the address.
-const NODE: &str = r#"
-const told = socket => `${socket.remoteAddress} ${socket.remotePort}`;
-require("net").createServer(socket => socket.end(`${told(socket)}, ${told(socket)}`)).listen(8443);
-"#;
-
-const NGINX: &str = "
-daemon off;
-worker_processes 2;
-pid DIR/nginx.pid;
-events { multi_accept off; }
-http {
-    log_format peer '$remote_addr $remote_port';
-    access_log DIR/access.log peer;
-    client_body_temp_path DIR/body;
-    proxy_temp_path DIR/proxy;
-    fastcgi_temp_path DIR/fastcgi;
-    uwsgi_temp_path DIR/uwsgi;
-    scgi_temp_path DIR/scgi;
-    server {
-        listen 10.81.0.1:8443;
-        listen [fd81::1]:8443;
-        return 200;
-    }
-}
-";
-
-const RUN: &str = r#"mount -t tmpfs none /run && mkdir /run/sshd && exec "$@""#;
-
-const SSHD: &str = "
-ListenAddress 10.81.0.1:8443
-HostKey DIR/host_key
-AuthorizedKeysFile DIR/user_key.pub
-StrictModes no
-PermitRootLogin prohibit-password
-PasswordAuthentication no
-UsePAM yes
-PidFile none
-";

@@ -134,7 +134,7 @@ pub(super) fn c_server() -> PathBuf {
 }
 
 /// `http.go`, built once: with C in it, and so dynamically linked, or static.
-pub(super) fn go_server(cgo: bool) -> PathBuf {
+pub(crate) fn go_server(cgo: bool) -> PathBuf {
     static BUILT: [OnceLock<PathBuf>; 2] = [OnceLock::new(), OnceLock::new()];
     let build = || {
         let out = out(if cgo { "http-cgo" } else { "http-static" });

@@ -10,7 +10,7 @@ fn curl_reaches_nginx_through_connect_by_http1_and_http2() {
     let http2 = rig.curl(&["--http2", "-w", "%{http_version}", "https://b.test/echo"]);
     assert!(http2.starts_with("GET b.test HTTP/2.0 "), "{http2}");
     assert!(http2.ends_with("\n2"), "{http2}");
-    let seen = rig.seen();
+    let seen = rig.seen_at_least(2);
     assert!(
         seen[0].contains("GET /echo HTTP/1.1") && seen[1].contains("GET /echo HTTP/2.0"),
         "{seen:?}"
@@ -93,7 +93,7 @@ fn connections_to_an_origin_are_shared() {
             rig.curl(&[version, "https://a.test/"]);
         }
     }
-    let seen = rig.seen();
+    let seen = rig.seen_at_least(6);
     let mut connections: Vec<_> = seen
         .iter()
         .filter_map(|line| line.rsplit(' ').next())

@@ -7,7 +7,7 @@ fn what_is_not_public_is_refused_unless_listed() {
     let stage = Stage::new();
     let proxy = stage.proxy(&[]);
     let rig = Rig {
-        origin: crate::lab::Process::start(&stage.lab.server, "sleep", &["1000"]),
+        _origin: crate::lab::Process::start(&stage.lab.server, "sleep", &["1000"]),
         proxy,
         lab: stage.lab,
         scratch: stage.scratch,
@@ -26,7 +26,7 @@ fn what_is_not_public_is_refused_unless_listed() {
         ("https://mapped.test/", "destination_not_public"),
         ("https://sixtofour.test/", "destination_not_public"),
         ("https://[::1]/", "destination_this_host"),
-        ("https://[::ffff:127.0.0.1]/", "destination_this_host"),
+        ("http://[::ffff:127.0.0.1]/", "destination_this_host"),
         ("http://0.0.0.0/", "destination_nobody"),
         ("http://224.0.0.1/", "destination_nobody"),
         ("http://198.51.100.1:22/", "destination_port"),

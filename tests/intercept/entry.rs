@@ -144,6 +144,29 @@ fn passthrough_is_not_opened() {
     assert!(rig.audit("", 1).iter().any(carried), "{}", rig.proxy.log());
 }
 
+/// curl without our authority stands for a program that knows one certificate.
+#[test]
+fn who_refuses_us_three_times_is_left_alone() {
+    let rig = Rig::new(&["--auto-passthrough"]);
+    let root = rig.scratch.text("root.pem");
+    let pinned = |host: &str| {
+        let output = rig.try_curl(&["--cacert", &root, &format!("https://{host}/echo")]);
+        output.status.success()
+    };
+    assert_eq!(
+        [0; 5].map(|_| pinned("a.test")),
+        [false, false, false, true, true]
+    );
+    assert!(!pinned("b.test"), "another host is another matter");
+    // An ordinary program in between shows that the client can be served.
+    assert!(!pinned("b.test"));
+    assert!(
+        rig.curl(&["https://b.test/echo"])
+            .starts_with("GET b.test ")
+    );
+    assert!(!pinned("b.test") && !pinned("b.test"));
+}
+
 /// What the client sends to port 80 or 443 of the origins comes to the proxy.
 fn transparent(listen: &str, verdict: &str) -> Rig {
     transparent_on(Stage::new(), listen, verdict)
@@ -156,8 +179,9 @@ fn transparent_on(stage: Stage, listen: &str, verdict: &str) -> Rig {
         true => "type filter hook prerouting priority mangle;",
         false => "type nat hook prerouting priority dstnat;",
     };
-    lab.balancer.nft(&format!(
-        "table ip intercept {{ chain in {{ {hook} iif wan ip daddr 10.81.0.0/24 tcp dport {{ 80, 443 }} {verdict} }} }}"
-    ));
+    let caught = "iif wan ip daddr 10.81.0.0/24 tcp dport { 80, 443 }";
+    let rules =
+        format!("table ip intercept {{\n chain in {{\n {hook}\n {caught} {verdict}\n }}\n }}");
+    lab.balancer.nft(&rules);
     stage.start(&[listen])
 }

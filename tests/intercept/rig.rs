@@ -20,7 +20,7 @@ const HTTP1_ORIGIN: SocketAddr = v4([10, 81, 0, 3], 443);
 /// Everything, dropped in this order.
 pub(super) struct Rig {
     pub(super) proxy: Peername,
-    pub(super) origin: Process,
+    pub(super) _origin: Process,
     pub(super) lab: Lab,
     pub(super) scratch: Scratch,
 }
@@ -65,7 +65,7 @@ impl Rig {
                 "--proxy",
                 &proxy,
             ])
-            .args(["--cacert", &ca])
+            .args(["--cacert", &ca, "--suppress-connect-headers"])
             .args(args);
         self.lab.client.output(&mut command, "")
     }
@@ -88,7 +88,18 @@ impl Rig {
             "--max-time",
             "20",
         ];
-        let all = [&curl, &["--noproxy", "*", "--cacert", &ca][..], args].concat();
+        let all = [
+            &curl,
+            &[
+                "--noproxy",
+                "*",
+                "--cacert",
+                &ca,
+                "--suppress-connect-headers",
+            ][..],
+            args,
+        ]
+        .concat();
         let output = self.lab.client.output(Command::new("env").args(&all), "");
         assert!(output.status.success(), "curl {args:?}: {output:?}");
         String::from_utf8(output.stdout).expect("text")
@@ -99,8 +110,10 @@ impl Rig {
     pub(super) fn status(&self, args: &[&str]) -> u16 {
         let output = self.try_curl(&[&["-o", "/dev/null", "-w", "%{http_code}"], args].concat());
         let text = String::from_utf8(output.stdout.clone()).expect("text");
-        text.parse()
-            .unwrap_or_else(|_| panic!("a status: {output:?}"))
+        match text.parse() {
+            Ok(status @ 1..) => status,
+            _ => panic!("no status: {output:?}"),
+        }
     }
 
     /// The problem that a request ends with.
@@ -114,6 +127,21 @@ impl Rig {
     pub(super) fn seen(&self) -> Vec<String> {
         let log = self.scratch.read("access.log");
         log.lines().map(str::to_owned).collect()
+    }
+
+    /// What `--admin=127.0.0.1:9300` has counted.
+    pub(super) fn metrics(&self) -> String {
+        let url = "http://127.0.0.1:9300/metrics";
+        self.lab
+            .balancer
+            .run("curl", &["-sS", "--noproxy", "*", url])
+    }
+
+    /// The same, once there are so many.
+    pub(super) fn seen_at_least(&self, count: usize) -> Vec<String> {
+        wait_for("the origin's access log", || {
+            Some(self.seen()).filter(|seen| seen.len() >= count)
+        })
     }
 
     /// Audit lines about this path, once there are so many.
@@ -147,25 +175,37 @@ impl Stage {
 
     /// nginx, and `peername intercept` with these arguments.
     pub(super) fn start(self, args: &[&str]) -> Rig {
-        let origin = self.nginx();
-        let proxy = self.proxy(&[args, &["--allow-destination=10.81.0.0/24"]].concat());
+        self.start_through(&[], args)
+    }
+
+    /// The same, with the proxy started through other programs.
+    pub(super) fn start_through(self, through: &[&str], args: &[&str]) -> Rig {
+        let _origin = self.nginx();
+        let args = [args, &["--allow-destination=10.81.0.0/24"]].concat();
+        let proxy = self.proxy_through(through, &args);
         Rig {
             proxy,
-            origin,
+            _origin,
             lab: self.lab,
             scratch: self.scratch,
         }
     }
 
-    /// The proxy alone. Names are what the test's own hosts file says: it lies over the real one, in a mount
-    /// namespace.
+    /// The proxy alone. Names are what the test's own hosts file says and nothing else: it lies over the
+    /// real one, in a mount namespace.
     pub(super) fn proxy(&self, args: &[&str]) -> Peername {
+        self.proxy_through(&[], args)
+    }
+
+    fn proxy_through(&self, through: &[&str], args: &[&str]) -> Peername {
         let [ca, root] = ["ca", "root.pem"].map(|name| self.scratch.text(name));
         let mount = format!(
-            "mount --bind {} /etc/hosts && exec \"$@\"",
-            self.scratch.text("hosts")
+            "mount --bind {} /etc/hosts && mount --bind {} /etc/nsswitch.conf && exec \"$@\"",
+            self.scratch.text("hosts"),
+            self.scratch.write("nsswitch.conf", "hosts: files\n"),
         );
-        let through = ["unshare", "--mount", "sh", "-c", &mount, "sh"];
+        let mount = ["unshare", "--mount", "sh", "-c", &mount, "sh"];
+        let through = [&mount, through].concat();
         let listen = format!("--listen={PROXY}");
         let usual = [
             "intercept",
@@ -174,14 +214,13 @@ impl Stage {
             &ca,
             "--extra-ca",
             &root,
-            "--workers=2",
             "--log-format=json",
         ];
         let args = [&usual, args].concat();
         Peername::start_through(&self.lab.balancer, &through, &args, &[PROXY])
     }
 
-    fn nginx(&self) -> Process {
+    pub(super) fn nginx(&self) -> Process {
         let config = NGINX.replace("DIR", &self.scratch.text("."));
         let config = self.scratch.write("nginx.conf", &config);
         self.scratch.write("index.html", "hello\n");
@@ -258,6 +297,7 @@ http {
         listen 10.81.0.3:443 ssl;
         listen 10.81.0.1:80;
         listen 10.81.0.1:8081;
+        ssl_protocols TLSv1.2 TLSv1.3;
         ssl_certificate DIR/$which.pem;
         ssl_certificate_key DIR/$which.key;
         location /echo {

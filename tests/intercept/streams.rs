@@ -88,7 +88,7 @@ fn events_are_not_held_back() {
 }
 
 /// A server of this script on the origin's host, at port 9001, with the origin's certificate.
-fn serve(rig: &Rig, script: &str) -> Process {
+pub(super) fn serve(rig: &Rig, script: &str) -> Process {
     let script = rig.scratch.write("server.py", script);
     let args = [
         "-u",
@@ -113,7 +113,7 @@ fn python(rig: &Rig, script: &str, args: &[&str]) -> String {
     rig.lab.client.run("timeout", &[&all, args].concat())
 }
 
-const WEBSOCKET_SERVER: &str = r#"
+pub(super) const WEBSOCKET_SERVER: &str = r#"
 import asyncio, ssl, sys, websockets
 tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
 tls.load_cert_chain(sys.argv[1], sys.argv[2])
@@ -134,7 +134,7 @@ tunnel.sendall(b"CONNECT a.test:9001 HTTP/1.1\r\nHost: a.test:9001\r\n\r\n")
 assert b" 200 " in tunnel.recv(1000)
 tls = ssl.create_default_context(cafile=sys.argv[2])
 async def main():
-    async with websockets.connect("wss://a.test:9001/chat", sock=tunnel, ssl=tls) as client:
+    async with websockets.connect("wss://a.test:9001/chat", sock=tunnel, ssl=tls, server_hostname="a.test", compression=None) as client:
         said = []
         for message in ["one", "two", "x" * 100000]:
             await client.send(message)

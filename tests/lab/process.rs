@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use peername_sys::pidfd::descendants;
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::{Host, PATIENCE, wait_until};
@@ -60,7 +61,7 @@ impl Process {
 
     /// Waits until it listens on every one of these addresses; a wildcard listener counts for all.
     pub(crate) fn listens(mut self, addrs: &[SocketAddr]) -> Self {
-        let listening = wait_until(Instant::now() + PATIENCE, || {
+        let listening = wait_until(Instant::now() + START, || {
             if let Some(status) = self.child.try_wait().expect("wait") {
                 panic!("{} ended at start, {status}:\n{}", self.name, self.log());
             }
@@ -74,6 +75,23 @@ impl Process {
             listening.is_some(),
             "{} does not listen on {addrs:?}:\n{}",
             self.name,
+            self.log()
+        );
+        self
+    }
+
+    /// Waits until one of its descendants listens on this port in another network than its own.
+    pub(crate) fn listens_in_its_own_network(self, port: u16) -> Self {
+        let network = |pid: u32| fs::read_link(format!("/proc/{pid}/ns/net")).ok();
+        let outside = network(self.pid());
+        let inside = |pid: &u32| network(*pid).is_some_and(|own| Some(own) != outside);
+        let listening = wait_until(Instant::now() + START, || {
+            let mut all = descendants(self.pid()).into_iter().filter(inside);
+            all.find(|&pid| listeners(pid).iter().any(|addr| addr.port() == port))
+        });
+        assert!(
+            listening.is_some(),
+            "no port {port} inside:\n{}",
             self.log()
         );
         self
@@ -192,7 +210,8 @@ fn status_field(path: &str, field: &str) -> String {
 
 fn covers(listener: SocketAddr, wanted: SocketAddr) -> bool {
     let wildcard = listener.ip().is_unspecified() && listener.is_ipv6() >= wanted.is_ipv6();
-    listener.port() == wanted.port() && (wildcard || listener.ip() == wanted.ip())
+    // An IPv6 socket may stand for an IPv4 address.
+    listener.port() == wanted.port() && (wildcard || listener.ip().to_canonical() == wanted.ip())
 }
 
 /// The listening TCP sockets of a process's network namespace.
@@ -233,6 +252,9 @@ fn endpoint(text: &str) -> Option<SocketAddr> {
     };
     Some(SocketAddr::new(ip, u16::from_str_radix(port, 16).ok()?))
 }
+
+/// What Erlang, Node and Java compute at their start takes longer than any other step on a busy machine.
+const START: Duration = Duration::from_secs(30);
 
 /// TCP_LISTEN and TCP_CLOSE, the latter being what UDP calls not connected.
 const LISTENING: &str = "0A";

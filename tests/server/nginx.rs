@@ -17,8 +17,8 @@ impl Server for Nginx {
     fn start(host: &Host) -> Self {
         let scratch = Scratch::new();
         scratch.write("index.html", "hello\n");
-        let config = CONFIG.replace("DIR", &scratch.text("."));
-        let config = scratch.write("nginx.conf", &config);
+        let server = format!("listen {TARGET_V4}; listen {TARGET_V6}; root DIR;");
+        let config = configure(&scratch, "user root; worker_processes 1;", PEER, &server);
         let process = Process::start_family(host, "nginx", &["-c", &config, "-e", "stderr"]);
         Self {
             _process: process.listens(&[TARGET_V4, TARGET_V6]),
@@ -42,23 +42,42 @@ impl Server for Nginx {
 impl Nginx {
     /// The client of request number `index`, once it is in the log.
     pub(crate) fn logged(&self, index: usize) -> SocketAddr {
-        wait_for("nginx's access log", || {
-            let log = self.scratch.read("access.log");
-            let line = log.split_inclusive('\n').nth(index)?.strip_suffix('\n')?;
-            let (ip, port) = line.split_once(' ')?;
-            Some(SocketAddr::new(ip.parse().ok()?, port.parse().ok()?))
-        })
+        logged(&self.scratch, index)
     }
 }
 
+/// Writes the configuration of an nginx that has all its files in `scratch`, the access log among them, and
+/// returns its path. `main` and `server` are directives of those contexts, with DIR for the directory; `log`
+/// is what the log has of each request.
+pub(crate) fn configure(scratch: &Scratch, main: &str, log: &str, server: &str) -> String {
+    let config = CONFIG
+        .replace("MAIN", main)
+        .replace("LOG", log)
+        .replace("SERVER", server)
+        .replace("DIR", &scratch.text("."));
+    scratch.write("nginx.conf", &config)
+}
+
+/// The client of request number `index`, once it is in the log, which must have been [`PEER`].
+pub(crate) fn logged(scratch: &Scratch, index: usize) -> SocketAddr {
+    wait_for("nginx's access log", || {
+        let log = scratch.read("access.log");
+        let line = log.split_inclusive('\n').nth(index)?.strip_suffix('\n')?;
+        let (ip, port) = line.split_once(' ')?;
+        crate::addr::parse(ip, port)
+    })
+}
+
+/// The client as nginx sees it.
+pub(crate) const PEER: &str = "$remote_addr $remote_port";
+
 const CONFIG: &str = "
+MAIN
 daemon off;
-user root;
-worker_processes 1;
 pid DIR/nginx.pid;
 events {}
 http {
-    log_format peer '$remote_addr $remote_port';
+    log_format peer 'LOG';
     access_log DIR/access.log peer;
     client_body_temp_path DIR/body;
     proxy_temp_path DIR/proxy;
@@ -66,9 +85,7 @@ http {
     uwsgi_temp_path DIR/uwsgi;
     scgi_temp_path DIR/scgi;
     server {
-        listen 127.0.0.1:9000;
-        listen [::1]:9000;
-        root DIR;
+        SERVER
     }
 }
 ";

@@ -15,27 +15,9 @@ pub(crate) struct Sshd {
 impl Server for Sshd {
     fn start(host: &Host) -> Self {
         let scratch = Scratch::new();
-        for key in ["host_key", "user_key"] {
-            let path = scratch.text(key);
-            host.run(
-                "ssh-keygen",
-                &["-q", "-t", "ed25519", "-N", "", "-f", &path],
-            );
-        }
-        let config = scratch.write("sshd_config", &CONFIG.replace("DIR", &scratch.text(".")));
-        // sshd insists on /run/sshd, which the package's unit makes; here in a /run of its own.
-        let through = [
-            "unshare",
-            "--mount",
-            "--pid",
-            "--fork",
-            "--kill-child=KILL",
-            "sh",
-            "-c",
-            RUN,
-        ];
-        let args = ["/usr/sbin/sshd", "-D", "-e", "-f", &config];
-        let process = Process::start_with(host, &through, "sh", &args);
+        let config = configure(host, &scratch, &[TARGET_V4, TARGET_V6]);
+        let args = ["-D", "-e", "-f", &config];
+        let process = Process::start_with(host, THROUGH, "/usr/sbin/sshd", &args);
         Self {
             process: process.listens(&[TARGET_V4, TARGET_V6]),
             scratch,
@@ -43,40 +25,66 @@ impl Server for Sshd {
     }
 
     fn ask(&self, client: &Host, front: SocketAddr) -> SocketAddr {
-        let (key, port, ip) = (
-            self.scratch.text("user_key"),
-            front.port().to_string(),
-            front.ip().to_string(),
-        );
-        let said = client.run(
-            "ssh",
-            &[
-                "-F/dev/null",
-                "-oStrictHostKeyChecking=no",
-                "-oUserKnownHostsFile=/dev/null",
-                "-oBatchMode=yes",
-                "-oConnectTimeout=10",
-                "-i",
-                &key,
-                "-p",
-                &port,
-                &format!("root@{ip}"),
-                "echo $SSH_CONNECTION",
-            ],
-        );
-        let told = address(said.split_ascii_whitespace());
-        let logged = self.process.line("of an accepted login", |line| {
-            let from = line.split_once("Accepted publickey for root from ")?.1;
-            address(from.split(' ').filter(|word| *word != "port"))
-                .filter(|addr| Some(*addr) == told)
-        });
-        assert_eq!(
-            told,
-            Some(logged),
-            "what sshd told the shell and what it logged"
-        );
-        logged
+        ask(&self.process, &self.scratch, client, front)
     }
+}
+
+/// Writes the configuration of an sshd that listens there, the keys it needs, and one to log in with, all in
+/// `scratch`. Returns its path.
+pub(crate) fn configure(host: &Host, scratch: &Scratch, listen: &[SocketAddr]) -> String {
+    for key in ["host_key", "user_key"] {
+        let path = scratch.text(key);
+        let args = ["-q", "-t", "ed25519", "-N", "", "-f", &path];
+        host.run("ssh-keygen", &args);
+    }
+    let listen: String = listen
+        .iter()
+        .map(|addr| format!("ListenAddress {addr}\n"))
+        .collect();
+    let config = listen + &CONFIG.replace("DIR", &scratch.text("."));
+    scratch.write("sshd_config", &config)
+}
+
+/// Logs in to an sshd that was [configured](configure) there, and returns the client's address as it tells
+/// the shell and writes to its log.
+pub(crate) fn ask(
+    process: &Process,
+    scratch: &Scratch,
+    client: &Host,
+    front: SocketAddr,
+) -> SocketAddr {
+    let (key, port, ip) = (
+        scratch.text("user_key"),
+        front.port().to_string(),
+        front.ip().to_string(),
+    );
+    let said = client.run(
+        "ssh",
+        &[
+            "-F/dev/null",
+            "-oStrictHostKeyChecking=no",
+            "-oUserKnownHostsFile=/dev/null",
+            "-oBatchMode=yes",
+            "-oConnectTimeout=10",
+            "-i",
+            &key,
+            "-p",
+            &port,
+            &format!("root@{ip}"),
+            "echo $SSH_CONNECTION",
+        ],
+    );
+    let told = address(said.split_ascii_whitespace());
+    let logged = process.line("of an accepted login", |line| {
+        let from = line.split_once("Accepted publickey for root from ")?.1;
+        address(from.split(' ').filter(|word| *word != "port")).filter(|addr| Some(*addr) == told)
+    });
+    assert_eq!(
+        told,
+        Some(logged),
+        "what sshd told the shell and what it logged"
+    );
+    logged
 }
 
 fn address<'a>(mut words: impl Iterator<Item = &'a str>) -> Option<SocketAddr> {
@@ -86,11 +94,23 @@ fn address<'a>(mut words: impl Iterator<Item = &'a str>) -> Option<SocketAddr> {
     ))
 }
 
-const RUN: &str = r#"mount -t tmpfs none /run && mkdir /run/sshd && exec "$@""#;
+/// Starts sshd with all it needs, and ends its processes with it.
+pub(crate) const THROUGH: &[&str] = &[
+    "unshare",
+    "--mount",
+    "--pid",
+    "--fork",
+    "--kill-child=KILL",
+    "sh",
+    "-c",
+    RUN,
+    "sh",
+];
+
+/// sshd insists on /run/sshd, which the package's unit makes; here in a /run of its own.
+pub(crate) const RUN: &str = r#"mount -t tmpfs none /run && mkdir /run/sshd && exec "$@""#;
 
 const CONFIG: &str = "
-ListenAddress 127.0.0.1:9000
-ListenAddress [::1]:9000
 HostKey DIR/host_key
 AuthorizedKeysFile DIR/user_key.pub
 StrictModes no

@@ -208,12 +208,7 @@ fn destroyed_sockets() {
     let client = someone_v4();
     rig.ask(client);
     destroy(&rig, "dport = :9000");
-    wait_for("the session is ended", || {
-        rig.proxy
-            .outcomes()
-            .contains(&"evicted".to_owned())
-            .then_some(())
-    });
+    rig.proxy.has_outcome("evicted");
     rig.ask(client);
     destroy(&rig, "sport = :8443");
     let status = rig.proxy.ended_within(Duration::from_secs(3));
@@ -234,12 +229,7 @@ fn a_destroyed_socket_is_noticed_by_sending() {
         rig.send(&[&header_of(client), b"lost"]);
     }
     rig.proxy.signal(Signal::CONT);
-    wait_for("the session is ended", || {
-        rig.proxy
-            .outcomes()
-            .contains(&"evicted".to_owned())
-            .then_some(())
-    });
+    rig.proxy.has_outcome("evicted");
     rig.ask(client);
     assert_eq!(rig.dropped().get("socket_destroyed"), Some(&3));
 }

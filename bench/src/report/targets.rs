@@ -6,6 +6,8 @@ use crate::report::number;
 
 /// A bound on a metric, or on its ratio to a peer's.
 pub(crate) struct Target {
+    /// Whose it is, where that is not the subject of the comparison.
+    pub(crate) of: Option<&'static str>,
     pub(crate) task: &'static str,
     pub(crate) metric: &'static str,
     /// The best of these, round by round; nobody for a bound on the metric itself.
@@ -20,58 +22,130 @@ pub(crate) enum Bound {
 
 pub(crate) const TARGETS: &[Target] = &[
     Target {
+        of: None,
         task: "pingpong",
         metric: "CPU us/echo",
         peers: &["nginx"],
         bound: Bound::AtMost(1.0),
     },
     Target {
+        of: None,
         task: "bulk-1",
         metric: "CPU s/GB",
         peers: &["nginx"],
         bound: Bound::AtMost(0.5),
     },
     Target {
+        of: None,
         task: "bulk-4",
         metric: "CPU s/GB",
         peers: &["nginx"],
         bound: Bound::AtMost(0.5),
     },
     Target {
+        of: None,
         task: "churn",
         metric: "connections/s",
         peers: &["haproxy"],
         bound: Bound::AtLeast(1.0),
     },
     Target {
+        of: None,
         task: "idle",
         metric: "KiB/connection",
         peers: &[],
         bound: Bound::AtMost(4.0),
     },
     Target {
+        of: None,
         task: "udp-echo",
         metric: "echoes/s",
         peers: &["direct"],
         bound: Bound::AtLeast(0.6),
     },
     Target {
+        of: None,
         task: "udp-echo",
         metric: "CPU us/echo",
         peers: &["naive"],
         bound: Bound::AtMost(0.6),
     },
     Target {
+        of: None,
         task: "udp-echo-window",
         metric: "echoes/s",
         peers: &["direct"],
         bound: Bound::AtLeast(0.6),
     },
     Target {
+        of: None,
         task: "udp-echo-window",
         metric: "CPU us/echo",
         peers: &["naive"],
         bound: Bound::AtMost(0.6),
+    },
+    Target {
+        of: Some("preload"),
+        task: "churn",
+        metric: "connections/s",
+        peers: &["plain"],
+        bound: Bound::AtLeast(0.95),
+    },
+    Target {
+        of: Some("preload"),
+        task: "pingpong",
+        metric: "echoes/s",
+        peers: &["plain"],
+        bound: Bound::AtLeast(0.95),
+    },
+    Target {
+        of: Some("preload"),
+        task: "bulk-1",
+        metric: "MB/s",
+        peers: &["plain"],
+        bound: Bound::AtLeast(0.95),
+    },
+    Target {
+        of: Some("notify"),
+        task: "churn",
+        metric: "connections/s",
+        peers: &["plain"],
+        bound: Bound::AtLeast(0.65),
+    },
+    Target {
+        of: Some("notify"),
+        task: "pingpong",
+        metric: "echoes/s",
+        peers: &["plain"],
+        bound: Bound::AtLeast(0.95),
+    },
+    Target {
+        of: Some("notify"),
+        task: "bulk-1",
+        metric: "MB/s",
+        peers: &["plain"],
+        bound: Bound::AtLeast(0.95),
+    },
+    Target {
+        of: Some("netns"),
+        task: "churn",
+        metric: "connections/s",
+        peers: &["peername"],
+        bound: Bound::AtLeast(0.9),
+    },
+    Target {
+        of: Some("netns"),
+        task: "pingpong",
+        metric: "echoes/s",
+        peers: &["peername"],
+        bound: Bound::AtLeast(0.9),
+    },
+    Target {
+        of: Some("netns"),
+        task: "bulk-1",
+        metric: "MB/s",
+        peers: &["peername"],
+        bound: Bound::AtLeast(0.9),
     },
 ];
 
@@ -98,6 +172,9 @@ impl fmt::Display for Target {
             Bound::AtMost(bound) => ("<=", bound),
             Bound::AtLeast(bound) => (">=", bound),
         };
+        if let Some(of) = self.of {
+            write!(f, "{of}: ")?;
+        }
         write!(f, "{} {} {sign} {}", self.task, self.metric, number(bound))?;
         match self.peers {
             [] => Ok(()),
@@ -143,6 +220,7 @@ mod tests {
 
     fn target(bound: Bound) -> Target {
         Target {
+            of: None,
             task: "idle",
             metric: "KiB/connection",
             peers: &[],

@@ -20,7 +20,7 @@ use std::process::ExitCode;
 pub(crate) enum Command {
     /// Strip the PROXY header and connect to the backend as the client
     Proxy(Box<proxy::Args>),
-    /// Run a server so that it sees its clients by itself
+    /// Run a server so that it sees its clients by itself, or a client that sends a header
     Exec(exec::Args),
     /// Accept plain connections and send them on behind a header
     Forward(forward::Args),

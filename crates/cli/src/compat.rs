@@ -13,6 +13,7 @@ mod getopts;
 mod given;
 mod go_flag;
 mod go_mmproxy;
+mod letters;
 mod mmproxy_rs;
 mod native;
 mod program;

@@ -166,8 +166,12 @@ pub(crate) struct PortRange {
 }
 
 impl PortRange {
-    pub(crate) fn iter(&self) -> impl Iterator<Item = u16> + use<> {
+    pub(crate) fn range(&self) -> RangeInclusive<u16> {
         self.first..=self.last
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = u16> + use<> {
+        self.range()
     }
 }
 

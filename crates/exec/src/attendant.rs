@@ -29,9 +29,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use peername_identity::Table;
-use peername_sys::{NameCall, Result, sock_diag, tcp_socket};
-use rustix::event::Timespec;
-use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
+use peername_sys::epoll::{Epoll, Readiness, When};
+use peername_sys::{Result, sock_diag, tcp_socket};
 
 use crate::look::{Look, look_again, refuse};
 use bell::Bell;
@@ -44,7 +43,7 @@ pub use run::run;
 pub struct Attendant {
     table: Table<'static>,
     header_timeout: Duration,
-    epoll: OwnedFd,
+    epoll: Epoll,
     next_id: u64,
     waiting: BTreeMap<u64, Waiting>,
     ready: HashMap<SocketAddr, VecDeque<Ready>>,
@@ -79,7 +78,7 @@ impl Attendant {
         Ok(Self {
             table,
             header_timeout,
-            epoll: epoll::create(CreateFlags::CLOEXEC).call("epoll_create1(2)")?,
+            epoll: Epoll::new()?,
             next_id: 0,
             waiting: BTreeMap::new(),
             ready: HashMap::new(),
@@ -95,9 +94,8 @@ impl Attendant {
             return refuse(connection);
         }
         let id = self.new_id();
-        // Level-triggered: what is there already is reported at once.
-        let flags = EventFlags::IN | EventFlags::RDHUP;
-        if epoll::add(&self.epoll, &connection, EventData::new_u64(id), flags).is_err() {
+        // What is there already is reported at once.
+        if self.epoll.watch(&connection, id, When::Ready).is_err() {
             return refuse(connection);
         }
         let waiting = Waiting {
@@ -134,7 +132,7 @@ impl Attendant {
     pub fn ring(&mut self, listener: SocketAddr) {
         match Bell::ring(listener, self.table.settings().bells()) {
             Ok(bell) => self.keep(bell),
-            Err(error) if error.kind() == std::io::ErrorKind::ConnectionRefused => {
+            Err(error) if error.source.kind() == std::io::ErrorKind::ConnectionRefused => {
                 return self.give_up(listener);
             }
             // Out of ports or descriptors, or no way to the address: tried again later.
@@ -155,15 +153,13 @@ impl Attendant {
     /// epoll_wait(2)'s.
     pub fn attend(&mut self) -> Result<Vec<SocketAddr>> {
         let mut ready = Vec::new();
-        let mut events = Vec::with_capacity(AT_ONCE);
-        let room = rustix::buffer::spare_capacity(&mut events);
-        epoll::wait(&self.epoll, room, Some(&NOW)).call("epoll_wait(2)")?;
-        for event in events {
-            let (id, flags) = (event.data.u64(), event.flags);
-            if self.waiting.contains_key(&id) {
-                ready.extend(self.look_at(id, flags));
+        let mut found = Vec::new();
+        self.epoll.wait(Some(Duration::ZERO), &mut found)?;
+        for event in found {
+            if self.waiting.contains_key(&event.token) {
+                ready.extend(self.look_at(event));
             } else {
-                self.look_at_bell(id, flags);
+                self.look_at_bell(event);
             }
         }
         ready.extend(self.expire());
@@ -195,13 +191,14 @@ impl Attendant {
         self.table.settings().swept();
     }
 
-    fn look_at(&mut self, id: u64, flags: EventFlags) -> Option<SocketAddr> {
+    fn look_at(&mut self, found: Readiness) -> Option<SocketAddr> {
+        let id = found.token;
         self.make_room_for(id);
         let waiting = self.waiting.get_mut(&id)?;
         let look = look_again(self.table, waiting.connection.as_fd(), &mut self.buffer);
-        let over = EventFlags::RDHUP | EventFlags::HUP | EventFlags::ERR;
+        let over = found.finished || found.ended;
         match look {
-            Look::Unfinished(len) if !flags.intersects(over) => {
+            Look::Unfinished(len) if !over => {
                 waiting.begun = true;
                 // Woken for every octet otherwise, even for those that are there already.
                 let _ = tcp_socket::set_low_water(&waiting.connection, len);
@@ -243,7 +240,7 @@ impl Attendant {
     fn stop_waiting(&mut self, id: u64) -> Option<Waiting> {
         let waiting = self.waiting.remove(&id)?;
         // It may be open elsewhere, so closing it here would not take it out.
-        let _ = epoll::delete(&self.epoll, &waiting.connection);
+        let _ = self.epoll.forget(&waiting.connection);
         let _ = tcp_socket::set_low_water(&waiting.connection, 1);
         Some(waiting)
     }
@@ -268,19 +265,19 @@ impl Attendant {
 
     fn keep(&mut self, bell: Bell) {
         let id = self.new_id();
-        let data = EventData::new_u64(id);
-        if epoll::add(&self.epoll, bell.socket(), data, bell.awaits()).is_ok() {
+        if self.epoll.watch(bell.socket(), id, bell.awaits()).is_ok() {
             self.bells.insert(id, bell);
         }
     }
 
-    fn look_at_bell(&mut self, id: u64, flags: EventFlags) {
+    fn look_at_bell(&mut self, found: Readiness) {
+        let id = found.token;
         let Some(bell) = self.bells.get_mut(&id) else {
             return;
         };
-        if bell.go_on(flags) {
-            let data = EventData::new_u64(id);
-            let _ = epoll::modify(&self.epoll, bell.socket(), data, bell.awaits());
+        if bell.go_on(found) {
+            let (socket, awaits) = (bell.socket(), bell.awaits());
+            let _ = self.epoll.watch_instead(socket, id, awaits);
         } else {
             self.bells.remove(&id);
         }
@@ -337,8 +334,3 @@ impl AsFd for Attendant {
 pub const MAX_WAITING: usize = 8192;
 /// A bell is heard as soon as the program accepts; one that was not may have been lost.
 const RING_AGAIN: Duration = Duration::from_millis(200);
-const AT_ONCE: usize = 64;
-const NOW: Timespec = Timespec {
-    tv_sec: 0,
-    tv_nsec: 0,
-};

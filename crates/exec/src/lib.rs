@@ -9,13 +9,17 @@
 //! | [`look`] | one look at a connection's header: strip it and remember the client, or say why not |
 //! | [`program`] | what will run, and which mechanism reaches it |
 //! | [`notify`] | the supervisor that answers system calls |
+//! | [`library`] | the libraries that are loaded into programs, and where they are |
 //! | [`preload`] | `--mode preload`: what a program needs to be started with the library |
+//! | [`connect`] | `--connect`: a client whose connections begin with a header |
 //! | [`netns`] | `--mode netns`: a private network, and `peername proxy` in it |
 //! | [`attendant`] | keeps connections whose header is not all there, so that accept never waits for one |
 #![forbid(unsafe_code)]
 
 pub mod attendant;
+pub mod connect;
 pub mod launch;
+pub mod library;
 pub mod look;
 pub mod netns;
 pub mod notify;

@@ -8,8 +8,8 @@ use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 
 use peername_identity::{Counter, Full, Identity, Table, Verdict};
+use peername_sys::upstream::local_addr;
 use peername_sys::{stream, tcp_socket};
-use rustix::net::{getpeername, getsockname};
 
 /// What a look has found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -135,10 +135,6 @@ fn refused(table: Table<'_>, why: Counter) -> Look {
 
 /// The socket's own end and the other one; `None` where they are not of the Internet.
 fn ends(connection: BorrowedFd<'_>) -> (Option<SocketAddr>, Option<SocketAddr>) {
-    let local = getsockname(connection).ok();
-    let peer = getpeername(connection).ok();
-    (
-        local.and_then(|addr| addr.try_into().ok()),
-        peer.flatten().and_then(|addr| addr.try_into().ok()),
-    )
+    let peer = tcp_socket::peer_addr(connection);
+    (local_addr(connection).ok(), peer.ok())
 }

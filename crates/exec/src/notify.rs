@@ -27,7 +27,7 @@ use std::time::Duration;
 
 use peername_identity::Table;
 use peername_sys::pidfd::Process;
-use peername_sys::seccomp::{self, Gaining, Listener};
+use peername_sys::seccomp::{self, Gaining, Listener, OwnNames};
 use peername_sys::{Failed, detach, limits, passing};
 
 use ledger::Ledger;
@@ -86,7 +86,11 @@ pub fn start(settings: Settings) -> Result<Gaining, NotifyError> {
         return Err(NotifyError::Ended);
     };
     seccomp::allow_looks_of(u32::try_from(supervisor).unwrap_or_default());
-    let (listener, gaining) = seccomp::install().map_err(NotifyError::Filter)?;
+    let own_names = match settings.table.settings().policy().show_destination {
+        true => OwnNames::Asked,
+        false => OwnNames::Kernel,
+    };
+    let (listener, gaining) = seccomp::install(own_names).map_err(NotifyError::Filter)?;
     passing::send(&ours, 0, Some(listener.as_fd())).map_err(started)?;
     match passing::receive(&ours).map_err(started)? {
         Some(_) => Ok(gaining),

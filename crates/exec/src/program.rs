@@ -133,6 +133,21 @@ impl Program {
     }
 }
 
+impl Program {
+    /// Whether a library that is preloaded gets into the program itself. What it starts is another matter.
+    pub fn loads_libraries(&self) -> bool {
+        match &self.reason {
+            Reason::Dynamic(_) => true,
+            Reason::Static(_) | Reason::Go(_) | Reason::Foreign(_) => false,
+            // A shell may be static itself (busybox). What is no binary is for /bin/sh.
+            Reason::Starter(path) => File::open(path)
+                .ok()
+                .and_then(Elf::read)
+                .is_none_or(|elf| elf.has_dynamic_linker && elf.native && !elf.go),
+        }
+    }
+}
+
 impl ProgramError {
     /// The exit code that says so: of a shell for a program that can't be run (126, 127), else the
     /// launcher's own (125).
@@ -146,6 +161,12 @@ impl ProgramError {
 }
 
 impl Reason {
+    /// Whether the file itself is out of the library's reach. What a [starter](Self::Starter) will start
+    /// is not known.
+    pub fn rules_out_preloading(&self) -> bool {
+        matches!(self, Self::Static(_) | Self::Go(_) | Self::Foreign(_))
+    }
+
     fn mechanism(&self) -> Mechanism {
         match self {
             Self::Dynamic(_) => Mechanism::Preload,

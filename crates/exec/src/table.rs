@@ -11,12 +11,9 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use peername_identity::{Network, Policy, Signature, SourcePolicy, Table};
-use peername_sys::shared_memory::map_words;
-use rustix::fs::{FlockOperation, OFlags, flock};
-use rustix::net::{AddressFamily, SocketType};
-use rustix::process::geteuid;
-use rustix::rand::{GetRandomFlags, getrandom};
+use peername_identity::{Network, Policy, SourcePolicy, Table};
+use peername_sys::shared_memory::{self, claim, map_words, mark_used};
+use peername_sys::{random, tcp_socket, user};
 
 /// A table, and the file it is in.
 #[derive(Debug)]
@@ -77,7 +74,7 @@ impl SharedTable {
             return Err(TableError::Networks(rules.networks.len()));
         }
         remove_forgotten();
-        let [name, secret] = [signature(), signature()];
+        let (name, secret) = (random::words(), random::words());
         let [first, second] = name;
         let path = Path::new(DIRECTORY).join(format!("{PREFIX}{first:016x}{second:016x}"));
         let in_file = |source| TableError::File {
@@ -92,7 +89,7 @@ impl SharedTable {
             .open(&path)
             .map_err(in_file)?;
         // Ours for as long as this is open, or mapped; see `remove_forgotten`.
-        flock(&file, FlockOperation::LockShared).map_err(|error| in_file(error.into()))?;
+        mark_used(&file).map_err(|failed| in_file(failed.source))?;
         let len = Table::size(slots);
         file.set_len(len as u64).map_err(in_file)?;
         let words = map_words(&file, len)?;
@@ -120,9 +117,8 @@ impl SharedTable {
     /// Whether another process has it mapped. The library locks the file it maps, and a lock of flock(2)
     /// lives as long as the open file, which a mapping keeps.
     pub fn is_in_use(&self) -> bool {
-        let alone = flock(&self.file, FlockOperation::NonBlockingLockExclusive).is_ok();
-        // If that failed, the lock we had is gone as well (flock(2)).
-        let _ = flock(&self.file, FlockOperation::LockShared);
+        let alone = claim(&self.file);
+        let _ = mark_used(&self.file);
         !alone
     }
 
@@ -160,8 +156,8 @@ impl Rules {
             show_destination: self.show_destination,
             sources: self.sources,
             max_header: self.max_header,
-            attendant_user: geteuid().as_raw(),
-            namespace: own_namespace(),
+            attendant_user: user::effective(),
+            namespace: tcp_socket::own_namespace(),
         }
     }
 }
@@ -175,42 +171,17 @@ fn remove_forgotten() {
         // Of the entry itself: it may be a link that somebody else has put there.
         let old = entry.metadata().is_ok_and(|about| {
             let age = about.modified().ok().and_then(|at| at.elapsed().ok());
-            let own = about.is_file() && about.uid() == geteuid().as_raw();
+            let own = about.is_file() && about.uid() == user::effective();
             own && age.is_some_and(|age| age > FORGOTTEN_AFTER)
         });
-        let file = old.then(|| {
-            let mut options = OpenOptions::new();
-            let no_link = OFlags::NOFOLLOW.bits().cast_signed();
-            options
-                .read(true)
-                .write(true)
-                .custom_flags(no_link)
-                .open(entry.path())
-        });
+        let file = old.then(|| shared_memory::open(&entry.path()));
         if let Some(Ok(file)) = file
-            && flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok()
+            && claim(&file)
         {
             // Somebody else who starts now may have been quicker.
             let _ = fs::remove_file(entry.path());
         }
     }
-}
-
-/// The number of the network namespace we are in; 0 if the kernel does not tell.
-fn own_namespace() -> u64 {
-    rustix::net::socket(AddressFamily::INET, SocketType::DGRAM, None).map_or(0, |socket| {
-        peername_sys::tcp_socket::namespace(socket.as_fd())
-    })
-}
-
-fn signature() -> Signature {
-    let mut bytes = [[0; 8]; 2];
-    for half in &mut bytes {
-        // Never fails and is never short for so few octets (getrandom(2)), once the pool is ready,
-        // for which it waits.
-        let _ = getrandom(half, GetRandomFlags::empty());
-    }
-    bytes.map(u64::from_ne_bytes)
 }
 
 const DIRECTORY: &str = "/dev/shm";

@@ -2,12 +2,18 @@
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
-/// A set of ports that processes share.
+/// A set of ports that threads and processes share.
 #[derive(Clone, Copy, Debug)]
-pub struct Ports<'m>(&'m [AtomicU64; WORDS]);
+pub struct Ports<'m>(&'m [AtomicU64; Ports::WORDS]);
+
+impl Ports<'_> {
+    /// Words of a set: one bit a port.
+    pub const WORDS: usize = 65_536 / 64;
+}
 
 impl<'m> Ports<'m> {
-    pub(crate) fn new(words: &'m [AtomicU64; WORDS]) -> Self {
+    /// The set in these words: empty if all are zero.
+    pub const fn new(words: &'m [AtomicU64; Ports::WORDS]) -> Self {
         Self(words)
     }
 
@@ -35,6 +41,3 @@ impl<'m> Ports<'m> {
         (self.0.get(usize::from(port >> 6)), 1 << (port & 63))
     }
 }
-
-/// Words of a set: one bit a port.
-pub(crate) const WORDS: usize = 65_536 / 64;

@@ -11,14 +11,14 @@
 
 use core::sync::atomic::AtomicU64;
 
-use crate::bits;
+use crate::bits::Ports;
 
 /// The parts, as slices of the memory.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Parts<'m> {
     pub(crate) fixed: &'m [AtomicU64; FIXED],
-    pub(crate) ports: &'m [AtomicU64; bits::WORDS],
-    pub(crate) bells: &'m [AtomicU64; bits::WORDS],
+    pub(crate) ports: &'m [AtomicU64; Ports::WORDS],
+    pub(crate) bells: &'m [AtomicU64; Ports::WORDS],
     pub(crate) networks: &'m [[AtomicU64; 3]],
     pub(crate) keys: &'m [AtomicU64],
     pub(crate) values: &'m [[AtomicU64; VALUE]],
@@ -62,5 +62,5 @@ pub(crate) const VALUE: usize = 11;
 pub(crate) const WINDOW: usize = 64;
 /// The most networks that may be trusted.
 pub(crate) const NETWORKS: usize = 1024;
-const SETTINGS: usize = FIXED + 2 * bits::WORDS + 3 * NETWORKS;
+const SETTINGS: usize = FIXED + 2 * Ports::WORDS + 3 * NETWORKS;
 const SLOT: usize = 1 + VALUE;

@@ -1,35 +1,65 @@
 //! Bodies on their way, counted and never collected.
 
+use std::future::poll_fn;
 use std::pin::Pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use bytes::Bytes;
 use http_body_util::Full;
 use hyper::body::{Body, Frame, Incoming, SizeHint};
+use tokio::runtime::Handle;
+use tokio::time::timeout;
 
 use crate::audit::Record;
 use crate::upstream::Lease;
 
-/// A request's body on its way to the origin; nothing where there is none.
+/// A request's body, which whoever answers holds on to until the answer has gone, and reads on for a moment.
+///
+/// Letting go of it tells the client that nobody wants the rest: by RST_STREAM in HTTP/2, by closing in HTTP/1.
+/// Many clients then don't look at the answer any more, which may say why.
+#[derive(Clone, Debug)]
+pub(crate) struct Held(Arc<Mutex<Incoming>>);
+
+impl Held {
+    /// `None` where there is no body.
+    pub(crate) fn new(body: Incoming) -> Option<Self> {
+        (!body.is_end_stream()).then(|| Self(Arc::new(Mutex::new(body))))
+    }
+
+    /// Reads and forgets what is left, if nobody else is reading.
+    async fn drain(self) {
+        let mut left = MOST_DRAINED;
+        while Arc::strong_count(&self.0) == 1 {
+            let frame = poll_fn(|cx| Pin::new(&mut *self.lock()).poll_frame(cx)).await;
+            let Some(Ok(frame)) = frame else {
+                return;
+            };
+            let len = frame.data_ref().map_or(0, Bytes::len);
+            match left.checked_sub(len) {
+                Some(less) => left = less,
+                None => return,
+            }
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Incoming> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A request's body on its way to the origin.
 #[derive(Debug)]
 pub(crate) struct Outgoing {
-    body: Option<Incoming>,
+    body: Option<Held>,
     sent: Arc<AtomicU64>,
 }
 
 impl Outgoing {
-    pub(crate) fn new(body: Incoming, sent: Arc<AtomicU64>) -> Self {
-        let body = (!body.is_end_stream()).then_some(body);
+    pub(crate) fn new(body: Option<Held>, sent: Arc<AtomicU64>) -> Self {
         Self { body, sent }
-    }
-
-    pub(crate) fn none() -> Self {
-        Self {
-            body: None,
-            sent: Arc::default(),
-        }
     }
 }
 
@@ -42,21 +72,23 @@ impl Body for Outgoing {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
         let this = self.get_mut();
-        let Some(body) = &mut this.body else {
+        let Some(body) = &this.body else {
             return Poll::Ready(None);
         };
-        let frame = Pin::new(body).poll_frame(cx);
+        let frame = Pin::new(&mut *body.lock()).poll_frame(cx);
         count(&frame, &this.sent);
         frame
     }
 
     fn is_end_stream(&self) -> bool {
-        self.body.as_ref().is_none_or(Body::is_end_stream)
+        self.body
+            .as_ref()
+            .is_none_or(|body| body.lock().is_end_stream())
     }
 
     fn size_hint(&self) -> SizeHint {
         match &self.body {
-            Some(body) => body.size_hint(),
+            Some(body) => body.lock().size_hint(),
             None => SizeHint::with_exact(0),
         }
     }
@@ -68,6 +100,7 @@ impl Body for Outgoing {
 pub(crate) struct Answer {
     from: From,
     record: Option<Box<Record>>,
+    request: Option<Held>,
 }
 
 #[derive(Debug)]
@@ -82,8 +115,16 @@ enum From {
 impl Answer {
     /// One of our own.
     pub(crate) fn ours(body: Bytes, record: Option<Box<Record>>) -> Self {
-        let from = From::Us(Full::new(body));
-        Self { from, record }
+        Self {
+            from: From::Us(Full::new(body)),
+            record,
+            request: None,
+        }
+    }
+
+    /// Lets go of the request only once the answer has gone.
+    pub(crate) fn hold(&mut self, request: Option<Held>) {
+        self.request = request;
     }
 
     /// The origin's.
@@ -94,6 +135,7 @@ impl Answer {
                 lease: Some(lease),
             },
             record: Some(record),
+            request: None,
         };
         if answer.is_end_stream() {
             answer.end();
@@ -109,6 +151,20 @@ impl Answer {
         }
         if let Some(mut record) = self.record.take() {
             record.complete();
+        }
+    }
+}
+
+impl Drop for Answer {
+    fn drop(&mut self) {
+        let Some(request) = self.request.take() else {
+            return;
+        };
+        // Without a runtime everything ends anyway.
+        if !request.lock().is_end_stream()
+            && let Ok(runtime) = Handle::try_current()
+        {
+            runtime.spawn(timeout(LINGER, request.drain()));
         }
     }
 }
@@ -167,3 +223,7 @@ fn count(frame: &Poll<Option<Result<Frame<Bytes>, hyper::Error>>>, into: &Atomic
         into.fetch_add(data.len() as u64, Relaxed);
     }
 }
+
+/// Of a request that was answered before it had ended.
+const MOST_DRAINED: usize = 16 << 20;
+const LINGER: Duration = Duration::from_secs(2);

@@ -12,7 +12,7 @@ use hyper::upgrade::OnUpgrade;
 
 use crate::answer::Form;
 use crate::audit::Record;
-use crate::body::{Answer, Outgoing};
+use crate::body::{Answer, Held, Outgoing};
 use crate::check::{Authority, Changes, Decision, How, Kind, Question, Verdict};
 use crate::client::Client;
 use crate::headers;
@@ -32,7 +32,6 @@ pub(crate) struct Exchange<'a> {
 /// A request that may be sent.
 struct Allowed {
     parts: Parts,
-    body: Incoming,
     changes: Option<Arc<Changes>>,
 }
 
@@ -52,6 +51,19 @@ impl Exchange<'_> {
         switched: &mut Option<Switched>,
     ) -> Response<Answer> {
         let (parts, body) = request.into_parts();
+        let size = body.size_hint().exact();
+        let body = Held::new(body);
+        let mut answer = self.decide(parts, (body.clone(), size), switched).await;
+        answer.body_mut().hold(body);
+        answer
+    }
+
+    async fn decide(
+        &self,
+        parts: Parts,
+        (body, size): (Option<Held>, Option<u64>),
+        switched: &mut Option<Switched>,
+    ) -> Response<Answer> {
         let mut record = Record::begin(&self.site.metrics, self.client, parts.method.as_str());
         record.path(&parts.uri);
         record.named(self.named);
@@ -67,25 +79,23 @@ impl Exchange<'_> {
         if let Err(refusal) = self.named.agrees(&parts) {
             return form.refuse(&refusal, record);
         }
-        let allowed = match self.ask(parts, body, form, record).await {
-            Ok(allowed) => allowed,
-            Err(denied) => return *denied,
-        };
-        self.send(allowed, form, switched).await
+        match self.ask(parts, size, form, record).await {
+            Ok((allowed, record)) => self.send((allowed, record), body, form, switched).await,
+            Err(denied) => *denied,
+        }
     }
 
     /// Asks the check, if there is one. Not an octet has left for the origin until then.
     async fn ask(
         &self,
         parts: Parts,
-        body: Incoming,
+        size: Option<u64>,
         form: Form,
         mut record: Box<Record>,
     ) -> Result<(Allowed, Box<Record>), Box<Response<Answer>>> {
-        let verdict = self.verdict(&parts, &body, &record).await;
+        let verdict = self.verdict(&parts, size, &record).await;
         let mut allowed = Allowed {
             parts,
-            body,
             changes: None,
         };
         let Some(verdict) = verdict else {
@@ -104,7 +114,7 @@ impl Exchange<'_> {
     }
 
     /// `None` where there is no check.
-    async fn verdict(&self, parts: &Parts, body: &Incoming, record: &Record) -> Option<Verdict> {
+    async fn verdict(&self, parts: &Parts, size: Option<u64>, record: &Record) -> Option<Verdict> {
         let check = self.site.check()?;
         let (id, named) = (record.id.to_string(), self.named);
         let path = parts.uri.path_and_query().map_or("/", |path| path.as_str());
@@ -131,7 +141,7 @@ impl Exchange<'_> {
                 to: named.authority(),
                 path_and_query: path,
                 headers: &parts.headers,
-                body_size: body.size_hint().exact(),
+                body_size: size,
                 body: None,
                 user: None,
             })
@@ -142,14 +152,11 @@ impl Exchange<'_> {
     async fn send(
         &self,
         (allowed, mut record): (Allowed, Box<Record>),
+        body: Option<Held>,
         form: Form,
         switched: &mut Option<Switched>,
     ) -> Response<Answer> {
-        let Allowed {
-            mut parts,
-            body,
-            changes,
-        } = allowed;
+        let Allowed { mut parts, changes } = allowed;
         let handshake = match Handshake::of(&mut parts) {
             Ok(handshake) => handshake,
             Err(refusal) => return form.refuse(&refusal, record),
@@ -158,13 +165,10 @@ impl Exchange<'_> {
         if let Some(changes) = &changes {
             changes.apply_to_request(&mut parts.headers);
         }
-        let body = match &handshake {
-            Some(handshake) => {
-                handshake.write(&mut parts);
-                Outgoing::none()
-            }
-            None => Outgoing::new(body, Arc::clone(&record.sent)),
-        };
+        if let Some(handshake) = &handshake {
+            handshake.write(&mut parts);
+        }
+        let body = Outgoing::new(body, Arc::clone(&record.sent));
         let http2 = parts.version == Version::HTTP_2 && handshake.is_none();
         let named = self.named;
         let upstream = &self.site.upstream;

@@ -189,6 +189,9 @@ fn target(parts: &Parts, body: &Incoming) -> Result<HostPort, Refusal> {
     if !body.is_end_stream() || parts.headers.contains_key(header::CONTENT_LENGTH) {
         return Err(Refusal::bad_request("CONNECT with a body"));
     }
+    if parts.uri.scheme().is_some() {
+        return Err(Refusal::bad_request("CONNECT wants host:port, and no URL"));
+    }
     let authority = parts
         .uri
         .authority()

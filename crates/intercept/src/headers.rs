@@ -28,6 +28,23 @@ pub(crate) fn end_response_hop(headers: &mut HeaderMap) {
     headers.remove(header::ALT_SVC);
 }
 
+/// HTTP/2 may have a Cookie header for each cookie, HTTP/1.1 has one for all (RFC 9113, section 8.2.3).
+pub(crate) fn join_cookies(headers: &mut HeaderMap) {
+    let mut all = headers.get_all(header::COOKIE).iter();
+    let (Some(first), Some(_)) = (all.next(), all.next()) else {
+        return;
+    };
+    let mut joined = first.as_bytes().to_vec();
+    for cookie in headers.get_all(header::COOKIE).iter().skip(1) {
+        joined.extend_from_slice(b"; ");
+        joined.extend_from_slice(cookie.as_bytes());
+    }
+    // What was a header's value is one with a semicolon too.
+    if let Ok(cookies) = HeaderValue::from_bytes(&joined) {
+        headers.insert(header::COOKIE, cookies);
+    }
+}
+
 fn end_hop(headers: &mut HeaderMap) {
     let named: Vec<HeaderName> = headers
         .get_all(header::CONNECTION)
@@ -97,6 +114,13 @@ mod tests {
         end_request_hop(&mut request);
         let left = headers(&[("host", "a.test"), ("te", "trailers"), ("x-other", "2")]);
         assert_eq!(request, left);
+    }
+
+    #[test]
+    fn cookies_of_http2_become_one() {
+        let mut request = headers(&[("cookie", "a=1"), ("x", "y"), ("cookie", "b=2; c=3")]);
+        join_cookies(&mut request);
+        assert_eq!(request, headers(&[("cookie", "a=1; b=2; c=3"), ("x", "y")]));
     }
 
     #[test]

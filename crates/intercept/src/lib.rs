@@ -18,6 +18,7 @@ pub mod host;
 pub mod leaf;
 pub mod metrics;
 pub mod passthrough;
+pub mod pinned;
 pub mod site;
 pub mod upstream;
 

@@ -208,3 +208,6 @@ pub(crate) fn asked(request: &Parts, default_port: u16) -> Result<Option<HostPor
         (target, host) => Ok(target.or(host)),
     }
 }
+
+#[cfg(test)]
+mod tests;

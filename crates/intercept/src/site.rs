@@ -11,6 +11,7 @@ use crate::check::{self, Check};
 use crate::leaf::Mint;
 use crate::metrics::{Certificates, Metrics};
 use crate::passthrough::Passthrough;
+use crate::pinned::Pinned;
 use crate::upstream::Upstream;
 use peername_proxy::trust::TrustList;
 
@@ -19,6 +20,8 @@ use peername_proxy::trust::TrustList;
 pub struct Rules {
     /// Hosts whose TLS is not opened (`--passthrough`).
     pub passthrough: Passthrough,
+    /// Clients that have refused us for a host (`--auto-passthrough`).
+    pub pinned: Option<Pinned>,
     /// Who says on whose behalf it connects (`--accept-proxy`).
     pub accept_proxy: Option<TrustList>,
     /// From accept to a PROXY header, and again to a complete ClientHello.

@@ -19,7 +19,7 @@ use crate::hello::{Hello, Opening, Unopened, version_name};
 use crate::inner::Inner;
 use crate::named::{Barred, Going, Named};
 use crate::refusal::Refusal;
-use crate::site::Site;
+use crate::site::{Rules, Site};
 use crate::wire::Wire;
 
 /// A connection that says where it goes.
@@ -55,8 +55,8 @@ impl Tunnel {
         deadline: Instant,
     ) {
         let mut named = Named::by_tls(&self.going, &hello);
-        named.barred = named.barred.or(self.denied.take());
-        if named.barred.is_none() && site.rules.passthrough.includes(&named.to.host) {
+        named.barred = named.barred.or_else(|| self.denied.take());
+        if named.barred.is_none() && is_left_alone(site, client, &named) {
             return self.carry(site, client, wire, named).await;
         }
         let finish = finish_handshake(site, client, wire, hello, &named);
@@ -163,11 +163,34 @@ async fn finish_handshake(
     // What was ahead has been read by the acceptor.
     let (socket, _) = wire.into_parts();
     let start = StartHandshake::from_parts(hello.accepted, socket);
-    start.into_stream(config).await.map_err(|error| {
+    let finished = start.into_stream(config).await;
+    if let Some(pinned) = &site.rules.pinned {
+        match &finished {
+            Ok(_) => pinned.accepted(ip, &named.to.host),
+            Err(error) if pinned.failed(ip, &named.to.host, error) => {
+                tracing::info!(client = %ip, host = %named.host, "does not trust us: not opened for a day");
+            }
+            Err(_) => {}
+        }
+    }
+    finished.map_err(|error| {
         let detail = format!("the client's TLS handshake failed: {error}");
         Refusal::new(StatusCode::BAD_REQUEST, "client_tls", detail)
             .hint("does the client trust the proxy's authority (`peername ca env`)?")
     })
+}
+
+fn is_left_alone(site: &Site, client: &Client, named: &Named) -> bool {
+    let Rules {
+        passthrough,
+        pinned,
+        ..
+    } = &site.rules;
+    let (ip, host) = (client.client.ip(), &named.to.host);
+    passthrough.includes(host)
+        || pinned
+            .as_ref()
+            .is_some_and(|pinned| pinned.includes(ip, host))
 }
 
 /// Whether a connection may be carried that was redirected to us. There is no request to ask about, so

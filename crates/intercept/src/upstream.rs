@@ -14,13 +14,14 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use http::uri::{Authority, Parts, PathAndQuery, Scheme};
-use http::{HeaderValue, Request, Response, Uri, Version, header};
-use hyper::body::Incoming;
+use http::{HeaderMap, HeaderValue, Request, Response, Uri, Version, header};
+use hyper::body::{Body, Incoming};
 use moka::sync::Cache;
 use rustls::pki_types::CertificateDer;
 
 use crate::body::Outgoing;
 use crate::destination::Destinations;
+use crate::headers;
 use crate::host::HostPort;
 
 pub(crate) use fault::Fault;
@@ -142,15 +143,16 @@ impl Upstream {
             };
             let about = Arc::clone(&connection.about);
             form(&mut request, &key, &connection);
-            if let Some(parent) = &self.settings.parent
+            if let Some(parent) = self.settings.parent.as_ref()
                 && about.absolute_form
-                && let Some(value) = parent.authorization()
             {
-                let headers = request.headers_mut();
-                headers.insert(header::PROXY_AUTHORIZATION, value.clone());
+                parent.sign(request.headers_mut());
             }
             match self.answer(&mut connection, request, sent).await {
                 Ok(response) => {
+                    if let Some(smell) = smell(response.headers()) {
+                        return Err(Fault::BadAnswer(smell.to_owned()));
+                    }
                     let lease = Lease {
                         connection,
                         key,
@@ -253,11 +255,21 @@ fn form(request: &mut Request<Outgoing>, key: &Key, connection: &Connection) {
     if connection.is_http2() {
         *request.version_mut() = Version::HTTP_2;
         request.headers_mut().remove(header::HOST);
+        // Of a first attempt, by HTTP/1.1.
+        request.headers_mut().remove(header::TRANSFER_ENCODING);
     } else {
         *request.version_mut() = Version::HTTP_11;
+        headers::join_cookies(request.headers_mut());
         // A host's spelling has no octet that a header could not have.
         if let Ok(host) = HeaderValue::try_from(authority) {
             request.headers_mut().insert(header::HOST, host);
+        }
+        // hyper would take a GET without a length for one without a body.
+        let is_unsized = request.body().size_hint().exact().is_none();
+        if is_unsized && !request.headers().contains_key(header::CONTENT_LENGTH) {
+            let chunked = HeaderValue::from_static("chunked");
+            let headers = request.headers_mut();
+            headers.insert(header::TRANSFER_ENCODING, chunked);
         }
     }
 }
@@ -270,6 +282,20 @@ fn authority(key: &Key) -> String {
         text.truncate(text.len() - implied.len());
     }
     text
+}
+
+/// What makes the end of an answer's body a matter of opinion (RFC 9112, section 6.3). hyper reads such an answer
+/// by its Transfer-Encoding, and would pass the other length on.
+fn smell(headers: &HeaderMap) -> Option<&'static str> {
+    let mut codings = headers.get_all(header::TRANSFER_ENCODING).iter();
+    match (codings.next(), codings.next()) {
+        (None, _) => None,
+        (Some(_), _) if headers.contains_key(header::CONTENT_LENGTH) => {
+            Some("an answer with Transfer-Encoding and Content-Length")
+        }
+        (Some(one), None) if one.as_bytes().eq_ignore_ascii_case(b"chunked") => None,
+        _ => Some("an answer with a Transfer-Encoding other than chunked"),
+    }
 }
 
 fn of_http(error: &hyper::Error) -> Fault {

@@ -37,8 +37,18 @@ impl Handshake {
     ///
     /// # Errors
     ///
-    /// A CONNECT for anything else.
+    /// A CONNECT for anything else; a handshake that announces a body, of which nothing would be passed on: its
+    /// origin would take the next request on the connection for it.
     pub(crate) fn of(parts: &mut Parts) -> Result<Option<Self>, Refusal> {
+        let handshake = Self::wanted(parts)?;
+        let has_body = BODY.iter().any(|name| parts.headers.contains_key(name));
+        match handshake.is_some() && has_body {
+            true => Err(Refusal::bad_request("a WebSocket handshake with a body")),
+            false => Ok(handshake),
+        }
+    }
+
+    fn wanted(parts: &mut Parts) -> Result<Option<Self>, Refusal> {
         if parts.method != Method::CONNECT {
             let wanted = parts.method == Method::GET
                 && has_word(&parts.headers, &header::CONNECTION, "upgrade")
@@ -53,7 +63,8 @@ impl Handshake {
                 StatusCode::NOT_IMPLEMENTED,
                 "bad_request",
                 "CONNECT inside a tunnel",
-            )),
+            )
+            .closing()),
         }
     }
 
@@ -121,6 +132,8 @@ where
         record.complete();
     }
 }
+
+const BODY: [HeaderName; 2] = [header::CONTENT_LENGTH, header::TRANSFER_ENCODING];
 
 fn has_word(headers: &HeaderMap, name: &HeaderName, word: &str) -> bool {
     let all = headers.get_all(name).iter();

@@ -4,10 +4,10 @@ use core::ffi::c_int;
 use core::net::SocketAddr;
 
 use peername_identity::{Counter, Full, Identity, Settings, Table, Verdict, shown};
+use peername_preload_common::address::RawAddress;
+use peername_preload_common::kernel::{self, End, Errno, Result};
+use peername_preload_common::socket::{Protocol, Socket};
 
-use crate::address::RawAddress;
-use crate::kernel::{self, End, Errno, Result};
-use crate::socket::{Protocol, Socket};
 use crate::{alone, attendant, imports, sweep};
 
 /// Accepts until there is a connection that the program may see: one whose header is complete, or that

@@ -16,17 +16,13 @@ use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use core::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 use peername_identity::{Network, Policy, SourcePolicy, Table};
-
-use crate::imports;
-use crate::kernel::{self, SOCK_CLOEXEC, SOCK_DGRAM};
-use crate::socket::Socket;
+use peername_preload_common::environment;
+use peername_preload_common::kernel::{self, SOCK_CLOEXEC, SOCK_DGRAM};
+use peername_preload_common::socket::Socket;
 
 /// Whether the user has named the library so.
 pub(crate) fn is_asked_for() -> bool {
-    let preloaded = imports::environment(b"LD_PRELOAD");
-    let libraries = preloaded.map(|list| list.to_bytes()).unwrap_or_default();
-    let mut names = libraries.split(|&octet| octet == b' ' || octet == b':');
-    names.any(|path| path.ends_with(b"libproxyproto.so"))
+    environment::is_preloaded(b"libproxyproto.so")
 }
 
 /// A table of this process and those that it will fork.
@@ -38,7 +34,7 @@ pub(crate) fn table() -> Option<(&'static [AtomicU64], Table<'static>)> {
         Network::new(IpAddr::V6(Ipv6Addr::UNSPECIFIED), 0)?,
     ];
     let policy = Policy {
-        header_required: imports::environment(b"LIBPROXYPROTO_MUST_USE_PROTOCOL_HEADER").is_some(),
+        header_required: environment::variable(b"LIBPROXYPROTO_MUST_USE_PROTOCOL_HEADER").is_some(),
         all_ports: true,
         show_destination: false,
         sources: SourcePolicy::Any,
@@ -64,16 +60,10 @@ pub(crate) fn believes(header: &[u8]) -> bool {
 
 /// LIBPROXYPROTO_VERSION: 1, 2 or both added, read as atoi(3) does; both by default.
 fn versions() -> u8 {
-    let Some(text) = imports::environment(b"LIBPROXYPROTO_VERSION") else {
-        return 3;
-    };
-    let digits = text.to_bytes().trim_ascii_start();
-    let digits = digits.iter().take_while(|octet| octet.is_ascii_digit());
-    let value = digits.fold(0_u8, |value, octet| {
-        let digit = octet.saturating_sub(b'0');
-        value.saturating_mul(10).saturating_add(digit)
-    });
-    value & 3
+    let text = environment::variable(b"LIBPROXYPROTO_VERSION");
+    let value = text.map_or(3, environment::number);
+    // Out of range is the nearest that is in it.
+    u8::try_from(value.clamp(0, 255)).unwrap_or_default() & 3
 }
 
 fn own_namespace() -> u64 {

@@ -7,12 +7,11 @@ use core::ffi::c_int;
 use core::net::SocketAddr;
 
 use peername_identity::{Request, Settings, Wish};
-
-use crate::kernel::{
+use peername_preload_common::kernel::{
     self, Errno, MSG_CMSG_CLOEXEC, MSG_DONTWAIT, MSG_NOSIGNAL, Result, SOCK_CLOEXEC, SOCK_NONBLOCK,
     SOCK_SEQPACKET,
 };
-use crate::socket::Socket;
+use peername_preload_common::socket::Socket;
 
 /// Hands a connection over. The caller closes its own descriptor either way.
 pub(crate) fn park(settings: Settings<'_>, connection: Socket, listener: SocketAddr) -> Result<()> {

@@ -8,9 +8,11 @@
 
 use core::ffi::{c_int, c_void};
 
-use crate::address::RawAddress;
-use crate::kernel::{self, Call, Errno, Result};
-use crate::socket::Socket;
+use peername_preload_common::address::RawAddress;
+use peername_preload_common::imports::answer;
+use peername_preload_common::kernel::{self, Call, Errno, Result};
+use peername_preload_common::socket::Socket;
+
 use crate::state::{State, state};
 use crate::{accept as accepting, imports};
 
@@ -82,7 +84,7 @@ pub unsafe extern "C" fn getpeername(fd: c_int, address: *mut c_void, len: *mut 
         _ => unsafe {
             pass_on(
                 Call::GetPeerName,
-                [fd as usize, address as usize, len as usize, 0],
+                [fd as usize, address as usize, len as usize],
             )
         },
     }
@@ -110,7 +112,7 @@ pub unsafe extern "C" fn getsockname(fd: c_int, address: *mut c_void, len: *mut 
         _ => unsafe {
             pass_on(
                 Call::GetSockName,
-                [fd as usize, address as usize, len as usize, 0],
+                [fd as usize, address as usize, len as usize],
             )
         },
     }
@@ -143,7 +145,7 @@ pub extern "C" fn listen(fd: c_int, backlog: c_int) -> c_int {
         State::Broken => {}
     }
     // SAFETY: as the caller made it.
-    unsafe { pass_on(Call::Listen, [fd as usize, backlog as usize, 0, 0]) }
+    unsafe { pass_on(Call::Listen, [fd as usize, backlog as usize, 0]) }
 }
 
 /// Copies an address as the kernel does: no more than there is room for, and the true length.
@@ -156,9 +158,9 @@ unsafe fn write_out(from: &RawAddress, address: *mut c_void, len: *mut u32) -> R
         return Ok(());
     }
     // SAFETY: the caller's; null is EFAULT.
-    let room = unsafe { len.as_mut() }.ok_or(EFAULT)?;
+    let room = unsafe { len.as_mut() }.ok_or(Errno::FAULT)?;
     if room.cast_signed() < 0 {
-        return Err(EINVAL);
+        return Err(Errno::INVAL);
     }
     let n = (*room).min(from.len).min(RawAddress::SIZE as u32) as usize;
     // SAFETY: at most as many octets as there is room for, and as there are.
@@ -167,25 +169,8 @@ unsafe fn write_out(from: &RawAddress, address: *mut c_void, len: *mut u32) -> R
     Ok(())
 }
 
-unsafe fn pass_on(call: Call, args: [usize; 4]) -> c_int {
+unsafe fn pass_on(call: Call, [a, b, c]: [usize; 3]) -> c_int {
     // SAFETY: the caller's.
-    let result = unsafe { kernel::pass_on(call, args) };
+    let result = unsafe { kernel::pass_on(call, [a, b, c, 0, 0, 0]) };
     answer(result.map(|value| c_int::try_from(value).unwrap_or(0)))
-}
-
-fn answer(result: Result<c_int>) -> c_int {
-    result.unwrap_or_else(|errno| {
-        imports::set_errno(errno);
-        -1
-    })
-}
-
-const EFAULT: Errno = Errno(14);
-const EINVAL: Errno = Errno(22);
-
-/// Never reached: see the crate's documentation.
-#[panic_handler]
-fn panic(_: &core::panic::PanicInfo<'_>) -> ! {
-    kernel::complain("peername: bug: libpeername.so panicked\n");
-    kernel::abort()
 }

@@ -1,10 +1,13 @@
 //! The table that this process uses.
 
-use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use core::ffi::CStr;
+use core::sync::atomic::{AtomicU8, Ordering};
 
 use peername_identity::{Counter, Table};
+use peername_preload_common::imports;
+use peername_preload_common::kernel::{self, Kept};
 
-use crate::{alone, imports, kernel};
+use crate::alone;
 
 /// What this process does.
 #[derive(Clone, Copy)]
@@ -20,56 +23,47 @@ pub(crate) enum State {
 
 /// The state, found out at the first call. Two threads that come first at once both find out the same.
 pub(crate) fn state() -> State {
-    match LEN.load(Ordering::Acquire) {
+    match FOUND.load(Ordering::Acquire) {
         UNKNOWN => find_out(),
         OFF => State::Off,
-        BROKEN => State::Broken,
-        len => on(START.load(Ordering::Acquire), len),
+        ON => Table::open(TABLE.get()).map_or(State::Broken, State::On),
+        _ => State::Broken,
     }
 }
 
 fn find_out() -> State {
-    let Some(path) = imports::environment(b"PEERNAME_TABLE") else {
-        return without_launcher();
+    let (found, state) = match imports::environment(b"PEERNAME_TABLE") {
+        Some(path) => by_launcher(path),
+        None => without_launcher(),
     };
+    FOUND.store(found, Ordering::Release);
+    state
+}
+
+fn by_launcher(path: &CStr) -> (u8, State) {
     let words = kernel::map_file(path).ok();
     let Some((words, table)) = words.and_then(|words| Some((words, Table::open(words)?))) else {
-        LEN.store(BROKEN, Ordering::Release);
-        return State::Broken;
+        return (BROKEN, State::Broken);
     };
     table.settings().count(Counter::Loaded);
-    keep(words);
-    State::On(table)
+    TABLE.keep(words);
+    (ON, State::On(table))
 }
 
-fn without_launcher() -> State {
+fn without_launcher() -> (u8, State) {
     if !alone::is_asked_for() {
-        LEN.store(OFF, Ordering::Release);
-        return State::Off;
+        return (OFF, State::Off);
     }
-    match alone::table() {
-        Some((words, table)) => {
-            keep(words);
-            State::On(table)
-        }
-        None => {
-            LEN.store(BROKEN, Ordering::Release);
-            State::Broken
-        }
-    }
+    let Some((words, table)) = alone::table() else {
+        return (BROKEN, State::Broken);
+    };
+    TABLE.keep(words);
+    (ON, State::On(table))
 }
 
-fn keep(words: &'static [AtomicU64]) {
-    START.store(words.as_ptr().expose_provenance(), Ordering::Release);
-    LEN.store(words.len(), Ordering::Release);
-}
-
-fn on(start: usize, len: usize) -> State {
-    Table::open(kernel::mapped(start, len)).map_or(State::Broken, State::On)
-}
-
-static START: AtomicUsize = AtomicUsize::new(0);
-static LEN: AtomicUsize = AtomicUsize::new(UNKNOWN);
-const UNKNOWN: usize = 0;
-const OFF: usize = 1;
-const BROKEN: usize = 2;
+static TABLE: Kept = Kept::new();
+static FOUND: AtomicU8 = AtomicU8::new(UNKNOWN);
+const UNKNOWN: u8 = 0;
+const OFF: u8 = 1;
+const ON: u8 = 2;
+const BROKEN: u8 = 3;

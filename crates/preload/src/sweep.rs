@@ -3,8 +3,7 @@
 use core::ffi::c_int;
 
 use peername_identity::Table;
-
-use crate::kernel::{self, MSG_NOSIGNAL, SOCK_CLOEXEC, SOCK_RAW};
+use peername_preload_common::kernel::{self, MSG_NOSIGNAL, SOCK_CLOEXEC, SOCK_RAW};
 
 /// Frees what the kernel does not know any more. If it can't say, nothing is freed.
 pub(crate) fn sweep(table: Table<'_>) {

@@ -4,8 +4,8 @@
 //! header *says* is decided here; whether it may be *believed* (who sent it, which addresses are
 //! allowed, how long to wait, how large it may be) is not, and belongs to the caller.
 //!
-//! Without the feature `std` this crate needs neither an allocator nor the standard library, and reads
-//! only: the library that is preloaded into other programs is built so.
+//! Without the feature `std` this crate needs neither an allocator nor the standard library, and writes
+//! only [`PlainHeader`]: the libraries that are preloaded into other programs are built so.
 //!
 //! Section numbers refer to HAProxy's `doc/proxy-protocol.txt` (2026-04).
 //!
@@ -43,6 +43,7 @@ mod header;
 mod invalid;
 mod looks_like;
 mod parse;
+mod plain;
 mod special;
 mod ssl;
 mod tlv;
@@ -59,12 +60,13 @@ pub use crate::header::{Command, Endpoints, Header, Transport, Version};
 pub use crate::invalid::{Invalid, V1Field};
 pub use crate::looks_like::{LooksLike, looks_like};
 pub use crate::parse::{Carrier, Parsed, parse};
+pub use crate::plain::PlainHeader;
 pub use crate::special::{Special, embedded_ipv4, meanings, special};
 pub use crate::spp::Spp;
 pub use crate::ssl::Ssl;
 pub use crate::tlv::{Iter, Tlv, Tlvs, kind};
 pub use crate::unix::UnixName;
-pub use crate::v1::MAX_LEN as V1_MAX_LEN;
+pub use crate::v1::{MAX_LEN as V1_MAX_LEN, address};
 pub use crate::v2::{MAX_LEN as V2_MAX_LEN, SIGNATURE as V2_SIGNATURE};
 pub use crate::vendor::Vendor;
 #[cfg(feature = "std")]

@@ -37,6 +37,30 @@ pub(crate) fn parse(bytes: &[u8]) -> Result<Parsed<'_>, Invalid> {
     }
 }
 
+/// Reads an IPv4 or IPv6 address as a version 1 line may have it: like the standard library's parser, which
+/// the optimiser can't prove free of panics, where a library without it has to be.
+///
+/// ```
+/// assert_eq!(peername_proto::address(b"192.0.2.1"), Some([192, 0, 2, 1].into()));
+/// assert_eq!(peername_proto::address(b"192.0.2.1 "), None);
+/// ```
+pub fn address(text: &[u8]) -> Option<IpAddr> {
+    let mut field = [b' '; LONGEST_ADDRESS + 1];
+    let (field, _) = field.split_at_mut_checked(text.len().saturating_add(1))?;
+    for (to, from) in field.iter_mut().zip(text) {
+        *to = *from;
+    }
+    let mut line = Line::new(field);
+    let address = match text.contains(&b':') {
+        true => line.v6().ok()?.into(),
+        false => line.v4().ok()?.into(),
+    };
+    (line.at == field.len()).then_some(address)
+}
+
+/// With a dotted tail (INET6_ADDRSTRLEN, less its NUL).
+const LONGEST_ADDRESS: usize = 45;
+
 /// Why reading ended early.
 enum Stop {
     /// The octets are right, but the line isn't over.

@@ -1,7 +1,5 @@
 //! The sending side. Whatever is written here, [`parse`](crate::parse()) accepts and reads back the same.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-
 use thiserror::Error;
 
 use crate::invalid::Invalid;
@@ -30,28 +28,6 @@ pub enum WriteError {
     /// A checksum is computed, not given.
     #[error("CRC32C can't be given as a TLV; ask for it to be computed")]
     Checksum,
-}
-
-/// Both ends in one family: an IPv4 end beside an IPv6 one is mapped, as HAProxy does.
-enum Pair {
-    V4(Ipv4Addr, Ipv4Addr),
-    V6(Ipv6Addr, Ipv6Addr),
-}
-
-impl Pair {
-    fn new(source: SocketAddr, destination: SocketAddr) -> Self {
-        match (source.ip(), destination.ip()) {
-            (IpAddr::V4(source), IpAddr::V4(destination)) => Self::V4(source, destination),
-            (source, destination) => Self::V6(mapped(source), mapped(destination)),
-        }
-    }
-}
-
-fn mapped(ip: IpAddr) -> Ipv6Addr {
-    match ip {
-        IpAddr::V4(v4) => v4.to_ipv6_mapped(),
-        IpAddr::V6(v6) => v6,
-    }
 }
 
 #[cfg(test)]

@@ -1,4 +1,8 @@
 //! Reading a header and going through its fields must not allocate: it happens once a datagram.
+//!
+//! Only the program's own allocator can tell, and implementing one takes `unsafe`: the only lines of it
+//! outside crates/sys and crates/preload. They stand in a test, pass every call on to the system's
+//! allocator unchanged, and are in no program.
 #![allow(unsafe_code, reason = "GlobalAlloc can't be implemented without")]
 
 use std::alloc::{GlobalAlloc, Layout, System};

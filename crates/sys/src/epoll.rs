@@ -13,13 +13,15 @@ use crate::{NameCall, Result};
 #[derive(Debug)]
 pub struct Epoll(OwnedFd);
 
-/// How often a descriptor is reported.
+/// What a descriptor is waited for, and how often it is reported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum When {
     /// As long as it can be read from or has ended.
     Ready,
     /// Whenever more has come or it has ended.
     Changed,
+    /// As long as it can be written to or has ended.
+    Writable,
 }
 
 /// What was found.
@@ -29,6 +31,8 @@ pub struct Readiness {
     pub token: u64,
     /// There is something to read, or to accept.
     pub readable: bool,
+    /// The other end of a connection will send no more.
+    pub finished: bool,
     /// Both directions have ended, or an error has come.
     pub ended: bool,
 }
@@ -43,11 +47,14 @@ impl Epoll {
     /// Reports `token` for `fd`. It ends when every descriptor of the same open file is closed, in every
     /// process; so [`Epoll::forget`] what others have too.
     pub fn watch(&self, fd: impl AsFd, token: u64, when: When) -> Result<()> {
-        let flags = match when {
-            When::Ready => EventFlags::IN,
-            When::Changed => EventFlags::IN | EventFlags::RDHUP | EventFlags::ET,
-        };
-        epoll::add(&self.0, fd, EventData::new_u64(token), flags).call("epoll_ctl(EPOLL_CTL_ADD)")
+        let data = EventData::new_u64(token);
+        epoll::add(&self.0, fd, data, when.flags()).call("epoll_ctl(EPOLL_CTL_ADD)")
+    }
+
+    /// Waits for something else of a descriptor that is watched already.
+    pub fn watch_instead(&self, fd: impl AsFd, token: u64, when: When) -> Result<()> {
+        let data = EventData::new_u64(token);
+        epoll::modify(&self.0, fd, data, when.flags()).call("epoll_ctl(EPOLL_CTL_MOD)")
     }
 
     /// Reports `fd` no more.
@@ -74,11 +81,22 @@ impl Epoll {
             Readiness {
                 token: event.data.u64(),
                 readable: flags.contains(EventFlags::IN),
+                finished: flags.contains(EventFlags::RDHUP),
                 ended: flags.intersects(EventFlags::HUP | EventFlags::ERR),
             }
         };
         found.extend(events.iter().take(n).map(readiness));
         Ok(())
+    }
+}
+
+impl When {
+    fn flags(self) -> EventFlags {
+        match self {
+            Self::Ready => EventFlags::IN | EventFlags::RDHUP,
+            Self::Changed => EventFlags::IN | EventFlags::RDHUP | EventFlags::ET,
+            Self::Writable => EventFlags::OUT,
+        }
     }
 }
 

@@ -46,11 +46,6 @@ pub fn gains(path: &Path) -> Result<Gains> {
     }
 }
 
-/// Whether this process runs as root (effective user id 0).
-pub fn is_root() -> bool {
-    geteuid().is_root()
-}
-
 const SET_USER_ID: u32 = 0o4000;
 const SET_GROUP_ID: u32 = 0o2000;
 const GROUP_EXECUTES: u32 = 0o010;

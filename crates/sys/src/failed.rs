@@ -3,6 +3,8 @@
 use std::fmt::{self, Display, Formatter};
 use std::io;
 
+pub use rustix::io::Errno;
+
 /// A system call failed.
 ///
 /// Displayed as `setsockopt(IP_TRANSPARENT): Operation not permitted (os error 1)`: without the call

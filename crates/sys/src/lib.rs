@@ -23,7 +23,9 @@ pub mod netlink;
 pub mod passing;
 pub mod pidfd;
 pub mod pipe;
+pub mod poll;
 pub mod process_memory;
+pub mod random;
 pub mod redirected;
 pub mod resolve;
 pub mod seccomp;
@@ -33,8 +35,9 @@ pub mod stream;
 pub mod tcp_socket;
 pub mod transparent;
 pub mod upstream;
+pub mod user;
 
 pub use failed::{
-    Failed, NameCall, Result, is_broken_listener, is_destroyed, is_device_error, is_exhaustion,
-    is_of_one_connection, is_too_large,
+    Errno, Failed, NameCall, Result, is_broken_listener, is_destroyed, is_device_error,
+    is_exhaustion, is_of_one_connection, is_too_large,
 };

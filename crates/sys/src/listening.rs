@@ -6,12 +6,13 @@
 use std::io;
 use std::net::{SocketAddr, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{OFlags, fcntl_getfl};
 use rustix::net::{SocketFlags, accept_with};
 use socket2::{SockRef, Type};
 
+use crate::poll::wait_readable;
 use crate::stream::set_int;
 
 /// A TCP socket that listens.
@@ -46,7 +47,8 @@ impl Listening {
     /// On a blocking socket the kernel is asked first whether there is one. That goes wrong only if a
     /// process that nobody supervises takes it in between.
     pub fn accept(&self) -> io::Result<TcpStream> {
-        if !self.nonblocking && !is_readable(self.socket.as_fd()) {
+        let now = Some(Duration::ZERO);
+        if !self.nonblocking && !wait_readable([self.as_fd()], now).unwrap_or(false) {
             return Err(io::ErrorKind::WouldBlock.into());
         }
         let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
@@ -70,10 +72,4 @@ impl AsFd for Listening {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
-}
-
-fn is_readable(socket: BorrowedFd<'_>) -> bool {
-    let now = Timespec::default();
-    let wanted = &mut [PollFd::new(&socket, PollFlags::IN)];
-    poll(wanted, Some(&now)).is_ok_and(|ready| ready > 0)
 }

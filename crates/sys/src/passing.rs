@@ -6,7 +6,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags, SocketFlags, SocketType, recvmsg, sendmsg, socketpair,
+    SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind,
+    recvmsg, sendmsg, socket_with, socketpair,
 };
 
 use crate::{NameCall, Result};
@@ -17,32 +18,61 @@ pub fn line() -> Result<(OwnedFd, OwnedFd)> {
     socketpair(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None).call("socketpair(2)")
 }
 
+/// A socket, non-blocking, to which others connect by a name that stands in no directory (abstract,
+/// unix(7)); with room for `backlog` that have not been accepted. What [`accept`] returns is a line as
+/// [`line()`]'s.
+///
+/// # Errors
+///
+/// EADDRINUSE where the name is another's, ENAMETOOLONG where it is longer than 107 octets.
+pub fn listen(name: &[u8], backlog: i32) -> Result<OwnedFd> {
+    let (family, kind) = (AddressFamily::UNIX, SocketType::SEQPACKET);
+    let listener = socket_with(family, kind, READY_AT_ONCE, None).call("socket(AF_UNIX)")?;
+    let address = SocketAddrUnix::new_abstract_name(name).call("bind(AF_UNIX)")?;
+    bind(&listener, &address).call("bind(AF_UNIX)")?;
+    rustix::net::listen(&listener, backlog).call("listen(AF_UNIX)")?;
+    Ok(listener)
+}
+
+/// The next line from a listener, non-blocking; EAGAIN where there is none.
+pub fn accept(listener: impl AsFd) -> Result<OwnedFd> {
+    accept_with(listener, READY_AT_ONCE).call("accept4(AF_UNIX)")
+}
+
 /// Sends `word`, and `fd` with it.
 pub fn send(line: impl AsFd, word: u64, fd: Option<BorrowedFd<'_>>) -> Result<()> {
+    send_octets(line, &word.to_ne_bytes(), fd)
+}
+
+/// Sends a message, and `fd` with it. EAGAIN where the line is full and non-blocking, EPIPE once the
+/// other end is closed.
+pub fn send_octets(line: impl AsFd, octets: &[u8], fd: Option<BorrowedFd<'_>>) -> Result<()> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut control = SendAncillaryBuffer::new(&mut space);
     let fds: Vec<_> = fd.into_iter().collect();
     if !fds.is_empty() {
         control.push(SendAncillaryMessage::ScmRights(&fds));
     }
-    let bytes = word.to_ne_bytes();
-    sendmsg(
-        line,
-        &[IoSlice::new(&bytes)],
-        &mut control,
-        SendFlags::NOSIGNAL,
-    )
-    .call("sendmsg(2)")?;
+    let octets = IoSlice::new(octets);
+    sendmsg(line, &[octets], &mut control, SendFlags::NOSIGNAL).call("sendmsg(2)")?;
     Ok(())
 }
 
 /// Waits for the next word, and what came with it. `None` once the other end is closed.
 pub fn receive(line: impl AsFd) -> Result<Option<(u64, Option<OwnedFd>)>> {
+    let mut word = [0; 8];
+    let (len, fd) = receive_octets(line, &mut word)?;
+    Ok((len == word.len()).then_some((u64::from_ne_bytes(word), fd)))
+}
+
+/// Takes the next message, and what came with it: as much as `octets` has room for; the rest is lost.
+/// Returns how much that was, 0 once the other end is closed. EAGAIN where there is nothing and the
+/// line is non-blocking.
+pub fn receive_octets(line: impl AsFd, octets: &mut [u8]) -> Result<(usize, Option<OwnedFd>)> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
-    let mut bytes = [0; 8];
     let received = loop {
-        let slices = &mut [IoSliceMut::new(&mut bytes)];
+        let slices = &mut [IoSliceMut::new(octets)];
         match recvmsg(&line, slices, &mut control, RecvFlags::CMSG_CLOEXEC) {
             Err(error) if io::Error::from(error).kind() == io::ErrorKind::Interrupted => {}
             received => break received.call("recvmsg(2)")?,
@@ -52,8 +82,10 @@ pub fn receive(line: impl AsFd) -> Result<Option<(u64, Option<OwnedFd>)>> {
         RecvAncillaryMessage::ScmRights(mut fds) => fds.next(),
         _ => None,
     });
-    Ok((received.bytes == bytes.len()).then_some((u64::from_ne_bytes(bytes), fd)))
+    Ok((received.bytes, fd))
 }
+
+const READY_AT_ONCE: SocketFlags = SocketFlags::NONBLOCK.union(SocketFlags::CLOEXEC);
 
 #[cfg(test)]
 mod tests {

@@ -3,6 +3,7 @@
 use std::fs;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
+use std::time::Duration;
 
 use rustix::process::{
     Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open, pidfd_send_signal,
@@ -10,6 +11,7 @@ use rustix::process::{
 
 pub use rustix::process::Signal;
 
+use crate::poll::wait_readable;
 use crate::{NameCall, Result};
 
 /// A process (pidfd_open(2), since Linux 5.3). Readable once it has ended.
@@ -65,6 +67,11 @@ impl Process {
     /// EBADF where nothing is open there, EPERM without the rights.
     pub fn descriptor(&self, number: RawFd) -> Result<OwnedFd> {
         pidfd_getfd(&self.0, number, PidfdGetfdFlags::empty()).call("pidfd_getfd(2)")
+    }
+
+    /// Whether it has ended.
+    pub fn has_ended(&self) -> bool {
+        wait_readable([self.as_fd()], Some(Duration::ZERO)).unwrap_or(false)
     }
 
     /// Another descriptor of it.
@@ -173,8 +180,10 @@ mod tests {
         let process = Process::open(child.id()).unwrap();
         let error = process.descriptor(4095).unwrap_err();
         assert_eq!(error.errno(), Some(libc::EBADF));
+        assert!(!process.has_ended());
         process.signal(Signal::KILL).unwrap();
         child.wait().unwrap();
+        assert!(process.has_ended());
         assert_eq!(
             process.signal(Signal::KILL).unwrap_err().errno(),
             Some(libc::ESRCH)

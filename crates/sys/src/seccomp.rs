@@ -2,7 +2,7 @@
 //!
 //! [`install`] puts a filter on the calling thread and on every program that it will become or start.
 //! From then on their accept(2), accept4(2) and getpeername(2) wait until whoever holds the [`Listener`]
-//! answers. Nothing of the program has to cooperate: static binaries and runtimes with system calls of
+//! answers, and getsockname(2) where that was [asked](OwnNames) for. Nothing of the program has to cooperate: static binaries and runtimes with system calls of
 //! their own are caught as any other.
 
 mod call;
@@ -13,7 +13,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 use crate::{NameCall, Result};
 
-pub use call::{AddressBuffer, Call};
+pub use call::{AddressBuffer, Call, End};
 
 /// The answering end. Once every copy of it is closed, the calls fail with ENOSYS. Readable when a call
 /// waits; reports a hang-up once no process with the filter is left.
@@ -50,6 +50,15 @@ pub enum Gaining {
     Lost,
 }
 
+/// Who answers getsockname(2). A program may ask it often, so whoever has no other answer leaves it alone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OwnNames {
+    /// Whoever holds the [`Listener`].
+    Asked,
+    /// The kernel.
+    Kernel,
+}
+
 /// Puts the filter on this thread, for good.
 ///
 /// Needs CAP_SYS_ADMIN or `no_new_privs`, which is set only if there is no other way. io_uring_setup(2)
@@ -59,18 +68,18 @@ pub enum Gaining {
 ///
 /// EBUSY when a program above has a listener already, as container managers may: there can be one only.
 /// EINVAL before Linux 5.0.
-pub fn install() -> Result<(Listener, Gaining)> {
-    match install_once() {
+pub fn install(own_names: OwnNames) -> Result<(Listener, Gaining)> {
+    match install_once(own_names) {
         Err(error) if error.is_permission() => {
             rustix::thread::set_no_new_privs(true).call("prctl(PR_SET_NO_NEW_PRIVS)")?;
-            Ok((install_once()?, Gaining::Lost))
+            Ok((install_once(own_names)?, Gaining::Lost))
         }
         installed => Ok((installed?, Gaining::Unchanged)),
     }
 }
 
-fn install_once() -> Result<Listener> {
-    let program = filter::program();
+fn install_once(own_names: OwnNames) -> Result<Listener> {
+    let program = filter::program(own_names);
     let fprog = libc::sock_fprog {
         len: u16::try_from(program.len())
             .map_err(io::Error::other)

@@ -1,11 +1,44 @@
 //! Memory that processes share: a file, mapped as atomic words.
 
+use std::fs::{File, OpenOptions};
 use std::io;
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
 use std::sync::atomic::AtomicU64;
 use std::{ptr, slice};
 
+use rustix::fs::{FlockOperation, MemfdFlags, flock, ftruncate, memfd_create};
+
 use crate::{NameCall, Result};
+
+/// A file of `len` octets, all zero, that has no path and is gone with its last descriptor and mapping
+/// (memfd_create(2), since Linux 3.17). `name` is for people who read /proc/PID/maps.
+pub fn without_path(name: &str, len: usize) -> Result<OwnedFd> {
+    let memory = memfd_create(name, MemfdFlags::CLOEXEC).call("memfd_create(2)")?;
+    ftruncate(&memory, len as u64).call("ftruncate(2)")?;
+    Ok(memory)
+}
+
+/// Opens the file at this path to read and write. ELOOP where that is a symbolic link: somebody else may
+/// have put it there.
+pub fn open(path: &Path) -> io::Result<File> {
+    let mut options = OpenOptions::new();
+    let options = options.read(true).write(true);
+    options.custom_flags(libc::O_NOFOLLOW).open(path)
+}
+
+/// Marks the file as in use, waiting while somebody holds it [alone](claim). The mark belongs to the open
+/// file: it stays until that has no descriptor and no mapping any more, in any process (flock(2)).
+pub fn mark_used(file: impl AsFd) -> Result<()> {
+    flock(file, FlockOperation::LockShared).call("flock(2)")
+}
+
+/// Takes the file for us alone if nobody else has [marked](mark_used) it, without waiting. Whether or not
+/// that was so, our own mark may be gone (flock(2)).
+pub fn claim(file: impl AsFd) -> bool {
+    flock(file, FlockOperation::NonBlockingLockExclusive).is_ok()
+}
 
 /// Maps the first `len` octets of a file, readable and writable, for the rest of the process's life.
 ///

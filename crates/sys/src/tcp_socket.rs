@@ -1,9 +1,12 @@
 //! What the kernel tells about one TCP socket, and the few settings that are changed on it.
 
 use std::io;
+use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd};
 
-use rustix::net::sockopt;
+use rustix::io::ioctl_fionbio;
+use rustix::net::{AddressFamily, SocketType, sockopt};
+use socket2::SockRef;
 
 use crate::stream::set_int;
 use crate::{NameCall, Result};
@@ -33,6 +36,23 @@ pub fn namespace(socket: impl AsFd) -> u64 {
     if rc == 0 { cookie } else { 0 }
 }
 
+/// The number of the network namespace that the calling thread is in, as [`namespace`]'s; 0 where the
+/// kernel does not tell.
+pub fn own_namespace() -> u64 {
+    let socket = rustix::net::socket(AddressFamily::INET, SocketType::DGRAM, None);
+    socket.map_or(0, namespace)
+}
+
+/// Who is at the other end (getpeername(2)).
+///
+/// # Errors
+///
+/// ENOTCONN when nobody is, or nobody of the Internet.
+pub fn peer_addr(socket: impl AsFd) -> io::Result<SocketAddr> {
+    let peer = SockRef::from(&socket).peer_addr()?.as_socket();
+    peer.ok_or_else(|| io::Error::from_raw_os_error(libc::ENOTCONN))
+}
+
 /// Whether it is a TCP or MPTCP socket (SO_PROTOCOL), and which.
 pub fn protocol(socket: impl AsFd) -> Option<Protocol> {
     match sockopt::socket_protocol(socket).ok()?? {
@@ -49,6 +69,12 @@ pub enum Protocol {
     Tcp,
     /// Multipath TCP (RFC 8684). The kernel's list of TCP sockets has its subflows, not itself.
     Multipath,
+}
+
+/// Whether its calls answer EAGAIN rather than wait (FIONBIO, ioctl(2)): of the open file, through whichever
+/// descriptor it is used.
+pub fn set_nonblocking(socket: impl AsFd, nonblocking: bool) -> io::Result<()> {
+    Ok(ioctl_fionbio(socket, nonblocking)?)
 }
 
 /// How many octets must be there before the socket counts as readable (SO_RCVLOWAT, socket(7)).

@@ -33,6 +33,14 @@ impl Upstream {
         })
     }
 
+    /// As [`Upstream::new`], but with a port that no other socket has at the same address.
+    pub fn with_own_port(target: SocketAddr) -> Result<Self> {
+        Self::new(target).map(|upstream| Self {
+            shares_port: false,
+            ..upstream
+        })
+    }
+
     /// A non-blocking UDP socket of the target's family, to end with [`Upstream::connect_datagram`].
     ///
     /// Its port is its own: if two UDP sockets shared one (SO_REUSEADDR), they could have the same

@@ -1,5 +1,7 @@
-//! `peername exec`: runs a server so that accept(2) and getpeername(2) give it the true client.
+//! `peername exec`: runs a server so that accept(2) and getpeername(2) give it the true client, or a client
+//! so that its connections begin with a header.
 
+mod connect;
 mod netns;
 
 use std::ffi::{OsStr, OsString};
@@ -8,9 +10,10 @@ use std::process::{Command, ExitCode};
 use std::time::Duration;
 
 use peername_exec::launch::become_program;
+use peername_exec::library::{Library, LibraryError};
 use peername_exec::notify;
-use peername_exec::preload::{self, Preload};
-use peername_exec::program::{Mechanism, ProgramError, examine, search_path};
+use peername_exec::preload::Preload;
+use peername_exec::program::{Mechanism, ProgramError, Reason, examine, search_path};
 use peername_exec::table::{Rules, SharedTable};
 use peername_identity::{Network, SourcePolicy};
 use peername_proxy::trust::TrustList;
@@ -36,7 +39,7 @@ pub(crate) struct Args {
     /// Which claimed clients are refused
     #[arg(long, value_name = "POLICY", default_value = "strict")]
     source_policy: Sources,
-    /// Only listeners on these ports, such as 80,443,8000-8010 [default: all]
+    /// Only listeners on these ports, such as 80,443,8000-8010, or connections to them [default: all]
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     ports: Vec<PortRange>,
     /// With --mode netns: where to listen [default: every address, on --ports]; may be repeated
@@ -57,10 +60,15 @@ pub(crate) struct Args {
     /// Show the header's destination as the server's own address (getsockname)
     #[arg(long)]
     dst: bool,
+    /// CMD is a client: each of its TCP connections begins with a header that names --source
+    #[arg(long, requires = "source", conflicts_with_all = OF_SERVERS)]
+    connect: bool,
+    #[command(flatten)]
+    client: connect::Client,
     /// Say which mode was taken, and why
     #[arg(short, long, action = clap::ArgAction::Count)]
     verbose: u8,
-    /// The server and its arguments
+    /// The server, or client, and its arguments
     #[arg(last = true, required = true, value_name = "CMD")]
     command: Vec<OsString>,
 }
@@ -93,38 +101,65 @@ enum Sources {
     AllowLocal,
 }
 
-/// Becomes the server; returns only if that fails.
+/// Becomes the program; returns only if that fails. A failure of ours has a code that is none of the
+/// program's.
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    match start(args) {
+        Err(error) if !error.is::<Usage>() => {
+            eprintln!("peername: {error:#}");
+            Ok(ExitCode::from(LAUNCHER_FAILED))
+        }
+        other => other,
+    }
+}
+
+fn start(args: &Args) -> anyhow::Result<ExitCode> {
+    if let Some(source) = args.client.source {
+        return Ok(connect::run(args, source));
+    }
     let rules = args.rules()?;
-    let mut command = Command::new(
-        args.command
-            .first()
-            .map_or_else(OsString::new, Clone::clone),
-    );
-    command.args(args.command.iter().skip(1));
+    let mut command = args.program();
     if args.mode == Mode::Netns {
         netns::start(args)?;
-        let error = become_program(command);
-        eprintln!("peername: {error}");
-        return Ok(ExitCode::from(error.exit_code()));
+        return Ok(execute(command));
     }
     match args.mechanism(command.get_program()) {
-        Ok(Mechanism::Preload) => {
-            args.preload(rules)?.prepare(&mut command)?;
-            refuse_io_uring();
+        Ok((Mechanism::Preload, reason)) if reason.rules_out_preloading() => {
+            eprintln!(
+                "peername: {reason}: --mode preload does not reach it, and it would take its balancer for \
+                 its client; use --mode notify or netns"
+            );
+            return Ok(ExitCode::from(LAUNCHER_FAILED));
         }
-        Ok(Mechanism::Notify) => args.supervise(&rules)?,
+        Ok((Mechanism::Preload, _)) => {
+            args.preload(rules)?.prepare(&mut command)?;
+            refuse_io_uring(
+                "if the server accepts through it, it sees its proxy, and headers as data",
+            );
+        }
+        Ok((Mechanism::Notify, _)) => args.supervise(&rules)?,
         Err(error) => {
             eprintln!("peername: {error}");
             return Ok(ExitCode::from(error.exit_code()));
         }
     }
+    Ok(execute(command))
+}
+
+fn execute(command: Command) -> ExitCode {
     let error = become_program(command);
     eprintln!("peername: {error}");
-    Ok(ExitCode::from(error.exit_code()))
+    ExitCode::from(error.exit_code())
 }
 
 impl Args {
+    fn program(&self) -> Command {
+        let mut words = self.command.iter();
+        let mut command = Command::new(words.next().map_or_else(OsString::new, Clone::clone));
+        command.args(words);
+        command
+    }
+
     fn rules(&self) -> Result<Rules, Usage> {
         Ok(Rules {
             networks: self.networks()?,
@@ -155,7 +190,7 @@ impl Args {
             .collect())
     }
 
-    fn mechanism(&self, program: &OsStr) -> Result<Mechanism, ProgramError> {
+    fn mechanism(&self, program: &OsStr) -> Result<(Mechanism, Reason), ProgramError> {
         let examined = examine(program, &search_path())?;
         let chosen = match self.mode {
             Mode::Auto => examined.mechanism,
@@ -165,7 +200,7 @@ impl Args {
         if self.verbose > 0 {
             eprintln!("peername: mode {chosen}; {}", examined.reason);
         }
-        Ok(chosen)
+        Ok((chosen, examined.reason))
     }
 
     /// The table has no path: only the supervisor, which has it already, needs it.
@@ -187,9 +222,9 @@ impl Args {
         wanted.next_power_of_two().max(FEWEST)
     }
 
-    fn preload(&self, rules: Rules) -> Result<Preload, preload::LibraryError> {
+    fn preload(&self, rules: Rules) -> Result<Preload, LibraryError> {
         Ok(Preload {
-            library: preload::library()?,
+            library: Library::Accept.find()?,
             rules,
             slots: self.slots(),
             header_timeout: self.header_timeout,
@@ -197,15 +232,27 @@ impl Args {
     }
 }
 
-/// A server that accepts through a ring is not seen by the library.
-fn refuse_io_uring() {
+/// What goes through a ring is not seen by a library.
+fn refuse_io_uring(otherwise: &str) {
     if let Err(error) = peername_sys::io_uring::refuse() {
-        eprintln!(
-            "peername: io_uring can't be refused ({error}): if the server accepts through it, it sees its \
-             proxy, and headers as data"
-        );
+        eprintln!("peername: io_uring can't be refused ({error}): {otherwise}");
     }
 }
 
+/// The options that have nothing to say about clients.
+const OF_SERVERS: [&str; 10] = [
+    "mode",
+    "trust",
+    "header",
+    "source_policy",
+    "listen",
+    "protocol",
+    "header_timeout",
+    "max_header",
+    "max_connections",
+    "dst",
+];
+/// As env(1) and timeout(1) have it: 126 and 127 are for a program that can't be run.
+const LAUNCHER_FAILED: u8 = 125;
 /// The least number of slots that a table may have.
 const FEWEST: usize = 64;

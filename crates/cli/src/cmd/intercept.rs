@@ -24,7 +24,7 @@ use peername_sys::core_dump;
 
 pub(crate) use options::Args;
 
-use crate::lifecycle::{self, Signals};
+use crate::lifecycle::{self, Signals, Told};
 use crate::{logging, manager};
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
@@ -32,7 +32,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
 }
 
 async fn start(args: &Args) -> anyhow::Result<ExitCode> {
-    let signals = Signals::listen()?;
+    let mut signals = Signals::listen()?;
     // Before the key is read.
     core_dump::forbid()?;
     let (rules, check) = (args.rules()?, args.check()?);
@@ -57,7 +57,7 @@ async fn start(args: &Args) -> anyhow::Result<ExitCode> {
     let intercept = Arc::new(Intercept::new(Arc::clone(&site), doors));
     let beside = vec![intercept.companions(workers)];
     let capacity = lifecycle::capacity(workers, beside.len(), 0)?;
-    let running = server::start(listeners, beside, &intercept, capacity)
+    let mut running = server::start(listeners, beside, &intercept, capacity)
         .context("starting a worker thread")?;
     tokio::spawn(lifecycle::keep_own_addresses(own));
     if let Some(admin) = admin {
@@ -65,7 +65,9 @@ async fn start(args: &Args) -> anyhow::Result<ExitCode> {
     }
     manager::ready("intercepting");
     manager::keep_alive(running.pulse());
-    signals.serve(running, args.drain()).await
+    while signals.next(&mut running).await? != Told::Stop {}
+    manager::stopping();
+    Ok(signals.stop(running, args.drain()).await)
 }
 
 type Doors = Vec<(peername_proxy::service::ListenerId, Door)>;
@@ -96,7 +98,7 @@ fn tell(args: &Args, ca: &Path, listeners: &Listeners, is_checked: bool) {
         tracing::warn!("no --check: every request is allowed, but for its destination");
     }
     tracing::info!(
-        listen = logging::join(&listeners.addrs()),
+        listen = logging::join(listeners.addrs()),
         ca = %ca.display(),
         workers = args.workers(),
         "listening"

@@ -3,10 +3,11 @@
 //! Short options may stand together, the last of them with its value attached; long ones may be cut
 //! short as long as they stay unambiguous. Other words may stand anywhere. `--` ends the options.
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 
 use super::given::Given;
+use super::letters::{self, Meaning};
 
 /// An option: its name, the other long names it goes by, its letter, and whether it takes a value.
 #[derive(Clone, Copy, Debug)]
@@ -34,6 +35,15 @@ pub(super) enum Error {
     NeedsArgument(char),
 }
 
+impl From<letters::Error> for Error {
+    fn from(error: letters::Error) -> Self {
+        match error {
+            letters::Error::Unknown(letter) => Self::Invalid(letter),
+            letters::Error::NoValue(letter, _) => Self::NeedsArgument(letter),
+        }
+    }
+}
+
 /// The options given, and how many other words there were.
 pub(super) fn parse(opts: &[Opt], args: &[OsString]) -> Result<(Given, usize), Error> {
     let mut given = Given::default();
@@ -47,7 +57,7 @@ pub(super) fn parse(opts: &[Opt], args: &[OsString]) -> Result<(Given, usize), E
                 let value = match (opt.value, value) {
                     (false, None) => OsString::new(),
                     (false, Some(_)) => return Err(Error::NoArgument(opt.name)),
-                    (true, Some(value)) => owned(value),
+                    (true, Some(value)) => OsString::from_vec(value.to_vec()),
                     (true, None) => match words.next() {
                         Some(value) => value.clone(),
                         None => return Err(Error::LongNeedsArgument(opt.name)),
@@ -56,7 +66,12 @@ pub(super) fn parse(opts: &[Opt], args: &[OsString]) -> Result<(Given, usize), E
                 given.add(opt.name, value);
             }
             [b'-', cluster @ ..] if !cluster.is_empty() => {
-                short_options(opts, cluster, &mut words, &mut given)?;
+                letters::read(
+                    cluster,
+                    |letter| meaning(opts, letter),
+                    &mut words,
+                    &mut given,
+                )?;
             }
             _ => others += 1,
         }
@@ -64,32 +79,9 @@ pub(super) fn parse(opts: &[Opt], args: &[OsString]) -> Result<(Given, usize), E
     Ok((given, others))
 }
 
-fn short_options<'a>(
-    opts: &[Opt],
-    cluster: &[u8],
-    words: &mut impl Iterator<Item = &'a OsString>,
-    given: &mut Given,
-) -> Result<(), Error> {
-    let mut cluster = cluster;
-    while let [letter, rest @ ..] = cluster {
-        let opt = opts.iter().find(|opt| opt.letter == *letter);
-        let opt = opt.ok_or_else(|| Error::Invalid(char::from(*letter)))?;
-        if !opt.value {
-            given.add(opt.name, "");
-            cluster = rest;
-            continue;
-        }
-        let value = match rest {
-            [] => words.next().cloned(),
-            attached => Some(owned(attached)),
-        };
-        given.add(
-            opt.name,
-            value.ok_or_else(|| Error::NeedsArgument(char::from(*letter)))?,
-        );
-        break;
-    }
-    Ok(())
+fn meaning(opts: &[Opt], letter: u8) -> Option<Meaning> {
+    let Opt { name, value, .. } = *opts.iter().find(|opt| opt.letter == letter)?;
+    Some(Meaning { name, value })
 }
 
 /// The option that a long word means: its whole name, or the only one that begins like that.
@@ -117,10 +109,6 @@ fn long_option<'a, 'b>(
         (Some(_), Some(_)) => Err(Error::Ambiguous(text())),
         (None, _) => Err(Error::Unrecognized(text())),
     }
-}
-
-fn owned(octets: &[u8]) -> OsString {
-    OsString::from_vec(OsStr::from_bytes(octets).as_bytes().to_vec())
 }
 
 #[cfg(test)]
@@ -166,7 +154,7 @@ mod tests {
     }
 
     fn given(pairs: &[(&'static str, &str)], others: usize) -> Result<(Given, usize), Error> {
-        Ok((expected::given(pairs)?, others))
+        Ok((expected::given::<Error>(pairs)?, others))
     }
 
     #[test]

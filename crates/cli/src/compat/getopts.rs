@@ -7,6 +7,7 @@ use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 
 use super::given::Given;
+use super::letters::{self, Meaning};
 
 /// An option: its long name, its letter, and how often it stands there.
 #[derive(Clone, Copy, Debug)]
@@ -40,6 +41,15 @@ pub(super) enum Error {
     Unexpected(&'static str),
 }
 
+impl From<letters::Error> for Error {
+    fn from(error: letters::Error) -> Self {
+        match error {
+            letters::Error::Unknown(letter) => Self::Unrecognized(letter.into()),
+            letters::Error::NoValue(_, name) => Self::NoArgument(name),
+        }
+    }
+}
+
 pub(super) fn parse(opts: &[Opt], args: &[OsString]) -> Result<Given, Error> {
     let mut given = Given::default();
     let mut words = args.iter();
@@ -48,7 +58,12 @@ pub(super) fn parse(opts: &[Opt], args: &[OsString]) -> Result<Given, Error> {
             b"--" => break,
             [b'-', b'-', long @ ..] => long_option(opts, long, &mut words, &mut given)?,
             [b'-', cluster @ ..] if !cluster.is_empty() => {
-                short_options(opts, cluster, &mut words, &mut given)?;
+                letters::read(
+                    cluster,
+                    |letter| meaning(opts, letter),
+                    &mut words,
+                    &mut given,
+                )?;
             }
             _ => {}
         }
@@ -85,28 +100,12 @@ fn long_option<'a>(
     Ok(())
 }
 
-fn short_options<'a>(
-    opts: &[Opt],
-    cluster: &[u8],
-    words: &mut impl Iterator<Item = &'a OsString>,
-    given: &mut Given,
-) -> Result<(), Error> {
-    let mut cluster = cluster;
-    while let [letter, rest @ ..] = cluster {
-        let opt = opts.iter().find(|opt| opt.letter == *letter);
-        let text = || char::from(*letter).to_string();
-        let opt = opt.ok_or_else(|| Error::Unrecognized(text()))?;
-        match (opt.kind, rest) {
-            (Kind::Switch, _) => given.add(opt.name, ""),
-            (_, []) => given.add(opt.name, words.next().ok_or(Error::NoArgument(opt.name))?),
-            (_, attached) => {
-                given.add(opt.name, OsString::from_vec(attached.to_vec()));
-                break;
-            }
-        }
-        cluster = rest;
-    }
-    Ok(())
+fn meaning(opts: &[Opt], letter: u8) -> Option<Meaning> {
+    let opt = opts.iter().find(|opt| opt.letter == letter)?;
+    Some(Meaning {
+        name: opt.name,
+        value: opt.kind != Kind::Switch,
+    })
 }
 
 #[cfg(test)]

@@ -5,32 +5,39 @@
 //! TCP_DEFER_ACCEPT does not show a connection that says nothing; closing the bell with the octet unread
 //! resets it, so nothing of it stays in TIME_WAIT.
 
-use std::io::{self, ErrorKind};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::io::ErrorKind;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd};
 
 use peername_identity::Ports;
-use peername_sys::stream;
-use rustix::event::epoll::EventFlags;
-use socket2::{Domain, Protocol, Socket, Type};
+use peername_sys::epoll::{Readiness, When};
+use peername_sys::upstream::{Upstream, local_addr};
+use peername_sys::{NameCall, Result, stream};
 
 /// A bell that has been rung and not been heard yet.
 #[derive(Debug)]
 pub(super) struct Bell {
-    socket: Socket,
+    /// Before the socket in the order of dropping: out of the table while the port is still ours.
+    _port: Listed,
+    socket: TcpStream,
     listener: SocketAddr,
-    port: u16,
     said: bool,
+}
+
+/// A port that stands in the table.
+#[derive(Debug)]
+struct Listed {
+    port: u16,
     bells: Ports<'static>,
 }
 
 impl Bell {
-    pub(super) fn ring(listener: SocketAddr, bells: Ports<'static>) -> io::Result<Self> {
+    pub(super) fn ring(listener: SocketAddr, bells: Ports<'static>) -> Result<Self> {
         match listener.ip() {
             IpAddr::V6(Ipv6Addr::UNSPECIFIED) => Self::at(Ipv6Addr::LOCALHOST, listener, bells)
                 .or_else(|error| {
                     // Where loopback has no IPv6. If nobody listens, that is the answer.
-                    match error.kind() {
+                    match error.source.kind() {
                         ErrorKind::ConnectionRefused => Err(error),
                         _ => Self::at(Ipv4Addr::LOCALHOST, listener, bells),
                     }
@@ -40,36 +47,24 @@ impl Bell {
         }
     }
 
-    fn at(ip: impl Into<IpAddr>, listener: SocketAddr, bells: Ports<'static>) -> io::Result<Self> {
+    fn at(ip: impl Into<IpAddr>, listener: SocketAddr, bells: Ports<'static>) -> Result<Self> {
         // With the scope of a link-local address.
         let mut to = listener;
         to.set_ip(ip.into());
         let mut from = to;
         from.set_port(0);
-        let kind = Type::STREAM.nonblocking().cloexec();
-        let socket = Socket::new(Domain::for_address(to), kind, Some(Protocol::TCP))?;
-        socket.bind(&from.into())?;
-        let port = socket
-            .local_addr()?
-            .as_socket()
-            .map_or(0, |addr| addr.port());
-        // Before the connection can be accepted.
-        bells.insert(port);
+        let socket = Upstream::with_own_port(to)?;
+        socket.bind(from)?;
         let mut bell = Self {
-            socket,
+            // Before the connection can be accepted.
+            _port: Listed::new(local_addr(&socket)?.port(), bells),
+            socket: socket.connect(to)?,
             listener,
-            port,
             said: false,
-            bells,
         };
-        match bell.socket.connect(&to.into()) {
-            Ok(()) => {}
-            Err(error) if error.raw_os_error() == Some(IN_PROGRESS) => {}
-            Err(error) => return Err(error),
-        }
         // On one host the connection is there already, or was refused already.
-        if let Some(error) = bell.socket.take_error()? {
-            return Err(error);
+        if let Some(error) = stream::take_error(&bell.socket).call("getsockopt(SO_ERROR)")? {
+            return Err(error).call("connect(2)");
         }
         bell.say();
         Ok(bell)
@@ -84,21 +79,20 @@ impl Bell {
     }
 
     /// What to wait for next.
-    pub(super) fn awaits(&self) -> EventFlags {
+    pub(super) fn awaits(&self) -> When {
         match self.said {
-            true => EventFlags::IN | EventFlags::RDHUP,
+            true => When::Ready,
             // The listener's queue is full, and the kernel keeps trying.
-            false => EventFlags::OUT,
+            false => When::Writable,
         }
     }
 
     /// Something has happened; returns whether the bell is still to be heard.
-    pub(super) fn go_on(&mut self, flags: EventFlags) -> bool {
-        let over = EventFlags::IN | EventFlags::RDHUP | EventFlags::HUP | EventFlags::ERR;
+    pub(super) fn go_on(&mut self, found: Readiness) -> bool {
         if !self.said {
             self.say();
         }
-        !flags.intersects(over)
+        !(found.readable || found.finished || found.ended)
     }
 
     fn say(&mut self) {
@@ -106,10 +100,15 @@ impl Bell {
     }
 }
 
-impl Drop for Bell {
+impl Listed {
+    fn new(port: u16, bells: Ports<'static>) -> Self {
+        bells.insert(port);
+        Self { port, bells }
+    }
+}
+
+impl Drop for Listed {
     fn drop(&mut self) {
         self.bells.remove(self.port);
     }
 }
-
-const IN_PROGRESS: i32 = 115;

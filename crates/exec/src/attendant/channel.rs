@@ -3,18 +3,13 @@
 //!
 //! Its name and the secret that opens a request stand in the table, which nobody else can read.
 
-use std::io::{IoSlice, IoSliceMut};
-use std::mem::MaybeUninit;
+use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use peername_identity::{Request, Settings, Signature, Wish};
-use peername_sys::{NameCall, Result};
-use rustix::net::{
-    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind,
-    listen, recv, recvmsg, sendmsg, socket_with,
-};
+use peername_sys::passing::{accept, listen, receive_octets, send_octets};
+use peername_sys::{Failed, Result};
 
 use super::Attendant;
 
@@ -40,14 +35,8 @@ impl Channel {
     ///
     /// Those of socket(2), bind(2) and listen(2).
     pub fn open(settings: Settings<'_>) -> Result<Self> {
-        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-        let listener = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
-            .call("socket(AF_UNIX)")?;
         let name = settings.name().map(u64::to_ne_bytes).concat();
-        let address = SocketAddrUnix::new_abstract_name(&name).call("bind(AF_UNIX)")?;
-        bind(&listener, &address).call("bind(AF_UNIX)")?;
-        listen(&listener, BACKLOG).call("listen(AF_UNIX)")?;
-        Ok(Self::on(listener, settings))
+        Ok(Self::on(listen(&name, BACKLOG)?, settings))
     }
 
     /// One whose socket is open already.
@@ -67,8 +56,7 @@ impl Channel {
 
     /// Serves whoever has said something, without waiting.
     pub(super) fn serve(&mut self, attendant: &mut Attendant) {
-        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-        while let Ok(socket) = accept_with(&self.listener, flags) {
+        while let Ok(socket) = accept(&self.listener) {
             let lent = None;
             self.conversations.push(Conversation { socket, lent });
         }
@@ -92,18 +80,15 @@ impl Conversation {
             return self.confirm(attendant);
         }
         let mut bytes = [0; Request::LEN];
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-        let mut control = RecvAncillaryBuffer::new(&mut space);
-        let iov = &mut [IoSliceMut::new(&mut bytes)];
-        match recvmsg(&self.socket, iov, &mut control, RecvFlags::CMSG_CLOEXEC) {
-            Ok(message) if message.bytes == Request::LEN => {}
-            Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => return true,
+        let connection = match receive_octets(&self.socket, &mut bytes) {
+            Ok((Request::LEN, connection)) => connection,
+            Err(error) if is_not_yet(&error) => return true,
             _ => return false,
-        }
+        };
         let request = Request::from_bytes(&bytes).filter(|request| request.secret == secret);
         match request.map(|request| request.wish) {
             Some(Wish::Park { listener }) => {
-                if let Some(connection) = descriptor(&mut control) {
+                if let Some(connection) = connection {
                     attendant.park(connection, listener);
                 }
                 false
@@ -119,19 +104,10 @@ impl Conversation {
 
     fn lend(&mut self, attendant: &mut Attendant, listener: SocketAddr) -> bool {
         let Some(connection) = attendant.take(listener) else {
-            let nothing = IoSlice::new(b"-");
-            let mut control = SendAncillaryBuffer::default();
-            let flags = SendFlags::NOSIGNAL;
-            let _ = sendmsg(&self.socket, &[nothing], &mut control, flags);
+            let _ = send_octets(&self.socket, b"-", None);
             return false;
         };
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-        let mut control = SendAncillaryBuffer::new(&mut space);
-        let descriptors = [connection.as_fd()];
-        control.push(SendAncillaryMessage::ScmRights(&descriptors));
-        let one = IoSlice::new(b"+");
-        let sent = sendmsg(&self.socket, &[one], &mut control, SendFlags::NOSIGNAL);
-        if sent.is_err() {
+        if send_octets(&self.socket, b"+", Some(connection.as_fd())).is_err() {
             attendant.give_back(connection, listener);
             return false;
         }
@@ -141,9 +117,9 @@ impl Conversation {
 
     /// The taker has it once it says so; if it goes away before, somebody else may have it.
     fn confirm(&mut self, attendant: &mut Attendant) -> bool {
-        match recv(&self.socket, &mut [0; 1], RecvFlags::empty()) {
+        match receive_octets(&self.socket, &mut [0; 1]) {
             Ok((1.., _)) => self.lent = None,
-            Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => return true,
+            Err(error) if is_not_yet(&error) => return true,
             _ => {
                 if let Some((connection, listener)) = self.lent.take() {
                     attendant.give_back(connection, listener);
@@ -154,11 +130,8 @@ impl Conversation {
     }
 }
 
-fn descriptor(control: &mut RecvAncillaryBuffer<'_>) -> Option<OwnedFd> {
-    control.drain().find_map(|message| match message {
-        RecvAncillaryMessage::ScmRights(mut descriptors) => descriptors.next(),
-        _ => None,
-    })
+fn is_not_yet(error: &Failed) -> bool {
+    error.source.kind() == ErrorKind::WouldBlock
 }
 
 /// Processes that may be in the queue at once; more are refused, and with them their connections.

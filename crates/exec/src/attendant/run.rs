@@ -1,19 +1,19 @@
 //! The attendant as a process of its own, beside a program with the preloaded library.
 
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
 use peername_identity::Counter;
-use peername_sys::{NameCall, Result};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::process::{Signal, pidfd_send_signal};
+use peername_sys::Result;
+use peername_sys::pidfd::{Process, Signal};
+use peername_sys::poll::wait_readable;
 
 use super::{Attendant, Channel};
 use crate::table::SharedTable;
 
 /// Serves until the program and everything that came from it has ended.
 ///
-/// `program` is the process that was started (pidfd_open(2)). If no process has loaded the library
+/// `program` is the process that was started. If no process has loaded the library
 /// in time (10 s), the program would take its proxy for its client: it is ended.
 ///
 /// # Errors
@@ -23,7 +23,7 @@ pub fn run(
     mut attendant: Attendant,
     mut channel: Channel,
     shared: &SharedTable,
-    program: &OwnedFd,
+    program: &Process,
 ) -> Result<()> {
     let mut life = Life::new(shared, program);
     while life.goes_on() {
@@ -37,34 +37,23 @@ pub fn run(
 }
 
 fn wait(attendant: &Attendant, channel: &Channel, life: &Life<'_>) -> Result<()> {
-    let sockets = channel.sockets();
-    let mut fds: Vec<PollFd<'_>> = sockets
-        .chain(life.program_alive())
-        .map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN))
-        .collect();
-    fds.push(PollFd::new(attendant, PollFlags::IN));
+    let sockets = channel.sockets().chain([attendant.as_fd()]);
     let deadlines = attendant
         .next_deadline()
         .into_iter()
         .chain(life.next_look());
-    let timeout = deadlines.min().map(|at| {
-        // Rounded up, or we would be here again before it is time.
-        let left = at.saturating_duration_since(Instant::now()) + Duration::from_micros(100);
-        Timespec::try_from(left).unwrap_or(Timespec {
-            tv_sec: i64::MAX,
-            tv_nsec: 0,
-        })
-    });
-    match poll(&mut fds, timeout.as_ref()) {
-        Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
-        Err(error) => Err(error).call("poll(2)"),
-    }
+    // Rounded up, or we would be here again before it is time.
+    let limit = deadlines
+        .min()
+        .map(|at| at.saturating_duration_since(Instant::now()) + Duration::from_micros(100));
+    wait_readable(sockets.chain(life.program_alive()), limit)?;
+    Ok(())
 }
 
 /// Whether there is still somebody to serve.
 struct Life<'a> {
     shared: &'a SharedTable,
-    program: &'a OwnedFd,
+    program: &'a Process,
     /// Until when the library must have been loaded.
     loaded_by: Option<Instant>,
     /// When the program was found ended, and the table unused, for the first time.
@@ -73,7 +62,7 @@ struct Life<'a> {
 }
 
 impl<'a> Life<'a> {
-    fn new(shared: &'a SharedTable, program: &'a OwnedFd) -> Self {
+    fn new(shared: &'a SharedTable, program: &'a Process) -> Self {
         Self {
             shared,
             program,
@@ -84,7 +73,7 @@ impl<'a> Life<'a> {
     }
 
     fn goes_on(&mut self) -> bool {
-        self.ended = self.ended || has_ended(self.program);
+        self.ended = self.ended || self.program.has_ended();
         self.see_that_it_is_loaded();
         if !self.ended || self.shared.is_in_use() {
             self.deserted = None;
@@ -107,7 +96,7 @@ impl<'a> Life<'a> {
                 LOADED_WITHIN.as_secs()
             );
             // It may have ended by itself.
-            let _ = pidfd_send_signal(self.program, Signal::TERM);
+            let _ = self.program.signal(Signal::TERM);
         }
     }
 
@@ -121,16 +110,6 @@ impl<'a> Life<'a> {
             false => self.loaded_by,
         }
     }
-}
-
-/// A pidfd is readable once its process has ended (pidfd_open(2)).
-fn has_ended(program: &OwnedFd) -> bool {
-    let mut fds = [PollFd::new(program, PollFlags::IN)];
-    let now = Timespec {
-        tv_sec: 0,
-        tv_nsec: 0,
-    };
-    poll(&mut fds, Some(&now)).is_ok_and(|n| n > 0)
 }
 
 /// Dynamic loading comes first in a program's life; this leaves time for scripts that come before it,

@@ -6,9 +6,8 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use peername_sys::shared_memory::map_words;
-use peername_sys::{NameCall, Result};
-use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
+use peername_sys::Result;
+use peername_sys::shared_memory::{map_words, without_path};
 
 /// The open calls. Copies are the same ledger, in every process forked from here on.
 #[derive(Clone, Copy, Debug)]
@@ -28,9 +27,7 @@ pub(super) struct Open {
 impl Ledger {
     pub(super) fn new() -> Result<Self> {
         let len = 2 * LINES * size_of::<AtomicU64>();
-        let memory =
-            memfd_create("peername-ledger", MemfdFlags::CLOEXEC).call("memfd_create(2)")?;
-        ftruncate(&memory, len as u64).call("ftruncate(2)")?;
+        let memory = without_path("peername-ledger", len)?;
         Ok(Self(map_words(&memory, len)?))
     }
 

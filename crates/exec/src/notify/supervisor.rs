@@ -11,10 +11,8 @@ use peername_identity::{Table, shown};
 use peername_sys::epoll::{Epoll, When};
 use peername_sys::listening::Listening;
 use peername_sys::pidfd::Process;
-use peername_sys::seccomp::{AddressBuffer, Call, Given, Listener, Notification};
-use peername_sys::{Result, detach, is_of_one_connection, tcp_socket};
-use rustix::io::{Errno, ioctl_fionbio};
-use rustix::net::getpeername;
+use peername_sys::seccomp::{AddressBuffer, Call, End, Given, Listener, Notification};
+use peername_sys::{Errno, Result, detach, is_of_one_connection, tcp_socket};
 
 pub(super) use token::Token;
 
@@ -148,9 +146,13 @@ impl Supervisor {
             return self.ward.calls.fail(id, &Errno::NOMEM.into());
         };
         match call {
-            Call::PeerName { socket, peer } => {
+            Call::Name {
+                socket,
+                end,
+                buffer,
+            } => {
                 if let Some((_, socket)) = self.descriptor(notification, socket) {
-                    self.peer_name(id, &socket, peer);
+                    self.name(id, &socket, end, buffer);
                 }
                 self.ward.ledger.close(line);
             }
@@ -293,13 +295,13 @@ impl Supervisor {
 
     /// Sets the connection up as the call wants it, and fills its address buffer.
     fn prepare(&self, call: &Accepting, connection: &OwnedFd) -> io::Result<()> {
-        ioctl_fionbio(connection, call.nonblocking)?;
+        tcp_socket::set_nonblocking(connection, call.nonblocking)?;
         if call.peer.is_none() {
             return Ok(());
         }
         let room = call.peer.room()?;
         // One that is gone by now has no address of its own; the kernel would return it all the same.
-        let addr = self.client_of(connection).or_else(|error| {
+        let addr = self.shown_end(connection, End::Peer).or_else(|error| {
             let nobody = SocketAddr::new(unspecified(call.listener), 0);
             if error.kind() == ErrorKind::NotConnected {
                 Ok(nobody)
@@ -313,16 +315,16 @@ impl Supervisor {
         call.peer.fill(addr, room)
     }
 
-    fn peer_name(&self, id: u64, socket: &OwnedFd, peer: AddressBuffer) {
+    fn name(&self, id: u64, socket: &OwnedFd, end: End, buffer: AddressBuffer) {
         let known =
             tcp_socket::cookie(socket).is_ok_and(|cookie| self.table.find(cookie).is_some());
         if !known {
             return self.ward.calls.let_through(id);
         }
-        let answer = peer.room().and_then(|room| {
-            let addr = self.client_of(socket)?;
+        let answer = buffer.room().and_then(|room| {
+            let addr = self.shown_end(socket, end)?;
             if self.ward.calls.waits(id) {
-                peer.fill(addr, room)
+                buffer.fill(addr, room)
             } else {
                 Ok(())
             }
@@ -333,14 +335,18 @@ impl Supervisor {
         }
     }
 
-    /// Who is at the other end, as the program is shown it.
-    fn client_of(&self, socket: &OwnedFd) -> io::Result<SocketAddr> {
-        let peer = getpeername(socket)?;
-        let peer = peer.and_then(|addr| SocketAddr::try_from(addr).ok());
-        let peer = peer.ok_or(Errno::NOTCONN)?;
+    /// Who is at this end, as the program is shown it.
+    fn shown_end(&self, socket: &OwnedFd, end: End) -> io::Result<SocketAddr> {
+        let peer = tcp_socket::peer_addr(socket)?;
         let cookie = tcp_socket::cookie(socket).map_err(|failed| failed.source)?;
         Ok(match self.table.find(cookie) {
-            Some(identity) => shown(identity.client, peer.is_ipv6()),
+            Some(identity) => {
+                let named = match end {
+                    End::Peer => identity.client,
+                    End::Own => identity.destination,
+                };
+                shown(named, peer.is_ipv6())
+            }
             None => peer,
         })
     }

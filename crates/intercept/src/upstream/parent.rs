@@ -6,7 +6,7 @@ use std::time::Duration;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
-use http::{HeaderValue, Request, Uri, header};
+use http::{HeaderMap, HeaderValue, Request, Uri, header};
 use http_body_util::Empty;
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
@@ -82,9 +82,13 @@ impl Parent {
         &self.at
     }
 
-    /// What requests in absolute form have to carry.
-    pub(super) fn authorization(&self) -> Option<&HeaderValue> {
-        self.authorization.as_ref()
+    /// Adds to a request what is for the parent: who asks, and that it came through here, so that two proxies
+    /// that send requests to each other find out.
+    pub(super) fn sign(&self, headers: &mut HeaderMap) {
+        headers.insert(header::VIA, HeaderValue::from_static(id::via()));
+        if let Some(value) = &self.authorization {
+            headers.insert(header::PROXY_AUTHORIZATION, value.clone());
+        }
     }
 
     /// Asks for a tunnel.
@@ -95,13 +99,9 @@ impl Parent {
     ) -> Result<TcpStream, Fault> {
         let mut request = Request::connect(to.to_string())
             .header(header::HOST, to.to_string())
-            .header(header::VIA, id::via())
             .body(Empty::<Bytes>::new())
             .map_err(|error| Fault::Parent(error.to_string()))?;
-        if let Some(value) = &self.authorization {
-            let headers = request.headers_mut();
-            headers.insert(header::PROXY_AUTHORIZATION, value.clone());
-        }
+        self.sign(request.headers_mut());
         let of_http = |error: hyper::Error| Fault::Parent(format!("gave no answer: {error}"));
         let asked = async {
             let (mut sender, connection) = http1::handshake(TokioIo::new(socket))

@@ -8,7 +8,8 @@ use tokio::time::sleep;
 
 use crate::ext_authz;
 use crate::forward_auth::{OK, start};
-use crate::rig::{Asking, Service, any, ask, check, counted};
+use crate::rig::{Asking, ask, check, counted};
+use crate::service::{Service, any};
 
 const LONG: Duration = Duration::from_secs(60);
 

@@ -7,7 +7,8 @@ use peername_intercept::check::{Decision, Denial, How, Kind, Sent, Verdict};
 use serde_json::json;
 use tokio::time::sleep;
 
-use crate::rig::{Asking, Service, any, ask, check, client, counted};
+use crate::rig::{Asking, ask, check, client, counted};
+use crate::service::{Service, any};
 
 fn start(answer: &str) -> (Service, String) {
     let mut service = Service::ext_authz(any());

@@ -5,7 +5,8 @@ use peername_intercept::check::{Decision, How};
 use serde_json::Value;
 
 use crate::ext_authz::denial;
-use crate::rig::{Asking, Service, any, ask, check, client};
+use crate::rig::{Asking, ask, check, client};
+use crate::service::{Service, any};
 
 pub(crate) fn start(answer: &str) -> (Service, String) {
     let mut service = Service::forward_auth(any());

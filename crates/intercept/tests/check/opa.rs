@@ -5,7 +5,8 @@ use peername_intercept::check::{Decision, How};
 use serde_json::json;
 
 use crate::ext_authz::denial;
-use crate::rig::{Asking, Opa, ask, client};
+use crate::rig::{Asking, ask, client};
+use crate::service::Opa;
 
 fn url(opa: &Opa, rule: &str) -> String {
     format!("opa+http://{}/v1/data/{rule}", opa.address)

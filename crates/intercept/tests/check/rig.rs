@@ -1,10 +1,6 @@
-//! Services in processes of their own, and questions for them.
+//! Questions, and what came of them.
 
-use std::io::{BufRead as _, BufReader, Write as _};
-use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdin, Command, Stdio};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::net::SocketAddr;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -14,198 +10,18 @@ use peername_intercept::check::{
     Authority, Check, CheckConfig, Client, Kind, Prefix, Question, Verdict,
 };
 use prometheus_client::registry::Registry;
-use serde_json::Value;
 
-/// A service that prints what it is asked, and is told by a line what to answer.
-pub(crate) struct Service {
-    child: Child,
-    input: ChildStdin,
-    lines: Receiver<String>,
-    pub(crate) address: SocketAddr,
-}
-
-impl Service {
-    /// The ext_authz server.
-    pub(crate) fn ext_authz(address: SocketAddr) -> Self {
-        Self::start(Command::new(tool("ext_authz")).arg(address.to_string()))
-    }
-
-    /// The forwardAuth service.
-    pub(crate) fn forward_auth(address: SocketAddr) -> Self {
-        let script = source("forward_auth.py");
-        Self::start(Command::new("python3").arg(script).arg(address.to_string()))
-    }
-
-    fn start(command: &mut Command) -> Self {
-        let mut child = spawn(command.stdin(Stdio::piped()).stdout(Stdio::piped()));
-        let input = child.stdin.take().expect("piped");
-        let output = BufReader::new(child.stdout.take().expect("piped"));
-        let (sender, lines) = channel();
-        thread::spawn(move || {
-            let lines = output.lines().map_while(Result::ok);
-            lines.map(|line| sender.send(line)).all(|sent| sent.is_ok())
-        });
-        let mut service = Self {
-            child,
-            input,
-            lines,
-            address: any(),
-        };
-        let first = service.line();
-        let address = first.strip_prefix("listening ").expect("where it listens");
-        service.address = address.parse().expect("an address");
-        service
-    }
-
-    /// What it answers from now on. What it was asked before is forgotten.
-    pub(crate) fn answers(&mut self, answer: &str) {
-        writeln!(self.input, "{}", answer.replace('\n', " ")).expect("it reads");
-        while self.line() != "set" {}
-    }
-
-    /// What it was asked next.
-    pub(crate) fn asked(&self) -> Value {
-        serde_json::from_str(&self.line()).expect("JSON")
-    }
-
-    /// How often it was asked since the last look.
-    pub(crate) fn times(&self) -> usize {
-        // It prints before it answers, and the thread that reads is as good as there.
-        thread::sleep(Duration::from_millis(100));
-        self.lines.try_iter().count()
-    }
-
-    fn line(&self) -> String {
-        match self.lines.recv_timeout(SOON) {
-            Ok(line) => line,
-            Err(RecvTimeoutError::Timeout) => panic!("the service says nothing"),
-            Err(RecvTimeoutError::Disconnected) => panic!("the service has ended"),
-        }
-    }
-}
-
-impl Drop for Service {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-/// OPA with one policy, which says in its decision log what it was asked.
-pub(crate) struct Opa {
-    child: Child,
-    pub(crate) address: SocketAddr,
-    decisions: PathBuf,
-    _directory: Directory,
-}
-
-impl Opa {
-    pub(crate) fn with(policy: &str) -> Self {
-        let directory = Directory::new();
-        let (file, decisions) = (directory.0.join("policy.rego"), directory.0.join("log"));
-        std::fs::write(&file, policy).expect("write the policy");
-        let address = free();
-        let log = std::fs::File::create(&decisions).expect("create the log");
-        let child = spawn(
-            Command::new(tool("opa"))
-                .args([
-                    "run",
-                    "--server",
-                    "--disable-telemetry",
-                    "--log-level=error",
-                ])
-                .args([
-                    "--set=decision_logs.console=true",
-                    "--addr",
-                    &address.to_string(),
-                ])
-                .arg(file)
-                .stdin(Stdio::null())
-                .stdout(Stdio::null())
-                .stderr(log),
-        );
-        let opa = Self {
-            child,
-            address,
-            decisions,
-            _directory: directory,
-        };
-        wait_for("OPA listens", || TcpStream::connect(address).ok());
-        opa
-    }
-
-    /// The last input that it decided about, as it logged it.
-    pub(crate) fn decided(&self) -> Value {
-        wait_for("OPA logs its decision", || {
-            let log = std::fs::read_to_string(&self.decisions).ok()?;
-            let entries = log
-                .lines()
-                .filter_map(|line| serde_json::from_str::<Value>(line).ok());
-            entries
-                .filter_map(|mut entry| Some(entry.get_mut("input")?.take()))
-                .next_back()
-        })
-    }
-}
-
-impl Drop for Opa {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-/// A directory that is gone afterwards.
-struct Directory(PathBuf);
-
-impl Directory {
-    fn new() -> Self {
-        let name = format!(
-            "peername-check-{}-{:?}",
-            std::process::id(),
-            thread::current().id()
-        );
-        let path = std::env::temp_dir().join(name);
-        std::fs::create_dir_all(&path).expect("create a directory");
-        Self(path)
-    }
-}
-
-impl Drop for Directory {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
-}
-
-fn spawn(command: &mut Command) -> Child {
-    let child = command.spawn();
-    child.unwrap_or_else(|error| panic!("{command:?}: {error}; make setup"))
-}
-
-/// What `make setup` has built: beside the directory of the profile that this test is of.
-fn tool(name: &str) -> PathBuf {
-    let test = std::env::current_exe().expect("our own path");
-    let target = test.ancestors().nth(3).expect("target/PROFILE/deps/TEST");
-    target.join("tools").join(name)
-}
-
-fn source(name: &str) -> PathBuf {
-    Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/check")).join(name)
-}
-
-/// Loopback, and whichever port.
-pub(crate) fn any() -> SocketAddr {
-    ([127, 0, 0, 1], 0).into()
-}
-
-/// An address that nobody listens on.
-pub(crate) fn free() -> SocketAddr {
-    let listener = TcpListener::bind(any()).expect("bind");
-    listener.local_addr().expect("its address")
-}
-
-/// A check with the defaults, changed by `change`.
+/// A check with the defaults, changed by `change`. It has patience: these services are sound, and the machine may
+/// be busy.
 pub(crate) fn check(url: &str, change: impl FnOnce(&mut CheckConfig)) -> Check {
+    hasty(url, |config| {
+        config.timeout = SOON;
+        change(config);
+    })
+}
+
+/// The same with the default timeout.
+pub(crate) fn hasty(url: &str, change: impl FnOnce(&mut CheckConfig)) -> Check {
     let mut config = CheckConfig::new(url.parse().expect("a URL"));
     change(&mut config);
     Check::new(config).expect("a configuration")

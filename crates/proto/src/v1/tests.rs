@@ -119,3 +119,33 @@ fn the_line_ends_by_107() {
         assert_eq!(super::parse(&tail), Err(Invalid::V1TooLong));
     }
 }
+
+#[test]
+fn addresses_alone() {
+    for text in [
+        "0.0.0.0",
+        "255.255.255.255",
+        "::",
+        "::1",
+        "2001:db8::7",
+        "ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff",
+        "ffff:ffff:ffff:ffff:ffff:ffff:255.255.255.255",
+    ] {
+        assert_eq!(address(text.as_bytes()), text.parse().ok(), "{text}");
+    }
+    for text in [
+        "",
+        " ",
+        "1.2.3",
+        "1.2.3.4.5",
+        "1.2.3.4 ",
+        " 1.2.3.4",
+        "1.2.3.4 5",
+        "::1 ::2",
+        "[::1]",
+        "1.2.3.4\0",
+    ] {
+        assert_eq!(address(text.as_bytes()), None, "{text:?}");
+    }
+    assert_eq!(address(&[b'1'; 46]), None);
+}

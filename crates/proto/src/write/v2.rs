@@ -2,9 +2,10 @@
 
 use std::net::SocketAddr;
 
-use super::{Pair, WriteError};
+use super::WriteError;
 use crate::crc;
 use crate::header::Transport;
+use crate::plain::PlainHeader;
 use crate::tlv::{Tlv, Tlvs, kind};
 use crate::unix::UnixName;
 use crate::v2::{FIXED_LEN, SIGNATURE};
@@ -47,25 +48,11 @@ impl<'v> V2Writer<'v> {
         source: SocketAddr,
         destination: SocketAddr,
     ) -> Self {
-        let pair = Pair::new(source, destination);
-        let family = if matches!(pair, Pair::V4(..)) {
-            INET
-        } else {
-            INET6
-        };
+        let plain = PlainHeader::v2(source, destination);
+        let block = plain.block();
+        let family = if block.len() == V4_BLOCK { INET } else { INET6 };
         let mut writer = Self::start(out, PROXY, family | low_nibble(transport));
-        match pair {
-            Pair::V4(source, destination) => {
-                writer.put(&[&source.octets(), &destination.octets()]);
-            }
-            Pair::V6(source, destination) => {
-                writer.put(&[&source.octets(), &destination.octets()]);
-            }
-        }
-        writer.put(&[
-            &source.port().to_be_bytes(),
-            &destination.port().to_be_bytes(),
-        ]);
+        writer.put(&[block]);
         writer
     }
 
@@ -224,6 +211,8 @@ const UNSPEC: u8 = 0x00;
 const INET: u8 = 0x10;
 const INET6: u8 = 0x20;
 const UNIX: u8 = 0x30;
+/// Two addresses and two ports.
+const V4_BLOCK: usize = 12;
 /// The length field, after signature, command and family.
 const LENGTH_AT: usize = 14;
 /// Type and length, before each value.

@@ -21,13 +21,24 @@ pub enum Call {
         /// Of accept4(2): SOCK_CLOEXEC.
         close_on_exec: bool,
     },
-    /// getpeername(2).
-    PeerName {
+    /// getpeername(2) or getsockname(2).
+    Name {
         /// The socket, in the program's table.
         socket: RawFd,
+        /// Whose address is asked for.
+        end: End,
         /// Where the address goes.
-        peer: AddressBuffer,
+        buffer: AddressBuffer,
     },
+}
+
+/// An end of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// The other one: getpeername(2).
+    Peer,
+    /// The socket's own: getsockname(2).
+    Own,
 }
 
 /// Where a program wants an address: a pointer to room for it, and one to an int that holds the room's
@@ -55,7 +66,8 @@ impl Notification {
         match libc::c_long::from(self.data.nr) {
             libc::SYS_accept => self.accept(first, second, third, 0),
             libc::SYS_accept4 => self.accept(first, second, third, fourth),
-            _ => Ok(self.peer_name(first, second, third)),
+            libc::SYS_getsockname => Ok(self.name(End::Own, first, second, third)),
+            _ => Ok(self.name(End::Peer, first, second, third)),
         }
     }
 
@@ -64,7 +76,8 @@ impl Notification {
         let [first, second, third, fourth, ..] = self.data.args;
         match self.data.nr.cast_unsigned() {
             i386::ACCEPT4 => self.accept(first, second, third, fourth),
-            i386::GETPEERNAME => Ok(self.peer_name(first, second, third)),
+            i386::GETPEERNAME => Ok(self.name(End::Peer, first, second, third)),
+            i386::GETSOCKNAME => Ok(self.name(End::Own, first, second, third)),
             _ => self.socketcall(first as u32, second),
         }
     }
@@ -83,7 +96,8 @@ impl Notification {
                 .map_or(0, |&word| u32::from_ne_bytes(word).into())
         };
         match which {
-            i386::SYS_GETPEERNAME => Ok(self.peer_name(word(0), word(1), word(2))),
+            i386::SYS_GETPEERNAME => Ok(self.name(End::Peer, word(0), word(1), word(2))),
+            i386::SYS_GETSOCKNAME => Ok(self.name(End::Own, word(0), word(1), word(2))),
             _ => self.accept(word(0), word(1), word(2), word(3)),
         }
     }
@@ -102,10 +116,11 @@ impl Notification {
         })
     }
 
-    fn peer_name(&self, socket: u64, address: u64, length: u64) -> Call {
-        Call::PeerName {
+    fn name(&self, end: End, socket: u64, address: u64, length: u64) -> Call {
+        Call::Name {
             socket: socket as RawFd,
-            peer: self.buffer(address, length),
+            end,
+            buffer: self.buffer(address, length),
         }
     }
 
@@ -174,9 +189,11 @@ fn encode(address: SocketAddr) -> Vec<u8> {
 pub(super) mod i386 {
     pub(crate) const SOCKETCALL: u32 = 102;
     pub(crate) const ACCEPT4: u32 = 364;
+    pub(crate) const GETSOCKNAME: u32 = 367;
     pub(crate) const GETPEERNAME: u32 = 368;
     pub(crate) const IO_URING_SETUP: u32 = 425;
     const SYS_ACCEPT: u32 = 5;
+    pub(crate) const SYS_GETSOCKNAME: u32 = 6;
     pub(crate) const SYS_GETPEERNAME: u32 = 7;
     pub(crate) const SYS_ACCEPT4: u32 = 18;
     pub(crate) const OF_SOCKETCALL: [u32; 3] = [SYS_ACCEPT, SYS_GETPEERNAME, SYS_ACCEPT4];

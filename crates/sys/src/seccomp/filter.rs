@@ -9,17 +9,19 @@ use libc::{
     SECCOMP_RET_ALLOW, SECCOMP_RET_ERRNO, SECCOMP_RET_USER_NOTIF, seccomp_data, sock_filter,
 };
 
+use super::OwnNames;
+
 /// The program, for seccomp(2).
-pub(super) fn program() -> Vec<sock_filter> {
+pub(super) fn program(own_names: OwnNames) -> Vec<sock_filter> {
     let mut program = vec![load(ARCHITECTURE)];
-    program.extend(of(NATIVE, &native()));
+    program.extend(of(NATIVE, &native(own_names)));
     #[cfg(target_arch = "x86_64")]
-    program.extend(of(AUDIT_ARCH_I386, &i386()));
+    program.extend(of(AUDIT_ARCH_I386, &i386(own_names)));
     program.push(answer(NO_SUCH_CALL));
     program
 }
 
-fn native() -> Vec<sock_filter> {
+fn native(own_names: OwnNames) -> Vec<sock_filter> {
     let mut calls = vec![load(NUMBER)];
     // x32 has numbers of its own behind this one.
     #[cfg(target_arch = "x86_64")]
@@ -28,6 +30,7 @@ fn native() -> Vec<sock_filter> {
         (libc::SYS_accept as u32, ASK),
         (libc::SYS_accept4 as u32, ASK),
         (libc::SYS_getpeername as u32, ASK),
+        (libc::SYS_getsockname as u32, own_names.action()),
         (libc::SYS_io_uring_setup as u32, NO_SUCH_CALL),
     ]));
     calls.push(answer(SECCOMP_RET_ALLOW));
@@ -36,20 +39,31 @@ fn native() -> Vec<sock_filter> {
 
 /// There socketcall(2) stands for all calls about sockets, and its first argument says for which.
 #[cfg(target_arch = "x86_64")]
-fn i386() -> Vec<sock_filter> {
+fn i386(own_names: OwnNames) -> Vec<sock_filter> {
     use super::call::i386;
     let mut which = vec![load(FIRST_ARGUMENT)];
     which.extend(answers(&i386::OF_SOCKETCALL.map(|call| (call, ASK))));
+    which.extend(answers(&[(i386::SYS_GETSOCKNAME, own_names.action())]));
     which.push(answer(SECCOMP_RET_ALLOW));
     let mut calls = vec![load(NUMBER)];
     calls.extend(answers(&[
         (i386::ACCEPT4, ASK),
         (i386::GETPEERNAME, ASK),
+        (i386::GETSOCKNAME, own_names.action()),
         (i386::IO_URING_SETUP, NO_SUCH_CALL),
     ]));
     calls.extend(of(i386::SOCKETCALL, &which));
     calls.push(answer(SECCOMP_RET_ALLOW));
     calls
+}
+
+impl OwnNames {
+    fn action(self) -> u32 {
+        match self {
+            Self::Asked => ASK,
+            Self::Kernel => SECCOMP_RET_ALLOW,
+        }
+    }
 }
 
 /// `body`, which answers in any case, for what was loaded being `value`; else goes on behind it.

@@ -51,7 +51,7 @@ fn bag(writer: DERWriter<'_>, number: usize, certificate: &[u8]) {
         });
         writer.next().write_set_of(|writer| {
             attribute(writer.next(), FRIENDLY_NAME, |writer| {
-                writer.write_bmp_string(&number.to_string())
+                writer.write_bmp_string(&number.to_string());
             });
             attribute(writer.next(), TRUSTED_KEY_USAGE, |writer| {
                 writer.write_oid(&ObjectIdentifier::from_slice(ANY_EXTENDED_KEY_USAGE));

@@ -19,6 +19,11 @@ pub(super) fn start(args: &Args) -> anyhow::Result<()> {
         let text = "--mode netns goes with --header require only";
         return Err(Usage(text.to_owned()).into());
     }
+    if args.dst {
+        let text = "--mode netns can't show the header's destination (--dst): the server's own address \
+                    there is loopback";
+        return Err(Usage(text.to_owned()).into());
+    }
     let addrs = addresses(args)?;
     let mut sockets = Vec::new();
     for &addr in &addrs {

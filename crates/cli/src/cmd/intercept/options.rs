@@ -8,6 +8,7 @@ use std::time::Duration;
 use clap::ValueEnum;
 use peername_intercept::check::{Check, CheckConfig, OnFailure, Service};
 use peername_intercept::passthrough::{Entry, Passthrough};
+use peername_intercept::pinned::Pinned;
 use peername_intercept::site::Rules;
 use peername_intercept::upstream::{Parent, Settings};
 use peername_proxy::destination::Allowed;
@@ -54,12 +55,15 @@ pub(crate) struct Args {
     /// A host whose TLS is carried unopened: example.com, *.example.com or a network; may be repeated
     #[arg(long, value_name = "HOST")]
     passthrough: Vec<Entry>,
+    /// Carry a host's TLS unopened, for a day, for a client that has refused the proxy's certificate three times
+    #[arg(long, conflicts_with = "check")]
+    auto_passthrough: bool,
     /// Whose connections begin with a PROXY header that names the client: CIDR, address, @FILE, private,
     /// loopback or any; may be repeated
     #[arg(long, value_name = "WHO")]
     accept_proxy: Vec<String>,
     /// Begin each connection to an origin with a PROXY header that names the client
-    #[arg(long, value_name = "VERSION")]
+    #[arg(long, value_name = "VERSION", conflicts_with = "upstream_proxy")]
     send_proxy: Option<SendProxy>,
     /// A proxy on the way to all origins: http://[USER:PASSWORD@]HOST:PORT
     #[arg(long, value_name = "URL")]
@@ -126,6 +130,7 @@ impl Args {
         };
         Ok(Rules {
             passthrough: Passthrough::new(self.passthrough.clone()),
+            pinned: self.auto_passthrough.then(Pinned::default),
             accept_proxy,
             opening_timeout: OPENING,
             request_timeout: self.idle_timeout.0,

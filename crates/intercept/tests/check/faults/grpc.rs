@@ -1,21 +1,48 @@
 //! What can be wrong with an answer over gRPC.
 
 use std::io::Write as _;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
+use peername_intercept::check::{Failure, How};
+
+use crate::broken::{Fault, YES, flood, frames, hold, say, serve};
 use crate::h2::{self, frame};
-use crate::rig::{ask, client};
+use crate::rig::{ask, client, hasty};
+use crate::service::any;
 
-use super::{Fault, YES, all_denied, flood, frames, hold, say, serve, urls};
+use super::{all_denied, urls};
 
 /// Or nothing below would show anything.
 #[tokio::test]
 async fn an_answer_in_order_is_a_yes() {
-    let address = serve(|stream| {
+    let address = serve(any(), |stream| {
         h2::begin(&stream);
         frames(&stream, &[frame(h2::DATA, 0, 1, YES), h2::trailers(b"0")]);
     });
     let verdict = ask(&client(&urls(address)[0])).await;
     assert!(verdict.decision.allows(), "{verdict:?}");
+}
+
+/// A peer that vanished without a word looks like one that thinks.
+#[tokio::test]
+async fn a_connection_that_fell_silent_is_not_asked_again() {
+    static CONNECTIONS: AtomicUsize = AtomicUsize::new(0);
+    let address = serve(any(), |stream| match CONNECTIONS.fetch_add(1, Relaxed) {
+        0 => hold(&stream),
+        _ => {
+            h2::begin(&stream);
+            frames(&stream, &[frame(h2::DATA, 0, 1, YES), h2::trailers(b"0")]);
+        }
+    });
+    let client = hasty(&urls(address)[0], |_| ()).client();
+    let verdict = ask(&client).await;
+    assert!(
+        matches!(verdict.how, How::Failed(Failure::Timeout(_))),
+        "{verdict:?}"
+    );
+    let verdict = ask(&client).await;
+    assert!(verdict.decision.allows(), "{verdict:?}");
+    assert_eq!(CONNECTIONS.load(Relaxed), 2);
 }
 
 #[tokio::test]

@@ -1,13 +1,16 @@
 //! What can be wrong with an answer in HTTP/1.1.
 
+use crate::broken::{Fault, endless, flood, hold, say, serve};
+use crate::h2;
 use crate::rig::{ask, client};
+use crate::service::any;
 
-use super::{Fault, all_denied, endless, flood, hold, say, serve, urls};
+use super::{all_denied, urls};
 
 /// Or nothing below would show anything.
 #[tokio::test]
 async fn an_answer_in_order_is_a_yes() {
-    let address = serve(|stream| {
+    let address = serve(any(), |stream| {
         say(
             &stream,
             b"HTTP/1.1 200 OK\r\nContent-Length: 15\r\n\r\n{\"result\":true}",
@@ -15,6 +18,25 @@ async fn an_answer_in_order_is_a_yes() {
     });
     for url in &urls(address)[1..] {
         assert!(ask(&client(url)).await.decision.allows(), "{url}");
+    }
+}
+
+/// A server may close a connection that it kept open in the moment that it is used again.
+#[tokio::test]
+async fn a_connection_that_closes_under_a_question_is_replaced() {
+    let address = serve(any(), |stream| {
+        say(
+            &stream,
+            b"HTTP/1.1 200 OK\r\nContent-Length: 15\r\n\r\n{\"result\":true}",
+        );
+        h2::read(&stream);
+    });
+    for url in &urls(address)[1..] {
+        let client = client(url);
+        for _ in 0..5 {
+            let verdict = ask(&client).await;
+            assert!(verdict.decision.allows(), "{url}: {verdict:?}");
+        }
     }
 }
 

@@ -1,50 +1,72 @@
 //! System calls, made directly: they don't touch errno, and belong to no C library.
 #![expect(unsafe_code, reason = "system calls are assembly")]
 
-use core::ffi::{CStr, c_int, c_void};
-use core::sync::atomic::AtomicU64;
-use core::{ptr, slice};
+use core::ffi::{c_int, c_void};
+use core::ptr;
 
 use crate::address::RawAddress;
 
 mod call;
+mod mapping;
 
 use call::system_call;
 
-pub(crate) use call::Call;
+pub use call::Call;
+pub use mapping::{Kept, map_file, map_fresh};
 
 /// An error number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Errno(pub(crate) c_int);
+pub struct Errno(pub c_int);
 
+// The same on both architectures (asm-generic).
 impl Errno {
-    pub(crate) const INTR: Self = Self(4);
-    pub(crate) const AGAIN: Self = Self(11);
-    pub(crate) const ACCES: Self = Self(13);
-    pub(crate) const MFILE: Self = Self(24);
-    pub(crate) const NFILE: Self = Self(23);
+    /// EINTR.
+    pub const INTR: Self = Self(4);
+    /// EAGAIN.
+    pub const AGAIN: Self = Self(11);
+    /// EACCES.
+    pub const ACCES: Self = Self(13);
+    /// EFAULT.
+    pub const FAULT: Self = Self(14);
+    /// EINVAL.
+    pub const INVAL: Self = Self(22);
+    /// ENFILE.
+    pub const NFILE: Self = Self(23);
+    /// EMFILE.
+    pub const MFILE: Self = Self(24);
+    /// EMSGSIZE.
+    pub const MSGSIZE: Self = Self(90);
+    /// EOPNOTSUPP.
+    pub const OPNOTSUPP: Self = Self(95);
+    /// ENOBUFS.
+    pub const NOBUFS: Self = Self(105);
+    /// EALREADY.
+    pub const ALREADY: Self = Self(114);
+    /// EINPROGRESS.
+    pub const INPROGRESS: Self = Self(115);
 }
 
-pub(crate) type Result<T> = core::result::Result<T, Errno>;
+/// Of a system call.
+pub type Result<T> = core::result::Result<T, Errno>;
 
 /// Passes a call on as the program made it.
 ///
 /// # Safety
 ///
 /// The arguments are the program's own for this very call.
-pub(crate) unsafe fn pass_on(call: Call, args: [usize; 4]) -> Result<usize> {
-    let [a, b, c, d] = args;
+pub unsafe fn pass_on(call: Call, args: [usize; 6]) -> Result<usize> {
     // SAFETY: the program could have made the call itself.
-    unsafe { system_call(call as usize, [a, b, c, d, 0, 0]) }
+    unsafe { system_call(call as usize, args) }
 }
 
-pub(crate) fn close(fd: c_int) {
+/// close(2).
+pub fn close(fd: c_int) {
     // SAFETY: no memory is involved. Nothing can be done about an error.
     let _ = unsafe { call(Call::Close, [arg(fd), 0, 0, 0, 0]) };
 }
 
 /// A socket's own address, or its peer's.
-pub(crate) fn name_of(fd: c_int, end: End) -> Result<RawAddress> {
+pub fn name_of(fd: c_int, end: End) -> Result<RawAddress> {
     let mut address = RawAddress::EMPTY;
     let mut len = RawAddress::SIZE as u32;
     let which = match end {
@@ -58,25 +80,45 @@ pub(crate) fn name_of(fd: c_int, end: End) -> Result<RawAddress> {
     Ok(address)
 }
 
+/// An end of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum End {
+pub enum End {
+    /// getsockname(2).
     Own,
+    /// getpeername(2).
     Peer,
 }
 
-/// An option of any plain type.
-pub(crate) fn get_option<T: Copy + Default>(fd: c_int, level: c_int, option: c_int) -> Result<T> {
+/// What an option is read and written as.
+///
+/// # Safety
+///
+/// Any bits must be a value of the type, and it must have no padding.
+pub unsafe trait Plain: Copy + Default {}
+
+// SAFETY: an integer.
+unsafe impl Plain for i32 {}
+// SAFETY: an integer.
+unsafe impl Plain for u64 {}
+// SAFETY: integers.
+unsafe impl Plain for [i32; 2] {}
+// SAFETY: integers.
+unsafe impl Plain for [u32; 3] {}
+
+/// getsockopt(2).
+pub fn get_option<T: Plain>(fd: c_int, level: c_int, option: c_int) -> Result<T> {
     let mut value = T::default();
     let mut len = size_of::<T>() as u32;
     let (to, len_at) = (&raw mut value as usize, &raw mut len as usize);
     let args = [arg(fd), arg(level), arg(option), to, len_at];
-    // SAFETY: the kernel writes at most `len` octets, which is the size of the value, and all callers
-    // use integers or structures of such, for which any bits will do.
+    // SAFETY: the kernel writes at most `len` octets, which is the size of the value, and any bits will
+    // do.
     unsafe { call(Call::GetSockOpt, args) }?;
     Ok(value)
 }
 
-pub(crate) fn set_option<T: Copy>(fd: c_int, level: c_int, option: c_int, value: T) -> Result<()> {
+/// setsockopt(2).
+pub fn set_option<T: Plain>(fd: c_int, level: c_int, option: c_int, value: T) -> Result<()> {
     let args = [
         arg(fd),
         arg(level),
@@ -89,7 +131,7 @@ pub(crate) fn set_option<T: Copy>(fd: c_int, level: c_int, option: c_int, value:
 }
 
 /// recvfrom(2) without an address.
-pub(crate) fn receive(fd: c_int, buffer: &mut [u8], flags: c_int) -> Result<usize> {
+pub fn receive(fd: c_int, buffer: &mut [u8], flags: c_int) -> Result<usize> {
     let args = [
         arg(fd),
         buffer.as_mut_ptr() as usize,
@@ -103,26 +145,47 @@ pub(crate) fn receive(fd: c_int, buffer: &mut [u8], flags: c_int) -> Result<usiz
 }
 
 /// sendto(2) without an address.
-pub(crate) fn send(fd: c_int, bytes: &[u8], flags: c_int) -> Result<usize> {
+pub fn send(fd: c_int, bytes: &[u8], flags: c_int) -> Result<usize> {
     let args = [arg(fd), bytes.as_ptr() as usize, bytes.len(), arg(flags), 0];
     // SAFETY: the kernel reads as many octets as there are.
     unsafe { call(Call::SendTo, args) }
 }
 
-pub(crate) fn socket(family: c_int, kind: c_int, protocol: c_int) -> Result<c_int> {
+/// sendto(2).
+pub fn send_to(fd: c_int, bytes: &[u8], flags: c_int, to: &RawAddress) -> Result<usize> {
+    let (start, len) = (bytes.as_ptr() as usize, bytes.len());
+    let (address, address_len) = (
+        to.bytes.as_ptr() as usize,
+        to.len.min(RawAddress::SIZE as u32),
+    );
+    let args = [
+        arg(fd),
+        start,
+        len,
+        arg(flags),
+        address,
+        address_len as usize,
+    ];
+    // SAFETY: the kernel reads as many octets as there are, and no more than the address has.
+    unsafe { system_call(Call::SendTo as usize, args) }
+}
+
+/// socket(2).
+pub fn socket(family: c_int, kind: c_int, protocol: c_int) -> Result<c_int> {
     let args = [arg(family), arg(kind), arg(protocol), 0, 0];
     // SAFETY: no memory is involved.
     unsafe { call(Call::Socket, args) }.map(descriptor)
 }
 
-pub(crate) fn connect(fd: c_int, address: &[u8]) -> Result<()> {
+/// connect(2).
+pub fn connect(fd: c_int, address: &[u8]) -> Result<()> {
     let args = [arg(fd), address.as_ptr() as usize, address.len(), 0, 0];
     // SAFETY: the kernel reads as many octets as there are.
     unsafe { call(Call::Connect, args) }.map(drop)
 }
 
 /// Sends octets and a descriptor over a Unix socket.
-pub(crate) fn send_descriptor(fd: c_int, bytes: &[u8], passed: c_int) -> Result<usize> {
+pub fn send_descriptor(fd: c_int, bytes: &[u8], passed: c_int) -> Result<usize> {
     let mut control = Control {
         len: Control::LEN,
         level: SOL_SOCKET,
@@ -148,7 +211,7 @@ pub(crate) fn send_descriptor(fd: c_int, bytes: &[u8], passed: c_int) -> Result<
 }
 
 /// Receives octets and, if there is one, a descriptor. Returns how many octets.
-pub(crate) fn receive_descriptor(
+pub fn receive_descriptor(
     fd: c_int,
     bytes: &mut [u8],
     flags: c_int,
@@ -174,7 +237,7 @@ pub(crate) fn receive_descriptor(
 }
 
 /// Waits until the descriptor is readable; false if it is not within so many milliseconds.
-pub(crate) fn wait_readable(fd: c_int, milliseconds: i64) -> bool {
+pub fn wait_readable(fd: c_int, milliseconds: i64) -> bool {
     let mut poll = Poll {
         fd,
         events: POLLIN,
@@ -187,10 +250,14 @@ pub(crate) fn wait_readable(fd: c_int, milliseconds: i64) -> bool {
     unsafe { call(Call::PPoll, args) }.is_ok_and(|n| n > 0)
 }
 
+/// Whether calls on the open socket don't wait (O_NONBLOCK).
+pub fn is_nonblocking(fd: c_int) -> Result<bool> {
+    status_flags(fd).map(|flags| flags & SOCK_NONBLOCK as usize != 0)
+}
+
 /// Makes the open socket blocking or not, as accept4(2)'s caller wants it.
-pub(crate) fn set_nonblocking(fd: c_int, nonblocking: bool) -> Result<()> {
-    // SAFETY: no memory is involved.
-    let flags = unsafe { call(Call::Fcntl, [arg(fd), F_GETFL, 0, 0, 0]) }?;
+pub fn set_nonblocking(fd: c_int, nonblocking: bool) -> Result<()> {
+    let flags = status_flags(fd)?;
     let flags = match nonblocking {
         true => flags | SOCK_NONBLOCK as usize,
         false => flags & !(SOCK_NONBLOCK as usize),
@@ -199,58 +266,27 @@ pub(crate) fn set_nonblocking(fd: c_int, nonblocking: bool) -> Result<()> {
     unsafe { call(Call::Fcntl, [arg(fd), F_SETFL, flags, 0, 0]) }.map(drop)
 }
 
-/// Maps a whole file as words, marked as in use for as long as it is mapped (flock(2): the lock lives
-/// as long as the open file, and that as long as the mapping).
-pub(crate) fn map_file(path: &CStr) -> Result<&'static [AtomicU64]> {
-    let flags = arg(O_RDWR | O_CLOEXEC);
-    // SAFETY: the path ends with NUL.
-    let fd = unsafe {
-        call(
-            Call::OpenAt,
-            [arg(AT_FDCWD), path.as_ptr() as usize, flags, 0, 0],
-        )
-    }?;
-    let words = map_locked(fd);
-    close(descriptor(fd));
-    words
-}
-
-fn map_locked(fd: usize) -> Result<&'static [AtomicU64]> {
+fn status_flags(fd: c_int) -> Result<usize> {
     // SAFETY: no memory is involved.
-    unsafe { call(Call::Flock, [fd, LOCK_SH, 0, 0, 0]) }?;
-    // SAFETY: as above.
-    let len = unsafe { call(Call::Lseek, [fd, 0, SEEK_END, 0, 0]) }?;
-    // SAFETY: a new mapping at an address of the kernel's choice touches nothing that is there.
-    let start = unsafe { system_call(Call::Mmap as usize, [0, len, PROT_RW, MAP_SHARED, fd, 0]) }?;
-    Ok(mapped(start, len >> 3))
-}
-
-/// Maps fresh memory that forked processes share, as words of zero.
-pub(crate) fn map_fresh(len: usize) -> Result<&'static [AtomicU64]> {
-    let nobody = usize::MAX;
-    let args = [0, len, PROT_RW, MAP_SHARED | MAP_ANONYMOUS, nobody, 0];
-    // SAFETY: a new mapping at an address of the kernel's choice touches nothing that is there.
-    let start = unsafe { system_call(Call::Mmap as usize, args) }?;
-    Ok(mapped(start, len >> 3))
-}
-
-/// What [`map_file`] or [`map_fresh`] has returned, as it was stored.
-pub(crate) fn mapped(start: usize, words: usize) -> &'static [AtomicU64] {
-    let start = ptr::with_exposed_provenance::<AtomicU64>(start);
-    // SAFETY: the mapping has so many words, begins on a page and is never taken away; any bits are a
-    // valid AtomicU64. The file belongs to who made the table, who does not shorten it.
-    unsafe { slice::from_raw_parts(start, words) }
+    unsafe { call(Call::Fcntl, [arg(fd), F_GETFL, 0, 0, 0]) }
 }
 
 /// Tells the user of the program, where it tells its own errors.
-pub(crate) fn complain(text: &str) {
+pub fn complain(text: &str) {
     // SAFETY: the kernel reads as many octets as there are.
     let _ = unsafe { call(Call::Write, [2, text.as_ptr() as usize, text.len(), 0, 0]) };
 }
 
+/// Ends the process as exit_group(2) does.
+pub fn exit(code: c_int) -> ! {
+    loop {
+        // SAFETY: no memory is involved.
+        let _ = unsafe { call(Call::ExitGroup, [arg(code), 0, 0, 0, 0]) };
+    }
+}
+
 /// Ends the process as abort(3) does.
-#[cfg(feature = "freestanding")]
-pub(crate) fn abort() -> ! {
+pub fn abort() -> ! {
     loop {
         // SAFETY: no memory is involved.
         let pid = unsafe { call(Call::GetPid, [0; 5]) }.unwrap_or(0);
@@ -331,26 +367,28 @@ struct Poll {
     returned: i16,
 }
 
-// The same on both architectures (asm-generic).
-pub(crate) const SOL_SOCKET: c_int = 1;
-pub(crate) const MSG_PEEK: c_int = 0x2;
-pub(crate) const MSG_DONTWAIT: c_int = 0x40;
-pub(crate) const MSG_NOSIGNAL: c_int = 0x4000;
-pub(crate) const MSG_CMSG_CLOEXEC: c_int = 0x4000_0000;
-pub(crate) const SOCK_DGRAM: c_int = 2;
-pub(crate) const SOCK_RAW: c_int = 3;
-pub(crate) const SOCK_SEQPACKET: c_int = 5;
-pub(crate) const SOCK_NONBLOCK: c_int = 0o4000;
-pub(crate) const SOCK_CLOEXEC: c_int = 0o2_000_000;
+// The same again.
+/// The level of a socket's own options.
+pub const SOL_SOCKET: c_int = 1;
+/// Leave it there.
+pub const MSG_PEEK: c_int = 0x2;
+/// EAGAIN rather than to wait.
+pub const MSG_DONTWAIT: c_int = 0x40;
+/// No SIGPIPE.
+pub const MSG_NOSIGNAL: c_int = 0x4000;
+/// Descriptors received are closed by exec(3).
+pub const MSG_CMSG_CLOEXEC: c_int = 0x4000_0000;
+/// Datagrams.
+pub const SOCK_DGRAM: c_int = 2;
+/// As netlink(7) has them.
+pub const SOCK_RAW: c_int = 3;
+/// A connection of messages.
+pub const SOCK_SEQPACKET: c_int = 5;
+/// O_NONBLOCK.
+pub const SOCK_NONBLOCK: c_int = 0o4000;
+/// O_CLOEXEC.
+pub const SOCK_CLOEXEC: c_int = 0o2_000_000;
 const SCM_RIGHTS: c_int = 1;
 const POLLIN: i16 = 1;
-const AT_FDCWD: c_int = -100;
-const O_RDWR: c_int = 2;
-const O_CLOEXEC: c_int = 0o2_000_000;
-const LOCK_SH: usize = 1;
-const SEEK_END: usize = 2;
-const PROT_RW: usize = 3;
-const MAP_SHARED: usize = 1;
-const MAP_ANONYMOUS: usize = 0x20;
 const F_GETFL: usize = 3;
 const F_SETFL: usize = 4;

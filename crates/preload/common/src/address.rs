@@ -3,23 +3,25 @@
 use core::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 
 /// A `struct sockaddr` of any family.
-#[derive(Clone, Copy)]
-pub(crate) struct RawAddress {
-    pub(crate) bytes: [u8; Self::SIZE],
+#[derive(Clone, Copy, Debug)]
+pub struct RawAddress {
+    /// The structure, and zeros.
+    pub bytes: [u8; Self::SIZE],
     /// As the kernel tells it.
-    pub(crate) len: u32,
+    pub len: u32,
 }
 
 impl RawAddress {
     /// `struct sockaddr_storage`.
-    pub(crate) const SIZE: usize = 128;
-    pub(crate) const EMPTY: Self = Self {
+    pub const SIZE: usize = 128;
+    /// None, and room for one.
+    pub const EMPTY: Self = Self {
         bytes: [0; Self::SIZE],
         len: 0,
     };
 
     /// `struct sockaddr_in` or `struct sockaddr_in6` (ip(7), ipv6(7)).
-    pub(crate) fn new(address: SocketAddr) -> Self {
+    pub fn new(address: SocketAddr) -> Self {
         let mut raw = Self::EMPTY;
         let port = address.port().to_be_bytes();
         match address {
@@ -43,7 +45,7 @@ impl RawAddress {
     }
 
     /// The address of the Internet that it is, if it is one.
-    pub(crate) fn internet(&self) -> Option<SocketAddr> {
+    pub fn internet(&self) -> Option<SocketAddr> {
         let (family, rest) = self.bytes.split_first_chunk()?;
         let (port, rest) = rest.split_first_chunk()?;
         let port = u16::from_be_bytes(*port);

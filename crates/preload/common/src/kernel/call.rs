@@ -51,59 +51,39 @@ fn checked(result: isize) -> Result<usize> {
 }
 
 /// The system calls by number (syscall(2) of the architecture).
-#[cfg(target_arch = "x86_64")]
-#[derive(Clone, Copy)]
-pub(crate) enum Call {
-    Write = 1,
-    Close = 3,
-    Lseek = 8,
-    Mmap = 9,
-    GetPid = 39,
-    Socket = 41,
-    Connect = 42,
-    SendTo = 44,
-    RecvFrom = 45,
-    SendMsg = 46,
-    RecvMsg = 47,
-    Listen = 50,
-    GetSockName = 51,
-    GetPeerName = 52,
-    SetSockOpt = 54,
-    GetSockOpt = 55,
-    Kill = 62,
-    Fcntl = 72,
-    Flock = 73,
-    ExitGroup = 231,
-    OpenAt = 257,
-    PPoll = 271,
-    Accept4 = 288,
+#[expect(missing_docs, reason = "each has its own manual page")]
+#[derive(Clone, Copy, Debug)]
+pub enum Call {
+    Write = number(1, 64),
+    Close = number(3, 57),
+    Lseek = number(8, 62),
+    Mmap = number(9, 222),
+    GetPid = number(39, 172),
+    Socket = number(41, 198),
+    Connect = number(42, 203),
+    SendTo = number(44, 206),
+    RecvFrom = number(45, 207),
+    SendMsg = number(46, 211),
+    RecvMsg = number(47, 212),
+    Listen = number(50, 201),
+    GetSockName = number(51, 204),
+    GetPeerName = number(52, 205),
+    SetSockOpt = number(54, 208),
+    GetSockOpt = number(55, 209),
+    Kill = number(62, 129),
+    Fcntl = number(72, 25),
+    Flock = number(73, 32),
+    ExitGroup = number(231, 94),
+    OpenAt = number(257, 56),
+    PPoll = number(271, 73),
+    Accept4 = number(288, 242),
+    SendMMsg = number(307, 269),
 }
 
-/// The same.
-#[cfg(target_arch = "aarch64")]
-#[derive(Clone, Copy)]
-pub(crate) enum Call {
-    Fcntl = 25,
-    Flock = 32,
-    OpenAt = 56,
-    Close = 57,
-    Lseek = 62,
-    Write = 64,
-    PPoll = 73,
-    ExitGroup = 94,
-    Kill = 129,
-    GetPid = 172,
-    Socket = 198,
-    Listen = 201,
-    Connect = 203,
-    GetSockName = 204,
-    GetPeerName = 205,
-    SendTo = 206,
-    RecvFrom = 207,
-    SetSockOpt = 208,
-    GetSockOpt = 209,
-    SendMsg = 211,
-    RecvMsg = 212,
-    Mmap = 222,
-    Accept4 = 242,
+const fn number(x86_64: isize, aarch64: isize) -> isize {
+    if cfg!(target_arch = "x86_64") {
+        x86_64
+    } else {
+        aarch64
+    }
 }

@@ -1,5 +1,4 @@
 import java.io.IOException;
-import java.net.InetAddress;
 import java.net.InetSocketAddress;
 import java.net.ServerSocket;
 import java.net.Socket;
@@ -7,7 +6,7 @@ import java.net.Socket;
 /** Tells each client the address it was accepted from. */
 class Server {
     public static void main(String[] args) throws IOException {
-        var listener = new ServerSocket(8443, 100, InetAddress.getByName("10.81.0.1"));
+        var listener = new ServerSocket(Integer.parseInt(args[0]), 100);
         while (true) {
             try (Socket socket = listener.accept()) {
                 var peer = (InetSocketAddress) socket.getRemoteSocketAddress();

@@ -1,10 +1,12 @@
-//! The generator must notice everything that a relay can do wrong. Here backends do it on purpose.
+//! The generator over TCP. It is backends that do wrong here.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::process::{Command, Output};
 use std::sync::{Arc, Mutex};
 use std::thread;
+
+use super::{complaint, expect, passes};
 
 /// The first echo on a connection comes while it is opened; faults begin after it, where only the
 /// workload itself can see them.
@@ -22,11 +24,7 @@ fn an_honest_backend_passes() {
     });
     for workload in WORKLOADS {
         let output = load(workload, target);
-        assert!(
-            output.status.success(),
-            "{workload}: {}",
-            complaint(&output)
-        );
+        passes(workload, &output);
     }
 }
 
@@ -114,20 +112,6 @@ fn load(workload: &str, target: SocketAddr) -> Output {
         .args(["--connections", "3", "--for", "100ms"])
         .output()
         .unwrap()
-}
-
-#[track_caller]
-fn expect(workload: &str, output: &Output, words: &str) {
-    assert!(!output.status.success(), "{workload} did not notice");
-    let said = complaint(output);
-    assert!(
-        said.contains(words),
-        "{workload} should say {words:?} but said: {said}"
-    );
-}
-
-fn complaint(output: &Output) -> String {
-    String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
 /// A backend with a thread for each connection.

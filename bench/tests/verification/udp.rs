@@ -1,11 +1,13 @@
-//! The generator and the sink must notice everything that a relay can do wrong to datagrams. Here
-//! relays do it on purpose, between the real generator and the real backend.
+//! The generator and the sink of datagrams. It is relays that do wrong here, between the real generator
+//! and the real backend.
 
 use std::io::ErrorKind;
 use std::net::{SocketAddr, UdpSocket};
 use std::process::{Child, Command, Output, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
+
+use super::{expect, passes};
 
 /// A datagram and the number of the client whose it is to be.
 type Datagram = (usize, Vec<u8>);
@@ -14,11 +16,7 @@ type Datagram = (usize, Vec<u8>);
 fn an_honest_relay_passes() {
     for workload in WORKLOADS {
         let output = load(workload, |datagram| vec![datagram]);
-        assert!(
-            output.status.success(),
-            "{workload}: {}",
-            complaint(&output)
-        );
+        passes(workload, &output);
     }
 }
 
@@ -102,11 +100,7 @@ fn lost_echoes_are_counted_and_do_not_stall() {
             }
             vec![datagram]
         });
-        assert!(
-            output.status.success(),
-            "{workload}: {}",
-            complaint(&output)
-        );
+        passes(workload, &output);
         let said = String::from_utf8_lossy(&output.stdout);
         assert!(
             said.contains(r#"{"name":"lost","value":1.0}"#),
@@ -125,7 +119,7 @@ fn lost_streams_are_counted() {
         }
         vec![datagram]
     });
-    assert!(output.status.success(), "{}", complaint(&output));
+    passes("udp-stream", &output);
     let said = String::from_utf8_lossy(&output.stdout);
     let (_, rest) = said.split_once(r#""lost %","value":"#).unwrap();
     let lost: f64 = rest.split('}').next().unwrap().parse().unwrap();
@@ -277,18 +271,4 @@ impl Drop for Backend {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
-}
-
-#[track_caller]
-fn expect(workload: &str, output: &Output, words: &str) {
-    assert!(!output.status.success(), "{workload} did not notice");
-    let said = complaint(output);
-    assert!(
-        said.contains(words),
-        "{workload} should say {words:?} but said: {said}"
-    );
-}
-
-fn complaint(output: &Output) -> String {
-    String::from_utf8_lossy(&output.stderr).into_owned()
 }

@@ -3,19 +3,20 @@
 use core::ffi::c_int;
 use core::net::SocketAddr;
 
-use crate::kernel::{self, End, Errno, MSG_DONTWAIT, MSG_PEEK, SOL_SOCKET};
+use crate::kernel::{self, End, Errno, MSG_DONTWAIT, MSG_PEEK, Result, SOL_SOCKET};
 
 /// A descriptor that the program, or whoever accepts for it, has open. Not closed when dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Socket(pub(crate) c_int);
+pub struct Socket(pub c_int);
 
 impl Socket {
-    pub(crate) fn local(self) -> Option<SocketAddr> {
+    /// Its own address, if that is one of the Internet.
+    pub fn local(self) -> Option<SocketAddr> {
         kernel::name_of(self.0, End::Own).ok()?.internet()
     }
 
     /// TCP or MPTCP (SO_PROTOCOL); `None` for everything else.
-    pub(crate) fn protocol(self) -> Option<Protocol> {
+    pub fn protocol(self) -> Option<Protocol> {
         match kernel::get_option::<c_int>(self.0, SOL_SOCKET, SO_PROTOCOL) {
             Ok(IPPROTO_TCP) => Some(Protocol::Tcp),
             Ok(IPPROTO_MPTCP) => Some(Protocol::Multipath),
@@ -23,17 +24,18 @@ impl Socket {
         }
     }
 
-    pub(crate) fn cookie(self) -> Option<u64> {
+    /// The kernel's number of it (SO_COOKIE).
+    pub fn cookie(self) -> Option<u64> {
         kernel::get_option(self.0, SOL_SOCKET, SO_COOKIE).ok()
     }
 
-    /// 0 where the kernel does not tell.
-    pub(crate) fn namespace(self) -> u64 {
+    /// The kernel's number of its network namespace (SO_NETNS_COOKIE); 0 where it does not tell.
+    pub fn namespace(self) -> u64 {
         kernel::get_option(self.0, SOL_SOCKET, SO_NETNS_COOKIE).unwrap_or(0)
     }
 
     /// Looks at what has come. Nothing yet is not an error; the end of the stream is `None`.
-    pub(crate) fn peek(self, buffer: &mut [u8]) -> Result<Option<usize>, Errno> {
+    pub fn peek(self, buffer: &mut [u8]) -> Result<Option<usize>> {
         match kernel::receive(self.0, buffer, MSG_PEEK | MSG_DONTWAIT) {
             Ok(0) => Ok(None),
             Ok(n) => Ok(Some(n)),
@@ -43,46 +45,50 @@ impl Socket {
     }
 
     /// Takes off what has been looked at; returns whether that was all there.
-    pub(crate) fn take(self, buffer: &mut [u8], len: usize) -> bool {
+    pub fn take(self, buffer: &mut [u8], len: usize) -> bool {
         let wanted = buffer.get_mut(..len);
         wanted.is_some_and(|wanted| kernel::receive(self.0, wanted, MSG_DONTWAIT) == Ok(len))
     }
 
     /// Waits a little until so many octets are there, or the stream has ended (SO_RCVLOWAT, socket(7)).
-    pub(crate) fn wait_for(self, octets: usize, milliseconds: i64) {
+    pub fn wait_for(self, octets: usize, milliseconds: i64) {
         let octets = c_int::try_from(octets).unwrap_or(c_int::MAX);
         let _ = kernel::set_option(self.0, SOL_SOCKET, SO_RCVLOWAT, octets);
         kernel::wait_readable(self.0, milliseconds);
         let _ = kernel::set_option(self.0, SOL_SOCKET, SO_RCVLOWAT, 1_i32);
     }
 
-    pub(crate) fn close(self) {
+    /// close(2).
+    pub fn close(self) {
         kernel::close(self.0);
     }
 
     /// Closes with RST (SO_LINGER with zero seconds, socket(7)).
-    pub(crate) fn refuse(self) {
+    pub fn refuse(self) {
         let _ = kernel::set_option(self.0, SOL_SOCKET, SO_LINGER, [1_i32, 0]);
         self.close();
     }
 
     /// Shows a connection to accept(2) only once it has sent something: the header then mostly is
     /// there (TCP_DEFER_ACCEPT, tcp(7)).
-    pub(crate) fn defer_accept(self) {
+    pub fn defer_accept(self) {
         let _ = kernel::set_option(self.0, SOL_TCP, TCP_DEFER_ACCEPT, DEFER_SECONDS);
     }
 
     /// The user who listens at the other end of a Unix socket (SO_PEERCRED, unix(7)).
-    pub(crate) fn peer_user(self) -> Option<u32> {
+    pub fn peer_user(self) -> Option<u32> {
         let [_pid, user, _group] =
             kernel::get_option::<[u32; 3]>(self.0, SOL_SOCKET, SO_PEERCRED).ok()?;
         Some(user)
     }
 }
 
+/// What a connection is made with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Protocol {
+pub enum Protocol {
+    /// tcp(7).
     Tcp,
+    /// MPTCP.
     Multipath,
 }
 

@@ -1,0 +1,48 @@
+//! Options of one letter, as getopt(3) and its kin read them: several may stand in one word, the last of
+//! them with its value, attached or as the next word.
+
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStringExt;
+
+use super::given::Given;
+
+/// What a letter stands for.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Meaning {
+    pub(super) name: &'static str,
+    pub(super) value: bool,
+}
+
+#[derive(Debug)]
+pub(super) enum Error {
+    /// It stands for nothing.
+    Unknown(char),
+    /// Its value is missing.
+    NoValue(char, &'static str),
+}
+
+/// Adds what a `cluster` of letters says, with its value from the next of the `words` if need be.
+pub(super) fn read<'a>(
+    cluster: &[u8],
+    meaning: impl Fn(u8) -> Option<Meaning>,
+    words: &mut impl Iterator<Item = &'a OsString>,
+    given: &mut Given,
+) -> Result<(), Error> {
+    let mut cluster = cluster;
+    while let [letter, rest @ ..] = cluster {
+        let shown = char::from(*letter);
+        let Meaning { name, value } = meaning(*letter).ok_or(Error::Unknown(shown))?;
+        if !value {
+            given.add(name, "");
+            cluster = rest;
+            continue;
+        }
+        let value = match rest {
+            [] => words.next().cloned(),
+            attached => Some(OsString::from_vec(attached.to_vec())),
+        };
+        given.add(name, value.ok_or(Error::NoValue(shown, name))?);
+        break;
+    }
+    Ok(())
+}

@@ -1,0 +1,31 @@
+//! What the program was started with.
+
+use crate::imports;
+
+/// The value of an environment variable, as it was when the program was started or as it is now.
+pub fn variable(name: &[u8]) -> Option<&'static [u8]> {
+    imports::environment(name).map(|value| value.to_bytes())
+}
+
+/// Whether the user has named a library so, in LD_PRELOAD.
+pub fn is_preloaded(file: &[u8]) -> bool {
+    let libraries = variable(b"LD_PRELOAD").unwrap_or_default();
+    let mut names = libraries.split(|&octet| octet == b' ' || octet == b':');
+    names.any(|path| path.ends_with(file))
+}
+
+/// A number as atoi(3) reads it: what is none is 0. Never more than an `i32` holds, nor less than -1.
+pub fn number(text: &[u8]) -> i32 {
+    let text = text.trim_ascii_start();
+    let (text, sign) = match text {
+        [b'-', rest @ ..] => (rest, -1),
+        [b'+', rest @ ..] => (rest, 1),
+        _ => (text, 1),
+    };
+    let digits = text.iter().take_while(|octet| octet.is_ascii_digit());
+    let value = digits.fold(0_i32, |value, octet| {
+        let digit = octet.saturating_sub(b'0');
+        value.saturating_mul(10).saturating_add(digit.into())
+    });
+    value.saturating_mul(sign).max(-1)
+}

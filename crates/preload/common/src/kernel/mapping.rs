@@ -1,0 +1,91 @@
+//! Memory that processes share.
+
+use core::ffi::{CStr, c_int};
+use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use core::{ptr, slice};
+
+use super::{Call, Result, arg, call, close, descriptor, system_call};
+
+/// Maps a whole file as words, marked as in use for as long as it is mapped (flock(2): the lock lives
+/// as long as the open file, and that as long as the mapping).
+pub fn map_file(path: &CStr) -> Result<&'static [AtomicU64]> {
+    let flags = arg(O_RDWR | O_CLOEXEC);
+    // SAFETY: the path ends with NUL.
+    let fd = unsafe {
+        call(
+            Call::OpenAt,
+            [arg(AT_FDCWD), path.as_ptr() as usize, flags, 0, 0],
+        )
+    }?;
+    let words = map_locked(fd);
+    close(descriptor(fd));
+    words
+}
+
+fn map_locked(fd: usize) -> Result<&'static [AtomicU64]> {
+    // SAFETY: no memory is involved.
+    unsafe { call(Call::Flock, [fd, LOCK_SH, 0, 0, 0]) }?;
+    // SAFETY: as above.
+    let len = unsafe { call(Call::Lseek, [fd, 0, SEEK_END, 0, 0]) }?;
+    // SAFETY: a new mapping at an address of the kernel's choice touches nothing that is there.
+    let start = unsafe { system_call(Call::Mmap as usize, [0, len, PROT_RW, MAP_SHARED, fd, 0]) }?;
+    Ok(mapped(start, len >> 3))
+}
+
+/// Maps fresh memory that forked processes share, as words of zero.
+pub fn map_fresh(len: usize) -> Result<&'static [AtomicU64]> {
+    let nobody = usize::MAX;
+    let args = [0, len, PROT_RW, MAP_SHARED | MAP_ANONYMOUS, nobody, 0];
+    // SAFETY: a new mapping at an address of the kernel's choice touches nothing that is there.
+    let start = unsafe { system_call(Call::Mmap as usize, args) }?;
+    Ok(mapped(start, len >> 3))
+}
+
+fn mapped(start: usize, words: usize) -> &'static [AtomicU64] {
+    let start = ptr::with_exposed_provenance::<AtomicU64>(start);
+    // SAFETY: the mapping has so many words, begins on a page and is never taken away; any bits are a
+    // valid AtomicU64. The file belongs to who made the table, who does not shorten it.
+    unsafe { slice::from_raw_parts(start, words) }
+}
+
+/// A place for what [`map_file`] or [`map_fresh`] has returned, that many threads may look at.
+#[derive(Debug)]
+pub struct Kept {
+    start: AtomicUsize,
+    words: AtomicUsize,
+}
+
+impl Kept {
+    /// Nothing so far.
+    #[expect(clippy::new_without_default, reason = "for statics")]
+    pub const fn new() -> Self {
+        Self {
+            start: AtomicUsize::new(0),
+            words: AtomicUsize::new(0),
+        }
+    }
+
+    /// Keeps it. Only mappings of one size may be kept in the same place.
+    pub fn keep(&self, words: &'static [AtomicU64]) {
+        self.start
+            .store(words.as_ptr().expose_provenance(), Ordering::Release);
+        self.words.store(words.len(), Ordering::Release);
+    }
+
+    /// What was kept last; empty if nothing was.
+    pub fn get(&self) -> &'static [AtomicU64] {
+        match self.words.load(Ordering::Acquire) {
+            0 => &[],
+            words => mapped(self.start.load(Ordering::Acquire), words),
+        }
+    }
+}
+
+const AT_FDCWD: c_int = -100;
+const O_RDWR: c_int = 2;
+const O_CLOEXEC: c_int = 0o2_000_000;
+const LOCK_SH: usize = 1;
+const SEEK_END: usize = 2;
+const PROT_RW: usize = 3;
+const MAP_SHARED: usize = 1;
+const MAP_ANONYMOUS: usize = 0x20;

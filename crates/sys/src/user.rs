@@ -1,0 +1,13 @@
+//! The user this process acts as.
+
+use rustix::process::geteuid;
+
+/// The effective user id (credentials(7)).
+pub fn effective() -> u32 {
+    geteuid().as_raw()
+}
+
+/// Whether this process runs as root (effective user id 0).
+pub fn is_root() -> bool {
+    geteuid().is_root()
+}

@@ -1,0 +1,96 @@
+//! Any answer of a check service: no panic; what is let through is a plain yes, and what a client is told is a
+//! denial that fits into HTTP.
+#![no_main]
+
+use bytes::Bytes;
+use envoy_types::pb::envoy::service::auth::v3::CheckResponse;
+use envoy_types::pb::envoy::service::auth::v3::check_response::HttpResponse;
+use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
+use libfuzzer_sys::fuzz_target;
+use peername_intercept::check::{
+    Answer, Decision, Failure, ext_authz_reply, forward_auth_reply, opa_reply,
+};
+use prost::Message as _;
+use serde_json::Value;
+
+fuzz_target!(|bytes: &[u8]| {
+    let Some((&which, bytes)) = bytes.split_first() else {
+        return;
+    };
+    match which % 3 {
+        0 => ext_authz(bytes),
+        1 => opa(bytes),
+        _ => forward_auth(bytes),
+    }
+});
+
+fn ext_authz(bytes: &[u8]) {
+    let Ok(reply) = CheckResponse::decode(bytes) else {
+        return;
+    };
+    let code = reply.status.as_ref().map(|status| status.code);
+    let is_ok = matches!(reply.http_response, Some(HttpResponse::OkResponse(_)));
+    let is_bare = reply.http_response.is_none();
+    if look(ext_authz_reply(reply)) {
+        assert!(code == Some(0) && (is_ok || is_bare) || code.is_none() && is_ok);
+    }
+}
+
+fn opa(bytes: &[u8]) {
+    if look(opa_reply(StatusCode::OK, bytes)) {
+        let reply: Value = serde_json::from_slice(bytes).expect("JSON");
+        let result = &reply["result"];
+        let says_so = |field: &str| result.get(field) == Some(&Value::Bool(true));
+        assert!(*result == Value::Bool(true) || says_so("allow") || says_so("allowed"));
+    }
+}
+
+/// Two octets of status, and lines of headers.
+fn forward_auth(bytes: &[u8]) {
+    let Some((status, bytes)) = bytes.split_first_chunk() else {
+        return;
+    };
+    let Ok(status) = StatusCode::from_u16(u16::from_be_bytes(*status)) else {
+        return;
+    };
+    let mut headers = HeaderMap::new();
+    for line in bytes.split(|octet| *octet == b'\n') {
+        let mut parts = line.splitn(2, |octet| *octet == b':');
+        let name = parts.next().map(HeaderName::from_bytes);
+        let value = parts.next().map(HeaderValue::from_bytes);
+        if let (Some(Ok(name)), Some(Ok(value))) = (name, value) {
+            headers.append(name, value);
+        }
+    }
+    let take: Vec<HeaderName> = headers.keys().take(8).cloned().collect();
+    let body = Bytes::copy_from_slice(bytes);
+    assert_eq!(look(forward_auth_reply(status, &headers, body, &take)), status.is_success());
+}
+
+/// Whether it is a yes.
+fn look(answer: Result<Answer, Failure>) -> bool {
+    let Ok(Answer { decision, .. }) = answer else {
+        return false;
+    };
+    match decision {
+        Decision::Allow(changes) => {
+            let mut headers = HeaderMap::new();
+            headers.insert("host", HeaderValue::from_static("origin.test"));
+            headers.insert("content-length", HeaderValue::from_static("5"));
+            changes.apply_to_request(&mut headers);
+            assert_eq!((&headers["host"], &headers["content-length"]), (
+                &HeaderValue::from_static("origin.test"),
+                &HeaderValue::from_static("5"),
+            ));
+            assert!(!headers.contains_key("transfer-encoding") && headers.len() <= 66);
+            changes.apply_to_response(&mut HeaderMap::new());
+            true
+        }
+        Decision::Deny(denial) => {
+            assert!(denial.status.as_u16() >= 301 && denial.status != StatusCode::NOT_MODIFIED);
+            assert!(!denial.headers.contains_key("content-length") && denial.headers.len() <= 64);
+            assert!(denial.reason.chars().count() <= 256 && !denial.reason.contains(char::is_control));
+            false
+        }
+    }
+}

@@ -1,0 +1,61 @@
+//! Services with something wrong about them, by hand.
+
+use std::io::{Read as _, Write as _};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::thread;
+use std::time::Duration;
+
+use super::h2;
+
+/// What is wrong, and what becomes of each connection.
+pub(crate) type Fault = (&'static str, fn(TcpStream));
+
+/// Serves every connection like this, until the process ends.
+pub(crate) fn serve(address: SocketAddr, fault: fn(TcpStream)) -> SocketAddr {
+    let listener = TcpListener::bind(address).expect("bind");
+    let address = listener.local_addr().expect("its address");
+    thread::spawn(move || {
+        for stream in listener.incoming().flatten() {
+            thread::spawn(move || fault(stream));
+        }
+    });
+    address
+}
+
+/// Says this when asked, and closes.
+pub(crate) fn say(mut stream: &TcpStream, what: &[u8]) {
+    h2::read(stream);
+    let _ = stream.write_all(what);
+}
+
+pub(crate) fn frames(mut stream: &TcpStream, frames: &[Vec<u8>]) {
+    let _ = stream.write_all(&frames.concat());
+    // Closing with something unread would reset, and take back what was sent.
+    thread::sleep(Duration::from_millis(20));
+    h2::read(stream);
+}
+
+/// Says this when asked, and then that for ever.
+pub(crate) fn endless(mut stream: &TcpStream, first: &[u8], then: &[u8]) {
+    h2::read(stream);
+    let _ = stream.write_all(first);
+    flood(stream, then);
+}
+
+pub(crate) fn flood(mut stream: &TcpStream, what: &[u8]) {
+    let many = what.repeat(65536_usize.div_ceil(what.len()));
+    while stream.write_all(&many).is_ok() {}
+}
+
+/// Until the other side has had enough.
+pub(crate) fn hold(mut stream: &TcpStream) {
+    let _ = stream.set_read_timeout(Some(Duration::from_secs(30)));
+    while stream.read(&mut [0; 4096]).is_ok_and(|read| read > 0) {}
+}
+
+pub(crate) fn reset(stream: TcpStream) {
+    let _ = socket2::SockRef::from(&stream).set_linger(Some(Duration::ZERO));
+}
+
+/// A CheckResponse with an empty status, which is a yes.
+pub(crate) const YES: &[u8] = &[0, 0, 0, 0, 2, 0x0a, 0];

@@ -1,0 +1,298 @@
+/* A client that connects in one of the ways there are, says "hello", and prints what the calls
+ * returned and then what the server says.
+ *
+ * client MODE ADDRESS PORT
+ */
+#define _GNU_SOURCE
+#include <arpa/inet.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/time.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#ifndef MSG_FASTOPEN
+#define MSG_FASTOPEN 0x20000000
+#endif
+
+enum { THREADS = 8, ROUNDS = 4 };
+static const char hello[] = "hello";
+static struct sockaddr_storage to;
+static socklen_t to_len;
+
+static const char *name(int result)
+{
+    if (result >= 0)
+        return "done";
+    switch (errno) {
+    case EINPROGRESS: return "EINPROGRESS";
+    case EALREADY: return "EALREADY";
+    case EISCONN: return "EISCONN";
+    case ECONNREFUSED: return "ECONNREFUSED";
+    case ENETUNREACH: return "ENETUNREACH";
+    case EINTR: return "EINTR";
+    case EFAULT: return "EFAULT";
+    case EINVAL: return "EINVAL";
+    case EBADF: return "EBADF";
+    case ENOTSOCK: return "ENOTSOCK";
+    case EAFNOSUPPORT: return "EAFNOSUPPORT";
+    default: return strerror(errno);
+    }
+}
+
+static int make(int flags)
+{
+    return socket(to.ss_family, SOCK_STREAM | SOCK_CLOEXEC | flags, 0);
+}
+
+static int connects(int fd)
+{
+    return connect(fd, (void *)&to, to_len);
+}
+
+static int error_of(int fd)
+{
+    int error = -1;
+    socklen_t len = sizeof error;
+    getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &len);
+    return error;
+}
+
+static void wait_for(int fd, int events)
+{
+    struct pollfd wait = {.fd = fd, .events = events};
+    poll(&wait, 1, 10000);
+}
+
+/* Says hello, if it has not, and prints the answer up to its end. */
+static void talk(int fd, int has_spoken)
+{
+    char answer[500];
+    ssize_t n;
+    if (!has_spoken && write(fd, hello, 5) != 5)
+        printf("write %s\n", strerror(errno));
+    shutdown(fd, SHUT_WR);
+    for (;;) {
+        wait_for(fd, POLLIN);
+        if ((n = read(fd, answer, sizeof answer)) < 1)
+            break;
+        fwrite(answer, 1, n, stdout);
+    }
+    close(fd);
+}
+
+static void by_poll(void)
+{
+    int fd = make(SOCK_NONBLOCK);
+    printf("connect %s\n", name(connects(fd)));
+    connects(fd); /* as some do, to ask how far it is: EALREADY, or done */
+    wait_for(fd, POLLOUT);
+    connects(fd); /* done, if the one before was too early to be told */
+    int error = error_of(fd);
+    printf("SO_ERROR %s\n", error ? strerror(error) : "0");
+    printf("connect %s\n", name(connects(fd)));
+    printf("%s\n", fcntl(fd, F_GETFL) & O_NONBLOCK ? "does not block" : "blocks");
+    talk(fd, 0);
+}
+
+/* Waits for the server to speak, and never writes. */
+static void listens(void)
+{
+    char octet;
+    int fd = make(SOCK_NONBLOCK);
+    connects(fd);
+    wait_for(fd, POLLIN);
+    printf("read %s\n", name(read(fd, &octet, 1)));
+    talk(fd, 1);
+}
+
+static void refused(void)
+{
+    int fd = make(SOCK_NONBLOCK);
+    printf("connect %s\n", name(connects(fd)));
+    wait_for(fd, POLLOUT);
+    errno = error_of(fd);
+    printf("SO_ERROR %s\n", name(-1));
+    close(fd);
+    fd = make(0);
+    printf("connect %s\n", name(connects(fd)));
+    printf("connect %s\n", name(connects(fd)));
+    close(fd);
+}
+
+static void fast_open(const char *mode)
+{
+    struct iovec part = {(char *)hello, 5};
+    struct mmsghdr message = {.msg_hdr = {.msg_name = &to, .msg_namelen = to_len,
+                                          .msg_iov = &part, .msg_iovlen = 1}};
+    int fd = make(0);
+    if (!strcmp(mode, "sendto"))
+        printf("%d\n", (int)sendto(fd, hello, 5, MSG_FASTOPEN, (void *)&to, to_len));
+    if (!strcmp(mode, "sendmsg"))
+        printf("%d\n", (int)sendmsg(fd, &message.msg_hdr, MSG_FASTOPEN));
+    if (!strcmp(mode, "sendmmsg"))
+        printf("%d\n", sendmmsg(fd, &message, 1, MSG_FASTOPEN) == 1 ? (int)message.msg_len : -1);
+    talk(fd, 1);
+    fd = make(SOCK_NONBLOCK);
+    printf("%s\n", name(sendto(fd, hello, 5, MSG_FASTOPEN, (void *)&to, to_len)));
+    wait_for(fd, POLLOUT);
+    talk(fd, 0);
+}
+
+static void *many(void *unused)
+{
+    for (int n = 0; n < ROUNDS; n++) {
+        int fd = make(n % 2 ? SOCK_NONBLOCK : 0);
+        connects(fd);
+        wait_for(fd, POLLOUT);
+        if (error_of(fd) || write(fd, hello, 5) != 5)
+            puts("failed");
+        close(fd);
+    }
+    return unused;
+}
+
+static void *forever(void *unused)
+{
+    connects(make(0));
+    return unused;
+}
+
+static void on_alarm(int signal)
+{
+    (void)signal;
+}
+
+/* Towards somebody who never answers. */
+static void never(void)
+{
+    struct timeval limit = {.tv_usec = 200000};
+    int fd = make(0);
+    setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit);
+    printf("SO_SNDTIMEO %s\n", name(connects(fd)));
+    close(fd);
+    struct sigaction action = {.sa_handler = on_alarm};
+    struct itimerval timer = {.it_value = limit};
+    sigaction(SIGALRM, &action, NULL);
+    setitimer(ITIMER_REAL, &timer, NULL);
+    fd = make(0);
+    printf("signal %s\n", name(connects(fd)));
+    close(fd);
+    pthread_t thread;
+    void *result = NULL;
+    pthread_create(&thread, NULL, forever, NULL);
+    usleep(100000);
+    pthread_cancel(thread);
+    pthread_join(thread, &result);
+    puts(result == PTHREAD_CANCELED ? "cancelled" : "not cancelled");
+}
+
+/* What connect(2) has to say about its arguments. */
+static void wrong(void)
+{
+    struct sockaddr none = {.sa_family = AF_UNSPEC};
+    struct sockaddr_in v4 = {.sin_family = AF_INET, .sin_port = htons(1)};
+    int fd = make(0), six = socket(AF_INET6, SOCK_STREAM, 0), pipes[2];
+    if (pipe(pipes))
+        abort();
+    printf("no address %s\n", name(connect(fd, NULL, to_len)));
+    printf("short %s\n", name(connect(fd, (void *)&to, 3)));
+    printf("long %s\n", name(connect(fd, (void *)&to, 5000)));
+    printf("other family %s\n", name(connect(six, (void *)&v4, sizeof v4)));
+    printf("no descriptor %s\n", name(connect(-1, (void *)&to, to_len)));
+    printf("no socket %s\n", name(connect(pipes[0], (void *)&to, to_len)));
+    printf("connect %s\n", name(connects(fd)));
+    printf("connect %s\n", name(connects(fd)));
+    printf("undo %s\n", name(connect(fd, &none, sizeof none)));
+    printf("connect %s\n", name(connects(fd)));
+    close(fd);
+}
+
+/* Two connections, one after the other, on one descriptor. */
+static void again(void)
+{
+    struct sockaddr none = {.sa_family = AF_UNSPEC};
+    int fd = make(0);
+    printf("connect %s\n", name(connects(fd)));
+    printf("connect %s\n", name(connects(fd)));
+    printf("undo %s\n", name(connect(fd, &none, sizeof none)));
+    printf("connect %s\n", name(connects(fd)));
+    talk(fd, 0);
+}
+
+static void others(const char *path)
+{
+    int fd = socket(to.ss_family, SOCK_DGRAM, 0);
+    printf("udp %s\n", name(connects(fd)));
+    if (send(fd, hello, 5, 0) != 5)
+        puts("failed");
+    close(fd);
+    struct sockaddr_un local = {.sun_family = AF_UNIX};
+    strncpy(local.sun_path, path, sizeof local.sun_path - 1);
+    int listener = socket(AF_UNIX, SOCK_STREAM, 0);
+    if (bind(listener, (void *)&local, sizeof local) || listen(listener, 1))
+        puts("failed");
+    fd = socket(AF_UNIX, SOCK_STREAM, 0);
+    printf("unix %s\n", name(connect(fd, (void *)&local, sizeof local)));
+    if (write(fd, hello, 5) != 5)
+        puts("failed");
+    char said[100] = "";
+    if (read(accept(listener, NULL, NULL), said, 99) < 1)
+        puts("failed");
+    printf("%s\n", said);
+}
+
+int main(int count, char **args)
+{
+    const char *mode = args[1];
+    struct sockaddr_in v4 = {.sin_family = AF_INET, .sin_port = htons(atoi(args[3]))};
+    struct sockaddr_in6 v6 = {.sin6_family = AF_INET6, .sin6_port = htons(atoi(args[3]))};
+    if (inet_pton(AF_INET, args[2], &v4.sin_addr) == 1)
+        memcpy(&to, &v4, to_len = sizeof v4);
+    else if (inet_pton(AF_INET6, args[2], &v6.sin6_addr) == 1)
+        memcpy(&to, &v6, to_len = sizeof v6);
+    setvbuf(stdout, NULL, _IONBF, 0);
+    if (!strcmp(mode, "block")) {
+        int fd = make(0);
+        printf("connect %s\n", name(connects(fd)));
+        talk(fd, 0);
+    }
+    if (!strcmp(mode, "stdio")) { /* whose write(2) nobody can take the place of */
+        int fd = make(0);
+        connects(fd);
+        FILE *stream = fdopen(fd, "w");
+        fputs(hello, stream);
+        fflush(stream);
+        talk(fd, 1);
+    }
+    if (!strcmp(mode, "poll"))
+        by_poll();
+    if (!strcmp(mode, "listens"))
+        listens();
+    if (!strcmp(mode, "refused"))
+        refused();
+    if (!strncmp(mode, "send", 4))
+        fast_open(mode);
+    if (!strcmp(mode, "never"))
+        never();
+    if (!strcmp(mode, "wrong"))
+        wrong();
+    if (!strcmp(mode, "again"))
+        again();
+    if (!strcmp(mode, "others"))
+        others(count > 4 ? args[4] : "");
+    pthread_t threads[THREADS];
+    for (int n = 0; !strcmp(mode, "threads") && n < THREADS; n++)
+        pthread_create(&threads[n], NULL, many, NULL);
+    for (int n = 0; !strcmp(mode, "threads") && n < THREADS; n++)
+        pthread_join(threads[n], NULL);
+    return 0;
+}

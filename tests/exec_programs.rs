@@ -1,0 +1,155 @@
+//! `peername exec`: every program, by every mechanism that reaches it, over both families.
+//!
+//! ```text
+//!                    program listens on        balancer connects over   header names
+//!   IPv4             an IPv4 socket            IPv4                     an IPv4 client
+//!   IPv6 on IPv4     the same                  IPv4                     an IPv6 client
+//!   dual-stack       both families             IPv4                     an IPv4 client
+//!   IPv6             both families             IPv6                     an IPv6 client
+//! ```
+//!
+//! Each with headers of both versions by hand; then HAProxy (version 2) stands in front of the first two,
+//! nginx (version 1) of the others. What counts is what the program says of its client. The outcome of
+//! each cell stands in `docs/exec.md`.
+
+mod clients;
+mod programs;
+mod running;
+
+use std::net::SocketAddr;
+
+use crate::addr::{CLIENT_V4, CLIENT_V6, FRONT_V6, LISTEN_V4, LISTEN_V6, someone_v4, someone_v6};
+use crate::conn::Conn;
+use crate::exec::rig::{pseudo, v1, v2};
+use crate::lab::{Host, wait_for};
+use crate::peername::Peername;
+use crate::sender::{Haproxy, NginxStream};
+use peername_sys::pidfd::Signal;
+use programs::Program;
+use running::{Listener, Mode, Running};
+
+macro_rules! rows {
+    ($($name:ident)*) => { $(
+        #[test]
+        fn $name() {
+            sees_its_clients(&programs::$name());
+        }
+    )* };
+}
+
+rows! {
+    go_static go_cgo c_static c_musl python node erlang java
+    redis nginx nginx_reuseport apache postgres sshd socat socat_v6 netcat
+}
+
+fn sees_its_clients(program: &Program) {
+    for mode in Mode::ALL {
+        if mode == Mode::Preload && !program.can_be_preloaded {
+            is_refused(program);
+            continue;
+        }
+        if program.listens_on.contains(&Listener::V4) {
+            on_ipv4(&Running::start(program, mode, Listener::V4));
+        }
+        if program.listens_on.contains(&Listener::Both) {
+            on_both(&Running::start(program, mode, Listener::Both));
+        }
+    }
+}
+
+fn on_ipv4(running: &Running<'_>) {
+    for header in [v1, v2] {
+        let client = someone_v4();
+        running.sees(raw(running, LISTEN_V4), &header(client), client);
+        let client = someone_v6();
+        match running.mode {
+            // The proxy in its network turns to [::1] for such clients, where nobody listens.
+            Mode::Netns => running.refuses(raw(running, LISTEN_V4), &header(client)),
+            _ => running.sees(
+                raw(running, LISTEN_V4),
+                &header(client),
+                on_an_ipv4_socket(client),
+            ),
+        }
+    }
+    let _haproxy = Haproxy::start(&running.lab, LISTEN_V4, "send-proxy-v2");
+    (running.program.real_client)(running);
+}
+
+fn on_both(running: &Running<'_>) {
+    for header in [v1, v2] {
+        for (listener, client) in [(LISTEN_V4, someone_v4()), (LISTEN_V6, someone_v6())] {
+            running.sees(raw(running, listener), &header(client), client);
+        }
+    }
+    let _nginx = NginxStream::start(&running.lab, LISTEN_V6);
+    let conn = Conn::connect(&running.lab.client, FRONT_V6);
+    running.sees(conn, b"", CLIENT_V6);
+}
+
+/// New workers take the listener over: of those whose header is not all there, too.
+#[test]
+fn nginx_reloads() {
+    for mode in Mode::ALL {
+        let program = programs::nginx();
+        let running = Running::start(&program, mode, Listener::V4);
+        let slow = someone_v4();
+        let (first, rest) = (&v2(slow)[..20], &v2(slow)[20..]);
+        let waiting = raw(&running, LISTEN_V4);
+        waiting.send(first);
+        let client = someone_v4();
+        running.sees(raw(&running, LISTEN_V4), &v2(client), client);
+        let before = running.descendants();
+        running.signal_program(Signal::HUP);
+        wait_for("new workers alone", || {
+            let now = running.descendants();
+            let old = now.iter().filter(|pid| before.contains(pid)).count();
+            // The master stays, and so do the helpers, which are orphans here, and so its children.
+            (now.len() == before.len() && old + 2 == before.len()).then_some(())
+        });
+        running.sees(waiting, rest, slow);
+        for client in [(); 8].map(|()| someone_v4()) {
+            running.sees(raw(&running, LISTEN_V4), &v2(client), client);
+        }
+    }
+}
+
+fn raw(running: &Running<'_>, to: SocketAddr) -> Conn {
+    Conn::connect(&running.lab.balancer, to)
+}
+
+/// At the start, by name, rather than left to take its balancer for its client.
+fn is_refused(program: &Program) {
+    let host = Host::new();
+    let scratch = crate::lab::Scratch::new();
+    let command = (program.command)(&programs::Site {
+        host: &host,
+        scratch: &scratch,
+        listener: Listener::V4,
+    });
+    let args: Vec<&str> = ["exec", "--mode=preload", "--trust=any", "--"]
+        .into_iter()
+        .chain(command.iter().map(String::as_str))
+        .collect();
+    let ended = Peername::run(&host, &args);
+    let said = String::from_utf8_lossy(&ended.stderr).into_owned();
+    assert_eq!(ended.status.code(), Some(125), "{said}");
+    assert!(
+        said.contains(&command[0]) && said.contains("--mode notify"),
+        "{said}"
+    );
+}
+
+/// As preload and notify show an IPv6 client where there is room for an IPv4 address only.
+fn on_an_ipv4_socket(client: SocketAddr) -> SocketAddr {
+    match client {
+        SocketAddr::V6(v6) => (pseudo(*v6.ip()), v6.port()).into(),
+        v4 @ SocketAddr::V4(_) => v4,
+    }
+}
+
+/// Through HAProxy, as itself.
+fn as_itself(running: &Running<'_>) {
+    let conn = Conn::connect(&running.lab.client, crate::addr::FRONT_V4);
+    running.sees(conn, b"", CLIENT_V4);
+}

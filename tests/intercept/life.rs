@@ -1,0 +1,109 @@
+//! Starting, running short of descriptors, and stopping.
+
+use std::time::Duration;
+
+use rustix::process::Signal;
+
+use super::rig::{PROXY, Rig, Stage, head};
+use crate::addr::v4;
+use crate::backend::Backend;
+use crate::conn::Conn;
+use crate::peername::Peername;
+
+const SLOW: std::net::SocketAddr = v4([10, 81, 0, 1], 9001);
+
+#[test]
+fn a_request_that_has_begun_is_finished_before_the_end() {
+    let mut rig = Rig::new(&["--allow-destination=10.81.0.1:9001"]);
+    let (origin, down) = slow(&rig);
+    let up = origin.accept();
+    rig.proxy.signal(Signal::TERM);
+    says_it_stops(&rig);
+    head(&up);
+    up.send(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok");
+    assert!(head(&down).starts_with("HTTP/1.1 200 "));
+    let ended = rig
+        .proxy
+        .ended_within(Duration::from_secs(5))
+        .expect("its end");
+    assert!(ended.success(), "{ended}");
+}
+
+#[test]
+fn a_second_signal_ends_at_once() {
+    let mut rig = Rig::new(&["--allow-destination=10.81.0.1:9001"]);
+    let (_origin, _down) = slow(&rig);
+    rig.proxy.signal(Signal::TERM);
+    says_it_stops(&rig);
+    rig.proxy.signal(Signal::TERM);
+    assert!(rig.proxy.ended_within(Duration::from_secs(5)).is_some());
+}
+
+/// A crowd takes all descriptors; whoever comes then waits or is told, and afterwards all is well.
+#[test]
+fn a_crowd_ends_nothing() {
+    let mut rig = Stage::new().start_through(&["prlimit", "--nofile=96"], &["--workers=1"]);
+    let crowd: Vec<_> = (0..100)
+        .map(|_| {
+            Conn::open(
+                &rig.lab.client,
+                PROXY,
+                b"CONNECT a.test:443 HTTP/1.1\r\n\r\n",
+            )
+        })
+        .collect();
+    assert!(rig.proxy.is_alive(), "{}", rig.proxy.log());
+    drop(crowd);
+    assert!(
+        rig.curl(&["https://a.test/echo"])
+            .starts_with("GET a.test ")
+    );
+}
+
+#[test]
+fn it_says_what_is_missing() {
+    let stage = Stage::new();
+    let ca = stage.scratch.text("ca");
+    let nothing = stage.scratch.text("nothing");
+    for (args, expected) in [
+        (vec!["--ca", &nothing], "peername ca init"),
+        (vec!["--ca", &ca, "--extra-ca", &nothing], "--extra-ca"),
+        (vec!["--ca", &ca, "--check=ftp://x/"], "forwardAuth"),
+        (
+            vec![
+                "--ca",
+                &ca,
+                "--auto-passthrough",
+                "--check=http://127.0.0.1:1/",
+            ],
+            "--check",
+        ),
+        (
+            vec!["--ca", &ca, "--upstream-proxy=socks5://x"],
+            "http://HOST:PORT",
+        ),
+        (
+            vec!["--ca", &ca, "--passthrough=*.192.0.2.1"],
+            "*.example.com",
+        ),
+    ] {
+        let args = [&["intercept"][..], &args].concat();
+        let output = Peername::run(&stage.lab.balancer, &args);
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(
+            !output.status.success() && said.contains(expected),
+            "{args:?}: {said}"
+        );
+    }
+}
+
+fn says_it_stops(rig: &Rig) {
+    let stops = |line: &str| line.contains("accepting no more").then_some(());
+    rig.proxy.line("that it stops", stops);
+}
+
+fn slow(rig: &Rig) -> (Backend, Conn) {
+    let origin = Backend::listen(&rig.lab.server, SLOW);
+    let request = b"GET http://a.test:9001/ HTTP/1.1\r\nHost: a.test:9001\r\n\r\n";
+    (origin, Conn::open(&rig.lab.client, PROXY, request))
+}
