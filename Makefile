@@ -51,6 +51,17 @@ bench: ## Measure against no proxy, HAProxy and nginx; results in bench/out
 	$(CARGO) build --release --locked --package peername --package peername-bench
 	$(TARGET)/release/peername-bench matrix --peername $(TARGET)/release/peername
 
+bench-intercept: peers ## Measure `peername intercept` against goproxy and hudsucker; results in bench/out
+	$(CARGO) build --release --locked --package peername --package peername-bench
+	$(TARGET)/release/peername-bench intercept --peername $(TARGET)/release/peername \
+		--goproxy $(TARGET)/bench-intercept/goproxy \
+		--hudsucker $(TARGET)/bench-intercept/hudsucker/release/bench-hudsucker
+
+peers: ## Build what bench-intercept compares with: a Go module and a crate, each with its lock file
+	cd bench/intercept/goproxy && go build -trimpath -o $(abspath $(TARGET))/bench-intercept/goproxy .
+	$(CARGO) build --release --locked --manifest-path bench/intercept/hudsucker/Cargo.toml \
+		--target-dir $(TARGET)/bench-intercept/hudsucker
+
 bench-exec: ## Measure the ways of `peername exec` against a plain server and `peername proxy`
 	$(CARGO) build --release --locked --package peername --package peername-bench
 	$(PRELOAD)

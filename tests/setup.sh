@@ -50,6 +50,7 @@ packages=(
     apache2
     erlang-base
     default-jdk-headless
+    linux-perf       # what a proxy spends its time on, for the benchmark's profile
 )
 
 # A Go that was installed otherwise will do.

@@ -1,26 +1,35 @@
 //! One measurement: one contestant, one workload, in a network of their own.
 
-use std::fs::{self, File};
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
-use std::thread::sleep;
-use std::time::{Duration, Instant};
+use std::process::Command;
+use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::load::{self, Connection, Metric, Plan, Preface, Transport, Workload, claimed_source};
 use crate::namespace;
-use crate::procfs::{self, Cpu, ProcessTree};
+use crate::neighbours::{Disturbance, Neighbours};
+use crate::procfs::ProcessTree;
 use crate::proxies::{Contestant, Site};
+use crate::running::Running;
 use crate::sockets;
 
-/// `peername-bench cell`
+/// `peername-bench cell`, and `intercept-cell`
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// A [`Cell`] as JSON
+    /// What to measure, as JSON
     cell: String,
+}
+
+impl Args {
+    /// # Errors
+    /// It is not the JSON of what to measure.
+    pub(crate) fn parse<C: DeserializeOwned>(&self) -> Result<C> {
+        serde_json::from_str(&self.cell).context("the description of the cell")
+    }
 }
 
 /// What to measure.
@@ -49,9 +58,9 @@ pub(crate) enum Watch {
 /// What came of it.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Outcome {
-    pub(crate) identity: Identity,
-    /// Per cent of all processors that something else used meanwhile. See [`Neighbours`].
-    pub(crate) others: f64,
+    /// None if nobody asked.
+    pub(crate) identity: Option<Identity>,
+    pub(crate) disturbance: Disturbance,
     pub(crate) metrics: Vec<Metric>,
 }
 
@@ -75,7 +84,7 @@ pub(crate) enum Identity {
 /// # Errors
 /// The namespace is not one of ours, something did not start, or the workload failed.
 pub(crate) fn print(args: &Args) -> Result<()> {
-    let cell: Cell = serde_json::from_str(&args.cell).context("the description of the cell")?;
+    let cell: Cell = args.parse()?;
     namespace::furnish()?;
     let outcome = cell.measure()?;
     println!("{}", serde_json::to_string(&outcome)?);
@@ -91,12 +100,18 @@ impl Cell {
             backend: BACKEND.into(),
             directory: self.directory.clone(),
         };
-        let _backend = Running::start("backend", backend()?, &site, BACKEND)?;
+        let _backend =
+            Running::start("backend", backend()?, &self.directory, (transport, BACKEND))?;
         let proxy = match self.contestant.proxy() {
             None => None,
             Some(proxy) => {
                 let command = proxy.command(&site)?;
-                Some(Running::start(proxy.name(), command, &site, PROXY)?)
+                Some(Running::start(
+                    proxy.name(),
+                    command,
+                    &self.directory,
+                    (transport, PROXY),
+                )?)
             }
         };
         let plan = Plan {
@@ -110,7 +125,7 @@ impl Cell {
             connections: self.connections,
             duration: self.duration,
             watch: match self.watch {
-                Watch::Proxy => proxy.as_ref().map(|it| ProcessTree::of(it.child.id())),
+                Watch::Proxy => proxy.as_ref().map(Running::tree),
                 Watch::All => Some(ProcessTree::below_us()),
             },
         };
@@ -133,102 +148,10 @@ impl Cell {
         let neighbours = Neighbours::watch()?;
         let metrics = load::run(self.workload, plan)?;
         Ok(Outcome {
-            identity,
-            others: neighbours.share()?,
+            identity: Some(identity),
+            disturbance: neighbours.disturbance()?,
             metrics,
         })
-    }
-}
-
-/// What the rest of the machine does during a measurement: all CPU time less that of generator,
-/// backend and proxy.
-///
-/// It changes more than rates: with a compiler beside it on two cores, HAProxy's CPU per echo was
-/// 3.5 us, and 6.5 us without. Why is not settled; all three processes on one core cost less per echo
-/// too, so fewer wake-ups across cores are likely to be a part.
-struct Neighbours {
-    start: Instant,
-    busy: Duration,
-    ours: Cpu,
-}
-
-impl Neighbours {
-    fn watch() -> Result<Self> {
-        Ok(Self {
-            start: Instant::now(),
-            busy: procfs::busy()?,
-            ours: ours()?,
-        })
-    }
-
-    fn share(self) -> Result<f64> {
-        let ours = ours()?.since(self.ours);
-        let others = procfs::busy()?
-            .saturating_sub(self.busy)
-            .saturating_sub(ours);
-        let all = self.start.elapsed() * procfs::processors()?;
-        Ok(100.0 * others.as_secs_f64() / all.as_secs_f64())
-    }
-}
-
-/// Backend and proxy are children of this process.
-fn ours() -> Result<Cpu> {
-    ProcessTree::of(std::process::id()).cpu()
-}
-
-/// A server that is ended with its guard.
-struct Running {
-    name: String,
-    child: Child,
-    log: PathBuf,
-}
-
-impl Running {
-    /// Returns once something listens at `at`. What the server prints goes to the site's directory.
-    fn start(name: &str, mut command: Command, site: &Site, at: SocketAddrV4) -> Result<Self> {
-        let log = site.directory.join(format!("{name}.log"));
-        let file = File::create(&log).with_context(|| format!("create {}", log.display()))?;
-        command
-            .stdin(Stdio::null())
-            .stdout(file.try_clone()?)
-            .stderr(file);
-        let child = command.spawn().with_context(|| format!("start {name}"))?;
-        let mut running = Self {
-            name: name.to_owned(),
-            child,
-            log,
-        };
-        let deadline = Instant::now() + START;
-        while !sockets::table(site.transport)?
-            .iter()
-            .any(|entry| entry.is_listening && entry.local == at)
-        {
-            let ended = running.child.try_wait()?;
-            if ended.is_some() || Instant::now() > deadline {
-                bail!("{name} does not listen on {at}; {}", running.last_words());
-            }
-            sleep(GLANCE);
-        }
-        // The other workers' listeners follow the first.
-        sleep(SETTLE);
-        Ok(running)
-    }
-
-    /// The end of what it printed: usually why it failed.
-    fn last_words(&self) -> String {
-        let said = fs::read_to_string(&self.log).unwrap_or_default();
-        let start = said.len().saturating_sub(LAST_WORDS);
-        match said.get(said.ceil_char_boundary(start)..).map(str::trim) {
-            None | Some("") => format!("{} said nothing", self.name),
-            Some(end) => format!("{} said: {end}", self.name),
-        }
-    }
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }
 
@@ -287,25 +210,13 @@ impl Identity {
     /// For the line below the table.
     pub(crate) fn describe(self) -> &'static str {
         match self {
-            Self::Exact => "the backend sees the client's address and port",
-            Self::Address => "the backend sees the client's address, with another port",
-            Self::Proxy => "the backend sees the proxy",
-            Self::Inside => "it is the backend",
+            Self::Exact => "; the backend sees the client's address and port",
+            Self::Address => "; the backend sees the client's address, with another port",
+            Self::Proxy => "; the backend sees the proxy",
+            Self::Inside => "; it is the backend",
         }
     }
 }
 
 const PROXY: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::LOCALHOST, 8443);
 const BACKEND: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::LOCALHOST, 8080);
-
-/// Bytes of a log that are shown. Some servers complain once a connection.
-const LAST_WORDS: usize = 1000;
-
-/// A start that takes longer has failed.
-const START: Duration = Duration::from_secs(5);
-
-/// How often a start is looked at.
-const GLANCE: Duration = Duration::from_millis(5);
-
-/// From a server's first listener to its last, generously.
-const SETTLE: Duration = Duration::from_millis(100);

@@ -127,7 +127,7 @@ pub(crate) struct Metric {
 }
 
 impl Metric {
-    fn new(name: &str, value: f64) -> Self {
+    pub(crate) fn new(name: &str, value: f64) -> Self {
         Self {
             name: name.to_owned(),
             value,
@@ -245,7 +245,10 @@ impl Usage {
 }
 
 /// An empty record of nanoseconds, to three digits.
-fn latencies() -> Result<Histogram<u64>> {
+///
+/// # Errors
+/// None: the bounds are good.
+pub(crate) fn latencies() -> Result<Histogram<u64>> {
     Ok(Histogram::new_with_bounds(
         1,
         2 * GRACE.as_nanos() as u64,
@@ -254,7 +257,7 @@ fn latencies() -> Result<Histogram<u64>> {
 }
 
 /// What is said about latency everywhere.
-fn quantiles(latency: &Histogram<u64>) -> [Metric; 2] {
+pub(crate) fn quantiles(latency: &Histogram<u64>) -> [Metric; 2] {
     let micros = |quantile| latency.value_at_quantile(quantile) as f64 / 1e3;
     [
         Metric::new("p50 us", micros(0.5)),

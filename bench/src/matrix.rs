@@ -1,23 +1,17 @@
-//! All contestants through all workloads, taking turns.
-//!
-//! Rounds are interleaved (A B C, B C A, ...): whatever else the machine does meanwhile then falls
-//! on all alike. Each measurement is a process of its own in namespaces of its own, see
-//! [`namespace`]; this process only starts it, waits, and writes down what it said.
+//! All contestants through all workloads.
 
-use std::fs;
-use std::io::Read;
 use std::path::PathBuf;
-use std::process::{Child, Stdio};
 use std::thread::sleep;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::Result;
 
 use crate::cell::{Cell, Outcome};
 use crate::load::Workload;
 use crate::namespace;
 use crate::proxies::{Contestant, Selection};
-use crate::report::{Csv, Record, Report};
+use crate::report::TARGETS;
+use crate::rounds::{self, Comparison, Task};
 
 /// `peername-bench matrix`
 #[derive(clap::Args)]
@@ -44,65 +38,68 @@ pub(crate) struct Args {
     out: PathBuf,
 }
 
-/// A row of the matrix: a workload and its size.
-pub(crate) struct Task {
-    pub(crate) name: &'static str,
+/// A table of the matrix: a workload and its size.
+struct Measure {
+    name: &'static str,
     workload: Workload,
     connections: usize,
 }
 
 /// Every workload that is run. Names stand in the raw figures: change the name with the meaning.
-const TASKS: &[Task] = &[
-    Task {
+const TASKS: &[Measure] = &[
+    Measure {
         name: "pingpong",
         workload: Workload::Pingpong,
         connections: 50,
     },
-    Task {
+    Measure {
         name: "bulk-1",
         workload: Workload::Bulk,
         connections: 1,
     },
-    Task {
+    Measure {
         name: "bulk-4",
         workload: Workload::Bulk,
         connections: 4,
     },
-    Task {
+    Measure {
         name: "churn",
         workload: Workload::Churn,
         connections: 50,
     },
-    Task {
+    Measure {
         name: "idle",
         workload: Workload::Idle,
         connections: 5_000,
     },
-    Task {
+    Measure {
         name: "udp-echo",
         workload: Workload::UdpEcho,
         connections: 50,
     },
-    Task {
+    Measure {
         name: "udp-echo-shared",
         workload: Workload::UdpEchoShared,
         connections: 50,
     },
-    Task {
+    Measure {
         name: "udp-echo-window",
         workload: Workload::UdpEchoWindow,
         connections: 50,
     },
-    Task {
+    Measure {
         name: "udp-stream",
         workload: Workload::UdpStream,
         connections: 4,
     },
 ];
 
-impl Task {
-    /// Whether the contestant can do this work at all.
-    pub(crate) fn suits(&self, contestant: &Contestant) -> bool {
+impl Task<Contestant> for Measure {
+    fn name(&self) -> &'static str {
+        self.name
+    }
+
+    fn suits(&self, contestant: &Contestant) -> bool {
         contestant.carries(self.workload.transport())
     }
 }
@@ -113,80 +110,20 @@ impl Task {
 /// A contestant that takes part lost a byte or a connection, or did not start; the tables of what
 /// worked are printed nevertheless.
 pub(crate) fn run(args: &Args) -> Result<()> {
-    let tasks = args.tasks()?;
-    let mut contestants = args.contestants.contestants()?;
-    contestants.retain(|contestant| tasks.iter().any(|task| task.suits(contestant)));
-    let contestants = present(contestants);
-    fs::create_dir_all(&args.out).with_context(|| format!("create {}", args.out.display()))?;
     let (rounds, duration) = (args.rounds(), humantime::format_duration(args.duration()));
-    let extent = format!("{rounds} rounds, {duration} each");
-    let mut csv = Csv::create(&args.out, &contestants, &extent)?;
-    let mut report = Report::new(&contestants, &tasks);
-    let mut failures = 0;
-    for round in 1..=rounds {
-        for task in &tasks {
-            for contestant in turns(&contestants, round).filter(|it| task.suits(it)) {
-                let record = |outcome| Record::new(round, contestant, task, outcome);
-                match args.measure(contestant, task) {
-                    Ok(outcome) => {
-                        let record = record(outcome);
-                        csv.append(&record)?;
-                        report.add(record);
-                    }
-                    Err(error) => {
-                        failures += 1;
-                        let line = format!("{} {}: {error:#}", contestant.name(), task.name);
-                        csv.note(&line)?;
-                        println!("FAILED {line}");
-                    }
-                }
-            }
-        }
-        eprintln!("round {round} of {rounds} done");
-    }
-    print!("{}", report.tables(&args.subject));
-    println!("\nraw figures: {}", csv.path().display());
-    ensure!(failures == 0, "{failures} measurements failed");
-    Ok(())
-}
-
-/// Another one begins each round, so nobody always runs in the wake of the same neighbour.
-fn turns(contestants: &[Contestant], round: u32) -> impl Iterator<Item = &Contestant> {
-    let first = (round as usize - 1) % contestants.len().max(1);
-    contestants
-        .iter()
-        .cycle()
-        .skip(first)
-        .take(contestants.len())
-}
-
-/// Says who is left out and why.
-fn present(contestants: Vec<Contestant>) -> Vec<Contestant> {
-    contestants
-        .into_iter()
-        .filter(|contestant| match contestant.obstacle() {
-            None => true,
-            Some(why) => {
-                println!("skipped {}: {why}", contestant.name());
-                false
-            }
-        })
-        .collect()
+    let comparison = Comparison {
+        contestants: args.contestants.contestants()?,
+        tasks: rounds::wanted(TASKS, &args.only)?,
+        rounds,
+        extent: format!("{rounds} rounds, {duration} each"),
+        subject: &args.subject,
+        targets: TARGETS,
+        out: &args.out,
+    };
+    comparison.run(|contestant, task| args.measure(contestant, task))
 }
 
 impl Args {
-    fn tasks(&self) -> Result<Vec<&'static Task>> {
-        for name in &self.only {
-            ensure!(
-                TASKS.iter().any(|task| task.name == name),
-                "there is no workload {name}"
-            );
-        }
-        let is_wanted =
-            |task: &&Task| self.only.is_empty() || self.only.iter().any(|name| name == task.name);
-        Ok(TASKS.iter().filter(is_wanted).collect())
-    }
-
     fn rounds(&self) -> u32 {
         if self.quick { 1 } else { self.rounds }
     }
@@ -195,7 +132,7 @@ impl Args {
         if self.quick { QUICK } else { *self.duration }
     }
 
-    fn connections(&self, task: &Task) -> usize {
+    fn connections(&self, task: &Measure) -> usize {
         let wanted = if self.quick {
             task.connections.min(QUICK_CONNECTIONS)
         } else {
@@ -206,75 +143,23 @@ impl Args {
         wanted.min(usize::try_from(possible).unwrap_or(usize::MAX))
     }
 
-    fn measure(&self, contestant: &Contestant, task: &Task) -> Result<Outcome> {
-        let name = format!("work-{}", std::process::id());
-        let directory = std::path::absolute(self.out.join(name))?;
-        // What an earlier failure of this run left there has been reported.
-        let _ = fs::remove_dir_all(&directory);
-        fs::create_dir_all(&directory)?;
-        let cell = Cell {
-            contestant: contestant.clone(),
-            workload: task.workload,
-            connections: self.connections(task),
-            duration: self.duration(),
-            watch: self.contestants.watch(),
-            directory: directory.clone(),
-        };
-        let outcome = run_cell(&cell);
-        fs::remove_dir_all(&directory)?;
+    fn measure(&self, contestant: &Contestant, task: &Measure) -> Result<Outcome> {
+        let outcome = rounds::in_directory(&self.out, |directory| {
+            let cell = Cell {
+                contestant: contestant.clone(),
+                workload: task.workload,
+                connections: self.connections(task),
+                duration: self.duration(),
+                watch: self.contestants.watch(),
+                directory: directory.to_owned(),
+            };
+            rounds::run_cell("cell", &cell, cell.duration + ALLOWANCE)
+        });
         if !self.quick {
             sleep(REST);
         }
         outcome
     }
-}
-
-/// Runs `peername-bench cell` in namespaces of its own and takes down what it said.
-fn run_cell(cell: &Cell) -> Result<Outcome> {
-    let program = std::env::current_exe().context("own path")?;
-    let child = namespace::enter(&program)
-        .arg("cell")
-        .arg(serde_json::to_string(cell)?)
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .context("run setpriv and unshare, of util-linux")?;
-    let (succeeded, said, complaint) = finish(child, cell.duration + ALLOWANCE)?;
-    ensure!(
-        succeeded,
-        "{}",
-        complaint.trim().trim_start_matches("peername-bench: ")
-    );
-    serde_json::from_str(&said).with_context(|| format!("the cell said {said:?}"))
-}
-
-/// Waits for the end, or brings it about. Killing the outermost process ends all inside.
-fn finish(mut child: Child, patience: Duration) -> Result<(bool, String, String)> {
-    let deadline = Instant::now() + patience;
-    let status = loop {
-        if let Some(status) = child.try_wait()? {
-            break status;
-        }
-        if Instant::now() > deadline {
-            child.kill()?;
-            child.wait()?;
-            bail!("not done within {patience:?}");
-        }
-        sleep(GLANCE);
-    };
-    let (mut said, mut complaint) = (String::new(), String::new());
-    child
-        .stdout
-        .take()
-        .context("no standard output")?
-        .read_to_string(&mut said)?;
-    child
-        .stderr
-        .take()
-        .context("no standard error")?
-        .read_to_string(&mut complaint)?;
-    Ok((status.success(), said, complaint))
 }
 
 /// Long enough for each workload to do some work.
@@ -290,6 +175,3 @@ const ALLOWANCE: Duration = Duration::from_secs(60);
 /// After `churn` the kernel takes down some hundred thousand sockets in the background, for about
 /// this long. Without the rest, that would be the next contestant's loss.
 const REST: Duration = Duration::from_millis(500);
-
-/// How often a running cell is looked at. Each look costs the measurement some microseconds.
-const GLANCE: Duration = Duration::from_millis(50);

@@ -68,7 +68,11 @@ pub(crate) fn descriptors() -> u64 {
     getrlimit(Resource::Nofile).maximum.unwrap_or(u64::MAX)
 }
 
-fn ip(batch: &str) -> Result<()> {
+/// Has ip(8) do these lines.
+///
+/// # Errors
+/// There is no ip(8), or it refused.
+pub(crate) fn ip(batch: &str) -> Result<()> {
     let mut child = Command::new("ip")
         .args(["-batch", "-"])
         .stdin(Stdio::piped())

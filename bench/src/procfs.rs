@@ -35,6 +35,10 @@ impl ProcessTree {
         }
     }
 
+    pub(crate) fn root(self) -> u32 {
+        self.root
+    }
+
     /// User and system time of every thread.
     ///
     /// # Errors
@@ -82,23 +86,43 @@ impl ProcessTree {
     }
 }
 
+/// What the calling thread has spent so far.
+///
+/// # Errors
+/// The kernel keeps no count (CONFIG_SCHED_INFO).
+pub(crate) fn this_thread() -> Result<Duration> {
+    let path = "/proc/thread-self/schedstat";
+    let text = fs::read_to_string(path).with_context(|| format!("read {path}"))?;
+    schedstat(&text).with_context(|| format!("{path} is {text:?}"))
+}
+
 /// What all processors together have spent on anything, since boot, in clock ticks' precision. Time
 /// that a hypervisor took away counts: it was not ours either.
 ///
 /// # Errors
 /// /proc/stat is not what proc_stat(5) says.
 pub(crate) fn busy() -> Result<Duration> {
+    // user, nice, system, idle, iowait, irq, softirq, steal; guests are part of user.
+    spent(&[0, 1, 2, 5, 6, 7])
+}
+
+/// The part of [`busy`] that a hypervisor took away.
+///
+/// # Errors
+/// As [`busy`].
+pub(crate) fn stolen() -> Result<Duration> {
+    spent(&[7])
+}
+
+/// The sum of some fields of the line for all processors, counted from 0.
+fn spent(wanted: &[usize]) -> Result<Duration> {
     let text = fs::read_to_string("/proc/stat").context("read /proc/stat")?;
     let line = text.lines().find_map(|line| line.strip_prefix("cpu "));
     let fields = line
         .context("/proc/stat has no cpu line")?
         .split_whitespace();
     let fields: Vec<u64> = fields.map(|field| field.parse().unwrap_or(0)).collect();
-    // user, nice, system, idle, iowait, irq, softirq, steal; guests are part of user.
-    let ticks: u64 = [0, 1, 2, 5, 6, 7]
-        .iter()
-        .filter_map(|&index| fields.get(index))
-        .sum();
+    let ticks = wanted.iter().filter_map(|&index| fields.get(index)).sum();
     Ok(time(ticks))
 }
 
@@ -162,15 +186,22 @@ impl Process {
     }
 }
 
-/// The first field of schedstat is the time on a CPU in nanoseconds.
+/// The first field is the time on a CPU in nanoseconds.
+fn schedstat(line: &str) -> Option<Duration> {
+    line.split(' ')
+        .next()?
+        .parse()
+        .ok()
+        .map(Duration::from_nanos)
+}
+
 fn threads_cpu(pid: u32) -> Duration {
     let Ok(threads) = fs::read_dir(format!("/proc/{pid}/task")) else {
         return Duration::ZERO;
     };
     threads
         .filter_map(|thread| fs::read_to_string(thread.ok()?.path().join("schedstat")).ok())
-        .filter_map(|line| line.split(' ').next()?.parse().ok())
-        .map(Duration::from_nanos)
+        .filter_map(|line| schedstat(&line))
         .sum()
 }
 

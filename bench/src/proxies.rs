@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::cell::Watch;
 use crate::load::{Preface, Transport};
+use crate::rounds::Contender;
 
 pub(crate) use command_line::CommandLine;
 pub(crate) use haproxy::Haproxy;
@@ -183,11 +184,6 @@ fn naive() -> Result<CommandLine> {
 }
 
 impl Contestant {
-    /// As it stands in the tables.
-    pub(crate) fn name(&self) -> &str {
-        self.proxy().map_or("direct", Proxy::name)
-    }
-
     /// None for the direct way.
     pub(crate) fn proxy(&self) -> Option<&dyn Proxy> {
         match self {
@@ -216,9 +212,14 @@ impl Contestant {
     pub(crate) fn carries(&self, transport: Transport) -> bool {
         self.proxy().is_none_or(|proxy| proxy.carries(transport))
     }
+}
 
-    /// Why it can't take part. None if it can.
-    pub(crate) fn obstacle(&self) -> Option<String> {
+impl Contender for Contestant {
+    fn name(&self) -> &str {
+        self.proxy().map_or("direct", Proxy::name)
+    }
+
+    fn obstacle(&self) -> Option<String> {
         let proxy = self.proxy()?;
         if !proxy.program().is_file() {
             return Some(format!("{} is not there", proxy.program().display()));
@@ -226,12 +227,11 @@ impl Contestant {
         proxy.obstacle()
     }
 
-    /// The first line in which the program names its version.
-    pub(crate) fn version(&self) -> String {
+    fn version(&self) -> String {
         let Some(proxy) = self.proxy() else {
             return String::from("no proxy");
         };
-        let text = output(proxy.program(), proxy.version_flag()).unwrap_or_default();
+        let text = output(proxy.program(), &[proxy.version_flag()]).unwrap_or_default();
         let line = text
             .lines()
             .find(|line| line.bytes().any(|byte| byte.is_ascii_digit()));
@@ -239,14 +239,18 @@ impl Contestant {
     }
 }
 
-/// What a program prints on either stream, given one argument that it knows.
-fn output(program: &Path, argument: &str) -> Result<String> {
-    let output = Command::new(program).arg(argument).output();
+/// What a program prints on either stream, given arguments that it knows.
+///
+/// # Errors
+/// It can't be run, or failed.
+pub(crate) fn output(program: &Path, arguments: &[&str]) -> Result<String> {
+    let output = Command::new(program).args(arguments).output();
     let output = output.with_context(|| format!("run {}", program.display()))?;
     ensure!(
         output.status.success(),
-        "{} {argument}: {}",
+        "{} {}: {}",
         program.display(),
+        arguments.join(" "),
         output.status
     );
     let bytes = [output.stdout, output.stderr].concat();

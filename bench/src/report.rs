@@ -10,11 +10,11 @@ use anyhow::{Context, Result};
 
 use crate::cell::{Identity, Outcome};
 use crate::load::Metric;
-use crate::matrix::Task;
-use crate::proxies::Contestant;
+use crate::neighbours::Disturbance;
+use crate::rounds::{Contender, Task};
 
 use summary::{Summary, number};
-use targets::{TARGETS, Target};
+pub(crate) use targets::{Bound, TARGETS, Target};
 
 mod summary;
 mod targets;
@@ -24,25 +24,24 @@ pub(crate) struct Record {
     round: u32,
     contestant: String,
     task: &'static str,
-    identity: Identity,
-    others: f64,
+    identity: Option<Identity>,
+    disturbance: Disturbance,
     metrics: Vec<Metric>,
 }
 
 impl Record {
-    pub(crate) fn new(round: u32, contestant: &Contestant, task: &Task, outcome: Outcome) -> Self {
+    pub(crate) fn new(round: u32, contestant: &str, task: &'static str, outcome: Outcome) -> Self {
         let Outcome {
             identity,
-            others,
+            disturbance,
             metrics,
         } = outcome;
-        let contestant = contestant.name().to_owned();
         Self {
             round,
-            contestant,
-            task: task.name,
+            contestant: contestant.to_owned(),
+            task,
             identity,
-            others,
+            disturbance,
             metrics,
         }
     }
@@ -62,7 +61,7 @@ impl Csv {
     /// The file could not be written.
     pub(crate) fn create(
         directory: &Path,
-        contestants: &[Contestant],
+        contestants: &[impl Contender],
         extent: &str,
     ) -> Result<Self> {
         let now = humantime::format_rfc3339_seconds(SystemTime::now()).to_string();
@@ -77,7 +76,7 @@ impl Csv {
         }
         writeln!(
             csv.file,
-            "round,contestant,workload,metric,value,backend_sees,others_percent"
+            "round,contestant,workload,metric,value,backend_sees,others_percent,stolen_percent"
         )?;
         Ok(csv)
     }
@@ -90,14 +89,15 @@ impl Csv {
             contestant,
             task,
             identity,
-            others,
+            disturbance,
             ..
         } = record;
-        let sees = identity.word();
+        let sees = identity.map_or("-", Identity::word);
+        let Disturbance { others, stolen } = disturbance;
         for Metric { name, value } in &record.metrics {
             writeln!(
                 self.file,
-                "{round},{contestant},{task},{name},{value},{sees},{others:.1}"
+                "{round},{contestant},{task},{name},{value},{sees},{others:.1},{stolen:.1}"
             )?;
         }
         Ok(())
@@ -133,19 +133,25 @@ pub(crate) struct Report {
     contestants: Vec<(String, String)>,
     /// Each with those that do such work at all.
     tasks: Vec<(&'static str, Vec<String>)>,
+    targets: &'static [Target],
     records: Vec<Record>,
 }
 
 impl Report {
-    pub(crate) fn new(contestants: &[Contestant], tasks: &[&'static Task]) -> Self {
-        let describe =
-            |contestant: &Contestant| (contestant.name().to_owned(), contestant.version());
+    pub(crate) fn new<C: Contender>(
+        contestants: &[C],
+        tasks: &[&impl Task<C>],
+        targets: &'static [Target],
+    ) -> Self {
+        let describe = |contestant: &C| (contestant.name().to_owned(), contestant.version());
         Self {
             contestants: contestants.iter().map(describe).collect(),
             tasks: tasks
                 .iter()
-                .map(|task| (task.name, participants(task, contestants)))
+                .map(|task| (task.name(), participants(*task, contestants)))
+                .filter(|(_, participants)| !participants.is_empty())
                 .collect(),
+            targets,
             records: Vec::new(),
         }
     }
@@ -166,8 +172,12 @@ impl Report {
                 .records
                 .iter()
                 .find(|record| record.contestant == *name);
-            let identity = identity.map_or("nothing measured", |record| record.identity.describe());
-            let _ = writeln!(text, "{name}: {version}; {identity}");
+            let remark = match identity.map(|record| record.identity) {
+                None => "; nothing measured",
+                Some(None) => "",
+                Some(Some(identity)) => identity.describe(),
+            };
+            let _ = writeln!(text, "{name}: {version}{remark}");
         }
         text.push_str(&self.disturbance());
         text.push('\n');
@@ -201,7 +211,10 @@ impl Report {
 
     /// Whether the machine was ours.
     fn disturbance(&self) -> String {
-        let Some(others) = Summary::of(self.records.iter().map(|record| record.others)) else {
+        let all = || self.records.iter().map(|record| record.disturbance);
+        let others = Summary::of(all().map(|it| it.others));
+        let stolen = Summary::of(all().map(|it| it.stolen));
+        let (Some(others), Some(stolen)) = (others, stolen) else {
             return String::new();
         };
         let warning = if others.max > QUIET {
@@ -209,7 +222,9 @@ impl Report {
         } else {
             ""
         };
-        format!("other programs used {others} % of the machine{warning}\n")
+        format!(
+            "other programs used {others} % of the machine, {stolen} % for the hypervisor's other guests{warning}\n"
+        )
     }
 
     /// One row a metric, one column a peer.
@@ -225,7 +240,8 @@ impl Report {
         for (task, _) in &self.tasks {
             for metric in self.metrics(task) {
                 let cells = peers.iter().map(|peer| {
-                    self.ratio(subject, peer, task, metric)
+                    let other = |round| self.value(peer, task, metric, round);
+                    self.ratio(subject, task, metric, other)
                         .map_or_else(none, |it| it.to_string())
                 });
                 rows.push(
@@ -239,21 +255,29 @@ impl Report {
     }
 
     fn verdicts(&self, subject: &str) -> Vec<Vec<String>> {
-        let is_quiet = self.records.iter().all(|record| record.others <= QUIET);
+        let is_quiet = self
+            .records
+            .iter()
+            .all(|record| record.disturbance.others <= QUIET);
         let verdict = if is_quiet {
             "verdict"
         } else {
             "verdict (machine not quiet)"
         };
         let mut rows = vec![["target", "is", verdict].map(str::to_owned).to_vec()];
-        for target in TARGETS.iter().filter(|target| self.concerns(target)) {
+        for target in self.targets.iter().filter(|target| self.concerns(target)) {
             let whose = target.of.unwrap_or(subject);
-            let is = match target.peer {
-                Some(peer) => self.ratio(whose, peer, target.task, target.metric),
-                None => {
+            let is = match target.peers {
+                [] => {
                     let values = self.values(whose, target.task, target.metric);
                     Summary::of(values.map(|(_, value)| value))
                 }
+                peers => self.ratio(whose, target.task, target.metric, |round| {
+                    let figures = peers
+                        .iter()
+                        .filter_map(|peer| self.value(peer, target.task, target.metric, round));
+                    target.best(figures)
+                }),
             };
             let verdict = match &is {
                 None => "not measured",
@@ -268,23 +292,31 @@ impl Report {
 
     /// Whether the workload was run, and by those whom the target names.
     fn concerns(&self, target: &Target) -> bool {
-        let takes_part = |of| self.contestants.iter().any(|(name, _)| name == of);
+        let takes_part = |of: &str| self.contestants.iter().any(|(name, _)| name == of);
         let is_run = self.tasks.iter().any(|(task, _)| *task == target.task);
-        is_run && target.of.is_none_or(takes_part) && target.peer.is_none_or(takes_part)
+        let has_peer = target.peers.is_empty() || target.peers.iter().any(|peer| takes_part(peer));
+        is_run && target.of.is_none_or(takes_part) && has_peer
     }
 
     /// Ratios are taken round by round and summed up afterwards: what slowed a whole round slowed
     /// both, and cancels. What is to nothing, as losses are, has no ratio.
-    fn ratio(&self, subject: &str, peer: &str, task: &str, metric: &str) -> Option<Summary> {
-        let peers: Vec<_> = self.values(peer, task, metric).collect();
+    fn ratio(
+        &self,
+        subject: &str,
+        task: &str,
+        metric: &str,
+        other: impl Fn(u32) -> Option<f64>,
+    ) -> Option<Summary> {
         Summary::of(
             self.values(subject, task, metric)
-                .filter_map(|(round, value)| {
-                    let (_, other) = peers.iter().find(|(other, _)| *other == round)?;
-                    Some(value / other)
-                })
+                .filter_map(|(round, value)| Some(value / other(round)?))
                 .filter(|ratio| ratio.is_finite()),
         )
+    }
+
+    fn value(&self, contestant: &str, task: &str, metric: &str, round: u32) -> Option<f64> {
+        let mut values = self.values(contestant, task, metric);
+        values.find_map(|(other, value)| (other == round).then_some(value))
     }
 
     /// The metrics that anyone has for a task, in the order of whoever has most.
@@ -317,7 +349,7 @@ impl Report {
     }
 }
 
-fn participants(task: &Task, contestants: &[Contestant]) -> Vec<String> {
+fn participants<C: Contender>(task: &impl Task<C>, contestants: &[C]) -> Vec<String> {
     let participants = contestants.iter().filter(|it| task.suits(it));
     participants.map(|it| it.name().to_owned()).collect()
 }

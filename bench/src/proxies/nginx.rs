@@ -26,7 +26,7 @@ enum Stream {
 impl Nginx {
     /// Read from the build's configure arguments.
     fn stream(&self) -> Stream {
-        let text = output(&self.program, "-V").unwrap_or_default();
+        let text = output(&self.program, &["-V"]).unwrap_or_default();
         let arguments: Vec<&str> = text.split_whitespace().collect();
         if arguments.contains(&"--with-stream") {
             return Stream::BuiltIn;

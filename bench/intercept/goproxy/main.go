@@ -1,0 +1,101 @@
+// goproxy as a contestant of `make bench-intercept`.
+//
+// Without an authority it is what its README builds: every CONNECT opened, the built-in RSA authority, no
+// store of certificates. With -tuned it has what its documentation and its issues advise: certificates are
+// kept, as many upstream connections as there are clients, upstream TLS sessions resumed, bodies left as
+// they are, HTTP/2 to clients. Upstream certificates are verified either way, with the roots of
+// SSL_CERT_FILE.
+package main
+
+import (
+	"crypto/tls"
+	"flag"
+	"fmt"
+	"log"
+	"net/http"
+	"os"
+	"runtime"
+	"runtime/debug"
+	"sync"
+
+	"github.com/elazarl/goproxy"
+)
+
+func main() {
+	listen := flag.String("listen", "127.0.0.1:8080", "where clients connect")
+	certificate := flag.String("ca", "", "the authority's certificate; the built-in one if not given")
+	key := flag.String("key", "", "the authority's key")
+	tuned := flag.Bool("tuned", false, "keep certificates and upstream connections")
+	authority := flag.Bool("print-authority", false, "print the built-in authority's certificate")
+	version := flag.Bool("version", false, "print the versions")
+	flag.Parse()
+	switch {
+	case *authority:
+		_, err := os.Stdout.Write(goproxy.CA_CERT)
+		check(err)
+		return
+	case *version:
+		fmt.Println(versions())
+		return
+	}
+
+	proxy := goproxy.NewProxyHttpServer()
+	action := goproxy.MitmConnect
+	if *certificate != "" {
+		pair, err := tls.LoadX509KeyPair(*certificate, *key)
+		check(err)
+		action = &goproxy.ConnectAction{
+			Action:    goproxy.ConnectMitm,
+			TLSConfig: goproxy.TLSConfigFromCA(&pair),
+		}
+	}
+	proxy.OnRequest().HandleConnect(goproxy.FuncHttpsHandler(
+		func(host string, _ *goproxy.ProxyCtx) (*goproxy.ConnectAction, string) { return action, host },
+	))
+	if *tuned {
+		proxy.CertStore = &store{}
+		proxy.KeepAcceptEncoding = true
+		proxy.AllowHTTP2 = true
+		proxy.Tr = &http.Transport{
+			TLSClientConfig:     &tls.Config{ClientSessionCache: tls.NewLRUClientSessionCache(4096)},
+			MaxIdleConns:        4096,
+			MaxIdleConnsPerHost: 1024,
+			DisableCompression:  true,
+		}
+	}
+	check(http.ListenAndServe(*listen, proxy))
+}
+
+// A certificate is made once for each host, however many ask.
+type store struct {
+	hosts sync.Map
+}
+
+type entry struct {
+	once        sync.Once
+	certificate *tls.Certificate
+	err         error
+}
+
+func (s *store) Fetch(host string, sign func() (*tls.Certificate, error)) (*tls.Certificate, error) {
+	found, _ := s.hosts.LoadOrStore(host, &entry{})
+	e := found.(*entry)
+	e.once.Do(func() { e.certificate, e.err = sign() })
+	return e.certificate, e.err
+}
+
+func versions() string {
+	info, _ := debug.ReadBuildInfo()
+	for _, module := range info.Deps {
+		if module.Path == "github.com/elazarl/goproxy" {
+			return "goproxy " + module.Version + ", " + runtime.Version()
+		}
+	}
+	return "goproxy, " + runtime.Version()
+}
+
+func check(err error) {
+	if err != nil {
+		log.Fatal(err)
+	}
+}

@@ -1,0 +1,85 @@
+//! hudsucker with an authority from PEM files, as a contestant of `make bench-intercept`.
+//!
+//! Untuned it is what its examples build: room for 1,000 certificates, its own HTTP connector. Tuned, there
+//! is room for every host, and neither side's sockets hold a short segment back until the last one is
+//! acknowledged, which is 40 ms for each answer.
+
+use std::error::Error;
+use std::fs;
+use std::net::SocketAddr;
+
+use hudsucker::Proxy;
+use hudsucker::certificate_authority::RcgenAuthority;
+use hudsucker::rcgen::{Issuer, KeyPair};
+use hudsucker::rustls::crypto::aws_lc_rs::default_provider;
+use hudsucker::rustls::pki_types::{CertificateDer, pem::PemObject};
+use hudsucker::rustls::{ClientConfig, RootCertStore};
+use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
+use hyper_util::client::legacy::connect::HttpConnector;
+
+const USAGE: &str = "usage: bench-hudsucker ADDR CA.pem CA.key ROOT.pem [tuned]";
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let (listen, certificate, key, root, tuned) = match arguments[..] {
+        ["--version"] => {
+            println!("hudsucker 0.25.0");
+            return Ok(());
+        }
+        [listen, certificate, key, root] => (listen, certificate, key, root, false),
+        [listen, certificate, key, root, "tuned"] => (listen, certificate, key, root, true),
+        _ => return Err(USAGE.into()),
+    };
+    let issuer = Issuer::from_ca_cert_pem(
+        &fs::read_to_string(certificate)?,
+        KeyPair::from_pem(&fs::read_to_string(key)?)?,
+    )?;
+    let hosts = if tuned { 20_000 } else { 1_000 };
+    let authority = RcgenAuthority::new(issuer, hosts, default_provider());
+    let connector = connector(root, tuned)?;
+    // One worker, as every contestant has.
+    tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(1)
+        .enable_all()
+        .build()?
+        .block_on(serve(listen.parse()?, tuned, authority, connector))
+}
+
+async fn serve(
+    listen: SocketAddr,
+    tuned: bool,
+    authority: RcgenAuthority,
+    connector: HttpsConnector<HttpConnector>,
+) -> Result<(), Box<dyn Error>> {
+    let socket = tokio::net::TcpSocket::new_v4()?;
+    socket.set_reuseaddr(true)?;
+    // On Linux what is accepted takes this over.
+    socket.set_nodelay(tuned)?;
+    socket.bind(listen)?;
+    let proxy = Proxy::builder()
+        .with_listener(socket.listen(1024)?)
+        .with_ca(authority)
+        .with_http_connector(connector)
+        .build()?;
+    Ok(proxy.start().await?)
+}
+
+/// What `with_rustls_connector` makes, but for the root that it trusts.
+fn connector(root: &str, tuned: bool) -> Result<HttpsConnector<HttpConnector>, Box<dyn Error>> {
+    let mut roots = RootCertStore::empty();
+    roots.add(CertificateDer::from_pem_file(root)?)?;
+    let tls = ClientConfig::builder_with_provider(default_provider().into())
+        .with_safe_default_protocol_versions()?
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    let mut http = HttpConnector::new();
+    http.enforce_http(false);
+    http.set_nodelay(tuned);
+    Ok(HttpsConnectorBuilder::new()
+        .with_tls_config(tls)
+        .https_or_http()
+        .enable_http1()
+        .enable_http2()
+        .wrap_connector(http))
+}

@@ -1,0 +1,231 @@
+//! `peername intercept` beside its peers: what it costs to open TLS.
+//!
+//! Generator ([`load`]) and origin ([`origin`]) are of this binary, and so plain that what they cost is
+//! mostly TLS. The peers are built by `make bench-intercept` from what stands in `bench/intercept/`. A
+//! [`cell`] is one measurement: names that resolve to the origin, the origin, one proxy, the load.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::Result;
+
+use crate::cell::Outcome;
+use crate::report::{Bound, Target};
+use crate::rounds::{self, Comparison, Task};
+
+use cell::Cell;
+use load::Shape;
+use peers::{Contestant, Selection};
+
+mod affinity;
+mod authority;
+pub(crate) mod cell;
+pub(crate) mod load;
+mod names;
+pub(crate) mod origin;
+mod peers;
+mod profile;
+mod tls;
+
+/// `peername-bench intercept`
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    #[command(flatten)]
+    contestants: Selection,
+    /// How often each measurement is repeated
+    #[arg(long, value_name = "N", default_value_t = 5)]
+    rounds: u32,
+    /// One round of few requests: does everything work?
+    #[arg(long, conflicts_with = "rounds")]
+    quick: bool,
+    /// Only these workloads, named as in the tables
+    #[arg(long = "only", value_name = "NAME", value_delimiter = ',')]
+    only: Vec<String>,
+    /// Whom to compare with the others
+    #[arg(long, value_name = "NAME", default_value = "peername")]
+    subject: String,
+    /// Where the raw figures go
+    #[arg(long, value_name = "DIR", default_value = "bench/out")]
+    out: PathBuf,
+}
+
+/// A table: a shape of load, and whether it is looked at from within.
+struct Measure {
+    name: &'static str,
+    shape: Shape,
+    /// Sample where the proxy spends its time. That costs time too, so it is not measured then.
+    profiled: bool,
+    /// Those whose configuration leaves the most undone take part too.
+    untuned: bool,
+}
+
+/// Names stand in the raw figures: change the name with the meaning.
+const TASKS: &[Measure] = &[
+    Measure {
+        name: "cold",
+        shape: Shape {
+            hosts: 1000,
+            ..Shape::WARM
+        },
+        profiled: false,
+        untuned: true,
+    },
+    Measure {
+        name: "warm",
+        shape: Shape::WARM,
+        profiled: false,
+        untuned: true,
+    },
+    Measure {
+        name: "resumed",
+        shape: Shape {
+            resume: true,
+            ..Shape::WARM
+        },
+        profiled: false,
+        untuned: false,
+    },
+    Measure {
+        name: "keep-alive",
+        shape: Shape {
+            requests: 5000,
+            each: 625,
+            ..Shape::WARM
+        },
+        profiled: false,
+        untuned: false,
+    },
+    Measure {
+        name: "h2",
+        shape: Shape {
+            requests: 5000,
+            each: 625,
+            streams: 8,
+            ..Shape::WARM
+        },
+        profiled: false,
+        untuned: false,
+    },
+    Measure {
+        name: "stampede",
+        shape: Shape {
+            requests: 200,
+            clients: 200,
+            at_once: true,
+            ..Shape::WARM
+        },
+        profiled: false,
+        untuned: false,
+    },
+    Measure {
+        name: "profile",
+        shape: Shape {
+            hosts: 1000,
+            ..Shape::WARM
+        },
+        profiled: true,
+        untuned: false,
+    },
+];
+
+/// The goal: what opening TLS may cost, absolutely and beside the best that others do.
+const TARGETS: &[Target] = &[
+    cpu("cold", &[], 0.6),
+    cpu("cold", TUNED, 0.4),
+    cpu("warm", &[], 0.6),
+    cpu("warm", TUNED, 0.4),
+    Target {
+        of: None,
+        task: "stampede",
+        metric: load::CERTIFICATES,
+        peers: &[],
+        bound: Bound::AtMost(1.0),
+    },
+    Target {
+        of: None,
+        task: "profile",
+        metric: profile::FORGING,
+        peers: &[],
+        bound: Bound::AtMost(2.0),
+    },
+];
+
+/// Only they count for a ratio: who is not tuned is easily beaten.
+const TUNED: &[&str] = &["goproxy-tuned", "hudsucker-tuned"];
+
+const fn cpu(task: &'static str, peers: &'static [&'static str], bound: f64) -> Target {
+    Target {
+        of: None,
+        task,
+        metric: load::CPU,
+        peers,
+        bound: Bound::AtMost(bound),
+    }
+}
+
+impl Task<Contestant> for Measure {
+    fn name(&self) -> &'static str {
+        self.name
+    }
+
+    fn suits(&self, contestant: &Contestant) -> bool {
+        if self.profiled {
+            return contestant.is_ours();
+        }
+        self.untuned || contestant.is_tuned()
+    }
+}
+
+/// Runs every contestant through every workload, prints the tables to standard output, and writes the
+/// raw figures.
+///
+/// # Errors
+/// A contestant that takes part did not start, or an answer of its was wrong; the tables of what worked
+/// are printed nevertheless.
+pub(crate) fn run(args: &Args) -> Result<()> {
+    let rounds = if args.quick { 1 } else { args.rounds };
+    let mut tasks = rounds::wanted(TASKS, &args.only)?;
+    if let Some(why) = profile::obstacle() {
+        println!("skipped profile: {why}");
+        tasks.retain(|task| !task.profiled);
+    }
+    let comparison = Comparison {
+        contestants: args.contestants.contestants(),
+        tasks,
+        rounds,
+        extent: format!("{rounds} rounds; {}", affinity::describe()?),
+        subject: &args.subject,
+        targets: TARGETS,
+        out: &args.out,
+    };
+    comparison.run(|contestant, task| args.measure(contestant, task))
+}
+
+impl Args {
+    fn measure(&self, contestant: &Contestant, task: &Measure) -> Result<Outcome> {
+        let mut shape = task.shape;
+        shape.requests = shape.requests.min(contestant.requests());
+        // Fewer samples than a thousand requests take say nothing.
+        if self.quick && !task.profiled {
+            shape.shrink(QUICK);
+        }
+        rounds::in_directory(&self.out, |directory| {
+            let cell = Cell {
+                contestant: contestant.clone(),
+                shape,
+                profile: task.profiled.then(|| self.out.join(LISTING)),
+                directory: directory.to_owned(),
+            };
+            rounds::run_cell("intercept-cell", &cell, PATIENCE)
+        })
+    }
+}
+
+/// What peername spent its time on; the last round's.
+const LISTING: &str = "intercept-profile.txt";
+
+/// Requests, with as many clients as otherwise.
+const QUICK: usize = 40;
+
+/// What a cell may take. The slowest peer needs a tenth of a second for each of a hundred requests.
+const PATIENCE: Duration = Duration::from_secs(120);

@@ -1,0 +1,64 @@
+//! TLS of generator and origin: one version, one key exchange, one cipher, so that every contestant does
+//! the same work on either side.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use anyhow::{Context, Result};
+use rustls::client::Resumption;
+use rustls::crypto::CryptoProvider;
+use rustls::crypto::aws_lc_rs::{self, cipher_suite, kx_group};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::version::TLS13;
+use rustls::{ClientConfig, RootCertStore, ServerConfig};
+
+/// As ALPN says it.
+pub(crate) const H2: &[u8] = b"h2";
+pub(crate) const HTTP1: &[u8] = b"http/1.1";
+
+/// A client that believes the authority in the file `root` and nobody else, and offers `alpn` only.
+///
+/// # Errors
+/// The file is not a certificate.
+pub(crate) fn client(root: &Path, alpn: &[u8], resume: bool) -> Result<Arc<ClientConfig>> {
+    let mut roots = RootCertStore::empty();
+    let root =
+        CertificateDer::from_pem_file(root).with_context(|| format!("read {}", root.display()))?;
+    roots.add(root)?;
+    let mut config = ClientConfig::builder_with_provider(provider())
+        .with_protocol_versions(&[&TLS13])?
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    config.alpn_protocols = vec![alpn.to_vec()];
+    if !resume {
+        config.resumption = Resumption::disabled();
+    }
+    Ok(Arc::new(config))
+}
+
+/// A server with the certificate and key in these files, for HTTP/1.1 and HTTP/2.
+///
+/// # Errors
+/// A file is not what it should be.
+pub(crate) fn server(certificate: &Path, key: &Path) -> Result<Arc<ServerConfig>> {
+    let chain = CertificateDer::pem_file_iter(certificate)
+        .and_then(Iterator::collect)
+        .with_context(|| format!("read {}", certificate.display()))?;
+    let key =
+        PrivateKeyDer::from_pem_file(key).with_context(|| format!("read {}", key.display()))?;
+    let mut config = ServerConfig::builder_with_provider(provider())
+        .with_protocol_versions(&[&TLS13])?
+        .with_no_client_auth()
+        .with_single_cert(chain, key)?;
+    config.alpn_protocols = vec![H2.to_vec(), HTTP1.to_vec()];
+    Ok(Arc::new(config))
+}
+
+fn provider() -> Arc<CryptoProvider> {
+    Arc::new(CryptoProvider {
+        kx_groups: vec![kx_group::X25519],
+        cipher_suites: vec![cipher_suite::TLS13_AES_128_GCM_SHA256],
+        ..aws_lc_rs::default_provider()
+    })
+}

@@ -1,0 +1,289 @@
+//! The comparison of intercepting proxies in small: names, origin, generator, and whichever contestants are
+//! built; and the generator before servers that misbehave.
+//!
+//! The first needs root or user namespaces, as the benchmark does; a machine that has neither fails it,
+//! rather than passing without having measured anything.
+
+use std::fs;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::sync::Arc;
+use std::thread;
+
+use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
+use rustls::crypto::aws_lc_rs;
+use rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
+use rustls::{ServerConfig, ServerConnection, StreamOwned};
+
+#[test]
+fn every_workload_is_measured() {
+    let out = fresh_directory("every");
+    // Where the workspace was built, its binary is beside ours.
+    let peername = Path::new(PROGRAM).with_file_name("peername");
+    let output = Command::new(PROGRAM)
+        .args(["intercept", "--quick", "--subject", "direct", "--out"])
+        .args([&out, Path::new("--peername"), &peername])
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stdout);
+    let complaint = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{said}\n{complaint}");
+
+    let csv = fs::read_dir(&out)
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .find(|path| path.extension().is_some_and(|extension| extension == "csv"));
+    let text = fs::read_to_string(csv.expect("no raw figures")).unwrap();
+    let mut rows = vec![
+        ("direct,cold,CPU s/1000", None),
+        ("direct,warm,requests/s", None),
+        ("direct,resumed,p99 us", None),
+        ("direct,keep-alive,requests/s", None),
+        ("direct,h2,requests/s", None),
+        ("direct,stampede,certificates", Some(1.0)),
+    ];
+    if !said.contains("skipped peername") {
+        rows.extend([
+            ("peername,cold,certificates", Some(40.0)),
+            ("peername,warm,certificates", Some(1.0)),
+            ("peername,h2,requests/s", None),
+            ("peername,stampede,certificates", Some(1.0)),
+        ]);
+    }
+    for (row, expected) in rows {
+        let row = format!("1,{row},");
+        let value = text
+            .lines()
+            .find_map(|line| line.strip_prefix(&row)?.split(',').next());
+        let value: f64 = value
+            .and_then(|value| value.parse().ok())
+            .unwrap_or_else(|| panic!("no figure for {row} in:\n{text}"));
+        assert!(
+            value > 0.0 && expected.is_none_or(|it| it == value),
+            "{row}{value}"
+        );
+    }
+}
+
+#[test]
+fn an_honest_server_passes() {
+    let said = load(&Server::honest()).expect("an honest server was refused");
+    assert!(said.contains("requests/s"), "{said}");
+    assert!(
+        said.contains(r#"{"name":"certificates","value":1.0}"#),
+        "{said}"
+    );
+}
+
+#[test]
+fn every_certificate_is_counted() {
+    let server = Server {
+        certificates: 3,
+        ..Server::honest()
+    };
+    let said = load(&server).expect("an honest server was refused");
+    assert!(
+        said.contains(r#"{"name":"certificates","value":3.0}"#),
+        "{said}"
+    );
+}
+
+#[test]
+fn another_authority_fails() {
+    let server = Server {
+        is_believed: false,
+        ..Server::honest()
+    };
+    refused(&server, "UnknownIssuer");
+}
+
+#[test]
+fn another_name_fails() {
+    let server = Server {
+        name: "*.other.test",
+        ..Server::honest()
+    };
+    refused(&server, "not valid for name");
+}
+
+#[test]
+fn another_status_fails() {
+    let server = Server {
+        status: "502 Bad Gateway",
+        ..Server::honest()
+    };
+    refused(&server, "the answer is 502");
+}
+
+#[test]
+fn a_flipped_bit_fails() {
+    let mut server = Server::honest();
+    server.body[1000] ^= 1;
+    refused(&server, "the body is not the origin's");
+}
+
+#[test]
+fn a_missing_byte_fails() {
+    let mut server = Server::honest();
+    server.body.pop();
+    refused(&server, "the body is not the origin's");
+}
+
+#[test]
+fn a_refused_connect_fails() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let proxy = listener.local_addr().unwrap();
+    thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = stream.unwrap();
+            read_request(&mut stream);
+            let _ = stream.write_all(b"HTTP/1.1 403 Forbidden\r\n\r\n");
+        }
+    });
+    let files = fresh_directory("refused");
+    let (origin, root) = Server::honest().start(&files);
+    let output = generator(origin, &root)
+        .args(["--proxy", &proxy.to_string()])
+        .output()
+        .unwrap();
+    let complaint = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success(), "a refusal was taken");
+    assert!(complaint.contains("CONNECT was answered"), "{complaint}");
+}
+
+fn refused(server: &Server, why: &str) {
+    let complaint = load(server).expect_err("it was taken");
+    assert!(complaint.contains(why), "{complaint}");
+}
+
+/// What the generator printed, or complained of.
+fn load(server: &Server) -> Result<String, String> {
+    let files = fresh_directory(thread::current().name().unwrap());
+    let (address, root) = server.start(&files);
+    let output = generator(address, &root).output().unwrap();
+    let Output { stdout, stderr, .. } = &output;
+    let text = |bytes: &Vec<u8>| String::from_utf8_lossy(bytes).into_owned();
+    if output.status.success() {
+        Ok(text(stdout))
+    } else {
+        Err(text(stderr))
+    }
+}
+
+fn generator(origin: SocketAddr, root: &Path) -> Command {
+    let mut command = Command::new(PROGRAM);
+    command
+        .args(["intercept-load", "--requests", "6", "--clients", "1"])
+        .args(["--origin", &origin.to_string(), "--authority"])
+        .args([root, Path::new("--root"), root]);
+    command
+}
+
+/// A server of the test's own, one request a connection.
+struct Server {
+    name: &'static str,
+    status: &'static str,
+    body: Vec<u8>,
+    /// How many it has, to be shown in turns.
+    certificates: usize,
+    is_believed: bool,
+}
+
+impl Server {
+    fn honest() -> Self {
+        Self {
+            name: "*.bench.test",
+            status: "200 OK",
+            body: vec![b'x'; 1024],
+            certificates: 1,
+            is_believed: true,
+        }
+    }
+
+    /// Returns where it listens and the authority that the generator shall believe.
+    fn start(&self, files: &Path) -> (SocketAddr, PathBuf) {
+        let (certificate, issuer) = authority("one");
+        let root = files.join("root.pem");
+        fs::write(&root, certificate).unwrap();
+        let issuer = if self.is_believed {
+            issuer
+        } else {
+            authority("two").1
+        };
+        let configs: Vec<_> = (0..self.certificates)
+            .map(|_| tls(self.name, &issuer))
+            .collect();
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let (status, body) = (self.status, self.body.clone());
+        thread::spawn(move || {
+            for (stream, config) in listener.incoming().zip(configs.iter().cycle()) {
+                // The generator may hang up at any time.
+                let _ = answer(stream.unwrap(), config.clone(), status, &body);
+            }
+        });
+        (address, root)
+    }
+}
+
+fn answer(
+    stream: TcpStream,
+    config: Arc<ServerConfig>,
+    status: &str,
+    body: &[u8],
+) -> std::io::Result<()> {
+    let mut stream = StreamOwned::new(ServerConnection::new(config).unwrap(), stream);
+    let asks_for_count = read_request(&mut stream).starts_with("GET /handshakes ");
+    let body = if asks_for_count { b"1" } else { body };
+    write!(
+        stream,
+        "HTTP/1.1 {status}\r\nContent-Length: {}\r\n\r\n",
+        body.len()
+    )?;
+    stream.write_all(body)?;
+    stream.conn.send_close_notify();
+    stream.flush()
+}
+
+fn read_request(stream: &mut impl Read) -> String {
+    let mut request = Vec::new();
+    let mut byte = [0];
+    while !request.ends_with(b"\r\n\r\n") && stream.read(&mut byte).is_ok_and(|count| count > 0) {
+        request.extend(byte);
+    }
+    String::from_utf8_lossy(&request).into_owned()
+}
+
+fn authority(name: &str) -> (String, Issuer<'static, KeyPair>) {
+    let key = KeyPair::generate().unwrap();
+    let mut params = CertificateParams::default();
+    params.distinguished_name.push(DnType::CommonName, name);
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    let certificate = params.self_signed(&key).unwrap().pem();
+    (certificate, Issuer::new(params, key))
+}
+
+fn tls(name: &str, issuer: &Issuer<'static, KeyPair>) -> Arc<ServerConfig> {
+    let key = KeyPair::generate().unwrap();
+    let params = CertificateParams::new([name.to_owned()]).unwrap();
+    let certificate = params.signed_by(&key, issuer).unwrap();
+    let key = PrivateKeyDer::from(PrivatePkcs8KeyDer::from(key.serialize_der()));
+    let provider = Arc::new(aws_lc_rs::default_provider());
+    let config = ServerConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_no_client_auth()
+        .with_single_cert(vec![certificate.into()], key);
+    Arc::new(config.unwrap())
+}
+
+fn fresh_directory(name: &str) -> PathBuf {
+    let path = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("intercept-{name}"));
+    let _ = fs::remove_dir_all(&path);
+    fs::create_dir_all(&path).unwrap();
+    path
+}
+
+const PROGRAM: &str = env!("CARGO_BIN_EXE_peername-bench");
