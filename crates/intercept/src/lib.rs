@@ -5,7 +5,7 @@
 //! door ─▶ Tunnel ─▶ Opening ─▶ Named ─▶ Exchange: agrees ─▶ asked ─▶ sent ─▶ Answer ─▶ Record
 //! ```
 //!
-//! What a client says before a request is read into one value, [`named`]; what each request says is compared
+//! What a client says before a request is read into one value (`named`); what each request says is compared
 //! with it. What the check has not agreed to has no way to [`upstream`].
 #![forbid(unsafe_code)]
 

@@ -12,7 +12,7 @@ use crate::value::PortRange;
 /// What its headers say.
 #[derive(Debug, clap::Args)]
 pub(super) struct Client {
-    /// With --connect: the client that headers name, such as 192.0.2.1:4711 or [2001:db8::1]:4711
+    /// With --connect: the client that headers name, such as 192.0.2.1:4711 or `[2001:db8::1]:4711`
     #[arg(long, value_name = "ADDR:PORT", requires = "connect")]
     pub(super) source: Option<SocketAddr>,
     /// With --connect: the version of the headers

@@ -31,8 +31,8 @@ pub(crate) struct Args {
     transparent: Vec<SocketAddr>,
     #[command(flatten)]
     pub(super) ca: Dir,
-    /// Who decides about requests: grpc://HOST:PORT (Envoy's ext_authz), http://HOST[:PORT]/PATH (forwardAuth)
-    /// or opa+http://HOST:PORT/v1/data/RULE [default: nobody, all are allowed]
+    /// Who decides about requests: `grpc://HOST:PORT` (Envoy's ext_authz), `http://HOST[:PORT]/PATH` (forwardAuth)
+    /// or `opa+http://HOST:PORT/v1/data/RULE` [default: nobody, all are allowed]
     #[arg(long, value_name = "URL")]
     check: Option<Service>,
     /// From a question to the end of its answer
@@ -65,7 +65,7 @@ pub(crate) struct Args {
     /// Begin each connection to an origin with a PROXY header that names the client
     #[arg(long, value_name = "VERSION", conflicts_with = "upstream_proxy")]
     send_proxy: Option<SendProxy>,
-    /// A proxy on the way to all origins: http://[USER:PASSWORD@]HOST:PORT
+    /// A proxy on the way to all origins: `http://[USER:PASSWORD@]HOST:PORT`
     #[arg(long, value_name = "URL")]
     upstream_proxy: Option<Parent>,
     /// Authorities (PEM) that origins may be certified by, beside this host's; may be repeated
