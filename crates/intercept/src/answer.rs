@@ -5,9 +5,9 @@ use bytes::Bytes;
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use http::{Response, StatusCode};
 
+use crate::asking::Denied;
 use crate::audit::Record;
 use crate::body::Answer;
-use crate::check::Denial;
 use crate::refusal::Refusal;
 
 /// How a client wants to be refused.
@@ -55,13 +55,8 @@ impl Form {
     }
 
     /// What the check says: its own words where it has some.
-    pub(crate) fn deny(
-        self,
-        denial: &Denial,
-        failed: bool,
-        mut record: Box<Record>,
-    ) -> Response<Answer> {
-        let refusal = Refusal::denied(denial, failed);
+    pub(crate) fn deny(self, denied: &Denied, mut record: Box<Record>) -> Response<Answer> {
+        let (refusal, denial) = (Refusal::denied(denied), &denied.denial);
         if self == Self::Grpc {
             record.refused(&refusal);
             return grpc(grpc_code(denial.status), &refusal.detail, record);

@@ -11,9 +11,10 @@ use hyper::body::{Body, Incoming};
 use hyper::upgrade::OnUpgrade;
 
 use crate::answer::Form;
+use crate::asking::Asking;
 use crate::audit::Record;
 use crate::body::{Answer, Held, Outgoing};
-use crate::check::{Authority, Changes, Decision, How, Kind, Question, Verdict};
+use crate::check::{Changes, Kind};
 use crate::client::Client;
 use crate::headers;
 use crate::named::{Barred, Named};
@@ -70,83 +71,28 @@ impl Exchange<'_> {
         let form = Form::of(&parts.headers);
         match &self.named.barred {
             Some(Barred::Rule(refusal)) => return form.refuse(refusal, record),
-            Some(Barred::Denied(denial, failed)) => {
-                record.denied(*failed);
-                return form.deny(denial, *failed, record);
+            Some(Barred::Denied(denied)) => {
+                record.denied(denied.failed);
+                return form.deny(denied, record);
             }
             None => {}
         }
         if let Err(refusal) = self.named.agrees(&parts) {
             return form.refuse(&refusal, record);
         }
-        match self.ask(parts, size, form, record).await {
-            Ok((allowed, record)) => self.send((allowed, record), body, form, switched).await,
-            Err(denied) => *denied,
-        }
-    }
-
-    /// Asks the check, if there is one. Not an octet has left for the origin until then.
-    async fn ask(
-        &self,
-        parts: Parts,
-        size: Option<u64>,
-        form: Form,
-        mut record: Box<Record>,
-    ) -> Result<(Allowed, Box<Record>), Box<Response<Answer>>> {
-        let verdict = self.verdict(&parts, size, &record).await;
-        let mut allowed = Allowed {
-            parts,
-            changes: None,
+        let asking = Asking {
+            site: self.site,
+            client: self.client,
+            named: self.named,
         };
-        let Some(verdict) = verdict else {
-            record.unchecked();
-            return Ok((allowed, record));
-        };
-        record.verdict(&verdict);
-        match verdict.decision {
-            Decision::Allow(changes) => allowed.changes = Some(changes),
-            Decision::Deny(denial) => {
-                let failed = matches!(verdict.how, How::Failed(_));
-                return Err(Box::new(form.deny(&denial, failed, record)));
+        // Not an octet has left for the origin until the check has agreed.
+        match asking.ask(Kind::Request, &parts, size, &mut record).await {
+            Ok(changes) => {
+                let allowed = Allowed { parts, changes };
+                self.send((allowed, record), body, form, switched).await
             }
+            Err(denied) => form.deny(&denied, record),
         }
-        Ok((allowed, record))
-    }
-
-    /// `None` where there is no check.
-    async fn verdict(&self, parts: &Parts, size: Option<u64>, record: &Record) -> Option<Verdict> {
-        let check = self.site.check()?;
-        let (id, named) = (record.id.to_string(), self.named);
-        let path = parts.uri.path_and_query().map_or("/", |path| path.as_str());
-        let sni = named.sni.as_ref().map(ToString::to_string);
-        let connect = named.connect.as_ref();
-        let connect_host = connect.map(|connect| connect.host.to_string());
-        let verdict = check
-            .ask(&Question {
-                kind: Kind::Request,
-                request_id: &id,
-                client: self.client.client,
-                peer: self.client.peer.0,
-                connect: connect
-                    .zip(connect_host.as_deref())
-                    .map(|(connect, host)| Authority {
-                        host,
-                        port: connect.port,
-                    }),
-                sni: sni.as_deref(),
-                alpn: named.alpn,
-                version: parts.version,
-                method: &parts.method,
-                scheme: named.scheme(),
-                to: named.authority(),
-                path_and_query: path,
-                headers: &parts.headers,
-                body_size: size,
-                body: None,
-                user: None,
-            })
-            .await;
-        Some(verdict)
     }
 
     async fn send(

@@ -5,12 +5,12 @@
 //! origin's certificate, and written into the request.
 
 use std::net::{IpAddr, SocketAddr};
-use std::sync::Arc;
 
 use http::request::Parts;
 use http::{StatusCode, Version, header};
 
-use crate::check::{Authority, Denial};
+use crate::asking::Denied;
+use crate::check::Authority;
 use crate::hello::Hello;
 use crate::host::{Host, HostPort};
 use crate::refusal::Refusal;
@@ -41,8 +41,8 @@ pub(crate) struct Named {
 pub(crate) enum Barred {
     /// A rule of ours.
     Rule(Box<Refusal>),
-    /// What the check said to CONNECT, and whether that is only because it failed.
-    Denied(Arc<Denial>, bool),
+    /// What the check said to CONNECT.
+    Denied(Denied),
 }
 
 impl Going {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-use http::{HeaderMap, Method, StatusCode, Version};
+use http::{Method, Request, StatusCode};
 use peername_relay::{End, Limits, Pair, Tally, relay};
 use peername_sys::stream;
 use tokio::io::AsyncWriteExt;
@@ -12,8 +12,9 @@ use tokio::time::{Instant, timeout_at};
 use tokio_rustls::StartHandshake;
 use tokio_rustls::server::TlsStream;
 
+use crate::asking::Asking;
 use crate::audit::Record;
-use crate::check::{Decision, How, Kind, Question};
+use crate::check::Kind;
 use crate::client::Client;
 use crate::hello::{Hello, Opening, Unopened, version_name};
 use crate::inner::Inner;
@@ -201,40 +202,15 @@ async fn ask(
     named: &Named,
     record: &mut Record,
 ) -> Result<(), Refusal> {
-    let Some(check) = site.check() else {
-        record.unchecked();
-        return Ok(());
+    let (mut connect, ()) = Request::new(()).into_parts();
+    connect.method = Method::CONNECT;
+    let asking = Asking {
+        site,
+        client,
+        named,
     };
-    let id = record.id.to_string();
-    let sni = named.sni.as_ref().map(ToString::to_string);
-    let verdict = check
-        .ask(&Question {
-            kind: Kind::Connect,
-            request_id: &id,
-            client: client.client,
-            peer: client.peer.0,
-            connect: None,
-            sni: sni.as_deref(),
-            alpn: None,
-            version: Version::HTTP_11,
-            method: &Method::CONNECT,
-            scheme: "",
-            to: named.authority(),
-            path_and_query: "",
-            headers: &HeaderMap::new(),
-            body_size: Some(0),
-            body: None,
-            user: None,
-        })
-        .await;
-    record.verdict(&verdict);
-    match verdict.decision {
-        Decision::Allow(_) => Ok(()),
-        Decision::Deny(denial) => {
-            let failed = matches!(verdict.how, How::Failed(_));
-            Err(Refusal::denied(&denial, failed))
-        }
-    }
+    let asked = asking.ask(Kind::Connect, &connect, Some(0), record).await;
+    asked.map(drop).map_err(|denied| Refusal::denied(&denied))
 }
 
 /// Carries bytes both ways, those that were read already first.

@@ -49,7 +49,6 @@ fn described(question: &Question<'_>) -> Vec<(HeaderName, String)> {
         ("x-peername-mode", Some(question.kind.name().to_owned())),
         ("x-peername-connect", connect),
         ("x-peername-sni", question.sni.map(str::to_owned)),
-        ("x-peername-user", question.user.map(str::to_owned)),
     ];
     let said = all.into_iter().filter_map(|(name, value)| {
         let name = HeaderName::from_static(name);
