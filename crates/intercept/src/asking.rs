@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use http::request::Parts;
+use http::{HeaderMap, Method, Request, Version};
 
 use crate::audit::Record;
 use crate::check::{Authority, Changes, Decision, Denial, How, Kind, Question};
@@ -34,7 +35,7 @@ impl Asking<'_> {
     ///
     /// It is denied.
     pub(crate) async fn ask(
-        &self,
+        self,
         kind: Kind,
         parts: &Parts,
         size: Option<u64>,
@@ -83,6 +84,13 @@ impl Asking<'_> {
             }),
         }
     }
+}
+
+/// A CONNECT, as far as it is asked about.
+pub(crate) fn connect(version: Version, headers: HeaderMap) -> Parts {
+    let (mut connect, ()) = Request::new(()).into_parts();
+    (connect.method, connect.version, connect.headers) = (Method::CONNECT, version, headers);
+    connect
 }
 
 /// As it is written to the origin: an absolute URL may have a query and no path.

@@ -17,7 +17,7 @@ use crate::body::{Answer, Held, Outgoing};
 use crate::check::{Changes, Kind};
 use crate::client::Client;
 use crate::headers;
-use crate::named::{Barred, Named};
+use crate::named::Named;
 use crate::refusal::Refusal;
 use crate::site::Site;
 use crate::upstream::{Fault, Sent};
@@ -34,6 +34,7 @@ pub(crate) struct Exchange<'a> {
 struct Allowed {
     parts: Parts,
     changes: Option<Arc<Changes>>,
+    handshake: Option<Handshake>,
 }
 
 /// What is left to be done once the client has its answer.
@@ -61,7 +62,7 @@ impl Exchange<'_> {
 
     async fn decide(
         &self,
-        parts: Parts,
+        mut parts: Parts,
         (body, size): (Option<Held>, Option<u64>),
         switched: &mut Option<Switched>,
     ) -> Response<Answer> {
@@ -69,30 +70,54 @@ impl Exchange<'_> {
         record.path(&parts.uri);
         record.named(self.named);
         let form = Form::of(&parts.headers);
-        match &self.named.barred {
-            Some(Barred::Rule(refusal)) => return form.refuse(refusal, record),
-            Some(Barred::Denied(denied)) => {
+        if let Some(refusal) = &self.named.barred {
+            return form.refuse(refusal, record);
+        }
+        if let Some(connect) = &self.named.denied {
+            let asked = self
+                .asking()
+                .ask(Kind::Connect, connect, Some(0), &mut record);
+            if let Err(denied) = asked.await {
                 record.denied(denied.failed);
-                return form.deny(denied, record);
+                return form.deny(&denied, record);
             }
-            None => {}
         }
-        if let Err(refusal) = self.named.agrees(&parts) {
-            return form.refuse(&refusal, record);
-        }
-        let asking = Asking {
-            site: self.site,
-            client: self.client,
-            named: self.named,
+        let handshake = match self.prepare(&mut parts) {
+            Ok(handshake) => handshake,
+            Err(refusal) => return form.refuse(&refusal, record),
         };
         // Not an octet has left for the origin until the check has agreed.
-        match asking.ask(Kind::Request, &parts, size, &mut record).await {
+        let asked = self.asking().ask(Kind::Request, &parts, size, &mut record);
+        match asked.await {
             Ok(changes) => {
-                let allowed = Allowed { parts, changes };
+                let allowed = Allowed {
+                    parts,
+                    changes,
+                    handshake,
+                };
                 self.send((allowed, record), body, form, switched).await
             }
             Err(denied) => form.deny(&denied, record),
         }
+    }
+
+    fn asking(&self) -> Asking<'_> {
+        Asking {
+            site: self.site,
+            client: self.client,
+            named: self.named,
+        }
+    }
+
+    /// Makes of a request what the origin will get, so that the check sees that and nothing else.
+    fn prepare(&self, parts: &mut Parts) -> Result<Option<Handshake>, Refusal> {
+        self.named.agrees(parts)?;
+        let handshake = Handshake::of(parts)?;
+        headers::end_request_hop(&mut parts.headers);
+        if let Some(handshake) = &handshake {
+            handshake.write(parts);
+        }
+        Ok(handshake)
     }
 
     async fn send(
@@ -102,17 +127,13 @@ impl Exchange<'_> {
         form: Form,
         switched: &mut Option<Switched>,
     ) -> Response<Answer> {
-        let Allowed { mut parts, changes } = allowed;
-        let handshake = match Handshake::of(&mut parts) {
-            Ok(handshake) => handshake,
-            Err(refusal) => return form.refuse(&refusal, record),
-        };
-        headers::end_request_hop(&mut parts.headers);
+        let Allowed {
+            mut parts,
+            changes,
+            handshake,
+        } = allowed;
         if let Some(changes) = &changes {
             changes.apply_to_request(&mut parts.headers);
-        }
-        if let Some(handshake) = &handshake {
-            handshake.write(&mut parts);
         }
         let body = Outgoing::new(body, Arc::clone(&record.sent));
         let http2 = parts.version == Version::HTTP_2 && handshake.is_none();
@@ -156,6 +177,11 @@ impl Exchange<'_> {
         parts.version = Version::HTTP_11;
         record.answered(parts.status);
         let Some(upstream) = upgrade else {
+            // To a CONNECT that would say that the origin has agreed.
+            if matches!(handshake, Some(Handshake::Http2(_))) && parts.status.is_success() {
+                let why = format!("{} to a WebSocket handshake", parts.status);
+                return form.refuse(&Refusal::from(Fault::BadAnswer(why)), record);
+            }
             return Response::from_parts(parts, Answer::origins(body, lease, record));
         };
         let switch = Switched { upstream, record };

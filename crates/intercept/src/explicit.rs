@@ -10,7 +10,7 @@ use hyper::service::Service;
 use tokio::net::TcpStream;
 
 use crate::answer::Form;
-use crate::asking::Asking;
+use crate::asking::{self, Asking};
 use crate::audit::Record;
 use crate::body::Answer;
 use crate::check::Kind;
@@ -19,7 +19,7 @@ use crate::exchange::{Exchange, Switched};
 use crate::host::HostPort;
 use crate::id;
 use crate::inner::{self, Answering, Slot, put, take};
-use crate::named::{Barred, Going, Named, asked};
+use crate::named::{Going, Named, asked};
 use crate::refusal::Refusal;
 use crate::site::Site;
 use crate::tunnel::Tunnel;
@@ -80,7 +80,7 @@ impl Explicit {
         let (parts, body) = request.into_parts();
         let method = parts.method.as_str();
         let mut record = Record::begin(&self.site.metrics, &self.client, method);
-        let form = Form::of(&parts.headers);
+        let form = Form::of_connect(&parts.headers);
         let to = match target(&parts, &body) {
             Ok(to) => to,
             Err(refusal) => return form.refuse(&refusal.closing(), record),
@@ -105,7 +105,7 @@ impl Explicit {
                 let tunnel = Tunnel {
                     going: Going::Connect(to),
                     record,
-                    denied: denied.map(Barred::Denied),
+                    denied: denied.map(|_| Arc::new(asking::connect(parts.version, parts.headers))),
                 };
                 put(&self.next, Some(Next::Tunnel(tunnel)));
                 Response::new(Answer::ours(Bytes::new(), None))

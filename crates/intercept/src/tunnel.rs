@@ -3,7 +3,8 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-use http::{Method, Request, StatusCode};
+use http::request::Parts;
+use http::{HeaderMap, StatusCode, Version};
 use peername_relay::{End, Limits, Pair, Tally, relay};
 use peername_sys::stream;
 use tokio::io::AsyncWriteExt;
@@ -12,13 +13,13 @@ use tokio::time::{Instant, timeout_at};
 use tokio_rustls::StartHandshake;
 use tokio_rustls::server::TlsStream;
 
-use crate::asking::Asking;
+use crate::asking::{self, Asking};
 use crate::audit::Record;
 use crate::check::Kind;
 use crate::client::Client;
 use crate::hello::{Hello, Opening, Unopened, version_name};
 use crate::inner::Inner;
-use crate::named::{Barred, Going, Named};
+use crate::named::{Going, Named};
 use crate::refusal::Refusal;
 use crate::site::{Rules, Site};
 use crate::wire::Wire;
@@ -28,8 +29,8 @@ pub(crate) struct Tunnel {
     pub(crate) going: Going,
     /// Of the CONNECT, or of nothing so far.
     pub(crate) record: Box<Record>,
-    /// What the check said to CONNECT, for a client that has to be told inside.
-    pub(crate) denied: Option<Barred>,
+    /// The CONNECT, if the check said no to it and the client has to be told inside.
+    pub(crate) denied: Option<Arc<Parts>>,
 }
 
 impl Tunnel {
@@ -56,8 +57,9 @@ impl Tunnel {
         deadline: Instant,
     ) {
         let mut named = Named::by_tls(&self.going, &hello);
-        named.barred = named.barred.or_else(|| self.denied.take());
-        if named.barred.is_none() && is_left_alone(site, client, &named) {
+        named.denied = self.denied.take();
+        let may_be_carried = named.barred.is_none() && named.denied.is_none();
+        if may_be_carried && is_left_alone(site, client, &named) {
             return self.carry(site, client, wire, named).await;
         }
         let finish = finish_handshake(site, client, wire, hello, &named);
@@ -89,7 +91,7 @@ impl Tunnel {
         match self.going {
             Going::Connect(to) => {
                 let mut named = Named::plain(to.clone(), Some(to));
-                named.barred = self.denied;
+                named.denied = self.denied;
                 Inner::new(site, client, named).http1(wire).await;
             }
             Going::Redirected(addr) => crate::origin::serve(site, client, wire, addr.port()).await,
@@ -202,8 +204,7 @@ async fn ask(
     named: &Named,
     record: &mut Record,
 ) -> Result<(), Refusal> {
-    let (mut connect, ()) = Request::new(()).into_parts();
-    connect.method = Method::CONNECT;
+    let connect = asking::connect(Version::HTTP_11, HeaderMap::new());
     let asking = Asking {
         site,
         client,
