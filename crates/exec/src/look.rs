@@ -101,23 +101,18 @@ fn take(
 ///
 /// # Errors
 ///
-/// [`Full`], also when the socket can't be asked for its ends and its number: the connection must be
+/// [`Full`], also when the socket can't be asked for its number: the connection must be
 /// refused then.
 pub fn remember(
     table: Table<'_>,
     connection: BorrowedFd<'_>,
     (client, destination): (SocketAddr, SocketAddr),
 ) -> Result<(), Full> {
-    let (Some(local), Some(peer)) = ends(connection) else {
-        return Err(Full);
-    };
     let cookie = tcp_socket::cookie(connection).map_err(|_| Full)?;
     let multipath = tcp_socket::protocol(connection) == Some(tcp_socket::Protocol::Multipath);
     let identity = Identity {
         client,
         destination,
-        local,
-        peer,
         // A sweep would not find it among the TCP sockets, and take it for closed.
         namespace: if multipath {
             0
