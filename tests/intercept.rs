@@ -18,6 +18,7 @@ mod entry;
 mod faults;
 mod framing;
 mod life;
+mod origins;
 mod parent;
 mod rig;
 mod streams;
