@@ -187,7 +187,7 @@ const CERTIFICATES: &[(&str, &str, &str)] = &[
         "upstream_tls_invalid",
     ),
     ("rsa-sha1.test", "ok-rsa-sha1.test", "upstream_tls_invalid"),
-    ("rsa-1024.test", "ok-rsa-1024.test", "upstream_tls_handshake"),
+    ("rsa-1024.test", "ok-rsa-1024.test", "upstream_tls_invalid"),
     (
         "rsa-1024-issuer.test",
         "ok-rsa-1024-issuer.test",

@@ -194,10 +194,7 @@ impl ServerCertVerifier for Verifier {
             ocsp_response,
             now,
         );
-        verified.map_err(|error| match error {
-            Error::InvalidCertificate(why) => BadCertificate::new(&why, end_entity).into_error(),
-            other => other,
-        })
+        verified.map_err(|error| told(error, end_entity))
     }
 
     fn verify_tls12_signature(
@@ -206,7 +203,8 @@ impl ServerCertVerifier for Verifier {
         cert: &CertificateDer<'_>,
         dss: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        self.inner.verify_tls12_signature(message, cert, dss)
+        let verified = self.inner.verify_tls12_signature(message, cert, dss);
+        verified.map_err(|error| told(error, cert))
     }
 
     fn verify_tls13_signature(
@@ -215,11 +213,21 @@ impl ServerCertVerifier for Verifier {
         cert: &CertificateDer<'_>,
         dss: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        self.inner.verify_tls13_signature(message, cert, dss)
+        let verified = self.inner.verify_tls13_signature(message, cert, dss);
+        verified.map_err(|error| told(error, cert))
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
         self.inner.supported_verify_schemes()
+    }
+}
+
+/// With what stands in the certificate, where it is the certificate's fault: a key that is too short is noticed by
+/// what it signs.
+fn told(error: Error, certificate: &CertificateDer<'_>) -> Error {
+    match error {
+        Error::InvalidCertificate(why) => BadCertificate::new(&why, certificate).into_error(),
+        other => other,
     }
 }
 
