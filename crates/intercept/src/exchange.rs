@@ -15,6 +15,7 @@ use crate::audit::Record;
 use crate::body::{Answer, Held, Outgoing};
 use crate::check::{Authority, Changes, Decision, How, Kind, Question, Verdict};
 use crate::client::Client;
+use crate::framing;
 use crate::headers;
 use crate::named::{Barred, Named};
 use crate::refusal::Refusal;
@@ -75,6 +76,11 @@ impl Exchange<'_> {
                 return form.deny(denial, *failed, record);
             }
             None => {}
+        }
+        if parts.version == Version::HTTP_2
+            && let Err(smell) = framing::of_http2(&parts.headers)
+        {
+            return form.refuse(&Refusal::bad_request(smell), record);
         }
         if let Err(refusal) = self.named.agrees(&parts) {
             return form.refuse(&refusal, record);
