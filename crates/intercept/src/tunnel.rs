@@ -54,7 +54,7 @@ impl Tunnel {
         hello: Hello,
         deadline: Instant,
     ) {
-        let mut named = Named::by_tls(&self.going, &hello);
+        let mut named = Named::by_tls(&self.going, hello.sni.clone());
         named.barred = named.barred.or_else(|| self.denied.take());
         if named.barred.is_none() && is_left_alone(site, client, &named) {
             return self.carry(site, client, wire, named).await;
