@@ -36,6 +36,7 @@ packages=(
     python3
     tinyproxy-bin       # an upstream proxy
     python3-grpcio      # gRPC, client and server, through the intercepting proxy
+    python3-cryptography # certificates that no client may take
     python3-h2          # WebSocket over HTTP/2
     python3-websockets
     python3-requests

@@ -197,7 +197,8 @@ impl Stage {
         self.proxy_through(&[], args)
     }
 
-    fn proxy_through(&self, through: &[&str], args: &[&str]) -> Peername {
+    /// The same through other programs.
+    pub(super) fn proxy_through(&self, through: &[&str], args: &[&str]) -> Peername {
         let [ca, root] = ["ca", "root.pem"].map(|name| self.scratch.text(name));
         let mount = format!(
             "mount --bind {} /etc/hosts && mount --bind {} /etc/nsswitch.conf && exec \"$@\"",

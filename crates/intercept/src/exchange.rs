@@ -16,6 +16,7 @@ use crate::audit::Record;
 use crate::body::{Answer, Held, Outgoing};
 use crate::check::{Changes, Kind};
 use crate::client::Client;
+use crate::framing;
 use crate::headers;
 use crate::named::Named;
 use crate::refusal::Refusal;
@@ -111,6 +112,9 @@ impl Exchange<'_> {
 
     /// Makes of a request what the origin will get, so that the check sees that and nothing else.
     fn prepare(&self, parts: &mut Parts) -> Result<Option<Handshake>, Refusal> {
+        if parts.version == Version::HTTP_2 {
+            framing::of_http2(&parts.headers).map_err(Refusal::bad_request)?;
+        }
         self.named.agrees(parts)?;
         let handshake = Handshake::of(parts)?;
         headers::end_request_hop(&mut parts.headers);

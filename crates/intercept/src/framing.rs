@@ -13,6 +13,8 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, ready};
 
+use http::HeaderMap;
+use http::header::CONTENT_LENGTH;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 /// What is wrong with a request's framing.
@@ -57,6 +59,11 @@ impl Framing {
     pub(crate) fn next(&mut self) -> Result<(), Smell> {
         let verdict = self.verdicts.pop_front();
         verdict.unwrap_or(Err("the request follows one that is not properly framed"))
+    }
+
+    #[cfg(any(test, feature = "fuzzing"))]
+    pub(crate) fn take_verdicts(&mut self) -> impl Iterator<Item = Result<(), Smell>> {
+        self.verdicts.drain(..)
     }
 
     /// Looks at more of what the client sends.
@@ -199,6 +206,21 @@ impl Framing {
         };
         self.verdicts.push_back(Ok(()));
         Ok(())
+    }
+}
+
+/// The same for a request of HTTP/2, whose frames say where it ends: a length beside them is for an origin that reads
+/// HTTP/1. h2 refuses two that differ, and passes on two that don't.
+///
+/// # Errors
+///
+/// A length that is not one number.
+pub(crate) fn of_http2(headers: &HeaderMap) -> Result<(), Smell> {
+    let mut lengths = headers.get_all(CONTENT_LENGTH).iter();
+    match (lengths.next(), lengths.next()) {
+        (None, _) => Ok(()),
+        (Some(one), None) => length(one.as_bytes()).map(drop),
+        _ => Err("more than one Content-Length"),
     }
 }
 

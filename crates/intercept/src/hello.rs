@@ -47,6 +47,18 @@ pub(crate) enum Unopened {
     Late,
 }
 
+#[cfg(feature = "fuzzing")]
+impl Opening {
+    pub(crate) fn looks_like(bytes: &[u8]) -> Option<&'static str> {
+        match first_look(bytes) {
+            Look::Tls => Some("tls"),
+            Look::Http => Some("http"),
+            Look::Unknown => Some("unknown"),
+            Look::More => None,
+        }
+    }
+}
+
 impl Unopened {
     pub(crate) fn refusal(&self) -> Refusal {
         Refusal::new(StatusCode::BAD_REQUEST, "client_tls", self.to_string())
@@ -77,21 +89,38 @@ impl Opening {
     }
 }
 
+/// Takes a ClientHello in as it comes.
+#[derive(Default)]
+pub(crate) struct Reader {
+    acceptor: Acceptor,
+    /// How many octets it has had.
+    seen: usize,
+}
+
+impl Reader {
+    /// The ClientHello, if the whole of it is there. `ahead` is all that has come; what was there the last time
+    /// is not looked at again.
+    pub(crate) fn look(&mut self, ahead: &[u8]) -> Result<Option<Box<Hello>>, Unopened> {
+        let mut fresh = ahead.get(self.seen..).unwrap_or_default();
+        while !fresh.is_empty() {
+            self.acceptor.read_tls(&mut fresh)?;
+        }
+        self.seen = ahead.len();
+        match self.acceptor.accept() {
+            Ok(Some(accepted)) => Ok(Some(Box::new(Hello::new(accepted)))),
+            Ok(None) if self.seen > MOST => Err(Unopened::TooLong),
+            Ok(None) => Ok(None),
+            Err((error, _)) => Err(Unopened::NotAHello(error)),
+        }
+    }
+}
+
 impl Hello {
     async fn read(wire: &mut Wire) -> Result<Box<Self>, Unopened> {
-        let mut acceptor = Acceptor::default();
-        let mut seen = 0;
+        let mut reader = Reader::default();
         loop {
-            let mut fresh = wire.ahead().get(seen..).unwrap_or_default();
-            while !fresh.is_empty() {
-                acceptor.read_tls(&mut fresh)?;
-            }
-            seen = wire.ahead().len();
-            match acceptor.accept() {
-                Ok(Some(accepted)) => return Ok(Box::new(Self::new(accepted))),
-                Ok(None) if seen > MOST => return Err(Unopened::TooLong),
-                Ok(None) => {}
-                Err((error, _)) => return Err(Unopened::NotAHello(error)),
+            if let Some(hello) = reader.look(wire.ahead())? {
+                return Ok(hello);
             }
             if wire.more().await? == 0 {
                 return Err(Unopened::Closed);
@@ -177,29 +206,4 @@ const LONGEST_LINE: usize = 16 * 1024;
 const MOST: usize = 64 * 1024;
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_beginning_is_waited_for_until_it_tells() {
-        for (bytes, expected) in [
-            (&b""[..], Look::More),
-            (b"\x16", Look::More),
-            (b"\x16\x03", Look::Tls),
-            (b"\x16\x02", Look::Unknown),
-            (b"\x15\x03\x01", Look::Unknown),
-            (b"G", Look::More),
-            (b"POST", Look::More),
-            (b"POST /x HTTP/1.", Look::More),
-            (b"POST /x HTTP/1.1\r\n", Look::Http),
-            (b"PROPFIND /x HTTP/1.0\n", Look::Http),
-            (b"GET /x\r\n", Look::Unknown),
-            (b"PRI * HTTP/2.0\r\n", Look::Unknown),
-            (b"SSH-2.0-OpenSSH_9.2\r\n", Look::Unknown),
-            (b"EHLO client.test\r\n", Look::Unknown),
-            (b"\x00\x01", Look::Unknown),
-        ] {
-            assert_eq!(first_look(bytes), expected, "{}", bytes.escape_ascii());
-        }
-    }
-}
+mod tests;

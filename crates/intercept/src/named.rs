@@ -11,7 +11,6 @@ use http::request::Parts;
 use http::{StatusCode, Version, header};
 
 use crate::check::Authority;
-use crate::hello::Hello;
 use crate::host::{Host, HostPort};
 use crate::refusal::Refusal;
 
@@ -81,10 +80,9 @@ impl Named {
         }
     }
 
-    /// The place that a ClientHello and what came before it agree on. Where they don't, the handshake is
+    /// The place that a ClientHello's name and what came before it agree on. Where they don't, the handshake is
     /// still done, as the name that the client wants to see, so that it can be told why.
-    pub(crate) fn by_tls(going: &Going, hello: &Hello) -> Self {
-        let sni = hello.sni.clone();
+    pub(crate) fn by_tls(going: &Going, sni: Option<Host>) -> Self {
         let (to, via, connect) = match going {
             Going::Connect(to) => (to.clone(), None, Some(to.clone())),
             Going::Redirected(addr) => match &sni {

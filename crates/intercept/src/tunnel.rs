@@ -56,7 +56,7 @@ impl Tunnel {
         hello: Hello,
         deadline: Instant,
     ) {
-        let mut named = Named::by_tls(&self.going, &hello);
+        let mut named = Named::by_tls(&self.going, hello.sni.clone());
         named.denied = self.denied.take();
         let may_be_carried = named.barred.is_none() && named.denied.is_none();
         if may_be_carried && is_left_alone(site, client, &named) {

@@ -7,7 +7,7 @@ fn verdicts(bytes: &[u8]) -> Vec<Result<(), Smell>> {
         let mut all = Vec::new();
         for part in bytes.chunks(size) {
             let fed = framing.feed(part);
-            all.extend(framing.verdicts.drain(..));
+            all.extend(framing.take_verdicts());
             if let Err(smell) = fed {
                 all.push(Err(smell));
                 break;
@@ -78,6 +78,52 @@ fn a_body_that_smells_is_broken_off() {
         let all = verdicts(format!("{head}{body}").as_bytes());
         assert!(matches!(all[..], [Ok(()), Err(_)]), "{body:?}: {all:?}");
     }
+}
+
+#[test]
+fn http2_has_one_length_or_none() {
+    let of = |lengths: &[&'static str]| {
+        let pairs = lengths
+            .iter()
+            .map(|length| (CONTENT_LENGTH, (*length).parse().unwrap()));
+        of_http2(&pairs.collect())
+    };
+    assert!(of(&[]).is_ok() && of(&["3"]).is_ok());
+    for bad in [
+        &["3", "3"][..],
+        &["3", "4"],
+        &["3, 3"],
+        &["+3"],
+        &[""],
+        &["0x3"],
+    ] {
+        assert!(of(bad).is_err(), "{bad:?}");
+    }
+}
+
+#[test]
+fn what_is_claimed_is_not_kept() {
+    // Its lines are collected, so they have an end.
+    let mut framing = Framing::default();
+    framing.feed(b"GET / HTTP/1.1\r\nX: ").unwrap();
+    framing.feed(&vec![b'x'; LONGEST_LINE + 1]).unwrap();
+    assert!(framing.next().is_err() && framing.line.capacity() == 0);
+    // Nor is anything of a body kept, however long it says it is.
+    let mut framing = Framing::default();
+    let head = format!("POST / HTTP/1.1\r\nContent-Length: {}\r\n\r\n", u64::MAX);
+    framing.feed(head.as_bytes()).unwrap();
+    framing.feed(&[b'x'; 4096]).unwrap();
+    assert!(framing.next().is_ok() && framing.state == State::Body(u64::MAX - 4096));
+    assert_eq!(framing.line.len(), 0);
+    let mut framing = Framing::default();
+    let head = format!("POST / HTTP/1.1\r\nContent-Length: {}0\r\n\r\n", u64::MAX);
+    framing.feed(head.as_bytes()).unwrap();
+    assert!(framing.next().is_err());
+    let mut framing = Framing::default();
+    framing
+        .feed(b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n")
+        .unwrap();
+    assert!(framing.feed(b"10000000000000000\r\n").is_err());
 }
 
 #[test]

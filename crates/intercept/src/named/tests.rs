@@ -79,3 +79,37 @@ fn any_other_place_is_refused() {
     let misdirected = refusal(&secure, Version::HTTP_2, "https://b.test/", &[]);
     assert_eq!(misdirected, Some(("name_mismatch", 421)));
 }
+
+/// The name that is shown is the one that the client wants to see; where it differs from CONNECT's, nothing passes.
+#[test]
+fn sni_and_connect_agree_or_nothing_passes() {
+    let connect = Going::Connect(HostPort::parse("a.test:8443").unwrap());
+    let by = |going: &Going, sni: Option<&str>| {
+        Named::by_tls(going, sni.map(|name| Host::parse(name).unwrap()))
+    };
+    for (sni, host, barred) in [
+        (Some("a.test"), "a.test", false),
+        (None, "a.test", false),
+        (Some("b.test"), "b.test", true),
+        (Some("x.a.test"), "x.a.test", true),
+    ] {
+        let named = by(&connect, sni);
+        assert_eq!((&*named.host, named.to.port), (host, 8443), "{sni:?}");
+        assert_eq!(named.barred.is_some(), barred, "{sni:?}");
+        assert!(named.tls && named.via.is_none());
+        let agrees = refusal(&named, Version::HTTP_11, "/", &["a.test:8443"]).is_none();
+        assert_eq!(agrees, host == "a.test", "{sni:?}");
+    }
+}
+
+/// Whoever was redirected to us goes where it was going, and the certificate there has to be for the name.
+#[test]
+fn a_redirected_client_keeps_its_address() {
+    let going = Going::Redirected("192.0.2.1:443".parse().unwrap());
+    let named = Named::by_tls(&going, Some(Host::parse("a.test").unwrap()));
+    assert_eq!(named.to, HostPort::parse("a.test:443").unwrap());
+    assert_eq!(named.via, Some("192.0.2.1".parse().unwrap()));
+    assert!(named.barred.is_none());
+    let named = Named::by_tls(&going, None);
+    assert_eq!((&*named.host, named.via), ("192.0.2.1", None));
+}

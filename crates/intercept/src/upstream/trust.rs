@@ -7,9 +7,8 @@ use rustls::client::{Resumption, WebPkiServerVerifier};
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 use rustls::{ClientConfig, RootCertStore};
-use x509_parser::prelude::{FromDer, X509Certificate};
 
-use super::verify::Verifier;
+use super::verify::{OwnKeys, Verifier};
 
 /// Why no origin could be verified.
 #[derive(Debug, thiserror::Error)]
@@ -45,18 +44,19 @@ pub(crate) struct Tls {
 
 impl Tls {
     /// With the host's authorities and those of these files, but without `ours`: an origin that shows one
-    /// of our own forged certificates is a loop or an attack.
+    /// of our own forged certificates is a loop or an attack, also where somebody else vouches for our key.
     ///
     /// # Errors
     ///
     /// [`TrustError`].
     pub(crate) fn new(extra: &[PathBuf], ours: &[CertificateDer<'_>]) -> Result<Self, TrustError> {
         let mut roots = RootCertStore::empty();
+        let ours = OwnKeys::of(ours);
         let native = rustls_native_certs::load_native_certs();
-        let not_ours = native.certs.into_iter().filter(|one| !is_among(one, ours));
+        let not_ours = native.certs.into_iter().filter(|one| !ours.has(one));
         roots.add_parsable_certificates(not_ours);
         for path in extra {
-            add(&mut roots, path, ours)?;
+            add(&mut roots, path, &ours)?;
         }
         if roots.is_empty() {
             let errors = native.errors.iter().map(|error| format!("; {error}"));
@@ -72,7 +72,7 @@ impl Tls {
             .with_safe_default_protocol_versions()
             .map_err(|error| tls(&error))?
             .dangerous()
-            .with_custom_certificate_verifier(Arc::new(Verifier(verifier)))
+            .with_custom_certificate_verifier(Arc::new(Verifier::new(verifier, ours)))
             .with_no_client_auth();
         both.resumption = Resumption::in_memory_sessions(SESSIONS);
         let mut http1 = both.clone();
@@ -86,11 +86,7 @@ impl Tls {
     }
 }
 
-fn add(
-    roots: &mut RootCertStore,
-    path: &Path,
-    ours: &[CertificateDer<'_>],
-) -> Result<(), TrustError> {
+fn add(roots: &mut RootCertStore, path: &Path, ours: &OwnKeys) -> Result<(), TrustError> {
     let refuse = |why: String| TrustError::ExtraCa {
         path: path.to_owned(),
         why,
@@ -99,7 +95,7 @@ fn add(
     let mut added = 0;
     for certificate in all {
         let certificate = certificate.map_err(|error| refuse(error.to_string()))?;
-        if is_among(&certificate, ours) {
+        if ours.has(&certificate) {
             let why = "this is the proxy's own authority, which no origin may be certified by";
             return Err(refuse(why.to_owned()));
         }
@@ -112,16 +108,6 @@ fn add(
         0 => Err(refuse("no certificate in it; it has to be PEM".to_owned())),
         _ => Ok(()),
     }
-}
-
-/// By its key, whatever else stands in the certificate: it may be cross-signed.
-fn is_among(certificate: &CertificateDer<'_>, ours: &[CertificateDer<'_>]) -> bool {
-    let key = |der: &CertificateDer<'_>| {
-        let (_, parsed) = X509Certificate::from_der(der).ok()?;
-        Some(parsed.public_key().raw.to_vec())
-    };
-    let theirs = key(certificate);
-    theirs.is_some() && ours.iter().any(|one| key(one) == theirs)
 }
 
 /// Resuming saves half of the client's part of a handshake; the library's default is 256 servers.

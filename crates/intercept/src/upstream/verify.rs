@@ -3,6 +3,7 @@
 //! rustls decides; what is added is what was seen, because "unknown issuer" alone sends nobody anywhere.
 
 use std::fmt::{self, Display, Formatter};
+use std::iter;
 use std::sync::Arc;
 
 use rustls::client::WebPkiServerVerifier;
@@ -10,6 +11,7 @@ use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, Server
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::{CertificateError, DigitallySignedStruct, Error, OtherError, SignatureScheme};
 use x509_parser::prelude::{FromDer, GeneralName, X509Certificate};
+use x509_parser::public_key::PublicKey;
 
 /// A certificate that was not accepted, and what stands in it.
 #[derive(Clone, Debug)]
@@ -26,6 +28,8 @@ enum Why {
     Untrusted,
     SelfSigned,
     Revoked,
+    /// A certificate of our own authority's key is among what the origin shows.
+    Ours,
     Invalid(String),
 }
 
@@ -41,9 +45,10 @@ impl BadCertificate {
     }
 
     fn new(error: &CertificateError, certificate: &CertificateDer<'_>) -> Self {
-        let parsed = X509Certificate::from_der(certificate).ok();
-        let parsed = parsed.as_ref().map(|(_, certificate)| certificate);
-        let is_self_signed = parsed.is_some_and(|seen| seen.subject() == seen.issuer());
+        let parsed = parsed(certificate);
+        let is_self_signed = parsed
+            .as_ref()
+            .is_some_and(|seen| seen.subject() == seen.issuer());
         let why = match error {
             CertificateError::Expired | CertificateError::ExpiredContext { .. } => Why::Expired,
             CertificateError::NotValidYet | CertificateError::NotValidYetContext { .. } => {
@@ -57,8 +62,17 @@ impl BadCertificate {
             CertificateError::Revoked => Why::Revoked,
             other => Why::Invalid(other.to_string()),
         };
-        let seen = parsed.map_or_else(|| "can't be read".to_owned(), describe);
+        Self::seen(why, certificate)
+    }
+
+    fn seen(why: Why, certificate: &CertificateDer<'_>) -> Self {
+        let parsed = parsed(certificate);
+        let seen = parsed.map_or_else(|| "can't be read".to_owned(), |seen| describe(&seen));
         Self { why, seen }
+    }
+
+    fn into_error(self) -> Error {
+        Error::InvalidCertificate(CertificateError::Other(OtherError(Arc::new(self))))
     }
 
     pub(crate) fn code(&self) -> &'static str {
@@ -69,6 +83,7 @@ impl BadCertificate {
             Why::Untrusted => "upstream_tls_untrusted",
             Why::SelfSigned => "upstream_tls_self_signed",
             Why::Revoked => "upstream_tls_revoked",
+            Why::Ours => "upstream_tls_own_authority",
             Why::Invalid(_) => "upstream_tls_invalid",
         }
     }
@@ -83,6 +98,10 @@ impl BadCertificate {
                  certificate has to be fixed there"
             }
             Why::Revoked => "the origin has to replace it",
+            Why::Ours => {
+                "does the name lead back to a proxy with this key? If not, somebody else has it: \
+                 peername ca rotate"
+            }
             Why::Invalid(_) => "",
         }
     }
@@ -97,6 +116,7 @@ impl Display for BadCertificate {
             Why::Untrusted => "has an issuer that nobody here trusts",
             Why::SelfSigned => "is self-signed and not trusted here",
             Why::Revoked => "is revoked",
+            Why::Ours => "comes with one of this proxy's own authority",
             Why::Invalid(why) => {
                 return write!(f, "the origin's certificate: {why}; it {}", self.seen);
             }
@@ -107,9 +127,52 @@ impl Display for BadCertificate {
 
 impl std::error::Error for BadCertificate {}
 
-/// Verifies as rustls does.
+/// The public keys of our own authority and its predecessors.
 #[derive(Debug)]
-pub(crate) struct Verifier(pub(crate) Arc<WebPkiServerVerifier>);
+pub(crate) struct OwnKeys(Vec<Box<[u8]>>);
+
+impl OwnKeys {
+    pub(crate) fn of(certificates: &[CertificateDer<'_>]) -> Self {
+        let keys = certificates
+            .iter()
+            .filter_map(|one| Some(public_key(&parsed(one)?)));
+        Self(keys.collect())
+    }
+
+    /// By its key, whatever else stands in the certificate: it may be cross-signed.
+    pub(crate) fn has(&self, certificate: &CertificateDer<'_>) -> bool {
+        parsed(certificate).is_some_and(|theirs| self.0.contains(&public_key(&theirs)))
+    }
+}
+
+/// A point of an elliptic curve may be written with one coordinate or with both (RFC 5480, section 2.2), and
+/// verifiers take either: the first one tells the key.
+fn public_key(certificate: &X509Certificate<'_>) -> Box<[u8]> {
+    let key = certificate.public_key();
+    let octets = key.subject_public_key.as_ref();
+    match key.parsed() {
+        Ok(PublicKey::EC(_)) => match octets {
+            [UNCOMPRESSED, both @ ..] => both.split_at(both.len() / 2).0.into(),
+            [_, first @ ..] => first.into(),
+            [] => Box::default(),
+        },
+        _ => octets.into(),
+    }
+}
+
+/// Verifies as rustls does, and refuses what our own authority has any part in: where somebody who is trusted
+/// has certified its key, rustls would take what we forge.
+#[derive(Debug)]
+pub(crate) struct Verifier {
+    inner: Arc<WebPkiServerVerifier>,
+    ours: OwnKeys,
+}
+
+impl Verifier {
+    pub(crate) fn new(inner: Arc<WebPkiServerVerifier>, ours: OwnKeys) -> Self {
+        Self { inner, ours }
+    }
+}
 
 impl ServerCertVerifier for Verifier {
     fn verify_server_cert(
@@ -120,16 +183,18 @@ impl ServerCertVerifier for Verifier {
         ocsp_response: &[u8],
         now: UnixTime,
     ) -> Result<ServerCertVerified, Error> {
-        let verified =
-            self.0
-                .verify_server_cert(end_entity, intermediates, server_name, ocsp_response, now);
-        verified.map_err(|error| match error {
-            Error::InvalidCertificate(why) => {
-                let bad = Arc::new(BadCertificate::new(&why, end_entity));
-                Error::InvalidCertificate(CertificateError::Other(OtherError(bad)))
-            }
-            other => other,
-        })
+        let mut shown = iter::once(end_entity).chain(intermediates);
+        if shown.any(|one| self.ours.has(one)) {
+            return Err(BadCertificate::seen(Why::Ours, end_entity).into_error());
+        }
+        let verified = self.inner.verify_server_cert(
+            end_entity,
+            intermediates,
+            server_name,
+            ocsp_response,
+            now,
+        );
+        verified.map_err(|error| told(error, end_entity))
     }
 
     fn verify_tls12_signature(
@@ -138,7 +203,8 @@ impl ServerCertVerifier for Verifier {
         cert: &CertificateDer<'_>,
         dss: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        self.0.verify_tls12_signature(message, cert, dss)
+        let verified = self.inner.verify_tls12_signature(message, cert, dss);
+        verified.map_err(|error| told(error, cert))
     }
 
     fn verify_tls13_signature(
@@ -147,12 +213,28 @@ impl ServerCertVerifier for Verifier {
         cert: &CertificateDer<'_>,
         dss: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        self.0.verify_tls13_signature(message, cert, dss)
+        let verified = self.inner.verify_tls13_signature(message, cert, dss);
+        verified.map_err(|error| told(error, cert))
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.0.supported_verify_schemes()
+        self.inner.supported_verify_schemes()
     }
+}
+
+/// With what stands in the certificate, where it is the certificate's fault: a key that is too short is noticed by
+/// what it signs.
+fn told(error: Error, certificate: &CertificateDer<'_>) -> Error {
+    match error {
+        Error::InvalidCertificate(why) => BadCertificate::new(&why, certificate).into_error(),
+        other => other,
+    }
+}
+
+fn parsed<'a>(certificate: &'a CertificateDer<'_>) -> Option<X509Certificate<'a>> {
+    X509Certificate::from_der(certificate)
+        .ok()
+        .map(|(_, parsed)| parsed)
 }
 
 /// In printable ASCII and of bounded length: it is the origin that wrote it.
@@ -185,5 +267,7 @@ fn describe(certificate: &X509Certificate<'_>) -> String {
     text.chars().map(printable).take(MOST_SHOWN).collect()
 }
 
+/// The first octet of a point with both coordinates (SEC 1, section 2.3.3).
+const UNCOMPRESSED: u8 = 4;
 const MOST_NAMES: usize = 8;
 const MOST_SHOWN: usize = 600;

@@ -1,0 +1,92 @@
+"""A client of HTTP/2 that sends what it is told, one request on one connection, and tells what came of it.
+
+    downgrade.py PROXY CA REQUEST    REQUEST is JSON: headers, data, trailers, each octet a character
+"""
+import json
+import socket
+import ssl
+import struct
+import sys
+
+import hpack
+
+DATA, HEADERS, RST_STREAM, SETTINGS, GOAWAY = 0, 1, 3, 4, 7
+END_STREAM, END_HEADERS, ACK = 1, 4, 1
+
+host, port = sys.argv[1].split(":")
+request = json.loads(sys.argv[3])
+tunnel = socket.create_connection((host, int(port)))
+tunnel.sendall(b"CONNECT a.test:9001 HTTP/1.1\r\nHost: a.test:9001\r\n\r\n")
+assert b" 200 " in tunnel.recv(1000)
+tls = ssl.create_default_context(cafile=sys.argv[2])
+tls.set_alpn_protocols(["h2"])
+stream = tls.wrap_socket(tunnel, server_hostname="a.test")
+assert stream.selected_alpn_protocol() == "h2"
+stream.settimeout(10)
+
+
+def frame(kind, flags, number, payload=b""):
+    return struct.pack(">I", len(payload))[1:] + struct.pack(">BBI", kind, flags, number) + payload
+
+
+def text(octets):
+    return octets.encode("latin-1")
+
+
+def block(headers):
+    """Literals that no table has (RFC 7541, section 6.2.2), so that no encoder has an opinion."""
+    block = b""
+    for name, value in headers:
+        for part, first in ((text(name), b"\0"), (text(value), b"")):
+            length = bytes([len(part)]) if len(part) < 127 else bytes([127, len(part) - 127])
+            block += first + length + part
+    return block
+
+
+data = [text(part) for part in request.get("data", [])]
+trailers = request.get("trailers")
+parts = [frame(HEADERS, END_HEADERS, 1, block(request["headers"]))]
+parts += [frame(DATA, 0, 1, part) for part in data]
+if trailers is not None:
+    parts.append(frame(HEADERS, END_HEADERS, 1, block(trailers)))
+# The last of them ends the request.
+last = bytearray(parts[-1])
+last[4] |= END_STREAM
+parts[-1] = bytes(last)
+
+seen = {"status": None, "body": "", "end": None}
+decoder = hpack.Decoder()
+
+
+def read(count):
+    octets = b""
+    while len(octets) < count:
+        more = stream.recv(count - len(octets))
+        if not more:
+            raise EOFError
+        octets += more
+    return octets
+
+
+try:
+    stream.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + frame(SETTINGS, 0, 0) + b"".join(parts))
+    while seen["end"] is None:
+        head = read(9)
+        kind, flags = head[3], head[4]
+        payload = read(int.from_bytes(head[:3], "big"))
+        if kind == SETTINGS and not flags & ACK:
+            stream.sendall(frame(SETTINGS, ACK, 0))
+        elif kind == HEADERS:
+            fields = dict(decoder.decode(payload))
+            seen["status"] = int(fields.get(":status", seen["status"]))
+        elif kind == DATA:
+            seen["body"] += payload.decode("latin-1")
+        elif kind == RST_STREAM:
+            seen["end"] = f"reset {int.from_bytes(payload, 'big')}"
+        elif kind == GOAWAY and int.from_bytes(payload[4:8], "big"):
+            seen["end"] = f"goaway {int.from_bytes(payload[4:8], 'big')}"
+        if kind in (HEADERS, DATA) and flags & END_STREAM:
+            seen["end"] = "complete"
+except (EOFError, ConnectionError, ssl.SSLError) as error:
+    seen["end"] = "closed"
+print(json.dumps(seen))
