@@ -68,7 +68,7 @@ bench-exec: ## Measure the ways of `peername exec` against a plain server and `p
 	$(TARGET)/release/peername-bench matrix --exec --only churn,pingpong,bulk-1 --for 2s \
 		--peername $(TARGET)/release/peername
 
-fuzz: ## Fuzz each target of the codec for FUZZ_SECONDS (nightly, cargo-fuzz)
+fuzz: ## Fuzz what reads strangers' octets, each target for FUZZ_SECONDS (nightly, cargo-fuzz)
 	$(CARGO) run --quiet --locked --manifest-path fuzz/Cargo.toml --example seeds
 	@for target in $$($(CARGO) +nightly fuzz list); do \
 		echo "fuzz: $$target, $(FUZZ_SECONDS) s"; \
