@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::rig::{PROXY, Rig, head};
+use super::rig::{PROXY, Rig, Stage, head};
 use crate::addr::{someone_v4, v4};
 use crate::check::service::{Opa, Service};
 use crate::conn::Conn;
@@ -75,10 +75,10 @@ fn of_forward_auth(headers: &Value) -> Value {
     })
 }
 
-/// `sets` is what the service's yes adds to a request, as the origin sees it.
-fn is_asked_and_obeyed(scheme: &str, rule: &str, sets: &str, start: impl FnOnce(&Rig) -> Kind) {
-    let check = format!("--check={scheme}://{CHECK}{rule}");
-    let rig = Rig::new(&[&check, "--accept-proxy=203.0.113.9"]);
+/// The service's yes sets a header of the request.
+fn is_asked_and_obeyed(check: &str, args: &[&str], start: impl FnOnce(&Rig) -> Kind) {
+    let check = format!("--check={check}");
+    let rig = Rig::new(&[&[&*check, "--accept-proxy=203.0.113.9"], args].concat());
     let mut service = start(&rig);
     // Where connections begin without a header.
     rig.lab.client.address("eth0", &["203.0.113.10/24"]);
@@ -86,7 +86,7 @@ fn is_asked_and_obeyed(scheme: &str, rule: &str, sets: &str, start: impl FnOnce(
 
     let answer = rig.curl(&[&from[..], &["https://a.test/echo?q=1"]].concat());
     assert!(answer.starts_with("GET a.test HTTP/2.0 "), "{answer}");
-    assert!(answer.contains(&format!(" x={sets} ")), "{answer}");
+    assert!(answer.contains(" x=set "), "{answer}");
     let tunnel = json!({ "mode": "connect", "client": "203.0.113.10", "connect": "a.test:443", "sni": null,
         "method": "CONNECT", "host": "a.test:443", "path": null });
     assert_eq!(service.asked(None), tunnel);
@@ -123,19 +123,20 @@ fn by_ext_authz() {
     const YES: &str = r#"{"status": {}, "okResponse": {"headers": [{"header": {"key": "x-mine", "value": "set"}}]}}"#;
     const NO: &str =
         r#"{"status": {"code": 7}, "deniedResponse": {"status": {"code": 451}, "body": "by law"}}"#;
-    is_asked_and_obeyed("grpc", "", "set", |rig| {
+    is_asked_and_obeyed("grpc://127.0.0.1:9191", &[], |rig| {
         let mut service = rig.lab.balancer.enter(|| Service::ext_authz(CHECK));
         service.answers(YES);
         Kind::Told(service, NO)
     });
 }
 
-/// Which headers of its answer are for the origin has to be said beforehand: here, none are.
+/// Which headers of its answer are for the origin has to be said beforehand.
 #[test]
 fn by_forward_auth() {
     const YES: &str = r#"{"status": 200, "headers": [["x-mine", "set"]], "body": ""}"#;
     const NO: &str = r#"{"status": 451, "headers": [], "body": "by law"}"#;
-    is_asked_and_obeyed("http", "/verify", "", |rig| {
+    let take = ["--check-take=X-Mine"];
+    is_asked_and_obeyed("http://127.0.0.1:9191/verify", &take, |rig| {
         let mut service = rig.lab.balancer.enter(|| Service::forward_auth(CHECK));
         service.answers(YES);
         Kind::Told(service, NO)
@@ -151,9 +152,48 @@ is_listed if { startswith(http.path, "/echo") }
 verdict := {"allow": true, "headers": {"x-mine": "set"}} if is_listed
 else := {"allow": false, "http_status": 451, "body": "by law"}
 "#;
-    is_asked_and_obeyed("opa+http", "/v1/data/egress/verdict", "set", |rig| {
+    let rule = "opa+http://127.0.0.1:9191/v1/data/egress/verdict";
+    is_asked_and_obeyed(rule, &[], |rig| {
         Kind::Opa(rig.lab.balancer.enter(|| Opa::at(CHECK, POLICY)))
     });
+}
+
+/// The policy looks into bodies, of which all comes to the origin.
+#[test]
+fn a_body_is_shown_as_far_as_the_check_wants_it() {
+    const POLICY: &str = r#"package egress
+http := input.attributes.request.http
+default verdict := false
+verdict if http.method == "CONNECT"
+verdict if { not contains(http.body, "secret"); not is_cut_short }
+is_cut_short if { input.truncated_body; startswith(http.path, "/dav/whole") }
+"#;
+    let stage = Stage::new();
+    let opa = || Opa::at(CHECK, POLICY);
+    let _opa = stage.lab.balancer.enter(opa);
+    let rule = "--check=opa+http://127.0.0.1:9191/v1/data/egress/verdict";
+    let rig = stage.start(&[rule, "--check-body=1000"]);
+    let large = rig.scratch.text("large");
+    let put = |version, path: &str, more: &[&str]| {
+        let url = format!("https://a.test/dav/{path}");
+        rig.status(&[&[version, "-X", "PUT"][..], more, &[&url]].concat())
+    };
+    for version in ["--http1.1", "--http2"] {
+        let late = format!("{}secret", "x".repeat(994));
+        for (body, status) in [("secret", 403), (&late, 403), ("nothing", 201)] {
+            let path = format!("{version}-{}", body.len());
+            assert_eq!(put(version, &path, &["--data", body]), status, "{body}");
+        }
+        assert_eq!(put(version, "whole", &["-T", &large]), 403);
+        let chunked = ["-H", "Transfer-Encoding: chunked", "-T", &large];
+        for more in [&chunked[2..], &chunked] {
+            let path = format!("{version}-{}", more.len());
+            assert_eq!(put(version, &path, more), 201);
+            let whole = rig.scratch.read("large");
+            assert!(rig.scratch.read(&format!("dav/{path}")) == whole, "{path}");
+        }
+        assert_eq!(rig.scratch.read(&format!("dav/{version}-7")), "nothing");
+    }
 }
 
 const CHECK: std::net::SocketAddr = v4([127, 0, 0, 1], 9191);

@@ -6,8 +6,9 @@ use http::request::Parts;
 use http::{HeaderMap, Method, Request, Version};
 
 use crate::audit::Record;
-use crate::check::{Authority, Changes, Decision, Denial, How, Kind, Question};
+use crate::check::{Authority, Changes, Decision, Denial, How, Kind, Prefix, Question};
 use crate::client::Client;
+use crate::held::Beginning;
 use crate::named::Named;
 use crate::site::Site;
 
@@ -20,6 +21,21 @@ pub(crate) struct Denied {
     pub(crate) failed: bool,
 }
 
+/// What is known of a request's body.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct About<'a> {
+    /// Octets.
+    pub(crate) size: Option<u64>,
+    /// As far as the check wants to see it.
+    pub(crate) begins: Option<&'a Beginning>,
+}
+
+/// There is none.
+pub(crate) const NOTHING: About<'static> = About {
+    size: Some(0),
+    begins: None,
+};
+
 /// Who asks, and for which place.
 pub(crate) struct Asking<'a> {
     pub(crate) site: &'a Site,
@@ -28,8 +44,8 @@ pub(crate) struct Asking<'a> {
 }
 
 impl Asking<'_> {
-    /// Asks about a tunnel, which `connect` is the request for, or about a request as it will be sent, whose
-    /// body has `size` octets if that is known. What comes back are the changes that a request takes on.
+    /// Asks about a tunnel, which `parts` is the CONNECT for, or about a request as it will be sent. What comes
+    /// back are the changes that a request takes on.
     ///
     /// # Errors
     ///
@@ -38,7 +54,7 @@ impl Asking<'_> {
         self,
         kind: Kind,
         parts: &Parts,
-        size: Option<u64>,
+        body: About<'_>,
         record: &mut Record,
     ) -> Result<Option<Arc<Changes>>, Denied> {
         let Some(check) = self.site.check() else {
@@ -71,8 +87,11 @@ impl Asking<'_> {
                 to: named.authority(),
                 path_and_query: &path,
                 headers: &parts.headers,
-                body_size: size,
-                body: None,
+                body_size: body.size,
+                body: body.begins.map(|begins| Prefix {
+                    bytes: &begins.octets,
+                    truncated: begins.truncated,
+                }),
             })
             .await;
         record.verdict(&verdict);

@@ -1,54 +1,17 @@
 //! Bodies on their way, counted and never collected.
 
-use std::future::poll_fn;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
-use std::time::Duration;
 
 use bytes::Bytes;
 use http_body_util::Full;
 use hyper::body::{Body, Frame, Incoming, SizeHint};
-use tokio::runtime::Handle;
-use tokio::time::timeout;
 
 use crate::audit::Record;
+use crate::held::Held;
 use crate::upstream::Lease;
-
-/// A request's body, which whoever answers holds on to until the answer has gone, and reads on for a moment.
-///
-/// Letting go of it tells the client that nobody wants the rest: by RST_STREAM in HTTP/2, by closing in HTTP/1.
-/// Many clients then don't look at the answer any more, which may say why.
-#[derive(Clone, Debug)]
-pub(crate) struct Held(Arc<Mutex<Incoming>>);
-
-impl Held {
-    /// `None` where there is no body.
-    pub(crate) fn new(body: Incoming) -> Option<Self> {
-        (!body.is_end_stream()).then(|| Self(Arc::new(Mutex::new(body))))
-    }
-
-    /// Reads and forgets what is left, if nobody else is reading.
-    async fn drain(self) {
-        let mut left = MOST_DRAINED;
-        while Arc::strong_count(&self.0) == 1 {
-            let frame = poll_fn(|cx| Pin::new(&mut *self.lock()).poll_frame(cx)).await;
-            let Some(Ok(frame)) = frame else {
-                return;
-            };
-            let len = frame.data_ref().map_or(0, Bytes::len);
-            match left.checked_sub(len) {
-                Some(less) => left = less,
-                None => return,
-            }
-        }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Incoming> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
 
 /// A request's body on its way to the origin.
 #[derive(Debug)]
@@ -157,14 +120,8 @@ impl Answer {
 
 impl Drop for Answer {
     fn drop(&mut self) {
-        let Some(request) = self.request.take() else {
-            return;
-        };
-        // Without a runtime everything ends anyway.
-        if !request.lock().is_end_stream()
-            && let Ok(runtime) = Handle::try_current()
-        {
-            runtime.spawn(timeout(LINGER, request.drain()));
+        if let Some(request) = self.request.take() {
+            request.let_go();
         }
     }
 }
@@ -223,7 +180,3 @@ fn count(frame: &Poll<Option<Result<Frame<Bytes>, hyper::Error>>>, into: &Atomic
         into.fetch_add(data.len() as u64, Relaxed);
     }
 }
-
-/// Of a request that was answered before it had ended.
-const MOST_DRAINED: usize = 16 << 20;
-const LINGER: Duration = Duration::from_secs(2);

@@ -9,15 +9,17 @@ use http::request::Parts;
 use http::{Request, Response, StatusCode, Version};
 use hyper::body::{Body, Incoming};
 use hyper::upgrade::OnUpgrade;
+use tokio::time::timeout;
 
 use crate::answer::Form;
-use crate::asking::Asking;
+use crate::asking::{About, Asking, NOTHING};
 use crate::audit::Record;
-use crate::body::{Answer, Held, Outgoing};
+use crate::body::{Answer, Outgoing};
 use crate::check::{Changes, Kind};
 use crate::client::Client;
 use crate::framing;
 use crate::headers;
+use crate::held::{Beginning, Held};
 use crate::named::Named;
 use crate::refusal::Refusal;
 use crate::site::Site;
@@ -77,7 +79,7 @@ impl Exchange<'_> {
         if let Some(connect) = &self.named.denied {
             let asked = self
                 .asking()
-                .ask(Kind::Connect, connect, Some(0), &mut record);
+                .ask(Kind::Connect, connect, NOTHING, &mut record);
             if let Err(denied) = asked.await {
                 record.denied(denied.failed);
                 return form.deny(&denied, record);
@@ -87,8 +89,16 @@ impl Exchange<'_> {
             Ok(handshake) => handshake,
             Err(refusal) => return form.refuse(&refusal, record),
         };
+        let begins = match self.begin(body.as_ref()).await {
+            Ok(begins) => begins,
+            Err(refusal) => return form.refuse(&refusal, record),
+        };
         // Not an octet has left for the origin until the check has agreed.
-        let asked = self.asking().ask(Kind::Request, &parts, size, &mut record);
+        let about = About {
+            size,
+            begins: begins.as_ref(),
+        };
+        let asked = self.asking().ask(Kind::Request, &parts, about, &mut record);
         match asked.await {
             Ok(changes) => {
                 let allowed = Allowed {
@@ -122,6 +132,23 @@ impl Exchange<'_> {
             handshake.write(parts);
         }
         Ok(handshake)
+    }
+
+    /// Reads as much of the body as the check is told.
+    async fn begin(&self, body: Option<&Held>) -> Result<Option<Beginning>, Refusal> {
+        let most = self.site.asked_about_bodies();
+        let Some(body) = body.filter(|_| most > 0) else {
+            return Ok(None);
+        };
+        match timeout(self.site.rules.opening_timeout, body.begin(most)).await {
+            Ok(Ok(begins)) => Ok(Some(begins)),
+            Ok(Err(_)) => Err(Fault::RequestCut.into()),
+            Err(_) => {
+                let detail = "the beginning of the body, which the check is to see, has not come";
+                let status = StatusCode::REQUEST_TIMEOUT;
+                Err(Refusal::new(status, "client_late", detail).closing())
+            }
+        }
     }
 
     async fn send(

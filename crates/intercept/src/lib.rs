@@ -31,6 +31,7 @@ mod exchange;
 mod explicit;
 mod framing;
 mod headers;
+mod held;
 mod hello;
 mod id;
 mod inner;

@@ -80,6 +80,11 @@ impl Site {
         self.check.is_some()
     }
 
+    /// How much of a request's body it is to see; 0 for nothing.
+    pub(crate) fn asked_about_bodies(&self) -> usize {
+        self.check.as_ref().map_or(0, Check::body)
+    }
+
     /// From now on connections end as soon as they can.
     pub(crate) fn drain(&self) {
         self.draining.send_replace(true);

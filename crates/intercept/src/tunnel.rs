@@ -13,7 +13,7 @@ use tokio::time::{Instant, timeout_at};
 use tokio_rustls::StartHandshake;
 use tokio_rustls::server::TlsStream;
 
-use crate::asking::{self, Asking};
+use crate::asking::{self, Asking, NOTHING};
 use crate::audit::Record;
 use crate::check::Kind;
 use crate::client::Client;
@@ -210,7 +210,7 @@ async fn ask(
         client,
         named,
     };
-    let asked = asking.ask(Kind::Connect, &connect, Some(0), record).await;
+    let asked = asking.ask(Kind::Connect, &connect, NOTHING, record).await;
     asked.map(drop).map_err(|denied| Refusal::denied(&denied))
 }
 

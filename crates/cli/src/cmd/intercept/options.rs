@@ -55,6 +55,10 @@ pub(crate) struct Args {
     /// Authorization, Proxy-Authorization and Cookie]
     #[arg(long, value_name = "HEADER", requires = "check")]
     check_header: Vec<HeaderName>,
+    /// Octets of a request's body that a grpc or opa+http service is told, which are waited for before it is asked
+    /// [default: none]
+    #[arg(long, value_name = "OCTETS", requires = "check")]
+    check_body: Option<Number<1, 1_048_576>>,
     /// A header of a forwardAuth service's yes that the request takes on; may be repeated
     #[arg(long, value_name = "HEADER", requires = "check")]
     check_take: Vec<HeaderName>,
@@ -179,6 +183,7 @@ impl Args {
                 [] => Sent::default(),
                 names => Sent::Only(names.to_vec()),
             },
+            body: self.check_body.map_or(0, Number::get),
             take: self.check_take.clone(),
             ..CheckConfig::new(service.clone())
         };
