@@ -20,5 +20,6 @@ mod framing;
 mod life;
 mod parent;
 mod rig;
+mod sharing;
 mod streams;
 mod strict;

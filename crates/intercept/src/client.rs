@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use peername_proxy::addr::{LocalAddr, PeerAddr};
 
 use crate::id::Id;
+use crate::upstream::Own;
 
 /// The one at the other end, as far as is known.
 #[derive(Debug)]
@@ -17,4 +18,6 @@ pub(crate) struct Client {
     pub(crate) client: SocketAddr,
     /// Where the connection came in.
     pub(crate) listener: LocalAddr,
+    /// Its connections to origins.
+    pub(crate) own: Own,
 }

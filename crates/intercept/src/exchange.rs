@@ -172,11 +172,11 @@ impl Exchange<'_> {
         let http2 = parts.version == Version::HTTP_2 && handshake.is_none();
         let named = self.named;
         let upstream = &self.site.upstream;
-        let client = self.client.client;
-        let key = upstream.key(named.to.clone(), named.tls, http2, named.via, client);
+        let client = self.client;
+        let key = upstream.key(named.to.clone(), named.tls, http2, named.via, client.client);
         let request = Request::from_parts(parts, body);
         let sent = Arc::clone(&record.sent);
-        match upstream.send(key, request, &sent).await {
+        match upstream.send(&client.own, key, request, &sent).await {
             Ok(sent) => self.pass_on(sent, (handshake, changes), form, record, switched),
             Err(fault) => {
                 record.fault(&fault);

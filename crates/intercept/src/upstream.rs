@@ -1,7 +1,9 @@
 //! Towards origins: one request out, the head of its answer back.
 
+mod connection;
 mod dial;
 mod fault;
+mod own;
 mod parent;
 mod pool;
 mod trust;
@@ -11,7 +13,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use http::uri::{Authority, Parts, PathAndQuery, Scheme};
 use http::{HeaderMap, HeaderValue, Request, Response, Uri, Version, header};
@@ -24,10 +26,12 @@ use crate::destination::Destinations;
 use crate::headers;
 use crate::host::HostPort;
 
+pub(crate) use connection::About;
 pub(crate) use fault::Fault;
+pub(crate) use own::{Lease, Own};
 pub use parent::{NotAParent, Parent};
-pub(crate) use pool::{About, Key};
-use pool::{Connection, Pool, Sender};
+pub(crate) use pool::Key;
+use pool::Pool;
 pub use trust::TrustError;
 
 /// How origins are reached.
@@ -66,23 +70,6 @@ pub(crate) struct Sent {
     pub(crate) lease: Lease,
     pub(crate) about: Arc<About>,
     pub(crate) reused: bool,
-}
-
-/// The use of a connection, until the answer's body is over.
-#[derive(Debug)]
-pub(crate) struct Lease {
-    connection: Connection,
-    key: Key,
-    pool: Arc<Pool>,
-}
-
-impl Lease {
-    /// The exchange is over and the connection as good as new. Without this it is closed.
-    pub(crate) fn give_back(self) {
-        if !self.connection.is_http2() {
-            self.pool.keep(&self.key, self.connection);
-        }
-    }
 }
 
 impl Upstream {
@@ -131,33 +118,25 @@ impl Upstream {
     /// what of its body has gone.
     pub(crate) async fn send(
         &self,
+        own: &Own,
         key: Key,
         mut request: Request<Outgoing>,
         sent: &AtomicU64,
     ) -> Result<Sent, Fault> {
-        let pool = POOL.with(Arc::clone);
         loop {
-            let (mut connection, reused) = match pool.take(&key) {
-                Some(connection) => (connection, true),
-                None => (self.dial(&key, &pool).await?, false),
-            };
-            let about = Arc::clone(&connection.about);
-            form(&mut request, &key, &connection);
+            let (mut lease, reused) = self.lease(own, &key).await?;
+            let about = Arc::clone(lease.about());
+            form(&mut request, &key, &lease);
             if let Some(parent) = self.settings.parent.as_ref()
                 && about.absolute_form
             {
                 parent.sign(request.headers_mut());
             }
-            match self.answer(&mut connection, request, sent).await {
+            match self.answer(&mut lease, request, sent).await {
                 Ok(response) => {
                     if let Some(smell) = smell(response.headers()) {
                         return Err(Fault::BadAnswer(smell.to_owned()));
                     }
-                    let lease = Lease {
-                        connection,
-                        key,
-                        pool,
-                    };
                     return Ok(Sent {
                         response,
                         lease,
@@ -172,34 +151,53 @@ impl Upstream {
         }
     }
 
-    async fn dial(&self, key: &Key, pool: &Pool) -> Result<Connection, Fault> {
-        let connection = self.connect(key).await?;
-        if key.http2 {
-            self.speaks_http2
-                .insert(key.to.clone(), connection.is_http2());
+    /// A connection for one request, and whether it was there before.
+    async fn lease(&self, own: &Own, key: &Key) -> Result<(Lease, bool), Fault> {
+        let pool = POOL.with(Arc::clone);
+        let asked = Instant::now();
+        if let Some(lease) = Lease::again(own, key, &pool) {
+            return Ok((lease, true));
         }
-        if let Sender::Http2(sender) = &connection.sender {
-            let shared = Connection {
-                sender: Sender::Http2(sender.clone()),
-                about: Arc::clone(&connection.about),
-            };
-            pool.keep(key, shared);
+        if !key.http2 || self.is_http1_only(&key.to) {
+            let connection = self.connect(key).await?;
+            return Ok((Lease::first(own, key, &pool, connection), false));
         }
-        Ok(connection)
+        // Of requests that come together one dials, and the others then have a connection or its fault. If it
+        // turns out that each needs one of its own, they dial at the same time.
+        let mut turn = own.dialling.lock().await;
+        if let Some(lease) = Lease::again(own, key, &pool) {
+            return Ok((lease, true));
+        }
+        if let Some((_, fault)) = turn.as_ref().filter(|(failed, _)| *failed > asked) {
+            return Err(fault.clone());
+        }
+        let connected = match self.is_http1_only(&key.to) {
+            true => {
+                drop(turn);
+                self.connect(key).await?
+            }
+            false => {
+                let connected = self.connect(key).await;
+                *turn = connected
+                    .as_ref()
+                    .err()
+                    .map(|fault| (Instant::now(), fault.clone()));
+                let connection = connected?;
+                self.speaks_http2
+                    .insert(key.to.clone(), connection.is_http2());
+                connection
+            }
+        };
+        Ok((Lease::first(own, key, &pool, connected), false))
     }
 
     async fn answer(
         &self,
-        connection: &mut Connection,
+        lease: &mut Lease,
         request: Request<Outgoing>,
         sent: &AtomicU64,
     ) -> Result<Response<Incoming>, (Fault, Option<Box<Request<Outgoing>>>)> {
-        let answer = async {
-            match &mut connection.sender {
-                Sender::Http1(sender) => sender.try_send_request(request).await,
-                Sender::Http2(sender) => sender.try_send_request(request).await,
-            }
-        };
+        let answer = lease.send(request);
         tokio::pin!(answer);
         let mut before = 0;
         loop {
@@ -238,10 +236,10 @@ impl Upstream {
 
 /// Writes the request's target in the form that the connection wants it: HTTP/1.1 has the path alone and a
 /// Host header, HTTP/2 has all of it in the URI.
-fn form(request: &mut Request<Outgoing>, key: &Key, connection: &Connection) {
+fn form(request: &mut Request<Outgoing>, key: &Key, lease: &Lease) {
     let path = request.uri().path_and_query().cloned();
     let authority = authority(key);
-    let whole = connection.is_http2() || connection.about.absolute_form;
+    let whole = lease.is_http2() || lease.about().absolute_form;
     let mut parts = Parts::default();
     if whole {
         parts.scheme = Some(if key.tls { Scheme::HTTPS } else { Scheme::HTTP });
@@ -252,7 +250,7 @@ fn form(request: &mut Request<Outgoing>, key: &Key, connection: &Connection) {
     if let Ok(uri) = Uri::from_parts(parts) {
         *request.uri_mut() = uri;
     }
-    if connection.is_http2() {
+    if lease.is_http2() {
         *request.version_mut() = Version::HTTP_2;
         request.headers_mut().remove(header::HOST);
         // Of a first attempt, by HTTP/1.1.

@@ -13,8 +13,10 @@ use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
 
-use super::pool::{About, Connection, Key, Sender};
+use super::connection::{About, Connection, Limit, Sender};
+use super::pool::Key;
 use super::verify::BadCertificate;
 use super::{Fault, Upstream};
 use crate::host::{Host, HostPort};
@@ -204,10 +206,7 @@ where
     })
 }
 
-async fn http2<T>(io: T, about: Arc<About>) -> Result<Connection, Fault>
-where
-    T: AsyncRead + AsyncWrite + Unpin + Send + 'static,
-{
+async fn http2(io: TlsStream<TcpStream>, about: Arc<About>) -> Result<Connection, Fault> {
     let handshake = http2::Builder::new(TokioExecutor::new())
         .timer(TokioTimer::new())
         .keep_alive_interval(PING)
@@ -215,9 +214,8 @@ where
         .handshake(TokioIo::new(io))
         .await;
     let (sender, driver) = handshake.map_err(|error| Fault::BadAnswer(error.to_string()))?;
-    tokio::spawn(driver);
     Ok(Connection {
-        sender: Sender::Http2(sender),
+        sender: Sender::Http2(sender, Limit::drive(driver)),
         about,
     })
 }

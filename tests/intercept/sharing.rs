@@ -1,0 +1,108 @@
+//! Connections to origins: whose they are, and when somebody else gets them.
+
+use std::collections::HashSet;
+use std::path::Path;
+
+use super::rig::{PROXY, Rig};
+use crate::lab::{Process, wait_for};
+
+/// nginx allows two streams a connection, and somebody has them.
+#[test]
+fn streams_of_one_client_are_not_in_anothers_way() {
+    let rig = Rig::new(&["--workers=1", "--allow-destination=10.81.0.1:8443"]);
+    let _holds = hold(&rig, &["/slow", "/slow"]);
+    let answer = rig.curl(&["--max-time", "5", "https://a.test:8443/echo"]);
+    assert!(
+        answer.starts_with("GET a.test:8443 HTTP/2.0"),
+        "by HTTP/2: {answer}"
+    );
+}
+
+/// The limit of two is the origin's, and the client's is another.
+#[test]
+fn streams_beyond_the_origins_limit_get_a_connection_more() {
+    let rig = Rig::new(&["--workers=1", "--allow-destination=10.81.0.1:8443"]);
+    // What the origin allows is known once it has answered.
+    let said = streams(
+        &rig,
+        &["/echo", "/slow", "/slow", "/echo?3", "/slow", "/echo?5"],
+    );
+    assert_eq!(said.trim(), "200 200 200 200 200 200");
+    let seen = rig.seen_at_least(3);
+    let of = |word: &str| {
+        let line = seen.iter().find(|line| line.contains(word));
+        line.and_then(|line| line.rsplit(' ').next())
+            .expect("a connection")
+            .to_owned()
+    };
+    let connections = HashSet::from([of("/echo "), of("/echo?3"), of("/echo?5")]);
+    assert_eq!(connections.len(), 2, "{seen:?}");
+}
+
+/// What one client is done with is there for the next.
+#[test]
+fn a_connection_is_passed_on_once_it_is_idle() {
+    let rig = Rig::new(&["--workers=1"]);
+    for _ in 0..3 {
+        rig.curl(&["https://a.test/echo"]);
+    }
+    let seen = rig.seen_at_least(3);
+    assert_eq!(connections(&seen).len(), 1, "{seen:?}");
+}
+
+/// Forty at once make no forty handshakes.
+#[test]
+fn streams_that_begin_together_share_a_connection() {
+    let rig = Rig::new(&["--workers=1"]);
+    let urls: Vec<_> = (0..40)
+        .map(|at| format!("https://a.test/echo?{at}"))
+        .collect();
+    let urls = urls.iter().map(String::as_str);
+    let args = ["--parallel", "--parallel-max", "40"];
+    rig.curl(&args.into_iter().chain(urls).collect::<Vec<_>>());
+    let seen = rig.seen_at_least(40);
+    let clients: HashSet<_> = rig
+        .proxy
+        .log()
+        .lines()
+        .filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok())
+        .filter_map(|line| Some(line["connection"].as_str()?.to_owned()))
+        .collect();
+    assert_eq!(connections(&seen).len(), clients.len(), "{clients:?}");
+}
+
+fn connections(seen: &[String]) -> HashSet<&str> {
+    seen.iter()
+        .filter_map(|line| line.rsplit(' ').next())
+        .collect()
+}
+
+/// One HTTP/2 connection to the origin with a limit, as far as it gets.
+#[track_caller]
+fn streams(rig: &Rig, paths: &[&str]) -> String {
+    let args = arguments(rig, paths);
+    let args: Vec<_> = args.iter().map(String::as_str).collect();
+    let limit = ["--signal=KILL", "20", "/usr/bin/python3"];
+    rig.lab.client.run("timeout", &[&limit, &args[..]].concat())
+}
+
+/// The same, with the streams left open and nothing read from them.
+fn hold(rig: &Rig, paths: &[&str]) -> Process {
+    let held = rig.scratch.text("held");
+    let args = arguments(rig, &[paths, &["hold", &held]].concat());
+    let args: Vec<_> = args.iter().map(String::as_str).collect();
+    let process = Process::start(&rig.lab.client, "/usr/bin/python3", &args);
+    wait_for("answers", || Path::new(&held).exists().then_some(()));
+    process
+}
+
+fn arguments(rig: &Rig, paths: &[&str]) -> Vec<String> {
+    let script = rig
+        .scratch
+        .write("streams.py", include_str!("clients/streams.py"));
+    let (proxy, ca) = (PROXY.to_string(), rig.scratch.text("ca.pem"));
+    [script, proxy, ca, "a.test:8443".to_owned()]
+        .into_iter()
+        .chain(paths.iter().map(|path| (*path).to_owned()))
+        .collect()
+}
