@@ -2,8 +2,10 @@
 
 use std::collections::HashSet;
 use std::path::Path;
+use std::thread;
 
 use super::rig::{PROXY, Rig};
+use super::streams::serve;
 use crate::lab::{Process, wait_for};
 
 /// nginx allows two streams a connection, and somebody has them.
@@ -71,6 +73,44 @@ fn streams_that_begin_together_share_a_connection() {
     assert_eq!(connections(&seen).len(), clients.len(), "{clients:?}");
 }
 
+/// Who is authenticated is the connection, by two requests on it (NTLM) or by one (Negotiate).
+#[test]
+fn a_connection_that_is_authenticated_is_no_other_clients() {
+    let rig = Rig::new(&["--workers=1", "--allow-destination=10.81.0.1:9001"]);
+    let _server = serve(&rig, include_str!("clients/by_connection.py"));
+    for scheme in [
+        &["--ntlm", "--user", "alice:secret"][..],
+        &["-H", "Authorization: Negotiate alice"],
+    ] {
+        let urls = [ORIGIN_OF_USERS; 2];
+        let said = rig.curl(&[scheme, &urls[..]].concat());
+        assert_eq!(said.lines().last(), Some("alice"), "{scheme:?}");
+        for _ in 0..2 {
+            assert_eq!(rig.status(&[ORIGIN_OF_USERS]), 401, "after {scheme:?}");
+        }
+    }
+}
+
+/// The second step of NTLM has to go where the first one went, whoever else asks in between.
+#[test]
+fn many_authenticate_their_connections_at_once() {
+    let rig = Rig::new(&["--workers=1", "--allow-destination=10.81.0.1:9001"]);
+    let _server = serve(&rig, include_str!("clients/by_connection.py"));
+    let users: Vec<_> = (0..16).map(|at| format!("user{at}")).collect();
+    thread::scope(|scope| {
+        for user in &users {
+            let rig = &rig;
+            scope.spawn(move || {
+                let login = format!("{user}:secret");
+                let args = ["--ntlm", "--user", &login];
+                let said = rig.curl(&[&args[..], &[ORIGIN_OF_USERS; 4]].concat());
+                let theirs = format!("{user}\n").repeat(4);
+                assert_eq!(said, theirs);
+            });
+        }
+    });
+}
+
 fn connections(seen: &[String]) -> HashSet<&str> {
     seen.iter()
         .filter_map(|line| line.rsplit(' ').next())
@@ -106,3 +146,5 @@ fn arguments(rig: &Rig, paths: &[&str]) -> Vec<String> {
         .chain(paths.iter().map(|path| (*path).to_owned()))
         .collect()
 }
+
+const ORIGIN_OF_USERS: &str = "http://a.test:9001/";

@@ -1,6 +1,7 @@
 //! Whose connection it is.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 
 use peername_proxy::addr::{LocalAddr, PeerAddr};
 
@@ -19,5 +20,5 @@ pub(crate) struct Client {
     /// Where the connection came in.
     pub(crate) listener: LocalAddr,
     /// Its connections to origins.
-    pub(crate) own: Own,
+    pub(crate) own: Arc<Own>,
 }

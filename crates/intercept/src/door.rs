@@ -21,7 +21,7 @@ use crate::id::Id;
 use crate::named::Going;
 use crate::site::Site;
 use crate::tunnel::Tunnel;
-use crate::upstream::{Own, Upstream};
+use crate::upstream::Upstream;
 use crate::wire::Wire;
 
 /// What is expected of whoever comes in there.
@@ -89,7 +89,7 @@ impl Intercept {
             peer,
             client,
             listener,
-            own: Own::default(),
+            own: Arc::default(),
         });
         match door {
             Door::Explicit => explicit::serve(&self.site, client, stream).await,

@@ -118,7 +118,7 @@ impl Upstream {
     /// what of its body has gone.
     pub(crate) async fn send(
         &self,
-        own: &Own,
+        own: &Arc<Own>,
         key: Key,
         mut request: Request<Outgoing>,
         sent: &AtomicU64,
@@ -126,6 +126,9 @@ impl Upstream {
         loop {
             let (mut lease, reused) = self.lease(own, &key).await?;
             let about = Arc::clone(lease.about());
+            if headers::bind_connection(request.headers(), &header::AUTHORIZATION) {
+                lease.make_private();
+            }
             form(&mut request, &key, &lease);
             if let Some(parent) = self.settings.parent.as_ref()
                 && about.absolute_form
@@ -136,6 +139,10 @@ impl Upstream {
                 Ok(response) => {
                     if let Some(smell) = smell(response.headers()) {
                         return Err(Fault::BadAnswer(smell.to_owned()));
+                    }
+                    let mut asks = [header::WWW_AUTHENTICATE, header::PROXY_AUTHENTICATE].iter();
+                    if asks.any(|name| headers::bind_connection(response.headers(), name)) {
+                        lease.make_private();
                     }
                     return Ok(Sent {
                         response,
@@ -152,7 +159,7 @@ impl Upstream {
     }
 
     /// A connection for one request, and whether it was there before.
-    async fn lease(&self, own: &Own, key: &Key) -> Result<(Lease, bool), Fault> {
+    async fn lease(&self, own: &Arc<Own>, key: &Key) -> Result<(Lease, bool), Fault> {
         let pool = POOL.with(Arc::clone);
         let asked = Instant::now();
         if let Some(lease) = Lease::again(own, key, &pool) {
