@@ -4,7 +4,8 @@ use std::collections::HashSet;
 use std::path::Path;
 use std::thread;
 
-use super::rig::{PROXY, Rig};
+use super::entry::transparent;
+use super::rig::{PROXY, Rig, Stage};
 use super::streams::serve;
 use crate::lab::{Process, wait_for};
 
@@ -111,6 +112,42 @@ fn many_authenticate_their_connections_at_once() {
     });
 }
 
+/// An origin that speaks HTTP/1.1 only is asked again after a while: it may have learnt more. The proxy's
+/// clock is put forward.
+#[test]
+fn what_an_origin_speaks_is_not_remembered_for_ever() {
+    let stage = Stage::new();
+    let clock = stage.scratch.write("clock", "+0");
+    let file = format!("FAKETIME_TIMESTAMP_FILE={clock}");
+    let through = ["env", &file, FAKETIME, "FAKETIME_NO_CACHE=1"];
+    let rig = stage.start_through(&through, &["--workers=1"]);
+    let version = || {
+        rig.curl(&[
+            "-o",
+            "/dev/null",
+            "-w",
+            "%{http_version}",
+            "https://h1.test/",
+        ])
+    };
+    assert_eq!([version(), version()], ["2", "1.1"], "it is remembered");
+    rig.scratch.write("clock", "+11m");
+    assert_eq!([version(), version()], ["2", "1.1"], "and asked again");
+}
+
+/// Where the client chose the address, another address is another server.
+#[test]
+fn what_an_address_speaks_says_nothing_of_another() {
+    let rig = transparent("--transparent=203.0.113.1:8081", "redirect to :8081");
+    let version = |address: &str| {
+        let to = format!("h1.test:443:{address}:443");
+        let args = ["-o", "/dev/null", "-w", "%{http_version}", "--connect-to"];
+        rig.direct(&[&args[..], &[&to, "https://h1.test/echo"]].concat())
+    };
+    let versions = ["10.81.0.3", "10.81.0.3", "10.81.0.1"].map(version);
+    assert_eq!(versions, ["2", "1.1", "2"]);
+}
+
 fn connections(seen: &[String]) -> HashSet<&str> {
     seen.iter()
         .filter_map(|line| line.rsplit(' ').next())
@@ -148,3 +185,5 @@ fn arguments(rig: &Rig, paths: &[&str]) -> Vec<String> {
 }
 
 const ORIGIN_OF_USERS: &str = "http://a.test:9001/";
+/// ld.so(8) knows what `$LIB` is here.
+const FAKETIME: &str = "LD_PRELOAD=/usr/$LIB/faketime/libfaketime.so.1";

@@ -146,7 +146,8 @@ async fn finish_handshake(
     named: &Named,
 ) -> Result<TlsStream<TcpStream>, Refusal> {
     // HTTP/2 unless the origin is known not to speak it and the client can do without.
-    let http2 = hello.http2 && !(hello.http1 && site.upstream.is_http1_only(&named.to));
+    let is_http1_only = || site.upstream.is_http1_only(&named.to, named.via);
+    let http2 = hello.http2 && !(hello.http1 && is_http1_only());
     let protocols: &[&[u8]] = match http2 {
         true => &[b"h2", b"http/1.1"],
         false => &[b"http/1.1"],

@@ -59,8 +59,9 @@ pub struct Upstream {
     settings: Settings,
     tls: trust::Tls,
     destinations: Destinations,
-    /// What origins answered when both were offered: whether they speak HTTP/2.
-    speaks_http2: Cache<HostPort, bool>,
+    /// What origins answered when both were offered: whether they speak HTTP/2. An address that a client chose may
+    /// be another server.
+    speaks_http2: Cache<(HostPort, Option<IpAddr>), bool>,
 }
 
 /// The head of an answer, and what came with it.
@@ -87,13 +88,16 @@ impl Upstream {
             tls: trust::Tls::new(&settings.extra_ca, ours)?,
             settings,
             destinations,
-            speaks_http2: Cache::new(MOST_REMEMBERED),
+            speaks_http2: Cache::builder()
+                .max_capacity(MOST_REMEMBERED)
+                .time_to_live(REMEMBERED)
+                .build(),
         })
     }
 
     /// Whether an origin is known to speak HTTP/1.1 only.
-    pub(crate) fn is_http1_only(&self, origin: &HostPort) -> bool {
-        self.speaks_http2.get(origin) == Some(false)
+    pub(crate) fn is_http1_only(&self, origin: &HostPort, via: Option<IpAddr>) -> bool {
+        self.speaks_http2.get(&(origin.clone(), via)) == Some(false)
     }
 
     /// What a connection of this client to this place has to be.
@@ -165,7 +169,7 @@ impl Upstream {
         if let Some(lease) = Lease::again(own, key, &pool) {
             return Ok((lease, true));
         }
-        if !key.http2 || self.is_http1_only(&key.to) {
+        if !key.http2 || self.is_http1_only(&key.to, key.via) {
             let connection = self.connect(key).await?;
             return Ok((Lease::first(own, key, &pool, connection), false));
         }
@@ -178,7 +182,7 @@ impl Upstream {
         if let Some((_, fault)) = turn.as_ref().filter(|(failed, _)| *failed > asked) {
             return Err(fault.clone());
         }
-        let connected = match self.is_http1_only(&key.to) {
+        let connected = match self.is_http1_only(&key.to, key.via) {
             true => {
                 drop(turn);
                 self.connect(key).await?
@@ -191,7 +195,7 @@ impl Upstream {
                     .map(|fault| (Instant::now(), fault.clone()));
                 let connection = connected?;
                 self.speaks_http2
-                    .insert(key.to.clone(), connection.is_http2());
+                    .insert((key.to.clone(), key.via), connection.is_http2());
                 connection
             }
         };
@@ -319,4 +323,6 @@ thread_local! {
 
 /// Of 60 octets or so.
 const MOST_REMEMBERED: u64 = 16_384;
+/// Servers learn HTTP/2, and a load balancer may have more than one sort of them.
+const REMEMBERED: Duration = Duration::from_secs(600);
 const SWEEP: Duration = Duration::from_secs(5);
