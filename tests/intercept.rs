@@ -17,6 +17,7 @@ mod destinations;
 mod entry;
 mod faults;
 mod framing;
+mod idle;
 mod life;
 mod parent;
 mod rig;

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use peername_proxy::addr::{LocalAddr, PeerAddr};
 
+use crate::exchanges::Exchanges;
 use crate::id::Id;
 use crate::upstream::Own;
 
@@ -19,6 +20,8 @@ pub(crate) struct Client {
     pub(crate) client: SocketAddr,
     /// Where the connection came in.
     pub(crate) listener: LocalAddr,
+    /// What it has asked for and has not got yet.
+    pub(crate) exchanges: Exchanges,
     /// Its connections to origins.
     pub(crate) own: Arc<Own>,
 }

@@ -4,6 +4,7 @@
 //! nothing is asked about under another name than it is sent to.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use http::request::Parts;
 use http::{Request, Response, StatusCode, Version};
@@ -40,6 +41,8 @@ pub(crate) struct Switched {
     /// The origin's side.
     pub(crate) upstream: OnUpgrade,
     pub(crate) record: Box<Record>,
+    /// How long both sides may say nothing.
+    pub(crate) silence: Duration,
 }
 
 impl Exchange<'_> {
@@ -210,9 +213,17 @@ impl Exchange<'_> {
         parts.version = Version::HTTP_11;
         record.answered(parts.status);
         let Some(upstream) = upgrade else {
-            return Response::from_parts(parts, Answer::origins(body, lease, record));
+            let silence = match headers::is_long_lived(&parts.headers) {
+                true => self.site.rules.tunnel_timeout,
+                false => self.site.rules.idle_timeout,
+            };
+            return Response::from_parts(parts, Answer::origins(body, lease, record, silence));
         };
-        let switch = Switched { upstream, record };
+        let switch = Switched {
+            upstream,
+            record,
+            silence: self.site.rules.tunnel_timeout,
+        };
         match handshake {
             Some(handshake) => handshake.agree(parts, switch, switched),
             None => {

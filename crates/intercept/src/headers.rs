@@ -45,6 +45,15 @@ pub(crate) fn join_cookies(headers: &mut HeaderMap) {
     }
 }
 
+/// Whether an answer is a stream of events or messages, which may be far between.
+pub(crate) fn is_long_lived(headers: &HeaderMap) -> bool {
+    let kind = headers.get(header::CONTENT_TYPE);
+    kind.is_some_and(|kind| {
+        let kind = kind.as_bytes().to_ascii_lowercase();
+        kind.starts_with(b"text/event-stream") || kind.starts_with(b"application/grpc")
+    })
+}
+
 /// Whether this header speaks of a scheme that authenticates the whole connection (RFC 4559, section 6), in a
 /// challenge or in credentials.
 pub(crate) fn bind_connection(headers: &HeaderMap, name: &HeaderName) -> bool {

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
 
 use http::{HeaderMap, Method, StatusCode, Version};
 use peername_relay::{End, Limits, Pair, Tally, relay};
@@ -120,7 +121,7 @@ impl Tunnel {
         match site.upstream.tunnel(&named.to, client.client).await {
             Ok((upstream, addr)) => {
                 self.record.tunnelled(addr);
-                run(wire, upstream, &mut self.record).await;
+                run(wire, upstream, site.rules.tunnel_timeout, &mut self.record).await;
             }
             Err(fault) => {
                 self.record.fault(&fault);
@@ -239,7 +240,7 @@ async fn ask(
 }
 
 /// Carries bytes both ways, those that were read already first.
-async fn run(wire: Wire, mut upstream: TcpStream, record: &mut Record) {
+async fn run(wire: Wire, mut upstream: TcpStream, silence: Duration, record: &mut Record) {
     let (downstream, ahead) = wire.into_parts();
     if upstream.write_all(&ahead).await.is_err() {
         return record.cut_by_origin();
@@ -249,19 +250,21 @@ async fn run(wire: Wire, mut upstream: TcpStream, record: &mut Record) {
         downstream,
         upstream,
     };
-    let end = relay(
-        pair,
-        peername_relay::Method::Auto,
-        Limits::default(),
-        &mut tally,
-    )
-    .await;
+    let limits = Limits {
+        idle: Some(silence),
+        half_closed: silence,
+        ..Limits::default()
+    };
+    let end = relay(pair, peername_relay::Method::Auto, limits, &mut tally).await;
     record
         .sent
+        .octets
         .store(tally.to_upstream + ahead.len() as u64, Relaxed);
     record.received.store(tally.to_downstream, Relaxed);
-    if matches!(end, End::Finished(_)) {
-        record.complete();
+    match end {
+        End::Finished(_) => record.complete(),
+        End::Idle => record.idle(),
+        End::Reset(_) => {}
     }
 }
 

@@ -11,16 +11,19 @@ mod verify;
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
+use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::time::{Duration, Instant};
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
 
 use http::uri::{Authority, Parts, PathAndQuery, Scheme};
 use http::{HeaderMap, HeaderValue, Request, Response, Uri, Version, header};
 use hyper::body::{Body, Incoming};
 use moka::sync::Cache;
 use rustls::pki_types::CertificateDer;
+use tokio::time::{Instant, sleep_until};
 
+use crate::audit::Sending;
 use crate::body::Outgoing;
 use crate::destination::Destinations;
 use crate::headers;
@@ -47,9 +50,9 @@ pub struct Settings {
     pub connect_timeout: Duration,
     /// For a TLS handshake.
     pub handshake_timeout: Duration,
-    /// From the end of the request to the head of the answer.
+    /// From the end of the request to the head of the answer, or from its last octet that went.
     pub answer_timeout: Duration,
-    /// How long a connection is kept that nobody uses.
+    /// How long a connection is kept that nobody uses, and a client waited for that sends nothing of its request.
     pub idle: Duration,
 }
 
@@ -125,7 +128,7 @@ impl Upstream {
         own: &Arc<Own>,
         key: Key,
         mut request: Request<Outgoing>,
-        sent: &AtomicU64,
+        sent: &Sending,
     ) -> Result<Sent, Fault> {
         loop {
             let (mut lease, reused) = self.lease(own, &key).await?;
@@ -206,26 +209,34 @@ impl Upstream {
         &self,
         lease: &mut Lease,
         request: Request<Outgoing>,
-        sent: &AtomicU64,
+        sent: &Sending,
     ) -> Result<Response<Incoming>, (Fault, Option<Box<Request<Outgoing>>>)> {
-        let answer = lease.send(request);
-        tokio::pin!(answer);
-        let mut before = 0;
+        let (idle, limit) = (self.settings.idle, self.settings.answer_timeout);
+        let may_be_silent = headers::is_long_lived(request.headers());
+        let mut answer = pin!(lease.send(request));
+        let (mut before, mut since) = (0, Instant::now());
         loop {
+            let first = since + idle.min(limit);
+            let look = if Instant::now() < first {
+                first
+            } else {
+                since + limit
+            };
             tokio::select! {
                 answer = &mut answer => return answer.map_err(|mut error| {
                     let unsent = error.take_message().map(Box::new);
                     (of_http(error.error()), unsent)
                 }),
-                () = tokio::time::sleep(self.settings.answer_timeout) => {
-                    // As long as the body moves, the answer is not due.
-                    let now = sent.load(Relaxed);
-                    if now == before {
-                        let after = self.settings.answer_timeout;
-                        return Err((Fault::AnswerTimeout(after), None));
-                    }
-                    before = now;
-                }
+                () = sleep_until(look) => {}
+            }
+            // As long as the body moves, the answer is not due.
+            let now = sent.octets.load(Relaxed);
+            if now != before {
+                (before, since) = (now, Instant::now());
+            } else if sent.awaits_client.load(Relaxed) && !may_be_silent {
+                return Err((Fault::RequestIdle(idle.min(limit)), None));
+            } else if since.elapsed() >= limit {
+                return Err((Fault::AnswerTimeout(limit), None));
             }
         }
     }

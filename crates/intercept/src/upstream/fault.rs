@@ -44,6 +44,8 @@ pub(crate) enum Fault {
     AnswerTimeout(Duration),
     #[error("the origin's answer is not valid HTTP: {0}")]
     BadAnswer(String),
+    #[error("nothing of the request's body came for {0:?}")]
+    RequestIdle(Duration),
     #[error("the request ended before its body did")]
     RequestCut,
 }
@@ -76,6 +78,7 @@ impl Fault {
             Self::Closed => "upstream_closed",
             Self::AnswerTimeout(_) => "upstream_timeout",
             Self::BadAnswer(_) => "upstream_bad_answer",
+            Self::RequestIdle(_) => "client_idle",
             Self::RequestCut => "client_cut",
         }
     }
@@ -87,6 +90,7 @@ impl Fault {
                 StatusCode::GATEWAY_TIMEOUT
             }
             Self::Exhausted(..) => StatusCode::SERVICE_UNAVAILABLE,
+            Self::RequestIdle(_) => StatusCode::REQUEST_TIMEOUT,
             Self::RequestCut => StatusCode::BAD_REQUEST,
             _ => StatusCode::BAD_GATEWAY,
         }
@@ -103,6 +107,7 @@ impl Fault {
             }
             Self::ConnectRefused(_) => "nothing listens there, or a firewall rejects it",
             Self::Exhausted(..) => "the proxy ran out of descriptors or ports: raise LimitNOFILE",
+            Self::RequestIdle(_) => "see --idle-timeout",
             Self::Parent(_) | Self::ParentRefused(_) => {
                 "see --upstream-proxy, and that proxy's log"
             }

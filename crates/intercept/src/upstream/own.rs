@@ -9,11 +9,11 @@
 
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
-use std::time::Instant;
 
 use http::{Request, Response};
 use hyper::body::Incoming;
 use hyper::client::conn::{TrySendError, http1, http2};
+use tokio::time::Instant;
 
 use super::Fault;
 use super::connection::{About, Connection, Limit, Sender};
