@@ -4,7 +4,6 @@
 //! headers and bodies.
 
 use std::fmt::Write;
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
@@ -181,13 +180,8 @@ impl Record {
     }
 
     /// Where a tunnel leads.
-    pub(crate) fn tunnelled(&mut self, addr: SocketAddr) {
-        let about = About {
-            addr,
-            tls: None,
-            absolute_form: false,
-        };
-        self.upstream = Some((Arc::new(about), false));
+    pub(crate) fn tunnelled(&mut self, about: Arc<About>) {
+        self.upstream = Some((about, false));
         (self.to_answer, self.how) = (Some(self.since.elapsed()), "passthrough");
     }
 

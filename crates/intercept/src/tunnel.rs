@@ -119,8 +119,8 @@ impl Tunnel {
         self.record.named(&named);
         // Nobody verifies a certificate here, so a name is resolved by us, whatever address came with it.
         match site.upstream.tunnel(&named.to, client.client).await {
-            Ok((upstream, addr)) => {
-                self.record.tunnelled(addr);
+            Ok((upstream, about)) => {
+                self.record.tunnelled(about);
                 run(wire, upstream, site.rules.tunnel_timeout, &mut self.record).await;
             }
             Err(fault) => {

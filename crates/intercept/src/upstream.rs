@@ -5,6 +5,7 @@ mod dial;
 mod fault;
 mod own;
 mod parent;
+mod places;
 mod pool;
 mod trust;
 mod verify;
@@ -33,6 +34,7 @@ pub(crate) use connection::About;
 pub(crate) use fault::Fault;
 pub(crate) use own::{Lease, Own};
 pub use parent::{NotAParent, Parent};
+use places::Places;
 pub(crate) use pool::Key;
 use pool::Pool;
 pub use trust::TrustError;
@@ -54,6 +56,8 @@ pub struct Settings {
     pub answer_timeout: Duration,
     /// How long a connection is kept that nobody uses, and a client waited for that sends nothing of its request.
     pub idle: Duration,
+    /// How many connections there may be at a time, those that nobody uses among them.
+    pub most: usize,
 }
 
 /// The way to all origins, shared by the workers; connections are of the worker that asks.
@@ -62,6 +66,7 @@ pub struct Upstream {
     settings: Settings,
     tls: trust::Tls,
     destinations: Destinations,
+    places: Places,
     /// What origins answered when both were offered: whether they speak HTTP/2. An address that a client chose may
     /// be another server.
     speaks_http2: Cache<(HostPort, Option<IpAddr>), bool>,
@@ -89,6 +94,7 @@ impl Upstream {
     ) -> Result<Self, TrustError> {
         Ok(Self {
             tls: trust::Tls::new(&settings.extra_ca, ours)?,
+            places: Places::new(settings.most),
             settings,
             destinations,
             speaks_http2: Cache::builder()
@@ -244,6 +250,7 @@ impl Upstream {
     /// Closes, again and again, what has not been used for a while. For each worker, on its thread.
     pub(crate) async fn sweep(&self) {
         let pool = POOL.with(Arc::clone);
+        self.places.add(&pool);
         loop {
             tokio::time::sleep(SWEEP).await;
             pool.forget_unused(self.settings.idle);

@@ -8,6 +8,7 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use tokio::net::TcpStream;
 use tokio_rustls::client::TlsStream;
 
+use super::places::Place;
 use crate::body::Outgoing;
 
 /// A connection to an origin.
@@ -31,6 +32,8 @@ pub(crate) struct About {
     pub(crate) tls: Option<&'static str>,
     /// Whether requests have to be in absolute form, because an upstream proxy is at the other end.
     pub(crate) absolute_form: bool,
+    /// Among the connections that there may be.
+    pub(crate) _place: Place,
 }
 
 impl Connection {
@@ -63,10 +66,11 @@ pub(super) struct Limit(Weak<Mutex<Driver>>);
 
 impl Limit {
     /// Runs the connection. Its errors reach whoever waits for an answer.
-    pub(super) fn drive(driver: Driver) -> Self {
+    pub(super) fn drive(driver: Driver, about: Arc<About>) -> Self {
         let driver = Arc::new(Mutex::new(driver));
         let limit = Self(Arc::downgrade(&driver));
         tokio::spawn(std::future::poll_fn(move |cx| {
+            let _has_its_place = &about;
             let mut driver = driver.lock().unwrap_or_else(PoisonError::into_inner);
             std::pin::Pin::new(&mut *driver).poll(cx).map(drop)
         }));

@@ -24,6 +24,7 @@ use crate::host::{Host, HostPort};
 impl Upstream {
     /// Connects, ready for a request.
     pub(super) async fn connect(&self, key: &Key) -> Result<Connection, Fault> {
+        let place = self.places.take()?;
         let (mut socket, addr) = match &self.settings.parent {
             Some(parent) => {
                 self.admit_unresolved(&key.to)?;
@@ -44,6 +45,7 @@ impl Upstream {
                 addr,
                 tls,
                 absolute_form,
+                _place: place,
             })
         };
         if !key.tls {
@@ -68,7 +70,8 @@ impl Upstream {
         &self,
         to: &HostPort,
         client: SocketAddr,
-    ) -> Result<(TcpStream, SocketAddr), Fault> {
+    ) -> Result<(TcpStream, Arc<About>), Fault> {
+        let place = self.places.take()?;
         let (mut socket, addr) = match &self.settings.parent {
             Some(parent) => {
                 self.admit_unresolved(to)?;
@@ -81,7 +84,13 @@ impl Upstream {
         if let Some(client) = key.speaks_for {
             announce(&mut socket, client, addr, &key).await?;
         }
-        Ok((socket, addr))
+        let about = About {
+            addr,
+            tls: None,
+            absolute_form: false,
+            _place: place,
+        };
+        Ok((socket, Arc::new(about)))
     }
 
     fn config(&self, key: &Key) -> Arc<rustls::ClientConfig> {
@@ -199,7 +208,11 @@ where
         .await;
     let (sender, driver) = handshake.map_err(|error| Fault::BadAnswer(error.to_string()))?;
     // Its errors reach whoever waits for an answer.
-    tokio::spawn(driver.with_upgrades());
+    let has_its_place = Arc::clone(&about);
+    tokio::spawn(async move {
+        let _ = driver.with_upgrades().await;
+        drop(has_its_place);
+    });
     Ok(Connection {
         sender: Sender::Http1(sender),
         about,
@@ -215,7 +228,7 @@ async fn http2(io: TlsStream<TcpStream>, about: Arc<About>) -> Result<Connection
         .await;
     let (sender, driver) = handshake.map_err(|error| Fault::BadAnswer(error.to_string()))?;
     Ok(Connection {
-        sender: Sender::Http2(sender, Limit::drive(driver)),
+        sender: Sender::Http2(sender, Limit::drive(driver, Arc::clone(&about))),
         about,
     })
 }

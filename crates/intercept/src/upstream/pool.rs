@@ -3,7 +3,7 @@
 //! One pool a worker, so that nothing crosses threads. What may be shared is decided by the [`Key`]:
 //! whatever makes a difference to the origin stands in it.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -26,24 +26,33 @@ pub(crate) struct Key {
 
 /// Idle connections of one worker.
 #[derive(Debug, Default)]
-pub(crate) struct Pool(Mutex<HashMap<Key, Kept>>);
+pub(crate) struct Pool(Mutex<Idle>);
 
-/// The one used last is the one used next: the others may then grow old.
-type Kept = Vec<(Instant, Connection)>;
+#[derive(Debug, Default)]
+struct Idle {
+    /// The one used last is the one used next: the others may then grow old.
+    by_key: HashMap<Key, Vec<(u64, Connection)>>,
+    /// Each under its number, which counts on, with when it was used last.
+    by_age: BTreeMap<u64, (Instant, Key)>,
+    next: u64,
+}
 
 impl Pool {
     /// One that can take a request now.
     pub(super) fn take(&self, key: &Key) -> Option<Connection> {
-        let mut all = self.lock();
-        let kept = all.get_mut(key)?;
-        kept.retain(|(_, connection)| !connection.is_closed());
+        let mut idle = self.lock();
+        let Idle { by_key, by_age, .. } = &mut *idle;
+        let kept = by_key.get_mut(key)?;
+        forget_closed(kept, by_age);
         // One whose task has not seen the end of the last exchange yet is left for later.
         let ready = kept.iter().rposition(|(_, one)| one.is_ready());
-        let taken = ready.map(|at| kept.remove(at).1);
+        let taken = ready.map(|at| kept.remove(at));
         if kept.is_empty() {
-            all.remove(key);
+            by_key.remove(key);
         }
-        taken
+        let (number, connection) = taken?;
+        by_age.remove(&number);
+        Some(connection)
     }
 
     /// Keeps one whose exchanges are over.
@@ -51,31 +60,76 @@ impl Pool {
         if connection.is_closed() {
             return;
         }
-        let mut all = self.lock();
-        let kept = all.entry(key.clone()).or_default();
-        if kept.len() < MOST_IDLE {
-            kept.push((Instant::now(), connection));
+        let mut idle = self.lock();
+        if idle.by_age.len() >= MOST_IDLE {
+            idle.close_oldest();
+        }
+        let number = idle.next;
+        idle.next += 1;
+        let kept = idle.by_key.entry(key.clone()).or_default();
+        if kept.len() < MOST_OF_ONE {
+            kept.push((number, connection));
+            idle.by_age.insert(number, (Instant::now(), key.clone()));
         }
     }
 
     /// Closes what nobody has used for so long.
     pub(crate) fn forget_unused(&self, since: Duration) {
         let now = Instant::now();
-        self.lock().retain(|_, kept| {
-            kept.retain(|(last, one)| now.duration_since(*last) < since && !one.is_closed());
+        let mut idle = self.lock();
+        while let Some((_, (last, _))) = idle.by_age.first_key_value()
+            && now.duration_since(*last) >= since
+        {
+            idle.close_oldest();
+        }
+        let Idle { by_key, by_age, .. } = &mut *idle;
+        by_key.retain(|_, kept| {
+            forget_closed(kept, by_age);
             !kept.is_empty()
         });
     }
 
-    /// Closes all that is idle.
-    pub(crate) fn clear(&self) {
-        self.lock().clear();
+    /// Closes the one that has waited longest; whether there was one.
+    pub(super) fn close_oldest(&self) -> bool {
+        self.lock().close_oldest()
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<Key, Kept>> {
+    /// Closes all that is idle.
+    pub(crate) fn clear(&self) {
+        *self.lock() = Idle::default();
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Idle> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
+impl Idle {
+    fn close_oldest(&mut self) -> bool {
+        let Some((number, (_, key))) = self.by_age.pop_first() else {
+            return false;
+        };
+        if let Some(kept) = self.by_key.get_mut(&key) {
+            kept.retain(|(one, _)| *one != number);
+            if kept.is_empty() {
+                self.by_key.remove(&key);
+            }
+        }
+        true
+    }
+}
+
+fn forget_closed(kept: &mut Vec<(u64, Connection)>, by_age: &mut BTreeMap<u64, (Instant, Key)>) {
+    kept.retain(|(number, connection)| {
+        let is_closed = connection.is_closed();
+        if is_closed {
+            by_age.remove(number);
+        }
+        !is_closed
+    });
+}
+
 /// Of one origin. A crowd that has left leaves no more than this behind.
-const MOST_IDLE: usize = 256;
+const MOST_OF_ONE: usize = 256;
+/// Of all origins.
+const MOST_IDLE: usize = 2048;

@@ -142,7 +142,7 @@ impl Args {
         })
     }
 
-    pub(super) fn upstream(&self) -> Settings {
+    pub(super) fn upstream(&self, most: usize) -> Settings {
         Settings {
             extra_ca: self.extra_ca.clone(),
             parent: self.upstream_proxy.clone(),
@@ -151,6 +151,7 @@ impl Args {
             handshake_timeout: self.connect_timeout.0,
             answer_timeout: self.answer_timeout.0,
             idle: self.idle_timeout.0,
+            most,
         }
     }
 
