@@ -16,6 +16,7 @@ packages=(
     util-linux       # setpriv, unshare, runuser
     libcap2-bin      # capsh, getcap: what is left of our privileges
     procps           # sysctl
+    faketime         # what is remembered for minutes
     curl             # --haproxy-protocol, and the client of the web servers
     openssl          # self-signed certificates
     haproxy          # sender: v1, v2, v2 with TLS TLVs, health checks

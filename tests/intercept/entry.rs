@@ -168,7 +168,7 @@ fn who_refuses_us_three_times_is_left_alone() {
 }
 
 /// What the client sends to port 80 or 443 of the origins comes to the proxy.
-fn transparent(listen: &str, verdict: &str) -> Rig {
+pub(super) fn transparent(listen: &str, verdict: &str) -> Rig {
     transparent_on(Stage::new(), listen, verdict)
 }
 

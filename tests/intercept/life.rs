@@ -7,7 +7,8 @@ use rustix::process::Signal;
 use super::rig::{PROXY, Rig, Stage, head};
 use crate::addr::v4;
 use crate::backend::Backend;
-use crate::conn::Conn;
+use crate::conn::{Conn, End};
+use crate::lab::{Process, wait_for};
 use crate::peername::Peername;
 
 const SLOW: std::net::SocketAddr = v4([10, 81, 0, 1], 9001);
@@ -58,6 +59,71 @@ fn a_crowd_ends_nothing() {
         rig.curl(&["https://a.test/echo"])
             .starts_with("GET a.test ")
     );
+}
+
+/// One client asks for more at a time than there are descriptors. It is told, and they last for others.
+#[test]
+fn one_client_by_http2_does_not_take_all_descriptors() {
+    let (rig, most) = short_of_descriptors();
+    let held = rig.audit("/slow", 1);
+    let full = held.iter().filter(|line| line["code"] == "proxy_full");
+    assert!(full.count() > 0, "{held:?}");
+    assert!(most > 10, "{most} connections");
+    assert!(!rig.proxy.log().contains("Too many open files"));
+}
+
+/// Idle connections make room for others.
+#[test]
+fn what_is_idle_goes_first() {
+    let (rig, most) = short_of_descriptors();
+    let origin = Backend::listen_with_queue(&rig.lab.server, SLOW, 64);
+    let pairs: Vec<_> = (0..most)
+        .map(|_| {
+            let request = b"GET http://a.test:9001/ HTTP/1.1\r\nHost: a.test:9001\r\n\r\n";
+            (Conn::open(&rig.lab.client, PROXY, request), origin.accept())
+        })
+        .collect();
+    for (_, up) in &pairs {
+        head(up);
+        up.send(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n");
+    }
+    for (down, _) in &pairs {
+        assert!(head(down).starts_with("HTTP/1.1 200 "));
+    }
+    let (ups, downs): (Vec<_>, Vec<_>) = pairs.into_iter().map(|(down, up)| (up, down)).unzip();
+    drop(downs);
+    assert_eq!(rig.status(&["https://a.test/echo"]), 200);
+    assert_eq!(
+        ups[0].closed().0,
+        End::Fin,
+        "the one that has waited longest"
+    );
+}
+
+/// What is said of a request for which there is no connection, while one client has them all; and how many it has.
+fn short_of_descriptors() -> (Rig, usize) {
+    let through = ["prlimit", "--nofile=128"];
+    let args = ["--workers=1", "--allow-destination=10.81.0.1:9001"];
+    let rig = Stage::new().start_through(&through, &args);
+    let urls: Vec<_> = (0..60).map(|_| "https://h1.test/slow").collect();
+    let parallel = ["--parallel", "--parallel-max", "60", "--max-time", "10"];
+    let ca = rig.scratch.text("ca.pem");
+    let proxy = format!("http://{PROXY}");
+    let through = ["-sS", "--noproxy", "", "--proxy", &proxy, "--cacert", &ca];
+    let args = [&through[..], &parallel, &urls[..]].concat();
+    let crowd = Process::start(&rig.lab.client, "curl", &args);
+    rig.audit("/slow", 1);
+    // Somebody else is still let in, and told.
+    let problem = rig.problem(&["http://a.test/echo"]);
+    assert_eq!(problem["code"], "proxy_full", "{problem}");
+    drop(crowd);
+    let detail = problem["detail"].as_str().expect("a detail");
+    let most = detail.split(' ').find_map(|word| word.parse().ok());
+    rig.audit("/slow", urls.len());
+    wait_for("its connections' end", || {
+        (rig.status(&["http://a.test/echo"]) == 200).then_some(())
+    });
+    (rig, most.expect("a number"))
 }
 
 #[test]

@@ -307,7 +307,16 @@ via=$http_via proxy=$http_proxy_connection\\n';
         }
         location /put { return 200 '$content_length $http_transfer_encoding\\n'; }
         location /dav { dav_methods PUT; create_full_put_path on; }
+        location /slow { alias DIR/large; limit_rate 1k; }
         location /alt { add_header Alt-Svc 'h3=\":443\"'; return 200 'alt\\n'; }
+    }
+    server {
+        listen 10.81.0.1:8443 ssl http2;
+        http2_max_concurrent_streams 2;
+        ssl_certificate DIR/origin.pem;
+        ssl_certificate_key DIR/origin.key;
+        location /echo { return 200 '$request_method $http_host $server_protocol\\n'; }
+        location /slow { alias DIR/large; limit_rate 1k; }
     }
 }
 ";

@@ -4,15 +4,15 @@
 //! headers and bodies.
 
 use std::fmt::Write;
-use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use http::StatusCode;
 
 use crate::check::{How, Verdict};
 use crate::client::Client;
+use crate::exchanges::Open;
 use crate::id::Id;
 use crate::metrics::Metrics;
 use crate::named::Named;
@@ -24,7 +24,7 @@ use crate::upstream::{About, Fault};
 pub(crate) struct Record {
     pub(crate) id: Id,
     metrics: Arc<Metrics>,
-    client: Arc<Client>,
+    pub(crate) client: Open,
     since: Instant,
     named: Option<Arc<Named>>,
     method: String,
@@ -38,7 +38,7 @@ pub(crate) struct Record {
     code: Option<&'static str>,
     error: Option<String>,
     /// Octets of the request's body that the origin was sent.
-    pub(crate) sent: Arc<AtomicU64>,
+    pub(crate) sent: Arc<Sending>,
     /// Octets of the answer's body that the client was sent.
     pub(crate) received: AtomicU64,
     upstream: Option<(Arc<About>, bool)>,
@@ -46,6 +46,14 @@ pub(crate) struct Record {
     end: &'static str,
     /// Whether nothing is left to be said.
     is_told: bool,
+}
+
+/// How far a request's body has come.
+#[derive(Debug, Default)]
+pub(crate) struct Sending {
+    pub(crate) octets: AtomicU64,
+    /// Whether the next octet is the client's to send.
+    pub(crate) awaits_client: AtomicBool,
 }
 
 /// What became of a request, as `peername_intercept_requests_total` counts it.
@@ -83,7 +91,7 @@ impl Record {
         Box::new(Self {
             id: Id::next(),
             metrics: Arc::clone(metrics),
-            client: Arc::clone(client),
+            client: Open::new(client),
             since: Instant::now(),
             named: None,
             method: escaped(method, MOST_OF_A_METHOD),
@@ -172,13 +180,8 @@ impl Record {
     }
 
     /// Where a tunnel leads.
-    pub(crate) fn tunnelled(&mut self, addr: SocketAddr) {
-        let about = About {
-            addr,
-            tls: None,
-            absolute_form: false,
-        };
-        self.upstream = Some((Arc::new(about), false));
+    pub(crate) fn tunnelled(&mut self, about: Arc<About>) {
+        self.upstream = Some((about, false));
         (self.to_answer, self.how) = (Some(self.since.elapsed()), "passthrough");
     }
 
@@ -194,6 +197,16 @@ impl Record {
 
     pub(crate) fn cut_by_origin(&mut self) {
         self.end = "cut_by_origin";
+    }
+
+    /// Nothing moved for too long.
+    pub(crate) fn idle(&mut self) {
+        self.end = "idle";
+    }
+
+    /// Octets that have gone so far, in both directions.
+    pub(crate) fn moved(&self) -> u64 {
+        self.sent.octets.load(Relaxed) + self.received.load(Relaxed)
     }
 
     fn write(&self) {
@@ -225,7 +238,7 @@ impl Record {
             status = self.status.map(|status| status.as_u16()),
             code = self.code,
             error = self.error.as_deref(),
-            bytes_to_upstream = self.sent.load(Relaxed),
+            bytes_to_upstream = self.sent.octets.load(Relaxed),
             bytes_to_client = self.received.load(Relaxed),
             upstream = upstream.map(|(about, _)| tracing::field::display(about.addr)),
             upstream_tls = upstream.and_then(|(about, _)| about.tls),

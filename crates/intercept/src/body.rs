@@ -1,15 +1,17 @@
 //! Bodies on their way, counted and never collected.
 
 use std::pin::Pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::task::{Context, Poll};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
 
 use bytes::Bytes;
 use http_body_util::Full;
 use hyper::body::{Body, Frame, Incoming, SizeHint};
 
-use crate::audit::Record;
+use crate::audit::{Record, Sending};
+use crate::exchanges::Moves;
 use crate::held::Held;
 use crate::upstream::Lease;
 
@@ -17,11 +19,11 @@ use crate::upstream::Lease;
 #[derive(Debug)]
 pub(crate) struct Outgoing {
     body: Option<Held>,
-    sent: Arc<AtomicU64>,
+    sent: Arc<Sending>,
 }
 
 impl Outgoing {
-    pub(crate) fn new(body: Option<Held>, sent: Arc<AtomicU64>) -> Self {
+    pub(crate) fn new(body: Option<Held>, sent: Arc<Sending>) -> Self {
         Self { body, sent }
     }
 }
@@ -39,7 +41,8 @@ impl Body for Outgoing {
             return Poll::Ready(None);
         };
         let frame = Pin::new(&mut *body.lock()).poll_frame(cx);
-        count(&frame, &this.sent);
+        this.sent.awaits_client.store(frame.is_pending(), Relaxed);
+        count(&frame, &this.sent.octets);
         frame
     }
 
@@ -62,25 +65,41 @@ impl Body for Outgoing {
 #[derive(Debug)]
 pub(crate) struct Answer {
     from: From,
-    record: Option<Box<Record>>,
     request: Option<Held>,
 }
 
 #[derive(Debug)]
 enum From {
-    Us(Full<Bytes>),
-    Origin {
+    Us(Full<Bytes>, Option<Box<Record>>),
+    Origin(Arc<Flow>),
+}
+
+/// An answer that an origin gives. It is shared with who watches that it moves.
+#[derive(Debug)]
+struct Flow(Mutex<Flowing>);
+
+#[derive(Debug)]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "it is behind an Arc, and most are the large one for most of their life"
+)]
+enum Flowing {
+    On {
         body: Incoming,
-        lease: Option<Lease>,
+        lease: Lease,
+        record: Box<Record>,
+        /// Who waits for the next frame.
+        waker: Option<Waker>,
     },
+    Complete,
+    GivenUp,
 }
 
 impl Answer {
     /// One of our own.
     pub(crate) fn ours(body: Bytes, record: Option<Box<Record>>) -> Self {
         Self {
-            from: From::Us(Full::new(body)),
-            record,
+            from: From::Us(Full::new(body), record),
             request: None,
         }
     }
@@ -90,32 +109,107 @@ impl Answer {
         self.request = request;
     }
 
-    /// The origin's.
-    pub(crate) fn origins(body: Incoming, lease: Lease, record: Box<Record>) -> Self {
-        let mut answer = Self {
-            from: From::Origin {
-                body,
-                lease: Some(lease),
-            },
-            record: Some(record),
-            request: None,
+    /// The origin's, which is given up if nothing moves for so long.
+    pub(crate) fn origins(
+        body: Incoming,
+        lease: Lease,
+        record: Box<Record>,
+        silence: Duration,
+    ) -> Self {
+        let client = Arc::clone(&record.client);
+        let is_over = body.is_end_stream();
+        let mut flowing = Flowing::On {
+            body,
+            lease,
+            record,
+            waker: None,
         };
-        if answer.is_end_stream() {
-            answer.end();
+        if is_over {
+            flowing.complete();
         }
-        answer
+        let flow = Arc::new(Flow(Mutex::new(flowing)));
+        if !is_over {
+            let flow = Arc::downgrade(&flow);
+            client.exchanges.watch(flow, silence);
+        }
+        Self {
+            from: From::Origin(flow),
+            request: None,
+        }
     }
+}
 
-    fn end(&mut self) {
-        if let From::Origin { lease, .. } = &mut self.from
-            && let Some(lease) = lease.take()
+impl Flow {
+    fn lock(&self) -> MutexGuard<'_, Flowing> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Flowing {
+    fn complete(&mut self) {
+        let before = std::mem::replace(self, Self::Complete);
+        if let Self::On {
+            lease, mut record, ..
+        } = before
         {
             lease.give_back();
-        }
-        if let Some(mut record) = self.record.take() {
             record.complete();
         }
     }
+
+    fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Failed>>> {
+        let (body, record, waker) = match self {
+            Self::On {
+                body,
+                record,
+                waker,
+                ..
+            } => (body, record, waker),
+            Self::Complete => return Poll::Ready(None),
+            Self::GivenUp => return Poll::Ready(Some(Err(Failed::Idle))),
+        };
+        let frame = Pin::new(&mut *body).poll_frame(cx);
+        count(&frame, &record.received);
+        match &frame {
+            Poll::Ready(None) => self.complete(),
+            Poll::Ready(Some(Ok(_))) if body.is_end_stream() => self.complete(),
+            Poll::Ready(Some(Err(_))) => record.cut_by_origin(),
+            Poll::Ready(Some(Ok(_))) => {}
+            Poll::Pending => *waker = Some(cx.waker().clone()),
+        }
+        frame.map(|frame| frame.map(|frame| frame.map_err(Failed::Http)))
+    }
+}
+
+impl Moves for Flow {
+    fn moved(&self) -> Option<u64> {
+        match &*self.lock() {
+            Flowing::On { record, .. } => Some(record.moved()),
+            _ => None,
+        }
+    }
+
+    fn give_up(&self) {
+        let before = std::mem::replace(&mut *self.lock(), Flowing::GivenUp);
+        if let Flowing::On {
+            mut record, waker, ..
+        } = before
+        {
+            record.idle();
+            if let Some(waker) = waker {
+                waker.wake();
+            }
+        }
+    }
+}
+
+/// Why an answer is not whole.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Failed {
+    #[error(transparent)]
+    Http(hyper::Error),
+    #[error("nothing has moved for too long")]
+    Idle,
 }
 
 impl Drop for Answer {
@@ -128,52 +222,53 @@ impl Drop for Answer {
 
 impl Body for Answer {
     type Data = Bytes;
-    type Error = hyper::Error;
+    type Error = Failed;
 
     fn poll_frame(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
-        let this = self.get_mut();
-        let frame = match &mut this.from {
-            From::Us(body) => {
-                let frame = Pin::new(body).poll_frame(cx);
-                frame.map(|frame| frame.map(|frame| frame.map_err(|never| match never {})))
-            }
-            From::Origin { body, .. } => Pin::new(body).poll_frame(cx),
+    ) -> Poll<Option<Result<Frame<Bytes>, Failed>>> {
+        let (body, record) = match &mut self.get_mut().from {
+            From::Us(body, record) => (body, record),
+            From::Origin(flow) => return flow.lock().poll_frame(cx),
         };
-        if let Some(record) = &this.record {
+        let frame = Pin::new(&mut *body).poll_frame(cx);
+        let frame = frame.map(|frame| frame.map(|frame| frame.map_err(|never| match never {})));
+        if let Some(record) = record {
             count(&frame, &record.received);
         }
-        match &frame {
-            Poll::Ready(None) => this.end(),
-            Poll::Ready(Some(Err(_))) => {
-                if let Some(record) = &mut this.record {
-                    record.cut_by_origin();
-                }
-            }
-            Poll::Ready(Some(Ok(_))) if this.is_end_stream() => this.end(),
-            _ => {}
+        if body.is_end_stream()
+            && let Some(mut record) = record.take()
+        {
+            record.complete();
         }
         frame
     }
 
     fn is_end_stream(&self) -> bool {
         match &self.from {
-            From::Us(body) => body.is_end_stream(),
-            From::Origin { body, .. } => body.is_end_stream(),
+            From::Us(body, _) => body.is_end_stream(),
+            From::Origin(flow) => match &*flow.lock() {
+                Flowing::On { body, .. } => body.is_end_stream(),
+                Flowing::Complete => true,
+                Flowing::GivenUp => false,
+            },
         }
     }
 
     fn size_hint(&self) -> SizeHint {
         match &self.from {
-            From::Us(body) => body.size_hint(),
-            From::Origin { body, .. } => body.size_hint(),
+            From::Us(body, _) => body.size_hint(),
+            From::Origin(flow) => match &*flow.lock() {
+                Flowing::On { body, .. } => body.size_hint(),
+                Flowing::Complete => SizeHint::with_exact(0),
+                Flowing::GivenUp => SizeHint::default(),
+            },
         }
     }
 }
 
-fn count(frame: &Poll<Option<Result<Frame<Bytes>, hyper::Error>>>, into: &AtomicU64) {
+fn count<E>(frame: &Poll<Option<Result<Frame<Bytes>, E>>>, into: &AtomicU64) {
     if let Poll::Ready(Some(Ok(frame))) = frame
         && let Some(data) = frame.data_ref()
     {

@@ -1,10 +1,13 @@
 //! Whose connection it is.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 
 use peername_proxy::addr::{LocalAddr, PeerAddr};
 
+use crate::exchanges::Exchanges;
 use crate::id::Id;
+use crate::upstream::Own;
 
 /// The one at the other end, as far as is known.
 #[derive(Debug)]
@@ -17,4 +20,8 @@ pub(crate) struct Client {
     pub(crate) client: SocketAddr,
     /// Where the connection came in.
     pub(crate) listener: LocalAddr,
+    /// What it has asked for and has not got yet.
+    pub(crate) exchanges: Exchanges,
+    /// Its connections to origins.
+    pub(crate) own: Arc<Own>,
 }

@@ -16,6 +16,7 @@ use tokio::time::{Instant, timeout_at};
 
 use crate::audit::Record;
 use crate::client::Client;
+use crate::exchanges::Exchanges;
 use crate::explicit;
 use crate::id::Id;
 use crate::named::Going;
@@ -89,6 +90,8 @@ impl Intercept {
             peer,
             client,
             listener,
+            exchanges: Exchanges::default(),
+            own: Arc::default(),
         });
         match door {
             Door::Explicit => explicit::serve(&self.site, client, stream).await,

@@ -4,6 +4,7 @@
 //! nothing is asked about under another name than it is sent to.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use http::request::Parts;
 use http::{Request, Response, StatusCode, Version};
@@ -45,6 +46,8 @@ pub(crate) struct Switched {
     /// The origin's side.
     pub(crate) upstream: OnUpgrade,
     pub(crate) record: Box<Record>,
+    /// How long both sides may say nothing.
+    pub(crate) silence: Duration,
 }
 
 impl Exchange<'_> {
@@ -170,11 +173,11 @@ impl Exchange<'_> {
         let http2 = parts.version == Version::HTTP_2 && handshake.is_none();
         let named = self.named;
         let upstream = &self.site.upstream;
-        let client = self.client.client;
-        let key = upstream.key(named.to.clone(), named.tls, http2, named.via, client);
+        let client = self.client;
+        let key = upstream.key(named.to.clone(), named.tls, http2, named.via, client.client);
         let request = Request::from_parts(parts, body);
         let sent = Arc::clone(&record.sent);
-        match upstream.send(key, request, &sent).await {
+        match upstream.send(&client.own, key, request, &sent).await {
             Ok(sent) => self.pass_on(sent, (handshake, changes), form, record, switched),
             Err(fault) => {
                 record.fault(&fault);
@@ -213,9 +216,17 @@ impl Exchange<'_> {
                 let why = format!("{} to a WebSocket handshake", parts.status);
                 return form.refuse(&Refusal::from(Fault::BadAnswer(why)), record);
             }
-            return Response::from_parts(parts, Answer::origins(body, lease, record));
+            let silence = match headers::is_long_lived(&parts.headers) {
+                true => self.site.rules.tunnel_timeout,
+                false => self.site.rules.idle_timeout,
+            };
+            return Response::from_parts(parts, Answer::origins(body, lease, record, silence));
         };
-        let switch = Switched { upstream, record };
+        let switch = Switched {
+            upstream,
+            record,
+            silence: self.site.rules.tunnel_timeout,
+        };
         match handshake {
             Some(handshake) => handshake.agree(parts, switch, switched),
             None => {

@@ -45,6 +45,25 @@ pub(crate) fn join_cookies(headers: &mut HeaderMap) {
     }
 }
 
+/// Whether an answer is a stream of events or messages, which may be far between.
+pub(crate) fn is_long_lived(headers: &HeaderMap) -> bool {
+    let kind = headers.get(header::CONTENT_TYPE);
+    kind.is_some_and(|kind| {
+        let kind = kind.as_bytes().to_ascii_lowercase();
+        kind.starts_with(b"text/event-stream") || kind.starts_with(b"application/grpc")
+    })
+}
+
+/// Whether this header speaks of a scheme that authenticates the whole connection (RFC 4559, section 6), in a
+/// challenge or in credentials.
+pub(crate) fn bind_connection(headers: &HeaderMap, name: &HeaderName) -> bool {
+    let all = headers.get_all(name).iter();
+    // A comma may also stand in a challenge. To take its parts for challenges does no harm.
+    all.flat_map(|value| value.as_bytes().split(|octet| *octet == b','))
+        .filter_map(|one| one.trim_ascii().split(|octet| *octet == b' ').next())
+        .any(|scheme| BINDING.iter().any(|one| scheme.eq_ignore_ascii_case(one)))
+}
+
 fn end_hop(headers: &mut HeaderMap) {
     let named: Vec<HeaderName> = headers
         .get_all(header::CONNECTION)
@@ -76,6 +95,7 @@ fn is_optional(name: &HeaderName) -> bool {
     )
 }
 
+const BINDING: [&[u8]; 2] = [b"NTLM", b"Negotiate"];
 const HTTP2_SETTINGS: &str = "http2-settings";
 const HOP_BY_HOP: [HeaderName; 6] = [
     header::CONNECTION,

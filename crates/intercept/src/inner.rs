@@ -4,6 +4,7 @@ use std::convert::Infallible;
 use std::future::poll_fn;
 use std::pin::{Pin, pin};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use http::{Request, Response};
@@ -12,7 +13,7 @@ use hyper::server::conn::{http1, http2};
 use hyper::service::Service;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
-use tokio::time::timeout;
+use tokio::time::{Instant, sleep_until, timeout};
 
 use crate::answer::Form;
 use crate::audit::Record;
@@ -72,7 +73,7 @@ impl Inner {
     where
         T: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
-        let site = Arc::clone(&self.site);
+        let (site, client) = (Arc::clone(&self.site), Arc::clone(&self.client));
         let connection = http2::Builder::new(TokioExecutor::new())
             .timer(TokioTimer::new())
             .enable_connect_protocol()
@@ -81,15 +82,44 @@ impl Inner {
             .keep_alive_interval(PING)
             .serve_connection(TokioIo::new(io), self);
         let mut connection = pin!(connection);
-        let ended = tokio::select! {
-            ended = &mut connection => ended,
-            () = site.draining() => {
-                connection.as_mut().graceful_shutdown();
-                connection.await
-            }
-        };
+        let ended = run(
+            (&site, &client),
+            &mut connection,
+            |connection, cx| connection.as_mut().poll(cx),
+            |connection| connection.as_mut().graceful_shutdown(),
+        );
         // Whose fault it is stands in the lines of its requests.
-        drop(ended);
+        drop(ended.await);
+    }
+}
+
+/// Runs a connection to its end, and tells it to come to one where nothing is asked for any more; `None` where it
+/// then does not.
+async fn run<C, T>(
+    (site, client): (&Arc<Site>, &Arc<Client>),
+    connection: &mut C,
+    poll: impl Fn(&mut C, &mut Context<'_>) -> Poll<T>,
+    finish: impl Fn(&mut C),
+) -> Option<T> {
+    let mut idle = pin!(client.exchanges.idle(site.rules.idle_timeout));
+    let (mut is_draining, mut cut_at) = (false, None);
+    loop {
+        tokio::select! {
+            ended = poll_fn(|cx| poll(connection, cx)) => return Some(ended),
+            () = site.draining(), if !is_draining => is_draining = true,
+            () = &mut idle => {
+                cut_at.get_or_insert_with(|| Instant::now() + LINGER);
+                // A request that came in this moment is answered, and watched.
+                idle.set(client.exchanges.idle(site.rules.idle_timeout));
+            }
+            () = sleep_until(cut_at.unwrap_or_else(Instant::now)), if cut_at.is_some() => {
+                if client.exchanges.are_none() {
+                    return None;
+                }
+                cut_at = Some(Instant::now() + LINGER);
+            }
+        }
+        finish(connection);
     }
 }
 
@@ -143,17 +173,17 @@ where
     };
     let mut connection = http1::Builder::new()
         .timer(TokioTimer::new())
-        .header_read_timeout(site.rules.request_timeout)
+        .header_read_timeout(site.rules.idle_timeout)
         .max_header_size(MAX_HEADER)
         .max_headers(MAX_HEADERS)
         .serve_connection(TokioIo::new(io), service);
-    let ended = tokio::select! {
-        ended = poll_fn(|cx| connection.poll_without_shutdown(cx)) => ended,
-        () = site.draining() => {
-            Pin::new(&mut connection).graceful_shutdown();
-            poll_fn(|cx| connection.poll_without_shutdown(cx)).await
-        }
-    };
+    let ended = run(
+        (site, client),
+        &mut connection,
+        |connection, cx| connection.poll_without_shutdown(cx),
+        |connection| Pin::new(connection).graceful_shutdown(),
+    );
+    let ended = ended.await?;
     if let Err(error) = ended {
         if error.is_parse() {
             site.metrics.unopened("bad_request");
@@ -205,11 +235,11 @@ pub(crate) async fn finish<T>(mut io: Reading<T>)
 where
     T: AsyncRead + AsyncWrite + Unpin,
 {
-    if io.shutdown().await.is_err() {
-        return;
-    }
-    let mut rest = [0; 4096];
     let drained = async {
+        if io.shutdown().await.is_err() {
+            return;
+        }
+        let mut rest = [0; 4096];
         for _ in 0..MOST_DRAINED {
             if !matches!(io.read(&mut rest).await, Ok(1..)) {
                 break;

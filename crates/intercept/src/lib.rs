@@ -28,6 +28,7 @@ mod audit;
 mod body;
 mod client;
 mod exchange;
+mod exchanges;
 mod explicit;
 mod framing;
 mod headers;

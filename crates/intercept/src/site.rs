@@ -26,8 +26,10 @@ pub struct Rules {
     pub accept_proxy: Option<TrustList>,
     /// From accept to a PROXY header, and again to a complete ClientHello.
     pub opening_timeout: Duration,
-    /// For the head of a request, and between two of them.
-    pub request_timeout: Duration,
+    /// For the head of a request, between two of them, and for bodies of which nothing moves.
+    pub idle_timeout: Duration,
+    /// For tunnels and streams on which nothing moves, and which may be silent for long.
+    pub tunnel_timeout: Duration,
 }
 
 /// The proxy, but for its connections.

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
 
 use http::request::Parts;
 use http::{HeaderMap, StatusCode, Version};
@@ -121,9 +122,9 @@ impl Tunnel {
         self.record.named(&named);
         // Nobody verifies a certificate here, so a name is resolved by us, whatever address came with it.
         match site.upstream.tunnel(&named.to, client.client).await {
-            Ok((upstream, addr)) => {
-                self.record.tunnelled(addr);
-                run(wire, upstream, &mut self.record).await;
+            Ok((upstream, about)) => {
+                self.record.tunnelled(about);
+                run(wire, upstream, site.rules.tunnel_timeout, &mut self.record).await;
             }
             Err(fault) => {
                 self.record.fault(&fault);
@@ -149,7 +150,8 @@ async fn finish_handshake(
     named: &Named,
 ) -> Result<TlsStream<TcpStream>, Refusal> {
     // HTTP/2 unless the origin is known not to speak it and the client can do without.
-    let http2 = hello.http2 && !(hello.http1 && site.upstream.is_http1_only(&named.to));
+    let is_http1_only = || site.upstream.is_http1_only(&named.to, named.via);
+    let http2 = hello.http2 && !(hello.http1 && is_http1_only());
     let protocols: &[&[u8]] = match http2 {
         true => &[b"h2", b"http/1.1"],
         false => &[b"http/1.1"],
@@ -215,7 +217,7 @@ async fn ask(
 }
 
 /// Carries bytes both ways, those that were read already first.
-async fn run(wire: Wire, mut upstream: TcpStream, record: &mut Record) {
+async fn run(wire: Wire, mut upstream: TcpStream, silence: Duration, record: &mut Record) {
     let (downstream, ahead) = wire.into_parts();
     if upstream.write_all(&ahead).await.is_err() {
         return record.cut_by_origin();
@@ -225,19 +227,21 @@ async fn run(wire: Wire, mut upstream: TcpStream, record: &mut Record) {
         downstream,
         upstream,
     };
-    let end = relay(
-        pair,
-        peername_relay::Method::Auto,
-        Limits::default(),
-        &mut tally,
-    )
-    .await;
+    let limits = Limits {
+        idle: Some(silence),
+        half_closed: silence,
+        ..Limits::default()
+    };
+    let end = relay(pair, peername_relay::Method::Auto, limits, &mut tally).await;
     record
         .sent
+        .octets
         .store(tally.to_upstream + ahead.len() as u64, Relaxed);
     record.received.store(tally.to_downstream, Relaxed);
-    if matches!(end, End::Finished(_)) {
-        record.complete();
+    match end {
+        End::Finished(_) => record.complete(),
+        End::Idle => record.idle(),
+        End::Reset(_) => {}
     }
 }
 

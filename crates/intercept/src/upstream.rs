@@ -1,16 +1,20 @@
 //! Towards origins: one request out, the head of its answer back.
 
+mod connection;
 mod dial;
 mod fault;
+mod own;
 mod parent;
+mod places;
 mod pool;
 mod trust;
 mod verify;
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
+use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use http::uri::{Authority, Parts, PathAndQuery, Scheme};
@@ -18,16 +22,21 @@ use http::{HeaderMap, HeaderValue, Request, Response, Uri, Version, header};
 use hyper::body::{Body, Incoming};
 use moka::sync::Cache;
 use rustls::pki_types::CertificateDer;
+use tokio::time::{Instant, sleep_until};
 
+use crate::audit::Sending;
 use crate::body::Outgoing;
 use crate::destination::Destinations;
 use crate::headers;
 use crate::host::HostPort;
 
+pub(crate) use connection::About;
 pub(crate) use fault::Fault;
+pub(crate) use own::{Lease, Own};
 pub use parent::{NotAParent, Parent};
-pub(crate) use pool::{About, Key};
-use pool::{Connection, Pool, Sender};
+use places::Places;
+pub(crate) use pool::Key;
+use pool::Pool;
 pub use trust::TrustError;
 
 /// How origins are reached.
@@ -43,10 +52,12 @@ pub struct Settings {
     pub connect_timeout: Duration,
     /// For a TLS handshake.
     pub handshake_timeout: Duration,
-    /// From the end of the request to the head of the answer.
+    /// From the end of the request to the head of the answer, or from its last octet that went.
     pub answer_timeout: Duration,
-    /// How long a connection is kept that nobody uses.
+    /// How long a connection is kept that nobody uses, and a client waited for that sends nothing of its request.
     pub idle: Duration,
+    /// How many connections there may be at a time, those that nobody uses among them.
+    pub most: usize,
 }
 
 /// The way to all origins, shared by the workers; connections are of the worker that asks.
@@ -55,8 +66,10 @@ pub struct Upstream {
     settings: Settings,
     tls: trust::Tls,
     destinations: Destinations,
-    /// What origins answered when both were offered: whether they speak HTTP/2.
-    speaks_http2: Cache<HostPort, bool>,
+    places: Places,
+    /// What origins answered when both were offered: whether they speak HTTP/2. An address that a client chose may
+    /// be another server.
+    speaks_http2: Cache<(HostPort, Option<IpAddr>), bool>,
 }
 
 /// The head of an answer, and what came with it.
@@ -66,23 +79,6 @@ pub(crate) struct Sent {
     pub(crate) lease: Lease,
     pub(crate) about: Arc<About>,
     pub(crate) reused: bool,
-}
-
-/// The use of a connection, until the answer's body is over.
-#[derive(Debug)]
-pub(crate) struct Lease {
-    connection: Connection,
-    key: Key,
-    pool: Arc<Pool>,
-}
-
-impl Lease {
-    /// The exchange is over and the connection as good as new. Without this it is closed.
-    pub(crate) fn give_back(self) {
-        if !self.connection.is_http2() {
-            self.pool.keep(&self.key, self.connection);
-        }
-    }
 }
 
 impl Upstream {
@@ -98,15 +94,19 @@ impl Upstream {
     ) -> Result<Self, TrustError> {
         Ok(Self {
             tls: trust::Tls::new(&settings.extra_ca, ours)?,
+            places: Places::new(settings.most),
             settings,
             destinations,
-            speaks_http2: Cache::new(MOST_REMEMBERED),
+            speaks_http2: Cache::builder()
+                .max_capacity(MOST_REMEMBERED)
+                .time_to_live(REMEMBERED)
+                .build(),
         })
     }
 
     /// Whether an origin is known to speak HTTP/1.1 only.
-    pub(crate) fn is_http1_only(&self, origin: &HostPort) -> bool {
-        self.speaks_http2.get(origin) == Some(false)
+    pub(crate) fn is_http1_only(&self, origin: &HostPort, via: Option<IpAddr>) -> bool {
+        self.speaks_http2.get(&(origin.clone(), via)) == Some(false)
     }
 
     /// What a connection of this client to this place has to be.
@@ -131,33 +131,32 @@ impl Upstream {
     /// what of its body has gone.
     pub(crate) async fn send(
         &self,
+        own: &Arc<Own>,
         key: Key,
         mut request: Request<Outgoing>,
-        sent: &AtomicU64,
+        sent: &Sending,
     ) -> Result<Sent, Fault> {
-        let pool = POOL.with(Arc::clone);
         loop {
-            let (mut connection, reused) = match pool.take(&key) {
-                Some(connection) => (connection, true),
-                None => (self.dial(&key, &pool).await?, false),
-            };
-            let about = Arc::clone(&connection.about);
-            form(&mut request, &key, &connection);
+            let (mut lease, reused) = self.lease(own, &key).await?;
+            let about = Arc::clone(lease.about());
+            if headers::bind_connection(request.headers(), &header::AUTHORIZATION) {
+                lease.make_private();
+            }
+            form(&mut request, &key, &lease);
             if let Some(parent) = self.settings.parent.as_ref()
                 && about.absolute_form
             {
                 parent.sign(request.headers_mut());
             }
-            match self.answer(&mut connection, request, sent).await {
+            match self.answer(&mut lease, request, sent).await {
                 Ok(response) => {
                     if let Some(smell) = smell(response.headers()) {
                         return Err(Fault::BadAnswer(smell.to_owned()));
                     }
-                    let lease = Lease {
-                        connection,
-                        key,
-                        pool,
-                    };
+                    let mut asks = [header::WWW_AUTHENTICATE, header::PROXY_AUTHENTICATE].iter();
+                    if asks.any(|name| headers::bind_connection(response.headers(), name)) {
+                        lease.make_private();
+                    }
                     return Ok(Sent {
                         response,
                         lease,
@@ -172,51 +171,78 @@ impl Upstream {
         }
     }
 
-    async fn dial(&self, key: &Key, pool: &Pool) -> Result<Connection, Fault> {
-        let connection = self.connect(key).await?;
-        if key.http2 {
-            self.speaks_http2
-                .insert(key.to.clone(), connection.is_http2());
+    /// A connection for one request, and whether it was there before.
+    async fn lease(&self, own: &Arc<Own>, key: &Key) -> Result<(Lease, bool), Fault> {
+        let pool = POOL.with(Arc::clone);
+        let asked = Instant::now();
+        if let Some(lease) = Lease::again(own, key, &pool) {
+            return Ok((lease, true));
         }
-        if let Sender::Http2(sender) = &connection.sender {
-            let shared = Connection {
-                sender: Sender::Http2(sender.clone()),
-                about: Arc::clone(&connection.about),
-            };
-            pool.keep(key, shared);
+        if !key.http2 || self.is_http1_only(&key.to, key.via) {
+            let connection = self.connect(key).await?;
+            return Ok((Lease::first(own, key, &pool, connection), false));
         }
-        Ok(connection)
+        // Of requests that come together one dials, and the others then have a connection or its fault. If it
+        // turns out that each needs one of its own, they dial at the same time.
+        let mut turn = own.dialling.lock().await;
+        if let Some(lease) = Lease::again(own, key, &pool) {
+            return Ok((lease, true));
+        }
+        if let Some((_, fault)) = turn.as_ref().filter(|(failed, _)| *failed > asked) {
+            return Err(fault.clone());
+        }
+        let connected = match self.is_http1_only(&key.to, key.via) {
+            true => {
+                drop(turn);
+                self.connect(key).await?
+            }
+            false => {
+                let connected = self.connect(key).await;
+                *turn = connected
+                    .as_ref()
+                    .err()
+                    .map(|fault| (Instant::now(), fault.clone()));
+                let connection = connected?;
+                self.speaks_http2
+                    .insert((key.to.clone(), key.via), connection.is_http2());
+                connection
+            }
+        };
+        Ok((Lease::first(own, key, &pool, connected), false))
     }
 
     async fn answer(
         &self,
-        connection: &mut Connection,
+        lease: &mut Lease,
         request: Request<Outgoing>,
-        sent: &AtomicU64,
+        sent: &Sending,
     ) -> Result<Response<Incoming>, (Fault, Option<Box<Request<Outgoing>>>)> {
-        let answer = async {
-            match &mut connection.sender {
-                Sender::Http1(sender) => sender.try_send_request(request).await,
-                Sender::Http2(sender) => sender.try_send_request(request).await,
-            }
-        };
-        tokio::pin!(answer);
-        let mut before = 0;
+        let (idle, limit) = (self.settings.idle, self.settings.answer_timeout);
+        let may_be_silent = headers::is_long_lived(request.headers());
+        let mut answer = pin!(lease.send(request));
+        let (mut before, mut since) = (0, Instant::now());
         loop {
+            let first = since + idle.min(limit);
+            let look = if Instant::now() < first {
+                first
+            } else {
+                since + limit
+            };
             tokio::select! {
                 answer = &mut answer => return answer.map_err(|mut error| {
                     let unsent = error.take_message().map(Box::new);
                     (of_http(error.error()), unsent)
                 }),
-                () = tokio::time::sleep(self.settings.answer_timeout) => {
-                    // As long as the body moves, the answer is not due.
-                    let now = sent.load(Relaxed);
-                    if now == before {
-                        let after = self.settings.answer_timeout;
-                        return Err((Fault::AnswerTimeout(after), None));
-                    }
-                    before = now;
-                }
+                () = sleep_until(look) => {}
+            }
+            // As long as the body moves, the answer is not due.
+            let now = sent.octets.load(Relaxed);
+            if now != before {
+                (before, since) = (now, Instant::now());
+            } else if sent.awaits_client.load(Relaxed) && !may_be_silent {
+                return Err((Fault::RequestIdle(idle.min(limit)), None));
+            } else if since.elapsed() >= limit {
+                return Err((Fault::AnswerTimeout(limit), None));
             }
         }
     }
@@ -224,6 +250,7 @@ impl Upstream {
     /// Closes, again and again, what has not been used for a while. For each worker, on its thread.
     pub(crate) async fn sweep(&self) {
         let pool = POOL.with(Arc::clone);
+        self.places.add(&pool);
         loop {
             tokio::time::sleep(SWEEP).await;
             pool.forget_unused(self.settings.idle);
@@ -238,10 +265,10 @@ impl Upstream {
 
 /// Writes the request's target in the form that the connection wants it: HTTP/1.1 has the path alone and a
 /// Host header, HTTP/2 has all of it in the URI.
-fn form(request: &mut Request<Outgoing>, key: &Key, connection: &Connection) {
+fn form(request: &mut Request<Outgoing>, key: &Key, lease: &Lease) {
     let path = request.uri().path_and_query().cloned();
     let authority = authority(key);
-    let whole = connection.is_http2() || connection.about.absolute_form;
+    let whole = lease.is_http2() || lease.about().absolute_form;
     let mut parts = Parts::default();
     if whole {
         parts.scheme = Some(if key.tls { Scheme::HTTPS } else { Scheme::HTTP });
@@ -252,7 +279,7 @@ fn form(request: &mut Request<Outgoing>, key: &Key, connection: &Connection) {
     if let Ok(uri) = Uri::from_parts(parts) {
         *request.uri_mut() = uri;
     }
-    if connection.is_http2() {
+    if lease.is_http2() {
         *request.version_mut() = Version::HTTP_2;
         request.headers_mut().remove(header::HOST);
         // Of a first attempt, by HTTP/1.1.
@@ -314,4 +341,6 @@ thread_local! {
 
 /// Of 60 octets or so.
 const MOST_REMEMBERED: u64 = 16_384;
+/// Servers learn HTTP/2, and a load balancer may have more than one sort of them.
+const REMEMBERED: Duration = Duration::from_secs(600);
 const SWEEP: Duration = Duration::from_secs(5);

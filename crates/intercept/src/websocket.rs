@@ -4,9 +4,10 @@
 //! whether an origin does extended CONNECT. What is said after the handshake is carried, not read.
 
 use std::io;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -17,6 +18,7 @@ use hyper::ext::Protocol;
 use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf, copy_bidirectional};
+use tokio::time::timeout;
 
 use crate::audit::Record;
 use crate::body::Answer;
@@ -121,15 +123,35 @@ where
     let Switched {
         upstream,
         mut record,
+        silence,
     } = switched;
     let Ok(upstream) = upstream.await else {
         return record.cut_by_origin();
     };
-    let Record { sent, received, .. } = &*record;
-    let mut client = Counted(client, sent);
-    let mut upstream = Counted(TokioIo::new(upstream), received);
-    if copy_bidirectional(&mut client, &mut upstream).await.is_ok() {
-        record.complete();
+    match copy(client, TokioIo::new(upstream), &record, silence).await {
+        Some(Ok(_)) => record.complete(),
+        Some(Err(_)) => {}
+        None => record.idle(),
+    }
+}
+
+/// `None` where nothing has moved for `silence`, or up to twice as long.
+async fn copy(
+    client: impl AsyncRead + AsyncWrite + Unpin,
+    upstream: impl AsyncRead + AsyncWrite + Unpin,
+    record: &Record,
+    silence: Duration,
+) -> Option<io::Result<(u64, u64)>> {
+    let mut client = Counted(client, &record.sent.octets);
+    let mut upstream = Counted(upstream, &record.received);
+    let mut copying = pin!(copy_bidirectional(&mut client, &mut upstream));
+    let mut before = record.moved();
+    loop {
+        match timeout(silence, &mut copying).await {
+            Ok(ended) => return Some(ended),
+            Err(_) if before == record.moved() => return None,
+            Err(_) => before = record.moved(),
+        }
     }
 }
 

@@ -17,7 +17,7 @@ use peername_intercept::site::Site;
 use peername_intercept::upstream::Upstream;
 use peername_proxy::listeners::{Given, Listeners};
 use peername_proxy::own_addresses::OwnAddresses;
-use peername_proxy::server;
+use peername_proxy::server::{self, Capacity};
 use peername_proxy::service::numbered;
 use peername_sys::caps::{Capability, have, keep_only};
 use peername_sys::core_dump;
@@ -51,13 +51,13 @@ async fn start(args: &Args) -> anyhow::Result<ExitCode> {
         own: own.clone(),
         listening,
     };
-    let upstream = Upstream::new(args.upstream(), destinations, &authority.certificates())?;
+    let workers = args.workers();
+    let (capacity, most) = split(lifecycle::capacity(workers, COMPANIONS, 0)?);
+    let upstream = Upstream::new(args.upstream(most), destinations, &authority.certificates())?;
     let mint = Mint::new(authority, CERTIFICATES)?;
     let site = Arc::new(Site::new(rules, mint, upstream, check));
-    let workers = args.workers();
     let intercept = Arc::new(Intercept::new(Arc::clone(&site), doors));
     let beside = vec![intercept.companions(workers)];
-    let capacity = lifecycle::capacity(workers, beside.len(), 0)?;
     let mut running = server::start(listeners, beside, &intercept, capacity)
         .context("starting a worker thread")?;
     tokio::spawn(lifecycle::keep_own_addresses(own));
@@ -69,6 +69,17 @@ async fn start(args: &Args) -> anyhow::Result<ExitCode> {
     while signals.next(&mut running).await? != Told::Stop {}
     manager::stopping();
     Ok(signals.stop(running, args.drain()).await)
+}
+
+/// What clients may have of the descriptors, and how many connections to origins there may be. A client by HTTP/2
+/// may need many of these, so that each sort has its own: two fifths. The rest is for questions and lookups.
+fn split(capacity: Capacity) -> (Capacity, usize) {
+    let connections = (capacity.connections * 4 / 5).max(1);
+    let of_clients = Capacity {
+        connections,
+        ..capacity
+    };
+    (of_clients, connections)
 }
 
 type Doors = Vec<(peername_proxy::service::ListenerId, Door)>;
@@ -106,5 +117,7 @@ fn tell(args: &Args, ca: &Path, listeners: &Listeners, is_checked: bool) {
     );
 }
 
+/// Of each worker: what it does beside its connections.
+const COMPANIONS: usize = 1;
 /// Of a kilobyte or two each.
 const CERTIFICATES: u64 = 32_768;

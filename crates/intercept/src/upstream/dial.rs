@@ -13,8 +13,10 @@ use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
 
-use super::pool::{About, Connection, Key, Sender};
+use super::connection::{About, Connection, Limit, Sender};
+use super::pool::Key;
 use super::verify::BadCertificate;
 use super::{Fault, Upstream};
 use crate::host::{Host, HostPort};
@@ -22,6 +24,7 @@ use crate::host::{Host, HostPort};
 impl Upstream {
     /// Connects, ready for a request.
     pub(super) async fn connect(&self, key: &Key) -> Result<Connection, Fault> {
+        let place = self.places.take()?;
         let (mut socket, addr) = match &self.settings.parent {
             Some(parent) => {
                 self.admit_unresolved(&key.to)?;
@@ -42,6 +45,7 @@ impl Upstream {
                 addr,
                 tls,
                 absolute_form,
+                _place: place,
             })
         };
         if !key.tls {
@@ -66,7 +70,8 @@ impl Upstream {
         &self,
         to: &HostPort,
         client: SocketAddr,
-    ) -> Result<(TcpStream, SocketAddr), Fault> {
+    ) -> Result<(TcpStream, Arc<About>), Fault> {
+        let place = self.places.take()?;
         let (mut socket, addr) = match &self.settings.parent {
             Some(parent) => {
                 self.admit_unresolved(to)?;
@@ -79,7 +84,13 @@ impl Upstream {
         if let Some(client) = key.speaks_for {
             announce(&mut socket, client, addr, &key).await?;
         }
-        Ok((socket, addr))
+        let about = About {
+            addr,
+            tls: None,
+            absolute_form: false,
+            _place: place,
+        };
+        Ok((socket, Arc::new(about)))
     }
 
     fn config(&self, key: &Key) -> Arc<rustls::ClientConfig> {
@@ -200,17 +211,18 @@ where
         .await;
     let (sender, driver) = handshake.map_err(|error| Fault::BadAnswer(error.to_string()))?;
     // Its errors reach whoever waits for an answer.
-    tokio::spawn(driver.with_upgrades());
+    let has_its_place = Arc::clone(&about);
+    tokio::spawn(async move {
+        let _ = driver.with_upgrades().await;
+        drop(has_its_place);
+    });
     Ok(Connection {
         sender: Sender::Http1(sender),
         about,
     })
 }
 
-async fn http2<T>(io: T, about: Arc<About>) -> Result<Connection, Fault>
-where
-    T: AsyncRead + AsyncWrite + Unpin + Send + 'static,
-{
+async fn http2(io: TlsStream<TcpStream>, about: Arc<About>) -> Result<Connection, Fault> {
     let handshake = http2::Builder::new(TokioExecutor::new())
         .timer(TokioTimer::new())
         .keep_alive_interval(PING)
@@ -218,9 +230,8 @@ where
         .handshake(TokioIo::new(io))
         .await;
     let (sender, driver) = handshake.map_err(|error| Fault::BadAnswer(error.to_string()))?;
-    tokio::spawn(driver);
     Ok(Connection {
-        sender: Sender::Http2(sender),
+        sender: Sender::Http2(sender, Limit::drive(driver, Arc::clone(&about))),
         about,
     })
 }

@@ -28,6 +28,8 @@ pub(crate) enum Fault {
     Unreachable(SocketAddr, String),
     #[error("connect(2) to {0}: {1}")]
     Exhausted(SocketAddr, String),
+    #[error("all {0} connections to origins that there may be are in use")]
+    Full(usize),
     #[error("the upstream proxy {0}")]
     Parent(String),
     #[error("the upstream proxy answered CONNECT with {0}")]
@@ -44,6 +46,8 @@ pub(crate) enum Fault {
     AnswerTimeout(Duration),
     #[error("the origin's answer is not valid HTTP: {0}")]
     BadAnswer(String),
+    #[error("nothing of the request's body came for {0:?}")]
+    RequestIdle(Duration),
     #[error("the request ended before its body did")]
     RequestCut,
 }
@@ -68,6 +72,7 @@ impl Fault {
             Self::ConnectRefused(_) => "connect_refused",
             Self::Unreachable(..) => "connect_unreachable",
             Self::Exhausted(..) => "proxy_exhausted",
+            Self::Full(_) => "proxy_full",
             Self::Parent(_) => "upstream_proxy_failed",
             Self::ParentRefused(_) => "upstream_proxy_refused",
             Self::Certificate(bad) => bad.code(),
@@ -76,6 +81,7 @@ impl Fault {
             Self::Closed => "upstream_closed",
             Self::AnswerTimeout(_) => "upstream_timeout",
             Self::BadAnswer(_) => "upstream_bad_answer",
+            Self::RequestIdle(_) => "client_idle",
             Self::RequestCut => "client_cut",
         }
     }
@@ -86,7 +92,8 @@ impl Fault {
             Self::ConnectTimeout(..) | Self::HandshakeTimeout(_) | Self::AnswerTimeout(_) => {
                 StatusCode::GATEWAY_TIMEOUT
             }
-            Self::Exhausted(..) => StatusCode::SERVICE_UNAVAILABLE,
+            Self::Exhausted(..) | Self::Full(_) => StatusCode::SERVICE_UNAVAILABLE,
+            Self::RequestIdle(_) => StatusCode::REQUEST_TIMEOUT,
             Self::RequestCut => StatusCode::BAD_REQUEST,
             _ => StatusCode::BAD_GATEWAY,
         }
@@ -103,6 +110,8 @@ impl Fault {
             }
             Self::ConnectRefused(_) => "nothing listens there, or a firewall rejects it",
             Self::Exhausted(..) => "the proxy ran out of descriptors or ports: raise LimitNOFILE",
+            Self::RequestIdle(_) => "see --idle-timeout",
+            Self::Full(_) => "the proxy has no descriptors for more: raise LimitNOFILE",
             Self::Parent(_) | Self::ParentRefused(_) => {
                 "see --upstream-proxy, and that proxy's log"
             }

@@ -1,16 +1,14 @@
-//! Connections to origins, kept for the next request to the same place.
+//! Connections to origins that nobody uses, kept for the next request to the same place.
 //!
 //! One pool a worker, so that nothing crosses threads. What may be shared is decided by the [`Key`]:
 //! whatever makes a difference to the origin stands in it.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::net::{IpAddr, SocketAddr};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use hyper::client::conn::{http1, http2};
-
-use crate::body::Outgoing;
+use super::connection::Connection;
 use crate::host::HostPort;
 
 /// What a connection is good for.
@@ -26,132 +24,112 @@ pub(crate) struct Key {
     pub(crate) speaks_for: Option<SocketAddr>,
 }
 
-/// A connection to an origin.
-#[derive(Debug)]
-pub(crate) struct Connection {
-    pub(crate) sender: Sender,
-    pub(crate) about: Arc<About>,
-}
-
-#[derive(Debug)]
-pub(crate) enum Sender {
-    Http1(http1::SendRequest<Outgoing>),
-    Http2(http2::SendRequest<Outgoing>),
-}
-
-/// What the audit line tells of a connection.
-#[derive(Debug)]
-pub(crate) struct About {
-    pub(crate) addr: SocketAddr,
-    /// The protocol version, where it is TLS.
-    pub(crate) tls: Option<&'static str>,
-    /// Whether requests have to be in absolute form, because an upstream proxy is at the other end.
-    pub(crate) absolute_form: bool,
-}
-
 /// Idle connections of one worker.
 #[derive(Debug, Default)]
-pub(crate) struct Pool(Mutex<HashMap<Key, Kept>>);
+pub(crate) struct Pool(Mutex<Idle>);
 
 #[derive(Debug, Default)]
-struct Kept {
+struct Idle {
     /// The one used last is the one used next: the others may then grow old.
-    http1: Vec<(Instant, Connection)>,
-    http2: Option<(Instant, http2::SendRequest<Outgoing>, Arc<About>)>,
+    by_key: HashMap<Key, Vec<(u64, Connection)>>,
+    /// Each under its number, which counts on, with when it was used last.
+    by_age: BTreeMap<u64, (Instant, Key)>,
+    next: u64,
 }
 
 impl Pool {
     /// One that can take a request now.
-    pub(crate) fn take(&self, key: &Key) -> Option<Connection> {
-        let mut all = self.lock();
-        let kept = all.get_mut(key)?;
-        if let Some((last, sender, about)) = &mut kept.http2 {
-            if sender.is_ready() && !sender.is_closed() {
-                *last = Instant::now();
-                return Some(Connection {
-                    sender: Sender::Http2(sender.clone()),
-                    about: Arc::clone(about),
-                });
-            }
-            kept.http2 = None;
-        }
-        kept.http1.retain(|(_, connection)| !connection.is_closed());
+    pub(super) fn take(&self, key: &Key) -> Option<Connection> {
+        let mut idle = self.lock();
+        let Idle { by_key, by_age, .. } = &mut *idle;
+        let kept = by_key.get_mut(key)?;
+        forget_closed(kept, by_age);
         // One whose task has not seen the end of the last exchange yet is left for later.
-        let ready = kept.http1.iter().rposition(|(_, one)| one.is_ready());
-        let taken = ready.map(|at| kept.http1.remove(at).1);
+        let ready = kept.iter().rposition(|(_, one)| one.is_ready());
+        let taken = ready.map(|at| kept.remove(at));
         if kept.is_empty() {
-            all.remove(key);
+            by_key.remove(key);
         }
-        taken
+        let (number, connection) = taken?;
+        by_age.remove(&number);
+        Some(connection)
     }
 
-    /// Keeps one whose exchange is over. HTTP/2 is kept from its first use on: it can be shared.
-    pub(crate) fn keep(&self, key: &Key, connection: Connection) {
+    /// Keeps one whose exchanges are over.
+    pub(super) fn keep(&self, key: &Key, connection: Connection) {
         if connection.is_closed() {
             return;
         }
-        let now = Instant::now();
-        let mut all = self.lock();
-        let kept = all.entry(key.clone()).or_default();
-        match connection.sender {
-            Sender::Http2(sender) => kept.http2 = Some((now, sender, connection.about)),
-            Sender::Http1(_) if kept.http1.len() < MOST_IDLE => kept.http1.push((now, connection)),
-            Sender::Http1(_) => {}
+        let mut idle = self.lock();
+        if idle.by_age.len() >= MOST_IDLE {
+            idle.close_oldest();
+        }
+        let number = idle.next;
+        idle.next += 1;
+        let kept = idle.by_key.entry(key.clone()).or_default();
+        if kept.len() < MOST_OF_ONE {
+            kept.push((number, connection));
+            idle.by_age.insert(number, (Instant::now(), key.clone()));
         }
     }
 
     /// Closes what nobody has used for so long.
     pub(crate) fn forget_unused(&self, since: Duration) {
         let now = Instant::now();
-        let is_fresh = |last: Instant| now.duration_since(last) < since;
-        self.lock().retain(|_, kept| {
-            kept.http1
-                .retain(|(last, one)| is_fresh(*last) && !one.is_closed());
-            let old = |(last, sender, _): &(Instant, http2::SendRequest<_>, _)| {
-                sender.is_closed() || !is_fresh(*last)
-            };
-            if kept.http2.as_ref().is_some_and(old) {
-                kept.http2 = None;
-            }
+        let mut idle = self.lock();
+        while let Some((_, (last, _))) = idle.by_age.first_key_value()
+            && now.duration_since(*last) >= since
+        {
+            idle.close_oldest();
+        }
+        let Idle { by_key, by_age, .. } = &mut *idle;
+        by_key.retain(|_, kept| {
+            forget_closed(kept, by_age);
             !kept.is_empty()
         });
     }
 
-    /// Closes all that is idle.
-    pub(crate) fn clear(&self) {
-        self.lock().clear();
+    /// Closes the one that has waited longest; whether there was one.
+    pub(super) fn close_oldest(&self) -> bool {
+        self.lock().close_oldest()
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<Key, Kept>> {
+    /// Closes all that is idle.
+    pub(crate) fn clear(&self) {
+        *self.lock() = Idle::default();
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Idle> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Kept {
-    fn is_empty(&self) -> bool {
-        self.http1.is_empty() && self.http2.is_none()
+impl Idle {
+    fn close_oldest(&mut self) -> bool {
+        let Some((number, (_, key))) = self.by_age.pop_first() else {
+            return false;
+        };
+        if let Some(kept) = self.by_key.get_mut(&key) {
+            kept.retain(|(one, _)| *one != number);
+            if kept.is_empty() {
+                self.by_key.remove(&key);
+            }
+        }
+        true
     }
 }
 
-impl Connection {
-    fn is_closed(&self) -> bool {
-        match &self.sender {
-            Sender::Http1(sender) => sender.is_closed(),
-            Sender::Http2(sender) => sender.is_closed(),
+fn forget_closed(kept: &mut Vec<(u64, Connection)>, by_age: &mut BTreeMap<u64, (Instant, Key)>) {
+    kept.retain(|(number, connection)| {
+        let is_closed = connection.is_closed();
+        if is_closed {
+            by_age.remove(number);
         }
-    }
-
-    fn is_ready(&self) -> bool {
-        match &self.sender {
-            Sender::Http1(sender) => sender.is_ready(),
-            Sender::Http2(sender) => sender.is_ready(),
-        }
-    }
-
-    pub(crate) fn is_http2(&self) -> bool {
-        matches!(self.sender, Sender::Http2(_))
-    }
+        !is_closed
+    });
 }
 
 /// Of one origin. A crowd that has left leaves no more than this behind.
-const MOST_IDLE: usize = 256;
+const MOST_OF_ONE: usize = 256;
+/// Of all origins.
+const MOST_IDLE: usize = 2048;

@@ -93,9 +93,13 @@ pub(crate) struct Args {
     /// From the end of a request to the head of its answer
     #[arg(long, value_name = "DURATION", default_value = "5m")]
     answer_timeout: Timeout,
-    /// Connections on which no request begins for so long are closed, on both sides
+    /// Connections without a request for so long are closed, on both sides, and requests and answers given up of
+    /// which nothing moves
     #[arg(long, value_name = "DURATION", default_value = "60s")]
     idle_timeout: Timeout,
+    /// The same for what may be silent for long: tunnels, WebSocket, gRPC, server-sent events
+    #[arg(long, value_name = "DURATION", default_value = "1h")]
+    tunnel_timeout: Timeout,
     /// Where to answer /metrics, /healthz and /readyz
     #[arg(long, value_name = "ADDR", value_parser = value::address)]
     pub(super) admin: Option<SocketAddr>,
@@ -149,11 +153,12 @@ impl Args {
             pinned: self.auto_passthrough.then(Pinned::default),
             accept_proxy,
             opening_timeout: OPENING,
-            request_timeout: self.idle_timeout.0,
+            idle_timeout: self.idle_timeout.0,
+            tunnel_timeout: self.tunnel_timeout.0,
         })
     }
 
-    pub(super) fn upstream(&self) -> Settings {
+    pub(super) fn upstream(&self, most: usize) -> Settings {
         Settings {
             extra_ca: self.extra_ca.clone(),
             parent: self.upstream_proxy.clone(),
@@ -162,6 +167,7 @@ impl Args {
             handshake_timeout: self.connect_timeout.0,
             answer_timeout: self.answer_timeout.0,
             idle: self.idle_timeout.0,
+            most,
         }
     }
 

@@ -1,0 +1,39 @@
+"""Opens a stream for each path, one after the head of the other's answer, and prints their statuses.
+
+usage: streams.py PROXY CA AUTHORITY PATH... [hold FILE]
+With `hold` it then writes FILE, and reads no more until it is killed.
+"""
+import socket, ssl, sys, time
+import h2.config, h2.connection, h2.events
+
+proxy, ca, authority, *paths = sys.argv[1:]
+hold = paths[-1] if paths[-2:-1] == ["hold"] else None
+paths = paths[:-2] if hold else paths
+host, port = proxy.split(":")
+tunnel = socket.create_connection((host, int(port)), timeout=10)
+tunnel.sendall(f"CONNECT {authority} HTTP/1.1\r\nHost: {authority}\r\n\r\n".encode())
+assert b" 200 " in tunnel.recv(1000)
+tls = ssl.create_default_context(cafile=ca)
+tls.set_alpn_protocols(["h2"])
+wire = tls.wrap_socket(tunnel, server_hostname=authority.split(":")[0])
+assert wire.selected_alpn_protocol() == "h2"
+client = h2.connection.H2Connection(h2.config.H2Configuration(header_encoding="utf-8"))
+client.initiate_connection()
+statuses = {}
+
+for path in paths:
+    stream = client.get_next_available_stream_id()
+    client.send_headers(stream, [(":method", "GET"), (":scheme", "https"), (":path", path),
+        (":authority", authority)], end_stream=True)
+    wire.sendall(client.data_to_send())
+    while stream not in statuses:
+        data = wire.recv(65536)
+        assert data, "the connection ended"
+        for event in client.receive_data(data):
+            if isinstance(event, h2.events.ResponseReceived):
+                statuses[event.stream_id] = dict(event.headers)[":status"]
+        wire.sendall(client.data_to_send())
+print(*statuses.values(), flush=True)
+if hold:
+    open(hold, "w").close()
+    time.sleep(60)
