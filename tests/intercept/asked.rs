@@ -73,19 +73,6 @@ fn a_no_to_a_tunnel_stands_as_long_as_the_check_says_it() {
     }
 }
 
-/// 200 would grant it, whatever the headers say.
-#[test]
-fn a_tunnel_for_grpc_is_refused_as_any_other() {
-    let (rig, _check) = checked(&[]);
-    let request = b"CONNECT b.test:443 HTTP/1.1\r\nContent-Type: application/grpc\r\n\r\n";
-    let (answer, _) = Conn::open(&rig.lab.client, PROXY, request).drain();
-    assert!(
-        answer.starts_with(b"HTTP/1.1 403 "),
-        "{}",
-        answer.escape_ascii()
-    );
-}
-
 /// In the check's own words or ours, it says whose it is, and is not kept.
 #[test]
 fn a_denial_is_told_from_an_answer() {

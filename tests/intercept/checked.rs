@@ -95,14 +95,16 @@ fn a_denied_connect() {
         "{page}"
     );
     assert_eq!(rig.seen(), Vec::<String>::new());
-    // The connection is of no more use.
-    let request = b"CONNECT b.test:443 HTTP/1.1\r\nHost: b.test:443\r\n\r\n";
-    let (answer, _) = Conn::open(&rig.lab.client, PROXY, request).drain();
-    assert!(
-        answer.starts_with(b"HTTP/1.1 403 "),
-        "{}",
-        answer.escape_ascii()
-    );
+    // The connection is of no more use. 200, as gRPC has it, would grant the tunnel, whatever else is said.
+    for header in ["Host: b.test:443", "Content-Type: application/grpc"] {
+        let request = format!("CONNECT b.test:443 HTTP/1.1\r\n{header}\r\n\r\n");
+        let (answer, _) = Conn::open(&rig.lab.client, PROXY, request.as_bytes()).drain();
+        assert!(
+            answer.starts_with(b"HTTP/1.1 403 "),
+            "{header}: {}",
+            answer.escape_ascii()
+        );
+    }
 }
 
 #[test]
