@@ -7,6 +7,7 @@
 //! ```
 
 mod answers;
+mod asked;
 mod basics;
 mod certificates;
 mod checked;

@@ -64,6 +64,7 @@ build_tools() {
     here=$(cd "$(dirname "$0")" && pwd)
     tools=${CARGO_TARGET_DIR:-$here/../target}/tools
     mkdir -p "$tools"
+    tools=$(cd "$tools" && pwd)
     build "$here/check/ext_authz" "$tools/ext_authz" .
     build "$here/check/opa" "$tools/opa" -tags=opa_no_oci github.com/open-policy-agent/opa
 }
@@ -72,13 +73,38 @@ build() {
     local module=$1 out=$2
     shift 2
     [[ -z $(find "$module" -newer "$out" 2>&1) ]] && return
+    fetch_go
     echo "setup: building $(basename "$out")"
-    # Since 1.21 Go fetches the version that a module asks for, as it fetches the module.
-    (cd "$module" && CGO_ENABLED=0 GOWORK=off go build -trimpath -o "$out" "$@") || {
-        echo "setup: $(go version): is it 1.21 or later, and can it reach its module proxy?" >&2
+    (cd "$module" && CGO_ENABLED=0 GOWORK=off "$go" build -trimpath -o "$out" "$@") || {
+        echo "setup: $("$go" version): can it reach its module proxy?" >&2
         exit 1
     }
     touch "$out"
+}
+
+# Since 1.21 Go fetches the version that a module asks for, as it fetches the module. Debian 12 has an older one,
+# for which the same is done here, from the same place.
+fetch_go() {
+    go=go
+    printf '%s\n' go1.21 "$(go env GOVERSION)" | sort --version-sort --check=quiet && return
+    go=$tools/go/bin/go
+    [[ -x $go ]] && return
+    local version=v0.0.1-go1.26.0.linux sum zip=$tools/go.zip
+    case $(dpkg --print-architecture) in
+        amd64) version+=-amd64 sum=38461905b98c59173672814302e222ab43b652274bc0c95817b08b71ab66b705 ;;
+        arm64) version+=-arm64 sum=4c3f961bc257ff52e7a425166f9f75015f645dff071d01a81823455ffe646609 ;;
+        *) echo "setup: Go 1.21 or later is needed" >&2 && exit 1 ;;
+    esac
+    echo "setup: fetching Go 1.26 (Debian's is $(go env GOVERSION))"
+    curl --silent --show-error --fail --location --output "$zip" \
+        "https://proxy.golang.org/golang.org/toolchain/@v/$version.zip"
+    echo "$sum  $zip" | sha256sum --check --quiet
+    rm -rf "$tools/go.part" "$tools/go"
+    python3 -m zipfile --extract "$zip" "$tools/go.part"
+    # A module's archive has no modes.
+    chmod -R +x "$tools/go.part/golang.org/toolchain@$version/"{bin,pkg/tool}
+    mv "$tools/go.part/golang.org/toolchain@$version" "$tools/go"
+    rm -rf "$zip" "$tools/go.part"
 }
 
 installed() { dpkg-query -W -f='${db:Status-Abbrev}' "$1" 2>/dev/null | grep -q '^ii'; }

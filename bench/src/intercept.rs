@@ -11,7 +11,7 @@ use anyhow::Result;
 
 use crate::cell::Outcome;
 use crate::report::{Bound, Target};
-use crate::rounds::{self, Comparison, Task};
+use crate::rounds::{self, Comparison, Contender, Task};
 
 use cell::Cell;
 use load::Shape;
@@ -213,7 +213,9 @@ impl Args {
             let cell = Cell {
                 contestant: contestant.clone(),
                 shape,
-                profile: task.profiled.then(|| self.out.join(LISTING)),
+                profile: task
+                    .profiled
+                    .then(|| self.out.join(listing(contestant.name()))),
                 directory: directory.to_owned(),
             };
             rounds::run_cell("intercept-cell", &cell, PATIENCE)
@@ -221,8 +223,10 @@ impl Args {
     }
 }
 
-/// What peername spent its time on; the last round's.
-const LISTING: &str = "intercept-profile.txt";
+/// What a contestant spent its time on; the last round's.
+fn listing(contestant: &str) -> String {
+    format!("intercept-profile-{contestant}.txt")
+}
 
 /// Requests, with as many clients as otherwise.
 const QUICK: usize = 40;

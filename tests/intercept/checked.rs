@@ -6,7 +6,7 @@ use crate::conn::Conn;
 use crate::lab::{Host, Process};
 
 const CHECK: std::net::SocketAddr = v4([127, 0, 0, 1], 9191);
-const ASKED: &str = "--check=http://127.0.0.1:9191/";
+pub(super) const ASKED: &str = "--check=http://127.0.0.1:9191/";
 
 #[test]
 fn what_is_denied_never_leaves() {
@@ -205,7 +205,7 @@ fn metrics_tell_of_decisions() {
 }
 
 /// With a forwardAuth service beside the proxy that denies `/secret` anywhere, and b.test altogether.
-fn checked(args: &[&str]) -> (Rig, Process) {
+pub(super) fn checked(args: &[&str]) -> (Rig, Process) {
     let stage = Stage::new();
     let check = start(
         &stage.lab.balancer,
@@ -214,11 +214,11 @@ fn checked(args: &[&str]) -> (Rig, Process) {
     (stage.start(&[&[ASKED], args].concat()), check)
 }
 
-fn start(host: &Host, script: &str) -> Process {
+pub(super) fn start(host: &Host, script: &str) -> Process {
     Process::start(host, "/usr/bin/python3", &["-u", script]).listens(&[CHECK])
 }
 
-const SERVICE: &str = r#"
+pub(super) const SERVICE: &str = r#"
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
@@ -226,10 +226,15 @@ class Handler(BaseHTTPRequestHandler):
         said = [self.headers.get(name, "-") for name in ("X-Peername-Mode", "X-Forwarded-Method",
             "X-Forwarded-Proto", "X-Forwarded-Host", "X-Forwarded-Uri")]
         print(*said, "for", self.headers["X-Forwarded-For"])
-        denied = said[4].startswith("/secret") or said[3].startswith("b.test")
+        denied = "secret" in said[4] or said[3].startswith("b.test") or "X-Open" in self.headers
+        words = b"no" if "words" in said[4] else b""
         self.send_response(403 if denied else 200)
-        self.send_header("Content-Length", "0")
+        self.send_header("Content-Type", "text/x-words")
+        self.send_header("Cache-Control", "max-age=3600")
+        self.send_header("X-Why", "secret")
+        self.send_header("Content-Length", str(len(words)))
         self.end_headers()
+        self.wfile.write(words)
     def log_message(self, *_):
         pass
 ThreadingHTTPServer(("127.0.0.1", 9191), Handler).serve_forever()

@@ -29,7 +29,15 @@ fn what_is_not_public_is_refused_unless_listed() {
         ("http://[::ffff:127.0.0.1]/", "destination_this_host"),
         ("http://0.0.0.0/", "destination_nobody"),
         ("http://224.0.0.1/", "destination_nobody"),
-        ("http://198.51.100.1:22/", "destination_port"),
+        ("http://198.51.100.1/", "destination_not_public"),
+        ("http://[2001:db8::1]/", "destination_not_public"),
+        ("http://[::ffff:0:10.0.0.1]/", "destination_not_public"),
+        // Teredo, of a client behind 10.0.0.1.
+        (
+            "http://[2001:0:c000:201:0:ffff:f5ff:fffe]/",
+            "destination_not_public",
+        ),
+        ("http://9.9.9.9:22/", "destination_port"),
     ] {
         let problem = rig.problem(&["-g", url]);
         assert_eq!(
@@ -37,6 +45,30 @@ fn what_is_not_public_is_refused_unless_listed() {
             (&code.into(), &403.into()),
             "{url}: {problem}"
         );
+    }
+}
+
+/// A wide network is meant neither for this host nor for a metadata service, in whatever form they come.
+#[test]
+fn a_wide_network_leaves_this_host_alone() {
+    let rig = Rig::new(&[
+        "--allow-destination=::/0",
+        "--allow-destination=0.0.0.0/0",
+        "--allow-destination=127.0.0.1:9000-9999",
+        "--admin=127.0.0.1:9300",
+    ]);
+    for (url, code) in [
+        ("http://127.0.0.1:9300/metrics", "destination_loop"),
+        ("http://127.0.0.1/", "destination_this_host"),
+        ("http://[64:ff9b::7f00:1]/", "destination_this_host"),
+        ("http://[2002:7f00:1::]/", "destination_this_host"),
+        ("http://169.254.169.254/", "destination_metadata"),
+        ("http://[64:ff9b::a9fe:a9fe]/", "destination_metadata"),
+        ("http://[::ffff:0:169.254.169.254]/", "destination_metadata"),
+        ("http://[fd00:ec2::254]/", "destination_metadata"),
+    ] {
+        let problem = rig.problem(&["-g", url]);
+        assert_eq!(problem["code"], code, "{url}: {problem}");
     }
 }
 

@@ -47,6 +47,9 @@ pub(crate) struct Selection {
     /// peername's binary
     #[arg(long, value_name = "PATH", default_value = "target/release/peername")]
     peername: PathBuf,
+    /// Another one of peername, to take turns with it under the name `before`
+    #[arg(long, value_name = "PATH")]
+    before: Option<PathBuf>,
     /// The binary of bench/intercept/goproxy
     #[arg(
         long,
@@ -87,7 +90,8 @@ impl Selection {
             kind,
             program: std::path::absolute(program).unwrap_or_else(|_| program.to_owned()),
         };
-        vec![
+        let before = self.before.as_ref();
+        let mut all = vec![
             contestant("direct", Kind::Direct, Path::new("")),
             contestant("peername", Kind::Peername, &self.peername),
             contestant("goproxy-tuned", Kind::GoproxyTuned, &self.goproxy),
@@ -95,7 +99,9 @@ impl Selection {
             contestant("goproxy-ecdsa", Kind::GoproxyEcdsa, &self.goproxy),
             contestant("hudsucker", Kind::Hudsucker, &self.hudsucker),
             contestant("goproxy-as-shipped", Kind::Goproxy, &self.goproxy),
-        ]
+        ];
+        all.extend(before.map(|path| contestant("before", Kind::Peername, path)));
+        all
     }
 }
 

@@ -204,7 +204,7 @@ impl Attendant {
                 let _ = tcp_socket::set_low_water(&waiting.connection, len);
                 None
             }
-            Look::Ready => self.make_ready(id),
+            Look::Ready(_) => self.make_ready(id),
             Look::Unfinished(_) | Look::Refused => {
                 let Waiting { connection, .. } = self.stop_waiting(id)?;
                 refuse(connection);

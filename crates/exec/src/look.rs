@@ -8,47 +8,57 @@ use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 
 use peername_identity::{Counter, Full, Identity, Table, Verdict};
-use peername_sys::upstream::local_addr;
 use peername_sys::{stream, tcp_socket};
 
 /// What a look has found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Look {
-    /// The program may have it: the header is gone, and the client in the table if it named one; or no
+    /// The program may have it: the header is gone, and the client, if it named one, in the table; or no
     /// header was to be expected.
-    Ready,
+    Ready(Option<SocketAddr>),
     /// The header is not all there: it takes at least so many octets.
     Unfinished(usize),
     /// The program must not see it. Counted; to be closed with [`refuse`].
     Refused,
 }
 
-/// Looks at a connection that was just accepted: is its listener one of those that expect headers, may
-/// its peer send one, and is it there?
+/// Where a connection has come from.
+#[derive(Clone, Copy, Debug)]
+pub struct From {
+    /// Its peer, which may send a header or not.
+    pub peer: SocketAddr,
+    /// Its network namespace if it is one of TCP; `None` if it is to be asked.
+    pub namespace: Option<u64>,
+}
+
+/// Looks at a connection that was just accepted by a listener that expects headers: may its peer send one,
+/// and is it there?
 ///
 /// `buffer` is room for the largest header ([`peername_identity::Policy::max_header`]). Never blocks.
-pub fn look_at_new(table: Table<'_>, connection: BorrowedFd<'_>, buffer: &mut [u8]) -> Look {
-    let (Some(local), Some(peer)) = ends(connection) else {
-        // Not of the Internet, or closed already, which the program may find out itself.
-        return Look::Ready;
-    };
+pub fn look_at_new(
+    table: Table<'_>,
+    connection: BorrowedFd<'_>,
+    from: From,
+    buffer: &mut [u8],
+) -> Look {
+    if from.namespace.is_none() && tcp_socket::protocol(connection).is_none() {
+        return Look::Ready(None);
+    }
     let settings = table.settings();
-    if tcp_socket::protocol(connection).is_none() || !settings.covers(local.port()) {
-        return Look::Ready;
-    }
-    if !settings.trusts(peer.ip()) {
+    if !settings.trusts(from.peer.ip()) {
         let verdict = settings.policy().without_header(Counter::Untrusted);
-        return act(table, connection, verdict);
+        return act(table, connection, from, verdict);
     }
-    look(table, connection, peer, buffer)
+    look(table, connection, from, buffer)
 }
 
 /// Looks at a connection whose header [`look_at_new`] has found unfinished.
 pub fn look_again(table: Table<'_>, connection: BorrowedFd<'_>, buffer: &mut [u8]) -> Look {
-    match ends(connection) {
-        (_, Some(peer)) => look(table, connection, peer, buffer),
+    let namespace = None;
+    match tcp_socket::peer_addr(connection) {
+        Ok(peer) => look(table, connection, From { peer, namespace }, buffer),
         // Closed meanwhile.
-        (_, None) => refused(table, Counter::NotAHeader),
+        Err(_) => refused(table, Counter::NotAHeader),
     }
 }
 
@@ -58,7 +68,7 @@ pub fn refuse(connection: impl AsFd) {
     let _ = stream::reset_on_close(connection);
 }
 
-fn look(table: Table<'_>, connection: BorrowedFd<'_>, peer: SocketAddr, buffer: &mut [u8]) -> Look {
+fn look(table: Table<'_>, connection: BorrowedFd<'_>, from: From, buffer: &mut [u8]) -> Look {
     let received = match stream::peek(connection, buffer) {
         Ok(0) => return refused(table, Counter::NotAHeader),
         Ok(n) => n,
@@ -67,15 +77,15 @@ fn look(table: Table<'_>, connection: BorrowedFd<'_>, peer: SocketAddr, buffer: 
         Err(_) => return refused(table, Counter::NotAHeader),
     };
     let seen = buffer.get(..received).unwrap_or_default();
-    let verdict = table.settings().policy().judge(seen, peer);
-    act(table, connection, verdict)
+    let verdict = table.settings().policy().judge(seen, from.peer);
+    act(table, connection, from, verdict)
 }
 
-fn act(table: Table<'_>, connection: BorrowedFd<'_>, verdict: Verdict) -> Look {
+fn act(table: Table<'_>, connection: BorrowedFd<'_>, from: From, verdict: Verdict) -> Look {
     match verdict {
-        Verdict::Header { len, named } => take(table, connection, len, named),
+        Verdict::Header { len, named } => take(table, connection, from, (len, named)),
         Verdict::Unfinished(len) => Look::Unfinished(len),
-        Verdict::Plain => Look::Ready,
+        Verdict::Plain => Look::Ready(None),
         Verdict::Refuse(why) => refused(table, why),
     }
 }
@@ -84,46 +94,37 @@ fn act(table: Table<'_>, connection: BorrowedFd<'_>, verdict: Verdict) -> Look {
 fn take(
     table: Table<'_>,
     connection: BorrowedFd<'_>,
-    len: usize,
-    named: Option<(SocketAddr, SocketAddr)>,
+    from: From,
+    (len, named): (usize, Option<(SocketAddr, SocketAddr)>),
 ) -> Look {
-    if let Err(Full) = named.map_or(Ok(()), |named| remember(table, connection, named)) {
+    let remember = |named| remember(table, connection, from, named);
+    if let Err(Full) = named.map_or(Ok(()), remember) {
         return refused(table, Counter::Full);
     }
     if stream::discard(connection, len).ok() != Some(len) {
         return refused(table, Counter::NotAHeader);
     }
     table.settings().count(Counter::Accepted);
-    Look::Ready
+    Look::Ready(named.map(|(client, _)| client))
 }
 
 /// Puts a client into the table as the one at the other end of this connection.
 ///
 /// # Errors
 ///
-/// [`Full`], also when the socket can't be asked for its ends and its number: the connection must be
+/// [`Full`], also when the socket can't be asked for its number: the connection must be
 /// refused then.
-pub fn remember(
+fn remember(
     table: Table<'_>,
     connection: BorrowedFd<'_>,
+    from: From,
     (client, destination): (SocketAddr, SocketAddr),
 ) -> Result<(), Full> {
-    let (Some(local), Some(peer)) = ends(connection) else {
-        return Err(Full);
-    };
     let cookie = tcp_socket::cookie(connection).map_err(|_| Full)?;
-    let multipath = tcp_socket::protocol(connection) == Some(tcp_socket::Protocol::Multipath);
     let identity = Identity {
         client,
         destination,
-        local,
-        peer,
-        // A sweep would not find it among the TCP sockets, and take it for closed.
-        namespace: if multipath {
-            0
-        } else {
-            tcp_socket::namespace(connection)
-        },
+        namespace: from.namespace.unwrap_or_else(|| namespace(connection)),
     };
     table.insert(cookie, &identity)
 }
@@ -133,8 +134,10 @@ fn refused(table: Table<'_>, why: Counter) -> Look {
     Look::Refused
 }
 
-/// The socket's own end and the other one; `None` where they are not of the Internet.
-fn ends(connection: BorrowedFd<'_>) -> (Option<SocketAddr>, Option<SocketAddr>) {
-    let peer = tcp_socket::peer_addr(connection);
-    (local_addr(connection).ok(), peer.ok())
+fn namespace(connection: BorrowedFd<'_>) -> u64 {
+    match tcp_socket::protocol(connection) {
+        Some(tcp_socket::Protocol::Tcp) => tcp_socket::namespace(connection),
+        // A sweep would not find it among the TCP sockets, and take it for closed.
+        Some(tcp_socket::Protocol::Multipath) | None => 0,
+    }
 }

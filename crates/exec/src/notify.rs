@@ -18,7 +18,9 @@
 
 mod guardian;
 mod ledger;
+mod listeners;
 mod supervisor;
+mod threads;
 mod waits;
 
 use std::os::fd::{AsFd, OwnedFd};

@@ -54,9 +54,9 @@ pub(crate) const fn words(slots: usize) -> usize {
 
 /// Room for the settings' single words.
 pub(crate) const FIXED: usize = 32;
-/// Words of a slot's value: client, destination, both real ends, the four ports, the namespace, and the
-/// last sweep that has found the socket open.
-pub(crate) const VALUE: usize = 11;
+/// Words of a slot's value: client, destination, their ports, the namespace, one to spare, and the last
+/// sweep that has found the socket open. A cache line, so that none lies in two.
+pub(crate) const VALUE: usize = 8;
 /// How far a key may be from where it belongs. More would let the table get fuller before it refuses,
 /// and make every look-up of a socket that is not in it slower.
 pub(crate) const WINDOW: usize = 64;

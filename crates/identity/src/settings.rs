@@ -216,7 +216,7 @@ impl<'m> Settings<'m> {
 }
 
 /// `peername`, then the version of the layout: a library of another version does not touch the table.
-const MAGIC_VALUE: u64 = u64::from_be_bytes(*b"peernam\x02");
+const MAGIC_VALUE: u64 = u64::from_be_bytes(*b"peernam\x03");
 
 const MAGIC: usize = 0;
 const FLAGS: usize = 1;

@@ -12,17 +12,13 @@ use crate::address::{from_bits, join, split, to_bits};
 use crate::layout::{self, Parts, VALUE, WINDOW};
 use crate::settings::Settings;
 
-/// What a header said about a connection, and the connection's real ends.
+/// What a header said about a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Identity {
     /// Who connected, as the header has it.
     pub client: SocketAddr,
     /// Where to, as the header has it.
     pub destination: SocketAddr,
-    /// The socket's own end.
-    pub local: SocketAddr,
-    /// The proxy's end.
-    pub peer: SocketAddr,
     /// The network namespace in which the socket can be looked for (SO_NETNS_COOKIE), or 0 if it can't
     /// be: such an entry is never freed.
     pub namespace: u64,
@@ -161,7 +157,7 @@ impl<'m> Table<'m> {
 
     fn place(index: usize, key: &AtomicU64, value: &[AtomicU64; VALUE]) -> Option<Place> {
         let cookie = key.load(Ordering::Acquire);
-        let [.., namespace, _seen] = value;
+        let [.., namespace, _spare, _seen] = value;
         let taken = cookie != FREE && cookie != BUSY;
         taken.then(|| Place {
             cookie,
@@ -189,12 +185,12 @@ impl<'m> Table<'m> {
 impl Identity {
     fn store(&self, value: &[AtomicU64; VALUE], sweep: u64) {
         let mut words = [0; VALUE];
-        let ends = [self.client, self.destination, self.local, self.peer];
+        let ends = [self.client, self.destination];
         let (pairs, _) = words.as_chunks_mut::<2>();
         for (pair, end) in pairs.iter_mut().zip(ends) {
             *pair = split(to_bits(end.ip())).into();
         }
-        let [.., ports, namespace, seen] = &mut words;
+        let [_, _, _, _, ports, namespace, _spare, seen] = &mut words;
         *seen = sweep;
         *ports = ends
             .iter()
@@ -206,17 +202,15 @@ impl Identity {
     }
 
     fn load(value: &[AtomicU64; VALUE]) -> Self {
-        let [a, b, c, d, e, f, g, h, ports, namespace, _seen] =
+        let [a, b, c, d, ports, namespace, _spare, _seen] =
             value.each_ref().map(|word| word.load(Ordering::Relaxed));
         let end = |high, low, shift: u32| {
             let port = u16::try_from((ports >> shift) & 0xffff).unwrap_or_default();
             SocketAddr::new(from_bits(join(high, low)), port)
         };
         Self {
-            client: end(a, b, 48),
-            destination: end(c, d, 32),
-            local: end(e, f, 16),
-            peer: end(g, h, 0),
+            client: end(a, b, 16),
+            destination: end(c, d, 0),
             namespace,
         }
     }

@@ -5,9 +5,9 @@ use bytes::Bytes;
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use http::{Response, StatusCode};
 
+use crate::asking::Denied;
 use crate::audit::Record;
 use crate::body::Answer;
-use crate::check::Denial;
 use crate::refusal::Refusal;
 
 /// How a client wants to be refused.
@@ -19,6 +19,14 @@ pub(crate) enum Form {
 }
 
 impl Form {
+    /// Reads it off a request for a tunnel, which a 200 would grant.
+    pub(crate) fn of_connect(headers: &HeaderMap) -> Self {
+        match Self::of(headers) {
+            Self::Grpc => Self::Problem,
+            form => form,
+        }
+    }
+
     /// Reads it off the request.
     pub(crate) fn of(headers: &HeaderMap) -> Self {
         let text = |name: HeaderName| headers.get(name).and_then(|value| value.to_str().ok());
@@ -33,72 +41,72 @@ impl Form {
     }
 
     /// What our own rules, or the way to the origin, say.
-    pub(crate) fn refuse(self, refusal: &Refusal, mut record: Box<Record>) -> Response<Answer> {
-        record.refused(refusal);
+    pub(crate) fn refuse(self, refusal: &Refusal, record: Box<Record>) -> Response<Answer> {
         let id = record.id.to_string();
         let (kind, body) = match self {
-            Self::Grpc => return grpc(grpc_code(refusal.status), &refusal.detail, record),
+            Self::Grpc => return grpc(refusal, record),
             Self::Page => ("text/html; charset=utf-8", page(refusal, &id)),
             Self::Problem => ("application/problem+json", problem(refusal, &id)),
         };
-        let mut response = respond(refusal.status, body.into(), record);
-        let headers = response.headers_mut();
-        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(kind));
-        if let Ok(id) = HeaderValue::try_from(id) {
-            headers.insert(REQUEST_ID, id);
-        }
-        headers.insert(CODE, HeaderValue::from_static(refusal.code));
-        if refusal.close {
-            headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
-        }
+        let mut response = respond(refusal, body.into(), record);
+        let kind = HeaderValue::from_static(kind);
+        response.headers_mut().insert(header::CONTENT_TYPE, kind);
         response
     }
 
     /// What the check says: its own words where it has some.
-    pub(crate) fn deny(
-        self,
-        denial: &Denial,
-        failed: bool,
-        mut record: Box<Record>,
-    ) -> Response<Answer> {
-        let refusal = Refusal::denied(denial, failed);
+    pub(crate) fn deny(self, denied: &Denied, record: Box<Record>) -> Response<Answer> {
+        let (refusal, denial) = (Refusal::denied(denied), &denied.denial);
         if self == Self::Grpc {
-            record.refused(&refusal);
-            return grpc(grpc_code(denial.status), &refusal.detail, record);
+            return grpc(&refusal, record);
         }
-        if denial.body.is_empty() {
-            let mut response = self.refuse(&refusal, record);
-            response.headers_mut().extend(denial.headers.clone());
-            return response;
+        let is_ours = denial.body.is_empty();
+        let mut response = match is_ours {
+            true => self.refuse(&refusal, record),
+            false => respond(&refusal, denial.body.clone(), record),
+        };
+        let headers = response.headers_mut();
+        for (name, value) in &denial.headers {
+            let describes_ours = is_ours && name.as_str().starts_with("content-");
+            if !describes_ours && ![CODE, REQUEST_ID, header::CACHE_CONTROL].contains(name) {
+                headers.append(name, value.clone());
+            }
         }
-        record.refused(&refusal);
-        let mut response = respond(denial.status, denial.body.clone(), record);
-        *response.headers_mut() = denial.headers.clone();
         response
     }
 }
 
-fn respond(status: StatusCode, body: Bytes, record: Box<Record>) -> Response<Answer> {
+fn respond(refusal: &Refusal, body: Bytes, mut record: Box<Record>) -> Response<Answer> {
+    record.refused(refusal);
+    let id = HeaderValue::try_from(record.id.to_string());
     let mut response = Response::new(Answer::ours(body, Some(record)));
-    *response.status_mut() = status;
+    *response.status_mut() = refusal.status;
+    let headers = response.headers_mut();
+    // What is not allowed now may be later.
     let no_store = HeaderValue::from_static("no-store");
-    response
-        .headers_mut()
-        .insert(header::CACHE_CONTROL, no_store);
+    headers.insert(header::CACHE_CONTROL, no_store);
+    headers.insert(CODE, HeaderValue::from_static(refusal.code));
+    if let Ok(id) = id {
+        headers.insert(REQUEST_ID, id);
+    }
+    if refusal.close {
+        headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
+    }
     response
 }
 
 /// Trailers-Only (gRPC over HTTP2, "Responses"): the status among the headers, and no body.
-fn grpc(code: u8, message: &str, record: Box<Record>) -> Response<Answer> {
-    let mut response = Response::new(Answer::ours(Bytes::new(), Some(record)));
+fn grpc(refusal: &Refusal, record: Box<Record>) -> Response<Answer> {
+    let mut response = respond(refusal, Bytes::new(), record);
+    *response.status_mut() = StatusCode::OK;
     let headers = response.headers_mut();
     let kind = HeaderValue::from_static("application/grpc");
     headers.insert(header::CONTENT_TYPE, kind);
+    let code = grpc_code(refusal.status);
     headers.insert(GRPC_STATUS, HeaderValue::from(u16::from(code)));
     // Percent-encoded there, so that what is printable ASCII stays and the rest goes.
-    let message = message
-        .chars()
-        .filter(|c| (' '..='~').contains(c) && *c != '%');
+    let message = refusal.detail.chars();
+    let message = message.filter(|c| (' '..='~').contains(c) && *c != '%');
     if let Ok(message) = HeaderValue::try_from(message.collect::<String>()) {
         headers.insert(GRPC_MESSAGE, message);
     }

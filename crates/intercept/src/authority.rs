@@ -48,6 +48,8 @@ pub struct Authority {
     facts: Facts,
     /// Its own certificate, then those that lead to a root, if it is not one.
     chain: Vec<CertificateDer<'static>>,
+    /// Those of them that a server has to show after its own: all but a root.
+    intermediates: Vec<CertificateDer<'static>>,
     /// Those of its predecessors that are still valid.
     previous: Vec<CertificateDer<'static>>,
 }
@@ -130,10 +132,13 @@ impl Authority {
         facts::check_order(&chain)?;
         let issuer = Issuer::from_ca_cert_der(certificate, key).map_err(|_| Fault::Malformed)?;
         profile::check_name(&issuer, &facts)?;
+        let is_root = |one: &CertificateDer<'_>| Facts::of(one).is_ok_and(|facts| facts.is_root());
+        let intermediates = chain.iter().filter(|one| !is_root(one)).cloned().collect();
         Ok(Self {
             issuer,
             facts,
             chain,
+            intermediates,
             previous: Vec::new(),
         })
     }
@@ -179,10 +184,8 @@ impl Authority {
     }
 
     /// What a server has to show after its own certificate: nothing if this authority is a root.
-    pub(crate) fn intermediates(&self) -> impl Iterator<Item = &CertificateDer<'static>> {
-        self.chain
-            .iter()
-            .filter(|one| !Facts::of(one).is_ok_and(|facts| facts.is_root()))
+    pub(crate) fn intermediates(&self) -> &[CertificateDer<'static>] {
+        &self.intermediates
     }
 
     /// The identifier that its certificate states, not one computed anew; leaves repeat it.

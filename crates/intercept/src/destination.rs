@@ -6,7 +6,7 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
-use peername_proto::{Special, embedded_ipv4, special};
+use peername_proto::{Special, meanings, special};
 use peername_proxy::destination::{Allowed, is_metadata};
 use peername_proxy::own_addresses::{Kind, OwnAddresses};
 
@@ -36,7 +36,7 @@ pub enum Refused {
     /// This host.
     #[error("this host itself")]
     ThisHost,
-    /// A network that is not public: private, shared, link-local, unique local, for tests.
+    /// A network that is not public: private, shared, link-local, unique local, for documentation and tests.
     #[error("not a public address")]
     NotPublic,
     /// A port other than 80 and 443.
@@ -66,22 +66,18 @@ impl Destinations {
     /// [`Refused`] says why.
     pub fn admit(&self, asked: SocketAddr) -> Result<(), Refused> {
         let (ip, port) = (asked.ip().to_canonical(), asked.port());
-        let inner = embedded_ipv4(ip).map(IpAddr::V4);
-        for ip in [Some(ip), inner].into_iter().flatten() {
-            self.never(ip, port)?;
-        }
+        meanings(ip).try_for_each(|ip| self.never(ip, port))?;
         let mut covering = self.allowed.iter().filter(|entry| entry.covers(ip, port));
-        if is_metadata(ip) {
+        if meanings(ip).any(is_metadata) {
             let is_literal = covering.any(|entry| entry.is_for(ip));
             return is_literal.then_some(()).ok_or(Refused::Metadata);
         }
         // A wide network that happens to contain loopback is not meant for it.
-        if covering.any(|entry| !ip.is_loopback() || entry.is_loopback()) {
+        let is_loopback = meanings(ip).any(|ip| ip.is_loopback());
+        if covering.any(|entry| !is_loopback || entry.is_for(ip) || entry.is_loopback()) {
             return Ok(());
         }
-        for ip in [Some(ip), inner].into_iter().flatten() {
-            self.only_if_listed(ip)?;
-        }
+        meanings(ip).try_for_each(|ip| self.only_if_listed(ip))?;
         match port {
             80 | 443 => Ok(()),
             _ => Err(Refused::Port),
@@ -131,16 +127,29 @@ const fn v6(a: u16, b: u16, prefix: u8) -> IpNet {
     ))
 }
 
-/// What the IANA registries of special-purpose addresses (RFC 6890) call not globally reachable, beside
-/// what [`special`] knows.
+/// What the IANA registries of special-purpose addresses (RFC 6890, as of 2025) call not globally reachable,
+/// beside what [`special`] knows and what has an IPv4 address in it.
 const NOT_PUBLIC: &[IpNet] = &[
     v4(10, 0, 0, 8),
     v4(100, 64, 0, 10),
     v4(169, 254, 0, 16),
     v4(172, 16, 0, 12),
     v4(192, 0, 0, 24),
+    v4(192, 0, 2, 24),
     v4(192, 168, 0, 16),
     v4(198, 18, 0, 15),
+    v4(198, 51, 100, 24),
+    v4(203, 0, 113, 24),
+    // Local NAT64 (RFC 8215), discard-only, benchmarking, documentation, segment routing.
+    IpNet::V6(Ipv6Net::new_assert(
+        Ipv6Addr::new(0x64, 0xff9b, 1, 0, 0, 0, 0, 0),
+        48,
+    )),
+    v6(0x100, 0, 63),
+    v6(0x2001, 2, 48),
+    v6(0x2001, 0xdb8, 32),
+    v6(0x3fff, 0, 20),
+    v6(0x5f00, 0, 16),
     v6(0xfc00, 0, 7),
     v6(0xfe80, 0, 10),
     // Site-local, deprecated (RFC 3879) but still routed somewhere.

@@ -11,13 +11,14 @@ use hyper::body::{Body, Incoming};
 use hyper::upgrade::OnUpgrade;
 
 use crate::answer::Form;
+use crate::asking::Asking;
 use crate::audit::Record;
 use crate::body::{Answer, Held, Outgoing};
-use crate::check::{Authority, Changes, Decision, How, Kind, Question, Verdict};
+use crate::check::{Changes, Kind};
 use crate::client::Client;
 use crate::framing;
 use crate::headers;
-use crate::named::{Barred, Named};
+use crate::named::Named;
 use crate::refusal::Refusal;
 use crate::site::Site;
 use crate::upstream::{Fault, Sent};
@@ -34,6 +35,7 @@ pub(crate) struct Exchange<'a> {
 struct Allowed {
     parts: Parts,
     changes: Option<Arc<Changes>>,
+    handshake: Option<Handshake>,
 }
 
 /// What is left to be done once the client has its answer.
@@ -61,7 +63,7 @@ impl Exchange<'_> {
 
     async fn decide(
         &self,
-        parts: Parts,
+        mut parts: Parts,
         (body, size): (Option<Held>, Option<u64>),
         switched: &mut Option<Switched>,
     ) -> Response<Answer> {
@@ -69,90 +71,57 @@ impl Exchange<'_> {
         record.path(&parts.uri);
         record.named(self.named);
         let form = Form::of(&parts.headers);
-        match &self.named.barred {
-            Some(Barred::Rule(refusal)) => return form.refuse(refusal, record),
-            Some(Barred::Denied(denial, failed)) => {
-                record.denied(*failed);
-                return form.deny(denial, *failed, record);
+        if let Some(refusal) = &self.named.barred {
+            return form.refuse(refusal, record);
+        }
+        if let Some(connect) = &self.named.denied {
+            let asked = self
+                .asking()
+                .ask(Kind::Connect, connect, Some(0), &mut record);
+            if let Err(denied) = asked.await {
+                record.denied(denied.failed);
+                return form.deny(&denied, record);
             }
-            None => {}
         }
-        if parts.version == Version::HTTP_2
-            && let Err(smell) = framing::of_http2(&parts.headers)
-        {
-            return form.refuse(&Refusal::bad_request(smell), record);
-        }
-        if let Err(refusal) = self.named.agrees(&parts) {
-            return form.refuse(&refusal, record);
-        }
-        match self.ask(parts, size, form, record).await {
-            Ok((allowed, record)) => self.send((allowed, record), body, form, switched).await,
-            Err(denied) => *denied,
+        let handshake = match self.prepare(&mut parts) {
+            Ok(handshake) => handshake,
+            Err(refusal) => return form.refuse(&refusal, record),
+        };
+        // Not an octet has left for the origin until the check has agreed.
+        let asked = self.asking().ask(Kind::Request, &parts, size, &mut record);
+        match asked.await {
+            Ok(changes) => {
+                let allowed = Allowed {
+                    parts,
+                    changes,
+                    handshake,
+                };
+                self.send((allowed, record), body, form, switched).await
+            }
+            Err(denied) => form.deny(&denied, record),
         }
     }
 
-    /// Asks the check, if there is one. Not an octet has left for the origin until then.
-    async fn ask(
-        &self,
-        parts: Parts,
-        size: Option<u64>,
-        form: Form,
-        mut record: Box<Record>,
-    ) -> Result<(Allowed, Box<Record>), Box<Response<Answer>>> {
-        let verdict = self.verdict(&parts, size, &record).await;
-        let mut allowed = Allowed {
-            parts,
-            changes: None,
-        };
-        let Some(verdict) = verdict else {
-            record.unchecked();
-            return Ok((allowed, record));
-        };
-        record.verdict(&verdict);
-        match verdict.decision {
-            Decision::Allow(changes) => allowed.changes = Some(changes),
-            Decision::Deny(denial) => {
-                let failed = matches!(verdict.how, How::Failed(_));
-                return Err(Box::new(form.deny(&denial, failed, record)));
-            }
+    fn asking(&self) -> Asking<'_> {
+        Asking {
+            site: self.site,
+            client: self.client,
+            named: self.named,
         }
-        Ok((allowed, record))
     }
 
-    /// `None` where there is no check.
-    async fn verdict(&self, parts: &Parts, size: Option<u64>, record: &Record) -> Option<Verdict> {
-        let check = self.site.check()?;
-        let (id, named) = (record.id.to_string(), self.named);
-        let path = parts.uri.path_and_query().map_or("/", |path| path.as_str());
-        let sni = named.sni.as_ref().map(ToString::to_string);
-        let connect = named.connect.as_ref();
-        let connect_host = connect.map(|connect| connect.host.to_string());
-        let verdict = check
-            .ask(&Question {
-                kind: Kind::Request,
-                request_id: &id,
-                client: self.client.client,
-                peer: self.client.peer.0,
-                connect: connect
-                    .zip(connect_host.as_deref())
-                    .map(|(connect, host)| Authority {
-                        host,
-                        port: connect.port,
-                    }),
-                sni: sni.as_deref(),
-                alpn: named.alpn,
-                version: parts.version,
-                method: &parts.method,
-                scheme: named.scheme(),
-                to: named.authority(),
-                path_and_query: path,
-                headers: &parts.headers,
-                body_size: size,
-                body: None,
-                user: None,
-            })
-            .await;
-        Some(verdict)
+    /// Makes of a request what the origin will get, so that the check sees that and nothing else.
+    fn prepare(&self, parts: &mut Parts) -> Result<Option<Handshake>, Refusal> {
+        if parts.version == Version::HTTP_2 {
+            framing::of_http2(&parts.headers).map_err(Refusal::bad_request)?;
+        }
+        self.named.agrees(parts)?;
+        let handshake = Handshake::of(parts)?;
+        headers::end_request_hop(&mut parts.headers);
+        if let Some(handshake) = &handshake {
+            handshake.write(parts);
+        }
+        Ok(handshake)
     }
 
     async fn send(
@@ -162,17 +131,13 @@ impl Exchange<'_> {
         form: Form,
         switched: &mut Option<Switched>,
     ) -> Response<Answer> {
-        let Allowed { mut parts, changes } = allowed;
-        let handshake = match Handshake::of(&mut parts) {
-            Ok(handshake) => handshake,
-            Err(refusal) => return form.refuse(&refusal, record),
-        };
-        headers::end_request_hop(&mut parts.headers);
+        let Allowed {
+            mut parts,
+            changes,
+            handshake,
+        } = allowed;
         if let Some(changes) = &changes {
             changes.apply_to_request(&mut parts.headers);
-        }
-        if let Some(handshake) = &handshake {
-            handshake.write(&mut parts);
         }
         let body = Outgoing::new(body, Arc::clone(&record.sent));
         let http2 = parts.version == Version::HTTP_2 && handshake.is_none();
@@ -216,6 +181,11 @@ impl Exchange<'_> {
         parts.version = Version::HTTP_11;
         record.answered(parts.status);
         let Some(upstream) = upgrade else {
+            // To a CONNECT that would say that the origin has agreed.
+            if matches!(handshake, Some(Handshake::Http2(_))) && parts.status.is_success() {
+                let why = format!("{} to a WebSocket handshake", parts.status);
+                return form.refuse(&Refusal::from(Fault::BadAnswer(why)), record);
+            }
             return Response::from_parts(parts, Answer::origins(body, lease, record));
         };
         let switch = Switched { upstream, record };

@@ -10,15 +10,16 @@ use hyper::service::Service;
 use tokio::net::TcpStream;
 
 use crate::answer::Form;
+use crate::asking::{self, Asking};
 use crate::audit::Record;
 use crate::body::Answer;
-use crate::check::{Authority, Decision, Denial, How, Kind, Question};
+use crate::check::Kind;
 use crate::client::Client;
 use crate::exchange::{Exchange, Switched};
 use crate::host::HostPort;
 use crate::id;
 use crate::inner::{self, Answering, Slot, put, take};
-use crate::named::{Barred, Going, Named, asked};
+use crate::named::{Going, Named, asked};
 use crate::refusal::Refusal;
 use crate::site::Site;
 use crate::tunnel::Tunnel;
@@ -79,17 +80,23 @@ impl Explicit {
         let (parts, body) = request.into_parts();
         let method = parts.method.as_str();
         let mut record = Record::begin(&self.site.metrics, &self.client, method);
-        let form = Form::of(&parts.headers);
+        let form = Form::of_connect(&parts.headers);
         let to = match target(&parts, &body) {
             Ok(to) => to,
             Err(refusal) => return form.refuse(&refusal.closing(), record),
         };
-        record.named(&Arc::new(Named::plain(to.clone(), Some(to.clone()))));
-        let denied = self.ask(&parts, &to, &mut record).await;
-        match denied {
+        let named = Arc::new(Named::plain(to.clone(), Some(to.clone())));
+        record.named(&named);
+        let asking = Asking {
+            site: &self.site,
+            client: &self.client,
+            named: &named,
+        };
+        let asked = asking.ask(Kind::Connect, &parts, Some(0), &mut record);
+        match asked.await.err() {
             // A browser shows nothing of an answer to CONNECT; it gets the same inside.
-            Some((denial, failed)) if !is_browser(&parts.headers) => {
-                let mut response = form.deny(&denial, failed, record);
+            Some(denied) if !is_browser(&parts.headers) => {
+                let mut response = form.deny(&denied, record);
                 let close = HeaderValue::from_static("close");
                 response.headers_mut().insert(header::CONNECTION, close);
                 response
@@ -98,54 +105,11 @@ impl Explicit {
                 let tunnel = Tunnel {
                     going: Going::Connect(to),
                     record,
-                    denied: denied.map(|(denial, failed)| Barred::Denied(denial, failed)),
+                    denied: denied.map(|_| Arc::new(asking::connect(parts.version, parts.headers))),
                 };
                 put(&self.next, Some(Next::Tunnel(tunnel)));
                 Response::new(Answer::ours(Bytes::new(), None))
             }
-        }
-    }
-
-    /// The denial, if there is one.
-    async fn ask(
-        &self,
-        parts: &Parts,
-        to: &HostPort,
-        record: &mut Record,
-    ) -> Option<(Arc<Denial>, bool)> {
-        let Some(check) = self.site.check() else {
-            record.unchecked();
-            return None;
-        };
-        let (id, host) = (record.id.to_string(), to.host.to_string());
-        let authority = Authority {
-            host: &host,
-            port: to.port,
-        };
-        let verdict = check
-            .ask(&Question {
-                kind: Kind::Connect,
-                request_id: &id,
-                client: self.client.client,
-                peer: self.client.peer.0,
-                connect: Some(authority),
-                sni: None,
-                alpn: None,
-                version: parts.version,
-                method: &parts.method,
-                scheme: "",
-                to: authority,
-                path_and_query: "",
-                headers: &parts.headers,
-                body_size: Some(0),
-                body: None,
-                user: None,
-            })
-            .await;
-        record.verdict(&verdict);
-        match verdict.decision {
-            Decision::Allow(_) => None,
-            Decision::Deny(denial) => Some((denial, matches!(verdict.how, How::Failed(_)))),
         }
     }
 
@@ -178,14 +142,7 @@ impl Explicit {
 
 /// Where a CONNECT goes (RFC 9110, section 9.3.6).
 fn target(parts: &Parts, body: &Incoming) -> Result<HostPort, Refusal> {
-    if id::is_in_via(&parts.headers) {
-        let detail = "the request has been here before: proxies send it round";
-        return Err(Refusal::new(
-            StatusCode::LOOP_DETECTED,
-            "proxy_loop",
-            detail,
-        ));
-    }
+    is_new(parts)?;
     if !body.is_end_stream() || parts.headers.contains_key(header::CONTENT_LENGTH) {
         return Err(Refusal::bad_request("CONNECT with a body"));
     }
@@ -209,14 +166,7 @@ fn target(parts: &Parts, body: &Incoming) -> Result<HostPort, Refusal> {
 }
 
 fn destination(parts: &Parts) -> Result<HostPort, Refusal> {
-    if id::is_in_via(&parts.headers) {
-        let detail = "the request has been here before: proxies send it round";
-        return Err(Refusal::new(
-            StatusCode::LOOP_DETECTED,
-            "proxy_loop",
-            detail,
-        ));
-    }
+    is_new(parts)?;
     match parts.uri.scheme_str() {
         Some("http") => {}
         Some(_) => {
@@ -229,6 +179,15 @@ fn destination(parts: &Parts) -> Result<HostPort, Refusal> {
         }
     }
     asked(parts, 80)?.ok_or_else(|| Refusal::bad_request("the request names no host"))
+}
+
+fn is_new(parts: &Parts) -> Result<(), Refusal> {
+    if id::is_in_via(&parts.headers) {
+        let detail = "the request has been here before: proxies send it round";
+        let status = StatusCode::LOOP_DETECTED;
+        return Err(Refusal::new(status, "proxy_loop", detail));
+    }
+    Ok(())
 }
 
 /// All of them say so, for reasons of the nineties.

@@ -180,25 +180,19 @@ impl Mint {
             self.hits.fetch_add(1, Ordering::Relaxed);
             certified
         } else {
-            let key = season.key(offer).await?;
-            self.mint(client, &id, &season, key)?
+            let key = season.key(offer, &self.authority).await?;
+            self.mint(client, &id, key)?
         };
         Ok(Arc::new(handshake::config(&self.base, certified, alpn)))
     }
 
-    fn mint(
-        &self,
-        client: IpAddr,
-        id: &Id,
-        season: &Season,
-        key: &Key,
-    ) -> Result<Arc<SingleCertAndKey>, Error> {
+    fn mint(&self, client: IpAddr, id: &Id, key: &Key) -> Result<Arc<SingleCertAndKey>, Error> {
         loop {
             let mut ours = false;
             let made = self.kept.try_get_with_by_ref(id, || {
                 ours = true;
                 self.allowance.take(client, Instant::now())?;
-                self.certify(&id.host, season, key)
+                self.certify(&id.host, key)
             });
             match made {
                 Ok(certified) => {
@@ -212,18 +206,13 @@ impl Mint {
         }
     }
 
-    fn certify(
-        &self,
-        host: &Host,
-        season: &Season,
-        key: &Key,
-    ) -> Result<Arc<SingleCertAndKey>, Error> {
+    fn certify(&self, host: &Host, key: &Key) -> Result<Arc<SingleCertAndKey>, Error> {
         if !self.authority.permits(host) {
             return Err(Error::NotPermitted(host.clone()));
         }
-        let leaf = certificate::make(host, &self.authority, season, key)?;
+        let leaf = key.pattern.leaf(host, &self.authority)?;
         self.issued.fetch_add(1, Ordering::Relaxed);
-        let chain = std::iter::once(leaf).chain(self.authority.intermediates().cloned());
+        let chain = std::iter::once(leaf).chain(self.authority.intermediates().iter().cloned());
         let certified = CertifiedKey::new(chain.collect(), Arc::clone(&key.private));
         Ok(Arc::new(certified.into()))
     }

@@ -25,6 +25,7 @@ pub mod site;
 pub mod upstream;
 
 mod answer;
+mod asking;
 mod audit;
 mod body;
 mod client;

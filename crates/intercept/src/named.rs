@@ -10,7 +10,7 @@ use std::sync::Arc;
 use http::request::Parts;
 use http::{StatusCode, Version, header};
 
-use crate::check::{Authority, Denial};
+use crate::check::Authority;
 use crate::host::{Host, HostPort};
 use crate::refusal::Refusal;
 
@@ -32,16 +32,10 @@ pub(crate) struct Named {
     pub(crate) alpn: Option<&'static str>,
     pub(crate) tls_version: Option<&'static str>,
     /// Why nothing may pass, whatever is asked for.
-    pub(crate) barred: Option<Barred>,
-}
-
-/// A connection that is only there to tell its client why not.
-#[derive(Clone, Debug)]
-pub(crate) enum Barred {
-    /// A rule of ours.
-    Rule(Box<Refusal>),
-    /// What the check said to CONNECT, and whether that is only because it failed.
-    Denied(Arc<Denial>, bool),
+    pub(crate) barred: Option<Box<Refusal>>,
+    /// The CONNECT, if the check has said no to it and the client has to be told inside. It is asked about again
+    /// with each request: a no stands no longer than the check says.
+    pub(crate) denied: Option<Arc<Parts>>,
 }
 
 impl Going {
@@ -82,6 +76,7 @@ impl Named {
             alpn: None,
             tls_version: None,
             barred: None,
+            denied: None,
         }
     }
 
@@ -107,7 +102,7 @@ impl Named {
         };
         let barred = sni.as_ref().filter(|sni| **sni != to.host).map(|sni| {
             let detail = format!("CONNECT names {} and SNI {sni}", to.host);
-            Barred::Rule(Box::new(Refusal::names(StatusCode::FORBIDDEN, detail)))
+            Box::new(Refusal::names(StatusCode::FORBIDDEN, detail))
         });
         let host = sni.as_ref().unwrap_or(&to.host).clone();
         Self {

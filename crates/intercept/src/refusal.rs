@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use http::StatusCode;
 
-use crate::check::Denial;
+use crate::asking::Denied;
 
 /// A request that was not passed on, or was not answered.
 #[derive(Clone, Debug)]
@@ -36,8 +36,9 @@ impl Refusal {
     }
 
     /// What the check said, in our words.
-    pub(crate) fn denied(denial: &Denial, failed: bool) -> Self {
-        let code = if failed { "check_failed" } else { "denied" };
+    pub(crate) fn denied(denied: &Denied) -> Self {
+        let Denied { denial, failed } = denied;
+        let code = if *failed { "check_failed" } else { "denied" };
         let detail = match &*denial.reason {
             "" => "the request is not allowed".to_owned(),
             reason => reason.to_owned(),

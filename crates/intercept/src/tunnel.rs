@@ -3,7 +3,8 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-use http::{HeaderMap, Method, StatusCode, Version};
+use http::request::Parts;
+use http::{HeaderMap, StatusCode, Version};
 use peername_relay::{End, Limits, Pair, Tally, relay};
 use peername_sys::stream;
 use tokio::io::AsyncWriteExt;
@@ -12,12 +13,13 @@ use tokio::time::{Instant, timeout_at};
 use tokio_rustls::StartHandshake;
 use tokio_rustls::server::TlsStream;
 
+use crate::asking::{self, Asking};
 use crate::audit::Record;
-use crate::check::{Decision, How, Kind, Question};
+use crate::check::Kind;
 use crate::client::Client;
 use crate::hello::{Hello, Opening, Unopened, version_name};
 use crate::inner::Inner;
-use crate::named::{Barred, Going, Named};
+use crate::named::{Going, Named};
 use crate::refusal::Refusal;
 use crate::site::{Rules, Site};
 use crate::wire::Wire;
@@ -27,8 +29,8 @@ pub(crate) struct Tunnel {
     pub(crate) going: Going,
     /// Of the CONNECT, or of nothing so far.
     pub(crate) record: Box<Record>,
-    /// What the check said to CONNECT, for a client that has to be told inside.
-    pub(crate) denied: Option<Barred>,
+    /// The CONNECT, if the check said no to it and the client has to be told inside.
+    pub(crate) denied: Option<Arc<Parts>>,
 }
 
 impl Tunnel {
@@ -55,8 +57,9 @@ impl Tunnel {
         deadline: Instant,
     ) {
         let mut named = Named::by_tls(&self.going, hello.sni.clone());
-        named.barred = named.barred.or_else(|| self.denied.take());
-        if named.barred.is_none() && is_left_alone(site, client, &named) {
+        named.denied = self.denied.take();
+        let may_be_carried = named.barred.is_none() && named.denied.is_none();
+        if may_be_carried && is_left_alone(site, client, &named) {
             return self.carry(site, client, wire, named).await;
         }
         let finish = finish_handshake(site, client, wire, hello, &named);
@@ -88,7 +91,7 @@ impl Tunnel {
         match self.going {
             Going::Connect(to) => {
                 let mut named = Named::plain(to.clone(), Some(to));
-                named.barred = self.denied;
+                named.denied = self.denied;
                 Inner::new(site, client, named).http1(wire).await;
             }
             Going::Redirected(addr) => crate::origin::serve(site, client, wire, addr.port()).await,
@@ -201,40 +204,14 @@ async fn ask(
     named: &Named,
     record: &mut Record,
 ) -> Result<(), Refusal> {
-    let Some(check) = site.check() else {
-        record.unchecked();
-        return Ok(());
+    let connect = asking::connect(Version::HTTP_11, HeaderMap::new());
+    let asking = Asking {
+        site,
+        client,
+        named,
     };
-    let id = record.id.to_string();
-    let sni = named.sni.as_ref().map(ToString::to_string);
-    let verdict = check
-        .ask(&Question {
-            kind: Kind::Connect,
-            request_id: &id,
-            client: client.client,
-            peer: client.peer.0,
-            connect: None,
-            sni: sni.as_deref(),
-            alpn: None,
-            version: Version::HTTP_11,
-            method: &Method::CONNECT,
-            scheme: "",
-            to: named.authority(),
-            path_and_query: "",
-            headers: &HeaderMap::new(),
-            body_size: Some(0),
-            body: None,
-            user: None,
-        })
-        .await;
-    record.verdict(&verdict);
-    match verdict.decision {
-        Decision::Allow(_) => Ok(()),
-        Decision::Deny(denial) => {
-            let failed = matches!(verdict.how, How::Failed(_));
-            Err(Refusal::denied(&denial, failed))
-        }
-    }
+    let asked = asking.ask(Kind::Connect, &connect, Some(0), record).await;
+    asked.map(drop).map_err(|denied| Refusal::denied(&denied))
 }
 
 /// Carries bytes both ways, those that were read already first.

@@ -8,7 +8,7 @@ use peername_preload_common::address::RawAddress;
 use peername_preload_common::kernel::{self, End, Errno, Result};
 use peername_preload_common::socket::{Protocol, Socket};
 
-use crate::{alone, attendant, imports, sweep};
+use crate::{alone, attendant, imports, listeners, sweep};
 
 /// Accepts until there is a connection that the program may see: one whose header is complete, or that
 /// needs none. The kernel's own errors are passed on, EAGAIN among them: a connection whose header
@@ -76,23 +76,16 @@ impl Arrival {
         flags: c_int,
     ) -> Result<Option<(Socket, RawAddress)>> {
         let settings = table.settings();
-        let ends = self.address.internet().zip(self.socket.local());
-        let Some((peer, local)) = ends.filter(|(_, local)| settings.covers(local.port())) else {
+        let expected = self.address.internet();
+        let expected = expected.and_then(|peer| Some((peer, self.namespace(settings, listener)?)));
+        let Some((peer, namespace)) = expected else {
             return Ok(Some((self.socket, self.address)));
         };
-        let Some(protocol) = self.socket.protocol() else {
-            return Ok(Some((self.socket, self.address)));
-        };
-        // Nobody but the attendant can have this address and one of its ports.
-        if peer.ip() == local.ip() && settings.bells().contains(peer.port()) {
+        if self.is_bell(settings, peer) {
             self.socket.close();
             return answer_bell(table, listener, flags);
         }
-        let ends = Ends {
-            peer,
-            local,
-            protocol,
-        };
+        let from = From { peer, namespace };
         let mut buffer = [0; PEEK];
         let mut verdict = self.verdict(settings, peer, &mut buffer);
         if alone::is_alone() {
@@ -104,9 +97,32 @@ impl Arrival {
             Verdict::Unfinished(_) => Ok(self.park(settings, listener)),
             Verdict::Header { len, named } => {
                 let named = named.filter(|_| alone::believes(&buffer));
-                self.admit(table, listener, ends, &mut buffer, (len, named))
+                self.admit(table, listener, from, &mut buffer, (len, named))
             }
         }
+    }
+
+    /// Where a sweep may look for it (see [`Identity::namespace`]). `None` if no header is expected: it is not
+    /// of TCP, or its port is not among those.
+    fn namespace(&self, settings: Settings<'_>, listener: Socket) -> Option<u64> {
+        if listeners::is_usual(settings, listener) {
+            return Some(settings.policy().namespace);
+        }
+        // Of the connection: by now the listener may have been closed, and its descriptor be another file's.
+        if !settings.covers(self.socket.local()?.port()) {
+            return None;
+        }
+        Some(match self.socket.protocol()? {
+            Protocol::Tcp => self.socket.namespace(),
+            // A sweep would not find it among the TCP sockets, and take it for closed.
+            Protocol::Multipath => 0,
+        })
+    }
+
+    /// Nobody but the attendant can have this host's address and one of its ports.
+    fn is_bell(&self, settings: Settings<'_>, peer: SocketAddr) -> bool {
+        let own = || self.socket.local().map(|own| own.ip());
+        settings.bells().contains(peer.port()) && own() == Some(peer.ip())
     }
 
     /// Remembers the client, takes the header off, and gives the connection to the program.
@@ -114,12 +130,12 @@ impl Arrival {
         self,
         table: Table<'_>,
         listener: Socket,
-        ends: Ends,
+        from: From,
         buffer: &mut [u8],
         (len, named): (usize, Option<(SocketAddr, SocketAddr)>),
     ) -> Result<Option<(Socket, RawAddress)>> {
         let settings = table.settings();
-        match self.introduce(table, ends, named) {
+        match self.introduce(table, from, named) {
             Ok(_) if !self.socket.take(buffer, len) => {
                 Ok(self.refuse(settings, Counter::NotAHeader))
             }
@@ -176,7 +192,7 @@ impl Arrival {
     fn introduce(
         &self,
         table: Table<'_>,
-        ends: Ends,
+        from: From,
         named: Option<(SocketAddr, SocketAddr)>,
     ) -> core::result::Result<RawAddress, Full> {
         let settings = table.settings();
@@ -186,13 +202,7 @@ impl Arrival {
         let identity = Identity {
             client,
             destination,
-            local: ends.local,
-            peer: ends.peer,
-            namespace: match ends.protocol {
-                Protocol::Tcp => self.socket.namespace(),
-                // A sweep would not find it among the TCP sockets, and take it for closed.
-                Protocol::Multipath => 0,
-            },
+            namespace: from.namespace,
         };
         let cookie = self.socket.cookie();
         let insert = || cookie.map_or(Err(Full), |cookie| table.insert(cookie, &identity));
@@ -210,7 +220,7 @@ impl Arrival {
             true => attendant::ask_for_sweep(settings),
             false => {}
         }
-        Ok(RawAddress::new(shown(client, ends.peer.is_ipv6())))
+        Ok(RawAddress::new(shown(client, from.peer.is_ipv6())))
     }
 
     fn park(self, settings: Settings<'_>, listener: Socket) -> Option<(Socket, RawAddress)> {
@@ -232,10 +242,10 @@ impl Arrival {
     }
 }
 
-struct Ends {
+/// Where a connection has come from, and in which network namespace it is.
+struct From {
     peer: SocketAddr,
-    local: SocketAddr,
-    protocol: Protocol,
+    namespace: u64,
 }
 
 /// Takes the connection that the bell was rung for. Somebody else may have been quicker.

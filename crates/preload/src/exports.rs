@@ -14,11 +14,11 @@ use peername_preload_common::kernel::{self, Call, Errno, Result};
 use peername_preload_common::socket::Socket;
 
 use crate::state::{State, state};
-use crate::{accept as accepting, imports};
+use crate::{accept as accepting, imports, listeners};
 
 /// What the launcher looks for in the file: the version of the table that it can read.
 #[unsafe(no_mangle)]
-pub static peername_preload_1: u8 = 0;
+pub static peername_preload_2: u8 = 0;
 
 #[used]
 #[unsafe(link_section = ".init_array")]
@@ -122,6 +122,7 @@ pub unsafe extern "C" fn getsockname(fd: c_int, address: *mut c_void, len: *mut 
 #[unsafe(no_mangle)]
 pub extern "C" fn listen(fd: c_int, backlog: c_int) -> c_int {
     let socket = Socket(fd);
+    listeners::forget();
     match state() {
         State::Off => {}
         State::On(table) => {

@@ -1,12 +1,14 @@
 //! `libpeername.so`: accept(2) and getpeername(2) that know the client behind the proxy.
 //!
 //! How it can be loaded into other people's programs is told in `peername_preload_common`. **Signals may
-//! come at any time**: there is no state but the pointer to the table, and the table is lock-free.
+//! come at any time**: there is no state but the pointer to the table, which is lock-free, and
+//! single words about listeners.
 //!
 //! | module | |
 //! |---|---|
 //! | `exports` | the C functions: a few lines each |
 //! | `accept` | what happens to a connection |
+//! | `listeners` | what is known of who accepts it |
 //! | `attendant` | handing unfinished connections over, and taking finished ones |
 //! | `state` | the table, found through PEERNAME_TABLE |
 //! | `alone`, `sweep` | under the name of `libproxyproto.so`: without a launcher and an attendant |
@@ -32,5 +34,6 @@ mod attendant;
 #[cfg(feature = "freestanding")]
 mod exports;
 mod imports;
+mod listeners;
 mod state;
 mod sweep;

@@ -4,16 +4,17 @@
 //! [`Listening::wait_for_data`].
 
 use std::io;
-use std::net::{SocketAddr, TcpStream};
+use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
 use rustix::fs::{OFlags, fcntl_getfl};
-use rustix::net::{SocketFlags, accept_with};
+use rustix::net::{SocketFlags, acceptfrom_with};
 use socket2::{SockRef, Type};
 
 use crate::poll::wait_readable;
 use crate::stream::set_int;
+use crate::tcp_socket::{self, Protocol};
 
 /// A TCP socket that listens.
 #[derive(Debug)]
@@ -23,6 +24,9 @@ pub struct Listening {
     pub addr: SocketAddr,
     /// Whether accept(2) answers EAGAIN rather than wait (O_NONBLOCK).
     pub nonblocking: bool,
+    /// The network namespace of all its connections, as [`tcp_socket::namespace`] tells it. `None` if they
+    /// have to be asked, since they may be of TCP or not.
+    pub namespace: Option<u64>,
 }
 
 impl Listening {
@@ -33,26 +37,40 @@ impl Listening {
         if !listens || known.r#type().ok()? != Type::STREAM {
             return None;
         }
-        let addr = known.local_addr().ok()?.as_socket()?;
+        let tcp = tcp_socket::protocol(&socket) == Some(Protocol::Tcp);
+        let namespace = tcp.then(|| tcp_socket::namespace(&socket));
+        Self::look_again(socket, namespace)
+    }
+
+    /// Looks at what can change of a socket that [`Listening::look`] has seen, and whose
+    /// [`Listening::namespace`] it has told. `None` if it has no address of the Internet.
+    pub fn look_again(socket: OwnedFd, namespace: Option<u64>) -> Option<Self> {
+        let addr = SockRef::from(&socket).local_addr().ok()?.as_socket()?;
         let nonblocking = fcntl_getfl(&socket).ok()?.contains(OFlags::NONBLOCK);
         Some(Self {
             socket,
             addr,
             nonblocking,
+            namespace,
         })
     }
 
-    /// The next connection, non-blocking. `WouldBlock` if there is none now.
+    /// The next connection, closed on exec and blocking or not as it is wanted, and its peer if that is one of
+    /// the Internet. `WouldBlock` if there is none now.
     ///
     /// On a blocking socket the kernel is asked first whether there is one. That goes wrong only if a
     /// process that nobody supervises takes it in between.
-    pub fn accept(&self) -> io::Result<TcpStream> {
+    pub fn accept(&self, nonblocking: bool) -> io::Result<(OwnedFd, Option<SocketAddr>)> {
         let now = Some(Duration::ZERO);
         if !self.nonblocking && !wait_readable([self.as_fd()], now).unwrap_or(false) {
             return Err(io::ErrorKind::WouldBlock.into());
         }
-        let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
-        Ok(accept_with(&self.socket, flags)?.into())
+        let wanted = match nonblocking {
+            true => SocketFlags::NONBLOCK,
+            false => SocketFlags::empty(),
+        };
+        let (socket, peer) = acceptfrom_with(&self.socket, SocketFlags::CLOEXEC | wanted)?;
+        Ok((socket, peer.and_then(|peer| peer.try_into().ok())))
     }
 
     /// Lets connections appear only once they have sent something, or after a second

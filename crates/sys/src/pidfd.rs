@@ -43,12 +43,13 @@ impl Process {
         }
     }
 
-    /// As [`Process::of_thread`] with the thread's own descriptor table, if it has one apart
-    /// (PIDFD_THREAD, since Linux 6.9; else that of its process).
-    pub fn with_descriptors_of(tid: u32) -> Result<Self> {
+    /// As [`Process::of_thread`] with the thread's own descriptor table, if it has one apart, and whether it
+    /// stands for that thread alone: ESRCH once the thread has ended (PIDFD_THREAD, since Linux 6.9; else it
+    /// stands for the process).
+    pub fn with_descriptors_of(tid: u32) -> Result<(Self, bool)> {
         match Self::with(tid, PidfdFlags::from_bits_retain(PIDFD_THREAD)) {
-            Err(error) if error.errno() == Some(libc::EINVAL) => Self::of_thread(tid),
-            opened => opened,
+            Err(error) if error.errno() == Some(libc::EINVAL) => Ok((Self::of_thread(tid)?, false)),
+            opened => Ok((opened?, true)),
         }
     }
 
@@ -163,7 +164,8 @@ mod tests {
         let tid = told.recv().unwrap();
         assert_eq!(leader(tid).unwrap(), std::process::id());
         let (reader, _writer) = pipe().unwrap();
-        for process in [Process::of_thread(tid), Process::with_descriptors_of(tid)] {
+        let with_table = Process::with_descriptors_of(tid).map(|(thread, _)| thread);
+        for process in [Process::of_thread(tid), with_table] {
             process.unwrap().descriptor(reader.as_raw_fd()).unwrap();
         }
         drop(stay);

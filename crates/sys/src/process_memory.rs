@@ -33,29 +33,23 @@ pub fn read(tid: u32, address: u64, into: &mut [u8]) -> io::Result<()> {
     all(n, into.len())
 }
 
-/// Writes `bytes` to `address` in the process of thread `tid`.
+/// Writes two pieces, each to its address in the process of thread `tid`, in this order.
 ///
 /// # Errors
 ///
 /// As [`read`]; a part may have been written.
-pub fn write(tid: u32, address: u64, bytes: &[u8]) -> io::Result<()> {
-    let local = libc::iovec {
+pub fn write(tid: u32, pieces: [(u64, &[u8]); 2]) -> io::Result<()> {
+    let local = pieces.map(|(_, bytes)| libc::iovec {
         iov_base: bytes.as_ptr().cast_mut().cast(),
         iov_len: bytes.len(),
-    };
-    let remote = remote(address, bytes.len())?;
-    // SAFETY: the local vector is `bytes`, which is only read; the kernel checks the remote one.
+    });
+    let [(first, a), (second, b)] = pieces;
+    let remote = [remote(first, a.len())?, remote(second, b.len())?];
+    // SAFETY: the local vectors are the pieces, which are only read; the kernel checks the remote ones.
     let n = unsafe {
-        libc::process_vm_writev(
-            tid.cast_signed(),
-            &raw const local,
-            1,
-            &raw const remote,
-            1,
-            0,
-        )
+        libc::process_vm_writev(tid.cast_signed(), local.as_ptr(), 2, remote.as_ptr(), 2, 0)
     };
-    all(n, bytes.len())
+    all(n, a.len() + b.len())
 }
 
 fn remote(address: u64, len: usize) -> io::Result<libc::iovec> {
@@ -90,12 +84,12 @@ mod tests {
         let mut seen = [0; 4];
         read(own, address, &mut seen).unwrap();
         assert_eq!(seen, [1, 2, 3, 4]);
-        write(own, address, &[5, 6]).unwrap();
+        write(own, [(address, &[5]), (address + 1, &[6])]).unwrap();
         assert_eq!(std::hint::black_box(there), [5, 6, 3, 4]);
         let error = read(own, 8, &mut seen).unwrap_err();
         assert_eq!(error.raw_os_error(), Some(libc::EFAULT));
         let text = c"constant".as_ptr().addr() as u64;
-        let error = write(own, text, &[0]).unwrap_err();
+        let error = write(own, [(address, &[5]), (text, &[0])]).unwrap_err();
         assert_eq!(error.raw_os_error(), Some(libc::EFAULT), "read-only memory");
     }
 }

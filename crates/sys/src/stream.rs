@@ -73,9 +73,11 @@ fn left_in_queue(message: &libc::msghdr) -> Option<libc::c_int> {
     })
 }
 
-/// Reads at most `buffer.len()` bytes but leaves them in the socket; 0 is the end of the stream.
+/// Reads at most `buffer.len()` bytes but leaves them in the socket; 0 is the end of the stream. Never waits,
+/// not even on a blocking socket.
 pub fn peek(socket: impl AsFd, buffer: &mut [u8]) -> io::Result<usize> {
-    Ok(rustix::net::recv(socket, buffer, RecvFlags::PEEK)?.0)
+    let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
+    Ok(rustix::net::recv(socket, buffer, flags)?.0)
 }
 
 /// Writes what the send buffer takes; never raises SIGPIPE.
@@ -83,12 +85,20 @@ pub fn send(socket: impl AsFd, bytes: &[u8]) -> io::Result<usize> {
     Ok(rustix::net::send(socket, bytes, SendFlags::NOSIGNAL)?)
 }
 
-/// Throws away up to `len` received bytes without copying them (tcp(7), MSG_TRUNC since Linux 2.4).
+/// Throws away up to `len` received bytes without copying them (tcp(7), MSG_TRUNC since Linux 2.4). Never
+/// waits, not even on a blocking socket.
 pub fn discard(socket: impl AsFd, len: usize) -> io::Result<usize> {
     let fd = socket.as_fd().as_raw_fd();
     // SAFETY: with MSG_TRUNC a TCP socket writes nothing to the buffer, so a null pointer with any
     // length is never followed (tcp(7)).
-    let n = unsafe { libc::recv(fd, ptr::null_mut(), len, libc::MSG_TRUNC) };
+    let n = unsafe {
+        libc::recv(
+            fd,
+            ptr::null_mut(),
+            len,
+            libc::MSG_TRUNC | libc::MSG_DONTWAIT,
+        )
+    };
     usize::try_from(n).map_err(|_| io::Error::last_os_error())
 }
 

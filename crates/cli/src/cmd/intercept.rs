@@ -44,7 +44,8 @@ async fn start(args: &Args) -> anyhow::Result<ExitCode> {
     keep_only(&[])?;
     let _log = args.logging.start();
     tell(args, &ca, &listeners, check.is_some());
-    let listening = listeners.addrs().iter().map(SocketAddr::port).collect();
+    let mut listening: Vec<_> = listeners.addrs().iter().map(SocketAddr::port).collect();
+    listening.extend(args.admin.map(|admin| admin.port()));
     let destinations = Destinations {
         allowed: args.allow_destination.clone(),
         own: own.clone(),

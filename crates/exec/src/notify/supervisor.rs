@@ -3,15 +3,17 @@
 mod token;
 
 use std::io::{self, ErrorKind};
-use std::net::{SocketAddr, TcpStream};
+use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd, RawFd};
+use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use peername_identity::{Table, shown};
+use peername_identity::{Identity, Table, shown};
 use peername_sys::epoll::{Epoll, When};
 use peername_sys::listening::Listening;
 use peername_sys::pidfd::Process;
 use peername_sys::seccomp::{AddressBuffer, Call, End, Given, Listener, Notification};
+use peername_sys::upstream::local_addr;
 use peername_sys::{Errno, Result, detach, is_of_one_connection, tcp_socket};
 
 pub(super) use token::Token;
@@ -19,9 +21,11 @@ pub(super) use token::Token;
 use super::Settings;
 use super::guardian::{Guardian, Ward};
 use super::ledger::{Ledger, Open};
+use super::listeners::Listeners;
+use super::threads::Threads;
 use super::waits::{Accepting, Waits};
 use crate::attendant::Attendant;
-use crate::look::{Look, look_at_new, refuse};
+use crate::look::{From as Origin, Look, look_at_new, refuse};
 
 /// All that the loop knows.
 #[derive(Debug)]
@@ -32,6 +36,8 @@ pub(super) struct Supervisor {
     table: Table<'static>,
     attendant: Attendant,
     waits: Waits,
+    threads: Threads,
+    listeners: Listeners,
     /// Room for the largest header.
     buffer: Vec<u8>,
     /// That the program's descriptors can't be had is said once.
@@ -81,6 +87,8 @@ impl Supervisor {
             table,
             attendant,
             waits: Waits::default(),
+            threads: Threads::default(),
+            listeners: Listeners::default(),
             buffer: vec![0; table.settings().policy().max_header],
             said_denied: false,
             looked: Instant::now(),
@@ -165,8 +173,8 @@ impl Supervisor {
                 let Some((thread, socket)) = self.descriptor(notification, listener) else {
                     return self.ward.ledger.close(line);
                 };
-                match Listening::look(socket) {
-                    Some(listening) if self.table.settings().covers(listening.addr.port()) => {
+                match self.listeners.look(self.table.settings(), socket) {
+                    Some(listening) => {
                         let call = Accepting {
                             id,
                             tid,
@@ -181,7 +189,7 @@ impl Supervisor {
                         self.accept(call, &listening);
                     }
                     // Nothing of ours: the kernel goes on as if we were not there.
-                    _ => {
+                    None => {
                         self.ward.calls.let_through(id);
                         self.ward.ledger.close(line);
                     }
@@ -191,12 +199,9 @@ impl Supervisor {
     }
 
     /// A descriptor of the program, and the thread that has it. The call is answered if there is none.
-    fn descriptor(&mut self, call: &Notification, number: RawFd) -> Option<(Process, OwnedFd)> {
-        let found = Process::with_descriptors_of(call.tid)
-            .and_then(|thread| thread.descriptor(number).map(|fd| (thread, fd)));
-        match found {
-            // Else the thread has ended, and its number may be another's already.
-            Ok(found) => self.ward.calls.waits(call.id).then_some(found),
+    fn descriptor(&mut self, call: &Notification, number: RawFd) -> Option<(Rc<Process>, OwnedFd)> {
+        match self.threads.descriptor(&self.ward.calls, call, number) {
+            Ok(found) => found,
             Err(error) => {
                 if error.is_permission() && !self.said_denied {
                     self.said_denied = true;
@@ -212,9 +217,6 @@ impl Supervisor {
     }
 
     fn accept(&mut self, call: Accepting, listening: &Listening) {
-        if self.table.settings().policy().header_required {
-            listening.wait_for_data();
-        }
         if let Answer::Nothing(call) = self.serve(call, listening) {
             if listening.nonblocking {
                 self.fail(call, Errno::AGAIN);
@@ -229,12 +231,12 @@ impl Supervisor {
     fn serve(&mut self, call: Accepting, listening: &Listening) -> Answer {
         loop {
             if let Some(connection) = self.attendant.take(call.listener) {
-                return self.give(call, connection);
+                return self.give_kept(call, connection);
             }
-            match listening.accept() {
-                Ok(connection) => {
-                    if let Some(connection) = self.receive(connection, call.listener) {
-                        return self.give(call, connection);
+            match listening.accept(call.nonblocking) {
+                Ok((connection, peer)) => {
+                    if let Some(ready) = self.receive(connection, peer, listening) {
+                        return self.give(call, ready);
                     }
                 }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {
@@ -249,32 +251,54 @@ impl Supervisor {
         }
     }
 
-    /// Receives a connection. It comes back if the program may have it now.
-    fn receive(&mut self, connection: TcpStream, listener: SocketAddr) -> Option<OwnedFd> {
-        if self.is_bell(&connection) {
+    /// Receives a connection. It comes back, with who it is shown as from, if the program may have it now.
+    fn receive(
+        &mut self,
+        connection: OwnedFd,
+        peer: Option<SocketAddr>,
+        listening: &Listening,
+    ) -> Option<(OwnedFd, SocketAddr)> {
+        let peer = peer.or_else(|| tcp_socket::peer_addr(&connection).ok())?;
+        if self.is_bell(&connection, peer) {
             return None;
         }
-        let connection = OwnedFd::from(connection);
-        match look_at_new(self.table, connection.as_fd(), &mut self.buffer) {
-            Look::Ready => return Some(connection),
-            Look::Unfinished(_) => self.attendant.park(connection, listener),
+        let from = Origin {
+            peer,
+            namespace: listening.namespace,
+        };
+        match look_at_new(self.table, connection.as_fd(), from, &mut self.buffer) {
+            Look::Ready(None) => return Some((connection, peer)),
+            Look::Ready(Some(client)) => return Some((connection, shown(client, peer.is_ipv6()))),
+            Look::Unfinished(_) => self.attendant.park(connection, listening.addr),
             Look::Refused => refuse(connection),
         }
         None
     }
 
-    fn is_bell(&self, connection: &TcpStream) -> bool {
-        let (Ok(local), Ok(peer)) = (connection.local_addr(), connection.peer_addr()) else {
-            return false;
+    fn is_bell(&self, connection: &OwnedFd, peer: SocketAddr) -> bool {
+        let own = || local_addr(connection).ok().map(|own| own.ip());
+        self.table.settings().bells().contains(peer.port()) && own() == Some(peer.ip())
+    }
+
+    /// Answers the call with a connection that has waited.
+    fn give_kept(&mut self, call: Accepting, connection: OwnedFd) -> Answer {
+        // One that is gone by now has no address of its own; the kernel would return it all the same.
+        let nobody = SocketAddr::new(unspecified(call.listener), 0);
+        let from = match tcp_socket::peer_addr(&connection) {
+            Ok(peer) => known(self.table, &connection)
+                .map_or(peer, |identity| shown(identity.client, peer.is_ipv6())),
+            Err(_) => nobody,
         };
-        peer.ip() == local.ip() && self.table.settings().bells().contains(peer.port())
+        // As another call has wanted it, if it was given back. This fails for no socket.
+        let _ = tcp_socket::set_nonblocking(&connection, call.nonblocking);
+        self.give(call, (connection, from))
     }
 
     /// Answers the call with this connection. Whatever goes wrong, the connection is not lost: it is for
     /// the next call.
-    fn give(&mut self, call: Accepting, connection: OwnedFd) -> Answer {
+    fn give(&mut self, call: Accepting, (connection, from): (OwnedFd, SocketAddr)) -> Answer {
         let calls = &self.ward.calls;
-        let given = match self.prepare(&call, &connection) {
+        let given = match self.tell(&call, from) {
             Ok(()) => calls.give(call.id, &connection, call.close_on_exec),
             Err(error) => Given::Refused(error),
         };
@@ -293,62 +317,37 @@ impl Supervisor {
         Answer::Given
     }
 
-    /// Sets the connection up as the call wants it, and fills its address buffer.
-    fn prepare(&self, call: &Accepting, connection: &OwnedFd) -> io::Result<()> {
-        tcp_socket::set_nonblocking(connection, call.nonblocking)?;
+    /// Fills the call's address buffer.
+    fn tell(&self, call: &Accepting, from: SocketAddr) -> io::Result<()> {
         if call.peer.is_none() {
             return Ok(());
         }
         let room = call.peer.room()?;
-        // One that is gone by now has no address of its own; the kernel would return it all the same.
-        let addr = self.shown_end(connection, End::Peer).or_else(|error| {
-            let nobody = SocketAddr::new(unspecified(call.listener), 0);
-            if error.kind() == ErrorKind::NotConnected {
-                Ok(nobody)
-            } else {
-                Err(error)
-            }
-        })?;
-        if !self.ward.calls.waits(call.id) {
-            return Ok(());
+        match self.ward.calls.waits(call.id) {
+            true => call.peer.fill(from, room),
+            false => Ok(()),
         }
-        call.peer.fill(addr, room)
     }
 
     fn name(&self, id: u64, socket: &OwnedFd, end: End, buffer: AddressBuffer) {
-        let known =
-            tcp_socket::cookie(socket).is_ok_and(|cookie| self.table.find(cookie).is_some());
-        if !known {
+        let Some(identity) = known(self.table, socket) else {
             return self.ward.calls.let_through(id);
-        }
+        };
+        let named = match end {
+            End::Peer => identity.client,
+            End::Own => identity.destination,
+        };
         let answer = buffer.room().and_then(|room| {
-            let addr = self.shown_end(socket, end)?;
-            if self.ward.calls.waits(id) {
-                buffer.fill(addr, room)
-            } else {
-                Ok(())
+            let addr = shown(named, tcp_socket::peer_addr(socket)?.is_ipv6());
+            match self.ward.calls.waits(id) {
+                true => buffer.fill(addr, room),
+                false => Ok(()),
             }
         });
         match answer {
             Ok(()) => self.ward.calls.succeed(id),
             Err(error) => self.ward.calls.fail(id, &error),
         }
-    }
-
-    /// Who is at this end, as the program is shown it.
-    fn shown_end(&self, socket: &OwnedFd, end: End) -> io::Result<SocketAddr> {
-        let peer = tcp_socket::peer_addr(socket)?;
-        let cookie = tcp_socket::cookie(socket).map_err(|failed| failed.source)?;
-        Ok(match self.table.find(cookie) {
-            Some(identity) => {
-                let named = match end {
-                    End::Peer => identity.client,
-                    End::Own => identity.destination,
-                };
-                shown(named, peer.is_ipv6())
-            }
-            None => peer,
-        })
     }
 
     /// Gives a connection to whoever waits at its listener, or lets it wait for somebody.
@@ -358,7 +357,7 @@ impl Supervisor {
             .at(listener)
             .and_then(|serial| self.waits.take(&self.epoll, serial))
         {
-            Some(call) => _ = self.give(call, connection),
+            Some(call) => _ = self.give_kept(call, connection),
             None => self.attendant.give_back(connection, listener),
         }
     }
@@ -370,7 +369,8 @@ impl Supervisor {
         };
         // It may have become another file meanwhile.
         let listening = call.thread.descriptor(call.number).ok();
-        let listening = listening.and_then(Listening::look);
+        let settings = self.table.settings();
+        let listening = listening.and_then(|socket| self.listeners.look(settings, socket));
         let Some(listening) = listening.filter(|listening| listening.addr == call.listener) else {
             // EINVAL: it does not listen any more (accept(2)).
             return self.fail(call, Errno::INVAL);
@@ -423,6 +423,11 @@ impl Supervisor {
         old.bury();
         Ok(())
     }
+}
+
+/// Who is at the other end of this socket, if a header has said so.
+fn known(table: Table<'_>, socket: &OwnedFd) -> Option<Identity> {
+    table.find(tcp_socket::cookie(socket).ok()?)
 }
 
 fn is_due(deadline: Option<Instant>) -> bool {

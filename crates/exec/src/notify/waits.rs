@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::os::fd::RawFd;
+use std::rc::Rc;
 
 use peername_sys::Failed;
 use peername_sys::epoll::{Epoll, When};
@@ -19,7 +20,7 @@ pub(super) struct Accepting {
     pub(super) id: u64,
     pub(super) tid: u32,
     /// The thread; readable once it has ended.
-    pub(super) thread: Process,
+    pub(super) thread: Rc<Process>,
     /// The listening socket's number there, and its address.
     pub(super) number: RawFd,
     pub(super) listener: SocketAddr,
@@ -66,7 +67,7 @@ impl Waits {
             let watch = Epoll::new()?;
             watch.watch(listening, 0, When::Ready)?;
             epoll.watch(&watch, ready.into(), When::Ready)?;
-            epoll.watch(&call.thread, over.into(), When::Ready)?;
+            epoll.watch(&*call.thread, over.into(), When::Ready)?;
             Ok::<_, Failed>(watch)
         };
         match watch() {
@@ -82,7 +83,7 @@ impl Waits {
     pub(super) fn take(&mut self, epoll: &Epoll, serial: u64) -> Option<Accepting> {
         let Waiting { call, watch } = self.all.remove(&serial)?;
         let _ = epoll.forget(&watch);
-        let _ = epoll.forget(&call.thread);
+        let _ = epoll.forget(&*call.thread);
         Some(call)
     }
 

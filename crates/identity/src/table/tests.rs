@@ -20,8 +20,6 @@ fn someone(number: u64) -> Identity {
     Identity {
         client: SocketAddr::new(ip(198), port),
         destination: SocketAddr::new("2001:db8::1".parse().unwrap(), 443),
-        local: SocketAddr::new(ip(10), 80),
-        peer: SocketAddr::new(ip(11), port ^ 1),
         namespace: 7,
     }
 }

@@ -6,7 +6,7 @@ use std::io::{self, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-use rustix::process::geteuid;
+use peername_sys::user;
 
 use super::{Error, profile};
 
@@ -164,7 +164,7 @@ impl<'a> Kept<'a> {
 }
 
 fn check_owner(path: &Path, about: &fs::Metadata) -> Result<(), Error> {
-    let (owner, us) = (about.uid(), geteuid().as_raw());
+    let (owner, us) = (about.uid(), user::effective());
     if owner == us || owner == 0 {
         return Ok(());
     }

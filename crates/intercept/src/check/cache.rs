@@ -120,7 +120,6 @@ impl Key {
             path_and_query,
             headers,
             body_size,
-            user,
             request_id: _,
             body: _,
         } = question;
@@ -131,7 +130,7 @@ impl Key {
             peer.ip()
         )
         .as_bytes());
-        for optional in [connect.as_deref(), *sni, *alpn, *user] {
+        for optional in [connect.as_deref(), *sni, *alpn] {
             put(optional.map_or(b"-".as_slice(), |_| b"+"));
             put(optional.unwrap_or_default().as_bytes());
         }

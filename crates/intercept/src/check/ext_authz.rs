@@ -71,8 +71,7 @@ fn why(status: Status) -> Failure {
 
 /// The question as Envoy would put it.
 pub(crate) fn request(question: &Question<'_>, sent: &Sent) -> CheckRequest {
-    let mut source = peer(question.client);
-    source.principal = question.user.unwrap_or_default().to_owned();
+    let source = peer(question.client);
     let destination = at(question.to.host.to_owned(), question.to.port);
     let sni = question.sni.map(str::to_owned);
     let extensions = wire::extensions(question).into_iter();

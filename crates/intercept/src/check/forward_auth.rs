@@ -25,7 +25,11 @@ pub(crate) fn request(
     let request = request.as_mut().map_err(|_| UNSAYABLE)?;
     let headers = request.headers_mut();
     for (name, value) in question.headers {
-        if sent.includes(name) && is_free(name) && !is_ours(name) {
+        let names = [name, &dashed(name)];
+        if names
+            .into_iter()
+            .all(|name| sent.includes(name) && is_free(name) && !is_ours(name))
+        {
             headers.append(name, value.clone());
         }
     }
@@ -49,7 +53,6 @@ fn described(question: &Question<'_>) -> Vec<(HeaderName, String)> {
         ("x-peername-mode", Some(question.kind.name().to_owned())),
         ("x-peername-connect", connect),
         ("x-peername-sni", question.sni.map(str::to_owned)),
-        ("x-peername-user", question.user.map(str::to_owned)),
     ];
     let said = all.into_iter().filter_map(|(name, value)| {
         let name = HeaderName::from_static(name);
@@ -60,6 +63,13 @@ fn described(question: &Question<'_>) -> Vec<(HeaderName, String)> {
 
 fn filled(text: &str) -> Option<String> {
     (!text.is_empty()).then(|| text.to_owned())
+}
+
+/// The name that a service behind CGI, WSGI or PHP takes this one for: they make `X_A` and `X-A` the same
+/// variable.
+fn dashed(name: &HeaderName) -> HeaderName {
+    let dashed = name.as_str().replace('_', "-");
+    dashed.parse().unwrap_or_else(|_| name.clone())
 }
 
 /// Names that only we may use, whatever the client sent; and those that ask about another resource than the

@@ -33,7 +33,6 @@ fn input(question: &Question<'_>, sent: &Sent) -> Value {
         "attributes": {
             "source": {
                 "address": address(&question.client.ip().to_string(), question.client.port()),
-                "principal": question.user.unwrap_or_default(),
             },
             "destination": { "address": address(question.to.host, question.to.port) },
             "request": { "http": {

@@ -39,8 +39,6 @@ pub struct Question<'a> {
     pub body_size: Option<u64>,
     /// The beginning of the body, where the configuration asks for it.
     pub body: Option<Prefix<'a>>,
-    /// Who the client says to be to the proxy, where it has to.
-    pub user: Option<&'a str>,
 }
 
 /// What is asked for.
@@ -129,7 +127,6 @@ mod tests {
                 headers: &headers,
                 body_size: Some(0),
                 body: None,
-                user: None,
             }
             .host()
         };

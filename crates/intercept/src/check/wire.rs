@@ -56,7 +56,6 @@ pub(crate) fn extensions(question: &Question<'_>) -> BTreeMap<&'static str, Stri
         ("alpn", question.alpn.map(str::to_owned)),
         ("sni", question.sni.map(str::to_owned)),
         ("peer", Some(question.peer.to_string())),
-        ("user", question.user.map(str::to_owned)),
     ];
     let said = all.into_iter();
     said.filter_map(|(name, value)| Some((name, value?)))

@@ -6,13 +6,14 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use rcgen::{KeyPair, PKCS_RSA_SHA256, PublicKeyData, RsaKeySize, SubjectPublicKeyInfo};
+use rcgen::{KeyPair, PKCS_RSA_SHA256, RsaKeySize};
 use rustls::crypto::aws_lc_rs::sign::any_supported_type;
 use rustls::pki_types::PrivatePkcs8KeyDer;
 use rustls::sign::SigningKey;
 use tokio::sync::OnceCell;
 use tokio::task::spawn_blocking;
 
+use super::certificate::Pattern;
 use super::{Error, Offer, Settings};
 use crate::authority::{Authority, DAY};
 
@@ -22,7 +23,7 @@ pub(super) struct Season {
     /// Tells its certificates from those of other seasons.
     pub(super) number: u64,
     /// notBefore and notAfter of its certificates, in seconds since 1970.
-    pub(super) validity: Range<u64>,
+    validity: Range<u64>,
     /// When it is in use.
     use_during: Range<u64>,
     ecdsa: Key,
@@ -30,10 +31,10 @@ pub(super) struct Season {
     rsa: OnceCell<Key>,
 }
 
-/// A key for handshakes, and what certificates say of it.
+/// A key for handshakes, and what its certificates are like.
 #[derive(Debug)]
 pub(super) struct Key {
-    pub(super) public: SubjectPublicKeyInfo,
+    pub(super) pattern: Pattern,
     pub(super) private: Arc<dyn SigningKey>,
 }
 
@@ -59,8 +60,8 @@ impl Season {
             // as that is still right.
             use_during: validity.start.max(now.saturating_sub(DAY / 2))
                 ..validity.end.min(now.saturating_add(lifetime)),
+            ecdsa: Key::new(&KeyPair::generate()?, authority, &validity)?,
             validity,
-            ecdsa: Key::new(&KeyPair::generate()?)?,
             rsa: OnceCell::new(),
         })
     }
@@ -71,27 +72,26 @@ impl Season {
 
     /// The key for such a client. RSA-2048 takes a sixth of a second to make, so a thread of its own does it,
     /// once, however many wait.
-    pub(super) async fn key(&self, offer: Offer) -> Result<&Key, Error> {
+    pub(super) async fn key(&self, offer: Offer, authority: &Authority) -> Result<&Key, Error> {
         if offer.ecdsa {
             return Ok(&self.ecdsa);
         }
-        let make = || {
-            Key::new(&KeyPair::generate_rsa_for(
-                &PKCS_RSA_SHA256,
-                RsaKeySize::_2048,
-            )?)
+        let generate = || KeyPair::generate_rsa_for(&PKCS_RSA_SHA256, RsaKeySize::_2048);
+        let make = || async {
+            let pair = spawn_blocking(generate)
+                .await
+                .map_err(|_| Error::Thread)??;
+            Key::new(&pair, authority, &self.validity)
         };
-        self.rsa
-            .get_or_try_init(|| async { spawn_blocking(make).await.map_err(|_| Error::Thread)? })
-            .await
+        self.rsa.get_or_try_init(make).await
     }
 }
 
 impl Key {
-    fn new(pair: &KeyPair) -> Result<Self, Error> {
+    fn new(pair: &KeyPair, authority: &Authority, validity: &Range<u64>) -> Result<Self, Error> {
         let private = PrivatePkcs8KeyDer::from(pair.serialized_der());
         Ok(Self {
-            public: SubjectPublicKeyInfo::from_der(&pair.subject_public_key_info())?,
+            pattern: Pattern::new(authority, validity, pair)?,
             private: any_supported_type(&private.into())?,
         })
     }

@@ -3,14 +3,17 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
 
+use rcgen::SanType;
 use rustls::pki_types::{CertificateDer, UnixTime};
 use rustls::server::{Acceptor, ClientHello};
 use rustls::time_provider::TimeProvider;
 use rustls::{ClientConfig, ClientConnection, Connection, RootCertStore, ServerConfig};
+use x509_parser::certificate::TbsCertificate;
 use x509_parser::extensions::{GeneralName, ParsedExtension};
 use x509_parser::parse_x509_certificate;
 
 use super::allowance::Allowance;
+use super::certificate::{Pattern, params};
 use super::{Error, Mint, Offer, Settings};
 use crate::authority::{Authority, Options, Permitted};
 use crate::host::Host;
@@ -50,6 +53,59 @@ fn a_leaf_names_one_host_and_nothing_else() {
             .expect("its signature");
         assert_ne!(leaf.public_key().raw, issuer.public_key().raw);
     }
+}
+
+/// But for the order of extensions, which means nothing: as if rcgen had written the whole of it.
+#[test]
+fn a_leaf_is_what_rcgen_would_write() {
+    let authority = authority(Vec::new());
+    let key = rcgen::KeyPair::generate().expect("a key");
+    let now = UnixTime::now().as_secs();
+    let pattern = Pattern::new(&authority, &(now..now + 60), &key).expect("a pattern");
+    for (name, alternative) in [
+        (
+            "a.test",
+            SanType::DnsName("a.test".try_into().expect("ASCII")),
+        ),
+        (
+            "192.0.2.1",
+            SanType::IpAddress("192.0.2.1".parse().expect("v4")),
+        ),
+        (
+            "2001:db8::1",
+            SanType::IpAddress("2001:db8::1".parse().expect("v6")),
+        ),
+    ] {
+        let ours = pattern.leaf(&host(name), &authority).expect("a leaf");
+        let (_, ours) = parse_x509_certificate(&ours).expect("DER");
+        let mut params = params(&(now..now + 60)).expect("times");
+        params.serial_number = Some(rcgen::SerialNumber::from_slice(ours.raw_serial()));
+        params.subject_alt_names = vec![alternative];
+        let theirs = params.signed_by(&key, authority.issuer()).expect("a leaf");
+        let (_, theirs) = parse_x509_certificate(theirs.der()).expect("DER");
+        assert_eq!(contents(&ours), contents(&theirs), "{name}");
+        // And nothing besides.
+        let len = |leaf: &TbsCertificate<'_>| leaf.as_ref().len();
+        assert_eq!(len(&ours), len(&theirs), "{name}");
+    }
+}
+
+type Contents<'a> = (Vec<&'a [u8]>, Vec<(String, bool, &'a [u8])>);
+
+/// The fields, and the extensions in an order of ours.
+fn contents<'a>(leaf: &'a TbsCertificate<'_>) -> Contents<'a> {
+    let fields = vec![
+        leaf.raw_serial(),
+        leaf.issuer().as_raw(),
+        leaf.subject().as_raw(),
+        leaf.public_key().raw,
+    ];
+    let extensions = leaf.extensions().iter();
+    let mut extensions: Vec<_> = extensions
+        .map(|one| (one.oid.to_string(), one.critical, one.value))
+        .collect();
+    extensions.sort();
+    (fields, extensions)
 }
 
 /// Whichever client pays, and whatever each of 200 threads finds.

@@ -159,6 +159,9 @@ impl Upstream {
     }
 }
 
+/// By the C library, on a thread, because only it knows all that nsswitch.conf(5) may say. A resolver on this loop
+/// (hickory 0.26) took as much CPU time for a name, 0.14 ms: two sockets and their registrations cost what the
+/// threads do.
 async fn resolve(host: &Host) -> Result<Vec<IpAddr>, Fault> {
     let name = host.as_name().unwrap_or_default().to_owned();
     let found = tokio::task::spawn_blocking(move || resolve::addresses(&name)).await;

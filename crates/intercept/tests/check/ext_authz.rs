@@ -28,7 +28,6 @@ pub(crate) fn denial(verdict: &Verdict) -> &Denial {
 async fn it_is_asked_as_envoy_asks() {
     let (service, url) = start(OK);
     let asking = Asking {
-        user: Some("alice"),
         body: Some(("hello".into(), true)),
         ..Asking::default()
     }
@@ -44,7 +43,7 @@ async fn it_is_asked_as_envoy_asks() {
     assert_eq!(
         asked,
         json!({ "attributes": {
-            "source": { "address": address("192.0.2.7", 50_000), "principal": "alice" },
+            "source": { "address": address("192.0.2.7", 50_000) },
             "destination": { "address": address("origin.test", 443) },
             "request": { "http": {
                 "id": "id-1",
@@ -63,7 +62,7 @@ async fn it_is_asked_as_envoy_asks() {
             "tlsSession": { "sni": "origin.test" },
             "contextExtensions": {
                 "mode": "request", "connect": "origin.test:443", "sni": "origin.test", "alpn": "h2",
-                "peer": "198.51.100.1:40000", "user": "alice",
+                "peer": "198.51.100.1:40000",
             },
         } })
     );

@@ -41,7 +41,9 @@ async fn it_is_asked_as_traefik_asks() {
     .header("if-none-match", b"\"x\"")
     .header("x-forwarded-host", b"elsewhere.test")
     .header("x-forwarded-server", b"elsewhere.test")
-    .header("x-peername-user", b"root");
+    .header("x-peername-user", b"root")
+    // A service behind CGI or WSGI would take it for the other.
+    .header("x_forwarded_uri", b"/harmless");
     assert!(asking.of(&client(&url)).await.decision.allows());
     let asked = service.asked();
     assert_eq!(asked["line"], "GET /verify?by=test HTTP/1.1");
@@ -58,6 +60,7 @@ async fn it_is_asked_as_traefik_asks() {
         ("x-peername-connect", vec!["origin.test:8443"]),
         ("x-peername-sni", vec!["origin.test"]),
         ("x-peername-user", vec![]),
+        ("x_forwarded_uri", vec![]),
         ("user-agent", vec!["curl"]),
         ("x-twice", vec!["1", "2"]),
         ("host", vec![&own]),

@@ -55,7 +55,6 @@ pub(crate) struct Asking {
     pub(crate) path: &'static str,
     pub(crate) headers: HeaderMap,
     pub(crate) body: Option<(Bytes, bool)>,
-    pub(crate) user: Option<&'static str>,
 }
 
 impl Default for Asking {
@@ -70,7 +69,6 @@ impl Default for Asking {
             path: "/a?b=c",
             headers: HeaderMap::new(),
             body: None,
-            user: None,
         }
     }
 }
@@ -109,7 +107,6 @@ impl Asking {
                 bytes,
                 truncated: *truncated,
             }),
-            user: self.user,
         };
         client.ask(&question).await
     }

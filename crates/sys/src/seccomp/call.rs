@@ -160,11 +160,8 @@ impl AddressBuffer {
     pub fn fill(&self, address: SocketAddr, room: usize) -> io::Result<()> {
         let sockaddr = encode(address);
         let (fits, _) = sockaddr.split_at(room.min(sockaddr.len()));
-        if !fits.is_empty() {
-            process_memory::write(self.tid, self.address, fits)?;
-        }
-        let len = sockaddr.len() as i32;
-        process_memory::write(self.tid, self.length, &len.to_ne_bytes())
+        let len = (sockaddr.len() as i32).to_ne_bytes();
+        process_memory::write(self.tid, [(self.address, fits), (self.length, &len)])
     }
 }
 

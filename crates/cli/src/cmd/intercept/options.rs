@@ -1,12 +1,14 @@
 //! The options of `peername intercept`, and what they amount to.
 
 use std::net::SocketAddr;
+use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::thread::available_parallelism;
 use std::time::Duration;
 
 use clap::ValueEnum;
-use peername_intercept::check::{Check, CheckConfig, OnFailure, Service};
+use http::HeaderName;
+use peername_intercept::check::{Check, CheckConfig, OnFailure, Sent, Service};
 use peername_intercept::passthrough::{Entry, Passthrough};
 use peername_intercept::pinned::Pinned;
 use peername_intercept::site::Rules;
@@ -49,6 +51,16 @@ pub(crate) struct Args {
     /// How long an answer stands for the same question [default: it is asked each time]
     #[arg(long, value_name = "DURATION", requires = "check")]
     check_cache: Option<Time>,
+    /// A header of requests that the service is told, and no other; may be repeated [default: all but
+    /// Authorization, Proxy-Authorization and Cookie]
+    #[arg(long, value_name = "HEADER", requires = "check")]
+    check_header: Vec<HeaderName>,
+    /// A header of a forwardAuth service's yes that the request takes on; may be repeated
+    #[arg(long, value_name = "HEADER", requires = "check")]
+    check_take: Vec<HeaderName>,
+    /// Questions that are open at once; others wait, within --check-timeout
+    #[arg(long, value_name = "N", default_value = "256", requires = "check")]
+    check_concurrency: Number<1, 65_536>,
     /// A destination beyond ports 80 and 443 of public addresses: CIDR[:PORT[-PORT]]; may be repeated
     #[arg(long, value_name = "WHERE")]
     pub(super) allow_destination: Vec<Allowed>,
@@ -161,6 +173,13 @@ impl Args {
                 Failure::Allow => OnFailure::Allow,
             },
             cache: self.check_cache.map(|time| time.0),
+            concurrency: NonZeroUsize::new(self.check_concurrency.get())
+                .unwrap_or(NonZeroUsize::MIN),
+            sent: match self.check_header.as_slice() {
+                [] => Sent::default(),
+                names => Sent::Only(names.to_vec()),
+            },
+            take: self.check_take.clone(),
             ..CheckConfig::new(service.clone())
         };
         Check::new(config).map(Some).map_err(Usage::from_error)

@@ -1,0 +1,100 @@
+//! Asking the check, where there is one: about a tunnel, and about each request.
+
+use std::sync::Arc;
+
+use http::request::Parts;
+use http::{HeaderMap, Method, Request, Version};
+
+use crate::audit::Record;
+use crate::check::{Authority, Changes, Decision, Denial, How, Kind, Question};
+use crate::client::Client;
+use crate::named::Named;
+use crate::site::Site;
+
+/// A no.
+#[derive(Clone, Debug)]
+pub(crate) struct Denied {
+    /// What the client is told.
+    pub(crate) denial: Arc<Denial>,
+    /// Whether that is only because the check failed.
+    pub(crate) failed: bool,
+}
+
+/// Who asks, and for which place.
+pub(crate) struct Asking<'a> {
+    pub(crate) site: &'a Site,
+    pub(crate) client: &'a Client,
+    pub(crate) named: &'a Named,
+}
+
+impl Asking<'_> {
+    /// Asks about a tunnel, which `connect` is the request for, or about a request as it will be sent, whose
+    /// body has `size` octets if that is known. What comes back are the changes that a request takes on.
+    ///
+    /// # Errors
+    ///
+    /// It is denied.
+    pub(crate) async fn ask(
+        self,
+        kind: Kind,
+        parts: &Parts,
+        size: Option<u64>,
+        record: &mut Record,
+    ) -> Result<Option<Arc<Changes>>, Denied> {
+        let Some(check) = self.site.check() else {
+            record.unchecked();
+            return Ok(None);
+        };
+        let named = self.named;
+        let (scheme, path) = match kind {
+            Kind::Connect => ("", String::new()),
+            Kind::Request => (named.scheme(), path(parts)),
+        };
+        let id = record.id.to_string();
+        let sni = named.sni.as_ref().map(ToString::to_string);
+        let connect = named.connect.as_ref();
+        let connect = connect.map(|connect| (connect.host.to_string(), connect.port));
+        let verdict = check
+            .ask(&Question {
+                kind,
+                request_id: &id,
+                client: self.client.client,
+                peer: self.client.peer.0,
+                connect: connect
+                    .as_ref()
+                    .map(|(host, port)| Authority { host, port: *port }),
+                sni: sni.as_deref(),
+                alpn: named.alpn,
+                version: parts.version,
+                method: &parts.method,
+                scheme,
+                to: named.authority(),
+                path_and_query: &path,
+                headers: &parts.headers,
+                body_size: size,
+                body: None,
+            })
+            .await;
+        record.verdict(&verdict);
+        match verdict.decision {
+            Decision::Allow(changes) => Ok(Some(changes)),
+            Decision::Deny(denial) => Err(Denied {
+                denial,
+                failed: matches!(verdict.how, How::Failed(_)),
+            }),
+        }
+    }
+}
+
+/// A CONNECT, as far as it is asked about.
+pub(crate) fn connect(version: Version, headers: HeaderMap) -> Parts {
+    let (mut connect, ()) = Request::new(()).into_parts();
+    (connect.method, connect.version, connect.headers) = (Method::CONNECT, version, headers);
+    connect
+}
+
+/// As it is written to the origin: an absolute URL may have a query and no path.
+fn path(parts: &Parts) -> String {
+    let path = parts.uri.path_and_query();
+    path.map_or_else(|| "/".to_owned(), ToString::to_string)
+}
