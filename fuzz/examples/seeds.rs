@@ -1,10 +1,13 @@
-//! Makes the seeds: each message of the conformance corpus, as a file of raw bytes for each target
-//! that it suits, and some answers of check services.
+//! Makes the seeds: each message of the conformance corpus, as a file of raw bytes for each target that it suits;
+//! some answers of check services; what clients begin with, ask for, and call hosts.
 
 use std::error::Error;
 use std::fs;
 use std::path::Path;
+use std::sync::Arc;
 
+use rustls::pki_types::ServerName;
+use rustls::{ClientConfig, ClientConnection, RootCertStore};
 use serde_json::Value;
 
 fn main() -> Result<(), Box<dyn Error>> {
@@ -27,14 +30,57 @@ fn main() -> Result<(), Box<dyn Error>> {
             written += 1;
         }
     }
-    let folder = here.join("corpus/check_answers");
-    fs::create_dir_all(&folder)?;
-    for (number, answer) in ANSWERS.iter().enumerate() {
-        fs::write(folder.join(number.to_string()), answer)?;
-        written += 1;
+    let requests = fs::read_to_string(here.join("../tests/intercept/requests.jsonl"))?;
+    let requests: Vec<_> = requests.lines().map(sent).collect::<Result<_, _>>()?;
+    let hosts: Vec<_> = HOSTS.iter().map(|host| host.as_bytes().to_vec()).collect();
+    let answers = ANSWERS.iter().map(|answer| answer.to_vec()).collect();
+    let hellos = [
+        hello("a.test", &["h2", "http/1.1"])?,
+        hello("192.0.2.1", &[])?,
+    ];
+    let beginnings = hellos
+        .into_iter()
+        .chain(requests.iter().take(4).cloned())
+        .collect();
+    for (target, seeds) in [
+        ("check_answers", answers),
+        ("request_head", requests),
+        ("hello", beginnings),
+        ("host", hosts.clone()),
+        ("mint", hosts),
+    ] {
+        let folder = here.join("corpus").join(target);
+        fs::create_dir_all(&folder)?;
+        for (number, seed) in seeds.iter().enumerate() {
+            fs::write(folder.join(number.to_string()), seed)?;
+            written += 1;
+        }
     }
     println!("{written} seeds in {}", here.join("corpus").display());
     Ok(())
+}
+
+/// A request to a proxy, without the CONNECT before it; each octet is a character.
+fn sent(line: &str) -> Result<Vec<u8>, Box<dyn Error>> {
+    let row: Value = serde_json::from_str(line)?;
+    let text = row["send"].as_str().ok_or(format!("no send in {line}"))?;
+    let inside = text
+        .strip_prefix("CONNECT ")
+        .and_then(|rest| rest.split_once("\r\n\r\n"));
+    let text = inside.map_or(text, |(_, inside)| inside);
+    Ok(text.chars().map(u8::try_from).collect::<Result<_, _>>()?)
+}
+
+fn hello(name: &str, alpn: &[&str]) -> Result<Vec<u8>, Box<dyn Error>> {
+    let roots = RootCertStore::empty();
+    let mut config = ClientConfig::builder()
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    config.alpn_protocols = alpn.iter().map(|one| one.as_bytes().to_vec()).collect();
+    let name = ServerName::try_from(name.to_owned())?;
+    let mut bytes = Vec::new();
+    ClientConnection::new(Arc::new(config), name)?.write_tls(&mut bytes)?;
+    Ok(bytes)
 }
 
 fn unhex(text: &str) -> Result<Vec<u8>, Box<dyn Error>> {
@@ -46,6 +92,26 @@ fn unhex(text: &str) -> Result<Vec<u8>, Box<dyn Error>> {
 
 const PROXY: &[&str] = &["parse_raw", "parse_split"];
 const SPP: &[&str] = &["spp", "parse_raw"];
+const HOSTS: &[&str] = &[
+    "a.test",
+    "A.Test.:443",
+    "xn--bcher-kva.example",
+    "_x.a-b.test",
+    "corp.test",
+    "x.corp.test:8443",
+    "192.0.2.1:443",
+    "[2001:db8::1]:443",
+    "::ffff:192.0.2.1",
+    "127.1",
+    "0x7f.1",
+    "2130706433",
+    "a.0x1",
+    "user@a.test",
+    "[fe80::1%eth0]",
+    "*.a.test",
+    "a..b",
+    "-a.test",
+];
 /// The first octet says of which protocol.
 const ANSWERS: &[&[u8]] = &[
     b"\x00\x0a\x00",

@@ -14,6 +14,8 @@ pub mod authority;
 pub mod check;
 pub mod destination;
 pub mod door;
+#[cfg(feature = "fuzzing")]
+pub mod fuzzing;
 pub mod host;
 pub mod leaf;
 pub mod metrics;

@@ -1,0 +1,137 @@
+//! What reads clients' octets, by itself and without a network: for `fuzz/`. No part of the library's contract.
+
+use std::convert::Infallible;
+use std::io;
+use std::pin::{Pin, pin};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll};
+
+use http::request::Parts;
+use http::{Request, Response};
+use http_body_util::{BodyExt, Empty};
+use hyper::body::{Bytes, Incoming};
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::TokioIo;
+use tokio::io::{AsyncRead, ReadBuf};
+
+use crate::framing::{Framing, Shared, Watched};
+use crate::hello::{Opening, Reader};
+use crate::host::Host;
+
+/// What a ClientHello asks for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Asked {
+    /// The name, if it is one.
+    pub sni: Option<Host>,
+    /// Whether HTTP/2 is offered.
+    pub http2: bool,
+    /// Whether HTTP/1.1 is.
+    pub http1: bool,
+    /// Whether a P-256 signature will do.
+    pub ecdsa: bool,
+}
+
+/// What a stream of octets begins with: "tls", "http", "unknown", or `None` where more would tell.
+#[must_use]
+pub fn opening(bytes: &[u8]) -> Option<&'static str> {
+    Opening::looks_like(bytes)
+}
+
+/// Reads a ClientHello that comes in so many octets at a time; `None` if it is not whole, or none.
+#[must_use]
+pub fn hello(bytes: &[u8], step: usize) -> Option<Asked> {
+    let mut reader = Reader::default();
+    let parts = bytes.len().div_ceil(step.max(1));
+    (1..=parts).find_map(|part| {
+        let ahead = bytes.get(..part * step.max(1)).unwrap_or(bytes);
+        match reader.look(ahead) {
+            Ok(hello) => hello.map(|hello| {
+                Some(Asked {
+                    sni: hello.sni,
+                    http2: hello.http2,
+                    http1: hello.http1,
+                    ecdsa: hello.offer.ecdsa,
+                })
+            }),
+            Err(_) => Some(None),
+        }
+    })?
+}
+
+/// What becomes of each request in a stream of octets that comes so many at a time, and at last of the stream.
+#[must_use]
+pub fn framing(bytes: &[u8], step: usize) -> (Vec<bool>, bool) {
+    let mut framing = Framing::default();
+    let mut all = Vec::new();
+    for part in bytes.chunks(step.max(1)) {
+        let fed = framing.feed(part);
+        all.extend(framing.take_verdicts().map(|verdict| verdict.is_ok()));
+        if fed.is_err() {
+            return (all, false);
+        }
+    }
+    (all, true)
+}
+
+/// A request that hyper has read.
+#[derive(Debug)]
+pub struct Taken {
+    /// Its head.
+    pub head: Parts,
+    /// Its body, if it has come to its end.
+    pub body: Option<Bytes>,
+    /// Whether it is served; otherwise it is refused.
+    pub served: bool,
+}
+
+/// What hyper, watched as in the proxy, makes of a stream of octets that comes so many at a time and ends.
+#[must_use]
+pub fn requests(bytes: &[u8], step: usize) -> Vec<Taken> {
+    let all = Arc::new(Mutex::new(Vec::new()));
+    let shared = Shared::default();
+    let input = Input { bytes, step };
+    let io = Watched::new(tokio::io::join(input, tokio::io::sink()), shared.clone());
+    let service = service_fn(|request: Request<Incoming>| {
+        let served = shared.lock().next().is_ok();
+        let all = Arc::clone(&all);
+        async move {
+            let (head, body) = request.into_parts();
+            let body = body.collect().await.ok().map(|body| body.to_bytes());
+            let taken = Taken { head, body, served };
+            all.lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .push(taken);
+            Ok::<_, Infallible>(Response::new(Empty::<Bytes>::new()))
+        }
+    });
+    let connection = http1::Builder::new().serve_connection(TokioIo::new(io), service);
+    // All is there at once, so that nothing is waited for but hyper's own turns.
+    let mut connection = pin!(connection);
+    let mut cx = Context::from_waker(std::task::Waker::noop());
+    while connection.as_mut().poll(&mut cx).is_pending() {}
+    std::mem::take(&mut *all.lock().unwrap_or_else(PoisonError::into_inner))
+}
+
+struct Input<'a> {
+    bytes: &'a [u8],
+    step: usize,
+}
+
+impl AsyncRead for Input<'_> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let most = self
+            .step
+            .max(1)
+            .min(buffer.remaining())
+            .min(self.bytes.len());
+        let (now, later) = self.bytes.split_at(most);
+        buffer.put_slice(now);
+        self.bytes = later;
+        Poll::Ready(Ok(()))
+    }
+}

@@ -1,0 +1,31 @@
+//! What a connection begins with: no panic; the same however it is cut into reads; and a verdict is final.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use peername_intercept::fuzzing::{hello, opening};
+
+fuzz_target!(|bytes: &[u8]| {
+    let whole = opening(bytes);
+    let mut before = None;
+    for end in 0..=bytes.len().min(300) {
+        let now = opening(&bytes[..end]);
+        assert!(
+            before.is_none() || now == before,
+            "{before:?} became {now:?} at {end}"
+        );
+        before = now;
+    }
+    assert!(before.is_none() || before == whole);
+    let asked = hello(bytes, bytes.len().max(1));
+    for step in [1, 7, 1000] {
+        assert_eq!(hello(bytes, step), asked, "by {step}");
+    }
+    if let Some(name) = asked.and_then(|asked| asked.sni) {
+        assert!(name.as_ip().is_none());
+        assert!(
+            !name
+                .to_string()
+                .contains(|c: char| c.is_control() || c.is_ascii_uppercase())
+        );
+    }
+});

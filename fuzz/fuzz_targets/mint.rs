@@ -1,0 +1,146 @@
+//! Certificates for hostile names: no panic; what is made is for that host and no other, and a client takes it; what a
+//! client would refuse is not made.
+#![no_main]
+
+use std::io::Read;
+use std::net::{IpAddr, Ipv4Addr};
+use std::sync::{Arc, LazyLock};
+
+use libfuzzer_sys::fuzz_target;
+use peername_intercept::authority::{Authority, Options};
+use peername_intercept::host::Host;
+use peername_intercept::leaf::{Error, Mint, Offer, Settings};
+use rustls::client::Resumption;
+use rustls::server::Acceptor;
+use rustls::{ClientConfig, ClientConnection, Connection, RootCertStore};
+use x509_parser::extensions::GeneralName;
+use x509_parser::parse_x509_certificate;
+
+/// One that may speak for everybody, and one that may for a few.
+static MINTS: LazyLock<[Site; 2]> = LazyLock::new(|| {
+    let few = ["corp.test", "x", "192.0.2.0/24", "2001:db8::/32"];
+    [&[][..], &few].map(Site::new)
+});
+
+struct Site {
+    mint: Mint,
+    client: Arc<ClientConfig>,
+    runtime: tokio::runtime::Runtime,
+}
+
+impl Site {
+    fn new(permitted: &[&str]) -> Self {
+        let authority = Authority::ephemeral(&Options {
+            common_name: "fuzz".to_owned(),
+            days: 30,
+            permitted: permitted
+                .iter()
+                .map(|one| one.parse().expect("a name"))
+                .collect(),
+        });
+        let settings = Settings {
+            per_client: u32::MAX,
+            ..Settings::default()
+        };
+        let mint = Mint::with(authority.expect("an authority"), settings).expect("a mint");
+        let mut roots = RootCertStore::empty();
+        roots
+            .add(mint.authority().certificate_der().clone())
+            .expect("a root");
+        let mut client = ClientConfig::builder()
+            .with_root_certificates(roots)
+            .with_no_client_auth();
+        client.resumption = Resumption::disabled();
+        let runtime = tokio::runtime::Builder::new_current_thread().build();
+        Self {
+            mint,
+            client: Arc::new(client),
+            runtime: runtime.expect("a runtime"),
+        }
+    }
+}
+
+fuzz_target!(|text: &str| {
+    let Ok(host) = Host::parse(text) else {
+        return;
+    };
+    for site in &*MINTS {
+        check(site, &host);
+    }
+});
+
+fn check(site: &Site, host: &Host) {
+    let mut client =
+        ClientConnection::new(Arc::clone(&site.client), host.to_server_name()).expect("a client");
+    let mut acceptor = Acceptor::default();
+    carry(&mut client, |bytes| acceptor.read_tls(bytes));
+    let accepted = acceptor
+        .accept()
+        .expect("a ClientHello")
+        .expect("a whole one");
+    let offer = Offer::of(&accepted.client_hello());
+    let payer = IpAddr::V4(Ipv4Addr::LOCALHOST);
+    let config = match site
+        .runtime
+        .block_on(site.mint.server_config(payer, host, offer, &[]))
+    {
+        Ok(config) => config,
+        Err(Error::NotPermitted(_)) => return assert!(!site.mint.authority().permits(host)),
+        Err(error) => panic!("{host}: {error}"),
+    };
+    let mut server: Connection = accepted
+        .into_connection(config)
+        .expect("a connection")
+        .into();
+    for _ in 0..4 {
+        let mut bytes = Vec::new();
+        while server.wants_write() {
+            server.write_tls(&mut bytes).expect("memory");
+        }
+        let mut bytes = &bytes[..];
+        while !bytes.is_empty() {
+            client.read_tls(&mut bytes).expect("memory");
+            client
+                .process_new_packets()
+                .unwrap_or_else(|error| panic!("{host}: {error}"));
+        }
+        carry(&mut client, |bytes| server.read_tls(bytes));
+        server
+            .process_new_packets()
+            .expect("what the server accepts");
+    }
+    assert!(!client.is_handshaking());
+    let leaf = client
+        .peer_certificates()
+        .and_then(<[_]>::first)
+        .expect("a certificate");
+    let (_, leaf) = parse_x509_certificate(leaf).expect("DER");
+    let names = leaf
+        .subject_alternative_name()
+        .expect("readable")
+        .expect("there");
+    let ours = match (host.as_name(), host.as_ip()) {
+        (None, Some(IpAddr::V4(ip))) => {
+            names.value.general_names == [GeneralName::IPAddress(&ip.octets())]
+        }
+        (None, Some(IpAddr::V6(ip))) => {
+            names.value.general_names == [GeneralName::IPAddress(&ip.octets())]
+        }
+        (name, _) => names.value.general_names == [GeneralName::DNSName(name.unwrap_or_default())],
+    };
+    assert!(
+        ours && leaf.subject().iter().count() == 0 && !leaf.is_ca(),
+        "{host}: {names:?}"
+    );
+}
+
+fn carry(from: &mut ClientConnection, mut to: impl FnMut(&mut dyn Read) -> std::io::Result<usize>) {
+    let mut bytes = Vec::new();
+    while from.wants_write() {
+        from.write_tls(&mut bytes).expect("memory");
+    }
+    let mut bytes = &bytes[..];
+    while !bytes.is_empty() {
+        to(&mut bytes).expect("memory");
+    }
+}
