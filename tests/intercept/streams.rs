@@ -95,6 +95,21 @@ fn events_are_not_held_back() {
     assert_eq!(said.trim(), "1 2 3");
 }
 
+/// An origin may close a connection that was idle in the very moment it is used again. What changes nothing is
+/// asked for once more; who posts has to decide for himself.
+#[test]
+fn an_origin_that_closes_when_it_is_asked_again() {
+    let rig = Rig::new(&["--allow-destination=10.81.0.1:9001"]);
+    let _server = serve(&rig, CLOSING_SERVER);
+    let url = "https://a.test:9001/";
+    for _ in 0..3 {
+        assert_eq!(rig.curl(&["--http1.1", url]), "ok");
+    }
+    let post = ["--http1.1", "--data", "x", url];
+    assert_eq!(rig.problem(&post)["code"], "upstream_closed");
+    assert_eq!(rig.curl(&post), "ok");
+}
+
 /// A server of this script on the origin's host, at port 9001, with the origin's certificate.
 pub(super) fn serve(rig: &Rig, script: &str) -> Process {
     let script = rig.scratch.write("server.py", script);
@@ -243,6 +258,22 @@ with grpc.secure_channel("a.test:9001", credentials) as channel:
         channel.unary_unary("/test.Echo/Fail")(b"", timeout=10)
     except grpc.RpcError as error:
         print(hello, both, error.code(), error.details())
+"#;
+
+const CLOSING_SERVER: &str = r#"
+import socket, ssl, sys, threading
+tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+tls.load_cert_chain(sys.argv[1], sys.argv[2])
+
+def serve(plain):
+    with tls.wrap_socket(plain, server_side=True) as stream:
+        stream.recv(65536)
+        stream.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
+        stream.recv(65536)
+
+listener = socket.create_server(("10.81.0.1", 9001))
+while True:
+    threading.Thread(target=serve, args=(listener.accept()[0],), daemon=True).start()
 "#;
 
 const EVENTS_SERVER: &str = r#"

@@ -26,6 +26,12 @@ impl Outgoing {
     pub(crate) fn new(body: Option<Held>, sent: Arc<Sending>) -> Self {
         Self { body, sent }
     }
+
+    /// The same once more, if it is none.
+    pub(crate) fn repeated(&self) -> Option<Self> {
+        let sent = || Arc::clone(&self.sent);
+        self.body.is_none().then(|| Self::new(None, sent()))
+    }
 }
 
 impl Body for Outgoing {

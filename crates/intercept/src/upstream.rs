@@ -148,6 +148,7 @@ impl Upstream {
             {
                 parent.sign(request.headers_mut());
             }
+            let again = if reused { repeated(&request) } else { None };
             match self.answer(&mut lease, request, sent).await {
                 Ok(response) => {
                     if let Some(smell) = smell(response.headers()) {
@@ -164,9 +165,13 @@ impl Upstream {
                         reused,
                     });
                 }
-                // The origin closed it in the moment it was to be used again: nothing was sent.
-                Err((_, Some(unsent))) if reused => request = *unsent,
-                Err((fault, _)) => return Err(fault),
+                // The origin closed it in the moment it was to be used again: nothing was sent, or nothing that
+                // changes anything (RFC 9112, section 9.3.1).
+                Err((fault, unsent)) => {
+                    let unsent = unsent.filter(|_| reused).map(|unsent| *unsent);
+                    let again = again.filter(|_| matches!(fault, Fault::Closed));
+                    request = unsent.or(again).ok_or(fault)?;
+                }
             }
         }
     }
@@ -261,6 +266,19 @@ impl Upstream {
     pub(crate) fn close_idle() {
         POOL.with(|pool| pool.clear());
     }
+}
+
+/// The same request once more, if it does not matter how often it is made.
+fn repeated(request: &Request<Outgoing>) -> Option<Request<Outgoing>> {
+    let body = request.body().repeated()?;
+    request.method().is_safe().then(|| {
+        let mut again = Request::new(body);
+        *again.method_mut() = request.method().clone();
+        *again.uri_mut() = request.uri().clone();
+        *again.version_mut() = request.version();
+        *again.headers_mut() = request.headers().clone();
+        again
+    })
 }
 
 /// Writes the request's target in the form that the connection wants it: HTTP/1.1 has the path alone and a
