@@ -86,6 +86,11 @@ impl Conn {
         (&self.0).write_all(bytes).expect("send");
     }
 
+    /// The same to whoever may have closed; whether it is open still.
+    pub(crate) fn send_if_open(&self, bytes: &[u8]) -> bool {
+        (&self.0).write_all(bytes).is_ok()
+    }
+
     /// Sends until that fails, and says why: what a sender notices when its receiver resets.
     pub(crate) fn send_until_it_fails(&self) -> ErrorKind {
         loop {

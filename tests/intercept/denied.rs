@@ -84,11 +84,12 @@ fn a_bad_certificate_is_told_apart() {
 #[test]
 fn an_origin_that_is_not_there_is_told_apart() {
     let rig = Rig::new(&["--allow-destination=10.81.0.0/24", "--connect-timeout=1s"]);
-    for (url, status, code) in [
+    let all = [
         ("https://nowhere.invalid/", 502, "dns_nxdomain"),
         ("https://a.test:9/", 502, "connect_refused"),
         ("http://a.test:9/", 502, "connect_refused"),
-    ] {
+    ];
+    for (before, (url, status, code)) in all.into_iter().enumerate() {
         let problem = rig.problem(&[url]);
         assert_eq!(
             (&problem["code"], &problem["status"]),
@@ -97,7 +98,9 @@ fn an_origin_that_is_not_there_is_told_apart() {
         );
         let id = problem["request_id"].as_str().expect("an id");
         assert!(
-            rig.audit("/", 1).iter().any(|line| line["id"] == id),
+            rig.audit("/", before + 1)
+                .iter()
+                .any(|line| line["id"] == id),
             "{problem}"
         );
     }
@@ -144,5 +147,16 @@ fn what_is_no_proxy_request_is_refused() {
             "{request:?}: {head}"
         );
     }
+    // What can't be read at all has a line too.
+    rig.audit("", 4);
+    let folded = b"GET http://a.test/ HTTP/1.1\r\nHost: a.test\r\nX: 1\r\n 2\r\n\r\n";
+    let (answer, _) = Conn::open(&rig.lab.client, PROXY, folded).drain();
+    assert!(answer.starts_with(b"HTTP/1.1 400 "));
+    let line = &rig.audit("", 5)[4];
+    assert_eq!(
+        (&line["decision"], &line["code"]),
+        (&"refused".into(), &"bad_request".into()),
+        "{line}"
+    );
     assert_eq!(rig.seen(), Vec::<String>::new());
 }
