@@ -177,7 +177,7 @@ fn html(text: &str) -> String {
     out
 }
 
-const REQUEST_ID: HeaderName = HeaderName::from_static("x-peername-request-id");
-const CODE: HeaderName = HeaderName::from_static("x-peername-code");
+pub(crate) const REQUEST_ID: HeaderName = HeaderName::from_static("x-peername-request-id");
+pub(crate) const CODE: HeaderName = HeaderName::from_static("x-peername-code");
 const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
 const GRPC_MESSAGE: HeaderName = HeaderName::from_static("grpc-message");

@@ -71,6 +71,8 @@ pub(crate) enum Decided {
     FailedOpen,
     /// Our own rules refused, before or after the check.
     Refused,
+    /// The client has left before there was a decision.
+    Left,
 }
 
 impl Decided {
@@ -82,6 +84,7 @@ impl Decided {
             Self::CheckFailed => "check_failed",
             Self::FailedOpen => "failed_open",
             Self::Refused => "refused",
+            Self::Left => "left",
         }
     }
 }
@@ -97,8 +100,8 @@ impl Record {
             method: escaped(method, MOST_OF_A_METHOD),
             path: String::new(),
             has_query: false,
-            decision: Decided::Refused,
-            how: "rule",
+            decision: Decided::Left,
+            how: "client",
             reason: None,
             check: None,
             status: None,
@@ -163,6 +166,9 @@ impl Record {
 
     /// The client gets this instead of an answer.
     pub(crate) fn refused(&mut self, refusal: &Refusal) {
+        if self.decision == Decided::Left {
+            self.overruled();
+        }
         self.status = Some(refusal.status);
         self.code = Some(refusal.code);
         self.error = Some(refusal.detail.clone());
@@ -171,8 +177,13 @@ impl Record {
     /// A destination that was refused is a decision; any other fault is the origin's or the way's.
     pub(crate) fn fault(&mut self, fault: &Fault) {
         if matches!(fault, Fault::Destination(..)) {
-            (self.decision, self.how) = (Decided::Refused, "rule");
+            self.overruled();
         }
+    }
+
+    /// A rule of ours refuses what the check may have allowed.
+    pub(crate) fn overruled(&mut self) {
+        (self.decision, self.how) = (Decided::Refused, "rule");
     }
 
     pub(crate) fn upstream(&mut self, about: Arc<About>, reused: bool) {

@@ -87,9 +87,6 @@ impl Check {
     /// A configuration that can't mean what it says.
     pub fn new(config: CheckConfig) -> Result<Self, ConfigError> {
         config.validate()?;
-        if config.on_failure == OnFailure::Allow {
-            warn!("requests go on unchecked whenever the check service fails");
-        }
         Ok(Self {
             shared: Arc::new(Shared {
                 cache: config.cache.map(Cache::new),

@@ -26,6 +26,9 @@ pub(crate) fn end_response_hop(headers: &mut HeaderMap) {
     end_hop(headers);
     headers.remove(header::PROXY_AUTHENTICATE);
     headers.remove(header::ALT_SVC);
+    // By these a program knows our own answers.
+    headers.remove(crate::answer::CODE);
+    headers.remove(crate::answer::REQUEST_ID);
 }
 
 /// HTTP/2 may have a Cookie header for each cookie, HTTP/1.1 has one for all (RFC 9113, section 8.2.3).
@@ -144,8 +147,13 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_leads_to_no_other_service() {
-        let mut answer = headers(&[("alt-svc", "h3=\":443\""), ("keep-alive", "timeout=5")]);
+    fn an_answer_leads_to_no_other_service_and_is_not_taken_for_ours() {
+        let mut answer = headers(&[
+            ("alt-svc", "h3=\":443\""),
+            ("keep-alive", "timeout=5"),
+            ("x-peername-code", "denied"),
+            ("x-peername-request-id", "1"),
+        ]);
         end_response_hop(&mut answer);
         assert!(answer.is_empty(), "{answer:?}");
     }

@@ -187,6 +187,9 @@ where
     if let Err(error) = ended {
         if error.is_parse() {
             site.metrics.unopened("bad_request");
+            // The client has an answer of hyper's.
+            let mut record = Record::begin(&site.metrics, client, "");
+            record.refused(&Refusal::bad_request(error.to_string()));
         }
         return None;
     }

@@ -104,6 +104,7 @@ impl Tunnel {
         if site.is_checked() {
             let detail = "neither TLS nor HTTP, which no check could look into";
             let code = "unknown_protocol";
+            self.record.overruled();
             self.end(named, &Refusal::new(StatusCode::FORBIDDEN, code, detail));
             return reset(wire);
         }

@@ -106,8 +106,14 @@ fn open(args: &Args) -> anyhow::Result<(Listeners, Doors)> {
 }
 
 fn tell(args: &Args, ca: &Path, listeners: &Listeners, is_checked: bool) {
-    if !is_checked {
-        tracing::warn!("no --check: every request is allowed, but for its destination");
+    match (is_checked, args.goes_on_unchecked()) {
+        (false, _) => {
+            tracing::warn!("no --check: every request is allowed, but for its destination");
+        }
+        (true, true) => {
+            tracing::warn!("requests go on unchecked whenever the check service fails");
+        }
+        (true, false) => {}
     }
     tracing::info!(
         listen = logging::join(listeners.addrs()),

@@ -141,6 +141,9 @@ pub enum ConfigError {
     /// OPA's other APIs answer otherwise.
     #[error("an OPA check URL's path begins with /v1/data/ and names a rule or package")]
     DataApi,
+    /// A forwardAuth service at OPA's path.
+    #[error("the check URL's path is one of OPA's; write opa+http://HOST:PORT/v1/data/PATH")]
+    Opa,
     /// A GET has none.
     #[error(
         "a forwardAuth service is not sent bodies; ask over grpc or opa+http, or leave the body out"
@@ -178,8 +181,10 @@ impl FromStr for Service {
                 Err(ConfigError::Path)
             }
             "grpc" => Ok(Self::Grpc(plain)),
+            // It would answer every question with 200, which is a yes here.
+            "http" if url.path().starts_with(DATA_API) => Err(ConfigError::Opa),
             "http" => Ok(Self::ForwardAuth(plain)),
-            "opa+http" => match url.path().strip_prefix("/v1/data/") {
+            "opa+http" => match url.path().strip_prefix(DATA_API) {
                 Some(rule) if !rule.is_empty() => Ok(Self::Opa(plain)),
                 _ => Err(ConfigError::DataApi),
             },
@@ -187,6 +192,8 @@ impl FromStr for Service {
         }
     }
 }
+
+const DATA_API: &str = "/v1/data/";
 
 #[cfg(test)]
 mod tests {
@@ -219,6 +226,7 @@ mod tests {
             ),
             ("grpc://auth.test:1/Check", ConfigError::Path),
             ("http://me:secret@auth.test/", ConfigError::UserInfo),
+            ("http://auth.test:8181/v1/data/egress", ConfigError::Opa),
             ("opa+http://auth.test:8181/v1/query", ConfigError::DataApi),
             ("opa+http://auth.test:8181/v1/data/", ConfigError::DataApi),
         ] {

@@ -60,6 +60,9 @@ impl BadCertificate {
             CertificateError::UnknownIssuer if is_self_signed => Why::SelfSigned,
             CertificateError::UnknownIssuer => Why::Untrusted,
             CertificateError::Revoked => Why::Revoked,
+            // As openssl(1) makes them when nothing else is asked for: an authority's own.
+            CertificateError::Other(_) if is_self_signed => Why::SelfSigned,
+            CertificateError::Other(OtherError(why)) => Why::Invalid(why.to_string()),
             other => Why::Invalid(other.to_string()),
         };
         Self::seen(why, certificate)

@@ -171,6 +171,11 @@ impl Args {
         }
     }
 
+    /// Whether requests are let through when the check fails.
+    pub(super) fn goes_on_unchecked(&self) -> bool {
+        matches!(self.on_check_failure, Failure::Allow)
+    }
+
     /// Who is asked, if anybody is.
     pub(super) fn check(&self) -> Result<Option<Check>, Usage> {
         let Some(service) = &self.check else {
