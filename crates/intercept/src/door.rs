@@ -22,7 +22,7 @@ use crate::id::Id;
 use crate::named::Going;
 use crate::site::Site;
 use crate::tunnel::Tunnel;
-use crate::upstream::Upstream;
+use crate::upstream::{Own, Upstream};
 use crate::wire::Wire;
 
 /// What is expected of whoever comes in there.
@@ -91,7 +91,7 @@ impl Intercept {
             client,
             listener,
             exchanges: Exchanges::default(),
-            own: Arc::default(),
+            own: Arc::new(Own::of(client.ip())),
         });
         match door {
             Door::Explicit => explicit::serve(&self.site, client, stream).await,

@@ -3,6 +3,7 @@
 mod connection;
 mod dial;
 mod fault;
+mod lookup;
 mod own;
 mod parent;
 mod places;
@@ -32,6 +33,7 @@ use crate::host::HostPort;
 
 pub(crate) use connection::About;
 pub(crate) use fault::Fault;
+use lookup::Lookups;
 pub(crate) use own::{Lease, Own};
 pub use parent::{NotAParent, Parent};
 use places::Places;
@@ -67,6 +69,7 @@ pub struct Upstream {
     tls: trust::Tls,
     destinations: Destinations,
     places: Places,
+    lookups: Lookups,
     /// What origins answered when both were offered: whether they speak HTTP/2. An address that a client chose may
     /// be another server.
     speaks_http2: Cache<(HostPort, Option<IpAddr>), bool>,
@@ -95,6 +98,7 @@ impl Upstream {
         Ok(Self {
             tls: trust::Tls::new(&settings.extra_ca, ours)?,
             places: Places::new(settings.most),
+            lookups: Lookups::default(),
             settings,
             destinations,
             speaks_http2: Cache::builder()
@@ -184,7 +188,7 @@ impl Upstream {
             return Ok((lease, true));
         }
         if !key.http2 || self.is_http1_only(&key.to, key.via) {
-            let connection = self.connect(key).await?;
+            let connection = self.connect(key, own.client).await?;
             return Ok((Lease::first(own, key, &pool, connection), false));
         }
         // Of requests that come together one dials, and the others then have a connection or its fault. If it
@@ -199,10 +203,10 @@ impl Upstream {
         let connected = match self.is_http1_only(&key.to, key.via) {
             true => {
                 drop(turn);
-                self.connect(key).await?
+                self.connect(key, own.client).await?
             }
             false => {
-                let connected = self.connect(key).await;
+                let connected = self.connect(key, own.client).await;
                 *turn = connected
                     .as_ref()
                     .err()

@@ -7,7 +7,6 @@ use std::time::Duration;
 use hyper::client::conn::{http1, http2};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use peername_proto::{Transport, V2Writer, kind};
-use peername_sys::resolve::{self, Unresolved};
 use peername_sys::stream;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -19,22 +18,22 @@ use super::connection::{About, Connection, Limit, Sender};
 use super::pool::Key;
 use super::verify::BadCertificate;
 use super::{Fault, Upstream};
-use crate::host::{Host, HostPort};
+use crate::host::HostPort;
 
 impl Upstream {
     /// Connects, ready for a request.
-    pub(super) async fn connect(&self, key: &Key) -> Result<Connection, Fault> {
+    pub(super) async fn connect(&self, key: &Key, client: IpAddr) -> Result<Connection, Fault> {
         let place = self.places.take()?;
         let (mut socket, addr) = match &self.settings.parent {
             Some(parent) => {
                 self.admit_unresolved(&key.to)?;
-                let (socket, addr) = self.reach_parent(parent).await?;
+                let (socket, addr) = self.reach_parent(parent, client).await?;
                 match key.tls {
                     true => (parent.tunnel(socket, &key.to).await?, addr),
                     false => (socket, addr),
                 }
             }
-            None => self.reach(&key.to, key.via).await?,
+            None => self.reach(&key.to, key.via, client).await?,
         };
         if let Some(client) = key.speaks_for {
             announce(&mut socket, client, addr, key).await?;
@@ -75,10 +74,10 @@ impl Upstream {
         let (mut socket, addr) = match &self.settings.parent {
             Some(parent) => {
                 self.admit_unresolved(to)?;
-                let (socket, addr) = self.reach_parent(parent).await?;
+                let (socket, addr) = self.reach_parent(parent, client.ip()).await?;
                 (parent.tunnel(socket, to).await?, addr)
             }
-            None => self.reach(to, None).await?,
+            None => self.reach(to, None, client.ip()).await?,
         };
         let key = self.key(to.clone(), true, false, None, client);
         if let Some(client) = key.speaks_for {
@@ -104,10 +103,12 @@ impl Upstream {
         &self,
         to: &HostPort,
         via: Option<IpAddr>,
+        client: IpAddr,
     ) -> Result<(TcpStream, SocketAddr), Fault> {
+        let limit = self.settings.connect_timeout;
         let found = match via.or_else(|| to.host.as_ip()) {
             Some(ip) => vec![ip],
-            None => resolve(&to.host).await?,
+            None => self.lookups.addresses(&to.host, client, limit).await?,
         };
         let mut refused = None;
         let mut admitted = Vec::new();
@@ -125,11 +126,18 @@ impl Upstream {
     }
 
     /// The operator named it, so no destination rule applies to it.
-    async fn reach_parent(&self, parent: &super::Parent) -> Result<(TcpStream, SocketAddr), Fault> {
-        let at = parent.at();
+    async fn reach_parent(
+        &self,
+        parent: &super::Parent,
+        client: IpAddr,
+    ) -> Result<(TcpStream, SocketAddr), Fault> {
+        let (at, limit) = (parent.at(), self.settings.connect_timeout);
         let found = match at.host.as_ip() {
             Some(ip) => vec![ip],
-            None => resolve(&at.host).await.map_err(|fault| in_parent(&fault))?,
+            None => {
+                let found = self.lookups.addresses(&at.host, client, limit).await;
+                found.map_err(|fault| in_parent(&fault))?
+            }
         };
         let all: Vec<_> = found
             .into_iter()
@@ -167,20 +175,6 @@ impl Upstream {
             }
         }
         Err(last)
-    }
-}
-
-/// By the C library, on a thread, because only it knows all that nsswitch.conf(5) may say. A resolver on this loop
-/// (hickory 0.26) took as much CPU time for a name, 0.14 ms: two sockets and their registrations cost what the
-/// threads do.
-async fn resolve(host: &Host) -> Result<Vec<IpAddr>, Fault> {
-    let name = host.as_name().unwrap_or_default().to_owned();
-    let found = tokio::task::spawn_blocking(move || resolve::addresses(&name)).await;
-    match found {
-        Ok(Ok(found)) => Ok(found),
-        Ok(Err(Unresolved::NoSuchName)) => Err(Fault::NoSuchName),
-        Ok(Err(Unresolved::Failed(why))) => Err(Fault::Lookup(why)),
-        Err(ended) => Err(Fault::Lookup(ended.to_string())),
     }
 }
 

@@ -18,6 +18,8 @@ pub(crate) enum Fault {
     NoSuchName,
     #[error("the name can't be resolved: {0}")]
     Lookup(String),
+    #[error("the name was not resolved within {0:?}")]
+    LookupTimeout(Duration),
     #[error("{0} is not connected to: {1}")]
     Destination(SocketAddr, Refused),
     #[error("{0} did not answer within {1:?}")]
@@ -67,6 +69,7 @@ impl Fault {
         match self {
             Self::NoSuchName => "dns_nxdomain",
             Self::Lookup(_) => "dns_failed",
+            Self::LookupTimeout(_) => "dns_timeout",
             Self::Destination(_, refused) => refused.code(),
             Self::ConnectTimeout(..) => "connect_timeout",
             Self::ConnectRefused(_) => "connect_refused",
@@ -89,9 +92,10 @@ impl Fault {
     fn status(&self) -> StatusCode {
         match self {
             Self::Destination(..) => StatusCode::FORBIDDEN,
-            Self::ConnectTimeout(..) | Self::HandshakeTimeout(_) | Self::AnswerTimeout(_) => {
-                StatusCode::GATEWAY_TIMEOUT
-            }
+            Self::LookupTimeout(_)
+            | Self::ConnectTimeout(..)
+            | Self::HandshakeTimeout(_)
+            | Self::AnswerTimeout(_) => StatusCode::GATEWAY_TIMEOUT,
             Self::Exhausted(..) | Self::Full(_) => StatusCode::SERVICE_UNAVAILABLE,
             Self::RequestIdle(_) => StatusCode::REQUEST_TIMEOUT,
             Self::RequestCut => StatusCode::BAD_REQUEST,
@@ -102,7 +106,9 @@ impl Fault {
     fn hint(&self) -> &'static str {
         match self {
             Self::NoSuchName => "check the spelling; is there a DNS server that knows the name?",
-            Self::Lookup(_) => "check the DNS servers of the proxy's host (/etc/resolv.conf)",
+            Self::Lookup(_) | Self::LookupTimeout(_) => {
+                "check the DNS servers of the proxy's host (/etc/resolv.conf)"
+            }
             Self::Destination(_, Refused::OwnListener) => "the name leads back to this proxy",
             Self::Destination(..) => "if it is wanted: --allow-destination CIDR:PORT",
             Self::ConnectTimeout(..) | Self::Unreachable(..) => {

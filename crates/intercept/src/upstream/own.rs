@@ -7,6 +7,7 @@
 //! Idle or not, it stays the client's where NTLM or Negotiate may have made it one user's: these authenticate a
 //! connection rather than a request (RFC 4559, section 6).
 
+use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
@@ -21,8 +22,9 @@ use super::pool::{Key, Pool};
 use crate::body::Outgoing;
 
 /// What one client connection has towards origins.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Own {
+    pub(super) client: IpAddr,
     /// Those by HTTP/2, which take more than one request at a time.
     shared: Mutex<Vec<Weak<Shared>>>,
     /// Idle ones that nobody else may have.
@@ -32,6 +34,16 @@ pub(crate) struct Own {
 }
 
 impl Own {
+    /// Nothing so far.
+    pub(crate) fn of(client: IpAddr) -> Self {
+        Self {
+            client,
+            shared: Mutex::default(),
+            private: Mutex::default(),
+            dialling: tokio::sync::Mutex::default(),
+        }
+    }
+
     /// One that is in use and takes a request more.
     fn in_use(&self, key: &Key) -> Option<Arc<Shared>> {
         let mut all = self.shared.lock().unwrap_or_else(PoisonError::into_inner);

@@ -87,7 +87,7 @@ pub(crate) struct Args {
     /// Authorities (PEM) that origins may be certified by, beside this host's; may be repeated
     #[arg(long, value_name = "FILE")]
     extra_ca: Vec<PathBuf>,
-    /// From the first SYN to an established connection to the origin
+    /// To resolve a name; and again from the first SYN to an established connection to the origin
     #[arg(long, value_name = "DURATION", default_value = "10s")]
     connect_timeout: Timeout,
     /// From the end of a request to the head of its answer
