@@ -102,6 +102,38 @@ fn other_ports_are_left_alone() {
     served.sees(&conn, conn.local());
 }
 
+/// A socket that listens for a second time may do so at another port: shutdown(2) lets go of one that the kernel chose.
+#[test]
+fn a_listener_moves_to_another_port() {
+    let script = r"import socket
+listener = socket.socket()
+listener.listen()
+listener.settimeout(1)
+socket.create_connection(listener.getsockname()).sendall(b'no header')
+try:
+    listener.accept()
+    print('it has no header')
+except OSError:
+    print('refused')
+listener.settimeout(None)
+listener.shutdown(socket.SHUT_RDWR)
+listener.bind(('10.81.0.1', 8443))
+listener.listen()
+while True:
+    conn, peer = listener.accept()
+    conn.sendall(b'%s %d\n' % (peer[0].encode(), peer[1]))
+    conn.close()";
+    for mechanism in [PRELOAD, NOTIFY] {
+        let ports = ["--ports=1-8442,8444-65535"];
+        let program = Program::by(mechanism, &ports, &["/usr/bin/python3", "-uc", script]);
+        assert!(program.process.log().contains("refused"), "{mechanism}");
+        let conn = Conn::connect(&program.lab.balancer, LISTEN_V4);
+        let (said, _) = conn.drain();
+        let expected = format!("{} {}\n", conn.local().ip(), conn.local().port());
+        assert_eq!(String::from_utf8_lossy(&said), expected, "{mechanism}");
+    }
+}
+
 /// With `--dst` getsockname(2) tells where the client connected to: `socket.getsockname()` of Python.
 #[test]
 fn destination() {

@@ -96,8 +96,14 @@ fn a_denied_connect() {
     );
     assert_eq!(rig.seen(), Vec::<String>::new());
     // The connection is of no more use. 200, as gRPC has it, would grant the tunnel, whatever else is said.
-    for header in ["Host: b.test:443", "Content-Type: application/grpc"] {
-        let request = format!("CONNECT b.test:443 HTTP/1.1\r\n{header}\r\n\r\n");
+    // Nor does anybody follow a redirection for one; a request may be sent elsewhere.
+    assert_eq!(rig.status(&["http://other.test/"]), 302);
+    for (host, header) in [
+        ("b.test", "Host: b.test:443"),
+        ("b.test", "Content-Type: application/grpc"),
+        ("other.test", "Accept: */*"),
+    ] {
+        let request = format!("CONNECT {host}:443 HTTP/1.1\r\n{header}\r\n\r\n");
         let (answer, _) = Conn::open(&rig.lab.client, PROXY, request.as_bytes()).drain();
         assert!(
             answer.starts_with(b"HTTP/1.1 403 "),
@@ -175,7 +181,13 @@ fn what_is_neither_tls_nor_http_is_refused() {
             conn.closed();
         }
     }
-    rig.audit("", 4);
+    for line in rig.audit("", 4) {
+        assert_eq!(
+            (&line["decision"], &line["code"]),
+            (&"refused".into(), &"unknown_protocol".into()),
+            "{line}"
+        );
+    }
     assert_eq!(rig.seen(), Vec::<String>::new());
 }
 
@@ -232,7 +244,8 @@ class Handler(BaseHTTPRequestHandler):
         print(*said, "for", self.headers["X-Forwarded-For"])
         denied = "secret" in said[4] or said[3].startswith("b.test") or "X-Open" in self.headers
         words = b"no" if "words" in said[4] else b""
-        self.send_response(403 if denied else 200)
+        elsewhere = said[3].startswith("other.test")
+        self.send_response(302 if elsewhere else 403 if denied else 200)
         self.send_header("Content-Type", "text/x-words")
         self.send_header("Cache-Control", "max-age=3600")
         self.send_header("X-Why", "secret")

@@ -61,6 +61,8 @@ fn a_bad_certificate_is_told_apart() {
     for (host, code) in [
         ("expired.test", "upstream_tls_expired"),
         ("self-signed.test", "upstream_tls_self_signed"),
+        // As `openssl req -x509` makes it: an authority's own.
+        ("openssl.test", "upstream_tls_self_signed"),
         ("other.test", "upstream_tls_wrong_name"),
     ] {
         for version in ["--http1.1", "--http2"] {

@@ -30,13 +30,13 @@ fn a_silent_name_server_is_in_the_way_of_those_who_ask_it() {
     });
     let mount = format!("{}exec \"$@\"", mounts.concat());
     let through = ["unshare", "--mount", "sh", "-c", &mount, "sh"];
-    let rig = stage.start_through(&through, &["--connect-timeout=3s"]);
+    let rig = stage.start_through(&through, &["--workers=1", "--connect-timeout=3s"]);
     rig.lab.client.address("eth0", &["203.0.113.10/24"]);
     let ask = |n| {
         let request = format!("GET http://{n}.slow.test/ HTTP/1.1\r\nHost: {n}.slow.test\r\n\r\n");
         Conn::open(&rig.lab.client, PROXY, request.as_bytes())
     };
-    // More than there are threads for it.
+    // More than a worker has threads for it.
     let waiting: Vec<_> = (0..600).map(ask).collect();
     // By then each has its thread, or waits for one.
     sleep(Duration::from_millis(700));

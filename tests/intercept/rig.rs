@@ -245,7 +245,7 @@ impl Stage {
 
 const HOSTS: &str = "\
 127.0.0.1 localhost local.test
-10.81.0.1 a.test b.test expired.test self-signed.test other.test
+10.81.0.1 a.test b.test expired.test self-signed.test openssl.test other.test
 10.81.0.3 h1.test
 10.81.0.77 nobody.test
 10.9.9.9 private.test
@@ -274,6 +274,8 @@ sign expired 0
 request self-signed DNS:self-signed.test
 openssl x509 -req -in self-signed.csr -extfile self-signed.ext -signkey self-signed.key \
     -out self-signed.pem -days 20 2>/dev/null
+openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -subj /CN=openssl.test \
+    -addext subjectAltName=DNS:openssl.test -keyout openssl.key -out openssl.pem 2>/dev/null
 "#;
 
 const NGINX: &str = "
@@ -292,7 +294,7 @@ http {
     scgi_temp_path DIR/scgi;
     client_max_body_size 0;
     root DIR;
-    map $ssl_server_name $which { default origin; expired.test expired; self-signed.test self-signed; }
+    map $ssl_server_name $which { default origin; expired.test expired; self-signed.test self-signed; openssl.test openssl; }
     server {
         listen 10.81.0.1:443 ssl http2;
         listen 10.81.0.3:443 ssl;

@@ -63,5 +63,5 @@ impl Lookups {
     }
 }
 
-/// Of the 512 threads that tokio has for such things. More than a browser wants for a page.
+/// Of the 512 threads that each worker has for such things. More than a browser wants for a page.
 const OF_ONE_CLIENT: usize = 32;
