@@ -4,14 +4,13 @@
 //! mostly TLS. The peers are built by `make bench-intercept` from what stands in `bench/intercept/`. A
 //! [`cell`] is one measurement: names that resolve to the origin, the origin, one proxy, the load.
 
-use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::Result;
 
 use crate::cell::Outcome;
 use crate::report::{Bound, Target};
-use crate::rounds::{self, Comparison, Contender, Task};
+use crate::rounds::{self, Comparison, Contender, Options, Task};
 
 use cell::Cell;
 use load::Shape;
@@ -32,21 +31,8 @@ mod tls;
 pub(crate) struct Args {
     #[command(flatten)]
     contestants: Selection,
-    /// How often each measurement is repeated
-    #[arg(long, value_name = "N", default_value_t = 5)]
-    rounds: u32,
-    /// One round of few requests: does everything work?
-    #[arg(long, conflicts_with = "rounds")]
-    quick: bool,
-    /// Only these workloads, named as in the tables
-    #[arg(long = "only", value_name = "NAME", value_delimiter = ',')]
-    only: Vec<String>,
-    /// Whom to compare with the others
-    #[arg(long, value_name = "NAME", default_value = "peername")]
-    subject: String,
-    /// Where the raw figures go
-    #[arg(long, value_name = "DIR", default_value = "bench/out")]
-    out: PathBuf,
+    #[command(flatten)]
+    options: Options,
 }
 
 /// A table: a shape of load, and whether it is looked at from within.
@@ -183,8 +169,8 @@ impl Task<Contestant> for Measure {
 /// A contestant that takes part did not start, or an answer of its was wrong; the tables of what worked
 /// are printed nevertheless.
 pub(crate) fn run(args: &Args) -> Result<()> {
-    let rounds = if args.quick { 1 } else { args.rounds };
-    let mut tasks = rounds::wanted(TASKS, &args.only)?;
+    let rounds = args.options.rounds();
+    let mut tasks = rounds::wanted(TASKS, &args.options.only)?;
     if let Some(why) = profile::obstacle() {
         println!("skipped profile: {why}");
         tasks.retain(|task| !task.profiled);
@@ -194,9 +180,9 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         tasks,
         rounds,
         extent: format!("{rounds} rounds; {}", affinity::describe()?),
-        subject: &args.subject,
+        subject: &args.options.subject,
         targets: TARGETS,
-        out: &args.out,
+        out: &args.options.out,
     };
     comparison.run(|contestant, task| args.measure(contestant, task))
 }
@@ -206,16 +192,16 @@ impl Args {
         let mut shape = task.shape;
         shape.requests = shape.requests.min(contestant.requests());
         // Fewer samples than a thousand requests take say nothing.
-        if self.quick && !task.profiled {
+        if self.options.quick && !task.profiled {
             shape.shrink(QUICK);
         }
-        rounds::in_directory(&self.out, |directory| {
+        rounds::in_directory(&self.options.out, |directory| {
             let cell = Cell {
                 contestant: contestant.clone(),
                 shape,
                 profile: task
                     .profiled
-                    .then(|| self.out.join(listing(contestant.name()))),
+                    .then(|| self.options.out.join(listing(contestant.name()))),
                 directory: directory.to_owned(),
             };
             rounds::run_cell("intercept-cell", &cell, PATIENCE)

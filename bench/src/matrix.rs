@@ -1,6 +1,5 @@
 //! All contestants through all workloads.
 
-use std::path::PathBuf;
 use std::thread::sleep;
 use std::time::Duration;
 
@@ -11,31 +10,23 @@ use crate::load::Workload;
 use crate::namespace;
 use crate::proxies::{Contestant, Selection};
 use crate::report::TARGETS;
-use crate::rounds::{self, Comparison, Task};
+use crate::rounds::{self, Comparison, Options, Task};
 
 /// `peername-bench matrix`
 #[derive(clap::Args)]
 pub(crate) struct Args {
     #[command(flatten)]
     contestants: Selection,
-    /// How often each measurement is repeated
-    #[arg(long, value_name = "N", default_value_t = 5)]
-    rounds: u32,
+    #[command(flatten)]
+    options: Options,
     /// How long each measurement takes
-    #[arg(long = "for", value_name = "DURATION", default_value = "3s")]
+    #[arg(
+        long = "for",
+        value_name = "DURATION",
+        default_value = "3s",
+        conflicts_with = "quick"
+    )]
     duration: humantime::Duration,
-    /// One round of half seconds with few idle connections: does everything work?
-    #[arg(long, conflicts_with_all = ["rounds", "duration"])]
-    quick: bool,
-    /// Only these workloads, named as in the tables
-    #[arg(long = "only", value_name = "NAME", value_delimiter = ',')]
-    only: Vec<String>,
-    /// Whom to compare with the others
-    #[arg(long, value_name = "NAME", default_value = "peername")]
-    subject: String,
-    /// Where the raw figures go
-    #[arg(long, value_name = "DIR", default_value = "bench/out")]
-    out: PathBuf,
 }
 
 /// A table of the matrix: a workload and its size.
@@ -110,30 +101,33 @@ impl Task<Contestant> for Measure {
 /// A contestant that takes part lost a byte or a connection, or did not start; the tables of what
 /// worked are printed nevertheless.
 pub(crate) fn run(args: &Args) -> Result<()> {
-    let (rounds, duration) = (args.rounds(), humantime::format_duration(args.duration()));
+    let (rounds, duration) = (
+        args.options.rounds(),
+        humantime::format_duration(args.duration()),
+    );
     let comparison = Comparison {
         contestants: args.contestants.contestants()?,
-        tasks: rounds::wanted(TASKS, &args.only)?,
+        tasks: rounds::wanted(TASKS, &args.options.only)?,
         rounds,
         extent: format!("{rounds} rounds, {duration} each"),
-        subject: &args.subject,
+        subject: &args.options.subject,
         targets: TARGETS,
-        out: &args.out,
+        out: &args.options.out,
     };
     comparison.run(|contestant, task| args.measure(contestant, task))
 }
 
 impl Args {
-    fn rounds(&self) -> u32 {
-        if self.quick { 1 } else { self.rounds }
-    }
-
     fn duration(&self) -> Duration {
-        if self.quick { QUICK } else { *self.duration }
+        if self.options.quick {
+            QUICK
+        } else {
+            *self.duration
+        }
     }
 
     fn connections(&self, task: &Measure) -> usize {
-        let wanted = if self.quick {
+        let wanted = if self.options.quick {
             task.connections.min(QUICK_CONNECTIONS)
         } else {
             task.connections
@@ -144,7 +138,7 @@ impl Args {
     }
 
     fn measure(&self, contestant: &Contestant, task: &Measure) -> Result<Outcome> {
-        let outcome = rounds::in_directory(&self.out, |directory| {
+        let outcome = rounds::in_directory(&self.options.out, |directory| {
             let cell = Cell {
                 contestant: contestant.clone(),
                 workload: task.workload,
@@ -155,7 +149,7 @@ impl Args {
             };
             rounds::run_cell("cell", &cell, cell.duration + ALLOWANCE)
         });
-        if !self.quick {
+        if !self.options.quick {
             sleep(REST);
         }
         outcome

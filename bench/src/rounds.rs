@@ -6,7 +6,7 @@
 
 use std::fs;
 use std::io::Read;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -37,6 +37,32 @@ pub(crate) trait Task<C> {
 
     /// Whether the contestant can do this work at all.
     fn suits(&self, contestant: &C) -> bool;
+}
+
+/// What every comparison can be asked for.
+#[derive(clap::Args)]
+pub(crate) struct Options {
+    /// How often each measurement is repeated
+    #[arg(long, value_name = "N", default_value_t = 5)]
+    rounds: u32,
+    /// One short round: does everything work?
+    #[arg(long, conflicts_with = "rounds")]
+    pub(crate) quick: bool,
+    /// Only these workloads, named as in the tables
+    #[arg(long = "only", value_name = "NAME", value_delimiter = ',')]
+    pub(crate) only: Vec<String>,
+    /// Whom to compare with the others
+    #[arg(long, value_name = "NAME", default_value = "peername")]
+    pub(crate) subject: String,
+    /// Where the raw figures go
+    #[arg(long, value_name = "DIR", default_value = "bench/out")]
+    pub(crate) out: PathBuf,
+}
+
+impl Options {
+    pub(crate) fn rounds(&self) -> u32 {
+        if self.quick { 1 } else { self.rounds }
+    }
 }
 
 /// Who does what, how often, and where it is written down.

@@ -2,17 +2,15 @@
 //! client would refuse is not made.
 #![no_main]
 
-use std::io::Read;
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::{Arc, LazyLock};
 
 use libfuzzer_sys::fuzz_target;
 use peername_intercept::authority::{Authority, Options};
 use peername_intercept::host::Host;
-use peername_intercept::leaf::{Error, Mint, Offer, Settings};
+use peername_intercept::leaf::{Error, Mint, Offer, Settings, in_memory};
 use rustls::client::Resumption;
-use rustls::server::Acceptor;
-use rustls::{ClientConfig, ClientConnection, Connection, RootCertStore};
+use rustls::{ClientConfig, ClientConnection, RootCertStore};
 use x509_parser::extensions::GeneralName;
 use x509_parser::parse_x509_certificate;
 
@@ -72,12 +70,7 @@ fuzz_target!(|text: &str| {
 fn check(site: &Site, host: &Host) {
     let mut client =
         ClientConnection::new(Arc::clone(&site.client), host.to_server_name()).expect("a client");
-    let mut acceptor = Acceptor::default();
-    carry(&mut client, |bytes| acceptor.read_tls(bytes));
-    let accepted = acceptor
-        .accept()
-        .expect("a ClientHello")
-        .expect("a whole one");
+    let accepted = in_memory::begin(&mut client).expect("a ClientHello");
     let offer = Offer::of(&accepted.client_hello());
     let payer = IpAddr::V4(Ipv4Addr::LOCALHOST);
     let config = match site
@@ -88,28 +81,8 @@ fn check(site: &Site, host: &Host) {
         Err(Error::NotPermitted(_)) => return assert!(!site.mint.authority().permits(host)),
         Err(error) => panic!("{host}: {error}"),
     };
-    let mut server: Connection = accepted
-        .into_connection(config)
-        .expect("a connection")
-        .into();
-    for _ in 0..4 {
-        let mut bytes = Vec::new();
-        while server.wants_write() {
-            server.write_tls(&mut bytes).expect("memory");
-        }
-        let mut bytes = &bytes[..];
-        while !bytes.is_empty() {
-            client.read_tls(&mut bytes).expect("memory");
-            client
-                .process_new_packets()
-                .unwrap_or_else(|error| panic!("{host}: {error}"));
-        }
-        carry(&mut client, |bytes| server.read_tls(bytes));
-        server
-            .process_new_packets()
-            .expect("what the server accepts");
-    }
-    assert!(!client.is_handshaking());
+    in_memory::finish(&mut client, accepted, config)
+        .unwrap_or_else(|error| panic!("{host}: {error}"));
     let leaf = client
         .peer_certificates()
         .and_then(<[_]>::first)
@@ -132,15 +105,4 @@ fn check(site: &Site, host: &Host) {
         ours && leaf.subject().iter().count() == 0 && !leaf.is_ca(),
         "{host}: {names:?}"
     );
-}
-
-fn carry(from: &mut ClientConnection, mut to: impl FnMut(&mut dyn Read) -> std::io::Result<usize>) {
-    let mut bytes = Vec::new();
-    while from.wants_write() {
-        from.write_tls(&mut bytes).expect("memory");
-    }
-    let mut bytes = &bytes[..];
-    while !bytes.is_empty() {
-        to(&mut bytes).expect("memory");
-    }
 }

@@ -5,13 +5,10 @@
 import json
 import socket
 import ssl
-import struct
 import sys
 
 import hpack
-
-DATA, HEADERS, RST_STREAM, SETTINGS, GOAWAY = 0, 1, 3, 4, 7
-END_STREAM, END_HEADERS, ACK = 1, 4, 1
+from frames import ACK, DATA, END_HEADERS, END_STREAM, GOAWAY, HEADERS, RST_STREAM, SETTINGS, frame, receive
 
 host, port = sys.argv[1].split(":")
 request = json.loads(sys.argv[3])
@@ -23,10 +20,6 @@ tls.set_alpn_protocols(["h2"])
 stream = tls.wrap_socket(tunnel, server_hostname="a.test")
 assert stream.selected_alpn_protocol() == "h2"
 stream.settimeout(10)
-
-
-def frame(kind, flags, number, payload=b""):
-    return struct.pack(">I", len(payload))[1:] + struct.pack(">BBI", kind, flags, number) + payload
 
 
 def text(octets):
@@ -58,22 +51,10 @@ seen = {"status": None, "body": "", "end": None}
 decoder = hpack.Decoder()
 
 
-def read(count):
-    octets = b""
-    while len(octets) < count:
-        more = stream.recv(count - len(octets))
-        if not more:
-            raise EOFError
-        octets += more
-    return octets
-
-
 try:
     stream.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + frame(SETTINGS, 0, 0) + b"".join(parts))
     while seen["end"] is None:
-        head = read(9)
-        kind, flags = head[3], head[4]
-        payload = read(int.from_bytes(head[:3], "big"))
+        kind, flags, _, payload = receive(stream)
         if kind == SETTINGS and not flags & ACK:
             stream.sendall(frame(SETTINGS, ACK, 0))
         elif kind == HEADERS:

@@ -85,6 +85,7 @@ struct Lab {
 impl Lab {
     fn new() -> Self {
         let rig = Rig::new(&[]);
+        rig.scratch.write("frames.py", include_str!("frames.py"));
         let script = rig
             .scratch
             .write("downgrade.py", include_str!("downgrade.py"));

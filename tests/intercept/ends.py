@@ -10,9 +10,8 @@ import threading
 import time
 
 import hpack
+from frames import ACK, DATA, END_HEADERS, END_STREAM, GOAWAY, HEADERS, RST_STREAM, SETTINGS, frame, read, receive
 
-DATA, HEADERS, RST_STREAM, SETTINGS, GOAWAY = 0, 1, 3, 4, 7
-END_STREAM, END_HEADERS, ACK = 1, 4, 1
 BODY = b"0123456789"
 CHUNKS = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n4\r\n0123\r\n"
 
@@ -33,10 +32,6 @@ HTTP1 = {
 }
 
 
-def frame(kind, flags, number, payload=b""):
-    return struct.pack(">I", len(payload))[1:] + struct.pack(">BBI", kind, flags, number) + payload
-
-
 def head(number, *fields):
     block = hpack.Encoder().encode([(":status", "200"), *fields])
     return frame(HEADERS, END_HEADERS, number, block)
@@ -52,16 +47,6 @@ def http2(path, number):
         "/closed": head(number) + body,
         "/gone-away": head(number) + body + frame(GOAWAY, 0, 0, struct.pack(">II", number, 0)),
     }[path]
-
-
-def read(stream, count):
-    octets = b""
-    while len(octets) < count:
-        more = stream.recv(count - len(octets))
-        if not more:
-            raise EOFError
-        octets += more
-    return octets
 
 
 def serve_http1(stream):
@@ -91,9 +76,7 @@ def serve_http2(stream):
     read(stream, 24)
     stream.sendall(frame(SETTINGS, 0, 0))
     while True:
-        about = read(stream, 9)
-        kind, flags, number = about[3], about[4], int.from_bytes(about[5:], "big")
-        payload = read(stream, int.from_bytes(about[:3], "big"))
+        kind, flags, number, payload = receive(stream)
         if kind == SETTINGS and not flags & ACK:
             stream.sendall(frame(SETTINGS, ACK, 0))
         if kind != HEADERS:

@@ -94,6 +94,7 @@ fn interim_answers_without_end_are_no_answer() {
 
 /// TLS at 9001 for HTTP/1.1 and at 9003 for HTTP/2.
 fn origin(rig: &Rig) -> Process {
+    rig.scratch.write("frames.py", include_str!("frames.py"));
     let script = rig.scratch.write("ends.py", include_str!("ends.py"));
     let [pem, key] = ["origin.pem", "origin.key"].map(|name| rig.scratch.text(name));
     let process = Process::start(

@@ -23,6 +23,9 @@ use crate::host::Host;
 mod allowance;
 mod certificate;
 mod handshake;
+#[cfg(any(test, feature = "fuzzing"))]
+#[doc(hidden)]
+pub mod in_memory;
 mod season;
 #[cfg(test)]
 mod tests;

@@ -5,16 +5,16 @@ use std::time::{Duration, Instant};
 
 use rcgen::SanType;
 use rustls::pki_types::{CertificateDer, UnixTime};
-use rustls::server::{Acceptor, ClientHello};
+use rustls::server::ClientHello;
 use rustls::time_provider::TimeProvider;
-use rustls::{ClientConfig, ClientConnection, Connection, RootCertStore, ServerConfig};
+use rustls::{ClientConfig, ClientConnection, RootCertStore, ServerConfig};
 use x509_parser::certificate::TbsCertificate;
 use x509_parser::extensions::{GeneralName, ParsedExtension};
 use x509_parser::parse_x509_certificate;
 
 use super::allowance::Allowance;
 use super::certificate::{Pattern, params};
-use super::{Error, Mint, Offer, Settings};
+use super::{Error, Mint, Offer, Settings, in_memory};
 use crate::authority::{Authority, Options, Permitted};
 use crate::host::Host;
 
@@ -311,12 +311,7 @@ fn handshake(
 ) -> (ClientConnection, CertificateDer<'static>) {
     let host = host(name);
     let mut client = ClientConnection::new(client, host.to_server_name()).expect("a client");
-    let mut acceptor = Acceptor::default();
-    carry(&mut client, |bytes| acceptor.read_tls(bytes));
-    let accepted = acceptor
-        .accept()
-        .expect("a ClientHello")
-        .expect("a whole one");
+    let accepted = in_memory::begin(&mut client).expect("a ClientHello");
     assert_eq!(Offer::of(&accepted.client_hello()), ECDSA);
     assert_eq!(
         sni(&accepted.client_hello()),
@@ -324,48 +319,13 @@ fn handshake(
     );
     let config: Arc<ServerConfig> =
         block_on(mint.server_config(CLIENT, &host, offer, alpn)).expect("a certificate");
-    let mut server: Connection = accepted
-        .into_connection(config)
-        .expect("a connection")
-        .into();
-    for _ in 0..4 {
-        let mut bytes = Vec::new();
-        while server.wants_write() {
-            server.write_tls(&mut bytes).expect("memory");
-        }
-        let mut bytes = &bytes[..];
-        while !bytes.is_empty() {
-            client.read_tls(&mut bytes).expect("memory");
-            client
-                .process_new_packets()
-                .expect("what the client accepts");
-        }
-        carry(&mut client, |bytes| server.read_tls(bytes));
-        server
-            .process_new_packets()
-            .expect("what the server accepts");
-    }
-    assert!(!client.is_handshaking());
+    in_memory::finish(&mut client, accepted, config).expect("what both accept");
     let leaf = client
         .peer_certificates()
         .and_then(<[_]>::first)
         .expect("a certificate");
     let leaf = leaf.clone().into_owned();
     (client, leaf)
-}
-
-fn carry(
-    from: &mut ClientConnection,
-    mut to: impl FnMut(&mut dyn std::io::Read) -> std::io::Result<usize>,
-) {
-    let mut bytes = Vec::new();
-    while from.wants_write() {
-        from.write_tls(&mut bytes).expect("memory");
-    }
-    let mut bytes = &bytes[..];
-    while !bytes.is_empty() {
-        to(&mut bytes).expect("memory");
-    }
 }
 
 fn sni(hello: &ClientHello<'_>) -> Option<String> {

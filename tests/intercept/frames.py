@@ -1,0 +1,25 @@
+"""HTTP/2's frames (RFC 9113, section 4), by hand: no library has an opinion."""
+import struct
+
+DATA, HEADERS, RST_STREAM, SETTINGS, GOAWAY = 0, 1, 3, 4, 7
+END_STREAM, END_HEADERS, ACK = 1, 4, 1
+
+
+def frame(kind, flags, number, payload=b""):
+    return struct.pack(">I", len(payload))[1:] + struct.pack(">BBI", kind, flags, number) + payload
+
+
+def read(stream, count):
+    octets = b""
+    while len(octets) < count:
+        more = stream.recv(count - len(octets))
+        if not more:
+            raise EOFError
+        octets += more
+    return octets
+
+
+def receive(stream):
+    """Kind, flags, stream and payload of the next one."""
+    about = read(stream, 9)
+    return about[3], about[4], int.from_bytes(about[5:], "big"), read(stream, int.from_bytes(about[:3], "big"))
