@@ -23,7 +23,7 @@ pub(crate) struct Denied {
 
 /// What is known of a request's body.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct About<'a> {
+pub(crate) struct AboutBody<'a> {
     /// Octets.
     pub(crate) size: Option<u64>,
     /// As far as the check wants to see it.
@@ -31,7 +31,7 @@ pub(crate) struct About<'a> {
 }
 
 /// There is none.
-pub(crate) const NOTHING: About<'static> = About {
+pub(crate) const NO_BODY: AboutBody<'static> = AboutBody {
     size: Some(0),
     begins: None,
 };
@@ -54,7 +54,7 @@ impl Asking<'_> {
         self,
         kind: Kind,
         parts: &Parts,
-        body: About<'_>,
+        body: AboutBody<'_>,
         record: &mut Record,
     ) -> Result<Option<Arc<Changes>>, Denied> {
         let Some(check) = self.site.check() else {

@@ -13,7 +13,7 @@ use hyper::upgrade::OnUpgrade;
 use tokio::time::timeout;
 
 use crate::answer::Form;
-use crate::asking::{About, Asking, NOTHING};
+use crate::asking::{AboutBody, Asking, NO_BODY};
 use crate::audit::Record;
 use crate::body::{Answer, Outgoing};
 use crate::check::{Changes, Kind};
@@ -82,7 +82,7 @@ impl Exchange<'_> {
         if let Some(connect) = &self.named.denied {
             let asked = self
                 .asking()
-                .ask(Kind::Connect, connect, NOTHING, &mut record);
+                .ask(Kind::Connect, connect, NO_BODY, &mut record);
             if let Err(denied) = asked.await {
                 record.denied(denied.failed);
                 return form.deny(&denied, record);
@@ -97,7 +97,7 @@ impl Exchange<'_> {
             Err(refusal) => return form.refuse(&refusal, record),
         };
         // Not an octet has left for the origin until the check has agreed.
-        let about = About {
+        let about = AboutBody {
             size,
             begins: begins.as_ref(),
         };

@@ -10,7 +10,7 @@ use hyper::service::Service;
 use tokio::net::TcpStream;
 
 use crate::answer::Form;
-use crate::asking::{self, Asking, NOTHING};
+use crate::asking::{self, Asking, NO_BODY};
 use crate::audit::Record;
 use crate::body::Answer;
 use crate::check::Kind;
@@ -92,7 +92,7 @@ impl Explicit {
             client: &self.client,
             named: &named,
         };
-        let asked = asking.ask(Kind::Connect, &parts, NOTHING, &mut record);
+        let asked = asking.ask(Kind::Connect, &parts, NO_BODY, &mut record);
         match asked.await.err() {
             // A browser shows nothing of an answer to CONNECT; it gets the same inside.
             Some(denied) if !is_browser(&parts.headers) => {

@@ -2,7 +2,7 @@
 //! when an outside service agrees.
 //!
 //! ```text
-//! door ─▶ Tunnel ─▶ Opening ─▶ Named ─▶ Exchange: agrees ─▶ asked ─▶ sent ─▶ Answer ─▶ Record
+//! door ─▶ Tunnel ─▶ Opening ─▶ Named ─▶ Exchange: prepared ─▶ asked ─▶ sent ─▶ Answer ─▶ Record
 //! ```
 //!
 //! What a client says before a request is read into one value (`named`); what each request says is compared

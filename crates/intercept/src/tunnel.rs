@@ -14,7 +14,7 @@ use tokio::time::{Instant, timeout_at};
 use tokio_rustls::StartHandshake;
 use tokio_rustls::server::TlsStream;
 
-use crate::asking::{self, Asking, NOTHING};
+use crate::asking::{self, Asking, NO_BODY};
 use crate::audit::Record;
 use crate::check::Kind;
 use crate::client::Client;
@@ -213,7 +213,7 @@ async fn ask(
         client,
         named,
     };
-    let asked = asking.ask(Kind::Connect, &connect, NOTHING, record).await;
+    let asked = asking.ask(Kind::Connect, &connect, NO_BODY, record).await;
     asked.map(drop).map_err(|denied| Refusal::denied(&denied))
 }
 
