@@ -111,6 +111,9 @@ fn a_denied_connect() {
             answer.escape_ascii()
         );
     }
+    for line in rig.audit("", 4) {
+        assert_eq!(line["status"], 403, "{line}");
+    }
 }
 
 #[test]

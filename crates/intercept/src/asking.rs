@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use http::request::Parts;
-use http::{HeaderMap, Method, Request, Version};
+use http::{HeaderMap, Method, Request, StatusCode, Version};
 
 use crate::audit::Record;
 use crate::check::{Authority, Changes, Decision, Denial, How, Kind, Prefix, Question};
@@ -19,6 +19,16 @@ pub(crate) struct Denied {
     pub(crate) denial: Arc<Denial>,
     /// Whether that is only because the check failed.
     pub(crate) failed: bool,
+}
+
+impl Denied {
+    /// As the answer to a CONNECT: nobody follows a redirection for a tunnel.
+    pub(crate) fn of_tunnel(mut self) -> Self {
+        if self.denial.status.is_redirection() {
+            Arc::make_mut(&mut self.denial).status = StatusCode::FORBIDDEN;
+        }
+        self
+    }
 }
 
 /// What is known of a request's body.

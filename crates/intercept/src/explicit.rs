@@ -96,11 +96,7 @@ impl Explicit {
         match asked.await.err() {
             // A browser shows nothing of an answer to CONNECT; it gets the same inside.
             Some(denied) if !is_browser(&parts.headers) => {
-                let mut response = form.deny(&denied, record);
-                // Nobody follows one for a tunnel.
-                if response.status().is_redirection() {
-                    *response.status_mut() = StatusCode::FORBIDDEN;
-                }
+                let mut response = form.deny(&denied.of_tunnel(), record);
                 let close = HeaderValue::from_static("close");
                 response.headers_mut().insert(header::CONNECTION, close);
                 response
