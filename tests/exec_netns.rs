@@ -1,14 +1,15 @@
 //! `peername exec --mode netns`: a server in a network of its own, with the proxy in it, as root and as an
 //! ordinary user; on the host nothing is changed.
 
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
-use rustix::process::Signal;
+use rustix::process::{Pid, Signal};
 
 use crate::addr::{BALANCER_V4, CLIENT_V4, FRONT_V4, LISTEN_V4, LISTEN_V6, someone_v4, someone_v6};
 use crate::conn::{Conn, End};
 use crate::datagram::Datagrams;
+use crate::exec_notify::rig::{helper, network_of};
 use crate::header;
 use crate::lab::{Lab, PATIENCE, Process, Scratch, wait_for};
 use crate::peername::{AS_NOBODY, BINARY, POWERLESS, Peername, copy_for_everyone};
@@ -56,6 +57,19 @@ impl Private {
             lab,
             _scratch: scratch,
         }
+    }
+
+    /// One of our processes beside the program.
+    fn helper(&self, name: &str) -> Pid {
+        let network = network_of(&self.process.pid().to_string());
+        helper(name, &network.expect("a network"))
+    }
+
+    fn nobody_listens(&self) {
+        wait_for("nobody listens any more", || {
+            let connect = || TcpStream::connect_timeout(&LISTEN_V4, Duration::from_secs(1));
+            self.lab.balancer.enter(connect).is_err().then_some(())
+        });
     }
 
     /// Whom the server says a connection with this header comes from.
@@ -177,10 +191,28 @@ fn the_program_keeps_its_process() {
     let status = server.process.ended_within(PATIENCE).expect("its end");
     assert_eq!(status.code(), Some(7));
     // And the proxy goes with it.
-    wait_for("nobody listens any more", || {
-        let connect = || std::net::TcpStream::connect_timeout(&LISTEN_V4, Duration::from_secs(1));
-        server.lab.balancer.enter(connect).is_err().then_some(())
-    });
+    server.nobody_listens();
+}
+
+/// What the terminal sends to the program's group reaches the program alone; but the scheduler, where it goes by
+/// sessions (autogroup), takes all of it for one.
+#[test]
+fn the_helpers_are_in_the_programs_session_and_not_in_its_group() {
+    let server = Private::start(true, "--protocol=tcp", PYTHON);
+    let [group, session] = group_and_session(server.process.pid());
+    for helper in ["peername-netns", "exe"].map(|name| server.helper(name)) {
+        let [its_group, its_session] = group_and_session(helper.as_raw_pid().cast_unsigned());
+        assert_ne!(its_group, group);
+        assert_eq!(its_session, session);
+    }
+}
+
+/// Fields 5 and 6 of proc_pid_stat(5).
+fn group_and_session(pid: u32) -> [String; 2] {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).expect("a process");
+    let (_, after_name) = stat.rsplit_once(") ").expect("a name");
+    let mut fields = after_name.split(' ').skip(2).map(str::to_owned);
+    [(); 2].map(|()| fields.next().expect("a number"))
 }
 
 #[track_caller]

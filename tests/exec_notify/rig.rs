@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
@@ -10,7 +10,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::addr::{LISTEN_V4, LISTEN_V6};
 use crate::conn::Conn;
-use crate::lab::{Host, Lab, Process, wait_for};
+use crate::lab::{Lab, Process, wait_for};
 use crate::peername::BINARY;
 
 /// A program on the lab's server, run by `peername exec`, that listens where the proxy otherwise does.
@@ -64,18 +64,23 @@ impl Exec {
     }
 
     pub(super) fn supervisor(&self) -> Pid {
-        helper("peername-notify", &self.lab.server)
+        helper("peername-notify", &self.network())
     }
 
     pub(super) fn guardian(&self) -> Pid {
-        helper("peername-guard", &self.lab.server)
+        helper("peername-guard", &self.network())
+    }
+
+    fn network(&self) -> PathBuf {
+        let ours = || network_of("thread-self").expect("a network");
+        self.lab.server.enter(ours)
     }
 }
 
 /// Children of the program outlive it when it is killed, and here nobody else would end them.
 impl Drop for Exec {
     fn drop(&mut self) {
-        for pid in processes(&self.lab.server) {
+        for pid in processes(&self.network()) {
             let _ = kill_process(pid, Signal::KILL);
         }
     }
@@ -96,28 +101,30 @@ pub(super) fn told(conn: &Conn) -> [SocketAddr; 2] {
         .unwrap_or_else(|| panic!("two addresses, not {answer:?}"))
 }
 
-pub(super) fn kill(pid: Pid) {
+pub(crate) fn kill(pid: Pid) {
     kill_process(pid, Signal::KILL).expect("kill");
 }
 
-/// The process with this name in the host's network; there is one program a host.
-fn helper(name: &str, host: &Host) -> Pid {
+/// The process with this name in a network; there is one program in each.
+pub(crate) fn helper(name: &str, network: &Path) -> Pid {
     wait_for(&format!("{name} runs"), || {
         let comm = |pid: &Pid| fs::read_to_string(format!("/proc/{}/comm", pid.as_raw_nonzero()));
         let is_it = |pid: &Pid| comm(pid).is_ok_and(|comm| comm.trim() == name);
-        processes(host).into_iter().find(is_it)
+        processes(network).into_iter().find(is_it)
     })
 }
 
-/// The processes in the host's network.
-fn processes(host: &Host) -> Vec<Pid> {
-    let network = |pid: &str| fs::read_link(format!("/proc/{pid}/ns/net")).ok();
-    let ours = host.enter(|| network("thread-self"));
+fn processes(network: &Path) -> Vec<Pid> {
     let pids = fs::read_dir("/proc").expect("/proc").flatten();
     pids.filter_map(|entry| entry.file_name().into_string().ok())
-        .filter(|pid| network(pid) == ours)
+        .filter(|pid| network_of(pid).as_deref() == Some(network))
         .filter_map(|pid| Pid::from_raw(pid.parse().ok()?))
         .collect()
+}
+
+/// The network that a process is in.
+pub(crate) fn network_of(pid: &str) -> Option<PathBuf> {
+    fs::read_link(format!("/proc/{pid}/ns/net")).ok()
 }
 
 /// `accept.c`, linked statically, built once.

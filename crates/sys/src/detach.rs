@@ -6,14 +6,17 @@ use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use rustix::process::{Pid, WaitOptions, setsid, waitpid};
+use rustix::process::{Pid, WaitOptions, setpgid, waitpid};
 use rustix::stdio::{dup2_stdin, dup2_stdout};
 
 use crate::{Failed, NameCall, Result};
 
 /// Runs `work` in a process that nobody here has to wait for: its parent is init, or whoever reaps
-/// orphans. It has a session of its own, so the terminal's signals don't reach it, and blocks all
+/// orphans. It has a process group of its own, so the terminal's signals don't reach it, and blocks all
 /// signals that can be blocked: a service manager that signals a whole group means the program.
+///
+/// It stays in the session. Outside of it, the scheduler would set its share of the processors against
+/// the program's (`kernel.sched_autogroup_enabled`, sched(7)), and what works for one service takes turns as two.
 ///
 /// `work` gives its exit code. Of this process's descriptors the new one has standard error and those of
 /// `keep`, which come back to it: a socket that it had beside would stay open for as long as it runs.
@@ -24,7 +27,7 @@ use crate::{Failed, NameCall, Result};
 /// whatever locks they hold. Else what fork(2) says.
 pub fn detached<K: AsRef<[OwnedFd]>>(keep: K, work: impl FnOnce(K) -> u8) -> Result<()> {
     let between = fork(|| {
-        let _ = setsid();
+        let _ = setpgid(None, None);
         fork(|| {
             block_signals();
             match let_go_of_everything_but(keep.as_ref()) {
