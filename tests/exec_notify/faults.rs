@@ -1,8 +1,9 @@
 //! What goes wrong between program and supervisor, and how it ends.
 
+use std::os::unix::process::ExitStatusExt;
 use std::time::Duration;
 
-use rustix::process::Signal;
+use rustix::process::{Pid, Signal};
 
 use super::rig::{Exec, kill, told};
 use crate::addr::someone_v4;
@@ -23,15 +24,19 @@ fn a_killed_supervisor_ends_the_program() {
             status.is_some_and(|status| !status.success()),
             "{variant}: {status:?}"
         );
-        wait_for("nobody listens any more", || {
-            let again = std::net::TcpStream::connect_timeout;
-            let refused = exec
-                .lab
-                .balancer
-                .enter(|| again(&crate::addr::LISTEN_V4, PATIENCE));
-            refused.is_err().then_some(())
-        });
+        nobody_listens(&exec);
     }
+}
+
+fn nobody_listens(exec: &Exec) {
+    wait_for("nobody listens any more", || {
+        let again = std::net::TcpStream::connect_timeout;
+        let refused = exec
+            .lab
+            .balancer
+            .enter(|| again(&crate::addr::LISTEN_V4, PATIENCE));
+        refused.is_err().then_some(())
+    });
 }
 
 /// Also before it has accepted anything, while it waits for that elsewhere than in accept(2).
@@ -50,6 +55,77 @@ fn a_program_that_ignores_sigterm_ends_too() {
     let mut exec = Exec::start(&[], &["sh", "-c", &shell]);
     kill(exec.supervisor());
     assert!(exec.process.ended_within(PATIENCE).is_some());
+}
+
+/// Nobody is left who could end the program, so the kernel does: all of its processes that accept, also those
+/// that ignore SIGTERM, at once.
+#[test]
+fn supervisor_and_guardian_killed_at_once_end_the_program() {
+    let deaf = format!("trap '' TERM; exec {}", super::rig::c_server().display());
+    for variant in ["block", "threads", "fork", "level", "edge"] {
+        for guardian_first in [false, true] {
+            let shell = format!("{deaf} {variant} 4 8443");
+            let mut exec = Exec::start(&[], &["sh", "-c", &shell]);
+            let client = someone_v4();
+            assert_eq!(exec.ask(&header_of(client)), [client; 2], "{variant}");
+            let mut helpers = [exec.supervisor(), exec.guardian()];
+            helpers.rotate_left(usize::from(guardian_first));
+            kill_at_once(helpers);
+            killed(&mut exec);
+        }
+    }
+}
+
+/// Before it has accepted anything, and with a guardian that is not the first.
+#[test]
+fn supervisor_and_a_later_guardian_killed_before_anybody_has_come() {
+    let mut exec = Exec::variant("level", "4", &[]);
+    let first = exec.guardian();
+    kill(first);
+    wait_for("another guardian", || {
+        (exec.guardian() != first).then_some(())
+    });
+    kill_at_once([exec.guardian(), exec.supervisor()]);
+    killed(&mut exec);
+}
+
+/// It gives the program two seconds, in which it can be killed too.
+#[test]
+fn a_guardian_killed_while_it_ends_the_program() {
+    let shell = format!(
+        "trap '' TERM; exec {} fork 4 8443",
+        super::rig::c_server().display()
+    );
+    let mut exec = Exec::start(&[], &["sh", "-c", &shell]);
+    let client = someone_v4();
+    assert_eq!(exec.ask(&header_of(client)), [client; 2]);
+    let guardian = exec.guardian();
+    kill(exec.supervisor());
+    assert!(
+        exec.process
+            .ended_within(Duration::from_millis(300))
+            .is_none()
+    );
+    kill(guardian);
+    killed(&mut exec);
+}
+
+/// Stopped, neither can do anything about the end of the other.
+pub(super) fn kill_at_once(helpers: [Pid; 2]) {
+    for helper in helpers {
+        rustix::process::kill_process(helper, Signal::STOP).expect("kill");
+    }
+    helpers.into_iter().for_each(kill);
+}
+
+/// SIGKILL has ended the program, and nobody of it is left who listens; none of its calls has failed before.
+#[track_caller]
+fn killed(exec: &mut Exec) {
+    let status = exec.process.ended_within(PATIENCE).expect("its end");
+    assert_eq!(status.signal(), Some(9), "{status:?}");
+    nobody_listens(exec);
+    let log = exec.process.log();
+    assert!(!log.contains("not implemented"), "{log}");
 }
 
 /// Connections that are parked or ready when it happens are closed, not left hanging.

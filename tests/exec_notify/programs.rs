@@ -1,12 +1,14 @@
 //! Every way to wait, and every kind of header.
 
 use std::net::SocketAddr;
+use std::os::unix::process::ExitStatusExt;
 
-use super::rig::{Exec, go_server};
+use super::faults::kill_at_once;
+use super::rig::{Exec, go_server, helper, network_of};
 use crate::addr::{BALANCER_V4, FRONT_V4, FRONT_V6, LISTEN_V4, someone_v4, someone_v6};
 use crate::conn::{Conn, End};
 use crate::header;
-use crate::lab::{Lab, Process, Scratch};
+use crate::lab::{Lab, PATIENCE, Process, Scratch};
 use crate::peername::{AS_NOBODY, POWERLESS, copy_for_everyone};
 use crate::rig::header_of;
 
@@ -168,7 +170,7 @@ fn an_ordinary_user_can_supervise() {
         "4",
         "8443",
     ];
-    let process = Process::start_with(&lab.server, &nobody, &copy, &args).listens(&[LISTEN_V4]);
+    let mut process = Process::start_with(&lab.server, &nobody, &copy, &args).listens(&[LISTEN_V4]);
     for client in [someone_v4(), someone_v4()] {
         let conn = Conn::open(&lab.balancer, LISTEN_V4, &header_of(client));
         assert_eq!(super::rig::told(&conn), [client; 2]);
@@ -176,6 +178,11 @@ fn an_ordinary_user_can_supervise() {
     process.line("what does not work any more", |line| {
         line.contains("no_new_privs").then_some(())
     });
+    // Nor does the kernel need any to end it.
+    let network = network_of(&process.pid().to_string()).expect("a network");
+    kill_at_once(["peername-guard", "peername-notify"].map(|name| helper(name, &network)));
+    let status = process.ended_within(PATIENCE).expect("its end");
+    assert_eq!(status.signal(), Some(9), "{status:?}");
 }
 
 /// What a program was started with stays so: arguments, exit code, signals, and its parent.

@@ -16,6 +16,7 @@
 //! What it does not do: enforce anything against the program. A thread that changes a call's arguments
 //! while they are read may see its balancer as its client; it fools itself only.
 
+mod acceptors;
 mod guardian;
 mod ledger;
 mod listeners;

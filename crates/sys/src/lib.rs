@@ -10,6 +10,7 @@ pub mod bequest;
 pub mod caps;
 pub mod core_dump;
 pub mod datagram;
+pub mod dead_man;
 pub mod detach;
 pub mod epoll;
 pub mod executable;

@@ -128,7 +128,7 @@ impl From<OwnedFd> for Process {
 }
 
 /// The number of the process that thread `tid` belongs to (proc_pid_status(5), `Tgid`).
-fn leader(tid: u32) -> Result<u32> {
+pub fn leader(tid: u32) -> Result<u32> {
     let status =
         fs::read_to_string(format!("/proc/{tid}/status")).call("open(/proc/TID/status)")?;
     let leader = status

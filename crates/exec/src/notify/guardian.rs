@@ -8,18 +8,20 @@
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
+use peername_sys::dead_man::Hold;
 use peername_sys::epoll::{Epoll, When};
 use peername_sys::pidfd::{Process, Signal, descendants};
 use peername_sys::seccomp::Listener;
 use peername_sys::{Result, detach};
 
 use super::ledger::{Ledger, Open};
+use super::supervisor::Token;
 
 /// The guardian, as the supervisor knows it.
 #[derive(Debug)]
 pub(super) struct Guardian {
     pid: u32,
-    pub(super) process: Process,
+    process: Process,
 }
 
 /// What it needs.
@@ -33,16 +35,20 @@ pub(super) struct Ward {
 }
 
 impl Guardian {
-    /// Starts one, as a child of the supervisor.
-    pub(super) fn start(ward: &Ward) -> Result<Self> {
+    /// Starts one, as a child of the supervisor, which waits for its end at `epoll`.
+    pub(super) fn start(ward: &Ward, hold: Hold, epoll: &Epoll) -> Result<Self> {
         let (ledger, program) = (ward.ledger, ward.program);
+        let [pipe, queue] = hold.into();
         let keep = [
             Process::current()?.into(),
             ward.calls.share()?.into(),
             ward.target.share()?.into(),
+            pipe,
+            queue,
         ];
-        let pid = detach::child(keep, |[supervisor, calls, target]| {
+        let pid = detach::child(keep, |[supervisor, calls, target, pipe, queue]| {
             detach::name_thread(c"peername-guard");
+            let _hold = Hold::from([pipe, queue]);
             let ward = Ward {
                 calls: calls.into(),
                 ledger,
@@ -51,15 +57,18 @@ impl Guardian {
             };
             u8::from(ward.guard(&supervisor.into()).is_err())
         })?;
-        Ok(Self {
-            pid,
-            process: Process::open(pid)?,
-        })
+        let process = Process::open(pid)?;
+        epoll.watch(&process, Token::Guardian.into(), When::Ready)?;
+        Ok(Self { pid, process })
     }
 
-    /// Takes note that it has ended.
-    pub(super) fn bury(self) {
-        detach::reap(self.pid);
+    /// Starts another in its place, as it has ended; the epoll instance watches for the end of this one now.
+    pub(super) fn replace(&mut self, ward: &Ward, hold: Hold, epoll: &Epoll) -> Result<()> {
+        eprintln!("peername: the guardian was killed; starting another");
+        let old = std::mem::replace(self, Self::start(ward, hold, epoll)?);
+        let _ = epoll.forget(&old.process);
+        detach::reap(old.pid);
+        Ok(())
     }
 }
 

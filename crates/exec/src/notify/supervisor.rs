@@ -19,6 +19,7 @@ use peername_sys::{Errno, Result, detach, is_of_one_connection, tcp_socket};
 pub(super) use token::Token;
 
 use super::Settings;
+use super::acceptors::Acceptors;
 use super::guardian::{Guardian, Ward};
 use super::ledger::{Ledger, Open};
 use super::listeners::Listeners;
@@ -32,6 +33,7 @@ use crate::look::{From as Origin, Look, look_at_new, refuse};
 pub(super) struct Supervisor {
     ward: Ward,
     guardian: Guardian,
+    acceptors: Acceptors,
     epoll: Epoll,
     table: Table<'static>,
     attendant: Attendant,
@@ -74,15 +76,16 @@ impl Supervisor {
             table,
             header_timeout,
         } = settings;
-        let guardian = Guardian::start(&ward)?;
-        let attendant = Attendant::new(table, header_timeout)?;
         let epoll = Epoll::new()?;
+        let mut acceptors = Acceptors::new(&ward)?;
+        let guardian = Guardian::start(&ward, acceptors.hold(&ward)?, &epoll)?;
+        let attendant = Attendant::new(table, header_timeout)?;
         epoll.watch(&ward.calls, Token::Calls.into(), When::Ready)?;
-        epoll.watch(&guardian.process, Token::Guardian.into(), When::Ready)?;
         epoll.watch(&attendant, Token::Attendant.into(), When::Ready)?;
         Ok(Self {
             ward,
             guardian,
+            acceptors,
             epoll,
             table,
             attendant,
@@ -104,7 +107,10 @@ impl Supervisor {
                 match Token::from(event.token) {
                     Token::Calls if event.readable => self.answer(),
                     Token::Calls if event.ended => return Ok(()),
-                    Token::Guardian => self.replace_guardian()?,
+                    Token::Guardian => {
+                        let hold = self.acceptors.hold(&self.ward)?;
+                        self.guardian.replace(&self.ward, hold, &self.epoll)?;
+                    }
                     Token::Wait(serial) => self.serve_again(serial),
                     Token::End(serial) => self.let_go(serial),
                     Token::Attendant => self.attend()?,
@@ -170,6 +176,7 @@ impl Supervisor {
                 nonblocking,
                 close_on_exec,
             } => {
+                self.acceptors.note(&self.ward, Open { id, tid });
                 let Some((thread, socket)) = self.descriptor(notification, listener) else {
                     return self.ward.ledger.close(line);
                 };
@@ -411,17 +418,6 @@ impl Supervisor {
     fn fail(&self, call: Accepting, error: impl Into<io::Error>) {
         self.ward.calls.fail(call.id, &error.into());
         self.ward.ledger.close(call.line);
-    }
-
-    fn replace_guardian(&mut self) -> Result<()> {
-        eprintln!("peername: the guardian was killed; starting another");
-        let guardian = Guardian::start(&self.ward)?;
-        self.epoll
-            .watch(&guardian.process, Token::Guardian.into(), When::Ready)?;
-        let old = std::mem::replace(&mut self.guardian, guardian);
-        let _ = self.epoll.forget(&old.process);
-        old.bury();
-        Ok(())
     }
 }
 

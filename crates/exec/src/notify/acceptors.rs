@@ -1,0 +1,64 @@
+//! The processes that accept, entrusted to the kernel.
+//!
+//! If the supervisor and the guardian are killed at once, nobody is left to end them, and accept(2) fails with
+//! ENOSYS from then on. So the kernel does it: whoever has accepted once, and the program's first process, are
+//! killed with the last of the two, before any call fails.
+
+use std::collections::HashMap;
+use std::os::fd::AsFd;
+
+use peername_sys::Result;
+use peername_sys::dead_man::{DeadMan, Hold};
+use peername_sys::pidfd::leader;
+
+use super::guardian::Ward;
+use super::ledger::Open;
+
+/// Those that are known.
+#[derive(Debug)]
+pub(super) struct Acceptors {
+    dead_man: DeadMan,
+    _ours: Hold,
+    /// The process of a thread.
+    processes: HashMap<u32, u32>,
+}
+
+impl Acceptors {
+    /// With the program's first process, and this one, the supervisor, for a holder.
+    pub(super) fn new(ward: &Ward) -> Result<Self> {
+        let mut dead_man = DeadMan::new()?;
+        dead_man.charge(ward.program, || !ward.target.has_ended())?;
+        Ok(Self {
+            _ours: dead_man.hold(Some(ward.calls.as_fd()))?,
+            dead_man,
+            processes: HashMap::new(),
+        })
+    }
+
+    /// For a guardian.
+    pub(super) fn hold(&mut self, ward: &Ward) -> Result<Hold> {
+        self.dead_man.hold(Some(ward.calls.as_fd()))
+    }
+
+    /// Takes note that the thread accepts, which waits for the answer to this call.
+    pub(super) fn note(&mut self, ward: &Ward, call: Open) {
+        let known = self.processes.get(&call.tid);
+        if known.is_some_and(|&process| self.dead_man.has(process)) {
+            return;
+        }
+        let Ok(process) = leader(call.tid) else {
+            return;
+        };
+        if self.processes.len() >= MOST {
+            self.processes.clear();
+        }
+        self.processes.insert(call.tid, process);
+        if !self.dead_man.has(process) {
+            // Where there is no room for it, it is served all the same.
+            let _ = self.dead_man.charge(process, || ward.calls.waits(call.id));
+        }
+    }
+}
+
+/// Threads that are remembered; most of more have ended.
+const MOST: usize = 1024;
