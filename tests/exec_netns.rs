@@ -2,6 +2,7 @@
 //! ordinary user; on the host nothing is changed.
 
 use std::net::{SocketAddr, TcpStream};
+use std::os::unix::process::ExitStatusExt;
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal};
@@ -9,7 +10,7 @@ use rustix::process::{Pid, Signal};
 use crate::addr::{BALANCER_V4, CLIENT_V4, FRONT_V4, LISTEN_V4, LISTEN_V6, someone_v4, someone_v6};
 use crate::conn::{Conn, End};
 use crate::datagram::Datagrams;
-use crate::exec_notify::rig::{helper, network_of};
+use crate::exec_notify::rig::{helper, kill, network_of};
 use crate::header;
 use crate::lab::{Lab, PATIENCE, Process, Scratch, wait_for};
 use crate::peername::{AS_NOBODY, BINARY, POWERLESS, Peername, copy_for_everyone};
@@ -213,6 +214,37 @@ fn group_and_session(pid: u32) -> [String; 2] {
     let (_, after_name) = stat.rsplit_once(") ").expect("a name");
     let mut fields = after_name.split(' ').skip(2).map(str::to_owned);
     [(); 2].map(|()| fields.next().expect("a number"))
+}
+
+/// Without its proxy nobody reaches it, so it ends; if it ignores SIGTERM, ten seconds later.
+#[test]
+fn without_the_proxy_the_program_ends() {
+    let deaf = format!(
+        "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)\n{}",
+        PYTHON[2]
+    );
+    for program in [PYTHON[2], &deaf] {
+        let mut server = Private::start(true, "--protocol=tcp", &[PYTHON[0], PYTHON[1], program]);
+        // As /proc/self/exe is called.
+        kill(server.helper("exe"));
+        let status = server.process.ended_within(2 * PATIENCE).expect("its end");
+        let signal = if program == deaf {
+            Signal::KILL
+        } else {
+            Signal::TERM
+        };
+        assert_eq!(status.signal(), Some(signal.as_raw()));
+    }
+}
+
+/// Nor without the process that watches over both: the kernel kills the program, and the proxy ends with it.
+#[test]
+fn without_the_watcher_both_end() {
+    let mut server = Private::start(true, "--protocol=tcp", PYTHON);
+    kill(server.helper("peername-netns"));
+    let status = server.process.ended_within(PATIENCE).expect("its end");
+    assert_eq!(status.signal(), Some(Signal::KILL.as_raw()));
+    server.nobody_listens();
 }
 
 #[track_caller]

@@ -21,6 +21,7 @@ use std::process::{self, Command};
 use std::time::Duration;
 
 use peername_sys::caps::{Capability, have, pass_on};
+use peername_sys::dead_man::DeadMan;
 use peername_sys::epoll::{Epoll, When};
 use peername_sys::namespace::{Network, allow_all_ports, become_capable_in_new_user_namespace};
 use peername_sys::netlink::{Family, LocalRoute, Netlink, is_family_off};
@@ -65,11 +66,12 @@ pub fn start(sockets: Vec<OwnedFd>, proxy: Vec<OsString>) -> Result<(), NetnsErr
     set_up()?;
     let mut kept = sockets;
     kept.push(Process::current()?.into());
+    let pid = process::id();
     detach::detached(kept, |mut sockets| {
         let Some(program) = sockets.pop().map(Process::from) else {
             return 1;
         };
-        match watch_over(&program, sockets, proxy) {
+        match watch_over((pid, &program), sockets, proxy) {
             Ok(()) => 0,
             Err(error) => {
                 eprintln!("peername: the proxy beside the program: {error}");
@@ -108,13 +110,17 @@ fn set_up() -> Result<(), NetnsError> {
 
 /// Starts the proxy, and ends it or the program when the other has ended.
 fn watch_over(
-    program: &Process,
+    (pid, program): (u32, &Process),
     sockets: Vec<OwnedFd>,
     proxy: Vec<OsString>,
 ) -> Result<(), Failed> {
     detach::name_thread(c"peername-netns");
-    let pid = detach::child(sockets, |sockets| become_proxy(sockets, proxy))?;
-    let proxy = Process::open(pid)?;
+    // If this process is killed, the proxy ends, and nobody would reach the program any more.
+    let mut dead_man = DeadMan::new()?;
+    let _hold = dead_man.hold(None)?;
+    dead_man.charge(pid, || !program.has_ended())?;
+    let child = detach::child(sockets, |sockets| become_proxy(sockets, proxy))?;
+    let proxy = Process::open(child)?;
     let epoll = Epoll::new()?;
     epoll.watch(program, PROGRAM, When::Ready)?;
     epoll.watch(&proxy, PROXY, When::Ready)?;
@@ -132,7 +138,7 @@ fn watch_over(
     if first_of(&rest, Some(patience))?.is_none() {
         let _ = last.signal(Signal::KILL);
     }
-    detach::reap(pid);
+    detach::reap(child);
     Ok(())
 }
 
