@@ -247,6 +247,25 @@ fn without_the_watcher_both_end() {
     server.nobody_listens();
 }
 
+/// shutdown(2) ends the wait in accept(2). The proxy listens on, and resets who comes, as for any server that
+/// refuses.
+#[test]
+fn a_listener_that_is_shut_down() {
+    let server = Private::start(
+        true,
+        "--protocol=tcp",
+        &["/usr/bin/python3", "-uc", WAITING],
+    );
+    let client = someone_v4();
+    assert_eq!(server.ask(LISTEN_V4, &header_of(client)), client);
+    server.process.signal(Signal::USR2);
+    server.process.line("the end of its wait", |line| {
+        (line == "accept: EINVAL").then_some(())
+    });
+    let conn = Conn::open(&server.lab.balancer, LISTEN_V4, &header_of(client));
+    assert_eq!(conn.closed().0, End::Reset);
+}
+
 #[track_caller]
 fn address(answer: &[u8]) -> SocketAddr {
     let answer = String::from_utf8_lossy(answer);
@@ -287,3 +306,25 @@ print("serving")
 v4.serve_forever()
 "#,
 ];
+
+/// One thread waits in accept(2); SIGUSR2 shuts the listener down.
+const WAITING: &str = r#"
+import errno, signal, socket, threading
+
+listener = socket.create_server(("127.0.0.1", 8443))
+
+def serve():
+    try:
+        while True:
+            client, address = listener.accept()
+            client.sendall(b"%s %d\n" % (address[0].encode(), address[1]))
+            client.close()
+    except OSError as error:
+        print("accept:", errno.errorcode[error.errno])
+
+threading.Thread(target=serve, daemon=True).start()
+signal.signal(signal.SIGUSR2, lambda *_: listener.shutdown(socket.SHUT_RDWR))
+print("serving")
+while True:
+    signal.pause()
+"#;

@@ -30,15 +30,20 @@ fn the_program_is_the_process() {
     assert!(said.split_ascii_whitespace().next() <= Some("2"), "{said}");
 }
 
-/// Complete headers need no attendant; a connection with an incomplete one is refused, not shown as
-/// somebody else's, and nobody waits.
+/// Complete headers need no attendant, and who has been accepted stays who it is; a connection with an
+/// incomplete header is refused, not shown as somebody else's, and nobody waits.
 #[test]
 fn without_its_attendant() {
     for mode in ["block 4 8443", "et 4 8443"] {
         let served = Served::new(mode, &[]);
         let waiting = served.open(&v2(someone_v4())[..20]);
+        let earlier = someone_v4();
+        let accepted = served.open(&v2(earlier));
+        accepted.stays_open(Duration::from_millis(100));
         kill_attendant_of(&served);
         assert_eq!(waiting.closed().0, End::Reset);
+        accepted.send(b"hi");
+        served.sees(&accepted, earlier);
         let conn = served.open(&v2(someone_v4())[..20]);
         assert_eq!(conn.closed().0, End::Reset);
         let client = someone_v4();

@@ -2,9 +2,10 @@
  * accept(2) and getpeername(2) say about it: here, on a duplicate, in a forked child, in a program run
  * from it, and on a descriptor that has travelled through a Unix socket.
  *
- * server MODE FAMILY PORT [hold|brief]  MODE block threads fork poll select lt et exclusive oneshot cancel rebind
+ * server MODE FAMILY PORT [hold|brief]  MODE block threads fork poll select lt et exclusive oneshot cancel rebind shutdown
  * Each connection is answered after its first octets; with `hold` it stays open until the client closes.
- * SIGUSR1 does nothing, but interrupts. `rebind` closes its listener at SIGUSR2 and opens it at the next.
+ * SIGUSR1 does nothing, but interrupts. `rebind` closes its listener at SIGUSR2 and opens it at the next; `shutdown`
+ * shuts it down while a thread waits in accept(2), and stays.
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
@@ -203,6 +204,13 @@ static void *accept_always(void *listener)
     return NULL;
 }
 
+static void *accept_until_it_fails(void *listener)
+{
+    while (take((int)(long)listener, 0) >= 0)
+        ;
+    return NULL;
+}
+
 static void by_epoll(int listener, unsigned flags)
 {
     int instance = epoll_create1(EPOLL_CLOEXEC);
@@ -298,7 +306,8 @@ int main(int count, char **args)
     struct sigaction interrupts = {.sa_handler = nothing}, asks = {.sa_handler = ask};
     sigaction(SIGUSR1, &interrupts, NULL);
     sigaction(SIGUSR2, &asks, NULL);
-    int waits = !strcmp(mode, "block") || !strcmp(mode, "threads") || !strcmp(mode, "fork");
+    int waits = !strcmp(mode, "block") || !strcmp(mode, "threads") || !strcmp(mode, "fork") ||
+                !strcmp(mode, "shutdown");
     int listener = listens(six, port, !waits);
     if (!strcmp(mode, "cancel")) { /* a thread that waits in accept(2) can be cancelled there */
         pthread_t waiting;
@@ -309,6 +318,17 @@ int main(int count, char **args)
         pthread_join(waiting, &result);
         puts(result == PTHREAD_CANCELED ? "cancelled" : "not cancelled");
         return 0;
+    }
+    if (!strcmp(mode, "shutdown")) {
+        pthread_t waiting;
+        sigset_t shuts_down;
+        int number;
+        sigemptyset(&shuts_down);
+        sigaddset(&shuts_down, SIGUSR2);
+        pthread_sigmask(SIG_BLOCK, &shuts_down, NULL);
+        pthread_create(&waiting, NULL, accept_until_it_fails, (void *)(long)listener);
+        sigwait(&shuts_down, &number);
+        shutdown(listener, SHUT_RDWR);
     }
     if (!strcmp(mode, "rebind"))
         rebinding(listener, six, port);

@@ -65,6 +65,25 @@ fn a_listener_that_is_closed_and_opened_again() {
     }
 }
 
+/// shutdown(2) ends the wait in accept(2), and the program stays. Who waited for it is refused when its header
+/// comes, and whoever comes then, by the kernel.
+#[test]
+fn a_listener_that_is_shut_down() {
+    for mechanism in BOTH {
+        let served = Served::by(mechanism, "shutdown 4 8443 brief", &[]);
+        let client = someone_v4();
+        let waiting = parked(&served, &v2(client));
+        server_of(&served)
+            .signal(pidfd::Signal::USR2)
+            .expect("it lives");
+        said(&served, "accept: Invalid argument");
+        waiting.send(&v2(client)[20..]);
+        assert_eq!(waiting.closed().0, End::Reset, "{mechanism}");
+        nobody_listens(&served);
+        assert!(!server_of(&served).has_ended());
+    }
+}
+
 /// The bell does not get through while the listener's queue is full. It does once there is room.
 #[test]
 fn a_full_queue_when_the_bell_rings() {
@@ -101,12 +120,15 @@ fn a_killed_program_leaves_nothing() {
         assert!(served.process.ended_within(PATIENCE).is_some());
         let (said, _) = waiting.drain();
         assert!(said.is_empty(), "{mechanism}");
-        wait_for("nobody listens any more", || {
-            let connect =
-                || std::net::TcpStream::connect_timeout(&crate::addr::LISTEN_V4, PATIENCE);
-            served.lab.balancer.enter(connect).is_err().then_some(())
-        });
+        nobody_listens(&served);
     }
+}
+
+fn nobody_listens(served: &Served) {
+    wait_for("nobody listens any more", || {
+        let connect = || std::net::TcpStream::connect_timeout(&crate::addr::LISTEN_V4, PATIENCE);
+        served.lab.balancer.enter(connect).is_err().then_some(())
+    });
 }
 
 /// The helper is killed before the program has accepted anything.
