@@ -29,6 +29,7 @@ mod asking;
 mod audit;
 mod body;
 mod client;
+mod cork;
 mod exchange;
 mod exchanges;
 mod explicit;

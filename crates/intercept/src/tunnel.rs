@@ -8,6 +8,7 @@ use http::request::Parts;
 use http::{HeaderMap, StatusCode, Version};
 use peername_relay::{End, Limits, Pair, Tally, relay};
 use peername_sys::stream;
+use rustls::ProtocolVersion;
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout_at};
@@ -18,6 +19,7 @@ use crate::asking::{self, Asking, NO_BODY};
 use crate::audit::Record;
 use crate::check::Kind;
 use crate::client::Client;
+use crate::cork::Corked;
 use crate::hello::{Hello, Opening, Unopened, version_name};
 use crate::inner::Inner;
 use crate::named::{Going, Named};
@@ -149,7 +151,7 @@ async fn finish_handshake(
     wire: Wire,
     hello: Hello,
     named: &Named,
-) -> Result<TlsStream<TcpStream>, Refusal> {
+) -> Result<TlsStream<Corked<TcpStream>>, Refusal> {
     // HTTP/2 unless the origin is known not to speak it and the client can do without.
     let is_http1_only = || site.upstream.is_http1_only(&named.to, named.via);
     let http2 = hello.http2 && !(hello.http1 && is_http1_only());
@@ -168,8 +170,19 @@ async fn finish_handshake(
         })?;
     // What was ahead has been read by the acceptor.
     let (socket, _) = wire.into_parts();
-    let start = StartHandshake::from_parts(hello.accepted, socket);
-    let finished = start.into_stream(config).await;
+    let start = StartHandshake::from_parts(hello.accepted, Corked::new(socket));
+    let finished = match start.into_stream(config).into_fallible().await {
+        Ok(mut stream) => {
+            let (socket, session) = stream.get_mut();
+            // In TLS 1.2 our Finished is the last one.
+            socket.over(session.protocol_version() != Some(ProtocolVersion::TLSv1_3));
+            Ok(stream)
+        }
+        Err((error, socket)) => {
+            socket.failed().await;
+            Err(error)
+        }
+    };
     if let Some(pinned) = &site.rules.pinned {
         match &finished {
             Ok(_) => pinned.accepted(ip, &named.to.host),

@@ -10,6 +10,7 @@ use tokio_rustls::client::TlsStream;
 
 use super::places::Place;
 use crate::body::Outgoing;
+use crate::cork::Corked;
 
 /// A connection to an origin.
 #[derive(Debug)]
@@ -56,8 +57,10 @@ impl Connection {
     }
 }
 
+pub(super) type Stream = TlsStream<Corked<TcpStream>>;
+
 /// HTTP/2 is only ever spoken inside TLS.
-pub(super) type Driver = http2::Connection<TokioIo<TlsStream<TcpStream>>, Outgoing, TokioExecutor>;
+pub(super) type Driver = http2::Connection<TokioIo<Stream>, Outgoing, TokioExecutor>;
 
 /// How many streams the origin allows at a time (SETTINGS_MAX_CONCURRENT_STREAMS). Only what drives the connection
 /// knows.

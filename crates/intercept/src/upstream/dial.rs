@@ -12,12 +12,12 @@ use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
-use tokio_rustls::client::TlsStream;
 
-use super::connection::{About, Connection, Limit, Sender};
+use super::connection::{About, Connection, Limit, Sender, Stream};
 use super::pool::Key;
 use super::verify::BadCertificate;
 use super::{Fault, Upstream};
+use crate::cork::Corked;
 use crate::host::HostPort;
 
 impl Upstream {
@@ -52,10 +52,20 @@ impl Upstream {
         }
         let (config, limit) = (self.config(key), self.settings.handshake_timeout);
         let name = key.to.host.to_server_name();
-        let stream = timeout(limit, TlsConnector::from(config).connect(name, socket))
-            .await
-            .map_err(|_| Fault::HandshakeTimeout(limit))?
-            .map_err(|error| of_tls(&error))?;
+        let connector = TlsConnector::from(config);
+        let connecting = connector.connect(name, Corked::new(socket)).into_fallible();
+        let stream = match timeout(limit, connecting).await {
+            Ok(Ok(mut stream)) => {
+                // The request goes with it, and the origin waits for that.
+                stream.get_mut().0.over(false);
+                stream
+            }
+            Ok(Err((error, socket))) => {
+                socket.failed().await;
+                return Err(of_tls(&error));
+            }
+            Err(_) => return Err(Fault::HandshakeTimeout(limit)),
+        };
         let (_, session) = stream.get_ref();
         let version = session.protocol_version().map(crate::hello::version_name);
         match session.alpn_protocol() {
@@ -216,7 +226,7 @@ where
     })
 }
 
-async fn http2(io: TlsStream<TcpStream>, about: Arc<About>) -> Result<Connection, Fault> {
+async fn http2(io: Stream, about: Arc<About>) -> Result<Connection, Fault> {
     let handshake = http2::Builder::new(TokioExecutor::new())
         .timer(TokioTimer::new())
         .keep_alive_interval(PING)
