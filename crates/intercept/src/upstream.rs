@@ -8,6 +8,7 @@ mod own;
 mod parent;
 mod places;
 mod pool;
+mod seen;
 mod trust;
 mod verify;
 

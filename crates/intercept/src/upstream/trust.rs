@@ -4,10 +4,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use rustls::client::{Resumption, WebPkiServerVerifier};
+use rustls::crypto::CryptoProvider;
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 use rustls::{ClientConfig, RootCertStore};
 
+use super::seen;
 use super::verify::{OwnKeys, Verifier};
 
 /// Why no origin could be verified.
@@ -64,10 +66,13 @@ impl Tls {
         }
         let tls = |error: &dyn std::fmt::Display| TrustError::Tls(error.to_string());
         let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-        let verifier =
-            WebPkiServerVerifier::builder_with_provider(Arc::new(roots), Arc::clone(&provider))
-                .build()
-                .map_err(|error| tls(&error))?;
+        let verifying = Arc::new(CryptoProvider {
+            signature_verification_algorithms: seen::algorithms(),
+            ..CryptoProvider::clone(&provider)
+        });
+        let verifier = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), verifying)
+            .build()
+            .map_err(|error| tls(&error))?;
         let mut both = ClientConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()
             .map_err(|error| tls(&error))?
