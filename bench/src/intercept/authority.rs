@@ -1,13 +1,20 @@
 //! Two authorities: the proxies', by which they forge, and the origin's, which they must trust.
 
+use std::collections::HashMap;
 use std::fs;
 use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::{Context, Result};
 use rcgen::{
     BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
     KeyUsagePurpose,
 };
+use rustls::crypto::aws_lc_rs::sign::any_ecdsa_type;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivatePkcs8KeyDer};
+use rustls::server::{ClientHello, ResolvesServerCert};
+use rustls::sign::{CertifiedKey, SigningKey};
 
 /// Writes a new authority with a P-256 key as PEM.
 ///
@@ -19,25 +26,74 @@ pub(crate) fn write(name: &str, certificate: &Path, key: &Path) -> Result<()> {
     save(key, &pair.serialize_pem())
 }
 
-/// Writes the origin's certificate for `*.DOMAIN`, its key, and the authority that signed it.
+/// Writes the origin's root, and an authority below it with its key, which certifies hosts.
 ///
 /// # Errors
 /// A file could not be written.
-pub(crate) fn write_origin(
-    domain: &str,
-    root: &Path,
-    certificate: &Path,
-    key: &Path,
-) -> Result<()> {
+pub(crate) fn write_origin(root: &Path, certificate: &Path, key: &Path) -> Result<()> {
     let (params, pair) = authority("benchmark origin root")?;
     save(root, &params.self_signed(&pair)?.pem())?;
     let issuer = Issuer::new(params, pair);
-    let pair = KeyPair::generate()?;
-    let mut params = CertificateParams::new([format!("*.{domain}")])?;
-    params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
+    let (mut params, pair) = authority("benchmark origin authority")?;
     params.use_authority_key_identifier_extension = true;
     save(certificate, &params.signed_by(&pair, &issuer)?.pem())?;
     save(key, &pair.serialize_pem())
+}
+
+/// Certificates of the origin's hosts: each its own, as origins have them, all of one key, for it is not the origin
+/// that is measured.
+#[derive(Debug)]
+pub(crate) struct Hosts {
+    issuer: Issuer<'static, KeyPair>,
+    between: CertificateDer<'static>,
+    key: KeyPair,
+    signer: Arc<dyn SigningKey>,
+    made: Mutex<HashMap<String, Arc<CertifiedKey>>>,
+}
+
+impl Hosts {
+    /// From the files of [`write_origin`].
+    ///
+    /// # Errors
+    /// A file is not what it should be.
+    pub(crate) fn read(certificate: &Path, key: &Path) -> Result<Self> {
+        let read = |path: &Path| {
+            fs::read_to_string(path).with_context(|| format!("read {}", path.display()))
+        };
+        let between = read(certificate)?;
+        let issuer = Issuer::from_ca_cert_pem(&between, KeyPair::from_pem(&read(key)?)?)?;
+        let key = KeyPair::generate()?;
+        let private = PrivatePkcs8KeyDer::from(key.serialize_der());
+        Ok(Self {
+            issuer,
+            between: CertificateDer::from_pem_slice(between.as_bytes())?,
+            signer: any_ecdsa_type(&private.into())?,
+            key,
+            made: Mutex::default(),
+        })
+    }
+
+    fn make(&self, host: &str) -> Result<CertifiedKey> {
+        let mut params = CertificateParams::new([host.to_owned()])?;
+        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
+        params.use_authority_key_identifier_extension = true;
+        let leaf = params.signed_by(&self.key, &self.issuer)?.der().clone();
+        let chain = vec![leaf, self.between.clone()];
+        Ok(CertifiedKey::new(chain, self.signer.clone()))
+    }
+}
+
+impl ResolvesServerCert for Hosts {
+    fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        let host = hello.server_name()?;
+        let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(made) = made.get(host) {
+            return Some(made.clone());
+        }
+        let new = Arc::new(self.make(host).ok()?);
+        made.insert(host.to_owned(), new.clone());
+        Some(new)
+    }
 }
 
 fn authority(name: &str) -> Result<(CertificateParams, KeyPair)> {

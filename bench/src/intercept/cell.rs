@@ -113,7 +113,7 @@ impl Cell {
 /// On the documentation's addresses, which no proxy takes for this machine.
 fn start_origin(root: &Path, directory: &Path) -> Result<Running> {
     let [certificate, key] = ["origin.pem", "origin.key"].map(|name| directory.join(name));
-    authority::write_origin(DOMAIN, root, &certificate, &key)?;
+    authority::write_origin(root, &certificate, &key)?;
     let mut command = Command::new(std::env::current_exe().context("own path")?);
     command
         .args(["intercept-origin", "--listen", &ORIGIN.to_string()])

@@ -17,6 +17,7 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::TlsAcceptor;
 
+use crate::intercept::authority::Hosts;
 use crate::intercept::tls;
 
 /// `peername-bench intercept-origin`
@@ -25,10 +26,10 @@ pub(crate) struct Args {
     /// Where to listen
     #[arg(long, value_name = "ADDR")]
     listen: SocketAddr,
-    /// Its certificate chain, PEM
+    /// The authority that certifies its hosts, PEM
     #[arg(long, value_name = "FILE")]
     certificate: PathBuf,
-    /// Its key, PEM
+    /// That authority's key, PEM
     #[arg(long, value_name = "FILE")]
     key: PathBuf,
 }
@@ -44,7 +45,8 @@ pub(crate) const BODY: &[u8] = &[b'x'; 1024];
 /// # Errors
 /// The address can't be listened on, or a file is not what it should be.
 pub(crate) fn run(args: &Args) -> Result<()> {
-    let acceptor = TlsAcceptor::from(tls::server(&args.certificate, &args.key)?);
+    let hosts = Hosts::read(&args.certificate, &args.key)?;
+    let acceptor = TlsAcceptor::from(tls::server(Arc::new(hosts))?);
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;

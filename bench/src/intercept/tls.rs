@@ -8,8 +8,9 @@ use anyhow::{Context, Result};
 use rustls::client::Resumption;
 use rustls::crypto::CryptoProvider;
 use rustls::crypto::aws_lc_rs::{self, cipher_suite, kx_group};
+use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::server::ResolvesServerCert;
 use rustls::version::TLS13;
 use rustls::{ClientConfig, RootCertStore, ServerConfig};
 
@@ -37,20 +38,15 @@ pub(crate) fn client(root: &Path, alpn: &[u8], resume: bool) -> Result<Arc<Clien
     Ok(Arc::new(config))
 }
 
-/// A server with the certificate and key in these files, for HTTP/1.1 and HTTP/2.
+/// A server with these certificates, for HTTP/1.1 and HTTP/2.
 ///
 /// # Errors
-/// A file is not what it should be.
-pub(crate) fn server(certificate: &Path, key: &Path) -> Result<Arc<ServerConfig>> {
-    let chain = CertificateDer::pem_file_iter(certificate)
-        .and_then(Iterator::collect)
-        .with_context(|| format!("read {}", certificate.display()))?;
-    let key =
-        PrivateKeyDer::from_pem_file(key).with_context(|| format!("read {}", key.display()))?;
+/// The library does not know the version.
+pub(crate) fn server(certificates: Arc<dyn ResolvesServerCert>) -> Result<Arc<ServerConfig>> {
     let mut config = ServerConfig::builder_with_provider(provider())
         .with_protocol_versions(&[&TLS13])?
         .with_no_client_auth()
-        .with_single_cert(chain, key)?;
+        .with_cert_resolver(certificates);
     config.alpn_protocols = vec![H2.to_vec(), HTTP1.to_vec()];
     Ok(Arc::new(config))
 }
