@@ -139,6 +139,16 @@ fn it_says_what_is_missing() {
             vec![
                 "--ca",
                 &ca,
+                "--check=http://127.0.0.1:1/",
+                "--check-take=X-User",
+                "--check-take=Host",
+            ],
+            "host can't be taken",
+        ),
+        (
+            vec![
+                "--ca",
+                &ca,
                 "--auto-passthrough",
                 "--check=http://127.0.0.1:1/",
             ],

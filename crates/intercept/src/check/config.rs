@@ -7,6 +7,8 @@ use std::time::Duration;
 use http::Uri;
 use http::header::{self, HeaderName};
 
+use super::changes::is_free;
+
 /// A check service, and how it is asked.
 #[derive(Clone, Debug)]
 pub struct CheckConfig {
@@ -51,7 +53,10 @@ impl CheckConfig {
             _ if self.timeout.is_zero() => Err(ConfigError::NoTime),
             Service::ForwardAuth(_) if self.body > 0 => Err(ConfigError::Body),
             Service::Grpc(_) | Service::Opa(_) if !self.take.is_empty() => Err(ConfigError::Take),
-            _ => Ok(()),
+            _ => match self.take.iter().find(|name| !is_free(name)) {
+                Some(kept) => Err(ConfigError::Kept(kept.clone())),
+                None => Ok(()),
+            },
         }
     }
 }
@@ -154,6 +159,12 @@ pub enum ConfigError {
         "headers to take from the answer are for forwardAuth; grpc and opa+http services name them in the answer"
     )]
     Take,
+    /// A header that no answer changes.
+    #[error(
+        "the header {0} can't be taken from the answer: where a request goes, how long it is and what belongs to the connection \
+         stays as it was checked"
+    )]
+    Kept(HeaderName),
     /// Nothing would ever be allowed.
     #[error("the check timeout is zero")]
     NoTime,
@@ -232,6 +243,31 @@ mod tests {
         ] {
             assert_eq!(written.parse::<Service>(), Err(error), "{written}");
         }
+    }
+
+    #[test]
+    fn only_what_a_request_may_take_on_can_be_named() {
+        let taking = |name: &'static str| CheckConfig {
+            take: vec![header::AUTHORIZATION, HeaderName::from_static(name)],
+            ..CheckConfig::new("http://auth.test/verify".parse().unwrap())
+        };
+        for name in [
+            "host",
+            "content-length",
+            "transfer-encoding",
+            "connection",
+            "keep-alive",
+            "proxy-connection",
+            "te",
+            "trailer",
+            "upgrade",
+            "expect",
+            "proxy-authorization",
+        ] {
+            let kept = ConfigError::Kept(HeaderName::from_static(name));
+            assert_eq!(taking(name).validate(), Err(kept));
+        }
+        assert_eq!(taking("x-user").validate(), Ok(()));
     }
 
     #[test]
