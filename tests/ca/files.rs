@@ -118,6 +118,36 @@ fn one_of_another_kind_is_refused_by_name() {
     assert!(rig.fails("show").contains("peername ca init"));
 }
 
+/// `ca rotate` could not replace these, so nobody is sent there.
+#[test]
+fn what_is_no_authority_of_ours_has_to_be_moved_away() {
+    let rig = Rig::new(&[]);
+    let said = rig.fails("init");
+    assert!(said.contains("`peername ca rotate` replaces"), "{said}");
+    let path = format!("{}/authority.pem", rig.ca);
+    let ours = fs::read_to_string(&path).expect("the authority");
+    let foreign = rig.shell_succeeds(
+        "cd $DIR && openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -keyout k \
+         -out c -days 9 -subj /O=Example -addext keyUsage=critical,keyCertSign 2>/dev/null; cat k c",
+    );
+    for (content, why) in [
+        (&ours[..ours.len() / 2], "damaged"),
+        ("no key", "no private key"),
+        (&foreign, "not made by"),
+    ] {
+        fs::write(&path, content).expect("a file");
+        assert_eq!(rig.ca("rotate", &[]).status.code(), Some(1), "{why}");
+        let said = rig.fails("init");
+        assert!(
+            said.contains(why) && said.contains("move it away"),
+            "{said}"
+        );
+        assert!(!said.contains("rotate"), "{said}");
+        assert_eq!(fs::read_to_string(&path).expect("it stays"), content);
+    }
+    rig.shell_succeeds("mv $CA/authority.pem $DIR/away && $PEERNAME ca init --ca $CA");
+}
+
 /// A proxy that was started before still has the old key.
 #[test]
 fn after_a_rotation_both_are_exported() {

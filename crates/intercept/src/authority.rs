@@ -4,7 +4,7 @@
 //! is kept where its owner alone can read it, lasts a year unless told otherwise, and can be bound to the
 //! names it is for. One brought from elsewhere has to be as strict.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use rcgen::{Issuer, KeyPair};
 use rustls::pki_types::UnixTime;
@@ -59,12 +59,28 @@ impl Authority {
     /// try at once one succeeds.
     ///
     /// # Errors
-    /// [`Error::Exists`] if there is one already: nothing is ever overwritten.
+    /// [`Error::Exists`] if there is one already, [`Error::InTheWay`] if it is none that can be rotated: nothing is
+    /// ever overwritten.
     pub fn create(dir: &Path, options: &Options) -> Result<Self, Error> {
         let kept = Kept::make(dir)?;
         let (key, certificate) = profile::make(options, UnixTime::now())?;
-        kept.put(&pem::of_authority(&key, &certificate))?;
-        Self::open(dir)
+        match kept.put(&pem::of_authority(&key, &certificate)) {
+            Err(Error::Exists { path }) => Err(Self::in_the_way(&kept, path)),
+            put => put.and_then(|()| Self::open(dir)),
+        }
+    }
+
+    /// What to do about one that is there already.
+    fn in_the_way(kept: &Kept<'_>, path: PathBuf) -> Error {
+        match Self::load(kept) {
+            Ok(found) if found.facts.options().is_none() => {
+                let fault = Fault::Foreign;
+                Error::InTheWay { path, fault }
+            }
+            Err(Error::Unusable { path, fault }) => Error::InTheWay { path, fault },
+            // What else is wrong is said by what replaces it.
+            _ => Error::Exists { path },
+        }
     }
 
     /// Reads the one that is kept in `dir`: made by [`Authority::create`], or brought from elsewhere as one

@@ -13,6 +13,16 @@ pub enum Error {
         /// Its file.
         path: PathBuf,
     },
+    /// The same, but nothing that could be replaced by itself.
+    #[error(
+        "{path} is there already and stays: {fault}; to make a new one, move it away and run `peername ca init` again"
+    )]
+    InTheWay {
+        /// The file.
+        path: PathBuf,
+        /// Why it can't be rotated.
+        fault: Fault,
+    },
     /// There is none.
     #[error("{path}: no authority there; make one with `peername ca init`")]
     Absent {
