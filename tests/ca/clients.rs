@@ -131,6 +131,28 @@ fn java() {
     );
 }
 
+/// What a shell, and Java after it, could take for something else.
+#[test]
+fn the_files_may_lie_anywhere() {
+    let rig = Rig::new(&[]);
+    let port = server::start(&rig.host, &rig.ca);
+    rig.scratch
+        .write("Client.java", include_str!("Client.java"));
+    rig.shell_succeeds("javac -d $DIR $DIR/Client.java");
+    let into = r#"INTO="$DIR/it's my \"own\" \$HOME; \\ place""#;
+    let env = format!(r#"{into}; eval "$($PEERNAME ca env --ca $CA --into "$INTO")""#);
+    let said = rig.shell(&env);
+    let said = String::from_utf8_lossy(&said.stderr);
+    assert!(said.contains("mkdir -p -m 755 "), "{said}");
+    // As it is told to.
+    rig.shell_succeeds(&format!(r#"{into}; mkdir -p -m 755 "$INTO""#));
+    for client in ["curl -sS", "java -cp $DIR Client"] {
+        let served = served(&rig, &format!("{env}; {client} https://127.0.0.1:{port}/"));
+        let said = String::from_utf8_lossy(&served.stdout);
+        assert!(said.contains(server::BODY), "{client}: {served:?}");
+    }
+}
+
 /// Clients have the root; a server has to show what leads to it.
 #[test]
 fn below_an_authority_that_was_there_before() {
@@ -162,9 +184,15 @@ fn below_an_authority_that_was_there_before() {
 fn a_shell_may_take_the_variables_twice() {
     let rig = Rig::new(&[]);
     let env = "eval \"$($PEERNAME ca env --ca $CA)\"";
-    let once = rig.shell_succeeds(&format!("{env}; sort $CA/bundle.pem"));
-    let twice = rig.shell_succeeds(&format!("{env}; {env}; sort $CA/bundle.pem"));
+    let took = "sort $CA/bundle.pem; echo $JAVA_TOOL_OPTIONS";
+    let once = rig.shell_succeeds(&format!("set -eu; {env}; {took}"));
+    let twice = rig.shell_succeeds(&format!("set -eu; {env}; {env}; {took}"));
     assert_eq!(once, twice);
+    let options = rig.shell_succeeds(&format!(
+        "JAVA_TOOL_OPTIONS=-Dof=mine; {env}; {env}; echo $JAVA_TOOL_OPTIONS"
+    ));
+    assert!(options.starts_with("-Dof=mine -D"), "{options}");
+    assert_eq!(options.matches("trustStore=").count(), 1, "{options}");
     let own = rig.succeeds("export", &[]);
     assert!(once.len() > own.len(), "the host's roots are in it");
 }

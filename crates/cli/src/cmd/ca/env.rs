@@ -4,10 +4,9 @@
 //! beside those. Java takes a keystore.
 
 use std::env::var_os;
-use std::io::{Write, stdout};
+use std::io::{self, Write, stdout};
 use std::path::{Path, PathBuf};
 
-use anyhow::Context;
 use peername_intercept::authority::{Authority, CertificateDer, to_pem};
 use rustls_native_certs::{CertificateResult, load_certs_from_paths, load_native_certs};
 
@@ -29,9 +28,7 @@ pub(super) fn run(dir: &Dir, place: &Place) -> anyhow::Result<()> {
     let ca = dir.path()?;
     let authority = Authority::open(&ca)?;
     let into = place.into.clone().unwrap_or(ca);
-    let into = into
-        .canonicalize()
-        .with_context(|| format!("--into {}", into.display()))?;
+    let into = into.canonicalize().map_err(|error| absent(&into, &error))?;
     let file = |name| into.join(name);
     let (own, bundle, java) = (
         file("certificates.pem"),
@@ -48,6 +45,19 @@ pub(super) fn run(dir: &Dir, place: &Place) -> anyhow::Result<()> {
     print(text(&own)?, text(&bundle)?, text(&java)?)
 }
 
+/// It is not made here: who is to enter it is not for us to say.
+fn absent(into: &Path, error: &io::Error) -> anyhow::Error {
+    let path = into.display();
+    match error.kind() {
+        io::ErrorKind::NotFound => anyhow::anyhow!(
+            "--into {path}: there is no such directory; make one that the users of the files can enter: \
+             mkdir -p -m 755 {}",
+            quoted(&into.to_string_lossy())
+        ),
+        _ => anyhow::anyhow!("--into {path}: {error}"),
+    }
+}
+
 fn print(own: &str, bundle: &str, java: &str) -> anyhow::Result<()> {
     let mut out = stdout();
     for (names, path) in [(INSTEAD, bundle), (BESIDE, own)] {
@@ -55,13 +65,17 @@ fn print(own: &str, bundle: &str, java: &str) -> anyhow::Result<()> {
             writeln!(out, "export {name}={}", quoted(path))?;
         }
     }
-    // The user's own options stay.
-    let option = quoted(&format!(
-        "-Djavax.net.ssl.trustStore={java} -Djavax.net.ssl.trustStoreType=PKCS12"
+    // The user's own options stay, and ours are there once however often this is taken.
+    let options = quoted(&format!(
+        "-Djavax.net.ssl.trustStore={} -Djavax.net.ssl.trustStoreType=PKCS12",
+        quoted(java)
     ));
     writeln!(
         out,
-        "export JAVA_TOOL_OPTIONS=\"${{JAVA_TOOL_OPTIONS:+$JAVA_TOOL_OPTIONS }}\"{option}"
+        "case \" ${{JAVA_TOOL_OPTIONS-}} \" in\n  \
+         *' '{options}' '*) ;;\n  \
+         *) export JAVA_TOOL_OPTIONS=\"${{JAVA_TOOL_OPTIONS:+$JAVA_TOOL_OPTIONS }}\"{options} ;;\n\
+         esac"
     )?;
     Ok(())
 }
@@ -89,23 +103,20 @@ fn of_the_system() -> CertificateResult {
     load_certs_from_paths(None, there)
 }
 
-/// For a POSIX shell.
+/// For a POSIX shell, and for Java, which knows quotes (JVM Tool Interface, JAVA_TOOL_OPTIONS) but no backslash.
 pub(super) fn quoted(text: &str) -> String {
     let plain = |octet: u8| octet.is_ascii_alphanumeric() || b"/._-+:@".contains(&octet);
     match text.bytes().all(plain) && !text.is_empty() {
         true => text.to_owned(),
-        false => format!("'{}'", text.replace('\'', r"'\''")),
+        false => format!("'{}'", text.replace('\'', r#"'"'"'"#)),
     }
 }
 
-/// Java splits its options at white space, and has no way to write a quote.
+/// What is printed is text.
 fn text(path: &Path) -> Result<&str, Usage> {
-    let text = path
-        .to_str()
-        .filter(|text| !text.contains(|c: char| c.is_whitespace() || "'\"".contains(c)));
-    text.ok_or_else(|| {
+    path.to_str().ok_or_else(|| {
         Usage(format!(
-            "{}: use --into DIR, without spaces, quotes or odd characters: Java can't read others",
+            "{}: use --into DIR, with a path in UTF-8",
             path.display()
         ))
     })
