@@ -1,6 +1,6 @@
 //! Names that take long to be found, or are not.
 
-use std::thread::sleep;
+use std::thread::{self, sleep};
 use std::time::Duration;
 
 use super::rig::{PROXY, Stage};
@@ -12,7 +12,53 @@ use crate::lab::{Process, wait_for};
 fn a_silent_name_server_is_in_the_way_of_those_who_ask_it() {
     peername_sys::limits::raise_open_files().expect("descriptors for many clients");
     let stage = Stage::new();
-    let script = stage.scratch.write("names.py", SILENT);
+    let (_names, through) = names(&stage, SILENT);
+    let through: Vec<_> = through.iter().map(String::as_str).collect();
+    let rig = stage.start_through(&through, &["--workers=1", "--connect-timeout=3s"]);
+    rig.lab.client.address("eth0", &["203.0.113.10/24"]);
+    let ask = |n| {
+        let request = format!("GET http://{n}.slow.test/ HTTP/1.1\r\nHost: {n}.slow.test\r\n\r\n");
+        Conn::open(&rig.lab.client, PROXY, request.as_bytes())
+    };
+    // More than a worker has threads for it.
+    let waiting: Vec<_> = (0..600).map(ask).collect();
+    // By then each has its thread, or waits for one.
+    sleep(Duration::from_millis(700));
+    let other = ["--interface", "203.0.113.10", "http://a.test/echo"];
+    assert!(rig.curl(&other).starts_with("GET a.test "));
+    for conn in &waiting {
+        conn.recv_text_until(|text| text.contains("dns_timeout"));
+    }
+}
+
+/// Of as many as there are, the name server is asked by one.
+#[test]
+fn who_wants_the_same_name_at_once_waits_for_the_same_answer() {
+    let stage = Stage::new();
+    let (names, through) = names(&stage, SLOW);
+    let through: Vec<_> = through.iter().map(String::as_str).collect();
+    let rig = stage.start_through(&through, &["--workers=2"]);
+    rig.lab.client.address("eth0", &["203.0.113.10/24"]);
+    let get = |rest: &[&str]| {
+        let urls = ["http://slow.test/echo"; 20];
+        let parallel = ["--parallel", "--parallel-immediate", "--parallel-max", "20"];
+        rig.curl(&[&parallel, rest, &urls].concat())
+    };
+    let answers = thread::scope(|scope| {
+        let other = scope.spawn(|| get(&["--interface", "203.0.113.10"]));
+        [get(&[]), other.join().expect("answers")].concat()
+    });
+    assert_eq!(answers.matches("GET slow.test ").count(), 40, "{answers}");
+    // Both kinds of address, once.
+    assert_eq!(names.log().matches("asked").count(), 2, "{}", names.log());
+    // What has been answered is asked again.
+    rig.curl(&["-H", "Connection: close", "http://slow.test:8081/echo"]);
+    assert_eq!(names.log().matches("asked").count(), 4, "{}", names.log());
+}
+
+/// A name server on the proxy's host, and through what the proxy is to be started to ask it.
+fn names(stage: &Stage, script: &str) -> (Process, Vec<String>) {
+    let script = stage.scratch.write("names.py", script);
     let names = Process::start(&stage.lab.balancer, "/usr/bin/python3", &["-u", &script]);
     wait_for("the name server", || {
         names.log().contains("ready").then_some(())
@@ -30,22 +76,25 @@ fn a_silent_name_server_is_in_the_way_of_those_who_ask_it() {
     });
     let mount = format!("{}exec \"$@\"", mounts.concat());
     let through = ["unshare", "--mount", "sh", "-c", &mount, "sh"];
-    let rig = stage.start_through(&through, &["--workers=1", "--connect-timeout=3s"]);
-    rig.lab.client.address("eth0", &["203.0.113.10/24"]);
-    let ask = |n| {
-        let request = format!("GET http://{n}.slow.test/ HTTP/1.1\r\nHost: {n}.slow.test\r\n\r\n");
-        Conn::open(&rig.lab.client, PROXY, request.as_bytes())
-    };
-    // More than a worker has threads for it.
-    let waiting: Vec<_> = (0..600).map(ask).collect();
-    // By then each has its thread, or waits for one.
-    sleep(Duration::from_millis(700));
-    let other = ["--interface", "203.0.113.10", "http://a.test/echo"];
-    assert!(rig.curl(&other).starts_with("GET a.test "));
-    for conn in &waiting {
-        conn.recv_text_until(|text| text.contains("dns_timeout"));
-    }
+    (names, through.map(str::to_owned).to_vec())
 }
+
+/// Each question is answered after two seconds: 10.81.0.1, and no IPv6 address.
+const SLOW: &str = r#"
+import socket, threading
+server = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+server.bind(("127.0.0.1", 53))
+def answer(question, client):
+    end = question.index(b"\0", 12) + 5
+    address = b"\xc0\x0c\0\1\0\1\0\0\0\0\0\4\x0a\x51\0\1" if question[end - 3] == 1 else b""
+    counts = bytes([0, 1, 0, len(address) // 16, 0, 0, 0, 0])
+    server.sendto(question[:2] + b"\x81\x80" + counts + question[12:end] + address, client)
+print("ready")
+while True:
+    question, client = server.recvfrom(512)
+    print("asked")
+    threading.Timer(2, answer, (question, client)).start()
+"#;
 
 const SILENT: &str = r#"
 import socket, time

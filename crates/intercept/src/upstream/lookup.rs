@@ -2,20 +2,29 @@
 
 use std::collections::HashMap;
 use std::net::IpAddr;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use peername_sys::resolve::{self, Unresolved};
-use tokio::sync::Semaphore;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
 use super::Fault;
 use crate::host::Host;
 
-/// Each client's lookups, while it has any.
+/// The lookups that are under way.
 #[derive(Debug, Default)]
-pub(super) struct Lookups(Mutex<HashMap<IpAddr, Weak<Semaphore>>>);
+pub(super) struct Lookups {
+    /// How many each client has, while it has any.
+    shares: Mutex<HashMap<IpAddr, Weak<Semaphore>>>,
+    /// Who wants the same name at the same moment waits for the same answer.
+    under_way: Arc<Mutex<UnderWay>>,
+}
+
+type UnderWay = HashMap<String, Answered>;
+type Found = Result<Vec<IpAddr>, Unresolved>;
+type Answered = watch::Receiver<Option<Found>>;
 
 impl Lookups {
     /// By the C library, on a thread, because only it knows all that nsswitch.conf(5) may say. A resolver on this
@@ -30,29 +39,50 @@ impl Lookups {
         client: IpAddr,
         limit: Duration,
     ) -> Result<Vec<IpAddr>, Fault> {
-        let name = host.as_name().unwrap_or_default().to_owned();
-        let share = self.share(client);
+        let name = host.as_name().unwrap_or_default();
         let found = async {
-            // Nobody closes it.
-            let until_it_ends = share.acquire_owned().await.ok();
-            let look = move || {
-                let found = resolve::addresses(&name);
-                drop(until_it_ends);
-                found
+            let begun = same(&lock(&self.under_way), name);
+            let mut answered = match begun {
+                Some(answered) => answered,
+                None => {
+                    // Nobody closes it.
+                    let share = self.share(client).acquire_owned().await.ok();
+                    self.look(name, share)
+                }
             };
-            spawn_blocking(look).await
+            let found = answered.wait_for(Option::is_some).await;
+            found.ok().and_then(|found| found.clone())
         };
         match timeout(limit, found).await {
-            Ok(Ok(Ok(found))) => Ok(found),
-            Ok(Ok(Err(Unresolved::NoSuchName))) => Err(Fault::NoSuchName),
-            Ok(Ok(Err(Unresolved::Failed(why)))) => Err(Fault::Lookup(why)),
-            Ok(Err(ended)) => Err(Fault::Lookup(ended.to_string())),
+            Ok(Some(Ok(found))) => Ok(found),
+            Ok(Some(Err(Unresolved::NoSuchName))) => Err(Fault::NoSuchName),
+            Ok(Some(Err(Unresolved::Failed(why)))) => Err(Fault::Lookup(why)),
+            Ok(None) => Err(Fault::Lookup("the thread that asked has ended".to_owned())),
             Err(_) => Err(Fault::LookupTimeout(limit)),
         }
     }
 
+    /// Begins one, unless somebody did while there was no place for it.
+    fn look(&self, name: &str, share: Option<OwnedSemaphorePermit>) -> Answered {
+        let mut under_way = lock(&self.under_way);
+        if let Some(same) = same(&under_way, name) {
+            return same;
+        }
+        let (answer, answered) = watch::channel(None);
+        under_way.insert(name.to_owned(), answered.clone());
+        let (name, under_way) = (name.to_owned(), Arc::clone(&self.under_way));
+        spawn_blocking(move || {
+            let found = resolve::addresses(&name);
+            // Who comes now asks again: what was found may be of yesterday by then.
+            lock(&under_way).remove(&name);
+            drop(share);
+            answer.send_replace(Some(found));
+        });
+        answered
+    }
+
     fn share(&self, client: IpAddr) -> Arc<Semaphore> {
-        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = lock(&self.shares);
         if let Some(share) = all.get(&client).and_then(Weak::upgrade) {
             return share;
         }
@@ -61,6 +91,16 @@ impl Lookups {
         all.insert(client, Arc::downgrade(&share));
         share
     }
+}
+
+/// One of this name that somebody has begun, and whose thread is still there.
+fn same(under_way: &UnderWay, name: &str) -> Option<Answered> {
+    let same = under_way.get(name)?;
+    same.has_changed().is_ok().then(|| same.clone())
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Of the 512 threads that each worker has for such things. More than a browser wants for a page.
