@@ -22,6 +22,7 @@ mod faults;
 mod framing;
 mod idle;
 mod life;
+mod lines;
 mod lookups;
 mod origins;
 mod parent;

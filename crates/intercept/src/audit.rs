@@ -4,6 +4,7 @@
 //! headers and bodies.
 
 use std::fmt::Write;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
@@ -17,7 +18,7 @@ use crate::id::Id;
 use crate::metrics::Metrics;
 use crate::named::Named;
 use crate::refusal::Refusal;
-use crate::upstream::{About, Fault};
+use crate::upstream::{About, Failed, Fault};
 
 /// What is known of a request so far. However it ends, it is counted and written once: when this is dropped.
 #[derive(Debug)]
@@ -42,6 +43,8 @@ pub(crate) struct Record {
     /// Octets of the answer's body that the client was sent.
     pub(crate) received: AtomicU64,
     upstream: Option<(Arc<About>, bool)>,
+    /// Who was to answer and did not.
+    tried: Option<SocketAddr>,
     to_answer: Option<Duration>,
     end: &'static str,
     /// Whether nothing is left to be said.
@@ -110,6 +113,7 @@ impl Record {
             sent: Arc::default(),
             received: AtomicU64::new(0),
             upstream: None,
+            tried: None,
             to_answer: None,
             end: "cut",
             is_told: false,
@@ -175,8 +179,9 @@ impl Record {
     }
 
     /// A destination that was refused is a decision; any other fault is the origin's or the way's.
-    pub(crate) fn fault(&mut self, fault: &Fault) {
-        if matches!(fault, Fault::Destination(..)) {
+    pub(crate) fn failed(&mut self, failed: &Failed) {
+        self.tried = failed.tried;
+        if matches!(failed.fault, Fault::Destination(..)) {
             self.overruled();
         }
     }
@@ -251,7 +256,7 @@ impl Record {
             error = self.error.as_deref(),
             bytes_to_upstream = self.sent.octets.load(Relaxed),
             bytes_to_client = self.received.load(Relaxed),
-            upstream = upstream.map(|(about, _)| tracing::field::display(about.addr)),
+            upstream = upstream.map(|(about, _)| about.addr).or(self.tried).map(tracing::field::display),
             upstream_tls = upstream.and_then(|(about, _)| about.tls),
             reused = upstream.map(|(_, reused)| *reused),
             answer_ms = self.to_answer.map(milliseconds),

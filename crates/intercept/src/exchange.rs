@@ -179,9 +179,9 @@ impl Exchange<'_> {
         let sent = Arc::clone(&record.sent);
         match upstream.send(&client.own, key, request, &sent).await {
             Ok(sent) => self.pass_on(sent, (handshake, changes), form, record, switched),
-            Err(fault) => {
-                record.fault(&fault);
-                form.refuse(&Refusal::from(fault), record)
+            Err(failed) => {
+                record.failed(&failed);
+                form.refuse(&Refusal::from(failed), record)
             }
         }
     }

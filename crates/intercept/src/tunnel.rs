@@ -129,9 +129,9 @@ impl Tunnel {
                 self.record.tunnelled(about);
                 run(wire, upstream, site.rules.tunnel_timeout, &mut self.record).await;
             }
-            Err(fault) => {
-                self.record.fault(&fault);
-                self.record.refused(&fault.into());
+            Err(failed) => {
+                self.record.failed(&failed);
+                self.record.refused(&failed.into());
                 reset(wire);
             }
         }

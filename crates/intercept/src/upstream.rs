@@ -33,7 +33,7 @@ use crate::headers;
 use crate::host::HostPort;
 
 pub(crate) use connection::About;
-pub(crate) use fault::Fault;
+pub(crate) use fault::{Failed, Fault};
 use lookup::Lookups;
 pub(crate) use own::{Lease, Own};
 pub use parent::{NotAParent, Parent};
@@ -140,7 +140,7 @@ impl Upstream {
         key: Key,
         mut request: Request<Outgoing>,
         sent: &Sending,
-    ) -> Result<Sent, Fault> {
+    ) -> Result<Sent, Failed> {
         loop {
             let (mut lease, reused) = self.lease(own, &key).await?;
             let about = Arc::clone(lease.about());
@@ -157,7 +157,7 @@ impl Upstream {
             match self.answer(&mut lease, request, sent).await {
                 Ok(response) => {
                     if let Some(smell) = smell(response.headers()) {
-                        return Err(Fault::BadAnswer(smell.to_owned()));
+                        return Err(Fault::BadAnswer(smell.to_owned()).with(about.addr));
                     }
                     let mut asks = [header::WWW_AUTHENTICATE, header::PROXY_AUTHENTICATE].iter();
                     if asks.any(|name| headers::bind_connection(response.headers(), name)) {
@@ -175,14 +175,14 @@ impl Upstream {
                 Err((fault, unsent)) => {
                     let unsent = unsent.filter(|_| reused).map(|unsent| *unsent);
                     let again = again.filter(|_| matches!(fault, Fault::Closed));
-                    request = unsent.or(again).ok_or(fault)?;
+                    request = unsent.or(again).ok_or_else(|| fault.with(about.addr))?;
                 }
             }
         }
     }
 
     /// A connection for one request, and whether it was there before.
-    async fn lease(&self, own: &Arc<Own>, key: &Key) -> Result<(Lease, bool), Fault> {
+    async fn lease(&self, own: &Arc<Own>, key: &Key) -> Result<(Lease, bool), Failed> {
         let pool = POOL.with(Arc::clone);
         let asked = Instant::now();
         if let Some(lease) = Lease::again(own, key, &pool) {
@@ -198,8 +198,8 @@ impl Upstream {
         if let Some(lease) = Lease::again(own, key, &pool) {
             return Ok((lease, true));
         }
-        if let Some((_, fault)) = turn.as_ref().filter(|(failed, _)| *failed > asked) {
-            return Err(fault.clone());
+        if let Some((_, failed)) = turn.as_ref().filter(|(at, _)| *at > asked) {
+            return Err(failed.clone());
         }
         let connected = match self.is_http1_only(&key.to, key.via) {
             true => {
@@ -211,7 +211,7 @@ impl Upstream {
                 *turn = connected
                     .as_ref()
                     .err()
-                    .map(|fault| (Instant::now(), fault.clone()));
+                    .map(|failed| (Instant::now(), failed.clone()));
                 let connection = connected?;
                 self.speaks_http2
                     .insert((key.to.clone(), key.via), connection.is_http2());

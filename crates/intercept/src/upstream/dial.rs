@@ -14,27 +14,45 @@ use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 
 use super::connection::{About, Connection, Limit, Sender, Stream};
+use super::places::Place;
 use super::pool::Key;
 use super::verify::BadCertificate;
-use super::{Fault, Upstream};
+use super::{Failed, Fault, Upstream};
 use crate::cork::Corked;
 use crate::host::HostPort;
 
 impl Upstream {
     /// Connects, ready for a request.
-    pub(super) async fn connect(&self, key: &Key, client: IpAddr) -> Result<Connection, Fault> {
+    pub(super) async fn connect(&self, key: &Key, client: IpAddr) -> Result<Connection, Failed> {
         let place = self.places.take()?;
-        let (mut socket, addr) = match &self.settings.parent {
-            Some(parent) => {
-                self.admit_unresolved(&key.to)?;
-                let (socket, addr) = self.reach_parent(parent, client).await?;
-                match key.tls {
-                    true => (parent.tunnel(socket, &key.to).await?, addr),
-                    false => (socket, addr),
-                }
-            }
-            None => self.reach(&key.to, key.via, client).await?,
+        let (socket, addr) = self.way(key, client).await?;
+        let opened = self.open(key, socket, addr, place).await;
+        opened.map_err(|fault| fault.with(addr))
+    }
+
+    /// A socket on which the origin is, or the parent that passes on what is said to it.
+    async fn way(&self, key: &Key, client: IpAddr) -> Result<(TcpStream, SocketAddr), Failed> {
+        let Some(parent) = &self.settings.parent else {
+            return self.reach(&key.to, key.via, client).await;
         };
+        self.admit_unresolved(&key.to)?;
+        let (socket, addr) = self.reach_parent(parent, client).await?;
+        if !key.tls {
+            return Ok((socket, addr));
+        }
+        let tunnel = parent.tunnel(socket, &key.to).await;
+        tunnel
+            .map(|socket| (socket, addr))
+            .map_err(|fault| fault.with(addr))
+    }
+
+    async fn open(
+        &self,
+        key: &Key,
+        mut socket: TcpStream,
+        addr: SocketAddr,
+        place: Place,
+    ) -> Result<Connection, Fault> {
         if let Some(client) = key.speaks_for {
             announce(&mut socket, client, addr, key).await?;
         }
@@ -79,19 +97,13 @@ impl Upstream {
         &self,
         to: &HostPort,
         client: SocketAddr,
-    ) -> Result<(TcpStream, Arc<About>), Fault> {
+    ) -> Result<(TcpStream, Arc<About>), Failed> {
         let place = self.places.take()?;
-        let (mut socket, addr) = match &self.settings.parent {
-            Some(parent) => {
-                self.admit_unresolved(to)?;
-                let (socket, addr) = self.reach_parent(parent, client.ip()).await?;
-                (parent.tunnel(socket, to).await?, addr)
-            }
-            None => self.reach(to, None, client.ip()).await?,
-        };
         let key = self.key(to.clone(), true, false, None, client);
+        let (mut socket, addr) = self.way(&key, client.ip()).await?;
         if let Some(client) = key.speaks_for {
-            announce(&mut socket, client, addr, &key).await?;
+            let announced = announce(&mut socket, client, addr, &key).await;
+            announced.map_err(|fault| fault.with(addr))?;
         }
         let about = About {
             addr,
@@ -114,7 +126,7 @@ impl Upstream {
         to: &HostPort,
         via: Option<IpAddr>,
         client: IpAddr,
-    ) -> Result<(TcpStream, SocketAddr), Fault> {
+    ) -> Result<(TcpStream, SocketAddr), Failed> {
         let limit = self.settings.connect_timeout;
         let found = match via.or_else(|| to.host.as_ip()) {
             Some(ip) => vec![ip],
@@ -130,8 +142,8 @@ impl Upstream {
             }
         }
         match (admitted.as_slice(), refused) {
-            ([], Some(refused)) => Err(refused),
-            (admitted, _) => self.first_of(admitted).await,
+            ([], Some(refused)) => Err(refused.into()),
+            (admitted, _) => Ok(self.first_of(admitted).await?),
         }
     }
 
@@ -140,7 +152,7 @@ impl Upstream {
         &self,
         parent: &super::Parent,
         client: IpAddr,
-    ) -> Result<(TcpStream, SocketAddr), Fault> {
+    ) -> Result<(TcpStream, SocketAddr), Failed> {
         let (at, limit) = (parent.at(), self.settings.connect_timeout);
         let found = match at.host.as_ip() {
             Some(ip) => vec![ip],
@@ -153,7 +165,10 @@ impl Upstream {
             .into_iter()
             .map(|ip| SocketAddr::new(ip, at.port))
             .collect();
-        self.first_of(&all).await.map_err(|fault| in_parent(&fault))
+        self.first_of(&all).await.map_err(|fault| Failed {
+            fault: in_parent(&fault),
+            ..fault.into()
+        })
     }
 
     /// The parent resolves names; what is an address already is decided on here.

@@ -54,7 +54,34 @@ pub(crate) enum Fault {
     RequestCut,
 }
 
+/// A fault, and whom it happened with.
+#[derive(Clone, Debug)]
+pub(crate) struct Failed {
+    pub(crate) fault: Fault,
+    /// The address that was tried, if it came to that.
+    pub(crate) tried: Option<SocketAddr>,
+}
+
+impl From<Fault> for Failed {
+    fn from(fault: Fault) -> Self {
+        let tried = match &fault {
+            Fault::ConnectTimeout(addr, _)
+            | Fault::ConnectRefused(addr)
+            | Fault::Unreachable(addr, _)
+            | Fault::Exhausted(addr, _) => Some(*addr),
+            _ => None,
+        };
+        Self { fault, tried }
+    }
+}
+
 impl Fault {
+    /// Of a connection to this address.
+    pub(super) fn with(self, addr: SocketAddr) -> Failed {
+        let tried = Some(addr);
+        Failed { fault: self, tried }
+    }
+
     /// A failed connect(2).
     pub(crate) fn connect(addr: SocketAddr, error: &io::Error) -> Self {
         match error.kind() {
@@ -127,6 +154,12 @@ impl Fault {
             }
             _ => "",
         }
+    }
+}
+
+impl From<Failed> for Refusal {
+    fn from(failed: Failed) -> Self {
+        failed.fault.into()
     }
 }
 

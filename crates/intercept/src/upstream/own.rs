@@ -16,7 +16,7 @@ use hyper::body::Incoming;
 use hyper::client::conn::{TrySendError, http1, http2};
 use tokio::time::Instant;
 
-use super::Fault;
+use super::Failed;
 use super::connection::{About, Connection, Limit, Sender};
 use super::pool::{Key, Pool};
 use crate::body::Outgoing;
@@ -30,7 +30,7 @@ pub(crate) struct Own {
     /// Idle ones that nobody else may have.
     private: Mutex<Vec<(Key, Connection)>>,
     /// Whose turn it is to dial, and what became of the last attempt if it failed.
-    pub(super) dialling: tokio::sync::Mutex<Option<(Instant, Fault)>>,
+    pub(super) dialling: tokio::sync::Mutex<Option<(Instant, Failed)>>,
 }
 
 impl Own {
