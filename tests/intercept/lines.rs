@@ -1,5 +1,9 @@
 //! The line in the log of what came to nothing.
 
+use std::process::Command;
+
+use serde_json::Value;
+
 use super::rig::{PROXY, Rig, Stage, head};
 use crate::addr::v4;
 use crate::backend::Backend;
@@ -61,4 +65,63 @@ fn a_parent_that_fails_is_who_was_tried() {
     for line in rig.audit("/tried", 2) {
         assert_eq!(line["upstream"], "10.81.0.1:3129", "{line}");
     }
+}
+
+/// OpenSSL's client shakes hands and leaves; another begins a request and leaves.
+#[test]
+fn a_tunnel_that_nobody_uses_has_a_line() {
+    let rig = Rig::new(&["--admin=127.0.0.1:9300"]);
+    let (ca, proxy) = (rig.scratch.text("ca.pem"), PROXY.to_string());
+    let mut client = Command::new("timeout");
+    client.args([
+        "--signal=KILL",
+        "20",
+        "openssl",
+        "s_client",
+        "-proxy",
+        &proxy,
+    ]);
+    client.args([
+        "-connect",
+        "a.test:443",
+        "-CAfile",
+        &ca,
+        "-verify_return_error",
+    ]);
+    let said = rig.lab.client.output(&mut client, "");
+    assert!(said.status.success(), "{said:?}");
+    let line = &tunnels(&rig, 1)[0];
+    for (field, expected) in [
+        ("method", "CONNECT"),
+        ("connect", "a.test:443"),
+        ("sni", "a.test"),
+        ("tls", "1.3"),
+        ("decision", "unchecked"),
+        ("end", "unused"),
+    ] {
+        assert_eq!(line[field], expected, "{line}");
+    }
+    let conn = Conn::open(
+        &rig.lab.client,
+        PROXY,
+        b"CONNECT a.test:80 HTTP/1.1\r\nHost: a.test:80\r\n\r\n",
+    );
+    assert!(head(&conn).starts_with("HTTP/1.1 200 "));
+    conn.send(b"GET / HTTP/1.1\r\n");
+    drop(conn);
+    let line = &tunnels(&rig, 2)[1];
+    assert_eq!(line["connect"], "a.test:80", "{line}");
+    assert_eq!(line["end"], "unused", "{line}");
+    // One that is used leaves it to its requests.
+    rig.curl(&["https://a.test/echo"]);
+    rig.audit("/echo", 1);
+    assert_eq!(tunnels(&rig, 2).len(), 2);
+    let counted = r#"peername_intercept_requests_total{decision="unchecked"} 3"#;
+    let metrics = rig.metrics();
+    assert!(metrics.lines().any(|line| line == counted), "{metrics}");
+}
+
+/// Lines of tunnels, which have no path.
+fn tunnels(rig: &Rig, count: usize) -> Vec<Value> {
+    rig.audit("", count)
 }

@@ -25,7 +25,9 @@ use crate::upstream::{About, Failed, Fault};
 pub(crate) struct Record {
     pub(crate) id: Id,
     metrics: Arc<Metrics>,
-    pub(crate) client: Open,
+    pub(crate) client: Arc<Client>,
+    /// As long as the client's connection is not idle because of it.
+    open: Option<Open>,
     since: Instant,
     named: Option<Arc<Named>>,
     method: String,
@@ -47,8 +49,8 @@ pub(crate) struct Record {
     tried: Option<SocketAddr>,
     to_answer: Option<Duration>,
     end: &'static str,
-    /// Whether nothing is left to be said.
-    is_told: bool,
+    /// Of a tunnel that has been opened: the exchanges that its client had begun by then.
+    before: Option<u64>,
 }
 
 /// How far a request's body has come.
@@ -97,7 +99,8 @@ impl Record {
         Box::new(Self {
             id: Id::next(),
             metrics: Arc::clone(metrics),
-            client: Open::new(client),
+            client: Arc::clone(client),
+            open: Some(Open::new(client)),
             since: Instant::now(),
             named: None,
             method: escaped(method, MOST_OF_A_METHOD),
@@ -116,7 +119,7 @@ impl Record {
             tried: None,
             to_answer: None,
             end: "cut",
-            is_told: false,
+            before: None,
         })
     }
 
@@ -163,9 +166,18 @@ impl Record {
         (self.decision, self.how) = (denied, "connect");
     }
 
-    /// The requests inside the tunnel have lines of their own.
-    pub(crate) fn leave_to_inner(&mut self) {
-        self.is_told = true;
+    /// The requests inside the tunnel have lines of their own. This one is written only if there have been none
+    /// when it is dropped.
+    pub(crate) fn leave_to_inner(&mut self, named: &Arc<Named>) {
+        self.named(named);
+        self.end = "unused";
+        self.before = Some(self.client.exchanges.begun());
+        self.open = None;
+    }
+
+    fn is_told(&self) -> bool {
+        let used = |before| self.client.exchanges.begun() > before;
+        self.before.is_some_and(used)
     }
 
     /// The client gets this instead of an answer.
@@ -269,7 +281,7 @@ impl Record {
 
 impl Drop for Record {
     fn drop(&mut self) {
-        if self.is_told {
+        if self.is_told() {
             return;
         }
         self.metrics.request(self.decision);

@@ -14,6 +14,8 @@ pub(crate) struct Exchanges(Mutex<State>);
 #[derive(Debug)]
 struct State {
     open: usize,
+    /// Of all that there have been.
+    begun: u64,
     /// When there was one last.
     last: Instant,
     watched: Vec<Watched>,
@@ -40,6 +42,7 @@ impl Default for Exchanges {
     fn default() -> Self {
         Self(Mutex::new(State {
             open: 0,
+            begun: 0,
             last: Instant::now(),
             watched: Vec::new(),
         }))
@@ -72,6 +75,11 @@ impl Exchanges {
                 return;
             }
         }
+    }
+
+    /// How many there have been.
+    pub(crate) fn begun(&self) -> u64 {
+        self.lock().begun
     }
 
     /// Whether there is none now.
@@ -112,7 +120,10 @@ pub(crate) struct Open(Arc<Client>);
 
 impl Open {
     pub(crate) fn new(client: &Arc<Client>) -> Self {
-        client.exchanges.lock().open += 1;
+        let mut state = client.exchanges.lock();
+        state.open += 1;
+        state.begun += 1;
+        drop(state);
         Self(Arc::clone(client))
     }
 }
@@ -122,14 +133,6 @@ impl Drop for Open {
         let mut state = self.0.exchanges.lock();
         state.open -= 1;
         state.last = Instant::now();
-    }
-}
-
-impl std::ops::Deref for Open {
-    type Target = Arc<Client>;
-
-    fn deref(&self) -> &Arc<Client> {
-        &self.0
     }
 }
 

@@ -71,9 +71,7 @@ impl Tunnel {
             Ok(Err(refusal)) => return self.end(named, &refusal),
             Err(_) => return self.end(named, &Unopened::Late.refusal()),
         };
-        self.record.leave_to_inner();
-        // Whatever this took is not needed while the connection lives.
-        drop(self);
+        let mut record = self.record;
         let (_, session) = stream.get_ref();
         named.tls_version = session.protocol_version().map(version_name);
         let http2 = session.alpn_protocol() == Some(b"h2");
@@ -81,6 +79,7 @@ impl Tunnel {
             .alpn_protocol()
             .map(|_| if http2 { "h2" } else { "http/1.1" });
         let inner = Inner::new(site, client, named);
+        record.leave_to_inner(&inner.named);
         match http2 {
             true => inner.http2(stream).await,
             false => inner.http1(stream).await,
@@ -90,13 +89,12 @@ impl Tunnel {
     /// HTTP without TLS. A connection that was redirected to us names its host in each request only, and
     /// that name is resolved here: whoever chose the address could have chosen any name with it.
     async fn http(mut self, site: &Arc<Site>, client: &Arc<Client>, wire: Wire) {
-        self.record.leave_to_inner();
+        let mut named = self.going.plain();
+        named.denied = self.denied;
+        let inner = Inner::new(site, client, named);
+        self.record.leave_to_inner(&inner.named);
         match self.going {
-            Going::Connect(to) => {
-                let mut named = Named::plain(to.clone(), Some(to));
-                named.denied = self.denied;
-                Inner::new(site, client, named).http1(wire).await;
-            }
+            Going::Connect(_) => inner.http1(wire).await,
             Going::Redirected(addr) => crate::origin::serve(site, client, wire, addr.port()).await,
         }
     }
