@@ -4,6 +4,7 @@ use super::checked::{ASKED, SERVICE, checked, start};
 use super::rig::{PROXY, Stage, head};
 use super::streams::{WEBSOCKET_SERVER, serve, websocket_by_http2};
 use crate::conn::Conn;
+use crate::lab::wait_for;
 
 /// An extended CONNECT becomes a GET, which a rule about GET is about.
 #[test]
@@ -41,11 +42,12 @@ fn a_path_is_asked_about_as_it_is_written() {
     let request = b"GET http://a.test?token=secret HTTP/1.1\r\nHost: a.test\r\n\r\n";
     let conn = Conn::open(&rig.lab.client, PROXY, request);
     assert!(head(&conn).starts_with("HTTP/1.1 403 "));
-    let asked = check.log();
-    assert!(
-        asked.contains("request GET http a.test /?token=secret "),
-        "{asked}"
-    );
+    wait_for("the question", || {
+        let asked = check.log();
+        asked
+            .contains("request GET http a.test /?token=secret ")
+            .then_some(())
+    });
 }
 
 /// A browser is told inside its tunnel; what it is told there is what the check says now.

@@ -65,10 +65,8 @@ fn streams_that_begin_together_share_a_connection() {
     rig.curl(&args.into_iter().chain(urls).collect::<Vec<_>>());
     let seen = rig.seen_at_least(40);
     let clients: HashSet<_> = rig
-        .proxy
-        .log()
-        .lines()
-        .filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok())
+        .audit("/echo", 40)
+        .iter()
         .filter_map(|line| Some(line["connection"].as_str()?.to_owned()))
         .collect();
     assert_eq!(connections(&seen).len(), clients.len(), "{clients:?}");

@@ -99,7 +99,8 @@ fn events_are_not_held_back() {
 /// asked for once more; who posts has to decide for himself.
 #[test]
 fn an_origin_that_closes_when_it_is_asked_again() {
-    let rig = Rig::new(&["--allow-destination=10.81.0.1:9001"]);
+    // Each worker would have an idle connection of its own.
+    let rig = Rig::new(&["--workers=1", "--allow-destination=10.81.0.1:9001"]);
     let _server = serve(&rig, CLOSING_SERVER);
     let url = "https://a.test:9001/";
     for _ in 0..3 {
