@@ -10,12 +10,16 @@
 set -euo pipefail
 
 packages=(
+    clang            # the kernel's data path is compiled with it, for which other compilers have no target
+    libbpf-dev       # and its headers
+    linux-libc-dev
     iproute2         # ip: namespaces, veth pairs, routes
     nftables         # nft: a backend that does not answer, TPROXY rules
     iptables         # the TPROXY rules of another README, word for word
     util-linux       # setpriv, unshare, runuser
     libcap2-bin      # capsh, getcap: what is left of our privileges
     procps           # sysctl
+    ethtool          # checksums that devices don't add
     faketime         # what is remembered for minutes
     curl             # --haproxy-protocol, and the client of the web servers
     openssl          # self-signed certificates

@@ -69,7 +69,7 @@ fn has_go_section<H: FileHeader<Endian = Endianness>>(
         .is_ok_and(|sections| sections.section_by_name(endian, b".go.buildinfo").is_some())
 }
 
-const NATIVE: Option<object::elf::Machine> = if cfg!(target_arch = "x86_64") {
+const NATIVE: Option<u16> = if cfg!(target_arch = "x86_64") {
     Some(EM_X86_64)
 } else if cfg!(target_arch = "aarch64") {
     Some(EM_AARCH64)

@@ -1,0 +1,336 @@
+//! One session's datagrams, as the kernel is told about them.
+
+use std::net::{IpAddr, SocketAddr};
+
+use crate::layout;
+use crate::sums::Sum;
+
+/// From where to where.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Path {
+    /// Source.
+    pub from: SocketAddr,
+    /// Destination.
+    pub to: SocketAddr,
+}
+
+/// How requests begin.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Dialect {
+    /// Each with a PROXY v2 header.
+    Each,
+    /// Each with a header of Cloudflare's Simple Proxy Protocol.
+    Spp,
+}
+
+/// What was decided about a session.
+#[derive(Clone, Debug)]
+pub struct Flow<'a> {
+    /// How requests come: from the balancer to this host.
+    pub downstream: Path,
+    /// How requests begin.
+    pub dialect: Dialect,
+    /// What stands in front of each request, and is taken off.
+    pub header: &'a [u8],
+    /// How requests go on: from the client to a backend on this host.
+    pub upstream: Path,
+    /// What is put in front of each reply.
+    pub reply_header: &'a [u8],
+    /// Index of the device that requests come in by and replies leave by.
+    pub interface: u32,
+    /// The largest IP packet that goes all the way back, in octets.
+    pub most: u16,
+    /// SO_MARK of requests; 0 for none.
+    pub mark: u32,
+}
+
+/// A [`Flow`] in the shapes of `bpf/udp.h`.
+#[derive(Clone, Debug)]
+pub(crate) struct Written {
+    pub(crate) request_key: layout::RequestKey,
+    pub(crate) request: layout::Rewrite,
+    pub(crate) reply_key: layout::PathKey,
+    pub(crate) reply: layout::Rewrite,
+}
+
+impl Path {
+    fn back(self) -> Self {
+        Self {
+            from: self.to,
+            to: self.from,
+        }
+    }
+
+    fn is_v4(&self) -> bool {
+        self.from.ip().to_canonical().is_ipv4() && self.to.ip().to_canonical().is_ipv4()
+    }
+
+    fn is_v6(&self) -> bool {
+        let is_v6 = |addr: SocketAddr| addr.ip().to_canonical().is_ipv6();
+        is_v6(self.from) && is_v6(self.to)
+    }
+
+    /// Whether routes alone say where its ends are.
+    fn is_routed(&self) -> bool {
+        let is_link_local =
+            |addr: SocketAddr| matches!(addr.ip(), IpAddr::V6(ip) if ip.is_unicast_link_local());
+        !is_link_local(self.from) && !is_link_local(self.to)
+    }
+}
+
+impl Flow<'_> {
+    /// Whether the kernel's program can do this. It can't change the family of a packet, has bounded room for
+    /// headers, and adds up headers of even length only.
+    pub fn is_for_kernel(&self) -> bool {
+        let both = |of: fn(&Path) -> bool| of(&self.downstream) && of(&self.upstream);
+        (both(Path::is_v4) || both(Path::is_v6))
+            && both(Path::is_routed)
+            && [self.header, self.reply_header]
+                .iter()
+                .all(|header| header.len().is_multiple_of(2))
+            && self.header.len() <= layout::HEADER_ROOM
+            && self.reply_header.len() <= layout::SPP_LEN
+            && match self.dialect {
+                Dialect::Each => self
+                    .header
+                    .get(13)
+                    .is_some_and(|family| *family == 0x12 || *family == 0x22),
+                Dialect::Spp => self.header.len() == layout::SPP_LEN,
+            }
+    }
+
+    /// Whether requests are IPv4, and come in by another device than loopback.
+    pub(crate) fn goes_on_loopback(&self) -> bool {
+        self.interface != LOOPBACK && self.downstream.is_v4()
+    }
+
+    pub(crate) fn write(&self) -> Written {
+        let (request, reply) = (self.upstream, self.downstream.back());
+        let taken_off = self.header.len() as u16;
+        let put_on = self.reply_header.len() as u16;
+        Written {
+            request_key: layout::request_key(
+                &self.downstream,
+                self.said(),
+                taken_off,
+                self.family(),
+            ),
+            request: layout::Rewrite {
+                deltas: Deltas::new(&self.downstream, &request, Change::Off(self.header)),
+                header_len: taken_off,
+                ..layout::Rewrite::new(&request, self.header, self.interface, self.mark)
+            },
+            reply_key: layout::path(&self.upstream.back()),
+            reply: layout::Rewrite {
+                deltas: Deltas::new(&self.upstream.back(), &reply, Change::On(self.reply_header)),
+                header_len: put_on,
+                most: self.most,
+                ..layout::Rewrite::new(&reply, self.reply_header, self.interface, 0)
+            },
+        }
+    }
+
+    /// Which addresses a PROXY header has; 0 for another.
+    fn family(&self) -> u8 {
+        match self.dialect {
+            Dialect::Each => self.header.get(13).copied().unwrap_or_default(),
+            Dialect::Spp => 0,
+        }
+    }
+
+    /// The addresses and ports in the header.
+    fn said(&self) -> &[u8] {
+        let at = match (self.dialect, self.header.get(13)) {
+            (Dialect::Spp, _) => 2..38,
+            (Dialect::Each, Some(0x12)) => 16..28,
+            (Dialect::Each, _) => 16..52,
+        };
+        self.header.get(at).unwrap_or_default()
+    }
+}
+
+/// What a packet's sums change by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Deltas {
+    /// The IPv4 header's.
+    pub(crate) ip: u16,
+    /// UDP's.
+    pub(crate) udp: u16,
+    /// That of UDP's pseudo header.
+    pub(crate) pseudo: u16,
+}
+
+enum Change<'a> {
+    /// This is taken off.
+    Off(&'a [u8]),
+    /// This is put in front.
+    On(&'a [u8]),
+}
+
+impl Deltas {
+    pub(crate) const NONE: Self = Self {
+        ip: 0,
+        udp: 0,
+        pseudo: 0,
+    };
+
+    fn new(old: &Path, new: &Path, change: Change<'_>) -> Self {
+        let octets = |path: &Path| -> Vec<u8> {
+            let ips = [path.from.ip().to_canonical(), path.to.ip().to_canonical()];
+            let octets = ips.map(|ip| match ip {
+                IpAddr::V4(ip) => ip.octets().to_vec(),
+                IpAddr::V6(ip) => ip.octets().to_vec(),
+            });
+            octets.concat()
+        };
+        let addresses = Sum::default().plus(&octets(new)).minus(&octets(old));
+        let ports = |sum: Sum| {
+            sum.plus_number(new.from.port())
+                .plus_number(new.to.port())
+                .minus_number(old.from.port())
+                .minus_number(old.to.port())
+        };
+        // The length stands once in IP's header and once in UDP's pseudo header, and once more in UDP's own.
+        let (once, udp) = match change {
+            Change::Off(header) => {
+                let len = header.len() as u16;
+                let once = addresses.minus_number(len);
+                (once, ports(once.minus_number(len)).minus(header))
+            }
+            Change::On(header) => {
+                let len = header.len() as u16;
+                let once = addresses.plus_number(len);
+                (once, ports(once.plus_number(len)).plus(header))
+            }
+        };
+        Self {
+            ip: once.folded(),
+            udp: udp.folded(),
+            pseudo: once.folded(),
+        }
+    }
+}
+
+/// Index of the loopback device, in every network.
+const LOOPBACK: u32 = 1;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HEADER: [u8; 28] = [
+        13, 10, 13, 10, 0, 13, 10, 81, 85, 73, 84, 10, 0x21, 0x12, 0, 12, 203, 0, 113, 9, 198, 51,
+        100, 1, 0x12, 0x34, 0, 53,
+    ];
+
+    fn path(from: &str, to: &str) -> Path {
+        Path {
+            from: from.parse().expect("an address"),
+            to: to.parse().expect("an address"),
+        }
+    }
+
+    fn flow(downstream: Path, upstream: Path, reply_header: &[u8]) -> Flow<'_> {
+        Flow {
+            downstream,
+            dialect: Dialect::Each,
+            header: &HEADER,
+            upstream,
+            reply_header,
+            interface: 2,
+            most: 1500,
+            mark: 0,
+        }
+    }
+
+    /// The sums of the IPv4 header, of UDP and of the pseudo header, of a datagram on its way: added up whole.
+    fn sums(path: &Path, payload: &[u8]) -> [u16; 3] {
+        let (len, ip_len) = (payload.len() as u16 + 8, payload.len() as u16 + 28);
+        let addresses = |sum: Sum| {
+            [path.from.ip(), path.to.ip()]
+                .into_iter()
+                .fold(sum, |sum, ip| match ip.to_canonical() {
+                    IpAddr::V4(ip) => sum.plus(&ip.octets()),
+                    IpAddr::V6(ip) => sum.plus(&ip.octets()),
+                })
+        };
+        let pseudo = addresses(Sum::default().plus_number(17).plus_number(len));
+        let udp = pseudo
+            .plus_number(path.from.port())
+            .plus_number(path.to.port())
+            .plus_number(len)
+            .plus(payload);
+        let ip = addresses(
+            Sum::default()
+                .plus(&[0x45, 0])
+                .plus_number(ip_len)
+                .plus(&[64, 17]),
+        );
+        [ip, udp, pseudo].map(Sum::folded)
+    }
+
+    fn changed(before: [u16; 3], deltas: Deltas) -> [u16; 3] {
+        let plus = |sum: u16, delta: u16| {
+            Sum::default()
+                .plus(&sum.to_ne_bytes())
+                .plus(&delta.to_ne_bytes())
+                .folded()
+        };
+        let [ip, udp, pseudo] = before;
+        [
+            plus(ip, deltas.ip),
+            plus(udp, deltas.udp),
+            plus(pseudo, deltas.pseudo),
+        ]
+    }
+
+    #[test]
+    fn sums_change_as_if_added_up_anew() {
+        let v4 = (
+            path("10.81.0.2:40000", "10.81.0.1:8443"),
+            path("203.0.113.9:4660", "127.0.0.1:53"),
+        );
+        let v6 = (
+            path("[fd81::2]:40000", "[fd81::1]:8443"),
+            path("[2001:db8::ffff]:65535", "[::1]:53"),
+        );
+        let mapped = (path("[::ffff:10.81.0.2]:1", "[::ffff:10.81.0.1]:2"), v4.1);
+        for (downstream, upstream) in [v4, v6, mapped] {
+            for payload in [&b""[..], b"x", b"odd", &[0xff; 1001]] {
+                let written = flow(downstream, upstream, &HEADER).write();
+                let request = [&HEADER, payload].concat();
+                assert_eq!(
+                    changed(sums(&downstream, &request), written.request.deltas),
+                    sums(&upstream, payload)
+                );
+                assert_eq!(
+                    changed(sums(&upstream.back(), payload), written.reply.deltas),
+                    sums(&downstream.back(), &request)
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_not_for_the_kernel() {
+        let v4 = path("10.81.0.2:40000", "10.81.0.1:8443");
+        let client = path("203.0.113.9:4660", "127.0.0.1:53");
+        assert!(flow(v4, client, &[]).is_for_kernel());
+        let v6 = path("[fd81::2]:40000", "[fd81::1]:8443");
+        assert!(!flow(v6, client, &[]).is_for_kernel());
+        assert!(!flow(v4, client, &[0; 37]).is_for_kernel());
+        assert!(!flow(v4, client, &[0; 40]).is_for_kernel());
+        let link_local = path("[fe80::2]:40000", "[fd81::1]:8443");
+        let v6_client = path("[2001:db8::1]:1", "[::1]:53");
+        assert!(flow(v6, v6_client, &[]).is_for_kernel());
+        assert!(!flow(link_local, v6_client, &[]).is_for_kernel());
+        let long = [&HEADER[..], &[0; 230]].concat();
+        for header in [&[][..], &HEADER[..13], &[0; 28], &long] {
+            let flow = Flow {
+                header,
+                ..flow(v4, client, &[])
+            };
+            assert!(!flow.is_for_kernel(), "{header:?}");
+        }
+    }
+}

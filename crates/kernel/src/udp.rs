@@ -1,0 +1,415 @@
+//! The data path of UDP sessions: loads the program of `bpf/udp.c`, and tells it of sessions.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use std::{fmt, fs, io};
+
+use aya::maps::{Array, HashMap as Table, MapData, MapError, PerCpuArray};
+use aya::programs::tc::TcAttachOptions;
+use aya::programs::{LinkOrder, ProgramError, SchedClassifier, TcAttachType};
+use aya::{Ebpf, EbpfError, EbpfLoader};
+use rustix::time::{ClockId, clock_gettime};
+
+use crate::flow::{Dialect, Flow};
+use crate::layout::{Counted, PathKey, RequestKey, RewriteValue};
+
+/// Why there is no data path in the kernel.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// There is no program.
+    #[error(
+        "this peername was built without the data path in the kernel: build it where clang and libbpf's headers are \
+         (Debian: clang, libbpf-dev)"
+    )]
+    NotBuilt,
+    /// The program does not load.
+    #[error(
+        "making the tables of the data path in the kernel, which needs Linux 6.6, CAP_BPF and CAP_NET_ADMIN at the start"
+    )]
+    Load(#[from] EbpfError),
+    /// The kernel does not take it.
+    #[error(
+        "loading the data path into the kernel, which needs Linux 6.6, CAP_BPF and CAP_NET_ADMIN at the start"
+    )]
+    Refused(#[from] ProgramError),
+    /// It can't be attached.
+    #[error(
+        "attaching the data path to {device}, which needs Linux 6.6, CAP_BPF and CAP_NET_ADMIN at the start"
+    )]
+    Attach {
+        /// Name of the device.
+        device: String,
+        /// What the kernel said.
+        #[source]
+        error: ProgramError,
+    },
+    /// A setting of loopback can't be made.
+    #[error(
+        "writing {value} to {setting}, for the data path in the kernel; where it can't be written, set it from outside"
+    )]
+    Setting {
+        /// Its path.
+        setting: &'static str,
+        /// What it should be.
+        value: &'static str,
+        /// Why.
+        #[source]
+        error: io::Error,
+    },
+    /// The program is not the one this was written for.
+    #[error("the kernel's program lacks {0}: a bug of peername's")]
+    Missing(&'static str),
+}
+
+/// The program, at the ingress of devices for as long as this lives. If the process ends, however it ends, the
+/// program goes, too.
+pub struct DataPath {
+    tables: Mutex<Tables>,
+    /// How often all sessions were taken back.
+    epoch: AtomicU64,
+    /// Whether IPv4 clients would be looked for on loopback, and not be found.
+    is_filtered: AtomicBool,
+    /// Whether nothing is for the kernel.
+    is_barred: AtomicBool,
+    /// Owns program and links.
+    _program: Ebpf,
+}
+
+struct Tables {
+    requests: Table<MapData, RequestKey, RewriteValue>,
+    replies: Table<MapData, PathKey, RewriteValue>,
+    ports: Array<MapData, u8>,
+    totals: PerCpuArray<MapData, u64>,
+    /// What of `totals` was reported.
+    reported: Totals,
+    /// Which sessions the kernel knows, and what the counts were of those that were forgotten.
+    known: HashMap<Told, Option<Usage>>,
+}
+
+/// A time in which decisions hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Epoch(u64);
+
+/// A session that the kernel was told of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Told {
+    request: RequestKey,
+    reply: PathKey,
+}
+
+/// What the kernel did for a session.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// Datagrams to the backend.
+    pub requests: u64,
+    /// Their payload's octets.
+    pub request_octets: u64,
+    /// Datagrams to the balancer.
+    pub replies: u64,
+    /// Their payload's octets, without the header that was put in front.
+    pub reply_octets: u64,
+    /// When the last of either came, as CLOCK_MONOTONIC has it, to the tick of the kernel's timer. Zero for never.
+    pub last: Duration,
+}
+
+/// What the kernel did for all sessions.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Totals {
+    /// Datagrams to backends.
+    pub requests: u64,
+    /// Datagrams to balancers.
+    pub replies: u64,
+    /// Requests lost because a packet could not be changed, for want of memory.
+    pub failed_requests: u64,
+    /// The same of replies.
+    pub failed_replies: u64,
+}
+
+impl fmt::Debug for DataPath {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("DataPath").finish_non_exhaustive()
+    }
+}
+
+impl DataPath {
+    /// Loads the program and attaches it to the ingress of `devices` (names), before programs that are there
+    /// already; none may be left out where balancers' datagrams come in, and loopback not at all. With room for
+    /// so many `sessions`.
+    ///
+    /// Settings of loopback (ip-sysctl) are changed: what comes in elsewhere goes on there, from a client's address to
+    /// perhaps 127.0.0.1. So `accept_local` and `route_localnet` are set to 1, and `rp_filter` to 0. Nothing comes to
+    /// loopback but from this host and by programs like this one. Where `rp_filter` is on for all devices, what comes in
+    /// over IPv4 by others than loopback stays in user space.
+    ///
+    /// Since Linux 6.6 (TCX). Needs CAP_BPF and CAP_NET_ADMIN, but only here: what was opened can be used without
+    /// (Linux 5.19).
+    ///
+    /// # Errors
+    ///
+    /// [`Error`].
+    pub fn attach(devices: &[String], sessions: u32) -> Result<Self, Error> {
+        if PROGRAM.is_empty() {
+            return Err(Error::NotBuilt);
+        }
+        let mut program = EbpfLoader::new()
+            .map_max_entries("requests", sessions)
+            .map_max_entries("replies", sessions)
+            .load(PROGRAM)?;
+        attach(&mut program, devices)?;
+        for (setting, value) in SETTINGS {
+            set(setting, value)?;
+        }
+        let tables = Tables {
+            requests: take(&mut program, "requests")?,
+            replies: take(&mut program, "replies")?,
+            ports: take(&mut program, "ports")?,
+            totals: take(&mut program, "totals")?,
+            reported: Totals::default(),
+            known: HashMap::new(),
+        };
+        Ok(Self {
+            tables: Mutex::new(tables),
+            epoch: AtomicU64::new(0),
+            is_filtered: AtomicBool::new(is_filtered()),
+            is_barred: AtomicBool::new(false),
+            _program: program,
+        })
+    }
+
+    /// Leaves datagrams of a session to the kernel from now on: those that are exactly as `flow` says. `None` when
+    /// it is not one for the kernel ([`Flow::is_for_kernel`]), there is no room, a filter is in the way, or what was decided in `epoch` may be
+    /// decided otherwise by now.
+    pub fn tell(&self, flow: &Flow<'_>, epoch: Epoch) -> Option<Told> {
+        let is_in_the_way =
+            self.is_barred.load(Ordering::Relaxed) || self.is_filtered() && flow.goes_on_loopback();
+        if is_in_the_way || !flow.is_for_kernel() {
+            return None;
+        }
+        let written = flow.write();
+        let told = Told {
+            request: written.request_key,
+            reply: written.reply_key,
+        };
+        let dialect = match flow.dialect {
+            Dialect::Each => PORT_EACH,
+            Dialect::Spp => PORT_SPP,
+        };
+        let mut tables = self.tables();
+        if tables.known.contains_key(&told) || self.epoch() != epoch {
+            return None;
+        }
+        // Replies first: the first request through the kernel may be answered at once.
+        let entered = tables
+            .replies
+            .insert(told.reply, written.reply.octets(), 0)
+            .and_then(|()| {
+                tables
+                    .requests
+                    .insert(told.request, written.request.octets(), 0)
+            })
+            .and_then(|()| tables.mark(flow.upstream.to.port(), PORT_BACKEND))
+            .and_then(|()| tables.mark(flow.downstream.to.port(), dialect));
+        if entered.is_err() {
+            tables.forget(&told);
+            return None;
+        }
+        tables.known.insert(told, None);
+        Some(told)
+    }
+
+    /// The time until the next [`DataPath::clear`]. Ask before anything is decided.
+    pub fn epoch(&self) -> Epoch {
+        Epoch(self.epoch.load(Ordering::Acquire))
+    }
+
+    /// What the kernel has done for a session so far.
+    pub fn usage(&self, told: &Told) -> Usage {
+        self.tables().usage(told)
+    }
+
+    /// Takes a session back: what comes for it from now on comes to user space. What the kernel did for it.
+    pub fn take_back(&self, told: &Told) -> Usage {
+        let mut tables = self.tables();
+        let usage = tables.usage(told);
+        if let Some(None) = tables.known.remove(told) {
+            tables.forget(told);
+        }
+        usage
+    }
+
+    /// Whether a session was taken back by [`DataPath::clear`].
+    pub fn is_cleared(&self, told: &Told) -> bool {
+        !matches!(self.tables().known.get(told), Some(None))
+    }
+
+    /// Takes all sessions back, because what was decided about them may be decided otherwise now. Each must still be
+    /// taken back by itself: until then it is remembered what the kernel did for it.
+    pub fn clear(&self) {
+        let mut tables = self.tables();
+        self.epoch.fetch_add(1, Ordering::Release);
+        let known = tables.known.iter().filter(|(_, left)| left.is_none());
+        let known: Vec<_> = known.map(|(told, _)| *told).collect();
+        for told in known {
+            let usage = tables.usage(&told);
+            tables.forget(&told);
+            tables.known.insert(told, Some(usage));
+        }
+    }
+
+    /// Whether a reverse path filter is in the way of IPv4 from other hosts, so that it is for user space.
+    pub fn is_filtered(&self) -> bool {
+        self.is_filtered.load(Ordering::Relaxed)
+    }
+
+    /// Leaves all to user space from now on, if `is_barred`, or no longer.
+    pub fn bar(&self, is_barred: bool) {
+        if !self.is_barred.swap(is_barred, Ordering::Relaxed) && is_barred {
+            self.clear();
+        }
+    }
+
+    /// Looks whether the settings of [`DataPath::attach`] still hold, and takes all sessions back if they don't any
+    /// more. To be asked for once a second.
+    pub fn check(&self) {
+        let is_filtered = is_filtered();
+        if !self.is_filtered.swap(is_filtered, Ordering::Relaxed) && is_filtered {
+            self.clear();
+        }
+    }
+
+    /// What was done since this was last asked.
+    pub fn news(&self) -> Totals {
+        let mut tables = self.tables();
+        let now = tables.totals();
+        let before = std::mem::replace(&mut tables.reported, now);
+        Totals {
+            requests: now.requests - before.requests,
+            replies: now.replies - before.replies,
+            failed_requests: now.failed_requests - before.failed_requests,
+            failed_replies: now.failed_replies - before.failed_replies,
+        }
+    }
+
+    fn tables(&self) -> MutexGuard<'_, Tables> {
+        self.tables.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Tables {
+    /// A port once marked stays so: it costs its datagrams one look at a table.
+    fn mark(&mut self, port: u16, what: u8) -> Result<(), MapError> {
+        let port = u32::from(port);
+        let marks = self.ports.get(&port, 0)?;
+        self.ports.set(port, marks | what, 0)
+    }
+
+    fn usage(&self, told: &Told) -> Usage {
+        if let Some(Some(usage)) = self.known.get(told) {
+            return *usage;
+        }
+        let counted = |value: Result<RewriteValue, _>| match value {
+            Ok(value) => Counted::of(&value),
+            Err::<_, MapError>(_) => Counted::default(),
+        };
+        let requests = counted(self.requests.get(&told.request, 0));
+        let replies = counted(self.replies.get(&told.reply, 0));
+        Usage {
+            requests: requests.datagrams,
+            request_octets: requests.octets,
+            replies: replies.datagrams,
+            reply_octets: replies.octets,
+            last: Duration::from_nanos(requests.used.max(replies.used)),
+        }
+    }
+
+    /// An entry that is not there is forgotten, too.
+    fn forget(&mut self, told: &Told) {
+        let _ = self.requests.remove(&told.request);
+        let _ = self.replies.remove(&told.reply);
+    }
+
+    fn totals(&self) -> Totals {
+        let total = |place: u32| match self.totals.get(&place, 0) {
+            Ok(of_cpus) => of_cpus.iter().sum(),
+            Err(_) => 0,
+        };
+        Totals {
+            requests: total(0),
+            replies: total(1),
+            failed_requests: total(2),
+            failed_replies: total(3),
+        }
+    }
+}
+
+impl Usage {
+    /// How long ago the kernel last did anything for the session; `None` if it never did.
+    pub fn idle(&self) -> Option<Duration> {
+        let now = clock_gettime(ClockId::MonotonicCoarse);
+        let now = Duration::new(now.tv_sec.unsigned_abs(), now.tv_nsec as u32);
+        (!self.last.is_zero()).then(|| now.saturating_sub(self.last))
+    }
+}
+
+fn attach(program: &mut Ebpf, devices: &[String]) -> Result<(), Error> {
+    let program = program.program_mut("datagrams");
+    let program: Option<&mut SchedClassifier> = program.and_then(|program| program.try_into().ok());
+    let program = program.ok_or(Error::Missing("datagrams"))?;
+    let named = |device: &str| {
+        let device = device.to_owned();
+        move |error| Error::Attach { device, error }
+    };
+    program.load()?;
+    for device in devices {
+        let before_others = TcAttachOptions::TcxOrder(LinkOrder::first());
+        program
+            .attach_with_options(device, TcAttachType::Ingress, before_others)
+            .map_err(named(device))?;
+    }
+    Ok(())
+}
+
+fn take<T: TryFrom<aya::maps::Map>>(program: &mut Ebpf, name: &'static str) -> Result<T, Error> {
+    let map = program.take_map(name).ok_or(Error::Missing(name))?;
+    T::try_from(map).map_err(|_| Error::Missing(name))
+}
+
+/// Where it is so already, it need not be writable.
+fn set(setting: &'static str, value: &'static str) -> Result<(), Error> {
+    let is_so = fs::read_to_string(setting).is_ok_and(|is| is.trim() == value);
+    let set = if is_so {
+        Ok(())
+    } else {
+        fs::write(setting, value)
+    };
+    set.map_err(|error| Error::Setting {
+        setting,
+        value,
+        error,
+    })
+}
+
+/// The larger of loopback's own `rp_filter` and that for all devices is what holds.
+fn is_filtered() -> bool {
+    let is = |(setting, value): (&str, &str)| {
+        fs::read_to_string(setting).is_ok_and(|is| is.trim() == value)
+    };
+    !(SETTINGS.into_iter().all(is) && is((FILTER_OF_ALL, "0")))
+}
+
+/// Empty where it could not be compiled (`build.rs`).
+static PROGRAM: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/udp.o"));
+
+const SETTINGS: [(&str, &str); 3] = [
+    ("/proc/sys/net/ipv4/conf/lo/accept_local", "1"),
+    ("/proc/sys/net/ipv4/conf/lo/route_localnet", "1"),
+    ("/proc/sys/net/ipv4/conf/lo/rp_filter", "0"),
+];
+const FILTER_OF_ALL: &str = "/proc/sys/net/ipv4/conf/all/rp_filter";
+
+/// What a port is to the program: see `bpf/udp.h`.
+const PORT_EACH: u8 = 1;
+const PORT_SPP: u8 = 2;
+const PORT_BACKEND: u8 = 4;
