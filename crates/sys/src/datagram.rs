@@ -100,6 +100,11 @@ pub(crate) fn take_nothing(socket: &Socket) -> Result<()> {
         .call("setsockopt(SO_ATTACH_FILTER)")
 }
 
+/// The firewall mark of what a socket sends (SO_MARK, socket(7)); 0 for none.
+pub fn mark(socket: impl AsFd) -> Result<u32> {
+    SockRef::from(&socket).mark().call("getsockopt(SO_MARK)")
+}
+
 /// Asks for receive and send buffers of `bytes`. The kernel caps them at `net.core.rmem_max` and
 /// `net.core.wmem_max` without an error: [`receive_buffer`] tells.
 pub fn set_buffers(socket: impl AsFd, bytes: usize) -> Result<()> {

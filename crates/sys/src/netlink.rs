@@ -9,6 +9,8 @@ mod address;
 mod link;
 mod route;
 mod rule;
+mod way_out;
+mod xfrm;
 
 use std::io;
 
@@ -20,6 +22,8 @@ use tokio::task::AbortHandle;
 pub use address::{AddressChanges, InterfaceAddress};
 pub use route::{LocalNetwork, LocalRoute};
 pub use rule::{Rule, Selector};
+pub use way_out::WayOut;
+pub use xfrm::has_policies;
 
 use crate::{Failed, NameCall, Result};
 

@@ -1,8 +1,9 @@
-//! The loopback interface, which a new network namespace has but down.
+//! The interfaces: loopback, which a new network namespace has but down, and those that carry Ethernet frames.
 
 use rtnetlink::LinkUnspec;
+use rtnetlink::packet_route::link::{LinkAttribute, LinkLayerType};
 
-use super::{LOOPBACK, Netlink, named};
+use super::{LOOPBACK, Netlink, all, named};
 use crate::Result;
 
 impl Netlink {
@@ -10,5 +11,22 @@ impl Netlink {
     pub async fn set_loopback_up(&self) -> Result<()> {
         let up = LinkUnspec::new_with_index(LOOPBACK).up().build();
         named(self.handle.link().set(up).execute().await, "RTM_NEWLINK")
+    }
+
+    /// The names of all interfaces of this network namespace whose packets begin with an Ethernet header, up or
+    /// down, loopback among them: not those of tunnels that carry bare IP. Needs no capability.
+    pub async fn ethernets(&self) -> Result<Vec<String>> {
+        let links = all(self.handle.link().get().execute(), "RTM_GETLINK").await?;
+        let ethernets = links.into_iter().filter(|link| {
+            let kind = link.header.link_layer_type;
+            matches!(kind, LinkLayerType::Ether | LinkLayerType::Loopback)
+        });
+        let names = ethernets.filter_map(|link| {
+            link.attributes.into_iter().find_map(|about| match about {
+                LinkAttribute::IfName(name) => Some(name),
+                _ => None,
+            })
+        });
+        Ok(names.collect())
     }
 }

@@ -163,7 +163,7 @@ impl Netlink {
     }
 }
 
-fn question(to: IpAddr) -> RouteMessage {
+pub(super) fn question(to: IpAddr) -> RouteMessage {
     let mut message = RouteMessage::default();
     message.header.address_family = match to {
         IpAddr::V4(_) => AddressFamily::Inet,
@@ -182,7 +182,7 @@ fn is_loopback_source(attribute: &RouteAttribute) -> bool {
     }
 }
 
-fn bits(address: IpAddr) -> u8 {
+pub(super) fn bits(address: IpAddr) -> u8 {
     if address.is_ipv4() { 32 } else { 128 }
 }
 
