@@ -8,6 +8,7 @@ mod first;
 mod flood;
 mod forward;
 mod iperf;
+mod kernel;
 mod quic;
 pub(crate) mod rig;
 mod routes;

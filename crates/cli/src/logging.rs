@@ -134,6 +134,7 @@ pub(crate) fn totals(totals: &Snapshot) {
         datagrams_to_upstream = udp.to_upstream,
         datagrams_replied = udp.replies,
         datagrams_to_downstream = udp.to_downstream,
+        datagrams_in_kernel = udp.in_kernel,
         datagrams_dropped = counts(&udp.dropped),
         "stopped"
     );

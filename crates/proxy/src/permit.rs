@@ -201,7 +201,7 @@ impl Rules {
         self.config.upstream.mark
     }
 
-    fn is_here(&self, ip: IpAddr) -> bool {
+    pub(crate) fn is_here(&self, ip: IpAddr) -> bool {
         ip.is_loopback() || self.own_addresses.kind_of(ip) == Some(Kind::Own)
     }
 }

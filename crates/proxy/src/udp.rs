@@ -19,8 +19,10 @@ mod role;
 mod send;
 mod session;
 mod sessions;
+mod shortcut;
 mod sockets;
 mod table;
+mod ways;
 mod worker;
 
 pub use forwarder::UdpForwarder;

@@ -121,7 +121,7 @@ async fn start(cases: &[Case]) -> anyhow::Result<Running> {
     let services = Current::new(Services::one(ids, Service::new(rules, &counters)?));
     let datagrams = Datagrams::default();
     let sockets = UdpSockets::open(&udp, &[], 1, Some(datagrams.dialect), &Given::default())?;
-    let beside = UdpProxy::new(services.clone(), Arc::clone(&counters), datagrams);
+    let beside = UdpProxy::new(services.clone(), Arc::clone(&counters), datagrams, None);
     let beside = vec![beside.companions(sockets)];
     let proxy = Arc::new(TcpProxy::new(services, counters));
     Ok(server::start(listeners, beside, &proxy, FEW)?)

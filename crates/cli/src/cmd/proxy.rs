@@ -14,12 +14,13 @@ pub(crate) mod udp;
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use anyhow::bail;
+use anyhow::{bail, ensure};
+use peername_kernel::udp::DataPath;
 use peername_proxy::listeners::Given;
 use peername_proxy::own_addresses::OwnAddresses;
 use peername_proxy::routes::Keeper;
 use peername_sys::inherited;
-use peername_sys::netlink::Transport;
+use peername_sys::netlink::{Netlink, Transport, has_policies};
 
 pub(crate) use options::Args;
 
@@ -55,17 +56,45 @@ async fn start(args: &Args, setup: Setup) -> anyhow::Result<ExitCode> {
         true => Some(Keeper::start(&setup.backends())?),
         false => None,
     };
+    let kernel = kernel(&setup).await?;
     privileges::reduce(setup.mark())?;
     let _log = setup.process.logging.start();
     privileges::warn_of_missing();
     open.tell_of_shortcomings();
-    let control = Control::start(setup, open, given, ids).await?;
+    let control = Control::start(setup, open, given, ids, kernel).await?;
     let probes = control.setup.probes().collect();
     let routes_lost = routes::lost(keeper.as_mut(), probes, control.reply_path.subscribe())?;
     tokio::select! {
         code = serve(args, control, signals) => code,
         () = routes_lost => bail!(routes::LOST),
     }
+}
+
+/// The data path in the kernel, where it is asked for and there is anything for it to do.
+async fn kernel(setup: &Setup) -> anyhow::Result<Option<Arc<DataPath>>> {
+    if !setup.process.is_in_kernel() {
+        return Ok(None);
+    }
+    ensure!(
+        setup.listen(Transport::Udp).next().is_some(),
+        "--data-path kernel is for UDP, and no listener has --protocol udp or both"
+    );
+    let devices = Netlink::open()?.ethernets().await?;
+    let kernel = DataPath::attach(&devices, SESSIONS_IN_KERNEL)?;
+    ensure!(
+        !has_policies()?,
+        "this host has IPsec policies (`ip xfrm policy`), which --data-path kernel would go past"
+    );
+    tracing::info!(
+        devices = devices.join(", "),
+        "steady UDP sessions are left to the kernel"
+    );
+    if kernel.is_filtered() {
+        tracing::warn!(
+            "net.ipv4.conf.all.rp_filter is not 0: what comes over IPv4 from other hosts stays in user space for as long"
+        );
+    }
+    Ok(Some(Arc::new(kernel)))
 }
 
 /// The sockets that a service manager has opened.
@@ -108,3 +137,7 @@ async fn serve(
     logging::totals(&counters.snapshot());
     Ok(code)
 }
+
+/// As many sessions as the kernel is told of at most; others stay in user space. Memory is taken as it is needed, less
+/// than 1 KiB for each.
+const SESSIONS_IN_KERNEL: u32 = 65_536;

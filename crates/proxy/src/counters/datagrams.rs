@@ -12,6 +12,7 @@ pub(super) struct Datagrams {
     to_upstream: AtomicU64,
     replies: AtomicU64,
     to_downstream: AtomicU64,
+    in_kernel: AtomicU64,
     dropped: Mutex<BTreeMap<&'static str, u64>>,
 }
 
@@ -22,6 +23,7 @@ pub(crate) struct DatagramTally {
     pub(crate) to_upstream: u64,
     pub(crate) replies: u64,
     pub(crate) to_downstream: u64,
+    pub(crate) in_kernel: u64,
     dropped: BTreeMap<&'static str, u64>,
 }
 
@@ -40,6 +42,8 @@ pub struct DatagramSnapshot {
     pub replies: u64,
     /// Datagrams that went to balancers.
     pub to_downstream: u64,
+    /// Of those that went to either side, the ones that the kernel carried.
+    pub in_kernel: u64,
     /// Datagrams of either direction that went nowhere, by reason. `receive_buffer_full` are those that the
     /// kernel threw away at a socket before they were received here (SO_RXQ_OVFL), for a wrong checksum, too.
     pub dropped: BTreeMap<&'static str, u64>,
@@ -58,6 +62,7 @@ impl Datagrams {
             (&self.to_upstream, &mut tally.to_upstream),
             (&self.replies, &mut tally.replies),
             (&self.to_downstream, &mut tally.to_downstream),
+            (&self.in_kernel, &mut tally.in_kernel),
         ] {
             if *counted > 0 {
                 counter.fetch_add(std::mem::take(counted), Relaxed);
@@ -81,6 +86,7 @@ impl Datagrams {
             to_upstream: self.to_upstream.load(Relaxed),
             replies: self.replies.load(Relaxed),
             to_downstream: self.to_downstream.load(Relaxed),
+            in_kernel: self.in_kernel.load(Relaxed),
             dropped: self
                 .dropped
                 .lock()

@@ -10,7 +10,8 @@ use peername_sys::upstream::Upstream;
 use super::dropped::Dropped;
 use super::framed::Framed;
 use super::role::{Admitted, Role};
-use super::session::{Headers, Key, Path};
+use super::session::{Headers, Key, Path, Session};
+use super::shortcut::Shortcut;
 use super::sockets::UdpSockets;
 use super::worker;
 use crate::addr::{ClaimedSource, Target};
@@ -42,7 +43,7 @@ impl UdpForwarder {
             forwarder: self.clone(),
             listeners: listeners.clone(),
         };
-        worker::companions(sockets, limits, &self.counters, role)
+        worker::companions(sockets, limits, &self.counters, None, role)
     }
 }
 
@@ -111,6 +112,10 @@ impl Role for Sending {
 
     fn answer(&mut self, _path: &Path, _key: &Key, _now: Instant) -> bool {
         true
+    }
+
+    fn shortcut(&self, _session: &Session) -> Option<Shortcut> {
+        None
     }
 
     fn tick(&mut self, _now: Instant) {}

@@ -4,12 +4,15 @@ use std::net::{SocketAddr, UdpSocket};
 use std::sync::Arc;
 use std::time::Instant;
 
+use peername_kernel::flow;
+use peername_kernel::udp::DataPath;
 use peername_proto::V2_SIGNATURE;
 
 use super::dropped::Dropped;
 use super::framed::Framed;
 use super::role::{Admitted, Role};
-use super::session::{Headers, Key, Path};
+use super::session::{Headers, Key, Path, Session};
+use super::shortcut::{Kernel, Shortcut};
 use super::sockets::UdpSockets;
 use super::table::{Limits, Table};
 use super::worker;
@@ -27,16 +30,25 @@ pub struct UdpProxy {
     services: Current,
     counters: Arc<Counters>,
     config: Datagrams,
+    kernel: Kernel,
 }
 
 impl UdpProxy {
     /// A proxy that serves each session by its listener's service at the time it began. Trust is asked
     /// for each datagram, and so is that of now.
-    pub fn new(services: Current, counters: Arc<Counters>, config: Datagrams) -> Self {
+    ///
+    /// Steady sessions are left to `kernel`, if there is one.
+    pub fn new(
+        services: Current,
+        counters: Arc<Counters>,
+        config: Datagrams,
+        kernel: Option<Arc<DataPath>>,
+    ) -> Self {
         Self {
             services,
             counters,
             config,
+            kernel,
         }
     }
 
@@ -54,7 +66,7 @@ impl UdpProxy {
                 ..limits
             }),
         };
-        worker::companions(sockets, limits, &self.counters, role)
+        worker::companions(sockets, limits, &self.counters, self.kernel.clone(), role)
     }
 }
 
@@ -142,6 +154,24 @@ impl Role for Receiving {
             self.flows.touch(id, now, true);
         }
         is_theirs
+    }
+
+    /// What goes to a backend on this host, for a client that a header names. Under [`Dialect::First`] what a
+    /// datagram without a header belongs to changes with the next header, too fast for the kernel to be told.
+    fn shortcut(&self, session: &Session) -> Option<Shortcut> {
+        let dialect = match self.dialect {
+            Dialect::Each => flow::Dialect::Each,
+            Dialect::Spp => flow::Dialect::Spp,
+            Dialect::First => return None,
+        };
+        let (id, listener) = self.listener(session.path.listener).ok()?;
+        let services = self.services.now();
+        let rules = &services.of(id)?.rules;
+        let is_plain = session.key.client.is_some() && session.path.original.is_none();
+        (is_plain && rules.is_here(session.upstream.ip())).then(|| Shortcut {
+            dialect,
+            port: listener.0.port(),
+        })
     }
 
     fn tick(&mut self, now: Instant) {

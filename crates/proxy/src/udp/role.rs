@@ -5,7 +5,8 @@ use std::time::Instant;
 
 use super::dropped::Dropped;
 use super::framed::Framed;
-use super::session::{Headers, Key, Path};
+use super::session::{Headers, Key, Path, Session};
+use super::shortcut::Shortcut;
 use crate::outcome::Failure;
 
 /// The proxy or the forwarder.
@@ -34,6 +35,9 @@ pub(crate) trait Role {
     /// Takes note of an answer that is to go this way to the client of `key`. `false` when the way
     /// leads to another client by now.
     fn answer(&mut self, path: &Path, key: &Key, now: Instant) -> bool;
+
+    /// How the kernel could do this session's work; `None` when it could not.
+    fn shortcut(&self, session: &Session) -> Option<Shortcut>;
 
     /// Takes note of the time, about once a second.
     fn tick(&mut self, now: Instant);

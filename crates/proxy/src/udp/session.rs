@@ -2,8 +2,10 @@
 
 use std::net::{SocketAddr, UdpSocket};
 
+use peername_kernel::udp::Usage;
 use peername_sys::datagram::{Arrived, Local};
 
+use super::shortcut::Steady;
 use crate::addr::PeerAddr;
 use crate::log::{Exchanged, Record};
 use crate::outcome::{Outcome, Over};
@@ -53,6 +55,8 @@ pub(crate) struct Session {
     /// Replies that the kernel has thrown away.
     pub(crate) lost: Lost,
     record: Box<Record>,
+    /// Whether it is one for the kernel; none where there is no such data path.
+    pub(crate) steady: Option<Box<Steady>>,
 }
 
 /// What the kernel has thrown away at a socket, as far as was counted (SO_RXQ_OVFL).
@@ -98,6 +102,7 @@ impl Session {
             burst: 1,
             lost: Lost::default(),
             record: Box::new(record),
+            steady: None,
         }
     }
 
@@ -130,6 +135,16 @@ impl Session {
         self.record.tally.to_downstream += octets as u64;
         if let Some(datagrams) = &mut self.record.datagrams {
             datagrams.to_downstream += 1;
+        }
+    }
+
+    /// The kernel has carried this much.
+    pub(crate) fn carried(&mut self, usage: &Usage) {
+        self.record.tally.to_upstream += usage.request_octets;
+        self.record.tally.to_downstream += usage.reply_octets;
+        if let Some(datagrams) = &mut self.record.datagrams {
+            datagrams.to_upstream += usage.requests;
+            datagrams.to_downstream += usage.replies;
         }
     }
 

@@ -1,6 +1,6 @@
 //! The sessions of one worker: which one a datagram belongs to, and how they begin and end.
 
-use std::net::UdpSocket;
+use std::net::{IpAddr, UdpSocket};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -10,7 +10,9 @@ use peername_sys::{Failed, NameCall};
 use super::dropped::Dropped;
 use super::role::{Admitted, Role};
 use super::session::{Key, Path, Session};
+use super::shortcut::Kernel;
 use super::table::{Id, Limits, Table};
+use super::ways::Ways;
 use crate::addr::{LocalAddr, Target};
 use crate::counters::{Counters, DatagramTally};
 use crate::log::Record;
@@ -20,13 +22,15 @@ use crate::throttle::Throttle;
 
 /// What a worker knows beside its buffers.
 pub(crate) struct Sessions<R> {
-    role: R,
+    pub(super) role: R,
     pub(crate) table: Table<Key, Session>,
     pub(crate) tally: DatagramTally,
     counters: Arc<Counters>,
     listeners: Vec<LocalAddr>,
     /// Whether no session may begin any more.
     pub(crate) stopping: bool,
+    pub(super) kernel: Kernel,
+    pub(super) ways: Ways,
 }
 
 impl<R: Role> Sessions<R> {
@@ -35,6 +39,7 @@ impl<R: Role> Sessions<R> {
         limits: Limits,
         counters: Arc<Counters>,
         listeners: Vec<LocalAddr>,
+        kernel: Kernel,
     ) -> Self {
         Self {
             role,
@@ -43,6 +48,8 @@ impl<R: Role> Sessions<R> {
             counters,
             listeners,
             stopping: false,
+            kernel,
+            ways: Ways::default(),
         }
     }
 
@@ -54,6 +61,7 @@ impl<R: Role> Sessions<R> {
         now: Instant,
         poller: &Poller,
     ) -> Result<(Id, usize), Dropped> {
+        let epoch = self.kernel.as_ref().map(|kernel| kernel.epoch());
         let admitted = self.role.admit(bytes, path, now)?;
         let id = match self.table.find(&admitted.key) {
             Some(id) => id,
@@ -62,6 +70,10 @@ impl<R: Role> Sessions<R> {
         };
         if let Some(session) = self.table.get_mut(id) {
             session.path = *path;
+        }
+        if let Some(epoch) = epoch {
+            let header = bytes.get(..admitted.payload).unwrap_or_default();
+            self.observe(id, header, path, epoch);
         }
         self.table.touch(id, now, false);
         Ok((id, admitted.payload))
@@ -104,9 +116,12 @@ impl<R: Role> Sessions<R> {
     /// Ends what is over, and tells the counters.
     pub(crate) fn tick(&mut self, now: Instant) {
         self.role.tick(now);
-        while let Some(session) = self.table.expire(now) {
-            session.end(Over::Idle);
+        while let Some(id) = self.table.expired(now) {
+            if !self.is_used_by_kernel(id, now) {
+                self.finish(id, Over::Idle);
+            }
         }
+        self.ask_kernel();
         self.report();
     }
 
@@ -115,11 +130,20 @@ impl<R: Role> Sessions<R> {
         self.counters.add(&mut self.tally);
     }
 
+    /// Begins no session from now on. What is open is seen here only.
+    pub(crate) fn stop(&mut self) {
+        self.stopping = true;
+        if let Some(kernel) = &self.kernel {
+            kernel.clear();
+        }
+    }
+
     /// Ends all sessions.
     pub(crate) fn end(&mut self) {
-        while let Some(session) = self.table.evict() {
-            session.end(Over::Stopped);
+        while let Some(id) = self.table.first() {
+            self.finish(id, Over::Stopped);
         }
+        self.ask_kernel();
         self.report();
     }
 
@@ -134,7 +158,7 @@ impl<R: Role> Sessions<R> {
         let (socket, upstream) = match self.open(admitted) {
             Err(Failure::Local(failed)) if failed.is_exhaustion() => {
                 warn_of_exhaustion(&failed);
-                self.give_up_one();
+                self.give_up_one(now);
                 self.open(admitted)?
             }
             opened => opened?,
@@ -142,9 +166,7 @@ impl<R: Role> Sessions<R> {
         let listener = self.listeners.get(path.listener).copied();
         let listener = path.original.map(LocalAddr).or(listener);
         let listener = listener.unwrap_or(LocalAddr(admitted.key.from));
-        if let Some(evicted) = self.table.make_room(admitted.balancer) {
-            evicted.end(Over::Evicted);
-        }
+        self.make_room(admitted.balancer, now);
         let mut record = Record::begin_session(&self.counters, listener, path.peer);
         record.header(admitted.framed.claim, None);
         record.target(Target(upstream));
@@ -178,14 +200,36 @@ impl<R: Role> Sessions<R> {
 
     /// Ends a session whose socket is of no use any more.
     pub(crate) fn abort(&mut self, id: Id) {
-        if let Some(session) = self.table.remove(id) {
-            session.end(Over::Evicted);
+        self.finish(id, Over::Evicted);
+    }
+
+    fn make_room(&mut self, balancer: IpAddr, now: Instant) {
+        for _ in 0..LOOKS {
+            match self.table.in_the_way(balancer) {
+                Some(id) if self.is_used_by_kernel(id, now) => {}
+                Some(id) => return self.finish(id, Over::Evicted),
+                None => return,
+            }
+        }
+        if let Some(id) = self.table.in_the_way(balancer) {
+            self.finish(id, Over::Evicted);
         }
     }
 
-    fn give_up_one(&mut self) {
-        if let Some(session) = self.table.evict() {
-            session.end(Over::Evicted);
+    fn give_up_one(&mut self, now: Instant) {
+        for _ in 0..LOOKS {
+            match self.table.first() {
+                Some(id) if self.is_used_by_kernel(id, now) => {}
+                Some(id) => return self.finish(id, Over::Evicted),
+                None => return,
+            }
+        }
+    }
+
+    fn finish(&mut self, id: Id, over: Over) {
+        if let Some(mut session) = self.table.remove(id) {
+            self.take_back(&mut session);
+            session.end(over);
         }
     }
 }
@@ -199,6 +243,9 @@ fn warn_of_exhaustion(failed: &Failed) {
         );
     }
 }
+
+/// Sessions that the kernel was busy with, passed over before one of them goes all the same.
+const LOOKS: usize = 16;
 
 static LOGGED: Throttle = Throttle::new(Duration::from_secs(1));
 static EXHAUSTED: Throttle = Throttle::new(Duration::from_secs(10));

@@ -110,7 +110,10 @@ impl<K: Copy + Eq + Hash, T> Table<K, T> {
     }
 
     pub(crate) fn find(&self, key: &K) -> Option<Id> {
-        let slot = *self.ids.get(key)?;
+        self.id_of(*self.ids.get(key)?)
+    }
+
+    fn id_of(&self, slot: u32) -> Option<Id> {
         let generation = self.slots.get(slot as usize)?.generation;
         Some(Id { slot, generation })
     }
@@ -129,6 +132,12 @@ impl<K: Copy + Eq + Hash, T> Table<K, T> {
 
     /// The entry that has to go before `balancer` may have another one, taken out.
     pub(crate) fn make_room(&mut self, balancer: IpAddr) -> Option<T> {
+        let victim = self.in_the_way(balancer)?;
+        self.remove(victim)
+    }
+
+    /// The entry that has to go before `balancer` may have another one.
+    pub(crate) fn in_the_way(&self, balancer: IpAddr) -> Option<Id> {
         let of_balancer = self.balancers.get(&balancer);
         let victim = match of_balancer {
             Some(balancer) if balancer.entries >= self.limits.per_balancer => {
@@ -137,7 +146,7 @@ impl<K: Copy + Eq + Hash, T> Table<K, T> {
             _ if self.len() >= self.limits.entries => self.all.first(),
             _ => None,
         }?;
-        self.take(victim)
+        self.id_of(victim)
     }
 
     /// Takes an entry out.
@@ -146,10 +155,16 @@ impl<K: Copy + Eq + Hash, T> Table<K, T> {
         self.take(id.slot)
     }
 
-    /// The entry that does least harm when it goes, taken out.
-    pub(crate) fn evict(&mut self) -> Option<T> {
-        let victim = self.all.first()?;
-        self.take(victim)
+    /// The entry that does least harm when it goes.
+    pub(crate) fn first(&self) -> Option<Id> {
+        self.id_of(self.all.first()?)
+    }
+
+    /// When an entry was used last.
+    pub(crate) fn used(&self, id: Id) -> Option<Instant> {
+        self.get(id)?;
+        let slot = self.slots.get(id.slot as usize)?;
+        Some(slot.entry.as_ref()?.used)
     }
 
     /// Adds an entry, unanswered and just used. The key must be new, and there must be room
@@ -195,6 +210,12 @@ impl<K: Copy + Eq + Hash, T> Table<K, T> {
 
     /// Takes out one entry whose time is over, if there is one.
     pub(crate) fn expire(&mut self, now: Instant) -> Option<T> {
+        let victim = self.expired(now)?;
+        self.remove(victim)
+    }
+
+    /// One entry whose time is over, if there is one.
+    pub(crate) fn expired(&self, now: Instant) -> Option<Id> {
         let over = |head: Option<u32>, limit: Duration| {
             let slot = head?;
             let entry = self.slots.get(slot as usize)?.entry.as_ref()?;
@@ -202,7 +223,7 @@ impl<K: Copy + Eq + Hash, T> Table<K, T> {
         };
         let victim = over(self.all.unanswered.head(), self.limits.unanswered)
             .or_else(|| over(self.all.answered.head(), self.limits.idle))?;
-        self.take(victim)
+        self.id_of(victim)
     }
 
     /// Puts a slot behind the others that are answered as it is.

@@ -23,6 +23,7 @@ use super::role::Role;
 use super::send::{Courier, Datagram, Failed};
 use super::session::{Lost, Path};
 use super::sessions::Sessions;
+use super::shortcut::Kernel;
 use super::sockets::UdpSockets;
 use super::table::{Id, Limits};
 use crate::addr::{LocalAddr, PeerAddr};
@@ -46,14 +47,15 @@ pub(crate) fn companions<R: Role + Send + 'static>(
     sockets: UdpSockets,
     limits: Limits,
     counters: &Arc<Counters>,
+    kernel: Kernel,
     role: impl Fn() -> R,
 ) -> Vec<Companion> {
     let companion = |sockets: Vec<UdpSocket>| -> Companion {
-        let (role, counters) = (role(), Arc::clone(counters));
+        let (role, counters, kernel) = (role(), Arc::clone(counters), kernel.clone());
         Box::new(move |phases| {
             Box::pin(async move {
                 let poller = Poller::new().map_err(io::Error::other)?;
-                let worker = Worker::new(role, limits, counters, sockets, &poller)?;
+                let worker = Worker::new(role, limits, counters, kernel, sockets, &poller)?;
                 worker.run(&poller, phases).await
             })
         })
@@ -94,6 +96,7 @@ impl<R: Role> Worker<R> {
         role: R,
         limits: Limits,
         counters: Arc<Counters>,
+        kernel: Kernel,
         sockets: Vec<UdpSocket>,
         poller: &Poller,
     ) -> io::Result<Self> {
@@ -113,7 +116,7 @@ impl<R: Role> Worker<R> {
         }
         Ok(Self {
             outlets: Outlets::new(limits.idle),
-            sessions: Sessions::new(role, limits, counters, addrs),
+            sessions: Sessions::new(role, limits, counters, addrs, kernel),
             listeners,
             inbox: Inbox::new(BATCH),
             courier: Courier::new(),
@@ -135,7 +138,7 @@ impl<R: Role> Worker<R> {
             tokio::select! {
                 () = phases.ended() => break,
                 () = draining.draining(), if !self.sessions.stopping => {
-                    self.sessions.stopping = true;
+                    self.sessions.stop();
                     self.moved = Instant::now();
                     // What has come before the word to stop did.
                     self.rounds(poller)?;

@@ -5,6 +5,7 @@ use std::ops::RangeFrom;
 use std::sync::Arc;
 
 use anyhow::Context;
+use peername_kernel::udp::DataPath;
 use peername_proxy::config::Datagrams;
 use peername_proxy::counters::Counters;
 use peername_proxy::destination::Listening;
@@ -54,6 +55,8 @@ pub(super) struct Group {
 pub(super) struct Shared {
     pub(super) counters: Arc<Counters>,
     own_addresses: OwnAddresses,
+    /// Carries what is steady.
+    pub(super) kernel: Option<Arc<DataPath>>,
     /// Those that rules were made for, if any were.
     pub(super) backends_at_start: Vec<Backend>,
 }
@@ -65,10 +68,12 @@ impl Control {
         open: Open,
         given: Given,
         ids: RangeFrom<u32>,
+        kernel: Option<Arc<DataPath>>,
     ) -> anyhow::Result<Self> {
         let shared = Shared {
             counters: Arc::default(),
             own_addresses: OwnAddresses::read().await?,
+            kernel,
             backends_at_start: setup.backends(),
         };
         let reply_path = Arc::new(ReplyPath::new(setup.probes()));
@@ -152,7 +157,8 @@ impl Shared {
         let sockets = addresses.len() * group.sockets.workers();
         let descriptors = group.descriptors() + sockets;
         let counters = Arc::clone(&self.counters);
-        let proxy = UdpProxy::new(services.clone(), counters, group.datagrams);
+        let kernel = self.kernel.clone();
+        let proxy = UdpProxy::new(services.clone(), counters, group.datagrams, kernel);
         let (companions, hold) = server::held(proxy.companions(group.sockets));
         let group = Group {
             addresses,

@@ -8,7 +8,7 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use toml::Spanned;
 
-use super::options::{Listener, Process};
+use super::options::{DataPath, Listener, Process};
 use super::setup::{Origin, Planned, Setup};
 use crate::logging::{self, Format};
 use crate::value::{Number, Time};
@@ -24,6 +24,9 @@ pub(crate) struct File {
     /// Add the routing rules that bring replies back, and remove them at the end
     #[serde(default)]
     setup_routes: bool,
+    /// Where UDP sessions are carried; auto unless given
+    #[serde(default)]
+    data_path: Option<DataPath>,
     /// How long open connections may go on after SIGTERM; 30s unless given
     #[serde(default)]
     drain: Option<Time>,
@@ -87,6 +90,7 @@ impl File {
             sockets_from_outside: over.sockets_from_outside,
             workers: over.workers.or(self.workers),
             setup_routes: over.setup_routes || self.setup_routes,
+            data_path: over.data_path.or(self.data_path),
             drain: over.drain.or(self.drain),
             logging: logging::Args {
                 log_format: over.logging.log_format.or(self.log_format),

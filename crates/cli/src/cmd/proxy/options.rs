@@ -48,6 +48,9 @@ pub(crate) struct Process {
     /// Add the routing rules that bring replies back, and remove them at the end
     #[arg(long)]
     pub(super) setup_routes: bool,
+    /// Where UDP sessions are carried [default: auto]
+    #[arg(long, value_name = "WHERE")]
+    pub(super) data_path: Option<DataPath>,
     /// How long open connections may go on after SIGTERM; a second SIGTERM ends them [default: 30s]
     #[arg(long, value_name = "DURATION")]
     pub(super) drain: Option<Time>,
@@ -56,6 +59,20 @@ pub(crate) struct Process {
     pub(super) sockets_from_outside: bool,
     #[command(flatten)]
     pub(super) logging: logging::Args,
+}
+
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum, Deserialize, Serialize, JsonSchema,
+)]
+#[serde(rename_all = "kebab-case")]
+#[schemars(inline)]
+pub(crate) enum DataPath {
+    /// In user space
+    Auto,
+    /// In user space
+    Userspace,
+    /// In the kernel, once they are steady (docs/udp.md)
+    Kernel,
 }
 
 /// What some listeners have in common: on the command line all of them, in a file those of one table.
@@ -308,6 +325,10 @@ impl Process {
     pub(super) fn workers(&self) -> usize {
         let cores = || available_parallelism().map_or(1, NonZeroUsize::get);
         self.workers.map_or_else(cores, Number::get)
+    }
+
+    pub(super) fn is_in_kernel(&self) -> bool {
+        self.data_path == Some(DataPath::Kernel)
     }
 
     pub(super) fn drain(&self) -> Duration {

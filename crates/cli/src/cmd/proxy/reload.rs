@@ -72,6 +72,9 @@ impl Control {
         let opened = ranges(open.actual().into_values());
         let closed = self.close_all_but(&wanted).await;
         self.services.replace(services);
+        if let Some(kernel) = &self.shared.kernel {
+            kernel.clear();
+        }
         self.begin(open);
         self.listeners = listeners;
         self.actual = actual;
@@ -86,6 +89,7 @@ impl Control {
         for (what, same) in [
             ("workers", new.workers() == old.workers()),
             ("setup-routes", new.setup_routes == old.setup_routes),
+            ("data-path", new.is_in_kernel() == old.is_in_kernel()),
             ("log-format, verbose and quiet", new.logging == old.logging),
         ] {
             ensure!(same, "{what} can't change without a restart");

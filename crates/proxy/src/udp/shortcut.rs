@@ -1,0 +1,198 @@
+//! Which sessions are left to the kernel, and since when.
+//!
+//! A session is steady once the backend has answered it and some requests in a row have come the same way with the
+//! same header. From then on the kernel does with such datagrams what is done here, and only what differs comes
+//! here: then the session is taken back, and begins anew. So nobody's policy is in the kernel, only its result.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Instant;
+
+use peername_kernel::flow::{self, Flow};
+use peername_kernel::udp::{DataPath, Epoch, Told};
+use peername_sys::datagram;
+
+use super::role::Role;
+use super::session::{Path, Session};
+use super::sessions::Sessions;
+use super::table::Id;
+use super::ways::Ways;
+
+/// The data path in the kernel, if there is one.
+pub(crate) type Kernel = Option<Arc<DataPath>>;
+
+/// What a role adds to what a session knows of itself.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Shortcut {
+    /// How requests begin.
+    pub(crate) dialect: flow::Dialect,
+    /// The listener's port.
+    pub(crate) port: u16,
+}
+
+/// How far a session's requests are alike.
+#[derive(Debug)]
+pub(crate) struct Steady {
+    header: Box<[u8]>,
+    path: Path,
+    /// Requests in a row.
+    alike: u32,
+    /// How often it was otherwise.
+    changes: u32,
+    told: Option<Told>,
+}
+
+impl<R: Role> Sessions<R> {
+    /// A request came this way with this header; perhaps those that follow are left to the kernel.
+    pub(super) fn observe(&mut self, id: Id, header: &[u8], path: &Path, epoch: Epoch) {
+        let Some(kernel) = &self.kernel else { return };
+        let Some(session) = self.table.get_mut(id) else {
+            return;
+        };
+        if self.stopping || !session.is_answered() {
+            return;
+        }
+        let steady = session
+            .steady
+            .get_or_insert_with(|| Box::new(Steady::new(header, path)));
+        if steady.changes > CHANGES {
+            return;
+        }
+        let is_alike = *steady.header == *header && steady.path == *path;
+        let usage = match &steady.told {
+            // Too large a one, or a fragment: it is for us, the others are not.
+            Some(told) if is_alike && !kernel.is_cleared(told) => return,
+            Some(told) => Some(kernel.take_back(told)),
+            None => None,
+        };
+        if is_alike && usage.is_none() {
+            steady.alike = steady.alike.saturating_add(1);
+        } else {
+            let changes = steady.changes + 1;
+            **steady = Steady {
+                changes,
+                ..Steady::new(header, path)
+            };
+        }
+        // If it is not told, for want of room perhaps, it is some day.
+        let is_steady = steady.alike >= ALIKE && steady.alike.is_power_of_two();
+        if let Some(usage) = usage {
+            session.carried(&usage);
+        }
+        if is_steady {
+            self.leave_to_kernel(id, epoch);
+        }
+    }
+
+    fn leave_to_kernel(&mut self, id: Id, epoch: Epoch) {
+        let Some(kernel) = &self.kernel else { return };
+        let Some(session) = self.table.get(id) else {
+            return;
+        };
+        let told = self.role.shortcut(session).and_then(|shortcut| {
+            let most = session.most_of_replies(&mut self.ways)?;
+            kernel.tell(&session.flow(&shortcut, most)?, epoch)
+        });
+        let session = self.table.get_mut(id);
+        if let Some(steady) = session.and_then(|session| session.steady.as_mut()) {
+            steady.told = told;
+        }
+    }
+
+    /// Whether the kernel has seen a session's datagrams since we have. Takes note of when.
+    pub(super) fn is_used_by_kernel(&mut self, id: Id, now: Instant) -> bool {
+        let last = || {
+            let told = self.table.get(id)?.steady.as_ref()?.told.as_ref()?;
+            let idle = self.kernel.as_ref()?.usage(told).idle()?;
+            now.checked_sub(idle)
+        };
+        match (last(), self.table.used(id)) {
+            (Some(last), Some(used)) if last > used => {
+                self.table.touch(id, last, true);
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// Takes a session back from the kernel for good: it has ended.
+    pub(super) fn take_back(&self, session: &mut Session) {
+        let told = session.steady.take().and_then(|steady| steady.told);
+        if let (Some(told), Some(kernel)) = (told, &self.kernel) {
+            session.carried(&kernel.take_back(&told));
+        }
+    }
+
+    /// Sees that the kernel still does what would be done here, and adds to the tally what it did.
+    pub(super) fn ask_kernel(&mut self) {
+        let Some(kernel) = &self.kernel else { return };
+        kernel.check();
+        if self.ways.have_changed() {
+            kernel.clear();
+        }
+        let news = kernel.news();
+        self.tally.received += news.requests + news.failed_requests;
+        self.tally.to_upstream += news.requests;
+        self.tally.replies += news.replies + news.failed_replies;
+        self.tally.to_downstream += news.replies;
+        self.tally.in_kernel += news.requests + news.replies;
+        let failed = news.failed_requests + news.failed_replies;
+        if failed > 0 {
+            self.tally.dropped("kernel", failed);
+        }
+    }
+}
+
+impl Steady {
+    fn new(header: &[u8], path: &Path) -> Self {
+        Self {
+            header: header.into(),
+            path: *path,
+            alike: 1,
+            changes: 0,
+            told: None,
+        }
+    }
+}
+
+impl Session {
+    /// The largest IP packet that can go back to the balancer; `None` where replies leave by another device than
+    /// requests come in by.
+    fn most_of_replies(&self, ways: &mut Ways) -> Option<u16> {
+        let local = self.path.local?;
+        if local.interface == LOOPBACK {
+            return Some(u16::MAX);
+        }
+        let way = ways.find(local.ip, self.path.peer.ip())?;
+        let most = u16::try_from(way.mtu).unwrap_or(u16::MAX);
+        (way.interface == local.interface).then_some(most)
+    }
+
+    /// What the kernel is to do. `None` where its socket has no address.
+    fn flow(&self, shortcut: &Shortcut, most: u16) -> Option<Flow<'_>> {
+        let (peer, local) = (self.path.peer.0, self.path.local?);
+        Some(Flow {
+            downstream: flow::Path {
+                from: peer,
+                to: SocketAddr::new(local.ip, shortcut.port),
+            },
+            dialect: shortcut.dialect,
+            header: &self.steady.as_ref()?.header,
+            upstream: flow::Path {
+                from: self.socket.local_addr().ok()?,
+                to: self.upstream,
+            },
+            reply_header: &self.headers.reply,
+            interface: local.interface,
+            most,
+            mark: datagram::mark(&self.socket).ok()?,
+        })
+    }
+}
+
+/// Index of the loopback device, in every network.
+const LOOPBACK: u32 = 1;
+/// Requests in a row that make a session steady: the kernel is told once for many datagrams.
+const ALIKE: u32 = 4;
+/// A session that is so often otherwise stays here: to tell the kernel costs more than some datagrams.
+const CHANGES: u32 = 16;
