@@ -184,13 +184,15 @@ pub(crate) fn run(workload: Workload, plan: &Plan) -> Result<Vec<Metric>> {
 struct Meter {
     start: Instant,
     watch: Option<(ProcessTree, Cpu)>,
+    all: (ProcessTree, Cpu),
     deadline: Instant,
 }
 
-/// What a measured stretch took; `cpu` is the proxy's.
+/// What a measured stretch took; `cpu` is the proxy's, `of_all` that of generator and backend too.
 struct Usage {
     elapsed: Duration,
     cpu: Option<Duration>,
+    of_all: Duration,
 }
 
 impl Meter {
@@ -199,10 +201,13 @@ impl Meter {
             .watch
             .map(|tree| Ok::<_, anyhow::Error>((tree, tree.cpu()?)));
         let watch = watch.transpose()?;
+        let all = ProcessTree::of(std::process::id());
+        let all = (all, all.cpu()?);
         let start = Instant::now();
         Ok(Self {
             start,
             watch,
+            all,
             deadline: start + plan.duration,
         })
     }
@@ -222,9 +227,11 @@ impl Meter {
         let cpu = self
             .watch
             .map(|(tree, before)| Ok::<_, anyhow::Error>(tree.cpu()?.since(before)));
+        let (all, before) = self.all;
         Ok(Usage {
             elapsed,
             cpu: cpu.transpose()?,
+            of_all: all.cpu()?.since(before),
         })
     }
 }
@@ -233,6 +240,12 @@ impl Usage {
     /// `count` things a second.
     fn rate(&self, count: u64) -> f64 {
         count as f64 / self.elapsed.as_secs_f64()
+    }
+
+    /// The same of generator, proxy and backend together. What the kernel does for a proxy is done in the time of
+    /// whoever sends.
+    fn cpu_micros_of_all_per(&self, name: &str, count: u64) -> Metric {
+        Metric::new(name, self.of_all.as_secs_f64() * 1e6 / count as f64)
     }
 
     /// Microseconds of CPU for each of `count` things, if there was a proxy to use them.

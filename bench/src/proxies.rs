@@ -131,7 +131,8 @@ impl Selection {
             }),
         ];
         let others = self.go_mmproxy().into_iter().chain(self.others.clone());
-        let udp_others = std::iter::once(naive()?).chain(self.udp_others.clone());
+        let udp_others = [self.in_kernel(), naive()?].into_iter();
+        let udp_others = udp_others.chain(self.udp_others.clone());
         all.extend(others.chain(udp_others).map(Contestant::CommandLine));
         Ok(all)
     }
@@ -165,6 +166,14 @@ impl Selection {
         CommandLine::new("peername", &self.peername)
             .over(Transport::Tcp, PEERNAME)
             .over(Transport::Udp, PEERNAME_UDP)
+            .with(&self.peername_args)
+    }
+
+    /// The same with steady sessions in the kernel.
+    fn in_kernel(&self) -> CommandLine {
+        CommandLine::new("kernel", &self.peername)
+            .over(Transport::Udp, PEERNAME_UDP)
+            .with("--data-path kernel")
             .with(&self.peername_args)
     }
 

@@ -24,6 +24,7 @@ pub(crate) fn run(plan: &Plan, sockets: Sockets, window: usize) -> Result<Vec<Me
     let mut metrics = vec![Metric::new("echoes/s", usage.rate(done))];
     metrics.extend(quantiles(&echoes.latency));
     metrics.extend(usage.cpu_micros_per("CPU us/echo", done));
+    metrics.push(usage.cpu_micros_of_all_per("CPU us/echo of all", done));
     metrics.push(Metric::new("lost", lost as f64));
     Ok(metrics)
 }
