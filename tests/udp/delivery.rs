@@ -7,6 +7,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{JoinHandle, spawn};
 use std::time::Duration;
 
+use serde_json::Value;
+
 use super::rig::Rig;
 use crate::addr::{BALANCER_V4, FRONT_V4, FRONT_V6, LISTEN_V4, v4, v6};
 use crate::datagram::Datagrams;
@@ -18,8 +20,22 @@ use crate::lab::Host;
 /// differ in nothing but their way. 100,000 questions, or as many as PEERNAME_TEST_DATAGRAMS says.
 #[test]
 fn nothing_is_misdelivered() {
+    deliver(&[]);
+}
+
+/// The same where the kernel carries half of the clients: the others are of another family than their balancers.
+#[test]
+fn nothing_is_misdelivered_by_the_kernel() {
+    let totals = deliver(&["--data-path=kernel"]);
+    let in_kernel = totals["datagrams_in_kernel"].as_u64().expect("a number");
+    assert!(in_kernel > wanted() as u64 / 2, "{totals}");
+    assert_eq!(totals["datagrams_dropped"], "", "{totals}");
+}
+
+fn deliver(args: &[&str]) -> Value {
     let second = v4([10, 81, 0, 1], 8444);
-    let mut rig = Rig::new(&[&format!("--listen={second}"), "--workers=2"]);
+    let listen = format!("--listen={second}");
+    let mut rig = Rig::new(&[&[&listen, "--workers=2"], args].concat());
     rig.lab.balancer.ip("address add 10.81.0.3/24 dev lan");
     let ways = ways(&rig.lab.balancer, [LISTEN_V4, second]);
     let stop = Arc::new(AtomicBool::new(false));
@@ -57,7 +73,9 @@ fn nothing_is_misdelivered() {
         .into_iter()
         .for_each(|echo| echo.join().expect("a backend"));
     assert_eq!(endpoints.len(), ways.len() * clients.len());
-    assert_eq!(rig.stopped()["udp_sessions"], endpoints.len());
+    let totals = rig.stopped();
+    assert_eq!(totals["udp_sessions"], endpoints.len());
+    totals
 }
 
 /// How a question comes to the proxy.
