@@ -128,9 +128,17 @@ impl From<OwnedFd> for Process {
 }
 
 /// The number of the process that thread `tid` belongs to (proc_pid_status(5), `Tgid`).
+///
+/// # Errors
+///
+/// ESRCH once the thread has ended.
 pub fn leader(tid: u32) -> Result<u32> {
-    let status =
-        fs::read_to_string(format!("/proc/{tid}/status")).call("open(/proc/TID/status)")?;
+    let status = fs::read_to_string(format!("/proc/{tid}/status"));
+    let gone = |error: io::Error| match error.kind() {
+        io::ErrorKind::NotFound => io::Error::from_raw_os_error(libc::ESRCH),
+        _ => error,
+    };
+    let status = status.map_err(gone).call("open(/proc/TID/status)")?;
     let leader = status
         .lines()
         .find_map(|line| line.strip_prefix("Tgid:")?.trim().parse().ok());
@@ -170,10 +178,13 @@ mod tests {
         }
         drop(stay);
         thread.join().unwrap();
-        assert_eq!(
-            Process::of_thread(tid).unwrap_err().errno(),
-            Some(libc::ESRCH)
-        );
+        // It is joined a moment before it is gone.
+        let gone = (0..1000).find_map(|_| {
+            thread::sleep(Duration::from_millis(1));
+            Process::of_thread(tid).err()
+        });
+        assert_eq!(gone.unwrap().errno(), Some(libc::ESRCH));
+        assert_eq!(leader(tid).unwrap_err().errno(), Some(libc::ESRCH));
     }
 
     #[test]
