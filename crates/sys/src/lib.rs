@@ -8,6 +8,7 @@ mod failed;
 
 pub mod bequest;
 pub mod caps;
+pub mod clock;
 pub mod core_dump;
 pub mod datagram;
 pub mod dead_man;

@@ -7,6 +7,7 @@
 
 mod address;
 mod link;
+pub(crate) mod raw;
 mod route;
 mod rule;
 mod way_out;
@@ -105,7 +106,7 @@ pub fn is_gone(error: &Failed) -> bool {
 }
 
 /// The loopback interface is the first of every network namespace (LOOPBACK_IFINDEX in the kernel).
-const LOOPBACK: u32 = 1;
+pub const LOOPBACK: u32 = 1;
 
 fn named<T>(result: std::result::Result<T, Error>, call: &'static str) -> Result<T> {
     result.map_err(into_io).call(call)

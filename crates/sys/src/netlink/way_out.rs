@@ -8,9 +8,8 @@ use rtnetlink::packet_core::{NLM_F_REQUEST, NetlinkHeader, NetlinkMessage, Netli
 use rtnetlink::packet_route::RouteNetlinkMessage;
 use rtnetlink::packet_route::route::{RouteAttribute, RouteMessage};
 use rustix::net::sockopt::{ip_mtu, ipv6_mtu};
-use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
-use rustix::net::{recv, send, socket_with};
 
+use super::raw;
 use super::route::{bits, question};
 use crate::{NameCall, Result};
 
@@ -63,13 +62,7 @@ fn interface(from: IpAddr, to: IpAddr) -> Result<u32> {
 }
 
 fn ask(question: RouteMessage) -> Result<RouteMessage> {
-    let socket = socket_with(
-        AddressFamily::NETLINK,
-        SocketType::RAW,
-        SocketFlags::CLOEXEC,
-        None,
-    )
-    .call("socket(NETLINK_ROUTE)")?;
+    let socket = raw::open(None).call("socket(NETLINK_ROUTE)")?;
     let mut header = NetlinkHeader::default();
     header.flags = NLM_F_REQUEST;
     let payload = NetlinkPayload::from(RouteNetlinkMessage::GetRoute(question));
@@ -77,11 +70,10 @@ fn ask(question: RouteMessage) -> Result<RouteMessage> {
     message.finalize();
     let mut octets = vec![0; message.buffer_len()];
     message.serialize(&mut octets);
-    send(&socket, &octets, SendFlags::empty()).call("send(RTM_GETROUTE)")?;
-    let mut answer = vec![0; 8 << 10];
-    let (len, _) =
-        recv(&socket, answer.as_mut_slice(), RecvFlags::empty()).call("recv(RTM_GETROUTE)")?;
-    let answer = NetlinkMessage::<RouteNetlinkMessage>::deserialize(&answer[..len]);
+    raw::ask(&socket, &octets).call("send(RTM_GETROUTE)")?;
+    let mut buffer = vec![0; 8 << 10];
+    let answer = raw::answer(&socket, &mut buffer).call("recv(RTM_GETROUTE)")?;
+    let answer = NetlinkMessage::<RouteNetlinkMessage>::deserialize(answer);
     match answer.map(|answer| answer.payload) {
         Ok(NetlinkPayload::InnerMessage(RouteNetlinkMessage::NewRoute(route))) => Ok(route),
         Ok(NetlinkPayload::Error(error)) => Err(error.to_io()),

@@ -1,0 +1,70 @@
+//! netlink(7) without a runtime: a question, and the kernel's answer within the call that asks.
+
+use std::io;
+use std::os::fd::OwnedFd;
+
+use rustix::net::{
+    AddressFamily, Protocol, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socket_with,
+};
+
+/// A message, as far as all protocols have it: `struct nlmsghdr`, and the rest.
+pub(crate) struct Message<'a> {
+    pub(crate) kind: u16,
+    pub(crate) flags: u16,
+    pub(crate) body: &'a [u8],
+}
+
+/// Opens a socket; NETLINK_ROUTE is the protocol of `None`.
+pub(crate) fn open(protocol: Option<Protocol>) -> io::Result<OwnedFd> {
+    let socket = socket_with(
+        AddressFamily::NETLINK,
+        SocketType::RAW,
+        SocketFlags::CLOEXEC,
+        protocol,
+    );
+    Ok(socket?)
+}
+
+/// Sends a message.
+pub(crate) fn ask(socket: &OwnedFd, message: &[u8]) -> io::Result<()> {
+    send(socket, message, SendFlags::empty())?;
+    Ok(())
+}
+
+/// What has come: messages for [`split`].
+pub(crate) fn answer<'a>(socket: &OwnedFd, buffer: &'a mut [u8]) -> io::Result<&'a [u8]> {
+    let (len, _) = recv(socket, &mut *buffer, RecvFlags::empty())?;
+    Ok(buffer.get(..len).unwrap_or_default())
+}
+
+/// A request for all there is of a kind.
+pub(crate) fn dump(kind: u16, body: &[u8]) -> Vec<u8> {
+    let len = HEADER + body.len();
+    let mut request = Vec::with_capacity(len);
+    request.extend(u32::try_from(len).unwrap_or_default().to_ne_bytes());
+    request.extend(kind.to_ne_bytes());
+    request.extend(DUMP.to_ne_bytes());
+    request.extend([0; 8]); // sequence number, port
+    request.extend(body);
+    request
+}
+
+/// The first message, and what follows it.
+pub(crate) fn split(bytes: &[u8]) -> Option<(Message<'_>, &[u8])> {
+    let (head, _) = bytes.split_first_chunk::<HEADER>()?;
+    let [l0, l1, l2, l3, k0, k1, f0, f1, ..] = *head;
+    let len = usize::try_from(u32::from_ne_bytes([l0, l1, l2, l3])).ok()?;
+    let message = Message {
+        kind: u16::from_ne_bytes([k0, k1]),
+        flags: u16::from_ne_bytes([f0, f1]),
+        body: bytes.get(HEADER..len)?,
+    };
+    let next = len.checked_next_multiple_of(4)?.min(bytes.len());
+    Some((message, bytes.get(next..)?))
+}
+
+pub(crate) const NLMSG_ERROR: u16 = 2;
+pub(crate) const NLMSG_DONE: u16 = 3;
+const HEADER: usize = 16;
+/// NLM_F_REQUEST and NLM_F_DUMP.
+const DUMP: u16 = 0x301;
