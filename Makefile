@@ -43,7 +43,7 @@ check: ## Formatting, lints, documentation, licences, file lengths
 	else \
 		echo "check: no nightly compiler: the fuzz targets are not compiled"; \
 	fi
-	@git ls-files '*.rs' | xargs wc -l | awk '$$2 != "total" && $$1 > $(LONGEST) { \
+	@git ls-files '*.rs' '*.c' '*.h' | xargs wc -l | awk '$$2 != "total" && $$1 > $(LONGEST) { \
 		print "check: " $$2 " has " $$1 " lines, more than $(LONGEST): does it hold one idea?"; bad = 1 } \
 		END { exit bad }'
 

@@ -29,22 +29,21 @@ struct request_key {
 struct rewrite {
 	/* The way it goes on. */
 	struct path way;
-	/* What is added to sums (RFC 1071), all being known beforehand: to that of the IPv4 header, ... */
-	__u16 ip_delta;
-	/* ... to UDP's, ... */
+	/* What is added to sums (RFC 1071), known beforehand: to that of addresses and one length, which is all that
+	 * changes in the IPv4 header, and in UDP's pseudo header; ... */
+	__u16 addresses_delta;
+	/* ... and to UDP's own. */
 	__u16 udp_delta;
-	/* ... and to that of the pseudo header alone, where a device is to add the rest. */
-	__u16 pseudo_delta;
 	/* Octets taken off a request, or put in front of a reply. */
 	__u16 header_len;
+	/* Of a reply: the largest IP packet that goes all the way. */
+	__u16 most;
 	/* The device that requests come in by and replies leave by. */
 	__u32 interface;
 	__u32 mark;
-	/* Of a reply: the largest IP packet that goes all the way, ... */
-	__u16 most;
-	/* ... and whether a request has gone this way: else replies may not be seen by whoever changed their requests on
-	 * their way to us. */
-	__u16 is_open;
+	/* Of a reply: whether a request has gone this way. Else replies might not be seen by whoever changed their
+	 * requests on their way to us. */
+	__u32 is_open;
 	/* What must stand in front of a request, or is put in front of a reply; zero beyond its end. */
 	__u8 header[HEADER_ROOM];
 	/* How often, payload octets, and when last: CLOCK_MONOTONIC_COARSE, nanoseconds. */

@@ -2,6 +2,9 @@
 
 use std::net::{IpAddr, SocketAddr};
 
+use peername_proto::Spp;
+use peername_sys::netlink::LOOPBACK;
+
 use crate::layout;
 use crate::sums::Sum;
 
@@ -46,11 +49,11 @@ pub struct Flow<'a> {
 
 /// A [`Flow`] in the shapes of `bpf/udp.h`.
 #[derive(Clone, Debug)]
-pub(crate) struct Written {
+pub(crate) struct Written<'a> {
     pub(crate) request_key: layout::RequestKey,
-    pub(crate) request: layout::Rewrite,
+    pub(crate) request: layout::Rewrite<'a>,
     pub(crate) reply_key: layout::PathKey,
-    pub(crate) reply: layout::Rewrite,
+    pub(crate) reply: layout::Rewrite<'a>,
 }
 
 impl Path {
@@ -89,13 +92,13 @@ impl Flow<'_> {
                 .iter()
                 .all(|header| header.len().is_multiple_of(2))
             && self.header.len() <= layout::HEADER_ROOM
-            && self.reply_header.len() <= layout::SPP_LEN
+            && self.reply_header.len() <= Spp::LEN
             && match self.dialect {
                 Dialect::Each => self
                     .header
                     .get(13)
                     .is_some_and(|family| *family == 0x12 || *family == 0x22),
-                Dialect::Spp => self.header.len() == layout::SPP_LEN,
+                Dialect::Spp => self.header.len() == Spp::LEN,
             }
     }
 
@@ -104,28 +107,32 @@ impl Flow<'_> {
         self.interface != LOOPBACK && self.downstream.is_v4()
     }
 
-    pub(crate) fn write(&self) -> Written {
-        let (request, reply) = (self.upstream, self.downstream.back());
-        let taken_off = self.header.len() as u16;
-        let put_on = self.reply_header.len() as u16;
+    pub(crate) fn write(&self) -> Written<'_> {
+        let (answer, back) = (self.upstream.back(), self.downstream.back());
+        let header_len = self.header.len() as u16;
         Written {
             request_key: layout::request_key(
                 &self.downstream,
                 self.said(),
-                taken_off,
+                header_len,
                 self.family(),
             ),
             request: layout::Rewrite {
-                deltas: Deltas::new(&self.downstream, &request, Change::Off(self.header)),
-                header_len: taken_off,
-                ..layout::Rewrite::new(&request, self.header, self.interface, self.mark)
+                way: self.upstream,
+                deltas: Deltas::new(&self.downstream, &self.upstream, Change::Off(self.header)),
+                interface: self.interface,
+                mark: self.mark,
+                most: 0,
+                header: self.header,
             },
-            reply_key: layout::path(&self.upstream.back()),
+            reply_key: layout::path(&answer),
             reply: layout::Rewrite {
-                deltas: Deltas::new(&self.upstream.back(), &reply, Change::On(self.reply_header)),
-                header_len: put_on,
+                way: back,
+                deltas: Deltas::new(&answer, &back, Change::On(self.reply_header)),
+                interface: self.interface,
+                mark: 0,
                 most: self.most,
-                ..layout::Rewrite::new(&reply, self.reply_header, self.interface, 0)
+                header: self.reply_header,
             },
         }
     }
@@ -141,7 +148,7 @@ impl Flow<'_> {
     /// The addresses and ports in the header.
     fn said(&self) -> &[u8] {
         let at = match (self.dialect, self.header.get(13)) {
-            (Dialect::Spp, _) => 2..38,
+            (Dialect::Spp, _) => 2..Spp::LEN,
             (Dialect::Each, Some(0x12)) => 16..28,
             (Dialect::Each, _) => 16..52,
         };
@@ -152,12 +159,10 @@ impl Flow<'_> {
 /// What a packet's sums change by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Deltas {
-    /// The IPv4 header's.
-    pub(crate) ip: u16,
+    /// That of addresses and one length: the IPv4 header's, and that of UDP's pseudo header.
+    pub(crate) addresses: u16,
     /// UDP's.
     pub(crate) udp: u16,
-    /// That of UDP's pseudo header.
-    pub(crate) pseudo: u16,
 }
 
 enum Change<'a> {
@@ -168,21 +173,7 @@ enum Change<'a> {
 }
 
 impl Deltas {
-    pub(crate) const NONE: Self = Self {
-        ip: 0,
-        udp: 0,
-        pseudo: 0,
-    };
-
     fn new(old: &Path, new: &Path, change: Change<'_>) -> Self {
-        let octets = |path: &Path| -> Vec<u8> {
-            let ips = [path.from.ip().to_canonical(), path.to.ip().to_canonical()];
-            let octets = ips.map(|ip| match ip {
-                IpAddr::V4(ip) => ip.octets().to_vec(),
-                IpAddr::V6(ip) => ip.octets().to_vec(),
-            });
-            octets.concat()
-        };
         let addresses = Sum::default().plus(&octets(new)).minus(&octets(old));
         let ports = |sum: Sum| {
             sum.plus_number(new.from.port())
@@ -191,7 +182,7 @@ impl Deltas {
                 .minus_number(old.to.port())
         };
         // The length stands once in IP's header and once in UDP's pseudo header, and once more in UDP's own.
-        let (once, udp) = match change {
+        let (addresses, udp) = match change {
             Change::Off(header) => {
                 let len = header.len() as u16;
                 let once = addresses.minus_number(len);
@@ -204,15 +195,21 @@ impl Deltas {
             }
         };
         Self {
-            ip: once.folded(),
+            addresses: addresses.folded(),
             udp: udp.folded(),
-            pseudo: once.folded(),
         }
     }
 }
 
-/// Index of the loopback device, in every network.
-const LOOPBACK: u32 = 1;
+/// Both addresses, as they stand in a packet.
+fn octets(path: &Path) -> Vec<u8> {
+    let ips = [path.from.ip().to_canonical(), path.to.ip().to_canonical()];
+    let octets = ips.map(|ip| match ip {
+        IpAddr::V4(ip) => ip.octets().to_vec(),
+        IpAddr::V6(ip) => ip.octets().to_vec(),
+    });
+    octets.concat()
+}
 
 #[cfg(test)]
 mod tests {
@@ -243,17 +240,10 @@ mod tests {
         }
     }
 
-    /// The sums of the IPv4 header, of UDP and of the pseudo header, of a datagram on its way: added up whole.
+    /// The sums of the IPv4 header, of the pseudo header and of UDP, of a datagram on its way: added up whole.
     fn sums(path: &Path, payload: &[u8]) -> [u16; 3] {
         let (len, ip_len) = (payload.len() as u16 + 8, payload.len() as u16 + 28);
-        let addresses = |sum: Sum| {
-            [path.from.ip(), path.to.ip()]
-                .into_iter()
-                .fold(sum, |sum, ip| match ip.to_canonical() {
-                    IpAddr::V4(ip) => sum.plus(&ip.octets()),
-                    IpAddr::V6(ip) => sum.plus(&ip.octets()),
-                })
-        };
+        let addresses = |sum: Sum| sum.plus(&octets(path));
         let pseudo = addresses(Sum::default().plus_number(17).plus_number(len));
         let udp = pseudo
             .plus_number(path.from.port())
@@ -266,21 +256,18 @@ mod tests {
                 .plus_number(ip_len)
                 .plus(&[64, 17]),
         );
-        [ip, udp, pseudo].map(Sum::folded)
+        [ip, pseudo, udp].map(Sum::folded)
     }
 
-    fn changed(before: [u16; 3], deltas: Deltas) -> [u16; 3] {
+    fn changed([ip, pseudo, udp]: [u16; 3], deltas: Deltas) -> [u16; 3] {
         let plus = |sum: u16, delta: u16| {
-            Sum::default()
-                .plus(&sum.to_ne_bytes())
-                .plus(&delta.to_ne_bytes())
-                .folded()
+            let sum = Sum::default().plus(&sum.to_ne_bytes());
+            sum.plus(&delta.to_ne_bytes()).folded()
         };
-        let [ip, udp, pseudo] = before;
         [
-            plus(ip, deltas.ip),
+            plus(ip, deltas.addresses),
+            plus(pseudo, deltas.addresses),
             plus(udp, deltas.udp),
-            plus(pseudo, deltas.pseudo),
         ]
     }
 
@@ -297,7 +284,8 @@ mod tests {
         let mapped = (path("[::ffff:10.81.0.2]:1", "[::ffff:10.81.0.1]:2"), v4.1);
         for (downstream, upstream) in [v4, v6, mapped] {
             for payload in [&b""[..], b"x", b"odd", &[0xff; 1001]] {
-                let written = flow(downstream, upstream, &HEADER).write();
+                let flow = flow(downstream, upstream, &HEADER);
+                let written = flow.write();
                 let request = [&HEADER, payload].concat();
                 assert_eq!(
                     changed(sums(&downstream, &request), written.request.deltas),

@@ -6,8 +6,20 @@ use crate::flow::{Deltas, Path};
 
 /// `HEADER_ROOM`.
 pub(crate) const HEADER_ROOM: usize = 256;
-/// The length of a Simple Proxy Protocol header.
-pub(crate) const SPP_LEN: usize = 38;
+/// What a port is: `PORT_EACH`.
+pub(crate) const PORT_EACH: u8 = 1;
+/// `PORT_SPP`.
+pub(crate) const PORT_SPP: u8 = 2;
+/// `PORT_BACKEND`.
+pub(crate) const PORT_BACKEND: u8 = 4;
+/// A place of `totals`: `TOTAL_REQUESTS`.
+pub(crate) const TOTAL_REQUESTS: u32 = 0;
+/// `TOTAL_REPLIES`.
+pub(crate) const TOTAL_REPLIES: u32 = 1;
+/// `TOTAL_FAILED_REQUESTS`.
+pub(crate) const TOTAL_FAILED_REQUESTS: u32 = 2;
+/// `TOTAL_FAILED_REPLIES`.
+pub(crate) const TOTAL_FAILED_REPLIES: u32 = 3;
 
 /// `struct path`.
 pub(crate) type PathKey = [u8; 36];
@@ -16,16 +28,16 @@ pub(crate) type RequestKey = [u8; 76];
 /// `struct rewrite`.
 pub(crate) type RewriteValue = [u8; 336];
 
-/// `struct rewrite`.
+/// `struct rewrite`, as it is when nothing has gone this way yet.
 #[derive(Clone, Debug)]
-pub(crate) struct Rewrite {
-    pub(crate) way: PathKey,
+pub(crate) struct Rewrite<'a> {
+    pub(crate) way: Path,
     pub(crate) deltas: Deltas,
-    pub(crate) header_len: u16,
     pub(crate) interface: u32,
     pub(crate) mark: u32,
     pub(crate) most: u16,
-    pub(crate) header: [u8; HEADER_ROOM],
+    /// At most [`HEADER_ROOM`].
+    pub(crate) header: &'a [u8],
 }
 
 /// What the kernel counts of a direction.
@@ -59,39 +71,24 @@ pub(crate) fn request_key(by: &Path, said: &[u8], header_len: u16, family: u8) -
     key
 }
 
-impl Rewrite {
-    pub(crate) fn new(way: &Path, header: &[u8], interface: u32, mark: u32) -> Self {
-        let mut padded = [0; HEADER_ROOM];
-        Writer(&mut padded).put(header);
-        Self {
-            way: path(way),
-            deltas: Deltas::NONE,
-            header_len: 0,
-            interface,
-            mark,
-            most: 0,
-            header: padded,
-        }
-    }
-
+impl Rewrite<'_> {
     pub(crate) fn octets(&self) -> RewriteValue {
         let mut value = [0; 336];
         let mut write = Writer(&mut value);
-        write.put(&self.way);
+        write.put(&path(&self.way));
         for number in [
-            self.deltas.ip,
+            self.deltas.addresses,
             self.deltas.udp,
-            self.deltas.pseudo,
-            self.header_len,
+            self.header.len() as u16,
+            self.most,
         ] {
             write.put(&number.to_ne_bytes());
         }
         write.put(&self.interface.to_ne_bytes());
         write.put(&self.mark.to_ne_bytes());
-        write.put(&self.most.to_ne_bytes());
-        // It is opened by the first request that goes this way.
-        write.put(&0_u16.to_ne_bytes());
-        write.put(&self.header);
+        // `is_open`: by the first request that goes this way.
+        write.put(&0_u32.to_ne_bytes());
+        write.put(self.header);
         value
     }
 }

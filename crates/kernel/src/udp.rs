@@ -10,10 +10,13 @@ use aya::maps::{Array, HashMap as Table, MapData, MapError, PerCpuArray};
 use aya::programs::tc::TcAttachOptions;
 use aya::programs::{LinkOrder, ProgramError, SchedClassifier, TcAttachType};
 use aya::{Ebpf, EbpfError, EbpfLoader};
-use rustix::time::{ClockId, clock_gettime};
+use peername_sys::clock;
 
 use crate::flow::{Dialect, Flow};
-use crate::layout::{Counted, PathKey, RequestKey, RewriteValue};
+use crate::layout::{
+    Counted, PORT_BACKEND, PORT_EACH, PORT_SPP, PathKey, RequestKey, RewriteValue,
+    TOTAL_FAILED_REPLIES, TOTAL_FAILED_REQUESTS, TOTAL_REPLIES, TOTAL_REQUESTS,
+};
 
 /// Why there is no data path in the kernel.
 #[derive(Debug, thiserror::Error)]
@@ -71,8 +74,6 @@ pub struct DataPath {
     epoch: AtomicU64,
     /// Whether IPv4 clients would be looked for on loopback, and not be found.
     is_filtered: AtomicBool,
-    /// Whether nothing is for the kernel.
-    is_barred: AtomicBool,
     /// Owns program and links.
     _program: Ebpf,
 }
@@ -173,18 +174,16 @@ impl DataPath {
             tables: Mutex::new(tables),
             epoch: AtomicU64::new(0),
             is_filtered: AtomicBool::new(is_filtered()),
-            is_barred: AtomicBool::new(false),
             _program: program,
         })
     }
 
-    /// Leaves datagrams of a session to the kernel from now on: those that are exactly as `flow` says. `None` when
-    /// it is not one for the kernel ([`Flow::is_for_kernel`]), there is no room, a filter is in the way, or what was decided in `epoch` may be
-    /// decided otherwise by now.
+    /// Leaves datagrams of a session to the kernel from now on: those that are exactly as `flow` says.
+    ///
+    /// `None` when it is not one for the kernel ([`Flow::is_for_kernel`]), a filter is in its way, there is no room, or
+    /// what was decided in `epoch` may be decided otherwise by now.
     pub fn tell(&self, flow: &Flow<'_>, epoch: Epoch) -> Option<Told> {
-        let is_in_the_way =
-            self.is_barred.load(Ordering::Relaxed) || self.is_filtered() && flow.goes_on_loopback();
-        if is_in_the_way || !flow.is_for_kernel() {
+        if !flow.is_for_kernel() || self.is_filtered() && flow.goes_on_loopback() {
             return None;
         }
         let written = flow.write();
@@ -263,13 +262,6 @@ impl DataPath {
         self.is_filtered.load(Ordering::Relaxed)
     }
 
-    /// Leaves all to user space from now on, if `is_barred`, or no longer.
-    pub fn bar(&self, is_barred: bool) {
-        if !self.is_barred.swap(is_barred, Ordering::Relaxed) && is_barred {
-            self.clear();
-        }
-    }
-
     /// Looks whether the settings of [`DataPath::attach`] still hold, and takes all sessions back if they don't any
     /// more. To be asked for once a second.
     pub fn check(&self) {
@@ -336,10 +328,10 @@ impl Tables {
             Err(_) => 0,
         };
         Totals {
-            requests: total(0),
-            replies: total(1),
-            failed_requests: total(2),
-            failed_replies: total(3),
+            requests: total(TOTAL_REQUESTS),
+            replies: total(TOTAL_REPLIES),
+            failed_requests: total(TOTAL_FAILED_REQUESTS),
+            failed_replies: total(TOTAL_FAILED_REPLIES),
         }
     }
 }
@@ -347,9 +339,7 @@ impl Tables {
 impl Usage {
     /// How long ago the kernel last did anything for the session; `None` if it never did.
     pub fn idle(&self) -> Option<Duration> {
-        let now = clock_gettime(ClockId::MonotonicCoarse);
-        let now = Duration::new(now.tv_sec.unsigned_abs(), now.tv_nsec as u32);
-        (!self.last.is_zero()).then(|| now.saturating_sub(self.last))
+        (!self.last.is_zero()).then(|| clock::coarse().saturating_sub(self.last))
     }
 }
 
@@ -378,13 +368,10 @@ fn take<T: TryFrom<aya::maps::Map>>(program: &mut Ebpf, name: &'static str) -> R
 
 /// Where it is so already, it need not be writable.
 fn set(setting: &'static str, value: &'static str) -> Result<(), Error> {
-    let is_so = fs::read_to_string(setting).is_ok_and(|is| is.trim() == value);
-    let set = if is_so {
-        Ok(())
-    } else {
-        fs::write(setting, value)
-    };
-    set.map_err(|error| Error::Setting {
+    if is_so((setting, value)) {
+        return Ok(());
+    }
+    fs::write(setting, value).map_err(|error| Error::Setting {
         setting,
         value,
         error,
@@ -393,10 +380,12 @@ fn set(setting: &'static str, value: &'static str) -> Result<(), Error> {
 
 /// The larger of loopback's own `rp_filter` and that for all devices is what holds.
 fn is_filtered() -> bool {
-    let is = |(setting, value): (&str, &str)| {
-        fs::read_to_string(setting).is_ok_and(|is| is.trim() == value)
-    };
-    !(SETTINGS.into_iter().all(is) && is((FILTER_OF_ALL, "0")))
+    let mut settings = SETTINGS.into_iter().chain([FILTER_OF_ALL]);
+    !settings.all(is_so)
+}
+
+fn is_so((setting, value): (&str, &str)) -> bool {
+    fs::read_to_string(setting).is_ok_and(|is| is.trim() == value)
 }
 
 /// Empty where it could not be compiled (`build.rs`).
@@ -407,9 +396,4 @@ const SETTINGS: [(&str, &str); 3] = [
     ("/proc/sys/net/ipv4/conf/lo/route_localnet", "1"),
     ("/proc/sys/net/ipv4/conf/lo/rp_filter", "0"),
 ];
-const FILTER_OF_ALL: &str = "/proc/sys/net/ipv4/conf/all/rp_filter";
-
-/// What a port is to the program: see `bpf/udp.h`.
-const PORT_EACH: u8 = 1;
-const PORT_SPP: u8 = 2;
-const PORT_BACKEND: u8 = 4;
+const FILTER_OF_ALL: (&str, &str) = ("/proc/sys/net/ipv4/conf/all/rp_filter", "0");

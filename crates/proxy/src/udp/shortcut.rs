@@ -11,6 +11,7 @@ use std::time::Instant;
 use peername_kernel::flow::{self, Flow};
 use peername_kernel::udp::{DataPath, Epoch, Told};
 use peername_sys::datagram;
+use peername_sys::netlink::LOOPBACK;
 
 use super::role::Role;
 use super::session::{Path, Session};
@@ -190,8 +191,6 @@ impl Session {
     }
 }
 
-/// Index of the loopback device, in every network.
-const LOOPBACK: u32 = 1;
 /// Requests in a row that make a session steady: the kernel is told once for many datagrams.
 const ALIKE: u32 = 4;
 /// A session that is so often otherwise stays here: to tell the kernel costs more than some datagrams.
