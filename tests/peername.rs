@@ -3,7 +3,9 @@
 use std::net::SocketAddr;
 use std::ops::{Deref, DerefMut};
 use std::process::{Command, Output};
+use std::time::Duration;
 
+use rustix::process::Signal;
 use serde_json::Value;
 
 use crate::addr::{LISTEN_V4, LISTEN_V6};
@@ -42,6 +44,18 @@ impl Peername {
     /// Any subcommand that receives datagrams. Its sockets are there a moment before they take any.
     pub(crate) fn receive(host: &Host, args: &[&str]) -> Self {
         Self(Process::start(host, BINARY, args)).says_it_listens()
+    }
+
+    /// Ends it and returns the last line of its log: what it has counted.
+    #[track_caller]
+    pub(crate) fn stopped(&mut self) -> Value {
+        self.signal(Signal::TERM);
+        let ended = self.ended_within(Duration::from_secs(5));
+        assert!(ended.is_some_and(|status| status.success()), "{ended:?}");
+        self.line("with the totals", |line| {
+            let line: Value = serde_json::from_str(line).ok()?;
+            (line["message"] == "stopped").then_some(line)
+        })
     }
 
     fn says_it_listens(self) -> Self {

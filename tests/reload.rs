@@ -325,13 +325,7 @@ impl Site {
 
     /// The last line of its log: what it has counted.
     fn stopped(mut self) -> serde_json::Value {
-        self.proxy.signal(Signal::TERM);
-        let status = self.proxy.ended_within(Duration::from_secs(5));
-        assert!(status.is_some_and(|status| status.success()), "{status:?}");
-        self.proxy.line("with the totals", |line| {
-            let line: serde_json::Value = serde_json::from_str(line).ok()?;
-            (line["message"] == "stopped").then_some(line)
-        })
+        self.proxy.stopped()
     }
 }
 

@@ -44,7 +44,7 @@ fn matrix() {
             }
             let targets = [target_v4, target_v6].map(|addr| addr.parse().expect("an address"));
             let backends = targets.map(|target| Datagrams::bind(&lab.server, target));
-            let proxy = Peername::receive(
+            let mut proxy = Peername::receive(
                 &lab.server,
                 &[
                     "proxy",
@@ -75,7 +75,7 @@ fn matrix() {
                 };
                 converse(&balancer, to, dialect, client, backend);
             }
-            let totals = stopped(&proxy);
+            let totals = proxy.stopped();
             assert_eq!(totals["datagrams_dropped"], "", "{totals}");
             let most = totals["datagrams_to_upstream"].as_u64().expect("a number");
             assert!(in_kernel(&totals) > most, "{dialect} {target_v4}: {totals}");
@@ -218,7 +218,7 @@ fn a_reload_takes_trust_away() {
     let lab = Lab::new();
     lab.balancer.address("lan", &["10.81.0.3/24"]);
     let backend = Datagrams::bind(&lab.server, TARGET_V4);
-    let proxy = Peername::receive(
+    let mut proxy = Peername::receive(
         &lab.server,
         &[
             "proxy",
@@ -246,7 +246,7 @@ fn a_reload_takes_trust_away() {
     stranger.send(LISTEN_V4, &[&header_of(client), b"is trusted"]);
     let (says, _) = backend.recv();
     assert_eq!(says, b"is trusted");
-    let totals = stopped(&proxy);
+    let totals = proxy.stopped();
     assert_eq!(totals["datagrams_dropped"], "untrusted_peer=2", "{totals}");
     assert_eq!(totals["datagrams_to_upstream"], 41, "{totals}");
 }
@@ -293,6 +293,19 @@ fn a_flood_does_not_push_out_who_is_served() {
     }
     let totals = rig.stopped();
     assert_eq!(totals["udp_sessions"], 510, "{totals}");
+}
+
+/// A session that has made room for another is not the kernel's any more either.
+#[test]
+fn who_has_made_room_begins_anew() {
+    let mut rig = Rig::new(&[KERNEL, "--max-sessions=1", "--workers=1"]);
+    let (first, second) = (someone_v4(), someone_v4());
+    settle(&rig, first);
+    settle(&rig, second);
+    settle(&rig, first);
+    let totals = rig.stopped();
+    assert_eq!(totals["udp_sessions"], 3, "{totals}");
+    assert!(in_kernel(&totals) > 10, "{totals}");
 }
 
 /// The kernel forgets all with the process, however that ends: nobody's header is taken off in its absence, and
@@ -382,14 +395,6 @@ fn settle(rig: &Rig, client: SocketAddr) {
     for _ in 0..8 {
         rig.ask(client);
     }
-}
-
-fn stopped(proxy: &Peername) -> Value {
-    proxy.signal(Signal::TERM);
-    proxy.line("with the totals", |line| {
-        let line: Value = serde_json::from_str(line).ok()?;
-        (line["message"] == "stopped").then_some(line)
-    })
 }
 
 fn in_kernel(totals: &Value) -> u64 {

@@ -2,9 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::time::Duration;
 
-use rustix::process::Signal;
 use serde_json::Value;
 
 use crate::addr::{BALANCER_V4, LISTEN_V4, TARGET_V4, TARGET_V6};
@@ -78,13 +76,7 @@ impl Rig {
     /// Ends the proxy and returns the last line of its log: what it has counted.
     #[track_caller]
     pub(crate) fn stopped(&mut self) -> Value {
-        self.proxy.signal(Signal::TERM);
-        let ended = self.proxy.ended_within(Duration::from_secs(5));
-        assert!(ended.is_some_and(|status| status.success()), "{ended:?}");
-        self.proxy.line("with the totals", |line| {
-            let line: Value = serde_json::from_str(line).ok()?;
-            (line["message"] == "stopped").then_some(line)
-        })
+        self.proxy.stopped()
     }
 }
 

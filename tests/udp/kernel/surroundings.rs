@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use super::{KERNEL, converse, in_kernel, settle, stopped};
+use super::{KERNEL, converse, in_kernel, settle};
 use crate::addr::{BALANCER_V4, LISTEN_V4, TARGET_V4, TARGET_V6, someone_v4, someone_v6, v4};
 use crate::datagram::Datagrams;
 use crate::lab::{Host, Lab};
@@ -43,7 +43,7 @@ fn what_the_kernel_does_not_see() {
         }",
     );
     let backends = [TARGET_V4, TARGET_V6].map(|addr| Datagrams::bind(&lab.server, addr));
-    let proxy = Peername::udp_proxy(&lab, &[], &[KERNEL]);
+    let mut proxy = Peername::udp_proxy(&lab, &[], &[KERNEL]);
     let v6_own = "[fd81::1]:8443".parse().expect("an address");
     for (host, from, to, clients) in [
         (
@@ -64,7 +64,7 @@ fn what_the_kernel_does_not_see() {
         let backend = &backends[usize::from(clients.is_ipv6())];
         converse(&balancer, to, "each", clients, backend);
     }
-    let totals = stopped(&proxy);
+    let totals = proxy.stopped();
     assert_eq!(totals["datagrams_dropped"], "", "{totals}");
 }
 
@@ -82,17 +82,21 @@ fn routes_change() {
         rig.balancer.expect(&large, LISTEN_V4);
     };
     exchange();
+    // Of ten large and ten small ones.
+    let packets_by = |device| {
+        let before = received_by(&rig.lab.balancer, device);
+        for _ in 0..10 {
+            exchange();
+            rig.ask(client);
+        }
+        received_by(&rig.lab.balancer, device) - before
+    };
     // A way with smaller packets: what is too large is sent in fragments.
     rig.lab
         .server
         .ip("route replace 10.81.0.0/24 dev eth0 src 10.81.0.1 mtu 1300");
     std::thread::sleep(Duration::from_millis(2500));
-    let before = received_by(&rig.lab.balancer, "lan");
-    for _ in 0..10 {
-        exchange();
-        rig.ask(client);
-    }
-    let packets = received_by(&rig.lab.balancer, "lan") - before;
+    let packets = packets_by("lan");
     assert!(packets >= 30, "{packets} packets");
     // Another way.
     rig.lab.balancer.wire("lan2", &rig.lab.server, "eth1");
@@ -103,16 +107,28 @@ fn routes_change() {
         .server
         .ip("route replace 10.81.0.2/32 via 10.83.0.2 dev eth1 src 10.81.0.1");
     std::thread::sleep(Duration::from_millis(2500));
-    let before = received_by(&rig.lab.balancer, "lan2");
-    for _ in 0..10 {
-        exchange();
-        rig.ask(client);
-    }
-    let by_lan2 = received_by(&rig.lab.balancer, "lan2") - before;
+    let by_lan2 = packets_by("lan2");
     assert!(by_lan2 >= 20, "{by_lan2} packets");
     let totals = rig.stopped();
     assert_eq!(totals["datagrams_dropped"], "", "{totals}");
     assert!(in_kernel(&totals) > 10, "{totals}");
+}
+
+/// Requests have the mark of --mark, for whatever rules are about it.
+#[test]
+fn requests_are_marked() {
+    let mut rig = Rig::new(&[KERNEL, "--mark=7"]);
+    rig.lab.server.nft(
+        "table ip filter {
+            chain in {
+                type filter hook input priority filter
+                udp dport 9000 meta mark != 7 drop
+            }
+        }",
+    );
+    let client = someone_v4();
+    (0..20).for_each(|_| rig.ask(client));
+    assert!(in_kernel(&rig.stopped()) > 20);
 }
 
 /// Loopback's settings may be made anew by others, and all comes back to user space; and goes to the kernel again.
@@ -154,7 +170,7 @@ fn a_forged_balancer_on_another_device() {
     elsewhere.ip("route add 10.81.0.1 via 10.82.0.1 src 10.81.0.2");
     let client = someone_v4();
     // The program knows the device: it was there when peername started.
-    let proxy = Peername::receive(
+    let mut proxy = Peername::receive(
         &rig.lab.server,
         &[
             "proxy",
@@ -182,7 +198,7 @@ fn a_forged_balancer_on_another_device() {
     forger.send(listen, &[&header_of(client), b"forged"]);
     rig.v4.expect(b"forged", client);
     converse(&rig.balancer, listen, "each", client, &rig.v4);
-    assert!(in_kernel(&stopped(&proxy)) > 100);
+    assert!(in_kernel(&proxy.stopped()) > 100);
 }
 
 /// Packets that have come to a host by a device.
