@@ -98,7 +98,7 @@ impl Listeners {
                 None => listen::tcp(addr, sharing)?,
             };
             // Accepted sockets inherit these, which saves five calls a connection.
-            stream::tune(&listener)?;
+            stream::tune_to(&listener, addr.ip())?;
             Ok(listener)
         };
         let plan = Plan {

@@ -142,13 +142,20 @@ pub fn tune(socket: impl AsFd) -> Result<()> {
         .call("setsockopt(SO_KEEPALIVE)")
 }
 
-/// As [`tune`], for a socket that is to connect to `host`. A loopback peer can't vanish without the
-/// kernel telling, so keepalive is for others.
+/// As [`tune`], for a socket that is to connect to `host`, or listens on it.
+///
+/// A loopback peer can't vanish without the kernel telling, so keepalive is for others. Nor is there a network that
+/// could be congested: of the algorithms that everybody may choose (tcp(7), TCP_CONGESTION) the plainest is taken, which
+/// leaves the pace to the receiver's window. One that models a path takes the turns of the scheduler for its
+/// queues: BBR halved the rate of bulk and doubled its CPU time.
 pub fn tune_to(socket: impl AsFd, host: IpAddr) -> Result<()> {
-    match host.is_loopback() {
-        true => tune_for_messages(socket.as_fd()),
-        false => tune(socket),
+    if !host.is_loopback() {
+        return tune(socket);
     }
+    tune_for_messages(socket.as_fd())?;
+    // Where that can't be had, it is only slower.
+    let _ = SockRef::from(&socket).set_tcp_congestion(b"reno");
+    Ok(())
 }
 
 fn tune_for_messages(socket: BorrowedFd<'_>) -> Result<()> {
@@ -187,5 +194,38 @@ pub(crate) fn set_int(
         Err(io::Error::last_os_error())
     } else {
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+
+    use socket2::Socket;
+
+    use super::*;
+
+    #[test]
+    fn loopback_is_no_network() {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a listener");
+        tune_to(&listener, IpAddr::from([127, 0, 0, 1])).expect("settings");
+        let addr = listener.local_addr().expect("its address");
+        let _from = std::net::TcpStream::connect(addr).expect("a connection");
+        let (accepted, _) = listener.accept().expect("the connection");
+        assert_eq!(algorithm(&accepted), "reno");
+        assert!(!SockRef::from(&accepted).keepalive().expect("a setting"));
+
+        let elsewhere = Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None);
+        let elsewhere = elsewhere.expect("a socket");
+        let default = algorithm(&elsewhere);
+        tune_to(&elsewhere, IpAddr::from([192, 0, 2, 1])).expect("settings");
+        assert_eq!(algorithm(&elsewhere), default);
+        assert!(SockRef::from(&elsewhere).keepalive().expect("a setting"));
+    }
+
+    fn algorithm(socket: impl AsFd) -> String {
+        let name = SockRef::from(&socket).tcp_congestion().expect("a name");
+        let end = name.iter().position(|octet| *octet == 0);
+        String::from_utf8_lossy(&name[..end.unwrap_or(name.len())]).into_owned()
     }
 }
