@@ -107,9 +107,7 @@ fn go() {
 fn java() {
     let rig = Rig::new(&[]);
     let port = server::start(&rig.host, &rig.ca);
-    rig.scratch
-        .write("Client.java", include_str!("Client.java"));
-    rig.shell_succeeds("javac -d $DIR $DIR/Client.java");
+    compile_java(&rig);
     // It names no host without a dot in its ClientHello.
     rig.scratch.write("hosts", "127.0.0.1 www.example.com\n");
     let java = "java -Djdk.net.hosts.file=$DIR/hosts -cp $DIR Client";
@@ -131,14 +129,19 @@ fn java() {
     );
 }
 
+/// `Client`, in `$DIR`.
+fn compile_java(rig: &Rig) {
+    rig.scratch
+        .write("Client.java", include_str!("Client.java"));
+    rig.shell_succeeds("javac -d $DIR $DIR/Client.java");
+}
+
 /// What a shell, and Java after it, could take for something else.
 #[test]
 fn the_files_may_lie_anywhere() {
     let rig = Rig::new(&[]);
     let port = server::start(&rig.host, &rig.ca);
-    rig.scratch
-        .write("Client.java", include_str!("Client.java"));
-    rig.shell_succeeds("javac -d $DIR $DIR/Client.java");
+    compile_java(&rig);
     let into = r#"INTO="$DIR/it's my \"own\" \$HOME; \\ place""#;
     let env = format!(r#"{into}; eval "$($PEERNAME ca env --ca $CA --into "$INTO")""#);
     let said = rig.shell(&env);
