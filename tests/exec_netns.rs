@@ -1,9 +1,8 @@
 //! `peername exec --mode netns`: a server in a network of its own, with the proxy in it, as root and as an
 //! ordinary user; on the host nothing is changed.
 
-use std::net::{SocketAddr, TcpStream};
+use std::net::SocketAddr;
 use std::os::unix::process::ExitStatusExt;
-use std::time::Duration;
 
 use rustix::process::{Pid, Signal};
 
@@ -12,7 +11,7 @@ use crate::conn::{Conn, End};
 use crate::datagram::Datagrams;
 use crate::exec_notify::rig::{helper, kill, network_of};
 use crate::header;
-use crate::lab::{Lab, PATIENCE, Process, Scratch, wait_for};
+use crate::lab::{Lab, PATIENCE, Process, Scratch};
 use crate::peername::{AS_NOBODY, BINARY, POWERLESS, Peername, copy_for_everyone};
 use crate::rig::header_of;
 use crate::sender::Haproxy;
@@ -64,13 +63,6 @@ impl Private {
     fn helper(&self, name: &str) -> Pid {
         let network = network_of(&self.process.pid().to_string());
         helper(name, &network.expect("a network"))
-    }
-
-    fn nobody_listens(&self) {
-        wait_for("nobody listens any more", || {
-            let connect = || TcpStream::connect_timeout(&LISTEN_V4, Duration::from_secs(1));
-            self.lab.balancer.enter(connect).is_err().then_some(())
-        });
     }
 
     /// Whom the server says a connection with this header comes from.
@@ -192,7 +184,7 @@ fn the_program_keeps_its_process() {
     let status = server.process.ended_within(PATIENCE).expect("its end");
     assert_eq!(status.code(), Some(7));
     // And the proxy goes with it.
-    server.nobody_listens();
+    server.lab.balancer.finds_nobody_at(LISTEN_V4);
 }
 
 /// What the terminal sends to the program's group reaches the program alone; but the scheduler, where it goes by
@@ -244,7 +236,7 @@ fn without_the_watcher_both_end() {
     kill(server.helper("peername-netns"));
     let status = server.process.ended_within(PATIENCE).expect("its end");
     assert_eq!(status.signal(), Some(Signal::KILL.as_raw()));
-    server.nobody_listens();
+    server.lab.balancer.finds_nobody_at(LISTEN_V4);
 }
 
 /// shutdown(2) ends the wait in accept(2). The proxy listens on, and resets who comes, as for any server that

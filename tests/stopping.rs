@@ -1,13 +1,12 @@
 //! SIGTERM: what is open may finish, nothing new begins, and a second signal means now.
 
-use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 
 use crate::addr::{LISTEN_V4, someone_v4};
 use crate::conn::{Conn, End};
-use crate::lab::{Lab, PATIENCE, wait_for};
+use crate::lab::Lab;
 use crate::pattern::{assert_same, pattern};
 use crate::peername::Peername;
 use crate::rig::Rig;
@@ -20,7 +19,7 @@ fn open_connections_finish() {
     let half = pattern(7, 64 << 10);
     pairs.iter().for_each(|(_, up)| up.send(&half));
     rig.proxy.signal(Signal::TERM);
-    accepts_no_more(&rig);
+    rig.lab.balancer.finds_nobody_at(LISTEN_V4);
     for (down, up) in &pairs {
         up.send(&half);
         up.finish();
@@ -46,7 +45,7 @@ fn a_thousand_transfers_finish() {
     pairs.iter().for_each(|(_, up)| up.send(&half));
     let start = Instant::now();
     rig.proxy.signal(Signal::TERM);
-    accepts_no_more(&rig);
+    rig.lab.balancer.finds_nobody_at(LISTEN_V4);
     let whole = [&half[..], &half].concat();
     for (down, up) in pairs {
         up.send(&half);
@@ -98,7 +97,7 @@ fn second_signal_ends_at_once() {
         let mut rig = Rig::new(&[]);
         let (down, _up) = rig.connect(someone_v4());
         rig.proxy.signal(signal);
-        accepts_no_more(&rig);
+        rig.lab.balancer.finds_nobody_at(LISTEN_V4);
         down.stays_open(Duration::from_millis(200));
         rig.proxy.signal(signal);
         let status = rig
@@ -130,15 +129,4 @@ fn stops_however_early() {
     proxy.signal(Signal::TERM);
     let status = proxy.ended_within(Duration::from_secs(3)).expect("soon");
     assert_eq!(status.code(), Some(0), "{status}");
-}
-
-fn accepts_no_more(rig: &Rig) {
-    let connect = || {
-        rig.lab
-            .balancer
-            .enter(|| TcpStream::connect_timeout(&LISTEN_V4, PATIENCE))
-    };
-    wait_for("new connections are refused", || {
-        connect().is_err().then_some(())
-    });
 }

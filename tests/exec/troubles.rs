@@ -7,7 +7,7 @@ use std::time::Duration;
 use peername_sys::pidfd::{self, Process as Pid};
 
 use super::rig::{NOTIFY, PRELOAD, Served, v2};
-use crate::addr::someone_v4;
+use crate::addr::{LISTEN_V4, someone_v4};
 use crate::conn::{Conn, End};
 use crate::lab::{PATIENCE, wait_for};
 
@@ -79,7 +79,7 @@ fn a_listener_that_is_shut_down() {
         said(&served, "accept: Invalid argument");
         waiting.send(&v2(client)[20..]);
         assert_eq!(waiting.closed().0, End::Reset, "{mechanism}");
-        nobody_listens(&served);
+        served.lab.balancer.finds_nobody_at(LISTEN_V4);
         assert!(!server_of(&served).has_ended());
     }
 }
@@ -120,15 +120,8 @@ fn a_killed_program_leaves_nothing() {
         assert!(served.process.ended_within(PATIENCE).is_some());
         let (said, _) = waiting.drain();
         assert!(said.is_empty(), "{mechanism}");
-        nobody_listens(&served);
+        served.lab.balancer.finds_nobody_at(LISTEN_V4);
     }
-}
-
-fn nobody_listens(served: &Served) {
-    wait_for("nobody listens any more", || {
-        let connect = || std::net::TcpStream::connect_timeout(&crate::addr::LISTEN_V4, PATIENCE);
-        served.lab.balancer.enter(connect).is_err().then_some(())
-    });
 }
 
 /// The helper is killed before the program has accepted anything.

@@ -6,7 +6,7 @@ use std::time::Duration;
 use rustix::process::{Pid, Signal};
 
 use super::rig::{Exec, kill, told};
-use crate::addr::someone_v4;
+use crate::addr::{LISTEN_V4, someone_v4};
 use crate::lab::{PATIENCE, wait_for};
 use crate::rig::header_of;
 
@@ -24,19 +24,8 @@ fn a_killed_supervisor_ends_the_program() {
             status.is_some_and(|status| !status.success()),
             "{variant}: {status:?}"
         );
-        nobody_listens(&exec);
+        exec.lab.balancer.finds_nobody_at(LISTEN_V4);
     }
-}
-
-fn nobody_listens(exec: &Exec) {
-    wait_for("nobody listens any more", || {
-        let again = std::net::TcpStream::connect_timeout;
-        let refused = exec
-            .lab
-            .balancer
-            .enter(|| again(&crate::addr::LISTEN_V4, PATIENCE));
-        refused.is_err().then_some(())
-    });
 }
 
 /// Also before it has accepted anything, while it waits for that elsewhere than in accept(2).
@@ -50,9 +39,7 @@ fn a_supervisor_killed_at_once_ends_the_program() {
 /// One that does not end by itself is killed.
 #[test]
 fn a_program_that_ignores_sigterm_ends_too() {
-    let program = super::rig::c_server();
-    let shell = format!("trap '' TERM; exec {} fork 4 8443", program.display());
-    let mut exec = Exec::start(&[], &["sh", "-c", &shell]);
+    let mut exec = Exec::deaf("fork");
     kill(exec.supervisor());
     assert!(exec.process.ended_within(PATIENCE).is_some());
 }
@@ -61,11 +48,9 @@ fn a_program_that_ignores_sigterm_ends_too() {
 /// that ignore SIGTERM, at once.
 #[test]
 fn supervisor_and_guardian_killed_at_once_end_the_program() {
-    let deaf = format!("trap '' TERM; exec {}", super::rig::c_server().display());
     for variant in ["block", "threads", "fork", "level", "edge"] {
         for guardian_first in [false, true] {
-            let shell = format!("{deaf} {variant} 4 8443");
-            let mut exec = Exec::start(&[], &["sh", "-c", &shell]);
+            let mut exec = Exec::deaf(variant);
             let client = someone_v4();
             assert_eq!(exec.ask(&header_of(client)), [client; 2], "{variant}");
             let mut helpers = [exec.supervisor(), exec.guardian()];
@@ -92,11 +77,7 @@ fn supervisor_and_a_later_guardian_killed_before_anybody_has_come() {
 /// It gives the program two seconds, in which it can be killed too.
 #[test]
 fn a_guardian_killed_while_it_ends_the_program() {
-    let shell = format!(
-        "trap '' TERM; exec {} fork 4 8443",
-        super::rig::c_server().display()
-    );
-    let mut exec = Exec::start(&[], &["sh", "-c", &shell]);
+    let mut exec = Exec::deaf("fork");
     let client = someone_v4();
     assert_eq!(exec.ask(&header_of(client)), [client; 2]);
     let guardian = exec.guardian();
@@ -123,7 +104,7 @@ pub(super) fn kill_at_once(helpers: [Pid; 2]) {
 fn killed(exec: &mut Exec) {
     let status = exec.process.ended_within(PATIENCE).expect("its end");
     assert_eq!(status.signal(), Some(9), "{status:?}");
-    nobody_listens(exec);
+    exec.lab.balancer.finds_nobody_at(LISTEN_V4);
     let log = exec.process.log();
     assert!(!log.contains("not implemented"), "{log}");
 }

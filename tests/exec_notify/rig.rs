@@ -46,6 +46,12 @@ impl Exec {
         Self::start(options, &[program, name, family, "8443"])
     }
 
+    /// The same, and it ignores SIGTERM.
+    pub(super) fn deaf(name: &str) -> Self {
+        let shell = format!("trap '' TERM; exec {} {name} 4 8443", c_server().display());
+        Self::start(&[], &["sh", "-c", &shell])
+    }
+
     /// Connects from the balancer and sends this.
     pub(super) fn open(&self, bytes: &[u8]) -> Conn {
         Conn::open(&self.lab.balancer, LISTEN_V4, bytes)

@@ -2,13 +2,13 @@
 
 use std::fs::{self, File};
 use std::io::Write;
-use std::net::Ipv6Addr;
+use std::net::{Ipv6Addr, SocketAddr, TcpStream};
 use std::os::fd::AsRawFd;
 use std::process::{Command, Output, Stdio};
 
 use peername_sys::namespace::Network;
 
-use super::wait_for;
+use super::{PATIENCE, wait_for};
 
 /// A network namespace with loopback up. It ends when this value and the last process inside it do.
 #[derive(Debug)]
@@ -39,6 +39,15 @@ impl Host {
         self.network.enter().expect("setns");
         let _home = ComeBack(home);
         work()
+    }
+
+    /// Waits until nobody takes connections there.
+    #[track_caller]
+    pub(crate) fn finds_nobody_at(&self, to: SocketAddr) {
+        let connect = || TcpStream::connect_timeout(&to, PATIENCE);
+        wait_for("nobody listens any more", || {
+            self.enter(connect).is_err().then_some(())
+        });
     }
 
     /// Joins this host and `other` with a cable: a veth pair, both ends up.
