@@ -5,16 +5,17 @@ use std::time::Duration;
 
 use super::rig::{PROXY, Stage};
 use crate::conn::Conn;
-use crate::lab::{Process, wait_for};
 
 /// A name server that says nothing has the threads of one client's few lookups, not those of all.
 #[test]
 fn a_silent_name_server_is_in_the_way_of_those_who_ask_it() {
     peername_sys::limits::raise_open_files().expect("descriptors for many clients");
     let stage = Stage::new();
-    let (_names, through) = names(&stage, SILENT);
-    let through: Vec<_> = through.iter().map(String::as_str).collect();
-    let rig = stage.start_through(&through, &["--workers=1", "--connect-timeout=3s"]);
+    let (_names, through) = stage.name_server(SILENT);
+    let rig = stage.start_through(
+        &through.each_ref().map(String::as_str),
+        &["--workers=1", "--connect-timeout=3s"],
+    );
     rig.lab.client.address("eth0", &["203.0.113.10/24"]);
     let ask = |n| {
         let request = format!("GET http://{n}.slow.test/ HTTP/1.1\r\nHost: {n}.slow.test\r\n\r\n");
@@ -35,9 +36,8 @@ fn a_silent_name_server_is_in_the_way_of_those_who_ask_it() {
 #[test]
 fn who_wants_the_same_name_at_once_waits_for_the_same_answer() {
     let stage = Stage::new();
-    let (names, through) = names(&stage, SLOW);
-    let through: Vec<_> = through.iter().map(String::as_str).collect();
-    let rig = stage.start_through(&through, &["--workers=2"]);
+    let (names, through) = stage.name_server(SLOW);
+    let rig = stage.start_through(&through.each_ref().map(String::as_str), &["--workers=2"]);
     rig.lab.client.address("eth0", &["203.0.113.10/24"]);
     let get = |rest: &[&str]| {
         let urls = ["http://slow.test/echo"; 20];
@@ -54,29 +54,6 @@ fn who_wants_the_same_name_at_once_waits_for_the_same_answer() {
     // What has been answered is asked again.
     rig.curl(&["-H", "Connection: close", "http://slow.test:8081/echo"]);
     assert_eq!(names.log().matches("asked").count(), 4, "{}", names.log());
-}
-
-/// A name server on the proxy's host, and through what the proxy is to be started to ask it.
-fn names(stage: &Stage, script: &str) -> (Process, Vec<String>) {
-    let script = stage.scratch.write("names.py", script);
-    let names = Process::start(&stage.lab.balancer, "/usr/bin/python3", &["-u", &script]);
-    wait_for("the name server", || {
-        names.log().contains("ready").then_some(())
-    });
-    let resolver = [
-        ("nsswitch.conf", "hosts: files dns\n"),
-        (
-            "resolv.conf",
-            "nameserver 127.0.0.1\noptions timeout:30 attempts:1\n",
-        ),
-    ];
-    let mounts = resolver.map(|(name, text)| {
-        let path = stage.scratch.write(&format!("with-dns-{name}"), text);
-        format!("mount --bind {path} /etc/{name} && ")
-    });
-    let mount = format!("{}exec \"$@\"", mounts.concat());
-    let through = ["unshare", "--mount", "sh", "-c", &mount, "sh"];
-    (names, through.map(str::to_owned).to_vec())
 }
 
 /// Each question is answered after two seconds: 10.81.0.1, and no IPv6 address.

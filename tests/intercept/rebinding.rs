@@ -5,7 +5,7 @@ use super::rig::{Rig, Stage};
 use crate::addr::v4;
 use crate::backend::Backend;
 use crate::conn::Conn;
-use crate::lab::{Process, wait_for};
+use crate::lab::Process;
 
 /// By a name server of the test's own. A name says what it is answered with, one label a question:
 /// `here` is the origin, `self` this host, `meta` the metadata service, and several in one label are one answer.
@@ -85,11 +85,7 @@ impl Lab {
             .zip(FORBIDDEN)
             .flat_map(|(host, ip)| [80, 443].map(|port| Backend::listen(host, v4(ip, port))));
         let forbidden = forbidden.collect();
-        let script = stage.scratch.write("names.py", NAMES);
-        let names = Process::start(&stage.lab.balancer, "/usr/bin/python3", &["-u", &script]);
-        wait_for("the name server", || {
-            names.log().contains("ready").then_some(())
-        });
+        let (names, through) = stage.name_server(NAMES);
         let script = stage.scratch.write("origin.py", ORIGIN);
         let pem = [
             stage.scratch.text("wild.pem"),
@@ -102,21 +98,8 @@ impl Lab {
         let args_of = ["-u", &script, &pem[0], &pem[1]];
         let _origin = Process::start(server, "/usr/bin/python3", &args_of);
         let _origin = _origin.listens(&[v4(HERE, 80), v4(HERE, 443)]);
-        let resolver = [
-            (
-                "nsswitch.conf",
-                stage.scratch.write("by-dns", "hosts: dns\n"),
-            ),
-            (
-                "resolv.conf",
-                stage.scratch.write("resolv.conf", "nameserver 127.0.0.1\n"),
-            ),
-        ];
-        let mounts = resolver.map(|(name, path)| format!("mount --bind {path} /etc/{name} && "));
-        let mount = format!("{}exec \"$@\"", mounts.concat());
-        let through = ["unshare", "--mount", "sh", "-c", &mount, "sh"];
         let args = [args, &["--allow-destination=10.81.0.0/24"]].concat();
-        let proxy = stage.proxy_through(&through, &args);
+        let proxy = stage.proxy_through(&through.each_ref().map(String::as_str), &args);
         let rig = Rig {
             proxy,
             _origin,

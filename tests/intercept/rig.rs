@@ -221,6 +221,30 @@ impl Stage {
         Peername::start_through(&self.lab.balancer, &through, &args, &[PROXY])
     }
 
+    /// A name server on the proxy's host, and what the proxy is to be started through to ask it, once, about what
+    /// the hosts file does not say.
+    pub(super) fn name_server(&self, script: &str) -> (Process, [String; 6]) {
+        let script = self.scratch.write("names.py", script);
+        let names = Process::start(&self.lab.balancer, "/usr/bin/python3", &["-u", &script]);
+        wait_for("the name server", || {
+            names.log().contains("ready").then_some(())
+        });
+        let mounts = [
+            ("nsswitch.conf", "hosts: files dns\n"),
+            (
+                "resolv.conf",
+                "nameserver 127.0.0.1\noptions timeout:30 attempts:1\n",
+            ),
+        ];
+        let mounts = mounts.map(|(name, text)| {
+            let path = self.scratch.write(&format!("with-dns-{name}"), text);
+            format!("mount --bind {path} /etc/{name} && ")
+        });
+        let mount = format!("{}exec \"$@\"", mounts.concat());
+        let through = ["unshare", "--mount", "sh", "-c", &mount, "sh"];
+        (names, through.map(str::to_owned))
+    }
+
     pub(super) fn nginx(&self) -> Process {
         let config = NGINX.replace("DIR", &self.scratch.text("."));
         let config = self.scratch.write("nginx.conf", &config);
