@@ -4,6 +4,8 @@
 """
 import datetime
 import os
+import shutil
+import ssl
 import subprocess
 import sys
 
@@ -13,7 +15,6 @@ from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.x509.oid import ExtendedKeyUsageOID as Usage, NameOID
 
 os.chdir(sys.argv[1])
-NOW = datetime.datetime.utcnow()
 
 
 class Issuer:
@@ -45,14 +46,15 @@ def write_key(path, key):
 
 def sign(subject, key, issuer, extensions, digest=hashes.SHA256(), days=(-1, 20)):
     """One certificate as PEM. `extensions` are pairs of a value and whether it is critical."""
+    now = datetime.datetime.utcnow()
     builder = (
         x509.CertificateBuilder()
         .subject_name(subject)
         .issuer_name(issuer.name)
         .public_key(key)
         .serial_number(x509.random_serial_number())
-        .not_valid_before(NOW + datetime.timedelta(days[0]))
-        .not_valid_after(NOW + datetime.timedelta(days[1]))
+        .not_valid_before(now + datetime.timedelta(days[0]))
+        .not_valid_after(now + datetime.timedelta(days[1]))
     )
     for value, critical in extensions:
         builder = builder.add_extension(value, critical)
@@ -177,3 +179,21 @@ def compressed(name, key):
 
 leaf("compressed.test", issuer=compressed("compressed", OURS))
 leaf("ok-compressed.test", issuer=compressed("ok-compressed", new_key()))
+
+
+def changed(pem):
+    """The first certificate with another octet at the end of its signature."""
+    der = ssl.PEM_cert_to_DER_cert(pem[:pem.index("-----END")] + "-----END CERTIFICATE-----")
+    other = ssl.DER_cert_to_PEM_cert(der[:-1] + bytes([der[-1] ^ 1]))
+    return other + pem[pem.index("-----END") + len("-----END CERTIFICATE-----\n"):]
+
+
+# One certificate three times: for a host that it is not for, and with a signature that is none.
+above = intermediate("above", ROOT)
+leaf("seen.test", issuer=above, san=["seen.test", "changed.test"])
+seen = open("seen.test.pem").read()
+for host, pem in (("elsewhere.test", seen), ("changed.test", changed(seen))):
+    open(f"{host}.pem", "w").write(pem)
+    shutil.copy("seen.test.key", f"{host}.key")
+# The last, as it is good for nine seconds only.
+leaf("soon.test", issuer=above, days=(-1, 9 / 86400))

@@ -8,7 +8,7 @@ use std::process::Command;
 
 use super::rig::{PROXY, Rig, Stage};
 use crate::addr::v4;
-use crate::lab::{Host, Process};
+use crate::lab::{Host, Process, wait_for};
 use crate::peername::BINARY;
 
 #[test]
@@ -82,6 +82,28 @@ fn our_own_authority_is_not_taken_for_an_extra_one() {
             "{extra}: {said}"
         );
     }
+}
+
+/// What an authority's signature was found good for is looked at anew: the certificate's names and its time.
+#[test]
+fn a_certificate_that_was_good_is_not_good_for_ever() {
+    let rig = rig();
+    let [soon, seen] = ["https://soon.test/", "https://seen.test/"];
+    assert_eq!(rig.curl(&[soon]), "hello\n");
+    for _ in 0..2 {
+        assert_eq!(rig.curl(&[seen]), "hello\n");
+        for (url, code) in [
+            ("https://elsewhere.test/", "upstream_tls_wrong_name"),
+            ("https://changed.test/", "upstream_tls_invalid"),
+        ] {
+            assert_eq!(rig.problem(&[url])["code"], code, "{url}");
+        }
+    }
+    let problem = wait_for("its end", || {
+        let text = rig.curl(&[soon]);
+        (text != "hello\n").then_some(text)
+    });
+    assert!(problem.contains("upstream_tls_expired"), "{problem}");
 }
 
 /// All with a flaw, each with one that has none and with the code.
@@ -215,7 +237,11 @@ const WILDCARDS: &[(&str, &str)] = &[
     ("inner.star.test", "ok.star.test"),
 ];
 
-const OTHERS: [&str; 9] = [
+const OTHERS: [&str; 13] = [
+    "seen.test",
+    "elsewhere.test",
+    "changed.test",
+    "soon.test",
     "old.test",
     "forged-alone.test",
     "forged.test",
@@ -243,6 +269,8 @@ http {
     ssl_protocols TLSv1 TLSv1.1 TLSv1.2 TLSv1.3;
     ssl_ciphers ALL:@SECLEVEL=0;
     ssl_session_cache off;
+    ssl_session_tickets off;
+    keepalive_timeout 0;
     server { listen 10.81.0.1:443 ssl http2; }
     server { listen 10.81.0.1:4431 ssl; ssl_protocols TLSv1; }
     server { listen 10.81.0.1:4432 ssl; ssl_protocols TLSv1.1; }
