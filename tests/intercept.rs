@@ -19,6 +19,7 @@ mod downgrade;
 mod ends;
 mod entry;
 mod faults;
+mod flights;
 mod framing;
 mod idle;
 mod life;

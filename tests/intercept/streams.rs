@@ -124,7 +124,7 @@ pub(super) fn serve(rig: &Rig, script: &str) -> Process {
 }
 
 #[track_caller]
-fn python(rig: &Rig, script: &str, args: &[&str]) -> String {
+pub(super) fn python(rig: &Rig, script: &str, args: &[&str]) -> String {
     let (ca, proxy) = (rig.scratch.text("ca.pem"), PROXY.to_string());
     let all = [
         "--signal=KILL",
