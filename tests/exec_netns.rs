@@ -3,6 +3,7 @@
 
 use std::net::SocketAddr;
 use std::os::unix::process::ExitStatusExt;
+use std::process::Command;
 
 use rustix::process::{Pid, Signal};
 
@@ -185,6 +186,23 @@ fn the_program_keeps_its_process() {
     assert_eq!(status.code(), Some(7));
     // And the proxy goes with it.
     server.lab.balancer.finds_nobody_at(LISTEN_V4);
+}
+
+/// It may be over, and forgotten by the shell that started it, before there is anything beside it: no reason to
+/// complain.
+#[test]
+fn a_program_that_ends_at_once() {
+    let lab = Lab::without_routes();
+    let exec = format!("{BINARY} exec --mode=netns --ports=8443 --trust=10.81.0.0/24 -- true");
+    for _ in 0..30 {
+        let mut shell = Command::new("sh");
+        let ended = lab
+            .server
+            .output(shell.args(["-c", &format!("{exec}; exit $?")]), "");
+        assert!(ended.status.success(), "{ended:?}");
+        let log = String::from_utf8_lossy(&ended.stderr);
+        assert!(!log.contains("peername: "), "{log}");
+    }
 }
 
 /// What the terminal sends to the program's group reaches the program alone; but the scheduler, where it goes by

@@ -118,7 +118,13 @@ fn watch_over(
     // If this process is killed, the proxy ends, and nobody would reach the program any more.
     let mut dead_man = DeadMan::new()?;
     let _hold = dead_man.hold(None)?;
-    dead_man.charge(pid, || !program.has_ended())?;
+    if let Err(error) = dead_man.charge(pid, || !program.has_ended()) {
+        // It may have been quick.
+        return match program.has_ended() {
+            true => Ok(()),
+            false => Err(error),
+        };
+    }
     let child = detach::child(sockets, |sockets| become_proxy(sockets, proxy))?;
     let proxy = Process::open(child)?;
     let epoll = Epoll::new()?;
