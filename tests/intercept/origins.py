@@ -181,18 +181,25 @@ leaf("compressed.test", issuer=compressed("compressed", OURS))
 leaf("ok-compressed.test", issuer=compressed("ok-compressed", new_key()))
 
 
-def changed(pem):
-    """The first certificate with another octet at the end of its signature."""
-    der = ssl.PEM_cert_to_DER_cert(pem[:pem.index("-----END")] + "-----END CERTIFICATE-----")
-    other = ssl.DER_cert_to_PEM_cert(der[:-1] + bytes([der[-1] ^ 1]))
-    return other + pem[pem.index("-----END") + len("-----END CERTIFICATE-----\n"):]
+def changed(pem, change):
+    """With this done to the first certificate's octets."""
+    end = "-----END CERTIFICATE-----\n"
+    first, rest = pem.split(end, 1)
+    return ssl.DER_cert_to_PEM_cert(change(ssl.PEM_cert_to_DER_cert(first + end))) + rest
 
 
-# One certificate three times: for a host that it is not for, and with a signature that is none.
+# One certificate for several hosts: for one that it is not for; with a signature that is none; with a signature
+# that is another certificate's; and below somebody else of the same name as its issuer.
 above = intermediate("above", ROOT)
-leaf("seen.test", issuer=above, san=["seen.test", "changed.test"])
+impostor = intermediate("above", ROOT)
+leaf("seen.test", issuer=above, san=["seen.test", "changed.test", "impostor.test"])
 seen = open("seen.test.pem").read()
-for host, pem in (("elsewhere.test", seen), ("changed.test", changed(seen))):
+for host, pem in (
+    ("elsewhere.test", seen),
+    ("changed.test", changed(seen, lambda der: der[:-1] + bytes([der[-1] ^ 1]))),
+    ("sewn.test", changed(seen, lambda der: der.replace(b"seen.test", b"sewn.test"))),
+    ("impostor.test", seen.replace(above.below.decode(), impostor.below.decode())),
+):
     open(f"{host}.pem", "w").write(pem)
     shutil.copy("seen.test.key", f"{host}.key")
 # The last, as it is good for nine seconds only.

@@ -84,7 +84,8 @@ fn our_own_authority_is_not_taken_for_an_extra_one() {
     }
 }
 
-/// What an authority's signature was found good for is looked at anew: the certificate's names and its time.
+/// An authority's signature that was found good is good for that certificate, of that issuer, and for no more: its
+/// names and its time are looked at anew.
 #[test]
 fn a_certificate_that_was_good_is_not_good_for_ever() {
     let rig = rig();
@@ -95,6 +96,8 @@ fn a_certificate_that_was_good_is_not_good_for_ever() {
         for (url, code) in [
             ("https://elsewhere.test/", "upstream_tls_wrong_name"),
             ("https://changed.test/", "upstream_tls_invalid"),
+            ("https://sewn.test/", "upstream_tls_invalid"),
+            ("https://impostor.test/", "upstream_tls_invalid"),
         ] {
             assert_eq!(rig.problem(&[url])["code"], code, "{url}");
         }
@@ -237,10 +240,12 @@ const WILDCARDS: &[(&str, &str)] = &[
     ("inner.star.test", "ok.star.test"),
 ];
 
-const OTHERS: [&str; 13] = [
+const OTHERS: [&str; 15] = [
     "seen.test",
     "elsewhere.test",
     "changed.test",
+    "sewn.test",
+    "impostor.test",
     "soon.test",
     "old.test",
     "forged-alone.test",
