@@ -105,3 +105,20 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 /// Of the 512 threads that each worker has for such things. More than a browser wants for a page.
 const OF_ONE_CLIENT: usize = 32;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn what_is_over_takes_no_room() {
+        let lookups = Lookups::default();
+        let [client, another] = [1, 2].map(|last| [192, 0, 2, last].into());
+        let host = Host::parse("localhost").unwrap();
+        let limit = Duration::from_secs(10);
+        assert!(lookups.addresses(&host, client, limit).await.is_ok());
+        assert!(lock(&lookups.under_way).is_empty());
+        let _share = lookups.share(another);
+        assert!(!lock(&lookups.shares).contains_key(&client));
+    }
+}
