@@ -1,5 +1,6 @@
 //! Steady sessions in the kernel: what is seen from outside is as in user space.
 
+mod sums;
 mod surroundings;
 
 use std::net::SocketAddr;
