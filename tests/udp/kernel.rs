@@ -349,7 +349,7 @@ fn stopping_waits_for_those_that_the_kernel_served() {
     assert!(ended.is_some_and(|status| status.success()), "{ended:?}");
 }
 
-/// An explicit choice that can't be honoured is an error, which says what is missing.
+/// An explicit choice that can't be honoured is an error, which says what is missing, and changes nothing.
 #[test]
 fn what_can_not_be_done() {
     let lab = Lab::new();
@@ -390,6 +390,9 @@ fn what_can_not_be_done() {
             process.ended_within(Duration::from_millis(10))
         });
         assert!(!ended.success());
+        let setting = "/proc/sys/net/ipv4/conf/lo/route_localnet";
+        let is = lab.server.enter(|| std::fs::read_to_string(setting));
+        assert_eq!(is.expect("a setting"), "0\n", "{says}");
     }
 }
 

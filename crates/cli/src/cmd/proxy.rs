@@ -14,7 +14,7 @@ pub(crate) mod udp;
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use anyhow::{bail, ensure};
+use anyhow::{Context, bail, ensure};
 use peername_kernel::udp::DataPath;
 use peername_proxy::listeners::Given;
 use peername_proxy::own_addresses::OwnAddresses;
@@ -79,12 +79,16 @@ async fn kernel(setup: &Setup) -> anyhow::Result<Option<Arc<DataPath>>> {
         setup.listen(Transport::Udp).next().is_some(),
         "--data-path kernel is for UDP, and no listener has --protocol udp or both"
     );
-    let devices = Netlink::open()?.ethernets().await?;
-    let kernel = DataPath::attach(&devices, SESSIONS_IN_KERNEL)?;
+    // Before anything of the host's is changed.
+    let has_policies = has_policies().context(
+        "looking for IPsec policies, for --data-path kernel, which needs CAP_BPF and CAP_NET_ADMIN at the start",
+    )?;
     ensure!(
-        !has_policies()?,
+        !has_policies,
         "this host has IPsec policies (`ip xfrm policy`), which --data-path kernel would go past"
     );
+    let devices = Netlink::open()?.ethernets().await?;
+    let kernel = DataPath::attach(&devices, SESSIONS_IN_KERNEL)?;
     tracing::info!(
         devices = devices.join(", "),
         "steady UDP sessions are left to the kernel"
