@@ -7,12 +7,14 @@ use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
+use std::time::Duration;
 
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use peername_relay::limit_pipes;
 use tokio::net::TcpStream;
 use tokio::runtime;
 use tokio::sync::{Semaphore, mpsc, oneshot, watch};
+use tokio::time::sleep;
 
 use crate::acceptor::Acceptor;
 use crate::addr::{LocalAddr, PeerAddr};
@@ -300,6 +302,17 @@ impl Phases {
     }
 }
 
+/// Something is always due soon. A timer before which nothing is due makes tokio call itself by an event, for nothing:
+/// the loop looks at its timers before it sleeps. That was a write(2) for each timer, and a turn of the loop.
+async fn tick() {
+    loop {
+        sleep(TICK).await;
+    }
+}
+
+/// Shorter than any of a connection's limits that usually pass unused.
+const TICK: Duration = Duration::from_secs(1);
+
 struct Worker<S> {
     service: Arc<S>,
     slots: Arc<Semaphore>,
@@ -314,6 +327,7 @@ impl<S: Serve> Worker<S> {
         let runtime = runtime::Builder::new_current_thread()
             .enable_all()
             .build()?;
+        runtime.spawn(tick());
         runtime.block_on(self.serve(listeners, companions))
     }
 

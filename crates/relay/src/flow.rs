@@ -28,7 +28,7 @@ pub(crate) enum State {
     Open,
     /// The source has sent FIN; what is held must still go out.
     SourceFinished,
-    /// FIN has been passed on.
+    /// All has been passed on but FIN.
     Finished,
     /// The source is gone (RST, time-out); everything it sent has been taken.
     SourceDead,
@@ -135,7 +135,6 @@ impl Flow {
         ready!(self.give(sink, cx)).map_err(|_| State::SinkDead)?;
         if self.state == State::SourceFinished {
             self.release_pipe();
-            stream::finish(sink).map_err(|_| State::SinkDead)?;
             self.state = State::Finished;
             return Poll::Ready(Ok(()));
         }

@@ -107,10 +107,7 @@ impl<'t> Running<'t> {
         match flow.pump(source, sink, cx) {
             State::SourceDead => Some(side),
             State::SinkDead => Some(side.other()),
-            State::Finished => {
-                self.note_finished(side);
-                None
-            }
+            State::Finished => self.finish_from(side),
             State::Open | State::SourceFinished => None,
         }
     }
@@ -121,11 +118,16 @@ impl<'t> Running<'t> {
             .all(|flow| flow.state() == State::Finished)
     }
 
-    fn note_finished(&mut self, side: Side) {
-        if self.first_finished.is_none() {
-            self.first_finished = Some(side);
-            self.idle.limit(self.limits.half_closed);
+    /// Passes on this side's FIN; returns the side across if that is dead. The second FIN goes with close(2), which
+    /// is next.
+    fn finish_from(&mut self, side: Side) -> Option<Side> {
+        if self.first_finished.is_some() {
+            return None;
         }
+        self.first_finished = Some(side);
+        self.idle.limit(self.limits.half_closed);
+        let across = side.other();
+        stream::finish(self.socket(across)).is_err().then_some(across)
     }
 
     /// Whether nobody reads from this side now: it has sent FIN, or the other side takes nothing.
