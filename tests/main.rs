@@ -24,6 +24,7 @@ mod ca;
 mod collisions;
 mod compat;
 mod config;
+mod conversations;
 mod destinations;
 mod exec;
 mod exec_connect;

@@ -303,7 +303,12 @@ fn within(limit: Duration, mut reaction: impl FnMut() -> Duration) {
     assert!(best <= limit, "{best:?} at best, {limit:?} allowed");
 }
 
-const RELAYS: [&str; 3] = ["--relay=auto", "--relay=copy", "--relay=splice"];
+const RELAYS: [&str; 4] = [
+    "--relay=auto",
+    "--relay=copy",
+    "--relay=splice",
+    "--relay=uring",
+];
 
 /// Descriptors that a proxy may keep for the next connections, rather than leak: 32 pipes in each of
 /// two loops, or, when one connection was hardly gone when the next came, those of two in each loop.

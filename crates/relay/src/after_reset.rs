@@ -16,7 +16,9 @@ use crate::running::Running;
 /// The wait matters: closing with RST throws away what is still in the send buffer.
 pub(crate) async fn deliver(running: &mut Running<'_>, dead: Side, patience: Duration) {
     salvage(running, dead, patience).await;
-    await_acknowledged(running.socket(dead.other()), patience).await;
+    if let Some(survivor) = running.socket(dead.other()) {
+        await_acknowledged(survivor, patience).await;
+    }
 }
 
 async fn salvage(running: &mut Running<'_>, dead: Side, patience: Duration) {

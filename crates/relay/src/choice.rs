@@ -1,8 +1,11 @@
-//! Copy or splice, decided by the sizes of a direction's reads.
+//! Copy, splice or converse, decided by the sizes of a direction's reads.
 //!
 //! Splicing saves two copies of every byte and costs a third system call and some work per page: it
-//! pays for bulk and not for messages. What a connection carries changes (a login, then a
+//! pays for bulk and not for messages. A conversation saves system calls and costs some to begin: it pays where
+//! nothing but messages comes, both ways. What a connection carries changes (a login, then a
 //! download), so the choice is looked at with every read.
+
+use peername_sys::receiving::BUFFER as MESSAGE;
 
 use crate::Method;
 
@@ -14,15 +17,24 @@ pub(crate) struct Choice {
     settled: bool,
     /// Reads that spoke for a change, less those that did not.
     surplus: u8,
+    /// Reads of a message's size in a row.
+    messages: u8,
+    /// Whether it has carried something larger since there were enough of those.
+    is_more: bool,
 }
 
 impl Choice {
     pub(crate) fn new(method: Method) -> Self {
-        let (splicing, settled) = (method == Method::Splice, method != Method::Auto);
+        let (splicing, settled) = (
+            method == Method::Splice,
+            matches!(method, Method::Copy | Method::Splice),
+        );
         Self {
             splicing,
             settled,
             surplus: 0,
+            messages: if method == Method::Uring { ENOUGH } else { 0 },
+            is_more: false,
         }
     }
 
@@ -36,6 +48,7 @@ impl Choice {
         if self.settled {
             return;
         }
+        self.saw_message(n <= MESSAGE);
         let for_change = if self.splicing { n < SMALL } else { n >= BULK };
         if !for_change {
             self.surplus = self.surplus.saturating_sub(1);
@@ -48,9 +61,30 @@ impl Choice {
         }
     }
 
+    /// Whether the two directions of a connection carry messages, and nothing else.
+    pub(crate) fn are_messages(both: [&Self; 2]) -> bool {
+        both.iter().all(|choice| !choice.settled && !choice.is_more)
+            && both.iter().any(|choice| choice.messages >= ENOUGH)
+    }
+
+    /// Messages count from now on; what comes may be `more` than those.
+    pub(crate) fn forget_messages(&mut self, is_more: bool) {
+        self.messages = 0;
+        self.is_more |= is_more;
+    }
+
     /// The kernel can't splice here.
     pub(crate) fn copy_from_now_on(&mut self) {
         *self = Self::new(Method::Copy);
+    }
+
+    fn saw_message(&mut self, is_message: bool) {
+        if !is_message {
+            self.forget_messages(true);
+        } else if self.messages < ENOUGH {
+            self.messages += 1;
+            self.is_more &= self.messages < ENOUGH;
+        }
     }
 }
 
@@ -59,6 +93,8 @@ const BULK: usize = 8 * 1024;
 /// A spliced read below this size speaks for copying. Lower than [`BULK`], so that a direction whose
 /// reads lie between does not flap.
 const SMALL: usize = 2 * 1024;
+/// Messages in a row that make a direction one of messages.
+const ENOUGH: u8 = 16;
 /// So many more reads for a change than against it.
 const DECIDES: u8 = 4;
 
@@ -89,6 +125,24 @@ mod tests {
             Method::Auto,
             &[65536, 65536, 65536, 65536, 4096, 4096, 4096, 4096]
         ));
+    }
+
+    #[test]
+    fn messages_are_a_conversation_unless_something_else_comes_either_way() {
+        let talks = |up: &[usize], down: &[usize]| {
+            let both = [up, down].map(|sizes| {
+                let mut choice = Choice::new(Method::Auto);
+                sizes.iter().for_each(|&n| choice.saw(n));
+                choice
+            });
+            Choice::are_messages(both.each_ref())
+        };
+        assert!(!talks(&[], &[]));
+        assert!(!talks(&[64; 15], &[1024; 15]));
+        assert!(talks(&[64; 16], &[1024; 16]));
+        assert!(talks(&[], &[64; 16]), "one listens");
+        assert!(!talks(&[64; 1000], &[20_000]), "small requests");
+        assert!(talks(&[64; 16], &[[20_000].as_slice(), &[64; 16]].concat()));
     }
 
     #[test]

@@ -10,6 +10,7 @@ use tokio::io::Interest;
 use tokio::net::TcpStream;
 
 use crate::choice::Choice;
+use crate::talk::{End, Rest};
 use crate::{Method, pipes, scratch};
 
 /// One direction.
@@ -18,6 +19,8 @@ pub(crate) struct Flow {
     held: Held,
     choice: Choice,
     state: State,
+    /// Whether the source is gone, which is not to be acted on before what is held has been given.
+    is_source_dead: bool,
     moved: u64,
 }
 
@@ -57,6 +60,7 @@ impl Flow {
             held: Held::Nothing,
             choice: Choice::new(method),
             state: State::Open,
+            is_source_dead: false,
             moved: 0,
         }
     }
@@ -76,6 +80,29 @@ impl Flow {
             Held::Nothing => 0,
             Held::Bytes { bytes, sent } => (bytes.len() - sent) as u64,
             Held::Piped { len, .. } => *len as u64,
+        }
+    }
+
+    /// What speaks for a conversation; `None` while there is something else to be done than to pass on what comes.
+    pub(crate) fn waits(&self) -> Option<&Choice> {
+        let waits = self.state == State::Open && matches!(self.held, Held::Nothing);
+        waits.then_some(&self.choice)
+    }
+
+    /// What speaks for a conversation has to come anew.
+    pub(crate) fn talks_later(&mut self) {
+        self.choice.forget_messages(true);
+    }
+
+    /// Goes on after a conversation that carried `moved` bytes.
+    pub(crate) fn resume(&mut self, moved: u64, rest: &Rest) {
+        self.moved += moved;
+        self.hold(&rest.held);
+        self.choice.forget_messages(rest.is_more);
+        match rest.end {
+            End::Open => {}
+            End::Finished => self.state = State::SourceFinished,
+            End::Dead => self.is_source_dead = true,
         }
     }
 
@@ -148,6 +175,9 @@ impl Flow {
         sink: &TcpStream,
         cx: &mut Context<'_>,
     ) -> Poll<Result<(), State>> {
+        if self.is_source_dead {
+            return Poll::Ready(Err(State::SourceDead));
+        }
         // A failing poll means that the runtime is shutting down; the read says what there is to say.
         if source.poll_read_ready(cx).is_pending() {
             self.release_pipe();

@@ -37,6 +37,13 @@ impl Idle {
         }
     }
 
+    /// There was a sign of life then.
+    pub(crate) fn alive_since(&mut self, last: Option<Instant>) {
+        if let (Some(clock), Some(last)) = (&mut self.0, last) {
+            clock.alive = clock.alive.max(last);
+        }
+    }
+
     /// Ready when the limit has passed since the last sign of life; pending for ever without one.
     pub(crate) fn poll_expired(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let Some(clock) = &mut self.0 else {

@@ -22,12 +22,14 @@ mod idle;
 mod pipes;
 mod running;
 mod scratch;
+mod talk;
 
 use std::time::Duration;
 
 use tokio::net::TcpStream;
 
 pub use pipes::limit as limit_pipes;
+pub use talk::is_possible as has_rings;
 
 use crate::running::{Running, Stop};
 
@@ -43,13 +45,16 @@ pub struct Pair {
 /// How bytes are moved.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Method {
-    /// Copy, and splice a direction for as long as it carries bulk.
+    /// Copy, and splice a direction for as long as it carries bulk; what carries small messages for a while is
+    /// received by io_uring, where that is to be had.
     #[default]
     Auto,
     /// Through one buffer per thread, shared by all its connections.
     Copy,
     /// Through a pipe: the payload is never copied to user space.
     Splice,
+    /// As [`Method::Auto`], beginning with io_uring.
+    Uring,
 }
 
 /// How long silence is borne.

@@ -1,20 +1,22 @@
 //! Both directions of a connection until one of them decides how it ends.
 
 use std::future::poll_fn;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 
 use peername_sys::stream;
 use tokio::io::Interest;
 use tokio::net::TcpStream;
 
+use crate::choice::Choice;
 use crate::flow::{Flow, State, not_ready};
 use crate::idle::Idle;
+use crate::talk::Talk;
 use crate::{Limits, Method, Pair, Side, Tally};
 
 /// A connection that is being relayed: two sockets, and what is held in each direction.
 #[derive(Debug)]
 pub(crate) struct Running<'t> {
-    pair: Pair,
+    sockets: Sockets,
     to_upstream: Flow,
     to_downstream: Flow,
     /// The side whose FIN came first.
@@ -22,6 +24,14 @@ pub(crate) struct Running<'t> {
     idle: Idle,
     limits: Limits,
     tally: &'t mut Tally,
+}
+
+#[derive(Debug)]
+enum Sockets {
+    Here(Pair),
+    Talking(Talk),
+    /// The kernel refused to watch them, and they were reset.
+    Lost,
 }
 
 /// Why both directions stopped.
@@ -43,7 +53,7 @@ impl<'t> Running<'t> {
         }
         let (to_upstream, to_downstream) = (Flow::new(method), Flow::new(method));
         Self {
-            pair,
+            sockets: Sockets::Here(pair),
             to_upstream,
             to_downstream,
             first_finished: None,
@@ -61,14 +71,18 @@ impl<'t> Running<'t> {
     /// Moves what the dead side had sent to the other one; ready when it has all been accepted there,
     /// or can't be.
     pub(crate) fn poll_salvage(&mut self, dead: Side, cx: &mut Context<'_>) -> Poll<()> {
-        let (flow, source, sink) = self.direction_from(dead);
-        flow.salvage(source, sink, cx)
+        match self.direction_from(dead) {
+            Some((flow, source, sink)) => flow.salvage(source, sink, cx),
+            None => Poll::Ready(()),
+        }
     }
 
-    pub(crate) fn socket(&self, side: Side) -> &TcpStream {
-        match side {
-            Side::Downstream => &self.pair.downstream,
-            Side::Upstream => &self.pair.upstream,
+    /// `None` when it was lost.
+    pub(crate) fn socket(&self, side: Side) -> Option<&TcpStream> {
+        match (&self.sockets, side) {
+            (Sockets::Here(pair), Side::Downstream) => Some(&pair.downstream),
+            (Sockets::Here(pair), Side::Upstream) => Some(&pair.upstream),
+            _ => None,
         }
     }
 
@@ -77,6 +91,18 @@ impl<'t> Running<'t> {
     }
 
     fn poll_stop(&mut self, cx: &mut Context<'_>) -> Poll<Stop> {
+        loop {
+            if let Some(stop) = ready!(self.poll_talk(cx)) {
+                return Poll::Ready(stop);
+            }
+            let stop = self.poll_here(cx);
+            if stop.is_ready() || !self.begins_to_talk() {
+                return stop;
+            }
+        }
+    }
+
+    fn poll_here(&mut self, cx: &mut Context<'_>) -> Poll<Stop> {
         let moved = self.moved();
         for side in [Side::Downstream, Side::Upstream] {
             if let Some(dead) = self.pump_from(side, cx) {
@@ -100,7 +126,7 @@ impl<'t> Running<'t> {
 
     /// Pumps the direction that begins at `side`; returns the side that turned out to be dead.
     fn pump_from(&mut self, side: Side, cx: &mut Context<'_>) -> Option<Side> {
-        let (flow, source, sink) = self.direction_from(side);
+        let (flow, source, sink) = self.direction_from(side)?;
         if flow.state() == State::Finished {
             return None;
         }
@@ -127,19 +153,23 @@ impl<'t> Running<'t> {
         self.first_finished = Some(side);
         self.idle.limit(self.limits.half_closed);
         let across = side.other();
-        stream::finish(self.socket(across)).is_err().then_some(across)
+        stream::finish(self.socket(across)?)
+            .is_err()
+            .then_some(across)
     }
 
     /// Whether nobody reads from this side now: it has sent FIN, or the other side takes nothing.
     fn is_unwatched(&mut self, side: Side) -> bool {
-        let (flow, ..) = self.direction_from(side);
-        flow.state() != State::Open || flow.held() > 0
+        self.direction_from(side)
+            .is_some_and(|(flow, ..)| flow.state() != State::Open || flow.held() > 0)
     }
 
     /// Whether a side that nobody reads from was reset. If nothing is written to it either, nobody
     /// else would notice, and its descriptors would leak.
     fn has_hung_up(&self, side: Side, cx: &mut Context<'_>) -> bool {
-        let socket = self.socket(side);
+        let Some(socket) = self.socket(side) else {
+            return true;
+        };
         for _ in 0..2 {
             // Cleared, writability is reported again only by an event: room in the send buffer, or
             // the hang-up.
@@ -154,30 +184,81 @@ impl<'t> Running<'t> {
         false
     }
 
-    fn direction_from(&mut self, side: Side) -> (&mut Flow, &TcpStream, &TcpStream) {
-        let Pair {
+    fn direction_from(&mut self, side: Side) -> Option<(&mut Flow, &TcpStream, &TcpStream)> {
+        let Sockets::Here(Pair {
             downstream,
             upstream,
-        } = &self.pair;
-        match side {
+        }) = &self.sockets
+        else {
+            return None;
+        };
+        Some(match side {
             Side::Downstream => (&mut self.to_upstream, downstream, upstream),
             Side::Upstream => (&mut self.to_downstream, upstream, downstream),
+        })
+    }
+
+    /// Lets the two sides converse by themselves if that is what they do; whether they do from now on.
+    fn begins_to_talk(&mut self) -> bool {
+        let (Some(up), Some(down)) = (self.to_upstream.waits(), self.to_downstream.waits()) else {
+            return false;
+        };
+        let Sockets::Here(pair) = &self.sockets else {
+            return false;
+        };
+        if !Choice::are_messages([up, down]) {
+            return false;
         }
+        let talk = Talk::join(pair);
+        let joined = talk.is_some();
+        match talk {
+            Some(talk) => self.sockets = Sockets::Talking(talk),
+            None => self.to_upstream.talks_later(),
+        }
+        joined
+    }
+
+    /// Ready with `None` when the sockets are here.
+    fn poll_talk(&mut self, cx: &mut Context<'_>) -> Poll<Option<Stop>> {
+        let talk = match &self.sockets {
+            Sockets::Here(_) => return Poll::Ready(None),
+            Sockets::Lost => return Poll::Ready(Some(Stop::Reset(Side::Downstream))),
+            Sockets::Talking(talk) => talk,
+        };
+        let Poll::Ready(left) = talk.poll_left(cx) else {
+            self.idle.alive_since(talk.alive());
+            return self.idle.poll_expired(cx).map(|()| Some(Stop::Idle));
+        };
+        let [up, down] = talk.carried();
+        let [from_downstream, from_upstream] = left.from;
+        self.to_upstream.resume(up, &from_downstream);
+        self.to_downstream.resume(down, &from_upstream);
+        self.sockets = match left.pair {
+            Some(pair) => Sockets::Here(pair),
+            None => Sockets::Lost,
+        };
+        self.poll_talk(cx)
     }
 }
 
 /// Closing would send FIN, which says that all was sent. Unless it was, RST tells the truth.
 impl Drop for Running<'_> {
     fn drop(&mut self) {
+        let talked = match &self.sockets {
+            Sockets::Talking(talk) => talk.carried(),
+            Sockets::Here(_) | Sockets::Lost => [0, 0],
+        };
         *self.tally = Tally {
-            to_upstream: self.to_upstream.moved(),
-            to_downstream: self.to_downstream.moved(),
+            to_upstream: self.to_upstream.moved() + talked[0],
+            to_downstream: self.to_downstream.moved() + talked[1],
             undelivered: self.to_upstream.held() + self.to_downstream.held(),
         };
-        if !self.is_finished() {
+        if let Sockets::Here(pair) = &self.sockets
+            && !self.is_finished()
+        {
             // These fail only on sockets that are closed already, and then there is nobody to tell.
-            let _ = stream::reset_on_close(&self.pair.downstream);
-            let _ = stream::reset_on_close(&self.pair.upstream);
+            let _ = stream::reset_on_close(&pair.downstream);
+            let _ = stream::reset_on_close(&pair.upstream);
         }
     }
 }

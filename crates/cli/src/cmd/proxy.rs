@@ -19,6 +19,7 @@ use peername_kernel::udp::DataPath;
 use peername_proxy::listeners::Given;
 use peername_proxy::own_addresses::OwnAddresses;
 use peername_proxy::routes::Keeper;
+use peername_relay::has_rings;
 use peername_sys::inherited;
 use peername_sys::netlink::{Netlink, Transport, has_policies};
 
@@ -61,12 +62,26 @@ async fn start(args: &Args, setup: Setup) -> anyhow::Result<ExitCode> {
     let _log = setup.process.logging.start();
     privileges::warn_of_missing();
     open.tell_of_shortcomings();
+    if setup.chooses_relay() {
+        tell_of_relay();
+    }
     let control = Control::start(setup, open, given, ids, kernel).await?;
     let probes = control.setup.probes().collect();
     let routes_lost = routes::lost(keeper.as_mut(), probes, control.reply_path.subscribe())?;
     tokio::select! {
         code = serve(args, control, signals) => code,
         () = routes_lost => bail!(routes::LOST),
+    }
+}
+
+/// What `--relay auto` amounts to here.
+fn tell_of_relay() {
+    match has_rings() {
+        Ok(()) => tracing::info!("TCP: messages are received by io_uring, bulk is spliced"),
+        Err(error) => tracing::info!(
+            %error,
+            "TCP: bulk is spliced; without io_uring messages cost a little more CPU time"
+        ),
     }
 }
 

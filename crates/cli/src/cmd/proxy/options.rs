@@ -14,7 +14,7 @@ use peername_proxy::config::{
 };
 use peername_proxy::source::SourcePolicy;
 use peername_proxy::trust::TrustList;
-use peername_relay::{Limits, Method};
+use peername_relay::{Limits, Method, has_rings};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -224,10 +224,12 @@ pub(crate) enum Version {
 #[serde(rename_all = "kebab-case")]
 #[schemars(inline)]
 enum Relay {
-    /// Copy, and splice what carries bulk
+    /// Copy, splice what carries bulk, and receive messages by io_uring where that is to be had
     Auto,
     Copy,
     Splice,
+    /// As `auto`, beginning with io_uring
+    Uring,
 }
 
 /// What stands nowhere is as on an empty command line.
@@ -266,6 +268,12 @@ impl Listener {
                 Relay::Auto => Method::Auto,
                 Relay::Copy => Method::Copy,
                 Relay::Splice => Method::Splice,
+                Relay::Uring => {
+                    let hint = "Linux 6.0, kernel.io_uring_disabled = 0, no system call filter; or --relay auto";
+                    has_rings()
+                        .map_err(|error| Usage(format!("--relay uring: {error} (needs {hint})")))?;
+                    Method::Uring
+                }
             },
             limits: Limits {
                 idle: self.idle_timeout.map(|timeout| timeout.0),

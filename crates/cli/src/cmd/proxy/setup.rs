@@ -10,6 +10,7 @@ use peername_proxy::config::{Config, Datagrams, TargetRule};
 use peername_proxy::own_addresses::{Kind, OwnAddresses};
 use peername_proxy::routes::Backend;
 use peername_proxy::watchdog::Probe;
+use peername_relay::Method;
 use peername_sys::netlink::Transport;
 
 use super::file;
@@ -98,6 +99,14 @@ impl Setup {
         let mut services = self.services.iter();
         let of = services.find(|planned| planned.listen(transport).contains(&addr));
         of.is_some_and(|planned| planned.config.transparent)
+    }
+
+    /// Whether the relay of any listener is left to us.
+    pub(super) fn chooses_relay(&self) -> bool {
+        let has_auto = |service: &Planned| service.config.relay == Method::Auto;
+        self.services
+            .iter()
+            .any(|service| !service.tcp.is_empty() && has_auto(service))
     }
 
     /// A mark, if any service has one.

@@ -2,122 +2,20 @@
 //! the test's thread; the relay runs on a thread of its own, as it does in a worker.
 
 use std::io::{ErrorKind, Read, Write};
-use std::net::{Shutdown, TcpListener, TcpStream};
-use std::sync::mpsc;
-use std::thread::{self, JoinHandle};
+use std::net::TcpStream;
+use std::thread;
 use std::time::Duration;
 
-use peername_relay::{End, Limits, Method, Pair, Side, Tally, relay};
+use peername_relay::{End, Limits, Method, Side, Tally, relay};
 use socket2::SockRef;
-use tokio::runtime;
 
-const METHODS: [Method; 3] = [Method::Auto, Method::Copy, Method::Splice];
+mod conversation;
+mod lab;
 
-/// What became of a connection.
-#[derive(Debug)]
-struct Report {
-    end: End,
-    tally: Tally,
-}
-
-async fn report(pair: Pair, method: Method, limits: Limits) -> Report {
-    let mut tally = Tally::default();
-    let end = relay(pair, method, limits, &mut tally).await;
-    Report { end, tally }
-}
-
-/// A relayed connection: what the client holds, what the backend holds, and the relay.
-struct Lab {
-    client: TcpStream,
-    backend: TcpStream,
-    relay: JoinHandle<Report>,
-}
-
-impl Lab {
-    fn new(method: Method, limits: Limits) -> Self {
-        let ((client, downstream), (backend, upstream)) = (connected(), connected());
-        for socket in [&downstream, &upstream] {
-            peername_sys::stream::tune(socket).unwrap();
-        }
-        let relay = thread::spawn(move || {
-            block_on(async move { report(pair(downstream, upstream), method, limits).await })
-        });
-        Self {
-            client,
-            backend,
-            relay,
-        }
-    }
-
-    fn report(self) -> Report {
-        drop((self.client, self.backend));
-        self.relay.join().unwrap()
-    }
-}
-
-fn block_on<T>(future: impl Future<Output = T>) -> T {
-    runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .unwrap()
-        .block_on(future)
-}
-
-fn pair(downstream: TcpStream, upstream: TcpStream) -> Pair {
-    let [downstream, upstream] = [downstream, upstream].map(|socket| {
-        socket.set_nonblocking(true).unwrap();
-        tokio::net::TcpStream::from_std(socket).unwrap()
-    });
-    Pair {
-        downstream,
-        upstream,
-    }
-}
-
-fn connected() -> (TcpStream, TcpStream) {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-    near.set_read_timeout(Some(Duration::from_secs(20)))
-        .unwrap();
-    (near, listener.accept().unwrap().0)
-}
-
-/// Bytes that differ by position, so that loss and disorder show.
-fn pattern(len: usize) -> Vec<u8> {
-    (0..len)
-        .map(|at| (at.wrapping_mul(2_654_435_761) >> 11) as u8)
-        .collect()
-}
-
-fn send_and_finish(mut socket: &TcpStream, bytes: &[u8]) {
-    socket.write_all(bytes).unwrap();
-    socket.shutdown(Shutdown::Write).unwrap();
-}
-
-fn read_to_end(mut socket: &TcpStream) -> Vec<u8> {
-    let mut all = Vec::new();
-    socket.read_to_end(&mut all).unwrap();
-    all
-}
-
-/// Reads until the connection breaks and returns what came before.
-fn read_to_reset(mut socket: &TcpStream) -> Vec<u8> {
-    let (mut all, mut buffer) = (Vec::new(), [0; 4096]);
-    loop {
-        match socket.read(&mut buffer) {
-            Ok(0) => panic!("FIN after {} bytes, where a reset was due", all.len()),
-            Ok(n) => all.extend_from_slice(&buffer[..n]),
-            Err(error) => {
-                assert_eq!(error.kind(), ErrorKind::ConnectionReset, "{error}");
-                return all;
-            }
-        }
-    }
-}
-
-fn reset(socket: TcpStream) {
-    peername_sys::stream::reset_on_close(&socket).unwrap();
-}
+use lab::{
+    Lab, METHODS, block_on, connected, pair, pattern, read_to_end, read_to_reset, report, reset,
+    send_and_finish,
+};
 
 #[test]
 fn every_byte_arrives_in_order_and_half_closed_directions_go_on() {
@@ -244,18 +142,22 @@ fn silence_beyond_the_limit_ends_it_with_resets_and_activity_does_not() {
         idle: Some(Duration::from_millis(300)),
         ..Limits::default()
     };
-    let Lab {
-        mut client,
-        backend,
-        relay,
-    } = Lab::new(Method::Auto, limits);
-    for _ in 0..5 {
-        thread::sleep(Duration::from_millis(150));
-        client.write_all(b"alive").unwrap();
+    for method in [Method::Auto, Method::Uring] {
+        let Lab {
+            mut client,
+            backend,
+            relay,
+        } = Lab::new(method, limits);
+        for _ in 0..5 {
+            thread::sleep(Duration::from_millis(150));
+            client.write_all(b"alive").unwrap();
+        }
+        assert_eq!(read_to_reset(&backend), b"alive".repeat(5));
+        assert_eq!(read_to_reset(&client), b"");
+        let report = relay.join().unwrap();
+        assert_eq!(report.end, End::Idle, "{method:?}");
+        assert_eq!(report.tally.to_upstream, 25, "{method:?}");
     }
-    assert_eq!(read_to_reset(&backend), b"alive".repeat(5));
-    assert_eq!(read_to_reset(&client), b"");
-    assert_eq!(relay.join().unwrap().end, End::Idle);
 }
 
 #[test]
@@ -278,21 +180,28 @@ fn a_half_closed_connection_has_a_limit_of_its_own() {
 
 #[test]
 fn a_relay_that_is_dropped_resets_both_sides() {
-    let ((client, downstream), (mut backend, upstream)) = (connected(), connected());
-    let (began, wait) = mpsc::channel();
-    let cut = thread::spawn(move || {
-        block_on(async move {
-            let relay = report(pair(downstream, upstream), Method::Auto, Limits::default());
-            began.send(()).unwrap();
-            let limit = tokio::time::sleep(Duration::from_millis(300));
-            tokio::select! { _ = relay => panic!("it ended by itself"), () = limit => {} }
-        });
-    });
-    wait.recv().unwrap();
-    backend.write_all(b"half an ans").unwrap();
-    assert_eq!(read_to_reset(&client), b"half an ans");
-    assert_eq!(read_to_reset(&backend), b"");
-    cut.join().unwrap();
+    for method in METHODS {
+        for goes_on in [false, true] {
+            let ((client, downstream), (mut backend, upstream)) = (connected(), connected());
+            let cut = thread::spawn(move || {
+                block_on(async move {
+                    let mut tally = Tally::default();
+                    let pair = pair(downstream, upstream);
+                    let relay = relay(pair, method, Limits::default(), &mut tally);
+                    let limit = tokio::time::sleep(Duration::from_millis(300));
+                    tokio::select! { _ = relay => panic!("it ended by itself"), () = limit => {} }
+                    if goes_on {
+                        tokio::time::sleep(Duration::from_millis(300)).await;
+                    }
+                    tally
+                })
+            });
+            backend.write_all(b"half an ans").unwrap();
+            assert_eq!(read_to_reset(&client), b"half an ans", "{method:?}");
+            assert_eq!(read_to_reset(&backend), b"", "{method:?}");
+            assert_eq!(cut.join().unwrap().to_downstream, 11, "{method:?}");
+        }
+    }
 }
 
 /// Reads stop at the mark of urgent data, and splice(2) never passes it.

@@ -1,0 +1,110 @@
+//! Conversations: small messages, received by one ring for all connections of a thread.
+//!
+//! A connection joins when it has carried nothing but small messages for a while, and leaves with the first thing that
+//! is out of the ordinary: bulk, an end, a side that takes nothing. Then it goes on where it came from, with what was
+//! received and not sent. So nothing here knows how connections end.
+
+mod room;
+
+use std::net::TcpStream;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::{Context, Poll};
+
+use peername_sys::receiving::Receiving;
+use tokio::time::Instant;
+
+use crate::Pair;
+
+/// Whether a ring is to be had: asked for by those who want no other way.
+pub fn is_possible() -> peername_sys::Result<()> {
+    Receiving::new().map(drop)
+}
+
+/// A connection that is in conversation. Dropped, it is cut: both sides are reset.
+#[derive(Debug)]
+pub(crate) struct Talk {
+    key: usize,
+    carried: Arc<Carried>,
+}
+
+/// What was carried in a conversation, by the side that it came from: downstream, upstream.
+#[derive(Debug, Default)]
+pub(crate) struct Carried {
+    bytes: [AtomicU64; 2],
+}
+
+impl Carried {
+    fn add(&self, side: usize, bytes: usize) {
+        if let Some(n) = self.bytes.get(side) {
+            // Only the thread of the conversation adds.
+            n.store(n.load(Ordering::Relaxed) + bytes as u64, Ordering::Relaxed);
+        }
+    }
+}
+
+/// How a conversation was left.
+#[derive(Debug, Default)]
+pub(crate) struct Left {
+    /// `None` when they could not be given back, and were reset.
+    pub(crate) pair: Option<Pair>,
+    /// What came from each of them.
+    pub(crate) from: [Rest; 2],
+}
+
+/// What is left to do for what came from one side.
+#[derive(Debug, Default)]
+pub(crate) struct Rest {
+    /// To be sent before anything else.
+    pub(crate) held: Vec<u8>,
+    pub(crate) end: End,
+    /// Whether it is more than messages.
+    pub(crate) is_more: bool,
+}
+
+/// Whether more can come from a side.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum End {
+    #[default]
+    Open,
+    Finished,
+    Dead,
+}
+
+impl Talk {
+    /// Lets two sockets converse, under descriptors of their own: those of the runtime are not to wake it any more.
+    /// `None` where this thread has no ring, or the process no descriptor left.
+    pub(crate) fn join(pair: &Pair) -> Option<Self> {
+        room::open(|room| {
+            let again = |socket: &tokio::net::TcpStream| socket.as_fd().try_clone_to_owned();
+            let sockets = [again(&pair.downstream).ok()?, again(&pair.upstream).ok()?];
+            Some(room.join(sockets.map(TcpStream::from)))
+        })
+    }
+
+    /// Ready when the conversation has been left.
+    pub(crate) fn poll_left(&self, cx: &Context<'_>) -> Poll<Left> {
+        room::with(|room| room.poll_left(self.key, cx))
+            .unwrap_or_else(|| Poll::Ready(Left::default()))
+    }
+
+    /// What came from downstream and from upstream, and was sent to the other.
+    pub(crate) fn carried(&self) -> [u64; 2] {
+        self.carried
+            .bytes
+            .each_ref()
+            .map(|n| n.load(Ordering::Relaxed))
+    }
+
+    /// When it last carried anything.
+    pub(crate) fn alive(&self) -> Option<Instant> {
+        room::with(|room| room.alive(self.key)).flatten()
+    }
+}
+
+impl Drop for Talk {
+    fn drop(&mut self) {
+        room::with(|room| room.cut(self.key));
+    }
+}

@@ -1,0 +1,392 @@
+//! All conversations of a thread, and the ring that receives for them.
+
+use std::cell::RefCell;
+use std::io::ErrorKind;
+use std::net::TcpStream;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use peername_sys::receiving::{Arrival, BUFFER, Receiving, What};
+use peername_sys::stream;
+use slab::Slab;
+use tokio::io::unix::AsyncFd;
+use tokio::task::yield_now;
+use tokio::time::{Instant, sleep};
+
+use super::{Carried, End, Left, Rest, Talk};
+use crate::Pair;
+
+pub(super) struct Room {
+    receiving: Receiving,
+    talks: Slab<Talking>,
+}
+
+struct Talking {
+    /// `None` when they have been given back.
+    sockets: Option<[TcpStream; 2]>,
+    from: [Direction; 2],
+    carried: Arc<Carried>,
+    alive: Instant,
+    is_leaving: bool,
+    /// Nobody waits for it any more.
+    is_cut: bool,
+    waker: Option<Waker>,
+}
+
+#[derive(Debug, Default)]
+struct Direction {
+    rest: Rest,
+    /// Whether the ring has the socket.
+    is_received: bool,
+    /// Full buffers, less those that were not.
+    full: u8,
+}
+
+/// Lends the room of this thread, which is made if it is not there; `None` where there is no ring.
+pub(super) fn open<T>(work: impl FnOnce(&mut Room) -> Option<T>) -> Option<T> {
+    ROOM.with_borrow_mut(|place| {
+        if let Place::Untried = place {
+            *place = Room::new().map_or(Place::Nowhere, |room| Place::Open(Box::new(room)));
+        }
+        match place {
+            Place::Open(room) => work(room),
+            Place::Untried | Place::Nowhere => None,
+        }
+    })
+}
+
+/// Lends the room of this thread if it is there.
+pub(super) fn with<T>(work: impl FnOnce(&mut Room) -> T) -> Option<T> {
+    ROOM.with_borrow_mut(|place| match place {
+        Place::Open(room) => Some(work(room)),
+        Place::Untried | Place::Nowhere => None,
+    })
+}
+
+enum Place {
+    Untried,
+    Open(Box<Room>),
+    Nowhere,
+}
+
+thread_local! {
+    static ROOM: RefCell<Place> = const { RefCell::new(Place::Untried) };
+}
+
+impl Room {
+    fn new() -> Option<Self> {
+        let receiving = Receiving::new().ok()?;
+        tokio::spawn(attend(receiving.bell().ok()?));
+        Some(Self {
+            receiving,
+            talks: Slab::new(),
+        })
+    }
+
+    pub(super) fn join(&mut self, sockets: [TcpStream; 2]) -> Talk {
+        let carried = Arc::<Carried>::default();
+        let key = self.talks.insert(Talking {
+            sockets: Some(sockets),
+            from: Default::default(),
+            carried: Arc::clone(&carried),
+            alive: Instant::now(),
+            is_leaving: false,
+            is_cut: false,
+            waker: None,
+        });
+        SIDES.into_iter().for_each(|side| self.receive(key, side));
+        self.submit();
+        Talk { key, carried }
+    }
+
+    /// Ready, once, when nothing is received any more.
+    pub(super) fn poll_left(&mut self, key: usize, cx: &Context<'_>) -> Poll<Left> {
+        let Some(talking) = self.talks.get_mut(key) else {
+            return Poll::Ready(Left::default());
+        };
+        if !talking.has_left() {
+            talking.waker = Some(cx.waker().clone());
+            return Poll::Pending;
+        }
+        Poll::Ready(Left {
+            from: talking
+                .from
+                .each_mut()
+                .map(|from| std::mem::take(&mut from.rest)),
+            pair: talking.sockets.take().and_then(watched),
+        })
+    }
+
+    pub(super) fn alive(&self, key: usize) -> Option<Instant> {
+        self.talks.get(key).map(|talking| talking.alive)
+    }
+
+    /// Nobody waits for this conversation any more.
+    pub(super) fn cut(&mut self, key: usize) {
+        if let Some(talking) = self.talks.get_mut(key) {
+            talking.is_cut = true;
+            self.leave(key);
+            self.submit();
+        }
+    }
+
+    /// Passes on what came; whether all of it.
+    fn turn(&mut self) -> bool {
+        let now = Instant::now();
+        for _ in 0..TURN {
+            let Self { receiving, talks } = self;
+            let Some((key, next)) = receiving.next(|arrival| pass_on(talks, arrival, now)) else {
+                self.submit();
+                return true;
+            };
+            match next {
+                Next::Arrival => {}
+                Next::Begin(side) => self.receive(key, side),
+                Next::Leave => self.leave(key),
+            }
+        }
+        self.submit();
+        false
+    }
+
+    fn receive(&mut self, key: usize, side: usize) {
+        if let Some(talking) = self.talks.get_mut(key)
+            && let Some(sockets) = &talking.sockets
+        {
+            // Both stay open until the last arrival.
+            self.receiving
+                .begin(sockets[side].as_fd(), token(key, side));
+            talking.from[side].is_received = true;
+        }
+    }
+
+    /// Ends the conversation: what is still received is stopped, and then the sockets are given back.
+    fn leave(&mut self, key: usize) {
+        let Some(talking) = self.talks.get_mut(key) else {
+            return;
+        };
+        if !talking.is_leaving {
+            talking.is_leaving = true;
+            for side in SIDES
+                .into_iter()
+                .filter(|&side| talking.from[side].is_received)
+            {
+                self.receiving.stop(token(key, side));
+            }
+        }
+        if !talking.has_left() {
+            return;
+        }
+        if let Some(waker) = talking.waker.take() {
+            waker.wake();
+        }
+        if talking.is_cut {
+            self.talks.remove(key);
+        }
+    }
+
+    /// Where the kernel has no memory for what is asked of it, it is asked again soon.
+    fn submit(&mut self) {
+        if !self.receiving.submit() {
+            tokio::spawn(async {
+                while with(|room| room.receiving.submit()) == Some(false) {
+                    sleep(AGAIN).await;
+                }
+            });
+        }
+    }
+}
+
+impl Talking {
+    fn has_left(&self) -> bool {
+        self.is_leaving && self.from.iter().all(|from| !from.is_received)
+    }
+
+    /// Sends what came from a side; whether the conversation can go on.
+    fn pass_on(&mut self, side: usize, bytes: &[u8]) -> bool {
+        let Some(sockets) = &self.sockets else {
+            return false;
+        };
+        let across = 1 - side;
+        let is_held = self.is_leaving || !self.from[side].rest.held.is_empty();
+        let sent = match is_held {
+            true => Ok(0),
+            false => stream::send(&sockets[across], bytes),
+        };
+        // The kernel tells of a reset once: after that, a read finds what looks like an end.
+        if let Err(error) = &sent
+            && error.kind() != ErrorKind::WouldBlock
+        {
+            self.from[across].rest.end = End::Dead;
+        }
+        let sent = sent.unwrap_or(0);
+        self.carried.add(side, sent);
+        let from = &mut self.from[side];
+        from.rest.held.extend_from_slice(&bytes[sent..]);
+        from.full = match bytes.len() == BUFFER {
+            true => from.full.saturating_add(1),
+            false => from.full.saturating_sub(1),
+        };
+        from.rest.is_more |= from.full >= BULK;
+        sent == bytes.len() && !from.rest.is_more
+    }
+}
+
+/// What is still in conversation is cut short.
+impl Drop for Talking {
+    fn drop(&mut self) {
+        self.sockets.iter().flatten().for_each(reset);
+    }
+}
+
+fn pass_on(talks: &mut Slab<Talking>, arrival: Arrival<'_>, now: Instant) -> (usize, Next) {
+    let (key, side) = ((arrival.token >> 1) as usize, (arrival.token & 1) as usize);
+    let Some(talking) = talks.get_mut(key) else {
+        return (key, Next::Arrival);
+    };
+    talking.alive = now;
+    if arrival.is_last {
+        talking.from[side].is_received = false;
+    }
+    let end = &mut talking.from[side].rest.end;
+    let goes_on = match arrival.what {
+        What::Bytes(bytes) => talking.pass_on(side, bytes),
+        What::NoRoom | What::Stopped => true,
+        What::End => {
+            if *end == End::Open {
+                *end = End::Finished;
+            }
+            false
+        }
+        What::Failed(_) => {
+            *end = End::Dead;
+            false
+        }
+    };
+    let next = match (goes_on && !talking.is_leaving, arrival.is_last) {
+        (false, _) => Next::Leave,
+        (true, true) => Next::Begin(side),
+        (true, false) => Next::Arrival,
+    };
+    (key, next)
+}
+
+/// What is to be done after an arrival.
+enum Next {
+    /// Look at the next one.
+    Arrival,
+    /// Receive from this side again.
+    Begin(usize),
+    Leave,
+}
+
+/// Passes on what comes, for as long as the runtime lives.
+async fn attend(bell: AsyncFd<OwnedFd>) {
+    let _closes = Closes;
+    while let Ok(mut ready) = bell.readable().await {
+        match with(Room::turn) {
+            Some(false) => yield_now().await,
+            Some(true) | None => ready.clear_ready(),
+        }
+    }
+}
+
+/// Nobody converses with nobody there to pass anything on.
+struct Closes;
+
+impl Drop for Closes {
+    fn drop(&mut self) {
+        // What is dropped with the room must not look for it.
+        let room = ROOM.try_with(|place| place.replace(Place::Untried));
+        drop(room);
+    }
+}
+
+/// The sockets as the runtime's again; reset if it can't have them.
+fn watched(sockets: [TcpStream; 2]) -> Option<Pair> {
+    let again = |socket: &TcpStream| tokio::net::TcpStream::from_std(socket.try_clone()?);
+    if let [Ok(downstream), Ok(upstream)] = sockets.each_ref().map(again) {
+        return Some(Pair {
+            downstream,
+            upstream,
+        });
+    }
+    sockets.iter().for_each(reset);
+    None
+}
+
+/// Fails only on a socket that is closed already, and then there is nobody to tell.
+fn reset(socket: &TcpStream) {
+    let _ = stream::reset_on_close(socket);
+}
+
+fn token(key: usize, side: usize) -> u64 {
+    (key << 1 | side) as u64
+}
+
+/// Downstream, upstream.
+const SIDES: [usize; 2] = [0, 1];
+/// Arrivals before the thread's other tasks get their turn.
+const TURN: u32 = 256;
+/// So many more full buffers than others are bulk.
+const BULK: u8 = 4;
+/// How soon the kernel is asked again.
+const AGAIN: Duration = Duration::from_millis(10);
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read;
+    use std::net::TcpListener;
+    use std::thread;
+
+    use super::*;
+
+    fn connected() -> (TcpStream, TcpStream) {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a listener");
+        let addr = listener.local_addr().expect("its address");
+        let there = TcpStream::connect(addr).expect("a connection");
+        (listener.accept().expect("the connection").0, there)
+    }
+
+    fn talking(sockets: [TcpStream; 2]) -> Talking {
+        Talking {
+            sockets: Some(sockets),
+            from: Default::default(),
+            carried: Arc::default(),
+            alive: Instant::now(),
+            is_leaving: false,
+            is_cut: false,
+            waker: None,
+        }
+    }
+
+    /// Where the reset comes just before something is sent there, the send is told of it, and the read that was under
+    /// way finds what looks like FIN.
+    #[test]
+    fn a_reset_that_a_send_was_told_of_is_no_end() {
+        let ((downstream, client), (upstream, _backend)) = (connected(), connected());
+        reset(&client);
+        drop(client);
+        thread::sleep(Duration::from_millis(50));
+        let mut talks = Slab::new();
+        let key = talks.insert(talking([downstream, upstream]));
+        let arrives = |talks: &mut _, side, what| {
+            let arrival = Arrival {
+                token: token(key, side),
+                what,
+                is_last: false,
+            };
+            pass_on(talks, arrival, Instant::now()).1
+        };
+        let next = arrives(&mut talks, 1, What::Bytes(b"too late"));
+        assert!(matches!(next, Next::Leave));
+        let sockets = talks[key].sockets.as_ref().expect("both");
+        let found = (&sockets[0]).read(&mut [0]);
+        assert_eq!(found.expect("what looks like FIN"), 0);
+        arrives(&mut talks, 0, What::End);
+        assert_eq!(talks[key].from[0].rest.end, End::Dead);
+        assert_eq!(talks[key].from[1].rest.held, b"too late");
+    }
+}

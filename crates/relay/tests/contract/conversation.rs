@@ -1,0 +1,141 @@
+//! What carries small messages for a while is received otherwise: nobody can tell.
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::thread;
+
+use peername_relay::{End, Limits, Side};
+
+use crate::lab::{
+    Lab, METHODS, Report, block_on, connected, pair, pattern, read_to_end, read_to_reset, report,
+    reset, send_and_finish,
+};
+
+/// Whatever comes after it, and as often as it comes again.
+#[test]
+fn a_conversation_is_left_and_begun_again() {
+    for method in METHODS {
+        let lab = Lab::new(method, Limits::default());
+        let (up, down) = (pattern(4 << 20), pattern(3 << 20));
+        for _ in 0..3 {
+            converse(&lab, 50);
+            thread::scope(|scope| {
+                scope.spawn(|| write(&lab.client, &up));
+                scope.spawn(|| write(&lab.backend, &down));
+                let at_backend = scope.spawn(|| read(&lab.backend, up.len()) == up);
+                assert!(read(&lab.client, down.len()) == down, "{method:?}");
+                assert!(at_backend.join().unwrap(), "{method:?}");
+            });
+        }
+        converse(&lab, 50);
+        send_and_finish(&lab.client, b"bye");
+        assert_eq!(read_to_end(&lab.backend), b"bye");
+        send_and_finish(&lab.backend, b"and you");
+        assert_eq!(read_to_end(&lab.client), b"and you");
+        let report = lab.report();
+        assert_eq!(report.end, End::Finished(Side::Downstream), "{method:?}");
+        let talk: u64 = (0..50).map(|n| n * 20 + 1).sum();
+        let carried = (report.tally.to_upstream, report.tally.to_downstream);
+        let (up, down) = (up.len() as u64, down.len() as u64);
+        assert_eq!(carried, (4 * talk + 3 * up + 3, 4 * talk + 3 * down + 7));
+    }
+}
+
+#[test]
+fn a_reset_in_a_conversation_arrives_as_one() {
+    for method in METHODS {
+        let lab = Lab::new(method, Limits::default());
+        converse(&lab, 50);
+        write(&lab.backend, b"last words");
+        assert_eq!(read(&lab.client, 10), b"last words");
+        let Lab {
+            client,
+            backend,
+            relay,
+        } = lab;
+        reset(backend);
+        assert_eq!(read_to_reset(&client), b"", "{method:?}");
+        let report = relay.join().unwrap();
+        assert_eq!(report.end, End::Reset(Side::Upstream), "{method:?}");
+    }
+}
+
+/// However what comes from the other side falls in with it: no FIN is made up.
+#[test]
+fn a_reset_while_the_other_side_talks_is_no_end() {
+    for method in METHODS {
+        for _ in 0..50 {
+            let lab = Lab::new(method, Limits::default());
+            converse(&lab, 2);
+            let Lab {
+                client,
+                backend,
+                relay,
+            } = lab;
+            write(&backend, b"what");
+            reset(client);
+            assert_eq!(read_to_reset(&backend), b"", "{method:?}");
+            let report = relay.join().unwrap();
+            assert_eq!(report.end, End::Reset(Side::Downstream), "{method:?}");
+        }
+    }
+}
+
+/// There is room for 64 KiB, and all send more than that at once.
+#[test]
+fn more_talk_at_once_than_there_is_room_for() {
+    peername_sys::limits::raise_open_files().unwrap();
+    for method in METHODS {
+        let (outer, inner): (Vec<_>, Vec<_>) = (0..100)
+            .map(|_| (connected(), connected()))
+            .map(|((client, downstream), (backend, upstream))| {
+                ((client, backend), (downstream, upstream))
+            })
+            .unzip();
+        let relays = thread::spawn(move || {
+            block_on(async move {
+                let mut relays = tokio::task::JoinSet::new();
+                for (downstream, upstream) in inner {
+                    let pair = pair(downstream, upstream);
+                    relays.spawn(report(pair, method, Limits::default()));
+                }
+                relays.join_all().await
+            })
+        });
+        let said = pattern(1000);
+        for _ in 0..20 {
+            for _ in 0..5 {
+                outer.iter().for_each(|(client, _)| write(client, &said));
+            }
+            for (_, backend) in &outer {
+                assert!(read(backend, 5000) == said.repeat(5), "{method:?}");
+            }
+        }
+        drop(outer);
+        let carried = relays.join().unwrap();
+        let all = |report: &Report| report.tally.to_upstream == 100_000;
+        assert!(carried.iter().all(all), "{method:?}");
+    }
+}
+
+/// Both ways, in messages of 1 octet and more.
+#[track_caller]
+fn converse(lab: &Lab, messages: usize) {
+    for n in 0..messages {
+        let said = pattern(n * 20 + 1);
+        write(&lab.client, &said);
+        assert!(read(&lab.backend, said.len()) == said);
+        write(&lab.backend, &said);
+        assert!(read(&lab.client, said.len()) == said);
+    }
+}
+
+fn write(mut socket: &TcpStream, bytes: &[u8]) {
+    socket.write_all(bytes).unwrap();
+}
+
+fn read(mut socket: &TcpStream, len: usize) -> Vec<u8> {
+    let mut all = vec![0; len];
+    socket.read_exact(&mut all).unwrap();
+    all
+}

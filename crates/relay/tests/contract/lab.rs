@@ -1,0 +1,117 @@
+//! A relayed connection whose two ends are in the test's hands.
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use peername_relay::{End, Limits, Method, Pair, Tally, relay};
+use tokio::runtime;
+
+pub(crate) const METHODS: [Method; 4] = [Method::Auto, Method::Copy, Method::Splice, Method::Uring];
+
+/// What became of a connection.
+#[derive(Debug)]
+pub(crate) struct Report {
+    pub(crate) end: End,
+    pub(crate) tally: Tally,
+}
+
+pub(crate) async fn report(pair: Pair, method: Method, limits: Limits) -> Report {
+    let mut tally = Tally::default();
+    let end = relay(pair, method, limits, &mut tally).await;
+    Report { end, tally }
+}
+
+/// A relayed connection: what the client holds, what the backend holds, and the relay.
+pub(crate) struct Lab {
+    pub(crate) client: TcpStream,
+    pub(crate) backend: TcpStream,
+    pub(crate) relay: JoinHandle<Report>,
+}
+
+impl Lab {
+    pub(crate) fn new(method: Method, limits: Limits) -> Self {
+        let ((client, downstream), (backend, upstream)) = (connected(), connected());
+        for socket in [&downstream, &upstream] {
+            peername_sys::stream::tune(socket).unwrap();
+        }
+        let relay = thread::spawn(move || {
+            block_on(async move { report(pair(downstream, upstream), method, limits).await })
+        });
+        Self {
+            client,
+            backend,
+            relay,
+        }
+    }
+
+    pub(crate) fn report(self) -> Report {
+        drop((self.client, self.backend));
+        self.relay.join().unwrap()
+    }
+}
+
+pub(crate) fn block_on<T>(future: impl Future<Output = T>) -> T {
+    runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap()
+        .block_on(future)
+}
+
+pub(crate) fn pair(downstream: TcpStream, upstream: TcpStream) -> Pair {
+    let [downstream, upstream] = [downstream, upstream].map(|socket| {
+        socket.set_nonblocking(true).unwrap();
+        tokio::net::TcpStream::from_std(socket).unwrap()
+    });
+    Pair {
+        downstream,
+        upstream,
+    }
+}
+
+pub(crate) fn connected() -> (TcpStream, TcpStream) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    near.set_read_timeout(Some(Duration::from_secs(20)))
+        .unwrap();
+    (near, listener.accept().unwrap().0)
+}
+
+/// Bytes that differ by position, so that loss and disorder show.
+pub(crate) fn pattern(len: usize) -> Vec<u8> {
+    (0..len)
+        .map(|at| (at.wrapping_mul(2_654_435_761) >> 11) as u8)
+        .collect()
+}
+
+pub(crate) fn send_and_finish(mut socket: &TcpStream, bytes: &[u8]) {
+    socket.write_all(bytes).unwrap();
+    socket.shutdown(Shutdown::Write).unwrap();
+}
+
+pub(crate) fn read_to_end(mut socket: &TcpStream) -> Vec<u8> {
+    let mut all = Vec::new();
+    socket.read_to_end(&mut all).unwrap();
+    all
+}
+
+/// Reads until the connection breaks and returns what came before.
+pub(crate) fn read_to_reset(mut socket: &TcpStream) -> Vec<u8> {
+    let (mut all, mut buffer) = (Vec::new(), [0; 4096]);
+    loop {
+        match socket.read(&mut buffer) {
+            Ok(0) => panic!("FIN after {} bytes, where a reset was due", all.len()),
+            Ok(n) => all.extend_from_slice(&buffer[..n]),
+            Err(error) => {
+                assert_eq!(error.kind(), ErrorKind::ConnectionReset, "{error}");
+                return all;
+            }
+        }
+    }
+}
+
+pub(crate) fn reset(socket: TcpStream) {
+    peername_sys::stream::reset_on_close(&socket).unwrap();
+}

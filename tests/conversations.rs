@@ -1,0 +1,102 @@
+//! Small messages go by io_uring where that is to be had, and by epoll where it is not.
+
+use crate::addr::{LISTEN_V4, TARGET_V4, someone_v4, someone_v6};
+use crate::conn::Conn;
+use crate::lab::Lab;
+use crate::pattern::{assert_same, pattern};
+use crate::peername::{BINARY, Peername};
+use crate::rig::Rig;
+
+#[test]
+fn messages_go_by_io_uring() {
+    for (relay, messages, goes_by_ring) in [
+        ("--relay=auto", 8, false),
+        ("--relay=auto", 40, true),
+        ("--relay=uring", 1, true),
+        ("--relay=copy", 40, false),
+        ("--relay=splice", 40, false),
+    ] {
+        let mut rig = Rig::new(&[relay]);
+        let (down, up) = rig.connect(someone_v4());
+        converse(&down, &up, messages);
+        assert_eq!(has_ring(&rig.proxy), goes_by_ring, "{relay}, {messages}");
+        let large = pattern(1, 4 << 20);
+        down.send(&large);
+        assert_same(&up.recv(large.len()), &large);
+        converse(&down, &up, messages);
+        down.finish();
+        up.finish();
+        down.drain();
+        up.drain();
+        rig.proxy.has_outcome("finished");
+        let totals = rig.proxy.stopped();
+        let carried = 4 * 2 * messages as u64;
+        assert_eq!(totals["bytes_to_downstream"], carried, "{totals}");
+        assert_eq!(totals["bytes_to_upstream"], carried + (4 << 20), "{totals}");
+    }
+}
+
+/// Requests that are small do not make a conversation of large answers.
+#[test]
+fn downloads_are_no_conversation() {
+    let rig = Rig::new(&[]);
+    let (down, up) = rig.connect(someone_v4());
+    let large = pattern(2, 20_000);
+    for _ in 0..100 {
+        down.send(b"more");
+        assert_eq!(up.recv(4), b"more");
+        up.send(&large);
+        assert_same(&down.recv(large.len()), &large);
+    }
+    assert!(!has_ring(&rig.proxy));
+}
+
+/// A unit's SystemCallFilter=, or a container's profile.
+#[test]
+fn without_io_uring_all_works_but_for_who_insists() {
+    let rig = Rig::through(&["python3", "-c", WITHOUT], &[]);
+    assert!(rig.proxy.log().contains("without io_uring"));
+    for client in [someone_v4(), someone_v6()] {
+        let (down, up) = rig.connect(client);
+        converse(&down, &up, 100);
+    }
+    assert!(!has_ring(&rig.proxy));
+
+    let lab = Lab::new();
+    let program = ["python3", "-c", WITHOUT, BINARY];
+    let (listen, target) = (LISTEN_V4.to_string(), TARGET_V4.to_string());
+    let args = ["proxy", "--listen", &listen, "--target-v4", &target];
+    let args = [&args[..], &["--trust=10.81.0.2", "--relay=uring"]].concat();
+    let output = Peername::pipe(&lab.server, &program, &args, "");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{said}");
+    assert!(said.contains("--relay uring: io_uring_setup(2)"), "{said}");
+}
+
+fn converse(down: &Conn, up: &Conn, messages: usize) {
+    for _ in 0..messages {
+        down.send(b"ping");
+        assert_eq!(up.recv(4), b"ping");
+        up.send(b"pong");
+        assert_eq!(down.recv(4), b"pong");
+    }
+}
+
+fn has_ring(proxy: &Peername) -> bool {
+    let descriptors = std::fs::read_dir(format!("/proc/{}/fd", proxy.pid()));
+    descriptors.expect("its descriptors").any(|entry| {
+        let to = entry.and_then(|entry| std::fs::read_link(entry.path()));
+        to.is_ok_and(|to| to.to_string_lossy().contains("[io_uring]"))
+    })
+}
+
+/// Starts what follows with io_uring_setup(2) failing with EPERM (seccomp(2)).
+const WITHOUT: &str = r#"
+import ctypes, os, struct, sys
+filter = b"".join(struct.pack("HBBI", *one) for one in [
+    (0x20, 0, 0, 0), (0x15, 0, 1, 425), (0x06, 0, 0, 0x00050001), (0x06, 0, 0, 0x7fff0000)])
+program = struct.pack("HxxxxxxP", len(filter) // 8, ctypes.cast(filter, ctypes.c_void_p).value)
+if ctypes.CDLL(None).prctl(22, 2, program, 0, 0):
+    sys.exit("no filter")
+os.execvp(sys.argv[1], sys.argv[1:])
+"#;
