@@ -37,6 +37,7 @@ mod limits;
 mod listeners;
 mod logging;
 mod onward;
+mod opening;
 mod readme;
 mod recipes;
 mod relay;

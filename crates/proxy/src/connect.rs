@@ -12,7 +12,7 @@ use tokio::net::TcpStream;
 use tokio::time::{Instant, sleep, timeout};
 
 pub use attempt::Connector;
-use attempt::Obstacle;
+use attempt::{Goal, Obstacle};
 
 use crate::accept::refuse;
 use crate::frame::Framed;
@@ -41,10 +41,15 @@ impl Connected {
         let Framed {
             stream: downstream,
             preface,
+            is_followed,
             ..
         } = framed;
+        let goal = Goal {
+            target: permit.target().0,
+            speaks: is_followed || preface.is_some(),
+        };
         async move {
-            match connect(permit, connector, preface.as_deref()).await {
+            match connect(permit, goal, connector, preface.as_deref()).await {
                 Ok(upstream) => Ok(Self {
                     downstream,
                     upstream,
@@ -57,10 +62,11 @@ impl Connected {
 
 async fn connect(
     permit: &Permit,
+    goal: Goal,
     connector: &Connector,
     preface: Option<&[u8]>,
 ) -> Result<TcpStream, Failure> {
-    let upstream = begin(permit, connector).await?;
+    let upstream = begin(permit, goal, connector).await?;
     if !is_established(&upstream) {
         let limit = connector.config.connect_timeout;
         timeout(limit, established(&upstream))
@@ -80,15 +86,14 @@ async fn connect(
 /// Our sockets share a client's port (SO_REUSEADDR) as long as the 4-tuples differ, so that only two
 /// things are in the way: a connection of ours with the same 4-tuple, which may be closing just now,
 /// and another program's socket, for which waiting is no use.
-async fn begin(permit: &Permit, connector: &Connector) -> Result<TcpStream, Failure> {
-    let target = permit.target().0;
+async fn begin(permit: &Permit, goal: Goal, connector: &Connector) -> Result<TcpStream, Failure> {
     let Some(source) = permit.bind_to() else {
-        return connector.plain(target).map_err(Obstacle::into_failure);
+        return connector.plain(goal).map_err(Obstacle::into_failure);
     };
     let give_up = Instant::now() + RETRY_FOR;
     let mut pause = RETRY_FIRST;
     let taken = loop {
-        match connector.from(source, target) {
+        match connector.from(source, goal) {
             Ok(upstream) => return Ok(upstream),
             Err(Obstacle::Closing(_)) if Instant::now() < give_up => {
                 sleep(pause).await;
@@ -99,9 +104,7 @@ async fn begin(permit: &Permit, connector: &Connector) -> Result<TcpStream, Fail
         }
     };
     let other = connector.instead_of(source, permit, taken)?;
-    connector
-        .from(other, target)
-        .map_err(Obstacle::into_failure)
+    connector.from(other, goal).map_err(Obstacle::into_failure)
 }
 
 async fn established(upstream: &TcpStream) -> Result<(), Failure> {

@@ -40,6 +40,8 @@ pub struct Framed {
     pub listener: LocalAddr,
     /// The header for the backend, where it wants one.
     pub(crate) preface: Option<Box<[u8]>>,
+    /// Whether the client's first octets were there with the header.
+    pub(crate) is_followed: bool,
     /// What the log was asked to show.
     pub(crate) tlvs: Option<Box<Tlvs>>,
 }
@@ -68,13 +70,16 @@ impl Framed {
             Err(Failure::HeaderTimeout { after, received })
         });
         match header {
-            Ok(Header {
-                claim,
-                destination,
-                hops,
-                preface,
-                tlvs,
-            }) => Ok(Self {
+            Ok((
+                Header {
+                    claim,
+                    destination,
+                    hops,
+                    preface,
+                    tlvs,
+                },
+                is_followed,
+            )) => Ok(Self {
                 stream,
                 claim,
                 destination,
@@ -82,6 +87,7 @@ impl Framed {
                 peer,
                 listener,
                 preface,
+                is_followed,
                 tlvs,
             }),
             Err(failure) => Err(refuse(&stream, failure)),
@@ -140,23 +146,25 @@ pub async fn claim(
 ) -> Result<Option<ClaimedSource>, Failure> {
     let keep =
         |header: &peername_proto::Header<'_>| Ok(header.source().map(ClaimedSource::canonical));
-    read(stream, &mut Vec::new(), limits, &keep).await
+    let (claim, _) = read(stream, &mut Vec::new(), limits, &keep).await?;
+    Ok(claim)
 }
 
 /// Keeps of a header what outlives its bytes.
 type Keep<'a, T> = &'a (dyn Fn(&peername_proto::Header<'_>) -> Result<T, Failure> + Sync);
 
+/// Also tells whether the client's first octets were there with the header.
 async fn read<T>(
     stream: &TcpStream,
     collected: &mut Vec<u8>,
     limits: &HeaderLimits,
     keep: Keep<'_, T>,
-) -> Result<T, Failure> {
+) -> Result<(T, bool), Failure> {
     let mut wanted = FIRST_LOOK;
     loop {
         stream.readable().await.map_err(Failure::Downstream)?;
         match look(stream, collected, wanted, limits, keep) {
-            Ok(Look::Complete(header)) => return Ok(header),
+            Ok(Look::Complete(header, is_followed)) => return Ok((header, is_followed)),
             Ok(Look::Wanted(more)) => wanted = more,
             Err(failure) => return Err(failure),
         }
@@ -164,7 +172,8 @@ async fn read<T>(
 }
 
 enum Look<T> {
-    Complete(T),
+    /// And whether something follows.
+    Complete(T, bool),
     /// So many octets at the next look.
     Wanted(usize),
 }
@@ -199,7 +208,8 @@ fn look<T>(
             Parsed::Complete(header) => {
                 limits.admit(&header)?;
                 take(stream, header.len - had).map_err(Failure::Downstream)?;
-                keep(&header).map(Look::Complete)
+                let is_followed = buffer.len() > header.len;
+                keep(&header).map(|header| Look::Complete(header, is_followed))
             }
             Parsed::NeedMore(len) if len > max => Err(Failure::HeaderTooLong { len, max }),
             Parsed::NeedMore(len) => {
