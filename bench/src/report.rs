@@ -116,7 +116,7 @@ impl Csv {
     }
 }
 
-/// Kernel, cores and processor.
+/// Kernel, its congestion control, cores and processor.
 fn machine() -> String {
     let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
     let cores = std::thread::available_parallelism().map_or(0, usize::from);
@@ -125,7 +125,13 @@ fn machine() -> String {
         .lines()
         .find_map(|line| line.strip_prefix("model name")?.split_once(": "));
     let model = model.map_or("unknown processor", |(_, model)| model);
-    format!("kernel {}, {cores} cores, {model}", release.trim())
+    let congestion = fs::read_to_string("/proc/sys/net/ipv4/tcp_congestion_control");
+    let congestion = congestion.unwrap_or_default();
+    format!(
+        "kernel {}, TCP by {}, {cores} cores, {model}",
+        release.trim(),
+        congestion.trim()
+    )
 }
 
 /// All figures of a run.
