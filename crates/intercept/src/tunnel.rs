@@ -238,6 +238,7 @@ async fn run(wire: Wire, mut upstream: TcpStream, silence: Duration, record: &mu
     let pair = Pair {
         downstream,
         upstream,
+        is_followed: false,
     };
     let limits = Limits {
         idle: Some(silence),

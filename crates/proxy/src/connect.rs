@@ -19,11 +19,13 @@ use crate::frame::Framed;
 use crate::outcome::Failure;
 use crate::permit::Permit;
 
-/// Both sockets of a connection, and nothing else: whatever carries it on needs no more than these.
+/// Both sockets of a connection, and nothing hidden: whatever carries it on needs no more than these.
 #[derive(Debug)]
 pub struct Connected {
     pub(crate) downstream: TcpStream,
     pub(crate) upstream: TcpStream,
+    /// Whether the client's first octets are there.
+    pub(crate) is_followed: bool,
 }
 
 impl Connected {
@@ -53,6 +55,7 @@ impl Connected {
                 Ok(upstream) => Ok(Self {
                     downstream,
                     upstream,
+                    is_followed,
                 }),
                 Err(failure) => Err(refuse(&downstream, failure)),
             }

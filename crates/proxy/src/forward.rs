@@ -125,6 +125,7 @@ impl Forwarder {
         let pair = Pair {
             downstream,
             upstream,
+            is_followed: false,
         };
         let end = relay(pair, Method::Auto, Limits::default(), &mut record.tally).await;
         Ok(Outcome::Relayed(end))

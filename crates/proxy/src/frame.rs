@@ -161,8 +161,13 @@ async fn read<T>(
     keep: Keep<'_, T>,
 ) -> Result<(T, bool), Failure> {
     let mut wanted = FIRST_LOOK;
+    // Mostly it is there when the connection is: the first look waits for no event.
+    let mut waits = false;
     loop {
-        stream.readable().await.map_err(Failure::Downstream)?;
+        if waits {
+            stream.readable().await.map_err(Failure::Downstream)?;
+        }
+        waits = true;
         match look(stream, collected, wanted, limits, keep) {
             Ok(Look::Complete(header, is_followed)) => return Ok((header, is_followed)),
             Ok(Look::Wanted(more)) => wanted = more,

@@ -82,10 +82,12 @@ impl TcpProxy {
         let Connected {
             downstream,
             upstream,
+            is_followed,
         } = Connected::open(framed, &permit, &service.connector).await?;
         let pair = Pair {
             downstream,
             upstream,
+            is_followed,
         };
         Ok((pair, rules.config.relay, rules.config.limits))
     }

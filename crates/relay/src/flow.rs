@@ -2,6 +2,7 @@
 //! did not take.
 
 use std::io::{self, ErrorKind};
+use std::mem;
 use std::task::{Context, Poll, ready};
 
 use peername_sys::pipe::Pipe;
@@ -19,6 +20,8 @@ pub(crate) struct Flow {
     held: Held,
     choice: Choice,
     state: State,
+    /// Whether the source is known to have something, for which no event has to be waited for.
+    is_ready: bool,
     /// Whether the source is gone, which is not to be acted on before what is held has been given.
     is_source_dead: bool,
     moved: u64,
@@ -55,11 +58,12 @@ enum Held {
 }
 
 impl Flow {
-    pub(crate) fn new(method: Method) -> Self {
+    pub(crate) fn new(method: Method, is_ready: bool) -> Self {
         Self {
             held: Held::Nothing,
             choice: Choice::new(method),
             state: State::Open,
+            is_ready,
             is_source_dead: false,
             moved: 0,
         }
@@ -179,7 +183,7 @@ impl Flow {
             return Poll::Ready(Err(State::SourceDead));
         }
         // A failing poll means that the runtime is shutting down; the read says what there is to say.
-        if source.poll_read_ready(cx).is_pending() {
+        if !mem::take(&mut self.is_ready) && source.poll_read_ready(cx).is_pending() {
             self.release_pipe();
             return Poll::Pending;
         }
@@ -312,7 +316,7 @@ impl Flow {
 
     fn release_pipe(&mut self) {
         if let Held::Piped { len: 0, .. } = self.held
-            && let Held::Piped { pipe, .. } = std::mem::replace(&mut self.held, Held::Nothing)
+            && let Held::Piped { pipe, .. } = mem::replace(&mut self.held, Held::Nothing)
         {
             pipes::give_back(pipe, true);
         }
@@ -321,7 +325,7 @@ impl Flow {
 
 impl Drop for Flow {
     fn drop(&mut self) {
-        if let Held::Piped { pipe, len } = std::mem::replace(&mut self.held, Held::Nothing) {
+        if let Held::Piped { pipe, len } = mem::replace(&mut self.held, Held::Nothing) {
             pipes::give_back(pipe, len == 0);
         }
     }

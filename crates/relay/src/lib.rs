@@ -40,6 +40,8 @@ pub struct Pair {
     pub downstream: TcpStream,
     /// Towards the backend.
     pub upstream: TcpStream,
+    /// Whether something from downstream is known to be there: it is read without waiting for an event.
+    pub is_followed: bool,
 }
 
 /// How bytes are moved.

@@ -51,7 +51,8 @@ impl<'t> Running<'t> {
         if let Some(limit) = limits.idle {
             idle.limit(limit);
         }
-        let (to_upstream, to_downstream) = (Flow::new(method), Flow::new(method));
+        let to_upstream = Flow::new(method, pair.is_followed);
+        let to_downstream = Flow::new(method, false);
         Self {
             sockets: Sockets::Here(pair),
             to_upstream,
@@ -188,6 +189,7 @@ impl<'t> Running<'t> {
         let Sockets::Here(Pair {
             downstream,
             upstream,
+            ..
         }) = &self.sockets
         else {
             return None;

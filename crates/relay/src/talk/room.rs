@@ -311,6 +311,7 @@ fn watched(sockets: [TcpStream; 2]) -> Option<Pair> {
         return Some(Pair {
             downstream,
             upstream,
+            is_followed: false,
         });
     }
     sockets.iter().for_each(reset);

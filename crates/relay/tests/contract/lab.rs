@@ -68,6 +68,7 @@ pub(crate) fn pair(downstream: TcpStream, upstream: TcpStream) -> Pair {
     Pair {
         downstream,
         upstream,
+        is_followed: false,
     }
 }
 
