@@ -163,8 +163,16 @@ impl Receiving {
 
     /// The next entry that is about a socket.
     fn arrived(&mut self) -> Option<cqueue::Entry> {
-        let mut list = self.ring.0.completion();
-        list.find(|entry| entry.user_data() != STOPPING)
+        loop {
+            let mut list = self.ring.0.completion();
+            let next = list.find(|entry| entry.user_data() != STOPPING);
+            drop(list);
+            if next.is_some() || !self.ring.0.submission().cq_overflow() {
+                return next;
+            }
+            // What there was no place for is put there when the kernel is entered, and all that comes waits behind it.
+            self.ring.0.submit().ok()?;
+        }
     }
 }
 
@@ -241,7 +249,7 @@ const GROUP: u16 = 0;
 const PAGE: usize = 4096;
 /// What is asked for at a time; the rest follows.
 const SUBMISSIONS: u32 = 64;
-/// No more can be under way than there are buffers, but for last arrivals.
+/// No more can be under way than there are buffers, but for last arrivals; the kernel keeps what has no place.
 const COMPLETIONS: u32 = 1024;
 /// The token of a request to stop.
 const STOPPING: u64 = u64::MAX;

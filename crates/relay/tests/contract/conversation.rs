@@ -2,9 +2,13 @@
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
+use std::sync::Barrier;
 use std::thread;
+use std::time::Duration;
 
-use peername_relay::{End, Limits, Side};
+use peername_relay::{End, Limits, Method, Side};
+use tokio::task::JoinSet;
+use tokio::time::sleep;
 
 use crate::lab::{
     Lab, METHODS, Report, block_on, connected, pair, pattern, read_to_end, read_to_reset, report,
@@ -86,15 +90,10 @@ fn a_reset_while_the_other_side_talks_is_no_end() {
 fn more_talk_at_once_than_there_is_room_for() {
     peername_sys::limits::raise_open_files().unwrap();
     for method in METHODS {
-        let (outer, inner): (Vec<_>, Vec<_>) = (0..100)
-            .map(|_| (connected(), connected()))
-            .map(|((client, downstream), (backend, upstream))| {
-                ((client, backend), (downstream, upstream))
-            })
-            .unzip();
+        let (outer, inner): (Vec<_>, Vec<_>) = (0..100).map(|_| ends()).unzip();
         let relays = thread::spawn(move || {
             block_on(async move {
-                let mut relays = tokio::task::JoinSet::new();
+                let mut relays = JoinSet::new();
                 for (downstream, upstream) in inner {
                     let pair = pair(downstream, upstream);
                     relays.spawn(report(pair, method, Limits::default()));
@@ -118,6 +117,40 @@ fn more_talk_at_once_than_there_is_room_for() {
     }
 }
 
+/// More is told at once than the ring's list has places for.
+#[test]
+fn all_conversations_end_at_once() {
+    peername_sys::limits::raise_open_files().unwrap();
+    let (outer, inner): (Vec<_>, Vec<_>) = (0..1000).map(|_| ends()).unzip();
+    let (clients, backends): (Vec<_>, Vec<_>) = outer.into_iter().unzip();
+    let (begun, ended) = (Barrier::new(2), Barrier::new(2));
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            block_on(async {
+                let mut relays = JoinSet::new();
+                for (downstream, upstream) in inner {
+                    let pair = pair(downstream, upstream);
+                    relays.spawn(report(pair, Method::Uring, Limits::default()));
+                }
+                sleep(Duration::from_millis(100)).await;
+                begun.wait();
+                ended.wait();
+                // Enough for all of them.
+                sleep(Duration::from_secs(2)).await;
+            });
+        });
+        begun.wait();
+        drop(clients);
+        ended.wait();
+        thread::sleep(Duration::from_secs(1));
+        let told = backends.iter().filter(|backend| {
+            backend.set_nonblocking(true).unwrap();
+            matches!((&mut &**backend).read(&mut [0]), Ok(0))
+        });
+        assert_eq!(told.count(), 1000);
+    });
+}
+
 /// Both ways, in messages of 1 octet and more.
 #[track_caller]
 fn converse(lab: &Lab, messages: usize) {
@@ -128,6 +161,12 @@ fn converse(lab: &Lab, messages: usize) {
         write(&lab.backend, &said);
         assert!(read(&lab.client, said.len()) == said);
     }
+}
+
+/// What a client and a backend hold, and what the relay holds.
+fn ends() -> ((TcpStream, TcpStream), (TcpStream, TcpStream)) {
+    let ((client, downstream), (backend, upstream)) = (connected(), connected());
+    ((client, backend), (downstream, upstream))
 }
 
 fn write(mut socket: &TcpStream, bytes: &[u8]) {
