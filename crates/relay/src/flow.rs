@@ -22,8 +22,6 @@ pub(crate) struct Flow {
     state: State,
     /// Whether the source is known to have something, for which no event has to be waited for.
     is_ready: bool,
-    /// Whether the source is gone, which is not to be acted on before what is held has been given.
-    is_source_dead: bool,
     moved: u64,
 }
 
@@ -64,7 +62,6 @@ impl Flow {
             choice: Choice::new(method),
             state: State::Open,
             is_ready,
-            is_source_dead: false,
             moved: 0,
         }
     }
@@ -103,10 +100,8 @@ impl Flow {
         self.moved += moved;
         self.hold(&rest.held);
         self.choice.forget_messages(rest.is_more);
-        match rest.end {
-            End::Open => {}
-            End::Finished => self.state = State::SourceFinished,
-            End::Dead => self.is_source_dead = true,
+        if rest.end == End::Finished {
+            self.state = State::SourceFinished;
         }
     }
 
@@ -179,9 +174,6 @@ impl Flow {
         sink: &TcpStream,
         cx: &mut Context<'_>,
     ) -> Poll<Result<(), State>> {
-        if self.is_source_dead {
-            return Poll::Ready(Err(State::SourceDead));
-        }
         // A failing poll means that the runtime is shutting down; the read says what there is to say.
         if !mem::take(&mut self.is_ready) && source.poll_read_ready(cx).is_pending() {
             self.release_pipe();

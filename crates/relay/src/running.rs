@@ -10,7 +10,7 @@ use tokio::net::TcpStream;
 use crate::choice::Choice;
 use crate::flow::{Flow, State, not_ready};
 use crate::idle::Idle;
-use crate::talk::Talk;
+use crate::talk::{End, Talk};
 use crate::{Limits, Method, Pair, Side, Tally};
 
 /// A connection that is being relayed: two sockets, and what is held in each direction.
@@ -239,6 +239,13 @@ impl<'t> Running<'t> {
             Some(pair) => Sockets::Here(pair),
             None => Sockets::Lost,
         };
+        // The kernel has told of it, and won't again.
+        if from_downstream.end == End::Dead {
+            return Poll::Ready(Some(Stop::Reset(Side::Downstream)));
+        }
+        if from_upstream.end == End::Dead {
+            return Poll::Ready(Some(Stop::Reset(Side::Upstream)));
+        }
         self.poll_talk(cx)
     }
 }

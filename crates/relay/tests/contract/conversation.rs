@@ -6,10 +6,11 @@ use std::sync::Barrier;
 use std::thread;
 use std::time::Duration;
 
-use peername_relay::{End, Limits, Method, Side};
+use peername_relay::{End, Limits, Method, Side, Tally};
 use tokio::task::JoinSet;
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 
+use crate::fill;
 use crate::lab::{
     Lab, METHODS, Report, block_on, connected, pair, pattern, read_to_end, read_to_reset, report,
     reset, send_and_finish,
@@ -149,6 +150,52 @@ fn all_conversations_end_at_once() {
         });
         assert_eq!(told.count(), 1000);
     });
+}
+
+/// It is told once, to the ring; who takes nothing must not keep us from acting on it.
+#[test]
+fn a_reset_in_a_conversation_is_noticed_while_the_other_side_takes_nothing() {
+    let limits = Limits {
+        flush: Duration::from_millis(300),
+        ..Limits::default()
+    };
+    for method in METHODS {
+        let ((client, backend), (downstream, upstream)) = ends();
+        let (begun, ended) = (Barrier::new(2), Barrier::new(2));
+        thread::scope(|scope| {
+            let relay = scope.spawn(|| {
+                block_on(async {
+                    // All that it takes has been sent to it.
+                    upstream.set_nonblocking(true).unwrap();
+                    assert!(fill(&upstream).1);
+                    let pair = pair(downstream, upstream);
+                    let relay = tokio::spawn(report(pair, method, limits));
+                    sleep(Duration::from_millis(50)).await;
+                    begun.wait();
+                    ended.wait();
+                    timeout(Duration::from_secs(5), relay).await
+                })
+            });
+            begun.wait();
+            client.set_nodelay(true).unwrap();
+            for _ in 0..20 {
+                write(&client, &pattern(1000));
+            }
+            thread::sleep(Duration::from_millis(20));
+            reset(client);
+            thread::sleep(Duration::from_millis(20));
+            ended.wait();
+            let report = relay.join().unwrap().expect("an end").unwrap();
+            assert_eq!(report.end, End::Reset(Side::Downstream), "{method:?}");
+            let Tally {
+                to_upstream,
+                undelivered,
+                ..
+            } = report.tally;
+            assert_eq!(to_upstream + undelivered, 20_000, "{method:?}");
+            drop(backend);
+        });
+    }
 }
 
 /// Both ways, in messages of 1 octet and more.
