@@ -78,7 +78,7 @@ thread_local! {
 impl Room {
     fn new() -> Option<Self> {
         let receiving = Receiving::new().ok()?;
-        tokio::spawn(attend(receiving.bell().ok()?));
+        tokio::spawn(attend(receiving.bell().ok()?, Closes));
         Some(Self {
             receiving,
             talks: Slab::new(),
@@ -283,12 +283,11 @@ enum Next {
 }
 
 /// Passes on what comes, for as long as the runtime lives.
-async fn attend(bell: AsyncFd<OwnedFd>) {
-    let _closes = Closes;
+async fn attend(bell: AsyncFd<OwnedFd>, _closes: Closes) {
     while let Ok(mut ready) = bell.readable().await {
-        match with(Room::turn) {
-            Some(false) => yield_now().await,
-            Some(true) | None => ready.clear_ready(),
+        ready.clear_ready();
+        while with(Room::turn) == Some(false) {
+            yield_now().await;
         }
     }
 }

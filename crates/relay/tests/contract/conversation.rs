@@ -198,6 +198,30 @@ fn a_reset_in_a_conversation_is_noticed_while_the_other_side_takes_nothing() {
     }
 }
 
+/// A runtime that ends before it has looked at its conversations does not leave them to the next one of its thread.
+#[test]
+fn one_runtime_after_another_converses() {
+    let relayed = |limit: Option<Duration>| {
+        let ((client, backend), (downstream, upstream)) = ends();
+        write(&client, b"hello");
+        block_on(async {
+            let relay = report(pair(downstream, upstream), Method::Uring, Limits::default());
+            tokio::select! {
+                biased;
+                _ = relay => panic!("it ended by itself"),
+                () = async { if let Some(limit) = limit { sleep(limit).await } } => {}
+            }
+        });
+        read_to_reset(&client);
+        read_to_reset(&backend)
+    };
+    let runtimes = thread::spawn(move || {
+        relayed(None);
+        relayed(Some(Duration::from_millis(300)))
+    });
+    assert_eq!(runtimes.join().unwrap(), b"hello");
+}
+
 /// Both ways, in messages of 1 octet and more.
 #[track_caller]
 fn converse(lab: &Lab, messages: usize) {
