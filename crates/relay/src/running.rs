@@ -1,6 +1,7 @@
 //! Both directions of a connection until one of them decides how it ends.
 
 use std::future::poll_fn;
+use std::mem;
 use std::task::{Context, Poll, ready};
 
 use peername_sys::stream;
@@ -30,7 +31,7 @@ pub(crate) struct Running<'t> {
 enum Sockets {
     Here(Pair),
     Talking(Talk),
-    /// The kernel refused to watch them, and they were reset.
+    /// The kernel refused to watch them, and they were closed.
     Lost,
 }
 
@@ -205,19 +206,19 @@ impl<'t> Running<'t> {
         let (Some(up), Some(down)) = (self.to_upstream.waits(), self.to_downstream.waits()) else {
             return false;
         };
-        let Sockets::Here(pair) = &self.sockets else {
-            return false;
-        };
         if !Choice::are_messages([up, down]) {
             return false;
         }
-        let talk = Talk::join(pair);
-        let joined = talk.is_some();
-        match talk {
-            Some(talk) => self.sockets = Sockets::Talking(talk),
-            None => self.to_upstream.talks_later(),
+        if !Talk::has_ring() {
+            self.to_upstream.talks_later();
+            return false;
         }
-        joined
+        if let Sockets::Here(pair) = mem::replace(&mut self.sockets, Sockets::Lost)
+            && let Some(talk) = Talk::join(pair)
+        {
+            self.sockets = Sockets::Talking(talk);
+        }
+        true
     }
 
     /// Ready with `None` when the sockets are here.

@@ -6,8 +6,6 @@
 
 mod room;
 
-use std::net::TcpStream;
-use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll};
@@ -47,7 +45,7 @@ impl Carried {
 /// How a conversation was left.
 #[derive(Debug, Default)]
 pub(crate) struct Left {
-    /// `None` when they could not be given back, and were reset.
+    /// `None` when the runtime could not have them back, and they were reset.
     pub(crate) pair: Option<Pair>,
     /// What came from each of them.
     pub(crate) from: [Rest; 2],
@@ -73,14 +71,19 @@ pub(crate) enum End {
 }
 
 impl Talk {
-    /// Lets two sockets converse, under descriptors of their own: those of the runtime are not to wake it any more.
-    /// `None` where this thread has no ring, or the process no descriptor left.
-    pub(crate) fn join(pair: &Pair) -> Option<Self> {
-        room::open(|room| {
-            let again = |socket: &tokio::net::TcpStream| socket.as_fd().try_clone_to_owned();
-            let sockets = [again(&pair.downstream).ok()?, again(&pair.upstream).ok()?];
-            Some(room.join(sockets.map(TcpStream::from)))
-        })
+    /// Whether this thread has a ring, which is made if there was none.
+    pub(crate) fn has_ring() -> bool {
+        room::opens()
+    }
+
+    /// Lets two sockets converse, which leave the runtime: it is not to be woken by them. `None` when they could not be
+    /// taken out, or there is no ring; they are closed then.
+    pub(crate) fn join(pair: Pair) -> Option<Self> {
+        let sockets = [pair.downstream.into_std(), pair.upstream.into_std()];
+        let [Ok(downstream), Ok(upstream)] = sockets else {
+            return None;
+        };
+        room::with(|room| room.join([downstream, upstream]))
     }
 
     /// Ready when the conversation has been left.

@@ -113,6 +113,11 @@ pub fn reset_on_close(socket: impl AsFd) -> io::Result<()> {
     SockRef::from(&socket).set_linger(Some(Duration::ZERO))
 }
 
+/// Makes the coming close send FIN again, after [`reset_on_close`].
+pub fn finish_on_close(socket: impl AsFd) -> io::Result<()> {
+    SockRef::from(&socket).set_linger(None)
+}
+
 /// Bytes written but not yet acknowledged by the peer (SIOCOUTQ, tcp(7)).
 pub fn unsent(socket: impl AsFd) -> io::Result<u32> {
     let mut bytes: libc::c_int = 0;

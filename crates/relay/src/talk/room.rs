@@ -44,16 +44,13 @@ struct Direction {
     full: u8,
 }
 
-/// Lends the room of this thread, which is made if it is not there; `None` where there is no ring.
-pub(super) fn open<T>(work: impl FnOnce(&mut Room) -> Option<T>) -> Option<T> {
+/// Whether this thread has a room, which is made if that was not tried yet.
+pub(super) fn opens() -> bool {
     ROOM.with_borrow_mut(|place| {
         if let Place::Untried = place {
             *place = Room::new().map_or(Place::Nowhere, |room| Place::Open(Box::new(room)));
         }
-        match place {
-            Place::Open(room) => work(room),
-            Place::Untried | Place::Nowhere => None,
-        }
+        matches!(place, Place::Open(_))
     })
 }
 
@@ -86,6 +83,7 @@ impl Room {
     }
 
     pub(super) fn join(&mut self, sockets: [TcpStream; 2]) -> Talk {
+        sockets.iter().for_each(cut_short);
         let carried = Arc::<Carried>::default();
         let key = self.talks.insert(Talking {
             sockets: Some(sockets),
@@ -234,13 +232,6 @@ impl Talking {
     }
 }
 
-/// What is still in conversation is cut short.
-impl Drop for Talking {
-    fn drop(&mut self) {
-        self.sockets.iter().flatten().for_each(reset);
-    }
-}
-
 fn pass_on(talks: &mut Slab<Talking>, arrival: Arrival<'_>, now: Instant) -> (usize, Next) {
     let (key, side) = ((arrival.token >> 1) as usize, (arrival.token & 1) as usize);
     let Some(talking) = talks.get_mut(key) else {
@@ -304,21 +295,21 @@ impl Drop for Closes {
 }
 
 /// The sockets as the runtime's again; reset if it can't have them.
-fn watched(sockets: [TcpStream; 2]) -> Option<Pair> {
-    let again = |socket: &TcpStream| tokio::net::TcpStream::from_std(socket.try_clone()?);
-    if let [Ok(downstream), Ok(upstream)] = sockets.each_ref().map(again) {
-        return Some(Pair {
-            downstream,
-            upstream,
-            is_followed: false,
-        });
+fn watched([downstream, upstream]: [TcpStream; 2]) -> Option<Pair> {
+    let pair = Pair {
+        downstream: tokio::net::TcpStream::from_std(downstream).ok()?,
+        upstream: tokio::net::TcpStream::from_std(upstream).ok()?,
+        is_followed: false,
+    };
+    for socket in [&pair.downstream, &pair.upstream] {
+        let _ = stream::finish_on_close(socket);
     }
-    sockets.iter().for_each(reset);
-    None
+    Some(pair)
 }
 
-/// Fails only on a socket that is closed already, and then there is nobody to tell.
-fn reset(socket: &TcpStream) {
+/// What is closed while it converses is cut short. Fails only on a socket that is closed already, and then there is
+/// nobody to tell.
+fn cut_short(socket: &TcpStream) {
     let _ = stream::reset_on_close(socket);
 }
 
@@ -367,7 +358,7 @@ mod tests {
     #[test]
     fn a_reset_that_a_send_was_told_of_is_no_end() {
         let ((downstream, client), (upstream, _backend)) = (connected(), connected());
-        reset(&client);
+        cut_short(&client);
         drop(client);
         thread::sleep(Duration::from_millis(50));
         let mut talks = Slab::new();

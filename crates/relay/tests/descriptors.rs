@@ -1,0 +1,55 @@
+//! What becomes of a conversation when the process has no descriptor left. By itself: it takes them all.
+
+use std::fs::File;
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::thread;
+use std::time::Duration;
+
+use peername_relay::{End, Limits, Method, Pair, Side, Tally, relay};
+use tokio::runtime;
+
+#[test]
+fn a_conversation_needs_no_descriptor_to_end() {
+    let ((mut client, downstream), (mut backend, upstream)) = (connected(), connected());
+    let relay = thread::spawn(move || {
+        let runtime = runtime::Builder::new_current_thread().enable_all().build();
+        runtime.unwrap().block_on(async move {
+            let [downstream, upstream] = [downstream, upstream].map(|socket| {
+                socket.set_nonblocking(true).unwrap();
+                tokio::net::TcpStream::from_std(socket).unwrap()
+            });
+            let pair = Pair {
+                downstream,
+                upstream,
+                is_followed: false,
+            };
+            let mut tally = Tally::default();
+            relay(pair, Method::Uring, Limits::default(), &mut tally).await
+        })
+    });
+    client.write_all(b"ping").unwrap();
+    backend.read_exact(&mut [0; 4]).unwrap();
+
+    let all: Vec<File> = std::iter::from_fn(|| File::open("/dev/null").ok()).collect();
+    let large = vec![7; 1 << 20];
+    thread::scope(|scope| {
+        scope.spawn(|| client.write_all(&large).unwrap());
+        let mut got = vec![0; large.len()];
+        backend.read_exact(&mut got).unwrap();
+        assert!(got == large);
+    });
+    drop(all);
+    drop(client);
+    assert_eq!(backend.read(&mut [0]).unwrap(), 0);
+    drop(backend);
+    assert_eq!(relay.join().unwrap(), End::Finished(Side::Downstream));
+}
+
+fn connected() -> (TcpStream, TcpStream) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    near.set_read_timeout(Some(Duration::from_secs(20)))
+        .unwrap();
+    (near, listener.accept().unwrap().0)
+}
