@@ -243,8 +243,8 @@ fn zeroed(len: usize) -> NonNull<u8> {
 
 /// The most that comes at a time, in octets.
 pub const BUFFER: usize = 1024;
-/// 64 KiB together.
-const BUFFERS: u16 = 64;
+/// So many buffers: 64 KiB together.
+pub const BUFFERS: u16 = 64;
 const GROUP: u16 = 0;
 const PAGE: usize = 4096;
 /// What is asked for at a time; the rest follows.

@@ -1,6 +1,7 @@
 //! All conversations of a thread, and the ring that receives for them.
 
 use std::cell::RefCell;
+use std::collections::VecDeque;
 use std::io::ErrorKind;
 use std::net::TcpStream;
 use std::os::fd::{AsFd, OwnedFd};
@@ -8,7 +9,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use peername_sys::receiving::{Arrival, BUFFER, Receiving, What};
+use peername_sys::receiving::{Arrival, BUFFER, BUFFERS, Receiving, What};
 use peername_sys::stream;
 use slab::Slab;
 use tokio::io::unix::AsyncFd;
@@ -21,6 +22,8 @@ use crate::Pair;
 pub(super) struct Room {
     receiving: Receiving,
     talks: Slab<Talking>,
+    /// Whose receiving has ended and is to begin again, in this order: keys and sides.
+    waiting: VecDeque<(usize, usize)>,
 }
 
 struct Talking {
@@ -79,6 +82,7 @@ impl Room {
         Some(Self {
             receiving,
             talks: Slab::new(),
+            waiting: VecDeque::new(),
         })
     }
 
@@ -131,26 +135,45 @@ impl Room {
     }
 
     /// Passes on what came; whether all of it.
+    ///
+    /// No more begin again at a time than there are buffers. Those of the many others that have something would only
+    /// be told again that there is no room.
     fn turn(&mut self) -> bool {
         let now = Instant::now();
+        let mut is_all = false;
         for _ in 0..TURN {
-            let Self { receiving, talks } = self;
+            let Self {
+                receiving, talks, ..
+            } = self;
             let Some((key, next)) = receiving.next(|arrival| pass_on(talks, arrival, now)) else {
-                self.submit();
-                return true;
+                is_all = self.waiting.is_empty();
+                break;
             };
             match next {
                 Next::Arrival => {}
-                Next::Begin(side) => self.receive(key, side),
-                Next::Leave => self.leave(key),
+                Next::Begin(side) => self.waiting.push_back((key, side)),
+                Next::Leave => {
+                    self.leave(key);
+                    // At once, so that no more has to be held than there are buffers.
+                    self.submit();
+                }
             }
         }
+        for _ in 0..BUFFERS {
+            let Some((key, side)) = self.waiting.pop_front() else {
+                break;
+            };
+            self.receive(key, side);
+        }
         self.submit();
-        false
+        is_all
     }
 
     fn receive(&mut self, key: usize, side: usize) {
+        // It may have left meanwhile, and another one have its key.
         if let Some(talking) = self.talks.get_mut(key)
+            && !talking.is_leaving
+            && !talking.from[side].is_received
             && let Some(sockets) = &talking.sockets
         {
             // Both stay open until the last arrival.
