@@ -19,6 +19,8 @@ pub(crate) struct Choice {
     surplus: u8,
     /// Reads of a message's size in a row.
     messages: u8,
+    /// So many of those make a direction one of messages.
+    enough: u8,
     /// Whether it has carried something larger since there were enough of those.
     is_more: bool,
 }
@@ -34,6 +36,7 @@ impl Choice {
             settled,
             surplus: 0,
             messages: if method == Method::Uring { ENOUGH } else { 0 },
+            enough: ENOUGH,
             is_more: false,
         }
     }
@@ -64,13 +67,20 @@ impl Choice {
     /// Whether the two directions of a connection carry messages, and nothing else.
     pub(crate) fn are_messages(both: [&Self; 2]) -> bool {
         both.iter().all(|choice| !choice.settled && !choice.is_more)
-            && both.iter().any(|choice| choice.messages >= ENOUGH)
+            && both.iter().any(|choice| choice.messages >= choice.enough)
     }
 
     /// Messages count from now on; what comes may be `more` than those.
     pub(crate) fn forget_messages(&mut self, is_more: bool) {
         self.messages = 0;
         self.is_more |= is_more;
+    }
+
+    /// A conversation is over; what came is `more` than messages. The next one has to be worth what beginning and
+    /// ending it costs, so it takes twice as many to begin it.
+    pub(crate) fn has_talked(&mut self, is_more: bool) {
+        self.forget_messages(is_more);
+        self.enough = self.enough.saturating_mul(2);
     }
 
     /// The kernel can't splice here.
@@ -81,9 +91,9 @@ impl Choice {
     fn saw_message(&mut self, is_message: bool) {
         if !is_message {
             self.forget_messages(true);
-        } else if self.messages < ENOUGH {
+        } else if self.messages < self.enough {
             self.messages += 1;
-            self.is_more &= self.messages < ENOUGH;
+            self.is_more &= self.messages < self.enough;
         }
     }
 }
@@ -93,7 +103,7 @@ const BULK: usize = 8 * 1024;
 /// A spliced read below this size speaks for copying. Lower than [`BULK`], so that a direction whose
 /// reads lie between does not flap.
 const SMALL: usize = 2 * 1024;
-/// Messages in a row that make a direction one of messages.
+/// Messages in a row that make a direction one of messages at first.
 const ENOUGH: u8 = 16;
 /// So many more reads for a change than against it.
 const DECIDES: u8 = 4;
@@ -143,6 +153,21 @@ mod tests {
         assert!(talks(&[], &[64; 16]), "one listens");
         assert!(!talks(&[64; 1000], &[20_000]), "small requests");
         assert!(talks(&[64; 16], &[[20_000].as_slice(), &[64; 16]].concat()));
+    }
+
+    #[test]
+    fn every_conversation_takes_more_to_begin() {
+        for method in [Method::Auto, Method::Uring] {
+            let mut both = [Choice::new(method), Choice::new(method)];
+            for needed in [32, 64, 128, 255, 255] {
+                both.iter_mut().for_each(|choice| choice.has_talked(true));
+                for sent in 0..needed {
+                    assert!(!Choice::are_messages(both.each_ref()), "{sent} of {needed}");
+                    both.iter_mut().for_each(|choice| choice.saw(64));
+                }
+                assert!(Choice::are_messages(both.each_ref()), "{needed}");
+            }
+        }
     }
 
     #[test]

@@ -99,7 +99,7 @@ impl Flow {
     pub(crate) fn resume(&mut self, moved: u64, rest: &Rest) {
         self.moved += moved;
         self.hold(&rest.held);
-        self.choice.forget_messages(rest.is_more);
+        self.choice.has_talked(rest.is_more);
         if rest.end == End::Finished {
             self.state = State::SourceFinished;
         }
