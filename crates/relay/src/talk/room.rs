@@ -2,7 +2,7 @@
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
-use std::io::ErrorKind;
+use std::io::{self, ErrorKind};
 use std::net::TcpStream;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -238,7 +238,7 @@ impl Talking {
         };
         // The kernel tells of a reset once: after that, a read finds what looks like an end.
         if let Err(error) = &sent
-            && error.kind() != ErrorKind::WouldBlock
+            && !is_ours(error)
         {
             self.from[across].rest.end = End::Dead;
         }
@@ -267,15 +267,18 @@ fn pass_on(talks: &mut Slab<Talking>, arrival: Arrival<'_>, now: Instant) -> (us
     let end = &mut talking.from[side].rest.end;
     let goes_on = match arrival.what {
         What::Bytes(bytes) => talking.pass_on(side, bytes),
-        What::NoRoom | What::Stopped => true,
+        What::NoRoom => true,
         What::End => {
             if *end == End::Open {
                 *end = End::Finished;
             }
             false
         }
-        What::Failed(_) => {
-            *end = End::Dead;
+        What::Stopped => false,
+        What::Failed(error) => {
+            if !is_ours(&error) {
+                *end = End::Dead;
+            }
             false
         }
     };
@@ -285,6 +288,15 @@ fn pass_on(talks: &mut Slab<Talking>, arrival: Arrival<'_>, now: Instant) -> (us
         (true, false) => Next::Arrival,
     };
     (key, next)
+}
+
+/// Whether it says nothing of the peer: there is no memory for it, or it is not to be done now, or not in this way.
+fn is_ours(error: &io::Error) -> bool {
+    use ErrorKind::{Interrupted, InvalidInput, OutOfMemory, Unsupported, WouldBlock};
+    matches!(
+        error.kind(),
+        Interrupted | InvalidInput | OutOfMemory | Unsupported | WouldBlock
+    )
 }
 
 /// What is to be done after an arrival.
@@ -373,6 +385,27 @@ mod tests {
             is_leaving: false,
             is_cut: false,
             waker: None,
+        }
+    }
+
+    /// What is wrong with this host is no reason to reset anybody.
+    #[test]
+    fn a_receive_that_finds_no_memory_leaves_the_conversation() {
+        let ((downstream, _client), (upstream, _backend)) = (connected(), connected());
+        let mut talks = Slab::new();
+        let key = talks.insert(talking([downstream, upstream]));
+        for (error, end) in [
+            (ErrorKind::OutOfMemory, End::Open),
+            (ErrorKind::TimedOut, End::Dead),
+        ] {
+            let arrival = Arrival {
+                token: token(key, 0),
+                what: What::Failed(error.into()),
+                is_last: true,
+            };
+            let next = pass_on(&mut talks, arrival, Instant::now()).1;
+            assert!(matches!(next, Next::Leave));
+            assert_eq!(talks[key].from[0].rest.end, end);
         }
     }
 
