@@ -3,7 +3,6 @@
 //! What comes is put into buffers of the ring's own as it comes, and a list says what and for whom. The kernel has
 //! 64 KiB and no more to put it into: whoever sends faster than it is taken waits in his socket.
 
-use std::alloc::{Layout, alloc_zeroed};
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
@@ -51,7 +50,7 @@ pub enum What<'a> {
     NoRoom,
     /// It was stopped ([`Receiving::stop`]).
     Stopped,
-    /// The peer is gone, or the kernel can't do it.
+    /// The peer is gone, or the kernel can't do it: the error tells.
     Failed(io::Error),
 }
 
@@ -235,10 +234,11 @@ impl Buffers {
 
 /// Page aligned, and never freed.
 fn zeroed(len: usize) -> NonNull<u8> {
-    let layout = Layout::from_size_align(len, PAGE).unwrap_or(Layout::new::<[u8; PAGE]>());
-    // SAFETY: the size is not zero.
-    NonNull::new(unsafe { alloc_zeroed(layout) })
-        .unwrap_or_else(|| std::alloc::handle_alloc_error(layout))
+    #[derive(Clone)]
+    #[repr(align(4096))]
+    struct Page(#[expect(dead_code, reason = "it is room")] [u8; PAGE]);
+    let pages = vec![Page([0; PAGE]); len.div_ceil(PAGE)];
+    NonNull::from(Box::leak(pages.into_boxed_slice())).cast()
 }
 
 /// The most that comes at a time, in octets.
