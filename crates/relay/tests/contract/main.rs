@@ -11,6 +11,7 @@ use socket2::SockRef;
 
 mod conversation;
 mod lab;
+mod mixture;
 
 use lab::{
     Lab, METHODS, block_on, connected, pair, pattern, read_to_end, read_to_reset, report, reset,
