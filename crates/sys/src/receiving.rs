@@ -60,7 +60,7 @@ impl Receiving {
     /// # Errors
     ///
     /// ENOSYS and EPERM where io_uring is not to be had: an older kernel, a system call filter,
-    /// `kernel.io_uring_disabled` (io_uring_setup(2)); EINVAL where it is too old for this.
+    /// `kernel.io_uring_disabled` (io_uring_setup(2)); ENOMEM without RLIMIT_MEMLOCK; EINVAL where it is too old for this.
     pub fn new() -> Result<Self> {
         let ring = IoUring::builder()
             .setup_coop_taskrun()

@@ -77,7 +77,7 @@ fn io_uring() -> Finding {
         Err(error) => Finding::warn(
             "io_uring",
             format!("{error}; nothing fails without, messages cost a little more CPU time"),
-            "Linux 6.0, `sysctl -w kernel.io_uring_disabled=0`, no system call filter against it",
+            "Linux 6.0, `sysctl -w kernel.io_uring_disabled=0`, `ulimit -l` of 32 a worker, no system call filter against it",
         ),
     }
 }

@@ -269,7 +269,7 @@ impl Listener {
                 Relay::Copy => Method::Copy,
                 Relay::Splice => Method::Splice,
                 Relay::Uring => {
-                    let hint = "Linux 6.0, kernel.io_uring_disabled = 0, no system call filter; or --relay auto";
+                    let hint = "Linux 6.0, kernel.io_uring_disabled = 0, 32 KiB of RLIMIT_MEMLOCK a worker, no system call filter; or --relay auto";
                     has_rings()
                         .map_err(|error| Usage(format!("--relay uring: {error} (needs {hint})")))?;
                     Method::Uring
