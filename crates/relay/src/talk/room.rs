@@ -24,6 +24,8 @@ pub(super) struct Room {
     talks: Slab<Talking>,
     /// Whose receiving has ended and is to begin again, in this order: keys and sides.
     waiting: VecDeque<(usize, usize)>,
+    /// Whether somebody is to ask the kernel again.
+    is_asked_again: bool,
 }
 
 struct Talking {
@@ -83,6 +85,7 @@ impl Room {
             receiving,
             talks: Slab::new(),
             waiting: VecDeque::new(),
+            is_asked_again: false,
         })
     }
 
@@ -210,13 +213,19 @@ impl Room {
 
     /// Where the kernel has no memory for what is asked of it, it is asked again soon.
     fn submit(&mut self) {
-        if !self.receiving.submit() {
+        if !self.receiving.submit() && !self.is_asked_again {
+            self.is_asked_again = true;
             tokio::spawn(async {
-                while with(|room| room.receiving.submit()) == Some(false) {
+                while with(Self::ask_again) == Some(false) {
                     sleep(AGAIN).await;
                 }
             });
         }
+    }
+
+    fn ask_again(&mut self) -> bool {
+        self.is_asked_again = !self.receiving.submit();
+        !self.is_asked_again
     }
 }
 

@@ -12,18 +12,18 @@ use tokio::time::{sleep, timeout};
 
 use crate::fill;
 use crate::lab::{
-    Lab, METHODS, Report, block_on, connected, pair, pattern, read_to_end, read_to_reset, report,
-    reset, send_and_finish,
+    Lab, METHODS, Report, block_on, connected, impatient, pair, pattern, read_to_end,
+    read_to_reset, report, reset, send_and_finish,
 };
 
-/// Whatever comes after it, and as often as it comes again.
+/// Whatever comes after it, and as often as it comes again: each time it takes twice as many messages to begin.
 #[test]
 fn a_conversation_is_left_and_begun_again() {
     for method in METHODS {
         let lab = Lab::new(method, Limits::default());
         let (up, down) = (pattern(4 << 20), pattern(3 << 20));
         for _ in 0..3 {
-            converse(&lab, 50);
+            converse(&lab, 200);
             thread::scope(|scope| {
                 scope.spawn(|| write(&lab.client, &up));
                 scope.spawn(|| write(&lab.backend, &down));
@@ -32,14 +32,14 @@ fn a_conversation_is_left_and_begun_again() {
                 assert!(at_backend.join().unwrap(), "{method:?}");
             });
         }
-        converse(&lab, 50);
+        converse(&lab, 200);
         send_and_finish(&lab.client, b"bye");
         assert_eq!(read_to_end(&lab.backend), b"bye");
         send_and_finish(&lab.backend, b"and you");
         assert_eq!(read_to_end(&lab.client), b"and you");
         let report = lab.report();
         assert_eq!(report.end, End::Finished(Side::Downstream), "{method:?}");
-        let talk: u64 = (0..50).map(|n| n * 20 + 1).sum();
+        let talk: u64 = (0..200).map(|n| n % 50 * 20 + 1).sum();
         let carried = (report.tally.to_upstream, report.tally.to_downstream);
         let (up, down) = (up.len() as u64, down.len() as u64);
         assert_eq!(carried, (4 * talk + 3 * up + 3, 4 * talk + 3 * down + 7));
@@ -53,14 +53,8 @@ fn a_reset_in_a_conversation_arrives_as_one() {
         converse(&lab, 50);
         write(&lab.backend, b"last words");
         assert_eq!(read(&lab.client, 10), b"last words");
-        let Lab {
-            client,
-            backend,
-            relay,
-        } = lab;
-        reset(backend);
-        assert_eq!(read_to_reset(&client), b"", "{method:?}");
-        let report = relay.join().unwrap();
+        let (rest, report) = lab.reset(Side::Upstream);
+        assert_eq!(rest, b"", "{method:?}");
         assert_eq!(report.end, End::Reset(Side::Upstream), "{method:?}");
     }
 }
@@ -72,15 +66,9 @@ fn a_reset_while_the_other_side_talks_is_no_end() {
         for _ in 0..50 {
             let lab = Lab::new(method, Limits::default());
             converse(&lab, 2);
-            let Lab {
-                client,
-                backend,
-                relay,
-            } = lab;
-            write(&backend, b"what");
-            reset(client);
-            assert_eq!(read_to_reset(&backend), b"", "{method:?}");
-            let report = relay.join().unwrap();
+            write(&lab.backend, b"what");
+            let (rest, report) = lab.reset(Side::Downstream);
+            assert_eq!(rest, b"", "{method:?}");
             assert_eq!(report.end, End::Reset(Side::Downstream), "{method:?}");
         }
     }
@@ -155,10 +143,6 @@ fn all_conversations_end_at_once() {
 /// It is told once, to the ring; who takes nothing must not keep us from acting on it.
 #[test]
 fn a_reset_in_a_conversation_is_noticed_while_the_other_side_takes_nothing() {
-    let limits = Limits {
-        flush: Duration::from_millis(300),
-        ..Limits::default()
-    };
     for method in METHODS {
         let ((client, backend), (downstream, upstream)) = ends();
         let (begun, ended) = (Barrier::new(2), Barrier::new(2));
@@ -169,7 +153,7 @@ fn a_reset_in_a_conversation_is_noticed_while_the_other_side_takes_nothing() {
                     upstream.set_nonblocking(true).unwrap();
                     assert!(fill(&upstream).1);
                     let pair = pair(downstream, upstream);
-                    let relay = tokio::spawn(report(pair, method, limits));
+                    let relay = tokio::spawn(report(pair, method, impatient()));
                     sleep(Duration::from_millis(50)).await;
                     begun.wait();
                     ended.wait();
@@ -226,7 +210,7 @@ fn one_runtime_after_another_converses() {
 #[track_caller]
 fn converse(lab: &Lab, messages: usize) {
     for n in 0..messages {
-        let said = pattern(n * 20 + 1);
+        let said = pattern(n % 50 * 20 + 1);
         write(&lab.client, &said);
         assert!(read(&lab.backend, said.len()) == said);
         write(&lab.backend, &said);

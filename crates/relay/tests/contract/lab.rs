@@ -5,7 +5,7 @@ use std::net::{Shutdown, TcpListener, TcpStream};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use peername_relay::{End, Limits, Method, Pair, Tally, relay};
+use peername_relay::{End, Limits, Method, Pair, Side, Tally, relay};
 use tokio::runtime;
 
 pub(crate) const METHODS: [Method; 4] = [Method::Auto, Method::Copy, Method::Splice, Method::Uring];
@@ -46,9 +46,27 @@ impl Lab {
         }
     }
 
+    /// Resets one side: what the other one reads before its own reset, and how it was reported.
+    pub(crate) fn reset(self, side: Side) -> (Vec<u8>, Report) {
+        let (dies, lives) = match side {
+            Side::Downstream => (self.client, self.backend),
+            Side::Upstream => (self.backend, self.client),
+        };
+        reset(dies);
+        (read_to_reset(&lives), self.relay.join().unwrap())
+    }
+
     pub(crate) fn report(self) -> Report {
         drop((self.client, self.backend));
         self.relay.join().unwrap()
+    }
+}
+
+/// With little patience for a survivor that takes nothing.
+pub(crate) fn impatient() -> Limits {
+    Limits {
+        flush: Duration::from_millis(300),
+        ..Limits::default()
     }
 }
 

@@ -14,8 +14,8 @@ mod lab;
 mod mixture;
 
 use lab::{
-    Lab, METHODS, block_on, connected, pair, pattern, read_to_end, read_to_reset, report, reset,
-    send_and_finish,
+    Lab, METHODS, block_on, connected, impatient, pair, pattern, read_to_end, read_to_reset,
+    report, reset, send_and_finish,
 };
 
 #[test]
@@ -256,16 +256,12 @@ fn what_is_queued_behind_urgent_data_is_not_left_there() {
 
 #[test]
 fn a_reset_is_noticed_while_the_other_side_takes_nothing() {
-    let limits = Limits {
-        flush: Duration::from_millis(300),
-        ..Limits::default()
-    };
     for method in METHODS {
         let Lab {
             client,
             backend,
             relay,
-        } = Lab::new(method, limits);
+        } = Lab::new(method, impatient());
         backend.set_nonblocking(true).unwrap();
         assert!(fill(&backend).1, "{method:?}");
         reset(backend);
