@@ -5,6 +5,7 @@
 //! received and not sent. So nothing here knows how connections end.
 
 mod room;
+mod talking;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

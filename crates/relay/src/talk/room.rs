@@ -2,21 +2,21 @@
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
-use std::io::{self, ErrorKind};
 use std::net::TcpStream;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
-use peername_sys::receiving::{Arrival, BUFFER, BUFFERS, Receiving, What};
+use peername_sys::receiving::{Arrival, BUFFERS, Receiving, What};
 use peername_sys::stream;
 use slab::Slab;
 use tokio::io::unix::AsyncFd;
 use tokio::task::yield_now;
 use tokio::time::{Instant, sleep};
 
-use super::{Carried, End, Left, Rest, Talk};
+use super::talking::{Talking, is_ours};
+use super::{End, Left, Talk};
 use crate::Pair;
 
 pub(super) struct Room {
@@ -26,27 +26,6 @@ pub(super) struct Room {
     waiting: VecDeque<(usize, usize)>,
     /// Whether somebody is to ask the kernel again.
     is_asked_again: bool,
-}
-
-struct Talking {
-    /// `None` when they have been given back.
-    sockets: Option<[TcpStream; 2]>,
-    from: [Direction; 2],
-    carried: Arc<Carried>,
-    alive: Instant,
-    is_leaving: bool,
-    /// Nobody waits for it any more.
-    is_cut: bool,
-    waker: Option<Waker>,
-}
-
-#[derive(Debug, Default)]
-struct Direction {
-    rest: Rest,
-    /// Whether the ring has the socket.
-    is_received: bool,
-    /// Full buffers, less those that were not.
-    full: u8,
 }
 
 /// Whether this thread has a room, which is made if that was not tried yet.
@@ -91,16 +70,9 @@ impl Room {
 
     pub(super) fn join(&mut self, sockets: [TcpStream; 2]) -> Talk {
         sockets.iter().for_each(cut_short);
-        let carried = Arc::<Carried>::default();
-        let key = self.talks.insert(Talking {
-            sockets: Some(sockets),
-            from: Default::default(),
-            carried: Arc::clone(&carried),
-            alive: Instant::now(),
-            is_leaving: false,
-            is_cut: false,
-            waker: None,
-        });
+        let talking = Talking::new(sockets);
+        let carried = Arc::clone(&talking.carried);
+        let key = self.talks.insert(talking);
         SIDES.into_iter().for_each(|side| self.receive(key, side));
         self.submit();
         Talk { key, carried }
@@ -229,41 +201,6 @@ impl Room {
     }
 }
 
-impl Talking {
-    fn has_left(&self) -> bool {
-        self.is_leaving && self.from.iter().all(|from| !from.is_received)
-    }
-
-    /// Sends what came from a side; whether the conversation can go on.
-    fn pass_on(&mut self, side: usize, bytes: &[u8]) -> bool {
-        let Some(sockets) = &self.sockets else {
-            return false;
-        };
-        let across = 1 - side;
-        let is_held = self.is_leaving || !self.from[side].rest.held.is_empty();
-        let sent = match is_held {
-            true => Ok(0),
-            false => stream::send(&sockets[across], bytes),
-        };
-        // The kernel tells of a reset once: after that, a read finds what looks like an end.
-        if let Err(error) = &sent
-            && !is_ours(error)
-        {
-            self.from[across].rest.end = End::Dead;
-        }
-        let sent = sent.unwrap_or(0);
-        self.carried.add(side, sent);
-        let from = &mut self.from[side];
-        from.rest.held.extend_from_slice(&bytes[sent..]);
-        from.full = match bytes.len() == BUFFER {
-            true => from.full.saturating_add(1),
-            false => from.full.saturating_sub(1),
-        };
-        from.rest.is_more |= from.full >= BULK;
-        sent == bytes.len() && !from.rest.is_more
-    }
-}
-
 fn pass_on(talks: &mut Slab<Talking>, arrival: Arrival<'_>, now: Instant) -> (usize, Next) {
     let (key, side) = ((arrival.token >> 1) as usize, (arrival.token & 1) as usize);
     let Some(talking) = talks.get_mut(key) else {
@@ -297,15 +234,6 @@ fn pass_on(talks: &mut Slab<Talking>, arrival: Arrival<'_>, now: Instant) -> (us
         (true, false) => Next::Arrival,
     };
     (key, next)
-}
-
-/// Whether it says nothing of the peer: there is no memory for it, or it is not to be done now, or not in this way.
-fn is_ours(error: &io::Error) -> bool {
-    use ErrorKind::{Interrupted, InvalidInput, OutOfMemory, Unsupported, WouldBlock};
-    matches!(
-        error.kind(),
-        Interrupted | InvalidInput | OutOfMemory | Unsupported | WouldBlock
-    )
 }
 
 /// What is to be done after an arrival.
@@ -365,8 +293,6 @@ fn token(key: usize, side: usize) -> u64 {
 const SIDES: [usize; 2] = [0, 1];
 /// Arrivals before the thread's other tasks get their turn.
 const TURN: u32 = 256;
-/// So many more full buffers than others are bulk.
-const BULK: u8 = 4;
 /// How soon the kernel is asked again.
 const AGAIN: Duration = Duration::from_millis(10);
 
@@ -385,39 +311,6 @@ mod tests {
         (listener.accept().expect("the connection").0, there)
     }
 
-    fn talking(sockets: [TcpStream; 2]) -> Talking {
-        Talking {
-            sockets: Some(sockets),
-            from: Default::default(),
-            carried: Arc::default(),
-            alive: Instant::now(),
-            is_leaving: false,
-            is_cut: false,
-            waker: None,
-        }
-    }
-
-    /// What is wrong with this host is no reason to reset anybody.
-    #[test]
-    fn a_receive_that_finds_no_memory_leaves_the_conversation() {
-        let ((downstream, _client), (upstream, _backend)) = (connected(), connected());
-        let mut talks = Slab::new();
-        let key = talks.insert(talking([downstream, upstream]));
-        for (error, end) in [
-            (ErrorKind::OutOfMemory, End::Open),
-            (ErrorKind::TimedOut, End::Dead),
-        ] {
-            let arrival = Arrival {
-                token: token(key, 0),
-                what: What::Failed(error.into()),
-                is_last: true,
-            };
-            let next = pass_on(&mut talks, arrival, Instant::now()).1;
-            assert!(matches!(next, Next::Leave));
-            assert_eq!(talks[key].from[0].rest.end, end);
-        }
-    }
-
     /// Where the reset comes just before something is sent there, the send is told of it, and the read that was under
     /// way finds what looks like FIN.
     #[test]
@@ -427,7 +320,7 @@ mod tests {
         drop(client);
         thread::sleep(Duration::from_millis(50));
         let mut talks = Slab::new();
-        let key = talks.insert(talking([downstream, upstream]));
+        let key = talks.insert(Talking::new([downstream, upstream]));
         let arrives = |talks: &mut _, side, what| {
             let arrival = Arrival {
                 token: token(key, side),
