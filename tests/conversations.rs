@@ -1,5 +1,7 @@
 //! Small messages go by io_uring where that is to be had, and by epoll where it is not.
 
+use std::collections::HashMap;
+
 use crate::addr::{LISTEN_V4, TARGET_V4, someone_v4, someone_v6};
 use crate::conn::Conn;
 use crate::lab::Lab;
@@ -20,9 +22,13 @@ fn messages_go_by_io_uring() {
             continue;
         }
         let mut rig = Rig::new(&[relay]);
+        let before = watched(&rig.proxy);
         let (down, up) = rig.connect(someone_v4());
         converse(&down, &up, messages);
         assert_eq!(has_ring(&rig.proxy), goes_by_ring, "{relay}, {messages}");
+        // And no event is to come of its two sockets.
+        let is_watched = watched(&rig.proxy) > before;
+        assert_eq!(is_watched, !goes_by_ring, "{relay}, {messages}");
         let large = pattern(1, 4 << 20);
         down.send(&large);
         assert_same(&up.recv(large.len()), &large);
@@ -95,11 +101,34 @@ fn converse(down: &Conn, up: &Conn, messages: usize) {
 }
 
 fn has_ring(proxy: &Peername) -> bool {
-    let descriptors = std::fs::read_dir(format!("/proc/{}/fd", proxy.pid()));
-    descriptors.expect("its descriptors").any(|entry| {
-        let to = entry.and_then(|entry| std::fs::read_link(entry.path()));
-        to.is_ok_and(|to| to.to_string_lossy().contains("[io_uring]"))
-    })
+    descriptors(proxy)
+        .values()
+        .any(|to| to.contains("[io_uring]"))
+}
+
+/// How many sockets its descriptors of epoll instances watch, of which an instance may have several (proc(5), fdinfo).
+fn watched(proxy: &Peername) -> usize {
+    let all = descriptors(proxy);
+    let is_socket = |fd: &str| all.get(fd).is_some_and(|to| to.starts_with("socket:"));
+    let of = |fd: &String| {
+        let info = std::fs::read_to_string(format!("/proc/{}/fdinfo/{fd}", proxy.pid()));
+        let info = info.unwrap_or_default();
+        let targets = info.lines().filter_map(|line| line.strip_prefix("tfd:"));
+        let targets = targets.filter_map(|rest| rest.split_whitespace().next());
+        targets.filter(|fd| is_socket(fd)).count()
+    };
+    all.keys().map(of).sum()
+}
+
+/// Its descriptors, and what they are of.
+fn descriptors(proxy: &Peername) -> HashMap<String, String> {
+    let all = std::fs::read_dir(format!("/proc/{}/fd", proxy.pid())).expect("its descriptors");
+    let named = all.flatten().filter_map(|entry| {
+        let to = std::fs::read_link(entry.path()).ok()?;
+        let fd = entry.file_name().into_string().ok()?;
+        Some((fd, to.to_string_lossy().into_owned()))
+    });
+    named.collect()
 }
 
 /// Starts what follows with io_uring_setup(2) failing with EPERM (seccomp(2)).
