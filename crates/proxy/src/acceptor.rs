@@ -6,31 +6,41 @@
 
 use std::collections::HashMap;
 use std::io::{self, ErrorKind};
+use std::net;
 use std::sync::Arc;
 use std::time::Duration;
 
 use peername_sys::datagram::Poller;
 use peername_sys::{is_broken_listener, is_of_one_connection, listen};
 use tokio::net::TcpStream;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::addr::{LocalAddr, PeerAddr};
 use crate::listeners::Listening;
+use crate::seat::{Handed, Seat};
 use crate::server::{Incoming, Serve};
 use crate::service::ListenerId;
 use crate::throttle::Throttle;
 
 /// A worker's listeners.
-pub(crate) struct Acceptor<S> {
+pub(crate) struct Acceptor<S: Serve> {
     poller: Poller,
     listening: HashMap<ListenerId, Listening>,
     service: Arc<S>,
     slots: Arc<Semaphore>,
-    /// Every connection holds one; when the last is gone, all have ended.
-    open: mpsc::Sender<()>,
+    seat: Seat<Accepted<S>>,
     ready: Vec<u64>,
     /// Whose connection was accepted last.
     last: u64,
+}
+
+/// A connection that no runtime knows yet.
+pub(crate) struct Accepted<S: Serve> {
+    stream: net::TcpStream,
+    peer: PeerAddr,
+    listener: LocalAddr,
+    slot: Option<Slot>,
+    by: S::By,
 }
 
 /// A place among the open connections.
@@ -41,14 +51,14 @@ impl<S: Serve> Acceptor<S> {
     pub(crate) fn new(
         service: Arc<S>,
         slots: Arc<Semaphore>,
-        open: mpsc::Sender<()>,
+        seat: Seat<Accepted<S>>,
     ) -> io::Result<Self> {
         Ok(Self {
             poller: Poller::new().map_err(io::Error::other)?,
             listening: HashMap::new(),
             service,
             slots,
-            open,
+            seat,
             ready: Vec::new(),
             last: u64::MAX,
         })
@@ -144,26 +154,47 @@ impl<S: Serve> Acceptor<S> {
         Ok(())
     }
 
+    /// Serves a connection, or has it served by a worker that has less to do.
     fn begin(
         &self,
         listening: &Listening,
-        stream: std::net::TcpStream,
+        stream: net::TcpStream,
         peer: PeerAddr,
         slot: Option<Slot>,
     ) {
+        let asked = listening.is_transparent.then(|| stream.local_addr().ok());
+        let accepted = Accepted {
+            listener: asked.flatten().map_or(listening.addr, LocalAddr::canonical),
+            by: self.service.by(listening.id),
+            stream,
+            peer,
+            slot,
+        };
+        if let Some(ours) = self.seat.place(accepted) {
+            self.take(ours);
+        }
+    }
+
+    /// Serves a connection.
+    pub(crate) fn take(&self, (accepted, open): Handed<Accepted<S>>) {
+        let Accepted {
+            stream,
+            peer,
+            listener,
+            slot,
+            by,
+        } = accepted;
         let stream = match TcpStream::from_std(stream) {
             Ok(stream) => stream,
             // Memory for the registration has run out: a refusal is all that is left for this one.
             Err(error) => return tracing::warn!(%peer, "epoll_ctl(2): {error}"),
         };
-        let asked = listening.is_transparent.then(|| stream.local_addr().ok());
         let incoming = Incoming {
-            peer,
-            listener: asked.flatten().map_or(listening.addr, LocalAddr::canonical),
             stream,
+            peer,
+            listener,
         };
-        let (service, open) = (Arc::clone(&self.service), self.open.clone());
-        let (slots, by) = (Arc::clone(&self.slots), service.by(listening.id));
+        let (service, slots) = (Arc::clone(&self.service), Arc::clone(&self.slots));
         tokio::spawn(async move {
             let slot = match slot {
                 None => wait_for_slot(&slots).await,

@@ -40,3 +40,4 @@ mod log;
 mod pending;
 mod preface;
 mod refusals;
+mod seat;

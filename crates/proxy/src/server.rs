@@ -1,7 +1,7 @@
 //! The loops: one thread per worker, each with a listening socket of its own on every address.
 //!
-//! A worker is a current-thread runtime: its connections never move to another thread, take no lock
-//! and wake nobody. The kernel spreads connections over the workers' sockets (SO_REUSEPORT).
+//! A worker is a current-thread runtime: what it serves never moves to another thread, takes no lock and wakes nobody. The
+//! kernel spreads connections over the workers' sockets (SO_REUSEPORT), and `seat.rs` evens that out.
 
 use std::io;
 use std::pin::Pin;
@@ -16,9 +16,10 @@ use tokio::runtime;
 use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 use tokio::time::sleep;
 
-use crate::acceptor::Acceptor;
+use crate::acceptor::{Accepted, Acceptor};
 use crate::addr::{LocalAddr, PeerAddr};
 use crate::listeners::{Listeners, Listening};
+use crate::seat::{Inbox, Seat, seats};
 use crate::service::ListenerId;
 
 /// What a worker does beside its connections, on the same thread: begins there, and ends when the
@@ -107,7 +108,8 @@ pub fn start<S: Serve>(
         aside: 0,
         withheld: 0,
     };
-    for listeners in listeners.of_workers {
+    let seats = seats(listeners.of_workers.len());
+    for (listeners, (seat, inbox)) in listeners.of_workers.into_iter().zip(seats) {
         let companions = beside.iter_mut().filter_map(Iterator::next).collect();
         let (orders, received) = mpsc::unbounded_channel();
         let worker = Worker {
@@ -118,6 +120,8 @@ pub fn start<S: Serve>(
                 held: None,
             },
             orders: received,
+            seat,
+            inbox,
             pipes: capacity.pipes_of_a_worker,
         };
         let number = running.workers.len();
@@ -313,11 +317,13 @@ async fn tick() {
 /// Shorter than any of a connection's limits that usually pass unused.
 const TICK: Duration = Duration::from_secs(1);
 
-struct Worker<S> {
+struct Worker<S: Serve> {
     service: Arc<S>,
     slots: Arc<Semaphore>,
     phases: Phases,
     orders: mpsc::UnboundedReceiver<Order>,
+    seat: Seat<Accepted<S>>,
+    inbox: Inbox<Accepted<S>>,
     pipes: usize,
 }
 
@@ -338,8 +344,11 @@ impl<S: Serve> Worker<S> {
         listeners: Vec<Listening>,
         companions: Vec<Companion>,
     ) -> io::Result<()> {
-        let (open, mut all_closed) = mpsc::channel::<()>(1);
-        let mut acceptor = Acceptor::new(self.service, self.slots, open)?;
+        let Inbox {
+            mut handed,
+            mut all_closed,
+        } = self.inbox;
+        let mut acceptor = Acceptor::new(self.service, self.slots, self.seat)?;
         acceptor.add(listeners)?;
         let begin = |companion: Companion| companion(self.phases.clone());
         let mut beside: FuturesUnordered<_> = companions.into_iter().map(begin).collect();
@@ -348,6 +357,7 @@ impl<S: Serve> Worker<S> {
             tokio::select! {
                 () = draining.draining() => break,
                 accepted = acceptor.accept() => accepted?,
+                Some(connection) = handed.recv() => acceptor.take(connection),
                 Some(ended) = beside.next(), if !beside.is_empty() => ended?,
                 Some(order) = self.orders.recv() => match order {
                     Order::Open(listeners) => acceptor.add(listeners)?,
@@ -362,6 +372,11 @@ impl<S: Serve> Worker<S> {
             }
         }
         acceptor.close_all();
+        // Others that still accept keep their connections from now on; these were handed on before.
+        handed.close();
+        while let Some(connection) = handed.recv().await {
+            acceptor.take(connection);
+        }
         drop(acceptor);
         let connections = async {
             tokio::select! {

@@ -1,0 +1,81 @@
+//! Connections among workers, as the kernel deals them out and the workers hand them on.
+
+use std::collections::HashMap;
+use std::net::{SocketAddr, TcpStream};
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, ensure};
+use peername_proxy::listeners::{Given, Listeners};
+use peername_proxy::server::{self, Capacity, Incoming, Serve};
+use peername_proxy::service::ListenerId;
+
+/// Which threads serve how many.
+#[derive(Default)]
+struct Census(Mutex<HashMap<thread::ThreadId, usize>>);
+
+impl Serve for Census {
+    type By = ();
+
+    fn by(&self, _listener: ListenerId) {}
+
+    async fn serve(&self, connection: Incoming, (): ()) {
+        self.change(|open| *open += 1);
+        // Until the client closes.
+        let _ = connection.stream.readable().await;
+        self.change(|open| *open -= 1);
+    }
+}
+
+impl Census {
+    fn change(&self, change: impl FnOnce(&mut usize)) {
+        let mut threads = self.0.lock().expect("a lock");
+        change(threads.entry(thread::current().id()).or_default());
+    }
+
+    fn open(&self) -> Vec<usize> {
+        let threads = self.0.lock().expect("a lock");
+        threads.values().copied().collect()
+    }
+
+    fn wait_for(&self, all: usize) -> Result<()> {
+        let deadline = Instant::now() + Duration::from_secs(10);
+        while self.open().iter().sum::<usize>() != all {
+            ensure!(Instant::now() < deadline, "{:?}", self.open());
+            thread::sleep(Duration::from_millis(1));
+        }
+        Ok(())
+    }
+}
+
+/// Dealt out by the hash alone, two workers would differ by 20 or more in every third round.
+#[test]
+fn no_worker_has_many_more_than_another() -> Result<()> {
+    let wanted = [(ListenerId(0), SocketAddr::from(([127, 0, 0, 1], 0)))];
+    let listeners = Listeners::open(&wanted, &[], 2, &Given::default())?;
+    let addr = listeners.addrs()[0];
+    let census = Arc::new(Census::default());
+    let capacity = Capacity {
+        connections: 1000,
+        pipes_of_a_worker: 0,
+    };
+    let running = server::start(listeners, Vec::new(), &census, capacity)?;
+    for _ in 0..5 {
+        let clients: Vec<_> = (0..400)
+            .map(|_| TcpStream::connect(addr))
+            .collect::<Result<_, _>>()?;
+        census.wait_for(clients.len())?;
+        let open = census.open();
+        ensure!(
+            open.len() == 2 && open[0].abs_diff(open[1]) <= 8,
+            "{open:?}"
+        );
+        drop(clients);
+        census.wait_for(0)?;
+    }
+    running.drain();
+    running.end();
+    running.join();
+    Ok(())
+}
