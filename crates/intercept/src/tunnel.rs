@@ -6,10 +6,9 @@ use std::time::Duration;
 
 use http::request::Parts;
 use http::{HeaderMap, StatusCode, Version};
-use peername_relay::{End, Limits, Pair, Tally, relay};
+use peername_relay::{Ahead, End, Limits, Pair, Side, Tally, relay};
 use peername_sys::stream;
 use rustls::ProtocolVersion;
-use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout_at};
 use tokio_rustls::StartHandshake;
@@ -229,15 +228,15 @@ async fn ask(
 }
 
 /// Carries bytes both ways, those that were read already first.
-async fn run(wire: Wire, mut upstream: TcpStream, silence: Duration, record: &mut Record) {
+async fn run(wire: Wire, upstream: TcpStream, silence: Duration, record: &mut Record) {
     let (downstream, ahead) = wire.into_parts();
-    if upstream.write_all(&ahead).await.is_err() {
-        return record.cut_by_origin();
-    }
     let mut tally = Tally::default();
     let pair = Pair {
         downstream,
         upstream,
+    };
+    let ahead = Ahead {
+        octets: ahead.into(),
         is_followed: false,
     };
     let limits = Limits {
@@ -245,16 +244,21 @@ async fn run(wire: Wire, mut upstream: TcpStream, silence: Duration, record: &mu
         half_closed: silence,
         ..Limits::default()
     };
-    let end = relay(pair, peername_relay::Method::Auto, limits, &mut tally).await;
-    record
-        .sent
-        .octets
-        .store(tally.to_upstream + ahead.len() as u64, Relaxed);
+    let end = relay(
+        pair,
+        ahead,
+        peername_relay::Method::Auto,
+        limits,
+        &mut tally,
+    )
+    .await;
+    record.sent.octets.store(tally.to_upstream, Relaxed);
     record.received.store(tally.to_downstream, Relaxed);
     match end {
         End::Finished(_) => record.complete(),
         End::Idle => record.idle(),
-        End::Reset(_) => {}
+        End::Reset(Side::Upstream) => record.cut_by_origin(),
+        End::Reset(Side::Downstream) => {}
     }
 }
 

@@ -6,6 +6,7 @@ mod datagram;
 use std::io::ErrorKind;
 use std::time::Duration;
 
+use peername_relay::Ahead;
 use peername_sys::stream;
 use peername_sys::upstream::is_established;
 use tokio::net::TcpStream;
@@ -19,13 +20,13 @@ use crate::frame::Framed;
 use crate::outcome::Failure;
 use crate::permit::Permit;
 
-/// Both sockets of a connection, and nothing hidden: whatever carries it on needs no more than these.
+/// Both sockets of a connection, and what has been read of it: whatever carries it on needs no more than these.
 #[derive(Debug)]
 pub struct Connected {
     pub(crate) downstream: TcpStream,
     pub(crate) upstream: TcpStream,
-    /// Whether the client's first octets are there.
-    pub(crate) is_followed: bool,
+    /// The client's first octets.
+    pub(crate) ahead: Ahead,
 }
 
 impl Connected {
@@ -43,19 +44,19 @@ impl Connected {
         let Framed {
             stream: downstream,
             preface,
-            is_followed,
+            ahead,
             ..
         } = framed;
         let goal = Goal {
             target: permit.target().0,
-            speaks: is_followed || preface.is_some(),
+            speaks: ahead.is_some() || preface.is_some(),
         };
         async move {
             match connect(permit, goal, connector, preface.as_deref()).await {
                 Ok(upstream) => Ok(Self {
                     downstream,
                     upstream,
-                    is_followed,
+                    ahead,
                 }),
                 Err(failure) => Err(refuse(&downstream, failure)),
             }

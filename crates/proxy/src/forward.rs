@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use peername_proto::{Transport, V2Writer, WriteError, write_v1};
-use peername_relay::{Limits, Method, Pair, relay};
+use peername_relay::{Ahead, Limits, Method, Pair, relay};
 use peername_sys::stream;
 use peername_sys::upstream::local_addr;
 use tokio::net::TcpStream;
@@ -125,9 +125,9 @@ impl Forwarder {
         let pair = Pair {
             downstream,
             upstream,
-            is_followed: false,
         };
-        let end = relay(pair, Method::Auto, Limits::default(), &mut record.tally).await;
+        let (ahead, limits) = (Ahead::default(), Limits::default());
+        let end = relay(pair, ahead, Method::Auto, limits, &mut record.tally).await;
         Ok(Outcome::Relayed(end))
     }
 

@@ -1,16 +1,17 @@
 //! The second stage: a complete header, taken off the connection to the octet.
 //!
-//! The header is looked at in the socket's own buffer (MSG_PEEK) and then taken off it, so that the
-//! payload behind it is never touched here: nothing has to be carried along, and a connection that
-//! waits for its header holds no buffer of ours. Only a header that arrives in pieces is collected,
-//! octet by octet received.
+//! It is read together with the client's first octets, where they came with it: they go along to the relay, which sends
+//! them first. A connection that waits for its header holds no buffer of ours; only a header that arrives in pieces is
+//! collected.
 
 use std::cell::RefCell;
 use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
 
 use peername_proto::{Carrier, Invalid, Parsed, looks_like, parse};
-use peername_sys::{netlink, stream};
+use peername_relay::Ahead;
+use peername_sys::netlink;
+use peername_sys::stream::{self, Received};
 use tokio::io::Interest;
 use tokio::net::TcpStream;
 use tokio::time::timeout_at;
@@ -23,8 +24,7 @@ use crate::outcome::Failure;
 use crate::permit::Claims;
 use crate::preface;
 
-/// A connection whose header has been read and believed to be one. The socket's next octet is the
-/// client's first.
+/// A connection whose header has been read and believed to be one.
 #[derive(Debug)]
 pub struct Framed {
     pub(crate) stream: TcpStream,
@@ -40,8 +40,8 @@ pub struct Framed {
     pub listener: LocalAddr,
     /// The header for the backend, where it wants one.
     pub(crate) preface: Option<Box<[u8]>>,
-    /// Whether the client's first octets were there with the header.
-    pub(crate) is_followed: bool,
+    /// The client's first octets, as far as they came with the header.
+    pub(crate) ahead: Ahead,
     /// What the log was asked to show.
     pub(crate) tlvs: Option<Box<Tlvs>>,
 }
@@ -60,13 +60,12 @@ impl Framed {
             peer,
             listener,
         } = accepted;
-        let mut collected = Vec::new();
-        let keep = |header: &peername_proto::Header<'_>| Header::keep(header, config);
-        let header = read(&stream, &mut collected, &config.header, &keep);
+        let mut reader = Reader::new(&stream, &config.header, Payload::Taken);
+        let header = reader.read(|header| Header::keep(header, config));
         let header = timeout_at(deadline, header).await;
         drop(place);
         let header = header.unwrap_or_else(|_| {
-            let (after, received) = (config.header.timeout, collected.len());
+            let (after, received) = (config.header.timeout, reader.collected.len());
             Err(Failure::HeaderTimeout { after, received })
         });
         match header {
@@ -78,7 +77,7 @@ impl Framed {
                     preface,
                     tlvs,
                 },
-                is_followed,
+                ahead,
             )) => Ok(Self {
                 stream,
                 claim,
@@ -87,7 +86,7 @@ impl Framed {
                 peer,
                 listener,
                 preface,
-                is_followed,
+                ahead,
                 tlvs,
             }),
             Err(failure) => Err(refuse(&stream, failure)),
@@ -133,8 +132,8 @@ struct Header {
     tlvs: Option<Box<Tlvs>>,
 }
 
-/// Reads a header off a connection that is to be served in another way than the stages here do, and tells
-/// whom it speaks for; `None` where it speaks for nobody. The caller knows that the peer is trusted, and
+/// Reads a header, and nothing behind it, off a connection that is to be served in another way than the stages
+/// here do, and tells whom it speaks for; `None` where it speaks for nobody. The caller knows that the peer is trusted, and
 /// how long it may take.
 ///
 /// # Errors
@@ -144,86 +143,148 @@ pub async fn claim(
     stream: &TcpStream,
     limits: &HeaderLimits,
 ) -> Result<Option<ClaimedSource>, Failure> {
-    let keep =
+    let mut reader = Reader::new(stream, limits, Payload::Left);
+    let claim =
         |header: &peername_proto::Header<'_>| Ok(header.source().map(ClaimedSource::canonical));
-    let (claim, _) = read(stream, &mut Vec::new(), limits, &keep).await?;
-    Ok(claim)
+    Ok(reader.read(claim).await?.0)
 }
 
-/// Keeps of a header what outlives its bytes.
-type Keep<'a, T> = &'a (dyn Fn(&peername_proto::Header<'_>) -> Result<T, Failure> + Sync);
+/// What becomes of the octets behind a header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Payload {
+    /// They are read with it.
+    Taken,
+    /// They stay in the socket's buffer: the header is looked at there (MSG_PEEK), then taken off.
+    Left,
+}
 
-/// Also tells whether the client's first octets were there with the header.
-async fn read<T>(
-    stream: &TcpStream,
-    collected: &mut Vec<u8>,
-    limits: &HeaderLimits,
-    keep: Keep<'_, T>,
-) -> Result<(T, bool), Failure> {
-    let mut wanted = FIRST_LOOK;
-    // Mostly it is there when the connection is: the first look waits for no event.
-    let mut waits = false;
-    loop {
-        if waits {
-            stream.readable().await.map_err(Failure::Downstream)?;
-        }
-        waits = true;
-        match look(stream, collected, wanted, limits, keep) {
-            Ok(Look::Complete(header, is_followed)) => return Ok((header, is_followed)),
-            Ok(Look::Wanted(more)) => wanted = more,
-            Err(failure) => return Err(failure),
-        }
-    }
+/// Reads one header.
+struct Reader<'s> {
+    stream: &'s TcpStream,
+    limits: &'s HeaderLimits,
+    payload: Payload,
+    /// Of a header that comes in pieces, those that came.
+    collected: Vec<u8>,
 }
 
 enum Look<T> {
-    /// And whether something follows.
-    Complete(T, bool),
+    /// With what came behind it.
+    Complete(T, Ahead),
     /// So many octets at the next look.
     Wanted(usize),
 }
 
-/// Looks at `wanted` more octets behind those collected. An incomplete header is collected, all of
-/// it being header; a complete one is taken off the socket.
-fn look<T>(
-    stream: &TcpStream,
-    collected: &mut Vec<u8>,
-    wanted: usize,
-    limits: &HeaderLimits,
-    keep: Keep<'_, T>,
-) -> Result<Look<T>, Failure> {
-    BUFFER.with_borrow_mut(|buffer| {
-        let had = collected.len();
-        buffer.clear();
-        buffer.extend_from_slice(collected);
-        buffer.resize(had + wanted, 0);
-        let fresh = buffer.get_mut(had..).unwrap_or_default();
-        let n = match stream::peek(stream, fresh) {
-            Ok(0) => return Err(Failure::HeaderTruncated { received: had }),
-            Ok(n) => n,
-            Err(error) if is_transient(&error) => {
-                let _ = stream.try_io(Interest::READABLE, || Err::<(), _>(error));
-                return Ok(Look::Wanted(wanted));
+impl<'s> Reader<'s> {
+    fn new(stream: &'s TcpStream, limits: &'s HeaderLimits, payload: Payload) -> Self {
+        Self {
+            stream,
+            limits,
+            payload,
+            collected: Vec::new(),
+        }
+    }
+
+    /// Waits for a header; `keep` makes of it what outlives its bytes.
+    async fn read<T>(
+        &mut self,
+        keep: impl Fn(&peername_proto::Header<'_>) -> Result<T, Failure>,
+    ) -> Result<(T, Ahead), Failure> {
+        let mut wanted = FIRST_LOOK;
+        // Mostly it is there when the connection is: the first look waits for no event.
+        let mut waits = false;
+        loop {
+            if waits {
+                self.stream.readable().await.map_err(Failure::Downstream)?;
             }
-            Err(error) => return Err(Failure::Downstream(error)),
-        };
-        buffer.truncate(had + n);
-        let max = limits.max_len;
-        match parse(buffer, Carrier::Stream).map_err(|invalid| not_a_header(invalid, buffer))? {
-            Parsed::Complete(header) => {
-                limits.admit(&header)?;
-                take(stream, header.len - had).map_err(Failure::Downstream)?;
-                let is_followed = buffer.len() > header.len;
-                keep(&header).map(|header| Look::Complete(header, is_followed))
-            }
-            Parsed::NeedMore(len) if len > max => Err(Failure::HeaderTooLong { len, max }),
-            Parsed::NeedMore(len) => {
-                take(stream, n).map_err(Failure::Downstream)?;
-                collected.extend_from_slice(buffer.get(had..).unwrap_or_default());
-                Ok(Look::Wanted((len - collected.len()).max(FIRST_LOOK)))
+            waits = true;
+            match self.look(wanted, &keep)? {
+                Look::Complete(header, ahead) => return Ok((header, ahead)),
+                Look::Wanted(more) => wanted = more,
             }
         }
-    })
+    }
+
+    /// Looks at `wanted` more octets behind those collected. An incomplete header is collected, all of
+    /// it being header.
+    fn look<T>(
+        &mut self,
+        wanted: usize,
+        keep: impl Fn(&peername_proto::Header<'_>) -> Result<T, Failure>,
+    ) -> Result<Look<T>, Failure> {
+        BUFFER.with_borrow_mut(|buffer| {
+            let had = self.collected.len();
+            buffer.clear();
+            buffer.extend_from_slice(&self.collected);
+            buffer.resize(had + wanted, 0);
+            let Received { len, more } = match self.receive(buffer.get_mut(had..)) {
+                Ok(Received { len: 0, .. }) => {
+                    return Err(Failure::HeaderTruncated { received: had });
+                }
+                Ok(received) => received,
+                Err(error) if is_transient(&error) => {
+                    self.wait_for_more();
+                    return Ok(Look::Wanted(wanted));
+                }
+                Err(error) => return Err(Failure::Downstream(error)),
+            };
+            buffer.truncate(had + len);
+            let max = self.limits.max_len;
+            match parse(buffer, Carrier::Stream).map_err(|invalid| not_a_header(invalid, buffer))? {
+                Parsed::Complete(header) => {
+                    self.limits.admit(&header)?;
+                    let behind = buffer.get(header.len..).unwrap_or_default();
+                    let ahead = self.take(header.len - had, behind, more)?;
+                    Ok(Look::Complete(keep(&header)?, ahead))
+                }
+                Parsed::NeedMore(len) if len > max => Err(Failure::HeaderTooLong { len, max }),
+                Parsed::NeedMore(wanted) => {
+                    self.take(len, &[], more)?;
+                    self.collected
+                        .extend_from_slice(buffer.get(had..).unwrap_or_default());
+                    Ok(Look::Wanted(
+                        (wanted - self.collected.len()).max(FIRST_LOOK),
+                    ))
+                }
+            }
+        })
+    }
+
+    fn receive(&self, buffer: Option<&mut [u8]>) -> io::Result<Received> {
+        let buffer = buffer.unwrap_or_default();
+        match self.payload {
+            Payload::Taken => stream::recv(self.stream, buffer),
+            Payload::Left => {
+                stream::peek(self.stream, buffer).map(|len| Received { len, more: true })
+            }
+        }
+    }
+
+    /// Takes so many octets that have been looked at off the socket, with those `behind` them if they are wanted.
+    fn take(&self, mut len: usize, behind: &[u8], more: bool) -> Result<Ahead, Failure> {
+        if self.payload == Payload::Taken {
+            if !more {
+                self.wait_for_more();
+            }
+            return Ok(Ahead {
+                octets: behind.into(),
+                is_followed: more,
+            });
+        }
+        while len > 0 {
+            match stream::discard(self.stream, len).map_err(Failure::Downstream)? {
+                0 => return Err(Failure::Downstream(ErrorKind::UnexpectedEof.into())),
+                n => len -= n,
+            }
+        }
+        Ok(Ahead::default())
+    }
+
+    /// Tells tokio that there is nothing left to read.
+    fn wait_for_more(&self) {
+        let _ = self.stream.try_io(Interest::READABLE, || {
+            Err::<(), _>(ErrorKind::WouldBlock.into())
+        });
+    }
 }
 
 impl Header {
@@ -241,17 +302,6 @@ impl Header {
             tlvs: tlvs(header, &config.log_tlvs),
         })
     }
-}
-
-/// Takes `len` octets that have just been seen off the socket.
-fn take(stream: &TcpStream, mut len: usize) -> io::Result<()> {
-    while len > 0 {
-        match stream::discard(stream, len)? {
-            0 => return Err(ErrorKind::UnexpectedEof.into()),
-            n => len -= n,
-        }
-    }
-    Ok(())
 }
 
 fn not_a_header(invalid: Invalid, bytes: &[u8]) -> Failure {

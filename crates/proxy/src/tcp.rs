@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use peername_relay::{Limits, Method, Pair, relay};
+use peername_relay::{Ahead, Limits, Method, Pair, relay};
 
 use crate::accept::{Accepted, refuse};
 use crate::connect::Connected;
@@ -40,8 +40,8 @@ impl Serve for TcpProxy {
             // The way through the stages is the larger part of it, and over before the relay begins:
             // boxed, it is given back then, and an open connection is small.
             let outcome = match Box::pin(self.connect(incoming, by, &mut record)).await {
-                Ok((pair, method, limits)) => {
-                    Outcome::Relayed(relay(pair, method, limits, &mut record.tally).await)
+                Ok((pair, ahead, method, limits)) => {
+                    Outcome::Relayed(relay(pair, ahead, method, limits, &mut record.tally).await)
                 }
                 Err(failure) => Outcome::Failed(failure),
             };
@@ -65,7 +65,7 @@ impl TcpProxy {
         incoming: Incoming,
         by: Option<Arc<Service>>,
         record: &mut Record,
-    ) -> Result<(Pair, Method, Limits), Failure> {
+    ) -> Result<(Pair, Ahead, Method, Limits), Failure> {
         let Some(service) = by else {
             return Err(refuse(&incoming.stream, Failure::NoService));
         };
@@ -82,13 +82,12 @@ impl TcpProxy {
         let Connected {
             downstream,
             upstream,
-            is_followed,
+            ahead,
         } = Connected::open(framed, &permit, &service.connector).await?;
         let pair = Pair {
             downstream,
             upstream,
-            is_followed,
         };
-        Ok((pair, rules.config.relay, rules.config.limits))
+        Ok((pair, ahead, rules.config.relay, rules.config.limits))
     }
 }

@@ -12,7 +12,7 @@ use tokio::net::TcpStream;
 
 use crate::choice::Choice;
 use crate::talk::{End, Rest};
-use crate::{Method, pipes, scratch};
+use crate::{Ahead, Method, pipes, scratch};
 
 /// One direction.
 #[derive(Debug)]
@@ -55,13 +55,22 @@ enum Held {
     },
 }
 
+impl Held {
+    fn bytes(bytes: Box<[u8]>) -> Self {
+        match bytes.len() {
+            0 => Self::Nothing,
+            _ => Self::Bytes { bytes, sent: 0 },
+        }
+    }
+}
+
 impl Flow {
-    pub(crate) fn new(method: Method, is_ready: bool) -> Self {
+    pub(crate) fn new(method: Method, ahead: Ahead) -> Self {
         Self {
-            held: Held::Nothing,
+            held: Held::bytes(ahead.octets),
             choice: Choice::new(method),
             state: State::Open,
-            is_ready,
+            is_ready: ahead.is_followed,
             moved: 0,
         }
     }
@@ -257,10 +266,7 @@ impl Flow {
 
     fn hold(&mut self, rest: &[u8]) {
         if !rest.is_empty() {
-            self.held = Held::Bytes {
-                bytes: rest.into(),
-                sent: 0,
-            };
+            self.held = Held::bytes(rest.into());
         }
     }
 

@@ -40,8 +40,23 @@ pub struct Pair {
     pub downstream: TcpStream,
     /// Towards the backend.
     pub upstream: TcpStream,
-    /// Whether something from downstream is known to be there: it is read without waiting for an event.
+}
+
+/// What is known of the first octets from downstream.
+#[derive(Debug, Default)]
+pub struct Ahead {
+    /// They have been read already, and go to upstream before the others.
+    pub octets: Box<[u8]>,
+    /// Whether more is known to be there: it is read without waiting for an event.
     pub is_followed: bool,
+}
+
+impl Ahead {
+    /// Whether there is something to be sent at once.
+    #[must_use]
+    pub fn is_some(&self) -> bool {
+        self.is_followed || !self.octets.is_empty()
+    }
 }
 
 /// How bytes are moved.
@@ -125,12 +140,13 @@ pub struct Tally {
 /// Relays until the connection has ended and both sockets are closed.
 pub fn relay(
     pair: Pair,
+    ahead: Ahead,
     method: Method,
     limits: Limits,
     tally: &mut Tally,
 ) -> impl Future<Output = End> + Send {
     let flush = limits.flush;
-    let mut running = Running::new(pair, method, limits, tally);
+    let mut running = Running::new(pair, ahead, method, limits, tally);
     async move {
         match running.stop().await {
             Stop::Finished(first) => End::Finished(first),

@@ -12,7 +12,7 @@ use crate::choice::Choice;
 use crate::flow::{Flow, State, not_ready};
 use crate::idle::Idle;
 use crate::talk::{End, Talk};
-use crate::{Limits, Method, Pair, Side, Tally};
+use crate::{Ahead, Limits, Method, Pair, Side, Tally};
 
 /// A connection that is being relayed: two sockets, and what is held in each direction.
 #[derive(Debug)]
@@ -47,13 +47,19 @@ pub(crate) enum Stop {
 }
 
 impl<'t> Running<'t> {
-    pub(crate) fn new(pair: Pair, method: Method, limits: Limits, tally: &'t mut Tally) -> Self {
+    pub(crate) fn new(
+        pair: Pair,
+        ahead: Ahead,
+        method: Method,
+        limits: Limits,
+        tally: &'t mut Tally,
+    ) -> Self {
         let mut idle = Idle::default();
         if let Some(limit) = limits.idle {
             idle.limit(limit);
         }
-        let to_upstream = Flow::new(method, pair.is_followed);
-        let to_downstream = Flow::new(method, false);
+        let to_upstream = Flow::new(method, ahead);
+        let to_downstream = Flow::new(method, Ahead::default());
         Self {
             sockets: Sockets::Here(pair),
             to_upstream,
@@ -190,7 +196,6 @@ impl<'t> Running<'t> {
         let Sockets::Here(Pair {
             downstream,
             upstream,
-            ..
         }) = &self.sockets
         else {
             return None;

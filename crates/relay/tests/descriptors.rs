@@ -6,7 +6,7 @@ use std::net::{TcpListener, TcpStream};
 use std::thread;
 use std::time::Duration;
 
-use peername_relay::{End, Limits, Method, Pair, Side, Tally, relay};
+use peername_relay::{Ahead, End, Limits, Method, Pair, Side, Tally, relay};
 use tokio::runtime;
 
 #[test]
@@ -22,10 +22,16 @@ fn a_conversation_needs_no_descriptor_to_end() {
             let pair = Pair {
                 downstream,
                 upstream,
-                is_followed: false,
             };
             let mut tally = Tally::default();
-            relay(pair, Method::Uring, Limits::default(), &mut tally).await
+            relay(
+                pair,
+                Ahead::default(),
+                Method::Uring,
+                Limits::default(),
+                &mut tally,
+            )
+            .await
         })
     });
     client.write_all(b"ping").unwrap();

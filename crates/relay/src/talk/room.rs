@@ -271,7 +271,6 @@ fn watched([downstream, upstream]: [TcpStream; 2]) -> Option<Pair> {
     let pair = Pair {
         downstream: tokio::net::TcpStream::from_std(downstream).ok()?,
         upstream: tokio::net::TcpStream::from_std(upstream).ok()?,
-        is_followed: false,
     };
     for socket in [&pair.downstream, &pair.upstream] {
         let _ = stream::finish_on_close(socket);

@@ -5,7 +5,7 @@ use std::net::{Shutdown, TcpListener, TcpStream};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use peername_relay::{End, Limits, Method, Pair, Side, Tally, relay};
+use peername_relay::{Ahead, End, Limits, Method, Pair, Side, Tally, relay};
 use tokio::runtime;
 
 pub(crate) const METHODS: [Method; 4] = [Method::Auto, Method::Copy, Method::Splice, Method::Uring];
@@ -18,8 +18,12 @@ pub(crate) struct Report {
 }
 
 pub(crate) async fn report(pair: Pair, method: Method, limits: Limits) -> Report {
+    carry(pair, Ahead::default(), method, limits).await
+}
+
+async fn carry(pair: Pair, ahead: Ahead, method: Method, limits: Limits) -> Report {
     let mut tally = Tally::default();
-    let end = relay(pair, method, limits, &mut tally).await;
+    let end = relay(pair, ahead, method, limits, &mut tally).await;
     Report { end, tally }
 }
 
@@ -32,12 +36,21 @@ pub(crate) struct Lab {
 
 impl Lab {
     pub(crate) fn new(method: Method, limits: Limits) -> Self {
+        Self::ahead(method, limits, &[])
+    }
+
+    /// Where these octets of the client's have been read already.
+    pub(crate) fn ahead(method: Method, limits: Limits, octets: &[u8]) -> Self {
+        let ahead = Ahead {
+            octets: octets.into(),
+            is_followed: false,
+        };
         let ((client, downstream), (backend, upstream)) = (connected(), connected());
         for socket in [&downstream, &upstream] {
             peername_sys::stream::tune(socket).unwrap();
         }
         let relay = thread::spawn(move || {
-            block_on(async move { report(pair(downstream, upstream), method, limits).await })
+            block_on(async move { carry(pair(downstream, upstream), ahead, method, limits).await })
         });
         Self {
             client,
@@ -86,7 +99,6 @@ pub(crate) fn pair(downstream: TcpStream, upstream: TcpStream) -> Pair {
     Pair {
         downstream,
         upstream,
-        is_followed: false,
     }
 }
 

@@ -6,7 +6,7 @@ use std::net::TcpStream;
 use std::thread;
 use std::time::Duration;
 
-use peername_relay::{End, Limits, Method, Side, Tally, relay};
+use peername_relay::{Ahead, End, Limits, Method, Side, Tally, relay};
 use socket2::SockRef;
 
 mod conversation;
@@ -43,6 +43,32 @@ fn every_byte_arrives_in_order_and_half_closed_directions_go_on() {
             (4 << 20, 3 << 20)
         );
         assert_eq!(report.tally.undelivered, 0);
+    }
+}
+
+#[test]
+fn what_has_been_read_already_goes_first() {
+    for method in METHODS {
+        let all = pattern(4 << 20);
+        let (read, sent) = all.split_at(3 << 20);
+        let lab = Lab::ahead(method, Limits::default(), read);
+        thread::scope(|scope| {
+            scope.spawn(|| send_and_finish(&lab.client, sent));
+            assert!(read_to_end(&lab.backend) == all, "{method:?}");
+        });
+        let tally = lab.report().tally;
+        assert_eq!(
+            (tally.to_upstream, tally.undelivered),
+            (4 << 20, 0),
+            "{method:?}"
+        );
+
+        let lab = Lab::ahead(method, Limits::default(), b"last words");
+        let (read, report) = lab.reset(Side::Downstream);
+        assert_eq!(
+            (&*read, report.end),
+            (&b"last words"[..], End::Reset(Side::Downstream))
+        );
     }
 }
 
@@ -188,7 +214,13 @@ fn a_relay_that_is_dropped_resets_both_sides() {
                 block_on(async move {
                     let mut tally = Tally::default();
                     let pair = pair(downstream, upstream);
-                    let relay = relay(pair, method, Limits::default(), &mut tally);
+                    let relay = relay(
+                        pair,
+                        Ahead::default(),
+                        method,
+                        Limits::default(),
+                        &mut tally,
+                    );
                     let limit = tokio::time::sleep(Duration::from_millis(300));
                     tokio::select! { _ = relay => panic!("it ended by itself"), () = limit => {} }
                     if goes_on {
