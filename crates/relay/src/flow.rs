@@ -5,6 +5,7 @@ use std::io::{self, ErrorKind};
 use std::mem;
 use std::task::{Context, Poll, ready};
 
+use futures_util::FutureExt;
 use peername_sys::pipe::Pipe;
 use peername_sys::stream::{self, Received};
 use tokio::io::Interest;
@@ -233,7 +234,11 @@ impl Flow {
     /// One read into the thread's buffer and one write out of it; what the sink did not take is held.
     fn copy(&mut self, source: &TcpStream, sink: &TcpStream) -> Result<(), State> {
         scratch::with(|buffer| {
-            let n = match stream::recv(source, buffer) {
+            let received = match is_at_end(source) {
+                true => stream::recv_before_end(source, buffer),
+                false => stream::recv(source, buffer),
+            };
+            let n = match received {
                 Ok(Received { len: 0, .. }) => {
                     self.state = State::SourceFinished;
                     return Ok(());
@@ -327,6 +332,12 @@ impl Drop for Flow {
             pipes::give_back(pipe, len == 0);
         }
     }
+}
+
+/// Whether an event has told that the source's FIN is there.
+fn is_at_end(source: &TcpStream) -> bool {
+    let ready = source.ready(Interest::READABLE).now_or_never();
+    matches!(ready, Some(Ok(ready)) if ready.is_read_closed())
 }
 
 /// Tells tokio that the socket is not ready, so that the next poll waits for a new event.

@@ -52,6 +52,13 @@ pub fn recv(socket: impl AsFd, buffer: &mut [u8]) -> io::Result<Received> {
     })
 }
 
+/// As [`recv`], where the peer is known to have sent FIN: there is always something left then, the end of the stream
+/// at least, and that need not be asked.
+pub fn recv_before_end(socket: impl AsFd, buffer: &mut [u8]) -> io::Result<Received> {
+    let len = rustix::net::recv(socket, buffer, RecvFlags::empty())?.0;
+    Ok(Received { len, more: true })
+}
+
 /// Room for one control message with an int, aligned as its header must be.
 #[repr(C, align(8))]
 struct Control([u8; CONTROL_SPACE]);
