@@ -265,10 +265,15 @@ impl<'s> Reader<'s> {
             if !more {
                 self.wait_for_more();
             }
-            return Ok(Ahead {
+            let ahead = Ahead {
                 octets: behind.into(),
                 is_followed: more,
-            });
+            };
+            if !ahead.is_some() {
+                // Where this fails, a sender waits a little.
+                let _ = stream::ack_now(self.stream);
+            }
+            return Ok(ahead);
         }
         while len > 0 {
             match stream::discard(self.stream, len).map_err(Failure::Downstream)? {
