@@ -112,7 +112,7 @@ impl<S: Serve> Acceptor<S> {
         let mut slot = wait_for_slot(&self.slots).await;
         let mut ready = std::mem::take(&mut self.ready);
         ready.clear();
-        let mut more = self.poller.ready(&mut ready).map_err(io::Error::other)?;
+        let mut more = self.find_ready(&mut ready)?;
         // epoll keeps its order, and whoever comes first in it would get every place that becomes free.
         ready.sort_unstable();
         let next = ready.partition_point(|&token| token <= self.last);
@@ -152,6 +152,17 @@ impl<S: Serve> Acceptor<S> {
             None => tokio::task::yield_now().await,
         }
         Ok(())
+    }
+
+    /// Adds the tokens of listeners with somebody in their queue; returns whether there may be more of them. One that is
+    /// alone needs no question.
+    fn find_ready(&self, ready: &mut Vec<u64>) -> io::Result<bool> {
+        let mut ids = self.listening.keys();
+        if let (Some(only), None) = (ids.next(), ids.next()) {
+            ready.push(only.0.into());
+            return Ok(false);
+        }
+        self.poller.ready(ready).map_err(io::Error::other)
     }
 
     /// Serves a connection, or has it served by a worker that has less to do.
