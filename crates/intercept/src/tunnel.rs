@@ -237,6 +237,7 @@ async fn run(wire: Wire, upstream: TcpStream, silence: Duration, record: &mut Re
     };
     let ahead = Ahead {
         octets: ahead.into(),
+        sent: 0,
         is_followed: false,
     };
     let limits = Limits {

@@ -44,7 +44,7 @@ impl Connected {
         let Framed {
             stream: downstream,
             preface,
-            ahead,
+            mut ahead,
             ..
         } = framed;
         let goal = Goal {
@@ -52,7 +52,7 @@ impl Connected {
             speaks: ahead.is_some() || preface.is_some(),
         };
         async move {
-            match connect(permit, goal, connector, preface.as_deref()).await {
+            match connect(permit, goal, connector, preface.as_deref(), &mut ahead).await {
                 Ok(upstream) => Ok(Self {
                     downstream,
                     upstream,
@@ -69,20 +69,39 @@ async fn connect(
     goal: Goal,
     connector: &Connector,
     preface: Option<&[u8]>,
+    ahead: &mut Ahead,
 ) -> Result<TcpStream, Failure> {
     let upstream = begin(permit, goal, connector).await?;
-    if !is_established(&upstream) {
-        let limit = connector.config.connect_timeout;
-        timeout(limit, established(&upstream))
+    let sent = match speak(&upstream, preface.unwrap_or(&ahead.octets))? {
+        Some(sent) => sent,
+        None => {
+            let limit = connector.config.connect_timeout;
+            timeout(limit, established(&upstream))
+                .await
+                .map_err(|_| Failure::ConnectTimeout(limit))??;
+            0
+        }
+    };
+    match preface {
+        None => ahead.sent = sent,
+        Some(preface) => write_all(&upstream, preface.get(sent..).unwrap_or_default())
             .await
-            .map_err(|_| Failure::ConnectTimeout(limit))??;
-    }
-    if let Some(preface) = preface {
-        write_all(&upstream, preface)
-            .await
-            .map_err(Failure::Connect)?;
+            .map_err(Failure::Connect)?,
     }
     Ok(upstream)
+}
+
+/// Sends what comes first, and returns how much of it has gone; `None` while the connection does not stand. One to this
+/// host does right after connect(2), and sending shows that.
+fn speak(upstream: &TcpStream, first: &[u8]) -> Result<Option<usize>, Failure> {
+    if first.is_empty() {
+        return Ok(is_established(upstream).then_some(0));
+    }
+    match stream::send(upstream, first) {
+        Ok(sent) => Ok(Some(sent)),
+        Err(error) if error.kind() == ErrorKind::WouldBlock => Ok(None),
+        Err(error) => Err(Failure::Connect(error)),
+    }
 }
 
 /// Starts to connect, within the collision policy.

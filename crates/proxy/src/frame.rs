@@ -267,6 +267,7 @@ impl<'s> Reader<'s> {
             }
             let ahead = Ahead {
                 octets: behind.into(),
+                sent: 0,
                 is_followed: more,
             };
             if !ahead.is_some() {

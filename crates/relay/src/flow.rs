@@ -57,10 +57,10 @@ enum Held {
 }
 
 impl Held {
-    fn bytes(bytes: Box<[u8]>) -> Self {
-        match bytes.len() {
+    fn bytes(bytes: Box<[u8]>, sent: usize) -> Self {
+        match bytes.len() - sent {
             0 => Self::Nothing,
-            _ => Self::Bytes { bytes, sent: 0 },
+            _ => Self::Bytes { bytes, sent },
         }
     }
 }
@@ -68,11 +68,11 @@ impl Held {
 impl Flow {
     pub(crate) fn new(method: Method, ahead: Ahead) -> Self {
         Self {
-            held: Held::bytes(ahead.octets),
+            held: Held::bytes(ahead.octets, ahead.sent),
             choice: Choice::new(method),
             state: State::Open,
             is_ready: ahead.is_followed,
-            moved: 0,
+            moved: ahead.sent as u64,
         }
     }
 
@@ -271,7 +271,7 @@ impl Flow {
 
     fn hold(&mut self, rest: &[u8]) {
         if !rest.is_empty() {
-            self.held = Held::bytes(rest.into());
+            self.held = Held::bytes(rest.into(), 0);
         }
     }
 

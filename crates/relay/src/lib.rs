@@ -47,6 +47,8 @@ pub struct Pair {
 pub struct Ahead {
     /// They have been read already, and go to upstream before the others.
     pub octets: Box<[u8]>,
+    /// So many of them have gone.
+    pub sent: usize,
     /// Whether more is known to be there: it is read without waiting for an event.
     pub is_followed: bool,
 }

@@ -36,15 +36,11 @@ pub(crate) struct Lab {
 
 impl Lab {
     pub(crate) fn new(method: Method, limits: Limits) -> Self {
-        Self::ahead(method, limits, &[])
+        Self::behind(Ahead::default(), method, limits)
     }
 
-    /// Where these octets of the client's have been read already.
-    pub(crate) fn ahead(method: Method, limits: Limits, octets: &[u8]) -> Self {
-        let ahead = Ahead {
-            octets: octets.into(),
-            is_followed: false,
-        };
+    /// Where the client's first octets have been read already.
+    pub(crate) fn behind(ahead: Ahead, method: Method, limits: Limits) -> Self {
         let ((client, downstream), (backend, upstream)) = (connected(), connected());
         for socket in [&downstream, &upstream] {
             peername_sys::stream::tune(socket).unwrap();

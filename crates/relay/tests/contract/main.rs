@@ -51,7 +51,12 @@ fn what_has_been_read_already_goes_first() {
     for method in METHODS {
         let all = pattern(4 << 20);
         let (read, sent) = all.split_at(3 << 20);
-        let lab = Lab::ahead(method, Limits::default(), read);
+        let ahead = |octets: &[u8], sent| Ahead {
+            octets: octets.into(),
+            sent,
+            is_followed: false,
+        };
+        let lab = Lab::behind(ahead(read, 0), method, Limits::default());
         thread::scope(|scope| {
             scope.spawn(|| send_and_finish(&lab.client, sent));
             assert!(read_to_end(&lab.backend) == all, "{method:?}");
@@ -63,8 +68,9 @@ fn what_has_been_read_already_goes_first() {
             "{method:?}"
         );
 
-        let lab = Lab::ahead(method, Limits::default(), b"last words");
-        let (read, report) = lab.reset(Side::Downstream);
+        let said = ahead(b"gone, last words", 6);
+        let (read, report) = Lab::behind(said, method, Limits::default()).reset(Side::Downstream);
+        assert_eq!(report.tally.to_upstream, 16, "{method:?}");
         assert_eq!(
             (&*read, report.end),
             (&b"last words"[..], End::Reset(Side::Downstream))
