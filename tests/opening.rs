@@ -1,12 +1,10 @@
 //! How a connection to the backend begins.
 
-use std::io::Write;
-use std::net::{SocketAddr, TcpStream};
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
 use crate::addr::{TARGET_V4, someone_v4, v4};
-use crate::backend::Backend;
-use crate::conn::Conn;
 use crate::lab::{Host, Lab};
 use crate::peername::Peername;
 use crate::rig::{Rig, header_of};
@@ -51,61 +49,13 @@ fn a_silent_client_is_no_reason_to_wait() {
     }
 }
 
-/// On loopback the answer acknowledges a header and what came with it, not a segment of its own.
+/// Nagle's algorithm holds back a second small write until the first has been acknowledged. Nobody is kept waiting for
+/// that at the beginning, whoever writes in pieces.
 #[test]
-fn the_answer_acknowledges_what_it_answers() {
-    let (lab, backend, _proxy) = on_loopback();
-    count(&lab.balancer, "tcp sport 8443");
-    // A closed one would have its FIN acknowledged.
-    let mut open = Vec::new();
-    for _ in 0..5 {
-        let client = someone_v4();
-        let down = Conn::open(
-            &lab.balancer,
-            LISTEN,
-            &[&header_of(client), &b"ask"[..]].concat(),
-        );
-        let up = backend.accept();
-        assert_eq!((up.peer(), up.recv(3)), (client, b"ask".to_vec()));
-        up.send(b"answer");
-        assert_eq!(down.recv(6), b"answer");
-        open.push((down, up));
-    }
-    assert_eq!(counted(&lab.balancer), 0);
-}
-
-/// Nagle's algorithm holds back a second small write until the first has been acknowledged: what is no reason for an
-/// answer is acknowledged at once.
-#[test]
-fn a_sender_that_writes_in_pieces_is_not_kept_waiting() {
-    let (lab, backend, _proxy) = on_loopback();
-    for cut in [0, 20] {
-        let waits = (0..10).map(|_| {
-            let client = someone_v4();
-            let header = header_of(client);
-            let mut down = lab
-                .balancer
-                .enter(|| TcpStream::connect(LISTEN).expect("a connection"));
-            let began = Instant::now();
-            for piece in [&header[..cut], &header[cut..], b"x"] {
-                down.write_all(piece).expect("write");
-            }
-            let up = backend.accept();
-            assert_eq!((up.peer(), up.recv(1)), (client, b"x".to_vec()));
-            began.elapsed()
-        });
-        // Later than that, each of them would be.
-        assert!(
-            waits.min() < Some(Duration::from_millis(40)),
-            "cut at {cut}"
-        );
-    }
-}
-
-/// Sender, proxy and backend on one host.
-fn on_loopback() -> (Lab, Backend, Peername) {
+fn who_writes_in_pieces_is_not_kept_waiting() {
     let lab = Lab::without_routes();
-    let backend = Backend::listen(&lab.balancer, TARGET_V4);
+    let backend = lab.balancer.enter(|| TcpListener::bind(TARGET_V4));
+    let backend = backend.expect("a listener");
     let (listen, target) = (
         format!("--listen={LISTEN}"),
         format!("--target-v4={TARGET_V4}"),
@@ -117,8 +67,39 @@ fn on_loopback() -> (Lab, Backend, Peername) {
         &listen,
         &target,
     ];
-    let proxy = Peername::start(&lab.balancer, &args, &[LISTEN]);
-    (lab, backend, proxy)
+    let _proxy = Peername::start(&lab.balancer, &args, &[LISTEN]);
+    let header = &header_of(someone_v4())[..];
+    for asked in [
+        &[header, b"asked"][..],
+        &[&header[..20], &header[20..], b"asked"],
+        &[&[header, b"as"].concat(), b"ked"],
+        &[&[header, b"asked"].concat()],
+    ] {
+        let waits = (0..10).map(|_| {
+            let began = Instant::now();
+            let down = lab
+                .balancer
+                .enter(|| TcpStream::connect(LISTEN))
+                .expect("a connection");
+            asked
+                .iter()
+                .for_each(|piece| (&down).write_all(piece).expect("write"));
+            let (mut up, _) = backend.accept().expect("a connection");
+            up.read_exact(&mut [0; 5]).expect("what was asked");
+            for piece in [b"head", b"body"] {
+                up.write_all(piece).expect("write");
+            }
+            (&down).read_exact(&mut [0; 8]).expect("the answer");
+            began.elapsed()
+        });
+        // A delayed ACK would take that from each of them.
+        let least = waits.min();
+        assert!(
+            least < Some(Duration::from_millis(40)),
+            "{least:?}, {} pieces",
+            asked.len()
+        );
+    }
 }
 
 /// Counts the segments that bring nothing but an ACK.

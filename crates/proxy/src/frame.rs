@@ -265,16 +265,11 @@ impl<'s> Reader<'s> {
             if !more {
                 self.wait_for_more();
             }
-            let ahead = Ahead {
+            return Ok(Ahead {
                 octets: behind.into(),
                 sent: 0,
                 is_followed: more,
-            };
-            if !ahead.is_some() {
-                // Where this fails, a sender waits a little.
-                let _ = stream::ack_now(self.stream);
-            }
-            return Ok(ahead);
+            });
         }
         while len > 0 {
             match stream::discard(self.stream, len).map_err(Failure::Downstream)? {

@@ -149,23 +149,6 @@ impl Listeners {
         Ok(self)
     }
 
-    /// On loopback, spares the segment that acknowledges a header and what came with it: the answer does. Who reads a
-    /// header that came alone has to say [`stream::ack_now`].
-    ///
-    /// # Errors
-    ///
-    /// The address whose socket can't be set so.
-    pub fn ack_with_answers(self) -> Result<Self, BindError> {
-        for listening in self.of_workers.iter().flatten() {
-            let addr = listening.addr.0;
-            if addr.ip().is_loopback() {
-                stream::ack_with_answer(&listening.socket)
-                    .map_err(|failed| BindError { addr, failed })?;
-            }
-        }
-        Ok(self)
-    }
-
     /// The addresses listened on.
     pub fn addrs(&self) -> Vec<SocketAddr> {
         let first = self.of_workers.first().into_iter().flatten();

@@ -109,20 +109,6 @@ pub fn discard(socket: impl AsFd, len: usize) -> io::Result<usize> {
     usize::try_from(n).map_err(|_| io::Error::last_os_error())
 }
 
-/// Lets what is received be acknowledged with the answer, or after a while (tcp(7), TCP_QUICKACK); the connections of a
-/// listener begin like that. The kernel would acknowledge what comes first at once.
-///
-/// A sender that goes by Nagle's algorithm holds back a second small segment until the first one is acknowledged: unless an
-/// answer is to be expected, [`ack_now`] spares it the wait.
-pub fn ack_with_answer(socket: impl AsFd) -> Result<()> {
-    set_int(socket.as_fd(), libc::SOL_TCP, libc::TCP_QUICKACK, 0).call("setsockopt(TCP_QUICKACK)")
-}
-
-/// Acknowledges what has come, if that has not been done, and soon what comes next.
-pub fn ack_now(socket: impl AsFd) -> Result<()> {
-    set_int(socket.as_fd(), libc::SOL_TCP, libc::TCP_QUICKACK, 1).call("setsockopt(TCP_QUICKACK)")
-}
-
 /// Sends FIN after everything written so far; the other direction stays open.
 pub fn finish(socket: impl AsFd) -> io::Result<()> {
     Ok(rustix::net::shutdown(socket, Shutdown::Write)?)

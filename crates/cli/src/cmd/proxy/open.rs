@@ -68,7 +68,7 @@ impl Open {
         let all_udp = wanted_udp.iter().map(|(wanted, _)| wanted.len());
         let addresses = wanted_tcp.len() + all_udp.sum::<usize>();
         let beside = addresses_of(there, Transport::Tcp);
-        let mut tcp = Listeners::open(&wanted_tcp, &beside, workers, given)?.ack_with_answers()?;
+        let mut tcp = Listeners::open(&wanted_tcp, &beside, workers, given)?;
         for planned in setup.services.iter().filter(|s| s.config.transparent) {
             let ids = wanted_tcp
                 .iter()
