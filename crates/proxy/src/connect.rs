@@ -13,7 +13,7 @@ use tokio::net::TcpStream;
 use tokio::time::{Instant, sleep, timeout};
 
 pub use attempt::Connector;
-use attempt::{Goal, Obstacle};
+use attempt::Obstacle;
 
 use crate::accept::refuse;
 use crate::frame::Framed;
@@ -47,12 +47,8 @@ impl Connected {
             mut ahead,
             ..
         } = framed;
-        let goal = Goal {
-            target: permit.target().0,
-            speaks: ahead.is_some() || preface.is_some(),
-        };
         async move {
-            match connect(permit, goal, connector, preface.as_deref(), &mut ahead).await {
+            match connect(permit, connector, preface.as_deref(), &mut ahead).await {
                 Ok(upstream) => Ok(Self {
                     downstream,
                     upstream,
@@ -66,12 +62,11 @@ impl Connected {
 
 async fn connect(
     permit: &Permit,
-    goal: Goal,
     connector: &Connector,
     preface: Option<&[u8]>,
     ahead: &mut Ahead,
 ) -> Result<TcpStream, Failure> {
-    let upstream = begin(permit, goal, connector).await?;
+    let upstream = begin(permit, connector).await?;
     let sent = match speak(&upstream, preface.unwrap_or(&ahead.octets))? {
         Some(sent) => sent,
         None => {
@@ -109,14 +104,15 @@ fn speak(upstream: &TcpStream, first: &[u8]) -> Result<Option<usize>, Failure> {
 /// Our sockets share a client's port (SO_REUSEADDR) as long as the 4-tuples differ, so that only two
 /// things are in the way: a connection of ours with the same 4-tuple, which may be closing just now,
 /// and another program's socket, for which waiting is no use.
-async fn begin(permit: &Permit, goal: Goal, connector: &Connector) -> Result<TcpStream, Failure> {
+async fn begin(permit: &Permit, connector: &Connector) -> Result<TcpStream, Failure> {
+    let target = permit.target().0;
     let Some(source) = permit.bind_to() else {
-        return connector.plain(goal).map_err(Obstacle::into_failure);
+        return connector.plain(target).map_err(Obstacle::into_failure);
     };
     let give_up = Instant::now() + RETRY_FOR;
     let mut pause = RETRY_FIRST;
     let taken = loop {
-        match connector.from(source, goal) {
+        match connector.from(source, target) {
             Ok(upstream) => return Ok(upstream),
             Err(Obstacle::Closing(_)) if Instant::now() < give_up => {
                 sleep(pause).await;
@@ -127,7 +123,9 @@ async fn begin(permit: &Permit, goal: Goal, connector: &Connector) -> Result<Tcp
         }
     };
     let other = connector.instead_of(source, permit, taken)?;
-    connector.from(other, goal).map_err(Obstacle::into_failure)
+    connector
+        .from(other, target)
+        .map_err(Obstacle::into_failure)
 }
 
 async fn established(upstream: &TcpStream) -> Result<(), Failure> {

@@ -42,23 +42,15 @@ pub struct Pair {
     pub upstream: TcpStream,
 }
 
-/// What is known of the first octets from downstream.
+/// What is known of the first octets from downstream. They are held beside what the contract allows a direction.
 #[derive(Debug, Default)]
 pub struct Ahead {
     /// They have been read already, and go to upstream before the others.
     pub octets: Box<[u8]>,
-    /// So many of them have gone.
+    /// So many of them have gone; not more than there are.
     pub sent: usize,
     /// Whether more is known to be there: it is read without waiting for an event.
     pub is_followed: bool,
-}
-
-impl Ahead {
-    /// Whether there is something to be sent at once.
-    #[must_use]
-    pub fn is_some(&self) -> bool {
-        self.is_followed || !self.octets.is_empty()
-    }
 }
 
 /// How bytes are moved.

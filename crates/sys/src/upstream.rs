@@ -117,13 +117,6 @@ impl Upstream {
         set_int(self.socket.as_fd(), libc::SOL_IP, option, value).call(call)
     }
 
-    /// Lets the handshake's last ACK wait for what is written as soon as the connection stands, and go with it: a segment
-    /// less, and the backend is not woken before there is something to read (tcp(7), TCP_QUICKACK). Without anything
-    /// written, it goes 200 ms later.
-    pub fn ack_with_data(&self) -> Result<()> {
-        set_int(self.as_fd(), libc::SOL_TCP, libc::TCP_QUICKACK, 0).call("setsockopt(TCP_QUICKACK)")
-    }
-
     /// Starts to connect. The stream is writable once the connection stands or has failed; then
     /// [`crate::stream::take_error`] tells which.
     pub fn connect(self, target: SocketAddr) -> Result<TcpStream> {

@@ -25,14 +25,6 @@ pub struct Connector {
     ephemeral: RangeInclusive<u16>,
 }
 
-/// Where to, and how.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Goal {
-    pub(super) target: SocketAddr,
-    /// Whether something is sent as soon as the connection stands.
-    pub(super) speaks: bool,
-}
-
 /// What was in the way.
 #[derive(Debug)]
 pub(super) enum Obstacle {
@@ -59,10 +51,10 @@ impl Connector {
     }
 
     /// Connects as ourselves.
-    pub(super) fn plain(&self, goal: Goal) -> Result<TcpStream, Obstacle> {
-        let socket = self.socket(goal).map_err(Obstacle::local)?;
+    pub(super) fn plain(&self, target: SocketAddr) -> Result<TcpStream, Obstacle> {
+        let socket = self.socket(target).map_err(Obstacle::local)?;
         let upstream = socket
-            .connect(goal.target)
+            .connect(target)
             .map_err(|failed| Obstacle::Other(Failure::Connect(failed.source)))?;
         register(upstream)
     }
@@ -71,9 +63,13 @@ impl Connector {
     ///
     /// The kernel is asked to choose the client's port, of one. Bound by number it would be lost for
     /// every other socket of this host. Only by number, though, may it still be in TIME_WAIT.
-    pub(super) fn from(&self, source: SocketAddr, goal: Goal) -> Result<TcpStream, Obstacle> {
+    pub(super) fn from(
+        &self,
+        source: SocketAddr,
+        target: SocketAddr,
+    ) -> Result<TcpStream, Obstacle> {
         if self.ephemeral.contains(&source.port()) {
-            match self.bound(source, goal, Upstream::bind_at_connect) {
+            match self.bound(source, target, Upstream::bind_at_connect) {
                 Err(Obstacle::Closing(_)) => {}
                 // The range was changed since we read it.
                 Err(Obstacle::Other(Failure::SourceRewritten { wanted, got }))
@@ -83,32 +79,31 @@ impl Connector {
             }
         }
         match source.port() {
-            0 => self.bound(source, goal, |socket, source| {
+            0 => self.bound(source, target, |socket, source| {
                 socket.bind_any_port(source.ip())
             }),
-            _ => self.bound(source, goal, Upstream::bind),
+            _ => self.bound(source, target, Upstream::bind),
         }
     }
 
     fn bound(
         &self,
         source: SocketAddr,
-        goal: Goal,
+        target: SocketAddr,
         bind: impl FnOnce(&Upstream, SocketAddr) -> peername_sys::Result<()>,
     ) -> Result<TcpStream, Obstacle> {
-        let socket = self.socket(goal).map_err(Obstacle::local)?;
+        let socket = self.socket(target).map_err(Obstacle::local)?;
         socket.transparent().map_err(Obstacle::local)?;
         bind(&socket, source).map_err(|failed| match failed.source.kind() {
             ErrorKind::AddrInUse => Obstacle::Taken(failed),
             _ => Obstacle::local(failed),
         })?;
-        let upstream =
-            socket
-                .connect(goal.target)
-                .map_err(|failed| match failed.source.kind() {
-                    ErrorKind::AddrNotAvailable => Obstacle::Closing(failed),
-                    _ => Obstacle::Other(Failure::Connect(failed.source)),
-                })?;
+        let upstream = socket
+            .connect(target)
+            .map_err(|failed| match failed.source.kind() {
+                ErrorKind::AddrNotAvailable => Obstacle::Closing(failed),
+                _ => Obstacle::Other(Failure::Connect(failed.source)),
+            })?;
         verify(&upstream, source).map_err(|failure| {
             let _ = stream::reset_on_close(&upstream);
             Obstacle::Other(failure)
@@ -116,12 +111,9 @@ impl Connector {
         register(upstream)
     }
 
-    fn socket(&self, goal: Goal) -> peername_sys::Result<Upstream> {
-        let socket = Upstream::new(goal.target)?;
-        stream::tune_to(&socket, goal.target.ip())?;
-        if goal.speaks {
-            socket.ack_with_data()?;
-        }
+    fn socket(&self, target: SocketAddr) -> peername_sys::Result<Upstream> {
+        let socket = Upstream::new(target)?;
+        stream::tune_to(&socket, target.ip())?;
         self.mark(&socket)?;
         Ok(socket)
     }
