@@ -19,6 +19,7 @@ use peers::{Contestant, Selection};
 mod affinity;
 mod authority;
 pub(crate) mod cell;
+pub(crate) mod floor;
 pub(crate) mod load;
 mod names;
 pub(crate) mod origin;
@@ -158,6 +159,10 @@ impl Task<Contestant> for Measure {
         if self.profiled {
             return contestant.is_ours();
         }
+        // It keeps nothing. Where something is worth keeping, others may well be below it.
+        if contestant.is_floor() {
+            return self.shape.hosts >= self.shape.requests;
+        }
         self.untuned || contestant.is_tuned()
     }
 }
@@ -176,12 +181,13 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         tasks.retain(|task| !task.profiled);
     }
     let comparison = Comparison {
-        contestants: args.contestants.contestants(),
+        contestants: args.contestants.contestants()?,
         tasks,
         rounds,
         extent: format!("{rounds} rounds; {}", affinity::describe()?),
         subject: &args.options.subject,
         targets: TARGETS,
+        floor: Some(peers::FLOOR),
         out: &args.options.out,
     };
     comparison.run(|contestant, task| args.measure(contestant, task))

@@ -59,6 +59,9 @@ enum Command {
     InterceptOrigin(intercept::origin::Args),
     /// Put one load on an intercepting proxy and print the figures as a JSON line
     InterceptLoad(intercept::load::Args),
+    /// Do the least that a proxy can do that opens TLS, for comparison
+    #[command(hide = true)]
+    InterceptFloor(intercept::floor::Args),
     /// One measurement, inside a namespace that `intercept` made
     #[command(hide = true)]
     InterceptCell(crate::cell::Args),
@@ -77,6 +80,7 @@ fn main() -> ExitCode {
         Command::Intercept(args) => intercept::run(&args),
         Command::InterceptOrigin(args) => intercept::origin::run(&args),
         Command::InterceptLoad(args) => intercept::load::print(args),
+        Command::InterceptFloor(args) => intercept::floor::run(&args),
         Command::InterceptCell(args) => intercept::cell::print(&args),
     };
     match result {

@@ -112,6 +112,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         extent: format!("{rounds} rounds, {duration} each"),
         subject: &args.options.subject,
         targets: TARGETS,
+        floor: None,
         out: &args.options.out,
     };
     comparison.run(|contestant, task| args.measure(contestant, task))

@@ -140,6 +140,8 @@ pub(crate) struct Report {
     /// Each with those that do such work at all.
     tasks: Vec<(&'static str, Vec<String>)>,
     targets: &'static [Target],
+    /// Whose figures stand beside the targets, where it takes part.
+    floor: Option<&'static str>,
     records: Vec<Record>,
 }
 
@@ -148,6 +150,7 @@ impl Report {
         contestants: &[C],
         tasks: &[&impl Task<C>],
         targets: &'static [Target],
+        floor: Option<&'static str>,
     ) -> Self {
         let describe = |contestant: &C| (contestant.name().to_owned(), contestant.version());
         Self {
@@ -158,6 +161,7 @@ impl Report {
                 .filter(|(_, participants)| !participants.is_empty())
                 .collect(),
             targets,
+            floor: floor.filter(|floor| contestants.iter().any(|it| it.name() == *floor)),
             records: Vec::new(),
         }
     }
@@ -271,29 +275,44 @@ impl Report {
             "verdict (machine not quiet)"
         };
         let mut rows = vec![["target", "is", verdict].map(str::to_owned).to_vec()];
+        rows[0].extend(self.floor.into_iter().flat_map(|floor| {
+            let share = format!("{floor}, % of the target");
+            [floor.to_owned(), share]
+        }));
         for target in self.targets.iter().filter(|target| self.concerns(target)) {
-            let whose = target.of.unwrap_or(subject);
-            let is = match target.peers {
-                [] => {
-                    let values = self.values(whose, target.task, target.metric);
-                    Summary::of(values.map(|(_, value)| value))
-                }
-                peers => self.ratio(whose, target.task, target.metric, |round| {
-                    let figures = peers
-                        .iter()
-                        .filter_map(|peer| self.value(peer, target.task, target.metric, round));
-                    target.best(figures)
-                }),
-            };
+            let is = self.reached(target.of.unwrap_or(subject), target);
             let verdict = match &is {
                 None => "not measured",
                 Some(is) if target.is_met(is.median) => "met",
                 Some(_) => "NOT MET",
             };
             let is = is.map_or_else(none, |it| it.to_string());
-            rows.push(vec![target.to_string(), is, verdict.to_owned()]);
+            let mut row = vec![target.to_string(), is, verdict.to_owned()];
+            // Well above 100 % of what must not be exceeded, the target is one that nobody meets.
+            row.extend(self.floor.into_iter().flat_map(|floor| {
+                let is = self.reached(floor, target);
+                let share = is.map_or_else(none, |is| number(target.share(is.median)));
+                [is.map_or_else(none, |is| is.to_string()), share]
+            }));
+            rows.push(row);
         }
         rows
+    }
+
+    /// What a target bounds: a contestant's metric, or its ratio to the best peer's.
+    fn reached(&self, whose: &str, target: &Target) -> Option<Summary> {
+        match target.peers {
+            [] => {
+                let values = self.values(whose, target.task, target.metric);
+                Summary::of(values.map(|(_, value)| value))
+            }
+            peers => self.ratio(whose, target.task, target.metric, |round| {
+                let figures = peers
+                    .iter()
+                    .filter_map(|peer| self.value(peer, target.task, target.metric, round));
+                target.best(figures)
+            }),
+        }
     }
 
     /// Whether the workload was run, and by those whom the target names.

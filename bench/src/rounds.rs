@@ -76,6 +76,8 @@ pub(crate) struct Comparison<'a, C, T> {
     pub(crate) subject: &'a str,
     /// What the subject has to reach.
     pub(crate) targets: &'static [Target],
+    /// Whom nobody can be under: what the targets leave room for is told by it.
+    pub(crate) floor: Option<&'static str>,
     /// Where the raw figures go.
     pub(crate) out: &'a Path,
 }
@@ -93,7 +95,7 @@ impl<C: Contender, T: Task<C>> Comparison<'_, C, T> {
         let contestants = present(self.contestants);
         fs::create_dir_all(self.out).with_context(|| format!("create {}", self.out.display()))?;
         let mut csv = Csv::create(self.out, &contestants, &self.extent)?;
-        let mut report = Report::new(&contestants, tasks, self.targets);
+        let mut report = Report::new(&contestants, tasks, self.targets, self.floor);
         let mut failures = 0;
         for round in 1..=self.rounds {
             for task in tasks {

@@ -43,6 +43,9 @@ fn every_workload_is_measured() {
         ("direct,keep-alive,requests/s", None),
         ("direct,h2,requests/s", None),
         ("direct,stampede,certificates", Some(1.0)),
+        ("floor,cold,CPU s/1000", None),
+        ("floor,cold,certificates", Some(1.0)),
+        ("floor,cold,upstream handshakes", Some(40.0)),
     ];
     if !said.contains("skipped peername") {
         rows.extend([

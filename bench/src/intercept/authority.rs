@@ -57,27 +57,18 @@ impl Hosts {
     /// # Errors
     /// A file is not what it should be.
     pub(crate) fn read(certificate: &Path, key: &Path) -> Result<Self> {
-        let read = |path: &Path| {
-            fs::read_to_string(path).with_context(|| format!("read {}", path.display()))
-        };
-        let between = read(certificate)?;
-        let issuer = Issuer::from_ca_cert_pem(&between, KeyPair::from_pem(&read(key)?)?)?;
-        let key = KeyPair::generate()?;
-        let private = PrivatePkcs8KeyDer::from(key.serialize_der());
+        let key_of_hosts = KeyPair::generate()?;
         Ok(Self {
-            issuer,
-            between: CertificateDer::from_pem_slice(between.as_bytes())?,
-            signer: any_ecdsa_type(&private.into())?,
-            key,
+            issuer: issuer(certificate, key)?,
+            between: CertificateDer::from_pem_file(certificate)?,
+            signer: signer(&key_of_hosts)?,
+            key: key_of_hosts,
             made: Mutex::default(),
         })
     }
 
     fn make(&self, host: &str) -> Result<CertifiedKey> {
-        let mut params = CertificateParams::new([host.to_owned()])?;
-        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
-        params.use_authority_key_identifier_extension = true;
-        let leaf = params.signed_by(&self.key, &self.issuer)?.der().clone();
+        let leaf = leaf(host, &self.key, &self.issuer)?;
         let chain = vec![leaf, self.between.clone()];
         Ok(CertifiedKey::new(chain, self.signer.clone()))
     }
@@ -94,6 +85,41 @@ impl ResolvesServerCert for Hosts {
         made.insert(host.to_owned(), new.clone());
         Some(new)
     }
+}
+
+/// One certificate for all names below `domain`, of the authority in these files. Who believes that authority
+/// needs nothing but the leaf.
+///
+/// # Errors
+/// A file is not what it should be.
+pub(crate) fn wildcard(domain: &str, certificate: &Path, key: &Path) -> Result<CertifiedKey> {
+    let issuer = issuer(certificate, key)?;
+    let key = KeyPair::generate()?;
+    let leaf = leaf(&format!("*.{domain}"), &key, &issuer)?;
+    Ok(CertifiedKey::new(vec![leaf], signer(&key)?))
+}
+
+fn issuer(certificate: &Path, key: &Path) -> Result<Issuer<'static, KeyPair>> {
+    let read =
+        |path: &Path| fs::read_to_string(path).with_context(|| format!("read {}", path.display()));
+    let key = KeyPair::from_pem(&read(key)?)?;
+    Ok(Issuer::from_ca_cert_pem(&read(certificate)?, key)?)
+}
+
+fn leaf(
+    name: &str,
+    key: &KeyPair,
+    issuer: &Issuer<'_, KeyPair>,
+) -> Result<CertificateDer<'static>> {
+    let mut params = CertificateParams::new([name.to_owned()])?;
+    params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
+    params.use_authority_key_identifier_extension = true;
+    Ok(params.signed_by(key, issuer)?.into())
+}
+
+fn signer(key: &KeyPair) -> Result<Arc<dyn SigningKey>> {
+    let private = PrivatePkcs8KeyDer::from(key.serialize_der());
+    Ok(any_ecdsa_type(&private.into())?)
 }
 
 fn authority(name: &str) -> Result<(CertificateParams, KeyPair)> {

@@ -45,15 +45,16 @@ pub(crate) fn print(args: &Args) -> Result<()> {
 impl Cell {
     fn measure(&self) -> Result<Outcome> {
         let directory = self.directory.as_path();
-        let root = directory.join("root.pem");
+        let [root, issuer] = ["root.pem", "origin.pem"].map(|name| directory.join(name));
         let places = Places::find()?;
         places.take_rest()?;
         let _names = names::serve(DOMAIN, *ORIGIN.ip(), directory)?;
-        let origin = start_origin(&root, directory)?;
+        let origin = start_origin(&root, &issuer, directory)?;
         let site = Site {
             listen: PROXY,
             origin: ORIGIN,
             root: &root,
+            issuer: &issuer,
             directory,
         };
         let Some(proxy) = self.contestant.proxy(&site)? else {
@@ -111,14 +112,14 @@ impl Cell {
 }
 
 /// On the documentation's addresses, which no proxy takes for this machine.
-fn start_origin(root: &Path, directory: &Path) -> Result<Running> {
-    let [certificate, key] = ["origin.pem", "origin.key"].map(|name| directory.join(name));
-    authority::write_origin(root, &certificate, &key)?;
+fn start_origin(root: &Path, issuer: &Path, directory: &Path) -> Result<Running> {
+    let key = directory.join("origin.key");
+    authority::write_origin(root, issuer, &key)?;
     let mut command = Command::new(std::env::current_exe().context("own path")?);
     command
         .args(["intercept-origin", "--listen", &ORIGIN.to_string()])
         .arg("--certificate")
-        .arg(certificate)
+        .arg(issuer)
         .arg("--key")
         .arg(key);
     Running::start("origin", command, directory, (Transport::Tcp, ORIGIN))

@@ -28,6 +28,8 @@ pub(crate) struct Contestant {
 enum Kind {
     /// No proxy: what a plain TLS server spends on the same clients.
     Direct,
+    /// Nothing but the TLS of both sides and what carries it.
+    Floor,
     Peername,
     /// The built-in RSA authority, nothing kept.
     Goproxy,
@@ -72,6 +74,8 @@ pub(crate) struct Site<'a> {
     pub(crate) origin: SocketAddrV4,
     /// The origin's authority.
     pub(crate) root: &'a Path,
+    /// The authority below it that certifies hosts.
+    pub(crate) issuer: &'a Path,
     /// An empty directory for configuration and logs.
     pub(crate) directory: &'a Path,
 }
@@ -84,15 +88,20 @@ pub(crate) struct Proxy {
 
 impl Selection {
     /// All contestants in the order in which they take turns: who is hardest to beat comes first.
-    pub(crate) fn contestants(&self) -> Vec<Contestant> {
+    ///
+    /// # Errors
+    /// This program does not know where it lies.
+    pub(crate) fn contestants(&self) -> Result<Vec<Contestant>> {
         let contestant = |name: &str, kind, program: &Path| Contestant {
             name: name.to_owned(),
             kind,
             program: std::path::absolute(program).unwrap_or_else(|_| program.to_owned()),
         };
         let before = self.before.as_ref();
+        let own = std::env::current_exe().context("own path")?;
         let mut all = vec![
             contestant("direct", Kind::Direct, Path::new("")),
+            contestant(FLOOR, Kind::Floor, &own),
             contestant("peername", Kind::Peername, &self.peername),
             contestant("goproxy-tuned", Kind::GoproxyTuned, &self.goproxy),
             contestant("hudsucker-tuned", Kind::HudsuckerTuned, &self.hudsucker),
@@ -101,13 +110,18 @@ impl Selection {
             contestant("goproxy-as-shipped", Kind::Goproxy, &self.goproxy),
         ];
         all.extend(before.map(|path| contestant("before", Kind::Peername, path)));
-        all
+        Ok(all)
     }
 }
 
 impl Contestant {
     pub(crate) fn is_ours(&self) -> bool {
         self.kind == Kind::Peername
+    }
+
+    /// Whether it is no proxy to use, but what none can be under.
+    pub(crate) fn is_floor(&self) -> bool {
+        self.kind == Kind::Floor
     }
 
     /// Whether nothing that we know of could be better about it.
@@ -131,6 +145,7 @@ impl Contestant {
     pub(crate) fn proxy(&self, site: &Site) -> Result<Option<Proxy>> {
         let proxy = match self.kind {
             Kind::Direct => return Ok(None),
+            Kind::Floor => self.floor(site)?,
             Kind::Peername => self.peername(site)?,
             Kind::Goproxy => self.goproxy_as_shipped(site)?,
             Kind::GoproxyEcdsa => self.goproxy(site, &[])?,
@@ -139,6 +154,21 @@ impl Contestant {
             Kind::HudsuckerTuned => self.hudsucker(site, &["tuned"])?,
         };
         Ok(Some(proxy))
+    }
+
+    fn floor(&self, site: &Site) -> Result<Proxy> {
+        let (authority, key) = new_authority(site)?;
+        let mut command = Command::new(&self.program);
+        command
+            .args(["intercept-floor", "--listen", &site.listen.to_string()])
+            .args(["--origin", &site.origin.to_string()])
+            .arg("--certificate")
+            .arg(&authority)
+            .arg("--key")
+            .arg(key)
+            .arg("--issuer")
+            .arg(site.issuer);
+        Ok(Proxy { command, authority })
     }
 
     fn peername(&self, site: &Site) -> Result<Proxy> {
@@ -207,6 +237,9 @@ impl Contender for Contestant {
     fn version(&self) -> String {
         let flag = match self.kind {
             Kind::Direct => return String::from("no proxy; CPU is the origin's own"),
+            Kind::Floor => {
+                return String::from("no certificate made, no name looked up, no HTTP read");
+            }
             Kind::Goproxy | Kind::GoproxyEcdsa | Kind::GoproxyTuned => "-version",
             Kind::Peername | Kind::Hudsucker | Kind::HudsuckerTuned => "--version",
         };
@@ -217,7 +250,7 @@ impl Contender for Contestant {
     fn obstacle(&self) -> Option<String> {
         let program = self.program.display();
         match self.kind {
-            Kind::Direct => None,
+            Kind::Direct | Kind::Floor => None,
             _ if !self.program.is_file() => Some(format!("{program} is not there")),
             Kind::Peername => output(&self.program, &["intercept", "--help"])
                 .err()
@@ -246,3 +279,6 @@ fn save(mut command: Command, path: &Path) -> Result<()> {
     );
     Ok(())
 }
+
+/// The floor's name in the tables.
+pub(crate) const FLOOR: &str = "floor";

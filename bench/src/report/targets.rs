@@ -186,6 +186,12 @@ impl Target {
         })
     }
 
+    /// Per cent of the bound.
+    pub(crate) fn share(&self, value: f64) -> f64 {
+        let (Bound::AtMost(bound) | Bound::AtLeast(bound)) = self.bound;
+        100.0 * value / bound
+    }
+
     pub(crate) fn is_met(&self, value: f64) -> bool {
         match self.bound {
             Bound::AtMost(bound) => value <= bound,
@@ -222,6 +228,11 @@ mod tests {
         assert!(at_most.is_met(1.0) && !at_most.is_met(1.01));
         let at_least = target(Bound::AtLeast(1.0));
         assert!(at_least.is_met(1.0) && !at_least.is_met(0.99));
+    }
+
+    #[test]
+    fn a_share_is_of_the_bound() {
+        assert_eq!(target(Bound::AtMost(0.5)).share(0.75), 150.0);
     }
 
     #[test]
