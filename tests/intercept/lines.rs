@@ -1,6 +1,7 @@
 //! The line in the log of what came to nothing.
 
 use std::process::Command;
+use std::thread;
 
 use serde_json::Value;
 
@@ -121,7 +122,25 @@ fn a_tunnel_that_nobody_uses_has_a_line() {
     assert!(metrics.lines().any(|line| line == counted), "{metrics}");
 }
 
+#[test]
+fn a_tunnel_that_its_origin_resets_says_so() {
+    let rig = Rig::new(&["--passthrough=a.test"]);
+    let origin = Backend::listen(&rig.lab.server, v4([10, 81, 0, 1], 9001));
+    thread::scope(|scope| {
+        scope.spawn(|| rig.try_curl(&["https://a.test:9001/"]));
+        let up = origin.accept();
+        assert_eq!(up.recv(1), [HANDSHAKE]);
+        up.reset();
+    });
+    let line = &tunnels(&rig, 1)[0];
+    assert_eq!(line["how"], "passthrough", "{line}");
+    assert_eq!(line["end"], "cut_by_origin", "{line}");
+}
+
 /// Lines of tunnels, which have no path.
 fn tunnels(rig: &Rig, count: usize) -> Vec<Value> {
     rig.audit("", count)
 }
+
+/// How a ClientHello begins (RFC 8446, section 5.1).
+const HANDSHAKE: u8 = 22;
