@@ -232,13 +232,13 @@ impl<'s> Reader<'s> {
             match parse(buffer, Carrier::Stream).map_err(|invalid| not_a_header(invalid, buffer))? {
                 Parsed::Complete(header) => {
                     self.limits.admit(&header)?;
-                    let behind = buffer.get(header.len..).unwrap_or_default();
-                    let ahead = self.take(header.len - had, behind, more)?;
+                    self.take_off(header.len - had)?;
+                    let ahead = self.ahead(buffer.get(header.len..).unwrap_or_default(), more);
                     Ok(Look::Complete(keep(&header)?, ahead))
                 }
                 Parsed::NeedMore(len) if len > max => Err(Failure::HeaderTooLong { len, max }),
                 Parsed::NeedMore(wanted) => {
-                    self.take(len, &[], more)?;
+                    self.take_off(len)?;
                     self.collected
                         .extend_from_slice(buffer.get(had..).unwrap_or_default());
                     Ok(Look::Wanted(
@@ -251,33 +251,37 @@ impl<'s> Reader<'s> {
 
     fn receive(&self, buffer: Option<&mut [u8]>) -> io::Result<Received> {
         let buffer = buffer.unwrap_or_default();
-        match self.payload {
-            Payload::Taken => stream::recv(self.stream, buffer),
-            Payload::Left => {
-                stream::peek(self.stream, buffer).map(|len| Received { len, more: true })
-            }
+        if self.payload == Payload::Left {
+            return stream::peek(self.stream, buffer).map(|len| Received { len, more: true });
         }
+        let received = stream::recv(self.stream, buffer)?;
+        if !received.more {
+            self.wait_for_more();
+        }
+        Ok(received)
     }
 
-    /// Takes so many octets that have been looked at off the socket, with those `behind` them if they are wanted.
-    fn take(&self, mut len: usize, behind: &[u8], more: bool) -> Result<Ahead, Failure> {
-        if self.payload == Payload::Taken {
-            if !more {
-                self.wait_for_more();
-            }
-            return Ok(Ahead {
-                octets: behind.into(),
-                sent: 0,
-                is_followed: more,
-            });
-        }
-        while len > 0 {
+    /// Takes so many octets that have been looked at off the socket, where they are still there.
+    fn take_off(&self, mut len: usize) -> Result<(), Failure> {
+        while len > 0 && self.payload == Payload::Left {
             match stream::discard(self.stream, len).map_err(Failure::Downstream)? {
                 0 => return Err(Failure::Downstream(ErrorKind::UnexpectedEof.into())),
                 n => len -= n,
             }
         }
-        Ok(Ahead::default())
+        Ok(())
+    }
+
+    /// What was read with the header.
+    fn ahead(&self, behind: &[u8], is_followed: bool) -> Ahead {
+        match self.payload {
+            Payload::Left => Ahead::default(),
+            Payload::Taken => Ahead {
+                octets: behind.into(),
+                sent: 0,
+                is_followed,
+            },
+        }
     }
 
     /// Tells tokio that there is nothing left to read.

@@ -25,7 +25,7 @@ struct Other<T> {
 }
 
 /// What a connection holds of the worker that serves it, until it has ended.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(crate) struct Open(#[expect(dead_code, reason = "it only has to be there")] Sender<()>);
 
 /// What another worker has accepted.
