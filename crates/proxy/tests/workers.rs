@@ -2,18 +2,24 @@
 
 use std::collections::HashMap;
 use std::net::{SocketAddr, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 use peername_proxy::listeners::{Given, Listeners};
-use peername_proxy::server::{self, Capacity, Incoming, Serve};
+use peername_proxy::server::{self, Capacity, Incoming, Running, Serve};
 use peername_proxy::service::ListenerId;
 
 /// Which threads serve how many.
 #[derive(Default)]
-struct Census(Mutex<HashMap<thread::ThreadId, usize>>);
+struct Census {
+    open: Mutex<HashMap<thread::ThreadId, usize>>,
+    /// Whoever is served first keeps the thread for as long as this is locked.
+    gate: Mutex<()>,
+    has_begun: AtomicBool,
+}
 
 impl Serve for Census {
     type By = ();
@@ -22,6 +28,9 @@ impl Serve for Census {
 
     async fn serve(&self, connection: Incoming, (): ()) {
         self.change(|open| *open += 1);
+        if !self.has_begun.swap(true, Ordering::Relaxed) {
+            drop(self.gate.lock());
+        }
         // Until the client closes.
         let _ = connection.stream.readable().await;
         self.change(|open| *open -= 1);
@@ -30,18 +39,22 @@ impl Serve for Census {
 
 impl Census {
     fn change(&self, change: impl FnOnce(&mut usize)) {
-        let mut threads = self.0.lock().expect("a lock");
+        let mut threads = self.open.lock().expect("a lock");
         change(threads.entry(thread::current().id()).or_default());
     }
 
     fn open(&self) -> Vec<usize> {
-        let threads = self.0.lock().expect("a lock");
+        let threads = self.open.lock().expect("a lock");
         threads.values().copied().collect()
     }
 
     fn wait_for(&self, all: usize) -> Result<()> {
+        self.wait_until(|open| open == all)
+    }
+
+    fn wait_until(&self, enough: impl Fn(usize) -> bool) -> Result<()> {
         let deadline = Instant::now() + Duration::from_secs(10);
-        while self.open().iter().sum::<usize>() != all {
+        while !enough(self.open().iter().sum()) {
             ensure!(Instant::now() < deadline, "{:?}", self.open());
             thread::sleep(Duration::from_millis(1));
         }
@@ -52,15 +65,8 @@ impl Census {
 /// Dealt out by the hash alone, two workers would differ by 20 or more in every third round.
 #[test]
 fn no_worker_has_many_more_than_another() -> Result<()> {
-    let wanted = [(ListenerId(0), SocketAddr::from(([127, 0, 0, 1], 0)))];
-    let listeners = Listeners::open(&wanted, &[], 2, &Given::default())?;
-    let addr = listeners.addrs()[0];
     let census = Arc::new(Census::default());
-    let capacity = Capacity {
-        connections: 1000,
-        pipes_of_a_worker: 0,
-    };
-    let running = server::start(listeners, Vec::new(), &census, capacity)?;
+    let (running, addr) = two_workers(&census)?;
     for _ in 0..5 {
         let clients: Vec<_> = (0..400)
             .map(|_| TcpStream::connect(addr))
@@ -78,4 +84,38 @@ fn no_worker_has_many_more_than_another() -> Result<()> {
     running.end();
     running.join();
     Ok(())
+}
+
+/// One worker hangs, and the other hands it what it accepts; then no more is to be accepted.
+#[test]
+fn what_was_handed_on_before_a_drain_is_served() -> Result<()> {
+    let census = Arc::new(Census::default());
+    let (running, addr) = two_workers(&census)?;
+    let hangs = census.gate.lock().expect("a lock");
+    let first = TcpStream::connect(addr)?;
+    census.wait_for(1)?;
+    let clients: Vec<_> = (0..100)
+        .map(|_| TcpStream::connect(addr))
+        .collect::<Result<_, _>>()?;
+    // By then it has handed on about as many.
+    census.wait_until(|open| open >= 20)?;
+    running.drain();
+    drop(hangs);
+    census.wait_for(1 + clients.len())?;
+    drop((first, clients));
+    census.wait_for(0)?;
+    running.join();
+    Ok(())
+}
+
+fn two_workers(census: &Arc<Census>) -> Result<(Running, SocketAddr)> {
+    let wanted = [(ListenerId(0), SocketAddr::from(([127, 0, 0, 1], 0)))];
+    let listeners = Listeners::open(&wanted, &[], 2, &Given::default())?;
+    let addr = listeners.addrs()[0];
+    let capacity = Capacity {
+        connections: 1000,
+        pipes_of_a_worker: 0,
+    };
+    let running = server::start(listeners, Vec::new(), census, capacity)?;
+    Ok((running, addr))
 }
