@@ -25,6 +25,7 @@ mod names;
 pub(crate) mod origin;
 mod peers;
 mod profile;
+mod serving;
 mod tls;
 
 /// `peername-bench intercept`

@@ -17,11 +17,11 @@ use rustls::pki_types::ServerName;
 use rustls::server::NoServerSessionStorage;
 use rustls::sign::SingleCertAndKey;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, copy, split};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpStream;
 use tokio_rustls::{TlsAcceptor, TlsConnector, client, server};
 
 use crate::intercept::load::DOMAIN;
-use crate::intercept::{authority, tls};
+use crate::intercept::{authority, serving, tls};
 
 /// `peername-bench intercept-floor`
 #[derive(clap::Args)]
@@ -54,21 +54,13 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         acceptor: TlsAcceptor::from(unresumed(args)?),
         connector: TlsConnector::from(tls::client(&args.issuer, tls::HTTP1, false)?),
     };
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()?;
-    runtime.block_on(async {
-        let listener = TcpListener::bind(args.listen).await;
-        let listener = listener.with_context(|| format!("listen on {}", args.listen))?;
-        loop {
-            let (client, _) = listener.accept().await.context("accept")?;
-            let floor = floor.clone();
-            tokio::spawn(async move {
-                match floor.open(client).await {
-                    Ok((client, origin)) => carry(client, origin).await,
-                    Err(error) => eprintln!("{error:#}"),
-                }
-            });
+    serving::run(args.listen, |client| {
+        let floor = floor.clone();
+        async move {
+            match floor.open(client).await {
+                Ok((client, origin)) => carry(client, origin).await,
+                Err(error) => eprintln!("{error:#}"),
+            }
         }
     })
 }
@@ -96,7 +88,6 @@ impl Floor {
         &self,
         mut client: TcpStream,
     ) -> Result<(server::TlsStream<TcpStream>, client::TlsStream<TcpStream>)> {
-        client.set_nodelay(true)?;
         let host = read_connect(&mut client).await?;
         client
             .write_all(b"HTTP/1.1 200 OK\r\n\r\n")

@@ -7,18 +7,18 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use http_body_util::Full;
 use hyper::body::{Bytes, Incoming};
 use hyper::server::conn::{http1, http2};
 use hyper::service::service_fn;
 use hyper::{Request, Response};
 use hyper_util::rt::{TokioExecutor, TokioIo};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpStream;
 use tokio_rustls::TlsAcceptor;
 
 use crate::intercept::authority::Hosts;
-use crate::intercept::tls;
+use crate::intercept::{serving, tls};
 
 /// `peername-bench intercept-origin`
 #[derive(clap::Args)]
@@ -47,20 +47,12 @@ pub(crate) const BODY: &[u8] = &[b'x'; 1024];
 pub(crate) fn run(args: &Args) -> Result<()> {
     let hosts = Hosts::read(&args.certificate, &args.key)?;
     let acceptor = TlsAcceptor::from(tls::server(Arc::new(hosts))?);
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()?;
-    runtime.block_on(async {
-        let listener = TcpListener::bind(args.listen).await;
-        let listener = listener.with_context(|| format!("listen on {}", args.listen))?;
-        let handshakes = Arc::new(AtomicU64::new(0));
-        loop {
-            let (stream, _) = listener.accept().await.context("accept")?;
-            let (acceptor, handshakes) = (acceptor.clone(), handshakes.clone());
-            tokio::spawn(async move {
-                // A client that goes away is the generator's to complain of.
-                let _ = converse(stream, acceptor, handshakes).await;
-            });
+    let handshakes = Arc::new(AtomicU64::new(0));
+    serving::run(args.listen, |stream| {
+        let (acceptor, handshakes) = (acceptor.clone(), handshakes.clone());
+        async move {
+            // A client that goes away is the generator's to complain of.
+            let _ = converse(stream, acceptor, handshakes).await;
         }
     })
 }
@@ -70,7 +62,6 @@ async fn converse(
     acceptor: TlsAcceptor,
     handshakes: Arc<AtomicU64>,
 ) -> Result<()> {
-    stream.set_nodelay(true)?;
     let stream = acceptor.accept(stream).await?;
     handshakes.fetch_add(1, Ordering::Relaxed);
     let is_h2 = stream.get_ref().1.alpn_protocol() == Some(tls::H2);
