@@ -1,7 +1,7 @@
 //! How a connection to the backend begins.
 
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
 use crate::addr::{TARGET_V4, someone_v4, v4};
@@ -10,7 +10,7 @@ use crate::peername::Peername;
 use crate::rig::header_of;
 
 /// Nagle's algorithm holds back a second small write until the first has been acknowledged. Nobody is kept waiting for
-/// that at the beginning, whoever writes in pieces.
+/// that at the beginning, whoever writes in pieces; and what is said arrives once, whichever stage sent it.
 #[test]
 fn who_writes_in_pieces_is_not_kept_waiting() {
     let lab = Lab::without_routes();
@@ -50,7 +50,12 @@ fn who_writes_in_pieces_is_not_kept_waiting() {
                 up.write_all(piece).expect("write");
             }
             (&down).read_exact(&mut [0; 8]).expect("the answer");
-            began.elapsed()
+            let took = began.elapsed();
+            down.shutdown(Shutdown::Write).expect("FIN");
+            let mut more = Vec::new();
+            up.read_to_end(&mut more).expect("the end");
+            assert!(more.is_empty(), "said twice: {more:?}");
+            took
         });
         // A delayed ACK would take that from each of them.
         let least = waits.min();
