@@ -142,8 +142,10 @@ impl Listeners {
         let all = self.of_workers.iter_mut().flatten();
         for listening in all.filter(|listening| is_wanted(listening.id)) {
             let addr = listening.addr.0;
-            transparent::set(&listening.socket, addr.is_ipv6())
-                .map_err(|failed| BindError { addr, failed })?;
+            let named = |failed| BindError { addr, failed };
+            transparent::set(&listening.socket, addr.is_ipv6()).map_err(named)?;
+            // Whom the rule brings comes over a network, to loopback too.
+            stream::tune_to_network(&listening.socket).map_err(named)?;
             listening.is_transparent = true;
         }
         Ok(self)

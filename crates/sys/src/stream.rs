@@ -10,7 +10,7 @@ use std::ptr;
 use std::time::Duration;
 
 use rustix::net::{RecvFlags, SendFlags, Shutdown};
-use socket2::{SockRef, TcpKeepalive};
+use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
 
 use crate::{NameCall, Result};
 
@@ -170,6 +170,19 @@ pub fn tune_to(socket: impl AsFd, host: IpAddr) -> Result<()> {
     Ok(())
 }
 
+/// As [`tune`], for a socket that was [`tune_to`] loopback and yet has to do with other hosts: the congestion control is
+/// again the one that a new socket has (`net.ipv4.tcp_congestion_control`).
+pub fn tune_to_network(socket: impl AsFd) -> Result<()> {
+    tune(socket.as_fd())?;
+    let fresh = Socket::new(Domain::IPV4, Type::STREAM.cloexec(), Some(Protocol::TCP));
+    let name = fresh.call("socket(2)")?.tcp_congestion();
+    let name = name.call("getsockopt(TCP_CONGESTION)")?;
+    let end = name.iter().position(|octet| *octet == 0);
+    SockRef::from(&socket)
+        .set_tcp_congestion(name.get(..end.unwrap_or(name.len())).unwrap_or_default())
+        .call("setsockopt(TCP_CONGESTION)")
+}
+
 fn tune_for_messages(socket: BorrowedFd<'_>) -> Result<()> {
     set_int(socket, libc::SOL_TCP, libc::TCP_NODELAY, 1).call("setsockopt(TCP_NODELAY)")?;
     set_int(socket, libc::SOL_SOCKET, libc::SO_OOBINLINE, 1).call("setsockopt(SO_OOBINLINE)")?;
@@ -213,8 +226,6 @@ pub(crate) fn set_int(
 mod tests {
     use std::net::TcpListener;
 
-    use socket2::Socket;
-
     use super::*;
 
     #[test]
@@ -227,12 +238,16 @@ mod tests {
         assert_eq!(algorithm(&accepted), "reno");
         assert!(!SockRef::from(&accepted).keepalive().expect("a setting"));
 
-        let elsewhere = Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None);
+        let elsewhere = Socket::new(Domain::IPV4, Type::STREAM, None);
         let elsewhere = elsewhere.expect("a socket");
         let default = algorithm(&elsewhere);
         tune_to(&elsewhere, IpAddr::from([192, 0, 2, 1])).expect("settings");
         assert_eq!(algorithm(&elsewhere), default);
         assert!(SockRef::from(&elsewhere).keepalive().expect("a setting"));
+
+        tune_to_network(&listener).expect("settings");
+        assert_eq!(algorithm(&listener), default);
+        assert!(SockRef::from(&listener).keepalive().expect("a setting"));
     }
 
     fn algorithm(socket: impl AsFd) -> String {
