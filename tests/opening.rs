@@ -20,51 +20,66 @@ fn who_writes_in_pieces_is_not_kept_waiting() {
         format!("--listen={LISTEN}"),
         format!("--target-v4={TARGET_V4}"),
     );
-    let args = [
+    let usual = [
         "proxy",
         "--setup-routes",
         "--trust=loopback",
         &listen,
         &target,
     ];
-    let _proxy = Peername::start(&lab.balancer, &args, &[LISTEN]);
     let header = &header_of(someone_v4())[..];
-    for asked in [
+    let ways = [
         &[header, b"asked"][..],
         &[&header[..20], &header[20..], b"asked"],
         &[&[header, b"as"].concat(), b"ked"],
         &[&[header, b"asked"].concat()],
+    ];
+    for (args, expected) in [
+        (&[][..], &b"asked"[..]),
+        (&["--send-proxy=v2"], &[header, b"asked"].concat()),
     ] {
-        let waits = (0..10).map(|_| {
-            let began = Instant::now();
-            let down = lab
-                .balancer
-                .enter(|| TcpStream::connect(LISTEN))
-                .expect("a connection");
-            asked
-                .iter()
-                .for_each(|piece| (&down).write_all(piece).expect("write"));
-            let (mut up, _) = backend.accept().expect("a connection");
-            up.read_exact(&mut [0; 5]).expect("what was asked");
-            for piece in [b"head", b"body"] {
-                up.write_all(piece).expect("write");
-            }
-            (&down).read_exact(&mut [0; 8]).expect("the answer");
-            let took = began.elapsed();
-            down.shutdown(Shutdown::Write).expect("FIN");
-            let mut more = Vec::new();
-            up.read_to_end(&mut more).expect("the end");
-            assert!(more.is_empty(), "said twice: {more:?}");
-            took
-        });
-        // A delayed ACK would take that from each of them.
-        let least = waits.min();
-        assert!(
-            least < Some(Duration::from_millis(40)),
-            "{least:?}, {} pieces",
-            asked.len()
-        );
+        let _proxy = Peername::start(&lab.balancer, &[&usual, args].concat(), &[LISTEN]);
+        for pieces in ways {
+            ask(&lab, &backend, pieces, expected);
+        }
     }
+}
+
+/// Ten times in these pieces, which the server gets as `expected` and answers in two of its own.
+fn ask(lab: &Lab, backend: &TcpListener, pieces: &[&[u8]], expected: &[u8]) {
+    let waits = (0..10).map(|_| {
+        let began = Instant::now();
+        let down = lab.balancer.enter(|| TcpStream::connect(LISTEN));
+        let mut down = down.expect("a connection");
+        for piece in pieces {
+            down.write_all(piece).expect("write");
+        }
+        let (mut up, _) = backend.accept().expect("a connection");
+        let mut said = vec![0; expected.len()];
+        up.read_exact(&mut said).expect("what was asked");
+        assert_eq!(
+            said.escape_ascii().to_string(),
+            expected.escape_ascii().to_string()
+        );
+        for piece in [b"head", b"body"] {
+            up.write_all(piece).expect("write");
+        }
+        down.read_exact(&mut [0; 8]).expect("the answer");
+        let took = began.elapsed();
+        down.shutdown(Shutdown::Write).expect("FIN");
+        let mut more = Vec::new();
+        up.read_to_end(&mut more).expect("the end");
+        assert!(more.is_empty(), "said twice: {more:?}");
+        took
+    });
+    // A delayed ACK would take that from each of them.
+    let least = waits.min();
+    assert!(
+        least < Some(Duration::from_millis(40)),
+        "{least:?}, {} pieces, {} octets",
+        pieces.len(),
+        expected.len()
+    );
 }
 
 const LISTEN: SocketAddr = v4([127, 0, 0, 1], 8443);
