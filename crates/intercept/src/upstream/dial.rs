@@ -1,6 +1,8 @@
 //! A new connection to an origin: resolved, admitted, connected, announced, encrypted.
 
+use std::future::poll_fn;
 use std::net::{IpAddr, SocketAddr};
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -229,12 +231,14 @@ where
         .handshake(TokioIo::new(io))
         .await;
     let (sender, driver) = handshake.map_err(|error| Fault::BadAnswer(error.to_string()))?;
-    // Its errors reach whoever waits for an answer.
+    // Its errors reach whoever waits for an answer. An async block would have room for it twice, before it is awaited
+    // and while it is.
     let has_its_place = Arc::clone(&about);
-    tokio::spawn(async move {
-        let _ = driver.with_upgrades().await;
-        drop(has_its_place);
-    });
+    let mut driver = driver.with_upgrades();
+    tokio::spawn(poll_fn(move |cx| {
+        let _has_its_place = &has_its_place;
+        Pin::new(&mut driver).poll(cx).map(drop)
+    }));
     Ok(Connection {
         sender: Sender::Http1(sender),
         about,
