@@ -148,6 +148,24 @@ fn a_thousand_idle_connections() {
     }
 }
 
+/// A loop that looks whether something has happened keeps a processor awake for nothing.
+#[test]
+fn who_has_nothing_to_do_sleeps() {
+    let rig = Rig::new(&[]);
+    let _pair = rig.connect(someone_v4());
+    let wake_ups = || -> u64 {
+        let of_threads = rig.proxy.status_of_threads("voluntary_ctxt_switches");
+        let counts = of_threads.iter().map(|(_, count)| count.parse::<u64>());
+        counts.sum::<Result<_, _>>().expect("numbers")
+    };
+    // The start has its tests of the way back, and timers of its own.
+    thread::sleep(Duration::from_secs(1));
+    let before = wake_ups();
+    thread::sleep(Duration::from_secs(2));
+    let woken = wake_ups() - before;
+    assert!(woken < 20, "{woken} times in two seconds");
+}
+
 #[test]
 fn failing_to_start_is_never_success() {
     let host = Host::new();

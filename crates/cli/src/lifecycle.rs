@@ -8,7 +8,7 @@ use peername_proxy::own_addresses::OwnAddresses;
 use peername_proxy::server::{Capacity, Running};
 use peername_sys::limits::{open_files, raise_open_files};
 use tokio::signal::unix::{Signal, SignalKind, signal};
-use tokio::time::{Instant, sleep};
+use tokio::time::sleep;
 
 /// The signals that stop us.
 #[derive(Debug)]
@@ -108,13 +108,12 @@ impl Signals {
     ///
     /// A worker ended that was not told to: better to be restarted than to go on with less.
     pub(crate) async fn next(&mut self, running: &mut Running) -> anyhow::Result<Told> {
-        loop {
-            if let Some(told) = self.told().await {
-                return Ok(told);
-            }
-            if let Some(error) = running.failure() {
-                bail!("a worker thread has ended: {error}");
-            }
+        tokio::select! {
+            told = self.told() => Ok(told),
+            end = running.next_end() => match end {
+                Some(Err(error)) => bail!("a worker thread has ended: {error}"),
+                Some(Ok(())) | None => bail!("a worker thread has ended: it stopped accepting"),
+            },
         }
     }
 
@@ -134,22 +133,22 @@ impl Signals {
     }
 
     /// Lets open connections end for as long as `drain`; a signal ends them at once.
-    pub(crate) async fn stop(mut self, running: Running, drain: Duration) -> ExitCode {
+    pub(crate) async fn stop(mut self, mut running: Running, drain: Duration) -> ExitCode {
         tracing::info!(drain = ?drain, "accepting no more; waiting for open connections");
         running.drain();
-        let deadline = Instant::now() + drain;
-        while !running.has_ended() && Instant::now() < deadline {
-            if self.told().await == Some(Told::Stop) {
-                break;
-            }
+        let all_ended = async { while running.next_end().await.is_some() {} };
+        let stopped = async { while self.told().await != Told::Stop {} };
+        tokio::select! {
+            () = all_ended => {}
+            () = stopped => {}
+            () = sleep(drain) => {}
         }
         running.end();
         running.join();
         ExitCode::SUCCESS
     }
 
-    /// The signal that came within one look at the workers.
-    async fn told(&mut self) -> Option<Told> {
+    async fn told(&mut self) -> Told {
         let hangup = async {
             match &mut self.hangup {
                 Some(hangup) => hangup.recv().await,
@@ -157,10 +156,9 @@ impl Signals {
             }
         };
         tokio::select! {
-            _ = self.terminate.recv() => Some(Told::Stop),
-            _ = self.interrupt.recv() => Some(Told::Stop),
-            _ = hangup => Some(Told::Reload),
-            () = sleep(LOOK) => None,
+            _ = self.terminate.recv() => Told::Stop,
+            _ = self.interrupt.recv() => Told::Stop,
+            _ = hangup => Told::Reload,
         }
     }
 }
@@ -174,8 +172,6 @@ pub(crate) async fn keep_own_addresses(own_addresses: OwnAddresses) {
     }
 }
 
-/// How soon the end of the last connection is noticed.
-const LOOK: Duration = Duration::from_millis(50);
 const WATCH_AGAIN: Duration = Duration::from_secs(5);
 /// Of a tokio runtime: epoll twice, eventfd, the signal pipe; and a spare.
 const FILES_OF_A_RUNTIME: usize = 5;

@@ -63,7 +63,10 @@ pub struct Capacity {
 /// Running loops.
 pub struct Running {
     phase: watch::Sender<Phase>,
-    workers: Vec<JoinHandle<io::Result<()>>>,
+    /// By their numbers; those that are known to have ended are gone.
+    workers: Vec<Option<JoinHandle<io::Result<()>>>>,
+    /// The numbers of those that have ended.
+    ended: mpsc::UnboundedReceiver<usize>,
     orders: Vec<mpsc::UnboundedSender<Order>>,
     slots: Arc<Semaphore>,
     /// Descriptors taken from connections since the start; less than none where more were given back.
@@ -100,9 +103,11 @@ pub fn start<S: Serve>(
     let connections = capacity.connections.min(Semaphore::MAX_PERMITS);
     let slots = Arc::new(Semaphore::new(connections));
     let mut beside: Vec<_> = beside.into_iter().map(Vec::into_iter).collect();
+    let (ending, ended) = mpsc::unbounded_channel();
     let mut running = Running {
         phase,
         workers: Vec::new(),
+        ended,
         orders: Vec::new(),
         slots,
         aside: 0,
@@ -125,10 +130,14 @@ pub fn start<S: Serve>(
             pipes: capacity.pipes_of_a_worker,
         };
         let number = running.workers.len();
+        let ending = ending.clone();
         let thread = thread::Builder::new()
             .name(format!("worker-{number}"))
-            .spawn(move || worker.run(listeners, companions))?;
-        running.workers.push(thread);
+            .spawn(move || {
+                let _end = TellsItsEnd { number, ending };
+                worker.run(listeners, companions)
+            })?;
+        running.workers.push(Some(thread));
         running.orders.push(orders);
     }
     Ok(running)
@@ -234,26 +243,33 @@ impl Running {
         self.phase.send_replace(Phase::End);
     }
 
-    /// Whether every loop has ended.
-    pub fn has_ended(&self) -> bool {
-        self.workers.iter().all(JoinHandle::is_finished)
-    }
-
-    /// Waits for a loop that ended without being told to, and returns why; `None` while all serve.
-    pub fn failure(&mut self) -> Option<io::Error> {
-        let ended = self.workers.iter().position(JoinHandle::is_finished)?;
-        match self.workers.swap_remove(ended).join() {
-            Ok(Err(error)) => Some(error),
-            Ok(Ok(())) => Some(io::Error::other("it stopped accepting")),
-            Err(_) => Some(io::Error::other("it panicked")),
-        }
+    /// Waits until a loop ends, and returns how; `None` once all have. May be dropped while it waits.
+    pub async fn next_end(&mut self) -> Option<io::Result<()>> {
+        let number = self.ended.recv().await?;
+        let worker = self.workers.get_mut(number)?.take()?;
+        // It has nothing left to do but to go.
+        let end = worker.join();
+        Some(end.unwrap_or_else(|_| Err(io::Error::other("it panicked"))))
     }
 
     /// Waits until every loop has ended; after [`Running::end`] that is at once.
     pub fn join(self) {
-        for worker in self.workers {
+        for worker in self.workers.into_iter().flatten() {
             let _ = worker.join();
         }
+    }
+}
+
+/// On a worker's thread: when it is dropped, by a panic too, the thread's work is over.
+struct TellsItsEnd {
+    number: usize,
+    ending: mpsc::UnboundedSender<usize>,
+}
+
+impl Drop for TellsItsEnd {
+    fn drop(&mut self) {
+        // Nobody wants to know when all are told to end.
+        let _ = self.ending.send(self.number);
     }
 }
 
