@@ -1,6 +1,7 @@
 //! What a session must outlive, and what must not be mixed up with it.
 
 use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use super::rig::{Rig, header_of};
@@ -196,8 +197,19 @@ fn stopping() {
     rig.balancer.expect(b"answer", LISTEN_V4);
     rig.send(&[&header_of(someone_v4()), b"new"]);
     rig.v4.nothing();
-    let status = rig.proxy.ended_within(Duration::from_secs(3));
-    assert!(status.is_some_and(|status| status.success()), "{status:?}");
+    // Whom nobody serves is nobody to wait for.
+    let (stranger, is_over) = (rig.another_balancer_socket(), AtomicBool::new(false));
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !is_over.load(Relaxed) {
+                stranger.send(LISTEN_V4, &[b"no header"]);
+                std::thread::sleep(Duration::from_millis(100));
+            }
+        });
+        let status = rig.proxy.ended_within(Duration::from_secs(3));
+        is_over.store(true, Relaxed);
+        assert!(status.is_some_and(|status| status.success()), "{status:?}");
+    });
 }
 
 /// `ss --kill` on a session's socket leaves it deaf. The client gets another one; on a listener's, the

@@ -73,7 +73,7 @@ struct Worker<R> {
     /// Places of the inbox that hold replies which are still to be sent.
     filled: usize,
     pieces: Vec<Piece>,
-    /// When a datagram last moved.
+    /// When a datagram last moved, of a session's.
     moved: Instant,
 }
 
@@ -138,10 +138,10 @@ impl<R: Role> Worker<R> {
             tokio::select! {
                 () = phases.ended() => break,
                 () = draining.draining(), if !self.sessions.stopping => {
-                    self.sessions.stop();
-                    self.moved = Instant::now();
                     // What has come before the word to stop did.
                     self.rounds(poller)?;
+                    self.sessions.stop();
+                    self.moved = Instant::now();
                 }
                 () = sleep_until(quiet_at.into()), if self.sessions.stopping => {}
                 _ = tick.tick() => self.tick(Instant::now()),
@@ -207,7 +207,6 @@ impl<R: Role> Worker<R> {
             Err(error) if is_destroyed(&error) => return Err(error),
             Err(error) => return Ok(error.kind() != io::ErrorKind::WouldBlock),
         };
-        self.moved = now;
         for place in 0..came {
             let Some((arrived, bytes)) = self.inbox.get(place) else {
                 continue;
@@ -232,11 +231,14 @@ impl<R: Role> Worker<R> {
                     self.sessions.receive(datagram, &path, now, poller)
                 };
                 match received {
-                    Ok((session, payload)) => self.pieces.push(Piece {
-                        session,
-                        place,
-                        payload: piece.start + payload..piece.end,
-                    }),
+                    Ok((session, payload)) => {
+                        self.moved = now;
+                        self.pieces.push(Piece {
+                            session,
+                            place,
+                            payload: piece.start + payload..piece.end,
+                        });
+                    }
                     Err(dropped) => self.sessions.dropped(&dropped, Some(&path)),
                 }
             }
