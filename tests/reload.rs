@@ -222,13 +222,36 @@ fn as_many_connections_fit_after_many_reloads() {
     }
 }
 
-/// A listener that is gone but still answers its sessions is not taken for one that came later.
+/// Names in a new file may take as long as their name servers do. Nobody waits for that who is told to stop.
+#[test]
+fn a_stop_does_not_wait_for_a_reload() {
+    let one = table(LISTEN_V4, &["10.81.0.0/24"]);
+    let etc = Scratch::new();
+    let mounts = [
+        ("nsswitch.conf", "hosts: files dns\n"),
+        ("resolv.conf", "nameserver 127.0.0.1\noptions timeout:9\n"),
+    ];
+    let mounts = mounts.map(|(name, text)| {
+        let path = etc.write(name, text);
+        format!("mount --bind {path} /etc/{name} && ")
+    });
+    let mount = format!("{}exec \"$@\"", mounts.concat());
+    let through = ["unshare", "--mount", "sh", "-c", &mount, "sh"];
+    let mut site = Site::through(&through, &one, &[]);
+    let silent = Datagrams::bind(&site.lab.server, v4([127, 0, 0, 1], 53));
+    let named = one.replace("127.0.0.1:9000", "silent.test:9000");
+    site.file.write("proxy.toml", &named);
+    site.proxy.signal(Signal::HUP);
+    silent.recv();
+    site.proxy.signal(Signal::TERM);
+    let status = site.proxy.ended_within(Duration::from_secs(3));
+    assert!(status.is_some_and(|status| status.success()), "{status:?}");
+}
+
+/// A listener that is gone but still serves its sessions is not taken for one that came later.
 #[test]
 fn a_listener_that_came_later_speaks_for_itself() {
-    let udp = |port| {
-        let listen = v4([10, 81, 0, 1], port);
-        table(listen, &["10.81.0.0/24"]) + "protocol = \"udp\"\n"
-    };
+    let udp = |port| table(udp_at(port), &["10.81.0.0/24"]) + "protocol = \"udp\"\n";
     let one = table(LISTEN_V4, &["10.81.0.0/24"]);
     let site = Site::new(&(one.clone() + &udp(8101)));
     let backend = Datagrams::bind(&site.lab.server, TARGET_V4);
@@ -236,7 +259,7 @@ fn a_listener_that_came_later_speaks_for_itself() {
     let client = someone_v4();
     let ask = |text: &[u8]| {
         let header = header::v2_udp(client, front_of(client));
-        balancer.send(v4([10, 81, 0, 1], 8101), &[&header, text]);
+        balancer.send(udp_at(8101), &[&header, text]);
     };
     ask(b"before");
     backend.expect(b"before", client);
@@ -244,11 +267,50 @@ fn a_listener_that_came_later_speaks_for_itself() {
         site.reload(&one, "\"reloaded\"");
         // What is busy goes on for a moment.
         backend.send(client, &[b"media"]);
-        site.reload(&(one.clone() + &udp(port)), "\"reloaded\"");
+        let another = udp(port).replace(&TARGET_V4.to_string(), "127.0.0.1:9");
+        site.reload(&(one.clone() + &another), "\"reloaded\"");
         backend.send(client, &[b"media"]);
         ask(b"after");
-        backend.nothing();
+        backend.expect(b"after", client);
     }
+}
+
+/// Who is being served notices nothing when a reload takes the listener away; nobody new is served; and the port is
+/// free when they have nothing more to say.
+#[test]
+fn open_sessions_go_on_without_their_listener() {
+    let one = table(LISTEN_V4, &["10.81.0.0/24"]);
+    let more = one.clone() + &table(udp_at(8101), &["10.81.0.0/24"]) + "protocol = \"udp\"\n";
+    let site = Site::new(&more);
+    let backend = Datagrams::bind(&site.lab.server, TARGET_V4);
+    let balancer = Datagrams::bind(&site.lab.balancer, SocketAddr::new(BALANCER_V4, 0));
+    let ask = |client, text: &[u8]| {
+        let header = header::v2_udp(client, front_of(client));
+        balancer.send(udp_at(8101), &[&header, text]);
+    };
+    let client = someone_v4();
+    let answered = |text: &[u8]| {
+        ask(client, text);
+        backend.expect(text, client);
+        backend.send(client, &[b"!"]);
+        balancer.expect(b"!", udp_at(8101));
+    };
+    answered(b"1");
+    site.reload(&one, "\"reloaded\"");
+    for _ in 0..8 {
+        answered(b"2");
+        thread::sleep(Duration::from_millis(250));
+    }
+    ask(v4([198, 51, 100, 8], 4000), b"new");
+    backend.nothing();
+    site.reload(&more, "serves its last sessions");
+    thread::sleep(Duration::from_millis(1500));
+    site.reload(&more, "\"reloaded\"");
+    answered(b"3");
+}
+
+const fn udp_at(port: u16) -> SocketAddr {
+    v4([10, 81, 0, 1], port)
 }
 
 /// A proxy with a file, one backend, and nobody else.

@@ -29,11 +29,14 @@ pub(crate) enum Told {
 
 /// Runs the control side: on this thread, until it returns.
 pub(crate) fn block_on<T>(work: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
-    tokio::runtime::Builder::new_current_thread()
+    let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
-        .context("starting the control runtime")?
-        .block_on(work)
+        .context("starting the control runtime")?;
+    let done = runtime.block_on(work);
+    // Dropped, it would wait for a name server that somebody waited for.
+    runtime.shutdown_background();
+    done
 }
 
 /// Raises the limit of descriptors as far as it goes, and checks that so many listening sockets leave
@@ -110,10 +113,24 @@ impl Signals {
     pub(crate) async fn next(&mut self, running: &mut Running) -> anyhow::Result<Told> {
         tokio::select! {
             told = self.told() => Ok(told),
-            end = running.next_end() => match end {
-                Some(Err(error)) => bail!("a worker thread has ended: {error}"),
-                Some(Ok(())) | None => bail!("a worker thread has ended: it stopped accepting"),
-            },
+            why = failure(running) => bail!(why),
+        }
+    }
+
+    /// Serves until this is done, or told to stop, which is `None`. A further SIGHUP is for the next look.
+    ///
+    /// # Errors
+    ///
+    /// As [`Signals::next`].
+    pub(crate) async fn unless_stopped<T>(
+        &mut self,
+        running: &mut Running,
+        work: impl Future<Output = T>,
+    ) -> anyhow::Result<Option<T>> {
+        tokio::select! {
+            done = work => Ok(Some(done)),
+            () = self.stopped() => Ok(None),
+            why = failure(running) => bail!(why),
         }
     }
 
@@ -137,10 +154,9 @@ impl Signals {
         tracing::info!(drain = ?drain, "accepting no more; waiting for open connections");
         running.drain();
         let all_ended = async { while running.next_end().await.is_some() {} };
-        let stopped = async { while self.told().await != Told::Stop {} };
         tokio::select! {
             () = all_ended => {}
-            () = stopped => {}
+            () = self.stopped() => {}
             () = sleep(drain) => {}
         }
         running.end();
@@ -149,18 +165,39 @@ impl Signals {
     }
 
     async fn told(&mut self) -> Told {
+        let Self {
+            terminate,
+            interrupt,
+            hangup,
+        } = self;
         let hangup = async {
-            match &mut self.hangup {
+            match hangup {
                 Some(hangup) => hangup.recv().await,
                 None => std::future::pending().await,
             }
         };
         tokio::select! {
-            _ = self.terminate.recv() => Told::Stop,
-            _ = self.interrupt.recv() => Told::Stop,
+            _ = terminate.recv() => Told::Stop,
+            _ = interrupt.recv() => Told::Stop,
             _ = hangup => Told::Reload,
         }
     }
+
+    async fn stopped(&mut self) {
+        tokio::select! {
+            _ = self.terminate.recv() => {}
+            _ = self.interrupt.recv() => {}
+        }
+    }
+}
+
+/// Waits for a worker to end that was not told to, and says why.
+async fn failure(running: &mut Running) -> String {
+    let why = match running.next_end().await {
+        Some(Err(error)) => error.to_string(),
+        Some(Ok(())) | None => "it stopped accepting".to_owned(),
+    };
+    format!("a worker thread has ended: {why}")
 }
 
 /// Follows the changes of this host's addresses for as long as the process lives.

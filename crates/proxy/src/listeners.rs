@@ -210,7 +210,10 @@ fn hint(error: &Failed) -> &'static str {
             "; --listen-transparent needs CAP_NET_RAW: run as root, or `setcap \
              cap_net_raw,cap_net_bind_service+ep` on the binary"
         }
-        io::ErrorKind::AddrInUse => "; another program listens there: `ss -ltnp` shows which",
+        io::ErrorKind::AddrInUse => {
+            "; another program listens there, which `ss -ltunp` shows, or of this one, a UDP listener that was taken \
+             away serves its last sessions"
+        }
         io::ErrorKind::PermissionDenied => {
             "; ports below 1024 need CAP_NET_BIND_SERVICE: run as root, or `setcap \
              cap_net_raw,cap_net_bind_service+ep` on the binary"

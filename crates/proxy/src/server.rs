@@ -350,7 +350,10 @@ impl<S: Serve> Worker<S> {
             .enable_all()
             .build()?;
         runtime.spawn(tick());
-        runtime.block_on(self.serve(listeners, companions))
+        let ended = runtime.block_on(self.serve(listeners, companions));
+        // Dropped, it would wait for threads that ask a silent name server.
+        runtime.shutdown_background();
+        ended
     }
 
     /// Accepts until told to drain, then waits for the connections or until told to end. Every

@@ -147,7 +147,14 @@ async fn serve(
     manager::ready(&control.setup.summary());
     manager::keep_alive(control.running.pulse());
     while signals.next(&mut control.running).await? == Told::Reload {
-        control.reload(args).await;
+        manager::reloading();
+        // Names may take their time, and nothing is changed yet.
+        let reading = reload::read(args.clone());
+        let read = signals.unless_stopped(&mut control.running, reading);
+        let Some(read) = read.await? else {
+            break;
+        };
+        control.reload(read).await;
     }
     let counters = Arc::clone(&control.shared.counters);
     let drain = control.setup.process.drain();

@@ -22,7 +22,7 @@ use crate::counters::Counters;
 use crate::outcome::Failure;
 use crate::permit::Permit;
 use crate::server::Companion;
-use crate::service::{Current, ListenerId, Look};
+use crate::service::{Current, ListenerId, Look, Service};
 
 /// A proxy for UDP.
 #[derive(Clone, Debug)]
@@ -59,6 +59,7 @@ impl UdpProxy {
         let role = || Receiving {
             services: self.services.clone(),
             look: self.services.look(),
+            last: vec![None; listeners.len()],
             listeners: Arc::clone(&listeners),
             dialect: self.config.dialect,
             flows: Table::new(Limits {
@@ -75,6 +76,8 @@ struct Receiving {
     services: Current,
     look: Look,
     listeners: Arc<[(ListenerId, LocalAddr)]>,
+    /// What each was served by when it was asked for last.
+    last: Vec<Option<Arc<Service>>>,
     dialect: Dialect,
     /// With [`Dialect::First`]: what a header said of the balancer's address and port, at a listener.
     flows: Table<Flow, Framed>,
@@ -90,8 +93,7 @@ fn flow_of(path: &Path) -> Flow {
 impl Role for Receiving {
     fn admit(&mut self, bytes: &[u8], path: &Path, now: Instant) -> Result<Admitted, Dropped> {
         let peer = path.peer;
-        let (id, _) = self.listener(path.listener)?;
-        let service = self.look.load().of(id).ok_or(Failure::NoService)?;
+        let service = self.service(path.listener)?;
         let Config { trust, header, .. } = &*service.rules.config;
         if !trust.contains(peer.ip()) {
             return Err(Failure::Untrusted.into());
@@ -180,6 +182,18 @@ impl Role for Receiving {
 }
 
 impl Receiving {
+    /// That of now; where a reload has taken the listener away, the last one, by which its open sessions go on.
+    fn service(&mut self, number: usize) -> Result<&Service, Failure> {
+        let (id, _) = self.listener(number)?;
+        let last = self.last.get_mut(number).ok_or(Failure::NoService)?;
+        if let Some(now) = self.look.load().of(id)
+            && last.as_ref().is_none_or(|last| !Arc::ptr_eq(last, now))
+        {
+            *last = Some(Arc::clone(now));
+        }
+        last.as_deref().ok_or(Failure::NoService)
+    }
+
     /// By its number here.
     fn listener(&self, number: usize) -> Result<(ListenerId, LocalAddr), Failure> {
         self.listeners

@@ -22,10 +22,12 @@ use crate::logging::ranges;
 use crate::manager;
 
 impl Control {
-    /// Reads everything again and goes by it from now on. What is wrong is said, and nothing changes.
-    pub(super) async fn reload(&mut self, args: &Args) {
-        manager::reloading();
-        let reloaded = self.try_reload(args).await;
+    /// Goes by what was read from now on. What is wrong is said, and nothing changes.
+    pub(super) async fn reload(&mut self, read: anyhow::Result<Setup>) {
+        let reloaded = match read {
+            Ok(setup) => self.try_reload(setup).await,
+            Err(error) => Err(error),
+        };
         self.shared.counters.reloaded(reloaded.is_ok());
         let listening = self.setup.summary();
         match reloaded {
@@ -37,8 +39,7 @@ impl Control {
         }
     }
 
-    async fn try_reload(&mut self, args: &Args) -> anyhow::Result<()> {
-        let setup = read(args.clone()).await?;
+    async fn try_reload(&mut self, setup: Setup) -> anyhow::Result<()> {
         setup.check_at(&OwnAddresses::read().await?)?;
         super::require_all_wanted(&self.given, &setup)?;
         self.check_what_needs_a_restart(&setup)?;
@@ -181,8 +182,8 @@ impl Control {
     }
 }
 
-/// Reading may take its time, for names are resolved.
-async fn read(args: Args) -> anyhow::Result<Setup> {
+/// Reads everything again. It may take its time, for names are resolved.
+pub(super) async fn read(args: Args) -> anyhow::Result<Setup> {
     let reading = tokio::task::spawn_blocking(move || Setup::read(&args));
     Ok(reading.await??)
 }
