@@ -9,7 +9,7 @@ use crate::conn::{Conn, End};
 use crate::lab::Lab;
 use crate::pattern::{assert_same, pattern};
 use crate::peername::Peername;
-use crate::rig::Rig;
+use crate::rig::{Rig, header_of};
 
 /// HAProxy, nginx and go-mmproxy all cut transfers short on SIGTERM.
 #[test]
@@ -33,6 +33,38 @@ fn open_connections_finish() {
         .ended_within(Duration::from_secs(2))
         .expect("nothing left to wait for");
     assert_eq!(status.code(), Some(0));
+}
+
+/// When there is no place for more, those in the queue wait for one, and are not reset because the proxy is told to stop.
+#[test]
+fn who_waits_for_a_place_gets_one() {
+    let few = ["prlimit", "--nofile=96:96"];
+    let mut rig = Rig::through(&few, &["--drain=20s"]);
+    let all = 90;
+    let open = |_| {
+        let down = rig.open(&[&header_of(someone_v4())[..], b"ask"].concat());
+        down.finish();
+        down
+    };
+    let downs: Vec<Conn> = (0..all).map(open).collect();
+    let served: Vec<Conn> = (0..15).map(|_| rig.v4.accept()).collect();
+    rig.proxy.signal(Signal::TERM);
+    rig.proxy.line("that it stops", |line| {
+        line.contains("accepting no more").then_some(())
+    });
+    let answer = |up: Conn| {
+        assert_eq!(up.recv(3), b"ask");
+        up.send(b"yes");
+    };
+    let later = all - served.len();
+    served.into_iter().for_each(answer);
+    (0..later).for_each(|_| answer(rig.v4.accept()));
+    for down in downs {
+        let (said, end) = down.drain();
+        assert_eq!((&said[..], end), (&b"yes"[..], End::Fin));
+    }
+    let status = rig.proxy.ended_within(Duration::from_secs(3));
+    assert!(status.is_some_and(|status| status.success()), "{status:?}");
 }
 
 /// A thousand transfers, half done: none is cut, and there is an end before the deadline.

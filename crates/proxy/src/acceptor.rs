@@ -14,6 +14,7 @@ use peername_sys::datagram::Poller;
 use peername_sys::{is_broken_listener, is_of_one_connection, listen};
 use tokio::net::TcpStream;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::{sleep, timeout};
 
 use crate::addr::{LocalAddr, PeerAddr};
 use crate::listeners::Listening;
@@ -26,6 +27,8 @@ use crate::throttle::Throttle;
 pub(crate) struct Acceptor<S: Serve> {
     poller: Poller,
     listening: HashMap<ListenerId, Listening>,
+    /// Those that are to be closed when their queues are empty.
+    leaving: Vec<Listening>,
     service: Arc<S>,
     slots: Arc<Semaphore>,
     seat: Seat<Accepted<S>>,
@@ -56,6 +59,7 @@ impl<S: Serve> Acceptor<S> {
         Ok(Self {
             poller: Poller::new().map_err(io::Error::other)?,
             listening: HashMap::new(),
+            leaving: Vec::new(),
             service,
             slots,
             seat,
@@ -76,19 +80,39 @@ impl<S: Serve> Acceptor<S> {
         Ok(())
     }
 
-    /// Closes a listener. Who waits in its queue is served, when there is a place, for closing would
-    /// reset them; unless another process holds it too, which they wait for then.
+    /// Closes a listener. Who waits in its queue is served, for closing would reset them: at once, or by
+    /// [`Acceptor::accept`] as there are places. Unless another process holds it too, which they wait for then.
     pub(crate) fn close(&mut self, id: ListenerId) {
         let Some(listening) = self.listening.remove(&id) else {
             return;
         };
-        if listening.is_shared {
-            let _ = self.poller.forget(&listening.socket);
-            return;
+        let _ = self.poller.forget(&listening.socket);
+        if !listening.is_shared && !self.serve_queue(&listening, true) {
+            // What fails is only that more of them come.
+            let _ = listen::let_nobody_in(&listening.socket);
+            self.leaving.push(listening);
         }
-        while let Ok((stream, peer)) = listen::accept(&listening.socket) {
+    }
+
+    /// Whether a listener is still there, for those in its queue.
+    pub(crate) fn is_leaving(&self) -> bool {
+        !self.leaving.is_empty()
+    }
+
+    /// Serves who waits there as far as there are places, or `beyond` that, as far as there are descriptors, to wait
+    /// here for a place. Returns whether nobody is left.
+    fn serve_queue(&self, listening: &Listening, beyond: bool) -> bool {
+        loop {
             let slot = Arc::clone(&self.slots).try_acquire_owned().ok();
-            self.begin(&listening, stream, PeerAddr(peer), slot);
+            if slot.is_none() && !beyond {
+                return false;
+            }
+            match listen::accept(&listening.socket) {
+                Ok((stream, peer)) => self.begin(listening, stream, PeerAddr(peer), slot),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return true,
+                Err(error) if is_of_one_connection(&error) => {}
+                Err(error) => return is_broken_listener(&error),
+            }
         }
     }
 
@@ -107,7 +131,15 @@ impl<S: Serve> Acceptor<S> {
     ///
     /// A listener is broken.
     pub(crate) async fn accept(&mut self) -> io::Result<()> {
-        let mut readable = self.poller.readable().await?;
+        let mut readable = if self.leaving.is_empty() {
+            self.poller.readable().await?
+        } else {
+            self.serve_leaving();
+            match timeout(PAUSE, self.poller.readable()).await {
+                Ok(readable) => readable?,
+                Err(_) => return Ok(()),
+            }
+        };
         // Only with a connection to take: an idle worker must not keep others from the last one.
         let mut slot = wait_for_slot(&self.slots).await;
         let mut ready = std::mem::take(&mut self.ready);
@@ -154,6 +186,12 @@ impl<S: Serve> Acceptor<S> {
         Ok(())
     }
 
+    fn serve_leaving(&mut self) {
+        let mut leaving = std::mem::take(&mut self.leaving);
+        leaving.retain(|listening| !self.serve_queue(listening, false));
+        self.leaving = leaving;
+    }
+
     /// Adds the tokens of listeners with somebody in their queue; returns whether there may be more of them. One that is
     /// alone needs no question.
     fn find_ready(&self, ready: &mut Vec<u64>) -> io::Result<bool> {
@@ -198,7 +236,12 @@ impl<S: Serve> Acceptor<S> {
         let stream = match TcpStream::from_std(stream) {
             Ok(stream) => stream,
             // Memory for the registration has run out: a refusal is all that is left for this one.
-            Err(error) => return tracing::warn!(%peer, "epoll_ctl(2): {error}"),
+            Err(error) => {
+                if let Some(suppressed) = UNKNOWN.pass() {
+                    tracing::warn!(suppressed, %peer, "epoll_ctl(2): {error}; the connection is closed");
+                }
+                return;
+            }
         };
         let incoming = Incoming {
             stream,
@@ -241,7 +284,7 @@ async fn pause(error: &io::Error) {
              or the limits of the service"
         );
     }
-    tokio::time::sleep(PAUSE).await;
+    sleep(PAUSE).await;
 }
 
 /// Tokens are made of ids.
@@ -252,6 +295,7 @@ fn id_of(token: u64) -> ListenerId {
 /// Connections of one listener before the others, and the worker's open connections, have their turn.
 const AT_ONCE: usize = 16;
 static FULL: Throttle = Throttle::new(Duration::from_secs(10));
+static UNKNOWN: Throttle = Throttle::new(Duration::from_secs(10));
 static EXHAUSTED: Throttle = Throttle::new(Duration::from_secs(10));
 /// Long enough for connections to close, short enough not to be felt once they have.
 const PAUSE: Duration = Duration::from_millis(50);

@@ -396,10 +396,17 @@ impl<S: Serve> Worker<S> {
         while let Some(connection) = handed.recv().await {
             acceptor.take(connection);
         }
-        drop(acceptor);
+        let all_served = async {
+            while acceptor.is_leaving() {
+                acceptor.accept().await?;
+            }
+            drop(acceptor);
+            all_closed.recv().await;
+            Ok(())
+        };
         let connections = async {
             tokio::select! {
-                _ = all_closed.recv() => Ok(()),
+                ended = all_served => ended,
                 () = self.phases.ended() => Ok(()),
             }
         };

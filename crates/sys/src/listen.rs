@@ -51,6 +51,14 @@ pub fn accept(listener: impl AsFd) -> io::Result<(TcpStream, SocketAddr)> {
     Ok((socket.into(), SocketAddr::try_from(peer)?))
 }
 
+/// Lets hardly anybody join the queue of a listening socket any more (listen(2) again, with the smallest backlog); who
+/// is in it stays. The kernel does not answer further ones, so they try again until the socket is closed.
+pub fn let_nobody_in(listener: impl AsFd) -> Result<()> {
+    rustix::net::listen(listener, 0)
+        .map_err(io::Error::from)
+        .call("listen(2)")
+}
+
 fn bound(addr: SocketAddr, sharing: Sharing) -> Result<Socket> {
     let socket = Socket::new(
         Domain::for_address(addr),
