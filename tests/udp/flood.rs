@@ -1,5 +1,6 @@
 //! A flood of clients that nobody answers takes nothing from those that are answered.
 
+use std::collections::HashSet;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
@@ -19,6 +20,29 @@ fn established_sessions_keep_their_answers() {
 fn established_sessions_keep_their_answers_by_default() {
     let descriptors = ["prlimit", "--nofile=5000:5000"];
     withstands(Rig::through(&descriptors, &["--workers=2"]), 4096);
+}
+
+/// A table full of clients that have been answered is the usual thing with DNS. New ones that come together have
+/// their answers; and of more than that, at least what they sent gets through.
+#[test]
+fn new_clients_come_through_when_there_is_no_room() {
+    let rig = Rig::new(&["--workers=1", "--max-sessions-per-balancer=64"]);
+    (0..64).for_each(|_| rig.ask(someone_v4()));
+    let together = |new: usize| -> HashSet<SocketAddr> {
+        let clients: HashSet<_> = (0..new).map(|_| someone_v4()).collect();
+        for client in &clients {
+            rig.send(&[&header_of(*client), b"new"]);
+        }
+        let came = (0..new).map(|_| rig.v4.recv());
+        let came: HashSet<_> = came.map(|(_, client)| client).collect();
+        assert_eq!(came, clients);
+        clients
+    };
+    for client in together(8) {
+        rig.v4.send(client, &[b"answer"]);
+        rig.balancer.expect(b"answer", LISTEN_V4);
+    }
+    together(64);
 }
 
 /// 100,000 distinct clients in 10 s against 50 that talk: no answer is lost, and neither sessions nor

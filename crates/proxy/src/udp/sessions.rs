@@ -53,20 +53,22 @@ impl<R: Role> Sessions<R> {
         }
     }
 
-    /// The session of a datagram that came this way, and where its payload begins.
+    /// The session of a datagram that came this way, and where its payload begins. Before a session has to go for it,
+    /// `flush` sends what has been received and not sent on.
     pub(crate) fn receive(
         &mut self,
         bytes: &[u8],
         path: &Path,
         now: Instant,
         poller: &Poller,
+        flush: impl FnMut(&mut Self),
     ) -> Result<(Id, usize), Dropped> {
         let epoch = self.kernel.as_ref().map(|kernel| kernel.epoch());
         let admitted = self.role.admit(bytes, path, now)?;
         let id = match self.table.find(&admitted.key) {
             Some(id) => id,
             None if self.stopping => return Err(Dropped::Stopping),
-            None => self.begin(&admitted, path, now, poller)?,
+            None => self.begin(&admitted, path, now, poller, flush)?,
         };
         if let Some(session) = self.table.get_mut(id) {
             session.path = *path;
@@ -153,11 +155,13 @@ impl<R: Role> Sessions<R> {
         path: &Path,
         now: Instant,
         poller: &Poller,
+        mut flush: impl FnMut(&mut Self),
     ) -> Result<Id, Failure> {
         let headers = self.role.headers(admitted)?;
         let (socket, upstream) = match self.open(admitted) {
             Err(Failure::Local(failed)) if failed.is_exhaustion() => {
                 warn_of_exhaustion(&failed);
+                flush(self);
                 self.give_up_one(now);
                 self.open(admitted)?
             }
@@ -166,7 +170,10 @@ impl<R: Role> Sessions<R> {
         let listener = self.listeners.get(path.listener).copied();
         let listener = path.original.map(LocalAddr).or(listener);
         let listener = listener.unwrap_or(LocalAddr(admitted.key.from));
-        self.make_room(admitted.balancer, now);
+        if self.table.in_the_way(admitted.balancer).is_some() {
+            flush(self);
+            self.make_room(admitted.balancer, now);
+        }
         let mut record = Record::begin_session(&self.counters, listener, path.peer);
         record.header(admitted.framed.claim, None);
         record.target(Target(upstream));

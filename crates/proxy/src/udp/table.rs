@@ -1,8 +1,9 @@
 //! Who is talking: a table with bounds, in which every operation takes the same time however full it is.
 //!
-//! A flood of clients that nobody answers must not push out those that talk. So entries stand in two
-//! queues, those never answered and those that were, oldest use first, once for all and once for the
-//! balancer they belong to; when there is no room, an unanswered one goes before any answered one.
+//! A flood of clients that nobody answers must not push out those that talk, nor may those that have talked keep new ones
+//! from the first answer. So entries stand in two queues, those never answered and those that were, oldest use
+//! first, once for all and once for the balancer they belong to. When there is no room, the oldest unanswered one goes if
+//! they are more than an [`EIGHTH`] of all, and else the oldest answered one.
 //! Nothing here knows sockets or datagrams.
 
 mod queue;
@@ -280,9 +281,17 @@ impl Queues {
 
     /// Which goes first.
     fn first(&self) -> Option<u32> {
-        self.unanswered.head().or_else(|| self.answered.head())
+        let all = self.unanswered.len() + self.answered.len();
+        let (first, then) = match self.unanswered.len() >= (all / EIGHTH).max(1) {
+            true => (self.unanswered, self.answered),
+            false => (self.answered, self.unanswered),
+        };
+        first.head().or_else(|| then.head())
     }
 }
+
+/// The part that is left to entries that wait for their first answer, when there is no room for all.
+const EIGHTH: usize = 8;
 
 #[cfg(test)]
 mod tests;

@@ -207,8 +207,9 @@ impl<R: Role> Worker<R> {
             Err(error) if is_destroyed(&error) => return Err(error),
             Err(error) => return Ok(error.kind() != io::ErrorKind::WouldBlock),
         };
+        let (inbox, courier, unsent) = (&self.inbox, &mut self.courier, &mut self.pieces);
         for place in 0..came {
-            let Some((arrived, bytes)) = self.inbox.get(place) else {
+            let Some((arrived, bytes)) = inbox.get(place) else {
                 continue;
             };
             let lost = listener.lost.since(&arrived);
@@ -228,12 +229,13 @@ impl<R: Role> Worker<R> {
                 let received = if arrived.truncated {
                     Err(Dropped::Truncated)
                 } else {
-                    self.sessions.receive(datagram, &path, now, poller)
+                    let flush = |sessions: &mut _| send_requests(sessions, inbox, courier, unsent);
+                    self.sessions.receive(datagram, &path, now, poller, flush)
                 };
                 match received {
                     Ok((session, payload)) => {
                         self.moved = now;
-                        self.pieces.push(Piece {
+                        unsent.push(Piece {
                             session,
                             place,
                             payload: piece.start + payload..piece.end,
@@ -243,56 +245,63 @@ impl<R: Role> Worker<R> {
                 }
             }
         }
-        self.send_requests();
+        send_requests(&mut self.sessions, inbox, courier, unsent);
         Ok(came == BATCH)
     }
+}
 
-    /// Sends requests, those of one session together and in their order.
-    fn send_requests(&mut self) {
-        let mut pieces = std::mem::take(&mut self.pieces);
-        pieces.sort_by_key(|piece| piece.session);
-        for of_session in pieces.chunk_by(|a, b| a.session == b.session) {
-            self.send_requests_of(of_session);
-        }
-        pieces.clear();
-        self.pieces = pieces;
+/// Sends requests, those of one session together and in their order.
+fn send_requests<R: Role>(
+    sessions: &mut Sessions<R>,
+    inbox: &Inbox,
+    courier: &mut Courier,
+    unsent: &mut Vec<Piece>,
+) {
+    unsent.sort_by_key(|piece| piece.session);
+    for of_session in unsent.chunk_by(|a, b| a.session == b.session) {
+        send_requests_of(sessions, inbox, courier, of_session);
     }
+    unsent.clear();
+}
 
-    fn send_requests_of(&mut self, pieces: &[Piece]) {
-        let Some(id) = pieces.first().map(|piece| piece.session) else {
-            return;
-        };
-        let Some(session) = self.sessions.table.get(id) else {
-            pieces
-                .iter()
-                .for_each(|_| self.sessions.dropped(&Dropped::Evicted, None));
-            return;
-        };
-        let datagrams: Vec<_> = pieces
+fn send_requests_of<R: Role>(
+    sessions: &mut Sessions<R>,
+    inbox: &Inbox,
+    courier: &mut Courier,
+    pieces: &[Piece],
+) {
+    let Some(id) = pieces.first().map(|piece| piece.session) else {
+        return;
+    };
+    let Some(session) = sessions.table.get(id) else {
+        pieces
             .iter()
-            .map(|piece| Datagram {
-                header: session.request_header(),
-                payload: payload(&self.inbox, piece),
-                to: None,
-                from: None,
-            })
-            .collect();
-        let failed = self.courier.send(&session.socket, &datagrams);
-        let sessions = &mut self.sessions;
-        each_sent(pieces, &failed, |piece| {
-            sessions.tally.to_upstream += 1;
-            if let Some(session) = sessions.table.get_mut(piece.session) {
-                session.sent_upstream(piece.payload.len());
-            }
-        });
-        for (_, dropped) in &failed {
-            sessions.dropped(dropped, None);
+            .for_each(|_| sessions.dropped(&Dropped::Evicted, None));
+        return;
+    };
+    let datagrams: Vec<_> = pieces
+        .iter()
+        .map(|piece| Datagram {
+            header: session.request_header(),
+            payload: payload(inbox, piece),
+            to: None,
+            from: None,
+        })
+        .collect();
+    let failed = courier.send(&session.socket, &datagrams);
+    each_sent(pieces, &failed, |piece| {
+        sessions.tally.to_upstream += 1;
+        if let Some(session) = sessions.table.get_mut(piece.session) {
+            session.sent_upstream(piece.payload.len());
         }
-        // Such a socket may never wake us again, and the client's next datagram needs another.
-        let destroyed = |(_, dropped): &(_, _)| matches!(dropped, Dropped::SocketDestroyed(_));
-        if failed.iter().any(destroyed) {
-            sessions.abort(id);
-        }
+    });
+    for (_, dropped) in &failed {
+        sessions.dropped(dropped, None);
+    }
+    // Such a socket may never wake us again, and the client's next datagram needs another.
+    let destroyed = |(_, dropped): &(_, _)| matches!(dropped, Dropped::SocketDestroyed(_));
+    if failed.iter().any(destroyed) {
+        sessions.abort(id);
     }
 }
 

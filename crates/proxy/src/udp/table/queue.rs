@@ -9,6 +9,7 @@ pub(super) struct Links(Vec<Link>);
 pub(super) struct Queue {
     head: Option<u32>,
     tail: Option<u32>,
+    len: usize,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -23,6 +24,10 @@ impl Queue {
         self.head
     }
 
+    pub(super) fn len(&self) -> usize {
+        self.len
+    }
+
     /// Puts a slot last. It must be in no queue of these links.
     pub(super) fn push(&mut self, links: &mut Links, slot: u32) {
         *links.of(slot) = Link {
@@ -34,6 +39,7 @@ impl Queue {
             None => self.head = Some(slot),
         }
         self.tail = Some(slot);
+        self.len += 1;
     }
 
     /// Takes a slot out. It must be in this queue.
@@ -47,6 +53,7 @@ impl Queue {
             Some(behind) => links.of(behind).before = before,
             None => self.tail = before,
         }
+        self.len -= 1;
     }
 }
 

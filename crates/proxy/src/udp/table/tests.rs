@@ -58,6 +58,31 @@ fn unanswered_entries_go_first_and_the_oldest_of_them() {
     assert_eq!(tried.add(8, 8, 5), Some(1), "of answered ones the oldest");
 }
 
+/// Who has been answered and is silent now makes room for an eighth of new ones, so that these live to see an answer.
+#[test]
+fn new_entries_have_an_eighth() {
+    let mut table = Table::new(Limits {
+        entries: 80,
+        per_balancer: 40,
+        ..LIMITS
+    });
+    let start = Instant::now();
+    let mut add = |key: u32| {
+        let gone = table.make_room(balancer(1));
+        let id = table.insert(key, balancer(1), start, key);
+        if key < 40 {
+            table.touch(id, start, true);
+        }
+        gone
+    };
+    assert!((0..40).all(|key| add(key).is_none()));
+    assert!((40..45).eq((0..5).map(|gone| 40 + add(gone + 40).expect("one goes"))));
+    assert!(
+        (45..60).all(|key| add(key) == Some(key - 5)),
+        "the oldest of the five"
+    );
+}
+
 #[test]
 fn a_flood_behind_one_balancer_pushes_out_only_its_own() {
     let mut tried = Tried::new();
