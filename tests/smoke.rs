@@ -4,7 +4,11 @@ use std::net::SocketAddr;
 
 use serde_json::Value;
 
-use crate::addr::{CLIENT_V4, CLIENT_V6, FRONT_V4, FRONT_V6, LISTEN_V4, someone_v4, someone_v6};
+use crate::addr::{
+    CLIENT_V4, CLIENT_V6, FRONT_V4, FRONT_V6, LISTEN_V4, someone_v4, someone_v6, v4,
+};
+use crate::backend::Backend;
+use crate::conn::Conn;
 use crate::lab::{Host, Lab, Scratch};
 use crate::peername::{BINARY, Peername, copy_for_everyone};
 use crate::server::{Python, Redis, Server};
@@ -26,6 +30,60 @@ fn forward_and_proxy() {
         let _forward = Peername::start(&lab.balancer, &args, &[FRONT_V4, FRONT_V6]);
         assert_eq!(server.ask(&lab.client, FRONT_V4), CLIENT_V4, "{options}");
         assert_eq!(server.ask(&lab.client, FRONT_V6), CLIENT_V6, "{options}");
+    }
+}
+
+/// A socket on `[::]` shows IPv4 clients as `::ffff:a.b.c.d`, which no receiver takes for the address that it knows.
+#[test]
+fn forward_names_ipv4_clients_as_such() {
+    let lab = Lab::new();
+    let backend = Backend::listen(&lab.balancer, v4([127, 0, 0, 1], 9000));
+    let args = ["forward", "--listen=[::]:80", "--to=127.0.0.1:9000"];
+    for (version, header) in [
+        ("1", &b"PROXY TCP4 203.0.113.9 203.0.113.1 "[..]),
+        (
+            "2",
+            b"\r\n\r\n\0\r\nQUIT\n\x21\x11\0\x0c\xcb\0\x71\x09\xcb\0\x71\x01",
+        ),
+    ] {
+        let version = format!("--proxy-version={version}");
+        let args = [&args[..], &[&version]].concat();
+        let _forward = Peername::start(&lab.balancer, &args, &[FRONT_V4]);
+        let client = Conn::connect(&lab.client, FRONT_V4);
+        let said = backend.accept().recv(header.len());
+        assert_eq!(
+            said.escape_ascii().to_string(),
+            header.escape_ascii().to_string()
+        );
+        // It has one port.
+        client.reset();
+    }
+}
+
+#[test]
+fn forward_does_not_connect_to_itself() {
+    let lab = Lab::new();
+    for (listen, to) in [
+        ("0.0.0.0:7000", "127.0.0.1:7000"),
+        ("[::]:7000", "127.0.0.1:7000"),
+        ("0.0.0.0:7000", "203.0.113.1:7000"),
+        ("127.0.0.1:7000", "127.0.0.1:7000"),
+    ] {
+        for protocol in ["tcp", "udp"] {
+            let args = [
+                "forward",
+                "--protocol",
+                protocol,
+                "--listen",
+                listen,
+                "--to",
+                to,
+            ];
+            let output = Peername::run(&lab.balancer, &args);
+            assert_eq!(output.status.code(), Some(2), "{output:?}");
+            let said = String::from_utf8_lossy(&output.stderr);
+            assert!(said.contains("it would connect to itself"), "{said}");
+        }
     }
 }
 

@@ -9,6 +9,7 @@ pub(crate) mod doctor;
 mod exec;
 mod forward;
 mod intercept;
+mod itself;
 mod proxy;
 mod routes;
 mod send;

@@ -128,7 +128,8 @@ async fn begin(permit: &Permit, connector: &Connector) -> Result<TcpStream, Fail
         .map_err(Obstacle::into_failure)
 }
 
-async fn established(upstream: &TcpStream) -> Result<(), Failure> {
+/// Waits until the connection stands or has failed.
+pub(crate) async fn established(upstream: &TcpStream) -> Result<(), Failure> {
     upstream.writable().await.map_err(Failure::Connect)?;
     match stream::take_error(upstream) {
         Ok(None) => Ok(()),

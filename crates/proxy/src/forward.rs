@@ -7,14 +7,14 @@ use std::time::Duration;
 use peername_proto::{Transport, V2Writer, WriteError, write_v1};
 use peername_relay::{Ahead, Limits, Method, Pair, relay};
 use peername_sys::stream;
-use peername_sys::upstream::local_addr;
+use peername_sys::upstream::{Upstream, local_addr};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 use crate::accept::refuse;
-use crate::addr::Target;
+use crate::addr::{Target, canonical};
 use crate::config::SendProxy;
-use crate::connect::write_all;
+use crate::connect::{established, write_all};
 use crate::counters::Counters;
 use crate::log::Record;
 use crate::outcome::{Failure, Outcome};
@@ -113,9 +113,10 @@ impl Forwarder {
         } = incoming;
         let opened = async {
             let destination = local_addr(&downstream).map_err(Failure::Local)?;
+            let (client, destination) = (canonical(peer.0), canonical(destination));
             let header = self
                 .announcement
-                .header(Transport::Stream, peer.0, destination)
+                .header(Transport::Stream, client, destination)
                 .map_err(Failure::Header)?;
             self.connect(&header).await
         };
@@ -132,14 +133,19 @@ impl Forwarder {
     }
 
     async fn connect(&self, header: &[u8]) -> Result<TcpStream, Failure> {
-        let upstream = timeout(self.connect_timeout, TcpStream::connect(self.target.0))
-            .await
-            .map_err(|_| Failure::ConnectTimeout(self.connect_timeout))?
-            .map_err(Failure::Connect)?;
-        stream::tune(&upstream).map_err(Failure::Local)?;
-        write_all(&upstream, header)
-            .await
-            .map_err(Failure::Connect)?;
+        let target = self.target.0;
+        let socket = Upstream::new(target).map_err(Failure::Local)?;
+        stream::tune_to(&socket, target.ip()).map_err(Failure::Local)?;
+        let connecting = socket.connect(target);
+        let upstream = connecting.map_err(|failed| Failure::Connect(failed.source))?;
+        let upstream = TcpStream::from_std(upstream).map_err(Failure::Connect)?;
+        let opening = async {
+            established(&upstream).await?;
+            write_all(&upstream, header).await.map_err(Failure::Connect)
+        };
+        let limit = self.connect_timeout;
+        let opened = timeout(limit, opening).await;
+        opened.map_err(|_| Failure::ConnectTimeout(limit))??;
         Ok(upstream)
     }
 }

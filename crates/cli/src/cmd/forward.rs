@@ -12,11 +12,13 @@ use peername_proxy::config::{Datagrams, Dialect};
 use peername_proxy::counters::Counters;
 use peername_proxy::forward::{Announcement, Forwarder};
 use peername_proxy::listeners::{Given, Listeners};
+use peername_proxy::own_addresses::{Kind, OwnAddresses};
 use peername_proxy::server;
 use peername_proxy::service::numbered;
 use peername_proxy::udp::{UdpForwarder, UdpSockets};
 use peername_sys::caps::keep_only;
 
+use crate::cmd::itself::is_reached_at;
 use crate::cmd::proxy::udp;
 use crate::cmd::send::Header;
 use crate::lifecycle::{self, Signals};
@@ -60,9 +62,6 @@ enum Protocol {
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     args.check_dialect()?;
-    if args.listen.contains(&args.to) {
-        return Err(Usage(format!("--to {}: it would connect to itself", args.to)).into());
-    }
     let announcement = match args.protocol {
         Protocol::Tcp => args.header.announcement()?,
         Protocol::Udp => args.header.announcement_of_datagrams()?,
@@ -72,6 +71,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
 
 async fn start(args: &Args, announcement: Announcement) -> anyhow::Result<ExitCode> {
     let signals = Signals::listen()?;
+    args.check_at(&OwnAddresses::read().await?)?;
     let (workers, target) = (args.workers.get(), Target(args.to));
     let (tcp, udp) = match args.protocol {
         Protocol::Tcp => (&args.listen[..], &[][..]),
@@ -116,6 +116,18 @@ async fn start(args: &Args, announcement: Announcement) -> anyhow::Result<ExitCo
 }
 
 impl Args {
+    fn check_at(&self, host: &OwnAddresses) -> Result<(), Usage> {
+        let listen = self.listen.iter().copied().collect();
+        let is_own = |ip| host.kind_of(ip) == Some(Kind::Own);
+        match is_reached_at(&listen, self.to, is_own) {
+            true => Err(Usage(format!(
+                "--to {}: it would connect to itself",
+                self.to
+            ))),
+            false => Ok(()),
+        }
+    }
+
     /// What the options for UDP say together.
     fn check_dialect(&self) -> Result<(), Usage> {
         let text = match self.udp.config(1).dialect {

@@ -1,7 +1,7 @@
 //! Everything that one run is to do, checked as a whole before anything is opened.
 
 use std::collections::HashSet;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroU32;
 use std::sync::Arc;
 
@@ -15,6 +15,7 @@ use peername_sys::netlink::Transport;
 
 use super::file;
 use super::options::{Args, Listener, Process};
+use crate::cmd::itself::is_reached_at;
 use crate::logging::{join, ranges};
 use crate::usage::Usage;
 
@@ -157,7 +158,6 @@ impl Setup {
             let mut targets = targets
                 .filter(|backend| backend.transport == transport)
                 .map(|backend| backend.address);
-            let is_own = |ip: IpAddr| ip.is_loopback() || is_own(ip);
             if let Some(target) = targets.find(|&target| is_reached_at(&taken, target, is_own)) {
                 let option = if target.is_ipv4() {
                     "--target-v4"
@@ -256,27 +256,4 @@ impl Planned {
     }
 }
 
-/// Whether a connection to `target` would arrive at one of these, as far as the addresses tell.
-fn is_reached_at(
-    listen: &HashSet<SocketAddr>,
-    target: SocketAddr,
-    is_own: impl Fn(IpAddr) -> bool,
-) -> bool {
-    let wildcards: &[SocketAddr] = match target.ip() {
-        ip if !is_own(ip) => &[],
-        ip if ip.is_ipv4() => &WILDCARDS,
-        _ => &WILDCARDS[1..],
-    };
-    listen.contains(&target)
-        || wildcards.iter().any(|&(mut wildcard)| {
-            wildcard.set_port(target.port());
-            listen.contains(&wildcard)
-        })
-}
-
 pub(super) const TRANSPORTS: [Transport; 2] = [Transport::Tcp, Transport::Udp];
-/// `[::]` takes IPv4 too.
-const WILDCARDS: [SocketAddr; 2] = [
-    SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0),
-    SocketAddr::new(IpAddr::V6(Ipv6Addr::UNSPECIFIED), 0),
-];
