@@ -96,7 +96,11 @@ impl BadCertificate {
             Why::Expired => "the origin has to renew it; is the clock of the proxy's host right?",
             Why::NotYetValid => "is the clock of the proxy's host right?",
             Why::WrongName => "another server answered, or the origin lacks this name",
-            Why::Untrusted | Why::SelfSigned => {
+            Why::SelfSigned => {
+                "if it is your own: --extra-ca FILE. An authority's certificate (CA:TRUE, as `openssl req -x509` \
+                 makes them) is taken for no server's: have it sign one"
+            }
+            Why::Untrusted => {
                 "if the issuer is your own: --extra-ca FILE; an origin that sends no intermediate \
                  certificate has to be fixed there"
             }
