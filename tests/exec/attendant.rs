@@ -5,11 +5,12 @@ use std::fs;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, prlimit};
+use peername_sys::pidfd::descendants;
+use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, kill_process, prlimit};
 
 use super::faults::attendant_of;
-use super::rig::{Libc, NOTIFY, PRELOAD, Served, server, v2};
-use crate::addr::someone_v4;
+use super::rig::{Libc, NOTIFY, PRELOAD, Program, Served, server, v2};
+use crate::addr::{LISTEN_V4, LISTEN_V6, someone_v4, someone_v6};
 use crate::conn::Conn;
 use crate::lab::{Process, wait_for};
 use crate::peername::{AS_NOBODY, POWERLESS};
@@ -59,6 +60,56 @@ fn more_slow_headers_than_it_has_descriptors() {
         for (conn, client) in &kept {
             served.sees(conn, *client);
         }
+    }
+}
+
+/// Two listeners' bells could have one port, each at an address of its own. The first to be heard must not make a
+/// client of the other, even where clients need no header.
+#[test]
+fn two_bells_and_one_port() {
+    for mechanism in [PRELOAD, NOTIFY] {
+        let served = Program::by(mechanism, &["--header=optional"], TWO_LISTENERS);
+        let host = &served.lab.server;
+        host.sysctl("net.ipv4.ip_local_port_range", "40054 40054");
+        let server = descendants(served.process.pid());
+        let server = Pid::from_raw(server[0].cast_signed()).expect("a server");
+        let listeners = [LISTEN_V4, SocketAddr::new(LISTEN_V6.ip(), 8444)];
+        let open = |to: SocketAddr, bytes: &[u8]| Conn::open(&served.lab.balancer, to, bytes);
+        let accepted = |client: SocketAddr| {
+            let said = format!("accepted {client}");
+            let is_it = |line: &str| (line == said).then_some(());
+            served.process.line(&said, is_it);
+        };
+        let slow = listeners.map(|to| {
+            let client = if to.is_ipv4() {
+                someone_v4()
+            } else {
+                someone_v6()
+            };
+            (open(to, &v2(client)[..20]), client)
+        });
+        for to in listeners {
+            let client = if to.is_ipv4() {
+                someone_v4()
+            } else {
+                someone_v6()
+            };
+            let _conn = open(to, &v2(client));
+            accepted(client);
+        }
+        kill_process(server, Signal::STOP).expect("kill");
+        for (conn, client) in &slow {
+            conn.send(&v2(*client)[20..]);
+        }
+        wait_for("a bell", || {
+            let filter = "sport = :40054";
+            let bells = host.run("ss", &["-Htn", "state", "established", filter]);
+            (!bells.is_empty()).then_some(())
+        });
+        kill_process(server, Signal::CONT).expect("kill");
+        slow.iter().for_each(|(_, client)| accepted(*client));
+        let log = served.process.log();
+        assert_eq!(log.matches("accepted").count(), 4, "{mechanism}: {log}");
     }
 }
 
@@ -121,6 +172,29 @@ fn ticks(pid: Pid) -> u64 {
         .map(|ticks| ticks.parse::<u64>().expect("a number"))
         .sum()
 }
+
+/// Looks at one after the other, with time between.
+const TWO_LISTENERS: &[&str] = &[
+    "/usr/bin/python3",
+    "-uc",
+    r#"
+import socket, time
+
+listeners = [socket.create_server(("", 8443)),
+             socket.create_server(("::", 8444), family=socket.AF_INET6)]
+for listener in listeners:
+    listener.setblocking(False)
+while True:
+    for listener in listeners:
+        try:
+            client, (ip, port, *_) = listener.accept()
+            client.close()
+            print(f"accepted [{ip}]:{port}" if ":" in ip else f"accepted {ip}:{port}")
+        except BlockingIOError:
+            pass
+        time.sleep(0.1)
+"#,
+];
 
 /// A name may have zeros in it, which are shown as `@`. Each call that is ended is made again.
 const SILENT: &str = r#"
