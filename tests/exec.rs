@@ -3,6 +3,7 @@
 //! What counts is what the program itself reports. Most tests use the server of `exec/server.c`, which
 //! waits for connections in every way there is; `exec_programs.rs` has those that people run.
 
+mod attendant;
 mod churn;
 mod crowd;
 mod daemons;

@@ -4,6 +4,7 @@
 use std::net::SocketAddr;
 use std::os::unix::process::ExitStatusExt;
 use std::process::Command;
+use std::time::Duration;
 
 use rustix::process::{Pid, Signal};
 
@@ -12,7 +13,7 @@ use crate::conn::{Conn, End};
 use crate::datagram::Datagrams;
 use crate::exec_notify::rig::{helper, kill, network_of};
 use crate::header;
-use crate::lab::{Lab, PATIENCE, Process, Scratch};
+use crate::lab::{Lab, PATIENCE, Process, Scratch, wait_for};
 use crate::peername::{AS_NOBODY, BINARY, POWERLESS, Peername, copy_for_everyone};
 use crate::rig::header_of;
 use crate::sender::Haproxy;
@@ -229,10 +230,7 @@ fn group_and_session(pid: u32) -> [String; 2] {
 /// Without its proxy nobody reaches it, so it ends; if it ignores SIGTERM, ten seconds later.
 #[test]
 fn without_the_proxy_the_program_ends() {
-    let deaf = format!(
-        "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)\n{}",
-        PYTHON[2]
-    );
+    let deaf = deaf();
     for program in [PYTHON[2], &deaf] {
         let mut server = Private::start(true, "--protocol=tcp", &[PYTHON[0], PYTHON[1], program]);
         // As /proc/self/exe is called.
@@ -255,6 +253,58 @@ fn without_the_watcher_both_end() {
     let status = server.process.ended_within(PATIENCE).expect("its end");
     assert_eq!(status.signal(), Some(Signal::KILL.as_raw()));
     server.lab.balancer.finds_nobody_at(LISTEN_V4);
+}
+
+/// As a debugger does it, or who freezes a container. It interrupts the wait for either's end, and is none.
+#[test]
+fn a_watcher_that_is_stopped_goes_on_watching() {
+    let mut server = Private::start(true, "--protocol=tcp", PYTHON);
+    let watcher = server.helper("peername-netns");
+    for _ in 0..3 {
+        stop_and_go_on(watcher);
+    }
+    assert_eq!(server.process.ended_within(A_MOMENT), None);
+    let client = someone_v4();
+    assert_eq!(server.ask(LISTEN_V4, &header_of(client)), client);
+    kill(server.helper("exe"));
+    let status = server.process.ended_within(PATIENCE).expect("its end");
+    assert_eq!(status.signal(), Some(Signal::TERM.as_raw()));
+}
+
+/// Nor does it cut short the time that the program has to end by itself.
+#[test]
+fn a_watcher_that_is_stopped_keeps_its_patience() {
+    let mut server = Private::start(true, "--protocol=tcp", &[PYTHON[0], PYTHON[1], &deaf()]);
+    let watcher = server.helper("peername-netns");
+    kill(server.helper("exe"));
+    server.process.line("that the program is to end", |line| {
+        line.contains("the proxy has ended").then_some(())
+    });
+    stop_and_go_on(watcher);
+    assert_eq!(server.process.ended_within(A_MOMENT), None);
+}
+
+/// A python that ignores SIGTERM.
+fn deaf() -> String {
+    let deaf = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)";
+    format!("{deaf}\n{}", PYTHON[2])
+}
+
+/// SIGSTOP and SIGCONT, each once the process has felt the one before.
+fn stop_and_go_on(pid: Pid) {
+    let becomes = |state: &str| {
+        wait_for(state, || {
+            let path = format!("/proc/{}/stat", pid.as_raw_nonzero());
+            // Gone, where the test is to fail.
+            let stat = std::fs::read_to_string(path).unwrap_or_default();
+            (stat.is_empty() || stat.contains(&format!(") {state} "))).then_some(())
+        });
+    };
+    becomes("S");
+    rustix::process::kill_process(pid, Signal::STOP).expect("kill");
+    becomes("T");
+    rustix::process::kill_process(pid, Signal::CONT).expect("kill");
+    becomes("S");
 }
 
 /// shutdown(2) ends the wait in accept(2). The proxy listens on, and resets who comes, as for any server that
@@ -285,6 +335,9 @@ fn address(answer: &[u8]) -> SocketAddr {
         .unwrap_or_else(|| panic!("{answer:?}"));
     crate::addr::parse(ip, port).unwrap_or_else(|| panic!("{answer:?}"))
 }
+
+/// Longer than a signal takes to end a program.
+const A_MOMENT: Duration = Duration::from_millis(300);
 
 const PYTHON: &[&str] = &[
     "/usr/bin/python3",

@@ -4,10 +4,12 @@ use std::fs;
 use std::process::Command;
 use std::time::Duration;
 
+use rustix::process::{Pid, Signal, kill_process};
+
 use super::rig::{Libc, Served, exec, server, v2};
 use crate::addr::someone_v4;
 use crate::conn::End;
-use crate::lab::{Host, Scratch, wait_for};
+use crate::lab::{Host, Process, Scratch, wait_for};
 use crate::peername::{BINARY, Peername, copy_for_everyone};
 
 /// Exit code, arguments and environment are the program's own.
@@ -139,17 +141,21 @@ fn a_table_that_cannot_be_opened() {
 }
 
 pub(super) fn kill_attendant_of(served: &Served) {
+    kill_process(attendant_of(&served.process), Signal::KILL).expect("kill");
+}
+
+/// The attendant of what was started here.
+pub(super) fn attendant_of(process: &Process) -> Pid {
     // The program is the last of `unshare`'s family; the attendant has kept the launcher's arguments.
     let ours = |pid: u32| {
         let words = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
         let network = |pid: u32| fs::read_link(format!("/proc/{pid}/ns/net")).ok();
-        words.starts_with(BINARY.as_bytes()) && network(pid) == network(served.process.pid())
+        words.starts_with(BINARY.as_bytes()) && network(pid) == network(process.pid())
     };
     let pids = fs::read_dir("/proc").expect("/proc");
     let pid = pids
         .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
         .find(|&pid| ours(pid))
         .expect("an attendant");
-    let pid = rustix::process::Pid::from_raw(i32::try_from(pid).expect("a pid")).expect("a pid");
-    rustix::process::kill_process(pid, rustix::process::Signal::KILL).expect("kill");
+    Pid::from_raw(i32::try_from(pid).expect("a pid")).expect("a pid")
 }

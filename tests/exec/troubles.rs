@@ -1,15 +1,16 @@
 //! What goes wrong around a program, by either mechanism: it goes on, or it ends; it is never left as it
 //! were. The faults of one mechanism alone are in `faults.rs` here and in `exec_notify/faults.rs`.
 
+use std::net::SocketAddr;
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::Duration;
 
 use peername_sys::pidfd::{self, Process as Pid};
 
-use super::rig::{NOTIFY, PRELOAD, Served, v2};
-use crate::addr::{LISTEN_V4, someone_v4};
+use super::rig::{NOTIFY, PRELOAD, Program, Served, v2};
+use crate::addr::{BALANCER_V4, LISTEN_V4, someone_v4};
 use crate::conn::{Conn, End};
-use crate::lab::{PATIENCE, wait_for};
+use crate::lab::{Host, PATIENCE, Process, wait_for};
 
 const BOTH: [&str; 2] = [PRELOAD, NOTIFY];
 
@@ -109,6 +110,57 @@ fn a_full_queue_when_the_bell_rings() {
     }
 }
 
+/// Their headers are complete, and they reset before the program comes to take them. It gets them all the same, as
+/// from the kernel, says who they were, and closes them.
+#[test]
+fn who_is_gone_before_the_program_takes_them() {
+    for mechanism in BOTH {
+        let served = Program::by(mechanism, &[], PYTHON);
+        let server = server_in(&served.process);
+        let host = &served.lab.server;
+        let open = |bytes: &[u8]| Conn::open(&served.lab.balancer, LISTEN_V4, bytes);
+        let accepted = |client: SocketAddr| {
+            let said = format!("accepted {client} with ");
+            let descriptors = |line: &str| line.strip_prefix(&said)?.parse::<u32>().ok();
+            served.process.line(&said, descriptors)
+        };
+        let first = someone_v4();
+        open(&v2(first)).drain();
+        let before = accepted(first);
+        let clients: Vec<_> = (0..10).map(|_| someone_v4()).collect();
+        let parked: Vec<_> = clients.iter().map(|&one| open(&v2(one)[..20])).collect();
+        let later = someone_v4();
+        open(&v2(later)).drain();
+        server.signal(pidfd::Signal::STOP).expect("it lives");
+        for (conn, client) in parked.iter().zip(&clients) {
+            conn.send(&v2(*client)[20..]);
+            wait_for("its arrival", || conn.all_acknowledged().then_some(()));
+        }
+        wait_for("their headers taken off", || {
+            (unread_from_balancer(host) == vec!["0"; 10]).then_some(())
+        });
+        parked.into_iter().for_each(Conn::reset);
+        wait_for("their resets", || {
+            unread_from_balancer(host).is_empty().then_some(())
+        });
+        server.signal(pidfd::Signal::CONT).expect("it lives");
+        clients.into_iter().for_each(|client| _ = accepted(client));
+        let last = someone_v4();
+        open(&v2(last)).drain();
+        assert_eq!(accepted(last), before, "{mechanism}");
+    }
+}
+
+/// Octets that nobody has read yet, for each connection of the balancer that is open.
+fn unread_from_balancer(host: &Host) -> Vec<String> {
+    let filter = format!("src {LISTEN_V4} and dst {BALANCER_V4}");
+    let said = host.run("ss", &["-Htn", "state", "established", &filter]);
+    let unread = said
+        .lines()
+        .filter_map(|line| line.split_whitespace().next());
+    unread.map(str::to_owned).collect()
+}
+
 /// Nothing of it stays: neither those who waited, nor its helpers, nor the table of clients.
 #[test]
 fn a_killed_program_leaves_nothing() {
@@ -187,7 +239,11 @@ fn parked(served: &Served, header: &[u8]) -> Conn {
 
 /// The server itself, a child of what has made its process-id namespace.
 fn server_of(served: &Served) -> Pid {
-    let children = pidfd::descendants(served.process.pid());
+    server_in(&served.process)
+}
+
+fn server_in(process: &Process) -> Pid {
+    let children = pidfd::descendants(process.pid());
     Pid::open(*children.first().expect("a server")).expect("a server")
 }
 
@@ -196,3 +252,18 @@ fn said(served: &Served, what: &str) {
         .process
         .line(what, |line| (line == what).then_some(()));
 }
+
+/// Tells of each client, and how many descriptors are open once its own is closed.
+const PYTHON: &[&str] = &[
+    "/usr/bin/python3",
+    "-uc",
+    r#"
+import os, socket
+
+listener = socket.create_server(("", 8443))
+while True:
+    client, (ip, port) = listener.accept()
+    client.close()
+    print(f"accepted {ip}:{port} with", len(os.listdir("/proc/self/fd")))
+"#,
+];

@@ -30,6 +30,7 @@ use std::time::{Duration, Instant};
 
 use peername_identity::Table;
 use peername_sys::epoll::{Epoll, Readiness, When};
+use peername_sys::limits::most_open_files;
 use peername_sys::{Result, sock_diag, tcp_socket};
 
 use crate::look::{Look, look_again, refuse};
@@ -43,6 +44,8 @@ pub use run::run;
 pub struct Attendant {
     table: Table<'static>,
     header_timeout: Duration,
+    /// How many connections it may keep.
+    room: usize,
     epoll: Epoll,
     next_id: u64,
     waiting: BTreeMap<u64, Waiting>,
@@ -68,16 +71,20 @@ struct Ready {
 }
 
 impl Attendant {
-    /// One without work. `header_timeout` counts from [`Attendant::park`].
+    /// One without work. `header_timeout` counts from [`Attendant::park`]. It may come to use two thirds of the
+    /// descriptors that this process may have open now.
     ///
     /// # Errors
     ///
     /// epoll_create1(2)'s.
     pub fn new(table: Table<'static>, header_timeout: Duration) -> Result<Self> {
         let max_header = table.settings().policy().max_header;
+        // One for each connection, and one for its bell; the rest is for whoever comes to take it.
+        let third = usize::try_from(most_open_files() / 3).unwrap_or(usize::MAX);
         Ok(Self {
             table,
             header_timeout,
+            room: MAX_WAITING.min(third),
             epoll: Epoll::new()?,
             next_id: 0,
             waiting: BTreeMap::new(),
@@ -88,9 +95,10 @@ impl Attendant {
     }
 
     /// Takes a connection whose header is not all there. `listener` is the listener's own address, as
-    /// getsockname(2) tells it. Beyond [`MAX_WAITING`] it is refused.
+    /// getsockname(2) tells it. Beyond [`MAX_WAITING`], and what there are descriptors for, it is refused.
     pub fn park(&mut self, connection: OwnedFd, listener: SocketAddr) {
-        if self.waiting.len() >= MAX_WAITING {
+        let ready: usize = self.ready.values().map(VecDeque::len).sum();
+        if self.waiting.len() + ready >= self.room {
             return refuse(connection);
         }
         let id = self.new_id();
@@ -330,7 +338,8 @@ impl AsFd for Attendant {
     }
 }
 
-/// Connections that may wait for their header at the same time. Each is a descriptor and little else.
+/// Connections that may wait for their header, or for the program, at the same time. Each is a descriptor and little
+/// else.
 pub const MAX_WAITING: usize = 8192;
 /// A bell is heard as soon as the program accepts; one that was not may have been lost.
 const RING_AGAIN: Duration = Duration::from_millis(200);

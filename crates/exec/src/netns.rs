@@ -148,6 +148,7 @@ fn watch_over(
     Ok(())
 }
 
+/// `None` once the time is over, and only then.
 fn first_of(epoll: &Epoll, limit: Option<Duration>) -> Result<Option<u64>, Failed> {
     let mut found = Vec::new();
     epoll.wait(limit, &mut found)?;

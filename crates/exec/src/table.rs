@@ -97,7 +97,7 @@ impl SharedTable {
         rules
             .ports
             .iter()
-            .for_each(|&port| table.settings().ports().insert(port));
+            .for_each(|&port| _ = table.settings().ports().insert(port));
         table
             .settings()
             .write(rules.policy(), &rules.networks, name, secret);

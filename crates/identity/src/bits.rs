@@ -23,11 +23,10 @@ impl<'m> Ports<'m> {
         word.is_some_and(|word| word.load(Ordering::Acquire) & bit != 0)
     }
 
-    /// Adds it.
-    pub fn insert(self, port: u16) {
-        if let (Some(word), bit) = self.place(port) {
-            word.fetch_or(bit, Ordering::Release);
-        }
+    /// Adds it. Returns whether it was not in the set.
+    pub fn insert(self, port: u16) -> bool {
+        let (word, bit) = self.place(port);
+        word.is_some_and(|word| word.fetch_or(bit, Ordering::Release) & bit == 0)
     }
 
     /// Takes it out.

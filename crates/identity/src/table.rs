@@ -1,9 +1,11 @@
 //! The table: find, insert, remove, without a lock.
 //!
-//! A writer claims a free slot by swapping its key from 0 to BUSY, writes the value, and then stores
-//! the cookie (release). A reader that finds the cookie (acquire) reads the value and looks at the key
-//! again: if it has changed, somebody freed the slot meanwhile, and the value is not used. A process
-//! that dies between the two stores leaves the slot BUSY for good: one slot is lost, nothing waits.
+//! A writer claims a free slot by swapping its key from 0 to BUSY, writes the value (after a release fence),
+//! and then stores the cookie (release). A reader that finds the cookie (acquire) reads the value and, after
+//! an acquire fence, looks at the key again: if it has changed, somebody freed the slot meanwhile, and the
+//! value is not used. The two fences are those of a seqlock: H.-J. Boehm, "Can Seqlocks Get Along With
+//! Programming Language Memory Models?" (MSPC 2012). A process that dies between the two stores leaves the
+//! slot BUSY for good: one slot is lost, nothing waits.
 
 use core::net::SocketAddr;
 use core::sync::atomic::{AtomicU64, Ordering, fence};
@@ -81,6 +83,9 @@ impl<'m> Table<'m> {
                 .is_ok()
         });
         let (_, key, value) = claimed.ok_or(Full)?;
+        // Who sees any of the new value sees, too, that the key is not the old one any more. The acquire above is for the
+        // load of the swap only: without this the value could be seen before what it stores.
+        fence(Ordering::Release);
         // A sweep that is under way, or begins now, may have looked before the key is there.
         let sweep = self.settings().sweep().load(Ordering::Relaxed);
         identity.store(value, sweep.saturating_add(1));

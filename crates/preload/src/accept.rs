@@ -1,7 +1,7 @@
 //! What happens to a connection between the kernel's accept(2) and the program's.
 
 use core::ffi::c_int;
-use core::net::SocketAddr;
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use peername_identity::{Counter, Full, Identity, Settings, Table, Verdict, shown};
 use peername_preload_common::address::RawAddress;
@@ -258,11 +258,23 @@ fn answer_bell(
         return Ok(None);
     };
     match attendant::take(table.settings(), address, flags) {
-        Ok(Some(socket)) => Ok(peer_of(table, socket).ok().map(|peer| (socket, peer))),
+        Ok(Some(socket)) => Ok(Some((socket, from(table, socket, address)))),
         // As if the kernel had had no descriptor left: the connection stays where it is.
         Err(error @ (Errno::MFILE | Errno::NFILE)) => Err(error),
         Ok(None) | Err(_) => Ok(None),
     }
+}
+
+/// Whom a connection is shown as from that has waited for the program. One that is gone by now has no peer any more,
+/// but its client may still stand in the table; the kernel, too, would return it.
+fn from(table: Table<'_>, socket: Socket, listener: SocketAddr) -> RawAddress {
+    let nobody: IpAddr = match listener {
+        SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+        SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+    };
+    let real = kernel::name_of(socket.0, End::Peer)
+        .unwrap_or_else(|_| RawAddress::new(SocketAddr::new(nobody, 0)));
+    as_shown(table, socket, real, |identity| identity.client)
 }
 
 /// Longer headers go to the attendant, which has the room. On the stack, which in some programs' threads

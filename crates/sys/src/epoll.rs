@@ -2,7 +2,7 @@
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
@@ -62,19 +62,22 @@ impl Epoll {
         epoll::delete(&self.0, fd).call("epoll_ctl(EPOLL_CTL_DEL)")
     }
 
-    /// Waits until something is ready, for as long as `limit`, and adds it to `found`.
+    /// Waits until something is ready, for as long as `limit`, and adds it to `found`: nothing if and only if the time
+    /// is over. A signal does not end the wait, nor do SIGSTOP and SIGCONT, which interrupt epoll_wait(2) whatever is
+    /// blocked (signal(7)).
     pub fn wait(&self, limit: Option<Duration>, found: &mut Vec<Readiness>) -> Result<()> {
-        let limit = limit.map(|limit| Timespec {
-            tv_sec: limit.as_secs().cast_signed(),
-            tv_nsec: limit.subsec_nanos().into(),
-        });
+        // Without one if it is too far away to be told.
+        let deadline = limit.and_then(|limit| Instant::now().checked_add(limit));
         let mut events = [Event {
             flags: EventFlags::empty(),
             data: EventData::new_u64(0),
         }; AT_ONCE];
-        let n = match epoll::wait(&self.0, &mut events[..], limit.as_ref()) {
-            Err(error) if io::Error::from(error).kind() == io::ErrorKind::Interrupted => 0,
-            waited => waited.call("epoll_wait(2)")?,
+        let n = loop {
+            let left = deadline.map(timespec_until);
+            match epoll::wait(&self.0, &mut events[..], left.as_ref()) {
+                Err(error) if io::Error::from(error).kind() == io::ErrorKind::Interrupted => {}
+                waited => break waited.call("epoll_wait(2)")?,
+            }
         };
         let readiness = |event: &Event| {
             let flags = event.flags;
@@ -87,6 +90,14 @@ impl Epoll {
         };
         found.extend(events.iter().take(n).map(readiness));
         Ok(())
+    }
+}
+
+fn timespec_until(deadline: Instant) -> Timespec {
+    let left = deadline.saturating_duration_since(Instant::now());
+    Timespec {
+        tv_sec: left.as_secs().cast_signed(),
+        tv_nsec: left.subsec_nanos().into(),
     }
 }
 

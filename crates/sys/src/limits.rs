@@ -22,6 +22,11 @@ pub fn raise_open_files() -> Result<u64> {
     Ok(limit.maximum.unwrap_or(u64::MAX))
 }
 
+/// The number of descriptors this process may open: its soft limit.
+pub fn most_open_files() -> u64 {
+    getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)
+}
+
 /// How many descriptors this process has open now.
 pub fn open_files() -> Result<usize> {
     let entries = fs::read_dir("/proc/self/fd").call("open(/proc/self/fd)")?;

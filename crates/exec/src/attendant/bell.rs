@@ -1,9 +1,9 @@
 //! The doorbell: a connection to the listener that is not a client's.
 //!
-//! It is known by where it comes from: its own port, which stands in the table while the bell has it
-//! and which nobody else can have at that address. One octet is sent, because a listener with
-//! TCP_DEFER_ACCEPT does not show a connection that says nothing; closing the bell with the octet unread
-//! resets it, so nothing of it stays in TIME_WAIT.
+//! It is known by where it comes from: its own port, which stands in the table while the bell has it,
+//! which nobody else can have at that address, and no other bell at another. One octet is sent, because a
+//! listener with TCP_DEFER_ACCEPT does not show a connection that says nothing; closing the bell with the
+//! octet unread resets it, so nothing of it stays in TIME_WAIT.
 
 use std::io::ErrorKind;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream};
@@ -53,11 +53,10 @@ impl Bell {
         to.set_ip(ip.into());
         let mut from = to;
         from.set_port(0);
-        let socket = Upstream::with_own_port(to)?;
-        socket.bind(from)?;
+        // Before the connection can be accepted.
+        let (socket, port) = listed(from, bells)?;
         let mut bell = Self {
-            // Before the connection can be accepted.
-            _port: Listed::new(local_addr(&socket)?.port(), bells),
+            _port: port,
             socket: socket.connect(to)?,
             listener,
             said: false,
@@ -100,10 +99,30 @@ impl Bell {
     }
 }
 
+/// A socket at this address with a port that no other bell has, and that stands in the table.
+///
+/// # Errors
+///
+/// EADDRINUSE from bind(2) where there is none, for the time being.
+fn listed(at: SocketAddr, bells: Ports<'static>) -> Result<(Upstream, Listed)> {
+    // Bound until one is found, so that none is chosen twice.
+    let mut others = Vec::new();
+    for _ in 0..PORTS_TRIED {
+        let socket = Upstream::with_own_port(at)?;
+        socket.bind(at)?;
+        match Listed::new(local_addr(&socket)?.port(), bells) {
+            Some(port) => return Ok((socket, port)),
+            None => others.push(socket),
+        }
+    }
+    Err(ErrorKind::AddrInUse).call("bind(2), for a doorbell")
+}
+
 impl Listed {
-    fn new(port: u16, bells: Ports<'static>) -> Self {
-        bells.insert(port);
-        Self { port, bells }
+    /// `None` if another bell has it, at another address of this host's: the two could not be told apart, and the
+    /// first to be taken out of the table would make the other a client.
+    fn new(port: u16, bells: Ports<'static>) -> Option<Self> {
+        bells.insert(port).then(|| Self { port, bells })
     }
 }
 
@@ -112,3 +131,6 @@ impl Drop for Listed {
         self.bells.remove(self.port);
     }
 }
+
+/// The kernel chooses at random among thousands, so one that another bell has is rare.
+const PORTS_TRIED: usize = 8;

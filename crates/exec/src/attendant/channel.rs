@@ -1,11 +1,15 @@
 //! How processes with the preloaded library reach the attendant: an abstract socket, one connection a
 //! [request](peername_identity::Request).
 //!
-//! Its name and the secret that opens a request stand in the table, which nobody else can read.
+//! Its name and the secret that opens a request stand in the table, which nobody else can read. But the name stands
+//! in /proc/net/unix too, so anybody on the host can connect. Who it is can't be asked (SO_PEERCRED): servers
+//! change their user. The library makes its request as soon as it is connected, so who says nothing is a stranger, and
+//! is neither waited for nor kept in any number.
 
 use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
 
 use peername_identity::{Request, Settings, Signature, Wish};
 use peername_sys::passing::{accept, listen, receive_octets, send_octets};
@@ -18,12 +22,16 @@ use super::Attendant;
 pub struct Channel {
     listener: OwnedFd,
     secret: Signature,
+    /// In the order in which they began.
     conversations: Vec<Conversation>,
+    /// While there is no descriptor for the next one: when to try again.
+    full_until: Option<Instant>,
 }
 
 #[derive(Debug)]
 struct Conversation {
     socket: OwnedFd,
+    begun: Instant,
     /// What was handed over and has not been confirmed.
     lent: Option<(OwnedFd, SocketAddr)>,
 }
@@ -45,24 +53,65 @@ impl Channel {
             listener,
             secret: settings.secret(),
             conversations: Vec::new(),
+            full_until: None,
         }
     }
 
     /// What to wait for: readable when [`Channel::serve`] has something to do.
     pub(super) fn sockets(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         let spoken_to = self.conversations.iter().map(|one| one.socket.as_fd());
-        std::iter::once(self.listener.as_fd()).chain(spoken_to)
+        // Readable all the time while nobody can be taken from it.
+        let listener = self.full_until.is_none().then(|| self.listener.as_fd());
+        listener.into_iter().chain(spoken_to)
     }
 
-    /// Serves whoever has said something, without waiting.
+    /// When [`Channel::serve`] must be called even if nobody has said anything.
+    pub(super) fn next_deadline(&self) -> Option<Instant> {
+        let mut silent = self.conversations.iter().filter(|one| one.is_silent());
+        let silent = silent.next().map(|one| one.begun + SILENCE);
+        silent.into_iter().chain(self.full_until).min()
+    }
+
+    /// Serves whoever has said something, without waiting, and hangs up on those who have been silent too long.
     pub(super) fn serve(&mut self, attendant: &mut Attendant) {
-        while let Ok(socket) = accept(&self.listener) {
-            let lent = None;
-            self.conversations.push(Conversation { socket, lent });
+        let (secret, now) = (self.secret, Instant::now());
+        self.conversations.retain_mut(|conversation| {
+            conversation.go_on(secret, attendant)
+                && !(conversation.is_silent() && conversation.begun + SILENCE <= now)
+        });
+        self.full_until = None;
+        for _ in 0..AT_ONCE {
+            match accept(&self.listener) {
+                Ok(socket) => self.begin(socket, attendant),
+                Err(error) if !error.is_exhaustion() => break,
+                Err(_) if self.hang_up_on_a_silent_one() => {}
+                Err(_) => {
+                    self.full_until = Some(now + TRY_AGAIN);
+                    break;
+                }
+            }
         }
-        let secret = self.secret;
-        self.conversations
-            .retain_mut(|conversation| conversation.go_on(secret, attendant));
+    }
+
+    fn begin(&mut self, socket: OwnedFd, attendant: &mut Attendant) {
+        let mut conversation = Conversation {
+            socket,
+            begun: Instant::now(),
+            lent: None,
+        };
+        if conversation.go_on(self.secret, attendant) {
+            let silent = self.conversations.iter().filter(|one| one.is_silent());
+            if silent.count() >= MOST_SILENT {
+                self.hang_up_on_a_silent_one();
+            }
+            self.conversations.push(conversation);
+        }
+    }
+
+    /// The one that has been silent for longest. Returns whether there is one.
+    fn hang_up_on_a_silent_one(&mut self) -> bool {
+        let silent = self.conversations.iter().position(Conversation::is_silent);
+        silent.map(|at| self.conversations.remove(at)).is_some()
     }
 }
 
@@ -74,6 +123,11 @@ impl From<Channel> for OwnedFd {
 }
 
 impl Conversation {
+    /// Whether nothing has been heard of it. Whom something was lent to has shown that it is none of the strangers.
+    fn is_silent(&self) -> bool {
+        self.lent.is_none()
+    }
+
     /// Returns whether it goes on.
     fn go_on(&mut self, secret: Signature, attendant: &mut Attendant) -> bool {
         if self.lent.is_some() {
@@ -136,3 +190,11 @@ fn is_not_yet(error: &Failed) -> bool {
 
 /// Processes that may be in the queue at once; more are refused, and with them their connections.
 const BACKLOG: i32 = 4096;
+/// Conversations begun before those that go on are looked at again.
+const AT_ONCE: usize = 64;
+/// Of those who have not said anything yet; the library needs some microseconds.
+const MOST_SILENT: usize = 64;
+/// Longer than a process of the program's is kept from the processor between connect(2) and its request.
+const SILENCE: Duration = Duration::from_secs(1);
+/// Soon enough for who waits in the queue, who gives up after 250 ms.
+const TRY_AGAIN: Duration = Duration::from_millis(50);

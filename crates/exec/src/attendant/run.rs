@@ -41,6 +41,7 @@ fn wait(attendant: &Attendant, channel: &Channel, life: &Life<'_>) -> Result<()>
     let deadlines = attendant
         .next_deadline()
         .into_iter()
+        .chain(channel.next_deadline())
         .chain(life.next_look());
     // Rounded up, or we would be here again before it is time.
     let limit = deadlines

@@ -75,7 +75,7 @@ impl Guardian {
 impl Ward {
     /// Waits for the supervisor's end. If processes with the filter are left then, ends them.
     fn guard(&self, supervisor: &Process) -> Result<()> {
-        wait_for(supervisor, When::Ready, None)?;
+        wait_for(supervisor)?;
         if self.all_have_ended(Duration::ZERO)? {
             return Ok(());
         }
@@ -88,7 +88,7 @@ impl Ward {
         self.ledger.all_open().for_each(|call| self.kill(call));
         // Who was orphaned and is not asking now is found out when it asks.
         while !self.all_have_ended(Duration::ZERO)? {
-            wait_for(&self.calls, When::Ready, None)?;
+            wait_for(&self.calls)?;
             if self.all_have_ended(Duration::ZERO)? {
                 break;
             }
@@ -138,14 +138,10 @@ impl Ward {
     }
 }
 
-fn wait_for(fd: impl AsFd, when: When, limit: Option<Duration>) -> Result<()> {
+fn wait_for(fd: impl AsFd) -> Result<()> {
     let epoll = Epoll::new()?;
-    epoll.watch(fd, 0, when)?;
-    let mut found = Vec::new();
-    while found.is_empty() {
-        epoll.wait(limit, &mut found)?;
-    }
-    Ok(())
+    epoll.watch(fd, 0, When::Ready)?;
+    epoll.wait(None, &mut Vec::new())
 }
 
 /// From SIGTERM to SIGKILL. Its accept(2) does not return any more, so what it still does is finish.

@@ -289,13 +289,12 @@ impl Supervisor {
 
     /// Answers the call with a connection that has waited.
     fn give_kept(&mut self, call: Accepting, connection: OwnedFd) -> Answer {
-        // One that is gone by now has no address of its own; the kernel would return it all the same.
+        // One that is gone by now has no peer any more, but its client may still stand in the table; the kernel,
+        // too, would return it.
         let nobody = SocketAddr::new(unspecified(call.listener), 0);
-        let from = match tcp_socket::peer_addr(&connection) {
-            Ok(peer) => known(self.table, &connection)
-                .map_or(peer, |identity| shown(identity.client, peer.is_ipv6())),
-            Err(_) => nobody,
-        };
+        let peer = tcp_socket::peer_addr(&connection).unwrap_or(nobody);
+        let from = known(self.table, &connection)
+            .map_or(peer, |identity| shown(identity.client, peer.is_ipv6()));
         // As another call has wanted it, if it was given back. This fails for no socket.
         let _ = tcp_socket::set_nonblocking(&connection, call.nonblocking);
         self.give(call, (connection, from))
