@@ -13,7 +13,7 @@ use crate::conn::{Conn, End};
 use crate::datagram::Datagrams;
 use crate::exec_notify::rig::{helper, kill, network_of};
 use crate::header;
-use crate::lab::{Lab, PATIENCE, Process, Scratch, wait_for};
+use crate::lab::{Host, Lab, PATIENCE, Process, Scratch, wait_for};
 use crate::peername::{AS_NOBODY, BINARY, POWERLESS, Peername, copy_for_everyone};
 use crate::rig::header_of;
 use crate::sender::Haproxy;
@@ -159,11 +159,33 @@ fn two_hundred_silent_clients_hold_nobody_up() {
 /// There is nothing in its network that could have the header's destination.
 #[test]
 fn a_destination_cannot_be_shown() {
-    let host = crate::lab::Host::new();
+    let host = Host::new();
     let args = "exec --mode=netns --dst --ports=8443 -- true";
     let ended = Peername::run(&host, &args.split(' ').collect::<Vec<_>>());
     let said = String::from_utf8_lossy(&ended.stderr).into_owned();
     assert!(!ended.status.success() && said.contains("--dst"), "{said}");
+}
+
+/// A program that is believed to listen there, and listens everywhere, is worse than one that does not start.
+#[test]
+fn other_modes_open_no_ports() {
+    let host = Host::new();
+    for (args, says) in [
+        (
+            &["--listen=127.0.0.1:9999"][..],
+            "--listen is for --mode netns",
+        ),
+        (
+            &["--mode=notify", "--protocol=udp"],
+            "UDP goes by --mode netns only",
+        ),
+    ] {
+        let args = [&["exec"], args, &["--", "true"]].concat();
+        let output = Peername::run(&host, &args);
+        assert_eq!(output.status.code(), Some(2), "{output:?}");
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(said.contains(says), "{said}");
+    }
 }
 
 #[test]

@@ -117,6 +117,7 @@ fn start(args: &Args) -> anyhow::Result<ExitCode> {
     if let Some(source) = args.client.source {
         return Ok(connect::run(args, source));
     }
+    args.check_mode()?;
     let rules = args.rules()?;
     let mut command = args.program();
     if args.mode == Mode::Netns {
@@ -158,6 +159,19 @@ impl Args {
         let mut command = Command::new(words.next().map_or_else(OsString::new, Clone::clone));
         command.args(words);
         command
+    }
+
+    /// What says nothing to a mode would be taken for heeded.
+    fn check_mode(&self) -> Result<(), Usage> {
+        let text = match self.mode {
+            Mode::Netns => return Ok(()),
+            _ if !self.listen.is_empty() => {
+                "--listen is for --mode netns, which opens the ports itself; --ports chooses among the program's"
+            }
+            _ if self.protocol.has_udp() => "--protocol: UDP goes by --mode netns only",
+            _ => return Ok(()),
+        };
+        Err(Usage(text.to_owned()))
     }
 
     fn rules(&self) -> Result<Rules, Usage> {
