@@ -33,6 +33,10 @@ pub enum Over {
     Unanswered,
     /// Its place was needed for another.
     Evicted,
+    /// Somebody on this host has destroyed its socket.
+    SocketDestroyed,
+    /// epoll_ctl(2) would not watch its socket.
+    Unwatched,
     /// The proxy stopped.
     Stopped,
 }
@@ -207,6 +211,8 @@ impl Outcome {
             Self::Over(Over::Idle) => "idle",
             Self::Over(Over::Unanswered) => "unanswered",
             Self::Over(Over::Evicted) => "evicted",
+            Self::Over(Over::SocketDestroyed) => "socket_destroyed",
+            Self::Over(Over::Unwatched) => "unwatched",
             Self::Over(Over::Stopped) => "stopped",
             Self::Cut => "cut",
             Self::Failed(failure) => failure.reason(),
@@ -236,6 +242,7 @@ impl Outcome {
             Self::Over(Over::Idle | Over::Stopped) => Fault::None,
             Self::Over(Over::Unanswered) => Fault::Upstream,
             Self::Over(Over::Evicted) => Fault::Policy,
+            Self::Over(Over::SocketDestroyed | Over::Unwatched) => Fault::Local,
             Self::Cut => Fault::Local,
         }
     }
@@ -245,6 +252,8 @@ impl Outcome {
         match self {
             Self::Failed(failure) => Some(failure.to_string()),
             Self::Relayed(End::Lost) => Some(LOST.to_owned()),
+            Self::Over(Over::SocketDestroyed) => Some(DESTROYED.to_owned()),
+            Self::Over(Over::Unwatched) => Some(UNWATCHED.to_owned()),
             Self::Relayed(_) | Self::Over(_) | Self::Cut => None,
         }
     }
@@ -275,6 +284,10 @@ impl Display for Seen {
 }
 
 const LOST: &str = "epoll_ctl(2): the sockets could not be watched any more, for want of memory or of watches \
+    (fs.epoll.max_user_watches)";
+const DESTROYED: &str =
+    "its socket was destroyed from outside (`ss --kill`); the next datagram begins another";
+const UNWATCHED: &str = "epoll_ctl(2): its socket could not be watched, for want of memory or of watches \
     (fs.epoll.max_user_watches)";
 const NOTHING_CAME: &str = "a balancer that sends it only after the client's first byte (AWS NLB \
     without on_first_ack) never does for protocols in which the server speaks first";
