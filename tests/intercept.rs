@@ -27,6 +27,7 @@ mod lines;
 mod lookups;
 mod origins;
 mod parent;
+mod private;
 mod rebinding;
 mod rig;
 mod sharing;

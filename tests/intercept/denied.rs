@@ -121,6 +121,22 @@ fn a_page_for_people_a_problem_for_programs_a_status_for_grpc() {
     );
 }
 
+/// The headers of an answer to GET, and nothing else (RFC 9110, section 9.3.2).
+#[test]
+fn a_refusal_of_head_has_no_body() {
+    let rig = Rig::new(&[]);
+    let url = "https://self-signed.test/";
+    for version in ["--http1.1", "--http2"] {
+        let body = rig.curl(&[version, url]);
+        let head = rig.curl(&[version, "--head", url]).to_ascii_lowercase();
+        let length = format!("\r\ncontent-length: {}\r\n", body.len());
+        assert!(
+            head.contains(&length) && head.ends_with("\r\n\r\n"),
+            "{head}"
+        );
+    }
+}
+
 #[test]
 fn what_is_no_proxy_request_is_refused() {
     let rig = Rig::new(&[]);

@@ -100,6 +100,34 @@ fn what_is_idle_goes_first() {
     );
 }
 
+/// So do those of a client that is there still, and alone may use them.
+#[test]
+fn what_is_idle_and_private_goes_first() {
+    let (rig, most) = short_of_descriptors();
+    let client = Conn::connect(&rig.lab.client, PROXY);
+    let ups: Vec<_> = (9101..)
+        .take(most)
+        .map(|port| {
+            let origin = Backend::listen(&rig.lab.server, v4([10, 81, 0, 1], port));
+            let request = format!(
+                "GET http://a.test:{port}/ HTTP/1.1\r\nHost: a.test:{port}\r\nAuthorization: Negotiate YQ==\r\n\r\n"
+            );
+            client.send(request.as_bytes());
+            let up = origin.accept();
+            head(&up);
+            up.send(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n");
+            assert!(head(&client).starts_with("HTTP/1.1 200 "));
+            up
+        })
+        .collect();
+    assert_eq!(rig.status(&["https://a.test/echo"]), 200);
+    assert_eq!(
+        ups[0].closed().0,
+        End::Fin,
+        "the one that has waited longest"
+    );
+}
+
 /// What is said of a request for which there is no connection, while one client has them all; and how many it has.
 fn short_of_descriptors() -> (Rig, usize) {
     let through = ["prlimit", "--nofile=128"];

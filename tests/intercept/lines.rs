@@ -68,6 +68,27 @@ fn a_parent_that_fails_is_who_was_tried() {
     }
 }
 
+/// Its head alone is all of it.
+#[test]
+fn an_answer_without_a_body_is_complete() {
+    let rig = Rig::new(&[]);
+    let grpc = ["-H", "Content-Type: application/grpc"];
+    for (before, version) in ["--http1.1", "--http2"].into_iter().enumerate() {
+        for (status, host, path, args) in [
+            (502, "self-signed.test", "/head", &["--head"][..]),
+            (200, "self-signed.test", "/grpc", &grpc),
+            (200, "a.test", "/large", &["--head"]),
+            (204, "a.test", "/none", &[]),
+            (304, "a.test", "/index.html", &["-H", "If-None-Match: *"]),
+        ] {
+            let url = format!("https://{host}{path}");
+            assert_eq!(rig.status(&[args, &[version, &url]].concat()), status);
+            let line = &rig.audit(path, before + 1)[before];
+            assert_eq!(line["end"], "complete", "{version}: {line}");
+        }
+    }
+}
+
 /// OpenSSL's client shakes hands and leaves; another begins a request and leaves.
 #[test]
 fn a_tunnel_that_nobody_uses_has_a_line() {

@@ -3,8 +3,11 @@
 use std::thread::{self, sleep};
 use std::time::Duration;
 
+use rustix::process::Signal;
+
 use super::rig::{PROXY, Stage};
 use crate::conn::Conn;
+use crate::lab::wait_for;
 
 /// A name server that says nothing has the threads of one client's few lookups, not those of all.
 #[test]
@@ -30,6 +33,21 @@ fn a_silent_name_server_is_in_the_way_of_those_who_ask_it() {
     for conn in &waiting {
         conn.recv_text_until(|text| text.contains("dns_timeout"));
     }
+}
+
+/// Nor is it in the way of a stop: nobody waits for a name any more.
+#[test]
+fn a_silent_name_server_does_not_hold_up_a_stop() {
+    let stage = Stage::new();
+    let (names, through) = stage.name_server(SILENT);
+    let through = through.each_ref().map(String::as_str);
+    let mut rig = stage.start_through(&through, &["--workers=1", "--drain=1s"]);
+    let request = b"GET http://slow.test/ HTTP/1.1\r\nHost: slow.test\r\n\r\n";
+    let _waiting = Conn::open(&rig.lab.client, PROXY, request);
+    wait_for("a question", || names.log().contains("asked").then_some(()));
+    rig.proxy.signal(Signal::TERM);
+    let ended = rig.proxy.ended_within(Duration::from_secs(3));
+    assert!(ended.is_some(), "it waits for a name");
 }
 
 /// Of as many as there are, the name server is asked by one.
@@ -74,9 +92,11 @@ while True:
 "#;
 
 const SILENT: &str = r#"
-import socket, time
+import socket
 server = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
 server.bind(("127.0.0.1", 53))
 print("ready")
-time.sleep(1000)
+while True:
+    server.recvfrom(512)
+    print("asked")
 "#;

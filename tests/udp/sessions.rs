@@ -220,7 +220,7 @@ fn destroyed_sockets() {
     let client = someone_v4();
     rig.ask(client);
     destroy(&rig, "dport = :9000");
-    rig.proxy.has_outcome("evicted");
+    is_destroyed(&rig);
     rig.ask(client);
     destroy(&rig, "sport = :8443");
     let status = rig.proxy.ended_within(Duration::from_secs(3));
@@ -241,9 +241,24 @@ fn a_destroyed_socket_is_noticed_by_sending() {
         rig.send(&[&header_of(client), b"lost"]);
     }
     rig.proxy.signal(Signal::CONT);
-    rig.proxy.has_outcome("evicted");
+    is_destroyed(&rig);
     rig.ask(client);
     assert_eq!(rig.dropped().get("socket_destroyed"), Some(&3));
+}
+
+/// A session has ended because of its socket, which is no fault of a peer's, nor of a rule.
+#[track_caller]
+fn is_destroyed(rig: &Rig) {
+    let line = rig.proxy.line("a session's end", |line| {
+        line.contains("\"outcome\"").then(|| line.to_owned())
+    });
+    for expected in [
+        r#""outcome":"socket_destroyed""#,
+        r#""fault":"local""#,
+        "ss --kill",
+    ] {
+        assert!(line.contains(expected), "{line}");
+    }
 }
 
 /// Asks each socket of a process for its error (SO_ERROR), which it then has no more.

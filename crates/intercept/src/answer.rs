@@ -79,6 +79,9 @@ impl Form {
 fn respond(refusal: &Refusal, body: Bytes, mut record: Box<Record>) -> Response<Answer> {
     record.refused(refusal);
     let id = HeaderValue::try_from(record.id.to_string());
+    // HEAD gets the length and not the body (RFC 9110, section 9.3.2); by HTTP/2, hyper would send both.
+    let length = record.is_of_head().then_some(body.len());
+    let body = length.map_or(body, |_| Bytes::new());
     let mut response = Response::new(Answer::ours(body, Some(record)));
     *response.status_mut() = refusal.status;
     let headers = response.headers_mut();
@@ -88,6 +91,9 @@ fn respond(refusal: &Refusal, body: Bytes, mut record: Box<Record>) -> Response<
     headers.insert(CODE, HeaderValue::from_static(refusal.code));
     if let Ok(id) = id {
         headers.insert(REQUEST_ID, id);
+    }
+    if let Some(length) = length {
+        headers.insert(header::CONTENT_LENGTH, HeaderValue::from(length));
     }
     if refusal.close {
         headers.insert(header::CONNECTION, HeaderValue::from_static("close"));

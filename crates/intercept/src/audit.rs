@@ -128,6 +128,10 @@ impl Record {
         self.has_query = uri.query().is_some();
     }
 
+    pub(crate) fn is_of_head(&self) -> bool {
+        self.method == http::Method::HEAD.as_str()
+    }
+
     pub(crate) fn named(&mut self, named: &Arc<Named>) {
         self.named = Some(Arc::clone(named));
     }

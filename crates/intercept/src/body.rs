@@ -103,9 +103,12 @@ enum Flowing {
 
 impl Answer {
     /// One of our own.
-    pub(crate) fn ours(body: Bytes, record: Option<Box<Record>>) -> Self {
+    pub(crate) fn ours(body: Bytes, mut record: Option<Box<Record>>) -> Self {
+        let body = Full::new(body);
+        // hyper asks for nothing of an empty one.
+        complete_if_over(&body, &mut record);
         Self {
-            from: From::Us(Full::new(body), record),
+            from: From::Us(body, record),
             request: None,
         }
     }
@@ -243,11 +246,7 @@ impl Body for Answer {
         if let Some(record) = record {
             count(&frame, &record.received);
         }
-        if body.is_end_stream()
-            && let Some(mut record) = record.take()
-        {
-            record.complete();
-        }
+        complete_if_over(body, record);
         frame
     }
 
@@ -271,6 +270,14 @@ impl Body for Answer {
                 Flowing::GivenUp => SizeHint::default(),
             },
         }
+    }
+}
+
+fn complete_if_over(body: &Full<Bytes>, record: &mut Option<Box<Record>>) {
+    if body.is_end_stream()
+        && let Some(mut record) = record.take()
+    {
+        record.complete();
     }
 }
 

@@ -22,7 +22,7 @@ use crate::id::Id;
 use crate::named::Going;
 use crate::site::Site;
 use crate::tunnel::Tunnel;
-use crate::upstream::{Own, Upstream};
+use crate::upstream::Upstream;
 use crate::wire::Wire;
 
 /// What is expected of whoever comes in there.
@@ -85,13 +85,14 @@ impl Intercept {
                 }
             }
         }
+        let id = Id::next();
         let client = Arc::new(Client {
-            id: Id::next(),
+            id,
             peer,
             client,
             listener,
             exchanges: Exchanges::default(),
-            own: Arc::new(Own::of(client.ip())),
+            own: Upstream::own(id, client.ip()),
         });
         match door {
             Door::Explicit => explicit::serve(&self.site, client, stream).await,

@@ -259,7 +259,7 @@ async fn run(wire: Wire, upstream: TcpStream, silence: Duration, record: &mut Re
         End::Finished(_) => record.complete(),
         End::Idle => record.idle(),
         End::Reset(Side::Upstream) => record.cut_by_origin(),
-        End::Reset(Side::Downstream) => {}
+        End::Reset(Side::Downstream) | End::Lost => {}
     }
 }
 

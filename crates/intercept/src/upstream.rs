@@ -31,6 +31,7 @@ use crate::body::Outgoing;
 use crate::destination::Destinations;
 use crate::headers;
 use crate::host::HostPort;
+use crate::id::Id;
 
 pub(crate) use connection::About;
 pub(crate) use fault::{Failed, Fault};
@@ -114,6 +115,11 @@ impl Upstream {
         self.speaks_http2.get(&(origin.clone(), via)) == Some(false)
     }
 
+    /// What a client connection that is served on this thread has of its own: nothing so far.
+    pub(crate) fn own(id: Id, client: IpAddr) -> Arc<Own> {
+        Arc::new(Own::of(id, client, POOL.with(Arc::clone)))
+    }
+
     /// What a connection of this client to this place has to be.
     pub(crate) fn key(
         &self,
@@ -129,6 +135,7 @@ impl Upstream {
             http2: http2 && tls,
             via,
             speaks_for: self.settings.send_proxy.then_some(client),
+            private_to: None,
         }
     }
 
@@ -183,19 +190,18 @@ impl Upstream {
 
     /// A connection for one request, and whether it was there before.
     async fn lease(&self, own: &Arc<Own>, key: &Key) -> Result<(Lease, bool), Failed> {
-        let pool = POOL.with(Arc::clone);
         let asked = Instant::now();
-        if let Some(lease) = Lease::again(own, key, &pool) {
+        if let Some(lease) = Lease::again(own, key) {
             return Ok((lease, true));
         }
         if !key.http2 || self.is_http1_only(&key.to, key.via) {
             let connection = self.connect(key, own.client).await?;
-            return Ok((Lease::first(own, key, &pool, connection), false));
+            return Ok((Lease::first(own, key, connection), false));
         }
         // Of requests that come together one dials, and the others then have a connection or its fault. If it
         // turns out that each needs one of its own, they dial at the same time.
         let mut turn = own.dialling.lock().await;
-        if let Some(lease) = Lease::again(own, key, &pool) {
+        if let Some(lease) = Lease::again(own, key) {
             return Ok((lease, true));
         }
         if let Some((_, failed)) = turn.as_ref().filter(|(at, _)| *at > asked) {
@@ -218,7 +224,7 @@ impl Upstream {
                 connection
             }
         };
-        Ok((Lease::first(own, key, &pool, connected), false))
+        Ok((Lease::first(own, key, connected), false))
     }
 
     async fn answer(

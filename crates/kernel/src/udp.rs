@@ -271,17 +271,11 @@ impl DataPath {
         }
     }
 
-    /// What was done since this was last asked.
-    pub fn news(&self) -> Totals {
+    /// What was done since this last had an answer. `None` when that can't be read now: it is in the next answer.
+    pub fn news(&self) -> Option<Totals> {
         let mut tables = self.tables();
         let now = tables.totals();
-        let before = std::mem::replace(&mut tables.reported, now);
-        Totals {
-            requests: now.requests - before.requests,
-            replies: now.replies - before.replies,
-            failed_requests: now.failed_requests - before.failed_requests,
-            failed_replies: now.failed_replies - before.failed_replies,
-        }
+        Some(tables.reported.replace(now?))
     }
 
     fn tables(&self) -> MutexGuard<'_, Tables> {
@@ -322,16 +316,34 @@ impl Tables {
         let _ = self.replies.remove(&told.reply);
     }
 
-    fn totals(&self) -> Totals {
-        let total = |place: u32| match self.totals.get(&place, 0) {
-            Ok(of_cpus) => of_cpus.iter().sum(),
-            Err(_) => 0,
-        };
-        Totals {
-            requests: total(TOTAL_REQUESTS),
-            replies: total(TOTAL_REPLIES),
-            failed_requests: total(TOTAL_FAILED_REQUESTS),
-            failed_replies: total(TOTAL_FAILED_REPLIES),
+    fn totals(&self) -> Option<Totals> {
+        Totals::read(|place| {
+            let of_cpus = self.totals.get(&place, 0)?;
+            Ok(of_cpus.iter().sum())
+        })
+    }
+}
+
+impl Totals {
+    /// All of them or none: what is missing must not pass for nothing.
+    fn read(total: impl Fn(u32) -> Result<u64, MapError>) -> Option<Self> {
+        let total = |place| total(place).ok();
+        Some(Self {
+            requests: total(TOTAL_REQUESTS)?,
+            replies: total(TOTAL_REPLIES)?,
+            failed_requests: total(TOTAL_FAILED_REQUESTS)?,
+            failed_replies: total(TOTAL_FAILED_REPLIES)?,
+        })
+    }
+
+    /// What has come in between. They only ever grow.
+    fn replace(&mut self, now: Self) -> Self {
+        let before = std::mem::replace(self, now);
+        Self {
+            requests: now.requests - before.requests,
+            replies: now.replies - before.replies,
+            failed_requests: now.failed_requests - before.failed_requests,
+            failed_replies: now.failed_replies - before.failed_replies,
         }
     }
 }
@@ -397,3 +409,19 @@ const SETTINGS: [(&str, &str); 3] = [
     ("/proc/sys/net/ipv4/conf/lo/rp_filter", "0"),
 ];
 const FILTER_OF_ALL: (&str, &str) = ("/proc/sys/net/ipv4/conf/all/rp_filter", "0");
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_could_not_be_read_is_told_of_later() {
+        let mut reported = Totals::default();
+        let mut requests = |total: fn(u32) -> Result<u64, MapError>| {
+            Totals::read(total).map(|now| reported.replace(now).requests)
+        };
+        assert_eq!(requests(|_| Ok(5)), Some(5));
+        assert_eq!(requests(|_| Err(MapError::KeyNotFound)), None);
+        assert_eq!(requests(|_| Ok(7)), Some(2));
+    }
+}

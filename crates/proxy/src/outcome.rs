@@ -33,6 +33,10 @@ pub enum Over {
     Unanswered,
     /// Its place was needed for another.
     Evicted,
+    /// Somebody on this host has destroyed its socket.
+    SocketDestroyed,
+    /// epoll_ctl(2) would not watch its socket.
+    Unwatched,
     /// The proxy stopped.
     Stopped,
 }
@@ -203,9 +207,12 @@ impl Outcome {
             Self::Relayed(End::Finished(_)) => "finished",
             Self::Relayed(End::Reset(_)) => "reset",
             Self::Relayed(End::Idle) => "idle",
+            Self::Relayed(End::Lost) => "lost",
             Self::Over(Over::Idle) => "idle",
             Self::Over(Over::Unanswered) => "unanswered",
             Self::Over(Over::Evicted) => "evicted",
+            Self::Over(Over::SocketDestroyed) => "socket_destroyed",
+            Self::Over(Over::Unwatched) => "unwatched",
             Self::Over(Over::Stopped) => "stopped",
             Self::Cut => "cut",
             Self::Failed(failure) => failure.reason(),
@@ -219,7 +226,7 @@ impl Outcome {
                 Side::Downstream => "downstream",
                 Side::Upstream => "upstream",
             }),
-            Self::Relayed(End::Idle) | Self::Over(_) | Self::Cut => Some("proxy"),
+            Self::Relayed(End::Idle | End::Lost) | Self::Over(_) | Self::Cut => Some("proxy"),
             Self::Failed(_) => None,
         }
     }
@@ -231,9 +238,11 @@ impl Outcome {
             Self::Relayed(End::Finished(_) | End::Idle) => Fault::None,
             Self::Relayed(End::Reset(Side::Downstream)) => Fault::Downstream,
             Self::Relayed(End::Reset(Side::Upstream)) => Fault::Upstream,
+            Self::Relayed(End::Lost) => Fault::Local,
             Self::Over(Over::Idle | Over::Stopped) => Fault::None,
             Self::Over(Over::Unanswered) => Fault::Upstream,
             Self::Over(Over::Evicted) => Fault::Policy,
+            Self::Over(Over::SocketDestroyed | Over::Unwatched) => Fault::Local,
             Self::Cut => Fault::Local,
         }
     }
@@ -242,6 +251,9 @@ impl Outcome {
     pub fn error(&self) -> Option<String> {
         match self {
             Self::Failed(failure) => Some(failure.to_string()),
+            Self::Relayed(End::Lost) => Some(LOST.to_owned()),
+            Self::Over(Over::SocketDestroyed) => Some(DESTROYED.to_owned()),
+            Self::Over(Over::Unwatched) => Some(UNWATCHED.to_owned()),
             Self::Relayed(_) | Self::Over(_) | Self::Cut => None,
         }
     }
@@ -271,5 +283,24 @@ impl Display for Seen {
     }
 }
 
+const LOST: &str = "epoll_ctl(2): the sockets could not be watched any more, for want of memory or of watches \
+    (fs.epoll.max_user_watches)";
+const DESTROYED: &str =
+    "its socket was destroyed from outside (`ss --kill`); the next datagram begins another";
+const UNWATCHED: &str = "epoll_ctl(2): its socket could not be watched, for want of memory or of watches \
+    (fs.epoll.max_user_watches)";
 const NOTHING_CAME: &str = "a balancer that sends it only after the client's first byte (AWS NLB \
     without on_first_ack) never does for protocols in which the server speaks first";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_lost_here_is_no_peers_fault() {
+        let lost = Outcome::Relayed(End::Lost);
+        assert_eq!((lost.label(), lost.ended_by()), ("lost", Some("proxy")));
+        assert_eq!(lost.fault(), Fault::Local);
+        assert!(lost.error().is_some_and(|why| why.contains("epoll_ctl(2)")));
+    }
+}

@@ -118,6 +118,8 @@ pub enum End {
     Reset(Side),
     /// Nothing moved for as long as [`Limits`] allow.
     Idle,
+    /// The runtime could not watch the sockets any more, and both sides were sent RST: neither side's doing.
+    Lost,
 }
 
 /// What was carried. It is true at any end, also when the future of [`relay`] is dropped.
@@ -145,6 +147,7 @@ pub fn relay(
         match running.stop().await {
             Stop::Finished(first) => End::Finished(first),
             Stop::Idle => End::Idle,
+            Stop::Lost => End::Lost,
             Stop::Reset(side) => {
                 // Boxed, so that not every connection has room for it.
                 Box::pin(after_reset::deliver(&mut running, side, flush)).await;

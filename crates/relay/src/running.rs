@@ -31,7 +31,7 @@ pub(crate) struct Running<'t> {
 enum Sockets {
     Here(Pair),
     Talking(Talk),
-    /// The kernel refused to watch them, and they were closed.
+    /// The kernel refused to watch them, and they were reset.
     Lost,
 }
 
@@ -44,6 +44,8 @@ pub(crate) enum Stop {
     Reset(Side),
     /// Nothing moved for too long.
     Idle,
+    /// There are no sockets any more.
+    Lost,
 }
 
 impl<'t> Running<'t> {
@@ -230,7 +232,7 @@ impl<'t> Running<'t> {
     fn poll_talk(&mut self, cx: &mut Context<'_>) -> Poll<Option<Stop>> {
         let talk = match &self.sockets {
             Sockets::Here(_) => return Poll::Ready(None),
-            Sockets::Lost => return Poll::Ready(Some(Stop::Reset(Side::Downstream))),
+            Sockets::Lost => return Poll::Ready(Some(Stop::Lost)),
             Sockets::Talking(talk) => talk,
         };
         let Poll::Ready(left) = talk.poll_left(cx) else {

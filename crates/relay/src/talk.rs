@@ -7,11 +7,13 @@
 mod room;
 mod talking;
 
+use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::task::{Context, Poll};
 
 use peername_sys::receiving::Receiving;
+use peername_sys::stream;
 use tokio::time::Instant;
 
 use crate::Pair;
@@ -84,8 +86,10 @@ impl Talk {
     }
 
     /// Lets two sockets converse, which leave the runtime: it is not to be woken by them. `None` when they could not be
-    /// taken out, or there is no ring; they are closed then.
+    /// taken out, or there is no ring; they are reset then.
     pub(crate) fn join(pair: Pair) -> Option<Self> {
+        cut_short(&pair.downstream);
+        cut_short(&pair.upstream);
         let sockets = [pair.downstream.into_std(), pair.upstream.into_std()];
         let [Ok(downstream), Ok(upstream)] = sockets else {
             return None;
@@ -111,6 +115,12 @@ impl Talk {
     pub(crate) fn alive(&self) -> Option<Instant> {
         room::with(|room| room.alive(self.key)).flatten()
     }
+}
+
+/// What is closed while it is not the runtime's is cut short. Fails only on a socket that is closed already, and then
+/// there is nobody to tell.
+fn cut_short(socket: impl AsFd) {
+    let _ = stream::reset_on_close(socket);
 }
 
 impl Drop for Talk {

@@ -5,7 +5,8 @@
 //! section 5.2.1). So a connection in use is one client's alone; idle, it is anybody's.
 //!
 //! Idle or not, it stays the client's where NTLM or Negotiate may have made it one user's: these authenticate a
-//! connection rather than a request (RFC 4559, section 6).
+//! connection rather than a request (RFC 4559, section 6). Idle, it is in the pool like any other, so that it grows old
+//! and makes room for others, but under a key that no other client connection has.
 
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -20,26 +21,32 @@ use super::Failed;
 use super::connection::{About, Connection, Limit, Sender};
 use super::pool::{Key, Pool};
 use crate::body::Outgoing;
+use crate::id::Id;
 
 /// What one client connection has towards origins.
 #[derive(Debug)]
 pub(crate) struct Own {
+    id: Id,
     pub(super) client: IpAddr,
+    /// Where those go that it does not use.
+    pool: Arc<Pool>,
     /// Those by HTTP/2, which take more than one request at a time.
     shared: Mutex<Vec<Weak<Shared>>>,
-    /// Idle ones that nobody else may have.
-    private: Mutex<Vec<(Key, Connection)>>,
+    /// Whether there may be some in the pool that nobody else may have.
+    has_private: AtomicBool,
     /// Whose turn it is to dial, and what became of the last attempt if it failed.
     pub(super) dialling: tokio::sync::Mutex<Option<(Instant, Failed)>>,
 }
 
 impl Own {
-    /// Nothing so far.
-    pub(crate) fn of(client: IpAddr) -> Self {
+    /// Nothing so far, for the client connection `id`.
+    pub(super) fn of(id: Id, client: IpAddr, pool: Arc<Pool>) -> Self {
         Self {
+            id,
             client,
+            pool,
             shared: Mutex::default(),
-            private: Mutex::default(),
+            has_private: AtomicBool::new(false),
             dialling: tokio::sync::Mutex::default(),
         }
     }
@@ -64,16 +71,23 @@ impl Own {
         shared
     }
 
-    fn private(&self, key: &Key) -> Option<Connection> {
-        let mut all = self.private.lock().unwrap_or_else(PoisonError::into_inner);
-        all.retain(|(_, one)| !one.is_closed());
-        let ready = all.iter().position(|(of, one)| of == key && one.is_ready());
-        ready.map(|at| all.remove(at).1)
+    fn take_private(&self, key: &Key) -> Option<Connection> {
+        let has_private = self.has_private.load(Relaxed);
+        has_private.then(|| self.pool.take(&key.private_to(self.id)))?
     }
 
-    fn keep(&self, key: &Key, connection: Connection) {
-        let mut all = self.private.lock().unwrap_or_else(PoisonError::into_inner);
-        all.push((key.clone(), connection));
+    fn keep_private(&self, key: &Key, connection: Connection) {
+        self.has_private.store(true, Relaxed);
+        self.pool.keep(&key.private_to(self.id), connection);
+    }
+}
+
+/// Nobody else can use what is private.
+impl Drop for Own {
+    fn drop(&mut self) {
+        if self.has_private.load(Relaxed) {
+            self.pool.close_private(self.id);
+        }
     }
 }
 
@@ -82,15 +96,14 @@ impl Own {
 struct Home {
     key: Key,
     own: Arc<Own>,
-    pool: Arc<Pool>,
     is_private: AtomicBool,
 }
 
 impl Home {
     fn keep(&self, connection: Connection) {
         match self.is_private.load(Relaxed) {
-            true => self.own.keep(&self.key, connection),
-            false => self.pool.keep(&self.key, connection),
+            true => self.own.keep_private(&self.key, connection),
+            false => self.own.pool.keep(&self.key, connection),
         }
     }
 }
@@ -129,41 +142,29 @@ enum Of {
 
 impl Lease {
     /// Of a connection that is there already.
-    pub(super) fn again(own: &Arc<Own>, key: &Key, pool: &Arc<Pool>) -> Option<Self> {
-        if let Some(connection) = own.private(key) {
-            return Some(Self::begin(own, key, pool, connection, true));
+    pub(super) fn again(own: &Arc<Own>, key: &Key) -> Option<Self> {
+        if let Some(connection) = own.take_private(key) {
+            return Some(Self::begin(own, key, connection, true));
         }
         if let Some(shared) = own.in_use(key) {
             let about = Arc::clone(&shared.about);
             let of = Of::Http2(shared);
             return Some(Self { of, about });
         }
-        let connection = pool.take(key)?;
-        Some(Self::first(own, key, pool, connection))
+        let connection = own.pool.take(key)?;
+        Some(Self::first(own, key, connection))
     }
 
     /// Of one that nobody uses.
-    pub(super) fn first(
-        own: &Arc<Own>,
-        key: &Key,
-        pool: &Arc<Pool>,
-        connection: Connection,
-    ) -> Self {
-        Self::begin(own, key, pool, connection, false)
+    pub(super) fn first(own: &Arc<Own>, key: &Key, connection: Connection) -> Self {
+        Self::begin(own, key, connection, false)
     }
 
-    fn begin(
-        own: &Arc<Own>,
-        key: &Key,
-        pool: &Arc<Pool>,
-        connection: Connection,
-        is_private: bool,
-    ) -> Self {
+    fn begin(own: &Arc<Own>, key: &Key, connection: Connection, is_private: bool) -> Self {
         let Connection { sender, about } = connection;
         let home = Home {
             key: key.clone(),
             own: Arc::clone(own),
-            pool: Arc::clone(pool),
             is_private: AtomicBool::new(is_private),
         };
         let of = match sender {

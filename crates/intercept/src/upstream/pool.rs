@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use super::connection::Connection;
 use crate::host::HostPort;
+use crate::id::Id;
 
 /// What a connection is good for.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -22,6 +23,18 @@ pub(crate) struct Key {
     pub(crate) via: Option<IpAddr>,
     /// Whom a PROXY header speaks for. Two clients then never share a connection.
     pub(crate) speaks_for: Option<SocketAddr>,
+    /// The client connection that alone may use it, because it may have been made one user's.
+    pub(crate) private_to: Option<Id>,
+}
+
+impl Key {
+    /// The same, for this client connection only.
+    pub(super) fn private_to(&self, client: Id) -> Self {
+        Self {
+            private_to: Some(client),
+            ..self.clone()
+        }
+    }
 }
 
 /// Idle connections of one worker.
@@ -92,6 +105,21 @@ impl Pool {
     /// Closes the one that has waited longest; whether there was one.
     pub(super) fn close_oldest(&self) -> bool {
         self.lock().close_oldest()
+    }
+
+    /// Closes what only this client connection could have used: it has ended.
+    pub(super) fn close_private(&self, client: Id) {
+        let mut idle = self.lock();
+        let Idle { by_key, by_age, .. } = &mut *idle;
+        by_key.retain(|key, kept| {
+            let is_theirs = key.private_to == Some(client);
+            if is_theirs {
+                kept.iter().for_each(|(number, _)| {
+                    by_age.remove(number);
+                });
+            }
+            !is_theirs
+        });
     }
 
     /// Closes all that is idle.

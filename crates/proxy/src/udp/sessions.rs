@@ -187,7 +187,7 @@ impl<R: Role> Sessions<R> {
         };
         if let Err(failed) = watched {
             // Nobody would hear its replies.
-            self.abort(id);
+            self.finish(id, Over::Unwatched);
             return Err(Failure::Local(failed));
         }
         Ok(id)
@@ -205,9 +205,9 @@ impl<R: Role> Sessions<R> {
         Ok((socket, upstream))
     }
 
-    /// Ends a session whose socket is of no use any more.
+    /// Ends a session whose socket was destroyed.
     pub(crate) fn abort(&mut self, id: Id) {
-        self.finish(id, Over::Evicted);
+        self.finish(id, Over::SocketDestroyed);
     }
 
     fn make_room(&mut self, balancer: IpAddr, now: Instant) {

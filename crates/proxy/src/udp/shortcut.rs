@@ -131,7 +131,7 @@ impl<R: Role> Sessions<R> {
         if self.ways.have_changed() {
             kernel.clear();
         }
-        let news = kernel.news();
+        let Some(news) = kernel.news() else { return };
         self.tally.received += news.requests + news.failed_requests;
         self.tally.to_upstream += news.requests;
         self.tally.replies += news.replies + news.failed_replies;

@@ -69,7 +69,6 @@ impl Room {
     }
 
     pub(super) fn join(&mut self, sockets: [TcpStream; 2]) -> Talk {
-        sockets.iter().for_each(cut_short);
         let talking = Talking::new(sockets);
         let carried = Arc::clone(&talking.carried);
         let key = self.talks.insert(talking);
@@ -278,12 +277,6 @@ fn watched([downstream, upstream]: [TcpStream; 2]) -> Option<Pair> {
     Some(pair)
 }
 
-/// What is closed while it converses is cut short. Fails only on a socket that is closed already, and then there is
-/// nobody to tell.
-fn cut_short(socket: &TcpStream) {
-    let _ = stream::reset_on_close(socket);
-}
-
 fn token(key: usize, side: usize) -> u64 {
     (key << 1 | side) as u64
 }
@@ -301,6 +294,7 @@ mod tests {
     use std::net::TcpListener;
     use std::thread;
 
+    use super::super::cut_short;
     use super::*;
 
     fn connected() -> (TcpStream, TcpStream) {

@@ -1,12 +1,14 @@
 //! What carries small messages for a while is received otherwise: nobody can tell.
 
 use std::io::{Read, Write};
-use std::net::TcpStream;
+use std::net::{Shutdown, TcpStream};
+use std::os::fd::AsRawFd;
 use std::sync::Barrier;
 use std::thread;
 use std::time::Duration;
 
 use peername_relay::{End, Limits, Method, Side, Tally};
+use tokio::io::unix::AsyncFd;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
@@ -179,6 +181,34 @@ fn a_reset_in_a_conversation_is_noticed_while_the_other_side_takes_nothing() {
             assert_eq!(to_upstream + undelivered, 20_000, "{method:?}");
             drop(backend);
         });
+    }
+}
+
+/// The runtime can't watch a socket when it comes back: that is neither side's doing, and neither is told of an end.
+#[test]
+#[expect(
+    deprecated,
+    reason = "it is the number that is to be taken, whoever owns the descriptor"
+)]
+fn sockets_that_do_not_come_back_are_lost() {
+    let ((client, backend), (downstream, upstream)) = ends();
+    let end = block_on(async {
+        let descriptor = downstream.as_raw_fd();
+        let pair = pair(downstream, upstream);
+        let relay = tokio::spawn(report(pair, Method::Uring, Limits::default()));
+        // What is watched can't be watched twice. While it converses it is not.
+        let _in_its_place = loop {
+            match AsyncFd::new(descriptor) {
+                Ok(watched) => break watched,
+                Err(_) => sleep(Duration::from_millis(1)).await,
+            }
+        };
+        client.shutdown(Shutdown::Write).unwrap();
+        timeout(Duration::from_secs(5), relay).await
+    });
+    assert_eq!(end.expect("an end").unwrap().end, End::Lost);
+    for socket in [&client, &backend] {
+        assert_eq!(read_to_reset(socket), b"");
     }
 }
 
