@@ -11,6 +11,7 @@ use crate::header::{v1, v2, v2_udp};
 use crate::lab::{Host, Lab, Scratch};
 use crate::peername::{AS_NOBODY, BINARY, Peername, copy_for_everyone};
 
+mod loopback;
 mod udp;
 
 /// The section "Routing multiple ports" of go-mmproxy's README as it stands there, and its command line
@@ -173,47 +174,6 @@ fn only_what_comes_from_outside_to_the_ports() {
     assert_eq!(incoming.peer().port(), 16_000);
     incoming.send(b"answer");
     assert_eq!(outgoing.recv(6), b"answer");
-}
-
-/// Loopback has no network that could be congested, and no peer that could vanish. Whom a rule brings to a listener
-/// there has both.
-#[test]
-fn who_is_brought_to_loopback_is_no_less_a_remote_host() {
-    let lab = Lab::new();
-    lab.server
-        .sysctl("net.ipv4.tcp_congestion_control", "cubic");
-    let rules = "
-        ip rule add fwmark 1 lookup 123
-        iptables -t mangle -A PREROUTING -p tcp --dport 10000:20000 -j TPROXY \\
-          --tproxy-mark 0x1/0x1 --on-port 25577 --on-ip 127.0.0.1";
-    lab.server.run("sh", &["-ec", rules]);
-    let backend = Backend::listen(&lab.server, v4([127, 0, 0, 1], 9000));
-    for (args, host, to, algorithm, is_probed) in [
-        (
-            &["--listen-transparent"][..],
-            &lab.balancer,
-            "10.81.0.1:14321",
-            "cubic",
-            true,
-        ),
-        (&[], &lab.server, "127.0.0.1:25577", "reno", false),
-    ] {
-        let usual = [
-            "proxy",
-            "--listen=127.0.0.1:25577",
-            "--target-v4=127.0.0.1:9000",
-            "--trust=10.81.0.0/24",
-            "--trust=loopback",
-        ];
-        let _proxy = Peername::receive(&lab.server, &[&usual, args].concat());
-        let (to, client) = (addr(to), someone_v4());
-        let down = Conn::open(host, to, &v1(client, to));
-        let _up = backend.accept();
-        let filter = format!("dport = :{}", down.local().port());
-        let said = lab.server.run("ss", &["-tnoiH", &filter]);
-        assert!(said.contains(&format!(" {algorithm} ")), "{said}");
-        assert_eq!(said.contains("timer:(keepalive"), is_probed, "{said}");
-    }
 }
 
 /// A network that is routed to the host without being on any of its interfaces.
