@@ -45,8 +45,13 @@ impl Served {
     }
 
     /// The same, started through other programs.
-    pub(crate) fn by_through(mechanism: &str, through: &[&str], mode: &str) -> Self {
-        Self::start(mechanism, through, &server(Libc::Glibc), mode, &[])
+    pub(crate) fn by_through(
+        mechanism: &str,
+        through: &[&str],
+        mode: &str,
+        options: &[&str],
+    ) -> Self {
+        Self::start(mechanism, through, &server(Libc::Glibc), mode, options)
     }
 
     fn start(

@@ -91,7 +91,7 @@ fn a_full_queue_when_the_bell_rings() {
     let shallow = "echo 2 >/proc/sys/net/core/somaxconn && exec \"$@\"";
     for mechanism in BOTH {
         let through = ["sh", "-c", shallow, "sh"];
-        let served = Served::by_through(mechanism, &through, "lt 4 8443 brief");
+        let served = Served::by_through(mechanism, &through, "lt 4 8443 brief", &[]);
         let server = server_of(&served);
         let late = someone_v4();
         let slow = parked(&served, &v2(late));
