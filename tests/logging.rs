@@ -1,6 +1,11 @@
 //! One line a connection, at its end, with who, where, how much and how; and nothing a peer can write
 //! into it but text.
 
+use std::fs::File;
+use std::io::{BufRead, BufReader};
+use std::sync::mpsc;
+use std::thread;
+
 use serde_json::Value;
 
 use crate::addr::{FRONT_V4, LISTEN_V4, TARGET_V4, someone_v4, v4};
@@ -8,7 +13,7 @@ use crate::backend::Backend;
 use crate::conn::Conn;
 use crate::datagram::Datagrams;
 use crate::header::{tlv, v2};
-use crate::lab::Lab;
+use crate::lab::{Lab, PATIENCE, Scratch};
 use crate::peername::Peername;
 use crate::rig::Rig;
 
@@ -99,6 +104,41 @@ fn who_refuses_everybody_says_why() {
             assert!(!log.contains("GET"), "{log}");
         }
     }
+}
+
+/// Nobody waits for who reads the log. What that costs is told when it is read again.
+#[test]
+fn lines_that_are_lost_are_counted() {
+    let (lab, scratch) = (Lab::new(), Scratch::new());
+    let fifo = scratch.text("log");
+    lab.server.run("mkfifo", &[&fifo]);
+    let log = File::options().read(true).write(true).open(&fifo);
+    let log = BufReader::new(log.expect("a pipe"));
+    let script = format!("exec \"$@\" 2>{fifo}");
+    let through = ["sh", "-c", &script, "sh"];
+    let args = [
+        "proxy",
+        "--listen=10.81.0.1:8443",
+        "--trust=any",
+        "--log-format=json",
+        "-v",
+    ];
+    let _proxy = Peername::start_through(&lab.server, &through, &args, &[LISTEN_V4]);
+    // More than the queue takes, and what a pipe does.
+    for _ in 0..18_000 {
+        Conn::connect(&lab.balancer, LISTEN_V4).reset();
+    }
+    let (found, told) = mpsc::channel();
+    thread::spawn(move || {
+        let mut lines = log.lines().map_while(Result::ok);
+        found.send(lines.find(|line| line.contains("lines were lost")))
+    });
+    let told = told.recv_timeout(PATIENCE).expect("a line in time");
+    let told: Value = serde_json::from_str(&told.expect("a line")).expect("JSON");
+    assert!(
+        told["lines"].as_u64().is_some_and(|lines| lines > 100),
+        "{told}"
+    );
 }
 
 /// A name in a header comes from the client. It must not end a line, clear a screen or pose as a

@@ -1,5 +1,5 @@
 //! The log: text for a person at a terminal, JSON for everything else, written by a thread of its own
-//! so that a slow reader holds up nobody. What it can't take is dropped, not waited for.
+//! so that a slow reader holds up nobody. What it can't take is dropped, not waited for, and that is told.
 
 mod go_mmproxy;
 
@@ -7,12 +7,14 @@ use std::collections::BTreeMap;
 use std::fmt::Display;
 use std::io::{IsTerminal, stderr, stdout};
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use peername_proxy::counters::Snapshot;
 use schemars::JsonSchema;
 use serde::Deserialize;
+use tokio::time::sleep;
 use tracing::Level;
-use tracing_appender::non_blocking::{NonBlocking, WorkerGuard};
+use tracing_appender::non_blocking::{ErrorCounter, NonBlockingBuilder, WorkerGuard};
 use tracing_subscriber::filter::Targets;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
@@ -49,16 +51,18 @@ pub(crate) enum Format {
 
 impl Args {
     /// Starts to log, to standard error or where the format belongs. Lines still queued are written
-    /// when the guard is dropped.
+    /// when the guard is dropped. Needs a tokio runtime.
     pub(crate) fn start(self) -> WorkerGuard {
         let terminal = stderr().is_terminal();
         let format = self
             .log_format
             .unwrap_or(if terminal { Format::Text } else { Format::Json });
+        let queue = NonBlockingBuilder::default().buffered_lines_limit(MOST_WAITING);
         let (writer, guard) = match format {
-            Format::GoMmproxy => NonBlocking::new(stdout()),
-            Format::Text | Format::Json => NonBlocking::new(stderr()),
+            Format::GoMmproxy => queue.finish(stdout()),
+            Format::Text | Format::Json => queue.finish(stderr()),
         };
+        tokio::spawn(tell_of_lost(writer.error_counter()));
         let lines = fmt::layer().with_writer(writer).with_target(false);
         let lines = match format {
             Format::Text => lines.with_ansi(terminal).boxed(),
@@ -87,6 +91,26 @@ impl Args {
         }
     }
 }
+
+/// Says that lines were dropped, once there is room again for saying so.
+async fn tell_of_lost(lost: ErrorCounter) {
+    let mut told = 0;
+    loop {
+        sleep(LOOK_FOR_LOST).await;
+        let lines = lost.dropped_lines();
+        if lines > told {
+            tracing::warn!(
+                lines,
+                "the log is read too slowly: so many lines were lost since the start"
+            );
+            told = lines;
+        }
+    }
+}
+
+/// Lines in the queue. Each takes 32 octets from the start, whether there is one or not.
+const MOST_WAITING: usize = 16 * 1024;
+const LOOK_FOR_LOST: Duration = Duration::from_secs(5);
 
 /// Several values in one field, as a person would write them.
 pub(crate) fn join(values: impl IntoIterator<Item = impl Display>) -> String {
