@@ -9,6 +9,7 @@ use std::time::Duration;
 use peername_relay::Ahead;
 use peername_sys::stream;
 use peername_sys::upstream::is_established;
+use tokio::io::Interest;
 use tokio::net::TcpStream;
 use tokio::time::{Instant, sleep, timeout};
 
@@ -140,14 +141,9 @@ pub(crate) async fn established(upstream: &TcpStream) -> Result<(), Failure> {
 /// Writes all of a header. Only for the few octets before the relay begins.
 pub(crate) async fn write_all(socket: &TcpStream, mut bytes: &[u8]) -> std::io::Result<()> {
     while !bytes.is_empty() {
-        match stream::send(socket, bytes) {
-            Ok(n) => bytes = bytes.get(n..).unwrap_or_default(),
-            Err(error) if error.kind() == ErrorKind::WouldBlock => {
-                let _ = socket.try_io(tokio::io::Interest::WRITABLE, || Err::<(), _>(error));
-                socket.writable().await?;
-            }
-            Err(error) => return Err(error),
-        }
+        let send = || stream::send(socket, bytes);
+        let sent = socket.async_io(Interest::WRITABLE, send).await?;
+        bytes = bytes.get(sent..).unwrap_or_default();
     }
     Ok(())
 }

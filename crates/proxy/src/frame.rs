@@ -11,6 +11,7 @@ use std::net::SocketAddr;
 use peername_proto::{Carrier, Invalid, Parsed, looks_like, parse};
 use peername_relay::Ahead;
 use peername_sys::netlink;
+use peername_sys::readiness::{is_transient, not_ready};
 use peername_sys::stream::{self, Received};
 use tokio::io::Interest;
 use tokio::net::TcpStream;
@@ -286,9 +287,7 @@ impl<'s> Reader<'s> {
 
     /// Tells tokio that there is nothing left to read.
     fn wait_for_more(&self) {
-        let _ = self.stream.try_io(Interest::READABLE, || {
-            Err::<(), _>(ErrorKind::WouldBlock.into())
-        });
+        not_ready(self.stream, Interest::READABLE);
     }
 }
 
@@ -314,10 +313,6 @@ fn not_a_header(invalid: Invalid, bytes: &[u8]) -> Failure {
         invalid,
         looks_like: looks_like(bytes),
     }
-}
-
-fn is_transient(error: &io::Error) -> bool {
-    matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted)
 }
 
 /// Holds every header that balancers send in practice; looking at more would copy payload for nothing.

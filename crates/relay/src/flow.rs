@@ -7,6 +7,7 @@ use std::task::{Context, Poll, ready};
 
 use futures_util::FutureExt;
 use peername_sys::pipe::Pipe;
+use peername_sys::readiness::{is_transient, not_ready};
 use peername_sys::stream::{self, Received};
 use tokio::io::Interest;
 use tokio::net::TcpStream;
@@ -340,13 +341,6 @@ fn is_at_end(source: &TcpStream) -> bool {
     matches!(ready, Some(Ok(ready)) if ready.is_read_closed())
 }
 
-/// Tells tokio that the socket is not ready, so that the next poll waits for a new event.
-pub(crate) fn not_ready(socket: &TcpStream, interest: Interest) {
-    let _ = socket.try_io(interest, || -> io::Result<()> {
-        Err(ErrorKind::WouldBlock.into())
-    });
-}
-
 fn source_error(source: &TcpStream, error: &io::Error) -> Result<(), State> {
     match error.kind() {
         ErrorKind::WouldBlock => not_ready(source, Interest::READABLE),
@@ -354,10 +348,6 @@ fn source_error(source: &TcpStream, error: &io::Error) -> Result<(), State> {
         _ => return Err(State::SourceDead),
     }
     Ok(())
-}
-
-fn is_transient(error: &io::Error) -> bool {
-    matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted)
 }
 
 /// Reads of a direction before the other connections of the loop get their turn: 1 MiB when full.

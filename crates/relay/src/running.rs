@@ -4,12 +4,13 @@ use std::future::poll_fn;
 use std::mem;
 use std::task::{Context, Poll, ready};
 
+use peername_sys::readiness::not_ready;
 use peername_sys::stream;
 use tokio::io::Interest;
 use tokio::net::TcpStream;
 
 use crate::choice::Choice;
-use crate::flow::{Flow, State, not_ready};
+use crate::flow::{Flow, State};
 use crate::idle::Idle;
 use crate::talk::{End, Talk};
 use crate::{Ahead, Limits, Method, Pair, Side, Tally};

@@ -28,6 +28,7 @@ pub mod pipe;
 pub mod poll;
 pub mod process_memory;
 pub mod random;
+pub mod readiness;
 pub mod receiving;
 pub mod redirected;
 pub mod resolve;

@@ -177,9 +177,8 @@ pub fn tune_to_network(socket: impl AsFd) -> Result<()> {
     let fresh = Socket::new(Domain::IPV4, Type::STREAM.cloexec(), Some(Protocol::TCP));
     let name = fresh.call("socket(2)")?.tcp_congestion();
     let name = name.call("getsockopt(TCP_CONGESTION)")?;
-    let end = name.iter().position(|octet| *octet == 0);
     SockRef::from(&socket)
-        .set_tcp_congestion(name.get(..end.unwrap_or(name.len())).unwrap_or_default())
+        .set_tcp_congestion(&name)
         .call("setsockopt(TCP_CONGESTION)")
 }
 
