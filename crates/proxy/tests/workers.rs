@@ -1,6 +1,7 @@
 //! Connections among workers, as the kernel deals them out and the workers hand them on.
 
 use std::collections::HashMap;
+use std::io;
 use std::net::{SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -9,8 +10,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 use peername_proxy::listeners::{Given, Listeners};
-use peername_proxy::server::{self, Capacity, Incoming, Running, Serve};
+use peername_proxy::server::{self, Capacity, Companion, Incoming, Running, Serve};
 use peername_proxy::service::ListenerId;
+use tokio::time::timeout;
 
 /// Which threads serve how many.
 #[derive(Default)]
@@ -105,6 +107,39 @@ fn what_was_handed_on_before_a_drain_is_served() -> Result<()> {
     drop((first, clients));
     census.wait_for(0)?;
     running.join();
+    Ok(())
+}
+
+/// One of two: the process is to hear of it although the other goes on.
+#[tokio::test]
+async fn the_end_of_a_worker_is_told_and_why() -> Result<()> {
+    let panics: Companion = Box::new(|_| Box::pin(async { panic!("as a bug would") }));
+    let fails: Companion = Box::new(|_| Box::pin(async { Err(io::Error::other("broken")) }));
+    for (breaks, why) in [(panics, "it panicked"), (fails, "broken")] {
+        let (mut running, _) = two_workers(&Arc::default())?;
+        let stays = timeout(Duration::from_millis(50), running.next_end()).await;
+        ensure!(stays.is_err(), "nobody has ended");
+        running.begin(vec![breaks]);
+        let end = timeout(Duration::from_secs(10), running.next_end()).await?;
+        let told = end.and_then(Result::err).map(|error| error.to_string());
+        ensure!(told.as_deref() == Some(why), "{told:?}");
+        running.drain();
+        running.end();
+        running.join();
+    }
+    Ok(())
+}
+
+/// Who waits for all to end hears of each, and then that there are no more.
+#[tokio::test]
+async fn all_ends_are_told() -> Result<()> {
+    let (mut running, _) = two_workers(&Arc::default())?;
+    running.drain();
+    for _ in 0..2 {
+        let end = timeout(Duration::from_secs(10), running.next_end()).await?;
+        ensure!(matches!(end, Some(Ok(()))), "{end:?}");
+    }
+    ensure!(running.next_end().await.is_none());
     Ok(())
 }
 
