@@ -7,6 +7,8 @@ use std::collections::VecDeque;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use rustix::process::Signal;
+
 use crate::addr::{LISTEN_V4, TARGET_V4, someone_v4, v4};
 use crate::backend::Backend;
 use crate::conn::Conn;
@@ -91,6 +93,25 @@ fn connections_without_a_header_are_limited() {
     drop(silent);
     wait_for("all places are free again", take_place);
     rig.still_serves(someone_v4());
+}
+
+/// Who sends its header at once is none of them, and comes through when they have all places.
+#[test]
+fn who_has_sent_its_header_needs_no_place() {
+    let rig = Rig::new(&["--max-pending-per-peer=10"]);
+    let silent: Vec<Conn> = (0..10).map(|_| rig.open(&[])).collect();
+    for conn in &silent {
+        conn.stays_open(Duration::from_millis(20));
+    }
+    Conn::turned_away(&rig.lab.balancer, LISTEN_V4);
+    // The header is there when the proxy looks for the first time.
+    rig.proxy.signal(Signal::STOP);
+    let client = someone_v4();
+    let down = rig.open(&header_of(client));
+    rig.proxy.signal(Signal::CONT);
+    let up = rig.accept(client);
+    down.send(b"ping");
+    assert_eq!(up.recv(4), b"ping");
 }
 
 /// Each place that becomes free goes to another listener than the last one did.

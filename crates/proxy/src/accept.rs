@@ -1,23 +1,16 @@
 //! The first stage: who is at the other end, and may it send headers at all?
 
-use std::sync::Arc;
-
 use tokio::net::TcpStream;
-use tokio::time::Instant;
 
 use crate::addr::{LocalAddr, PeerAddr};
-use crate::config::{Config, HeaderLimits};
+use crate::config::Config;
 use crate::outcome::Failure;
-use crate::pending::{Pending, Place};
 use crate::server::Incoming;
 
 /// A connection of a trusted peer, from which nothing has been read.
 #[derive(Debug)]
 pub struct Accepted {
     pub(crate) stream: TcpStream,
-    pub(crate) deadline: Instant,
-    /// Given up with the header.
-    pub(crate) place: Place,
     /// Who is really at the other end.
     pub peer: PeerAddr,
     /// The address listened on.
@@ -29,29 +22,18 @@ impl Accepted {
     ///
     /// # Errors
     ///
-    /// [`Failure::Untrusted`], [`Failure::TooManyPending`].
-    pub(crate) fn admit(
-        incoming: Incoming,
-        config: &Config,
-        pending: &Arc<Pending>,
-    ) -> Result<Self, Failure> {
+    /// [`Failure::Untrusted`].
+    pub(crate) fn admit(incoming: Incoming, config: &Config) -> Result<Self, Failure> {
         let Incoming {
             stream,
             peer,
             listener,
-            ..
         } = incoming;
-        let HeaderLimits { timeout, .. } = config.header;
         if !config.trust.contains(peer.ip()) {
             return Err(refuse(&stream, Failure::Untrusted));
         }
-        let Some(place) = pending.enter(peer.ip(), &config.header) else {
-            return Err(refuse(&stream, Failure::TooManyPending));
-        };
         Ok(Self {
             stream,
-            deadline: Instant::now() + timeout,
-            place,
             peer,
             listener,
         })

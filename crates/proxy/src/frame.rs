@@ -15,13 +15,14 @@ use peername_sys::readiness::{is_transient, not_ready};
 use peername_sys::stream::{self, Received};
 use tokio::io::Interest;
 use tokio::net::TcpStream;
-use tokio::time::timeout_at;
+use tokio::time::timeout;
 
 use crate::accept::{Accepted, refuse};
 use crate::addr::{ClaimedSource, LocalAddr, PeerAddr, canonical};
 use crate::config::{Config, HeaderLimits};
 use crate::log::{Tlvs, tlvs};
 use crate::outcome::Failure;
+use crate::pending::Pending;
 use crate::permit::Claims;
 use crate::preface;
 
@@ -48,27 +49,34 @@ pub struct Framed {
 }
 
 impl Framed {
-    /// Reads the header, in however many pieces it comes, until the deadline set at accept.
+    /// Reads the header, in however many pieces it comes, until its time is over. A connection that has to be waited
+    /// for takes one of the `pending` places as long.
     ///
     /// # Errors
     ///
-    /// Whatever is not a complete and valid header of allowed size in time; the connection is reset.
-    pub async fn read(accepted: Accepted, config: &Config) -> Result<Self, Failure> {
+    /// Whatever is not a complete and valid header of allowed size in time, or [`Failure::TooManyPending`]; the
+    /// connection is reset.
+    pub(crate) async fn read(
+        accepted: Accepted,
+        config: &Config,
+        pending: &Pending,
+    ) -> Result<Self, Failure> {
         let Accepted {
             stream,
-            deadline,
-            place,
             peer,
             listener,
         } = accepted;
         let mut reader = Reader::new(&stream, &config.header, Payload::Taken);
-        let header = reader.read(|header| Header::keep(header, config));
-        let header = timeout_at(deadline, header).await;
-        drop(place);
-        let header = header.unwrap_or_else(|_| {
-            let (after, received) = (config.header.timeout, reader.collected.len());
-            Err(Failure::HeaderTimeout { after, received })
-        });
+        let keep = |header: &peername_proto::Header<'_>| Header::keep(header, config);
+        // Mostly it is there when the connection is: then it is neither waited for nor counted.
+        let header = match reader.look(FIRST_LOOK, keep) {
+            Ok(Look::Complete(header, ahead)) => Ok((header, ahead)),
+            Ok(Look::Wanted(wanted)) => match pending.enter(peer.ip(), &config.header) {
+                Some(_place) => reader.read_in_time(wanted, keep).await,
+                None => Err(Failure::TooManyPending),
+            },
+            Err(failure) => Err(failure),
+        };
         match header {
             Ok((
                 Header {
@@ -147,7 +155,10 @@ pub async fn claim(
     let mut reader = Reader::new(stream, limits, Payload::Left);
     let claim =
         |header: &peername_proto::Header<'_>| Ok(header.source().map(ClaimedSource::canonical));
-    Ok(reader.read(claim).await?.0)
+    match reader.look(FIRST_LOOK, claim)? {
+        Look::Complete(claim, _) => Ok(claim),
+        Look::Wanted(wanted) => Ok(reader.read(wanted, claim).await?.0),
+    }
 }
 
 /// What becomes of the octets behind a header.
@@ -185,19 +196,28 @@ impl<'s> Reader<'s> {
         }
     }
 
-    /// Waits for a header; `keep` makes of it what outlives its bytes.
-    async fn read<T>(
+    /// As [`Reader::read`], until the header's time is over.
+    async fn read_in_time<T>(
         &mut self,
+        wanted: usize,
         keep: impl Fn(&peername_proto::Header<'_>) -> Result<T, Failure>,
     ) -> Result<(T, Ahead), Failure> {
-        let mut wanted = FIRST_LOOK;
-        // Mostly it is there when the connection is: the first look waits for no event.
-        let mut waits = false;
+        let after = self.limits.timeout;
+        let header = timeout(after, self.read(wanted, keep)).await;
+        header.unwrap_or_else(|_| {
+            let received = self.collected.len();
+            Err(Failure::HeaderTimeout { after, received })
+        })
+    }
+
+    /// Waits for a header of which `wanted` octets are missing at least; `keep` makes of it what outlives its bytes.
+    async fn read<T>(
+        &mut self,
+        mut wanted: usize,
+        keep: impl Fn(&peername_proto::Header<'_>) -> Result<T, Failure>,
+    ) -> Result<(T, Ahead), Failure> {
         loop {
-            if waits {
-                self.stream.readable().await.map_err(Failure::Downstream)?;
-            }
-            waits = true;
+            self.stream.readable().await.map_err(Failure::Downstream)?;
             match self.look(wanted, &keep)? {
                 Look::Complete(header, ahead) => return Ok((header, ahead)),
                 Look::Wanted(more) => wanted = more,

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::net::IpAddr;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Mutex, PoisonError};
 
 use crate::config::HeaderLimits;
 
@@ -19,14 +19,14 @@ struct Places {
 
 /// A place, given up when dropped.
 #[derive(Debug)]
-pub(crate) struct Place {
-    pending: Arc<Pending>,
+pub(crate) struct Place<'p> {
+    pending: &'p Pending,
     peer: IpAddr,
 }
 
 impl Pending {
     /// A place for a connection of `peer`, or `None` when it or all peers together have too many.
-    pub(crate) fn enter(self: &Arc<Self>, peer: IpAddr, limits: &HeaderLimits) -> Option<Place> {
+    pub(crate) fn enter(&self, peer: IpAddr, limits: &HeaderLimits) -> Option<Place<'_>> {
         let mut places = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if places.total >= limits.pending {
             return None;
@@ -38,13 +38,13 @@ impl Pending {
         *of_peer += 1;
         places.total += 1;
         Some(Place {
-            pending: Arc::clone(self),
+            pending: self,
             peer,
         })
     }
 }
 
-impl Drop for Place {
+impl Drop for Place<'_> {
     fn drop(&mut self) {
         let mut places = self
             .pending
@@ -72,7 +72,7 @@ mod tests {
             pending_per_peer: 2,
             ..HeaderLimits::default()
         };
-        let pending = Arc::new(Pending::default());
+        let pending = Pending::default();
         let enter = |last| pending.enter(IpAddr::from([192, 0, 2, last]), &limits);
         let (first, _second) = (enter(1).unwrap(), enter(1).unwrap());
         assert!(enter(1).is_none(), "two of one peer");

@@ -20,7 +20,7 @@ use crate::service::{Current, ListenerId, Service};
 pub struct TcpProxy {
     services: Current,
     counters: Arc<Counters>,
-    pending: Arc<Pending>,
+    pending: Pending,
 }
 
 impl Serve for TcpProxy {
@@ -56,7 +56,7 @@ impl TcpProxy {
         Self {
             services,
             counters,
-            pending: Arc::default(),
+            pending: Pending::default(),
         }
     }
 
@@ -70,8 +70,8 @@ impl TcpProxy {
             return Err(refuse(&incoming.stream, Failure::NoService));
         };
         let rules = &service.rules;
-        let accepted = Accepted::admit(incoming, &rules.config, &self.pending)?;
-        let mut framed = Framed::read(accepted, &rules.config).await?;
+        let accepted = Accepted::admit(incoming, &rules.config)?;
+        let mut framed = Framed::read(accepted, &rules.config, &self.pending).await?;
         record.header(framed.claim, framed.tlvs.take());
         let permit = Permit::decide(&framed, framed.listener, rules)
             .map_err(|failure| refuse(&framed.stream, failure))?;
