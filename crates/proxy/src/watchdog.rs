@@ -4,7 +4,7 @@
 //! hangs. So the path is tried at start and every minute, and while it is broken no spoofed
 //! connection is opened: the client gets an RST at once, and the log says what to do.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::num::NonZeroU32;
 use std::sync::Arc;
@@ -27,7 +27,8 @@ use path::{EVERY, Path};
 /// The last result for each target. Sound until shown otherwise.
 #[derive(Debug)]
 pub struct ReplyPath {
-    paths: HashMap<Probed, Arc<Path>>,
+    /// Looked up once a connection and mostly few: compared sooner than hashed.
+    paths: BTreeMap<Probed, Arc<Path>>,
     /// Of destinations on this host that headers have named.
     named: Named,
     /// That there is a new one.
@@ -46,7 +47,7 @@ pub struct Probe {
 }
 
 /// What one try is good for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 struct Probed {
     ip: IpAddr,
     transport: Transport,
@@ -57,7 +58,7 @@ struct Probed {
 impl ReplyPath {
     /// For these targets.
     pub fn new<P: Into<Probe>>(targets: impl IntoIterator<Item = P>) -> Self {
-        let mut paths = HashMap::new();
+        let mut paths = BTreeMap::new();
         for probe in targets.into_iter().map(P::into) {
             let path = || Arc::new(Path::new(probe, false));
             paths.entry(probe.probed()).or_insert_with(path);
