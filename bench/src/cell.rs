@@ -15,7 +15,7 @@ use crate::neighbours::{Disturbance, Neighbours};
 use crate::procfs::ProcessTree;
 use crate::proxies::{Contestant, Site};
 use crate::running::Running;
-use crate::sockets;
+use crate::{sockets, stand};
 
 /// `peername-bench cell`, and `intercept-cell`
 #[derive(clap::Args)]
@@ -79,20 +79,18 @@ pub(crate) enum Identity {
     Inside,
 }
 
-/// Measures in this process's namespace and prints the outcome as a JSON line.
+/// Sets everything up in this process's namespace, and measures whenever it is told to.
 ///
 /// # Errors
 /// The namespace is not one of ours, something did not start, or the workload failed.
 pub(crate) fn print(args: &Args) -> Result<()> {
     let cell: Cell = args.parse()?;
     namespace::furnish()?;
-    let outcome = cell.measure()?;
-    println!("{}", serde_json::to_string(&outcome)?);
-    Ok(())
+    cell.run()
 }
 
 impl Cell {
-    fn measure(&self) -> Result<Outcome> {
+    fn run(&self) -> Result<()> {
         let transport = self.workload.transport();
         let site = Site {
             transport,
@@ -124,33 +122,37 @@ impl Cell {
             preface: self.contestant.preface(),
             connections: self.connections,
             duration: self.duration,
+            turn: 0,
             watch: match self.watch {
                 Watch::Proxy => proxy.as_ref().map(Running::tree),
                 Watch::All => Some(ProcessTree::below_us()),
             },
         };
-        let measured = self.load(&plan);
+        let measured = self.take_turns(plan);
         match &proxy {
             Some(running) => measured.with_context(|| running.last_words()),
             None => measured,
         }
     }
 
-    fn load(&self, plan: &Plan) -> Result<Outcome> {
+    fn take_turns(&self, mut plan: Plan) -> Result<()> {
         let identity = match self.workload.transport() {
             Transport::Tcp if self.contestant.is_backend() => {
-                Connection::open(plan, 0)?;
+                Connection::open(&plan, 0)?;
                 Identity::Inside
             }
-            Transport::Tcp => identify(plan)?,
-            Transport::Udp => identify_datagrams(plan)?,
+            Transport::Tcp => identify(&plan)?,
+            Transport::Udp => identify_datagrams(&plan)?,
         };
-        let neighbours = Neighbours::watch()?;
-        let metrics = load::run(self.workload, plan)?;
-        Ok(Outcome {
-            identity: Some(identity),
-            disturbance: neighbours.disturbance()?,
-            metrics,
+        stand::take_turns(|turn| {
+            plan.turn = turn;
+            let neighbours = Neighbours::watch()?;
+            let metrics = load::run(self.workload, &plan)?;
+            Ok(Outcome {
+                identity: Some(identity),
+                disturbance: neighbours.disturbance()?,
+                metrics,
+            })
         })
     }
 }

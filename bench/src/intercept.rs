@@ -8,9 +8,9 @@ use std::time::Duration;
 
 use anyhow::Result;
 
-use crate::cell::Outcome;
 use crate::report::{Bound, Target};
 use crate::rounds::{self, Comparison, Contender, Options, Task};
+use crate::stand::Stand;
 
 use cell::Cell;
 use load::Shape;
@@ -190,28 +190,25 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         targets: TARGETS,
         floor: Some(peers::FLOOR),
         out: &args.options.out,
+        rest: Duration::ZERO,
     };
-    comparison.run(|contestant, task| args.measure(contestant, task))
+    comparison.run(|contestant, task| args.set_up(contestant, task))
 }
 
 impl Args {
-    fn measure(&self, contestant: &Contestant, task: &Measure) -> Result<Outcome> {
+    fn set_up(&self, contestant: &Contestant, task: &Measure) -> Result<Stand> {
         let mut shape = task.shape;
         shape.requests = shape.requests.min(contestant.requests());
         // Fewer samples than a thousand requests take say nothing.
         if self.options.quick && !task.profiled {
             shape.shrink(QUICK);
         }
-        rounds::in_directory(&self.options.out, |directory| {
-            let cell = Cell {
-                contestant: contestant.clone(),
-                shape,
-                profile: task
-                    .profiled
-                    .then(|| self.options.out.join(listing(contestant.name()))),
-                directory: directory.to_owned(),
-            };
-            rounds::run_cell("intercept-cell", &cell, PATIENCE)
+        let out = &self.options.out;
+        Stand::set_up("intercept-cell", out, PATIENCE, |directory| Cell {
+            contestant: contestant.clone(),
+            shape,
+            profile: task.profiled.then(|| out.join(listing(contestant.name()))),
+            directory: directory.to_owned(),
         })
     }
 }

@@ -115,6 +115,8 @@ pub(crate) struct Plan {
     pub(crate) preface: Preface,
     pub(crate) connections: usize,
     pub(crate) duration: Duration,
+    /// How many such runs there were already: whoever makes connections anew has other clients in each.
+    pub(crate) turn: u32,
     /// The proxy, if there is one.
     pub(crate) watch: Option<ProcessTree>,
 }
@@ -146,6 +148,7 @@ pub(crate) fn print(args: &Args) -> Result<()> {
         preface: args.preface,
         connections: args.connections,
         duration: *args.duration,
+        turn: 0,
         watch: args.watch.map(ProcessTree::of),
     };
     println!("{}", serde_json::to_string(&run(args.workload, &plan)?)?);

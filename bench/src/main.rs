@@ -31,6 +31,7 @@ mod report;
 mod rounds;
 mod running;
 mod sockets;
+mod stand;
 
 #[derive(Parser)]
 #[command(

@@ -1,16 +1,16 @@
 //! All contestants through all workloads.
 
-use std::thread::sleep;
 use std::time::Duration;
 
 use anyhow::Result;
 
-use crate::cell::{Cell, Outcome};
+use crate::cell::Cell;
 use crate::load::Workload;
 use crate::namespace;
 use crate::proxies::{Contestant, Selection};
 use crate::report::TARGETS;
 use crate::rounds::{self, Comparison, Options, Task};
+use crate::stand::Stand;
 
 /// `peername-bench matrix`
 #[derive(clap::Args)]
@@ -34,6 +34,8 @@ struct Measure {
     name: &'static str,
     workload: Workload,
     connections: usize,
+    /// In a round; several are short ones.
+    turns: u32,
 }
 
 /// Every workload that is run. Names stand in the raw figures: change the name with the meaning.
@@ -42,46 +44,55 @@ const TASKS: &[Measure] = &[
         name: "pingpong",
         workload: Workload::Pingpong,
         connections: 50,
+        turns: 1,
     },
     Measure {
         name: "bulk-1",
         workload: Workload::Bulk,
         connections: 1,
+        turns: 1,
     },
     Measure {
         name: "bulk-4",
         workload: Workload::Bulk,
         connections: 4,
+        turns: 1,
     },
     Measure {
         name: "churn",
         workload: Workload::Churn,
         connections: 50,
+        turns: 40,
     },
     Measure {
         name: "idle",
         workload: Workload::Idle,
         connections: 5_000,
+        turns: 1,
     },
     Measure {
         name: "udp-echo",
         workload: Workload::UdpEcho,
         connections: 50,
+        turns: 1,
     },
     Measure {
         name: "udp-echo-shared",
         workload: Workload::UdpEchoShared,
         connections: 50,
+        turns: 1,
     },
     Measure {
         name: "udp-echo-window",
         workload: Workload::UdpEchoWindow,
         connections: 50,
+        turns: 1,
     },
     Measure {
         name: "udp-stream",
         workload: Workload::UdpStream,
         connections: 4,
+        turns: 1,
     },
 ];
 
@@ -92,6 +103,10 @@ impl Task<Contestant> for Measure {
 
     fn suits(&self, contestant: &Contestant) -> bool {
         contestant.carries(self.workload.transport())
+    }
+
+    fn turns(&self) -> u32 {
+        self.turns
     }
 }
 
@@ -114,8 +129,13 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         targets: TARGETS,
         floor: None,
         out: &args.options.out,
+        rest: if args.options.quick {
+            Duration::ZERO
+        } else {
+            REST
+        },
     };
-    comparison.run(|contestant, task| args.measure(contestant, task))
+    comparison.run(|contestant, task| args.set_up(contestant, task))
 }
 
 impl Args {
@@ -138,24 +158,29 @@ impl Args {
         wanted.min(usize::try_from(possible).unwrap_or(usize::MAX))
     }
 
-    fn measure(&self, contestant: &Contestant, task: &Measure) -> Result<Outcome> {
-        let outcome = rounds::in_directory(&self.options.out, |directory| {
-            let cell = Cell {
+    fn set_up(&self, contestant: &Contestant, task: &Measure) -> Result<Stand> {
+        let duration = match task.turns {
+            1 => self.duration(),
+            _ => self.duration() / SHORT,
+        };
+        Stand::set_up(
+            "cell",
+            &self.options.out,
+            duration + ALLOWANCE,
+            |directory| Cell {
                 contestant: contestant.clone(),
                 workload: task.workload,
                 connections: self.connections(task),
-                duration: self.duration(),
+                duration,
                 watch: self.contestants.watch(),
                 directory: directory.to_owned(),
-            };
-            rounds::run_cell("cell", &cell, cell.duration + ALLOWANCE)
-        });
-        if !self.options.quick {
-            sleep(REST);
-        }
-        outcome
+            },
+        )
     }
 }
+
+/// Of how long a turn takes otherwise, a short one takes this part.
+const SHORT: u32 = 10;
 
 /// Long enough for each workload to do some work.
 const QUICK: Duration = Duration::from_millis(500);

@@ -227,14 +227,27 @@ impl Report {
         let (Some(others), Some(stolen)) = (others, stolen) else {
             return String::new();
         };
-        let warning = if others.max > QUIET {
-            ": NOT QUIET, rates and CPU figures do not compare well"
-        } else {
+        let warning = if self.is_quiet() {
             ""
+        } else {
+            ": NOT QUIET, rates and CPU figures do not compare well"
         };
         format!(
             "other programs used {others} % of the machine, {stolen} % for the hypervisor's other guests{warning}\n"
         )
+    }
+
+    /// Whether no workload was disturbed more than once in a while, which medians bear.
+    fn is_quiet(&self) -> bool {
+        let others = |task| {
+            let of_task = self
+                .records
+                .iter()
+                .filter(move |record| record.task == task);
+            Summary::of(of_task.map(|record| record.disturbance.others))
+        };
+        let mut all = self.tasks.iter().filter_map(|(task, _)| others(*task));
+        all.all(|others| others.quartiles[1] <= QUIET)
     }
 
     /// One row a metric, one column a peer.
@@ -265,11 +278,7 @@ impl Report {
     }
 
     fn verdicts(&self, subject: &str) -> Vec<Vec<String>> {
-        let is_quiet = self
-            .records
-            .iter()
-            .all(|record| record.disturbance.others <= QUIET);
-        let verdict = if is_quiet {
+        let verdict = if self.is_quiet() {
             "verdict"
         } else {
             "verdict (machine not quiet)"

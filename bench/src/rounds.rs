@@ -1,22 +1,18 @@
 //! Contestants and tasks, taking turns.
 //!
 //! Rounds are interleaved (A B C, B C A, ...): whatever else the machine does meanwhile then falls
-//! on all alike. Each measurement is a process of its own in namespaces of its own, see
-//! [`namespace`]; this process only starts it, waits, and writes down what it said.
+//! on all alike. Each is measured by a process of its own in namespaces of its own, see
+//! [`stand`](crate::stand); this process only starts it, waits, and writes down what it said.
 
 use std::fs;
-use std::io::Read;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Stdio};
 use std::thread::sleep;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use anyhow::{Context, Result, bail, ensure};
-use serde::Serialize;
+use anyhow::{Context, Result, ensure};
 
-use crate::cell::Outcome;
-use crate::namespace;
 use crate::report::{Csv, Record, Report, Target};
+use crate::stand::Stand;
 
 /// Who is compared: a row of the tables.
 pub(crate) trait Contender {
@@ -37,6 +33,12 @@ pub(crate) trait Task<C> {
 
     /// Whether the contestant can do this work at all.
     fn suits(&self, contestant: &C) -> bool;
+
+    /// How often each measures in a round, all being set up then. The shorter a turn, the less of what
+    /// the machine does meanwhile falls on one alone; but what has to be warm or counted at rest takes its time.
+    fn turns(&self) -> u32 {
+        1
+    }
 }
 
 /// What every comparison can be asked for.
@@ -80,6 +82,8 @@ pub(crate) struct Comparison<'a, C, T> {
     pub(crate) floor: Option<&'static str>,
     /// Where the raw figures go.
     pub(crate) out: &'a Path,
+    /// After those that were set up together have ended.
+    pub(crate) rest: Duration,
 }
 
 impl<C: Contender, T: Task<C>> Comparison<'_, C, T> {
@@ -88,40 +92,96 @@ impl<C: Contender, T: Task<C>> Comparison<'_, C, T> {
     /// # Errors
     /// A measurement of those that take part failed; the tables of what worked are printed
     /// nevertheless.
-    pub(crate) fn run(mut self, measure: impl Fn(&C, &T) -> Result<Outcome>) -> Result<()> {
+    pub(crate) fn run(mut self, set_up: impl Fn(&C, &T) -> Result<Stand>) -> Result<()> {
         let tasks = &self.tasks;
         self.contestants
             .retain(|contestant| tasks.iter().any(|task| task.suits(contestant)));
         let contestants = present(self.contestants);
         fs::create_dir_all(self.out).with_context(|| format!("create {}", self.out.display()))?;
-        let mut csv = Csv::create(self.out, &contestants, &self.extent)?;
-        let mut report = Report::new(&contestants, tasks, self.targets, self.floor);
-        let mut failures = 0;
-        for round in 1..=self.rounds {
+        let csv = Csv::create(self.out, &contestants, &self.extent)?;
+        let report = Report::new(&contestants, tasks, self.targets, self.floor);
+        let mut figures = Figures {
+            csv,
+            report,
+            failures: 0,
+        };
+        for round in 0..self.rounds {
             for task in tasks {
-                for contestant in turns(&contestants, round).filter(|it| task.suits(it)) {
-                    let (name, job) = (contestant.name(), task.name());
-                    match measure(contestant, task) {
-                        Ok(outcome) => {
-                            let record = Record::new(round, name, job, outcome);
-                            csv.append(&record)?;
-                            report.add(record);
-                        }
-                        Err(error) => {
-                            failures += 1;
-                            let line = format!("{name} {job}: {error:#}");
-                            csv.note(&line)?;
-                            println!("FAILED {line}");
-                        }
-                    }
+                let mut suited: Vec<_> = contestants.iter().filter(|it| task.suits(it)).collect();
+                // Another one begins each round, so nobody always runs in the wake of the same neighbour.
+                let first = round as usize % suited.len().max(1);
+                suited.rotate_left(first);
+                // Who has but one turn in a round has the machine to itself.
+                let together = if task.turns() > 1 { suited.len() } else { 1 };
+                for group in suited.chunks(together.max(1)) {
+                    let stands = group.iter().map(|it| (it.name(), set_up(it, task)));
+                    figures.take_turns(*task, round, stands.collect())?;
+                    sleep(self.rest);
                 }
             }
-            eprintln!("round {round} of {} done", self.rounds);
+            eprintln!("round {} of {} done", round + 1, self.rounds);
         }
+        let Figures {
+            csv,
+            report,
+            failures,
+        } = figures;
         print!("{}", report.tables(self.subject));
         println!("\nraw figures: {}", csv.path().display());
         ensure!(failures == 0, "{failures} measurements failed");
         Ok(())
+    }
+}
+
+/// What has been measured so far.
+struct Figures {
+    csv: Csv,
+    report: Report,
+    failures: u32,
+}
+
+impl Figures {
+    /// Has each measure in its turn, as often as the task says, and then ends them.
+    fn take_turns<C, T: Task<C>>(
+        &mut self,
+        task: &T,
+        round: u32,
+        stands: Vec<(&str, Result<Stand>)>,
+    ) -> Result<()> {
+        let mut ready = Vec::new();
+        for (name, stand) in stands {
+            match stand {
+                Ok(stand) => ready.push((name, stand)),
+                Err(error) => self.fail(name, task, &error)?,
+            }
+        }
+        for turn in 0..task.turns() {
+            let number = round * task.turns() + turn + 1;
+            let mut still_ready = Vec::new();
+            for (name, mut stand) in ready {
+                match stand.measure() {
+                    Ok(outcome) => {
+                        let record = Record::new(number, name, task.name(), outcome);
+                        self.csv.append(&record)?;
+                        self.report.add(record);
+                        still_ready.push((name, stand));
+                    }
+                    Err(error) => self.fail(name, task, &error)?,
+                }
+            }
+            ready = still_ready;
+            if !ready.is_empty() {
+                ready.rotate_left(1);
+            }
+        }
+        Ok(())
+    }
+
+    fn fail<C>(&mut self, name: &str, task: &impl Task<C>, error: &anyhow::Error) -> Result<()> {
+        self.failures += 1;
+        let line = format!("{name} {}: {error:#}", task.name());
+        println!("FAILED {line}");
+        self.csv.note(&line)
     }
 }
 
@@ -140,61 +200,6 @@ pub(crate) fn wanted<'a, C, T: Task<C>>(tasks: &'a [T], only: &[String]) -> Resu
     Ok(tasks.iter().filter(is_wanted).collect())
 }
 
-/// Calls `measure` with an empty directory below `out`, and removes it afterwards.
-///
-/// # Errors
-/// The directory could not be made or removed, or those of `measure`.
-pub(crate) fn in_directory(
-    out: &Path,
-    measure: impl FnOnce(&Path) -> Result<Outcome>,
-) -> Result<Outcome> {
-    let name = format!("work-{}", std::process::id());
-    let directory = std::path::absolute(out.join(name))?;
-    // What an earlier failure of this run left there has been reported.
-    let _ = fs::remove_dir_all(&directory);
-    fs::create_dir_all(&directory)?;
-    let outcome = measure(&directory);
-    fs::remove_dir_all(&directory)?;
-    outcome
-}
-
-/// Runs `peername-bench SUBCOMMAND CELL` in namespaces of its own and takes down what it said.
-///
-/// # Errors
-/// It failed, with what it complained of, or took longer than `patience`.
-pub(crate) fn run_cell(
-    subcommand: &str,
-    cell: &impl Serialize,
-    patience: Duration,
-) -> Result<Outcome> {
-    let program = std::env::current_exe().context("own path")?;
-    let child = namespace::enter(&program)
-        .arg(subcommand)
-        .arg(serde_json::to_string(cell)?)
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .context("run setpriv and unshare, of util-linux")?;
-    let (succeeded, said, complaint) = finish(child, patience)?;
-    ensure!(
-        succeeded,
-        "{}",
-        complaint.trim().trim_start_matches("peername-bench: ")
-    );
-    serde_json::from_str(&said).with_context(|| format!("the cell said {said:?}"))
-}
-
-/// Another one begins each round, so nobody always runs in the wake of the same neighbour.
-fn turns<C>(contestants: &[C], round: u32) -> impl Iterator<Item = &C> {
-    let first = (round as usize - 1) % contestants.len().max(1);
-    contestants
-        .iter()
-        .cycle()
-        .skip(first)
-        .take(contestants.len())
-}
-
 /// Says who is left out and why.
 fn present<C: Contender>(contestants: Vec<C>) -> Vec<C> {
     contestants
@@ -208,34 +213,3 @@ fn present<C: Contender>(contestants: Vec<C>) -> Vec<C> {
         })
         .collect()
 }
-
-/// Waits for the end, or brings it about. Killing the outermost process ends all inside.
-fn finish(mut child: Child, patience: Duration) -> Result<(bool, String, String)> {
-    let deadline = Instant::now() + patience;
-    let status = loop {
-        if let Some(status) = child.try_wait()? {
-            break status;
-        }
-        if Instant::now() > deadline {
-            child.kill()?;
-            child.wait()?;
-            bail!("not done within {patience:?}");
-        }
-        sleep(GLANCE);
-    };
-    let (mut said, mut complaint) = (String::new(), String::new());
-    child
-        .stdout
-        .take()
-        .context("no standard output")?
-        .read_to_string(&mut said)?;
-    child
-        .stderr
-        .take()
-        .context("no standard error")?
-        .read_to_string(&mut complaint)?;
-    Ok((status.success(), said, complaint))
-}
-
-/// How often a running cell is looked at. Each look costs the measurement some microseconds.
-const GLANCE: Duration = Duration::from_millis(50);

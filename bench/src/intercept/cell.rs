@@ -18,6 +18,7 @@ use crate::namespace;
 use crate::neighbours::Neighbours;
 use crate::rounds::Contender;
 use crate::running::Running;
+use crate::stand;
 
 /// What to measure.
 #[derive(Debug, Serialize, Deserialize)]
@@ -30,7 +31,7 @@ pub(crate) struct Cell {
     pub(crate) directory: PathBuf,
 }
 
-/// Measures in this process's namespace and prints the outcome as a JSON line.
+/// Sets everything up in this process's namespace, and measures whenever it is told to.
 ///
 /// # Errors
 /// The namespace is not one of ours, something did not start, or the load failed.
@@ -38,12 +39,11 @@ pub(crate) fn print(args: &Args) -> Result<()> {
     let cell: Cell = args.parse()?;
     namespace::furnish()?;
     namespace::ip(&format!("addr add {}/32 dev lo", ORIGIN.ip()))?;
-    println!("{}", serde_json::to_string(&cell.measure()?)?);
-    Ok(())
+    cell.run()
 }
 
 impl Cell {
-    fn measure(&self) -> Result<Outcome> {
+    fn run(&self) -> Result<()> {
         let directory = self.directory.as_path();
         let [root, issuer] = ["root.pem", "origin.pem"].map(|name| directory.join(name));
         let places = Places::find()?;
@@ -58,7 +58,7 @@ impl Cell {
             directory,
         };
         let Some(proxy) = self.contestant.proxy(&site)? else {
-            return self.load(&Plan {
+            return self.take_turns(&Plan {
                 shape: self.shape,
                 proxy: None,
                 origin: ORIGIN,
@@ -70,7 +70,7 @@ impl Cell {
         let name = self.contestant.name();
         let at = (Transport::Tcp, PROXY);
         let running = places.start_proxy(|| Running::start(name, proxy.command, directory, at))?;
-        let measured = self.load(&Plan {
+        let measured = self.take_turns(&Plan {
             shape: self.shape,
             proxy: Some(PROXY),
             origin: ORIGIN,
@@ -79,6 +79,10 @@ impl Cell {
             watch: Some(running.tree()),
         });
         measured.with_context(|| running.last_words())
+    }
+
+    fn take_turns(&self, plan: &Plan) -> Result<()> {
+        stand::take_turns(|_| self.load(plan))
     }
 
     fn load(&self, plan: &Plan) -> Result<Outcome> {

@@ -79,7 +79,7 @@ impl<'a> Churn<'a> {
             poller: Poller::new()?,
             slots: (0..plan.connections).map(|_| None).collect(),
             open: 0,
-            next_serial: 1,
+            next_serial: 1 + u64::from(plan.turn) * CLIENTS_OF_A_TURN,
             latency: latencies()?,
             failed: 0,
             first_failure: None,
@@ -160,3 +160,6 @@ impl Exchange {
         Ok(self.connection.outstanding() == 0)
     }
 }
+
+/// More than there can be in the time that a turn has.
+const CLIENTS_OF_A_TURN: u64 = 10_000_000;

@@ -2,42 +2,43 @@
 
 use std::fmt;
 
-/// The middle and the ends of what was measured.
+/// The middle of what was measured.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Summary {
     pub(crate) median: f64,
-    min: f64,
-    pub(crate) max: f64,
+    /// A quarter of the figures are below the first of these, and a quarter above the second.
+    pub(crate) quartiles: [f64; 2],
 }
 
 impl Summary {
-    /// None if there are no figures. Of an even number, the median is the mean of the middle two.
+    /// None if there are no figures. What lies between two of them is interpolated.
     pub(crate) fn of(values: impl Iterator<Item = f64>) -> Option<Self> {
         let mut values: Vec<f64> = values.collect();
         values.sort_by(f64::total_cmp);
-        let middle = values.len() / 2;
-        let upper = *values.get(middle)?;
-        let lower = if values.len().is_multiple_of(2) {
-            values[middle - 1]
-        } else {
-            upper
+        let last = values.len().checked_sub(1)?;
+        let quantile = |quarters: usize| {
+            let (index, rest) = (quarters * last / 4, quarters * last % 4);
+            let next = values[(index + 1).min(last)];
+            values[index] + (next - values[index]) * rest as f64 / 4.0
         };
         Some(Self {
-            median: f64::midpoint(lower, upper),
-            min: *values.first()?,
-            max: *values.last()?,
+            median: quantile(2),
+            quartiles: [quantile(1), quantile(3)],
         })
     }
 }
 
 impl fmt::Display for Summary {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { median, min, max } = self;
+        let Self {
+            median,
+            quartiles: [lower, upper],
+        } = self;
         f.write_str(&number(*median))?;
-        if min == max {
+        if lower == upper {
             return Ok(());
         }
-        write!(f, " [{}..{}]", number(*min), number(*max))
+        write!(f, " [{}..{}]", number(*lower), number(*upper))
     }
 }
 
@@ -56,23 +57,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn takes_middle_and_ends() {
+    fn takes_middle_and_quarters() {
         let summary = |values: &[f64]| Summary::of(values.iter().copied());
         assert_eq!(summary(&[]), None);
         assert_eq!(
             summary(&[3.0, 1.0, 2.0]),
             Some(Summary {
                 median: 2.0,
-                min: 1.0,
-                max: 3.0
+                quartiles: [1.5, 2.5],
             })
         );
         assert_eq!(
             summary(&[4.0, 1.0]),
             Some(Summary {
                 median: 2.5,
-                min: 1.0,
-                max: 4.0
+                quartiles: [1.75, 3.25],
             })
         );
     }
