@@ -132,7 +132,7 @@ impl Serve for Intercept {
         self.doors.get(&listener).copied().unwrap_or(Door::Explicit)
     }
 
-    async fn serve(&self, connection: Incoming, door: Door) {
+    async fn serve(self: Arc<Self>, connection: Incoming, door: Door) {
         let Incoming {
             stream,
             peer,

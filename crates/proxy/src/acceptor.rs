@@ -10,6 +10,7 @@ use std::net;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::FutureExt;
 use peername_sys::datagram::Poller;
 use peername_sys::{is_broken_listener, is_of_one_connection, listen};
 use tokio::net::TcpStream;
@@ -248,15 +249,19 @@ impl<S: Serve> Acceptor<S> {
             peer,
             listener,
         };
-        let (service, slots) = (Arc::clone(&self.service), Arc::clone(&self.slots));
-        tokio::spawn(async move {
-            let slot = match slot {
-                None => wait_for_slot(&slots).await,
-                slot => slot,
-            };
-            service.serve(incoming, by).await;
-            drop((slot, open));
-        });
+        let serving = Arc::clone(&self.service).serve(incoming, by);
+        match slot {
+            // Not an async block, which would have room for what it awaits twice.
+            Some(slot) => drop(tokio::spawn(serving.map(|()| drop((slot, open))))),
+            None => {
+                let slots = Arc::clone(&self.slots);
+                tokio::spawn(async move {
+                    let slot = wait_for_slot(&slots).await;
+                    serving.await;
+                    drop((slot, open));
+                });
+            }
+        }
     }
 }
 

@@ -96,7 +96,7 @@ impl Serve for Forwarder {
 
     fn by(&self, _listener: ListenerId) {}
 
-    async fn serve(&self, incoming: Incoming, (): ()) {
+    async fn serve(self: Arc<Self>, incoming: Incoming, (): ()) {
         let mut record = Record::begin(&self.counters, &incoming);
         record.target(self.target);
         let outcome = self.carry(incoming, &mut record).await;

@@ -36,8 +36,13 @@ pub trait Serve: Send + Sync + 'static {
     /// listener may be over before the connection has its turn.
     fn by(&self, listener: ListenerId) -> Self::By;
 
-    /// Serves one connection to its end.
-    fn serve(&self, connection: Incoming, by: Self::By) -> impl Future<Output = ()> + Send;
+    /// Serves one connection to its end. An open connection is hardly more than this future: what it needs for a
+    /// moment is better boxed.
+    fn serve(
+        self: Arc<Self>,
+        connection: Incoming,
+        by: Self::By,
+    ) -> impl Future<Output = ()> + Send + 'static;
 }
 
 /// A connection as the kernel gave it.

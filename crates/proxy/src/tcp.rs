@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use peername_relay::{Ahead, Limits, Method, Pair, relay};
+use futures_util::FutureExt;
+use futures_util::future::{Either, ready};
+use peername_relay::{Ahead, Limits, Method, Pair, Tally, relay};
 
 use crate::accept::{Accepted, refuse};
 use crate::connect::Connected;
@@ -30,23 +32,36 @@ impl Serve for TcpProxy {
         self.services.now().of(listener).map(Arc::clone)
     }
 
-    #[expect(
-        clippy::manual_async_fn,
-        reason = "an async fn has room for its arguments twice"
-    )]
-    fn serve(&self, incoming: Incoming, by: Self::By) -> impl Future<Output = ()> + Send {
+    fn serve(
+        self: Arc<Self>,
+        incoming: Incoming,
+        by: Self::By,
+    ) -> impl Future<Output = ()> + Send + 'static {
+        // The way through the stages is the larger part of it, and over before the relay begins:
+        // boxed, it is given back then, and an open connection is small.
+        let way = Box::pin(self.pass(incoming, by));
         async move {
-            let mut record = Record::begin(&self.counters, &incoming);
-            // The way through the stages is the larger part of it, and over before the relay begins:
-            // boxed, it is given back then, and an open connection is small.
-            let outcome = match Box::pin(self.connect(incoming, by, &mut record)).await {
-                Ok((pair, ahead, method, limits)) => {
-                    Outcome::Relayed(relay(pair, ahead, method, limits, &mut record.tally).await)
-                }
-                Err(failure) => Outcome::Failed(failure),
-            };
+            let (mut record, connected) = way.await;
+            let outcome = carry(connected, &mut record.tally).await;
             record.end(outcome);
         }
+    }
+}
+
+/// What the relay needs of a connection.
+type Carried = (Pair, Ahead, Method, Limits);
+
+/// Not an async fn, which would have room for its arguments as long as it runs.
+fn carry(
+    connected: Result<Carried, Failure>,
+    tally: &mut Tally,
+) -> impl Future<Output = Outcome> + Send {
+    match connected {
+        Ok((pair, ahead, method, limits)) => {
+            let relaying = relay(pair, ahead, method, limits, tally);
+            Either::Left(relaying.map(Outcome::Relayed))
+        }
+        Err(failure) => Either::Right(ready(Outcome::Failed(failure))),
     }
 }
 
@@ -60,12 +75,22 @@ impl TcpProxy {
         }
     }
 
+    async fn pass(
+        self: Arc<Self>,
+        incoming: Incoming,
+        by: Option<Arc<Service>>,
+    ) -> (Record, Result<Carried, Failure>) {
+        let mut record = Record::begin(&self.counters, &incoming);
+        let connected = self.connect(incoming, by, &mut record).await;
+        (record, connected)
+    }
+
     async fn connect(
         &self,
         incoming: Incoming,
         by: Option<Arc<Service>>,
         record: &mut Record,
-    ) -> Result<(Pair, Ahead, Method, Limits), Failure> {
+    ) -> Result<Carried, Failure> {
         let Some(service) = by else {
             return Err(refuse(&incoming.stream, Failure::NoService));
         };

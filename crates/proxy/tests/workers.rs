@@ -28,7 +28,7 @@ impl Serve for Census {
 
     fn by(&self, _listener: ListenerId) {}
 
-    async fn serve(&self, connection: Incoming, (): ()) {
+    async fn serve(self: Arc<Self>, connection: Incoming, (): ()) {
         self.change(|open| *open += 1);
         if !self.has_begun.swap(true, Ordering::Relaxed) {
             drop(self.gate.lock());
