@@ -1,20 +1,10 @@
 //! Reading a header and going through its fields must not allocate: it happens once a datagram.
-//!
-//! Only the program's own allocator can tell, and implementing one takes `unsafe`: the only lines of it
-//! outside crates/sys and crates/preload. They stand in a test, pass every call on to the system's
-//! allocator unchanged, and are in no program.
-#![allow(unsafe_code, reason = "GlobalAlloc can't be implemented without")]
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
 use std::hint::black_box;
 
 use peername_proto::{
     Carrier, Parsed, Spp, Tlv, Transport, V2Writer, kind, looks_like, parse, write_v1,
 };
-
-#[global_allocator]
-static COUNTING: Counting = Counting;
 
 #[test]
 fn reading_allocates_nothing() {
@@ -80,30 +70,6 @@ fn headers() -> Vec<Vec<u8>> {
 }
 
 /// How often `work` asks for memory, on this thread.
-fn allocations(work: impl FnOnce()) -> usize {
-    let before = COUNT.get();
-    work();
-    COUNT.get() - before
-}
-
-/// The system's allocator, counting requests.
-struct Counting;
-
-thread_local! {
-    /// `const`, so that reading it can't itself allocate.
-    static COUNT: Cell<usize> = const { Cell::new(0) };
-}
-
-// SAFETY: each method counts and hands its arguments on unchanged, so `System` keeps the contract.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        COUNT.set(COUNT.get() + 1);
-        // SAFETY: the caller's promise about `layout` is the same.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
-        // SAFETY: `ptr` came from `System` with this `layout`, as the caller promises.
-        unsafe { System.dealloc(ptr, layout) }
-    }
+fn allocations(work: impl FnOnce()) -> u64 {
+    allocation_counter::measure(work).count_total
 }
