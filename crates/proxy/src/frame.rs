@@ -50,7 +50,7 @@ pub struct Framed {
 
 impl Framed {
     /// Reads the header, in however many pieces it comes, until its time is over. A connection that has to be waited
-    /// for takes one of the `pending` places as long.
+    /// for takes one of the `pending` places meanwhile.
     ///
     /// # Errors
     ///
@@ -72,7 +72,7 @@ impl Framed {
         let header = match reader.look(FIRST_LOOK, keep) {
             Ok(Look::Complete(header, ahead)) => Ok((header, ahead)),
             Ok(Look::Wanted(wanted)) => match pending.enter(peer.ip(), &config.header) {
-                Some(_place) => reader.read_in_time(wanted, keep).await,
+                Some(_place) => reader.rest_in_time(wanted, keep).await,
                 None => Err(Failure::TooManyPending),
             },
             Err(failure) => Err(failure),
@@ -157,7 +157,7 @@ pub async fn claim(
         |header: &peername_proto::Header<'_>| Ok(header.source().map(ClaimedSource::canonical));
     match reader.look(FIRST_LOOK, claim)? {
         Look::Complete(claim, _) => Ok(claim),
-        Look::Wanted(wanted) => Ok(reader.read(wanted, claim).await?.0),
+        Look::Wanted(wanted) => Ok(reader.rest(wanted, claim).await?.0),
     }
 }
 
@@ -196,14 +196,14 @@ impl<'s> Reader<'s> {
         }
     }
 
-    /// As [`Reader::read`], until the header's time is over.
-    async fn read_in_time<T>(
+    /// As [`Reader::rest`], until the header's time is over.
+    async fn rest_in_time<T>(
         &mut self,
         wanted: usize,
         keep: impl Fn(&peername_proto::Header<'_>) -> Result<T, Failure>,
     ) -> Result<(T, Ahead), Failure> {
         let after = self.limits.timeout;
-        let header = timeout(after, self.read(wanted, keep)).await;
+        let header = timeout(after, self.rest(wanted, keep)).await;
         header.unwrap_or_else(|_| {
             let received = self.collected.len();
             Err(Failure::HeaderTimeout { after, received })
@@ -211,7 +211,7 @@ impl<'s> Reader<'s> {
     }
 
     /// Waits for a header of which `wanted` octets are missing at least; `keep` makes of it what outlives its bytes.
-    async fn read<T>(
+    async fn rest<T>(
         &mut self,
         mut wanted: usize,
         keep: impl Fn(&peername_proto::Header<'_>) -> Result<T, Failure>,
