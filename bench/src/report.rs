@@ -19,9 +19,16 @@ pub(crate) use targets::{Bound, TARGETS, Target};
 mod summary;
 mod targets;
 
+/// Which of a contestant's measurements; both are counted from 1.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) struct At {
+    pub(crate) round: u32,
+    pub(crate) turn: u32,
+}
+
 /// The figures of one measurement.
 pub(crate) struct Record {
-    round: u32,
+    at: At,
     contestant: String,
     task: &'static str,
     identity: Option<Identity>,
@@ -30,14 +37,14 @@ pub(crate) struct Record {
 }
 
 impl Record {
-    pub(crate) fn new(round: u32, contestant: &str, task: &'static str, outcome: Outcome) -> Self {
+    pub(crate) fn new(at: At, contestant: &str, task: &'static str, outcome: Outcome) -> Self {
         let Outcome {
             identity,
             disturbance,
             metrics,
         } = outcome;
         Self {
-            round,
+            at,
             contestant: contestant.to_owned(),
             task,
             identity,
@@ -76,7 +83,7 @@ impl Csv {
         }
         writeln!(
             csv.file,
-            "round,contestant,workload,metric,value,backend_sees,others_percent,stolen_percent"
+            "round,turn,contestant,workload,metric,value,backend_sees,others_percent,stolen_percent"
         )?;
         Ok(csv)
     }
@@ -85,7 +92,7 @@ impl Csv {
     /// The file could not be written.
     pub(crate) fn append(&mut self, record: &Record) -> Result<()> {
         let Record {
-            round,
+            at: At { round, turn },
             contestant,
             task,
             identity,
@@ -97,7 +104,7 @@ impl Csv {
         for Metric { name, value } in &record.metrics {
             writeln!(
                 self.file,
-                "{round},{contestant},{task},{name},{value},{sees},{others:.1},{stolen:.1}"
+                "{round},{turn},{contestant},{task},{name},{value},{sees},{others:.1},{stolen:.1}"
             )?;
         }
         Ok(())
@@ -237,17 +244,22 @@ impl Report {
         )
     }
 
-    /// Whether no workload was disturbed more than once in a while, which medians bear.
+    /// Whether no measurement was disturbed. Turns of one round are one: in a short one, a moment's work of somebody
+    /// else is a large part.
     fn is_quiet(&self) -> bool {
-        let others = |task| {
-            let of_task = self
-                .records
-                .iter()
-                .filter(move |record| record.task == task);
-            Summary::of(of_task.map(|record| record.disturbance.others))
+        let others = |of: &Record| {
+            let turns = self.records.iter().filter(|it| {
+                (it.task, &it.contestant, it.at.round) == (of.task, &of.contestant, of.at.round)
+            });
+            let (sum, turns) = turns.fold((0.0, 0.0), |(sum, turns), it| {
+                (sum + it.disturbance.others, turns + 1.0)
+            });
+            sum / turns
         };
-        let mut all = self.tasks.iter().filter_map(|(task, _)| others(*task));
-        all.all(|others| others.quartiles[1] <= QUIET)
+        self.records
+            .iter()
+            .filter(|record| record.at.turn == 1)
+            .all(|record| others(record) <= QUIET)
     }
 
     /// One row a metric, one column a peer.
@@ -263,7 +275,7 @@ impl Report {
         for (task, _) in &self.tasks {
             for metric in self.metrics(task) {
                 let cells = peers.iter().map(|peer| {
-                    let other = |round| self.value(peer, task, metric, round);
+                    let other = |at| self.value(peer, task, metric, at);
                     self.ratio(subject, task, metric, other)
                         .map_or_else(none, |it| it.to_string())
                 });
@@ -315,10 +327,10 @@ impl Report {
                 let values = self.values(whose, target.task, target.metric);
                 Summary::of(values.map(|(_, value)| value))
             }
-            peers => self.ratio(whose, target.task, target.metric, |round| {
+            peers => self.ratio(whose, target.task, target.metric, |at| {
                 let figures = peers
                     .iter()
-                    .filter_map(|peer| self.value(peer, target.task, target.metric, round));
+                    .filter_map(|peer| self.value(peer, target.task, target.metric, at));
                 target.best(figures)
             }),
         }
@@ -332,25 +344,25 @@ impl Report {
         is_run && target.of.is_none_or(takes_part) && has_peer
     }
 
-    /// Ratios are taken round by round and summed up afterwards: what slowed a whole round slowed
+    /// Ratios are taken turn by turn and summed up afterwards: what slowed a whole turn slowed
     /// both, and cancels. What is to nothing, as losses are, has no ratio.
     fn ratio(
         &self,
         subject: &str,
         task: &str,
         metric: &str,
-        other: impl Fn(u32) -> Option<f64>,
+        other: impl Fn(At) -> Option<f64>,
     ) -> Option<Summary> {
         Summary::of(
             self.values(subject, task, metric)
-                .filter_map(|(round, value)| Some(value / other(round)?))
+                .filter_map(|(at, value)| Some(value / other(at)?))
                 .filter(|ratio| ratio.is_finite()),
         )
     }
 
-    fn value(&self, contestant: &str, task: &str, metric: &str, round: u32) -> Option<f64> {
+    fn value(&self, contestant: &str, task: &str, metric: &str, at: At) -> Option<f64> {
         let mut values = self.values(contestant, task, metric);
-        values.find_map(|(other, value)| (other == round).then_some(value))
+        values.find_map(|(other, value)| (other == at).then_some(value))
     }
 
     /// The metrics that anyone has for a task, in the order of whoever has most.
@@ -366,19 +378,19 @@ impl Report {
         })
     }
 
-    /// The figures of all rounds, with the number of the round.
+    /// The figures of all rounds.
     fn values(
         &self,
         contestant: &str,
         task: &str,
         metric: &str,
-    ) -> impl Iterator<Item = (u32, f64)> {
+    ) -> impl Iterator<Item = (At, f64)> {
         self.records
             .iter()
             .filter(move |record| record.contestant == contestant && record.task == task)
             .filter_map(move |record| {
                 let metric = record.metrics.iter().find(|it| it.name == metric)?;
-                Some((record.round, metric.value))
+                Some((record.at, metric.value))
             })
     }
 }
@@ -418,3 +430,6 @@ fn align(rows: &[Vec<String>]) -> String {
 
 /// Per cent of the machine. Counting by clock ticks and the kernel's own threads come to 1 or 2.
 const QUIET: f64 = 5.0;
+
+#[cfg(test)]
+mod tests;

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 
-use crate::report::{Csv, Record, Report, Target};
+use crate::report::{At, Csv, Record, Report, Target};
 use crate::stand::Stand;
 
 /// Who is compared: a row of the tables.
@@ -105,11 +105,11 @@ impl<C: Contender, T: Task<C>> Comparison<'_, C, T> {
             report,
             failures: 0,
         };
-        for round in 0..self.rounds {
+        for round in 1..=self.rounds {
             for task in tasks {
                 let mut suited: Vec<_> = contestants.iter().filter(|it| task.suits(it)).collect();
                 // Another one begins each round, so nobody always runs in the wake of the same neighbour.
-                let first = round as usize % suited.len().max(1);
+                let first = (round as usize - 1) % suited.len().max(1);
                 suited.rotate_left(first);
                 // Who has but one turn in a round has the machine to itself.
                 let together = if task.turns() > 1 { suited.len() } else { 1 };
@@ -119,7 +119,7 @@ impl<C: Contender, T: Task<C>> Comparison<'_, C, T> {
                     sleep(self.rest);
                 }
             }
-            eprintln!("round {} of {} done", round + 1, self.rounds);
+            eprintln!("round {round} of {} done", self.rounds);
         }
         let Figures {
             csv,
@@ -155,13 +155,12 @@ impl Figures {
                 Err(error) => self.fail(name, task, &error)?,
             }
         }
-        for turn in 0..task.turns() {
-            let number = round * task.turns() + turn + 1;
+        for turn in 1..=task.turns() {
             let mut still_ready = Vec::new();
             for (name, mut stand) in ready {
                 match stand.measure() {
                     Ok(outcome) => {
-                        let record = Record::new(number, name, task.name(), outcome);
+                        let record = Record::new(At { round, turn }, name, task.name(), outcome);
                         self.csv.append(&record)?;
                         self.report.add(record);
                         still_ready.push((name, stand));

@@ -1,8 +1,8 @@
 //! A measurement that stands ready: a process in namespaces of its own, with everything that it needs started. It
 //! measures whenever it is told to, so that several can take short turns.
 //!
-//! A line to its standard input is the word to measure, and the outcome is a line of JSON on its standard
-//! output. When its input ends, so does it, and with it, however it ends, all that it started.
+//! It prints a line when it is ready. A line to its standard input is the word to measure, and the outcome is a line
+//! of JSON on its standard output. When its input ends, so does it, and with it, however it ends, all that it started.
 
 use std::fs;
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -30,11 +30,12 @@ pub(crate) struct Stand {
 }
 
 impl Stand {
-    /// Runs `peername-bench SUBCOMMAND CELL` in namespaces of its own. The cell is given an empty directory below
-    /// `out`, which is removed afterwards; `patience` is how long a measurement may take.
+    /// Runs `peername-bench SUBCOMMAND CELL` in namespaces of its own, and returns once it is ready. The cell is given
+    /// an empty directory below `out`, which is removed afterwards; `patience` is how long getting ready and each
+    /// measurement may take.
     ///
     /// # Errors
-    /// The directory could not be made, or the process not be started.
+    /// The directory could not be made, the process not be started, or it failed, with what it complained of.
     pub(crate) fn set_up<C: Serialize>(
         subcommand: &str,
         out: &Path,
@@ -53,13 +54,15 @@ impl Stand {
             .context("run setpriv and unshare, of util-linux")?;
         let told = child.stdin.take();
         let said = lines_of(child.stdout.take().context("no standard output")?);
-        Ok(Self {
+        let mut stand = Self {
             child,
             told,
             said,
             patience,
             _directory: directory,
-        })
+        };
+        stand.hear()?;
+        Ok(stand)
     }
 
     /// Has it measure, and takes down what it said.
@@ -71,8 +74,13 @@ impl Stand {
             // What it has already failed of is read below.
             let _ = told.write_all(b"\n");
         }
+        let line = self.hear()?;
+        serde_json::from_str(&line).with_context(|| format!("it said {line:?}"))
+    }
+
+    fn hear(&mut self) -> Result<String> {
         match self.said.recv_timeout(self.patience) {
-            Ok(line) => serde_json::from_str(&line).with_context(|| format!("it said {line:?}")),
+            Ok(line) => Ok(line),
             Err(RecvTimeoutError::Timeout) => bail!("not done within {:?}", self.patience),
             Err(RecvTimeoutError::Disconnected) => Err(self.complaint()),
         }
@@ -80,18 +88,14 @@ impl Stand {
 
     /// Why it has ended.
     fn complaint(&mut self) -> anyhow::Error {
+        self.told = None;
         let mut complaint = String::new();
         if let Some(stderr) = &mut self.child.stderr {
             // Half of a complaint is better than none.
             let _ = stderr.read_to_string(&mut complaint);
         }
-        anyhow!(
-            "{}",
-            complaint
-                .trim()
-                .trim_start_matches("peername-bench: ")
-                .to_owned()
-        )
+        let complaint = complaint.trim().trim_start_matches("peername-bench: ");
+        anyhow!("{complaint}")
     }
 }
 
@@ -106,11 +110,13 @@ impl Drop for Stand {
     }
 }
 
-/// Inside of it: measures as often as there is a word to, and prints the outcomes. Turns are counted from 0.
+/// Inside of it: says that all is ready, measures as often as there is a word to, and prints the outcomes. Turns are
+/// counted from 0.
 ///
 /// # Errors
 /// Those of `measure`, or of the standard streams.
 pub(crate) fn take_turns(mut measure: impl FnMut(u32) -> Result<Outcome>) -> Result<()> {
+    println!();
     for (turn, word) in (0..).zip(io::stdin().lines()) {
         word.context("standard input")?;
         println!("{}", serde_json::to_string(&measure(turn)?)?);

@@ -56,7 +56,7 @@ fn every_workload_is_measured() {
         ]);
     }
     for (row, expected) in rows {
-        let row = format!("1,{row},");
+        let row = format!("1,1,{row},");
         let value = text
             .lines()
             .find_map(|line| line.strip_prefix(&row)?.split(',').next());

@@ -37,7 +37,7 @@ fn every_workload_is_measured() {
         "naive,udp-echo-shared,CPU us/echo",
         "naive,udp-stream,CPU us/datagram",
     ] {
-        let row = format!("1,{row},");
+        let row = format!("1,1,{row},");
         let value = text
             .lines()
             .find_map(|line| line.strip_prefix(&row)?.split(',').next());

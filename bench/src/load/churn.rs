@@ -163,3 +163,41 @@ impl Exchange {
 
 /// More than there can be in the time that a turn has.
 const CLIENTS_OF_A_TURN: u64 = 10_000_000;
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+    use std::net::{Ipv4Addr, SocketAddr};
+    use std::time::Duration;
+
+    use crate::load::{Preface, claimed_source};
+
+    use super::*;
+
+    /// Those of the turn before are still in TIME_WAIT.
+    #[test]
+    fn each_turn_has_other_clients() {
+        let nowhere = SocketAddr::from((Ipv4Addr::LOCALHOST, 9));
+        let first_of = |turn| {
+            let plan = Plan {
+                target: nowhere,
+                backend: nowhere,
+                preface: Preface::Proxy,
+                connections: 1,
+                duration: Duration::ZERO,
+                turn,
+                watch: None,
+            };
+            Churn::new(&plan).expect("a poller").next_serial
+        };
+        assert_eq!(
+            first_of(0),
+            1,
+            "number 0 is for who asks whom the backend sees"
+        );
+        // A turn has hardly a hundred thousand clients.
+        let clients = |first: u64| (first..first + 100_000).map(claimed_source);
+        let all: HashSet<_> = clients(first_of(1)).chain(clients(first_of(2))).collect();
+        assert_eq!(all.len(), 200_000);
+    }
+}
