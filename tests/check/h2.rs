@@ -34,7 +34,34 @@ pub(crate) fn begin(mut stream: &TcpStream) {
 pub(crate) fn settle(mut stream: &TcpStream) {
     let _ = stream.write_all(&frame(SETTINGS, 0, 0, &[]));
     let _ = stream.write_all(&frame(SETTINGS, ACK, 0, &[]));
-    read(stream);
+    // An answer before its question would be an error of protocol.
+    let mut said = Vec::new();
+    let mut buffer = [0; 16384];
+    while !has_question(&said) {
+        match stream.read(&mut buffer) {
+            Ok(read @ 1..) => said.extend(&buffer[..read]),
+            _ => return,
+        }
+    }
+}
+
+/// Whether a client has said, after its preface (RFC 9113 §3.4), all of a request. Of another protocol anything will do.
+fn has_question(said: &[u8]) -> bool {
+    if !said.is_empty() && !said.starts_with(b"PRI") {
+        return true;
+    }
+    let mut rest = said.get(24..).unwrap_or_default();
+    while let Some((&[a, b, c, kind, flags, ..], _)) = rest.split_at_checked(9) {
+        let length = u32::from_be_bytes([0, a, b, c]) as usize;
+        let Some(next) = rest.get(9 + length..) else {
+            return false;
+        };
+        if [DATA, HEADERS].contains(&kind) && flags & END_STREAM != 0 {
+            return true;
+        }
+        rest = next;
+    }
+    false
 }
 
 /// Whatever is there.
