@@ -8,7 +8,7 @@ use rustix::process::Signal;
 use crate::addr::{LISTEN_V4, TARGET_V4, TARGET_V6, someone_v4, someone_v6, v4};
 use crate::backend::Backend;
 use crate::conn::{Conn, End};
-use crate::lab::{Host, Lab, wait_for};
+use crate::lab::{Host, Lab, Scratch, wait_for};
 use crate::peername::{BINARY, Peername};
 use crate::rig::header_of;
 
@@ -61,16 +61,35 @@ fn setup_routes_survives_a_kill() {
 #[test]
 fn a_killed_keeper_is_noticed() {
     let site = Site::new();
-    let mut proxy = site.proxy(8443, &["--setup-routes"]);
+    let scratch = Scratch::new();
+    // Then IPv6 tells nothing.
+    let server = &site.lab.server;
+    server.sysctl("net.ipv6.conf.all.disable_ipv6", "1");
+    let with_target = |target: &str| {
+        let table = format!(
+            "setup-routes = true\n[[listen]]\naddress = [\"{LISTEN_V4}\"]\ntrust = [\"private\"]\n\
+             target-v4 = \"{target}\"\n"
+        );
+        scratch.write("proxy.toml", &table)
+    };
+    // What counts is where clients go now, not at the start.
+    let args = ["proxy", "--config", &with_target("127.0.0.2:9000")];
+    let mut proxy = Peername::start(server, &args, &[LISTEN_V4]);
+    with_target("127.0.0.1:9000");
+    proxy.signal(Signal::HUP);
+    proxy.line("that it has reloaded", |line| {
+        line.contains("reloaded").then_some(())
+    });
     let children = format!("/proc/{0}/task/{0}/children", proxy.pid());
     let keeper = std::fs::read_to_string(children).expect("the keeper's id");
-    site.lab.server.run("kill", &["-KILL", keeper.trim()]);
+    server.run("kill", &["-KILL", keeper.trim()]);
     proxy.line("that its keeper is gone", |line| {
         (line.contains("ERROR") && line.contains("keeper")).then_some(())
     });
-    site.served(8443);
+    let _down = Conn::open(&site.lab.balancer, LISTEN_V4, &header_of(someone_v4()));
+    site.v4.accept();
     // As the next proxy's keeper would.
-    site.lab.server.run(BINARY, &["routes", "remove", "--all"]);
+    server.run(BINARY, &["routes", "remove", "--all"]);
     let status = proxy.ended_within(Duration::from_secs(10)).expect("an end");
     assert_eq!(status.code(), Some(1));
 }

@@ -90,7 +90,12 @@ impl ReplyPath {
         self.fixed(target, mark).all(|path| path.is_sound())
     }
 
-    /// The same for a destination on this host that a header has named. A new one is tried at once and
+    /// Whether that is so for every target.
+    pub fn is_all_sound(&self) -> bool {
+        self.paths.values().all(|path| path.is_sound())
+    }
+
+    /// As [`ReplyPath::is_sound`], for a destination on this host that a header has named. A new one is tried at once and
     /// from then on; until the result is there, which takes milliseconds, it counts as sound.
     ///
     /// Only the latest 256 are remembered: one that was forgotten is new again.

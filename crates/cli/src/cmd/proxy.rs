@@ -66,8 +66,7 @@ async fn start(args: &Args, setup: Setup) -> anyhow::Result<ExitCode> {
         tell_of_relay();
     }
     let control = Control::start(setup, open, given, ids, kernel).await?;
-    let probes = control.setup.probes().collect();
-    let routes_lost = routes::lost(keeper.as_mut(), probes, control.reply_path.subscribe())?;
+    let routes_lost = routes::lost(keeper.as_mut(), control.reply_path.subscribe())?;
     tokio::select! {
         code = serve(args, control, signals) => code,
         () = routes_lost => bail!(routes::LOST),

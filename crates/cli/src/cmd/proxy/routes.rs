@@ -9,13 +9,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use peername_proxy::routes::Keeper;
-use peername_proxy::watchdog::{Probe, ReplyPath};
+use peername_proxy::watchdog::ReplyPath;
 use tokio::sync::watch;
 
-/// Waits until the keeper, if there is one, is gone and replies to one of these don't come back any more.
+/// Waits until the keeper, if there is one, is gone and replies don't come back any more to where clients go by then.
 pub(super) fn lost(
     keeper: Option<&mut Keeper>,
-    probes: Vec<Probe>,
     reply_path: watch::Receiver<Arc<ReplyPath>>,
 ) -> io::Result<impl Future<Output = ()>> {
     let ended = keeper.map(Keeper::ended).transpose()?;
@@ -31,8 +30,7 @@ pub(super) fn lost(
         loop {
             let now = Arc::clone(&reply_path.borrow());
             now.check().await;
-            let is_sound = |probe: &Probe| now.is_sound(probe.backend, probe.mark);
-            if !probes.iter().all(is_sound) {
+            if !now.is_all_sound() {
                 return;
             }
             tokio::time::sleep(AGAIN).await;
