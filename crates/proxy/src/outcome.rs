@@ -132,8 +132,9 @@ pub enum Failure {
     /// A system call on the way to the backend failed here.
     #[error("{0}")]
     Local(Failed),
-    /// The client's address and port are taken by a live connection.
-    #[error("the client's address and port are already connected to the backend: {0}")]
+    /// The client's address and port are taken: by a live connection to the backend (connect(2) says so), or by another
+    /// program's socket (bind(2)).
+    #[error("the client's address and port are in use on this host: {0}")]
     PortTaken(Failed),
     /// The backend refused or can't be reached.
     #[error("the backend does not accept: {0}")]
