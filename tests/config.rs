@@ -51,6 +51,11 @@ fn every_problem_has_its_place() {
             "send-proxy is for TCP only",
         ),
         (
+            "[[listen]]\nudp-header = \"spp\"\ntrust = [\"any\"]\n",
+            "line 1, [[listen]]: ",
+            "udp-header is for UDP",
+        ),
+        (
             "[[listen]]\naddress = [\"127.0.0.1:1-9\"]\ntrust = [\"any\"]\ntarget-v4 = \"127.0.0.1:same\"\n",
             "line 1, [[listen]]: ",
             "to itself",

@@ -87,6 +87,27 @@ fn forward_does_not_connect_to_itself() {
     }
 }
 
+/// Whoever says which header there is relies on it.
+#[test]
+fn a_header_where_there_is_none_is_an_error() {
+    let host = Host::new();
+    let forward = "forward --listen=127.0.0.1:7000 --to=127.0.0.1:7001";
+    let no_udp = "--udp-header is for UDP";
+    for (line, hint) in [
+        ("proxy --trust=any --udp-header=each", no_udp),
+        (&format!("{forward} --udp-header=each"), no_udp),
+        (
+            &format!("{forward} --proxy-version=none --source=192.0.2.1:1"),
+            "--source names a client in a header",
+        ),
+    ] {
+        let output = Peername::run(&host, &line.split(' ').collect::<Vec<_>>());
+        assert_eq!(output.status.code(), Some(2), "{line}: {output:?}");
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(said.contains(hint), "{line}: {said}");
+    }
+}
+
 #[test]
 fn send_speaks_for_anybody() {
     let lab = Lab::new();

@@ -61,7 +61,7 @@ enum Protocol {
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    args.check_dialect()?;
+    args.check_udp()?;
     let announcement = match args.protocol {
         Protocol::Tcp => args.header.announcement()?,
         Protocol::Udp => args.header.announcement_of_datagrams()?,
@@ -129,8 +129,11 @@ impl Args {
     }
 
     /// What the options for UDP say together.
-    fn check_dialect(&self) -> Result<(), Usage> {
+    fn check_udp(&self) -> Result<(), Usage> {
         let text = match self.udp.config(1).dialect {
+            _ if matches!(self.protocol, Protocol::Tcp) && self.udp.udp_header.is_some() => {
+                "--udp-header is for UDP, which is not forwarded: add --protocol udp"
+            }
             Dialect::First if self.header.is_spp() => {
                 "--proxy-version spp stands on each datagram: it does not go with --udp-header first"
             }

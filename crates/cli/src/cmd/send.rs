@@ -111,6 +111,12 @@ impl Header {
                 "--tlv and --crc32c need --proxy-version 2: others have no fields".to_owned(),
             ));
         }
+        if self.proxy_version == Version::None && self.source.0.is_some() {
+            return Err(Usage(
+                "--source names a client in a header, and with --proxy-version none there is none"
+                    .to_owned(),
+            ));
+        }
         let announcement = Announcement {
             version: match self.proxy_version {
                 Version::V1 => Some(SendProxy::V1),

@@ -147,9 +147,9 @@ pub(crate) struct Listener {
     /// The same once one side has finished sending
     #[arg(long, value_name = "DURATION", default_value = "1h")]
     half_closed_timeout: Timeout,
-    /// UDP: which datagrams have a header
-    #[arg(long, value_name = "DIALECT", default_value = "each")]
-    udp_header: udp::Header,
+    /// UDP: which datagrams have a header [default: each]
+    #[arg(long, value_name = "DIALECT")]
+    udp_header: Option<udp::Header>,
     /// UDP: a session on which nothing moved for so long is over
     #[arg(long, value_name = "DURATION", default_value = "60s")]
     close_after: Time,
@@ -254,6 +254,12 @@ impl Listener {
             let text = "--send-proxy is for TCP only; without it, UDP needs a proxy of its own";
             return Err(Usage(text.to_owned()));
         }
+        // The others for UDP only limit it. This one says that datagrams are expected.
+        if self.udp_header.is_some() && !self.protocol.has_udp() {
+            let text =
+                "--udp-header is for UDP, which is not listened for: add --protocol udp, or both";
+            return Err(Usage(text.to_owned()));
+        }
         Ok(Config {
             transparent: self.listen_transparent,
             destinations: destinations(self.dynamic_destination, &self.allow_destination)?,
@@ -293,7 +299,7 @@ impl Listener {
     /// The same for UDP.
     pub(super) fn datagrams(&self) -> Datagrams {
         Datagrams {
-            dialect: self.udp_header.into(),
+            dialect: self.udp_header.unwrap_or_default().into(),
             close_after: self.close_after.0,
             sessions: self.max_sessions.get(),
             sessions_per_balancer: self.max_sessions_per_balancer.get(),

@@ -12,9 +12,9 @@ use crate::value;
 #[derive(Debug, clap::Args)]
 #[group(skip)]
 pub(crate) struct Args {
-    /// UDP: which datagrams have a header
-    #[arg(long, value_name = "DIALECT", default_value = "each")]
-    udp_header: Header,
+    /// UDP: which datagrams have a header [default: each]
+    #[arg(long, value_name = "DIALECT")]
+    pub(crate) udp_header: Option<Header>,
     /// UDP: a session on which nothing moved for so long is over
     #[arg(long, value_name = "DURATION", default_value = "60s", value_parser = value::duration)]
     close_after: Duration,
@@ -27,12 +27,13 @@ pub(crate) struct Args {
 }
 
 #[derive(
-    Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum, Deserialize, Serialize, JsonSchema,
+    Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum, Deserialize, Serialize, JsonSchema,
 )]
 #[serde(rename_all = "kebab-case")]
 #[schemars(inline)]
 pub(crate) enum Header {
     /// PROXY v2 on every datagram
+    #[default]
     Each,
     /// PROXY v2 on the first datagram of a flow
     First,
@@ -44,7 +45,7 @@ impl Args {
     /// With at most as many sessions as there are descriptors for.
     pub(crate) fn config(&self, descriptors: usize) -> Datagrams {
         Datagrams {
-            dialect: self.udp_header.into(),
+            dialect: self.udp_header.unwrap_or_default().into(),
             close_after: self.close_after,
             sessions: self.max_sessions.min(descriptors),
             sessions_per_balancer: self.max_sessions_per_balancer,
