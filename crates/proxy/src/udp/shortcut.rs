@@ -4,12 +4,13 @@
 //! same header. From then on the kernel does with such datagrams what is done here, and only what differs comes
 //! here: then the session is taken back, and begins anew. So nobody's policy is in the kernel, only its result.
 
+use std::mem;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Instant;
 
 use peername_kernel::flow::{self, Flow};
-use peername_kernel::udp::{DataPath, Epoch, Told};
+use peername_kernel::udp::{DataPath, Epoch, Told, Usage};
 use peername_sys::datagram;
 use peername_sys::netlink::LOOPBACK;
 
@@ -41,6 +42,8 @@ pub(crate) struct Steady {
     /// How often it was otherwise.
     changes: u32,
     told: Option<Told>,
+    /// What the kernel had done when it was asked last.
+    known: Usage,
 }
 
 impl<R: Role> Sessions<R> {
@@ -97,19 +100,24 @@ impl<R: Role> Sessions<R> {
         let session = self.table.get_mut(id);
         if let Some(steady) = session.and_then(|session| session.steady.as_mut()) {
             steady.told = told;
+            steady.known = Usage::default();
         }
     }
 
-    /// Whether the kernel has seen a session's datagrams since we have. Takes note of when.
+    /// Whether the kernel has had to do with a session since this was last asked. Takes note of when.
+    ///
+    /// Its counts tell. When the last datagram came is known to a tick only, within which a session may be looked at
+    /// and used again.
     pub(super) fn is_used_by_kernel(&mut self, id: Id, now: Instant) -> bool {
-        let last = || {
-            let told = self.table.get(id)?.steady.as_ref()?.told.as_ref()?;
-            let idle = self.kernel.as_ref()?.usage(told).idle()?;
-            now.checked_sub(idle)
+        let mut last = || {
+            let steady = self.table.get_mut(id)?.steady.as_mut()?;
+            let usage = self.kernel.as_ref()?.usage(steady.told.as_ref()?);
+            let is_new = usage != mem::replace(&mut steady.known, usage);
+            now.checked_sub(usage.idle()?).filter(|_| is_new)
         };
         match (last(), self.table.used(id)) {
-            (Some(last), Some(used)) if last > used => {
-                self.table.touch(id, last, true);
+            (Some(last), Some(used)) => {
+                self.table.touch(id, last.max(used), true);
                 true
             }
             _ => false,
@@ -152,6 +160,7 @@ impl Steady {
             alike: 1,
             changes: 0,
             told: None,
+            known: Usage::default(),
         }
     }
 }
