@@ -105,7 +105,7 @@ fn who_has_sent_its_header_needs_no_place() {
     }
     Conn::turned_away(&rig.lab.balancer, LISTEN_V4);
     // The header is there when the proxy looks for the first time.
-    rig.proxy.signal(Signal::STOP);
+    rig.proxy.pause();
     let client = someone_v4();
     let down = rig.open(&header_of(client));
     rig.proxy.signal(Signal::CONT);

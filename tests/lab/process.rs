@@ -161,6 +161,20 @@ impl Process {
         self.child.try_wait().expect("wait").is_none()
     }
 
+    /// Stops it, and waits until each of its threads has felt that: kill(2) returns before.
+    pub(crate) fn pause(&self) {
+        self.signal(Signal::STOP);
+        let is_stopped = |stat: &str| stat.contains(") T ");
+        let stands_still = || {
+            let threads = fs::read_dir(format!("/proc/{}/task", self.pid())).ok()?;
+            let stats = threads.map(|thread| fs::read_to_string(thread?.path().join("stat")));
+            let all = stats.collect::<Result<Vec<_>, _>>().ok()?;
+            all.iter().all(|stat| is_stopped(stat)).then_some(())
+        };
+        let stopped = wait_until(Instant::now() + PATIENCE, stands_still);
+        assert!(stopped.is_some(), "{} runs on", self.name);
+    }
+
     pub(crate) fn signal(&self, signal: Signal) {
         let pid = i32::try_from(self.pid())
             .ok()

@@ -38,7 +38,7 @@ fn nothing_is_lost_to_an_error_of_the_datagram_before() {
     rig.ask(client);
     rig.v4 = Datagrams::bind(&rig.lab.server, v4([127, 0, 0, 9], 9000));
     // Stopped, the proxy then takes several batches of them with an error from one to the next.
-    rig.proxy.signal(Signal::STOP);
+    rig.proxy.pause();
     for size in 1..=80 {
         rig.send(&[&header_of(client), &vec![0; size]]);
     }
@@ -234,7 +234,7 @@ fn a_destroyed_socket_is_noticed_by_sending() {
     let mut rig = Rig::new(&["--workers=1"]);
     let client = someone_v4();
     rig.ask(client);
-    rig.proxy.signal(Signal::STOP);
+    rig.proxy.pause();
     destroy(&rig, "dport = :9000");
     take_pending_errors(rig.proxy.pid());
     for _ in 0..3 {
