@@ -210,7 +210,7 @@ impl<'s> Reader<'s> {
         })
     }
 
-    /// Waits for a header of which `wanted` octets are missing at least; `keep` makes of it what outlives its bytes.
+    /// Waits for the rest of a header, of which `wanted` octets are looked at first; `keep` makes of it what outlives its bytes.
     async fn rest<T>(
         &mut self,
         mut wanted: usize,

@@ -122,11 +122,11 @@ mod tests {
     use super::*;
 
     /// It is what an open connection costs, times thousands. Captured by an async block, or looked at by a match that
-    /// goes on, what the stages had would stay in it: 792 octets.
+    /// goes on, what the stages had would stay in it: more than a hundred octets.
     #[test]
     fn an_open_connection_is_small() {
         let size = size_of_result(TcpProxy::serve);
-        assert!(size <= 600, "{size} octets");
+        assert!(size <= 640, "{size} octets");
     }
 
     fn size_of_result<A, B, C, R>(_: impl FnOnce(A, B, C) -> R) -> usize {
