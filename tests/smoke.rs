@@ -100,6 +100,14 @@ fn a_header_where_there_is_none_is_an_error() {
             &format!("{forward} --proxy-version=none --source=192.0.2.1:1"),
             "--source names a client in a header",
         ),
+        (
+            &format!("{forward} --protocol=udp --proxy-version=none --udp-header=spp"),
+            "--udp-header says which datagrams have a header",
+        ),
+        (
+            "send 127.0.0.1:7001 --proxy-version=none --destination=192.0.2.1:1",
+            "--destination stands in a header",
+        ),
     ] {
         let output = Peername::run(&host, &line.split(' ').collect::<Vec<_>>());
         assert_eq!(output.status.code(), Some(2), "{line}: {output:?}");

@@ -134,6 +134,9 @@ impl Args {
             _ if matches!(self.protocol, Protocol::Tcp) && self.udp.udp_header.is_some() => {
                 "--udp-header is for UDP, which is not forwarded: add --protocol udp"
             }
+            _ if self.header.is_absent() && self.udp.udp_header.is_some() => {
+                "--udp-header says which datagrams have a header, and with --proxy-version none there is none"
+            }
             Dialect::First if self.header.is_spp() => {
                 "--proxy-version spp stands on each datagram: it does not go with --udp-header first"
             }

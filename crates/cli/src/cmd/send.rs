@@ -5,7 +5,7 @@ use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::process::ExitCode;
 use std::thread;
 
-use anyhow::Context;
+use anyhow::{Context, bail};
 use peername_proto::Transport;
 use peername_proxy::config::SendProxy;
 use peername_proxy::forward::Announcement;
@@ -101,6 +101,10 @@ impl Header {
         self.crc32c || !self.tlv.is_empty()
     }
 
+    pub(crate) fn is_absent(&self) -> bool {
+        self.proxy_version == Version::None
+    }
+
     pub(crate) fn is_spp(&self) -> bool {
         self.proxy_version == Version::Spp
     }
@@ -111,7 +115,7 @@ impl Header {
                 "--tlv and --crc32c need --proxy-version 2: others have no fields".to_owned(),
             ));
         }
-        if self.proxy_version == Version::None && self.source.0.is_some() {
+        if self.is_absent() && self.source.0.is_some() {
             return Err(Usage(
                 "--source names a client in a header, and with --proxy-version none there is none"
                     .to_owned(),
@@ -141,6 +145,10 @@ impl Header {
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let announcement = args.header.announcement()?;
+    if args.header.is_absent() && args.destination.is_some() {
+        let text = "--destination stands in a header, and with --proxy-version none there is none";
+        bail!(Usage(text.to_owned()));
+    }
     let socket =
         TcpStream::connect(args.to).with_context(|| format!("connecting to {}", args.to))?;
     let destination = args.destination.unwrap_or(args.to);

@@ -132,7 +132,7 @@ pub(crate) struct Listener {
     /// Which port connections to the backend come from
     #[arg(long, value_name = "PORT", default_value = "keep")]
     source_port: Port,
-    /// When a live connection has the client's address and port already
+    /// When the client's address and port are in use here already
     #[arg(long, value_name = "WHAT", default_value = "ephemeral")]
     on_port_collision: Collision,
     /// Send a header to the backend too (TCP)
