@@ -265,9 +265,10 @@ pub(super) fn sshd() -> Program {
                 site.host.run("ssh-keygen", &args);
             }
             let listen = "ListenAddress 0.0.0.0:8443\n";
+            // It opens the last first, and who sees [::] takes that to stand for both.
             let listen = site.pick(
                 listen,
-                "ListenAddress 0.0.0.0:8443\nListenAddress [::]:8443\n",
+                "ListenAddress [::]:8443\nListenAddress 0.0.0.0:8443\n",
             );
             let config = site.write("sshd_config", &SSHD.replace("LISTEN\n", listen));
             words("/usr/sbin/sshd -D -e -f", &config)
