@@ -45,7 +45,9 @@ pub(super) struct Running<'a> {
     pub(super) process: Process,
     pub(super) lab: Lab,
     pub(super) scratch: Scratch,
-    at_start: Vec<u32>,
+    /// How many processes of the program's name there were.
+    at_start: usize,
+    name: String,
 }
 
 impl<'a> Running<'a> {
@@ -61,6 +63,8 @@ impl<'a> Running<'a> {
             scratch: &scratch,
             listener,
         });
+        let (_, name) = command[0].rsplit_once('/').unwrap_or(("", &command[0]));
+        let name = name.to_owned();
         let own_pids = ["unshare", "--pid", "--fork", "--kill-child=KILL"];
         let through = [&own_pids, program.through].concat();
         let args: Vec<&str> = ["exec", mode.option()]
@@ -81,7 +85,8 @@ impl<'a> Running<'a> {
         Self {
             program,
             mode,
-            at_start: descendants(process.pid()),
+            at_start: instances(&process, &name),
+            name,
             process,
             lab,
             scratch,
@@ -114,7 +119,7 @@ impl<'a> Running<'a> {
         drop(conn);
         if self.program.one_at_a_time {
             wait_for("it is by itself", || {
-                (self.descendants() == self.at_start).then_some(())
+                (instances(&self.process, &self.name) == self.at_start).then_some(())
             });
         }
     }
@@ -161,3 +166,15 @@ const OPTIONS: &[&str] = &[
     "--trust=fd81::/64",
     "--",
 ];
+
+/// Processes of this name among those that have come from it. Helpers of ours come and go as they like.
+fn instances(process: &Process, name: &str) -> usize {
+    let is_named = |pid: &u32| {
+        let comm = std::fs::read_to_string(format!("/proc/{pid}/comm"));
+        comm.is_ok_and(|comm| comm.trim_end() == name)
+    };
+    descendants(process.pid())
+        .iter()
+        .filter(|pid| is_named(pid))
+        .count()
+}
