@@ -7,7 +7,7 @@
 use std::mem;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use peername_kernel::flow::{self, Flow};
 use peername_kernel::udp::{DataPath, Epoch, Told, Usage};
@@ -100,7 +100,6 @@ impl<R: Role> Sessions<R> {
         let session = self.table.get_mut(id);
         if let Some(steady) = session.and_then(|session| session.steady.as_mut()) {
             steady.told = told;
-            steady.known = Usage::default();
         }
     }
 
@@ -116,7 +115,7 @@ impl<R: Role> Sessions<R> {
             now.checked_sub(usage.idle()?).filter(|_| is_new)
         };
         match (last(), self.table.used(id)) {
-            (Some(last), Some(used)) => {
+            (Some(last), Some(used)) if last + TICK > used => {
                 self.table.touch(id, last.max(used), true);
                 true
             }
@@ -202,5 +201,7 @@ impl Session {
 
 /// Requests in a row that make a session steady: the kernel is told once for many datagrams.
 const ALIKE: u32 = 4;
+/// How inexact the kernel is about when: CONFIG_HZ is 100 at least.
+const TICK: Duration = Duration::from_millis(10);
 /// A session that is so often otherwise stays here: to tell the kernel costs more than some datagrams.
 const CHANGES: u32 = 16;
