@@ -130,17 +130,17 @@ impl Args {
 
     /// What the options for UDP say together.
     fn check_udp(&self) -> Result<(), Usage> {
-        let text = match self.udp.config(1).dialect {
-            _ if matches!(self.protocol, Protocol::Tcp) && self.udp.udp_header.is_some() => {
+        let text = match (self.protocol, self.udp.udp_header) {
+            (Protocol::Tcp, Some(_)) => {
                 "--udp-header is for UDP, which is not forwarded: add --protocol udp"
             }
-            _ if self.header.is_absent() && self.udp.udp_header.is_some() => {
+            (_, Some(_)) if self.header.is_absent() => {
                 "--udp-header says which datagrams have a header, and with --proxy-version none there is none"
             }
-            Dialect::First if self.header.is_spp() => {
+            (_, Some(udp::Header::First)) if self.header.is_spp() => {
                 "--proxy-version spp stands on each datagram: it does not go with --udp-header first"
             }
-            Dialect::Spp if self.header.has_fields() => {
+            (_, Some(udp::Header::Spp)) if self.header.has_fields() => {
                 "--tlv and --crc32c: the Simple Proxy Protocol has no fields"
             }
             _ => return Ok(()),
