@@ -1,6 +1,9 @@
 //! A program started by `peername exec`, and what it says of its clients.
 
+use std::ffi::OsStr;
+use std::fs;
 use std::net::SocketAddr;
+use std::path::Path;
 
 use peername_sys::pidfd::{Signal, descendants};
 
@@ -45,8 +48,7 @@ pub(super) struct Running<'a> {
     pub(super) process: Process,
     pub(super) lab: Lab,
     pub(super) scratch: Scratch,
-    /// How many processes of the program's name there were.
-    at_start: usize,
+    /// Of the program's processes.
     name: String,
 }
 
@@ -63,8 +65,8 @@ impl<'a> Running<'a> {
             scratch: &scratch,
             listener,
         });
-        let (_, name) = command[0].rsplit_once('/').unwrap_or(("", &command[0]));
-        let name = name.to_owned();
+        let name = Path::new(&command[0]).file_name().and_then(OsStr::to_str);
+        let name = name.expect("a file").to_owned();
         let own_pids = ["unshare", "--pid", "--fork", "--kill-child=KILL"];
         let through = [&own_pids, program.through].concat();
         let args: Vec<&str> = ["exec", mode.option()]
@@ -85,7 +87,6 @@ impl<'a> Running<'a> {
         Self {
             program,
             mode,
-            at_start: instances(&process, &name),
             name,
             process,
             lab,
@@ -118,10 +119,18 @@ impl<'a> Running<'a> {
         }
         drop(conn);
         if self.program.one_at_a_time {
-            wait_for("it is by itself", || {
-                (instances(&self.process, &self.name) == self.at_start).then_some(())
-            });
+            wait_for("it is by itself", || (self.instances() == 1).then_some(()));
         }
+    }
+
+    /// Processes of the program's name. Helpers of ours come and go as they like.
+    fn instances(&self) -> usize {
+        let is_named = |pid: &u32| {
+            let comm = fs::read_to_string(format!("/proc/{pid}/comm"));
+            comm.is_ok_and(|comm| comm.trim_end() == self.name)
+        };
+        let all = self.descendants();
+        all.into_iter().filter(is_named).count()
     }
 
     /// The program's first process, and all that have come from it.
@@ -166,15 +175,3 @@ const OPTIONS: &[&str] = &[
     "--trust=fd81::/64",
     "--",
 ];
-
-/// Processes of this name among those that have come from it. Helpers of ours come and go as they like.
-fn instances(process: &Process, name: &str) -> usize {
-    let is_named = |pid: &u32| {
-        let comm = std::fs::read_to_string(format!("/proc/{pid}/comm"));
-        comm.is_ok_and(|comm| comm.trim_end() == name)
-    };
-    descendants(process.pid())
-        .iter()
-        .filter(|pid| is_named(pid))
-        .count()
-}

@@ -164,12 +164,11 @@ impl Process {
     /// Stops it, and waits until each of its threads has felt that: kill(2) returns before.
     pub(crate) fn pause(&self) {
         self.signal(Signal::STOP);
-        let is_stopped = |stat: &str| stat.contains(") T ");
         let stands_still = || {
-            let threads = fs::read_dir(format!("/proc/{}/task", self.pid())).ok()?;
-            let stats = threads.map(|thread| fs::read_to_string(thread?.path().join("stat")));
-            let all = stats.collect::<Result<Vec<_>, _>>().ok()?;
-            all.iter().all(|stat| is_stopped(stat)).then_some(())
+            let mut states = self.status_of_threads("State").into_iter();
+            states
+                .all(|(_, state)| state.starts_with('T'))
+                .then_some(())
         };
         let stopped = wait_until(Instant::now() + PATIENCE, stands_still);
         assert!(stopped.is_some(), "{} runs on", self.name);
