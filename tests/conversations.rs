@@ -22,6 +22,7 @@ fn messages_go_by_io_uring() {
             continue;
         }
         let mut rig = Rig::new(&[relay]);
+        rig.proxy.is_started();
         let before = watched(&rig.proxy);
         let (down, up) = rig.connect(someone_v4());
         converse(&down, &up, messages);

@@ -58,8 +58,14 @@ impl Peername {
         })
     }
 
+    /// Waits until what it does at its start is done, as all of its sockets listen before: what is counted then is
+    /// what it has when it serves nobody.
+    pub(crate) fn is_started(&self) {
+        self.line("that it listens", listening);
+        self.rests();
+    }
+
     fn says_it_listens(self) -> Self {
-        let listening = |line: &str| line.contains("listening").then_some(());
         self.line("that it listens", listening);
         self
     }
@@ -132,6 +138,10 @@ pub(crate) fn copy_for_everyone(host: &Host, scratch: &Scratch) -> String {
     let copy = scratch.text("peername");
     host.run("cp", &[BINARY, &copy]);
     copy
+}
+
+fn listening(line: &str) -> Option<()> {
+    line.contains("listening").then_some(())
 }
 
 impl Deref for Peername {

@@ -113,6 +113,7 @@ fn client_resets() {
 fn resets_reach_a_blocked_sender() {
     for relay in relays() {
         let rig = Rig::new(&[relay]);
+        rig.proxy.is_started();
         let idle = rig.proxy.descriptors();
         for turned in [false, true].repeat(12) {
             let (down, up) = rig.connect(someone_v4());
@@ -146,6 +147,7 @@ fn backend_is_killed() {
         let backend = Process::start(&lab.server, "/usr/bin/python3", &["-uc", NEVER_READS]);
         let backend = backend.listens(&[TARGET_V4]);
         let proxy = Peername::proxy(&lab, &[relay]);
+        proxy.is_started();
         let idle = proxy.descriptors();
         // The backend leaves these bytes unread, so its kernel resets when it dies.
         let open = || {

@@ -72,6 +72,7 @@ fn two_descriptors_a_connection() {
         (down, backend.accept())
     };
     let _first = connect();
+    proxy.rests();
     let before = proxy.descriptors();
     let _others: Vec<_> = (0..50).map(|_| connect()).collect();
     assert_eq!(proxy.descriptors() - before, 2 * 50);

@@ -174,6 +174,20 @@ impl Process {
         assert!(stopped.is_some(), "{} runs on", self.name);
     }
 
+    /// Waits until all its threads sleep, and none has run since the look before.
+    pub(crate) fn rests(&self) {
+        let mut before = Vec::new();
+        let nothing_happens = || {
+            let now = SWITCHES.map(|field| self.status_of_threads(field));
+            let states = self.status_of_threads("State");
+            let sleep = states.iter().all(|(_, state)| state.starts_with('S'));
+            let same = std::mem::replace(&mut before, now.to_vec()) == now;
+            (sleep && same).then_some(())
+        };
+        let rests = wait_until(Instant::now() + PATIENCE, nothing_happens);
+        assert!(rests.is_some(), "{} does not rest", self.name);
+    }
+
     pub(crate) fn signal(&self, signal: Signal) {
         let pid = i32::try_from(self.pid())
             .ok()
@@ -268,6 +282,9 @@ fn endpoint(text: &str) -> Option<SocketAddr> {
 
 /// What Erlang, Node and Java compute at their start takes longer than any other step on a busy machine.
 const START: Duration = Duration::from_secs(30);
+
+/// How often a thread has stopped running, by itself and not.
+const SWITCHES: [&str; 2] = ["voluntary_ctxt_switches", "nonvoluntary_ctxt_switches"];
 
 /// TCP_LISTEN and TCP_CLOSE, the latter being what UDP calls not connected.
 const LISTENING: &str = "0A";

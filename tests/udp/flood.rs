@@ -50,6 +50,7 @@ fn new_clients_come_through_when_there_is_no_room() {
 fn withstands(mut rig: Rig, sessions: usize) {
     let clients: Vec<SocketAddr> = (0..50).map(|_| someone_v4()).collect();
     clients.iter().for_each(|client| rig.ask(*client));
+    rig.proxy.is_started();
     let idle = rig.proxy.descriptors() - clients.len();
     let flood = rig.another_balancer_socket();
     let flooder = someone_v4();
