@@ -4,7 +4,8 @@ use std::collections::HashMap;
 
 use crate::addr::{LISTEN_V4, TARGET_V4, someone_v4, someone_v6};
 use crate::conn::Conn;
-use crate::lab::Lab;
+use crate::lab::failing::RINGS;
+use crate::lab::{Lab, failing};
 use crate::pattern::{assert_same, pattern};
 use crate::peername::{BINARY, Peername};
 use crate::rig::Rig;
@@ -61,11 +62,14 @@ fn downloads_are_no_conversation() {
     assert!(!has_ring(&rig.proxy));
 }
 
-/// A unit's SystemCallFilter=, or a container's profile.
 #[test]
 fn without_io_uring_all_works_but_for_who_insists() {
-    let rig = Rig::through(&["python3", "-c", WITHOUT], &[]);
-    assert!(rig.proxy.log().contains("without io_uring"));
+    let without = failing(RINGS);
+    let without = without.each_ref().map(String::as_str);
+    let rig = Rig::through(&without, &[]);
+    rig.proxy.line("that there is none", |line| {
+        line.contains("without io_uring").then_some(())
+    });
     for client in [someone_v4(), someone_v6()] {
         let (down, up) = rig.connect(client);
         converse(&down, &up, 100);
@@ -73,7 +77,7 @@ fn without_io_uring_all_works_but_for_who_insists() {
     assert!(!has_ring(&rig.proxy));
 
     let lab = Lab::new();
-    let program = ["python3", "-c", WITHOUT, BINARY];
+    let program = [&without[..], &[BINARY]].concat();
     let (listen, target) = (LISTEN_V4.to_string(), TARGET_V4.to_string());
     let args = ["proxy", "--listen", &listen, "--target-v4", &target];
     let args = [&args[..], &["--trust=10.81.0.2", "--relay=uring"]].concat();
@@ -131,14 +135,3 @@ fn descriptors(proxy: &Peername) -> HashMap<String, String> {
     });
     named.collect()
 }
-
-/// Starts what follows with io_uring_setup(2) failing with EPERM (seccomp(2)).
-const WITHOUT: &str = r#"
-import ctypes, os, struct, sys
-filter = b"".join(struct.pack("HBBI", *one) for one in [
-    (0x20, 0, 0, 0), (0x15, 0, 1, 425), (0x06, 0, 0, 0x00050001), (0x06, 0, 0, 0x7fff0000)])
-program = struct.pack("HxxxxxxP", len(filter) // 8, ctypes.cast(filter, ctypes.c_void_p).value)
-if ctypes.CDLL(None).prctl(22, 2, program, 0, 0):
-    sys.exit("no filter")
-os.execvp(sys.argv[1], sys.argv[1:])
-"#;

@@ -12,12 +12,14 @@
 //! Namespaces have no names, processes die with the thread that started them, so nothing is left
 //! behind however a test ends.
 
+pub(crate) mod failing;
 pub(crate) mod host;
 pub(crate) mod process;
 pub(crate) mod scratch;
 
 use std::time::{Duration, Instant};
 
+pub(crate) use failing::failing;
 pub(crate) use host::Host;
 pub(crate) use process::Process;
 pub(crate) use scratch::Scratch;

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use super::Bench;
 use crate::addr::v4;
 use crate::conn::Conn;
-use crate::lab::{Host, Process};
+use crate::lab::{Host, Process, wait_for};
 
 #[test]
 fn fifty_connections_again_and_again() {
@@ -29,9 +29,12 @@ fn fifty_connections_again_and_again() {
             "round {round}"
         );
     }
-    let peers = server.log();
-    let peers: Vec<SocketAddr> = peers.lines().filter_map(|line| line.parse().ok()).collect();
-    assert_eq!(peers.len(), 3 * usize::from(CONNECTIONS));
+    let peers = wait_for("what the server says", || {
+        let said = server.log();
+        let peers = said.lines().filter_map(|line| line.parse().ok());
+        let peers: Vec<SocketAddr> = peers.collect();
+        (peers.len() == 3 * usize::from(CONNECTIONS)).then_some(peers)
+    });
     let claimed: BTreeSet<_> = (1..=CONNECTIONS)
         .map(|uid| v4([127, 0, 0, 1], uid))
         .collect();

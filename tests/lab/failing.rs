@@ -1,0 +1,25 @@
+//! Starting programs for which a system call fails.
+
+/// What starts the program behind it with these calls failing.
+pub(crate) fn failing(calls: &str) -> [String; 3] {
+    let script = FILTER.replace("CALLS", calls);
+    ["python3".to_owned(), "-c".to_owned(), script]
+}
+
+/// io_uring_setup(2), with EPERM: a unit's SystemCallFilter=, or a container's profile.
+pub(crate) const RINGS: &str = "(0x20, 0, 0, 0), (0x15, 0, 1, 425), (0x06, 0, 0, 0x00050001)";
+/// epoll_ctl(2), when it is to watch a descriptor that is not below 40, with ENOSPC: no memory, or no watches
+/// (`fs.epoll.max_user_watches`).
+pub(crate) const WATCHES: &str = "(0x20, 0, 0, 0), (0x15, 0, 5, epoll_ctl), (0x20, 0, 0, 24), (0x15, 0, 3, 1), \
+    (0x20, 0, 0, 32), (0x35, 0, 1, 40), (0x06, 0, 0, 0x0005001c)";
+
+/// A filter of seccomp(2): each call's instructions end with what it returns, and what comes to the end is allowed.
+const FILTER: &str = r#"
+import ctypes, os, struct, sys
+epoll_ctl = {"x86_64": 233, "aarch64": 21}[os.uname().machine]
+filter = b"".join(struct.pack("HBBI", *one) for one in [CALLS, (0x06, 0, 0, 0x7fff0000)])
+program = struct.pack("HxxxxxxP", len(filter) // 8, ctypes.cast(filter, ctypes.c_void_p).value)
+if ctypes.CDLL(None).prctl(22, 2, program, 0, 0):
+    sys.exit("no filter")
+os.execvp(sys.argv[1], sys.argv[1:])
+"#;
