@@ -12,7 +12,8 @@ use rustix::process::Signal;
 use crate::addr::{LISTEN_V4, TARGET_V4, someone_v4, v4};
 use crate::backend::Backend;
 use crate::conn::Conn;
-use crate::lab::{Host, Lab, Process, Scratch, wait_for};
+use crate::lab::failing::WATCHES;
+use crate::lab::{Host, Lab, PATIENCE, Process, Scratch, failing, wait_for};
 use crate::pattern::{assert_same, pattern};
 use crate::peername::{AS_NOBODY, BINARY, Peername, USUAL, copy_for_everyone};
 use crate::rig::{Rig, header_of};
@@ -69,6 +70,60 @@ fn descriptors_run_out_and_come_back() {
         for _ in 0..9 {
             assert_eq!(ping().recv(7), b"+PONG\r\n");
         }
+    }
+}
+
+/// The kernel watches no more sockets for this process. Who is one too many is refused and counted, as a fault of this
+/// host's, and nobody else feels it.
+#[test]
+fn watches_run_out_and_come_back() {
+    const FORWARD: &[&str] = &[
+        "forward",
+        "--listen=10.81.0.1:8443",
+        "--to=127.0.0.1:9000",
+        "--proxy-version=none",
+        "--workers=1",
+        "--log-format=json",
+    ];
+    let failing = failing(WATCHES);
+    let failing = failing.each_ref().map(String::as_str);
+    for command in [USUAL, FORWARD] {
+        let lab = Lab::new();
+        let _server = Redis::start(&lab.server);
+        let mut proxy = Peername::start_through(&lab.server, &failing, command, &[LISTEN_V4]);
+        proxy.is_started();
+        let idle = proxy.descriptors();
+        let serve = || {
+            let header = if command == USUAL {
+                header_of(someone_v4())
+            } else {
+                Vec::new()
+            };
+            let down = Conn::connect(&lab.balancer, LISTEN_V4);
+            down.send_if_open(&[&header[..], b"PING\r\n"].concat());
+            down.is_answered_after(PATIENCE).then_some(down)
+        };
+        let mut served: Vec<_> = std::iter::from_fn(serve).collect();
+        assert!((2..20).contains(&served.len()), "{} served", served.len());
+        // One descriptor less is left: it is the other side's turn to be the first that can't be watched.
+        let all = proxy.descriptors();
+        drop(served.pop());
+        wait_for("its end", || (proxy.descriptors() < all - 1).then_some(()));
+        let silent = Conn::connect(&lab.balancer, LISTEN_V4);
+        silent.stays_open(Duration::from_millis(100));
+        assert!(serve().is_none());
+        for down in &served {
+            down.send(b"PING\r\n");
+            assert_eq!(down.recv(14), b"+PONG\r\n+PONG\r\n");
+        }
+        drop((served, silent));
+        wait_for("all are gone", || {
+            (proxy.descriptors() <= idle).then_some(())
+        });
+        assert!(serve().is_some());
+        let totals = proxy.stopped();
+        let outcomes = totals["outcomes"].as_str().expect("text");
+        assert!(outcomes.contains("local_error=2"), "{totals}");
     }
 }
 

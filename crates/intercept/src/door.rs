@@ -4,12 +4,15 @@ use std::collections::HashMap;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use peername_proxy::addr::PeerAddr;
 use peername_proxy::config::HeaderLimits;
 use peername_proxy::frame;
 use peername_proxy::server::{Companion, Incoming, Serve};
 use peername_proxy::service::ListenerId;
+use peername_proxy::throttle::Throttle;
+use peername_sys::readiness::watched;
 use peername_sys::redirected::original_destination;
 use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout_at};
@@ -140,6 +143,19 @@ impl Serve for Intercept {
         } = connection;
         let peer = PeerAddr(canonical(peer.0));
         self.site.metrics.connections.inc();
+        let stream = match watched(stream) {
+            Ok(stream) => stream,
+            Err(failed) => {
+                self.site.metrics.unopened("local_error");
+                if let Some(suppressed) = UNWATCHED.pass() {
+                    tracing::warn!(
+                        suppressed,
+                        "connections closed, such as of {peer}: {failed}"
+                    );
+                }
+                return;
+            }
+        };
         self.site.metrics.active.inc();
         let active = Active(&self.site);
         // What a connection needs is large, and most of it only while it lasts.
@@ -147,6 +163,8 @@ impl Serve for Intercept {
         drop(active);
     }
 }
+
+static UNWATCHED: Throttle = Throttle::new(Duration::from_secs(10));
 
 struct Active<'a>(&'a Site);
 

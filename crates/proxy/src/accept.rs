@@ -1,5 +1,8 @@
 //! The first stage: who is at the other end, and may it send headers at all?
 
+use std::os::fd::AsFd;
+
+use peername_sys::readiness::watched;
 use tokio::net::TcpStream;
 
 use crate::addr::{LocalAddr, PeerAddr};
@@ -18,11 +21,11 @@ pub struct Accepted {
 }
 
 impl Accepted {
-    /// Decides on the real peer address, before a byte is read.
+    /// Decides on the real peer address, before a byte is read or waited for.
     ///
     /// # Errors
     ///
-    /// [`Failure::Untrusted`].
+    /// [`Failure::Untrusted`], and [`Failure::Local`] when the socket can't be watched.
     pub(crate) fn admit(incoming: Incoming, config: &Config) -> Result<Self, Failure> {
         let Incoming {
             stream,
@@ -33,7 +36,7 @@ impl Accepted {
             return Err(refuse(&stream, Failure::Untrusted));
         }
         Ok(Self {
-            stream,
+            stream: watched(stream).map_err(Failure::Local)?,
             peer,
             listener,
         })
@@ -41,7 +44,7 @@ impl Accepted {
 }
 
 /// Every refusal is an RST: the peer can tell it from an answer, and nothing lingers here.
-pub(crate) fn refuse(stream: &TcpStream, failure: Failure) -> Failure {
+pub(crate) fn refuse(stream: impl AsFd, failure: Failure) -> Failure {
     let _ = peername_sys::stream::reset_on_close(stream);
     failure
 }

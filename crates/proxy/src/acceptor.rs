@@ -6,14 +6,13 @@
 
 use std::collections::HashMap;
 use std::io::{self, ErrorKind};
-use std::net;
+use std::net::TcpStream;
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::FutureExt;
 use peername_sys::datagram::Poller;
 use peername_sys::{is_broken_listener, is_of_one_connection, listen};
-use tokio::net::TcpStream;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{sleep, timeout};
 
@@ -38,9 +37,9 @@ pub(crate) struct Acceptor<S: Serve> {
     last: u64,
 }
 
-/// A connection that no runtime knows yet.
+/// A connection, and what it is to be served by.
 pub(crate) struct Accepted<S: Serve> {
-    stream: net::TcpStream,
+    stream: TcpStream,
     peer: PeerAddr,
     listener: LocalAddr,
     slot: Option<Slot>,
@@ -205,13 +204,7 @@ impl<S: Serve> Acceptor<S> {
     }
 
     /// Serves a connection, or has it served by a worker that has less to do.
-    fn begin(
-        &self,
-        listening: &Listening,
-        stream: net::TcpStream,
-        peer: PeerAddr,
-        slot: Option<Slot>,
-    ) {
+    fn begin(&self, listening: &Listening, stream: TcpStream, peer: PeerAddr, slot: Option<Slot>) {
         let asked = listening.is_transparent.then(|| stream.local_addr().ok());
         let accepted = Accepted {
             listener: asked.flatten().map_or(listening.addr, LocalAddr::canonical),
@@ -234,16 +227,6 @@ impl<S: Serve> Acceptor<S> {
             slot,
             by,
         } = accepted;
-        let stream = match TcpStream::from_std(stream) {
-            Ok(stream) => stream,
-            // Memory for the registration has run out: a refusal is all that is left for this one.
-            Err(error) => {
-                if let Some(suppressed) = UNKNOWN.pass() {
-                    tracing::warn!(suppressed, %peer, "epoll_ctl(2): {error}; the connection is closed");
-                }
-                return;
-            }
-        };
         let incoming = Incoming {
             stream,
             peer,
@@ -300,7 +283,6 @@ fn id_of(token: u64) -> ListenerId {
 /// Connections of one listener before the others, and the worker's open connections, have their turn.
 const AT_ONCE: usize = 16;
 static FULL: Throttle = Throttle::new(Duration::from_secs(10));
-static UNKNOWN: Throttle = Throttle::new(Duration::from_secs(10));
 static EXHAUSTED: Throttle = Throttle::new(Duration::from_secs(10));
 /// Long enough for connections to close, short enough not to be felt once they have.
 const PAUSE: Duration = Duration::from_millis(50);

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use peername_proto::{Transport, V2Writer, WriteError, write_v1};
 use peername_relay::{Ahead, Limits, Method, Pair, relay};
+use peername_sys::readiness::watched;
 use peername_sys::stream;
 use peername_sys::upstream::{Upstream, local_addr};
 use tokio::net::TcpStream;
@@ -106,11 +107,8 @@ impl Serve for Forwarder {
 
 impl Forwarder {
     async fn carry(&self, incoming: Incoming, record: &mut Record) -> Result<Outcome, Failure> {
-        let Incoming {
-            stream: downstream,
-            peer,
-            ..
-        } = incoming;
+        let Incoming { stream, peer, .. } = incoming;
+        let downstream = watched(stream).map_err(Failure::Local)?;
         let opened = async {
             let destination = local_addr(&downstream).map_err(Failure::Local)?;
             let (client, destination) = (canonical(peer.0), canonical(destination));
@@ -138,7 +136,7 @@ impl Forwarder {
         stream::tune_to(&socket, target.ip()).map_err(Failure::Local)?;
         let connecting = socket.connect(target);
         let upstream = connecting.map_err(|failed| Failure::Connect(failed.source))?;
-        let upstream = TcpStream::from_std(upstream).map_err(Failure::Connect)?;
+        let upstream = watched(upstream).map_err(Failure::Local)?;
         let opening = async {
             established(&upstream).await?;
             write_all(&upstream, header).await.map_err(Failure::Connect)

@@ -4,6 +4,7 @@
 //! kernel spreads connections over the workers' sockets (SO_REUSEPORT), and `seat.rs` evens that out.
 
 use std::io;
+use std::net::TcpStream;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
@@ -11,7 +12,6 @@ use std::time::Duration;
 
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use peername_relay::limit_pipes;
-use tokio::net::TcpStream;
 use tokio::runtime;
 use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 use tokio::time::sleep;
@@ -48,7 +48,7 @@ pub trait Serve: Send + Sync + 'static {
 /// A connection as the kernel gave it.
 #[derive(Debug)]
 pub struct Incoming {
-    /// The socket.
+    /// The socket, which does not block, and which no runtime knows.
     pub stream: TcpStream,
     /// Who is really at the other end.
     pub peer: PeerAddr,

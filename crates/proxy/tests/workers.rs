@@ -12,6 +12,7 @@ use anyhow::{Result, ensure};
 use peername_proxy::listeners::{Given, Listeners};
 use peername_proxy::server::{self, Capacity, Companion, Incoming, Running, Serve};
 use peername_proxy::service::ListenerId;
+use peername_sys::readiness::watched;
 use tokio::time::timeout;
 
 /// Which threads serve how many.
@@ -34,7 +35,8 @@ impl Serve for Census {
             drop(self.gate.lock());
         }
         // Until the client closes.
-        let _ = connection.stream.readable().await;
+        let stream = watched(connection.stream).expect("epoll_ctl(2)");
+        let _ = stream.readable().await;
         self.change(|open| *open -= 1);
     }
 }

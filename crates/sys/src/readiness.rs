@@ -1,9 +1,22 @@
-//! What the runtime believes of a socket that was read or written past it.
+//! What the runtime knows of a socket.
 
 use std::io::{self, ErrorKind};
+use std::net;
 
 use tokio::io::Interest;
 use tokio::net::TcpStream;
+
+use crate::{NameCall, Result};
+
+/// Hands a socket that does not block to this thread's runtime.
+///
+/// # Errors
+///
+/// epoll_ctl(2): memory has run out, or watches (ENOSPC; epoll(7), `fs.epoll.max_user_watches`).
+pub fn watched(socket: net::TcpStream) -> Result<TcpStream> {
+    TcpStream::from_std(socket)
+        .call("epoll_ctl(2), which needs memory and fs.epoll.max_user_watches")
+}
 
 /// Tells tokio that the socket is not ready, so that the next poll waits for a new event.
 pub fn not_ready(socket: &TcpStream, interest: Interest) {

@@ -7,6 +7,7 @@ use std::ops::RangeInclusive;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
+use peername_sys::readiness::watched;
 use peername_sys::upstream::{Upstream, ephemeral_ports, local_addr};
 use peername_sys::{Failed, stream};
 use tokio::net::TcpStream;
@@ -56,7 +57,7 @@ impl Connector {
         let upstream = socket
             .connect(target)
             .map_err(|failed| Obstacle::Other(Failure::Connect(failed.source)))?;
-        register(upstream)
+        watched(upstream).map_err(Obstacle::local)
     }
 
     /// Connects from `source`; any port when that is 0.
@@ -108,7 +109,7 @@ impl Connector {
             let _ = stream::reset_on_close(&upstream);
             Obstacle::Other(failure)
         })?;
-        register(upstream)
+        watched(upstream).map_err(Obstacle::local)
     }
 
     fn socket(&self, target: SocketAddr) -> peername_sys::Result<Upstream> {
@@ -162,13 +163,4 @@ pub(super) fn verify(upstream: impl AsFd, wanted: SocketAddr) -> Result<(), Fail
         return Err(Failure::SourceRewritten { wanted, got });
     }
     Ok(())
-}
-
-fn register(upstream: std::net::TcpStream) -> Result<TcpStream, Obstacle> {
-    TcpStream::from_std(upstream).map_err(|source| {
-        Obstacle::local(Failed {
-            call: "epoll_ctl(2)",
-            source,
-        })
-    })
 }

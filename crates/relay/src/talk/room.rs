@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use peername_sys::readiness::watched;
 use peername_sys::receiving::{Arrival, BUFFERS, Receiving, What};
 use peername_sys::stream;
 use slab::Slab;
@@ -91,7 +92,7 @@ impl Room {
                 .from
                 .each_mut()
                 .map(|from| std::mem::take(&mut from.rest)),
-            pair: talking.sockets.take().and_then(watched),
+            pair: talking.sockets.take().and_then(given_back),
         })
     }
 
@@ -266,10 +267,10 @@ impl Drop for Closes {
 }
 
 /// The sockets as the runtime's again; reset if it can't have them.
-fn watched([downstream, upstream]: [TcpStream; 2]) -> Option<Pair> {
+fn given_back([downstream, upstream]: [TcpStream; 2]) -> Option<Pair> {
     let pair = Pair {
-        downstream: tokio::net::TcpStream::from_std(downstream).ok()?,
-        upstream: tokio::net::TcpStream::from_std(upstream).ok()?,
+        downstream: watched(downstream).ok()?,
+        upstream: watched(upstream).ok()?,
     };
     for socket in [&pair.downstream, &pair.upstream] {
         let _ = stream::finish_on_close(socket);

@@ -8,6 +8,7 @@ use std::time::Duration;
 use peername_proxy::reply_path::{self as path, Tested};
 use peername_proxy::routes::{self, Backend, Owner, Place, locate};
 use peername_sys::netlink::Netlink;
+use peername_sys::readiness::watched;
 use peername_sys::upstream::{Upstream, local_addr};
 use peername_sys::{Failed, NameCall, stream};
 use tokio::net::TcpStream;
@@ -178,7 +179,7 @@ pub(super) async fn connect_as(
     }
     socket.transparent()?;
     socket.bind_any_port(from)?;
-    let connection = TcpStream::from_std(socket.connect(target)?).call("epoll_ctl(2)")?;
+    let connection = watched(socket.connect(target)?)?;
     if timeout(LIMIT, connection.writable()).await.is_err() {
         return Ok(Answer::Silence);
     }
