@@ -1,5 +1,6 @@
 //! SIGTERM: what is open may finish, nothing new begins, and a second signal means now.
 
+use std::thread;
 use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
@@ -65,6 +66,37 @@ fn who_waits_for_a_place_gets_one() {
     }
     let status = rig.proxy.ended_within(Duration::from_secs(3));
     assert!(status.is_some_and(|status| status.success()), "{status:?}");
+}
+
+/// Who is in the queue takes no descriptor from those who have a place and are still on their way to the backend.
+#[test]
+fn who_has_a_place_gets_to_the_backend() {
+    let few = ["prlimit", "--nofile=96:96"];
+    let rig = Rig::through(&few, &["--drain=20s"]);
+    let ask = |down: &Conn| {
+        down.send(&[&header_of(someone_v4())[..], b"ask"].concat());
+        down.finish();
+    };
+    let slow: Vec<Conn> = (0..15).map(|_| rig.open(&[])).collect();
+    for down in &slow {
+        down.stays_open(Duration::from_millis(5));
+    }
+    let queue: Vec<Conn> = (0..75).map(|_| rig.open(&[])).collect();
+    queue.iter().for_each(ask);
+    rig.proxy.signal(Signal::TERM);
+    rig.proxy.line("that it stops", |line| {
+        line.contains("accepting no more").then_some(())
+    });
+    thread::sleep(Duration::from_millis(100));
+    slow.iter().for_each(ask);
+    for _ in 0..slow.len() + queue.len() {
+        let up = rig.v4.accept();
+        assert_eq!(up.recv(3), b"ask");
+        up.send(b"yes");
+    }
+    for down in slow.into_iter().chain(queue) {
+        assert_eq!(down.drain(), (b"yes".to_vec(), End::Fin));
+    }
 }
 
 /// A thousand transfers, half done: none is cut, and there is an end before the deadline.

@@ -6,7 +6,7 @@
 
 use std::collections::HashMap;
 use std::io::{self, ErrorKind};
-use std::net::TcpStream;
+use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use futures_util::FutureExt;
 use peername_sys::datagram::Poller;
 use peername_sys::{is_broken_listener, is_of_one_connection, listen};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use tokio::time::{sleep, timeout};
+use tokio::time::sleep;
 
 use crate::addr::{LocalAddr, PeerAddr};
 use crate::listeners::Listening;
@@ -28,7 +28,7 @@ pub(crate) struct Acceptor<S: Serve> {
     poller: Poller,
     listening: HashMap<ListenerId, Listening>,
     /// Those that are to be closed when their queues are empty.
-    leaving: Vec<Listening>,
+    leaving: Vec<Leaving<S>>,
     service: Arc<S>,
     slots: Arc<Semaphore>,
     seat: Seat<Accepted<S>>,
@@ -37,13 +37,29 @@ pub(crate) struct Acceptor<S: Serve> {
     last: u64,
 }
 
+/// A listener that has been closed but for its queue, and what serves that: the services of today may not know it.
+struct Leaving<S: Serve> {
+    listening: Listening,
+    by: S::By,
+}
+
 /// A connection, and what it is to be served by.
 pub(crate) struct Accepted<S: Serve> {
     stream: TcpStream,
     peer: PeerAddr,
     listener: LocalAddr,
-    slot: Option<Slot>,
+    slot: Slot,
     by: S::By,
+}
+
+/// What became of those who waited in a listener's queue.
+enum Queue {
+    /// All are served.
+    Empty,
+    /// There is no place for the next.
+    Waits,
+    /// Descriptors or memory have run out.
+    Stuck(io::Error),
 }
 
 /// A place among the open connections.
@@ -80,17 +96,23 @@ impl<S: Serve> Acceptor<S> {
         Ok(())
     }
 
-    /// Closes a listener. Who waits in its queue is served, for closing would reset them: at once, or by
-    /// [`Acceptor::accept`] as there are places. Unless another process holds it too, which they wait for then.
+    /// Closes a listener. Who waits in its queue is served, for closing would reset them: as far as there are places at
+    /// once, and by [`Acceptor::accept`] when there are again. Unless another process holds it too, which they wait for
+    /// then.
     pub(crate) fn close(&mut self, id: ListenerId) {
         let Some(listening) = self.listening.remove(&id) else {
             return;
         };
         let _ = self.poller.forget(&listening.socket);
-        if !listening.is_shared && !self.serve_queue(&listening, true) {
+        if listening.is_shared {
+            return;
+        }
+        let by = self.service.by(id);
+        let leaving = Leaving { listening, by };
+        if !matches!(self.serve_queue(&leaving, self.free_slot()), Queue::Empty) {
             // What fails is only that more of them come.
-            let _ = listen::let_nobody_in(&listening.socket);
-            self.leaving.push(listening);
+            let _ = listen::let_nobody_in(&leaving.listening.socket);
+            self.leaving.push(leaving);
         }
     }
 
@@ -99,21 +121,23 @@ impl<S: Serve> Acceptor<S> {
         !self.leaving.is_empty()
     }
 
-    /// Serves who waits there as far as there are places, or `beyond` that, as far as there are descriptors, to wait
-    /// here for a place. Returns whether nobody is left.
-    fn serve_queue(&self, listening: &Listening, beyond: bool) -> bool {
-        loop {
-            let slot = Arc::clone(&self.slots).try_acquire_owned().ok();
-            if slot.is_none() && !beyond {
-                return false;
-            }
+    /// Serves who waits there as far as there are places, of which this is the first.
+    fn serve_queue(&self, leaving: &Leaving<S>, mut slot: Option<Slot>) -> Queue {
+        let Leaving { listening, by } = leaving;
+        while let Some(place) = slot {
             match listen::accept(&listening.socket) {
-                Ok((stream, peer)) => self.begin(listening, stream, PeerAddr(peer), slot),
-                Err(error) if error.kind() == ErrorKind::WouldBlock => return true,
+                Ok(accepted) => self.begin(listening, accepted, place, by.clone()),
                 Err(error) if is_of_one_connection(&error) => {}
-                Err(error) => return is_broken_listener(&error),
+                Err(error)
+                    if error.kind() == ErrorKind::WouldBlock || is_broken_listener(&error) =>
+                {
+                    return Queue::Empty;
+                }
+                Err(error) => return Queue::Stuck(error),
             }
+            slot = self.free_slot();
         }
+        Queue::Waits
     }
 
     /// Closes all.
@@ -134,14 +158,16 @@ impl<S: Serve> Acceptor<S> {
         let mut readable = if self.leaving.is_empty() {
             self.poller.readable().await?
         } else {
-            self.serve_leaving();
-            match timeout(PAUSE, self.poller.readable()).await {
-                Ok(readable) => readable?,
-                Err(_) => return Ok(()),
+            tokio::select! {
+                readable = self.poller.readable() => readable?,
+                slot = self.wait_for_slot() => {
+                    self.serve_leaving(slot?).await;
+                    return Ok(());
+                }
             }
         };
         // Only with a connection to take: an idle worker must not keep others from the last one.
-        let mut slot = wait_for_slot(&self.slots).await;
+        let mut slot = Some(self.wait_for_slot().await?);
         let mut ready = std::mem::take(&mut self.ready);
         ready.clear();
         let mut more = self.find_ready(&mut ready)?;
@@ -157,15 +183,16 @@ impl<S: Serve> Acceptor<S> {
             for turn in 0.. {
                 let scarce = self.slots.available_permits() < AT_ONCE * ready.len();
                 let at_once = if scarce { 1 } else { AT_ONCE };
-                if turn >= at_once || slot.is_none() {
+                let free = || slot.take().or_else(|| self.free_slot());
+                let Some(place) = (turn < at_once).then(free).flatten() else {
                     more = true;
                     break;
-                }
+                };
                 match listen::accept(&listening.socket) {
-                    Ok((stream, peer)) => {
-                        self.begin(listening, stream, PeerAddr(peer), slot.take());
+                    Ok(accepted) => {
+                        let by = self.service.by(listening.id);
+                        self.begin(listening, accepted, place, by);
                         self.last = token;
-                        slot = Arc::clone(&self.slots).try_acquire_owned().ok();
                     }
                     Err(error) if error.kind() == ErrorKind::WouldBlock => break,
                     Err(error) if is_broken_listener(&error) => return Err(error),
@@ -186,10 +213,19 @@ impl<S: Serve> Acceptor<S> {
         Ok(())
     }
 
-    fn serve_leaving(&mut self) {
-        let mut leaving = std::mem::take(&mut self.leaving);
-        leaving.retain(|listening| !self.serve_queue(listening, false));
-        self.leaving = leaving;
+    /// Serves who waits at the listeners that are to be closed, as far as there are places, of which this is the first.
+    async fn serve_leaving(&mut self, slot: Slot) {
+        let mut slot = Some(slot);
+        while let Some(leaving) = self.leaving.pop() {
+            match self.serve_queue(&leaving, slot) {
+                Queue::Empty => slot = self.free_slot(),
+                Queue::Waits => return self.leaving.push(leaving),
+                Queue::Stuck(error) => {
+                    self.leaving.push(leaving);
+                    return pause(&error).await;
+                }
+            }
+        }
     }
 
     /// Adds the tokens of listeners with somebody in their queue; returns whether there may be more of them. One that is
@@ -204,13 +240,19 @@ impl<S: Serve> Acceptor<S> {
     }
 
     /// Serves a connection, or has it served by a worker that has less to do.
-    fn begin(&self, listening: &Listening, stream: TcpStream, peer: PeerAddr, slot: Option<Slot>) {
+    fn begin(
+        &self,
+        listening: &Listening,
+        (stream, peer): (TcpStream, SocketAddr),
+        slot: Slot,
+        by: S::By,
+    ) {
         let asked = listening.is_transparent.then(|| stream.local_addr().ok());
         let accepted = Accepted {
             listener: asked.flatten().map_or(listening.addr, LocalAddr::canonical),
-            by: self.service.by(listening.id),
+            by,
             stream,
-            peer,
+            peer: PeerAddr(peer),
             slot,
         };
         if let Some(ours) = self.seat.place(accepted) {
@@ -233,35 +275,30 @@ impl<S: Serve> Acceptor<S> {
             listener,
         };
         let serving = Arc::clone(&self.service).serve(incoming, by);
-        match slot {
-            // Not an async block, which would have room for what it awaits twice.
-            Some(slot) => drop(tokio::spawn(serving.map(|()| drop((slot, open))))),
-            None => {
-                let slots = Arc::clone(&self.slots);
-                tokio::spawn(async move {
-                    let slot = wait_for_slot(&slots).await;
-                    serving.await;
-                    drop((slot, open));
-                });
-            }
-        }
+        // Not an async block, which would have room for what it awaits twice.
+        tokio::spawn(serving.map(|()| drop((slot, open))));
     }
-}
 
-/// The one that is one too many waits here, and the others behind it in the kernel's queue.
-async fn wait_for_slot(slots: &Arc<Semaphore>) -> Option<Slot> {
-    if let Ok(slot) = Arc::clone(slots).try_acquire_owned() {
-        return Some(slot);
+    fn free_slot(&self) -> Option<Slot> {
+        Arc::clone(&self.slots).try_acquire_owned().ok()
     }
-    if let Some(suppressed) = FULL.pass() {
-        tracing::warn!(
-            suppressed,
-            "as many connections are open as descriptors allow; others wait. Raise LimitNOFILE or \
-             `ulimit -n` if this is the normal load"
-        );
+
+    /// The one that is one too many waits here, and the others behind it in the kernel's queue.
+    async fn wait_for_slot(&self) -> io::Result<Slot> {
+        if let Some(slot) = self.free_slot() {
+            return Ok(slot);
+        }
+        if let Some(suppressed) = FULL.pass() {
+            tracing::warn!(
+                suppressed,
+                "as many connections are open as descriptors allow; others wait. Raise LimitNOFILE or \
+                 `ulimit -n` if this is the normal load"
+            );
+        }
+        let slot = Arc::clone(&self.slots).acquire_owned().await;
+        // It fails only when the semaphore is closed, which this one never is.
+        slot.map_err(io::Error::other)
     }
-    // It fails only when the semaphore is closed, which this one never is.
-    Arc::clone(slots).acquire_owned().await.ok()
 }
 
 async fn pause(error: &io::Error) {

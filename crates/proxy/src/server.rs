@@ -30,7 +30,7 @@ type Beside = Pin<Box<dyn Future<Output = io::Result<()>>>>;
 /// What is done with a connection.
 pub trait Serve: Send + Sync + 'static {
     /// What a connection is served by.
-    type By: Send + 'static;
+    type By: Clone + Send + 'static;
 
     /// Decides that for a connection of this listener, as it is accepted: a reload that closes the
     /// listener may be over before the connection has its turn.
