@@ -119,27 +119,25 @@ impl<'a> Running<'a> {
         }
         drop(conn);
         if self.program.one_at_a_time {
-            wait_for("it is by itself", || (self.instances() == 1).then_some(()));
+            wait_for("it is by itself", || {
+                (self.instances().len() == 1).then_some(())
+            });
         }
     }
 
-    /// Processes of the program's name. Helpers of ours come and go as they like.
-    fn instances(&self) -> usize {
+    /// Processes of the program's name, the first one first. Helpers of ours come and go as they like.
+    pub(super) fn instances(&self) -> Vec<u32> {
         let is_named = |pid: &u32| {
             let comm = fs::read_to_string(format!("/proc/{pid}/comm"));
             comm.is_ok_and(|comm| comm.trim_end() == self.name)
         };
-        let all = self.descendants();
-        all.into_iter().filter(is_named).count()
-    }
-
-    /// The program's first process, and all that have come from it.
-    pub(super) fn descendants(&self) -> Vec<u32> {
-        descendants(self.process.pid())
+        let mut all = descendants(self.process.pid());
+        all.retain(is_named);
+        all
     }
 
     pub(super) fn signal_program(&self, signal: Signal) {
-        let program = self.descendants()[0];
+        let program = self.instances()[0];
         let process = peername_sys::pidfd::Process::open(program).expect("the program");
         process.signal(signal).expect("a signal");
     }

@@ -24,9 +24,12 @@ impl Server for Redis {
     fn ask(&self, client: &Host, front: SocketAddr) -> SocketAddr {
         let conn = Conn::open(client, front, b"CLIENT LIST\r\n");
         let list = String::from_utf8(conn.recv_some()).expect("text");
-        // Each line has `addr=` (the client) and `laddr=` (the server); the newest client is last.
-        list.rsplit(' ')
-            .find_map(|word| word.strip_prefix("addr="))
+        // Each line has `addr=` (the client), `laddr=` (the server) and `cmd=`; the newest client is last. That may be
+        // one that asks nothing: a health check.
+        let mut asking = list.lines().filter(|line| line.contains(" cmd=client"));
+        asking
+            .next_back()
+            .and_then(|line| line.split(' ').find_map(|word| word.strip_prefix("addr=")))
             .and_then(|addr| addr.parse().ok())
             .unwrap_or_else(|| panic!("CLIENT LIST: {list}\n{}", self.0.log()))
     }
