@@ -1,6 +1,6 @@
 //! SIGHUP: the new configuration whole or the old one whole, and no connection the poorer for it.
 
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -93,20 +93,29 @@ fn a_queue_is_served_before_its_listener_closes() {
     let served = std::iter::from_fn(|| site.backend.accept_within(Duration::from_millis(300)));
     let served = served.collect::<Vec<_>>();
     assert!((5..45).contains(&served.len()), "{} served", served.len());
-    let (first, second) = (someone_v4(), someone_v4());
-    let waiting = [first, second]
-        .map(|client| Conn::open(&site.lab.balancer, PRIVILEGED, &header_of(client)));
+    let client = someone_v4();
+    let _waiting = Conn::open(&site.lab.balancer, PRIVILEGED, &header_of(client));
     site.reload(&table(LISTEN_V4, &["10.81.0.0/24"]), "\"reloaded\"");
-    drop((crowd, served));
-    // The rest of the crowd may come before them.
-    for _ in waiting.iter() {
-        wait_for("who waited is served", || {
-            let up = site.backend.accept_within(Duration::from_secs(1))?;
-            [first, second].contains(&up.peer()).then_some(())
-        });
+    // Others, who would keep it open for as long as they come. One worker's queue is empty.
+    let late = someone_v4();
+    let connect = |_| {
+        let connect = || TcpStream::connect_timeout(&PRIVILEGED, Duration::from_millis(50));
+        site.lab.balancer.enter(connect).ok()
+    };
+    let late_ones: Vec<Conn> = (0..8).filter_map(connect).map(Conn::new).collect();
+    for conn in &late_ones {
+        conn.send_if_open(&header_of(late));
     }
+    drop((crowd, served));
+    // The rest of the crowd may come before.
+    wait_for("who waited is served", || {
+        let up = site.backend.accept_within(Duration::from_secs(1))?;
+        assert_ne!(up.peer(), late, "who has come later is not waited for");
+        (up.peer() == client).then_some(())
+    });
     // Who is not accepted here keeps a place.
-    std::iter::from_fn(|| site.backend.accept_within(Duration::from_millis(300))).for_each(drop);
+    let accept = || site.backend.accept_within(Duration::from_millis(300));
+    assert!(std::iter::from_fn(accept).all(|up| up.peer() != late));
     site.lab.balancer.finds_nobody_at(PRIVILEGED);
 }
 

@@ -41,6 +41,8 @@ pub(crate) struct Acceptor<S: Serve> {
 struct Leaving<S: Serve> {
     listening: Listening,
     by: S::By,
+    /// How many of those in the queue are waited for. Others that come would keep it open for as long as they do.
+    waiting: usize,
 }
 
 /// A connection, and what it is to be served by.
@@ -107,11 +109,19 @@ impl<S: Serve> Acceptor<S> {
         if listening.is_shared {
             return;
         }
-        let by = self.service.by(id);
-        let leaving = Leaving { listening, by };
-        if !matches!(self.serve_queue(&leaving, self.free_slot()), Queue::Empty) {
-            // What fails is only that more of them come.
-            let _ = listen::let_nobody_in(&leaving.listening.socket);
+        let mut leaving = Leaving {
+            by: self.service.by(id),
+            listening,
+            waiting: usize::MAX,
+        };
+        if let Queue::Empty = self.serve_queue(&mut leaving, self.free_slot()) {
+            return;
+        }
+        // What fails is only that others come too.
+        let socket = &leaving.listening.socket;
+        let _ = listen::let_nobody_in(socket);
+        leaving.waiting = listen::queue_len(socket).unwrap_or(usize::MAX);
+        if leaving.waiting > 0 {
             self.leaving.push(leaving);
         }
     }
@@ -122,9 +132,16 @@ impl<S: Serve> Acceptor<S> {
     }
 
     /// Serves who waits there as far as there are places, of which this is the first.
-    fn serve_queue(&self, leaving: &Leaving<S>, mut slot: Option<Slot>) -> Queue {
-        let Leaving { listening, by } = leaving;
-        while let Some(place) = slot {
+    fn serve_queue(&self, leaving: &mut Leaving<S>, mut slot: Option<Slot>) -> Queue {
+        let Leaving {
+            listening,
+            by,
+            waiting,
+        } = leaving;
+        while *waiting > 0 {
+            let Some(place) = slot else {
+                return Queue::Waits;
+            };
             match listen::accept(&listening.socket) {
                 Ok(accepted) => self.begin(listening, accepted, place, by.clone()),
                 Err(error) if is_of_one_connection(&error) => {}
@@ -135,9 +152,10 @@ impl<S: Serve> Acceptor<S> {
                 }
                 Err(error) => return Queue::Stuck(error),
             }
+            *waiting -= 1;
             slot = self.free_slot();
         }
-        Queue::Waits
+        Queue::Empty
     }
 
     /// Closes all.
@@ -216,8 +234,8 @@ impl<S: Serve> Acceptor<S> {
     /// Serves who waits at the listeners that are to be closed, as far as there are places, of which this is the first.
     async fn serve_leaving(&mut self, slot: Slot) {
         let mut slot = Some(slot);
-        while let Some(leaving) = self.leaving.pop() {
-            match self.serve_queue(&leaving, slot) {
+        while let Some(mut leaving) = self.leaving.pop() {
+            match self.serve_queue(&mut leaving, slot) {
                 Queue::Empty => slot = self.free_slot(),
                 Queue::Waits => return self.leaving.push(leaving),
                 Queue::Stuck(error) => {

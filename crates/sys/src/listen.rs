@@ -2,7 +2,7 @@
 
 use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, AsRawFd};
 
 use rustix::net::{SocketFlags, acceptfrom_with};
 use socket2::{Domain, Protocol, Socket, Type};
@@ -51,13 +51,37 @@ pub fn accept(listener: impl AsFd) -> io::Result<(TcpStream, SocketAddr)> {
     Ok((socket.into(), SocketAddr::try_from(peer)?))
 }
 
-/// Lets hardly anybody join the queue of a listening socket any more (listen(2) again, with the smallest backlog); who
-/// is in it stays. The kernel does not answer further ones, so they try again until the socket is closed.
+/// Lets hardly anybody join the queue of a listening socket any more (listen(2) again, with the smallest backlog, in which
+/// there is room for one); who is in it stays. The kernel does not answer further ones, so they try again until the socket is
+/// closed.
 pub fn let_nobody_in(listener: impl AsFd) -> Result<()> {
     rustix::net::listen(listener, 0)
         .map_err(io::Error::from)
         .call("listen(2)")
 }
+
+/// How many connections wait in the queue of a listening socket (tcp(7), TCP_INFO).
+pub fn queue_len(listener: impl AsFd) -> Result<usize> {
+    let mut info = [0_u32; UNACKED + 1];
+    let mut len = size_of_val(&info) as libc::socklen_t;
+    // SAFETY: the kernel writes at most `len` octets, which `info` has.
+    let rc = unsafe {
+        libc::getsockopt(
+            listener.as_fd().as_raw_fd(),
+            libc::IPPROTO_TCP,
+            libc::TCP_INFO,
+            info.as_mut_ptr().cast(),
+            &raw mut len,
+        )
+    };
+    if rc < 0 {
+        return Err(io::Error::last_os_error()).call("getsockopt(TCP_INFO)");
+    }
+    Ok(info[UNACKED] as usize)
+}
+
+/// Where `tcpi_unacked` stands in a tcp_info, in words. Of a socket that listens it is the length of its queue.
+const UNACKED: usize = 6;
 
 fn bound(addr: SocketAddr, sharing: Sharing) -> Result<Socket> {
     let socket = Socket::new(
