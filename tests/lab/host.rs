@@ -1,14 +1,15 @@
 //! One host: a network namespace without a name.
 
 use std::fs::{self, File};
-use std::io::Write;
+use std::io::{ErrorKind, Write};
 use std::net::{Ipv6Addr, SocketAddr, TcpStream};
 use std::os::fd::AsRawFd;
 use std::process::{Command, Output, Stdio};
+use std::time::Duration;
 
 use peername_sys::namespace::Network;
 
-use super::{PATIENCE, wait_for};
+use super::wait_for;
 
 /// A network namespace with loopback up. It ends when this value and the last process inside it do.
 #[derive(Debug)]
@@ -44,9 +45,13 @@ impl Host {
     /// Waits until nobody takes connections there.
     #[track_caller]
     pub(crate) fn finds_nobody_at(&self, to: SocketAddr) {
-        let connect = || TcpStream::connect_timeout(&to, PATIENCE);
+        // One that lets nobody in does not answer.
+        let connect = || TcpStream::connect_timeout(&to, Duration::from_millis(200));
         wait_for("nobody listens any more", || {
-            self.enter(connect).is_err().then_some(())
+            let refused = self
+                .enter(connect)
+                .is_err_and(|error| error.kind() == ErrorKind::ConnectionRefused);
+            refused.then_some(())
         });
     }
 

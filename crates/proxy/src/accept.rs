@@ -43,7 +43,8 @@ impl Accepted {
     }
 }
 
-/// Every refusal is an RST: the peer can tell it from an answer, and nothing lingers here.
+/// A refusal is an RST: the peer can tell it from an answer, and nothing lingers here. Only who could not be watched may
+/// get a FIN: that socket is gone with the error.
 pub(crate) fn refuse(stream: impl AsFd, failure: Failure) -> Failure {
     let _ = peername_sys::stream::reset_on_close(stream);
     failure

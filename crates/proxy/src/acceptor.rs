@@ -8,6 +8,7 @@ use std::collections::HashMap;
 use std::io::{self, ErrorKind};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 
 use futures_util::FutureExt;
@@ -29,6 +30,8 @@ pub(crate) struct Acceptor<S: Serve> {
     listening: HashMap<ListenerId, Listening>,
     /// Those that are to be closed when their queues are empty.
     leaving: Vec<Leaving<S>>,
+    /// How many have been closed.
+    closed: Arc<AtomicUsize>,
     service: Arc<S>,
     slots: Arc<Semaphore>,
     seat: Seat<Accepted<S>>,
@@ -68,16 +71,18 @@ enum Queue {
 type Slot = OwnedSemaphorePermit;
 
 impl<S: Serve> Acceptor<S> {
-    /// Without listeners. Needs a tokio runtime.
+    /// Without listeners, of which it counts those that are `closed`. Needs a tokio runtime.
     pub(crate) fn new(
         service: Arc<S>,
         slots: Arc<Semaphore>,
         seat: Seat<Accepted<S>>,
+        closed: Arc<AtomicUsize>,
     ) -> io::Result<Self> {
         Ok(Self {
             poller: Poller::new().map_err(io::Error::other)?,
             listening: HashMap::new(),
             leaving: Vec::new(),
+            closed,
             service,
             slots,
             seat,
@@ -107,7 +112,7 @@ impl<S: Serve> Acceptor<S> {
         };
         let _ = self.poller.forget(&listening.socket);
         if listening.is_shared {
-            return;
+            return self.has_closed();
         }
         let mut leaving = Leaving {
             by: self.service.by(id),
@@ -115,15 +120,20 @@ impl<S: Serve> Acceptor<S> {
             waiting: usize::MAX,
         };
         if let Queue::Empty = self.serve_queue(&mut leaving, self.free_slot()) {
-            return;
+            return self.has_closed();
         }
         // What fails is only that others come too.
         let socket = &leaving.listening.socket;
         let _ = listen::let_nobody_in(socket);
         leaving.waiting = listen::queue_len(socket).unwrap_or(usize::MAX);
-        if leaving.waiting > 0 {
-            self.leaving.push(leaving);
+        if leaving.waiting == 0 {
+            return self.has_closed();
         }
+        self.leaving.push(leaving);
+    }
+
+    fn has_closed(&self) {
+        self.closed.fetch_add(1, Relaxed);
     }
 
     /// Whether a listener is still there, for those in its queue.
@@ -173,17 +183,13 @@ impl<S: Serve> Acceptor<S> {
     ///
     /// A listener is broken.
     pub(crate) async fn accept(&mut self) -> io::Result<()> {
-        let mut readable = if self.leaving.is_empty() {
-            self.poller.readable().await?
-        } else {
-            tokio::select! {
-                readable = self.poller.readable() => readable?,
-                slot = self.wait_for_slot() => {
-                    self.serve_leaving(slot?).await;
-                    return Ok(());
-                }
-            }
-        };
+        // First, as they are no more than there were: without a place for them there is none for others.
+        if !self.leaving.is_empty() {
+            let slot = self.wait_for_slot().await?;
+            self.serve_leaving(slot).await;
+            return Ok(());
+        }
+        let mut readable = self.poller.readable().await?;
         // Only with a connection to take: an idle worker must not keep others from the last one.
         let mut slot = Some(self.wait_for_slot().await?);
         let mut ready = std::mem::take(&mut self.ready);
@@ -236,7 +242,10 @@ impl<S: Serve> Acceptor<S> {
         let mut slot = Some(slot);
         while let Some(mut leaving) = self.leaving.pop() {
             match self.serve_queue(&mut leaving, slot) {
-                Queue::Empty => slot = self.free_slot(),
+                Queue::Empty => {
+                    self.has_closed();
+                    slot = self.free_slot();
+                }
                 Queue::Waits => return self.leaving.push(leaving),
                 Queue::Stuck(error) => {
                     self.leaving.push(leaving);

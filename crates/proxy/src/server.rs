@@ -7,6 +7,7 @@ use std::io;
 use std::net::TcpStream;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
@@ -74,6 +75,8 @@ pub struct Running {
     ended: mpsc::UnboundedReceiver<usize>,
     orders: Vec<mpsc::UnboundedSender<Order>>,
     slots: Arc<Semaphore>,
+    /// Listening sockets that have been closed and not been given back.
+    closed: Arc<AtomicUsize>,
     /// Descriptors taken from connections since the start; less than none where more were given back.
     aside: isize,
     /// Slots that are missing for it.
@@ -115,6 +118,7 @@ pub fn start<S: Serve>(
         ended,
         orders: Vec::new(),
         slots,
+        closed: Arc::default(),
         aside: 0,
         withheld: 0,
     };
@@ -125,6 +129,7 @@ pub fn start<S: Serve>(
         let worker = Worker {
             service: Arc::clone(service),
             slots: Arc::clone(&running.slots),
+            closed: Arc::clone(&running.closed),
             phases: Phases {
                 of_all: running.phase.subscribe(),
                 held: None,
@@ -222,8 +227,8 @@ impl Running {
         }
     }
 
-    /// Closes these listeners; returns once every worker has. Who waits in their queues is served first,
-    /// and open connections go on.
+    /// Closes these listeners; returns once every worker has, but for those with somebody in their queue and no place for
+    /// them. Who waits there is served first, and open connections go on.
     pub async fn close(&mut self, listeners: Vec<ListenerId>) {
         let listeners: Arc<[ListenerId]> = listeners.into();
         let tell = |worker: &mpsc::UnboundedSender<Order>| {
@@ -235,7 +240,9 @@ impl Running {
         for answer in answers {
             let _ = answer.await;
         }
-        self.give_back(listeners.len() * self.orders.len());
+        // Those with a queue are closed later, and their descriptors are given back with the next one's.
+        let closed = self.closed.swap(0, Relaxed);
+        self.give_back(closed);
     }
 
     /// Accepts no more; open connections go on.
@@ -341,6 +348,7 @@ const TICK: Duration = Duration::from_secs(1);
 struct Worker<S: Serve> {
     service: Arc<S>,
     slots: Arc<Semaphore>,
+    closed: Arc<AtomicUsize>,
     phases: Phases,
     orders: mpsc::UnboundedReceiver<Order>,
     seat: Seat<Accepted<S>>,
@@ -372,7 +380,7 @@ impl<S: Serve> Worker<S> {
             mut handed,
             mut all_closed,
         } = self.inbox;
-        let mut acceptor = Acceptor::new(self.service, self.slots, self.seat)?;
+        let mut acceptor = Acceptor::new(self.service, self.slots, self.seat, self.closed)?;
         acceptor.add(listeners)?;
         let begin = |companion: Companion| companion(self.phases.clone());
         let mut beside: FuturesUnordered<_> = companions.into_iter().map(begin).collect();
