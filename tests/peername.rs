@@ -58,8 +58,8 @@ impl Peername {
         })
     }
 
-    /// Waits until what it does at its start is done, as all of its sockets listen before: what is counted then is
-    /// what it has when it serves nobody.
+    /// Waits until its threads have begun and sleep, as all of its sockets listen before: what is counted then is what
+    /// it has when it serves nobody.
     pub(crate) fn is_started(&self) {
         self.line("that it listens", listening);
         self.rests();

@@ -8,10 +8,14 @@ pub(crate) fn failing(calls: &str) -> [String; 3] {
 
 /// io_uring_setup(2), with EPERM: a unit's SystemCallFilter=, or a container's profile.
 pub(crate) const RINGS: &str = "(0x20, 0, 0, 0), (0x15, 0, 1, 425), (0x06, 0, 0, 0x00050001)";
-/// epoll_ctl(2), when it is to watch a descriptor that is not below 40, with ENOSPC: no memory, or no watches
+/// epoll_ctl(2), when it is to watch a descriptor that is not below `limit`, with ENOSPC: no memory, or no watches
 /// (`fs.epoll.max_user_watches`).
-pub(crate) const WATCHES: &str = "(0x20, 0, 0, 0), (0x15, 0, 5, epoll_ctl), (0x20, 0, 0, 24), (0x15, 0, 3, 1), \
-    (0x20, 0, 0, 32), (0x35, 0, 1, 40), (0x06, 0, 0, 0x0005001c)";
+pub(crate) fn watches(limit: usize) -> String {
+    format!(
+        "(0x20, 0, 0, 0), (0x15, 0, 5, epoll_ctl), (0x20, 0, 0, 24), (0x15, 0, 3, 1), \
+         (0x20, 0, 0, 32), (0x35, 0, 1, {limit}), (0x06, 0, 0, 0x0005001c)"
+    )
+}
 
 /// A filter of seccomp(2): each call's instructions end with what it returns, and what comes to the end is allowed.
 const FILTER: &str = r#"
