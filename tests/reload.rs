@@ -102,13 +102,9 @@ fn a_queue_is_served_before_its_listener_closes() {
         let connect = || TcpStream::connect_timeout(&PRIVILEGED, Duration::from_millis(50));
         site.lab.balancer.enter(connect).ok()
     };
-    let late_ones: Vec<Conn> = (0..8).filter_map(connect).map(Conn::new).collect();
-    assert!(
-        late_ones.len() <= 2,
-        "{} of 8 in the queue",
-        late_ones.len()
-    );
-    for conn in &late_ones {
+    let queued: Vec<Conn> = (0..8).filter_map(connect).map(Conn::new).collect();
+    assert!(queued.len() <= 2, "{} of 8 in the queue", queued.len());
+    for conn in &queued {
         conn.send_if_open(&header_of(late));
     }
     // It comes before those who wait elsewhere, but for who waits for a place already.
