@@ -104,8 +104,8 @@ fn nginx_reloads() {
         wait_for("new workers alone", || {
             let now = running.instances();
             let old = now.iter().filter(|pid| before.contains(pid)).count();
-            // The master stays.
-            (old == 1 && now.len() > 1).then_some(())
+            // The master stays, and has two.
+            (old == 1 && now.len() == 3).then_some(())
         });
         running.sees(waiting, rest, slow);
         for client in [(); 8].map(|()| someone_v4()) {

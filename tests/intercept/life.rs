@@ -8,7 +8,8 @@ use super::rig::{PROXY, Rig, Stage, head};
 use crate::addr::v4;
 use crate::backend::Backend;
 use crate::conn::{Conn, End};
-use crate::lab::{Process, wait_for};
+use crate::lab::failing::watches;
+use crate::lab::{Process, failing, wait_for};
 use crate::peername::Peername;
 
 const SLOW: std::net::SocketAddr = v4([10, 81, 0, 1], 9001);
@@ -59,6 +60,31 @@ fn a_crowd_ends_nothing() {
         rig.curl(&["https://a.test/echo"])
             .starts_with("GET a.test ")
     );
+}
+
+/// The kernel watches no more sockets for this process: who comes then is closed and counted.
+#[test]
+fn watches_run_out_and_come_back() {
+    let failing = failing(&watches(60));
+    let failing = failing.each_ref().map(String::as_str);
+    let rig = Stage::new().start_through(&failing, &["--workers=1", "--admin=127.0.0.1:9300"]);
+    rig.proxy.is_started();
+    let idle = rig.proxy.descriptors();
+    let open = || {
+        let conn = Conn::connect(&rig.lab.client, PROXY);
+        conn.is_open_after(Duration::from_millis(100))
+            .then_some(conn)
+    };
+    let crowd: Vec<Conn> = std::iter::from_fn(open).collect();
+    assert!((2..50).contains(&crowd.len()), "{} idle", crowd.len());
+    drop(crowd);
+    wait_for("all are gone", || {
+        (rig.proxy.descriptors() <= idle).then_some(())
+    });
+    assert!(open().is_some());
+    let failed = "peername_intercept_connections_failed_total{reason=\"local_error\"} 1";
+    let metrics = rig.metrics();
+    assert!(metrics.lines().any(|line| line == failed), "{metrics}");
 }
 
 /// One client asks for more at a time than there are descriptors. It is told, and they last for others.

@@ -8,7 +8,7 @@ pub(crate) fn failing(calls: &str) -> [String; 3] {
 
 /// io_uring_setup(2), with EPERM: a unit's SystemCallFilter=, or a container's profile.
 pub(crate) const RINGS: &str = "(0x20, 0, 0, 0), (0x15, 0, 1, 425), (0x06, 0, 0, 0x00050001)";
-/// epoll_ctl(2), when it is to watch a descriptor that is not below `limit`, with ENOSPC: no memory, or no watches
+/// epoll_ctl(2), when it is to watch a descriptor that is not below `limit`, with ENOSPC: no watches are left
 /// (`fs.epoll.max_user_watches`).
 pub(crate) fn watches(limit: usize) -> String {
     format!(

@@ -147,13 +147,12 @@ impl Process {
             .unwrap_or_else(|_| panic!("VmRSS: {text}"))
     }
 
-    /// A field of /proc/PID/status for each of its threads, with the thread's name.
+    /// A field of /proc/PID/status for each of its threads, with the thread's name. One that ends meanwhile is none.
     pub(crate) fn status_of_threads(&self, field: &str) -> Vec<(String, String)> {
         let tasks = fs::read_dir(format!("/proc/{}/task", self.pid())).expect("its threads");
-        tasks
-            .map(|task| task.expect("a thread").path().join("status"))
-            .map(|path| path.to_str().expect("text").to_owned())
-            .map(|path| (status_field(&path, "Name"), status_field(&path, field)))
+        let status = |task: fs::DirEntry| fs::read_to_string(task.path().join("status")).ok();
+        let all = tasks.flatten().filter_map(status);
+        all.map(|status| (value_of("Name", &status), value_of(field, &status)))
             .collect()
     }
 
@@ -227,12 +226,20 @@ fn collect(stream: impl Read + Send + 'static, lines: &Arc<Mutex<Vec<String>>>) 
 
 fn status_field(path: &str, field: &str) -> String {
     let status = fs::read_to_string(path).unwrap_or_else(|error| panic!("{path}: {error}"));
-    status
-        .lines()
-        .find_map(|line| line.strip_prefix(field)?.strip_prefix(':'))
-        .unwrap_or_else(|| panic!("no {field} in {path}"))
-        .trim()
-        .to_owned()
+    value_of(field, &status)
+}
+
+fn value_of(field: &str, status: &str) -> String {
+    let value = |line: &str| {
+        Some(
+            line.strip_prefix(field)?
+                .strip_prefix(':')?
+                .trim()
+                .to_owned(),
+        )
+    };
+    let found = status.lines().find_map(value);
+    found.unwrap_or_else(|| panic!("no {field} in {status}"))
 }
 
 fn covers(listener: SocketAddr, wanted: SocketAddr) -> bool {

@@ -28,7 +28,7 @@ use crate::throttle::Throttle;
 pub(crate) struct Acceptor<S: Serve> {
     poller: Poller,
     listening: HashMap<ListenerId, Listening>,
-    /// Those that are to be closed when their queues are empty.
+    /// Those that are to be closed when who waits there is served.
     leaving: Vec<Leaving<S>>,
     /// How many have been closed.
     closed: Arc<AtomicUsize>,
@@ -46,6 +46,14 @@ struct Leaving<S: Serve> {
     by: S::By,
     /// How many of those in the queue are waited for. Others that come would keep it open for as long as they do.
     waiting: usize,
+    /// Is told when the socket goes.
+    closed: Arc<AtomicUsize>,
+}
+
+impl<S: Serve> Drop for Leaving<S> {
+    fn drop(&mut self) {
+        self.closed.fetch_add(1, Relaxed);
+    }
 }
 
 /// A connection, and what it is to be served by.
@@ -63,7 +71,7 @@ enum Queue {
     Empty,
     /// There is no place for the next.
     Waits,
-    /// Descriptors or memory have run out.
+    /// accept(2) failed as it may not fail the next time: descriptors or memory have run out.
     Stuck(io::Error),
 }
 
@@ -111,29 +119,25 @@ impl<S: Serve> Acceptor<S> {
             return;
         };
         let _ = self.poller.forget(&listening.socket);
-        if listening.is_shared {
-            return self.has_closed();
-        }
         let mut leaving = Leaving {
             by: self.service.by(id),
             listening,
             waiting: usize::MAX,
+            closed: Arc::clone(&self.closed),
         };
+        if leaving.listening.is_shared {
+            return;
+        }
         if let Queue::Empty = self.serve_queue(&mut leaving, self.free_slot()) {
-            return self.has_closed();
+            return;
         }
         // What fails is only that others come too.
         let socket = &leaving.listening.socket;
         let _ = listen::let_nobody_in(socket);
         leaving.waiting = listen::queue_len(socket).unwrap_or(usize::MAX);
-        if leaving.waiting == 0 {
-            return self.has_closed();
+        if leaving.waiting > 0 {
+            self.leaving.push(leaving);
         }
-        self.leaving.push(leaving);
-    }
-
-    fn has_closed(&self) {
-        self.closed.fetch_add(1, Relaxed);
     }
 
     /// Whether a listener is still there, for those in its queue.
@@ -147,6 +151,7 @@ impl<S: Serve> Acceptor<S> {
             listening,
             by,
             waiting,
+            ..
         } = leaving;
         while *waiting > 0 {
             let Some(place) = slot else {
@@ -183,7 +188,7 @@ impl<S: Serve> Acceptor<S> {
     ///
     /// A listener is broken.
     pub(crate) async fn accept(&mut self) -> io::Result<()> {
-        // First, as they are no more than there were: without a place for them there is none for others.
+        // First, as they are no more than there were: without a place for them this worker has none for others.
         if !self.leaving.is_empty() {
             let slot = self.wait_for_slot().await?;
             self.serve_leaving(slot).await;
@@ -242,10 +247,7 @@ impl<S: Serve> Acceptor<S> {
         let mut slot = Some(slot);
         while let Some(mut leaving) = self.leaving.pop() {
             match self.serve_queue(&mut leaving, slot) {
-                Queue::Empty => {
-                    self.has_closed();
-                    slot = self.free_slot();
-                }
+                Queue::Empty => slot = self.free_slot(),
                 Queue::Waits => return self.leaving.push(leaving),
                 Queue::Stuck(error) => {
                     self.leaving.push(leaving);

@@ -211,8 +211,8 @@ fn hint(error: &Failed) -> &'static str {
              cap_net_raw,cap_net_bind_service+ep` on the binary"
         }
         io::ErrorKind::AddrInUse => {
-            "; another program listens there, which `ss -ltunp` shows, or of this one, a UDP listener that was taken \
-             away serves its last sessions"
+            "; another program listens there, which `ss -ltunp` shows, or of this one, a listener that was taken away \
+             serves its last sessions (UDP) or its queue (TCP)"
         }
         io::ErrorKind::PermissionDenied => {
             "; ports below 1024 need CAP_NET_BIND_SERVICE: run as root, or `setcap \
