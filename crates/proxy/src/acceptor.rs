@@ -14,7 +14,6 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use peername_sys::datagram::Poller;
 use peername_sys::{is_broken_listener, is_of_one_connection, listen};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::sleep;
 
 use crate::addr::{LocalAddr, PeerAddr};
@@ -22,6 +21,7 @@ use crate::listeners::Listening;
 use crate::seat::{Handed, Seat};
 use crate::server::{Incoming, Serve};
 use crate::service::ListenerId;
+use crate::slots::{Slot, Slots};
 use crate::throttle::Throttle;
 
 /// A worker's listeners.
@@ -33,7 +33,7 @@ pub(crate) struct Acceptor<S: Serve> {
     /// How many have been closed.
     closed: Arc<AtomicUsize>,
     service: Arc<S>,
-    slots: Arc<Semaphore>,
+    slots: Slots,
     seat: Seat<Accepted<S>>,
     ready: Vec<u64>,
     /// Whose connection was accepted last.
@@ -75,14 +75,11 @@ enum Queue {
     Stuck(io::Error),
 }
 
-/// A place among the open connections.
-type Slot = OwnedSemaphorePermit;
-
 impl<S: Serve> Acceptor<S> {
     /// Without listeners, of which it counts those that are `closed`. Needs a tokio runtime.
     pub(crate) fn new(
         service: Arc<S>,
-        slots: Arc<Semaphore>,
+        slots: Slots,
         seat: Seat<Accepted<S>>,
         closed: Arc<AtomicUsize>,
     ) -> io::Result<Self> {
@@ -128,7 +125,7 @@ impl<S: Serve> Acceptor<S> {
         if leaving.listening.is_shared {
             return;
         }
-        if let Queue::Empty = self.serve_queue(&mut leaving, self.free_slot()) {
+        if let Queue::Empty = self.serve_queue(&mut leaving, self.slots.take()) {
             return;
         }
         // What fails is only that others come too.
@@ -168,7 +165,7 @@ impl<S: Serve> Acceptor<S> {
                 Err(error) => return Queue::Stuck(error),
             }
             *waiting -= 1;
-            slot = self.free_slot();
+            slot = self.slots.take();
         }
         Queue::Empty
     }
@@ -190,13 +187,13 @@ impl<S: Serve> Acceptor<S> {
     pub(crate) async fn accept(&mut self) -> io::Result<()> {
         // First, as they are no more than there were: without a place for them this worker has none for others.
         if !self.leaving.is_empty() {
-            let slot = self.wait_for_slot().await?;
+            let slot = self.slots.wait().await?;
             self.serve_leaving(slot).await;
             return Ok(());
         }
         let mut readable = self.poller.readable().await?;
         // Only with a connection to take: an idle worker must not keep others from the last one.
-        let mut slot = Some(self.wait_for_slot().await?);
+        let mut slot = Some(self.slots.wait().await?);
         let mut ready = std::mem::take(&mut self.ready);
         ready.clear();
         let mut more = self.find_ready(&mut ready)?;
@@ -210,9 +207,9 @@ impl<S: Serve> Acceptor<S> {
                 continue;
             };
             for turn in 0.. {
-                let scarce = self.slots.available_permits() < AT_ONCE * ready.len();
+                let scarce = self.slots.free() < AT_ONCE * ready.len();
                 let at_once = if scarce { 1 } else { AT_ONCE };
-                let free = || slot.take().or_else(|| self.free_slot());
+                let free = || slot.take().or_else(|| self.slots.take());
                 let Some(place) = (turn < at_once).then(free).flatten() else {
                     more = true;
                     break;
@@ -247,7 +244,7 @@ impl<S: Serve> Acceptor<S> {
         let mut slot = Some(slot);
         while let Some(mut leaving) = self.leaving.pop() {
             match self.serve_queue(&mut leaving, slot) {
-                Queue::Empty => slot = self.free_slot(),
+                Queue::Empty => slot = self.slots.take(),
                 Queue::Waits => return self.leaving.push(leaving),
                 Queue::Stuck(error) => {
                     self.leaving.push(leaving);
@@ -307,27 +304,6 @@ impl<S: Serve> Acceptor<S> {
         // Not an async block, which would have room for what it awaits twice.
         tokio::spawn(serving.map(|()| drop((slot, open))));
     }
-
-    fn free_slot(&self) -> Option<Slot> {
-        Arc::clone(&self.slots).try_acquire_owned().ok()
-    }
-
-    /// The one that is one too many waits here, and the others behind it in the kernel's queue.
-    async fn wait_for_slot(&self) -> io::Result<Slot> {
-        if let Some(slot) = self.free_slot() {
-            return Ok(slot);
-        }
-        if let Some(suppressed) = FULL.pass() {
-            tracing::warn!(
-                suppressed,
-                "as many connections are open as descriptors allow; others wait. Raise LimitNOFILE or \
-                 `ulimit -n` if this is the normal load"
-            );
-        }
-        let slot = Arc::clone(&self.slots).acquire_owned().await;
-        // It fails only when the semaphore is closed, which this one never is.
-        slot.map_err(io::Error::other)
-    }
 }
 
 async fn pause(error: &io::Error) {
@@ -348,7 +324,6 @@ fn id_of(token: u64) -> ListenerId {
 
 /// Connections of one listener before the others, and the worker's open connections, have their turn.
 const AT_ONCE: usize = 16;
-static FULL: Throttle = Throttle::new(Duration::from_secs(10));
 static EXHAUSTED: Throttle = Throttle::new(Duration::from_secs(10));
 /// Long enough for connections to close, short enough not to be felt once they have.
 const PAUSE: Duration = Duration::from_millis(50);

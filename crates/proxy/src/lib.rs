@@ -41,3 +41,4 @@ mod pending;
 mod preface;
 mod refusals;
 mod seat;
+mod slots;

@@ -22,6 +22,7 @@ use crate::addr::{LocalAddr, PeerAddr};
 use crate::listeners::{Listeners, Listening};
 use crate::seat::{Inbox, Seat, seats};
 use crate::service::ListenerId;
+use crate::slots::Slots;
 
 /// What a worker does beside its connections, on the same thread: begins there, and ends when the
 /// [`Phases`] say so or by itself.
@@ -380,7 +381,8 @@ impl<S: Serve> Worker<S> {
             mut handed,
             mut all_closed,
         } = self.inbox;
-        let mut acceptor = Acceptor::new(self.service, self.slots, self.seat, self.closed)?;
+        let mut acceptor =
+            Acceptor::new(self.service, Slots::new(self.slots), self.seat, self.closed)?;
         acceptor.add(listeners)?;
         let begin = |companion: Companion| companion(self.phases.clone());
         let mut beside: FuturesUnordered<_> = companions.into_iter().map(begin).collect();
