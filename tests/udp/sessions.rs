@@ -10,7 +10,7 @@ use rustix::process::Signal;
 use crate::addr::{LISTEN_V4, TARGET_V4, someone_v4, v4};
 use crate::datagram::Datagrams;
 use crate::header;
-use crate::lab::wait_for;
+use crate::lab::{PATIENCE, wait_for};
 use crate::rig::front_of;
 
 /// While the backend is away its host answers by ICMP, which ends nothing: go-mmproxy never answers
@@ -210,6 +210,27 @@ fn stopping() {
         is_over.store(true, Relaxed);
         assert!(status.is_some_and(|status| status.success()), "{status:?}");
     });
+}
+
+/// What has come while the proxy was kept from looking, as by a host that pauses it, did come before its end.
+#[test]
+fn stopping_looks_before_it_ends() {
+    let mut rig = Rig::new(&["--workers=1"]);
+    let client = someone_v4();
+    rig.ask(client);
+    rig.proxy.signal(Signal::TERM);
+    rig.proxy.line("that it stops", |line| {
+        line.contains("accepting no more").then_some(())
+    });
+    rig.proxy.pause();
+    rig.send(&[&header_of(client), b"late"]);
+    rig.v4.send(client, &[b"too"]);
+    std::thread::sleep(Duration::from_secs(2));
+    rig.proxy.signal(Signal::CONT);
+    rig.v4.expect(b"late", client);
+    rig.balancer.expect(b"too", LISTEN_V4);
+    let status = rig.proxy.ended_within(PATIENCE);
+    assert!(status.is_some_and(|status| status.success()), "{status:?}");
 }
 
 /// `ss --kill` on a session's socket leaves it deaf. The client gets another one; on a listener's, the

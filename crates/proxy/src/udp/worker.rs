@@ -128,12 +128,13 @@ impl<R: Role> Worker<R> {
     }
 
     /// Serves until it must end. Once it is to begin nothing new, it ends by itself as soon as no
-    /// datagram has moved for a moment: an idle session has nothing to wait for.
+    /// datagram has moved for a moment: an idle session has nothing to wait for. Who may be at its end is decided behind a
+    /// look at what has come: a host that pauses this process, or has other things to do, makes nobody idle.
     async fn run(mut self, poller: &Poller, mut phases: Phases) -> io::Result<()> {
         let mut draining = phases.clone();
         let mut tick = interval(TICK);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        while !(self.sessions.stopping && self.is_quiet()) {
+        while !(self.sessions.stopping && self.sessions.table.len() == 0) {
             let quiet_at = self.moved + QUIET;
             tokio::select! {
                 () = phases.ended() => break,
@@ -143,8 +144,16 @@ impl<R: Role> Worker<R> {
                     self.sessions.stop();
                     self.moved = Instant::now();
                 }
-                () = sleep_until(quiet_at.into()), if self.sessions.stopping => {}
-                _ = tick.tick() => self.tick(Instant::now()),
+                () = sleep_until(quiet_at.into()), if self.sessions.stopping => {
+                    self.rounds(poller)?;
+                    if self.moved.elapsed() >= QUIET {
+                        break;
+                    }
+                }
+                _ = tick.tick() => {
+                    self.rounds(poller)?;
+                    self.tick(Instant::now());
+                }
                 ready = poller.readable() => {
                     let mut ready = ready?;
                     if self.rounds(poller)? {
@@ -162,10 +171,6 @@ impl<R: Role> Worker<R> {
     fn tick(&mut self, now: Instant) {
         self.sessions.tick(now);
         self.outlets.close_idle(now);
-    }
-
-    fn is_quiet(&self) -> bool {
-        self.sessions.table.len() == 0 || self.moved.elapsed() >= QUIET
     }
 
     /// Serves what is ready, and returns whether anything may be left.
