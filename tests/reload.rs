@@ -309,9 +309,9 @@ fn open_sessions_go_on_without_their_listener() {
     };
     answered(b"1");
     site.reload(&one, "\"reloaded\"");
-    for _ in 0..8 {
+    for _ in 0..20 {
         answered(b"2");
-        thread::sleep(Duration::from_millis(250));
+        thread::sleep(Duration::from_millis(100));
     }
     ask(v4([198, 51, 100, 8], 4000), b"new");
     backend.nothing();

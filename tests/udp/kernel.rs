@@ -341,9 +341,9 @@ fn stopping_waits_for_those_that_the_kernel_served() {
     rig.proxy.line("that it stops", |line| {
         line.contains("accepting no more").then_some(())
     });
-    for _ in 0..10 {
+    for _ in 0..20 {
         rig.ask(client);
-        std::thread::sleep(Duration::from_millis(200));
+        std::thread::sleep(Duration::from_millis(100));
     }
     let ended = rig.proxy.ended_within(Duration::from_secs(5));
     assert!(ended.is_some_and(|status| status.success()), "{ended:?}");
