@@ -7,7 +7,7 @@ use std::time::Duration;
 use socket2::{Domain, SockRef, Socket, Type};
 
 use crate::conn::Conn;
-use crate::lab::{Host, PATIENCE};
+use crate::lab::{Host, PATIENCE, wait_for};
 
 /// A listening socket on a host.
 #[derive(Debug)]
@@ -37,6 +37,17 @@ impl Backend {
     pub(crate) fn accept(&self) -> Conn {
         self.accept_within(PATIENCE)
             .expect("the backend waited in vain for a connection")
+    }
+
+    /// The next connection, unless the proxy closes its client's instead.
+    pub(crate) fn accept_or_closed(&self, down: &Conn) -> Option<Conn> {
+        wait_for("one or the other", || {
+            let moment = Duration::from_millis(1);
+            match self.accept_within(moment) {
+                Some(up) => Some(Some(up)),
+                None => (!down.is_open_after(moment)).then_some(None),
+            }
+        })
     }
 
     /// The next connection if it comes in time.

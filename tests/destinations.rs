@@ -237,15 +237,15 @@ fn headers_that_came_round_are_refused() {
 fn the_count_has_a_place_beside_the_most_fields() {
     let (rig, destination, backend) = sending_on();
     let fields: Vec<u8> = (0..64).flat_map(|_| tlv(0xea, b"x")).collect();
-    let client = someone_v4();
     for (came, goes) in [(vec![], hops(1)), (hops(1), hops(2))] {
+        let client = someone_v4();
         let (came, goes) = ([&fields[..], &came].concat(), [&fields[..], &goes].concat());
         let _down = rig.open(&v2(client, destination, &came));
         let expected = v2(client, destination, &goes);
         assert_eq!(backend.accept().recv(expected.len()), expected);
     }
     let one_more = [&fields[..], &tlv(0xea, b"x"), &hops(1)].concat();
-    refused(&rig, &v2(client, destination, &one_more));
+    refused(&rig, &v2(someone_v4(), destination, &one_more));
 }
 
 /// With the count there would be more than the length field can say. Without a header the backend would

@@ -9,6 +9,8 @@ use rustix::process::Signal;
 use serde_json::Value;
 
 use crate::addr::{LISTEN_V4, LISTEN_V6};
+use crate::backend::Backend;
+use crate::conn::Conn;
 use crate::lab::{Host, Lab, Process, Scratch, wait_for};
 
 /// A running `peername`.
@@ -63,6 +65,21 @@ impl Peername {
     pub(crate) fn is_started(&self) {
         self.line("that it listens", listening);
         self.rests();
+    }
+
+    /// Who is at the backend when no more are let in, because all places are taken or nobody else comes.
+    pub(crate) fn serves_as_many_as_fit(&self, backend: &Backend) -> Vec<Conn> {
+        let mut served = Vec::new();
+        loop {
+            self.rests();
+            let before = served.len();
+            served.extend(std::iter::from_fn(|| {
+                backend.accept_within(Duration::from_millis(1))
+            }));
+            if served.len() == before {
+                return served;
+            }
+        }
     }
 
     fn says_it_listens(self) -> Self {

@@ -1,6 +1,6 @@
 //! SIGHUP: the new configuration whole or the old one whole, and no connection the poorer for it.
 
-use std::net::{SocketAddr, TcpStream};
+use std::net::{SocketAddr, TcpStream, UdpSocket};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -12,7 +12,7 @@ use crate::backend::Backend;
 use crate::conn::{Conn, End};
 use crate::datagram::Datagrams;
 use crate::header;
-use crate::lab::{Lab, Scratch, wait_for};
+use crate::lab::{Lab, Scratch, wait_for, within};
 use crate::peername::Peername;
 use crate::rig::{front_of, header_of};
 
@@ -70,11 +70,13 @@ fn a_hundred_reloads_under_load() {
 fn trust_is_withdrawn_at_once() {
     let site = Site::new(&table(LISTEN_V4, &["10.81.0.0/24"]));
     let (down, up) = site.connect(LISTEN_V4);
-    let start = Instant::now();
-    site.reload(&table(LISTEN_V4, &["192.0.2.0/24"]), "\"reloaded\"");
-    Conn::turned_away(&site.lab.balancer, LISTEN_V4);
-    let elapsed = start.elapsed();
-    assert!(elapsed < Duration::from_secs(1), "after {elapsed:?}");
+    within(Duration::from_secs(1), || {
+        site.reload(&table(LISTEN_V4, &["10.81.0.0/24"]), "\"reloaded\"");
+        let start = Instant::now();
+        site.reload(&table(LISTEN_V4, &["192.0.2.0/24"]), "\"reloaded\"");
+        Conn::turned_away(&site.lab.balancer, LISTEN_V4);
+        start.elapsed()
+    });
     down.send(b"still here");
     assert_eq!(up.recv(10), b"still here");
     site.reload(&table(LISTEN_V4, &["10.81.0.2"]), "\"reloaded\"");
@@ -90,8 +92,7 @@ fn a_queue_is_served_before_its_listener_closes() {
     let crowd: Vec<Conn> = (0..50)
         .map(|_| Conn::open(&site.lab.balancer, LISTEN_V4, &header_of(someone_v4())))
         .collect();
-    let served = std::iter::from_fn(|| site.backend.accept_within(Duration::from_millis(300)));
-    let mut served = served.collect::<Vec<_>>();
+    let mut served = site.proxy.serves_as_many_as_fit(&site.backend);
     assert!((7..45).contains(&served.len()), "{} served", served.len());
     let mut clients = vec![someone_v4(), someone_v4()];
     let open = |client: &_| Conn::open(&site.lab.balancer, PRIVILEGED, &header_of(*client));
@@ -210,6 +211,7 @@ fn udp_listeners_and_trust() {
     answered(LISTEN_V4, b"3");
     site.reload(&one.replace("10.81.0.0/24", "192.0.2.0/24"), "\"reloaded\"");
     ask(LISTEN_V4, b"unheard");
+    says(&site.proxy, "datagrams refused: untrusted_peer", 1);
     site.reload(&one, "\"reloaded\"");
     answered(LISTEN_V4, b"4");
     let totals = site.stopped();
@@ -256,7 +258,7 @@ fn a_stop_does_not_wait_for_a_reload() {
     site.proxy.signal(Signal::HUP);
     silent.recv();
     site.proxy.signal(Signal::TERM);
-    let status = site.proxy.ended_within(Duration::from_secs(3));
+    let status = site.proxy.ended_within(Duration::from_secs(8));
     assert!(status.is_some_and(|status| status.success()), "{status:?}");
 }
 
@@ -315,8 +317,10 @@ fn open_sessions_go_on_without_their_listener() {
     }
     ask(v4([198, 51, 100, 8], 4000), b"new");
     backend.nothing();
+    answered(b"2");
     site.reload(&more, "serves its last sessions");
-    thread::sleep(Duration::from_millis(1500));
+    let bind = || UdpSocket::bind(udp_at(8101)).ok();
+    wait_for("the port is free", || site.lab.server.enter(bind));
     site.reload(&more, "\"reloaded\"");
     answered(b"3");
 }
@@ -388,9 +392,8 @@ impl Site {
             let client = someone_v4();
             let down = Conn::open(&self.lab.balancer, LISTEN_V4, &header_of(client));
             // The one that was too many last time may have come since.
-            let mut served =
-                std::iter::from_fn(|| self.backend.accept_within(Duration::from_millis(400)));
-            match served.find(|up| up.peer() == client) {
+            let served = self.proxy.serves_as_many_as_fit(&self.backend);
+            match served.into_iter().find(|up| up.peer() == client) {
                 Some(up) => open.push((down, up)),
                 None => return open,
             }
@@ -420,11 +423,8 @@ fn says(proxy: &Peername, what: &str, times: usize) {
 }
 
 fn count(proxy: &Peername, what: &str) -> usize {
-    proxy
-        .log()
-        .lines()
-        .filter(|line| line.contains(what))
-        .count()
+    let log = proxy.log();
+    log.lines().filter(|line| line.contains(what)).count()
 }
 
 #[track_caller]

@@ -8,7 +8,7 @@ use rustix::process::Signal;
 use crate::addr::{LISTEN_V4, TARGET_V4, TARGET_V6, someone_v4, someone_v6, v4};
 use crate::backend::Backend;
 use crate::conn::{Conn, End};
-use crate::lab::{Host, Lab, Scratch, wait_for};
+use crate::lab::{Host, Lab, PATIENCE, Scratch, wait_for};
 use crate::peername::{BINARY, Peername};
 use crate::rig::header_of;
 
@@ -42,6 +42,9 @@ fn setup_routes_survives_a_kill() {
             .lines()
             .count()
     };
+    // It listens before its routes are there, and accepts when they are.
+    site.served(8443);
+    site.served(8444);
     let with_two = rules();
     first.signal(Signal::KILL);
     drop(first);
@@ -111,11 +114,12 @@ fn missing_routes_are_noticed() {
         &["routes", "add", "-4127.0.0.1:9000", "-6[::1]:9000"],
     );
     assert!(added.status.success(), "{added:?}");
-    wait_for("clients are served", || {
-        let client = someone_v4();
-        let _down = Conn::open(&site.lab.balancer, LISTEN_V4, &header_of(client));
-        site.v4.accept_within(Duration::from_millis(100))
-    });
+    for (client, backend) in [(someone_v4(), &site.v4), (someone_v6(), &site.v6)] {
+        wait_for("clients are served", || {
+            let down = Conn::open(&site.lab.balancer, LISTEN_V4, &header_of(client));
+            backend.accept_or_closed(&down)
+        });
+    }
     site.served(8443);
 }
 
@@ -190,7 +194,7 @@ impl Site {
 
 fn stop(proxy: &mut Peername) {
     proxy.signal(Signal::TERM);
-    let status = proxy.ended_within(Duration::from_secs(3)).expect("an end");
+    let status = proxy.ended_within(PATIENCE).expect("an end");
     assert_eq!(status.code(), Some(0));
 }
 

@@ -1,7 +1,6 @@
 //! Who may say who the client is: nobody who was not named.
 
 use std::net::SocketAddr;
-use std::time::{Duration, Instant};
 
 use crate::addr::{BALANCER_V4, BALANCER_V6, LISTEN_V4, LISTEN_V6, TARGET_V4, someone_v4, v6};
 use crate::backend::Backend;
@@ -55,10 +54,7 @@ fn untrusted_peers_are_closed_unread() {
         let backend = Backend::listen(&lab.server, TARGET_V4);
         let _proxy = proxy(&lab, peer);
         for listen in [LISTEN_V4, LISTEN_V6] {
-            let start = Instant::now();
             Conn::turned_away(&lab.balancer, listen);
-            let elapsed = start.elapsed();
-            assert!(elapsed < Duration::from_secs(1), "closed after {elapsed:?}");
         }
         backend.saw_nobody();
     }

@@ -25,7 +25,7 @@ impl Haproxy {
 
     /// The same with health checks of Redis, every 50 ms.
     pub(crate) fn start_checking_redis(lab: &Lab, to: SocketAddr, server_options: &str) -> Self {
-        let options = format!("{server_options} check inter 50ms fall 2 rise 2");
+        let options = format!("{server_options} check inter 50ms fall 5 rise 2");
         Self::with(lab, to, &options, "", "option redis-check")
     }
 
@@ -97,6 +97,7 @@ global
 defaults
     mode tcp
     timeout connect 5s
+    timeout check 5s
     timeout client 30s
     timeout server 30s
 listen front
