@@ -17,6 +17,8 @@ pub(crate) struct Service {
     child: Child,
     input: ChildStdin,
     lines: Receiver<String>,
+    /// As it was told last.
+    answer: String,
     pub(crate) address: SocketAddr,
 }
 
@@ -45,6 +47,7 @@ impl Service {
             child,
             input,
             lines,
+            answer: String::new(),
             address: any(),
         };
         let first = service.line();
@@ -55,7 +58,8 @@ impl Service {
 
     /// What it answers from now on. What it was asked before is forgotten.
     pub(crate) fn answers(&mut self, answer: &str) {
-        writeln!(self.input, "{}", answer.replace('\n', " ")).expect("it reads");
+        self.answer = answer.replace('\n', " ");
+        writeln!(self.input, "{}", self.answer).expect("it reads");
         while self.line() != "set" {}
     }
 
@@ -65,10 +69,11 @@ impl Service {
     }
 
     /// How often it was asked since the last look.
-    pub(crate) fn times(&self) -> usize {
-        // It prints before it answers, and the thread that reads is as good as there.
-        thread::sleep(Duration::from_millis(100));
-        self.lines.try_iter().count()
+    pub(crate) fn times(&mut self) -> usize {
+        // Told the same once more, it says so behind all that it was asked.
+        writeln!(self.input, "{}", self.answer).expect("it reads");
+        let lines = std::iter::from_fn(|| Some(self.line()));
+        lines.take_while(|line| line != "set").count()
     }
 
     fn line(&self) -> String {

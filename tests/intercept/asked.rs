@@ -76,13 +76,13 @@ fn a_no_to_a_tunnel_stands_as_long_as_the_check_says_it() {
 fn a_client_that_leaves_is_not_refused() {
     let stage = Stage::new();
     let script = "import socket, time\n\
-        s = socket.create_server(('127.0.0.1', 9191)); time.sleep(1000)";
+        s = socket.create_server(('127.0.0.1', 9191)); c = s.accept()[0]; c.recv(1); print('asked'); time.sleep(1000)";
     let script = stage.scratch.write("check.py", script);
-    let _silent = start(&stage.lab.balancer, &script);
-    let rig = stage.start(&[ASKED, "--check-timeout=5s"]);
+    let silent = start(&stage.lab.balancer, &script);
+    let rig = stage.start(&[ASKED, "--check-timeout=60s"]);
     let request = b"GET http://a.test/left HTTP/1.1\r\nHost: a.test\r\n\r\n";
     let conn = Conn::open(&rig.lab.client, PROXY, request);
-    std::thread::sleep(std::time::Duration::from_millis(200));
+    silent.line("a question", |line| line.contains("asked").then_some(()));
     conn.reset();
     let line = &rig.audit("/left", 1)[0];
     assert_eq!(line["decision"], "left", "{line}");

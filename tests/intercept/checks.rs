@@ -2,6 +2,7 @@
 
 use serde_json::{Value, json};
 
+use super::checked::PATIENT;
 use super::rig::{PROXY, Rig, Stage, head};
 use crate::addr::{someone_v4, v4};
 use crate::check::service::{Opa, Service};
@@ -78,7 +79,7 @@ fn of_forward_auth(headers: &Value) -> Value {
 /// The service's yes sets a header of the request.
 fn is_asked_and_obeyed(check: &str, args: &[&str], start: impl FnOnce(&Rig) -> Kind) {
     let check = format!("--check={check}");
-    let rig = Rig::new(&[&[&*check, "--accept-proxy=203.0.113.9"], args].concat());
+    let rig = Rig::new(&[&[&*check, "--accept-proxy=203.0.113.9", PATIENT], args].concat());
     let mut service = start(&rig);
     // Where connections begin without a header.
     rig.lab.client.address("eth0", &["203.0.113.10/24"]);
@@ -172,7 +173,7 @@ is_cut_short if { input.truncated_body; startswith(http.path, "/dav/whole") }
     let opa = || Opa::at(CHECK, POLICY);
     let _opa = stage.lab.balancer.enter(opa);
     let rule = "--check=opa+http://127.0.0.1:9191/v1/data/egress/verdict";
-    let rig = stage.start(&[rule, "--check-body=1000"]);
+    let rig = stage.start(&[rule, "--check-body=1000", PATIENT]);
     let large = rig.scratch.text("large");
     let put = |version, path: &str, more: &[&str]| {
         let url = format!("https://a.test/dav/{path}");

@@ -3,6 +3,7 @@
 
 use std::process::Command;
 
+use super::checked::PATIENT;
 use super::rig::{PROXY, Rig};
 use super::streams;
 use crate::addr::v4;
@@ -53,6 +54,7 @@ impl Client {
         let rig = Rig::new(&[
             &format!("--check=opa+http://{check}/v1/data/egress/verdict"),
             "--allow-destination=10.81.0.1:9001",
+            PATIENT,
         ]);
         let opa = rig.lab.balancer.enter(|| Opa::at(check, POLICY));
         for (name, text) in self.sources {

@@ -50,7 +50,7 @@ fn a_body_that_is_cut_is_no_whole_one() {
 /// by the same thread, and what is kept is bounded.
 #[test]
 fn interim_answers_without_end_are_no_answer() {
-    let rig = Rig::new(&["--workers=1", "--answer-timeout=3s"]);
+    let rig = Rig::new(&["--workers=1", "--answer-timeout=5s"]);
     let _origin = origin(&rig);
     for (version, port, most_kept) in [
         ("--http1.1", 9001, BUFFERS),
@@ -83,7 +83,7 @@ fn interim_answers_without_end_are_no_answer() {
         });
         println!("{version} {port}: {status}, {took:?}; {others} others, {before} to {most} KiB");
         assert_eq!(status, "504", "{version} {port}");
-        assert!(took < Duration::from_secs(10), "{took:?}");
+        assert!(took < Duration::from_secs(15), "{took:?}");
         assert!(others > 1, "{version} {port}: {others} others in {took:?}");
         assert!(
             most < before + most_kept,

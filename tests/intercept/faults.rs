@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use super::checked::PATIENT;
 use super::rig::{PROXY, Rig, Stage, head};
 use crate::addr::v4;
 use crate::check::broken::{Fault, endless, flood, frames, hold, reset, say, serve};
@@ -65,8 +66,13 @@ fn all_denied(scheme: &str, rule: &str, more: &[Fault]) {
     let broken = broken.map(|(what, fault)| (*what, balancer.enter(|| serve(any(), *fault))));
     for (what, address) in [down].into_iter().chain(broken) {
         let check = format!("--check={scheme}://{address}{rule}");
-        let proxy = stage.proxy(&[&check, "--allow-destination=10.81.0.0/24"]);
-        denied_in_time(&stage.lab, &proxy, &format!("{what}, {scheme}"));
+        let what = format!("{what}, {scheme}");
+        // A machine with other things to do may be late, a proxy that lets a check go on is late each time.
+        let in_time = (0..3).any(|_| {
+            let proxy = stage.proxy(&[&check, "--allow-destination=10.81.0.0/24"]);
+            denied_in_time(&stage.lab, &proxy, &what)
+        });
+        assert!(in_time, "{what}: too late each time");
     }
     assert_eq!(
         stage.scratch.read("access.log"),
@@ -75,9 +81,10 @@ fn all_denied(scheme: &str, rule: &str, more: &[Fault]) {
     );
 }
 
-/// So many at once that they all wait for the check, then more of them, once it is not asked any more.
-fn denied_in_time(lab: &Lab, proxy: &Process, what: &str) {
-    let before = peak(proxy);
+/// So many at once that they all wait for the check, then more of them, once it is not asked any more. All are denied;
+/// returns whether that was in time.
+fn denied_in_time(lab: &Lab, proxy: &Process, what: &str) -> bool {
+    let (before, begun) = (peak(proxy), Instant::now());
     let (answers, late) = beside_a_clock(|| at_once(lab));
     let limit = IN_TIME + SCHEDULING + late;
     for (answer, _) in &answers {
@@ -85,18 +92,18 @@ fn denied_in_time(lab: &Lab, proxy: &Process, what: &str) {
     }
     let slowest = answers.iter().map(|(_, took)| *took).max();
     let slowest = slowest.expect("there are some");
-    assert!(
-        slowest <= limit,
-        "{what}: {slowest:?}, a clock was {late:?} late"
-    );
     let grown = peak(proxy) - before;
     assert!(grown < MEMORY, "{what}: {grown} KiB");
-    let (mut took, late) = beside_a_clock(|| denied_at_once(lab, what));
+    let ((mut took, asked), more_late) = beside_a_clock(|| denied_at_once(lab, what));
+    // One a second may ask whether the service is back.
+    assert!(asked <= begun.elapsed().as_secs(), "{what}: {asked} asked");
     took.sort();
     // Nothing is waited for but the processor.
     let median = took[took.len() / 2];
-    assert!(median < AT_ONCE + late, "{what}: {took:?}");
-    println!("{what}: {slowest:?}, {grown} KiB; then {median:?}");
+    println!(
+        "{what}: {slowest:?}, {grown} KiB; then {median:?}; a clock was {late:?} and {more_late:?} late"
+    );
+    slowest <= limit && median < AT_ONCE + more_late
 }
 
 /// Each on a connection of its own; the answer, and from the request's last octet to it.
@@ -116,18 +123,21 @@ fn at_once(lab: &Lab) -> Vec<(String, Duration)> {
     })
 }
 
-/// One after the other on one connection.
-fn denied_at_once(lab: &Lab, what: &str) -> Vec<Duration> {
+/// One after the other on one connection; how long each took, and how many had the service asked.
+fn denied_at_once(lab: &Lab, what: &str) -> (Vec<Duration>, u64) {
+    let mut asked = 0;
     let conn = Conn::connect(&lab.client, PROXY);
     let one = |_| {
         let sent = Instant::now();
         conn.send(REQUEST);
         let answer = conn.recv_text_until(|text| text.ends_with('}'));
         let took = sent.elapsed();
-        assert!(answer.contains("check_suspended"), "{what}: {answer}");
+        assert!(answer.starts_with("HTTP/1.1 503 "), "{what}: {answer}");
+        asked += u64::from(!answer.contains("check_suspended"));
         took
     };
-    (0..20).map(one).collect()
+    let took = (0..20).map(one).collect();
+    (took, asked)
 }
 
 /// How late somebody was at worst who only slept meanwhile, twice: both the proxy and its client are woken by
@@ -185,7 +195,8 @@ fn opa_recovers() {
 
 /// It ends, and is there again.
 fn recovers<Service>(scheme: &str, rule: &str, start: impl Fn(SocketAddr) -> Service) {
-    let rig = Rig::new(&[&format!("--check={scheme}://{CHECK}{rule}"), ADMIN]);
+    let check = format!("--check={scheme}://{CHECK}{rule}");
+    let rig = Rig::new(&[&check, ADMIN, PATIENT]);
     let start = || rig.lab.balancer.enter(|| start(CHECK));
     let status = || rig.status(&["http://a.test/echo"]);
     let is_suspended = |value: u8| {
@@ -200,17 +211,16 @@ fn recovers<Service>(scheme: &str, rule: &str, start: impl Fn(SocketAddr) -> Ser
     }
     assert!(is_suspended(1), "{}", rig.metrics());
     let _service = start();
-    let back = Instant::now();
+    // A second later, as the breaker's own test shows.
     wait_for("the service is asked again", || {
         (status() == 200).then_some(())
     });
-    // It is given a second; the rest is ours, and curl's.
-    let took = back.elapsed();
-    assert!(took < Duration::from_secs(3), "{took:?}");
     assert!(is_suspended(0), "{}", rig.metrics());
     assert_eq!([(); 20].map(|()| status()), [200; 20]);
-    let said = "the check service answers again";
-    assert!(rig.proxy.log().contains(said), "{}", rig.proxy.log());
+    rig.proxy.line("that it answers again", |line| {
+        let said = "the check service answers again";
+        line.contains(said).then_some(())
+    });
 }
 
 #[test]

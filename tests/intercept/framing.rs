@@ -17,6 +17,7 @@ use super::strict;
 use crate::addr::v4;
 use crate::backend::Backend;
 use crate::conn::Conn;
+use crate::lab::PATIENCE;
 
 #[test]
 fn nothing_ambiguous_is_passed_on() {
@@ -185,4 +186,4 @@ impl Lab {
 
 /// A connection stands before the client is answered, so it is there or it is not.
 const AT_ONCE: Duration = Duration::from_millis(1);
-const SOON: Duration = Duration::from_secs(2);
+const SOON: Duration = PATIENCE;

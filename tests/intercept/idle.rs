@@ -15,7 +15,7 @@ const IDLE: &str = "--idle-timeout=1s";
 /// GOAWAY and the end, for a client that has its answer and keeps the connection.
 #[test]
 fn an_http2_client_that_asks_for_nothing_is_told_to_go() {
-    let rig = Rig::new(&[IDLE]);
+    let rig = Rig::new(&["--idle-timeout=4s"]);
     let script = rig.scratch.write("client.py", IDLE_CLIENT);
     let (ca, proxy) = (rig.scratch.text("ca.pem"), PROXY.to_string());
     let args = [
@@ -49,16 +49,16 @@ fn an_answer_that_stands_still_is_given_up() {
 /// As long as something moves, it is not idle.
 #[test]
 fn a_slow_answer_is_not_given_up() {
-    let rig = Rig::new(&[IDLE, ALLOW]);
+    let rig = Rig::new(&["--idle-timeout=4s", ALLOW]);
     let (origin, down) = ask(&rig, "GET /slow");
     let up = origin.accept();
     head(&up);
-    up.send(b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\n");
-    for octet in b"slowly" {
+    up.send(b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\n");
+    for octet in b"not at all" {
         std::thread::sleep(Duration::from_millis(500));
         up.send(&[*octet]);
     }
-    down.recv_text_until(|text| text.ends_with("slowly"));
+    down.recv_text_until(|text| text.ends_with("all"));
     assert_eq!(rig.audit("/slow", 1)[0]["end"], "complete");
 }
 
@@ -123,9 +123,9 @@ fn tunnels_and_websockets_end_after_their_own_time() {
     head(&switched);
     let agreed =
         "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n";
+    let silent = Instant::now();
     switched.send(agreed.as_bytes());
     head(&websocket);
-    let silent = Instant::now();
     for (down, up) in [(&tunnel, &carried), (&websocket, &switched)] {
         down.closed();
         up.closed();

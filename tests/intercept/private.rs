@@ -1,26 +1,27 @@
 //! Connections to origins that NTLM or Negotiate may have made one user's: they are their client connection's alone,
 //! and otherwise like all others.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::rig::{PROXY, Rig, head};
 use crate::addr::v4;
 use crate::backend::Backend;
 use crate::conn::{Conn, End};
-use crate::lab::wait_for;
+use crate::lab::wait_until;
 
 const ORIGIN: std::net::SocketAddr = v4([10, 81, 0, 1], 9001);
 
 /// Whoever made them so, and however busy their client is elsewhere.
 #[test]
 fn they_grow_old() {
-    let rig = Rig::new(&["--workers=1", "--idle-timeout=1s"]);
+    let rig = Rig::new(&["--workers=1", "--idle-timeout=4s"]);
     let origin = Backend::listen(&rig.lab.server, ORIGIN);
     let client = Conn::connect(&rig.lab.client, PROXY);
     let by_client = ask(&client, CREDENTIALS, || origin.accept(), GOOD);
     let other = Conn::connect(&rig.lab.client, PROXY);
     let by_origin = ask(&other, "", || origin.accept(), CHALLENGE);
-    wait_for("their end", || {
+    let soon = Instant::now() + Duration::from_secs(30);
+    let ended = wait_until(soon, || {
         for conn in [&client, &other] {
             conn.send(b"HEAD http://a.test/echo HTTP/1.1\r\nHost: a.test\r\n\r\n");
             assert!(head(conn).starts_with("HTTP/1.1 200 "));
@@ -28,6 +29,7 @@ fn they_grow_old() {
         let is_open = |up: &Conn| up.is_open_after(Duration::from_millis(100));
         (!is_open(&by_client) && !is_open(&by_origin)).then_some(())
     });
+    ended.expect("their end");
 }
 
 /// Nobody else gets it, now or later.

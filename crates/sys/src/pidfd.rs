@@ -179,7 +179,7 @@ mod tests {
         drop(stay);
         thread.join().unwrap();
         // It is joined a moment before it is gone.
-        let gone = (0..1000).find_map(|_| {
+        let gone = (0..10_000).find_map(|_| {
             thread::sleep(Duration::from_millis(1));
             Process::of_thread(tid).err()
         });

@@ -19,7 +19,7 @@ fn is_cached(verdict: &Verdict) -> bool {
 
 #[tokio::test]
 async fn the_same_question_is_asked_once() {
-    let (service, url) = start(OK);
+    let (mut service, url) = start(OK);
     let check = check(&url, |config| config.cache = Some(LONG));
     let client = check.client();
     assert!(!is_cached(&ask(&client).await));
@@ -41,7 +41,7 @@ async fn the_same_question_is_asked_once() {
 
 #[tokio::test]
 async fn another_question_is_another() {
-    let (service, url) = start(OK);
+    let (mut service, url) = start(OK);
     let client = check(&url, |config| config.cache = Some(LONG)).client();
     ask(&client).await;
     let others = [
@@ -122,10 +122,10 @@ async fn the_service_bounds_how_long_it_stands() {
             assert!(!is_cached(&ask(&client).await));
         }
     }
-    service.answers(&answer(200, "max-age=1"));
+    service.answers(&answer(200, "max-age=2"));
     assert!(!is_cached(&ask(&client).await));
     assert!(is_cached(&ask(&client).await));
-    sleep(Duration::from_millis(1100)).await;
+    sleep(Duration::from_millis(2100)).await;
     assert!(!is_cached(&ask(&client).await));
 }
 
@@ -153,7 +153,7 @@ async fn a_failure_is_not_kept() {
 /// Of many at once one asks.
 #[tokio::test]
 async fn a_stampede_is_one_question() {
-    let (service, url) = start(r#"{"status": 200, "headers": [], "body": "", "delay": 0.1}"#);
+    let (mut service, url) = start(r#"{"status": 200, "headers": [], "body": "", "delay": 0.1}"#);
     let client = check(&url, |config| config.cache = Some(LONG)).client();
     let asking = Asking::default();
     let all = (0..200).map(|_| asking.of(&client));
@@ -172,7 +172,7 @@ async fn a_stampede_is_one_question() {
 /// An answer that is not to be kept is not for the others that wait either.
 #[tokio::test]
 async fn an_answer_to_one_is_not_for_all() {
-    let (service, url) = start(
+    let (mut service, url) = start(
         r#"{"status": 200, "headers": [["Cache-Control", "no-store"]], "body": "", "delay": 0.05}"#,
     );
     let client = check(&url, |config| config.cache = Some(LONG)).client();

@@ -34,7 +34,7 @@ async fn in_time(url: &str, what: &str) -> Verdict {
         sleep(TIMEOUT).await;
         begun.elapsed()
     };
-    let (verdict, clock) = tokio::join!(ask(&client), clock);
+    let (clock, verdict) = tokio::join!(clock, ask(&client));
     assert!(
         verdict.took <= clock + GRACE,
         "{what}, {url}: {:?} by {clock:?}",
@@ -178,7 +178,7 @@ async fn one_that_fails_each_time_is_not_asked_each_time() {
         }
         took.sort();
         // Nothing is waited for; the slowest may have lost the processor meanwhile.
-        assert!(took[98] < Duration::from_millis(5), "{took:?}");
+        assert!(took[90] < Duration::from_millis(5), "{took:?}");
         assert_eq!(
             counted(&check, r#"peername_check_total{outcome="error"}"#),
             10

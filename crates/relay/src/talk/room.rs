@@ -293,7 +293,8 @@ const AGAIN: Duration = Duration::from_millis(10);
 mod tests {
     use std::io::Read;
     use std::net::TcpListener;
-    use std::thread;
+
+    use peername_sys::poll::wait_readable;
 
     use super::super::cut_short;
     use super::*;
@@ -312,7 +313,8 @@ mod tests {
         let ((downstream, client), (upstream, _backend)) = (connected(), connected());
         cut_short(&client);
         drop(client);
-        thread::sleep(Duration::from_millis(50));
+        let is_there = wait_readable([downstream.as_fd()], Some(Duration::from_secs(10)));
+        assert!(is_there.expect("poll"), "no reset");
         let mut talks = Slab::new();
         let key = talks.insert(Talking::new([downstream, upstream]));
         let arrives = |talks: &mut _, side, what| {
