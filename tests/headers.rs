@@ -145,7 +145,9 @@ fn header_timeout_is_absolute() {
     }
     assert!(start.elapsed() >= Duration::from_millis(400), "too early");
     silent.closed();
-    assert_eq!(rig.proxy.outcomes(), ["header_timeout"; 2]);
+    wait_for("both in the log", || {
+        (rig.proxy.outcomes() == ["header_timeout"; 2]).then_some(())
+    });
     rig.backends_saw_nobody();
 }
 

@@ -128,6 +128,8 @@ fn proxy(lab: &Lab, trust: &[&str]) -> Peername {
         "--listen=10.81.0.1:8443",
         "--listen=[fd81::1]:8443",
         "--target-v4=127.0.0.1:9000",
+        // Who is turned away is not turned away for that.
+        "--header-timeout=60s",
     ];
     Peername::start(
         &lab.server,
