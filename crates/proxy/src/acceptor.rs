@@ -191,6 +191,7 @@ impl<S: Serve> Acceptor<S> {
             self.serve_leaving(slot).await;
             return Ok(());
         }
+        // At once when this was dropped while it waited for a place: nothing has cleared it, so that place is not forgotten.
         let mut readable = self.poller.readable().await?;
         // Only with a connection to take: an idle worker must not keep others from the last one.
         let mut slot = Some(self.slots.wait().await?);

@@ -38,8 +38,9 @@ impl Slots {
         Arc::clone(&self.of_all).try_acquire_owned().ok()
     }
 
-    /// Waits for a place, in the order in which workers come. Dropped, it is still in the line, for the next call: a
-    /// worker does that with each connection that another hands over, and whose places those are would be first again.
+    /// Waits for a place, in the order in which workers come. Dropping the future keeps the place in the line for the
+    /// next call, which has to follow: each connection that another worker hands over would send this one to the end
+    /// otherwise, behind the one that hands them over.
     pub(crate) async fn wait(&mut self) -> io::Result<Slot> {
         if self.waits.is_none() {
             if let Some(slot) = self.take() {

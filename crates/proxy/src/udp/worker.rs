@@ -129,7 +129,7 @@ impl<R: Role> Worker<R> {
 
     /// Serves until it must end. Once it is to begin nothing new, it ends by itself as soon as no
     /// datagram has moved for a moment: an idle session has nothing to wait for. Who may be at its end is decided behind a
-    /// look at what has come: a host that pauses this process, or has other things to do, makes nobody idle.
+    /// look at what has come, as this process may have been paused; one look, or a flood would put off all ends.
     async fn run(mut self, poller: &Poller, mut phases: Phases) -> io::Result<()> {
         let mut draining = phases.clone();
         let mut tick = interval(TICK);
@@ -145,14 +145,16 @@ impl<R: Role> Worker<R> {
                     self.moved = Instant::now();
                 }
                 () = sleep_until(quiet_at.into()), if self.sessions.stopping => {
+                    let now = Instant::now();
                     self.rounds(poller)?;
-                    if self.moved.elapsed() >= QUIET {
+                    if now.saturating_duration_since(self.moved) >= QUIET {
                         break;
                     }
                 }
                 _ = tick.tick() => {
+                    let now = Instant::now();
                     self.rounds(poller)?;
-                    self.tick(Instant::now());
+                    self.tick(now);
                 }
                 ready = poller.readable() => {
                     let mut ready = ready?;
