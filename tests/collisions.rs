@@ -31,7 +31,11 @@ fn second_live_connection_is_refused_on_request() {
     let rig = Rig::new(&["--on-port-collision=fail"]);
     let client = someone_v4();
     let (down, up) = rig.connect(client);
-    rig.open(&header_of(client)).closed();
+    let (_, elapsed) = rig.open(&header_of(client)).closed();
+    assert!(
+        elapsed < Duration::from_secs(3),
+        "refused only after {elapsed:?}"
+    );
     rig.v4.saw_nobody();
     down.send(b"alive");
     assert_eq!(up.recv(5), b"alive");

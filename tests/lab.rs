@@ -87,12 +87,12 @@ pub(crate) fn wait_for<T>(what: &str, question: impl FnMut() -> Option<T>) -> T 
         .unwrap_or_else(|| panic!("waited {PATIENCE:?} in vain: {what}"))
 }
 
-/// Holds a reaction to its limit. The machine may be busy with other tests, so one of twenty is enough; a program that
-/// waits for a timer misses all of them.
+/// Holds a reaction to its limit. The machine may be busy with other tests, so one of these tries is enough; a program
+/// that waits for a timer misses all of them.
 #[track_caller]
-pub(crate) fn within(limit: Duration, mut reaction: impl FnMut() -> Duration) {
+pub(crate) fn within(tries: usize, limit: Duration, mut reaction: impl FnMut() -> Duration) {
     let mut times = Vec::new();
-    while times.len() < 20 {
+    while times.len() < tries {
         match reaction() {
             time if time <= limit => return,
             time => times.push(time),

@@ -44,20 +44,21 @@ fn descriptors_run_out_and_come_back() {
     let mut resumed = Vec::new();
     for _ in 0..3 {
         let crowd: Vec<Conn> = (0..100).map(|_| ping()).collect();
-        // Who is to be served is by then, also beside other tests.
-        thread::sleep(Duration::from_millis(200));
         let soon = Duration::from_millis(5);
         wait_for("ten are served", || {
             let served = crowd.iter().filter(|conn| conn.is_answered_after(soon));
             (served.count() >= 10).then_some(())
         });
-        let (served, others): (Vec<_>, Vec<_>) =
-            crowd.iter().partition(|conn| conn.is_answered_after(soon));
-        assert!(served.len() <= 30, "64 descriptors served {}", served.len());
-        for conn in others {
-            // In the kernel's queue: a client that waits is better off than one that is refused. Or served since.
-            assert!(conn.is_open_after(soon) || conn.is_answered_after(soon));
+        // Who is to be served is by then, also beside other tests.
+        thread::sleep(Duration::from_millis(200));
+        proxy.rests();
+        for conn in &crowd {
+            // In the kernel's queue: a client that waits is better off than one that is refused.
+            assert!(conn.is_answered_after(soon) || conn.is_open_after(soon));
         }
+        let served = crowd.iter().filter(|conn| conn.is_answered_after(soon));
+        let served = served.count();
+        assert!(served <= 30, "64 descriptors served {served}");
         assert!(proxy.is_alive(), "out of descriptors:\n{}", proxy.log());
         let start = Instant::now();
         drop(crowd);
@@ -67,10 +68,10 @@ fn descriptors_run_out_and_come_back() {
             assert_eq!(ping().recv(7), b"+PONG\r\n");
         }
     }
-    // 200 ms for the proxy; the rest is for a machine that runs other tests, which may be late once or twice.
-    let best = resumed.iter().min();
+    // 200 ms for the proxy; the rest is for a machine that runs other tests, which may be late once.
+    resumed.sort();
     assert!(
-        best.is_some_and(|time| *time < Duration::from_millis(500)),
+        resumed[1] < Duration::from_millis(500),
         "resumed after {resumed:?}"
     );
 }

@@ -48,7 +48,7 @@ fn who_writes_in_pieces_is_not_kept_waiting() {
 /// Asks in these pieces, which the server gets as `expected` and answers in two of its own.
 fn ask(lab: &Lab, backend: &TcpListener, pieces: &[&[u8]], expected: &[u8]) {
     // A delayed ACK would take that from each of them.
-    within(Duration::from_millis(40), || {
+    within(10, Duration::from_millis(40), || {
         let began = Instant::now();
         let down = lab.balancer.enter(|| TcpStream::connect(LISTEN));
         let mut down = down.expect("a connection");

@@ -8,7 +8,7 @@ use rustix::process::Signal;
 use crate::addr::{LISTEN_V4, TARGET_V4, TARGET_V6, someone_v4, someone_v6, v4};
 use crate::backend::Backend;
 use crate::conn::{Conn, End};
-use crate::lab::{Host, Lab, PATIENCE, Scratch, wait_for};
+use crate::lab::{Host, Lab, Scratch, wait_for};
 use crate::peername::{BINARY, Peername};
 use crate::rig::header_of;
 
@@ -194,7 +194,7 @@ impl Site {
 
 fn stop(proxy: &mut Peername) {
     proxy.signal(Signal::TERM);
-    let status = proxy.ended_within(PATIENCE).expect("an end");
+    let status = proxy.ended_within(Duration::from_secs(3)).expect("an end");
     assert_eq!(status.code(), Some(0));
 }
 

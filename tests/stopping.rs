@@ -7,7 +7,7 @@ use rustix::process::Signal;
 
 use crate::addr::{LISTEN_V4, someone_v4};
 use crate::conn::{Conn, End};
-use crate::lab::{Lab, PATIENCE};
+use crate::lab::Lab;
 use crate::pattern::{assert_same, pattern};
 use crate::peername::Peername;
 use crate::rig::{Rig, header_of};
@@ -31,7 +31,7 @@ fn open_connections_finish() {
     }
     let status = rig
         .proxy
-        .ended_within(PATIENCE)
+        .ended_within(Duration::from_secs(2))
         .expect("nothing left to wait for");
     assert_eq!(status.code(), Some(0));
 }
@@ -64,7 +64,7 @@ fn who_waits_for_a_place_gets_one() {
         let (said, end) = down.drain();
         assert_eq!((&said[..], end), (&b"yes"[..], End::Fin));
     }
-    let status = rig.proxy.ended_within(PATIENCE);
+    let status = rig.proxy.ended_within(Duration::from_secs(3));
     assert!(status.is_some_and(|status| status.success()), "{status:?}");
 }
 
@@ -119,7 +119,7 @@ fn a_thousand_transfers_finish() {
         assert_eq!(end, End::Fin);
         assert_same(&received, &whole);
     }
-    let status = rig.proxy.ended_within(PATIENCE);
+    let status = rig.proxy.ended_within(Duration::from_secs(2));
     assert_eq!(status.and_then(|status| status.code()), Some(0));
     assert!(start.elapsed() < Duration::from_secs(31));
 }
@@ -141,7 +141,10 @@ fn draining_has_an_end() {
         "ended after {:?}",
         start.elapsed()
     );
-    let status = rig.proxy.ended_within(PATIENCE).expect("the drain is over");
+    let status = rig
+        .proxy
+        .ended_within(Duration::from_secs(1))
+        .expect("the drain is over");
     assert_eq!(status.code(), Some(0));
     // Also what was cut has its line, and its bytes are counted.
     rig.proxy.line("of the end", |line| {
@@ -159,7 +162,10 @@ fn second_signal_ends_at_once() {
         rig.lab.balancer.finds_nobody_at(LISTEN_V4);
         down.stays_open(Duration::from_millis(200));
         rig.proxy.signal(signal);
-        let status = rig.proxy.ended_within(PATIENCE).expect("at once");
+        let status = rig
+            .proxy
+            .ended_within(Duration::from_secs(1))
+            .expect("at once");
         assert_eq!(status.code(), Some(0));
     }
 }
@@ -169,7 +175,10 @@ fn second_signal_ends_at_once() {
 fn idle_proxy_stops_at_once() {
     let mut rig = Rig::new(&[]);
     rig.proxy.signal(Signal::TERM);
-    let status = rig.proxy.ended_within(PATIENCE).expect("at once");
+    let status = rig
+        .proxy
+        .ended_within(Duration::from_secs(1))
+        .expect("at once");
     assert_eq!(status.code(), Some(0));
 }
 
@@ -180,6 +189,6 @@ fn stops_however_early() {
     let lab = Lab::without_routes();
     let mut proxy = Peername::proxy(&lab, &[]);
     proxy.signal(Signal::TERM);
-    let status = proxy.ended_within(PATIENCE).expect("soon");
+    let status = proxy.ended_within(Duration::from_secs(3)).expect("soon");
     assert_eq!(status.code(), Some(0), "{status}");
 }

@@ -7,6 +7,8 @@ use crate::lab::{Host, Process, wait_for};
 
 const CHECK: std::net::SocketAddr = v4([127, 0, 0, 1], 9191);
 pub(super) const ASKED: &str = "--check=http://127.0.0.1:9191/";
+/// For a check that answers, on a machine that has other things to do.
+pub(super) const PATIENT: &str = "--check-timeout=15s";
 
 #[test]
 fn what_is_denied_never_leaves() {
@@ -222,9 +224,6 @@ fn metrics_tell_of_decisions() {
     });
     assert_eq!(ready("/readyz"), "ready\n");
 }
-
-/// For a check that answers, on a machine that has other things to do.
-pub(super) const PATIENT: &str = "--check-timeout=15s";
 
 /// With a forwardAuth service beside the proxy that denies `/secret` anywhere, and b.test altogether.
 pub(super) fn checked(args: &[&str]) -> (Rig, Process) {

@@ -14,7 +14,7 @@ use crate::lab::{Process, wait_for};
 fn streams_of_one_client_are_not_in_anothers_way() {
     let rig = Rig::new(&["--workers=1", "--allow-destination=10.81.0.1:8443"]);
     let _holds = hold(&rig, &["/slow", "/slow"]);
-    let answer = rig.curl(&["--max-time", "15", "https://a.test:8443/echo"]);
+    let answer = rig.curl(&["--max-time", "5", "https://a.test:8443/echo"]);
     assert!(
         answer.starts_with("GET a.test:8443 HTTP/2.0"),
         "by HTTP/2: {answer}"

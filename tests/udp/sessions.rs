@@ -233,6 +233,21 @@ fn stopping_looks_before_it_ends() {
     assert!(status.is_some_and(|status| status.success()), "{status:?}");
 }
 
+/// Nor is anybody idle whose answer had come meanwhile. Which of the two the proxy turns to first is by chance.
+#[test]
+fn an_answer_that_waits_is_a_sign_of_life() {
+    let rig = Rig::new(&["--workers=1", "--close-after=1s"]);
+    let client = someone_v4();
+    for _ in 0..6 {
+        rig.ask(client);
+        rig.proxy.pause();
+        rig.v4.send(client, &[b"late"]);
+        std::thread::sleep(Duration::from_millis(1500));
+        rig.proxy.signal(Signal::CONT);
+        rig.balancer.expect(b"late", LISTEN_V4);
+    }
+}
+
 /// `ss --kill` on a session's socket leaves it deaf. The client gets another one; on a listener's, the
 /// proxy ends, to be started again.
 #[test]

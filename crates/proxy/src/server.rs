@@ -129,7 +129,7 @@ pub fn start<S: Serve>(
         let (orders, received) = mpsc::unbounded_channel();
         let worker = Worker {
             service: Arc::clone(service),
-            slots: Arc::clone(&running.slots),
+            slots: Slots::new(Arc::clone(&running.slots)),
             closed: Arc::clone(&running.closed),
             phases: Phases {
                 of_all: running.phase.subscribe(),
@@ -348,7 +348,7 @@ const TICK: Duration = Duration::from_secs(1);
 
 struct Worker<S: Serve> {
     service: Arc<S>,
-    slots: Arc<Semaphore>,
+    slots: Slots,
     closed: Arc<AtomicUsize>,
     phases: Phases,
     orders: mpsc::UnboundedReceiver<Order>,
@@ -381,8 +381,7 @@ impl<S: Serve> Worker<S> {
             mut handed,
             mut all_closed,
         } = self.inbox;
-        let mut acceptor =
-            Acceptor::new(self.service, Slots::new(self.slots), self.seat, self.closed)?;
+        let mut acceptor = Acceptor::new(self.service, self.slots, self.seat, self.closed)?;
         acceptor.add(listeners)?;
         let begin = |companion: Companion| companion(self.phases.clone());
         let mut beside: FuturesUnordered<_> = companions.into_iter().map(begin).collect();

@@ -178,7 +178,7 @@ async fn one_that_fails_each_time_is_not_asked_each_time() {
         }
         took.sort();
         // Nothing is waited for; the slowest may have lost the processor meanwhile.
-        assert!(took[90] < Duration::from_millis(5), "{took:?}");
+        assert!(took[98] < Duration::from_millis(5), "{took:?}");
         assert_eq!(
             counted(&check, r#"peername_check_total{outcome="error"}"#),
             10
