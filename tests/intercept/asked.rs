@@ -1,6 +1,6 @@
 //! The check is asked about what will be sent, and its no is heard as one.
 
-use super::checked::{ASKED, SERVICE, checked, start};
+use super::checked::{ASKED, PATIENT, SERVICE, checked, start};
 use super::rig::{PROXY, Stage, head};
 use super::streams::{WEBSOCKET_SERVER, serve, websocket_by_http2};
 use crate::conn::Conn;
@@ -51,7 +51,7 @@ fn a_path_is_asked_about_as_it_is_written() {
 fn a_no_to_a_tunnel_stands_as_long_as_the_check_says_it() {
     let stage = Stage::new();
     let script = stage.scratch.write("check.py", SERVICE);
-    let rig = stage.start(&[ASKED]);
+    let rig = stage.start(&[ASKED, PATIENT]);
     let request = "GET /echo HTTP/1.1\r\nHost: a.test\r\n\r\n";
     let browser = "CONNECT a.test:80 HTTP/1.1\r\nUser-Agent: Mozilla/5.0\r\n\r\n";
     let conn = Conn::open(&rig.lab.client, PROXY, browser.as_bytes());

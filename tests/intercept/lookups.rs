@@ -67,11 +67,16 @@ fn who_wants_the_same_name_at_once_waits_for_the_same_answer() {
         [get(&[]), other.join().expect("answers")].concat()
     });
     assert_eq!(answers.matches("GET slow.test ").count(), 40, "{answers}");
+    let was_asked = |times: usize| {
+        let count = || names.log().matches("asked").count();
+        wait_for("the questions", || (count() >= times).then_some(()));
+        assert_eq!(count(), times, "{}", names.log());
+    };
     // Both kinds of address, once.
-    assert_eq!(names.log().matches("asked").count(), 2, "{}", names.log());
+    was_asked(2);
     // What has been answered is asked again.
     rig.curl(&["-H", "Connection: close", "http://slow.test:8081/echo"]);
-    assert_eq!(names.log().matches("asked").count(), 4, "{}", names.log());
+    was_asked(4);
 }
 
 /// Each question is answered after six seconds: 10.81.0.1, and no IPv6 address.
