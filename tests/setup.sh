@@ -30,6 +30,10 @@ packages=(
     openssh-server
     openssh-client
     postgresql
+    postfix          # a master that empties its children's environment
+    dovecot-core     # the same
+    dovecot-imapd
+    sudo             # and a program that does it on purpose
     netcat-openbsd   # the README's backend and balancer
     socat
     unbound          # a name server behind the proxy, and its log of clients
@@ -143,9 +147,10 @@ install=(apt-get install --yes --quiet --no-install-recommends --no-upgrade "${m
 
 for package in "${missing[@]}"; do
     case $package in
-        haproxy | nginx | redis-server | postgresql | unbound | dnsdist | apache2) unit=$package ;;
+        haproxy | nginx | redis-server | postgresql | unbound | dnsdist | apache2 | postfix) unit=$package ;;
         openssh-server) unit=ssh ;;
         ngtcp2-server) unit=ngtcp2d ;;
+        dovecot-core) unit=dovecot ;;
         *) continue ;;
     esac
     systemctl disable --quiet "$unit" 2>/dev/null || true # no systemd, nothing to disable

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use super::rig::{Libc, Served, exec, server, v2};
+use super::rig::{Libc, Program, Served, exec, library, server, v2};
 use crate::addr::someone_v4;
 use crate::conn::End;
 use crate::lab::{Host, Process, Scratch, wait_for};
@@ -127,14 +127,32 @@ fn a_launcher_that_cannot_is_told_from_a_program_that_failed() {
     assert!(said.contains("libpeername.so is neither"), "{said}");
 }
 
-/// A program that is not reached must not run on: it would take its proxy for its client.
+/// It has changed its user before it loads the library: the supervisor answers it.
 #[test]
-fn a_table_that_cannot_be_opened() {
+fn a_table_that_cannot_be_opened_leaves_the_program_to_the_supervisor() {
+    let script =
+        "chmod 0 $PEERNAME_TABLE; exec setpriv --reuid=65534 --clear-groups $0 block 4 8443";
+    let program = Program::start(&["sh", "-c", script, &server(Libc::Glibc)]);
+    let served = Served::of(program.process, program.lab);
+    for _ in 0..3 {
+        let client = someone_v4();
+        served.check(&served.ask(&v2(client)), client);
+    }
+}
+
+/// The environment alone, without the launcher's filter: such a program would take its balancer for its client.
+#[test]
+fn a_table_that_is_gone_and_no_supervisor() {
     let host = Host::new();
-    let script = "echo $PEERNAME_TABLE; chmod 0 $PEERNAME_TABLE; exec setpriv --reuid=65534 \
-                  --clear-groups $0 block 4 8443";
-    let program = ["sh", "-c", script, &server(Libc::Glibc)];
-    let ended = Peername::run(&host, &exec(&["--trust=any"], &program));
+    let preload = format!("LD_PRELOAD={}", library().display());
+    let mut command = Command::new("env");
+    command.args([
+        &preload,
+        "PEERNAME_TABLE=/nonexistent",
+        &server(Libc::Glibc),
+    ]);
+    command.args(["block", "4", "8443"]);
+    let ended = host.output(&mut command, "");
     let said = String::from_utf8_lossy(&ended.stderr).into_owned();
     assert_eq!(ended.status.code(), Some(1), "{said}");
     assert!(said.contains("may not listen"), "{said}");

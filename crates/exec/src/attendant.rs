@@ -7,8 +7,7 @@
 //! waiting notices that (accept, poll, select, epoll in all its modes, in any process), and whoever
 //! accepts the bell [takes](Attendant::take) a ready connection in its place.
 //!
-//! How it is used, by the process that has it ([`run()`] for the preloaded library; the
-//! supervisor of system calls within its own loop):
+//! How it is used, by the supervisor of system calls within its own loop:
 //!
 //! 1. wait until the attendant is readable ([`AsFd`]) or [`Attendant::next_deadline`] has come;
 //! 2. [`Attendant::attend`]: looks after whatever is due, and names the listeners that have a
@@ -21,7 +20,6 @@
 
 mod bell;
 mod channel;
-mod run;
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::net::SocketAddr;
@@ -37,7 +35,6 @@ use crate::look::{Look, look_again, refuse};
 use bell::Bell;
 
 pub use channel::Channel;
-pub use run::run;
 
 /// Connections that wait for their header, those that are ready to be accepted, and the bells.
 #[derive(Debug)]

@@ -20,6 +20,7 @@ mod acceptors;
 mod guardian;
 mod ledger;
 mod listeners;
+mod monitor;
 mod supervisor;
 mod threads;
 mod waits;
@@ -28,21 +29,26 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::process;
 use std::time::Duration;
 
-use peername_identity::Table;
+use peername_identity::{PROBE, PROBE_ERRNO, Table};
 use peername_sys::pidfd::Process;
-use peername_sys::seccomp::{self, Gaining, Listener, OwnNames};
+use peername_sys::seccomp::{self, Bypass, Gaining, Listener, OwnNames};
 use peername_sys::{Failed, detach, limits, passing};
 
 use ledger::Ledger;
 use supervisor::Supervisor;
 
+use crate::table::SharedTable;
+
 /// What the supervisor needs to know.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub struct Settings {
     /// Where it finds whom to trust and which ports expect headers, and remembers who is who.
     pub table: Table<'static>,
     /// From accept to the complete header.
     pub header_timeout: Duration,
+    /// If the program is started with the library: the path by which it finds the table, which is removed once no process
+    /// of the program is left. What the library accepts does not pass through the supervisor.
+    pub library: Option<SharedTable>,
 }
 
 /// Why there is no supervisor.
@@ -50,8 +56,8 @@ pub struct Settings {
 pub enum NotifyError {
     /// The filter can't be put in place.
     #[error(
-        "{0}: --mode notify needs Linux 5.14, and that nobody supervises already (EBUSY), as some container \
-         managers do"
+        "{0}: every accept(2) has to go by the library or the supervisor, which needs Linux 5.14, seccomp(2) allowed, and \
+         no other supervisor above (EBUSY), as some container managers are; --mode netns needs none of it"
     )]
     Filter(Failed),
     /// Something else of the system's.
@@ -72,11 +78,14 @@ pub enum NotifyError {
 /// The kernel is too old or does not let us; or somebody else supervises already.
 pub fn start(settings: Settings) -> Result<Gaining, NotifyError> {
     let started = NotifyError::Start;
+    let (table_settings, has_library) = (settings.table.settings(), settings.library.is_some());
     let program = process::id();
     let target = Process::current().map_err(started)?;
     let (ours, theirs) = passing::line().map_err(started)?;
     detach::detached([theirs, target.into()], |[line, target]| {
-        match supervise(settings, line, program, target.into()) {
+        let ended = supervise(&settings, line, program, target.into());
+        settings.library.iter().for_each(SharedTable::remove);
+        match ended {
             Ok(()) => 0,
             Err(error) => {
                 eprintln!("peername: the supervisor has ended: {error}");
@@ -89,11 +98,17 @@ pub fn start(settings: Settings) -> Result<Gaining, NotifyError> {
         return Err(NotifyError::Ended);
     };
     seccomp::allow_looks_of(u32::try_from(supervisor).unwrap_or_default());
-    let own_names = match settings.table.settings().policy().show_destination {
+    let own_names = match table_settings.policy().show_destination {
         true => OwnNames::Asked,
         false => OwnNames::Kernel,
     };
-    let (listener, gaining) = seccomp::install(own_names).map_err(NotifyError::Filter)?;
+    let bypass = has_library.then_some(Bypass {
+        pass: table_settings.pass(),
+        probe: PROBE,
+        probe_errno: PROBE_ERRNO,
+    });
+    let installed = seccomp::install(own_names, bypass.as_ref());
+    let (listener, gaining) = installed.map_err(NotifyError::Filter)?;
     passing::send(&ours, 0, Some(listener.as_fd())).map_err(started)?;
     match passing::receive(&ours).map_err(started)? {
         Some(_) => Ok(gaining),
@@ -103,7 +118,7 @@ pub fn start(settings: Settings) -> Result<Gaining, NotifyError> {
 
 /// The supervisor's process, from its start until no process with the filter is left.
 fn supervise(
-    settings: Settings,
+    settings: &Settings,
     line: OwnedFd,
     program: u32,
     target: Process,

@@ -1,16 +1,18 @@
-//! `--mode preload`: the library is loaded into the program, and an attendant runs beside it.
+//! `--mode preload`: the library is loaded into the program, and a supervisor runs beside it.
+//!
+//! A process of the program may lose the library: its parent gave it another environment, it is static, or it was
+//! executed with more privileges (ld.so(8)). The kernel lets no accept(2) through that does not come from the library
+//! ([`peername_identity::Secrets::pass`]); the supervisor of [`crate::notify`] answers the others. So no process accepts
+//! without knowing its clients, whatever it cooperates in.
 
-use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
-use peername_sys::detach::detached;
-use peername_sys::pidfd::Process;
-use peername_sys::{Failed, NameCall};
+use peername_sys::seccomp::Gaining;
 
-use crate::attendant::{Attendant, Channel, run};
 use crate::library::preloaded;
+use crate::notify::{self, NotifyError};
 use crate::table::{Rules, SharedTable, TableError};
 
 /// What a run with the library needs.
@@ -27,56 +29,23 @@ pub struct Preload {
 }
 
 impl Preload {
-    /// Starts the attendant of this process, which is to become the program, and gives `command` what
-    /// the library needs to find it. The attendant ends by itself, soon after the last process that has
-    /// the library loaded.
+    /// Starts the supervisor of this process, which is to become the program, and gives `command` what
+    /// the library needs to find it. The supervisor ends by itself, with the last process of the program.
     ///
     /// # Errors
     ///
     /// [`PreloadError`]. This process must have one thread only.
-    pub fn prepare(&self, command: &mut Command) -> Result<(), PreloadError> {
+    pub fn prepare(&self, command: &mut Command) -> Result<Gaining, PreloadError> {
         let shared = SharedTable::create(self.slots, &self.rules)?;
-        self.start_attendant(&shared)
-            .inspect_err(|_| shared.remove())?;
         command.env("LD_PRELOAD", preloaded(&self.library));
         command.env("PEERNAME_TABLE", shared.path());
-        Ok(())
+        let started = notify::start(notify::Settings {
+            table: shared.table(),
+            header_timeout: self.header_timeout,
+            library: Some(shared.clone()),
+        });
+        Ok(started.inspect_err(|_| shared.remove())?)
     }
-
-    fn start_attendant(&self, shared: &SharedTable) -> Result<(), Failed> {
-        let settings = shared.table().settings();
-        let channel = Channel::open(settings)?;
-        let program = Process::current()?;
-        let file = shared.descriptor().call("fcntl(F_DUPFD_CLOEXEC)")?;
-        let timeout = self.header_timeout;
-        detached(
-            [file, channel.into(), program.into()],
-            |[file, channel, program]| {
-                let shared = shared.in_child(file);
-                let attended = attend(&shared, channel, &program.into(), timeout);
-                shared.remove();
-                match attended {
-                    Ok(()) => 0,
-                    Err(error) => {
-                        eprintln!("peername: the attendant of slow headers: {error}");
-                        1
-                    }
-                }
-            },
-        )
-    }
-}
-
-fn attend(
-    shared: &SharedTable,
-    channel: OwnedFd,
-    program: &Process,
-    timeout: Duration,
-) -> Result<(), Failed> {
-    peername_sys::limits::raise_open_files()?;
-    let attendant = Attendant::new(shared.table(), timeout)?;
-    let channel = Channel::on(channel, shared.table().settings());
-    run(attendant, channel, shared, program)
 }
 
 /// Why a program can't be started with the library.
@@ -85,7 +54,7 @@ pub enum PreloadError {
     /// The table.
     #[error(transparent)]
     Table(#[from] TableError),
-    /// A system call.
-    #[error("the attendant of slow headers: {0}")]
-    Attendant(#[from] Failed),
+    /// The supervisor.
+    #[error(transparent)]
+    Supervisor(#[from] NotifyError),
 }

@@ -4,23 +4,22 @@
 //! (sshd does), which then has nothing but its environment. It belongs to the user who runs the
 //! program, and nobody else may open it: whoever can write to it can forge clients.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, OpenOptions};
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use peername_identity::{Network, Policy, SourcePolicy, Table};
+use peername_identity::{Network, Policy, Secrets, SourcePolicy, Table};
 use peername_sys::shared_memory::{self, claim, map_words, mark_used};
 use peername_sys::{random, tcp_socket, user};
 
-/// A table, and the file it is in.
-#[derive(Debug)]
+/// A table, and the path of the file it is in. The file counts as used for as long as this process, or one that it
+/// forks, has not executed another program.
+#[derive(Clone, Debug)]
 pub struct SharedTable {
     table: Table<'static>,
     path: PathBuf,
-    file: File,
 }
 
 /// What the table is to say; see [`Policy`] for the words' meaning.
@@ -74,8 +73,12 @@ impl SharedTable {
             return Err(TableError::Networks(rules.networks.len()));
         }
         remove_forgotten();
-        let (name, secret) = (random::words(), random::words());
-        let [first, second] = name;
+        let secrets = Secrets {
+            name: random::words(),
+            request: random::words(),
+            pass: random::words(),
+        };
+        let [first, second] = secrets.name;
         let path = Path::new(DIRECTORY).join(format!("{PREFIX}{first:016x}{second:016x}"));
         let in_file = |source| TableError::File {
             path: path.clone(),
@@ -88,7 +91,7 @@ impl SharedTable {
             .mode(0o600)
             .open(&path)
             .map_err(in_file)?;
-        // Ours for as long as this is open, or mapped; see `remove_forgotten`.
+        // The lock lives as long as the mapping, which keeps the open file; see `remove_forgotten`.
         mark_used(&file).map_err(|failed| in_file(failed.source))?;
         let len = Table::size(slots);
         file.set_len(len as u64).map_err(in_file)?;
@@ -100,8 +103,8 @@ impl SharedTable {
             .for_each(|&port| _ = table.settings().ports().insert(port));
         table
             .settings()
-            .write(rules.policy(), &rules.networks, name, secret);
-        Ok(Self { table, path, file })
+            .write(rules.policy(), &rules.networks, secrets);
+        Ok(Self { table, path })
     }
 
     /// The table itself.
@@ -112,33 +115,6 @@ impl SharedTable {
     /// Where others find it.
     pub fn path(&self) -> &Path {
         &self.path
-    }
-
-    /// Whether another process has it mapped. The library locks the file it maps, and a lock of flock(2)
-    /// lives as long as the open file, which a mapping keeps.
-    pub fn is_in_use(&self) -> bool {
-        let alone = claim(&self.file);
-        let _ = mark_used(&self.file);
-        !alone
-    }
-
-    /// The same table in a process that this one has forked, and whose only descriptor for it is `file`.
-    #[must_use]
-    pub fn in_child(&self, file: OwnedFd) -> Self {
-        Self {
-            table: self.table,
-            path: self.path.clone(),
-            file: file.into(),
-        }
-    }
-
-    /// A descriptor of the file, for [`SharedTable::in_child`].
-    ///
-    /// # Errors
-    ///
-    /// fcntl(2)'s.
-    pub fn descriptor(&self) -> io::Result<OwnedFd> {
-        self.file.as_fd().try_clone_to_owned()
     }
 
     /// Removes the path. Who has the table mapped keeps it.
@@ -162,7 +138,7 @@ impl Rules {
     }
 }
 
-/// Removes the tables that nobody has open: those of runs that were killed with their attendant. Other
+/// Removes the tables that no process has open: those of runs that were killed with their supervisor. Other
 /// users' can't be opened, and are theirs to remove.
 fn remove_forgotten() {
     let entries = fs::read_dir(DIRECTORY).into_iter().flatten().flatten();

@@ -46,7 +46,7 @@ mod verdict;
 pub use address::Network;
 pub use bits::Ports;
 pub use request::{Request, Wish};
-pub use settings::{Counter, Policy, Settings, Signature};
+pub use settings::{Counter, PROBE, PROBE_ERRNO, Policy, Secrets, Settings, Signature};
 pub use shown::{pseudo_v4, shown};
 pub use source::SourcePolicy;
 pub use table::{Full, Identity, Place, Table};

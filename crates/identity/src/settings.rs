@@ -36,8 +36,39 @@ pub struct Policy {
     pub namespace: u64,
 }
 
-/// 128 random bits: the attendant's name, and the word that lets one speak to it.
+/// 128 random bits.
 pub type Signature = [u64; 2];
+
+/// The random words of a table, which nobody but its user can read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Secrets {
+    /// The name of the attendant's socket.
+    pub name: Signature,
+    /// What a request to the attendant begins with.
+    pub request: Signature,
+    /// The fifth and sixth argument of the system calls that the library makes. The kernel ignores both; the
+    /// seccomp filter of `peername exec` lets a call with them through, and has every other one answered by the
+    /// supervisor. So a process without the library can't accept by itself.
+    pub pass: Signature,
+}
+
+impl Secrets {
+    /// For a table that has neither an attendant nor a filter.
+    pub const NONE: Self = Self {
+        name: [0; 2],
+        request: [0; 2],
+        pass: [0; 2],
+    };
+}
+
+/// The same arguments of a getpeername(2) that asks whether the filter is there: it fails with
+/// [`PROBE_ERRNO`] then.
+pub const PROBE: Signature = [
+    u64::from_be_bytes(*b"peername"),
+    u64::from_be_bytes(*b"is there"),
+];
+/// EREMCHG, which getpeername(2) does not know.
+pub const PROBE_ERRNO: i32 = 78;
 
 /// What is counted, over all processes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,8 +87,6 @@ pub enum Counter {
     Parked,
     /// Refused because it could not be handed to the attendant.
     NoAttendant,
-    /// Processes that have loaded the library.
-    Loaded,
 }
 
 impl<'m> Settings<'m> {
@@ -65,7 +94,7 @@ impl<'m> Settings<'m> {
     pub const MAX_NETWORKS: usize = NETWORKS;
 
     /// Writes them. Networks beyond [`Settings::MAX_NETWORKS`] are not taken: check before.
-    pub fn write(self, policy: Policy, networks: &[Network], name: Signature, secret: Signature) {
+    pub fn write(self, policy: Policy, networks: &[Network], secrets: Secrets) {
         let flags = [
             policy.header_required,
             policy.all_ports,
@@ -80,8 +109,9 @@ impl<'m> Settings<'m> {
         self.set(MAX_HEADER, policy.max_header as u64);
         self.set(USER, policy.attendant_user.into());
         self.set(NAMESPACE, policy.namespace);
-        self.set_pair(NAME, name);
-        self.set_pair(SECRET, secret);
+        self.set_pair(NAME, secrets.name);
+        self.set_pair(SECRET, secrets.request);
+        self.set_pair(PASS, secrets.pass);
         for (words, network) in self.0.networks.iter().zip(networks) {
             network.store(words);
         }
@@ -141,6 +171,11 @@ impl<'m> Settings<'m> {
     /// What a request to the attendant begins with.
     pub fn secret(self) -> Signature {
         self.pair(SECRET)
+    }
+
+    /// See [`Secrets::pass`].
+    pub fn pass(self) -> Signature {
+        self.pair(PASS)
     }
 
     /// Adds one.
@@ -216,7 +251,7 @@ impl<'m> Settings<'m> {
 }
 
 /// `peername`, then the version of the layout: a library of another version does not touch the table.
-const MAGIC_VALUE: u64 = u64::from_be_bytes(*b"peernam\x03");
+const MAGIC_VALUE: u64 = u64::from_be_bytes(*b"peernam\x04");
 
 const MAGIC: usize = 0;
 const FLAGS: usize = 1;
@@ -230,5 +265,6 @@ const NAME: usize = 8;
 const SECRET: usize = 10;
 const SWEEP: usize = 12;
 const SOURCES: usize = 13;
+const PASS: usize = 14;
 /// One word each, to the end.
 const COUNTERS: usize = 16;

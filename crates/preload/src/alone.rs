@@ -15,7 +15,7 @@ use core::ffi::c_int;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use core::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
-use peername_identity::{Network, Policy, SourcePolicy, Table};
+use peername_identity::{Network, Policy, Secrets, SourcePolicy, Table};
 use peername_preload_common::environment;
 use peername_preload_common::kernel::{self, SOCK_CLOEXEC, SOCK_DGRAM};
 use peername_preload_common::socket::Socket;
@@ -42,7 +42,7 @@ pub(crate) fn table() -> Option<(&'static [AtomicU64], Table<'static>)> {
         attendant_user: u32::MAX,
         namespace: own_namespace(),
     };
-    table.settings().write(policy, &anybody, [0; 2], [0; 2]);
+    table.settings().write(policy, &anybody, Secrets::NONE);
     VERSIONS.store(ALONE | versions(), Ordering::Relaxed);
     Some((words, table))
 }

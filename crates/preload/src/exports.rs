@@ -11,6 +11,7 @@ use core::ffi::{c_int, c_void};
 use peername_preload_common::address::RawAddress;
 use peername_preload_common::imports::answer;
 use peername_preload_common::kernel::{self, Call, Errno, Result};
+use peername_preload_common::pass;
 use peername_preload_common::socket::Socket;
 
 use crate::state::{State, state};
@@ -18,7 +19,7 @@ use crate::{accept as accepting, imports, listeners};
 
 /// What the launcher looks for in the file: the version of the table that it can read.
 #[unsafe(no_mangle)]
-pub static peername_preload_2: u8 = 0;
+pub static peername_preload_3: u8 = 0;
 
 #[used]
 #[unsafe(link_section = ".init_array")]
@@ -171,7 +172,8 @@ unsafe fn write_out(from: &RawAddress, address: *mut c_void, len: *mut u32) -> R
 }
 
 unsafe fn pass_on(call: Call, [a, b, c]: [usize; 3]) -> c_int {
-    // SAFETY: the caller's.
-    let result = unsafe { kernel::pass_on(call, [a, b, c, 0, 0, 0]) };
+    let [fifth, sixth] = pass::current().map(|word| word as usize);
+    // SAFETY: the caller's; the kernel ignores what is added.
+    let result = unsafe { kernel::pass_on(call, [a, b, c, 0, fifth, sixth]) };
     answer(result.map(|value| c_int::try_from(value).unwrap_or(0)))
 }

@@ -3,21 +3,23 @@
 use core::ffi::CStr;
 use core::sync::atomic::{AtomicU8, Ordering};
 
-use peername_identity::{Counter, Table};
+use peername_identity::{PROBE, PROBE_ERRNO, Table};
 use peername_preload_common::imports;
-use peername_preload_common::kernel::{self, Kept};
+use peername_preload_common::kernel::{self, End, Errno, Kept};
+use peername_preload_common::pass;
 
 use crate::alone;
 
 /// What this process does.
 #[derive(Clone, Copy)]
 pub(crate) enum State {
-    /// Nobody has asked for anything.
+    /// Nothing: there is no launcher, or its supervisor answers the calls of this process, which can't open the
+    /// table (it has another user, or another root directory).
     Off,
     /// Accept by this table.
     On(Table<'static>),
-    /// There should be a table but it can't be used: no connection may be accepted, since the program
-    /// would take the proxy for the client.
+    /// There should be a table but it can't be used, and there is no supervisor either: no connection may be
+    /// accepted, since the program would take the proxy for the client.
     Broken,
 }
 
@@ -43,11 +45,19 @@ fn find_out() -> State {
 fn by_launcher(path: &CStr) -> (u8, State) {
     let words = kernel::map_file(path).ok();
     let Some((words, table)) = words.and_then(|words| Some((words, Table::open(words)?))) else {
-        return (BROKEN, State::Broken);
+        return match is_supervised() {
+            true => (OFF, State::Off),
+            false => (BROKEN, State::Broken),
+        };
     };
-    table.settings().count(Counter::Loaded);
+    pass::set(table.settings().pass());
     TABLE.keep(words);
     (ON, State::On(table))
+}
+
+/// Whether the launcher's filter is on this process: calls without the pass are answered by the supervisor then.
+fn is_supervised() -> bool {
+    kernel::name_with(NO_SOCKET, End::Peer, PROBE).err() == Some(Errno(PROBE_ERRNO))
 }
 
 fn without_launcher() -> (u8, State) {
@@ -63,6 +73,7 @@ fn without_launcher() -> (u8, State) {
 
 static TABLE: Kept = Kept::new();
 static FOUND: AtomicU8 = AtomicU8::new(UNKNOWN);
+const NO_SOCKET: i32 = -1;
 const UNKNOWN: u8 = 0;
 const OFF: u8 = 1;
 const ON: u8 = 2;

@@ -67,6 +67,10 @@ impl Process {
     ///
     /// EBADF where nothing is open there, EPERM without the rights.
     pub fn descriptor(&self, number: RawFd) -> Result<OwnedFd> {
+        // rustix takes only those that may be open, and panics otherwise.
+        if number < 0 {
+            return Err(io::Error::from_raw_os_error(libc::EBADF)).call("pidfd_getfd(2)");
+        }
         pidfd_getfd(&self.0, number, PidfdGetfdFlags::empty()).call("pidfd_getfd(2)")
     }
 
@@ -192,6 +196,8 @@ mod tests {
         let mut child = Command::new("sleep").arg("60").spawn().unwrap();
         let process = Process::open(child.id()).unwrap();
         let error = process.descriptor(4095).unwrap_err();
+        assert_eq!(error.errno(), Some(libc::EBADF));
+        let error = process.descriptor(-1).unwrap_err();
         assert_eq!(error.errno(), Some(libc::EBADF));
         assert!(!process.has_ended());
         process.signal(Signal::KILL).unwrap();

@@ -59,6 +59,21 @@ pub enum OwnNames {
     Kernel,
 }
 
+/// Calls that are not answered by the holder of the [`Listener`], because a library in the program does what is to be
+/// done. It makes them itself, and with arguments that only it knows: the kernel ignores the fifth and the sixth.
+///
+/// Only for the machine's own system calls: what a 32-bit program calls is always answered.
+#[derive(Clone, Copy, Debug)]
+pub struct Bypass {
+    /// The arguments of accept4(2), getpeername(2) and getsockname(2) that go to the kernel.
+    pub pass: [u64; 2],
+    /// The arguments of a getpeername(2) that fails with `probe_errno`, by which a process without `pass` finds
+    /// out that the filter is there.
+    pub probe: [u64; 2],
+    /// See `probe`.
+    pub probe_errno: i32,
+}
+
 /// Puts the filter on this thread, for good.
 ///
 /// Needs CAP_SYS_ADMIN or `no_new_privs`, which is set only if there is no other way. io_uring_setup(2)
@@ -68,18 +83,18 @@ pub enum OwnNames {
 ///
 /// EBUSY when a program above has a listener already, as container managers may: there can be one only.
 /// EINVAL before Linux 5.0.
-pub fn install(own_names: OwnNames) -> Result<(Listener, Gaining)> {
-    match install_once(own_names) {
+pub fn install(own_names: OwnNames, bypass: Option<&Bypass>) -> Result<(Listener, Gaining)> {
+    let program = filter::program(own_names, bypass);
+    match install_once(&program) {
         Err(error) if error.is_permission() => {
             rustix::thread::set_no_new_privs(true).call("prctl(PR_SET_NO_NEW_PRIVS)")?;
-            Ok((install_once(own_names)?, Gaining::Lost))
+            Ok((install_once(&program)?, Gaining::Lost))
         }
         installed => Ok((installed?, Gaining::Unchanged)),
     }
 }
 
-fn install_once(own_names: OwnNames) -> Result<Listener> {
-    let program = filter::program(own_names);
+fn install_once(program: &[libc::sock_filter]) -> Result<Listener> {
     let fprog = libc::sock_fprog {
         len: u16::try_from(program.len())
             .map_err(io::Error::other)

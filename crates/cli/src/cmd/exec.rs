@@ -133,10 +133,8 @@ fn start(args: &Args) -> anyhow::Result<ExitCode> {
             return Ok(ExitCode::from(LAUNCHER_FAILED));
         }
         Ok((Mechanism::Preload, _)) => {
-            args.preload(rules)?.prepare(&mut command)?;
-            refuse_io_uring(
-                "if the server accepts through it, it sees its proxy, and headers as data",
-            );
+            let gaining = args.preload(rules)?.prepare(&mut command)?;
+            report_lost_privileges(gaining);
         }
         Ok((Mechanism::Notify, _)) => args.supervise(&rules)?,
         Err(error) => {
@@ -224,10 +222,9 @@ impl Args {
         let gaining = notify::start(notify::Settings {
             table: shared.table(),
             header_timeout: self.header_timeout,
+            library: None,
         })?;
-        if gaining == Gaining::Lost && self.verbose > 0 {
-            eprintln!("peername: sudo, su and the like will not work below (no_new_privs)");
-        }
+        report_lost_privileges(gaining);
         Ok(())
     }
 
@@ -243,6 +240,16 @@ impl Args {
             slots: self.slots(),
             header_timeout: self.header_timeout,
         })
+    }
+}
+
+/// What was done to supervise the program may break something below it, so it is reported without being asked.
+fn report_lost_privileges(gaining: Gaining) {
+    if gaining == Gaining::Lost {
+        eprintln!(
+            "peername: no_new_privs is set: sudo, su, sendmail and other set-user-ID programs gain nothing below \
+             (start as root, or with CAP_SYS_ADMIN, to keep them)"
+        );
     }
 }
 

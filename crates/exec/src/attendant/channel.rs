@@ -12,6 +12,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use peername_identity::{Request, Settings, Signature, Wish};
+use peername_sys::epoll::{Epoll, When};
 use peername_sys::passing::{accept, listen, receive_octets, send_octets};
 use peername_sys::{Failed, Result};
 
@@ -22,6 +23,8 @@ use super::Attendant;
 pub struct Channel {
     listener: OwnedFd,
     secret: Signature,
+    /// Of the listener, unless it is full, and of everybody who is speaking.
+    epoll: Epoll,
     /// In the order in which they began.
     conversations: Vec<Conversation>,
     /// While there is no descriptor for the next one: when to try again.
@@ -41,55 +44,58 @@ impl Channel {
     ///
     /// # Errors
     ///
-    /// Those of socket(2), bind(2) and listen(2).
+    /// Those of socket(2), bind(2), listen(2) and epoll_create1(2).
     pub fn open(settings: Settings<'_>) -> Result<Self> {
         let name = settings.name().map(u64::to_ne_bytes).concat();
-        Ok(Self::on(listen(&name, BACKLOG)?, settings))
-    }
-
-    /// One whose socket is open already.
-    pub fn on(listener: OwnedFd, settings: Settings<'_>) -> Self {
-        Self {
+        let (listener, epoll) = (listen(&name, BACKLOG)?, Epoll::new()?);
+        epoll.watch(&listener, 0, When::Ready)?;
+        Ok(Self {
             listener,
             secret: settings.secret(),
+            epoll,
             conversations: Vec::new(),
             full_until: None,
-        }
+        })
     }
 
-    /// What to wait for: readable when [`Channel::serve`] has something to do.
-    pub(super) fn sockets(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
-        let spoken_to = self.conversations.iter().map(|one| one.socket.as_fd());
-        // Readable all the time while nobody can be taken from it.
-        let listener = self.full_until.is_none().then(|| self.listener.as_fd());
-        listener.into_iter().chain(spoken_to)
-    }
-
-    /// When [`Channel::serve`] must be called even if nobody has said anything.
-    pub(super) fn next_deadline(&self) -> Option<Instant> {
+    /// When [`Channel::serve`] must be called even if it is not readable.
+    pub(crate) fn next_deadline(&self) -> Option<Instant> {
         let mut silent = self.conversations.iter().filter(|one| one.is_silent());
         let silent = silent.next().map(|one| one.begun + SILENCE);
         silent.into_iter().chain(self.full_until).min()
     }
 
     /// Serves whoever has said something, without waiting, and hangs up on those who have been silent too long.
-    pub(super) fn serve(&mut self, attendant: &mut Attendant) {
+    pub(crate) fn serve(&mut self, attendant: &mut Attendant) {
         let (secret, now) = (self.secret, Instant::now());
         self.conversations.retain_mut(|conversation| {
             conversation.go_on(secret, attendant)
                 && !(conversation.is_silent() && conversation.begun + SILENCE <= now)
         });
-        self.full_until = None;
+        self.accept_again();
         for _ in 0..AT_ONCE {
             match accept(&self.listener) {
                 Ok(socket) => self.begin(socket, attendant),
                 Err(error) if !error.is_exhaustion() => break,
                 Err(_) if self.hang_up_on_a_silent_one() => {}
                 Err(_) => {
-                    self.full_until = Some(now + TRY_AGAIN);
+                    self.pause_accepting(now + TRY_AGAIN);
                     break;
                 }
             }
+        }
+    }
+
+    /// Readable all the time while nobody can be taken from it.
+    fn pause_accepting(&mut self, until: Instant) {
+        let _ = self.epoll.forget(&self.listener);
+        self.full_until = Some(until);
+    }
+
+    fn accept_again(&mut self) {
+        if self.full_until.take().is_some() {
+            // It was watched before, so the kernel has room for it.
+            let _ = self.epoll.watch(&self.listener, 0, When::Ready);
         }
     }
 
@@ -104,7 +110,14 @@ impl Channel {
             if silent.count() >= MOST_SILENT {
                 self.hang_up_on_a_silent_one();
             }
-            self.conversations.push(conversation);
+            // One that can't be watched is hung up on, and asks again.
+            if self
+                .epoll
+                .watch(&conversation.socket, 0, When::Ready)
+                .is_ok()
+            {
+                self.conversations.push(conversation);
+            }
         }
     }
 
@@ -115,10 +128,10 @@ impl Channel {
     }
 }
 
-/// The socket, for [`Channel::on`] in another process.
-impl From<Channel> for OwnedFd {
-    fn from(channel: Channel) -> Self {
-        channel.listener
+impl AsFd for Channel {
+    /// Readable when [`Channel::serve`] has something to do.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.epoll.as_fd()
     }
 }
 

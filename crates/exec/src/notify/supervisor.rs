@@ -19,24 +19,26 @@ use peername_sys::{Errno, Result, detach, is_of_one_connection, tcp_socket};
 pub(super) use token::Token;
 
 use super::Settings;
-use super::acceptors::Acceptors;
-use super::guardian::{Guardian, Ward};
+use super::guardian::Ward;
 use super::ledger::{Ledger, Open};
 use super::listeners::Listeners;
+use super::monitor::Monitor;
 use super::threads::Threads;
 use super::waits::{Accepting, Waits};
-use crate::attendant::Attendant;
+use crate::attendant::{Attendant, Channel};
 use crate::look::{From as Origin, Look, look_at_new, refuse};
 
 /// All that the loop knows.
 #[derive(Debug)]
 pub(super) struct Supervisor {
     ward: Ward,
-    guardian: Guardian,
-    acceptors: Acceptors,
+    /// There is none as long as every process that accepts has the library: they go on without us.
+    monitor: Option<Monitor>,
     epoll: Epoll,
     table: Table<'static>,
     attendant: Attendant,
+    /// How processes with the library reach the attendant.
+    channel: Option<Channel>,
     waits: Waits,
     threads: Threads,
     listeners: Listeners,
@@ -59,7 +61,7 @@ enum Answer {
 impl Supervisor {
     /// For `program`, whose first process is `target`.
     pub(super) fn new(
-        settings: Settings,
+        settings: &Settings,
         calls: Listener,
         ledger: Ledger,
         (program, target): (u32, Process),
@@ -72,23 +74,29 @@ impl Supervisor {
             program,
             target,
         };
-        let Settings {
+        let &Settings {
             table,
             header_timeout,
+            ref library,
         } = settings;
         let epoll = Epoll::new()?;
-        let mut acceptors = Acceptors::new(&ward)?;
-        let guardian = Guardian::start(&ward, acceptors.hold(&ward)?, &epoll)?;
+        let (monitor, channel) = match library {
+            Some(_) => (None, Some(Channel::open(table.settings())?)),
+            None => (Some(Monitor::start(&ward, &epoll)?), None),
+        };
+        if let Some(channel) = &channel {
+            epoll.watch(channel, Token::Channel.into(), When::Ready)?;
+        }
         let attendant = Attendant::new(table, header_timeout)?;
         epoll.watch(&ward.calls, Token::Calls.into(), When::Ready)?;
         epoll.watch(&attendant, Token::Attendant.into(), When::Ready)?;
         Ok(Self {
             ward,
-            guardian,
-            acceptors,
+            monitor,
             epoll,
             table,
             attendant,
+            channel,
             waits: Waits::default(),
             threads: Threads::default(),
             listeners: Listeners::default(),
@@ -105,12 +113,14 @@ impl Supervisor {
             self.epoll.wait(self.patience(), &mut found)?;
             for event in found.drain(..) {
                 match Token::from(event.token) {
-                    Token::Calls if event.readable => self.answer(),
+                    Token::Calls if event.readable => self.answer()?,
                     Token::Calls if event.ended => return Ok(()),
                     Token::Guardian => {
-                        let hold = self.acceptors.hold(&self.ward)?;
-                        self.guardian.replace(&self.ward, hold, &self.epoll)?;
+                        if let Some(monitor) = &mut self.monitor {
+                            monitor.replace_guardian(&self.ward, &self.epoll)?;
+                        }
                     }
+                    Token::Channel => self.serve_channel(),
                     Token::Wait(serial) => self.serve_again(serial),
                     Token::End(serial) => self.let_go(serial),
                     Token::Attendant => self.attend()?,
@@ -119,6 +129,9 @@ impl Supervisor {
             }
             if self.looked.elapsed() >= LOOK_EVERY {
                 self.let_go_of_interrupted();
+            }
+            if is_due(self.channel.as_ref().and_then(Channel::next_deadline)) {
+                self.serve_channel();
             }
             if is_due(self.attendant.next_deadline()) {
                 self.attend()?;
@@ -131,33 +144,42 @@ impl Supervisor {
 
     /// How long nothing need happen.
     fn patience(&self) -> Option<Duration> {
-        let due = self.attendant.next_deadline();
+        let channel = self.channel.as_ref().and_then(Channel::next_deadline);
+        let due = self.attendant.next_deadline().into_iter().chain(channel);
         // Rounded up, or we would be here again before it is time.
-        let due = due.map(|at| at.saturating_duration_since(Instant::now()) + A_BIT);
+        let due = due
+            .min()
+            .map(|at| at.saturating_duration_since(Instant::now()) + A_BIT);
         let look = (!self.waits.is_empty()).then_some(LOOK_EVERY);
         due.into_iter().chain(look).min()
     }
 
     /// Takes on the next call and answers it, or lets it wait.
-    fn answer(&mut self) {
+    ///
+    /// # Errors
+    ///
+    /// The monitor can't be started.
+    fn answer(&mut self) -> Result<()> {
         // Over already: a signal came first.
         let Ok(notification) = self.ward.calls.receive() else {
-            return;
+            return Ok(());
         };
         let (id, tid) = (notification.id, notification.tid);
         // A thread makes one call at a time.
         let stale = self.waits.stale(|wait| wait.tid == tid);
         stale.into_iter().for_each(|serial| self.let_go(serial));
         match notification.call() {
-            Ok(call) => self.answer_call(&notification, call),
+            Ok(call) => self.answer_call(&notification, call)?,
             Err(error) => self.ward.calls.fail(id, &error),
         }
+        Ok(())
     }
 
-    fn answer_call(&mut self, notification: &Notification, call: Call) {
+    fn answer_call(&mut self, notification: &Notification, call: Call) -> Result<()> {
         let Notification { id, tid, .. } = *notification;
         let Some(line) = self.ward.ledger.open(Open { id, tid }) else {
-            return self.ward.calls.fail(id, &Errno::NOMEM.into());
+            self.ward.calls.fail(id, &Errno::NOMEM.into());
+            return Ok(());
         };
         match call {
             Call::Name {
@@ -176,12 +198,13 @@ impl Supervisor {
                 nonblocking,
                 close_on_exec,
             } => {
-                self.acceptors.note(&self.ward, Open { id, tid });
                 let Some((thread, socket)) = self.descriptor(notification, listener) else {
-                    return self.ward.ledger.close(line);
+                    self.ward.ledger.close(line);
+                    return Ok(());
                 };
                 match self.listeners.look(self.table.settings(), socket) {
                     Some(listening) => {
+                        self.note_acceptor(Open { id, tid })?;
                         let call = Accepting {
                             id,
                             tid,
@@ -202,6 +225,23 @@ impl Supervisor {
                     }
                 }
             }
+        }
+        Ok(())
+    }
+
+    /// A process accepts that the library does not reach: from now on the program ends with the supervisor.
+    fn note_acceptor(&mut self, call: Open) -> Result<()> {
+        let monitor = match &mut self.monitor {
+            Some(monitor) => monitor,
+            none => none.insert(Monitor::start(&self.ward, &self.epoll)?),
+        };
+        monitor.note(&self.ward, call);
+        Ok(())
+    }
+
+    fn serve_channel(&mut self) {
+        if let Some(channel) = &mut self.channel {
+            channel.serve(&mut self.attendant);
         }
     }
 

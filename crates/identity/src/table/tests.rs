@@ -1,5 +1,5 @@
 use super::*;
-use crate::{Policy, Settings, SourcePolicy};
+use crate::{Policy, Secrets, Settings, SourcePolicy};
 use std::net::{IpAddr, Ipv4Addr};
 use std::thread;
 use std::vec::Vec;
@@ -72,10 +72,16 @@ fn a_sweep_is_claimed_once_and_then_when_half_of_the_rest_is_taken() {
         namespace: 0,
     };
     assert!(Table::open(&memory).is_none());
-    table.settings().write(policy, &[], [1, 2], [3, 4]);
+    let secrets = Secrets {
+        name: [1, 2],
+        request: [3, 4],
+        pass: [5, 6],
+    };
+    table.settings().write(policy, &[], secrets);
     let settings: Settings<'_> = Table::open(&memory).unwrap().settings();
     assert_eq!(settings.policy(), policy);
     assert_eq!((settings.name(), settings.secret()), ([1, 2], [3, 4]));
+    assert_eq!(settings.pass(), [5, 6]);
     let fill = |to: std::ops::RangeInclusive<u64>| {
         to.for_each(|cookie| table.insert(cookie, &someone(cookie)).unwrap());
     };

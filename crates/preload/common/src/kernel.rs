@@ -5,6 +5,7 @@ use core::ffi::{c_int, c_void};
 use core::ptr;
 
 use crate::address::RawAddress;
+use crate::pass;
 
 mod call;
 mod mapping;
@@ -65,8 +66,13 @@ pub fn close(fd: c_int) {
     let _ = unsafe { call(Call::Close, [arg(fd), 0, 0, 0, 0]) };
 }
 
-/// A socket's own address, or its peer's.
+/// A socket's own address, or its peer's, of the kernel's.
 pub fn name_of(fd: c_int, end: End) -> Result<RawAddress> {
+    name_with(fd, end, pass::current())
+}
+
+/// The same with these for the arguments that the kernel ignores, and a filter may not.
+pub fn name_with(fd: c_int, end: End, [fifth, sixth]: [u64; 2]) -> Result<RawAddress> {
     let mut address = RawAddress::EMPTY;
     let mut len = RawAddress::SIZE as u32;
     let which = match end {
@@ -74,10 +80,26 @@ pub fn name_of(fd: c_int, end: End) -> Result<RawAddress> {
         End::Peer => Call::GetPeerName,
     };
     let (to, len_at) = (&raw mut address.bytes, &raw mut len);
+    let (fifth, sixth) = (fifth as usize, sixth as usize);
+    let args = [arg(fd), to as usize, len_at as usize, 0, fifth, sixth];
     // SAFETY: the kernel writes at most `len` octets to the first pointer and one u32 to the second.
-    unsafe { call(which, [arg(fd), to as usize, len_at as usize, 0, 0]) }?;
+    unsafe { system_call(which as usize, args) }?;
     address.len = len;
     Ok(address)
+}
+
+/// accept4(2) of the kernel: the descriptor, and its peer's address.
+pub fn accept4(listener: c_int, flags: c_int) -> Result<(c_int, RawAddress)> {
+    let mut address = RawAddress::EMPTY;
+    let mut len = RawAddress::SIZE as u32;
+    let (to, len_at) = (&raw mut address.bytes, &raw mut len);
+    let [fifth, sixth] = pass::current().map(|word| word as usize);
+    let (to, len_at) = (to as usize, len_at as usize);
+    let args = [arg(listener), to, len_at, arg(flags), fifth, sixth];
+    // SAFETY: the kernel writes at most `len` octets to the first pointer and one u32 to the second.
+    let fd = unsafe { system_call(Call::Accept4 as usize, args) }?;
+    address.len = len;
+    Ok((descriptor(fd), address))
 }
 
 /// An end of a connection.

@@ -13,6 +13,7 @@
 //! |---|---|
 //! | [`socket`], [`address`] | sockets and their addresses as values |
 //! | [`environment`] | what the program was started with |
+//! | [`pass`] | what lets system calls past the launcher's filter |
 //! | [`kernel`], [`imports`] | the unsafe part: system calls, and what the C library has |
 #![no_std]
 #![deny(
@@ -28,6 +29,7 @@ pub mod address;
 pub mod environment;
 pub mod imports;
 pub mod kernel;
+pub mod pass;
 pub mod socket;
 
 /// Never reached: see the crate's documentation.

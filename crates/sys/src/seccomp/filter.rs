@@ -9,28 +9,40 @@ use libc::{
     SECCOMP_RET_ALLOW, SECCOMP_RET_ERRNO, SECCOMP_RET_USER_NOTIF, seccomp_data, sock_filter,
 };
 
-use super::OwnNames;
+use super::{Bypass, OwnNames};
 
 /// The program, for seccomp(2).
-pub(super) fn program(own_names: OwnNames) -> Vec<sock_filter> {
+pub(super) fn program(own_names: OwnNames, bypass: Option<&Bypass>) -> Vec<sock_filter> {
     let mut program = vec![load(ARCHITECTURE)];
-    program.extend(of(NATIVE, &native(own_names)));
+    program.extend(of(NATIVE, &native(own_names, bypass)));
     #[cfg(target_arch = "x86_64")]
     program.extend(of(AUDIT_ARCH_I386, &i386(own_names)));
     program.push(answer(NO_SUCH_CALL));
     program
 }
 
-fn native(own_names: OwnNames) -> Vec<sock_filter> {
+fn native(own_names: OwnNames, bypass: Option<&Bypass>) -> Vec<sock_filter> {
     let mut calls = vec![load(NUMBER)];
     // x32 has numbers of its own behind this one.
     #[cfg(target_arch = "x86_64")]
     calls.extend([jump(BPF_JGE, X32, 0, 1), answer(NO_SUCH_CALL)]);
+    let passes = || bypass.map_or_else(Vec::new, |by| with(by.pass, SECCOMP_RET_ALLOW));
+    let probe = |by: &Bypass| with(by.probe, failure(by.probe_errno));
+    let probes = bypass.map_or_else(Vec::new, probe);
+    let ask = || vec![answer(ASK)];
+    calls.extend(of(libc::SYS_accept4 as u32, &[passes(), ask()].concat()));
+    calls.extend(of(
+        libc::SYS_getpeername as u32,
+        &[passes(), probes, ask()].concat(),
+    ));
+    if own_names == OwnNames::Asked {
+        calls.extend(of(
+            libc::SYS_getsockname as u32,
+            &[passes(), ask()].concat(),
+        ));
+    }
     calls.extend(answers(&[
         (libc::SYS_accept as u32, ASK),
-        (libc::SYS_accept4 as u32, ASK),
-        (libc::SYS_getpeername as u32, ASK),
-        (libc::SYS_getsockname as u32, own_names.action()),
         (libc::SYS_io_uring_setup as u32, NO_SUCH_CALL),
     ]));
     calls.push(answer(SECCOMP_RET_ALLOW));
@@ -66,9 +78,28 @@ impl OwnNames {
     }
 }
 
+/// `action` for a call whose fifth and sixth argument are these; else goes on behind it.
+fn with(pair: [u64; 2], action: u32) -> Vec<sock_filter> {
+    let words = pair.map(|word| [word as u32, (word >> 32) as u32]);
+    let words = words.as_flattened();
+    let compare = |(at, &word): (usize, &u32)| {
+        // What is left: two instructions for each further word, and the answer.
+        let rest = 2 * (words.len() - 1 - at) + 1;
+        let offset = FIFTH_ARGUMENT + at * size_of::<u32>();
+        [load(offset), jump(BPF_JEQ, word, 0, rest as u8)]
+    };
+    let mut all: Vec<_> = words.iter().enumerate().flat_map(compare).collect();
+    all.push(answer(action));
+    all
+}
+
+fn failure(errno: i32) -> u32 {
+    SECCOMP_RET_ERRNO | errno.cast_unsigned()
+}
+
 /// `body`, which answers in any case, for what was loaded being `value`; else goes on behind it.
 fn of(value: u32, body: &[sock_filter]) -> Vec<sock_filter> {
-    // The program is far shorter than a jump's 255.
+    // Every body is shorter than a jump's 255.
     let mut all = vec![jump(BPF_JEQ, value, 0, body.len() as u8)];
     all.extend_from_slice(body);
     all
@@ -99,6 +130,9 @@ const NUMBER: usize = std::mem::offset_of!(seccomp_data, nr);
 /// The lower half of the argument, on a little-endian machine; socketcall's is an int.
 #[cfg(target_arch = "x86_64")]
 const FIRST_ARGUMENT: usize = std::mem::offset_of!(seccomp_data, args);
+
+/// Little-endian, as all that are known here: the lower half first. The sixth is behind it.
+const FIFTH_ARGUMENT: usize = std::mem::offset_of!(seccomp_data, args) + 4 * size_of::<u64>();
 
 const ASK: u32 = SECCOMP_RET_USER_NOTIF;
 const NO_SUCH_CALL: u32 = SECCOMP_RET_ERRNO | libc::ENOSYS.cast_unsigned();

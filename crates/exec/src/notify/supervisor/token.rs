@@ -9,6 +9,8 @@ pub(in crate::notify) enum Token {
     Guardian,
     /// The attendant has something to attend to.
     Attendant,
+    /// A process with the library asks the attendant for something.
+    Channel,
     /// The listener of a call that waits is ready.
     Wait(u64),
     /// The thread of a call that waits has ended.
@@ -23,6 +25,7 @@ impl From<Token> for u64 {
             Token::Attendant => (2, 0),
             Token::Wait(serial) => (3, serial),
             Token::End(serial) => (4, serial),
+            Token::Channel => (5, 0),
         };
         // Serial numbers count up from 1, one a call.
         serial << KIND_BITS | kind
@@ -37,6 +40,7 @@ impl From<u64> for Token {
             2 => Self::Attendant,
             3 => Self::Wait(serial),
             4 => Self::End(serial),
+            5 => Self::Channel,
             _ => Self::Calls,
         }
     }
@@ -54,6 +58,7 @@ mod tests {
             Token::Calls,
             Token::Guardian,
             Token::Attendant,
+            Token::Channel,
             Token::Wait(9),
             Token::End(1 << 40),
         ] {

@@ -1,0 +1,19 @@
+//! The arguments that let a system call of ours past the launcher's seccomp filter: the fifth and sixth of
+//! accept4(2), getpeername(2) and getsockname(2), which the kernel ignores.
+
+use core::sync::atomic::{AtomicU64, Ordering};
+
+/// From now on, calls are made with these. Before, and where there is no filter, they are zero.
+pub fn set([first, second]: [u64; 2]) {
+    let [fifth, sixth] = &PASS;
+    fifth.store(first, Ordering::Relaxed);
+    sixth.store(second, Ordering::Relaxed);
+}
+
+/// What calls are made with.
+pub fn current() -> [u64; 2] {
+    let [fifth, sixth] = &PASS;
+    [fifth.load(Ordering::Relaxed), sixth.load(Ordering::Relaxed)]
+}
+
+static PASS: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
