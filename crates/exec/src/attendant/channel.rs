@@ -129,7 +129,7 @@ impl Channel {
 }
 
 impl AsFd for Channel {
-    /// Readable when [`Channel::serve`] has something to do.
+    /// Readable when `Channel::serve` has something to do.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.epoll.as_fd()
     }
