@@ -1,10 +1,11 @@
 //! The supervisor's loop: one thread, which never waits for anybody in particular.
 
+mod serve;
 mod token;
 
-use std::io::{self, ErrorKind};
+use std::io;
 use std::net::SocketAddr;
-use std::os::fd::{AsFd, OwnedFd, RawFd};
+use std::os::fd::{OwnedFd, RawFd};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
@@ -12,9 +13,8 @@ use peername_identity::{Identity, Table, shown};
 use peername_sys::epoll::{Epoll, When};
 use peername_sys::listening::Listening;
 use peername_sys::pidfd::Process;
-use peername_sys::seccomp::{AddressBuffer, Call, End, Given, Listener, Notification};
-use peername_sys::upstream::local_addr;
-use peername_sys::{Errno, Result, detach, is_of_one_connection, tcp_socket};
+use peername_sys::seccomp::{AddressBuffer, Call, End, Listener, Notification};
+use peername_sys::{Errno, Result, detach, tcp_socket};
 
 pub(super) use token::Token;
 
@@ -26,7 +26,6 @@ use super::monitor::Monitor;
 use super::threads::Threads;
 use super::waits::{Accepting, Waits};
 use crate::attendant::{Attendant, Channel};
-use crate::look::{From as Origin, Look, look_at_new, refuse};
 
 /// All that the loop knows.
 #[derive(Debug)]
@@ -273,108 +272,6 @@ impl Supervisor {
         }
     }
 
-    /// Gives the call a connection, if there is one: one that has waited for the program, or the next one
-    /// that has its header.
-    fn serve(&mut self, call: Accepting, listening: &Listening) -> Answer {
-        loop {
-            if let Some(connection) = self.attendant.take(call.listener) {
-                return self.give_kept(call, connection);
-            }
-            match listening.accept(call.nonblocking) {
-                Ok((connection, peer)) => {
-                    if let Some(ready) = self.receive(connection, peer, listening) {
-                        return self.give(call, ready);
-                    }
-                }
-                Err(error) if error.kind() == ErrorKind::WouldBlock => {
-                    return Answer::Nothing(call);
-                }
-                Err(error) if is_of_one_connection(&error) => {}
-                Err(error) => {
-                    self.fail(call, error);
-                    return Answer::Given;
-                }
-            }
-        }
-    }
-
-    /// Receives a connection. It comes back, with who it is shown as from, if the program may have it now.
-    fn receive(
-        &mut self,
-        connection: OwnedFd,
-        peer: Option<SocketAddr>,
-        listening: &Listening,
-    ) -> Option<(OwnedFd, SocketAddr)> {
-        let peer = peer.or_else(|| tcp_socket::peer_addr(&connection).ok())?;
-        if self.is_bell(&connection, peer) {
-            return None;
-        }
-        let from = Origin {
-            peer,
-            namespace: listening.namespace,
-        };
-        match look_at_new(self.table, connection.as_fd(), from, &mut self.buffer) {
-            Look::Ready(None) => return Some((connection, peer)),
-            Look::Ready(Some(client)) => return Some((connection, shown(client, peer.is_ipv6()))),
-            Look::Unfinished(_) => self.attendant.park(connection, listening.addr),
-            Look::Refused => refuse(connection),
-        }
-        None
-    }
-
-    fn is_bell(&self, connection: &OwnedFd, peer: SocketAddr) -> bool {
-        let own = || local_addr(connection).ok().map(|own| own.ip());
-        self.table.settings().bells().contains(peer.port()) && own() == Some(peer.ip())
-    }
-
-    /// Answers the call with a connection that has waited.
-    fn give_kept(&mut self, call: Accepting, connection: OwnedFd) -> Answer {
-        // One that is gone by now has no peer any more, but its client may still stand in the table; the kernel,
-        // too, would return it.
-        let nobody = SocketAddr::new(unspecified(call.listener), 0);
-        let peer = tcp_socket::peer_addr(&connection).unwrap_or(nobody);
-        let from = known(self.table, &connection)
-            .map_or(peer, |identity| shown(identity.client, peer.is_ipv6()));
-        // As another call has wanted it, if it was given back. This fails for no socket.
-        let _ = tcp_socket::set_nonblocking(&connection, call.nonblocking);
-        self.give(call, (connection, from))
-    }
-
-    /// Answers the call with this connection. Whatever goes wrong, the connection is not lost: it is for
-    /// the next call.
-    fn give(&mut self, call: Accepting, (connection, from): (OwnedFd, SocketAddr)) -> Answer {
-        let calls = &self.ward.calls;
-        let given = match self.tell(&call, from) {
-            Ok(()) => calls.give(call.id, &connection, call.close_on_exec),
-            Err(error) => Given::Refused(error),
-        };
-        let listener = call.listener;
-        match given {
-            Given::Taken => self.ward.ledger.close(call.line),
-            Given::Gone => {
-                self.ward.ledger.close(call.line);
-                self.offer(connection, listener);
-            }
-            Given::Refused(error) => {
-                self.fail(call, error);
-                self.attendant.give_back(connection, listener);
-            }
-        }
-        Answer::Given
-    }
-
-    /// Fills the call's address buffer.
-    fn tell(&self, call: &Accepting, from: SocketAddr) -> io::Result<()> {
-        if call.peer.is_none() {
-            return Ok(());
-        }
-        let room = call.peer.room()?;
-        match self.ward.calls.waits(call.id) {
-            true => call.peer.fill(from, room),
-            false => Ok(()),
-        }
-    }
-
     fn name(&self, id: u64, socket: &OwnedFd, end: End, buffer: AddressBuffer) {
         let Some(identity) = known(self.table, socket) else {
             return self.ward.calls.let_through(id);
@@ -467,13 +364,6 @@ fn known(table: Table<'_>, socket: &OwnedFd) -> Option<Identity> {
 
 fn is_due(deadline: Option<Instant>) -> bool {
     deadline.is_some_and(|deadline| deadline <= Instant::now())
-}
-
-fn unspecified(listener: SocketAddr) -> std::net::IpAddr {
-    match listener {
-        SocketAddr::V4(_) => std::net::Ipv4Addr::UNSPECIFIED.into(),
-        SocketAddr::V6(_) => std::net::Ipv6Addr::UNSPECIFIED.into(),
-    }
 }
 
 /// How soon a call that a signal has interrupted is noticed, if its thread makes no other.
