@@ -86,8 +86,8 @@ impl Options {
         if !given.last("p").is_none_or(|p| p == "tcp" || p == "udp") {
             return Err(wrong("--protocol has to be one of udp, tcp"));
         }
-        if verbose < 0 {
-            return Err(wrong("-v has to be >= 0"));
+        if !(0..=2).contains(&verbose) {
+            return Err(wrong("-v has to be >= 0 and <= 2"));
         }
         if listeners < 1 {
             return Err(wrong("--listeners has to be >= 1"));
