@@ -1,5 +1,6 @@
 //! `peername exec --mode netns`: the sockets outside, and the proxy's command line.
 
+use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::OwnedFd;
@@ -45,6 +46,12 @@ pub(super) fn start(args: &Args) -> anyhow::Result<()> {
 
 fn addresses(args: &Args) -> Result<Vec<SocketAddr>, Usage> {
     if !args.listen.is_empty() {
+        if let Some(port) = disagreement(&args.listen, &args.ports) {
+            return Err(Usage(format!(
+                "--ports and --listen name different ports ({port} is in one of them only): with --mode \
+                 netns give --listen alone, or the same ports in both"
+            )));
+        }
         return Ok(args.listen.clone());
     }
     let everywhere = |port: u16| {
@@ -64,6 +71,17 @@ fn addresses(args: &Args) -> Result<Vec<SocketAddr>, Usage> {
         return Err(Usage(text.to_owned()));
     }
     Ok(addrs)
+}
+
+/// Returns a port that only one of `--listen` and `--ports` names. No `--ports` at all agrees with
+/// every `--listen`.
+fn disagreement(listen: &[SocketAddr], ports: &[PortRange]) -> Option<u16> {
+    if ports.is_empty() {
+        return None;
+    }
+    let named: BTreeSet<u16> = ports.iter().flat_map(PortRange::iter).collect();
+    let opened: BTreeSet<u16> = listen.iter().map(SocketAddr::port).collect();
+    named.symmetric_difference(&opened).next().copied()
 }
 
 /// As one would type it.
@@ -103,3 +121,29 @@ const ALONE: Sharing = Sharing {
     among_workers: false,
     v4_elsewhere: true,
 };
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ports_and_listen_must_name_the_same_ports() {
+        let table = [
+            (vec!["0.0.0.0:443"], vec![], None),
+            (vec!["0.0.0.0:443"], vec!["443"], None),
+            (vec!["0.0.0.0:80", "[::]:81"], vec!["80-81"], None),
+            (vec!["0.0.0.0:443"], vec!["444"], Some(443)),
+            (vec!["0.0.0.0:443"], vec!["443", "8443"], Some(8443)),
+            (vec!["0.0.0.0:80", "0.0.0.0:443"], vec!["443"], Some(80)),
+        ];
+        for (listen, ports, expected) in table {
+            let addrs: Vec<SocketAddr> = listen.iter().map(|text| text.parse().unwrap()).collect();
+            let ranges: Vec<PortRange> = ports.iter().map(|text| text.parse().unwrap()).collect();
+            assert_eq!(
+                disagreement(&addrs, &ranges),
+                expected,
+                "{listen:?} {ports:?}"
+            );
+        }
+    }
+}
