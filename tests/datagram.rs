@@ -2,7 +2,8 @@
 
 use std::io::ErrorKind;
 use std::net::{SocketAddr, UdpSocket};
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use crate::lab::{Host, PATIENCE};
 
@@ -11,9 +12,19 @@ use crate::lab::{Host, PATIENCE};
 pub(crate) struct Datagrams(UdpSocket);
 
 impl Datagrams {
+    /// Retries while the address is in use: a socket that the test has closed stays open in the children of
+    /// other tests from their fork(2) to their execve(2).
     pub(crate) fn bind(host: &Host, addr: SocketAddr) -> Self {
-        let socket = host.enter(|| UdpSocket::bind(addr));
-        Self(socket.unwrap_or_else(|error| panic!("bind {addr}: {error}")))
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            match host.enter(|| UdpSocket::bind(addr)) {
+                Ok(socket) => return Self(socket),
+                Err(error) if error.kind() == ErrorKind::AddrInUse && Instant::now() < deadline => {
+                    thread::sleep(Duration::from_millis(1));
+                }
+                Err(error) => panic!("bind {addr}: {error}"),
+            }
+        }
     }
 
     pub(crate) fn socket(&self) -> &UdpSocket {
