@@ -14,6 +14,7 @@ mod libproxyproto;
 mod library;
 mod masters;
 mod programs;
+mod refusals;
 pub(crate) mod rig;
 mod sources;
 mod troubles;

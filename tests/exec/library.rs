@@ -46,7 +46,7 @@ fn they_export_the_calls_and_their_marks() {
         "getpeername",
         "getsockname",
         "listen",
-        "peername_preload_3",
+        "peername_preload_4",
     ];
     let clients = [
         "connect",

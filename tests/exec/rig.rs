@@ -54,7 +54,7 @@ impl Served {
         Self::start(mechanism, through, &server(Libc::Glibc), mode, options)
     }
 
-    fn start(
+    pub(crate) fn start(
         mechanism: &str,
         through: &[&str],
         server: &str,

@@ -26,12 +26,12 @@ use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-use peername_identity::Table;
+use peername_identity::{Counter, Table};
 use peername_sys::epoll::{Epoll, Readiness, When};
 use peername_sys::limits::most_open_files;
 use peername_sys::{Result, sock_diag, tcp_socket};
 
-use crate::look::{Look, look_again, refuse};
+use crate::look::{Look, look_again, refuse, report_refusal};
 use bell::Bell;
 
 pub use channel::Channel;
@@ -96,12 +96,12 @@ impl Attendant {
     pub fn park(&mut self, connection: OwnedFd, listener: SocketAddr) {
         let ready: usize = self.ready.values().map(VecDeque::len).sum();
         if self.waiting.len() + ready >= self.room {
-            return refuse(connection);
+            return self.refuse(connection, Counter::NoAttendant);
         }
         let id = self.new_id();
         // What is there already is reported at once.
         if self.epoll.watch(&connection, id, When::Ready).is_err() {
-            return refuse(connection);
+            return self.refuse(connection, Counter::NoAttendant);
         }
         let waiting = Waiting {
             connection,
@@ -210,7 +210,12 @@ impl Attendant {
                 None
             }
             Look::Ready(_) => self.make_ready(id),
-            Look::Unfinished(_) | Look::Refused => {
+            Look::Unfinished(_) => {
+                let Waiting { connection, .. } = self.stop_waiting(id)?;
+                self.refuse(connection, Counter::Closed);
+                None
+            }
+            Look::Refused => {
                 let Waiting { connection, .. } = self.stop_waiting(id)?;
                 refuse(connection);
                 None
@@ -262,10 +267,15 @@ impl Attendant {
             if optional && !waiting.begun {
                 ready.extend(self.make_ready(id));
             } else if let Some(waiting) = self.stop_waiting(id) {
-                refuse(waiting.connection);
+                self.refuse(waiting.connection, Counter::Late);
             }
         }
         ready
+    }
+
+    fn refuse(&self, connection: OwnedFd, why: Counter) {
+        report_refusal(self.table, connection.as_fd(), why);
+        refuse(connection);
     }
 
     fn keep(&mut self, bell: Bell) {

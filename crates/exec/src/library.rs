@@ -55,7 +55,7 @@ impl Library {
     /// reads, or the variables.
     fn mark(self) -> &'static [u8] {
         match self {
-            Self::Accept => b"\0peername_preload_3\0",
+            Self::Accept => b"\0peername_preload_4\0",
             Self::Connect => b"\0peername_connect_1\0",
         }
     }

@@ -7,7 +7,8 @@ use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 
-use peername_identity::{Counter, Full, Identity, Table, Verdict};
+use peername_identity::{Counter, Full, Identity, Refusal, Table, Verdict};
+use peername_sys::upstream::local_addr;
 use peername_sys::{stream, tcp_socket};
 
 /// What a look has found.
@@ -18,7 +19,7 @@ pub enum Look {
     Ready(Option<SocketAddr>),
     /// The header is not all there: it takes at least so many octets.
     Unfinished(usize),
-    /// The program must not see it. Counted; to be closed with [`refuse`].
+    /// The program must not see it. Counted and left for the log; to be closed with [`refuse`].
     Refused,
 }
 
@@ -57,8 +58,19 @@ pub fn look_again(table: Table<'_>, connection: BorrowedFd<'_>, buffer: &mut [u8
     let namespace = None;
     match tcp_socket::peer_addr(connection) {
         Ok(peer) => look(table, connection, From { peer, namespace }, buffer),
-        // Closed meanwhile.
-        Err(_) => refused(table, Counter::NotAHeader),
+        // Reset meanwhile: nobody can say any more where it came from.
+        Err(_) => {
+            table.settings().count(Counter::Closed);
+            Look::Refused
+        }
+    }
+}
+
+/// Counts a connection that is refused for another reason than a look, and leaves it for the log.
+pub fn report_refusal(table: Table<'_>, connection: BorrowedFd<'_>, why: Counter) {
+    match tcp_socket::peer_addr(connection) {
+        Ok(peer) => _ = refused(table, connection, peer, why),
+        Err(_) => table.settings().count(why),
     }
 }
 
@@ -69,12 +81,13 @@ pub fn refuse(connection: impl AsFd) {
 }
 
 fn look(table: Table<'_>, connection: BorrowedFd<'_>, from: From, buffer: &mut [u8]) -> Look {
+    let refused = |why| refused(table, connection, from.peer, why);
     let received = match stream::peek(connection, buffer) {
-        Ok(0) => return refused(table, Counter::NotAHeader),
+        Ok(0) => return refused(Counter::Closed),
         Ok(n) => n,
         Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Look::Unfinished(1),
         Err(error) if error.kind() == io::ErrorKind::Interrupted => return Look::Unfinished(1),
-        Err(_) => return refused(table, Counter::NotAHeader),
+        Err(_) => return refused(Counter::Closed),
     };
     let seen = buffer.get(..received).unwrap_or_default();
     let verdict = table.settings().policy().judge(seen, from.peer);
@@ -86,7 +99,7 @@ fn act(table: Table<'_>, connection: BorrowedFd<'_>, from: From, verdict: Verdic
         Verdict::Header { len, named } => take(table, connection, from, (len, named)),
         Verdict::Unfinished(len) => Look::Unfinished(len),
         Verdict::Plain => Look::Ready(None),
-        Verdict::Refuse(why) => refused(table, why),
+        Verdict::Refuse(why) => refused(table, connection, from.peer, why),
     }
 }
 
@@ -99,10 +112,10 @@ fn take(
 ) -> Look {
     let remember = |named| remember(table, connection, from, named);
     if let Err(Full) = named.map_or(Ok(()), remember) {
-        return refused(table, Counter::Full);
+        return refused(table, connection, from.peer, Counter::Full);
     }
     if stream::discard(connection, len).ok() != Some(len) {
-        return refused(table, Counter::NotAHeader);
+        return refused(table, connection, from.peer, Counter::Closed);
     }
     table.settings().count(Counter::Accepted);
     Look::Ready(named.map(|(client, _)| client))
@@ -129,8 +142,10 @@ fn remember(
     table.insert(cookie, &identity)
 }
 
-fn refused(table: Table<'_>, why: Counter) -> Look {
-    table.settings().count(why);
+fn refused(table: Table<'_>, connection: BorrowedFd<'_>, peer: SocketAddr, why: Counter) -> Look {
+    let port = local_addr(connection).map_or(0, |own| own.port());
+    // The supervisor, whose thread this is, looks for it after each round of its loop.
+    let _ = table.settings().refused(Refusal { why, peer, port });
     Look::Refused
 }
 

@@ -21,6 +21,7 @@ mod guardian;
 mod ledger;
 mod listeners;
 mod monitor;
+mod refusals;
 mod supervisor;
 mod threads;
 mod waits;
@@ -49,6 +50,8 @@ pub struct Settings {
     /// If the program is started with the library: the path by which it finds the table, which is removed once no process
     /// of the program is left. What the library accepts does not pass through the supervisor.
     pub library: Option<SharedTable>,
+    /// Log each refused connection, not only the first of each reason in ten seconds.
+    pub verbose: bool,
 }
 
 /// Why there is no supervisor.

@@ -26,6 +26,8 @@ pub struct Preload {
     pub slots: usize,
     /// From accept to the complete header.
     pub header_timeout: Duration,
+    /// See [`notify::Settings::verbose`].
+    pub verbose: bool,
 }
 
 impl Preload {
@@ -43,6 +45,7 @@ impl Preload {
             table: shared.table(),
             header_timeout: self.header_timeout,
             library: Some(shared.clone()),
+            verbose: self.verbose,
         });
         Ok(started.inspect_err(|_| shared.remove())?)
     }

@@ -1,7 +1,7 @@
 //! Where things are in the memory.
 //!
 //! ```text
-//! settings   FIXED words, ports, bells, networks
+//! settings   FIXED words, ports, bells, networks, refusals
 //! keys       one word a slot: 0 free, BUSY being written, else the socket's cookie
 //! values     VALUE words a slot
 //! ```
@@ -20,6 +20,7 @@ pub(crate) struct Parts<'m> {
     pub(crate) ports: &'m [AtomicU64; Ports::WORDS],
     pub(crate) bells: &'m [AtomicU64; Ports::WORDS],
     pub(crate) networks: &'m [[AtomicU64; 3]],
+    pub(crate) refusals: &'m [[AtomicU64; RECORD]],
     pub(crate) keys: &'m [AtomicU64],
     pub(crate) values: &'m [[AtomicU64; VALUE]],
 }
@@ -31,7 +32,9 @@ impl<'m> Parts<'m> {
         let (fixed, settings) = settings.split_first_chunk()?;
         let (ports, settings) = settings.split_first_chunk()?;
         let (bells, settings) = settings.split_first_chunk()?;
-        let (networks, _) = settings.as_chunks();
+        let (networks, refusals) = settings.split_at_checked(3 * NETWORKS)?;
+        let (networks, _) = networks.as_chunks();
+        let (refusals, _) = refusals.as_chunks();
         let slots = rest.len().checked_div(SLOT)?;
         let (keys, values) = rest.split_at_checked(slots)?;
         let (values, left) = values.as_chunks();
@@ -41,6 +44,7 @@ impl<'m> Parts<'m> {
             ports,
             bells,
             networks,
+            refusals,
             keys,
             values,
         })
@@ -62,5 +66,9 @@ pub(crate) const VALUE: usize = 8;
 pub(crate) const WINDOW: usize = 64;
 /// The most networks that may be trusted.
 pub(crate) const NETWORKS: usize = 1024;
-const SETTINGS: usize = FIXED + 2 * Ports::WORDS + 3 * NETWORKS;
+/// Words of a refusal.
+pub(crate) const RECORD: usize = 4;
+/// Refusals that are kept until they are read: a power of two.
+pub(crate) const RECORDS: usize = 256;
+const SETTINGS: usize = FIXED + 2 * Ports::WORDS + 3 * NETWORKS + RECORDS * RECORD;
 const SLOT: usize = 1 + VALUE;

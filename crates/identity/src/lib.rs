@@ -36,6 +36,7 @@ extern crate std;
 mod address;
 mod bits;
 mod layout;
+mod refusals;
 mod request;
 mod settings;
 mod shown;
@@ -45,6 +46,7 @@ mod verdict;
 
 pub use address::Network;
 pub use bits::Ports;
+pub use refusals::{Refusal, RefusalReader};
 pub use request::{Request, Wish};
 pub use settings::{Counter, PROBE, PROBE_ERRNO, Policy, Secrets, Settings, Signature};
 pub use shown::{pseudo_v4, shown};

@@ -29,6 +29,8 @@ pub enum Wish {
     },
     /// Free the slots of sockets that are closed. No answer.
     Sweep,
+    /// Read the refusals ([`crate::RefusalReader`]). No answer.
+    Log,
 }
 
 impl Request {
@@ -42,6 +44,7 @@ impl Request {
             Wish::Park { listener } => (b'P', listener),
             Wish::Take { listener } => (b'T', listener),
             Wish::Sweep => (b'S', nowhere),
+            Wish::Log => (b'L', nowhere),
         };
         let (ip, scope) = match listener {
             SocketAddr::V4(v4) => (v4.ip().to_ipv6_mapped(), 0),
@@ -85,6 +88,7 @@ impl Request {
             b'P' => Wish::Park { listener },
             b'T' => Wish::Take { listener },
             b'S' => Wish::Sweep,
+            b'L' => Wish::Log,
             _ => return None,
         };
         let secret = [first, second].map(|half| u64::from_be_bytes(*half));
@@ -104,6 +108,7 @@ mod tests {
                 Wish::Park { listener },
                 Wish::Take { listener },
                 Wish::Sweep,
+                Wish::Log,
             ] {
                 let secret = [1, u64::MAX - 5];
                 let request = Request { secret, wish };

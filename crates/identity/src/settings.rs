@@ -79,6 +79,11 @@ pub enum Counter {
     Untrusted,
     /// Refused: no header, or one that is none.
     NotAHeader,
+    /// Refused: the peer has closed the connection before its header was complete. A port scan does so, and a health
+    /// check that only connects.
+    Closed,
+    /// Refused: the header was not complete in time.
+    Late,
     /// Refused: the header names a client that it may not ([`Policy::sources`]).
     Source,
     /// Refused: no room in the table.
@@ -87,6 +92,27 @@ pub enum Counter {
     Parked,
     /// Refused because it could not be handed to the attendant.
     NoAttendant,
+}
+
+impl Counter {
+    /// All of them.
+    pub const ALL: [Self; 9] = [
+        Self::Accepted,
+        Self::Untrusted,
+        Self::NotAHeader,
+        Self::Closed,
+        Self::Late,
+        Self::Source,
+        Self::Full,
+        Self::Parked,
+        Self::NoAttendant,
+    ];
+
+    pub(crate) fn from_number(number: u64) -> Option<Self> {
+        Self::ALL
+            .into_iter()
+            .find(|counter| *counter as u64 == number)
+    }
 }
 
 impl<'m> Settings<'m> {
@@ -204,6 +230,16 @@ impl<'m> Settings<'m> {
         self.word(SWEEP)
     }
 
+    /// How many refusals were left, ever.
+    pub(crate) fn refusals(self) -> &'m AtomicU64 {
+        self.word(REFUSALS)
+    }
+
+    /// Whether the reader of refusals has been woken up.
+    pub(crate) fn unread(self) -> &'m AtomicU64 {
+        self.word(UNREAD)
+    }
+
     /// Whether it is time for a sweep, and nobody else has noticed yet: true for one caller.
     pub fn claims_sweep(self) -> bool {
         let at = self.get(SWEEP_AT);
@@ -251,7 +287,7 @@ impl<'m> Settings<'m> {
 }
 
 /// `peername`, then the version of the layout: a library of another version does not touch the table.
-const MAGIC_VALUE: u64 = u64::from_be_bytes(*b"peernam\x04");
+const MAGIC_VALUE: u64 = u64::from_be_bytes(*b"peernam\x05");
 
 const MAGIC: usize = 0;
 const FLAGS: usize = 1;
@@ -266,5 +302,7 @@ const SECRET: usize = 10;
 const SWEEP: usize = 12;
 const SOURCES: usize = 13;
 const PASS: usize = 14;
+const REFUSALS: usize = 16;
+const UNREAD: usize = 17;
 /// One word each, to the end.
-const COUNTERS: usize = 16;
+const COUNTERS: usize = 18;

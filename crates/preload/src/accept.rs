@@ -3,7 +3,7 @@
 use core::ffi::c_int;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-use peername_identity::{Counter, Full, Identity, Settings, Table, Verdict, shown};
+use peername_identity::{Counter, Full, Identity, Refusal, Settings, Table, Verdict, Wish, shown};
 use peername_preload_common::address::RawAddress;
 use peername_preload_common::kernel::{self, End, Errno, Result};
 use peername_preload_common::socket::{Protocol, Socket};
@@ -93,8 +93,8 @@ impl Arrival {
         }
         match verdict {
             Verdict::Plain => Ok(Some((self.socket, self.address))),
-            Verdict::Refuse(why) => Ok(self.refuse(settings, why)),
-            Verdict::Unfinished(_) => Ok(self.park(settings, listener)),
+            Verdict::Refuse(why) => Ok(self.refuse(settings, peer, why)),
+            Verdict::Unfinished(_) => Ok(self.park(settings, peer, listener)),
             Verdict::Header { len, named } => {
                 let named = named.filter(|_| alone::believes(&buffer));
                 self.admit(table, listener, from, &mut buffer, (len, named))
@@ -137,15 +137,15 @@ impl Arrival {
         let settings = table.settings();
         match self.introduce(table, from, named) {
             Ok(_) if !self.socket.take(buffer, len) => {
-                Ok(self.refuse(settings, Counter::NotAHeader))
+                Ok(self.refuse(settings, from.peer, Counter::Closed))
             }
             Ok(shown) => {
                 settings.count(Counter::Accepted);
                 Ok(Some((self.socket, shown)))
             }
-            Err(Full) if alone::is_alone() => Ok(self.refuse(settings, Counter::Full)),
+            Err(Full) if alone::is_alone() => Ok(self.refuse(settings, from.peer, Counter::Full)),
             // With its header: the attendant looks for room, and refuses it if there is none.
-            Err(Full) => Ok(self.park(settings, listener)),
+            Err(Full) => Ok(self.park(settings, from.peer, listener)),
         }
     }
 
@@ -171,7 +171,7 @@ impl Arrival {
             Verdict::Unfinished(_) if self.socket.peek(buffer) == Ok(Some(0)) => {
                 settings.policy().without_header(Counter::NotAHeader)
             }
-            Verdict::Unfinished(_) => Verdict::Refuse(Counter::NotAHeader),
+            Verdict::Unfinished(_) => Verdict::Refuse(Counter::Late),
             verdict => verdict,
         }
     }
@@ -184,7 +184,7 @@ impl Arrival {
         match self.socket.peek(buffer) {
             Ok(Some(n)) => policy.judge(buffer.get(..n).unwrap_or_default(), peer),
             // Gone before it has said anything.
-            Ok(None) | Err(_) => Verdict::Refuse(Counter::NotAHeader),
+            Ok(None) | Err(_) => Verdict::Refuse(Counter::Closed),
         }
     }
 
@@ -217,32 +217,46 @@ impl Arrival {
         }
         match settings.claims_sweep() {
             true if alone::is_alone() => sweep::sweep(table),
-            true => attendant::ask_for_sweep(settings),
+            true => attendant::tell(settings, Wish::Sweep),
             false => {}
         }
         Ok(RawAddress::new(shown(client, from.peer.is_ipv6())))
     }
 
-    fn park(self, settings: Settings<'_>, listener: Socket) -> Option<(Socket, RawAddress)> {
+    fn park(
+        self,
+        settings: Settings<'_>,
+        peer: SocketAddr,
+        listener: Socket,
+    ) -> Option<(Socket, RawAddress)> {
         let parked = listener
             .local()
             .is_some_and(|address| attendant::park(settings, self.socket, address).is_ok());
         if !parked {
-            return self.refuse(settings, Counter::NoAttendant);
+            return self.refuse(settings, peer, Counter::NoAttendant);
         }
         settings.count(Counter::Parked);
         self.socket.close();
         None
     }
 
-    fn refuse(self, settings: Settings<'_>, why: Counter) -> Option<(Socket, RawAddress)> {
-        settings.count(why);
+    fn refuse(
+        self,
+        settings: Settings<'_>,
+        peer: SocketAddr,
+        why: Counter,
+    ) -> Option<(Socket, RawAddress)> {
+        let port = self.socket.local().map_or(0, |own| own.port());
         self.socket.refuse();
+        if settings.refused(Refusal { why, peer, port }) && !alone::is_alone() {
+            attendant::tell(settings, Wish::Log);
+        }
         None
     }
 }
 
 /// Where a connection has come from, and in which network namespace it is.
+#[derive(Clone, Copy)]
 struct From {
     peer: SocketAddr,
     namespace: u64,

@@ -42,10 +42,10 @@ pub(crate) fn take(
     Ok(Some(connection))
 }
 
-/// Asks for a sweep of the table.
-pub(crate) fn ask_for_sweep(settings: Settings<'_>) {
+/// Asks for something that has no answer. Where nobody listens any more, nothing happens.
+pub(crate) fn tell(settings: Settings<'_>, wish: Wish) {
     if let Ok(attendant) = call(settings) {
-        let request = request(settings, Wish::Sweep);
+        let request = request(settings, wish);
         let _ = kernel::send(attendant.0, &request, MSG_NOSIGNAL);
         attendant.close();
     }

@@ -19,7 +19,7 @@ use crate::{accept as accepting, imports, listeners};
 
 /// What the launcher looks for in the file: the version of the table that it can read.
 #[unsafe(no_mangle)]
-pub static peername_preload_3: u8 = 0;
+pub static peername_preload_4: u8 = 0;
 
 #[used]
 #[unsafe(link_section = ".init_array")]

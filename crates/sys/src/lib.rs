@@ -35,6 +35,7 @@ pub mod resolve;
 pub mod seccomp;
 pub mod shared_memory;
 pub mod sock_diag;
+pub mod stderr;
 pub mod stream;
 pub mod tcp_socket;
 pub mod transparent;

@@ -65,7 +65,7 @@ pub(crate) struct Args {
     connect: bool,
     #[command(flatten)]
     client: connect::Client,
-    /// Say which mode was taken, and why
+    /// Say which mode was taken, and why, and log each refused connection
     #[arg(short, long, action = clap::ArgAction::Count)]
     verbose: u8,
     /// The server, or client, and its arguments
@@ -223,6 +223,7 @@ impl Args {
             table: shared.table(),
             header_timeout: self.header_timeout,
             library: None,
+            verbose: self.verbose > 0,
         })?;
         report_lost_privileges(gaining);
         Ok(())
@@ -239,6 +240,7 @@ impl Args {
             rules,
             slots: self.slots(),
             header_timeout: self.header_timeout,
+            verbose: self.verbose > 0,
         })
     }
 }

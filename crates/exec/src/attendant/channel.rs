@@ -165,7 +165,8 @@ impl Conversation {
                 attendant.sweep();
                 false
             }
-            None => false,
+            // To wake the supervisor up is all of it.
+            Some(Wish::Log) | None => false,
         }
     }
 

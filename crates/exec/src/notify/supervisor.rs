@@ -23,6 +23,7 @@ use super::guardian::Ward;
 use super::ledger::{Ledger, Open};
 use super::listeners::Listeners;
 use super::monitor::Monitor;
+use super::refusals::RefusalLog;
 use super::threads::Threads;
 use super::waits::{Accepting, Waits};
 use crate::attendant::{Attendant, Channel};
@@ -41,6 +42,7 @@ pub(super) struct Supervisor {
     waits: Waits,
     threads: Threads,
     listeners: Listeners,
+    refusals: RefusalLog,
     /// Room for the largest header.
     buffer: Vec<u8>,
     /// That the program's descriptors can't be had is said once.
@@ -77,6 +79,7 @@ impl Supervisor {
             table,
             header_timeout,
             ref library,
+            verbose,
         } = settings;
         let epoll = Epoll::new()?;
         let (monitor, channel) = match library {
@@ -99,6 +102,7 @@ impl Supervisor {
             waits: Waits::default(),
             threads: Threads::default(),
             listeners: Listeners::default(),
+            refusals: RefusalLog::new(verbose),
             buffer: vec![0; table.settings().policy().max_header],
             said_denied: false,
             looked: Instant::now(),
@@ -138,13 +142,16 @@ impl Supervisor {
             if self.table.settings().claims_sweep() {
                 self.attendant.sweep();
             }
+            self.refusals.write(self.table.settings());
         }
     }
 
     /// How long nothing need happen.
     fn patience(&self) -> Option<Duration> {
         let channel = self.channel.as_ref().and_then(Channel::next_deadline);
-        let due = self.attendant.next_deadline().into_iter().chain(channel);
+        let refusals = self.refusals.next_deadline(self.table.settings());
+        let due = self.attendant.next_deadline().into_iter();
+        let due = due.chain(channel).chain(refusals);
         // Rounded up, or we would be here again before it is time.
         let due = due
             .min()

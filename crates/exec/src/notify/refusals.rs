@@ -1,0 +1,192 @@
+//! Logs the connections that the program was not given: whoever sets a server up has to learn why nobody gets in.
+
+use std::fmt::{self, Display, Formatter};
+use std::time::{Duration, Instant};
+
+use peername_identity::{Counter, Refusal, RefusalReader, Settings};
+use peername_sys::stderr::try_write_line;
+
+/// Reads the refusals that the processes of the program and the supervisor leave in the table, and logs them: one line
+/// each if that is wanted, else one for each reason in [`INTERVAL`].
+#[derive(Debug)]
+pub(super) struct RefusalLog {
+    reader: RefusalReader,
+    verbose: bool,
+    /// The earliest time of the next look, so that a flood does not keep the supervisor busy.
+    next_look: Instant,
+    reasons: [Reason; Counter::ALL.len()],
+}
+
+/// What was logged about one reason.
+#[derive(Clone, Copy, Debug, Default)]
+struct Reason {
+    logged: Option<Instant>,
+    /// How many there had been by then.
+    counted: u64,
+}
+
+impl RefusalLog {
+    pub(super) fn new(verbose: bool) -> Self {
+        Self {
+            reader: RefusalReader::default(),
+            verbose,
+            next_look: Instant::now(),
+            reasons: Default::default(),
+        }
+    }
+
+    /// When [`RefusalLog::write`] has something to do.
+    pub(super) fn next_deadline(&self, settings: Settings<'_>) -> Option<Instant> {
+        settings.has_refusals().then_some(self.next_look)
+    }
+
+    /// Logs what was left, if it is time.
+    pub(super) fn write(&mut self, settings: Settings<'_>) {
+        let now = Instant::now();
+        if self.next_deadline(settings).is_some_and(|at| at <= now) {
+            self.next_look = now + PAUSE;
+            let lines = self.lines(settings, now);
+            lines.iter().for_each(|line| try_write_line(line));
+        }
+    }
+
+    fn lines(&mut self, settings: Settings<'_>, now: Instant) -> Vec<String> {
+        settings.expect_refusals();
+        let mut lines = Vec::new();
+        while let Some(refusal) = self.reader.next(settings) {
+            lines.extend(self.line(settings, refusal, now));
+        }
+        lines
+    }
+
+    fn line(&mut self, settings: Settings<'_>, refusal: Refusal, now: Instant) -> Option<String> {
+        let explained = Explained(refusal);
+        if self.verbose {
+            return Some(format!("peername: refused a connection {explained}"));
+        }
+        let reason = self.reasons.get_mut(refusal.why as usize)?;
+        let recent = reason.logged.is_some_and(|at| now < at + INTERVAL);
+        if recent || is_of_one_client(refusal.why) {
+            return None;
+        }
+        let counted = settings.counted(refusal.why);
+        let since = counted.saturating_sub(reason.counted);
+        *reason = Reason {
+            logged: Some(now),
+            counted,
+        };
+        Some(match since {
+            0 | 1 => format!("peername: refused a connection {explained}"),
+            _ => format!("peername: refused {since} connections, one of them {explained}"),
+        })
+    }
+}
+
+/// Port scans, and health checks that only connect, are no fault of anybody's.
+fn is_of_one_client(why: Counter) -> bool {
+    why == Counter::Closed
+}
+
+/// A refusal with its cause and what to do.
+struct Explained(Refusal);
+
+impl Display for Explained {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let Refusal { why, peer, port } = self.0;
+        let ip = peer.ip().to_canonical();
+        write!(f, "from {peer} to port {port}: ")?;
+        match why {
+            Counter::Untrusted if ip.is_loopback() => f.write_str(
+                "this host itself is not trusted (if the balancer is here, add --trust loopback)",
+            ),
+            Counter::Untrusted => write!(
+                f,
+                "this peer is not trusted (if it is the balancer, add --trust {ip})"
+            ),
+            Counter::NotAHeader => f.write_str(
+                "no PROXY header (let the balancer send one, with send-proxy in HAProxy or proxy_protocol in nginx; \
+                 or say --header optional)",
+            ),
+            Counter::Closed => f.write_str("closed before its PROXY header was complete"),
+            Counter::Late => f.write_str(
+                "its PROXY header was not complete in time (does the balancer send one? --header-timeout says how \
+                 long it may take)",
+            ),
+            Counter::Source => f.write_str(
+                "its PROXY header names a client that can't be one from elsewhere (--source-policy)",
+            ),
+            Counter::Full => f.write_str(
+                "as many connections are open as the table of clients has room for (raise --max-connections)",
+            ),
+            Counter::NoAttendant => f.write_str(
+                "too many connections wait for the rest of their PROXY header (a higher limit of open files lets more \
+                 wait)",
+            ),
+            Counter::Accepted | Counter::Parked => f.write_str("no reason"),
+        }
+    }
+}
+
+/// Between two lines about one reason.
+const INTERVAL: Duration = Duration::from_secs(10);
+/// Between two looks.
+const PAUSE: Duration = Duration::from_millis(100);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use peername_identity::Table;
+    use std::sync::atomic::AtomicU64;
+
+    fn memory() -> Vec<AtomicU64> {
+        (0..Table::size(64) / 8)
+            .map(|_| AtomicU64::new(0))
+            .collect()
+    }
+
+    fn refusal(why: Counter) -> Refusal {
+        let peer = "192.0.2.7:4711".parse().expect("an address");
+        Refusal {
+            why,
+            peer,
+            port: 443,
+        }
+    }
+
+    #[test]
+    fn each_reason_is_logged_once_in_ten_seconds_with_the_number() {
+        let memory = memory();
+        let settings = Table::new(&memory).expect("a table").settings();
+        let (mut log, start) = (RefusalLog::new(false), Instant::now());
+        let mut after = |seconds, reasons: &[Counter]| {
+            reasons
+                .iter()
+                .for_each(|&why| _ = settings.refused(refusal(why)));
+            log.lines(settings, start + Duration::from_secs(seconds))
+        };
+        let first = after(0, &[Counter::Untrusted, Counter::Untrusted, Counter::Late]);
+        assert_eq!(first.len(), 2, "{first:?}");
+        assert!(first[0].contains("add --trust 192.0.2.7"), "{first:?}");
+        assert!(first[1].contains("--header-timeout"), "{first:?}");
+        assert_eq!(after(9, &[Counter::Untrusted; 300]), [""; 0]);
+        let later = after(10, &[Counter::Untrusted]);
+        assert_eq!(later.len(), 1, "{later:?}");
+        assert!(later[0].contains("refused 301 connections"), "{later:?}");
+    }
+
+    #[test]
+    fn whoever_only_connects_is_not_logged() {
+        let memory = memory();
+        let settings = Table::new(&memory).expect("a table").settings();
+        settings.refused(refusal(Counter::Closed));
+        assert_eq!(
+            RefusalLog::new(false).lines(settings, Instant::now()),
+            [""; 0]
+        );
+        settings.refused(refusal(Counter::Closed));
+        assert_eq!(
+            RefusalLog::new(true).lines(settings, Instant::now()).len(),
+            2
+        );
+    }
+}

@@ -1,0 +1,186 @@
+//! Refused connections, for the supervisor to log: a ring of the latest, which every process writes.
+//!
+//! The library must not write to its program's standard error, and can't limit a rate over all processes. So it
+//! leaves a record here, and wakes the supervisor up unless somebody has done that already.
+//!
+//! Each record is a seqlock, as the slots of the table are ([`crate::table`]).
+
+use core::net::SocketAddr;
+use core::sync::atomic::{AtomicU64, Ordering, fence};
+
+use crate::address::{from_bits, join, split, to_bits};
+use crate::layout::{RECORD, RECORDS};
+use crate::settings::{Counter, Settings};
+
+/// A connection that the program was not given.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Refusal {
+    /// The reason.
+    pub why: Counter,
+    /// Where it came from: the balancer, if it came from one.
+    pub peer: SocketAddr,
+    /// The port that it came to.
+    pub port: u16,
+}
+
+/// The reader's place in the ring.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct RefusalReader {
+    next: u64,
+    /// Whether the record at `next` was unfinished at the last look.
+    stalled: bool,
+}
+
+impl Settings<'_> {
+    /// Counts a refusal and keeps it for the reader. Returns whether the reader must be woken up.
+    pub fn refused(self, refusal: Refusal) -> bool {
+        self.count(refusal.why);
+        let number = self.refusals().fetch_add(1, Ordering::Relaxed);
+        if let Some(record) = self.0.refusals.get(place(number)) {
+            refusal.store(record, number);
+        }
+        self.unread().swap(1, Ordering::AcqRel) == 0
+    }
+
+    /// Whether there is a refusal that was left since [`Settings::expect_refusals`].
+    pub fn has_refusals(self) -> bool {
+        self.unread().load(Ordering::Relaxed) != 0
+    }
+
+    /// From now on the next refusal wakes the reader up. To be called before the reader reads: what was left
+    /// earlier wakes nobody any more.
+    pub fn expect_refusals(self) {
+        self.unread().swap(0, Ordering::AcqRel);
+    }
+}
+
+impl RefusalReader {
+    /// The next refusal. Those that were overwritten before they were read are skipped; they are still
+    /// [counted](Settings::counted).
+    pub fn next(&mut self, settings: Settings<'_>) -> Option<Refusal> {
+        loop {
+            let written = settings.refusals().load(Ordering::Acquire);
+            if self.next >= written {
+                return None;
+            }
+            self.next = self.next.max(written.saturating_sub(RECORDS as u64));
+            let record = settings.0.refusals.get(place(self.next))?;
+            match Refusal::load(record, self.next) {
+                // Its writer is at work. One that is so twice has been killed.
+                None if !self.stalled => {
+                    self.stalled = true;
+                    return None;
+                }
+                found => {
+                    self.stalled = false;
+                    self.next = self.next.saturating_add(1);
+                    if found.is_some() {
+                        return found;
+                    }
+                }
+            }
+        }
+    }
+}
+
+impl Refusal {
+    fn store(self, [sequence, what, high, low]: &[AtomicU64; RECORD], number: u64) {
+        sequence.store(UNFINISHED, Ordering::Relaxed);
+        fence(Ordering::Release);
+        let ports = u64::from(self.peer.port()) << 16 | u64::from(self.port);
+        what.store((self.why as u64) << 32 | ports, Ordering::Relaxed);
+        let (h, l) = split(to_bits(self.peer.ip()));
+        high.store(h, Ordering::Relaxed);
+        low.store(l, Ordering::Relaxed);
+        sequence.store(number.wrapping_add(1), Ordering::Release);
+    }
+
+    /// `None` if it is another one, or unfinished.
+    fn load([sequence, what, high, low]: &[AtomicU64; RECORD], number: u64) -> Option<Self> {
+        let is_this = |order| sequence.load(order) == number.wrapping_add(1);
+        let words = is_this(Ordering::Acquire)
+            .then(|| [what, high, low].map(|word| word.load(Ordering::Relaxed)));
+        fence(Ordering::Acquire);
+        let [what, high, low] = words.filter(|_| is_this(Ordering::Relaxed))?;
+        let port = |shift: u32| u16::try_from(what >> shift & 0xffff).unwrap_or_default();
+        Some(Self {
+            why: Counter::from_number(what >> 32)?,
+            peer: SocketAddr::new(from_bits(join(high, low)), port(16)),
+            port: port(0),
+        })
+    }
+}
+
+fn place(number: u64) -> usize {
+    usize::try_from(number).unwrap_or_default() & (RECORDS - 1)
+}
+
+/// No record's sequence: they count up from 1.
+const UNFINISHED: u64 = 0;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Table;
+    use std::vec::Vec;
+
+    fn memory() -> Vec<AtomicU64> {
+        (0..Table::size(64) / 8)
+            .map(|_| AtomicU64::new(0))
+            .collect()
+    }
+
+    fn refusal(port: u16) -> Refusal {
+        Refusal {
+            why: Counter::Source,
+            peer: SocketAddr::new("2001:db8::7".parse().unwrap(), port),
+            port: 443,
+        }
+    }
+
+    #[test]
+    fn the_first_wakes_the_reader_and_all_are_read() {
+        let memory = memory();
+        let settings = Table::new(&memory).unwrap().settings();
+        let mut reader = RefusalReader::default();
+        assert_eq!(
+            (reader.next(settings), settings.has_refusals()),
+            (None, false)
+        );
+        assert!(settings.refused(refusal(1)));
+        assert!(!settings.refused(refusal(2)));
+        assert!(settings.has_refusals());
+        settings.expect_refusals();
+        assert_eq!(reader.next(settings), Some(refusal(1)));
+        assert_eq!(reader.next(settings), Some(refusal(2)));
+        assert_eq!(
+            (reader.next(settings), settings.has_refusals()),
+            (None, false)
+        );
+        assert!(settings.refused(refusal(3)));
+        assert_eq!(settings.counted(Counter::Source), 3);
+    }
+
+    #[test]
+    fn a_late_reader_gets_the_latest() {
+        let memory = memory();
+        let settings = Table::new(&memory).unwrap().settings();
+        let written = RECORDS as u16 + 5;
+        (0..written).for_each(|port| _ = settings.refused(refusal(port)));
+        let mut reader = RefusalReader::default();
+        let read: Vec<_> = core::iter::from_fn(|| reader.next(settings)).collect();
+        assert_eq!(read, (5..written).map(refusal).collect::<Vec<_>>());
+    }
+
+    /// A process may be killed between the two stores of the sequence.
+    #[test]
+    fn an_unfinished_record_is_skipped_at_the_second_look() {
+        let memory = memory();
+        let settings = Table::new(&memory).unwrap().settings();
+        settings.refusals().fetch_add(1, Ordering::Relaxed);
+        settings.refused(refusal(2));
+        let mut reader = RefusalReader::default();
+        assert_eq!(reader.next(settings), None);
+        assert_eq!(reader.next(settings), Some(refusal(2)));
+    }
+}

@@ -1,0 +1,112 @@
+//! Whoever sets a server up learns from standard error why connections are refused, and what to do.
+
+use std::fs::{self, Permissions};
+use std::net::SocketAddr;
+use std::os::unix::fs::PermissionsExt;
+
+use super::rig::{Libc, NOTIFY, PRELOAD, Served, server, v2};
+use crate::addr::{LISTEN_V4, someone_v4};
+use crate::conn::{Conn, End};
+use crate::lab::{Host, Scratch, wait_for};
+
+const HEADER_TIMEOUT: &str = "--header-timeout=1s";
+
+/// Each reason: what is sent, which options make it a reason, and what the log says.
+#[test]
+fn a_refusal_is_logged_with_its_fix() {
+    let local: SocketAddr = "127.0.0.1:4711".parse().expect("an address");
+    let header = v2(someone_v4());
+    let table: [(&[&str], &[u8], &str); 4] = [
+        (&["--trust=192.0.2.99"], &header, "add --trust 10."),
+        (&[], b"GET / HTTP/1.0\r\n\r\n", "let the balancer send one"),
+        (&[], &v2(local), "--source-policy"),
+        (&[], &header[..20], "--header-timeout"),
+    ];
+    for mechanism in [PRELOAD, NOTIFY] {
+        for (options, bytes, fix) in table {
+            let options = [options, &[HEADER_TIMEOUT]].concat();
+            let served = Served::by(mechanism, "lt 4 8443", &options);
+            is_refused(&served.lab.balancer, LISTEN_V4, bytes);
+            let line = served
+                .process
+                .line(fix, |line| line.contains(fix).then(|| line.to_owned()));
+            assert!(
+                line.starts_with("peername: refused a connection from 10."),
+                "{line}"
+            );
+            assert!(line.contains(" to port 8443: "), "{line}");
+            // The same again is logged when ten seconds are over, and with the number.
+            is_refused(&served.lab.balancer, LISTEN_V4, bytes);
+            assert_eq!(refusals(&served), 1, "{}", served.process.log());
+        }
+    }
+}
+
+#[test]
+fn a_balancer_on_this_host_is_told_how_to_be_trusted() {
+    for mechanism in [PRELOAD, NOTIFY] {
+        let served = Served::by(mechanism, "lt 4 8443", &["--trust=192.0.2.99"]);
+        let here = SocketAddr::new("127.0.0.1".parse().expect("an address"), LISTEN_V4.port());
+        is_refused(&served.lab.server, here, &v2(someone_v4()));
+        served.process.line("a hint", |line| {
+            line.contains("add --trust loopback").then_some(())
+        });
+    }
+}
+
+#[test]
+fn each_refusal_is_logged_if_asked_for() {
+    for mechanism in [PRELOAD, NOTIFY] {
+        let served = Served::by(mechanism, "lt 4 8443", &["-v"]);
+        for _ in 0..20 {
+            is_refused(&served.lab.balancer, LISTEN_V4, b"EHLO example\r\n");
+        }
+        wait_for("a line for each", || {
+            (refusals(&served) == 20).then_some(())
+        });
+        let client = someone_v4();
+        served.check(&served.ask(&v2(client)), client);
+    }
+}
+
+/// Nothing waits for whoever reads standard error.
+#[test]
+fn a_standard_error_that_is_not_read_holds_nobody_up() {
+    let scratch = Scratch::new();
+    let filler = scratch.text("filler");
+    let server = server(Libc::Glibc);
+    // It fills the pipe that is its standard error, and the supervisor's.
+    let script = format!("#!/bin/sh\ntimeout 1 cat /dev/zero >&2\nexec {server} \"$@\"\n");
+    fs::write(&filler, script).expect("a script");
+    fs::set_permissions(&filler, Permissions::from_mode(0o755)).expect("a script to be run");
+    let unread = [
+        "bash",
+        "-c",
+        "exec 2> >(exec sleep 600); exec \"$@\"",
+        "bash",
+    ];
+    for mechanism in [PRELOAD, NOTIFY] {
+        let served = Served::start(mechanism, &unread, &filler, "lt 4 8443", &["-v"]);
+        for _ in 0..50 {
+            is_refused(&served.lab.balancer, LISTEN_V4, b"EHLO example\r\n");
+        }
+        let client = someone_v4();
+        served.check(&served.ask(&v2(client)), client);
+    }
+}
+
+/// Connects and sends this. The reset may come at any time.
+#[track_caller]
+fn is_refused(host: &Host, to: SocketAddr, bytes: &[u8]) {
+    if let Some(conn) = Conn::try_connect(host, to) {
+        conn.send_if_open(bytes);
+        assert_eq!(conn.closed().0, End::Reset, "{bytes:?}");
+    }
+}
+
+fn refusals(served: &Served) -> usize {
+    let log = served.process.log();
+    log.lines()
+        .filter(|line| line.contains("refused a"))
+        .count()
+}
