@@ -12,7 +12,7 @@ use crate::addr::{FRONT_V4, LISTEN_V4, TARGET_V4, someone_v4, v4};
 use crate::backend::Backend;
 use crate::conn::Conn;
 use crate::datagram::Datagrams;
-use crate::header::{tlv, v2};
+use crate::header::{self, tlv, v2};
 use crate::lab::{Lab, PATIENCE, Scratch};
 use crate::peername::Peername;
 use crate::rig::Rig;
@@ -67,13 +67,23 @@ fn connections_are_silent_unless_asked() {
 /// A mistake in the set-up refuses everybody, so it is told without `-v`: once, with what to do.
 #[test]
 fn who_refuses_everybody_says_why() {
+    let local = header::v2(v4([127, 0, 0, 1], 4321), FRONT_V4, &[]);
+    let elsewhere = header::v2(someone_v4(), v4([192, 0, 2, 9], 22), &[]);
+    let long = header::v2(someone_v4(), FRONT_V4, &tlv(0xe0, &[0; 600]));
+    let version_3 = [V2_SIGNATURE, &[0x31, 0x11, 0, 0]].concat();
+    let only = "--trust=any --dynamic-destination --allow-destination=10.9.0.0/16";
     for (trust, sent, said) in [
         ("--trust=192.0.2.0/24", &b""[..], "untrusted_peer"),
         ("--trust=any", b"GET / HTTP/1.1\r\n\r\n", "no_header"),
         ("--trust=any", b"", "header_timeout"),
+        ("--trust=any", &V2_SIGNATURE[..7], "header_timeout"),
+        ("--trust=any", &version_3, "v2_version"),
+        ("--trust=any --max-header=536", &long, "header_too_long"),
+        ("--trust=any", &local, "source_loopback"),
+        (only, &elsewhere, "destination_not_listed"),
     ] {
         for protocol in ["tcp", "udp"] {
-            if protocol == "udp" && said == "header_timeout" {
+            if protocol == "udp" && !["untrusted_peer", "no_header"].contains(&said) {
                 continue;
             }
             let lab = Lab::new();
@@ -180,6 +190,8 @@ fn what_peers_send_is_escaped() {
         }
     }
 }
+
+const V2_SIGNATURE: &[u8] = b"\r\n\r\n\0\r\nQUIT\n";
 
 fn connection_line(proxy: &Peername) -> Value {
     proxy.line("about the connection", |line| {

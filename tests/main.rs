@@ -38,6 +38,7 @@ mod listeners;
 mod logging;
 mod onward;
 mod opening;
+mod outages;
 mod readme;
 mod recipes;
 mod relay;

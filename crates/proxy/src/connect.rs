@@ -3,7 +3,7 @@
 mod attempt;
 mod datagram;
 
-use std::io::ErrorKind;
+use std::io::{self, ErrorKind};
 use std::time::Duration;
 
 use peername_relay::Ahead;
@@ -67,14 +67,23 @@ async fn connect(
     preface: Option<&[u8]>,
     ahead: &mut Ahead,
 ) -> Result<TcpStream, Failure> {
+    let target = permit.target();
+    let refused = |error| Failure::Connect {
+        upstream: target,
+        error,
+    };
     let upstream = begin(permit, connector).await?;
-    let sent = match speak(&upstream, preface.unwrap_or(&ahead.octets))? {
+    let first = preface.unwrap_or(&ahead.octets);
+    let sent = match speak(&upstream, first).map_err(refused)? {
         Some(sent) => sent,
         None => {
-            let limit = connector.config.connect_timeout;
-            timeout(limit, established(&upstream))
-                .await
-                .map_err(|_| Failure::ConnectTimeout(limit))??;
+            let after = connector.config.connect_timeout;
+            let established = timeout(after, established(&upstream)).await;
+            let late = |_| Failure::ConnectTimeout {
+                upstream: target,
+                after,
+            };
+            established.map_err(late)?.map_err(refused)?;
             0
         }
     };
@@ -82,21 +91,21 @@ async fn connect(
         None => ahead.sent = sent,
         Some(preface) => write_all(&upstream, preface.get(sent..).unwrap_or_default())
             .await
-            .map_err(Failure::Connect)?,
+            .map_err(refused)?,
     }
     Ok(upstream)
 }
 
 /// Sends what comes first, and returns how much of it has gone; `None` while the connection does not stand. One to this
 /// host does right after connect(2), and sending shows that.
-fn speak(upstream: &TcpStream, first: &[u8]) -> Result<Option<usize>, Failure> {
+fn speak(upstream: &TcpStream, first: &[u8]) -> io::Result<Option<usize>> {
     if first.is_empty() {
         return Ok(is_established(upstream).then_some(0));
     }
     match stream::send(upstream, first) {
         Ok(sent) => Ok(Some(sent)),
         Err(error) if error.kind() == ErrorKind::WouldBlock => Ok(None),
-        Err(error) => Err(Failure::Connect(error)),
+        Err(error) => Err(error),
     }
 }
 
@@ -130,16 +139,16 @@ async fn begin(permit: &Permit, connector: &Connector) -> Result<TcpStream, Fail
 }
 
 /// Waits until the connection stands or has failed.
-pub(crate) async fn established(upstream: &TcpStream) -> Result<(), Failure> {
-    upstream.writable().await.map_err(Failure::Connect)?;
+pub(crate) async fn established(upstream: &TcpStream) -> io::Result<()> {
+    upstream.writable().await?;
     match stream::take_error(upstream) {
         Ok(None) => Ok(()),
-        Ok(Some(error)) | Err(error) => Err(Failure::Connect(error)),
+        Ok(Some(error)) | Err(error) => Err(error),
     }
 }
 
 /// Writes all of a header. Only for the few octets before the relay begins.
-pub(crate) async fn write_all(socket: &TcpStream, mut bytes: &[u8]) -> std::io::Result<()> {
+pub(crate) async fn write_all(socket: &TcpStream, mut bytes: &[u8]) -> io::Result<()> {
     while !bytes.is_empty() {
         let send = || stream::send(socket, bytes);
         let sent = socket.async_io(Interest::WRITABLE, send).await?;

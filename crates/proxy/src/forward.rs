@@ -18,6 +18,7 @@ use crate::config::SendProxy;
 use crate::connect::{established, write_all};
 use crate::counters::Counters;
 use crate::log::Record;
+use crate::outages::{self, Backend};
 use crate::outcome::{Failure, Outcome};
 use crate::server::{Incoming, Serve};
 use crate::service::ListenerId;
@@ -121,6 +122,7 @@ impl Forwarder {
         let upstream = opened
             .await
             .map_err(|failure| refuse(&downstream, failure))?;
+        outages::accepted(Backend::Tcp(self.target.0));
         let pair = Pair {
             downstream,
             upstream,
@@ -132,18 +134,26 @@ impl Forwarder {
 
     async fn connect(&self, header: &[u8]) -> Result<TcpStream, Failure> {
         let target = self.target.0;
+        let refused = |error| Failure::Connect {
+            upstream: self.target,
+            error,
+        };
         let socket = Upstream::new(target).map_err(Failure::Local)?;
         stream::tune_to(&socket, target.ip()).map_err(Failure::Local)?;
         let connecting = socket.connect(target);
-        let upstream = connecting.map_err(|failed| Failure::Connect(failed.source))?;
+        let upstream = connecting.map_err(|failed| refused(failed.source))?;
         let upstream = watched(upstream).map_err(Failure::Local)?;
         let opening = async {
             established(&upstream).await?;
-            write_all(&upstream, header).await.map_err(Failure::Connect)
+            write_all(&upstream, header).await
         };
-        let limit = self.connect_timeout;
-        let opened = timeout(limit, opening).await;
-        opened.map_err(|_| Failure::ConnectTimeout(limit))??;
+        let after = self.connect_timeout;
+        let opened = timeout(after, opening).await;
+        let late = |_| Failure::ConnectTimeout {
+            upstream: self.target,
+            after,
+        };
+        opened.map_err(late)?.map_err(refused)?;
         Ok(upstream)
     }
 }

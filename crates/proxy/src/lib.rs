@@ -37,6 +37,7 @@ pub mod watchdog;
 
 mod acceptor;
 mod log;
+mod outages;
 mod pending;
 mod preface;
 mod refusals;

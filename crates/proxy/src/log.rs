@@ -126,9 +126,7 @@ impl Drop for Record {
             None => self.counters.ended(&self.outcome, &self.tally),
             Some(_) => self.counters.session_ended(&self.outcome, &self.tally),
         }
-        if let Outcome::Failed(failure) = &self.outcome {
-            refusals::tell("connections", self.peer, failure);
-        }
+        refusals::report(self.peer, &self.outcome);
         self.log();
     }
 }

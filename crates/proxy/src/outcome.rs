@@ -8,6 +8,7 @@ use peername_proto::{Invalid, LooksLike};
 use peername_relay::{End, Side};
 use peername_sys::Failed;
 
+use crate::addr::Target;
 use crate::destination;
 use crate::source::Refused;
 
@@ -137,11 +138,21 @@ pub enum Failure {
     #[error("the client's address and port are in use on this host: {0}")]
     PortTaken(Failed),
     /// The backend refused or can't be reached.
-    #[error("the backend does not accept: {0}")]
-    Connect(std::io::Error),
+    #[error("the backend {upstream} does not accept: {error}")]
+    Connect {
+        /// The backend.
+        upstream: Target,
+        /// What connect(2) or the first send(2) said.
+        error: std::io::Error,
+    },
     /// The backend did not answer in time.
-    #[error("the backend did not answer within {0:?}")]
-    ConnectTimeout(Duration),
+    #[error("the backend {upstream} did not answer within {after:?}")]
+    ConnectTimeout {
+        /// The backend.
+        upstream: Target,
+        /// The time allowed.
+        after: Duration,
+    },
     /// The kernel chose another source than the one asked for.
     #[error("the connection would have come from {got} instead of {wanted}")]
     SourceRewritten {
@@ -172,8 +183,8 @@ impl Failure {
             Self::Header(_) => "header_unwritable",
             Self::Local(_) => "local_error",
             Self::PortTaken(_) => "port_taken",
-            Self::Connect(_) => "connect_refused",
-            Self::ConnectTimeout(_) => "connect_timeout",
+            Self::Connect { .. } => "connect_refused",
+            Self::ConnectTimeout { .. } => "connect_timeout",
             Self::SourceRewritten { .. } => "source_rewritten",
         }
     }
@@ -193,7 +204,7 @@ impl Failure {
             | Self::TooManyTlvs { .. }
             | Self::Downstream(_)
             | Self::PortTaken(_) => Fault::Downstream,
-            Self::Connect(_) | Self::ConnectTimeout(_) => Fault::Upstream,
+            Self::Connect { .. } | Self::ConnectTimeout { .. } => Fault::Upstream,
             Self::ReplyPath | Self::Header(_) | Self::Local(_) | Self::SourceRewritten { .. } => {
                 Fault::Local
             }

@@ -11,6 +11,7 @@ use crate::connect::Connected;
 use crate::counters::Counters;
 use crate::frame::Framed;
 use crate::log::Record;
+use crate::outages::{self, Backend};
 use crate::outcome::{Failure, Outcome};
 use crate::pending::Pending;
 use crate::permit::Permit;
@@ -109,6 +110,7 @@ impl TcpProxy {
             upstream,
             ahead,
         } = Connected::open(framed, &permit, &service.connector).await?;
+        outages::accepted(Backend::Tcp(permit.target().0));
         let pair = Pair {
             downstream,
             upstream,

@@ -25,6 +25,7 @@ mod table;
 mod ways;
 mod worker;
 
+pub(crate) use dropped::Dropped;
 pub use forwarder::UdpForwarder;
 pub use proxy::UdpProxy;
 pub use sockets::UdpSockets;

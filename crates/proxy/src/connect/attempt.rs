@@ -12,6 +12,7 @@ use peername_sys::upstream::{Upstream, ephemeral_ports, local_addr};
 use peername_sys::{Failed, stream};
 use tokio::net::TcpStream;
 
+use crate::addr::Target;
 use crate::config::{self, OnCollision};
 use crate::counters::Counters;
 use crate::outcome::Failure;
@@ -56,7 +57,7 @@ impl Connector {
         let socket = self.socket(target).map_err(Obstacle::local)?;
         let upstream = socket
             .connect(target)
-            .map_err(|failed| Obstacle::Other(Failure::Connect(failed.source)))?;
+            .map_err(|failed| Obstacle::refused(target, failed))?;
         watched(upstream).map_err(Obstacle::local)
     }
 
@@ -103,7 +104,7 @@ impl Connector {
             .connect(target)
             .map_err(|failed| match failed.source.kind() {
                 ErrorKind::AddrNotAvailable => Obstacle::Closing(failed),
-                _ => Obstacle::Other(Failure::Connect(failed.source)),
+                _ => Obstacle::refused(target, failed),
             })?;
         verify(&upstream, source).map_err(|failure| {
             let _ = stream::reset_on_close(&upstream);
@@ -147,6 +148,14 @@ impl Obstacle {
             Self::Closing(failed) | Self::Taken(failed) => Failure::PortTaken(failed),
             Self::Other(failure) => failure,
         }
+    }
+
+    /// The backend's host, or the way to it, said no.
+    pub(super) fn refused(target: SocketAddr, failed: Failed) -> Self {
+        Self::Other(Failure::Connect {
+            upstream: Target(target),
+            error: failed.source,
+        })
     }
 
     pub(super) fn local(failed: Failed) -> Self {

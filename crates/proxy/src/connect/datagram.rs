@@ -44,7 +44,7 @@ impl Connector {
         }
         let socket = socket
             .connect_datagram(target)
-            .map_err(|failed| Obstacle::Other(Failure::Connect(failed.source)))?;
+            .map_err(|failed| Obstacle::refused(target, failed))?;
         if let Some(wanted) = source {
             verify(&socket, wanted).map_err(Obstacle::Other)?;
         }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use peername_proto::{Spp, Transport};
+use peername_sys::Failed;
 use peername_sys::upstream::Upstream;
 
 use super::dropped::Dropped;
@@ -81,11 +82,13 @@ impl Role for Sending {
     }
 
     fn open(&self, _admitted: &Admitted) -> Result<UdpSocket, Failure> {
-        let target = self.forwarder.target.0;
-        let socket = Upstream::datagram(target).map_err(Failure::Local)?;
-        socket
-            .connect_datagram(target)
-            .map_err(|failed| Failure::Connect(failed.source))
+        let upstream = self.forwarder.target;
+        let socket = Upstream::datagram(upstream.0).map_err(Failure::Local)?;
+        let refused = |failed: Failed| Failure::Connect {
+            upstream,
+            error: failed.source,
+        };
+        socket.connect_datagram(upstream.0).map_err(refused)
     }
 
     fn headers(&self, admitted: &Admitted) -> Result<Headers, Failure> {

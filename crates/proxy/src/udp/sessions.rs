@@ -16,6 +16,7 @@ use super::ways::Ways;
 use crate::addr::{LocalAddr, Target};
 use crate::counters::{Counters, DatagramTally};
 use crate::log::Record;
+use crate::outages::{self, Backend};
 use crate::outcome::{Failure, Over};
 use crate::refusals;
 use crate::throttle::Throttle;
@@ -99,8 +100,8 @@ impl<R: Role> Sessions<R> {
     /// Counts a datagram that goes no further; the log has one of them a second.
     pub(crate) fn dropped(&mut self, dropped: &Dropped, path: Option<&Path>) {
         self.tally.dropped(dropped.reason(), 1);
-        if let (Dropped::Refused(failure), Some(path)) = (dropped, path) {
-            refusals::tell("datagrams", path.peer, failure);
+        if let Some(path) = path {
+            refusals::report_datagram(path.peer, dropped);
         }
         if !tracing::enabled!(tracing::Level::DEBUG) {
             return;
@@ -113,6 +114,26 @@ impl<R: Role> Sessions<R> {
                 "datagram dropped: {dropped}"
             );
         }
+    }
+
+    /// Counts a request that did not reach the backend of its session.
+    pub(crate) fn unsent(&mut self, id: Id, dropped: &Dropped) {
+        let session = self.table.get(id);
+        if let (Dropped::Unreachable(error), Some(session)) = (dropped, session) {
+            outages::failed(Backend::Udp(session.upstream), error.kind(), error);
+        }
+        let path = session.map(|session| session.path);
+        self.dropped(dropped, path.as_ref());
+    }
+
+    /// The backend of this session has answered.
+    pub(crate) fn answered(&mut self, id: Id, now: Instant) {
+        if outages::is_any_down()
+            && let Some(session) = self.table.get(id)
+        {
+            outages::accepted(Backend::Udp(session.upstream));
+        }
+        self.table.touch(id, now, true);
     }
 
     /// Ends what is over, and tells the counters.

@@ -303,7 +303,7 @@ fn send_requests_of<R: Role>(
         }
     });
     for (_, dropped) in &failed {
-        sessions.dropped(dropped, None);
+        sessions.unsent(id, dropped);
     }
     // Such a socket may never wake us again, and the client's next datagram needs another.
     let destroyed = |(_, dropped): &(_, _)| matches!(dropped, Dropped::SocketDestroyed(_));

@@ -36,7 +36,7 @@ impl<R: Role> Worker<R> {
             // What came back for an earlier request, by ICMP. The session goes on: a backend that is
             // restarted answers again.
             Err(error) => {
-                self.sessions.dropped(&Dropped::by_kernel(error), None);
+                self.sessions.unsent(id, &Dropped::by_kernel(error));
                 return true;
             }
         };
@@ -75,7 +75,7 @@ impl<R: Role> Worker<R> {
             }
         }
         if accepted {
-            self.sessions.table.touch(id, now, true);
+            self.sessions.answered(id, now);
         }
         let more = came == wanted;
         if let Some(session) = self.sessions.table.get_mut(id) {
