@@ -9,7 +9,7 @@ use super::rig::{Libc, Served, library, server, v1, v2};
 use crate::addr::{LISTEN_V4, someone_v4};
 use crate::conn::{Conn, End};
 use crate::header;
-use crate::lab::{Lab, Process, Scratch};
+use crate::lab::{Lab, Process, Scratch, wait_for};
 
 /// `server.c` with these variables.
 fn served(variables: &[&str], mode: &str) -> (Served, Scratch) {
@@ -72,15 +72,29 @@ fn a_version_that_is_left_out_is_stripped() {
     }
 }
 
-/// A server's own output stays its own.
+/// In that project's words, on the server's standard error. Without the variable, that stays the server's own.
 #[test]
-fn there_is_nothing_to_be_said_for_debugging() {
-    let (served, _scratch) = served(&["LIBPROXYPROTO_DEBUG=1"], "lt 4 8443 brief");
-    let client = someone_v4();
-    served.check(&served.ask(&v2(client)), client);
-    let conn = served.open(b"no header");
-    served.sees(&conn, conn.local());
-    assert_eq!(served.process.log(), "");
+fn debugging_shows_both_addresses() {
+    let must = "LIBPROXYPROTO_MUST_USE_PROTOCOL_HEADER=1";
+    for debug in ["LIBPROXYPROTO_DEBUG=", "NOTHING="] {
+        let (served, _scratch) = served(&[debug, must], "lt 4 8443 brief");
+        let client = someone_v4();
+        let conn = served.open(&[&v2(client)[..], b"hi"].concat());
+        served.sees(&conn, client);
+        served.open(b"no header").closed();
+        let expected = format!(
+            "accepted connection\n*** orig addr={}\n*** proxied addr={client}\naccepted connection\n\
+             error: not proxy protocol\ndropping connection\n",
+            conn.local()
+        );
+        if debug == "NOTHING=" {
+            assert_eq!(served.process.log(), "");
+        } else {
+            wait_for("what is shown", || {
+                (served.process.log().trim() == expected.trim()).then_some(())
+            });
+        }
+    }
 }
 
 /// Nobody else can wait for a slow header, so accept does, for a moment.

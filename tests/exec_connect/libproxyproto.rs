@@ -48,6 +48,12 @@ fn the_server_sees_the_client() {
     ] {
         let output = run(&served.lab.balancer, &[&ip, &port, version], NETCAT);
         served.check(&text(&output.stdout), client);
+        let shown = if version == "LIBPROXYPROTO_DEBUG=1" {
+            "connected\n"
+        } else {
+            ""
+        };
+        assert_eq!(text(&output.stderr), shown);
     }
     let output = run(&served.lab.balancer, &[], NETCAT);
     let default = "127.0.0.1:8080".parse().expect("an endpoint");

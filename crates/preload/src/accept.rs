@@ -8,7 +8,7 @@ use peername_preload_common::address::RawAddress;
 use peername_preload_common::kernel::{self, End, Errno, Result};
 use peername_preload_common::socket::{Protocol, Socket};
 
-use crate::{alone, attendant, imports, listeners, sweep};
+use crate::{alone, attendant, debug, imports, listeners, sweep};
 
 /// Accepts until there is a connection that the program may see: one whose header is complete, or that
 /// needs none. The kernel's own errors are passed on, EAGAIN among them: a connection whose header
@@ -22,6 +22,7 @@ pub(crate) fn accept(
 ) -> Result<(Socket, RawAddress)> {
     loop {
         let (fd, address) = imports::accept4(listener, flags)?;
+        debug::say("accepted connection\n");
         let arrival = Arrival::new(Socket(fd), address);
         if let Some(accepted) = arrival.received(table, Socket(listener), flags)? {
             return Ok(accepted);
@@ -91,6 +92,12 @@ impl Arrival {
         if alone::is_alone() {
             verdict = self.wait_alone(settings, peer, &mut buffer, verdict);
         }
+        if matches!(
+            verdict,
+            Verdict::Plain | Verdict::Refuse(Counter::NotAHeader)
+        ) {
+            debug::say("error: not proxy protocol\n");
+        }
         match verdict {
             Verdict::Plain => Ok(Some((self.socket, self.address))),
             Verdict::Refuse(why) => Ok(self.refuse(settings, peer, why)),
@@ -141,6 +148,9 @@ impl Arrival {
             }
             Ok(shown) => {
                 settings.count(Counter::Accepted);
+                if let Some((client, _)) = named {
+                    debug::say_client(from.peer, client);
+                }
                 Ok(Some((self.socket, shown)))
             }
             Err(Full) if alone::is_alone() => Ok(self.refuse(settings, from.peer, Counter::Full)),
@@ -246,6 +256,7 @@ impl Arrival {
         peer: SocketAddr,
         why: Counter,
     ) -> Option<(Socket, RawAddress)> {
+        debug::say("dropping connection\n");
         let port = self.socket.local().map_or(0, |own| own.port());
         self.socket.refuse();
         if settings.refused(Refusal { why, peer, port }) && !alone::is_alone() {

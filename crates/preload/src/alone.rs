@@ -9,7 +9,7 @@
 //! Unlike it: a refused connection is not reported to the program as ECONNABORTED, which ends simple
 //! servers; and a header that is not all there is waited for [a moment](PIECES) at most, in accept(2), since
 //! nobody else can wait for it. getpeername(2) tells the client too, until the next exec(3): the table is
-//! memory that only forked processes share. LIBPROXYPROTO_DEBUG is accepted and says nothing.
+//! memory that only forked processes share. LIBPROXYPROTO_DEBUG writes the same lines to standard error.
 
 use core::ffi::c_int;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -43,13 +43,19 @@ pub(crate) fn table() -> Option<(&'static [AtomicU64], Table<'static>)> {
         namespace: own_namespace(),
     };
     table.settings().write(policy, &anybody, Secrets::NONE);
-    VERSIONS.store(ALONE | versions(), Ordering::Relaxed);
+    let verbose = environment::variable(b"LIBPROXYPROTO_DEBUG").map_or(0, |_| VERBOSE);
+    VERSIONS.store(ALONE | verbose | versions(), Ordering::Relaxed);
     Some((words, table))
 }
 
 /// Whether this process has no attendant.
 pub(crate) fn is_alone() -> bool {
     VERSIONS.load(Ordering::Relaxed) & ALONE != 0
+}
+
+/// Whether connections are shown on standard error.
+pub(crate) fn is_verbose() -> bool {
+    VERSIONS.load(Ordering::Relaxed) & VERBOSE != 0
 }
 
 /// Whether a header that begins so is of a version whose address is shown.
@@ -75,9 +81,10 @@ fn own_namespace() -> u64 {
     namespace
 }
 
-/// 0 if there is an attendant; else ALONE and the versions.
+/// 0 if there is an attendant; else ALONE, the versions, and maybe VERBOSE.
 static VERSIONS: AtomicU8 = AtomicU8::new(0);
 const ALONE: u8 = 0x80;
+const VERBOSE: u8 = 0x40;
 /// Connections of clients that may be open at once. Memory is taken as it is used.
 const SLOTS: usize = 65_536;
 /// What fits the room on the stack: nobody else could wait for the rest.

@@ -12,6 +12,7 @@
 //! | `attendant` | handing unfinished connections over, and taking finished ones |
 //! | `state` | the table, found through PEERNAME_TABLE |
 //! | `alone`, `sweep` | under the name of `libproxyproto.so`: without a launcher and an attendant |
+//! | `debug` | LIBPROXYPROTO_DEBUG |
 //! | `imports` | accept4(2) of the program's C library |
 #![cfg_attr(feature = "freestanding", no_std)]
 #![deny(
@@ -31,6 +32,7 @@
 mod accept;
 mod alone;
 mod attendant;
+mod debug;
 #[cfg(feature = "freestanding")]
 mod exports;
 mod imports;

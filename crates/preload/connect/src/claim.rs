@@ -136,6 +136,8 @@ fn port(text: &[u8]) -> Option<u16> {
 }
 
 fn in_place_of_libproxyproto() -> Option<Claim> {
+    let verbose = variable(b"LIBPROXYPROTO_DEBUG").is_some();
+    VERBOSE.store(verbose, Ordering::Relaxed);
     let version = match variable(b"LIBPROXYPROTO_VERSION").map(number) {
         Some(0) => return None,
         Some(1) => Version::V1,
@@ -170,12 +172,20 @@ fn keep(claim: Option<Claim>) {
     FOUND.store(found, Ordering::Release);
 }
 
+/// Writes a line to standard error, if LIBPROXYPROTO_DEBUG asks for lines.
+pub(crate) fn debug(line: &str) {
+    if VERBOSE.load(Ordering::Relaxed) {
+        kernel::complain(line);
+    }
+}
+
 /// A program whose connections would not say what they are to say does not start.
 fn refuse(code: c_int, why: &str) -> ! {
     kernel::complain(why);
     kernel::exit(code)
 }
 
+static VERBOSE: AtomicBool = AtomicBool::new(false);
 static FOUND: AtomicU8 = AtomicU8::new(UNKNOWN);
 const UNKNOWN: u8 = 0;
 const NOTHING: u8 = 1;

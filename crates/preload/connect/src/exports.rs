@@ -11,7 +11,7 @@ use peername_preload_common::imports::{answer, errno, has_environment};
 use peername_preload_common::kernel::{self, Errno, MSG_DONTWAIT};
 use peername_preload_common::socket::Socket;
 
-use crate::claim::claim;
+use crate::claim::{claim, debug};
 use crate::imports;
 use crate::opening::{Begun, MSG_FASTOPEN, begin};
 
@@ -39,13 +39,18 @@ static AT_LOAD: extern "C" fn() = {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn connect(fd: c_int, address: *const c_void, len: u32) -> c_int {
     // SAFETY: the caller's.
-    match unsafe { begin_at(fd, address, len) } {
+    let connected = match unsafe { begin_at(fd, address, len) } {
         // SAFETY: the caller's.
         Begun::NotOurs => unsafe { imports::connect(fd, address, len) },
         // SAFETY: the caller's.
         Begun::UnderWay => unsafe { wait(fd, address, len, false) },
         Begun::Failed(error) => answer(Err(error)),
+    };
+    // That project made every socket wait.
+    if connected == 0 || errno() == Errno::INPROGRESS {
+        debug("connected\n");
     }
+    connected
 }
 
 /// sendto(2). With MSG_FASTOPEN it connects, too.

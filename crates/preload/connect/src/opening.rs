@@ -17,7 +17,7 @@ use peername_preload_common::address::RawAddress;
 use peername_preload_common::kernel::{self, Errno, MSG_DONTWAIT, MSG_NOSIGNAL};
 use peername_preload_common::socket::Socket;
 
-use crate::claim::claim;
+use crate::claim::{claim, debug};
 
 /// What has become of a wish to connect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,7 +36,11 @@ pub(crate) fn begin(socket: Socket, to: &RawAddress) -> Begun {
     let Some((claim, destination)) = claim().zip(to.internet()) else {
         return Begun::NotOurs;
     };
-    if !claim.covers(destination.port()) || socket.protocol().is_none() {
+    if !claim.covers(destination.port()) {
+        return Begun::NotOurs;
+    }
+    if socket.protocol().is_none() {
+        debug(NO_HEADER_HERE);
         return Begun::NotOurs;
     }
     match kernel::set_option(socket.0, SOL_TCP, TCP_FASTOPEN_NO_COOKIE, 1_i32) {
@@ -76,6 +80,7 @@ fn unavailable() -> Begun {
     Begun::Failed(Errno::OPNOTSUPP)
 }
 
+const NO_HEADER_HERE: &str = "error: proxy protocol not supported for socket type\n";
 const SOL_TCP: c_int = 6;
 const TCP_FASTOPEN_NO_COOKIE: c_int = 34;
 pub(crate) const MSG_FASTOPEN: c_int = 0x2000_0000;

@@ -1,0 +1,43 @@
+//! What LIBPROXYPROTO_DEBUG shows, in that project's words: lines on standard error, which is the server's own.
+
+use core::net::SocketAddr;
+
+use peername_preload_common::kernel;
+use peername_proto::PlainHeader;
+
+use crate::alone;
+
+/// Writes a line, if lines are wanted.
+pub(crate) fn say(line: &str) {
+    if alone::is_verbose() {
+        kernel::complain(line);
+    }
+}
+
+/// Writes both addresses of a connection: its real peer and the client that its header names.
+pub(crate) fn say_client(peer: SocketAddr, client: SocketAddr) {
+    if alone::is_verbose() {
+        say_address("*** orig addr=", peer);
+        say_address("*** proxied addr=", client);
+    }
+}
+
+/// Without `core::fmt`, which would bring paths to a panic: a line of version 1 has the address as text.
+fn say_address(what: &str, address: SocketAddr) {
+    let header = PlainHeader::v1(address, address);
+    let mut words = header.as_bytes().split(|&octet| octet == b' ');
+    let (ip, port) = (words.nth(2), words.nth(1));
+    let [ip, port] = [ip, port].map(Option::unwrap_or_default);
+    let parts = [what.as_bytes(), ip, b":", port, b"\n"];
+    let mut line = [0; 96];
+    let mut len = 0_usize;
+    for (to, from) in line.iter_mut().zip(parts.iter().copied().flatten()) {
+        *to = *from;
+        len = len.saturating_add(1);
+    }
+    kernel::complain(
+        line.get(..len)
+            .and_then(|line| core::str::from_utf8(line).ok())
+            .unwrap_or_default(),
+    );
+}
