@@ -43,6 +43,7 @@ mod readme;
 mod recipes;
 mod relay;
 mod reload;
+mod reload_files;
 mod routes;
 mod same_host;
 mod servers;

@@ -234,7 +234,7 @@ fn it_ends_as_it_did_but_never_well_without_a_start() {
         ("-l :9000", 1, ""),
         ("-4 [::1]:1", 1, "IPv4"),
         ("-6 127.0.0.1:1", 1, "IPv6"),
-        ("-allowed-subnets bad.txt", 1, "lb.example"),
+        ("-allowed-subnets bad.txt", 1, "bad.txt, line 2: neither"),
         ("-allowed-subnets none.txt", 1, "none.txt"),
     ];
     for (flags, code, text) in table {

@@ -78,7 +78,7 @@ fn it_ends_with_1() {
         ("-h", "Usage: mmproxy"),
         ("-p sctp", "invalid protocol value: sctp"),
         ("--listeners", "missing its value"),
-        ("-a bad", "lb.example"),
+        ("-a bad", "bad, line 2: neither"),
         ("-l 192.0.2.77:1", "can't listen on"),
     ] {
         let output = bench.run(&lab.server, &format!("mmproxy-rs {options}"));

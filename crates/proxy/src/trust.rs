@@ -3,12 +3,12 @@
 //! Whoever may send a header may claim to be anybody, so there is no default: the list is given, or
 //! nothing starts. It is compared with the real peer address, before a byte is read.
 
-use std::fs;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::PathBuf;
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
+use peername_sys::text_file;
 
 /// A list of trusted networks.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -57,7 +57,7 @@ impl TrustList {
     /// file: a list that was understood by half is not a list.
     fn add_file(&mut self, path: PathBuf) -> Result<(), TrustError> {
         let before = self.networks.len();
-        let text = fs::read_to_string(&path).map_err(|source| TrustError::File {
+        let text = text_file::read(&path, MAX_LIST).map_err(|source| TrustError::File {
             path: path.clone(),
             source,
         })?;
@@ -67,7 +67,7 @@ impl TrustList {
                 return Err(TrustError::Line {
                     path,
                     number,
-                    entry: entry.to_owned(),
+                    entry: Some(entry.to_owned()).filter(|entry| is_like_an_address(entry)),
                 });
             }
         }
@@ -120,16 +120,27 @@ pub enum TrustError {
         /// The file.
         path: PathBuf,
     },
-    /// A line of the file can't be understood.
-    #[error("--trust @{}, line {number}: {entry:?} is neither a network nor an address", path.display())]
+    /// A line of the file can't be understood. The text quotes it only if it is like an address: the file may be no
+    /// list at all, but one of secrets.
+    #[error(
+        "--trust @{}, line {number}: {}neither a network nor an address",
+        path.display(),
+        entry.as_ref().map(|entry| format!("{entry:?} is ")).unwrap_or_default()
+    )]
     Line {
         /// The file.
         path: PathBuf,
         /// Its line, from 1.
         number: usize,
-        /// What stands there.
-        entry: String,
+        /// What stands there, if it may be shown.
+        entry: Option<String>,
     },
+}
+
+/// Whether it can be a network with a slip in it, and nothing else.
+fn is_like_an_address(entry: &str) -> bool {
+    let digits = |octet: u8| octet.is_ascii_hexdigit() || b".:/".contains(&octet);
+    entry.len() <= 49 && entry.contains(['.', ':']) && entry.bytes().all(digits)
 }
 
 /// Host bits are ignored (`10.1.2.3/8` is `10.0.0.0/8`), a bare address is a network of one, and an
@@ -163,6 +174,8 @@ const fn v6(first: u16, last: u16, prefix: u8) -> IpNet {
     ))
 }
 
+/// Octets of a list. A hundred thousand networks take less.
+pub const MAX_LIST: u64 = 4 << 20;
 const ANY: [IpNet; 2] = [v4(0, 0, 0), v6(0, 0, 0)];
 const LOOPBACK: [IpNet; 2] = [v4(127, 0, 8), v6(0, 1, 128)];
 /// RFC 1918, link-local (RFC 3927, RFC 4291) and unique local addresses (RFC 4193).
@@ -177,6 +190,8 @@ const PRIVATE: &[IpNet] = &[
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     fn trusts(words: &[&str], peer: &str) -> bool {

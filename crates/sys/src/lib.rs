@@ -38,6 +38,7 @@ pub mod sock_diag;
 pub mod stderr;
 pub mod stream;
 pub mod tcp_socket;
+pub mod text_file;
 pub mod transparent;
 pub mod upstream;
 pub mod user;

@@ -1,9 +1,9 @@
 //! The configuration file: TOML, its keys the names of the options, a `[[listen]]` table for each group of
 //! listeners that are served alike.
 
-use std::fs;
 use std::path::Path;
 
+use peername_sys::text_file;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use toml::Spanned;
@@ -52,7 +52,8 @@ pub(crate) struct Problems(pub(crate) Vec<String>);
 /// Reads a file and whatever it names. What `process` says goes before what the file says.
 pub(crate) fn read(path: &Path, process: &Process) -> Result<Setup, Problems> {
     let one = |problem: String| Problems(vec![problem]);
-    let text = fs::read_to_string(path).map_err(|why| one(format!("{}: {why}", path.display())))?;
+    let text =
+        text_file::read(path, MAX_FILE).map_err(|why| one(format!("{}: {why}", path.display())))?;
     let file: File = toml::from_str(&text).map_err(|error| one(place(path, &text, &error)))?;
     let mut problems = Vec::new();
     let mut services = Vec::new();
@@ -129,3 +130,6 @@ fn key_of(text: &str, at: usize) -> Option<&str> {
         .find_map(|line| line.split_once('='))?;
     Some(key.trim())
 }
+
+/// Octets of a configuration.
+const MAX_FILE: u64 = 4 << 20;
