@@ -159,6 +159,7 @@ pub(crate) const LOOPBACK: &[&str] = &[
     "::127.0.0.1",
     "64:ff9b::7f00:1",
     "2002:7f00:1::",
+    "2001:db8::5efe:7f00:1",
 ];
 
 /// The lab's server, in every encoding.
@@ -168,4 +169,5 @@ pub(crate) const OWN: &[&str] = &[
     "::ffff:10.81.0.1",
     "64:ff9b::a51:1",
     "2002:a51:1::1",
+    "2001:db8::200:5efe:a51:1",
 ];

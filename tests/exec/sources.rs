@@ -42,6 +42,17 @@ fn they_are_refused_where_headers_are_optional() {
     }
 }
 
+/// No client has port 0, and a header that speaks of UDP is not about this connection.
+#[test]
+fn what_no_tcp_client_can_be_is_refused() {
+    let served = Served::new("lt 4 8443", &[]);
+    let nameless = SocketAddr::new(someone_v4().ip(), 0);
+    let datagram = header::v2_udp(someone_v4(), FRONT_V4);
+    for bytes in [v1(nameless), v2(nameless), datagram] {
+        refused(&served, LISTEN_V4, &bytes, "port 0, or UDP");
+    }
+}
+
 /// The attendant judges as the library does.
 #[test]
 fn a_slow_header_gets_no_further() {

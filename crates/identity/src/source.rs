@@ -35,6 +35,8 @@ impl SourcePolicy {
             return Ok(None);
         };
         match self.refuses(client.ip()) {
+            // No client has port 0, and none can be connected to it.
+            None if client.port() == 0 && self != Self::Any => Err(Special::Unspecified),
             None => Ok(named),
             // A balancer on this host that says where its own connection comes from: in version 1 a
             // health check has no other words.
@@ -122,6 +124,10 @@ mod tests {
         let admit = |client, peer| admit(SourcePolicy::Strict, client, peer);
         assert_eq!(admit("127.0.0.1:5", "127.0.0.1:5"), Ok(false));
         assert_eq!(admit("127.0.0.1:5", "[::ffff:127.0.0.1]:5"), Ok(false));
+        assert_eq!(
+            admit("192.0.2.1:0", "192.0.2.1:5"),
+            Err(Special::Unspecified)
+        );
         for (client, peer) in [
             ("127.0.0.1:6", "127.0.0.1:5"),
             ("127.0.0.1:5", "192.0.2.1:5"),

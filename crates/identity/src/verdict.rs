@@ -2,7 +2,7 @@
 
 use core::net::SocketAddr;
 
-use peername_proto::{Carrier, Parsed, parse};
+use peername_proto::{Carrier, Parsed, Transport, parse};
 
 use crate::settings::{Counter, Policy};
 
@@ -31,6 +31,10 @@ impl Policy {
         let too_long = |len| len > self.max_header;
         match parse(bytes, Carrier::Stream) {
             Ok(Parsed::Complete(header)) if too_long(header.len) => {
+                Verdict::Refuse(Counter::NotAHeader)
+            }
+            // It is about something else than this connection.
+            Ok(Parsed::Complete(header)) if header.transport() == Some(Transport::Datagram) => {
                 Verdict::Refuse(Counter::NotAHeader)
             }
             Ok(Parsed::Complete(header)) => {

@@ -40,7 +40,7 @@ pub fn meanings(ip: IpAddr) -> impl Iterator<Item = IpAddr> {
 }
 
 /// The IPv4 address inside an IPv6 one: IPv4-compatible (RFC 4291, 2.5.5.1), IPv4-translated (RFC 2765, 2.1),
-/// NAT64 (RFC 6052 and RFC 8215), 6to4 (RFC 3056) and Teredo (RFC 4380, 4; the client's, not its server's). Not
+/// NAT64 (RFC 6052 and RFC 8215), 6to4 (RFC 3056), ISATAP (RFC 5214, 6.1) and Teredo (RFC 4380, 4; the client's, not its server's). Not
 /// IPv4-mapped ones, which [`IpAddr::to_canonical`] turns into IPv4.
 pub fn embedded_ipv4(ip: IpAddr) -> Option<Ipv4Addr> {
     let IpAddr::V6(ip) = ip else { return None };
@@ -55,6 +55,8 @@ pub fn embedded_ipv4(ip: IpAddr) -> Option<Ipv4Addr> {
         [0x2001, 0, _, _, _, _, high, low] => Some(join(!high, !low)),
         [0x64, 0xff9b, 0 | 1, _, _, _, high, low] => Some(join(high, low)),
         [0x2002, high, low, ..] => Some(join(high, low)),
+        // The two lowest bits of the first octet tell what the address is worth, not what it is.
+        [_, _, _, _, 0 | 0x100 | 0x200 | 0x300, 0x5efe, high, low] => Some(join(high, low)),
         _ => None,
     }
 }

@@ -8,7 +8,7 @@ use std::cell::RefCell;
 use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
 
-use peername_proto::{Carrier, Invalid, Parsed, looks_like, parse};
+use peername_proto::{Carrier, Invalid, Parsed, Transport, looks_like, parse};
 use peername_relay::Ahead;
 use peername_sys::netlink;
 use peername_sys::readiness::{is_transient, not_ready};
@@ -253,6 +253,9 @@ impl<'s> Reader<'s> {
             match parse(buffer, Carrier::Stream).map_err(|invalid| not_a_header(invalid, buffer))? {
                 Parsed::Complete(header) => {
                     self.limits.admit(&header)?;
+                    if header.transport() == Some(Transport::Datagram) {
+                        return Err(Failure::OtherTransport);
+                    }
                     self.take_off(header.len - had)?;
                     let ahead = self.ahead(buffer.get(header.len..).unwrap_or_default(), more);
                     Ok(Look::Complete(keep(&header)?, ahead))

@@ -96,6 +96,11 @@ pub enum Failure {
         /// What the bytes seem to be instead.
         looks_like: Option<LooksLike>,
     },
+    /// The header says that the client speaks UDP.
+    #[error(
+        "a header of a UDP client on a TCP connection; the sender must name the transport it carries"
+    )]
+    OtherTransport,
     /// The header says it is longer than allowed.
     #[error("a header of at least {len} octets, and --max-header is {max}")]
     HeaderTooLong {
@@ -174,6 +179,7 @@ impl Failure {
             Self::HeaderTruncated { received: 0 } => "closed_without_header",
             Self::HeaderTruncated { .. } => "header_truncated",
             Self::HeaderInvalid { invalid, .. } => invalid.reason(),
+            Self::OtherTransport => "datagram_transport",
             Self::HeaderTooLong { .. } => "header_too_long",
             Self::TooManyTlvs { .. } => "too_many_tlvs",
             Self::Source(refused) => refused.reason(),
@@ -200,6 +206,7 @@ impl Failure {
             Self::HeaderTimeout { .. }
             | Self::HeaderTruncated { .. }
             | Self::HeaderInvalid { .. }
+            | Self::OtherTransport
             | Self::HeaderTooLong { .. }
             | Self::TooManyTlvs { .. }
             | Self::Downstream(_)

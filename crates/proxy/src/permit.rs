@@ -141,6 +141,9 @@ impl Rules {
         let Some(claim) = framed.claim() else {
             return Ok(None);
         };
+        if claim.0.port() == 0 {
+            return Err(Refused::NoPort);
+        }
         let own = |ip| self.own_addresses.kind_of(ip);
         match self.config.source_policy.admit(claim.0.ip(), own) {
             Ok(()) => Ok(Some(claim)),

@@ -113,6 +113,7 @@ fn mistake(failure: &Failure) -> Option<(&'static Throttle, String)> {
         Failure::HeaderTimeout { .. }
         | Failure::HeaderTruncated { .. }
         | Failure::HeaderInvalid { .. }
+        | Failure::OtherTransport
         | Failure::HeaderTooLong { .. }
         | Failure::TooManyTlvs { .. } => (&MALFORMED, failure.to_string()),
         Failure::TooManyPending => (&PENDING, failure.to_string()),
@@ -187,6 +188,7 @@ mod tests {
             Failure::HeaderTruncated { received: 5 },
             invalid(Invalid::NoHeader { offset: 0 }),
             invalid(Invalid::V2Version(3)),
+            Failure::OtherTransport,
             Failure::HeaderTooLong { len: 9, max: 8 },
             Failure::TooManyTlvs { max: 8 },
             Failure::Source(source::Refused::Loopback),

@@ -42,6 +42,9 @@ pub enum Refused {
     /// 240.0.0.0/4.
     #[error("a reserved address")]
     Reserved,
+    /// Port 0: no client has it.
+    #[error("port 0")]
+    NoPort,
     /// fe80::/10: means nothing without the interface it belongs to.
     #[error("a link-local address without its interface")]
     LinkLocal,
@@ -58,6 +61,7 @@ impl Refused {
             Self::Multicast => "source_multicast",
             Self::Reserved => "source_reserved",
             Self::LinkLocal => "source_link_local",
+            Self::NoPort => "source_port_0",
         }
     }
 }
@@ -152,6 +156,8 @@ mod tests {
             ("64:ff9b:1::7f00:1", Loopback),
             ("2002:7f00:1::", Loopback),
             ("2002:e000:1::5", Multicast),
+            ("2001:db8:1::5efe:7f00:1", Loopback),
+            ("2001:db8:1::200:5efe:a00:1", Own),
         ];
         for (ip, why) in table {
             assert_eq!(admit(SourcePolicy::Strict, ip), Err(why), "{ip}");

@@ -211,7 +211,7 @@ fn listener_number() -> u32 {
 }
 
 /// How the outcomes begin that are about a header's contents.
-const HEADER: [&str; 9] = [
+const HEADER: [&str; 10] = [
     "v1_",
     "v2_",
     "tlv_",
@@ -221,6 +221,7 @@ const HEADER: [&str; 9] = [
     "spp_",
     "truncated",
     "header_too_long",
+    "datagram_transport",
 ];
 
 #[cfg(test)]
