@@ -6,6 +6,8 @@
 //!   curl               peername intercept   nginx with TLS, certified by a root of the test's own
 //! ```
 
+mod access;
+mod admin;
 mod answers;
 mod asked;
 mod basics;

@@ -58,6 +58,7 @@ packages=(
     musl-tools       # the same with another C library
     binutils         # readelf, nm: what the preloaded library needs
     apache2
+    apache2-utils    # htpasswd
     erlang-base
     default-jdk-headless
     linux-perf       # what a proxy spends its time on, for the benchmark's profile

@@ -2,7 +2,7 @@
 //! client would refuse is not made.
 #![no_main]
 
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::IpAddr;
 use std::sync::{Arc, LazyLock};
 
 use libfuzzer_sys::fuzz_target;
@@ -72,10 +72,9 @@ fn check(site: &Site, host: &Host) {
         ClientConnection::new(Arc::clone(&site.client), host.to_server_name()).expect("a client");
     let accepted = in_memory::begin(&mut client).expect("a ClientHello");
     let offer = Offer::of(&accepted.client_hello());
-    let payer = IpAddr::V4(Ipv4Addr::LOCALHOST);
     let config = match site
         .runtime
-        .block_on(site.mint.server_config(payer, host, offer, &[]))
+        .block_on(site.mint.server_config(host, offer, &[]))
     {
         Ok(config) => config,
         Err(Error::NotPermitted(_)) => return assert!(!site.mint.authority().permits(host)),

@@ -43,13 +43,12 @@ async fn serve(listener: TcpListener, mint: &Mint) {
 }
 
 async fn answer(connection: TcpStream, mint: &Mint) -> anyhow::Result<()> {
-    let client = connection.peer_addr()?.ip();
     let start = LazyConfigAcceptor::new(Acceptor::default(), connection).await?;
     let hello = start.client_hello();
     let name = hello.server_name().map(Name::from_sni).transpose()?;
     let name = name.unwrap_or_else(|| IpAddr::V4(Ipv4Addr::LOCALHOST).into());
     let config = mint
-        .server_config(client, &name, Offer::of(&hello), &[b"http/1.1"])
+        .server_config(&name, Offer::of(&hello), &[b"http/1.1"])
         .await?;
     let mut stream = start.into_stream(config).await?;
     let mut request = Vec::new();

@@ -73,7 +73,7 @@ fn our_own_authority_is_not_taken_for_an_extra_one() {
         let extra = stage.scratch.text(extra);
         let mut command = Command::new("timeout");
         command.args(["--signal=KILL", "20", BINARY, "intercept", &listen]);
-        command.args(["--ca", &ca, "--extra-ca", &extra]);
+        command.args(["--allow-client=any", "--ca", &ca, "--extra-ca", &extra]);
         let output = stage.lab.balancer.output(&mut command, "");
         let said = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(1), "{extra}: {said}");

@@ -217,7 +217,14 @@ impl Stage {
             &root,
             "--log-format=json",
         ];
-        let args = [&usual, args].concat();
+        // On this address somebody has to say who may come.
+        let is_access =
+            |arg: &&str| arg.starts_with("--allow-client") || arg.starts_with("--proxy-auth");
+        let everybody: &[&str] = match args.iter().any(is_access) {
+            true => &[],
+            false => &["--allow-client=any"],
+        };
+        let args = [&usual, everybody, args].concat();
         Peername::start_through(&self.lab.balancer, &through, &args, &[PROXY])
     }
 

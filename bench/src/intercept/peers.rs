@@ -182,7 +182,7 @@ impl Contestant {
         let mut command = Command::new(&self.program);
         command
             .args(["intercept", "--listen", &site.listen.to_string()])
-            .arg("--ca")
+            .args(["--allow-client", "any", "--ca"])
             .arg(ca)
             .arg("--extra-ca")
             .arg(site.root)

@@ -1,12 +1,13 @@
 //! `/metrics`, `/healthz` and `/readyz`, on a listener of their own.
 
 use std::convert::Infallible;
-use std::net::{SocketAddr, TcpListener};
+use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::header::{self, HeaderValue};
+use http::header::{self, HeaderMap, HeaderValue};
+use http::uri::Authority;
 use http::{Method, Request, Response, StatusCode};
 use http_body_util::Full;
 use hyper::body::Incoming;
@@ -28,6 +29,7 @@ use crate::site::Site;
 pub struct Admin(TcpListener);
 
 struct Answers {
+    hosts: Hosts,
     site: Arc<Site>,
     registry: Registry,
     pulse: Pulse,
@@ -48,10 +50,12 @@ impl Admin {
     }
 
     /// Answers until the process ends, on the runtime that this is spawned on.
-    pub async fn serve(self, site: Arc<Site>, pulse: Pulse) {
+    /// Requests have to be for an IP address, for localhost, or for one of `hosts`.
+    pub async fn serve(self, site: Arc<Site>, pulse: Pulse, hosts: Hosts) {
         let mut registry = Registry::default();
         site.register(&mut registry);
         let answers = Arc::new(Answers {
+            hosts,
             site,
             registry,
             pulse,
@@ -87,8 +91,43 @@ impl Admin {
     }
 }
 
+/// Names that this server may be asked by. A browser that was led here by another name, whose owner has made it lead here
+/// (DNS rebinding), would show what we answer to that name's page.
+#[derive(Clone, Debug, Default)]
+pub struct Hosts(pub Vec<String>);
+
+impl Hosts {
+    /// Whether Host and Origin, as far as they are there, are ours.
+    fn are_ours(&self, headers: &HeaderMap) -> bool {
+        let is_ours = |value: &HeaderValue, prefix| {
+            let text = value
+                .to_str()
+                .ok()
+                .and_then(|text| text.strip_prefix(prefix));
+            let authority = text.and_then(|text| text.parse::<Authority>().ok());
+            authority.is_some_and(|authority| self.contain(authority.host()))
+        };
+        let hosts = headers.get_all(header::HOST).iter();
+        let origins = headers.get_all(header::ORIGIN).iter();
+        hosts.map(|host| is_ours(host, "")).all(|ours| ours)
+            && origins
+                .map(|origin| is_ours(origin, "http://"))
+                .all(|ours| ours)
+    }
+
+    fn contain(&self, host: &str) -> bool {
+        let address = host.trim_start_matches('[').trim_end_matches(']');
+        address.parse::<IpAddr>().is_ok()
+            || host.eq_ignore_ascii_case("localhost")
+            || self.0.iter().any(|ours| host.eq_ignore_ascii_case(ours))
+    }
+}
+
 impl Answers {
     async fn answer(&self, request: &Request<Incoming>) -> Response<Full<Bytes>> {
+        if !self.hosts.are_ours(request.headers()) {
+            return plain(StatusCode::MISDIRECTED_REQUEST, NOT_OURS);
+        }
         if !matches!(*request.method(), Method::GET | Method::HEAD) {
             return plain(StatusCode::METHOD_NOT_ALLOWED, "GET, please\n");
         }
@@ -101,7 +140,13 @@ impl Answers {
             "/readyz" if self.site.is_draining() => {
                 plain(StatusCode::SERVICE_UNAVAILABLE, "draining\n")
             }
-            "/readyz" => plain(StatusCode::OK, "ready\n"),
+            "/readyz" => match self.site.can_ask().await {
+                Ok(()) => plain(StatusCode::OK, "ready\n"),
+                Err(why) => {
+                    let text = format!("the check service can't be asked: {why}\n");
+                    with(StatusCode::SERVICE_UNAVAILABLE, TEXT, text)
+                }
+            },
             _ => plain(StatusCode::NOT_FOUND, "/metrics, /healthz, /readyz\n"),
         }
     }
@@ -119,7 +164,7 @@ impl Answers {
 }
 
 fn plain(status: StatusCode, text: &'static str) -> Response<Full<Bytes>> {
-    with(status, "text/plain; charset=utf-8", text.to_owned())
+    with(status, TEXT, text.to_owned())
 }
 
 fn with(status: StatusCode, kind: &'static str, text: String) -> Response<Full<Bytes>> {
@@ -130,6 +175,9 @@ fn with(status: StatusCode, kind: &'static str, text: String) -> Response<Full<B
     response
 }
 
+const NOT_OURS: &str =
+    "this host name is not one of this server's; ask by its address, or add --admin-host NAME\n";
+const TEXT: &str = "text/plain; charset=utf-8";
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 /// Connections: scrapers are few.
 const AT_ONCE: usize = 32;

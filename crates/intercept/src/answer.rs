@@ -95,6 +95,13 @@ fn respond(refusal: &Refusal, body: Bytes, mut record: Box<Record>) -> Response<
     if let Some(length) = length {
         headers.insert(header::CONTENT_LENGTH, HeaderValue::from(length));
     }
+    if refusal.status == StatusCode::PROXY_AUTHENTICATION_REQUIRED {
+        let basic = HeaderValue::from_static("Basic realm=\"peername\", charset=\"UTF-8\"");
+        headers.insert(header::PROXY_AUTHENTICATE, basic);
+    }
+    if refusal.code == "too_many_certificates" {
+        headers.insert(header::RETRY_AFTER, HeaderValue::from_static("2"));
+    }
     if refusal.close {
         headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
     }

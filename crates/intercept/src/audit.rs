@@ -194,6 +194,18 @@ impl Record {
         self.error = Some(refusal.detail.clone());
     }
 
+    /// The connection ends instead of an answer. `refusal` is for the log alone, with its hint.
+    pub(crate) fn unanswered(&mut self, refusal: &Refusal) {
+        if self.decision == Decided::Left || refusal.code == "too_many_certificates" {
+            self.overruled();
+        }
+        self.code = Some(refusal.code);
+        self.error = Some(match refusal.hint {
+            "" => refusal.detail.clone(),
+            hint => format!("{}; {hint}", refusal.detail),
+        });
+    }
+
     /// A destination that was refused is a decision; any other fault is the origin's or the way's.
     pub(crate) fn failed(&mut self, failed: &Failed) {
         self.tried = failed.tried;
@@ -253,6 +265,7 @@ impl Record {
             connection = %client.id,
             client = %client.client,
             peer = %client.peer,
+            user = client.user().as_deref(),
             connect = named.and_then(|named| named.connect.as_ref()).map(tracing::field::display),
             sni = named.and_then(|named| named.sni.as_ref()).map(tracing::field::display),
             alpn = named.and_then(|named| named.alpn),

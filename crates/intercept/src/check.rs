@@ -17,7 +17,7 @@ use http::Request;
 use peername_proxy::throttle::Throttle;
 use prometheus_client::registry::Registry;
 use tokio::sync::{Semaphore, SemaphorePermit};
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, sleep, timeout_at};
 use tracing::{info, warn};
 
 mod answer;
@@ -112,6 +112,35 @@ impl Check {
             shared: Arc::clone(&self.shared),
             transport: Arc::new(Transport::new(version, config.timeout)),
         }
+    }
+
+    /// Whether the service can be asked: it has its pause, or nobody accepts where it should be.
+    ///
+    /// # Errors
+    ///
+    /// Why it can't.
+    pub async fn reach(&self) -> Result<(), Failure> {
+        if self.shared.breaker.rests(Instant::now()) {
+            return Err(Failure::Suspended);
+        }
+        transport::reach(self.shared.config.service.uri(), REACH).await
+    }
+
+    /// Tries whether the service is there, says so if it is not, and goes on trying until it is.
+    pub async fn await_service(self) {
+        let Err(why) = self.reach().await else {
+            return;
+        };
+        let then = match self.shared.config.on_failure {
+            OnFailure::Allow => "requests go on unchecked until it can",
+            OnFailure::Deny => "requests are denied until it can",
+        };
+        let service = self.shared.config.service.uri();
+        warn!("the check service at {service} can't be asked: {why}; {then}");
+        while self.reach().await.is_err() {
+            sleep(REACH_AGAIN).await;
+        }
+        info!("the check service at {service} can be asked now");
     }
 
     /// Octets of a request's body that a question should have.
@@ -278,5 +307,8 @@ impl Shared {
     }
 }
 
+/// For a connection to the service, with nobody waiting for an answer.
+const REACH: Duration = Duration::from_secs(2);
+const REACH_AGAIN: Duration = Duration::from_secs(2);
 /// Failing is constant when it happens.
 const BETWEEN_WARNINGS: Duration = Duration::from_secs(10);

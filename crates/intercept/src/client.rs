@@ -1,7 +1,7 @@
 //! Whose connection it is.
 
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use peername_proxy::addr::{LocalAddr, PeerAddr};
 
@@ -24,4 +24,22 @@ pub(crate) struct Client {
     pub(crate) exchanges: Exchanges,
     /// Its connections to origins.
     pub(crate) own: Arc<Own>,
+    /// By which name it came last, where there are names.
+    pub(crate) user: Mutex<Option<Arc<str>>>,
+}
+
+impl Client {
+    /// What it asks for from now on, it asks for by this name.
+    pub(crate) fn is_user(&self, user: Option<Arc<str>>) {
+        if user.is_some() {
+            *self.user.lock().unwrap_or_else(PoisonError::into_inner) = user;
+        }
+    }
+
+    pub(crate) fn user(&self) -> Option<Arc<str>> {
+        self.user
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
+    }
 }

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::io;
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use peername_proxy::addr::PeerAddr;
@@ -83,10 +83,30 @@ impl Intercept {
                 Ok(Ok(claimed)) => client = claimed.map_or(client, |claimed| claimed.0),
                 Ok(Err(_)) | Err(_) => {
                     self.site.metrics.unopened("proxy_header");
+                    if let Some(suppressed) = NO_HEADER.pass() {
+                        tracing::warn!(
+                            suppressed,
+                            "connections refused, such as of {}: no valid PROXY header in time, which \
+                             --accept-proxy expects",
+                            peer.ip()
+                        );
+                    }
                     let _ = peername_sys::stream::reset_on_close(&stream);
                     return;
                 }
             }
+        }
+        if !self.site.rules.access.admits(client.ip()) {
+            self.site.metrics.unopened("client_not_allowed");
+            if let Some(suppressed) = NOT_ALLOWED.pass() {
+                let client = client.ip();
+                tracing::warn!(
+                    suppressed,
+                    "connections refused, such as of {client}: not a network of --allow-client"
+                );
+            }
+            let _ = peername_sys::stream::reset_on_close(&stream);
+            return;
         }
         let id = Id::next();
         let client = Arc::new(Client {
@@ -96,6 +116,7 @@ impl Intercept {
             listener,
             exchanges: Exchanges::default(),
             own: Upstream::own(id, client.ip()),
+            user: Mutex::default(),
         });
         match door {
             Door::Explicit => explicit::serve(&self.site, client, stream).await,
@@ -164,6 +185,8 @@ impl Serve for Intercept {
     }
 }
 
+static NO_HEADER: Throttle = Throttle::new(Duration::from_secs(10));
+static NOT_ALLOWED: Throttle = Throttle::new(Duration::from_secs(10));
 static UNWATCHED: Throttle = Throttle::new(Duration::from_secs(10));
 
 struct Active<'a>(&'a Site);

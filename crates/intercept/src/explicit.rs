@@ -19,10 +19,11 @@ use crate::exchange::{Exchange, Switched};
 use crate::host::HostPort;
 use crate::id;
 use crate::inner::{self, Answering, Slot, put, take};
+use crate::leaf;
 use crate::named::{Going, Named, asked};
 use crate::refusal::Refusal;
 use crate::site::Site;
-use crate::tunnel::Tunnel;
+use crate::tunnel::{Tunnel, is_left_alone, no_certificate};
 use crate::websocket;
 
 /// Answers a client that speaks to the proxy itself.
@@ -81,6 +82,10 @@ impl Explicit {
         let method = parts.method.as_str();
         let mut record = Record::begin(&self.site.metrics, &self.client, method);
         let form = Form::of_connect(&parts.headers);
+        match self.site.rules.access.user(&parts.headers).await {
+            Ok(user) => self.client.is_user(user),
+            Err(refusal) => return form.refuse(&refusal, record),
+        }
         let to = match target(&parts, &body) {
             Ok(to) => to,
             Err(refusal) => return form.refuse(&refusal.closing(), record),
@@ -102,6 +107,10 @@ impl Explicit {
                 response
             }
             denied => {
+                if let Err(error) = self.admit(&to).await {
+                    record.overruled();
+                    return form.refuse(&no_certificate(&error).closing(), record);
+                }
                 let tunnel = Tunnel {
                     going: Going::Connect(to),
                     record,
@@ -113,18 +122,30 @@ impl Explicit {
         }
     }
 
+    /// Whether the client may cause the certificate that it will ask for, unless its TLS is not to be opened.
+    async fn admit(&self, to: &HostPort) -> Result<(), leaf::Error> {
+        let ip = self.client.client.ip();
+        match is_left_alone(&self.site, ip, &to.host) {
+            true => Ok(()),
+            false => self.site.mint.admit(ip, &to.host).await,
+        }
+    }
+
     /// A request that says itself where it goes.
     async fn absolute(&self, request: Request<Incoming>) -> Response<Answer> {
         let (parts, body) = request.into_parts();
-        let to = match destination(&parts) {
-            Ok(to) => to,
+        let authenticated = self.site.rules.access.user(&parts.headers).await;
+        let allowed = authenticated.and_then(|user| Ok((user, destination(&parts)?)));
+        let (user, to) = match allowed {
+            Ok(allowed) => allowed,
             Err(refusal) => {
                 let method = parts.method.as_str();
                 let mut record = Record::begin(&self.site.metrics, &self.client, method);
                 record.path(&parts.uri);
-                return Form::of(&parts.headers).refuse(&refusal, record);
+                return Form::of_connect(&parts.headers).refuse(&refusal, record);
             }
         };
+        self.client.is_user(user);
         let exchange = Exchange {
             site: &self.site,
             client: &self.client,

@@ -73,7 +73,7 @@ impl Default for Settings {
         Self {
             capacity: 10_000,
             key_lifetime: Duration::from_secs(24 * 60 * 60),
-            per_client: 50,
+            per_client: PER_CLIENT,
             clock: Arc::new(DefaultTimeProvider),
         }
     }
@@ -83,8 +83,10 @@ impl Default for Settings {
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The client has asked for too many new ones in the last second.
-    #[error("the client asks for certificates of too many hosts at once")]
+    /// The client has asked for so many new ones that it would have to wait too long.
+    #[error(
+        "the client opens connections to too many new hosts at once; --certificates-per-client raises the limit"
+    )]
     TooMany,
     /// Clients would refuse it.
     #[error("the authority may not speak for {0}, by the name constraints of its certificate")]
@@ -113,6 +115,8 @@ pub struct Mint {
     settings: Settings,
     /// What all handshakes have in common, session tickets among it.
     base: ServerConfig,
+    /// Without a certificate.
+    refusing: Arc<ServerConfig>,
     season: RwLock<Arc<Season>>,
     /// Without what they have in common: to put the two together for a connection costs 0.1 µs.
     kept: Cache<Id, Arc<SingleCertAndKey>>,
@@ -146,6 +150,7 @@ impl Mint {
         let base = handshake::base(Arc::clone(&settings.clock))?;
         let season = Season::begin(0, &authority, &settings)?;
         Ok(Self {
+            refusing: Arc::new(base.clone()),
             base,
             season: RwLock::new(Arc::new(season)),
             kept: Cache::builder()
@@ -162,13 +167,12 @@ impl Mint {
 
     /// What to answer a ClientHello with as `host`: TLS 1.2 and 1.3, and of the protocols in `alpn` the first
     /// that the client has too. However many ask at once for a host that is not kept, one certificate is
-    /// made, and `client` is who pays for it.
+    /// made. Whether a client may cause one is for [`Mint::admit`] to say.
     ///
-    /// Takes tens of microseconds at most; it waits only for the first client of a day without ECDSA, while a
-    /// thread makes an RSA key.
+    /// Takes tens of microseconds; it waits only for the first client of a day without ECDSA, while a thread makes an
+    /// RSA key.
     pub async fn server_config(
         &self,
-        client: IpAddr,
         host: &Host,
         offer: Offer,
         alpn: &[&[u8]],
@@ -184,29 +188,55 @@ impl Mint {
             certified
         } else {
             let key = season.key(offer, &self.authority).await?;
-            self.mint(client, &id, key)?
+            self.mint(&id, key)?
         };
         Ok(Arc::new(handshake::config(&self.base, certified, alpn)))
     }
 
-    fn mint(&self, client: IpAddr, id: &Id, key: &Key) -> Result<Arc<SingleCertAndKey>, Error> {
-        loop {
-            let mut ours = false;
-            let made = self.kept.try_get_with_by_ref(id, || {
-                ours = true;
-                self.allowance.take(client, Instant::now())?;
-                self.certify(&id.host, key)
-            });
-            match made {
-                Ok(certified) => {
-                    self.hits.fetch_add(u64::from(!ours), Ordering::Relaxed);
-                    return Ok(certified);
-                }
-                // Another client had none left, and we waited for that one's; we have our own.
-                Err(error) if !ours && matches!(*error, Error::TooMany) => {}
-                Err(error) => return Err(Error::clone(&error)),
+    /// Whether a client may cause a certificate for this host, if there is none. A client that has caused its share of
+    /// this second waits here.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::TooMany`] if it would have to wait for longer than some seconds.
+    pub async fn admit(&self, client: IpAddr, host: &Host) -> Result<(), Error> {
+        if !self.has(host) {
+            let wait = self.allowance.take(client, Instant::now())?;
+            if !wait.is_zero() {
+                tokio::time::sleep(wait).await;
             }
         }
+        Ok(())
+    }
+
+    fn mint(&self, id: &Id, key: &Key) -> Result<Arc<SingleCertAndKey>, Error> {
+        let mut ours = false;
+        let made = self.kept.try_get_with_by_ref(id, || {
+            ours = true;
+            self.certify(&id.host, key)
+        });
+        self.hits.fetch_add(u64::from(!ours), Ordering::Relaxed);
+        made.map_err(|error| Error::clone(&error))
+    }
+
+    fn has(&self, host: &Host) -> bool {
+        let Ok(season) = self.season() else {
+            return false;
+        };
+        let has = |ecdsa| {
+            let id = Id {
+                season: season.number,
+                host: host.clone(),
+                offer: Offer { ecdsa },
+            };
+            self.kept.contains_key(&id)
+        };
+        has(true) || has(false)
+    }
+
+    /// What to answer a ClientHello with that gets no certificate: an alert.
+    pub(crate) fn refusing(&self) -> Arc<ServerConfig> {
+        Arc::clone(&self.refusing)
     }
 
     fn certify(&self, host: &Host, key: &Key) -> Result<Arc<SingleCertAndKey>, Error> {
@@ -271,5 +301,8 @@ fn goes_with_ecdsa(suite: &CipherSuite) -> bool {
     )
 }
 
+/// What a gateway with hundreds of clients behind it, or a crawler, does not come to, and what takes a twentieth of a
+/// core.
+const PER_CLIENT: u32 = 1000;
 /// A host that nobody asks for during that time is forgotten: its memory is worth more than the signature.
 const IDLE: Duration = Duration::from_secs(60 * 60);

@@ -9,6 +9,7 @@
 //! with it. What the check has not agreed to has no way to [`upstream`].
 #![forbid(unsafe_code)]
 
+pub mod access;
 pub mod admin;
 pub mod authority;
 pub mod check;

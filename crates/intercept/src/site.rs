@@ -7,6 +7,7 @@ use std::time::Duration;
 use prometheus_client::registry::Registry;
 use tokio::sync::watch;
 
+use crate::access::Access;
 use crate::check::{self, Check};
 use crate::leaf::Mint;
 use crate::metrics::{Certificates, Metrics};
@@ -18,6 +19,8 @@ use peername_proxy::trust::TrustList;
 /// How clients are dealt with.
 #[derive(Debug)]
 pub struct Rules {
+    /// Who may use the proxy.
+    pub access: Access,
     /// Hosts whose TLS is not opened (`--passthrough`).
     pub passthrough: Passthrough,
     /// Clients that have refused us for a host (`--auto-passthrough`).
@@ -75,6 +78,14 @@ impl Site {
     pub(crate) fn check(&self) -> Option<check::Client> {
         let check = self.check.as_ref()?;
         Some(CHECK.with(|client| client.get_or_init(|| check.client()).clone()))
+    }
+
+    /// Whether the check service can be asked, if there is one.
+    pub(crate) async fn can_ask(&self) -> Result<(), check::Failure> {
+        match &self.check {
+            Some(check) => check.reach().await,
+            None => Ok(()),
+        }
     }
 
     /// Whether there is somebody to ask.

@@ -1,5 +1,6 @@
 //! A connection on its way to one place: opened and looked into, or carried as it is.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
@@ -20,7 +21,9 @@ use crate::check::Kind;
 use crate::client::Client;
 use crate::cork::Corked;
 use crate::hello::{Hello, Opening, Unopened, version_name};
+use crate::host::Host;
 use crate::inner::Inner;
+use crate::leaf;
 use crate::named::{Going, Named};
 use crate::refusal::Refusal;
 use crate::site::{Rules, Site};
@@ -41,7 +44,7 @@ impl Tunnel {
         let deadline = Instant::now() + site.rules.opening_timeout;
         match Opening::read(&mut wire, deadline).await {
             Err(why) => {
-                self.record.refused(&why.refusal());
+                self.record.unanswered(&why.refusal());
                 reset(wire);
             }
             Ok(Opening::Tls(hello)) => self.tls(site, client, wire, *hello, deadline).await,
@@ -61,7 +64,7 @@ impl Tunnel {
         let mut named = Named::by_tls(&self.going, hello.sni.clone());
         named.denied = self.denied.take();
         let may_be_carried = named.barred.is_none() && named.denied.is_none();
-        if may_be_carried && is_left_alone(site, client, &named) {
+        if may_be_carried && is_left_alone(site, client.client.ip(), &named.to.host) {
             return self.carry(site, client, wire, named).await;
         }
         let finish = finish_handshake(site, client, wire, hello, &named);
@@ -128,7 +131,7 @@ impl Tunnel {
             }
             Err(failed) => {
                 self.record.failed(&failed);
-                self.record.refused(&failed.into());
+                self.record.unanswered(&failed.into());
                 reset(wire);
             }
         }
@@ -137,7 +140,7 @@ impl Tunnel {
     /// Nothing was passed on, and this is why.
     fn end(&mut self, named: Named, refusal: &Refusal) {
         self.record.named(&Arc::new(named));
-        self.record.refused(refusal);
+        self.record.unanswered(refusal);
     }
 }
 
@@ -156,17 +159,27 @@ async fn finish_handshake(
         true => &[b"h2", b"http/1.1"],
         false => &[b"http/1.1"],
     };
-    let ip = client.client.ip();
-    let config = site
-        .mint
-        .server_config(ip, &named.to.host, hello.offer, protocols)
-        .await
-        .map_err(|error| {
-            let (status, code) = (StatusCode::INTERNAL_SERVER_ERROR, "no_certificate");
-            Refusal::new(status, code, error.to_string())
-        })?;
+    let (ip, host) = (client.client.ip(), &named.to.host);
+    // With CONNECT it was asked for before the answer to that.
+    let admitted = match named.connect {
+        Some(_) => Ok(()),
+        None => site.mint.admit(ip, host).await,
+    };
+    let config = match admitted {
+        Ok(()) => site.mint.server_config(host, hello.offer, protocols).await,
+        Err(error) => Err(error),
+    };
     // What was ahead has been read by the acceptor.
     let (socket, _) = wire.into_parts();
+    let config = match config {
+        Ok(config) => config,
+        Err(error) => {
+            let start = StartHandshake::from_parts(hello.accepted, socket);
+            // It fails, and tells the client so.
+            drop(start.into_stream(site.mint.refusing()).await);
+            return Err(no_certificate(&error));
+        }
+    };
     let start = StartHandshake::from_parts(hello.accepted, Corked::new(socket));
     let finished = match start.into_stream(config).into_fallible().await {
         Ok(mut stream) => {
@@ -196,13 +209,20 @@ async fn finish_handshake(
     })
 }
 
-fn is_left_alone(site: &Site, client: &Client, named: &Named) -> bool {
+pub(crate) fn no_certificate(error: &leaf::Error) -> Refusal {
+    let (status, code) = match error {
+        leaf::Error::TooMany => (StatusCode::TOO_MANY_REQUESTS, "too_many_certificates"),
+        _ => (StatusCode::INTERNAL_SERVER_ERROR, "no_certificate"),
+    };
+    Refusal::new(status, code, error.to_string())
+}
+
+pub(crate) fn is_left_alone(site: &Site, ip: IpAddr, host: &Host) -> bool {
     let Rules {
         passthrough,
         pinned,
         ..
     } = &site.rules;
-    let (ip, host) = (client.client.ip(), &named.to.host);
     passthrough.includes(host)
         || pinned
             .as_ref()

@@ -23,12 +23,24 @@ impl TrustList {
     ///
     /// [`TrustError`]; an empty list is one, because "nobody" is never what was meant.
     pub fn parse<S: AsRef<str>>(words: &[S]) -> Result<Self, TrustError> {
+        Self::parse_option("--trust", words)
+    }
+
+    /// The same for another option, which the errors name.
+    ///
+    /// # Errors
+    ///
+    /// As [`TrustList::parse`].
+    pub fn parse_option<S: AsRef<str>>(
+        option: &'static str,
+        words: &[S],
+    ) -> Result<Self, TrustError> {
         let mut list = Self::default();
         for word in words {
-            list.add_word(word.as_ref())?;
+            list.add_word(option, word.as_ref())?;
         }
         if list.networks.is_empty() {
-            return Err(TrustError::Empty);
+            return Err(TrustError::Empty { option });
         }
         Ok(list)
     }
@@ -44,10 +56,11 @@ impl TrustList {
         &self.networks
     }
 
-    fn add_word(&mut self, word: &str) -> Result<(), TrustError> {
+    fn add_word(&mut self, option: &'static str, word: &str) -> Result<(), TrustError> {
         match word.strip_prefix('@') {
-            Some(path) => self.add_file(PathBuf::from(path)),
+            Some(path) => self.add_file(option, PathBuf::from(path)),
             None => self.add(word).ok_or_else(|| TrustError::Word {
+                option,
                 word: word.to_owned(),
             }),
         }
@@ -55,9 +68,10 @@ impl TrustList {
 
     /// One entry a line; `#` and `;` begin a comment, blank lines are skipped. One bad line refuses the
     /// file: a list that was understood by half is not a list.
-    fn add_file(&mut self, path: PathBuf) -> Result<(), TrustError> {
+    fn add_file(&mut self, option: &'static str, path: PathBuf) -> Result<(), TrustError> {
         let before = self.networks.len();
         let text = text_file::read(&path, MAX_LIST).map_err(|source| TrustError::File {
+            option,
             path: path.clone(),
             source,
         })?;
@@ -65,6 +79,7 @@ impl TrustList {
             let entry = line.split(['#', ';']).next().unwrap_or_default().trim();
             if !entry.is_empty() && self.add(entry).is_none() {
                 return Err(TrustError::Line {
+                    option,
                     path,
                     number,
                     entry: Some(entry.to_owned()).filter(|entry| is_like_an_address(entry)),
@@ -72,7 +87,7 @@ impl TrustList {
             }
         }
         if self.networks.len() == before {
-            return Err(TrustError::EmptyFile { path });
+            return Err(TrustError::EmptyFile { option, path });
         }
         Ok(())
     }
@@ -93,41 +108,52 @@ impl TrustList {
 pub enum TrustError {
     /// Nobody is trusted.
     #[error(
-        "no network is trusted to send headers; name the balancer's, such as --trust 192.0.2.0/24, \
-         or one of private, loopback, any"
+        "{option}: no network is named, so nobody could connect; name the balancer's, such as {option} 192.0.2.0/24, or one of \
+         private, loopback, any"
     )]
-    Empty,
+    Empty {
+        /// The option that lists networks.
+        option: &'static str,
+    },
     /// A word is none of those that are known.
     #[error(
-        "--trust {word:?} is neither a network (192.0.2.0/24), an address, @FILE, private, loopback \
+        "{option} {word:?} is neither a network (192.0.2.0/24), an address, @FILE, private, loopback \
          nor any"
     )]
     Word {
+        /// The option.
+        option: &'static str,
         /// As it was given.
         word: String,
     },
     /// The file can't be read.
-    #[error("--trust @{}: {source}", path.display())]
+    #[error("{option} @{}: {source}", path.display())]
     File {
+        /// The option.
+        option: &'static str,
         /// The file.
         path: PathBuf,
         /// Why.
         source: io::Error,
     },
     /// The file has nothing but comments and blank lines.
-    #[error("--trust @{}: the file names no network, so nobody could connect", path.display())]
+    #[error("{option} @{}: the file names no network, so nobody could connect", path.display())]
     EmptyFile {
+        /// The option.
+        option: &'static str,
         /// The file.
         path: PathBuf,
     },
     /// A line of the file can't be understood. The text quotes it only if it is like an address: the file may be no
     /// list at all, but one of secrets.
     #[error(
-        "--trust @{}, line {number}: {}neither a network nor an address",
+        "{option} @{}, line {number}: {}neither a network nor an address",
         path.display(),
         entry.as_ref().map(|entry| format!("{entry:?} is ")).unwrap_or_default()
     )]
     Line {
+        /// The option.
+        option: &'static str,
         /// The file.
         path: PathBuf,
         /// Its line, from 1.
@@ -240,7 +266,7 @@ mod tests {
     fn what_is_not_understood_is_refused() {
         assert!(matches!(
             TrustList::parse::<&str>(&[]),
-            Err(TrustError::Empty)
+            Err(TrustError::Empty { .. })
         ));
         assert!(matches!(
             TrustList::parse(&["10.0.0.0/33"]),

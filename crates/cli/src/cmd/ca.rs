@@ -209,9 +209,14 @@ fn common_name(text: &str) -> Result<String, &'static str> {
         .ok_or("use 1 to 64 printable characters")
 }
 
-fn on_this_host() -> String {
+/// As hostname(7) has it; empty where it can't be read.
+pub(crate) fn host_name() -> String {
     let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-    let host: String = host.trim().chars().take(48).collect();
+    host.trim().to_owned()
+}
+
+fn on_this_host() -> String {
+    let host: String = host_name().chars().take(48).collect();
     format!("peername on {host}")
         .trim_end_matches(" on ")
         .to_owned()

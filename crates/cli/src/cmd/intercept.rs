@@ -12,7 +12,7 @@ use peername_intercept::admin::Admin;
 use peername_intercept::authority::Authority;
 use peername_intercept::destination::Destinations;
 use peername_intercept::door::{Door, Intercept};
-use peername_intercept::leaf::Mint;
+use peername_intercept::leaf::{self, Mint};
 use peername_intercept::site::Site;
 use peername_intercept::upstream::Upstream;
 use peername_proxy::listeners::{Given, Listeners};
@@ -44,6 +44,9 @@ async fn start(args: &Args) -> anyhow::Result<ExitCode> {
     keep_only(&[])?;
     let _log = args.logging.start();
     tell(args, &ca, &listeners, check.is_some());
+    if let Some(check) = check.clone() {
+        tokio::spawn(check.await_service());
+    }
     let mut listening: Vec<_> = listeners.addrs().iter().map(SocketAddr::port).collect();
     listening.extend(args.admin.map(|admin| admin.port()));
     let destinations = Destinations {
@@ -54,7 +57,14 @@ async fn start(args: &Args) -> anyhow::Result<ExitCode> {
     let workers = args.workers();
     let (capacity, most) = split(lifecycle::capacity(workers, COMPANIONS, 0)?);
     let upstream = Upstream::new(args.upstream(most), destinations, &authority.certificates())?;
-    let mint = Mint::new(authority, CERTIFICATES)?;
+    let mint = Mint::with(
+        authority,
+        leaf::Settings {
+            capacity: CERTIFICATES,
+            per_client: args.certificates_per_client(),
+            ..leaf::Settings::default()
+        },
+    )?;
     let site = Arc::new(Site::new(rules, mint, upstream, check));
     let intercept = Arc::new(Intercept::new(Arc::clone(&site), doors));
     let beside = vec![intercept.companions(workers)];
@@ -62,7 +72,7 @@ async fn start(args: &Args) -> anyhow::Result<ExitCode> {
         .context("starting a worker thread")?;
     tokio::spawn(lifecycle::keep_own_addresses(own));
     if let Some(admin) = admin {
-        tokio::spawn(admin.serve(Arc::clone(&site), running.pulse()));
+        tokio::spawn(admin.serve(Arc::clone(&site), running.pulse(), args.admin_hosts()));
     }
     manager::ready("intercepting");
     manager::keep_alive(running.pulse());

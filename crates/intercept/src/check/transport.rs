@@ -5,11 +5,13 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::{Request, response};
+use http::{Request, Uri, response};
 use http_body_util::{BodyExt as _, Full, LengthLimitError, Limited};
 use hyper_util::client::legacy;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
 use tonic::body::Body;
 
 use super::verdict::{Failure, printable};
@@ -81,6 +83,22 @@ impl Transport {
             Err(Failure::Broken(_)) => once(&pool, request).await,
             result => result,
         }
+    }
+}
+
+/// Whether somebody accepts connections where a service should be.
+///
+/// # Errors
+///
+/// [`Failure::Connect`], [`Failure::Timeout`].
+pub(crate) async fn reach(service: &Uri, limit: Duration) -> Result<(), Failure> {
+    let host = service.host().unwrap_or_default();
+    let host = host.trim_start_matches('[').trim_end_matches(']');
+    let connecting = TcpStream::connect((host, service.port_u16().unwrap_or(80)));
+    match timeout(limit, connecting).await {
+        Ok(Ok(_)) => Ok(()),
+        Ok(Err(error)) => Err(Failure::Connect(printable(&error.to_string()))),
+        Err(_) => Err(Failure::Timeout(limit)),
     }
 }
 

@@ -116,7 +116,7 @@ fn one_certificate_for_all_who_wait_for_it() {
     let host = host("example.com");
     let ask = || {
         start.wait();
-        block_on(mint.server_config(CLIENT, &host, ECDSA, &[b"h2"])).expect("a certificate")
+        block_on(mint.server_config(&host, ECDSA, &[b"h2"])).expect("a certificate")
     };
     std::thread::scope(|scope| {
         for _ in 0..200 {
@@ -136,7 +136,7 @@ fn what_is_kept_is_bounded() {
     let mint = mint(settings);
     for number in 0..1000 {
         let host = host(&format!("{number}.example.com"));
-        block_on(mint.server_config(CLIENT, &host, ECDSA, &[])).expect("a certificate");
+        block_on(mint.server_config(&host, ECDSA, &[])).expect("a certificate");
     }
     mint.kept.run_pending_tasks();
     assert!(mint.kept.entry_count() <= 100);
@@ -170,7 +170,7 @@ fn a_day_brings_a_new_key_and_a_jump_of_the_clock_too() {
     // Back behind the authority's own beginning nothing is valid; and when the clock is right again, it is as
     // if nothing had been.
     clock.jump(-365 * 24 * HOUR);
-    let refused = block_on(mint.server_config(CLIENT, &host("example.com"), ECDSA, &[]));
+    let refused = block_on(mint.server_config(&host("example.com"), ECDSA, &[]));
     assert!(matches!(refused, Err(Error::Authority)), "{refused:?}");
     clock.jump(365 * 24 * HOUR);
     assert_eq!(key(), second);
@@ -191,7 +191,7 @@ fn no_leaf_outlives_its_authority() {
     let (_, leaf) = parse_x509_certificate(&leaf).expect("DER");
     assert_eq!(leaf.validity.not_after.timestamp() as u64, end);
     clock.jump(HOUR);
-    let refused = block_on(mint.server_config(CLIENT, &host("example.com"), ECDSA, &[]));
+    let refused = block_on(mint.server_config(&host("example.com"), ECDSA, &[]));
     assert!(matches!(refused, Err(Error::Authority)), "{refused:?}");
 }
 
@@ -215,9 +215,9 @@ fn a_client_without_ecdsa_gets_rsa_of_one_key() {
 fn a_name_that_clients_would_refuse_is_an_error() {
     let permitted = vec!["example.com".parse::<Permitted>().expect("a name")];
     let mint = Mint::new(authority(permitted), 10).expect("a mint");
-    block_on(mint.server_config(CLIENT, &host("a.example.com"), ECDSA, &[])).expect("within");
+    block_on(mint.server_config(&host("a.example.com"), ECDSA, &[])).expect("within");
     for outside in ["example.org", "192.0.2.1"] {
-        let refused = block_on(mint.server_config(CLIENT, &host(outside), ECDSA, &[]));
+        let refused = block_on(mint.server_config(&host(outside), ECDSA, &[]));
         assert!(
             matches!(refused, Err(Error::NotPermitted(_))),
             "{refused:?}"
@@ -230,15 +230,24 @@ fn a_name_that_clients_would_refuse_is_an_error() {
 fn a_client_runs_out_and_others_do_not() {
     let allowance = Allowance::new(50);
     let (start, other) = (Instant::now(), IpAddr::from([192, 0, 2, 2]));
+    // At once, and within four seconds.
+    let most = 50 + 4 * 50;
     let taken = |client, at| {
-        (0..100)
+        (0..1000)
             .filter(|_| allowance.take(client, at).is_ok())
             .count()
     };
-    assert_eq!(taken(CLIENT, start), 50);
-    assert_eq!(taken(other, start), 50);
-    assert_eq!(taken(CLIENT, start + Duration::from_millis(100)), 5);
-    assert_eq!(taken(CLIENT, start + Duration::from_secs(9)), 50);
+    assert_eq!(allowance.take(CLIENT, start).ok(), Some(Duration::ZERO));
+    assert_eq!(taken(CLIENT, start), most - 1);
+    assert!(allowance.take(CLIENT, start).is_err());
+    assert_eq!(taken(other, start), most);
+    let later = start + Duration::from_millis(100);
+    assert_eq!(
+        allowance.take(CLIENT, later).ok(),
+        Some(Duration::from_millis(3920))
+    );
+    assert_eq!(taken(CLIENT, later), 4);
+    assert_eq!(taken(CLIENT, start + Duration::from_secs(9)), most);
     let of_one_network =
         ["2001:db8::1", "2001:db8::2"].map(|text| text.parse().expect("an address"));
     assert_eq!(
@@ -246,7 +255,7 @@ fn a_client_runs_out_and_others_do_not() {
             .map(|client| taken(client, start))
             .iter()
             .sum::<usize>(),
-        50
+        most
     );
 }
 
@@ -318,7 +327,7 @@ fn handshake(
         host.as_name().map(str::to_owned)
     );
     let config: Arc<ServerConfig> =
-        block_on(mint.server_config(CLIENT, &host, offer, alpn)).expect("a certificate");
+        block_on(mint.server_config(&host, offer, alpn)).expect("a certificate");
     in_memory::finish(&mut client, accepted, config).expect("what both accept");
     let leaf = client
         .peer_certificates()

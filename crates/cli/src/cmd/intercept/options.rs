@@ -8,6 +8,8 @@ use std::time::Duration;
 
 use clap::ValueEnum;
 use http::HeaderName;
+use peername_intercept::access::{Access, Users};
+use peername_intercept::admin::Hosts;
 use peername_intercept::check::{Check, CheckConfig, OnFailure, Sent, Service};
 use peername_intercept::passthrough::{Entry, Passthrough};
 use peername_intercept::pinned::Pinned;
@@ -17,6 +19,7 @@ use peername_proxy::destination::Allowed;
 use peername_proxy::trust::TrustList;
 
 use crate::cmd::ca::dir::Dir;
+use crate::cmd::ca::host_name;
 use crate::logging;
 use crate::usage::Usage;
 use crate::value::{self, Number, Time, Timeout};
@@ -31,6 +34,14 @@ pub(crate) struct Args {
     /// Where a REDIRECT or TPROXY rule sends connections; may be repeated
     #[arg(long, value_name = "ADDR", value_parser = value::address)]
     transparent: Vec<SocketAddr>,
+    /// Who may use the proxy, by address: CIDR, address, @FILE, private, loopback or any; may be repeated [default: any
+    /// on loopback; elsewhere this or --proxy-auth is required]
+    #[arg(long, value_name = "WHO")]
+    allow_client: Vec<String>,
+    /// Who may use the proxy, by name and password (Proxy-Authorization: Basic): a file of NAME:HASH lines, as `htpasswd -B`
+    /// writes them
+    #[arg(long, value_name = "FILE")]
+    proxy_auth: Option<PathBuf>,
     #[command(flatten)]
     pub(super) ca: Dir,
     /// Who decides about requests: `grpc://HOST:PORT` (Envoy's ext_authz), `http://HOST[:PORT]/PATH` (forwardAuth)
@@ -100,9 +111,16 @@ pub(crate) struct Args {
     /// The same for what may be silent for long: tunnels, WebSocket, gRPC, server-sent events
     #[arg(long, value_name = "DURATION", default_value = "1h")]
     tunnel_timeout: Timeout,
+    /// New certificates that a client may cause in a second, an IPv4 address or an IPv6 /64; more are waited for, 4 s
+    /// at most, and then refused (429)
+    #[arg(long, value_name = "N", default_value = "1000")]
+    certificates_per_client: Number<1, 1_000_000>,
     /// Where to answer /metrics, /healthz and /readyz
     #[arg(long, value_name = "ADDR", value_parser = value::address)]
     pub(super) admin: Option<SocketAddr>,
+    /// A name beside localhost and IP addresses by which --admin may be asked; may be repeated [default: this host's name]
+    #[arg(long, value_name = "NAME", requires = "admin")]
+    admin_host: Vec<String>,
     /// Event loops [default: one a core]
     #[arg(long, value_name = "N")]
     workers: Option<Number<1, 1024>>,
@@ -144,11 +162,15 @@ impl Args {
     }
 
     pub(super) fn rules(&self) -> Result<Rules, Usage> {
-        let accept_proxy = match self.accept_proxy.as_slice() {
-            [] => None,
-            words => Some(TrustList::parse(words).map_err(Usage::from_error)?),
+        let list = |option, words: &[String]| match words {
+            [] => Ok(None),
+            words => TrustList::parse_option(option, words)
+                .map(Some)
+                .map_err(Usage::from_error),
         };
+        let accept_proxy = list("--accept-proxy", &self.accept_proxy)?;
         Ok(Rules {
+            access: self.access(list("--allow-client", &self.allow_client)?)?,
             passthrough: Passthrough::new(self.passthrough.clone()),
             pinned: self.auto_passthrough.then(Pinned::default),
             accept_proxy,
@@ -156,6 +178,34 @@ impl Args {
             idle_timeout: self.idle_timeout.0,
             tunnel_timeout: self.tunnel_timeout.0,
         })
+    }
+
+    /// Who may use the proxy. On an address that others reach, it is nobody's that has not been let in.
+    fn access(&self, clients: Option<TrustList>) -> Result<Access, Usage> {
+        let users = self.proxy_auth.as_deref().map(Users::read);
+        let users = users.transpose().map_err(Usage::from_error)?;
+        let (explicit, _) = self.doors();
+        let public = explicit.iter().find(|addr| !addr.ip().is_loopback());
+        match public {
+            Some(addr) if clients.is_none() && users.is_none() => Err(Usage(format!(
+                "--listen {addr} would be an open proxy: say who may use it, by --allow-client CIDR (private, any) or \
+                 --proxy-auth FILE"
+            ))),
+            _ => Ok(Access { clients, users }),
+        }
+    }
+
+    /// By which names --admin may be asked.
+    pub(super) fn admin_hosts(&self) -> Hosts {
+        let own = || vec![host_name()];
+        Hosts(match self.admin_host.as_slice() {
+            [] => own(),
+            names => names.to_vec(),
+        })
+    }
+
+    pub(super) fn certificates_per_client(&self) -> u32 {
+        u32::try_from(self.certificates_per_client.get()).unwrap_or(u32::MAX)
     }
 
     pub(super) fn upstream(&self, most: usize) -> Settings {

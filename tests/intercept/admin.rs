@@ -1,0 +1,84 @@
+//! `--admin`, and whether the check can be asked.
+
+use std::process::Command;
+
+use super::checked::PATIENT;
+use super::rig::Rig;
+use crate::addr::v4;
+use crate::check::service::Service;
+use crate::lab::wait_for;
+
+const ADMIN: &str = "http://127.0.0.1:9300";
+
+impl Rig {
+    /// Status and text of what the admin endpoint says.
+    fn ask_admin(&self, path: &str, args: &[&str]) -> String {
+        let mut command = Command::new("curl");
+        command.args(["-sS", "--noproxy", "*", "-w", "%{http_code}"]);
+        command.args(args).arg(format!("{ADMIN}{path}"));
+        let output = self.lab.balancer.output(&mut command, "");
+        String::from_utf8(output.stdout).expect("text")
+    }
+}
+
+/// A service that is not there is said at the start, not with the first request; and until it is there, nobody should be
+/// sent here.
+#[test]
+fn it_is_ready_once_the_check_can_be_asked() {
+    let check = v4([127, 0, 0, 1], 9191);
+    let url = format!("--check=grpc://{check}");
+    let rig = Rig::new(&[&url, "--admin=127.0.0.1:9300", PATIENT]);
+    let says = |what: &str| {
+        rig.proxy
+            .line(what, |line| line.contains(what).then_some(()))
+    };
+    says("can't be asked: ");
+    says("requests are denied until it can");
+    let ready = rig.ask_admin("/readyz", &[]);
+    assert!(
+        ready.contains("the check service can't be asked") && ready.ends_with("503"),
+        "{ready}"
+    );
+    assert_eq!(rig.ask_admin("/healthz", &[]), "ok\n200");
+    let _service = rig.lab.balancer.enter(|| Service::ext_authz(check));
+    says("can be asked now");
+    wait_for("readiness", || {
+        (rig.ask_admin("/readyz", &[]) == "ready\n200").then_some(())
+    });
+}
+
+/// A page of another name that leads here by DNS can't read it.
+#[test]
+fn it_answers_to_its_own_names_only() {
+    for (args, own) in [
+        (&["--admin=127.0.0.1:9300"][..], None),
+        (
+            &["--admin=127.0.0.1:9300", "--admin-host=proxy.example"],
+            Some("proxy.example"),
+        ),
+    ] {
+        let rig = Rig::new(args);
+        let with = |header: &str| rig.ask_admin("/healthz", &["-H", header]);
+        for header in [
+            "X: y",
+            "Host:",
+            "Host: localhost:9300",
+            "Host: [::1]",
+            "Host: 192.0.2.7:80",
+        ] {
+            assert_eq!(with(header), "ok\n200", "{header}");
+        }
+        for header in [
+            "Host: rebound.example:9300",
+            "Host: 127.0.0.1.example",
+            "Host: localhost.example",
+            "Origin: http://rebound.example",
+            "Origin: null",
+            "Origin: https://127.0.0.1",
+        ] {
+            assert!(with(header).ends_with("421"), "{header}: {}", with(header));
+        }
+        let host = own.map_or("X: y".to_owned(), |name| format!("Host: {name}:9300"));
+        assert_eq!(with(&host), "ok\n200");
+    }
+}
