@@ -26,6 +26,7 @@ mod framing;
 mod idle;
 mod life;
 mod lines;
+mod lockout;
 mod lookups;
 mod origins;
 mod parent;

@@ -103,58 +103,35 @@ fn one_client_by_http2_does_not_take_all_descriptors() {
     assert!(!rig.proxy.log().contains("Too many open files"));
 }
 
-/// Idle connections make room for others.
+/// Idle connections make room for others: those that anybody may use, and those of a client that is there still and
+/// alone may use them.
 #[test]
 fn what_is_idle_goes_first() {
-    let (rig, most) = short_of_descriptors();
-    let origin = Backend::listen_with_queue(&rig.lab.server, SLOW, 64);
-    let pairs: Vec<_> = (0..most)
-        .map(|_| {
-            let request = b"GET http://a.test:9001/ HTTP/1.1\r\nHost: a.test:9001\r\n\r\n";
-            (Conn::open(&rig.lab.client, PROXY, request), origin.accept())
-        })
-        .collect();
-    for (down, up) in &pairs {
-        head(up);
-        up.send(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n");
-        assert!(head(down).starts_with("HTTP/1.1 200 "));
+    for credentials in ["", "Authorization: Negotiate YQ==\r\n"] {
+        let (rig, most) = short_of_descriptors();
+        let client = Conn::connect(&rig.lab.client, PROXY);
+        let ups: Vec<_> = (9101..)
+            .take(most)
+            .map(|port| {
+                let origin = Backend::listen(&rig.lab.server, v4([10, 81, 0, 1], port));
+                let request = format!(
+                    "GET http://a.test:{port}/ HTTP/1.1\r\nHost: a.test:{port}\r\n{credentials}\r\n"
+                );
+                client.send(request.as_bytes());
+                let up = origin.accept();
+                head(&up);
+                up.send(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n");
+                assert!(head(&client).starts_with("HTTP/1.1 200 "));
+                up
+            })
+            .collect();
+        assert_eq!(rig.status(&["https://a.test/echo"]), 200);
+        assert_eq!(
+            ups[0].closed().0,
+            End::Fin,
+            "the one that has waited longest"
+        );
     }
-    let (ups, downs): (Vec<_>, Vec<_>) = pairs.into_iter().map(|(down, up)| (up, down)).unzip();
-    drop(downs);
-    assert_eq!(rig.status(&["https://a.test/echo"]), 200);
-    assert_eq!(
-        ups[0].closed().0,
-        End::Fin,
-        "the one that has waited longest"
-    );
-}
-
-/// So do those of a client that is there still, and alone may use them.
-#[test]
-fn what_is_idle_and_private_goes_first() {
-    let (rig, most) = short_of_descriptors();
-    let client = Conn::connect(&rig.lab.client, PROXY);
-    let ups: Vec<_> = (9101..)
-        .take(most)
-        .map(|port| {
-            let origin = Backend::listen(&rig.lab.server, v4([10, 81, 0, 1], port));
-            let request = format!(
-                "GET http://a.test:{port}/ HTTP/1.1\r\nHost: a.test:{port}\r\nAuthorization: Negotiate YQ==\r\n\r\n"
-            );
-            client.send(request.as_bytes());
-            let up = origin.accept();
-            head(&up);
-            up.send(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n");
-            assert!(head(&client).starts_with("HTTP/1.1 200 "));
-            up
-        })
-        .collect();
-    assert_eq!(rig.status(&["https://a.test/echo"]), 200);
-    assert_eq!(
-        ups[0].closed().0,
-        End::Fin,
-        "the one that has waited longest"
-    );
 }
 
 /// What is said of a request for which there is no connection, while one client has them all; and how many it has.

@@ -108,6 +108,19 @@ impl Intercept {
             let _ = peername_sys::stream::reset_on_close(&stream);
             return;
         }
+        let Some(_place) = self.site.shares.enter(client.ip()) else {
+            self.site.metrics.unopened("too_many_connections");
+            if let Some(suppressed) = TOO_MANY.pass() {
+                let client = client.ip();
+                tracing::warn!(
+                    suppressed,
+                    "connections refused, such as of {client}: it has more than twice as many as are free; raise \
+                     LimitNOFILE or `ulimit -n` if this is the normal load"
+                );
+            }
+            let _ = peername_sys::stream::reset_on_close(&stream);
+            return;
+        };
         let id = Id::next();
         let client = Arc::new(Client {
             id,
@@ -186,6 +199,7 @@ impl Serve for Intercept {
 }
 
 static NO_HEADER: Throttle = Throttle::new(Duration::from_secs(10));
+static TOO_MANY: Throttle = Throttle::new(Duration::from_secs(10));
 static NOT_ALLOWED: Throttle = Throttle::new(Duration::from_secs(10));
 static UNWATCHED: Throttle = Throttle::new(Duration::from_secs(10));
 

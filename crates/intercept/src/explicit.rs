@@ -18,7 +18,7 @@ use crate::client::Client;
 use crate::exchange::{Exchange, Switched};
 use crate::host::HostPort;
 use crate::id;
-use crate::inner::{self, Answering, Slot, put, take};
+use crate::inner::{self, Answering, First, Slot, put, take};
 use crate::leaf;
 use crate::named::{Going, Named, asked};
 use crate::refusal::Refusal;
@@ -47,7 +47,8 @@ pub(crate) async fn serve(site: &Arc<Site>, client: Arc<Client>, socket: TcpStre
         client: Arc::clone(&client),
         next: Slot::default(),
     };
-    let Some((wire, service)) = inner::http1(site, &client, socket, service).await else {
+    let Some((wire, service)) = inner::http1(site, &client, socket, service, First::Awaited).await
+    else {
         return;
     };
     match take(&service.next) {

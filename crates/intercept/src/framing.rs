@@ -12,10 +12,13 @@ use std::io;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use http::HeaderMap;
 use http::header::CONTENT_LENGTH;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::sync::Notify;
+use tokio::time::{Instant, sleep_until};
 
 /// What is wrong with a request's framing.
 pub(crate) type Smell = &'static str;
@@ -24,6 +27,8 @@ pub(crate) type Smell = &'static str;
 #[derive(Debug, Default)]
 pub(crate) struct Framing {
     state: State,
+    /// Since when a head is on its way, or should be.
+    awaited: Option<Instant>,
     /// A line that has not ended yet.
     line: Vec<u8>,
     head: Head,
@@ -61,6 +66,11 @@ impl Framing {
         verdict.unwrap_or(Err("the request follows one that is not properly framed"))
     }
 
+    /// Expects the first head from now on.
+    pub(crate) fn await_head(&mut self) {
+        self.awaited = Some(Instant::now());
+    }
+
     #[cfg(any(test, feature = "fuzzing"))]
     pub(crate) fn take_verdicts(&mut self) -> impl Iterator<Item = Result<(), Smell>> {
         self.verdicts.drain(..)
@@ -71,7 +81,17 @@ impl Framing {
     /// # Errors
     ///
     /// A body whose framing smells. Its request is on its way, so all that is left is to break off.
-    pub(crate) fn feed(&mut self, mut bytes: &[u8]) -> Result<(), Smell> {
+    pub(crate) fn feed(&mut self, bytes: &[u8]) -> Result<(), Smell> {
+        let fed = self.feed_all(bytes);
+        let in_head = self.head.has_begun || !self.line.is_empty();
+        self.awaited = match self.state {
+            State::Head if in_head => self.awaited.or_else(|| Some(Instant::now())),
+            _ => None,
+        };
+        fed
+    }
+
+    fn feed_all(&mut self, mut bytes: &[u8]) -> Result<(), Smell> {
         while !bytes.is_empty() && self.state != State::Over {
             let fed = match self.state {
                 State::Body(left) => self.pass(&mut bytes, left, State::Body, State::Head),
@@ -268,11 +288,28 @@ pub(crate) struct Watched<T> {
 
 /// What the reader of the stream and the reader of the requests both look at.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Shared(Arc<Mutex<Framing>>);
+pub(crate) struct Shared {
+    framing: Arc<Mutex<Framing>>,
+    /// Told when something has come.
+    came: Arc<Notify>,
+}
 
 impl Shared {
+    /// Returns once a head has been on its way for as long as `limit`.
+    pub(crate) async fn head_is_late(&self, limit: Duration) {
+        loop {
+            let came = self.came.notified();
+            let awaited = self.lock().awaited;
+            match awaited.map(|since| since + limit) {
+                None => came.await,
+                Some(deadline) if deadline <= Instant::now() => return,
+                Some(deadline) => sleep_until(deadline).await,
+            }
+        }
+    }
+
     pub(crate) fn lock(&self) -> MutexGuard<'_, Framing> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.framing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -296,6 +333,7 @@ impl<T: AsyncRead + Unpin> AsyncRead for Watched<T> {
         ready!(Pin::new(&mut self.io).poll_read(cx, buffer))?;
         let fresh = buffer.filled().get(before..).unwrap_or_default();
         let fed = self.framing.lock().feed(fresh);
+        self.framing.came.notify_one();
         Poll::Ready(fed.map_err(|smell| io::Error::new(io::ErrorKind::InvalidData, smell)))
     }
 }

@@ -13,7 +13,7 @@ use hyper::server::conn::{http1, http2};
 use hyper::service::Service;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
-use tokio::time::{Instant, sleep_until, timeout};
+use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use crate::answer::Form;
 use crate::audit::Record;
@@ -58,7 +58,7 @@ impl Inner {
         T: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
         let (site, client) = (Arc::clone(&self.site), Arc::clone(&self.client));
-        let Some(ended) = http1(&site, &client, io, self).await else {
+        let Some(ended) = http1(&site, &client, io, self, First::AtLeisure).await else {
             return;
         };
         let (io, service) = ended;
@@ -153,6 +153,7 @@ pub(crate) async fn http1<T, S>(
     client: &Arc<Client>,
     io: T,
     service: S,
+    first: First,
 ) -> Option<(Reading<T>, S)>
 where
     T: AsyncRead + AsyncWrite + Unpin + Send + 'static,
@@ -164,6 +165,10 @@ where
         > + Unpin,
 {
     let framing = Shared::default();
+    if first == First::Awaited {
+        framing.lock().await_head();
+    }
+    let heads = framing.clone();
     let io = Watched::new(io, framing.clone());
     let service = Guarded {
         service,
@@ -183,7 +188,13 @@ where
         |connection, cx| connection.poll_without_shutdown(cx),
         |connection| Pin::new(connection).graceful_shutdown(),
     );
-    let ended = ended.await?;
+    let ended = tokio::select! {
+        ended = ended => ended?,
+        () = overdue(&heads, client, site.rules.opening_timeout) => {
+            site.metrics.unopened("head_timeout");
+            return None;
+        }
+    };
     if let Err(error) = ended {
         if error.is_parse() {
             site.metrics.unopened("bad_request");
@@ -196,6 +207,27 @@ where
     let parts = connection.into_parts();
     let io = parts.io.into_inner().into_inner();
     Some((Reading::new(io, parts.read_buf), parts.service.service))
+}
+
+/// Returns once the head of a request has been on its way for too long. What a client sends while its last request is
+/// being answered may have to wait here.
+async fn overdue(heads: &Shared, client: &Client, limit: Duration) {
+    loop {
+        heads.head_is_late(limit).await;
+        if client.exchanges.are_none() {
+            return;
+        }
+        sleep(limit).await;
+    }
+}
+
+/// When a connection's first request has to come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum First {
+    /// As soon as the connection is there.
+    Awaited,
+    /// As any other: clients open tunnels that they may want to use soon.
+    AtLeisure,
 }
 
 /// Refuses what hyper has read and should not have.

@@ -31,6 +31,7 @@ mod season;
 mod tests;
 
 use allowance::Allowance;
+pub(crate) use allowance::household;
 use season::{Key, Season};
 
 /// What a client can deal with.

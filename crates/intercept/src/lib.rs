@@ -43,6 +43,7 @@ mod inner;
 mod named;
 mod origin;
 mod refusal;
+mod share;
 mod tunnel;
 mod websocket;
 mod wire;

@@ -12,7 +12,7 @@ use crate::audit::Record;
 use crate::body::Answer;
 use crate::client::Client;
 use crate::exchange::{Exchange, Switched};
-use crate::inner::{self, Answering, Slot, put, take};
+use crate::inner::{self, Answering, First, Slot, put, take};
 use crate::named::{Named, asked};
 use crate::refusal::Refusal;
 use crate::site::Site;
@@ -36,7 +36,8 @@ pub(crate) async fn serve(site: &Arc<Site>, client: &Arc<Client>, wire: Wire, po
         port,
         switched: Slot::default(),
     };
-    let Some((wire, service)) = inner::http1(site, client, wire, service).await else {
+    let Some((wire, service)) = inner::http1(site, client, wire, service, First::Awaited).await
+    else {
         return;
     };
     match take(&service.switched) {

@@ -13,6 +13,7 @@ use crate::leaf::Mint;
 use crate::metrics::{Certificates, Metrics};
 use crate::passthrough::Passthrough;
 use crate::pinned::Pinned;
+use crate::share::Shares;
 use crate::upstream::Upstream;
 use peername_proxy::trust::TrustList;
 
@@ -27,9 +28,10 @@ pub struct Rules {
     pub pinned: Option<Pinned>,
     /// Who says on whose behalf it connects (`--accept-proxy`).
     pub accept_proxy: Option<TrustList>,
-    /// From accept to a PROXY header, and again to a complete ClientHello.
+    /// From accept to a PROXY header, and again to a complete ClientHello or the head of a request; and from the first
+    /// octet of any head to its last.
     pub opening_timeout: Duration,
-    /// For the head of a request, between two of them, and for bodies of which nothing moves.
+    /// Between two requests, and for bodies of which nothing moves.
     pub idle_timeout: Duration,
     /// For tunnels and streams on which nothing moves, and which may be silent for long.
     pub tunnel_timeout: Duration,
@@ -42,19 +44,27 @@ pub struct Site {
     pub(crate) mint: Mint,
     pub(crate) upstream: Upstream,
     pub(crate) metrics: Arc<Metrics>,
+    pub(crate) shares: Shares,
     check: Option<Check>,
     draining: watch::Sender<bool>,
 }
 
 impl Site {
-    /// Puts it together.
-    pub fn new(rules: Rules, mint: Mint, upstream: Upstream, check: Option<Check>) -> Self {
+    /// Puts it together, for so many connections of clients.
+    pub fn new(
+        rules: Rules,
+        mint: Mint,
+        upstream: Upstream,
+        check: Option<Check>,
+        connections: usize,
+    ) -> Self {
         let (draining, _) = watch::channel(false);
         Self {
             rules,
             mint,
             upstream,
             metrics: Arc::default(),
+            shares: Shares::new(connections),
             check,
             draining,
         }

@@ -65,7 +65,13 @@ async fn start(args: &Args) -> anyhow::Result<ExitCode> {
             ..leaf::Settings::default()
         },
     )?;
-    let site = Arc::new(Site::new(rules, mint, upstream, check));
+    let site = Arc::new(Site::new(
+        rules,
+        mint,
+        upstream,
+        check,
+        capacity.connections,
+    ));
     let intercept = Arc::new(Intercept::new(Arc::clone(&site), doors));
     let beside = vec![intercept.companions(workers)];
     let mut running = server::start(listeners, beside, &intercept, capacity)

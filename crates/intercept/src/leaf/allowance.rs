@@ -63,7 +63,7 @@ impl Allowance {
 }
 
 /// An IPv6 host has all addresses of a /64.
-fn household(client: IpAddr) -> IpAddr {
+pub(crate) fn household(client: IpAddr) -> IpAddr {
     match client.to_canonical() {
         IpAddr::V6(ip) => Ipv6Addr::from_bits(ip.to_bits() >> 64 << 64).into(),
         v4 => v4,
