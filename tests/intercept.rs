@@ -32,6 +32,7 @@ mod origins;
 mod parent;
 mod private;
 mod rebinding;
+mod reload;
 mod rig;
 mod sharing;
 mod streams;

@@ -5,12 +5,32 @@ use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 
-use crate::addr::{LISTEN_V4, someone_v4};
+use crate::addr::{LISTEN_V4, TARGET_V4, someone_v4};
+use crate::backend::Backend;
 use crate::conn::{Conn, End};
 use crate::lab::Lab;
 use crate::pattern::{assert_same, pattern};
 use crate::peername::Peername;
 use crate::rig::{Rig, header_of};
+
+/// Neither is a wish to end: a terminal that closes, a log that was rotated.
+#[test]
+fn hangup_and_user1_end_nobody() {
+    let lab = Lab::new();
+    let proxy = "proxy --listen=10.81.0.1:8443 --target-v4=127.0.0.1:9000 --trust=any";
+    let forward = "forward --listen=10.81.0.1:8443 --to=127.0.0.1:9000";
+    for command in [proxy, forward] {
+        let args: Vec<&str> = command.split(' ').collect();
+        let backend = Backend::listen(&lab.server, TARGET_V4);
+        let mut process = Peername::start(&lab.server, &args, &[LISTEN_V4]);
+        for signal in [Signal::HUP, Signal::USR1, Signal::HUP] {
+            process.signal(signal);
+            let _down = Conn::open(&lab.balancer, LISTEN_V4, &header_of(someone_v4()));
+            backend.accept();
+        }
+        assert!(process.is_alive(), "{command}");
+    }
+}
 
 /// HAProxy, nginx and go-mmproxy all cut transfers short on SIGTERM.
 #[test]

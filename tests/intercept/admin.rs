@@ -47,6 +47,24 @@ fn it_is_ready_once_the_check_can_be_asked() {
     });
 }
 
+/// `-q` is for those who want to see what was not let through, and nothing else.
+#[test]
+fn quiet_logs_show_denials() {
+    let rig = Rig::new(&["-q"]);
+    assert_eq!(rig.status(&["https://a.test/passes"]), 404);
+    assert_eq!(rig.status(&["http://private.test/is-not-let-through"]), 403);
+    let line = &rig.audit("/is-not-let-through", 1)[0];
+    assert_eq!(
+        (&line["decision"], &line["level"]),
+        (&"refused".into(), &"WARN".into())
+    );
+    let log = rig.proxy.log();
+    assert!(
+        !log.contains("/passes") && !log.contains("listening"),
+        "{log}"
+    );
+}
+
 /// A page of another name that leads here by DNS can't read it.
 #[test]
 fn it_answers_to_its_own_names_only() {

@@ -76,7 +76,8 @@ fn our_own_authority_is_not_taken_for_an_extra_one() {
         command.args(["--allow-client=any", "--ca", &ca, "--extra-ca", &extra]);
         let output = stage.lab.balancer.output(&mut command, "");
         let said = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(output.status.code(), Some(1), "{extra}: {said}");
+        assert_eq!(output.status.code(), Some(2), "{extra}: {said}");
+        assert!(!said.contains("listening"), "{extra}: {said}");
         assert!(
             said.contains("the proxy's own authority"),
             "{extra}: {said}"

@@ -15,7 +15,9 @@ use tokio::time::sleep;
 pub(crate) struct Signals {
     terminate: Signal,
     interrupt: Signal,
-    hangup: Option<Signal>,
+    hangup: Signal,
+    /// Other daemons open their log anew by it. Ours is standard error, which whoever reads it rotates.
+    user1: Signal,
 }
 
 /// What the control side is told.
@@ -92,16 +94,8 @@ impl Signals {
         Ok(Self {
             terminate: listen(SignalKind::terminate())?,
             interrupt: listen(SignalKind::interrupt())?,
-            hangup: None,
-        })
-    }
-
-    /// The same, and SIGHUP, which otherwise ends the process.
-    pub(crate) fn listen_for_reloads() -> anyhow::Result<Self> {
-        let hangup = signal(SignalKind::hangup()).context("sigaction(2)")?;
-        Ok(Self {
-            hangup: Some(hangup),
-            ..Self::listen()?
+            hangup: listen(SignalKind::hangup())?,
+            user1: listen(SignalKind::user_defined1())?,
         })
     }
 
@@ -145,7 +139,9 @@ impl Signals {
         mut running: Running,
         drain: Duration,
     ) -> anyhow::Result<ExitCode> {
-        while self.next(&mut running).await? != Told::Stop {}
+        while self.next(&mut running).await? != Told::Stop {
+            tracing::info!("SIGHUP: nothing here is read from a file; restart to change options");
+        }
         Ok(self.stop(running, drain).await)
     }
 
@@ -169,17 +165,15 @@ impl Signals {
             terminate,
             interrupt,
             hangup,
+            user1,
         } = self;
-        let hangup = async {
-            match hangup {
-                Some(hangup) => hangup.recv().await,
-                None => std::future::pending().await,
+        loop {
+            tokio::select! {
+                _ = terminate.recv() => return Told::Stop,
+                _ = interrupt.recv() => return Told::Stop,
+                _ = hangup.recv() => return Told::Reload,
+                _ = user1.recv() => tracing::debug!("SIGUSR1: there is no log file to open anew"),
             }
-        };
-        tokio::select! {
-            _ = terminate.recv() => Told::Stop,
-            _ = interrupt.recv() => Told::Stop,
-            _ = hangup => Told::Reload,
         }
     }
 

@@ -24,6 +24,8 @@ use crate::refusal::Refusal;
 pub struct Access {
     /// Clients' addresses (`--allow-client`).
     pub clients: Option<TrustList>,
+    /// Who says on whose behalf it connects (`--accept-proxy`).
+    pub accept_proxy: Option<TrustList>,
     /// Their names and passwords (`--proxy-auth`), which clients that know of the proxy send with each CONNECT and
     /// each request outside of a tunnel.
     pub users: Option<Users>,
@@ -75,6 +77,12 @@ pub enum UsersError {
 type Digest = [u8; 32];
 
 impl Access {
+    /// Whether a connection of this peer begins with a PROXY header.
+    pub(crate) fn expects_header(&self, peer: IpAddr) -> bool {
+        let trusted = self.accept_proxy.as_ref();
+        trusted.is_some_and(|trusted| trusted.contains(peer))
+    }
+
     /// Whether a client at this address may use the proxy.
     pub(crate) fn admits(&self, client: IpAddr) -> bool {
         let clients = self.clients.as_ref();

@@ -80,7 +80,54 @@ pub(crate) enum Decided {
     Left,
 }
 
+/// The line of a record, at a level that tracing wants to know when it is compiled.
+macro_rules! line {
+    ($record:ident, $level:ident) => {{
+        let (client, named) = (&$record.client, $record.named.as_deref());
+        let upstream = $record.upstream.as_ref();
+        tracing::$level!(
+            target: TARGET,
+            id = %$record.id,
+            connection = %client.id,
+            client = %client.client,
+            peer = %client.peer,
+            user = client.user().as_deref(),
+            connect = named.and_then(|named| named.connect.as_ref()).map(tracing::field::display),
+            sni = named.and_then(|named| named.sni.as_ref()).map(tracing::field::display),
+            alpn = named.and_then(|named| named.alpn),
+            tls = named.and_then(|named| named.tls_version),
+            scheme = named.map(Named::scheme),
+            host = named.map(|named| &*named.host),
+            port = named.map(|named| named.to.port),
+            method = %$record.method,
+            path = %$record.path,
+            query = $record.has_query,
+            decision = $record.decision.label(),
+            how = $record.how,
+            reason = $record.reason.as_deref(),
+            check_ms = $record.check.map(milliseconds),
+            status = $record.status.map(|status| status.as_u16()),
+            code = $record.code,
+            error = $record.error.as_deref(),
+            bytes_to_upstream = $record.sent.octets.load(Relaxed),
+            bytes_to_client = $record.received.load(Relaxed),
+            upstream = upstream.map(|(about, _)| about.addr).or($record.tried).map(tracing::field::display),
+            upstream_tls = upstream.and_then(|(about, _)| about.tls),
+            reused = upstream.map(|(_, reused)| *reused),
+            answer_ms = $record.to_answer.map(milliseconds),
+            duration_ms = milliseconds($record.since.elapsed()),
+            end = $record.end,
+            "request"
+        );
+    }};
+}
+
 impl Decided {
+    /// Whether something was not let through: that is logged also with `-q`.
+    fn is_denial(self) -> bool {
+        matches!(self, Self::Denied | Self::CheckFailed | Self::Refused)
+    }
+
     pub(crate) fn label(self) -> &'static str {
         match self {
             Self::Allowed => "allowed",
@@ -254,45 +301,11 @@ impl Record {
     }
 
     fn write(&self) {
-        if !tracing::enabled!(target: TARGET, tracing::Level::INFO) {
-            return;
+        if self.decision.is_denial() {
+            line!(self, warn);
+        } else if tracing::enabled!(target: TARGET, tracing::Level::INFO) {
+            line!(self, info);
         }
-        let (client, named) = (&self.client, self.named.as_deref());
-        let upstream = self.upstream.as_ref();
-        tracing::info!(
-            target: TARGET,
-            id = %self.id,
-            connection = %client.id,
-            client = %client.client,
-            peer = %client.peer,
-            user = client.user().as_deref(),
-            connect = named.and_then(|named| named.connect.as_ref()).map(tracing::field::display),
-            sni = named.and_then(|named| named.sni.as_ref()).map(tracing::field::display),
-            alpn = named.and_then(|named| named.alpn),
-            tls = named.and_then(|named| named.tls_version),
-            scheme = named.map(Named::scheme),
-            host = named.map(|named| &*named.host),
-            port = named.map(|named| named.to.port),
-            method = %self.method,
-            path = %self.path,
-            query = self.has_query,
-            decision = self.decision.label(),
-            how = self.how,
-            reason = self.reason.as_deref(),
-            check_ms = self.check.map(milliseconds),
-            status = self.status.map(|status| status.as_u16()),
-            code = self.code,
-            error = self.error.as_deref(),
-            bytes_to_upstream = self.sent.octets.load(Relaxed),
-            bytes_to_client = self.received.load(Relaxed),
-            upstream = upstream.map(|(about, _)| about.addr).or(self.tried).map(tracing::field::display),
-            upstream_tls = upstream.and_then(|(about, _)| about.tls),
-            reused = upstream.map(|(_, reused)| *reused),
-            answer_ms = self.to_answer.map(milliseconds),
-            duration_ms = milliseconds(self.since.elapsed()),
-            end = self.end,
-            "request"
-        );
     }
 }
 

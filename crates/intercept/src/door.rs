@@ -74,15 +74,14 @@ impl Intercept {
         let Arrived { peer, listener } = incoming;
         let mut client = peer.0;
         let limits = HeaderLimits::default();
-        if let Some(trusted) = &self.site.rules.accept_proxy
-            && trusted.contains(peer.ip())
-        {
+        let access = self.site.access();
+        if access.expects_header(peer.ip()) {
             let deadline = Instant::now() + self.site.rules.opening_timeout;
             let header = frame::claim(&stream, &limits);
             match timeout_at(deadline, header).await {
                 Ok(Ok(claimed)) => client = claimed.map_or(client, |claimed| claimed.0),
                 Ok(Err(_)) | Err(_) => {
-                    self.site.metrics.unopened("proxy_header");
+                    self.site.unopened(peer, "proxy_header");
                     if let Some(suppressed) = NO_HEADER.pass() {
                         tracing::warn!(
                             suppressed,
@@ -96,8 +95,8 @@ impl Intercept {
                 }
             }
         }
-        if !self.site.rules.access.admits(client.ip()) {
-            self.site.metrics.unopened("client_not_allowed");
+        if !access.admits(client.ip()) {
+            self.site.unopened(peer, "client_not_allowed");
             if let Some(suppressed) = NOT_ALLOWED.pass() {
                 let client = client.ip();
                 tracing::warn!(
@@ -108,8 +107,9 @@ impl Intercept {
             let _ = peername_sys::stream::reset_on_close(&stream);
             return;
         }
+        drop(access);
         let Some(_place) = self.site.shares.enter(client.ip()) else {
-            self.site.metrics.unopened("too_many_connections");
+            self.site.unopened(peer, "too_many_connections");
             if let Some(suppressed) = TOO_MANY.pass() {
                 let client = client.ip();
                 tracing::warn!(
@@ -143,7 +143,7 @@ impl Intercept {
         // leads nowhere, as any destination of ours.
         let going = match (original, stream.local_addr()) {
             (Ok(Some(addr)), _) | (_, Ok(addr)) => canonical(addr),
-            (_, Err(_)) => return self.site.metrics.unopened("closed"),
+            (_, Err(_)) => return self.site.unopened(client.peer, "closed"),
         };
         let tunnel = Tunnel {
             going: Going::Redirected(going),
@@ -180,7 +180,7 @@ impl Serve for Intercept {
         let stream = match watched(stream) {
             Ok(stream) => stream,
             Err(failed) => {
-                self.site.metrics.unopened("local_error");
+                self.site.unopened(peer, "local_error");
                 if let Some(suppressed) = UNWATCHED.pass() {
                     tracing::warn!(
                         suppressed,

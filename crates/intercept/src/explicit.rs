@@ -83,7 +83,7 @@ impl Explicit {
         let method = parts.method.as_str();
         let mut record = Record::begin(&self.site.metrics, &self.client, method);
         let form = Form::of_connect(&parts.headers);
-        match self.site.rules.access.user(&parts.headers).await {
+        match self.site.access().user(&parts.headers).await {
             Ok(user) => self.client.is_user(user),
             Err(refusal) => return form.refuse(&refusal, record),
         }
@@ -135,7 +135,7 @@ impl Explicit {
     /// A request that says itself where it goes.
     async fn absolute(&self, request: Request<Incoming>) -> Response<Answer> {
         let (parts, body) = request.into_parts();
-        let authenticated = self.site.rules.access.user(&parts.headers).await;
+        let authenticated = self.site.access().user(&parts.headers).await;
         let allowed = authenticated.and_then(|user| Ok((user, destination(&parts)?)));
         let (user, to) = match allowed {
             Ok(allowed) => allowed,

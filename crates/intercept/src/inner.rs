@@ -191,13 +191,13 @@ where
     let ended = tokio::select! {
         ended = ended => ended?,
         () = overdue(&heads, client, site.rules.opening_timeout) => {
-            site.metrics.unopened("head_timeout");
+            site.unopened(client.peer, "head_timeout");
             return None;
         }
     };
     if let Err(error) = ended {
         if error.is_parse() {
-            site.metrics.unopened("bad_request");
+            site.unopened(client.peer, "bad_request");
             // The client has an answer of hyper's.
             let mut record = Record::begin(&site.metrics, client, "");
             record.refused(&Refusal::bad_request(error.to_string()));

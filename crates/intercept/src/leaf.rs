@@ -112,7 +112,6 @@ pub enum Error {
 /// Makes certificates, and keeps those in use. Shared by all workers.
 #[derive(Debug)]
 pub struct Mint {
-    authority: Authority,
     settings: Settings,
     /// What all handshakes have in common, session tickets among it.
     base: ServerConfig,
@@ -149,7 +148,7 @@ impl Mint {
     /// Makes a leaf key. Fails if the authority is not valid by the clock given.
     pub fn with(authority: Authority, settings: Settings) -> Result<Self, Error> {
         let base = handshake::base(Arc::clone(&settings.clock))?;
-        let season = Season::begin(0, &authority, &settings)?;
+        let season = Season::begin(0, Arc::new(authority), &settings)?;
         Ok(Self {
             refusing: Arc::new(base.clone()),
             base,
@@ -161,7 +160,6 @@ impl Mint {
             allowance: Allowance::new(settings.per_client),
             issued: AtomicU64::new(0),
             hits: AtomicU64::new(0),
-            authority,
             settings,
         })
     }
@@ -188,8 +186,8 @@ impl Mint {
             self.hits.fetch_add(1, Ordering::Relaxed);
             certified
         } else {
-            let key = season.key(offer, &self.authority).await?;
-            self.mint(&id, key)?
+            let key = season.key(offer).await?;
+            self.mint(&season, &id, key)?
         };
         Ok(Arc::new(handshake::config(&self.base, certified, alpn)))
     }
@@ -210,11 +208,11 @@ impl Mint {
         Ok(())
     }
 
-    fn mint(&self, id: &Id, key: &Key) -> Result<Arc<SingleCertAndKey>, Error> {
+    fn mint(&self, season: &Season, id: &Id, key: &Key) -> Result<Arc<SingleCertAndKey>, Error> {
         let mut ours = false;
         let made = self.kept.try_get_with_by_ref(id, || {
             ours = true;
-            self.certify(&id.host, key)
+            self.certify(&season.authority, &id.host, key)
         });
         self.hits.fetch_add(u64::from(!ours), Ordering::Relaxed);
         made.map_err(|error| Error::clone(&error))
@@ -240,13 +238,18 @@ impl Mint {
         Arc::clone(&self.refusing)
     }
 
-    fn certify(&self, host: &Host, key: &Key) -> Result<Arc<SingleCertAndKey>, Error> {
-        if !self.authority.permits(host) {
+    fn certify(
+        &self,
+        authority: &Authority,
+        host: &Host,
+        key: &Key,
+    ) -> Result<Arc<SingleCertAndKey>, Error> {
+        if !authority.permits(host) {
             return Err(Error::NotPermitted(host.clone()));
         }
-        let leaf = key.pattern.leaf(host, &self.authority)?;
+        let leaf = key.pattern.leaf(host, authority)?;
         self.issued.fetch_add(1, Ordering::Relaxed);
-        let chain = std::iter::once(leaf).chain(self.authority.intermediates().iter().cloned());
+        let chain = std::iter::once(leaf).chain(authority.intermediates().iter().cloned());
         let certified = CertifiedKey::new(chain.collect(), Arc::clone(&key.private));
         Ok(Arc::new(certified.into()))
     }
@@ -260,20 +263,34 @@ impl Mint {
         }
         let mut current = self.season.write().unwrap_or_else(PoisonError::into_inner);
         if !current.is_good(now) {
-            *current = Arc::new(Season::begin(
-                current.number + 1,
-                &self.authority,
-                &self.settings,
-            )?);
+            let authority = Arc::clone(&current.authority);
+            *current = Arc::new(self.next(current.number, authority)?);
             self.kept.invalidate_all();
         }
         Ok(Arc::clone(&current))
     }
 
+    fn next(&self, last: u64, authority: Arc<Authority>) -> Result<Season, Error> {
+        Season::begin(last + 1, authority, &self.settings)
+    }
+
+    /// Signs by another authority from now on.
+    ///
+    /// # Errors
+    ///
+    /// The authority is not valid now; the one before goes on.
+    pub fn renew(&self, authority: Authority) -> Result<(), Error> {
+        let mut current = self.season.write().unwrap_or_else(PoisonError::into_inner);
+        *current = Arc::new(self.next(current.number, Arc::new(authority))?);
+        self.kept.invalidate_all();
+        Ok(())
+    }
+
     /// Who signs.
     #[must_use]
-    pub fn authority(&self) -> &Authority {
-        &self.authority
+    pub fn authority(&self) -> Arc<Authority> {
+        let season = self.season.read().unwrap_or_else(PoisonError::into_inner);
+        Arc::clone(&season.authority)
     }
 
     /// Certificates made so far.

@@ -4,30 +4,28 @@ use std::cell::OnceCell;
 use std::sync::Arc;
 use std::time::Duration;
 
+use arc_swap::ArcSwap;
+use peername_proxy::addr::PeerAddr;
 use prometheus_client::registry::Registry;
 use tokio::sync::watch;
 
 use crate::access::Access;
+use crate::authority::Authority;
 use crate::check::{self, Check};
-use crate::leaf::Mint;
+use crate::leaf::{self, Mint};
 use crate::metrics::{Certificates, Metrics};
 use crate::passthrough::Passthrough;
 use crate::pinned::Pinned;
 use crate::share::Shares;
-use crate::upstream::Upstream;
-use peername_proxy::trust::TrustList;
+use crate::upstream::{TrustError, Upstream};
 
 /// How clients are dealt with.
 #[derive(Debug)]
 pub struct Rules {
-    /// Who may use the proxy.
-    pub access: Access,
     /// Hosts whose TLS is not opened (`--passthrough`).
     pub passthrough: Passthrough,
     /// Clients that have refused us for a host (`--auto-passthrough`).
     pub pinned: Option<Pinned>,
-    /// Who says on whose behalf it connects (`--accept-proxy`).
-    pub accept_proxy: Option<TrustList>,
     /// From accept to a PROXY header, and again to a complete ClientHello or the head of a request; and from the first
     /// octet of any head to its last.
     pub opening_timeout: Duration,
@@ -37,9 +35,21 @@ pub struct Rules {
     pub tunnel_timeout: Duration,
 }
 
+/// Why what was read again can't be gone by.
+#[derive(Debug, thiserror::Error)]
+pub enum RenewError {
+    /// The authority.
+    #[error(transparent)]
+    Authority(#[from] leaf::Error),
+    /// The authorities of origins.
+    #[error(transparent)]
+    Trust(#[from] TrustError),
+}
+
 /// The proxy, but for its connections.
 #[derive(Debug)]
 pub struct Site {
+    access: ArcSwap<Access>,
     pub(crate) rules: Rules,
     pub(crate) mint: Mint,
     pub(crate) upstream: Upstream,
@@ -52,6 +62,7 @@ pub struct Site {
 impl Site {
     /// Puts it together, for so many connections of clients.
     pub fn new(
+        access: Access,
         rules: Rules,
         mint: Mint,
         upstream: Upstream,
@@ -60,6 +71,7 @@ impl Site {
     ) -> Self {
         let (draining, _) = watch::channel(false);
         Self {
+            access: ArcSwap::from_pointee(access),
             rules,
             mint,
             upstream,
@@ -68,6 +80,31 @@ impl Site {
             check,
             draining,
         }
+    }
+
+    /// Goes by this from now on: who may come, who signs for hosts, and whom origins may be certified by. Connections that
+    /// are open stay.
+    ///
+    /// # Errors
+    ///
+    /// The authority is not valid, or no origin could be verified; all stays as it was.
+    pub fn renew(&self, access: Access, authority: Authority) -> Result<(), RenewError> {
+        let tls = self.upstream.read_trust(&authority.certificates())?;
+        self.mint.renew(authority)?;
+        self.upstream.trust(tls);
+        self.access.store(Arc::new(access));
+        Ok(())
+    }
+
+    /// A connection of this peer ended before there was a request.
+    pub(crate) fn unopened(&self, peer: PeerAddr, reason: &'static str) {
+        self.metrics.unopened(reason);
+        tracing::debug!(%peer, reason, "connection ended before there was a request");
+    }
+
+    /// Who may use the proxy.
+    pub(crate) fn access(&self) -> Arc<Access> {
+        self.access.load_full()
     }
 
     /// Adds all that is counted.

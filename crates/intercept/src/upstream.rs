@@ -19,6 +19,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
+use arc_swap::ArcSwap;
 use http::uri::{Authority, Parts, PathAndQuery, Scheme};
 use http::{HeaderMap, HeaderValue, Request, Response, Uri, Version, header};
 use hyper::body::{Body, Incoming};
@@ -68,7 +69,7 @@ pub struct Settings {
 #[derive(Debug)]
 pub struct Upstream {
     settings: Settings,
-    tls: trust::Tls,
+    tls: ArcSwap<trust::Tls>,
     destinations: Destinations,
     places: Places,
     lookups: Lookups,
@@ -98,7 +99,7 @@ impl Upstream {
         ours: &[CertificateDer<'_>],
     ) -> Result<Self, TrustError> {
         Ok(Self {
-            tls: trust::Tls::new(&settings.extra_ca, ours)?,
+            tls: ArcSwap::from_pointee(trust::Tls::new(&settings.extra_ca, ours)?),
             places: Places::new(settings.most),
             lookups: Lookups::default(),
             settings,
@@ -108,6 +109,20 @@ impl Upstream {
                 .time_to_live(REMEMBERED)
                 .build(),
         })
+    }
+
+    /// Reads again whom origins may be certified by; [`Upstream::trust`] goes by it.
+    ///
+    /// # Errors
+    ///
+    /// As [`Upstream::new`].
+    pub(crate) fn read_trust(&self, ours: &[CertificateDer<'_>]) -> Result<trust::Tls, TrustError> {
+        trust::Tls::new(&self.settings.extra_ca, ours)
+    }
+
+    /// Verifies new connections by this. Those that are open stay.
+    pub(crate) fn trust(&self, tls: trust::Tls) {
+        self.tls.store(Arc::new(tls));
     }
 
     /// Whether an origin is known to speak HTTP/1.1 only.

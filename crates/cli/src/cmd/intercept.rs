@@ -14,7 +14,7 @@ use peername_intercept::destination::Destinations;
 use peername_intercept::door::{Door, Intercept};
 use peername_intercept::leaf::{self, Mint};
 use peername_intercept::site::Site;
-use peername_intercept::upstream::Upstream;
+use peername_intercept::upstream::{TrustError, Upstream};
 use peername_proxy::listeners::{Given, Listeners};
 use peername_proxy::own_addresses::OwnAddresses;
 use peername_proxy::server::{self, Capacity};
@@ -25,6 +25,7 @@ use peername_sys::core_dump;
 pub(crate) use options::Args;
 
 use crate::lifecycle::{self, Signals, Told};
+use crate::usage::Usage;
 use crate::{logging, manager};
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
@@ -35,7 +36,7 @@ async fn start(args: &Args) -> anyhow::Result<ExitCode> {
     let mut signals = Signals::listen()?;
     // Before the key is read.
     core_dump::forbid()?;
-    let (rules, check) = (args.rules()?, args.check()?);
+    let (access, check) = (args.access()?, args.check()?);
     let ca = args.ca.path()?;
     let authority = Authority::open(&ca)?;
     let own = OwnAddresses::read().await?;
@@ -43,10 +44,6 @@ async fn start(args: &Args) -> anyhow::Result<ExitCode> {
     let admin = args.admin.map(Admin::listen).transpose()?;
     keep_only(&[])?;
     let _log = args.logging.start();
-    tell(args, &ca, &listeners, check.is_some());
-    if let Some(check) = check.clone() {
-        tokio::spawn(check.await_service());
-    }
     let mut listening: Vec<_> = listeners.addrs().iter().map(SocketAddr::port).collect();
     listening.extend(args.admin.map(|admin| admin.port()));
     let destinations = Destinations {
@@ -56,7 +53,11 @@ async fn start(args: &Args) -> anyhow::Result<ExitCode> {
     };
     let workers = args.workers();
     let (capacity, most) = split(lifecycle::capacity(workers, COMPANIONS, 0)?);
-    let upstream = Upstream::new(args.upstream(most), destinations, &authority.certificates())?;
+    let upstream = Upstream::new(args.upstream(most), destinations, &authority.certificates());
+    let upstream = upstream.map_err(|error| match error {
+        TrustError::ExtraCa { .. } => anyhow::Error::new(Usage::from_error(error)),
+        error => error.into(),
+    })?;
     let mint = Mint::with(
         authority,
         leaf::Settings {
@@ -65,8 +66,13 @@ async fn start(args: &Args) -> anyhow::Result<ExitCode> {
             ..leaf::Settings::default()
         },
     )?;
+    tell(args, &ca, &listeners, check.is_some());
+    if let Some(check) = check.clone() {
+        tokio::spawn(check.await_service());
+    }
     let site = Arc::new(Site::new(
-        rules,
+        access,
+        args.rules(),
         mint,
         upstream,
         check,
@@ -82,9 +88,25 @@ async fn start(args: &Args) -> anyhow::Result<ExitCode> {
     }
     manager::ready("intercepting");
     manager::keep_alive(running.pulse());
-    while signals.next(&mut running).await? != Told::Stop {}
+    while signals.next(&mut running).await? == Told::Reload {
+        manager::reloading();
+        reload(args, &ca, &site);
+        manager::ready("intercepting");
+    }
     manager::stopping();
     Ok(signals.stop(running, args.drain()).await)
+}
+
+/// Reads again what stands in files: whole, or not at all.
+fn reload(args: &Args, ca: &Path, site: &Site) {
+    let read = || -> anyhow::Result<()> {
+        let (access, authority) = (args.access()?, Authority::open(ca)?);
+        Ok(site.renew(access, authority)?)
+    };
+    match read() {
+        Ok(()) => tracing::info!("reloaded: the authority, those of origins, and who may come"),
+        Err(error) => tracing::warn!("reload refused, all stays as it was: {error:#}"),
+    }
 }
 
 /// What clients may have of the descriptors, and how many connections to origins there may be. A client by HTTP/2

@@ -40,7 +40,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
 ///
 /// Capabilities belong to threads, so the log's and the workers' come after they are given up.
 async fn start(args: &Args, setup: Setup) -> anyhow::Result<ExitCode> {
-    let signals = Signals::listen_for_reloads()?;
+    let signals = Signals::listen()?;
     setup.check_at(&OwnAddresses::read().await?)?;
     let tcp_too = setup.listen(Transport::Tcp).next().is_some();
     let sockets: usize = setup

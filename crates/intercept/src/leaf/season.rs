@@ -22,6 +22,8 @@ use crate::authority::{Authority, DAY};
 pub(super) struct Season {
     /// Tells its certificates from those of other seasons.
     pub(super) number: u64,
+    /// Who signs them.
+    pub(super) authority: Arc<Authority>,
     /// notBefore and notAfter of its certificates, in seconds since 1970.
     validity: Range<u64>,
     /// When it is in use.
@@ -42,7 +44,7 @@ impl Season {
     /// Begins now, if the authority is valid.
     pub(super) fn begin(
         number: u64,
-        authority: &Authority,
+        authority: Arc<Authority>,
         settings: &Settings,
     ) -> Result<Self, Error> {
         let now = now(settings)?;
@@ -60,8 +62,9 @@ impl Season {
             // as that is still right.
             use_during: validity.start.max(now.saturating_sub(DAY / 2))
                 ..validity.end.min(now.saturating_add(lifetime)),
-            ecdsa: Key::new(&KeyPair::generate()?, authority, &validity)?,
+            ecdsa: Key::new(&KeyPair::generate()?, &authority, &validity)?,
             validity,
+            authority,
             rsa: OnceCell::new(),
         })
     }
@@ -72,7 +75,7 @@ impl Season {
 
     /// The key for such a client. RSA-2048 takes a sixth of a second to make, so a thread of its own does it,
     /// once, however many wait.
-    pub(super) async fn key(&self, offer: Offer, authority: &Authority) -> Result<&Key, Error> {
+    pub(super) async fn key(&self, offer: Offer) -> Result<&Key, Error> {
         if offer.ecdsa {
             return Ok(&self.ecdsa);
         }
@@ -81,7 +84,7 @@ impl Season {
             let pair = spawn_blocking(generate)
                 .await
                 .map_err(|_| Error::Thread)??;
-            Key::new(&pair, authority, &self.validity)
+            Key::new(&pair, &self.authority, &self.validity)
         };
         self.rsa.get_or_try_init(make).await
     }

@@ -117,9 +117,10 @@ impl Upstream {
     }
 
     fn config(&self, key: &Key) -> Arc<rustls::ClientConfig> {
+        let tls = self.tls.load();
         Arc::clone(match key.http2 {
-            true => &self.tls.both,
-            false => &self.tls.http1,
+            true => &tls.both,
+            false => &tls.http1,
         })
     }
 

@@ -161,7 +161,18 @@ impl Args {
         self.drain.0
     }
 
-    pub(super) fn rules(&self) -> Result<Rules, Usage> {
+    pub(super) fn rules(&self) -> Rules {
+        Rules {
+            passthrough: Passthrough::new(self.passthrough.clone()),
+            pinned: self.auto_passthrough.then(Pinned::default),
+            opening_timeout: OPENING,
+            idle_timeout: self.idle_timeout.0,
+            tunnel_timeout: self.tunnel_timeout.0,
+        }
+    }
+
+    /// Who may use the proxy. On an address that others reach, it is nobody's that has not been let in.
+    pub(super) fn access(&self) -> Result<Access, Usage> {
         let list = |option, words: &[String]| match words {
             [] => Ok(None),
             words => TrustList::parse_option(option, words)
@@ -169,19 +180,7 @@ impl Args {
                 .map_err(Usage::from_error),
         };
         let accept_proxy = list("--accept-proxy", &self.accept_proxy)?;
-        Ok(Rules {
-            access: self.access(list("--allow-client", &self.allow_client)?)?,
-            passthrough: Passthrough::new(self.passthrough.clone()),
-            pinned: self.auto_passthrough.then(Pinned::default),
-            accept_proxy,
-            opening_timeout: OPENING,
-            idle_timeout: self.idle_timeout.0,
-            tunnel_timeout: self.tunnel_timeout.0,
-        })
-    }
-
-    /// Who may use the proxy. On an address that others reach, it is nobody's that has not been let in.
-    fn access(&self, clients: Option<TrustList>) -> Result<Access, Usage> {
+        let clients = list("--allow-client", &self.allow_client)?;
         let users = self.proxy_auth.as_deref().map(Users::read);
         let users = users.transpose().map_err(Usage::from_error)?;
         let (explicit, _) = self.doors();
@@ -191,7 +190,11 @@ impl Args {
                 "--listen {addr} would be an open proxy: say who may use it, by --allow-client CIDR (private, any) or \
                  --proxy-auth FILE"
             ))),
-            _ => Ok(Access { clients, users }),
+            _ => Ok(Access {
+                clients,
+                accept_proxy,
+                users,
+            }),
         }
     }
 

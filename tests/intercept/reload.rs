@@ -1,0 +1,56 @@
+//! SIGHUP: what stands in files is read again, whole or not at all.
+
+use rustix::process::Signal;
+
+use super::rig::{Rig, Stage};
+use crate::peername::BINARY;
+
+#[test]
+fn a_rotated_authority_and_a_new_list_take_effect() {
+    let stage = Stage::new();
+    let list = stage.scratch.write("clients", "203.0.113.0/24\n");
+    let rig = stage.start(&[&format!("--allow-client=@{list}")]);
+    let reload = |says: &str| {
+        rig.proxy.signal(Signal::HUP);
+        rig.proxy
+            .line(says, |line| line.contains(says).then_some(()));
+    };
+    assert_eq!(rig.curl(&["https://a.test/"]), "hello\n");
+    let ca = rig.scratch.text("ca");
+    rig.lab.client.run(BINARY, &["ca", "rotate", "--ca", &ca]);
+    let pem = rig.lab.client.run(BINARY, &["ca", "export", "--ca", &ca]);
+    rig.scratch.write("ca.pem", only_first(&pem));
+    // By the old one still, which this client does not trust any more.
+    assert!(!rig.try_curl(&["https://a.test/"]).status.success());
+    reload("reloaded: the authority");
+    assert_eq!(rig.curl(&["https://a.test/"]), "hello\n");
+
+    rig.scratch.write("clients", "nobody in particular\n");
+    reload("reload refused, all stays as it was");
+    assert_eq!(rig.curl(&["https://a.test/"]), "hello\n");
+    rig.scratch.write("clients", "192.0.2.0/24\n");
+    reload("\"reloaded: ");
+    refused(&rig);
+    rig.proxy.signal(Signal::USR1);
+    rig.scratch.write("clients", "any\n");
+    rig.proxy.signal(Signal::HUP);
+    crate::lab::wait_for("the list", || {
+        rig.try_curl(&["https://a.test/"])
+            .status
+            .success()
+            .then_some(())
+    });
+}
+
+#[track_caller]
+fn refused(rig: &Rig) {
+    crate::lab::wait_for("the end of trust", || {
+        (!rig.try_curl(&["https://a.test/"]).status.success()).then_some(())
+    });
+}
+
+/// `ca export` has the predecessors behind the authority.
+fn only_first(pem: &str) -> &str {
+    let end = "-----END CERTIFICATE-----\n";
+    pem.find(end).map_or(pem, |at| &pem[..at + end.len()])
+}
