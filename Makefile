@@ -9,8 +9,13 @@ TARGET := $(or $(CARGO_TARGET_DIR),target)
 # The black-box tests wait more than they compute.
 TEST_THREADS ?= 4
 FUZZ_SECONDS ?= 60
+# Where `make install` puts things, as the GNU coding standards name it; DESTDIR goes before all of it.
+PREFIX ?= /usr/local
+SYSCONFDIR ?= /etc
+# What is installed.
+RELEASE ?= $(TARGET)/release
 
-.PHONY: help setup demo libraries test check bench bench-exec fuzz dist clean
+.PHONY: help setup demo libraries test check bench bench-exec fuzz release install uninstall dist clean
 
 help: ## What can be done here
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -75,9 +80,45 @@ fuzz: ## Fuzz what reads strangers' octets, each target for FUZZ_SECONDS (nightl
 		$(CARGO) +nightly fuzz run $$target -- -max_total_time=$(FUZZ_SECONDS); \
 	done
 
-dist: ## Release binary, stripped, with completions, as an archive in dist/
+release: ## The program and the libraries of `exec`, optimised
 	$(CARGO) build --release --locked --package peername
 	$(PRELOAD)
+
+install: ## Program, libraries, units, documentation; PREFIX=/usr/local, DESTDIR= (after make release)
+	@[[ -x $(RELEASE)/peername ]] || { echo "make install: nothing is built yet: run make release" >&2; exit 1; }
+	install -D -m 755 -t $(DESTDIR)$(PREFIX)/bin $(RELEASE)/peername
+	@for library in $(LIBRARIES); do \
+		install -D -m 755 -t $(DESTDIR)$(PREFIX)/lib/peername $(RELEASE)/$$library; \
+		ln -sf $$library $(DESTDIR)$(PREFIX)/lib/peername/$${library/peername/proxyproto}; \
+	done
+	@for unit in packaging/systemd/*; do \
+		install -D -m 644 -t $(DESTDIR)$(UNITS) $$unit; \
+		sed -i 's|/usr/bin/peername|$(PREFIX)/bin/peername|; s|file:///usr/share|file://$(PREFIX)/share|' \
+			$(DESTDIR)$(UNITS)/$${unit##*/}; \
+	done
+	install -D -m 644 -t $(DESTDIR)$(DOCUMENTATION) README.md CHANGELOG.md LICENSE-APACHE LICENSE-MIT
+	install -D -m 644 -t $(DESTDIR)$(DOCUMENTATION)/docs docs/*
+	install -d $(DESTDIR)$(dir $(BASH_COMPLETION)) $(DESTDIR)$(dir $(ZSH_COMPLETION)) $(DESTDIR)$(dir $(FISH_COMPLETION))
+	$(RELEASE)/peername completions bash >$(DESTDIR)$(BASH_COMPLETION)
+	$(RELEASE)/peername completions zsh >$(DESTDIR)$(ZSH_COMPLETION)
+	$(RELEASE)/peername completions fish >$(DESTDIR)$(FISH_COMPLETION)
+	@for file in proxy.toml allowed-subnets.txt; do \
+		[[ -e $(DESTDIR)$(SYSCONFDIR)/peername/$$file ]] || \
+			install -D -m 644 -t $(DESTDIR)$(SYSCONFDIR)/peername packaging/examples/$$file; \
+	done
+
+uninstall: ## Take away what install has put there, but for the configuration
+	rm -f $(DESTDIR)$(PREFIX)/bin/peername $(DESTDIR)$(BASH_COMPLETION) $(DESTDIR)$(ZSH_COMPLETION) $(DESTDIR)$(FISH_COMPLETION)
+	rm -f $(patsubst packaging/systemd/%,$(DESTDIR)$(UNITS)/%,$(wildcard packaging/systemd/*))
+	rm -rf $(DESTDIR)$(PREFIX)/lib/peername $(DESTDIR)$(DOCUMENTATION)
+
+UNITS := $(PREFIX)/lib/systemd/system
+DOCUMENTATION := $(PREFIX)/share/doc/peername
+BASH_COMPLETION := $(PREFIX)/share/bash-completion/completions/peername
+ZSH_COMPLETION := $(PREFIX)/share/zsh/site-functions/_peername
+FISH_COMPLETION := $(PREFIX)/share/fish/vendor_completions.d/peername.fish
+
+dist: release ## Release binary, stripped, with completions, documentation and units, as an archive in dist/
 	rm -rf dist && mkdir -p dist/peername/completions dist/peername/lib/peername dist/peername/bin
 	strip -o dist/peername/bin/peername $(TARGET)/release/peername
 	@for library in $(LIBRARIES); do \
@@ -88,7 +129,7 @@ dist: ## Release binary, stripped, with completions, as an archive in dist/
 		dist/peername/bin/peername completions $$shell >dist/peername/completions/peername.$$shell; \
 	done
 	@for file in README.md CHANGELOG.md LICENSE-*; do [[ ! -e $$file ]] || cp $$file dist/peername/; done
-	cp -r packaging dist/peername/
+	cp -r packaging docs dist/peername/
 	tar -C dist --owner=0 --group=0 -czf dist/peername-$$(dist/peername/bin/peername --version | cut -d' ' -f2)-$$(uname -m).tar.gz peername
 	@cd dist && sha256sum *.tar.gz | tee SHA256SUMS
 

@@ -135,6 +135,42 @@ fn the_documented_examples_are_right() {
     }
 }
 
+/// What may become right by itself is exit code 1: a service manager tries again.
+#[test]
+fn a_name_that_does_not_resolve_is_no_mistake() {
+    let scratch = Scratch::new();
+    let file = |target: &str| {
+        let content = format!(
+            "[[listen]]\naddress = [\"127.0.0.1:8443\"]\ntrust = [\"any\"]\ntarget-v4 = \"{target}\"\n"
+        );
+        scratch.write(&format!("{}.toml", target.replace(':', "-")), &content)
+    };
+    for (target, code) in [
+        ("later.invalid:22", 1),
+        ("127.0.0.1", 2),
+        ("[::1]:22", 2),
+        ("later.invalid:ssh", 2),
+    ] {
+        let usual = [
+            "proxy",
+            "--listen=127.0.0.1:8443",
+            "--trust=any",
+            "--target-v4",
+            target,
+        ];
+        let output = run(&usual);
+        assert_eq!(output.status.code(), Some(code), "{}", text(&output));
+        let output = run(&["proxy", "--config", &file(target)]);
+        assert_eq!(output.status.code(), Some(code), "{}", text(&output));
+    }
+    let output = run(&[
+        "forward",
+        "--listen=127.0.0.1:8443",
+        "--to=later.invalid:22",
+    ]);
+    assert_eq!(output.status.code(), Some(1), "{}", text(&output));
+}
+
 #[test]
 fn the_published_schema_is_current() {
     let output = run(&["config", "schema"]);

@@ -32,6 +32,7 @@ mod exec_netns;
 mod exec_notify;
 mod exec_programs;
 mod headers;
+mod installed;
 mod intercept;
 mod limits;
 mod listeners;

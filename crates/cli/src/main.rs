@@ -31,7 +31,15 @@ struct Args {
 fn main() -> ExitCode {
     let argv: Vec<_> = env::args_os().collect();
     match compat::translate(&argv) {
-        None => code_of(Args::parse().command.run(), 2),
+        None => match Args::try_parse() {
+            Ok(args) => code_of(args.command.run(), WRONG_USAGE),
+            Err(error) => {
+                let code = u8::try_from(error.exit_code()).unwrap_or(WRONG_USAGE);
+                // Where nobody reads it, nobody misses it.
+                let _ = error.print();
+                ExitCode::from(lasting(code))
+            }
+        },
         Some(Err(stop)) => stop.print(),
         Some(Ok(translation)) => translation.run(),
     }
@@ -44,11 +52,24 @@ fn code_of(outcome: anyhow::Result<ExitCode>, wrong_usage: u8) -> ExitCode {
         Err(error) if is_closed_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("peername: {error:#}");
-            ExitCode::from(if error.is::<Usage>() { wrong_usage } else { 1 })
+            ExitCode::from(if error.is::<Usage>() {
+                lasting(wrong_usage)
+            } else {
+                1
+            })
         }
     }
 }
 
+/// Of a mistake that stays one, so that a service manager need not try again; a name that does not resolve yet is none.
+fn lasting(code: u8) -> u8 {
+    match code {
+        WRONG_USAGE if value::is_name_unresolved() => 1,
+        code => code,
+    }
+}
+
+const WRONG_USAGE: u8 = 2;
 const IN_THE_PLACE_OF_OTHERS: &str = "`peername --compat go-mmproxy|mmproxy-rs|cloudflare-mmproxy|udppp …` \
     takes the options of that program; so does a link to this binary by its name.";
 

@@ -1,8 +1,10 @@
 //! The values of options: each is parsed here, once, with an error that says what would be right.
 
+use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::ops::RangeInclusive;
 use std::str::FromStr;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use peername_proto::kind;
@@ -59,9 +61,28 @@ pub(crate) fn address(text: &str) -> Result<SocketAddr, String> {
         Ok(mut addrs) => addrs
             .next()
             .ok_or_else(|| format!("the name has no address; {form}")),
-        Err(error) => Err(format!("{error}; {form}")),
+        Err(error) => {
+            unresolved(&error);
+            Err(format!("{error}; {form}"))
+        }
     }
 }
+
+/// Whether a name that was asked for in this process did not resolve: nothing is wrong with what was written then, and it
+/// may resolve the next time.
+pub(crate) fn is_name_unresolved() -> bool {
+    UNRESOLVED.load(Ordering::Relaxed)
+}
+
+/// What is no name at all is invalid input for the standard library.
+fn unresolved(error: &io::Error) {
+    if error.kind() != io::ErrorKind::InvalidInput {
+        UNRESOLVED.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Both parsers, of options and of the configuration, keep no more of an error than its text.
+static UNRESOLVED: AtomicBool = AtomicBool::new(false);
 
 /// As [`address`], of one family.
 pub(crate) fn address_v4(text: &str) -> Result<SocketAddr, String> {
@@ -81,7 +102,10 @@ fn of_family(text: &str, fits: fn(&SocketAddr) -> bool, name: &str) -> Result<So
             Err(format!("not an {name} address"))
         };
     }
-    let mut addrs = text.to_socket_addrs().map_err(|error| error.to_string())?;
+    let mut addrs = text.to_socket_addrs().map_err(|error| {
+        unresolved(&error);
+        error.to_string()
+    })?;
     addrs
         .find(fits)
         .ok_or_else(|| format!("the name has no {name} address"))
