@@ -7,6 +7,7 @@ use std::process::Command;
 use crate::addr::{someone_v4, v4};
 use crate::backend::Backend;
 use crate::conn::Conn;
+use crate::exec::rig::library;
 use crate::lab::{Lab, Process, Scratch};
 use crate::peername::BINARY;
 use crate::rig::header_of;
@@ -50,6 +51,8 @@ fn the_service_page() {
     ] {
         assert!(page.lines().any(|words| words.trim() == line), "{line}");
     }
+    // Beside the program, as `make release` has them.
+    library();
     let (lab, scratch) = (Lab::new(), Scratch::new());
     make("install", &scratch);
     let root = scratch.text("root");

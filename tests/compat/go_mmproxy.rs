@@ -126,7 +126,10 @@ fn its_log() {
     for (level, errors, all) in [("0", false, false), ("1", true, false), ("2", true, true)] {
         let backend = Backend::listen(&host, v4([127, 0, 0, 1], 9000));
         let file = bench.0.text(&format!("log-{level}"));
-        let line = format!("go-mmproxy -l localhost:8443 -4 localhost:9000 -v {level} >{file}");
+        bench.0.write("subnets", "127.0.0.0/8\n2001:db8::/32\n");
+        let line = format!(
+            "go-mmproxy -l 0.0.0.0:8443 -4 localhost:9000 -allowed-subnets subnets -v {level} >{file}"
+        );
         let mut proxy = bench.start(&host, &line).listens(&[LISTEN]);
         let missing = Conn::open(&host, LISTEN, b"GET / HTTP/1.1\r\n\r\n");
         missing.closed();
@@ -155,12 +158,22 @@ fn its_log() {
         for (key, value) in [
             ("listenerNum", "0"),
             ("protocol", "\"TCP\""),
-            ("listenAddr", "\"127.0.0.1:8443\""),
+            ("listenAddr", "\"0.0.0.0:8443\""),
         ] {
             assert_eq!(listening[key].to_string(), value, "{text}");
         }
         assert!(
             listening["time"].is_string() && listening["level"] == "INFO",
+            "{text}"
+        );
+        let subnets = lines.iter().filter(|line| line["msg"] == "allowed subnet");
+        let subnets: Vec<_> = subnets.map(|line| &line["subnet"]).collect();
+        assert_eq!(subnets, ["127.0.0.0/8", "2001:db8::/32"], "{text}");
+        // Nobody has named an IPv6 target, so nobody is told about one.
+        assert!(
+            !lines
+                .iter()
+                .any(|line| line["level"] == "WARN" && line.to_string().contains("[::1]")),
             "{text}"
         );
         for phrase in ["PROXY header missing", "failed to establish"] {

@@ -82,6 +82,11 @@ impl Args {
         guard
     }
 
+    /// Whether somebody reads the log who has read go-mmproxy's.
+    pub(crate) fn is_as_of_go_mmproxy(self) -> bool {
+        self.log_format == Some(Format::GoMmproxy)
+    }
+
     fn level(self) -> Level {
         match self.verbose {
             _ if self.quiet => Level::WARN,

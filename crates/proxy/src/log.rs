@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use peername_proto::Header;
 use peername_relay::Tally;
+use peername_sys::upstream::local_addr;
 use tokio::time::Instant;
 
 use crate::addr::{ClaimedSource, LocalAddr, PeerAddr, Target};
@@ -21,6 +22,8 @@ use crate::server::Incoming;
 pub(crate) struct Record {
     counters: Arc<Counters>,
     listener: LocalAddr,
+    /// The address of ours that the connection or the first datagram came to, for the log.
+    local: Option<Box<LocalAddr>>,
     peer: PeerAddr,
     since: Instant,
     client: Option<ClaimedSource>,
@@ -47,17 +50,25 @@ impl Record {
     /// Begins with a connection that was just accepted, and counts it.
     pub(crate) fn begin(counters: &Arc<Counters>, incoming: &Incoming) -> Self {
         counters.accepted();
-        Self::new(counters, incoming.listener, incoming.peer, None)
+        let mut record = Self::new(counters, incoming.listener, incoming.peer, None);
+        if is_logged() {
+            let local = local_addr(&incoming.stream).ok();
+            record.local = local.map(|local| Box::new(LocalAddr::canonical(local)));
+        }
+        record
     }
 
     /// Begins with a UDP session's first datagram, and counts the session.
     pub(crate) fn begin_session(
         counters: &Arc<Counters>,
         listener: LocalAddr,
+        local: Option<LocalAddr>,
         peer: PeerAddr,
     ) -> Self {
         counters.session_began();
-        Self::new(counters, listener, peer, Some(Exchanged::default()))
+        let mut record = Self::new(counters, listener, peer, Some(Exchanged::default()));
+        record.local = local.filter(|_| is_logged()).map(Box::new);
+        record
     }
 
     fn new(
@@ -69,6 +80,7 @@ impl Record {
         Self {
             counters: Arc::clone(counters),
             listener,
+            local: None,
             peer,
             since: Instant::now(),
             client: None,
@@ -95,13 +107,14 @@ impl Record {
 
     /// Writes the line, at debug level: peers decide how many there are.
     fn log(&self) {
-        if !tracing::enabled!(target: TARGET, tracing::Level::DEBUG) {
+        if !is_logged() {
             return;
         }
         let outcome = &self.outcome;
         tracing::debug!(
             target: TARGET,
             listener = %self.listener,
+            local = self.local.as_ref().map(tracing::field::display),
             peer = %self.peer,
             client = self.client.map(tracing::field::display),
             upstream = self.target.map(tracing::field::display),
@@ -129,6 +142,11 @@ impl Drop for Record {
         refusals::report(self.peer, &self.outcome);
         self.log();
     }
+}
+
+/// Whether connections have a line.
+fn is_logged() -> bool {
+    tracing::enabled!(target: TARGET, tracing::Level::DEBUG)
 }
 
 /// Renders the wanted TLVs of a header as `name=value` pairs, `None` when it has none of them.

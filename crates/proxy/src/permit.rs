@@ -82,11 +82,12 @@ impl Permit {
             address: target.0,
             transport: framed.transport(),
         };
+        let is_here = rules.is_here(target.0.ip());
         let is_sound = match named {
-            None => rules.reply_path.is_sound(backend, rules.mark()),
-            Some(_) => {
-                !rules.is_here(target.0.ip()) || rules.reply_path.learns(backend, rules.mark())
-            }
+            Some(_) if !is_here => true,
+            None if !is_here => rules.reply_path.is_sound(backend, rules.mark()),
+            // The target of a family that was not expected is tried as late as one that a header names.
+            _ => rules.reply_path.learns(backend, rules.mark()),
         };
         // What is sent to an address of this host stays here whatever the routes.
         if !is_sound && !rules.is_here(client) {
@@ -182,10 +183,16 @@ impl Rules {
         let around = Around {
             own: &|ip| self.own_addresses.kind_of(ip),
             listening: &self.listening,
-            source_is_trusted: self.config.trust.contains(client),
+            source_is_trusted: self.config.trust.contains(client) && !self.believes_all(client),
         };
         destinations.admit(asked, around).map_err(refuse)?;
         Ok(Some(Target(asked)))
+    }
+
+    /// Whether this client, wherever it is, could claim what it likes by itself, so that a connection which came back here
+    /// would gain it nothing. Each turn takes a header off what the client sent, so they end; unless we add one.
+    fn believes_all(&self, client: IpAddr) -> bool {
+        self.config.trust.is_everybody(client) && self.config.upstream.send_proxy.is_none()
     }
 
     /// Which port a connection comes from, and what happens when that is taken.

@@ -51,6 +51,13 @@ impl TrustList {
         self.networks.iter().any(|network| network.contains(&peer))
     }
 
+    /// Whether every host with an address of this one's family may send headers.
+    pub fn is_everybody(&self, like: IpAddr) -> bool {
+        let like = like.to_canonical().is_ipv4();
+        let mut networks = self.networks.iter();
+        networks.any(|network| network.prefix_len() == 0 && network.addr().is_ipv4() == like)
+    }
+
     /// The networks, in the order they were given.
     pub fn networks(&self) -> &[IpNet] {
         &self.networks

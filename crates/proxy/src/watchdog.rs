@@ -100,8 +100,9 @@ impl ReplyPath {
     ///
     /// Only the latest 256 are remembered: one that was forgotten is new again.
     pub fn learns(&self, named: Backend, mark: Option<NonZeroU32>) -> bool {
-        if self.fixed(named, mark).next().is_some() {
-            return self.is_sound(named, mark);
+        let mut fixed = self.fixed(named, mark).peekable();
+        if fixed.peek().is_some() {
+            return fixed.all(|path| path.is_sound());
         }
         let probe = Probe {
             mark,

@@ -91,7 +91,7 @@ async fn examine(args: &Args) -> bool {
     if args.targets.transports().contains(&Transport::Udp) {
         note(udp::receive_buffer());
     }
-    for of_target in args.targets.all() {
+    for of_target in args.targets.named() {
         let target = of_target.address;
         if backend::lacks_family(target).await {
             note(Finding::ok("backend", format!("no {target} without IPv6")));

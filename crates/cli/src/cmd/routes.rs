@@ -49,19 +49,12 @@ enum Action {
 /// The backends, as `peername proxy` takes them.
 #[derive(Debug, Clone, clap::Args)]
 pub(crate) struct Targets {
-    /// Where IPv4 clients go.
-    #[arg(
-        short = '4',
-        long,
-        value_name = "ADDR",
-        default_value_t = Self::DEFAULT_V4,
-        value_parser = value::address_v4
-    )]
-    target_v4: SocketAddr,
-    /// Where IPv6 clients go.
-    #[arg(short = '6', long, value_name = "ADDR", default_value_t = Self::DEFAULT_V6,
-        value_parser = value::address_v6)]
-    target_v6: SocketAddr,
+    /// Where IPv4 clients go [default: 127.0.0.1:443]
+    #[arg(short = '4', long, value_name = "ADDR", value_parser = value::address_v4)]
+    target_v4: Option<SocketAddr>,
+    /// Where IPv6 clients go [default: [::1]:443]
+    #[arg(short = '6', long, value_name = "ADDR", value_parser = value::address_v6)]
+    target_v6: Option<SocketAddr>,
     /// What the backends speak. A backend on loopback needs the same rules for either.
     #[arg(short, long, default_value = "tcp")]
     protocol: Protocol,
@@ -117,7 +110,8 @@ impl Protocol {
 }
 
 impl Targets {
-    const DEFAULT_V4: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 443);
+    /// Where IPv4 clients go unless told otherwise.
+    pub(crate) const DEFAULT_V4: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 443);
     /// Where IPv6 clients go unless told otherwise.
     pub(crate) const DEFAULT_V6: SocketAddr = SocketAddr::new(IpAddr::V6(Ipv6Addr::LOCALHOST), 443);
 
@@ -128,7 +122,18 @@ impl Targets {
 
     /// Both, IPv4 first, with each protocol.
     pub(crate) fn all(&self) -> Vec<Backend> {
-        self.protocol.backends(&[self.target_v4, self.target_v6])
+        let v4 = self.target_v4.unwrap_or(Self::DEFAULT_V4);
+        let v6 = self.target_v6.unwrap_or(Self::DEFAULT_V6);
+        self.protocol.backends(&[v4, v6])
+    }
+
+    /// Those that were named, or both if none was.
+    pub(crate) fn named(&self) -> Vec<Backend> {
+        let named: Vec<_> = self.target_v4.into_iter().chain(self.target_v6).collect();
+        match named.as_slice() {
+            [] => self.all(),
+            named => self.protocol.backends(named),
+        }
     }
 }
 

@@ -33,7 +33,6 @@ pub(super) fn translate(args: &[OsString]) -> Result<Translation, Stop> {
     let target_v4 = target_of("4", DEFAULT_V4);
     let target_v6 = target_of("6", DEFAULT_V6);
     let trust = or_everybody(subnets, "-allowed-subnets", &mut notes);
-    let everybody = trust == ["any"];
     let native = Native::command("proxy")
         .option_if("--listen", listen)
         .option_if("--protocol", given.last("p"))
@@ -44,9 +43,6 @@ pub(super) fn translate(args: &[OsString]) -> Result<Translation, Stop> {
         .option_if("--mark", options.mark.map(|mark| mark.to_string()))
         .option_if("--close-after", options.close_after.map(seconds))
         .switch_if("--listen-transparent", given.has("listen-transparent"));
-    if everybody && given.has("dynamic-destination") && given.has("listen-transparent") {
-        notes.push(NOWHERE_AT_ALL.to_owned());
-    }
     let native = match given.has("dynamic-destination") {
         true => dynamic(native, &given, &mut notes),
         false => native,
@@ -108,9 +104,8 @@ impl Options {
 fn dynamic(native: Native, given: &Given, notes: &mut Vec<String>) -> Native {
     notes.push(
         "-dynamic-destination now refuses destinations on loopback other than -4 and -6, its own \
-         listeners, cloud metadata services and, for clients whose own address may send headers, \
-         this host; allow more with -allow-destination, such as 127.0.0.1:9000-9100, and narrow \
-         -allowed-subnets"
+         listeners and cloud metadata services, and with -allowed-subnets this host for clients whose \
+         own address may send headers; allow more with -allow-destination, such as 127.0.0.1:9000-9100"
             .to_owned(),
     );
     let native = native.switch_if("--dynamic-destination", true);
@@ -172,9 +167,6 @@ const FLAGS: &[Flag] = &[
 ];
 
 const EVERYWHERE: [&str; 2] = ["0.0.0.0/0", "::/0"];
-/// A TPROXY rule may take any connection back to where headers are believed.
-const NOWHERE_AT_ALL: &str = "-dynamic-destination with -listen-transparent reaches NOTHING while everybody \
-    may send headers: name the balancers' networks with -allowed-subnets FILE";
 /// What `--workers` takes at most.
 const MOST_WORKERS: i64 = 1024;
 

@@ -70,7 +70,10 @@ impl Lines {
             ("protocol", Some(json!(protocol))),
             ("listenAddr", listener.clone()),
             ("frontendRemoteAddr", fields.0.get("peer").cloned()),
-            ("frontendLocalAddr", listener),
+            (
+                "frontendLocalAddr",
+                fields.0.get("local").cloned().or(listener),
+            ),
             ("clientAddr", client),
             ("targetAddr", fields.0.get("upstream").cloned()),
             ("error", error.map(|error| json!(error))),

@@ -1,6 +1,6 @@
 //! The sessions of one worker: which one a datagram belongs to, and how they begin and end.
 
-use std::net::{IpAddr, UdpSocket};
+use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -191,11 +191,15 @@ impl<R: Role> Sessions<R> {
         let listener = self.listeners.get(path.listener).copied();
         let listener = path.original.map(LocalAddr).or(listener);
         let listener = listener.unwrap_or(LocalAddr(admitted.key.from));
+        let local = path.local.map(|local| {
+            let ip = path.original.map_or(local.ip, |original| original.ip());
+            LocalAddr::canonical(SocketAddr::new(ip, listener.0.port()))
+        });
         if self.table.in_the_way(admitted.balancer).is_some() {
             flush(self);
             self.make_room(admitted.balancer, now);
         }
-        let mut record = Record::begin_session(&self.counters, listener, path.peer);
+        let mut record = Record::begin_session(&self.counters, listener, local, path.peer);
         record.header(admitted.framed.claim, None);
         record.target(Target(upstream));
         let session = Session::new(admitted.key, *path, socket, upstream, headers, record);

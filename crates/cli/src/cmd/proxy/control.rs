@@ -86,6 +86,9 @@ impl Control {
         for planned in &setup.services {
             tell(planned, &actual, setup.process.workers());
         }
+        if setup.process.logging.is_as_of_go_mmproxy() {
+            setup.services.iter().for_each(tell_of_subnets);
+        }
         let (reply_path, _) = watch::channel(reply_path);
         tokio::spawn(keep_checking(reply_path.subscribe()));
         tokio::spawn(lifecycle::keep_own_addresses(shared.own_addresses.clone()));
@@ -186,6 +189,15 @@ fn tell(planned: &Planned, actual: &Actual, workers: usize) {
         workers,
         "listening"
     );
+}
+
+/// As go-mmproxy lists them at its start. Where it had no list, it had nothing to say.
+fn tell_of_subnets(planned: &Planned) {
+    for network in planned.config.trust.networks() {
+        if network.prefix_len() > 0 {
+            tracing::info!(subnet = %network, "allowed subnet");
+        }
+    }
 }
 
 async fn keep_checking(mut reply_path: watch::Receiver<Arc<ReplyPath>>) {

@@ -20,7 +20,7 @@ use serde::{Deserialize, Serialize};
 
 use super::destination::destinations;
 use super::udp;
-use crate::cmd::routes::Protocol;
+use crate::cmd::routes::{Protocol, Targets};
 use crate::logging;
 use crate::usage::Usage;
 use crate::value::{
@@ -88,17 +88,12 @@ pub(crate) struct Listener {
     /// What is listened for
     #[arg(short, long, default_value = "tcp")]
     pub(super) protocol: Protocol,
-    /// Where IPv4 clients go; port "same" is the one they came to
-    #[arg(
-        short = '4',
-        long,
-        value_name = "ADDR",
-        default_value = "127.0.0.1:443"
-    )]
-    target_v4: TargetV4,
-    /// Where IPv6 clients go; port "same" is the one they came to
-    #[arg(short = '6', long, value_name = "ADDR", default_value = "[::1]:443")]
-    target_v6: TargetV6,
+    /// Where IPv4 clients go; port "same" is the one they came to [default: 127.0.0.1:443]
+    #[arg(short = '4', long, value_name = "ADDR")]
+    target_v4: Option<TargetV4>,
+    /// Where IPv6 clients go; port "same" is the one they came to [default: [::1]:443]
+    #[arg(short = '6', long, value_name = "ADDR")]
+    target_v6: Option<TargetV6>,
     /// Connect to the destination in the header, if --allow-destination lists it
     #[arg(long)]
     dynamic_destination: bool,
@@ -290,6 +285,14 @@ impl Listener {
         })
     }
 
+    /// Whether clients of a family are expected, from the start: their target was named, or none was.
+    pub(super) fn expects(&self, is_ipv4: bool) -> bool {
+        match is_ipv4 {
+            true => self.target_v4.is_some() || self.target_v6.is_none(),
+            false => self.target_v6.is_some(),
+        }
+    }
+
     /// Destinations that are allowed by a single address and port. In a range others are meant too.
     pub(super) fn only_allowed(&self) -> Vec<SocketAddr> {
         let single = self.allow_destination.iter();
@@ -318,8 +321,14 @@ impl Listener {
     fn upstream(&self) -> Result<Upstream, Usage> {
         let named = |option: &'static str| move |why| Usage(format!("{option}: {why}"));
         Ok(Upstream {
-            target_v4: self.target_v4.rule().map_err(named("--target-v4"))?,
-            target_v6: self.target_v6.rule().map_err(named("--target-v6"))?,
+            target_v4: match &self.target_v4 {
+                Some(target) => target.rule().map_err(named("--target-v4"))?,
+                None => Targets::DEFAULT_V4.into(),
+            },
+            target_v6: match &self.target_v6 {
+                Some(target) => target.rule().map_err(named("--target-v6"))?,
+                None => Targets::DEFAULT_V6.into(),
+            },
             mark: NonZeroU32::new(self.mark.0),
             source_port: match self.source_port {
                 Port::Keep => SourcePort::Keep,

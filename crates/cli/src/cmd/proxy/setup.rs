@@ -33,9 +33,17 @@ pub(super) struct Planned {
     pub(super) udp: Vec<SocketAddr>,
     pub(super) config: Arc<Config>,
     pub(super) datagrams: Datagrams,
+    expected: Expected,
     /// Destinations that the list allows by a single address and port.
     only_allowed: Vec<SocketAddr>,
     origin: Origin,
+}
+
+/// Which clients are expected.
+#[derive(Clone, Copy, Debug)]
+struct Expected {
+    v4: bool,
+    v6: bool,
 }
 
 /// Where something was asked for: at this line of a file, or on the command line.
@@ -75,11 +83,16 @@ impl Setup {
             .collect()
     }
 
-    /// Every backend, and whether one port of it stands for all.
+    /// Every backend for which clients are expected, and whether one port of it stands for all. Any other is tried when
+    /// its first client comes.
     pub(super) fn probes(&self) -> impl Iterator<Item = Probe> + '_ {
         self.services
             .iter()
             .flat_map(|planned| planned.backends().map(move |known| (known, planned)))
+            .filter(|((backend, _), planned)| match backend.address.ip() {
+                IpAddr::V4(_) => planned.expected.v4,
+                IpAddr::V6(_) => planned.expected.v6,
+            })
             .map(|((backend, any_port), planned)| Probe {
                 backend,
                 any_port,
@@ -214,6 +227,10 @@ impl Planned {
             udp: listener.protocol.udp(&listen).to_vec(),
             config: Arc::new(config),
             datagrams: listener.datagrams(),
+            expected: Expected {
+                v4: listener.expects(true),
+                v6: listener.expects(false),
+            },
             only_allowed: listener.only_allowed(),
             origin,
         })

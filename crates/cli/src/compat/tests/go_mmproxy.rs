@@ -90,23 +90,6 @@ fn go_mmproxy() {
     }
 }
 
-/// What nobody could be served with is said before they try.
-#[test]
-fn go_mmproxy_says_when_nothing_can_be_reached() {
-    for (old, expected) in [
-        ("-dynamic-destination -listen-transparent", true),
-        ("-dynamic-destination", false),
-        (
-            "-dynamic-destination -listen-transparent -allowed-subnets /n",
-            false,
-        ),
-    ] {
-        let notes = as_program("go-mmproxy", old).unwrap().notes;
-        let said = notes.iter().any(|note| note.contains("reaches NOTHING"));
-        assert_eq!(said, expected, "{old}: {notes:?}");
-    }
-}
-
 #[test]
 fn go_mmproxy_stops() {
     let table = [
