@@ -335,16 +335,23 @@ fn missing_capability_is_named_at_the_start() {
     let scratch = Scratch::new();
     let copy = copy_for_everyone(&host, &scratch);
     let args = ["proxy", "--trust=any", "--listen=127.0.0.1:8443"];
-    let powerless: [&[&str]; 2] = [
-        &["setpriv", "--bounding-set=-all", "--inh-caps=-all", BINARY],
-        &[AS_NOBODY, &[&copy]].concat(),
+    let powerless: [(&[&str], &str); 3] = [
+        (
+            &["setpriv", "--bounding-set=-all", "--inh-caps=-all", BINARY],
+            "CapabilityBoundingSet=",
+        ),
+        (&[AS_NOBODY, &[&copy]].concat(), "setcap cap_net_raw"),
+        (
+            &[AS_NOBODY, &["--no-new-privs", &copy]].concat(),
+            "AmbientCapabilities=CAP_NET_RAW",
+        ),
     ];
-    for program in powerless {
+    for (program, cure) in powerless {
         let output = Peername::pipe(&host, program, &args, "");
         let said = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(1), "{program:?}: {said}");
         assert!(
-            said.contains("CAP_NET_RAW") && said.contains("setcap"),
+            said.contains("needs CAP_NET_RAW") && said.contains(cure),
             "{said}"
         );
     }

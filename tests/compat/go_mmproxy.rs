@@ -11,7 +11,8 @@ use crate::backend::Backend;
 use crate::conn::Conn;
 use crate::datagram::Datagrams;
 use crate::header;
-use crate::lab::{Host, Process, wait_for};
+use crate::lab::{Host, Process, Scratch, wait_for};
+use crate::peername::{AS_NOBODY, Peername, copy_for_everyone};
 
 /// A backend and a client as many set-ups begin: both on this machine, netcat on either side.
 #[test]
@@ -116,6 +117,51 @@ fn the_example_unit() {
         let undo = line.replace(" add ", " del ");
         host.run("/sbin/ip", &undo.split(' ').skip(1).collect::<Vec<_>>());
     }
+}
+
+/// path-network's unit gives it no more than this bounding set: CAP_NET_ADMIN takes clients' addresses as well. By the file, or
+/// under `no_new_privs`, as with `DynamicUser=`, by the ambient set of a drop-in; and the error names the one that works.
+#[test]
+fn within_the_bounding_set_of_its_unit() {
+    let (scratch, host) = (Scratch::new(), Host::new());
+    host.ip(ROUTES);
+    let copy = copy_for_everyone(&host, &scratch);
+    scratch.write("subnets", "127.0.0.0/8\n");
+    host.run("setcap", &["cap_net_admin,cap_net_bind_service+ep", &copy]);
+    let bounding = "--bounding-set=-all,+net_admin,+net_bind_service";
+    let list = scratch.text("subnets");
+    let args = [
+        "--compat=go-mmproxy",
+        "-l",
+        "127.0.0.1:443",
+        "-4",
+        "127.0.0.1:1000",
+        "-allowed-subnets",
+        &list,
+    ];
+    let ambient: &[&str] = &[
+        "--no-new-privs",
+        "--inh-caps=-all,+net_admin,+net_bind_service",
+        "--ambient-caps=+net_admin,+net_bind_service",
+    ];
+    let backend = Backend::listen(&host, v4([127, 0, 0, 1], 1000));
+    let listen = v4([127, 0, 0, 1], 443);
+    for ways in [&[][..], ambient] {
+        let through = [AS_NOBODY, &[bounding], ways].concat();
+        let _proxy = Process::start_with(&host, &through, &copy, &args).listens(&[listen]);
+        let client = someone_v4();
+        let _down = Conn::open(&host, listen, &header::v1(client, listen));
+        assert_eq!(backend.accept().peer(), client);
+    }
+    // setpriv itself keeps what it can; what it executes has nothing left.
+    let program = [AS_NOBODY, &[bounding, "setpriv", "--no-new-privs", &copy]].concat();
+    let output = Peername::pipe(&host, &program, &args, "");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(
+        said.contains("AmbientCapabilities=CAP_NET_ADMIN CAP_NET_BIND_SERVICE"),
+        "{said}"
+    );
 }
 
 /// Every line on standard output is JSON with its keys; errors show at level 1, everything at 2.

@@ -14,6 +14,7 @@
 
 pub mod accept;
 pub mod addr;
+pub mod capabilities;
 pub mod config;
 pub mod connect;
 pub mod counters;

@@ -1,5 +1,6 @@
 //! Listening sockets of all workers, before anything is served.
 
+use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
 use std::io;
 use std::iter;
@@ -11,6 +12,7 @@ use peername_sys::listen::{self, Sharing};
 use peername_sys::{stream, transparent};
 
 use crate::addr::LocalAddr;
+use crate::capabilities::Advice;
 use crate::service::ListenerId;
 
 /// One worker's socket on an address.
@@ -200,25 +202,27 @@ pub(crate) fn open_for_all<T>(
     iter::once(Ok(first)).chain(others).collect()
 }
 
-fn hint(error: &Failed) -> &'static str {
-    match error.source.kind() {
+fn hint(error: &Failed) -> Cow<'static, str> {
+    let hint = match error.source.kind() {
         _ if error.is_exhaustion() => {
             "; each address takes a descriptor a worker: raise LimitNOFILE or `ulimit -n`, or listen \
              on fewer ports"
         }
         io::ErrorKind::PermissionDenied if error.call.contains("TRANSPARENT") => {
-            "; --listen-transparent needs CAP_NET_RAW: run as root, or `setcap \
-             cap_net_raw,cap_net_bind_service+ep` on the binary"
+            let advice = Advice::now();
+            return format!("; --listen-transparent needs CAP_NET_RAW or CAP_NET_ADMIN: {advice}")
+                .into();
         }
         io::ErrorKind::AddrInUse => {
             "; another program listens there, which `ss -ltunp` shows, or of this one, a listener that was taken away \
              serves its last sessions (UDP) or its queue (TCP)"
         }
         io::ErrorKind::PermissionDenied => {
-            "; ports below 1024 need CAP_NET_BIND_SERVICE: run as root, or `setcap \
-             cap_net_raw,cap_net_bind_service+ep` on the binary"
+            let advice = Advice::now();
+            return format!("; ports below 1024 need CAP_NET_BIND_SERVICE: {advice}").into();
         }
         io::ErrorKind::AddrNotAvailable => "; no interface of this host has that address",
         _ => "",
-    }
+    };
+    hint.into()
 }

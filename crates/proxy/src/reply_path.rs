@@ -15,6 +15,7 @@ use peername_sys::{Failed, NameCall, stream, upstream};
 use tokio::net::TcpListener;
 use tokio::time::timeout;
 
+use crate::capabilities::Advice;
 use crate::routes::{Backend, Place, add_command, locate};
 
 /// What was shown.
@@ -36,8 +37,8 @@ pub enum Tested {
 pub enum Broken {
     /// This process may not take a foreign address.
     #[error(
-        "{0}: connecting from a client's address needs CAP_NET_RAW; \
-         run as root, or `setcap cap_net_raw,cap_net_bind_service+ep $(command -v peername)`"
+        "{0}: connecting from a client's address needs CAP_NET_RAW or CAP_NET_ADMIN: {advice}",
+        advice = Advice::now()
     )]
     Permission(Failed),
     /// Nothing was routed back: the handshake did not end.

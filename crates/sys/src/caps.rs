@@ -12,6 +12,16 @@ pub fn have(capability: Capability) -> bool {
     caps::has_cap(None, CapSet::Effective, capability).unwrap_or(false)
 }
 
+/// Whether the calling thread can get `capability` by executing something: it is in its bounding set.
+pub fn may_get(capability: Capability) -> bool {
+    caps::has_cap(None, CapSet::Bounding, capability).unwrap_or(true)
+}
+
+/// Whether files give the calling thread no capabilities (no_new_privs, prctl(2)).
+pub fn has_no_new_privs() -> bool {
+    rustix::thread::no_new_privs().unwrap_or(false)
+}
+
 /// Uses only those of `these` that the calling thread has. The others stay permitted and can be used
 /// again: this tries out what [`keep_only`] makes final.
 pub fn use_only(these: &[Capability]) -> Result<()> {

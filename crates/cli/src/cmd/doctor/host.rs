@@ -2,6 +2,7 @@
 
 use std::fs;
 
+use peername_proxy::capabilities::Advice;
 use peername_relay::has_rings;
 use peername_sys::caps::{self, Capability};
 use peername_sys::limits;
@@ -31,8 +32,7 @@ fn net_raw() -> Finding {
     Finding::fail(
         "CAP_NET_RAW",
         "missing, so no client's address can be taken",
-        "run as root, or `setcap cap_net_raw,cap_net_bind_service+ep $(command -v peername)`, or \
-         in the unit `AmbientCapabilities=CAP_NET_RAW CAP_NET_BIND_SERVICE`",
+        Advice::now().to_string(),
     )
 }
 

@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::num::NonZeroU32;
 
 use anyhow::Context;
+use peername_proxy::capabilities::Advice;
 use peername_sys::caps::{Capability, have, keep_only, use_only};
 use peername_sys::upstream::Upstream;
 
@@ -39,10 +40,10 @@ pub(super) fn warn_of_missing() {
 /// Does once what connections will do, except to connect.
 pub(super) fn try_out(mark: Option<NonZeroU32>) -> anyhow::Result<()> {
     let socket = Upstream::new(SocketAddr::from(([127, 0, 0, 1], 0)))?;
-    socket.transparent().context(
-        "connecting from a client's address needs CAP_NET_RAW: run as root, or `setcap \
-         cap_net_raw,cap_net_bind_service+ep` on the binary, or AmbientCapabilities= in the unit",
-    )?;
+    socket.transparent().with_context(|| {
+        let advice = Advice::now();
+        format!("connecting from a client's address needs CAP_NET_RAW or CAP_NET_ADMIN: {advice}")
+    })?;
     match mark {
         Some(mark) => socket
             .mark(mark.get())

@@ -1,0 +1,79 @@
+//! How this process could come by the capabilities that it lacks: not every way is open to each.
+
+use std::fmt::{self, Display, Formatter};
+
+use peername_sys::caps::{Capability, has_no_new_privs, may_get};
+
+/// What to do so that connections can come from clients' addresses. IP_TRANSPARENT takes CAP_NET_RAW, or CAP_NET_ADMIN
+/// (ip(7)); the former can do less harm.
+#[derive(Clone, Copy, Debug)]
+pub struct Advice {
+    /// The one that may be had; `None` if neither may.
+    capability: Option<&'static str>,
+    /// Whether execve(2) gives no capabilities by files.
+    no_new_privs: bool,
+}
+
+impl Advice {
+    /// For this process.
+    pub fn now() -> Self {
+        let sufficient = [
+            (Capability::CAP_NET_RAW, "net_raw"),
+            (Capability::CAP_NET_ADMIN, "net_admin"),
+        ];
+        let mut possible = sufficient.into_iter().filter(|(one, _)| may_get(*one));
+        Self {
+            capability: possible.next().map(|(_, name)| name),
+            no_new_privs: has_no_new_privs(),
+        }
+    }
+}
+
+impl Display for Advice {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let Some(name) = self.capability else {
+            return f.write_str(
+                "this process can't get it, for it is not in its bounding set: add it to \
+                 CapabilityBoundingSet= and AmbientCapabilities= in the unit, or run the container with \
+                 --cap-add NET_RAW",
+            );
+        };
+        let ambient = name.to_uppercase();
+        let ambient = format!("AmbientCapabilities=CAP_{ambient} CAP_NET_BIND_SERVICE in the unit");
+        match self.no_new_privs {
+            true => write!(
+                f,
+                "{ambient} (setcap is of no use under no_new_privs, which DynamicUser= and NoNewPrivileges= set)"
+            ),
+            false => write!(
+                f,
+                "run as root, or `setcap cap_{name},cap_net_bind_service+ep $(command -v peername)`, or {ambient}"
+            ),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_names_a_way_that_is_open() {
+        let advice = |capability, no_new_privs| {
+            let advice = Advice {
+                capability,
+                no_new_privs,
+            };
+            advice.to_string()
+        };
+        assert!(
+            advice(Some("net_raw"), false).contains("setcap cap_net_raw,cap_net_bind_service+ep")
+        );
+        let within = advice(Some("net_admin"), true);
+        assert!(
+            within.starts_with("AmbientCapabilities=CAP_NET_ADMIN CAP_NET_BIND_SERVICE"),
+            "{within}"
+        );
+        assert!(advice(None, false).contains("CapabilityBoundingSet="));
+    }
+}
