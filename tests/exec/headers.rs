@@ -6,6 +6,7 @@ use super::rig::{NOTIFY, PRELOAD, Program, Served, mapped, pseudo, v1, v2};
 use crate::addr::{FRONT_V4, LISTEN_V4, LISTEN_V6, someone_v4, someone_v6};
 use crate::conn::{Conn, End};
 use crate::header;
+use crate::lab::within;
 
 #[test]
 fn versions_fields_and_families() {
@@ -71,6 +72,21 @@ fn a_header_that_is_never_complete_is_given_up() {
     assert!(after >= Duration::from_millis(250), "{after:?}");
     let client = someone_v4();
     served.check(&served.ask(&v2(client)), client);
+}
+
+/// The time is that of the handshake, whoever waits: the kernel, for a first octet, or the attendant.
+#[test]
+fn a_client_that_says_nothing_has_no_longer() {
+    for mode in [PRELOAD, NOTIFY] {
+        let served = Served::by(mode, "block 4 8443", &["--header-timeout=4s"]);
+        within(3, Duration::from_millis(4500), || {
+            let silent = Conn::connect(&served.lab.balancer, LISTEN_V4);
+            let (end, after) = silent.closed();
+            assert_eq!(end, End::Reset);
+            assert!(after >= Duration::from_millis(3500), "{mode}: {after:?}");
+            after
+        });
+    }
 }
 
 /// Whoever may not send headers is refused before a byte of it is read.

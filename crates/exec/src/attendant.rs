@@ -68,7 +68,7 @@ struct Ready {
 }
 
 impl Attendant {
-    /// One without work. `header_timeout` counts from [`Attendant::park`]. It may come to use two thirds of the
+    /// One without work. `header_timeout` counts from the handshake. It may come to use two thirds of the
     /// descriptors that this process may have open now.
     ///
     /// # Errors
@@ -103,10 +103,12 @@ impl Attendant {
         if self.epoll.watch(&connection, id, When::Ready).is_err() {
             return self.refuse(connection, Counter::NoAttendant);
         }
+        // What the kernel has waited for counts; whoever is slow to answer it has half of the time all the same.
+        let waited = tcp_socket::was_deferred(&connection).min(self.header_timeout / 2);
         let waiting = Waiting {
             connection,
             listener,
-            deadline: Instant::now() + self.header_timeout,
+            deadline: Instant::now() + self.header_timeout - waited,
             begun: false,
         };
         self.waiting.insert(id, waiting);

@@ -1,11 +1,14 @@
 //! What the kernel tells about one TCP socket, and the few settings that are changed on it.
 
 use std::io;
+use std::mem::MaybeUninit;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd};
+use std::time::Duration;
 
+use rustix::io::Errno;
 use rustix::io::ioctl_fionbio;
-use rustix::net::{AddressFamily, SocketType, sockopt};
+use rustix::net::{AddressFamily, RecvFlags, SocketType, recv, sockopt};
 use socket2::SockRef;
 
 use crate::stream::set_int;
@@ -59,6 +62,35 @@ pub fn protocol(socket: impl AsFd) -> Option<Protocol> {
         rustix::net::ipproto::TCP => Some(Protocol::Tcp),
         rustix::net::ipproto::MPTCP => Some(Protocol::Multipath),
         _ => None,
+    }
+}
+
+/// How long the kernel has kept a new connection from accept(2) that has sent nothing (TCP_DEFER_ACCEPT, tcp(7)): zero for one
+/// that has sent something. Told by the SYN-ACKs that were sent again meanwhile (TCP_INFO), the first after a second, the
+/// next after twice as long.
+pub fn was_deferred(socket: impl AsFd) -> Duration {
+    let mut octet = [MaybeUninit::uninit()];
+    let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
+    match recv(&socket, &mut octet, flags) {
+        Err(Errno::AGAIN) => {}
+        _ => return Duration::ZERO,
+    }
+    // SAFETY: a structure of integers, for which zeros are values.
+    let mut info: libc::tcp_info = unsafe { std::mem::zeroed() };
+    let mut len = size_of::<libc::tcp_info>() as libc::socklen_t;
+    // SAFETY: the kernel writes at most `len` octets, which `info` has.
+    let rc = unsafe {
+        libc::getsockopt(
+            socket.as_fd().as_raw_fd(),
+            libc::SOL_TCP,
+            libc::TCP_INFO,
+            (&raw mut info).cast(),
+            &raw mut len,
+        )
+    };
+    match rc {
+        0 => Duration::from_secs((1 << info.tcpi_total_retrans.min(7)) - 1),
+        _ => Duration::ZERO,
     }
 }
 

@@ -92,8 +92,9 @@ pub enum Protocol {
     Multipath,
 }
 
-/// The kernel counts in retransmitted SYN-ACKs, and after that shows the connection all the same.
-const DEFER_SECONDS: c_int = 3;
+/// The kernel counts in retransmitted SYN-ACKs, and after that shows the connection all the same: a header that came with
+/// the handshake, or soon after, is there by then.
+const DEFER_SECONDS: c_int = 1;
 
 const IPPROTO_TCP: c_int = 6;
 const IPPROTO_MPTCP: c_int = 262;
