@@ -1,5 +1,6 @@
 //! What goes wrong between program and supervisor, and how it ends.
 
+use std::fs;
 use std::os::unix::process::ExitStatusExt;
 use std::time::Duration;
 
@@ -34,6 +35,33 @@ fn a_supervisor_killed_at_once_ends_the_program() {
     let mut exec = Exec::variant("level", "4", &[]);
     kill(exec.supervisor());
     assert!(exec.process.ended_within(PATIENCE).is_some());
+}
+
+/// What reads strangers' octets has no more of root's privileges than it uses: CAP_SYS_PTRACE and CAP_KILL, the guardian
+/// CAP_KILL alone.
+#[test]
+fn the_helpers_keep_no_privileges() {
+    let exec = Exec::variant("fork", "4", &[]);
+    let client = someone_v4();
+    assert_eq!(exec.ask(&header_of(client)), [client; 2]);
+    for (helper, kept) in [
+        (exec.supervisor(), 1 << 19 | 1 << 5),
+        (exec.guardian(), 1 << 5),
+    ] {
+        let status = fs::read_to_string(format!("/proc/{}/status", helper.as_raw_nonzero()));
+        let status = status.expect("its status");
+        let field = |name: &str| {
+            let line = status.lines().find_map(|line| line.strip_prefix(name));
+            u64::from_str_radix(line.expect(name).trim(), 16).expect("a number")
+        };
+        assert_eq!([field("CapPrm:"), field("CapEff:")], [kept; 2], "{status}");
+        assert_eq!(
+            [field("CapBnd:"), field("CapInh:"), field("CapAmb:")],
+            [0; 3],
+            "{status}"
+        );
+        assert_eq!(field("NoNewPrivs:"), 1);
+    }
 }
 
 /// One that does not end by itself is killed.

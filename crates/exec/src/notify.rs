@@ -31,6 +31,7 @@ use std::process;
 use std::time::Duration;
 
 use peername_identity::{PROBE, PROBE_ERRNO, Table};
+use peername_sys::caps::{Capability, forbid_new, have, keep_only};
 use peername_sys::pidfd::Process;
 use peername_sys::seccomp::{self, Bypass, Gaining, Listener, OwnNames};
 use peername_sys::{Failed, detach, limits, passing};
@@ -119,6 +120,18 @@ pub fn start(settings: Settings) -> Result<Gaining, NotifyError> {
     }
 }
 
+/// It reads what strangers send, so it keeps no more of root's privileges than it uses on the program's processes, some of
+/// which may have other users: their descriptors and memory (CAP_SYS_PTRACE), and to end them (CAP_KILL).
+///
+/// Without CAP_SYS_PTRACE, as in most containers, the kernel lets it look at a process only whose capabilities it has,
+/// too (ptrace(2), access mode checking). Then all of them stay, and execve(2) gives it no others.
+fn give_up_privileges() -> Result<(), Failed> {
+    match have(Capability::CAP_SYS_PTRACE) {
+        true => keep_only(&[Capability::CAP_SYS_PTRACE, Capability::CAP_KILL]),
+        false => forbid_new(),
+    }
+}
+
 /// The supervisor's process, from its start until no process with the filter is left.
 fn supervise(
     settings: &Settings,
@@ -134,6 +147,7 @@ fn supervise(
     };
     let calls = Listener::from(listener);
     let ledger = Ledger::new()?;
+    give_up_privileges()?;
     let supervisor = Supervisor::new(settings, calls, ledger, (program, target))?;
     passing::send(&line, 0, None)?;
     drop(line);

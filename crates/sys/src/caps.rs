@@ -34,6 +34,11 @@ pub fn use_only(these: &[Capability]) -> Result<()> {
     set(CapSet::Effective, &used)
 }
 
+/// Makes execve(2) give the calling thread no privilege from now on (no_new_privs).
+pub fn forbid_new() -> Result<()> {
+    rustix::thread::set_no_new_privs(true).call("prctl(PR_SET_NO_NEW_PRIVS)")
+}
+
 /// Gives up every capability of the calling thread but those of `keep` that it has, and the means to
 /// get others back: bounding, inheritable and ambient sets are emptied and `no_new_privs` is set.
 ///
@@ -41,7 +46,7 @@ pub fn use_only(these: &[Capability]) -> Result<()> {
 /// bounding set stays as it is, which is harmless under `no_new_privs`; and so does the inheritable set
 /// in a sandbox that forbids capset(2).
 pub fn keep_only(keep: &[Capability]) -> Result<()> {
-    rustix::thread::set_no_new_privs(true).call("prctl(PR_SET_NO_NEW_PRIVS)")?;
+    forbid_new()?;
     let held = permitted()?;
     set(CapSet::Effective, &held)?;
     if held.contains(&Capability::CAP_SETPCAP) {

@@ -8,6 +8,7 @@
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
+use peername_sys::caps::{self, Capability};
 use peername_sys::dead_man::Hold;
 use peername_sys::epoll::{Epoll, When};
 use peername_sys::pidfd::{Process, Signal, descendants};
@@ -48,6 +49,10 @@ impl Guardian {
         ];
         let pid = detach::child(keep, |[supervisor, calls, target, pipe, queue]| {
             detach::name_thread(c"peername-guard");
+            // Nothing but to end the program is left for it. That it keeps more than it needs is no reason to fail.
+            if caps::have(Capability::CAP_SYS_PTRACE) {
+                let _ = caps::keep_only(&[Capability::CAP_KILL]);
+            }
             let _hold = Hold::from([pipe, queue]);
             let ward = Ward {
                 calls: calls.into(),
