@@ -6,11 +6,12 @@
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::pin::pin;
+use std::sync::{Arc, PoisonError, RwLock, RwLockWriteGuard};
 
 use ipnet::IpNet;
 use peername_sys::Result;
-use peername_sys::netlink::{AddressChanges, InterfaceAddress, LocalNetwork, Netlink};
+use peername_sys::netlink::{AddressChanges, Change, InterfaceAddress, LocalNetwork, Netlink};
 
 /// This host's own addresses, and the network and broadcast addresses of its interfaces, as of the last
 /// look. Clones share what they know.
@@ -65,14 +66,69 @@ impl OwnAddresses {
     }
 
     /// Follows the changes of this network namespace and returns only when it no longer can, with
-    /// the reason. Until then a change is known within a moment of its happening.
+    /// the reason. Until then a new address is known once the kernel has told of it, and one that went once
+    /// all of them have been read again.
     pub async fn watch(&self) -> Result<std::convert::Infallible> {
         let (netlink, mut changes) = (Netlink::open()?, AddressChanges::subscribe()?);
         loop {
             // Reads once before it waits: an address may have come between `read` and `subscribe`.
-            let now = ask(&netlink).await?;
-            *self.0.write().unwrap_or_else(PoisonError::into_inner) = now;
-            changes.changed().await?;
+            let mut new = Vec::new();
+            let now = {
+                let mut asking = pin!(ask(&netlink));
+                loop {
+                    tokio::select! {
+                        biased;
+                        change = changes.next() => {
+                            let change = change?;
+                            self.write().add(&change);
+                            new.push(change);
+                        }
+                        now = &mut asking => break now?,
+                    }
+                }
+            };
+            self.replace(now, &new);
+            if new.is_empty() {
+                let change = changes.next().await?;
+                self.write().add(&change);
+            }
+        }
+    }
+
+    /// By what has been read. What came meanwhile may be missing in it; what went, goes the next time.
+    fn replace(&self, now: Known, new: &[Change]) {
+        let mut known = self.write();
+        *known = now;
+        new.iter().for_each(|change| known.add(change));
+    }
+
+    fn write(&self) -> RwLockWriteGuard<'_, Known> {
+        self.0.write().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Known {
+    /// What has come. What went is told by reading all of it again.
+    fn add(&mut self, change: &Change) {
+        match change {
+            Change::Address(address) => {
+                for end in ends(address) {
+                    self.single.entry(end).or_insert(Kind::End);
+                }
+                self.single.insert(address.own, Kind::Own);
+            }
+            Change::Network(network) => self.add_network(*network),
+            Change::Other => {}
+        }
+    }
+
+    fn add_network(&mut self, LocalNetwork { address, prefix }: LocalNetwork) {
+        match IpNet::new(address, prefix) {
+            // A network in which everything arrives here, as `exec --mode netns` makes one: then no address
+            // tells a client from this host.
+            _ if prefix == 0 => {}
+            Ok(network) if prefix < network.max_prefix_len() => self.networks.push(network),
+            _ => drop(self.single.insert(address, Kind::Own)),
         }
     }
 }
@@ -84,15 +140,10 @@ async fn ask(netlink: &Netlink) -> Result<Known> {
     let own = addresses.iter().map(|address| (address.own, Kind::Own));
     // An address that is both, as the ends of a small tunnel's network may be, is the host's own.
     known.single.extend(ends.chain(own));
-    for LocalNetwork { address, prefix } in netlink.local_networks().await? {
-        match IpNet::new(address, prefix) {
-            // A network in which everything arrives here, as `exec --mode netns` makes one: then no address
-            // tells a client from this host.
-            _ if prefix == 0 => {}
-            Ok(network) if prefix < network.max_prefix_len() => known.networks.push(network),
-            _ => drop(known.single.insert(address, Kind::Own)),
-        }
-    }
+    let networks = netlink.local_networks().await?;
+    networks
+        .into_iter()
+        .for_each(|network| known.add_network(network));
     Ok(known)
 }
 

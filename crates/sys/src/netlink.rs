@@ -20,7 +20,7 @@ use rtnetlink::packet_route::route::RouteProtocol;
 use rtnetlink::{Error, Handle};
 use tokio::task::AbortHandle;
 
-pub use address::{AddressChanges, InterfaceAddress};
+pub use address::{AddressChanges, Change, InterfaceAddress};
 pub use route::{LocalNetwork, LocalRoute};
 pub use rule::{Rule, Selector};
 pub use way_out::WayOut;

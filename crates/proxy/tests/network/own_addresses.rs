@@ -1,7 +1,7 @@
 //! This host's own addresses, as they come and go.
 
 use std::net::IpAddr;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 use peername_proxy::own_addresses::{Kind, OwnAddresses};
@@ -147,6 +147,41 @@ fn what_came_between_reading_and_watching_is_not_missed() -> Result<()> {
         let watched = own.clone();
         tokio::spawn(async move { watched.watch().await });
         until(|| has(&own, "10.1.2.3")).await
+    })
+}
+
+/// A new address counts as soon as the kernel has told of it, not when thousands have been read again.
+#[test]
+fn a_new_address_among_thousands_counts_at_once() -> Result<()> {
+    in_namespace(async || {
+        let script = "for a in $(seq 0 15); do for b in $(seq 0 249); do \
+            echo address add 10.9.$a.$b/32 dev lo; done; done | ip -batch -";
+        let added = std::process::Command::new("sh")
+            .args(["-ec", script])
+            .status()?;
+        ensure!(added.success());
+        let own = OwnAddresses::read().await?;
+        let watched = own.clone();
+        tokio::spawn(async move { watched.watch().await });
+        let mut tries = Vec::new();
+        for last in 1..=20 {
+            let start = Instant::now();
+            OwnAddresses::read().await?;
+            let reading = start.elapsed();
+            let address = format!("10.8.0.{last}");
+            ip(&format!("address add {address}/32 dev lo"))?;
+            let start = Instant::now();
+            while !has(&own, &address) {
+                tokio::task::yield_now().await;
+            }
+            let known = start.elapsed();
+            if known < reading / 4 {
+                return Ok(());
+            }
+            tries.push((known, reading));
+        }
+        ensure!(false, "{tries:?}");
+        Ok(())
     })
 }
 

@@ -9,10 +9,10 @@ use rtnetlink::packet_core::NetlinkPayload;
 use rtnetlink::packet_route::RouteNetlinkMessage;
 use rtnetlink::packet_route::address::{AddressAttribute, AddressMessage};
 use rtnetlink::{MulticastGroup, new_multicast_connection};
-use tokio::sync::watch;
+use tokio::sync::mpsc::{self, error::TrySendError};
 use tokio::task::AbortHandle;
 
-use super::route::local_network;
+use super::route::{LocalNetwork, local_network};
 use super::{Netlink, all};
 use crate::{NameCall, Result};
 
@@ -41,8 +41,19 @@ impl Netlink {
 /// lost an address. Needs no capability.
 #[derive(Debug)]
 pub struct AddressChanges {
-    changes: watch::Receiver<()>,
+    changes: mpsc::Receiver<Change>,
     pump: AbortHandle,
+}
+
+/// What has changed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Change {
+    /// An interface has this address now.
+    Address(InterfaceAddress),
+    /// These addresses are local by a route now.
+    Network(LocalNetwork),
+    /// Something went, or the kernel had no room to say what has changed: read all of it again.
+    Other,
 }
 
 impl AddressChanges {
@@ -51,11 +62,15 @@ impl AddressChanges {
     pub fn subscribe() -> Result<Self> {
         let (connection, _, mut messages) = new_multicast_connection(&GROUPS)
             .call("bind(NETLINK_ROUTE, RTNLGRP_IPV4_IFADDR, RTNLGRP_IPV4_ROUTE, …)")?;
-        let (tell, changes) = watch::channel(());
+        let (tell, changes) = mpsc::channel(MAX_UNREAD);
         let forward = async move {
             while let Some((message, _)) = messages.next().await {
-                if is_about_addresses(&message.payload) {
-                    tell.send_replace(());
+                let Some(change) = change(&message.payload) else {
+                    continue;
+                };
+                // As long as the queue is full, whoever reads it has to read all of it again in any case.
+                if let Err(TrySendError::Closed(_)) = tell.try_send(change) {
+                    return;
                 }
             }
         };
@@ -63,15 +78,15 @@ impl AddressChanges {
         Ok(Self { changes, pump })
     }
 
-    /// Waits until something has changed, or may have: when changes come faster than they are read
-    /// the kernel says only that some were lost. Changes that nobody waited for count as one.
+    /// Waits until something has changed, or may have. More may have changed than is said: whoever has seen a change
+    /// reads all of it again once there is no other.
     ///
     /// Safe to cancel. An error means that the socket is gone.
-    pub async fn changed(&mut self) -> Result<()> {
+    pub async fn next(&mut self) -> Result<Change> {
         self.changes
-            .changed()
+            .recv()
             .await
-            .map_err(|_| io::Error::from(io::ErrorKind::UnexpectedEof))
+            .ok_or_else(|| io::Error::from(io::ErrorKind::UnexpectedEof))
             .call("recv(NETLINK_ROUTE)")
     }
 }
@@ -82,13 +97,18 @@ impl Drop for AddressChanges {
     }
 }
 
-/// On a router other routes come and go all the time.
-fn is_about_addresses(word: &NetlinkPayload<RouteNetlinkMessage>) -> bool {
+/// `None` for what is not about addresses: on a router other routes come and go all the time.
+fn change(word: &NetlinkPayload<RouteNetlinkMessage>) -> Option<Change> {
+    let NetlinkPayload::InnerMessage(word) = word else {
+        return Some(Change::Other);
+    };
     match word {
-        NetlinkPayload::InnerMessage(
-            RouteNetlinkMessage::NewRoute(route) | RouteNetlinkMessage::DelRoute(route),
-        ) => local_network(route).is_some(),
-        _ => true,
+        RouteNetlinkMessage::NewAddress(address) => {
+            Some(read(address).map_or(Change::Other, Change::Address))
+        }
+        RouteNetlinkMessage::NewRoute(route) => local_network(route).map(Change::Network),
+        RouteNetlinkMessage::DelRoute(route) => local_network(route).map(|_| Change::Other),
+        _ => Some(Change::Other),
     }
 }
 
@@ -112,6 +132,8 @@ fn read(message: &AddressMessage) -> Option<InterfaceAddress> {
     })
 }
 
+/// Changes that were not read yet.
+const MAX_UNREAD: usize = 4096;
 const GROUPS: [MulticastGroup; 4] = [
     MulticastGroup::Ipv4Ifaddr,
     MulticastGroup::Ipv6Ifaddr,
