@@ -44,6 +44,7 @@ mod readme;
 mod recipes;
 mod relay;
 mod reload;
+mod reload_addresses;
 mod reload_files;
 mod routes;
 mod same_host;

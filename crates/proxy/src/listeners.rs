@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
 use std::io;
 use std::iter;
-use std::net::{self, SocketAddr};
+use std::net::{self, IpAddr, SocketAddr};
 
 use peername_sys::Failed;
 use peername_sys::inherited::Inherited;
@@ -77,20 +77,35 @@ impl BindError {
     }
 }
 
+/// What is listened on already, by the same protocol.
+#[derive(Clone, Debug, Default)]
+pub struct Beside {
+    /// What stays.
+    pub staying: Vec<SocketAddr>,
+    /// What is about to be closed.
+    pub leaving: Vec<SocketAddr>,
+}
+
+impl Beside {
+    fn overlaps(&self, addr: SocketAddr) -> bool {
+        let mut all = self.staying.iter().chain(&self.leaving);
+        all.any(|&other| overlap(addr, other))
+    }
+}
+
 /// An address to be listened on, and the number its listener gets.
 pub type Wanted = (ListenerId, SocketAddr);
 
 impl Listeners {
     /// Opens a socket on each address for each of `workers`, so that whatever can't be listened on is
-    /// known before anything is served. `beside` are the addresses that TCP is listened on already; of those
-    /// that are `given`, all workers share the one socket.
+    /// known before anything is served. Of those that are `given`, all workers share the one socket.
     ///
     /// # Errors
     ///
     /// The address that failed, with what to do about it.
     pub fn open(
         wanted: &[Wanted],
-        beside: &[SocketAddr],
+        beside: &Beside,
         workers: usize,
         given: &Given,
     ) -> Result<Self, BindError> {
@@ -163,8 +178,7 @@ impl Listeners {
 /// What is to be opened.
 pub(crate) struct Plan<'a> {
     pub(crate) listen: Vec<SocketAddr>,
-    /// What is open already.
-    pub(crate) beside: &'a [SocketAddr],
+    pub(crate) beside: &'a Beside,
     pub(crate) workers: usize,
 }
 
@@ -178,11 +192,12 @@ pub(crate) fn open_for_all<T>(
 ) -> Result<Vec<Vec<T>>, BindError> {
     let named = |addr| move |failed| BindError { addr, failed };
     let open_all = |addrs: &[SocketAddr]| {
-        let all = addrs.iter().chain(plan.beside);
+        let all = addrs.iter().chain(&plan.beside.staying);
         let v4_ports: HashSet<_> = all.filter(|a| a.is_ipv4()).map(SocketAddr::port).collect();
         let open = |&addr: &SocketAddr| {
             let sharing = Sharing {
-                among_workers: plan.workers > 1,
+                // Also with one worker: at a reload, another address may be about to take this one's place.
+                among_workers: true,
                 v4_elsewhere: v4_ports.contains(&addr.port()),
             };
             open(addr, sharing).map_err(named(addr))
@@ -190,8 +205,11 @@ pub(crate) fn open_for_all<T>(
         addrs.iter().map(open).collect::<Result<Vec<_>, _>>()
     };
     for &addr in &plan.listen {
-        // With SO_REUSEPORT a second proxy would get some of the first one's clients.
-        is_free(addr).map_err(named(addr))?;
+        // With SO_REUSEPORT a second proxy would get some of the first one's clients. Where a listener of ours is in the
+        // way, such as one on 127.0.0.1 of one on 0.0.0.0, the kernel prefers the narrower one as long as it is there.
+        if !plan.beside.overlaps(addr) {
+            is_free(addr).map_err(named(addr))?;
+        }
     }
     let first = open_all(&plan.listen)?;
     let chosen: Vec<_> = first
@@ -200,6 +218,16 @@ pub(crate) fn open_for_all<T>(
         .collect();
     let others = (1..plan.workers).map(|_| open_all(&chosen));
     iter::once(Ok(first)).chain(others).collect()
+}
+
+/// Whether a socket on one of them is in the way of one on the other.
+fn overlap(one: SocketAddr, other: SocketAddr) -> bool {
+    // `[::]` may take IPv4, too.
+    let covers = |wide: IpAddr, narrow: IpAddr| {
+        wide.is_unspecified() && (wide.is_ipv6() || narrow.is_ipv4())
+    };
+    let (a, b) = (one.ip(), other.ip());
+    one.port() == other.port() && (a == b || covers(a, b) || covers(b, a))
 }
 
 fn hint(error: &Failed) -> Cow<'static, str> {

@@ -9,7 +9,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
-use peername_proxy::listeners::{Given, Listeners};
+use peername_proxy::listeners::{Beside, Given, Listeners};
 use peername_proxy::server::{self, Capacity, Companion, Incoming, Running, Serve};
 use peername_proxy::service::ListenerId;
 use peername_sys::readiness::watched;
@@ -147,7 +147,7 @@ async fn all_ends_are_told() -> Result<()> {
 
 fn two_workers(census: &Arc<Census>) -> Result<(Running, SocketAddr)> {
     let wanted = [(ListenerId(0), SocketAddr::from(([127, 0, 0, 1], 0)))];
-    let listeners = Listeners::open(&wanted, &[], 2, &Given::default())?;
+    let listeners = Listeners::open(&wanted, &Beside::default(), 2, &Given::default())?;
     let addr = listeners.addrs()[0];
     let capacity = Capacity {
         connections: 1000,

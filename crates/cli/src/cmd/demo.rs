@@ -15,7 +15,7 @@ use peername_proxy::config::{
 };
 use peername_proxy::counters::Counters;
 use peername_proxy::destination::Listening;
-use peername_proxy::listeners::{Given, Listeners};
+use peername_proxy::listeners::{Beside, Given, Listeners};
 use peername_proxy::own_addresses::OwnAddresses;
 use peername_proxy::permit::Rules;
 use peername_proxy::server::{self, Capacity, Running};
@@ -107,7 +107,7 @@ async fn start(cases: &[Case]) -> anyhow::Result<Running> {
         numbered(0, &listen).collect(),
         numbered(2, &listen).collect(),
     );
-    let listeners = Listeners::open(&tcp, &[], 1, &Given::default())?;
+    let listeners = Listeners::open(&tcp, &Beside::default(), 1, &Given::default())?;
     let reply_path = Arc::new(ReplyPath::new([V4.backend.parse::<SocketAddr>()?]));
     let counters = Arc::<Counters>::default();
     let rules = Rules {
@@ -120,7 +120,13 @@ async fn start(cases: &[Case]) -> anyhow::Result<Running> {
     let ids = tcp.iter().chain(&udp).map(|&(id, _)| id);
     let services = Current::new(Services::one(ids, Service::new(rules, &counters)?));
     let datagrams = Datagrams::default();
-    let sockets = UdpSockets::open(&udp, &[], 1, Some(datagrams.dialect), &Given::default())?;
+    let sockets = UdpSockets::open(
+        &udp,
+        &Beside::default(),
+        1,
+        Some(datagrams.dialect),
+        &Given::default(),
+    )?;
     let beside = UdpProxy::new(services.clone(), Arc::clone(&counters), datagrams, None);
     let beside = vec![beside.companions(sockets)];
     let proxy = Arc::new(TcpProxy::new(services, counters));

@@ -11,7 +11,7 @@ use peername_proxy::addr::Target;
 use peername_proxy::config::{Datagrams, Dialect};
 use peername_proxy::counters::Counters;
 use peername_proxy::forward::{Announcement, Forwarder};
-use peername_proxy::listeners::{Given, Listeners};
+use peername_proxy::listeners::{Beside, Given, Listeners};
 use peername_proxy::own_addresses::{Kind, OwnAddresses};
 use peername_proxy::server;
 use peername_proxy::service::numbered;
@@ -79,11 +79,11 @@ async fn start(args: &Args, announcement: Announcement) -> anyhow::Result<ExitCo
     };
     let given = Given::default();
     let tcp: Vec<_> = numbered(0, tcp).collect();
-    let listeners = Listeners::open(&tcp, &[], workers, &given)?;
+    let listeners = Listeners::open(&tcp, &Beside::default(), workers, &given)?;
     // The sender of a datagram is the client, and the kernel keeps it with one worker.
     let sockets = UdpSockets::open(
         &numbered(0, udp).collect::<Vec<_>>(),
-        &[],
+        &Beside::default(),
         workers,
         None,
         &given,

@@ -15,7 +15,7 @@ use peername_intercept::door::{Door, Intercept};
 use peername_intercept::leaf::{self, Mint};
 use peername_intercept::site::Site;
 use peername_intercept::upstream::{TrustError, Upstream};
-use peername_proxy::listeners::{Given, Listeners};
+use peername_proxy::listeners::{Beside, Given, Listeners};
 use peername_proxy::own_addresses::OwnAddresses;
 use peername_proxy::server::{self, Capacity};
 use peername_proxy::service::numbered;
@@ -131,7 +131,7 @@ fn open(args: &Args) -> anyhow::Result<(Listeners, Doors)> {
     let first = u32::try_from(explicit.len())?;
     let transparent: Vec<_> = numbered(first, transparent).collect();
     let all = [explicit.as_slice(), &transparent].concat();
-    let mut listeners = Listeners::open(&all, &[], workers, &Given::default())?;
+    let mut listeners = Listeners::open(&all, &Beside::default(), workers, &Given::default())?;
     // TPROXY needs it, REDIRECT does not.
     if have(Capability::CAP_NET_RAW) || have(Capability::CAP_NET_ADMIN) {
         listeners = listeners.transparent(|id| transparent.iter().any(|(one, _)| *one == id))?;

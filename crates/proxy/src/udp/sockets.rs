@@ -8,7 +8,7 @@ use peername_sys::{Failed, NameCall, transparent};
 
 use crate::addr::LocalAddr;
 use crate::config::Dialect;
-use crate::listeners::{BindError, Given, Plan, Wanted, open_for_all};
+use crate::listeners::{Beside, BindError, Given, Plan, Wanted, open_for_all};
 use crate::service::ListenerId;
 
 /// Of each worker, its sockets, in the order of the listeners.
@@ -22,7 +22,7 @@ impl UdpSockets {
     /// Opens every socket of every worker and steers clients among them, so that a client always
     /// comes to the same worker: its address and port can have one socket only.
     ///
-    /// Without an address there are none. `beside` are those that UDP is received on already. `dialect` says where the client is found; `None` means
+    /// Without an address there are none. `dialect` says where the client is found; `None` means
     /// that the sender is the client. With [`Dialect::First`] most datagrams do not name their client,
     /// so one worker serves them all; and so it does when one of the sockets is `given`, because datagrams
     /// can't be steered among those who share a socket.
@@ -32,7 +32,7 @@ impl UdpSockets {
     /// The address that failed, with what to do about it.
     pub fn open(
         wanted: &[Wanted],
-        beside: &[SocketAddr],
+        beside: &Beside,
         workers: usize,
         dialect: Option<Dialect>,
         given: &Given,
@@ -57,7 +57,7 @@ impl UdpSockets {
             datagram::set_buffers(&socket, BUFFER)?;
             // A merged datagram is steered by its first part alone, and the others may be of clients
             // that belong to another worker.
-            if !sharing.among_workers {
+            if workers == 1 {
                 let _ = datagram::receive_merged(&socket);
             }
             Ok(socket)

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::ops::RangeFrom;
 
 use peername_proxy::config::Datagrams;
-use peername_proxy::listeners::{Given, Listeners, Wanted};
+use peername_proxy::listeners::{Beside, Given, Listeners, Wanted};
 use peername_proxy::service::ListenerId;
 use peername_proxy::udp::{DESCRIPTORS_OF_TRANSPARENT, UdpSockets};
 use peername_sys::netlink::Transport;
@@ -67,7 +67,7 @@ impl Open {
         }
         let all_udp = wanted_udp.iter().map(|(wanted, _)| wanted.len());
         let addresses = wanted_tcp.len() + all_udp.sum::<usize>();
-        let beside = addresses_of(there, Transport::Tcp);
+        let beside = open_already(there, setup, Transport::Tcp);
         let mut tcp = Listeners::open(&wanted_tcp, &beside, workers, given)?;
         for planned in setup.services.iter().filter(|s| s.config.transparent) {
             let ids = wanted_tcp
@@ -83,7 +83,7 @@ impl Open {
         };
         let descriptors = descriptors_of_udp.saturating_sub(addresses * workers);
         let share = descriptors.div_ceil(wanted_udp.len().max(1)).max(1);
-        let mut beside = addresses_of(there, Transport::Udp);
+        let mut beside = open_already(there, setup, Transport::Udp);
         for (wanted, planned) in wanted_udp {
             let (asked, transparent) = (planned.datagrams, planned.config.transparent);
             // The kernel chooses among sockets by the sender's port where TPROXY rules bring it.
@@ -93,7 +93,7 @@ impl Open {
                 true => Group::transparent(wanted, sockets.transparent()?, asked, share),
                 false => Group::new(wanted, sockets, asked, share),
             };
-            beside.extend(group.addresses());
+            beside.staying.extend(group.addresses());
             open.groups.push(group);
         }
         Ok(open)
@@ -170,9 +170,13 @@ impl Group {
     }
 }
 
-fn addresses_of(there: &Numbers, transport: Transport) -> Vec<SocketAddr> {
+fn open_already(there: &Numbers, setup: &Setup, transport: Transport) -> Beside {
+    let wanted: HashSet<_> = setup.listen(transport).collect();
     let of = there.keys().filter(|(of, _)| *of == transport);
-    of.map(|&(_, addr)| addr).collect()
+    let (staying, leaving) = of
+        .map(|&(_, addr)| addr)
+        .partition(|addr| wanted.contains(addr));
+    Beside { staying, leaving }
 }
 
 #[cfg(test)]
@@ -183,7 +187,8 @@ mod tests {
     #[test]
     fn sockets_for_answers_have_descriptors_of_their_own() {
         let wanted = vec![(ListenerId(0), SocketAddr::from(([127, 0, 0, 1], 0)))];
-        let open = || UdpSockets::open(&wanted, &[], 1, None, &Given::default()).unwrap();
+        let open =
+            || UdpSockets::open(&wanted, &Beside::default(), 1, None, &Given::default()).unwrap();
         let asked = Datagrams {
             sessions: 4096,
             ..Datagrams::default()
