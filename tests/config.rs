@@ -104,6 +104,39 @@ fn check_says_all_that_is_wrong() {
     assert_eq!(places, [Some("line 1"), Some("line 2")], "{said}");
 }
 
+/// Types, unknown keys and values, each with its line; and of the syntax all of it, too.
+#[test]
+fn check_says_all_that_the_parser_does_not_like() {
+    let scratch = Scratch::new();
+    let content = "workers = \"many\"\nwrokers = 3\n\n[[listen]]\naddress = 7\ntrust = [\n  \"any\",\n  5,\n]\n\
+        [[listen]]\ntrsut = [\"any\"]\nrelay = \"fast\"\nheader-timeout = \"soon\"\n";
+    for (content, lines) in [
+        (
+            content,
+            &[
+                "line 1", "line 2", "line 5", "line 8", "line 11", "line 12", "line 13",
+            ][..],
+        ),
+        (
+            "workers = \n[[listen]]\ntrust = [\"any\"\n",
+            &["line 1", "line 3"],
+        ),
+    ] {
+        let path = scratch.write("proxy.toml", content);
+        let output = run(&["config", "check", &path]);
+        let said = String::from_utf8(output.stdout).expect("text");
+        let places: Vec<_> = said
+            .lines()
+            .filter_map(|line| line.split(", ").nth(1))
+            .collect();
+        let places: Vec<_> = places
+            .iter()
+            .map(|place| place.split(':').next().unwrap_or(place))
+            .collect();
+        assert_eq!(places, lines, "{said}");
+    }
+}
+
 /// Which of the tables would be meant?
 #[test]
 fn options_of_listeners_do_not_go_with_a_file() {

@@ -1,12 +1,14 @@
 //! The configuration file: TOML, its keys the names of the options, a `[[listen]]` table for each group of
 //! listeners that are served alike.
 
+use std::borrow::Cow;
 use std::path::Path;
 
 use peername_sys::text_file;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use toml::Spanned;
+use toml::de::{DeArray, DeTable, DeValue, Deserializer};
 
 use super::options::{DataPath, Listener, Process};
 use super::setup::{Origin, Planned, Setup};
@@ -54,7 +56,15 @@ pub(crate) fn read(path: &Path, process: &Process) -> Result<Setup, Problems> {
     let one = |problem: String| Problems(vec![problem]);
     let text =
         text_file::read(path, MAX_FILE).map_err(|why| one(format!("{}: {why}", path.display())))?;
-    let file: File = toml::from_str(&text).map_err(|error| one(place(path, &text, &error)))?;
+    let file: File = toml::from_str(&text).map_err(|first| {
+        let mistakes = mistakes(&text);
+        let all = if mistakes.is_empty() {
+            vec![first]
+        } else {
+            mistakes
+        };
+        Problems(all.iter().map(|error| place(path, &text, error)).collect())
+    })?;
     let mut problems = Vec::new();
     let mut services = Vec::new();
     for table in &file.listen {
@@ -100,6 +110,52 @@ impl File {
             },
         }
     }
+}
+
+/// Everything that the parser does not like: of the syntax, or else of each key by itself. It stops at the first of a table.
+fn mistakes(text: &str) -> Vec<toml::de::Error> {
+    let (table, mut mistakes) = DeTable::parse_recoverable(text);
+    // What is read after a mistake in the syntax may be none.
+    let table = if mistakes.is_empty() {
+        table.into_inner()
+    } else {
+        DeTable::new()
+    };
+    for (key, value) in table {
+        let span = value.span();
+        match (key.get_ref().as_ref(), value.into_inner()) {
+            ("listen", DeValue::Array(tables)) => {
+                let keys = tables
+                    .into_iter()
+                    .flat_map(|table| match table.into_inner() {
+                        DeValue::Table(table) => table.into_iter().collect(),
+                        _ => Vec::new(),
+                    });
+                let alone = |(key, value)| wrong::<Listener>([(key, value)]);
+                mistakes.extend(keys.filter_map(alone));
+            }
+            ("listen", _) => {}
+            (_, value) => {
+                let listen = Spanned::new(0..0, Cow::Borrowed("listen"));
+                let none = Spanned::new(0..0, DeValue::Array(DeArray::new()));
+                mistakes.extend(wrong::<File>([
+                    (key, Spanned::new(span, value)),
+                    (listen, none),
+                ]));
+            }
+        }
+    }
+    mistakes.sort_by_key(|mistake| mistake.span().map(|span| span.start));
+    mistakes
+}
+
+/// What is wrong with these where all other keys have their defaults.
+fn wrong<'t, T: Deserialize<'t>>(
+    keys: impl IntoIterator<Item = (Spanned<Cow<'t, str>>, Spanned<DeValue<'t>>)>,
+) -> Option<toml::de::Error> {
+    let mut table = DeTable::new();
+    table.extend(keys);
+    T::deserialize(Deserializer::from(Spanned::new(0..0, table))).err()
 }
 
 /// File, line and key of what the parser did not like, and why.
