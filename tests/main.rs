@@ -50,6 +50,7 @@ mod routes;
 mod same_host;
 mod servers;
 mod service_manager;
+mod small;
 mod smoke;
 mod sources;
 mod stopping;

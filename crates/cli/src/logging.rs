@@ -2,6 +2,7 @@
 //! so that a slow reader holds up nobody. What it can't take is dropped, not waited for, and that is told.
 
 mod go_mmproxy;
+pub(crate) mod journal;
 
 use std::collections::BTreeMap;
 use std::fmt::Display;
@@ -21,6 +22,7 @@ use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{Layer, fmt};
 
 use go_mmproxy::Lines;
+use journal::Prioritised;
 
 /// Options of every subcommand that runs for long.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::Args)]
@@ -64,12 +66,17 @@ impl Args {
         };
         tokio::spawn(tell_of_lost(writer.error_counter()));
         let lines = fmt::layer().with_writer(writer).with_target(false);
+        let wanted = journal::is_there();
         let lines = match format {
-            Format::Text => lines.with_ansi(terminal).boxed(),
+            Format::Text => lines
+                .with_ansi(terminal)
+                .map_event_format(|format| Prioritised { format, wanted })
+                .boxed(),
             Format::Json => lines
                 .json()
                 .flatten_event(true)
                 .with_current_span(false)
+                .map_event_format(|format| Prioritised { format, wanted })
                 .boxed(),
             Format::GoMmproxy => lines.event_format(Lines::new(self.verbose)).boxed(),
         };

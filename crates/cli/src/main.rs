@@ -51,7 +51,13 @@ fn code_of(outcome: anyhow::Result<ExitCode>, wrong_usage: u8) -> ExitCode {
         // Whoever read our output has seen enough: `| head`.
         Err(error) if is_closed_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("peername: {error:#}");
+            // So that the journal shows it as an error.
+            let priority = if logging::journal::is_there() {
+                "<3>"
+            } else {
+                ""
+            };
+            eprintln!("{priority}peername: {error:#}");
             ExitCode::from(if error.is::<Usage>() {
                 lasting(wrong_usage)
             } else {

@@ -34,7 +34,7 @@ use peername_identity::{PROBE, PROBE_ERRNO, Table};
 use peername_sys::caps::{Capability, forbid_new, have, keep_only};
 use peername_sys::pidfd::Process;
 use peername_sys::seccomp::{self, Bypass, Gaining, Listener, OwnNames};
-use peername_sys::{Failed, detach, limits, passing};
+use peername_sys::{Failed, detach, kernel_release, limits, passing};
 
 use ledger::Ledger;
 use supervisor::Supervisor;
@@ -60,8 +60,10 @@ pub struct Settings {
 pub enum NotifyError {
     /// The filter can't be put in place.
     #[error(
-        "{0}: every accept(2) has to go by the library or the supervisor, which needs Linux 5.14, seccomp(2) allowed, and \
-         no other supervisor above (EBUSY), as some container managers are; --mode netns needs none of it"
+        "{0}: every accept(2) has to go by the library or the supervisor, which needs Linux 5.14 (this is {release}), \
+         seccomp(2) allowed, and no other supervisor above (EBUSY), as some container managers are; --mode netns needs \
+         none of it",
+        release = kernel_release()
     )]
     Filter(Failed),
     /// Something else of the system's.

@@ -47,3 +47,11 @@ pub use failed::{
     Errno, Failed, NameCall, Result, is_broken_listener, is_destroyed, is_device_error,
     is_exhaustion, is_of_one_connection, is_too_large,
 };
+
+/// The kernel's version, as uname(2) has it: `6.1.0-13-amd64`.
+pub fn kernel_release() -> String {
+    rustix::system::uname()
+        .release()
+        .to_string_lossy()
+        .into_owned()
+}

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use std::time::{Duration, SystemTime};
 
 use humantime::format_rfc3339_seconds;
-use peername_intercept::authority::{Authority, Facts, Options, Permitted};
+use peername_intercept::authority::{Authority, Error, Facts, Options, Permitted};
 use serde::Serialize;
 
 pub(crate) mod dir;
@@ -30,6 +30,9 @@ enum Action {
         dir: Dir,
         #[command(flatten)]
         wanted: Wanted,
+        /// Where there is one already, leave it and say nothing: for scripts that run again
+        #[arg(long)]
+        if_missing: bool,
     },
     /// Say what its certificate says
     Show {
@@ -44,7 +47,7 @@ enum Action {
         #[command(flatten)]
         dir: Dir,
     },
-    /// Replace key and certificate; proxies that are running keep the old ones until they are restarted
+    /// Replace key and certificate; proxies that are running keep the old ones until they are reloaded
     Rotate {
         #[command(flatten)]
         dir: Dir,
@@ -75,7 +78,10 @@ struct Wanted {
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     match &args.action {
-        Action::Init { dir, wanted } => init(dir, wanted)?,
+        Action::Init {
+            dir, if_missing, ..
+        } if *if_missing && is_there(dir)? => {}
+        Action::Init { dir, wanted, .. } => init(dir, wanted)?,
         Action::Show { dir, json } => show(dir, *json)?,
         Action::Export { dir } => {
             let authority = Authority::open(&dir.path()?)?;
@@ -85,6 +91,15 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         Action::Env { dir, place } => env::run(dir, place)?,
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Whether there is an authority that can be used.
+fn is_there(dir: &Dir) -> anyhow::Result<bool> {
+    match Authority::open(&dir.path()?) {
+        Ok(_) => Ok(true),
+        Err(Error::Absent { .. }) => Ok(false),
+        Err(error) => Err(error.into()),
+    }
 }
 
 fn init(dir: &Dir, wanted: &Wanted) -> anyhow::Result<()> {
@@ -111,7 +126,7 @@ fn rotate(dir: &Dir) -> anyhow::Result<()> {
     let ca = dir.as_option();
     writeln!(
         stdout(),
-        "\nA proxy that is running has the old key until it is restarted. Before that, let clients trust the\n\
+        "\nA proxy that is running has the old key until it is reloaded (SIGHUP). Before that, let clients trust the\n\
          new certificate: `peername ca export{ca}` prints both, `peername ca env{ca}` writes them again."
     )?;
     Ok(())

@@ -65,6 +65,9 @@ async fn start(args: &Args, setup: Setup) -> anyhow::Result<ExitCode> {
     if setup.chooses_relay() {
         tell_of_relay();
     }
+    for relay in setup.chosen_relays() {
+        tracing::info!("TCP: bytes are moved by --relay {relay}, as chosen");
+    }
     let control = Control::start(setup, open, given, ids, kernel).await?;
     let routes_lost = routes::lost(keeper.as_mut(), control.reply_path.subscribe())?;
     tokio::select! {

@@ -1,12 +1,13 @@
 //! `peername send`: one header and standard input to an address, and back what comes.
 
 use std::io::{self, Read, Write};
-use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, Shutdown, SocketAddr, TcpStream, UdpSocket};
 use std::process::ExitCode;
 use std::thread;
+use std::time::Duration;
 
 use anyhow::{Context, bail};
-use peername_proto::Transport;
+use peername_proto::{Spp, Transport};
 use peername_proxy::config::SendProxy;
 use peername_proxy::forward::Announcement;
 
@@ -19,6 +20,9 @@ pub(crate) struct Args {
     /// Where to
     #[arg(value_name = "ADDR", value_parser = value::address)]
     to: SocketAddr,
+    /// Over what; UDP sends one datagram, and prints what comes within a second of the last
+    #[arg(short, long, default_value = "tcp")]
+    protocol: Protocol,
     /// The destination that the header names [default: ADDR]
     #[arg(long, value_name = "ADDR:PORT", value_parser = value::address)]
     destination: Option<SocketAddr>,
@@ -41,6 +45,12 @@ pub(crate) struct Header {
     /// Add a checksum (version 2)
     #[arg(long)]
     crc32c: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum Protocol {
+    Tcp,
+    Udp,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -79,7 +89,7 @@ impl Header {
     pub(crate) fn announcement(&self) -> Result<Announcement, Usage> {
         if self.is_spp() {
             return Err(Usage(
-                "--proxy-version spp is for UDP; TCP has 1 and 2".to_owned(),
+                "--proxy-version spp is for UDP (--protocol udp); TCP has 1 and 2".to_owned(),
             ));
         }
         self.checked()
@@ -144,11 +154,18 @@ impl Header {
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    let announcement = args.header.announcement()?;
     if args.header.is_absent() && args.destination.is_some() {
         let text = "--destination stands in a header, and with --proxy-version none there is none";
         bail!(Usage(text.to_owned()));
     }
+    match args.protocol {
+        Protocol::Tcp => over_tcp(args),
+        Protocol::Udp => over_udp(args),
+    }
+}
+
+fn over_tcp(args: &Args) -> anyhow::Result<ExitCode> {
+    let announcement = args.header.announcement()?;
     let socket =
         TcpStream::connect(args.to).with_context(|| format!("connecting to {}", args.to))?;
     let destination = args.destination.unwrap_or(args.to);
@@ -158,6 +175,50 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     // Not joined: standard input may stay open long after the answer has ended.
     thread::spawn(move || send_stdin(&up));
     receive(&socket)
+}
+
+fn over_udp(args: &Args) -> anyhow::Result<ExitCode> {
+    let announcement = args.header.announcement_of_datagrams()?;
+    let any: IpAddr = match args.to {
+        SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+        SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+    };
+    let socket = UdpSocket::bind((any, 0)).context("bind(2)")?;
+    socket
+        .connect(args.to)
+        .with_context(|| format!("connecting to {}", args.to))?;
+    let destination = args.destination.unwrap_or(args.to);
+    let client = announcement.source.unwrap_or(socket.local_addr()?);
+    let mut datagram = match args.header.is_spp() {
+        true => {
+            let proxy = destination;
+            Spp { client, proxy }.to_bytes().to_vec()
+        }
+        false => announcement.header(Transport::Datagram, client, destination)?,
+    };
+    io::stdin().lock().read_to_end(&mut datagram)?;
+    socket.send(&datagram).context("send(2)")?;
+    socket.set_read_timeout(Some(SILENCE))?;
+    let mut buffer = vec![0; 64 * 1024];
+    let mut out = io::stdout().lock();
+    loop {
+        let len = match socket.recv(&mut buffer) {
+            Ok(len) => len,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                return Ok(ExitCode::SUCCESS);
+            }
+            Err(error) => return Err(error).context("recv(2)"),
+        };
+        let answer = buffer.get(..len).unwrap_or_default();
+        // An answer has the header of its question.
+        let header = if args.header.is_spp() && Spp::parse(answer).is_ok() {
+            Spp::LEN
+        } else {
+            0
+        };
+        out.write_all(answer.get(header..).unwrap_or_default())?;
+        out.flush()?;
+    }
 }
 
 fn send_stdin(socket: &TcpStream) -> io::Result<()> {
@@ -182,3 +243,6 @@ fn receive(mut socket: &TcpStream) -> anyhow::Result<ExitCode> {
         }
     }
 }
+
+/// After which no answer is expected any more.
+const SILENCE: Duration = Duration::from_secs(1);

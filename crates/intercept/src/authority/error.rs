@@ -1,7 +1,7 @@
 //! What can be wrong with an authority, and what to do about it.
 
 use std::io;
-use std::path::PathBuf;
+use std::path::{Display, Path, PathBuf};
 
 /// Why there is no authority.
 #[derive(Debug, thiserror::Error)]
@@ -24,7 +24,10 @@ pub enum Error {
         fault: Fault,
     },
     /// There is none.
-    #[error("{path}: no authority there; make one with `peername ca init`")]
+    #[error(
+        "{path}: no authority there; make one with `peername ca init --ca {}`",
+        directory(path)
+    )]
     Absent {
         /// Where it would be.
         path: PathBuf,
@@ -141,4 +144,9 @@ pub enum Fault {
         "this authority was not made by `peername ca init`: get its successor where it came from"
     )]
     Foreign,
+}
+
+/// What `--ca` has to say.
+fn directory(path: &Path) -> Display<'_> {
+    path.parent().unwrap_or(path).display()
 }

@@ -1,6 +1,6 @@
 //! Everything that one run is to do, checked as a whole before anything is opened.
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroU32;
 use std::sync::Arc;
@@ -121,6 +121,21 @@ impl Setup {
         self.services
             .iter()
             .any(|service| !service.tcp.is_empty() && has_auto(service))
+    }
+
+    /// The relays that were chosen in so many words, each once.
+    pub(super) fn chosen_relays(&self) -> BTreeSet<&'static str> {
+        let with_tcp = self
+            .services
+            .iter()
+            .filter(|service| !service.tcp.is_empty());
+        let chosen = with_tcp.filter_map(|service| match service.config.relay {
+            Method::Auto => None,
+            Method::Copy => Some("copy"),
+            Method::Splice => Some("splice"),
+            Method::Uring => Some("uring"),
+        });
+        chosen.collect()
     }
 
     /// A mark, if any service has one.

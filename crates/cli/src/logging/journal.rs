@@ -1,0 +1,58 @@
+//! The priority in front of each line, for journald(8) to take off (sd-daemon(3)).
+
+use std::env;
+use std::fmt;
+use std::fs::File;
+use std::io::stderr;
+use std::os::fd::AsFd;
+use std::os::unix::fs::MetadataExt;
+
+use tracing::{Event, Level, Subscriber};
+use tracing_subscriber::fmt::format::Writer;
+use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
+use tracing_subscriber::registry::LookupSpan;
+
+/// Whether standard error leads to the journal: JOURNAL_STREAM names its device and inode (systemd.exec(5)).
+pub(crate) fn is_there() -> bool {
+    let Some(named) = env::var("JOURNAL_STREAM").ok() else {
+        return false;
+    };
+    let about = stderr().as_fd().try_clone_to_owned().map(File::from);
+    let about = about.and_then(|file| file.metadata());
+    about.is_ok_and(|about| format!("{}:{}", about.dev(), about.ino()) == named)
+}
+
+/// A format, behind the priority if that is wanted.
+pub(super) struct Prioritised<F> {
+    pub(super) format: F,
+    pub(super) wanted: bool,
+}
+
+impl<S, N, F> FormatEvent<S, N> for Prioritised<F>
+where
+    S: Subscriber + for<'a> LookupSpan<'a>,
+    N: for<'a> FormatFields<'a> + 'static,
+    F: FormatEvent<S, N>,
+{
+    fn format_event(
+        &self,
+        context: &FmtContext<'_, S, N>,
+        mut writer: Writer<'_>,
+        event: &Event<'_>,
+    ) -> fmt::Result {
+        if self.wanted {
+            write!(writer, "<{}>", priority(*event.metadata().level()))?;
+        }
+        self.format.format_event(context, writer, event)
+    }
+}
+
+/// As syslog(3) numbers them.
+fn priority(level: Level) -> u8 {
+    match level {
+        Level::ERROR => 3,
+        Level::WARN => 4,
+        Level::INFO => 6,
+        _ => 7,
+    }
+}
