@@ -4,6 +4,7 @@ mod delivery;
 mod destinations;
 mod dialects;
 mod dns;
+mod failover;
 mod first;
 mod flood;
 mod forward;

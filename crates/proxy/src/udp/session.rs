@@ -1,6 +1,7 @@
 //! One client behind one balancer: plain data, whoever moves its datagrams.
 
 use std::net::{SocketAddr, UdpSocket};
+use std::time::Instant;
 
 use peername_kernel::udp::Usage;
 use peername_sys::datagram::{Arrived, Local};
@@ -44,6 +45,8 @@ pub(crate) struct Path {
 pub(crate) struct Session {
     pub(crate) key: Key,
     pub(crate) path: Path,
+    /// When its client was last heard here.
+    pub(crate) heard: Instant,
     /// Connected to the backend.
     pub(crate) socket: UdpSocket,
     /// The backend, as the socket has it.
@@ -88,6 +91,7 @@ impl Session {
     pub(crate) fn new(
         key: Key,
         path: Path,
+        heard: Instant,
         socket: UdpSocket,
         upstream: SocketAddr,
         headers: Headers,
@@ -96,6 +100,7 @@ impl Session {
         Self {
             key,
             path,
+            heard,
             socket,
             upstream,
             headers,

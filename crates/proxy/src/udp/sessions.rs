@@ -1,5 +1,6 @@
 //! The sessions of one worker: which one a datagram belongs to, and how they begin and end.
 
+use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -25,6 +26,8 @@ use crate::throttle::Throttle;
 pub(crate) struct Sessions<R> {
     pub(super) role: R,
     pub(crate) table: Table<Key, Session>,
+    /// The session that has a client's own address and port, through whichever balancer.
+    clients: HashMap<Client, Id>,
     pub(crate) tally: DatagramTally,
     counters: Arc<Counters>,
     listeners: Vec<LocalAddr>,
@@ -45,6 +48,7 @@ impl<R: Role> Sessions<R> {
         Self {
             role,
             table: Table::new(limits),
+            clients: HashMap::new(),
             tally: DatagramTally::default(),
             counters,
             listeners,
@@ -69,10 +73,11 @@ impl<R: Role> Sessions<R> {
         let id = match self.table.find(&admitted.key) {
             Some(id) => id,
             None if self.stopping => return Err(Dropped::Stopping),
-            None => self.begin(&admitted, path, now, poller, flush)?,
+            None => self.take_over_or_begin(&admitted, path, now, poller, flush)?,
         };
         if let Some(session) = self.table.get_mut(id) {
             session.path = *path;
+            session.heard = now;
         }
         if let Some(epoch) = epoch {
             let header = bytes.get(..admitted.payload).unwrap_or_default();
@@ -170,6 +175,79 @@ impl<R: Role> Sessions<R> {
         self.report();
     }
 
+    /// A client that comes through another balancer, while the one it came through has been silent, goes on with its
+    /// session: it has its own port, which a second session could not have.
+    fn take_over_or_begin(
+        &mut self,
+        admitted: &Admitted,
+        path: &Path,
+        now: Instant,
+        poller: &Poller,
+        mut flush: impl FnMut(&mut Self),
+    ) -> Result<Id, Failure> {
+        let known = Client::of(&admitted.key).and_then(|client| self.clients.get(&client).copied());
+        let abandoned = known.filter(|&id| {
+            let heard = self.table.get(id).map(|session| session.heard);
+            let is_silent = heard.is_some_and(|heard| now.duration_since(heard) >= FAILOVER);
+            is_silent && !self.is_used_by_kernel(id, now)
+        });
+        match abandoned {
+            Some(id) if self.table.in_the_way(admitted.balancer).is_none() => {
+                flush(self);
+                self.take_over(id, admitted, now, poller)
+            }
+            _ => self.begin(admitted, path, now, poller, flush),
+        }
+    }
+
+    fn take_over(
+        &mut self,
+        id: Id,
+        admitted: &Admitted,
+        now: Instant,
+        poller: &Poller,
+    ) -> Result<Id, Failure> {
+        let headers = self.role.headers(admitted)?;
+        let mut session = self.table.remove(id).ok_or(Failure::NoService)?;
+        self.take_back(&mut session);
+        let _ = poller.forget(&session.socket);
+        (session.key, session.headers) = (admitted.key, headers);
+        let is_answered = session.is_answered();
+        let id = self.insert(admitted, now, session, poller)?;
+        self.table.touch(id, now, is_answered);
+        Ok(id)
+    }
+
+    /// Puts a session into its place, and listens for its replies.
+    fn insert(
+        &mut self,
+        admitted: &Admitted,
+        now: Instant,
+        session: Session,
+        poller: &Poller,
+    ) -> Result<Id, Failure> {
+        let id = self
+            .table
+            .insert(admitted.key, admitted.balancer, now, session);
+        if let Some(client) = Client::of(&admitted.key) {
+            let first = self.clients.get(&client).copied();
+            // One that came later, while the first is there, has another port.
+            if first.is_none_or(|first| self.table.get(first).is_none()) {
+                self.clients.insert(client, id);
+            }
+        }
+        let watched = match self.table.get(id) {
+            Some(session) => poller.watch(&session.socket, id.to_u64()),
+            None => Ok(()),
+        };
+        if let Err(failed) = watched {
+            // Nobody would hear its replies.
+            self.finish(id, Over::Unwatched);
+            return Err(Failure::Local(failed));
+        }
+        Ok(id)
+    }
+
     fn begin(
         &mut self,
         admitted: &Admitted,
@@ -202,20 +280,8 @@ impl<R: Role> Sessions<R> {
         let mut record = Record::begin_session(&self.counters, listener, local, path.peer);
         record.header(admitted.framed.claim, None);
         record.target(Target(upstream));
-        let session = Session::new(admitted.key, *path, socket, upstream, headers, record);
-        let id = self
-            .table
-            .insert(admitted.key, admitted.balancer, now, session);
-        let watched = match self.table.get(id) {
-            Some(session) => poller.watch(&session.socket, id.to_u64()),
-            None => Ok(()),
-        };
-        if let Err(failed) = watched {
-            // Nobody would hear its replies.
-            self.finish(id, Over::Unwatched);
-            return Err(Failure::Local(failed));
-        }
-        Ok(id)
+        let session = Session::new(admitted.key, *path, now, socket, upstream, headers, record);
+        self.insert(admitted, now, session, poller)
     }
 
     fn open(&self, admitted: &Admitted) -> Result<(UdpSocket, std::net::SocketAddr), Failure> {
@@ -260,9 +326,35 @@ impl<R: Role> Sessions<R> {
 
     fn finish(&mut self, id: Id, over: Over) {
         if let Some(mut session) = self.table.remove(id) {
+            if let Some(client) = Client::of(&session.key)
+                && self.clients.get(&client) == Some(&id)
+            {
+                self.clients.remove(&client);
+            }
             self.take_back(&mut session);
             session.end(over);
         }
+    }
+}
+
+/// A client and where it asked, whoever brought it here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct Client {
+    listener: usize,
+    original: Option<SocketAddr>,
+    client: SocketAddr,
+    destination: Option<SocketAddr>,
+}
+
+impl Client {
+    /// `None` for whom no header names.
+    fn of(key: &Key) -> Option<Self> {
+        Some(Self {
+            listener: key.listener,
+            original: key.original,
+            client: key.client?,
+            destination: key.destination,
+        })
     }
 }
 
@@ -276,6 +368,9 @@ fn warn_of_exhaustion(failed: &Failed) {
     }
 }
 
+/// How long a balancer has brought nothing of a client before another may take the client over. Two that share its
+/// datagrams go on side by side.
+const FAILOVER: Duration = Duration::from_secs(3);
 /// Sessions that the kernel was busy with, passed over before one of them goes all the same.
 const LOOKS: usize = 16;
 
