@@ -134,6 +134,22 @@ impl fmt::Debug for DataPath {
     }
 }
 
+/// Whether the kernel takes the programs. Nothing is attached and no setting changed.
+///
+/// # Errors
+///
+/// [`Error`]: they were not built, the kernel is too old, or a capability is missing.
+pub fn try_load() -> Result<(), Error> {
+    if PROGRAM.is_empty() {
+        return Err(Error::NotBuilt);
+    }
+    let mut program = EbpfLoader::new()
+        .map_max_entries("requests", 1)
+        .map_max_entries("replies", 1)
+        .load(PROGRAM)?;
+    load(&mut program).map(drop)
+}
+
 impl DataPath {
     /// Loads the program and attaches it to the ingress of `devices` (names), before programs that are there
     /// already; none may be left out where balancers' datagrams come in, and loopback not at all. With room for
@@ -355,15 +371,21 @@ impl Usage {
     }
 }
 
-fn attach(program: &mut Ebpf, devices: &[String]) -> Result<(), Error> {
+/// The program, as the kernel has verified it.
+fn load(program: &mut Ebpf) -> Result<&mut SchedClassifier, Error> {
     let program = program.program_mut("datagrams");
     let program: Option<&mut SchedClassifier> = program.and_then(|program| program.try_into().ok());
     let program = program.ok_or(Error::Missing("datagrams"))?;
+    program.load()?;
+    Ok(program)
+}
+
+fn attach(program: &mut Ebpf, devices: &[String]) -> Result<(), Error> {
+    let program = load(program)?;
     let named = |device: &str| {
         let device = device.to_owned();
         move |error| Error::Attach { device, error }
     };
-    program.load()?;
     for device in devices {
         let before_others = TcAttachOptions::TcxOrder(LinkOrder::first());
         program

@@ -17,11 +17,16 @@ mod udp;
 
 use std::io::{Write, stdout};
 use std::net::SocketAddr;
+use std::num::NonZeroU32;
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use peername_proxy::routes::Backend;
 use peername_sys::netlink::Transport;
 
+use super::proxy::file;
+use super::proxy::options::Process;
 use super::routes::Targets;
 use crate::value;
 use finding::{Finding, Verdict};
@@ -36,6 +41,9 @@ pub(crate) struct Args {
     /// Where the proxy is to listen; may be repeated.
     #[arg(short, long, value_name = "ADDR", default_value = "0.0.0.0:8443", value_parser = value::address)]
     listen: Vec<SocketAddr>,
+    /// Instead of the options: the listeners and backends of this file, as `peername proxy --config` reads it
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["listen", "target_v4", "target_v6", "protocol", "mark", "observe"])]
+    config: Option<PathBuf>,
     /// The mark of the proxy's connections to backends on other hosts
     #[arg(short, long, value_name = "N", default_value = "0", value_parser = value::mark)]
     mark: u32,
@@ -63,7 +71,15 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
             Some(address) => {
                 report(&observe::first_bytes(address, args.observe_for).await) == Verdict::Fail
             }
-            None => examine(args).await,
+            None => match Subject::of(args) {
+                Ok(subject) => examine(&subject).await,
+                Err(problems) => {
+                    let wrong =
+                        |problem| Finding::fail("configuration", problem, "see docs/config.md");
+                    let worst = problems.into_iter().map(|problem| report(&wrong(problem)));
+                    worst.max() == Some(Verdict::Fail)
+                }
+            },
         }
     });
     Ok(if failed {
@@ -73,8 +89,51 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     })
 }
 
+/// What is looked at beside the host.
+struct Subject {
+    listen: Vec<(Transport, SocketAddr)>,
+    /// With the marks of the connections to them.
+    backends: Vec<(Backend, u32)>,
+}
+
+impl Subject {
+    /// Of the file, if one is named, else of the options.
+    fn of(args: &Args) -> Result<Self, Vec<String>> {
+        if let Some(path) = &args.config {
+            let setup = file::read(path, &Process::default()).map_err(|problems| problems.0)?;
+            let listen = setup.all_listeners().collect();
+            let backends = setup.probes().map(|probe| {
+                let mark = probe.mark.map_or(0, NonZeroU32::get);
+                (probe.backend, mark)
+            });
+            return Ok(Self {
+                listen,
+                backends: backends.collect(),
+            });
+        }
+        let transports = args.targets.transports().iter();
+        let listen = transports.flat_map(|&transport| {
+            let addresses = args.listen.iter();
+            addresses.map(move |&address| (transport, address))
+        });
+        let backends = args.targets.named().into_iter();
+        Ok(Self {
+            listen: listen.collect(),
+            backends: backends.map(|backend| (backend, args.mark)).collect(),
+        })
+    }
+
+    fn has_udp(&self) -> bool {
+        let listen = self.listen.iter().map(|(transport, _)| *transport);
+        let backends = self.backends.iter().map(|(backend, _)| backend.transport);
+        listen
+            .chain(backends)
+            .any(|transport| transport == Transport::Udp)
+    }
+}
+
 /// Whether anything failed.
-async fn examine(args: &Args) -> bool {
+async fn examine(subject: &Subject) -> bool {
     let mut failed = false;
     let mut note = |finding: Finding| failed |= report(&finding) == Verdict::Fail;
     for check in host::CHECKS {
@@ -83,28 +142,27 @@ async fn examine(args: &Args) -> bool {
     note(backend::leftovers().await);
     note(marks::marks().await);
     note(tproxy::listeners());
-    for &transport in args.targets.transports() {
-        for &address in &args.listen {
-            note(listener::can_be_opened(address, transport));
-        }
+    for &(transport, address) in &subject.listen {
+        note(listener::can_be_opened(address, transport));
     }
-    if args.targets.transports().contains(&Transport::Udp) {
+    if subject.has_udp() {
         note(udp::receive_buffer());
+        note(udp::data_path());
     }
-    for of_target in args.targets.named() {
+    for &(of_target, mark) in &subject.backends {
         let target = of_target.address;
         if backend::lacks_family(target).await {
             note(Finding::ok("backend", format!("no {target} without IPv6")));
             continue;
         }
-        note(backend::routed(of_target, args.mark).await);
+        note(backend::routed(of_target, mark).await);
         note(backend::reply_path(of_target).await);
         if of_target.transport == Transport::Udp {
             note(udp::bound(target).await);
             continue;
         }
         note(backend::reachable(target).await);
-        note(backend::answers_a_stranger(target, args.mark).await);
+        note(backend::answers_a_stranger(target, mark).await);
         note(bound::bound(target).await);
     }
     failed

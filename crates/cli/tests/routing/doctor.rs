@@ -119,6 +119,51 @@ fn a_backend_that_does_not_run_is_a_failure_but_its_refusal_proves_the_way_back(
     })
 }
 
+/// Of the backends that are named, and no others.
+#[test]
+fn a_target_that_nobody_named_is_not_looked_at() -> Result<()> {
+    in_namespace(|| {
+        run("routes add", 0)?;
+        let _backend = TcpListener::bind("127.0.0.1:9000")?;
+        let report = run("doctor -4 127.0.0.1:9000", 0)?;
+        assert!(!report.contains("[::1]"), "{report}");
+        Ok(())
+    })
+}
+
+/// Listeners, backends and marks of a file, which is checked first.
+#[test]
+fn a_configuration_is_looked_at_as_a_whole() -> Result<()> {
+    in_namespace(|| {
+        let path =
+            std::env::temp_dir().join(format!("peername-doctor-{}.toml", std::process::id()));
+        let command = format!("doctor --config {}", path.display());
+        let table = "[[listen]]\naddress = [\"127.0.0.1:8443\"]\nprotocol = \"both\"\ntrust = [\"any\"]\n\
+            target-v4 = \"127.0.0.1:9000\"\n";
+        std::fs::write(&path, table)?;
+        run("routes add", 0)?;
+        let _backend = TcpListener::bind("127.0.0.1:9000")?;
+        let report = run(&command, 0)?;
+        for line in [
+            "ok    listener: TCP 127.0.0.1:8443 is free",
+            "ok    listener: UDP 127.0.0.1:8443 is free",
+            "ok    spoofed connect: 127.0.0.1:9000 answers 192.0.2.1",
+            " --data-path kernel: ",
+        ] {
+            assert!(report.contains(line), "{line}: {report}");
+        }
+        std::fs::write(&path, "[[listen]]\ntrsut = 1\naddress = 7\n")?;
+        let report = run(&command, 3)?;
+        assert_eq!(
+            report.matches("FAIL  configuration: ").count(),
+            2,
+            "{report}"
+        );
+        std::fs::remove_file(&path)?;
+        Ok(())
+    })
+}
+
 #[test]
 fn another_address_of_this_host() -> Result<()> {
     in_namespace(|| {

@@ -4,10 +4,12 @@ use std::fs;
 use std::net::SocketAddr;
 
 use peername_proxy::routes::{Place, locate};
+use peername_sys::kernel_release;
 use peername_sys::netlink::Netlink;
 
 use super::bound::receivers_on;
 use super::finding::Finding;
+use super::host::version;
 
 /// Looks at the sockets of this host on the port of `target`, if it is here.
 ///
@@ -98,3 +100,30 @@ mod tests {
         assert!(judged(&[]).contains("no UDP socket"));
     }
 }
+
+/// Can `--data-path kernel` be had here? Its programs are loaded, and nothing is attached.
+pub(super) fn data_path() -> Finding {
+    let check = "--data-path kernel";
+    let release = kernel_release();
+    match peername_kernel::udp::try_load() {
+        // It loads before, and can't be attached.
+        Ok(()) if version(&release).is_some_and(|version| version < TCX) => Finding::warn(
+            check,
+            format!("not to be had: it needs Linux 6.6, and this is {release}"),
+            NO_MATTER,
+        ),
+        Ok(()) => Finding::ok(
+            check,
+            "to be had: steady sessions can be left to the kernel",
+        ),
+        Err(error) => Finding::warn(
+            check,
+            format!("not to be had: {:#}", anyhow::Error::new(error)),
+            NO_MATTER,
+        ),
+    }
+}
+
+/// Since which programs can be attached as these are.
+const TCX: (u32, u32) = (6, 6);
+const NO_MATTER: &str = "nothing, unless you want it: UDP is served in user space (docs/udp.md)";

@@ -74,6 +74,11 @@ impl Setup {
             .copied()
     }
 
+    /// The same of both protocols.
+    pub(crate) fn all_listeners(&self) -> impl Iterator<Item = (Transport, SocketAddr)> + '_ {
+        self.services.iter().flat_map(Planned::listeners)
+    }
+
     /// Every backend once: those that rules have to be made for.
     pub(super) fn backends(&self) -> Vec<Backend> {
         let mut known = HashSet::new();
@@ -85,7 +90,7 @@ impl Setup {
 
     /// Every backend for which clients are expected, and whether one port of it stands for all. Any other is tried when
     /// its first client comes.
-    pub(super) fn probes(&self) -> impl Iterator<Item = Probe> + '_ {
+    pub(crate) fn probes(&self) -> impl Iterator<Item = Probe> + '_ {
         self.services
             .iter()
             .flat_map(|planned| planned.backends().map(move |known| (known, planned)))
