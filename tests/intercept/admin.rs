@@ -30,7 +30,7 @@ fn it_is_ready_once_the_check_can_be_asked() {
     let rig = Rig::new(&[&url, "--admin=127.0.0.1:9300", PATIENT]);
     let says = |what: &str| {
         rig.proxy
-            .line(what, |line| line.contains(what).then_some(()))
+            .line(what, |line| line.contains(what).then_some(()));
     };
     says("can't be asked: ");
     says("requests are denied until it can");
@@ -96,7 +96,7 @@ fn it_answers_to_its_own_names_only() {
         ] {
             assert!(with(header).ends_with("421"), "{header}: {}", with(header));
         }
-        let host = own.map_or("X: y".to_owned(), |name| format!("Host: {name}:9300"));
+        let host = own.map_or_else(|| "X: y".to_owned(), |name| format!("Host: {name}:9300"));
         assert_eq!(with(&host), "ok\n200");
     }
 }

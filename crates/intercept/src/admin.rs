@@ -107,12 +107,9 @@ impl Hosts {
             let authority = text.and_then(|text| text.parse::<Authority>().ok());
             authority.is_some_and(|authority| self.contain(authority.host()))
         };
-        let hosts = headers.get_all(header::HOST).iter();
-        let origins = headers.get_all(header::ORIGIN).iter();
-        hosts.map(|host| is_ours(host, "")).all(|ours| ours)
-            && origins
-                .map(|origin| is_ours(origin, "http://"))
-                .all(|ours| ours)
+        let mut hosts = headers.get_all(header::HOST).iter();
+        let mut origins = headers.get_all(header::ORIGIN).iter();
+        hosts.all(|host| is_ours(host, "")) && origins.all(|origin| is_ours(origin, "http://"))
     }
 
     fn contain(&self, host: &str) -> bool {

@@ -49,10 +49,10 @@ enum Action {
 /// The backends, as `peername proxy` takes them.
 #[derive(Debug, Clone, clap::Args)]
 pub(crate) struct Targets {
-    /// Where IPv4 clients go [default: 127.0.0.1:443]
+    /// Where IPv4 clients go [default: `127.0.0.1:443`]
     #[arg(short = '4', long, value_name = "ADDR", value_parser = value::address_v4)]
     target_v4: Option<SocketAddr>,
-    /// Where IPv6 clients go [default: [::1]:443]
+    /// Where IPv6 clients go [default: `[::1]:443`]
     #[arg(short = '6', long, value_name = "ADDR", value_parser = value::address_v6)]
     target_v6: Option<SocketAddr>,
     /// What the backends speak. A backend on loopback needs the same rules for either.

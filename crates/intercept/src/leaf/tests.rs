@@ -48,7 +48,8 @@ fn a_leaf_names_one_host_and_nothing_else() {
         let days =
             (leaf.validity.not_after.timestamp() - leaf.validity.not_before.timestamp()) / 86_400;
         assert_eq!(days, 8);
-        let (_, issuer) = parse_x509_certificate(mint.authority().certificate_der()).expect("DER");
+        let authority = mint.authority();
+        let (_, issuer) = parse_x509_certificate(authority.certificate_der()).expect("DER");
         leaf.verify_signature(Some(issuer.public_key()))
             .expect("its signature");
         assert_ne!(leaf.public_key().raw, issuer.public_key().raw);

@@ -81,26 +81,6 @@ const CHECK: &str = "backend's UDP socket";
 /// What a listener asks for.
 const ENOUGH: u64 = 4 << 20;
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn judged(sockets: &[&str]) -> String {
-        let sockets: Vec<_> = sockets.iter().map(|text| text.parse().unwrap()).collect();
-        judge("127.0.0.1:53".parse().unwrap(), &sockets).to_string()
-    }
-
-    #[test]
-    fn a_backend_is_to_be_bound_to_its_own_address() {
-        assert!(judged(&["127.0.0.1:53", "0.0.0.0:53"]).starts_with("ok"));
-        let wildcard = judged(&["0.0.0.0:53"]);
-        assert!(wildcard.starts_with("warn"), "{wildcard}");
-        assert!(wildcard.contains("bind it to 127.0.0.1:53"), "{wildcard}");
-        assert!(judged(&["10.0.0.1:53"]).contains("not at 127.0.0.1"));
-        assert!(judged(&[]).contains("no UDP socket"));
-    }
-}
-
 /// Can `--data-path kernel` be had here? Its programs are loaded, and nothing is attached.
 pub(super) fn data_path() -> Finding {
     let check = "--data-path kernel";
@@ -127,3 +107,23 @@ pub(super) fn data_path() -> Finding {
 /// Since which programs can be attached as these are.
 const TCX: (u32, u32) = (6, 6);
 const NO_MATTER: &str = "nothing, unless you want it: UDP is served in user space (docs/udp.md)";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn judged(sockets: &[&str]) -> String {
+        let sockets: Vec<_> = sockets.iter().map(|text| text.parse().unwrap()).collect();
+        judge("127.0.0.1:53".parse().unwrap(), &sockets).to_string()
+    }
+
+    #[test]
+    fn a_backend_is_to_be_bound_to_its_own_address() {
+        assert!(judged(&["127.0.0.1:53", "0.0.0.0:53"]).starts_with("ok"));
+        let wildcard = judged(&["0.0.0.0:53"]);
+        assert!(wildcard.starts_with("warn"), "{wildcard}");
+        assert!(wildcard.contains("bind it to 127.0.0.1:53"), "{wildcard}");
+        assert!(judged(&["10.0.0.1:53"]).contains("not at 127.0.0.1"));
+        assert!(judged(&[]).contains("no UDP socket"));
+    }
+}

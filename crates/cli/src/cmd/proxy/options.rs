@@ -88,10 +88,10 @@ pub(crate) struct Listener {
     /// What is listened for
     #[arg(short, long, default_value = "tcp")]
     pub(super) protocol: Protocol,
-    /// Where IPv4 clients go; port "same" is the one they came to [default: 127.0.0.1:443]
+    /// Where IPv4 clients go; port "same" is the one they came to [default: `127.0.0.1:443`]
     #[arg(short = '4', long, value_name = "ADDR")]
     target_v4: Option<TargetV4>,
-    /// Where IPv6 clients go; port "same" is the one they came to [default: [::1]:443]
+    /// Where IPv6 clients go; port "same" is the one they came to [default: `[::1]:443`]
     #[arg(short = '6', long, value_name = "ADDR")]
     target_v6: Option<TargetV6>,
     /// Connect to the destination in the header, if --allow-destination lists it

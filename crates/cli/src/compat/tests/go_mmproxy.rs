@@ -1,6 +1,6 @@
 //! go-mmproxy: its READMEs, its example unit, each of its flags.
 
-use super::{as_program, stops, translated};
+use super::{stops, translated};
 
 /// Old and native words, the latter without what always follows.
 pub(super) const TABLE: &[(&str, &str)] = &[
