@@ -37,6 +37,7 @@ mod intercept;
 mod limits;
 mod listeners;
 mod logging;
+mod logs_page;
 mod onward;
 mod opening;
 mod outages;

@@ -99,8 +99,10 @@ fn a_standard_error_that_is_not_read_holds_nobody_up() {
 #[track_caller]
 fn is_refused(host: &Host, to: SocketAddr, bytes: &[u8]) {
     if let Some(conn) = Conn::try_connect(host, to) {
-        conn.send_if_open(bytes);
-        assert_eq!(conn.closed().0, End::Reset, "{bytes:?}");
+        // On a busy machine it may be refused before it has said anything, and then sending tells of the reset.
+        if conn.send_if_open(bytes) {
+            assert_eq!(conn.closed().0, End::Reset, "{bytes:?}");
+        }
     }
 }
 

@@ -105,7 +105,8 @@ impl Inbox {
                 socket.as_fd().as_raw_fd(),
                 headers.as_mut_ptr().cast(),
                 wanted,
-                libc::MSG_DONTWAIT,
+                // The C libraries differ in the type of this, and of the length below.
+                libc::MSG_DONTWAIT as _,
                 ptr::null_mut(),
             )
         };
@@ -136,7 +137,7 @@ impl Place {
             original,
             segment,
             lost,
-        } = self.control.read(message.msg_controllen);
+        } = self.control.read(message.msg_controllen as _);
         let len = (header.msg_len as usize).min(LARGEST);
         self.arrived = name.as_socket().map(|peer| Arrived {
             len,

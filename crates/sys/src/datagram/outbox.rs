@@ -84,7 +84,8 @@ impl Outbox {
                 socket.as_fd().as_raw_fd(),
                 headers.as_mut_ptr().cast(),
                 messages.len() as libc::c_uint,
-                libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL,
+                // The C libraries differ in its type.
+                (libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) as _,
             )
         };
         usize::try_from(n).map_err(|_| io::Error::last_os_error())
