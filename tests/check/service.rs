@@ -4,6 +4,7 @@ use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::atomic::{AtomicU16, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::thread;
 use std::time::Duration;
@@ -207,10 +208,17 @@ pub(crate) fn any() -> SocketAddr {
     ([127, 0, 0, 1], 0).into()
 }
 
-/// An address that nobody listens on.
+/// An address that nobody listens on, each time another one: of the ports that the kernel does not choose from, so that no
+/// other test gets it before whoever it is for.
 pub(crate) fn free() -> SocketAddr {
-    let listener = TcpListener::bind(any()).expect("bind");
-    listener.local_addr().expect("its address")
+    static NEXT: AtomicU16 = AtomicU16::new(0);
+    loop {
+        let port = 20_000 + NEXT.fetch_add(1, Ordering::Relaxed) % 10_000;
+        let address = SocketAddr::from(([127, 0, 0, 1], port));
+        if TcpListener::bind(address).is_ok() {
+            return address;
+        }
+    }
 }
 
 /// Long enough for a busy machine.
