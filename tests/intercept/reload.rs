@@ -22,7 +22,7 @@ fn a_rotated_authority_and_a_new_list_take_effect() {
     rig.scratch.write("ca.pem", only_first(&pem));
     // By the old one still, which this client does not trust any more.
     assert!(!rig.try_curl(&["https://a.test/"]).status.success());
-    reload("reloaded: the authority");
+    reload("\"reloaded: ");
     assert_eq!(rig.curl(&["https://a.test/"]), "hello\n");
 
     rig.scratch.write("clients", "nobody in particular\n");
@@ -40,6 +40,28 @@ fn a_rotated_authority_and_a_new_list_take_effect() {
             .success()
             .then_some(())
     });
+}
+
+/// A file that has no end is refused at once, and the next reload works.
+#[test]
+fn a_fifo_does_not_stop_reloads() {
+    let rig = Rig::new(&[]);
+    for name in ["root.pem", "ca/authority.pem"] {
+        let (path, aside) = (rig.scratch.text(name), rig.scratch.text("aside"));
+        rig.lab.server.run("mv", &[&path, &aside]);
+        rig.lab.server.run("mkfifo", &["--mode=600", &path]);
+        rig.proxy.signal(Signal::HUP);
+        rig.proxy.line("the refusal", |line| {
+            let is_it = line.contains("reload refused") && line.contains(&path);
+            (is_it && line.contains("not a regular file")).then_some(())
+        });
+        rig.lab.server.run("mv", &[&aside, &path]);
+    }
+    rig.proxy.signal(Signal::HUP);
+    rig.proxy.line("a reload", |line| {
+        line.contains("\"reloaded: ").then_some(())
+    });
+    assert_eq!(rig.curl(&["https://a.test/"]), "hello\n");
 }
 
 #[track_caller]

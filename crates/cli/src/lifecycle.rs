@@ -8,7 +8,7 @@ use peername_proxy::own_addresses::OwnAddresses;
 use peername_proxy::server::{Capacity, Running};
 use peername_sys::limits::{open_files, raise_open_files};
 use tokio::signal::unix::{Signal, SignalKind, signal};
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 
 /// The signals that stop us.
 #[derive(Debug)]
@@ -39,6 +39,20 @@ pub(crate) fn block_on<T>(work: impl Future<Output = anyhow::Result<T>>) -> anyh
     // Dropped, it would wait for a name server that somebody waited for.
     runtime.shutdown_background();
     done
+}
+
+/// Reads files and names again for a reload, beside the control side. A thread that is stuck in a file system or a name
+/// server is left behind, and the next reload begins another.
+///
+/// # Errors
+///
+/// Those of `read`; or it took longer than [`MAX_READ`].
+pub(crate) async fn read_again<T: Send + 'static>(
+    read: impl FnOnce() -> anyhow::Result<T> + Send + 'static,
+) -> anyhow::Result<T> {
+    let reading = tokio::task::spawn_blocking(read);
+    let read = timeout(MAX_READ, reading).await;
+    read.with_context(|| format!("the files or their names took longer than {MAX_READ:?}"))??
 }
 
 /// Raises the limit of descriptors as far as it goes, and checks that so many listening sockets leave
@@ -203,6 +217,8 @@ pub(crate) async fn keep_own_addresses(own_addresses: OwnAddresses) {
     }
 }
 
+/// What a slow name server may take with all its retries, and no less.
+const MAX_READ: Duration = Duration::from_secs(60);
 const WATCH_AGAIN: Duration = Duration::from_secs(5);
 /// Of a tokio runtime: epoll twice, eventfd, the signal pipe; and a spare.
 const FILES_OF_A_RUNTIME: usize = 5;

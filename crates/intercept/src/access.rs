@@ -117,7 +117,7 @@ impl Users {
     ///
     /// [`UsersError`]; one bad line refuses the file.
     pub fn read(path: &Path) -> Result<Self, UsersError> {
-        let text = text_file::read(path, MAX_FILE).map_err(|source| UsersError::File {
+        let text = text_file::read(path).map_err(|source| UsersError::File {
             path: path.to_owned(),
             source,
         })?;
@@ -194,8 +194,6 @@ impl std::fmt::Debug for Users {
     }
 }
 
-/// Octets of a file of users.
-const MAX_FILE: u64 = 4 << 20;
 /// Octets of a name and a password. bcrypt looks at 72 of the latter.
 const LONGEST: usize = 1024;
 /// Credentials that need not be hashed again, and for how long.

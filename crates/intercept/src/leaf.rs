@@ -125,6 +125,10 @@ pub struct Mint {
     hits: AtomicU64,
 }
 
+/// The first season of an authority that is not in use yet.
+#[derive(Debug)]
+pub(crate) struct Prepared(Season);
+
 /// What a kept certificate is for.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct Id {
@@ -264,26 +268,31 @@ impl Mint {
         let mut current = self.season.write().unwrap_or_else(PoisonError::into_inner);
         if !current.is_good(now) {
             let authority = Arc::clone(&current.authority);
-            *current = Arc::new(self.next(current.number, authority)?);
+            *current = Arc::new(Season::begin(
+                current.number + 1,
+                authority,
+                &self.settings,
+            )?);
             self.kept.invalidate_all();
         }
         Ok(Arc::clone(&current))
     }
 
-    fn next(&self, last: u64, authority: Arc<Authority>) -> Result<Season, Error> {
-        Season::begin(last + 1, authority, &self.settings)
-    }
-
-    /// Signs by another authority from now on.
+    /// Makes a leaf key for another authority.
     ///
     /// # Errors
     ///
-    /// The authority is not valid now; the one before goes on.
-    pub fn renew(&self, authority: Authority) -> Result<(), Error> {
+    /// The authority is not valid now.
+    pub(crate) fn prepare(&self, authority: Authority) -> Result<Prepared, Error> {
+        Season::begin(0, Arc::new(authority), &self.settings).map(Prepared)
+    }
+
+    /// Signs by that authority from now on.
+    pub(crate) fn renew(&self, Prepared(mut season): Prepared) {
         let mut current = self.season.write().unwrap_or_else(PoisonError::into_inner);
-        *current = Arc::new(self.next(current.number, Arc::new(authority))?);
+        season.number = current.number + 1;
+        *current = Arc::new(season);
         self.kept.invalidate_all();
-        Ok(())
     }
 
     /// Who signs.

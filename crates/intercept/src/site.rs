@@ -17,7 +17,7 @@ use crate::metrics::{Certificates, Metrics};
 use crate::passthrough::Passthrough;
 use crate::pinned::Pinned;
 use crate::share::Shares;
-use crate::upstream::{TrustError, Upstream};
+use crate::upstream::{TrustError, Upstream, trust};
 
 /// How clients are dealt with.
 #[derive(Debug)]
@@ -33,6 +33,14 @@ pub struct Rules {
     pub idle_timeout: Duration,
     /// For tunnels and streams on which nothing moves, and which may be silent for long.
     pub tunnel_timeout: Duration,
+}
+
+/// What has been read again, ready to go by: access lists, trusted roots of origins, and the authority with a leaf key.
+#[derive(Debug)]
+pub struct Renewal {
+    access: Access,
+    tls: trust::Tls,
+    season: leaf::Prepared,
 }
 
 /// Why what was read again can't be gone by.
@@ -82,18 +90,24 @@ impl Site {
         }
     }
 
-    /// Goes by this from now on: who may come, who signs for hosts, and whom origins may be certified by. Connections that
-    /// are open stay.
+    /// Reads again whom origins may be certified by, and makes a leaf key. It takes its time, and changes nothing.
     ///
     /// # Errors
     ///
-    /// The authority is not valid, or no origin could be verified; all stays as it was.
-    pub fn renew(&self, access: Access, authority: Authority) -> Result<(), RenewError> {
-        let tls = self.upstream.read_trust(&authority.certificates())?;
-        self.mint.renew(authority)?;
-        self.upstream.trust(tls);
-        self.access.store(Arc::new(access));
-        Ok(())
+    /// The authority is not valid, or no origin could be verified.
+    pub fn prepare(&self, access: Access, authority: Authority) -> Result<Renewal, RenewError> {
+        Ok(Renewal {
+            access,
+            tls: self.upstream.read_trust(&authority.certificates())?,
+            season: self.mint.prepare(authority)?,
+        })
+    }
+
+    /// Goes by this from now on. Connections that are open stay.
+    pub fn renew(&self, renewal: Renewal) {
+        self.mint.renew(renewal.season);
+        self.upstream.trust(renewal.tls);
+        self.access.store(Arc::new(renewal.access));
     }
 
     /// A connection of this peer ended before there was a request.

@@ -9,7 +9,7 @@ mod parent;
 mod places;
 mod pool;
 mod seen;
-mod trust;
+pub(crate) mod trust;
 mod verify;
 
 use std::net::{IpAddr, SocketAddr};

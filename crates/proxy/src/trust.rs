@@ -77,7 +77,7 @@ impl TrustList {
     /// file: a list that was understood by half is not a list.
     fn add_file(&mut self, option: &'static str, path: PathBuf) -> Result<(), TrustError> {
         let before = self.networks.len();
-        let text = text_file::read(&path, MAX_LIST).map_err(|source| TrustError::File {
+        let text = text_file::read(&path).map_err(|source| TrustError::File {
             option,
             path: path.clone(),
             source,
@@ -207,8 +207,6 @@ const fn v6(first: u16, last: u16, prefix: u8) -> IpNet {
     ))
 }
 
-/// Octets of a list. A hundred thousand networks take less.
-pub const MAX_LIST: u64 = 4 << 20;
 const ANY: [IpNet; 2] = [v4(0, 0, 0), v6(0, 0, 0)];
 const LOOPBACK: [IpNet; 2] = [v4(127, 0, 8), v6(0, 1, 128)];
 /// RFC 1918, link-local (RFC 3927, RFC 4291) and unique local addresses (RFC 4193).

@@ -10,28 +10,36 @@ use std::path::Path;
 
 use rustix::fs::OFlags;
 
-/// The whole text of a regular file of at most `max_len` octets. Links are followed.
+/// The whole text of a regular file of at most 4 MiB. Links are followed.
 ///
 /// # Errors
 ///
-/// Those of open(2), fstat(2) and read(2); [`io::ErrorKind::InvalidInput`] for what is no regular file, found out without
-/// blocking; [`io::ErrorKind::FileTooLarge`]; [`io::ErrorKind::InvalidData`] for what is not UTF-8. None quotes the
-/// file.
-pub fn read(path: &Path, max_len: u64) -> io::Result<String> {
+/// Those of [`open`] and read(2); [`io::ErrorKind::FileTooLarge`]; [`io::ErrorKind::InvalidData`] for what is not UTF-8.
+/// None quotes the file.
+pub fn read(path: &Path) -> io::Result<String> {
+    read_open(&open(path)?, MAX_LEN)
+}
+
+/// Opens a regular file for reading, without blocking.
+///
+/// # Errors
+///
+/// Those of open(2) and fstat(2); [`io::ErrorKind::InvalidInput`] for what is no regular file.
+pub fn open(path: &Path) -> io::Result<File> {
     let flags = OFlags::NONBLOCK | OFlags::NOCTTY;
     let flags = i32::try_from(flags.bits()).unwrap_or_default();
     let file = OpenOptions::new()
         .read(true)
         .custom_flags(flags)
         .open(path)?;
-    read_open(&file, max_len)
-}
-
-fn read_open(file: &File, max_len: u64) -> io::Result<String> {
     if !file.metadata()?.is_file() {
         let why = "not a regular file (a directory, a pipe or a device)";
         return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
     }
+    Ok(file)
+}
+
+fn read_open(file: &File, max_len: u64) -> io::Result<String> {
     let mut text = String::new();
     // It may grow while it is read.
     let len = file
@@ -44,6 +52,9 @@ fn read_open(file: &File, max_len: u64) -> io::Result<String> {
     Ok(text)
 }
 
+/// Octets of a configuration or a list: more than a hundred thousand networks take.
+const MAX_LEN: u64 = 4 << 20;
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -51,15 +62,16 @@ mod tests {
     #[test]
     fn only_regular_files_of_a_reasonable_size() {
         for path in ["/dev/zero", "/dev", "/dev/tty", "/proc/self/fd"] {
-            assert!(read(Path::new(path), 10).is_err(), "{path}");
+            assert!(open(Path::new(path)).is_err(), "{path}");
         }
         let path = std::env::temp_dir().join(format!("peername-text-{}", std::process::id()));
         std::fs::write(&path, "0123456789").unwrap();
-        assert_eq!(read(&path, 10).unwrap(), "0123456789");
+        let read_at_most = |max_len| read_open(&open(&path).unwrap(), max_len);
+        assert_eq!(read_at_most(10).unwrap(), "0123456789");
         let kind = |result: io::Result<String>| result.map_err(|error| error.kind());
-        assert_eq!(kind(read(&path, 9)), Err(io::ErrorKind::FileTooLarge));
+        assert_eq!(kind(read_at_most(9)), Err(io::ErrorKind::FileTooLarge));
         std::fs::write(&path, b"\xff").unwrap();
-        assert_eq!(kind(read(&path, 9)), Err(io::ErrorKind::InvalidData));
+        assert_eq!(kind(read_at_most(9)), Err(io::ErrorKind::InvalidData));
         std::fs::remove_file(&path).unwrap();
     }
 }

@@ -3,7 +3,7 @@
 mod options;
 
 use std::net::SocketAddr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use peername_intercept::authority::Authority;
 use peername_intercept::destination::Destinations;
 use peername_intercept::door::{Door, Intercept};
 use peername_intercept::leaf::{self, Mint};
-use peername_intercept::site::Site;
+use peername_intercept::site::{Renewal, Site};
 use peername_intercept::upstream::{TrustError, Upstream};
 use peername_proxy::listeners::{Beside, Given, Listeners};
 use peername_proxy::own_addresses::OwnAddresses;
@@ -90,23 +90,26 @@ async fn start(args: &Args) -> anyhow::Result<ExitCode> {
     manager::keep_alive(running.pulse());
     while signals.next(&mut running).await? == Told::Reload {
         manager::reloading();
-        reload(args, &ca, &site);
+        let reading = read_again(args.clone(), ca.clone(), Arc::clone(&site));
+        let Some(read) = signals.unless_stopped(&mut running, reading).await? else {
+            break;
+        };
+        match read {
+            Ok(renewal) => {
+                site.renew(renewal);
+                tracing::info!("reloaded: authority, trusted roots, access lists");
+            }
+            Err(error) => tracing::warn!("reload refused, all stays as it was: {error:#}"),
+        }
         manager::ready("intercepting");
     }
     manager::stopping();
     Ok(signals.stop(running, args.drain()).await)
 }
 
-/// Reads again what stands in files: whole, or not at all.
-fn reload(args: &Args, ca: &Path, site: &Site) {
-    let read = || -> anyhow::Result<()> {
-        let (access, authority) = (args.access()?, Authority::open(ca)?);
-        Ok(site.renew(access, authority)?)
-    };
-    match read() {
-        Ok(()) => tracing::info!("reloaded: the authority, those of origins, and who may come"),
-        Err(error) => tracing::warn!("reload refused, all stays as it was: {error:#}"),
-    }
+/// What stands in files: whole, or not at all.
+async fn read_again(args: Args, ca: PathBuf, site: Arc<Site>) -> anyhow::Result<Renewal> {
+    lifecycle::read_again(move || Ok(site.prepare(args.access()?, Authority::open(&ca)?)?)).await
 }
 
 /// What clients may have of the descriptors, and how many connections to origins there may be. A client by HTTP/2

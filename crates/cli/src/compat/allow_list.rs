@@ -8,7 +8,7 @@ use std::ffi::{OsStr, OsString};
 use std::net::IpAddr;
 
 use ipnet::IpNet;
-use peername_proxy::trust::{MAX_LIST, TrustError, TrustList};
+use peername_proxy::trust::{TrustError, TrustList};
 use peername_sys::text_file;
 
 use super::EVERYBODY;
@@ -39,7 +39,7 @@ pub(super) fn or_everybody(
 /// For cloudflare/mmproxy, which skipped lines that it did not understand: the file if all of it is
 /// understood, else its good lines one by one. Nobody at all is for the native option to refuse.
 pub(super) fn good_lines(path: &OsStr, notes: &mut Vec<String>) -> Vec<OsString> {
-    let Ok(text) = text_file::read(path.as_ref(), MAX_LIST) else {
+    let Ok(text) = text_file::read(path.as_ref()) else {
         return vec![at(path)];
     };
     let mut good = Vec::new();

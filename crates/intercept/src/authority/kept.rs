@@ -6,7 +6,7 @@ use std::io::{self, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-use peername_sys::user;
+use peername_sys::{text_file, user};
 
 use super::{Error, profile};
 
@@ -64,7 +64,7 @@ impl<'a> Kept<'a> {
     /// Key and certificate, if nobody else can have read them.
     pub(super) fn authority(&self) -> Result<String, Error> {
         let path = self.path();
-        let file = match File::open(&path) {
+        let file = match text_file::open(&path) {
             Ok(file) => file,
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 return Err(Error::Absent { path });
@@ -84,7 +84,7 @@ impl<'a> Kept<'a> {
     /// The certificates of predecessors; empty if there are none.
     pub(super) fn previous(&self) -> Result<String, Error> {
         let path = self.previous_path();
-        match File::open(&path) {
+        match text_file::open(&path) {
             Ok(file) => read(file).map_err(failed("read(2)", &path)),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(String::new()),
             Err(error) => Err(failed("open(2)", &path)(error)),

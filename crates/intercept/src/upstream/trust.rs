@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use peername_sys::text_file;
 use rustls::client::{Resumption, WebPkiServerVerifier};
 use rustls::crypto::CryptoProvider;
 use rustls::pki_types::CertificateDer;
@@ -96,9 +97,9 @@ fn add(roots: &mut RootCertStore, path: &Path, ours: &OwnKeys) -> Result<(), Tru
         path: path.to_owned(),
         why,
     };
-    let all = CertificateDer::pem_file_iter(path).map_err(|error| refuse(error.to_string()))?;
+    let text = text_file::read(path).map_err(|error| refuse(error.to_string()))?;
     let mut added = 0;
-    for certificate in all {
+    for certificate in CertificateDer::pem_slice_iter(text.as_bytes()) {
         let certificate = certificate.map_err(|error| refuse(error.to_string()))?;
         if ours.has(&certificate) {
             let why = "this is the proxy's own authority, which no origin may be certified by";

@@ -25,7 +25,7 @@ use crate::usage::Usage;
 use crate::value::{self, Number, Time, Timeout};
 
 /// Options of `peername intercept`.
-#[derive(Debug, clap::Args)]
+#[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Args {
     /// Where clients that know of the proxy find it; may be repeated [default: 127.0.0.1:8080, unless there
     /// is --transparent]

@@ -54,8 +54,7 @@ pub(crate) struct Problems(pub(crate) Vec<String>);
 /// Reads a file and whatever it names. What `process` says goes before what the file says.
 pub(crate) fn read(path: &Path, process: &Process) -> Result<Setup, Problems> {
     let one = |problem: String| Problems(vec![problem]);
-    let text =
-        text_file::read(path, MAX_FILE).map_err(|why| one(format!("{}: {why}", path.display())))?;
+    let text = text_file::read(path).map_err(|why| one(format!("{}: {why}", path.display())))?;
     let file: File = toml::from_str(&text).map_err(|first| {
         let mistakes = mistakes(&text);
         let all = if mistakes.is_empty() {
@@ -186,6 +185,3 @@ fn key_of(text: &str, at: usize) -> Option<&str> {
         .find_map(|line| line.split_once('='))?;
     Some(key.trim())
 }
-
-/// Octets of a configuration.
-const MAX_FILE: u64 = 4 << 20;

@@ -7,13 +7,11 @@
 use std::collections::HashSet;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Duration;
 
 use anyhow::{Context, bail, ensure};
 use peername_proxy::own_addresses::OwnAddresses;
 use peername_proxy::routes::{Backend, add_command};
 use peername_sys::netlink::Transport;
-use tokio::time::timeout;
 
 use super::control::{Control, Group};
 use super::open::Open;
@@ -21,7 +19,7 @@ use super::options::Args;
 use super::privileges;
 use super::setup::{Planned, Setup};
 use crate::logging::ranges;
-use crate::manager;
+use crate::{lifecycle, manager};
 
 impl Control {
     /// Goes by what was read from now on. What is wrong is said, and nothing changes.
@@ -186,16 +184,8 @@ impl Control {
 
 /// Reads everything again. It may take its time, for names are resolved.
 pub(super) async fn read(args: Args) -> anyhow::Result<Setup> {
-    let reading = tokio::task::spawn_blocking(move || Setup::read(&args));
-    // A thread that is stuck in a file system or a name server is left behind; the next reload begins another.
-    let read = timeout(MAX_READ, reading).await;
-    let read =
-        read.with_context(|| format!("the files or their names took longer than {MAX_READ:?}"))?;
-    Ok(read??)
+    lifecycle::read_again(move || Ok(Setup::read(&args)?)).await
 }
-
-/// What a slow name server may take with all its retries, and no less.
-const MAX_READ: Duration = Duration::from_secs(60);
 
 /// Whether rules that were made for `those` are good for `backend`: of loopback they take all.
 fn is_among(those: &[Backend], backend: Backend) -> bool {
