@@ -3,10 +3,14 @@
 use std::thread;
 use std::time::Duration;
 
+use rustix::process::Signal;
+
 use super::rig::{Rig, header_of};
 use crate::addr::{LISTEN_V4, someone_v4, v4};
 use crate::datagram::Datagrams;
 use crate::header;
+use crate::lab::{Lab, Scratch};
+use crate::peername::Peername;
 
 #[test]
 fn a_client_keeps_its_port_through_another_balancer() {
@@ -49,4 +53,36 @@ fn a_client_keeps_its_port_through_another_balancer() {
         answered(&rig, &rig.balancer);
         assert_eq!(rig.stopped()["udp_sessions"], 2);
     }
+}
+
+/// A session goes on by the rules it began with; whoever takes it over is asked by those of now.
+#[test]
+fn a_client_goes_where_the_configuration_says_now() {
+    let (lab, scratch) = (Lab::new(), Scratch::new());
+    let put = |port: u16| {
+        let content = format!(
+            "[[listen]]\naddress = [\"{LISTEN_V4}\"]\nprotocol = \"udp\"\ntarget-v4 = \"127.0.0.1:{port}\"\ntrust = [\"any\"]\n"
+        );
+        scratch.write("proxy.toml", &content)
+    };
+    let config = format!("--config={}", put(9000));
+    let proxy = Peername::receive(&lab.server, &["proxy", "--log-format=json", &config]);
+    lab.balancer.address("lan", &["10.81.0.3/24"]);
+    let balancer = |last| Datagrams::bind(&lab.balancer, v4([10, 81, 0, last], 0));
+    let backend = |port| Datagrams::bind(&lab.server, v4([127, 0, 0, 1], port));
+    let (first, second, old, new) = (balancer(2), balancer(3), backend(9000), backend(9001));
+    let client = someone_v4();
+    first.send(LISTEN_V4, &[&header_of(client), b"before"]);
+    old.expect(b"before", client);
+    put(9001);
+    proxy.signal(Signal::HUP);
+    proxy.line("a reload", |line| {
+        line.contains("\"reloaded\"").then_some(())
+    });
+    first.send(LISTEN_V4, &[&header_of(client), b"still"]);
+    old.expect(b"still", client);
+    thread::sleep(Duration::from_millis(3200));
+    second.send(LISTEN_V4, &[&header_of(client), b"after"]);
+    assert_eq!(new.recv().0, b"after");
+    old.nothing();
 }

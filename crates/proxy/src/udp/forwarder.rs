@@ -91,6 +91,11 @@ impl Role for Sending {
         socket.connect_datagram(upstream.0).map_err(refused)
     }
 
+    /// No header names a client here.
+    fn target(&self, _admitted: &Admitted) -> Result<Option<SocketAddr>, Failure> {
+        Ok(None)
+    }
+
     fn headers(&self, admitted: &Admitted) -> Result<Headers, Failure> {
         let announcement = &self.forwarder.announcement;
         let client = announcement.source.unwrap_or(admitted.framed.peer.0);

@@ -123,13 +123,13 @@ impl Role for Receiving {
     }
 
     fn open(&self, admitted: &Admitted) -> Result<UdpSocket, Failure> {
-        let (id, listener) = self.listener(admitted.key.listener)?;
-        let services = self.services.now();
-        let service = services.of(id).ok_or(Failure::NoService)?;
-        // As for TCP, where the connection's own address says it.
-        let listener = admitted.key.original.map_or(listener, LocalAddr);
-        let permit = Permit::decide(&admitted.framed, listener, &service.rules)?;
+        let (service, permit) = self.permit(admitted)?;
         service.connector.datagram(&permit)
+    }
+
+    fn target(&self, admitted: &Admitted) -> Result<Option<SocketAddr>, Failure> {
+        let (_, permit) = self.permit(admitted)?;
+        Ok(permit.source().map(|_| permit.target().0))
     }
 
     fn headers(&self, admitted: &Admitted) -> Result<Headers, Failure> {
@@ -182,6 +182,17 @@ impl Role for Receiving {
 }
 
 impl Receiving {
+    /// What the service of its listener allows.
+    fn permit(&self, admitted: &Admitted) -> Result<(Arc<Service>, Permit), Failure> {
+        let (id, listener) = self.listener(admitted.key.listener)?;
+        let services = self.services.now();
+        let service = services.of(id).ok_or(Failure::NoService)?;
+        // As for TCP, where the connection's own address says it.
+        let listener = admitted.key.original.map_or(listener, LocalAddr);
+        let permit = Permit::decide(&admitted.framed, listener, &service.rules)?;
+        Ok((Arc::clone(service), permit))
+    }
+
     /// That of now; where a reload has taken the listener away, the last one, by which its open sessions go on.
     fn service(&mut self, number: usize) -> Result<&Service, Failure> {
         let (id, _) = self.listener(number)?;

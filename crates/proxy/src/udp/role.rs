@@ -1,6 +1,6 @@
 //! What a worker asks of the program it works for.
 
-use std::net::{IpAddr, UdpSocket};
+use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::time::Instant;
 
 use super::dropped::Dropped;
@@ -24,6 +24,13 @@ pub(crate) trait Role {
     ///
     /// [`Failure`], as for a connection.
     fn open(&self, admitted: &Admitted) -> Result<UdpSocket, Failure>;
+
+    /// Where a new session would lead from its client's own address, by the rules of now; `None` from another.
+    ///
+    /// # Errors
+    ///
+    /// [`Failure`], as [`Role::open`].
+    fn target(&self, admitted: &Admitted) -> Result<Option<SocketAddr>, Failure>;
 
     /// What goes in front of its datagrams.
     ///

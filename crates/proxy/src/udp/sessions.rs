@@ -66,14 +66,20 @@ impl<R: Role> Sessions<R> {
         path: &Path,
         now: Instant,
         poller: &Poller,
-        flush: impl FnMut(&mut Self),
+        mut flush: impl FnMut(&mut Self),
     ) -> Result<(Id, usize), Dropped> {
         let epoch = self.kernel.as_ref().map(|kernel| kernel.epoch());
         let admitted = self.role.admit(bytes, path, now)?;
         let id = match self.table.find(&admitted.key) {
             Some(id) => id,
             None if self.stopping => return Err(Dropped::Stopping),
-            None => self.take_over_or_begin(&admitted, path, now, poller, flush)?,
+            None => match self.abandoned(&admitted, now)? {
+                Some(id) => {
+                    flush(self);
+                    self.take_over(id, &admitted, now, poller)?
+                }
+                None => self.begin(&admitted, path, now, poller, flush)?,
+            },
         };
         if let Some(session) = self.table.get_mut(id) {
             session.path = *path;
@@ -175,29 +181,26 @@ impl<R: Role> Sessions<R> {
         self.report();
     }
 
-    /// A client that comes through another balancer, while the one it came through has been silent, goes on with its
-    /// session: it has its own port, which a second session could not have.
-    fn take_over_or_begin(
-        &mut self,
-        admitted: &Admitted,
-        path: &Path,
-        now: Instant,
-        poller: &Poller,
-        mut flush: impl FnMut(&mut Self),
-    ) -> Result<Id, Failure> {
-        let known = Client::of(&admitted.key).and_then(|client| self.clients.get(&client).copied());
-        let abandoned = known.filter(|&id| {
-            let heard = self.table.get(id).map(|session| session.heard);
-            let is_silent = heard.is_some_and(|heard| now.duration_since(heard) >= FAILOVER);
-            is_silent && !self.is_used_by_kernel(id, now)
-        });
-        match abandoned {
-            Some(id) if self.table.in_the_way(admitted.balancer).is_none() => {
-                flush(self);
-                self.take_over(id, admitted, now, poller)
-            }
-            _ => self.begin(admitted, path, now, poller, flush),
+    /// The session that a client goes on with where it comes through another balancer and the one before has been silent: it has
+    /// the client's port, which a second session could not have. `None` where there is none, and where by the rules of
+    /// now the client goes elsewhere.
+    fn abandoned(&mut self, admitted: &Admitted, now: Instant) -> Result<Option<Id>, Failure> {
+        let client = Client::of(&admitted.key);
+        let Some(&id) = client.and_then(|client| self.clients.get(&client)) else {
+            return Ok(None);
+        };
+        let Some(&Session {
+            heard, upstream, ..
+        }) = self.table.get(id)
+        else {
+            return Ok(None);
+        };
+        let is_silent = now.duration_since(heard) >= FAILOVER && !self.is_used_by_kernel(id, now);
+        if !is_silent || self.table.in_the_way(admitted.balancer).is_some() {
+            return Ok(None);
         }
+        let target = self.role.target(admitted)?;
+        Ok((target == Some(upstream)).then_some(id))
     }
 
     fn take_over(
