@@ -24,7 +24,7 @@ use crate::exec::rig::{pseudo, v1, v2};
 use crate::lab::{Host, wait_for};
 use crate::peername::Peername;
 use crate::sender::{Haproxy, NginxStream};
-use peername_sys::pidfd::Signal;
+use peername_sys::process::pidfd::Signal;
 use programs::Program;
 use running::{Listener, Mode, Running};
 

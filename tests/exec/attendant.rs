@@ -5,7 +5,7 @@ use std::fs;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use peername_sys::pidfd::descendants;
+use peername_sys::process::pidfd::descendants;
 use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, kill_process, prlimit};
 
 use super::faults::attendant_of;

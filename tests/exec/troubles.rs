@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::Duration;
 
-use peername_sys::pidfd::{self, Process as Pid};
+use peername_sys::process::pidfd::{self, Process as Pid};
 
 use super::rig::{NOTIFY, PRELOAD, Program, Served, v2};
 use crate::addr::{BALANCER_V4, LISTEN_V4, someone_v4};

@@ -5,7 +5,7 @@ use std::fs;
 use std::net::SocketAddr;
 use std::path::Path;
 
-use peername_sys::pidfd::{Signal, descendants};
+use peername_sys::process::pidfd::{Signal, descendants};
 
 use super::programs::{Answers, Program, Site};
 use crate::addr::{LISTEN_V4, LISTEN_V6};
@@ -138,7 +138,7 @@ impl<'a> Running<'a> {
 
     pub(super) fn signal_program(&self, signal: Signal) {
         let program = self.instances()[0];
-        let process = peername_sys::pidfd::Process::open(program).expect("the program");
+        let process = peername_sys::process::pidfd::Process::open(program).expect("the program");
         process.signal(signal).expect("a signal");
     }
 

@@ -12,7 +12,7 @@ use crate::lab::wait_for;
 /// A name server that says nothing has the threads of one client's few lookups, not those of all.
 #[test]
 fn a_silent_name_server_is_in_the_way_of_those_who_ask_it() {
-    peername_sys::limits::raise_open_files().expect("descriptors for many clients");
+    peername_sys::process::limits::raise_open_files().expect("descriptors for many clients");
     let stage = Stage::new();
     let (_names, through) = stage.name_server(SILENT);
     let rig = stage.start_through(

@@ -7,7 +7,7 @@ use std::os::fd::AsRawFd;
 use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
-use peername_sys::namespace::Network;
+use peername_sys::process::namespace::Network;
 
 use super::wait_for;
 

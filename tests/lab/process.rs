@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use peername_sys::pidfd::descendants;
+use peername_sys::process::pidfd::descendants;
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::{Host, PATIENCE, wait_until};

@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::{Context, bail, ensure};
 use peername_proxy::own_addresses::OwnAddresses;
 use peername_proxy::server::{Capacity, Running};
-use peername_sys::limits::{open_files, raise_open_files};
+use peername_sys::process::limits::{open_files, raise_open_files};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::time::{sleep, timeout};
 

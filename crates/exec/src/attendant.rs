@@ -27,9 +27,11 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use peername_identity::{Counter, Table};
-use peername_sys::epoll::{Epoll, Readiness, When};
-use peername_sys::limits::most_open_files;
-use peername_sys::{Result, sock_diag, tcp_socket};
+use peername_sys::event::epoll::{Epoll, Readiness, When};
+use peername_sys::process::limits::most_open_files;
+use peername_sys::Result;
+use peername_sys::netlink::sock_diag;
+use peername_sys::tcp::socket_info;
 
 use crate::look::{Look, look_again, refuse, report_refusal};
 use bell::Bell;
@@ -104,7 +106,7 @@ impl Attendant {
             return self.refuse(connection, Counter::NoAttendant);
         }
         // What the kernel has waited for counts; whoever is slow to answer it has half of the time all the same.
-        let waited = tcp_socket::was_deferred(&connection).min(self.header_timeout / 2);
+        let waited = socket_info::was_deferred(&connection).min(self.header_timeout / 2);
         let waiting = Waiting {
             connection,
             listener,
@@ -208,7 +210,7 @@ impl Attendant {
             Look::Unfinished(len) if !over => {
                 waiting.begun = true;
                 // Woken for every octet otherwise, even for those that are there already.
-                let _ = tcp_socket::set_low_water(&waiting.connection, len);
+                let _ = socket_info::set_low_water(&waiting.connection, len);
                 None
             }
             Look::Ready(_) => self.make_ready(id),
@@ -229,7 +231,7 @@ impl Attendant {
     /// was half full may have been too late for a burst.
     fn make_room_for(&self, id: u64) {
         let connection = self.waiting.get(&id).map(|waiting| &waiting.connection);
-        let cookie = connection.and_then(|connection| tcp_socket::cookie(connection).ok());
+        let cookie = connection.and_then(|connection| socket_info::cookie(connection).ok());
         if cookie.is_some_and(|cookie| self.table.is_full_near(cookie)) {
             self.sweep();
         }
@@ -253,7 +255,7 @@ impl Attendant {
         let waiting = self.waiting.remove(&id)?;
         // It may be open elsewhere, so closing it here would not take it out.
         let _ = self.epoll.forget(&waiting.connection);
-        let _ = tcp_socket::set_low_water(&waiting.connection, 1);
+        let _ = socket_info::set_low_water(&waiting.connection, 1);
         Some(waiting)
     }
 

@@ -8,8 +8,8 @@ use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 
 use peername_identity::{Counter, Full, Identity, Refusal, Table, Verdict};
-use peername_sys::upstream::local_addr;
-use peername_sys::{stream, tcp_socket};
+use peername_sys::socket::upstream::local_addr;
+use peername_sys::tcp::{stream, socket_info};
 
 /// What a look has found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,7 +42,7 @@ pub fn look_at_new(
     from: From,
     buffer: &mut [u8],
 ) -> Look {
-    if from.namespace.is_none() && tcp_socket::protocol(connection).is_none() {
+    if from.namespace.is_none() && socket_info::protocol(connection).is_none() {
         return Look::Ready(None);
     }
     let settings = table.settings();
@@ -56,7 +56,7 @@ pub fn look_at_new(
 /// Looks at a connection whose header [`look_at_new`] has found unfinished.
 pub fn look_again(table: Table<'_>, connection: BorrowedFd<'_>, buffer: &mut [u8]) -> Look {
     let namespace = None;
-    match tcp_socket::peer_addr(connection) {
+    match socket_info::peer_addr(connection) {
         Ok(peer) => look(table, connection, From { peer, namespace }, buffer),
         // Reset meanwhile: nobody can say any more where it came from.
         Err(_) => {
@@ -68,7 +68,7 @@ pub fn look_again(table: Table<'_>, connection: BorrowedFd<'_>, buffer: &mut [u8
 
 /// Counts a connection that is refused for another reason than a look, and leaves it for the log.
 pub fn report_refusal(table: Table<'_>, connection: BorrowedFd<'_>, why: Counter) {
-    match tcp_socket::peer_addr(connection) {
+    match socket_info::peer_addr(connection) {
         Ok(peer) => _ = refused(table, connection, peer, why),
         Err(_) => table.settings().count(why),
     }
@@ -133,7 +133,7 @@ fn remember(
     from: From,
     (client, destination): (SocketAddr, SocketAddr),
 ) -> Result<(), Full> {
-    let cookie = tcp_socket::cookie(connection).map_err(|_| Full)?;
+    let cookie = socket_info::cookie(connection).map_err(|_| Full)?;
     let identity = Identity {
         client,
         destination,
@@ -150,9 +150,9 @@ fn refused(table: Table<'_>, connection: BorrowedFd<'_>, peer: SocketAddr, why: 
 }
 
 fn namespace(connection: BorrowedFd<'_>) -> u64 {
-    match tcp_socket::protocol(connection) {
-        Some(tcp_socket::Protocol::Tcp) => tcp_socket::namespace(connection),
+    match socket_info::protocol(connection) {
+        Some(socket_info::Protocol::Tcp) => socket_info::namespace(connection),
         // A sweep would not find it among the TCP sockets, and take it for closed.
-        Some(tcp_socket::Protocol::Multipath) | None => 0,
+        Some(socket_info::Protocol::Multipath) | None => 0,
     }
 }

@@ -20,13 +20,15 @@ use std::os::fd::OwnedFd;
 use std::process::{self, Command};
 use std::time::Duration;
 
-use peername_sys::caps::{Capability, have, pass_on};
-use peername_sys::dead_man::DeadMan;
-use peername_sys::epoll::{Epoll, When};
-use peername_sys::namespace::{Network, allow_all_ports, become_capable_in_new_user_namespace};
+use peername_sys::process::caps::{Capability, have, pass_on};
+use peername_sys::process::kill_on_close::DeadMan;
+use peername_sys::event::epoll::{Epoll, When};
+use peername_sys::process::namespace::{Network, allow_all_ports, become_capable_in_new_user_namespace};
 use peername_sys::netlink::{Family, LocalRoute, Netlink, is_family_off};
-use peername_sys::pidfd::{Process, Signal};
-use peername_sys::{Failed, bequest, detach};
+use peername_sys::process::pidfd::{Process, Signal};
+use peername_sys::Failed;
+use peername_sys::ipc::listen_fds;
+use peername_sys::process::daemonize;
 
 use crate::launch::become_program;
 
@@ -67,7 +69,7 @@ pub fn start(sockets: Vec<OwnedFd>, proxy: Vec<OsString>) -> Result<(), NetnsErr
     let mut kept = sockets;
     kept.push(Process::current()?.into());
     let pid = process::id();
-    detach::detached(kept, |mut sockets| {
+    daemonize::detached(kept, |mut sockets| {
         let Some(program) = sockets.pop().map(Process::from) else {
             return 1;
         };
@@ -114,7 +116,7 @@ fn watch_over(
     sockets: Vec<OwnedFd>,
     proxy: Vec<OsString>,
 ) -> Result<(), Failed> {
-    detach::name_thread(c"peername-netns");
+    daemonize::name_thread(c"peername-netns");
     // If this process is killed, the proxy ends, and nobody would reach the program any more.
     let mut dead_man = DeadMan::new()?;
     let _hold = dead_man.hold(None)?;
@@ -125,7 +127,7 @@ fn watch_over(
             false => Err(error),
         };
     }
-    let child = detach::child(sockets, |sockets| become_proxy(sockets, proxy))?;
+    let child = daemonize::child(sockets, |sockets| become_proxy(sockets, proxy))?;
     let proxy = Process::open(child)?;
     let epoll = Epoll::new()?;
     epoll.watch(program, PROGRAM, When::Ready)?;
@@ -144,7 +146,7 @@ fn watch_over(
     if first_of(&rest, Some(patience))?.is_none() {
         let _ = last.signal(Signal::KILL);
     }
-    detach::reap(child);
+    daemonize::reap(child);
     Ok(())
 }
 
@@ -158,14 +160,14 @@ fn first_of(epoll: &Epoll, limit: Option<Duration>) -> Result<Option<u64>, Faile
 /// As a service manager would start it (sd_listen_fds(3)).
 fn become_proxy(sockets: Vec<OwnedFd>, arguments: Vec<OsString>) -> u8 {
     let count = sockets.len().to_string();
-    let ready = detach::end_with_parent()
+    let ready = daemonize::end_with_parent()
         .and_then(|()| pass_on(&[Capability::CAP_NET_RAW, Capability::CAP_NET_BIND_SERVICE]))
-        .and_then(|()| bequest::leave(sockets));
+        .and_then(|()| listen_fds::leave(sockets));
     if let Err(error) = ready {
         eprintln!("peername: the proxy beside the program: {error}");
         return 1;
     }
-    detach::unblock_signals();
+    daemonize::unblock_signals();
     let mut command = Command::new("/proc/self/exe");
     command
         .args(arguments)

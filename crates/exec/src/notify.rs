@@ -31,10 +31,12 @@ use std::process;
 use std::time::Duration;
 
 use peername_identity::{PROBE, PROBE_ERRNO, Table};
-use peername_sys::caps::{Capability, forbid_new, have, keep_only};
-use peername_sys::pidfd::Process;
+use peername_sys::process::caps::{Capability, forbid_new, have, keep_only};
+use peername_sys::process::pidfd::Process;
 use peername_sys::seccomp::{self, Bypass, Gaining, Listener, OwnNames};
-use peername_sys::{Failed, detach, kernel_release, limits, passing};
+use peername_sys::{Failed, kernel_release};
+use peername_sys::ipc::fd_passing;
+use peername_sys::process::{daemonize, limits};
 
 use ledger::Ledger;
 use supervisor::Supervisor;
@@ -87,8 +89,8 @@ pub fn start(settings: Settings) -> Result<Gaining, NotifyError> {
     let (table_settings, has_library) = (settings.table.settings(), settings.library.is_some());
     let program = process::id();
     let target = Process::current().map_err(started)?;
-    let (ours, theirs) = passing::line().map_err(started)?;
-    detach::detached([theirs, target.into()], |[line, target]| {
+    let (ours, theirs) = fd_passing::line().map_err(started)?;
+    daemonize::detached([theirs, target.into()], |[line, target]| {
         let ended = supervise(&settings, line, program, target.into());
         settings.library.iter().for_each(SharedTable::remove);
         match ended {
@@ -100,7 +102,7 @@ pub fn start(settings: Settings) -> Result<Gaining, NotifyError> {
         }
     })
     .map_err(started)?;
-    let Some((supervisor, _)) = passing::receive(&ours).map_err(started)? else {
+    let Some((supervisor, _)) = fd_passing::receive(&ours).map_err(started)? else {
         return Err(NotifyError::Ended);
     };
     seccomp::allow_looks_of(u32::try_from(supervisor).unwrap_or_default());
@@ -115,8 +117,8 @@ pub fn start(settings: Settings) -> Result<Gaining, NotifyError> {
     });
     let installed = seccomp::install(own_names, bypass.as_ref());
     let (listener, gaining) = installed.map_err(NotifyError::Filter)?;
-    passing::send(&ours, 0, Some(listener.as_fd())).map_err(started)?;
-    match passing::receive(&ours).map_err(started)? {
+    fd_passing::send(&ours, 0, Some(listener.as_fd())).map_err(started)?;
+    match fd_passing::receive(&ours).map_err(started)? {
         Some(_) => Ok(gaining),
         None => Err(NotifyError::Ended),
     }
@@ -142,16 +144,16 @@ fn supervise(
     target: Process,
 ) -> Result<(), Failed> {
     limits::raise_open_files()?;
-    passing::send(&line, process::id().into(), None)?;
+    fd_passing::send(&line, process::id().into(), None)?;
     // Without a listener: the launcher has failed, and says so itself.
-    let Some((_, Some(listener))) = passing::receive(&line)? else {
+    let Some((_, Some(listener))) = fd_passing::receive(&line)? else {
         return Ok(());
     };
     let calls = Listener::from(listener);
     let ledger = Ledger::new()?;
     give_up_privileges()?;
     let supervisor = Supervisor::new(settings, calls, ledger, (program, target))?;
-    passing::send(&line, 0, None)?;
+    fd_passing::send(&line, 0, None)?;
     drop(line);
     supervisor.run()
 }

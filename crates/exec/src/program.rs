@@ -16,7 +16,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-use peername_sys::executable::{Gains, gains};
+use peername_sys::process::executable::{Gains, gains};
 
 use elf::Elf;
 use script::Interpreter;

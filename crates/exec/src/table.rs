@@ -11,8 +11,10 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use peername_identity::{Network, Policy, Secrets, SourcePolicy, Table};
-use peername_sys::shared_memory::{self, claim, map_words, mark_used};
-use peername_sys::{random, tcp_socket, user};
+use peername_sys::ipc::shared_memory::{self, claim, map_words, mark_used};
+use peername_sys::random;
+use peername_sys::process::user;
+use peername_sys::tcp::socket_info;
 
 /// A table, and the path of the file it is in. The file counts as used for as long as this process, or one that it
 /// forks, has not executed another program.
@@ -133,7 +135,7 @@ impl Rules {
             sources: self.sources,
             max_header: self.max_header,
             attendant_user: user::effective(),
-            namespace: tcp_socket::own_namespace(),
+            namespace: socket_info::own_namespace(),
         }
     }
 }

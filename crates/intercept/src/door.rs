@@ -12,8 +12,8 @@ use peername_proxy::frame;
 use peername_proxy::server::{Companion, Incoming, Serve};
 use peername_proxy::service::ListenerId;
 use peername_proxy::throttle::Throttle;
-use peername_sys::readiness::watched;
-use peername_sys::redirected::original_destination;
+use peername_sys::event::readiness::watched;
+use peername_sys::tcp::original_destination::original_destination;
 use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout_at};
 
@@ -90,7 +90,7 @@ impl Intercept {
                             peer.ip()
                         );
                     }
-                    let _ = peername_sys::stream::reset_on_close(&stream);
+                    let _ = peername_sys::tcp::stream::reset_on_close(&stream);
                     return;
                 }
             }
@@ -104,7 +104,7 @@ impl Intercept {
                     "connections refused, such as of {client}: not a network of --allow-client"
                 );
             }
-            let _ = peername_sys::stream::reset_on_close(&stream);
+            let _ = peername_sys::tcp::stream::reset_on_close(&stream);
             return;
         }
         drop(access);
@@ -118,7 +118,7 @@ impl Intercept {
                      LimitNOFILE or `ulimit -n` if this is the normal load"
                 );
             }
-            let _ = peername_sys::stream::reset_on_close(&stream);
+            let _ = peername_sys::tcp::stream::reset_on_close(&stream);
             return;
         };
         let id = Id::next();

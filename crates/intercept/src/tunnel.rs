@@ -8,7 +8,7 @@ use std::time::Duration;
 use http::request::Parts;
 use http::{HeaderMap, StatusCode, Version};
 use peername_relay::{Ahead, End, Limits, Pair, Side, Tally, relay};
-use peername_sys::stream;
+use peername_sys::tcp::stream;
 use rustls::ProtocolVersion;
 use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout_at};

@@ -2,7 +2,7 @@
 
 use std::os::fd::AsFd;
 
-use peername_sys::readiness::watched;
+use peername_sys::event::readiness::watched;
 use tokio::net::TcpStream;
 
 use crate::addr::{LocalAddr, PeerAddr};
@@ -46,6 +46,6 @@ impl Accepted {
 /// A refusal is an RST: the peer can tell it from an answer, and nothing lingers here. Only who could not be watched may
 /// get a FIN: that socket is gone with the error.
 pub(crate) fn refuse(stream: impl AsFd, failure: Failure) -> Failure {
-    let _ = peername_sys::stream::reset_on_close(stream);
+    let _ = peername_sys::tcp::stream::reset_on_close(stream);
     failure
 }

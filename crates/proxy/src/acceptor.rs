@@ -12,8 +12,9 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 
 use futures_util::FutureExt;
-use peername_sys::datagram::Poller;
-use peername_sys::{is_broken_listener, is_of_one_connection, listen};
+use peername_sys::event::async_epoll::Poller;
+use peername_sys::{is_broken_listener, is_of_one_connection};
+use peername_sys::tcp::listener;
 use tokio::time::sleep;
 
 use crate::addr::{LocalAddr, PeerAddr};
@@ -130,8 +131,8 @@ impl<S: Serve> Acceptor<S> {
         }
         // What fails is only that others come too.
         let socket = &leaving.listening.socket;
-        let _ = listen::let_nobody_in(socket);
-        leaving.waiting = listen::queue_len(socket).unwrap_or(usize::MAX);
+        let _ = listener::let_nobody_in(socket);
+        leaving.waiting = listener::queue_len(socket).unwrap_or(usize::MAX);
         if leaving.waiting > 0 {
             self.leaving.push(leaving);
         }
@@ -154,7 +155,7 @@ impl<S: Serve> Acceptor<S> {
             let Some(place) = slot else {
                 return Queue::Waits;
             };
-            match listen::accept(&listening.socket) {
+            match listener::accept(&listening.socket) {
                 Ok(accepted) => self.begin(listening, accepted, place, by.clone()),
                 Err(error) if is_of_one_connection(&error) => {}
                 Err(error)
@@ -215,7 +216,7 @@ impl<S: Serve> Acceptor<S> {
                     more = true;
                     break;
                 };
-                match listen::accept(&listening.socket) {
+                match listener::accept(&listening.socket) {
                     Ok(accepted) => {
                         let by = self.service.by(listening.id);
                         self.begin(listening, accepted, place, by);

@@ -2,7 +2,7 @@
 
 use std::fmt::{self, Display, Formatter};
 
-use peername_sys::caps::{Capability, has_no_new_privs, may_get};
+use peername_sys::process::caps::{Capability, has_no_new_privs, may_get};
 
 /// What to do so that connections can come from clients' addresses. IP_TRANSPARENT takes CAP_NET_RAW, or CAP_NET_ADMIN
 /// (ip(7)); the former can do less harm.

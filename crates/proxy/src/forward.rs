@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use peername_proto::{Transport, V2Writer, WriteError, write_v1};
 use peername_relay::{Ahead, Limits, Method, Pair, relay};
-use peername_sys::readiness::watched;
-use peername_sys::stream;
-use peername_sys::upstream::{Upstream, local_addr};
+use peername_sys::event::readiness::watched;
+use peername_sys::tcp::stream;
+use peername_sys::socket::upstream::{Upstream, local_addr};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 

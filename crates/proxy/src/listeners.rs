@@ -7,9 +7,10 @@ use std::iter;
 use std::net::{self, IpAddr, SocketAddr};
 
 use peername_sys::Failed;
-use peername_sys::inherited::Inherited;
-use peername_sys::listen::{self, Sharing};
-use peername_sys::{stream, transparent};
+use peername_sys::ipc::inherited::Inherited;
+use peername_sys::tcp::listener::{self, Sharing};
+use peername_sys::socket::transparent;
+use peername_sys::tcp::stream;
 
 use crate::addr::LocalAddr;
 use crate::capabilities::Advice;
@@ -112,7 +113,7 @@ impl Listeners {
         let open = |addr, sharing| {
             let listener = match given.tcp.get(&addr) {
                 Some(given) => given.share()?.into(),
-                None => listen::tcp(addr, sharing)?,
+                None => listener::tcp(addr, sharing)?,
             };
             // Accepted sockets inherit these, which saves five calls a connection.
             stream::tune_to(&listener, addr.ip())?;
@@ -126,7 +127,7 @@ impl Listeners {
         let local_addr = net::TcpListener::local_addr;
         let is_free = |addr| match given.tcp.contains_key(&addr) {
             true => Ok(()),
-            false => listen::is_free(addr),
+            false => listener::is_free(addr),
         };
         let of_workers = open_for_all(&plan, is_free, open, local_addr)?;
         let name = |sockets: Vec<net::TcpListener>| {

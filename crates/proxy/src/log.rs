@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use peername_proto::Header;
 use peername_relay::Tally;
-use peername_sys::upstream::local_addr;
+use peername_sys::socket::upstream::local_addr;
 use tokio::time::Instant;
 
 use crate::addr::{ClaimedSource, LocalAddr, PeerAddr, Target};

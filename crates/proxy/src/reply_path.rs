@@ -8,10 +8,12 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::num::NonZeroU32;
 use std::time::Duration;
 
-use peername_sys::listen::{self, Sharing};
+use peername_sys::tcp::listener::{self, Sharing};
 use peername_sys::netlink::{self, Netlink};
-use peername_sys::upstream::Upstream;
-use peername_sys::{Failed, NameCall, stream, upstream};
+use peername_sys::socket::upstream::Upstream;
+use peername_sys::{Failed, NameCall};
+use peername_sys::socket::upstream;
+use peername_sys::tcp::stream;
 use tokio::net::TcpListener;
 use tokio::time::timeout;
 
@@ -137,7 +139,7 @@ async fn connect_beside(
     ip: IpAddr,
     mark: Option<NonZeroU32>,
 ) -> Result<Tested, Broken> {
-    let listener = listen::tcp(SocketAddr::new(ip, 0), Sharing::default())?;
+    let listener = listener::tcp(SocketAddr::new(ip, 0), Sharing::default())?;
     let address = upstream::local_addr(&listener)?;
     let listener = TcpListener::from_std(listener).call("epoll_ctl(2)")?;
 

@@ -8,7 +8,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::PathBuf;
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
-use peername_sys::text_file;
+use peername_sys::fs::text_file;
 
 /// A list of trusted networks.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

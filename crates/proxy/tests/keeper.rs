@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use peername_proxy::routes::{self, Keeper, Scope};
-use peername_sys::caps;
-use peername_sys::namespace::Network;
+use peername_sys::process::caps;
+use peername_sys::process::namespace::Network;
 
 const LOOPBACK: [&str; 2] = ["127.0.0.1:443", "[::1]:443"];
 

@@ -12,7 +12,7 @@ use anyhow::{Result, ensure};
 use peername_proxy::listeners::{Beside, Given, Listeners};
 use peername_proxy::server::{self, Capacity, Companion, Incoming, Running, Serve};
 use peername_proxy::service::ListenerId;
-use peername_sys::readiness::watched;
+use peername_sys::event::readiness::watched;
 use tokio::time::timeout;
 
 /// Which threads serve how many.

@@ -5,7 +5,7 @@
 
 use std::cell::RefCell;
 
-use peername_sys::pipe::Pipe;
+use peername_sys::tcp::splice::Pipe;
 
 /// How many pipes this thread may have, lent and idle. Each takes two descriptors, which are then not
 /// there for connections; without one, bytes are copied. Until this is called: 16.

@@ -4,8 +4,8 @@ use std::future::poll_fn;
 use std::mem;
 use std::task::{Context, Poll, ready};
 
-use peername_sys::readiness::not_ready;
-use peername_sys::stream;
+use peername_sys::event::readiness::not_ready;
+use peername_sys::tcp::stream;
 use tokio::io::Interest;
 use tokio::net::TcpStream;
 

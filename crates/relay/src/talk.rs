@@ -12,8 +12,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::task::{Context, Poll};
 
-use peername_sys::receiving::Receiving;
-use peername_sys::stream;
+use peername_sys::uring::Receiving;
+use peername_sys::tcp::stream;
 use tokio::time::Instant;
 
 use crate::Pair;

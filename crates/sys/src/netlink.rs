@@ -6,11 +6,12 @@
 //! routes and links other than loopback are never touched. Reading needs no capability, changing CAP_NET_ADMIN.
 
 mod address;
+mod egress;
 mod link;
 pub(crate) mod raw;
 mod route;
 mod rule;
-mod way_out;
+pub mod sock_diag;
 mod xfrm;
 
 use std::io;
@@ -23,7 +24,7 @@ use tokio::task::AbortHandle;
 pub use address::{AddressChanges, Change, InterfaceAddress};
 pub use route::{LocalNetwork, LocalRoute};
 pub use rule::{Rule, Selector};
-pub use way_out::WayOut;
+pub use egress::WayOut;
 pub use xfrm::has_policies;
 
 use crate::{Failed, NameCall, Result};

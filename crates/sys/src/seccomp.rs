@@ -6,6 +6,7 @@
 //! their own are caught as any other.
 
 mod call;
+pub mod deny_io_uring;
 mod filter;
 
 use std::io;

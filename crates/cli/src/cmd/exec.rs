@@ -257,7 +257,7 @@ fn report_lost_privileges(gaining: Gaining) {
 
 /// What goes through a ring is not seen by a library.
 fn refuse_io_uring(otherwise: &str) {
-    if let Err(error) = peername_sys::io_uring::refuse() {
+    if let Err(error) = peername_sys::seccomp::deny_io_uring::refuse() {
         eprintln!("peername: io_uring can't be refused ({error}): {otherwise}");
     }
 }

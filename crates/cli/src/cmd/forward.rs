@@ -16,7 +16,7 @@ use peername_proxy::own_addresses::{Kind, OwnAddresses};
 use peername_proxy::server;
 use peername_proxy::service::numbered;
 use peername_proxy::udp::{UdpForwarder, UdpSockets};
-use peername_sys::caps::keep_only;
+use peername_sys::process::caps::keep_only;
 
 use crate::cmd::itself::is_reached_at;
 use crate::cmd::proxy::udp;

@@ -19,8 +19,8 @@ use peername_proxy::listeners::{Beside, Given, Listeners};
 use peername_proxy::own_addresses::OwnAddresses;
 use peername_proxy::server::{self, Capacity};
 use peername_proxy::service::numbered;
-use peername_sys::caps::{Capability, have, keep_only};
-use peername_sys::core_dump;
+use peername_sys::process::caps::{Capability, have, keep_only};
+use peername_sys::process::core_dump;
 
 pub(crate) use options::Args;
 

@@ -20,7 +20,7 @@ use peername_proxy::listeners::Given;
 use peername_proxy::own_addresses::OwnAddresses;
 use peername_proxy::routes::Keeper;
 use peername_relay::has_rings;
-use peername_sys::inherited;
+use peername_sys::ipc::inherited;
 use peername_sys::netlink::{Netlink, Transport, has_policies};
 
 pub(crate) use options::Args;

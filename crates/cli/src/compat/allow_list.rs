@@ -9,7 +9,7 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 use peername_proxy::trust::{TrustError, TrustList};
-use peername_sys::text_file;
+use peername_sys::fs::text_file;
 
 use super::EVERYBODY;
 

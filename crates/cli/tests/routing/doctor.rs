@@ -6,7 +6,7 @@ use std::net::TcpListener;
 use std::process::Stdio;
 
 use anyhow::{Context, Result};
-use peername_sys::caps;
+use peername_sys::process::caps;
 
 use crate::{in_namespace, ip, peername, run};
 

@@ -9,7 +9,7 @@ use std::process::{Command, Output};
 use std::thread;
 
 use anyhow::{Context, Result, ensure};
-use peername_sys::namespace::Network;
+use peername_sys::process::namespace::Network;
 
 /// Runs `test` in a new network namespace whose loopback is up.
 fn in_namespace(test: impl FnOnce() -> Result<()> + Send + 'static) -> Result<()> {

@@ -1,7 +1,7 @@
 //! `peername routes`.
 
 use anyhow::Result;
-use peername_sys::caps;
+use peername_sys::process::caps;
 
 use crate::{failure, in_namespace, ip, run};
 

@@ -10,9 +10,10 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd};
 
 use peername_identity::Ports;
-use peername_sys::epoll::{Readiness, When};
-use peername_sys::upstream::{Upstream, local_addr};
-use peername_sys::{NameCall, Result, stream};
+use peername_sys::event::epoll::{Readiness, When};
+use peername_sys::socket::upstream::{Upstream, local_addr};
+use peername_sys::{NameCall, Result};
+use peername_sys::tcp::stream;
 
 /// A bell that has been rung and not been heard yet.
 #[derive(Debug)]

@@ -12,8 +12,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use peername_identity::{Request, Settings, Signature, Wish};
-use peername_sys::epoll::{Epoll, When};
-use peername_sys::passing::{accept, listen, receive_octets, send_octets};
+use peername_sys::event::epoll::{Epoll, When};
+use peername_sys::ipc::fd_passing::{accept, listen, receive_octets, send_octets};
 use peername_sys::{Failed, Result};
 
 use super::Attendant;

@@ -8,8 +8,8 @@ use std::collections::HashMap;
 use std::os::fd::AsFd;
 
 use peername_sys::Result;
-use peername_sys::dead_man::{DeadMan, Hold};
-use peername_sys::pidfd::leader;
+use peername_sys::process::kill_on_close::{DeadMan, Hold};
+use peername_sys::process::pidfd::leader;
 
 use super::guardian::Ward;
 use super::ledger::Open;

@@ -8,12 +8,13 @@
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
-use peername_sys::caps::{self, Capability};
-use peername_sys::dead_man::Hold;
-use peername_sys::epoll::{Epoll, When};
-use peername_sys::pidfd::{Process, Signal, descendants};
+use peername_sys::process::caps::{self, Capability};
+use peername_sys::process::kill_on_close::Hold;
+use peername_sys::event::epoll::{Epoll, When};
+use peername_sys::process::pidfd::{Process, Signal, descendants};
 use peername_sys::seccomp::Listener;
-use peername_sys::{Result, detach};
+use peername_sys::Result;
+use peername_sys::process::daemonize;
 
 use super::ledger::{Ledger, Open};
 use super::supervisor::Token;
@@ -47,8 +48,8 @@ impl Guardian {
             pipe,
             queue,
         ];
-        let pid = detach::child(keep, |[supervisor, calls, target, pipe, queue]| {
-            detach::name_thread(c"peername-guard");
+        let pid = daemonize::child(keep, |[supervisor, calls, target, pipe, queue]| {
+            daemonize::name_thread(c"peername-guard");
             // Nothing but to end the program is left for it. That it keeps more than it needs is no reason to fail.
             if caps::have(Capability::CAP_SYS_PTRACE) {
                 let _ = caps::keep_only(&[Capability::CAP_KILL]);
@@ -72,7 +73,7 @@ impl Guardian {
         eprintln!("peername: the guardian was killed; starting another");
         let old = std::mem::replace(self, Self::start(ward, hold, epoll)?);
         let _ = epoll.forget(&old.process);
-        detach::reap(old.pid);
+        daemonize::reap(old.pid);
         Ok(())
     }
 }

@@ -7,7 +7,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use peername_sys::Result;
-use peername_sys::shared_memory::{map_words, without_path};
+use peername_sys::ipc::shared_memory::{map_words, without_path};
 
 /// The open calls. Copies are the same ledger, in every process forked from here on.
 #[derive(Clone, Copy, Debug)]

@@ -4,8 +4,8 @@ use std::collections::HashMap;
 use std::os::fd::OwnedFd;
 
 use peername_identity::Settings;
-use peername_sys::listening::Listening;
-use peername_sys::tcp_socket;
+use peername_sys::tcp::foreign_listener::Listening;
+use peername_sys::tcp::socket_info;
 
 /// Those that were looked at before, by the kernel's number (SO_COOKIE), which no other socket gets: what can't
 /// change about them is not asked again.
@@ -16,7 +16,7 @@ impl Listeners {
     /// Looks at the descriptor of an accept(2). `None` if it is none of a listener that expects headers.
     pub(super) fn look(&mut self, settings: Settings<'_>, socket: OwnedFd) -> Option<Listening> {
         let expects = |listening: &Listening| settings.covers(listening.addr.port());
-        let cookie = tcp_socket::cookie(&socket).ok()?;
+        let cookie = socket_info::cookie(&socket).ok()?;
         if let Some(&namespace) = self.0.get(&cookie) {
             return Listening::look_again(socket, Some(namespace)).filter(expects);
         }

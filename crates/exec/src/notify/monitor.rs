@@ -2,7 +2,7 @@
 //! the supervisor is killed.
 
 use peername_sys::Result;
-use peername_sys::epoll::Epoll;
+use peername_sys::event::epoll::Epoll;
 
 use super::acceptors::Acceptors;
 use super::guardian::{Guardian, Ward};

@@ -4,7 +4,7 @@ use std::fmt::{self, Display, Formatter};
 use std::time::{Duration, Instant};
 
 use peername_identity::{Counter, Refusal, RefusalReader, Settings};
-use peername_sys::stderr::try_write_line;
+use peername_sys::process::stderr::try_write_line;
 
 /// Reads the refusals that the processes of the program and the supervisor leave in the table, and logs them: one line
 /// each if that is wanted, else one for each reason in [`INTERVAL`].

@@ -10,11 +10,13 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use peername_identity::{Identity, Table, shown};
-use peername_sys::epoll::{Epoll, When};
-use peername_sys::listening::Listening;
-use peername_sys::pidfd::Process;
+use peername_sys::event::epoll::{Epoll, When};
+use peername_sys::tcp::foreign_listener::Listening;
+use peername_sys::process::pidfd::Process;
 use peername_sys::seccomp::{AddressBuffer, Call, End, Listener, Notification};
-use peername_sys::{Errno, Result, detach, tcp_socket};
+use peername_sys::{Errno, Result};
+use peername_sys::process::daemonize;
+use peername_sys::tcp::socket_info;
 
 pub(super) use token::Token;
 
@@ -67,7 +69,7 @@ impl Supervisor {
         ledger: Ledger,
         (program, target): (u32, Process),
     ) -> Result<Self> {
-        detach::name_thread(c"peername-notify");
+        daemonize::name_thread(c"peername-notify");
         calls.wake_up_in_place();
         let ward = Ward {
             calls,
@@ -288,7 +290,7 @@ impl Supervisor {
             End::Own => identity.destination,
         };
         let answer = buffer.room().and_then(|room| {
-            let addr = shown(named, tcp_socket::peer_addr(socket)?.is_ipv6());
+            let addr = shown(named, socket_info::peer_addr(socket)?.is_ipv6());
             match self.ward.calls.waits(id) {
                 true => buffer.fill(addr, room),
                 false => Ok(()),
@@ -366,7 +368,7 @@ impl Supervisor {
 
 /// Who is at the other end of this socket, if a header has said so.
 fn known(table: Table<'_>, socket: &OwnedFd) -> Option<Identity> {
-    table.find(tcp_socket::cookie(socket).ok()?)
+    table.find(socket_info::cookie(socket).ok()?)
 }
 
 fn is_due(deadline: Option<Instant>) -> bool {

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::os::fd::{OwnedFd, RawFd};
 use std::rc::Rc;
 
-use peername_sys::pidfd::Process;
+use peername_sys::process::pidfd::Process;
 use peername_sys::seccomp::{Listener, Notification};
 use peername_sys::{Errno, Result};
 

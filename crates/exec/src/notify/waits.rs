@@ -6,9 +6,9 @@ use std::os::fd::RawFd;
 use std::rc::Rc;
 
 use peername_sys::Failed;
-use peername_sys::epoll::{Epoll, When};
-use peername_sys::listening::Listening;
-use peername_sys::pidfd::Process;
+use peername_sys::event::epoll::{Epoll, When};
+use peername_sys::tcp::foreign_listener::Listening;
+use peername_sys::process::pidfd::Process;
 use peername_sys::seccomp::AddressBuffer;
 
 use super::ledger::Line;

@@ -136,7 +136,7 @@ fn what_can_not_run_is_said() {
 fn what_gains_privileges_is_refused() {
     let scratch = Scratch::new();
     let ls = find(OsStr::new("ls"), &search_path()).unwrap();
-    if !peername_sys::user::is_root() {
+    if !peername_sys::process::user::is_root() {
         // Only root can give files away; but anybody gains by this one.
         let su = examine(OsStr::new("su"), &search_path());
         assert!(matches!(su, Err(ProgramError::Privileged { .. })));

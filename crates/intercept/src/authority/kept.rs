@@ -6,7 +6,8 @@ use std::io::{self, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-use peername_sys::{text_file, user};
+use peername_sys::fs::text_file;
+use peername_sys::process::user;
 
 use super::{Error, profile};
 

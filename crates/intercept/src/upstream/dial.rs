@@ -9,7 +9,7 @@ use std::time::Duration;
 use hyper::client::conn::{http1, http2};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use peername_proto::{Transport, V2Writer, kind};
-use peername_sys::stream;
+use peername_sys::tcp::stream;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::timeout;

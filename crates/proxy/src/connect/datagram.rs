@@ -3,7 +3,7 @@
 use std::io::ErrorKind;
 use std::net::{SocketAddr, UdpSocket};
 
-use peername_sys::upstream::Upstream;
+use peername_sys::socket::upstream::Upstream;
 
 use super::Connector;
 use super::attempt::{Obstacle, verify};

@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use peername_proto::{Spp, Transport};
 use peername_sys::Failed;
-use peername_sys::upstream::Upstream;
+use peername_sys::socket::upstream::Upstream;
 
 use super::dropped::Dropped;
 use super::framed::Framed;

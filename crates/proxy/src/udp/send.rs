@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::slice::from_ref;
 
-use peername_sys::datagram::{Local, Message, Outbox, can_send_merged};
+use peername_sys::udp::{Local, Message, Outbox, can_send_merged};
 
 use super::dropped::Dropped;
 
@@ -61,7 +61,7 @@ impl Courier {
     ) -> Result<(), Dropped> {
         if let (None, None, []) = (datagram.to, datagram.from, datagram.header) {
             return retry(None, || {
-                peername_sys::stream::send(socket, datagram.payload).map(drop)
+                peername_sys::tcp::stream::send(socket, datagram.payload).map(drop)
             });
         }
         let slices = [datagram.header, datagram.payload].map(IoSlice::new);

@@ -4,7 +4,7 @@ use std::net::{SocketAddr, UdpSocket};
 use std::time::Instant;
 
 use peername_kernel::udp::Usage;
-use peername_sys::datagram::{Arrived, Local};
+use peername_sys::udp::{Arrived, Local};
 
 use super::shortcut::Steady;
 use crate::addr::PeerAddr;

@@ -5,7 +5,8 @@ use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use peername_sys::datagram::{self, Poller};
+use peername_sys::udp;
+use peername_sys::event::async_epoll::Poller;
 use peername_sys::{Failed, NameCall};
 
 use super::dropped::Dropped;
@@ -293,9 +294,9 @@ impl<R: Role> Sessions<R> {
             .peer_addr()
             .call("getpeername(2)")
             .map_err(Failure::Local)?;
-        datagram::count_lost(&socket).map_err(Failure::Local)?;
+        udp::count_lost(&socket).map_err(Failure::Local)?;
         // A backend that sends merged datagrams is received merged, where the kernel can.
-        let _ = datagram::receive_merged(&socket);
+        let _ = udp::receive_merged(&socket);
         Ok((socket, upstream))
     }
 

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use peername_kernel::flow::{self, Flow};
 use peername_kernel::udp::{DataPath, Epoch, Told, Usage};
-use peername_sys::datagram;
+use peername_sys::udp;
 use peername_sys::netlink::LOOPBACK;
 
 use super::role::Role;
@@ -194,7 +194,7 @@ impl Session {
             reply_header: &self.headers.reply,
             interface: local.interface,
             most,
-            mark: datagram::mark(&self.socket).ok()?,
+            mark: udp::mark(&self.socket).ok()?,
         })
     }
 }

@@ -2,9 +2,10 @@
 
 use std::net::{SocketAddr, UdpSocket};
 
-use peername_sys::datagram::{self, steering};
-use peername_sys::listen::Sharing;
-use peername_sys::{Failed, NameCall, transparent};
+use peername_sys::udp::{self, steering};
+use peername_sys::tcp::listener::Sharing;
+use peername_sys::{Failed, NameCall};
+use peername_sys::socket::transparent;
 
 use crate::addr::LocalAddr;
 use crate::config::Dialect;
@@ -51,14 +52,14 @@ impl UdpSockets {
         };
         let open = |addr, sharing: Sharing| {
             let socket = match given.udp.get(&addr) {
-                Some(given) => datagram::adopt(given.share()?, addr)?,
-                None => datagram::listen(addr, sharing)?,
+                Some(given) => udp::adopt(given.share()?, addr)?,
+                None => udp::listen(addr, sharing)?,
             };
-            datagram::set_buffers(&socket, BUFFER)?;
+            udp::set_buffers(&socket, BUFFER)?;
             // A merged datagram is steered by its first part alone, and the others may be of clients
             // that belong to another worker.
             if workers == 1 {
-                let _ = datagram::receive_merged(&socket);
+                let _ = udp::receive_merged(&socket);
             }
             Ok(socket)
         };
@@ -70,7 +71,7 @@ impl UdpSockets {
         };
         let is_free = |addr| match given.udp.contains_key(&addr) {
             true => Ok(()),
-            false => datagram::is_free(addr),
+            false => udp::is_free(addr),
         };
         let of_workers = open_for_all(&plan, is_free, open, addr)?;
         let first = of_workers.first().into_iter().flatten();
@@ -85,7 +86,7 @@ impl UdpSockets {
             .iter()
             .flat_map(|sockets| sockets.iter().zip(&chosen));
         for (socket, &addr) in all.filter(|(_, addr)| !given.udp.contains_key(addr)) {
-            datagram::open(socket).map_err(|failed| BindError { addr, failed })?;
+            udp::open(socket).map_err(|failed| BindError { addr, failed })?;
         }
         let listeners = wanted.iter().zip(chosen);
         let listeners = listeners.map(|(&(id, _), addr)| (id, LocalAddr(addr)));
@@ -127,12 +128,12 @@ impl UdpSockets {
         let Some(socket) = self.of_workers.first().and_then(|sockets| sockets.first()) else {
             return;
         };
-        if !datagram::can_send_merged() {
+        if !udp::can_send_merged() {
             tracing::info!(
                 "this kernel has no UDP_SEGMENT (Linux 4.18): each datagram goes out alone"
             );
         }
-        if let Ok(got) = datagram::receive_buffer(socket)
+        if let Ok(got) = udp::receive_buffer(socket)
             && got < BUFFER
         {
             tracing::info!(

@@ -13,7 +13,8 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use peername_sys::datagram::{Arrived, Inbox, Poller};
+use peername_sys::event::async_epoll::Poller;
+use peername_sys::udp::{Arrived, Inbox};
 use peername_sys::is_destroyed;
 use tokio::time::{MissedTickBehavior, interval, sleep_until};
 

@@ -12,7 +12,7 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use peername_sys::namespace::Network;
+use peername_sys::process::namespace::Network;
 use tokio::time::{sleep, timeout};
 
 /// Runs `test` in a new network namespace whose loopback is up.

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 use peername_proxy::own_addresses::{Kind, OwnAddresses};
-use peername_sys::caps;
+use peername_sys::process::caps;
 use tokio::time::{sleep, timeout};
 
 use crate::{in_namespace, ip};

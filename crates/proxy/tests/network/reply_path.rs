@@ -7,8 +7,8 @@ use std::time::Duration;
 use anyhow::Result;
 use peername_proxy::reply_path::{Broken, Tested, check};
 use peername_proxy::routes::{self, Scope};
-use peername_sys::caps::{self, Capability};
-use peername_sys::upstream::Upstream;
+use peername_sys::process::caps::{self, Capability};
+use peername_sys::socket::upstream::Upstream;
 use tokio::net::TcpListener;
 use tokio::time::timeout;
 

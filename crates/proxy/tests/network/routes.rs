@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 
 use anyhow::Result;
 use peername_proxy::routes::{self, Error, Owner, Scope};
-use peername_sys::caps;
+use peername_sys::process::caps;
 
 use crate::{add_address, disable_ipv6, everything, in_namespace, ip};
 

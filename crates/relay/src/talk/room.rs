@@ -8,9 +8,9 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use peername_sys::readiness::watched;
-use peername_sys::receiving::{Arrival, BUFFERS, Receiving, What};
-use peername_sys::stream;
+use peername_sys::event::readiness::watched;
+use peername_sys::uring::{Arrival, BUFFERS, Receiving, What};
+use peername_sys::tcp::stream;
 use slab::Slab;
 use tokio::io::unix::AsyncFd;
 use tokio::task::yield_now;
@@ -294,7 +294,7 @@ mod tests {
     use std::io::Read;
     use std::net::TcpListener;
 
-    use peername_sys::poll::wait_readable;
+    use peername_sys::event::poll::wait_readable;
 
     use super::super::cut_short;
     use super::*;

@@ -79,7 +79,7 @@ fn a_reset_while_the_other_side_talks_is_no_end() {
 /// There is room for 64 KiB, and all send more than that at once.
 #[test]
 fn more_talk_at_once_than_there_is_room_for() {
-    peername_sys::limits::raise_open_files().unwrap();
+    peername_sys::process::limits::raise_open_files().unwrap();
     for method in METHODS {
         let (outer, inner): (Vec<_>, Vec<_>) = (0..100).map(|_| ends()).unzip();
         let relays = thread::spawn(move || {
@@ -111,7 +111,7 @@ fn more_talk_at_once_than_there_is_room_for() {
 /// More is told at once than the ring's list has places for.
 #[test]
 fn all_conversations_end_at_once() {
-    peername_sys::limits::raise_open_files().unwrap();
+    peername_sys::process::limits::raise_open_files().unwrap();
     let (outer, inner): (Vec<_>, Vec<_>) = (0..1000).map(|_| ends()).unzip();
     let (clients, backends): (Vec<_>, Vec<_>) = outer.into_iter().unzip();
     let (begun, ended) = (Barrier::new(2), Barrier::new(2));

@@ -43,7 +43,7 @@ impl Lab {
     pub(crate) fn behind(ahead: Ahead, method: Method, limits: Limits) -> Self {
         let ((client, downstream), (backend, upstream)) = (connected(), connected());
         for socket in [&downstream, &upstream] {
-            peername_sys::stream::tune(socket).unwrap();
+            peername_sys::tcp::stream::tune(socket).unwrap();
         }
         let relay = thread::spawn(move || {
             block_on(async move { carry(pair(downstream, upstream), ahead, method, limits).await })
@@ -140,5 +140,5 @@ pub(crate) fn read_to_reset(mut socket: &TcpStream) -> Vec<u8> {
 }
 
 pub(crate) fn reset(socket: TcpStream) {
-    peername_sys::stream::reset_on_close(&socket).unwrap();
+    peername_sys::tcp::stream::reset_on_close(&socket).unwrap();
 }

@@ -280,7 +280,7 @@ fn what_is_queued_behind_urgent_data_is_not_left_there() {
         client.write_all(b"ab").unwrap();
         SockRef::from(&client).send_out_of_band(b"!").unwrap();
         client.write_all(b"tail").unwrap();
-        peername_sys::stream::tune(&downstream).unwrap();
+        peername_sys::tcp::stream::tune(&downstream).unwrap();
         thread::spawn(move || {
             block_on(
                 async move { report(pair(downstream, upstream), method, Limits::default()).await },

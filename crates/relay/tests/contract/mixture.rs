@@ -14,7 +14,7 @@ use crate::lab::{Report, block_on, connected, pair, report};
 
 #[test]
 fn a_mixture_of_everything_arrives_and_ends_as_it_should() {
-    peername_sys::limits::raise_open_files().unwrap();
+    peername_sys::process::limits::raise_open_files().unwrap();
     let waves = std::env::var("WAVES").map_or(1, |waves| waves.parse().unwrap());
     for wave in 0..waves {
         for method in [Method::Auto, Method::Uring] {
@@ -119,7 +119,7 @@ async fn end(socket: TcpStream, says: u64, hears: u64) -> Came {
     }
     let said = said.unwrap_or(Said::Cut);
     if said == Said::Some {
-        peername_sys::stream::reset_on_close(&socket).unwrap();
+        peername_sys::tcp::stream::reset_on_close(&socket).unwrap();
     }
     // A reset is told once: to who says or to who hears.
     let heard = heard.filter(|_| said != Said::Cut).unwrap_or(Heard::Some);
@@ -153,7 +153,7 @@ async fn say(socket: &TcpStream, seed: u64) -> Said {
     if dice.below(5) == 0 {
         return Said::Some;
     }
-    match peername_sys::stream::finish(socket) {
+    match peername_sys::tcp::stream::finish(socket) {
         Ok(()) => Said::All(sent),
         Err(_) => Said::Cut,
     }

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::os::fd::RawFd;
 
 use super::Notification;
-use crate::process_memory;
+use crate::process::memory;
 
 /// One of the calls that the filter catches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -88,7 +88,7 @@ impl Notification {
         let mut words = [0; 16];
         let len = if which == i386::SYS_ACCEPT4 { 16 } else { 12 };
         let (wanted, _) = words.split_at_mut(len);
-        process_memory::read(self.tid, arguments, wanted)?;
+        memory::read(self.tid, arguments, wanted)?;
         let (words, _) = words.as_chunks::<4>();
         let word = |at: usize| {
             words
@@ -146,7 +146,7 @@ impl AddressBuffer {
     /// EINVAL if that is a negative number; EFAULT, ESRCH or EPERM where it can't be read.
     pub fn room(&self) -> io::Result<usize> {
         let mut room = [0; 4];
-        process_memory::read(self.tid, self.length, &mut room)?;
+        memory::read(self.tid, self.length, &mut room)?;
         usize::try_from(i32::from_ne_bytes(room))
             .map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))
     }
@@ -161,7 +161,7 @@ impl AddressBuffer {
         let sockaddr = encode(address);
         let (fits, _) = sockaddr.split_at(room.min(sockaddr.len()));
         let len = (sockaddr.len() as i32).to_ne_bytes();
-        process_memory::write(self.tid, [(self.address, fits), (self.length, &len)])
+        memory::write(self.tid, [(self.address, fits), (self.length, &len)])
     }
 }
 

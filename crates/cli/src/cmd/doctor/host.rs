@@ -4,8 +4,8 @@ use std::fs;
 
 use peername_proxy::capabilities::Advice;
 use peername_relay::has_rings;
-use peername_sys::caps::{self, Capability};
-use peername_sys::limits;
+use peername_sys::process::caps::{self, Capability};
+use peername_sys::process::limits;
 
 use super::finding::Finding;
 

@@ -4,15 +4,16 @@ use std::io::ErrorKind;
 use std::net::SocketAddr;
 
 use peername_sys::netlink::Transport;
-use peername_sys::{datagram, listen};
+use peername_sys::udp;
+use peername_sys::tcp::listener;
 
 use super::finding::Finding;
 
 /// Opens the address and closes it again.
 pub(super) fn can_be_opened(address: SocketAddr, transport: Transport) -> Finding {
     let (opened, protocol) = match transport {
-        Transport::Tcp => (listen::is_free(address), "TCP"),
-        Transport::Udp => (datagram::is_free(address), "UDP"),
+        Transport::Tcp => (listener::is_free(address), "TCP"),
+        Transport::Udp => (udp::is_free(address), "UDP"),
     };
     let Err(error) = opened else {
         return Finding::ok("listener", format!("{protocol} {address} is free"));

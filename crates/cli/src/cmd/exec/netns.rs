@@ -7,8 +7,9 @@ use std::os::fd::OwnedFd;
 
 use anyhow::Context;
 use peername_exec::netns;
-use peername_sys::listen::Sharing;
-use peername_sys::{datagram, listen};
+use peername_sys::tcp::listener::Sharing;
+use peername_sys::udp;
+use peername_sys::tcp::listener;
 
 use super::{Args, Header, Sources};
 use crate::usage::Usage;
@@ -31,12 +32,12 @@ pub(super) fn start(args: &Args) -> anyhow::Result<()> {
         let context = || format!("can't listen on {addr}");
         if args.protocol.has_tcp() {
             sockets.push(OwnedFd::from(
-                listen::tcp(addr, ALONE).with_context(context)?,
+                listener::tcp(addr, ALONE).with_context(context)?,
             ));
         }
         if args.protocol.has_udp() {
-            let socket = datagram::listen(addr, ALONE).with_context(context)?;
-            datagram::open(&socket).with_context(context)?;
+            let socket = udp::listen(addr, ALONE).with_context(context)?;
+            udp::open(&socket).with_context(context)?;
             sockets.push(OwnedFd::from(socket));
         }
     }

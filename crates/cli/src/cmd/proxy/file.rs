@@ -4,7 +4,7 @@
 use std::borrow::Cow;
 use std::path::Path;
 
-use peername_sys::text_file;
+use peername_sys::fs::text_file;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use toml::Spanned;

@@ -5,8 +5,8 @@ use std::num::NonZeroU32;
 
 use anyhow::Context;
 use peername_proxy::capabilities::Advice;
-use peername_sys::caps::{Capability, have, keep_only, use_only};
-use peername_sys::upstream::Upstream;
+use peername_sys::process::caps::{Capability, have, keep_only, use_only};
+use peername_sys::socket::upstream::Upstream;
 
 /// Gives up every capability but the least with which each connection can be made: CAP_NET_RAW to
 /// take the client's address, or CAP_NET_ADMIN where there is no other, or both where an old kernel

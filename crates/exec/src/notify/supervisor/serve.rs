@@ -5,10 +5,11 @@ use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
 
 use peername_identity::shown;
-use peername_sys::listening::Listening;
+use peername_sys::tcp::foreign_listener::Listening;
 use peername_sys::seccomp::Given;
-use peername_sys::upstream::local_addr;
-use peername_sys::{is_of_one_connection, tcp_socket};
+use peername_sys::socket::upstream::local_addr;
+use peername_sys::is_of_one_connection;
+use peername_sys::tcp::socket_info;
 
 use super::{Answer, Supervisor, known};
 use crate::look::{From as Origin, Look, look_at_new, refuse};
@@ -47,7 +48,7 @@ impl Supervisor {
         peer: Option<SocketAddr>,
         listening: &Listening,
     ) -> Option<(OwnedFd, SocketAddr)> {
-        let peer = peer.or_else(|| tcp_socket::peer_addr(&connection).ok())?;
+        let peer = peer.or_else(|| socket_info::peer_addr(&connection).ok())?;
         if self.is_bell(&connection, peer) {
             return None;
         }
@@ -74,11 +75,11 @@ impl Supervisor {
         // One that is gone by now has no peer any more, but its client may still stand in the table; the kernel,
         // too, would return it.
         let nobody = SocketAddr::new(unspecified(call.listener), 0);
-        let peer = tcp_socket::peer_addr(&connection).unwrap_or(nobody);
+        let peer = socket_info::peer_addr(&connection).unwrap_or(nobody);
         let from = known(self.table, &connection)
             .map_or(peer, |identity| shown(identity.client, peer.is_ipv6()));
         // As another call has wanted it, if it was given back. This fails for no socket.
-        let _ = tcp_socket::set_nonblocking(&connection, call.nonblocking);
+        let _ = socket_info::set_nonblocking(&connection, call.nonblocking);
         self.give(call, (connection, from))
     }
 

@@ -4,7 +4,7 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Instant;
 
-use peername_sys::datagram::{Arrived, Local};
+use peername_sys::udp::{Arrived, Local};
 use peername_sys::is_destroyed;
 
 use super::{BATCH, Piece, Worker, each_sent, payload, pieces};

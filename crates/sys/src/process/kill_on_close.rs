@@ -14,8 +14,9 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use rustix::fs::{Mode, OFlags, fcntl_setfl, open};
 use rustix::pipe::{PipeFlags, pipe_with};
 
-use crate::pidfd::Process;
-use crate::{NameCall, Result, passing};
+use crate::process::pidfd::Process;
+use crate::{NameCall, Result};
+use crate::ipc::fd_passing;
 
 /// Who is to be killed.
 #[derive(Debug)]
@@ -56,16 +57,16 @@ impl DeadMan {
     /// Another hold, for this process or one that is forked. What its process has open of `last` is closed after
     /// the others have been killed: so they don't see that it is.
     pub fn hold(&mut self, last: Option<BorrowedFd<'_>>) -> Result<Hold> {
-        let (ours, queue) = passing::line()?;
+        let (ours, queue) = fd_passing::line()?;
         // Nobody reads from it, so it may be full one day.
         rustix::io::ioctl_fionbio(&ours, true).call("ioctl(FIONBIO)")?;
         if last.is_some() {
-            passing::send(&ours, 0, last)?;
+            fd_passing::send(&ours, 0, last)?;
         }
         // As many as there is room for.
         let ends = self.charges.iter().map(|charge| charge.end.as_fd());
         let _ = ends
-            .map(|end| passing::send(&ours, 0, Some(end)))
+            .map(|end| fd_passing::send(&ours, 0, Some(end)))
             .find(Result::is_err);
         self.queues.push(ours);
         let pipe = self.another_end(OFlags::WRONLY)?;
@@ -108,7 +109,7 @@ impl DeadMan {
         fcntl_setfl(&end, OFlags::NONBLOCK | OFlags::ASYNC).call("fcntl(F_SETFL)")?;
         let mut room = Ok(());
         self.queues
-            .retain(|queue| match passing::send(queue, 0, Some(end.as_fd())) {
+            .retain(|queue| match fd_passing::send(queue, 0, Some(end.as_fd())) {
                 // The hold is gone.
                 Err(error) if error.errno() == Some(libc::EPIPE) => false,
                 Err(error) => {
@@ -164,7 +165,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::poll::wait_readable;
+    use crate::event::poll::wait_readable;
 
     fn sleeper() -> (Child, Process) {
         let child = Command::new("sleep").arg("60").spawn().unwrap();

@@ -38,7 +38,7 @@ pub struct Arrived {
     /// The address of ours it was sent to, where the socket was asked to tell.
     pub local: Option<Local>,
     /// Where it was sent to before a TPROXY rule gave it to this socket, where the socket was asked to tell
-    /// ([`crate::transparent::tell_original`]).
+    /// ([`crate::socket::transparent::tell_original`]).
     pub original: Option<SocketAddr>,
     /// With [`super::receive_merged`], the size of every datagram in the buffer but the last, which may be
     /// shorter. `None` for a single one.

@@ -76,7 +76,7 @@ mod tests {
     use std::net::{TcpListener, TcpStream};
 
     use super::*;
-    use crate::tcp_socket::cookie;
+    use crate::tcp::socket_info::cookie;
 
     #[test]
     fn knows_the_open_ones_only() {

@@ -11,7 +11,7 @@ use rustix::process::{
 
 pub use rustix::process::Signal;
 
-use crate::poll::wait_readable;
+use crate::event::poll::wait_readable;
 use crate::{NameCall, Result};
 
 /// A process (pidfd_open(2), since Linux 5.3). Readable once it has ended.

@@ -6,8 +6,8 @@ use std::os::fd::AsFd;
 
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
 
-use crate::datagram::take_nothing;
-use crate::stream::set_int;
+use crate::udp::take_nothing;
+use crate::tcp::stream::set_int;
 use crate::{NameCall, Result};
 
 /// Lets a socket be bound to any address and take what TPROXY gives it (IP_TRANSPARENT since Linux
@@ -38,7 +38,7 @@ pub fn is_set(socket: impl AsFd) -> Result<bool> {
 
 /// Lets a UDP socket tell of each datagram the address and port it was sent to before TPROXY gave it to
 /// this socket (IP_RECVORIGDSTADDR since Linux 2.6.29, IPV6_RECVORIGDSTADDR since 2.6.37):
-/// [`crate::datagram::Arrived::original`].
+/// [`crate::udp::Arrived::original`].
 pub fn tell_original(socket: impl AsFd, v6: bool) -> Result<()> {
     // An IPv6 socket may take IPv4 too, and tells of it in IPv4's way.
     set_int(socket.as_fd(), libc::SOL_IP, libc::IP_RECVORIGDSTADDR, 1)

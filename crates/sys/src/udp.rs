@@ -7,7 +7,6 @@
 mod control;
 mod inbox;
 mod outbox;
-mod poller;
 pub mod steering;
 
 use std::net::{IpAddr, SocketAddr, UdpSocket};
@@ -15,14 +14,13 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use socket2::{Domain, Protocol, SockFilter, SockRef, Socket, Type};
 
-use crate::listen::Sharing;
-use crate::stream::set_int;
+use crate::tcp::listener::Sharing;
+use crate::tcp::stream::set_int;
 use crate::{NameCall, Result};
 
 pub use control::Local;
 pub use inbox::{Arrived, Inbox};
 pub use outbox::{Message, Outbox};
-pub use poller::Poller;
 
 /// Lets received datagrams tell how many the kernel has thrown away at the socket (SO_RXQ_OVFL, since
 /// Linux 2.6.33).

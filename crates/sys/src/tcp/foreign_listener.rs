@@ -12,9 +12,9 @@ use rustix::fs::{OFlags, fcntl_getfl};
 use rustix::net::{SocketFlags, acceptfrom_with};
 use socket2::{SockRef, Type};
 
-use crate::poll::wait_readable;
-use crate::stream::set_int;
-use crate::tcp_socket::{self, Protocol};
+use crate::event::poll::wait_readable;
+use crate::tcp::stream::set_int;
+use crate::tcp::socket_info::{self, Protocol};
 
 /// A TCP socket that listens.
 #[derive(Debug)]
@@ -24,7 +24,7 @@ pub struct Listening {
     pub addr: SocketAddr,
     /// Whether accept(2) answers EAGAIN rather than wait (O_NONBLOCK).
     pub nonblocking: bool,
-    /// The network namespace of all its connections, as [`tcp_socket::namespace`] tells it. `None` if they
+    /// The network namespace of all its connections, as [`socket_info::namespace`] tells it. `None` if they
     /// have to be asked, since they may be of TCP or not.
     pub namespace: Option<u64>,
 }
@@ -37,8 +37,8 @@ impl Listening {
         if !listens || known.r#type().ok()? != Type::STREAM {
             return None;
         }
-        let tcp = tcp_socket::protocol(&socket) == Some(Protocol::Tcp);
-        let namespace = tcp.then(|| tcp_socket::namespace(&socket));
+        let tcp = socket_info::protocol(&socket) == Some(Protocol::Tcp);
+        let namespace = tcp.then(|| socket_info::namespace(&socket));
         Self::look_again(socket, namespace)
     }
 

@@ -11,7 +11,7 @@ use rustix::io::ioctl_fionbio;
 use rustix::net::{AddressFamily, RecvFlags, SocketType, recv, sockopt};
 use socket2::SockRef;
 
-use crate::stream::set_int;
+use crate::tcp::stream::set_int;
 use crate::{NameCall, Result};
 
 /// The kernel's number of the socket (SO_COOKIE, since Linux 4.6): of the socket whichever descriptor

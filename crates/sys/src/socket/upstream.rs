@@ -8,8 +8,9 @@ use std::os::fd::{AsFd, BorrowedFd};
 
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
 
-use crate::stream::set_int;
-use crate::{Failed, NameCall, Result, transparent};
+use crate::tcp::stream::set_int;
+use crate::{Failed, NameCall, Result};
+use crate::socket::transparent;
 
 /// A socket on its way to a backend: made, given a source and a mark, then connected.
 #[derive(Debug)]
@@ -118,7 +119,7 @@ impl Upstream {
     }
 
     /// Starts to connect. The stream is writable once the connection stands or has failed; then
-    /// [`crate::stream::take_error`] tells which.
+    /// [`crate::tcp::stream::take_error`] tells which.
     pub fn connect(self, target: SocketAddr) -> Result<TcpStream> {
         match self.socket.connect(&target.into()) {
             Ok(()) => {}

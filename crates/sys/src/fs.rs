@@ -1,0 +1,3 @@
+//! Files.
+
+pub mod text_file;

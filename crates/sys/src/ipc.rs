@@ -1,0 +1,6 @@
+//! What processes hand to each other: descriptors, listening sockets, shared memory.
+
+pub mod fd_passing;
+pub mod inherited;
+pub mod listen_fds;
+pub mod shared_memory;

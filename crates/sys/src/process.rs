@@ -1,0 +1,13 @@
+//! Processes, this one and others: their privileges, limits, namespaces, memory and end.
+
+pub mod caps;
+pub mod core_dump;
+pub mod daemonize;
+pub mod executable;
+pub mod kill_on_close;
+pub mod limits;
+pub mod memory;
+pub mod namespace;
+pub mod pidfd;
+pub mod stderr;
+pub mod user;

@@ -1,0 +1,4 @@
+//! What TCP and UDP sockets have in common.
+
+pub mod transparent;
+pub mod upstream;
