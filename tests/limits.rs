@@ -217,7 +217,8 @@ fn a_busy_listener_does_not_starve_the_others() {
 /// A thousand idle clients cost little, and each of them still works.
 #[test]
 fn a_thousand_idle_connections() {
-    peername_sys::process::limits::raise_open_files().expect("descriptors for a thousand connections");
+    peername_sys::process::limits::raise_open_files()
+        .expect("descriptors for a thousand connections");
     let mut rig = Rig::new(&[]);
     rig.still_serves(someone_v4());
     let idle = rig.proxy.resident_kib();

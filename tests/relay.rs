@@ -141,7 +141,8 @@ fn resets_reach_a_blocked_sender() {
 /// the proxy keeps nothing of them.
 #[test]
 fn backend_is_killed() {
-    peername_sys::process::limits::raise_open_files().expect("descriptors for a thousand connections");
+    peername_sys::process::limits::raise_open_files()
+        .expect("descriptors for a thousand connections");
     let killed = |relay| {
         let lab = Lab::new();
         let backend = Process::start(&lab.server, "/usr/bin/python3", &["-uc", NEVER_READS]);
@@ -240,7 +241,8 @@ fn slow_readers_get_everything() {
 /// proxy's hands (1,000 times 8 MiB would be the same case, and minutes on a small machine).
 #[test]
 fn a_thousand_slow_readers() {
-    peername_sys::process::limits::raise_open_files().expect("descriptors for a thousand connections");
+    peername_sys::process::limits::raise_open_files()
+        .expect("descriptors for a thousand connections");
     for relay in relays() {
         let mut rig = Rig::new(&[relay]);
         for buffers in ["net.ipv4.tcp_rmem", "net.ipv4.tcp_wmem"] {

@@ -122,7 +122,8 @@ fn who_has_a_place_gets_to_the_backend() {
 /// A thousand transfers, half done: none is cut, and there is an end before the deadline.
 #[test]
 fn a_thousand_transfers_finish() {
-    peername_sys::process::limits::raise_open_files().expect("descriptors for a thousand connections");
+    peername_sys::process::limits::raise_open_files()
+        .expect("descriptors for a thousand connections");
     let mut rig = Rig::new(&["--drain=30s"]);
     let pairs: Vec<(Conn, Conn)> = (0..1000).map(|_| rig.connect(someone_v4())).collect();
     let half = pattern(9, 16 << 10);

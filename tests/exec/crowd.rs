@@ -17,7 +17,8 @@ fn nor_do_they_under_a_supervisor() {
 
 /// The others take at most twice as long as before. When the silent ones speak at last, each is itself.
 fn parked(mechanism: &str, mode: &str) {
-    peername_sys::process::limits::raise_open_files().expect("descriptors for a thousand connections");
+    peername_sys::process::limits::raise_open_files()
+        .expect("descriptors for a thousand connections");
     let served = Served::by(mechanism, mode, &["--header-timeout=60s"]);
     times(&served);
     let before = times(&served);

@@ -27,10 +27,10 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use peername_identity::{Counter, Table};
-use peername_sys::event::epoll::{Epoll, Readiness, When};
-use peername_sys::process::limits::most_open_files;
 use peername_sys::Result;
+use peername_sys::event::epoll::{Epoll, Readiness, When};
 use peername_sys::netlink::sock_diag;
+use peername_sys::process::limits::most_open_files;
 use peername_sys::tcp::socket_info;
 
 use crate::look::{Look, look_again, refuse, report_refusal};

@@ -9,7 +9,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 
 use peername_identity::{Counter, Full, Identity, Refusal, Table, Verdict};
 use peername_sys::socket::upstream::local_addr;
-use peername_sys::tcp::{stream, socket_info};
+use peername_sys::tcp::{socket_info, stream};
 
 /// What a look has found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -20,15 +20,17 @@ use std::os::fd::OwnedFd;
 use std::process::{self, Command};
 use std::time::Duration;
 
-use peername_sys::process::caps::{Capability, have, pass_on};
-use peername_sys::process::kill_on_close::DeadMan;
-use peername_sys::event::epoll::{Epoll, When};
-use peername_sys::process::namespace::{Network, allow_all_ports, become_capable_in_new_user_namespace};
-use peername_sys::netlink::{Family, LocalRoute, Netlink, is_family_off};
-use peername_sys::process::pidfd::{Process, Signal};
 use peername_sys::Failed;
+use peername_sys::event::epoll::{Epoll, When};
 use peername_sys::ipc::listen_fds;
+use peername_sys::netlink::{Family, LocalRoute, Netlink, is_family_off};
+use peername_sys::process::caps::{Capability, have, pass_on};
 use peername_sys::process::daemonize;
+use peername_sys::process::kill_on_close::DeadMan;
+use peername_sys::process::namespace::{
+    Network, allow_all_ports, become_capable_in_new_user_namespace,
+};
+use peername_sys::process::pidfd::{Process, Signal};
 
 use crate::launch::become_program;
 

@@ -31,12 +31,12 @@ use std::process;
 use std::time::Duration;
 
 use peername_identity::{PROBE, PROBE_ERRNO, Table};
+use peername_sys::ipc::fd_passing;
 use peername_sys::process::caps::{Capability, forbid_new, have, keep_only};
 use peername_sys::process::pidfd::Process;
+use peername_sys::process::{daemonize, limits};
 use peername_sys::seccomp::{self, Bypass, Gaining, Listener, OwnNames};
 use peername_sys::{Failed, kernel_release};
-use peername_sys::ipc::fd_passing;
-use peername_sys::process::{daemonize, limits};
 
 use ledger::Ledger;
 use supervisor::Supervisor;

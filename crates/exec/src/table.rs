@@ -12,8 +12,8 @@ use std::time::Duration;
 
 use peername_identity::{Network, Policy, Secrets, SourcePolicy, Table};
 use peername_sys::ipc::shared_memory::{self, claim, map_words, mark_used};
-use peername_sys::random;
 use peername_sys::process::user;
+use peername_sys::random;
 use peername_sys::tcp::socket_info;
 
 /// A table, and the path of the file it is in. The file counts as used for as long as this process, or one that it

@@ -13,8 +13,8 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use peername_sys::event::async_epoll::Poller;
-use peername_sys::{is_broken_listener, is_of_one_connection};
 use peername_sys::tcp::listener;
+use peername_sys::{is_broken_listener, is_of_one_connection};
 use tokio::time::sleep;
 
 use crate::addr::{LocalAddr, PeerAddr};

@@ -7,8 +7,8 @@ use std::io::{self, ErrorKind};
 use std::time::Duration;
 
 use peername_relay::Ahead;
-use peername_sys::tcp::stream;
 use peername_sys::socket::upstream::is_established;
+use peername_sys::tcp::stream;
 use tokio::io::Interest;
 use tokio::net::TcpStream;
 use tokio::time::{Instant, sleep, timeout};

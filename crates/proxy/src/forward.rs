@@ -7,8 +7,8 @@ use std::time::Duration;
 use peername_proto::{Transport, V2Writer, WriteError, write_v1};
 use peername_relay::{Ahead, Limits, Method, Pair, relay};
 use peername_sys::event::readiness::watched;
-use peername_sys::tcp::stream;
 use peername_sys::socket::upstream::{Upstream, local_addr};
+use peername_sys::tcp::stream;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 

@@ -10,8 +10,8 @@ use std::net::SocketAddr;
 
 use peername_proto::{Carrier, Invalid, Parsed, Transport, looks_like, parse};
 use peername_relay::Ahead;
-use peername_sys::netlink;
 use peername_sys::event::readiness::{is_transient, not_ready};
+use peername_sys::netlink;
 use peername_sys::tcp::stream::{self, Received};
 use tokio::io::Interest;
 use tokio::net::TcpStream;

@@ -8,8 +8,8 @@ use std::net::{self, IpAddr, SocketAddr};
 
 use peername_sys::Failed;
 use peername_sys::ipc::inherited::Inherited;
-use peername_sys::tcp::listener::{self, Sharing};
 use peername_sys::socket::transparent;
+use peername_sys::tcp::listener::{self, Sharing};
 use peername_sys::tcp::stream;
 
 use crate::addr::LocalAddr;

@@ -8,12 +8,12 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::num::NonZeroU32;
 use std::time::Duration;
 
-use peername_sys::tcp::listener::{self, Sharing};
 use peername_sys::netlink::{self, Netlink};
-use peername_sys::socket::upstream::Upstream;
-use peername_sys::{Failed, NameCall};
 use peername_sys::socket::upstream;
+use peername_sys::socket::upstream::Upstream;
+use peername_sys::tcp::listener::{self, Sharing};
 use peername_sys::tcp::stream;
+use peername_sys::{Failed, NameCall};
 use tokio::net::TcpListener;
 use tokio::time::timeout;
 

@@ -3,8 +3,8 @@
 use std::future::poll_fn;
 use std::time::Duration;
 
-use peername_sys::tcp::stream;
 use peername_sys::socket::upstream::is_established;
+use peername_sys::tcp::stream;
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::Side;

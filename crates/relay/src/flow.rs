@@ -6,8 +6,8 @@ use std::mem;
 use std::task::{Context, Poll, ready};
 
 use futures_util::FutureExt;
-use peername_sys::tcp::splice::Pipe;
 use peername_sys::event::readiness::{is_transient, not_ready};
+use peername_sys::tcp::splice::Pipe;
 use peername_sys::tcp::stream::{self, Received};
 use tokio::io::Interest;
 use tokio::net::TcpStream;

@@ -12,8 +12,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::task::{Context, Poll};
 
-use peername_sys::uring::Receiving;
 use peername_sys::tcp::stream;
+use peername_sys::uring::Receiving;
 use tokio::time::Instant;
 
 use crate::Pair;

@@ -22,9 +22,9 @@ use rtnetlink::{Error, Handle};
 use tokio::task::AbortHandle;
 
 pub use address::{AddressChanges, Change, InterfaceAddress};
+pub use egress::WayOut;
 pub use route::{LocalNetwork, LocalRoute};
 pub use rule::{Rule, Selector};
-pub use egress::WayOut;
 pub use xfrm::has_policies;
 
 use crate::{Failed, NameCall, Result};

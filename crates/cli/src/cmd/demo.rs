@@ -27,9 +27,9 @@ use peername_proxy::udp::{UdpProxy, UdpSockets};
 use peername_proxy::watchdog::ReplyPath;
 use peername_proxy::{forward, routes};
 use peername_relay::{Limits, Method};
+use peername_sys::netlink::Netlink;
 use peername_sys::process::caps::{Capability, have};
 use peername_sys::process::namespace::{Network, become_root_of_new_user_namespace};
-use peername_sys::netlink::Netlink;
 
 use players::{ask, ask_in_datagrams, serve, serve_datagrams};
 

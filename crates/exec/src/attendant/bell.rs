@@ -12,8 +12,8 @@ use std::os::fd::{AsFd, BorrowedFd};
 use peername_identity::Ports;
 use peername_sys::event::epoll::{Readiness, When};
 use peername_sys::socket::upstream::{Upstream, local_addr};
-use peername_sys::{NameCall, Result};
 use peername_sys::tcp::stream;
+use peername_sys::{NameCall, Result};
 
 /// A bell that has been rung and not been heard yet.
 #[derive(Debug)]

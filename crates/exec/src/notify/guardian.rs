@@ -8,13 +8,13 @@
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
-use peername_sys::process::caps::{self, Capability};
-use peername_sys::process::kill_on_close::Hold;
+use peername_sys::Result;
 use peername_sys::event::epoll::{Epoll, When};
+use peername_sys::process::caps::{self, Capability};
+use peername_sys::process::daemonize;
+use peername_sys::process::kill_on_close::Hold;
 use peername_sys::process::pidfd::{Process, Signal, descendants};
 use peername_sys::seccomp::Listener;
-use peername_sys::Result;
-use peername_sys::process::daemonize;
 
 use super::ledger::{Ledger, Open};
 use super::supervisor::Token;

@@ -11,12 +11,12 @@ use std::time::{Duration, Instant};
 
 use peername_identity::{Identity, Table, shown};
 use peername_sys::event::epoll::{Epoll, When};
-use peername_sys::tcp::foreign_listener::Listening;
+use peername_sys::process::daemonize;
 use peername_sys::process::pidfd::Process;
 use peername_sys::seccomp::{AddressBuffer, Call, End, Listener, Notification};
-use peername_sys::{Errno, Result};
-use peername_sys::process::daemonize;
+use peername_sys::tcp::foreign_listener::Listening;
 use peername_sys::tcp::socket_info;
+use peername_sys::{Errno, Result};
 
 pub(super) use token::Token;
 

@@ -7,9 +7,9 @@ use std::rc::Rc;
 
 use peername_sys::Failed;
 use peername_sys::event::epoll::{Epoll, When};
-use peername_sys::tcp::foreign_listener::Listening;
 use peername_sys::process::pidfd::Process;
 use peername_sys::seccomp::AddressBuffer;
+use peername_sys::tcp::foreign_listener::Listening;
 
 use super::ledger::Line;
 use super::supervisor::Token;

@@ -7,9 +7,9 @@ use std::ops::RangeInclusive;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
+use peername_sys::Failed;
 use peername_sys::event::readiness::watched;
 use peername_sys::socket::upstream::{Upstream, ephemeral_ports, local_addr};
-use peername_sys::Failed;
 use peername_sys::tcp::stream;
 use tokio::net::TcpStream;
 

@@ -10,8 +10,8 @@ use std::os::unix::process::CommandExt;
 use std::process::{Child, ChildStdout, Command, ExitCode, Stdio};
 
 use peername_sys::NameCall;
-use peername_sys::process::caps::{self, Capability};
 use peername_sys::netlink::{self, Netlink};
+use peername_sys::process::caps::{self, Capability};
 use tokio::net::unix::pipe;
 use tokio::signal::unix::{SignalKind, signal};
 

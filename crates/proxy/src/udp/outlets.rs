@@ -9,8 +9,8 @@ use std::io::ErrorKind;
 use std::net::{SocketAddr, UdpSocket};
 use std::time::{Duration, Instant};
 
-use peername_sys::{Failed, Result};
 use peername_sys::socket::transparent;
+use peername_sys::{Failed, Result};
 
 use crate::throttle::Throttle;
 

@@ -5,8 +5,8 @@ use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use peername_sys::udp;
 use peername_sys::event::async_epoll::Poller;
+use peername_sys::udp;
 use peername_sys::{Failed, NameCall};
 
 use super::dropped::Dropped;

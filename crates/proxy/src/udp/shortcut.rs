@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 
 use peername_kernel::flow::{self, Flow};
 use peername_kernel::udp::{DataPath, Epoch, Told, Usage};
-use peername_sys::udp;
 use peername_sys::netlink::LOOPBACK;
+use peername_sys::udp;
 
 use super::role::Role;
 use super::session::{Path, Session};

@@ -2,10 +2,10 @@
 
 use std::net::{SocketAddr, UdpSocket};
 
-use peername_sys::udp::{self, steering};
-use peername_sys::tcp::listener::Sharing;
-use peername_sys::{Failed, NameCall};
 use peername_sys::socket::transparent;
+use peername_sys::tcp::listener::Sharing;
+use peername_sys::udp::{self, steering};
+use peername_sys::{Failed, NameCall};
 
 use crate::addr::LocalAddr;
 use crate::config::Dialect;

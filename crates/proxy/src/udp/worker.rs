@@ -14,8 +14,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use peername_sys::event::async_epoll::Poller;
-use peername_sys::udp::{Arrived, Inbox};
 use peername_sys::is_destroyed;
+use peername_sys::udp::{Arrived, Inbox};
 use tokio::time::{MissedTickBehavior, interval, sleep_until};
 
 use super::dropped::Dropped;

@@ -9,8 +9,8 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use peername_sys::event::readiness::watched;
-use peername_sys::uring::{Arrival, BUFFERS, Receiving, What};
 use peername_sys::tcp::stream;
+use peername_sys::uring::{Arrival, BUFFERS, Receiving, What};
 use slab::Slab;
 use tokio::io::unix::AsyncFd;
 use tokio::task::yield_now;

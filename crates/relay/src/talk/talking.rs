@@ -5,8 +5,8 @@ use std::net::TcpStream;
 use std::sync::Arc;
 use std::task::Waker;
 
-use peername_sys::uring::BUFFER;
 use peername_sys::tcp::stream;
+use peername_sys::uring::BUFFER;
 use tokio::time::Instant;
 
 use super::{Carried, End, Rest};

@@ -14,9 +14,9 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use rustix::fs::{Mode, OFlags, fcntl_setfl, open};
 use rustix::pipe::{PipeFlags, pipe_with};
 
+use crate::ipc::fd_passing;
 use crate::process::pidfd::Process;
 use crate::{NameCall, Result};
-use crate::ipc::fd_passing;
 
 /// Who is to be killed.
 #[derive(Debug)]
@@ -108,8 +108,8 @@ impl DeadMan {
         set(&end, F_SETSIG, kill).call("fcntl(F_SETSIG)")?;
         fcntl_setfl(&end, OFlags::NONBLOCK | OFlags::ASYNC).call("fcntl(F_SETFL)")?;
         let mut room = Ok(());
-        self.queues
-            .retain(|queue| match fd_passing::send(queue, 0, Some(end.as_fd())) {
+        self.queues.retain(
+            |queue| match fd_passing::send(queue, 0, Some(end.as_fd())) {
                 // The hold is gone.
                 Err(error) if error.errno() == Some(libc::EPIPE) => false,
                 Err(error) => {
@@ -117,7 +117,8 @@ impl DeadMan {
                     true
                 }
                 Ok(()) => true,
-            });
+            },
+        );
         room.map(|()| end)
     }
 

@@ -6,8 +6,8 @@ use std::os::fd::AsFd;
 
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
 
-use crate::udp::take_nothing;
 use crate::tcp::stream::set_int;
+use crate::udp::take_nothing;
 use crate::{NameCall, Result};
 
 /// Lets a socket be bound to any address and take what TPROXY gives it (IP_TRANSPARENT since Linux

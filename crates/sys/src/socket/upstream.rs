@@ -8,9 +8,9 @@ use std::os::fd::{AsFd, BorrowedFd};
 
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
 
+use crate::socket::transparent;
 use crate::tcp::stream::set_int;
 use crate::{Failed, NameCall, Result};
-use crate::socket::transparent;
 
 /// A socket on its way to a backend: made, given a source and a mark, then connected.
 #[derive(Debug)]

@@ -13,8 +13,8 @@ use rustix::net::{SocketFlags, acceptfrom_with};
 use socket2::{SockRef, Type};
 
 use crate::event::poll::wait_readable;
-use crate::tcp::stream::set_int;
 use crate::tcp::socket_info::{self, Protocol};
+use crate::tcp::stream::set_int;
 
 /// A TCP socket that listens.
 #[derive(Debug)]

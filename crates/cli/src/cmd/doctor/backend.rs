@@ -7,11 +7,11 @@ use std::time::Duration;
 
 use peername_proxy::reply_path::{self as path, Tested};
 use peername_proxy::routes::{self, Backend, Owner, Place, locate};
-use peername_sys::netlink::Netlink;
 use peername_sys::event::readiness::watched;
+use peername_sys::netlink::Netlink;
 use peername_sys::socket::upstream::{Upstream, local_addr};
-use peername_sys::{Failed, NameCall};
 use peername_sys::tcp::stream;
+use peername_sys::{Failed, NameCall};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 

@@ -4,8 +4,8 @@ use std::io::ErrorKind;
 use std::net::SocketAddr;
 
 use peername_sys::netlink::Transport;
-use peername_sys::udp;
 use peername_sys::tcp::listener;
+use peername_sys::udp;
 
 use super::finding::Finding;
 

@@ -7,9 +7,9 @@ use std::os::fd::OwnedFd;
 
 use anyhow::Context;
 use peername_exec::netns;
+use peername_sys::tcp::listener;
 use peername_sys::tcp::listener::Sharing;
 use peername_sys::udp;
-use peername_sys::tcp::listener;
 
 use super::{Args, Header, Sources};
 use crate::usage::Usage;

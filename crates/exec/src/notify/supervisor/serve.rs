@@ -5,10 +5,10 @@ use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
 
 use peername_identity::shown;
-use peername_sys::tcp::foreign_listener::Listening;
+use peername_sys::is_of_one_connection;
 use peername_sys::seccomp::Given;
 use peername_sys::socket::upstream::local_addr;
-use peername_sys::is_of_one_connection;
+use peername_sys::tcp::foreign_listener::Listening;
 use peername_sys::tcp::socket_info;
 
 use super::{Answer, Supervisor, known};

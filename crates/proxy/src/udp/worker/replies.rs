@@ -4,8 +4,8 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Instant;
 
-use peername_sys::udp::{Arrived, Local};
 use peername_sys::is_destroyed;
+use peername_sys::udp::{Arrived, Local};
 
 use super::{BATCH, Piece, Worker, each_sent, payload, pieces};
 use crate::outcome::Failure;
