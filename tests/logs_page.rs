@@ -66,7 +66,7 @@ fn every_outcome_stands_there_and_no_other() {
 #[test]
 fn every_reason_for_a_dropped_datagram_stands_there() {
     let said = quoted(UDP_PAGE);
-    let written = labels(include_str!("../crates/proxy/src/udp/dropped.rs"));
+    let written = labels(include_str!("../crates/proxy/src/udp/drop_reason.rs"));
     let missing: Vec<_> = written.difference(&said).collect();
     assert!(!written.is_empty() && missing.is_empty(), "{missing:?}");
 }

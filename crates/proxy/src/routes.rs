@@ -10,13 +10,15 @@
 //! two owners that need the same rule each have their own copy, and removing one leaves the other.
 
 mod backend;
+mod backend_rule;
 mod error;
-mod filter;
+mod fwmark;
+mod install;
+mod inventory;
 mod keeper;
-mod marked;
-mod plan;
-mod slot;
-mod table;
+mod location;
+mod nftables;
+mod table_slot;
 
 use std::net::SocketAddr;
 
@@ -25,22 +27,17 @@ use peername_sys::netlink::{Netlink, Transport};
 
 pub use backend::Backend;
 pub use error::Error;
-pub use filter::Catch;
+pub use fwmark::MARK;
+pub use inventory::{Ours, Owner};
 pub use keeper::{Keeper, keep};
-pub use marked::MARK;
-pub use plan::{Place, locate};
-pub use table::{Ours, Owner};
+pub use location::{Place, locate};
+pub use nftables::Catch;
+pub use table_slot::PROTOCOL;
 
-use plan::plan;
-use slot::Slot;
-use table::{Made, Survey};
-
-/// The number that marks rules and routes as peername's (`rtm_protocol`, FRA_PROTOCOL).
-///
-/// Not used by the kernel's own list (`linux/rtnetlink.h` ends at 192, EIGRP) nor by FRR, which
-/// continues it up to 198. `show` and `remove` know what is ours by this number alone: with another
-/// number, an older peername's leftovers would be overlooked.
-pub const PROTOCOL: u8 = 211;
+use backend_rule::plan;
+use install::Made;
+use inventory::Survey;
+use table_slot::Slot;
 
 /// Makes the administrator's rules and routes for these backends; they stay until [`remove`] or the
 /// next boot. What is there already is left as it is.
@@ -70,14 +67,14 @@ pub async fn here(backends: Vec<Backend>) -> Result<Vec<Backend>, Error> {
 /// table for the same listener or mark is replaced. Needs CAP_NET_ADMIN and nft(8).
 pub async fn catch(catch: &Catch) -> Result<(), Error> {
     if catch.marks() {
-        marked::keep(&Netlink::open()?, Slot::PERSISTENT).await?;
+        fwmark::keep(&Netlink::open()?, Slot::PERSISTENT).await?;
     }
     catch.keep()
 }
 
 /// The packet filter tables of ours on this host. [`Error::NftPermission`] where they can't be seen.
 pub fn caught() -> Result<Vec<Ours>, Error> {
-    Ok(filter::find()?.into_iter().map(Ours::table).collect())
+    Ok(nftables::find()?.into_iter().map(Ours::table).collect())
 }
 
 /// Everything in this host's routing that carries [`PROTOCOL`], with who made it. Needs no capability.
@@ -103,7 +100,7 @@ pub async fn remove(scope: Scope) -> Result<Vec<Ours>, Error> {
 /// Removes all packet filter tables of ours, and returns them. [`Error::NftPermission`] where there is no
 /// telling whether there are any.
 pub fn uncatch() -> Result<Vec<Ours>, Error> {
-    let tables = filter::find()?;
+    let tables = nftables::find()?;
     for table in &tables {
         table.delete()?;
     }

@@ -10,25 +10,22 @@
 //! socket that is connected to the backend from the client's address. The `worker` moves datagrams by
 //! the batch; what they mean is decided by a `role`, the proxy's or the forwarder's.
 
-mod dropped;
+mod dialect;
+mod drop_reason;
+mod endpoints;
 mod forwarder;
-mod framed;
-mod outlets;
+mod listeners;
+mod lru_table;
+mod offload;
 mod proxy;
-mod role;
-mod send;
+mod reply_sockets;
 mod session;
-mod sessions;
-mod shortcut;
-mod sockets;
-mod table;
-mod ways;
 mod worker;
 
-pub(crate) use dropped::Dropped;
+pub(crate) use drop_reason::Dropped;
 pub use forwarder::UdpForwarder;
+pub use listeners::UdpSockets;
 pub use proxy::UdpProxy;
-pub use sockets::UdpSockets;
 
 /// Descriptors that a transparent listener may need beside those of sessions.
-pub const DESCRIPTORS_OF_TRANSPARENT: usize = outlets::MOST;
+pub const DESCRIPTORS_OF_TRANSPARENT: usize = reply_sockets::MOST;

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 
 use peername_sys::Failed;
 
-use super::slot::RUNNING;
+use super::table_slot::RUNNING;
 
 /// Making, keeping or removing rules and routes failed.
 #[derive(Debug, thiserror::Error)]

@@ -15,10 +15,12 @@ use peername_sys::process::caps::{self, Capability};
 use tokio::net::unix::pipe;
 use tokio::signal::unix::{SignalKind, signal};
 
-use super::plan::{Plan, plan};
-use super::slot::Claim;
-use super::table::{self, Made};
-use super::{Backend, Error, Slot};
+use super::backend::Backend;
+use super::backend_rule::{Plan, plan};
+use super::error::Error;
+use super::install::Made;
+use super::inventory;
+use super::table_slot::{Claim, Slot};
 
 /// A running proxy's hold on its rules and routes: they are there until this value is dropped, or
 /// the process ends in any other way.
@@ -170,7 +172,7 @@ async fn try_slot(
     let Some(claim) = slot.claim().call("bind(AF_UNIX)")? else {
         return Ok(None);
     };
-    table::sweep(netlink, slot).await?;
+    inventory::sweep(netlink, slot).await?;
     match Made::fresh(netlink, slot, plans).await {
         Ok(made) => Ok(Some((made, claim))),
         Err(Error::Failed(error)) if netlink::is_there_already(&error) => Ok(None),

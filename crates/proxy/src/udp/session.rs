@@ -1,44 +1,20 @@
 //! One client behind one balancer: plain data, whoever moves its datagrams.
 
+pub(super) mod offloaded;
+pub(super) mod role;
+pub(super) mod table;
+
 use std::net::{SocketAddr, UdpSocket};
 use std::time::Instant;
 
 use peername_kernel::udp::Usage;
-use peername_sys::udp::{Arrived, Local};
+use peername_sys::udp::Arrived;
 
-use super::shortcut::Steady;
-use crate::addr::PeerAddr;
+use super::dialect::Headers;
+use super::endpoints::{Key, Path};
+use super::offload::candidate::Steady;
 use crate::log::{Exchanged, Record};
 use crate::outcome::{Outcome, Over};
-
-/// What tells one session from another.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Key {
-    /// Number of the listen address.
-    pub(crate) listener: usize,
-    /// Where it was sent to before a TPROXY rule brought it to the listener: another port there is as
-    /// another listener.
-    pub(crate) original: Option<SocketAddr>,
-    /// The balancer. Its port is 0 where a header names the client: a balancer may change its port.
-    pub(crate) from: SocketAddr,
-    /// The client, as the header has it.
-    pub(crate) client: Option<SocketAddr>,
-    /// Where the client sent to, as the header has it: replies from one address of the balancer's
-    /// must not come to a client that asked another.
-    pub(crate) destination: Option<SocketAddr>,
-}
-
-/// How to reach the balancer: the way its last datagram came.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Path {
-    /// Number of the listen address.
-    pub(crate) listener: usize,
-    pub(crate) peer: PeerAddr,
-    /// The address of ours it was sent to.
-    pub(crate) local: Option<Local>,
-    /// Where it was sent to before a TPROXY rule brought it here.
-    pub(crate) original: Option<SocketAddr>,
-}
 
 /// A session.
 #[derive(Debug)]
@@ -72,19 +48,6 @@ impl Lost {
         let lost = arrived.lost.unwrap_or(self.0);
         lost.wrapping_sub(std::mem::replace(&mut self.0, lost))
     }
-}
-
-/// What is put in front of payloads, and what must stand there.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Headers {
-    /// In front of requests.
-    pub(crate) request: Box<[u8]>,
-    /// Whether only the first request has it.
-    pub(crate) first_only: bool,
-    /// In front of replies.
-    pub(crate) reply: Box<[u8]>,
-    /// Whether replies come with the header of requests, which is taken off.
-    pub(crate) replies_have_it: bool,
 }
 
 impl Session {

@@ -5,29 +5,30 @@
 //! task and no registration in the runtime, and a round ends in few system calls however many
 //! sessions it served. After some rounds the worker's TCP connections have their turn.
 
+pub(super) mod batch_sender;
+mod piece;
 mod replies;
+mod requests;
 
 use std::io;
 use std::net::UdpSocket;
-use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use batch_sender::Courier;
 use peername_sys::event::async_epoll::Poller;
-use peername_sys::is_destroyed;
-use peername_sys::udp::{Arrived, Inbox};
+use peername_sys::udp::Inbox;
+use piece::{BATCH, Piece};
 use tokio::time::{MissedTickBehavior, interval, sleep_until};
 
-use super::dropped::Dropped;
-use super::outlets::Outlets;
-use super::role::Role;
-use super::send::{Courier, Datagram, Failed};
-use super::session::{Lost, Path};
-use super::sessions::Sessions;
-use super::shortcut::Kernel;
-use super::sockets::UdpSockets;
-use super::table::{Id, Limits};
-use crate::addr::{LocalAddr, PeerAddr};
+use super::listeners::UdpSockets;
+use super::lru_table::{Id, Limits};
+use super::offload::Kernel;
+use super::reply_sockets::Outlets;
+use super::session::Lost;
+use super::session::role::Role;
+use super::session::table::Sessions;
+use crate::addr::LocalAddr;
 use crate::config;
 use crate::counters::Counters;
 use crate::server::{Companion, Phases};
@@ -82,14 +83,6 @@ struct Listener {
     socket: UdpSocket,
     port: u16,
     lost: Lost,
-}
-
-/// A datagram in the inbox, on its way.
-#[derive(Clone, Debug)]
-struct Piece {
-    session: Id,
-    place: usize,
-    payload: Range<usize>,
 }
 
 impl<R: Role> Worker<R> {
@@ -202,141 +195,6 @@ impl<R: Role> Worker<R> {
         self.ready = ready;
         Ok(more)
     }
-
-    /// Takes a batch of requests and sends each to its session's backend. Returns whether more may wait;
-    /// an error when nothing will ever come there again.
-    fn requests(&mut self, number: usize, now: Instant, poller: &Poller) -> io::Result<bool> {
-        self.send_replies();
-        let Some(listener) = self.listeners.get_mut(number) else {
-            return Ok(false);
-        };
-        let came = match self.inbox.receive(&listener.socket, 0..BATCH) {
-            Ok(came) => came,
-            Err(error) if is_destroyed(&error) => return Err(error),
-            Err(error) => return Ok(error.kind() != io::ErrorKind::WouldBlock),
-        };
-        let (inbox, courier, unsent) = (&self.inbox, &mut self.courier, &mut self.pieces);
-        for place in 0..came {
-            let Some((arrived, bytes)) = inbox.get(place) else {
-                continue;
-            };
-            let lost = listener.lost.since(&arrived);
-            self.sessions.lost(lost);
-            let path = Path {
-                listener: number,
-                peer: PeerAddr(arrived.peer),
-                local: arrived.local,
-                // From its own port, the listener answers itself.
-                original: arrived
-                    .original
-                    .filter(|original| original.port() != listener.port),
-            };
-            for piece in pieces(&arrived) {
-                self.sessions.tally.received += 1;
-                let datagram = bytes.get(piece.clone()).unwrap_or_default();
-                let received = if arrived.truncated {
-                    Err(Dropped::Truncated)
-                } else {
-                    let flush = |sessions: &mut _| send_requests(sessions, inbox, courier, unsent);
-                    self.sessions.receive(datagram, &path, now, poller, flush)
-                };
-                match received {
-                    Ok((session, payload)) => {
-                        self.moved = now;
-                        unsent.push(Piece {
-                            session,
-                            place,
-                            payload: piece.start + payload..piece.end,
-                        });
-                    }
-                    Err(dropped) => self.sessions.dropped(&dropped, Some(&path)),
-                }
-            }
-        }
-        send_requests(&mut self.sessions, inbox, courier, unsent);
-        Ok(came == BATCH)
-    }
-}
-
-/// Sends requests, those of one session together and in their order.
-fn send_requests<R: Role>(
-    sessions: &mut Sessions<R>,
-    inbox: &Inbox,
-    courier: &mut Courier,
-    unsent: &mut Vec<Piece>,
-) {
-    unsent.sort_by_key(|piece| piece.session);
-    for of_session in unsent.chunk_by(|a, b| a.session == b.session) {
-        send_requests_of(sessions, inbox, courier, of_session);
-    }
-    unsent.clear();
-}
-
-fn send_requests_of<R: Role>(
-    sessions: &mut Sessions<R>,
-    inbox: &Inbox,
-    courier: &mut Courier,
-    pieces: &[Piece],
-) {
-    let Some(id) = pieces.first().map(|piece| piece.session) else {
-        return;
-    };
-    let Some(session) = sessions.table.get(id) else {
-        pieces
-            .iter()
-            .for_each(|_| sessions.dropped(&Dropped::Evicted, None));
-        return;
-    };
-    let datagrams: Vec<_> = pieces
-        .iter()
-        .map(|piece| Datagram {
-            header: session.request_header(),
-            payload: payload(inbox, piece),
-            to: None,
-            from: None,
-        })
-        .collect();
-    let failed = courier.send(&session.socket, &datagrams);
-    each_sent(pieces, &failed, |piece| {
-        sessions.tally.to_upstream += 1;
-        if let Some(session) = sessions.table.get_mut(piece.session) {
-            session.sent_upstream(piece.payload.len());
-        }
-    });
-    for (_, dropped) in &failed {
-        sessions.unsent(id, dropped);
-    }
-    // Such a socket may never wake us again, and the client's next datagram needs another.
-    let destroyed = |(_, dropped): &(_, _)| matches!(dropped, Dropped::SocketDestroyed(_));
-    if failed.iter().any(destroyed) {
-        sessions.abort(id);
-    }
-}
-
-fn payload<'a>(inbox: &'a Inbox, piece: &Piece) -> &'a [u8] {
-    let bytes = inbox.get(piece.place).map(|(_, bytes)| bytes);
-    bytes
-        .and_then(|bytes| bytes.get(piece.payload.clone()))
-        .unwrap_or_default()
-}
-
-/// Where the datagrams in a place begin and end.
-fn pieces(arrived: &Arrived) -> impl Iterator<Item = Range<usize>> + use<> {
-    let len = arrived.len;
-    let size = arrived.segment.map_or(len, usize::from).max(1);
-    // An empty datagram is one, too.
-    (0..len.max(1))
-        .step_by(size)
-        .map(move |start| start..(start + size).min(len))
-}
-
-fn each_sent(pieces: &[Piece], failed: &Failed, mut note: impl FnMut(&Piece)) {
-    let mut failed = failed.iter().map(|(at, _)| *at).peekable();
-    for (at, piece) in pieces.iter().enumerate() {
-        if failed.next_if_eq(&at).is_none() {
-            note(piece);
-        }
-    }
 }
 
 fn token_of_listener(number: usize) -> u64 {
@@ -349,8 +207,6 @@ fn listener_of_token(token: u64) -> Option<usize> {
     (number < MOST_LISTENERS).then_some(number as usize)
 }
 
-/// Datagrams taken at once. Each place is 64 KiB of address space, of which only what is used is real.
-const BATCH: usize = 32;
 /// Rounds before the worker's TCP connections have their turn.
 const ROUNDS: usize = 8;
 /// How exactly sessions end on time.

@@ -7,13 +7,15 @@ use std::time::Instant;
 use peername_sys::is_destroyed;
 use peername_sys::udp::{Arrived, Local};
 
-use super::{BATCH, Piece, Worker, each_sent, payload, pieces};
+use super::Worker;
+use super::batch_sender::Datagram;
+use super::piece::{BATCH, Piece, each_sent, payload, pieces};
 use crate::outcome::Failure;
-use crate::udp::dropped::Dropped;
-use crate::udp::role::Role;
-use crate::udp::send::Datagram;
-use crate::udp::session::{Path, Session};
-use crate::udp::table::Id;
+use crate::udp::drop_reason::Dropped;
+use crate::udp::endpoints::Path;
+use crate::udp::lru_table::Id;
+use crate::udp::session::Session;
+use crate::udp::session::role::Role;
 
 impl<R: Role> Worker<R> {
     /// Takes a session's replies into what is left of the inbox. Returns whether more may wait.

@@ -9,12 +9,6 @@ use peername_sys::event::async_epoll::Poller;
 use peername_sys::udp;
 use peername_sys::{Failed, NameCall};
 
-use super::dropped::Dropped;
-use super::role::{Admitted, Role};
-use super::session::{Key, Path, Session};
-use super::shortcut::Kernel;
-use super::table::{Id, Limits, Table};
-use super::ways::Ways;
 use crate::addr::{LocalAddr, Target};
 use crate::counters::{Counters, DatagramTally};
 use crate::log::Record;
@@ -22,6 +16,13 @@ use crate::outages::{self, Backend};
 use crate::outcome::{Failure, Over};
 use crate::refusals;
 use crate::throttle::Throttle;
+use crate::udp::drop_reason::Dropped;
+use crate::udp::endpoints::{Key, Path};
+use crate::udp::lru_table::{Id, Limits, Table};
+use crate::udp::offload::Kernel;
+use crate::udp::offload::egress_cache::Ways;
+use crate::udp::session::Session;
+use crate::udp::session::role::{Admitted, Role};
 
 /// What a worker knows beside its buffers.
 pub(crate) struct Sessions<R> {

@@ -12,8 +12,8 @@ use std::process::{Command, Output, Stdio};
 use ipnet::IpNet;
 use peername_sys::netlink::Transport;
 
-use super::Error;
-use super::marked::MARK;
+use super::error::Error;
+use super::fwmark::MARK;
 
 /// What is brought to a proxy beside the replies of backends on this host.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -37,7 +37,7 @@ pub enum Catch {
 }
 
 impl Catch {
-    /// Whether it needs [`super::marked`].
+    /// Whether it needs [`super::fwmark`].
     pub(super) fn marks(&self) -> bool {
         match self {
             Self::Ports { networks, .. } => !networks.is_empty(),

@@ -7,7 +7,7 @@ use std::slice::from_ref;
 
 use peername_sys::udp::{Local, Message, Outbox, can_send_merged};
 
-use super::dropped::Dropped;
+use crate::udp::drop_reason::Dropped;
 
 /// Sends batches. One a worker.
 #[derive(Debug)]

@@ -65,6 +65,13 @@ pub(super) struct Claim(
     #[expect(dead_code, reason = "held, not used: the name is its use")] UnixDatagram,
 );
 
+/// The number that marks rules and routes as peername's (`rtm_protocol`, FRA_PROTOCOL).
+///
+/// Not used by the kernel's own list (`linux/rtnetlink.h` ends at 192, EIGRP) nor by FRR, which
+/// continues it up to 198. `show` and `remove` know what is ours by this number alone: with another
+/// number, an older peername's leftovers would be overlooked.
+pub const PROTOCOL: u8 = 211;
+
 /// How many proxies may hold routes at once: more than one host runs, and few enough to try one by
 /// one. A larger number lets the last priorities reach those of others.
 pub(super) const RUNNING: u32 = 63;

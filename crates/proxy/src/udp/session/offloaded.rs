@@ -1,50 +1,22 @@
-//! Which sessions are left to the kernel, and since when.
-//!
-//! A session is steady once the backend has answered it and some requests in a row have come the same way with the
-//! same header. From then on the kernel does with such datagrams what is done here, and only what differs comes
-//! here: then the session is taken back, and begins anew. So nobody's policy is in the kernel, only its result.
+//! A worker's sessions and the kernel: which are left to it, and what it did for them.
 
 use std::mem;
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use peername_kernel::flow::{self, Flow};
-use peername_kernel::udp::{DataPath, Epoch, Told, Usage};
+use peername_kernel::udp::Epoch;
 use peername_sys::netlink::LOOPBACK;
 use peername_sys::udp;
 
+use super::Session;
 use super::role::Role;
-use super::session::{Path, Session};
-use super::sessions::Sessions;
-use super::table::Id;
-use super::ways::Ways;
-
-/// The data path in the kernel, if there is one.
-pub(crate) type Kernel = Option<Arc<DataPath>>;
-
-/// What a role adds to what a session knows of itself.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Shortcut {
-    /// How requests begin.
-    pub(crate) dialect: flow::Dialect,
-    /// The listener's port.
-    pub(crate) port: u16,
-}
-
-/// How far a session's requests are alike.
-#[derive(Debug)]
-pub(crate) struct Steady {
-    header: Box<[u8]>,
-    path: Path,
-    /// Requests in a row.
-    alike: u32,
-    /// How often it was otherwise.
-    changes: u32,
-    told: Option<Told>,
-    /// What the kernel had done when it was asked last.
-    known: Usage,
-}
+use super::table::Sessions;
+use crate::udp::endpoints::Path;
+use crate::udp::lru_table::Id;
+use crate::udp::offload::Shortcut;
+use crate::udp::offload::candidate::Steady;
+use crate::udp::offload::egress_cache::Ways;
 
 impl<R: Role> Sessions<R> {
     /// A request came this way with this header; perhaps those that follow are left to the kernel.
@@ -147,19 +119,6 @@ impl<R: Role> Sessions<R> {
         let failed = news.failed_requests + news.failed_replies;
         if failed > 0 {
             self.tally.dropped("kernel", failed);
-        }
-    }
-}
-
-impl Steady {
-    fn new(header: &[u8], path: &Path) -> Self {
-        Self {
-            header: header.into(),
-            path: *path,
-            alike: 1,
-            changes: 0,
-            told: None,
-            known: Usage::default(),
         }
     }
 }

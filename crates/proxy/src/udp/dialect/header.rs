@@ -5,10 +5,10 @@ use std::net::SocketAddr;
 use peername_proto::{Carrier, Invalid, Parsed, Spp, Transport, parse};
 use peername_sys::netlink;
 
-use super::dropped::Dropped;
 use crate::addr::{ClaimedSource, PeerAddr, canonical};
 use crate::config::HeaderLimits;
 use crate::permit::Claims;
+use crate::udp::drop_reason::Dropped;
 
 /// A datagram whose header has been read, or one that belongs to such a one.
 #[derive(Clone, Copy, Debug)]

@@ -1,125 +1,16 @@
-//! Making the rules and routes of one slot, finding them again, and taking them away.
+//! Finding peername's rules and routes again, and taking them away.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
-use std::net::SocketAddr;
 use std::num::NonZeroU32;
 
 use peername_sys::Result as SysResult;
-use peername_sys::netlink::{self, LocalRoute, Netlink, Rule, Selector};
+use peername_sys::netlink::{LocalRoute, Netlink, Rule, Selector};
 
-use super::filter::Found;
-use super::plan::Plan;
-use super::slot::Claim;
-use super::{Error, PROTOCOL, Slot};
-
-/// What was made, so that exactly this is taken away again.
-#[derive(Debug, Default)]
-pub(super) struct Made {
-    rules: Vec<Rule>,
-    routes: Vec<LocalRoute>,
-    /// Backends of a family that this host does not have.
-    pub(super) skipped: Vec<SocketAddr>,
-}
-
-impl Made {
-    /// Makes what `plans` need and is not there yet.
-    pub(super) async fn keeping(
-        netlink: &Netlink,
-        slot: Slot,
-        plans: &[Plan],
-    ) -> Result<Self, Error> {
-        Self::make(netlink, slot, plans, OnConflict::Keep).await
-    }
-
-    /// Makes what `plans` need in a slot that must be empty: [`Error::Failed`] with EEXIST when it
-    /// is not, and then nothing is left of the attempt.
-    pub(super) async fn fresh(
-        netlink: &Netlink,
-        slot: Slot,
-        plans: &[Plan],
-    ) -> Result<Self, Error> {
-        Self::make(netlink, slot, plans, OnConflict::Fail).await
-    }
-
-    /// Makes this rule with its route, where they are not there yet.
-    pub(super) async fn keep(&mut self, netlink: &Netlink, rule: Rule) -> SysResult<()> {
-        self.add(netlink, rule, OnConflict::Keep).await
-    }
-
-    /// Takes everything away again. Goes on after an error and returns the first.
-    pub(super) async fn undo(self, netlink: &Netlink) -> SysResult<()> {
-        let mut outcome = Ok(());
-        // The rules first: a rule that points to an empty table is harmless, but brief is better.
-        for rule in &self.rules {
-            outcome = outcome.and(gone(netlink.delete_rule(rule).await));
-        }
-        for route in &self.routes {
-            outcome = outcome.and(gone(netlink.delete_local_route(route).await));
-        }
-        outcome
-    }
-
-    async fn make(
-        netlink: &Netlink,
-        slot: Slot,
-        plans: &[Plan],
-        conflict: OnConflict,
-    ) -> Result<Self, Error> {
-        let mut made = Self::default();
-        for plan in plans {
-            match made.add(netlink, plan.rule(slot), conflict).await {
-                Ok(()) => {}
-                Err(error) if plan.target.is_ipv6() && netlink::is_family_off(&error) => {
-                    made.skipped.push(plan.target);
-                }
-                Err(error) => {
-                    // The first error says more than one of cleaning up would.
-                    let _ = made.undo(netlink).await;
-                    return Err(error.into());
-                }
-            }
-        }
-        if !plans.is_empty() && made.skipped.len() == plans.len() {
-            return Err(Error::FamilyOff);
-        }
-        Ok(made)
-    }
-
-    /// The route comes first, so that no packet meets a rule with an empty table.
-    async fn add(&mut self, netlink: &Netlink, rule: Rule, conflict: OnConflict) -> SysResult<()> {
-        let route = LocalRoute {
-            family: rule.family(),
-            table: rule.table,
-            protocol: PROTOCOL,
-        };
-        if !self.routes.contains(&route) && conflict.added(netlink.add_local_route(&route).await)? {
-            self.routes.push(route);
-        }
-        if !self.rules.contains(&rule) && conflict.added(netlink.add_rule(&rule).await)? {
-            self.rules.push(rule);
-        }
-        Ok(())
-    }
-}
-
-/// What to do when a rule or route is there already.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum OnConflict {
-    Keep,
-    Fail,
-}
-
-impl OnConflict {
-    /// Whether something was added.
-    fn added(self, outcome: SysResult<()>) -> SysResult<bool> {
-        match outcome {
-            Ok(()) => Ok(true),
-            Err(error) if self == Self::Keep && netlink::is_there_already(&error) => Ok(false),
-            Err(error) => Err(error),
-        }
-    }
-}
+use super::error::Error;
+use super::install::gone;
+use super::nftables::Found;
+use super::table_slot::{Claim, PROTOCOL, Slot};
 
 /// A rule or route of peername's, found on this host. Displayed as `ip rule` and `ip route` say it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -292,11 +183,4 @@ async fn marked(netlink: &Netlink) -> SysResult<Vec<What>> {
     let rules = netlink.rules(PROTOCOL).await?.into_iter().map(What::Rule);
     let routes = netlink.local_routes(PROTOCOL).await?;
     Ok(rules.chain(routes.into_iter().map(What::Route)).collect())
-}
-
-fn gone(outcome: SysResult<()>) -> SysResult<()> {
-    match outcome {
-        Err(error) if netlink::is_gone(&error) => Ok(()),
-        outcome => outcome,
-    }
 }

@@ -1,12 +1,13 @@
 //! "What carries our mark is this host's", for packets whose destination no interface has.
 //!
-//! A packet filter ([`super::filter`]) sets the mark as the packet comes in; the rule leads it to the table in
+//! A packet filter ([`super::nftables`]) sets the mark as the packet comes in; the rule leads it to the table in
 //! which every address is local.
 
 use peername_sys::netlink::{self, Family, Netlink, Rule, Selector};
 
-use super::table::Made;
-use super::{Error, PROTOCOL, Slot};
+use super::error::Error;
+use super::install::Made;
+use super::table_slot::{PROTOCOL, Slot};
 
 /// The mark on packets that are to be taken for this host's own.
 ///

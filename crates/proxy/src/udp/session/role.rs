@@ -3,11 +3,13 @@
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::time::Instant;
 
-use super::dropped::Dropped;
-use super::framed::Framed;
-use super::session::{Headers, Key, Path, Session};
-use super::shortcut::Shortcut;
 use crate::outcome::Failure;
+use crate::udp::dialect::Headers;
+use crate::udp::dialect::header::Framed;
+use crate::udp::drop_reason::Dropped;
+use crate::udp::endpoints::{Key, Path};
+use crate::udp::offload::Shortcut;
+use crate::udp::session::Session;
 
 /// The proxy or the forwarder.
 pub(crate) trait Role {

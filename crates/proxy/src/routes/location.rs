@@ -1,0 +1,36 @@
+//! Where a backend is, seen from here.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+use peername_sys::Result as SysResult;
+use peername_sys::netlink::Netlink;
+
+/// Where a backend is, seen from here.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Place {
+    /// On this loopback address. Nothing but backends answers from there, so a rule may take all of
+    /// it.
+    Loopback(IpAddr),
+    /// On another address of this host. The rule must name the port, and captures what the backend
+    /// sends to clients that connect to it directly, too.
+    Own(SocketAddr),
+    /// On another host.
+    OtherHost,
+}
+
+/// Finds out where `target` is. An unspecified address is loopback, as for connect(2), and an
+/// IPv4-mapped one is the IPv4 address it stands for. Needs no capability.
+pub async fn locate(netlink: &Netlink, target: SocketAddr) -> SysResult<Place> {
+    let ip = match target.ip().to_canonical() {
+        ip if !ip.is_unspecified() => ip,
+        IpAddr::V4(_) => Ipv4Addr::LOCALHOST.into(),
+        IpAddr::V6(_) => Ipv6Addr::LOCALHOST.into(),
+    };
+    Ok(if ip.is_loopback() {
+        Place::Loopback(ip)
+    } else if netlink.is_own(ip).await? {
+        Place::Own(SocketAddr::new(ip, target.port()))
+    } else {
+        Place::OtherHost
+    })
+}
