@@ -75,8 +75,8 @@ build_tools() {
     tools=${CARGO_TARGET_DIR:-$here/../target}/tools
     mkdir -p "$tools"
     tools=$(cd "$tools" && pwd)
-    build "$here/check/ext_authz" "$tools/ext_authz" .
-    build "$here/check/opa" "$tools/opa" -tags=opa_no_oci github.com/open-policy-agent/opa
+    build "$here/harness/check/ext_authz" "$tools/ext_authz" .
+    build "$here/harness/check/opa" "$tools/opa" -tags=opa_no_oci github.com/open-policy-agent/opa
 }
 
 build() {

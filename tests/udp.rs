@@ -3,15 +3,11 @@
 mod delivery;
 mod destinations;
 mod dialects;
-mod dns;
 mod failover;
-mod first;
+mod first_header;
 mod flood;
 mod forward;
-mod iperf;
-mod kernel;
-mod quic;
-pub(crate) mod rig;
+mod offload;
 mod routes;
 mod sessions;
 mod sources;

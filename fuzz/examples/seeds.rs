@@ -30,7 +30,7 @@ fn main() -> Result<(), Box<dyn Error>> {
             written += 1;
         }
     }
-    let requests = fs::read_to_string(here.join("../tests/intercept/requests.jsonl"))?;
+    let requests = fs::read_to_string(here.join("../tests/intercept/http/requests.jsonl"))?;
     let requests: Vec<_> = requests.lines().map(sent).collect::<Result<_, _>>()?;
     let hosts: Vec<_> = HOSTS.iter().map(|host| host.as_bytes().to_vec()).collect();
     let answers = ANSWERS.iter().map(|answer| answer.to_vec()).collect();

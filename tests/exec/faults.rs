@@ -1,16 +1,18 @@
 //! What happens when something is missing or breaks.
 
+mod disturbances;
+
 use std::fs;
 use std::process::Command;
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use super::rig::{Libc, Program, Served, exec, library, server, v2};
-use crate::addr::someone_v4;
-use crate::conn::End;
-use crate::lab::{Host, Process, Scratch, wait_for};
-use crate::peername::{BINARY, Peername, copy_for_everyone};
+use crate::harness::addr::someone_v4;
+use crate::harness::conn::End;
+use crate::harness::lab::{Host, Process, Scratch, wait_for};
+use crate::harness::peername::{BINARY, Peername, copy_for_everyone};
+use crate::harness::rig::exec::{Libc, Program, Served, exec, library, server, v2};
 
 /// Exit code, arguments and environment are the program's own.
 #[test]

@@ -2,17 +2,21 @@
 
 use std::time::Duration;
 
-use super::rig::{NOTIFY, PRELOAD, Program, Served, mapped, pseudo, v1, v2};
-use crate::addr::{FRONT_V4, LISTEN_V4, LISTEN_V6, someone_v4, someone_v6};
-use crate::conn::{Conn, End};
-use crate::header;
-use crate::lab::within;
+use crate::harness::addr::{FRONT_V4, LISTEN_V4, LISTEN_V6, someone_v4, someone_v6};
+use crate::harness::conn::{Conn, End};
+use crate::harness::header_bytes;
+use crate::harness::lab::within;
+use crate::harness::rig::exec::{NOTIFY, PRELOAD, Program, Served, mapped, pseudo, v1, v2};
 
 #[test]
 fn versions_fields_and_families() {
     let served = Served::new("lt 4 8443", &[]);
     let client = someone_v4();
-    let padded = header::v2(client, LISTEN_V4, &header::tlv(header::NOOP, &[b'x'; 297]));
+    let padded = header_bytes::v2(
+        client,
+        LISTEN_V4,
+        &header_bytes::tlv(header_bytes::NOOP, &[b'x'; 297]),
+    );
     served.check(&served.ask(&padded), client);
     let client = someone_v6();
     let std::net::IpAddr::V6(ip) = client.ip() else {
@@ -42,8 +46,8 @@ fn a_header_that_speaks_for_nobody_leaves_the_proxy() {
     let served = Served::new("et 4 8443", &[]);
     for header in [
         b"PROXY UNKNOWN\r\n".to_vec(),
-        header::raw(header::LOCAL, header::UNSPEC, &[]),
-        header::nlb_health_check(),
+        header_bytes::raw(header_bytes::LOCAL, header_bytes::UNSPEC, &[]),
+        header_bytes::nlb_health_check(),
     ] {
         let conn = served.open(&[&header[..], b"hi"].concat());
         served.sees(&conn, conn.local());
@@ -178,12 +182,12 @@ fn a_header_of_many_kilobytes() {
     let served = Served::new("et 4 8443", &["--max-header=65551"]);
     let client = someone_v4();
     for size in [4000, 5000, 60_000] {
-        let fields = header::tlv(header::NOOP, &vec![b'x'; size]);
-        let header = header::v2(client, LISTEN_V4, &fields);
+        let fields = header_bytes::tlv(header_bytes::NOOP, &vec![b'x'; size]);
+        let header = header_bytes::v2(client, LISTEN_V4, &fields);
         served.check(&served.ask(&header), client);
     }
     let served = Served::new("et 4 8443", &[]);
-    let fields = header::tlv(header::NOOP, &[b'x'; 5000]);
-    let conn = served.open(&header::v2(client, LISTEN_V4, &fields));
+    let fields = header_bytes::tlv(header_bytes::NOOP, &[b'x'; 5000]);
+    let conn = served.open(&header_bytes::v2(client, LISTEN_V4, &fields));
     assert_eq!(conn.closed().0, End::Reset);
 }

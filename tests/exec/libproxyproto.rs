@@ -4,12 +4,12 @@
 use std::net::SocketAddr;
 use std::os::unix::fs::symlink;
 
-use super::churn::churn;
-use super::rig::{Libc, Served, library, server, v1, v2};
-use crate::addr::{LISTEN_V4, someone_v4};
-use crate::conn::{Conn, End};
-use crate::header;
-use crate::lab::{Lab, Process, Scratch, wait_for};
+use super::load::churn::churn;
+use crate::harness::addr::{LISTEN_V4, someone_v4};
+use crate::harness::conn::{Conn, End};
+use crate::harness::header_bytes;
+use crate::harness::lab::{Lab, Process, Scratch, wait_for};
+use crate::harness::rig::exec::{Libc, Served, library, server, v1, v2};
 
 /// `server.c` with these variables.
 fn served(variables: &[&str], mode: &str) -> (Served, Scratch) {
@@ -102,7 +102,7 @@ fn debugging_shows_both_addresses() {
 fn a_header_in_pieces_is_waited_for_a_moment() {
     let (served, _scratch) = served(&[], "block 4 8443 brief");
     let client = someone_v4();
-    let header = header::v2(client, LISTEN_V4, &[]);
+    let header = header_bytes::v2(client, LISTEN_V4, &[]);
     let conn = served.open(&header[..20]);
     conn.send(&header[20..]);
     conn.send(b"hi");

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::process::Command;
 
-use super::rig::{library, library_connect};
+use crate::harness::rig::exec::{library, library_connect};
 
 fn look(program: &str, args: &[&str], library: &Path) -> String {
     let path = library.to_str().expect("text");

@@ -1,44 +1,158 @@
-//! Behind curl and nginx, which make their headers in their own ways.
+//! `peername exec`: every program, by every mechanism that reaches it, over both families.
+//!
+//! ```text
+//!                    program listens on        balancer connects over   header names
+//!   IPv4             an IPv4 socket            IPv4                     an IPv4 client
+//!   IPv6 on IPv4     the same                  IPv4                     an IPv6 client
+//!   dual-stack       both families             IPv4                     an IPv4 client
+//!   IPv6             both families             IPv6                     an IPv6 client
+//! ```
+//!
+//! Each with headers of both versions by hand; then HAProxy (version 2) stands in front of the first two,
+//! nginx (version 1) of the others. What counts is what the program says of its client. The outcome of
+//! each cell stands in `docs/exec.md`.
+
+mod catalogue;
+mod clients;
+mod running;
 
 use std::net::SocketAddr;
 
-use super::rig::Program;
-use crate::addr::{CLIENT_V4, FRONT_V4, LISTEN_V4};
-use crate::conn::Conn;
-use crate::sender::{NginxStream, curl};
+use crate::harness::addr::{
+    CLIENT_V4, CLIENT_V6, FRONT_V6, LISTEN_V4, LISTEN_V6, someone_v4, someone_v6,
+};
+use crate::harness::conn::Conn;
+use crate::harness::lab::{Host, wait_for};
+use crate::harness::peername::Peername;
+use crate::harness::rig::exec::{pseudo, v1, v2};
+use crate::harness::sender::{Haproxy, NginxStream};
 
-/// curl makes its header from its own end of the connection.
+use catalogue::Program;
+use peername_sys::process::pidfd::Signal;
+use running::{Listener, Mode, Running};
+
+macro_rules! rows {
+    ($($name:ident)*) => { $(
+        #[test]
+        fn $name() {
+            sees_its_clients(&catalogue::$name());
+        }
+    )* };
+}
+
+rows! {
+    go_static go_cgo c_static c_musl python node erlang java
+    redis nginx nginx_reuseport apache postgres sshd socat socat_v6 netcat
+}
+
+fn sees_its_clients(program: &Program) {
+    for mode in Mode::ALL {
+        if mode == Mode::Preload && !program.can_be_preloaded {
+            is_refused(program);
+            continue;
+        }
+        if program.listens_on.contains(&Listener::V4) {
+            on_ipv4(&Running::start(program, mode, Listener::V4));
+        }
+        if program.listens_on.contains(&Listener::Both) {
+            on_both(&Running::start(program, mode, Listener::Both));
+        }
+    }
+}
+
+fn on_ipv4(running: &Running<'_>) {
+    for header in [v1, v2] {
+        let client = someone_v4();
+        running.sees(raw(running, LISTEN_V4), &header(client), client);
+        let client = someone_v6();
+        match running.mode {
+            // The proxy in its network turns to [::1] for such clients, where nobody listens.
+            Mode::Netns => running.refuses(raw(running, LISTEN_V4), &header(client)),
+            _ => running.sees(
+                raw(running, LISTEN_V4),
+                &header(client),
+                on_an_ipv4_socket(client),
+            ),
+        }
+    }
+    let _haproxy = Haproxy::start(&running.lab, LISTEN_V4, "send-proxy-v2");
+    (running.program.real_client)(running);
+}
+
+fn on_both(running: &Running<'_>) {
+    for header in [v1, v2] {
+        for (listener, client) in [(LISTEN_V4, someone_v4()), (LISTEN_V6, someone_v6())] {
+            running.sees(raw(running, listener), &header(client), client);
+        }
+    }
+    let _nginx = NginxStream::start(&running.lab, LISTEN_V6);
+    let conn = Conn::connect(&running.lab.client, FRONT_V6);
+    running.sees(conn, b"", CLIENT_V6);
+}
+
+/// New workers take the listener over: of those whose header is not all there, too.
 #[test]
-fn curl_and_nginx_in_front() {
-    let program = Program::start(&["/usr/bin/python3", "-uc", PYTHON]);
-    let claimed = curl(&program.lab, LISTEN_V4);
-    program.process.line("of curl", |line| {
-        (anywhere(line) == Some(claimed)).then_some(())
+fn nginx_reloads() {
+    for mode in Mode::ALL {
+        let program = catalogue::nginx();
+        let running = Running::start(&program, mode, Listener::V4);
+        let slow = someone_v4();
+        let (first, rest) = (&v2(slow)[..20], &v2(slow)[20..]);
+        let waiting = raw(&running, LISTEN_V4);
+        waiting.send(first);
+        let client = someone_v4();
+        running.sees(raw(&running, LISTEN_V4), &v2(client), client);
+        let before = running.instances();
+        running.signal_program(Signal::HUP);
+        wait_for("new workers alone", || {
+            let now = running.instances();
+            let old = now.iter().filter(|pid| before.contains(pid)).count();
+            // The master stays, and has two.
+            (old == 1 && now.len() == 3).then_some(())
+        });
+        running.sees(waiting, rest, slow);
+        for client in [(); 8].map(|()| someone_v4()) {
+            running.sees(raw(&running, LISTEN_V4), &v2(client), client);
+        }
+    }
+}
+
+fn raw(running: &Running<'_>, to: SocketAddr) -> Conn {
+    Conn::connect(&running.lab.balancer, to)
+}
+
+/// At the start, by name, rather than left to take its balancer for its client.
+fn is_refused(program: &Program) {
+    let host = Host::new();
+    let scratch = crate::harness::lab::Scratch::new();
+    let command = (program.command)(&catalogue::Site {
+        host: &host,
+        scratch: &scratch,
+        listener: Listener::V4,
     });
-    let _nginx = NginxStream::start(&program.lab, LISTEN_V4);
-    let conn = Conn::open(&program.lab.client, FRONT_V4, b"GET / HTTP/1.0\r\n\r\n");
-    let said = conn.recv_text_until(|said| anywhere(said).is_some());
-    assert_eq!(anywhere(&said), Some(CLIENT_V4), "{said}");
+    let args: Vec<&str> = ["exec", "--mode=preload", "--trust=any", "--"]
+        .into_iter()
+        .chain(command.iter().map(String::as_str))
+        .collect();
+    let ended = Peername::run(&host, &args);
+    let said = String::from_utf8_lossy(&ended.stderr).into_owned();
+    assert_eq!(ended.status.code(), Some(125), "{said}");
+    assert!(
+        said.contains(&command[0]) && said.contains("--mode notify"),
+        "{said}"
+    );
 }
 
-/// `peer ADDRESS PORT`, somewhere in a line.
-fn anywhere(text: &str) -> Option<SocketAddr> {
-    let mut lines = text.lines().filter_map(|line| line.strip_prefix("peer "));
-    lines.find_map(|line| {
-        let (ip, port) = line.trim().split_once(' ')?;
-        crate::addr::parse(ip, port)
-    })
+/// As preload and notify show an IPv6 client where there is room for an IPv4 address only.
+fn on_an_ipv4_socket(client: SocketAddr) -> SocketAddr {
+    match client {
+        SocketAddr::V6(v6) => (pseudo(*v6.ip()), v6.port()).into(),
+        v4 @ SocketAddr::V4(_) => v4,
+    }
 }
 
-const PYTHON: &str = r#"
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-class Hello(BaseHTTPRequestHandler):
-    def do_GET(self):
-        line = "peer %s %d" % self.request.getpeername()
-        assert self.request.getpeername() == self.client_address
-        print(line)
-        self.send_response(200)
-        self.end_headers()
-        self.wfile.write(line.encode() + b"\n")
-ThreadingHTTPServer(("10.81.0.1", 8443), Hello).serve_forever()
-"#;
+/// Through HAProxy, as itself.
+fn as_itself(running: &Running<'_>) {
+    let conn = Conn::connect(&running.lab.client, crate::harness::addr::FRONT_V4);
+    running.sees(conn, b"", CLIENT_V4);
+}

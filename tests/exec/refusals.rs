@@ -4,10 +4,10 @@ use std::fs::{self, Permissions};
 use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt;
 
-use super::rig::{Libc, NOTIFY, PRELOAD, Served, server, v2};
-use crate::addr::{LISTEN_V4, someone_v4};
-use crate::conn::{Conn, End};
-use crate::lab::{Host, Scratch, wait_for};
+use crate::harness::addr::{LISTEN_V4, someone_v4};
+use crate::harness::conn::{Conn, End};
+use crate::harness::lab::{Host, Scratch, wait_for};
+use crate::harness::rig::exec::{Libc, NOTIFY, PRELOAD, Served, server, v2};
 
 const HEADER_TIMEOUT: &str = "--header-timeout=1s";
 

@@ -4,11 +4,11 @@
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
-use super::rig::{Served, mapped, v1, v2};
-use crate::addr::{FRONT_V4, LISTEN_V4, LISTEN_V6, someone_v4};
-use crate::conn::{Conn, End};
-use crate::header;
-use crate::sources::{LOOPBACK, NOBODY};
+use crate::harness::addr::{FRONT_V4, LISTEN_V4, LISTEN_V6, someone_v4};
+use crate::harness::conn::{Conn, End};
+use crate::harness::header_bytes;
+use crate::harness::rig::exec::{Served, mapped, v1, v2};
+use crate::proxy::policy::sources::{LOOPBACK, NOBODY};
 
 #[test]
 fn special_sources_are_refused() {
@@ -47,7 +47,7 @@ fn they_are_refused_where_headers_are_optional() {
 fn what_no_tcp_client_can_be_is_refused() {
     let served = Served::new("lt 4 8443", &[]);
     let nameless = SocketAddr::new(someone_v4().ip(), 0);
-    let datagram = header::v2_udp(someone_v4(), FRONT_V4);
+    let datagram = header_bytes::v2_udp(someone_v4(), FRONT_V4);
     for bytes in [v1(nameless), v2(nameless), datagram] {
         refused(&served, LISTEN_V4, &bytes, "port 0, or UDP");
     }
@@ -85,11 +85,11 @@ fn who_names_itself_speaks_for_itself() {
     let served = Served::new("lt 4 8443", &["--trust=loopback"]);
     let listener = SocketAddr::from(([127, 0, 0, 1], 8443));
     let conn = Conn::connect(&served.lab.server, listener);
-    conn.send(&[&header::v1(conn.local(), FRONT_V4)[..], b"hi"].concat());
+    conn.send(&[&header_bytes::v1(conn.local(), FRONT_V4)[..], b"hi"].concat());
     served.sees(&conn, conn.local());
     let conn = Conn::connect(&served.lab.server, listener);
     let beside = SocketAddr::new(conn.local().ip(), conn.local().port() ^ 1);
-    conn.send(&header::v1(beside, FRONT_V4));
+    conn.send(&header_bytes::v1(beside, FRONT_V4));
     assert_eq!(conn.closed().0, End::Reset);
 }
 

@@ -2,11 +2,11 @@
 
 use std::process::Command;
 
-use super::checked::PATIENT;
-use super::rig::Rig;
-use crate::addr::v4;
-use crate::check::service::Service;
-use crate::lab::wait_for;
+use super::authz::decisions::PATIENT;
+use crate::harness::addr::v4;
+use crate::harness::check::service::Service;
+use crate::harness::lab::wait_for;
+use crate::harness::rig::intercept::Rig;
 
 const ADMIN: &str = "http://127.0.0.1:9300";
 

@@ -1,6 +1,6 @@
 //! What goes through.
 
-use super::rig::{CLIENT, Rig};
+use crate::harness::rig::intercept::{CLIENT, Rig};
 
 #[test]
 fn curl_reaches_nginx_through_connect_by_http1_and_http2() {

@@ -3,12 +3,12 @@
 
 use std::process::Command;
 
-use super::checked::PATIENT;
-use super::rig::{PROXY, Rig};
-use super::streams;
-use crate::addr::v4;
-use crate::check::service::Opa;
-use crate::peername::BINARY;
+use super::authz::decisions::PATIENT;
+use super::http::streams;
+use crate::harness::addr::v4;
+use crate::harness::check::service::Opa;
+use crate::harness::peername::BINARY;
+use crate::harness::rig::intercept::{PROXY, Rig};
 
 /// One client. Expected is what it says, and that it says it.
 struct Client {
@@ -165,7 +165,7 @@ fn node() {
 #[test]
 fn go() {
     Client {
-        sources: &[("client.go", include_str!("../ca/client.go"))],
+        sources: &[("client.go", include_str!("../cli/ca/client.go"))],
         server: None,
         prepare: "go build -o $DIR/client $DIR/client.go",
         command: "$DIR/client",

@@ -2,9 +2,9 @@
 
 use rustix::process::Signal;
 
-use super::rig::{Rig, Stage};
-use crate::lab::wait_for;
-use crate::peername::BINARY;
+use crate::harness::lab::wait_for;
+use crate::harness::peername::BINARY;
+use crate::harness::rig::intercept::{Rig, Stage};
 
 #[test]
 fn a_rotated_authority_and_a_new_list_take_effect() {

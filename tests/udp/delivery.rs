@@ -9,11 +9,11 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use super::rig::Rig;
-use crate::addr::{BALANCER_V4, FRONT_V4, FRONT_V6, LISTEN_V4, v4, v6};
-use crate::datagram::Datagrams;
-use crate::header;
-use crate::lab::Host;
+use crate::harness::addr::{BALANCER_V4, FRONT_V4, FRONT_V6, LISTEN_V4, v4, v6};
+use crate::harness::datagram::Datagrams;
+use crate::harness::header_bytes;
+use crate::harness::lab::Host;
+use crate::harness::rig::udp::Rig;
 
 /// Two balancers with the same 500 clients, half of them IPv6 and so for the other target, each of which
 /// has asked two of the balancer's addresses, at two listeners: 4,000 sessions in all. A client's eight
@@ -120,7 +120,7 @@ fn client(number: u16) -> SocketAddr {
 impl Way {
     fn ask(&self, client: SocketAddr, asked: &Asked) {
         let front = if client.is_ipv4() { FRONT_V4 } else { FRONT_V6 };
-        let header = header::v2_udp(client, SocketAddr::new(front.ip(), self.front));
+        let header = header_bytes::v2_udp(client, SocketAddr::new(front.ip(), self.front));
         let question = format!("{} {} {}", asked.number, asked.way, asked.client);
         self.balancer
             .send(self.listener, &[&header, question.as_bytes()]);

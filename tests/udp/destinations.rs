@@ -2,10 +2,10 @@
 
 use std::net::SocketAddr;
 
-use super::rig::Rig;
-use crate::addr::{LISTEN_V4, someone_v4};
-use crate::datagram::Datagrams;
-use crate::header::{DGRAM_V4, LOCAL, raw, v2_udp};
+use crate::harness::addr::{LISTEN_V4, someone_v4};
+use crate::harness::datagram::Datagrams;
+use crate::harness::header_bytes::{DGRAM_V4, LOCAL, raw, v2_udp};
+use crate::harness::rig::udp::Rig;
 
 /// Also of a client that has a session already (go-mmproxy sends everything to the first).
 #[test]

@@ -2,13 +2,15 @@
 
 use std::net::SocketAddr;
 
-use super::rig::{Rig, header_of};
-use crate::addr::{BALANCER_V4, BALANCER_V6, TARGET_V4, TARGET_V6, someone_v4, someone_v6};
-use crate::datagram::Datagrams;
-use crate::header;
-use crate::lab::{Host, Lab};
-use crate::peername::Peername;
-use crate::rig::front_of;
+use crate::harness::addr::{
+    BALANCER_V4, BALANCER_V6, TARGET_V4, TARGET_V6, someone_v4, someone_v6,
+};
+use crate::harness::datagram::Datagrams;
+use crate::harness::header_bytes;
+use crate::harness::lab::{Host, Lab};
+use crate::harness::peername::Peername;
+use crate::harness::rig::proxy::front_of;
+use crate::harness::rig::udp::{Rig, header_of};
 
 /// Every dialect, for clients of both families behind balancers of both, at listeners on an address of
 /// the host, on loopback and on all addresses: the backend sees the client, and the answer comes from
@@ -74,7 +76,7 @@ fn converse(
         let balancer = Datagrams::bind(host, from);
         for round in 0..3_u8 {
             let header = match (dialect, round) {
-                ("spp", _) => header::spp(client, front_of(client)),
+                ("spp", _) => header_bytes::spp(client, front_of(client)),
                 ("first", 1..) => vec![],
                 _ => header_of(client),
             };
@@ -95,21 +97,21 @@ fn each_wants_a_header_on_every_datagram() {
     rig.ask(client);
     let front = front_of(client);
     let valid = header_of(client);
-    let tcp = header::v2(client, front, &[]);
+    let tcp = header_bytes::v2(client, front, &[]);
     let with = |tlvs: &[u8]| {
-        let body = [&header::addresses(client, front), tlvs].concat();
-        header::raw(header::PROXY, header::DGRAM_V4, &body)
+        let body = [&header_bytes::addresses(client, front), tlvs].concat();
+        header_bytes::raw(header_bytes::PROXY, header_bytes::DGRAM_V4, &body)
     };
-    let empty = header::tlv(header::NOOP, &[]);
+    let empty = header_bytes::tlv(header_bytes::NOOP, &[]);
     rig.send(&[&with(&empty.repeat(64)), b"64"]);
     rig.v4.expect(b"64", client);
-    let large = with(&header::tlv(header::NOOP, &[0; 300]));
+    let large = with(&header_bytes::tlv(header_bytes::NOOP, &[0; 300]));
     let many = with(&empty.repeat(65));
     let refused: [(&[u8], &str); 7] = [
         (b"ping", "no_header"),
         (b"", "truncated"),
         (&valid[..20], "truncated"),
-        (&header::v1(client, front), "v1_on_datagram"),
+        (&header_bytes::v1(client, front), "v1_on_datagram"),
         (&tcp, "stream_transport"),
         (&large, "header_too_long"),
         (&many, "too_many_tlvs"),

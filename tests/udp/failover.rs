@@ -5,12 +5,12 @@ use std::time::Duration;
 
 use rustix::process::Signal;
 
-use super::rig::{Rig, header_of};
-use crate::addr::{LISTEN_V4, someone_v4, v4};
-use crate::datagram::Datagrams;
-use crate::header;
-use crate::lab::{Lab, Scratch};
-use crate::peername::Peername;
+use crate::harness::addr::{LISTEN_V4, someone_v4, v4};
+use crate::harness::datagram::Datagrams;
+use crate::harness::header_bytes;
+use crate::harness::lab::{Lab, Scratch};
+use crate::harness::peername::Peername;
+use crate::harness::rig::udp::{Rig, header_of};
 
 #[test]
 fn a_client_keeps_its_port_through_another_balancer() {
@@ -21,7 +21,10 @@ fn a_client_keeps_its_port_through_another_balancer() {
         let client = someone_v4();
         let proxy = v4([203, 0, 113, 1], 80);
         let (header, reply) = match dialect {
-            "spp" => (header::spp(client, proxy), header::spp(client, proxy)),
+            "spp" => (
+                header_bytes::spp(client, proxy),
+                header_bytes::spp(client, proxy),
+            ),
             _ => (header_of(client), Vec::new()),
         };
         let answered = |rig: &Rig, balancer: &Datagrams| {

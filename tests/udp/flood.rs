@@ -4,8 +4,8 @@ use std::collections::HashSet;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use super::rig::{Rig, header_of};
-use crate::addr::{LISTEN_V4, someone_v4, v4};
+use crate::harness::addr::{LISTEN_V4, someone_v4, v4};
+use crate::harness::rig::udp::{Rig, header_of};
 
 /// With bounds that are reached at once.
 #[test]

@@ -1,9 +1,13 @@
 //! `forward` and `proxy` make a pair without any balancer.
 
-use crate::addr::{CLIENT_V4, CLIENT_V6, FRONT_V4, FRONT_V6, TARGET_V4, TARGET_V6};
-use crate::datagram::Datagrams;
-use crate::lab::Lab;
-use crate::peername::Peername;
+mod dns;
+mod iperf;
+mod quic;
+
+use crate::harness::addr::{CLIENT_V4, CLIENT_V6, FRONT_V4, FRONT_V6, TARGET_V4, TARGET_V6};
+use crate::harness::datagram::Datagrams;
+use crate::harness::lab::Lab;
+use crate::harness::peername::Peername;
 
 #[test]
 fn forward_and_proxy() {
@@ -59,7 +63,11 @@ fn a_reply_without_its_header_is_dropped() {
     let (bytes, from) = receiver.recv();
     assert_eq!(
         bytes,
-        [&crate::header::spp(CLIENT_V4, FRONT_V4)[..], b"ask"].concat()
+        [
+            &crate::harness::header_bytes::spp(CLIENT_V4, FRONT_V4)[..],
+            b"ask"
+        ]
+        .concat()
     );
     receiver.send(from, &[b"bare answer"]);
     client.nothing();

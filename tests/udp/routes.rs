@@ -2,11 +2,11 @@
 
 use std::net::SocketAddr;
 
-use super::rig::header_of;
-use crate::addr::{BALANCER_V4, LISTEN_V4, someone_v4, v4};
-use crate::datagram::Datagrams;
-use crate::lab::Lab;
-use crate::peername::Peername;
+use crate::harness::addr::{BALANCER_V4, LISTEN_V4, someone_v4, v4};
+use crate::harness::datagram::Datagrams;
+use crate::harness::lab::Lab;
+use crate::harness::peername::Peername;
+use crate::harness::rig::udp::header_of;
 
 /// The rule for such a server names its protocol and port, so UDP needs one of its own.
 #[test]

@@ -4,14 +4,14 @@ use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-use super::rig::{Rig, header_of};
-use rustix::process::Signal;
+use crate::harness::addr::{LISTEN_V4, TARGET_V4, someone_v4, v4};
+use crate::harness::datagram::Datagrams;
+use crate::harness::header_bytes;
+use crate::harness::lab::{PATIENCE, wait_for};
+use crate::harness::rig::proxy::front_of;
+use crate::harness::rig::udp::{Rig, header_of};
 
-use crate::addr::{LISTEN_V4, TARGET_V4, someone_v4, v4};
-use crate::datagram::Datagrams;
-use crate::header;
-use crate::lab::{PATIENCE, wait_for};
-use crate::rig::front_of;
+use rustix::process::Signal;
 
 /// While the backend is away its host answers by ICMP, which ends nothing: go-mmproxy never answers
 /// such a client again.
@@ -77,7 +77,7 @@ fn the_largest_datagrams() {
 fn a_reply_that_its_header_makes_too_large() {
     let mut rig = Rig::new(&["--udp-header=spp"]);
     let client = someone_v4();
-    let header = header::spp(client, front_of(client));
+    let header = header_bytes::spp(client, front_of(client));
     rig.send(&[&header, b"?"]);
     rig.v4.expect(b"?", client);
     rig.v4.send(client, &[&[1; 65_507]]);
@@ -124,11 +124,11 @@ fn many_clients_on_one_balancer_socket() {
 fn local_is_the_balancer_itself() {
     let rig = Rig::new(&[]);
     let second = rig.another_balancer_socket();
-    let block = header::addresses(someone_v4(), front_of(someone_v4()));
+    let block = header_bytes::addresses(someone_v4(), front_of(someone_v4()));
     for header in [
-        header::raw(header::LOCAL, header::UNSPEC, &[]),
-        header::raw(header::LOCAL, header::DGRAM_V4, &block),
-        header::raw(header::PROXY, header::UNSPEC, &[]),
+        header_bytes::raw(header_bytes::LOCAL, header_bytes::UNSPEC, &[]),
+        header_bytes::raw(header_bytes::LOCAL, header_bytes::DGRAM_V4, &block),
+        header_bytes::raw(header_bytes::PROXY, header_bytes::UNSPEC, &[]),
     ] {
         rig.send(&[&header, b"1"]);
         let (_, first) = rig.v4.recv();

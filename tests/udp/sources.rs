@@ -2,12 +2,12 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use super::rig::{Rig, header_of};
-use crate::addr::{CLIENT_V4, LISTEN_V4, someone_v4, v4};
-use crate::datagram::Datagrams;
-use crate::header;
-use crate::rig::front_of;
-use crate::sources::{ENDS, LOOPBACK, NOBODY, OWN};
+use crate::harness::addr::{CLIENT_V4, LISTEN_V4, someone_v4, v4};
+use crate::harness::datagram::Datagrams;
+use crate::harness::header_bytes;
+use crate::harness::rig::proxy::front_of;
+use crate::harness::rig::udp::{Rig, header_of};
+use crate::proxy::policy::sources::{ENDS, LOOPBACK, NOBODY, OWN};
 
 /// A host that is not in `--trust` can say what it likes.
 #[test]
@@ -33,7 +33,7 @@ fn special_and_local_sources() {
         let client = SocketAddr::new(ip.parse::<IpAddr>().expect("an address"), 40010);
         rig.send(&[&header_of(client), ip.as_bytes()]);
     }
-    let (v4, v6) = (someone_v4(), crate::addr::someone_v6());
+    let (v4, v6) = (someone_v4(), crate::harness::addr::someone_v6());
     rig.ask(v4);
     rig.ask(v6);
     let dropped = rig.dropped();
@@ -54,7 +54,7 @@ fn mapped_clients() {
         IpAddr::V6(_) => addr,
     };
     for _ in 0..4 {
-        let header = header::v2_udp(mapped(client), mapped(front_of(client)));
+        let header = header_bytes::v2_udp(mapped(client), mapped(front_of(client)));
         rig.send(&[&header, b"mapped"]);
         rig.v4.expect(b"mapped", client);
         rig.ask(client);
@@ -112,7 +112,7 @@ fn a_foreign_socket_is_a_collision() {
         socket
     });
     rig.lab.server.ip("address del 198.51.100.7/32 dev lo");
-    crate::lab::wait_for("the address is nobody's again", || {
+    crate::harness::lab::wait_for("the address is nobody's again", || {
         rig.send(&[&header_of(client), b"ping"]);
         rig.v4
             .recv_within(std::time::Duration::from_millis(50))

@@ -3,11 +3,13 @@
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
 
-use super::rig::{Rig, header_of};
-use crate::addr::{BALANCER_V4, BALANCER_V6, LISTEN_V4, LISTEN_V6, someone_v4, someone_v6};
-use crate::datagram::Datagrams;
-use crate::header;
-use crate::rig::front_of;
+use crate::harness::addr::{
+    BALANCER_V4, BALANCER_V6, LISTEN_V4, LISTEN_V6, someone_v4, someone_v6,
+};
+use crate::harness::datagram::Datagrams;
+use crate::harness::header_bytes;
+use crate::harness::rig::proxy::front_of;
+use crate::harness::rig::udp::{Rig, header_of};
 
 /// If the kernel chose by the balancer's port, one client's datagrams would come to several workers, and
 /// all but the first would have to take another port.
@@ -24,7 +26,7 @@ fn a_client_stays_with_its_worker() {
             for client in &clients {
                 let header = match dialect {
                     "each" => header_of(*client),
-                    _ => header::spp(*client, front_of(*client)),
+                    _ => header_bytes::spp(*client, front_of(*client)),
                 };
                 balancer.send(LISTEN_V4, &[&header, &[round]]);
                 rig.backend(*client).expect(&[round], *client);
@@ -54,7 +56,7 @@ fn clients_are_spread_over_the_workers() {
         {
             let header = match dialect {
                 "each" => header_of(client),
-                _ => header::spp(client, front_of(client)),
+                _ => header_bytes::spp(client, front_of(client)),
             };
             rig.send(&[&header, b"?"]);
             rig.backend(client).expect(b"?", client);

@@ -1,0 +1,206 @@
+//! What is kept, and what is refused.
+
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt;
+use std::thread;
+
+use serde_json::Value;
+
+use super::Rig;
+use crate::harness::peername::Peername;
+
+#[test]
+fn openssl_takes_it_for_an_authority_of_leaves_only() {
+    let rig = Rig::new(&["--common-name", "a test", "--days", "90"]);
+    fs::write(rig.scratch.path("ca.pem"), rig.succeeds("export", &[])).expect("a file");
+    let said = rig.shell_succeeds("openssl verify -x509_strict -CAfile $DIR/ca.pem $DIR/ca.pem");
+    assert!(said.contains("OK"), "{said}");
+    let said = rig.shell_succeeds("openssl x509 -in $DIR/ca.pem -noout -text");
+    for expected in [
+        "CN = a test",
+        "X509v3 Basic Constraints: critical\n                CA:TRUE, pathlen:0",
+        "X509v3 Key Usage: critical\n                Certificate Sign, CRL Sign",
+        "X509v3 Subject Key Identifier",
+        "ASN1 OID: prime256v1",
+    ] {
+        assert!(said.contains(expected), "{expected}: {said}");
+    }
+    let shown: Value = serde_json::from_str(&rig.succeeds("show", &["--json"])).expect("JSON");
+    let print = rig.shell_succeeds("openssl x509 -in $DIR/ca.pem -noout -fingerprint -sha256");
+    let sha256 = shown
+        .get("sha256")
+        .and_then(Value::as_str)
+        .expect("a fingerprint");
+    assert_eq!(
+        print.trim().split_once('=').map(|(_, print)| print),
+        Some(sha256)
+    );
+    assert!(rig.succeeds("show", &[]).contains(sha256));
+}
+
+/// Neither more than these, nor less than their owner needs.
+#[test]
+fn the_key_is_its_owners_alone_whatever_the_umask() {
+    for umask in ["0000", "0022", "0777"] {
+        let rig = Rig::empty();
+        rig.shell_succeeds(&format!("umask {umask}; $PEERNAME ca init --ca $CA"));
+        let said = rig.shell_succeeds("cd $CA && stat -c '%a %n' . *");
+        assert_eq!(said, "700 .\n600 authority.pem\n", "{umask}");
+    }
+}
+
+#[test]
+fn of_several_at_once_one_makes_it() {
+    let rig = Rig::empty();
+    let outputs = thread::scope(|scope| {
+        let start = |_| scope.spawn(|| rig.ca("init", &[]));
+        let started: Vec<_> = (0..8).map(start).collect();
+        let ended = started.into_iter().map(|one| one.join().expect("no panic"));
+        ended.collect::<Vec<_>>()
+    });
+    let (made, refused): (Vec<_>, Vec<_>) =
+        outputs.iter().partition(|output| output.status.success());
+    assert_eq!(made.len(), 1, "{outputs:?}");
+    for output in refused {
+        assert_eq!(output.status.code(), Some(1));
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(said.contains("is there already"), "{said}");
+    }
+    let shown: Value = serde_json::from_str(&rig.succeeds("show", &["--json"])).expect("JSON");
+    let sha256 = shown
+        .get("sha256")
+        .and_then(Value::as_str)
+        .expect("a fingerprint");
+    let winner = made.first().expect("one");
+    assert!(String::from_utf8_lossy(&winner.stdout).contains(sha256));
+}
+
+#[test]
+fn what_others_may_read_or_replace_is_refused_with_the_remedy() {
+    let rig = Rig::new(&[]);
+    let key = format!("{}/authority.pem", rig.ca);
+    let mode =
+        |path: &str, mode| fs::set_permissions(path, Permissions::from_mode(mode)).expect("chmod");
+    mode(&key, 0o640);
+    let said = rig.fails("show");
+    assert!(said.contains(&format!("chmod 600 {key}")), "{said}");
+    mode(&key, 0o600);
+    mode(&rig.ca, 0o770);
+    let said = rig.fails("export");
+    assert!(said.contains(&format!("chmod go-w {}", rig.ca)), "{said}");
+    mode(&rig.ca, 0o755);
+    rig.succeeds("show", &[]);
+    rig.shell_succeeds("chown 65534 $CA/authority.pem");
+    let said = rig.fails("show");
+    assert!(said.contains("chown 0"), "{said}");
+}
+
+#[test]
+fn one_of_another_kind_is_refused_by_name() {
+    let rig = Rig::new(&[]);
+    let make = |key: &str, subject: &str| {
+        rig.shell_succeeds(&format!(
+            "cd $DIR && openssl req -x509 -newkey {key} -nodes -keyout k -out c -days 9 -subj '{subject}' \
+             -addext keyUsage=critical,keyCertSign && cat k c >$CA/authority.pem"
+        ));
+    };
+    const P256: &str = "ec -pkeyopt ec_paramgen_curve:prime256v1";
+    make(P256, "/CN=fine");
+    rig.succeeds("show", &[]);
+    make("rsa:2048", "/CN=RSA");
+    assert!(rig.fails("show").contains("not a P-256 key"));
+    // rcgen would write such a name with one unit, and no client would find the issuer of a leaf.
+    make(P256, "/CN=two units/OU=one/OU=two");
+    assert!(rig.fails("show").contains("repeated part"));
+    fs::write(format!("{}/authority.pem", rig.ca), "no key").expect("a file");
+    assert!(rig.fails("show").contains("no private key"));
+    fs::remove_file(format!("{}/authority.pem", rig.ca)).expect("unlink");
+    assert!(rig.fails("show").contains("peername ca init"));
+}
+
+/// `ca rotate` could not replace these, so nobody is sent there.
+#[test]
+fn what_is_no_authority_of_ours_has_to_be_moved_away() {
+    let rig = Rig::new(&[]);
+    let said = rig.fails("init");
+    assert!(said.contains("`peername ca rotate` replaces"), "{said}");
+    let path = format!("{}/authority.pem", rig.ca);
+    let ours = fs::read_to_string(&path).expect("the authority");
+    let foreign = rig.shell_succeeds(
+        "cd $DIR && openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -keyout k \
+         -out c -days 9 -subj /O=Example -addext keyUsage=critical,keyCertSign 2>/dev/null; cat k c",
+    );
+    for (content, why) in [
+        (&ours[..ours.len() / 2], "damaged"),
+        ("no key", "no private key"),
+        (&foreign, "not made by"),
+    ] {
+        fs::write(&path, content).expect("a file");
+        assert_eq!(rig.ca("rotate", &[]).status.code(), Some(1), "{why}");
+        let said = rig.fails("init");
+        assert!(
+            said.contains(why) && said.contains("move it away"),
+            "{said}"
+        );
+        assert!(!said.contains("rotate"), "{said}");
+        assert_eq!(fs::read_to_string(&path).expect("it stays"), content);
+    }
+    rig.shell_succeeds("mv $CA/authority.pem $DIR/away && $PEERNAME ca init --ca $CA");
+}
+
+/// A proxy that was started before still has the old key.
+#[test]
+fn after_a_rotation_both_are_exported() {
+    let rig = Rig::new(&["--permit", "example.com"]);
+    let old = rig.succeeds("export", &[]);
+    rig.succeeds("rotate", &[]);
+    let both = rig.succeeds("export", &[]);
+    assert!(both.ends_with(&old) && both.len() > old.len());
+    rig.shell_succeeds("$PEERNAME ca env --ca $CA");
+    let bundle = fs::read_to_string(format!("{}/bundle.pem", rig.ca)).expect("the bundle");
+    assert!(bundle.starts_with(&both));
+    let shown: Value = serde_json::from_str(&rig.succeeds("show", &["--json"])).expect("JSON");
+    assert_eq!(
+        shown.pointer("/permitted/0"),
+        Some(&Value::from("example.com"))
+    );
+    assert_eq!(
+        shown.pointer("/previous/0/permitted/0"),
+        Some(&Value::from("example.com"))
+    );
+}
+
+#[test]
+fn it_is_kept_where_the_environment_says() {
+    let rig = Rig::empty();
+    let home = "HOME=$DIR/home XDG_STATE_HOME=";
+    for (environment, place) in [
+        (home.to_owned(), "home/.local/state/peername/ca"),
+        (format!("{home}relative"), "home/.local/state/peername/ca"),
+        (format!("{home}$DIR/xdg"), "xdg/peername/ca"),
+        (
+            format!("{home}$DIR/xdg STATE_DIRECTORY=$DIR/service"),
+            "service/ca",
+        ),
+    ] {
+        rig.shell_succeeds(&format!(
+            "env {environment} $PEERNAME ca init && rm $DIR/{place}/authority.pem"
+        ));
+    }
+    let output = rig.shell("env -i $PEERNAME ca show");
+    assert_eq!(output.status.code(), Some(2), "{output:?}");
+}
+
+#[test]
+fn wrong_usage_is_told_from_failure() {
+    let rig = Rig::empty();
+    for options in [
+        ["--days", "0"],
+        ["--common-name", ""],
+        ["--permit", "*.example.com"],
+    ] {
+        let args = [&["ca", "init", "--ca", &rig.ca], &options[..]].concat();
+        let output = Peername::run(&rig.host, &args);
+        assert_eq!(output.status.code(), Some(2), "{options:?}: {output:?}");
+    }
+}

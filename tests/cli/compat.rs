@@ -1,0 +1,132 @@
+//! In the place of the programs that came before: their READMEs' commands, their example unit and
+//! their flags, unchanged, by a link with their name.
+
+mod cloudflare;
+mod defects;
+mod go_mmproxy;
+mod load;
+mod many_ports;
+mod mmproxy_rs;
+mod udppp;
+
+use std::net::SocketAddr;
+use std::os::unix::fs::symlink;
+use std::process::{Command, Output};
+
+use crate::harness::addr::{LISTEN_V4, TARGET_V4};
+use crate::harness::backend::Backend;
+use crate::harness::lab::{Host, Lab, Process, Scratch};
+use crate::harness::peername::BINARY;
+
+/// A directory with links to the binary under the other programs' names, where their commands run.
+#[derive(Debug)]
+struct Bench(Scratch);
+
+impl Bench {
+    fn new() -> Self {
+        let scratch = Scratch::new();
+        for name in ["go-mmproxy", "mmproxy", "mmproxy-rs", "udppp"] {
+            symlink(BINARY, scratch.path(name)).expect("a link");
+        }
+        Self(scratch)
+    }
+
+    /// Runs commands as they stand in a README, a line each, of which the last one goes on: we are root
+    /// already, and the programs are found here.
+    fn start(&self, host: &Host, commands: &str) -> Process {
+        self.start_with(host, &[], commands)
+    }
+
+    /// The same, started through other programs.
+    fn start_with(&self, host: &Host, through: &[&str], commands: &str) -> Process {
+        let commands = commands.trim();
+        let (before, last) = commands.rsplit_once('\n').unwrap_or(("true", commands));
+        let last = last.trim().trim_start_matches("sudo ");
+        let commands = format!("{before}\nexec {last}");
+        Process::start_with(host, through, "bash", &["-c", &self.script(&commands)])
+    }
+
+    /// The same for what ends by itself, or must.
+    fn run(&self, host: &Host, commands: &str) -> Output {
+        let mut command = Command::new("timeout");
+        command.args(["--signal=KILL", "20", "bash", "-c", &self.script(commands)]);
+        host.output(&mut command, "")
+    }
+
+    /// Runs what must end with this code, and say this of why on standard error.
+    #[track_caller]
+    fn ends(&self, host: &Host, command: &str, code: i32, text: &str) {
+        let output = self.run(host, command);
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(code), "{command}: {said}");
+        assert!(said.contains(text), "{command}: {said}");
+    }
+
+    /// Starts what is to stand between the balancer of a new network and a backend at [`TARGET_V4`].
+    fn between(&self, command: &str) -> (Lab, Backend, Process) {
+        let lab = Lab::new();
+        let backend = Backend::listen(&lab.server, TARGET_V4);
+        let process = self.start(&lab.server, command).listens(&[LISTEN_V4]);
+        (lab, backend, process)
+    }
+
+    fn script(&self, commands: &str) -> String {
+        let here = self.0.text("");
+        format!(
+            "cd {here}\nPATH=$PWD:$PATH\n{}",
+            commands.replace("sudo ", "")
+        )
+    }
+}
+
+/// netcat as a server that says who comes and what they say.
+fn netcat(host: &Host, command: &str) -> Process {
+    let words: Vec<_> = command.split(' ').collect();
+    let server = Process::start(host, words[0], &words[1..]);
+    server.line("that it listens", |line| {
+        line.contains("Listening on").then_some(())
+    });
+    server
+}
+
+/// The peer of the connection that such a server reports first.
+fn peer(server: &Process) -> SocketAddr {
+    server.line("that somebody came", |line| {
+        let (_, peer) = line.split_once("Connection received on ")?;
+        let (ip, port) = peer.split_once(' ')?;
+        crate::harness::addr::parse(ip, port)
+    })
+}
+
+/// A UDP server that tells each client who it is, as it sees it.
+fn who_am_i(host: &Host, addr: SocketAddr) -> Process {
+    let (ip, port) = (addr.ip().to_string(), addr.port().to_string());
+    let server = Process::start(host, "python3", &["-uc", WHO_AM_I, &ip, &port]);
+    server.line("that it is there", |line| (line == "ready").then_some(()));
+    server
+}
+
+const WHO_AM_I: &str = r#"
+import socket, sys
+family = socket.AF_INET6 if ":" in sys.argv[1] else socket.AF_INET
+server = socket.socket(family, socket.SOCK_DGRAM)
+server.bind((sys.argv[1], int(sys.argv[2])))
+print("ready")
+while True:
+    data, peer = server.recvfrom(65536)
+    server.sendto(b"%s %d %s" % (peer[0].encode(), peer[1], data), peer)
+"#;
+
+fn is_listening(process: &Process) {
+    process.line("that it listens", |line| {
+        line.contains("listening").then_some(())
+    });
+}
+
+/// As its README has it.
+const ROUTES: &str = "
+    rule add from 127.0.0.1/8 iif lo table 123
+    route add local 0.0.0.0/0 dev lo table 123";
+const ROUTES_V6: &str = "
+    rule add from ::1/128 iif lo table 123
+    route add local ::/0 dev lo table 123";

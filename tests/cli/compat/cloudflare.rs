@@ -1,0 +1,155 @@
+//! cloudflare/mmproxy.
+
+use std::net::SocketAddr;
+
+use super::{Bench, netcat};
+use crate::harness::addr::v4;
+use crate::harness::lab::{Host, Lab, Process};
+
+/// The README's example, with the rules it gives for a backend on loopback.
+#[test]
+fn the_readme_over_loopback() {
+    let (bench, host) = (Bench::new(), Host::new());
+    host.ip(
+        "rule add from 127.0.0.1/8 iif lo table 100\nroute add local 0.0.0.0/0 dev lo table 100",
+    );
+    host.ip6("rule add from ::1/128 iif lo table 100\nroute add local ::/0 dev lo table 100");
+    let backend = netcat(&host, "nc -kvnl 127.0.0.1 22");
+    let proxy = example(&bench, &host, "");
+    for line in [
+        "[ ] Remember to set the reverse routing rules correctly:",
+        "iptables -t mangle -I PREROUTING -m mark --mark 123 -m comment --comment mmproxy -j CONNMARK --save-mark\t# [!] CHECK FAILED",
+        "ip rule add fwmark 123 lookup 100\t# [!] CHECK FAILED",
+        "ip route add local 0.0.0.0/0 dev lo table 100\t# [+] VERIFIED",
+        "ip -6 route add local ::/0 dev lo table 100\t# [+] VERIFIED",
+        "[+] OK. Routing to 127.0.0.1 points to a local machine.",
+        "[+] OK. Target server 127.0.0.1:22 is up and reachable using conventional connection.",
+        "[+] OK. Target server 127.0.0.1:22 is up and reachable using spoofed connection.",
+        "[!] FAILED: Target server [::1]:22 seems to be down. This program will likely NOT WORK.",
+    ] {
+        proxy.line(line, |said| (said == line).then_some(()));
+    }
+    let seen = hello(&bench, &host, &backend);
+    assert_eq!(seen.ip(), v4([1, 2, 3, 4], 0).ip());
+    assert_ne!(seen.port(), 11, "the port is not kept unless asked for");
+}
+
+/// The rules it prints itself, by mark and connection tracking.
+#[test]
+fn the_readme_with_marks() {
+    let (bench, lab) = (Bench::new(), Lab::without_routes());
+    let server = &lab.server;
+    server.ip("route add default via 10.81.0.2\nrule add fwmark 123 lookup 100\nroute add local 0.0.0.0/0 dev lo table 100");
+    server.ip6("route add default via fd81::2\nrule add fwmark 123 lookup 100\nroute add local ::/0 dev lo table 100");
+    server.sysctl("net.ipv4.conf.eth0.route_localnet", "1");
+    for program in ["iptables", "ip6tables"] {
+        for rule in [
+            "-t mangle -I PREROUTING -m mark --mark 123 -m comment --comment mmproxy -j CONNMARK --save-mark",
+            "-t mangle -I OUTPUT -m connmark --mark 123 -m comment --comment mmproxy -j CONNMARK --restore-mark",
+        ] {
+            server.run(program, &rule.split(' ').collect::<Vec<_>>());
+        }
+    }
+    let backend = netcat(server, "nc -kvnl 127.0.0.1 22");
+    let proxy = example(&bench, server, "-P ");
+    proxy.line("the last line of the self-test", |line| {
+        line.contains("[::1]:22").then_some(())
+    });
+    let said = proxy.log();
+    assert!(!said.contains("CHECK FAILED"), "{said}");
+    assert_eq!(said.matches("[+] VERIFIED").count(), 8, "{said}");
+    assert!(
+        said.contains("127.0.0.1:22 is up and reachable using spoofed connection"),
+        "{said}"
+    );
+    assert_eq!(hello(&bench, server, &backend), v4([1, 2, 3, 4], 11));
+}
+
+/// Without rules it says so, and what would be needed; no client hangs.
+#[test]
+fn the_self_test_finds_missing_rules() {
+    let (bench, host) = (Bench::new(), Host::new());
+    let _backend = netcat(&host, "nc -kvnl 127.0.0.1 22");
+    let proxy = example(&bench, &host, "-q ");
+    proxy.line("the spoofed connection failed", |line| {
+        line.contains("[!] FAILED: Unable to do spoofed connect() to target server 127.0.0.1:22")
+            .then_some(())
+    });
+    assert!(!proxy.log().contains("Remember to set"), "quiet");
+}
+
+/// Bad lines of its list are skipped, with a warning.
+#[test]
+fn a_list_with_a_bad_line() {
+    let (bench, host) = (Bench::new(), Host::new());
+    host.ip(
+        "rule add from 127.0.0.1/8 iif lo table 100\nroute add local 0.0.0.0/0 dev lo table 100",
+    );
+    bench
+        .0
+        .write("networks.txt", "; networks\n127.1.2.3/8 here\nnonsense\n");
+    let backend = netcat(&host, "nc -kvnl 127.0.0.1 22");
+    let proxy = bench
+        .start(&host, &command(""))
+        .listens(&[v4([127, 0, 0, 1], 2222)]);
+    proxy.line("the bad line", |line| {
+        line.contains("networks.txt, line 3: no network, ignored")
+            .then_some(())
+    });
+    // Host bits do not matter; there such a line matched nobody.
+    hello(&bench, &host, &backend);
+}
+
+#[test]
+fn it_ends_as_it_did() {
+    let (bench, host) = (Bench::new(), Host::new());
+    bench.0.write("networks.txt", "0.0.0.0/0\n");
+    bench.0.write("nobody.txt", "# nobody\n");
+    for (options, code, text) in [
+        ("--help -q", 255, "--allowed-networks FILE"),
+        ("--table", 255, "requires an argument"),
+        ("-q", 1, "Please specify -l listen address"),
+        ("-q other", 1, "No extra parameters allowed."),
+        (
+            "-a none.txt -l 127.0.0.1:1 -4 127.0.0.1:2 -6 [::1]:2",
+            1,
+            "none.txt",
+        ),
+        (
+            "-a nobody.txt -l 127.0.0.1:1 -4 127.0.0.1:2 -6 [::1]:2",
+            1,
+            "names no network",
+        ),
+        (
+            "-a networks.txt -l 192.0.2.7:1 -4 127.0.0.1:2 -6 [::1]:2",
+            1,
+            "can't listen on",
+        ),
+    ] {
+        let command = format!("exec -a cloudflare-mmproxy mmproxy {options}");
+        bench.ends(&host, &command, code, text);
+    }
+}
+
+fn example(bench: &Bench, host: &Host, more: &str) -> Process {
+    bench.0.write("networks.txt", "0.0.0.0/0\n::/0\n");
+    bench
+        .start(host, &command(more))
+        .listens(&[v4([127, 0, 0, 1], 2222)])
+}
+
+fn command(more: &str) -> String {
+    format!("sudo mmproxy {more}-a networks.txt -l 0.0.0.0:2222 -4 127.0.0.1:22 -6 '[::1]:22'")
+}
+
+/// The README's test, and whom the backend saw.
+fn hello(bench: &Bench, host: &Host, backend: &Process) -> SocketAddr {
+    let test =
+        r#"echo -en "PROXY TCP4 1.2.3.4 1.2.3.4 11 11\r\nHello World!" | nc -q3 -v 127.0.0.1 2222"#;
+    bench.run(host, test);
+    // The self-test came before.
+    backend.line("the client", |line| {
+        let (_, port) = line.split_once("Connection received on 1.2.3.4 ")?;
+        crate::harness::addr::parse("1.2.3.4", port)
+    })
+}

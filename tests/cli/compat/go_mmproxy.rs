@@ -1,0 +1,342 @@
+//! go-mmproxy, of kzemek and of path-network.
+
+use std::time::Duration;
+
+use rustix::process::Signal;
+use serde_json::Value;
+
+use super::{Bench, ROUTES, ROUTES_V6, is_listening, netcat, peer, who_am_i};
+use crate::harness::addr::{someone_v4, v4};
+use crate::harness::backend::Backend;
+use crate::harness::conn::Conn;
+use crate::harness::datagram::Datagrams;
+use crate::harness::header_bytes;
+use crate::harness::lab::{Host, Process, Scratch, wait_for};
+use crate::harness::peername::{AS_NOBODY, Peername, copy_for_everyone};
+
+/// A backend and a client as many set-ups begin: both on this machine, netcat on either side.
+#[test]
+fn netcat_on_either_side() {
+    let (bench, host) = (Bench::new(), Host::new());
+    let backend = netcat(&host, "nc -kvnl 25578");
+    let proxy = bench.start(
+        &host,
+        "sudo ./go-mmproxy -l 0.0.0.0:25577 -4 127.0.0.1:25578 -6 [::1]:25578",
+    );
+    is_listening(&proxy);
+    let said = bench.run(
+        &host,
+        r"printf 'PROXY TCP4 127.0.0.1 127.0.0.1 65432 25578\r\nPING\r\n' | nc -q1 127.0.0.1 25577",
+    );
+    assert!(said.status.success(), "{said:?}");
+    assert_eq!(peer(&backend), v4([127, 0, 0, 1], 65432));
+    backend.line("the message", |line| (line.trim() == "PING").then_some(()));
+}
+
+/// The README's command, its list of networks included.
+#[test]
+fn the_readme_of_path_network() {
+    let (bench, host) = (Bench::new(), Host::new());
+    host.ip(ROUTES);
+    host.ip6(ROUTES_V6);
+    bench.0.write("path-prefixes.txt", "127.0.0.0/9");
+    let v4_backend = Backend::listen(&host, v4([127, 0, 0, 1], 25578));
+    let v6_backend = Backend::listen(&host, "[::1]:25578".parse().expect("an address"));
+    let _proxy = bench
+        .start(
+            &host,
+            "sudo ./go-mmproxy -l 0.0.0.0:25577 -4 127.0.0.1:25578 -6 [::1]:25578 --allowed-subnets ./path-prefixes.txt",
+        )
+        .listens(&[v4([127, 0, 0, 1], 25577)]);
+    // An IPv6 client behind an IPv4 balancer too, which was dropped there.
+    for client in [someone_v4(), crate::harness::addr::someone_v6()] {
+        let backend = if client.is_ipv4() {
+            &v4_backend
+        } else {
+            &v6_backend
+        };
+        let down = Conn::connect(&host, v4([127, 0, 0, 1], 25577));
+        down.send(&header_bytes::v1(
+            client,
+            crate::harness::rig::proxy::front_of(client),
+        ));
+        let up = backend.accept();
+        assert_eq!(up.peer(), client);
+        up.send(b"answer");
+        assert_eq!(down.recv(6), b"answer");
+    }
+    let stranger =
+        host.enter(|| socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None));
+    let stranger = stranger.expect("a socket");
+    stranger
+        .bind(&v4([127, 200, 0, 1], 0).into())
+        .expect("bind");
+    stranger
+        .connect(&v4([127, 0, 0, 1], 25577).into())
+        .expect("connect");
+    Conn::new(stranger.into()).closed();
+}
+
+/// The example unit: its ExecStart, its bounding set, and its routes, which come after the start.
+#[test]
+fn the_example_unit() {
+    let (bench, host) = (Bench::new(), Host::new());
+    let list = bench.0.write(
+        "net-prefixes.txt",
+        "# This is a comment\n127.0.0.0/8 # allow local\n",
+    );
+    let exec_start = EXEC_START
+        .replace("/usr/bin/go-mmproxy", "go-mmproxy")
+        .replace("/usr/share/net-prefixes.txt", &list);
+    let backend = Backend::listen(&host, v4([127, 0, 0, 1], 1000));
+    let bounding = [
+        "setpriv",
+        "--bounding-set=-all,+net_admin,+net_bind_service",
+    ];
+    let mut unit = bench.start_with(&host, &bounding, &exec_start);
+    is_listening(&unit);
+    for line in EXEC_START_POST
+        .lines()
+        .map(str::trim)
+        .filter(|line| !line.is_empty())
+    {
+        host.run("/sbin/ip", &line.split(' ').skip(1).collect::<Vec<_>>());
+    }
+    let client = v4([203, 0, 113, 7], 5555);
+    let up = wait_for("the routes are noticed", || {
+        let _down = Conn::open(
+            &host,
+            v4([127, 0, 0, 1], 1234),
+            &header_bytes::v1(client, client),
+        );
+        backend.accept_within(Duration::from_millis(100))
+    });
+    assert_eq!(up.peer(), client);
+    drop(up);
+    unit.signal(Signal::TERM);
+    let ended = unit.ended_within(Duration::from_secs(5)).expect("an end");
+    assert!(ended.success(), "{ended}");
+    for line in EXEC_START_POST
+        .lines()
+        .map(str::trim)
+        .filter(|line| !line.is_empty())
+    {
+        let undo = line.replace(" add ", " del ");
+        host.run("/sbin/ip", &undo.split(' ').skip(1).collect::<Vec<_>>());
+    }
+}
+
+/// path-network's unit gives it no more than this bounding set: CAP_NET_ADMIN takes clients' addresses as well. By the file, or
+/// under `no_new_privs`, as with `DynamicUser=`, by the ambient set of a drop-in; and the error names the one that works.
+#[test]
+fn within_the_bounding_set_of_its_unit() {
+    let (scratch, host) = (Scratch::new(), Host::new());
+    host.ip(ROUTES);
+    let copy = copy_for_everyone(&host, &scratch);
+    scratch.write("subnets", "127.0.0.0/8\n");
+    host.run("setcap", &["cap_net_admin,cap_net_bind_service+ep", &copy]);
+    let bounding = "--bounding-set=-all,+net_admin,+net_bind_service";
+    let list = scratch.text("subnets");
+    let args = [
+        "--compat=go-mmproxy",
+        "-l",
+        "127.0.0.1:443",
+        "-4",
+        "127.0.0.1:1000",
+        "-allowed-subnets",
+        &list,
+    ];
+    let ambient: &[&str] = &[
+        "--no-new-privs",
+        "--inh-caps=-all,+net_admin,+net_bind_service",
+        "--ambient-caps=+net_admin,+net_bind_service",
+    ];
+    let backend = Backend::listen(&host, v4([127, 0, 0, 1], 1000));
+    let listen = v4([127, 0, 0, 1], 443);
+    for ways in [&[][..], ambient] {
+        let through = [AS_NOBODY, &[bounding], ways].concat();
+        let _proxy = Process::start_with(&host, &through, &copy, &args).listens(&[listen]);
+        let client = someone_v4();
+        let _down = Conn::open(&host, listen, &header_bytes::v1(client, listen));
+        assert_eq!(backend.accept().peer(), client);
+    }
+    // setpriv itself keeps what it can; what it executes has nothing left.
+    let program = [AS_NOBODY, &[bounding, "setpriv", "--no-new-privs", &copy]].concat();
+    let output = Peername::pipe(&host, &program, &args, "");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(
+        said.contains("AmbientCapabilities=CAP_NET_ADMIN CAP_NET_BIND_SERVICE"),
+        "{said}"
+    );
+}
+
+/// Every line on standard output is JSON with its keys; errors show at level 1, everything at 2.
+#[test]
+fn its_log() {
+    let (bench, host) = (Bench::new(), Host::new());
+    host.ip(ROUTES);
+    for (level, errors, all) in [("0", false, false), ("1", true, false), ("2", true, true)] {
+        let backend = Backend::listen(&host, v4([127, 0, 0, 1], 9000));
+        let file = bench.0.text(&format!("log-{level}"));
+        bench.0.write("subnets", "127.0.0.0/8\n2001:db8::/32\n");
+        let line = format!(
+            "go-mmproxy -l 0.0.0.0:8443 -4 localhost:9000 -allowed-subnets subnets -v {level} >{file}"
+        );
+        let mut proxy = bench.start(&host, &line).listens(&[LISTEN]);
+        let missing = Conn::open(&host, LISTEN, b"GET / HTTP/1.1\r\n\r\n");
+        missing.closed();
+        let client = someone_v4();
+        let down = Conn::open(&host, LISTEN, &header_bytes::v1(client, LISTEN));
+        let up = backend.accept();
+        down.finish();
+        up.finish();
+        up.drain();
+        drop((down, up, backend));
+        let refused = Conn::open(&host, LISTEN, &header_bytes::v1(someone_v4(), LISTEN));
+        refused.closed();
+        proxy.signal(Signal::TERM);
+        assert!(proxy.ended_within(Duration::from_secs(5)).is_some());
+        let text = bench.0.read(&format!("log-{level}"));
+        let lines: Vec<Value> = text
+            .lines()
+            .map(|line| serde_json::from_str(line).unwrap_or_else(|_| panic!("{line}")))
+            .collect();
+        let find = |phrase: &str| {
+            lines.iter().find(|line| {
+                line["msg"] == phrase || line["error"].as_str().is_some_and(|e| e.contains(phrase))
+            })
+        };
+        let listening = find("listening").expect("the first line");
+        for (key, value) in [
+            ("listenerNum", "0"),
+            ("protocol", "\"TCP\""),
+            ("listenAddr", "\"0.0.0.0:8443\""),
+        ] {
+            assert_eq!(listening[key].to_string(), value, "{text}");
+        }
+        assert!(
+            listening["time"].is_string() && listening["level"] == "INFO",
+            "{text}"
+        );
+        let subnets = lines.iter().filter(|line| line["msg"] == "allowed subnet");
+        let subnets: Vec<_> = subnets.map(|line| &line["subnet"]).collect();
+        assert_eq!(subnets, ["127.0.0.0/8", "2001:db8::/32"], "{text}");
+        // Nobody has named an IPv6 target, so nobody is told about one.
+        assert!(
+            !lines
+                .iter()
+                .any(|line| line["level"] == "WARN" && line.to_string().contains("[::1]")),
+            "{text}"
+        );
+        for phrase in ["PROXY header missing", "failed to establish"] {
+            let found = find(phrase);
+            assert_eq!(
+                found.is_some(),
+                errors,
+                "{phrase} at level {level}:\n{text}"
+            );
+            if let Some(found) = found {
+                assert!(found["frontendRemoteAddr"].is_string(), "{found}");
+                assert_eq!(found["frontendLocalAddr"], "127.0.0.1:8443");
+            }
+        }
+        let closing = find("connection closing");
+        assert_eq!(closing.is_some(), all, "level {level}:\n{text}");
+        if let Some(closing) = closing {
+            assert_eq!(closing["clientAddr"], client.to_string());
+            assert_eq!(closing["targetAddr"], "127.0.0.1:9000");
+        }
+    }
+}
+
+#[test]
+fn over_udp() {
+    let (bench, host) = (Bench::new(), Host::new());
+    host.ip(ROUTES);
+    host.ip6(ROUTES_V6);
+    let _v4 = who_am_i(&host, v4([127, 0, 0, 1], 25578));
+    let _v6 = who_am_i(&host, "[::1]:25578".parse().expect("an address"));
+    let proxy = bench.start(
+        &host,
+        "./go-mmproxy -p udp -l 0.0.0.0:25577 -4 127.0.0.1:25578 -6 [::1]:25578 -close-after 1 -listeners 2 -v 1",
+    );
+    is_listening(&proxy);
+    let front = v4([127, 0, 0, 1], 25577);
+    let direct = Datagrams::bind(&host, v4([127, 0, 0, 1], 0));
+    direct.send(front, &[b"a client that came without the balancer"]);
+    let dropped: Value = proxy.line("what was wrong", |line| {
+        line.contains("PROXY header missing")
+            .then(|| serde_json::from_str(line).expect("JSON"))
+    });
+    let sender = direct.socket().local_addr().expect("getsockname");
+    assert_eq!(dropped["frontendRemoteAddr"], sender.to_string());
+    assert_eq!(dropped["protocol"], "UDP");
+    for client in [someone_v4(), crate::harness::addr::someone_v6()] {
+        let balancer = Datagrams::bind(&host, v4([127, 0, 0, 1], 0));
+        for _ in 0..2 {
+            let header = header_bytes::v2_udp(client, crate::harness::rig::proxy::front_of(client));
+            balancer.send(front, &[&header, b"ping"]);
+            let answer = format!("{} {} ping", client.ip(), client.port());
+            balancer.expect(answer.as_bytes(), front);
+            // The session ends meanwhile, the second time it is another.
+            std::thread::sleep(Duration::from_millis(1200));
+        }
+    }
+}
+
+/// The codes of its `flag` package, and never 0 for what does not start.
+#[test]
+fn it_ends_as_it_did_but_never_well_without_a_start() {
+    let (bench, host) = (Bench::new(), Host::new());
+    bench.0.write("bad.txt", "10.0.0.0/8\nlb.example\n");
+    let _taken = Backend::listen(&host, LISTEN);
+    let table = [
+        ("-h", 0, "Usage of go-mmproxy"),
+        ("-v2", 2, "flag provided but not defined: -v2"),
+        ("-v two", 2, "invalid value"),
+        ("-p TCP", 1, "--protocol has to be one of udp, tcp"),
+        ("-l 127.0.0.1:8443", 1, "can't listen on 127.0.0.1:8443"),
+        ("-l :9000", 1, ""),
+        ("-4 [::1]:1", 1, "IPv4"),
+        ("-6 127.0.0.1:1", 1, "IPv6"),
+        ("-allowed-subnets bad.txt", 1, "bad.txt, line 2: neither"),
+        ("-allowed-subnets none.txt", 1, "none.txt"),
+    ];
+    for (flags, code, text) in table {
+        bench.ends(&host, &format!("go-mmproxy {flags}"), code, text);
+    }
+}
+
+/// It says once what it runs, and that anybody may send headers.
+#[test]
+fn it_says_what_runs_in_its_place() {
+    let (bench, host) = (Bench::new(), Host::new());
+    let said = |process: &Process, phrase: &str| {
+        process.line(phrase, |line| line.contains(phrase).then_some(()));
+    };
+    let proxy = bench.start(&host, "go-mmproxy -l 127.0.0.1:8443 -6 [::1]:1000");
+    said(
+        &proxy,
+        "use it instead: peername proxy --listen 127.0.0.1:8443 --target-v6 '[::1]:1000' --trust any",
+    );
+    said(
+        &proxy,
+        "WARNING: everybody who reaches this port may claim any client address",
+    );
+    let proxy = bench.start(
+        &host,
+        "-a peername mmproxy --compat go-mmproxy -l 127.0.0.1:8444",
+    );
+    said(&proxy, "\"msg\":\"listening\"");
+}
+
+const LISTEN: std::net::SocketAddr = v4([127, 0, 0, 1], 8443);
+
+/// Of `go-mmproxy.service.example`.
+const EXEC_START: &str = r#"/usr/bin/go-mmproxy -4 127.0.0.1:1000 -6 "[::1]:1000" -allowed-subnets /usr/share/net-prefixes.txt -l 0.0.0.0:1234"#;
+const EXEC_START_POST: &str = "
+    /sbin/ip rule add from 127.0.0.1/8 iif lo table 123
+    /sbin/ip route add local 0.0.0.0/0 dev lo table 123
+    /sbin/ip -6 rule add from ::1/128 iif lo table 123
+    /sbin/ip -6 route add local ::/0 dev lo table 123";

@@ -1,0 +1,150 @@
+//! The READMEs' load: fifty connections at once, each with a header of its own, each talking until it is
+//! over; and at once again, from the same addresses and ports.
+
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use super::Bench;
+use crate::harness::addr::v4;
+use crate::harness::conn::Conn;
+use crate::harness::lab::{Host, Process, wait_for};
+
+#[test]
+fn fifty_connections_again_and_again() {
+    let (bench, host) = (Bench::new(), Host::new());
+    let server = Process::start(&host, "python3", &["-uc", ECHO]);
+    server.line("that it is there", |line| (line == "ready").then_some(()));
+    let _proxy = bench
+        .start(&host, "./go-mmproxy -l 0.0.0.0:1122 -4 127.0.0.1:25578")
+        .listens(&[FRONT]);
+    for (round, end) in [Close::InOrder, Close::Abruptly, Close::InOrder]
+        .into_iter()
+        .enumerate()
+    {
+        assert_eq!(
+            load(&host, end),
+            [true; CONNECTIONS as usize],
+            "round {round}"
+        );
+    }
+    let peers = wait_for("what the server says", || {
+        let said = server.log();
+        let peers = said.lines().filter_map(|line| line.parse().ok());
+        let peers: Vec<SocketAddr> = peers.collect();
+        (peers.len() == 3 * usize::from(CONNECTIONS)).then_some(peers)
+    });
+    let claimed: BTreeSet<_> = (1..=CONNECTIONS)
+        .map(|uid| v4([127, 0, 0, 1], uid))
+        .collect();
+    let distinct: BTreeSet<_> = peers.into_iter().collect();
+    assert_eq!(distinct, claimed, "who the server says its clients are");
+}
+
+/// How the clients go.
+#[derive(Clone, Copy, Debug)]
+enum Close {
+    /// When they have got back all they sent.
+    InOrder,
+    /// With answers still on their way.
+    Abruptly,
+}
+
+/// Whether each connection got back what it sent.
+fn load(host: &Host, close: Close) -> Vec<bool> {
+    let begin = |uid| {
+        let header = format!("PROXY TCP4 127.0.0.1 127.0.0.1 {uid} 25578\r\n");
+        Conn::open(host, FRONT, header.as_bytes())
+    };
+    let connections: Vec<_> = (1..=CONNECTIONS).map(begin).collect();
+    let ends = Instant::now() + round();
+    thread::scope(|scope| {
+        let talks: Vec<_> = connections
+            .into_iter()
+            .map(|conn| scope.spawn(move || talk(conn, ends, close)))
+            .collect();
+        talks
+            .into_iter()
+            .map(|talk| talk.join().unwrap_or(false))
+            .collect()
+    })
+}
+
+/// Streams the message without waiting for answers, and looks at each of them.
+fn talk(conn: Conn, ends: Instant, close: Close) -> bool {
+    let good = thread::scope(|scope| {
+        let listener = scope.spawn(|| listen(&conn, ends, close));
+        let mut sent = 0;
+        while Instant::now() < ends {
+            conn.send(&PING.repeat(100));
+            sent += 100 * PING.len();
+            // Fifty of them share this machine with other tests.
+            thread::sleep(Duration::from_millis(1));
+        }
+        if let Close::InOrder = close {
+            conn.finish();
+        }
+        let got = listener.join().unwrap_or(None);
+        got.is_some_and(|got| got == sent || matches!(close, Close::Abruptly))
+    });
+    if let Close::Abruptly = close {
+        conn.send(&PING.repeat(100));
+        conn.reset();
+    }
+    good
+}
+
+/// How many octets came, all of them of the message; `None` for anything else.
+fn listen(conn: &Conn, ends: Instant, close: Close) -> Option<usize> {
+    let mut got = 0;
+    while matches!(close, Close::InOrder) || Instant::now() < ends {
+        let soon = Duration::from_millis(20);
+        if matches!(close, Close::Abruptly) && !conn.is_answered_after(soon) {
+            continue;
+        }
+        let octets = conn.recv_some();
+        if octets.is_empty() {
+            break;
+        }
+        let wanted = PING.iter().cycle().skip(got % PING.len());
+        if !octets
+            .iter()
+            .zip(wanted)
+            .all(|(octet, wanted)| octet == wanted)
+        {
+            return None;
+        }
+        got += octets.len();
+    }
+    Some(got)
+}
+
+const CONNECTIONS: u16 = 50;
+const FRONT: SocketAddr = v4([127, 0, 0, 1], 1122);
+const PING: &[u8] = b"PING\r\n";
+/// How long they talk: the READMEs' ten seconds with PEERNAME_TEST_ROUND=10, else one.
+fn round() -> Duration {
+    let seconds = std::env::var("PEERNAME_TEST_ROUND").ok();
+    let seconds = seconds.map(|text| text.parse().expect("PEERNAME_TEST_ROUND: seconds"));
+    Duration::from_secs(seconds.unwrap_or(1))
+}
+
+/// Prints who comes, and says everything back.
+const ECHO: &str = r#"
+import asyncio
+async def echo(reader, writer):
+    print("%s:%d" % writer.get_extra_info("peername"))
+    try:
+        while data := await reader.read(65536):
+            writer.write(data)
+            await writer.drain()
+    except ConnectionError:
+        pass
+    writer.close()
+async def main():
+    server = await asyncio.start_server(echo, "127.0.0.1", 25578, backlog=1024)
+    print("ready")
+    await server.serve_forever()
+asyncio.run(main())
+"#;

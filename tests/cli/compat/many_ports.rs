@@ -1,0 +1,123 @@
+//! go-mmproxy with more destinations than two, and more ports than one.
+
+use super::{Bench, is_listening};
+use crate::harness::addr::{LISTEN_V4, someone_v4, v4};
+use crate::harness::backend::Backend;
+use crate::harness::conn::Conn;
+use crate::harness::header_bytes;
+use crate::harness::lab::Lab;
+
+#[test]
+fn dynamic_destination() {
+    let (bench, lab) = (Bench::new(), Lab::new());
+    bench.0.write("subnets", "10.81.0.0/24\n");
+    let command = "go-mmproxy -l 10.81.0.1:8443 -4 127.0.0.1:9000 -allowed-subnets subnets -dynamic-destination";
+    lab.server
+        .ip("rule add from 10.81.0.1 iif lo ipproto tcp sport 9102 table 123");
+    let named = Backend::listen(&lab.server, v4([10, 81, 0, 1], 9102));
+    let target = Backend::listen(&lab.server, v4([127, 0, 0, 1], 9000));
+    let private = Backend::listen(&lab.server, v4([127, 0, 0, 1], 9103));
+    let proxy = bench.start(&lab.server, command).listens(&[LISTEN_V4]);
+    for (backend, port) in [(&named, 9102), (&target, 9000)] {
+        let ip = if port == 9102 {
+            [10, 81, 0, 1]
+        } else {
+            [127, 0, 0, 1]
+        };
+        let client = someone_v4();
+        let _down = Conn::open(
+            &lab.balancer,
+            LISTEN_V4,
+            &header_bytes::v1(client, v4(ip, port)),
+        );
+        assert_eq!(backend.accept().peer(), client);
+    }
+    // Loopback but for the targets, and itself: both could be reached.
+    for refused in [v4([127, 0, 0, 1], 9103), LISTEN_V4] {
+        Conn::open(
+            &lab.balancer,
+            LISTEN_V4,
+            &header_bytes::v1(someone_v4(), refused),
+        )
+        .closed();
+    }
+    private.saw_nobody();
+    proxy.line("what is refused now", |line| {
+        line.contains("-dynamic-destination now refuses")
+            .then_some(())
+    });
+}
+
+/// Without a list everybody is believed, and a destination on this host is one like any other; but for loopback.
+#[test]
+fn dynamic_destination_without_a_list() {
+    let (bench, lab) = (Bench::new(), Lab::new());
+    lab.server
+        .ip("rule add from 10.81.0.1 iif lo ipproto tcp sport 9102 table 123");
+    let command = "go-mmproxy -l 10.81.0.1:8443 -4 127.0.0.1:9000 -dynamic-destination";
+    let named = Backend::listen(&lab.server, v4([10, 81, 0, 1], 9102));
+    let private = Backend::listen(&lab.server, v4([127, 0, 0, 1], 9103));
+    let _proxy = bench.start(&lab.server, command).listens(&[LISTEN_V4]);
+    for _ in 0..3 {
+        let client = someone_v4();
+        let header = header_bytes::v1(client, v4([10, 81, 0, 1], 9102));
+        let _down = Conn::open(&lab.balancer, LISTEN_V4, &header);
+        assert_eq!(named.accept().peer(), client);
+    }
+    for refused in [v4([127, 0, 0, 1], 9103), LISTEN_V4] {
+        Conn::open(
+            &lab.balancer,
+            LISTEN_V4,
+            &header_bytes::v1(someone_v4(), refused),
+        )
+        .closed();
+    }
+    private.saw_nobody();
+}
+
+/// Both at once: what a TPROXY rule brings goes where its header says.
+#[test]
+fn listen_transparent_with_dynamic_destination() {
+    let (bench, lab) = (Bench::new(), Lab::without_routes());
+    let backend = Backend::listen(&lab.server, v4([10, 81, 0, 1], 9102));
+    let proxy = bench.start(
+        &lab.server,
+        "sudo ip rule add from 10.81.0.1 iif lo ipproto tcp sport 9102 table 123
+         sudo ip route add local 0.0.0.0/0 dev lo table 123
+         iptables -t mangle -A PREROUTING -p tcp --dport 10000:20000 -j TPROXY \
+           --tproxy-mark 0x1/0x1 --on-port 25577 --on-ip 127.0.0.1
+         ip rule add fwmark 1 lookup 123
+         go-mmproxy -l 0.0.0.0:25577 -listen-transparent -dynamic-destination",
+    );
+    is_listening(&proxy);
+    let (client, to) = (someone_v4(), v4([10, 81, 0, 1], 9102));
+    let front = v4([10, 81, 0, 1], 15_432);
+    let _down = Conn::open(&lab.balancer, front, &header_bytes::v1(client, to));
+    assert_eq!(backend.accept().peer(), client);
+}
+
+/// The README's port range: any port of it comes to one listener.
+#[test]
+fn listen_transparent() {
+    let (bench, lab) = (Bench::new(), Lab::without_routes());
+    let command =
+        "go-mmproxy -l 0.0.0.0:25577 -4 127.0.0.1:25578 -6 [::1]:25578 -listen-transparent";
+    let backend = Backend::listen(&lab.server, v4([127, 0, 0, 1], 25578));
+    let proxy = bench.start(
+        &lab.server,
+        &format!(
+            "sudo ip rule add from 127.0.0.1/8 iif lo table 123
+             sudo ip route add local 0.0.0.0/0 dev lo table 123
+             iptables -t mangle -A PREROUTING -p tcp --dport 10000:20000 -j TPROXY \
+               --tproxy-mark 0x1/0x1 --on-port 25577 --on-ip 127.0.0.1
+             ip rule add fwmark 1 lookup 123
+             {command}"
+        ),
+    );
+    is_listening(&proxy);
+    for port in [10_000, 15_432, 20_000] {
+        let (client, front) = (someone_v4(), v4([10, 81, 0, 1], port));
+        let _down = Conn::open(&lab.balancer, front, &header_bytes::v1(client, front));
+        assert_eq!(backend.accept().peer(), client);
+    }
+}

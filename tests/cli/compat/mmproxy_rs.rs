@@ -1,0 +1,113 @@
+//! mmproxy-rs.
+
+use std::time::Duration;
+
+use super::{Bench, is_listening, who_am_i};
+use crate::harness::addr::{CLIENT_V4, FRONT_V4, LISTEN_V4, someone_v4, v4};
+use crate::harness::backend::Backend;
+use crate::harness::conn::Conn;
+use crate::harness::datagram::Datagrams;
+use crate::harness::header_bytes;
+use crate::harness::lab::Lab;
+
+/// The README's example, behind what the README names as its sender: udppp.
+#[test]
+fn the_readme_behind_udppp() {
+    let (bench, lab) = (Bench::new(), Lab::without_routes());
+    let _server = who_am_i(&lab.server, v4([127, 0, 0, 1], 8081));
+    let proxy = bench.start(
+        &lab.server,
+        "address=10.81.0.1
+         bind_port=8080
+         upstream_port=8081
+         sudo ip rule add from 127.0.0.1/8 iif lo table 123
+         sudo ip route add local 0.0.0.0/0 dev lo table 123
+         sudo mmproxy  -l $address:$bind_port -4 127.0.0.1:$upstream_port -p udp",
+    );
+    is_listening(&proxy);
+    let sender = bench.start(
+        &lab.balancer,
+        "./udppp -m 1 -b 203.0.113.1 -l 80 -h 10.81.0.1 -r 8080 -p",
+    );
+    is_listening(&sender);
+    let client = Datagrams::bind(&lab.client, v4([203, 0, 113, 9], 0));
+    for text in ["one", "two"] {
+        client.send(FRONT_V4, &[text.as_bytes()]);
+        let me = client.socket().local_addr().expect("getsockname");
+        let answer = format!("{} {} {text}", me.ip(), me.port());
+        client.expect(answer.as_bytes(), FRONT_V4);
+    }
+    assert_eq!(
+        CLIENT_V4.ip(),
+        client.socket().local_addr().expect("getsockname").ip()
+    );
+}
+
+/// Its long options, and Go's way to write them; a list with a bare address.
+#[test]
+fn its_options_over_tcp() {
+    let (bench, lab) = (Bench::new(), Lab::new());
+    bench.0.write("subnets", "10.81.0.2\n192.0.2.0/24\n");
+    let backend = Backend::listen(&lab.server, v4([127, 0, 0, 1], 9000));
+    for line in [
+        "mmproxy --listen-addr 10.81.0.1:8443 --ipv4 127.0.0.1:9000 --ipv6 [::1]:9000 \
+         --allowed-subnets subnets --close-after 60 --listeners 2 --protocol TCP --mark 0",
+        "mmproxy-rs -l 10.81.0.1:8443 -4 127.0.0.1:9000 -6 [::1]:9000 -a subnets -c 60 -p tcp -m 0",
+        "mmproxy -l=10.81.0.1:8443 -4=127.0.0.1:9000 --allowed-subnets=subnets -mark 7",
+    ] {
+        let mut proxy = bench.start(&lab.server, line).listens(&[LISTEN_V4]);
+        let client = someone_v4();
+        let down = Conn::open(
+            &lab.balancer,
+            LISTEN_V4,
+            &header_bytes::v2(client, FRONT_V4, &[]),
+        );
+        let up = backend.accept();
+        assert_eq!(up.peer(), client, "{line}");
+        drop((down, up));
+        proxy.line("a line for the connection", |line| {
+            line.contains(&format!("client={client}")).then_some(())
+        });
+        proxy.signal(rustix::process::Signal::TERM);
+        assert!(proxy.ended_within(Duration::from_secs(5)).is_some());
+    }
+}
+
+/// Its help is exit 1. Its errors were 0, which no failure to start is here.
+#[test]
+fn it_ends_with_1() {
+    let (bench, lab) = (Bench::new(), Lab::new());
+    bench.0.write("bad", "10.0.0.0/8\nlb.example\n");
+    for (options, text) in [
+        ("-h", "Usage: mmproxy"),
+        ("-p sctp", "invalid protocol value: sctp"),
+        ("--listeners", "missing its value"),
+        ("-a bad", "bad, line 2: neither"),
+        ("-l 192.0.2.77:1", "can't listen on"),
+    ] {
+        let output = bench.run(&lab.server, &format!("mmproxy-rs {options}"));
+        let said = [output.stdout, output.stderr].concat();
+        let said = String::from_utf8_lossy(&said);
+        assert_eq!(output.status.code(), Some(1), "{options}: {said}");
+        assert!(said.contains(text), "{options}: {said}");
+    }
+}
+
+/// `RUST_LOG` decides how much it says.
+#[test]
+fn it_is_as_quiet_as_the_environment_says() {
+    let (bench, lab) = (Bench::new(), Lab::new());
+    let proxy = bench
+        .start(
+            &lab.server,
+            "env RUST_LOG=error mmproxy-rs -l 10.81.0.1:8443",
+        )
+        .listens(&[LISTEN_V4]);
+    Conn::open(&lab.balancer, LISTEN_V4, b"no header\r\n").closed();
+    // That some are refused is a warning, which comes once for many; a line for each would have the port.
+    let said = proxy.log();
+    assert!(
+        !said.contains("listening") && !said.contains("10.81.0.2:"),
+        "{said}"
+    );
+}

@@ -1,0 +1,114 @@
+//! udppp.
+
+use std::net::SocketAddr;
+
+use super::{Bench, ROUTES, is_listening, who_am_i};
+use crate::harness::addr::{someone_v4, v4};
+use crate::harness::datagram::Datagrams;
+use crate::harness::header_bytes;
+use crate::harness::lab::{Host, Lab};
+
+/// The README's first command: every datagram gets a header, and replies come back without.
+#[test]
+fn the_readme_of_the_proxy_server() {
+    let (bench, lab) = (Bench::new(), Lab::without_routes());
+    lab.balancer.address("lan", &["192.168.0.1/24"]);
+    lab.server.address("eth0", &["192.168.0.2/24"]);
+    let upstream = Datagrams::bind(&lab.server, v4([192, 168, 0, 2], 8001));
+    let sender = bench.start(
+        &lab.balancer,
+        "./udppp -m 1 -b 0.0.0.0 -l 8000 -h 192.168.0.2 -r 8001 -p",
+    );
+    is_listening(&sender);
+    let front = v4([203, 0, 113, 1], 8000);
+    let client = Datagrams::bind(&lab.client, v4([203, 0, 113, 9], 0));
+    let me = client.socket().local_addr().expect("getsockname");
+    for _ in 0..2 {
+        client.send(front, &[b"ping"]);
+        let (bytes, from) = upstream.recv();
+        assert_eq!(
+            bytes,
+            [&header_bytes::v2_udp(me, front)[..], b"ping"].concat()
+        );
+        upstream.send(from, &[b"pong"]);
+        client.expect(b"pong", front);
+    }
+}
+
+/// Without `-p` it forwards what comes as it is.
+#[test]
+fn without_a_header() {
+    let (bench, host) = (Bench::new(), Host::new());
+    let upstream = Datagrams::bind(&host, v4([127, 0, 0, 1], 8001));
+    let sender = bench.start(
+        &host,
+        "./udppp -m1 -l8000 --host=127.0.0.1 --remote-port 8001",
+    );
+    is_listening(&sender);
+    let client = Datagrams::bind(&host, v4([127, 0, 0, 1], 0));
+    client.send(v4([127, 0, 0, 1], 8000), &[b"ping"]);
+    let (bytes, from) = upstream.recv();
+    assert_eq!(bytes, b"ping");
+    upstream.send(from, &[b"pong"]);
+    client.expect(b"pong", v4([127, 0, 0, 1], 8000));
+}
+
+/// The README's last command: the server sees the client's address, with a port of its own.
+#[test]
+fn the_readme_of_the_upstream_server() {
+    let (bench, host) = (Bench::new(), Host::new());
+    host.ip(ROUTES);
+    let _server = who_am_i(&host, v4([127, 0, 0, 1], 8001));
+    let proxy = bench.start(
+        &host,
+        "./udppp -m 2 -b 0.0.0.0 -l 8000 -h 127.0.0.1 -r 8001 -p",
+    );
+    is_listening(&proxy);
+    let front = v4([127, 0, 0, 1], 8000);
+    let balancer = Datagrams::bind(&host, v4([127, 0, 0, 1], 0));
+    // Two clients behind one socket of the balancer: one for the other there.
+    for client in [someone_v4(), v4([198, 51, 100, 8], 7)] {
+        balancer.send(front, &[&header_bytes::v2_udp(client, front), b"ping"]);
+        let (answer, _) = balancer.recv();
+        let seen = seen(&answer);
+        assert_eq!(seen.ip(), client.ip());
+        assert_ne!(seen.port(), client.port());
+    }
+    // Garbage and a server that is gone ended it, or a part of it.
+    balancer.send(front, &[b"no header"]);
+    drop(_server);
+    let client = someone_v4();
+    for _ in 0..3 {
+        balancer.send(front, &[&header_bytes::v2_udp(client, front), b"ping"]);
+    }
+    let _server = who_am_i(&host, v4([127, 0, 0, 1], 8001));
+    balancer.send(front, &[&header_bytes::v2_udp(client, front), b"ping"]);
+    assert_eq!(seen(&balancer.recv().0).ip(), client.ip());
+}
+
+/// Anything wrong is its usage and 255.
+#[test]
+fn it_ends_with_255() {
+    let (bench, host) = (Bench::new(), Host::new());
+    for options in [
+        "",
+        "--help",
+        "-m 3 -l 1 -r 2 -h 127.0.0.1",
+        "-m 2 -l 1 -r 2 -h localhost",
+    ] {
+        let output = bench.run(&host, &format!("udppp {options}"));
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(255), "{options}: {said}");
+        assert!(said.contains("Usage: udppp"), "{options}: {said}");
+    }
+}
+
+fn seen(answer: &[u8]) -> SocketAddr {
+    let text = String::from_utf8_lossy(answer);
+    let mut words = text.split(' ');
+    crate::harness::addr::parse(
+        words.next().unwrap_or_default(),
+        words.next().unwrap_or_default(),
+    )
+    .unwrap_or_else(|| panic!("{text}"))
+}

@@ -1,0 +1,227 @@
+//! The configuration file: what is wrong is said with its place, and the documents show what is true.
+
+use std::fs;
+use std::process::Output;
+
+use crate::harness::lab::{Host, Scratch};
+use crate::harness::peername::Peername;
+
+#[test]
+fn every_problem_has_its_place() {
+    let table = "[[listen]]\naddress = [\"127.0.0.1:80\"]\ntrust = [\"any\"]\n";
+    let cases = [
+        ("workers = 0\n", "line 1, workers: ", "from 1 to 1024"),
+        ("wrokers = 2\n", "line 1, wrokers: ", "unknown field"),
+        ("[[listen]\n", "line 1: ", "]"),
+        ("drain = \"1s\"\n", "", "listen"),
+        (
+            "[[listen]]\nheader-timeout = \"5\"\n",
+            "line 2, header-timeout: ",
+            "5s",
+        ),
+        (
+            "\n[[listen]]\naddress = [\n \"127.0.0.1:80\",\n \"nonsense\"\n]\n",
+            "line 5, address: ",
+            "use 192.0.2.1:80",
+        ),
+        (
+            "[[listen]]\ntarget-v4 = \"[::1]:80\"\n",
+            "line 2, target-v4: ",
+            "not an IPv4 address",
+        ),
+        (
+            "[[listen]]\nrelay = \"teleport\"\n",
+            "line 2, relay: ",
+            "splice",
+        ),
+        ("[[listen]]\n", "line 1, [[listen]]: ", "trust = ["),
+        (
+            "[[listen]]\naddress = []\ntrust = [\"any\"]\n",
+            "line 1, [[listen]]: ",
+            "address needs an address",
+        ),
+        (
+            "[[listen]]\ntrust = [\"@/nonexistent\"]\n",
+            "line 1, [[listen]]: ",
+            "trust @/nonexistent: No such file",
+        ),
+        (
+            "[[listen]]\nprotocol = \"both\"\nsend-proxy = \"v2\"\ntrust = [\"any\"]\n",
+            "line 1, [[listen]]: ",
+            "send-proxy is for TCP only",
+        ),
+        (
+            "[[listen]]\nudp-header = \"spp\"\ntrust = [\"any\"]\n",
+            "line 1, [[listen]]: ",
+            "udp-header is for UDP",
+        ),
+        (
+            "[[listen]]\naddress = [\"127.0.0.1:1-9\"]\ntrust = [\"any\"]\ntarget-v4 = \"127.0.0.1:same\"\n",
+            "line 1, [[listen]]: ",
+            "to itself",
+        ),
+        (
+            &format!("{table}{table}"),
+            "line 4, [[listen]]: ",
+            "address 127.0.0.1:80 stands there twice",
+        ),
+        (
+            "[[listen]]\naddress = [\"127.0.0.1:80\"]\ntrust = [\"any\"]\ndynamic-destination = true\n\
+             allow-destination = [\"127.0.0.1:80\"]\n",
+            "line 1, [[listen]]: ",
+            "allow-destination 127.0.0.1:80: the proxy would connect to itself",
+        ),
+    ];
+    let scratch = Scratch::new();
+    for (content, place, hint) in cases {
+        let path = scratch.write("proxy.toml", content);
+        for (args, code) in [
+            (["config", "check", &path], 3),
+            (["proxy", "--config", &path], 2),
+        ] {
+            let output = run(&args);
+            let said = text(&output);
+            assert_eq!(output.status.code(), Some(code), "{content}: {said}");
+            assert!(said.contains(&path), "{content}: {said}");
+            assert!(
+                said.contains(place) && said.contains(hint),
+                "{content}: {said}"
+            );
+        }
+    }
+}
+
+#[test]
+fn check_says_all_that_is_wrong() {
+    let scratch = Scratch::new();
+    let path = scratch.write(
+        "proxy.toml",
+        "[[listen]]\n[[listen]]\ntrust = [\"10.0.0.0/33\"]\n[[listen]]\ntrust = [\"any\"]\n",
+    );
+    let output = run(&["config", "check", &path]);
+    let said = String::from_utf8(output.stdout).expect("text");
+    let places: Vec<_> = said.lines().map(|line| line.split(", ").nth(1)).collect();
+    assert_eq!(places, [Some("line 1"), Some("line 2")], "{said}");
+}
+
+/// Types, unknown keys and values, each with its line; and of the syntax all of it, too.
+#[test]
+fn check_says_all_that_the_parser_does_not_like() {
+    let scratch = Scratch::new();
+    let content = "workers = \"many\"\nwrokers = 3\n\n[[listen]]\naddress = 7\ntrust = [\n  \"any\",\n  5,\n]\n\
+        [[listen]]\ntrsut = [\"any\"]\nrelay = \"fast\"\nheader-timeout = \"soon\"\n";
+    for (content, lines) in [
+        (
+            content,
+            &[
+                "line 1", "line 2", "line 5", "line 8", "line 11", "line 12", "line 13",
+            ][..],
+        ),
+        (
+            "workers = \n[[listen]]\ntrust = [\"any\"\n",
+            &["line 1", "line 3"],
+        ),
+    ] {
+        let path = scratch.write("proxy.toml", content);
+        let output = run(&["config", "check", &path]);
+        let said = String::from_utf8(output.stdout).expect("text");
+        let places: Vec<_> = said
+            .lines()
+            .filter_map(|line| line.split(", ").nth(1))
+            .collect();
+        let places: Vec<_> = places
+            .iter()
+            .map(|place| place.split(':').next().unwrap_or(place))
+            .collect();
+        assert_eq!(places, lines, "{said}");
+    }
+}
+
+/// Which of the tables would be meant?
+#[test]
+fn options_of_listeners_do_not_go_with_a_file() {
+    let scratch = Scratch::new();
+    let path = scratch.write("proxy.toml", "[[listen]]\ntrust = [\"any\"]\n");
+    for option in ["--trust=any", "--listen=127.0.0.1:80", "--udp-header=spp"] {
+        let output = run(&["proxy", "--config", &path, option]);
+        assert_eq!(output.status.code(), Some(2), "{option}: {output:?}");
+        assert!(text(&output).contains("--config"), "{option}: {output:?}");
+    }
+}
+
+#[test]
+fn the_documented_examples_are_right() {
+    let scratch = Scratch::new();
+    let docs = include_str!("../../docs/config.md");
+    let (_, rest) = docs.split_once("```toml\n").expect("an example");
+    let (example, _) = rest.split_once("```").expect("its end");
+    let list = scratch.write(
+        "allowed-subnets.txt",
+        include_str!("../../packaging/examples/allowed-subnets.txt"),
+    );
+    let packaged = include_str!("../../packaging/examples/proxy.toml");
+    let packaged = packaged.replace("/etc/peername/allowed-subnets.txt", &list);
+    for example in [example, &packaged] {
+        let path = scratch.write("proxy.toml", example);
+        let output = run(&["config", "check", &path]);
+        assert_eq!(output.status.code(), Some(0), "{}", text(&output));
+    }
+}
+
+/// What may become right by itself is exit code 1: a service manager tries again.
+#[test]
+fn a_name_that_does_not_resolve_is_no_mistake() {
+    let scratch = Scratch::new();
+    let file = |target: &str| {
+        let content = format!(
+            "[[listen]]\naddress = [\"127.0.0.1:8443\"]\ntrust = [\"any\"]\ntarget-v4 = \"{target}\"\n"
+        );
+        scratch.write(&format!("{}.toml", target.replace(':', "-")), &content)
+    };
+    for (target, code) in [
+        ("later.invalid:22", 1),
+        ("127.0.0.1", 2),
+        ("[::1]:22", 2),
+        ("later.invalid:ssh", 2),
+    ] {
+        let usual = [
+            "proxy",
+            "--listen=127.0.0.1:8443",
+            "--trust=any",
+            "--target-v4",
+            target,
+        ];
+        let output = run(&usual);
+        assert_eq!(output.status.code(), Some(code), "{}", text(&output));
+        let output = run(&["proxy", "--config", &file(target)]);
+        assert_eq!(output.status.code(), Some(code), "{}", text(&output));
+    }
+    let output = run(&[
+        "forward",
+        "--listen=127.0.0.1:8443",
+        "--to=later.invalid:22",
+    ]);
+    assert_eq!(output.status.code(), Some(1), "{}", text(&output));
+}
+
+#[test]
+fn the_published_schema_is_current() {
+    let output = run(&["config", "schema"]);
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/config.schema.json");
+    let published = fs::read_to_string(path).expect("the published schema");
+    assert_eq!(
+        String::from_utf8(output.stdout).expect("text"),
+        published,
+        "run: peername config schema >docs/config.schema.json"
+    );
+}
+
+fn run(args: &[&str]) -> Output {
+    Peername::run(&Host::new(), args)
+}
+
+fn text(output: &Output) -> String {
+    [&output.stdout[..], &output.stderr]
+        .map(String::from_utf8_lossy)
+        .concat()
+}

@@ -1,0 +1,188 @@
+//! `docs/recipes.md`, command by command: what stands there is what runs here, on hosts with the addresses
+//! that stand there.
+
+use std::net::SocketAddr;
+use std::path::Path;
+
+use crate::harness::addr::someone_v4;
+use crate::harness::backend::Backend;
+use crate::harness::conn::Conn;
+use crate::harness::header_bytes::v2;
+use crate::harness::lab::{Host, Process};
+use crate::harness::peername::BINARY;
+
+#[test]
+fn same_host() {
+    let (balancer, server) = (Host::new(), Host::new());
+    wan(&balancer, &server);
+    let backend = Backend::listen(&server, addr("127.0.0.1:8443"));
+    let _proxy = Recipe::of("Same host").follow("server", &server);
+    served(&balancer, addr("192.0.2.20:443"), &backend);
+}
+
+/// With the capabilities that the recipe names and no others.
+#[test]
+fn shared_network_namespace() {
+    let (balancer, pod) = (Host::new(), Host::new());
+    wan(&balancer, &pod);
+    let backend = Backend::listen(&pod, addr("127.0.0.1:8443"));
+    let recipe = Recipe::of("Shared network namespace");
+    let named = ["NET_RAW", "NET_BIND_SERVICE", "NET_ADMIN"];
+    assert!(named.iter().all(|name| recipe.0.contains(name)));
+    let _proxy = recipe.follow_with("pod", &pod, &["setpriv", "--bounding-set", CAPABILITIES]);
+    served(&balancer, addr("192.0.2.20:443"), &backend);
+}
+
+#[test]
+fn bridge_network() {
+    let (balancer, host, container) = (Host::new(), Host::new(), Host::new());
+    wan(&balancer, &host);
+    host.ip("link add br-app type bridge\nlink set br-app up");
+    host.wire("veth0", &container, "eth0");
+    host.ip("link set veth0 master br-app");
+    host.address("br-app", &["172.18.0.1/16"]);
+    container.address("eth0", &["172.18.0.2/16"]);
+    container.ip("route add default via 172.18.0.1");
+    let backend = Backend::listen(&container, addr("172.18.0.2:8443"));
+    let _proxy = Recipe::of("Bridge network").follow("host", &host);
+    served(&balancer, addr("192.0.2.20:443"), &backend);
+}
+
+/// The tunnel is a cable here. The server's own way to the internet is another, which must not matter.
+#[test]
+fn home_server_behind_a_vps() {
+    let (vps, home, router) = (Host::new(), Host::new(), Host::new());
+    vps.wire("wg0", &home, "wg0");
+    vps.address("wg0", &["10.9.0.1/24"]);
+    home.address("wg0", &["10.9.0.2/24"]);
+    uplink(&home, &router);
+    home.sysctl("net.ipv4.conf.all.src_valid_mark", "1");
+    let backend = Backend::listen(&home, addr("127.0.0.1:8443"));
+    let _proxy = Recipe::of("Home server behind a VPS").follow("home", &home);
+    served(&vps, addr("10.9.0.2:443"), &backend);
+}
+
+#[test]
+fn another_host() {
+    let (balancer, proxy, backend) = (Host::new(), Host::new(), Host::new());
+    let router = Host::new();
+    wan(&balancer, &proxy);
+    proxy.wire("eth1", &backend, "eth1");
+    proxy.address("eth1", &["10.0.0.2/24"]);
+    backend.address("eth1", &["10.0.0.5/24"]);
+    uplink(&backend, &router);
+    let server = Backend::listen(&backend, addr("10.0.0.5:8443"));
+    let recipe = Recipe::of("Another host");
+    let _proxy = recipe.follow("proxy", &proxy);
+    assert!(recipe.follow("backend", &backend).is_none());
+    served(&balancer, addr("192.0.2.20:443"), &server);
+}
+
+/// The container's entrypoint, outside of a container: its arguments are the proxy's, its rules come first.
+#[test]
+fn entrypoint_of_the_example_for_docker() {
+    let (balancer, proxy, server) = (Host::new(), Host::new(), Host::new());
+    wan(&balancer, &proxy);
+    proxy.wire("eth1", &server, "eth0");
+    proxy.address("eth1", &["10.5.5.3/24"]);
+    server.address("eth0", &["10.5.5.2/24"]);
+    server.ip("route replace default via 10.5.5.3");
+    let backend = Backend::listen(&server, addr("10.5.5.2:9000"));
+    let script = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../../packaging/examples/docker/entrypoint.sh"
+    );
+    let command = format!(
+        "TARGET=10.5.5.2:9000 MARK=123 exec sh {script} --listen 192.0.2.20:443 --trust 192.0.2.10"
+    );
+    let entrypoint = start(&proxy, &[], &command);
+    served(&balancer, addr("192.0.2.20:443"), &backend);
+    drop(entrypoint);
+}
+
+/// One section of the document.
+struct Recipe(&'static str);
+
+impl Recipe {
+    fn of(title: &str) -> Self {
+        let recipes = include_str!("../../../docs/recipes.md");
+        let start = format!("\n## {title}\n");
+        let (_, rest) = recipes.split_once(&start).expect("the section");
+        Self(rest.split("\n## ").next().unwrap_or(rest))
+    }
+
+    /// Runs what is to be run on this host, in order; the proxy, if one is among it, goes on.
+    fn follow(&self, name: &str, host: &Host) -> Option<Process> {
+        self.follow_with(name, host, &[])
+    }
+
+    fn follow_with(&self, name: &str, host: &Host, through: &[&str]) -> Option<Process> {
+        let commands = self.commands(name);
+        assert!(!commands.is_empty(), "nothing to do on {name}");
+        let mut proxy = None;
+        for command in commands {
+            if command.starts_with("peername proxy ") {
+                proxy = Some(start(host, through, &command));
+            } else {
+                host.run("sh", &["-ec", &with_path(&command)]);
+            }
+        }
+        proxy
+    }
+
+    /// The indented lines below "On `name`:", continued ones joined.
+    fn commands(&self, name: &str) -> Vec<String> {
+        let heading = format!("On `{name}`:\n");
+        let (_, rest) = self.0.split_once(&heading).expect("the host");
+        let is_code = |line: &&str| line.is_empty() || line.starts_with("    ");
+        let code: Vec<&str> = rest.lines().take_while(is_code).map(str::trim).collect();
+        let joined = code.join("\n").replace("\\\n", "");
+        let lines = joined.lines().filter(|line| !line.is_empty());
+        lines.map(str::to_owned).collect()
+    }
+}
+
+fn start(host: &Host, through: &[&str], command: &str) -> Process {
+    let script = with_path(&command.replacen("peername proxy", "exec peername proxy", 1));
+    let process = Process::start_with(host, through, "sh", &["-ec", &script]);
+    process.line("that it listens", |line| {
+        line.contains("listening").then_some(())
+    });
+    process
+}
+
+fn with_path(command: &str) -> String {
+    let bin = Path::new(BINARY).parent().expect("a directory");
+    format!("PATH={}:$PATH; export PATH; {command}", bin.display())
+}
+
+/// The balancer's link to whoever runs the proxy.
+fn wan(balancer: &Host, proxy: &Host) {
+    balancer.wire("eth0", proxy, "eth0");
+    balancer.address("eth0", &["192.0.2.10/24"]);
+    proxy.address("eth0", &["192.0.2.20/24"]);
+}
+
+/// A default route that leads where no reply may go.
+fn uplink(host: &Host, router: &Host) {
+    host.wire("up0", router, "eth0");
+    host.address("up0", &["192.168.1.2/24"]);
+    router.address("eth0", &["192.168.1.1/24"]);
+    host.ip("route add default via 192.168.1.1");
+}
+
+#[track_caller]
+fn served(balancer: &Host, to: SocketAddr, backend: &Backend) {
+    let client = someone_v4();
+    let down = Conn::open(balancer, to, &v2(client, addr("203.0.113.1:443"), &[]));
+    let up = backend.accept();
+    assert_eq!(up.peer(), client);
+    up.send(&[7; 100_000]);
+    assert_eq!(down.recv(100_000), [7; 100_000]);
+}
+
+fn addr(text: &str) -> SocketAddr {
+    text.parse().expect("an address")
+}
+
+const CAPABILITIES: &str = "-all,+net_raw,+net_bind_service,+net_admin";

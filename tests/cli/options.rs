@@ -1,0 +1,135 @@
+//! Small promises of the command line, each by running it.
+
+use crate::harness::addr::{LISTEN_V4, TARGET_V4, someone_v4};
+use crate::harness::conn::Conn;
+use crate::harness::datagram::Datagrams;
+use crate::harness::lab::{Host, Lab, Scratch, wait_for};
+use crate::harness::peername::{BINARY, Peername};
+
+/// One datagram, and the answers to it without their headers.
+#[test]
+fn send_speaks_udp() {
+    for (version, dialect) in [("2", "each"), ("spp", "spp")] {
+        let lab = Lab::new();
+        let dialect = format!("--udp-header={dialect}");
+        let args = [
+            "proxy",
+            "--protocol=udp",
+            "--listen=10.81.0.1:8443",
+            "--target-v4=127.0.0.1:9000",
+            "--trust=any",
+            &dialect,
+        ];
+        let _proxy = Peername::receive(&lab.server, &args);
+        let backend = Datagrams::bind(&lab.server, TARGET_V4);
+        let client = someone_v4();
+        let source = format!("--source={client}");
+        let send = [
+            "send",
+            "--protocol=udp",
+            "--proxy-version",
+            version,
+            &source,
+            "10.81.0.1:8443",
+        ];
+        let answered = std::thread::scope(|scope| {
+            let sender =
+                scope.spawn(|| Peername::pipe(&lab.balancer, &[BINARY], &send, "who am I?"));
+            assert_eq!(backend.recv(), (b"who am I?".to_vec(), client));
+            backend.send(client, &[b"you"]);
+            sender.join().expect("the sender")
+        });
+        assert!(answered.status.success(), "{answered:?}");
+        assert_eq!(answered.stdout, b"you");
+    }
+    let output = Peername::run(
+        &Host::new(),
+        &["send", "--proxy-version=spp", "127.0.0.1:1"],
+    );
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        output.status.code() == Some(2) && said.contains("--protocol udp"),
+        "{said}"
+    );
+}
+
+/// A script that sets a machine up may run again.
+#[test]
+fn ca_init_leaves_what_is_there_where_it_may() {
+    let (host, scratch) = (Host::new(), Scratch::new());
+    let ca = scratch.text("ca");
+    let run = |args: &[&str]| {
+        let output = Peername::run(&host, &[args, &["--ca", &ca]].concat());
+        (
+            output.status.code(),
+            String::from_utf8_lossy(&output.stderr).into_owned(),
+        )
+    };
+    let (code, said) = run(&["ca", "show"]);
+    assert!(
+        code == Some(1) && said.contains(&format!("peername ca init --ca {ca}")),
+        "{said}"
+    );
+    assert_eq!(run(&["ca", "init", "--if-missing"]).0, Some(0));
+    let first = std::fs::read(scratch.path("ca/authority.pem")).expect("the authority");
+    assert_eq!(
+        run(&["ca", "init", "--if-missing"]),
+        (Some(0), String::new())
+    );
+    assert_eq!(run(&["ca", "init"]).0, Some(1));
+    let now = std::fs::read(scratch.path("ca/authority.pem")).expect("the authority");
+    assert_eq!(first, now);
+    std::fs::write(scratch.path("ca/authority.pem"), "nonsense").expect("a file");
+    assert_eq!(run(&["ca", "init", "--if-missing"]).0, Some(1));
+}
+
+#[test]
+fn a_relay_that_was_chosen_is_logged() {
+    let lab = Lab::new();
+    let args = [
+        "proxy",
+        "--listen=10.81.0.1:8443",
+        "--trust=any",
+        "--relay=splice",
+        "--log-format=json",
+    ];
+    let proxy = Peername::start(&lab.server, &args, &[LISTEN_V4]);
+    proxy.line("the relay", |line| {
+        line.contains("--relay splice").then_some(())
+    });
+}
+
+/// journald(8) reads the priority off each line, where standard error leads there and nowhere else.
+#[test]
+fn lines_for_the_journal_begin_with_their_priority() {
+    for (named, warning, info) in [("%d:%i", "<4>{", "<6>{"), ("8:1", "{", "{")] {
+        let (lab, scratch) = (Lab::new(), Scratch::new());
+        let journal = scratch.write("journal", "");
+        let script = format!(
+            "JOURNAL_STREAM=$(stat --format={named} {journal}); export JOURNAL_STREAM; exec \"$@\" 2>>{journal}"
+        );
+        let through = ["sh", "-c", &script, "sh"];
+        let args = [
+            "proxy",
+            "--listen=10.81.0.1:8443",
+            "--trust=192.0.2.0/24",
+            "--log-format=json",
+        ];
+        let _proxy = Peername::start_through(&lab.server, &through, &args, &[LISTEN_V4]);
+        wait_for("a warning", || {
+            Conn::turned_away(&lab.balancer, LISTEN_V4);
+            scratch
+                .read("journal")
+                .contains("untrusted_peer")
+                .then_some(())
+        });
+        for line in scratch.read("journal").lines() {
+            let begins = if line.contains("\"WARN\"") {
+                warning
+            } else {
+                info
+            };
+            assert!(line.starts_with(begins), "{line}");
+        }
+    }
+}

@@ -1,0 +1,302 @@
+//! Under a service manager: what it is told, the sockets it keeps for us, and the units that are shipped.
+
+use std::fs;
+use std::net::SocketAddr;
+use std::os::unix::net::UnixDatagram;
+use std::process::Command;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::harness::addr::{BALANCER_V4, LISTEN_V4, LISTEN_V6, TARGET_V4, someone_v4};
+use crate::harness::backend::Backend;
+use crate::harness::conn::Conn;
+use crate::harness::datagram::Datagrams;
+use crate::harness::header_bytes;
+use crate::harness::lab::{Host, Lab, PATIENCE, Process, Scratch, wait_for, within};
+use crate::harness::peername::{BINARY, Peername, USUAL};
+use crate::harness::rig::proxy::{front_of, header_of};
+use crate::proxy::routes::routing;
+
+/// Ready once it listens, signs of life, a reload with its beginning and end, stopping.
+#[test]
+fn tells_how_it_is() {
+    let lab = Lab::new();
+    let scratch = Scratch::new();
+    let manager = UnixDatagram::bind(scratch.path("notify")).expect("a socket");
+    manager
+        .set_read_timeout(Some(PATIENCE))
+        .expect("SO_RCVTIMEO");
+    let path = format!("NOTIFY_SOCKET={}", scratch.text("notify"));
+    let through = ["env", &path, "WATCHDOG_USEC=1000000"];
+    let backend = Backend::listen(&lab.server, TARGET_V4);
+    let mut proxy = Process::start_with(&lab.server, &through, BINARY, USUAL);
+    let ready = told(&manager, "READY=1");
+    assert!(ready.contains("STATUS=tcp 10.81.0.1:8443"), "{ready}");
+    let client = someone_v4();
+    let down = Conn::open(&lab.balancer, LISTEN_V4, &header_of(client));
+    let up = backend.accept();
+    // Twice in that time at least, as sd_watchdog_enabled(3) says.
+    within(3, Duration::from_millis(500), || {
+        told(&manager, "WATCHDOG=1");
+        let start = Instant::now();
+        told(&manager, "WATCHDOG=1");
+        start.elapsed()
+    });
+    proxy.signal(Signal::HUP);
+    let reloading = told(&manager, "RELOADING=1");
+    let since = reloading
+        .lines()
+        .find_map(|line| line.strip_prefix("MONOTONIC_USEC="));
+    assert!(since.is_some_and(|usec| usec != "0"), "{reloading}");
+    assert!(told(&manager, "READY=1").contains("STATUS=reloaded; tcp"));
+    proxy.signal(Signal::TERM);
+    told(&manager, "STOPPING=1");
+    // For as long as it drains, which may take longer than the watchdog waits.
+    told(&manager, "WATCHDOG=1");
+    told(&manager, "WATCHDOG=1");
+    drop((down, up));
+    let status = proxy.ended_within(Duration::from_secs(2));
+    assert!(status.is_some_and(|status| status.success()));
+}
+
+/// A manager that does not listen keeps us from nothing.
+#[test]
+fn a_manager_that_hangs_is_not_waited_for() {
+    let lab = Lab::new();
+    let scratch = Scratch::new();
+    let manager = UnixDatagram::bind(scratch.path("notify")).expect("a socket");
+    let path = format!("NOTIFY_SOCKET={}", scratch.text("notify"));
+    let mut proxy = Process::start_with(&lab.server, &["env", &path], BINARY, USUAL);
+    told(&manager, "READY=1");
+    // Its queue holds ten messages; a reload sends two.
+    for _ in 0..12 {
+        proxy.signal(Signal::HUP);
+        thread::sleep(Duration::from_millis(50));
+    }
+    proxy.signal(Signal::TERM);
+    let status = proxy.ended_within(Duration::from_secs(5));
+    assert!(status.is_some_and(|status| status.success()), "{status:?}");
+}
+
+/// A socket that the manager holds: who comes while no proxy runs waits, and is served by the next one.
+#[test]
+fn sockets_of_the_manager_survive_a_restart() {
+    let lab = Lab::new();
+    let scratch = Scratch::new();
+    let tcp = Backend::listen(&lab.server, TARGET_V4);
+    let udp = Datagrams::bind(&lab.server, TARGET_V4);
+    let balancer = Datagrams::bind(&lab.balancer, SocketAddr::new(BALANCER_V4, 0));
+    let args = [&[BINARY], USUAL, &["--protocol=both"]].concat();
+    let activator = activate(&lab.server, &scratch, &["8443/tcp", "8443/udp"], &args);
+    for round in 0..3 {
+        let client = someone_v4();
+        // The first of each round comes before there is a proxy.
+        let down = Conn::open(&lab.balancer, LISTEN_V4, &header_of(client));
+        scratch.write(&format!("start-{round}"), "");
+        assert_eq!(tcp.accept().peer(), client);
+        let pid = activator.line("with its pid", |line| {
+            line.strip_prefix(&format!("pid {round} "))?.parse().ok()
+        });
+        // One socket, several workers; and one of its own, beside.
+        for _ in 0..50 {
+            let client = someone_v4();
+            let _down = Conn::open(&lab.balancer, LISTEN_V4, &header_of(client));
+            assert_eq!(tcp.accept().peer(), client);
+        }
+        drop(Conn::connect(&lab.balancer, LISTEN_V6));
+        balancer.send(
+            LISTEN_V4,
+            &[&header_bytes::v2_udp(client, front_of(client)), b"?"],
+        );
+        udp.expect(b"?", client);
+        udp.send(client, &[b"!"]);
+        balancer.expect(b"!", LISTEN_V4);
+        drop(down);
+        kill_process(Pid::from_raw(pid).expect("a pid"), Signal::TERM).expect("kill");
+        activator.line("that it ended", |line| {
+            (line == format!("ended {round} 0")).then_some(())
+        });
+    }
+}
+
+/// A socket that nobody accepts from would swallow its clients.
+#[test]
+fn a_socket_that_is_not_wanted_is_named() {
+    let lab = Lab::new();
+    let scratch = Scratch::new();
+    let args = [&[BINARY], USUAL].concat();
+    for (socket, named) in [
+        ("8444/tcp", "TCP 10.81.0.1:8444"),
+        ("8443/udp", "UDP 10.81.0.1:8443"),
+    ] {
+        let activator = activate(&lab.server, &scratch, &["8443/tcp", socket], &args);
+        scratch.write("start-0", "");
+        activator.line("which one", |line| {
+            (line.contains(named) && line.contains("socket 4 (second)")).then_some(())
+        });
+        activator.line("that it failed", |line| (line == "ended 0 1").then_some(()));
+    }
+}
+
+/// Nor may a reload leave one without anybody who accepts from it.
+#[test]
+fn a_socket_of_the_manager_stays_in_use() {
+    let lab = Lab::new();
+    let scratch = Scratch::new();
+    let table = |port| {
+        format!(
+            "[[listen]]\naddress = [\"10.81.0.1:{port}\"]\ntarget-v4 = \"{TARGET_V4}\"\n\
+             trust = [\"10.81.0.0/24\"]\n"
+        )
+    };
+    let file = scratch.write("proxy.toml", &(table(8443) + &table(8444)));
+    let config = format!("--config={file}");
+    let args = [BINARY, "proxy", &config];
+    let activator = activate(&lab.server, &scratch, &["8443/tcp", "8444/tcp"], &args);
+    scratch.write("start-0", "");
+    let pid = activator.line("with its pid", |line| {
+        line.strip_prefix("pid 0 ")?.parse().ok()
+    });
+    let pid = Pid::from_raw(pid).expect("a pid");
+    activator.line("that it serves", |line| {
+        line.contains("listening").then_some(())
+    });
+    scratch.write("proxy.toml", &table(8443));
+    kill_process(pid, Signal::HUP).expect("kill");
+    activator.line("a refusal", |line| {
+        let named = line.contains("passed socket 4 (second) for TCP 10.81.0.1:8444");
+        (line.contains("reload refused") && named).then_some(())
+    });
+    kill_process(pid, Signal::TERM).expect("kill");
+    activator.line("that it ended", |line| (line == "ended 0 0").then_some(()));
+}
+
+/// Two instances at once, stopped and started again: as `systemctl restart peername@a peername@b` does.
+#[test]
+fn two_instances_twice() {
+    let lab = Lab::without_routes();
+    let scratch = Scratch::new();
+    let before = routing(&lab.server);
+    let backend = Backend::listen(&lab.server, TARGET_V4);
+    for _ in 0..2 {
+        let mut instances = Vec::new();
+        for port in [8443, 8444] {
+            let listen = SocketAddr::new(LISTEN_V4.ip(), port);
+            let file = format!(
+                "setup-routes = true\n[[listen]]\naddress = [\"{listen}\"]\ntarget-v4 = \"{TARGET_V4}\"\n\
+                 trust = [\"private\"]\n"
+            );
+            let config = format!("--config={}", scratch.write(&format!("{port}.toml"), &file));
+            instances.push(Peername::start(&lab.server, &["proxy", &config], &[listen]));
+            let client = someone_v4();
+            // It listens before its routes are there, and accepts when they are.
+            let _down = Conn::open(&lab.balancer, listen, &header_of(client));
+            assert_eq!(backend.accept().peer(), client);
+        }
+        for mut instance in instances {
+            instance.signal(Signal::TERM);
+            let status = instance.ended_within(Duration::from_secs(5));
+            assert!(status.is_some_and(|status| status.success()), "{status:?}");
+        }
+        wait_for("no route is left behind", || {
+            (routing(&lab.server) == before).then_some(())
+        });
+    }
+}
+
+/// As systemd reads them: nothing unknown, nothing misspelt, and little that the process may do.
+#[test]
+fn units_are_valid_and_tight() {
+    if Command::new("systemd-analyze")
+        .arg("--version")
+        .output()
+        .is_err()
+    {
+        eprintln!("systemd-analyze is not installed: the units are not looked at");
+        return;
+    }
+    let scratch = Scratch::new();
+    let units = concat!(env!("CARGO_MANIFEST_DIR"), "/../../packaging/systemd");
+    let mut paths = Vec::new();
+    for unit in fs::read_dir(units).expect("the units") {
+        let unit = unit.expect("a unit").path();
+        let text = fs::read_to_string(&unit).expect("text");
+        let name = unit.file_name().and_then(|name| name.to_str());
+        let name = name.expect("a name").replace('@', "@instance");
+        // systemd wants to see the program.
+        paths.push(scratch.write(&name, &text.replace("/usr/bin/peername", BINARY)));
+    }
+    assert_eq!(paths.len(), 4, "{paths:?}");
+    let output = Command::new("systemd-analyze")
+        .args(["verify", "--man=no", "--recursive-errors=yes"])
+        .args(&paths)
+        .output()
+        .expect("systemd-analyze");
+    let said = String::from_utf8_lossy(&output.stderr);
+    let of_ours = said.lines().filter(|line| line.contains("peername"));
+    assert_eq!(of_ours.collect::<Vec<_>>(), [""; 0], "{said}");
+    for path in paths.iter().filter(|path| path.ends_with(".service")) {
+        let threshold = if path.contains("routes") { "20" } else { "15" };
+        let output = Command::new("systemd-analyze")
+            .args(["security", "--offline=true", "--threshold", threshold, path])
+            .output()
+            .expect("systemd-analyze");
+        let said = String::from_utf8_lossy(&output.stdout);
+        assert!(output.status.success(), "{path}: {said}");
+    }
+}
+
+/// The next message that has this line; signs of life come in between.
+#[track_caller]
+fn told(manager: &UnixDatagram, wanted: &str) -> String {
+    let mut buffer = [0; 4096];
+    loop {
+        let len = manager.recv(&mut buffer).expect("a message in time");
+        let message = String::from_utf8_lossy(&buffer[..len]).into_owned();
+        if message.lines().any(|line| line == wanted) {
+            return message;
+        }
+        assert_eq!(message.trim(), "WATCHDOG=1", "instead of {wanted}");
+    }
+}
+
+/// A service manager in a few lines: opens `PORT/tcp` or `PORT/udp` on the server's address, and runs the
+/// program with them as its descriptors from 3 on, each time the next file `start-N` is there.
+fn activate(host: &Host, scratch: &Scratch, sockets: &[&str], program: &[&str]) -> Process {
+    let script = scratch.write("activate.py", ACTIVATE);
+    let (sockets, directory) = (sockets.join(" "), scratch.text("start"));
+    let args = [&[script.as_str(), &sockets, &directory], program].concat();
+    let activator = Process::start(host, "python3", &args);
+    activator.line("that its sockets are open", |line| {
+        (line == "open").then_some(())
+    });
+    activator
+}
+
+const ACTIVATE: &str = "
+import fcntl, os, socket, sys, time
+sockets, start, program = sys.argv[1].split(), sys.argv[2], sys.argv[3:]
+high = []
+for port, kind in (s.split('/') for s in sockets):
+    s = socket.socket(type=socket.SOCK_STREAM if kind == 'tcp' else socket.SOCK_DGRAM)
+    s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    s.bind(('10.81.0.1', int(port)))
+    if kind == 'tcp': s.listen(128)
+    high.append(fcntl.fcntl(s, fcntl.F_DUPFD, 100))
+    s.close()
+print('open', flush=True)
+for turn in range(9):
+    while not os.path.exists(f'{start}-{turn}'): time.sleep(0.005)
+    os.remove(f'{start}-{turn}')
+    pid = os.fork()
+    if pid == 0:
+        for number, fd in enumerate(high): os.dup2(fd, 3 + number)
+        os.closerange(3 + len(high), 200)
+        os.environ.update(LISTEN_PID=str(os.getpid()), LISTEN_FDS=str(len(high)),
+                          LISTEN_FDNAMES='first:second')
+        os.execv(program[0], program)
+    print('pid', turn, pid, flush=True)
+    print('ended', turn, os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)
+";

@@ -1,0 +1,244 @@
+//! The other subcommands, each doing its job once.
+
+use std::net::SocketAddr;
+
+use serde_json::Value;
+
+use crate::harness::addr::{
+    CLIENT_V4, CLIENT_V6, FRONT_V4, FRONT_V6, LISTEN_V4, someone_v4, someone_v6, v4,
+};
+use crate::harness::backend::Backend;
+use crate::harness::conn::Conn;
+use crate::harness::lab::{Host, Lab, Scratch};
+use crate::harness::peername::{BINARY, Peername, copy_for_everyone};
+use crate::harness::server::{Python, Redis, Server};
+
+/// `forward` writes the header that `proxy` reads: the two make a pair without any balancer.
+#[test]
+fn forward_and_proxy() {
+    for options in [
+        "--proxy-version=1",
+        "--proxy-version=2 --crc32c --tlv=authority=a.example",
+    ] {
+        let lab = Lab::new();
+        let server = Python::start(&lab.server);
+        let _proxy = Peername::proxy(&lab, &[]);
+        let line = format!(
+            "forward --listen=203.0.113.1:80 --listen=[2001:db8:9::1]:80 --to={LISTEN_V4} {options}"
+        );
+        let args: Vec<&str> = line.split(' ').collect();
+        let _forward = Peername::start(&lab.balancer, &args, &[FRONT_V4, FRONT_V6]);
+        assert_eq!(server.ask(&lab.client, FRONT_V4), CLIENT_V4, "{options}");
+        assert_eq!(server.ask(&lab.client, FRONT_V6), CLIENT_V6, "{options}");
+    }
+}
+
+/// A socket on `[::]` shows IPv4 clients as `::ffff:a.b.c.d`, which no receiver takes for the address that it knows.
+#[test]
+fn forward_names_ipv4_clients_as_such() {
+    let lab = Lab::new();
+    let backend = Backend::listen(&lab.balancer, v4([127, 0, 0, 1], 9000));
+    let args = ["forward", "--listen=[::]:80", "--to=127.0.0.1:9000"];
+    for (version, header) in [
+        ("1", &b"PROXY TCP4 203.0.113.9 203.0.113.1 "[..]),
+        (
+            "2",
+            b"\r\n\r\n\0\r\nQUIT\n\x21\x11\0\x0c\xcb\0\x71\x09\xcb\0\x71\x01",
+        ),
+    ] {
+        let version = format!("--proxy-version={version}");
+        let args = [&args[..], &[&version]].concat();
+        let _forward = Peername::start(&lab.balancer, &args, &[FRONT_V4]);
+        let client = Conn::connect(&lab.client, FRONT_V4);
+        let said = backend.accept().recv(header.len());
+        assert_eq!(
+            said.escape_ascii().to_string(),
+            header.escape_ascii().to_string()
+        );
+        // It has one port.
+        client.reset();
+    }
+}
+
+#[test]
+fn forward_does_not_connect_to_itself() {
+    let lab = Lab::new();
+    for (listen, to) in [
+        ("0.0.0.0:7000", "127.0.0.1:7000"),
+        ("[::]:7000", "127.0.0.1:7000"),
+        ("0.0.0.0:7000", "203.0.113.1:7000"),
+        ("127.0.0.1:7000", "127.0.0.1:7000"),
+    ] {
+        for protocol in ["tcp", "udp"] {
+            let args = [
+                "forward",
+                "--protocol",
+                protocol,
+                "--listen",
+                listen,
+                "--to",
+                to,
+            ];
+            let output = Peername::run(&lab.balancer, &args);
+            assert_eq!(output.status.code(), Some(2), "{output:?}");
+            let said = String::from_utf8_lossy(&output.stderr);
+            assert!(said.contains("it would connect to itself"), "{said}");
+        }
+    }
+}
+
+/// Whoever says which header there is relies on it.
+#[test]
+fn a_header_where_there_is_none_is_an_error() {
+    let host = Host::new();
+    let forward = "forward --listen=127.0.0.1:7000 --to=127.0.0.1:7001";
+    let no_udp = "--udp-header is for UDP";
+    for (line, hint) in [
+        ("proxy --trust=any --udp-header=each", no_udp),
+        (&format!("{forward} --udp-header=each"), no_udp),
+        (
+            &format!("{forward} --proxy-version=none --source=192.0.2.1:1"),
+            "--source names a client in a header",
+        ),
+        (
+            &format!("{forward} --protocol=udp --proxy-version=none --udp-header=spp"),
+            "--udp-header says which datagrams have a header",
+        ),
+        (
+            "send 127.0.0.1:7001 --proxy-version=none --destination=192.0.2.1:1",
+            "--destination stands in a header",
+        ),
+    ] {
+        let output = Peername::run(&host, &line.split(' ').collect::<Vec<_>>());
+        assert_eq!(output.status.code(), Some(2), "{line}: {output:?}");
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(said.contains(hint), "{line}: {said}");
+    }
+}
+
+#[test]
+fn send_speaks_for_anybody() {
+    let lab = Lab::new();
+    let _server = Redis::start(&lab.server);
+    let _proxy = Peername::proxy(&lab, &[]);
+    for (client, front) in [(someone_v4(), FRONT_V4), (someone_v6(), FRONT_V6)] {
+        for version in ["1", "2"] {
+            let mut client = client;
+            client.set_port(client.port() ^ u16::from(version == "2"));
+            let args = [
+                "send",
+                &LISTEN_V4.to_string(),
+                &format!("--source={client}"),
+                &format!("--destination={front}"),
+                &format!("--proxy-version={version}"),
+            ];
+            let output = Peername::pipe(&lab.balancer, &[BINARY], &args, "CLIENT INFO\r\nQUIT\r\n");
+            assert!(output.status.success(), "{output:?}");
+            let said = String::from_utf8_lossy(&output.stdout);
+            assert!(
+                said.contains(&format!(" addr={client} ")),
+                "{client}: {said}"
+            );
+        }
+    }
+}
+
+#[test]
+fn decode_explains_a_header() {
+    let host = Host::new();
+    let input = "0d0a0d0a000d0a515549540a2111000cc6336407cb00710100501f90\n\
+                 0d0a0d0a000d0a515549540a2111\n\
+                 474554202f20485454502f312e310d0a\n";
+    let output = Peername::pipe(&host, &[BINARY], &["decode", "--hex"], input);
+    assert_eq!(output.status.code(), Some(1), "not every line was accepted");
+    let lines: Vec<Value> = output
+        .stdout
+        .split(|&octet| octet == b'\n')
+        .filter(|line| !line.is_empty())
+        .map(|line| serde_json::from_slice(line).expect("JSON"))
+        .collect();
+    let verdicts: Vec<&Value> = lines.iter().map(|line| &line["verdict"]).collect();
+    assert_eq!(verdicts, ["accept", "need_more", "reject"]);
+    assert_eq!(lines[0]["src"], "198.51.100.7:80");
+    assert_eq!(lines[0]["dst"], "203.0.113.1:8080");
+    assert_eq!(lines[0]["header_len"], 28);
+}
+
+#[test]
+fn decode_reads_raw_octets() {
+    let host = Host::new();
+    let header = "PROXY TCP6 2001:db8::7 2001:db8::1 40007 443\r\n";
+    let output = Peername::pipe(&host, &[BINARY], &["decode"], header);
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    let said: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    assert_eq!(said["src"], "[2001:db8::7]:40007");
+}
+
+#[test]
+fn demo_as_root() {
+    shows_the_difference(&[BINARY]);
+}
+
+/// An ordinary user needs nothing but a kernel that lets users have namespaces.
+#[test]
+fn demo_as_nobody() {
+    let scratch = Scratch::new();
+    let copy = copy_for_everyone(&Host::new(), &scratch);
+    shows_the_difference(&["runuser", "-u", "nobody", "--", &copy]);
+}
+
+/// It finds what is missing, names the cure, and is content once that is done.
+#[test]
+fn doctor_finds_and_cures() {
+    let lab = Lab::without_routes();
+    let _server = Python::start(&lab.server);
+    let targets = ["--target-v4=127.0.0.1:9000", "--target-v6=[::1]:9000"];
+    let doctor = || Peername::run(&lab.server, &[&["doctor"], &targets[..]].concat());
+    let said = doctor();
+    assert_eq!(said.status.code(), Some(3), "{said:?}");
+    let text = String::from_utf8_lossy(&said.stdout).into_owned();
+    let cure = text
+        .lines()
+        .any(|l| l.starts_with("FAIL") && l.contains("peername routes add"));
+    assert!(cure, "{text}");
+    let cured = Peername::run(&lab.server, &[&["routes", "add"], &targets[..]].concat());
+    assert!(cured.status.success(), "{cured:?}");
+    let said = doctor();
+    assert_eq!(said.status.code(), Some(0), "{said:?}");
+}
+
+#[test]
+fn completions_for_every_shell() {
+    let host = Host::new();
+    for shell in ["bash", "zsh", "fish"] {
+        let script = host.run(BINARY, &["completions", shell]);
+        assert!(script.contains("peername"), "{shell}: {script}");
+    }
+}
+
+fn shows_the_difference(program: &[&str]) {
+    let host = Host::new();
+    let before = host.run("ip", &["address"]);
+    let output = Peername::pipe(&host, program, &["demo"], "");
+    let said = String::from_utf8_lossy(&output.stdout);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(0), "{said}\n{errors}");
+    let seen = |word: &str| -> Vec<SocketAddr> {
+        let address = |line: &str| line.trim().strip_prefix(word)?.trim().parse().ok();
+        said.lines().filter_map(address).collect()
+    };
+    let (without, with) = (seen("without peername"), seen("with peername"));
+    assert!(
+        without.len() >= 2 && without.iter().all(|addr| addr.ip().is_loopback()),
+        "{said}"
+    );
+    assert!(
+        with.len() >= 2 && !with.iter().any(|addr| addr.ip().is_loopback()),
+        "{said}"
+    );
+    assert_eq!(
+        host.run("ip", &["address"]),
+        before,
+        "the demo stays in a network of its own"
+    );
+}

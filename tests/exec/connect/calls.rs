@@ -1,0 +1,301 @@
+//! `client.c`: whatever it calls, the header comes first, comes once, and the calls answer as they do
+//! without us.
+
+use std::net::SocketAddr;
+use std::thread;
+use std::time::Duration;
+
+use crate::harness::addr::{LISTEN_V4, LISTEN_V6, someone_v4, someone_v6, v4};
+use crate::harness::backend::Backend;
+use crate::harness::conn::{Conn, End};
+use crate::harness::datagram::Datagrams;
+use crate::harness::header_bytes;
+use crate::harness::lab::{Lab, Scratch};
+use crate::harness::rig::exec::Libc;
+use crate::harness::rig::exec_connect::{client, connect, hello, plainly, says, text};
+
+const LIBCS: [Libc; 2] = [Libc::Glibc, Libc::Musl];
+
+/// Runs `client.c` and serves `connections` of it, which must all say the same. Returns what it printed.
+#[track_caller]
+fn served(
+    backend: &Backend,
+    libc: Libc,
+    mode: &str,
+    (connections, expected): (usize, &[u8]),
+    run: impl Fn(&[&str]) -> String + Sync,
+) -> String {
+    let to = backend.address();
+    let (program, ip, port) = (client(libc), to.ip().to_string(), to.port().to_string());
+    thread::scope(|scope| {
+        let run = scope.spawn(|| run(&[&program, mode, &ip, &port]));
+        for _ in 0..connections {
+            let conn = backend.accept();
+            let (said, end) = conn.drain();
+            assert_eq!((text(&said), end), (text(expected), End::Fin), "{mode}");
+        }
+        let said = run.join().expect("the client");
+        backend.saw_nobody();
+        said
+    })
+}
+
+/// The header is the first of each connection, the calls return what they return without us, and a
+/// socket that does not wait still does not.
+#[test]
+fn however_a_program_connects() {
+    let lab = Lab::without_routes();
+    let backend = Backend::listen(&lab.server, LISTEN_V4);
+    for libc in LIBCS {
+        for (mode, connections) in [
+            ("block", 1),
+            ("poll", 1),
+            ("stdio", 1),
+            ("sendto", 2),
+            ("sendmsg", 2),
+            ("sendmmsg", 2),
+            ("threads", 32),
+        ] {
+            let someone = someone_v4();
+            let with = |program: &[&str]| says(&lab.balancer, someone, &[], program, "");
+            let without = |program: &[&str]| plainly(&lab.balancer, program);
+            let header = hello(someone, LISTEN_V4);
+            let with = served(&backend, libc, mode, (connections, &header), with);
+            let without = served(&backend, libc, mode, (connections, b"hello"), without);
+            assert_eq!(with, without, "{mode} {libc:?}");
+        }
+    }
+}
+
+/// A client that never writes, and waits for the server to speak, which waits for the header.
+#[test]
+fn a_client_that_only_listens() {
+    let lab = Lab::without_routes();
+    let backend = Backend::listen(&lab.server, LISTEN_V4);
+    for libc in LIBCS {
+        let someone = someone_v4();
+        let header = header_bytes::v2(someone, LISTEN_V4, &[]);
+        let program = client(libc);
+        let words = [&program, "listens", "10.81.0.1", "8443"];
+        let said = thread::scope(|scope| {
+            let client = scope.spawn(|| says(&lab.balancer, someone, &[], &words, ""));
+            let conn = backend.accept();
+            assert_eq!(conn.recv(header.len()), header);
+            conn.send(b"220 hello\n");
+            conn.finish();
+            assert_eq!(conn.drain(), (Vec::new(), End::Fin));
+            client.join().expect("the client")
+        });
+        assert_eq!(said, "read done\n20 hello\n");
+    }
+}
+
+/// A descriptor that is connected, cut off, and connected again.
+#[test]
+fn each_connection_has_its_own() {
+    let lab = Lab::without_routes();
+    let backend = Backend::listen(&lab.server, LISTEN_V4);
+    for libc in LIBCS {
+        let (someone, program) = (someone_v4(), client(libc));
+        let words = [&program, "again", "10.81.0.1", "8443"];
+        let said = thread::scope(|scope| {
+            let client = scope.spawn(|| says(&lab.balancer, someone, &[], &words, ""));
+            let first = backend.accept();
+            let second = backend.accept();
+            assert_eq!(text(&second.drain().0), text(&hello(someone, LISTEN_V4)));
+            drop((first, second));
+            client.join().expect("the client")
+        });
+        let calls = "connect done\nconnect EISCONN\nundo done\nconnect done\n";
+        assert_eq!(said, calls);
+    }
+}
+
+/// Both versions, and all pairs of families: an IPv4 end beside an IPv6 one is mapped.
+#[test]
+fn versions_and_families() {
+    let lab = Lab::without_routes();
+    let (four, six) = (v4([192, 0, 2, 1], 4711), someone_v6());
+    let six_port = six.port();
+    let lines = [
+        (
+            four,
+            LISTEN_V4,
+            "TCP4 192.0.2.1 10.81.0.1 4711 8443".to_owned(),
+        ),
+        (
+            six,
+            LISTEN_V6,
+            format!("TCP6 2001:db8:7::7 fd81::1 {six_port} 8443"),
+        ),
+        (
+            four,
+            LISTEN_V6,
+            "TCP6 ::ffff:c000:201 fd81::1 4711 8443".to_owned(),
+        ),
+        (
+            six,
+            LISTEN_V4,
+            format!("TCP6 2001:db8:7::7 ::ffff:a51:1 {six_port} 8443"),
+        ),
+    ];
+    let mapped = |end: SocketAddr| match end {
+        SocketAddr::V4(v4) => SocketAddr::from((v4.ip().to_ipv6_mapped(), v4.port())),
+        SocketAddr::V6(_) => end,
+    };
+    let backends = [LISTEN_V4, LISTEN_V6].map(|to| Backend::listen(&lab.server, to));
+    for (source, to, line) in lines {
+        let backend = &backends[usize::from(to.is_ipv6())];
+        let binary = match source.is_ipv4() == to.is_ipv4() {
+            true => hello(source, to),
+            false => hello(mapped(source), mapped(to)),
+        };
+        let line = format!("PROXY {line}\r\nhello").into_bytes();
+        for (version, expected) in [("--proxy-version=1", line), ("--proxy-version=2", binary)] {
+            let run = |program: &[&str]| says(&lab.balancer, source, &[version], program, "");
+            served(backend, Libc::Glibc, "poll", (1, &expected), run);
+        }
+    }
+}
+
+/// Errors are the kernel's own.
+#[test]
+fn what_fails_fails_as_before() {
+    let lab = Lab::without_routes();
+    lab.server.nft(DROP);
+    for libc in LIBCS {
+        let program = client(libc);
+        for (mode, to, port, tells) in [
+            ("refused", "10.81.0.1", "1", "SO_ERROR ECONNREFUSED"),
+            ("refused", "fd81::1", "1", "SO_ERROR ECONNREFUSED"),
+            ("refused", "192.0.2.99", "1", "connect ENETUNREACH"),
+            ("never", "10.81.0.1", "9", "signal EINTR"),
+            ("wrong", "10.81.0.1", "1", "undo done"),
+        ] {
+            let words = [&program, mode, to, port];
+            let with = says(&lab.balancer, someone_v4(), &[], &words, "");
+            assert_eq!(with, plainly(&lab.balancer, &words), "{words:?}");
+            assert!(with.contains(tells), "{with}");
+        }
+    }
+}
+
+/// UDP and Unix sockets; and TCP to ports that were not asked for.
+#[test]
+fn others_are_left_alone() {
+    let lab = Lab::without_routes();
+    let scratch = Scratch::new();
+    let receiver = Datagrams::bind(&lab.server, LISTEN_V4);
+    let path = scratch.text("sock");
+    let words = [&client(Libc::Glibc), "others", "10.81.0.1", "8443", &path];
+    let said = says(&lab.balancer, someone_v4(), &[], &words, "");
+    assert_eq!(said, "udp done\nunix done\nhello\n");
+    assert_eq!(receiver.recv().0, b"hello");
+    let someone = someone_v4();
+    let header = hello(someone, LISTEN_V4);
+    let backend = Backend::listen(&lab.server, LISTEN_V4);
+    for (ports, expected) in [
+        ("--ports=1-8442,8444", &b"hello"[..]),
+        ("--ports=80,8440-8450", &header),
+    ] {
+        for mode in ["block", "poll"] {
+            let run = |program: &[&str]| says(&lab.balancer, someone, &[ports], program, "");
+            served(&backend, Libc::Glibc, mode, (1, expected), run);
+        }
+    }
+}
+
+/// A network that loses SYNs with data in them: the next one has none, and the header is still the first.
+#[test]
+fn where_no_syn_may_have_data() {
+    let lab = Lab::without_routes();
+    lab.server.nft(NO_DATA_IN_SYN);
+    let backend = Backend::listen(&lab.server, LISTEN_V4);
+    let someone = someone_v4();
+    let run = |program: &[&str]| says(&lab.balancer, someone, &[], program, "");
+    let expected = hello(someone, LISTEN_V4);
+    served(&backend, Libc::Glibc, "poll", (1, &expected), run);
+    let counted = lab.server.run("nft", &["list", "table", "t"]);
+    assert!(counted.contains("counter packets 1 "), "{counted}");
+}
+
+/// A server whose queue is full: SYNs are repeated until there is room.
+#[test]
+fn a_server_that_is_slow_to_accept() {
+    let lab = Lab::without_routes();
+    let backend = Backend::listen_with_queue(&lab.server, LISTEN_V4, 1);
+    let waiting: Vec<_> = (0..2)
+        .map(|_| Conn::open(&lab.balancer, LISTEN_V4, b"first"))
+        .collect();
+    let (someone, program) = (someone_v4(), client(Libc::Glibc));
+    let words = [&program, "poll", "10.81.0.1", "8443"];
+    thread::scope(|scope| {
+        let client = scope.spawn(|| says(&lab.balancer, someone, &[], &words, ""));
+        thread::sleep(Duration::from_millis(300));
+        assert!(!client.is_finished());
+        for _ in &waiting {
+            assert_eq!(backend.accept().recv(5), b"first");
+        }
+        let (said, _) = backend.accept().drain();
+        assert_eq!(text(&said), text(&hello(someone, LISTEN_V4)));
+        client.join().expect("the client");
+    });
+}
+
+/// Room in a segment for part of the header only: no connection rather than half a header.
+#[test]
+fn never_half_a_header() {
+    let lab = Lab::without_routes();
+    let script = r"import socket
+s = socket.socket()
+s.setsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG, 88)
+s.setblocking(False)
+try:
+    s.connect(('10.81.0.1', 8443))
+except BlockingIOError: print('under way')
+except OSError as error: print(error.strerror)";
+    let backend = Backend::listen(&lab.server, LISTEN_V4);
+    let python = ["/usr/bin/python3", "-c", script];
+    let long = "[2001:db8:1111:2222:3333:4444:5555:6666]:40000".parse();
+    let said = says(
+        &lab.balancer,
+        long.expect("an endpoint"),
+        &["--proxy-version=1"],
+        &python,
+        "",
+    );
+    assert_eq!(said, "Message too long\n");
+    if let Some(conn) = backend.accept_within(Duration::from_millis(200)) {
+        assert_ne!(conn.drain().1, End::Fin);
+    }
+}
+
+/// Where the kernel may not begin connections with data, nobody connects without a header.
+#[test]
+fn without_fast_open_nobody_connects() {
+    let lab = Lab::without_routes();
+    let backend = Backend::listen(&lab.server, LISTEN_V4);
+    let program = client(Libc::Glibc);
+    lab.balancer.sysctl("net.ipv4.tcp_fastopen", "0");
+    let output = connect(&lab.balancer, someone_v4(), &[], &[&program], "");
+    assert_eq!(output.status.code(), Some(125));
+    let stderr = text(&output.stderr);
+    assert!(
+        stderr.contains("sysctl -w net.ipv4.tcp_fastopen=1"),
+        "{stderr}"
+    );
+    backend.saw_nobody();
+}
+
+/// TCP to port 9 is never answered.
+const DROP: &str = "table inet t {
+    chain c { type filter hook input priority 0; tcp dport 9 drop; }
+}";
+
+/// Sixty octets are an IPv4 SYN with all its options and nothing in it.
+const NO_DATA_IN_SYN: &str = "table ip t {
+    chain c {
+        type filter hook input priority 0;
+        tcp flags & (syn | ack) == syn ip length > 60 counter drop
+    }
+}";

@@ -1,0 +1,117 @@
+//! `peername exec --connect` itself: what it refuses, and what it leaves as it was.
+
+use std::process::Output;
+
+use crate::harness::addr::someone_v4;
+use crate::harness::lab::{Host, Scratch};
+use crate::harness::peername::{BINARY, Peername, copy_for_everyone};
+use crate::harness::rig::exec::{Libc, compiled, library_connect};
+use crate::harness::rig::exec_connect::{connect, text};
+
+#[track_caller]
+fn refused(output: &Output, code: i32, why: &str) {
+    assert_eq!(output.status.code(), Some(code), "{output:?}");
+    assert!(text(&output.stderr).contains(why), "{output:?}");
+    assert!(output.stdout.is_empty(), "{output:?}");
+}
+
+/// Their connections would have no header, and nobody would be told.
+#[test]
+fn what_no_library_reaches_does_not_start() {
+    let host = Host::new();
+    let options = ["-static"];
+    let fixed = compiled(
+        "exec/connect/client.c",
+        "connect-client-static",
+        Libc::Musl,
+        &options,
+    );
+    let scratch = Scratch::new();
+    let gaining = scratch.text("gaining");
+    host.run(
+        "install",
+        &["--mode=4755", "--owner=nobody", "/bin/true", &gaining],
+    );
+    for (program, why) in [
+        (
+            &[fixed.as_str(), "block", "127.0.0.1", "9"][..],
+            "is statically linked",
+        ),
+        (&["go", "version"], "is a Go program"),
+        (&[&gaining], "gains another user (set-user-ID)"),
+    ] {
+        refused(&connect(&host, someone_v4(), &[], program, ""), 125, why);
+    }
+    refused(
+        &connect(&host, someone_v4(), &[], &["no-such"], ""),
+        127,
+        "no such program",
+    );
+    refused(
+        &connect(&host, someone_v4(), &[], &["/etc/passwd"], ""),
+        126,
+        "not an executable",
+    );
+}
+
+#[test]
+fn without_the_library_it_does_not_start() {
+    let (host, scratch) = (Host::new(), Scratch::new());
+    let alone = copy_for_everyone(&host, &scratch);
+    let args = ["exec", "--connect", "--source=192.0.2.1:1", "--", "true"];
+    let output = Peername::pipe(&host, &[&alone], &args, "");
+    refused(&output, 125, "libpeername_connect.so is neither");
+    scratch.write("libpeername_connect.so", "another one");
+    let output = Peername::pipe(&host, &[&alone], &args, "");
+    refused(&output, 125, "not of this version");
+}
+
+#[test]
+fn options_that_say_nothing_about_clients() {
+    let host = Host::new();
+    for args in [
+        &["--connect", "--", "true"][..],
+        &["--source=192.0.2.1:1", "--", "true"],
+        &["--proxy-version=1", "--", "true"],
+        &["--connect", "--source=192.0.2.1", "--", "true"],
+        &[
+            "--connect",
+            "--source=192.0.2.1:1",
+            "--trust=any",
+            "--",
+            "true",
+        ],
+        &[
+            "--connect",
+            "--source=192.0.2.1:1",
+            "--mode=notify",
+            "--",
+            "true",
+        ],
+    ] {
+        let output = Peername::run(&host, &[&["exec"], args].concat());
+        assert_eq!(output.status.code(), Some(2), "{args:?} {output:?}");
+    }
+}
+
+/// What was to be preloaded stays so, and the program is what was started: same process, own exit code.
+#[test]
+fn the_program_is_itself() {
+    library_connect();
+    let host = Host::new();
+    let line = "exec \"$0\" exec --connect --source=192.0.2.1:1 --ports=80,443 -- \
+        /usr/bin/python3 -c \"import os; print(os.getpid() == $$, os.environ['LD_PRELOAD'].split(':')[1:], \
+        os.environ['PEERNAME_SOURCE'], os.environ['PEERNAME_PORTS']); exit(7)\"";
+    let preload = format!(
+        "LD_PRELOAD={}",
+        library_connect().with_file_name("libpeername.so").display()
+    );
+    let output = Peername::pipe(&host, &["env", &preload, "sh", "-c", line, BINARY], &[], "");
+    assert_eq!(output.status.code(), Some(7), "{output:?}");
+    let said = text(&output.stdout);
+    assert!(said.starts_with("True ['/"), "{said}");
+    assert!(
+        said.ends_with("libpeername.so'] 192.0.2.1:1 80-80,443-443\n"),
+        "{said}"
+    );
+}

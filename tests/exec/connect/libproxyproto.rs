@@ -1,0 +1,108 @@
+//! The library under the name `libproxyproto_connect.so`, as users of that project have it: LD_PRELOAD and
+//! LIBPROXYPROTO_*, no launcher.
+
+use std::os::unix::fs::symlink;
+use std::process::Output;
+
+use crate::harness::addr::{LISTEN_V4, LISTEN_V6, someone_v4};
+use crate::harness::backend::Backend;
+use crate::harness::lab::{Host, Lab, Scratch};
+use crate::harness::peername::Peername;
+use crate::harness::rig::exec::{Served, library_connect};
+use crate::harness::rig::exec_connect::text;
+
+const NETCAT: &[&str] = &["nc.openbsd", "-N", "10.81.0.1", "8443"];
+
+fn run(host: &Host, variables: &[&str], program: &[&str]) -> Output {
+    let scratch = Scratch::new();
+    let library = scratch.path("libproxyproto_connect.so");
+    symlink(library_connect(), &library).expect("a link");
+    let preload = format!("LD_PRELOAD={}", library.display());
+    let words = [&["env", &preload], variables, program].concat();
+    Peername::pipe(host, &words[..1], &words[1..], "hello")
+}
+
+/// What a connection to the test begins with.
+fn sent(lab: &Lab, backend: &Backend, variables: &[&str], program: &[&str]) -> String {
+    std::thread::scope(|scope| {
+        let client = scope.spawn(|| run(&lab.balancer, variables, program));
+        let (said, _) = backend.accept().drain();
+        let output = client.join().expect("the client");
+        assert!(output.status.success(), "{output:?}");
+        text(&said)
+    })
+}
+
+#[test]
+fn the_server_sees_the_client() {
+    let served = Served::new("lt 4 8443 brief", &["--source-policy=allow-local"]);
+    let client = someone_v4();
+    let (ip, port) = (
+        format!("LIBPROXYPROTO_ADDR={}", client.ip()),
+        format!("LIBPROXYPROTO_PORT={}", client.port()),
+    );
+    for version in [
+        "LIBPROXYPROTO_DEBUG=1",
+        "LIBPROXYPROTO_VERSION=1",
+        "LIBPROXYPROTO_VERSION=2",
+    ] {
+        let output = run(&served.lab.balancer, &[&ip, &port, version], NETCAT);
+        served.check(&text(&output.stdout), client);
+        let shown = if version == "LIBPROXYPROTO_DEBUG=1" {
+            "connected\n"
+        } else {
+            ""
+        };
+        assert_eq!(text(&output.stderr), shown);
+    }
+    let output = run(&served.lab.balancer, &[], NETCAT);
+    let default = "127.0.0.1:8080".parse().expect("an endpoint");
+    served.check(&text(&output.stdout), default);
+}
+
+/// Version 0 is no header. A client of the other family has one here; that project sends none.
+#[test]
+fn versions_and_families() {
+    let lab = Lab::without_routes();
+    let [four, six] = [LISTEN_V4, LISTEN_V6].map(|to| Backend::listen(&lab.server, to));
+    let sent = |variables: &[&str], program: &[&str]| {
+        let backend = if program == NETCAT { &four } else { &six };
+        sent(&lab, backend, variables, program)
+    };
+    assert_eq!(sent(&["LIBPROXYPROTO_VERSION=0"], NETCAT), "hello");
+    let (one, their) = ("LIBPROXYPROTO_VERSION=1", "LIBPROXYPROTO_ADDR=2001:db8::9");
+    assert_eq!(
+        sent(&[one], NETCAT),
+        "PROXY TCP4 127.0.0.1 10.81.0.1 8080 8443\r\nhello"
+    );
+    assert_eq!(
+        sent(&[one, their], NETCAT),
+        "PROXY TCP6 2001:db8::9 ::ffff:a51:1 8080 8443\r\nhello"
+    );
+    assert_eq!(
+        sent(&[one, their], &["nc.openbsd", "-N", "fd81::1", "8443"]),
+        "PROXY TCP6 2001:db8::9 fd81::1 8080 8443\r\nhello"
+    );
+}
+
+/// A program whose connections would not say what they are to say does not start. 3 is the default of
+/// the server's side, and no version for the client's, there as here.
+#[test]
+fn what_makes_no_sense_ends_the_program() {
+    let host = Host::new();
+    for (variables, code) in [
+        (&["LIBPROXYPROTO_VERSION=3"][..], 111),
+        (&["LIBPROXYPROTO_VERSION=-1"], 111),
+        (&["LIBPROXYPROTO_ADDR=example.org"], 111),
+        (&["PEERNAME_SOURCE=192.0.2.1"], 125),
+        (
+            &["PEERNAME_SOURCE=192.0.2.1:1", "PEERNAME_PROXY_VERSION=3"],
+            125,
+        ),
+        (&["PEERNAME_SOURCE=192.0.2.1:1", "PEERNAME_PORTS=http"], 125),
+        (&[], 0),
+    ] {
+        let output = run(&host, variables, &["true"]);
+        assert_eq!(output.status.code(), Some(code), "{variables:?} {output:?}");
+    }
+}

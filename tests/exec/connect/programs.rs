@@ -1,0 +1,214 @@
+//! Clients that people run, before receivers that people run.
+
+use std::net::SocketAddr;
+
+use crate::harness::addr::{LISTEN_V4, LISTEN_V6, TARGET_V4, someone_v4, someone_v6};
+use crate::harness::lab::{Lab, Process, Scratch, wait_for};
+use crate::harness::peername::Peername;
+use crate::harness::rig::exec::{Libc, Program, Served, mapped, server};
+use crate::harness::rig::exec_connect::{says, text};
+use crate::harness::server::{Python, Server};
+
+const CURL: [&str; 4] = ["curl", "-sS", "--max-time", "10"];
+const VERSIONS: [&str; 2] = ["--proxy-version=1", "--proxy-version=2"];
+
+/// As in the README of libproxyproto: netcat on one side, a server that knows nothing on the other.
+#[test]
+fn netcat_to_a_server_under_exec() {
+    let served = Served::new("lt 6 8443 brief", &[]);
+    for (client, to) in [(someone_v4(), LISTEN_V4), (someone_v6(), LISTEN_V6)] {
+        let ip = to.ip().to_string();
+        let nc = ["nc.openbsd", "-N", &ip, "8443"];
+        for version in VERSIONS {
+            let said = says(&served.lab.balancer, client, &[version], &nc, "hello");
+            served.check(&said, mapped(client));
+        }
+    }
+}
+
+/// And to `peername proxy`, behind which the server sees the client by its address itself.
+#[test]
+fn netcat_to_the_proxy() {
+    let lab = Lab::new();
+    let server = Python::start(&lab.server);
+    let proxy = Peername::proxy(&lab, &[]);
+    let client = someone_v4();
+    let nc = ["nc.openbsd", "10.81.0.1", "8443"];
+    let said = says(&lab.balancer, client, &[], &nc, "");
+    assert!(
+        said.contains(&client.ip().to_string()),
+        "{said}\n{}",
+        proxy.log()
+    );
+    drop(server);
+}
+
+/// Programs that don't wait in connect(2), and wait for the server to speak first: asyncio, libuv.
+#[test]
+fn event_loops() {
+    let answer = "SYSTEM:echo peer $SOCAT_PEERADDR $SOCAT_PEERPORT";
+    let listen = "TCP4-LISTEN:8443,bind=10.81.0.1,reuseaddr,fork";
+    let program = Program::start(&["socat", listen, answer]);
+    for client in [["/usr/bin/python3", "-c", PYTHON], ["node", "-e", NODE]] {
+        let someone = someone_v4();
+        let said = says(&program.lab.balancer, someone, &[], &client, "");
+        let expected = format!("peer {} {}\n", someone.ip(), someone.port());
+        assert_eq!(said, expected, "{client:?}");
+    }
+}
+
+/// nginx as the receiver: its log has the client, over both families.
+#[test]
+fn curl_to_nginx() {
+    let (lab, scratch) = (Lab::without_routes(), Scratch::new());
+    scratch.write("index.html", "hello\n");
+    let config = scratch.write("nginx.conf", &NGINX.replace("DIR", &scratch.text(".")));
+    let nginx = Process::start_family(&lab.server, "nginx", &["-c", &config, "-e", "stderr"]);
+    let _nginx = nginx.listens(&[LISTEN_V4, LISTEN_V6]);
+    let mut expected = Vec::new();
+    for (client, to) in [(someone_v4(), LISTEN_V4), (someone_v6(), LISTEN_V6)] {
+        for version in VERSIONS {
+            let url = format!("http://{to}/");
+            let curl = [&CURL[..], &[&url, &url]].concat();
+            let said = says(&lab.balancer, client, &[version], &curl, "");
+            assert_eq!(said, "hello\nhello\n");
+            // Two requests by one connection, which has one header.
+            expected.extend([(client, 1), (client, 2)]);
+        }
+    }
+    let logged = wait_for("nginx's access log", || {
+        let log = scratch.read("access.log");
+        (log.lines().count() == expected.len()).then(|| log.clone())
+    });
+    for (line, (client, request)) in logged.lines().zip(expected) {
+        let words = format!("{} {} {request}", client.ip(), client.port());
+        assert_eq!(line, words);
+    }
+}
+
+/// HAProxy as the receiver tells the client to the client itself. With Fast Open, which curl asks for
+/// by TCP_FASTOPEN_CONNECT, and without.
+#[test]
+fn curl_to_haproxy() {
+    let (lab, scratch) = (Lab::without_routes(), Scratch::new());
+    let config = scratch.write("haproxy.cfg", HAPROXY);
+    let haproxy = Process::start(&lab.server, "haproxy", &["-db", "-f", &config]);
+    let _haproxy = haproxy.listens(&[LISTEN_V4, LISTEN_V6]);
+    for (client, to) in [(someone_v4(), LISTEN_V4), (someone_v6(), LISTEN_V6)] {
+        for version in VERSIONS {
+            for options in [&[][..], &["--tcp-fastopen"]] {
+                let url = format!("http://{to}/");
+                let curl = [&CURL[..], options, &[&url]].concat();
+                let said = says(&lab.balancer, client, &[version], &curl, "");
+                assert_eq!(said, format!("{} {}\n", client.ip(), client.port()));
+            }
+        }
+    }
+}
+
+/// What a shell starts has it too, and the launcher says that it can't vouch for all of that.
+#[test]
+fn children() {
+    let served = Served::new("lt 4 8443 brief", &[]);
+    let client = someone_v4();
+    let line =
+        "echo hello | nc.openbsd -N 10.81.0.1 8443; printf hello | nc.openbsd -N 10.81.0.1 8443";
+    let output = crate::harness::rig::exec_connect::connect(
+        &served.lab.balancer,
+        client,
+        &[],
+        &["sh", "-c", line],
+        "",
+    );
+    for said in text(&output.stdout).lines() {
+        served.check(said, client);
+    }
+    assert_eq!(text(&output.stdout).lines().count(), 2, "{output:?}");
+    assert!(
+        text(&output.stderr).contains("may start static or Go programs"),
+        "{output:?}"
+    );
+}
+
+/// A program that is client and server, with both libraries: it sees its client, and names another.
+#[test]
+fn both_sides_in_one_program() {
+    let listen = "TCP4-LISTEN:8443,bind=10.81.0.1,reuseaddr,fork";
+    let lab = Lab::without_routes();
+    let behind = server(Libc::Glibc);
+    let behind = [
+        "exec",
+        "--mode=preload",
+        "--trust=loopback",
+        "--",
+        &behind,
+        "lt",
+        "4",
+        "9000",
+        "brief",
+    ];
+    let _behind = Peername::start(&lab.server, &behind, &[TARGET_V4]);
+    let someone: SocketAddr = someone_v4();
+    let source = format!("--source={someone}");
+    let program = Program::launch_in(
+        lab,
+        &[],
+        &[
+            crate::harness::peername::BINARY,
+            "exec",
+            "--connect",
+            &source,
+            "--",
+            "socat",
+            listen,
+            "TCP4:127.0.0.1:9000",
+        ],
+    );
+    let client = someone_v4();
+    let nc = ["nc.openbsd", "-N", "10.81.0.1", "8443"];
+    let said = says(&program.lab.balancer, client, &[], &nc, "hello");
+    assert!(said.contains(&format!("accept {someone} ")), "{said}");
+}
+
+const PYTHON: &str = r"
+import asyncio
+async def main():
+    reader, writer = await asyncio.open_connection('10.81.0.1', 8443)
+    print((await reader.read()).decode(), end='')
+asyncio.run(main())
+";
+
+const NODE: &str = r#"require("net").connect(8443, "10.81.0.1").pipe(process.stdout)"#;
+
+const NGINX: &str = "
+daemon off;
+user root;
+worker_processes 1;
+pid DIR/nginx.pid;
+events {}
+http {
+    log_format peer '$proxy_protocol_addr $proxy_protocol_port $connection_requests';
+    access_log DIR/access.log peer;
+    client_body_temp_path DIR/body;
+    proxy_temp_path DIR/proxy;
+    fastcgi_temp_path DIR/fastcgi;
+    uwsgi_temp_path DIR/uwsgi;
+    scgi_temp_path DIR/scgi;
+    server {
+        listen 10.81.0.1:8443 proxy_protocol;
+        listen [fd81::1]:8443 proxy_protocol;
+        root DIR;
+    }
+}
+";
+
+const HAPROXY: &str = r#"
+defaults
+    mode http
+    timeout client 10s
+    timeout http-request 10s
+frontend front
+    bind 10.81.0.1:8443 accept-proxy
+    bind fd81::1:8443 accept-proxy
+    http-request return status 200 content-type text/plain lf-string "%[src] %[src_port]\n"
+"#;

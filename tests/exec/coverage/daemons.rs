@@ -1,0 +1,73 @@
+//! Servers of several processes, which give up root: the identity must come along, slow headers too.
+
+use crate::harness::addr::{LISTEN_V4, someone_v4};
+use crate::harness::conn::Conn;
+use crate::harness::lab::{Scratch, wait_for};
+use crate::harness::rig::exec::{Program, v2};
+use crate::harness::server::nginx;
+
+/// The workers are another user's, who could not open the table.
+#[test]
+fn nginx() {
+    for reuseport in ["", "reuseport"] {
+        let scratch = Scratch::new();
+        scratch.write("index.html", "hello\n");
+        let server = format!("listen {LISTEN_V4} {reuseport}; root DIR;");
+        let main = "user www-data; worker_processes 2;";
+        let config = nginx::configure(&scratch, main, nginx::PEER, &server);
+        let program = Program::start(&["nginx", "-c", &config, "-e", "stderr"]);
+        logs_the_clients(&program, &scratch);
+    }
+}
+
+#[test]
+fn apache() {
+    let scratch = Scratch::new();
+    scratch.write("index.html", "hello\n");
+    let config = scratch.write("apache.conf", &APACHE.replace("DIR", &scratch.text(".")));
+    let program = Program::start(&["/usr/sbin/apache2", "-f", &config, "-D", "FOREGROUND"]);
+    logs_the_clients(&program, &scratch);
+}
+
+/// Twenty of them, so that every worker has some, a few in two pieces.
+fn logs_the_clients(program: &Program, scratch: &Scratch) {
+    let clients: Vec<_> = (0..20).map(|_| someone_v4()).collect();
+    for (number, client) in clients.iter().enumerate() {
+        let header = v2(*client);
+        let (first, second) = header.split_at(if number.is_multiple_of(4) {
+            20
+        } else {
+            header.len()
+        });
+        let conn = Conn::open(&program.lab.balancer, LISTEN_V4, first);
+        conn.send(second);
+        conn.send(b"GET / HTTP/1.0\r\n\r\n");
+        let (said, _) = conn.drain();
+        assert!(said.ends_with(b"hello\n"), "{}", program.process.log());
+    }
+    wait_for("the access log", || {
+        let log = scratch.read("access.log");
+        let seen = |client: &std::net::SocketAddr| {
+            let line = format!("{} {}", client.ip(), client.port());
+            log.lines().any(|l| l == line)
+        };
+        clients.iter().all(seen).then_some(())
+    });
+}
+
+const APACHE: &str = "
+ServerRoot DIR
+ServerName server.example
+PidFile DIR/apache.pid
+DefaultRuntimeDir DIR
+LoadModule mpm_event_module /usr/lib/apache2/modules/mod_mpm_event.so
+LoadModule authz_core_module /usr/lib/apache2/modules/mod_authz_core.so
+LoadModule dir_module /usr/lib/apache2/modules/mod_dir.so
+User www-data
+Group www-data
+Listen 10.81.0.1:8443
+ErrorLog /dev/stderr
+LogFormat \"%a %{remote}p\" peer
+CustomLog DIR/access.log peer
+DocumentRoot DIR
+";

@@ -1,0 +1,139 @@
+//! Processes of the program that have lost the library: they must not accept by themselves.
+
+use crate::harness::addr::{LISTEN_V4, someone_v4};
+use crate::harness::conn::Conn;
+use crate::harness::rig::exec::{Libc, PRELOAD, Program, Served, server, v2};
+
+/// A parent that listens, and a child with an empty environment that inherits the listener and accepts.
+const PARENT: &str = "
+import socket, subprocess, sys
+listener = socket.create_server(('10.81.0.1', 8443))
+listener.set_inheritable(True)
+child = '''
+import socket, sys
+listener = socket.socket(fileno=int(sys.argv[1]))
+while True:
+    connection, shown = listener.accept()
+    asked = connection.getpeername()
+    connection.sendall(f'{shown[0]}:{shown[1]} {asked[0]}:{asked[1]}\\\\n'.encode())
+    connection.close()
+'''
+subprocess.run([sys.executable, '-c', child, str(listener.fileno())], env={}, close_fds=False)
+";
+
+#[test]
+fn a_child_with_an_empty_environment_sees_its_clients() {
+    let program = Program::by(PRELOAD, &[], &["python3", "-c", PARENT]);
+    for _ in 0..20 {
+        let client = someone_v4();
+        let conn = Conn::open(&program.lab.balancer, LISTEN_V4, &v2(client));
+        let (said, _) = conn.drain();
+        let said = String::from_utf8_lossy(&said);
+        assert_eq!(
+            said,
+            format!("{client} {client}\n"),
+            "{}",
+            program.process.log()
+        );
+    }
+}
+
+#[test]
+fn a_child_with_an_empty_environment_gets_nothing_without_a_header() {
+    let program = Program::by(PRELOAD, &[], &["python3", "-c", PARENT]);
+    let conn = Conn::open(&program.lab.balancer, LISTEN_V4, b"EHLO example\r\n");
+    let (said, _) = conn.drain();
+    assert_eq!(
+        String::from_utf8_lossy(&said),
+        "",
+        "{}",
+        program.process.log()
+    );
+}
+
+/// Whatever is between the launcher and the server, and takes the environment away or the dynamic linker's obedience.
+#[test]
+fn a_server_behind_another_program_sees_its_clients() {
+    let (dynamic, fixed) = (server(Libc::Glibc), server(Libc::Static));
+    let run = "block 4 8443; exit $?";
+    for script in [
+        format!("env -i {dynamic} {run}"),
+        format!("env -i {fixed} {run}"),
+        format!("{fixed} {run}"),
+        format!("sudo -n -u nobody {dynamic} {run}"),
+        format!("su nobody -s /bin/sh -c '{dynamic} block 4 8443'; exit $?"),
+        format!("runuser -u nobody -- {dynamic} {run}"),
+        format!("runuser -u nobody -- env -i {dynamic} {run}"),
+        format!("setpriv --reuid=65534 --clear-groups --no-new-privs env -i {dynamic} {run}"),
+        format!("until env -i {dynamic} {run}; do :; done"),
+        format!("perl -e 'delete $ENV{{LD_PRELOAD}}; exec @ARGV' {dynamic} {run}"),
+    ] {
+        let program = Program::by(PRELOAD, &[], &["sh", "-c", &script]);
+        let served = Served::of(program.process, program.lab);
+        for header_first in [v2(someone_v4()).len(), 20] {
+            let client = someone_v4();
+            let header = v2(client);
+            let conn = served.open(&header[..header_first]);
+            conn.send(&[&header[header_first..], b"hello"].concat());
+            served.sees(&conn, client);
+        }
+        let conn = served.open(b"hello");
+        let (said, _) = conn.drain();
+        assert_eq!(String::from_utf8_lossy(&said), "", "{script}");
+    }
+}
+
+/// Processes with and without the library take turns at one listener, each for a few connections. None of them takes one
+/// without a header.
+#[test]
+fn nothing_is_accepted_without_a_header_while_processes_take_turns() {
+    let program = Program::by(PRELOAD, &[], &["python3", "-c", TURNS]);
+    let (mut served, mut refused) = (0, 0);
+    for number in 0..TRIES {
+        let conn = Conn::open(&program.lab.balancer, LISTEN_V4, b"EHLO example\r\n");
+        let (said, _) = conn.drain();
+        assert_eq!(
+            String::from_utf8_lossy(&said),
+            "",
+            "{}",
+            program.process.log()
+        );
+        refused += 1;
+        if number.is_multiple_of(4) {
+            let client = someone_v4();
+            let conn = Conn::open(&program.lab.balancer, LISTEN_V4, &v2(client));
+            let (said, _) = conn.drain();
+            let said = String::from_utf8_lossy(&said);
+            assert_eq!(
+                said,
+                format!("{client} {client}\n"),
+                "{}",
+                program.process.log()
+            );
+            served += 1;
+        }
+    }
+    assert_eq!((served, refused), (TRIES.div_ceil(4), TRIES));
+}
+
+const TRIES: usize = 10_000;
+
+/// One process that stays, and one after the other with an empty environment that ends after three connections.
+const TURNS: &str = "
+import socket, subprocess, sys, threading
+listener = socket.create_server(('10.81.0.1', 8443), backlog=128)
+listener.set_inheritable(True)
+code = '''
+def serve(listener, times):
+    for _ in range(times):
+        connection, shown = listener.accept()
+        asked = connection.getpeername()
+        connection.sendall(f'{shown[0]}:{shown[1]} {asked[0]}:{asked[1]}\\\\n'.encode())
+        connection.close()
+'''
+exec(code)
+threading.Thread(target=serve, args=(listener, 10**9), daemon=True).start()
+child = code + 'import socket, sys; serve(socket.socket(fileno=int(sys.argv[1])), 3)'
+while True:
+    subprocess.run([sys.executable, '-S', '-c', child, str(listener.fileno())], env={}, close_fds=False)
+";

@@ -1,0 +1,190 @@
+//! Servers whose master process empties the environment of what it starts, or hands its listeners to a new program: the
+//! library is lost there, and the clients are seen all the same.
+
+use crate::harness::addr::{LISTEN_V4, someone_v4};
+use crate::harness::conn::Conn;
+use crate::harness::lab::{Scratch, wait_for};
+use crate::harness::rig::exec::{NOTIFY, PRELOAD, Program, v2};
+use crate::harness::server::nginx;
+
+/// A client that is announced as remote is no local one: `mynetworks` may relay, it may not.
+#[test]
+fn postfix_is_no_open_relay() {
+    let scratch = Scratch::new();
+    let config = postfix(&scratch);
+    // A shell around it, because the program is process 1 here, as which it does not run.
+    let script = "/usr/lib/postfix/sbin/master -c $0 -d; exit $?";
+    for mechanism in [PRELOAD, NOTIFY] {
+        let program = Program::by(mechanism, &[], &["sh", "-c", script, &config]);
+        let client = someone_v4();
+        let conn = Conn::open(&program.lab.balancer, LISTEN_V4, &v2(client));
+        let ask = |line: &str, code: &str| {
+            conn.send(line.as_bytes());
+            conn.recv_text_until(|said| {
+                let last = said.lines().last().unwrap_or_default();
+                said.ends_with("\r\n") && last.starts_with(code)
+            });
+        };
+        ask("", "220 ");
+        ask("EHLO client.example\r\n", "250 ");
+        ask("MAIL FROM:<a@client.example>\r\n", "250 ");
+        ask("RCPT TO:<x@elsewhere.example>\r\n", "554 ");
+        let seen = format!("connect from unknown[{}]", client.ip());
+        program.process.line("of the connection", |line| {
+            line.contains(&seen).then_some(())
+        });
+        gets_nothing_without_a_header(&program);
+    }
+}
+
+#[test]
+fn dovecot_logs_the_client() {
+    let scratch = Scratch::new();
+    std::fs::create_dir(scratch.path("run")).expect("a directory");
+    let config = DOVECOT.replace("DIR", &scratch.text("."));
+    let config = scratch.write("dovecot.conf", &config);
+    let program = Program::start(&["dovecot", "-F", "-c", &config]);
+    for _ in 0..5 {
+        let client = someone_v4();
+        let request = [&v2(client)[..], b"a LOGOUT\r\n"].concat();
+        let (said, _) = Conn::open(&program.lab.balancer, LISTEN_V4, &request).drain();
+        assert!(said.starts_with(b"* OK"), "{}", program.process.log());
+        let seen = format!("rip={},", client.ip());
+        program
+            .process
+            .line("of the session", |line| line.contains(&seen).then_some(()));
+    }
+    gets_nothing_without_a_header(&program);
+}
+
+/// Daemonised, then SIGUSR2 (a new master, with a new environment, on the old listeners) and SIGQUIT to the old one.
+/// Clients come all the while: none is served as anybody else.
+#[test]
+fn nginx_upgrades_itself() {
+    let scratch = Scratch::new();
+    scratch.write("index.html", "hello\n");
+    let server = format!("listen {LISTEN_V4}; root DIR;");
+    let main = "user www-data; worker_processes 2;";
+    nginx::configure(&scratch, main, nginx::PEER, &server);
+    let config = scratch.read("nginx.conf").replace("daemon off;", "");
+    let config = scratch.write("nginx.conf", &config);
+    let script = UPGRADE.replace("DIR", &scratch.text("."));
+    let program = Program::start(&["sh", "-c", &script, &config]);
+    let mut served = Vec::new();
+    let mut clients = |times: usize| {
+        for _ in 0..times {
+            let client = someone_v4();
+            let request = [&v2(client)[..], b"GET / HTTP/1.0\r\n\r\n"].concat();
+            let (said, _) = Conn::open(&program.lab.balancer, LISTEN_V4, &request).drain();
+            assert!(said.ends_with(b"hello\n"), "{}", program.process.log());
+            served.push(format!("{} {}", client.ip(), client.port()));
+            gets_nothing_without_a_header(&program);
+        }
+    };
+    clients(5);
+    scratch.write("upgrade", "");
+    wait_for("the end of the old master", || {
+        clients(5);
+        scratch.path("upgraded").exists().then_some(())
+    });
+    clients(5);
+    wait_for("the access log", || {
+        let log = scratch.read("access.log");
+        (log.lines().count() == served.len()).then_some(())
+    });
+    let log = scratch.read("access.log");
+    let unseen: Vec<_> = served
+        .iter()
+        .filter(|client| !log.lines().any(|line| line == **client))
+        .collect();
+    assert!(unseen.is_empty(), "{unseen:?}\n{log}");
+}
+
+fn gets_nothing_without_a_header(program: &Program) {
+    let conn = Conn::open(&program.lab.balancer, LISTEN_V4, b"GET / HTTP/1.0\r\n\r\n");
+    let (said, _) = conn.drain();
+    assert_eq!(
+        String::from_utf8_lossy(&said),
+        "",
+        "{}",
+        program.process.log()
+    );
+}
+
+/// A Postfix of its own below `scratch`, with what it needs to answer RCPT. The path of its configuration.
+fn postfix(scratch: &Scratch) -> String {
+    for directory in ["queue", "data"] {
+        std::fs::create_dir(scratch.path(directory)).expect("a directory");
+    }
+    let directory = scratch.text(".");
+    let directory = directory.trim_end_matches("/.");
+    scratch.write("main.cf", &POSTFIX.replace("DIR", directory));
+    scratch.write("master.cf", POSTFIX_SERVICES);
+    let run = |program: &str, args: &[&str]| {
+        let output = std::process::Command::new(program).args(args).output();
+        let output = output.expect("postfix (make setup)");
+        assert!(output.status.success(), "{output:?}");
+    };
+    run("chown", &["postfix", &scratch.text("data")]);
+    run("postfix", &["-c", directory, "check"]);
+    directory.to_owned()
+}
+
+const UPGRADE: &str = "
+/usr/sbin/nginx -c $0 -e stderr
+until [ -e DIR/upgrade ]; do sleep 0.05; done
+kill -USR2 $(cat DIR/nginx.pid)
+until [ -s DIR/nginx.pid.oldbin ] && [ -s DIR/nginx.pid ]; do sleep 0.05; done
+kill -QUIT $(cat DIR/nginx.pid.oldbin)
+while [ -e DIR/nginx.pid.oldbin ]; do sleep 0.05; done
+touch DIR/upgraded
+while :; do sleep 1; done
+";
+
+const POSTFIX: &str = "
+compatibility_level = 3.6
+queue_directory = DIR/queue
+data_directory = DIR/data
+command_directory = /usr/sbin
+daemon_directory = /usr/lib/postfix/sbin
+mail_owner = postfix
+setgid_group = postdrop
+myhostname = mail.example
+mynetworks = 127.0.0.0/8, 10.81.0.0/24
+smtpd_peername_lookup = no
+smtpd_relay_restrictions = permit_mynetworks, reject_unauth_destination
+maillog_file = /dev/stdout
+";
+
+const POSTFIX_SERVICES: &str = "
+10.81.0.1:8443 inet n - n - - smtpd
+cleanup unix n - n - 0 cleanup
+rewrite unix - - n - - trivial-rewrite
+proxymap unix - - n - - proxymap
+anvil unix - - n - 1 anvil
+postlog unix-dgram n - n - 1 postlogd
+";
+
+const DOVECOT: &str = "
+base_dir = DIR/run
+protocols = imap
+ssl = no
+log_path = /dev/stderr
+passdb {
+  driver = static
+  args = password=secret
+}
+userdb {
+  driver = static
+  args = uid=nobody gid=nogroup home=/tmp
+}
+service imap-login {
+  inet_listener imap {
+    address = 10.81.0.1
+    port = 8443
+  }
+  inet_listener imaps {
+    port = 0
+  }
+}
+";

@@ -1,0 +1,269 @@
+//! What goes wrong around a program, by either mechanism: it goes on, or it ends; it is never left as it
+//! were. The faults of one mechanism alone are in `exec/faults.rs` and in `exec/notify/faults.rs`.
+
+use std::net::SocketAddr;
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::time::Duration;
+
+use peername_sys::process::pidfd::{self, Process as Pid};
+
+use crate::harness::addr::{BALANCER_V4, LISTEN_V4, someone_v4};
+use crate::harness::conn::{Conn, End};
+use crate::harness::lab::{Host, PATIENCE, Process, wait_for};
+use crate::harness::rig::exec::{NOTIFY, PRELOAD, Program, Served, v2};
+
+const BOTH: [&str; 2] = [PRELOAD, NOTIFY];
+
+/// A signal every millisecond, while connections come whole and in pieces, to servers that wait in
+/// accept(2) and to those that don't.
+#[test]
+fn a_storm_of_signals_loses_nobody() {
+    for mechanism in BOTH {
+        for mode in ["block 4 8443 brief", "lt 4 8443 brief"] {
+            let served = Served::by(mechanism, mode, &[]);
+            let server = server_of(&served);
+            std::thread::scope(|scope| {
+                // Its end, also by panic, is the storm's.
+                let (_storm, calm) = mpsc::channel::<()>();
+                scope.spawn(move || {
+                    let each = Duration::from_millis(1);
+                    while calm.recv_timeout(each) == Err(RecvTimeoutError::Timeout) {
+                        server.signal(pidfd::Signal::USR1).expect("it lives");
+                    }
+                });
+                for number in 0..60 {
+                    let client = someone_v4();
+                    let header = v2(client);
+                    let at = if number % 3 == 0 { 20 } else { header.len() };
+                    let conn = served.open(&header[..at]);
+                    conn.send(&[&header[at..], b"hi"].concat());
+                    served.sees(&conn, client);
+                }
+            });
+        }
+    }
+}
+
+/// Who waited for a listener that is no more is refused; who waits still when it is opened again, is
+/// served.
+#[test]
+fn a_listener_that_is_closed_and_opened_again() {
+    for mechanism in BOTH {
+        let served = Served::by(mechanism, "rebind 4 8443 brief", &[]);
+        let server = server_of(&served);
+        let [early, late] = [(); 2].map(|()| someone_v4());
+        let [first, second] = [early, late].map(|client| parked(&served, &v2(client)));
+        server.signal(pidfd::Signal::USR2).expect("it lives");
+        said(&served, "closed");
+        first.send(&v2(early)[20..]);
+        assert_eq!(first.closed().0, End::Reset, "{mechanism}");
+        server.signal(pidfd::Signal::USR2).expect("it lives");
+        said(&served, "bound again");
+        second.send(&[&v2(late)[20..], b"hi"].concat());
+        served.sees(&second, late);
+        let client = someone_v4();
+        served.check(&served.ask(&v2(client)), client);
+    }
+}
+
+/// shutdown(2) ends the wait in accept(2), and the program stays. Who waited for it is refused when its header
+/// comes, and whoever comes then, by the kernel.
+#[test]
+fn a_listener_that_is_shut_down() {
+    for mechanism in BOTH {
+        let served = Served::by(mechanism, "shutdown 4 8443 brief", &[]);
+        let client = someone_v4();
+        let waiting = parked(&served, &v2(client));
+        server_of(&served)
+            .signal(pidfd::Signal::USR2)
+            .expect("it lives");
+        said(&served, "accept: Invalid argument");
+        waiting.send(&v2(client)[20..]);
+        assert_eq!(waiting.closed().0, End::Reset, "{mechanism}");
+        served.lab.balancer.finds_nobody_at(LISTEN_V4);
+        assert!(!server_of(&served).has_ended());
+    }
+}
+
+/// The bell does not get through while the listener's queue is full. It does once there is room.
+#[test]
+fn a_full_queue_when_the_bell_rings() {
+    let shallow = "echo 2 >/proc/sys/net/core/somaxconn && exec \"$@\"";
+    for mechanism in BOTH {
+        let through = ["sh", "-c", shallow, "sh"];
+        let served = Served::by_through(mechanism, &through, "lt 4 8443 brief", &[]);
+        let server = server_of(&served);
+        let late = someone_v4();
+        let slow = parked(&served, &v2(late));
+        server.signal(pidfd::Signal::STOP).expect("it lives");
+        let queue: Vec<_> = (0..3)
+            .map(|_| someone_v4())
+            .map(|client| (served.open(&[&v2(client)[..], b"hi"].concat()), client))
+            .collect();
+        slow.send(&[&v2(late)[20..], b"hi"].concat());
+        slow.stays_open(Duration::from_millis(300));
+        server.signal(pidfd::Signal::CONT).expect("it lives");
+        for (conn, client) in queue {
+            served.sees(&conn, client);
+        }
+        served.sees(&slow, late);
+    }
+}
+
+/// Their headers are complete, and they reset before the program comes to take them. It gets them all the same, as
+/// from the kernel, says who they were, and closes them.
+#[test]
+fn who_is_gone_before_the_program_takes_them() {
+    for mechanism in BOTH {
+        let served = Program::by(mechanism, &[], PYTHON);
+        let server = server_in(&served.process);
+        let host = &served.lab.server;
+        let open = |bytes: &[u8]| Conn::open(&served.lab.balancer, LISTEN_V4, bytes);
+        let accepted = |client: SocketAddr| {
+            let said = format!("accepted {client} with ");
+            let descriptors = |line: &str| line.strip_prefix(&said)?.parse::<u32>().ok();
+            served.process.line(&said, descriptors)
+        };
+        let first = someone_v4();
+        open(&v2(first)).drain();
+        let before = accepted(first);
+        let clients: Vec<_> = (0..10).map(|_| someone_v4()).collect();
+        let parked: Vec<_> = clients.iter().map(|&one| open(&v2(one)[..20])).collect();
+        let later = someone_v4();
+        open(&v2(later)).drain();
+        server.signal(pidfd::Signal::STOP).expect("it lives");
+        for (conn, client) in parked.iter().zip(&clients) {
+            conn.send(&v2(*client)[20..]);
+            wait_for("its arrival", || conn.all_acknowledged().then_some(()));
+        }
+        wait_for("their headers taken off", || {
+            (unread_from_balancer(host) == vec!["0"; 10]).then_some(())
+        });
+        parked.into_iter().for_each(Conn::reset);
+        wait_for("their resets", || {
+            unread_from_balancer(host).is_empty().then_some(())
+        });
+        server.signal(pidfd::Signal::CONT).expect("it lives");
+        clients.into_iter().for_each(|client| _ = accepted(client));
+        let last = someone_v4();
+        open(&v2(last)).drain();
+        assert_eq!(accepted(last), before, "{mechanism}");
+    }
+}
+
+/// Octets that nobody has read yet, for each connection of the balancer that is open.
+fn unread_from_balancer(host: &Host) -> Vec<String> {
+    let filter = format!("src {LISTEN_V4} and dst {BALANCER_V4}");
+    let said = host.run("ss", &["-Htn", "state", "established", &filter]);
+    let unread = said
+        .lines()
+        .filter_map(|line| line.split_whitespace().next());
+    unread.map(str::to_owned).collect()
+}
+
+/// Nothing of it stays: neither those who waited, nor its helpers, nor the table of clients.
+#[test]
+fn a_killed_program_leaves_nothing() {
+    for mechanism in BOTH {
+        let mut served = Served::by(mechanism, "threads 4 8443 brief", &[]);
+        let waiting = parked(&served, &v2(someone_v4()));
+        let server = server_of(&served);
+        server.signal(pidfd::Signal::KILL).expect("it lives");
+        assert!(served.process.ended_within(PATIENCE).is_some());
+        let (said, _) = waiting.drain();
+        assert!(said.is_empty(), "{mechanism}");
+        served.lab.balancer.finds_nobody_at(LISTEN_V4);
+    }
+}
+
+/// The helper is killed before the program has accepted anything.
+#[test]
+fn a_helper_that_is_killed_at_once() {
+    let served = Served::by(PRELOAD, "lt 4 8443 brief", &[]);
+    super::kill_attendant_of(&served);
+    assert_eq!(served.open(&v2(someone_v4())[..20]).closed().0, End::Reset);
+    let client = someone_v4();
+    served.check(&served.ask(&v2(client)), client);
+}
+
+/// As in a container without an init: it is process 1, and our helpers are orphans, which it would have to
+/// reap. None of them ends before it. SIGTERM does what it does to any process 1 that does not handle it:
+/// nothing.
+#[test]
+fn as_process_1() {
+    for mechanism in BOTH {
+        let mut served = Served::by(mechanism, "et 4 8443 brief", &[]);
+        let family = pidfd::descendants(served.process.pid());
+        let ids = status_of(family[0], "NSpid");
+        assert!(ids.ends_with("\t1"), "{ids}");
+        let server = server_of(&served);
+        server.signal(pidfd::Signal::TERM).expect("it lives");
+        for _ in 0..5 {
+            let client = someone_v4();
+            let slow = parked(&served, &v2(client));
+            slow.send(&[&v2(client)[20..], b"hi"].concat());
+            served.sees(&slow, client);
+        }
+        let now = pidfd::descendants(served.process.pid());
+        assert_eq!(now, family, "{mechanism}");
+        for pid in now {
+            let state = status_of(pid, "State");
+            assert!(!state.starts_with('Z'), "{mechanism}: {pid} {state}");
+        }
+        server.signal(pidfd::Signal::KILL).expect("it lives");
+        assert!(served.process.ended_within(PATIENCE).is_some());
+        for pid in family {
+            let path = format!("/proc/{pid}");
+            wait_for("its end", || {
+                (!std::fs::exists(&path).expect("/proc")).then_some(())
+            });
+        }
+    }
+}
+
+fn status_of(pid: u32, field: &str) -> String {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("a process");
+    let mut lines = status
+        .lines()
+        .filter_map(|line| line.strip_prefix(field)?.strip_prefix(':'));
+    lines.next().expect("the field").trim().to_owned()
+}
+
+/// A connection whose header the helper waits for: another one that came later has been served.
+fn parked(served: &Served, header: &[u8]) -> Conn {
+    let conn = served.open(&header[..20]);
+    let client = someone_v4();
+    served.check(&served.ask(&v2(client)), client);
+    conn
+}
+
+/// The server itself, a child of what has made its process-id namespace.
+fn server_of(served: &Served) -> Pid {
+    server_in(&served.process)
+}
+
+fn server_in(process: &Process) -> Pid {
+    let children = pidfd::descendants(process.pid());
+    Pid::open(*children.first().expect("a server")).expect("a server")
+}
+
+fn said(served: &Served, what: &str) {
+    served
+        .process
+        .line(what, |line| (line == what).then_some(()));
+}
+
+/// Tells of each client, and how many descriptors are open once its own is closed.
+const PYTHON: &[&str] = &[
+    "/usr/bin/python3",
+    "-uc",
+    r#"
+import os, socket
+
+listener = socket.create_server(("", 8443))
+while True:
+    client, (ip, port) = listener.accept()
+    client.close()
+    print(f"accepted {ip}:{port} with", len(os.listdir("/proc/self/fd")))
+"#,
+];

@@ -1,0 +1,247 @@
+//! The attendant of slow headers: what others on the host can do to it, and what happens when it has no descriptor
+//! left.
+
+use std::fs;
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use peername_sys::process::pidfd::descendants;
+use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, kill_process, prlimit};
+
+use super::faults::attendant_of;
+use crate::harness::addr::{LISTEN_V4, LISTEN_V6, someone_v4, someone_v6};
+use crate::harness::conn::Conn;
+use crate::harness::lab::{Process, wait_for};
+use crate::harness::peername::{AS_NOBODY, POWERLESS};
+use crate::harness::rig::exec::{Libc, NOTIFY, PRELOAD, Program, Served, server, v2};
+
+/// Its name stands in /proc/net/unix, so any user can connect to it, and say nothing. Whoever does, over and over
+/// again, keeps it from nobody.
+#[test]
+fn strangers_who_say_nothing() {
+    let limited = ["prlimit", "--nofile=1024"];
+    let served = Served::through(&limited, &server(Libc::Glibc), "lt 4 8443 brief", &[]);
+    let own = descriptors(attendant_of(&served.process));
+    let as_nobody = [&["prlimit", "--nofile=4096"], AS_NOBODY, POWERLESS].concat();
+    let host = &served.lab.server;
+    let strangers = Process::start_with(host, &as_nobody, "/usr/bin/python3", &["-uc", SILENT]);
+    strangers.line("that all have called", |line| {
+        (line == "all have called").then_some(())
+    });
+    for _ in 0..5 {
+        let start = Instant::now();
+        in_two_pieces(&served);
+        assert!(start.elapsed() < HELD_UP, "{:?}", start.elapsed());
+        assert!(descriptors(attendant_of(&served.process)) < own + 100);
+    }
+    // Nor do those who stay.
+    strangers.signal(Signal::STOP);
+    wait_for("the end of their calls", || {
+        (descriptors(attendant_of(&served.process)) == own).then_some(())
+    });
+}
+
+/// It leaves room for itself: it is reached, and what it keeps is not lost. Who is too many is refused.
+#[test]
+fn more_slow_headers_than_it_has_descriptors() {
+    for mechanism in [PRELOAD, NOTIFY] {
+        let (limited, options) = (["prlimit", "--nofile=64"], ["--header-timeout=60s"]);
+        let served = Served::by_through(mechanism, &limited, "lt 4 8443 brief", &options);
+        let clients: Vec<_> = (0..100).map(|_| someone_v4()).collect();
+        let open = |&client: &SocketAddr| {
+            let conn = Conn::try_connect(&served.lab.balancer, LISTEN_V4)?;
+            conn.send_if_open(&v2(client)[..20])
+                .then_some((conn, client))
+        };
+        let mut kept: Vec<_> = clients.iter().filter_map(open).collect();
+        wait_for("the end of those who are too many", || {
+            kept.retain(|(conn, _)| conn.is_open_after(Duration::from_millis(1)));
+            (kept.len() <= A_THIRD).then_some(())
+        });
+        assert_eq!(kept.len(), A_THIRD, "{mechanism}");
+        for (conn, client) in &kept {
+            conn.send(&[&v2(*client)[20..], b"hi"].concat());
+        }
+        for (conn, client) in &kept {
+            served.sees(conn, *client);
+        }
+    }
+}
+
+/// Two listeners' bells could have one port, each at an address of its own. The first to be heard must not make a
+/// client of the other, even where clients need no header.
+#[test]
+fn two_bells_and_one_port() {
+    for mechanism in [PRELOAD, NOTIFY] {
+        let served = Program::by(mechanism, &["--header=optional"], TWO_LISTENERS);
+        let host = &served.lab.server;
+        host.sysctl("net.ipv4.ip_local_port_range", "40054 40054");
+        let server = descendants(served.process.pid());
+        let server = Pid::from_raw(server[0].cast_signed()).expect("a server");
+        let listeners = [LISTEN_V4, SocketAddr::new(LISTEN_V6.ip(), 8444)];
+        let open = |to: SocketAddr, bytes: &[u8]| Conn::open(&served.lab.balancer, to, bytes);
+        let accepted = |client: SocketAddr| {
+            let said = format!("accepted {client}");
+            let is_it = |line: &str| (line == said).then_some(());
+            served.process.line(&said, is_it);
+        };
+        let slow = listeners.map(|to| {
+            let client = if to.is_ipv4() {
+                someone_v4()
+            } else {
+                someone_v6()
+            };
+            (open(to, &v2(client)[..20]), client)
+        });
+        for to in listeners {
+            let client = if to.is_ipv4() {
+                someone_v4()
+            } else {
+                someone_v6()
+            };
+            let _conn = open(to, &v2(client));
+            accepted(client);
+        }
+        kill_process(server, Signal::STOP).expect("kill");
+        for (conn, client) in &slow {
+            conn.send(&v2(*client)[20..]);
+        }
+        wait_for("a bell", || {
+            let filter = "sport = :40054";
+            let bells = host.run("ss", &["-Htn", "state", "established", filter]);
+            (!bells.is_empty()).then_some(())
+        });
+        kill_process(server, Signal::CONT).expect("kill");
+        slow.iter().for_each(|(_, client)| accepted(*client));
+        let log = served.process.log();
+        assert_eq!(log.matches("accepted").count(), 4, "{mechanism}: {log}");
+    }
+}
+
+/// Without a descriptor for whoever calls, it does not ask for them all the time; once there is one, they are
+/// heard.
+#[test]
+fn no_descriptor_left_at_all() {
+    let served = Served::new("lt 4 8443 brief", &[]);
+    let attendant = attendant_of(&served.process);
+    in_two_pieces(&served);
+    // It has raised its own to what the hard limit is, which is this process's too.
+    let maximum = getrlimit(Resource::Nofile).maximum;
+    let none = Rlimit {
+        current: Some(first_free(attendant)),
+        maximum,
+    };
+    let plenty = prlimit(Some(attendant), Resource::Nofile, none).expect("prlimit");
+    let client = someone_v4();
+    let slow = served.open(&v2(client)[..20]);
+    slow.stays_open(Duration::from_millis(100));
+    let before = ticks(attendant);
+    std::thread::sleep(Duration::from_secs(1));
+    let took = ticks(attendant) - before;
+    assert!(took < SPINS, "{took} ticks in a second");
+    prlimit(Some(attendant), Resource::Nofile, plenty).expect("prlimit");
+    slow.send(&[&v2(client)[20..], b"hi"].concat());
+    served.sees(&slow, client);
+}
+
+#[track_caller]
+fn in_two_pieces(served: &Served) {
+    let client = someone_v4();
+    let conn: Conn = served.open(&v2(client)[..20]);
+    conn.stays_open(Duration::from_millis(50));
+    conn.send(&[&v2(client)[20..], b"hi"].concat());
+    served.sees(&conn, client);
+}
+
+fn descriptors(pid: Pid) -> usize {
+    let path = format!("/proc/{}/fd", pid.as_raw_nonzero());
+    fs::read_dir(path).expect("a process").count()
+}
+
+/// The number that its next descriptor would have.
+fn first_free(pid: Pid) -> u64 {
+    let is_free = |number: &u64| {
+        let path = format!("/proc/{}/fd/{number}", pid.as_raw_nonzero());
+        fs::read_link(path).is_err()
+    };
+    (0..).find(is_free).expect("one")
+}
+
+/// CPU time, in hundredths of a second (utime and stime, proc_pid_stat(5)).
+fn ticks(pid: Pid) -> u64 {
+    let path = format!("/proc/{}/stat", pid.as_raw_nonzero());
+    let stat = fs::read_to_string(path).expect("a process");
+    let (_, after_name) = stat.rsplit_once(") ").expect("a name");
+    let fields = after_name.split(' ').skip(11).take(2);
+    fields
+        .map(|ticks| ticks.parse::<u64>().expect("a number"))
+        .sum()
+}
+
+/// Looks at one after the other, with time between.
+const TWO_LISTENERS: &[&str] = &[
+    "/usr/bin/python3",
+    "-uc",
+    r#"
+import socket, time
+
+listeners = [socket.create_server(("", 8443)),
+             socket.create_server(("::", 8444), family=socket.AF_INET6)]
+for listener in listeners:
+    listener.setblocking(False)
+while True:
+    for listener in listeners:
+        try:
+            client, (ip, port, *_) = listener.accept()
+            client.close()
+            print(f"accepted [{ip}]:{port}" if ":" in ip else f"accepted {ip}:{port}")
+        except BlockingIOError:
+            pass
+        time.sleep(0.1)
+"#,
+];
+
+/// A name may have zeros in it, which are shown as `@`. Each call that is ended is made again.
+const SILENT: &str = r#"
+import itertools, re, socket, time
+
+text = open("/proc/self/net/unix", "rb").read()
+shown = re.findall(rb" 0005 01 +\d+ @(.{16})\n", text, re.DOTALL)[0]
+names = itertools.product(*([b"@", b"\0"] if octet == 64 else [bytes([octet])] for octet in shown))
+names = [b"\0" + b"".join(name) for name in names]
+
+def call():
+    for name in names:
+        calling = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        calling.setblocking(False)
+        try:
+            calling.connect(name)
+            names[:] = [name]
+            return calling
+        except ConnectionRefusedError:
+            pass
+        except BlockingIOError:
+            time.sleep(0.001)
+            return None
+
+def is_over(calling):
+    try:
+        return calling is None or calling.recv(1) == b""
+    except ConnectionResetError:
+        return True
+    except BlockingIOError:
+        return False
+
+calls = [call() for _ in range(1500)]
+print("all have called")
+while True:
+    calls = [call() if is_over(one) else one for one in calls]
+    time.sleep(0.05)
+"#;
+
+/// Far below the header's timeout, far above what a busy machine takes.
+const HELD_UP: Duration = Duration::from_secs(2);
+/// A loop that waits for nothing takes a hundred, or what the machine leaves to it.
+const SPINS: u64 = 10;
+/// Of 64 descriptors.
+const A_THIRD: usize = 21;

@@ -1,0 +1,4 @@
+//! Many connections at once.
+
+pub(crate) mod churn;
+mod silent_clients;

@@ -1,0 +1,66 @@
+//! Many connections through a small table: no client is ever taken for another one.
+
+use std::net::SocketAddr;
+use std::thread;
+
+use crate::harness::addr::v4;
+use crate::harness::rig::exec::{NOTIFY, PRELOAD, Served, v2};
+
+/// The table has 512 slots, so that it is filled and swept over and over, and descriptors are used again
+/// at once.
+#[test]
+fn no_identity_is_wrong() {
+    for mechanism in [PRELOAD, NOTIFY] {
+        let served = Served::by(mechanism, "et 4 8443 brief", &["--max-connections=512"]);
+        churn(&served, count());
+    }
+}
+
+/// 65536 slots, of which 5000 connections need no second use.
+#[test]
+fn no_identity_is_wrong_in_the_default_table() {
+    churn(&Served::new("et 4 8443 brief", &[]), count());
+}
+
+/// PEERNAME_TEST_CHURN is how many; 1000000 takes minutes.
+fn count() -> u32 {
+    std::env::var("PEERNAME_TEST_CHURN").map_or(5_000, |n| n.parse().expect("a number"))
+}
+
+/// Makes so many connections, four at a time, and checks each.
+pub(crate) fn churn(served: &Served, count: u32) {
+    served
+        .lab
+        .balancer
+        .sysctl("net.ipv4.ip_local_port_range", "1024 65000");
+    thread::scope(|scope| {
+        for worker in 0..4_u32 {
+            scope.spawn(move || {
+                for number in 0..count / 4 {
+                    one(served, worker * (count / 4) + number);
+                }
+            });
+        }
+    });
+}
+
+fn one(served: &Served, number: u32) {
+    let [_, a, b, c] = number.to_be_bytes();
+    let client: SocketAddr = v4(
+        [198, a, b, c],
+        u16::try_from(number % 60_000).expect("small") + 1,
+    );
+    let header = v2(client);
+    // One in sixteen comes in two pieces.
+    let at = if number.is_multiple_of(16) {
+        20
+    } else {
+        header.len()
+    };
+    let conn = served.open(&header[..at]);
+    conn.send(&header[at..]);
+    conn.send(b"hi");
+    let said = String::from_utf8(conn.recv_some()).expect("text");
+    served.check(&said, client);
+    conn.reset();
+}

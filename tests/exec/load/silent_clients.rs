@@ -1,0 +1,75 @@
+//! A thousand clients that have not said who they are: nobody else waits for them.
+
+use std::time::{Duration, Instant};
+
+use crate::harness::addr::someone_v4;
+use crate::harness::rig::exec::{NOTIFY, PRELOAD, Served, v2};
+
+#[test]
+fn a_thousand_silent_clients_hold_nobody_up() {
+    parked(PRELOAD, "lt 4 8443 brief");
+}
+
+#[test]
+fn nor_do_they_under_a_supervisor() {
+    parked(NOTIFY, "threads 4 8443 brief");
+}
+
+/// The others take at most twice as long as before. When the silent ones speak at last, each is itself.
+fn parked(mechanism: &str, mode: &str) {
+    peername_sys::process::limits::raise_open_files()
+        .expect("descriptors for a thousand connections");
+    let served = Served::by(mechanism, mode, &["--header-timeout=60s"]);
+    times(&served);
+    let before = times(&served);
+    let clients: Vec<_> = (0..CROWD).map(|_| someone_v4()).collect();
+    let headers: Vec<_> = clients.iter().map(|&client| v2(client)).collect();
+    let open = |header: &Vec<u8>| served.open(&header[..15]);
+    let silent: Vec<_> = headers.iter().map(open).collect();
+    let beside = times(&served);
+    // With --nocapture: the figures.
+    println!("{mechanism}: {before:?} alone, {beside:?} beside {CROWD} who are silent");
+    assert!(
+        beside.p50 <= (before.p50 * 2).max(A_WAKE_UP)
+            && beside.p99 <= (before.p99 * 2).max(A_BUSY_MACHINE),
+        "{mechanism}: {before:?} alone, {beside:?} beside {CROWD}"
+    );
+    for (conn, header) in silent.iter().zip(&headers) {
+        conn.send(&header[15..]);
+        conn.send(b"hi");
+    }
+    for (conn, client) in silent.iter().zip(clients) {
+        served.sees(conn, client);
+    }
+}
+
+#[derive(Debug)]
+struct Times {
+    p50: Duration,
+    p99: Duration,
+}
+
+/// Of one connection after another, from its SYN to the server's answer.
+fn times(served: &Served) -> Times {
+    let mut times: Vec<_> = (0..ROUND).map(|_| time(served)).collect();
+    times.sort_unstable();
+    let [p50, p99] = [50, 99].map(|percent| times[ROUND * percent / 100]);
+    Times { p50, p99 }
+}
+
+fn time(served: &Served) -> Duration {
+    let client = someone_v4();
+    let start = Instant::now();
+    let said = served.ask(&v2(client));
+    let took = start.elapsed();
+    served.check(&said, client);
+    took
+}
+
+const CROWD: usize = 1000;
+const ROUND: usize = 200;
+
+/// What the scheduler alone may add when the machine has other work than this test: to every one, and to the
+/// slowest two of a round. One silent client who is waited for costs seconds.
+const A_WAKE_UP: Duration = Duration::from_millis(5);
+const A_BUSY_MACHINE: Duration = Duration::from_millis(250);

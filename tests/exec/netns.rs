@@ -1,0 +1,420 @@
+//! `peername exec --mode netns`: a server in a network of its own, with the proxy in it, as root and as an
+//! ordinary user; on the host nothing is changed.
+
+use std::net::SocketAddr;
+use std::os::unix::process::ExitStatusExt;
+use std::process::Command;
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal};
+
+use crate::harness::addr::{
+    BALANCER_V4, CLIENT_V4, FRONT_V4, LISTEN_V4, LISTEN_V6, someone_v4, someone_v6,
+};
+use crate::harness::conn::{Conn, End};
+use crate::harness::datagram::Datagrams;
+use crate::harness::header_bytes;
+use crate::harness::lab::{Host, Lab, PATIENCE, Process, Scratch, wait_for};
+use crate::harness::peername::{AS_NOBODY, BINARY, POWERLESS, Peername, copy_for_everyone};
+use crate::harness::rig::exec_notify::{helper, kill, network_of};
+use crate::harness::rig::proxy::header_of;
+use crate::harness::sender::Haproxy;
+
+/// A server on 127.0.0.1:8443 and [::1]:8443 of a private network.
+struct Private {
+    process: Process,
+    lab: Lab,
+    _scratch: Scratch,
+}
+
+impl Private {
+    /// As root, or as `nobody` with no capability at all.
+    fn start(ordinary: bool, protocol: &str, program: &[&str]) -> Self {
+        Self::with(ordinary, &[protocol], program)
+    }
+
+    fn with(ordinary: bool, more: &[&str], program: &[&str]) -> Self {
+        let (lab, scratch) = (Lab::without_routes(), Scratch::new());
+        let copy = copy_for_everyone(&lab.server, &scratch);
+        let (through, binary) = match ordinary {
+            true => ([AS_NOBODY, POWERLESS].concat(), copy.as_str()),
+            false => (vec![], BINARY),
+        };
+        let options = [
+            "exec",
+            "--mode=netns",
+            "--ports=8443",
+            "--trust=10.81.0.0/24",
+        ];
+        let usual = ["--trust=fd81::/64", "-v", "--"];
+        let args = [&options[..], more, &usual, program].concat();
+        let process = Process::start_with(&lab.server, &through, binary, &args);
+        // The proxy says so; the server says nothing, and may take a moment longer.
+        process.line("that the proxy listens", |line| {
+            line.contains("\"listening\"").then_some(())
+        });
+        process.line("that the server listens", |line| {
+            (line == "serving").then_some(())
+        });
+        Self {
+            process,
+            lab,
+            _scratch: scratch,
+        }
+    }
+
+    /// One of our processes beside the program.
+    fn helper(&self, name: &str) -> Pid {
+        let network = network_of(&self.process.pid().to_string());
+        helper(name, &network.expect("a network"))
+    }
+
+    /// Whom the server says a connection with this header comes from.
+    #[track_caller]
+    fn ask(&self, to: SocketAddr, bytes: &[u8]) -> SocketAddr {
+        address(&Conn::open(&self.lab.balancer, to, bytes).drain().0)
+    }
+}
+
+#[test]
+fn python_sees_the_client_as_root_and_as_nobody() {
+    for ordinary in [false, true] {
+        let server = Private::start(ordinary, "--protocol=tcp", PYTHON);
+        for to in [LISTEN_V4, LISTEN_V6] {
+            for client in [someone_v4(), someone_v6()] {
+                assert_eq!(server.ask(to, &header_of(client)), client, "{ordinary}");
+            }
+        }
+        let client = someone_v4();
+        assert_eq!(
+            server.ask(LISTEN_V4, &header_bytes::v1(client, FRONT_V4)),
+            client
+        );
+        let tlvs = header_bytes::tlv(0xe0, &[7; 300]);
+        assert_eq!(
+            server
+                .ask(LISTEN_V4, &header_bytes::v2(client, FRONT_V4, &tlvs))
+                .ip(),
+            client.ip()
+        );
+        let user = if ordinary { 65_534 } else { 0 };
+        server.process.line("its user", |line| {
+            (line == format!("user {user}")).then_some(())
+        });
+    }
+}
+
+#[test]
+fn behind_haproxy() {
+    let server = Private::start(true, "--protocol=tcp", PYTHON);
+    let _haproxy = Haproxy::start(&server.lab, LISTEN_V4, "send-proxy-v2");
+    let (answer, _) = Conn::connect(&server.lab.client, FRONT_V4).drain();
+    assert_eq!(address(&answer), CLIENT_V4);
+}
+
+#[test]
+fn what_has_no_header_is_reset() {
+    let server = Private::start(true, "--protocol=tcp", PYTHON);
+    let conn = Conn::open(&server.lab.balancer, LISTEN_V4, b"GET / HTTP/1.0\r\n\r\n");
+    assert_eq!(conn.closed().0, End::Reset);
+    let local = header_bytes::raw(header_bytes::LOCAL, header_bytes::UNSPEC, &[]);
+    let itself = server.ask(LISTEN_V4, &local);
+    assert!(itself.ip().is_loopback() && itself.ip() != BALANCER_V4);
+}
+
+#[test]
+fn local_sources_on_request_only() {
+    let client = SocketAddr::from(([127, 0, 0, 1], 40_010));
+    let server = Private::start(true, "--protocol=tcp", PYTHON);
+    let conn = Conn::open(&server.lab.balancer, LISTEN_V4, &header_of(client));
+    assert_eq!(conn.closed().0, End::Reset);
+    let server = Private::with(true, &["--source-policy=allow-local"], PYTHON);
+    assert_eq!(server.ask(LISTEN_V4, &header_of(client)), client);
+}
+
+#[test]
+fn a_header_in_pieces_keeps_nobody_waiting() {
+    let server = Private::start(true, "--protocol=tcp", PYTHON);
+    let (slow, quick) = (someone_v4(), someone_v4());
+    let header = header_of(slow);
+    let (first, rest) = header.split_at(9);
+    let waiting = Conn::open(&server.lab.balancer, LISTEN_V4, first);
+    assert_eq!(server.ask(LISTEN_V4, &header_of(quick)), quick);
+    waiting.send(rest);
+    assert_eq!(address(&waiting.drain().0), slow);
+}
+
+#[test]
+fn two_hundred_silent_clients_hold_nobody_up() {
+    let server = Private::with(true, &["--protocol=tcp", "--header-timeout=60s"], PYTHON);
+    let open =
+        |client: SocketAddr| Conn::open(&server.lab.balancer, LISTEN_V4, &header_of(client)[..15]);
+    let clients: Vec<_> = (0..200).map(|_| someone_v4()).collect();
+    let silent: Vec<_> = clients.iter().map(|&client| open(client)).collect();
+    for _ in 0..20 {
+        let client = someone_v4();
+        assert_eq!(server.ask(LISTEN_V4, &header_of(client)), client);
+    }
+    for (conn, client) in silent.iter().zip(clients) {
+        conn.send(&header_of(client)[15..]);
+        assert_eq!(address(&conn.drain().0), client);
+    }
+}
+
+/// There is nothing in its network that could have the header's destination.
+#[test]
+fn a_destination_cannot_be_shown() {
+    let host = Host::new();
+    let args = "exec --mode=netns --dst --ports=8443 -- true";
+    let ended = Peername::run(&host, &args.split(' ').collect::<Vec<_>>());
+    let said = String::from_utf8_lossy(&ended.stderr).into_owned();
+    assert!(!ended.status.success() && said.contains("--dst"), "{said}");
+}
+
+/// A program that is believed to listen there, and listens everywhere, is worse than one that does not start.
+#[test]
+fn other_modes_open_no_ports() {
+    let host = Host::new();
+    for (args, says) in [
+        (
+            &["--listen=127.0.0.1:9999"][..],
+            "--listen is for --mode netns",
+        ),
+        (
+            &["--mode=notify", "--protocol=udp"],
+            "UDP goes by --mode netns only",
+        ),
+    ] {
+        let args = [&["exec"], args, &["--", "true"]].concat();
+        let output = Peername::run(&host, &args);
+        assert_eq!(output.status.code(), Some(2), "{output:?}");
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(said.contains(says), "{said}");
+    }
+}
+
+#[test]
+fn datagrams_too() {
+    for ordinary in [false, true] {
+        let server = Private::start(ordinary, "--protocol=both", PYTHON);
+        let balancer = Datagrams::bind(&server.lab.balancer, SocketAddr::new(BALANCER_V4, 0));
+        let client = someone_v4();
+        let header = header_bytes::v2_udp(client, FRONT_V4);
+        balancer.send(LISTEN_V4, &[&header, b"hello"]);
+        assert_eq!(address(&balancer.recv().0), client, "{ordinary}");
+    }
+}
+
+/// The program is this process: its exit code, and the signals that reach it.
+#[test]
+fn the_program_keeps_its_process() {
+    let mut server = Private::start(true, "--protocol=tcp", PYTHON);
+    server.process.signal(Signal::INT);
+    let status = server.process.ended_within(PATIENCE).expect("its end");
+    assert_eq!(status.code(), Some(7));
+    // And the proxy goes with it.
+    server.lab.balancer.finds_nobody_at(LISTEN_V4);
+}
+
+/// It may be over, and forgotten by the shell that started it, before there is anything beside it: no reason to
+/// complain.
+#[test]
+fn a_program_that_ends_at_once() {
+    let lab = Lab::without_routes();
+    let exec = format!("{BINARY} exec --mode=netns --ports=8443 --trust=10.81.0.0/24 -- true");
+    for _ in 0..30 {
+        let mut shell = Command::new("sh");
+        let ended = lab
+            .server
+            .output(shell.args(["-c", &format!("{exec}; exit $?")]), "");
+        assert!(ended.status.success(), "{ended:?}");
+        let log = String::from_utf8_lossy(&ended.stderr);
+        assert!(!log.contains("peername: "), "{log}");
+    }
+}
+
+/// What the terminal sends to the program's group reaches the program alone; but the scheduler, where it goes by
+/// sessions (autogroup), takes all of it for one.
+#[test]
+fn the_helpers_are_in_the_programs_session_and_not_in_its_group() {
+    let server = Private::start(true, "--protocol=tcp", PYTHON);
+    let [group, session] = group_and_session(server.process.pid());
+    for helper in ["peername-netns", "exe"].map(|name| server.helper(name)) {
+        let [its_group, its_session] = group_and_session(helper.as_raw_pid().cast_unsigned());
+        assert_ne!(its_group, group);
+        assert_eq!(its_session, session);
+    }
+}
+
+/// Fields 5 and 6 of proc_pid_stat(5).
+fn group_and_session(pid: u32) -> [String; 2] {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).expect("a process");
+    let (_, after_name) = stat.rsplit_once(") ").expect("a name");
+    let mut fields = after_name.split(' ').skip(2).map(str::to_owned);
+    [(); 2].map(|()| fields.next().expect("a number"))
+}
+
+/// Without its proxy nobody reaches it, so it ends; if it ignores SIGTERM, ten seconds later.
+#[test]
+fn without_the_proxy_the_program_ends() {
+    let deaf = deaf();
+    for program in [PYTHON[2], &deaf] {
+        let mut server = Private::start(true, "--protocol=tcp", &[PYTHON[0], PYTHON[1], program]);
+        // As /proc/self/exe is called.
+        kill(server.helper("exe"));
+        let status = server.process.ended_within(2 * PATIENCE).expect("its end");
+        let signal = if program == deaf {
+            Signal::KILL
+        } else {
+            Signal::TERM
+        };
+        assert_eq!(status.signal(), Some(signal.as_raw()));
+    }
+}
+
+/// Nor without the process that watches over both: the kernel kills the program, and the proxy ends with it.
+#[test]
+fn without_the_watcher_both_end() {
+    let mut server = Private::start(true, "--protocol=tcp", PYTHON);
+    kill(server.helper("peername-netns"));
+    let status = server.process.ended_within(PATIENCE).expect("its end");
+    assert_eq!(status.signal(), Some(Signal::KILL.as_raw()));
+    server.lab.balancer.finds_nobody_at(LISTEN_V4);
+}
+
+/// As a debugger does it, or who freezes a container. It interrupts the wait for either's end, and is none.
+#[test]
+fn a_watcher_that_is_stopped_goes_on_watching() {
+    let mut server = Private::start(true, "--protocol=tcp", PYTHON);
+    let watcher = server.helper("peername-netns");
+    for _ in 0..3 {
+        stop_and_go_on(watcher);
+    }
+    assert_eq!(server.process.ended_within(A_MOMENT), None);
+    let client = someone_v4();
+    assert_eq!(server.ask(LISTEN_V4, &header_of(client)), client);
+    kill(server.helper("exe"));
+    let status = server.process.ended_within(PATIENCE).expect("its end");
+    assert_eq!(status.signal(), Some(Signal::TERM.as_raw()));
+}
+
+/// Nor does it cut short the time that the program has to end by itself.
+#[test]
+fn a_watcher_that_is_stopped_keeps_its_patience() {
+    let mut server = Private::start(true, "--protocol=tcp", &[PYTHON[0], PYTHON[1], &deaf()]);
+    let watcher = server.helper("peername-netns");
+    kill(server.helper("exe"));
+    server.process.line("that the program is to end", |line| {
+        line.contains("the proxy has ended").then_some(())
+    });
+    stop_and_go_on(watcher);
+    assert_eq!(server.process.ended_within(A_MOMENT), None);
+}
+
+/// A python that ignores SIGTERM.
+fn deaf() -> String {
+    let deaf = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)";
+    format!("{deaf}\n{}", PYTHON[2])
+}
+
+/// SIGSTOP and SIGCONT, each once the process has felt the one before.
+fn stop_and_go_on(pid: Pid) {
+    let becomes = |state: &str| {
+        wait_for(state, || {
+            let path = format!("/proc/{}/stat", pid.as_raw_nonzero());
+            // Gone, where the test is to fail.
+            let stat = std::fs::read_to_string(path).unwrap_or_default();
+            (stat.is_empty() || stat.contains(&format!(") {state} "))).then_some(())
+        });
+    };
+    becomes("S");
+    rustix::process::kill_process(pid, Signal::STOP).expect("kill");
+    becomes("T");
+    rustix::process::kill_process(pid, Signal::CONT).expect("kill");
+    becomes("S");
+}
+
+/// shutdown(2) ends the wait in accept(2). The proxy listens on, and resets who comes, as for any server that
+/// refuses.
+#[test]
+fn a_listener_that_is_shut_down() {
+    let server = Private::start(
+        true,
+        "--protocol=tcp",
+        &["/usr/bin/python3", "-uc", WAITING],
+    );
+    let client = someone_v4();
+    assert_eq!(server.ask(LISTEN_V4, &header_of(client)), client);
+    server.process.signal(Signal::USR2);
+    server.process.line("the end of its wait", |line| {
+        (line == "accept: EINVAL").then_some(())
+    });
+    let conn = Conn::open(&server.lab.balancer, LISTEN_V4, &header_of(client));
+    assert_eq!(conn.closed().0, End::Reset);
+}
+
+#[track_caller]
+fn address(answer: &[u8]) -> SocketAddr {
+    let answer = String::from_utf8_lossy(answer);
+    let (ip, port) = answer
+        .trim()
+        .split_once(' ')
+        .unwrap_or_else(|| panic!("{answer:?}"));
+    crate::harness::addr::parse(ip, port).unwrap_or_else(|| panic!("{answer:?}"))
+}
+
+/// Longer than a signal takes to end a program.
+const A_MOMENT: Duration = Duration::from_millis(300);
+
+const PYTHON: &[&str] = &[
+    "/usr/bin/python3",
+    "-uc",
+    r#"
+import os, signal, socket, socketserver, sys, threading
+
+signal.signal(signal.SIGINT, lambda *_: os._exit(7))
+
+class Hello(socketserver.BaseRequestHandler):
+    def handle(self):
+        self.request.sendall(b"%s %d\n" % (self.client_address[0].encode(), self.client_address[1]))
+
+class Datagram(socketserver.BaseRequestHandler):
+    def handle(self):
+        client = self.client_address
+        self.request[1].sendto(b"%s %d" % (client[0].encode(), client[1]), client)
+
+class V6(socketserver.ThreadingTCPServer):
+    address_family = socket.AF_INET6
+
+v4 = socketserver.ThreadingTCPServer(("127.0.0.1", 8443), Hello)
+v6 = V6(("::1", 8443), Hello)
+udp = socketserver.UDPServer(("127.0.0.1", 8443), Datagram)
+for server in [v6, udp]:
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+print("user", os.getuid())
+print("serving")
+v4.serve_forever()
+"#,
+];
+
+/// One thread waits in accept(2); SIGUSR2 shuts the listener down.
+const WAITING: &str = r#"
+import errno, signal, socket, threading
+
+listener = socket.create_server(("127.0.0.1", 8443))
+
+def serve():
+    try:
+        while True:
+            client, address = listener.accept()
+            client.sendall(b"%s %d\n" % (address[0].encode(), address[1]))
+            client.close()
+    except OSError as error:
+        print("accept:", errno.errorcode[error.errno])
+
+threading.Thread(target=serve, daemon=True).start()
+signal.signal(signal.SIGUSR2, lambda *_: listener.shutdown(socket.SHUT_RDWR))
+print("serving")
+while True:
+    signal.pause()
+"#;

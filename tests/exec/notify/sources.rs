@@ -1,0 +1,93 @@
+//! Which clients a header may name, where the supervisor accepts.
+
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+
+use crate::harness::addr::{LISTEN_V4, LISTEN_V6, someone_v4};
+use crate::harness::conn::{Conn, End};
+use crate::harness::header_bytes;
+use crate::harness::rig::exec_notify::{Exec, told};
+use crate::harness::rig::proxy::header_of;
+use crate::proxy::policy::sources::{LOOPBACK, NOBODY};
+
+#[test]
+fn special_sources_are_refused() {
+    let exec = Exec::variant("edge", "6", &[]);
+    for ip in [NOBODY, LOOPBACK].concat() {
+        for listener in [LISTEN_V4, LISTEN_V6] {
+            refused(&exec, listener, ip);
+        }
+    }
+    let client = someone_v4();
+    assert_eq!(exec.ask(&header_of(client)), shown(client));
+}
+
+#[test]
+fn they_are_refused_on_an_ipv4_listener() {
+    for options in [&[][..], &["--header=optional"]] {
+        let exec = Exec::variant("block", "4", options);
+        for ip in ["127.0.0.1", "::1", "::ffff:127.0.0.1", "0.0.0.0", "::"] {
+            refused(&exec, LISTEN_V4, ip);
+        }
+    }
+}
+
+#[test]
+fn a_slow_header_gets_no_further() {
+    let exec = Exec::variant("level", "4", &[]);
+    for ip in ["127.0.0.1", "::1", "224.0.0.1"] {
+        let header = header_of(client(ip));
+        let conn = exec.open(&header[..20]);
+        conn.stays_open(Duration::from_millis(50));
+        conn.send(&header[20..]);
+        assert_eq!(conn.closed().0, End::Reset, "{ip}");
+    }
+}
+
+#[test]
+fn local_sources_on_request() {
+    let exec = Exec::variant("threads", "6", &["--source-policy=allow-local"]);
+    for ip in ["127.0.0.1", "127.1.2.3", "::1", "::ffff:127.0.0.1"] {
+        let client = client(ip);
+        assert_eq!(exec.ask(&header_of(client)), shown(client), "{ip}");
+    }
+    for ip in NOBODY {
+        refused(&exec, LISTEN_V4, ip);
+    }
+}
+
+/// See the library's test of the same name.
+#[test]
+fn who_names_itself_speaks_for_itself() {
+    let exec = Exec::variant("block", "4", &["--trust=loopback"]);
+    let listener = SocketAddr::from(([127, 0, 0, 1], 8443));
+    let conn = Conn::connect(&exec.lab.server, listener);
+    conn.send(&header_bytes::v1(conn.local(), listener));
+    assert_eq!(told(&conn), [conn.local(); 2]);
+    let conn = Conn::connect(&exec.lab.server, listener);
+    let beside = SocketAddr::new(conn.local().ip(), conn.local().port() ^ 1);
+    conn.send(&header_bytes::v1(beside, listener));
+    assert_eq!(conn.closed().0, End::Reset);
+}
+
+fn client(ip: &str) -> SocketAddr {
+    let ip: IpAddr = ip.parse().expect("an address");
+    SocketAddr::new(ip, 40_010)
+}
+
+/// As an IPv6 socket shows it, by accept(2) and by getpeername(2).
+fn shown(client: SocketAddr) -> [SocketAddr; 2] {
+    let ip = match client.ip() {
+        IpAddr::V4(v4) => v4.to_ipv6_mapped().into(),
+        v6 => v6,
+    };
+    [SocketAddr::new(ip, client.port()); 2]
+}
+
+/// The program greets everybody it sees.
+#[track_caller]
+fn refused(exec: &Exec, listener: SocketAddr, claimed: &str) {
+    let header = header_of(client(claimed));
+    let conn = Conn::open(&exec.lab.balancer, listener, &header);
+    assert_eq!(conn.closed().0, End::Reset, "{claimed}");
+}

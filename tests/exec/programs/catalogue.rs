@@ -1,0 +1,446 @@
+//! The programs: how each is started, asked, and what it says.
+
+use std::path::Path;
+use std::process::Command;
+use std::sync::OnceLock;
+
+use super::clients::{asks_sql, logs_in};
+use super::running::{Listener, Running};
+use crate::harness::lab::{Host, Scratch};
+use crate::harness::rig::exec::{Libc, server};
+use crate::harness::rig::exec_notify::go_server;
+
+/// A row of the table.
+pub(super) struct Program {
+    /// The command line that listens on port 8443; writes what files it needs.
+    pub(super) command: fn(&Site<'_>) -> Vec<String>,
+    /// What starts `peername exec`: another user, a directory of its own.
+    pub(super) through: &'static [&'static str],
+    pub(super) can_be_preloaded: bool,
+    pub(super) listens_on: &'static [Listener],
+    /// What a client says first.
+    pub(super) request: &'static [u8],
+    /// To whom it says who its client is, and what stands before the address.
+    pub(super) answers: Answers,
+    pub(super) marker: &'static str,
+    /// Whether the next client comes only when what was started for the last one has ended. Its SIGCHLD can
+    /// interrupt getpeername(2) under a supervisor, and socat does not ask again.
+    pub(super) one_at_a_time: bool,
+    /// A real client behind HAProxy.
+    pub(super) real_client: fn(&Running<'_>),
+}
+
+/// Where a program is started.
+pub(super) struct Site<'a> {
+    pub(super) host: &'a Host,
+    pub(super) scratch: &'a Scratch,
+    pub(super) listener: Listener,
+}
+
+pub(super) enum Answers {
+    Client,
+    Log,
+}
+
+const USUAL: Program = Program {
+    command: |_| Vec::new(),
+    through: &[],
+    can_be_preloaded: true,
+    listens_on: &[Listener::V4, Listener::Both],
+    request: b"hello\n",
+    answers: Answers::Client,
+    marker: "peer ",
+    one_at_a_time: false,
+    real_client: super::as_itself,
+};
+
+pub(super) fn go_static() -> Program {
+    Program {
+        command: |site| go(site, false),
+        can_be_preloaded: false,
+        request: HTTP,
+        ..USUAL
+    }
+}
+
+/// Dynamically linked, and yet its system calls are its own.
+pub(super) fn go_cgo() -> Program {
+    Program {
+        command: |site| go(site, true),
+        can_be_preloaded: false,
+        request: HTTP,
+        ..USUAL
+    }
+}
+
+fn go(site: &Site<'_>, cgo: bool) -> Vec<String> {
+    let network = site.pick("tcp4", "tcp");
+    let program = go_server(cgo).to_str().expect("text").to_owned();
+    vec![program, network.to_owned(), ":8443".to_owned()]
+}
+
+pub(super) fn c_static() -> Program {
+    Program {
+        command: |site| c(site, Libc::Static),
+        can_be_preloaded: false,
+        marker: "getpeername ",
+        ..USUAL
+    }
+}
+
+pub(super) fn c_musl() -> Program {
+    Program {
+        command: |site| c(site, Libc::Musl),
+        marker: "getpeername ",
+        ..USUAL
+    }
+}
+
+fn c(site: &Site<'_>, libc: Libc) -> Vec<String> {
+    let family = site.pick("4", "6");
+    let arguments = format!("lt {family} 8443 brief");
+    words(&server(libc), &arguments)
+}
+
+pub(super) fn python() -> Program {
+    Program {
+        command: |site| {
+            let (class, ip) = (site.pick("V4", "V6"), site.pick("0.0.0.0", "::"));
+            let script = format!("{PYTHON}{class}((\"{ip}\", 8443), Hello).serve_forever()\n");
+            words_and("/usr/bin/python3 -uc", script)
+        },
+        request: HTTP,
+        ..USUAL
+    }
+}
+
+pub(super) fn node() -> Program {
+    Program {
+        command: |site| words_and("node -e", NODE.replace("HOST", site.pick("0.0.0.0", "::"))),
+        ..USUAL
+    }
+}
+
+pub(super) fn erlang() -> Program {
+    Program {
+        command: |site| {
+            let options = site.pick("inet", "inet6, {ipv6_v6only, false}");
+            words_and("erl -noshell -eval", ERLANG.replace("FAMILY", options))
+        },
+        ..USUAL
+    }
+}
+
+pub(super) fn java() -> Program {
+    Program {
+        command: |site| {
+            let only_v4 = site.listener == Listener::V4;
+            let arguments = format!("-Djava.net.preferIPv4Stack={only_v4} Server 8443");
+            let classes = java_classes();
+            words(
+                "java -XX:TieredStopAtLevel=1 -cp",
+                &format!("{classes} {arguments}"),
+            )
+        },
+        ..USUAL
+    }
+}
+
+fn java_classes() -> &'static str {
+    static BUILT: OnceLock<String> = OnceLock::new();
+    BUILT.get_or_init(|| {
+        let classes = Path::new(env!("CARGO_TARGET_TMPDIR")).join("java");
+        let classes = classes.to_str().expect("text").to_owned();
+        let source = concat!(
+            env!("CARGO_MANIFEST_DIR"),
+            "/../../tests/exec/programs/Server.java"
+        );
+        let output = Command::new("javac")
+            .args(["-d", &classes, source])
+            .output();
+        let output = output.expect("javac (make setup)");
+        assert!(output.status.success(), "{output:?}");
+        classes
+    })
+}
+
+pub(super) fn redis() -> Program {
+    Program {
+        command: |site| {
+            let bind = site.pick("0.0.0.0", "0.0.0.0 ::");
+            let rest = "--port 8443 --appendonly no --protected-mode no --save";
+            let line = format!("redis-server --bind {bind} {rest}");
+            // Nothing is saved: an empty argument.
+            words_and(&line, String::new())
+        },
+        request: b"CLIENT INFO\r\n",
+        marker: " addr=",
+        ..USUAL
+    }
+}
+
+/// Two workers, of another user, at one listener; each has its own with `reuseport`.
+pub(super) fn nginx() -> Program {
+    Program {
+        command: |site| nginx_with(site, ""),
+        ..WEB_SERVER
+    }
+}
+
+pub(super) fn nginx_reuseport() -> Program {
+    Program {
+        command: |site| nginx_with(site, "reuseport"),
+        ..WEB_SERVER
+    }
+}
+
+fn nginx_with(site: &Site<'_>, option: &str) -> Vec<String> {
+    let listen = site.pick("0.0.0.0:8443", "[::]:8443 ipv6only=off");
+    let config = NGINX.replace("LISTEN", &format!("{listen} {option}"));
+    words("nginx -e stderr -c", &site.write("nginx.conf", &config))
+}
+
+pub(super) fn apache() -> Program {
+    Program {
+        command: |site| {
+            let listen = site.pick("0.0.0.0:8443", "[::]:8443");
+            let config = site.write("apache.conf", &APACHE.replace("LISTEN", listen));
+            words("/usr/sbin/apache2 -D FOREGROUND -f", &config)
+        },
+        ..WEB_SERVER
+    }
+}
+
+const WEB_SERVER: Program = Program {
+    request: HTTP,
+    answers: Answers::Log,
+    ..USUAL
+};
+
+/// It refuses to be root. A process serves each connection.
+pub(super) fn postgres() -> Program {
+    Program {
+        command: |site| {
+            let data = site.scratch.text("data");
+            let bin = newest_postgres();
+            let initdb = format!("-u postgres -- {bin}/initdb -N -A trust -D {data}");
+            let initdb: Vec<&str> = initdb.split(' ').collect();
+            site.host.run("runuser", &initdb);
+            site.write("data/pg_hba.conf", "host all all 203.0.113.9/32 trust\n");
+            let config = POSTGRES.replace("LISTEN", site.pick("0.0.0.0", "*"));
+            site.write("data/postgresql.conf", &config);
+            words(&format!("{bin}/postgres -D"), &data)
+        },
+        through: &["runuser", "-u", "postgres", "--"],
+        request: STARTUP,
+        answers: Answers::Log,
+        marker: "connection received: host=",
+        real_client: asks_sql,
+        ..USUAL
+    }
+}
+
+/// Debian keeps the server's programs apart by version and off the search path.
+fn newest_postgres() -> String {
+    let versions = std::fs::read_dir("/usr/lib/postgresql").expect("PostgreSQL (make setup)");
+    let newest = versions.map(|entry| entry.expect("a version").path()).max();
+    let bin = newest.expect("a version").join("bin");
+    bin.to_str().expect("text").to_owned()
+}
+
+/// It insists on /run/sshd, which the package's unit makes; here in a /run of its own.
+pub(super) fn sshd() -> Program {
+    Program {
+        command: |site| {
+            for key in ["host_key", "user_key"] {
+                let args = [
+                    "-q",
+                    "-t",
+                    "ed25519",
+                    "-N",
+                    "",
+                    "-f",
+                    &site.scratch.text(key),
+                ];
+                site.host.run("ssh-keygen", &args);
+            }
+            let listen = "ListenAddress 0.0.0.0:8443\n";
+            // It opens the last first, and who sees [::] takes that to stand for both.
+            let listen = site.pick(
+                listen,
+                "ListenAddress [::]:8443\nListenAddress 0.0.0.0:8443\n",
+            );
+            let config = site.write("sshd_config", &SSHD.replace("LISTEN\n", listen));
+            words("/usr/sbin/sshd -D -e -f", &config)
+        },
+        through: &["unshare", "--mount", "sh", "-c", RUN, "sh"],
+        request: b"SSH-2.0-test\r\n",
+        answers: Answers::Log,
+        marker: "Connection from ",
+        real_client: logs_in,
+        ..USUAL
+    }
+}
+
+pub(super) fn socat() -> Program {
+    Program {
+        command: |_| socat_on("TCP4-LISTEN:8443,reuseaddr,fork"),
+        listens_on: &[Listener::V4],
+        // echo would not read a request, and socat then drops the answer.
+        request: b"",
+        one_at_a_time: true,
+        ..USUAL
+    }
+}
+
+pub(super) fn socat_v6() -> Program {
+    Program {
+        command: |_| socat_on("TCP6-LISTEN:8443,ipv6only=0,reuseaddr,fork"),
+        listens_on: &[Listener::Both],
+        ..socat()
+    }
+}
+
+fn socat_on(listen: &str) -> Vec<String> {
+    words_and(
+        &format!("socat {listen}"),
+        "SYSTEM:echo peer $SOCAT_PEERADDR $SOCAT_PEERPORT".to_owned(),
+    )
+}
+
+/// It knows one family at a time.
+pub(super) fn netcat() -> Program {
+    Program {
+        command: |_| words("nc.openbsd -lnvk", "0.0.0.0 8443"),
+        listens_on: &[Listener::V4],
+        answers: Answers::Log,
+        marker: "Connection received on ",
+        ..USUAL
+    }
+}
+
+impl Site<'_> {
+    fn pick<'a>(&self, v4: &'a str, both: &'a str) -> &'a str {
+        match self.listener {
+            Listener::V4 => v4,
+            Listener::Both => both,
+        }
+    }
+
+    /// `DIR` is where the program may have its files.
+    fn write(&self, name: &str, content: &str) -> String {
+        let content = content.replace("DIR", &self.scratch.text("."));
+        self.scratch.write(name, &content)
+    }
+}
+
+fn words(program: &str, arguments: &str) -> Vec<String> {
+    let words = program.split(' ').chain(arguments.split(' '));
+    words.map(str::to_owned).collect()
+}
+
+/// The last argument may have spaces.
+fn words_and(program: &str, last: String) -> Vec<String> {
+    program
+        .split(' ')
+        .map(str::to_owned)
+        .chain([last])
+        .collect()
+}
+
+const HTTP: &[u8] = b"GET / HTTP/1.0\r\n\r\n";
+
+/// A StartupMessage for user postgres (PostgreSQL's protocol 3.0).
+pub(super) const STARTUP: &[u8] = b"\0\0\0\x17\0\x03\0\0user\0postgres\0\0";
+
+const PYTHON: &str = r#"
+import socket
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer as V4
+class Hello(BaseHTTPRequestHandler):
+    def do_GET(self):
+        assert self.request.getpeername() == self.client_address
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(b"peer %s %d\n" % (self.client_address[0].encode(), self.client_address[1]))
+class V6(V4):
+    address_family = socket.AF_INET6
+"#;
+
+/// It never asks accept(2) for the address.
+const NODE: &str = r#"
+require("net").createServer(socket => {
+    socket.on("error", () => {});
+    socket.end(`peer ${socket.remoteAddress} ${socket.remotePort}\n`);
+}).listen({ host: "HOST", port: 8443 });
+"#;
+
+const ERLANG: &str = r#"
+{ok, L} = gen_tcp:listen(8443, [FAMILY, binary, {active, false}, {reuseaddr, true}]),
+F = fun(F) ->
+    {ok, S} = gen_tcp:accept(L),
+    {ok, {A, P}} = inet:peername(S),
+    gen_tcp:send(S, io_lib:format("peer ~s ~b~n", [inet:ntoa(A), P])),
+    gen_tcp:recv(S, 0, 1000),
+    gen_tcp:close(S),
+    F(F) end,
+F(F).
+"#;
+
+const NGINX: &str = "
+daemon off;
+user www-data;
+worker_processes 2;
+pid DIR/nginx.pid;
+events {}
+http {
+    log_format peer 'peer $remote_addr $remote_port';
+    access_log /dev/stdout peer;
+    client_body_temp_path DIR/body;
+    proxy_temp_path DIR/proxy;
+    fastcgi_temp_path DIR/fastcgi;
+    uwsgi_temp_path DIR/uwsgi;
+    scgi_temp_path DIR/scgi;
+    server {
+        listen LISTEN;
+        return 200;
+    }
+}
+";
+
+const APACHE: &str = "
+ServerRoot DIR
+ServerName server.example
+PidFile DIR/apache.pid
+DefaultRuntimeDir DIR
+LoadModule mpm_event_module /usr/lib/apache2/modules/mod_mpm_event.so
+LoadModule authz_core_module /usr/lib/apache2/modules/mod_authz_core.so
+User www-data
+Group www-data
+Listen LISTEN
+ErrorLog /dev/stderr
+LogFormat \"peer %a %{remote}p\" peer
+CustomLog /dev/stdout peer
+DocumentRoot DIR
+";
+
+const POSTGRES: &str = "
+listen_addresses = 'LISTEN'
+port = 8443
+unix_socket_directories = 'DIR'
+fsync = off
+log_connections = on
+";
+
+const SSHD: &str = "
+LISTEN
+LogLevel VERBOSE
+HostKey DIR/host_key
+AuthorizedKeysFile DIR/user_key.pub
+StrictModes no
+PermitRootLogin prohibit-password
+PasswordAuthentication no
+UsePAM yes
+PidFile none
+";
+
+const RUN: &str = r#"mount -t tmpfs none /run && mkdir /run/sshd && exec "$@""#;

@@ -1,0 +1,53 @@
+//! Clients of two programs that do more than say hello, behind HAProxy.
+
+use super::running::Running;
+use crate::harness::addr::{CLIENT_V4, FRONT_V4, LISTEN_V4, someone_v4};
+use crate::harness::conn::Conn;
+use crate::harness::rig::exec::v2;
+
+/// A login with a key: sshd closes every descriptor, runs itself anew and asks for its peer there.
+pub(super) fn logs_in(running: &Running<'_>) {
+    let said = running.lab.client.run(
+        "ssh",
+        &[
+            "-F/dev/null",
+            "-oStrictHostKeyChecking=no",
+            "-oUserKnownHostsFile=/dev/null",
+            "-oBatchMode=yes",
+            "-oConnectTimeout=10",
+            "-i",
+            &running.scratch.text("user_key"),
+            "-p",
+            &FRONT_V4.port().to_string(),
+            &format!("root@{}", FRONT_V4.ip()),
+            "echo $SSH_CONNECTION",
+        ],
+    );
+    let seen = format!("{} {} ", CLIENT_V4.ip(), CLIENT_V4.port());
+    assert!(said.starts_with(&seen), "{:?}: {said}", running.mode);
+    let logged = format!("from {} port {}", CLIENT_V4.ip(), CLIENT_V4.port());
+    running.process.line("of the login", |line| {
+        (line.contains("Accepted publickey") && line.contains(&logged)).then_some(())
+    });
+}
+
+/// `pg_hba.conf` lets the client in, and nobody else: it is decided on the client, not on the proxy.
+pub(super) fn asks_sql(running: &Running<'_>) {
+    let sql = "select host(inet_client_addr()), inet_client_port()";
+    let (host, port) = (FRONT_V4.ip().to_string(), FRONT_V4.port().to_string());
+    let args = [
+        "-XAt", "-F", " ", "-h", &host, "-p", &port, "-U", "postgres", "-c", sql,
+    ];
+    let database = ["-d", "sslmode=disable dbname=postgres"];
+    let said = running
+        .lab
+        .client
+        .run("psql", &[&args[..], &database].concat());
+    let client = format!("{} {}", CLIENT_V4.ip(), CLIENT_V4.port());
+    assert_eq!(said.trim(), client, "{:?}", running.mode);
+    let stranger = someone_v4();
+    let bytes = [&v2(stranger)[..], super::catalogue::STARTUP].concat();
+    let conn = Conn::open(&running.lab.balancer, LISTEN_V4, &bytes);
+    let said = String::from_utf8_lossy(&conn.recv_some()).into_owned();
+    assert!(said.contains(&format!("\"{}\"", stranger.ip())), "{said}");
+}

@@ -1,0 +1,175 @@
+//! A program started by `peername exec`, and what it says of its clients.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::net::SocketAddr;
+use std::path::Path;
+
+use peername_sys::process::pidfd::{Signal, descendants};
+
+use super::catalogue::{Answers, Program, Site};
+use crate::harness::addr::{LISTEN_V4, LISTEN_V6};
+use crate::harness::conn::Conn;
+use crate::harness::lab::{Lab, Process, Scratch, wait_for};
+use crate::harness::peername::copy_for_everyone;
+use crate::harness::rig::exec::library;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Mode {
+    Preload,
+    Notify,
+    Netns,
+}
+
+impl Mode {
+    pub(super) const ALL: [Self; 3] = [Self::Preload, Self::Notify, Self::Netns];
+
+    fn option(self) -> &'static str {
+        match self {
+            Self::Preload => "--mode=preload",
+            Self::Notify => "--mode=notify",
+            Self::Netns => "--mode=netns",
+        }
+    }
+}
+
+/// What a program is told to listen on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Listener {
+    /// 0.0.0.0:8443.
+    V4,
+    /// That and [::]:8443, on one socket or two as the program does it.
+    Both,
+}
+
+pub(super) struct Running<'a> {
+    pub(super) program: &'a Program,
+    pub(super) mode: Mode,
+    pub(super) process: Process,
+    pub(super) lab: Lab,
+    pub(super) scratch: Scratch,
+    /// Of the program's processes.
+    name: String,
+}
+
+impl<'a> Running<'a> {
+    /// In a process-id namespace, and where everybody may execute what is started.
+    pub(super) fn start(program: &'a Program, mode: Mode, listener: Listener) -> Self {
+        let (lab, scratch) = (Lab::without_routes(), Scratch::new());
+        let binary = copy_for_everyone(&lab.server, &scratch);
+        let shared = library().to_str().expect("text");
+        lab.server
+            .run("cp", &[shared, &scratch.text("libpeername.so")]);
+        let command = (program.command)(&Site {
+            host: &lab.server,
+            scratch: &scratch,
+            listener,
+        });
+        let name = Path::new(&command[0]).file_name().and_then(OsStr::to_str);
+        let name = name.expect("a file").to_owned();
+        let own_pids = ["unshare", "--pid", "--fork", "--kill-child=KILL"];
+        let through = [&own_pids, program.through].concat();
+        let args: Vec<&str> = ["exec", mode.option()]
+            .iter()
+            .chain(OPTIONS)
+            .copied()
+            .chain(command.iter().map(String::as_str))
+            .collect();
+        let process = Process::start_with(&lab.server, &through, &binary, &args);
+        let all = match listener {
+            Listener::V4 => &[LISTEN_V4][..],
+            Listener::Both => &[LISTEN_V4, LISTEN_V6],
+        };
+        let process = match mode {
+            Mode::Netns => process.listens(all).listens_in_its_own_network(8443),
+            _ => process.listens(all),
+        };
+        Self {
+            program,
+            mode,
+            name,
+            process,
+            lab,
+            scratch,
+        }
+    }
+
+    /// Sends this, and what the program expects of its clients, and waits until it says that it sees
+    /// `client`. An IPv4 client may be written as an IPv6 socket has it.
+    #[track_caller]
+    pub(super) fn sees(&self, conn: Conn, header: &[u8], client: SocketAddr) {
+        conn.send(&[header, self.program.request].concat());
+        let is_client = |line: &str| {
+            let (_, after) = line.split_once(self.program.marker)?;
+            (address(after)? == client).then_some(())
+        };
+        match self.program.answers {
+            Answers::Client => {
+                let said =
+                    conn.recv_text_until(|said| said.lines().any(|l| is_client(l).is_some()));
+                let seen = said.lines().find_map(is_client);
+                let log = self.process.log();
+                assert!(
+                    seen.is_some(),
+                    "{:?}: not {client}: {said:?}\n{log}",
+                    self.mode
+                );
+            }
+            Answers::Log => self.process.line(&format!("of {client}"), is_client),
+        }
+        drop(conn);
+        if self.program.one_at_a_time {
+            wait_for("it is by itself", || {
+                (self.instances().len() == 1).then_some(())
+            });
+        }
+    }
+
+    /// Processes of the program's name, the first one first. Helpers of ours come and go as they like.
+    pub(super) fn instances(&self) -> Vec<u32> {
+        let is_named = |pid: &u32| {
+            let comm = fs::read_to_string(format!("/proc/{pid}/comm"));
+            comm.is_ok_and(|comm| comm.trim_end() == self.name)
+        };
+        let mut all = descendants(self.process.pid());
+        all.retain(is_named);
+        all
+    }
+
+    pub(super) fn signal_program(&self, signal: Signal) {
+        let program = self.instances()[0];
+        let process = peername_sys::process::pidfd::Process::open(program).expect("the program");
+        process.signal(signal).expect("a signal");
+    }
+
+    /// Expects an end without a word.
+    #[track_caller]
+    pub(super) fn refuses(&self, conn: Conn, header: &[u8]) {
+        conn.send(&[header, self.program.request].concat());
+        conn.closed();
+    }
+}
+
+/// `IP PORT`, `IP port PORT`, `IP port=PORT`, `IP:PORT` or `[IP]:PORT`, followed by anything.
+fn address(text: &str) -> Option<SocketAddr> {
+    let mut words = text
+        .split([' ', '\r', '\n'])
+        .filter(|word| *word != "port" && !word.is_empty());
+    let first = words.next()?;
+    let addr: SocketAddr = match first.parse() {
+        Ok(addr) => addr,
+        Err(_) => {
+            let port = words.next()?.trim_start_matches("port=");
+            // socat writes an IPv6 address in brackets and in full.
+            crate::harness::addr::parse(first.trim_matches(['[', ']']), port)?
+        }
+    };
+    Some(SocketAddr::new(addr.ip().to_canonical(), addr.port()))
+}
+
+const OPTIONS: &[&str] = &[
+    "--ports=8443",
+    "--trust=10.81.0.0/24",
+    "--trust=fd81::/64",
+    "--",
+];

@@ -1,0 +1,44 @@
+//! Behind curl and nginx, which make their headers in their own ways.
+
+use std::net::SocketAddr;
+
+use crate::harness::addr::{CLIENT_V4, FRONT_V4, LISTEN_V4};
+use crate::harness::conn::Conn;
+use crate::harness::rig::exec::Program;
+use crate::harness::sender::{NginxStream, curl};
+
+/// curl makes its header from its own end of the connection.
+#[test]
+fn curl_and_nginx_in_front() {
+    let program = Program::start(&["/usr/bin/python3", "-uc", PYTHON]);
+    let claimed = curl(&program.lab, LISTEN_V4);
+    program.process.line("of curl", |line| {
+        (anywhere(line) == Some(claimed)).then_some(())
+    });
+    let _nginx = NginxStream::start(&program.lab, LISTEN_V4);
+    let conn = Conn::open(&program.lab.client, FRONT_V4, b"GET / HTTP/1.0\r\n\r\n");
+    let said = conn.recv_text_until(|said| anywhere(said).is_some());
+    assert_eq!(anywhere(&said), Some(CLIENT_V4), "{said}");
+}
+
+/// `peer ADDRESS PORT`, somewhere in a line.
+fn anywhere(text: &str) -> Option<SocketAddr> {
+    let mut lines = text.lines().filter_map(|line| line.strip_prefix("peer "));
+    lines.find_map(|line| {
+        let (ip, port) = line.trim().split_once(' ')?;
+        crate::harness::addr::parse(ip, port)
+    })
+}
+
+const PYTHON: &str = r#"
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+class Hello(BaseHTTPRequestHandler):
+    def do_GET(self):
+        line = "peer %s %d" % self.request.getpeername()
+        assert self.request.getpeername() == self.client_address
+        print(line)
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(line.encode() + b"\n")
+ThreadingHTTPServer(("10.81.0.1", 8443), Hello).serve_forever()
+"#;

@@ -1,8 +1,0 @@
-//! `peername exec --mode notify`: programs that no library reaches see their clients, and whatever goes
-//! wrong between them and the supervisor ends well.
-
-mod faults;
-mod programs;
-pub(crate) mod rig;
-mod slow;
-mod sources;

@@ -1,0 +1,15 @@
+//! Helpers: a network of its own for each test, programs in it, and both ends of a connection.
+
+pub(crate) mod addr;
+pub(crate) mod backend;
+pub(crate) mod check;
+pub(crate) mod conn;
+pub(crate) mod datagram;
+pub(crate) mod header_bytes;
+pub(crate) mod lab;
+pub(crate) mod pattern;
+pub(crate) mod peername;
+pub(crate) mod rig;
+pub(crate) mod sender;
+pub(crate) mod server;
+pub(crate) mod strict_http;

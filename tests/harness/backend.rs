@@ -1,0 +1,74 @@
+//! A backend in the test's own hands: it accepts when told, and nobody comes unnoticed.
+
+use std::io::ErrorKind;
+use std::net::{SocketAddr, TcpListener};
+use std::time::Duration;
+
+use socket2::{Domain, SockRef, Socket, Type};
+
+use crate::harness::conn::Conn;
+use crate::harness::lab::{Host, PATIENCE, wait_for};
+
+/// A listening socket on a host.
+#[derive(Debug)]
+pub(crate) struct Backend(TcpListener);
+
+impl Backend {
+    pub(crate) fn listen(host: &Host, addr: SocketAddr) -> Self {
+        let listener = host.enter(|| TcpListener::bind(addr));
+        Self(listener.unwrap_or_else(|error| panic!("bind {addr}: {error}")))
+    }
+
+    /// The same with room for so many more than one connection that wait.
+    pub(crate) fn listen_with_queue(host: &Host, addr: SocketAddr, queue: i32) -> Self {
+        let listener = host.enter(|| Socket::new(Domain::for_address(addr), Type::STREAM, None));
+        let listener = listener.expect("socket");
+        listener.bind(&addr.into()).expect("bind");
+        listener.listen(queue).expect("listen");
+        Self(listener.into())
+    }
+
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.0.local_addr().expect("getsockname")
+    }
+
+    /// The next connection.
+    #[track_caller]
+    pub(crate) fn accept(&self) -> Conn {
+        self.accept_within(PATIENCE)
+            .expect("the backend waited in vain for a connection")
+    }
+
+    /// The next connection, unless the proxy closes its client's instead.
+    pub(crate) fn accept_or_closed(&self, down: &Conn) -> Option<Conn> {
+        wait_for("one or the other", || {
+            let moment = Duration::from_millis(1);
+            match self.accept_within(moment) {
+                Some(up) => Some(Some(up)),
+                None => (!down.is_open_after(moment)).then_some(None),
+            }
+        })
+    }
+
+    /// The next connection if it comes in time.
+    pub(crate) fn accept_within(&self, limit: Duration) -> Option<Conn> {
+        // On Linux SO_RCVTIMEO holds for accept(2) too.
+        SockRef::from(&self.0)
+            .set_read_timeout(Some(limit))
+            .expect("SO_RCVTIMEO");
+        match self.0.accept() {
+            Ok((stream, _)) => Some(Conn::new(stream)),
+            Err(error) if error.kind() == ErrorKind::WouldBlock => None,
+            Err(error) => panic!("accept: {error}"),
+        }
+    }
+
+    /// Expects that no connection waits. On loopback a connection stands when connect(2) returns, so
+    /// once the proxy has closed a client's connection the answer is final.
+    #[track_caller]
+    pub(crate) fn saw_nobody(&self) {
+        if let Some(conn) = self.accept_within(Duration::from_millis(1)) {
+            panic!("a connection from {} reached the backend", conn.peer());
+        }
+    }
+}

@@ -1,0 +1,229 @@
+//! Services that a check can ask, each in a process of its own on the host that it is started from.
+
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::atomic::{AtomicU16, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::thread;
+use std::time::Duration;
+
+use serde_json::Value;
+
+use super::wait_for;
+
+/// A service that prints what it is asked, and is told by a line what to answer.
+pub(crate) struct Service {
+    child: Child,
+    input: ChildStdin,
+    lines: Receiver<String>,
+    /// As it was told last.
+    answer: String,
+    pub(crate) address: SocketAddr,
+}
+
+impl Service {
+    /// The ext_authz server.
+    pub(crate) fn ext_authz(address: SocketAddr) -> Self {
+        Self::start(Command::new(tool("ext_authz")).arg(address.to_string()))
+    }
+
+    /// The forwardAuth service.
+    pub(crate) fn forward_auth(address: SocketAddr) -> Self {
+        let script = source("forward_auth.py");
+        Self::start(Command::new("python3").arg(script).arg(address.to_string()))
+    }
+
+    fn start(command: &mut Command) -> Self {
+        let mut child = spawn(command.stdin(Stdio::piped()).stdout(Stdio::piped()));
+        let input = child.stdin.take().expect("piped");
+        let output = BufReader::new(child.stdout.take().expect("piped"));
+        let (sender, lines) = channel();
+        thread::spawn(move || {
+            let lines = output.lines().map_while(Result::ok);
+            lines.map(|line| sender.send(line)).all(|sent| sent.is_ok())
+        });
+        let mut service = Self {
+            child,
+            input,
+            lines,
+            answer: String::new(),
+            address: any(),
+        };
+        let first = service.line();
+        let address = first.strip_prefix("listening ").expect("where it listens");
+        service.address = address.parse().expect("an address");
+        service
+    }
+
+    /// What it answers from now on. What it was asked before is forgotten.
+    pub(crate) fn answers(&mut self, answer: &str) {
+        self.answer = answer.replace('\n', " ");
+        writeln!(self.input, "{}", self.answer).expect("it reads");
+        while self.line() != "set" {}
+    }
+
+    /// What it was asked next.
+    pub(crate) fn asked(&self) -> Value {
+        serde_json::from_str(&self.line()).expect("JSON")
+    }
+
+    /// How often it was asked since the last look.
+    pub(crate) fn times(&mut self) -> usize {
+        // Told the same once more, it says so behind all that it was asked.
+        writeln!(self.input, "{}", self.answer).expect("it reads");
+        let lines = std::iter::from_fn(|| Some(self.line()));
+        lines.take_while(|line| line != "set").count()
+    }
+
+    fn line(&self) -> String {
+        match self.lines.recv_timeout(SOON) {
+            Ok(line) => line,
+            Err(RecvTimeoutError::Timeout) => panic!("the service says nothing"),
+            Err(RecvTimeoutError::Disconnected) => panic!("the service has ended"),
+        }
+    }
+}
+
+impl Drop for Service {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// OPA with one policy, which says in its decision log what it was asked.
+pub(crate) struct Opa {
+    child: Child,
+    pub(crate) address: SocketAddr,
+    decisions: PathBuf,
+    _directory: Directory,
+}
+
+impl Opa {
+    pub(crate) fn with(policy: &str) -> Self {
+        Self::at(free(), policy)
+    }
+
+    pub(crate) fn at(address: SocketAddr, policy: &str) -> Self {
+        let directory = Directory::new();
+        let (file, decisions) = (directory.0.join("policy.rego"), directory.0.join("log"));
+        std::fs::write(&file, policy).expect("write the policy");
+        let log = std::fs::File::create(&decisions).expect("create the log");
+        let child = spawn(
+            Command::new(tool("opa"))
+                .args([
+                    "run",
+                    "--server",
+                    "--disable-telemetry",
+                    "--log-level=error",
+                ])
+                .args([
+                    "--set=decision_logs.console=true",
+                    "--addr",
+                    &address.to_string(),
+                ])
+                .arg(file)
+                .stdin(Stdio::null())
+                .stdout(Stdio::null())
+                .stderr(log),
+        );
+        let opa = Self {
+            child,
+            address,
+            decisions,
+            _directory: directory,
+        };
+        wait_for("OPA listens", || TcpStream::connect(address).ok());
+        opa
+    }
+
+    /// The last input that it decided about, as it logged it.
+    pub(crate) fn decided(&self) -> Value {
+        self.decided_about(|_| true)
+    }
+
+    /// The last one of this kind.
+    pub(crate) fn decided_about(&self, which: impl Fn(&Value) -> bool) -> Value {
+        wait_for("OPA logs its decision", || {
+            let log = std::fs::read_to_string(&self.decisions).ok()?;
+            let entries = log
+                .lines()
+                .filter_map(|line| serde_json::from_str::<Value>(line).ok());
+            entries
+                .filter_map(|mut entry| Some(entry.get_mut("input")?.take()))
+                .rfind(&which)
+        })
+    }
+}
+
+impl Drop for Opa {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// A directory that is gone afterwards.
+struct Directory(PathBuf);
+
+impl Directory {
+    fn new() -> Self {
+        let name = format!(
+            "peername-check-{}-{:?}",
+            std::process::id(),
+            thread::current().id()
+        );
+        let path = std::env::temp_dir().join(name);
+        std::fs::create_dir_all(&path).expect("create a directory");
+        Self(path)
+    }
+}
+
+impl Drop for Directory {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+fn spawn(command: &mut Command) -> Child {
+    let child = command.spawn();
+    child.unwrap_or_else(|error| panic!("{command:?}: {error}; make setup"))
+}
+
+/// What `make setup` has built: beside the directory of the profile that this test is of.
+fn tool(name: &str) -> PathBuf {
+    let test = std::env::current_exe().expect("our own path");
+    let target = test.ancestors().nth(3).expect("target/PROFILE/deps/TEST");
+    target.join("tools").join(name)
+}
+
+fn source(name: &str) -> PathBuf {
+    Path::new(concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../../tests/harness/check"
+    ))
+    .join(name)
+}
+
+/// Loopback, and whichever port.
+pub(crate) fn any() -> SocketAddr {
+    ([127, 0, 0, 1], 0).into()
+}
+
+/// An address that nobody listens on, each time another one: of the ports that the kernel does not choose from, so that no
+/// other test gets it before whoever it is for.
+pub(crate) fn free() -> SocketAddr {
+    static NEXT: AtomicU16 = AtomicU16::new(0);
+    loop {
+        let port = 20_000 + NEXT.fetch_add(1, Ordering::Relaxed) % 10_000;
+        let address = SocketAddr::from(([127, 0, 0, 1], port));
+        if TcpListener::bind(address).is_ok() {
+            return address;
+        }
+    }
+}
+
+/// Long enough for a busy machine.
+const SOON: Duration = Duration::from_secs(20);

@@ -1,0 +1,199 @@
+//! One end of a TCP connection, scripted by the test; after HAProxy's `tcploop`.
+
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::time::{Duration, Instant};
+
+use socket2::{Domain, SockRef, Socket, Type};
+
+use crate::harness::lab::{Host, PATIENCE};
+
+/// A connected socket. No call blocks for longer than [`PATIENCE`]; what goes wrong panics.
+#[derive(Debug)]
+pub(crate) struct Conn(TcpStream);
+
+/// How the other side ended its direction.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum End {
+    Fin,
+    Reset,
+}
+
+impl Conn {
+    pub(crate) fn new(stream: TcpStream) -> Self {
+        stream.set_nodelay(true).expect("TCP_NODELAY");
+        stream
+            .set_read_timeout(Some(PATIENCE))
+            .expect("SO_RCVTIMEO");
+        stream
+            .set_write_timeout(Some(PATIENCE))
+            .expect("SO_SNDTIMEO");
+        Self(stream)
+    }
+
+    /// Connects from a host, from whatever address and port the kernel picks.
+    #[track_caller]
+    pub(crate) fn connect(host: &Host, to: SocketAddr) -> Self {
+        Self::try_connect(host, to).expect("a connection that is not reset at once")
+    }
+
+    /// The same; `None` if the other side accepts and resets before we can look.
+    #[track_caller]
+    pub(crate) fn try_connect(host: &Host, to: SocketAddr) -> Option<Self> {
+        match host.enter(|| TcpStream::connect_timeout(&to, PATIENCE)) {
+            Ok(stream) => Some(Self::new(stream)),
+            Err(error) if error.kind() == ErrorKind::ConnectionReset => None,
+            Err(error) => panic!("connect to {to}: {error}"),
+        }
+    }
+
+    /// Expects to be turned away without having said anything.
+    #[track_caller]
+    pub(crate) fn turned_away(host: &Host, from: SocketAddr) {
+        if let Some(conn) = Self::try_connect(host, from) {
+            conn.closed();
+        }
+    }
+
+    /// Connects with a receive buffer fixed at about `bytes`, for readers that let data pile up.
+    pub(crate) fn connect_narrow(host: &Host, to: SocketAddr, bytes: usize) -> Self {
+        let socket = host
+            .enter(|| Socket::new(Domain::for_address(to), Type::STREAM, None))
+            .expect("socket");
+        socket.set_recv_buffer_size(bytes).expect("SO_RCVBUF");
+        socket
+            .connect_timeout(&to.into(), PATIENCE)
+            .expect("connect");
+        Self::new(socket.into())
+    }
+
+    /// Connects and sends: what a balancer does once it has a client.
+    pub(crate) fn open(host: &Host, to: SocketAddr, bytes: &[u8]) -> Self {
+        let conn = Self::connect(host, to);
+        conn.send(bytes);
+        conn
+    }
+
+    pub(crate) fn local(&self) -> SocketAddr {
+        self.0.local_addr().expect("getsockname")
+    }
+
+    pub(crate) fn peer(&self) -> SocketAddr {
+        self.0.peer_addr().expect("getpeername")
+    }
+
+    pub(crate) fn send(&self, bytes: &[u8]) {
+        (&self.0).write_all(bytes).expect("send");
+    }
+
+    /// The same to whoever may have closed; whether it is open still.
+    pub(crate) fn send_if_open(&self, bytes: &[u8]) -> bool {
+        (&self.0).write_all(bytes).is_ok()
+    }
+
+    /// Sends until that fails, and says why: what a sender notices when its receiver resets.
+    pub(crate) fn send_until_it_fails(&self) -> ErrorKind {
+        loop {
+            if let Err(error) = (&self.0).write(&[0; 64 << 10]) {
+                return error.kind();
+            }
+        }
+    }
+
+    /// Receives exactly `len` bytes.
+    #[track_caller]
+    pub(crate) fn recv(&self, len: usize) -> Vec<u8> {
+        let mut bytes = vec![0; len];
+        if let Err(error) = (&self.0).read_exact(&mut bytes) {
+            panic!("receiving {len} bytes: {error}");
+        }
+        bytes
+    }
+
+    /// Receives whatever is there first: one read.
+    pub(crate) fn recv_some(&self) -> Vec<u8> {
+        let mut bytes = vec![0; 64 << 10];
+        let len = (&self.0).read(&mut bytes).expect("recv");
+        bytes.truncate(len);
+        bytes
+    }
+
+    /// Receives until the text is `enough`, or to the end.
+    pub(crate) fn recv_text_until(&self, enough: impl Fn(&str) -> bool) -> String {
+        let mut text = String::new();
+        while !enough(&text) {
+            match self.recv_some().as_slice() {
+                [] => break,
+                bytes => text.push_str(&String::from_utf8_lossy(bytes)),
+            }
+        }
+        text
+    }
+
+    /// Receives to the end and says how it ended.
+    #[track_caller]
+    pub(crate) fn drain(&self) -> (Vec<u8>, End) {
+        let mut bytes = Vec::new();
+        let end = match (&self.0).read_to_end(&mut bytes) {
+            Ok(_) => End::Fin,
+            Err(error) if error.kind() == ErrorKind::ConnectionReset => End::Reset,
+            Err(error) => panic!("after {} bytes neither FIN nor RST: {error}", bytes.len()),
+        };
+        (bytes, end)
+    }
+
+    /// Expects that the other side closes, without sending a byte; says how, and how long it took.
+    #[track_caller]
+    pub(crate) fn closed(&self) -> (End, Duration) {
+        let start = Instant::now();
+        let (bytes, end) = self.drain();
+        assert!(bytes.is_empty(), "unexpected bytes: {bytes:?}");
+        (end, start.elapsed())
+    }
+
+    /// Expects silence for a while: neither data nor an end.
+    #[track_caller]
+    pub(crate) fn stays_open(&self, time: Duration) {
+        assert!(
+            self.is_open_after(time),
+            "expected an open, silent connection"
+        );
+    }
+
+    /// Whether nothing came, no data and no end, within `time`.
+    pub(crate) fn is_open_after(&self, time: Duration) -> bool {
+        matches!(self.look(time), Err(error) if error.kind() == ErrorKind::WouldBlock)
+    }
+
+    /// Whether data came within `time`, rather than nothing or an end.
+    pub(crate) fn is_answered_after(&self, time: Duration) -> bool {
+        matches!(self.look(time), Ok(1..))
+    }
+
+    /// Looks at what comes first, and leaves it there.
+    fn look(&self, time: Duration) -> io::Result<usize> {
+        self.0.set_read_timeout(Some(time)).expect("SO_RCVTIMEO");
+        let got = self.0.peek(&mut [0]);
+        self.0
+            .set_read_timeout(Some(PATIENCE))
+            .expect("SO_RCVTIMEO");
+        got
+    }
+
+    /// Whether the other side's kernel has everything that was sent.
+    pub(crate) fn all_acknowledged(&self) -> bool {
+        peername_sys::tcp::stream::unsent(&self.0).expect("SIOCOUTQ") == 0
+    }
+
+    /// Sends FIN; the other direction stays open.
+    pub(crate) fn finish(&self) {
+        self.0.shutdown(Shutdown::Write).expect("shutdown");
+    }
+
+    /// Closes with RST.
+    pub(crate) fn reset(self) {
+        SockRef::from(&self.0)
+            .set_linger(Some(Duration::ZERO))
+            .expect("SO_LINGER");
+    }
+}

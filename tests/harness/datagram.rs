@@ -1,0 +1,80 @@
+//! A UDP socket in the test's own hands: a balancer's, a backend's or a client's.
+
+use std::io::ErrorKind;
+use std::net::{SocketAddr, UdpSocket};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::harness::lab::{Host, PATIENCE};
+
+/// A bound socket on a host.
+#[derive(Debug)]
+pub(crate) struct Datagrams(UdpSocket);
+
+impl Datagrams {
+    /// Retries while the address is in use: a socket that the test has closed stays open in the children of
+    /// other tests from their fork(2) to their execve(2).
+    pub(crate) fn bind(host: &Host, addr: SocketAddr) -> Self {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            match host.enter(|| UdpSocket::bind(addr)) {
+                Ok(socket) => return Self(socket),
+                Err(error) if error.kind() == ErrorKind::AddrInUse && Instant::now() < deadline => {
+                    thread::sleep(Duration::from_millis(1));
+                }
+                Err(error) => panic!("bind {addr}: {error}"),
+            }
+        }
+    }
+
+    pub(crate) fn socket(&self) -> &UdpSocket {
+        &self.0
+    }
+
+    #[track_caller]
+    pub(crate) fn send(&self, to: SocketAddr, parts: &[&[u8]]) {
+        let bytes = parts.concat();
+        let sent = self.0.send_to(&bytes, to).expect("send");
+        assert_eq!(sent, bytes.len());
+    }
+
+    /// The next datagram and its sender.
+    #[track_caller]
+    pub(crate) fn recv(&self) -> (Vec<u8>, SocketAddr) {
+        self.recv_within(PATIENCE)
+            .expect("waited in vain for a datagram")
+    }
+
+    pub(crate) fn recv_within(&self, limit: Duration) -> Option<(Vec<u8>, SocketAddr)> {
+        self.0.set_read_timeout(Some(limit)).expect("SO_RCVTIMEO");
+        let mut buffer = vec![0; 1 << 16];
+        loop {
+            match self.0.recv_from(&mut buffer) {
+                Ok((n, from)) => {
+                    buffer.truncate(n);
+                    return Some((buffer, from));
+                }
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return None,
+                // An answer to an earlier datagram, by ICMP.
+                Err(error) if error.kind() == ErrorKind::ConnectionRefused => {}
+                Err(error) => panic!("recv: {error}"),
+            }
+        }
+    }
+
+    /// Expects a datagram with this payload from this sender.
+    #[track_caller]
+    pub(crate) fn expect(&self, payload: &[u8], from: SocketAddr) {
+        let (bytes, sender) = self.recv();
+        assert_eq!(bytes, payload, "from {sender}");
+        assert_eq!(sender, from);
+    }
+
+    /// Expects that nothing comes. Only of use together with something that comes later and does.
+    #[track_caller]
+    pub(crate) fn nothing(&self) {
+        if let Some((bytes, from)) = self.recv_within(Duration::from_millis(50)) {
+            panic!("{} octets from {from}", bytes.len());
+        }
+    }
+}

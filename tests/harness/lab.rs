@@ -1,0 +1,130 @@
+//! A network for one test: hosts that are network namespaces, joined by veth pairs.
+//!
+//! ```text
+//!   client ───────────── balancer ───────────── server
+//!   203.0.113.9          203.0.113.1            10.81.0.1
+//!   2001:db8:9::9        2001:db8:9::1          fd81::1
+//!                        10.81.0.2, fd81::2
+//! ```
+//!
+//! The server has no route to the client: what reaches it from there comes through the balancer, and
+//! its answers leave only because peername's routing rules keep them on the machine.
+//! Namespaces have no names, processes die with the thread that started them, so nothing is left
+//! behind however a test ends.
+
+pub(crate) mod failing;
+pub(crate) mod host;
+pub(crate) mod process;
+pub(crate) mod scratch;
+
+use std::time::{Duration, Instant};
+
+pub(crate) use failing::failing;
+pub(crate) use host::Host;
+pub(crate) use process::Process;
+pub(crate) use scratch::Scratch;
+
+/// The three hosts. Fields are dropped top to bottom; a host lives as long as its processes.
+#[derive(Debug)]
+pub(crate) struct Lab {
+    pub(crate) client: Host,
+    pub(crate) balancer: Host,
+    pub(crate) server: Host,
+    born: Instant,
+}
+
+impl Lab {
+    /// The network above, with the routing rules that keep a backend's answers to spoofed clients
+    /// on the server (backends on loopback addresses).
+    pub(crate) fn new() -> Self {
+        let lab = Self::without_routes();
+        lab.server.ip(RULES_V4);
+        lab.server.ip6(RULES_V6);
+        lab
+    }
+
+    /// The same network before anybody has set up routing for peername.
+    pub(crate) fn without_routes() -> Self {
+        let lab = Self {
+            client: Host::new(),
+            balancer: Host::new(),
+            server: Host::new(),
+            born: Instant::now(),
+        };
+        lab.balancer.wire("wan", &lab.client, "eth0");
+        lab.balancer.wire("lan", &lab.server, "eth0");
+        lab.client
+            .address("eth0", &["203.0.113.9/24", "2001:db8:9::9/64"]);
+        lab.balancer
+            .address("wan", &["203.0.113.1/24", "2001:db8:9::1/64"]);
+        lab.balancer.address("lan", &["10.81.0.2/24", "fd81::2/64"]);
+        lab.server.address("eth0", &["10.81.0.1/24", "fd81::1/64"]);
+        // Every connection of the client comes from one port, so that a test knows what to expect;
+        // the next one may follow at once.
+        lab.client
+            .sysctl("net.ipv4.ip_local_port_range", "40054 40054");
+        lab.client.sysctl("net.ipv4.tcp_tw_reuse", "1");
+        lab
+    }
+}
+
+impl Drop for Lab {
+    /// With PEERNAME_TEST_TIMES set, tells `make test` how long each test took.
+    fn drop(&mut self) {
+        let Ok(path) = std::env::var("PEERNAME_TEST_TIMES") else {
+            return;
+        };
+        let name = std::thread::current().name().unwrap_or("?").to_owned();
+        let line = format!("{:7.2} s  {name}\n", self.born.elapsed().as_secs_f64());
+        scratch::append(path.as_ref(), &line);
+    }
+}
+
+/// Asks again until `question` has an answer. Panics with `what` after ten seconds, which no step of
+/// these tests takes on a healthy machine, however busy.
+pub(crate) fn wait_for<T>(what: &str, question: impl FnMut() -> Option<T>) -> T {
+    wait_until(Instant::now() + PATIENCE, question)
+        .unwrap_or_else(|| panic!("waited {PATIENCE:?} in vain: {what}"))
+}
+
+/// Holds a reaction to its limit. The machine may be busy with other tests, so one of these tries is enough; a program
+/// that waits for a timer misses all of them.
+#[track_caller]
+pub(crate) fn within(tries: usize, limit: Duration, mut reaction: impl FnMut() -> Duration) {
+    let mut times = Vec::new();
+    while times.len() < tries {
+        match reaction() {
+            time if time <= limit => return,
+            time => times.push(time),
+        }
+    }
+    panic!("{times:?}, {limit:?} allowed");
+}
+
+/// Asks again until `question` has an answer or the deadline is there.
+pub(crate) fn wait_until<T>(
+    deadline: Instant,
+    mut question: impl FnMut() -> Option<T>,
+) -> Option<T> {
+    loop {
+        if let Some(answer) = question() {
+            return Some(answer);
+        }
+        if Instant::now() >= deadline {
+            return None;
+        }
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+/// How long anything may take that should simply happen.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
+
+/// The documented recipe (`peername routes`), spelled out, so that these tests do not lean on the
+/// code that `proxy/routes.rs` tests.
+const RULES_V4: &str = "
+    rule add from 127.0.0.0/8 iif lo table 123
+    route add local 0.0.0.0/0 dev lo table 123";
+const RULES_V6: &str = "
+    rule add from ::1 iif lo table 123
+    route add local ::/0 dev lo table 123";

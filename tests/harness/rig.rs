@@ -1,0 +1,8 @@
+//! The usual arrangements, one for each subject.
+
+pub(crate) mod exec;
+pub(crate) mod exec_connect;
+pub(crate) mod exec_notify;
+pub(crate) mod intercept;
+pub(crate) mod proxy;
+pub(crate) mod udp;

@@ -1,0 +1,283 @@
+//! A program started with the library, and connections to it.
+
+use std::fs;
+use std::net::{Ipv6Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+
+use crate::harness::addr::{FRONT_V4, FRONT_V6, LISTEN_V4, LISTEN_V6};
+use crate::harness::conn::Conn;
+use crate::harness::header_bytes;
+use crate::harness::lab::{Lab, Process, Scratch};
+use crate::harness::peername::{BINARY, copy_for_everyone};
+
+/// The arguments of `peername` up to the program's own.
+pub(crate) fn exec<'a>(options: &[&'a str], program: &[&'a str]) -> Vec<&'a str> {
+    by(PRELOAD, options, program)
+}
+
+fn by<'a>(mode: &'a str, options: &[&'a str], program: &[&'a str]) -> Vec<&'a str> {
+    library();
+    [&["exec", mode], options, &["--"], program].concat()
+}
+
+/// A server of `server.c`, and the network around it.
+pub(crate) struct Served {
+    pub(crate) process: Process,
+    pub(crate) lab: Lab,
+    v6: bool,
+}
+
+impl Served {
+    /// `mode` and what follows it, as in `server.c`. Processes of its own, which end with it.
+    pub(crate) fn new(mode: &str, options: &[&str]) -> Self {
+        Self::through(&[], &server(Libc::Glibc), mode, options)
+    }
+
+    pub(crate) fn through(through: &[&str], server: &str, mode: &str, options: &[&str]) -> Self {
+        Self::start(PRELOAD, through, server, mode, options)
+    }
+
+    /// The same server by another mechanism of `peername exec`.
+    pub(crate) fn by(mechanism: &str, mode: &str, options: &[&str]) -> Self {
+        Self::start(mechanism, &[], &server(Libc::Glibc), mode, options)
+    }
+
+    /// The same, started through other programs.
+    pub(crate) fn by_through(
+        mechanism: &str,
+        through: &[&str],
+        mode: &str,
+        options: &[&str],
+    ) -> Self {
+        Self::start(mechanism, through, &server(Libc::Glibc), mode, options)
+    }
+
+    pub(crate) fn start(
+        mechanism: &str,
+        through: &[&str],
+        server: &str,
+        mode: &str,
+        options: &[&str],
+    ) -> Self {
+        let lab = Lab::without_routes();
+        let words: Vec<&str> = std::iter::once(server).chain(mode.split(' ')).collect();
+        let args = by(mechanism, options, &words);
+        let own_pids = ["unshare", "--pid", "--fork", "--kill-child=KILL"];
+        let through = [&own_pids, through].concat();
+        let process = Process::start_with(&lab.server, &through, BINARY, &args);
+        let v6 = words.contains(&"6");
+        let listens = if v6 { LISTEN_V6 } else { LISTEN_V4 };
+        Self {
+            process: process.listens(&[listens]),
+            lab,
+            v6,
+        }
+    }
+
+    /// A server of `server.c` on IPv4 that somebody else has started.
+    pub(crate) fn of(process: Process, lab: Lab) -> Self {
+        Self {
+            process,
+            lab,
+            v6: false,
+        }
+    }
+
+    /// How a socket of the server's family shows this client, of IPv4.
+    pub(crate) fn shown(&self, client: SocketAddr) -> SocketAddr {
+        if self.v6 { mapped(client) } else { client }
+    }
+
+    /// A connection from the balancer that begins with these octets.
+    pub(crate) fn open(&self, bytes: &[u8]) -> Conn {
+        Conn::open(&self.lab.balancer, LISTEN_V4, bytes)
+    }
+
+    /// Sends a header and a greeting, and returns what the server says of its client.
+    #[track_caller]
+    pub(crate) fn ask(&self, header: &[u8]) -> String {
+        let conn = self.open(&[header, b"hello"].concat());
+        self.said(&conn)
+    }
+
+    /// The server's answer; its connection must end well.
+    #[track_caller]
+    pub(crate) fn said(&self, conn: &Conn) -> String {
+        let (said, _) = conn.drain();
+        let said = String::from_utf8(said).expect("text");
+        assert!(said.ends_with('\n'), "{said:?}\n{}", self.process.log());
+        said
+    }
+
+    /// Expects that the server sees this client, by every way of asking.
+    #[track_caller]
+    pub(crate) fn sees(&self, conn: &Conn, client: SocketAddr) {
+        self.check(&self.said(conn), client);
+    }
+
+    #[track_caller]
+    pub(crate) fn check(&self, said: &str, client: SocketAddr) {
+        let words: Vec<&str> = said.split_ascii_whitespace().collect();
+        let (pairs, rest) = words.as_chunks::<2>();
+        assert!(pairs.len() >= 2 && rest.is_empty(), "{said}");
+        for [what, address] in pairs {
+            match *what {
+                "room" => assert_eq!(*address, "right", "{said}"),
+                _ => assert_eq!(address.parse(), Ok(client), "{what}: {said}"),
+            }
+        }
+    }
+}
+
+/// Any program that listens on [`LISTEN_V4`].
+pub(crate) struct Program {
+    pub(crate) process: Process,
+    pub(crate) lab: Lab,
+    _scratch: Scratch,
+}
+
+impl Program {
+    pub(crate) fn start(program: &[&str]) -> Self {
+        Self::with(&[], program)
+    }
+
+    pub(crate) fn with(options: &[&str], program: &[&str]) -> Self {
+        Self::by(PRELOAD, options, program)
+    }
+
+    pub(crate) fn by(mechanism: &str, options: &[&str], program: &[&str]) -> Self {
+        Self::launch(Lab::without_routes(), mechanism, options, program)
+    }
+
+    /// In a lab where other things go on.
+    pub(crate) fn launch_in(lab: Lab, options: &[&str], program: &[&str]) -> Self {
+        Self::launch(lab, PRELOAD, options, program)
+    }
+
+    fn launch(lab: Lab, mechanism: &str, options: &[&str], program: &[&str]) -> Self {
+        let args = by(mechanism, options, program);
+        let scratch = Scratch::new();
+        let copy = copy_for_everyone(&lab.server, &scratch);
+        let library = library().to_str().expect("text");
+        lab.server
+            .run("cp", &[library, &scratch.text("libpeername.so")]);
+        let own_pids = ["unshare", "--pid", "--fork", "--kill-child=KILL"];
+        let process = Process::start_with(&lab.server, &own_pids, &copy, &args);
+        Self {
+            process: process.listens(&[LISTEN_V4]),
+            lab,
+            _scratch: scratch,
+        }
+    }
+}
+
+/// `header_bytes::v2` for a client of whatever family.
+pub(crate) fn v2(client: SocketAddr) -> Vec<u8> {
+    header_bytes::v2(client, front(client), &[])
+}
+
+pub(crate) fn v1(client: SocketAddr) -> Vec<u8> {
+    header_bytes::v1(client, front(client))
+}
+
+fn front(client: SocketAddr) -> SocketAddr {
+    if client.is_ipv4() { FRONT_V4 } else { FRONT_V6 }
+}
+
+/// An IPv4 client as an IPv6 socket shows it.
+pub(crate) fn mapped(client: SocketAddr) -> SocketAddr {
+    match client {
+        SocketAddr::V4(v4) => SocketAddr::from((v4.ip().to_ipv6_mapped(), v4.port())),
+        SocketAddr::V6(_) => client,
+    }
+}
+
+/// What an IPv4 socket shows of an IPv6 client, worked out here once more: FNV-1a of the /64, folded to
+/// 28 bits.
+pub(crate) fn pseudo(client: Ipv6Addr) -> std::net::Ipv4Addr {
+    let hash = client.octets()[..8]
+        .iter()
+        .fold(2_166_136_261_u32, |hash, &octet| {
+            (hash ^ u32::from(octet)).wrapping_mul(16_777_619)
+        });
+    std::net::Ipv4Addr::from_bits(0xf000_0000 | ((hash ^ hash >> 28) & 0x0fff_ffff))
+}
+
+pub(crate) const PRELOAD: &str = "--mode=preload";
+pub(crate) const NOTIFY: &str = "--mode=notify";
+
+/// The C library that a program of ours is linked with.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Libc {
+    Glibc,
+    Musl,
+    /// glibc's, without a dynamic linker.
+    Static,
+}
+
+/// `server.c`, compiled.
+pub(crate) fn server(libc: Libc) -> String {
+    static BUILT: [OnceLock<String>; 3] = [const { OnceLock::new() }; 3];
+    let build = || compiled("exec/server.c", "exec-server", libc, &[]);
+    BUILT[libc as usize].get_or_init(build).clone()
+}
+
+/// A program of ours. To be called once for each.
+pub(crate) fn compiled(source: &str, name: &str, libc: Libc, options: &[&str]) -> String {
+    let (compiler, linked, suffix) = match libc {
+        Libc::Glibc => ("gcc", "-pie", ""),
+        Libc::Musl => ("musl-gcc", "-pie", "-musl"),
+        Libc::Static => ("gcc", "-static", "-static"),
+    };
+    let source = format!("{}/../../tests/{source}", env!("CARGO_MANIFEST_DIR"));
+    let target = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}{suffix}"));
+    let target = target.to_str().expect("text").to_owned();
+    let mut command = Command::new(compiler);
+    command.args(["-O1", "-Wall", "-Werror", "-fPIE", "-pthread", linked]);
+    command.args(options).args(["-o", &target, &source]);
+    let output = command.output().expect("a compiler (make setup)");
+    assert!(output.status.success(), "{output:?}");
+    target
+}
+
+/// The library as it is shipped, built and put where the binary under test looks for it.
+pub(crate) fn library() -> &'static Path {
+    &libraries()[0]
+}
+
+/// The same of the client's side.
+pub(crate) fn library_connect() -> &'static Path {
+    &libraries()[1]
+}
+
+fn libraries() -> &'static [PathBuf; 2] {
+    static BUILT: OnceLock<[PathBuf; 2]> = OnceLock::new();
+    BUILT.get_or_init(|| {
+        let directory = Path::new(BINARY).parent().expect("a directory");
+        let target = directory.parent().expect("the target directory");
+        let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".to_owned());
+        let output = Command::new(cargo)
+            .args(["build", "--quiet", "--locked", "--release"])
+            .args(["--package", "peername-preload"])
+            .args(["--package", "peername-preload-connect"])
+            .args(["--features", "freestanding"])
+            .arg("--target-dir")
+            .arg(target)
+            .current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."))
+            .output()
+            .expect("cargo");
+        assert!(output.status.success(), "{output:?}");
+        ["libpeername.so", "libpeername_connect.so"].map(|name| {
+            let (built, place) = (target.join("release").join(name), directory.join(name));
+            if built != place {
+                // By name, so that a program that has the old one loaded keeps it whole.
+                let beside = directory.join(format!(".{name}"));
+                fs::copy(&built, &beside).expect("a copy");
+                fs::rename(&beside, &place).expect("a rename");
+            }
+            place
+        })
+    })
+}

@@ -1,0 +1,188 @@
+//! A program under the supervisor, and what it says about its clients.
+
+use std::fs;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::harness::addr::{LISTEN_V4, LISTEN_V6};
+use crate::harness::conn::Conn;
+use crate::harness::lab::{Lab, Process, wait_for};
+use crate::harness::peername::BINARY;
+
+/// A program on the lab's server, run by `peername exec`, that listens where the proxy otherwise does.
+#[derive(Debug)]
+pub(crate) struct Exec {
+    pub(crate) process: Process,
+    pub(crate) lab: Lab,
+}
+
+impl Exec {
+    /// Runs a program with these options of `exec`, and waits until it listens.
+    pub(crate) fn start(options: &[&str], program: &[&str]) -> Self {
+        Self::through(&[], options, program)
+    }
+
+    /// The same, started through other programs.
+    pub(crate) fn through(through: &[&str], options: &[&str], program: &[&str]) -> Self {
+        let lab = Lab::new();
+        let chosen = options.iter().any(|option| option.starts_with("--mode"));
+        let mode = if chosen { &[][..] } else { &["--mode=notify"] };
+        let args = [USUAL, mode, options, &["--"], program].concat();
+        let process = Process::start_with(&lab.server, through, BINARY, &args);
+        Self {
+            process: process.listens(&[LISTEN_V4]),
+            lab,
+        }
+    }
+
+    /// A variant of `accept.c`, static, on the family's wildcard address.
+    pub(crate) fn variant(name: &str, family: &str, options: &[&str]) -> Self {
+        let program = c_server();
+        let program = program.to_str().expect("text");
+        Self::start(options, &[program, name, family, "8443"])
+    }
+
+    /// The same, and it ignores SIGTERM.
+    pub(crate) fn deaf(name: &str) -> Self {
+        let shell = format!("trap '' TERM; exec {} {name} 4 8443", c_server().display());
+        Self::start(&[], &["sh", "-c", &shell])
+    }
+
+    /// Connects from the balancer and sends this.
+    pub(crate) fn open(&self, bytes: &[u8]) -> Conn {
+        Conn::open(&self.lab.balancer, LISTEN_V4, bytes)
+    }
+
+    /// Sends this and returns whom the program says it comes from, by accept(2) and by getpeername(2).
+    #[track_caller]
+    pub(crate) fn ask(&self, bytes: &[u8]) -> [SocketAddr; 2] {
+        told(&self.open(bytes))
+    }
+
+    /// The same over IPv6.
+    #[track_caller]
+    pub(crate) fn ask_v6(&self, bytes: &[u8]) -> [SocketAddr; 2] {
+        told(&Conn::open(&self.lab.balancer, LISTEN_V6, bytes))
+    }
+
+    pub(crate) fn supervisor(&self) -> Pid {
+        helper("peername-notify", &self.network())
+    }
+
+    pub(crate) fn guardian(&self) -> Pid {
+        helper("peername-guard", &self.network())
+    }
+
+    fn network(&self) -> PathBuf {
+        let ours = || network_of("thread-self").expect("a network");
+        self.lab.server.enter(ours)
+    }
+}
+
+/// Children of the program outlive it when it is killed, and here nobody else would end them.
+impl Drop for Exec {
+    fn drop(&mut self) {
+        for pid in processes(&self.network()) {
+            let _ = kill_process(pid, Signal::KILL);
+        }
+    }
+}
+
+/// The two addresses in the answer of `accept.c`.
+#[track_caller]
+pub(crate) fn told(conn: &Conn) -> [SocketAddr; 2] {
+    let (answer, _) = conn.drain();
+    let answer = String::from_utf8(answer).expect("text");
+    let parse = |text: &str| {
+        let (ip, port) = text.trim().split_once(' ')?;
+        crate::harness::addr::parse(ip, port)
+    };
+    let addrs: Option<Vec<_>> = answer.split(',').map(parse).collect();
+    addrs
+        .and_then(|addrs| addrs.try_into().ok())
+        .unwrap_or_else(|| panic!("two addresses, not {answer:?}"))
+}
+
+pub(crate) fn kill(pid: Pid) {
+    kill_process(pid, Signal::KILL).expect("kill");
+}
+
+/// The process with this name in a network; there is one program in each.
+pub(crate) fn helper(name: &str, network: &Path) -> Pid {
+    wait_for(&format!("{name} runs"), || {
+        let comm = |pid: &Pid| fs::read_to_string(format!("/proc/{}/comm", pid.as_raw_nonzero()));
+        let is_it = |pid: &Pid| comm(pid).is_ok_and(|comm| comm.trim() == name);
+        processes(network).into_iter().find(is_it)
+    })
+}
+
+fn processes(network: &Path) -> Vec<Pid> {
+    let pids = fs::read_dir("/proc").expect("/proc").flatten();
+    pids.filter_map(|entry| entry.file_name().into_string().ok())
+        .filter(|pid| network_of(pid).as_deref() == Some(network))
+        .filter_map(|pid| Pid::from_raw(pid.parse().ok()?))
+        .collect()
+}
+
+/// The network that a process is in.
+pub(crate) fn network_of(pid: &str) -> Option<PathBuf> {
+    fs::read_link(format!("/proc/{pid}/ns/net")).ok()
+}
+
+/// `accept.c`, linked statically, built once.
+pub(crate) fn c_server() -> PathBuf {
+    static BUILT: OnceLock<PathBuf> = OnceLock::new();
+    let build = || {
+        let (source, out) = (source("accept.c"), out("accept"));
+        let mut cc = Command::new("cc");
+        cc.args(["-static", "-pthread", "-O1", "-Wall", "-Werror", "-o"]);
+        run(cc.arg(&out).arg(source));
+        out
+    };
+    BUILT.get_or_init(build).clone()
+}
+
+/// `http.go`, built once: with C in it, and so dynamically linked, or static.
+pub(crate) fn go_server(cgo: bool) -> PathBuf {
+    static BUILT: [OnceLock<PathBuf>; 2] = [OnceLock::new(), OnceLock::new()];
+    let build = || {
+        let out = out(if cgo { "http-cgo" } else { "http-static" });
+        let mut go = Command::new("go");
+        go.env("CGO_ENABLED", if cgo { "1" } else { "0" })
+            .env("GOFLAGS", "-mod=mod")
+            .env("GOPROXY", "off")
+            .env("GOTOOLCHAIN", "local")
+            .env("GOCACHE", self::out("go-cache"))
+            .current_dir(env!("CARGO_TARGET_TMPDIR"));
+        run(go.arg("build").arg("-o").arg(&out).arg(source("http.go")));
+        out
+    };
+    BUILT[usize::from(cgo)].get_or_init(build).clone()
+}
+
+fn run(command: &mut Command) {
+    let output = command
+        .output()
+        .unwrap_or_else(|error| panic!("{command:?}: {error} (make setup)"));
+    assert!(output.status.success(), "{command:?}: {output:?}");
+}
+
+fn source(name: &str) -> PathBuf {
+    let here = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/exec/notify");
+    PathBuf::from(here).join(name)
+}
+
+/// Named by this process: two runs of the tests don't write over each other's programs.
+fn out(name: &str) -> PathBuf {
+    let own = match name {
+        "go-cache" => name.to_owned(),
+        name => format!("{name}-{}", std::process::id()),
+    };
+    PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(own)
+}
+
+const USUAL: &[&str] = &["exec", "--trust=10.81.0.0/24", "--trust=fd81::/64"];

@@ -1,0 +1,106 @@
+//! The usual arrangement for UDP: proxy, two backends, a balancer.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+
+use serde_json::Value;
+
+use super::proxy::front_of;
+use crate::harness::addr::{BALANCER_V4, LISTEN_V4, TARGET_V4, TARGET_V6};
+use crate::harness::datagram::Datagrams;
+use crate::harness::header_bytes;
+use crate::harness::lab::Lab;
+use crate::harness::peername::Peername;
+
+/// Proxy, backends, one balancer socket and hosts, dropped in this order.
+#[derive(Debug)]
+pub(crate) struct Rig {
+    pub(crate) proxy: Peername,
+    pub(crate) v4: Datagrams,
+    pub(crate) v6: Datagrams,
+    pub(crate) balancer: Datagrams,
+    pub(crate) lab: Lab,
+}
+
+impl Rig {
+    pub(crate) fn new(args: &[&str]) -> Self {
+        Self::through(&[], args)
+    }
+
+    pub(crate) fn through(through: &[&str], args: &[&str]) -> Self {
+        let lab = Lab::new();
+        Self {
+            v4: Datagrams::bind(&lab.server, TARGET_V4),
+            v6: Datagrams::bind(&lab.server, TARGET_V6),
+            balancer: Datagrams::bind(&lab.balancer, SocketAddr::new(BALANCER_V4, 0)),
+            proxy: Peername::udp_proxy(&lab, through, args),
+            lab,
+        }
+    }
+
+    /// A further socket of the balancer's.
+    pub(crate) fn another_balancer_socket(&self) -> Datagrams {
+        Datagrams::bind(&self.lab.balancer, SocketAddr::new(BALANCER_V4, 0))
+    }
+
+    pub(crate) fn backend(&self, client: SocketAddr) -> &Datagrams {
+        if client.is_ipv4() { &self.v4 } else { &self.v6 }
+    }
+
+    /// Sends bytes as they are from the balancer.
+    pub(crate) fn send(&self, parts: &[&[u8]]) {
+        self.balancer.send(LISTEN_V4, parts);
+    }
+
+    /// A request of `client` and its answer, with a v2 header on it.
+    #[track_caller]
+    pub(crate) fn ask(&self, client: SocketAddr) {
+        self.send(&[&header_of(client), b"ping"]);
+        self.backend(client).expect(b"ping", client);
+        self.backend(client).send(client, &[b"pong"]);
+        self.balancer.expect(b"pong", LISTEN_V4);
+    }
+
+    /// Ends the proxy and returns what it dropped, by reason.
+    #[track_caller]
+    pub(crate) fn dropped(&mut self) -> BTreeMap<String, u64> {
+        let totals = self.stopped();
+        let dropped = totals["datagrams_dropped"].as_str().expect("text");
+        let pair = |pair: &str| {
+            let (reason, count) = pair.split_once('=').expect("reason=count");
+            (reason.to_owned(), count.parse().expect("a count"))
+        };
+        dropped.split_whitespace().map(pair).collect()
+    }
+
+    /// Ends the proxy and returns the last line of its log: what it has counted.
+    #[track_caller]
+    pub(crate) fn stopped(&mut self) -> Value {
+        self.proxy.stopped()
+    }
+}
+
+/// What a balancer puts in front of a datagram of this client.
+pub(crate) fn header_of(client: SocketAddr) -> Vec<u8> {
+    header_bytes::v2_udp(client, front_of(client))
+}
+
+/// `forward` on the balancer, before the usual proxy.
+pub(crate) fn forward(lab: &Lab, dialect: &str) -> Peername {
+    let args = [
+        "forward",
+        "--protocol=udp",
+        "--listen=203.0.113.1:80",
+        "--listen=[2001:db8:9::1]:80",
+        "--to=10.81.0.1:8443",
+        dialect,
+    ];
+    Peername::receive(&lab.balancer, &args)
+}
+
+/// Each dialect as an option of [`forward`] and as one of the proxy.
+pub(crate) const DIALECTS: [(&str, &str); 3] = [
+    ("--udp-header=each", "--udp-header=each"),
+    ("--udp-header=first", "--udp-header=first"),
+    ("--proxy-version=spp", "--udp-header=spp"),
+];

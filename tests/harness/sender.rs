@@ -1,0 +1,37 @@
+//! Real senders of PROXY headers, as Debian ships them, on the lab's balancer.
+
+pub(crate) mod haproxy;
+pub(crate) mod nginx;
+
+use std::net::SocketAddr;
+
+pub(crate) use haproxy::Haproxy;
+pub(crate) use nginx::NginxStream;
+
+use crate::harness::addr::{FRONT_V4, FRONT_V6};
+use crate::harness::lab::{Lab, Process};
+
+/// `curl --haproxy-protocol` from the balancer itself: asks the web server behind `to` and returns
+/// the endpoint that curl connected from, which is what its header claims.
+pub(crate) fn curl(lab: &Lab, to: SocketAddr) -> SocketAddr {
+    let url = format!("http://{to}/");
+    let args = [
+        "-s",
+        "-S",
+        "--haproxy-protocol",
+        "-o",
+        "/dev/null",
+        "-w",
+        OWN_ENDPOINT,
+        &url,
+    ];
+    let said = lab.balancer.run("curl", &args);
+    let (ip, port) = said.split_once(' ').expect("an address and a port");
+    crate::harness::addr::parse(ip, port).expect("an endpoint")
+}
+
+fn listens_in_front(process: Process) -> Process {
+    process.listens(&[FRONT_V4, FRONT_V6])
+}
+
+const OWN_ENDPOINT: &str = "%{local_ip} %{local_port}";

@@ -1,0 +1,108 @@
+//! HAProxy in TCP mode.
+
+use std::net::SocketAddr;
+
+use super::listens_in_front;
+use crate::harness::lab::{Lab, Process, Scratch, wait_for};
+
+#[derive(Debug)]
+pub(crate) struct Haproxy {
+    _process: Process,
+    scratch: Scratch,
+}
+
+impl Haproxy {
+    /// Balances [`crate::harness::addr::FRONT_V4`] and its IPv6 twin over one server, `to`, with these options
+    /// on its `server` line (`send-proxy`, `check` …).
+    pub(crate) fn start(lab: &Lab, to: SocketAddr, server_options: &str) -> Self {
+        Self::with(lab, to, server_options, "", "")
+    }
+
+    /// The same behind TLS with a certificate of its own, so that its headers can tell about it.
+    pub(crate) fn start_tls(lab: &Lab, to: SocketAddr, server_options: &str) -> Self {
+        Self::with(lab, to, server_options, "ssl crt DIR/cert.pem", "")
+    }
+
+    /// The same with health checks of Redis, every 50 ms.
+    pub(crate) fn start_checking_redis(lab: &Lab, to: SocketAddr, server_options: &str) -> Self {
+        let options = format!("{server_options} check inter 50ms fall 5 rise 2");
+        Self::with(lab, to, &options, "", "option redis-check")
+    }
+
+    fn with(lab: &Lab, to: SocketAddr, server: &str, bind: &str, section: &str) -> Self {
+        let scratch = Scratch::new();
+        if !bind.is_empty() {
+            self_signed(lab, &scratch);
+        }
+        let config = CONFIG
+            .replace("BIND", bind)
+            .replace("SECTION", section)
+            .replace("SERVER", &format!("{to} {server}"))
+            .replace("DIR", &scratch.text("."));
+        let config = scratch.write("haproxy.cfg", &config);
+        let process = Process::start(&lab.balancer, "haproxy", &["-db", "-f", &config]);
+        Self {
+            _process: listens_in_front(process),
+            scratch,
+        }
+    }
+
+    /// Waits until health checks have put the server into this state, `UP` or `DOWN`.
+    pub(crate) fn waits_for_server(&self, lab: &Lab, state: &str) {
+        let socket = format!("UNIX-CONNECT:{}", self.scratch.text("stats.sock"));
+        let ask = "echo 'show stat' | socat STDIO \"$0\"";
+        wait_for(&format!("HAProxy finds its server {state}"), || {
+            let table = lab.balancer.run("sh", &["-c", ask, &socket]);
+            let server = table
+                .lines()
+                .find(|line| line.starts_with("front,backend,"))?;
+            // Field 37, check_status, is L7OK after a passed check; field 18 is the state.
+            let field = |n| server.split(',').nth(n).unwrap_or_default();
+            let checked = (state == "UP") == (field(36) == "L7OK");
+            (field(17).starts_with(state) && checked).then_some(())
+        });
+    }
+}
+
+/// A key and a certificate in the one file that HAProxy wants.
+fn self_signed(lab: &Lab, scratch: &Scratch) {
+    let (key, cert) = (scratch.text("key.pem"), scratch.text("cert.only.pem"));
+    let args = [
+        "req",
+        "-x509",
+        "-newkey",
+        "ec",
+        "-pkeyopt",
+        "ec_paramgen_curve:prime256v1",
+        "-nodes",
+        "-days",
+        "1",
+        "-subj",
+        "/CN=front.example",
+        "-keyout",
+        &key,
+        "-out",
+        &cert,
+    ];
+    lab.balancer.run("openssl", &args);
+    scratch.write(
+        "cert.pem",
+        &(scratch.read("key.pem") + &scratch.read("cert.only.pem")),
+    );
+}
+
+const CONFIG: &str = "
+global
+    stats socket DIR/stats.sock
+defaults
+    mode tcp
+    timeout connect 5s
+    timeout check 5s
+    timeout client 30s
+    timeout server 30s
+listen front
+    bind 203.0.113.1:80 BIND
+    bind 2001:db8:9::1:80 BIND
+    SECTION
+    server backend SERVER
+";

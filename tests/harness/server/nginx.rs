@@ -1,0 +1,91 @@
+//! nginx: the access log.
+
+use std::net::SocketAddr;
+
+use super::Server;
+use crate::harness::addr::{TARGET_V4, TARGET_V6};
+use crate::harness::conn::Conn;
+use crate::harness::lab::{Host, Process, Scratch, wait_for};
+
+#[derive(Debug)]
+pub(crate) struct Nginx {
+    _process: Process,
+    scratch: Scratch,
+}
+
+impl Server for Nginx {
+    fn start(host: &Host) -> Self {
+        let scratch = Scratch::new();
+        scratch.write("index.html", "hello\n");
+        let server = format!("listen {TARGET_V4}; listen {TARGET_V6}; root DIR;");
+        let config = configure(&scratch, "user root; worker_processes 1;", PEER, &server);
+        let process = Process::start_family(host, "nginx", &["-c", &config, "-e", "stderr"]);
+        Self {
+            _process: process.listens(&[TARGET_V4, TARGET_V6]),
+            scratch,
+        }
+    }
+
+    fn ask(&self, client: &Host, front: SocketAddr) -> SocketAddr {
+        let before = self.scratch.read("access.log").lines().count();
+        let conn = Conn::open(client, front, b"GET / HTTP/1.0\r\n\r\n");
+        let (answer, _) = conn.drain();
+        assert!(
+            answer.ends_with(b"hello\n"),
+            "{}",
+            String::from_utf8_lossy(&answer)
+        );
+        self.logged(before)
+    }
+}
+
+impl Nginx {
+    /// The client of request number `index`, once it is in the log.
+    pub(crate) fn logged(&self, index: usize) -> SocketAddr {
+        logged(&self.scratch, index)
+    }
+}
+
+/// Writes the configuration of an nginx that has all its files in `scratch`, the access log among them, and
+/// returns its path. `main` and `server` are directives of those contexts, with DIR for the directory; `log`
+/// is what the log has of each request.
+pub(crate) fn configure(scratch: &Scratch, main: &str, log: &str, server: &str) -> String {
+    let config = CONFIG
+        .replace("MAIN", main)
+        .replace("LOG", log)
+        .replace("SERVER", server)
+        .replace("DIR", &scratch.text("."));
+    scratch.write("nginx.conf", &config)
+}
+
+/// The client of request number `index`, once it is in the log, which must have been [`PEER`].
+pub(crate) fn logged(scratch: &Scratch, index: usize) -> SocketAddr {
+    wait_for("nginx's access log", || {
+        let log = scratch.read("access.log");
+        let line = log.split_inclusive('\n').nth(index)?.strip_suffix('\n')?;
+        let (ip, port) = line.split_once(' ')?;
+        crate::harness::addr::parse(ip, port)
+    })
+}
+
+/// The client as nginx sees it.
+pub(crate) const PEER: &str = "$remote_addr $remote_port";
+
+const CONFIG: &str = "
+MAIN
+daemon off;
+pid DIR/nginx.pid;
+events {}
+http {
+    log_format peer 'LOG';
+    access_log DIR/access.log peer;
+    client_body_temp_path DIR/body;
+    proxy_temp_path DIR/proxy;
+    fastcgi_temp_path DIR/fastcgi;
+    uwsgi_temp_path DIR/uwsgi;
+    scgi_temp_path DIR/scgi;
+    server {
+        SERVER
+    }
+}
+";

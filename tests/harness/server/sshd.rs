@@ -1,0 +1,121 @@
+//! OpenSSH: a login with a key, and the server's log of it.
+
+use std::net::SocketAddr;
+
+use super::Server;
+use crate::harness::addr::{TARGET_V4, TARGET_V6};
+use crate::harness::lab::{Host, Process, Scratch};
+
+#[derive(Debug)]
+pub(crate) struct Sshd {
+    process: Process,
+    scratch: Scratch,
+}
+
+impl Server for Sshd {
+    fn start(host: &Host) -> Self {
+        let scratch = Scratch::new();
+        let config = configure(host, &scratch, &[TARGET_V4, TARGET_V6]);
+        let args = ["-D", "-e", "-f", &config];
+        let process = Process::start_with(host, THROUGH, "/usr/sbin/sshd", &args);
+        Self {
+            process: process.listens(&[TARGET_V4, TARGET_V6]),
+            scratch,
+        }
+    }
+
+    fn ask(&self, client: &Host, front: SocketAddr) -> SocketAddr {
+        ask(&self.process, &self.scratch, client, front)
+    }
+}
+
+/// Writes the configuration of an sshd that listens there, the keys it needs, and one to log in with, all in
+/// `scratch`. Returns its path.
+pub(crate) fn configure(host: &Host, scratch: &Scratch, listen: &[SocketAddr]) -> String {
+    for key in ["host_key", "user_key"] {
+        let path = scratch.text(key);
+        let args = ["-q", "-t", "ed25519", "-N", "", "-f", &path];
+        host.run("ssh-keygen", &args);
+    }
+    let listen: String = listen
+        .iter()
+        .map(|addr| format!("ListenAddress {addr}\n"))
+        .collect();
+    let config = listen + &CONFIG.replace("DIR", &scratch.text("."));
+    scratch.write("sshd_config", &config)
+}
+
+/// Logs in to an sshd that was [configured](configure) there, and returns the client's address as it tells
+/// the shell and writes to its log.
+pub(crate) fn ask(
+    process: &Process,
+    scratch: &Scratch,
+    client: &Host,
+    front: SocketAddr,
+) -> SocketAddr {
+    let (key, port, ip) = (
+        scratch.text("user_key"),
+        front.port().to_string(),
+        front.ip().to_string(),
+    );
+    let said = client.run(
+        "ssh",
+        &[
+            "-F/dev/null",
+            "-oStrictHostKeyChecking=no",
+            "-oUserKnownHostsFile=/dev/null",
+            "-oBatchMode=yes",
+            "-oConnectTimeout=10",
+            "-i",
+            &key,
+            "-p",
+            &port,
+            &format!("root@{ip}"),
+            "echo $SSH_CONNECTION",
+        ],
+    );
+    let told = address(said.split_ascii_whitespace());
+    let logged = process.line("of an accepted login", |line| {
+        let from = line.split_once("Accepted publickey for root from ")?.1;
+        address(from.split(' ').filter(|word| *word != "port")).filter(|addr| Some(*addr) == told)
+    });
+    assert_eq!(
+        told,
+        Some(logged),
+        "what sshd told the shell and what it logged"
+    );
+    logged
+}
+
+fn address<'a>(mut words: impl Iterator<Item = &'a str>) -> Option<SocketAddr> {
+    Some(SocketAddr::new(
+        words.next()?.parse().ok()?,
+        words.next()?.parse().ok()?,
+    ))
+}
+
+/// Starts sshd with all it needs, and ends its processes with it.
+pub(crate) const THROUGH: &[&str] = &[
+    "unshare",
+    "--mount",
+    "--pid",
+    "--fork",
+    "--kill-child=KILL",
+    "sh",
+    "-c",
+    RUN,
+    "sh",
+];
+
+/// sshd insists on /run/sshd, which the package's unit makes; here in a /run of its own.
+pub(crate) const RUN: &str = r#"mount -t tmpfs none /run && mkdir /run/sshd && exec "$@""#;
+
+const CONFIG: &str = "
+HostKey DIR/host_key
+AuthorizedKeysFile DIR/user_key.pub
+StrictModes no
+PermitRootLogin prohibit-password
+PasswordAuthentication no
+UsePAM yes
+PidFile none
+";

@@ -1,0 +1,105 @@
+//! A reader of HTTP/1.1 requests that forgives nothing (RFC 9112): what it takes, every origin takes alike.
+
+/// The requests that these bytes are, and what is left: the beginning of another one, or nothing.
+///
+/// # Errors
+///
+/// What is no request, or could be read in two ways.
+pub(crate) fn requests(mut bytes: &[u8]) -> Result<(Vec<&[u8]>, &[u8]), String> {
+    let mut all = Vec::new();
+    while let Some(len) = request(bytes)? {
+        let (one, rest) = bytes.split_at(len);
+        all.push(one);
+        bytes = rest;
+    }
+    Ok((all, bytes))
+}
+
+/// How long the first request is; `None` while it is not whole.
+fn request(bytes: &[u8]) -> Result<Option<usize>, String> {
+    let Some(end) = find(bytes, b"\r\n\r\n") else {
+        return Ok(None);
+    };
+    let head = str::from_utf8(&bytes[..end]).map_err(|error| error.to_string())?;
+    let mut lines = head.split("\r\n");
+    let first = lines.next().unwrap_or_default();
+    let [_, target, "HTTP/1.1"] = first.split(' ').collect::<Vec<_>>()[..] else {
+        return Err(format!("the request line {first:?}"));
+    };
+    if !target.starts_with('/') && target != "*" || target.contains(|c: char| c.is_control()) {
+        return Err(format!("the target {target:?}"));
+    }
+    let headers: Vec<_> = lines.map(header).collect::<Result<_, _>>()?;
+    let all = |name: &str| -> Vec<&str> {
+        let named = headers
+            .iter()
+            .filter(|(one, _)| one.eq_ignore_ascii_case(name));
+        named.map(|(_, value)| *value).collect()
+    };
+    if all("host").len() != 1 {
+        return Err(format!("{:?} as Host", all("host")));
+    }
+    let body = &bytes[end + 4..];
+    let len = match (&all("transfer-encoding")[..], &all("content-length")[..]) {
+        ([], []) => Some(0),
+        ([], [length]) if is_number(length) => length.parse().ok().filter(|len| *len <= body.len()),
+        (["chunked"], []) => chunked(body)?,
+        both => return Err(format!("framed by {both:?}")),
+    };
+    Ok(len.map(|len| end + 4 + len))
+}
+
+fn header(line: &str) -> Result<(&str, &str), String> {
+    let is_token = |c: char| c.is_ascii_alphanumeric() || "!#$%&'*+-.^_`|~".contains(c);
+    match line.split_once(':') {
+        Some((name, value))
+            if !name.is_empty()
+                && name.chars().all(is_token)
+                && !value.contains(|c: char| c.is_control() && c != '\t') =>
+        {
+            Ok((name, value.trim_matches([' ', '\t'])))
+        }
+        _ => Err(format!("the line {line:?}")),
+    }
+}
+
+fn chunked(body: &[u8]) -> Result<Option<usize>, String> {
+    let mut at = 0;
+    loop {
+        let Some(line) = find(&body[at..], b"\r\n") else {
+            return Ok(None);
+        };
+        let text = String::from_utf8_lossy(&body[at..at + line]);
+        let size =
+            usize::from_str_radix(&text, 16).map_err(|_| format!("the chunk size {text:?}"))?;
+        at += line + 2;
+        if size == 0 {
+            break;
+        }
+        match body.get(at + size..at + size + 2) {
+            Some(b"\r\n") => at += size + 2,
+            Some(other) => return Err(format!("{other:?} behind a chunk")),
+            None => return Ok(None),
+        }
+    }
+    while let Some(line) = find(&body[at..], b"\r\n") {
+        let text = str::from_utf8(&body[at..at + line]).map_err(|error| error.to_string())?;
+        at += line + 2;
+        if text.is_empty() {
+            return Ok(Some(at));
+        }
+        let (name, _) = header(text)?;
+        if ["content-length", "transfer-encoding", "host"].contains(&&*name.to_ascii_lowercase()) {
+            return Err(format!("{name} in a trailer"));
+        }
+    }
+    Ok(None)
+}
+
+fn is_number(text: &str) -> bool {
+    !text.is_empty() && text.bytes().all(|octet| octet.is_ascii_digit())
+}
+
+fn find(bytes: &[u8], what: &[u8]) -> Option<usize> {
+    bytes.windows(what.len()).position(|window| window == what)
+}

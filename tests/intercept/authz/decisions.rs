@@ -1,0 +1,263 @@
+//! Nothing reaches an origin that the check has not agreed to, and a denial is what its reader understands.
+
+use crate::harness::addr::v4;
+use crate::harness::conn::Conn;
+use crate::harness::lab::{Host, Process, wait_for};
+use crate::harness::rig::intercept::{CLIENT, PROXY, Rig, Stage, head};
+
+const CHECK: std::net::SocketAddr = v4([127, 0, 0, 1], 9191);
+pub(crate) const ASKED: &str = "--check=http://127.0.0.1:9191/";
+/// For a check that answers, on a machine that has other things to do.
+pub(crate) const PATIENT: &str = "--check-timeout=15s";
+
+#[test]
+fn what_is_denied_never_leaves() {
+    let (rig, check) = checked(&[]);
+    for version in ["--http1.1", "--http2"] {
+        assert!(
+            rig.curl(&[version, "https://a.test/echo"])
+                .starts_with("GET a.test ")
+        );
+        let denied = rig.problem(&[version, "https://a.test/secret/1?token=2"]);
+        assert_eq!(
+            (&denied["code"], &denied["status"]),
+            (&"denied".into(), &403.into()),
+            "{denied}"
+        );
+        let large = rig.scratch.text("large");
+        assert_eq!(
+            rig.status(&[version, "-T", &large, "https://a.test/secret/2"]),
+            403
+        );
+    }
+    assert_eq!(rig.status(&["http://a.test/secret/3"]), 403);
+    assert_eq!(rig.seen_at_least(2).len(), 2);
+    assert!(rig.seen().iter().all(|line| line.contains("/echo")));
+    let request = format!("request GET https a.test /secret/1?token=2 for {CLIENT}");
+    for question in [&request, "connect CONNECT - a.test:443 -"] {
+        let is_it = |line: &str| line.contains(question).then_some(());
+        check.line(question, is_it);
+    }
+    let line = &rig.audit("/secret/1", 1)[0];
+    assert_eq!(
+        (&line["decision"], &line["how"]),
+        (&"denied".into(), &"asked".into()),
+        "{line}"
+    );
+}
+
+/// The first request of a connection was allowed; that says nothing about the next.
+#[test]
+fn each_request_is_asked_about() {
+    let (rig, _check) = checked(&[]);
+    let urls = [
+        "https://a.test/echo",
+        "https://a.test/secret/1",
+        "https://a.test/echo",
+    ];
+    for version in ["--http1.1", "--http2"] {
+        let write = [
+            "-s",
+            version,
+            "-o",
+            "/dev/null",
+            "-o",
+            "/dev/null",
+            "-o",
+            "/dev/null",
+            "-w",
+            "%{http_code} %{num_connects};",
+        ];
+        let answer = rig.curl(&[&write[..], &urls].concat());
+        assert_eq!(answer, "200 1;403 0;200 0;", "{version}");
+    }
+}
+
+#[test]
+fn a_denied_connect() {
+    let (rig, _check) = checked(&[]);
+    let output = rig.try_curl(&["-v", "https://b.test/echo"]);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        said.contains("CONNECT tunnel failed, response 403"),
+        "{said}"
+    );
+    // A browser would show nothing of that.
+    let page = rig.curl(&[
+        "-A",
+        "Mozilla/5.0",
+        "-H",
+        "Accept: text/html",
+        "https://b.test/echo",
+    ]);
+    assert!(
+        page.starts_with("<!doctype html>") && page.contains("denied"),
+        "{page}"
+    );
+    assert_eq!(rig.seen(), Vec::<String>::new());
+    // The connection is of no more use. 200, as gRPC has it, would grant the tunnel, whatever else is said.
+    // Nor does anybody follow a redirection for one; a request may be sent elsewhere.
+    assert_eq!(rig.status(&["http://other.test/"]), 302);
+    for (host, header) in [
+        ("b.test", "Host: b.test:443"),
+        ("b.test", "Content-Type: application/grpc"),
+        ("other.test", "Accept: */*"),
+    ] {
+        let request = format!("CONNECT {host}:443 HTTP/1.1\r\n{header}\r\n\r\n");
+        let (answer, _) = Conn::open(&rig.lab.client, PROXY, request.as_bytes()).drain();
+        assert!(
+            answer.starts_with(b"HTTP/1.1 403 "),
+            "{header}: {}",
+            answer.escape_ascii()
+        );
+    }
+    for line in rig.audit("", 4) {
+        assert_eq!(line["status"], 403, "{line}");
+    }
+}
+
+#[test]
+fn grpc_and_websocket_are_denied_in_their_own_words() {
+    let (rig, _check) = checked(&[]);
+    let url = "https://a.test/secret/1";
+    let grpc = rig.curl(&[
+        "-i",
+        "-H",
+        "Content-Type: application/grpc",
+        "-H",
+        "TE: trailers",
+        url,
+    ]);
+    assert!(
+        grpc.starts_with("HTTP/2 200 ") && grpc.contains("grpc-status: 7"),
+        "{grpc}"
+    );
+    let upgrade = [
+        "-H",
+        "Connection: Upgrade",
+        "-H",
+        "Upgrade: websocket",
+        "-H",
+        "Sec-WebSocket-Version: 13",
+        "-H",
+        "Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==",
+    ];
+    assert_eq!(
+        rig.status(&[&["--http1.1"][..], &upgrade, &[url]].concat()),
+        403
+    );
+    assert_eq!(rig.seen(), Vec::<String>::new());
+}
+
+#[test]
+fn without_an_answer_it_is_denied_or_as_the_operator_says() {
+    for (extra, status, decision) in [
+        (&[][..], 503, "check_failed"),
+        (&["--on-check-failure=allow"], 200, "failed_open"),
+    ] {
+        let rig = Rig::new(&[&[ASKED, "--check-timeout=300ms"][..], extra].concat());
+        assert_eq!(rig.status(&["http://a.test/echo"]), status);
+        assert_eq!(rig.audit("/echo", 1)[0]["decision"], decision);
+        // What was said at the start has come by then.
+        let is_said = rig.proxy.log().contains("go on unchecked");
+        assert_eq!(is_said, status == 200, "{}", rig.proxy.log());
+    }
+}
+
+/// What can't be looked into is refused, also when it comes in pieces or not at all.
+#[test]
+fn what_is_neither_tls_nor_http_is_refused() {
+    let (rig, _check) = checked(&[]);
+    for bytes in [
+        &b"SSH-2.0-test\r\n"[..],
+        b"\0\0\0\0",
+        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+        b"EHLO x\r\n",
+    ] {
+        let conn = Conn::open(
+            &rig.lab.client,
+            PROXY,
+            b"CONNECT a.test:80 HTTP/1.1\r\n\r\n",
+        );
+        assert!(head(&conn).starts_with("HTTP/1.1 200 "));
+        // It need not see all of them.
+        if bytes.iter().all(|octet| conn.send_if_open(&[*octet])) {
+            conn.closed();
+        }
+    }
+    for line in rig.audit("", 4) {
+        assert_eq!(
+            (&line["decision"], &line["code"]),
+            (&"refused".into(), &"unknown_protocol".into()),
+            "{line}"
+        );
+    }
+    assert_eq!(rig.seen(), Vec::<String>::new());
+}
+
+#[test]
+fn metrics_tell_of_decisions() {
+    let (rig, _check) = checked(&["--admin=203.0.113.1:9090"]);
+    rig.curl(&["https://a.test/echo", "https://a.test/secret/1"]);
+    rig.audit("/secret/1", 1);
+    let metrics = rig
+        .lab
+        .client
+        .run("curl", &["-sS", "http://203.0.113.1:9090/metrics"]);
+    for line in [
+        "peername_intercept_requests_total{decision=\"allowed\"} 1",
+        "peername_intercept_requests_total{decision=\"denied\"} 1",
+        "peername_certificates_issued_total 1",
+        "peername_certificate_cache_hits_total 0",
+        "peername_check_seconds_count 3",
+    ] {
+        assert!(metrics.contains(line), "{line}\n{metrics}");
+    }
+    let ready = |path: &str| {
+        rig.lab
+            .client
+            .run("curl", &["-sS", &format!("http://203.0.113.1:9090{path}")])
+    };
+    // A worker that others keep from turning for two seconds is said to hang.
+    wait_for("all is well", || {
+        (ready("/healthz") == "ok\n").then_some(())
+    });
+    assert_eq!(ready("/readyz"), "ready\n");
+}
+
+/// With a forwardAuth service beside the proxy that denies `/secret` anywhere, and b.test altogether.
+pub(crate) fn checked(args: &[&str]) -> (Rig, Process) {
+    let stage = Stage::new();
+    let check = start(
+        &stage.lab.balancer,
+        &stage.scratch.write("check.py", SERVICE),
+    );
+    (stage.start(&[&[ASKED, PATIENT], args].concat()), check)
+}
+
+pub(crate) fn start(host: &Host, script: &str) -> Process {
+    Process::start(host, "/usr/bin/python3", &["-u", script]).listens(&[CHECK])
+}
+
+pub(crate) const SERVICE: &str = r#"
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+class Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    def do_GET(self):
+        said = [self.headers.get(name, "-") for name in ("X-Peername-Mode", "X-Forwarded-Method",
+            "X-Forwarded-Proto", "X-Forwarded-Host", "X-Forwarded-Uri")]
+        print(*said, "for", self.headers["X-Forwarded-For"])
+        denied = "secret" in said[4] or said[3].startswith("b.test") or "X-Open" in self.headers
+        words = b"no" if "words" in said[4] else b""
+        elsewhere = said[3].startswith("other.test")
+        self.send_response(302 if elsewhere else 403 if denied else 200)
+        self.send_header("Content-Type", "text/x-words")
+        self.send_header("Cache-Control", "max-age=3600")
+        self.send_header("X-Why", "secret")
+        self.send_header("Content-Length", str(len(words)))
+        self.end_headers()
+        self.wfile.write(words)
+    def log_message(self, *_):
+        pass
+ThreadingHTTPServer(("127.0.0.1", 9191), Handler).serve_forever()
+"#;

@@ -1,0 +1,272 @@
+//! Whatever is wrong with the check: every request is denied, in time, for no memory, until it is back.
+
+use std::net::SocketAddr;
+use std::sync::Barrier;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use super::decisions::PATIENT;
+use crate::harness::addr::v4;
+use crate::harness::check::broken::{Fault, endless, flood, frames, hold, reset, say, serve};
+use crate::harness::check::h2::{self, frame};
+use crate::harness::check::service::{Opa, Service, any, free};
+use crate::harness::conn::Conn;
+use crate::harness::lab::{Lab, Process, wait_for};
+use crate::harness::rig::intercept::{PROXY, Rig, Stage, head};
+
+#[test]
+fn ext_authz() {
+    let by_grpc: &[Fault] = &[
+        ("500", |stream| {
+            h2::settle(&stream);
+            let flags = h2::END_HEADERS | h2::END_STREAM;
+            frames(&stream, &[frame(h2::HEADERS, flags, 1, &[STATUS_500])]);
+        }),
+        ("a GiB", |stream| {
+            h2::begin(&stream);
+            frames(&stream, &[frame(h2::DATA, 0, 1, &[0, 0x40, 0, 0, 0])]);
+            flood(&stream, &frame(h2::DATA, 0, 1, &[0; 16384]));
+        }),
+        ("invalid UTF-8", |stream| {
+            h2::begin(&stream);
+            let reason = [0, 0, 0, 0, 5, 0x0a, 3, 0x12, 1, 0xff];
+            let answer = [frame(h2::DATA, 0, 1, &reason), h2::trailers(b"0")];
+            frames(&stream, &answer);
+        }),
+    ];
+    all_denied("grpc", "", by_grpc);
+}
+
+#[test]
+fn forward_auth() {
+    let invalid: Fault = ("invalid UTF-8", |stream| {
+        let answer = b"HTTP/1.1 200 OK\r\nX-\xff: 1\r\nContent-Length: 0\r\n\r\n";
+        say(&stream, answer);
+    });
+    all_denied("http", "/verify", &[ERROR, GIBIBYTE, invalid]);
+}
+
+#[test]
+fn opa() {
+    let invalid: Fault = ("invalid UTF-8", |stream| {
+        let answer = b"HTTP/1.1 200 OK\r\nContent-Length: 19\r\n\r\n{\"result\":true,\"\xff\":1}";
+        say(&stream, answer);
+    });
+    all_denied("opa+http", "/v1/data/egress", &[ERROR, GIBIBYTE, invalid]);
+}
+
+fn all_denied(scheme: &str, rule: &str, more: &[Fault]) {
+    let stage = Stage::new();
+    let _origin = stage.nginx();
+    let balancer = &stage.lab.balancer;
+    let down = ("down", balancer.enter(free));
+    let broken = [SLOW, GARBAGE, RESET];
+    let broken = broken.iter().chain(more);
+    let broken = broken.map(|(what, fault)| (*what, balancer.enter(|| serve(any(), *fault))));
+    for (what, address) in [down].into_iter().chain(broken) {
+        let check = format!("--check={scheme}://{address}{rule}");
+        let what = format!("{what}, {scheme}");
+        // A machine with other things to do may be late, a proxy that lets a check go on is late each time.
+        let in_time = (0..3).any(|_| {
+            let proxy = stage.proxy(&[&check, "--allow-destination=10.81.0.0/24"]);
+            denied_in_time(&stage.lab, &proxy, &what)
+        });
+        assert!(in_time, "{what}: too late each time");
+    }
+    assert_eq!(
+        stage.scratch.read("access.log"),
+        "",
+        "nothing reached the origin"
+    );
+}
+
+/// So many at once that they all wait for the check, then more of them, once it is not asked any more. All are denied;
+/// returns whether that was in time.
+fn denied_in_time(lab: &Lab, proxy: &Process, what: &str) -> bool {
+    let (before, begun) = (peak(proxy), Instant::now());
+    let (answers, late) = beside_a_clock(|| at_once(lab));
+    let limit = IN_TIME + SCHEDULING + late;
+    for (answer, _) in &answers {
+        assert!(answer.starts_with("HTTP/1.1 503 "), "{what}: {answer}");
+    }
+    let slowest = answers.iter().map(|(_, took)| *took).max();
+    let slowest = slowest.expect("there are some");
+    let grown = peak(proxy) - before;
+    assert!(grown < MEMORY, "{what}: {grown} KiB");
+    let ((mut took, asked), more_late) = beside_a_clock(|| denied_at_once(lab, what));
+    // One a second may ask whether the service is back.
+    assert!(asked <= begun.elapsed().as_secs(), "{what}: {asked} asked");
+    took.sort();
+    // Nothing is waited for but the processor.
+    let median = took[took.len() / 2];
+    println!(
+        "{what}: {slowest:?}, {grown} KiB; then {median:?}; a clock was {late:?} and {more_late:?} late"
+    );
+    slowest <= limit && median < AT_ONCE + more_late
+}
+
+/// Each on a connection of its own; the answer, and from the request's last octet to it.
+fn at_once(lab: &Lab) -> Vec<(String, Duration)> {
+    let together = Barrier::new(REQUESTS);
+    let one = || {
+        let conn = Conn::connect(&lab.client, PROXY);
+        together.wait();
+        conn.send(REQUEST);
+        let sent = Instant::now();
+        (head(&conn), sent.elapsed())
+    };
+    thread::scope(|scope| {
+        let all: Vec<_> = (0..REQUESTS).map(|_| scope.spawn(one)).collect();
+        let answers = all.into_iter().map(|one| one.join().expect("an answer"));
+        answers.collect()
+    })
+}
+
+/// One after the other on one connection; how long each took, and how many had the service asked.
+fn denied_at_once(lab: &Lab, what: &str) -> (Vec<Duration>, u64) {
+    let mut asked = 0;
+    let conn = Conn::connect(&lab.client, PROXY);
+    let one = |_| {
+        let sent = Instant::now();
+        conn.send(REQUEST);
+        let answer = conn.recv_text_until(|text| text.ends_with('}'));
+        let took = sent.elapsed();
+        assert!(answer.starts_with("HTTP/1.1 503 "), "{what}: {answer}");
+        asked += u64::from(!answer.contains("check_suspended"));
+        took
+    };
+    let took = (0..20).map(one).collect();
+    (took, asked)
+}
+
+/// How late somebody was at worst who only slept meanwhile, twice: both the proxy and its client are woken by
+/// a request's last moments, and wait for the processor like him.
+fn beside_a_clock<T>(work: impl FnOnce() -> T) -> (T, Duration) {
+    const TICK: Duration = Duration::from_millis(1);
+    let done = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let clock = scope.spawn(|| {
+            let mut late = Duration::ZERO;
+            while !done.load(Relaxed) {
+                let begun = Instant::now();
+                thread::sleep(TICK);
+                late = late.max(begun.elapsed() - TICK);
+            }
+            late * 2
+        });
+        let result = work();
+        done.store(true, Relaxed);
+        (result, clock.join().expect("a clock"))
+    })
+}
+
+/// The most memory that it ever had, in KiB.
+fn peak(proxy: &Process) -> u64 {
+    let text = proxy.status("VmHWM");
+    let number = text.trim_end_matches(" kB").parse();
+    number.expect("VmHWM in kB")
+}
+
+#[test]
+fn ext_authz_recovers() {
+    recovers("grpc", "", |address| {
+        let mut service = Service::ext_authz(address);
+        service.answers(r#"{"status": {}}"#);
+        service
+    });
+}
+
+#[test]
+fn forward_auth_recovers() {
+    recovers("http", "/verify", |address| {
+        let mut service = Service::forward_auth(address);
+        service.answers(r#"{"status": 200, "headers": [], "body": ""}"#);
+        service
+    });
+}
+
+#[test]
+fn opa_recovers() {
+    recovers("opa+http", "/v1/data/egress/allow", |address| {
+        Opa::at(address, "package egress\nallow := true\n")
+    });
+}
+
+/// It ends, and is there again.
+fn recovers<Service>(scheme: &str, rule: &str, start: impl Fn(SocketAddr) -> Service) {
+    let check = format!("--check={scheme}://{CHECK}{rule}");
+    let rig = Rig::new(&[&check, ADMIN, PATIENT]);
+    let start = || rig.lab.balancer.enter(|| start(CHECK));
+    let status = || rig.status(&["http://a.test/echo"]);
+    let is_suspended = |value: u8| {
+        let sample = format!("peername_check_suspended {value}");
+        rig.metrics().lines().any(|line| line == sample)
+    };
+    let service = start();
+    assert_eq!(status(), 200);
+    drop(service);
+    for (answer, _) in at_once(&rig.lab) {
+        assert!(answer.starts_with("HTTP/1.1 503 "), "{answer}");
+    }
+    assert!(is_suspended(1), "{}", rig.metrics());
+    let _service = start();
+    let back = Instant::now();
+    wait_for("the service is asked again", || {
+        (status() == 200).then_some(())
+    });
+    // It is given a second; the rest is ours, and curl's.
+    let took = back.elapsed();
+    assert!(took < Duration::from_secs(3), "{took:?}");
+    assert!(is_suspended(0), "{}", rig.metrics());
+    assert_eq!([(); 20].map(|()| status()), [200; 20]);
+    rig.proxy.line("that it answers again", |line| {
+        let said = "the check service answers again";
+        line.contains(said).then_some(())
+    });
+}
+
+#[test]
+fn who_prefers_it_is_let_through_and_it_is_said() {
+    let check = format!("--check=grpc://{CHECK}");
+    let rig = Rig::new(&[&check, "--on-check-failure=allow", ADMIN]);
+    assert_eq!(rig.status(&["https://a.test/echo"]), 200);
+    let line = &rig.audit("/echo", 1)[0];
+    assert_eq!(line["decision"], "failed_open", "{line}");
+    let said = "a request goes on unchecked: connecting to the check service failed";
+    assert!(rig.proxy.log().contains(said), "{}", rig.proxy.log());
+    // The tunnel, and the request inside.
+    let counted = r#"peername_check_total{outcome="fail_open"} 2"#;
+    let metrics = rig.metrics();
+    assert!(metrics.lines().any(|line| line == counted), "{metrics}");
+}
+
+const SLOW: Fault = ("slow", |stream| hold(&stream));
+const GARBAGE: Fault = ("garbage", |stream| flood(&stream, &[0xff; 65536]));
+const RESET: Fault = ("reset", |stream| {
+    h2::read(&stream);
+    reset(stream);
+});
+const ERROR: Fault = ("500", |stream| {
+    say(&stream, b"HTTP/1.1 500 No\r\nContent-Length: 0\r\n\r\n");
+});
+const GIBIBYTE: Fault = ("a GiB", |stream| {
+    let first = b"HTTP/1.1 200 OK\r\nContent-Length: 1073741824\r\n\r\n";
+    endless(&stream, first, &[b'x'; 65536]);
+});
+
+const REQUEST: &[u8] = b"GET http://a.test/echo HTTP/1.1\r\nHost: a.test\r\n\r\n";
+const REQUESTS: usize = 50;
+/// The default of --check-timeout, and what is left for the rest.
+const IN_TIME: Duration = Duration::from_millis(510);
+/// Of a denial without asking.
+const AT_ONCE: Duration = Duration::from_millis(5);
+/// Fifty answers are due at one moment, and wait for two processors that others use too.
+const SCHEDULING: Duration = Duration::from_millis(100);
+/// In KiB: as many connections on both sides, each with as much of an answer as is read (64 KiB) and the
+/// buffers on the way there.
+const MEMORY: u64 = 16 << 10;
+const CHECK: SocketAddr = v4([127, 0, 0, 1], 9191);
+const ADMIN: &str = "--admin=127.0.0.1:9300";
+/// Number 14 of HPACK's static table.
+const STATUS_500: u8 = 0x8e;

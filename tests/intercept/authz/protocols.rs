@@ -1,0 +1,200 @@
+//! A check of each kind, by a real service: what it sees, and what becomes of its yes and its no.
+
+use serde_json::{Value, json};
+
+use super::decisions::PATIENT;
+use crate::harness::addr::{someone_v4, v4};
+use crate::harness::check::service::{Opa, Service};
+use crate::harness::conn::Conn;
+use crate::harness::header_bytes;
+use crate::harness::lab::wait_for;
+use crate::harness::rig::intercept::{PROXY, Rig, Stage, head};
+
+/// A service, and how it is told what to say.
+enum Kind {
+    /// With what it answers for a no.
+    Told(Service, &'static str),
+    /// Its policy says both.
+    Opa(Opa),
+}
+
+impl Kind {
+    fn says_no(&mut self) {
+        if let Self::Told(service, no) = self {
+            service.answers(no);
+        }
+    }
+
+    /// What it was asked about this path, or about a tunnel: in words common to all.
+    fn asked(&self, path: Option<&str>) -> Value {
+        match self {
+            Self::Told(service, _) => {
+                let asked = service.asked();
+                match asked.get("headers") {
+                    Some(headers) => of_forward_auth(headers),
+                    None => of_ext_authz(&asked),
+                }
+            }
+            Self::Opa(opa) => {
+                let wanted = json!(path);
+                of_ext_authz(&opa.decided_about(|input| of_ext_authz(input)["path"] == wanted))
+            }
+        }
+    }
+}
+
+/// OPA's input has the same shape.
+fn of_ext_authz(asked: &Value) -> Value {
+    let attributes = &asked["attributes"];
+    let (http, more) = (
+        &attributes["request"]["http"],
+        &attributes["contextExtensions"],
+    );
+    json!({
+        "mode": more["mode"],
+        "client": attributes["source"]["address"]["socketAddress"]["address"],
+        "connect": more["connect"],
+        "sni": more["sni"],
+        "method": http["method"],
+        "host": http["host"],
+        // An empty one is none.
+        "path": http["path"].as_str().filter(|path| !path.is_empty()),
+    })
+}
+
+fn of_forward_auth(headers: &Value) -> Value {
+    let headers = headers.as_array().expect("headers");
+    let header = |name: &str| headers.iter().find(|one| one[0] == name).map(|one| &one[1]);
+    json!({
+        "mode": header("x-peername-mode"),
+        "client": header("x-forwarded-for"),
+        "connect": header("x-peername-connect"),
+        "sni": header("x-peername-sni"),
+        "method": header("x-forwarded-method"),
+        "host": header("x-forwarded-host"),
+        "path": header("x-forwarded-uri"),
+    })
+}
+
+/// The service's yes sets a header of the request.
+fn is_asked_and_obeyed(check: &str, args: &[&str], start: impl FnOnce(&Rig) -> Kind) {
+    let check = format!("--check={check}");
+    let rig = Rig::new(&[&[&*check, "--accept-proxy=203.0.113.9", PATIENT], args].concat());
+    let mut service = start(&rig);
+    // Where connections begin without a header.
+    rig.lab.client.address("eth0", &["203.0.113.10/24"]);
+    let from = ["--interface", "203.0.113.10"];
+
+    let answer = rig.curl(&[&from[..], &["https://a.test/echo?q=1"]].concat());
+    assert!(answer.starts_with("GET a.test HTTP/2.0 "), "{answer}");
+    assert!(answer.contains(" x=set "), "{answer}");
+    let tunnel = json!({ "mode": "connect", "client": "203.0.113.10", "connect": "a.test:443", "sni": null,
+        "method": "CONNECT", "host": "a.test:443", "path": null });
+    assert_eq!(service.asked(None), tunnel);
+    let inside = json!({ "mode": "request", "client": "203.0.113.10", "connect": "a.test:443",
+        "sni": "a.test", "method": "GET", "host": "a.test", "path": "/echo?q=1" });
+    assert_eq!(service.asked(Some("/echo?q=1")), inside);
+
+    let behind = someone_v4();
+    let request = b"GET http://a.test/echo?q=2 HTTP/1.1\r\nHost: a.test\r\n\r\n";
+    let bytes = [&header_bytes::v2(behind, PROXY, &[])[..], request].concat();
+    let conn = Conn::open(&rig.lab.client, PROXY, &bytes);
+    assert!(head(&conn).starts_with("HTTP/1.1 200 "));
+    let plain = json!({ "mode": "request", "client": behind.ip().to_string(), "connect": null, "sni": null,
+        "method": "GET", "host": "a.test", "path": "/echo?q=2" });
+    assert_eq!(service.asked(Some("/echo?q=2")), plain);
+    wait_for("nginx logs both", || (rig.seen().len() == 2).then_some(()));
+
+    service.says_no();
+    let refused = rig.try_curl(&[&from[..], &["https://b.test/echo"]].concat());
+    let error = String::from_utf8_lossy(&refused.stderr);
+    assert!(error.contains("tunnel failed, response 451"), "{error}");
+    let told = rig.curl(&[&from[..], &["-i", "http://a.test/no"]].concat());
+    assert!(
+        told.starts_with("HTTP/1.1 451 ") && told.ends_with("\r\n\r\nby law"),
+        "{told}"
+    );
+    assert_eq!(rig.seen().len(), 2, "nothing of it reached the origin");
+    let denied = |line: &Value| line["decision"] == "denied" && line["status"] == 451;
+    assert!(denied(&rig.audit("/no", 1)[0]), "{}", rig.proxy.log());
+}
+
+#[test]
+fn by_ext_authz() {
+    const YES: &str = r#"{"status": {}, "okResponse": {"headers": [{"header": {"key": "x-mine", "value": "set"}}]}}"#;
+    const NO: &str =
+        r#"{"status": {"code": 7}, "deniedResponse": {"status": {"code": 451}, "body": "by law"}}"#;
+    is_asked_and_obeyed("grpc://127.0.0.1:9191", &[], |rig| {
+        let mut service = rig.lab.balancer.enter(|| Service::ext_authz(CHECK));
+        service.answers(YES);
+        Kind::Told(service, NO)
+    });
+}
+
+/// Which headers of its answer are for the origin has to be said beforehand.
+#[test]
+fn by_forward_auth() {
+    const YES: &str = r#"{"status": 200, "headers": [["x-mine", "set"]], "body": ""}"#;
+    const NO: &str = r#"{"status": 451, "headers": [], "body": "by law"}"#;
+    let take = ["--check-take=X-Mine"];
+    is_asked_and_obeyed("http://127.0.0.1:9191/verify", &take, |rig| {
+        let mut service = rig.lab.balancer.enter(|| Service::forward_auth(CHECK));
+        service.answers(YES);
+        Kind::Told(service, NO)
+    });
+}
+
+#[test]
+fn by_opa() {
+    const POLICY: &str = r#"package egress
+http := input.attributes.request.http
+is_listed if { http.method == "CONNECT"; http.host == "a.test:443" }
+is_listed if { startswith(http.path, "/echo") }
+verdict := {"allow": true, "headers": {"x-mine": "set"}} if is_listed
+else := {"allow": false, "http_status": 451, "body": "by law"}
+"#;
+    let rule = "opa+http://127.0.0.1:9191/v1/data/egress/verdict";
+    is_asked_and_obeyed(rule, &[], |rig| {
+        Kind::Opa(rig.lab.balancer.enter(|| Opa::at(CHECK, POLICY)))
+    });
+}
+
+/// The policy looks into bodies, of which all comes to the origin.
+#[test]
+fn a_body_is_shown_as_far_as_the_check_wants_it() {
+    const POLICY: &str = r#"package egress
+http := input.attributes.request.http
+default verdict := false
+verdict if http.method == "CONNECT"
+verdict if { not contains(http.body, "secret"); not is_cut_short }
+is_cut_short if { input.truncated_body; startswith(http.path, "/dav/whole") }
+"#;
+    let stage = Stage::new();
+    let opa = || Opa::at(CHECK, POLICY);
+    let _opa = stage.lab.balancer.enter(opa);
+    let rule = "--check=opa+http://127.0.0.1:9191/v1/data/egress/verdict";
+    let rig = stage.start(&[rule, "--check-body=1000", PATIENT]);
+    let large = rig.scratch.text("large");
+    let put = |version, path: &str, more: &[&str]| {
+        let url = format!("https://a.test/dav/{path}");
+        rig.status(&[&[version, "-X", "PUT"][..], more, &[&url]].concat())
+    };
+    for version in ["--http1.1", "--http2"] {
+        let late = format!("{}secret", "x".repeat(994));
+        for (body, status) in [("secret", 403), (&late, 403), ("nothing", 201)] {
+            let path = format!("{version}-{}", body.len());
+            assert_eq!(put(version, &path, &["--data", body]), status, "{body}");
+        }
+        assert_eq!(put(version, "whole", &["-T", &large]), 403);
+        let chunked = ["-H", "Transfer-Encoding: chunked", "-T", &large];
+        for more in [&chunked[2..], &chunked] {
+            let path = format!("{version}-{}", more.len());
+            assert_eq!(put(version, &path, more), 201);
+            let whole = rig.scratch.read("large");
+            assert!(rig.scratch.read(&format!("dav/{path}")) == whole, "{path}");
+        }
+        assert_eq!(rig.scratch.read(&format!("dav/{version}-7")), "nothing");
+    }
+}
+
+const CHECK: std::net::SocketAddr = v4([127, 0, 0, 1], 9191);

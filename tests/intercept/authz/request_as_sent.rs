@@ -1,0 +1,115 @@
+//! The check is asked about what will be sent, and its no is heard as one.
+
+use super::decisions::{ASKED, PATIENT, SERVICE, checked, start};
+use crate::harness::conn::Conn;
+use crate::harness::rig::intercept::{PROXY, Stage, head};
+use crate::intercept::http::streams::{WEBSOCKET_SERVER, serve, websocket_by_http2};
+
+/// An extended CONNECT becomes a GET, which a rule about GET is about.
+#[test]
+fn a_websocket_of_http2_is_the_request_that_its_origin_gets() {
+    let (rig, check) = checked(&["--allow-destination=10.81.0.1:9001"]);
+    let _server = serve(&rig, WEBSOCKET_SERVER);
+    assert_eq!(websocket_by_http2(&rig, "/chat"), "one two");
+    assert_eq!(websocket_by_http2(&rig, "/secret"), "403");
+    check.line("of the second", |line| {
+        line.contains("request GET https a.test:9001 /secret ")
+            .then_some(())
+    });
+}
+
+/// The service says no to a request with X-Open; one that takes the header off on its way has none.
+#[test]
+fn headers_that_go_no_further_are_not_shown() {
+    let (rig, _check) = checked(&[]);
+    for version in ["--http1.1", "--http2"] {
+        let open = ["-H", "X-Open: 1", version, "https://a.test/echo"];
+        assert_eq!(rig.status(&open), 403, "{version}");
+    }
+    let named = ["-H", "X-Open: 1", "-H", "Connection: x-open", "--http1.1"];
+    assert_eq!(
+        rig.status(&[&named[..], &["https://a.test/echo"]].concat()),
+        200
+    );
+}
+
+/// A URL may have a query and no path; what is written to the origin has one.
+#[test]
+fn a_path_is_asked_about_as_it_is_written() {
+    let (rig, check) = checked(&[]);
+    let request = b"GET http://a.test?token=secret HTTP/1.1\r\nHost: a.test\r\n\r\n";
+    let conn = Conn::open(&rig.lab.client, PROXY, request);
+    assert!(head(&conn).starts_with("HTTP/1.1 403 "));
+    check.line("of the question", |line| {
+        line.contains("request GET http a.test /?token=secret ")
+            .then_some(())
+    });
+}
+
+/// A browser is told inside its tunnel; what it is told there is what the check says now.
+#[test]
+fn a_no_to_a_tunnel_stands_as_long_as_the_check_says_it() {
+    let stage = Stage::new();
+    let script = stage.scratch.write("check.py", SERVICE);
+    let rig = stage.start(&[ASKED, PATIENT]);
+    let request = "GET /echo HTTP/1.1\r\nHost: a.test\r\n\r\n";
+    let browser = "CONNECT a.test:80 HTTP/1.1\r\nUser-Agent: Mozilla/5.0\r\n\r\n";
+    let conn = Conn::open(&rig.lab.client, PROXY, browser.as_bytes());
+    assert!(head(&conn).starts_with("HTTP/1.1 200 "));
+    conn.send(request.as_bytes());
+    conn.recv_text_until(|text| text.contains("check_failed"));
+    let _check = start(&rig.lab.balancer, &script);
+    conn.send(request.as_bytes());
+    conn.recv_text_until(|text| text.contains("GET a.test "));
+    // The tunnel is asked about again, and not only the request.
+    let other = "CONNECT b.test:80 HTTP/1.1\r\nUser-Agent: Mozilla/5.0\r\n\r\n";
+    let conn = Conn::open(&rig.lab.client, PROXY, other.as_bytes());
+    assert!(head(&conn).starts_with("HTTP/1.1 200 "));
+    for _ in 0..2 {
+        conn.send(b"GET /echo HTTP/1.1\r\nHost: b.test\r\n\r\n");
+        assert!(head(&conn).contains("403 Forbidden"));
+    }
+}
+
+/// Nobody has refused it: it was not there any more when it could have been.
+#[test]
+fn a_client_that_leaves_is_not_refused() {
+    let stage = Stage::new();
+    let script = "import socket, time\n\
+        s = socket.create_server(('127.0.0.1', 9191)); c = None\n\
+        # Whether anybody is here at all is tried first.\n\
+        while not (c and c.recv(1)): c = s.accept()[0]\n\
+        print('asked'); time.sleep(1000)";
+    let script = stage.scratch.write("check.py", script);
+    let silent = start(&stage.lab.balancer, &script);
+    let rig = stage.start(&[ASKED, "--check-timeout=60s"]);
+    let request = b"GET http://a.test/left HTTP/1.1\r\nHost: a.test\r\n\r\n";
+    let conn = Conn::open(&rig.lab.client, PROXY, request);
+    silent.line("a question", |line| line.contains("asked").then_some(()));
+    conn.reset();
+    let line = &rig.audit("/left", 1)[0];
+    assert_eq!(line["decision"], "left", "{line}");
+}
+
+/// In the check's own words or ours, it says whose it is, and is not kept.
+#[test]
+fn a_denial_is_told_from_an_answer() {
+    let (rig, _check) = checked(&[]);
+    for (path, kind) in [
+        ("secret", "application/problem+json"),
+        ("secret/words", "text/x-words"),
+    ] {
+        let url = format!("https://a.test/{path}");
+        let answer = rig.curl(&["-i", &url]);
+        for header in [
+            "x-peername-code: denied",
+            "x-peername-request-id: ",
+            "cache-control: no-store",
+            "x-why: secret",
+            &format!("content-type: {kind}"),
+        ] {
+            assert!(answer.contains(header), "{header}: {answer}");
+        }
+        assert!(!answer.contains("max-age"), "{answer}");
+    }
+}

@@ -1,0 +1,194 @@
+//! Requests of HTTP/2 for an origin that speaks HTTP/1.1 only: `downgrade.jsonl`, one a line. Lengths and ends are
+//! told by frames on one side and by text on the other, so whatever is smuggled is smuggled here (RFC 9113,
+//! section 10.3). Of `verdict`:
+//!
+//! | verdict | the client gets | the origin |
+//! |---|---|---|
+//! | `one` | the origin's answer | gets one request that leaves no question open, with `has` and without `lacks` |
+//! | `refused` | 4xx, or 501 to CONNECT | is not even connected to |
+//! | `reset` | RST_STREAM or GOAWAY | is not even connected to |
+//! | `cut` | RST_STREAM, or no answer of the origin's | gets no whole request |
+
+use std::thread;
+use std::time::Duration;
+
+use serde::Deserialize;
+use serde_json::Value;
+
+use crate::harness::addr::v4;
+use crate::harness::backend::Backend;
+use crate::harness::conn::Conn;
+use crate::harness::lab::Process;
+use crate::harness::rig::intercept::{PROXY, Rig};
+use crate::harness::strict_http;
+
+#[test]
+fn nothing_ambiguous_comes_of_http2() {
+    let lab = Lab::new();
+    let rows = include_str!("downgrade.jsonl").lines();
+    let rows: Vec<Row> = rows
+        .map(|line| serde_json::from_str(line).expect(line))
+        .collect();
+    let failed: Vec<_> = rows
+        .iter()
+        .filter_map(|row| Some(format!("{}: {}", row.id, lab.run(row).err()?)))
+        .collect();
+    assert!(failed.is_empty(), "{failed:#?}");
+    let ran = |verdict| rows.iter().any(|row| row.verdict == verdict);
+    assert!(
+        [Verdict::One, Verdict::Refused, Verdict::Reset, Verdict::Cut]
+            .into_iter()
+            .all(ran)
+    );
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Row {
+    id: String,
+    verdict: Verdict,
+    /// What the client sends.
+    send: Value,
+    /// What has to be among what the origin gets.
+    #[serde(default)]
+    has: Vec<String>,
+    /// What must not, in any case of letters.
+    #[serde(default)]
+    lacks: Vec<String>,
+}
+
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "snake_case")]
+enum Verdict {
+    One,
+    Refused,
+    Reset,
+    Cut,
+}
+
+/// What the client saw.
+#[derive(Debug, Deserialize)]
+struct Seen {
+    status: Option<u16>,
+    body: String,
+    end: String,
+}
+
+/// The proxy, and an origin that keeps what it gets. socat takes the TLS off.
+struct Lab {
+    rig: Rig,
+    _tls: Process,
+    origin: Backend,
+    script: String,
+}
+
+impl Lab {
+    fn new() -> Self {
+        let rig = Rig::new(&[]);
+        rig.scratch.write("frames.py", include_str!("frames.py"));
+        let script = rig
+            .scratch
+            .write("downgrade.py", include_str!("downgrade.py"));
+        let origin = Backend::listen(&rig.lab.server, v4([10, 81, 0, 1], 9002));
+        let [pem, key] = ["origin.pem", "origin.key"].map(|name| rig.scratch.text(name));
+        let listen = format!(
+            "OPENSSL-LISTEN:9001,bind=10.81.0.1,reuseaddr,fork,cert={pem},key={key},verify=0"
+        );
+        let args = ["-t", "5", &listen, "TCP:10.81.0.1:9002"];
+        let tls = Process::start_family(&rig.lab.server, "socat", &args);
+        let _tls = tls.listens(&[v4([10, 81, 0, 1], 9001)]);
+        Self {
+            rig,
+            _tls,
+            origin,
+            script,
+        }
+    }
+
+    fn run(&self, row: &Row) -> Result<(), String> {
+        let (seen, got) = self.exchange(&row.send);
+        let all = || {
+            format!(
+                "the client {seen:?}, the origin {:?}",
+                got.iter()
+                    .map(|got| got.escape_ascii().to_string())
+                    .collect::<Vec<_>>()
+            )
+        };
+        let mut whole = 0;
+        for got in &got {
+            let (requests, rest) =
+                strict_http::requests(got).map_err(|why| format!("{why}: {}", all()))?;
+            whole += requests.len();
+            if !requests.is_empty() && !rest.is_empty() {
+                return Err(format!("more than a request: {}", all()));
+            }
+        }
+        let got = String::from_utf8_lossy(&got.concat()).into_owned();
+        let lower = got.to_ascii_lowercase();
+        let ended = seen.status.is_none() && seen.end != "complete";
+        let fits = match row.verdict {
+            Verdict::One => whole == 1 && seen.status == Some(200) && seen.body == "whole",
+            Verdict::Refused => got.is_empty() && matches!(seen.status, Some(400..=499 | 501)),
+            Verdict::Reset => got.is_empty() && ended,
+            Verdict::Cut => whole == 0 && (ended || seen.status != Some(200)),
+        };
+        let has = row.has.iter().all(|what| got.contains(what));
+        let lacks = !row.lacks.iter().any(|what| lower.contains(what));
+        if fits && has && lacks {
+            Ok(())
+        } else {
+            Err(all())
+        }
+    }
+
+    /// What came of a request, at both ends.
+    fn exchange(&self, send: &Value) -> (Seen, Vec<Vec<u8>>) {
+        let (proxy, ca, send) = (
+            PROXY.to_string(),
+            self.rig.scratch.text("ca.pem"),
+            send.to_string(),
+        );
+        let args = [
+            "--signal=KILL",
+            "20",
+            "/usr/bin/python3",
+            &self.script,
+            &proxy,
+            &ca,
+            &send,
+        ];
+        thread::scope(|scope| {
+            let client = scope.spawn(|| self.rig.lab.client.run("timeout", &args));
+            let mut got = Vec::new();
+            loop {
+                // What it has caused is there soon after it has ended.
+                let is_over = client.is_finished();
+                match self.origin.accept_within(SOON) {
+                    Some(up) => got.push(serve(&up)),
+                    None if is_over => break,
+                    None => {}
+                }
+            }
+            let seen = client.join().expect("what the client saw");
+            (serde_json::from_str(&seen).expect("JSON"), got)
+        })
+    }
+}
+
+/// Answers once it has a whole request, or what is none; everything that came.
+fn serve(up: &Conn) -> Vec<u8> {
+    let mut got = Vec::new();
+    while strict_http::requests(&got).is_ok_and(|(all, _)| all.is_empty()) {
+        match &up.recv_some()[..] {
+            [] => return got,
+            more => got.extend_from_slice(more),
+        }
+    }
+    up.send(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\nConnection: close\r\n\r\nwhole");
+    up.finish();
+    got.extend(up.drain().0);
+    got
+}
+
+const SOON: Duration = Duration::from_millis(50);

@@ -1,0 +1,191 @@
+//! Requests that two readers could take differently: `requests.jsonl`, one a line. `send` has a character for each
+//! octet. Of `verdict`:
+//!
+//! | verdict | the client gets | the origin |
+//! |---|---|---|
+//! | `refused` | one 4xx, and the end of the connection | is not even connected to |
+//! | `refused_inside` | the same, behind the 200 to its CONNECT | is not even connected to |
+//! | `cut` | no answer of the origin's, and the end | gets no whole request |
+//! | `one` | the origin's answer | gets one request that leaves no question open |
+
+use std::time::Duration;
+
+use serde::Deserialize;
+
+use crate::harness::addr::v4;
+use crate::harness::backend::Backend;
+use crate::harness::conn::Conn;
+use crate::harness::lab::PATIENCE;
+use crate::harness::rig::intercept::{PROXY, Rig};
+use crate::harness::strict_http;
+
+#[test]
+fn nothing_ambiguous_is_passed_on() {
+    let lab = Lab::new();
+    let rows = include_str!("requests.jsonl").lines();
+    let mut failed = Vec::new();
+    let mut ran = [0; 4];
+    for row in rows.map(|line| serde_json::from_str::<Row>(line).expect(line)) {
+        println!("{}", row.id);
+        ran[row.verdict as usize] += 1;
+        if let Err(why) = lab.run(row.verdict, &row.bytes(), &row.body) {
+            failed.push(format!("{}: {why}", row.id));
+        }
+    }
+    assert!(failed.is_empty(), "{failed:#?}");
+    assert!(ran.iter().all(|rows| *rows > 0), "{ran:?}");
+}
+
+/// What would be too long for a table.
+#[test]
+fn what_a_body_has_beside_its_data_is_bounded() {
+    let lab = Lab::new();
+    let head = "POST http://a.test:9001/ HTTP/1.1\r\nHost: a.test:9001\r\nTransfer-Encoding: chunked\r\n\r\n";
+    let long = "a".repeat(1000);
+    let trailers: String = (0..100).map(|n| format!("X-{n}: {long}\r\n")).collect();
+    for body in [
+        format!("3;{}\r\nabc\r\n", long.repeat(70)),
+        format!("1;{long}\r\na\r\n").repeat(40),
+        format!("0\r\n{trailers}"),
+    ] {
+        let bytes = format!("{head}{body}0\r\n\r\n");
+        lab.run(Verdict::Cut, bytes.as_bytes(), "").expect("cut");
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Row {
+    id: String,
+    verdict: Verdict,
+    send: String,
+    /// What has to be among what the origin gets.
+    #[serde(default)]
+    body: String,
+}
+
+#[derive(Clone, Copy, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Verdict {
+    Refused,
+    RefusedInside,
+    Cut,
+    One,
+}
+
+impl Row {
+    fn bytes(&self) -> Vec<u8> {
+        let octet =
+            |c| u8::try_from(c).unwrap_or_else(|_| panic!("{}: {c:?} is no octet", self.id));
+        self.send.chars().map(octet).collect()
+    }
+}
+
+/// The proxy, and an origin that keeps what it gets.
+struct Lab {
+    rig: Rig,
+    origin: Backend,
+}
+
+impl Lab {
+    fn new() -> Self {
+        let rig = Rig::new(&[]);
+        let origin = Backend::listen(&rig.lab.server, v4([10, 81, 0, 1], 9001));
+        Self { rig, origin }
+    }
+
+    fn run(&self, verdict: Verdict, bytes: &[u8], body: &str) -> Result<(), String> {
+        let client = Conn::connect(&self.rig.lab.client, PROXY);
+        // Whoever sends much may be cut off in the middle of it; what came of it is looked at below.
+        client.send_if_open(bytes);
+        match verdict {
+            Verdict::Refused => self.refused(&client, ""),
+            Verdict::RefusedInside => self.refused(&client, "HTTP/1.1 200 OK\r\n"),
+            Verdict::Cut => self.cut(&client),
+            Verdict::One => self.one(&client, body),
+        }
+    }
+
+    fn refused(&self, client: &Conn, before: &str) -> Result<(), String> {
+        let (answer, _) = client.drain();
+        let answer = String::from_utf8_lossy(&answer);
+        if let Some(up) = self.origin.accept_within(AT_ONCE) {
+            return Err(format!("the origin got {}", up.drain().0.escape_ascii()));
+        }
+        let refusal = answer
+            .strip_prefix(before)
+            .ok_or_else(|| format!("answered {answer:?}"))?;
+        let answers = answer.matches("HTTP/1.1 ").count();
+        let expected = if before.is_empty() { 1 } else { 2 };
+        let is_refusal = ["HTTP/1.1 4", "HTTP/1.1 501 "]
+            .iter()
+            .any(|one| refusal.contains(one));
+        match is_refusal && answers == expected {
+            true => Ok(()),
+            false => Err(format!("answered {answer:?}")),
+        }
+    }
+
+    fn cut(&self, client: &Conn) -> Result<(), String> {
+        let (answer, _) = client.drain();
+        let answer = String::from_utf8_lossy(&answer);
+        if answer.contains("HTTP/1.1 2") {
+            return Err(format!("answered {answer:?}"));
+        }
+        let Some(up) = self.origin.accept_within(AT_ONCE) else {
+            return Ok(());
+        };
+        let (got, _) = up.drain();
+        match strict_http::requests(&got)? {
+            (whole, _) if whole.is_empty() => self.nobody_else(),
+            _ => Err(format!("the origin got {}", got.escape_ascii())),
+        }
+    }
+
+    fn one(&self, client: &Conn, body: &str) -> Result<(), String> {
+        let Some(up) = self.origin.accept_within(SOON) else {
+            return Err("nothing reached the origin".to_owned());
+        };
+        let mut got = Vec::new();
+        while strict_http::requests(&got)?.0.is_empty() {
+            match &up.recv_some()[..] {
+                [] => return Err(format!("cut: {}", got.escape_ascii())),
+                more => got.extend_from_slice(more),
+            }
+        }
+        up.send(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\nConnection: close\r\n\r\nwhole");
+        let answer = client.recv_text_until(|text| text.contains("\r\n\r\nwhole"));
+        client.finish();
+        client.drain();
+        got.extend(up.drain().0);
+        match strict_http::requests(&got)? {
+            (all, []) if all.len() == 1 && answer.contains("\r\n\r\nwhole") => {
+                match String::from_utf8_lossy(&got).contains(body) {
+                    true => self.nobody_else(),
+                    false => Err(format!(
+                        "the origin misses the body: {}",
+                        got.escape_ascii()
+                    )),
+                }
+            }
+            _ => Err(format!(
+                "the origin got {}; the client {answer:?}",
+                got.escape_ascii()
+            )),
+        }
+    }
+
+    fn nobody_else(&self) -> Result<(), String> {
+        match self.origin.accept_within(AT_ONCE) {
+            Some(up) => Err(format!(
+                "the origin also got {}",
+                up.drain().0.escape_ascii()
+            )),
+            None => Ok(()),
+        }
+    }
+}
+
+/// A connection stands before the client is answered, so it is there or it is not.
+const AT_ONCE: Duration = Duration::from_millis(1);
+const SOON: Duration = PATIENCE;

@@ -1,0 +1,114 @@
+//! Origins that end too soon, or never: the client is told, and nothing is taken for an end that was none.
+
+use std::time::{Duration, Instant};
+
+use crate::harness::addr::v4;
+use crate::harness::lab::Process;
+use crate::harness::rig::intercept::Rig;
+
+/// Each by HTTP/1.1 and HTTP/2 on the client's side.
+#[test]
+fn a_body_that_is_cut_is_no_whole_one() {
+    let rig = Rig::new(&[]);
+    let _origin = origin(&rig);
+    for version in ["--http1.1", "--http2"] {
+        for (port, path) in [
+            (9001, "length"),
+            (9001, "length-and-reset"),
+            (9001, "inside-a-chunk"),
+            (9001, "between-chunks"),
+            (9001, "inside-the-last-chunk"),
+            (9001, "until-close"),
+            (9003, "short-of-its-length"),
+            (9003, "reset"),
+            (9003, "closed"),
+            (9003, "gone-away"),
+        ] {
+            // An origin is spoken to as its client speaks to us.
+            if port == 9003 && version == "--http1.1" {
+                continue;
+            }
+            let what = format!("{version} {path}");
+            let url = format!("https://a.test:{port}");
+            let cut = rig.try_curl(&[version, &format!("{url}/{path}")]);
+            assert!(
+                matches!(cut.status.code(), Some(18 | 56 | 92)),
+                "{what}: {cut:?}"
+            );
+            let line = &rig.audit(&format!("/{path}"), 1)[0];
+            assert_eq!(line["status"], 200, "{what}: {line}");
+            assert_ne!(line["end"], "complete", "{what}: {line}");
+            for good in ["whole", "whole-until-close"] {
+                let whole = rig.curl(&[version, &format!("{url}/{good}")]);
+                assert_eq!(whole, "0123456789", "{what}: {good}");
+            }
+        }
+    }
+}
+
+/// Interim answers (RFC 9110, section 15.2) put no end off: the answer is due when it was. Others are served meanwhile
+/// by the same thread, and what is kept is bounded.
+#[test]
+fn interim_answers_without_end_are_no_answer() {
+    let rig = Rig::new(&["--workers=1", "--answer-timeout=5s"]);
+    let _origin = origin(&rig);
+    for (version, port, most_kept) in [
+        ("--http1.1", 9001, BUFFERS),
+        ("--http2", 9001, BUFFERS),
+        ("--http2", 9003, ONE_TURN),
+    ] {
+        let url = format!("https://a.test:{port}");
+        // What both sides of a connection take is taken once.
+        assert_eq!(rig.curl(&[version, &format!("{url}/whole")]), "0123456789");
+        let before = rig.proxy.resident_kib();
+        let url = format!("{url}/interim");
+        let ((status, took), (others, most)) = std::thread::scope(|scope| {
+            let flood = scope.spawn(|| {
+                let begun = Instant::now();
+                let args = ["-o", "/dev/null", "-w", "%{http_code}"];
+                let output = rig.try_curl(&[&args[..], &[version, &url]].concat());
+                (
+                    String::from_utf8_lossy(&output.stdout).into_owned(),
+                    begun.elapsed(),
+                )
+            });
+            let mut others = 0;
+            let mut most = 0;
+            while !flood.is_finished() {
+                assert_eq!(rig.status(&["--http1.1", "https://a.test/echo"]), 200);
+                others += 1;
+                most = most.max(rig.proxy.resident_kib());
+            }
+            (flood.join().expect("its end"), (others, most))
+        });
+        println!("{version} {port}: {status}, {took:?}; {others} others, {before} to {most} KiB");
+        assert_eq!(status, "504", "{version} {port}");
+        assert!(took < Duration::from_secs(12), "{took:?}");
+        assert!(others > 1, "{version} {port}: {others} others in {took:?}");
+        assert!(
+            most < before + most_kept,
+            "{version} {port}: {before} to {most} KiB"
+        );
+    }
+}
+
+/// TLS at 9001 for HTTP/1.1 and at 9003 for HTTP/2.
+fn origin(rig: &Rig) -> Process {
+    rig.scratch.write("frames.py", include_str!("frames.py"));
+    let script = rig
+        .scratch
+        .write("truncation.py", include_str!("truncation.py"));
+    let [pem, key] = ["origin.pem", "origin.key"].map(|name| rig.scratch.text(name));
+    let process = Process::start(
+        &rig.lab.server,
+        "/usr/bin/python3",
+        &["-u", &script, &pem, &key],
+    );
+    process.listens(&[9001, 9003].map(|port| v4([10, 81, 0, 1], port)))
+}
+
+/// In KiB: what a connection has in its buffers, many times over.
+const BUFFERS: usize = 16 << 10;
+/// In KiB: h2 keeps interim answers, each for twenty times its octets, until the task that waits for the answer has its
+/// turn. What is read in one turn is bounded by tokio's budget.
+const ONE_TURN: usize = 128 << 10;

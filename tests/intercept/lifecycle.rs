@@ -1,0 +1,222 @@
+//! Starting, running short of descriptors, and stopping.
+
+use std::time::Duration;
+
+use rustix::process::Signal;
+
+use crate::harness::addr::v4;
+use crate::harness::backend::Backend;
+use crate::harness::conn::{Conn, End};
+use crate::harness::lab::failing::watches;
+use crate::harness::lab::{Process, failing, wait_for};
+use crate::harness::peername::Peername;
+use crate::harness::rig::intercept::{PROXY, Rig, Stage, head};
+
+const SLOW: std::net::SocketAddr = v4([10, 81, 0, 1], 9001);
+
+#[test]
+fn a_request_that_has_begun_is_finished_before_the_end() {
+    let mut rig = Rig::new(&["--allow-destination=10.81.0.1:9001"]);
+    let (origin, down) = slow(&rig);
+    let up = origin.accept();
+    rig.proxy.signal(Signal::TERM);
+    says_it_stops(&rig);
+    head(&up);
+    up.send(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok");
+    assert!(head(&down).starts_with("HTTP/1.1 200 "));
+    let ended = rig
+        .proxy
+        .ended_within(Duration::from_secs(5))
+        .expect("its end");
+    assert!(ended.success(), "{ended}");
+}
+
+#[test]
+fn a_second_signal_ends_at_once() {
+    let mut rig = Rig::new(&["--allow-destination=10.81.0.1:9001"]);
+    let (_origin, _down) = slow(&rig);
+    rig.proxy.signal(Signal::TERM);
+    says_it_stops(&rig);
+    rig.proxy.signal(Signal::TERM);
+    assert!(rig.proxy.ended_within(Duration::from_secs(5)).is_some());
+}
+
+/// A crowd takes all descriptors; whoever comes then waits or is told, and afterwards all is well.
+#[test]
+fn a_crowd_ends_nothing() {
+    let mut rig = Stage::new().start_through(&["prlimit", "--nofile=96"], &["--workers=1"]);
+    let crowd: Vec<_> = (0..100)
+        .map(|_| {
+            Conn::open(
+                &rig.lab.client,
+                PROXY,
+                b"CONNECT a.test:443 HTTP/1.1\r\n\r\n",
+            )
+        })
+        .collect();
+    assert!(rig.proxy.is_alive(), "{}", rig.proxy.log());
+    drop(crowd);
+    assert!(
+        rig.curl(&["https://a.test/echo"])
+            .starts_with("GET a.test ")
+    );
+}
+
+/// The kernel watches no more sockets for this process: who comes then is closed and counted.
+#[test]
+fn watches_run_out_and_come_back() {
+    let failing = failing(&watches(60));
+    let failing = failing.each_ref().map(String::as_str);
+    let rig = Stage::new().start_through(&failing, &["--workers=1", "--admin=127.0.0.1:9300"]);
+    rig.proxy.is_started();
+    let idle = rig.proxy.descriptors();
+    let open = || {
+        let conn = Conn::connect(&rig.lab.client, PROXY);
+        conn.is_open_after(Duration::from_millis(100))
+            .then_some(conn)
+    };
+    let mut crowd: Vec<Conn> = std::iter::from_fn(open).collect();
+    let before = crowd.len();
+    // Of those that were there before the one that was closed, as a late proxy may have let some look open.
+    crowd.retain(|conn| conn.is_open_after(Duration::from_millis(1)));
+    assert!((2..50).contains(&crowd.len()), "{} idle", crowd.len());
+    let refused = 1 + before - crowd.len();
+    drop(crowd);
+    wait_for("all are gone", || {
+        (rig.proxy.descriptors() <= idle).then_some(())
+    });
+    assert!(open().is_some());
+    let failed = "peername_intercept_connections_failed_total{reason=\"local_error\"}";
+    let failed = format!("{failed} {refused}");
+    let metrics = rig.metrics();
+    assert!(metrics.lines().any(|line| line == failed), "{metrics}");
+}
+
+/// One client asks for more at a time than there are descriptors. It is told, and they last for others.
+#[test]
+fn one_client_by_http2_does_not_take_all_descriptors() {
+    let (rig, most) = short_of_descriptors();
+    let held = rig.audit("/slow", 1);
+    let full = held.iter().filter(|line| line["code"] == "proxy_full");
+    assert!(full.count() > 0, "{held:?}");
+    assert!(most > 10, "{most} connections");
+    assert!(!rig.proxy.log().contains("Too many open files"));
+}
+
+/// Idle connections make room for others: those that anybody may use, and those of a client that is there still and
+/// alone may use them.
+#[test]
+fn what_is_idle_goes_first() {
+    for credentials in ["", "Authorization: Negotiate YQ==\r\n"] {
+        let (rig, most) = short_of_descriptors();
+        let client = Conn::connect(&rig.lab.client, PROXY);
+        let ups: Vec<_> = (9101..)
+            .take(most)
+            .map(|port| {
+                let origin = Backend::listen(&rig.lab.server, v4([10, 81, 0, 1], port));
+                let request = format!(
+                    "GET http://a.test:{port}/ HTTP/1.1\r\nHost: a.test:{port}\r\n{credentials}\r\n"
+                );
+                client.send(request.as_bytes());
+                let up = origin.accept();
+                head(&up);
+                up.send(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n");
+                assert!(head(&client).starts_with("HTTP/1.1 200 "));
+                up
+            })
+            .collect();
+        assert_eq!(rig.status(&["https://a.test/echo"]), 200);
+        assert_eq!(
+            ups[0].closed().0,
+            End::Fin,
+            "the one that has waited longest"
+        );
+    }
+}
+
+/// What is said of a request for which there is no connection, while one client has them all; and how many it has.
+fn short_of_descriptors() -> (Rig, usize) {
+    let through = ["prlimit", "--nofile=128"];
+    let args = ["--workers=1", "--allow-destination=10.81.0.1:9001"];
+    let rig = Stage::new().start_through(&through, &args);
+    let urls: Vec<_> = (0..60).map(|_| "https://h1.test/slow").collect();
+    let parallel = ["--parallel", "--parallel-max", "60", "--max-time", "60"];
+    let ca = rig.scratch.text("ca.pem");
+    let proxy = format!("http://{PROXY}");
+    let through = ["-sS", "--noproxy", "", "--proxy", &proxy, "--cacert", &ca];
+    let args = [&through[..], &parallel, &urls[..]].concat();
+    let crowd = Process::start(&rig.lab.client, "curl", &args);
+    rig.audit("/slow", 1);
+    // Somebody else is still let in, and told.
+    let problem = rig.problem(&["http://a.test/echo"]);
+    assert_eq!(problem["code"], "proxy_full", "{problem}");
+    let detail = problem["detail"].as_str().expect("a detail");
+    let most = detail.split(' ').find_map(|word| word.parse().ok());
+    let most = most.expect("a number");
+    // All have come when those who are too many have been told.
+    rig.audit("/slow", urls.len() - most);
+    drop(crowd);
+    rig.audit("/slow", urls.len());
+    wait_for("its connections' end", || {
+        (rig.status(&["http://a.test/echo"]) == 200).then_some(())
+    });
+    (rig, most)
+}
+
+#[test]
+fn it_says_what_is_missing() {
+    let stage = Stage::new();
+    let ca = stage.scratch.text("ca");
+    let nothing = stage.scratch.text("nothing");
+    for (args, expected) in [
+        (vec!["--ca", &nothing], "peername ca init"),
+        (vec!["--ca", &ca, "--extra-ca", &nothing], "--extra-ca"),
+        (vec!["--ca", &ca, "--check=ftp://x/"], "forwardAuth"),
+        (
+            vec![
+                "--ca",
+                &ca,
+                "--check=http://127.0.0.1:1/",
+                "--check-take=X-User",
+                "--check-take=Host",
+            ],
+            "host can't be taken",
+        ),
+        (
+            vec![
+                "--ca",
+                &ca,
+                "--auto-passthrough",
+                "--check=http://127.0.0.1:1/",
+            ],
+            "--check",
+        ),
+        (
+            vec!["--ca", &ca, "--upstream-proxy=socks5://x"],
+            "http://HOST:PORT",
+        ),
+        (
+            vec!["--ca", &ca, "--passthrough=*.192.0.2.1"],
+            "*.example.com",
+        ),
+    ] {
+        let args = [&["intercept"][..], &args].concat();
+        let output = Peername::run(&stage.lab.balancer, &args);
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(
+            !output.status.success() && said.contains(expected),
+            "{args:?}: {said}"
+        );
+    }
+}
+
+fn says_it_stops(rig: &Rig) {
+    let stops = |line: &str| line.contains("accepting no more").then_some(());
+    rig.proxy.line("that it stops", stops);
+}
+
+fn slow(rig: &Rig) -> (Backend, Conn) {
+    let origin = Backend::listen(&rig.lab.server, SLOW);
+    let request = b"GET http://a.test:9001/ HTTP/1.1\r\nHost: a.test:9001\r\n\r\n";
+    (origin, Conn::open(&rig.lab.client, PROXY, request))
+}

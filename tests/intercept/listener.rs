@@ -1,0 +1,5 @@
+//! Listeners: kinds, access, fairness.
+
+mod access;
+mod fairness;
+pub(crate) mod kinds;

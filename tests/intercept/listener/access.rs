@@ -1,0 +1,148 @@
+//! Who may use the proxy: nobody by accident.
+
+use std::process::Command;
+
+use crate::harness::addr::v4;
+use crate::harness::conn::{Conn, End};
+use crate::harness::header_bytes;
+use crate::harness::peername::Peername;
+use crate::harness::rig::intercept::{PROXY, Rig, Stage, head};
+
+/// On an address that others reach, it does not start before somebody has said who may come.
+#[test]
+fn it_is_no_open_proxy() {
+    let stage = Stage::new();
+    let (ca, listen) = (stage.scratch.text("ca"), format!("--listen={PROXY}"));
+    let start = |args: &[&str]| {
+        let usual = ["intercept", &listen, "--ca", &ca];
+        let output = Peername::run(&stage.lab.balancer, &[&usual, args].concat());
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(2), "{args:?}: {said}");
+        said
+    };
+    let said = start(&[]);
+    for part in ["open proxy", "--allow-client", "--proxy-auth"] {
+        assert!(said.contains(part), "{said}");
+    }
+    let said = start(&["--allow-client=example"]);
+    assert!(said.contains("--allow-client \"example\""), "{said}");
+    let said = start(&["--allow-client=any", "--accept-proxy=10.0.0.0/33"]);
+    assert!(said.contains("--accept-proxy \"10.0.0.0/33\""), "{said}");
+    let users = stage.scratch.write("users", "ann:secret\n");
+    let said = start(&["--proxy-auth", &users]);
+    assert!(
+        said.contains("users, line 1: not NAME:HASH") && !said.contains("secret"),
+        "{said}"
+    );
+}
+
+/// By the address of the client, which is what the header of a trusted balancer says.
+#[test]
+fn by_address() {
+    let rig = Rig::new(&["--allow-client=198.51.100.7", "--accept-proxy=203.0.113.9"]);
+    let request = b"GET http://a.test/echo HTTP/1.1\r\nHost: a.test\r\nConnection: close\r\n\r\n";
+    let open = |ip: [u8; 4]| {
+        let header = header_bytes::v2(v4(ip, 4711), PROXY, &[]);
+        Conn::open(&rig.lab.client, PROXY, &[&header[..], request].concat())
+    };
+    assert!(head(&open([198, 51, 100, 7])).starts_with("HTTP/1.1 200 "));
+    for _ in 0..3 {
+        assert_eq!(open([198, 51, 100, 8]).closed().0, End::Reset);
+    }
+    let refused = |line: &str| {
+        line.contains("not a network of --allow-client")
+            .then(|| line.to_owned())
+    };
+    let line = rig.proxy.line("the refusal", refused);
+    assert!(line.contains("198.51.100.8"), "{line}");
+    assert_eq!(rig.proxy.log().matches("--allow-client").count(), 1);
+    assert_eq!(rig.seen_at_least(1).len(), 1);
+}
+
+#[test]
+fn by_name_and_password() {
+    let stage = Stage::new();
+    let entry = |name: &str, password: &str| {
+        stage
+            .lab
+            .client
+            .run("htpasswd", &["-nbBC", "4", name, password])
+    };
+    let users = format!(
+        "# people\n{}{}",
+        entry("ann", "open:sesame"),
+        entry("bob", "b")
+    );
+    let users = stage.scratch.write("users", &users);
+    let rig = stage.start(&["--proxy-auth", &users]);
+    let status = |user: &str, url: &str| {
+        let write = [
+            "-o",
+            "/dev/null",
+            "-w",
+            "%{http_connect} %{http_code}",
+            "-s",
+        ];
+        let user: &[&str] = if user.is_empty() {
+            &[]
+        } else {
+            &["--proxy-user", user]
+        };
+        let output = rig.try_curl(&[&write[..], user, &[url]].concat());
+        String::from_utf8(output.stdout).expect("text")
+    };
+    for wrong in ["", "ann:wrong", "carl:open:sesame", "ann:", ":open:sesame"] {
+        assert_eq!(status(wrong, "https://a.test/echo"), "407 000", "{wrong}");
+        assert_eq!(status(wrong, "http://a.test/echo"), "000 407", "{wrong}");
+    }
+    let challenge = rig.curl(&["-D", "-", "-o", "/dev/null", "http://a.test/echo"]);
+    assert!(
+        challenge.contains("proxy-authenticate: Basic realm=\"peername\""),
+        "{challenge}"
+    );
+    assert_eq!(
+        status("ann:open:sesame", "https://a.test/echo?tunnel"),
+        "200 200"
+    );
+    assert_eq!(status("bob:b", "http://a.test/put"), "000 200");
+    assert_eq!(rig.seen_at_least(2).len(), 2, "{:?}", rig.seen());
+    // Whoever asks is in the audit line, by name; the password is nowhere.
+    let lines = rig.audit("/echo", 1);
+    assert!(
+        lines
+            .iter()
+            .any(|line| line["user"] == "ann" && line["status"] == 200),
+        "{lines:?}"
+    );
+    assert_eq!(rig.audit("/put", 1)[0]["user"], "bob");
+    assert!(!rig.proxy.log().contains("sesame"));
+    // The origin gets none of it.
+    let echo = rig.curl(&["--proxy-user", "ann:open:sesame", "http://a.test/echo"]);
+    assert!(!echo.contains("YW5u"), "{echo}");
+}
+
+/// A client that does not trust the authority is told so by its own error; the operator by the audit line, which
+/// has no status, for the client got none.
+#[test]
+fn a_client_without_the_authority() {
+    let rig = Rig::new(&[]);
+    let proxy = format!("http://{PROXY}");
+    let mut command = Command::new("curl");
+    command.args([
+        "-sS",
+        "--noproxy",
+        "",
+        "--proxy",
+        &proxy,
+        "https://a.test/untrusted",
+    ]);
+    let output = rig.lab.client.output(&mut command, "");
+    assert_eq!(output.status.code(), Some(60), "{output:?}");
+    let line = rig.proxy.line("about the handshake", |line| {
+        let line: serde_json::Value = serde_json::from_str(line).ok()?;
+        (line["code"] == "client_tls").then_some(line)
+    });
+    assert!(line["status"].is_null(), "{line}");
+    let error = line["error"].as_str().expect("text");
+    assert!(error.contains("peername ca env"), "{error}");
+}

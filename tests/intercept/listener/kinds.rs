@@ -1,0 +1,191 @@
+//! Other ways in, and the client's identity on both sides.
+
+use serde_json::Value;
+
+use crate::harness::addr::{someone_v4, v4};
+use crate::harness::backend::Backend;
+use crate::harness::conn::Conn;
+use crate::harness::header_bytes;
+use crate::harness::rig::intercept::{CLIENT, PROXY, Rig, Stage, head};
+
+/// The client has no proxy set and connects to the origin, as it thinks.
+#[test]
+fn redirected_connections() {
+    let rig = transparent("--transparent=203.0.113.1:8081", "redirect to :8081");
+    for (url, decided) in [
+        ("https://a.test/echo", "a.test"),
+        ("http://a.test/echo", "a.test"),
+    ] {
+        let answer = rig.direct(&[url]);
+        assert!(answer.starts_with(&format!("GET {decided} ")), "{answer}");
+    }
+    // The certificate decides who is at an address, and a name without one is resolved by the proxy.
+    let elsewhere = rig.direct(&[
+        "--connect-to",
+        "h1.test:443:10.81.0.1:443",
+        "https://h1.test/echo",
+    ]);
+    assert!(elsewhere.starts_with("GET h1.test HTTP/2.0"), "{elsewhere}");
+    let wrong = rig.direct(&[
+        "--connect-to",
+        "other.test:443:10.81.0.1:443",
+        "https://other.test/",
+    ]);
+    assert!(wrong.contains("upstream_tls_wrong_name"), "{wrong}");
+    let loops = rig.direct(&["http://203.0.113.1:8081/"]);
+    assert!(loops.contains("destination_loop"), "{loops}");
+}
+
+#[test]
+fn connections_by_tproxy() {
+    let rules = "ip rule add fwmark 1 lookup 123
+        ip route add local 0.0.0.0/0 dev lo table 123";
+    let stage = Stage::new();
+    stage.lab.balancer.run("sh", &["-ec", rules]);
+    let rig = transparent_on(
+        stage,
+        "--transparent=127.0.0.1:8081",
+        "meta mark set 1 tproxy to 127.0.0.1:8081",
+    );
+    let answer = rig.direct(&["https://a.test/echo", "http://a.test/echo"]);
+    assert_eq!(answer.matches("GET a.test ").count(), 2, "{answer}");
+}
+
+/// The first segment may be one octet long.
+#[test]
+fn what_comes_in_octets_is_waited_for() {
+    let rig = Rig::new(&[]);
+    let conn = Conn::open(
+        &rig.lab.client,
+        PROXY,
+        b"CONNECT a.test:80 HTTP/1.1\r\n\r\n",
+    );
+    assert!(head(&conn).starts_with("HTTP/1.1 200 "));
+    for octet in b"POST /echo HTTP/1.1\r\nHost: b.test\r\nContent-Length: 0\r\n\r\n" {
+        conn.send(&[*octet]);
+    }
+    assert!(
+        head(&conn).starts_with("HTTP/1.1 403 "),
+        "it is read as what it is"
+    );
+}
+
+#[test]
+fn a_header_tells_the_client() {
+    let rig = Rig::new(&["--accept-proxy=203.0.113.0/24"]);
+    let client = someone_v4();
+    for bytes in [
+        header_bytes::v1(client, PROXY),
+        header_bytes::v2(client, PROXY, &[]),
+    ] {
+        let request = b"GET http://a.test/echo HTTP/1.1\r\nHost: a.test\r\n\r\n";
+        let conn = Conn::open(&rig.lab.client, PROXY, &[&bytes[..], request].concat());
+        assert!(head(&conn).starts_with("HTTP/1.1 200 "));
+    }
+    for line in rig.audit("/echo", 2) {
+        assert_eq!(line["client"], client.to_string(), "{line}");
+        assert!(
+            line["peer"]
+                .as_str()
+                .is_some_and(|peer| peer.starts_with(CLIENT)),
+            "{line}"
+        );
+    }
+    let none = Conn::open(
+        &rig.lab.client,
+        PROXY,
+        b"GET http://a.test/ HTTP/1.1\r\nHost: a.test\r\n\r\n",
+    );
+    none.closed();
+}
+
+/// Two clients, one origin: each connection speaks for one of them.
+#[test]
+fn a_header_tells_the_origin() {
+    let rig = Rig::new(&[
+        "--send-proxy=v2",
+        "--allow-destination=10.81.0.1:9001",
+        "--workers=1",
+    ]);
+    let origin = Backend::listen(&rig.lab.server, v4([10, 81, 0, 1], 9001));
+    let ask = || {
+        let request = b"GET http://a.test:9001/ HTTP/1.1\r\nHost: a.test:9001\r\n\r\n";
+        Conn::open(&rig.lab.client, PROXY, request)
+    };
+    for _ in 0..2 {
+        let down = ask();
+        let up = origin.accept();
+        let name = [&[2, 0, 6][..], b"a.test"].concat();
+        let expected = header_bytes::v2(down.local(), v4([10, 81, 0, 1], 9001), &name);
+        assert_eq!(up.recv(expected.len()), expected);
+        assert!(head(&up).starts_with("GET / HTTP/1.1\r\n"));
+        up.send(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n");
+        assert!(head(&down).starts_with("HTTP/1.1 200 "));
+    }
+}
+
+#[test]
+fn passthrough_is_not_opened() {
+    let rig = Rig::new(&["--passthrough=a.test", "--passthrough=*.nothing.test"]);
+    let root = rig.scratch.text("root.pem");
+    let answer = rig.curl(&["--cacert", &root, "https://a.test/echo"]);
+    assert!(answer.starts_with("GET a.test HTTP/2.0 "), "{answer}");
+    assert!(
+        rig.curl(&["https://b.test/echo"])
+            .starts_with("GET b.test ")
+    );
+    let sni = rig.problem(&[
+        "--connect-to",
+        "b.test:443:a.test:443",
+        "https://b.test/echo",
+    ]);
+    assert_eq!(
+        sni["code"], "name_mismatch",
+        "a tunnel for one name is none for another"
+    );
+    let carried = |line: &Value| line["how"] == "passthrough" && line["connect"] == "a.test:443";
+    assert!(rig.audit("", 1).iter().any(carried), "{}", rig.proxy.log());
+}
+
+/// curl without our authority stands for a program that knows one certificate.
+#[test]
+fn who_refuses_us_three_times_is_left_alone() {
+    let rig = Rig::new(&["--auto-passthrough"]);
+    let root = rig.scratch.text("root.pem");
+    let pinned = |host: &str| {
+        let output = rig.try_curl(&["--cacert", &root, &format!("https://{host}/echo")]);
+        output.status.success()
+    };
+    assert_eq!([0; 3].map(|_| pinned("a.test")), [false; 3]);
+    rig.proxy.line("that it is left alone", |line| {
+        line.contains("not opened for a day").then_some(())
+    });
+    assert_eq!([0; 2].map(|_| pinned("a.test")), [true; 2]);
+    assert!(!pinned("b.test"), "another host is another matter");
+    // An ordinary program in between shows that the client can be served.
+    assert!(!pinned("b.test"));
+    assert!(
+        rig.curl(&["https://b.test/echo"])
+            .starts_with("GET b.test ")
+    );
+    assert!(!pinned("b.test") && !pinned("b.test"));
+}
+
+/// What the client sends to port 80 or 443 of the origins comes to the proxy.
+pub(crate) fn transparent(listen: &str, verdict: &str) -> Rig {
+    transparent_on(Stage::new(), listen, verdict)
+}
+
+fn transparent_on(stage: Stage, listen: &str, verdict: &str) -> Rig {
+    let lab = &stage.lab;
+    lab.client.ip("route add 10.81.0.0/24 via 203.0.113.1");
+    let hook = match verdict.contains("tproxy") {
+        true => "type filter hook prerouting priority mangle;",
+        false => "type nat hook prerouting priority dstnat;",
+    };
+    let caught = "iif wan ip daddr 10.81.0.0/24 tcp dport { 80, 443 }";
+    let rules =
+        format!("table ip intercept {{\n chain in {{\n {hook}\n {caught} {verdict}\n }}\n }}");
+    lab.balancer.nft(&rules);
+    stage.start(&[listen])
+}

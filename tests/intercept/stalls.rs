@@ -1,0 +1,190 @@
+//! What stands still is given up; what may be silent is not.
+
+use std::time::{Duration, Instant};
+
+use crate::harness::addr::v4;
+use crate::harness::backend::Backend;
+use crate::harness::conn::Conn;
+use crate::harness::lab::wait_for;
+use crate::harness::rig::intercept::{PROXY, Rig, head};
+
+const ORIGIN: std::net::SocketAddr = v4([10, 81, 0, 1], 9001);
+const ALLOW: &str = "--allow-destination=10.81.0.1:9001";
+const IDLE: &str = "--idle-timeout=1s";
+
+/// GOAWAY and the end, for a client that has its answer and keeps the connection.
+#[test]
+fn an_http2_client_that_asks_for_nothing_is_told_to_go() {
+    let rig = Rig::new(&["--idle-timeout=4s"]);
+    let script = rig.scratch.write("client.py", IDLE_CLIENT);
+    let (ca, proxy) = (rig.scratch.text("ca.pem"), PROXY.to_string());
+    let args = [
+        "--signal=KILL",
+        "20",
+        "/usr/bin/python3",
+        &script,
+        &proxy,
+        &ca,
+    ];
+    assert_eq!(
+        rig.lab.client.run("timeout", &args).trim(),
+        "200 goaway end"
+    );
+}
+
+/// The origin sends half of what it has announced.
+#[test]
+fn an_answer_that_stands_still_is_given_up() {
+    let rig = Rig::new(&[IDLE, ALLOW]);
+    let (origin, down) = ask(&rig, "GET /half");
+    let up = origin.accept();
+    head(&up);
+    up.send(b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nhalf");
+    assert!(head(&down).starts_with("HTTP/1.1 200 "));
+    down.drain();
+    up.closed();
+    assert_eq!(rig.audit("/half", 1)[0]["end"], "idle");
+}
+
+/// As long as something moves, it is not idle.
+#[test]
+fn a_slow_answer_is_not_given_up() {
+    let rig = Rig::new(&["--idle-timeout=4s", ALLOW]);
+    let (origin, down) = ask(&rig, "GET /slow");
+    let up = origin.accept();
+    head(&up);
+    up.send(b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\n");
+    for octet in b"not at all" {
+        std::thread::sleep(Duration::from_millis(500));
+        up.send(&[*octet]);
+    }
+    down.recv_text_until(|text| text.ends_with("all"));
+    assert_eq!(rig.audit("/slow", 1)[0]["end"], "complete");
+}
+
+/// The client takes nothing more: the origin is free again, and then the client goes.
+#[test]
+fn a_client_that_does_not_read_is_given_up() {
+    let allow = "--allow-destination=10.81.0.1:8081";
+    let rig = Rig::new(&[IDLE, allow, "--admin=127.0.0.1:9300"]);
+    let down = Conn::connect_narrow(&rig.lab.client, PROXY, 4096);
+    down.send(b"GET http://a.test:8081/large HTTP/1.1\r\nHost: a.test:8081\r\n\r\n");
+    assert_eq!(rig.audit("/large", 1)[0]["end"], "idle");
+    let active = || rig.metrics().contains("connections_active 0");
+    wait_for("the client's end", || active().then_some(()));
+}
+
+/// A client sends a part of its request and no more.
+#[test]
+fn a_request_that_stands_still_is_given_up() {
+    let rig = Rig::new(&[IDLE, ALLOW]);
+    let (origin, down) = ask(&rig, "POST /half");
+    let up = origin.accept();
+    head(&up);
+    let told = down.recv_text_until(|text| text.contains("client_idle"));
+    assert!(told.starts_with("HTTP/1.1 408 "), "{told}");
+    up.drain();
+    assert_eq!(rig.audit("/half", 1)[0]["code"], "client_idle");
+}
+
+/// Events may be far between, and so may an answer's head.
+#[test]
+fn what_may_be_silent_has_longer() {
+    let rig = Rig::new(&[IDLE, "--tunnel-timeout=4s", ALLOW]);
+    let (origin, down) = ask(&rig, "GET /events");
+    let up = origin.accept();
+    head(&up);
+    std::thread::sleep(Duration::from_millis(2500));
+    up.send(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n");
+    head(&down);
+    std::thread::sleep(Duration::from_millis(2500));
+    up.send(b"data: 1\n\n");
+    down.recv_text_until(|text| text.contains("data: 1"));
+    down.drain();
+    assert_eq!(rig.audit("/events", 1)[0]["end"], "idle");
+}
+
+/// What is carried as it is, and what was switched to.
+#[test]
+fn tunnels_and_websockets_end_after_their_own_time() {
+    let rig = Rig::new(&[IDLE, "--tunnel-timeout=3s", ALLOW]);
+    let origin = Backend::listen(&rig.lab.server, ORIGIN);
+    let tunnel = Conn::open(
+        &rig.lab.client,
+        PROXY,
+        b"CONNECT a.test:9001 HTTP/1.1\r\n\r\n",
+    );
+    head(&tunnel);
+    tunnel.send(b"\0\0\0\0neither TLS nor HTTP");
+    let carried = origin.accept();
+    carried.recv(24);
+    let websocket = Conn::open(&rig.lab.client, PROXY, UPGRADE);
+    let switched = origin.accept();
+    head(&switched);
+    let agreed =
+        "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n";
+    let silent = Instant::now();
+    switched.send(agreed.as_bytes());
+    head(&websocket);
+    for (down, up) in [(&tunnel, &carried), (&websocket, &switched)] {
+        down.closed();
+        up.closed();
+    }
+    assert!(
+        silent.elapsed() > Duration::from_secs(2),
+        "not after a second"
+    );
+    for path in ["", "/chat"] {
+        assert_eq!(rig.audit(path, 1)[0]["end"], "idle", "{path}");
+    }
+}
+
+/// A request with half of a body, if it is one that has a body.
+fn ask(rig: &Rig, line: &str) -> (Backend, Conn) {
+    let origin = Backend::listen(&rig.lab.server, ORIGIN);
+    let line = line.replace(' ', " http://a.test:9001");
+    let body = match line.starts_with("POST") {
+        true => "Content-Length: 10\r\n\r\nhalf",
+        false => "\r\n",
+    };
+    let request = format!("{line} HTTP/1.1\r\nHost: a.test:9001\r\n{body}");
+    let conn = Conn::open(&rig.lab.client, PROXY, request.as_bytes());
+    (origin, conn)
+}
+
+const UPGRADE: &[u8] = b"GET http://a.test:9001/chat HTTP/1.1\r\nHost: a.test:9001\r\n\
+Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n\
+Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n";
+
+const IDLE_CLIENT: &str = r#"
+import socket, ssl, sys
+import h2.config, h2.connection, h2.events
+host, port = sys.argv[1].split(":")
+tunnel = socket.create_connection((host, int(port)), timeout=10)
+tunnel.sendall(b"CONNECT a.test:443 HTTP/1.1\r\nHost: a.test\r\n\r\n")
+assert b" 200 " in tunnel.recv(1000)
+tls = ssl.create_default_context(cafile=sys.argv[2])
+tls.set_alpn_protocols(["h2"])
+stream = tls.wrap_socket(tunnel, server_hostname="a.test")
+client = h2.connection.H2Connection(h2.config.H2Configuration(header_encoding="utf-8"))
+client.initiate_connection()
+client.send_headers(1, [(":method", "GET"), (":scheme", "https"), (":path", "/echo"),
+    (":authority", "a.test")], end_stream=True)
+stream.sendall(client.data_to_send())
+said, data = [], b""
+while more := stream.recv(65536):
+    data += more
+    # This client understands no frame after GOAWAY, so each by itself (RFC 9113, section 4.1).
+    while len(data) >= 9 and "goaway" not in said:
+        size = 9 + int.from_bytes(data[:3], "big")
+        if len(data) < size:
+            break
+        frame, data = data[:size], data[size:]
+        for event in client.receive_data(frame):
+            if isinstance(event, h2.events.ResponseReceived):
+                said.append(dict(event.headers)[":status"])
+            if isinstance(event, h2.events.ConnectionTerminated):
+                said.append("goaway")
+    stream.sendall(client.data_to_send())
+print(*said, "end")
+"#;

@@ -1,0 +1,4 @@
+//! TLS towards clients and origins.
+
+mod handshake;
+mod leaves;

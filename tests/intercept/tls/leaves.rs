@@ -1,0 +1,105 @@
+//! Certificates of hosts, made when they are asked for.
+
+use serde_json::Value;
+
+use crate::harness::rig::intercept::{PROXY, Rig};
+
+/// Everybody has a tunnel before anybody begins a handshake.
+#[test]
+fn two_hundred_clients_at_once_see_one_certificate() {
+    let rig = Rig::new(&["--admin=127.0.0.1:9300"]);
+    let script = rig.scratch.write("crowd.py", CROWD);
+    let (proxy, ca) = (PROXY.to_string(), rig.scratch.text("ca.pem"));
+    let args = [
+        "--signal=KILL",
+        "60",
+        "/usr/bin/python3",
+        &script,
+        &proxy,
+        &ca,
+    ];
+    let serials = rig.lab.client.run("timeout", &args);
+    let serials: Vec<_> = serials.lines().collect();
+    assert_eq!(serials.len(), 200);
+    assert!(serials.iter().all(|one| *one == serials[0]), "{serials:?}");
+    let issued = "peername_certificates_issued_total 1";
+    let metrics = rig.metrics();
+    assert!(metrics.lines().any(|line| line == issued), "{metrics}");
+}
+
+/// A gateway or a crawler opens as many hosts as it likes: each gets its answer, be it that there is no such host.
+#[test]
+fn a_thousand_hosts_of_one_client() {
+    let rig = Rig::new(&["--admin=127.0.0.1:9300"]);
+    let answers = ask_many(&rig, 1000);
+    assert!(
+        answers.iter().all(|answer| answer == "200 502"),
+        "{answers:?}"
+    );
+    let issued = "peername_certificates_issued_total 1000";
+    let metrics = rig.metrics();
+    assert!(metrics.lines().any(|line| line == issued), "{metrics}");
+}
+
+/// Beyond its limit a client waits, and is then told so, in a form that it shows.
+#[test]
+fn a_client_that_asks_for_too_many_is_told() {
+    let rig = Rig::new(&["--certificates-per-client=5"]);
+    let answers = ask_many(&rig, 100);
+    let count = |what: &str| answers.iter().filter(|answer| *answer == what).count();
+    // Five at once and five a second for some seconds.
+    assert!((15..=60).contains(&count("200 502")), "{answers:?}");
+    assert!(count("429 000") > 0, "{answers:?}");
+    // Those that had a tunnel already get an alert.
+    assert_eq!(count("200 502") + count("429 000") + count("200 000"), 100);
+    let refused = |line: &str| {
+        let line: Value = serde_json::from_str(line).ok()?;
+        (line["code"] == "too_many_certificates" && line["status"] == 429).then_some(line)
+    };
+    let line = rig.proxy.line("the refusal", refused);
+    assert_eq!(line["decision"], "refused", "{line}");
+    // Another is not held up.
+    assert_eq!(
+        rig.curl(&["--interface", "203.0.113.10", "https://a.test/"]),
+        "hello\n"
+    );
+}
+
+/// Of each host's answer: that to CONNECT, and that inside.
+fn ask_many(rig: &Rig, hosts: usize) -> Vec<String> {
+    rig.lab.client.address("eth0", &["203.0.113.10/24"]);
+    let hosts = format!("https://h[1-{hosts}].example/");
+    let output = rig.try_curl(&[
+        "--interface",
+        "203.0.113.9",
+        "-Z",
+        "--parallel-immediate",
+        "--parallel-max",
+        "100",
+        "-o",
+        "/dev/null",
+        "-w",
+        "%{http_connect} %{http_code}\n",
+        &hosts,
+    ]);
+    let text = String::from_utf8(output.stdout).expect("text");
+    text.lines().map(str::to_owned).collect()
+}
+
+const CROWD: &str = r#"
+import socket, ssl, sys, threading
+host, port = sys.argv[1].split(":")
+tls = ssl.create_default_context(cafile=sys.argv[2])
+ready = threading.Barrier(200, timeout=50)
+
+def client():
+    tunnel = socket.create_connection((host, int(port)))
+    tunnel.sendall(b"CONNECT b.test:443 HTTP/1.1\r\nHost: b.test:443\r\n\r\n")
+    assert b" 200 " in tunnel.recv(1000)
+    ready.wait()
+    with tls.wrap_socket(tunnel, server_hostname="b.test") as stream:
+        print(stream.getpeercert()["serialNumber"] + "\n", end="", flush=True)
+
+for _ in range(200):
+    threading.Thread(target=client).start()
+"#;

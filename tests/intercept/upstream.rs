@@ -1,0 +1,10 @@
+//! Connections to origins.
+
+mod certificates;
+mod destinations;
+mod name_resolution;
+mod parent_proxy;
+mod private;
+mod rebinding;
+mod refusals;
+mod reuse;

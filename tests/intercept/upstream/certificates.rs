@@ -1,0 +1,287 @@
+//! Origins that are refused, each beside one that differs in nothing but the flaw and is served.
+//!
+//! Real servers with real certificates (`origins.py`). That the flawed one is there at all is shown by a client
+//! that verifies nothing.
+
+use std::fmt::Display;
+use std::process::Command;
+
+use crate::harness::addr::v4;
+use crate::harness::lab::{Host, Process, wait_for};
+use crate::harness::peername::BINARY;
+use crate::harness::rig::intercept::{PROXY, Rig, Stage};
+
+#[test]
+fn no_flawed_certificate_is_accepted() {
+    refused(&rig(), &certificates());
+}
+
+/// TLS 1.0, 1.1, and of 1.2 a key exchange without forward secrecy and a cipher of the Lucky 13 kind; the certificate
+/// is the same everywhere.
+#[test]
+fn no_weaker_tls_is_spoken_than_rustls_does() {
+    let good = "old.test:4433";
+    let handshake = "upstream_tls_handshake";
+    refused(
+        &rig(),
+        &[
+            ("old.test:4431", good, handshake),
+            ("old.test:4432", good, handshake),
+            ("old.test:4434", good, handshake),
+            ("old.test:4435", good, handshake),
+        ],
+    );
+}
+
+/// What our own authority certifies is for our clients. An origin that shows it is a loop, or somebody who has the
+/// key; also where an authority that is trusted vouches for ours.
+#[test]
+fn our_own_authority_certifies_no_origin() {
+    let rig = rig();
+    let own = "upstream_tls_own_authority";
+    let good = "ok-crossed.test";
+    let compressed = "ok-compressed.test";
+    refused(
+        &rig,
+        &[
+            ("forged-alone.test", good, "upstream_tls_untrusted"),
+            ("forged.test", good, own),
+            ("crossed.test", good, own),
+            ("compressed.test", compressed, own),
+            ("own-key.test", "ok-own-key.test", own),
+        ],
+    );
+}
+
+/// A proxy that was started before the rotation still has the old key.
+#[test]
+fn nor_does_its_predecessor() {
+    let stage = stage();
+    let ca = stage.scratch.text("ca");
+    stage.lab.client.run(BINARY, &["ca", "rotate", "--ca", &ca]);
+    let pem = stage.lab.client.run(BINARY, &["ca", "export", "--ca", &ca]);
+    stage.scratch.write("ca.pem", &pem);
+    let own = "upstream_tls_own_authority";
+    refused(&start(stage), &[("crossed.test", "ok-crossed.test", own)]);
+}
+
+#[test]
+fn our_own_authority_is_not_taken_for_an_extra_one() {
+    let stage = stage();
+    let [ca, listen] = [stage.scratch.text("ca"), format!("--listen={PROXY}")];
+    for extra in ["ca.pem", "crossed.crt", "compressed.crt"] {
+        let extra = stage.scratch.text(extra);
+        let mut command = Command::new("timeout");
+        command.args(["--signal=KILL", "20", BINARY, "intercept", &listen]);
+        command.args(["--allow-client=any", "--ca", &ca, "--extra-ca", &extra]);
+        let output = stage.lab.balancer.output(&mut command, "");
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{extra}: {said}");
+        assert!(!said.contains("listening"), "{extra}: {said}");
+        assert!(
+            said.contains("the proxy's own authority"),
+            "{extra}: {said}"
+        );
+    }
+}
+
+/// An authority's signature that was found good is good for that certificate, of that issuer, and for no more: its
+/// names and its time are looked at anew.
+#[test]
+fn a_certificate_that_was_good_is_not_good_for_ever() {
+    let rig = rig();
+    let [soon, seen] = ["https://soon.test/", "https://seen.test/"];
+    assert_eq!(rig.curl(&[soon]), "hello\n");
+    for _ in 0..2 {
+        assert_eq!(rig.curl(&[seen]), "hello\n");
+        for (url, code) in [
+            ("https://elsewhere.test/", "upstream_tls_wrong_name"),
+            ("https://changed.test/", "upstream_tls_invalid"),
+            ("https://sewn.test/", "upstream_tls_invalid"),
+            ("https://impostor.test/", "upstream_tls_invalid"),
+        ] {
+            assert_eq!(rig.problem(&[url])["code"], code, "{url}");
+        }
+    }
+    let problem = wait_for("its end", || {
+        let text = rig.curl(&[soon]);
+        (text != "hello\n").then_some(text)
+    });
+    assert!(problem.contains("upstream_tls_expired"), "{problem}");
+}
+
+/// All with a flaw, each with one that has none and with the code.
+fn certificates() -> Vec<(&'static str, String, &'static str)> {
+    let flawed = FLAWED.iter().flat_map(|&(code, hosts)| {
+        hosts
+            .iter()
+            .map(move |&host| (host, format!("ok-{host}"), code))
+    });
+    let wildcards = WILDCARDS
+        .iter()
+        .map(|&(bad, good)| (bad, good.to_owned(), "upstream_tls_wrong_name"));
+    flawed.chain(wildcards).collect()
+}
+
+/// The first of each row is refused with the code, the second is served.
+#[track_caller]
+fn refused(rig: &Rig, rows: &[(&str, impl Display, &str)]) {
+    let mut wrong = Vec::new();
+    for (bad, good, code) in rows {
+        let (bad, good) = (format!("https://{bad}/"), format!("https://{good}/"));
+        let answer = rig.try_curl(&["-w", "%{http_code}", &bad]);
+        let answer = String::from_utf8_lossy(&answer.stdout).into_owned();
+        if !answer.ends_with("502") || !answer.contains(&format!("\"{code}\"")) {
+            wrong.push(format!("{bad}: {answer}"));
+        }
+        let served = rig.try_curl(&[&good]);
+        let served = String::from_utf8_lossy(&served.stdout).into_owned();
+        if served != "hello\n" {
+            wrong.push(format!("{good}: {served}"));
+        }
+        assert_eq!(unverified(rig, &bad), "lenient\n", "{bad} is there");
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+    let reached = rig.seen_at_least(2 * rows.len());
+    let reached = reached.iter().filter(|line| !line.contains("lenient"));
+    assert_eq!(reached.count(), rows.len(), "{:#?}", rig.seen());
+}
+
+/// By a client of the origin's own host that takes any certificate and any version.
+fn unverified(rig: &Rig, url: &str) -> String {
+    let url = format!("{url}lenient");
+    let lenient = ["--insecure", "--tlsv1.0", "--ciphers", "ALL:@SECLEVEL=0"];
+    let there = [
+        "-sS",
+        "--noproxy",
+        "*",
+        "--connect-to",
+        "::10.81.0.1:",
+        &url,
+    ];
+    rig.lab.server.run("curl", &[&lenient[..], &there].concat())
+}
+
+fn rig() -> Rig {
+    start(stage())
+}
+
+fn stage() -> Stage {
+    let stage = Stage::new();
+    let mut hosts = stage.scratch.read("hosts");
+    let certificates = certificates();
+    let more = certificates.iter().flat_map(|(bad, good, _)| [*bad, good]);
+    for host in more.chain(OTHERS) {
+        hosts += &format!("10.81.0.1 {host}\n");
+    }
+    stage.scratch.write("hosts", &hosts);
+    let script = stage
+        .scratch
+        .write("certificates.py", include_str!("certificates.py"));
+    let here = stage.scratch.text(".");
+    let args = ["-W", "ignore", &script, &here];
+    stage.lab.client.run("/usr/bin/python3", &args);
+    stage
+}
+
+fn start(stage: Stage) -> Rig {
+    let config = NGINX.replace("DIR", &stage.scratch.text("."));
+    let config = stage.scratch.write("nginx.conf", &config);
+    stage.scratch.write("index.html", "hello\n");
+    stage.scratch.write("lenient", "lenient\n");
+    let _origin = nginx(&stage.lab.server, &config);
+    Rig {
+        proxy: stage.proxy(&["--allow-destination=10.81.0.0/24"]),
+        _origin,
+        lab: stage.lab,
+        scratch: stage.scratch,
+    }
+}
+
+fn nginx(host: &Host, config: &str) -> Process {
+    let process = Process::start_family(host, "nginx", &["-c", config, "-e", "stderr"]);
+    process.listens(&[443, 4431, 4432, 4433, 4434, 4435].map(|port| v4([10, 81, 0, 1], port)))
+}
+
+/// What hosts are refused with whose certificates have a flaw. Each has a twin without it, under its name with `ok-`
+/// before.
+const FLAWED: &[(&str, &[&str])] = &[
+    ("upstream_tls_not_yet_valid", &["not-yet-valid.test"]),
+    (
+        "upstream_tls_expired",
+        &["long-expired.test", "expired-issuer.test"],
+    ),
+    (
+        "upstream_tls_wrong_name",
+        &["nul.test", "cn-only.test", "cn-beside-san.test", "star"],
+    ),
+    (
+        "upstream_tls_invalid",
+        &[
+            "ecdsa-sha1.test",
+            "rsa-sha1.test",
+            "rsa-1024.test",
+            "rsa-1024-issuer.test",
+            "client-auth.test",
+            "critical.test",
+            "no-ca.test",
+            "path-length.test",
+            "permitted.test",
+            "excluded.test",
+        ],
+    ),
+];
+
+/// Hosts that a wildcard is not for, and one that it is for.
+const WILDCARDS: &[(&str, &str)] = &[
+    ("a.b.deep.test", "a.deep.test"),
+    ("deep.test", "a.deep.test"),
+    ("bad.partial.test", "ok.partial.test"),
+    ("a.b.stars.test", "ok.stars.test"),
+    ("inner.star.test", "ok.star.test"),
+];
+
+const OTHERS: [&str; 15] = [
+    "seen.test",
+    "elsewhere.test",
+    "changed.test",
+    "sewn.test",
+    "impostor.test",
+    "soon.test",
+    "old.test",
+    "forged-alone.test",
+    "forged.test",
+    "crossed.test",
+    "ok-crossed.test",
+    "compressed.test",
+    "ok-compressed.test",
+    "own-key.test",
+    "ok-own-key.test",
+];
+
+/// It has to be told to do what OpenSSL does no more of itself.
+const NGINX: &str = "
+daemon off;
+user root;
+worker_processes 1;
+pid DIR/nginx.pid;
+events {}
+http {
+    log_format seen '$ssl_server_name $ssl_protocol $ssl_cipher $request';
+    access_log DIR/access.log seen;
+    root DIR;
+    ssl_certificate DIR/$ssl_server_name.pem;
+    ssl_certificate_key DIR/$ssl_server_name.key;
+    ssl_protocols TLSv1 TLSv1.1 TLSv1.2 TLSv1.3;
+    ssl_ciphers ALL:@SECLEVEL=0;
+    ssl_session_cache off;
+    ssl_session_tickets off;
+    keepalive_timeout 0;
+    server { listen 10.81.0.1:443 ssl http2; }
+    server { listen 10.81.0.1:4431 ssl; ssl_protocols TLSv1; }
+    server { listen 10.81.0.1:4432 ssl; ssl_protocols TLSv1.1; }
+    server { listen 10.81.0.1:4433 ssl; ssl_protocols TLSv1.2; ssl_ciphers ECDHE-RSA-AES128-GCM-SHA256; }
+    server { listen 10.81.0.1:4434 ssl; ssl_protocols TLSv1.2; ssl_ciphers AES128-GCM-SHA256:@SECLEVEL=0; }
+    server { listen 10.81.0.1:4435 ssl; ssl_protocols TLSv1.2; ssl_ciphers ECDHE-RSA-AES128-SHA:@SECLEVEL=0; }
+}
+";

@@ -1,0 +1,81 @@
+//! Where nothing is sent, whatever it is called.
+
+use crate::harness::rig::intercept::{Rig, Stage};
+
+#[test]
+fn what_is_not_public_is_refused_unless_listed() {
+    let stage = Stage::new();
+    let proxy = stage.proxy(&[]);
+    let rig = Rig {
+        _origin: crate::harness::lab::Process::start(&stage.lab.server, "sleep", &["1000"]),
+        proxy,
+        lab: stage.lab,
+        scratch: stage.scratch,
+    };
+    for (url, code) in [
+        ("https://a.test/", "destination_not_public"),
+        ("https://10.81.0.1/", "destination_not_public"),
+        ("https://private.test/", "destination_not_public"),
+        ("https://shared.test/", "destination_not_public"),
+        ("https://metadata.test/", "destination_metadata"),
+        ("https://local.test/", "destination_this_host"),
+        ("http://local.test:8080/", "destination_loop"),
+        ("http://proxy.test:8080/", "destination_loop"),
+        ("https://proxy.test/", "destination_this_host"),
+        ("https://nat64.test/", "destination_not_public"),
+        ("https://mapped.test/", "destination_not_public"),
+        ("https://sixtofour.test/", "destination_not_public"),
+        ("https://[::1]/", "destination_this_host"),
+        ("http://[::ffff:127.0.0.1]/", "destination_this_host"),
+        ("http://0.0.0.0/", "destination_nobody"),
+        ("http://224.0.0.1/", "destination_nobody"),
+        ("http://198.51.100.1/", "destination_not_public"),
+        ("http://[2001:db8::1]/", "destination_not_public"),
+        ("http://[::ffff:0:10.0.0.1]/", "destination_not_public"),
+        // Teredo, of a client behind 10.0.0.1.
+        (
+            "http://[2001:0:c000:201:0:ffff:f5ff:fffe]/",
+            "destination_not_public",
+        ),
+        ("http://9.9.9.9:22/", "destination_port"),
+    ] {
+        let problem = rig.problem(&["-g", url]);
+        assert_eq!(
+            (&problem["code"], &problem["status"]),
+            (&code.into(), &403.into()),
+            "{url}: {problem}"
+        );
+    }
+}
+
+/// A wide network is meant neither for this host nor for a metadata service, in whatever form they come.
+#[test]
+fn a_wide_network_leaves_this_host_alone() {
+    let rig = Rig::new(&[
+        "--allow-destination=::/0",
+        "--allow-destination=0.0.0.0/0",
+        "--allow-destination=127.0.0.1:9000-9999",
+        "--admin=127.0.0.1:9300",
+    ]);
+    for (url, code) in [
+        ("http://127.0.0.1:9300/metrics", "destination_loop"),
+        ("http://127.0.0.1/", "destination_this_host"),
+        ("http://[64:ff9b::7f00:1]/", "destination_this_host"),
+        ("http://[2002:7f00:1::]/", "destination_this_host"),
+        ("http://169.254.169.254/", "destination_metadata"),
+        ("http://[64:ff9b::a9fe:a9fe]/", "destination_metadata"),
+        ("http://[::ffff:0:169.254.169.254]/", "destination_metadata"),
+        ("http://[fd00:ec2::254]/", "destination_metadata"),
+    ] {
+        let problem = rig.problem(&["-g", url]);
+        assert_eq!(problem["code"], code, "{url}: {problem}");
+    }
+}
+
+#[test]
+fn what_is_listed_is_reached() {
+    let rig = Rig::new(&[]);
+    assert_eq!(rig.curl(&["http://a.test:8081/"]), "hello\n");
+    let problem = rig.problem(&["https://private.test/"]);
+    assert_eq!(problem["code"], "destination_not_public", "{problem}");
+}

@@ -1,0 +1,107 @@
+//! Names that take long to be found, or are not.
+
+use std::thread::{self, sleep};
+use std::time::Duration;
+
+use rustix::process::Signal;
+
+use crate::harness::conn::Conn;
+use crate::harness::lab::wait_for;
+use crate::harness::rig::intercept::{PROXY, Stage};
+
+/// A name server that says nothing has the threads of one client's few lookups, not those of all.
+#[test]
+fn a_silent_name_server_is_in_the_way_of_those_who_ask_it() {
+    peername_sys::process::limits::raise_open_files().expect("descriptors for many clients");
+    let stage = Stage::new();
+    let (_names, through) = stage.name_server(SILENT);
+    let rig = stage.start_through(
+        &through.each_ref().map(String::as_str),
+        &["--workers=1", "--connect-timeout=6s"],
+    );
+    rig.lab.client.address("eth0", &["203.0.113.10/24"]);
+    let ask = |n| {
+        let request = format!("GET http://{n}.slow.test/ HTTP/1.1\r\nHost: {n}.slow.test\r\n\r\n");
+        Conn::open(&rig.lab.client, PROXY, request.as_bytes())
+    };
+    // More than a worker has threads for it.
+    let waiting: Vec<_> = (0..600).map(ask).collect();
+    // By then each has its thread, or waits for one.
+    sleep(Duration::from_millis(700));
+    let other = ["--interface", "203.0.113.10", "http://a.test/echo"];
+    assert!(rig.curl(&other).starts_with("GET a.test "));
+    for conn in &waiting {
+        conn.recv_text_until(|text| text.contains("dns_timeout"));
+    }
+}
+
+/// Nor is it in the way of a stop: nobody waits for a name any more.
+#[test]
+fn a_silent_name_server_does_not_hold_up_a_stop() {
+    let stage = Stage::new();
+    let (names, through) = stage.name_server(SILENT);
+    let through = through.each_ref().map(String::as_str);
+    let mut rig = stage.start_through(&through, &["--workers=1", "--drain=1s"]);
+    let request = b"GET http://slow.test/ HTTP/1.1\r\nHost: slow.test\r\n\r\n";
+    let _waiting = Conn::open(&rig.lab.client, PROXY, request);
+    wait_for("a question", || names.log().contains("asked").then_some(()));
+    rig.proxy.signal(Signal::TERM);
+    let ended = rig.proxy.ended_within(Duration::from_secs(3));
+    assert!(ended.is_some(), "it waits for a name");
+}
+
+/// Of as many as there are, the name server is asked by one.
+#[test]
+fn who_wants_the_same_name_at_once_waits_for_the_same_answer() {
+    let stage = Stage::new();
+    let (names, through) = stage.name_server(SLOW);
+    let rig = stage.start_through(&through.each_ref().map(String::as_str), &["--workers=2"]);
+    rig.lab.client.address("eth0", &["203.0.113.10/24"]);
+    let get = |rest: &[&str]| {
+        let urls = ["http://slow.test/echo"; 20];
+        let parallel = ["--parallel", "--parallel-immediate", "--parallel-max", "20"];
+        rig.curl(&[&parallel, rest, &urls].concat())
+    };
+    let answers = thread::scope(|scope| {
+        let other = scope.spawn(|| get(&["--interface", "203.0.113.10"]));
+        [get(&[]), other.join().expect("answers")].concat()
+    });
+    assert_eq!(answers.matches("GET slow.test ").count(), 40, "{answers}");
+    let was_asked = |times: usize| {
+        let count = || names.log().matches("asked").count();
+        wait_for("the questions", || (count() >= times).then_some(()));
+        assert_eq!(count(), times, "{}", names.log());
+    };
+    // Both kinds of address, once.
+    was_asked(2);
+    // What has been answered is asked again.
+    rig.curl(&["-H", "Connection: close", "http://slow.test:8081/echo"]);
+    was_asked(4);
+}
+
+/// Each question is answered after six seconds: 10.81.0.1, and no IPv6 address.
+const SLOW: &str = r#"
+import socket, threading
+server = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+server.bind(("127.0.0.1", 53))
+def answer(question, client):
+    end = question.index(b"\0", 12) + 5
+    address = b"\xc0\x0c\0\1\0\1\0\0\0\0\0\4\x0a\x51\0\1" if question[end - 3] == 1 else b""
+    counts = bytes([0, 1, 0, len(address) // 16, 0, 0, 0, 0])
+    server.sendto(question[:2] + b"\x81\x80" + counts + question[12:end] + address, client)
+print("ready")
+while True:
+    question, client = server.recvfrom(512)
+    print("asked")
+    threading.Timer(6, answer, (question, client)).start()
+"#;
+
+const SILENT: &str = r#"
+import socket
+server = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+server.bind(("127.0.0.1", 53))
+print("ready")
+while True:
+    server.recvfrom(512)
+    print("asked")
+"#;

@@ -1,0 +1,66 @@
+//! Connections to origins that NTLM or Negotiate may have made one user's: they are their client connection's alone,
+//! and otherwise like all others.
+
+use std::time::{Duration, Instant};
+
+use crate::harness::addr::v4;
+use crate::harness::backend::Backend;
+use crate::harness::conn::{Conn, End};
+use crate::harness::lab::wait_until;
+use crate::harness::rig::intercept::{PROXY, Rig, head};
+
+const ORIGIN: std::net::SocketAddr = v4([10, 81, 0, 1], 9001);
+
+/// Whoever made them so, and however busy their client is elsewhere.
+#[test]
+fn they_grow_old() {
+    let rig = Rig::new(&["--workers=1", "--idle-timeout=4s"]);
+    let origin = Backend::listen(&rig.lab.server, ORIGIN);
+    let client = Conn::connect(&rig.lab.client, PROXY);
+    let by_client = ask(&client, CREDENTIALS, || origin.accept(), GOOD);
+    let other = Conn::connect(&rig.lab.client, PROXY);
+    let by_origin = ask(&other, "", || origin.accept(), CHALLENGE);
+    let soon = Instant::now() + Duration::from_secs(30);
+    let ended = wait_until(soon, || {
+        for conn in [&client, &other] {
+            conn.send(b"HEAD http://a.test/echo HTTP/1.1\r\nHost: a.test\r\n\r\n");
+            assert!(head(conn).starts_with("HTTP/1.1 200 "));
+        }
+        let is_open = |up: &Conn| up.is_open_after(Duration::from_millis(100));
+        (!is_open(&by_client) && !is_open(&by_origin)).then_some(())
+    });
+    ended.expect("their end");
+}
+
+/// Nobody else gets it, now or later.
+#[test]
+fn they_are_there_as_long_as_their_client() {
+    let rig = Rig::new(&["--workers=1"]);
+    let origin = Backend::listen(&rig.lab.server, ORIGIN);
+    let client = Conn::connect(&rig.lab.client, PROXY);
+    let mut up = ask(&client, CREDENTIALS, || origin.accept(), GOOD);
+    let other = Conn::connect(&rig.lab.client, PROXY);
+    let others = ask(&other, "", || origin.accept(), GOOD);
+    up = ask(&client, "", || up, GOOD);
+    drop(client);
+    assert_eq!(up.closed().0, End::Fin);
+    ask(&other, "", || others, GOOD);
+    drop(origin);
+}
+
+/// A request with these headers and an answer to it, on the connection that it comes by.
+fn ask(client: &Conn, headers: &str, up: impl FnOnce() -> Conn, answer: &str) -> Conn {
+    let request = format!("GET http://{ORIGIN}/ HTTP/1.1\r\nHost: {ORIGIN}\r\n{headers}\r\n");
+    client.send(request.as_bytes());
+    let up = up();
+    assert!(head(&up).starts_with("GET / "));
+    up.send(answer.as_bytes());
+    let status = answer.get(..12).expect("a status");
+    assert!(head(client).starts_with(status));
+    up
+}
+
+const CREDENTIALS: &str = "Authorization: Negotiate YWxpY2U=\r\n";
+const GOOD: &str = "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n";
+const CHALLENGE: &str =
+    "HTTP/1.1 401 Unauthorized\r\nWWW-Authenticate: Negotiate\r\nContent-Length: 0\r\n\r\n";

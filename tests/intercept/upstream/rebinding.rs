@@ -1,0 +1,190 @@
+//! Names of which one answer is harmless and the next is not: the address that is looked at is the one that is
+//! connected to.
+
+use crate::harness::addr::v4;
+use crate::harness::backend::Backend;
+use crate::harness::conn::Conn;
+use crate::harness::lab::Process;
+use crate::harness::rig::intercept::{Rig, Stage};
+
+/// By a name server of the test's own. A name says what it is answered with, one label a question:
+/// `here` is the origin, `self` this host, `meta` the metadata service, and several in one label are one answer.
+#[test]
+fn the_address_that_is_looked_at_is_connected_to() {
+    let lab = Lab::new();
+    for (name, statuses) in [
+        // Of whoever looks once.
+        ("here.self", &[200, 403][..]),
+        ("here.meta", &[200, 403]),
+        ("self.here", &[403, 200]),
+        ("meta.here", &[403, 200]),
+        // In one answer.
+        ("here-self", &[200, 200]),
+        ("self-here", &[200, 200]),
+        ("meta-here-self", &[200, 200]),
+        ("meta-self", &[403, 403]),
+    ] {
+        for scheme in ["http", "https"] {
+            let url = format!("{scheme}://{scheme}.{name}.rebind.test/");
+            let got = [(); 2].map(|()| lab.status(&url));
+            assert_eq!(got, statuses, "{url}: {}", lab.names.log());
+        }
+    }
+    for backend in &lab.forbidden {
+        backend.saw_nobody();
+    }
+    lab.all_were_within_reach();
+}
+
+/// The same for a tunnel that is not opened, and ends where it can't go on.
+#[test]
+fn a_tunnel_goes_where_it_was_looked_at() {
+    let lab = Lab::with(&["--passthrough=*.rebind.test"]);
+    for (name, codes) in [
+        ("here.self", ["200", "000"]),
+        ("here-meta", ["200", "200"]),
+        ("meta-self", ["000", "000"]),
+    ] {
+        let url = format!("https://tunnel.{name}.rebind.test/");
+        let got = [(); 2].map(|()| {
+            let args = ["-k", "-o", "/dev/null", "-w", "%{http_code}", &url];
+            String::from_utf8(lab.rig.try_curl(&args).stdout).expect("text")
+        });
+        assert_eq!(got, codes, "{url}: {}", lab.names.log());
+    }
+    for backend in &lab.forbidden {
+        backend.saw_nobody();
+    }
+    lab.all_were_within_reach();
+}
+
+struct Lab {
+    rig: Rig,
+    names: Process,
+    /// Where nobody must come.
+    forbidden: Vec<Backend>,
+}
+
+impl Lab {
+    fn new() -> Self {
+        Self::with(&[])
+    }
+
+    fn with(args: &[&str]) -> Self {
+        let stage = Stage::new();
+        let server = &stage.lab.server;
+        // A metadata service that could be reached.
+        server.address("eth0", &["169.254.169.254/32"]);
+        stage
+            .lab
+            .balancer
+            .ip("route add 169.254.169.254 via 10.81.0.1");
+        let hosts = [&stage.lab.balancer, server];
+        let forbidden = hosts
+            .iter()
+            .zip(FORBIDDEN)
+            .flat_map(|(host, ip)| [80, 443].map(|port| Backend::listen(host, v4(ip, port))));
+        let forbidden = forbidden.collect();
+        let (names, through) = stage.name_server(NAMES);
+        let script = stage.scratch.write("origin.py", ORIGIN);
+        let pem = [
+            stage.scratch.text("wild.pem"),
+            stage.scratch.text("wild.key"),
+        ];
+        stage.lab.client.run(
+            "sh",
+            &["-ec", &CERTIFICATE.replace("DIR", &stage.scratch.text("."))],
+        );
+        let args_of = ["-u", &script, &pem[0], &pem[1]];
+        let _origin = Process::start(server, "/usr/bin/python3", &args_of);
+        let _origin = _origin.listens(&[v4(HERE, 80), v4(HERE, 443)]);
+        let args = [args, &["--allow-destination=10.81.0.0/24"]].concat();
+        let proxy = stage.proxy_through(&through.each_ref().map(String::as_str), &args);
+        let rig = Rig {
+            proxy,
+            _origin,
+            lab: stage.lab,
+            scratch: stage.scratch,
+        };
+        Self {
+            rig,
+            names,
+            forbidden,
+        }
+    }
+
+    fn status(&self, url: &str) -> u16 {
+        self.rig.status(&[url])
+    }
+
+    /// So that nobody came for the right reason.
+    fn all_were_within_reach(&self) {
+        for backend in &self.forbidden {
+            let conn = Conn::connect(&self.rig.lab.balancer, backend.address());
+            backend.accept();
+            drop(conn);
+        }
+    }
+}
+
+const HERE: [u8; 4] = [10, 81, 0, 1];
+const FORBIDDEN: [[u8; 4]; 2] = [[127, 0, 0, 1], [169, 254, 169, 254]];
+
+/// A question for A takes one label off the name, and begins anew behind the last; there is nothing of AAAA.
+const NAMES: &str = r#"
+import socket, struct
+places = {"here": "10.81.0.1", "self": "127.0.0.1", "meta": "169.254.169.254"}
+asked = {}
+server = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+server.bind(("127.0.0.1", 53))
+print("ready")
+while True:
+    question, client = server.recvfrom(512)
+    labels, at = [], 12
+    while question[at]:
+        labels.append(question[at + 1:at + 1 + question[at]].decode())
+        at += 1 + question[at]
+    kind, = struct.unpack_from(">H", question, at + 1)
+    found = []
+    if kind == 1 and labels[-2:] == ["rebind", "test"]:
+        name = ".".join(labels).lower()
+        turns = labels[1:-2]
+        turn = turns[asked.get(name, 0) % len(turns)]
+        asked[name] = asked.get(name, 0) + 1
+        found = [places[place] for place in turn.split("-")]
+        print(name, found)
+    head = question[:2] + struct.pack(">HHHHH", 0x8580, 1, len(found), 0, 0)
+    body = question[12:at + 5]
+    for place in found:
+        body += b"\xc0\x0c" + struct.pack(">HHIH", 1, 1, 0, 4) + socket.inet_aton(place)
+    server.sendto(head + body, client)
+"#;
+
+/// It closes each connection, so that the next request looks the name up again.
+const ORIGIN: &str = r#"
+import http.server, ssl, sys, threading
+class Handler(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(b"here\n")
+plain, secure = (http.server.ThreadingHTTPServer(("10.81.0.1", port), Handler) for port in (80, 443))
+tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+tls.load_cert_chain(*sys.argv[1:3])
+secure.socket = tls.wrap_socket(secure.socket, server_side=True)
+threading.Thread(target=plain.serve_forever).start()
+secure.serve_forever()
+"#;
+
+const CERTIFICATE: &str = r#"
+cd DIR
+names=
+for name in here.self here.meta self.here meta.here here-self self-here meta-here-self meta-self; do
+    names="$names,DNS:https.$name.rebind.test"
+done
+openssl ecparam -name prime256v1 -genkey -noout -out wild.key
+openssl req -new -key wild.key -subj /CN=wild -out wild.csr
+printf "subjectAltName=${names#,}\nextendedKeyUsage=serverAuth\n" > wild.ext
+openssl x509 -req -in wild.csr -extfile wild.ext -out wild.pem -CA root.pem -CAkey root.key -CAcreateserial \
+    -days 20 2>/dev/null
+"#;

@@ -1,0 +1,180 @@
+//! What does not go through: names that differ, certificates that are wrong, origins that are not there.
+
+use crate::harness::conn::Conn;
+use crate::harness::rig::intercept::{PROXY, Rig, head};
+
+#[test]
+fn one_name_or_no_pass() {
+    let rig = Rig::new(&[]);
+    for version in ["--http1.1", "--http2"] {
+        let host = rig.problem(&[version, "-H", "Host: b.test", "https://a.test/echo"]);
+        assert_eq!(host["code"], "name_mismatch", "{host}");
+        let sni = rig.problem(&[
+            version,
+            "--connect-to",
+            "b.test:443:a.test:443",
+            "https://b.test/echo",
+        ]);
+        assert_eq!(sni["code"], "name_mismatch", "{sni}");
+    }
+    let misdirected = rig.status(&["--http2", "-H", "Host: b.test", "https://a.test/echo"]);
+    assert_eq!(
+        misdirected, 421,
+        "so that a browser tries again on a connection of its own"
+    );
+    let absolute = rig.problem(&["-H", "Host: b.test", "http://a.test/echo"]);
+    assert_eq!(absolute["code"], "name_mismatch", "{absolute}");
+    assert_eq!(
+        rig.seen(),
+        Vec::<String>::new(),
+        "nothing reached the origin"
+    );
+}
+
+/// The first request of a connection says nothing about the second.
+#[test]
+fn each_request_is_looked_at() {
+    let rig = Rig::new(&[]);
+    let conn = Conn::open(
+        &rig.lab.client,
+        PROXY,
+        b"CONNECT a.test:80 HTTP/1.1\r\n\r\n",
+    );
+    assert!(head(&conn).starts_with("HTTP/1.1 200 "));
+    conn.send(b"GET /echo HTTP/1.1\r\nHost: a.test\r\n\r\n");
+    assert!(head(&conn).starts_with("HTTP/1.1 200 "));
+    conn.send(b"GET /echo HTTP/1.1\r\nHost: b.test\r\nConnection: close\r\n\r\n");
+    let (rest, _) = conn.drain();
+    let rest = String::from_utf8_lossy(&rest);
+    assert!(
+        rest.contains("HTTP/1.1 403 ") && rest.contains("name_mismatch"),
+        "{rest}"
+    );
+    assert_eq!(rig.seen_at_least(1).len(), 1);
+}
+
+#[test]
+fn a_bad_certificate_is_told_apart() {
+    let rig = Rig::new(&[]);
+    // It is valid for no day, which includes the second it was made in.
+    std::thread::sleep(std::time::Duration::from_millis(1100));
+    for (host, code) in [
+        ("expired.test", "upstream_tls_expired"),
+        ("self-signed.test", "upstream_tls_self_signed"),
+        // As `openssl req -x509` makes it: an authority's own.
+        ("openssl.test", "upstream_tls_self_signed"),
+        ("other.test", "upstream_tls_wrong_name"),
+    ] {
+        for version in ["--http1.1", "--http2"] {
+            let problem = rig.problem(&[version, &format!("https://{host}/")]);
+            assert_eq!(
+                (&problem["code"], &problem["status"]),
+                (&code.into(), &502.into()),
+                "{problem}"
+            );
+            assert!(
+                problem["detail"]
+                    .as_str()
+                    .is_some_and(|text| text.contains("issued by")),
+                "{problem}"
+            );
+        }
+    }
+    assert_eq!(rig.seen(), Vec::<String>::new());
+}
+
+#[test]
+fn an_origin_that_is_not_there_is_told_apart() {
+    let rig = Rig::new(&["--allow-destination=10.81.0.0/24"]);
+    let all = [
+        ("https://nowhere.invalid/", 502, "dns_nxdomain"),
+        ("https://a.test:9/", 502, "connect_refused"),
+        ("http://a.test:9/", 502, "connect_refused"),
+    ];
+    for (before, (url, status, code)) in all.into_iter().enumerate() {
+        let problem = rig.problem(&[url]);
+        assert_eq!(
+            (&problem["code"], &problem["status"]),
+            (&code.into(), &status.into()),
+            "{problem}"
+        );
+        let id = problem["request_id"].as_str().expect("an id");
+        assert!(
+            rig.audit("/", before + 1)
+                .iter()
+                .any(|line| line["id"] == id),
+            "{problem}"
+        );
+    }
+}
+
+#[test]
+fn a_page_for_people_a_problem_for_programs_a_status_for_grpc() {
+    let rig = Rig::new(&[]);
+    let url = "https://self-signed.test/";
+    let page = rig.curl(&["-H", "Accept: text/html", url]);
+    assert!(page.starts_with("<!doctype html>"), "{page}");
+    let grpc = rig.curl(&["-i", "-H", "Content-Type: application/grpc", url]);
+    assert!(
+        grpc.starts_with("HTTP/2 200 ") && grpc.contains("grpc-status: 14"),
+        "{grpc}"
+    );
+}
+
+/// The headers of an answer to GET, and nothing else (RFC 9110, section 9.3.2).
+#[test]
+fn a_refusal_of_head_has_no_body() {
+    let rig = Rig::new(&[]);
+    let url = "https://self-signed.test/";
+    for version in ["--http1.1", "--http2"] {
+        let body = rig.curl(&[version, url]);
+        let head = rig.curl(&[version, "--head", url]).to_ascii_lowercase();
+        let length = format!("\r\ncontent-length: {}\r\n", body.len());
+        assert!(
+            head.contains(&length) && head.ends_with("\r\n\r\n"),
+            "{head}"
+        );
+    }
+}
+
+#[test]
+fn what_is_no_proxy_request_is_refused() {
+    let rig = Rig::new(&[]);
+    for (request, status) in [
+        ("GET / HTTP/1.1\r\nHost: proxy.test\r\n\r\n", 400),
+        ("GET https://a.test/ HTTP/1.1\r\nHost: a.test\r\n\r\n", 400),
+        ("CONNECT a.test HTTP/1.1\r\n\r\n", 400),
+        ("CONNECT 2130706433:443 HTTP/1.1\r\n\r\n", 400),
+        (
+            "CONNECT a.test:443 HTTP/1.1\r\nHost: b.test:443\r\n\r\n",
+            403,
+        ),
+        (
+            "CONNECT a.test:443 HTTP/1.1\r\nContent-Length: 3\r\n\r\nabc",
+            400,
+        ),
+        (
+            "GET http://user@a.test/ HTTP/1.1\r\nHost: a.test\r\n\r\n",
+            400,
+        ),
+    ] {
+        let conn = Conn::open(&rig.lab.client, PROXY, request.as_bytes());
+        let head = head(&conn);
+        assert!(
+            head.starts_with(&format!("HTTP/1.1 {status} ")),
+            "{request:?}: {head}"
+        );
+    }
+    // What can't be read at all has a line too.
+    rig.audit("", 4);
+    let folded = b"GET http://a.test/ HTTP/1.1\r\nHost: a.test\r\nX: 1\r\n 2\r\n\r\n";
+    let (answer, _) = Conn::open(&rig.lab.client, PROXY, folded).drain();
+    assert!(answer.starts_with(b"HTTP/1.1 400 "));
+    let line = &rig.audit("", 5)[4];
+    assert_eq!(
+        (&line["decision"], &line["code"]),
+        (&"refused".into(), &"bad_request".into()),
+        "{line}"
+    );
+    assert_eq!(rig.seen(), Vec::<String>::new());
+}

@@ -1,0 +1,15 @@
+//! `peername proxy` over TCP.
+
+mod draining;
+mod headers;
+mod limits;
+mod listeners;
+mod logging;
+pub(crate) mod policy;
+mod real_servers;
+mod relay;
+mod reload;
+pub(crate) mod routes;
+mod tproxy;
+mod upstream;
+mod uring;

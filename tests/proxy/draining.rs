@@ -1,0 +1,215 @@
+//! SIGTERM: what is open may finish, nothing new begins, and a second signal means now.
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
+
+use crate::harness::addr::{LISTEN_V4, TARGET_V4, someone_v4};
+use crate::harness::backend::Backend;
+use crate::harness::conn::{Conn, End};
+use crate::harness::lab::Lab;
+use crate::harness::pattern::{assert_same, pattern};
+use crate::harness::peername::Peername;
+use crate::harness::rig::proxy::{Rig, header_of};
+
+/// Neither is a wish to end: a terminal that closes, a log that was rotated.
+#[test]
+fn hangup_and_user1_end_nobody() {
+    let lab = Lab::new();
+    let proxy = "proxy --listen=10.81.0.1:8443 --target-v4=127.0.0.1:9000 --trust=any";
+    let forward = "forward --listen=10.81.0.1:8443 --to=127.0.0.1:9000";
+    for command in [proxy, forward] {
+        let args: Vec<&str> = command.split(' ').collect();
+        let backend = Backend::listen(&lab.server, TARGET_V4);
+        let mut process = Peername::start(&lab.server, &args, &[LISTEN_V4]);
+        for signal in [Signal::HUP, Signal::USR1, Signal::HUP] {
+            process.signal(signal);
+            let _down = Conn::open(&lab.balancer, LISTEN_V4, &header_of(someone_v4()));
+            backend.accept();
+        }
+        assert!(process.is_alive(), "{command}");
+    }
+}
+
+/// HAProxy, nginx and go-mmproxy all cut transfers short on SIGTERM.
+#[test]
+fn open_connections_finish() {
+    let mut rig = Rig::new(&[]);
+    let pairs: Vec<(Conn, Conn)> = (0..50).map(|_| rig.connect(someone_v4())).collect();
+    let half = pattern(7, 64 << 10);
+    pairs.iter().for_each(|(_, up)| up.send(&half));
+    rig.proxy.signal(Signal::TERM);
+    rig.lab.balancer.finds_nobody_at(LISTEN_V4);
+    for (down, up) in &pairs {
+        up.send(&half);
+        up.finish();
+        down.finish();
+        let (received, end) = down.drain();
+        assert_eq!(end, End::Fin);
+        assert_same(&received, &[&half[..], &half].concat());
+    }
+    let status = rig
+        .proxy
+        .ended_within(Duration::from_secs(2))
+        .expect("nothing left to wait for");
+    assert_eq!(status.code(), Some(0));
+}
+
+/// When there is no place for more, those in the queue wait for one, and are not reset because the proxy is told to stop.
+#[test]
+fn who_waits_for_a_place_gets_one() {
+    let few = ["prlimit", "--nofile=96:96"];
+    let mut rig = Rig::through(&few, &["--drain=20s"]);
+    let all = 90;
+    let open = |_| {
+        let down = rig.open(&[&header_of(someone_v4())[..], b"ask"].concat());
+        down.finish();
+        down
+    };
+    let downs: Vec<Conn> = (0..all).map(open).collect();
+    let served: Vec<Conn> = (0..15).map(|_| rig.v4.accept()).collect();
+    rig.proxy.signal(Signal::TERM);
+    rig.proxy.line("that it stops", |line| {
+        line.contains("accepting no more").then_some(())
+    });
+    let answer = |up: Conn| {
+        assert_eq!(up.recv(3), b"ask");
+        up.send(b"yes");
+    };
+    let later = all - served.len();
+    served.into_iter().for_each(answer);
+    (0..later).for_each(|_| answer(rig.v4.accept()));
+    for down in downs {
+        let (said, end) = down.drain();
+        assert_eq!((&said[..], end), (&b"yes"[..], End::Fin));
+    }
+    let status = rig.proxy.ended_within(Duration::from_secs(3));
+    assert!(status.is_some_and(|status| status.success()), "{status:?}");
+}
+
+/// Who is in the queue takes no descriptor from those who have a place and are still on their way to the backend.
+#[test]
+fn who_has_a_place_gets_to_the_backend() {
+    let few = ["prlimit", "--nofile=96:96"];
+    let rig = Rig::through(&few, &["--drain=20s"]);
+    let ask = |down: &Conn| {
+        down.send(&[&header_of(someone_v4())[..], b"ask"].concat());
+        down.finish();
+    };
+    let slow: Vec<Conn> = (0..15).map(|_| rig.open(&[])).collect();
+    for down in &slow {
+        down.stays_open(Duration::from_millis(5));
+    }
+    let queue: Vec<Conn> = (0..75).map(|_| rig.open(&[])).collect();
+    queue.iter().for_each(ask);
+    rig.proxy.signal(Signal::TERM);
+    rig.proxy.line("that it stops", |line| {
+        line.contains("accepting no more").then_some(())
+    });
+    thread::sleep(Duration::from_millis(100));
+    slow.iter().for_each(ask);
+    for _ in 0..slow.len() + queue.len() {
+        let up = rig.v4.accept();
+        assert_eq!(up.recv(3), b"ask");
+        up.send(b"yes");
+    }
+    for down in slow.into_iter().chain(queue) {
+        assert_eq!(down.drain(), (b"yes".to_vec(), End::Fin));
+    }
+}
+
+/// A thousand transfers, half done: none is cut, and there is an end before the deadline.
+#[test]
+fn a_thousand_transfers_finish() {
+    peername_sys::process::limits::raise_open_files()
+        .expect("descriptors for a thousand connections");
+    let mut rig = Rig::new(&["--drain=30s"]);
+    let pairs: Vec<(Conn, Conn)> = (0..1000).map(|_| rig.connect(someone_v4())).collect();
+    let half = pattern(9, 16 << 10);
+    pairs.iter().for_each(|(_, up)| up.send(&half));
+    let start = Instant::now();
+    rig.proxy.signal(Signal::TERM);
+    rig.lab.balancer.finds_nobody_at(LISTEN_V4);
+    let whole = [&half[..], &half].concat();
+    for (down, up) in pairs {
+        up.send(&half);
+        up.finish();
+        down.finish();
+        let (received, end) = down.drain();
+        assert_eq!(end, End::Fin);
+        assert_same(&received, &whole);
+    }
+    let status = rig.proxy.ended_within(Duration::from_secs(2));
+    assert_eq!(status.and_then(|status| status.code()), Some(0));
+    assert!(start.elapsed() < Duration::from_secs(31));
+}
+
+#[test]
+fn draining_has_an_end() {
+    let mut rig = Rig::new(&["--drain=500ms"]);
+    let (down, up) = rig.connect(someone_v4());
+    down.send(b"12");
+    assert_eq!(up.recv(2), b"12");
+    let start = Instant::now();
+    rig.proxy.signal(Signal::TERM);
+    for conn in [down, up] {
+        // Cut off, and told so: a FIN would look like a whole answer.
+        assert_eq!(conn.drain(), (vec![], End::Reset));
+    }
+    assert!(
+        start.elapsed() >= Duration::from_millis(490),
+        "ended after {:?}",
+        start.elapsed()
+    );
+    let status = rig
+        .proxy
+        .ended_within(Duration::from_secs(1))
+        .expect("the drain is over");
+    assert_eq!(status.code(), Some(0));
+    // Also what was cut has its line, and its bytes are counted.
+    rig.proxy.line("of the end", |line| {
+        line.contains(r#""bytes_to_upstream":2,"#).then_some(())
+    });
+    assert_eq!(rig.proxy.outcomes(), ["cut"]);
+}
+
+#[test]
+fn second_signal_ends_at_once() {
+    for signal in [Signal::TERM, Signal::INT] {
+        let mut rig = Rig::new(&[]);
+        let (down, _up) = rig.connect(someone_v4());
+        rig.proxy.signal(signal);
+        rig.lab.balancer.finds_nobody_at(LISTEN_V4);
+        down.stays_open(Duration::from_millis(200));
+        rig.proxy.signal(signal);
+        let status = rig
+            .proxy
+            .ended_within(Duration::from_secs(1))
+            .expect("at once");
+        assert_eq!(status.code(), Some(0));
+    }
+}
+
+/// Without open connections there is nothing to wait for.
+#[test]
+fn idle_proxy_stops_at_once() {
+    let mut rig = Rig::new(&[]);
+    rig.proxy.signal(Signal::TERM);
+    let status = rig
+        .proxy
+        .ended_within(Duration::from_secs(1))
+        .expect("at once");
+    assert_eq!(status.code(), Some(0));
+}
+
+/// A proxy that listens can be told to stop, also while it still tries the way back from its backends
+/// (which takes a second when there is none): its supervisor must not take that for a crash.
+#[test]
+fn stops_however_early() {
+    let lab = Lab::without_routes();
+    let mut proxy = Peername::proxy(&lab, &[]);
+    proxy.signal(Signal::TERM);
+    let status = proxy.ended_within(Duration::from_secs(3)).expect("soon");
+    assert_eq!(status.code(), Some(0), "{status}");
+}

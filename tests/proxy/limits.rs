@@ -1,0 +1,441 @@
+//! What the proxy may use, and what it does when that runs out: it waits, it says so, it goes on.
+//!
+//! go-mmproxy and mmproxy-rs end with status 0 when accept(2) fails once, so that nothing restarts
+//! them.
+
+use std::collections::VecDeque;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
+
+use crate::harness::addr::{LISTEN_V4, TARGET_V4, someone_v4, v4};
+use crate::harness::backend::Backend;
+use crate::harness::conn::Conn;
+use crate::harness::lab::failing::watches;
+use crate::harness::lab::{Host, Lab, PATIENCE, Process, Scratch, failing, wait_for};
+use crate::harness::pattern::{assert_same, pattern};
+use crate::harness::peername::{AS_NOBODY, BINARY, Peername, USUAL, copy_for_everyone};
+use crate::harness::rig::proxy::{Rig, header_of};
+use crate::harness::server::{Redis, Server};
+
+/// By an address that only the kernel knows to be this host's.
+#[test]
+fn refuses_to_start_with_itself_as_its_backend() {
+    let lab = Lab::new();
+    for target in ["--target-v4=10.81.0.1:8443", "--target-v6=[fd81::1]:8443"] {
+        let args = ["proxy", "--listen=[::]:8443", "--trust=any", target];
+        let output = Peername::run(&lab.server, &args);
+        assert_eq!(output.status.code(), Some(2), "{output:?}");
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(said.contains("the proxy would connect to itself"), "{said}");
+    }
+}
+
+#[test]
+fn descriptors_run_out_and_come_back() {
+    let lab = Lab::new();
+    let _server = Redis::start(&lab.server);
+    let mut proxy = Peername::proxy_through(&lab, &["prlimit", "--nofile=64:64"], &[]);
+    let ping = || {
+        let request = [header_of(someone_v4()), b"PING\r\n".to_vec()].concat();
+        Conn::open(&lab.balancer, LISTEN_V4, &request)
+    };
+    let mut resumed = Vec::new();
+    for _ in 0..3 {
+        let crowd: Vec<Conn> = (0..100).map(|_| ping()).collect();
+        let soon = Duration::from_millis(5);
+        wait_for("ten are served", || {
+            let served = crowd.iter().filter(|conn| conn.is_answered_after(soon));
+            (served.count() >= 10).then_some(())
+        });
+        // Who is to be served is by then, also beside other tests.
+        thread::sleep(Duration::from_millis(200));
+        proxy.rests();
+        for conn in &crowd {
+            // In the kernel's queue: a client that waits is better off than one that is refused.
+            assert!(conn.is_answered_after(soon) || conn.is_open_after(soon));
+        }
+        let served = crowd.iter().filter(|conn| conn.is_answered_after(soon));
+        let served = served.count();
+        assert!(served <= 30, "64 descriptors served {served}");
+        assert!(proxy.is_alive(), "out of descriptors:\n{}", proxy.log());
+        let start = Instant::now();
+        drop(crowd);
+        assert_eq!(ping().recv(7), b"+PONG\r\n");
+        resumed.push(start.elapsed());
+        for _ in 0..9 {
+            assert_eq!(ping().recv(7), b"+PONG\r\n");
+        }
+    }
+    // 200 ms for the proxy; the rest is for a machine that runs other tests, which may be late once.
+    resumed.sort();
+    assert!(
+        resumed[1] < Duration::from_millis(500),
+        "resumed after {resumed:?}"
+    );
+}
+
+/// The kernel watches no more sockets for this process. Who is one too many is refused and counted, as a fault of this
+/// host's, and nobody else feels it.
+#[test]
+fn watches_run_out_and_come_back() {
+    const FORWARD: &[&str] = &[
+        "forward",
+        "--listen=10.81.0.1:8443",
+        "--to=127.0.0.1:9000",
+        "--proxy-version=none",
+        "--workers=1",
+        "--log-format=json",
+    ];
+    // Of two limits, one has room for a client without its backend.
+    for (command, limit) in [(USUAL, 40), (USUAL, 41), (FORWARD, 40), (FORWARD, 41)] {
+        let failing = failing(&watches(limit));
+        let failing = failing.each_ref().map(String::as_str);
+        let lab = Lab::new();
+        let _server = Redis::start(&lab.server);
+        let mut proxy = Peername::start_through(&lab.server, &failing, command, &[LISTEN_V4]);
+        proxy.is_started();
+        let idle = proxy.descriptors();
+        let serve = || {
+            let header = if command == USUAL {
+                header_of(someone_v4())
+            } else {
+                Vec::new()
+            };
+            let down = Conn::try_connect(&lab.balancer, LISTEN_V4)?;
+            down.send_if_open(&[&header[..], b"PING\r\n"].concat());
+            down.is_answered_after(PATIENCE).then_some(down)
+        };
+        let served: Vec<_> = std::iter::from_fn(serve).collect();
+        assert!((2..20).contains(&served.len()), "{} served", served.len());
+        for down in &served {
+            down.send(b"PING\r\n");
+            assert_eq!(down.recv(14), b"+PONG\r\n+PONG\r\n");
+        }
+        drop(served);
+        wait_for("all are gone", || {
+            (proxy.descriptors() <= idle).then_some(())
+        });
+        assert!(serve().is_some());
+        let totals = proxy.stopped();
+        let outcomes = totals["outcomes"].as_str().expect("text");
+        let mut outcomes = outcomes.split(' ');
+        assert!(outcomes.any(|one| one == "local_error=1"), "{totals}");
+    }
+}
+
+/// One peer that opens connections and says nothing can't have them all.
+#[test]
+fn connections_without_a_header_are_limited() {
+    let mut rig = Rig::new(&[
+        "--max-pending-per-peer=10",
+        "--max-pending=15",
+        "--header-timeout=60s",
+    ]);
+    let mut silent = one_too_many(&rig, (0..10).map(|_| rig.open(&[])).collect());
+    rig.proxy.has_outcome("too_many_pending");
+    silent.pop();
+    rig.proxy.has_outcome("closed_without_header");
+    silent.push(rig.open(&[]));
+    drop(one_too_many(&rig, silent));
+    wait_for("a place is free again", || {
+        let down = Conn::try_connect(&rig.lab.balancer, LISTEN_V4)?;
+        let is_open = down.is_open_after(Duration::from_millis(50));
+        is_open.then_some(())
+    });
+    rig.still_serves(someone_v4());
+}
+
+/// Beside these, which have all places, one more connects. One is turned away, whichever came last to its worker; the
+/// others stay.
+fn one_too_many(rig: &Rig, mut silent: Vec<Conn>) -> Vec<Conn> {
+    if let Some(one_more) = Conn::try_connect(&rig.lab.balancer, LISTEN_V4) {
+        silent.push(one_more);
+        let is_closed = |conn: &Conn| !conn.is_open_after(Duration::from_millis(1));
+        let away = wait_for("one is turned away", || silent.iter().position(is_closed));
+        silent.remove(away).closed();
+    }
+    for conn in &silent {
+        conn.stays_open(Duration::from_millis(20));
+    }
+    silent
+}
+
+/// Who sends its header at once is none of them, and comes through when they have all places.
+#[test]
+fn who_has_sent_its_header_needs_no_place() {
+    let rig = Rig::new(&["--max-pending-per-peer=10"]);
+    let _silent = one_too_many(&rig, (0..10).map(|_| rig.open(&[])).collect());
+    // The header is there when the proxy looks for the first time.
+    rig.proxy.pause();
+    let client = someone_v4();
+    let down = rig.open(&header_of(client));
+    rig.proxy.signal(Signal::CONT);
+    let up = rig.accept(client);
+    down.send(b"ping");
+    assert_eq!(up.recv(4), b"ping");
+}
+
+/// Each place that becomes free goes to another listener than the last one did.
+#[test]
+fn a_busy_listener_does_not_starve_the_others() {
+    let lab = Lab::new();
+    let backend = Backend::listen(&lab.server, TARGET_V4);
+    let other = v4([10, 81, 0, 1], 8444);
+    let args = [
+        "proxy",
+        "--listen=10.81.0.1:8443",
+        "--listen=10.81.0.1:8444",
+        "--target-v4=127.0.0.1:9000",
+        "--trust=10.81.0.0/24",
+        "--workers=1",
+    ];
+    let few = ["prlimit", "--nofile=64:64"];
+    let proxy = Peername::start_through(&lab.server, &few, &args, &[LISTEN_V4, other]);
+    proxy.is_started();
+    let open = |to, client| Conn::open(&lab.balancer, to, &header_of(client));
+    let _busy: Vec<Conn> = (0..60).map(|_| open(LISTEN_V4, someone_v4())).collect();
+    let mut served = VecDeque::from(proxy.serves_as_many_as_fit(&backend));
+    assert!((5..40).contains(&served.len()), "{} served", served.len());
+    let client = someone_v4();
+    let _down = open(other, client);
+    let mut serve_next = || {
+        served.pop_front().expect("an open connection").reset();
+        let up = backend.accept();
+        let peer = up.peer();
+        served.push_back(up);
+        peer
+    };
+    let turn = (1..=15).find(|_| serve_next() == client);
+    assert!(
+        turn.is_some_and(|turn| turn <= 3),
+        "served as number {turn:?}"
+    );
+}
+
+/// A thousand idle clients cost little, and each of them still works.
+#[test]
+fn a_thousand_idle_connections() {
+    peername_sys::process::limits::raise_open_files()
+        .expect("descriptors for a thousand connections");
+    let mut rig = Rig::new(&[]);
+    rig.still_serves(someone_v4());
+    let idle = rig.proxy.resident_kib();
+    let pairs: Vec<(Conn, Conn)> = (0..1000).map(|_| rig.connect(someone_v4())).collect();
+    let grown = rig.proxy.resident_kib().saturating_sub(idle);
+    assert!(grown < 4 * 1000, "{grown} KiB for 1000 idle connections");
+    for (down, up) in &pairs {
+        down.send(b"ping");
+        assert_eq!(up.recv(4), b"ping");
+        up.send(b"pong");
+        assert_eq!(down.recv(4), b"pong");
+    }
+}
+
+/// A loop that looks whether something has happened keeps a processor awake for nothing.
+#[test]
+fn who_has_nothing_to_do_sleeps() {
+    let rig = Rig::new(&[]);
+    let _pair = rig.connect(someone_v4());
+    let wake_ups = || -> u64 {
+        let of_threads = rig.proxy.status_of_threads("voluntary_ctxt_switches");
+        let counts = of_threads.iter().map(|(_, count)| count.parse::<u64>());
+        counts.sum::<Result<_, _>>().expect("numbers")
+    };
+    // The start has its tests of the way back, and timers of its own.
+    thread::sleep(Duration::from_secs(1));
+    let before = wake_ups();
+    thread::sleep(Duration::from_secs(2));
+    let woken = wake_ups() - before;
+    assert!(woken < 20, "{woken} times in two seconds");
+}
+
+#[test]
+fn failing_to_start_is_never_success() {
+    let host = Host::new();
+    host.address("lo", &["192.0.2.1/32"]);
+    let _taken = Backend::listen(&host, "192.0.2.1:8443".parse().expect("an endpoint"));
+    let cases: [(i32, &str, &str); 16] = [
+        (
+            1,
+            "192.0.2.1:8443",
+            "proxy --trust=any --listen=192.0.2.1:8443",
+        ),
+        (
+            1,
+            "192.0.2.9:8443",
+            "proxy --trust=any --listen=192.0.2.9:8443",
+        ),
+        (2, "--listen", "proxy --trust=any --listen=nonsense"),
+        (2, "--relay", "proxy --trust=any --relay=teleport"),
+        (
+            2,
+            "--header-timeout",
+            "proxy --trust=any --header-timeout=5",
+        ),
+        (2, "--max-header", "proxy --trust=any --max-header=65552"),
+        (2, "--target-v4", "proxy --trust=any --target-v4=[::1]:80"),
+        (
+            2,
+            "--half-closed-timeout",
+            "proxy --trust=any --half-closed-timeout=99999999999y",
+        ),
+        (
+            2,
+            "--send-proxy",
+            "proxy --trust=any --protocol=both --send-proxy=v2",
+        ),
+        (2, "--max-pending", "proxy --trust=any --max-pending=0"),
+        (2, "--workers", "proxy --trust=any --workers=0"),
+        (2, "name the backend", "proxy --trust=any -4 127.0.0.1:0"),
+        (
+            2,
+            "to itself",
+            "proxy --trust=any --listen=0.0.0.0:80 -4 127.0.0.1:80",
+        ),
+        (
+            2,
+            "twice",
+            "proxy --trust=any --listen=127.0.0.1:9 --listen=127.0.0.1:9",
+        ),
+        (2, "--no-such-option", "proxy --trust=any --no-such-option"),
+        (2, "no-such-command", "no-such-command"),
+    ];
+    for (code, hint, line) in cases {
+        let args: Vec<&str> = line.split(' ').collect();
+        let output = Peername::run(&host, &args);
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(code), "{line}: {said}");
+        assert!(said.contains(hint), "{line}: {said}");
+    }
+}
+
+/// Workers share their port, but not with those of another proxy: half of the connections would go to
+/// the wrong backend.
+#[test]
+fn a_second_proxy_on_the_port_does_not_start() {
+    let lab = Lab::new();
+    let _first = Peername::proxy(&lab, &[]);
+    let listen = format!("--listen={LISTEN_V4}");
+    let output = Peername::run(&lab.server, &["proxy", "--trust=any", &listen]);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains("another program listens there"), "{said}");
+    assert_eq!(
+        said.matches("os error 98").count(),
+        1,
+        "its cause once: {said}"
+    );
+}
+
+/// Without the capability nothing would work; that must show at the start, with the cure.
+#[test]
+fn missing_capability_is_named_at_the_start() {
+    let host = Host::new();
+    let scratch = Scratch::new();
+    let copy = copy_for_everyone(&host, &scratch);
+    let args = ["proxy", "--trust=any", "--listen=127.0.0.1:8443"];
+    let powerless: [(&[&str], &str); 3] = [
+        (
+            &["setpriv", "--bounding-set=-all", "--inh-caps=-all", BINARY],
+            "CapabilityBoundingSet=",
+        ),
+        (&[AS_NOBODY, &[&copy]].concat(), "setcap cap_net_raw"),
+        (
+            &[AS_NOBODY, &["--no-new-privs", &copy]].concat(),
+            "AmbientCapabilities=CAP_NET_RAW",
+        ),
+    ];
+    for (program, cure) in powerless {
+        let output = Peername::pipe(&host, program, &args, "");
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{program:?}: {said}");
+        assert!(
+            said.contains("needs CAP_NET_RAW") && said.contains(cure),
+            "{said}"
+        );
+    }
+}
+
+/// Started as root: CAP_NET_RAW (bit 13) and CAP_NET_BIND_SERVICE (bit 10) are left, in every thread,
+/// and no way to get others.
+#[test]
+fn only_two_capabilities_are_kept() {
+    let mut rig = Rig::new(&[]);
+    rig.still_serves(someone_v4());
+    only_two_capabilities(&rig.proxy);
+    for (thread, set) in rig.proxy.status_of_threads("CapBnd") {
+        assert_eq!(set, NONE, "CapBnd of {thread}");
+    }
+}
+
+/// Started as nobody with just those two, as a unit file would: everything works.
+#[test]
+fn two_capabilities_are_enough() {
+    let lab = Lab::new();
+    let backend = Backend::listen(&lab.server, TARGET_V4);
+    let scratch = Scratch::new();
+    let proxy = proxy_of_nobody(&lab, &scratch, &[]);
+    let mut client = someone_v4();
+    client.set_port(1023);
+    let _down = Conn::open(&lab.balancer, LISTEN_V4, &header_of(client));
+    assert_eq!(backend.accept().peer(), client);
+    assert_eq!(proxy.status("Uid"), "65534\t65534\t65534\t65534");
+    only_two_capabilities(&proxy);
+}
+
+/// The kernel lets an ordinary user have few large pipes (pipe(7), pipe-user-pages-soft); mmproxy-rs
+/// served 32 connections and no more.
+#[test]
+fn pipes_of_an_ordinary_user_suffice() {
+    let lab = Lab::new();
+    let backend = Backend::listen(&lab.server, TARGET_V4);
+    let scratch = Scratch::new();
+    let _proxy = proxy_of_nobody(&lab, &scratch, &["--relay=splice"]);
+    let connect = |_| {
+        let client = someone_v4();
+        let down = Conn::open(&lab.balancer, LISTEN_V4, &header_of(client));
+        let up = backend.accept();
+        assert_eq!(up.peer(), client);
+        (down, up)
+    };
+    let pairs: Vec<(Conn, Conn)> = (0..300).map(connect).collect();
+    let bytes = pattern(8, 64 << 10);
+    for (down, up) in &pairs {
+        for (from, to) in [(down, up), (up, down)] {
+            from.send(&bytes);
+            assert_same(&to.recv(bytes.len()), &bytes);
+        }
+    }
+}
+
+fn proxy_of_nobody(lab: &Lab, scratch: &Scratch, args: &[&str]) -> Process {
+    let copy = copy_for_everyone(&lab.server, scratch);
+    let caps = "+net_raw,+net_bind_service";
+    let (inheritable, ambient) = (
+        format!("--inh-caps={caps}"),
+        format!("--ambient-caps={caps}"),
+    );
+    let through = [AS_NOBODY, &[&inheritable, &ambient]].concat();
+    let args = [USUAL, args].concat();
+    Process::start_with(&lab.server, &through, &copy, &args).listens(&[LISTEN_V4])
+}
+
+#[track_caller]
+fn only_two_capabilities(proxy: &Process) {
+    for (field, expected) in [
+        ("CapEff", TWO),
+        ("CapPrm", TWO),
+        ("CapInh", NONE),
+        ("CapAmb", NONE),
+        ("NoNewPrivs", "1"),
+    ] {
+        for (thread, value) in proxy.status_of_threads(field) {
+            assert_eq!(value, expected, "{field} of {thread}");
+        }
+    }
+}
+
+const TWO: &str = "0000000000002400";
+const NONE: &str = "0000000000000000";

@@ -1,0 +1,113 @@
+//! Many ports in one process: each leads where it should, and none costs more than its socket.
+
+use std::net::SocketAddr;
+
+use crate::harness::addr::{BALANCER_V4, LISTEN_V4, TARGET_V4, someone_v4};
+use crate::harness::backend::Backend;
+use crate::harness::conn::Conn;
+use crate::harness::datagram::Datagrams;
+use crate::harness::header_bytes;
+use crate::harness::lab::{Host, Lab};
+use crate::harness::peername::Peername;
+use crate::harness::rig::proxy::{front_of, header_of};
+
+/// Both protocols on a thousand ports, with as many threads as for one and a few octets a port.
+#[test]
+fn a_thousand_ports() {
+    let lab = Lab::new();
+    let one = range(&lab, "20000-20001");
+    let few = (one.resident_kib(), threads(&one));
+    drop(one);
+    let proxy = range(&lab, "20000-20999");
+    // Two workers, two protocols: 4000 sockets. What the kernel keeps for them is not counted here.
+    let grown = proxy.resident_kib().saturating_sub(few.0);
+    assert!(grown < 2048, "{grown} KiB for 1000 ports");
+    assert_eq!(threads(&proxy), few.1);
+    for port in [20000, 20500, 20999] {
+        let (listen, target) = (at(LISTEN_V4, port), at(TARGET_V4, port));
+        let backend = Backend::listen(&lab.server, target);
+        let client = someone_v4();
+        let down = Conn::open(&lab.balancer, listen, &header_of(client));
+        let up = backend.accept();
+        assert_eq!((up.peer(), up.local()), (client, target));
+        down.send(b"ping");
+        assert_eq!(up.recv(4), b"ping");
+
+        let backend = Datagrams::bind(&lab.server, target);
+        let balancer = Datagrams::bind(&lab.balancer, SocketAddr::new(BALANCER_V4, 0));
+        balancer.send(
+            listen,
+            &[&header_bytes::v2_udp(client, front_of(client)), b"?"],
+        );
+        backend.expect(b"?", client);
+        backend.send(client, &[b"!"]);
+        balancer.expect(b"!", listen);
+    }
+}
+
+/// Told at the start, with the number that is needed: not port by port, in the middle of the day.
+#[test]
+fn too_few_descriptors_for_the_ports() {
+    let host = Host::new();
+    let args = [
+        "proxy",
+        "--trust=any",
+        "--listen=127.0.0.1:20000-20999",
+        "--workers=2",
+    ];
+    let through = [
+        "prlimit",
+        "--nofile=1024:1024",
+        crate::harness::peername::BINARY,
+    ];
+    let output = Peername::pipe(&host, &through, &args, "");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(
+        said.contains("2000 listening sockets") && said.contains("LimitNOFILE"),
+        "{said}"
+    );
+}
+
+#[test]
+fn a_range_must_not_lead_to_itself() {
+    let host = Host::new();
+    for (listen, target) in [
+        ("0.0.0.0:9000-9100", "-4127.0.0.1:9050"),
+        ("[::]:9000-9100", "-4127.0.0.1:9050"),
+        ("0.0.0.0:9000-9100", "-4127.0.0.1:same"),
+        ("[::1]:9000-9100", "-6[::1]:same"),
+    ] {
+        let listen = format!("--listen={listen}");
+        let output = Peername::run(&host, &["proxy", "--trust=any", &listen, target]);
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{said}");
+        assert!(said.contains("to itself"), "{listen} {target}: {said}");
+    }
+}
+
+fn range(lab: &Lab, ports: &str) -> Peername {
+    let listen = format!("--listen=10.81.0.1:{ports}");
+    let args = [
+        "proxy",
+        &listen,
+        "--protocol=both",
+        "--target-v4=127.0.0.1:same",
+        "--trust=10.81.0.0/24",
+        "--workers=2",
+        "--log-format=json",
+    ];
+    let proxy = Peername::receive(&lab.server, &args);
+    proxy.line("with its ports", |line| {
+        line.contains(&format!("10.81.0.1:{ports}")).then_some(())
+    });
+    proxy
+}
+
+fn threads(proxy: &Peername) -> String {
+    proxy.status("Threads")
+}
+
+fn at(host: SocketAddr, port: u16) -> SocketAddr {
+    SocketAddr::new(host.ip(), port)
+}

@@ -1,0 +1,5 @@
+//! Trust, claimed sources and destinations.
+
+mod destinations;
+pub(crate) mod sources;
+mod trust;

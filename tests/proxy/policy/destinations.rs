@@ -1,0 +1,375 @@
+//! The header says where to connect, within bounds: never back to the proxy, never where nobody listed.
+
+use std::iter;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use crate::harness::addr::{LISTEN_V4, someone_v4, someone_v6, v4};
+use crate::harness::backend::Backend;
+use crate::harness::conn::{Conn, End};
+use crate::harness::header_bytes::{LOCAL, STREAM_V4, raw, tlv, v1, v2};
+use crate::harness::lab::{Host, Lab, wait_for};
+use crate::harness::peername::Peername;
+use crate::harness::rig::proxy::Rig;
+
+#[test]
+fn clients_reach_the_destination_in_their_header() {
+    let rig = Rig::new(&[
+        "--dynamic-destination",
+        "--allow-destination=127.0.0.1:9100-9199",
+        "--allow-destination=[::1]:9101",
+    ]);
+    let listed = ["127.0.0.1:9100", "127.0.0.1:9199", "[::1]:9101"].map(addr);
+    for destination in listed {
+        let backend = Backend::listen(&rig.lab.server, destination);
+        let client = someone_of(destination);
+        for header in [v1(client, destination), v2(client, destination, &[])] {
+            let down = rig.open(&header);
+            let up = backend.accept();
+            assert_eq!(up.peer(), client, "to {destination}");
+            up.send(b"back");
+            assert_eq!(down.recv(4), b"back");
+            down.reset();
+            up.closed();
+        }
+    }
+    rig.backends_saw_nobody();
+}
+
+/// Health checks name nobody and nothing.
+#[test]
+fn without_a_destination_the_fixed_target() {
+    let rig = Rig::new(&[
+        "--dynamic-destination",
+        "--allow-destination=127.0.0.1:9100",
+        "--mark=7",
+    ]);
+    rig.lab.server.nft(ONLY_MARKED);
+    for unnamed in [raw(LOCAL, STREAM_V4, &[]), b"PROXY UNKNOWN\r\n".to_vec()] {
+        let _down = rig.open(&unnamed);
+        assert_eq!(rig.v4.accept().peer().ip().to_string(), "127.0.0.1");
+    }
+    let listed = Backend::listen(&rig.lab.server, addr("127.0.0.1:9100"));
+    let _down = rig.open(&v1(someone_v4(), addr("127.0.0.1:9100")));
+    listed.accept();
+}
+
+/// The list is as wide as can be, and these are refused all the same.
+#[test]
+fn never_these() {
+    let rig = Rig::new(&[
+        "--dynamic-destination",
+        "--allow-destination=0.0.0.0/0",
+        "--allow-destination=::/0",
+    ]);
+    let table = [
+        ("127.0.0.1:9000", "destination_loopback"),
+        ("[::1]:9000", "destination_loopback"),
+        ("0.0.0.0:9000", "destination_unspecified"),
+        ("[::]:9000", "destination_unspecified"),
+        ("224.0.0.1:9000", "destination_multicast"),
+        ("[ff02::1]:9000", "destination_multicast"),
+        ("169.254.7.7:9000", "destination_link_local"),
+        ("[fe80::1]:9000", "destination_link_local"),
+        ("169.254.169.254:80", "destination_metadata"),
+        ("[fd00:ec2::254]:80", "destination_metadata"),
+        ("10.81.0.255:9000", "destination_broadcast"),
+        ("[64:ff9b::7f00:1]:9000", "destination_embedded"),
+        ("10.81.0.1:0", "destination_port_0"),
+    ];
+    for (destination, _) in table {
+        let destination = addr(destination);
+        refused(&rig, &v2(someone_of(destination), destination, &[]));
+    }
+    let reasons = table.map(|(_, reason)| reason);
+    wait_for("each has its reason", || {
+        (rig.proxy.outcomes() == reasons).then_some(())
+    });
+    rig.backends_saw_nobody();
+}
+
+#[test]
+fn what_is_not_listed_is_refused() {
+    let rig = Rig::new(&[
+        "--dynamic-destination",
+        "--allow-destination=127.0.0.1:9100",
+    ]);
+    refused(&rig, &v1(someone_v4(), addr("10.81.0.2:80")));
+    refused(&rig, &v1(someone_v4(), addr("127.0.0.1:9000")));
+    wait_for("two reasons", || {
+        (rig.proxy.outcomes() == ["destination_not_listed", "destination_loopback"]).then_some(())
+    });
+    rig.proxy.line("that says which", |line| {
+        let named = "the header's destination, 10.81.0.2:80, is not on the list";
+        line.contains(named).then_some(())
+    });
+}
+
+/// By whichever of this host's addresses, listed or not: go-mmproxy takes forty turns through itself
+/// with forty headers in one connection.
+#[test]
+fn never_back_to_itself() {
+    let rig = Rig::new(&[
+        "--dynamic-destination",
+        "--allow-destination=0.0.0.0/0",
+        "--allow-destination=127.0.0.1:1-65535",
+        "--allow-destination=[::1]:1-65535",
+    ]);
+    let ways = [
+        "10.81.0.1:8443",
+        "127.0.0.1:8443",
+        "127.3.2.1:8443",
+        "[::1]:8443",
+    ];
+    for way in ways.map(addr) {
+        refused(&rig, &v2(someone_of(way), way, &[]));
+    }
+    // A client that has a balancer's address would be believed by whatever it reaches here.
+    let trusted = v4([10, 81, 0, 77], 40_001);
+    refused(&rig, &v1(trusted, addr("127.0.0.1:9000")));
+    wait_for("five reasons", || {
+        let mut expected = vec!["destination_own_listener"; 4];
+        expected.push("destination_trusted_source");
+        (rig.proxy.outcomes() == expected).then_some(())
+    });
+    rig.backends_saw_nobody();
+}
+
+/// Routes may give this host addresses that no interface has (AnyIP).
+#[test]
+fn never_back_to_itself_by_a_local_route() {
+    let rig = Rig::new(&["--dynamic-destination", "--allow-destination=0.0.0.0/0"]);
+    let server = &rig.lab.server;
+    server.run(
+        "ip",
+        &["route", "add", "local", "100.64.7.0/24", "dev", "lo"],
+    );
+    // Word of the route takes a moment.
+    wait_for("it is known to be this host", || {
+        let _down = rig.open(&v1(someone_v4(), addr("100.64.7.7:8443")));
+        let outcomes = rig.proxy.outcomes();
+        let last = outcomes.last().map(String::as_str);
+        (last == Some("destination_own_listener")).then_some(())
+    });
+    let trusted = v4([10, 81, 0, 77], 40_001);
+    refused(&rig, &v1(trusted, addr("100.64.7.7:9000")));
+    // The connections before it may be told of later.
+    wait_for("the reason", || {
+        let outcomes = rig.proxy.outcomes();
+        let mut reasons = outcomes.iter().map(String::as_str);
+        reasons
+            .any(|reason| reason == "destination_trusted_source")
+            .then_some(())
+    });
+}
+
+/// A balancer that sends what it gets to this proxy must not be a destination. When it is, the second
+/// turn wants the same two endpoints as the first, and ends there.
+#[test]
+fn a_loop_through_a_balancer_ends() {
+    loop_ends(&[]);
+}
+
+/// The client's port is what tells the second turn from another connection.
+#[test]
+fn a_loop_through_a_balancer_ends_whichever_port_is_asked_for() {
+    loop_ends(&["--source-port=any"]);
+}
+
+fn loop_ends(more: &[&str]) {
+    let lab = Lab::without_routes();
+    let front = addr("10.81.0.1:80");
+    let added = Peername::run(&lab.server, &["routes", "add", "--target-v4=10.81.0.1:80"]);
+    assert!(added.status.success(), "{added:?}");
+    let args = [
+        "forward",
+        "--listen=10.81.0.1:80",
+        "--to=127.0.0.1:8443",
+        "--source=198.51.100.7:40001",
+    ];
+    let _balancer = Peername::start(&lab.server, &args, &[front]);
+    let args = [
+        "proxy",
+        "--listen=127.0.0.1:8443",
+        "--trust=127.0.0.1",
+        "--dynamic-destination",
+        "--allow-destination=10.81.0.1:80",
+        "--log-format=json",
+        "-v",
+    ];
+    let args = [&args[..], more].concat();
+    let proxy = Peername::start(&lab.server, &args, &[addr("127.0.0.1:8443")]);
+    // From this host: to others the front does not answer, by the rule.
+    let client = Conn::connect(&lab.server, front);
+    client.send(b"round and round?");
+    let _ = client.closed();
+    let outcomes = wait_for("the end of it", || {
+        let outcomes = proxy.outcomes();
+        outcomes
+            .contains(&"port_taken".to_owned())
+            .then_some(outcomes)
+    });
+    assert!(outcomes.len() <= 2, "{outcomes:?}");
+}
+
+/// Proxies that send headers on count themselves in them.
+#[test]
+fn headers_that_came_round_are_refused() {
+    let (rig, destination, backend) = sending_on();
+    let client = someone_v4();
+    let _down = rig.open(&v2(client, destination, &tlv(0x02, b"a.example")));
+    let expected = v2(
+        client,
+        destination,
+        &[tlv(0x02, b"a.example"), hops(1)].concat(),
+    );
+    assert_eq!(backend.accept().recv(expected.len()), expected);
+    let client = someone_v4();
+    let _down = rig.open(&v2(client, destination, &hops(3)));
+    let expected = v2(client, destination, &hops(4));
+    assert_eq!(backend.accept().recv(expected.len()), expected);
+    refused(&rig, &v2(someone_v4(), destination, &hops(4)));
+    backend.saw_nobody();
+}
+
+/// A header with the most fields that are allowed goes on with one more, and the next proxy takes it.
+#[test]
+fn the_count_has_a_place_beside_the_most_fields() {
+    let (rig, destination, backend) = sending_on();
+    let fields: Vec<u8> = (0..64).flat_map(|_| tlv(0xea, b"x")).collect();
+    for (came, goes) in [(vec![], hops(1)), (hops(1), hops(2))] {
+        let client = someone_v4();
+        let (came, goes) = ([&fields[..], &came].concat(), [&fields[..], &goes].concat());
+        let _down = rig.open(&v2(client, destination, &came));
+        let expected = v2(client, destination, &goes);
+        assert_eq!(backend.accept().recv(expected.len()), expected);
+    }
+    let one_more = [&fields[..], &tlv(0xea, b"x"), &hops(1)].concat();
+    refused(&rig, &v2(someone_v4(), destination, &one_more));
+}
+
+/// With the count there would be more than the length field can say. Without a header the backend would
+/// take the client's first bytes for one.
+#[test]
+fn a_header_that_has_no_room_for_the_count_is_refused() {
+    let rig = Rig::new(&[
+        "--dynamic-destination",
+        "--allow-destination=127.0.0.1:9100",
+        "--send-proxy=v2",
+        "--max-header=65551",
+    ]);
+    let destination = addr("127.0.0.1:9100");
+    let backend = Backend::listen(&rig.lab.server, destination);
+    let header = v2(someone_v4(), destination, &tlv(0xea, &[0; 65_530 - 12 - 3]));
+    let forged = b"PROXY TCP4 6.6.6.6 7.7.7.7 1 2\r\n";
+    let down = rig.open(&[&header, &forged[..]].concat());
+    assert_eq!(down.closed().0, End::Reset);
+    wait_for("the reason", || {
+        (rig.proxy.outcomes() == ["header_unwritable"]).then_some(())
+    });
+    backend.saw_nobody();
+}
+
+/// The way back from an address of this host that is not loopback needs a rule of its own; it is looked
+/// for when the first client comes, and again until it is there.
+#[test]
+fn missing_rules_are_noticed_for_each_destination() {
+    let rig = Rig::new(&[
+        "--dynamic-destination",
+        "--allow-destination=10.81.0.1:9100",
+    ]);
+    let destination = addr("10.81.0.1:9100");
+    let backend = Backend::listen(&rig.lab.server, destination);
+    wait_for("a client is refused", || {
+        let _down = rig.open(&v1(someone_v4(), destination));
+        rig.proxy
+            .outcomes()
+            .contains(&"reply_path".to_owned())
+            .then_some(())
+    });
+    rig.proxy.line("naming the cure", |line| {
+        line.contains("peername routes add -4 10.81.0.1:9100")
+            .then_some(())
+    });
+    let args = ["routes", "add", "--target-v4=10.81.0.1:9100"];
+    let added = Peername::run(&rig.lab.server, &args);
+    assert!(added.status.success(), "{added:?}");
+    wait_for("a client is served", || {
+        let client = someone_v4();
+        let _down = rig.open(&v1(client, destination));
+        // The very first, which was let through untried, may have got its answer after all by now.
+        let mut all = iter::from_fn(|| backend.accept_within(Duration::from_millis(100)));
+        all.any(|up| up.peer() == client).then_some(())
+    });
+}
+
+#[test]
+fn without_a_list_it_does_not_start() {
+    let host = Host::new();
+    let usage = |args: &[&str]| {
+        let args = [&["proxy", "--trust=loopback"], args].concat();
+        let output = Peername::run(&host, &args);
+        assert_eq!(output.status.code(), Some(2), "{output:?}");
+        String::from_utf8(output.stderr).expect("text")
+    };
+    let said = usage(&["--dynamic-destination"]);
+    assert!(
+        said.contains("--allow-destination 127.0.0.1:8000-8999"),
+        "{said}"
+    );
+    let said = usage(&["--allow-destination=10.0.0.0/8"]);
+    assert!(said.contains("--dynamic-destination"), "{said}");
+    let said = usage(&["--dynamic-destination", "--allow-destination=127.0.0.1"]);
+    assert!(said.contains("name the ports"), "{said}");
+    let said = usage(&["--dynamic-destination", "--allow-destination=everything"]);
+    assert!(said.contains("[2001:db8::]/32:443"), "{said}");
+}
+
+fn addr(text: &str) -> SocketAddr {
+    text.parse().expect("an address")
+}
+
+fn someone_of(destination: SocketAddr) -> SocketAddr {
+    if destination.is_ipv4() {
+        someone_v4()
+    } else {
+        someone_v6()
+    }
+}
+
+/// A proxy that sends headers on, and the one destination it allows.
+fn sending_on() -> (Rig, SocketAddr, Backend) {
+    let rig = Rig::new(&[
+        "--dynamic-destination",
+        "--allow-destination=127.0.0.1:9100",
+        "--send-proxy=v2",
+    ]);
+    let destination = addr("127.0.0.1:9100");
+    let backend = Backend::listen(&rig.lab.server, destination);
+    (rig, destination, backend)
+}
+
+/// The field in which proxies count themselves.
+fn hops(count: u8) -> Vec<u8> {
+    tlv(0xf0, &[b"peername-hops", &[count][..]].concat())
+}
+
+#[track_caller]
+fn refused(rig: &Rig, header: &[u8]) {
+    let before = rig.proxy.outcomes().len();
+    let down = Conn::open(&rig.lab.balancer, LISTEN_V4, header);
+    assert_eq!(down.closed().0, End::Reset);
+    // The log is written by another thread; the next refusal must come after this one there.
+    wait_for("the refusal is logged", || {
+        (rig.proxy.outcomes().len() > before).then_some(())
+    });
+}
+
+const ONLY_MARKED: &str = "
+table inet marked {
+    chain output {
+        type filter hook output priority 0;
+        tcp dport { 9000, 9100 } meta mark != 7 reject
+    }
+}
+";

@@ -1,0 +1,177 @@
+//! A backend never sees an address other than the one in the header, whichever that is.
+//!
+//! A socket may be bound to 0.0.0.0, to a broadcast or to a multicast address when it is transparent;
+//! the kernel then picks a source by itself, and a remote client becomes 127.0.0.1. HAProxy and
+//! go-mmproxy let that happen.
+
+use std::net::{IpAddr, SocketAddr};
+
+use crate::harness::addr::{FRONT_V4, FRONT_V6, LISTEN_V4, LISTEN_V6, someone_v4, someone_v6, v4};
+use crate::harness::backend::Backend;
+use crate::harness::conn::Conn;
+use crate::harness::header_bytes;
+use crate::harness::rig::proxy::{Rig, header_of};
+
+#[test]
+fn special_sources_are_refused() {
+    let mut rig = Rig::new(&[]);
+    for listen in [LISTEN_V4, LISTEN_V6] {
+        for ip in [NOBODY, ENDS, LOOPBACK, OWN].concat() {
+            refused(&rig, listen, ip);
+        }
+    }
+    rig.still_serves(someone_v4());
+}
+
+/// Set-ups whose clients really are on this host say so, and get the truth: the address as claimed.
+/// What is nobody's address stays refused.
+#[test]
+fn local_sources_on_request() {
+    let rig = Rig::new(&["--source-policy=allow-local"]);
+    for listen in [LISTEN_V4, LISTEN_V6] {
+        for ip in ["127.0.0.1", "127.1.2.3", "10.81.0.1", "::1", "fd81::1"] {
+            let ip = ip.parse().expect("an address");
+            let client = SocketAddr::new(ip, someone_v4().port());
+            let _down = Conn::open(&rig.lab.balancer, listen, &header_of(client));
+            rig.accept(client);
+        }
+        for ip in [NOBODY, ENDS].concat() {
+            refused(&rig, listen, ip);
+        }
+    }
+}
+
+/// IPv4 in IPv6 clothes is an ordinary IPv4 client (HAProxy sends it when families are mixed).
+#[test]
+fn mapped_client_is_an_ipv4_client() {
+    let rig = Rig::new(&[]);
+    for listen in [LISTEN_V4, LISTEN_V6] {
+        let client = someone_v4();
+        let header = header_bytes::v2(mapped(client), mapped(FRONT_V4), &[]);
+        let _down = Conn::open(&rig.lab.balancer, listen, &header);
+        rig.accept(client);
+    }
+}
+
+/// Clients of either family behind balancers of either family.
+#[test]
+fn all_pairs_of_families() {
+    for fresh in [someone_v4, someone_v6] {
+        for listen in [LISTEN_V4, LISTEN_V6] {
+            let client = fresh();
+            let rig = Rig::new(&[]);
+            let down = Conn::open(&rig.lab.balancer, listen, &header_of(client));
+            let up = rig.accept(client);
+            up.send(b"hello");
+            assert_eq!(down.recv(5), b"hello", "{client} through {listen}");
+        }
+    }
+}
+
+/// A client's own port is kept even if it is a privileged one, as NFS, rsh and DNS clients have.
+#[test]
+fn privileged_source_ports() {
+    let rig = Rig::new(&[]);
+    for port in [1, 53, 1023] {
+        rig.connect(SocketAddr::new(someone_v4().ip(), port));
+        rig.connect(SocketAddr::new(someone_v6().ip(), port));
+    }
+}
+
+/// Addresses that appear while the proxy runs are its own too.
+#[test]
+fn own_addresses_are_refused_when_they_are_new() {
+    let rig = Rig::new(&[]);
+    rig.lab
+        .server
+        .ip("address add 192.0.2.77/24 broadcast + dev eth0");
+    crate::harness::lab::wait_for("the new address is noticed", || {
+        let client = v4([192, 0, 2, 77], someone_v4().port());
+        let down = Conn::open(&rig.lab.balancer, LISTEN_V4, &header_of(client));
+        match rig.v4.accept_or_closed(&down) {
+            Some(up) => assert_eq!(up.peer(), client),
+            None => return Some(down.closed()),
+        }
+        None
+    });
+    refused(&rig, LISTEN_V4, "192.0.2.255");
+}
+
+fn mapped(addr: SocketAddr) -> SocketAddr {
+    match addr.ip() {
+        IpAddr::V4(ip) => SocketAddr::new(ip.to_ipv6_mapped().into(), addr.port()),
+        IpAddr::V6(_) => addr,
+    }
+}
+
+/// Expects that a connection claiming `ip` is closed and that no backend hears of it.
+#[track_caller]
+fn refused(rig: &Rig, listen: SocketAddr, ip: &str) {
+    let ip: IpAddr = ip.parse().expect("an address");
+    let client = SocketAddr::new(ip, 40010);
+    let front = if client.is_ipv4() { FRONT_V4 } else { FRONT_V6 };
+    let down = Conn::open(
+        &rig.lab.balancer,
+        listen,
+        &header_bytes::v2(client, front, &[]),
+    );
+    for backend in [&rig.v4, &rig.v6] {
+        saw_nobody_as(backend, client);
+    }
+    down.closed();
+    rig.backends_saw_nobody();
+}
+
+#[track_caller]
+fn saw_nobody_as(backend: &Backend, claimed: SocketAddr) {
+    if let Some(conn) = backend.accept_within(std::time::Duration::from_millis(1)) {
+        panic!("claimed {claimed}, and the backend saw {}", conn.peer());
+    }
+}
+
+/// No host has these, on whatever network; no policy admits them.
+pub(crate) const NOBODY: &[&str] = &[
+    "0.0.0.0",
+    "0.1.2.3",
+    "255.255.255.255",
+    "224.0.0.1",
+    "239.255.255.250",
+    "240.0.0.1",
+    "254.1.2.3",
+    "127.255.255.255",
+    "::",
+    "ff02::1",
+    "ff0e::1",
+    "fe80::1",
+    "febf::1",
+    "::ffff:0.0.0.0",
+    "::ffff:255.255.255.255",
+    "::ffff:224.0.0.1",
+    "64:ff9b::e000:1",
+    "2002:ffff:ffff::",
+];
+
+/// Nobody's in the lab, whose server is 10.81.0.1/24.
+pub(crate) const ENDS: &[&str] = &["10.81.0.255", "10.81.0.0"];
+
+/// This host, whichever it is, in every encoding.
+pub(crate) const LOOPBACK: &[&str] = &[
+    "127.0.0.1",
+    "127.255.255.254",
+    "::1",
+    "::ffff:127.0.0.1",
+    "::127.0.0.1",
+    "64:ff9b::7f00:1",
+    "2002:7f00:1::",
+    "2001:db8::5efe:7f00:1",
+];
+
+/// The lab's server, in every encoding.
+pub(crate) const OWN: &[&str] = &[
+    "10.81.0.1",
+    "fd81::1",
+    "::ffff:10.81.0.1",
+    "64:ff9b::a51:1",
+    "2002:a51:1::1",
+    "2001:db8::200:5efe:a51:1",
+];

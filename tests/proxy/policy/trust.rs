@@ -1,0 +1,159 @@
+//! Who may say who the client is: nobody who was not named.
+
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use crate::harness::addr::{
+    BALANCER_V4, BALANCER_V6, LISTEN_V4, LISTEN_V6, TARGET_V4, someone_v4, v6,
+};
+use crate::harness::backend::Backend;
+use crate::harness::conn::Conn;
+use crate::harness::lab::{Host, Lab, Scratch, within};
+use crate::harness::peername::Peername;
+use crate::harness::rig::proxy::header_of;
+
+#[test]
+fn refuses_to_start_without_trust() {
+    let host = Host::new();
+    let output = Peername::run(&host, &["proxy", "--listen=127.0.0.1:8443"]);
+    assert_eq!(output.status.code(), Some(2), "{output:?}");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(said.contains("--trust"), "{said}");
+}
+
+#[test]
+fn refuses_to_start_with_a_bad_trust_list() {
+    let host = Host::new();
+    let scratch = Scratch::new();
+    let empty = scratch.write("empty", "# nobody\n\n");
+    let garbage = scratch.write("garbage", "10.0.0.0/8\n10.0.0.0/33\n");
+    let missing = scratch.text("missing");
+    for (list, hint) in [
+        (&empty, "empty"),
+        (&garbage, "10.0.0.0/33"),
+        (&missing, "missing"),
+    ] {
+        let output = Peername::run(
+            &host,
+            &["proxy", "--listen=127.0.0.1:0", "-t", &format!("@{list}")],
+        );
+        assert!(
+            matches!(output.status.code(), Some(1 | 2)),
+            "{hint}: {output:?}"
+        );
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(said.contains(hint), "{hint}: {said}");
+    }
+}
+
+/// Decided on the real peer, before a byte is read: the header is not even waited for.
+#[test]
+fn untrusted_peers_are_closed_unread() {
+    for peer in [
+        &["--trust=10.81.0.3", "--trust=fd81::3"][..],
+        &["--trust=192.0.2.0/24"],
+    ] {
+        let lab = Lab::new();
+        let backend = Backend::listen(&lab.server, TARGET_V4);
+        let _proxy = proxy(&lab, peer);
+        for listen in [LISTEN_V4, LISTEN_V6] {
+            within(3, Duration::from_secs(1), || {
+                let start = Instant::now();
+                Conn::turned_away(&lab.balancer, listen);
+                start.elapsed()
+            });
+        }
+        backend.saw_nobody();
+    }
+}
+
+/// As people write such files: comments, blank lines, bare addresses, host bits left in.
+#[test]
+fn trust_lists_are_read_kindly() {
+    let list = Scratch::new();
+    let path = list.write(
+        "trusted",
+        "# the balancers\n\n  10.81.0.2   # in the office\n192.0.2.1/24\r\nfd81::2/64\n",
+    );
+    let lab = Lab::new();
+    let backend = Backend::listen(&lab.server, TARGET_V4);
+    let _proxy = proxy(&lab, &[&format!("--trust=@{path}")]);
+    for listen in [LISTEN_V4, LISTEN_V6] {
+        served(&lab, &backend, listen);
+    }
+}
+
+#[test]
+fn words_for_networks() {
+    for (words, trusted) in [("any", true), ("private", true), ("loopback", false)] {
+        let lab = Lab::new();
+        let backend = Backend::listen(&lab.server, TARGET_V4);
+        let _proxy = proxy(&lab, &[&format!("--trust={words}")]);
+        for listen in [LISTEN_V4, LISTEN_V6] {
+            if trusted {
+                served(&lab, &backend, listen);
+            } else {
+                Conn::turned_away(&lab.balancer, listen);
+                backend.saw_nobody();
+            }
+        }
+    }
+}
+
+/// A listener for both families sees IPv4 peers as ::ffff:10.81.0.2; the list says 10.81.0.2.
+#[test]
+fn ipv4_list_on_a_listener_for_both() {
+    let lab = Lab::new();
+    let backend = Backend::listen(&lab.server, TARGET_V4);
+    let both = v6([0; 8], 8443);
+    let args = [
+        "proxy",
+        "--listen=[::]:8443",
+        "--target-v4=127.0.0.1:9000",
+        "--trust=10.81.0.2",
+    ];
+    let _proxy = Peername::start(&lab.server, &args, &[both]);
+    served(&lab, &backend, LISTEN_V4);
+    Conn::turned_away(&lab.balancer, LISTEN_V6);
+}
+
+/// Trust in the claimed client must not creep in: the list is about peers, not about claims.
+#[test]
+fn claimed_sources_are_not_peers() {
+    let lab = Lab::new();
+    let backend = Backend::listen(&lab.server, TARGET_V4);
+    let client = someone_v4();
+    let trust = format!("--trust={}", client.ip());
+    let _proxy = proxy(&lab, &[&trust]);
+    Conn::turned_away(&lab.balancer, LISTEN_V4);
+    backend.saw_nobody();
+}
+
+fn proxy(lab: &Lab, trust: &[&str]) -> Peername {
+    let args = [
+        "proxy",
+        "--listen=10.81.0.1:8443",
+        "--listen=[fd81::1]:8443",
+        "--target-v4=127.0.0.1:9000",
+        // Who is turned away is not turned away for that.
+        "--header-timeout=60s",
+    ];
+    Peername::start(
+        &lab.server,
+        &[&args, trust].concat(),
+        &[LISTEN_V4, LISTEN_V6],
+    )
+}
+
+#[track_caller]
+fn served(lab: &Lab, backend: &Backend, listen: SocketAddr) {
+    let client = someone_v4();
+    let down = Conn::open(&lab.balancer, listen, &header_of(client));
+    let balancer = if listen.is_ipv4() {
+        BALANCER_V4
+    } else {
+        BALANCER_V6
+    };
+    assert_eq!(down.local().ip(), balancer);
+    assert_eq!(backend.accept().peer(), client);
+}

@@ -1,0 +1,182 @@
+//! Unmodified servers behind unmodified balancers see the true client, address and port, over IPv4
+//! and IPv6.
+//!
+//! Balancer, peername and server run on hosts of their own kind ([`crate::harness::lab`]); what counts is the
+//! address that the server itself reports.
+
+use crate::harness::addr::{
+    CLIENT_V4, CLIENT_V6, FRONT_V4, FRONT_V6, LISTEN_V4, LISTEN_V6, TARGET_V4, TARGET_V6,
+};
+use crate::harness::backend::Backend;
+use crate::harness::header_bytes;
+use crate::harness::lab::Lab;
+use crate::harness::peername::Peername;
+use crate::harness::sender::{Haproxy, NginxStream, curl};
+use crate::harness::server::{Nginx, Node, Postgres, Python, Redis, Server, Socat, Sshd};
+
+#[test]
+fn nginx_sees_the_client() {
+    sees_the_client::<Nginx>();
+}
+
+#[test]
+fn redis_sees_the_client() {
+    sees_the_client::<Redis>();
+}
+
+#[test]
+fn sshd_sees_the_client() {
+    sees_the_client::<Sshd>();
+}
+
+/// Its `pg_hba.conf` admits the clients' addresses only, so a connection from anywhere else fails.
+#[test]
+fn postgres_sees_the_client() {
+    sees_the_client::<Postgres>();
+}
+
+#[test]
+fn socat_sees_the_client() {
+    sees_the_client::<Socat>();
+}
+
+#[test]
+fn python_sees_the_client() {
+    sees_the_client::<Python>();
+}
+
+#[test]
+fn node_sees_the_client() {
+    sees_the_client::<Node>();
+}
+
+#[test]
+fn haproxy_sends_version_1() {
+    from_haproxy("send-proxy");
+}
+
+#[test]
+fn haproxy_sends_version_2() {
+    from_haproxy("send-proxy-v2");
+}
+
+#[test]
+fn haproxy_sends_version_2_with_checksum_and_unique_id() {
+    from_haproxy("send-proxy-v2 proxy-v2-options crc32c,unique-id");
+}
+
+/// The header carries what the client said and got in TLS: version, cipher, server name.
+#[test]
+fn haproxy_sends_version_2_with_tls() {
+    let options = "ssl,cert-cn,ssl-cipher,cert-sig,cert-key,authority,crc32c";
+    for send in [
+        "send-proxy-v2-ssl",
+        &format!("send-proxy-v2 proxy-v2-options {options}"),
+    ] {
+        let lab = Lab::new();
+        let server = Nginx::start(&lab.server);
+        let _proxy = Peername::proxy(&lab, &[]);
+        let _haproxy = Haproxy::start_tls(&lab, LISTEN_V4, send);
+        lab.client.run("curl", &["-sSk", "https://203.0.113.1:80/"]);
+        assert_eq!(server.logged(0), CLIENT_V4, "{send}");
+        lab.client
+            .run("curl", &["-sSk", "https://[2001:db8:9::1]:80/"]);
+        assert_eq!(server.logged(1), CLIENT_V6, "{send}");
+    }
+}
+
+/// Its checks say LOCAL: they reach the server as the proxy itself, not as anybody's client.
+#[test]
+fn haproxy_checks_health_with_local_headers() {
+    for send in [
+        "check-send-proxy send-proxy",
+        "check-send-proxy send-proxy-v2",
+    ] {
+        let lab = Lab::new();
+        let mut server = Some(Redis::start(&lab.server));
+        let _proxy = Peername::proxy(&lab, &[]);
+        let haproxy = Haproxy::start_checking_redis(&lab, LISTEN_V4, send);
+        haproxy.waits_for_server(&lab, "UP");
+        let seen = server
+            .as_ref()
+            .map(|server| server.ask(&lab.client, FRONT_V4));
+        assert_eq!(seen, Some(CLIENT_V4), "{send}");
+        server = None;
+        haproxy.waits_for_server(&lab, "DOWN");
+        assert!(server.is_none());
+    }
+}
+
+#[test]
+fn nginx_stream_sends_version_1() {
+    for listen in [LISTEN_V4, LISTEN_V6] {
+        let lab = Lab::new();
+        let server = Python::start(&lab.server);
+        let _proxy = Peername::proxy(&lab, &[]);
+        let _nginx = NginxStream::start(&lab, listen);
+        assert_true_clients(&lab, &server);
+    }
+}
+
+#[test]
+fn curl_sends_version_1() {
+    let lab = Lab::new();
+    let server = Nginx::start(&lab.server);
+    let _proxy = Peername::proxy(&lab, &[]);
+    for (request, listen) in [LISTEN_V4, LISTEN_V6].into_iter().enumerate() {
+        let claimed = curl(&lab, listen);
+        assert_eq!(server.logged(request), claimed);
+    }
+}
+
+/// The control: without peername every server reports whoever connected to it, so what the tests
+/// above see is peername's doing.
+#[test]
+fn without_peername_servers_see_who_connects() {
+    let lab = Lab::new();
+    lab.server
+        .sysctl("net.ipv4.ip_local_port_range", "40099 40099");
+    let server = Python::start(&lab.server);
+    assert_eq!(
+        server.ask(&lab.server, TARGET_V4).to_string(),
+        "127.0.0.1:40099"
+    );
+    assert_eq!(
+        server.ask(&lab.server, TARGET_V6).to_string(),
+        "[::1]:40099"
+    );
+}
+
+/// The other control: what HAProxy sends is the header that the tests made by hand imitate.
+#[test]
+fn without_peername_the_header_reaches_the_backend() {
+    let lab = Lab::new();
+    let backend = Backend::listen(&lab.server, LISTEN_V4);
+    let _haproxy = Haproxy::start(&lab, LISTEN_V4, "send-proxy-v2");
+    let _client = crate::harness::conn::Conn::open(&lab.client, FRONT_V4, b"x");
+    let expected = header_bytes::v2(CLIENT_V4, FRONT_V4, &[]);
+    assert_eq!(backend.accept().recv(expected.len()), expected);
+}
+
+fn sees_the_client<S: Server>() {
+    let lab = Lab::new();
+    let server = S::start(&lab.server);
+    let _proxy = Peername::proxy(&lab, &[]);
+    let _haproxy = Haproxy::start(&lab, LISTEN_V4, "send-proxy-v2");
+    assert_true_clients(&lab, &server);
+}
+
+fn from_haproxy(server_options: &str) {
+    for listen in [LISTEN_V4, LISTEN_V6] {
+        let lab = Lab::new();
+        let server = Python::start(&lab.server);
+        let _proxy = Peername::proxy(&lab, &[]);
+        let _haproxy = Haproxy::start(&lab, listen, server_options);
+        assert_true_clients(&lab, &server);
+    }
+}
+
+fn assert_true_clients(lab: &Lab, server: &impl Server) {
+    assert_eq!(server.ask(&lab.client, FRONT_V4), CLIENT_V4);
+    assert_eq!(server.ask(&lab.client, FRONT_V6), CLIENT_V6);
+}

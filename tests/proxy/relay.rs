@@ -1,0 +1,339 @@
+//! Nothing is lost: every byte arrives, and each end sees how the other one ended.
+//!
+//! Per direction: content and count are equal; FIN comes if and only if the peer sent FIN, after all
+//! bytes; RST if and only if the peer reset. HAProxy, nginx and go-mmproxy all turn a backend's RST
+//! into a clean end, which makes a truncated answer look whole; nginx loses what follows a half-close.
+
+use std::io::ErrorKind;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use super::uring::has_rings;
+use crate::harness::addr::{LISTEN_V4, TARGET_V4, someone_v4};
+use crate::harness::backend::Backend;
+use crate::harness::conn::{Conn, End};
+use crate::harness::lab::{Lab, Process, wait_for, within};
+use crate::harness::pattern::{assert_same, pattern};
+use crate::harness::peername::Peername;
+use crate::harness::rig::proxy::{Rig, header_of};
+
+#[test]
+fn client_half_closes() {
+    for relay in relays() {
+        let rig = Rig::new(&[relay]);
+        let (down, up) = rig.connect(someone_v4());
+        half_close(&down, &up);
+    }
+}
+
+#[test]
+fn backend_half_closes() {
+    for relay in relays() {
+        let rig = Rig::new(&[relay]);
+        let (down, up) = rig.connect(someone_v4());
+        half_close(&up, &down);
+    }
+}
+
+/// One side having finished is no reason to hurry the other.
+#[test]
+fn half_open_connections_stay() {
+    for relay in relays() {
+        let rig = Rig::new(&[relay, "--header-timeout=800ms"]);
+        let (down, up) = rig.connect(someone_v4());
+        down.finish();
+        assert_eq!(up.drain(), (vec![], End::Fin));
+        down.stays_open(Duration::from_secs(1));
+        up.send(b"still here");
+        drop(up);
+        assert_eq!(down.drain(), (b"still here".to_vec(), End::Fin));
+    }
+}
+
+/// Both ends send at once, more than all buffers hold.
+#[test]
+fn both_directions_at_once() {
+    for relay in relays() {
+        let rig = Rig::new(&[relay]);
+        let (down, up) = rig.connect(someone_v4());
+        let (there, back) = (pattern(1, 32 << 20), pattern(2, 32 << 20));
+        thread::scope(|scope| {
+            scope.spawn(|| (down.send(&there), down.finish()));
+            scope.spawn(|| (up.send(&back), up.finish()));
+            let at_backend = scope.spawn(|| up.drain());
+            let (received, end) = down.drain();
+            assert_eq!(end, End::Fin);
+            assert_same(&received, &back);
+            let (received, end) = at_backend.join().expect("the backend's reader");
+            assert_eq!(end, End::Fin);
+            assert_same(&received, &there);
+        });
+    }
+}
+
+/// The client gets all the backend has sent, and then learns that it was cut off.
+#[test]
+fn backend_resets() {
+    for relay in relays() {
+        let rig = Rig::new(&[relay]);
+        for pause in [Duration::ZERO, Duration::from_millis(200)] {
+            let (down, up) = rig.connect(someone_v4());
+            let answer = pattern(3, 256 << 10);
+            up.send(&answer);
+            // A reset throws away what its sender has not got rid of yet; that would be its own loss.
+            wait_for("the proxy's side has it all", || {
+                up.all_acknowledged().then_some(())
+            });
+            up.reset();
+            thread::sleep(pause);
+            let (received, end) = down.drain();
+            assert_same(&received, &answer);
+            assert_eq!(end, End::Reset, "{relay}");
+        }
+    }
+}
+
+#[test]
+fn client_resets() {
+    for relay in relays() {
+        let rig = Rig::new(&[relay]);
+        within(5, Duration::from_millis(100), || {
+            let (down, up) = rig.connect(someone_v4());
+            let start = Instant::now();
+            down.reset();
+            assert_eq!(up.drain(), (vec![], End::Reset), "{relay}");
+            start.elapsed()
+        });
+    }
+}
+
+/// Somebody resets whom the other side has filled up with data: the sender learns it from its blocked
+/// write, and no half of the connection stays behind.
+#[test]
+fn resets_reach_a_blocked_sender() {
+    for relay in relays() {
+        let rig = Rig::new(&[relay]);
+        rig.proxy.is_started();
+        let idle = rig.proxy.descriptors();
+        for turned in [false, true].repeat(12) {
+            let (down, up) = rig.connect(someone_v4());
+            let (sender, resetter) = if turned { (down, up) } else { (up, down) };
+            thread::scope(|scope| {
+                let noticed = scope.spawn(|| sender.send_until_it_fails());
+                // Long enough for all buffers on the way to be full.
+                thread::sleep(Duration::from_millis(60));
+                resetter.reset();
+                let error = noticed.join().expect("the sender");
+                assert_eq!(
+                    error,
+                    ErrorKind::ConnectionReset,
+                    "{relay}, turned: {turned}"
+                );
+            });
+        }
+        wait_for("its descriptors are back", || {
+            (rig.proxy.descriptors() <= idle + PIPES_OF_TWO).then_some(())
+        });
+    }
+}
+
+/// A backend that dies takes a thousand connections along: each client hears of it as a reset, and
+/// the proxy keeps nothing of them.
+#[test]
+fn backend_is_killed() {
+    peername_sys::process::limits::raise_open_files()
+        .expect("descriptors for a thousand connections");
+    let killed = |relay| {
+        let lab = Lab::new();
+        let backend = Process::start(&lab.server, "/usr/bin/python3", &["-uc", NEVER_READS]);
+        let backend = backend.listens(&[TARGET_V4]);
+        let proxy = Peername::proxy(&lab, &[relay]);
+        proxy.is_started();
+        let idle = proxy.descriptors();
+        // The backend leaves these bytes unread, so its kernel resets when it dies.
+        let open = || {
+            let request = [header_of(someone_v4()), b"request".to_vec()].concat();
+            Conn::open(&lab.balancer, LISTEN_V4, &request)
+        };
+        let clients: Vec<Conn> = (0..1000).map(|_| open()).collect();
+        backend.line("after a thousand connections", |line| {
+            line.contains("full").then_some(())
+        });
+        let start = Instant::now();
+        drop(backend);
+        for client in clients {
+            assert_eq!(client.drain(), (vec![], End::Reset), "{relay}");
+        }
+        let took = start.elapsed();
+        wait_for("its descriptors are back", || {
+            (proxy.descriptors() <= idle + POOL).then_some(())
+        });
+        took
+    };
+    for relay in relays() {
+        within(3, Duration::from_secs(1), || killed(relay));
+    }
+}
+
+/// No backend, no connection: the client hears at once, and is served as soon as there is one.
+#[test]
+fn backend_refuses_then_recovers() {
+    let lab = Lab::new();
+    let proxy = Peername::proxy(&lab, &[]);
+    let open = || Conn::open(&lab.balancer, LISTEN_V4, &header_of(someone_v4()));
+    within(5, Duration::from_millis(100), || open().closed().1);
+    let backend = Backend::listen(&lab.server, TARGET_V4);
+    within(5, Duration::from_millis(100), || {
+        let start = Instant::now();
+        let down = open();
+        backend.accept().send(b"welcome");
+        assert_eq!(down.recv(7), b"welcome");
+        start.elapsed()
+    });
+    drop(proxy);
+}
+
+/// A backend that does not answer at all costs a client the connect timeout and no more.
+#[test]
+fn backend_is_a_black_hole() {
+    let mut rig = Rig::new(&["--connect-timeout=500ms"]);
+    rig.lab.server.nft(BLACK_HOLE);
+    within(3, Duration::from_millis(600), || {
+        let start = Instant::now();
+        rig.open(&header_of(someone_v4())).closed();
+        let took = start.elapsed();
+        assert!(took >= Duration::from_millis(500), "closed after {took:?}");
+        took
+    });
+    rig.lab.server.nft("flush ruleset");
+    rig.still_serves(someone_v4());
+}
+
+/// A sender that is faster than its receiver has to wait; its bytes are not kept in memory.
+#[test]
+fn slow_readers_get_everything() {
+    for relay in relays() {
+        let rig = Rig::new(&[relay]);
+        let idle = rig.proxy.resident_kib();
+        let client = someone_v4();
+        let down = Conn::connect_narrow(&rig.lab.balancer, LISTEN_V4, 8 << 10);
+        down.send(&header_of(client));
+        let up = rig.accept(client);
+        let bytes = pattern(4, 20 << 20);
+        for (writer, reader) in [(&up, &down), (&down, &up)] {
+            thread::scope(|scope| {
+                scope.spawn(|| writer.send(&bytes));
+                let mut received = Vec::with_capacity(bytes.len());
+                while received.len() < bytes.len() {
+                    received.extend(reader.recv_some());
+                    thread::sleep(Duration::from_micros(100));
+                }
+                assert_same(&received, &bytes);
+            });
+        }
+        let grown = rig.proxy.resident_kib().saturating_sub(idle);
+        assert!(grown < 4096, "{relay}: the proxy grew by {grown} KiB");
+    }
+}
+
+/// A thousand clients stall at once while the backend pushes. Socket buffers on the server are held
+/// at 16 KiB, so the 128 KiB for each client are several times what the kernel may take off the
+/// proxy's hands (1,000 times 8 MiB would be the same case, and minutes on a small machine).
+#[test]
+fn a_thousand_slow_readers() {
+    peername_sys::process::limits::raise_open_files()
+        .expect("descriptors for a thousand connections");
+    for relay in relays() {
+        let mut rig = Rig::new(&[relay]);
+        for buffers in ["net.ipv4.tcp_rmem", "net.ipv4.tcp_wmem"] {
+            rig.lab.server.sysctl(buffers, "4096 16384 16384");
+        }
+        rig.still_serves(someone_v4());
+        let idle = rig.proxy.resident_kib();
+        let connect = |_| {
+            let client = someone_v4();
+            let down = Conn::connect_narrow(&rig.lab.balancer, LISTEN_V4, 4 << 10);
+            down.send(&header_of(client));
+            (down, rig.accept(client))
+        };
+        let pairs: Vec<(Conn, Conn)> = (0..1000).map(connect).collect();
+        let (readers, writers): (Vec<_>, Vec<_>) = pairs.into_iter().unzip();
+        thread::scope(|scope| {
+            for (stream, writer) in (0..).zip(writers) {
+                let push = move || writer.send(&pattern(stream, EACH));
+                thread::Builder::new()
+                    .stack_size(64 << 10)
+                    .spawn_scoped(scope, push)
+                    .expect("a thread");
+            }
+            // Everybody stalls now; somebody who does not is served all the same.
+            rig.still_serves(someone_v4());
+            let grown = rig.proxy.resident_kib().saturating_sub(idle);
+            assert!(grown < 1000 * 128, "{relay}: the proxy grew by {grown} KiB");
+            let mut received = vec![Vec::with_capacity(EACH); readers.len()];
+            for _ in 0..EACH / SIP {
+                for (reader, bytes) in readers.iter().zip(&mut received) {
+                    bytes.extend(reader.recv(SIP));
+                }
+            }
+            for (stream, (reader, bytes)) in (0..).zip(readers.iter().zip(received)) {
+                assert_same(&bytes, &pattern(stream, EACH));
+                assert_eq!(reader.drain(), (vec![], End::Fin));
+            }
+        });
+    }
+}
+
+/// One side sends 4 MiB and FIN; only then the other answers with 4 MiB and FIN.
+fn half_close(first: &Conn, second: &Conn) {
+    let (there, back) = (pattern(5, 4 << 20), pattern(6, 4 << 20));
+    for (from, to, bytes) in [(first, second, there), (second, first, back)] {
+        thread::scope(|scope| {
+            scope.spawn(|| (from.send(&bytes), from.finish()));
+            let (received, end) = to.drain();
+            assert_eq!(end, End::Fin);
+            assert_same(&received, &bytes);
+        });
+    }
+}
+
+/// All that this machine lets us have: containers often have no io_uring.
+fn relays() -> impl Iterator<Item = &'static str> {
+    let all = [
+        "--relay=auto",
+        "--relay=copy",
+        "--relay=splice",
+        "--relay=uring",
+    ];
+    let known = if has_rings() { 4 } else { 3 };
+    all.into_iter().take(known)
+}
+
+/// Descriptors that a proxy may keep for the next connections, rather than leak: 32 pipes in each of
+/// two loops, or, when one connection was hardly gone when the next came, those of two in each loop.
+const POOL: usize = 2 * 32 * 2;
+const PIPES_OF_TWO: usize = 2 * 2 * 2 * 2;
+
+/// Bytes for each of a thousand slow readers, and how many of them each takes at a time.
+const EACH: usize = 128 << 10;
+const SIP: usize = 8 << 10;
+
+const NEVER_READS: &str = r#"
+import resource, socket
+resource.setrlimit(resource.RLIMIT_NOFILE, [resource.getrlimit(resource.RLIMIT_NOFILE)[1]] * 2)
+listener = socket.create_server(("127.0.0.1", 9000), backlog=1024)
+held = [listener.accept() for _ in range(1000)]
+for connection, _ in held:
+    connection.recv(7, socket.MSG_PEEK | socket.MSG_WAITALL)
+print("full")
+listener.accept()
+"#;
+
+const BLACK_HOLE: &str = "
+table inet hole {
+    chain input {
+        type filter hook input priority 0;
+        tcp dport 9000 drop
+    }
+}
+";

@@ -1,0 +1,456 @@
+//! SIGHUP: the new configuration whole or the old one whole, and no connection the poorer for it.
+
+mod addresses;
+mod files;
+
+use std::net::{SocketAddr, TcpStream, UdpSocket};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
+
+use crate::harness::addr::{BALANCER_V4, LISTEN_V4, TARGET_V4, someone_v4, v4};
+use crate::harness::backend::Backend;
+use crate::harness::conn::{Conn, End};
+use crate::harness::datagram::Datagrams;
+use crate::harness::header_bytes;
+use crate::harness::lab::{Lab, Scratch, wait_for, within};
+use crate::harness::peername::Peername;
+use crate::harness::rig::proxy::{front_of, header_of};
+
+/// A hundred reloads, each tenth of a broken file, each other one with a listener more or less, while
+/// four balancers connect as fast as they can and twenty connections stay open.
+#[test]
+fn a_hundred_reloads_under_load() {
+    let site = Site::new(&both_listeners());
+    let long: Vec<_> = (0..20).map(|_| site.connect(LISTEN_V4)).collect();
+    let (stop, done) = (AtomicBool::new(false), AtomicBool::new(false));
+    let served = AtomicUsize::new(0);
+    thread::scope(|scope| {
+        scope.spawn(|| echo(&site.backend, &done));
+        let balancer = || {
+            while !stop.load(Ordering::Relaxed) {
+                asks_and_is_answered(&site.lab, LISTEN_V4);
+                served.fetch_add(1, Ordering::Relaxed);
+            }
+        };
+        let balancers: Vec<_> = (0..4).map(|_| scope.spawn(balancer)).collect();
+        for round in 1..=100 {
+            let before = served.load(Ordering::Relaxed);
+            match round % 10 {
+                0 => site.reload("[[listen]]\naddress = 7\n", "reload refused"),
+                _ if round % 2 == 0 => site.reload(&both_listeners(), "\"reloaded\""),
+                _ => site.reload(&table(LISTEN_V4, &["10.81.0.0/24"]), "\"reloaded\""),
+            }
+            wait_for("connections go on", || {
+                (served.load(Ordering::Relaxed) > before).then_some(())
+            });
+        }
+        site.reload(&both_listeners(), "\"reloaded\"");
+        asks_and_is_answered(&site.lab, PRIVILEGED);
+        stop.store(true, Ordering::Relaxed);
+        let ended: Vec<_> = balancers.into_iter().map(|b| b.join()).collect();
+        done.store(true, Ordering::Relaxed);
+        assert!(ended.iter().all(Result::is_ok), "each connection is served");
+    });
+    for (down, up) in &long {
+        down.send(b"still");
+        assert_eq!(up.recv(5), b"still");
+        up.send(b"here");
+        assert_eq!(down.recv(4), b"here");
+    }
+    drop(long);
+    let totals = site.stopped();
+    assert_eq!(totals["reloads"], 91, "{totals}");
+    assert_eq!(totals["reloads_refused"], 10, "{totals}");
+    let all = served.into_inner() + 21;
+    assert_eq!(totals["outcomes"], format!("finished={all}"), "{totals}");
+}
+
+/// Who is no longer trusted is refused from then on; what they have open goes on.
+#[test]
+fn trust_is_withdrawn_at_once() {
+    let site = Site::new(&table(LISTEN_V4, &["10.81.0.0/24"]));
+    let (down, up) = site.connect(LISTEN_V4);
+    within(3, Duration::from_secs(1), || {
+        site.reload(&table(LISTEN_V4, &["10.81.0.0/24"]), "\"reloaded\"");
+        let start = Instant::now();
+        site.reload(&table(LISTEN_V4, &["192.0.2.0/24"]), "\"reloaded\"");
+        Conn::turned_away(&site.lab.balancer, LISTEN_V4);
+        start.elapsed()
+    });
+    down.send(b"still here");
+    assert_eq!(up.recv(10), b"still here");
+    site.reload(&table(LISTEN_V4, &["10.81.0.2"]), "\"reloaded\"");
+    site.connect(LISTEN_V4);
+}
+
+/// With no descriptor left a reload still works, and who waits at a listener that goes is served: to close it would
+/// reset them.
+#[test]
+fn a_queue_is_served_before_its_listener_closes() {
+    let few = ["prlimit", "--nofile=64:64"];
+    let site = Site::through(&few, &both_listeners(), &["--workers=2"]);
+    let crowd: Vec<Conn> = (0..50)
+        .map(|_| Conn::open(&site.lab.balancer, LISTEN_V4, &header_of(someone_v4())))
+        .collect();
+    let mut served = site.proxy.serves_as_many_as_fit(&site.backend);
+    assert!((7..45).contains(&served.len()), "{} served", served.len());
+    let mut clients = vec![someone_v4(), someone_v4()];
+    let open = |client: &_| Conn::open(&site.lab.balancer, PRIVILEGED, &header_of(*client));
+    let _waiting: Vec<Conn> = clients.iter().map(open).collect();
+    site.reload(&table(LISTEN_V4, &["10.81.0.0/24"]), "\"reloaded\"");
+    // Others would keep it open for as long as they come. Most are not let in, and try again until it is closed.
+    let late = someone_v4();
+    let connect = |_| {
+        let connect = || TcpStream::connect_timeout(&PRIVILEGED, Duration::from_millis(50));
+        site.lab.balancer.enter(connect).ok()
+    };
+    let queued: Vec<Conn> = (0..8).filter_map(connect).map(Conn::new).collect();
+    assert!(queued.len() <= 2, "{} of 8 in the queue", queued.len());
+    for conn in &queued {
+        conn.send_if_open(&header_of(late));
+    }
+    // They come before those who wait elsewhere, but for who waits for a place already.
+    for place in 1.. {
+        assert!(place <= 6, "others come first");
+        served.pop().expect("a connection").reset();
+        let peer = site.backend.accept().peer();
+        assert_ne!(peer, late, "who has come later is not waited for");
+        clients.retain(|client| *client != peer);
+        if clients.is_empty() {
+            break;
+        }
+    }
+    // Nobody is left to wait for, though there is no place.
+    site.lab.balancer.finds_nobody_at(PRIVILEGED);
+    drop(crowd);
+}
+
+/// Without a file, SIGHUP still reads the lists that the options name.
+#[test]
+fn lists_of_the_command_line_are_read_again() {
+    let lab = Lab::new();
+    let scratch = Scratch::new();
+    let trust = format!("--trust=@{}", scratch.write("trusted", "10.81.0.0/24\n"));
+    let backend = Backend::listen(&lab.server, TARGET_V4);
+    let args = [
+        "proxy",
+        "--listen=10.81.0.1:8443",
+        "--target-v4=127.0.0.1:9000",
+        "--log-format=json",
+        &trust,
+    ];
+    let proxy = Peername::start(&lab.server, &args, &[LISTEN_V4]);
+    let _first = Conn::open(&lab.balancer, LISTEN_V4, &header_of(someone_v4()));
+    backend.accept();
+    scratch.write("trusted", "192.0.2.0/24\n");
+    proxy.signal(Signal::HUP);
+    says(&proxy, "\"reloaded\"", 1);
+    Conn::turned_away(&lab.balancer, LISTEN_V4);
+    scratch.write("trusted", "nonsense\n");
+    proxy.signal(Signal::HUP);
+    says(&proxy, "trusted, line 1", 1);
+    backend.saw_nobody();
+}
+
+/// Refused with the reason, and everything goes on as it was.
+#[test]
+fn what_needs_a_restart_is_refused() {
+    let before = table(LISTEN_V4, &["10.81.0.0/24"]);
+    let site = Site::through(&[], &before, &["--setup-routes", "--workers=2"]);
+    let away = before.replace("127.0.0.1:9000", "10.81.0.1:9000");
+    for (file, why) in [
+        (format!("log-format = \"text\"\n{before}"), None),
+        (format!("verbose = 2\n{before}"), Some("verbose")),
+        (away, Some("restart, or add them with `peername routes add")),
+        (
+            before
+                .replace("8443", "9000")
+                .replace("10.81.0.1", "127.0.0.1"),
+            Some("to itself"),
+        ),
+        (
+            before.replace("10.81.0.1", "10.81.0.7"),
+            Some("no interface"),
+        ),
+    ] {
+        match why {
+            Some(why) => site.reload(&file, why),
+            // The command line goes before the file.
+            None => site.reload(&file, "\"reloaded\""),
+        }
+        site.connect(LISTEN_V4);
+    }
+}
+
+/// UDP listeners come and go as a table; sessions of those that stay don't notice, but who is no longer
+/// trusted is not heard.
+#[test]
+fn udp_listeners_and_trust() {
+    let both = "protocol = \"both\"\n";
+    let one = table(LISTEN_V4, &["10.81.0.0/24"]) + both;
+    let more = format!("{one}{}{both}", table(PRIVILEGED, &["10.81.0.0/24"]));
+    let site = Site::new(&one);
+    let backend = Datagrams::bind(&site.lab.server, TARGET_V4);
+    let balancer = Datagrams::bind(&site.lab.balancer, SocketAddr::new(BALANCER_V4, 0));
+    let client = someone_v4();
+    let ask = |listen, text: &[u8]| {
+        balancer.send(
+            listen,
+            &[&header_bytes::v2_udp(client, front_of(client)), text],
+        );
+    };
+    let answered = |listen, text: &[u8]| {
+        ask(listen, text);
+        backend.expect(text, client);
+        backend.send(client, &[b"!"]);
+        balancer.expect(b"!", listen);
+    };
+    answered(LISTEN_V4, b"1");
+    site.reload(&more, "\"reloaded\"");
+    answered(LISTEN_V4, b"2");
+    let changed = more.replace("protocol", "udp-header = \"spp\"\nprotocol");
+    site.reload(&changed, "can't change without a restart");
+    site.reload(&one, "\"reloaded\"");
+    answered(LISTEN_V4, b"3");
+    site.reload(&one.replace("10.81.0.0/24", "192.0.2.0/24"), "\"reloaded\"");
+    ask(LISTEN_V4, b"unheard");
+    says(&site.proxy, "datagrams refused: untrusted_peer", 1);
+    site.reload(&one, "\"reloaded\"");
+    answered(LISTEN_V4, b"4");
+    let totals = site.stopped();
+    assert_eq!(totals["udp_sessions"], 1, "{totals}");
+    assert_eq!(totals["datagrams_dropped"], "untrusted_peer=1", "{totals}");
+}
+
+/// Listeners that come and go take their descriptors along: as many connections fit as before.
+#[test]
+fn as_many_connections_fit_after_many_reloads() {
+    let few = ["prlimit", "--nofile=128:128"];
+    let one = table(LISTEN_V4, &["10.81.0.0/24"]);
+    for workers in ["--workers=1", "--workers=3"] {
+        let site = Site::through(&few, &one, &[workers]);
+        let before = site.capacity();
+        assert!(before > 5, "{before} with {workers}");
+        for _ in 0..45 {
+            site.reload(&both_listeners(), "\"reloaded\"");
+            site.reload(&one, "\"reloaded\"");
+        }
+        assert_eq!(site.capacity(), before, "with {workers}");
+    }
+}
+
+/// Names in a new file may take as long as their name servers do. Nobody waits for that who is told to stop.
+#[test]
+fn a_stop_does_not_wait_for_a_reload() {
+    let one = table(LISTEN_V4, &["10.81.0.0/24"]);
+    let etc = Scratch::new();
+    let mounts = [
+        ("nsswitch.conf", "hosts: files dns\n"),
+        ("resolv.conf", "nameserver 127.0.0.1\noptions timeout:9\n"),
+    ];
+    let mounts = mounts.map(|(name, text)| {
+        let path = etc.write(name, text);
+        format!("mount --bind {path} /etc/{name} && ")
+    });
+    let mount = format!("{}exec \"$@\"", mounts.concat());
+    let through = ["unshare", "--mount", "sh", "-c", &mount, "sh"];
+    let mut site = Site::through(&through, &one, &[]);
+    let silent = Datagrams::bind(&site.lab.server, v4([127, 0, 0, 1], 53));
+    let named = one.replace("127.0.0.1:9000", "silent.test:9000");
+    site.file.write("proxy.toml", &named);
+    site.proxy.signal(Signal::HUP);
+    silent.recv();
+    site.proxy.signal(Signal::TERM);
+    let status = site.proxy.ended_within(Duration::from_secs(3));
+    assert!(status.is_some_and(|status| status.success()), "{status:?}");
+}
+
+/// A listener that is gone but still serves its sessions is not taken for one that came later.
+#[test]
+fn a_listener_that_came_later_speaks_for_itself() {
+    let udp = |port| table(udp_at(port), &["10.81.0.0/24"]) + "protocol = \"udp\"\n";
+    let one = table(LISTEN_V4, &["10.81.0.0/24"]);
+    let site = Site::new(&(one.clone() + &udp(8101)));
+    let backend = Datagrams::bind(&site.lab.server, TARGET_V4);
+    let balancer = Datagrams::bind(&site.lab.balancer, SocketAddr::new(BALANCER_V4, 0));
+    let client = someone_v4();
+    let ask = |text: &[u8]| {
+        let header = header_bytes::v2_udp(client, front_of(client));
+        balancer.send(udp_at(8101), &[&header, text]);
+    };
+    ask(b"before");
+    backend.expect(b"before", client);
+    for port in [8102, 8103] {
+        site.reload(&one, "\"reloaded\"");
+        // What is busy goes on for a moment.
+        backend.send(client, &[b"media"]);
+        let another = udp(port).replace(&TARGET_V4.to_string(), "127.0.0.1:9");
+        site.reload(&(one.clone() + &another), "\"reloaded\"");
+        backend.send(client, &[b"media"]);
+        ask(b"after");
+        backend.expect(b"after", client);
+    }
+}
+
+/// Who is being served notices nothing when a reload takes the listener away; nobody new is served; and the port is
+/// free when they have nothing more to say.
+#[test]
+fn open_sessions_go_on_without_their_listener() {
+    let one = table(LISTEN_V4, &["10.81.0.0/24"]);
+    let more = one.clone() + &table(udp_at(8101), &["10.81.0.0/24"]) + "protocol = \"udp\"\n";
+    let site = Site::new(&more);
+    let backend = Datagrams::bind(&site.lab.server, TARGET_V4);
+    let balancer = Datagrams::bind(&site.lab.balancer, SocketAddr::new(BALANCER_V4, 0));
+    let ask = |client, text: &[u8]| {
+        let header = header_bytes::v2_udp(client, front_of(client));
+        balancer.send(udp_at(8101), &[&header, text]);
+    };
+    let client = someone_v4();
+    let answered = |text: &[u8]| {
+        ask(client, text);
+        backend.expect(text, client);
+        backend.send(client, &[b"!"]);
+        balancer.expect(b"!", udp_at(8101));
+    };
+    answered(b"1");
+    site.reload(&one, "\"reloaded\"");
+    for _ in 0..20 {
+        answered(b"2");
+        thread::sleep(Duration::from_millis(100));
+    }
+    ask(v4([198, 51, 100, 8], 4000), b"new");
+    backend.nothing();
+    answered(b"2");
+    site.reload(&more, "serves its last sessions");
+    let bind = || UdpSocket::bind(udp_at(8101)).ok();
+    wait_for("the port is free", || site.lab.server.enter(bind));
+    site.reload(&more, "\"reloaded\"");
+    answered(b"3");
+}
+
+const fn udp_at(port: u16) -> SocketAddr {
+    v4([10, 81, 0, 1], port)
+}
+
+/// A proxy with a file, one backend, and nobody else.
+struct Site {
+    proxy: Peername,
+    backend: Backend,
+    file: Scratch,
+    lab: Lab,
+}
+
+impl Site {
+    fn new(file: &str) -> Self {
+        Self::through(&[], file, &["--workers=2"])
+    }
+
+    /// With the proxy started through other programs, and further options.
+    fn through(through: &[&str], content: &str, args: &[&str]) -> Self {
+        let lab = Lab::new();
+        let file = Scratch::new();
+        let config = format!("--config={}", file.write("proxy.toml", content));
+        let args = [&["proxy", "--log-format=json", &config], args].concat();
+        Self {
+            backend: Backend::listen(&lab.server, TARGET_V4),
+            proxy: Peername::start_through(&lab.server, through, &args, &[LISTEN_V4]),
+            file,
+            lab,
+        }
+    }
+
+    /// Puts another file there, and waits until the proxy has said this once more.
+    #[track_caller]
+    fn reload(&self, content: &str, says_then: &str) {
+        let before = count(&self.proxy, says_then);
+        self.file.write("proxy.toml", content);
+        self.proxy.signal(Signal::HUP);
+        says(&self.proxy, says_then, before + 1);
+    }
+
+    #[track_caller]
+    fn connect(&self, listen: SocketAddr) -> (Conn, Conn) {
+        let client = someone_v4();
+        let down = Conn::open(&self.lab.balancer, listen, &header_of(client));
+        let up = self.backend.accept();
+        assert_eq!(up.peer(), client);
+        (down, up)
+    }
+
+    /// How many connections are served at once. Returns when most of them have gone again: some were too
+    /// many, are connected now, and wait for the backend.
+    fn capacity(&self) -> usize {
+        let crowd = self.serve_as_many_as_fit();
+        let (served, crowded) = (crowd.len(), self.proxy.descriptors());
+        drop(crowd);
+        wait_for("the end of the crowd", || {
+            (self.proxy.descriptors() + served < crowded).then_some(())
+        });
+        served
+    }
+
+    fn serve_as_many_as_fit(&self) -> Vec<(Conn, Conn)> {
+        let mut open = Vec::new();
+        loop {
+            let client = someone_v4();
+            let down = Conn::open(&self.lab.balancer, LISTEN_V4, &header_of(client));
+            // The one that was too many last time may have come since.
+            let served = self.proxy.serves_as_many_as_fit(&self.backend);
+            match served.into_iter().find(|up| up.peer() == client) {
+                Some(up) => open.push((down, up)),
+                None => return open,
+            }
+        }
+    }
+
+    /// The last line of its log: what it has counted.
+    fn stopped(mut self) -> serde_json::Value {
+        self.proxy.stopped()
+    }
+}
+
+fn both_listeners() -> String {
+    let trust = ["10.81.0.0/24"];
+    table(LISTEN_V4, &trust) + &table(PRIVILEGED, &trust)
+}
+
+fn table(listen: SocketAddr, trust: &[&str]) -> String {
+    format!(
+        "[[listen]]\naddress = [\"{listen}\"]\ntarget-v4 = \"{TARGET_V4}\"\ntrust = {trust:?}\n"
+    )
+}
+
+#[track_caller]
+fn says(proxy: &Peername, what: &str, times: usize) {
+    wait_for(what, || (count(proxy, what) >= times).then_some(()));
+}
+
+fn count(proxy: &Peername, what: &str) -> usize {
+    let log = proxy.log();
+    log.lines().filter(|line| line.contains(what)).count()
+}
+
+#[track_caller]
+fn asks_and_is_answered(lab: &Lab, listen: SocketAddr) {
+    let down = Conn::open(&lab.balancer, listen, &header_of(someone_v4()));
+    down.send(b"ping");
+    assert_eq!(down.recv(4), b"ping");
+    down.finish();
+    assert_eq!(down.drain(), (vec![], End::Fin));
+}
+
+/// Sends everyone's first four octets back.
+fn echo(backend: &Backend, stop: &AtomicBool) {
+    while !stop.load(Ordering::Relaxed) {
+        if let Some(up) = backend.accept_within(Duration::from_millis(50)) {
+            up.send(&up.recv(4));
+            up.finish();
+        }
+    }
+}
+
+/// Opened when the privilege to do anything else is long gone.
+const PRIVILEGED: SocketAddr = v4([10, 81, 0, 1], 443);

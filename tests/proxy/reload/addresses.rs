@@ -1,0 +1,109 @@
+//! A reload puts a wider address in the place of a narrower one, and the reverse, in one step.
+
+use std::net::SocketAddr;
+
+use rustix::process::Signal;
+
+use crate::harness::addr::{BALANCER_V4, FRONT_V4, LISTEN_V4, TARGET_V4, someone_v4};
+use crate::harness::backend::Backend;
+use crate::harness::conn::Conn;
+use crate::harness::datagram::Datagrams;
+use crate::harness::header_bytes;
+use crate::harness::lab::{Lab, Scratch, wait_for};
+use crate::harness::peername::Peername;
+use crate::harness::rig::proxy::header_of;
+
+fn site(lab: &Lab, scratch: &Scratch, workers: &str, protocol: &str) -> (Peername, impl Fn(&str)) {
+    let content = move |address: &str| {
+        format!(
+            "[[listen]]\naddress = [\"{address}\"]\nprotocol = \"{protocol}\"\n\
+             target-v4 = \"{TARGET_V4}\"\ntrust = [\"any\"]\n"
+        )
+    };
+    let first = content("10.81.0.1:8443");
+    let config = format!("--config={}", scratch.write("proxy.toml", &first));
+    let args = ["proxy", "--log-format=json", &config, workers];
+    (
+        Peername::receive(&lab.server, &args),
+        move |address: &str| {
+            scratch.write("proxy.toml", &content(address));
+        },
+    )
+}
+
+#[test]
+fn an_address_takes_the_place_of_an_overlapping_one() {
+    for workers in ["--workers=1", "--workers=2"] {
+        let (lab, scratch) = (Lab::new(), Scratch::new());
+        let backend = Backend::listen(&lab.server, TARGET_V4);
+        let file = |address: &str| {
+            let content = format!(
+                "[[listen]]\naddress = [\"{address}\"]\ntarget-v4 = \"{TARGET_V4}\"\ntrust = [\"any\"]\n"
+            );
+            scratch.write("proxy.toml", &content)
+        };
+        let config = format!("--config={}", file("10.81.0.1:8443"));
+        let args = ["proxy", "--log-format=json", &config, workers];
+        let proxy = Peername::receive(&lab.server, &args);
+        let open = |to: SocketAddr| {
+            let client = someone_v4();
+            let down = Conn::open(&lab.balancer, to, &header_of(client));
+            let up = backend.accept();
+            assert_eq!(up.peer(), client);
+            (down, up)
+        };
+        let (down, up) = open(LISTEN_V4);
+        for (times, address) in (1..).zip([
+            "0.0.0.0:8443",
+            "10.81.0.1:8443",
+            "[::]:8443",
+            "0.0.0.0:8443",
+        ]) {
+            file(address);
+            proxy.signal(Signal::HUP);
+            wait_for(address, || {
+                let log = proxy.log();
+                assert!(!log.contains("refused"), "{address}: {log}");
+                (log.matches("\"reloaded\"").count() == times).then_some(())
+            });
+            for _ in 0..5 {
+                open(LISTEN_V4);
+            }
+        }
+        down.send(b"still");
+        assert_eq!(up.recv(5), b"still");
+        // Another program is still in the way.
+        drop(proxy);
+        let _other = Backend::listen(&lab.server, LISTEN_V4);
+        let output = Peername::run(&lab.server, &["proxy", &config, workers]);
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(said.contains("another program listens there"), "{said}");
+    }
+}
+
+#[test]
+fn over_udp() {
+    for workers in ["--workers=1", "--workers=2"] {
+        let (lab, scratch) = (Lab::new(), Scratch::new());
+        let (proxy, put) = site(&lab, &scratch, workers, "udp");
+        let backend = Datagrams::bind(&lab.server, TARGET_V4);
+        let balancer = Datagrams::bind(&lab.balancer, SocketAddr::new(BALANCER_V4, 0));
+        for (times, address) in (1..).zip(["0.0.0.0:8443", "10.81.0.1:8443"]) {
+            put(address);
+            proxy.signal(Signal::HUP);
+            wait_for(address, || {
+                let log = proxy.log();
+                assert!(!log.contains("refused"), "{address}: {log}");
+                (log.matches("\"reloaded\"").count() == times).then_some(())
+            });
+            let client = someone_v4();
+            balancer.send(
+                LISTEN_V4,
+                &[&header_bytes::v2_udp(client, FRONT_V4), b"ping"],
+            );
+            backend.expect(b"ping", client);
+            backend.send(client, &[b"pong"]);
+            balancer.expect(b"pong", LISTEN_V4);
+        }
+    }
+}

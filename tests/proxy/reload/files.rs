@@ -1,0 +1,65 @@
+//! A reload that names what is not a list: refused at once, and the next one works.
+
+use std::os::unix::fs::symlink;
+
+use rustix::process::Signal;
+
+use crate::harness::addr::{LISTEN_V4, TARGET_V4, someone_v4};
+use crate::harness::backend::Backend;
+use crate::harness::conn::Conn;
+use crate::harness::lab::{Lab, Scratch};
+use crate::harness::peername::Peername;
+use crate::harness::rig::proxy::header_of;
+
+#[test]
+fn a_file_that_never_ends_does_not_stop_reloads() {
+    let (lab, scratch) = (Lab::new(), Scratch::new());
+    let list = scratch.write("trusted", "10.81.0.0/24\n");
+    let config = |trust: &str| {
+        format!(
+            "[[listen]]\naddress = [\"{LISTEN_V4}\"]\ntarget-v4 = \"{TARGET_V4}\"\ntrust = [\"@{trust}\"]\n"
+        )
+    };
+    let file = scratch.write("proxy.toml", &config(&list));
+    let args = ["proxy", "--log-format=json", "--config", &file];
+    let backend = Backend::listen(&lab.server, TARGET_V4);
+    let proxy = Peername::start(&lab.server, &args, &[LISTEN_V4]);
+    let fifo = scratch.text("fifo");
+    lab.server.run("mkfifo", &[&fifo]);
+    let endless = scratch.text("endless");
+    symlink("/dev/zero", &endless).expect("a link");
+    let large = scratch.write("large", &"10.0.0.1\n".repeat(1 << 19));
+    let secret = scratch.write("secret", "10.81.0.0/24\nroot:$6$salt$hash:19000\n");
+    let reload = |what: &str, says: &str| {
+        scratch.write("proxy.toml", what);
+        proxy.signal(Signal::HUP);
+        proxy.line(says, |line| line.contains(says).then(|| line.to_owned()))
+    };
+    for (trust, says) in [
+        (&fifo, "fifo: not a regular file"),
+        (&endless, "endless: not a regular file"),
+        (&large, "large: larger than 4194304 octets"),
+        (&secret, "secret, line 2: neither a network nor an address"),
+    ] {
+        let refused = reload(&config(trust), says);
+        assert!(refused.contains("reload refused"), "{refused}");
+        assert!(!refused.contains("hash"), "{refused}");
+        let _down = Conn::open(&lab.balancer, LISTEN_V4, &header_of(someone_v4()));
+        backend.accept();
+    }
+    // The configuration itself, too. As the proxy reads what has the name, not what had it.
+    let aside = scratch.text("aside");
+    lab.server.run("mv", &[&file, &aside]);
+    lab.server.run("mkfifo", &[&file]);
+    proxy.signal(Signal::HUP);
+    proxy.line("the refusal", |line| {
+        line.contains("proxy.toml: not a regular file")
+            .then_some(())
+    });
+    lab.server.run("rm", &[&file]);
+    // What the bad ones could not hold up: the balancer's withdrawal.
+    scratch.write("trusted", "192.0.2.0/24\n");
+    reload(&config(&list), "\"reloaded\"");
+    Conn::turned_away(&lab.balancer, LISTEN_V4);
+    backend.saw_nobody();
+}

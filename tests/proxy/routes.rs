@@ -1,0 +1,215 @@
+//! Routing rules: added on request, shared by nobody, gone afterwards however the proxy ended.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use rustix::process::Signal;
+
+use crate::harness::addr::{LISTEN_V4, TARGET_V4, TARGET_V6, someone_v4, someone_v6, v4};
+use crate::harness::backend::Backend;
+use crate::harness::conn::{Conn, End};
+use crate::harness::lab::{Host, Lab, Scratch, wait_for};
+use crate::harness::peername::{BINARY, Peername};
+use crate::harness::rig::proxy::header_of;
+
+#[test]
+fn setup_routes_adds_and_undoes() {
+    let site = Site::new();
+    let before = routing(&site.lab.server);
+    let mut first = site.proxy(8443, &["--setup-routes"]);
+    let mut second = site.proxy(8444, &["--setup-routes"]);
+    for port in [8443, 8444] {
+        site.served(port);
+    }
+    // Two that need the same rules do not take them from each other.
+    stop(&mut first);
+    site.served(8444);
+    stop(&mut second);
+    assert_as_before(&site.lab.server, &before);
+}
+
+/// SIGKILL leaves a process no time to clean up; its rules are gone all the same.
+#[test]
+fn setup_routes_survives_a_kill() {
+    let site = Site::new();
+    let before = routing(&site.lab.server);
+    let first = site.proxy(8443, &["--setup-routes"]);
+    let second = site.proxy(8444, &["--setup-routes"]);
+    let rules = || {
+        site.lab
+            .server
+            .run("sh", &["-c", "ip rule; ip -6 rule"])
+            .lines()
+            .count()
+    };
+    // It listens before its routes are there, and accepts when they are.
+    site.served(8443);
+    site.served(8444);
+    let with_two = rules();
+    first.signal(Signal::KILL);
+    drop(first);
+    wait_for("the killed proxy's rules are gone", || {
+        (rules() < with_two).then_some(())
+    });
+    site.served(8444);
+    second.signal(Signal::KILL);
+    drop(second);
+    wait_for("all is as before", || {
+        (routing(&site.lab.server) == before).then_some(())
+    });
+}
+
+/// A proxy whose keeper was killed goes on for as long as the rules are there; when somebody takes them it
+/// ends, for a service manager to start it again.
+#[test]
+fn a_killed_keeper_is_noticed() {
+    let site = Site::new();
+    let scratch = Scratch::new();
+    // Then IPv6 tells nothing.
+    let server = &site.lab.server;
+    server.sysctl("net.ipv6.conf.all.disable_ipv6", "1");
+    let with_target = |target: &str| {
+        let table = format!(
+            "setup-routes = true\n[[listen]]\naddress = [\"{LISTEN_V4}\"]\ntrust = [\"private\"]\n\
+             target-v4 = \"{target}\"\n"
+        );
+        scratch.write("proxy.toml", &table)
+    };
+    // What counts is where clients go now, not at the start.
+    let args = ["proxy", "--config", &with_target("127.0.0.2:9000")];
+    let mut proxy = Peername::start(server, &args, &[LISTEN_V4]);
+    with_target("127.0.0.1:9000");
+    proxy.signal(Signal::HUP);
+    proxy.line("that it has reloaded", |line| {
+        line.contains("reloaded").then_some(())
+    });
+    let children = format!("/proc/{0}/task/{0}/children", proxy.pid());
+    let keeper = std::fs::read_to_string(children).expect("the keeper's id");
+    server.run("kill", &["-KILL", keeper.trim()]);
+    proxy.line("that its keeper is gone", |line| {
+        (line.contains("ERROR") && line.contains("keeper")).then_some(())
+    });
+    let _down = Conn::open(&site.lab.balancer, LISTEN_V4, &header_of(someone_v4()));
+    site.v4.accept();
+    // As the next proxy's keeper would.
+    server.run(BINARY, &["routes", "remove", "--all"]);
+    let status = proxy.ended_within(Duration::from_secs(10)).expect("an end");
+    assert_eq!(status.code(), Some(1));
+}
+
+/// Without the rules a backend's answers would leave for strangers: clients are refused, the log
+/// says what to do, and once it is done they are served without a restart.
+#[test]
+fn missing_routes_are_noticed() {
+    let site = Site::new();
+    let proxy = site.proxy(8443, &[]);
+    let down = Conn::open(&site.lab.balancer, LISTEN_V4, &header_of(someone_v4()));
+    assert_eq!(down.closed().0, End::Reset);
+    site.v4.saw_nobody();
+    proxy.line("naming the cure", |line| {
+        line.contains("peername routes add").then_some(())
+    });
+    let added = Peername::run(
+        &site.lab.server,
+        &["routes", "add", "-4127.0.0.1:9000", "-6[::1]:9000"],
+    );
+    assert!(added.status.success(), "{added:?}");
+    for (client, backend) in [(someone_v4(), &site.v4), (someone_v6(), &site.v6)] {
+        wait_for("clients are served", || {
+            let down = Conn::open(&site.lab.balancer, LISTEN_V4, &header_of(client));
+            backend.accept_or_closed(&down)
+        });
+    }
+    site.served(8443);
+}
+
+#[test]
+fn routes_by_hand() {
+    let site = Site::new();
+    let before = routing(&site.lab.server);
+    let routes = |args: &[&str]| {
+        let output = Peername::run(&site.lab.server, &[&["routes"], args].concat());
+        assert!(output.status.success(), "routes {args:?}: {output:?}");
+        String::from_utf8(output.stdout).expect("text")
+    };
+    assert_eq!(routes(&["show"]), "");
+    for _ in 0..2 {
+        // Twice makes no difference.
+        routes(&[
+            "add",
+            "--target-v4=127.0.0.1:9000",
+            "--target-v6=[::1]:9000",
+        ]);
+    }
+    assert_ne!(routes(&["show"]), "");
+    let _proxy = site.proxy(8443, &[]);
+    site.served(8443);
+    routes(&["remove"]);
+    assert_eq!(routes(&["show"]), "");
+    assert_as_before(&site.lab.server, &before);
+}
+
+/// Backends, and no rules yet.
+struct Site {
+    v4: Backend,
+    v6: Backend,
+    lab: Lab,
+}
+
+impl Site {
+    fn new() -> Self {
+        let lab = Lab::without_routes();
+        Self {
+            v4: Backend::listen(&lab.server, TARGET_V4),
+            v6: Backend::listen(&lab.server, TARGET_V6),
+            lab,
+        }
+    }
+
+    fn proxy(&self, port: u16, args: &[&str]) -> Peername {
+        let listen = v4([10, 81, 0, 1], port);
+        let option = format!("--listen={listen}");
+        let targets = [
+            "--target-v4=127.0.0.1:9000",
+            "--target-v6=[::1]:9000",
+            "--trust=private",
+        ];
+        let args = [&["proxy", &option], &targets[..], args].concat();
+        Peername::start(&self.lab.server, &args, &[listen])
+    }
+
+    /// Expects that clients of both families reach their backends as themselves.
+    #[track_caller]
+    fn served(&self, port: u16) {
+        for (client, backend) in [(someone_v4(), &self.v4), (someone_v6(), &self.v6)] {
+            let listen = v4([10, 81, 0, 1], port);
+            let down = Conn::open(&self.lab.balancer, listen, &header_of(client));
+            let up = backend.accept();
+            assert_eq!(up.peer(), client);
+            up.send(b"back");
+            assert_eq!(down.recv(4), b"back");
+        }
+    }
+}
+
+fn stop(proxy: &mut Peername) {
+    proxy.signal(Signal::TERM);
+    let status = proxy.ended_within(Duration::from_secs(3)).expect("an end");
+    assert_eq!(status.code(), Some(0));
+}
+
+/// All rules and all tables of both families, a line each, in an order that does not matter.
+pub(crate) fn routing(host: &Host) -> BTreeSet<String> {
+    let show = "ip rule; ip -6 rule; ip route show table all; ip -6 route show table all";
+    host.run("sh", &["-c", show])
+        .lines()
+        .map(str::to_owned)
+        .collect()
+}
+
+#[track_caller]
+fn assert_as_before(host: &Host, before: &BTreeSet<String>) {
+    let now = routing(host);
+    let changed: Vec<&String> = now.symmetric_difference(before).collect();
+    assert!(changed.is_empty(), "left behind or lost: {changed:#?}");
+}

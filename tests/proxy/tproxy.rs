@@ -1,0 +1,414 @@
+//! Many ports of a host brought to one listener by TPROXY rules: those of go-mmproxy's README word for word,
+//! and those that peername makes itself.
+
+use std::net::SocketAddr;
+
+use crate::harness::addr::{BALANCER_V4, BALANCER_V6, someone_v4, someone_v6, v4};
+use crate::harness::backend::Backend;
+use crate::harness::conn::Conn;
+use crate::harness::datagram::Datagrams;
+use crate::harness::header_bytes::{v1, v2, v2_udp};
+use crate::harness::lab::{Host, Lab, Scratch};
+use crate::harness::peername::{AS_NOBODY, BINARY, Peername, copy_for_everyone};
+
+mod loopback;
+mod udp;
+
+/// The section "Routing multiple ports" of go-mmproxy's README as it stands there, and its command line
+/// with peername's names.
+#[test]
+fn the_rules_of_go_mmproxy() {
+    let lab = Lab::without_routes();
+    let rules = "
+        ip rule add from 127.0.0.1/8 iif lo table 123
+        ip route add local 0.0.0.0/0 dev lo table 123
+        iptables -t mangle -A PREROUTING -p tcp --dport 10000:20000 -j TPROXY \\
+          --tproxy-mark 0x1/0x1 --on-port 25577 --on-ip 127.0.0.1
+        ip rule add fwmark 1 lookup 123";
+    lab.server.run("sh", &["-ec", rules]);
+    let backend = Backend::listen(&lab.server, v4([127, 0, 0, 1], 25578));
+    let _proxy = proxy(&lab.server, "tcp", &["--target-v4=127.0.0.1:25578"]);
+    for port in [10_000, 14_321, 20_000] {
+        served(&lab.balancer, v4([10, 81, 0, 1], port), &backend);
+    }
+    // Beside the range, and where the proxy listens itself.
+    served(&lab.balancer, v4([10, 81, 0, 1], 25_577), &backend);
+    refused(&lab.balancer, v4([10, 81, 0, 1], 20_001));
+}
+
+/// The balancer's connections end where the header says.
+#[test]
+fn with_the_destination_from_the_header() {
+    let lab = Lab::new();
+    add(
+        &lab.server,
+        &["--tproxy-ports=10000-20000", "--tproxy-to=25577"],
+    );
+    let args = [
+        "--dynamic-destination",
+        "--allow-destination=127.0.0.1:10000-20000",
+        "--allow-destination=[::1]:10000-20000",
+    ];
+    let proxy = proxy(&lab.server, "tcp", &args);
+    for (to, at) in [
+        ("10.81.0.1:14321", "127.0.0.1:14321"),
+        ("[fd81::1]:14321", "[::1]:14321"),
+        ("10.81.0.1:20000", "127.0.0.1:20000"),
+    ] {
+        let (to, at) = (addr(to), addr(at));
+        let backend = Backend::listen(&lab.server, at);
+        let client = someone_like(at);
+        let down = Conn::open(&lab.balancer, to, &v2(client, at, &[]));
+        let up = backend.accept();
+        assert_eq!(up.peer(), client);
+        up.send(b"back");
+        assert_eq!(down.recv(4), b"back");
+        drop((up, down));
+        // What the log calls the listener is where the balancer connected to.
+        proxy.line("naming the port", |line| {
+            line.contains(&format!("\"listener\":\"{to}\""))
+                .then_some(())
+        });
+    }
+}
+
+#[test]
+fn tcp_and_udp_over_both_families() {
+    let lab = Lab::new();
+    let ports = "--tproxy-ports=10000-20000";
+    add(
+        &lab.server,
+        &[ports, "--tproxy-to=25577", "--protocol=both"],
+    );
+    let targets = ["--target-v4=127.0.0.1:9000", "--target-v6=[::1]:9000"];
+    let _proxy = proxy(&lab.server, "both", &targets);
+    for (target, own, balancer) in [
+        (addr("127.0.0.1:9000"), addr("10.81.0.1:0"), BALANCER_V4),
+        (addr("[::1]:9000"), addr("[fd81::1]:0"), BALANCER_V6),
+    ] {
+        let backend = Backend::listen(&lab.server, target);
+        let datagrams = Datagrams::bind(&lab.server, target);
+        let balancer_socket = Datagrams::bind(&lab.balancer, SocketAddr::new(balancer, 0));
+        for port in [10_000, 14_321, 20_000, 25_577] {
+            let to = SocketAddr::new(own.ip(), port);
+            served(&lab.balancer, to, &backend);
+            let client = someone_like(to);
+            for word in [b"one", b"two"] {
+                balancer_socket.send(to, &[&v2_udp(client, to), word]);
+                datagrams.expect(word, client);
+                datagrams.send(client, &[b"back"]);
+                // From where it was sent to: its port, too.
+                balancer_socket.expect(b"back", to);
+            }
+        }
+    }
+}
+
+/// `same` is the port that the balancer sent to, not the listener's; which would be the proxy itself if it
+/// listened on loopback too.
+#[test]
+fn the_port_that_was_asked_is_the_backend_s() {
+    let lab = Lab::new();
+    let ports = "--tproxy-ports=10000-20000";
+    add(
+        &lab.server,
+        &[ports, "--tproxy-to=25577", "--protocol=both"],
+    );
+    let _proxy = Peername::receive(
+        &lab.server,
+        &[
+            "proxy",
+            "--listen=10.81.0.1:25577",
+            "--listen=[fd81::1]:25577",
+            "--listen-transparent",
+            "--protocol=both",
+            "--target-v4=127.0.0.1:same",
+            "--target-v6=[::1]:same",
+            "--trust=private",
+        ],
+    );
+    for (own, loopback, balancer) in [
+        ("10.81.0.1", "127.0.0.1", BALANCER_V4),
+        ("[fd81::1]", "[::1]", BALANCER_V6),
+    ] {
+        for port in [10_000, 14_321] {
+            let to = addr(&format!("{own}:{port}"));
+            let target = addr(&format!("{loopback}:{port}"));
+            served(&lab.balancer, to, &Backend::listen(&lab.server, target));
+            let backend = Datagrams::bind(&lab.server, target);
+            let balancer = Datagrams::bind(&lab.balancer, SocketAddr::new(balancer, 0));
+            let client = someone_like(to);
+            balancer.send(to, &[&v2_udp(client, to), b"ping"]);
+            backend.expect(b"ping", client);
+            backend.send(client, &[b"pong"]);
+            balancer.expect(b"pong", to);
+        }
+    }
+}
+
+/// What else goes on on the host in that range is not touched: connections of its own, connections that
+/// are older than the rules, ports it connects from.
+#[test]
+fn only_what_comes_from_outside_to_the_ports() {
+    let lab = Lab::new();
+    let older = Backend::listen(&lab.server, v4([10, 81, 0, 1], 15_000));
+    let older_client = Conn::connect(&lab.balancer, v4([10, 81, 0, 1], 15_000));
+    let older_server = older.accept();
+    add(
+        &lab.server,
+        &["--tproxy-ports=10000-20000", "--tproxy-to=25577"],
+    );
+    let _proxy = proxy(&lab.server, "tcp", &["--target-v4=127.0.0.1:9000"]);
+    older_client.send(b"still there");
+    assert_eq!(older_server.recv(11), b"still there");
+    // From the host to itself.
+    let own = Conn::connect(&lab.server, v4([10, 81, 0, 1], 15_000));
+    own.send(b"mine");
+    assert_eq!(older.accept().recv(4), b"mine");
+    // From a port in the range to another host.
+    let elsewhere = Backend::listen(&lab.balancer, v4([10, 81, 0, 2], 9000));
+    lab.server
+        .sysctl("net.ipv4.ip_local_port_range", "16000 16000");
+    let outgoing = Conn::connect(&lab.server, v4([10, 81, 0, 2], 9000));
+    let incoming = elsewhere.accept();
+    assert_eq!(incoming.peer().port(), 16_000);
+    incoming.send(b"answer");
+    assert_eq!(outgoing.recv(6), b"answer");
+}
+
+/// A network that is routed to the host without being on any of its interfaces.
+#[test]
+fn destinations_that_are_no_address_of_this_host() {
+    let lab = Lab::new();
+    lab.balancer.ip("route add 192.0.2.0/24 via 10.81.0.1");
+    lab.balancer.ip6("route add 2001:db8:2::/48 via fd81::1");
+    add(
+        &lab.server,
+        &[
+            "--tproxy-ports=10000-20000",
+            "--tproxy-to=25577",
+            "--tproxy-destination=192.0.2.0/24",
+            "--tproxy-destination=2001:db8:2::/48",
+            "--protocol=both",
+        ],
+    );
+    let targets = ["--target-v4=127.0.0.1:9000", "--target-v6=[::1]:9000"];
+    let _proxy = proxy(&lab.server, "both", &targets);
+    for (target, to, balancer) in [
+        ("127.0.0.1:9000", "192.0.2.44:14321", BALANCER_V4),
+        ("[::1]:9000", "[2001:db8:2::44]:14321", BALANCER_V6),
+    ] {
+        let (target, to) = (addr(target), addr(to));
+        let backend = Backend::listen(&lab.server, target);
+        served(&lab.balancer, to, &backend);
+        let datagrams = Datagrams::bind(&lab.server, target);
+        let balancer_socket = Datagrams::bind(&lab.balancer, SocketAddr::new(balancer, 0));
+        let client = someone_like(to);
+        balancer_socket.send(to, &[&v2_udp(client, to), b"ping"]);
+        datagrams.expect(b"ping", client);
+        datagrams.send(client, &[b"pong"]);
+        balancer_socket.expect(b"pong", to);
+    }
+    trap(&lab);
+}
+
+/// With src_valid_mark the kernel looks up the way back with the mark, finds that every address is its
+/// own, and drops the packet without a word.
+fn trap(lab: &Lab) {
+    let doctor = || {
+        let args = [
+            "doctor",
+            "--target-v4=127.0.0.1:9000",
+            "--target-v6=[::1]:9000",
+        ];
+        String::from_utf8(Peername::run(&lab.server, &args).stdout).expect("text")
+    };
+    let said = doctor();
+    assert!(said.contains("ok    firewall marks"), "{said}");
+    // Interfaces that are made from now on would have it.
+    lab.server
+        .sysctl("net.ipv4.conf.default.src_valid_mark", "1");
+    let said = doctor();
+    assert!(said.contains("ok    firewall marks"), "{said}");
+    lab.server.sysctl("net.ipv4.conf.all.src_valid_mark", "1");
+    let to = addr("192.0.2.44:14321");
+    let silent = lab.balancer.enter(|| {
+        std::net::TcpStream::connect_timeout(&to, std::time::Duration::from_millis(1500))
+    });
+    assert!(silent.is_err());
+    // What is for an address of this host needs no mark.
+    Conn::connect(&lab.balancer, addr("10.81.0.1:14321"));
+    let said = doctor();
+    let fix = "`sysctl -w net.ipv4.conf.all.src_valid_mark=0`";
+    let line = said.lines().find(|line| line.contains("firewall marks:"));
+    assert!(
+        line.is_some_and(|line| line.starts_with("FAIL") && line.contains(fix)),
+        "{said}"
+    );
+    lab.server.sysctl("net.ipv4.conf.all.src_valid_mark", "0");
+    Conn::connect(&lab.balancer, to);
+}
+
+/// Twice makes no difference, each proxy has its own, and nothing is left.
+#[test]
+fn rules_are_added_shown_and_removed() {
+    let host = Host::new();
+    let before = host.run("nft", &["list", "ruleset"]);
+    for _ in 0..2 {
+        add(&host, &["--tproxy-ports=10000-20000", "--tproxy-to=25577"]);
+    }
+    add(
+        &host,
+        &[
+            "--tproxy-ports=53",
+            "--tproxy-ports=5060-5061",
+            "--protocol=both",
+        ],
+    );
+    let doctor = Peername::run(&host, &["doctor"]);
+    let said = String::from_utf8_lossy(&doctor.stdout);
+    assert!(
+        said.contains("warn  TPROXY: rules lead to port 25577, where nothing listens"),
+        "{said}"
+    );
+    let shown = host_run(&host, &["routes", "show"]);
+    for expected in [
+        "table inet peername_tproxy_25577: iifname != \"lo\" tcp dport 10000-20000 ",
+        "table inet peername_tproxy_8443: iifname != \"lo\" tcp dport { 53, 5060-5061 } ",
+        "table inet peername_tproxy_8443: iifname != \"lo\" udp dport { 53, 5060-5061 } fib ",
+    ] {
+        assert_eq!(shown.matches(expected).count(), 1, "{expected} in {shown}");
+    }
+    // As after `su`, where nft is not among what PATH names.
+    let through = ["env", "PATH=/usr/bin:/bin", BINARY];
+    let removed = Peername::pipe(&host, &through, &["routes", "remove"], "");
+    let removed = String::from_utf8_lossy(&removed.stdout);
+    assert!(
+        removed.contains("removed table inet peername_tproxy_25577"),
+        "{removed}"
+    );
+    assert_eq!(host_run(&host, &["routes", "show"]), "");
+    assert_eq!(host.run("nft", &["list", "ruleset"]), before);
+}
+
+/// A kernel without nf_tables has no tables of ours; its routing rules are removed all the same.
+#[test]
+fn removing_needs_no_packet_filter() {
+    let (host, scratch) = (Host::new(), Scratch::new());
+    add(&host, &["--target-v4=127.0.0.1:9000"]);
+    let nft = scratch.write(
+        "nft",
+        "#!/bin/sh\necho 'netlink: Error: Protocol not supported' >&2\nexit 1\n",
+    );
+    host.run("chmod", &["+x", &nft]);
+    let path = format!("PATH={}:/usr/bin:/bin", scratch.text("."));
+    let removed = Peername::pipe(&host, &["env", &path, BINARY], &["routes", "remove"], "");
+    assert!(removed.status.success(), "{removed:?}");
+    assert_eq!(host_run(&host, &["routes", "show"]), "");
+    // What needs it says so.
+    let args = ["routes", "add", "--tproxy-ports=53"];
+    let refused = Peername::pipe(&host, &["env", &path, BINARY], &args, "");
+    assert_eq!(refused.status.code(), Some(1));
+    let said = String::from_utf8_lossy(&refused.stderr);
+    assert!(
+        said.contains("nft: netlink: Error: Protocol not supported"),
+        "{said}"
+    );
+}
+
+/// A capability of the file's is not nft's. What needs no nft is done, and what was done is told.
+#[test]
+fn with_file_capabilities_there_are_rules_but_no_tables() {
+    let (host, scratch) = (Host::new(), Scratch::new());
+    let copy = copy_for_everyone(&host, &scratch);
+    host.run("setcap", &["cap_net_admin+ep", &copy]);
+    let nobody = [AS_NOBODY, &[&copy]].concat();
+    let run = |args: &[&str]| Peername::pipe(&host, &nobody, &[&["routes"], args].concat(), "");
+    let rule = "2110: from 127.0.0.0/8 iif lo lookup 21100 proto 211";
+    for (args, line) in [
+        (&["add", "-4127.0.0.1:9000"][..], rule.to_owned()),
+        (&["show"], rule.to_owned()),
+        (&["remove"], format!("removed {rule}")),
+    ] {
+        let output = run(args);
+        let (said, note) = (
+            String::from_utf8_lossy(&output.stdout),
+            String::from_utf8_lossy(&output.stderr),
+        );
+        assert!(output.status.success(), "{args:?}: {output:?}");
+        assert!(said.starts_with(&line), "{args:?}: {said}");
+        assert!(note.contains("nft(8) has when root runs it"), "{note}");
+    }
+    let refused = run(&["add", "--tproxy-ports=53"]);
+    assert_eq!(refused.status.code(), Some(1), "{refused:?}");
+}
+
+#[test]
+fn wrong_usage_says_so() {
+    let host = Host::new();
+    for (args, says) in [
+        (&["--tproxy-ports=20000-10000"][..], "10000-20000"),
+        (&["--tproxy-to=25577"], "--tproxy-ports"),
+        (&["--tproxy-ports=53", "--tproxy-to=0"], "--tproxy-to"),
+    ] {
+        let output = Peername::run(&host, &[&["routes", "add"], args].concat());
+        assert_eq!(output.status.code(), Some(2), "{args:?}");
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(said.contains(says), "{said}");
+    }
+}
+
+fn proxy(host: &Host, protocol: &str, args: &[&str]) -> Peername {
+    let usual = [
+        "proxy",
+        "--listen=0.0.0.0:25577",
+        "--listen=[::]:25577",
+        "--listen-transparent",
+        "--trust=10.81.0.0/24",
+        "--trust=fd81::/64",
+        "--log-format=json",
+        "-v",
+        "--protocol",
+        protocol,
+    ];
+    Peername::receive(host, &[&usual, args].concat())
+}
+
+fn add(host: &Host, args: &[&str]) {
+    host_run(host, &[&["routes", "add"], args].concat());
+}
+
+fn host_run(host: &Host, args: &[&str]) -> String {
+    let output = Peername::run(host, args);
+    assert!(output.status.success(), "{args:?}: {output:?}");
+    String::from_utf8(output.stdout).expect("text")
+}
+
+#[track_caller]
+fn served(balancer: &Host, to: SocketAddr, backend: &Backend) {
+    let client = someone_like(to);
+    let down = Conn::open(balancer, to, &v1(client, to));
+    let up = backend.accept();
+    assert_eq!(up.peer(), client, "through {to}");
+    up.send(b"back");
+    assert_eq!(down.recv(4), b"back");
+}
+
+#[track_caller]
+fn refused(balancer: &Host, to: SocketAddr) {
+    let connected = balancer.enter(|| std::net::TcpStream::connect(to));
+    let kind = connected.map(drop).map_err(|error| error.kind());
+    assert_eq!(kind, Err(std::io::ErrorKind::ConnectionRefused), "{to}");
+}
+
+fn someone_like(addr: SocketAddr) -> SocketAddr {
+    if addr.is_ipv4() {
+        someone_v4()
+    } else {
+        someone_v6()
+    }
+}
+
+fn addr(text: &str) -> SocketAddr {
+    text.parse().expect("an address")
+}

@@ -1,0 +1,56 @@
+//! A listener on loopback that a TPROXY rule leads to.
+
+use std::fs;
+
+use super::addr;
+use crate::harness::addr::{someone_v4, v4};
+use crate::harness::backend::Backend;
+use crate::harness::conn::Conn;
+use crate::harness::header_bytes::v1;
+use crate::harness::lab::Lab;
+use crate::harness::peername::Peername;
+
+/// Loopback has no network that could be congested, and no peer that could vanish. Whom a rule brings to a listener
+/// there has both.
+#[test]
+fn who_is_brought_to_loopback_is_no_less_a_remote_host() {
+    let lab = Lab::new();
+    // Another than the one for loopback: which ones a host allows differs.
+    let allowed = fs::read_to_string("/proc/sys/net/ipv4/tcp_allowed_congestion_control");
+    let allowed = allowed.expect("their names");
+    let mut names = allowed.split_whitespace();
+    let usual = names.find(|name| *name != "reno").unwrap_or("reno");
+    lab.server.sysctl("net.ipv4.tcp_congestion_control", usual);
+    let rules = "
+        ip rule add fwmark 1 lookup 123
+        iptables -t mangle -A PREROUTING -p tcp --dport 10000:20000 -j TPROXY \\
+          --tproxy-mark 0x1/0x1 --on-port 25577 --on-ip 127.0.0.1";
+    lab.server.run("sh", &["-ec", rules]);
+    let backend = Backend::listen(&lab.server, v4([127, 0, 0, 1], 9000));
+    for (args, host, to, algorithm, is_probed) in [
+        (
+            &["--listen-transparent"][..],
+            &lab.balancer,
+            "10.81.0.1:14321",
+            usual,
+            true,
+        ),
+        (&[], &lab.server, "127.0.0.1:25577", "reno", false),
+    ] {
+        let usual = [
+            "proxy",
+            "--listen=127.0.0.1:25577",
+            "--target-v4=127.0.0.1:9000",
+            "--trust=10.81.0.0/24",
+            "--trust=loopback",
+        ];
+        let _proxy = Peername::receive(&lab.server, &[&usual, args].concat());
+        let (to, client) = (addr(to), someone_v4());
+        let down = Conn::open(host, to, &v1(client, to));
+        let _up = backend.accept();
+        let filter = format!("dport = :{}", down.local().port());
+        let said = lab.server.run("ss", &["-tnoiH", &filter]);
+        assert!(said.contains(&format!(" {algorithm} ")), "{said}");
+        assert_eq!(said.contains("timer:(keepalive"), is_probed, "{said}");
+    }
+}

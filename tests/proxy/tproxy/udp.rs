@@ -1,0 +1,143 @@
+//! What is particular about UDP: answers leave from where the request was sent to, by sockets of their own.
+
+use std::net::{SocketAddr, UdpSocket};
+
+use super::{add, addr, proxy, someone_like};
+use crate::harness::addr::{BALANCER_V4, BALANCER_V6, someone_v4, someone_v6, v4};
+use crate::harness::datagram::Datagrams;
+use crate::harness::header_bytes::v2_udp;
+use crate::harness::lab::{Lab, wait_for};
+
+/// Such an address means something on its link only, and the answer has to leave by that.
+#[test]
+fn a_link_local_balancer_is_answered() {
+    let lab = Lab::new();
+    lab.server.address("eth0", &["fe80::1/64"]);
+    lab.balancer.address("lan", &["fe80::2/64"]);
+    let ports = "--tproxy-ports=10000-20000";
+    add(&lab.server, &[ports, "--tproxy-to=25577", "--protocol=udp"]);
+    let args = ["--target-v6=[::1]:9000", "--trust=fe80::/10"];
+    let _proxy = proxy(&lab.server, "udp", &args);
+    let backend = Datagrams::bind(&lab.server, addr("[::1]:9000"));
+    let link = lab.balancer.run("ip", &["-o", "link", "show", "lan"]);
+    let (index, _) = link.split_once(':').expect("an index");
+    let balancer = Datagrams::bind(&lab.balancer, addr(&format!("[fe80::2%{index}]:0")));
+    for to in [
+        format!("[fe80::1%{index}]:25577"),
+        format!("[fe80::1%{index}]:15001"),
+        "[fd81::1]:15002".to_owned(),
+    ] {
+        let (to, client) = (addr(&to), someone_v6());
+        balancer.send(to, &[&v2_udp(client, to), b"ping"]);
+        backend.expect(b"ping", client);
+        backend.send(client, &[b"pong"]);
+        balancer.expect(b"pong", to);
+    }
+}
+
+/// Each port is as a listener of its own, also for one client behind one balancer's port; also where only
+/// the first datagram names the client.
+#[test]
+fn answers_come_from_the_port_that_was_asked() {
+    for dialect in ["each", "first"] {
+        let lab = Lab::new();
+        let ports = "--tproxy-ports=10000-20000";
+        add(&lab.server, &[ports, "--tproxy-to=25577", "--protocol=udp"]);
+        let args = ["--target-v4=127.0.0.1:9000", "--udp-header", dialect];
+        let _proxy = proxy(&lab.server, "udp", &args);
+        let backend = Datagrams::bind(&lab.server, addr("127.0.0.1:9000"));
+        let balancer = Datagrams::bind(&lab.balancer, SocketAddr::new(BALANCER_V4, 0));
+        let asked = [15_001, 15_002].map(|port| v4([10, 81, 0, 1], port));
+        let header = v2_udp(someone_v4(), v4([203, 0, 113, 1], 53));
+        let seen = asked.map(|to| {
+            balancer.send(to, &[&header, b"ping"]);
+            backend.recv().1
+        });
+        assert_ne!(seen[0], seen[1]);
+        // The one that was asked last answers first.
+        for (client, from) in seen.into_iter().zip(asked).rev() {
+            backend.send(client, &[b"pong"]);
+            balancer.expect(b"pong", from);
+        }
+    }
+}
+
+/// The sockets from which answers leave go as sessions do, and then the ports are everybody's again.
+#[test]
+fn ports_that_were_answered_from_are_free_again() {
+    let lab = Lab::new();
+    let ports = "--tproxy-ports=10000-20000";
+    add(&lab.server, &[ports, "--tproxy-to=25577", "--protocol=udp"]);
+    let args = ["--target-v4=127.0.0.1:9000", "--close-after=1s"];
+    let _proxy = proxy(&lab.server, "udp", &args);
+    let backend = Datagrams::bind(&lab.server, addr("127.0.0.1:9000"));
+    let balancer = Datagrams::bind(&lab.balancer, SocketAddr::new(BALANCER_V4, 0));
+    let (to, client) = (addr("10.81.0.1:15001"), someone_v4());
+    balancer.send(to, &[&v2_udp(client, to), b"ping"]);
+    backend.expect(b"ping", client);
+    backend.send(client, &[b"pong"]);
+    balancer.expect(b"pong", to);
+    wait_for("the port is free", || {
+        let bind = || UdpSocket::bind("0.0.0.0:15001");
+        lab.server.enter(bind).ok()
+    });
+}
+
+/// A server on all addresses takes the port from which the answer would have to leave.
+#[test]
+fn a_port_that_is_taken_is_named_in_the_log() {
+    let lab = Lab::new();
+    let ports = "--tproxy-ports=10000-20000";
+    add(&lab.server, &[ports, "--tproxy-to=25577", "--protocol=udp"]);
+    let proxy = proxy(&lab.server, "udp", &["--target-v4=127.0.0.1:9000"]);
+    let backend = Datagrams::bind(&lab.server, addr("127.0.0.1:9000"));
+    let balancer = Datagrams::bind(&lab.balancer, SocketAddr::new(BALANCER_V4, 0));
+    let _taken = Datagrams::bind(&lab.server, addr("0.0.0.0:15001"));
+    let (to, client) = (addr("10.81.0.1:15001"), someone_v4());
+    balancer.send(to, &[&v2_udp(client, to), b"ping"]);
+    backend.expect(b"ping", client);
+    backend.send(client, &[b"pong"]);
+    proxy.line("naming the port and the cure", |line| {
+        let says = |what| line.contains(what);
+        (says("WARN") && says("10.81.0.1:15001") && says("0.0.0.0") && says("--tproxy-ports"))
+            .then_some(())
+    });
+}
+
+/// Answers to datagrams of this host's own, whose sockets need not be connected; but the balancers of the
+/// proxy are no such answers, not even where it spoke last.
+#[test]
+fn answers_to_what_this_host_has_sent_are_its_own() {
+    let lab = Lab::new();
+    let ports = "--tproxy-ports=10000-20000";
+    add(&lab.server, &[ports, "--tproxy-to=25577", "--protocol=udp"]);
+    for key in ["udp_timeout", "udp_timeout_stream"] {
+        let key = format!("net.netfilter.nf_conntrack_{key}");
+        lab.server.sysctl(&key, "1");
+    }
+    let targets = ["--target-v4=127.0.0.1:9000", "--target-v6=[::1]:9000"];
+    let _proxy = proxy(&lab.server, "udp", &targets);
+    for (target, any, own, balancer) in [
+        ("127.0.0.1:9000", "0.0.0.0", "10.81.0.1", BALANCER_V4),
+        ("[::1]:9000", "[::]", "[fd81::1]", BALANCER_V6),
+    ] {
+        let elsewhere = Datagrams::bind(&lab.balancer, SocketAddr::new(balancer, 9000));
+        let asks = Datagrams::bind(&lab.server, addr(&format!("{any}:15000")));
+        asks.send(SocketAddr::new(balancer, 9000), &[b"who?"]);
+        let (_, from) = elsewhere.recv();
+        assert_eq!(from, addr(&format!("{own}:15000")));
+        elsewhere.send(from, &[b"me"]);
+        asks.expect(b"me", SocketAddr::new(balancer, 9000));
+        // A connection tracker that has forgotten the request takes the proxy's answer for one.
+        let backend = Datagrams::bind(&lab.server, addr(target));
+        let to = addr(&format!("{own}:15001"));
+        let client = someone_like(to);
+        elsewhere.send(to, &[&v2_udp(client, to), b"one"]);
+        backend.expect(b"one", client);
+        std::thread::sleep(std::time::Duration::from_millis(1500));
+        backend.send(client, &[b"back"]);
+        elsewhere.expect(b"back", to);
+        elsewhere.send(to, &[&v2_udp(client, to), b"two"]);
+        backend.expect(b"two", client);
+    }
+}

@@ -1,0 +1,8 @@
+//! Connections from the proxy to its backends.
+
+mod another_host;
+mod collisions;
+mod first_bytes;
+mod outages;
+mod outbound;
+mod same_host;

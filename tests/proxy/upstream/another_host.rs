@@ -1,0 +1,182 @@
+//! A backend on another host, whose replies must be brought back to the proxy's.
+//!
+//! ```text
+//!   balancer ───────────── proxy ───────────── backend
+//!   10.81.0.2              10.81.0.1
+//!   fd81::2                10.82.0.1           10.82.0.5
+//!                          fd82::1             fd82::5
+//! ```
+
+use std::net::SocketAddr;
+
+use crate::harness::addr::{BALANCER_V4, LISTEN_V4, someone_v4, someone_v6};
+use crate::harness::backend::Backend;
+use crate::harness::conn::Conn;
+use crate::harness::datagram::Datagrams;
+use crate::harness::header_bytes::{LOCAL, STREAM_V4, raw};
+use crate::harness::lab::{Host, Lab, wait_for};
+use crate::harness::peername::Peername;
+use crate::harness::rig::proxy::header_of;
+use crate::harness::rig::udp;
+
+#[test]
+fn replies_come_back_by_mark() {
+    let site = Site::new();
+    let before = routing(&site.lab.server);
+    let added = site.routes(&["add", "--mark=123", V4, V6, "--protocol=both"]);
+    assert!(added.contains("table inet peername_mark_123: "), "{added}");
+    assert_eq!(
+        site.routes(&["add", "--mark=123", V4, V6, "--protocol=both"]),
+        added
+    );
+    let _proxy = site.proxy(&["--mark=123", "--protocol=both"]);
+    for (target, client) in [(TARGET_V4, someone_v4()), (TARGET_V6, someone_v6())] {
+        let backend = Backend::listen(&site.backend, addr(target));
+        let down = Conn::open(&site.lab.balancer, LISTEN_V4, &header_of(client));
+        let up = backend.accept();
+        assert_eq!(up.peer(), client);
+        up.send(&[7; 100_000]);
+        assert_eq!(down.recv(100_000), [7; 100_000]);
+        down.send(&[8; 100_000]);
+        assert_eq!(up.recv(100_000), [8; 100_000]);
+    }
+    for (target, client) in [(TARGET_V4, someone_v4()), (TARGET_V6, someone_v6())] {
+        let backend = Datagrams::bind(&site.backend, addr(target));
+        let balancer = Datagrams::bind(&site.lab.balancer, SocketAddr::new(BALANCER_V4, 0));
+        balancer.send(LISTEN_V4, &[&udp::header_of(client), b"ping"]);
+        backend.expect(b"ping", client);
+        backend.send(client, &[b"pong"]);
+        balancer.expect(b"pong", LISTEN_V4);
+    }
+    site.routes(&["remove"]);
+    assert_eq!(routing(&site.lab.server), before);
+}
+
+/// Health checks are marked as well and go the same way; go-mmproxy's are not and take another.
+#[test]
+fn health_checks_have_the_mark_too() {
+    let site = Site::new();
+    site.routes(&["add", "--mark=123", V4, V6]);
+    let _proxy = site.proxy(&["--mark=123"]);
+    let backend = Backend::listen(&site.backend, addr(TARGET_V4));
+    site.lab.server.nft(ONLY_MARKED);
+    let down = Conn::open(&site.lab.balancer, LISTEN_V4, &raw(LOCAL, STREAM_V4, &[]));
+    let up = backend.accept();
+    assert_eq!(up.peer().ip(), addr("10.82.0.1:0").ip());
+    up.send(b"well");
+    assert_eq!(down.recv(4), b"well");
+}
+
+/// From the way there and back, not from settings.
+#[test]
+fn doctor_tells_whether_it_works() {
+    let site = Site::new();
+    let _backends =
+        [TARGET_V4, TARGET_V6].map(|target| Backend::listen(&site.backend, addr(target)));
+    let doctor = || {
+        let args = ["doctor", "--mark=123", V4, V6];
+        let output = Peername::run(&site.lab.server, &args);
+        String::from_utf8(output.stdout).expect("text")
+    };
+    let said = doctor();
+    assert!(
+        said.contains("FAIL  spoofed connect: 10.82.0.5:9000"),
+        "{said}"
+    );
+    assert!(said.contains("peername routes add --mark 123"), "{said}");
+    site.routes(&["add", "--mark=123", V4, V6]);
+    let said = doctor();
+    assert!(
+        said.contains("ok    spoofed connect: 10.82.0.5:9000 answers 192.0.2.1"),
+        "{said}"
+    );
+    assert!(
+        said.contains("ok    spoofed connect: [fd82::5]:9000 answers 2001:db8::1"),
+        "{said}"
+    );
+}
+
+/// Without the rules clients are not left hanging, and the log names the other host.
+#[test]
+fn without_rules_it_is_said() {
+    let site = Site::new();
+    let refused = Peername::run(&site.lab.server, &["routes", "add", V4, V6]);
+    assert_eq!(refused.status.code(), Some(1));
+    let said = String::from_utf8_lossy(&refused.stderr);
+    assert!(said.contains("--mark"), "{said}");
+    let proxy = site.proxy(&["--mark=123", "--connect-timeout=300ms"]);
+    proxy.line("naming the host", |line| {
+        (line.contains("10.82.0.5:9000") && line.contains("another host")).then_some(())
+    });
+    let _backend = Backend::listen(&site.backend, addr(TARGET_V4));
+    let down = Conn::open(&site.lab.balancer, LISTEN_V4, &header_of(someone_v4()));
+    down.closed();
+    wait_for("the reason", || {
+        (proxy.outcomes() == ["connect_timeout"]).then_some(())
+    });
+}
+
+/// The lab's network with one host more.
+struct Site {
+    backend: Host,
+    lab: Lab,
+}
+
+impl Site {
+    fn new() -> Self {
+        let (lab, backend) = (Lab::without_routes(), Host::new());
+        lab.server.wire("eth1", &backend, "eth0");
+        // A host asks for its neighbour's address from its link-local one where the packet in question has
+        // a client's.
+        let [here, there] = [
+            ["10.82.0.1/24", "fd82::1/64", "fe80::1/64"],
+            ["10.82.0.5/24", "fd82::5/64", "fe80::5/64"],
+        ];
+        lab.server.address("eth1", &here);
+        backend.address("eth0", &there);
+        backend.ip("route add default via 10.82.0.1");
+        backend.ip6("route add default via fd82::1");
+        Self { backend, lab }
+    }
+
+    fn proxy(&self, args: &[&str]) -> Peername {
+        let usual = [
+            "proxy",
+            "--listen=10.81.0.1:8443",
+            V4,
+            V6,
+            "--trust=10.81.0.0/24",
+            "--log-format=json",
+            "-v",
+        ];
+        Peername::receive(&self.lab.server, &[&usual, args].concat())
+    }
+
+    fn routes(&self, args: &[&str]) -> String {
+        let output = Peername::run(&self.lab.server, &[&["routes"], args].concat());
+        assert!(output.status.success(), "routes {args:?}: {output:?}");
+        String::from_utf8(output.stdout).expect("text")
+    }
+}
+
+fn routing(host: &Host) -> String {
+    let show = "ip rule; ip -6 rule; ip route show table 21100; ip -6 route show table 21100; nft list ruleset";
+    host.run("sh", &["-c", &format!("({show}) 2>/dev/null || true")])
+}
+
+fn addr(text: &str) -> SocketAddr {
+    text.parse().expect("an address")
+}
+
+const TARGET_V4: &str = "10.82.0.5:9000";
+const TARGET_V6: &str = "[fd82::5]:9000";
+const V4: &str = "--target-v4=10.82.0.5:9000";
+const V6: &str = "--target-v6=[fd82::5]:9000";
+const ONLY_MARKED: &str = "
+table inet marked {
+    chain output {
+        type filter hook output priority 0;
+        tcp dport 9000 meta mark != 123 reject
+    }
+}
+";

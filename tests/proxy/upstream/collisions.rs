@@ -1,0 +1,117 @@
+//! One client, one 4-tuple: what happens when it is taken, or has only just been free.
+
+use std::thread::sleep;
+use std::time::Duration;
+
+use crate::harness::addr::{someone_v4, v4};
+use crate::harness::conn::{Conn, End};
+use crate::harness::header_bytes::nlb_health_check;
+use crate::harness::rig::proxy::{Rig, header_of};
+
+/// Two live connections that claim the same endpoint (two balancers, a looped header): the second
+/// keeps the address and gets another port.
+#[test]
+fn second_live_connection_keeps_the_address() {
+    let rig = Rig::new(&[]);
+    let client = someone_v4();
+    let (first_down, first_up) = rig.connect(client);
+    let second_down = rig.open(&header_of(client));
+    let second_up = rig.v4.accept();
+    assert_eq!(second_up.peer().ip(), client.ip());
+    assert_ne!(second_up.peer().port(), client.port());
+    for (down, up) in [(&first_down, &first_up), (&second_down, &second_up)] {
+        down.send(&down.local().port().to_be_bytes());
+        assert_eq!(up.recv(2), down.local().port().to_be_bytes());
+    }
+}
+
+/// Whoever wants the exact endpoint or nothing gets nothing, and the first connection goes on.
+#[test]
+fn second_live_connection_is_refused_on_request() {
+    let rig = Rig::new(&["--on-port-collision=fail"]);
+    let client = someone_v4();
+    let (down, up) = rig.connect(client);
+    let (_, elapsed) = rig.open(&header_of(client)).closed();
+    assert!(
+        elapsed < Duration::from_secs(3),
+        "refused only after {elapsed:?}"
+    );
+    rig.v4.saw_nobody();
+    down.send(b"alive");
+    assert_eq!(up.recv(5), b"alive");
+}
+
+/// A client that comes back from the same port a hundred times is a hundred times itself: the
+/// connection before may be in TIME_WAIT on either side, or not quite gone. go-mmproxy lost a third
+/// of these, nginx 99 of 100.
+#[test]
+fn the_same_endpoint_again_after_the_client_closed() {
+    let rig = Rig::new(&["--on-port-collision=fail"]);
+    for gap in GAPS {
+        let client = someone_v4();
+        for _ in 0..100 {
+            let (down, up) = rig.connect(client);
+            down.finish();
+            assert_eq!(up.drain(), (vec![], End::Fin));
+            drop(up);
+            assert_eq!(down.drain(), (vec![], End::Fin));
+            sleep(gap);
+        }
+    }
+}
+
+#[test]
+fn the_same_endpoint_again_after_the_backend_closed() {
+    let rig = Rig::new(&["--on-port-collision=fail"]);
+    for gap in GAPS {
+        let client = someone_v4();
+        for _ in 0..100 {
+            let (down, up) = rig.connect(client);
+            up.finish();
+            assert_eq!(down.drain(), (vec![], End::Fin));
+            drop(down);
+            assert_eq!(up.drain(), (vec![], End::Fin));
+            sleep(gap);
+        }
+    }
+}
+
+/// The same when one side resets, which leaves nothing behind.
+#[test]
+fn the_same_endpoint_again_after_a_reset() {
+    let rig = Rig::new(&["--on-port-collision=fail"]);
+    for gap in GAPS {
+        let client = someone_v4();
+        for _ in 0..100 {
+            let (down, up) = rig.connect(client);
+            down.reset();
+            assert_eq!(up.drain(), (vec![], End::Reset));
+            sleep(gap);
+        }
+    }
+}
+
+/// connect(2) picks no port on which any socket was bound by number, and every client's port is. A
+/// proxy with clients on all ports of the ephemeral range (here a hundred) must still be able to
+/// connect as itself, or health checks fail and the way back from the backend seems broken.
+#[test]
+fn clients_do_not_use_up_the_ephemeral_ports() {
+    let rig = Rig::new(&[]);
+    rig.lab
+        .server
+        .sysctl("net.ipv4.ip_local_port_range", "40000 40099");
+    let client = |port| v4([198, 51, 100, 7], port);
+    let _busy: Vec<(Conn, Conn)> = (40000..40100)
+        .map(|port| rig.connect(client(port)))
+        .collect();
+    let _check = rig.open(&nlb_health_check());
+    assert!(rig.v4.accept().peer().ip().is_loopback());
+    // Nor may a client whose port is taken be left without any.
+    let other = v4([198, 51, 100, 8], 40000);
+    let (_first, up) = rig.connect(other);
+    assert_eq!(up.peer(), other);
+    let _again = rig.open(&header_of(other));
+    assert_eq!(rig.v4.accept().peer().ip(), other.ip());
+}
+
+const GAPS: [Duration; 2] = [Duration::ZERO, Duration::from_millis(5)];

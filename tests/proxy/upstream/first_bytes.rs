@@ -1,0 +1,78 @@
+//! How a connection to the backend begins.
+
+use std::io::{Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::time::{Duration, Instant};
+
+use crate::harness::addr::{TARGET_V4, someone_v4, v4};
+use crate::harness::lab::{Lab, within};
+use crate::harness::peername::Peername;
+use crate::harness::rig::proxy::header_of;
+
+/// Nagle's algorithm holds back a second small write until the first has been acknowledged. Nobody is kept waiting for
+/// that at the beginning, whoever writes in pieces; and what is said arrives once, whichever stage sent it.
+#[test]
+fn who_writes_in_pieces_is_not_kept_waiting() {
+    let lab = Lab::without_routes();
+    let backend = lab.balancer.enter(|| TcpListener::bind(TARGET_V4));
+    let backend = backend.expect("a listener");
+    let (listen, target) = (
+        format!("--listen={LISTEN}"),
+        format!("--target-v4={TARGET_V4}"),
+    );
+    let usual = [
+        "proxy",
+        "--setup-routes",
+        "--trust=loopback",
+        &listen,
+        &target,
+    ];
+    let header = &header_of(someone_v4())[..];
+    let ways = [
+        &[header, b"asked"][..],
+        &[&header[..20], &header[20..], b"asked"],
+        &[&[header, b"as"].concat(), b"ked"],
+        &[&[header, b"asked"].concat()],
+    ];
+    for (args, expected) in [
+        (&[][..], &b"asked"[..]),
+        (&["--send-proxy=v2"], &[header, b"asked"].concat()),
+    ] {
+        let _proxy = Peername::start(&lab.balancer, &[&usual, args].concat(), &[LISTEN]);
+        for pieces in ways {
+            ask(&lab, &backend, pieces, expected);
+        }
+    }
+}
+
+/// Asks in these pieces, which the server gets as `expected` and answers in two of its own.
+fn ask(lab: &Lab, backend: &TcpListener, pieces: &[&[u8]], expected: &[u8]) {
+    // A delayed ACK would take that from each of them.
+    within(10, Duration::from_millis(40), || {
+        let began = Instant::now();
+        let down = lab.balancer.enter(|| TcpStream::connect(LISTEN));
+        let mut down = down.expect("a connection");
+        for piece in pieces {
+            down.write_all(piece).expect("write");
+        }
+        let (mut up, _) = backend.accept().expect("a connection");
+        let mut said = vec![0; expected.len()];
+        up.read_exact(&mut said).expect("what was asked");
+        assert_eq!(
+            said.escape_ascii().to_string(),
+            expected.escape_ascii().to_string()
+        );
+        for piece in [b"head", b"body"] {
+            up.write_all(piece).expect("write");
+        }
+        down.read_exact(&mut [0; 8]).expect("the answer");
+        let took = began.elapsed();
+        down.shutdown(Shutdown::Write).expect("FIN");
+        let mut more = Vec::new();
+        up.read_to_end(&mut more).expect("the end");
+        assert!(more.is_empty(), "said twice: {more:?}");
+        took
+    });
+}
+
+const LISTEN: SocketAddr = v4([127, 0, 0, 1], 8443);

@@ -1,0 +1,126 @@
+//! A backend that is down is logged without being asked: its name, the cause, and when it is over.
+
+use std::net::SocketAddr;
+use std::thread;
+use std::time::Duration;
+
+use serde_json::Value;
+
+use crate::harness::addr::{FRONT_V4, LISTEN_V4, TARGET_V4, someone_v4, v4};
+use crate::harness::backend::Backend;
+use crate::harness::conn::Conn;
+use crate::harness::datagram::Datagrams;
+use crate::harness::header_bytes;
+use crate::harness::lab::Lab;
+use crate::harness::peername::Peername;
+use crate::harness::rig::proxy::header_of;
+
+#[test]
+fn a_backend_that_is_down_and_its_return_are_logged() {
+    for (cause, rules, target) in [
+        ("Connection refused", "", TARGET_V4),
+        ("no answer within 300ms", BLACK_HOLE, TARGET_V4),
+        ("unreachable", "", NOWHERE),
+    ] {
+        let lab = Lab::new();
+        lab.server.nft(rules);
+        let target_v4 = format!("--target-v4={target}");
+        let args = [
+            "proxy",
+            "--listen=10.81.0.1:8443",
+            "--trust=any",
+            "--log-format=json",
+            "--connect-timeout=300ms",
+            &target_v4,
+        ];
+        let proxy = Peername::start(&lab.server, &args, &[LISTEN_V4]);
+        let open = || Conn::open(&lab.balancer, LISTEN_V4, &header_of(someone_v4()));
+        for _ in 0..5 {
+            open().closed();
+        }
+        let down = line_about(&proxy, "accepts nobody");
+        for part in ["WARN", &format!("backend {target} "), cause] {
+            assert!(down.contains(part), "{part}: {down}");
+        }
+        let log = proxy.log();
+        assert_eq!(log.matches("accepts nobody").count(), 1, "{log}");
+        if target == NOWHERE {
+            continue;
+        }
+        let backend = Backend::listen(&lab.server, TARGET_V4);
+        lab.server.nft("flush ruleset");
+        let _down = open();
+        backend.accept();
+        let up = line_about(&proxy, "accepts again");
+        let up: Value = serde_json::from_str(&up).expect("JSON");
+        assert_eq!(up["failed"], 5, "{up}");
+    }
+}
+
+/// While it lasts it is said again, so that the end of a log shows it.
+#[test]
+fn an_outage_is_logged_every_ten_seconds() {
+    let lab = Lab::new();
+    let proxy = Peername::start(&lab.server, PROXY, &[LISTEN_V4]);
+    for _ in 0..24 {
+        Conn::open(&lab.balancer, LISTEN_V4, &header_of(someone_v4())).closed();
+        thread::sleep(Duration::from_millis(500));
+    }
+    assert_eq!(proxy.log().matches("accepts nobody").count(), 2);
+}
+
+#[test]
+fn forward_logs_a_backend_that_is_down() {
+    let lab = Lab::new();
+    let args = "forward --listen=203.0.113.1:80 --to=10.81.0.1:8443 --log-format=json";
+    let args: Vec<&str> = args.split_ascii_whitespace().collect();
+    let forward = Peername::start(&lab.balancer, &args, &[FRONT_V4]);
+    Conn::turned_away(&lab.client, FRONT_V4);
+    line_about(&forward, "backend 10.81.0.1:8443 accepts nobody");
+    let backend = Backend::listen(&lab.server, LISTEN_V4);
+    // The client's one port may still be in TIME_WAIT towards the balancer.
+    let _down = Conn::connect(&lab.balancer, FRONT_V4);
+    backend.accept();
+    line_about(&forward, "backend 10.81.0.1:8443 accepts again");
+}
+
+/// Over UDP a closed port shows itself by ICMP, and a return by an answer.
+#[test]
+fn a_udp_backend_that_is_down_is_logged() {
+    let lab = Lab::new();
+    let proxy = Peername::receive(&lab.server, &[PROXY, &["--protocol=udp"]].concat());
+    let balancer = Datagrams::bind(&lab.balancer, v4([10, 81, 0, 2], 0));
+    let client = someone_v4();
+    let header = header_bytes::v2_udp(client, FRONT_V4);
+    balancer.send(LISTEN_V4, &[&header, b"ping"]);
+    line_about(&proxy, "backend 127.0.0.1:9000/udp accepts nobody");
+    let backend = Datagrams::bind(&lab.server, TARGET_V4);
+    balancer.send(LISTEN_V4, &[&header, b"ping"]);
+    assert_eq!(backend.recv(), (b"ping".to_vec(), client));
+    backend.send(client, &[b"pong"]);
+    balancer.expect(b"pong", LISTEN_V4);
+    line_about(&proxy, "backend 127.0.0.1:9000/udp accepts again");
+}
+
+#[track_caller]
+fn line_about(process: &Peername, what: &str) -> String {
+    process.line(what, |line| line.contains(what).then(|| line.to_owned()))
+}
+
+const PROXY: &[&str] = &[
+    "proxy",
+    "--listen=10.81.0.1:8443",
+    "--target-v4=127.0.0.1:9000",
+    "--trust=any",
+    "--log-format=json",
+];
+/// No route leads there.
+const NOWHERE: SocketAddr = v4([192, 0, 2, 77], 9000);
+const BLACK_HOLE: &str = "
+table inet hole {
+    chain input {
+        type filter hook input priority 0;
+        tcp dport 9000 drop
+    }
+}
+";

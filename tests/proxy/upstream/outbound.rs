@@ -1,0 +1,80 @@
+//! What the proxy adds on the way to the backend when asked: a mark, a header of its own.
+
+use crate::harness::addr::{FRONT_V4, LISTEN_V4, TARGET_V4, someone_v4, someone_v6};
+use crate::harness::header_bytes::{LOCAL, STREAM_V4, raw, tlv, v1, v2};
+use crate::harness::lab::{Lab, Process, Scratch, wait_for};
+use crate::harness::peername::Peername;
+use crate::harness::rig::proxy::{Rig, front_of, header_of};
+use crate::harness::sender::Haproxy;
+use crate::harness::server::nginx;
+
+/// SO_MARK on every connection to the backend, those that claim no client included (go-mmproxy forgot
+/// these, so that health checks took another route).
+#[test]
+fn mark_on_every_connection() {
+    let mut rig = Rig::new(&["--mark=7"]);
+    rig.lab.server.nft(ONLY_MARKED);
+    rig.still_serves(someone_v4());
+    rig.still_serves(someone_v6());
+    for unnamed in [raw(LOCAL, STREAM_V4, &[]), b"PROXY UNKNOWN\r\n".to_vec()] {
+        let _down = rig.open(&unnamed);
+        assert_eq!(rig.v4.accept().peer().ip().to_string(), "127.0.0.1");
+    }
+}
+
+/// Version 2 goes on as it came, fields included.
+#[test]
+fn header_for_the_backend() {
+    let fields = [tlv(0x02, b"a.example"), tlv(0xea, b"\x01vpce-1")].concat();
+    for client in [someone_v4(), someone_v6()] {
+        let rig = Rig::new(&["--send-proxy=v2"]);
+        let header = v2(client, front_of(client), &fields);
+        let _down = rig.open(&[&header, &b"payload"[..]].concat());
+        let up = rig.accept(client);
+        let expected = [header, b"payload".to_vec()].concat();
+        assert_eq!(up.recv(expected.len()), expected);
+        let rig = Rig::new(&["--send-proxy=v1"]);
+        let expected = v1(client, front_of(client));
+        let _down = rig.open(&[header_of(client), b"payload".to_vec()].concat());
+        let up = rig.accept(client);
+        assert_eq!(
+            up.recv(expected.len() + 7),
+            [expected, b"payload".to_vec()].concat()
+        );
+    }
+}
+
+/// nginx, which reads headers itself, learns the client both ways: from the connection and from the
+/// header.
+#[test]
+fn nginx_behind_us_reads_our_header() {
+    for version in ["v1", "v2"] {
+        let lab = Lab::new();
+        let scratch = Scratch::new();
+        let server = format!("listen {TARGET_V4} proxy_protocol; return 204;");
+        let config = nginx::configure(&scratch, "user root; worker_processes 1;", BOTH, &server);
+        let process = Process::start_family(&lab.server, "nginx", &["-c", &config, "-e", "stderr"]);
+        let _nginx = process.listens(&[TARGET_V4]);
+        let _proxy = Peername::proxy(&lab, &[&format!("--send-proxy={version}")]);
+        let _haproxy = Haproxy::start(&lab, LISTEN_V4, "send-proxy-v2");
+        lab.client
+            .run("curl", &["-sS", &format!("http://{FRONT_V4}/")]);
+        let logged = wait_for("nginx's access log", || {
+            let log = scratch.read("access.log");
+            log.strip_suffix('\n').map(str::to_owned)
+        });
+        assert_eq!(logged, "203.0.113.9 40054 203.0.113.9 40054", "{version}");
+    }
+}
+
+const ONLY_MARKED: &str = "
+table inet marked {
+    chain output {
+        type filter hook output priority 0;
+        tcp dport 9000 meta mark != 7 reject
+    }
+}
+";
+
+/// From the connection and from the header.
+const BOTH: &str = "$remote_addr $remote_port $proxy_protocol_addr $proxy_protocol_port";

@@ -1,0 +1,160 @@
+//! Balancer, proxy and backend on one host, in one network namespace.
+//!
+//! A header that speaks for nobody must not make the proxy come from the balancer's own address and
+//! port: here they are in use by the very connection that brought it, and connect(2) would fail.
+//! mmproxy-rs and HAProxy with `usesrc client` do that and refuse their balancer's health checks.
+
+use std::net::SocketAddr;
+
+use crate::harness::addr::{
+    CLIENT_V4, CLIENT_V6, FRONT_V4, FRONT_V6, TARGET_V4, TARGET_V6, someone_v4, v4,
+};
+use crate::harness::backend::Backend;
+use crate::harness::conn::{Conn, End};
+use crate::harness::datagram::Datagrams;
+use crate::harness::header_bytes;
+use crate::harness::lab::Lab;
+use crate::harness::peername::Peername;
+use crate::harness::rig::proxy::front_of;
+use crate::harness::sender::Haproxy;
+use crate::harness::server::{Redis, Server};
+use crate::proxy::headers::nobodys;
+
+/// From loopback and from an address of the host's own, to listeners on either.
+#[test]
+fn headers_without_a_client() {
+    let lab = Lab::without_routes();
+    let backends = [TARGET_V4, TARGET_V6].map(|addr| Backend::listen(&lab.balancer, addr));
+    let _proxy = proxy(&lab, "tcp", &[]);
+    for (what, header) in nobodys() {
+        for listen in [LOOPBACK, WAN, LOOPBACK_V6] {
+            let down = Conn::open(&lab.balancer, listen, &[&header, &b"check"[..]].concat());
+            let up = backends[usize::from(listen.is_ipv6())].accept();
+            assert!(up.peer().ip().is_loopback(), "{what}");
+            assert_ne!(up.peer().port(), down.local().port(), "{what}");
+            assert_eq!(up.recv(5), b"check", "{what}");
+            up.send(b"fine");
+            assert_eq!(down.recv(4), b"fine", "{what}");
+        }
+    }
+}
+
+/// HAProxy finds its server up by checks that say LOCAL, and clients from elsewhere are who they are.
+#[test]
+fn haproxy_checks_and_serves() {
+    checks_and_serves("send-proxy-v2", &[]);
+    checks_and_serves("check-send-proxy send-proxy-v2", &[]);
+}
+
+/// With version 1, HAProxy's checks name itself as the client: an address of this host's own, and the port
+/// of that very connection. Who says so speaks for itself, as with LOCAL.
+#[test]
+fn haproxy_checks_with_version_1() {
+    checks_and_serves("send-proxy", &[]);
+}
+
+/// Where this host's own clients are let through, the backend sees just what the check says.
+#[test]
+fn haproxy_checks_with_version_1_where_local_clients_are_allowed() {
+    checks_and_serves("send-proxy", &["--source-policy=allow-local"]);
+}
+
+/// To name one's own address is nothing new only with the port of the same connection; and what goes on
+/// to the backend names nobody, or it would take a local client from it.
+#[test]
+fn who_names_itself_speaks_for_itself() {
+    let lab = Lab::without_routes();
+    let backend = Backend::listen(&lab.balancer, TARGET_V4);
+    let _proxy = proxy(&lab, "tcp", &["--send-proxy=v1"]);
+    for listen in [LOOPBACK, WAN] {
+        let down = Conn::connect(&lab.balancer, listen);
+        down.send(&header_bytes::v1(down.local(), listen));
+        let up = backend.accept();
+        assert!(up.peer().ip().is_loopback(), "{}", up.peer());
+        assert_ne!(up.peer().port(), down.local().port());
+        assert_eq!(up.recv(15), b"PROXY UNKNOWN\r\n");
+        let down = Conn::connect(&lab.balancer, listen);
+        let beside = SocketAddr::new(down.local().ip(), down.local().port() ^ 1);
+        down.send(&header_bytes::v1(beside, listen));
+        assert_eq!(down.closed().0, End::Reset, "{listen}");
+        backend.saw_nobody();
+    }
+}
+
+fn checks_and_serves(send: &str, args: &[&str]) {
+    let lab = Lab::without_routes();
+    let mut server = Some(Redis::start(&lab.balancer));
+    let proxy = proxy(&lab, "tcp", args);
+    let haproxy = Haproxy::start_checking_redis(&lab, LOOPBACK, send);
+    haproxy.waits_for_server(&lab, "UP");
+    for (front, client) in [(FRONT_V4, CLIENT_V4), (FRONT_V6, CLIENT_V6)] {
+        let seen = server.as_ref().map(|server| server.ask(&lab.client, front));
+        assert_eq!(seen, Some(client), "{send}");
+    }
+    server = None;
+    haproxy.waits_for_server(&lab, "DOWN");
+    assert!(server.is_none());
+    assert_eq!(collisions(proxy), 0);
+}
+
+fn collisions(mut proxy: Peername) -> u64 {
+    proxy.stopped()["port_collisions"]
+        .as_u64()
+        .expect("a number")
+}
+
+/// The same over UDP: the balancer's own datagrams reach the server, and their answers the balancer,
+/// beside those of a client.
+#[test]
+fn datagrams_without_a_client() {
+    let lab = Lab::without_routes();
+    let backends = [TARGET_V4, TARGET_V6].map(|addr| Datagrams::bind(&lab.balancer, addr));
+    let _proxy = proxy(&lab, "udp", &[]);
+    for listen in [LOOPBACK, WAN, LOOPBACK_V6] {
+        let sender = Datagrams::bind(&lab.balancer, SocketAddr::new(listen.ip(), 0));
+        let itself = sender.socket().local_addr().expect("its address");
+        let (own, backend) = (&backends[usize::from(listen.is_ipv6())], &backends[0]);
+        let client = someone_v4();
+        for header in [
+            header_bytes::raw(header_bytes::LOCAL, header_bytes::UNSPEC, &[]),
+            header_bytes::raw(header_bytes::PROXY, header_bytes::UNSPEC, &[]),
+            header_bytes::v2_udp(itself, listen),
+        ] {
+            sender.send(listen, &[&header, b"check"]);
+            let (bytes, from) = own.recv();
+            assert_eq!(bytes, b"check", "{listen}");
+            assert!(from.ip().is_loopback(), "{from}");
+            assert_ne!(from.port(), itself.port(), "{listen}");
+            own.send(from, &[b"fine"]);
+            sender.expect(b"fine", listen);
+            sender.send(
+                listen,
+                &[&header_bytes::v2_udp(client, front_of(client)), b"ask"],
+            );
+            backend.expect(b"ask", client);
+            backend.send(client, &[b"answer"]);
+            sender.expect(b"answer", listen);
+        }
+    }
+}
+
+/// A proxy on the balancer's host, which sets up that host's routes.
+fn proxy(lab: &Lab, protocol: &str, more: &[&str]) -> Peername {
+    let protocol = format!("--protocol={protocol}");
+    let listen = [LOOPBACK, WAN, LOOPBACK_V6].map(|addr| format!("--listen={addr}"));
+    let targets = [
+        format!("--target-v4={TARGET_V4}"),
+        format!("--target-v6={TARGET_V6}"),
+    ];
+    let mut args = vec!["proxy", &protocol, "--setup-routes", "--workers=2"];
+    args.extend(["--trust=loopback", "--trust=203.0.113.1"]);
+    args.extend(["--log-format=json", "-v"]);
+    args.extend(listen.iter().chain(&targets).map(String::as_str));
+    args.extend(more);
+    Peername::receive(&lab.balancer, &args)
+}
+
+const LOOPBACK: SocketAddr = v4([127, 0, 0, 1], 8443);
+const LOOPBACK_V6: SocketAddr = crate::harness::addr::v6([0, 0, 0, 0, 0, 0, 0, 1], 8443);
+/// On the address that clients know.
+const WAN: SocketAddr = v4([203, 0, 113, 1], 8443);

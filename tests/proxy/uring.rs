@@ -1,0 +1,137 @@
+//! Small messages go by io_uring where that is to be had, and by epoll where it is not.
+
+use std::collections::HashMap;
+
+use crate::harness::addr::{LISTEN_V4, TARGET_V4, someone_v4, someone_v6};
+use crate::harness::conn::Conn;
+use crate::harness::lab::failing::RINGS;
+use crate::harness::lab::{Lab, failing};
+use crate::harness::pattern::{assert_same, pattern};
+use crate::harness::peername::{BINARY, Peername};
+use crate::harness::rig::proxy::Rig;
+
+#[test]
+fn messages_go_by_io_uring() {
+    for (relay, messages, goes_by_ring) in [
+        ("--relay=auto", 8, false),
+        ("--relay=auto", 40, true),
+        ("--relay=uring", 1, true),
+        ("--relay=copy", 40, false),
+        ("--relay=splice", 40, false),
+    ] {
+        if goes_by_ring && !has_rings() {
+            continue;
+        }
+        let mut rig = Rig::new(&[relay]);
+        rig.proxy.is_started();
+        let before = watched(&rig.proxy);
+        let (down, up) = rig.connect(someone_v4());
+        converse(&down, &up, messages);
+        assert_eq!(has_ring(&rig.proxy), goes_by_ring, "{relay}, {messages}");
+        // And no event is to come of its two sockets.
+        let is_watched = watched(&rig.proxy) > before;
+        assert_eq!(is_watched, !goes_by_ring, "{relay}, {messages}");
+        let large = pattern(1, 4 << 20);
+        down.send(&large);
+        assert_same(&up.recv(large.len()), &large);
+        converse(&down, &up, messages);
+        down.finish();
+        up.finish();
+        down.drain();
+        up.drain();
+        rig.proxy.has_outcome("finished");
+        let totals = rig.proxy.stopped();
+        let carried = 4 * 2 * messages as u64;
+        assert_eq!(totals["bytes_to_downstream"], carried, "{totals}");
+        assert_eq!(totals["bytes_to_upstream"], carried + (4 << 20), "{totals}");
+    }
+}
+
+/// Requests that are small do not make a conversation of large answers.
+#[test]
+fn downloads_are_no_conversation() {
+    let rig = Rig::new(&[]);
+    let (down, up) = rig.connect(someone_v4());
+    let large = pattern(2, 20_000);
+    for _ in 0..100 {
+        down.send(b"more");
+        assert_eq!(up.recv(4), b"more");
+        up.send(&large);
+        assert_same(&down.recv(large.len()), &large);
+    }
+    assert!(!has_ring(&rig.proxy));
+}
+
+#[test]
+fn without_io_uring_all_works_but_for_who_insists() {
+    let without = failing(RINGS);
+    let without = without.each_ref().map(String::as_str);
+    let rig = Rig::through(&without, &[]);
+    rig.proxy.line("that there is none", |line| {
+        line.contains("without io_uring").then_some(())
+    });
+    for client in [someone_v4(), someone_v6()] {
+        let (down, up) = rig.connect(client);
+        converse(&down, &up, 100);
+    }
+    assert!(!has_ring(&rig.proxy));
+
+    let lab = Lab::new();
+    let program = [&without[..], &[BINARY]].concat();
+    let (listen, target) = (LISTEN_V4.to_string(), TARGET_V4.to_string());
+    let args = ["proxy", "--listen", &listen, "--target-v4", &target];
+    let args = [&args[..], &["--trust=10.81.0.2", "--relay=uring"]].concat();
+    let output = Peername::pipe(&lab.server, &program, &args, "");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{said}");
+    assert!(said.contains("--relay uring: io_uring_setup(2)"), "{said}");
+}
+
+/// Whether the tests may have io_uring.
+pub(crate) fn has_rings() -> bool {
+    let ring = peername_sys::uring::Receiving::new();
+    if let Err(error) = &ring {
+        eprintln!("{error}: io_uring is not looked at");
+    }
+    ring.is_ok()
+}
+
+fn converse(down: &Conn, up: &Conn, messages: usize) {
+    for _ in 0..messages {
+        down.send(b"ping");
+        assert_eq!(up.recv(4), b"ping");
+        up.send(b"pong");
+        assert_eq!(down.recv(4), b"pong");
+    }
+}
+
+fn has_ring(proxy: &Peername) -> bool {
+    descriptors(proxy)
+        .values()
+        .any(|to| to.contains("[io_uring]"))
+}
+
+/// How many sockets its descriptors of epoll instances watch, of which an instance may have several (proc(5), fdinfo).
+fn watched(proxy: &Peername) -> usize {
+    let all = descriptors(proxy);
+    let is_socket = |fd: &str| all.get(fd).is_some_and(|to| to.starts_with("socket:"));
+    let of = |fd: &String| {
+        let info = std::fs::read_to_string(format!("/proc/{}/fdinfo/{fd}", proxy.pid()));
+        let info = info.unwrap_or_default();
+        let targets = info.lines().filter_map(|line| line.strip_prefix("tfd:"));
+        let targets = targets.filter_map(|rest| rest.split_whitespace().next());
+        targets.filter(|fd| is_socket(fd)).count()
+    };
+    all.keys().map(of).sum()
+}
+
+/// Its descriptors, and what they are of.
+fn descriptors(proxy: &Peername) -> HashMap<String, String> {
+    let all = std::fs::read_dir(format!("/proc/{}/fd", proxy.pid())).expect("its descriptors");
+    let named = all.flatten().filter_map(|entry| {
+        let to = std::fs::read_link(entry.path()).ok()?;
+        let fd = entry.file_name().into_string().ok()?;
+        Some((fd, to.to_string_lossy().into_owned()))
+    });
+    named.collect()
+}

@@ -1,0 +1,132 @@
+//! A real name server that knows nothing of us, behind a real balancer that does: whom does its log name?
+
+use std::net::SocketAddr;
+
+use crate::harness::addr::{CLIENT_V4, CLIENT_V6, FRONT_V4, FRONT_V6};
+use crate::harness::lab::{Lab, Process, Scratch, wait_for};
+use crate::harness::peername::Peername;
+use crate::harness::rig::udp::{DIALECTS, forward};
+
+/// dig asks dnsdist, which puts a PROXY v2 header on every datagram, and unbound answers.
+#[test]
+fn dnsdist_to_unbound() {
+    let lab = Lab::new();
+    let scratch = Scratch::new();
+    let unbound = unbound(&lab, &scratch);
+    let _proxy = Peername::receive(&lab.server, PROXY);
+    let _dnsdist = dnsdist(&lab, &scratch);
+    asked_by(&lab, &unbound, CLIENT_V4, FRONT_V4);
+    asked_by(&lab, &unbound, CLIENT_V6, FRONT_V6);
+}
+
+/// The same through our own sending side, in every dialect.
+#[test]
+fn forward_to_unbound() {
+    for (sender, receiver) in DIALECTS {
+        let lab = Lab::new();
+        let scratch = Scratch::new();
+        let unbound = unbound(&lab, &scratch);
+        let _proxy = Peername::receive(&lab.server, &[PROXY, &[receiver]].concat());
+        let _forward = forward(&lab, sender);
+        asked_by(&lab, &unbound, CLIENT_V4, FRONT_V4);
+        asked_by(&lab, &unbound, CLIENT_V6, FRONT_V6);
+    }
+}
+
+/// TCP beside UDP in one proxy: a name server has both.
+#[test]
+fn both_protocols_in_one_process() {
+    let lab = Lab::new();
+    let scratch = Scratch::new();
+    let unbound = unbound(&lab, &scratch);
+    let proxy: Vec<&str> = PROXY
+        .iter()
+        .map(|arg| match *arg {
+            "--protocol=udp" => "--protocol=both",
+            arg => arg,
+        })
+        .collect();
+    let _proxy = Peername::receive(&lab.server, &proxy);
+    let _dnsdist = dnsdist(&lab, &scratch);
+    asked_by(&lab, &unbound, CLIENT_V4, FRONT_V4);
+    let answer = dig(&lab, CLIENT_V4, FRONT_V4, "tcp.example", "+tcp");
+    assert!(answer.contains("192.0.2.53"), "{answer}");
+    wait_for("the query is in unbound's log", || {
+        let query = format!("info: {} tcp.example.", CLIENT_V4.ip());
+        unbound.log().contains(&query).then_some(())
+    });
+}
+
+fn asked_by(lab: &Lab, unbound: &Process, client: SocketAddr, front: SocketAddr) {
+    let name = if client.is_ipv4() {
+        "v4.example"
+    } else {
+        "v6.example"
+    };
+    for _ in 0..3 {
+        let answer = dig(lab, client, front, name, "+notcp");
+        assert!(answer.contains("192.0.2.53"), "{answer}");
+    }
+    wait_for("the query is in unbound's log", || {
+        let query = format!("info: {} {name}. A IN", client.ip());
+        unbound.log().contains(&query).then_some(())
+    });
+}
+
+fn dig(lab: &Lab, client: SocketAddr, front: SocketAddr, name: &str, how: &str) -> String {
+    let from = format!("{}#{}", client.ip(), client.port());
+    let server = format!("@{}", front.ip());
+    let port = front.port().to_string();
+    let args = [
+        "+short", "+tries=1", "+time=5", how, "-b", &from, "-p", &port, &server, name,
+    ];
+    lab.client.run("dig", &args)
+}
+
+/// Answers every name under `example` with 192.0.2.53 and logs who asked.
+fn unbound(lab: &Lab, scratch: &Scratch) -> Process {
+    let config = scratch.write("unbound.conf", UNBOUND);
+    let process = Process::start(&lab.server, "unbound", &["-d", "-d", "-c", &config]);
+    process.listens(&["127.0.0.1:9053", "[::1]:9053"].map(|addr| addr.parse().expect("an address")))
+}
+
+fn dnsdist(lab: &Lab, scratch: &Scratch) -> Process {
+    let config = scratch.write("dnsdist.conf", DNSDIST);
+    let args = ["--supervised", "--disable-syslog", "-C", &config];
+    Process::start(&lab.balancer, "dnsdist", &args).listens(&[FRONT_V4, FRONT_V6])
+}
+
+const PROXY: &[&str] = &[
+    "proxy",
+    "--protocol=udp",
+    "--listen=10.81.0.1:8443",
+    "--target-v4=127.0.0.1:9053",
+    "--target-v6=[::1]:9053",
+    "--trust=10.81.0.0/24",
+    "--workers=2",
+];
+
+const UNBOUND: &str = "
+server:
+    interface: 127.0.0.1@9053
+    interface: ::1@9053
+    access-control: 0.0.0.0/0 allow
+    access-control: ::/0 allow
+    use-syslog: no
+    logfile: \"\"
+    log-queries: yes
+    chroot: \"\"
+    username: \"\"
+    pidfile: \"\"
+    local-zone: \"example.\" redirect
+    local-data: \"example. A 192.0.2.53\"
+remote-control:
+    control-enable: no
+";
+
+const DNSDIST: &str = "
+setLocal('203.0.113.1:80')
+addLocal('[2001:db8:9::1]:80')
+setACL({'0.0.0.0/0', '::/0'})
+newServer({address='10.81.0.1:8443', useProxyProtocol=true}):setUp()
+";

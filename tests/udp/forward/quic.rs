@@ -1,0 +1,80 @@
+//! QUIC: nobody on the way can read or mend it, and both ends know whom they deal with.
+
+use std::net::SocketAddr;
+
+use crate::harness::addr::{CLIENT_V4, CLIENT_V6, FRONT_V4, FRONT_V6, TARGET_V4, TARGET_V6};
+use crate::harness::lab::{Lab, Process, Scratch, wait_for};
+use crate::harness::peername::Peername;
+use crate::harness::rig::udp::{DIALECTS, forward};
+
+/// A download over HTTP/3 through each dialect: the file is whole, and every packet came to the server
+/// from the client's own address and port.
+#[test]
+fn a_download_over_http3() {
+    for (sender, receiver) in DIALECTS {
+        let lab = Lab::new();
+        let scratch = Scratch::new();
+        certificate(&lab, &scratch);
+        scratch.write("file", &FILE.repeat(20_000));
+        let servers = [TARGET_V4, TARGET_V6].map(|addr| server(&lab, &scratch, addr));
+        let _proxy = Peername::udp_proxy(&lab, &[], &[receiver]);
+        let _forward = forward(&lab, sender);
+        let fronts = [(CLIENT_V4, FRONT_V4), (CLIENT_V6, FRONT_V6)];
+        for ((client, front), server) in fronts.into_iter().zip(&servers) {
+            download(&lab, &scratch, front);
+            only_heard(server, client);
+        }
+    }
+}
+
+fn certificate(lab: &Lab, scratch: &Scratch) {
+    let (key, cert) = (scratch.text("key.pem"), scratch.text("cert.pem"));
+    let line = "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 1 \
+                -subj /CN=front.example";
+    let args = line.split_ascii_whitespace();
+    let args: Vec<&str> = args.chain(["-keyout", &key, "-out", &cert]).collect();
+    lab.server.run("openssl", &args);
+}
+
+/// ngtcp2's server, which serves the scratch directory and logs each packet.
+fn server(lab: &Lab, scratch: &Scratch, addr: SocketAddr) -> Process {
+    let (key, cert) = (scratch.text("key.pem"), scratch.text("cert.pem"));
+    let (ip, port) = (addr.ip().to_string(), addr.port().to_string());
+    let args = ["-d", &scratch.text("."), &ip, &port, &key, &cert];
+    let process = Process::start(&lab.server, "gtlsserver", &args);
+    process.receives(addr)
+}
+
+fn download(lab: &Lab, scratch: &Scratch, front: SocketAddr) {
+    let download = format!("--download={}", scratch.text("downloads"));
+    lab.client.run("mkdir", &["-p", &scratch.text("downloads")]);
+    let (ip, port) = (front.ip().to_string(), front.port().to_string());
+    let url = "https://front.example/file";
+    let args = ["--signal=KILL", "20", "gtlsclient", "-q", &download];
+    let args = [&args[..], &["--exit-on-all-streams-close", &ip, &port, url]].concat();
+    lab.client.run("timeout", &args);
+    let same = scratch.read("downloads/file") == FILE.repeat(20_000);
+    assert!(same, "the file is another");
+    scratch.write("downloads/file", "");
+}
+
+/// Expects that every packet at the server was the client's.
+fn only_heard(server: &Process, client: SocketAddr) {
+    let from = format!("remote=[{}]:{} ", client.ip(), client.port());
+    let packets = || {
+        let log = server.log();
+        let received = |line: &&str| line.starts_with("Received packet: ");
+        log.lines()
+            .filter(received)
+            .map(str::to_owned)
+            .collect::<Vec<_>>()
+    };
+    let packets = wait_for("the server's log", || {
+        Some(packets()).filter(|p| p.len() > 10)
+    });
+    for packet in packets {
+        assert!(packet.contains(&from), "{packet}");
+    }
+}
+
+const FILE: &str = "What comes back is to be what was sent, all of it.\n";

@@ -1,0 +1,424 @@
+//! Steady sessions in the kernel: what is seen from outside is as in user space.
+
+mod checksums;
+mod stack;
+
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
+use serde_json::Value;
+
+use crate::harness::addr::{
+    BALANCER_V4, BALANCER_V6, LISTEN_V4, TARGET_V4, TARGET_V6, someone_v4, someone_v6, v4,
+};
+use crate::harness::datagram::Datagrams;
+use crate::harness::header_bytes;
+use crate::harness::lab::{Host, Lab, Process, Scratch, wait_for};
+use crate::harness::peername::{BINARY, Peername};
+use crate::harness::rig::proxy::front_of;
+use crate::harness::rig::udp::{Rig, header_of};
+
+const KERNEL: &str = "--data-path=kernel";
+
+/// Both dialects, both families, from another host and from this one; backends on loopback and on an address of the
+/// host; with payloads from none to what one packet holds. Checksums are left to devices, and are not.
+#[test]
+fn matrix() {
+    for offloading in ["on", "off"] {
+        for (dialect, target_v4, target_v6) in [
+            ("each", "127.0.0.1:9000", "[::1]:9000"),
+            ("spp", "127.0.0.1:9000", "[::1]:9000"),
+            ("each", "10.81.0.1:9001", "[fd81::1]:9001"),
+            ("spp", "10.81.0.1:9001", "[fd81::1]:9001"),
+        ] {
+            let lab = Lab::new();
+            lab.server
+                .ip("rule add from 10.81.0.1 iif lo ipproto udp sport 9001 table 123");
+            lab.server
+                .ip6("rule add from fd81::1 iif lo ipproto udp sport 9001 table 123");
+            for (host, device) in [(&lab.balancer, "lan"), (&lab.server, "eth0")] {
+                host.run("ethtool", &["-K", device, "tx", offloading]);
+            }
+            let targets = [target_v4, target_v6].map(|addr| addr.parse().expect("an address"));
+            let backends = targets.map(|target| Datagrams::bind(&lab.server, target));
+            let mut proxy = Peername::receive(
+                &lab.server,
+                &[
+                    "proxy",
+                    "--protocol=udp",
+                    "--listen=10.81.0.1:8443",
+                    "--listen=[fd81::1]:8443",
+                    "--listen=127.0.0.1:8443",
+                    "--listen=[::1]:8443",
+                    &format!("--target-v4={target_v4}"),
+                    &format!("--target-v6={target_v6}"),
+                    "--trust=private",
+                    "--log-format=json",
+                    &format!("--udp-header={dialect}"),
+                    KERNEL,
+                ],
+            );
+            for (host, from, to) in [
+                (&lab.balancer, BALANCER_V4, "10.81.0.1:8443"),
+                (&lab.balancer, BALANCER_V6, "[fd81::1]:8443"),
+                (&lab.server, TARGET_V4.ip(), "127.0.0.1:8443"),
+                (&lab.server, TARGET_V6.ip(), "[::1]:8443"),
+            ] {
+                let balancer = Datagrams::bind(host, SocketAddr::new(from, 0));
+                let to = to.parse().expect("an address");
+                let (client, backend) = match from.is_ipv4() {
+                    true => (someone_v4(), &backends[0]),
+                    false => (someone_v6(), &backends[1]),
+                };
+                converse(&balancer, to, dialect, client, backend);
+            }
+            let totals = proxy.stopped();
+            assert_eq!(totals["datagrams_dropped"], "", "{totals}");
+            let most = totals["datagrams_to_upstream"].as_u64().expect("a number");
+            assert!(in_kernel(&totals) > most, "{dialect} {target_v4}: {totals}");
+            for host in [&lab.server, &lab.balancer] {
+                assert_eq!(wrong_sums(host), 0);
+            }
+        }
+    }
+}
+
+/// Many requests of one client, each answered.
+#[track_caller]
+fn converse(
+    balancer: &Datagrams,
+    to: SocketAddr,
+    dialect: &str,
+    client: SocketAddr,
+    backend: &Datagrams,
+) {
+    let spp = header_bytes::spp(client, front_of(client));
+    let (header, in_front) = match dialect {
+        "spp" => (&spp, &spp[..]),
+        _ => (&header_of(client), &[][..]),
+    };
+    for round in 0..40_usize {
+        let size = [0, 1, 2, 63, 64, 500, 1201, 1364][round % 8];
+        let request: Vec<u8> = (0..size).map(|at| (at + round) as u8).collect();
+        let answer: Vec<u8> = request.iter().rev().copied().collect();
+        balancer.send(to, &[header, &request]);
+        backend.expect(&request, client);
+        backend.send(client, &[&answer]);
+        balancer.expect(&[in_front, &answer].concat(), to);
+    }
+}
+
+/// Whatever is out of the ordinary goes through user space, between two datagrams that don't.
+#[test]
+fn what_is_out_of_the_ordinary() {
+    let mut rig = Rig::new(&[KERNEL]);
+    let client = someone_v4();
+    let tlvs = header_bytes::tlv(header_bytes::NOOP, &[0; 5]);
+    let body = [
+        &header_bytes::addresses(client, front_of(client)),
+        &tlvs[..],
+    ]
+    .concat();
+    let another = header_bytes::raw(header_bytes::PROXY, header_bytes::DGRAM_V4, &body);
+    settle(&rig, client);
+    for (header, request, answer) in [
+        // Longer than a packet, one way and the other.
+        (&header_of(client), vec![1; 3000], vec![2; 3000]),
+        (&header_of(client), vec![3; 20], vec![4; 65_507]),
+        // Another header of the same client, of odd length, again and again.
+        (&another, vec![5; 100], vec![6; 100]),
+        (&another, vec![7; 100], vec![8; 100]),
+        (&header_of(client), vec![], vec![]),
+    ] {
+        rig.send(&[header, &request]);
+        rig.v4.expect(&request, client);
+        rig.v4.send(client, &[&answer]);
+        rig.balancer.expect(&answer, LISTEN_V4);
+        rig.ask(client);
+    }
+    settle(&rig, client);
+    let totals = rig.stopped();
+    assert!(in_kernel(&totals) > 20, "{totals}");
+    assert_eq!(totals["datagrams_dropped"], "", "{totals}");
+}
+
+/// A header that differs from the one that was agreed on in a single octet means something else.
+#[test]
+fn what_differs_in_one_octet() {
+    let mut rig = Rig::new(&[KERNEL]);
+    let client = someone_v4();
+    settle(&rig, client);
+    let mut local = header_of(client);
+    local[12] = header_bytes::LOCAL;
+    rig.send(&[&local, b"of the balancer's own"]);
+    let (says, from) = rig.v4.recv();
+    assert_eq!(says, b"of the balancer's own");
+    assert!(from.ip().is_loopback(), "{from}");
+    let mut stream = header_of(client);
+    stream[13] = header_bytes::STREAM_V4;
+    rig.send(&[&stream, b"TCP"]);
+    rig.v4.nothing();
+    settle(&rig, client);
+    let totals = rig.stopped();
+    assert_eq!(
+        totals["datagrams_dropped"], "stream_transport=1",
+        "{totals}"
+    );
+    assert!(in_kernel(&totals) > 10, "{totals}");
+}
+
+/// The answer goes where the last request came from, also when the one before came through the kernel.
+#[test]
+fn a_balancer_changes_its_port() {
+    let mut rig = Rig::new(&[KERNEL]);
+    let client = someone_v4();
+    settle(&rig, client);
+    for _ in 0..3 {
+        let other = rig.another_balancer_socket();
+        for _ in 0..10 {
+            other.send(LISTEN_V4, &[&header_of(client), b"ping"]);
+            rig.v4.expect(b"ping", client);
+            rig.v4.send(client, &[b"pong"]);
+            other.expect(b"pong", LISTEN_V4);
+        }
+        rig.ask(client);
+    }
+    rig.balancer.nothing();
+    assert!(in_kernel(&rig.stopped()) > 20);
+}
+
+/// Many clients behind one socket of the balancer's, each asking for two destinations: no answer goes astray.
+#[test]
+fn clients_that_share_a_socket() {
+    let mut rig = Rig::new(&[KERNEL]);
+    let clients: Vec<_> = (0..50).map(|_| someone_v4()).collect();
+    for round in 0..12_u8 {
+        for client in &clients {
+            let says = [&client.port().to_be_bytes()[..], &[round]].concat();
+            rig.send(&[&header_of(*client), &says]);
+        }
+        for _ in &clients {
+            let (says, client) = rig.v4.recv();
+            assert_eq!(says[..2], client.port().to_be_bytes());
+            rig.v4.send(client, &[&says]);
+        }
+        let mut answered: Vec<_> = clients.iter().map(|_| rig.balancer.recv().0).collect();
+        answered.sort();
+        answered.dedup();
+        assert_eq!(answered.len(), clients.len());
+    }
+    assert!(in_kernel(&rig.stopped()) > 500);
+}
+
+/// Nobody is trusted by habit: what a reload decides holds for sessions in the kernel, too. And whoever was never
+/// trusted does not get in by the header of one who is.
+#[test]
+fn a_reload_takes_trust_away() {
+    let scratch = Scratch::new();
+    let trust = format!("--trust=@{}", scratch.write("trusted", "10.81.0.2/32\n"));
+    let lab = Lab::new();
+    lab.balancer.address("lan", &["10.81.0.3/24"]);
+    let backend = Datagrams::bind(&lab.server, TARGET_V4);
+    let mut proxy = Peername::receive(
+        &lab.server,
+        &[
+            "proxy",
+            "--protocol=udp",
+            "--listen=10.81.0.1:8443",
+            "--target-v4=127.0.0.1:9000",
+            "--log-format=json",
+            &trust,
+            KERNEL,
+        ],
+    );
+    let balancer = Datagrams::bind(&lab.balancer, SocketAddr::new(BALANCER_V4, 0));
+    let stranger = Datagrams::bind(&lab.balancer, v4([10, 81, 0, 3], 0));
+    let client = someone_v4();
+    converse(&balancer, LISTEN_V4, "each", client, &backend);
+    stranger.send(LISTEN_V4, &[&header_of(client), b"stranger"]);
+    backend.nothing();
+    scratch.write("trusted", "10.81.0.3\n");
+    proxy.signal(Signal::HUP);
+    proxy.line("that it has reloaded", |line| {
+        line.contains("\"reloaded\"").then_some(())
+    });
+    balancer.send(LISTEN_V4, &[&header_of(client), b"was trusted"]);
+    backend.nothing();
+    stranger.send(LISTEN_V4, &[&header_of(client), b"is trusted"]);
+    let (says, _) = backend.recv();
+    assert_eq!(says, b"is trusted");
+    let totals = proxy.stopped();
+    assert_eq!(totals["datagrams_dropped"], "untrusted_peer=2", "{totals}");
+    assert_eq!(totals["datagrams_to_upstream"], 41, "{totals}");
+}
+
+/// A session that only the kernel sees is not idle, and its line in the log counts what the kernel did.
+#[test]
+fn sessions_end_when_they_are_idle() {
+    let mut rig = Rig::new(&[KERNEL, "--close-after=2s", "-v"]);
+    let client = someone_v4();
+    let begun = Instant::now();
+    let mut asked = 0;
+    while begun.elapsed() < Duration::from_secs(6) {
+        rig.ask(client);
+        asked += 1;
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    let line = rig.proxy.line("that the session has ended", |line| {
+        let line: Value = serde_json::from_str(line).ok()?;
+        (line["message"] == "connection ended").then_some(line)
+    });
+    let lasted = begun.elapsed();
+    assert!(lasted > Duration::from_secs(7), "{lasted:?}");
+    assert!(lasted < Duration::from_secs(12), "{lasted:?}");
+    assert_eq!(line["datagrams_to_upstream"], asked, "{line}");
+    assert_eq!(line["datagrams_to_downstream"], asked, "{line}");
+    assert_eq!(line["bytes_to_upstream"], 4 * asked, "{line}");
+    let totals = rig.stopped();
+    assert_eq!(totals["udp_sessions"], 1);
+    assert!(in_kernel(&totals) > asked, "{totals}");
+}
+
+/// A flood of clients, answered or not, costs none of those that the kernel serves their session.
+#[test]
+fn a_flood_does_not_push_out_who_is_served() {
+    let mut rig = Rig::new(&[KERNEL, "--max-sessions=40", "--workers=1"]);
+    let clients: Vec<_> = (0..10).map(|_| someone_v4()).collect();
+    clients.iter().for_each(|client| settle(&rig, *client));
+    for _ in 0..5 {
+        for _ in 0..100 {
+            rig.send(&[&header_of(someone_v4()), b"flood"]);
+        }
+        // All of it is let through.
+        (0..100).for_each(|_| assert_eq!(rig.v4.recv().0, b"flood"));
+        clients.iter().for_each(|client| rig.ask(*client));
+    }
+    // In each round fewer than there is room for.
+    for _ in 0..5 {
+        (0..20).for_each(|_| rig.ask(someone_v4()));
+        clients.iter().for_each(|client| rig.ask(*client));
+    }
+    let totals = rig.stopped();
+    assert_eq!(totals["udp_sessions"], 610, "{totals}");
+    assert!(in_kernel(&totals) > 100, "{totals}");
+}
+
+/// A session that has made room for another is not the kernel's any more either.
+#[test]
+fn who_has_made_room_begins_anew() {
+    let mut rig = Rig::new(&[KERNEL, "--max-sessions=1", "--workers=1"]);
+    let (first, second) = (someone_v4(), someone_v4());
+    settle(&rig, first);
+    settle(&rig, second);
+    settle(&rig, first);
+    let totals = rig.stopped();
+    assert_eq!(totals["udp_sessions"], 3, "{totals}");
+    assert!(in_kernel(&totals) > 10, "{totals}");
+}
+
+/// The kernel forgets all with the process, however that ends: nobody's header is taken off in its absence, and
+/// nothing reaches the backend.
+#[test]
+fn nothing_outlives_the_process() {
+    let rig = Rig::new(&[KERNEL]);
+    let client = someone_v4();
+    settle(&rig, client);
+    rig.proxy.signal(Signal::KILL);
+    wait_for("the port is free", || {
+        let free = rig
+            .lab
+            .server
+            .enter(|| std::net::UdpSocket::bind(LISTEN_V4));
+        free.ok()
+    });
+    rig.send(&[&header_of(client), b"ping"]);
+    rig.v4.nothing();
+}
+
+/// While it stops, sessions are served in user space: it knows then when nobody is left.
+#[test]
+fn stopping_waits_for_those_that_the_kernel_served() {
+    let mut rig = Rig::new(&[KERNEL]);
+    let client = someone_v4();
+    settle(&rig, client);
+    rig.proxy.signal(Signal::TERM);
+    rig.proxy.line("that it stops", |line| {
+        line.contains("accepting no more").then_some(())
+    });
+    for _ in 0..20 {
+        rig.ask(client);
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    let ended = rig.proxy.ended_within(Duration::from_secs(5));
+    assert!(ended.is_some_and(|status| status.success()), "{ended:?}");
+}
+
+/// An explicit choice that can't be honoured is an error, which says what is missing, and changes nothing.
+#[test]
+fn what_can_not_be_done() {
+    let lab = Lab::new();
+    let with_ipsec = Lab::new();
+    with_ipsec.server.ip(
+        "xfrm policy add src 10.81.0.0/24 dst 10.81.0.1/32 dir in tmpl proto esp mode transport",
+    );
+    for (lab, through, args, says) in [
+        (
+            &with_ipsec,
+            &[][..],
+            &["--protocol=udp"][..],
+            "IPsec policies",
+        ),
+        (
+            &lab,
+            &[],
+            &["--protocol=tcp"],
+            "--data-path kernel is for UDP",
+        ),
+        (
+            &lab,
+            &["setpriv", "--bounding-set=-net_admin,-bpf,-sys_admin", "--"],
+            &["--protocol=udp"],
+            "CAP_BPF and CAP_NET_ADMIN",
+        ),
+    ] {
+        let usual = [
+            "proxy",
+            "--listen=10.81.0.1:8443",
+            "--trust=private",
+            KERNEL,
+        ];
+        let args = [&usual[..], args].concat();
+        let mut process = Process::start_with(&lab.server, through, BINARY, &args);
+        process.line("what is wrong", |line| line.contains(says).then_some(()));
+        let ended = wait_for("its end", || {
+            process.ended_within(Duration::from_millis(10))
+        });
+        assert!(!ended.success());
+        let setting = "/proc/sys/net/ipv4/conf/lo/route_localnet";
+        let is = lab.server.enter(|| std::fs::read_to_string(setting));
+        assert_eq!(is.expect("a setting"), "0\n", "{says}");
+    }
+}
+
+/// Until the kernel has it.
+#[track_caller]
+fn settle(rig: &Rig, client: SocketAddr) {
+    for _ in 0..8 {
+        rig.ask(client);
+    }
+}
+
+fn in_kernel(totals: &Value) -> u64 {
+    totals["datagrams_in_kernel"].as_u64().expect("a number")
+}
+
+/// Datagrams that a host has thrown away for their checksum, of both families.
+fn wrong_sums(host: &Host) -> u64 {
+    let counters = host.run("nstat", &["-asz", "UdpInCsumErrors", "Udp6InCsumErrors"]);
+    let counted = counters.lines().filter(|line| line.starts_with("Udp"));
+    counted
+        .map(|line| line.split_whitespace().nth(1).expect("a count"))
+        .map(|count| count.parse::<u64>().expect("a number"))
+        .sum()
+}

@@ -1,0 +1,82 @@
+//! Checksums that are no sums, which the kernel's program has to write as such (RFC 768).
+
+use std::net::SocketAddr;
+
+use super::{KERNEL, Rig, in_kernel};
+use crate::harness::addr::{BALANCER_V6, LISTEN_V4, LISTEN_V6, TARGET_V6, someone_v4, someone_v6};
+use crate::harness::datagram::Datagrams;
+use crate::harness::lab::Process;
+use crate::harness::rig::udp::header_of;
+
+/// Over IPv4 a datagram may come without a sum, and goes on without one.
+#[test]
+fn none() {
+    let mut rig = Rig::new(&[KERNEL]);
+    let client = someone_v4();
+    let header: String = header_of(client)
+        .iter()
+        .map(|octet| format!("{octet:02x}"))
+        .collect();
+    let to = LISTEN_V4.to_string();
+    let args = ["-u", "-c", WITHOUT, &to, &header];
+    let balancer = Process::start(&rig.lab.balancer, "/usr/bin/python3", &args);
+    for _ in 0..20 {
+        rig.v4.expect(b"ping", client);
+        rig.v4.send(client, &[b"pong"]);
+    }
+    balancer.line("all answers", |line| (line == "answered").then_some(()));
+    assert!(in_kernel(&rig.stopped()) > 20);
+}
+
+/// A sum of 0 is written as 0xffff, as 0 means none, which nobody takes over IPv6.
+#[test]
+fn nought() {
+    let mut rig = Rig::new(&[KERNEL]);
+    // Else there are no sums in packets.
+    for (host, device) in [(&rig.lab.balancer, "lan"), (&rig.lab.server, "eth0")] {
+        host.run("ethtool", &["-K", device, "tx", "off"]);
+    }
+    let client = someone_v6();
+    let balancer = Datagrams::bind(&rig.lab.balancer, SocketAddr::new(BALANCER_V6, 0));
+    let payload = (!sum_of_two_octets(client, TARGET_V6)).to_be_bytes();
+    for _ in 0..20 {
+        balancer.send(LISTEN_V6, &[&header_of(client), &payload]);
+        rig.v6.expect(&payload, client);
+        rig.v6.send(client, &[b"pong"]);
+        balancer.expect(b"pong", LISTEN_V6);
+    }
+    assert!(in_kernel(&rig.stopped()) > 20);
+}
+
+/// Of all that is summed up (RFC 8200, section 8.1) but two octets of payload.
+fn sum_of_two_octets(from: SocketAddr, to: SocketAddr) -> u16 {
+    let mut sum = 0_u32;
+    for addr in [from, to] {
+        let SocketAddr::V6(addr) = addr else {
+            panic!("{addr} is not IPv6");
+        };
+        sum += addr.ip().segments().map(u32::from).iter().sum::<u32>();
+        sum += u32::from(addr.port());
+    }
+    let (length, protocol) = (8 + 2, 17);
+    // Its length stands in both headers.
+    sum += 2 * length + protocol;
+    while sum > 0xffff {
+        sum = (sum & 0xffff) + (sum >> 16);
+    }
+    sum as u16
+}
+
+const WITHOUT: &str = r#"
+import socket, sys
+SO_NO_CHECK = 11
+host, port = sys.argv[1].split(":")
+balancer = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+balancer.setsockopt(socket.SOL_SOCKET, SO_NO_CHECK, 1)
+balancer.settimeout(10)
+balancer.connect((host, int(port)))
+for _ in range(20):
+    balancer.send(bytes.fromhex(sys.argv[2]) + b"ping")
+    assert balancer.recv(100) == b"pong"
+print("answered")
+"#;

@@ -1,0 +1,215 @@
+//! What user space leaves to the stack, the kernel's program must not go past: routes, filters, translated addresses.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use super::{KERNEL, converse, in_kernel, settle};
+use crate::harness::addr::{
+    BALANCER_V4, LISTEN_V4, TARGET_V4, TARGET_V6, someone_v4, someone_v6, v4,
+};
+use crate::harness::datagram::Datagrams;
+use crate::harness::lab::{Host, Lab};
+use crate::harness::peername::Peername;
+use crate::harness::rig::udp::{Rig, header_of};
+
+/// A reverse path filter on all devices looks for clients where they are not; what it would throw away stays in user
+/// space, also when the filter comes later.
+#[test]
+fn reverse_path_filters() {
+    for filter in ["1", "2"] {
+        let mut rig = Rig::new(&[KERNEL]);
+        let client = someone_v4();
+        settle(&rig, client);
+        rig.lab.server.sysctl("net.ipv4.conf.all.rp_filter", filter);
+        std::thread::sleep(Duration::from_millis(2500));
+        for _ in 0..20 {
+            rig.ask(client);
+            rig.ask(someone_v6());
+        }
+        let totals = rig.stopped();
+        assert!((1..20).contains(&in_kernel(&totals)), "{totals}");
+    }
+}
+
+/// Where the kernel does not see what user space does, all stays there: a NAT rule in front of the listener, and a
+/// balancer on this host that sends to one of its other addresses.
+#[test]
+fn what_the_kernel_does_not_see() {
+    let lab = Lab::new();
+    lab.server.nft(
+        "table ip nat {
+            chain pre {
+                type nat hook prerouting priority dstnat
+                udp dport 443 redirect to :8443
+            }
+        }",
+    );
+    let backends = [TARGET_V4, TARGET_V6].map(|addr| Datagrams::bind(&lab.server, addr));
+    let mut proxy = Peername::udp_proxy(&lab, &[], &[KERNEL]);
+    let v6_own = "[fd81::1]:8443".parse().expect("an address");
+    for (host, from, to, clients) in [
+        (
+            &lab.balancer,
+            BALANCER_V4,
+            v4([10, 81, 0, 1], 443),
+            someone_v4(),
+        ),
+        (&lab.server, LISTEN_V4.ip(), LISTEN_V4, someone_v4()),
+        (
+            &lab.server,
+            "fd81::1".parse().expect("an address"),
+            v6_own,
+            someone_v6(),
+        ),
+    ] {
+        let balancer = Datagrams::bind(host, SocketAddr::new(from, 0));
+        let backend = &backends[usize::from(clients.is_ipv6())];
+        converse(&balancer, to, "each", clients, backend);
+    }
+    let totals = proxy.stopped();
+    assert_eq!(totals["datagrams_dropped"], "", "{totals}");
+}
+
+/// Replies go where the routes say, in packets that get there: also when both change under a session.
+#[test]
+fn routes_change() {
+    let mut rig = Rig::new(&[KERNEL]);
+    let client = someone_v4();
+    settle(&rig, client);
+    let large = vec![9; 1400];
+    let exchange = || {
+        rig.send(&[&header_of(client), b"large?"]);
+        rig.v4.expect(b"large?", client);
+        rig.v4.send(client, &[&large]);
+        rig.balancer.expect(&large, LISTEN_V4);
+    };
+    exchange();
+    // Of ten large and ten small ones.
+    let packets_by = |device| {
+        let before = received_by(&rig.lab.balancer, device);
+        for _ in 0..10 {
+            exchange();
+            rig.ask(client);
+        }
+        received_by(&rig.lab.balancer, device) - before
+    };
+    // A way with smaller packets: what is too large is sent in fragments.
+    rig.lab
+        .server
+        .ip("route replace 10.81.0.0/24 dev eth0 src 10.81.0.1 mtu 1300");
+    std::thread::sleep(Duration::from_millis(2500));
+    let packets = packets_by("lan");
+    assert!(packets >= 30, "{packets} packets");
+    // Another way.
+    rig.lab.balancer.wire("lan2", &rig.lab.server, "eth1");
+    rig.lab.balancer.address("lan2", &["10.83.0.2/24"]);
+    rig.lab.server.address("eth1", &["10.83.0.1/24"]);
+    rig.lab.balancer.sysctl("net.ipv4.conf.all.rp_filter", "0");
+    rig.lab
+        .server
+        .ip("route replace 10.81.0.2/32 via 10.83.0.2 dev eth1 src 10.81.0.1");
+    std::thread::sleep(Duration::from_millis(2500));
+    let by_lan2 = packets_by("lan2");
+    assert!(by_lan2 >= 20, "{by_lan2} packets");
+    let totals = rig.stopped();
+    assert_eq!(totals["datagrams_dropped"], "", "{totals}");
+    assert!(in_kernel(&totals) > 10, "{totals}");
+}
+
+/// Requests have the mark of --mark, for whatever rules are about it.
+#[test]
+fn requests_are_marked() {
+    let mut rig = Rig::new(&[KERNEL, "--mark=7"]);
+    rig.lab.server.nft(
+        "table ip filter {
+            chain in {
+                type filter hook input priority filter
+                udp dport 9000 meta mark != 7 drop
+            }
+        }",
+    );
+    let client = someone_v4();
+    (0..20).for_each(|_| rig.ask(client));
+    assert!(in_kernel(&rig.stopped()) > 20);
+}
+
+/// Loopback's settings may be made anew by others, and all comes back to user space; and goes to the kernel again.
+#[test]
+fn settings_are_changed_and_restored() {
+    let mut rig = Rig::new(&[KERNEL]);
+    let client = someone_v4();
+    for (setting, off, on) in [
+        ("net.ipv4.conf.lo.accept_local", "0", "1"),
+        ("net.ipv4.conf.lo.rp_filter", "2", "0"),
+        ("net.ipv4.conf.all.rp_filter", "1", "0"),
+    ] {
+        settle(&rig, client);
+        rig.lab.server.sysctl(setting, off);
+        std::thread::sleep(Duration::from_millis(2500));
+        (0..10).for_each(|_| rig.ask(client));
+        rig.lab.server.sysctl(setting, on);
+        std::thread::sleep(Duration::from_millis(1500));
+        // A session that has changed needs some requests to be steady.
+        let another = someone_v4();
+        settle(&rig, another);
+    }
+    let totals = rig.stopped();
+    assert_eq!(totals["datagrams_dropped"], "", "{totals}");
+    assert!(in_kernel(&totals) > 30, "{totals}");
+}
+
+/// Whoever sends as the balancer by another device meets that device's reverse path filter.
+#[test]
+fn a_forged_balancer_on_another_device() {
+    let rig = Rig::new(&[KERNEL]);
+    let elsewhere = Host::new();
+    rig.lab.server.wire("eth1", &elsewhere, "eth0");
+    rig.lab.server.address("eth1", &["10.82.0.1/24"]);
+    rig.lab.server.sysctl("net.ipv4.conf.eth1.rp_filter", "1");
+    elsewhere.address("eth0", &["10.82.0.2/24", "10.81.0.2/32"]);
+    // It is asked for its neighbour as 10.82.0.2, which the server answers.
+    elsewhere.sysctl("net.ipv4.conf.all.arp_announce", "2");
+    elsewhere.ip("route add 10.81.0.1 via 10.82.0.1 src 10.81.0.2");
+    let client = someone_v4();
+    // The program knows the device: it was there when peername started.
+    let mut proxy = Peername::receive(
+        &rig.lab.server,
+        &[
+            "proxy",
+            "--protocol=udp",
+            "--listen=10.81.0.1:8444",
+            "--target-v4=127.0.0.1:9000",
+            "--trust=private",
+            "--log-format=json",
+            KERNEL,
+        ],
+    );
+    let listen = v4([10, 81, 0, 1], 8444);
+    converse(&rig.balancer, listen, "each", client, &rig.v4);
+    let port = rig
+        .balancer
+        .socket()
+        .local_addr()
+        .expect("an address")
+        .port();
+    let forger = Datagrams::bind(&elsewhere, SocketAddr::new(BALANCER_V4, port));
+    forger.send(listen, &[&header_of(client), b"forged"]);
+    rig.v4.nothing();
+    // The control: but for the filter it would arrive.
+    rig.lab.server.sysctl("net.ipv4.conf.eth1.rp_filter", "0");
+    forger.send(listen, &[&header_of(client), b"forged"]);
+    rig.v4.expect(b"forged", client);
+    converse(&rig.balancer, listen, "each", client, &rig.v4);
+    assert!(in_kernel(&proxy.stopped()) > 100);
+}
+
+/// Packets that have come to a host by a device.
+fn received_by(host: &Host, device: &str) -> u64 {
+    let devices = host.enter(|| std::fs::read_to_string("/proc/thread-self/net/dev"));
+    let devices = devices.expect("the devices' counters");
+    let of_device = devices
+        .lines()
+        .find_map(|line| line.trim().strip_prefix(device)?.strip_prefix(':'));
+    let packets = of_device.and_then(|counters| counters.split_whitespace().nth(1));
+    packets.expect("a count").parse().expect("a number")
+}
