@@ -11,6 +11,7 @@ mod audit;
 mod authz;
 mod basics;
 mod clients;
+mod doctor;
 mod http;
 mod lifecycle;
 mod listener;

@@ -183,6 +183,12 @@ impl Authority {
         self.chain.first().expect("`read` found one")
     }
 
+    /// The certificate that issues, then those that lead from it to its root: who trusts one of them trusts the leaves.
+    #[must_use]
+    pub fn chain(&self) -> &[CertificateDer<'static>] {
+        &self.chain
+    }
+
     /// All certificates of this authority: the one that issues, those that lead from it to its root, and its
     /// predecessors while they are valid. An upstream server must not be trusted for any of them.
     #[must_use]

@@ -213,7 +213,8 @@ fn fingerprint(facts: &Facts) -> String {
     octets.join(":")
 }
 
-fn date(seconds: u64) -> String {
+/// Seconds since 1970, as RFC 3339 has it.
+pub(crate) fn date(seconds: u64) -> String {
     format_rfc3339_seconds(SystemTime::UNIX_EPOCH + Duration::from_secs(seconds)).to_string()
 }
 

@@ -8,6 +8,7 @@ mod backend;
 mod bound;
 mod finding;
 mod host;
+mod intercept;
 mod listener;
 mod marks;
 mod observe;
@@ -16,7 +17,7 @@ mod tproxy;
 mod udp;
 
 use std::io::{Write, stdout};
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::num::NonZeroU32;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -38,9 +39,11 @@ pub(crate) use probe::{Probe, Reached};
 pub(crate) struct Args {
     #[command(flatten)]
     targets: Targets,
-    /// Where the proxy is to listen; may be repeated.
-    #[arg(short, long, value_name = "ADDR", default_value = "0.0.0.0:8443", value_parser = value::address)]
+    /// Where the proxy is to listen; may be repeated [default: 0.0.0.0:8443, with --intercept 127.0.0.1:8080]
+    #[arg(short, long, value_name = "ADDR", value_parser = value::address)]
     listen: Vec<SocketAddr>,
+    #[command(flatten)]
+    intercept: intercept::Args,
     /// Instead of the options: the listeners and backends of this file, as `peername proxy --config` reads it
     #[arg(long, value_name = "FILE", conflicts_with_all = ["listen", "target_v4", "target_v6", "protocol", "mark", "observe"])]
     config: Option<PathBuf>,
@@ -61,6 +64,16 @@ pub(crate) struct Args {
     observe_for: Duration,
 }
 
+impl Args {
+    /// The addresses given, or this one.
+    fn listen_or(&self, default: SocketAddr) -> Vec<SocketAddr> {
+        match self.listen.as_slice() {
+            [] => vec![default],
+            given => given.to_vec(),
+        }
+    }
+}
+
 /// Prints one line a check. Exits with 3 when any of them failed.
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -71,6 +84,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
             Some(address) => {
                 report(&observe::first_bytes(address, args.observe_for).await) == Verdict::Fail
             }
+            None if args.intercept.is_given() => examine_intercept(args).await,
             None => match Subject::of(args) {
                 Ok(subject) => examine(&subject).await,
                 Err(problems) => {
@@ -113,8 +127,8 @@ impl Subject {
         }
         let transports = args.targets.transports().iter();
         let listen = transports.flat_map(|&transport| {
-            let addresses = args.listen.iter();
-            addresses.map(move |&address| (transport, address))
+            let addresses = args.listen_or(PROXY_LISTEN).into_iter();
+            addresses.map(move |address| (transport, address))
         });
         let backends = args.targets.named().into_iter();
         Ok(Self {
@@ -168,11 +182,26 @@ async fn examine(subject: &Subject) -> bool {
     failed
 }
 
+/// The same for `peername intercept`.
+async fn examine_intercept(args: &Args) -> bool {
+    let host = host::CHECKS_OF_INTERCEPT.into_iter().map(|check| check());
+    let listen = args.listen_or(INTERCEPT_LISTEN).into_iter();
+    let listeners = listen.map(|address| listener::can_be_opened(address, Transport::Tcp));
+    let findings = args.intercept.findings().await;
+    let verdicts = host
+        .chain(findings)
+        .chain(listeners)
+        .map(|finding| report(&finding));
+    verdicts.max() == Some(Verdict::Fail)
+}
+
 fn report(finding: &Finding) -> Verdict {
     // Whoever closes the pipe has seen enough; the verdict still counts.
     let _ = writeln!(stdout(), "{finding}");
     finding.verdict
 }
 
+const PROXY_LISTEN: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 8443);
+const INTERCEPT_LISTEN: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 8080);
 /// The command line's contract for `doctor` and `config check`.
 const PROBLEM_FOUND: u8 = 3;

@@ -8,14 +8,19 @@ use std::path::{Display, Path, PathBuf};
 #[non_exhaustive]
 pub enum Error {
     /// There is one, and it stays.
-    #[error("{path} is there already and stays; `peername ca rotate` replaces an authority")]
+    #[error(
+        "{path} is there already and stays; `peername ca rotate --ca {}` replaces an authority",
+        directory(path)
+    )]
     Exists {
         /// Its file.
         path: PathBuf,
     },
     /// The same, but nothing that could be replaced by itself.
     #[error(
-        "{path} is there already and stays: {fault}; to make a new one, move it away and run `peername ca init` again"
+        "{path} is there already and stays: {fault}; to make a new one, move it away and run \
+         `peername ca init --ca {}` again",
+        directory(path)
     )]
     InTheWay {
         /// The file.
@@ -45,7 +50,8 @@ pub enum Error {
     /// Whoever has read the key can be anybody.
     #[error(
         "{path} holds the authority's key, and others may read it (mode {mode:04o}): run `chmod 600 {path}`; \
-         if others have accounts here, replace it too: `peername ca rotate`"
+         if others have accounts here, replace it too: `peername ca rotate --ca {}`",
+        directory(path)
     )]
     ReadableByOthers {
         /// The key's file.
@@ -74,7 +80,7 @@ pub enum Error {
         us: u32,
     },
     /// The file is not an authority that clients accept.
-    #[error("{path}: {fault}")]
+    #[error("{path}: {fault}{}", remedy(path, *fault))]
     Unusable {
         /// The file.
         path: PathBuf,
@@ -135,9 +141,7 @@ pub enum Fault {
     #[error("the certificate is not valid yet; is the clock right?")]
     NotYetValid,
     /// notAfter has passed.
-    #[error(
-        "the certificate has expired; replace it with `peername ca rotate` and let clients trust the new one"
-    )]
+    #[error("the certificate has expired")]
     Expired,
     /// Of no use to [`super::Authority::rotate`].
     #[error(
@@ -146,7 +150,18 @@ pub enum Fault {
     Foreign,
 }
 
-/// What `--ca` has to say.
+/// The command that mends a fault, where there is one.
+fn remedy(path: &Path, fault: Fault) -> String {
+    match fault {
+        Fault::Expired => format!(
+            "; replace it with `peername ca rotate --ca {}` and let clients trust the new one",
+            directory(path)
+        ),
+        _ => String::new(),
+    }
+}
+
+/// The value of `--ca` that names the authority in this file.
 fn directory(path: &Path) -> Display<'_> {
     path.parent().unwrap_or(path).display()
 }

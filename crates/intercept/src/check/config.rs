@@ -114,7 +114,7 @@ pub enum Service {
 
 impl Service {
     /// What requests to it are addressed to, with the scheme `http`.
-    pub(crate) fn uri(&self) -> &Uri {
+    pub fn uri(&self) -> &Uri {
         match self {
             Self::Grpc(uri) | Self::ForwardAuth(uri) | Self::Opa(uri) => uri,
         }

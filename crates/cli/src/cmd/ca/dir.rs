@@ -15,6 +15,11 @@ pub(crate) struct Dir {
 }
 
 impl Dir {
+    /// What `--ca` says where a command has it by another declaration.
+    pub(crate) fn new(ca: Option<PathBuf>) -> Self {
+        Self { ca }
+    }
+
     /// The directory given, or the default.
     ///
     /// # Errors

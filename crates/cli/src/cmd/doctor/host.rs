@@ -25,6 +25,9 @@ pub(super) const CHECKS: [fn() -> Finding; 12] = [
     ephemeral_ports,
 ];
 
+/// Those that `peername intercept` depends on too: it takes no client's address, and needs no rules.
+pub(super) const CHECKS_OF_INTERCEPT: [fn() -> Finding; 2] = [open_files, somaxconn];
+
 fn net_raw() -> Finding {
     if caps::have(Capability::CAP_NET_RAW) {
         return Finding::ok("CAP_NET_RAW", "held");

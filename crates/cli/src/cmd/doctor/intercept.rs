@@ -1,0 +1,217 @@
+//! Checks of what `peername intercept` needs: its authority, origins' authorities, the check service, names.
+
+use std::env::var_os;
+use std::path::PathBuf;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use peername_intercept::authority::{Authority, Error};
+use peername_intercept::check::{Check, CheckConfig, Service};
+use peername_sys::resolve;
+use rustls_native_certs::{CertificateResult, load_native_certs};
+use tokio::task::spawn_blocking;
+use tokio::time::timeout;
+
+use super::finding::Finding;
+use crate::cmd::ca::date;
+use crate::cmd::ca::dir::Dir;
+
+/// Options of `peername doctor --intercept`: those of `peername intercept` that depend on this host.
+#[derive(Debug, clap::Args)]
+#[group(skip)]
+pub(super) struct Args {
+    /// Instead: check what `peername intercept` needs
+    #[arg(long, conflicts_with_all = ["config", "target_v4", "target_v6", "protocol", "mark", "observe"])]
+    intercept: bool,
+    /// With --intercept: where the authority is kept [default: as `peername ca` finds it]
+    #[arg(long, value_name = "DIR", requires = "intercept")]
+    ca: Option<PathBuf>,
+    /// With --intercept: the check service, as `peername intercept --check` takes it
+    #[arg(
+        long,
+        value_name = "URL",
+        requires = "intercept",
+        overrides_with = "check"
+    )]
+    check: Option<Service>,
+    /// With --intercept: a name that must resolve
+    #[arg(
+        long,
+        value_name = "NAME",
+        default_value = "example.com",
+        requires = "intercept",
+        overrides_with = "resolve"
+    )]
+    resolve: String,
+}
+
+impl Args {
+    pub(super) fn is_given(&self) -> bool {
+        self.intercept
+    }
+
+    /// All checks beside those of the host.
+    pub(super) async fn findings(&self) -> Vec<Finding> {
+        let dir = Dir::new(self.ca.clone());
+        let roots = load_native_certs();
+        let mut findings = match authority(&dir) {
+            Ok(authority) => vec![validity(&dir, &authority), trust(&dir, &authority, &roots)],
+            Err(missing) => vec![missing],
+        };
+        findings.push(origins(&roots));
+        findings.push(check_service(self.check.as_ref()).await);
+        findings.push(resolution(&self.resolve).await);
+        findings
+    }
+}
+
+/// The authority, read as `peername intercept` reads it: by this user, with its permissions, and still valid.
+fn authority(dir: &Dir) -> Result<Authority, Finding> {
+    let path = dir.path();
+    let path =
+        path.map_err(|usage| Finding::fail(AUTHORITY, usage.0, "name it with `--ca DIR`"))?;
+    Authority::open(&path).map_err(|error| match error {
+        Error::Io { .. } => Finding::fail(
+            AUTHORITY,
+            error.to_string(),
+            "run `peername doctor` as the user that runs `peername intercept`",
+        ),
+        error if error.to_string().contains("; ") => Finding::broken(AUTHORITY, error.to_string()),
+        error => Finding::fail(AUTHORITY, error.to_string(), "see docs/ca.md"),
+    })
+}
+
+fn validity(dir: &Dir, authority: &Authority) -> Finding {
+    let facts = authority.facts();
+    let seen = format!(
+        "{} is valid until {}",
+        facts.subject.escape_debug(),
+        date(facts.not_after)
+    );
+    let now = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default();
+    match facts.not_after.checked_sub(now.as_secs()) {
+        Some(left) if left > RENEWAL.as_secs() => Finding::ok(AUTHORITY, seen),
+        _ => Finding::warn(
+            AUTHORITY,
+            seen,
+            format!(
+                "replace it with `peername ca rotate{}` and let clients trust the new one",
+                dir.as_option()
+            ),
+        ),
+    }
+}
+
+/// Do programs that are started here trust what it signs? Others may have been told of it by other means.
+fn trust(dir: &Dir, authority: &Authority, roots: &CertificateResult) -> Finding {
+    let check = "trust in the authority";
+    let source = roots_of();
+    if authority
+        .chain()
+        .iter()
+        .any(|one| roots.certs.contains(one))
+    {
+        return Finding::ok(check, format!("it is in {source}"));
+    }
+    let ca = dir.as_option();
+    Finding::warn(
+        check,
+        format!("it is not in {source}, so that programs started here refuse what it signs"),
+        format!(
+            "for the programs of a shell `eval \"$(peername ca env{ca})\"`; for this host and others put what \
+             `peername ca export{ca}` prints into their list of authorities (docs/ca.md)"
+        ),
+    )
+}
+
+/// Where OpenSSL, and rustls as it does, look for trusted authorities.
+fn roots_of() -> String {
+    let set = ["SSL_CERT_FILE", "SSL_CERT_DIR"].into_iter();
+    let set = set.filter_map(|name| Some(format!("{name}={}", var_os(name)?.display())));
+    let set: Vec<_> = set.collect();
+    match set.is_empty() {
+        true => "this host's list of authorities".to_owned(),
+        false => set.join(" and "),
+    }
+}
+
+/// By whom may origins be certified?
+fn origins(roots: &CertificateResult) -> Finding {
+    let check = "origins' authorities";
+    match (roots.certs.len(), roots.errors.first()) {
+        (0, error) => Finding::fail(
+            check,
+            match error {
+                Some(error) => format!("none is trusted: {error}"),
+                None => "none is trusted, so that no origin can be verified".to_owned(),
+            },
+            "install ca-certificates, or give `peername intercept --extra-ca FILE`",
+        ),
+        (some, Some(error)) => Finding::warn(
+            check,
+            format!("{some} are trusted; of others: {error}"),
+            "mend or remove that file",
+        ),
+        (some, None) => Finding::ok(check, format!("{some} are trusted")),
+    }
+}
+
+/// Does the check service accept connections? `peername intercept` tries the same at its start.
+async fn check_service(service: Option<&Service>) -> Finding {
+    let name = "check service";
+    let Some(service) = service else {
+        return Finding::warn(
+            name,
+            "none was named: every request would be allowed, but for its destination",
+            "fine if that is meant; else name it with `--check URL` (docs/check.md)",
+        );
+    };
+    let uri = service.uri();
+    let check = match Check::new(CheckConfig::new(service.clone())) {
+        Ok(check) => check,
+        Err(error) => return Finding::fail(name, error.to_string(), "see docs/check.md"),
+    };
+    match check.reach().await {
+        Ok(()) => Finding::ok(name, format!("{uri} accepts connections")),
+        Err(failure) => Finding::fail(
+            name,
+            format!("{uri}: {failure}"),
+            "start it, or name the right one with `--check`; until then requests are denied",
+        ),
+    }
+}
+
+/// Does a name have an address, by the resolver of this host?
+async fn resolution(name: &str) -> Finding {
+    let check = "name resolution";
+    let wanted = name.to_owned();
+    let found = timeout(
+        RESOLVER,
+        spawn_blocking(move || resolve::addresses(&wanted)),
+    )
+    .await;
+    let why = match found {
+        Ok(Ok(Ok(addresses))) => {
+            let addresses: Vec<_> = addresses.iter().map(ToString::to_string).collect();
+            return Finding::ok(check, format!("{name} is {}", addresses.join(", ")));
+        }
+        Ok(Ok(Err(unresolved))) => unresolved.to_string(),
+        Ok(Err(panicked)) => panicked.to_string(),
+        Err(_) => format!("no answer within {RESOLVER:?}"),
+    };
+    Finding::fail(
+        check,
+        format!("{name}: {why}"),
+        format!(
+            "see `getent hosts {name}` and /etc/resolv.conf; where only some names resolve, name one with `--resolve`; \
+             with `peername intercept --upstream-proxy` that proxy resolves"
+        ),
+    )
+}
+
+const AUTHORITY: &str = "authority";
+/// Twice what a leaf is good for.
+const RENEWAL: Duration = Duration::from_hours(14 * 24);
+/// As resolv.conf(5) has it for one name server: 5 s, two attempts.
+const RESOLVER: Duration = Duration::from_secs(10);

@@ -1,0 +1,234 @@
+//! `peername doctor --intercept`: what a forward proxy needs of its host, each fault with its fix.
+
+use std::fs;
+use std::net::SocketAddr;
+use std::process::Command;
+
+use crate::harness::check::service::Opa;
+use crate::harness::lab::{Host, Scratch};
+use crate::harness::peername::{BINARY, Peername};
+
+/// A host with an authority in `ca`, and OPA at [`OPA`].
+struct InterceptHost {
+    host: Host,
+    _scratch: Scratch,
+    ca: String,
+    _opa: Opa,
+}
+
+const OPA: SocketAddr = crate::harness::addr::v4([127, 0, 0, 1], 8181);
+
+impl InterceptHost {
+    fn new() -> Self {
+        let (host, scratch) = (Host::new(), Scratch::new());
+        let opa = host.enter(|| Opa::at(OPA, "package egress\n\nallow := true\n"));
+        let ca = scratch.text("ca");
+        let prepared = Self {
+            host,
+            _scratch: scratch,
+            ca,
+            _opa: opa,
+        };
+        assert!(prepared.ca("init", &[]).status.success());
+        prepared
+    }
+
+    fn ca(&self, action: &str, args: &[&str]) -> std::process::Output {
+        Peername::run(
+            &self.host,
+            &[&["ca", action, "--ca", &self.ca], args].concat(),
+        )
+    }
+
+    /// The report of `doctor --intercept` with this check, and these variables; it ends with `code`.
+    #[track_caller]
+    fn report(&self, code: i32, more: &[&str], variables: &[(&str, &str)]) -> String {
+        let mut command = Command::new(BINARY);
+        command
+            .args(["doctor", "--intercept", "--ca", &self.ca])
+            .args(["--check", "opa+http://127.0.0.1:8181/v1/data/egress/allow"])
+            .args(["--resolve", "localhost"])
+            .args(more)
+            .env_remove("SSL_CERT_FILE")
+            .env_remove("SSL_CERT_DIR")
+            .envs(variables.iter().copied());
+        let output = self.host.output(&mut command, "");
+        let report = String::from_utf8(output.stdout).expect("text");
+        assert_eq!(
+            output.status.code(),
+            Some(code),
+            "{report}{:?}",
+            output.stderr
+        );
+        for line in report.lines() {
+            let is_fine = line.starts_with("ok    ");
+            let has_fix = ["warn  ", "FAIL  "].contains(&line.get(..6).unwrap_or_default())
+                && line.contains("; ");
+            assert!(is_fine || has_fix, "{line}");
+        }
+        report
+    }
+
+    /// Puts an authority there that has expired.
+    fn expire(&self) {
+        let pem = format!("{}/authority.pem", self.ca);
+        self.host.run("python3", &["-c", EXPIRED, &pem]);
+    }
+}
+
+/// The line of this check.
+#[track_caller]
+fn line<'r>(report: &'r str, check: &str) -> &'r str {
+    let mut lines = report.lines();
+    let line = lines.find(|line| line.get(6..).is_some_and(|rest| rest.starts_with(check)));
+    line.unwrap_or_else(|| panic!("no {check} in {report}"))
+}
+
+#[test]
+fn complete_setup_passes() {
+    let on = InterceptHost::new();
+    assert!(on.ca("env", &[]).status.success());
+    let bundle = format!("{}/bundle.pem", on.ca);
+    let report = on.report(0, &[], &[("SSL_CERT_FILE", &bundle)]);
+    for (check, what) in [
+        ("authority: ", "valid until "),
+        ("trust in the authority: ", &bundle),
+        ("origins' authorities: ", "trusted"),
+        (
+            "check service: ",
+            "http://127.0.0.1:8181/v1/data/egress/allow accepts connections",
+        ),
+        ("name resolution: ", "localhost is 127.0.0.1"),
+        ("listener: ", "TCP 127.0.0.1:8080 is free"),
+    ] {
+        let line = line(&report, check);
+        assert!(line.starts_with("ok    ") && line.contains(what), "{line}");
+    }
+    // What only `proxy` needs is no matter here.
+    assert!(
+        !report.contains("CAP_NET_RAW") && !report.contains("backend"),
+        "{report}"
+    );
+}
+
+#[test]
+fn authority_that_this_host_does_not_trust_is_a_warning_with_both_commands() {
+    let on = InterceptHost::new();
+    let report = on.report(0, &[], &[]);
+    let line = line(&report, "trust in the authority: ");
+    assert!(line.starts_with("warn  "), "{line}");
+    let ca = &on.ca;
+    assert!(
+        line.contains(&format!("peername ca env --ca {ca}")),
+        "{line}"
+    );
+    assert!(
+        line.contains(&format!("peername ca export --ca {ca}")),
+        "{line}"
+    );
+    // A bundle that was written before the authority was replaced.
+    assert!(on.ca("env", &[]).status.success() && on.ca("rotate", &[]).status.success());
+    let bundle = format!("{ca}/bundle.pem");
+    let report = on.report(0, &[], &[("SSL_CERT_FILE", &bundle)]);
+    let line = self::line(&report, "trust in the authority: ");
+    assert!(
+        line.starts_with("warn  ") && line.contains(&bundle),
+        "{line}"
+    );
+}
+
+#[test]
+fn authority_that_is_missing_unreadable_or_expired_fails_with_the_command_that_mends_it() {
+    let on = InterceptHost::new();
+    let ca = on.ca.clone();
+    let fails = |fix: String| {
+        let report = on.report(3, &[], &[]);
+        let line = line(&report, "authority: ");
+        assert!(
+            line.starts_with("FAIL  ") && line.contains(&fix),
+            "{fix}: {line}"
+        );
+        // The others are checked all the same.
+        assert!(
+            self::line(&report, "check service: ").starts_with("ok"),
+            "{report}"
+        );
+    };
+    on.host
+        .run("chmod", &["644", &format!("{ca}/authority.pem")]);
+    fails(format!(": run `chmod 600 {ca}/authority.pem`"));
+    on.host
+        .run("chmod", &["600", &format!("{ca}/authority.pem")]);
+    on.expire();
+    fails(format!(
+        "has expired; replace it with `peername ca rotate --ca {ca}`"
+    ));
+    assert!(on.ca("rotate", &[]).status.success());
+    let report = on.report(0, &[], &[]);
+    assert!(line(&report, "authority: ").starts_with("ok"), "{report}");
+    fs::remove_dir_all(&ca).expect("rm -r");
+    fails(format!("make one with `peername ca init --ca {ca}`"));
+}
+
+#[test]
+fn authority_that_expires_within_two_weeks_is_a_warning() {
+    let on = InterceptHost::new();
+    fs::remove_dir_all(&on.ca).expect("rm -r");
+    assert!(on.ca("init", &["--days", "10"]).status.success());
+    let report = on.report(0, &[], &[]);
+    let line = line(&report, "authority: ");
+    let fix = format!("`peername ca rotate --ca {}`", on.ca);
+    assert!(line.starts_with("warn  ") && line.contains(&fix), "{line}");
+}
+
+#[test]
+fn check_that_does_not_answer_and_name_that_does_not_resolve_fail() {
+    let on = InterceptHost::new();
+    let report = on.report(3, &["--check", "grpc://127.0.0.1:9"], &[]);
+    let line = line(&report, "check service: ");
+    assert!(
+        line.starts_with("FAIL  ") && line.contains("127.0.0.1:9"),
+        "{line}"
+    );
+    let report = on.report(3, &["--resolve", "no.such.invalid"], &[]);
+    let line = self::line(&report, "name resolution: no.such.invalid");
+    assert!(
+        line.starts_with("FAIL  ") && line.contains("getent hosts no.such.invalid"),
+        "{line}"
+    );
+}
+
+#[test]
+fn options_of_the_other_kind_are_wrong_usage() {
+    let host = Host::new();
+    for args in [
+        &["doctor", "--intercept", "--target-v4=127.0.0.1:80"][..],
+        &["doctor", "--ca=/tmp"],
+        &["doctor", "--check=grpc://127.0.0.1:9"],
+    ] {
+        let output = Peername::run(&host, args);
+        assert_eq!(output.status.code(), Some(2), "{args:?}: {output:?}");
+    }
+}
+
+/// As `ca init` makes one, but from 400 days ago to 10 days ago.
+const EXPIRED: &str = r#"
+import datetime, sys
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+key = ec.generate_private_key(ec.SECP256R1())
+name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "expired")])
+days = lambda n: datetime.datetime.now(datetime.timezone.utc) + datetime.timedelta(days=n)
+usage = dict.fromkeys(["digital_signature", "content_commitment", "key_encipherment", "data_encipherment",
+                       "key_agreement", "encipher_only", "decipher_only"], False)
+certificate = (x509.CertificateBuilder().subject_name(name).issuer_name(name).public_key(key.public_key())
+    .serial_number(x509.random_serial_number()).not_valid_before(days(-400)).not_valid_after(days(-10))
+    .add_extension(x509.BasicConstraints(True, 0), critical=True)
+    .add_extension(x509.KeyUsage(key_cert_sign=True, crl_sign=True, **usage), critical=True)
+    .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+    .sign(key, hashes.SHA256()))
+pkcs8 = key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+with open(sys.argv[1], "wb") as file:
+    file.write(pkcs8 + certificate.public_bytes(serialization.Encoding.PEM))
+"#;
