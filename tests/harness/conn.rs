@@ -182,7 +182,7 @@ impl Conn {
 
     /// Whether the other side's kernel has everything that was sent.
     pub(crate) fn all_acknowledged(&self) -> bool {
-        peername_sys::tcp::stream::unsent(&self.0).expect("SIOCOUTQ") == 0
+        peername_sys::tcp::stream::send_queue_len(&self.0).expect("SIOCOUTQ") == 0
     }
 
     /// Sends FIN; the other direction stays open.

@@ -89,7 +89,7 @@ fn without_io_uring_all_works_but_for_who_insists() {
 
 /// Whether the tests may have io_uring.
 pub(crate) fn has_rings() -> bool {
-    let ring = peername_sys::uring::Receiving::new();
+    let ring = peername_sys::uring::MultishotReceiver::new();
     if let Err(error) = &ring {
         eprintln!("{error}: io_uring is not looked at");
     }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::{Context, bail, ensure};
 use peername_proxy::own_addresses::OwnAddresses;
 use peername_proxy::server::{Capacity, Running};
-use peername_sys::process::limits::{open_files, raise_open_files};
+use peername_sys::process::limits::{count_open_files, raise_open_files};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::time::{sleep, timeout};
 
@@ -59,7 +59,7 @@ pub(crate) async fn read_again<T: Send + 'static>(
 /// some for connections.
 pub(crate) fn require_descriptors(workers: usize, sockets: usize) -> anyhow::Result<()> {
     let limit = usize::try_from(raise_open_files()?)?;
-    let ours = open_files()? + workers * FILES_OF_A_RUNTIME + sockets + FILES_FOR_THE_MOMENT;
+    let ours = count_open_files()? + workers * FILES_OF_A_RUNTIME + sockets + FILES_FOR_THE_MOMENT;
     ensure!(
         ours + FEWEST_FOR_CONNECTIONS <= limit,
         "{sockets} listening sockets (one for each address and worker) leave too few of {limit} \
@@ -81,7 +81,7 @@ pub(crate) fn capacity(
     let limit = usize::try_from(raise_open_files()?)?.saturating_sub(of_udp);
     // The worker and each of its companions wait with an epoll instance of their own.
     let of_a_worker = FILES_OF_A_RUNTIME + 1 + companions;
-    let ours = open_files()? + workers * of_a_worker + FILES_FOR_THE_MOMENT;
+    let ours = count_open_files()? + workers * of_a_worker + FILES_FOR_THE_MOMENT;
     let pairs = limit.saturating_sub(ours) / 2;
     let pipes_of_a_worker = (pairs / 8 / workers).min(MOST_PIPES);
     let connections = (pairs - pipes_of_a_worker * workers).max(1);
@@ -95,7 +95,7 @@ pub(crate) fn capacity(
 /// some too. A flood of clients takes descriptors before anything else.
 pub(crate) fn descriptors_of_sessions(workers: usize, tcp_too: bool) -> anyhow::Result<usize> {
     let limit = usize::try_from(raise_open_files()?)?;
-    let ours = open_files()? + workers * FILES_OF_A_RUNTIME + 2 * FILES_FOR_THE_MOMENT;
+    let ours = count_open_files()? + workers * FILES_OF_A_RUNTIME + 2 * FILES_FOR_THE_MOMENT;
     let free = limit.saturating_sub(ours);
     Ok(if tcp_too { free / 2 } else { free }.max(1))
 }

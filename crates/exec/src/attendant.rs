@@ -28,10 +28,10 @@ use std::time::{Duration, Instant};
 
 use peername_identity::{Counter, Table};
 use peername_sys::Result;
-use peername_sys::event::epoll::{Epoll, Readiness, When};
+use peername_sys::event::epoll::{Epoll, Interest, Readiness};
 use peername_sys::netlink::sock_diag;
-use peername_sys::process::limits::most_open_files;
-use peername_sys::tcp::socket_info;
+use peername_sys::process::limits::max_open_files;
+use peername_sys::tcp::{socket_info, stream};
 
 use crate::look::{Look, look_again, refuse, report_refusal};
 use bell::Bell;
@@ -79,7 +79,7 @@ impl Attendant {
     pub fn new(table: Table<'static>, header_timeout: Duration) -> Result<Self> {
         let max_header = table.settings().policy().max_header;
         // One for each connection, and one for its bell; the rest is for whoever comes to take it.
-        let third = usize::try_from(most_open_files() / 3).unwrap_or(usize::MAX);
+        let third = usize::try_from(max_open_files() / 3).unwrap_or(usize::MAX);
         Ok(Self {
             table,
             header_timeout,
@@ -102,11 +102,11 @@ impl Attendant {
         }
         let id = self.new_id();
         // What is there already is reported at once.
-        if self.epoll.watch(&connection, id, When::Ready).is_err() {
+        if self.epoll.add(&connection, id, Interest::Readable).is_err() {
             return self.refuse(connection, Counter::NoAttendant);
         }
         // What the kernel has waited for counts; whoever is slow to answer it has half of the time all the same.
-        let waited = socket_info::was_deferred(&connection).min(self.header_timeout / 2);
+        let waited = socket_info::defer_accept_delay(&connection).min(self.header_timeout / 2);
         let waiting = Waiting {
             connection,
             listener,
@@ -193,7 +193,7 @@ impl Attendant {
         let swept = |place: &peername_identity::Place| own != 0 && place.namespace == own;
         let before: Vec<_> = self.table.places().filter(swept).collect();
         // If the kernel can't say, nothing is freed; the next time it may.
-        if let Ok(live) = sock_diag::live_tcp_sockets() {
+        if let Ok(live) = sock_diag::open_tcp_cookies() {
             let closed = before.iter().filter(|place| !live.contains(&place.cookie));
             closed.for_each(|place| self.table.remove(*place));
         }
@@ -205,12 +205,12 @@ impl Attendant {
         self.make_room_for(id);
         let waiting = self.waiting.get_mut(&id)?;
         let look = look_again(self.table, waiting.connection.as_fd(), &mut self.buffer);
-        let over = found.finished || found.ended;
+        let over = found.read_closed || found.hung_up;
         match look {
             Look::Unfinished(len) if !over => {
                 waiting.begun = true;
                 // Woken for every octet otherwise, even for those that are there already.
-                let _ = socket_info::set_low_water(&waiting.connection, len);
+                let _ = stream::set_receive_low_water(&waiting.connection, len);
                 None
             }
             Look::Ready(_) => self.make_ready(id),
@@ -254,8 +254,8 @@ impl Attendant {
     fn stop_waiting(&mut self, id: u64) -> Option<Waiting> {
         let waiting = self.waiting.remove(&id)?;
         // It may be open elsewhere, so closing it here would not take it out.
-        let _ = self.epoll.forget(&waiting.connection);
-        let _ = socket_info::set_low_water(&waiting.connection, 1);
+        let _ = self.epoll.delete(&waiting.connection);
+        let _ = stream::set_receive_low_water(&waiting.connection, 1);
         Some(waiting)
     }
 
@@ -284,7 +284,7 @@ impl Attendant {
 
     fn keep(&mut self, bell: Bell) {
         let id = self.new_id();
-        if self.epoll.watch(bell.socket(), id, bell.awaits()).is_ok() {
+        if self.epoll.add(bell.socket(), id, bell.awaits()).is_ok() {
             self.bells.insert(id, bell);
         }
     }
@@ -296,7 +296,7 @@ impl Attendant {
         };
         if bell.go_on(found) {
             let (socket, awaits) = (bell.socket(), bell.awaits());
-            let _ = self.epoll.watch_instead(socket, id, awaits);
+            let _ = self.epoll.modify(socket, id, awaits);
         } else {
             self.bells.remove(&id);
         }

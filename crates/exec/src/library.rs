@@ -67,7 +67,7 @@ impl Library {
             source,
         };
         let about = fs::metadata(path).map_err(unreadable)?;
-        let user = peername_sys::process::user::effective();
+        let user = peername_sys::process::user::effective_uid();
         if ![0, user].contains(&about.uid()) || about.mode() & 0o022 != 0 {
             return Err(LibraryError::Writable(path.to_owned()));
         }

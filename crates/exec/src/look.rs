@@ -151,8 +151,8 @@ fn refused(table: Table<'_>, connection: BorrowedFd<'_>, peer: SocketAddr, why: 
 
 fn namespace(connection: BorrowedFd<'_>) -> u64 {
     match socket_info::protocol(connection) {
-        Some(socket_info::Protocol::Tcp) => socket_info::namespace(connection),
+        Some(socket_info::StreamProtocol::Tcp) => socket_info::netns_cookie(connection),
         // A sweep would not find it among the TCP sockets, and take it for closed.
-        Some(socket_info::Protocol::Multipath) | None => 0,
+        Some(socket_info::StreamProtocol::Multipath) | None => 0,
     }
 }

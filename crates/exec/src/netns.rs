@@ -20,17 +20,17 @@ use std::os::fd::OwnedFd;
 use std::process::{self, Command};
 use std::time::Duration;
 
-use peername_sys::Failed;
-use peername_sys::event::epoll::{Epoll, When};
+use peername_sys::SyscallError;
+use peername_sys::event::epoll::{Epoll, Interest};
 use peername_sys::ipc::listen_fds;
-use peername_sys::netlink::{Family, LocalRoute, Netlink, is_family_off};
-use peername_sys::process::caps::{Capability, have, pass_on};
+use peername_sys::netlink::{Family, LocalRoute, Netlink, is_family_disabled};
+use peername_sys::process::caps::{Capability, is_effective, raise_ambient};
 use peername_sys::process::daemonize;
-use peername_sys::process::kill_on_close::DeadMan;
+use peername_sys::process::kill_on_close::KillOnClose;
 use peername_sys::process::namespace::{
-    Network, allow_all_ports, become_capable_in_new_user_namespace,
+    NetworkNamespace, allow_unprivileged_ports, become_capable_in_new_user_namespace,
 };
-use peername_sys::process::pidfd::{Process, Signal};
+use peername_sys::process::pidfd::{PidFd, Signal};
 
 use crate::launch::become_program;
 
@@ -42,13 +42,13 @@ pub enum NetnsError {
         "{0}: this host does not let ordinary users make namespaces (kernel.unprivileged_userns_clone, \
          kernel.apparmor_restrict_unprivileged_userns); allow it, or run as root"
     )]
-    Namespace(Failed),
+    Namespace(SyscallError),
     /// It can't be set up.
     #[error("the private network: {0}")]
-    SetUp(Failed),
+    SetUp(SyscallError),
     /// The proxy can't be started.
     #[error("starting the proxy: {0}")]
-    Start(#[from] Failed),
+    Start(#[from] SyscallError),
     /// tokio.
     #[error("starting the runtime for netlink: {0}")]
     Runtime(std::io::Error),
@@ -63,16 +63,16 @@ pub enum NetnsError {
 ///
 /// [`NetnsError`].
 pub fn start(sockets: Vec<OwnedFd>, proxy: Vec<OsString>) -> Result<(), NetnsError> {
-    if !have(Capability::CAP_SYS_ADMIN) {
+    if !is_effective(Capability::CAP_SYS_ADMIN) {
         become_capable_in_new_user_namespace().map_err(NetnsError::Namespace)?;
     }
-    Network::unshare().map_err(NetnsError::Namespace)?;
+    NetworkNamespace::unshare().map_err(NetnsError::Namespace)?;
     set_up()?;
     let mut kept = sockets;
-    kept.push(Process::current()?.into());
+    kept.push(PidFd::current()?.into());
     let pid = process::id();
-    daemonize::detached(kept, |mut sockets| {
-        let Some(program) = sockets.pop().map(Process::from) else {
+    daemonize::spawn_detached(kept, |mut sockets| {
+        let Some(program) = sockets.pop().map(PidFd::from) else {
             return 1;
         };
         match watch_over((pid, &program), sockets, proxy) {
@@ -103,37 +103,37 @@ fn set_up() -> Result<(), NetnsError> {
                 protocol: BOOT,
             };
             match netlink.add_local_route(&everything).await {
-                Err(error) if family == Family::V6 && is_family_off(&error) => {}
+                Err(error) if family == Family::V6 && is_family_disabled(&error) => {}
                 added => added?,
             }
         }
-        allow_all_ports()
+        allow_unprivileged_ports()
     });
     made.map_err(NetnsError::SetUp)
 }
 
 /// Starts the proxy, and ends it or the program when the other has ended.
 fn watch_over(
-    (pid, program): (u32, &Process),
+    (pid, program): (u32, &PidFd),
     sockets: Vec<OwnedFd>,
     proxy: Vec<OsString>,
-) -> Result<(), Failed> {
-    daemonize::name_thread(c"peername-netns");
+) -> Result<(), SyscallError> {
+    daemonize::set_thread_name(c"peername-netns");
     // If this process is killed, the proxy ends, and nobody would reach the program any more.
-    let mut dead_man = DeadMan::new()?;
-    let _hold = dead_man.hold(None)?;
-    if let Err(error) = dead_man.charge(pid, || !program.has_ended()) {
+    let mut dead_man = KillOnClose::new()?;
+    let _hold = dead_man.new_inhibitor(None)?;
+    if let Err(error) = dead_man.add(pid, || !program.has_exited()) {
         // It may have been quick.
-        return match program.has_ended() {
+        return match program.has_exited() {
             true => Ok(()),
             false => Err(error),
         };
     }
-    let child = daemonize::child(sockets, |sockets| become_proxy(sockets, proxy))?;
-    let proxy = Process::open(child)?;
+    let child = daemonize::fork_child(sockets, |sockets| become_proxy(sockets, proxy))?;
+    let proxy = PidFd::open(child)?;
     let epoll = Epoll::new()?;
-    epoll.watch(program, PROGRAM, When::Ready)?;
-    epoll.watch(&proxy, PROXY, When::Ready)?;
+    epoll.add(program, PROGRAM, Interest::Readable)?;
+    epoll.add(&proxy, PROXY, Interest::Readable)?;
     let (last, patience) = match first_of(&epoll, None)? {
         // Its connections have ended with it.
         Some(PROGRAM) => (&proxy, PATIENCE),
@@ -144,7 +144,7 @@ fn watch_over(
     };
     let _ = last.signal(Signal::TERM);
     let rest = Epoll::new()?;
-    rest.watch(last, 0, When::Ready)?;
+    rest.add(last, 0, Interest::Readable)?;
     if first_of(&rest, Some(patience))?.is_none() {
         let _ = last.signal(Signal::KILL);
     }
@@ -153,7 +153,7 @@ fn watch_over(
 }
 
 /// `None` once the time is over, and only then.
-fn first_of(epoll: &Epoll, limit: Option<Duration>) -> Result<Option<u64>, Failed> {
+fn first_of(epoll: &Epoll, limit: Option<Duration>) -> Result<Option<u64>, SyscallError> {
     let mut found = Vec::new();
     epoll.wait(limit, &mut found)?;
     Ok(found.first().map(|found| found.token))
@@ -162,9 +162,9 @@ fn first_of(epoll: &Epoll, limit: Option<Duration>) -> Result<Option<u64>, Faile
 /// As a service manager would start it (sd_listen_fds(3)).
 fn become_proxy(sockets: Vec<OwnedFd>, arguments: Vec<OsString>) -> u8 {
     let count = sockets.len().to_string();
-    let ready = daemonize::end_with_parent()
-        .and_then(|()| pass_on(&[Capability::CAP_NET_RAW, Capability::CAP_NET_BIND_SERVICE]))
-        .and_then(|()| listen_fds::leave(sockets));
+    let ready = daemonize::set_parent_death_signal()
+        .and_then(|()| raise_ambient(&[Capability::CAP_NET_RAW, Capability::CAP_NET_BIND_SERVICE]))
+        .and_then(|()| listen_fds::pass_on_exec(sockets));
     if let Err(error) = ready {
         eprintln!("peername: the proxy beside the program: {error}");
         return 1;

@@ -32,11 +32,11 @@ use std::time::Duration;
 
 use peername_identity::{PROBE, PROBE_ERRNO, Table};
 use peername_sys::ipc::fd_passing;
-use peername_sys::process::caps::{Capability, forbid_new, have, keep_only};
-use peername_sys::process::pidfd::Process;
+use peername_sys::process::caps::{Capability, is_effective, keep_only, set_no_new_privs};
+use peername_sys::process::pidfd::PidFd;
 use peername_sys::process::{daemonize, limits};
-use peername_sys::seccomp::{self, Bypass, Gaining, Listener, OwnNames};
-use peername_sys::{Failed, kernel_release};
+use peername_sys::seccomp::{self, Bypass, Getsockname, NoNewPrivs, NotificationListener};
+use peername_sys::{SyscallError, kernel_release};
 
 use ledger::Ledger;
 use supervisor::Supervisor;
@@ -67,10 +67,10 @@ pub enum NotifyError {
          none of it",
         release = kernel_release()
     )]
-    Filter(Failed),
+    Filter(SyscallError),
     /// Something else of the system's.
     #[error("starting the supervisor: {0}")]
-    Start(Failed),
+    Start(SyscallError),
     /// It ended before it was ready.
     #[error("the supervisor ended while it started; what it said stands above")]
     Ended,
@@ -84,13 +84,13 @@ pub enum NotifyError {
 /// # Errors
 ///
 /// The kernel is too old or does not let us; or somebody else supervises already.
-pub fn start(settings: Settings) -> Result<Gaining, NotifyError> {
+pub fn start(settings: Settings) -> Result<NoNewPrivs, NotifyError> {
     let started = NotifyError::Start;
     let (table_settings, has_library) = (settings.table.settings(), settings.library.is_some());
     let program = process::id();
-    let target = Process::current().map_err(started)?;
-    let (ours, theirs) = fd_passing::line().map_err(started)?;
-    daemonize::detached([theirs, target.into()], |[line, target]| {
+    let target = PidFd::current().map_err(started)?;
+    let (ours, theirs) = fd_passing::seqpacket_pair().map_err(started)?;
+    daemonize::spawn_detached([theirs, target.into()], |[line, target]| {
         let ended = supervise(&settings, line, program, target.into());
         settings.library.iter().for_each(SharedTable::remove);
         match ended {
@@ -102,13 +102,13 @@ pub fn start(settings: Settings) -> Result<Gaining, NotifyError> {
         }
     })
     .map_err(started)?;
-    let Some((supervisor, _)) = fd_passing::receive(&ours).map_err(started)? else {
+    let Some((supervisor, _)) = fd_passing::receive_word(&ours).map_err(started)? else {
         return Err(NotifyError::Ended);
     };
-    seccomp::allow_looks_of(u32::try_from(supervisor).unwrap_or_default());
+    seccomp::allow_ptrace_by(u32::try_from(supervisor).unwrap_or_default());
     let own_names = match table_settings.policy().show_destination {
-        true => OwnNames::Asked,
-        false => OwnNames::Kernel,
+        true => Getsockname::Notify,
+        false => Getsockname::Allow,
     };
     let bypass = has_library.then_some(Bypass {
         pass: table_settings.pass(),
@@ -117,8 +117,8 @@ pub fn start(settings: Settings) -> Result<Gaining, NotifyError> {
     });
     let installed = seccomp::install(own_names, bypass.as_ref());
     let (listener, gaining) = installed.map_err(NotifyError::Filter)?;
-    fd_passing::send(&ours, 0, Some(listener.as_fd())).map_err(started)?;
-    match fd_passing::receive(&ours).map_err(started)? {
+    fd_passing::send_word(&ours, 0, Some(listener.as_fd())).map_err(started)?;
+    match fd_passing::receive_word(&ours).map_err(started)? {
         Some(_) => Ok(gaining),
         None => Err(NotifyError::Ended),
     }
@@ -129,10 +129,10 @@ pub fn start(settings: Settings) -> Result<Gaining, NotifyError> {
 ///
 /// Without CAP_SYS_PTRACE, as in most containers, the kernel lets it look at a process only whose capabilities it has,
 /// too (ptrace(2), access mode checking). Then all of them stay, and execve(2) gives it no others.
-fn give_up_privileges() -> Result<(), Failed> {
-    match have(Capability::CAP_SYS_PTRACE) {
+fn give_up_privileges() -> Result<(), SyscallError> {
+    match is_effective(Capability::CAP_SYS_PTRACE) {
         true => keep_only(&[Capability::CAP_SYS_PTRACE, Capability::CAP_KILL]),
-        false => forbid_new(),
+        false => set_no_new_privs(),
     }
 }
 
@@ -141,19 +141,19 @@ fn supervise(
     settings: &Settings,
     line: OwnedFd,
     program: u32,
-    target: Process,
-) -> Result<(), Failed> {
+    target: PidFd,
+) -> Result<(), SyscallError> {
     limits::raise_open_files()?;
-    fd_passing::send(&line, process::id().into(), None)?;
+    fd_passing::send_word(&line, process::id().into(), None)?;
     // Without a listener: the launcher has failed, and says so itself.
-    let Some((_, Some(listener))) = fd_passing::receive(&line)? else {
+    let Some((_, Some(listener))) = fd_passing::receive_word(&line)? else {
         return Ok(());
     };
-    let calls = Listener::from(listener);
+    let calls = NotificationListener::from(listener);
     let ledger = Ledger::new()?;
     give_up_privileges()?;
     let supervisor = Supervisor::new(settings, calls, ledger, (program, target))?;
-    fd_passing::send(&line, 0, None)?;
+    fd_passing::send_word(&line, 0, None)?;
     drop(line);
     supervisor.run()
 }

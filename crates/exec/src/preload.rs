@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
-use peername_sys::seccomp::Gaining;
+use peername_sys::seccomp::NoNewPrivs;
 
 use crate::library::preloaded;
 use crate::notify::{self, NotifyError};
@@ -37,7 +37,7 @@ impl Preload {
     /// # Errors
     ///
     /// [`PreloadError`]. This process must have one thread only.
-    pub fn prepare(&self, command: &mut Command) -> Result<Gaining, PreloadError> {
+    pub fn prepare(&self, command: &mut Command) -> Result<NoNewPrivs, PreloadError> {
         let shared = SharedTable::create(self.slots, &self.rules)?;
         command.env("LD_PRELOAD", preloaded(&self.library));
         command.env("PEERNAME_TABLE", shared.path());

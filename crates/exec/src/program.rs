@@ -16,7 +16,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-use peername_sys::process::executable::{Gains, gains};
+use peername_sys::process::executable::{PrivilegeGain, privilege_gain};
 
 use elf::Elf;
 use script::Interpreter;
@@ -250,15 +250,15 @@ fn is_executable(path: &Path) -> bool {
 }
 
 fn refuse_privileged(path: &Path) -> Result<(), ProgramError> {
-    let gains = gains(path).map_err(|failed| ProgramError::Unreadable {
+    let gains = privilege_gain(path).map_err(|failed| ProgramError::Unreadable {
         path: path.to_owned(),
         source: failed.source,
     })?;
     let what = match gains {
-        Gains::Nothing => return Ok(()),
-        Gains::User => "another user (set-user-ID)",
-        Gains::Group => "another group (set-group-ID)",
-        Gains::Capabilities => "capabilities",
+        PrivilegeGain::Nothing => return Ok(()),
+        PrivilegeGain::User => "another user (set-user-ID)",
+        PrivilegeGain::Group => "another group (set-group-ID)",
+        PrivilegeGain::Capabilities => "capabilities",
     };
     Err(ProgramError::Privileged {
         path: path.to_owned(),

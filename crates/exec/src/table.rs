@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use peername_identity::{Network, Policy, Secrets, SourcePolicy, Table};
-use peername_sys::ipc::shared_memory::{self, claim, map_words, mark_used};
+use peername_sys::ipc::shared_memory::{self, lock_shared, map_words, try_lock_exclusive};
 use peername_sys::process::user;
 use peername_sys::random;
 use peername_sys::tcp::socket_info;
@@ -54,7 +54,7 @@ pub enum TableError {
     },
     /// It can't be mapped.
     #[error("the table of clients: {0}")]
-    Map(#[from] peername_sys::Failed),
+    Map(#[from] peername_sys::SyscallError),
     /// The number of slots is wrong.
     #[error("{0} slots: the table of clients takes a power of two, and at least 64")]
     Slots(usize),
@@ -94,7 +94,7 @@ impl SharedTable {
             .open(&path)
             .map_err(in_file)?;
         // The lock lives as long as the mapping, which keeps the open file; see `remove_forgotten`.
-        mark_used(&file).map_err(|failed| in_file(failed.source))?;
+        lock_shared(&file).map_err(|failed| in_file(failed.source))?;
         let len = Table::size(slots);
         file.set_len(len as u64).map_err(in_file)?;
         let words = map_words(&file, len)?;
@@ -134,8 +134,8 @@ impl Rules {
             show_destination: self.show_destination,
             sources: self.sources,
             max_header: self.max_header,
-            attendant_user: user::effective(),
-            namespace: socket_info::own_namespace(),
+            attendant_user: user::effective_uid(),
+            namespace: socket_info::current_netns_cookie(),
         }
     }
 }
@@ -149,12 +149,12 @@ fn remove_forgotten() {
         // Of the entry itself: it may be a link that somebody else has put there.
         let old = entry.metadata().is_ok_and(|about| {
             let age = about.modified().ok().and_then(|at| at.elapsed().ok());
-            let own = about.is_file() && about.uid() == user::effective();
+            let own = about.is_file() && about.uid() == user::effective_uid();
             own && age.is_some_and(|age| age > FORGOTTEN_AFTER)
         });
         let file = old.then(|| shared_memory::open(&entry.path()));
         if let Some(Ok(file)) = file
-            && claim(&file)
+            && try_lock_exclusive(&file)
         {
             // Somebody else who starts now may have been quicker.
             let _ = fs::remove_file(entry.path());

@@ -16,7 +16,8 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use peername_proxy::listeners::BindError;
 use peername_proxy::server::Pulse;
-use peername_sys::tcp::listener::{self, Sharing};
+use peername_sys::socket::BindOptions;
+use peername_sys::tcp::listener;
 use prometheus_client::encoding::text;
 use prometheus_client::registry::Registry;
 use tokio::sync::Semaphore;
@@ -42,8 +43,8 @@ impl Admin {
     ///
     /// The address can't be listened on.
     pub fn listen(addr: SocketAddr) -> Result<Self, BindError> {
-        let free = listener::is_free(addr);
-        let socket = free.and_then(|()| listener::tcp(addr, Sharing::default()));
+        let free = listener::check_address_free(addr);
+        let socket = free.and_then(|()| listener::listen(addr, BindOptions::default()));
         socket
             .map(Self)
             .map_err(|failed| BindError::new(addr, failed))

@@ -12,8 +12,8 @@ use peername_proxy::frame;
 use peername_proxy::server::{Companion, Incoming, Serve};
 use peername_proxy::service::ListenerId;
 use peername_proxy::throttle::Throttle;
-use peername_sys::event::readiness::watched;
-use peername_sys::tcp::original_destination::original_destination;
+use peername_sys::event::readiness::register_stream;
+use peername_sys::tcp::original_destination;
 use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout_at};
 
@@ -177,7 +177,7 @@ impl Serve for Intercept {
         } = connection;
         let peer = PeerAddr(canonical(peer.0));
         self.site.metrics.connections.inc();
-        let stream = match watched(stream) {
+        let stream = match register_stream(stream) {
             Ok(stream) => stream,
             Err(failed) => {
                 self.site.unopened(peer, "local_error");

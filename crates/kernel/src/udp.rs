@@ -367,7 +367,7 @@ impl Totals {
 impl Usage {
     /// How long ago the kernel last did anything for the session; `None` if it never did.
     pub fn idle(&self) -> Option<Duration> {
-        (!self.last.is_zero()).then(|| clock::coarse().saturating_sub(self.last))
+        (!self.last.is_zero()).then(|| clock::coarse_monotonic().saturating_sub(self.last))
     }
 }
 

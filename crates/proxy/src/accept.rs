@@ -2,7 +2,7 @@
 
 use std::os::fd::AsFd;
 
-use peername_sys::event::readiness::watched;
+use peername_sys::event::readiness::register_stream;
 use tokio::net::TcpStream;
 
 use crate::addr::{LocalAddr, PeerAddr};
@@ -36,7 +36,7 @@ impl Accepted {
             return Err(refuse(&stream, Failure::Untrusted));
         }
         Ok(Self {
-            stream: watched(stream).map_err(Failure::Local)?,
+            stream: register_stream(stream).map_err(Failure::Local)?,
             peer,
             listener,
         })

@@ -12,9 +12,9 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 
 use futures_util::FutureExt;
-use peername_sys::event::async_epoll::Poller;
+use peername_sys::event::async_epoll::AsyncEpoll;
 use peername_sys::tcp::listener;
-use peername_sys::{is_broken_listener, is_of_one_connection};
+use peername_sys::{is_broken_listener, is_per_connection_error};
 use tokio::time::sleep;
 
 use crate::addr::{LocalAddr, PeerAddr};
@@ -27,7 +27,7 @@ use crate::throttle::Throttle;
 
 /// A worker's listeners.
 pub(crate) struct Acceptor<S: Serve> {
-    poller: Poller,
+    poller: AsyncEpoll,
     listening: HashMap<ListenerId, Listening>,
     /// Those that are to be closed when who waits there is served.
     leaving: Vec<Leaving<S>>,
@@ -85,7 +85,7 @@ impl<S: Serve> Acceptor<S> {
         closed: Arc<AtomicUsize>,
     ) -> io::Result<Self> {
         Ok(Self {
-            poller: Poller::new().map_err(io::Error::other)?,
+            poller: AsyncEpoll::new().map_err(io::Error::other)?,
             listening: HashMap::new(),
             leaving: Vec::new(),
             closed,
@@ -102,7 +102,7 @@ impl<S: Serve> Acceptor<S> {
         self.listening.reserve(listeners.len());
         for listening in listeners {
             self.poller
-                .watch(&listening.socket, listening.id.0.into())
+                .add(&listening.socket, listening.id.0.into())
                 .map_err(io::Error::other)?;
             self.listening.insert(listening.id, listening);
         }
@@ -116,7 +116,7 @@ impl<S: Serve> Acceptor<S> {
         let Some(listening) = self.listening.remove(&id) else {
             return;
         };
-        let _ = self.poller.forget(&listening.socket);
+        let _ = self.poller.delete(&listening.socket);
         let mut leaving = Leaving {
             by: self.service.by(id),
             listening,
@@ -131,8 +131,8 @@ impl<S: Serve> Acceptor<S> {
         }
         // What fails is only that others come too.
         let socket = &leaving.listening.socket;
-        let _ = listener::let_nobody_in(socket);
-        leaving.waiting = listener::queue_len(socket).unwrap_or(usize::MAX);
+        let _ = listener::shrink_backlog(socket);
+        leaving.waiting = listener::accept_queue_len(socket).unwrap_or(usize::MAX);
         if leaving.waiting > 0 {
             self.leaving.push(leaving);
         }
@@ -157,7 +157,7 @@ impl<S: Serve> Acceptor<S> {
             };
             match listener::accept(&listening.socket) {
                 Ok(accepted) => self.begin(listening, accepted, place, by.clone()),
-                Err(error) if is_of_one_connection(&error) => {}
+                Err(error) if is_per_connection_error(&error) => {}
                 Err(error)
                     if error.kind() == ErrorKind::WouldBlock || is_broken_listener(&error) =>
                 {
@@ -224,7 +224,7 @@ impl<S: Serve> Acceptor<S> {
                     }
                     Err(error) if error.kind() == ErrorKind::WouldBlock => break,
                     Err(error) if is_broken_listener(&error) => return Err(error),
-                    Err(error) if is_of_one_connection(&error) => {}
+                    Err(error) if is_per_connection_error(&error) => {}
                     Err(error) => {
                         exhausted = Some(error);
                         break 'listeners;
@@ -264,7 +264,7 @@ impl<S: Serve> Acceptor<S> {
             ready.push(only.0.into());
             return Ok(false);
         }
-        self.poller.ready(ready).map_err(io::Error::other)
+        self.poller.collect_ready(ready).map_err(io::Error::other)
     }
 
     /// Serves a connection, or has it served by a worker that has less to do.

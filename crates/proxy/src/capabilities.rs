@@ -2,7 +2,7 @@
 
 use std::fmt::{self, Display, Formatter};
 
-use peername_sys::process::caps::{Capability, has_no_new_privs, may_get};
+use peername_sys::process::caps::{Capability, has_no_new_privs, is_in_bounding_set};
 
 /// What to do so that connections can come from clients' addresses. IP_TRANSPARENT takes CAP_NET_RAW, or CAP_NET_ADMIN
 /// (ip(7)); the former can do less harm.
@@ -21,7 +21,9 @@ impl Advice {
             (Capability::CAP_NET_RAW, "net_raw"),
             (Capability::CAP_NET_ADMIN, "net_admin"),
         ];
-        let mut possible = sufficient.into_iter().filter(|(one, _)| may_get(*one));
+        let mut possible = sufficient
+            .into_iter()
+            .filter(|(one, _)| is_in_bounding_set(*one));
         Self {
             capability: possible.next().map(|(_, name)| name),
             no_new_privs: has_no_new_privs(),

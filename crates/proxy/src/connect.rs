@@ -7,7 +7,7 @@ use std::io::{self, ErrorKind};
 use std::time::Duration;
 
 use peername_relay::Ahead;
-use peername_sys::socket::upstream::is_established;
+use peername_sys::socket::upstream::is_connected;
 use peername_sys::tcp::stream;
 use tokio::io::Interest;
 use tokio::net::TcpStream;
@@ -100,7 +100,7 @@ async fn connect(
 /// host does right after connect(2), and sending shows that.
 fn speak(upstream: &TcpStream, first: &[u8]) -> io::Result<Option<usize>> {
     if first.is_empty() {
-        return Ok(is_established(upstream).then_some(0));
+        return Ok(is_connected(upstream).then_some(0));
     }
     match stream::send(upstream, first) {
         Ok(sent) => Ok(Some(sent)),

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use peername_proto::{Transport, V2Writer, WriteError, write_v1};
 use peername_relay::{Ahead, Limits, Method, Pair, relay};
-use peername_sys::event::readiness::watched;
-use peername_sys::socket::upstream::{Upstream, local_addr};
+use peername_sys::event::readiness::register_stream;
+use peername_sys::socket::upstream::{UpstreamSocket, local_addr};
 use peername_sys::tcp::stream;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
@@ -109,7 +109,7 @@ impl Serve for Forwarder {
 impl Forwarder {
     async fn carry(&self, incoming: Incoming, record: &mut Record) -> Result<Outcome, Failure> {
         let Incoming { stream, peer, .. } = incoming;
-        let downstream = watched(stream).map_err(Failure::Local)?;
+        let downstream = register_stream(stream).map_err(Failure::Local)?;
         let opened = async {
             let destination = local_addr(&downstream).map_err(Failure::Local)?;
             let (client, destination) = (canonical(peer.0), canonical(destination));
@@ -138,11 +138,11 @@ impl Forwarder {
             upstream: self.target,
             error,
         };
-        let socket = Upstream::new(target).map_err(Failure::Local)?;
-        stream::tune_to(&socket, target.ip()).map_err(Failure::Local)?;
+        let socket = UpstreamSocket::new_tcp(target).map_err(Failure::Local)?;
+        stream::tune_for_peer(&socket, target.ip()).map_err(Failure::Local)?;
         let connecting = socket.connect(target);
         let upstream = connecting.map_err(|failed| refused(failed.source))?;
-        let upstream = watched(upstream).map_err(Failure::Local)?;
+        let upstream = register_stream(upstream).map_err(Failure::Local)?;
         let opening = async {
             established(&upstream).await?;
             write_all(&upstream, header).await

@@ -10,7 +10,7 @@ use std::net::SocketAddr;
 
 use peername_proto::{Carrier, Invalid, Parsed, Transport, looks_like, parse};
 use peername_relay::Ahead;
-use peername_sys::event::readiness::{is_transient, not_ready};
+use peername_sys::event::readiness::{clear_ready, is_transient};
 use peername_sys::netlink;
 use peername_sys::tcp::stream::{self, Received};
 use tokio::io::Interest;
@@ -310,7 +310,7 @@ impl<'s> Reader<'s> {
 
     /// Tells tokio that there is nothing left to read.
     fn wait_for_more(&self) {
-        not_ready(self.stream, Interest::READABLE);
+        clear_ready(self.stream, Interest::READABLE);
     }
 }
 

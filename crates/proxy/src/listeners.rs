@@ -6,10 +6,11 @@ use std::io;
 use std::iter;
 use std::net::{self, IpAddr, SocketAddr};
 
-use peername_sys::Failed;
-use peername_sys::ipc::inherited::Inherited;
+use peername_sys::SyscallError;
+use peername_sys::ipc::listen_fds::InheritedSocket;
+use peername_sys::socket::BindOptions;
 use peername_sys::socket::transparent;
-use peername_sys::tcp::listener::{self, Sharing};
+use peername_sys::tcp::listener;
 use peername_sys::tcp::stream;
 
 use crate::addr::LocalAddr;
@@ -31,15 +32,16 @@ pub(crate) struct Listening {
 /// Sockets that a service manager has opened, for the addresses that are to be listened on.
 #[derive(Debug, Default)]
 pub struct Given {
-    pub(crate) tcp: HashMap<SocketAddr, Inherited>,
-    pub(crate) udp: HashMap<SocketAddr, Inherited>,
+    pub(crate) tcp: HashMap<SocketAddr, InheritedSocket>,
+    pub(crate) udp: HashMap<SocketAddr, InheritedSocket>,
 }
 
 impl Given {
     /// Sorts them out.
-    pub fn new(all: Vec<Inherited>) -> Self {
+    pub fn new(all: Vec<InheritedSocket>) -> Self {
         let (tcp, udp) = all.into_iter().partition::<Vec<_>, _>(|one| one.is_stream);
-        let by_addr = |all: Vec<Inherited>| all.into_iter().map(|one| (one.addr, one)).collect();
+        let by_addr =
+            |all: Vec<InheritedSocket>| all.into_iter().map(|one| (one.addr, one)).collect();
         Self {
             tcp: by_addr(tcp),
             udp: by_addr(udp),
@@ -47,7 +49,7 @@ impl Given {
     }
 
     /// One that is not for any of these addresses.
-    pub fn unwanted(&self, tcp: &[SocketAddr], udp: &[SocketAddr]) -> Option<&Inherited> {
+    pub fn unwanted(&self, tcp: &[SocketAddr], udp: &[SocketAddr]) -> Option<&InheritedSocket> {
         let unwanted = |given: &HashMap<SocketAddr, _>, wanted: &[SocketAddr]| {
             let mut given = given.keys().copied();
             given.find(|addr| !wanted.contains(addr))
@@ -68,12 +70,12 @@ pub struct Listeners {
 #[error("can't listen on {addr}: {failed}{}", hint(failed))]
 pub struct BindError {
     pub(crate) addr: SocketAddr,
-    pub(crate) failed: Failed,
+    pub(crate) failed: SyscallError,
 }
 
 impl BindError {
     /// For a listener of another kind.
-    pub fn new(addr: SocketAddr, failed: Failed) -> Self {
+    pub fn new(addr: SocketAddr, failed: SyscallError) -> Self {
         Self { addr, failed }
     }
 }
@@ -112,11 +114,11 @@ impl Listeners {
     ) -> Result<Self, BindError> {
         let open = |addr, sharing| {
             let listener = match given.tcp.get(&addr) {
-                Some(given) => given.share()?.into(),
-                None => listener::tcp(addr, sharing)?,
+                Some(given) => given.try_clone()?.into(),
+                None => listener::listen(addr, sharing)?,
             };
             // Accepted sockets inherit these, which saves five calls a connection.
-            stream::tune_to(&listener, addr.ip())?;
+            stream::tune_for_peer(&listener, addr.ip())?;
             Ok(listener)
         };
         let plan = Plan {
@@ -127,7 +129,7 @@ impl Listeners {
         let local_addr = net::TcpListener::local_addr;
         let is_free = |addr| match given.tcp.contains_key(&addr) {
             true => Ok(()),
-            false => listener::is_free(addr),
+            false => listener::check_address_free(addr),
         };
         let of_workers = open_for_all(&plan, is_free, open, local_addr)?;
         let name = |sockets: Vec<net::TcpListener>| {
@@ -161,9 +163,9 @@ impl Listeners {
         for listening in all.filter(|listening| is_wanted(listening.id)) {
             let addr = listening.addr.0;
             let named = |failed| BindError { addr, failed };
-            transparent::set(&listening.socket, addr.is_ipv6()).map_err(named)?;
+            transparent::set_transparent(&listening.socket, addr.is_ipv6()).map_err(named)?;
             // Whom the rule brings comes over a network, to loopback too.
-            stream::tune_to_network(&listening.socket).map_err(named)?;
+            stream::tune_for_network(&listening.socket).map_err(named)?;
             listening.is_transparent = true;
         }
         Ok(self)
@@ -188,7 +190,7 @@ pub(crate) struct Plan<'a> {
 pub(crate) fn open_for_all<T>(
     plan: &Plan<'_>,
     is_free: impl Fn(SocketAddr) -> peername_sys::Result<()>,
-    open: impl Fn(SocketAddr, Sharing) -> peername_sys::Result<T>,
+    open: impl Fn(SocketAddr, BindOptions) -> peername_sys::Result<T>,
     local_addr: impl Fn(&T) -> io::Result<SocketAddr>,
 ) -> Result<Vec<Vec<T>>, BindError> {
     let named = |addr| move |failed| BindError { addr, failed };
@@ -196,10 +198,10 @@ pub(crate) fn open_for_all<T>(
         let all = addrs.iter().chain(&plan.beside.staying);
         let v4_ports: HashSet<_> = all.filter(|a| a.is_ipv4()).map(SocketAddr::port).collect();
         let open = |&addr: &SocketAddr| {
-            let sharing = Sharing {
+            let sharing = BindOptions {
                 // Also with one worker: at a reload, another address may be about to take this one's place.
-                among_workers: true,
-                v4_elsewhere: v4_ports.contains(&addr.port()),
+                reuse_port: true,
+                v6_only: v4_ports.contains(&addr.port()),
             };
             open(addr, sharing).map_err(named(addr))
         };
@@ -231,7 +233,7 @@ fn overlap(one: SocketAddr, other: SocketAddr) -> bool {
     one.port() == other.port() && (a == b || covers(a, b) || covers(b, a))
 }
 
-fn hint(error: &Failed) -> Cow<'static, str> {
+fn hint(error: &SyscallError) -> Cow<'static, str> {
     let hint = match error.source.kind() {
         _ if error.is_exhaustion() => {
             "; each address takes a descriptor a worker: raise LimitNOFILE or `ulimit -n`, or listen \

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use peername_proto::{Invalid, LooksLike};
 use peername_relay::{End, Side};
-use peername_sys::Failed;
+use peername_sys::SyscallError;
 
 use crate::addr::Target;
 use crate::destination;
@@ -137,11 +137,11 @@ pub enum Failure {
     Downstream(std::io::Error),
     /// A system call on the way to the backend failed here.
     #[error("{0}")]
-    Local(Failed),
+    Local(SyscallError),
     /// The client's address and port are taken: by a live connection to the backend (connect(2) says so), or by another
     /// program's socket (bind(2)).
     #[error("the client's address and port are in use on this host: {0}")]
-    PortTaken(Failed),
+    PortTaken(SyscallError),
     /// The backend refused or can't be reached.
     #[error("the backend {upstream} does not accept: {error}")]
     Connect {

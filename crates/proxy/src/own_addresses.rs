@@ -11,7 +11,9 @@ use std::sync::{Arc, PoisonError, RwLock, RwLockWriteGuard};
 
 use ipnet::IpNet;
 use peername_sys::Result;
-use peername_sys::netlink::{AddressChanges, Change, InterfaceAddress, LocalNetwork, Netlink};
+use peername_sys::netlink::{
+    AddressChange, AddressMonitor, InterfaceAddress, LocalNetwork, Netlink,
+};
 
 /// This host's own addresses, and the network and broadcast addresses of its interfaces, as of the last
 /// look. Clones share what they know.
@@ -69,7 +71,7 @@ impl OwnAddresses {
     /// the reason. Until then a new address is known once the kernel has told of it, and one that went once
     /// all of them have been read again.
     pub async fn watch(&self) -> Result<std::convert::Infallible> {
-        let (netlink, mut changes) = (Netlink::open()?, AddressChanges::subscribe()?);
+        let (netlink, mut changes) = (Netlink::open()?, AddressMonitor::subscribe()?);
         loop {
             // Reads once before it waits: an address may have come between `read` and `subscribe`.
             let mut new = Vec::new();
@@ -96,7 +98,7 @@ impl OwnAddresses {
     }
 
     /// By what has been read. What came meanwhile may be missing in it; what went, goes the next time.
-    fn replace(&self, now: Known, new: &[Change]) {
+    fn replace(&self, now: Known, new: &[AddressChange]) {
         let mut known = self.write();
         *known = now;
         new.iter().for_each(|change| known.add(change));
@@ -109,16 +111,16 @@ impl OwnAddresses {
 
 impl Known {
     /// What has come. What went is told by reading all of it again.
-    fn add(&mut self, change: &Change) {
+    fn add(&mut self, change: &AddressChange) {
         match change {
-            Change::Address(address) => {
+            AddressChange::Address(address) => {
                 for end in ends(address) {
                     self.single.entry(end).or_insert(Kind::End);
                 }
                 self.single.insert(address.own, Kind::Own);
             }
-            Change::Network(network) => self.add_network(*network),
-            Change::Other => {}
+            AddressChange::Network(network) => self.add_network(*network),
+            AddressChange::Other => {}
         }
     }
 

@@ -156,7 +156,7 @@ mod tests {
     use std::io;
 
     use peername_proto::WriteError;
-    use peername_sys::Failed;
+    use peername_sys::SyscallError;
 
     use super::*;
     use crate::addr::Target;
@@ -168,7 +168,7 @@ mod tests {
     fn only_what_befalls_a_healthy_set_up_is_silent() {
         let addr = SocketAddr::from(([192, 0, 2, 1], 80));
         let error = || io::Error::from(ErrorKind::ConnectionReset);
-        let failed = || Failed {
+        let failed = || SyscallError {
             call: "bind(2)",
             source: error(),
         };

@@ -9,11 +9,12 @@ use std::num::NonZeroU32;
 use std::time::Duration;
 
 use peername_sys::netlink::{self, Netlink};
+use peername_sys::socket::BindOptions;
 use peername_sys::socket::upstream;
-use peername_sys::socket::upstream::Upstream;
-use peername_sys::tcp::listener::{self, Sharing};
+use peername_sys::socket::upstream::UpstreamSocket;
+use peername_sys::tcp::listener;
 use peername_sys::tcp::stream;
-use peername_sys::{Failed, NameCall};
+use peername_sys::{NameCall, SyscallError};
 use tokio::net::TcpListener;
 use tokio::time::timeout;
 
@@ -42,7 +43,7 @@ pub enum Broken {
         "{0}: connecting from a client's address needs CAP_NET_RAW or CAP_NET_ADMIN: {advice}",
         advice = Advice::now()
     )]
-    Permission(Failed),
+    Permission(SyscallError),
     /// Nothing was routed back: the handshake did not end.
     #[error(
         "no connection from {from} to {ip} within {}: replies to foreign addresses \
@@ -84,7 +85,7 @@ pub enum Broken {
     },
     /// A system call failed for a reason of its own.
     #[error(transparent)]
-    Failed(#[from] Failed),
+    Failed(#[from] SyscallError),
 }
 
 /// Tests the way back from `target`, a backend. Needs CAP_NET_RAW and a tokio runtime.
@@ -139,7 +140,7 @@ async fn connect_beside(
     ip: IpAddr,
     mark: Option<NonZeroU32>,
 ) -> Result<Tested, Broken> {
-    let listener = listener::tcp(SocketAddr::new(ip, 0), Sharing::default())?;
+    let listener = listener::listen(SocketAddr::new(ip, 0), BindOptions::default())?;
     let address = upstream::local_addr(&listener)?;
     let listener = TcpListener::from_std(listener).call("epoll_ctl(2)")?;
 
@@ -168,11 +169,11 @@ fn connect_from(
     to: SocketAddr,
     mark: Option<NonZeroU32>,
 ) -> Result<std::net::TcpStream, Broken> {
-    let socket = Upstream::new(to)?;
+    let socket = UpstreamSocket::new_tcp(to)?;
     if let Some(mark) = mark {
-        socket.mark(mark.get())?;
+        socket.set_mark(mark.get())?;
     }
-    socket.transparent().map_err(|error| {
+    socket.set_transparent().map_err(|error| {
         if error.is_permission() {
             Broken::Permission(error)
         } else {
@@ -188,7 +189,7 @@ fn connect_from(
 
 /// The peer of the connection that was made from `port`. Another may come first: anybody may connect
 /// to a port of loopback.
-async fn accept(listener: &TcpListener, port: u16) -> Result<SocketAddr, Failed> {
+async fn accept(listener: &TcpListener, port: u16) -> Result<SocketAddr, SyscallError> {
     loop {
         let (_, peer) = listener.accept().await.call("accept4(2)")?;
         if peer.port() == port {
@@ -204,7 +205,10 @@ async fn look_up(
 ) -> Result<Tested, Broken> {
     let Backend { address, transport } = target;
     let to = stranger(address.ip());
-    if netlink.stays_here(transport, address, to, mark).await? {
+    if netlink
+        .is_delivered_locally(transport, address, to, mark)
+        .await?
+    {
         Ok(Tested::LookedUp)
     } else {
         Err(Broken::NotRouted { target, to })
@@ -212,8 +216,8 @@ async fn look_up(
 }
 
 /// No IPv6 at all, or no `::1` to bind to.
-fn is_without_ipv6(error: &Failed) -> bool {
-    netlink::is_family_off(error) || error.is_address_unavailable()
+fn is_without_ipv6(error: &SyscallError) -> bool {
+    netlink::is_family_disabled(error) || error.is_address_unavailable()
 }
 
 struct Milliseconds(Duration);

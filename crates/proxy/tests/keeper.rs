@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use peername_proxy::routes::{self, Keeper, Scope};
 use peername_sys::process::caps;
-use peername_sys::process::namespace::Network;
+use peername_sys::process::namespace::NetworkNamespace;
 
 const LOOPBACK: [&str; 2] = ["127.0.0.1:443", "[::1]:443"];
 
@@ -77,7 +77,7 @@ fn tests() -> Result<ExitCode> {
     for (name, test) in tests {
         // A network namespace belongs to the thread that made it.
         let run = move || {
-            let _network = Network::unshare().context("these tests need root")?;
+            let _network = NetworkNamespace::unshare().context("these tests need root")?;
             ip("link set lo up")?;
             test()
         };

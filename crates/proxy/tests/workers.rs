@@ -12,7 +12,7 @@ use anyhow::{Result, ensure};
 use peername_proxy::listeners::{Beside, Given, Listeners};
 use peername_proxy::server::{self, Capacity, Companion, Incoming, Running, Serve};
 use peername_proxy::service::ListenerId;
-use peername_sys::event::readiness::watched;
+use peername_sys::event::readiness::register_stream;
 use tokio::time::timeout;
 
 /// Which threads serve how many.
@@ -35,7 +35,7 @@ impl Serve for Census {
             drop(self.gate.lock());
         }
         // Until the client closes.
-        let stream = watched(connection.stream).expect("epoll_ctl(2)");
+        let stream = register_stream(connection.stream).expect("epoll_ctl(2)");
         let _ = stream.readable().await;
         self.change(|open| *open -= 1);
     }

@@ -3,7 +3,7 @@
 use std::future::poll_fn;
 use std::time::Duration;
 
-use peername_sys::socket::upstream::is_established;
+use peername_sys::socket::upstream::is_connected;
 use peername_sys::tcp::stream;
 use tokio::time::{Instant, sleep, timeout};
 
@@ -34,13 +34,13 @@ async fn salvage(running: &mut Running<'_>, dead: Side, patience: Duration) {
 /// No event tells that the send queue has emptied, so it is looked at, ever less often.
 async fn await_acknowledged(socket: &tokio::net::TcpStream, patience: Duration) {
     let mut pause = Duration::from_millis(1);
-    let mut left = stream::unsent(socket).unwrap_or(0);
+    let mut left = stream::send_queue_len(socket).unwrap_or(0);
     let mut deadline = Instant::now() + patience;
     // Unsent bytes stay counted when the survivor dies too.
-    while left > 0 && is_established(socket) && Instant::now() < deadline {
+    while left > 0 && is_connected(socket) && Instant::now() < deadline {
         sleep(pause).await;
         pause = (pause * 2).min(Duration::from_millis(50));
-        let now = stream::unsent(socket).unwrap_or(0);
+        let now = stream::send_queue_len(socket).unwrap_or(0);
         if now < left {
             deadline = Instant::now() + patience;
         }

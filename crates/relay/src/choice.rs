@@ -5,7 +5,7 @@
 //! nothing but messages comes, both ways. What a connection carries changes (a login, then a
 //! download), so the choice is looked at with every read.
 
-use peername_sys::uring::BUFFER as MESSAGE;
+use peername_sys::uring::BUFFER_SIZE as MESSAGE;
 
 use crate::Method;
 

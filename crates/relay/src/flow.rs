@@ -6,7 +6,7 @@ use std::mem;
 use std::task::{Context, Poll, ready};
 
 use futures_util::FutureExt;
-use peername_sys::event::readiness::{is_transient, not_ready};
+use peername_sys::event::readiness::{clear_ready, is_transient};
 use peername_sys::tcp::splice::Pipe;
 use peername_sys::tcp::stream::{self, Received};
 use tokio::io::Interest;
@@ -203,7 +203,7 @@ impl Flow {
             match self.give_once(sink) {
                 Ok(sent) => self.moved += sent as u64,
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {
-                    not_ready(sink, Interest::WRITABLE);
+                    clear_ready(sink, Interest::WRITABLE);
                     ready!(sink.poll_write_ready(cx))?;
                 }
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
@@ -248,7 +248,7 @@ impl Flow {
                     if !more {
                         // The next byte, and FIN, will raise an event. Reading again only to be told
                         // EAGAIN would cost a system call a message.
-                        not_ready(source, Interest::READABLE);
+                        clear_ready(source, Interest::READABLE);
                     }
                     len
                 }
@@ -343,7 +343,7 @@ fn is_at_end(source: &TcpStream) -> bool {
 
 fn source_error(source: &TcpStream, error: &io::Error) -> Result<(), State> {
     match error.kind() {
-        ErrorKind::WouldBlock => not_ready(source, Interest::READABLE),
+        ErrorKind::WouldBlock => clear_ready(source, Interest::READABLE),
         ErrorKind::Interrupted => {}
         _ => return Err(State::SourceDead),
     }

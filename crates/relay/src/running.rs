@@ -4,7 +4,7 @@ use std::future::poll_fn;
 use std::mem;
 use std::task::{Context, Poll, ready};
 
-use peername_sys::event::readiness::not_ready;
+use peername_sys::event::readiness::clear_ready;
 use peername_sys::tcp::stream;
 use tokio::io::Interest;
 use tokio::net::TcpStream;
@@ -164,7 +164,7 @@ impl<'t> Running<'t> {
         self.first_finished = Some(side);
         self.idle.limit(self.limits.half_closed);
         let across = side.other();
-        stream::finish(self.socket(across)?)
+        stream::shutdown_write(self.socket(across)?)
             .is_err()
             .then_some(across)
     }
@@ -184,7 +184,7 @@ impl<'t> Running<'t> {
         for _ in 0..2 {
             // Cleared, writability is reported again only by an event: room in the send buffer, or
             // the hang-up.
-            not_ready(socket, Interest::WRITABLE);
+            clear_ready(socket, Interest::WRITABLE);
             if socket.poll_write_ready(cx).is_pending() {
                 return false;
             }

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::task::{Context, Poll};
 
 use peername_sys::tcp::stream;
-use peername_sys::uring::Receiving;
+use peername_sys::uring::MultishotReceiver;
 use tokio::time::Instant;
 
 use crate::Pair;
@@ -23,7 +23,7 @@ pub fn is_possible() -> peername_sys::Result<()> {
     // Its buffers are never freed, so one trial has to do.
     static WAS_MADE: AtomicBool = AtomicBool::new(false);
     if !WAS_MADE.load(Ordering::Relaxed) {
-        Receiving::new()?;
+        MultishotReceiver::new()?;
         WAS_MADE.store(true, Ordering::Relaxed);
     }
     Ok(())

@@ -10,14 +10,14 @@ pub use rustix::io::Errno;
 /// Displayed as `setsockopt(IP_TRANSPARENT): Operation not permitted (os error 1)`: without the call
 /// the same text stands for a dozen different faults.
 #[derive(Debug)]
-pub struct Failed {
+pub struct SyscallError {
     /// The call, with the option or address where one call has many uses.
     pub call: &'static str,
     /// What the kernel answered.
     pub source: io::Error,
 }
 
-impl Failed {
+impl SyscallError {
     /// The kernel's error number, where it was one.
     pub fn errno(&self) -> Option<i32> {
         self.source.raw_os_error()
@@ -44,14 +44,14 @@ impl Failed {
     }
 }
 
-impl Display for Failed {
+impl Display for SyscallError {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         write!(f, "{}: {}", self.call, self.source)
     }
 }
 
 /// Without a `source()`: the text has it already, and whoever prints a chain would print it twice.
-impl std::error::Error for Failed {}
+impl std::error::Error for SyscallError {}
 
 /// Whether accept(2) can never succeed again: the socket does not listen any more, as after
 /// `ss --kill`.
@@ -64,12 +64,12 @@ pub fn is_broken_listener(error: &io::Error) -> bool {
 
 /// Whether an error of accept(2) is that of the connection it would have returned, and gone with it
 /// (accept(2), "Error handling").
-pub fn is_of_one_connection(error: &io::Error) -> bool {
+pub fn is_per_connection_error(error: &io::Error) -> bool {
     let errno = error.raw_os_error();
-    errno.is_some_and(|errno| OF_ONE_CONNECTION.contains(&errno))
+    errno.is_some_and(|errno| PER_CONNECTION_ERRORS.contains(&errno))
 }
 
-const OF_ONE_CONNECTION: [i32; 10] = [
+const PER_CONNECTION_ERRORS: [i32; 10] = [
     libc::ECONNABORTED,
     libc::EHOSTDOWN,
     libc::EHOSTUNREACH,
@@ -110,17 +110,17 @@ pub fn is_device_error(error: &io::Error) -> bool {
 }
 
 /// The result of a system call.
-pub type Result<T> = std::result::Result<T, Failed>;
+pub type Result<T> = std::result::Result<T, SyscallError>;
 
 /// Adds the name of the call to an error.
 pub trait NameCall<T> {
-    /// Turns any error into [`Failed`] with this name.
+    /// Turns any error into [`SyscallError`] with this name.
     fn call(self, call: &'static str) -> Result<T>;
 }
 
 impl<T, E: Into<io::Error>> NameCall<T> for std::result::Result<T, E> {
     fn call(self, call: &'static str) -> Result<T> {
-        self.map_err(|error| Failed {
+        self.map_err(|error| SyscallError {
             call,
             source: error.into(),
         })

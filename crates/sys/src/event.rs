@@ -2,5 +2,34 @@
 
 pub mod async_epoll;
 pub mod epoll;
-pub mod poll;
 pub mod readiness;
+
+use std::os::fd::BorrowedFd;
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+
+use crate::{NameCall, Result};
+
+/// Waits until one of them can be read from or has ended, for as long as `limit` (poll(2)). Returns
+/// whether one can: not if the time was over, or a signal came first.
+pub fn wait_readable<'a>(
+    fds: impl IntoIterator<Item = BorrowedFd<'a>>,
+    limit: Option<Duration>,
+) -> Result<bool> {
+    let fds = fds.into_iter();
+    let mut fds: Vec<_> = fds
+        .map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN))
+        .collect();
+    let limit = limit.map(|limit| Timespec::try_from(limit).unwrap_or(FOR_EVER));
+    match poll(&mut fds, limit.as_ref()) {
+        Err(Errno::INTR) => Ok(false),
+        ready => ready.map(|ready| ready > 0).call("poll(2)"),
+    }
+}
+
+const FOR_EVER: Timespec = Timespec {
+    tv_sec: i64::MAX,
+    tv_nsec: 0,
+};

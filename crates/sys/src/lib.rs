@@ -2,7 +2,7 @@
 //!
 //! The rest of peername forbids `unsafe`; what needs it stands here, one file an idea, so that it can
 //! be read in one sitting. Borrowed descriptors go in, owned ones come out, and every error names
-//! the call that failed ([`Failed`]). Nothing in this crate decides anything: policy lives above.
+//! the call that failed ([`SyscallError`]). Nothing in this crate decides anything: policy lives above.
 
 mod error;
 
@@ -21,8 +21,8 @@ pub mod udp;
 pub mod uring;
 
 pub use error::{
-    Errno, Failed, NameCall, Result, is_broken_listener, is_destroyed, is_device_error,
-    is_exhaustion, is_of_one_connection, is_too_large,
+    Errno, NameCall, Result, SyscallError, is_broken_listener, is_destroyed, is_device_error,
+    is_exhaustion, is_per_connection_error, is_too_large,
 };
 
 /// The kernel's version, as uname(2) has it: `6.1.0-13-amd64`.

@@ -21,13 +21,13 @@ use rtnetlink::packet_route::route::RouteProtocol;
 use rtnetlink::{Error, Handle};
 use tokio::task::AbortHandle;
 
-pub use address::{AddressChanges, Change, InterfaceAddress};
-pub use egress::WayOut;
+pub use address::{AddressChange, AddressMonitor, InterfaceAddress};
+pub use egress::Egress;
 pub use route::{LocalNetwork, LocalRoute};
 pub use rule::{Rule, Selector};
-pub use xfrm::has_policies;
+pub use xfrm::has_ipsec_policies;
 
-use crate::{Failed, NameCall, Result};
+use crate::{NameCall, Result, SyscallError};
 
 /// An rtnetlink socket. It belongs to the network namespace of the thread that opened it.
 #[derive(Debug)]
@@ -88,7 +88,7 @@ impl Transport {
 /// Whether the kernel refused because it has no such family here: IPv6 left out of the kernel or
 /// switched off at boot (EAFNOSUPPORT, EOPNOTSUPP), or by `net.ipv6.conf.*.disable_ipv6` (EACCES; a
 /// missing capability is EPERM).
-pub fn is_family_off(error: &Failed) -> bool {
+pub fn is_family_disabled(error: &SyscallError) -> bool {
     matches!(
         error.errno(),
         Some(libc::EAFNOSUPPORT | libc::EOPNOTSUPP | libc::EACCES)
@@ -96,14 +96,14 @@ pub fn is_family_off(error: &Failed) -> bool {
 }
 
 /// Whether the same rule or route is there already (EEXIST).
-pub fn is_there_already(error: &Failed) -> bool {
+pub fn already_exists(error: &SyscallError) -> bool {
     error.errno() == Some(libc::EEXIST)
 }
 
 /// Whether there was nothing to delete: ENOENT for a rule, ESRCH for a route, and for both any
 /// answer that says that the family itself is not there.
-pub fn is_gone(error: &Failed) -> bool {
-    matches!(error.errno(), Some(libc::ENOENT | libc::ESRCH)) || is_family_off(error)
+pub fn is_not_found(error: &SyscallError) -> bool {
+    matches!(error.errno(), Some(libc::ENOENT | libc::ESRCH)) || is_family_disabled(error)
 }
 
 /// The loopback interface is the first of every network namespace (LOOPBACK_IFINDEX in the kernel).

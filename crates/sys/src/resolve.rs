@@ -6,13 +6,13 @@ use std::ptr;
 
 /// Why a name has no address.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Unresolved {
+pub enum ResolveError {
     /// The name does not exist, or has no address (EAI_NONAME, EAI_NODATA).
     #[error("the name does not exist, or has no address")]
     NoSuchName,
     /// Nobody could be asked, or the answer was an error.
     #[error("{0}")]
-    Failed(String),
+    Lookup(String),
 }
 
 /// The addresses of a name, in the order in which they should be tried (RFC 6724). Blocks for as long
@@ -20,9 +20,9 @@ pub enum Unresolved {
 ///
 /// # Errors
 ///
-/// [`Unresolved`]; [`Unresolved::NoSuchName`] too for a name with a NUL in it.
-pub fn addresses(name: &str) -> Result<Vec<IpAddr>, Unresolved> {
-    let name = CString::new(name).map_err(|_| Unresolved::NoSuchName)?;
+/// [`ResolveError`]; [`ResolveError::NoSuchName`] too for a name with a NUL in it.
+pub fn lookup(name: &str) -> Result<Vec<IpAddr>, ResolveError> {
+    let name = CString::new(name).map_err(|_| ResolveError::NoSuchName)?;
     let hints = libc::addrinfo {
         ai_flags: 0,
         ai_family: libc::AF_UNSPEC,
@@ -44,21 +44,21 @@ pub fn addresses(name: &str) -> Result<Vec<IpAddr>, Unresolved> {
     let list = List(first);
     let found: Vec<_> = list.iter().collect();
     match found.is_empty() {
-        true => Err(Unresolved::NoSuchName),
+        true => Err(ResolveError::NoSuchName),
         false => Ok(found),
     }
 }
 
-fn unresolved(code: libc::c_int) -> Unresolved {
+fn unresolved(code: libc::c_int) -> ResolveError {
     if matches!(code, libc::EAI_NONAME | libc::EAI_NODATA) {
-        return Unresolved::NoSuchName;
+        return ResolveError::NoSuchName;
     }
     if code == libc::EAI_SYSTEM {
-        return Unresolved::Failed(std::io::Error::last_os_error().to_string());
+        return ResolveError::Lookup(std::io::Error::last_os_error().to_string());
     }
     // SAFETY: gai_strerror(3) answers a constant for any number.
     let text = unsafe { CStr::from_ptr(libc::gai_strerror(code)) };
-    Unresolved::Failed(text.to_string_lossy().into_owned())
+    ResolveError::Lookup(text.to_string_lossy().into_owned())
 }
 
 /// What getaddrinfo(3) allocated.
@@ -107,24 +107,21 @@ mod tests {
 
     #[test]
     fn numbers_are_their_own_address() {
+        assert_eq!(lookup("192.0.2.1"), Ok(vec!["192.0.2.1".parse().unwrap()]));
         assert_eq!(
-            addresses("192.0.2.1"),
-            Ok(vec!["192.0.2.1".parse().unwrap()])
-        );
-        assert_eq!(
-            addresses("2001:db8::1"),
+            lookup("2001:db8::1"),
             Ok(vec!["2001:db8::1".parse().unwrap()])
         );
     }
 
     #[test]
     fn this_host_has_a_name() {
-        let found = addresses("localhost").unwrap();
+        let found = lookup("localhost").unwrap();
         assert!(found.iter().all(IpAddr::is_loopback), "{found:?}");
     }
 
     #[test]
     fn a_name_with_a_nul_is_nobodys() {
-        assert_eq!(addresses("local\0host"), Err(Unresolved::NoSuchName));
+        assert_eq!(lookup("local\0host"), Err(ResolveError::NoSuchName));
     }
 }

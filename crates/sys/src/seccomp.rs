@@ -1,25 +1,28 @@
 //! System calls of another program, answered by this one (seccomp_unotify(2), since Linux 5.0).
 //!
 //! [`install`] puts a filter on the calling thread and on every program that it will become or start.
-//! From then on their accept(2), accept4(2) and getpeername(2) wait until whoever holds the [`Listener`]
-//! answers, and getsockname(2) where that was [asked](OwnNames) for. Nothing of the program has to cooperate: static binaries and runtimes with system calls of
+//! From then on their accept(2), accept4(2) and getpeername(2) wait until whoever holds the [`NotificationListener`]
+//! answers, and getsockname(2) where that was [asked](Getsockname) for. Nothing of the program has to cooperate: static binaries and runtimes with system calls of
 //! their own are caught as any other.
 
 mod call;
-pub mod deny_io_uring;
+mod deny_io_uring;
 mod filter;
+#[cfg(target_arch = "x86_64")]
+mod i386;
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 use crate::{NameCall, Result};
 
-pub use call::{AddressBuffer, Call, End};
+pub use call::{AddressBuffer, Endpoint, NotifiedCall};
+pub use deny_io_uring::deny_io_uring;
 
 /// The answering end. Once every copy of it is closed, the calls fail with ENOSYS. Readable when a call
 /// waits; reports a hang-up once no process with the filter is left.
 #[derive(Debug)]
-pub struct Listener(OwnedFd);
+pub struct NotificationListener(OwnedFd);
 
 /// A call that waits for its answer.
 #[derive(Clone, Copy, Debug)]
@@ -33,34 +36,34 @@ pub struct Notification {
 
 /// What became of a descriptor that was to be the answer.
 #[derive(Debug)]
-pub enum Given {
+pub enum AddFdOutcome {
     /// The call has returned with it.
-    Taken,
+    Installed,
     /// The call is over: a signal has interrupted it, or the thread has ended.
-    Gone,
+    CallOver,
     /// The program can't have it (EMFILE: too many open files); the call still waits.
-    Refused(io::Error),
+    Rejected(io::Error),
 }
 
 /// Whether the program can still gain privileges by exec.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Gaining {
+pub enum NoNewPrivs {
     /// As before.
     Unchanged,
     /// Not any more: `no_new_privs` had to be set (prctl(2)).
-    Lost,
+    Set,
 }
 
 /// Who answers getsockname(2). A program may ask it often, so whoever has no other answer leaves it alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum OwnNames {
-    /// Whoever holds the [`Listener`].
-    Asked,
+pub enum Getsockname {
+    /// Whoever holds the [`NotificationListener`].
+    Notify,
     /// The kernel.
-    Kernel,
+    Allow,
 }
 
-/// Calls that are not answered by the holder of the [`Listener`], because a library in the program does what is to be
+/// Calls that are not answered by the holder of the [`NotificationListener`], because a library in the program does what is to be
 /// done. It makes them itself, and with arguments that only it knows: the kernel ignores the fifth and the sixth.
 ///
 /// Only for the machine's own system calls: what a 32-bit program calls is always answered.
@@ -84,18 +87,21 @@ pub struct Bypass {
 ///
 /// EBUSY when a program above has a listener already, as container managers may: there can be one only.
 /// EINVAL before Linux 5.0.
-pub fn install(own_names: OwnNames, bypass: Option<&Bypass>) -> Result<(Listener, Gaining)> {
-    let program = filter::program(own_names, bypass);
+pub fn install(
+    getsockname: Getsockname,
+    bypass: Option<&Bypass>,
+) -> Result<(NotificationListener, NoNewPrivs)> {
+    let program = filter::program(getsockname, bypass);
     match install_once(&program) {
         Err(error) if error.is_permission() => {
             rustix::thread::set_no_new_privs(true).call("prctl(PR_SET_NO_NEW_PRIVS)")?;
-            Ok((install_once(&program)?, Gaining::Lost))
+            Ok((install_once(&program)?, NoNewPrivs::Set))
         }
-        installed => Ok((installed?, Gaining::Unchanged)),
+        installed => Ok((installed?, NoNewPrivs::Unchanged)),
     }
 }
 
-fn install_once(program: &[libc::sock_filter]) -> Result<Listener> {
+fn install_once(program: &[libc::sock_filter]) -> Result<NotificationListener> {
     let fprog = libc::sock_fprog {
         len: u16::try_from(program.len())
             .map_err(io::Error::other)
@@ -113,15 +119,15 @@ fn install_once(program: &[libc::sock_filter]) -> Result<Listener> {
     };
     match i32::try_from(fd) {
         // SAFETY: the kernel has just made this descriptor, closed on exec, for us alone.
-        Ok(fd) if fd >= 0 => Ok(Listener(unsafe { OwnedFd::from_raw_fd(fd) })),
+        Ok(fd) if fd >= 0 => Ok(NotificationListener(unsafe { OwnedFd::from_raw_fd(fd) })),
         _ => Err(io::Error::last_os_error()).call("seccomp(SECCOMP_FILTER_FLAG_NEW_LISTENER)"),
     }
 }
 
-impl Listener {
+impl NotificationListener {
     /// Lets the kernel run us on the processor of the waiting thread, at once (since Linux 6.6); answers
     /// take half the time. Returns whether it can.
-    pub fn wake_up_in_place(&self) -> bool {
+    pub fn enable_sync_wakeup(&self) -> bool {
         // The flags are the argument itself, not behind a pointer.
         // SAFETY: this command takes an integer and touches no memory.
         let rc = unsafe {
@@ -152,7 +158,7 @@ impl Listener {
 
     /// Whether this call still waits. What was read from the thread's memory, or found under its number,
     /// before the answer is yes was that thread's.
-    pub fn waits(&self, mut id: u64) -> bool {
+    pub fn is_pending(&self, mut id: u64) -> bool {
         self.ioctl(libc::SECCOMP_IOCTL_NOTIF_ID_VALID, &mut id)
             .is_ok()
     }
@@ -169,7 +175,7 @@ impl Listener {
 
     /// Lets the kernel do what the call says, as if it had not been caught. Its arguments may be others by
     /// then (seccomp_unotify(2)), so this is no way to enforce anything against the program.
-    pub fn let_through(&self, id: u64) {
+    pub fn continue_syscall(&self, id: u64) {
         self.answer(id, 0, SECCOMP_USER_NOTIF_FLAG_CONTINUE);
     }
 
@@ -186,7 +192,7 @@ impl Listener {
 
     /// Lets the call return a new descriptor of the program for `fd`, in one step
     /// (SECCOMP_ADDFD_FLAG_SEND, since Linux 5.14).
-    pub fn give(&self, id: u64, fd: impl AsFd, close_on_exec: bool) -> Given {
+    pub fn add_fd(&self, id: u64, fd: impl AsFd, close_on_exec: bool) -> AddFdOutcome {
         let mut addfd = libc::seccomp_notif_addfd {
             id,
             flags: libc::SECCOMP_ADDFD_FLAG_SEND as u32,
@@ -199,14 +205,14 @@ impl Listener {
             },
         };
         match self.ioctl(libc::SECCOMP_IOCTL_NOTIF_ADDFD, &mut addfd) {
-            Ok(()) => Given::Taken,
-            Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Given::Gone,
-            Err(error) => Given::Refused(error),
+            Ok(()) => AddFdOutcome::Installed,
+            Err(error) if error.raw_os_error() == Some(libc::ENOENT) => AddFdOutcome::CallOver,
+            Err(error) => AddFdOutcome::Rejected(error),
         }
     }
 
     /// Another descriptor of it.
-    pub fn share(&self) -> Result<Self> {
+    pub fn try_clone(&self) -> Result<Self> {
         self.0.try_clone().map(Self).call("fcntl(F_DUPFD_CLOEXEC)")
     }
 
@@ -222,20 +228,20 @@ impl Listener {
     }
 }
 
-impl AsFd for Listener {
+impl AsFd for NotificationListener {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
     }
 }
 
-impl From<Listener> for OwnedFd {
-    fn from(listener: Listener) -> Self {
+impl From<NotificationListener> for OwnedFd {
+    fn from(listener: NotificationListener) -> Self {
         listener.0
     }
 }
 
 /// From another process, by SCM_RIGHTS or fork(2).
-impl From<OwnedFd> for Listener {
+impl From<OwnedFd> for NotificationListener {
     fn from(fd: OwnedFd) -> Self {
         Self(fd)
     }
@@ -243,7 +249,7 @@ impl From<OwnedFd> for Listener {
 
 /// Lets `tracer` look into this process although it is no ancestor of it, where the kernel's Yama asks for
 /// that (PR_SET_PTRACER; `kernel.yama.ptrace_scope` = 1). It holds across exec, not for children.
-pub fn allow_looks_of(tracer: u32) {
+pub fn allow_ptrace_by(tracer: u32) {
     // SAFETY: the call takes integers and touches no memory. EINVAL without Yama, where nothing is needed.
     let _ = unsafe { libc::prctl(libc::PR_SET_PTRACER, libc::c_ulong::from(tracer)) };
 }

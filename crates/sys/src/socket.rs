@@ -2,3 +2,53 @@
 
 pub mod transparent;
 pub mod upstream;
+
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd};
+
+use socket2::{SockFilter, Socket};
+
+use crate::{NameCall, Result};
+
+/// How a listening socket goes together with others.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct BindOptions {
+    /// Several sockets of one user listen on the address, and the kernel spreads connections over
+    /// them (SO_REUSEPORT, since Linux 3.9).
+    pub reuse_port: bool,
+    /// `[::]` leaves IPv4 to another socket. Other IPv6 addresses take IPv6 only, always.
+    pub v6_only: bool,
+}
+
+/// Lets a socket throw away whatever comes, until [`open`].
+pub(crate) fn discard_all(socket: &Socket) -> Result<()> {
+    socket
+        .attach_filter(&[DISCARD_ALL])
+        .call("setsockopt(SO_ATTACH_FILTER)")
+}
+
+pub(crate) fn set_int(
+    socket: BorrowedFd<'_>,
+    level: libc::c_int,
+    option: libc::c_int,
+    value: libc::c_int,
+) -> io::Result<()> {
+    // SAFETY: the option's value is one int, which lives across the call.
+    let rc = unsafe {
+        libc::setsockopt(
+            socket.as_raw_fd(),
+            level,
+            option,
+            (&raw const value).cast(),
+            size_of::<libc::c_int>() as libc::socklen_t,
+        )
+    };
+    if rc < 0 {
+        Err(io::Error::last_os_error())
+    } else {
+        Ok(())
+    }
+}
+
+/// Keeps no octet of what comes, for which the kernel then has no use (socket(7), SO_ATTACH_FILTER).
+const DISCARD_ALL: SockFilter = SockFilter::new((libc::BPF_RET | libc::BPF_K) as u16, 0, 0, 0);

@@ -2,7 +2,9 @@
 
 pub mod foreign_listener;
 pub mod listener;
-pub mod original_destination;
+mod original_destination;
 pub mod socket_info;
 pub mod splice;
 pub mod stream;
+
+pub use original_destination::original_destination;

@@ -1,6 +1,6 @@
-//! Receiving from many sockets without a system call for each message: io_uring(7).
+//! MultishotReceiver from many sockets without a system call for each message: io_uring(7).
 //!
-//! What comes is put into buffers of the ring's own as it comes, and a list says what and for whom. The kernel has
+//! CompletionKind comes is put into buffers of the ring's own as it comes, and a list says kind and for whom. The kernel has
 //! 64 KiB and no more to put it into: whoever sends faster than it is taken waits in his socket.
 
 use std::collections::VecDeque;
@@ -17,44 +17,44 @@ use tokio::io::unix::AsyncFd;
 
 use crate::{NameCall, Result};
 
-/// Sockets that are being received from, and what came.
+/// Sockets that are being received from, and kind came.
 ///
 /// For one thread: the one that made it does all with it.
 #[derive(Debug)]
-pub struct Receiving {
+pub struct MultishotReceiver {
     ring: Ring,
     buffers: Buffers,
-    /// What is to be asked of the kernel, in this order.
-    asks: VecDeque<squeue::Entry>,
+    /// CompletionKind is to be asked of the kernel, in this order.
+    requests: VecDeque<squeue::Entry>,
 }
 
-/// What came on a socket, or why nothing more does.
+/// CompletionKind came on a socket, or why nothing more does.
 #[derive(Debug)]
-pub struct Arrival<'a> {
-    /// As given to [`Receiving::begin`].
+pub struct Completion<'a> {
+    /// As given to [`MultishotReceiver::start`].
     pub token: u64,
-    /// What it was.
-    pub what: What<'a>,
+    /// CompletionKind it was.
+    pub kind: CompletionKind<'a>,
     /// Whether this was the last for the token: nothing is received for it any more.
     pub is_last: bool,
 }
 
-/// See [`Arrival`].
+/// See [`Completion`].
 #[derive(Debug)]
-pub enum What<'a> {
-    /// At most [`BUFFER`] octets.
+pub enum CompletionKind<'a> {
+    /// At most [`BUFFER_SIZE`] octets.
     Bytes(&'a [u8]),
     /// The peer has sent FIN.
-    End,
-    /// All buffers are in use; [`Receiving::begin`] begins anew.
-    NoRoom,
-    /// It was stopped ([`Receiving::stop`]).
-    Stopped,
+    Eof,
+    /// All buffers are in use; [`MultishotReceiver::start`] begins anew.
+    NoBuffers,
+    /// It was stopped ([`MultishotReceiver::cancel`]).
+    Canceled,
     /// The peer is gone, or the kernel can't do it: the error tells.
-    Failed(io::Error),
+    Error(io::Error),
 }
 
-impl Receiving {
+impl MultishotReceiver {
     /// A ring of the calling thread (Linux 6.0).
     ///
     /// # Errors
@@ -73,42 +73,43 @@ impl Receiving {
         unsafe {
             ring.submitter().register_buf_ring_with_flags(
                 buffers.entries.as_ptr().expose_provenance() as u64,
-                BUFFERS,
+                BUFFER_COUNT,
                 GROUP,
                 0,
             )
         }
         .call("io_uring_register(IORING_REGISTER_PBUF_RING)")?;
-        (0..BUFFERS).for_each(|id| buffers.put(id));
+        (0..BUFFER_COUNT).for_each(|id| buffers.put(id));
         Ok(Self {
             ring: Ring(ring),
             buffers,
-            asks: VecDeque::new(),
+            requests: VecDeque::new(),
         })
     }
 
-    /// Receives from the socket, once that is submitted, until there is an [`Arrival`] that is the last. Until then the
+    /// Receives from the socket, once that is submitted, until there is an [`Completion`] that is the last. Until then the
     /// socket has to stay open: before it is submitted it is known by its number only.
-    pub fn begin(&mut self, socket: BorrowedFd<'_>, token: u64) {
+    pub fn start(&mut self, socket: BorrowedFd<'_>, token: u64) {
         let receive = opcode::RecvMulti::new(Fd(socket.as_raw_fd()), GROUP);
-        self.asks.push_back(receive.build().user_data(token));
+        self.requests.push_back(receive.build().user_data(token));
     }
 
-    /// Asks for the last [`Arrival`] of a token. What came before is handed out before.
-    pub fn stop(&mut self, token: u64) {
+    /// Asks for the last [`Completion`] of a token. CompletionKind came before is handed out before.
+    pub fn cancel(&mut self, token: u64) {
         let cancel = opcode::AsyncCancel::new(token);
-        self.asks.push_back(cancel.build().user_data(STOPPING));
+        self.requests
+            .push_back(cancel.build().user_data(CANCEL_TOKEN));
     }
 
-    /// Asks the kernel for what was begun and stopped since; whether it heard all of it. If not, it had no memory for
+    /// Asks the kernel for kind was begun and stopped since; whether it heard all of it. If not, it had no memory for
     /// it, and is to be asked again later.
     pub fn submit(&mut self) -> bool {
         loop {
             let mut room = self.ring.0.submission();
-            while let Some(ask) = self.asks.pop_front() {
-                // SAFETY: what comes is put into `buffers`, which are never freed; nothing else is referred to.
-                if unsafe { room.push(&ask) }.is_err() {
-                    self.asks.push_front(ask);
+            while let Some(request) = self.requests.pop_front() {
+                // SAFETY: kind comes is put into `buffers`, which are never freed; nothing else is referred to.
+                if unsafe { room.push(&request) }.is_err() {
+                    self.requests.push_front(request);
                     break;
                 }
             }
@@ -123,12 +124,12 @@ impl Receiving {
         }
     }
 
-    /// What is readable when something came. It has to be cleared before what came is looked for the last time.
+    /// CompletionKind is readable when something came. It has to be cleared before kind came is looked for the last time.
     ///
     /// # Errors
     ///
     /// When there is no descriptor left, or the runtime can't watch it.
-    pub fn bell(&self) -> io::Result<AsyncFd<OwnedFd>> {
+    pub fn completion_event(&self) -> io::Result<AsyncFd<OwnedFd>> {
         // SAFETY: the ring's own, which is open as long as the ring.
         let ring = unsafe { BorrowedFd::borrow_raw(self.ring.0.as_raw_fd()) };
         let bell = ring.try_clone_to_owned()?;
@@ -136,23 +137,25 @@ impl Receiving {
         Ok(unsafe { AsyncFd::register_with_interest(bell, Interest::READABLE) }?)
     }
 
-    /// Hands out what came next; `None` when all that came has been.
-    pub fn next<T>(&mut self, take: impl FnOnce(Arrival<'_>) -> T) -> Option<T> {
+    /// Hands out kind came next; `None` when all that came has been.
+    pub fn next<T>(&mut self, take: impl FnOnce(Completion<'_>) -> T) -> Option<T> {
         let entry = self.arrived()?;
         let buffer = cqueue::buffer_select(entry.flags());
-        let what = match (entry.result(), buffer) {
-            (len @ 1.., Some(id)) => What::Bytes(self.buffers.bytes(id, len.unsigned_abs())),
-            (0.., _) => What::End,
+        let kind = match (entry.result(), buffer) {
+            (len @ 1.., Some(id)) => {
+                CompletionKind::Bytes(self.buffers.bytes(id, len.unsigned_abs()))
+            }
+            (0.., _) => CompletionKind::Eof,
             (error, _) => match -error {
-                libc::ENOBUFS => What::NoRoom,
-                libc::ECANCELED => What::Stopped,
-                error => What::Failed(io::Error::from_raw_os_error(error)),
+                libc::ENOBUFS => CompletionKind::NoBuffers,
+                libc::ECANCELED => CompletionKind::Canceled,
+                error => CompletionKind::Error(io::Error::from_raw_os_error(error)),
             },
         };
-        let taken = take(Arrival {
+        let taken = take(Completion {
             token: entry.user_data(),
             is_last: !cqueue::more(entry.flags()),
-            what,
+            kind,
         });
         if let Some(id) = buffer {
             self.buffers.put(id);
@@ -164,12 +167,12 @@ impl Receiving {
     fn arrived(&mut self) -> Option<cqueue::Entry> {
         loop {
             let mut list = self.ring.0.completion();
-            let next = list.find(|entry| entry.user_data() != STOPPING);
+            let next = list.find(|entry| entry.user_data() != CANCEL_TOKEN);
             drop(list);
             if next.is_some() || !self.ring.0.submission().cq_overflow() {
                 return next;
             }
-            // What there was no place for is put there when the kernel is entered, and all that comes waits behind it.
+            // CompletionKind there was no place for is put there when the kernel is entered, and all that comes waits behind it.
             self.ring.0.submit().ok()?;
         }
     }
@@ -195,34 +198,37 @@ struct Buffers {
 impl Buffers {
     fn new() -> Self {
         Self {
-            entries: zeroed(usize::from(BUFFERS) * size_of::<BufRingEntry>()).cast(),
-            octets: zeroed(usize::from(BUFFERS) * BUFFER),
+            entries: zeroed(usize::from(BUFFER_COUNT) * size_of::<BufRingEntry>()).cast(),
+            octets: zeroed(usize::from(BUFFER_COUNT) * BUFFER_SIZE),
             tail: 0,
         }
     }
 
     fn at(&self, id: u16) -> NonNull<u8> {
-        debug_assert!(id < BUFFERS);
+        debug_assert!(id < BUFFER_COUNT);
         // SAFETY: there are so many buffers.
-        unsafe { self.octets.add(usize::from(id % BUFFERS) * BUFFER) }
+        unsafe {
+            self.octets
+                .add(usize::from(id % BUFFER_COUNT) * BUFFER_SIZE)
+        }
     }
 
-    /// What the kernel has put into one, which is ours from then on.
+    /// CompletionKind the kernel has put into one, which is ours from then on.
     fn bytes(&self, id: u16, len: u32) -> &[u8] {
         // SAFETY: it is not the kernel's before it is put, for which it must not be borrowed. All octets are
         // initialized: they were zero before.
-        unsafe { slice::from_raw_parts(self.at(id).as_ptr(), (len as usize).min(BUFFER)) }
+        unsafe { slice::from_raw_parts(self.at(id).as_ptr(), (len as usize).min(BUFFER_SIZE)) }
     }
 
     /// Leaves one to the kernel (io_uring_register(2), IORING_REGISTER_PBUF_RING).
     fn put(&mut self, id: u16) {
         let first = self.entries.as_ptr();
         // SAFETY: the list has so many entries, and the one at its tail is not the kernel's before the tail is moved.
-        // The tail itself lies in the first entry, beside what is written here.
+        // The tail itself lies in the first entry, beside kind is written here.
         unsafe {
-            let entry = &mut *first.add(usize::from(self.tail % BUFFERS));
+            let entry = &mut *first.add(usize::from(self.tail % BUFFER_COUNT));
             entry.set_addr(self.at(id).as_ptr().expose_provenance() as u64);
-            entry.set_len(BUFFER as u32);
+            entry.set_len(BUFFER_SIZE as u32);
             entry.set_bid(id);
         }
         self.tail = self.tail.wrapping_add(1);
@@ -242,14 +248,14 @@ fn zeroed(len: usize) -> NonNull<u8> {
 }
 
 /// The most that comes at a time, in octets.
-pub const BUFFER: usize = 1024;
+pub const BUFFER_SIZE: usize = 1024;
 /// So many buffers: 64 KiB together.
-pub const BUFFERS: u16 = 64;
+pub const BUFFER_COUNT: u16 = 64;
 const GROUP: u16 = 0;
 const PAGE: usize = 4096;
-/// What is asked for at a time; the rest follows.
+/// CompletionKind is asked for at a time; the rest follows.
 const SUBMISSIONS: u32 = 64;
-/// No more can be under way than there are buffers, but for last arrivals; the kernel keeps what has no place.
+/// No more can be under way than there are buffers, but for last arrivals; the kernel keeps kind has no place.
 const COMPLETIONS: u32 = 1024;
 /// The token of a request to stop.
-const STOPPING: u64 = u64::MAX;
+const CANCEL_TOKEN: u64 = u64::MAX;

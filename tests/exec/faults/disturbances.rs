@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::Duration;
 
-use peername_sys::process::pidfd::{self, Process as Pid};
+use peername_sys::process::pidfd::{self, PidFd};
 
 use crate::harness::addr::{BALANCER_V4, LISTEN_V4, someone_v4};
 use crate::harness::conn::{Conn, End};
@@ -81,7 +81,7 @@ fn a_listener_that_is_shut_down() {
         waiting.send(&v2(client)[20..]);
         assert_eq!(waiting.closed().0, End::Reset, "{mechanism}");
         served.lab.balancer.finds_nobody_at(LISTEN_V4);
-        assert!(!server_of(&served).has_ended());
+        assert!(!server_of(&served).has_exited());
     }
 }
 
@@ -238,13 +238,13 @@ fn parked(served: &Served, header: &[u8]) -> Conn {
 }
 
 /// The server itself, a child of what has made its process-id namespace.
-fn server_of(served: &Served) -> Pid {
+fn server_of(served: &Served) -> PidFd {
     server_in(&served.process)
 }
 
-fn server_in(process: &Process) -> Pid {
+fn server_in(process: &Process) -> PidFd {
     let children = pidfd::descendants(process.pid());
-    Pid::open(*children.first().expect("a server")).expect("a server")
+    PidFd::open(*children.first().expect("a server")).expect("a server")
 }
 
 fn said(served: &Served, what: &str) {

@@ -138,7 +138,7 @@ impl<'a> Running<'a> {
 
     pub(super) fn signal_program(&self, signal: Signal) {
         let program = self.instances()[0];
-        let process = peername_sys::process::pidfd::Process::open(program).expect("the program");
+        let process = peername_sys::process::pidfd::PidFd::open(program).expect("the program");
         process.signal(signal).expect("a signal");
     }
 

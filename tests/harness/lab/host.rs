@@ -7,22 +7,23 @@ use std::os::fd::AsRawFd;
 use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
-use peername_sys::process::namespace::Network;
+use peername_sys::process::namespace::NetworkNamespace;
 
 use super::wait_for;
 
 /// A network namespace with loopback up. It ends when this value and the last process inside it do.
 #[derive(Debug)]
 pub(crate) struct Host {
-    network: Network,
+    network: NetworkNamespace,
     /// The same namespace as a path that `ip` understands.
     file: File,
 }
 
 impl Host {
     pub(crate) fn new() -> Self {
-        let home = Network::current().expect("our own namespace");
-        let network = Network::unshare().expect("a network namespace (the tests need root)");
+        let home = NetworkNamespace::current().expect("our own namespace");
+        let network =
+            NetworkNamespace::unshare().expect("a network namespace (the tests need root)");
         let file = File::open("/proc/thread-self/ns/net").expect("the namespace's file");
         home.enter().expect("back to our own namespace");
         let host = Self { network, file };
@@ -36,7 +37,7 @@ impl Host {
 
     /// Runs `work` inside: its sockets, its threads and its children belong to this host.
     pub(crate) fn enter<T>(&self, work: impl FnOnce() -> T) -> T {
-        let home = Network::current().expect("our own namespace");
+        let home = NetworkNamespace::current().expect("our own namespace");
         self.network.enter().expect("setns");
         let _home = ComeBack(home);
         work()
@@ -149,7 +150,7 @@ impl Host {
 }
 
 /// Takes the thread back to its own namespace, also when the work panics.
-struct ComeBack(Network);
+struct ComeBack(NetworkNamespace);
 
 impl Drop for ComeBack {
     fn drop(&mut self) {

@@ -28,8 +28,8 @@ use peername_proxy::watchdog::ReplyPath;
 use peername_proxy::{forward, routes};
 use peername_relay::{Limits, Method};
 use peername_sys::netlink::Netlink;
-use peername_sys::process::caps::{Capability, have};
-use peername_sys::process::namespace::{Network, become_root_of_new_user_namespace};
+use peername_sys::process::caps::{Capability, is_effective};
+use peername_sys::process::namespace::{NetworkNamespace, become_root_of_new_user_namespace};
 
 use players::{ask, ask_in_datagrams, serve, serve_datagrams};
 
@@ -38,12 +38,12 @@ use players::{ask, ask_in_datagrams, serve, serve_datagrams};
 pub(crate) struct Args {}
 
 pub(crate) fn run(_args: &Args) -> anyhow::Result<ExitCode> {
-    if !have(Capability::CAP_SYS_ADMIN) {
+    if !is_effective(Capability::CAP_SYS_ADMIN) {
         become_root_of_new_user_namespace().context(
             "this host does not let ordinary users make namespaces; run `peername demo` as root",
         )?;
     }
-    let _network = Network::unshare()?;
+    let _network = NetworkNamespace::unshare()?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;

@@ -17,7 +17,7 @@ use peername_exec::program::{Mechanism, ProgramError, Reason, examine, search_pa
 use peername_exec::table::{Rules, SharedTable};
 use peername_identity::{Network, SourcePolicy};
 use peername_proxy::trust::TrustList;
-use peername_sys::seccomp::Gaining;
+use peername_sys::seccomp::NoNewPrivs;
 
 use crate::cmd::routes::Protocol;
 use crate::usage::Usage;
@@ -246,8 +246,8 @@ impl Args {
 }
 
 /// What was done to supervise the program may break something below it, so it is reported without being asked.
-fn report_lost_privileges(gaining: Gaining) {
-    if gaining == Gaining::Lost {
+fn report_lost_privileges(gaining: NoNewPrivs) {
+    if gaining == NoNewPrivs::Set {
         eprintln!(
             "peername: no_new_privs is set: sudo, su, sendmail and other set-user-ID programs gain nothing below \
              (start as root, or with CAP_SYS_ADMIN, to keep them)"
@@ -257,7 +257,7 @@ fn report_lost_privileges(gaining: Gaining) {
 
 /// What goes through a ring is not seen by a library.
 fn refuse_io_uring(otherwise: &str) {
-    if let Err(error) = peername_sys::seccomp::deny_io_uring::refuse() {
+    if let Err(error) = peername_sys::seccomp::deny_io_uring() {
         eprintln!("peername: io_uring can't be refused ({error}): {otherwise}");
     }
 }

@@ -19,7 +19,7 @@ use peername_proxy::listeners::{Beside, Given, Listeners};
 use peername_proxy::own_addresses::OwnAddresses;
 use peername_proxy::server::{self, Capacity};
 use peername_proxy::service::numbered;
-use peername_sys::process::caps::{Capability, have, keep_only};
+use peername_sys::process::caps::{Capability, is_effective, keep_only};
 use peername_sys::process::core_dump;
 
 pub(crate) use options::Args;
@@ -35,7 +35,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
 async fn start(args: &Args) -> anyhow::Result<ExitCode> {
     let mut signals = Signals::listen()?;
     // Before the key is read.
-    core_dump::forbid()?;
+    core_dump::disable()?;
     let (access, check) = (args.access()?, args.check()?);
     let ca = args.ca.path()?;
     let authority = Authority::open(&ca)?;
@@ -136,7 +136,7 @@ fn open(args: &Args) -> anyhow::Result<(Listeners, Doors)> {
     let all = [explicit.as_slice(), &transparent].concat();
     let mut listeners = Listeners::open(&all, &Beside::default(), workers, &Given::default())?;
     // TPROXY needs it, REDIRECT does not.
-    if have(Capability::CAP_NET_RAW) || have(Capability::CAP_NET_ADMIN) {
+    if is_effective(Capability::CAP_NET_RAW) || is_effective(Capability::CAP_NET_ADMIN) {
         listeners = listeners.transparent(|id| transparent.iter().any(|(one, _)| *one == id))?;
     }
     let doors = [(explicit, Door::Explicit), (transparent, Door::Transparent)]

@@ -20,8 +20,8 @@ use peername_proxy::listeners::Given;
 use peername_proxy::own_addresses::OwnAddresses;
 use peername_proxy::routes::Keeper;
 use peername_relay::has_rings;
-use peername_sys::ipc::inherited;
-use peername_sys::netlink::{Netlink, Transport, has_policies};
+use peername_sys::ipc::listen_fds;
+use peername_sys::netlink::{Netlink, Transport, has_ipsec_policies};
 
 pub(crate) use options::Args;
 
@@ -97,14 +97,14 @@ async fn kernel(setup: &Setup) -> anyhow::Result<Option<Arc<DataPath>>> {
         "--data-path kernel is for UDP, and no listener has --protocol udp or both"
     );
     // Before anything of the host's is changed.
-    let has_policies = has_policies().context(
+    let has_policies = has_ipsec_policies().context(
         "looking for IPsec policies, for --data-path kernel, which needs CAP_BPF and CAP_NET_ADMIN at the start",
     )?;
     ensure!(
         !has_policies,
         "this host has IPsec policies (`ip xfrm policy`), which --data-path kernel would go past"
     );
-    let devices = Netlink::open()?.ethernets().await?;
+    let devices = Netlink::open()?.ethernet_interfaces().await?;
     let kernel = DataPath::attach(&devices, SESSIONS_IN_KERNEL)?;
     tracing::info!(
         devices = devices.join(", "),
@@ -120,7 +120,7 @@ async fn kernel(setup: &Setup) -> anyhow::Result<Option<Arc<DataPath>>> {
 
 /// The sockets that a service manager has opened.
 fn given(setup: &Setup) -> anyhow::Result<Given> {
-    let given = Given::new(inherited::take()?);
+    let given = Given::new(listen_fds::receive()?);
     require_all_wanted(&given, setup)?;
     Ok(given)
 }
@@ -133,7 +133,7 @@ fn require_all_wanted(given: &Given, setup: &Setup) -> anyhow::Result<()> {
         bail!(
             "the service manager passed socket {} for {protocol} {}, which is not listened on: name it \
              (--listen, or address in the file), or take it out of the .socket unit",
-            unwanted.what,
+            unwanted.label,
             unwanted.addr
         );
     }

@@ -9,12 +9,12 @@ use std::process::{Command, Output};
 use std::thread;
 
 use anyhow::{Context, Result, ensure};
-use peername_sys::process::namespace::Network;
+use peername_sys::process::namespace::NetworkNamespace;
 
 /// Runs `test` in a new network namespace whose loopback is up.
 fn in_namespace(test: impl FnOnce() -> Result<()> + Send + 'static) -> Result<()> {
     let run = move || {
-        let _network = Network::unshare().context("these tests need root")?;
+        let _network = NetworkNamespace::unshare().context("these tests need root")?;
         ip("link set lo up")?;
         test()
     };

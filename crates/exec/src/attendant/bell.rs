@@ -10,8 +10,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd};
 
 use peername_identity::Ports;
-use peername_sys::event::epoll::{Readiness, When};
-use peername_sys::socket::upstream::{Upstream, local_addr};
+use peername_sys::event::epoll::{Interest, Readiness};
+use peername_sys::socket::upstream::{UpstreamSocket, local_addr};
 use peername_sys::tcp::stream;
 use peername_sys::{NameCall, Result};
 
@@ -79,11 +79,11 @@ impl Bell {
     }
 
     /// What to wait for next.
-    pub(super) fn awaits(&self) -> When {
+    pub(super) fn awaits(&self) -> Interest {
         match self.said {
-            true => When::Ready,
+            true => Interest::Readable,
             // The listener's queue is full, and the kernel keeps trying.
-            false => When::Writable,
+            false => Interest::Writable,
         }
     }
 
@@ -92,7 +92,7 @@ impl Bell {
         if !self.said {
             self.say();
         }
-        !(found.readable || found.finished || found.ended)
+        !(found.readable || found.read_closed || found.hung_up)
     }
 
     fn say(&mut self) {
@@ -105,11 +105,11 @@ impl Bell {
 /// # Errors
 ///
 /// EADDRINUSE from bind(2) where there is none, for the time being.
-fn listed(at: SocketAddr, bells: Ports<'static>) -> Result<(Upstream, Listed)> {
+fn listed(at: SocketAddr, bells: Ports<'static>) -> Result<(UpstreamSocket, Listed)> {
     // Bound until one is found, so that none is chosen twice.
     let mut others = Vec::new();
     for _ in 0..PORTS_TRIED {
-        let socket = Upstream::with_own_port(at)?;
+        let socket = UpstreamSocket::new_tcp_exclusive_port(at)?;
         socket.bind(at)?;
         match Listed::new(local_addr(&socket)?.port(), bells) {
             Some(port) => return Ok((socket, port)),

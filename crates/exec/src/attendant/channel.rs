@@ -12,9 +12,9 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use peername_identity::{Request, Settings, Signature, Wish};
-use peername_sys::event::epoll::{Epoll, When};
-use peername_sys::ipc::fd_passing::{accept, listen, receive_octets, send_octets};
-use peername_sys::{Failed, Result};
+use peername_sys::event::epoll::{Epoll, Interest};
+use peername_sys::ipc::fd_passing::{accept, listen_abstract, receive_bytes, send_bytes};
+use peername_sys::{Result, SyscallError};
 
 use super::Attendant;
 
@@ -47,8 +47,8 @@ impl Channel {
     /// Those of socket(2), bind(2), listen(2) and epoll_create1(2).
     pub fn open(settings: Settings<'_>) -> Result<Self> {
         let name = settings.name().map(u64::to_ne_bytes).concat();
-        let (listener, epoll) = (listen(&name, BACKLOG)?, Epoll::new()?);
-        epoll.watch(&listener, 0, When::Ready)?;
+        let (listener, epoll) = (listen_abstract(&name, BACKLOG)?, Epoll::new()?);
+        epoll.add(&listener, 0, Interest::Readable)?;
         Ok(Self {
             listener,
             secret: settings.secret(),
@@ -88,14 +88,14 @@ impl Channel {
 
     /// Readable all the time while nobody can be taken from it.
     fn pause_accepting(&mut self, until: Instant) {
-        let _ = self.epoll.forget(&self.listener);
+        let _ = self.epoll.delete(&self.listener);
         self.full_until = Some(until);
     }
 
     fn accept_again(&mut self) {
         if self.full_until.take().is_some() {
             // It was watched before, so the kernel has room for it.
-            let _ = self.epoll.watch(&self.listener, 0, When::Ready);
+            let _ = self.epoll.add(&self.listener, 0, Interest::Readable);
         }
     }
 
@@ -113,7 +113,7 @@ impl Channel {
             // One that can't be watched is hung up on, and asks again.
             if self
                 .epoll
-                .watch(&conversation.socket, 0, When::Ready)
+                .add(&conversation.socket, 0, Interest::Readable)
                 .is_ok()
             {
                 self.conversations.push(conversation);
@@ -147,7 +147,7 @@ impl Conversation {
             return self.confirm(attendant);
         }
         let mut bytes = [0; Request::LEN];
-        let connection = match receive_octets(&self.socket, &mut bytes) {
+        let connection = match receive_bytes(&self.socket, &mut bytes) {
             Ok((Request::LEN, connection)) => connection,
             Err(error) if is_not_yet(&error) => return true,
             _ => return false,
@@ -172,10 +172,10 @@ impl Conversation {
 
     fn lend(&mut self, attendant: &mut Attendant, listener: SocketAddr) -> bool {
         let Some(connection) = attendant.take(listener) else {
-            let _ = send_octets(&self.socket, b"-", None);
+            let _ = send_bytes(&self.socket, b"-", None);
             return false;
         };
-        if send_octets(&self.socket, b"+", Some(connection.as_fd())).is_err() {
+        if send_bytes(&self.socket, b"+", Some(connection.as_fd())).is_err() {
             attendant.give_back(connection, listener);
             return false;
         }
@@ -185,7 +185,7 @@ impl Conversation {
 
     /// The taker has it once it says so; if it goes away before, somebody else may have it.
     fn confirm(&mut self, attendant: &mut Attendant) -> bool {
-        match receive_octets(&self.socket, &mut [0; 1]) {
+        match receive_bytes(&self.socket, &mut [0; 1]) {
             Ok((1.., _)) => self.lent = None,
             Err(error) if is_not_yet(&error) => return true,
             _ => {
@@ -198,7 +198,7 @@ impl Conversation {
     }
 }
 
-fn is_not_yet(error: &Failed) -> bool {
+fn is_not_yet(error: &SyscallError) -> bool {
     error.source.kind() == ErrorKind::WouldBlock
 }
 

@@ -9,12 +9,12 @@ use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
 use peername_sys::Result;
-use peername_sys::event::epoll::{Epoll, When};
+use peername_sys::event::epoll::{Epoll, Interest};
 use peername_sys::process::caps::{self, Capability};
 use peername_sys::process::daemonize;
-use peername_sys::process::kill_on_close::Hold;
-use peername_sys::process::pidfd::{Process, Signal, descendants};
-use peername_sys::seccomp::Listener;
+use peername_sys::process::kill_on_close::KillInhibitor;
+use peername_sys::process::pidfd::{PidFd, Signal, descendants};
+use peername_sys::seccomp::NotificationListener;
 
 use super::ledger::{Ledger, Open};
 use super::supervisor::Token;
@@ -23,38 +23,38 @@ use super::supervisor::Token;
 #[derive(Debug)]
 pub(super) struct Guardian {
     pid: u32,
-    process: Process,
+    process: PidFd,
 }
 
 /// What it needs.
 #[derive(Debug)]
 pub(super) struct Ward {
-    pub(super) calls: Listener,
+    pub(super) calls: NotificationListener,
     pub(super) ledger: Ledger,
     /// The program's first process.
     pub(super) program: u32,
-    pub(super) target: Process,
+    pub(super) target: PidFd,
 }
 
 impl Guardian {
     /// Starts one, as a child of the supervisor, which waits for its end at `epoll`.
-    pub(super) fn start(ward: &Ward, hold: Hold, epoll: &Epoll) -> Result<Self> {
+    pub(super) fn start(ward: &Ward, hold: KillInhibitor, epoll: &Epoll) -> Result<Self> {
         let (ledger, program) = (ward.ledger, ward.program);
         let [pipe, queue] = hold.into();
         let keep = [
-            Process::current()?.into(),
-            ward.calls.share()?.into(),
-            ward.target.share()?.into(),
+            PidFd::current()?.into(),
+            ward.calls.try_clone()?.into(),
+            ward.target.try_clone()?.into(),
             pipe,
             queue,
         ];
-        let pid = daemonize::child(keep, |[supervisor, calls, target, pipe, queue]| {
-            daemonize::name_thread(c"peername-guard");
+        let pid = daemonize::fork_child(keep, |[supervisor, calls, target, pipe, queue]| {
+            daemonize::set_thread_name(c"peername-guard");
             // Nothing but to end the program is left for it. That it keeps more than it needs is no reason to fail.
-            if caps::have(Capability::CAP_SYS_PTRACE) {
+            if caps::is_effective(Capability::CAP_SYS_PTRACE) {
                 let _ = caps::keep_only(&[Capability::CAP_KILL]);
             }
-            let _hold = Hold::from([pipe, queue]);
+            let _hold = KillInhibitor::from([pipe, queue]);
             let ward = Ward {
                 calls: calls.into(),
                 ledger,
@@ -63,16 +63,21 @@ impl Guardian {
             };
             u8::from(ward.guard(&supervisor.into()).is_err())
         })?;
-        let process = Process::open(pid)?;
-        epoll.watch(&process, Token::Guardian.into(), When::Ready)?;
+        let process = PidFd::open(pid)?;
+        epoll.add(&process, Token::Guardian.into(), Interest::Readable)?;
         Ok(Self { pid, process })
     }
 
     /// Starts another in its place, as it has ended; the epoll instance watches for the end of this one now.
-    pub(super) fn replace(&mut self, ward: &Ward, hold: Hold, epoll: &Epoll) -> Result<()> {
+    pub(super) fn replace(
+        &mut self,
+        ward: &Ward,
+        hold: KillInhibitor,
+        epoll: &Epoll,
+    ) -> Result<()> {
         eprintln!("peername: the guardian was killed; starting another");
         let old = std::mem::replace(self, Self::start(ward, hold, epoll)?);
-        let _ = epoll.forget(&old.process);
+        let _ = epoll.delete(&old.process);
         daemonize::reap(old.pid);
         Ok(())
     }
@@ -80,7 +85,7 @@ impl Guardian {
 
 impl Ward {
     /// Waits for the supervisor's end. If processes with the filter are left then, ends them.
-    fn guard(&self, supervisor: &Process) -> Result<()> {
+    fn guard(&self, supervisor: &PidFd) -> Result<()> {
         wait_for(supervisor)?;
         if self.all_have_ended(Duration::ZERO)? {
             return Ok(());
@@ -111,17 +116,17 @@ impl Ward {
     fn signal_all(&self, signal: Signal) {
         let family = descendants(self.program);
         let _ = self.target.signal(signal);
-        for process in family.into_iter().flat_map(Process::open) {
+        for process in family.into_iter().flat_map(PidFd::open) {
             let _ = process.signal(signal);
         }
     }
 
     /// Kills the process of a thread that waits for an answer, if it still does.
     fn kill(&self, call: Open) {
-        let Ok(process) = Process::of_thread(call.tid) else {
+        let Ok(process) = PidFd::of_thread(call.tid) else {
             return;
         };
-        if self.calls.waits(call.id) {
+        if self.calls.is_pending(call.id) {
             let _ = process.signal(Signal::KILL);
         }
     }
@@ -129,12 +134,12 @@ impl Ward {
     /// Whether no process with the filter is left, or none soon.
     fn all_have_ended(&self, limit: Duration) -> Result<bool> {
         let (epoll, deadline) = (Epoll::new()?, Instant::now() + limit);
-        epoll.watch(&self.calls, 0, When::Changed)?;
+        epoll.add(&self.calls, 0, Interest::ReadableEdge)?;
         loop {
             let mut found = Vec::new();
             let left = deadline.saturating_duration_since(Instant::now());
             epoll.wait(Some(left), &mut found)?;
-            if found.iter().any(|found| found.ended) {
+            if found.iter().any(|found| found.hung_up) {
                 return Ok(true);
             }
             if left.is_zero() {
@@ -146,7 +151,7 @@ impl Ward {
 
 fn wait_for(fd: impl AsFd) -> Result<()> {
     let epoll = Epoll::new()?;
-    epoll.watch(fd, 0, When::Ready)?;
+    epoll.add(fd, 0, Interest::Readable)?;
     epoll.wait(None, &mut Vec::new())
 }
 

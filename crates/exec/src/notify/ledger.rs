@@ -7,7 +7,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use peername_sys::Result;
-use peername_sys::ipc::shared_memory::{map_words, without_path};
+use peername_sys::ipc::shared_memory::{create_anonymous, map_words};
 
 /// The open calls. Copies are the same ledger, in every process forked from here on.
 #[derive(Clone, Copy, Debug)]
@@ -27,7 +27,7 @@ pub(super) struct Open {
 impl Ledger {
     pub(super) fn new() -> Result<Self> {
         let len = 2 * LINES * size_of::<AtomicU64>();
-        let memory = without_path("peername-ledger", len)?;
+        let memory = create_anonymous("peername-ledger", len)?;
         Ok(Self(map_words(&memory, len)?))
     }
 

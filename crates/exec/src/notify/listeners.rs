@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::os::fd::OwnedFd;
 
 use peername_identity::Settings;
-use peername_sys::tcp::foreign_listener::Listening;
+use peername_sys::tcp::foreign_listener::ForeignListener;
 use peername_sys::tcp::socket_info;
 
 /// Those that were looked at before, by the kernel's number (SO_COOKIE), which no other socket gets: what can't
@@ -14,17 +14,21 @@ pub(super) struct Listeners(HashMap<u64, u64>);
 
 impl Listeners {
     /// Looks at the descriptor of an accept(2). `None` if it is none of a listener that expects headers.
-    pub(super) fn look(&mut self, settings: Settings<'_>, socket: OwnedFd) -> Option<Listening> {
-        let expects = |listening: &Listening| settings.covers(listening.addr.port());
+    pub(super) fn look(
+        &mut self,
+        settings: Settings<'_>,
+        socket: OwnedFd,
+    ) -> Option<ForeignListener> {
+        let expects = |listening: &ForeignListener| settings.covers(listening.addr.port());
         let cookie = socket_info::cookie(&socket).ok()?;
         if let Some(&namespace) = self.0.get(&cookie) {
-            return Listening::look_again(socket, Some(namespace)).filter(expects);
+            return ForeignListener::from_known_fd(socket, Some(namespace)).filter(expects);
         }
-        let listening = Listening::look(socket).filter(expects)?;
+        let listening = ForeignListener::from_fd(socket).filter(expects)?;
         if settings.policy().header_required {
-            listening.wait_for_data();
+            listening.defer_accept();
         }
-        if let Some(namespace) = listening.namespace {
+        if let Some(namespace) = listening.netns_cookie {
             self.keep(cookie, namespace);
         }
         Some(listening)

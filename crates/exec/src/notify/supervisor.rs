@@ -10,11 +10,13 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use peername_identity::{Identity, Table, shown};
-use peername_sys::event::epoll::{Epoll, When};
+use peername_sys::event::epoll::{Epoll, Interest};
 use peername_sys::process::daemonize;
-use peername_sys::process::pidfd::Process;
-use peername_sys::seccomp::{AddressBuffer, Call, End, Listener, Notification};
-use peername_sys::tcp::foreign_listener::Listening;
+use peername_sys::process::pidfd::PidFd;
+use peername_sys::seccomp::{
+    AddressBuffer, Endpoint, Notification, NotificationListener, NotifiedCall,
+};
+use peername_sys::tcp::foreign_listener::ForeignListener;
 use peername_sys::tcp::socket_info;
 use peername_sys::{Errno, Result};
 
@@ -65,12 +67,12 @@ impl Supervisor {
     /// For `program`, whose first process is `target`.
     pub(super) fn new(
         settings: &Settings,
-        calls: Listener,
+        calls: NotificationListener,
         ledger: Ledger,
-        (program, target): (u32, Process),
+        (program, target): (u32, PidFd),
     ) -> Result<Self> {
-        daemonize::name_thread(c"peername-notify");
-        calls.wake_up_in_place();
+        daemonize::set_thread_name(c"peername-notify");
+        calls.enable_sync_wakeup();
         let ward = Ward {
             calls,
             ledger,
@@ -89,11 +91,11 @@ impl Supervisor {
             None => (Some(Monitor::start(&ward, &epoll)?), None),
         };
         if let Some(channel) = &channel {
-            epoll.watch(channel, Token::Channel.into(), When::Ready)?;
+            epoll.add(channel, Token::Channel.into(), Interest::Readable)?;
         }
         let attendant = Attendant::new(table, header_timeout)?;
-        epoll.watch(&ward.calls, Token::Calls.into(), When::Ready)?;
-        epoll.watch(&attendant, Token::Attendant.into(), When::Ready)?;
+        epoll.add(&ward.calls, Token::Calls.into(), Interest::Readable)?;
+        epoll.add(&attendant, Token::Attendant.into(), Interest::Readable)?;
         Ok(Self {
             ward,
             monitor,
@@ -119,7 +121,7 @@ impl Supervisor {
             for event in found.drain(..) {
                 match Token::from(event.token) {
                     Token::Calls if event.readable => self.answer()?,
-                    Token::Calls if event.ended => return Ok(()),
+                    Token::Calls if event.hung_up => return Ok(()),
                     Token::Guardian => {
                         if let Some(monitor) = &mut self.monitor {
                             monitor.replace_guardian(&self.ward, &self.epoll)?;
@@ -183,14 +185,14 @@ impl Supervisor {
         Ok(())
     }
 
-    fn answer_call(&mut self, notification: &Notification, call: Call) -> Result<()> {
+    fn answer_call(&mut self, notification: &Notification, call: NotifiedCall) -> Result<()> {
         let Notification { id, tid, .. } = *notification;
         let Some(line) = self.ward.ledger.open(Open { id, tid }) else {
             self.ward.calls.fail(id, &Errno::NOMEM.into());
             return Ok(());
         };
         match call {
-            Call::Name {
+            NotifiedCall::Name {
                 socket,
                 end,
                 buffer,
@@ -200,7 +202,7 @@ impl Supervisor {
                 }
                 self.ward.ledger.close(line);
             }
-            Call::Accept {
+            NotifiedCall::Accept {
                 listener,
                 peer,
                 nonblocking,
@@ -228,7 +230,7 @@ impl Supervisor {
                     }
                     // Nothing of ours: the kernel goes on as if we were not there.
                     None => {
-                        self.ward.calls.let_through(id);
+                        self.ward.calls.continue_syscall(id);
                         self.ward.ledger.close(line);
                     }
                 }
@@ -254,7 +256,7 @@ impl Supervisor {
     }
 
     /// A descriptor of the program, and the thread that has it. The call is answered if there is none.
-    fn descriptor(&mut self, call: &Notification, number: RawFd) -> Option<(Rc<Process>, OwnedFd)> {
+    fn descriptor(&mut self, call: &Notification, number: RawFd) -> Option<(Rc<PidFd>, OwnedFd)> {
         match self.threads.descriptor(&self.ward.calls, call, number) {
             Ok(found) => found,
             Err(error) => {
@@ -271,7 +273,7 @@ impl Supervisor {
         }
     }
 
-    fn accept(&mut self, call: Accepting, listening: &Listening) {
+    fn accept(&mut self, call: Accepting, listening: &ForeignListener) {
         if let Answer::Nothing(call) = self.serve(call, listening) {
             if listening.nonblocking {
                 self.fail(call, Errno::AGAIN);
@@ -281,18 +283,18 @@ impl Supervisor {
         }
     }
 
-    fn name(&self, id: u64, socket: &OwnedFd, end: End, buffer: AddressBuffer) {
+    fn name(&self, id: u64, socket: &OwnedFd, end: Endpoint, buffer: AddressBuffer) {
         let Some(identity) = known(self.table, socket) else {
-            return self.ward.calls.let_through(id);
+            return self.ward.calls.continue_syscall(id);
         };
         let named = match end {
-            End::Peer => identity.client,
-            End::Own => identity.destination,
+            Endpoint::Peer => identity.client,
+            Endpoint::Local => identity.destination,
         };
-        let answer = buffer.room().and_then(|room| {
+        let answer = buffer.capacity().and_then(|room| {
             let addr = shown(named, socket_info::peer_addr(socket)?.is_ipv6());
-            match self.ward.calls.waits(id) {
-                true => buffer.fill(addr, room),
+            match self.ward.calls.is_pending(id) {
+                true => buffer.write(addr, room),
                 false => Ok(()),
             }
         });
@@ -320,7 +322,7 @@ impl Supervisor {
             return;
         };
         // It may have become another file meanwhile.
-        let listening = call.thread.descriptor(call.number).ok();
+        let listening = call.thread.get_fd(call.number).ok();
         let settings = self.table.settings();
         let listening = listening.and_then(|socket| self.listeners.look(settings, socket));
         let Some(listening) = listening.filter(|listening| listening.addr == call.listener) else {
@@ -356,7 +358,7 @@ impl Supervisor {
     fn let_go_of_interrupted(&mut self) {
         self.looked = Instant::now();
         let calls = &self.ward.calls;
-        let stale = self.waits.stale(|wait| !calls.waits(wait.id));
+        let stale = self.waits.stale(|wait| !calls.is_pending(wait.id));
         stale.into_iter().for_each(|serial| self.let_go(serial));
     }
 

@@ -4,13 +4,13 @@ use std::collections::HashMap;
 use std::os::fd::{OwnedFd, RawFd};
 use std::rc::Rc;
 
-use peername_sys::process::pidfd::Process;
-use peername_sys::seccomp::{Listener, Notification};
+use peername_sys::process::pidfd::PidFd;
+use peername_sys::seccomp::{Notification, NotificationListener};
 use peername_sys::{Errno, Result};
 
 /// Those that have called before. A thread is opened once, not at each call.
 #[derive(Debug, Default)]
-pub(super) struct Threads(HashMap<u32, Rc<Process>>);
+pub(super) struct Threads(HashMap<u32, Rc<PidFd>>);
 
 impl Threads {
     /// What the caller has under this number, and the caller. `None` if it has ended.
@@ -20,22 +20,22 @@ impl Threads {
     /// EBADF where nothing is open there, EPERM without the rights of ptrace(2).
     pub(super) fn descriptor(
         &mut self,
-        calls: &Listener,
+        calls: &NotificationListener,
         call: &Notification,
         number: RawFd,
-    ) -> Result<Option<(Rc<Process>, OwnedFd)>> {
+    ) -> Result<Option<(Rc<PidFd>, OwnedFd)>> {
         if let Some(known) = self.0.get(&call.tid) {
-            match known.descriptor(number) {
+            match known.get_fd(number) {
                 // It has ended, and its number is another's: no two live threads have one.
                 Err(error) if error.errno() == Some(Errno::SRCH.raw_os_error()) => {}
                 found => return found.map(|fd| Some((Rc::clone(known), fd))),
             }
         }
-        let (thread, lasting) = Process::with_descriptors_of(call.tid)?;
+        let (thread, lasting) = PidFd::open_thread(call.tid)?;
         let thread = Rc::new(thread);
-        let found = thread.descriptor(number)?;
+        let found = thread.get_fd(number)?;
         // Else the thread has ended, and its number may be another's already.
-        if !calls.waits(call.id) {
+        if !calls.is_pending(call.id) {
             return Ok(None);
         }
         if lasting {
@@ -44,7 +44,7 @@ impl Threads {
         Ok(Some((thread, found)))
     }
 
-    fn keep(&mut self, tid: u32, thread: &Rc<Process>) {
+    fn keep(&mut self, tid: u32, thread: &Rc<PidFd>) {
         if self.0.len() >= MOST {
             self.0.clear();
         }

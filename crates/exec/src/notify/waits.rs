@@ -5,11 +5,11 @@ use std::net::SocketAddr;
 use std::os::fd::RawFd;
 use std::rc::Rc;
 
-use peername_sys::Failed;
-use peername_sys::event::epoll::{Epoll, When};
-use peername_sys::process::pidfd::Process;
+use peername_sys::SyscallError;
+use peername_sys::event::epoll::{Epoll, Interest};
+use peername_sys::process::pidfd::PidFd;
 use peername_sys::seccomp::AddressBuffer;
-use peername_sys::tcp::foreign_listener::Listening;
+use peername_sys::tcp::foreign_listener::ForeignListener;
 
 use super::ledger::Line;
 use super::supervisor::Token;
@@ -20,7 +20,7 @@ pub(super) struct Accepting {
     pub(super) id: u64,
     pub(super) tid: u32,
     /// The thread; readable once it has ended.
-    pub(super) thread: Rc<Process>,
+    pub(super) thread: Rc<PidFd>,
     /// The listening socket's number there, and its address.
     pub(super) number: RawFd,
     pub(super) listener: SocketAddr,
@@ -59,16 +59,16 @@ impl Waits {
         &mut self,
         epoll: &Epoll,
         call: Accepting,
-        listening: &Listening,
+        listening: &ForeignListener,
     ) -> Result<(), Box<Accepting>> {
         self.serial += 1;
         let (ready, over) = (Token::Wait(self.serial), Token::End(self.serial));
         let watch = || {
             let watch = Epoll::new()?;
-            watch.watch(listening, 0, When::Ready)?;
-            epoll.watch(&watch, ready.into(), When::Ready)?;
-            epoll.watch(&*call.thread, over.into(), When::Ready)?;
-            Ok::<_, Failed>(watch)
+            watch.add(listening, 0, Interest::Readable)?;
+            epoll.add(&watch, ready.into(), Interest::Readable)?;
+            epoll.add(&*call.thread, over.into(), Interest::Readable)?;
+            Ok::<_, SyscallError>(watch)
         };
         match watch() {
             Ok(watch) => {
@@ -82,8 +82,8 @@ impl Waits {
     /// Takes it back.
     pub(super) fn take(&mut self, epoll: &Epoll, serial: u64) -> Option<Accepting> {
         let Waiting { call, watch } = self.all.remove(&serial)?;
-        let _ = epoll.forget(&watch);
-        let _ = epoll.forget(&*call.thread);
+        let _ = epoll.delete(&watch);
+        let _ = epoll.delete(&*call.thread);
         Some(call)
     }
 

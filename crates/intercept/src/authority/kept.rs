@@ -165,7 +165,7 @@ impl<'a> Kept<'a> {
 }
 
 fn check_owner(path: &Path, about: &fs::Metadata) -> Result<(), Error> {
-    let (owner, us) = (about.uid(), user::effective());
+    let (owner, us) = (about.uid(), user::effective_uid());
     if owner == us || owner == 0 {
         return Ok(());
     }

@@ -197,7 +197,7 @@ impl Upstream {
                 Ok(Err(error)) => last = Fault::connect(addr, &error),
                 Ok(Ok(socket)) => {
                     // A connection without them is slower, but a connection.
-                    let _ = stream::tune_to(&socket, addr.ip());
+                    let _ = stream::tune_for_peer(&socket, addr.ip());
                     return Ok((socket, addr));
                 }
             }

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
-use peername_sys::resolve::{self, Unresolved};
+use peername_sys::resolve::{self, ResolveError};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
@@ -23,7 +23,7 @@ pub(super) struct Lookups {
 }
 
 type UnderWay = HashMap<String, Answered>;
-type Found = Result<Vec<IpAddr>, Unresolved>;
+type Found = Result<Vec<IpAddr>, ResolveError>;
 type Answered = watch::Receiver<Option<Found>>;
 
 impl Lookups {
@@ -55,8 +55,8 @@ impl Lookups {
         };
         match timeout(limit, found).await {
             Ok(Some(Ok(found))) => Ok(found),
-            Ok(Some(Err(Unresolved::NoSuchName))) => Err(Fault::NoSuchName),
-            Ok(Some(Err(Unresolved::Failed(why)))) => Err(Fault::Lookup(why)),
+            Ok(Some(Err(ResolveError::NoSuchName))) => Err(Fault::NoSuchName),
+            Ok(Some(Err(ResolveError::Lookup(why)))) => Err(Fault::Lookup(why)),
             Ok(None) => Err(Fault::Lookup("the thread that asked has ended".to_owned())),
             Err(_) => Err(Fault::LookupTimeout(limit)),
         }
@@ -72,7 +72,7 @@ impl Lookups {
         under_way.insert(name.to_owned(), answered.clone());
         let (name, under_way) = (name.to_owned(), Arc::clone(&self.under_way));
         spawn_blocking(move || {
-            let found = resolve::addresses(&name);
+            let found = resolve::lookup(&name);
             // Who comes now asks again: what was found may be of yesterday by then.
             lock(&under_way).remove(&name);
             drop(share);

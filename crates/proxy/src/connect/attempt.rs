@@ -7,9 +7,9 @@ use std::ops::RangeInclusive;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
-use peername_sys::Failed;
-use peername_sys::event::readiness::watched;
-use peername_sys::socket::upstream::{Upstream, ephemeral_ports, local_addr};
+use peername_sys::SyscallError;
+use peername_sys::event::readiness::register_stream;
+use peername_sys::socket::upstream::{UpstreamSocket, ephemeral_ports, local_addr};
 use peername_sys::tcp::stream;
 use tokio::net::TcpStream;
 
@@ -32,9 +32,9 @@ pub struct Connector {
 #[derive(Debug)]
 pub(super) enum Obstacle {
     /// A connection of ours has the 4-tuple, maybe only for a moment.
-    Closing(Failed),
+    Closing(SyscallError),
     /// Another program has the address and port.
-    Taken(Failed),
+    Taken(SyscallError),
     /// Anything else.
     Other(Failure),
 }
@@ -59,7 +59,7 @@ impl Connector {
         let upstream = socket
             .connect(target)
             .map_err(|failed| Obstacle::refused(target, failed))?;
-        watched(upstream).map_err(Obstacle::local)
+        register_stream(upstream).map_err(Obstacle::local)
     }
 
     /// Connects from `source`; any port when that is 0.
@@ -72,7 +72,7 @@ impl Connector {
         target: SocketAddr,
     ) -> Result<TcpStream, Obstacle> {
         if self.ephemeral.contains(&source.port()) {
-            match self.bound(source, target, Upstream::bind_at_connect) {
+            match self.bound(source, target, UpstreamSocket::bind_port_at_connect) {
                 Err(Obstacle::Closing(_)) => {}
                 // The range was changed since we read it.
                 Err(Obstacle::Other(Failure::SourceRewritten { wanted, got }))
@@ -85,7 +85,7 @@ impl Connector {
             0 => self.bound(source, target, |socket, source| {
                 socket.bind_any_port(source.ip())
             }),
-            _ => self.bound(source, target, Upstream::bind),
+            _ => self.bound(source, target, UpstreamSocket::bind),
         }
     }
 
@@ -93,10 +93,10 @@ impl Connector {
         &self,
         source: SocketAddr,
         target: SocketAddr,
-        bind: impl FnOnce(&Upstream, SocketAddr) -> peername_sys::Result<()>,
+        bind: impl FnOnce(&UpstreamSocket, SocketAddr) -> peername_sys::Result<()>,
     ) -> Result<TcpStream, Obstacle> {
         let socket = self.socket(target).map_err(Obstacle::local)?;
-        socket.transparent().map_err(Obstacle::local)?;
+        socket.set_transparent().map_err(Obstacle::local)?;
         bind(&socket, source).map_err(|failed| match failed.source.kind() {
             ErrorKind::AddrInUse => Obstacle::Taken(failed),
             _ => Obstacle::local(failed),
@@ -111,19 +111,19 @@ impl Connector {
             let _ = stream::reset_on_close(&upstream);
             Obstacle::Other(failure)
         })?;
-        watched(upstream).map_err(Obstacle::local)
+        register_stream(upstream).map_err(Obstacle::local)
     }
 
-    fn socket(&self, target: SocketAddr) -> peername_sys::Result<Upstream> {
-        let socket = Upstream::new(target)?;
-        stream::tune_to(&socket, target.ip())?;
+    fn socket(&self, target: SocketAddr) -> peername_sys::Result<UpstreamSocket> {
+        let socket = UpstreamSocket::new_tcp(target)?;
+        stream::tune_for_peer(&socket, target.ip())?;
         self.mark(&socket)?;
         Ok(socket)
     }
 
-    pub(super) fn mark(&self, socket: &Upstream) -> peername_sys::Result<()> {
+    pub(super) fn mark(&self, socket: &UpstreamSocket) -> peername_sys::Result<()> {
         match self.config.mark {
-            Some(mark) => socket.mark(mark.get()),
+            Some(mark) => socket.set_mark(mark.get()),
             None => Ok(()),
         }
     }
@@ -133,7 +133,7 @@ impl Connector {
         &self,
         source: SocketAddr,
         permit: &Permit,
-        taken: Failed,
+        taken: SyscallError,
     ) -> Result<SocketAddr, Failure> {
         self.counters.collided();
         match permit.on_collision() {
@@ -152,14 +152,14 @@ impl Obstacle {
     }
 
     /// The backend's host, or the way to it, said no.
-    pub(super) fn refused(target: SocketAddr, failed: Failed) -> Self {
+    pub(super) fn refused(target: SocketAddr, failed: SyscallError) -> Self {
         Self::Other(Failure::Connect {
             upstream: Target(target),
             error: failed.source,
         })
     }
 
-    pub(super) fn local(failed: Failed) -> Self {
+    pub(super) fn local(failed: SyscallError) -> Self {
         Self::Other(Failure::Local(failed))
     }
 }

@@ -3,7 +3,7 @@
 use std::io::ErrorKind;
 use std::net::{SocketAddr, UdpSocket};
 
-use peername_sys::socket::upstream::Upstream;
+use peername_sys::socket::upstream::UpstreamSocket;
 
 use super::Connector;
 use super::attempt::{Obstacle, verify};
@@ -37,13 +37,13 @@ impl Connector {
         source: Option<SocketAddr>,
         target: SocketAddr,
     ) -> Result<UdpSocket, Obstacle> {
-        let socket = Upstream::datagram(target).map_err(Obstacle::local)?;
+        let socket = UpstreamSocket::new_udp(target).map_err(Obstacle::local)?;
         self.mark(&socket).map_err(Obstacle::local)?;
         if let Some(source) = source {
             bind(&socket, source)?;
         }
         let socket = socket
-            .connect_datagram(target)
+            .connect_udp(target)
             .map_err(|failed| Obstacle::refused(target, failed))?;
         if let Some(wanted) = source {
             verify(&socket, wanted).map_err(Obstacle::Other)?;
@@ -52,8 +52,8 @@ impl Connector {
     }
 }
 
-fn bind(socket: &Upstream, source: SocketAddr) -> Result<(), Obstacle> {
-    socket.transparent().map_err(Obstacle::local)?;
+fn bind(socket: &UpstreamSocket, source: SocketAddr) -> Result<(), Obstacle> {
+    socket.set_transparent().map_err(Obstacle::local)?;
     let bound = match source.port() {
         0 => socket.bind_any_port(source.ip()),
         _ => socket.bind(source),

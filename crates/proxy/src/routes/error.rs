@@ -3,7 +3,7 @@
 use std::io;
 use std::net::SocketAddr;
 
-use peername_sys::Failed;
+use peername_sys::SyscallError;
 
 use super::table_slot::RUNNING;
 
@@ -22,7 +22,7 @@ pub enum Error {
         "{0}: changing rules and routes needs CAP_NET_ADMIN; run `peername routes add` once as \
          root, and the proxy without `--setup-routes`"
     )]
-    Permission(Failed),
+    Permission(SyscallError),
     /// Every backend named is IPv6 and this host has none.
     #[error(
         "this host has no IPv6 (net.ipv6.conf.all.disable_ipv6), and no IPv4 backend was named"
@@ -47,7 +47,7 @@ pub enum Error {
     Nft(String),
     /// The kernel refused for another reason.
     #[error(transparent)]
-    Failed(Failed),
+    Failed(SyscallError),
     /// The keeper could not be started or spoken to.
     #[error("starting the keeper of the routes: {0}")]
     Start(io::Error),
@@ -56,8 +56,8 @@ pub enum Error {
     Keeper(String),
 }
 
-impl From<Failed> for Error {
-    fn from(error: Failed) -> Self {
+impl From<SyscallError> for Error {
+    fn from(error: SyscallError) -> Self {
         if error.is_permission() {
             Self::Permission(error)
         } else {

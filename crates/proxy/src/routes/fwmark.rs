@@ -26,7 +26,7 @@ pub(super) async fn keep(netlink: &Netlink, slot: Slot) -> Result<(), Error> {
             protocol: PROTOCOL,
         };
         match made.keep(netlink, rule).await {
-            Err(error) if family == Family::V6 && netlink::is_family_off(&error) => {}
+            Err(error) if family == Family::V6 && netlink::is_family_disabled(&error) => {}
             outcome => outcome?,
         }
     }

@@ -66,7 +66,7 @@ impl Made {
         for plan in plans {
             match made.add(netlink, plan.rule(slot), conflict).await {
                 Ok(()) => {}
-                Err(error) if plan.target.is_ipv6() && netlink::is_family_off(&error) => {
+                Err(error) if plan.target.is_ipv6() && netlink::is_family_disabled(&error) => {
                     made.skipped.push(plan.target);
                 }
                 Err(error) => {
@@ -111,7 +111,7 @@ impl OnConflict {
     fn added(self, outcome: SysResult<()>) -> SysResult<bool> {
         match outcome {
             Ok(()) => Ok(true),
-            Err(error) if self == Self::Keep && netlink::is_there_already(&error) => Ok(false),
+            Err(error) if self == Self::Keep && netlink::already_exists(&error) => Ok(false),
             Err(error) => Err(error),
         }
     }
@@ -119,7 +119,7 @@ impl OnConflict {
 
 pub(super) fn gone(outcome: SysResult<()>) -> SysResult<()> {
     match outcome {
-        Err(error) if netlink::is_gone(&error) => Ok(()),
+        Err(error) if netlink::is_not_found(&error) => Ok(()),
         outcome => outcome,
     }
 }

@@ -175,7 +175,7 @@ async fn try_slot(
     inventory::sweep(netlink, slot).await?;
     match Made::fresh(netlink, slot, plans).await {
         Ok(made) => Ok(Some((made, claim))),
-        Err(Error::Failed(error)) if netlink::is_there_already(&error) => Ok(None),
+        Err(Error::Failed(error)) if netlink::already_exists(&error) => Ok(None),
         Err(error) => Err(error),
     }
 }

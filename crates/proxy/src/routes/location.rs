@@ -28,7 +28,7 @@ pub async fn locate(netlink: &Netlink, target: SocketAddr) -> SysResult<Place> {
     };
     Ok(if ip.is_loopback() {
         Place::Loopback(ip)
-    } else if netlink.is_own(ip).await? {
+    } else if netlink.is_local_address(ip).await? {
         Place::Own(SocketAddr::new(ip, target.port()))
     } else {
         Place::OtherHost

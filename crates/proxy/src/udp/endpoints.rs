@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use peername_sys::udp::Local;
+use peername_sys::udp::PktInfo;
 
 use crate::addr::PeerAddr;
 
@@ -30,7 +30,7 @@ pub(crate) struct Path {
     pub(crate) listener: usize,
     pub(crate) peer: PeerAddr,
     /// The address of ours it was sent to.
-    pub(crate) local: Option<Local>,
+    pub(crate) local: Option<PktInfo>,
     /// Where it was sent to before a TPROXY rule brought it here.
     pub(crate) original: Option<SocketAddr>,
 }

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use peername_proto::{Spp, Transport};
-use peername_sys::Failed;
-use peername_sys::socket::upstream::Upstream;
+use peername_sys::SyscallError;
+use peername_sys::socket::upstream::UpstreamSocket;
 
 use super::dialect::Headers;
 use super::dialect::header::Framed;
@@ -85,12 +85,12 @@ impl Role for Sending {
 
     fn open(&self, _admitted: &Admitted) -> Result<UdpSocket, Failure> {
         let upstream = self.forwarder.target;
-        let socket = Upstream::datagram(upstream.0).map_err(Failure::Local)?;
-        let refused = |failed: Failed| Failure::Connect {
+        let socket = UpstreamSocket::new_udp(upstream.0).map_err(Failure::Local)?;
+        let refused = |failed: SyscallError| Failure::Connect {
             upstream,
             error: failed.source,
         };
-        socket.connect_datagram(upstream.0).map_err(refused)
+        socket.connect_udp(upstream.0).map_err(refused)
     }
 
     /// No header names a client here.

@@ -2,10 +2,10 @@
 
 use std::net::{SocketAddr, UdpSocket};
 
+use peername_sys::socket::BindOptions;
 use peername_sys::socket::transparent;
-use peername_sys::tcp::listener::Sharing;
 use peername_sys::udp::{self, steering};
-use peername_sys::{Failed, NameCall};
+use peername_sys::{NameCall, SyscallError};
 
 use crate::addr::LocalAddr;
 use crate::config::Dialect;
@@ -50,16 +50,16 @@ impl UdpSockets {
             Some(Dialect::First) => 1,
             Some(Dialect::Each | Dialect::Spp) | None => workers.max(1),
         };
-        let open = |addr, sharing: Sharing| {
+        let open = |addr, sharing: BindOptions| {
             let socket = match given.udp.get(&addr) {
-                Some(given) => udp::adopt(given.share()?, addr)?,
+                Some(given) => udp::adopt(given.try_clone()?, addr)?,
                 None => udp::listen(addr, sharing)?,
             };
-            udp::set_buffers(&socket, BUFFER)?;
+            udp::set_buffer_sizes(&socket, BUFFER)?;
             // A merged datagram is steered by its first part alone, and the others may be of clients
             // that belong to another worker.
             if workers == 1 {
-                let _ = udp::receive_merged(&socket);
+                let _ = udp::enable_gro(&socket);
             }
             Ok(socket)
         };
@@ -71,7 +71,7 @@ impl UdpSockets {
         };
         let is_free = |addr| match given.udp.contains_key(&addr) {
             true => Ok(()),
-            false => udp::is_free(addr),
+            false => udp::check_address_free(addr),
         };
         let of_workers = open_for_all(&plan, is_free, open, addr)?;
         let first = of_workers.first().into_iter().flatten();
@@ -86,7 +86,7 @@ impl UdpSockets {
             .iter()
             .flat_map(|sockets| sockets.iter().zip(&chosen));
         for (socket, &addr) in all.filter(|(_, addr)| !given.udp.contains_key(addr)) {
-            udp::open(socket).map_err(|failed| BindError { addr, failed })?;
+            udp::start_receiving(socket).map_err(|failed| BindError { addr, failed })?;
         }
         let listeners = wanted.iter().zip(chosen);
         let listeners = listeners.map(|(&(id, _), addr)| (id, LocalAddr(addr)));
@@ -110,8 +110,8 @@ impl UdpSockets {
             .iter()
             .flat_map(|sockets| sockets.iter().zip(&addrs));
         for (socket, &addr) in named {
-            let set = transparent::set(socket, addr.is_ipv6())
-                .and_then(|()| transparent::tell_original(socket, addr.is_ipv6()));
+            let set = transparent::set_transparent(socket, addr.is_ipv6())
+                .and_then(|()| transparent::receive_original_destination(socket, addr.is_ipv6()));
             set.map_err(|failed| BindError { addr, failed })?;
         }
         Ok(self)
@@ -128,12 +128,12 @@ impl UdpSockets {
         let Some(socket) = self.of_workers.first().and_then(|sockets| sockets.first()) else {
             return;
         };
-        if !udp::can_send_merged() {
+        if !udp::supports_gso() {
             tracing::info!(
                 "this kernel has no UDP_SEGMENT (Linux 4.18): each datagram goes out alone"
             );
         }
-        if let Ok(got) = udp::receive_buffer(socket)
+        if let Ok(got) = udp::receive_buffer_size(socket)
             && got < BUFFER
         {
             tracing::info!(
@@ -149,14 +149,14 @@ impl UdpSockets {
     }
 }
 
-fn steer(socket: &UdpSocket, workers: usize, dialect: Option<Dialect>) -> Result<(), Failed> {
+fn steer(socket: &UdpSocket, workers: usize, dialect: Option<Dialect>) -> Result<(), SyscallError> {
     let workers = u32::try_from(workers)
         .map_err(std::io::Error::other)
         .call("so many workers")?;
     match dialect {
         _ if workers == 1 => Ok(()),
-        Some(Dialect::Each) => steering::by_proxy_v2(socket, workers),
-        Some(Dialect::Spp) => steering::by_spp(socket, workers),
+        Some(Dialect::Each) => steering::steer_by_proxy_v2(socket, workers),
+        Some(Dialect::Spp) => steering::steer_by_spp(socket, workers),
         Some(Dialect::First) | None => Ok(()),
     }
 }

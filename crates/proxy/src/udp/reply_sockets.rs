@@ -10,7 +10,7 @@ use std::net::{SocketAddr, UdpSocket};
 use std::time::{Duration, Instant};
 
 use peername_sys::socket::transparent;
-use peername_sys::{Failed, Result};
+use peername_sys::{Result, SyscallError};
 
 use crate::throttle::Throttle;
 
@@ -60,10 +60,10 @@ impl Outlets {
     }
 
     fn open(&mut self, original: SocketAddr) -> Result<UdpSocket> {
-        let opened = match transparent::sender(original) {
+        let opened = match transparent::send_only_udp(original) {
             Err(failed) if failed.is_exhaustion() => {
                 self.sockets.clear();
-                transparent::sender(original)
+                transparent::send_only_udp(original)
             }
             opened => opened,
         };
@@ -86,7 +86,7 @@ impl Outlets {
     }
 }
 
-fn warn_of_another(original: SocketAddr, failed: &Failed) {
+fn warn_of_another(original: SocketAddr, failed: &SyscallError) {
     if let Some(suppressed) = TAKEN.pass() {
         tracing::warn!(
             suppressed,

@@ -8,7 +8,7 @@ use std::net::{SocketAddr, UdpSocket};
 use std::time::Instant;
 
 use peername_kernel::udp::Usage;
-use peername_sys::udp::Arrived;
+use peername_sys::udp::RecvMeta;
 
 use super::dialect::Headers;
 use super::endpoints::{Key, Path};
@@ -44,8 +44,8 @@ pub(crate) struct Lost(u32);
 
 impl Lost {
     /// How many more than when this was last asked.
-    pub(crate) fn since(&mut self, arrived: &Arrived) -> u32 {
-        let lost = arrived.lost.unwrap_or(self.0);
+    pub(crate) fn since(&mut self, arrived: &RecvMeta) -> u32 {
+        let lost = arrived.dropped.unwrap_or(self.0);
         lost.wrapping_sub(std::mem::replace(&mut self.0, lost))
     }
 }

@@ -16,8 +16,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use batch_sender::Courier;
-use peername_sys::event::async_epoll::Poller;
-use peername_sys::udp::Inbox;
+use peername_sys::event::async_epoll::AsyncEpoll;
+use peername_sys::udp::RecvBatch;
 use piece::{BATCH, Piece};
 use tokio::time::{MissedTickBehavior, interval, sleep_until};
 
@@ -56,7 +56,7 @@ pub(crate) fn companions<R: Role + Send + 'static>(
         let (role, counters, kernel) = (role(), Arc::clone(counters), kernel.clone());
         Box::new(move |phases| {
             Box::pin(async move {
-                let poller = Poller::new().map_err(io::Error::other)?;
+                let poller = AsyncEpoll::new().map_err(io::Error::other)?;
                 let worker = Worker::new(role, limits, counters, kernel, sockets, &poller)?;
                 worker.run(&poller, phases).await
             })
@@ -68,7 +68,7 @@ pub(crate) fn companions<R: Role + Send + 'static>(
 struct Worker<R> {
     sessions: Sessions<R>,
     listeners: Vec<Listener>,
-    inbox: Inbox,
+    inbox: RecvBatch,
     courier: Courier,
     outlets: Outlets,
     ready: Vec<u64>,
@@ -92,7 +92,7 @@ impl<R: Role> Worker<R> {
         counters: Arc<Counters>,
         kernel: Kernel,
         sockets: Vec<UdpSocket>,
-        poller: &Poller,
+        poller: &AsyncEpoll,
     ) -> io::Result<Self> {
         let mut addrs = Vec::new();
         let mut listeners = Vec::new();
@@ -100,7 +100,7 @@ impl<R: Role> Worker<R> {
             let addr = socket.local_addr()?;
             addrs.push(LocalAddr(addr));
             poller
-                .watch(&socket, token_of_listener(number))
+                .add(&socket, token_of_listener(number))
                 .map_err(io::Error::other)?;
             listeners.push(Listener {
                 socket,
@@ -112,7 +112,7 @@ impl<R: Role> Worker<R> {
             outlets: Outlets::new(limits.idle),
             sessions: Sessions::new(role, limits, counters, addrs, kernel),
             listeners,
-            inbox: Inbox::new(BATCH),
+            inbox: RecvBatch::new(BATCH),
             courier: Courier::new(),
             ready: Vec::new(),
             filled: 0,
@@ -124,7 +124,7 @@ impl<R: Role> Worker<R> {
     /// Serves until it must end. Once it is to begin nothing new, it ends by itself as soon as no
     /// datagram has moved for a moment: an idle session has nothing to wait for. Who may be at its end is decided behind a
     /// look at what has come, as this process may have been paused; one look, or a flood would put off all ends.
-    async fn run(mut self, poller: &Poller, mut phases: Phases) -> io::Result<()> {
+    async fn run(mut self, poller: &AsyncEpoll, mut phases: Phases) -> io::Result<()> {
         let mut draining = phases.clone();
         let mut tick = interval(TICK);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -170,7 +170,7 @@ impl<R: Role> Worker<R> {
     }
 
     /// Serves what is ready, and returns whether anything may be left.
-    fn rounds(&mut self, poller: &Poller) -> io::Result<bool> {
+    fn rounds(&mut self, poller: &AsyncEpoll) -> io::Result<bool> {
         for _ in 0..ROUNDS {
             if !self.round(poller)? {
                 return Ok(false);
@@ -179,11 +179,11 @@ impl<R: Role> Worker<R> {
         Ok(true)
     }
 
-    fn round(&mut self, poller: &Poller) -> io::Result<bool> {
+    fn round(&mut self, poller: &AsyncEpoll) -> io::Result<bool> {
         let now = Instant::now();
         let mut ready = std::mem::take(&mut self.ready);
         ready.clear();
-        let mut more = poller.ready(&mut ready).map_err(io::Error::other)?;
+        let mut more = poller.collect_ready(&mut ready).map_err(io::Error::other)?;
         for &token in &ready {
             more |= match listener_of_token(token) {
                 Some(number) => self.requests(number, now, poller)?,

@@ -12,13 +12,13 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use peername_sys::process::namespace::Network;
+use peername_sys::process::namespace::NetworkNamespace;
 use tokio::time::{sleep, timeout};
 
 /// Runs `test` in a new network namespace whose loopback is up.
 fn in_namespace(test: impl AsyncFnOnce() -> Result<()> + Send + 'static) -> Result<()> {
     let run = move || {
-        let _network = Network::unshare().context("these tests need root")?;
+        let _network = NetworkNamespace::unshare().context("these tests need root")?;
         ip("link set lo up")?;
         tokio::runtime::Builder::new_current_thread()
             .enable_all()

@@ -8,7 +8,7 @@ use anyhow::Result;
 use peername_proxy::reply_path::{Broken, Tested, check};
 use peername_proxy::routes::{self, Scope};
 use peername_sys::process::caps::{self, Capability};
-use peername_sys::socket::upstream::Upstream;
+use peername_sys::socket::upstream::UpstreamSocket;
 use tokio::net::TcpListener;
 use tokio::time::timeout;
 
@@ -119,8 +119,8 @@ fn a_backend_on_another_address_of_this_host_is_reached_from_a_foreign_one() -> 
         ] {
             let listener = TcpListener::bind(backend).await?;
             routes::add(&[address(backend)]).await?;
-            let socket = Upstream::new(address(backend))?;
-            socket.transparent()?;
+            let socket = UpstreamSocket::new_tcp(address(backend))?;
+            socket.set_transparent()?;
             socket.bind(address(client))?;
             let _connection = socket.connect(address(backend))?;
             let (_, peer) = timeout(Duration::from_secs(2), listener.accept()).await??;

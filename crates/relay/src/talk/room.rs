@@ -8,9 +8,9 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use peername_sys::event::readiness::watched;
+use peername_sys::event::readiness::register_stream;
 use peername_sys::tcp::stream;
-use peername_sys::uring::{Arrival, BUFFERS, Receiving, What};
+use peername_sys::uring::{BUFFER_COUNT, Completion, CompletionKind, MultishotReceiver};
 use slab::Slab;
 use tokio::io::unix::AsyncFd;
 use tokio::task::yield_now;
@@ -21,7 +21,7 @@ use super::{End, Left, Talk};
 use crate::Pair;
 
 pub(super) struct Room {
-    receiving: Receiving,
+    receiving: MultishotReceiver,
     talks: Slab<Talking>,
     /// Whose receiving has ended and is to begin again, in this order: keys and sides.
     waiting: VecDeque<(usize, usize)>,
@@ -59,8 +59,8 @@ thread_local! {
 
 impl Room {
     fn new() -> Option<Self> {
-        let receiving = Receiving::new().ok()?;
-        tokio::spawn(attend(receiving.bell().ok()?, Closes));
+        let receiving = MultishotReceiver::new().ok()?;
+        tokio::spawn(attend(receiving.completion_event().ok()?, Closes));
         Some(Self {
             receiving,
             talks: Slab::new(),
@@ -134,7 +134,7 @@ impl Room {
                 }
             }
         }
-        for _ in 0..BUFFERS {
+        for _ in 0..BUFFER_COUNT {
             let Some((key, side)) = self.waiting.pop_front() else {
                 break;
             };
@@ -153,7 +153,7 @@ impl Room {
         {
             // Both stay open until the last arrival.
             self.receiving
-                .begin(sockets[side].as_fd(), token(key, side));
+                .start(sockets[side].as_fd(), token(key, side));
             talking.from[side].is_received = true;
         }
     }
@@ -169,7 +169,7 @@ impl Room {
                 .into_iter()
                 .filter(|&side| talking.from[side].is_received)
             {
-                self.receiving.stop(token(key, side));
+                self.receiving.cancel(token(key, side));
             }
         }
         if !talking.has_left() {
@@ -201,7 +201,7 @@ impl Room {
     }
 }
 
-fn pass_on(talks: &mut Slab<Talking>, arrival: Arrival<'_>, now: Instant) -> (usize, Next) {
+fn pass_on(talks: &mut Slab<Talking>, arrival: Completion<'_>, now: Instant) -> (usize, Next) {
     let (key, side) = ((arrival.token >> 1) as usize, (arrival.token & 1) as usize);
     let Some(talking) = talks.get_mut(key) else {
         return (key, Next::Arrival);
@@ -211,17 +211,17 @@ fn pass_on(talks: &mut Slab<Talking>, arrival: Arrival<'_>, now: Instant) -> (us
         talking.from[side].is_received = false;
     }
     let end = &mut talking.from[side].rest.end;
-    let goes_on = match arrival.what {
-        What::Bytes(bytes) => talking.pass_on(side, bytes),
-        What::NoRoom => true,
-        What::End => {
+    let goes_on = match arrival.kind {
+        CompletionKind::Bytes(bytes) => talking.pass_on(side, bytes),
+        CompletionKind::NoBuffers => true,
+        CompletionKind::Eof => {
             if *end == End::Open {
                 *end = End::Finished;
             }
             false
         }
-        What::Stopped => false,
-        What::Failed(error) => {
+        CompletionKind::Canceled => false,
+        CompletionKind::Error(error) => {
             if !is_ours(&error) {
                 *end = End::Dead;
             }
@@ -269,11 +269,11 @@ impl Drop for Closes {
 /// The sockets as the runtime's again; reset if it can't have them.
 fn given_back([downstream, upstream]: [TcpStream; 2]) -> Option<Pair> {
     let pair = Pair {
-        downstream: watched(downstream).ok()?,
-        upstream: watched(upstream).ok()?,
+        downstream: register_stream(downstream).ok()?,
+        upstream: register_stream(upstream).ok()?,
     };
     for socket in [&pair.downstream, &pair.upstream] {
-        let _ = stream::finish_on_close(socket);
+        let _ = stream::clear_reset_on_close(socket);
     }
     Some(pair)
 }
@@ -294,7 +294,7 @@ mod tests {
     use std::io::Read;
     use std::net::TcpListener;
 
-    use peername_sys::event::poll::wait_readable;
+    use peername_sys::event::wait_readable;
 
     use super::super::cut_short;
     use super::*;
@@ -317,20 +317,20 @@ mod tests {
         assert!(is_there.expect("poll"), "no reset");
         let mut talks = Slab::new();
         let key = talks.insert(Talking::new([downstream, upstream]));
-        let arrives = |talks: &mut _, side, what| {
-            let arrival = Arrival {
+        let arrives = |talks: &mut _, side, kind| {
+            let arrival = Completion {
                 token: token(key, side),
-                what,
+                kind,
                 is_last: false,
             };
             pass_on(talks, arrival, Instant::now()).1
         };
-        let next = arrives(&mut talks, 1, What::Bytes(b"too late"));
+        let next = arrives(&mut talks, 1, CompletionKind::Bytes(b"too late"));
         assert!(matches!(next, Next::Leave));
         let sockets = talks[key].sockets.as_ref().expect("both");
         let found = (&sockets[0]).read(&mut [0]);
         assert_eq!(found.expect("what looks like FIN"), 0);
-        arrives(&mut talks, 0, What::End);
+        arrives(&mut talks, 0, CompletionKind::Eof);
         assert_eq!(talks[key].from[0].rest.end, End::Dead);
         assert_eq!(talks[key].from[1].rest.held, b"too late");
     }

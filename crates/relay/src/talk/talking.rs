@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::task::Waker;
 
 use peername_sys::tcp::stream;
-use peername_sys::uring::BUFFER;
+use peername_sys::uring::BUFFER_SIZE;
 use tokio::time::Instant;
 
 use super::{Carried, End, Rest};
@@ -70,7 +70,7 @@ impl Talking {
         self.carried.add(side, sent);
         let from = &mut self.from[side];
         from.rest.held.extend_from_slice(&bytes[sent..]);
-        from.full = match bytes.len() == BUFFER {
+        from.full = match bytes.len() == BUFFER_SIZE {
             true => from.full.saturating_add(1),
             false => from.full.saturating_sub(1),
         };

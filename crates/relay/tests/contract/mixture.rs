@@ -153,7 +153,7 @@ async fn say(socket: &TcpStream, seed: u64) -> Said {
     if dice.below(5) == 0 {
         return Said::Some;
     }
-    match peername_sys::tcp::stream::finish(socket) {
+    match peername_sys::tcp::stream::shutdown_write(socket) {
         Ok(()) => Said::All(sent),
         Err(_) => Said::Cut,
     }

@@ -16,9 +16,9 @@ use crate::{NameCall, Result};
 /// An epoll instance (epoll(7)), readable when one of its sockets is. Level-triggered: what is not
 /// read to its end is reported again.
 #[derive(Debug)]
-pub struct Poller(AsyncFd<OwnedFd>);
+pub struct AsyncEpoll(AsyncFd<OwnedFd>);
 
-impl Poller {
+impl AsyncEpoll {
     /// An empty one. Must be called inside a tokio runtime, which then waits for it.
     pub fn new() -> Result<Self> {
         let epoll = epoll::create(CreateFlags::CLOEXEC).call("epoll_create1(2)")?;
@@ -35,7 +35,7 @@ impl Poller {
     }
 
     /// Reports `token` when `socket` can be read from or has an error. Closing the socket ends that.
-    pub fn watch(&self, socket: impl AsFd, token: u64) -> Result<()> {
+    pub fn add(&self, socket: impl AsFd, token: u64) -> Result<()> {
         epoll::add(
             self.0.get_ref(),
             socket,
@@ -46,25 +46,25 @@ impl Poller {
     }
 
     /// Reports nothing of `socket` any more: needed where another descriptor of it stays open.
-    pub fn forget(&self, socket: impl AsFd) -> Result<()> {
+    pub fn delete(&self, socket: impl AsFd) -> Result<()> {
         epoll::delete(self.0.get_ref(), socket).call("epoll_ctl(EPOLL_CTL_DEL)")
     }
 
     /// Adds the tokens of what is ready now to `ready`, without waiting; returns whether there may be
     /// more.
-    pub fn ready(&self, ready: &mut Vec<u64>) -> Result<bool> {
+    pub fn collect_ready(&self, ready: &mut Vec<u64>) -> Result<bool> {
         let mut events = [epoll::Event {
             flags: EventFlags::empty(),
             data: EventData::new_u64(0),
-        }; AT_ONCE];
+        }; MAX_EVENTS];
         let n = epoll::wait(self.0.get_ref(), &mut events[..], Some(&NOW)).call("epoll_wait(2)")?;
         ready.extend(events.iter().take(n).map(|event| event.data.u64()));
-        Ok(n == AT_ONCE)
+        Ok(n == MAX_EVENTS)
     }
 }
 
 /// Events a call.
-const AT_ONCE: usize = 64;
+const MAX_EVENTS: usize = 64;
 const NOW: Timespec = Timespec {
     tv_sec: 0,
     tv_nsec: 0,

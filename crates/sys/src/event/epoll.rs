@@ -15,11 +15,11 @@ pub struct Epoll(OwnedFd);
 
 /// What a descriptor is waited for, and how often it is reported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum When {
+pub enum Interest {
     /// As long as it can be read from or has ended.
-    Ready,
+    Readable,
     /// Whenever more has come or it has ended.
-    Changed,
+    ReadableEdge,
     /// As long as it can be written to or has ended.
     Writable,
 }
@@ -27,14 +27,14 @@ pub enum When {
 /// What was found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Readiness {
-    /// As it was given to [`Epoll::watch`].
+    /// As it was given to [`Epoll::add`].
     pub token: u64,
     /// There is something to read, or to accept.
     pub readable: bool,
     /// The other end of a connection will send no more.
-    pub finished: bool,
+    pub read_closed: bool,
     /// Both directions have ended, or an error has come.
-    pub ended: bool,
+    pub hung_up: bool,
 }
 
 impl Epoll {
@@ -45,20 +45,20 @@ impl Epoll {
     }
 
     /// Reports `token` for `fd`. It ends when every descriptor of the same open file is closed, in every
-    /// process; so [`Epoll::forget`] what others have too.
-    pub fn watch(&self, fd: impl AsFd, token: u64, when: When) -> Result<()> {
+    /// process; so [`Epoll::delete`] what others have too.
+    pub fn add(&self, fd: impl AsFd, token: u64, interest: Interest) -> Result<()> {
         let data = EventData::new_u64(token);
-        epoll::add(&self.0, fd, data, when.flags()).call("epoll_ctl(EPOLL_CTL_ADD)")
+        epoll::add(&self.0, fd, data, interest.flags()).call("epoll_ctl(EPOLL_CTL_ADD)")
     }
 
     /// Waits for something else of a descriptor that is watched already.
-    pub fn watch_instead(&self, fd: impl AsFd, token: u64, when: When) -> Result<()> {
+    pub fn modify(&self, fd: impl AsFd, token: u64, interest: Interest) -> Result<()> {
         let data = EventData::new_u64(token);
-        epoll::modify(&self.0, fd, data, when.flags()).call("epoll_ctl(EPOLL_CTL_MOD)")
+        epoll::modify(&self.0, fd, data, interest.flags()).call("epoll_ctl(EPOLL_CTL_MOD)")
     }
 
     /// Reports `fd` no more.
-    pub fn forget(&self, fd: impl AsFd) -> Result<()> {
+    pub fn delete(&self, fd: impl AsFd) -> Result<()> {
         epoll::delete(&self.0, fd).call("epoll_ctl(EPOLL_CTL_DEL)")
     }
 
@@ -71,7 +71,7 @@ impl Epoll {
         let mut events = [Event {
             flags: EventFlags::empty(),
             data: EventData::new_u64(0),
-        }; AT_ONCE];
+        }; MAX_EVENTS];
         let n = loop {
             let left = deadline.map(timespec_until);
             match epoll::wait(&self.0, &mut events[..], left.as_ref()) {
@@ -84,8 +84,8 @@ impl Epoll {
             Readiness {
                 token: event.data.u64(),
                 readable: flags.contains(EventFlags::IN),
-                finished: flags.contains(EventFlags::RDHUP),
-                ended: flags.intersects(EventFlags::HUP | EventFlags::ERR),
+                read_closed: flags.contains(EventFlags::RDHUP),
+                hung_up: flags.intersects(EventFlags::HUP | EventFlags::ERR),
             }
         };
         found.extend(events.iter().take(n).map(readiness));
@@ -101,11 +101,11 @@ fn timespec_until(deadline: Instant) -> Timespec {
     }
 }
 
-impl When {
+impl Interest {
     fn flags(self) -> EventFlags {
         match self {
-            Self::Ready => EventFlags::IN | EventFlags::RDHUP,
-            Self::Changed => EventFlags::IN | EventFlags::RDHUP | EventFlags::ET,
+            Self::Readable => EventFlags::IN | EventFlags::RDHUP,
+            Self::ReadableEdge => EventFlags::IN | EventFlags::RDHUP | EventFlags::ET,
             Self::Writable => EventFlags::OUT,
         }
     }
@@ -119,4 +119,4 @@ impl AsFd for Epoll {
 }
 
 /// Events a call; what is left comes with the next.
-const AT_ONCE: usize = 64;
+const MAX_EVENTS: usize = 64;

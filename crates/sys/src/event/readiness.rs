@@ -13,13 +13,13 @@ use crate::{NameCall, Result};
 /// # Errors
 ///
 /// epoll_ctl(2): memory has run out, or watches (ENOSPC; epoll(7), `fs.epoll.max_user_watches`).
-pub fn watched(socket: net::TcpStream) -> Result<TcpStream> {
+pub fn register_stream(socket: net::TcpStream) -> Result<TcpStream> {
     TcpStream::from_std(socket)
         .call("epoll_ctl(2), which needs memory and fs.epoll.max_user_watches")
 }
 
 /// Tells tokio that the socket is not ready, so that the next poll waits for a new event.
-pub fn not_ready(socket: &TcpStream, interest: Interest) {
+pub fn clear_ready(socket: &TcpStream, interest: Interest) {
     let _ = socket.try_io(interest, || -> io::Result<()> {
         Err(ErrorKind::WouldBlock.into())
     });

@@ -13,21 +13,21 @@ use rustix::net::{
 use crate::{NameCall, Result};
 
 /// Two ends of a line that keeps messages apart and ends when one end is closed.
-pub fn line() -> Result<(OwnedFd, OwnedFd)> {
+pub fn seqpacket_pair() -> Result<(OwnedFd, OwnedFd)> {
     let kind = SocketType::SEQPACKET;
     socketpair(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None).call("socketpair(2)")
 }
 
 /// A socket, non-blocking, to which others connect by a name that stands in no directory (abstract,
 /// unix(7)); with room for `backlog` that have not been accepted. What [`accept`] returns is a line as
-/// [`line()`]'s.
+/// [`seqpacket_pair()`]'s.
 ///
 /// # Errors
 ///
-/// EADDRINUSE where the name is another's, ENAMETOOLONG where it is longer than 107 octets.
-pub fn listen(name: &[u8], backlog: i32) -> Result<OwnedFd> {
+/// EADDRINUSE where the name is another's, ENAMETOOLONG where it is longer than 107 bytes.
+pub fn listen_abstract(name: &[u8], backlog: i32) -> Result<OwnedFd> {
     let (family, kind) = (AddressFamily::UNIX, SocketType::SEQPACKET);
-    let listener = socket_with(family, kind, READY_AT_ONCE, None).call("socket(AF_UNIX)")?;
+    let listener = socket_with(family, kind, NONBLOCK_CLOEXEC, None).call("socket(AF_UNIX)")?;
     let address = SocketAddrUnix::new_abstract_name(name).call("bind(AF_UNIX)")?;
     bind(&listener, &address).call("bind(AF_UNIX)")?;
     rustix::net::listen(&listener, backlog).call("listen(AF_UNIX)")?;
@@ -36,43 +36,43 @@ pub fn listen(name: &[u8], backlog: i32) -> Result<OwnedFd> {
 
 /// The next line from a listener, non-blocking; EAGAIN where there is none.
 pub fn accept(listener: impl AsFd) -> Result<OwnedFd> {
-    accept_with(listener, READY_AT_ONCE).call("accept4(AF_UNIX)")
+    accept_with(listener, NONBLOCK_CLOEXEC).call("accept4(AF_UNIX)")
 }
 
 /// Sends `word`, and `fd` with it.
-pub fn send(line: impl AsFd, word: u64, fd: Option<BorrowedFd<'_>>) -> Result<()> {
-    send_octets(line, &word.to_ne_bytes(), fd)
+pub fn send_word(line: impl AsFd, word: u64, fd: Option<BorrowedFd<'_>>) -> Result<()> {
+    send_bytes(line, &word.to_ne_bytes(), fd)
 }
 
 /// Sends a message, and `fd` with it. EAGAIN where the line is full and non-blocking, EPIPE once the
 /// other end is closed.
-pub fn send_octets(line: impl AsFd, octets: &[u8], fd: Option<BorrowedFd<'_>>) -> Result<()> {
+pub fn send_bytes(line: impl AsFd, bytes: &[u8], fd: Option<BorrowedFd<'_>>) -> Result<()> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut control = SendAncillaryBuffer::new(&mut space);
     let fds: Vec<_> = fd.into_iter().collect();
     if !fds.is_empty() {
         control.push(SendAncillaryMessage::ScmRights(&fds));
     }
-    let octets = IoSlice::new(octets);
-    sendmsg(line, &[octets], &mut control, SendFlags::NOSIGNAL).call("sendmsg(2)")?;
+    let bytes = IoSlice::new(bytes);
+    sendmsg(line, &[bytes], &mut control, SendFlags::NOSIGNAL).call("sendmsg(2)")?;
     Ok(())
 }
 
 /// Waits for the next word, and what came with it. `None` once the other end is closed.
-pub fn receive(line: impl AsFd) -> Result<Option<(u64, Option<OwnedFd>)>> {
+pub fn receive_word(line: impl AsFd) -> Result<Option<(u64, Option<OwnedFd>)>> {
     let mut word = [0; 8];
-    let (len, fd) = receive_octets(line, &mut word)?;
+    let (len, fd) = receive_bytes(line, &mut word)?;
     Ok((len == word.len()).then_some((u64::from_ne_bytes(word), fd)))
 }
 
-/// Takes the next message, and what came with it: as much as `octets` has room for; the rest is lost.
+/// Takes the next message, and what came with it: as much as `bytes` has room for; the rest is lost.
 /// Returns how much that was, 0 once the other end is closed. EAGAIN where there is nothing and the
 /// line is non-blocking.
-pub fn receive_octets(line: impl AsFd, octets: &mut [u8]) -> Result<(usize, Option<OwnedFd>)> {
+pub fn receive_bytes(line: impl AsFd, bytes: &mut [u8]) -> Result<(usize, Option<OwnedFd>)> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let received = loop {
-        let slices = &mut [IoSliceMut::new(octets)];
+        let slices = &mut [IoSliceMut::new(bytes)];
         match recvmsg(&line, slices, &mut control, RecvFlags::CMSG_CLOEXEC) {
             Err(error) if io::Error::from(error).kind() == io::ErrorKind::Interrupted => {}
             received => break received.call("recvmsg(2)")?,
@@ -85,7 +85,7 @@ pub fn receive_octets(line: impl AsFd, octets: &mut [u8]) -> Result<(usize, Opti
     Ok((received.bytes, fd))
 }
 
-const READY_AT_ONCE: SocketFlags = SocketFlags::NONBLOCK.union(SocketFlags::CLOEXEC);
+const NONBLOCK_CLOEXEC: SocketFlags = SocketFlags::NONBLOCK.union(SocketFlags::CLOEXEC);
 
 #[cfg(test)]
 mod tests {
@@ -96,12 +96,12 @@ mod tests {
 
     #[test]
     fn a_descriptor_arrives_and_the_end_shows() {
-        let (here, there) = line().unwrap();
+        let (here, there) = seqpacket_pair().unwrap();
         let (reader, writer) = std::io::pipe().unwrap();
-        send(&here, 7, Some(writer.as_fd())).unwrap();
-        send(&here, 8, None).unwrap();
+        send_word(&here, 7, Some(writer.as_fd())).unwrap();
+        send_word(&here, 8, None).unwrap();
         drop((here, writer));
-        let (word, fd) = receive(&there).unwrap().unwrap();
+        let (word, fd) = receive_word(&there).unwrap().unwrap();
         assert_eq!(word, 7);
         let mut copy = File::from(fd.unwrap());
         io::Write::write_all(&mut copy, b"x").unwrap();
@@ -111,7 +111,7 @@ mod tests {
             .read_to_string(&mut text)
             .unwrap();
         assert_eq!(text, "x");
-        assert!(matches!(receive(&there), Ok(Some((8, None)))));
-        assert!(matches!(receive(&there), Ok(None)));
+        assert!(matches!(receive_word(&there), Ok(Some((8, None)))));
+        assert!(matches!(receive_word(&there), Ok(None)));
     }
 }

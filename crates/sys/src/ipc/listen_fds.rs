@@ -1,11 +1,93 @@
-//! Sockets for the program that this process becomes: the giving side of sd_listen_fds(3).
+//! Listening sockets handed over by exec: both sides of the protocol of sd_listen_fds(3), in the few lines that a
+//! server needs.
 
+use std::env;
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-use rustix::io::fcntl_dupfd_cloexec;
+use rustix::io::{FdFlags, fcntl_dupfd_cloexec, fcntl_getfd, fcntl_setfd};
+use socket2::{SockRef, Type};
 
 use crate::{NameCall, Result};
+
+/// A bound socket that was there when this process began.
+#[derive(Debug)]
+pub struct InheritedSocket {
+    socket: OwnedFd,
+    /// Its address.
+    pub addr: SocketAddr,
+    /// Whether it is TCP that is listened for, rather than UDP.
+    pub is_stream: bool,
+    /// Which one, to the service manager: a number from 3 on, with the name it was given.
+    pub label: String,
+}
+
+/// Takes what was passed to this process; nothing at the second call. They are closed on exec from now on.
+///
+/// # Errors
+///
+/// What was passed is no bound socket of IPv4 or IPv6: whoever set it up meant something else.
+pub fn receive() -> Result<Vec<InheritedSocket>> {
+    static TAKEN: AtomicBool = AtomicBool::new(false);
+    let ours = variable("LISTEN_PID") == Some(u64::from(std::process::id()));
+    if !ours || TAKEN.swap(true, Relaxed) {
+        return Ok(Vec::new());
+    }
+    let count = variable("LISTEN_FDS").unwrap_or(0).min(MAX_FDS);
+    let names = env::var("LISTEN_FDNAMES").unwrap_or_default();
+    let mut names = names.split(':');
+    (FIRST_FD..FIRST_FD + count as i32)
+        .map(|number| {
+            // SAFETY: only an open descriptor is made an owned one. The number belongs to us alone: the
+            // service manager has given it away by the environment, and it is taken once.
+            let socket = unsafe {
+                let there = BorrowedFd::borrow_raw(number);
+                fcntl_getfd(there).call("LISTEN_FDS: fcntl(F_GETFD)")?;
+                OwnedFd::from_raw_fd(number)
+            };
+            let name = names.next().filter(|name| !name.is_empty());
+            let label = match name {
+                Some(name) => format!("{number} ({name})"),
+                None => number.to_string(),
+            };
+            InheritedSocket::new(socket, label)
+        })
+        .collect()
+}
+
+impl InheritedSocket {
+    fn new(socket: OwnedFd, label: String) -> Result<Self> {
+        fcntl_setfd(&socket, FdFlags::CLOEXEC).call("fcntl(FD_CLOEXEC)")?;
+        let known = SockRef::from(&socket);
+        let is_stream = known.r#type().call("LISTEN_FDS: getsockopt(SO_TYPE)")? == Type::STREAM;
+        let addr = known.local_addr().call("LISTEN_FDS: getsockname(2)")?;
+        let addr = addr.as_socket();
+        let addr = addr.ok_or_else(|| io::Error::other("neither IPv4 nor IPv6"));
+        Ok(Self {
+            addr: addr.call("LISTEN_FDS: getsockname(2)")?,
+            socket,
+            is_stream,
+            label,
+        })
+    }
+
+    /// Another descriptor of the same socket, non-blocking.
+    pub fn try_clone(&self) -> Result<OwnedFd> {
+        let shared = self.socket.try_clone().call("fcntl(F_DUPFD_CLOEXEC)")?;
+        SockRef::from(&shared)
+            .set_nonblocking(true)
+            .call("fcntl(O_NONBLOCK)")?;
+        Ok(shared)
+    }
+}
+
+impl AsFd for InheritedSocket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
 
 /// Puts the sockets at the numbers 3, 4 … and leaves them open on exec, so that the program finds them
 /// there if its environment has LISTEN_FDS (how many) and LISTEN_PID (this process).
@@ -13,15 +95,15 @@ use crate::{NameCall, Result};
 /// # Errors
 ///
 /// EBUSY when something else is open at one of these numbers: it would be closed.
-pub fn leave(sockets: Vec<OwnedFd>) -> Result<()> {
-    let end = FIRST + sockets.len() as RawFd;
+pub fn pass_on_exec(sockets: Vec<OwnedFd>) -> Result<()> {
+    let end = FIRST_FD + sockets.len() as RawFd;
     // Out of the way first: they may be at each other's numbers.
     let aside: Vec<_> = sockets
         .iter()
         .map(|socket| fcntl_dupfd_cloexec(socket, end).call("fcntl(F_DUPFD_CLOEXEC)"))
         .collect::<Result<_>>()?;
     drop(sockets);
-    for (number, socket) in (FIRST..end).zip(&aside) {
+    for (number, socket) in (FIRST_FD..end).zip(&aside) {
         // SAFETY: F_GETFD and F_DUPFD take integers. That nothing is open at the number is seen before, so
         // no descriptor that somebody owns is replaced; this process has one thread at this point or
         // loses the race with an error below.
@@ -41,5 +123,11 @@ pub fn leave(sockets: Vec<OwnedFd>) -> Result<()> {
     Ok(())
 }
 
+fn variable(name: &str) -> Option<u64> {
+    env::var(name).ok()?.parse().ok()
+}
+
 /// SD_LISTEN_FDS_START.
-const FIRST: RawFd = 3;
+const FIRST_FD: RawFd = 3;
+/// More than any unit has; it bounds what a broken environment can make us try.
+const MAX_FDS: u64 = 65_536;

@@ -14,7 +14,7 @@ use crate::{NameCall, Result};
 
 /// A file of `len` octets, all zero, that has no path and is gone with its last descriptor and mapping
 /// (memfd_create(2), since Linux 3.17). `name` is for people who read /proc/PID/maps.
-pub fn without_path(name: &str, len: usize) -> Result<OwnedFd> {
+pub fn create_anonymous(name: &str, len: usize) -> Result<OwnedFd> {
     let memory = memfd_create(name, MemfdFlags::CLOEXEC).call("memfd_create(2)")?;
     ftruncate(&memory, len as u64).call("ftruncate(2)")?;
     Ok(memory)
@@ -28,15 +28,15 @@ pub fn open(path: &Path) -> io::Result<File> {
     options.custom_flags(libc::O_NOFOLLOW).open(path)
 }
 
-/// Marks the file as in use, waiting while somebody holds it [alone](claim). The mark belongs to the open
+/// Marks the file as in use, waiting while somebody holds it [alone](try_lock_exclusive). The mark belongs to the open
 /// file: it stays until that has no descriptor and no mapping any more, in any process (flock(2)).
-pub fn mark_used(file: impl AsFd) -> Result<()> {
+pub fn lock_shared(file: impl AsFd) -> Result<()> {
     flock(file, FlockOperation::LockShared).call("flock(2)")
 }
 
-/// Takes the file for us alone if nobody else has [marked](mark_used) it, without waiting. Whether or not
+/// Takes the file for us alone if nobody else has [marked](lock_shared) it, without waiting. Whether or not
 /// that was so, our own mark may be gone (flock(2)).
-pub fn claim(file: impl AsFd) -> bool {
+pub fn try_lock_exclusive(file: impl AsFd) -> bool {
     flock(file, FlockOperation::NonBlockingLockExclusive).is_ok()
 }
 

@@ -40,14 +40,14 @@ impl Netlink {
 /// Word from the kernel that an interface, or the table `local` ([`Netlink::local_networks`]), gained or
 /// lost an address. Needs no capability.
 #[derive(Debug)]
-pub struct AddressChanges {
-    changes: mpsc::Receiver<Change>,
+pub struct AddressMonitor {
+    changes: mpsc::Receiver<AddressChange>,
     pump: AbortHandle,
 }
 
 /// What has changed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Change {
+pub enum AddressChange {
     /// An interface has this address now.
     Address(InterfaceAddress),
     /// These addresses are local by a route now.
@@ -56,7 +56,7 @@ pub enum Change {
     Other,
 }
 
-impl AddressChanges {
+impl AddressMonitor {
     /// Subscribes. Changes from now on are told, so subscribe first and read afterwards. Must be
     /// called inside a tokio runtime.
     pub fn subscribe() -> Result<Self> {
@@ -82,7 +82,7 @@ impl AddressChanges {
     /// reads all of it again once there is no other.
     ///
     /// Safe to cancel. An error means that the socket is gone.
-    pub async fn next(&mut self) -> Result<Change> {
+    pub async fn next(&mut self) -> Result<AddressChange> {
         self.changes
             .recv()
             .await
@@ -91,24 +91,24 @@ impl AddressChanges {
     }
 }
 
-impl Drop for AddressChanges {
+impl Drop for AddressMonitor {
     fn drop(&mut self) {
         self.pump.abort();
     }
 }
 
 /// `None` for what is not about addresses: on a router other routes come and go all the time.
-fn change(word: &NetlinkPayload<RouteNetlinkMessage>) -> Option<Change> {
+fn change(word: &NetlinkPayload<RouteNetlinkMessage>) -> Option<AddressChange> {
     let NetlinkPayload::InnerMessage(word) = word else {
-        return Some(Change::Other);
+        return Some(AddressChange::Other);
     };
     match word {
         RouteNetlinkMessage::NewAddress(address) => {
-            Some(read(address).map_or(Change::Other, Change::Address))
+            Some(read(address).map_or(AddressChange::Other, AddressChange::Address))
         }
-        RouteNetlinkMessage::NewRoute(route) => local_network(route).map(Change::Network),
-        RouteNetlinkMessage::DelRoute(route) => local_network(route).map(|_| Change::Other),
-        _ => Some(Change::Other),
+        RouteNetlinkMessage::NewRoute(route) => local_network(route).map(AddressChange::Network),
+        RouteNetlinkMessage::DelRoute(route) => local_network(route).map(|_| AddressChange::Other),
+        _ => Some(AddressChange::Other),
     }
 }
 

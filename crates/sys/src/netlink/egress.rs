@@ -15,7 +15,7 @@ use crate::{NameCall, Result};
 
 /// A way out of this host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct WayOut {
+pub struct Egress {
     /// Index of the device.
     pub interface: u32,
     /// The largest IP packet that goes all the way, in octets, as far as is known: the device's, the route's, or what
@@ -23,13 +23,13 @@ pub struct WayOut {
     pub mtu: u32,
 }
 
-impl WayOut {
+impl Egress {
     /// The way of what `from`, an address of this host, sends to `to`. Needs no capability.
     ///
     /// # Errors
     ///
     /// ENETUNREACH and EHOSTUNREACH where there is no way.
-    pub fn find(from: IpAddr, to: IpAddr) -> Result<Self> {
+    pub fn lookup(from: IpAddr, to: IpAddr) -> Result<Self> {
         Ok(Self {
             interface: interface(from, to)?,
             mtu: mtu(from, to)?,

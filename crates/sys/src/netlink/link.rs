@@ -15,7 +15,7 @@ impl Netlink {
 
     /// The names of all interfaces of this network namespace whose packets begin with an Ethernet header, up or
     /// down, loopback among them: not those of tunnels that carry bare IP. Needs no capability.
-    pub async fn ethernets(&self) -> Result<Vec<String>> {
+    pub async fn ethernet_interfaces(&self) -> Result<Vec<String>> {
         let links = all(self.handle.link().get().execute(), "RTM_GETLINK").await?;
         let ethernets = links.into_iter().filter(|link| {
             let kind = link.header.link_layer_type;

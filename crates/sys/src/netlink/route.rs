@@ -9,7 +9,7 @@ use rtnetlink::packet_route::route::{
     RouteAddress, RouteAttribute, RouteMessage, RouteProtocol, RouteScope, RouteType,
 };
 
-use super::{Family, LOOPBACK, Netlink, Transport, all, is_family_off, named, protocol};
+use super::{Family, LOOPBACK, Netlink, Transport, all, is_family_disabled, named, protocol};
 use crate::{NameCall, Result};
 
 /// "In this table every address is this host's own": `local 0.0.0.0/0 dev lo` or `local ::/0 dev lo`.
@@ -69,7 +69,7 @@ impl Netlink {
                 Ok(messages) => found.extend(messages.iter().filter_map(local_network)),
                 // There is no such table yet.
                 Err(error) if error.errno() == Some(libc::ENOENT) => {}
-                Err(error) if is_family_off(&error) => {}
+                Err(error) if is_family_disabled(&error) => {}
                 Err(error) => return Err(error),
             }
         }
@@ -109,7 +109,7 @@ impl Netlink {
 
     /// Whether `address` is this host's own: local by the routing tables (`ip route get`), or on an
     /// interface. An IPv6 address that was just given has no route until duplicates were looked for.
-    pub async fn is_own(&self, address: IpAddr) -> Result<bool> {
+    pub async fn is_local_address(&self, address: IpAddr) -> Result<bool> {
         if self.is_local(question(address)).await? {
             return Ok(true);
         }
@@ -122,7 +122,7 @@ impl Netlink {
     ///
     /// The look-up is that of a packet made here, so rules with `iif lo` apply. Source port and
     /// protocol are part of it since Linux 4.18. EINVAL when `from` is not this host's.
-    pub async fn stays_here(
+    pub async fn is_delivered_locally(
         &self,
         transport: Transport,
         from: SocketAddr,

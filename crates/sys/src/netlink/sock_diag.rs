@@ -13,7 +13,7 @@ use crate::{NameCall, Result};
 /// namespace, that some process has open.
 ///
 /// Sockets that listen, or are closed but for a timer, are not among them.
-pub fn live_tcp_sockets() -> Result<HashSet<u64>> {
+pub fn open_tcp_cookies() -> Result<HashSet<u64>> {
     let diag = raw::open(Some(netlink::SOCK_DIAG)).call("socket(NETLINK_SOCK_DIAG)")?;
     let mut cookies = HashSet::new();
     for family in [AddressFamily::INET, AddressFamily::INET6] {
@@ -85,11 +85,11 @@ mod tests {
         let client = TcpStream::connect(address).unwrap();
         let (server, _) = listener.accept().unwrap();
         let (kept, closed) = (cookie(&client).unwrap(), cookie(&server).unwrap());
-        let live = live_tcp_sockets().unwrap();
+        let live = open_tcp_cookies().unwrap();
         assert!(live.contains(&kept) && live.contains(&closed));
         assert!(!live.contains(&cookie(&listener).unwrap()));
         drop(server);
-        let live = live_tcp_sockets().unwrap();
+        let live = open_tcp_cookies().unwrap();
         assert!(live.contains(&kept) && !live.contains(&closed));
     }
 }

@@ -9,7 +9,7 @@ use crate::{NameCall, Result};
 
 /// Whether this network namespace has IPsec policies (`ip xfrm policy`). Needs CAP_NET_ADMIN. A kernel without IPsec has
 /// none.
-pub fn has_policies() -> Result<bool> {
+pub fn has_ipsec_policies() -> Result<bool> {
     let socket = match raw::open(Some(netlink::XFRM)) {
         Err(error) if error.raw_os_error() == Some(libc::EPROTONOSUPPORT) => return Ok(false),
         socket => socket.call("socket(NETLINK_XFRM)")?,

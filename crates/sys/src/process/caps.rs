@@ -8,12 +8,12 @@ use caps::{CapSet, CapsHashSet};
 use crate::{NameCall, Result};
 
 /// Whether the calling thread may use `capability` now (its effective set, capabilities(7)).
-pub fn have(capability: Capability) -> bool {
+pub fn is_effective(capability: Capability) -> bool {
     caps::has_cap(None, CapSet::Effective, capability).unwrap_or(false)
 }
 
 /// Whether the calling thread can get `capability` by executing something: it is in its bounding set.
-pub fn may_get(capability: Capability) -> bool {
+pub fn is_in_bounding_set(capability: Capability) -> bool {
     caps::has_cap(None, CapSet::Bounding, capability).unwrap_or(true)
 }
 
@@ -24,7 +24,7 @@ pub fn has_no_new_privs() -> bool {
 
 /// Uses only those of `these` that the calling thread has. The others stay permitted and can be used
 /// again: this tries out what [`keep_only`] makes final.
-pub fn use_only(these: &[Capability]) -> Result<()> {
+pub fn set_effective(these: &[Capability]) -> Result<()> {
     let held = permitted()?;
     let used = these
         .iter()
@@ -35,7 +35,7 @@ pub fn use_only(these: &[Capability]) -> Result<()> {
 }
 
 /// Makes execve(2) give the calling thread no privilege from now on (no_new_privs).
-pub fn forbid_new() -> Result<()> {
+pub fn set_no_new_privs() -> Result<()> {
     rustix::thread::set_no_new_privs(true).call("prctl(PR_SET_NO_NEW_PRIVS)")
 }
 
@@ -46,7 +46,7 @@ pub fn forbid_new() -> Result<()> {
 /// bounding set stays as it is, which is harmless under `no_new_privs`; and so does the inheritable set
 /// in a sandbox that forbids capset(2).
 pub fn keep_only(keep: &[Capability]) -> Result<()> {
-    forbid_new()?;
+    set_no_new_privs()?;
     let held = permitted()?;
     set(CapSet::Effective, &held)?;
     if held.contains(&Capability::CAP_SETPCAP) {
@@ -66,7 +66,7 @@ pub fn keep_only(keep: &[Capability]) -> Result<()> {
 
 /// Lets the program that this process will execute have those of `these` that the calling thread has, also
 /// where it does not run as root (ambient capabilities, since Linux 4.3).
-pub fn pass_on(these: &[Capability]) -> Result<()> {
+pub fn raise_ambient(these: &[Capability]) -> Result<()> {
     let held = permitted()?;
     let passed = these
         .iter()

@@ -9,7 +9,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use rustix::process::{Pid, WaitOptions, setpgid, waitpid};
 use rustix::stdio::{dup2_stdin, dup2_stdout};
 
-use crate::{Failed, NameCall, Result};
+use crate::{NameCall, Result, SyscallError};
 
 /// Runs `work` in a process that nobody here has to wait for: its parent is init, or whoever reaps
 /// orphans. It has a process group of its own, so the terminal's signals don't reach it, and blocks all
@@ -25,12 +25,12 @@ use crate::{Failed, NameCall, Result};
 ///
 /// EBUSY when this process has more than one thread: the others would be missing in the new one with
 /// whatever locks they hold. Else what fork(2) says.
-pub fn detached<K: AsRef<[OwnedFd]>>(keep: K, work: impl FnOnce(K) -> u8) -> Result<()> {
+pub fn spawn_detached<K: AsRef<[OwnedFd]>>(keep: K, work: impl FnOnce(K) -> u8) -> Result<()> {
     let between = fork(|| {
         let _ = setpgid(None, None);
         fork(|| {
             block_signals();
-            match let_go_of_everything_but(keep.as_ref()) {
+            match close_all_except(keep.as_ref()) {
                 Ok(()) => work(keep),
                 Err(_) => 1,
             }
@@ -45,13 +45,13 @@ pub fn detached<K: AsRef<[OwnedFd]>>(keep: K, work: impl FnOnce(K) -> u8) -> Res
 }
 
 /// Runs `work` in a child that is in the same session and has the same signals blocked, and returns its
-/// process id. Of the descriptors it has what [`detached`] says.
+/// process id. Of the descriptors it has what [`spawn_detached`] says.
 ///
 /// # Errors
 ///
-/// As [`detached`].
-pub fn child<K: AsRef<[OwnedFd]>>(keep: K, work: impl FnOnce(K) -> u8) -> Result<u32> {
-    let pid = fork(|| match let_go_of_everything_but(keep.as_ref()) {
+/// As [`spawn_detached`].
+pub fn fork_child<K: AsRef<[OwnedFd]>>(keep: K, work: impl FnOnce(K) -> u8) -> Result<u32> {
+    let pid = fork(|| match close_all_except(keep.as_ref()) {
         Ok(()) => work(keep),
         Err(_) => 1,
     })?;
@@ -67,19 +67,19 @@ pub fn reap(child: u32) {
 
 /// Ends this process with SIGTERM when its parent ends (PR_SET_PDEATHSIG, prctl(2)). It holds across exec,
 /// unless that gains privileges.
-pub fn end_with_parent() -> Result<()> {
+pub fn set_parent_death_signal() -> Result<()> {
     rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::TERM))
         .call("prctl(PR_SET_PDEATHSIG)")
 }
 
 /// Gives this thread a name, as ps(1) and /proc show it (at most 15 octets; prctl(PR_SET_NAME)).
-pub fn name_thread(name: &CStr) {
+pub fn set_thread_name(name: &CStr) {
     // It is for people only.
     let _ = rustix::thread::set_name(name);
 }
 
 fn fork(work: impl FnOnce() -> u8) -> Result<Pid> {
-    if threads()? != 1 {
+    if thread_count()? != 1 {
         return Err(io::Error::from_raw_os_error(libc::EBUSY))
             .call("fork(2), with several threads");
     }
@@ -92,19 +92,19 @@ fn fork(work: impl FnOnce() -> u8) -> Result<Pid> {
             // SAFETY: always; what atexit(3) handlers would do is the parent's to do.
             unsafe { libc::_exit(code.into()) }
         }
-        pid => Pid::from_raw(pid.max(0)).ok_or_else(|| Failed {
+        pid => Pid::from_raw(pid.max(0)).ok_or_else(|| SyscallError {
             call: "fork(2)",
             source: io::Error::last_os_error(),
         }),
     }
 }
 
-fn threads() -> Result<usize> {
+fn thread_count() -> Result<usize> {
     let tasks = fs::read_dir("/proc/self/task").call("open(/proc/self/task)")?;
     Ok(tasks.count())
 }
 
-fn let_go_of_everything_but(keep: &[OwnedFd]) -> Result<()> {
+fn close_all_except(keep: &[OwnedFd]) -> Result<()> {
     let null = File::options()
         .read(true)
         .write(true)

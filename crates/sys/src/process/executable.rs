@@ -12,7 +12,7 @@ use crate::{NameCall, Result};
 
 /// How a process gains privileges by executing a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Gains {
+pub enum PrivilegeGain {
     /// Not at all, or nothing that this process does not have already.
     Nothing,
     /// Another user (the set-user-ID bit).
@@ -25,23 +25,23 @@ pub enum Gains {
 
 /// What this process would gain by executing `path`. Such programs ignore LD_PRELOAD (ld.so(8), "Secure-
 /// execution mode"), and gain nothing under `no_new_privs`.
-pub fn gains(path: &Path) -> Result<Gains> {
+pub fn privilege_gain(path: &Path) -> Result<PrivilegeGain> {
     let file = path.metadata().call("stat(2)")?;
     // Without execution for the group, the bit once meant mandatory locking.
     let group_bits = SET_GROUP_ID | GROUP_EXECUTES;
     if file.mode() & SET_USER_ID != 0 && file.uid() != geteuid().as_raw() {
-        return Ok(Gains::User);
+        return Ok(PrivilegeGain::User);
     }
     if file.mode() & group_bits == group_bits && file.gid() != getegid().as_raw() {
-        return Ok(Gains::Group);
+        return Ok(PrivilegeGain::Group);
     }
     // Root has them all with or without.
     if getuid().is_root() {
-        return Ok(Gains::Nothing);
+        return Ok(PrivilegeGain::Nothing);
     }
     match getxattr(path, "security.capability", &mut [0_u8; 0][..]) {
-        Ok(0) | Err(Errno::NODATA | Errno::OPNOTSUPP) => Ok(Gains::Nothing),
-        Ok(_) => Ok(Gains::Capabilities),
+        Ok(0) | Err(Errno::NODATA | Errno::OPNOTSUPP) => Ok(PrivilegeGain::Nothing),
+        Ok(_) => Ok(PrivilegeGain::Capabilities),
         Err(error) => Err(io::Error::from(error)).call("getxattr(security.capability)"),
     }
 }

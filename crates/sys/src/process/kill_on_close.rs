@@ -1,6 +1,6 @@
 //! A dead man's switch: when nobody is left who would end certain processes, the kernel kills them.
 //!
-//! Each [`Hold`] has an end of one pipe to write to. When the last is closed, however its process ended, the
+//! Each [`KillInhibitor`] has an end of one pipe to write to. When the last is closed, however its process ended, the
 //! kernel signals those who could have read from the pipe (O_ASYNC, open(2)). Which signal, and to whom, is ours
 //! to say (F_SETSIG and F_SETOWN, fcntl(2)): SIGKILL, to a process that is to end. Nothing is ever written.
 //!
@@ -15,68 +15,68 @@ use rustix::fs::{Mode, OFlags, fcntl_setfl, open};
 use rustix::pipe::{PipeFlags, pipe_with};
 
 use crate::ipc::fd_passing;
-use crate::process::pidfd::Process;
+use crate::process::pidfd::PidFd;
 use crate::{NameCall, Result};
 
 /// Who is to be killed.
 #[derive(Debug)]
-pub struct DeadMan {
+pub struct KillOnClose {
     pipe: OwnedFd,
-    charges: Vec<Charge>,
-    /// What a charge's end goes into, one for each hold.
+    targets: Vec<Target>,
+    /// What a target's end goes into, one for each hold.
     queues: Vec<OwnedFd>,
 }
 
 /// A process that is to be killed, and the end of the pipe that stands for it.
 #[derive(Debug)]
-struct Charge {
+struct Target {
     pid: u32,
-    process: Process,
+    process: PidFd,
     end: OwnedFd,
 }
 
 /// As long as one is open in any process, nobody is killed. For the life of its process.
 #[derive(Debug)]
-pub struct Hold {
+pub struct KillInhibitor {
     // The first to be closed where it is dropped.
     pipe: OwnedFd,
     queue: OwnedFd,
 }
 
-impl DeadMan {
+impl KillOnClose {
     /// With nobody to kill.
     pub fn new() -> Result<Self> {
         let (pipe, _) = pipe_with(PipeFlags::CLOEXEC).call("pipe2(2)")?;
         Ok(Self {
             pipe,
-            charges: Vec::new(),
+            targets: Vec::new(),
             queues: Vec::new(),
         })
     }
 
     /// Another hold, for this process or one that is forked. What its process has open of `last` is closed after
     /// the others have been killed: so they don't see that it is.
-    pub fn hold(&mut self, last: Option<BorrowedFd<'_>>) -> Result<Hold> {
-        let (ours, queue) = fd_passing::line()?;
+    pub fn new_inhibitor(&mut self, last: Option<BorrowedFd<'_>>) -> Result<KillInhibitor> {
+        let (ours, queue) = fd_passing::seqpacket_pair()?;
         // Nobody reads from it, so it may be full one day.
         rustix::io::ioctl_fionbio(&ours, true).call("ioctl(FIONBIO)")?;
         if last.is_some() {
-            fd_passing::send(&ours, 0, last)?;
+            fd_passing::send_word(&ours, 0, last)?;
         }
         // As many as there is room for.
-        let ends = self.charges.iter().map(|charge| charge.end.as_fd());
+        let ends = self.targets.iter().map(|target| target.end.as_fd());
         let _ = ends
-            .map(|end| fd_passing::send(&ours, 0, Some(end)))
+            .map(|end| fd_passing::send_word(&ours, 0, Some(end)))
             .find(Result::is_err);
         self.queues.push(ours);
         let pipe = self.another_end(OFlags::WRONLY)?;
-        Ok(Hold { pipe, queue })
+        Ok(KillInhibitor { pipe, queue })
     }
 
     /// Whether this process is to be killed.
-    pub fn has(&self, pid: u32) -> bool {
-        let it = self.charges.iter().find(|charge| charge.pid == pid);
-        it.is_some_and(|charge| !charge.process.has_ended())
+    pub fn contains(&self, pid: u32) -> bool {
+        let it = self.targets.iter().find(|target| target.pid == pid);
+        it.is_some_and(|target| !target.process.has_exited())
     }
 
     /// Has this process killed too. A number can become another's until it is held here, so `is_it` is asked
@@ -85,19 +85,19 @@ impl DeadMan {
     /// # Errors
     ///
     /// ESRCH where there is none; EAGAIN or ETOOMANYREFS where there is no room, which is for some 200 that live.
-    pub fn charge(&mut self, pid: u32, is_it: impl FnOnce() -> bool) -> Result<()> {
-        let process = Process::open(pid)?;
-        let ended = |charge: &Charge| charge.process.has_ended();
-        let end = match self.charges.iter().position(ended) {
-            Some(free) => self.charges.swap_remove(free).end,
+    pub fn add(&mut self, pid: u32, is_it: impl FnOnce() -> bool) -> Result<()> {
+        let process = PidFd::open(pid)?;
+        let ended = |target: &Target| target.process.has_exited();
+        let end = match self.targets.iter().position(ended) {
+            Some(free) => self.targets.swap_remove(free).end,
             None => self.new_end()?,
         };
         set_owner(&end, pid)?;
-        let pid = if is_it() { pid } else { NOBODY };
-        if pid == NOBODY {
-            set_owner(&end, NOBODY)?;
+        let pid = if is_it() { pid } else { NO_OWNER };
+        if pid == NO_OWNER {
+            set_owner(&end, NO_OWNER)?;
         }
-        self.charges.push(Charge { pid, process, end });
+        self.targets.push(Target { pid, process, end });
         Ok(())
     }
 
@@ -109,7 +109,7 @@ impl DeadMan {
         fcntl_setfl(&end, OFlags::NONBLOCK | OFlags::ASYNC).call("fcntl(F_SETFL)")?;
         let mut room = Ok(());
         self.queues.retain(
-            |queue| match fd_passing::send(queue, 0, Some(end.as_fd())) {
+            |queue| match fd_passing::send_word(queue, 0, Some(end.as_fd())) {
                 // The hold is gone.
                 Err(error) if error.errno() == Some(libc::EPIPE) => false,
                 Err(error) => {
@@ -131,13 +131,13 @@ impl DeadMan {
 }
 
 /// By fork(2): the child keeps both, and its parent lets them go.
-impl From<Hold> for [OwnedFd; 2] {
-    fn from(hold: Hold) -> Self {
+impl From<KillInhibitor> for [OwnedFd; 2] {
+    fn from(hold: KillInhibitor) -> Self {
         [hold.pipe, hold.queue]
     }
 }
 
-impl From<[OwnedFd; 2]> for Hold {
+impl From<[OwnedFd; 2]> for KillInhibitor {
     fn from([pipe, queue]: [OwnedFd; 2]) -> Self {
         Self { pipe, queue }
     }
@@ -157,7 +157,7 @@ fn set(fd: &OwnedFd, command: libc::c_int, value: u32) -> io::Result<()> {
 
 /// From `asm-generic/fcntl.h`; the libc crate does not have it for every C library.
 const F_SETSIG: libc::c_int = 10;
-const NOBODY: u32 = 0;
+const NO_OWNER: u32 = 0;
 
 #[cfg(test)]
 mod tests {
@@ -166,16 +166,16 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::event::poll::wait_readable;
+    use crate::event::wait_readable;
 
-    fn sleeper() -> (Child, Process) {
+    fn sleeper() -> (Child, PidFd) {
         let child = Command::new("sleep").arg("60").spawn().unwrap();
-        let process = Process::open(child.id()).unwrap();
+        let process = PidFd::open(child.id()).unwrap();
         (child, process)
     }
 
     #[track_caller]
-    fn is_killed((mut child, process): (Child, Process)) {
+    fn assert_killed((mut child, process): (Child, PidFd)) {
         wait_readable([process.as_fd()], Some(Duration::from_secs(10))).unwrap();
         let status = child.try_wait().unwrap();
         assert_eq!(
@@ -186,21 +186,21 @@ mod tests {
 
     #[test]
     fn with_the_last_hold_all_charges_are_killed() {
-        let mut dead_man = DeadMan::new().unwrap();
-        let first = dead_man.hold(None).unwrap();
+        let mut kill_on_close = KillOnClose::new().unwrap();
+        let first = kill_on_close.new_inhibitor(None).unwrap();
         let (early, late, not_meant) = (sleeper(), sleeper(), sleeper());
-        dead_man.charge(early.0.id(), || true).unwrap();
-        let second = dead_man.hold(None).unwrap();
-        dead_man.charge(late.0.id(), || true).unwrap();
-        dead_man.charge(not_meant.0.id(), || false).unwrap();
+        kill_on_close.add(early.0.id(), || true).unwrap();
+        let second = kill_on_close.new_inhibitor(None).unwrap();
+        kill_on_close.add(late.0.id(), || true).unwrap();
+        kill_on_close.add(not_meant.0.id(), || false).unwrap();
         drop(first);
-        assert!(dead_man.has(early.0.id()) && dead_man.has(late.0.id()));
-        assert!(!dead_man.has(not_meant.0.id()));
+        assert!(kill_on_close.contains(early.0.id()) && kill_on_close.contains(late.0.id()));
+        assert!(!kill_on_close.contains(not_meant.0.id()));
         drop(second);
-        is_killed(early);
-        is_killed(late);
+        assert_killed(early);
+        assert_killed(late);
         let (mut child, process) = not_meant;
-        assert!(!process.has_ended());
+        assert!(!process.has_exited());
         child.kill().unwrap();
         child.wait().unwrap();
     }
@@ -208,16 +208,16 @@ mod tests {
     /// The queue's room is for those that live.
     #[test]
     fn a_place_is_used_again() {
-        let mut dead_man = DeadMan::new().unwrap();
-        let hold = dead_man.hold(None).unwrap();
+        let mut kill_on_close = KillOnClose::new().unwrap();
+        let hold = kill_on_close.new_inhibitor(None).unwrap();
         let (mut gone, _) = sleeper();
-        dead_man.charge(gone.id(), || true).unwrap();
+        kill_on_close.add(gone.id(), || true).unwrap();
         gone.kill().unwrap();
         gone.wait().unwrap();
         let next = sleeper();
-        dead_man.charge(next.0.id(), || true).unwrap();
-        assert_eq!(dead_man.charges.len(), 1);
+        kill_on_close.add(next.0.id(), || true).unwrap();
+        assert_eq!(kill_on_close.targets.len(), 1);
         drop(hold);
-        is_killed(next);
+        assert_killed(next);
     }
 }

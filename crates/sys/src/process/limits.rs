@@ -23,12 +23,12 @@ pub fn raise_open_files() -> Result<u64> {
 }
 
 /// The number of descriptors this process may open: its soft limit.
-pub fn most_open_files() -> u64 {
+pub fn max_open_files() -> u64 {
     getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)
 }
 
 /// How many descriptors this process has open now.
-pub fn open_files() -> Result<usize> {
+pub fn count_open_files() -> Result<usize> {
     let entries = fs::read_dir("/proc/self/fd").call("open(/proc/self/fd)")?;
     // Less the one that lists them.
     Ok(entries.count().saturating_sub(1))

@@ -13,9 +13,9 @@ use crate::{NameCall, Result};
 
 /// A network namespace, held open. It lives as long as this value or a process inside it.
 #[derive(Debug)]
-pub struct Network(OwnedFd);
+pub struct NetworkNamespace(OwnedFd);
 
-impl Network {
+impl NetworkNamespace {
     /// The namespace the calling thread is in.
     pub fn current() -> Result<Self> {
         let file =
@@ -66,12 +66,12 @@ pub fn become_capable_in_new_user_namespace() -> Result<()> {
 
 /// Lets any program of the calling thread's network namespace listen on ports below 1024
 /// (`ip_unprivileged_port_start`, since Linux 4.11). Needs CAP_NET_ADMIN there.
-pub fn allow_all_ports() -> Result<()> {
+pub fn allow_unprivileged_ports() -> Result<()> {
     write("/proc/sys/net/ipv4/ip_unprivileged_port_start", "0")
 }
 
 fn write(path: &'static str, text: &str) -> Result<()> {
-    fs::write(path, text).map_err(|error: io::Error| crate::Failed {
+    fs::write(path, text).map_err(|error: io::Error| crate::SyscallError {
         call: path,
         source: error,
     })

@@ -11,14 +11,14 @@ use rustix::process::{
 
 pub use rustix::process::Signal;
 
-use crate::event::poll::wait_readable;
+use crate::event::wait_readable;
 use crate::{NameCall, Result};
 
 /// A process (pidfd_open(2), since Linux 5.3). Readable once it has ended.
 #[derive(Debug)]
-pub struct Process(OwnedFd);
+pub struct PidFd(OwnedFd);
 
-impl Process {
+impl PidFd {
     /// The process with this number.
     ///
     /// # Errors
@@ -38,15 +38,17 @@ impl Process {
     /// have ended and the number may be another's: check afterwards.
     pub fn of_thread(tid: u32) -> Result<Self> {
         match Self::open(tid) {
-            Err(error) if error.errno() != Some(libc::ESRCH) => Self::open(leader(tid)?),
+            Err(error) if error.errno() != Some(libc::ESRCH) => {
+                Self::open(thread_group_leader(tid)?)
+            }
             opened => opened,
         }
     }
 
-    /// As [`Process::of_thread`] with the thread's own descriptor table, if it has one apart, and whether it
+    /// As [`PidFd::of_thread`] with the thread's own descriptor table, if it has one apart, and whether it
     /// stands for that thread alone: ESRCH once the thread has ended (PIDFD_THREAD, since Linux 6.9; else it
     /// stands for the process).
-    pub fn with_descriptors_of(tid: u32) -> Result<(Self, bool)> {
+    pub fn open_thread(tid: u32) -> Result<(Self, bool)> {
         match Self::with(tid, PidfdFlags::from_bits_retain(PIDFD_THREAD)) {
             Err(error) if error.errno() == Some(libc::EINVAL) => Ok((Self::of_thread(tid)?, false)),
             opened => Ok((opened?, true)),
@@ -66,7 +68,7 @@ impl Process {
     /// # Errors
     ///
     /// EBADF where nothing is open there, EPERM without the rights.
-    pub fn descriptor(&self, number: RawFd) -> Result<OwnedFd> {
+    pub fn get_fd(&self, number: RawFd) -> Result<OwnedFd> {
         // rustix takes only those that may be open, and panics otherwise.
         if number < 0 {
             return Err(io::Error::from_raw_os_error(libc::EBADF)).call("pidfd_getfd(2)");
@@ -75,12 +77,12 @@ impl Process {
     }
 
     /// Whether it has ended.
-    pub fn has_ended(&self) -> bool {
+    pub fn has_exited(&self) -> bool {
         wait_readable([self.as_fd()], Some(Duration::ZERO)).unwrap_or(false)
     }
 
     /// Another descriptor of it.
-    pub fn share(&self) -> Result<Self> {
+    pub fn try_clone(&self) -> Result<Self> {
         self.0.try_clone().map(Self).call("fcntl(F_DUPFD_CLOEXEC)")
     }
 
@@ -112,20 +114,20 @@ fn children(pid: u32) -> Vec<u32> {
     pids.filter_map(|pid| pid.parse().ok()).collect()
 }
 
-impl AsFd for Process {
+impl AsFd for PidFd {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
     }
 }
 
-impl From<Process> for OwnedFd {
-    fn from(process: Process) -> Self {
+impl From<PidFd> for OwnedFd {
+    fn from(process: PidFd) -> Self {
         process.0
     }
 }
 
 /// From another process, by fork(2).
-impl From<OwnedFd> for Process {
+impl From<OwnedFd> for PidFd {
     fn from(fd: OwnedFd) -> Self {
         Self(fd)
     }
@@ -136,7 +138,7 @@ impl From<OwnedFd> for Process {
 /// # Errors
 ///
 /// ESRCH once the thread has ended.
-pub fn leader(tid: u32) -> Result<u32> {
+pub fn thread_group_leader(tid: u32) -> Result<u32> {
     let status = fs::read_to_string(format!("/proc/{tid}/status"));
     let gone = |error: io::Error| match error.kind() {
         io::ErrorKind::NotFound => io::Error::from_raw_os_error(libc::ESRCH),
@@ -174,35 +176,38 @@ mod tests {
             let _ = stays.recv();
         });
         let tid = told.recv().unwrap();
-        assert_eq!(leader(tid).unwrap(), std::process::id());
+        assert_eq!(thread_group_leader(tid).unwrap(), std::process::id());
         let (reader, _writer) = pipe().unwrap();
-        let with_table = Process::with_descriptors_of(tid).map(|(thread, _)| thread);
-        for process in [Process::of_thread(tid), with_table] {
-            process.unwrap().descriptor(reader.as_raw_fd()).unwrap();
+        let with_table = PidFd::open_thread(tid).map(|(thread, _)| thread);
+        for process in [PidFd::of_thread(tid), with_table] {
+            process.unwrap().get_fd(reader.as_raw_fd()).unwrap();
         }
         drop(stay);
         thread.join().unwrap();
         // It is joined a moment before it is gone.
         let gone = (0..10_000).find_map(|_| {
             thread::sleep(Duration::from_millis(1));
-            Process::of_thread(tid).err()
+            PidFd::of_thread(tid).err()
         });
         assert_eq!(gone.unwrap().errno(), Some(libc::ESRCH));
-        assert_eq!(leader(tid).unwrap_err().errno(), Some(libc::ESRCH));
+        assert_eq!(
+            thread_group_leader(tid).unwrap_err().errno(),
+            Some(libc::ESRCH)
+        );
     }
 
     #[test]
     fn a_signal_reaches_it_and_what_is_not_open_is_ebadf() {
         let mut child = Command::new("sleep").arg("60").spawn().unwrap();
-        let process = Process::open(child.id()).unwrap();
-        let error = process.descriptor(4095).unwrap_err();
+        let process = PidFd::open(child.id()).unwrap();
+        let error = process.get_fd(4095).unwrap_err();
         assert_eq!(error.errno(), Some(libc::EBADF));
-        let error = process.descriptor(-1).unwrap_err();
+        let error = process.get_fd(-1).unwrap_err();
         assert_eq!(error.errno(), Some(libc::EBADF));
-        assert!(!process.has_ended());
+        assert!(!process.has_exited());
         process.signal(Signal::KILL).unwrap();
         child.wait().unwrap();
-        assert!(process.has_ended());
+        assert!(process.has_exited());
         assert_eq!(
             process.signal(Signal::KILL).unwrap_err().errno(),
             Some(libc::ESRCH)

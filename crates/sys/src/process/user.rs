@@ -3,7 +3,7 @@
 use rustix::process::geteuid;
 
 /// The effective user id (credentials(7)).
-pub fn effective() -> u32 {
+pub fn effective_uid() -> u32 {
     geteuid().as_raw()
 }
 

@@ -5,11 +5,13 @@ use std::net::SocketAddr;
 use std::os::fd::RawFd;
 
 use super::Notification;
+#[cfg(target_arch = "x86_64")]
+use super::i386;
 use crate::process::memory;
 
 /// One of the calls that the filter catches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Call {
+pub enum NotifiedCall {
     /// accept(2) or accept4(2).
     Accept {
         /// The listening socket, in the program's table.
@@ -26,7 +28,7 @@ pub enum Call {
         /// The socket, in the program's table.
         socket: RawFd,
         /// Whose address is asked for.
-        end: End,
+        end: Endpoint,
         /// Where the address goes.
         buffer: AddressBuffer,
     },
@@ -34,11 +36,11 @@ pub enum Call {
 
 /// An end of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum End {
+pub enum Endpoint {
     /// The other one: getpeername(2).
     Peer,
     /// The socket's own: getsockname(2).
-    Own,
+    Local,
 }
 
 /// Where a program wants an address: a pointer to room for it, and one to an int that holds the room's
@@ -57,34 +59,34 @@ impl Notification {
     ///
     /// EINVAL for flags that accept4(2) does not know; EFAULT, ESRCH or EPERM where the arguments of a
     /// 32-bit program can't be read.
-    pub fn call(&self) -> io::Result<Call> {
+    pub fn call(&self) -> io::Result<NotifiedCall> {
         #[cfg(target_arch = "x86_64")]
-        if self.data.arch == super::filter::AUDIT_ARCH_I386 {
+        if self.data.arch == i386::AUDIT_ARCH {
             return self.call_i386();
         }
         let [first, second, third, fourth, ..] = self.data.args;
         match libc::c_long::from(self.data.nr) {
             libc::SYS_accept => self.accept(first, second, third, 0),
             libc::SYS_accept4 => self.accept(first, second, third, fourth),
-            libc::SYS_getsockname => Ok(self.name(End::Own, first, second, third)),
-            _ => Ok(self.name(End::Peer, first, second, third)),
+            libc::SYS_getsockname => Ok(self.name(Endpoint::Local, first, second, third)),
+            _ => Ok(self.name(Endpoint::Peer, first, second, third)),
         }
     }
 
     #[cfg(target_arch = "x86_64")]
-    fn call_i386(&self) -> io::Result<Call> {
+    fn call_i386(&self) -> io::Result<NotifiedCall> {
         let [first, second, third, fourth, ..] = self.data.args;
         match self.data.nr.cast_unsigned() {
             i386::ACCEPT4 => self.accept(first, second, third, fourth),
-            i386::GETPEERNAME => Ok(self.name(End::Peer, first, second, third)),
-            i386::GETSOCKNAME => Ok(self.name(End::Own, first, second, third)),
+            i386::GETPEERNAME => Ok(self.name(Endpoint::Peer, first, second, third)),
+            i386::GETSOCKNAME => Ok(self.name(Endpoint::Local, first, second, third)),
             _ => self.socketcall(first as u32, second),
         }
     }
 
     /// The arguments of the call that is meant stand in memory, 32 bits each.
     #[cfg(target_arch = "x86_64")]
-    fn socketcall(&self, which: u32, arguments: u64) -> io::Result<Call> {
+    fn socketcall(&self, which: u32, arguments: u64) -> io::Result<NotifiedCall> {
         let mut words = [0; 16];
         let len = if which == i386::SYS_ACCEPT4 { 16 } else { 12 };
         let (wanted, _) = words.split_at_mut(len);
@@ -96,19 +98,25 @@ impl Notification {
                 .map_or(0, |&word| u32::from_ne_bytes(word).into())
         };
         match which {
-            i386::SYS_GETPEERNAME => Ok(self.name(End::Peer, word(0), word(1), word(2))),
-            i386::SYS_GETSOCKNAME => Ok(self.name(End::Own, word(0), word(1), word(2))),
+            i386::SYS_GETPEERNAME => Ok(self.name(Endpoint::Peer, word(0), word(1), word(2))),
+            i386::SYS_GETSOCKNAME => Ok(self.name(Endpoint::Local, word(0), word(1), word(2))),
             _ => self.accept(word(0), word(1), word(2), word(3)),
         }
     }
 
-    fn accept(&self, listener: u64, address: u64, length: u64, flags: u64) -> io::Result<Call> {
+    fn accept(
+        &self,
+        listener: u64,
+        address: u64,
+        length: u64,
+        flags: u64,
+    ) -> io::Result<NotifiedCall> {
         // An int: the kernel ignores the upper half.
         let flags = flags as libc::c_int;
         if flags & !(libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC) != 0 {
             return Err(io::Error::from_raw_os_error(libc::EINVAL));
         }
-        Ok(Call::Accept {
+        Ok(NotifiedCall::Accept {
             listener: listener as RawFd,
             peer: self.buffer(address, length),
             nonblocking: flags & libc::SOCK_NONBLOCK != 0,
@@ -116,8 +124,8 @@ impl Notification {
         })
     }
 
-    fn name(&self, end: End, socket: u64, address: u64, length: u64) -> Call {
-        Call::Name {
+    fn name(&self, end: Endpoint, socket: u64, address: u64, length: u64) -> NotifiedCall {
+        NotifiedCall::Name {
             socket: socket as RawFd,
             end,
             buffer: self.buffer(address, length),
@@ -144,7 +152,7 @@ impl AddressBuffer {
     /// # Errors
     ///
     /// EINVAL if that is a negative number; EFAULT, ESRCH or EPERM where it can't be read.
-    pub fn room(&self) -> io::Result<usize> {
+    pub fn capacity(&self) -> io::Result<usize> {
         let mut room = [0; 4];
         memory::read(self.tid, self.length, &mut room)?;
         usize::try_from(i32::from_ne_bytes(room))
@@ -157,7 +165,7 @@ impl AddressBuffer {
     /// # Errors
     ///
     /// EFAULT, ESRCH or EPERM where it can't be written.
-    pub fn fill(&self, address: SocketAddr, room: usize) -> io::Result<()> {
+    pub fn write(&self, address: SocketAddr, room: usize) -> io::Result<()> {
         let sockaddr = encode(address);
         let (fits, _) = sockaddr.split_at(room.min(sockaddr.len()));
         let len = (sockaddr.len() as i32).to_ne_bytes();
@@ -179,21 +187,6 @@ fn encode(address: SocketAddr) -> Vec<u8> {
             [&family, &port, &flow[..], &v6.ip().octets(), &scope].concat()
         }
     }
-}
-
-/// From the kernel's `arch/x86/entry/syscalls/syscall_32.tbl` and `linux/net.h`.
-#[cfg(target_arch = "x86_64")]
-pub(super) mod i386 {
-    pub(crate) const SOCKETCALL: u32 = 102;
-    pub(crate) const ACCEPT4: u32 = 364;
-    pub(crate) const GETSOCKNAME: u32 = 367;
-    pub(crate) const GETPEERNAME: u32 = 368;
-    pub(crate) const IO_URING_SETUP: u32 = 425;
-    const SYS_ACCEPT: u32 = 5;
-    pub(crate) const SYS_GETSOCKNAME: u32 = 6;
-    pub(crate) const SYS_GETPEERNAME: u32 = 7;
-    pub(crate) const SYS_ACCEPT4: u32 = 18;
-    pub(crate) const OF_SOCKETCALL: [u32; 3] = [SYS_ACCEPT, SYS_GETPEERNAME, SYS_ACCEPT4];
 }
 
 #[cfg(test)]

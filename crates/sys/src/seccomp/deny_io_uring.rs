@@ -11,7 +11,7 @@ use crate::{NameCall, Result};
 ///
 /// EACCES without CAP_SYS_ADMIN: it could be done for anybody who gives up gaining privileges by exec
 /// (`no_new_privs`), but that would break sudo(8) and its like below the program.
-pub fn refuse() -> Result<()> {
+pub fn deny_io_uring() -> Result<()> {
     let filter = [
         statement(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, NUMBER_AT),
         jump_unless_equal(libc::SYS_io_uring_setup as u32, 1),

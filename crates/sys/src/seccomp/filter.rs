@@ -9,19 +9,21 @@ use libc::{
     SECCOMP_RET_ALLOW, SECCOMP_RET_ERRNO, SECCOMP_RET_USER_NOTIF, seccomp_data, sock_filter,
 };
 
-use super::{Bypass, OwnNames};
+#[cfg(target_arch = "x86_64")]
+use super::i386;
+use super::{Bypass, Getsockname};
 
 /// The program, for seccomp(2).
-pub(super) fn program(own_names: OwnNames, bypass: Option<&Bypass>) -> Vec<sock_filter> {
+pub(super) fn program(getsockname: Getsockname, bypass: Option<&Bypass>) -> Vec<sock_filter> {
     let mut program = vec![load(ARCHITECTURE)];
-    program.extend(of(NATIVE, &native(own_names, bypass)));
+    program.extend(of(NATIVE, &native(getsockname, bypass)));
     #[cfg(target_arch = "x86_64")]
-    program.extend(of(AUDIT_ARCH_I386, &i386(own_names)));
+    program.extend(of(i386::AUDIT_ARCH, &program_i386(getsockname)));
     program.push(answer(NO_SUCH_CALL));
     program
 }
 
-fn native(own_names: OwnNames, bypass: Option<&Bypass>) -> Vec<sock_filter> {
+fn native(getsockname: Getsockname, bypass: Option<&Bypass>) -> Vec<sock_filter> {
     let mut calls = vec![load(NUMBER)];
     // x32 has numbers of its own behind this one.
     #[cfg(target_arch = "x86_64")]
@@ -35,7 +37,7 @@ fn native(own_names: OwnNames, bypass: Option<&Bypass>) -> Vec<sock_filter> {
         libc::SYS_getpeername as u32,
         &[passes(), probes, ask()].concat(),
     ));
-    if own_names == OwnNames::Asked {
+    if getsockname == Getsockname::Notify {
         calls.extend(of(
             libc::SYS_getsockname as u32,
             &[passes(), ask()].concat(),
@@ -51,17 +53,16 @@ fn native(own_names: OwnNames, bypass: Option<&Bypass>) -> Vec<sock_filter> {
 
 /// There socketcall(2) stands for all calls about sockets, and its first argument says for which.
 #[cfg(target_arch = "x86_64")]
-fn i386(own_names: OwnNames) -> Vec<sock_filter> {
-    use super::call::i386;
+fn program_i386(getsockname: Getsockname) -> Vec<sock_filter> {
     let mut which = vec![load(FIRST_ARGUMENT)];
     which.extend(answers(&i386::OF_SOCKETCALL.map(|call| (call, ASK))));
-    which.extend(answers(&[(i386::SYS_GETSOCKNAME, own_names.action())]));
+    which.extend(answers(&[(i386::SYS_GETSOCKNAME, getsockname.action())]));
     which.push(answer(SECCOMP_RET_ALLOW));
     let mut calls = vec![load(NUMBER)];
     calls.extend(answers(&[
         (i386::ACCEPT4, ASK),
         (i386::GETPEERNAME, ASK),
-        (i386::GETSOCKNAME, own_names.action()),
+        (i386::GETSOCKNAME, getsockname.action()),
         (i386::IO_URING_SETUP, NO_SUCH_CALL),
     ]));
     calls.extend(of(i386::SOCKETCALL, &which));
@@ -69,11 +70,11 @@ fn i386(own_names: OwnNames) -> Vec<sock_filter> {
     calls
 }
 
-impl OwnNames {
+impl Getsockname {
     fn action(self) -> u32 {
         match self {
-            Self::Asked => ASK,
-            Self::Kernel => SECCOMP_RET_ALLOW,
+            Self::Notify => ASK,
+            Self::Allow => SECCOMP_RET_ALLOW,
         }
     }
 }
@@ -144,8 +145,6 @@ const NATIVE: u32 = 0xc000_003e;
 const NATIVE: u32 = 0xc000_00b7;
 #[cfg(target_arch = "riscv64")]
 const NATIVE: u32 = 0xc000_00f3;
-#[cfg(target_arch = "x86_64")]
-pub(super) const AUDIT_ARCH_I386: u32 = 0x4000_0003;
 /// `__X32_SYSCALL_BIT` of `asm/unistd.h`.
 #[cfg(target_arch = "x86_64")]
 const X32: u32 = 0x4000_0000;

@@ -8,22 +8,22 @@ use std::os::fd::{AsFd, BorrowedFd};
 
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
 
+use crate::socket::set_int;
 use crate::socket::transparent;
-use crate::tcp::stream::set_int;
-use crate::{Failed, NameCall, Result};
+use crate::{NameCall, Result, SyscallError};
 
 /// A socket on its way to a backend: made, given a source and a mark, then connected.
 #[derive(Debug)]
-pub struct Upstream {
+pub struct UpstreamSocket {
     socket: Socket,
     v6: bool,
     /// Whether other sockets may have the same port.
     shares_port: bool,
 }
 
-impl Upstream {
+impl UpstreamSocket {
     /// A non-blocking TCP socket of the target's family.
-    pub fn new(target: SocketAddr) -> Result<Self> {
+    pub fn new_tcp(target: SocketAddr) -> Result<Self> {
         let kind = Type::STREAM.nonblocking().cloexec();
         let socket = Socket::new(Domain::for_address(target), kind, Some(Protocol::TCP))
             .call("socket(2)")?;
@@ -34,20 +34,20 @@ impl Upstream {
         })
     }
 
-    /// As [`Upstream::new`], but with a port that no other socket has at the same address.
-    pub fn with_own_port(target: SocketAddr) -> Result<Self> {
-        Self::new(target).map(|upstream| Self {
+    /// As [`UpstreamSocket::new_tcp`], but with a port that no other socket has at the same address.
+    pub fn new_tcp_exclusive_port(target: SocketAddr) -> Result<Self> {
+        Self::new_tcp(target).map(|upstream| Self {
             shares_port: false,
             ..upstream
         })
     }
 
-    /// A non-blocking UDP socket of the target's family, to end with [`Upstream::connect_datagram`].
+    /// A non-blocking UDP socket of the target's family, to end with [`UpstreamSocket::connect_udp`].
     ///
     /// Its port is its own: if two UDP sockets shared one (SO_REUSEADDR), they could have the same
-    /// 4-tuple, and one would get the other's datagrams. EADDRINUSE from [`Upstream::bind`] says that
+    /// 4-tuple, and one would get the other's datagrams. EADDRINUSE from [`UpstreamSocket::bind`] says that
     /// some socket has the port, at this address or at all.
-    pub fn datagram(target: SocketAddr) -> Result<Self> {
+    pub fn new_udp(target: SocketAddr) -> Result<Self> {
         let kind = Type::DGRAM.nonblocking().cloexec();
         let socket = Socket::new(Domain::for_address(target), kind, Some(Protocol::UDP))
             .call("socket(2)")?;
@@ -59,20 +59,20 @@ impl Upstream {
     }
 
     /// SO_MARK, for routing by firewall mark. Needs CAP_NET_ADMIN, or CAP_NET_RAW since Linux 5.17.
-    pub fn mark(&self, mark: u32) -> Result<()> {
+    pub fn set_mark(&self, mark: u32) -> Result<()> {
         self.socket.set_mark(mark).call("setsockopt(SO_MARK)")
     }
 
     /// Lets the socket be bound to any address: see [`transparent::set`].
-    pub fn transparent(&self) -> Result<()> {
-        transparent::set(&self.socket, self.v6)
+    pub fn set_transparent(&self) -> Result<()> {
+        transparent::set_transparent(&self.socket, self.v6)
     }
 
     /// Binds to `source`, port and all. SO_REUSEADDR allows the port while an older connection with
     /// it is in TIME_WAIT. A port below 1024 needs CAP_NET_BIND_SERVICE.
     ///
     /// As long as the socket lives, connect(2) chooses its port for no other socket of this network,
-    /// whatever that one's addresses: see [`Upstream::bind_at_connect`].
+    /// whatever that one's addresses: see [`UpstreamSocket::bind_port_at_connect`].
     pub fn bind(&self, source: SocketAddr) -> Result<()> {
         self.reuse_address()?;
         self.socket.bind(&source.into()).call("bind(2)")
@@ -92,12 +92,12 @@ impl Upstream {
             .call("bind(2)")
     }
 
-    /// As [`Upstream::bind_any_port`], with one port to choose from, which must be one of
+    /// As [`UpstreamSocket::bind_any_port`], with one port to choose from, which must be one of
     /// [`ephemeral_ports`] (IP_LOCAL_PORT_RANGE, since Linux 6.3; else ENOPROTOOPT).
     ///
     /// A port that was bound by number is chosen for nobody else. With clients on most ports, a host
     /// would soon be unable to connect anywhere; a port that was chosen stays shared.
-    pub fn bind_at_connect(&self, source: SocketAddr) -> Result<()> {
+    pub fn bind_port_at_connect(&self, source: SocketAddr) -> Result<()> {
         let port = libc::c_int::from(source.port());
         let only = port | port << 16;
         self.set_ip(IP_LOCAL_PORT_RANGE, only, "setsockopt(IP_LOCAL_PORT_RANGE)")?;
@@ -125,7 +125,7 @@ impl Upstream {
             Ok(()) => {}
             Err(error) if error.raw_os_error() == Some(libc::EINPROGRESS) => {}
             Err(source) => {
-                return Err(Failed {
+                return Err(SyscallError {
                     call: "connect(2)",
                     source,
                 });
@@ -135,20 +135,20 @@ impl Upstream {
     }
 
     /// Fixes the backend of a UDP socket: it receives from nobody else from now on. Nothing is sent.
-    pub fn connect_datagram(self, target: SocketAddr) -> Result<UdpSocket> {
+    pub fn connect_udp(self, target: SocketAddr) -> Result<UdpSocket> {
         self.socket.connect(&target.into()).call("connect(2)")?;
         Ok(self.socket.into())
     }
 }
 
-impl AsFd for Upstream {
+impl AsFd for UpstreamSocket {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
 }
 
 /// Whether the connection stands already, as it does right after connect(2) to this host.
-pub fn is_established(socket: impl AsFd) -> bool {
+pub fn is_connected(socket: impl AsFd) -> bool {
     SockRef::from(&socket).peer_addr().is_ok()
 }
 

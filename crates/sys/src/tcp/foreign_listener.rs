@@ -1,7 +1,7 @@
 //! Another program's listening socket, of which we have a descriptor too.
 //!
 //! The open file is shared: what is changed about it here is changed there. So nothing is, but by
-//! [`Listening::wait_for_data`].
+//! [`ForeignListener::defer_accept`].
 
 use std::io;
 use std::net::SocketAddr;
@@ -12,46 +12,46 @@ use rustix::fs::{OFlags, fcntl_getfl};
 use rustix::net::{SocketFlags, acceptfrom_with};
 use socket2::{SockRef, Type};
 
-use crate::event::poll::wait_readable;
-use crate::tcp::socket_info::{self, Protocol};
-use crate::tcp::stream::set_int;
+use crate::event::wait_readable;
+use crate::socket::set_int;
+use crate::tcp::socket_info::{self, StreamProtocol};
 
 /// A TCP socket that listens.
 #[derive(Debug)]
-pub struct Listening {
+pub struct ForeignListener {
     socket: OwnedFd,
     /// Where.
     pub addr: SocketAddr,
     /// Whether accept(2) answers EAGAIN rather than wait (O_NONBLOCK).
     pub nonblocking: bool,
-    /// The network namespace of all its connections, as [`socket_info::namespace`] tells it. `None` if they
+    /// The network netns_cookie of all its connections, as [`socket_info::netns_cookie`] tells it. `None` if they
     /// have to be asked, since they may be of TCP or not.
-    pub namespace: Option<u64>,
+    pub netns_cookie: Option<u64>,
 }
 
-impl Listening {
+impl ForeignListener {
     /// Looks at a descriptor. `None` if it is anything else than a TCP socket that listens.
-    pub fn look(socket: OwnedFd) -> Option<Self> {
+    pub fn from_fd(socket: OwnedFd) -> Option<Self> {
         let known = SockRef::from(&socket);
         let listens = known.is_listener().unwrap_or(false);
         if !listens || known.r#type().ok()? != Type::STREAM {
             return None;
         }
-        let tcp = socket_info::protocol(&socket) == Some(Protocol::Tcp);
-        let namespace = tcp.then(|| socket_info::namespace(&socket));
-        Self::look_again(socket, namespace)
+        let tcp = socket_info::protocol(&socket) == Some(StreamProtocol::Tcp);
+        let netns_cookie = tcp.then(|| socket_info::netns_cookie(&socket));
+        Self::from_known_fd(socket, netns_cookie)
     }
 
-    /// Looks at what can change of a socket that [`Listening::look`] has seen, and whose
-    /// [`Listening::namespace`] it has told. `None` if it has no address of the Internet.
-    pub fn look_again(socket: OwnedFd, namespace: Option<u64>) -> Option<Self> {
+    /// Looks at what can change of a socket that [`ForeignListener::from_fd`] has seen, and whose
+    /// [`ForeignListener::netns_cookie`] it has told. `None` if it has no address of the Internet.
+    pub fn from_known_fd(socket: OwnedFd, netns_cookie: Option<u64>) -> Option<Self> {
         let addr = SockRef::from(&socket).local_addr().ok()?.as_socket()?;
         let nonblocking = fcntl_getfl(&socket).ok()?.contains(OFlags::NONBLOCK);
         Some(Self {
             socket,
             addr,
             nonblocking,
-            namespace,
+            netns_cookie,
         })
     }
 
@@ -75,7 +75,7 @@ impl Listening {
 
     /// Lets connections appear only once they have sent something, or after a second
     /// (TCP_DEFER_ACCEPT, tcp(7)).
-    pub fn wait_for_data(&self) {
+    pub fn defer_accept(&self) {
         // It saves work where it is to be had, and nothing depends on it.
         let _ = set_int(
             self.socket.as_fd(),
@@ -86,7 +86,7 @@ impl Listening {
     }
 }
 
-impl AsFd for Listening {
+impl AsFd for ForeignListener {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }

@@ -7,37 +7,28 @@ use std::os::fd::{AsFd, AsRawFd};
 use rustix::net::{SocketFlags, acceptfrom_with};
 use socket2::{Domain, Protocol, Socket, Type};
 
+use crate::socket::BindOptions;
 use crate::{NameCall, Result};
-
-/// How a listening socket goes together with others.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Sharing {
-    /// Several sockets of one user listen on the address, and the kernel spreads connections over
-    /// them (SO_REUSEPORT, since Linux 3.9).
-    pub among_workers: bool,
-    /// `[::]` leaves IPv4 to another socket. Other IPv6 addresses take IPv6 only, always.
-    pub v4_elsewhere: bool,
-}
 
 /// Opens a non-blocking listening socket on `addr`.
 ///
 /// SO_REUSEADDR lets a restart follow at once. The backlog is as deep as the kernel allows
 /// (`net.core.somaxconn`, which caps what we ask for).
-pub fn tcp(addr: SocketAddr, sharing: Sharing) -> Result<TcpListener> {
-    let socket = bound(addr, sharing)?;
+pub fn listen(addr: SocketAddr, options: BindOptions) -> Result<TcpListener> {
+    let socket = bound(addr, options)?;
     socket.listen(i32::MAX).call("listen(2)")?;
     Ok(socket.into())
 }
 
 /// Whether nobody listens on `addr`, not even with SO_REUSEPORT; fails with EADDRINUSE if somebody
 /// does.
-pub fn is_free(addr: SocketAddr) -> Result<()> {
+pub fn check_address_free(addr: SocketAddr) -> Result<()> {
     // IPv4 may have a socket of its own beside `[::]`, so only IPv6 is asked about.
     bound(
         addr,
-        Sharing {
-            among_workers: false,
-            v4_elsewhere: true,
+        BindOptions {
+            reuse_port: false,
+            v6_only: true,
         },
     )
     .map(drop)
@@ -54,15 +45,15 @@ pub fn accept(listener: impl AsFd) -> io::Result<(TcpStream, SocketAddr)> {
 /// Lets hardly anybody join the queue of a listening socket any more (listen(2) again, with the smallest backlog, in which
 /// there is room for one); who is in it stays. The kernel does not answer further ones, so they try again until the socket is
 /// closed.
-pub fn let_nobody_in(listener: impl AsFd) -> Result<()> {
+pub fn shrink_backlog(listener: impl AsFd) -> Result<()> {
     rustix::net::listen(listener, 0)
         .map_err(io::Error::from)
         .call("listen(2)")
 }
 
 /// How many connections wait in the queue of a listening socket (tcp(7), TCP_INFO).
-pub fn queue_len(listener: impl AsFd) -> Result<usize> {
-    let mut info = [0_u32; UNACKED + 1];
+pub fn accept_queue_len(listener: impl AsFd) -> Result<usize> {
+    let mut info = [0_u32; TCPI_UNACKED_WORD + 1];
     let mut len = size_of_val(&info) as libc::socklen_t;
     // SAFETY: the kernel writes at most `len` octets, which `info` has.
     let rc = unsafe {
@@ -77,13 +68,13 @@ pub fn queue_len(listener: impl AsFd) -> Result<usize> {
     if rc < 0 {
         return Err(io::Error::last_os_error()).call("getsockopt(TCP_INFO)");
     }
-    Ok(info[UNACKED] as usize)
+    Ok(info[TCPI_UNACKED_WORD] as usize)
 }
 
 /// Where `tcpi_unacked` stands in a tcp_info, in words. Of a socket that listens it is the length of its queue.
-const UNACKED: usize = 6;
+const TCPI_UNACKED_WORD: usize = 6;
 
-fn bound(addr: SocketAddr, sharing: Sharing) -> Result<Socket> {
+fn bound(addr: SocketAddr, options: BindOptions) -> Result<Socket> {
     let socket = Socket::new(
         Domain::for_address(addr),
         Type::STREAM.nonblocking().cloexec(),
@@ -91,7 +82,7 @@ fn bound(addr: SocketAddr, sharing: Sharing) -> Result<Socket> {
     )
     .call("socket(2)")?;
     if addr.is_ipv6() {
-        let v6_only = sharing.v4_elsewhere || !addr.ip().is_unspecified();
+        let v6_only = options.v6_only || !addr.ip().is_unspecified();
         socket
             .set_only_v6(v6_only)
             .call("setsockopt(IPV6_V6ONLY)")?;
@@ -99,7 +90,7 @@ fn bound(addr: SocketAddr, sharing: Sharing) -> Result<Socket> {
     socket
         .set_reuse_address(true)
         .call("setsockopt(SO_REUSEADDR)")?;
-    if sharing.among_workers {
+    if options.reuse_port {
         socket
             .set_reuse_port(true)
             .call("setsockopt(SO_REUSEPORT)")?;

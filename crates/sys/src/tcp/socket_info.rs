@@ -7,11 +7,9 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::time::Duration;
 
 use rustix::io::Errno;
-use rustix::io::ioctl_fionbio;
 use rustix::net::{AddressFamily, RecvFlags, SocketType, recv, sockopt};
 use socket2::SockRef;
 
-use crate::tcp::stream::set_int;
 use crate::{NameCall, Result};
 
 /// The kernel's number of the socket (SO_COOKIE, since Linux 4.6): of the socket whichever descriptor
@@ -22,7 +20,7 @@ pub fn cookie(socket: impl AsFd) -> Result<u64> {
 
 /// The number of the network namespace that the socket belongs to (SO_NETNS_COOKIE, since Linux 5.14);
 /// 0 where the kernel does not tell.
-pub fn namespace(socket: impl AsFd) -> u64 {
+pub fn netns_cookie(socket: impl AsFd) -> u64 {
     let mut cookie = 0_u64;
     let mut len = size_of::<u64>() as libc::socklen_t;
     let fd = socket.as_fd().as_raw_fd();
@@ -39,11 +37,11 @@ pub fn namespace(socket: impl AsFd) -> u64 {
     if rc == 0 { cookie } else { 0 }
 }
 
-/// The number of the network namespace that the calling thread is in, as [`namespace`]'s; 0 where the
+/// The number of the network namespace that the calling thread is in, as [`netns_cookie`]'s; 0 where the
 /// kernel does not tell.
-pub fn own_namespace() -> u64 {
+pub fn current_netns_cookie() -> u64 {
     let socket = rustix::net::socket(AddressFamily::INET, SocketType::DGRAM, None);
-    socket.map_or(0, namespace)
+    socket.map_or(0, netns_cookie)
 }
 
 /// Who is at the other end (getpeername(2)).
@@ -57,10 +55,10 @@ pub fn peer_addr(socket: impl AsFd) -> io::Result<SocketAddr> {
 }
 
 /// Whether it is a TCP or MPTCP socket (SO_PROTOCOL), and which.
-pub fn protocol(socket: impl AsFd) -> Option<Protocol> {
+pub fn protocol(socket: impl AsFd) -> Option<StreamProtocol> {
     match sockopt::socket_protocol(socket).ok()?? {
-        rustix::net::ipproto::TCP => Some(Protocol::Tcp),
-        rustix::net::ipproto::MPTCP => Some(Protocol::Multipath),
+        rustix::net::ipproto::TCP => Some(StreamProtocol::Tcp),
+        rustix::net::ipproto::MPTCP => Some(StreamProtocol::Multipath),
         _ => None,
     }
 }
@@ -68,7 +66,7 @@ pub fn protocol(socket: impl AsFd) -> Option<Protocol> {
 /// How long the kernel has kept a new connection from accept(2) that has sent nothing (TCP_DEFER_ACCEPT, tcp(7)): zero for one
 /// that has sent something. Told by the SYN-ACKs that were sent again meanwhile (TCP_INFO), the first after a second, the
 /// next after twice as long.
-pub fn was_deferred(socket: impl AsFd) -> Duration {
+pub fn defer_accept_delay(socket: impl AsFd) -> Duration {
     let mut octet = [MaybeUninit::uninit()];
     let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
     match recv(&socket, &mut octet, flags) {
@@ -96,23 +94,9 @@ pub fn was_deferred(socket: impl AsFd) -> Duration {
 
 /// The two that carry a byte stream with headers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Protocol {
+pub enum StreamProtocol {
     /// TCP.
     Tcp,
     /// Multipath TCP (RFC 8684). The kernel's list of TCP sockets has its subflows, not itself.
     Multipath,
-}
-
-/// Whether its calls answer EAGAIN rather than wait (FIONBIO, ioctl(2)): of the open file, through whichever
-/// descriptor it is used.
-pub fn set_nonblocking(socket: impl AsFd, nonblocking: bool) -> io::Result<()> {
-    Ok(ioctl_fionbio(socket, nonblocking)?)
-}
-
-/// How many octets must be there before the socket counts as readable (SO_RCVLOWAT, socket(7)).
-///
-/// The kernel makes the receive buffer large enough for them (since Linux 4.18).
-pub fn set_low_water(socket: impl AsFd, octets: usize) -> io::Result<()> {
-    let octets = libc::c_int::try_from(octets).unwrap_or(libc::c_int::MAX);
-    set_int(socket.as_fd(), libc::SOL_SOCKET, libc::SO_RCVLOWAT, octets)
 }

@@ -9,9 +9,11 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::ptr;
 use std::time::Duration;
 
+use rustix::io::ioctl_fionbio;
 use rustix::net::{RecvFlags, SendFlags, Shutdown};
 use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
 
+use crate::socket::set_int;
 use crate::{NameCall, Result};
 
 /// What a read brought.
@@ -110,23 +112,23 @@ pub fn discard(socket: impl AsFd, len: usize) -> io::Result<usize> {
 }
 
 /// Sends FIN after everything written so far; the other direction stays open.
-pub fn finish(socket: impl AsFd) -> io::Result<()> {
+pub fn shutdown_write(socket: impl AsFd) -> io::Result<()> {
     Ok(rustix::net::shutdown(socket, Shutdown::Write)?)
 }
 
 /// Makes the coming close send RST instead of FIN (SO_LINGER with zero seconds, socket(7)). What is
-/// still in the send buffer is thrown away: see [`unsent`].
+/// still in the send buffer is thrown away: see [`send_queue_len`].
 pub fn reset_on_close(socket: impl AsFd) -> io::Result<()> {
     SockRef::from(&socket).set_linger(Some(Duration::ZERO))
 }
 
 /// Makes the coming close send FIN again, after [`reset_on_close`].
-pub fn finish_on_close(socket: impl AsFd) -> io::Result<()> {
+pub fn clear_reset_on_close(socket: impl AsFd) -> io::Result<()> {
     SockRef::from(&socket).set_linger(None)
 }
 
 /// Bytes written but not yet acknowledged by the peer (SIOCOUTQ, tcp(7)).
-pub fn unsent(socket: impl AsFd) -> io::Result<u32> {
+pub fn send_queue_len(socket: impl AsFd) -> io::Result<u32> {
     let mut bytes: libc::c_int = 0;
     // SAFETY: SIOCOUTQ writes one int, and `bytes` is one.
     let rc = unsafe { libc::ioctl(socket.as_fd().as_raw_fd(), libc::TIOCOUTQ, &raw mut bytes) };
@@ -140,6 +142,20 @@ pub fn unsent(socket: impl AsFd) -> io::Result<u32> {
 /// Takes the pending error of the socket (SO_ERROR); `None` when there is none.
 pub fn take_error(socket: impl AsFd) -> io::Result<Option<io::Error>> {
     SockRef::from(&socket).take_error()
+}
+
+/// Whether its calls answer EAGAIN rather than wait (FIONBIO, ioctl(2)): of the open file, through whichever
+/// descriptor it is used.
+pub fn set_nonblocking(socket: impl AsFd, nonblocking: bool) -> io::Result<()> {
+    Ok(ioctl_fionbio(socket, nonblocking)?)
+}
+
+/// How many octets must be there before the socket counts as readable (SO_RCVLOWAT, socket(7)).
+///
+/// The kernel makes the receive buffer large enough for them (since Linux 4.18).
+pub fn set_receive_low_water(socket: impl AsFd, octets: usize) -> io::Result<()> {
+    let octets = libc::c_int::try_from(octets).unwrap_or(libc::c_int::MAX);
+    set_int(socket.as_fd(), libc::SOL_SOCKET, libc::SO_RCVLOWAT, octets)
 }
 
 /// The settings of every connection we carry; accepted sockets inherit them from their listener.
@@ -160,7 +176,7 @@ pub fn tune(socket: impl AsFd) -> Result<()> {
 /// could be congested: of the algorithms that everybody may choose (tcp(7), TCP_CONGESTION) the plainest is taken, which
 /// leaves the pace to the receiver's window. One that models a path takes the turns of the scheduler for its
 /// queues: BBR halved the rate of bulk and doubled its CPU time.
-pub fn tune_to(socket: impl AsFd, host: IpAddr) -> Result<()> {
+pub fn tune_for_peer(socket: impl AsFd, host: IpAddr) -> Result<()> {
     if !host.is_loopback() {
         return tune(socket);
     }
@@ -170,9 +186,9 @@ pub fn tune_to(socket: impl AsFd, host: IpAddr) -> Result<()> {
     Ok(())
 }
 
-/// As [`tune`], for a socket that was [`tune_to`] loopback and yet has to do with other hosts: the congestion control is
+/// As [`tune`], for a socket that was [`tune_for_peer`] loopback and yet has to do with other hosts: the congestion control is
 /// again the one that a new socket has (`net.ipv4.tcp_congestion_control`).
-pub fn tune_to_network(socket: impl AsFd) -> Result<()> {
+pub fn tune_for_network(socket: impl AsFd) -> Result<()> {
     tune(socket.as_fd())?;
     let fresh = Socket::new(Domain::IPV4, Type::STREAM.cloexec(), Some(Protocol::TCP));
     let name = fresh.call("socket(2)")?.tcp_congestion();
@@ -198,29 +214,6 @@ const KEEPALIVE: TcpKeepalive = TcpKeepalive::new()
     .with_interval(Duration::from_secs(10))
     .with_retries(6);
 
-pub(crate) fn set_int(
-    socket: BorrowedFd<'_>,
-    level: libc::c_int,
-    option: libc::c_int,
-    value: libc::c_int,
-) -> io::Result<()> {
-    // SAFETY: the option's value is one int, which lives across the call.
-    let rc = unsafe {
-        libc::setsockopt(
-            socket.as_raw_fd(),
-            level,
-            option,
-            (&raw const value).cast(),
-            size_of::<libc::c_int>() as libc::socklen_t,
-        )
-    };
-    if rc < 0 {
-        Err(io::Error::last_os_error())
-    } else {
-        Ok(())
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::net::TcpListener;
@@ -230,7 +223,7 @@ mod tests {
     #[test]
     fn loopback_is_no_network() {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a listener");
-        tune_to(&listener, IpAddr::from([127, 0, 0, 1])).expect("settings");
+        tune_for_peer(&listener, IpAddr::from([127, 0, 0, 1])).expect("settings");
         let addr = listener.local_addr().expect("its address");
         let _from = std::net::TcpStream::connect(addr).expect("a connection");
         let (accepted, _) = listener.accept().expect("the connection");
@@ -240,11 +233,11 @@ mod tests {
         let elsewhere = Socket::new(Domain::IPV4, Type::STREAM, None);
         let elsewhere = elsewhere.expect("a socket");
         let default = algorithm(&elsewhere);
-        tune_to(&elsewhere, IpAddr::from([192, 0, 2, 1])).expect("settings");
+        tune_for_peer(&elsewhere, IpAddr::from([192, 0, 2, 1])).expect("settings");
         assert_eq!(algorithm(&elsewhere), default);
         assert!(SockRef::from(&elsewhere).keepalive().expect("a setting"));
 
-        tune_to_network(&listener).expect("settings");
+        tune_for_network(&listener).expect("settings");
         assert_eq!(algorithm(&listener), default);
         assert!(SockRef::from(&listener).keepalive().expect("a setting"));
     }

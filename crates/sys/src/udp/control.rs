@@ -8,7 +8,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 
 /// An address of ours, and the interface a datagram came in through (`0` if it does not matter).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Local {
+pub struct PktInfo {
     /// The address; IPv4-mapped on an IPv6 socket that takes IPv4 too.
     pub ip: IpAddr,
     /// Index of the interface (netdevice(7)).
@@ -23,10 +23,10 @@ pub(super) struct Control([u8; ROOM]);
 /// What came with a datagram.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Read {
-    pub(super) local: Option<Local>,
+    pub(super) local: Option<PktInfo>,
     pub(super) original: Option<SocketAddr>,
     pub(super) segment: Option<u16>,
-    pub(super) lost: Option<u32>,
+    pub(super) dropped: Option<u32>,
 }
 
 impl Control {
@@ -38,10 +38,10 @@ impl Control {
     }
 
     /// Writes what a datagram is to be sent with; returns the octets in use.
-    pub(super) fn write(&mut self, from: Option<Local>, segment: Option<u16>) -> usize {
+    pub(super) fn write(&mut self, from: Option<PktInfo>, segment: Option<u16>) -> usize {
         let mut used = 0;
         match from {
-            Some(Local {
+            Some(PktInfo {
                 ip: IpAddr::V4(ip),
                 interface,
             }) => {
@@ -49,7 +49,7 @@ impl Control {
                 let info = [&interface.to_ne_bytes(), &ip.octets(), &[0; 4]].concat_12();
                 used = self.put(used, libc::IPPROTO_IP, libc::IP_PKTINFO, &info);
             }
-            Some(Local {
+            Some(PktInfo {
                 ip: IpAddr::V6(ip),
                 interface,
             }) => {
@@ -99,7 +99,7 @@ impl Control {
                 (libc::SOL_UDP, libc::UDP_GRO) => {
                     read.segment = int(data).and_then(|size| u16::try_from(size).ok());
                 }
-                (libc::SOL_SOCKET, libc::SO_RXQ_OVFL) => read.lost = int(data),
+                (libc::SOL_SOCKET, libc::SO_RXQ_OVFL) => read.dropped = int(data),
                 _ => {}
             }
             rest = next;
@@ -132,15 +132,15 @@ fn int(data: &[u8]) -> Option<u32> {
 }
 
 /// The third field: the address in the datagram's header, not the one the kernel would answer from.
-fn local_v4(data: &[u8]) -> Option<Local> {
-    Some(Local {
+fn local_v4(data: &[u8]) -> Option<PktInfo> {
+    Some(PktInfo {
         ip: Ipv4Addr::from(*data.get(8..)?.first_chunk::<4>()?).into(),
         interface: int(data)?,
     })
 }
 
-fn local_v6(data: &[u8]) -> Option<Local> {
-    Some(Local {
+fn local_v6(data: &[u8]) -> Option<PktInfo> {
+    Some(PktInfo {
         ip: Ipv6Addr::from(*data.first_chunk::<16>()?).into(),
         interface: int(data.get(16..)?)?,
     })
@@ -194,10 +194,10 @@ mod tests {
         for ip in ["192.0.2.1", "2001:db8::1"] {
             let ip: IpAddr = ip.parse().unwrap();
             let mut control = Control::EMPTY;
-            let used = control.write(Some(Local { ip, interface: 7 }), Some(1200));
+            let used = control.write(Some(PktInfo { ip, interface: 7 }), Some(1200));
             // The kernel's reading of a sent in_pktinfo takes the second field, we read the third.
             if ip.is_ipv6() {
-                assert_eq!(control.read(used).local, Some(Local { ip, interface: 7 }));
+                assert_eq!(control.read(used).local, Some(PktInfo { ip, interface: 7 }));
             }
             assert!(used <= ROOM && used.is_multiple_of(size_of::<usize>()));
         }
@@ -224,7 +224,7 @@ mod tests {
     fn a_cut_or_senseless_message_is_no_message() {
         let mut control = Control::EMPTY;
         let ip = "2001:db8::1".parse().unwrap();
-        let used = control.write(Some(Local { ip, interface: 7 }), None);
+        let used = control.write(Some(PktInfo { ip, interface: 7 }), None);
         for len in 0..used - 4 {
             assert_eq!(control.read(len), Read::default(), "{len}");
         }

@@ -14,12 +14,12 @@ use crate::{NameCall, Result};
 
 /// Steers PROXY protocol v2 datagrams among the sockets that share this one's address, in the order
 /// in which they were bound. All of them must be bound.
-pub fn by_proxy_v2(socket: impl AsFd, workers: u32) -> Result<()> {
+pub fn steer_by_proxy_v2(socket: impl AsFd, workers: u32) -> Result<()> {
     attach(socket, &proxy_v2(workers))
 }
 
 /// Steers Simple Proxy Protocol datagrams likewise.
-pub fn by_spp(socket: impl AsFd, workers: u32) -> Result<()> {
+pub fn steer_by_spp(socket: impl AsFd, workers: u32) -> Result<()> {
     attach(socket, &spp(workers))
 }
 
@@ -101,7 +101,7 @@ fn spp(workers: u32) -> Vec<libc::sock_filter> {
 
 /// Goes on when the accumulator compares so with `value`, else leaves the choice to the kernel.
 fn require(comparison: u32, value: u32) -> [libc::sock_filter; 2] {
-    [skip_if(comparison, value, 1), op(RETURN_K, NOBODY)]
+    [skip_if(comparison, value, 1), op(RETURN_K, KERNEL_CHOOSES)]
 }
 
 /// XORs the four words of the address at `offset` into the scratch memory.
@@ -176,6 +176,6 @@ const RETURN_A: u32 = libc::BPF_RET | libc::BPF_A;
 const AT_LEAST: u32 = libc::BPF_JGE;
 const EQUAL: u32 = libc::BPF_JEQ;
 /// No worker has this number, so the kernel chooses.
-const NOBODY: u32 = u32::MAX;
+const KERNEL_CHOOSES: u32 = u32::MAX;
 /// 2^32 divided by the golden ratio: neighbouring values end far apart (Knuth, volume 3, 6.4).
 const SPREAD: u32 = 0x9e37_79b1;

@@ -7,11 +7,11 @@ use std::time::Duration;
 
 use peername_proxy::reply_path::{self as path, Tested};
 use peername_proxy::routes::{self, Backend, Owner, Place, locate};
-use peername_sys::event::readiness::watched;
+use peername_sys::event::readiness::register_stream;
 use peername_sys::netlink::Netlink;
-use peername_sys::socket::upstream::{Upstream, local_addr};
+use peername_sys::socket::upstream::{UpstreamSocket, local_addr};
 use peername_sys::tcp::stream;
-use peername_sys::{Failed, NameCall};
+use peername_sys::{NameCall, SyscallError};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
@@ -38,7 +38,7 @@ pub(super) async fn lacks_family(target: SocketAddr) -> bool {
         return false;
     };
     match locate(&netlink, target).await {
-        Ok(Place::Loopback(ip)) => matches!(netlink.is_own(ip).await, Ok(false)),
+        Ok(Place::Loopback(ip)) => matches!(netlink.is_local_address(ip).await, Ok(false)),
         _ => false,
     }
 }
@@ -147,7 +147,7 @@ enum Way {
     Unknown,
 }
 
-async fn where_replies_go(target: Backend) -> Result<Way, Failed> {
+async fn where_replies_go(target: Backend) -> Result<Way, SyscallError> {
     let Backend { address, transport } = target;
     let netlink = Netlink::open()?;
     let from = match locate(&netlink, address).await? {
@@ -156,7 +156,7 @@ async fn where_replies_go(target: Backend) -> Result<Way, Failed> {
         Place::OtherHost => return Ok(Way::Unknown),
     };
     let stays = netlink
-        .stays_here(transport, from, path::stranger(from.ip()), None)
+        .is_delivered_locally(transport, from, path::stranger(from.ip()), None)
         .await?;
     Ok(if stays { Way::Stays } else { Way::Leaves })
 }
@@ -173,14 +173,14 @@ pub(super) async fn connect_as(
     from: IpAddr,
     target: SocketAddr,
     mark: Option<NonZeroU32>,
-) -> Result<Answer, Failed> {
-    let socket = Upstream::new(target)?;
+) -> Result<Answer, SyscallError> {
+    let socket = UpstreamSocket::new_tcp(target)?;
     if let Some(mark) = mark {
-        socket.mark(mark.get())?;
+        socket.set_mark(mark.get())?;
     }
-    socket.transparent()?;
+    socket.set_transparent()?;
     socket.bind_any_port(from)?;
-    let connection = watched(socket.connect(target)?)?;
+    let connection = register_stream(socket.connect(target)?)?;
     if timeout(LIMIT, connection.writable()).await.is_err() {
         return Ok(Answer::Silence);
     }

@@ -186,11 +186,7 @@ async fn check_service(service: Option<&Service>) -> Finding {
 async fn resolution(name: &str) -> Finding {
     let check = "name resolution";
     let wanted = name.to_owned();
-    let found = timeout(
-        RESOLVER,
-        spawn_blocking(move || resolve::addresses(&wanted)),
-    )
-    .await;
+    let found = timeout(RESOLVER, spawn_blocking(move || resolve::lookup(&wanted))).await;
     let why = match found {
         Ok(Ok(Ok(addresses))) => {
             let addresses: Vec<_> = addresses.iter().map(ToString::to_string).collect();

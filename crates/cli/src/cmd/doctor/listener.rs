@@ -12,8 +12,8 @@ use super::finding::Finding;
 /// Opens the address and closes it again.
 pub(super) fn can_be_opened(address: SocketAddr, transport: Transport) -> Finding {
     let (opened, protocol) = match transport {
-        Transport::Tcp => (listener::is_free(address), "TCP"),
-        Transport::Udp => (udp::is_free(address), "UDP"),
+        Transport::Tcp => (listener::check_address_free(address), "TCP"),
+        Transport::Udp => (udp::check_address_free(address), "UDP"),
     };
     let Err(error) = opened else {
         return Finding::ok("listener", format!("{protocol} {address} is free"));

@@ -4,7 +4,8 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use peername_proto::{LooksLike, looks_like};
-use peername_sys::tcp::listener::{self, Sharing};
+use peername_sys::socket::BindOptions;
+use peername_sys::tcp::listener;
 use tokio::io::AsyncReadExt;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
@@ -28,7 +29,7 @@ pub(super) async fn first_bytes(address: SocketAddr, limit: Duration) -> Finding
 
 fn open(address: SocketAddr) -> peername_sys::Result<TcpListener> {
     use peername_sys::NameCall;
-    TcpListener::from_std(listener::tcp(address, Sharing::default())?).call("epoll_ctl(2)")
+    TcpListener::from_std(listener::listen(address, BindOptions::default())?).call("epoll_ctl(2)")
 }
 
 /// The connections seen so far.

@@ -7,8 +7,8 @@ use std::os::fd::OwnedFd;
 
 use anyhow::Context;
 use peername_exec::netns;
+use peername_sys::socket::BindOptions;
 use peername_sys::tcp::listener;
-use peername_sys::tcp::listener::Sharing;
 use peername_sys::udp;
 
 use super::{Args, Header, Sources};
@@ -32,12 +32,12 @@ pub(super) fn start(args: &Args) -> anyhow::Result<()> {
         let context = || format!("can't listen on {addr}");
         if args.protocol.has_tcp() {
             sockets.push(OwnedFd::from(
-                listener::tcp(addr, ALONE).with_context(context)?,
+                listener::listen(addr, ALONE).with_context(context)?,
             ));
         }
         if args.protocol.has_udp() {
             let socket = udp::listen(addr, ALONE).with_context(context)?;
-            udp::open(&socket).with_context(context)?;
+            udp::start_receiving(&socket).with_context(context)?;
             sockets.push(OwnedFd::from(socket));
         }
     }
@@ -118,9 +118,9 @@ fn proxy(args: &Args, addrs: &[SocketAddr]) -> Vec<OsString> {
 }
 
 /// `[::]` beside `0.0.0.0` takes IPv6 only.
-const ALONE: Sharing = Sharing {
-    among_workers: false,
-    v4_elsewhere: true,
+const ALONE: BindOptions = BindOptions {
+    reuse_port: false,
+    v6_only: true,
 };
 
 #[cfg(test)]

@@ -5,8 +5,8 @@ use std::num::NonZeroU32;
 
 use anyhow::Context;
 use peername_proxy::capabilities::Advice;
-use peername_sys::process::caps::{Capability, have, keep_only, use_only};
-use peername_sys::socket::upstream::Upstream;
+use peername_sys::process::caps::{Capability, is_effective, keep_only, set_effective};
+use peername_sys::socket::upstream::UpstreamSocket;
 
 /// Gives up every capability but the least with which each connection can be made: CAP_NET_RAW to
 /// take the client's address, or CAP_NET_ADMIN where there is no other, or both where an old kernel
@@ -17,7 +17,7 @@ use peername_sys::socket::upstream::Upstream;
 pub(super) fn reduce(mark: Option<NonZeroU32>) -> anyhow::Result<()> {
     let mut last = Ok(());
     for sufficient in SUFFICIENT {
-        use_only(sufficient)?;
+        set_effective(sufficient)?;
         last = try_out(mark);
         if last.is_ok() {
             keep_only(sufficient)?;
@@ -29,7 +29,7 @@ pub(super) fn reduce(mark: Option<NonZeroU32>) -> anyhow::Result<()> {
 
 /// What still works, but not for every client.
 pub(super) fn warn_of_missing() {
-    if !have(Capability::CAP_NET_BIND_SERVICE) {
+    if !is_effective(Capability::CAP_NET_BIND_SERVICE) {
         tracing::warn!(
             "without CAP_NET_BIND_SERVICE clients whose own port is below 1024 (DNS, NTP, NFS) are \
              refused; grant it with CAP_NET_RAW"
@@ -39,14 +39,14 @@ pub(super) fn warn_of_missing() {
 
 /// Does once what connections will do, except to connect.
 pub(super) fn try_out(mark: Option<NonZeroU32>) -> anyhow::Result<()> {
-    let socket = Upstream::new(SocketAddr::from(([127, 0, 0, 1], 0)))?;
-    socket.transparent().with_context(|| {
+    let socket = UpstreamSocket::new_tcp(SocketAddr::from(([127, 0, 0, 1], 0)))?;
+    socket.set_transparent().with_context(|| {
         let advice = Advice::now();
         format!("connecting from a client's address needs CAP_NET_RAW or CAP_NET_ADMIN: {advice}")
     })?;
     match mark {
         Some(mark) => socket
-            .mark(mark.get())
+            .set_mark(mark.get())
             .context("--mark needs CAP_NET_RAW (since Linux 5.17) or CAP_NET_ADMIN"),
         None => Ok(()),
     }

@@ -5,11 +5,11 @@ use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
 
 use peername_identity::shown;
-use peername_sys::is_of_one_connection;
-use peername_sys::seccomp::Given;
+use peername_sys::is_per_connection_error;
+use peername_sys::seccomp::AddFdOutcome;
 use peername_sys::socket::upstream::local_addr;
-use peername_sys::tcp::foreign_listener::Listening;
-use peername_sys::tcp::socket_info;
+use peername_sys::tcp::foreign_listener::ForeignListener;
+use peername_sys::tcp::{socket_info, stream};
 
 use super::{Answer, Supervisor, known};
 use crate::look::{From as Origin, Look, look_at_new, refuse};
@@ -18,7 +18,7 @@ use crate::notify::waits::Accepting;
 impl Supervisor {
     /// Gives the call a connection, if there is one: one that has waited for the program, or the next one
     /// that has its header.
-    pub(super) fn serve(&mut self, call: Accepting, listening: &Listening) -> Answer {
+    pub(super) fn serve(&mut self, call: Accepting, listening: &ForeignListener) -> Answer {
         loop {
             if let Some(connection) = self.attendant.take(call.listener) {
                 return self.give_kept(call, connection);
@@ -32,7 +32,7 @@ impl Supervisor {
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {
                     return Answer::Nothing(call);
                 }
-                Err(error) if is_of_one_connection(&error) => {}
+                Err(error) if is_per_connection_error(&error) => {}
                 Err(error) => {
                     self.fail(call, error);
                     return Answer::Given;
@@ -46,7 +46,7 @@ impl Supervisor {
         &mut self,
         connection: OwnedFd,
         peer: Option<SocketAddr>,
-        listening: &Listening,
+        listening: &ForeignListener,
     ) -> Option<(OwnedFd, SocketAddr)> {
         let peer = peer.or_else(|| socket_info::peer_addr(&connection).ok())?;
         if self.is_bell(&connection, peer) {
@@ -54,7 +54,7 @@ impl Supervisor {
         }
         let from = Origin {
             peer,
-            namespace: listening.namespace,
+            namespace: listening.netns_cookie,
         };
         match look_at_new(self.table, connection.as_fd(), from, &mut self.buffer) {
             Look::Ready(None) => return Some((connection, peer)),
@@ -79,7 +79,7 @@ impl Supervisor {
         let from = known(self.table, &connection)
             .map_or(peer, |identity| shown(identity.client, peer.is_ipv6()));
         // As another call has wanted it, if it was given back. This fails for no socket.
-        let _ = socket_info::set_nonblocking(&connection, call.nonblocking);
+        let _ = stream::set_nonblocking(&connection, call.nonblocking);
         self.give(call, (connection, from))
     }
 
@@ -88,17 +88,17 @@ impl Supervisor {
     fn give(&mut self, call: Accepting, (connection, from): (OwnedFd, SocketAddr)) -> Answer {
         let calls = &self.ward.calls;
         let given = match self.tell(&call, from) {
-            Ok(()) => calls.give(call.id, &connection, call.close_on_exec),
-            Err(error) => Given::Refused(error),
+            Ok(()) => calls.add_fd(call.id, &connection, call.close_on_exec),
+            Err(error) => AddFdOutcome::Rejected(error),
         };
         let listener = call.listener;
         match given {
-            Given::Taken => self.ward.ledger.close(call.line),
-            Given::Gone => {
+            AddFdOutcome::Installed => self.ward.ledger.close(call.line),
+            AddFdOutcome::CallOver => {
                 self.ward.ledger.close(call.line);
                 self.offer(connection, listener);
             }
-            Given::Refused(error) => {
+            AddFdOutcome::Rejected(error) => {
                 self.fail(call, error);
                 self.attendant.give_back(connection, listener);
             }
@@ -111,9 +111,9 @@ impl Supervisor {
         if call.peer.is_none() {
             return Ok(());
         }
-        let room = call.peer.room()?;
-        match self.ward.calls.waits(call.id) {
-            true => call.peer.fill(from, room),
+        let room = call.peer.capacity()?;
+        match self.ward.calls.is_pending(call.id) {
+            true => call.peer.write(from, room),
             false => Ok(()),
         }
     }

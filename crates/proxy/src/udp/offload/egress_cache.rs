@@ -3,15 +3,15 @@
 use std::collections::HashMap;
 use std::net::IpAddr;
 
-use peername_sys::netlink::WayOut;
+use peername_sys::netlink::Egress;
 
 /// The ways from an address of this host to a balancer that are in use.
 #[derive(Debug, Default)]
-pub(crate) struct Ways(HashMap<(IpAddr, IpAddr), WayOut>);
+pub(crate) struct Ways(HashMap<(IpAddr, IpAddr), Egress>);
 
 impl Ways {
     /// The way from `local` to `balancer`; `None` where there is none, or where there are too many already.
-    pub(crate) fn find(&mut self, local: IpAddr, balancer: IpAddr) -> Option<WayOut> {
+    pub(crate) fn find(&mut self, local: IpAddr, balancer: IpAddr) -> Option<Egress> {
         let key = (local.to_canonical(), balancer.to_canonical());
         if let Some(known) = self.0.get(&key) {
             return Some(*known);
@@ -19,7 +19,7 @@ impl Ways {
         if self.0.len() >= MOST {
             return None;
         }
-        let way = WayOut::find(key.0, key.1).ok()?;
+        let way = Egress::lookup(key.0, key.1).ok()?;
         self.0.insert(key, way);
         Some(way)
     }
@@ -28,7 +28,7 @@ impl Ways {
     pub(crate) fn have_changed(&mut self) -> bool {
         let before = self.0.len();
         self.0
-            .retain(|(local, balancer), way| WayOut::find(*local, *balancer).ok() == Some(*way));
+            .retain(|(local, balancer), way| Egress::lookup(*local, *balancer).ok() == Some(*way));
         self.0.len() < before
     }
 }

@@ -5,9 +5,9 @@ use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use peername_sys::event::async_epoll::Poller;
+use peername_sys::event::async_epoll::AsyncEpoll;
 use peername_sys::udp;
-use peername_sys::{Failed, NameCall};
+use peername_sys::{NameCall, SyscallError};
 
 use crate::addr::{LocalAddr, Target};
 use crate::counters::{Counters, DatagramTally};
@@ -67,7 +67,7 @@ impl<R: Role> Sessions<R> {
         bytes: &[u8],
         path: &Path,
         now: Instant,
-        poller: &Poller,
+        poller: &AsyncEpoll,
         mut flush: impl FnMut(&mut Self),
     ) -> Result<(Id, usize), Dropped> {
         let epoch = self.kernel.as_ref().map(|kernel| kernel.epoch());
@@ -210,12 +210,12 @@ impl<R: Role> Sessions<R> {
         id: Id,
         admitted: &Admitted,
         now: Instant,
-        poller: &Poller,
+        poller: &AsyncEpoll,
     ) -> Result<Id, Failure> {
         let headers = self.role.headers(admitted)?;
         let mut session = self.table.remove(id).ok_or(Failure::NoService)?;
         self.take_back(&mut session);
-        let _ = poller.forget(&session.socket);
+        let _ = poller.delete(&session.socket);
         (session.key, session.headers) = (admitted.key, headers);
         let is_answered = session.is_answered();
         let id = self.insert(admitted, now, session, poller)?;
@@ -229,7 +229,7 @@ impl<R: Role> Sessions<R> {
         admitted: &Admitted,
         now: Instant,
         session: Session,
-        poller: &Poller,
+        poller: &AsyncEpoll,
     ) -> Result<Id, Failure> {
         let id = self
             .table
@@ -242,7 +242,7 @@ impl<R: Role> Sessions<R> {
             }
         }
         let watched = match self.table.get(id) {
-            Some(session) => poller.watch(&session.socket, id.to_u64()),
+            Some(session) => poller.add(&session.socket, id.to_u64()),
             None => Ok(()),
         };
         if let Err(failed) = watched {
@@ -258,7 +258,7 @@ impl<R: Role> Sessions<R> {
         admitted: &Admitted,
         path: &Path,
         now: Instant,
-        poller: &Poller,
+        poller: &AsyncEpoll,
         mut flush: impl FnMut(&mut Self),
     ) -> Result<Id, Failure> {
         let headers = self.role.headers(admitted)?;
@@ -295,9 +295,9 @@ impl<R: Role> Sessions<R> {
             .peer_addr()
             .call("getpeername(2)")
             .map_err(Failure::Local)?;
-        udp::count_lost(&socket).map_err(Failure::Local)?;
+        udp::enable_drop_count(&socket).map_err(Failure::Local)?;
         // A backend that sends merged datagrams is received merged, where the kernel can.
-        let _ = udp::receive_merged(&socket);
+        let _ = udp::enable_gro(&socket);
         Ok((socket, upstream))
     }
 
@@ -363,7 +363,7 @@ impl Client {
     }
 }
 
-fn warn_of_exhaustion(failed: &Failed) {
+fn warn_of_exhaustion(failed: &SyscallError) {
     if let Some(suppressed) = EXHAUSTED.pass() {
         tracing::warn!(
             suppressed,

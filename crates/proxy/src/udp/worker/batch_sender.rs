@@ -5,14 +5,14 @@ use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::slice::from_ref;
 
-use peername_sys::udp::{Local, Message, Outbox, can_send_merged};
+use peername_sys::udp::{PktInfo, SendBatch, Transmit, supports_gso};
 
 use crate::udp::drop_reason::Dropped;
 
 /// Sends batches. One a worker.
 #[derive(Debug)]
 pub(crate) struct Courier {
-    outbox: Outbox,
+    outbox: SendBatch,
     /// Whether runs of datagrams of one size go out as one (UDP_SEGMENT).
     merge: bool,
 }
@@ -24,7 +24,7 @@ pub(crate) struct Datagram<'a> {
     pub(crate) payload: &'a [u8],
     /// `None` on a connected socket.
     pub(crate) to: Option<SocketAddr>,
-    pub(crate) from: Option<Local>,
+    pub(crate) from: Option<PktInfo>,
 }
 
 /// Which datagrams of a batch were not sent, and why.
@@ -33,8 +33,8 @@ pub(crate) type Failed = Vec<(usize, Dropped)>;
 impl Courier {
     pub(crate) fn new() -> Self {
         Self {
-            outbox: Outbox::default(),
-            merge: can_send_merged(),
+            outbox: SendBatch::default(),
+            merge: supports_gso(),
         }
     }
 
@@ -65,7 +65,7 @@ impl Courier {
             });
         }
         let slices = [datagram.header, datagram.payload].map(IoSlice::new);
-        let message = Message {
+        let message = Transmit {
             parts: 0..slices.len(),
             to: datagram.to,
             from: datagram.from,
@@ -125,7 +125,7 @@ impl Courier {
 /// A batch as messages: runs of datagrams to one place, of one size where there are several.
 struct Batch<'a> {
     slices: Vec<IoSlice<'a>>,
-    messages: Vec<Message>,
+    messages: Vec<Transmit>,
     runs: Vec<Run>,
 }
 
@@ -150,7 +150,7 @@ impl<'a> Batch<'a> {
                 let there = parts.into_iter().filter(|part| !part.is_empty());
                 batch.slices.extend(there.map(IoSlice::new));
             }
-            batch.messages.push(Message {
+            batch.messages.push(Transmit {
                 parts: start..batch.slices.len(),
                 to: first.to,
                 from: first.from,
@@ -181,11 +181,11 @@ fn run_length(datagrams: &[Datagram<'_>]) -> usize {
     let size = first.len();
     let mut octets = size;
     let mut len = 1;
-    for datagram in datagrams.iter().take(Message::MOST_SEGMENTS).skip(1) {
+    for datagram in datagrams.iter().take(Transmit::MAX_SEGMENTS).skip(1) {
         octets += datagram.len();
         let fits = (datagram.to, datagram.from) == (first.to, first.from)
             && (1..=size).contains(&datagram.len())
-            && octets <= Message::MOST_OCTETS;
+            && octets <= Transmit::MAX_SEGMENTED_BYTES;
         if !fits {
             break;
         }

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use peername_sys::udp::{Arrived, Inbox};
+use peername_sys::udp::{RecvBatch, RecvMeta};
 
 use super::batch_sender::Failed;
 use crate::udp::lru_table::Id;
@@ -15,7 +15,7 @@ pub(super) struct Piece {
     pub(super) payload: Range<usize>,
 }
 
-pub(super) fn payload<'a>(inbox: &'a Inbox, piece: &Piece) -> &'a [u8] {
+pub(super) fn payload<'a>(inbox: &'a RecvBatch, piece: &Piece) -> &'a [u8] {
     let bytes = inbox.get(piece.place).map(|(_, bytes)| bytes);
     bytes
         .and_then(|bytes| bytes.get(piece.payload.clone()))
@@ -23,7 +23,7 @@ pub(super) fn payload<'a>(inbox: &'a Inbox, piece: &Piece) -> &'a [u8] {
 }
 
 /// Where the datagrams in a place begin and end.
-pub(super) fn pieces(arrived: &Arrived) -> impl Iterator<Item = Range<usize>> + use<> {
+pub(super) fn pieces(arrived: &RecvMeta) -> impl Iterator<Item = Range<usize>> + use<> {
     let len = arrived.len;
     let size = arrived.segment.map_or(len, usize::from).max(1);
     // An empty datagram is one, too.

@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::Instant;
 
 use peername_sys::is_destroyed;
-use peername_sys::udp::{Arrived, Local};
+use peername_sys::udp::{PktInfo, RecvMeta};
 
 use super::Worker;
 use super::batch_sender::Datagram;
@@ -165,7 +165,7 @@ struct Exit {
 /// How much header a reply has, where it must have one.
 fn header_of_reply(
     session: &Session,
-    arrived: &Arrived,
+    arrived: &RecvMeta,
     datagram: &[u8],
 ) -> Result<usize, Dropped> {
     // Until it was connected, the socket received from anybody.
@@ -200,7 +200,7 @@ fn reply<'a>(session: &'a Session, payload: &'a [u8]) -> Datagram<'a> {
         header: &session.headers.reply,
         payload,
         to: Some(to),
-        from: local.map(|local| Local {
+        from: local.map(|local| PktInfo {
             interface: interface_for(peer.0, local.interface),
             ..local
         }),

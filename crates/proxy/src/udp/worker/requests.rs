@@ -3,9 +3,9 @@
 use std::io;
 use std::time::Instant;
 
-use peername_sys::event::async_epoll::Poller;
+use peername_sys::event::async_epoll::AsyncEpoll;
 use peername_sys::is_destroyed;
-use peername_sys::udp::Inbox;
+use peername_sys::udp::RecvBatch;
 
 use super::Worker;
 use super::batch_sender::{Courier, Datagram};
@@ -23,7 +23,7 @@ impl<R: Role> Worker<R> {
         &mut self,
         number: usize,
         now: Instant,
-        poller: &Poller,
+        poller: &AsyncEpoll,
     ) -> io::Result<bool> {
         self.send_replies();
         let Some(listener) = self.listeners.get_mut(number) else {
@@ -80,7 +80,7 @@ impl<R: Role> Worker<R> {
 /// Sends requests, those of one session together and in their order.
 fn send_requests<R: Role>(
     sessions: &mut Sessions<R>,
-    inbox: &Inbox,
+    inbox: &RecvBatch,
     courier: &mut Courier,
     unsent: &mut Vec<Piece>,
 ) {
@@ -93,7 +93,7 @@ fn send_requests<R: Role>(
 
 fn send_requests_of<R: Role>(
     sessions: &mut Sessions<R>,
-    inbox: &Inbox,
+    inbox: &RecvBatch,
     courier: &mut Courier,
     pieces: &[Piece],
 ) {

@@ -9,77 +9,80 @@ use std::ptr;
 
 use socket2::SockAddr;
 
-use super::control::{Control, Local, Read};
+use super::control::{Control, PktInfo, Read};
 
 /// Buffers for a batch of datagrams of any size.
 ///
 /// Memory that no datagram ever needed is never touched, and so takes no room: a batch of small
 /// datagrams costs a page each.
 #[derive(Debug)]
-pub struct Inbox {
+pub struct RecvBatch {
     bytes: Vec<u8>,
-    places: Vec<Place>,
+    entries: Vec<Entry>,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Place {
+struct Entry {
     name: libc::sockaddr_storage,
     control: Control,
-    arrived: Option<Arrived>,
+    arrived: Option<RecvMeta>,
 }
 
 /// One datagram, or several of one size from one sender.
 #[derive(Clone, Copy, Debug)]
-pub struct Arrived {
+pub struct RecvMeta {
     /// Octets in the buffer.
     pub len: usize,
     /// Who sent it.
     pub peer: SocketAddr,
     /// The address of ours it was sent to, where the socket was asked to tell.
-    pub local: Option<Local>,
+    pub local: Option<PktInfo>,
     /// Where it was sent to before a TPROXY rule gave it to this socket, where the socket was asked to tell
-    /// ([`crate::socket::transparent::tell_original`]).
+    /// ([`crate::socket::transparent::receive_original_destination`]).
     pub original: Option<SocketAddr>,
-    /// With [`super::receive_merged`], the size of every datagram in the buffer but the last, which may be
+    /// With [`super::enable_gro`], the size of every datagram in the buffer but the last, which may be
     /// shorter. `None` for a single one.
     pub segment: Option<u16>,
     /// Datagrams that the kernel has thrown away at this socket since it was opened, for lack of
     /// buffer (SO_RXQ_OVFL). `None` before the first.
-    pub lost: Option<u32>,
+    pub dropped: Option<u32>,
     /// Whether it was longer than the buffer (MSG_TRUNC).
     pub truncated: bool,
 }
 
-impl Inbox {
-    /// Room for `places` datagrams.
-    pub fn new(places: usize) -> Self {
-        let place = Place {
+impl RecvBatch {
+    /// Room for `entries` datagrams.
+    pub fn new(entries: usize) -> Self {
+        let entry = Entry {
             // SAFETY: sockaddr_storage is plain integers, for which zeros are a value.
             name: unsafe { zeroed() },
             control: Control::EMPTY,
             arrived: None,
         };
         Self {
-            bytes: vec![0; places * LARGEST],
-            places: vec![place; places],
+            bytes: vec![0; entries * MAX_DATAGRAM_LEN],
+            entries: vec![entry; entries],
         }
     }
 
     /// How many datagrams it holds.
-    pub fn places(&self) -> usize {
-        self.places.len()
+    pub fn capacity(&self) -> usize {
+        self.entries.len()
     }
 
-    /// Takes what waits at `socket` into these places and returns how many datagrams came
-    /// (recvmmsg(2)). Fewer than there are places means that nothing more waits.
-    pub fn receive(&mut self, socket: impl AsFd, places: Range<usize>) -> io::Result<usize> {
+    /// Takes what waits at `socket` into these entries and returns how many datagrams came
+    /// (recvmmsg(2)). Fewer than there are entries means that nothing more waits.
+    pub fn receive(&mut self, socket: impl AsFd, entries: Range<usize>) -> io::Result<usize> {
         // Made when they are needed: to clear all of them would cost as much as the call.
-        let mut headers = [const { MaybeUninit::<libc::mmsghdr>::uninit() }; MOST];
-        let mut vectors = [const { MaybeUninit::<libc::iovec>::uninit() }; MOST];
-        let buffers = self.bytes.chunks_exact_mut(LARGEST).skip(places.start);
-        let places = self.places.get_mut(places).unwrap_or_default();
+        let mut headers = [const { MaybeUninit::<libc::mmsghdr>::uninit() }; MAX_BATCH];
+        let mut vectors = [const { MaybeUninit::<libc::iovec>::uninit() }; MAX_BATCH];
+        let buffers = self
+            .bytes
+            .chunks_exact_mut(MAX_DATAGRAM_LEN)
+            .skip(entries.start);
+        let entries = self.entries.get_mut(entries).unwrap_or_default();
         let mut wanted = 0;
-        for (((place, buffer), header), vector) in places
+        for (((entry, buffer), header), vector) in entries
             .iter_mut()
             .zip(buffers)
             .zip(&mut headers)
@@ -90,11 +93,11 @@ impl Inbox {
                 iov_len: buffer.len(),
             });
             let message = &mut header.write(EMPTY).msg_hdr;
-            message.msg_name = (&raw mut place.name).cast();
+            message.msg_name = (&raw mut entry.name).cast();
             message.msg_namelen = size_of::<libc::sockaddr_storage>() as libc::socklen_t;
             message.msg_iov = ptr::from_mut(vector);
             message.msg_iovlen = 1;
-            message.msg_control = place.control.as_mut_ptr().cast();
+            message.msg_control = entry.control.as_mut_ptr().cast();
             message.msg_controllen = Control::ROOM as _;
             wanted += 1;
         }
@@ -111,23 +114,23 @@ impl Inbox {
             )
         };
         let n = usize::try_from(n).map_err(|_| io::Error::last_os_error())?;
-        for (place, header) in places.iter_mut().zip(&headers).take(n) {
+        for (entry, header) in entries.iter_mut().zip(&headers).take(n) {
             // SAFETY: `n` is at most `wanted`, and so many were written above.
-            place.keep(unsafe { header.assume_init_ref() });
+            entry.keep(unsafe { header.assume_init_ref() });
         }
         Ok(n)
     }
 
-    /// What came to a place in the last batch that reached it, and the octets.
-    pub fn get(&self, place: usize) -> Option<(Arrived, &[u8])> {
-        let arrived = self.places.get(place)?.arrived?;
-        let start = place * LARGEST;
+    /// What came to a entry in the last batch that reached it, and the octets.
+    pub fn get(&self, entry: usize) -> Option<(RecvMeta, &[u8])> {
+        let arrived = self.entries.get(entry)?.arrived?;
+        let start = entry * MAX_DATAGRAM_LEN;
         let bytes = self.bytes.get(start..start + arrived.len)?;
         Some((arrived, bytes))
     }
 }
 
-impl Place {
+impl Entry {
     fn keep(&mut self, header: &libc::mmsghdr) {
         let message = &header.msg_hdr;
         // SAFETY: the kernel has written `msg_namelen` octets of a socket address into the storage.
@@ -136,16 +139,16 @@ impl Place {
             local,
             original,
             segment,
-            lost,
+            dropped,
         } = self.control.read(message.msg_controllen as _);
-        let len = (header.msg_len as usize).min(LARGEST);
-        self.arrived = name.as_socket().map(|peer| Arrived {
+        let len = (header.msg_len as usize).min(MAX_DATAGRAM_LEN);
+        self.arrived = name.as_socket().map(|peer| RecvMeta {
             len,
             peer,
             local,
             original,
             segment: segment.filter(|&size| size > 0 && usize::from(size) < len),
-            lost,
+            dropped,
             truncated: message.msg_flags & libc::MSG_TRUNC != 0,
         });
     }
@@ -165,9 +168,9 @@ impl IntoStorage for libc::sockaddr_storage {
 }
 
 /// No UDP datagram is larger (its length field has 16 bits), nor is a merged one.
-const LARGEST: usize = 1 << 16;
+const MAX_DATAGRAM_LEN: usize = 1 << 16;
 /// Datagrams a call. More would not make the call noticeably cheaper for each.
-const MOST: usize = 32;
+const MAX_BATCH: usize = 32;
 
 // SAFETY: mmsghdr is integers and pointers, for which zeros are a value: nothing named, nothing asked.
 const EMPTY: libc::mmsghdr = unsafe { zeroed() };

@@ -8,46 +8,46 @@ use std::os::fd::{AsFd, AsRawFd};
 
 use socket2::SockAddr;
 
-use super::control::{Control, Local};
+use super::control::{Control, PktInfo};
 
 /// What to send, where to, and as whom.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Message {
-    /// Which of the slices given to [`Outbox::send`] it is made of.
+pub struct Transmit {
+    /// Which of the slices given to [`SendBatch::send`] it is made of.
     pub parts: Range<usize>,
     /// Where to; `None` on a connected socket.
     pub to: Option<SocketAddr>,
     /// The address of ours it comes from; `None` leaves that to the kernel.
-    pub from: Option<Local>,
+    pub from: Option<PktInfo>,
     /// Where set, it is several datagrams of this size, the last of which may be shorter
-    /// (UDP_SEGMENT, since Linux 4.18). At most [`Message::MOST_SEGMENTS`].
+    /// (UDP_SEGMENT, since Linux 4.18). At most [`Transmit::MAX_SEGMENTS`].
     pub segment: Option<u16>,
 }
 
-impl Message {
+impl Transmit {
     /// UDP_MAX_SEGMENTS of every kernel so far is this or more.
-    pub const MOST_SEGMENTS: usize = 64;
+    pub const MAX_SEGMENTS: usize = 64;
     /// Octets of all segments together, with room left for the IP and UDP headers.
-    pub const MOST_OCTETS: usize = 65_535 - 48;
+    pub const MAX_SEGMENTED_BYTES: usize = 65_535 - 48;
 }
 
 /// Room for the kernel's view of a batch, kept from call to call.
 #[derive(Debug, Default)]
-pub struct Outbox {
+pub struct SendBatch {
     names: Vec<Option<SockAddr>>,
     controls: Vec<(Control, usize)>,
 }
 
-impl Outbox {
+impl SendBatch {
     /// Sends a batch (sendmmsg(2)) and returns how many messages went out, in order from the first.
     /// An error is about the first message: none was sent.
     pub fn send(
         &mut self,
         socket: impl AsFd,
         slices: &[IoSlice<'_>],
-        messages: &[Message],
+        messages: &[Transmit],
     ) -> io::Result<usize> {
-        let messages = messages.get(..MOST).unwrap_or(messages);
+        let messages = messages.get(..MAX_BATCH).unwrap_or(messages);
         self.names.clear();
         self.controls.clear();
         for message in messages {
@@ -57,7 +57,7 @@ impl Outbox {
             self.controls.push((control, used));
         }
         // Made when they are needed: to clear all of them would cost as much as the call.
-        let mut headers = [const { MaybeUninit::<libc::mmsghdr>::uninit() }; MOST];
+        let mut headers = [const { MaybeUninit::<libc::mmsghdr>::uninit() }; MAX_BATCH];
         let filled = headers.iter_mut().zip(messages);
         for (((header, message), name), (control, used)) in
             filled.zip(&self.names).zip(&mut self.controls)
@@ -93,6 +93,6 @@ impl Outbox {
 }
 
 /// Messages a call; what is beyond waits for the next.
-const MOST: usize = 32;
+const MAX_BATCH: usize = 32;
 // SAFETY: mmsghdr is integers and pointers, for which zeros are a value: nothing named, nothing sent.
 const EMPTY: libc::mmsghdr = unsafe { zeroed() };

@@ -1,0 +1,16 @@
+//! Numbers of 32-bit system calls, from the kernel's `arch/x86/entry/syscalls/syscall_32.tbl`, and of the calls that
+//! socketcall(2) stands for, from `linux/net.h`.
+
+pub(super) const SOCKETCALL: u32 = 102;
+pub(super) const ACCEPT4: u32 = 364;
+pub(super) const GETSOCKNAME: u32 = 367;
+pub(super) const GETPEERNAME: u32 = 368;
+pub(super) const IO_URING_SETUP: u32 = 425;
+const SYS_ACCEPT: u32 = 5;
+pub(super) const SYS_GETSOCKNAME: u32 = 6;
+pub(super) const SYS_GETPEERNAME: u32 = 7;
+pub(super) const SYS_ACCEPT4: u32 = 18;
+pub(super) const OF_SOCKETCALL: [u32; 3] = [SYS_ACCEPT, SYS_GETPEERNAME, SYS_ACCEPT4];
+
+/// From `linux/audit.h`: the ELF machine number, with a bit for little-endian.
+pub(super) const AUDIT_ARCH: u32 = 0x4000_0003;
