@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use peername_proto::Spp;
+use peername_proto::{Spp, V2_SIGNATURE};
 use peername_sys::netlink::LOOPBACK;
 
 use crate::layout;
@@ -17,23 +17,12 @@ pub struct Path {
     pub to: SocketAddr,
 }
 
-/// How requests begin.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Dialect {
-    /// Each with a PROXY v2 header.
-    Each,
-    /// Each with a header of Cloudflare's Simple Proxy Protocol.
-    Spp,
-}
-
 /// What was decided about a session.
 #[derive(Clone, Debug)]
 pub struct Flow<'a> {
     /// How requests come: from the balancer to this host.
     pub downstream: Path,
-    /// How requests begin.
-    pub dialect: Dialect,
-    /// What stands in front of each request, and is taken off.
+    /// The header of each request, which is removed: PROXY v2 or Simple Proxy Protocol.
     pub header: &'a [u8],
     /// How requests go on: from the client to a backend on this host.
     pub upstream: Path,
@@ -45,6 +34,15 @@ pub struct Flow<'a> {
     pub most: u16,
     /// SO_MARK of requests; 0 for none.
     pub mark: u32,
+}
+
+/// The formats of headers that the kernel's program removes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Format {
+    /// PROXY v2.
+    ProxyV2,
+    /// Cloudflare's Simple Proxy Protocol.
+    Spp,
 }
 
 /// A [`Flow`] in the shapes of `bpf/udp.h`.
@@ -93,12 +91,13 @@ impl Flow<'_> {
                 .all(|header| header.len().is_multiple_of(2))
             && self.header.len() <= layout::HEADER_ROOM
             && self.reply_header.len() <= Spp::LEN
-            && match self.dialect {
-                Dialect::Each => self
+            && match self.format() {
+                Some(Format::ProxyV2) => self
                     .header
                     .get(13)
                     .is_some_and(|family| *family == 0x12 || *family == 0x22),
-                Dialect::Spp => self.header.len() == Spp::LEN,
+                Some(Format::Spp) => self.header.len() == Spp::LEN,
+                None => false,
             }
     }
 
@@ -137,20 +136,29 @@ impl Flow<'_> {
         }
     }
 
-    /// Which addresses a PROXY header has; 0 for another.
+    /// The format of requests' header, by its first bytes; `None` for one that the program does not know.
+    pub(crate) fn format(&self) -> Option<Format> {
+        if self.header.starts_with(&V2_SIGNATURE) {
+            Some(Format::ProxyV2)
+        } else {
+            Spp::parse(self.header).is_ok().then_some(Format::Spp)
+        }
+    }
+
+    /// The address family of a PROXY v2 header; 0 for another.
     fn family(&self) -> u8 {
-        match self.dialect {
-            Dialect::Each => self.header.get(13).copied().unwrap_or_default(),
-            Dialect::Spp => 0,
+        match self.format() {
+            Some(Format::ProxyV2) => self.header.get(13).copied().unwrap_or_default(),
+            Some(Format::Spp) | None => 0,
         }
     }
 
     /// The addresses and ports in the header.
     fn said(&self) -> &[u8] {
-        let at = match (self.dialect, self.header.get(13)) {
-            (Dialect::Spp, _) => 2..Spp::LEN,
-            (Dialect::Each, Some(0x12)) => 16..28,
-            (Dialect::Each, _) => 16..52,
+        let at = match (self.format(), self.header.get(13)) {
+            (Some(Format::Spp), _) => 2..Spp::LEN,
+            (_, Some(0x12)) => 16..28,
+            (_, _) => 16..52,
         };
         self.header.get(at).unwrap_or_default()
     }
@@ -230,7 +238,6 @@ mod tests {
     fn flow(downstream: Path, upstream: Path, reply_header: &[u8]) -> Flow<'_> {
         Flow {
             downstream,
-            dialect: Dialect::Each,
             header: &HEADER,
             upstream,
             reply_header,

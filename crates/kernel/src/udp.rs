@@ -12,7 +12,7 @@ use aya::programs::{LinkOrder, ProgramError, SchedClassifier, TcAttachType};
 use aya::{Ebpf, EbpfError, EbpfLoader};
 use peername_sys::clock;
 
-use crate::flow::{Dialect, Flow};
+use crate::flow::{Flow, Format};
 use crate::layout::{
     Counted, PORT_BACKEND, PORT_EACH, PORT_SPP, PathKey, RequestKey, RewriteValue,
     TOTAL_FAILED_REPLIES, TOTAL_FAILED_REQUESTS, TOTAL_REPLIES, TOTAL_REQUESTS,
@@ -207,9 +207,9 @@ impl DataPath {
             request: written.request_key,
             reply: written.reply_key,
         };
-        let dialect = match flow.dialect {
-            Dialect::Each => PORT_EACH,
-            Dialect::Spp => PORT_SPP,
+        let format = match flow.format()? {
+            Format::ProxyV2 => PORT_EACH,
+            Format::Spp => PORT_SPP,
         };
         let mut tables = self.tables();
         if tables.known.contains_key(&told) || self.epoch() != epoch {
@@ -225,7 +225,7 @@ impl DataPath {
                     .insert(told.request, written.request.octets(), 0)
             })
             .and_then(|()| tables.mark(flow.upstream.to.port(), PORT_BACKEND))
-            .and_then(|()| tables.mark(flow.downstream.to.port(), dialect));
+            .and_then(|()| tables.mark(flow.downstream.to.port(), format));
         if entered.is_err() {
             tables.forget(&told);
             return None;

@@ -183,42 +183,6 @@ pub enum SendProxy {
     V2,
 }
 
-/// How UDP is carried.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Datagrams {
-    /// Which datagrams have a header, and what it looks like.
-    pub dialect: Dialect,
-    /// A session on which nothing moved for so long is over.
-    pub close_after: Duration,
-    /// Sessions open at once, over all loops. Each costs a descriptor.
-    pub sessions: usize,
-    /// Sessions of one balancer's address, over all loops.
-    pub sessions_per_balancer: usize,
-}
-
-/// Which datagrams have a header, and what it looks like.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Dialect {
-    /// PROXY v2 on every datagram, as the specification has it.
-    #[default]
-    Each,
-    /// PROXY v2 on the first datagram of a flow; the balancer's address and port stand for it afterwards.
-    First,
-    /// Simple Proxy Protocol on every datagram, both ways.
-    Spp,
-}
-
-impl Default for Datagrams {
-    fn default() -> Self {
-        Self {
-            dialect: Dialect::default(),
-            close_after: Duration::from_secs(60),
-            sessions: 65_536,
-            sessions_per_balancer: 4096,
-        }
-    }
-}
-
 /// The specification names a dozen and vendors add one or two. Whatever is done for each TLV is done at
 /// most so often for a connection or a datagram (and once for our own), even where `--max-header` lets 21,000 empty ones in.
 const MOST_TLVS: usize = 64;

@@ -10,6 +10,7 @@
 //! socket that is connected to the backend from the client's address. The `worker` moves datagrams by
 //! the batch; what they mean is decided by a `role`, the proxy's or the forwarder's.
 
+mod config;
 mod dialect;
 mod drop_reason;
 mod endpoints;
@@ -22,6 +23,8 @@ mod reply_sockets;
 mod session;
 mod worker;
 
+pub use config::UdpConfig;
+pub use dialect::{Dialect, UnknownDialect};
 pub(crate) use drop_reason::Dropped;
 pub use forwarder::UdpForwarder;
 pub use listeners::UdpSockets;

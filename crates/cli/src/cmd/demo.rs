@@ -10,9 +10,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, ensure};
 use peername_proto::Transport;
-use peername_proxy::config::{
-    Config, Datagrams, HeaderLimits, OnCollision, SendProxy, SourcePort, Upstream,
-};
+use peername_proxy::config::{Config, HeaderLimits, OnCollision, SendProxy, SourcePort, Upstream};
 use peername_proxy::counters::Counters;
 use peername_proxy::destination::Listening;
 use peername_proxy::listeners::{Beside, Given, Listeners};
@@ -23,7 +21,7 @@ use peername_proxy::service::{Current, Service, Services, numbered};
 use peername_proxy::source::SourcePolicy;
 use peername_proxy::tcp::TcpProxy;
 use peername_proxy::trust::TrustList;
-use peername_proxy::udp::{UdpProxy, UdpSockets};
+use peername_proxy::udp::{UdpConfig, UdpProxy, UdpSockets};
 use peername_proxy::watchdog::ReplyPath;
 use peername_proxy::{forward, routes};
 use peername_relay::{Limits, Method};
@@ -119,7 +117,7 @@ async fn start(cases: &[Case]) -> anyhow::Result<Running> {
     };
     let ids = tcp.iter().chain(&udp).map(|&(id, _)| id);
     let services = Current::new(Services::one(ids, Service::new(rules, &counters)?));
-    let datagrams = Datagrams::default();
+    let datagrams = UdpConfig::default();
     let sockets = UdpSockets::open(
         &udp,
         &Beside::default(),

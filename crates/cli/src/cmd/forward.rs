@@ -8,14 +8,13 @@ use std::time::Duration;
 
 use anyhow::Context;
 use peername_proxy::addr::Target;
-use peername_proxy::config::{Datagrams, Dialect};
 use peername_proxy::counters::Counters;
 use peername_proxy::forward::{Announcement, Forwarder};
 use peername_proxy::listeners::{Beside, Given, Listeners};
 use peername_proxy::own_addresses::{Kind, OwnAddresses};
 use peername_proxy::server;
 use peername_proxy::service::numbered;
-use peername_proxy::udp::{UdpForwarder, UdpSockets};
+use peername_proxy::udp::{Dialect, UdpConfig, UdpForwarder, UdpSockets};
 use peername_sys::process::caps::keep_only;
 
 use crate::cmd::itself::is_reached_at;
@@ -96,7 +95,7 @@ async fn start(args: &Args, announcement: Announcement) -> anyhow::Result<ExitCo
     let beside = UdpForwarder {
         target,
         announcement: announcement.clone(),
-        datagrams: args.datagrams(lifecycle::descriptors_of_sessions(workers, false)?),
+        config: args.datagrams(lifecycle::descriptors_of_sessions(workers, false)?),
         counters: Arc::clone(&counters),
     };
     let forwarder = Forwarder {
@@ -137,10 +136,10 @@ impl Args {
             (_, Some(_)) if self.header.is_absent() => {
                 "--udp-header says which datagrams have a header, and with --proxy-version none there is none"
             }
-            (_, Some(udp::Header::First)) if self.header.is_spp() => {
+            (_, Some(udp::UdpHeader(Dialect::First))) if self.header.is_spp() => {
                 "--proxy-version spp stands on each datagram: it does not go with --udp-header first"
             }
-            (_, Some(udp::Header::Spp)) if self.header.has_fields() => {
+            (_, Some(udp::UdpHeader(Dialect::Spp))) if self.header.has_fields() => {
                 "--tlv and --crc32c: the Simple Proxy Protocol has no fields"
             }
             _ => return Ok(()),
@@ -148,10 +147,10 @@ impl Args {
         Err(Usage(text.to_owned()))
     }
 
-    fn datagrams(&self, descriptors: usize) -> Datagrams {
+    fn datagrams(&self, descriptors: usize) -> UdpConfig {
         let datagrams = self.udp.config(descriptors);
         match self.header.is_spp() {
-            true => Datagrams {
+            true => UdpConfig {
                 dialect: Dialect::Spp,
                 ..datagrams
             },

@@ -1,16 +1,134 @@
-//! Where the client stands in a datagram, and what is put in front of one.
+//! UDP dialects: which datagrams have a header, and in which format.
+//!
+//! A receiver can't tell dialects apart, so the dialect is configured. What differs between them is here: the name of
+//! each, the worker that serves a datagram, what is written in front of one. [`header`] parses a header, [`reader`]
+//! finds the header of a datagram, also of one that has none itself. To add a dialect, add a variant and follow the
+//! compiler; docs/udp.md has a table of them.
 
 pub(super) mod header;
+pub(super) mod reader;
+mod session_headers;
 
-/// What is put in front of payloads, and what must stand there.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Headers {
-    /// In front of requests.
-    pub(crate) request: Box<[u8]>,
-    /// Whether only the first request has it.
-    pub(crate) first_only: bool,
-    /// In front of replies.
-    pub(crate) reply: Box<[u8]>,
-    /// Whether replies come with the header of requests, which is taken off.
-    pub(crate) replies_have_it: bool,
+use std::fmt::{self, Display, Formatter};
+use std::net::{SocketAddr, UdpSocket};
+use std::str::FromStr;
+
+use peername_proto::{Spp, Transport, WriteError};
+use peername_sys::SyscallError;
+use peername_sys::udp::steering;
+pub(crate) use session_headers::SessionHeaders;
+
+use crate::forward::Announcement;
+
+/// Which datagrams have a header, and in which format.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Dialect {
+    /// PROXY v2 on every datagram, as the specification has it.
+    #[default]
+    Each,
+    /// PROXY v2 on the first datagram of a flow; the balancer's address and port stand for it afterwards.
+    First,
+    /// Simple Proxy Protocol on every datagram, both ways.
+    Spp,
+}
+
+impl Dialect {
+    /// All of them, in the order of the documentation.
+    pub const ALL: [Self; 3] = [Self::Each, Self::First, Self::Spp];
+
+    /// The names of [`Dialect::ALL`], as [`Dialect::from_str`] takes them.
+    pub const NAMES: [&'static str; Self::ALL.len()] = {
+        let [a, b, c] = Self::ALL;
+        [a.name(), b.name(), c.name()]
+    };
+
+    /// Its name on the command line and in the configuration file.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Each => "each",
+            Self::First => "first",
+            Self::Spp => "spp",
+        }
+    }
+
+    /// One line of help.
+    pub const fn summary(self) -> &'static str {
+        match self {
+            Self::Each => "PROXY v2 on every datagram",
+            Self::First => "PROXY v2 on the first datagram of a flow",
+            Self::Spp => "Simple Proxy Protocol on every datagram, both ways",
+        }
+    }
+
+    /// Whether every datagram names its client. Only then can datagrams be steered among workers by client, and
+    /// sessions be offloaded to the kernel: a datagram without a header belongs to another client after the next
+    /// header, which is too soon to update the kernel's table.
+    pub(super) fn is_self_contained(self) -> bool {
+        match self {
+            Self::Each | Self::Spp => true,
+            Self::First => false,
+        }
+    }
+
+    /// Steers datagrams among the workers' sockets that share this one's address, by the client in their header.
+    /// Without effect where datagrams don't name their client.
+    ///
+    /// # Errors
+    ///
+    /// setsockopt(SO_ATTACH_REUSEPORT_CBPF), since Linux 4.6.
+    pub(super) fn steer(self, socket: &UdpSocket, workers: u32) -> Result<(), SyscallError> {
+        match self {
+            Self::Each => steering::steer_by_proxy_v2(socket, workers),
+            Self::Spp => steering::steer_by_spp(socket, workers),
+            Self::First => Ok(()),
+        }
+    }
+
+    /// The headers of a session whose requests are sent in this dialect, from `client` to `destination`.
+    ///
+    /// # Errors
+    ///
+    /// The TLVs of `announcement` don't fit into a PROXY v2 header.
+    pub(super) fn write_headers(
+        self,
+        announcement: &Announcement,
+        client: SocketAddr,
+        destination: SocketAddr,
+    ) -> Result<SessionHeaders, WriteError> {
+        let request = match self {
+            Self::Each | Self::First => {
+                announcement.header(Transport::Datagram, client, destination)?
+            }
+            Self::Spp => {
+                let proxy = destination;
+                Spp { client, proxy }.to_bytes().to_vec()
+            }
+        };
+        Ok(SessionHeaders {
+            request: request.into(),
+            first_only: self == Self::First,
+            reply: Box::default(),
+            expected_on_replies: self == Self::Spp,
+        })
+    }
+}
+
+impl Display for Dialect {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// No dialect has this name.
+#[derive(Debug, thiserror::Error)]
+#[error("not a dialect; they are {}", Dialect::NAMES.join(", "))]
+pub struct UnknownDialect;
+
+impl FromStr for Dialect {
+    type Err = UnknownDialect;
+
+    fn from_str(name: &str) -> Result<Self, UnknownDialect> {
+        let found = Self::ALL.into_iter().find(|dialect| dialect.name() == name);
+        found.ok_or(UnknownDialect)
+    }
 }

@@ -4,21 +4,19 @@ use std::net::{SocketAddr, UdpSocket};
 use std::sync::Arc;
 use std::time::Instant;
 
-use peername_proto::{Spp, Transport};
 use peername_sys::SyscallError;
 use peername_sys::socket::upstream::UpstreamSocket;
 
-use super::dialect::Headers;
-use super::dialect::header::Framed;
+use super::config::UdpConfig;
+use super::dialect::SessionHeaders;
+use super::dialect::header::DatagramHeader;
 use super::drop_reason::Dropped;
 use super::endpoints::{Key, Path};
 use super::listeners::UdpSockets;
-use super::offload::Shortcut;
 use super::session::Session;
 use super::session::role::{Admitted, Role};
 use super::worker;
 use crate::addr::{ClaimedSource, Target};
-use crate::config::{Datagrams, Dialect};
 use crate::counters::Counters;
 use crate::forward::Announcement;
 use crate::outcome::Failure;
@@ -32,7 +30,7 @@ pub struct UdpForwarder {
     /// What a PROXY header says.
     pub announcement: Announcement,
     /// Which datagrams have a header, and sessions.
-    pub datagrams: Datagrams,
+    pub config: UdpConfig,
     /// Counts.
     pub counters: Arc<Counters>,
 }
@@ -40,7 +38,7 @@ pub struct UdpForwarder {
 impl UdpForwarder {
     /// What the workers are to do with these sockets.
     pub fn companions(&self, sockets: UdpSockets) -> Vec<Companion> {
-        let limits = worker::limits(&self.datagrams, sockets.workers());
+        let limits = worker::limits(&self.config, sockets.workers());
         let listeners = sockets.addrs();
         let role = || Sending {
             forwarder: self.clone(),
@@ -73,11 +71,11 @@ impl Role for Sending {
             },
             balancer: path.peer.ip(),
             payload: 0,
-            framed: Framed {
+            header: DatagramHeader {
                 claim: None,
                 destination,
                 peer: path.peer,
-                header_len: 0,
+                len: 0,
                 spp: None,
             },
         })
@@ -98,33 +96,21 @@ impl Role for Sending {
         Ok(None)
     }
 
-    fn headers(&self, admitted: &Admitted) -> Result<Headers, Failure> {
+    fn headers(&self, admitted: &Admitted) -> Result<SessionHeaders, Failure> {
         let announcement = &self.forwarder.announcement;
-        let client = announcement.source.unwrap_or(admitted.framed.peer.0);
+        let client = announcement.source.unwrap_or(admitted.header.peer.0);
         let client = ClaimedSource::canonical(client).0;
-        let destination = admitted.framed.destination.unwrap_or(client);
-        let spp = self.forwarder.datagrams.dialect == Dialect::Spp;
-        let request = if spp {
-            let proxy = destination;
-            Spp { client, proxy }.to_bytes().to_vec()
-        } else {
-            announcement
-                .header(Transport::Datagram, client, destination)
-                .map_err(Failure::Header)?
-        };
-        Ok(Headers {
-            request: request.into(),
-            first_only: self.forwarder.datagrams.dialect == Dialect::First,
-            reply: Box::default(),
-            replies_have_it: spp,
-        })
+        let destination = admitted.header.destination.unwrap_or(client);
+        let dialect = self.forwarder.config.dialect;
+        let headers = dialect.write_headers(announcement, client, destination);
+        headers.map_err(Failure::Header)
     }
 
-    fn answer(&mut self, _path: &Path, _key: &Key, _now: Instant) -> bool {
+    fn accept_reply(&mut self, _path: &Path, _key: &Key, _now: Instant) -> bool {
         true
     }
 
-    fn shortcut(&self, _session: &Session) -> Option<Shortcut> {
+    fn offload_port(&self, _session: &Session) -> Option<u16> {
         None
     }
 

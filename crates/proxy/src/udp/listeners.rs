@@ -4,11 +4,11 @@ use std::net::{SocketAddr, UdpSocket};
 
 use peername_sys::socket::BindOptions;
 use peername_sys::socket::transparent;
-use peername_sys::udp::{self, steering};
+use peername_sys::udp;
 use peername_sys::{NameCall, SyscallError};
 
+use super::dialect::Dialect;
 use crate::addr::LocalAddr;
-use crate::config::Dialect;
 use crate::listeners::{Beside, BindError, Given, Plan, Wanted, open_for_all};
 use crate::service::ListenerId;
 
@@ -47,8 +47,8 @@ impl UdpSockets {
         let is_given = |(_, addr): &Wanted| given.udp.contains_key(addr);
         let workers = match dialect {
             _ if wanted.iter().any(is_given) => 1,
-            Some(Dialect::First) => 1,
-            Some(Dialect::Each | Dialect::Spp) | None => workers.max(1),
+            Some(dialect) if !dialect.is_self_contained() => 1,
+            Some(_) | None => workers.max(1),
         };
         let open = |addr, sharing: BindOptions| {
             let socket = match given.udp.get(&addr) {
@@ -155,9 +155,8 @@ fn steer(socket: &UdpSocket, workers: usize, dialect: Option<Dialect>) -> Result
         .call("so many workers")?;
     match dialect {
         _ if workers == 1 => Ok(()),
-        Some(Dialect::Each) => steering::steer_by_proxy_v2(socket, workers),
-        Some(Dialect::Spp) => steering::steer_by_spp(socket, workers),
-        Some(Dialect::First) | None => Ok(()),
+        Some(dialect) => dialect.steer(socket, workers),
+        None => Ok(()),
     }
 }
 

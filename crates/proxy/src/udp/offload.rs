@@ -9,17 +9,7 @@ pub(super) mod egress_cache;
 
 use std::sync::Arc;
 
-use peername_kernel::flow;
 use peername_kernel::udp::DataPath;
 
 /// The data path in the kernel, if there is one.
 pub(crate) type Kernel = Option<Arc<DataPath>>;
-
-/// What a role adds to what a session knows of itself.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Shortcut {
-    /// How requests begin.
-    pub(crate) dialect: flow::Dialect,
-    /// The listener's port.
-    pub(crate) port: u16,
-}

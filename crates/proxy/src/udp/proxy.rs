@@ -4,22 +4,21 @@ use std::net::{SocketAddr, UdpSocket};
 use std::sync::Arc;
 use std::time::Instant;
 
-use peername_kernel::flow;
 use peername_kernel::udp::DataPath;
-use peername_proto::V2_SIGNATURE;
 
-use super::dialect::Headers;
-use super::dialect::header::Framed;
+use super::config::UdpConfig;
+use super::dialect::reader::HeaderReader;
+use super::dialect::{Dialect, SessionHeaders};
 use super::drop_reason::Dropped;
 use super::endpoints::{Key, Path};
 use super::listeners::UdpSockets;
-use super::lru_table::{Limits, Table};
-use super::offload::{Kernel, Shortcut};
+use super::lru_table::Limits;
+use super::offload::Kernel;
 use super::session::Session;
 use super::session::role::{Admitted, Role};
 use super::worker;
 use crate::addr::LocalAddr;
-use crate::config::{Config, Datagrams, Dialect, HeaderLimits};
+use crate::config::Config;
 use crate::counters::Counters;
 use crate::outcome::Failure;
 use crate::permit::Permit;
@@ -31,7 +30,7 @@ use crate::service::{Current, ListenerId, Look, Service};
 pub struct UdpProxy {
     services: Current,
     counters: Arc<Counters>,
-    config: Datagrams,
+    config: UdpConfig,
     kernel: Kernel,
 }
 
@@ -43,7 +42,7 @@ impl UdpProxy {
     pub fn new(
         services: Current,
         counters: Arc<Counters>,
-        config: Datagrams,
+        config: UdpConfig,
         kernel: Option<Arc<DataPath>>,
     ) -> Self {
         Self {
@@ -64,10 +63,13 @@ impl UdpProxy {
             last: vec![None; listeners.len()],
             listeners: Arc::clone(&listeners),
             dialect: self.config.dialect,
-            flows: Table::new(Limits {
-                unanswered: limits.idle,
-                ..limits
-            }),
+            headers: HeaderReader::new(
+                self.config.dialect,
+                Limits {
+                    unanswered: limits.idle,
+                    ..limits
+                },
+            ),
         };
         worker::companions(sockets, limits, &self.counters, self.kernel.clone(), role)
     }
@@ -81,15 +83,7 @@ struct Receiving {
     /// What each was served by when it was asked for last.
     last: Vec<Option<Arc<Service>>>,
     dialect: Dialect,
-    /// With [`Dialect::First`]: what a header said of the balancer's address and port, at a listener.
-    flows: Table<Flow, Framed>,
-}
-
-/// Listener, where a TPROXY rule brought it from, and the balancer's address and port.
-type Flow = (usize, Option<SocketAddr>, SocketAddr);
-
-fn flow_of(path: &Path) -> Flow {
-    (path.listener, path.original, path.peer.0)
+    headers: HeaderReader,
 }
 
 impl Role for Receiving {
@@ -101,26 +95,22 @@ impl Role for Receiving {
             return Err(Failure::Untrusted.into());
         }
         let limits = *header;
-        let framed = match self.dialect {
-            Dialect::Each => Framed::proxy_v2(bytes, peer, &limits)?,
-            Dialect::Spp => Framed::spp(bytes, peer)?,
-            Dialect::First => self.of_flow(bytes, path, now, &limits)?,
-        };
+        let header = self.headers.read(bytes, path, now, &limits)?;
         let key = Key {
             listener: path.listener,
             original: path.original,
-            from: match framed.claim {
+            from: match header.claim {
                 Some(_) => SocketAddr::new(peer.ip(), 0),
                 None => peer.0,
             },
-            client: framed.claim.map(|claim| claim.0),
-            destination: framed.destination,
+            client: header.claim.map(|claim| claim.0),
+            destination: header.destination,
         };
         Ok(Admitted {
             key,
             balancer: peer.ip(),
-            payload: framed.header_len,
-            framed,
+            payload: header.len,
+            header,
         })
     }
 
@@ -134,52 +124,31 @@ impl Role for Receiving {
         Ok(permit.source().map(|_| permit.target().0))
     }
 
-    fn headers(&self, admitted: &Admitted) -> Result<Headers, Failure> {
-        let reply = admitted.framed.spp.map(|spp| spp.to_bytes().into());
-        Ok(Headers {
-            reply: reply.unwrap_or_default(),
-            ..Headers::default()
+    fn headers(&self, admitted: &Admitted) -> Result<SessionHeaders, Failure> {
+        Ok(SessionHeaders {
+            reply: admitted.header.reply_header(),
+            ..SessionHeaders::default()
         })
     }
 
-    /// Under [`Dialect::First`] the balancer's address and port may speak for another client since, or
-    /// for nobody. A flow that is answered goes after all that are not, as its session does.
-    fn answer(&mut self, path: &Path, key: &Key, now: Instant) -> bool {
-        if self.dialect != Dialect::First {
-            return true;
-        }
-        let Some(id) = self.flows.find(&flow_of(path)) else {
-            return false;
-        };
-        let is_theirs = self.flows.get(id).is_some_and(|flow| {
-            flow.claim.map(|claim| claim.0) == key.client && flow.destination == key.destination
-        });
-        if is_theirs {
-            self.flows.touch(id, now, true);
-        }
-        is_theirs
+    fn accept_reply(&mut self, path: &Path, key: &Key, now: Instant) -> bool {
+        self.headers.accept_reply(path, key, now)
     }
 
-    /// What goes to a backend on this host, for a client that a header names. Under [`Dialect::First`] what a
-    /// datagram without a header belongs to changes with the next header, too fast for the kernel to be told.
-    fn shortcut(&self, session: &Session) -> Option<Shortcut> {
-        let dialect = match self.dialect {
-            Dialect::Each => flow::Dialect::Each,
-            Dialect::Spp => flow::Dialect::Spp,
-            Dialect::First => return None,
-        };
+    /// A session of a client that a header names, with a backend on this host.
+    fn offload_port(&self, session: &Session) -> Option<u16> {
+        if !self.dialect.is_self_contained() {
+            return None;
+        }
         let (id, listener) = self.listener(session.path.listener).ok()?;
         let services = self.services.now();
         let rules = &services.of(id)?.rules;
         let is_plain = session.key.client.is_some() && session.path.original.is_none();
-        (is_plain && rules.is_here(session.upstream.ip())).then(|| Shortcut {
-            dialect,
-            port: listener.0.port(),
-        })
+        (is_plain && rules.is_here(session.upstream.ip())).then(|| listener.0.port())
     }
 
     fn tick(&mut self, now: Instant) {
-        while self.flows.expire(now).is_some() {}
+        self.headers.expire(now);
     }
 }
 
@@ -191,7 +160,7 @@ impl Receiving {
         let service = services.of(id).ok_or(Failure::NoService)?;
         // As for TCP, where the connection's own address says it.
         let listener = admitted.key.original.map_or(listener, LocalAddr);
-        let permit = Permit::decide(&admitted.framed, listener, &service.rules)?;
+        let permit = Permit::decide(&admitted.header, listener, &service.rules)?;
         Ok((Arc::clone(service), permit))
     }
 
@@ -213,47 +182,5 @@ impl Receiving {
             .get(number)
             .copied()
             .ok_or(Failure::NoService)
-    }
-
-    /// A header opens a flow or changes whose it is; without one, a datagram belongs to the flow of its
-    /// sender.
-    fn of_flow(
-        &mut self,
-        bytes: &[u8],
-        path: &Path,
-        now: Instant,
-        limits: &HeaderLimits,
-    ) -> Result<Framed, Dropped> {
-        let key = flow_of(path);
-        let known = self.flows.find(&key);
-        if let Some(id) = known
-            && !bytes.starts_with(&V2_SIGNATURE)
-        {
-            self.flows.touch(id, now, false);
-            let flow = self.flows.get(id).copied();
-            return flow.ok_or(Dropped::Evicted);
-        }
-        let framed = Framed::proxy_v2(bytes, path.peer, limits)?;
-        let flow = Framed {
-            header_len: 0,
-            ..framed
-        };
-        match known {
-            Some(id) => {
-                self.flows.touch(id, now, false);
-                if let Some(known) = self.flows.get_mut(id) {
-                    *known = flow;
-                }
-            }
-            None => {
-                let balancer = path.peer.ip();
-                let _ = self.flows.make_room(balancer);
-                self.flows.insert(key, balancer, now, flow);
-            }
-        }
-        if framed.header_len == bytes.len() {
-            return Err(Dropped::HeaderOnly);
-        }
-        Ok(framed)
     }
 }

@@ -10,7 +10,7 @@ use std::time::Instant;
 use peername_kernel::udp::Usage;
 use peername_sys::udp::RecvMeta;
 
-use super::dialect::Headers;
+use super::dialect::SessionHeaders;
 use super::endpoints::{Key, Path};
 use super::offload::candidate::Steady;
 use crate::log::{Exchanged, Record};
@@ -28,7 +28,7 @@ pub(crate) struct Session {
     /// The backend, as the socket has it.
     pub(crate) upstream: SocketAddr,
     /// What goes in front of what.
-    pub(crate) headers: Headers,
+    pub(crate) headers: SessionHeaders,
     /// How many replies are taken at once.
     pub(crate) burst: usize,
     /// Replies that the kernel has thrown away.
@@ -57,7 +57,7 @@ impl Session {
         heard: Instant,
         socket: UdpSocket,
         upstream: SocketAddr,
-        headers: Headers,
+        headers: SessionHeaders,
         record: Record,
     ) -> Self {
         Self {

@@ -21,6 +21,7 @@ use peername_sys::udp::RecvBatch;
 use piece::{BATCH, Piece};
 use tokio::time::{MissedTickBehavior, interval, sleep_until};
 
+use super::config::UdpConfig;
 use super::listeners::UdpSockets;
 use super::lru_table::{Id, Limits};
 use super::offload::Kernel;
@@ -29,12 +30,11 @@ use super::session::Lost;
 use super::session::role::Role;
 use super::session::table::Sessions;
 use crate::addr::LocalAddr;
-use crate::config;
 use crate::counters::Counters;
 use crate::server::{Companion, Phases};
 
 /// Of all limits, one worker's share.
-pub(crate) fn limits(config: &config::Datagrams, workers: usize) -> Limits {
+pub(crate) fn limits(config: &UdpConfig, workers: usize) -> Limits {
     let share = |of: usize| of.div_ceil(workers.max(1)).max(1);
     Limits {
         entries: share(config.sessions),

@@ -6,7 +6,6 @@ use std::sync::Arc;
 
 use anyhow::Context;
 use peername_kernel::udp::DataPath;
-use peername_proxy::config::Datagrams;
 use peername_proxy::counters::Counters;
 use peername_proxy::destination::Listening;
 use peername_proxy::listeners::Given;
@@ -16,7 +15,7 @@ use peername_proxy::routes::Backend;
 use peername_proxy::server::{self, Companion, Hold, Running};
 use peername_proxy::service::{Current, Service, Services};
 use peername_proxy::tcp::TcpProxy;
-use peername_proxy::udp::UdpProxy;
+use peername_proxy::udp::{UdpConfig, UdpProxy};
 use peername_proxy::watchdog::ReplyPath;
 use tokio::sync::watch;
 
@@ -45,7 +44,7 @@ pub(super) struct Control {
 /// UDP listeners that are served by the same loops, until this is dropped.
 pub(super) struct Group {
     pub(super) addresses: Vec<SocketAddr>,
-    pub(super) asked: Datagrams,
+    pub(super) asked: UdpConfig,
     /// Descriptors that it may use.
     pub(super) descriptors: usize,
     _hold: Hold,

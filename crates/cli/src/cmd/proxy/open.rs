@@ -4,10 +4,9 @@ use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;
 use std::ops::RangeFrom;
 
-use peername_proxy::config::Datagrams;
 use peername_proxy::listeners::{Beside, Given, Listeners, Wanted};
 use peername_proxy::service::ListenerId;
-use peername_proxy::udp::{DESCRIPTORS_OF_TRANSPARENT, UdpSockets};
+use peername_proxy::udp::{DESCRIPTORS_OF_TRANSPARENT, UdpConfig, UdpSockets};
 use peername_sys::netlink::Transport;
 
 use super::setup::{Planned, Setup};
@@ -25,9 +24,9 @@ pub(super) struct Group {
     wanted: Vec<Wanted>,
     pub(super) sockets: UdpSockets,
     /// With as many sessions as there are descriptors for.
-    pub(super) datagrams: Datagrams,
+    pub(super) datagrams: UdpConfig,
     /// As they were asked for.
-    pub(super) asked: Datagrams,
+    pub(super) asked: UdpConfig,
     /// Descriptors for answers from other addresses than the listeners'.
     outlets: usize,
 }
@@ -133,12 +132,12 @@ impl Open {
 }
 
 impl Group {
-    fn new(wanted: Vec<Wanted>, sockets: UdpSockets, asked: Datagrams, descriptors: usize) -> Self {
+    fn new(wanted: Vec<Wanted>, sockets: UdpSockets, asked: UdpConfig, descriptors: usize) -> Self {
         let sessions = asked.sessions.min(descriptors);
         Self {
             wanted,
             sockets,
-            datagrams: Datagrams { sessions, ..asked },
+            datagrams: UdpConfig { sessions, ..asked },
             asked,
             outlets: 0,
         }
@@ -148,7 +147,7 @@ impl Group {
     fn transparent(
         wanted: Vec<Wanted>,
         sockets: UdpSockets,
-        asked: Datagrams,
+        asked: UdpConfig,
         descriptors: usize,
     ) -> Self {
         let outlets = DESCRIPTORS_OF_TRANSPARENT;
@@ -189,9 +188,9 @@ mod tests {
         let wanted = vec![(ListenerId(0), SocketAddr::from(([127, 0, 0, 1], 0)))];
         let open =
             || UdpSockets::open(&wanted, &Beside::default(), 1, None, &Given::default()).unwrap();
-        let asked = Datagrams {
+        let asked = UdpConfig {
             sessions: 4096,
-            ..Datagrams::default()
+            ..UdpConfig::default()
         };
         for (descriptors, sessions) in [(1000, 1000 - DESCRIPTORS_OF_TRANSPARENT), (9000, 4096)] {
             let group = Group::transparent(wanted.clone(), open(), asked, descriptors);

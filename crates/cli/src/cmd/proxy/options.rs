@@ -9,11 +9,10 @@ use std::thread::available_parallelism;
 use std::time::Duration;
 
 use clap::Parser;
-use peername_proxy::config::{
-    Config, Datagrams, HeaderLimits, OnCollision, SendProxy, SourcePort, Upstream,
-};
+use peername_proxy::config::{Config, HeaderLimits, OnCollision, SendProxy, SourcePort, Upstream};
 use peername_proxy::source::SourcePolicy;
 use peername_proxy::trust::TrustList;
+use peername_proxy::udp::UdpConfig;
 use peername_relay::{Limits, Method, has_rings};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -144,15 +143,15 @@ pub(crate) struct Listener {
     half_closed_timeout: Timeout,
     /// UDP: which datagrams have a header [default: each]
     #[arg(long, value_name = "DIALECT")]
-    udp_header: Option<udp::Header>,
+    udp_header: Option<udp::UdpHeader>,
     /// UDP: a session on which nothing moved for so long is over
     #[arg(long, value_name = "DURATION", default_value = "60s")]
     close_after: Time,
     /// UDP: sessions in all, each of which takes a descriptor
-    #[arg(long, value_name = "N", default_value_t = count(Datagrams::default().sessions))]
+    #[arg(long, value_name = "N", default_value_t = count(UdpConfig::default().sessions))]
     max_sessions: Number<1, MOST>,
     /// UDP: sessions of one balancer
-    #[arg(long, value_name = "N", default_value_t = count(Datagrams::default().sessions_per_balancer))]
+    #[arg(long, value_name = "N", default_value_t = count(UdpConfig::default().sessions_per_balancer))]
     max_sessions_per_balancer: Number<1, MOST>,
     /// How bytes are moved
     #[arg(long, value_name = "HOW", default_value = "auto")]
@@ -300,9 +299,9 @@ impl Listener {
     }
 
     /// The same for UDP.
-    pub(super) fn datagrams(&self) -> Datagrams {
-        Datagrams {
-            dialect: self.udp_header.unwrap_or_default().into(),
+    pub(super) fn datagrams(&self) -> UdpConfig {
+        UdpConfig {
+            dialect: self.udp_header.unwrap_or_default().0,
             close_after: self.close_after.0,
             sessions: self.max_sessions.get(),
             sessions_per_balancer: self.max_sessions_per_balancer.get(),

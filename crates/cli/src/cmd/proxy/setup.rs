@@ -6,9 +6,10 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 
 use peername_proxy::addr::LocalAddr;
-use peername_proxy::config::{Config, Datagrams, TargetRule};
+use peername_proxy::config::{Config, TargetRule};
 use peername_proxy::own_addresses::{Kind, OwnAddresses};
 use peername_proxy::routes::Backend;
+use peername_proxy::udp::UdpConfig;
 use peername_proxy::watchdog::Probe;
 use peername_relay::Method;
 use peername_sys::netlink::Transport;
@@ -32,7 +33,7 @@ pub(super) struct Planned {
     pub(super) tcp: Vec<SocketAddr>,
     pub(super) udp: Vec<SocketAddr>,
     pub(super) config: Arc<Config>,
-    pub(super) datagrams: Datagrams,
+    pub(super) datagrams: UdpConfig,
     expected: Expected,
     /// Destinations that the list allows by a single address and port.
     only_allowed: Vec<SocketAddr>,

@@ -1,4 +1,4 @@
-//! The header of a datagram: what it says, and where the payload begins.
+//! The header of a datagram: what it claims, and where the payload begins.
 
 use std::net::SocketAddr;
 
@@ -10,23 +10,29 @@ use crate::config::HeaderLimits;
 use crate::permit::Claims;
 use crate::udp::drop_reason::Dropped;
 
-/// A datagram whose header has been read, or one that belongs to such a one.
+/// A parsed header of a datagram; of a datagram without one, the header that stands for it.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Framed {
+pub(crate) struct DatagramHeader {
+    /// The client. `None` where the balancer speaks for itself (LOCAL, UNSPEC).
     pub(crate) claim: Option<ClaimedSource>,
-    /// Where the client sent it to, by the header.
+    /// The address that the client sent to, by the header.
     pub(crate) destination: Option<SocketAddr>,
+    /// The balancer.
     pub(crate) peer: PeerAddr,
-    /// Octets of header in front of the payload.
-    pub(crate) header_len: usize,
+    /// Bytes of header in front of the payload.
+    pub(crate) len: usize,
     /// What every reply begins with.
     pub(crate) spp: Option<Spp>,
 }
 
-impl Framed {
-    /// Reads a PROXY v2 header. Version 1 has no UDP, and a header that speaks of TCP is about
-    /// something else.
-    pub(crate) fn proxy_v2(
+impl DatagramHeader {
+    /// Parses a PROXY v2 header.
+    ///
+    /// # Errors
+    ///
+    /// [`Dropped::Refused`] where it is no valid header (version 1 has no UDP) or over `limits`;
+    /// [`Dropped::StreamTransport`] where it is the header of a TCP connection.
+    pub(crate) fn parse_proxy_v2(
         bytes: &[u8],
         peer: PeerAddr,
         limits: &HeaderLimits,
@@ -46,25 +52,36 @@ impl Framed {
             claim: header.source().map(ClaimedSource::canonical),
             destination: header.destination().map(canonical),
             peer,
-            header_len: header.len,
+            len: header.len,
             spp: None,
         })
     }
 
-    /// Reads a Simple Proxy Protocol header.
-    pub(crate) fn spp(bytes: &[u8], peer: PeerAddr) -> Result<Self, Dropped> {
+    /// Parses a Simple Proxy Protocol header.
+    ///
+    /// # Errors
+    ///
+    /// [`Dropped::Refused`] where it is none.
+    pub(crate) fn parse_spp(bytes: &[u8], peer: PeerAddr) -> Result<Self, Dropped> {
         let header = Spp::parse(bytes)?;
         Ok(Self {
             claim: Some(ClaimedSource::canonical(header.client)),
             destination: Some(canonical(header.proxy)),
             peer,
-            header_len: Spp::LEN,
+            len: Spp::LEN,
             spp: Some(header),
         })
     }
+
+    /// The header that replies carry: the Simple Proxy Protocol has the request's returned.
+    pub(crate) fn reply_header(&self) -> Box<[u8]> {
+        self.spp
+            .map(|spp| spp.to_bytes().into())
+            .unwrap_or_default()
+    }
 }
 
-impl Claims for Framed {
+impl Claims for DatagramHeader {
     fn claim(&self) -> Option<ClaimedSource> {
         self.claim
     }
@@ -77,7 +94,7 @@ impl Claims for Framed {
         self.destination
     }
 
-    /// Nothing is sent on by which it could be told.
+    /// Datagrams are not sent on with a header that could count hops.
     fn hops(&self) -> u8 {
         0
     }

@@ -14,7 +14,6 @@ use super::role::Role;
 use super::table::Sessions;
 use crate::udp::endpoints::Path;
 use crate::udp::lru_table::Id;
-use crate::udp::offload::Shortcut;
 use crate::udp::offload::candidate::Steady;
 use crate::udp::offload::egress_cache::Ways;
 
@@ -65,9 +64,9 @@ impl<R: Role> Sessions<R> {
         let Some(session) = self.table.get(id) else {
             return;
         };
-        let told = self.role.shortcut(session).and_then(|shortcut| {
+        let told = self.role.offload_port(session).and_then(|port| {
             let most = session.most_of_replies(&mut self.ways)?;
-            kernel.tell(&session.flow(&shortcut, most)?, epoch)
+            kernel.tell(&session.flow(port, most)?, epoch)
         });
         let session = self.table.get_mut(id);
         if let Some(steady) = session.and_then(|session| session.steady.as_mut()) {
@@ -137,14 +136,13 @@ impl Session {
     }
 
     /// What the kernel is to do. `None` where its socket has no address.
-    fn flow(&self, shortcut: &Shortcut, most: u16) -> Option<Flow<'_>> {
+    fn flow(&self, port: u16, most: u16) -> Option<Flow<'_>> {
         let (peer, local) = (self.path.peer.0, self.path.local?);
         Some(Flow {
             downstream: flow::Path {
                 from: peer,
-                to: SocketAddr::new(local.ip, shortcut.port),
+                to: SocketAddr::new(local.ip, port),
             },
-            dialect: shortcut.dialect,
             header: &self.steady.as_ref()?.header,
             upstream: flow::Path {
                 from: self.socket.local_addr().ok()?,

@@ -4,11 +4,10 @@ use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::time::Instant;
 
 use crate::outcome::Failure;
-use crate::udp::dialect::Headers;
-use crate::udp::dialect::header::Framed;
+use crate::udp::dialect::SessionHeaders;
+use crate::udp::dialect::header::DatagramHeader;
 use crate::udp::drop_reason::Dropped;
 use crate::udp::endpoints::{Key, Path};
-use crate::udp::offload::Shortcut;
 use crate::udp::session::Session;
 
 /// The proxy or the forwarder.
@@ -39,14 +38,13 @@ pub(crate) trait Role {
     /// # Errors
     ///
     /// [`Failure::Header`].
-    fn headers(&self, admitted: &Admitted) -> Result<Headers, Failure>;
+    fn headers(&self, admitted: &Admitted) -> Result<SessionHeaders, Failure>;
 
-    /// Takes note of an answer that is to go this way to the client of `key`. `false` when the way
-    /// leads to another client by now.
-    fn answer(&mut self, path: &Path, key: &Key, now: Instant) -> bool;
+    /// Whether a reply that goes this way still comes to the client of `key`; notes that its flow was answered.
+    fn accept_reply(&mut self, path: &Path, key: &Key, now: Instant) -> bool;
 
-    /// How the kernel could do this session's work; `None` when it could not.
-    fn shortcut(&self, session: &Session) -> Option<Shortcut>;
+    /// The listener's port, where this session may be offloaded to the kernel; `None` where it may not.
+    fn offload_port(&self, session: &Session) -> Option<u16>;
 
     /// Takes note of the time, about once a second.
     fn tick(&mut self, now: Instant);
@@ -62,5 +60,5 @@ pub(crate) struct Admitted {
     /// Where its payload begins.
     pub(crate) payload: usize,
     /// What a header said, where there is one.
-    pub(crate) framed: Framed,
+    pub(crate) header: DatagramHeader,
 }

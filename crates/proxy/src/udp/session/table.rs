@@ -98,7 +98,7 @@ impl<R: Role> Sessions<R> {
     /// Whether the way to the session's client is still there. Takes note of the answer.
     pub(crate) fn answer(&mut self, id: Id, now: Instant) -> bool {
         match self.table.get(id) {
-            Some(session) => self.role.answer(&session.path, &session.key, now),
+            Some(session) => self.role.accept_reply(&session.path, &session.key, now),
             None => false,
         }
     }
@@ -283,7 +283,7 @@ impl<R: Role> Sessions<R> {
             self.make_room(admitted.balancer, now);
         }
         let mut record = Record::begin_session(&self.counters, listener, local, path.peer);
-        record.header(admitted.framed.claim, None);
+        record.header(admitted.header.claim, None);
         record.target(Target(upstream));
         let session = Session::new(admitted.key, *path, now, socket, upstream, headers, record);
         self.insert(admitted, now, session, poller)

@@ -173,7 +173,7 @@ fn header_of_reply(
     {
         return Err(Dropped::Stranger);
     }
-    if !session.headers.replies_have_it {
+    if !session.headers.expected_on_replies {
         return Ok(0);
     }
     let header = &session.headers.request;

@@ -1,0 +1,119 @@
+//! Reads the header of each datagram; under [`Dialect::First`], remembers it for the datagrams that follow.
+
+use std::net::SocketAddr;
+use std::time::Instant;
+
+use peername_proto::V2_SIGNATURE;
+
+use super::Dialect;
+use super::header::DatagramHeader;
+use crate::config::HeaderLimits;
+use crate::udp::drop_reason::Dropped;
+use crate::udp::endpoints::{Key, Path};
+use crate::udp::lru_table::{Limits, Table};
+
+/// The header reader of one worker.
+pub(crate) struct HeaderReader {
+    dialect: Dialect,
+    /// With [`Dialect::First`]: what the last header said of the balancer's address and port, at a listener.
+    flows: Table<FlowKey, DatagramHeader>,
+}
+
+/// Listener, where a TPROXY rule brought it from, and the balancer's address and port.
+type FlowKey = (usize, Option<SocketAddr>, SocketAddr);
+
+impl HeaderReader {
+    /// A reader that remembers flows within these limits.
+    pub(crate) fn new(dialect: Dialect, limits: Limits) -> Self {
+        Self {
+            dialect,
+            flows: Table::new(limits),
+        }
+    }
+
+    /// The header of a datagram, or the header that stands for it.
+    ///
+    /// # Errors
+    ///
+    /// [`Dropped`]: it has no valid header, or is nothing but the header of a flow.
+    pub(crate) fn read(
+        &mut self,
+        bytes: &[u8],
+        path: &Path,
+        now: Instant,
+        limits: &HeaderLimits,
+    ) -> Result<DatagramHeader, Dropped> {
+        match self.dialect {
+            Dialect::Each => DatagramHeader::parse_proxy_v2(bytes, path.peer, limits),
+            Dialect::Spp => DatagramHeader::parse_spp(bytes, path.peer),
+            Dialect::First => self.read_flow(bytes, path, now, limits),
+        }
+    }
+
+    /// Whether a reply that goes this way still comes to the client of `key`. Under [`Dialect::First`] the balancer's
+    /// address and port may stand for another client by now, or for none. An answered flow is evicted after
+    /// unanswered ones, as its session is.
+    pub(crate) fn accept_reply(&mut self, path: &Path, key: &Key, now: Instant) -> bool {
+        if self.dialect != Dialect::First {
+            return true;
+        }
+        let Some(id) = self.flows.find(&flow_key(path)) else {
+            return false;
+        };
+        let is_same_client = self.flows.get(id).is_some_and(|flow| {
+            flow.claim.map(|claim| claim.0) == key.client && flow.destination == key.destination
+        });
+        if is_same_client {
+            self.flows.touch(id, now, true);
+        }
+        is_same_client
+    }
+
+    /// Forgets flows that have been idle for too long.
+    pub(crate) fn expire(&mut self, now: Instant) {
+        while self.flows.expire(now).is_some() {}
+    }
+
+    /// A header opens a flow, or changes the client of one; a datagram without a header belongs to the flow of its
+    /// sender.
+    fn read_flow(
+        &mut self,
+        bytes: &[u8],
+        path: &Path,
+        now: Instant,
+        limits: &HeaderLimits,
+    ) -> Result<DatagramHeader, Dropped> {
+        let key = flow_key(path);
+        let known = self.flows.find(&key);
+        if let Some(id) = known
+            && !bytes.starts_with(&V2_SIGNATURE)
+        {
+            self.flows.touch(id, now, false);
+            let flow = self.flows.get(id).copied();
+            return flow.ok_or(Dropped::Evicted);
+        }
+        let header = DatagramHeader::parse_proxy_v2(bytes, path.peer, limits)?;
+        let flow = DatagramHeader { len: 0, ..header };
+        match known {
+            Some(id) => {
+                self.flows.touch(id, now, false);
+                if let Some(known) = self.flows.get_mut(id) {
+                    *known = flow;
+                }
+            }
+            None => {
+                let balancer = path.peer.ip();
+                let _ = self.flows.make_room(balancer);
+                self.flows.insert(key, balancer, now, flow);
+            }
+        }
+        if header.len == bytes.len() {
+            return Err(Dropped::HeaderOnly);
+        }
+        Ok(header)
+    }
+}
+
+fn flow_key(path: &Path) -> FlowKey {
+    (path.listener, path.original, path.peer.0)
+}
