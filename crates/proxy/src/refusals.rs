@@ -15,7 +15,7 @@ use crate::addr::PeerAddr;
 use crate::outages::{self, Backend};
 use crate::outcome::{Failure, Outcome, Over};
 use crate::throttle::Throttle;
-use crate::udp::Dropped;
+use crate::udp::DropReason;
 
 /// A connection ended like this.
 pub(crate) fn report(peer: PeerAddr, outcome: &Outcome) {
@@ -36,24 +36,24 @@ pub(crate) fn report(peer: PeerAddr, outcome: &Outcome) {
 }
 
 /// A datagram from this peer was dropped on its way to a backend.
-pub(crate) fn report_datagram(peer: PeerAddr, dropped: &Dropped) {
+pub(crate) fn report_datagram(peer: PeerAddr, dropped: &DropReason) {
     let (throttle, advice) = match dropped {
-        Dropped::Refused(failure) => {
+        DropReason::Refused(failure) => {
             return report_failure("datagrams", Backend::Udp, peer, failure);
         }
-        Dropped::StreamTransport => (&MALFORMED, dropped.to_string()),
-        Dropped::Unsendable(_) => (&LOCAL, dropped.to_string()),
-        Dropped::HeaderMissing => (&REPLIES, dropped.to_string()),
+        DropReason::StreamTransport => (&MALFORMED, dropped.to_string()),
+        DropReason::Unsendable(_) => (&LOCAL, dropped.to_string()),
+        DropReason::HeaderMissing => (&REPLIES, dropped.to_string()),
         // Reported of the backend, and of the session that made room.
-        Dropped::Unreachable(_) | Dropped::Evicted => return,
-        Dropped::HeaderOnly
-        | Dropped::Truncated
-        | Dropped::Stopping
-        | Dropped::Stranger
-        | Dropped::FlowChanged
-        | Dropped::SendBufferFull
-        | Dropped::TooLarge
-        | Dropped::SocketDestroyed(_) => return,
+        DropReason::Unreachable(_) | DropReason::Evicted => return,
+        DropReason::HeaderOnly
+        | DropReason::Truncated
+        | DropReason::Stopping
+        | DropReason::Stranger
+        | DropReason::FlowChanged
+        | DropReason::SendBufferFull
+        | DropReason::TooLarge
+        | DropReason::SocketDestroyed(_) => return,
     };
     warn(
         "datagrams dropped",

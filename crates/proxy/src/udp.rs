@@ -25,10 +25,8 @@ mod worker;
 
 pub use config::UdpConfig;
 pub use dialect::{Dialect, UnknownDialect};
-pub(crate) use drop_reason::Dropped;
+pub(crate) use drop_reason::DropReason;
 pub use forwarder::UdpForwarder;
-pub use listeners::UdpSockets;
+pub use listeners::UdpListeners;
 pub use proxy::UdpProxy;
-
-/// Descriptors that a transparent listener may need beside those of sessions.
-pub const DESCRIPTORS_OF_TRANSPARENT: usize = reply_sockets::MOST;
+pub use reply_sockets::MAX_REPLY_SOCKETS;

@@ -21,7 +21,7 @@ use peername_proxy::service::{Current, Service, Services, numbered};
 use peername_proxy::source::SourcePolicy;
 use peername_proxy::tcp::TcpProxy;
 use peername_proxy::trust::TrustList;
-use peername_proxy::udp::{UdpConfig, UdpProxy, UdpSockets};
+use peername_proxy::udp::{UdpConfig, UdpListeners, UdpProxy};
 use peername_proxy::watchdog::ReplyPath;
 use peername_proxy::{forward, routes};
 use peername_relay::{Limits, Method};
@@ -118,7 +118,7 @@ async fn start(cases: &[Case]) -> anyhow::Result<Running> {
     let ids = tcp.iter().chain(&udp).map(|&(id, _)| id);
     let services = Current::new(Services::one(ids, Service::new(rules, &counters)?));
     let datagrams = UdpConfig::default();
-    let sockets = UdpSockets::open(
+    let sockets = UdpListeners::open(
         &udp,
         &Beside::default(),
         1,
@@ -126,7 +126,7 @@ async fn start(cases: &[Case]) -> anyhow::Result<Running> {
         &Given::default(),
     )?;
     let beside = UdpProxy::new(services.clone(), Arc::clone(&counters), datagrams, None);
-    let beside = vec![beside.companions(sockets)];
+    let beside = vec![beside.worker_tasks(sockets)];
     let proxy = Arc::new(TcpProxy::new(services, counters));
     Ok(server::start(listeners, beside, &proxy, FEW)?)
 }

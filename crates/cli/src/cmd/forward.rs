@@ -14,7 +14,7 @@ use peername_proxy::listeners::{Beside, Given, Listeners};
 use peername_proxy::own_addresses::{Kind, OwnAddresses};
 use peername_proxy::server;
 use peername_proxy::service::numbered;
-use peername_proxy::udp::{Dialect, UdpConfig, UdpForwarder, UdpSockets};
+use peername_proxy::udp::{Dialect, UdpConfig, UdpForwarder, UdpListeners};
 use peername_sys::process::caps::keep_only;
 
 use crate::cmd::itself::is_reached_at;
@@ -80,7 +80,7 @@ async fn start(args: &Args, announcement: Announcement) -> anyhow::Result<ExitCo
     let tcp: Vec<_> = numbered(0, tcp).collect();
     let listeners = Listeners::open(&tcp, &Beside::default(), workers, &given)?;
     // The sender of a datagram is the client, and the kernel keeps it with one worker.
-    let sockets = UdpSockets::open(
+    let sockets = UdpListeners::open(
         &numbered(0, udp).collect::<Vec<_>>(),
         &Beside::default(),
         workers,
@@ -104,7 +104,7 @@ async fn start(args: &Args, announcement: Announcement) -> anyhow::Result<ExitCo
         connect_timeout: args.connect_timeout,
         counters: Arc::clone(&counters),
     };
-    let beside = vec![beside.companions(sockets)];
+    let beside = vec![beside.worker_tasks(sockets)];
     let capacity = lifecycle::capacity(workers, beside.len(), 0)?;
     let running = server::start(listeners, beside, &Arc::new(forwarder), capacity)
         .context("starting a worker thread")?;

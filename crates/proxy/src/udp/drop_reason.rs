@@ -8,7 +8,7 @@ use crate::outcome::Failure;
 
 /// What a datagram can die of. None dies uncounted.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum Dropped {
+pub(crate) enum DropReason {
     /// As a connection would have.
     #[error(transparent)]
     Refused(#[from] Failure),
@@ -53,7 +53,7 @@ pub(crate) enum Dropped {
     Unsendable(io::Error),
 }
 
-impl Dropped {
+impl DropReason {
     /// A stable name for metrics and logs.
     pub(crate) fn reason(&self) -> &'static str {
         match self {
@@ -88,7 +88,7 @@ impl Dropped {
     }
 }
 
-impl From<Invalid> for Dropped {
+impl From<Invalid> for DropReason {
     fn from(invalid: Invalid) -> Self {
         Self::Refused(Failure::HeaderInvalid {
             invalid,

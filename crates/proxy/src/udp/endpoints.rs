@@ -8,7 +8,7 @@ use crate::addr::PeerAddr;
 
 /// What tells one session from another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Key {
+pub(crate) struct SessionKey {
     /// Number of the listen address.
     pub(crate) listener: usize,
     /// Where it was sent to before a TPROXY rule brought it to the listener: another port there is as
@@ -25,7 +25,7 @@ pub(crate) struct Key {
 
 /// How to reach the balancer: the way its last datagram came.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Path {
+pub(crate) struct ReplyTo {
     /// Number of the listen address.
     pub(crate) listener: usize,
     pub(crate) peer: PeerAddr,

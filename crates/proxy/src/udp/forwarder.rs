@@ -10,11 +10,11 @@ use peername_sys::socket::upstream::UpstreamSocket;
 use super::config::UdpConfig;
 use super::dialect::SessionHeaders;
 use super::dialect::header::DatagramHeader;
-use super::drop_reason::Dropped;
-use super::endpoints::{Key, Path};
-use super::listeners::UdpSockets;
+use super::drop_reason::DropReason;
+use super::endpoints::{ReplyTo, SessionKey};
+use super::listeners::UdpListeners;
 use super::session::Session;
-use super::session::role::{Admitted, Role};
+use super::session::role::{AdmittedDatagram, Role};
 use super::worker;
 use crate::addr::{ClaimedSource, Target};
 use crate::counters::Counters;
@@ -37,51 +37,58 @@ pub struct UdpForwarder {
 
 impl UdpForwarder {
     /// What the workers are to do with these sockets.
-    pub fn companions(&self, sockets: UdpSockets) -> Vec<Companion> {
+    pub fn worker_tasks(&self, sockets: UdpListeners) -> Vec<Companion> {
         let limits = worker::limits(&self.config, sockets.workers());
         let listeners = sockets.addrs();
-        let role = || Sending {
+        let role = || ForwarderRole {
             forwarder: self.clone(),
             listeners: listeners.clone(),
         };
-        worker::companions(sockets, limits, &self.counters, None, role)
+        worker::worker_tasks(sockets, limits, &self.counters, None, role)
     }
 }
 
-struct Sending {
+struct ForwarderRole {
     forwarder: UdpForwarder,
     listeners: Vec<SocketAddr>,
 }
 
-impl Role for Sending {
-    fn admit(&mut self, _bytes: &[u8], path: &Path, _now: Instant) -> Result<Admitted, Dropped> {
-        let listener = self.listeners.get(path.listener).copied();
+impl Role for ForwarderRole {
+    fn admit(
+        &mut self,
+        _bytes: &[u8],
+        reply_to: &ReplyTo,
+        _now: Instant,
+    ) -> Result<AdmittedDatagram, DropReason> {
+        let listener = self.listeners.get(reply_to.listener).copied();
         // Of a listener on all addresses, a client may ask several, and each is to answer for itself.
         let destination = listener.map(|listener| {
-            let asked = path.local.map_or_else(|| listener.ip(), |local| local.ip);
+            let asked = reply_to
+                .local
+                .map_or_else(|| listener.ip(), |local| local.ip);
             SocketAddr::new(asked.to_canonical(), listener.port())
         });
-        Ok(Admitted {
-            key: Key {
-                listener: path.listener,
-                original: path.original,
-                from: path.peer.0,
+        Ok(AdmittedDatagram {
+            key: SessionKey {
+                listener: reply_to.listener,
+                original: reply_to.original,
+                from: reply_to.peer.0,
                 client: None,
                 destination,
             },
-            balancer: path.peer.ip(),
+            balancer: reply_to.peer.ip(),
             payload: 0,
             header: DatagramHeader {
                 claim: None,
                 destination,
-                peer: path.peer,
+                peer: reply_to.peer,
                 len: 0,
                 spp: None,
             },
         })
     }
 
-    fn open(&self, _admitted: &Admitted) -> Result<UdpSocket, Failure> {
+    fn open_socket(&self, _admitted: &AdmittedDatagram) -> Result<UdpSocket, Failure> {
         let upstream = self.forwarder.target;
         let socket = UpstreamSocket::new_udp(upstream.0).map_err(Failure::Local)?;
         let refused = |failed: SyscallError| Failure::Connect {
@@ -92,11 +99,11 @@ impl Role for Sending {
     }
 
     /// No header names a client here.
-    fn target(&self, _admitted: &Admitted) -> Result<Option<SocketAddr>, Failure> {
+    fn target(&self, _admitted: &AdmittedDatagram) -> Result<Option<SocketAddr>, Failure> {
         Ok(None)
     }
 
-    fn headers(&self, admitted: &Admitted) -> Result<SessionHeaders, Failure> {
+    fn headers(&self, admitted: &AdmittedDatagram) -> Result<SessionHeaders, Failure> {
         let announcement = &self.forwarder.announcement;
         let client = announcement.source.unwrap_or(admitted.header.peer.0);
         let client = ClaimedSource::canonical(client).0;
@@ -106,7 +113,7 @@ impl Role for Sending {
         headers.map_err(Failure::Header)
     }
 
-    fn accept_reply(&mut self, _path: &Path, _key: &Key, _now: Instant) -> bool {
+    fn accept_reply(&mut self, _reply_to: &ReplyTo, _key: &SessionKey, _now: Instant) -> bool {
         true
     }
 

@@ -14,12 +14,12 @@ use crate::service::ListenerId;
 
 /// Of each worker, its sockets, in the order of the listeners.
 #[derive(Debug)]
-pub struct UdpSockets {
+pub struct UdpListeners {
     pub(super) listeners: Vec<(ListenerId, LocalAddr)>,
-    pub(super) of_workers: Vec<Vec<UdpSocket>>,
+    pub(super) by_worker: Vec<Vec<UdpSocket>>,
 }
 
-impl UdpSockets {
+impl UdpListeners {
     /// Opens every socket of every worker and steers clients among them, so that a client always
     /// comes to the same worker: its address and port can have one socket only.
     ///
@@ -41,7 +41,7 @@ impl UdpSockets {
         if wanted.is_empty() {
             return Ok(Self {
                 listeners: Vec::new(),
-                of_workers: Vec::new(),
+                by_worker: Vec::new(),
             });
         }
         let is_given = |(_, addr): &Wanted| given.udp.contains_key(addr);
@@ -73,16 +73,16 @@ impl UdpSockets {
             true => Ok(()),
             false => udp::check_address_free(addr),
         };
-        let of_workers = open_for_all(&plan, is_free, open, addr)?;
-        let first = of_workers.first().into_iter().flatten();
+        let by_worker = open_for_all(&plan, is_free, open, addr)?;
+        let first = by_worker.first().into_iter().flatten();
         let chosen: Vec<_> = first.filter_map(|s| s.local_addr().ok()).collect();
-        let groups = of_workers.first().into_iter().flatten().zip(&chosen);
+        let groups = by_worker.first().into_iter().flatten().zip(&chosen);
         for (socket, &addr) in groups {
             steer(socket, workers, dialect).map_err(|failed| BindError { addr, failed })?;
         }
         // A client whose first datagram came to one worker before the others were there, and whose
         // second came to another, would have two sessions.
-        let all = of_workers
+        let all = by_worker
             .iter()
             .flat_map(|sockets| sockets.iter().zip(&chosen));
         for (socket, &addr) in all.filter(|(_, addr)| !given.udp.contains_key(addr)) {
@@ -92,7 +92,7 @@ impl UdpSockets {
         let listeners = listeners.map(|(&(id, _), addr)| (id, LocalAddr(addr)));
         Ok(Self {
             listeners: listeners.collect(),
-            of_workers,
+            by_worker,
         })
     }
 
@@ -106,7 +106,7 @@ impl UdpSockets {
     pub fn transparent(self) -> Result<Self, BindError> {
         let addrs = self.addrs();
         let named = self
-            .of_workers
+            .by_worker
             .iter()
             .flat_map(|sockets| sockets.iter().zip(&addrs));
         for (socket, &addr) in named {
@@ -125,7 +125,7 @@ impl UdpSockets {
     /// Says what of the kernel would make it faster or lose less, if it has not got it. To be called once
     /// the log is there.
     pub fn tell_of_shortcomings(&self) {
-        let Some(socket) = self.of_workers.first().and_then(|sockets| sockets.first()) else {
+        let Some(socket) = self.by_worker.first().and_then(|sockets| sockets.first()) else {
             return;
         };
         if !udp::supports_gso() {
@@ -145,7 +145,7 @@ impl UdpSockets {
 
     /// How many workers have sockets.
     pub fn workers(&self) -> usize {
-        self.of_workers.len()
+        self.by_worker.len()
     }
 }
 

@@ -3,7 +3,7 @@
 //! A flood of clients that nobody answers must not push out those that talk, nor may those that have talked keep new ones
 //! from the first answer. So entries stand in two queues, those never answered and those that were, oldest use
 //! first, once for all and once for the balancer they belong to. When there is no room, the oldest unanswered one goes if
-//! they are more than an [`EIGHTH`] of all, and else the oldest answered one.
+//! they are more than an [`UNANSWERED_FRACTION`] of all, and else the oldest answered one.
 //! Nothing here knows sockets or datagrams.
 
 mod queue;
@@ -17,8 +17,8 @@ use queue::{Links, Queue};
 
 /// Entries by key. `T` is what is known of one.
 #[derive(Debug)]
-pub(crate) struct Table<K, T> {
-    limits: Limits,
+pub(crate) struct LruTable<K, T> {
+    limits: TableLimits,
     ids: HashMap<K, u32>,
     slots: Vec<Slot<K, T>>,
     free: Vec<u32>,
@@ -32,7 +32,7 @@ pub(crate) struct Table<K, T> {
 
 /// How many, and for how long.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Limits {
+pub(crate) struct TableLimits {
     /// Entries in all.
     pub(crate) entries: usize,
     /// Entries of one balancer.
@@ -45,7 +45,7 @@ pub(crate) struct Limits {
 
 /// An entry, for as long as it lives: a slot that is used again has another id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(crate) struct Id {
+pub(crate) struct EntryId {
     slot: u32,
     generation: u32,
 }
@@ -77,13 +77,13 @@ struct Balancer {
     entries: usize,
 }
 
-impl Id {
+impl EntryId {
     /// As a number for epoll(7).
     pub(crate) fn to_u64(self) -> u64 {
         u64::from(self.generation) << 32 | u64::from(self.slot)
     }
 
-    /// The id of a number made by [`Id::to_u64`].
+    /// The id of a number made by [`EntryId::to_u64`].
     pub(crate) fn from_u64(number: u64) -> Self {
         Self {
             slot: number as u32,
@@ -92,8 +92,8 @@ impl Id {
     }
 }
 
-impl<K: Copy + Eq + Hash, T> Table<K, T> {
-    pub(crate) fn new(limits: Limits) -> Self {
+impl<K: Copy + Eq + Hash, T> LruTable<K, T> {
+    pub(crate) fn new(limits: TableLimits) -> Self {
         Self {
             limits,
             ids: HashMap::new(),
@@ -110,67 +110,67 @@ impl<K: Copy + Eq + Hash, T> Table<K, T> {
         self.ids.len()
     }
 
-    pub(crate) fn find(&self, key: &K) -> Option<Id> {
+    pub(crate) fn find(&self, key: &K) -> Option<EntryId> {
         self.id_of(*self.ids.get(key)?)
     }
 
-    fn id_of(&self, slot: u32) -> Option<Id> {
+    fn id_of(&self, slot: u32) -> Option<EntryId> {
         let generation = self.slots.get(slot as usize)?.generation;
-        Some(Id { slot, generation })
+        Some(EntryId { slot, generation })
     }
 
-    pub(crate) fn get_mut(&mut self, id: Id) -> Option<&mut T> {
+    pub(crate) fn get_mut(&mut self, id: EntryId) -> Option<&mut T> {
         let slot = self.slots.get_mut(id.slot as usize)?;
         let entry = slot.entry.as_mut()?;
         (slot.generation == id.generation).then_some(&mut entry.value)
     }
 
-    pub(crate) fn get(&self, id: Id) -> Option<&T> {
+    pub(crate) fn get(&self, id: EntryId) -> Option<&T> {
         let slot = self.slots.get(id.slot as usize)?;
         let entry = slot.entry.as_ref()?;
         (slot.generation == id.generation).then_some(&entry.value)
     }
 
     /// The entry that has to go before `balancer` may have another one, taken out.
-    pub(crate) fn make_room(&mut self, balancer: IpAddr) -> Option<T> {
-        let victim = self.in_the_way(balancer)?;
+    pub(crate) fn evict_for(&mut self, balancer: IpAddr) -> Option<T> {
+        let victim = self.eviction_candidate_for(balancer)?;
         self.remove(victim)
     }
 
     /// The entry that has to go before `balancer` may have another one.
-    pub(crate) fn in_the_way(&self, balancer: IpAddr) -> Option<Id> {
+    pub(crate) fn eviction_candidate_for(&self, balancer: IpAddr) -> Option<EntryId> {
         let of_balancer = self.balancers.get(&balancer);
         let victim = match of_balancer {
             Some(balancer) if balancer.entries >= self.limits.per_balancer => {
-                balancer.queues.first()
+                balancer.queues.next_victim()
             }
-            _ if self.len() >= self.limits.entries => self.all.first(),
+            _ if self.len() >= self.limits.entries => self.all.next_victim(),
             _ => None,
         }?;
         self.id_of(victim)
     }
 
     /// Takes an entry out.
-    pub(crate) fn remove(&mut self, id: Id) -> Option<T> {
+    pub(crate) fn remove(&mut self, id: EntryId) -> Option<T> {
         self.get(id)?;
-        self.take(id.slot)
+        self.remove_slot(id.slot)
     }
 
     /// The entry that does least harm when it goes.
-    pub(crate) fn first(&self) -> Option<Id> {
-        self.id_of(self.all.first()?)
+    pub(crate) fn eviction_candidate(&self) -> Option<EntryId> {
+        self.id_of(self.all.next_victim()?)
     }
 
     /// When an entry was used last.
-    pub(crate) fn used(&self, id: Id) -> Option<Instant> {
+    pub(crate) fn last_used(&self, id: EntryId) -> Option<Instant> {
         self.get(id)?;
         let slot = self.slots.get(id.slot as usize)?;
         Some(slot.entry.as_ref()?.used)
     }
 
     /// Adds an entry, unanswered and just used. The key must be new, and there must be room
-    /// ([`Table::make_room`]).
-    pub(crate) fn insert(&mut self, key: K, balancer: IpAddr, now: Instant, value: T) -> Id {
+    /// ([`LruTable::evict_for`]).
+    pub(crate) fn insert(&mut self, key: K, balancer: IpAddr, now: Instant, value: T) -> EntryId {
         let slot = self.free.pop().unwrap_or_else(|| {
             self.slots.push(Slot {
                 generation: 0,
@@ -186,7 +186,7 @@ impl<K: Copy + Eq + Hash, T> Table<K, T> {
             answered: false,
             value,
         });
-        let id = Id {
+        let id = EntryId {
             slot,
             generation: place.generation,
         };
@@ -197,7 +197,7 @@ impl<K: Copy + Eq + Hash, T> Table<K, T> {
     }
 
     /// Notes that an entry was used; with `answered`, that somebody answered.
-    pub(crate) fn touch(&mut self, id: Id, now: Instant, answered: bool) {
+    pub(crate) fn touch(&mut self, id: EntryId, now: Instant, answered: bool) {
         if self.get(id).is_none() {
             return;
         }
@@ -210,13 +210,13 @@ impl<K: Copy + Eq + Hash, T> Table<K, T> {
     }
 
     /// Takes out one entry whose time is over, if there is one.
-    pub(crate) fn expire(&mut self, now: Instant) -> Option<T> {
-        let victim = self.expired(now)?;
+    pub(crate) fn remove_expired(&mut self, now: Instant) -> Option<T> {
+        let victim = self.find_expired(now)?;
         self.remove(victim)
     }
 
     /// One entry whose time is over, if there is one.
-    pub(crate) fn expired(&self, now: Instant) -> Option<Id> {
+    pub(crate) fn find_expired(&self, now: Instant) -> Option<EntryId> {
         let over = |head: Option<u32>, limit: Duration| {
             let slot = head?;
             let entry = self.slots.get(slot as usize)?.entry.as_ref()?;
@@ -229,31 +229,35 @@ impl<K: Copy + Eq + Hash, T> Table<K, T> {
 
     /// Puts a slot behind the others that are answered as it is.
     fn enqueue(&mut self, slot: u32) {
-        let Some((balancer, answered)) = self.whose(slot) else {
+        let Some((balancer, answered)) = self.balancer_and_state(slot) else {
             return;
         };
-        self.all.of(answered).push(&mut self.among_all, slot);
+        self.all.queue_mut(answered).push(&mut self.among_all, slot);
         let queues = &mut self.balancers.entry(balancer).or_default().queues;
-        queues.of(answered).push(&mut self.among_balancers, slot);
+        queues
+            .queue_mut(answered)
+            .push(&mut self.among_balancers, slot);
     }
 
     fn unlink(&mut self, slot: u32) {
-        let Some((balancer, answered)) = self.whose(slot) else {
+        let Some((balancer, answered)) = self.balancer_and_state(slot) else {
             return;
         };
-        self.all.of(answered).remove(&mut self.among_all, slot);
+        self.all
+            .queue_mut(answered)
+            .remove(&mut self.among_all, slot);
         if let Some(balancer) = self.balancers.get_mut(&balancer) {
-            let queue = balancer.queues.of(answered);
+            let queue = balancer.queues.queue_mut(answered);
             queue.remove(&mut self.among_balancers, slot);
         }
     }
 
-    fn whose(&self, slot: u32) -> Option<(IpAddr, bool)> {
+    fn balancer_and_state(&self, slot: u32) -> Option<(IpAddr, bool)> {
         let entry = self.slots.get(slot as usize)?.entry.as_ref()?;
         Some((entry.balancer, entry.answered))
     }
 
-    fn take(&mut self, slot: u32) -> Option<T> {
+    fn remove_slot(&mut self, slot: u32) -> Option<T> {
         self.unlink(slot);
         let place = self.slots.get_mut(slot as usize)?;
         let entry = place.entry.take()?;
@@ -271,7 +275,7 @@ impl<K: Copy + Eq + Hash, T> Table<K, T> {
 }
 
 impl Queues {
-    fn of(&mut self, answered: bool) -> &mut Queue {
+    fn queue_mut(&mut self, answered: bool) -> &mut Queue {
         if answered {
             &mut self.answered
         } else {
@@ -280,9 +284,9 @@ impl Queues {
     }
 
     /// Which goes first.
-    fn first(&self) -> Option<u32> {
+    fn next_victim(&self) -> Option<u32> {
         let all = self.unanswered.len() + self.answered.len();
-        let (first, then) = match self.unanswered.len() >= (all / EIGHTH).max(1) {
+        let (first, then) = match self.unanswered.len() >= (all / UNANSWERED_FRACTION).max(1) {
             true => (self.unanswered, self.answered),
             false => (self.answered, self.unanswered),
         };
@@ -291,7 +295,7 @@ impl Queues {
 }
 
 /// The part that is left to entries that wait for their first answer, when there is no room for all.
-const EIGHTH: usize = 8;
+const UNANSWERED_FRACTION: usize = 8;
 
 #[cfg(test)]
 mod tests;

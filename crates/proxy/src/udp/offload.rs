@@ -12,4 +12,4 @@ use std::sync::Arc;
 use peername_kernel::udp::DataPath;
 
 /// The data path in the kernel, if there is one.
-pub(crate) type Kernel = Option<Arc<DataPath>>;
+pub(crate) type KernelDataPath = Option<Arc<DataPath>>;

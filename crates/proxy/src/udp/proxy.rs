@@ -9,13 +9,13 @@ use peername_kernel::udp::DataPath;
 use super::config::UdpConfig;
 use super::dialect::reader::HeaderReader;
 use super::dialect::{Dialect, SessionHeaders};
-use super::drop_reason::Dropped;
-use super::endpoints::{Key, Path};
-use super::listeners::UdpSockets;
-use super::lru_table::Limits;
-use super::offload::Kernel;
+use super::drop_reason::DropReason;
+use super::endpoints::{ReplyTo, SessionKey};
+use super::listeners::UdpListeners;
+use super::lru_table::TableLimits;
+use super::offload::KernelDataPath;
 use super::session::Session;
-use super::session::role::{Admitted, Role};
+use super::session::role::{AdmittedDatagram, Role};
 use super::worker;
 use crate::addr::LocalAddr;
 use crate::config::Config;
@@ -31,7 +31,7 @@ pub struct UdpProxy {
     services: Current,
     counters: Arc<Counters>,
     config: UdpConfig,
-    kernel: Kernel,
+    kernel: KernelDataPath,
 }
 
 impl UdpProxy {
@@ -53,11 +53,11 @@ impl UdpProxy {
         }
     }
 
-    /// What the workers are to do with these sockets: one companion for each worker that has some.
-    pub fn companions(&self, sockets: UdpSockets) -> Vec<Companion> {
+    /// What the workers are to do with these sockets: one task for each worker that has some.
+    pub fn worker_tasks(&self, sockets: UdpListeners) -> Vec<Companion> {
         let limits = worker::limits(&self.config, sockets.workers());
         let listeners: Arc<[_]> = sockets.listeners.clone().into();
-        let role = || Receiving {
+        let role = || ProxyRole {
             services: self.services.clone(),
             look: self.services.look(),
             last: vec![None; listeners.len()],
@@ -65,18 +65,18 @@ impl UdpProxy {
             dialect: self.config.dialect,
             headers: HeaderReader::new(
                 self.config.dialect,
-                Limits {
+                TableLimits {
                     unanswered: limits.idle,
                     ..limits
                 },
             ),
         };
-        worker::companions(sockets, limits, &self.counters, self.kernel.clone(), role)
+        worker::worker_tasks(sockets, limits, &self.counters, self.kernel.clone(), role)
     }
 }
 
 /// One worker's view.
-struct Receiving {
+struct ProxyRole {
     services: Current,
     look: Look,
     listeners: Arc<[(ListenerId, LocalAddr)]>,
@@ -86,19 +86,24 @@ struct Receiving {
     headers: HeaderReader,
 }
 
-impl Role for Receiving {
-    fn admit(&mut self, bytes: &[u8], path: &Path, now: Instant) -> Result<Admitted, Dropped> {
-        let peer = path.peer;
-        let service = self.service(path.listener)?;
+impl Role for ProxyRole {
+    fn admit(
+        &mut self,
+        bytes: &[u8],
+        reply_to: &ReplyTo,
+        now: Instant,
+    ) -> Result<AdmittedDatagram, DropReason> {
+        let peer = reply_to.peer;
+        let service = self.service(reply_to.listener)?;
         let Config { trust, header, .. } = &*service.rules.config;
         if !trust.contains(peer.ip()) {
             return Err(Failure::Untrusted.into());
         }
         let limits = *header;
-        let header = self.headers.read(bytes, path, now, &limits)?;
-        let key = Key {
-            listener: path.listener,
-            original: path.original,
+        let header = self.headers.read(bytes, reply_to, now, &limits)?;
+        let key = SessionKey {
+            listener: reply_to.listener,
+            original: reply_to.original,
             from: match header.claim {
                 Some(_) => SocketAddr::new(peer.ip(), 0),
                 None => peer.0,
@@ -106,7 +111,7 @@ impl Role for Receiving {
             client: header.claim.map(|claim| claim.0),
             destination: header.destination,
         };
-        Ok(Admitted {
+        Ok(AdmittedDatagram {
             key,
             balancer: peer.ip(),
             payload: header.len,
@@ -114,25 +119,25 @@ impl Role for Receiving {
         })
     }
 
-    fn open(&self, admitted: &Admitted) -> Result<UdpSocket, Failure> {
+    fn open_socket(&self, admitted: &AdmittedDatagram) -> Result<UdpSocket, Failure> {
         let (service, permit) = self.permit(admitted)?;
         service.connector.datagram(&permit)
     }
 
-    fn target(&self, admitted: &Admitted) -> Result<Option<SocketAddr>, Failure> {
+    fn target(&self, admitted: &AdmittedDatagram) -> Result<Option<SocketAddr>, Failure> {
         let (_, permit) = self.permit(admitted)?;
         Ok(permit.source().map(|_| permit.target().0))
     }
 
-    fn headers(&self, admitted: &Admitted) -> Result<SessionHeaders, Failure> {
+    fn headers(&self, admitted: &AdmittedDatagram) -> Result<SessionHeaders, Failure> {
         Ok(SessionHeaders {
             reply: admitted.header.reply_header(),
             ..SessionHeaders::default()
         })
     }
 
-    fn accept_reply(&mut self, path: &Path, key: &Key, now: Instant) -> bool {
-        self.headers.accept_reply(path, key, now)
+    fn accept_reply(&mut self, reply_to: &ReplyTo, key: &SessionKey, now: Instant) -> bool {
+        self.headers.accept_reply(reply_to, key, now)
     }
 
     /// A session of a client that a header names, with a backend on this host.
@@ -140,10 +145,10 @@ impl Role for Receiving {
         if !self.dialect.is_self_contained() {
             return None;
         }
-        let (id, listener) = self.listener(session.path.listener).ok()?;
+        let (id, listener) = self.listener(session.reply_to.listener).ok()?;
         let services = self.services.now();
         let rules = &services.of(id)?.rules;
-        let is_plain = session.key.client.is_some() && session.path.original.is_none();
+        let is_plain = session.key.client.is_some() && session.reply_to.original.is_none();
         (is_plain && rules.is_here(session.upstream.ip())).then(|| listener.0.port())
     }
 
@@ -152,9 +157,9 @@ impl Role for Receiving {
     }
 }
 
-impl Receiving {
+impl ProxyRole {
     /// What the service of its listener allows.
-    fn permit(&self, admitted: &Admitted) -> Result<(Arc<Service>, Permit), Failure> {
+    fn permit(&self, admitted: &AdmittedDatagram) -> Result<(Arc<Service>, Permit), Failure> {
         let (id, listener) = self.listener(admitted.key.listener)?;
         let services = self.services.now();
         let service = services.of(id).ok_or(Failure::NoService)?;

@@ -16,19 +16,19 @@ use crate::throttle::Throttle;
 
 /// One worker's.
 #[derive(Debug)]
-pub(crate) struct Outlets {
-    sockets: HashMap<SocketAddr, Outlet>,
+pub(crate) struct ReplySockets {
+    sockets: HashMap<SocketAddr, ReplySocket>,
     /// After how long without an answer one is closed.
     idle: Duration,
 }
 
 #[derive(Debug)]
-struct Outlet {
+struct ReplySocket {
     socket: UdpSocket,
     used: Instant,
 }
 
-impl Outlets {
+impl ReplySockets {
     pub(crate) fn new(idle: Duration) -> Self {
         Self {
             sockets: HashMap::new(),
@@ -36,18 +36,18 @@ impl Outlets {
         }
     }
 
-    /// The socket whose datagrams come from `original`. When there are too many ([`MOST`]), the one that
+    /// The socket whose datagrams come from `original`. When there are too many ([`MAX_REPLY_SOCKETS`]), the one that
     /// was idle the longest makes room; when no descriptors are left, all do.
-    pub(crate) fn from(&mut self, original: SocketAddr, now: Instant) -> Result<&UdpSocket> {
+    pub(crate) fn socket_for(&mut self, original: SocketAddr, now: Instant) -> Result<&UdpSocket> {
         let socket = match self.sockets.remove(&original) {
-            Some(outlet) => outlet.socket,
+            Some(reply_socket) => reply_socket.socket,
             None => self.open(original)?,
         };
-        let outlet = Outlet { socket, used: now };
+        let reply_socket = ReplySocket { socket, used: now };
         Ok(&self
             .sockets
             .entry(original)
-            .insert_entry(outlet)
+            .insert_entry(reply_socket)
             .into_mut()
             .socket)
     }
@@ -56,7 +56,7 @@ impl Outlets {
     pub(crate) fn close_idle(&mut self, now: Instant) {
         let idle = self.idle;
         self.sockets
-            .retain(|_, outlet| now.saturating_duration_since(outlet.used) < idle);
+            .retain(|_, reply_socket| now.saturating_duration_since(reply_socket.used) < idle);
     }
 
     fn open(&mut self, original: SocketAddr) -> Result<UdpSocket> {
@@ -68,7 +68,7 @@ impl Outlets {
             opened => opened,
         };
         match &opened {
-            Ok(_) if self.sockets.len() >= MOST => self.close_one(),
+            Ok(_) if self.sockets.len() >= MAX_REPLY_SOCKETS => self.evict_one(),
             Err(failed) if failed.source.kind() == ErrorKind::AddrInUse => {
                 warn_of_another(original, failed);
             }
@@ -78,8 +78,11 @@ impl Outlets {
     }
 
     /// Looks at them all, which is still less than what opening the new one has cost.
-    fn close_one(&mut self) {
-        let oldest = self.sockets.iter().min_by_key(|(_, outlet)| outlet.used);
+    fn evict_one(&mut self) {
+        let oldest = self
+            .sockets
+            .iter()
+            .min_by_key(|(_, reply_socket)| reply_socket.used);
         if let Some(oldest) = oldest.map(|(&original, _)| original) {
             self.sockets.remove(&oldest);
         }
@@ -87,7 +90,7 @@ impl Outlets {
 }
 
 fn warn_of_another(original: SocketAddr, failed: &SyscallError) {
-    if let Some(suppressed) = TAKEN.pass() {
+    if let Some(suppressed) = PORT_TAKEN_LOG.pass() {
         tracing::warn!(
             suppressed,
             "answers can't leave from {original}: {failed}. Another socket of this host has the port, on \
@@ -99,9 +102,9 @@ fn warn_of_another(original: SocketAddr, failed: &SyscallError) {
 
 /// Addresses and ports that clients use at once. Each takes a descriptor; one that was closed costs five
 /// system calls when it is needed again.
-pub(crate) const MOST: usize = 256;
+pub const MAX_REPLY_SOCKETS: usize = 256;
 /// There may be one for each datagram.
-static TAKEN: Throttle = Throttle::new(Duration::from_secs(10));
+static PORT_TAKEN_LOG: Throttle = Throttle::new(Duration::from_secs(10));
 
 #[cfg(test)]
 mod tests {
@@ -110,18 +113,18 @@ mod tests {
     #[test]
     fn the_one_that_was_idle_the_longest_makes_room() {
         let start = Instant::now();
-        let mut outlets = Outlets::new(Duration::from_secs(60));
-        let outlet = |second| Outlet {
+        let mut reply_sockets = ReplySockets::new(Duration::from_secs(60));
+        let reply_socket = |second| ReplySocket {
             socket: UdpSocket::bind("127.0.0.1:0").unwrap(),
             used: start + Duration::from_secs(second),
         };
         let addr = |port| SocketAddr::from(([192, 0, 2, 1], port));
         for (port, used) in [(1, 9), (2, 3), (3, 5)] {
-            outlets.sockets.insert(addr(port), outlet(used));
+            reply_sockets.sockets.insert(addr(port), reply_socket(used));
         }
-        outlets.close_one();
-        assert!(!outlets.sockets.contains_key(&addr(2)) && outlets.sockets.len() == 2);
-        outlets.close_idle(start + Duration::from_secs(65));
-        assert!(outlets.sockets.contains_key(&addr(1)) && outlets.sockets.len() == 1);
+        reply_sockets.evict_one();
+        assert!(!reply_sockets.sockets.contains_key(&addr(2)) && reply_sockets.sockets.len() == 2);
+        reply_sockets.close_idle(start + Duration::from_secs(65));
+        assert!(reply_sockets.sockets.contains_key(&addr(1)) && reply_sockets.sockets.len() == 1);
     }
 }

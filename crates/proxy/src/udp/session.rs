@@ -11,18 +11,18 @@ use peername_kernel::udp::Usage;
 use peername_sys::udp::RecvMeta;
 
 use super::dialect::SessionHeaders;
-use super::endpoints::{Key, Path};
-use super::offload::candidate::Steady;
+use super::endpoints::{ReplyTo, SessionKey};
+use super::offload::candidate::OffloadCandidate;
 use crate::log::{Exchanged, Record};
 use crate::outcome::{Outcome, Over};
 
 /// A session.
 #[derive(Debug)]
 pub(crate) struct Session {
-    pub(crate) key: Key,
-    pub(crate) path: Path,
-    /// When its client was last heard here.
-    pub(crate) heard: Instant,
+    pub(crate) key: SessionKey,
+    pub(crate) reply_to: ReplyTo,
+    /// When its client was last last_request here.
+    pub(crate) last_request: Instant,
     /// Connected to the backend.
     pub(crate) socket: UdpSocket,
     /// The backend, as the socket has it.
@@ -30,21 +30,21 @@ pub(crate) struct Session {
     /// What goes in front of what.
     pub(crate) headers: SessionHeaders,
     /// How many replies are taken at once.
-    pub(crate) burst: usize,
+    pub(crate) reply_batch: usize,
     /// Replies that the kernel has thrown away.
-    pub(crate) lost: Lost,
+    pub(crate) overflow: OverflowCounter,
     record: Box<Record>,
     /// Whether it is one for the kernel; none where there is no such data path.
-    pub(crate) steady: Option<Box<Steady>>,
+    pub(crate) offload: Option<Box<OffloadCandidate>>,
 }
 
 /// What the kernel has thrown away at a socket, as far as was counted (SO_RXQ_OVFL).
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Lost(u32);
+pub(crate) struct OverflowCounter(u32);
 
-impl Lost {
+impl OverflowCounter {
     /// How many more than when this was last asked.
-    pub(crate) fn since(&mut self, arrived: &RecvMeta) -> u32 {
+    pub(crate) fn take_new(&mut self, arrived: &RecvMeta) -> u32 {
         let lost = arrived.dropped.unwrap_or(self.0);
         lost.wrapping_sub(std::mem::replace(&mut self.0, lost))
     }
@@ -52,9 +52,9 @@ impl Lost {
 
 impl Session {
     pub(crate) fn new(
-        key: Key,
-        path: Path,
-        heard: Instant,
+        key: SessionKey,
+        reply_to: ReplyTo,
+        last_request: Instant,
         socket: UdpSocket,
         upstream: SocketAddr,
         headers: SessionHeaders,
@@ -62,15 +62,15 @@ impl Session {
     ) -> Self {
         Self {
             key,
-            path,
-            heard,
+            reply_to,
+            last_request,
             socket,
             upstream,
             headers,
-            burst: 1,
-            lost: Lost::default(),
+            reply_batch: 1,
+            overflow: OverflowCounter::default(),
             record: Box::new(record),
-            steady: None,
+            offload: None,
         }
     }
 
@@ -91,7 +91,7 @@ impl Session {
     }
 
     /// A request of so many octets was sent.
-    pub(crate) fn sent_upstream(&mut self, octets: usize) {
+    pub(crate) fn count_request(&mut self, octets: usize) {
         self.record.tally.to_upstream += octets as u64;
         if let Some(datagrams) = &mut self.record.datagrams {
             datagrams.to_upstream += 1;
@@ -99,7 +99,7 @@ impl Session {
     }
 
     /// A reply of so many octets was sent.
-    pub(crate) fn sent_downstream(&mut self, octets: usize) {
+    pub(crate) fn count_reply(&mut self, octets: usize) {
         self.record.tally.to_downstream += octets as u64;
         if let Some(datagrams) = &mut self.record.datagrams {
             datagrams.to_downstream += 1;
@@ -107,7 +107,7 @@ impl Session {
     }
 
     /// The kernel has carried this much.
-    pub(crate) fn carried(&mut self, usage: &Usage) {
+    pub(crate) fn add_kernel_usage(&mut self, usage: &Usage) {
         self.record.tally.to_upstream += usage.request_octets;
         self.record.tally.to_downstream += usage.reply_octets;
         if let Some(datagrams) = &mut self.record.datagrams {
@@ -117,7 +117,7 @@ impl Session {
     }
 
     /// The end of it, counted and in the log.
-    pub(crate) fn end(self, over: Over) {
+    pub(crate) fn close(self, over: Over) {
         let over = match over {
             Over::Idle if !self.is_answered() => Over::Unanswered,
             over => over,

@@ -5,8 +5,8 @@
 //! task and no registration in the runtime, and a round ends in few system calls however many
 //! sessions it served. After some rounds the worker's TCP connections have their turn.
 
+mod batch_item;
 pub(super) mod batch_sender;
-mod piece;
 mod replies;
 mod requests;
 
@@ -15,44 +15,44 @@ use std::net::UdpSocket;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use batch_sender::Courier;
+use batch_item::{BATCH_SIZE, BatchItem};
+use batch_sender::BatchSender;
 use peername_sys::event::async_epoll::AsyncEpoll;
 use peername_sys::udp::RecvBatch;
-use piece::{BATCH, Piece};
 use tokio::time::{MissedTickBehavior, interval, sleep_until};
 
 use super::config::UdpConfig;
-use super::listeners::UdpSockets;
-use super::lru_table::{Id, Limits};
-use super::offload::Kernel;
-use super::reply_sockets::Outlets;
-use super::session::Lost;
+use super::listeners::UdpListeners;
+use super::lru_table::{EntryId, TableLimits};
+use super::offload::KernelDataPath;
+use super::reply_sockets::ReplySockets;
+use super::session::OverflowCounter;
 use super::session::role::Role;
-use super::session::table::Sessions;
+use super::session::table::SessionTable;
 use crate::addr::LocalAddr;
 use crate::counters::Counters;
 use crate::server::{Companion, Phases};
 
 /// Of all limits, one worker's share.
-pub(crate) fn limits(config: &UdpConfig, workers: usize) -> Limits {
+pub(crate) fn limits(config: &UdpConfig, workers: usize) -> TableLimits {
     let share = |of: usize| of.div_ceil(workers.max(1)).max(1);
-    Limits {
+    TableLimits {
         entries: share(config.sessions),
         per_balancer: share(config.sessions_per_balancer),
         idle: config.close_after,
-        unanswered: config.close_after.min(UNANSWERED),
+        unanswered: config.close_after.min(UNANSWERED_TIMEOUT),
     }
 }
 
 /// One worker for each set of sockets.
-pub(crate) fn companions<R: Role + Send + 'static>(
-    sockets: UdpSockets,
-    limits: Limits,
+pub(crate) fn worker_tasks<R: Role + Send + 'static>(
+    sockets: UdpListeners,
+    limits: TableLimits,
     counters: &Arc<Counters>,
-    kernel: Kernel,
+    kernel: KernelDataPath,
     role: impl Fn() -> R,
 ) -> Vec<Companion> {
-    let companion = |sockets: Vec<UdpSocket>| -> Companion {
+    let task = |sockets: Vec<UdpSocket>| -> Companion {
         let (role, counters, kernel) = (role(), Arc::clone(counters), kernel.clone());
         Box::new(move |phases| {
             Box::pin(async move {
@@ -62,35 +62,35 @@ pub(crate) fn companions<R: Role + Send + 'static>(
             })
         })
     };
-    sockets.of_workers.into_iter().map(companion).collect()
+    sockets.by_worker.into_iter().map(task).collect()
 }
 
 struct Worker<R> {
-    sessions: Sessions<R>,
+    sessions: SessionTable<R>,
     listeners: Vec<Listener>,
     inbox: RecvBatch,
-    courier: Courier,
-    outlets: Outlets,
+    sender: BatchSender,
+    reply_sockets: ReplySockets,
     ready: Vec<u64>,
     /// Places of the inbox that hold replies which are still to be sent.
-    filled: usize,
-    pieces: Vec<Piece>,
+    reply_buffers_used: usize,
+    items: Vec<BatchItem>,
     /// When a datagram last moved, of a session's.
-    moved: Instant,
+    last_activity: Instant,
 }
 
 struct Listener {
     socket: UdpSocket,
     port: u16,
-    lost: Lost,
+    overflow: OverflowCounter,
 }
 
 impl<R: Role> Worker<R> {
     fn new(
         role: R,
-        limits: Limits,
+        limits: TableLimits,
         counters: Arc<Counters>,
-        kernel: Kernel,
+        kernel: KernelDataPath,
         sockets: Vec<UdpSocket>,
         poller: &AsyncEpoll,
     ) -> io::Result<Self> {
@@ -105,19 +105,19 @@ impl<R: Role> Worker<R> {
             listeners.push(Listener {
                 socket,
                 port: addr.port(),
-                lost: Lost::default(),
+                overflow: OverflowCounter::default(),
             });
         }
         Ok(Self {
-            outlets: Outlets::new(limits.idle),
-            sessions: Sessions::new(role, limits, counters, addrs, kernel),
+            reply_sockets: ReplySockets::new(limits.idle),
+            sessions: SessionTable::new(role, limits, counters, addrs, kernel),
             listeners,
-            inbox: RecvBatch::new(BATCH),
-            courier: Courier::new(),
+            inbox: RecvBatch::new(BATCH_SIZE),
+            sender: BatchSender::new(),
             ready: Vec::new(),
-            filled: 0,
-            pieces: Vec::new(),
-            moved: Instant::now(),
+            reply_buffers_used: 0,
+            items: Vec::new(),
+            last_activity: Instant::now(),
         })
     }
 
@@ -126,33 +126,33 @@ impl<R: Role> Worker<R> {
     /// look at what has come, as this process may have been paused; one look, or a flood would put off all ends.
     async fn run(mut self, poller: &AsyncEpoll, mut phases: Phases) -> io::Result<()> {
         let mut draining = phases.clone();
-        let mut tick = interval(TICK);
+        let mut tick = interval(EXPIRY_INTERVAL);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        while !(self.sessions.stopping && self.sessions.table.len() == 0) {
-            let quiet_at = self.moved + QUIET;
+        while !(self.sessions.draining && self.sessions.table.len() == 0) {
+            let quiet_at = self.last_activity + DRAIN_QUIET;
             tokio::select! {
                 () = phases.ended() => break,
-                () = draining.draining(), if !self.sessions.stopping => {
+                () = draining.draining(), if !self.sessions.draining => {
                     // What has come before the word to stop did.
-                    self.rounds(poller)?;
-                    self.sessions.stop();
-                    self.moved = Instant::now();
+                    self.poll_rounds(poller)?;
+                    self.sessions.begin_draining();
+                    self.last_activity = Instant::now();
                 }
-                () = sleep_until(quiet_at.into()), if self.sessions.stopping => {
+                () = sleep_until(quiet_at.into()), if self.sessions.draining => {
                     let now = Instant::now();
-                    self.rounds(poller)?;
-                    if now.saturating_duration_since(self.moved) >= QUIET {
+                    self.poll_rounds(poller)?;
+                    if now.saturating_duration_since(self.last_activity) >= DRAIN_QUIET {
                         break;
                     }
                 }
                 _ = tick.tick() => {
                     let now = Instant::now();
-                    self.rounds(poller)?;
+                    self.poll_rounds(poller)?;
                     self.tick(now);
                 }
                 ready = poller.readable() => {
                     let mut ready = ready?;
-                    if self.rounds(poller)? {
+                    if self.poll_rounds(poller)? {
                         tokio::task::yield_now().await;
                     } else {
                         ready.clear_ready();
@@ -160,34 +160,34 @@ impl<R: Role> Worker<R> {
                 }
             }
         }
-        self.sessions.end();
+        self.sessions.close_all();
         Ok(())
     }
 
     fn tick(&mut self, now: Instant) {
         self.sessions.tick(now);
-        self.outlets.close_idle(now);
+        self.reply_sockets.close_idle(now);
     }
 
     /// Serves what is ready, and returns whether anything may be left.
-    fn rounds(&mut self, poller: &AsyncEpoll) -> io::Result<bool> {
-        for _ in 0..ROUNDS {
-            if !self.round(poller)? {
+    fn poll_rounds(&mut self, poller: &AsyncEpoll) -> io::Result<bool> {
+        for _ in 0..ROUNDS_PER_TURN {
+            if !self.poll_round(poller)? {
                 return Ok(false);
             }
         }
         Ok(true)
     }
 
-    fn round(&mut self, poller: &AsyncEpoll) -> io::Result<bool> {
+    fn poll_round(&mut self, poller: &AsyncEpoll) -> io::Result<bool> {
         let now = Instant::now();
         let mut ready = std::mem::take(&mut self.ready);
         ready.clear();
         let mut more = poller.collect_ready(&mut ready).map_err(io::Error::other)?;
         for &token in &ready {
             more |= match listener_of_token(token) {
-                Some(number) => self.requests(number, now, poller)?,
-                None => self.replies(Id::from_u64(token), now),
+                Some(number) => self.receive_requests(number, now, poller)?,
+                None => self.receive_replies(EntryId::from_u64(token), now),
             };
         }
         self.send_replies();
@@ -201,19 +201,19 @@ fn token_of_listener(number: usize) -> u64 {
     u64::MAX - number as u64
 }
 
-/// Sessions' tokens begin with their slot's generation, which no slot lives to see as high as that.
+/// SessionTable' tokens begin with their slot's generation, which no slot lives to see as high as that.
 fn listener_of_token(token: u64) -> Option<usize> {
     let number = u64::MAX - token;
-    (number < MOST_LISTENERS).then_some(number as usize)
+    (number < MAX_LISTENERS).then_some(number as usize)
 }
 
 /// Rounds before the worker's TCP connections have their turn.
-const ROUNDS: usize = 8;
+const ROUNDS_PER_TURN: usize = 8;
 /// How exactly sessions end on time.
-const TICK: Duration = Duration::from_secs(1);
-/// While stopping: a backend that has not answered for so long has nothing more to say.
-const QUIET: Duration = Duration::from_secs(1);
+const EXPIRY_INTERVAL: Duration = Duration::from_secs(1);
+/// While draining: a backend that has not answered for so long has nothing more to say.
+const DRAIN_QUIET: Duration = Duration::from_secs(1);
 /// A request that nobody answers may be part of a flood.
-const UNANSWERED: Duration = Duration::from_secs(30);
+const UNANSWERED_TIMEOUT: Duration = Duration::from_secs(30);
 /// More than there can be descriptors, fewer than there are slots of the last generation.
-const MOST_LISTENERS: u64 = 1 << 24;
+const MAX_LISTENERS: u64 = 1 << 24;

@@ -161,7 +161,7 @@ impl Shared {
         let counters = Arc::clone(&self.counters);
         let kernel = self.kernel.clone();
         let proxy = UdpProxy::new(services.clone(), counters, group.datagrams, kernel);
-        let (companions, hold) = server::held(proxy.companions(group.sockets));
+        let (companions, hold) = server::held(proxy.worker_tasks(group.sockets));
         let group = Group {
             addresses,
             asked: group.asked,

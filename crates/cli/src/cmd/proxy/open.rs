@@ -6,7 +6,7 @@ use std::ops::RangeFrom;
 
 use peername_proxy::listeners::{Beside, Given, Listeners, Wanted};
 use peername_proxy::service::ListenerId;
-use peername_proxy::udp::{DESCRIPTORS_OF_TRANSPARENT, UdpConfig, UdpSockets};
+use peername_proxy::udp::{MAX_REPLY_SOCKETS, UdpConfig, UdpListeners};
 use peername_sys::netlink::Transport;
 
 use super::setup::{Planned, Setup};
@@ -22,13 +22,13 @@ pub(super) struct Open {
 /// UDP listeners of one service: their sessions share limits and a dialect.
 pub(super) struct Group {
     wanted: Vec<Wanted>,
-    pub(super) sockets: UdpSockets,
+    pub(super) sockets: UdpListeners,
     /// With as many sessions as there are descriptors for.
     pub(super) datagrams: UdpConfig,
     /// As they were asked for.
     pub(super) asked: UdpConfig,
     /// Descriptors for answers from other addresses than the listeners'.
-    outlets: usize,
+    reply_sockets: usize,
 }
 
 /// Listeners by what was asked for.
@@ -87,7 +87,8 @@ impl Open {
             let (asked, transparent) = (planned.datagrams, planned.config.transparent);
             // The kernel chooses among sockets by the sender's port where TPROXY rules bring it.
             let workers = if transparent { 1 } else { workers };
-            let sockets = UdpSockets::open(&wanted, &beside, workers, Some(asked.dialect), given)?;
+            let sockets =
+                UdpListeners::open(&wanted, &beside, workers, Some(asked.dialect), given)?;
             let group = match transparent {
                 true => Group::transparent(wanted, sockets.transparent()?, asked, share),
                 false => Group::new(wanted, sockets, asked, share),
@@ -132,35 +133,40 @@ impl Open {
 }
 
 impl Group {
-    fn new(wanted: Vec<Wanted>, sockets: UdpSockets, asked: UdpConfig, descriptors: usize) -> Self {
+    fn new(
+        wanted: Vec<Wanted>,
+        sockets: UdpListeners,
+        asked: UdpConfig,
+        descriptors: usize,
+    ) -> Self {
         let sessions = asked.sessions.min(descriptors);
         Self {
             wanted,
             sockets,
             datagrams: UdpConfig { sessions, ..asked },
             asked,
-            outlets: 0,
+            reply_sockets: 0,
         }
     }
 
     /// With what TPROXY rules bring; some descriptors are for answers from other addresses then.
     fn transparent(
         wanted: Vec<Wanted>,
-        sockets: UdpSockets,
+        sockets: UdpListeners,
         asked: UdpConfig,
         descriptors: usize,
     ) -> Self {
-        let outlets = DESCRIPTORS_OF_TRANSPARENT;
-        let descriptors = descriptors.saturating_sub(outlets).max(1);
+        let reply_sockets = MAX_REPLY_SOCKETS;
+        let descriptors = descriptors.saturating_sub(reply_sockets).max(1);
         Self {
-            outlets,
+            reply_sockets,
             ..Self::new(wanted, sockets, asked, descriptors)
         }
     }
 
     /// Descriptors that it may use beside its listeners.
     pub(super) fn descriptors(&self) -> usize {
-        self.datagrams.sessions + self.outlets
+        self.datagrams.sessions + self.reply_sockets
     }
 
     /// What was asked for.
@@ -187,15 +193,15 @@ mod tests {
     fn sockets_for_answers_have_descriptors_of_their_own() {
         let wanted = vec![(ListenerId(0), SocketAddr::from(([127, 0, 0, 1], 0)))];
         let open =
-            || UdpSockets::open(&wanted, &Beside::default(), 1, None, &Given::default()).unwrap();
+            || UdpListeners::open(&wanted, &Beside::default(), 1, None, &Given::default()).unwrap();
         let asked = UdpConfig {
             sessions: 4096,
             ..UdpConfig::default()
         };
-        for (descriptors, sessions) in [(1000, 1000 - DESCRIPTORS_OF_TRANSPARENT), (9000, 4096)] {
+        for (descriptors, sessions) in [(1000, 1000 - MAX_REPLY_SOCKETS), (9000, 4096)] {
             let group = Group::transparent(wanted.clone(), open(), asked, descriptors);
             assert_eq!(group.datagrams.sessions, sessions);
-            assert_eq!(group.descriptors(), sessions + DESCRIPTORS_OF_TRANSPARENT);
+            assert_eq!(group.descriptors(), sessions + MAX_REPLY_SOCKETS);
             let group = Group::new(wanted.clone(), open(), asked, descriptors);
             assert_eq!(group.descriptors(), descriptors.min(4096));
         }

@@ -8,7 +8,7 @@ use peername_sys::netlink;
 use crate::addr::{ClaimedSource, PeerAddr, canonical};
 use crate::config::HeaderLimits;
 use crate::permit::Claims;
-use crate::udp::drop_reason::Dropped;
+use crate::udp::drop_reason::DropReason;
 
 /// A parsed header of a datagram; of a datagram without one, the header that stands for it.
 #[derive(Clone, Copy, Debug)]
@@ -30,13 +30,13 @@ impl DatagramHeader {
     ///
     /// # Errors
     ///
-    /// [`Dropped::Refused`] where it is no valid header (version 1 has no UDP) or over `limits`;
-    /// [`Dropped::StreamTransport`] where it is the header of a TCP connection.
+    /// [`DropReason::Refused`] where it is no valid header (version 1 has no UDP) or over `limits`;
+    /// [`DropReason::StreamTransport`] where it is the header of a TCP connection.
     pub(crate) fn parse_proxy_v2(
         bytes: &[u8],
         peer: PeerAddr,
         limits: &HeaderLimits,
-    ) -> Result<Self, Dropped> {
+    ) -> Result<Self, DropReason> {
         let Parsed::Complete(header) = parse(bytes, Carrier::Datagram)? else {
             return Err(Invalid::Truncated {
                 have: bytes.len(),
@@ -46,7 +46,7 @@ impl DatagramHeader {
         };
         limits.admit(&header)?;
         if header.transport() == Some(Transport::Stream) {
-            return Err(Dropped::StreamTransport);
+            return Err(DropReason::StreamTransport);
         }
         Ok(Self {
             claim: header.source().map(ClaimedSource::canonical),
@@ -61,8 +61,8 @@ impl DatagramHeader {
     ///
     /// # Errors
     ///
-    /// [`Dropped::Refused`] where it is none.
-    pub(crate) fn parse_spp(bytes: &[u8], peer: PeerAddr) -> Result<Self, Dropped> {
+    /// [`DropReason::Refused`] where it is none.
+    pub(crate) fn parse_spp(bytes: &[u8], peer: PeerAddr) -> Result<Self, DropReason> {
         let header = Spp::parse(bytes)?;
         Ok(Self {
             claim: Some(ClaimedSource::canonical(header.client)),

@@ -8,15 +8,15 @@ use peername_proto::V2_SIGNATURE;
 use super::Dialect;
 use super::header::DatagramHeader;
 use crate::config::HeaderLimits;
-use crate::udp::drop_reason::Dropped;
-use crate::udp::endpoints::{Key, Path};
-use crate::udp::lru_table::{Limits, Table};
+use crate::udp::drop_reason::DropReason;
+use crate::udp::endpoints::{ReplyTo, SessionKey};
+use crate::udp::lru_table::{LruTable, TableLimits};
 
 /// The header reader of one worker.
 pub(crate) struct HeaderReader {
     dialect: Dialect,
     /// With [`Dialect::First`]: what the last header said of the balancer's address and port, at a listener.
-    flows: Table<FlowKey, DatagramHeader>,
+    flows: LruTable<FlowKey, DatagramHeader>,
 }
 
 /// Listener, where a TPROXY rule brought it from, and the balancer's address and port.
@@ -24,10 +24,10 @@ type FlowKey = (usize, Option<SocketAddr>, SocketAddr);
 
 impl HeaderReader {
     /// A reader that remembers flows within these limits.
-    pub(crate) fn new(dialect: Dialect, limits: Limits) -> Self {
+    pub(crate) fn new(dialect: Dialect, limits: TableLimits) -> Self {
         Self {
             dialect,
-            flows: Table::new(limits),
+            flows: LruTable::new(limits),
         }
     }
 
@@ -35,29 +35,34 @@ impl HeaderReader {
     ///
     /// # Errors
     ///
-    /// [`Dropped`]: it has no valid header, or is nothing but the header of a flow.
+    /// [`DropReason`]: it has no valid header, or is nothing but the header of a flow.
     pub(crate) fn read(
         &mut self,
         bytes: &[u8],
-        path: &Path,
+        reply_to: &ReplyTo,
         now: Instant,
         limits: &HeaderLimits,
-    ) -> Result<DatagramHeader, Dropped> {
+    ) -> Result<DatagramHeader, DropReason> {
         match self.dialect {
-            Dialect::Each => DatagramHeader::parse_proxy_v2(bytes, path.peer, limits),
-            Dialect::Spp => DatagramHeader::parse_spp(bytes, path.peer),
-            Dialect::First => self.read_flow(bytes, path, now, limits),
+            Dialect::Each => DatagramHeader::parse_proxy_v2(bytes, reply_to.peer, limits),
+            Dialect::Spp => DatagramHeader::parse_spp(bytes, reply_to.peer),
+            Dialect::First => self.read_flow(bytes, reply_to, now, limits),
         }
     }
 
     /// Whether a reply that goes this way still comes to the client of `key`. Under [`Dialect::First`] the balancer's
     /// address and port may stand for another client by now, or for none. An answered flow is evicted after
     /// unanswered ones, as its session is.
-    pub(crate) fn accept_reply(&mut self, path: &Path, key: &Key, now: Instant) -> bool {
+    pub(crate) fn accept_reply(
+        &mut self,
+        reply_to: &ReplyTo,
+        key: &SessionKey,
+        now: Instant,
+    ) -> bool {
         if self.dialect != Dialect::First {
             return true;
         }
-        let Some(id) = self.flows.find(&flow_key(path)) else {
+        let Some(id) = self.flows.find(&flow_key(reply_to)) else {
             return false;
         };
         let is_same_client = self.flows.get(id).is_some_and(|flow| {
@@ -71,7 +76,7 @@ impl HeaderReader {
 
     /// Forgets flows that have been idle for too long.
     pub(crate) fn expire(&mut self, now: Instant) {
-        while self.flows.expire(now).is_some() {}
+        while self.flows.remove_expired(now).is_some() {}
     }
 
     /// A header opens a flow, or changes the client of one; a datagram without a header belongs to the flow of its
@@ -79,20 +84,20 @@ impl HeaderReader {
     fn read_flow(
         &mut self,
         bytes: &[u8],
-        path: &Path,
+        reply_to: &ReplyTo,
         now: Instant,
         limits: &HeaderLimits,
-    ) -> Result<DatagramHeader, Dropped> {
-        let key = flow_key(path);
+    ) -> Result<DatagramHeader, DropReason> {
+        let key = flow_key(reply_to);
         let known = self.flows.find(&key);
         if let Some(id) = known
             && !bytes.starts_with(&V2_SIGNATURE)
         {
             self.flows.touch(id, now, false);
             let flow = self.flows.get(id).copied();
-            return flow.ok_or(Dropped::Evicted);
+            return flow.ok_or(DropReason::Evicted);
         }
-        let header = DatagramHeader::parse_proxy_v2(bytes, path.peer, limits)?;
+        let header = DatagramHeader::parse_proxy_v2(bytes, reply_to.peer, limits)?;
         let flow = DatagramHeader { len: 0, ..header };
         match known {
             Some(id) => {
@@ -102,18 +107,18 @@ impl HeaderReader {
                 }
             }
             None => {
-                let balancer = path.peer.ip();
-                let _ = self.flows.make_room(balancer);
+                let balancer = reply_to.peer.ip();
+                let _ = self.flows.evict_for(balancer);
                 self.flows.insert(key, balancer, now, flow);
             }
         }
         if header.len == bytes.len() {
-            return Err(Dropped::HeaderOnly);
+            return Err(DropReason::HeaderOnly);
         }
         Ok(header)
     }
 }
 
-fn flow_key(path: &Path) -> FlowKey {
-    (path.listener, path.original, path.peer.0)
+fn flow_key(reply_to: &ReplyTo) -> FlowKey {
+    (reply_to.listener, reply_to.original, reply_to.peer.0)
 }

@@ -14,8 +14,8 @@ pub(super) struct Queue {
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Link {
-    before: Option<u32>,
-    behind: Option<u32>,
+    previous: Option<u32>,
+    next: Option<u32>,
 }
 
 impl Queue {
@@ -30,12 +30,12 @@ impl Queue {
 
     /// Puts a slot last. It must be in no queue of these links.
     pub(super) fn push(&mut self, links: &mut Links, slot: u32) {
-        *links.of(slot) = Link {
-            before: self.tail,
-            behind: None,
+        *links.link_mut(slot) = Link {
+            previous: self.tail,
+            next: None,
         };
         match self.tail {
-            Some(tail) => links.of(tail).behind = Some(slot),
+            Some(tail) => links.link_mut(tail).next = Some(slot),
             None => self.head = Some(slot),
         }
         self.tail = Some(slot);
@@ -44,21 +44,21 @@ impl Queue {
 
     /// Takes a slot out. It must be in this queue.
     pub(super) fn remove(&mut self, links: &mut Links, slot: u32) {
-        let Link { before, behind } = std::mem::take(links.of(slot));
-        match before {
-            Some(before) => links.of(before).behind = behind,
-            None => self.head = behind,
+        let Link { previous, next } = std::mem::take(links.link_mut(slot));
+        match previous {
+            Some(previous) => links.link_mut(previous).next = next,
+            None => self.head = next,
         }
-        match behind {
-            Some(behind) => links.of(behind).before = before,
-            None => self.tail = before,
+        match next {
+            Some(next) => links.link_mut(next).previous = previous,
+            None => self.tail = previous,
         }
         self.len -= 1;
     }
 }
 
 impl Links {
-    fn of(&mut self, slot: u32) -> &mut Link {
+    fn link_mut(&mut self, slot: u32) -> &mut Link {
         let slot = slot as usize;
         if slot >= self.0.len() {
             self.0.resize(slot + 1, Link::default());

@@ -1,6 +1,6 @@
 use super::*;
 
-const LIMITS: Limits = Limits {
+const LIMITS: TableLimits = TableLimits {
     entries: 4,
     per_balancer: 3,
     idle: Duration::from_secs(60),
@@ -11,15 +11,15 @@ fn balancer(last: u8) -> IpAddr {
     IpAddr::from([192, 0, 2, last])
 }
 
-struct Tried {
-    table: Table<u32, u32>,
+struct Fixture {
+    table: LruTable<u32, u32>,
     start: Instant,
 }
 
-impl Tried {
+impl Fixture {
     fn new() -> Self {
         Self {
-            table: Table::new(LIMITS),
+            table: LruTable::new(LIMITS),
             start: Instant::now(),
         }
     }
@@ -30,7 +30,7 @@ impl Tried {
 
     /// Adds an entry and returns the one that had to go.
     fn add(&mut self, key: u32, of: u8, second: u64) -> Option<u32> {
-        let gone = self.table.make_room(balancer(of));
+        let gone = self.table.evict_for(balancer(of));
         self.table.insert(key, balancer(of), self.at(second), key);
         gone
     }
@@ -43,32 +43,32 @@ impl Tried {
 
 #[test]
 fn unanswered_entries_go_first_and_the_oldest_of_them() {
-    let mut tried = Tried::new();
+    let mut fixture = Fixture::new();
     for key in 1..=4 {
-        assert_eq!(tried.add(key, key as u8, 0), None);
+        assert_eq!(fixture.add(key, key as u8, 0), None);
     }
-    tried.touch(1, 1, true);
-    tried.touch(2, 2, false);
-    assert_eq!(tried.add(5, 5, 3), Some(3));
-    assert_eq!(tried.add(6, 6, 3), Some(4));
-    assert_eq!(tried.add(7, 7, 3), Some(2));
+    fixture.touch(1, 1, true);
+    fixture.touch(2, 2, false);
+    assert_eq!(fixture.add(5, 5, 3), Some(3));
+    assert_eq!(fixture.add(6, 6, 3), Some(4));
+    assert_eq!(fixture.add(7, 7, 3), Some(2));
     for key in [5, 6, 7] {
-        tried.touch(key, 4, true);
+        fixture.touch(key, 4, true);
     }
-    assert_eq!(tried.add(8, 8, 5), Some(1), "of answered ones the oldest");
+    assert_eq!(fixture.add(8, 8, 5), Some(1), "of answered ones the oldest");
 }
 
 /// Who has been answered and is silent now makes room for an eighth of new ones, so that these live to see an answer.
 #[test]
 fn new_entries_have_an_eighth() {
-    let mut table = Table::new(Limits {
+    let mut table = LruTable::new(TableLimits {
         entries: 80,
         per_balancer: 40,
         ..LIMITS
     });
     let start = Instant::now();
     let mut add = |key: u32| {
-        let gone = table.make_room(balancer(1));
+        let gone = table.evict_for(balancer(1));
         let id = table.insert(key, balancer(1), start, key);
         if key < 40 {
             table.touch(id, start, true);
@@ -85,52 +85,56 @@ fn new_entries_have_an_eighth() {
 
 #[test]
 fn a_flood_behind_one_balancer_pushes_out_only_its_own() {
-    let mut tried = Tried::new();
-    tried.add(1, 1, 0);
-    tried.add(2, 2, 0);
-    tried.touch(2, 0, true);
+    let mut fixture = Fixture::new();
+    fixture.add(1, 1, 0);
+    fixture.add(2, 2, 0);
+    fixture.touch(2, 0, true);
     for key in 10..1000 {
-        tried.add(key, 2, 1);
+        fixture.add(key, 2, 1);
     }
-    assert!(tried.table.find(&1).is_some(), "the other balancer's");
-    assert!(tried.table.find(&2).is_some(), "the answered one");
-    assert_eq!(tried.table.len(), 4);
+    assert!(fixture.table.find(&1).is_some(), "the other balancer's");
+    assert!(fixture.table.find(&2).is_some(), "the answered one");
+    assert_eq!(fixture.table.len(), 4);
 }
 
 #[test]
 fn silence_ends_unanswered_entries_sooner() {
-    let mut tried = Tried::new();
-    tried.add(1, 1, 0);
-    tried.add(2, 2, 0);
-    tried.touch(1, 0, true);
-    assert_eq!(tried.table.expire(tried.at(29)), None);
-    assert_eq!(tried.table.expire(tried.at(30)), Some(2));
-    assert_eq!(tried.table.expire(tried.at(59)), None);
-    tried.touch(1, 59, false);
-    assert_eq!(tried.table.expire(tried.at(60)), None, "use refreshes");
-    assert_eq!(tried.table.expire(tried.at(119)), Some(1));
-    assert_eq!(tried.table.len(), 0);
-    assert!(tried.table.balancers.is_empty());
+    let mut fixture = Fixture::new();
+    fixture.add(1, 1, 0);
+    fixture.add(2, 2, 0);
+    fixture.touch(1, 0, true);
+    assert_eq!(fixture.table.remove_expired(fixture.at(29)), None);
+    assert_eq!(fixture.table.remove_expired(fixture.at(30)), Some(2));
+    assert_eq!(fixture.table.remove_expired(fixture.at(59)), None);
+    fixture.touch(1, 59, false);
+    assert_eq!(
+        fixture.table.remove_expired(fixture.at(60)),
+        None,
+        "use refreshes"
+    );
+    assert_eq!(fixture.table.remove_expired(fixture.at(119)), Some(1));
+    assert_eq!(fixture.table.len(), 0);
+    assert!(fixture.table.balancers.is_empty());
 }
 
 #[test]
 fn an_id_outlives_its_entry_but_means_no_other() {
-    let mut tried = Tried::new();
-    tried.add(1, 1, 0);
-    let id = tried.table.find(&1).unwrap();
-    assert_eq!(Id::from_u64(id.to_u64()), id);
-    assert_eq!(tried.table.expire(tried.at(30)), Some(1));
-    tried.add(2, 1, 31);
-    assert_eq!(tried.table.find(&2).unwrap().slot, id.slot);
-    assert!(tried.table.get(id).is_none());
-    tried.table.touch(id, tried.at(99), true);
-    assert_eq!(tried.table.expire(tried.at(61)), Some(2));
+    let mut fixture = Fixture::new();
+    fixture.add(1, 1, 0);
+    let id = fixture.table.find(&1).unwrap();
+    assert_eq!(EntryId::from_u64(id.to_u64()), id);
+    assert_eq!(fixture.table.remove_expired(fixture.at(30)), Some(1));
+    fixture.add(2, 1, 31);
+    assert_eq!(fixture.table.find(&2).unwrap().slot, id.slot);
+    assert!(fixture.table.get(id).is_none());
+    fixture.table.touch(id, fixture.at(99), true);
+    assert_eq!(fixture.table.remove_expired(fixture.at(61)), Some(2));
 }
 
 /// Against a plain list that is searched: whatever is done, the same entries are there.
 #[test]
 fn as_a_list_would_do_it() {
-    let mut tried = Tried::new();
+    let mut fixture = Fixture::new();
     let mut list: Vec<(u32, u8, u64, bool)> = Vec::new();
     let mut random = 12345_u32;
     let mut next = |below: u32| {
@@ -142,7 +146,7 @@ fn as_a_list_would_do_it() {
         if let Some(at) = list.iter().position(|entry| entry.0 == key) {
             let (key, of, _, before) = list.remove(at);
             list.push((key, of, second, before || answered));
-            tried.touch(key, second, answered);
+            fixture.touch(key, second, answered);
         } else {
             let of = (key % 2) as u8;
             let full_of = list.iter().filter(|entry| entry.1 == of).count() >= 3;
@@ -157,10 +161,10 @@ fn as_a_list_would_do_it() {
                 _ => None,
             };
             list.retain(|entry| Some(entry.0) != gone);
-            assert_eq!(tried.add(key, of, second), gone);
+            assert_eq!(fixture.add(key, of, second), gone);
             list.push((key, of, second, false));
         }
-        let mut there: Vec<u32> = tried.table.ids.keys().copied().collect();
+        let mut there: Vec<u32> = fixture.table.ids.keys().copied().collect();
         let mut expected: Vec<u32> = list.iter().map(|entry| entry.0).collect();
         there.sort_unstable();
         expected.sort_unstable();

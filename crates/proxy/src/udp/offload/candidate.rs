@@ -2,31 +2,31 @@
 
 use peername_kernel::udp::{Told, Usage};
 
-use crate::udp::endpoints::Path;
+use crate::udp::endpoints::ReplyTo;
 
-/// How far a session's requests are alike.
+/// How far a session's requests are equal.
 #[derive(Debug)]
-pub(crate) struct Steady {
+pub(crate) struct OffloadCandidate {
     pub(crate) header: Box<[u8]>,
-    pub(crate) path: Path,
+    pub(crate) reply_to: ReplyTo,
     /// Requests in a row.
-    pub(crate) alike: u32,
+    pub(crate) equal: u32,
     /// How often it was otherwise.
     pub(crate) changes: u32,
-    pub(crate) told: Option<Told>,
+    pub(crate) installed: Option<Told>,
     /// What the kernel had done when it was asked last.
-    pub(crate) known: Usage,
+    pub(crate) last_usage: Usage,
 }
 
-impl Steady {
-    pub(crate) fn new(header: &[u8], path: &Path) -> Self {
+impl OffloadCandidate {
+    pub(crate) fn new(header: &[u8], reply_to: &ReplyTo) -> Self {
         Self {
             header: header.into(),
-            path: *path,
-            alike: 1,
+            reply_to: *reply_to,
+            equal: 1,
             changes: 0,
-            told: None,
-            known: Usage::default(),
+            installed: None,
+            last_usage: Usage::default(),
         }
     }
 }

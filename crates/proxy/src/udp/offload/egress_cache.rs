@@ -5,18 +5,18 @@ use std::net::IpAddr;
 
 use peername_sys::netlink::Egress;
 
-/// The ways from an address of this host to a balancer that are in use.
+/// The egress_cache from an address of this host to a balancer that are in use.
 #[derive(Debug, Default)]
-pub(crate) struct Ways(HashMap<(IpAddr, IpAddr), Egress>);
+pub(crate) struct EgressCache(HashMap<(IpAddr, IpAddr), Egress>);
 
-impl Ways {
+impl EgressCache {
     /// The way from `local` to `balancer`; `None` where there is none, or where there are too many already.
     pub(crate) fn find(&mut self, local: IpAddr, balancer: IpAddr) -> Option<Egress> {
         let key = (local.to_canonical(), balancer.to_canonical());
         if let Some(known) = self.0.get(&key) {
             return Some(*known);
         }
-        if self.0.len() >= MOST {
+        if self.0.len() >= MAX_EGRESSES {
             return None;
         }
         let way = Egress::lookup(key.0, key.1).ok()?;
@@ -25,7 +25,7 @@ impl Ways {
     }
 
     /// Looks again, and says whether any is otherwise by now. Those are forgotten.
-    pub(crate) fn have_changed(&mut self) -> bool {
+    pub(crate) fn refresh(&mut self) -> bool {
         let before = self.0.len();
         self.0
             .retain(|(local, balancer), way| Egress::lookup(*local, *balancer).ok() == Some(*way));
@@ -34,4 +34,4 @@ impl Ways {
 }
 
 /// Each is looked for again every second, which takes some 20 us.
-const MOST: usize = 256;
+const MAX_EGRESSES: usize = 256;

@@ -11,66 +11,66 @@ use peername_sys::udp;
 
 use super::Session;
 use super::role::Role;
-use super::table::Sessions;
-use crate::udp::endpoints::Path;
-use crate::udp::lru_table::Id;
-use crate::udp::offload::candidate::Steady;
-use crate::udp::offload::egress_cache::Ways;
+use super::table::SessionTable;
+use crate::udp::endpoints::ReplyTo;
+use crate::udp::lru_table::EntryId;
+use crate::udp::offload::candidate::OffloadCandidate;
+use crate::udp::offload::egress_cache::EgressCache;
 
-impl<R: Role> Sessions<R> {
+impl<R: Role> SessionTable<R> {
     /// A request came this way with this header; perhaps those that follow are left to the kernel.
-    pub(super) fn observe(&mut self, id: Id, header: &[u8], path: &Path, epoch: Epoch) {
+    pub(super) fn observe(&mut self, id: EntryId, header: &[u8], reply_to: &ReplyTo, epoch: Epoch) {
         let Some(kernel) = &self.kernel else { return };
         let Some(session) = self.table.get_mut(id) else {
             return;
         };
-        if self.stopping || !session.is_answered() {
+        if self.draining || !session.is_answered() {
             return;
         }
-        let steady = session
-            .steady
-            .get_or_insert_with(|| Box::new(Steady::new(header, path)));
-        if steady.changes > CHANGES {
+        let candidate = session
+            .offload
+            .get_or_insert_with(|| Box::new(OffloadCandidate::new(header, reply_to)));
+        if candidate.changes > MAX_CHANGES {
             return;
         }
-        let is_alike = *steady.header == *header && steady.path == *path;
-        let usage = match &steady.told {
+        let is_equal = *candidate.header == *header && candidate.reply_to == *reply_to;
+        let usage = match &candidate.installed {
             // Too large a one, or a fragment: it is for us, the others are not.
-            Some(told) if is_alike && !kernel.is_cleared(told) => return,
-            Some(told) => Some(kernel.take_back(told)),
+            Some(installed) if is_equal && !kernel.is_cleared(installed) => return,
+            Some(installed) => Some(kernel.take_back(installed)),
             None => None,
         };
-        if is_alike && usage.is_none() {
-            steady.alike = steady.alike.saturating_add(1);
+        if is_equal && usage.is_none() {
+            candidate.equal = candidate.equal.saturating_add(1);
         } else {
-            let changes = steady.changes + 1;
-            **steady = Steady {
+            let changes = candidate.changes + 1;
+            **candidate = OffloadCandidate {
                 changes,
-                ..Steady::new(header, path)
+                ..OffloadCandidate::new(header, reply_to)
             };
         }
-        // If it is not told, for want of room perhaps, it is some day.
-        let is_steady = steady.alike >= ALIKE && steady.alike.is_power_of_two();
+        // If it is not installed, for want of room perhaps, it is some day.
+        let is_steady = candidate.equal >= MIN_EQUAL_REQUESTS && candidate.equal.is_power_of_two();
         if let Some(usage) = usage {
-            session.carried(&usage);
+            session.add_kernel_usage(&usage);
         }
         if is_steady {
-            self.leave_to_kernel(id, epoch);
+            self.offload(id, epoch);
         }
     }
 
-    fn leave_to_kernel(&mut self, id: Id, epoch: Epoch) {
+    fn offload(&mut self, id: EntryId, epoch: Epoch) {
         let Some(kernel) = &self.kernel else { return };
         let Some(session) = self.table.get(id) else {
             return;
         };
-        let told = self.role.offload_port(session).and_then(|port| {
-            let most = session.most_of_replies(&mut self.ways)?;
+        let installed = self.role.offload_port(session).and_then(|port| {
+            let most = session.max_reply_packet(&mut self.egress_cache)?;
             kernel.tell(&session.flow(port, most)?, epoch)
         });
         let session = self.table.get_mut(id);
-        if let Some(steady) = session.and_then(|session| session.steady.as_mut()) {
-            steady.told = told;
+        if let Some(candidate) = session.and_then(|session| session.offload.as_mut()) {
+            candidate.installed = installed;
         }
     }
 
@@ -78,15 +78,15 @@ impl<R: Role> Sessions<R> {
     ///
     /// Its counts tell. When the last datagram came is known to a tick only, within which a session may be looked at
     /// and used again.
-    pub(super) fn is_used_by_kernel(&mut self, id: Id, now: Instant) -> bool {
+    pub(super) fn touch_if_used_by_kernel(&mut self, id: EntryId, now: Instant) -> bool {
         let mut last = || {
-            let steady = self.table.get_mut(id)?.steady.as_mut()?;
-            let usage = self.kernel.as_ref()?.usage(steady.told.as_ref()?);
-            let is_new = usage != mem::replace(&mut steady.known, usage);
+            let candidate = self.table.get_mut(id)?.offload.as_mut()?;
+            let usage = self.kernel.as_ref()?.usage(candidate.installed.as_ref()?);
+            let is_new = usage != mem::replace(&mut candidate.last_usage, usage);
             now.checked_sub(usage.idle()?).filter(|_| is_new)
         };
-        match (last(), self.table.used(id)) {
-            (Some(last), Some(used)) if last + TICK > used => {
+        match (last(), self.table.last_used(id)) {
+            (Some(last), Some(used)) if last + KERNEL_TICK > used => {
                 self.table.touch(id, last.max(used), true);
                 true
             }
@@ -95,18 +95,21 @@ impl<R: Role> Sessions<R> {
     }
 
     /// Takes a session back from the kernel for good: it has ended.
-    pub(super) fn take_back(&self, session: &mut Session) {
-        let told = session.steady.take().and_then(|steady| steady.told);
-        if let (Some(told), Some(kernel)) = (told, &self.kernel) {
-            session.carried(&kernel.take_back(&told));
+    pub(super) fn reclaim_from_kernel(&self, session: &mut Session) {
+        let installed = session
+            .offload
+            .take()
+            .and_then(|candidate| candidate.installed);
+        if let (Some(installed), Some(kernel)) = (installed, &self.kernel) {
+            session.add_kernel_usage(&kernel.take_back(&installed));
         }
     }
 
     /// Sees that the kernel still does what would be done here, and adds to the tally what it did.
-    pub(super) fn ask_kernel(&mut self) {
+    pub(super) fn collect_kernel_totals(&mut self) {
         let Some(kernel) = &self.kernel else { return };
         kernel.check();
-        if self.ways.have_changed() {
+        if self.egress_cache.refresh() {
             kernel.clear();
         }
         let Some(news) = kernel.news() else { return };
@@ -125,25 +128,25 @@ impl<R: Role> Sessions<R> {
 impl Session {
     /// The largest IP packet that can go back to the balancer; `None` where replies leave by another device than
     /// requests come in by.
-    fn most_of_replies(&self, ways: &mut Ways) -> Option<u16> {
-        let local = self.path.local?;
+    fn max_reply_packet(&self, egress_cache: &mut EgressCache) -> Option<u16> {
+        let local = self.reply_to.local?;
         if local.interface == LOOPBACK {
             return Some(u16::MAX);
         }
-        let way = ways.find(local.ip, self.path.peer.ip())?;
+        let way = egress_cache.find(local.ip, self.reply_to.peer.ip())?;
         let most = u16::try_from(way.mtu).unwrap_or(u16::MAX);
         (way.interface == local.interface).then_some(most)
     }
 
     /// What the kernel is to do. `None` where its socket has no address.
     fn flow(&self, port: u16, most: u16) -> Option<Flow<'_>> {
-        let (peer, local) = (self.path.peer.0, self.path.local?);
+        let (peer, local) = (self.reply_to.peer.0, self.reply_to.local?);
         Some(Flow {
             downstream: flow::Path {
                 from: peer,
                 to: SocketAddr::new(local.ip, port),
             },
-            header: &self.steady.as_ref()?.header,
+            header: &self.offload.as_ref()?.header,
             upstream: flow::Path {
                 from: self.socket.local_addr().ok()?,
                 to: self.upstream,
@@ -156,9 +159,9 @@ impl Session {
     }
 }
 
-/// Requests in a row that make a session steady: the kernel is told once for many datagrams.
-const ALIKE: u32 = 4;
+/// Requests in a row that make a session candidate: the kernel is installed once for many datagrams.
+const MIN_EQUAL_REQUESTS: u32 = 4;
 /// How inexact the kernel is about when: CONFIG_HZ is 100 at least.
-const TICK: Duration = Duration::from_millis(10);
+const KERNEL_TICK: Duration = Duration::from_millis(10);
 /// A session that is so often otherwise stays here: to tell the kernel costs more than some datagrams.
-const CHANGES: u32 = 16;
+const MAX_CHANGES: u32 = 16;

@@ -6,8 +6,8 @@ use std::time::Instant;
 use crate::outcome::Failure;
 use crate::udp::dialect::SessionHeaders;
 use crate::udp::dialect::header::DatagramHeader;
-use crate::udp::drop_reason::Dropped;
-use crate::udp::endpoints::{Key, Path};
+use crate::udp::drop_reason::DropReason;
+use crate::udp::endpoints::{ReplyTo, SessionKey};
 use crate::udp::session::Session;
 
 /// The proxy or the forwarder.
@@ -16,32 +16,37 @@ pub(crate) trait Role {
     ///
     /// # Errors
     ///
-    /// [`Dropped`], with the reason.
-    fn admit(&mut self, bytes: &[u8], path: &Path, now: Instant) -> Result<Admitted, Dropped>;
+    /// [`DropReason`], with the reason.
+    fn admit(
+        &mut self,
+        bytes: &[u8],
+        reply_to: &ReplyTo,
+        now: Instant,
+    ) -> Result<AdmittedDatagram, DropReason>;
 
     /// Opens the upstream socket of a new session.
     ///
     /// # Errors
     ///
     /// [`Failure`], as for a connection.
-    fn open(&self, admitted: &Admitted) -> Result<UdpSocket, Failure>;
+    fn open_socket(&self, admitted: &AdmittedDatagram) -> Result<UdpSocket, Failure>;
 
     /// Where a new session would lead from its client's own address, by the rules of now; `None` from another.
     ///
     /// # Errors
     ///
-    /// [`Failure`], as [`Role::open`].
-    fn target(&self, admitted: &Admitted) -> Result<Option<SocketAddr>, Failure>;
+    /// [`Failure`], as [`Role::open_socket`].
+    fn target(&self, admitted: &AdmittedDatagram) -> Result<Option<SocketAddr>, Failure>;
 
     /// What goes in front of its datagrams.
     ///
     /// # Errors
     ///
     /// [`Failure::Header`].
-    fn headers(&self, admitted: &Admitted) -> Result<SessionHeaders, Failure>;
+    fn headers(&self, admitted: &AdmittedDatagram) -> Result<SessionHeaders, Failure>;
 
     /// Whether a reply that goes this way still comes to the client of `key`; notes that its flow was answered.
-    fn accept_reply(&mut self, path: &Path, key: &Key, now: Instant) -> bool;
+    fn accept_reply(&mut self, reply_to: &ReplyTo, key: &SessionKey, now: Instant) -> bool;
 
     /// The listener's port, where this session may be offloaded to the kernel; `None` where it may not.
     fn offload_port(&self, session: &Session) -> Option<u16>;
@@ -52,9 +57,9 @@ pub(crate) trait Role {
 
 /// A datagram that may go on.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Admitted {
+pub(crate) struct AdmittedDatagram {
     /// Its session.
-    pub(crate) key: Key,
+    pub(crate) key: SessionKey,
     /// Whose share of sessions it counts against.
     pub(crate) balancer: IpAddr,
     /// Where its payload begins.

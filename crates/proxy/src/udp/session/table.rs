@@ -16,112 +16,112 @@ use crate::outages::{self, Backend};
 use crate::outcome::{Failure, Over};
 use crate::refusals;
 use crate::throttle::Throttle;
-use crate::udp::drop_reason::Dropped;
-use crate::udp::endpoints::{Key, Path};
-use crate::udp::lru_table::{Id, Limits, Table};
-use crate::udp::offload::Kernel;
-use crate::udp::offload::egress_cache::Ways;
+use crate::udp::drop_reason::DropReason;
+use crate::udp::endpoints::{ReplyTo, SessionKey};
+use crate::udp::lru_table::{EntryId, LruTable, TableLimits};
+use crate::udp::offload::KernelDataPath;
+use crate::udp::offload::egress_cache::EgressCache;
 use crate::udp::session::Session;
-use crate::udp::session::role::{Admitted, Role};
+use crate::udp::session::role::{AdmittedDatagram, Role};
 
 /// What a worker knows beside its buffers.
-pub(crate) struct Sessions<R> {
+pub(crate) struct SessionTable<R> {
     pub(super) role: R,
-    pub(crate) table: Table<Key, Session>,
+    pub(crate) table: LruTable<SessionKey, Session>,
     /// The session that has a client's own address and port, through whichever balancer.
-    clients: HashMap<Client, Id>,
+    clients: HashMap<ClientKey, EntryId>,
     pub(crate) tally: DatagramTally,
     counters: Arc<Counters>,
     listeners: Vec<LocalAddr>,
     /// Whether no session may begin any more.
-    pub(crate) stopping: bool,
-    pub(super) kernel: Kernel,
-    pub(super) ways: Ways,
+    pub(crate) draining: bool,
+    pub(super) kernel: KernelDataPath,
+    pub(super) egress_cache: EgressCache,
 }
 
-impl<R: Role> Sessions<R> {
+impl<R: Role> SessionTable<R> {
     pub(crate) fn new(
         role: R,
-        limits: Limits,
+        limits: TableLimits,
         counters: Arc<Counters>,
         listeners: Vec<LocalAddr>,
-        kernel: Kernel,
+        kernel: KernelDataPath,
     ) -> Self {
         Self {
             role,
-            table: Table::new(limits),
+            table: LruTable::new(limits),
             clients: HashMap::new(),
             tally: DatagramTally::default(),
             counters,
             listeners,
-            stopping: false,
+            draining: false,
             kernel,
-            ways: Ways::default(),
+            egress_cache: EgressCache::default(),
         }
     }
 
     /// The session of a datagram that came this way, and where its payload begins. Before a session has to go for it,
     /// `flush` sends what has been received and not sent on.
-    pub(crate) fn receive(
+    pub(crate) fn find_or_begin(
         &mut self,
         bytes: &[u8],
-        path: &Path,
+        reply_to: &ReplyTo,
         now: Instant,
         poller: &AsyncEpoll,
         mut flush: impl FnMut(&mut Self),
-    ) -> Result<(Id, usize), Dropped> {
+    ) -> Result<(EntryId, usize), DropReason> {
         let epoch = self.kernel.as_ref().map(|kernel| kernel.epoch());
-        let admitted = self.role.admit(bytes, path, now)?;
+        let admitted = self.role.admit(bytes, reply_to, now)?;
         let id = match self.table.find(&admitted.key) {
             Some(id) => id,
-            None if self.stopping => return Err(Dropped::Stopping),
-            None => match self.abandoned(&admitted, now)? {
+            None if self.draining => return Err(DropReason::Stopping),
+            None => match self.failover_candidate(&admitted, now)? {
                 Some(id) => {
                     flush(self);
-                    self.take_over(id, &admitted, now, poller)?
+                    self.fail_over(id, &admitted, now, poller)?
                 }
-                None => self.begin(&admitted, path, now, poller, flush)?,
+                None => self.begin(&admitted, reply_to, now, poller, flush)?,
             },
         };
         if let Some(session) = self.table.get_mut(id) {
-            session.path = *path;
-            session.heard = now;
+            session.reply_to = *reply_to;
+            session.last_request = now;
         }
         if let Some(epoch) = epoch {
             let header = bytes.get(..admitted.payload).unwrap_or_default();
-            self.observe(id, header, path, epoch);
+            self.observe(id, header, reply_to, epoch);
         }
         self.table.touch(id, now, false);
         Ok((id, admitted.payload))
     }
 
     /// Whether the way to the session's client is still there. Takes note of the answer.
-    pub(crate) fn answer(&mut self, id: Id, now: Instant) -> bool {
+    pub(crate) fn accept_reply(&mut self, id: EntryId, now: Instant) -> bool {
         match self.table.get(id) {
-            Some(session) => self.role.accept_reply(&session.path, &session.key, now),
+            Some(session) => self.role.accept_reply(&session.reply_to, &session.key, now),
             None => false,
         }
     }
 
     /// Counts datagrams that the kernel threw away before we came to them.
-    pub(crate) fn lost(&mut self, datagrams: u32) {
+    pub(crate) fn count_lost(&mut self, datagrams: u32) {
         if datagrams > 0 {
             self.tally.dropped("receive_buffer_full", datagrams.into());
         }
     }
 
     /// Counts a datagram that goes no further; the log has one of them a second.
-    pub(crate) fn dropped(&mut self, dropped: &Dropped, path: Option<&Path>) {
+    pub(crate) fn count_dropped(&mut self, dropped: &DropReason, reply_to: Option<&ReplyTo>) {
         self.tally.dropped(dropped.reason(), 1);
-        if let Some(path) = path {
-            refusals::report_datagram(path.peer, dropped);
+        if let Some(reply_to) = reply_to {
+            refusals::report_datagram(reply_to.peer, dropped);
         }
         if !tracing::enabled!(tracing::Level::DEBUG) {
             return;
         }
-        if let Some(suppressed) = LOGGED.pass() {
+        if let Some(suppressed) = DROP_LOG.pass() {
             tracing::debug!(
-                peer = path.map(|path| tracing::field::display(path.peer)),
+                peer = reply_to.map(|reply_to| tracing::field::display(reply_to.peer)),
                 reason = dropped.reason(),
                 suppressed,
                 "datagram dropped: {dropped}"
@@ -130,17 +130,17 @@ impl<R: Role> Sessions<R> {
     }
 
     /// Counts a request that did not reach the backend of its session.
-    pub(crate) fn unsent(&mut self, id: Id, dropped: &Dropped) {
+    pub(crate) fn count_unsent(&mut self, id: EntryId, dropped: &DropReason) {
         let session = self.table.get(id);
-        if let (Dropped::Unreachable(error), Some(session)) = (dropped, session) {
+        if let (DropReason::Unreachable(error), Some(session)) = (dropped, session) {
             outages::failed(Backend::Udp(session.upstream), error.kind(), error);
         }
-        let path = session.map(|session| session.path);
-        self.dropped(dropped, path.as_ref());
+        let reply_to = session.map(|session| session.reply_to);
+        self.count_dropped(dropped, reply_to.as_ref());
     }
 
     /// The backend of this session has answered.
-    pub(crate) fn answered(&mut self, id: Id, now: Instant) {
+    pub(crate) fn note_answered(&mut self, id: EntryId, now: Instant) {
         if outages::is_any_down()
             && let Some(session) = self.table.get(id)
         {
@@ -152,12 +152,12 @@ impl<R: Role> Sessions<R> {
     /// Ends what is over, and tells the counters.
     pub(crate) fn tick(&mut self, now: Instant) {
         self.role.tick(now);
-        while let Some(id) = self.table.expired(now) {
-            if !self.is_used_by_kernel(id, now) {
-                self.finish(id, Over::Idle);
+        while let Some(id) = self.table.find_expired(now) {
+            if !self.touch_if_used_by_kernel(id, now) {
+                self.close(id, Over::Idle);
             }
         }
-        self.ask_kernel();
+        self.collect_kernel_totals();
         self.report();
     }
 
@@ -167,54 +167,66 @@ impl<R: Role> Sessions<R> {
     }
 
     /// Begins no session from now on. What is open is seen here only.
-    pub(crate) fn stop(&mut self) {
-        self.stopping = true;
+    pub(crate) fn begin_draining(&mut self) {
+        self.draining = true;
         if let Some(kernel) = &self.kernel {
             kernel.clear();
         }
     }
 
     /// Ends all sessions.
-    pub(crate) fn end(&mut self) {
-        while let Some(id) = self.table.first() {
-            self.finish(id, Over::Stopped);
+    pub(crate) fn close_all(&mut self) {
+        while let Some(id) = self.table.eviction_candidate() {
+            self.close(id, Over::Stopped);
         }
-        self.ask_kernel();
+        self.collect_kernel_totals();
         self.report();
     }
 
     /// The session that a client goes on with where it comes through another balancer and the one before has been silent: it has
     /// the client's port, which a second session could not have. `None` where there is none, and where by the rules of
     /// now the client goes elsewhere.
-    fn abandoned(&mut self, admitted: &Admitted, now: Instant) -> Result<Option<Id>, Failure> {
-        let client = Client::of(&admitted.key);
+    fn failover_candidate(
+        &mut self,
+        admitted: &AdmittedDatagram,
+        now: Instant,
+    ) -> Result<Option<EntryId>, Failure> {
+        let client = ClientKey::of(&admitted.key);
         let Some(&id) = client.and_then(|client| self.clients.get(&client)) else {
             return Ok(None);
         };
         let Some(&Session {
-            heard, upstream, ..
+            last_request,
+            upstream,
+            ..
         }) = self.table.get(id)
         else {
             return Ok(None);
         };
-        let is_silent = now.duration_since(heard) >= FAILOVER && !self.is_used_by_kernel(id, now);
-        if !is_silent || self.table.in_the_way(admitted.balancer).is_some() {
+        let is_idle = now.duration_since(last_request) >= FAILOVER_AFTER
+            && !self.touch_if_used_by_kernel(id, now);
+        if !is_idle
+            || self
+                .table
+                .eviction_candidate_for(admitted.balancer)
+                .is_some()
+        {
             return Ok(None);
         }
         let target = self.role.target(admitted)?;
         Ok((target == Some(upstream)).then_some(id))
     }
 
-    fn take_over(
+    fn fail_over(
         &mut self,
-        id: Id,
-        admitted: &Admitted,
+        id: EntryId,
+        admitted: &AdmittedDatagram,
         now: Instant,
         poller: &AsyncEpoll,
-    ) -> Result<Id, Failure> {
+    ) -> Result<EntryId, Failure> {
         let headers = self.role.headers(admitted)?;
         let mut session = self.table.remove(id).ok_or(Failure::NoService)?;
-        self.take_back(&mut session);
+        self.reclaim_from_kernel(&mut session);
         let _ = poller.delete(&session.socket);
         (session.key, session.headers) = (admitted.key, headers);
         let is_answered = session.is_answered();
@@ -226,15 +238,15 @@ impl<R: Role> Sessions<R> {
     /// Puts a session into its place, and listens for its replies.
     fn insert(
         &mut self,
-        admitted: &Admitted,
+        admitted: &AdmittedDatagram,
         now: Instant,
         session: Session,
         poller: &AsyncEpoll,
-    ) -> Result<Id, Failure> {
+    ) -> Result<EntryId, Failure> {
         let id = self
             .table
             .insert(admitted.key, admitted.balancer, now, session);
-        if let Some(client) = Client::of(&admitted.key) {
+        if let Some(client) = ClientKey::of(&admitted.key) {
             let first = self.clients.get(&client).copied();
             // One that came later, while the first is there, has another port.
             if first.is_none_or(|first| self.table.get(first).is_none()) {
@@ -247,7 +259,7 @@ impl<R: Role> Sessions<R> {
         };
         if let Err(failed) = watched {
             // Nobody would hear its replies.
-            self.finish(id, Over::Unwatched);
+            self.close(id, Over::Unwatched);
             return Err(Failure::Local(failed));
         }
         Ok(id)
@@ -255,42 +267,57 @@ impl<R: Role> Sessions<R> {
 
     fn begin(
         &mut self,
-        admitted: &Admitted,
-        path: &Path,
+        admitted: &AdmittedDatagram,
+        reply_to: &ReplyTo,
         now: Instant,
         poller: &AsyncEpoll,
         mut flush: impl FnMut(&mut Self),
-    ) -> Result<Id, Failure> {
+    ) -> Result<EntryId, Failure> {
         let headers = self.role.headers(admitted)?;
-        let (socket, upstream) = match self.open(admitted) {
+        let (socket, upstream) = match self.open_socket(admitted) {
             Err(Failure::Local(failed)) if failed.is_exhaustion() => {
                 warn_of_exhaustion(&failed);
                 flush(self);
-                self.give_up_one(now);
-                self.open(admitted)?
+                self.evict_one(now);
+                self.open_socket(admitted)?
             }
             opened => opened?,
         };
-        let listener = self.listeners.get(path.listener).copied();
-        let listener = path.original.map(LocalAddr).or(listener);
+        let listener = self.listeners.get(reply_to.listener).copied();
+        let listener = reply_to.original.map(LocalAddr).or(listener);
         let listener = listener.unwrap_or(LocalAddr(admitted.key.from));
-        let local = path.local.map(|local| {
-            let ip = path.original.map_or(local.ip, |original| original.ip());
+        let local = reply_to.local.map(|local| {
+            let ip = reply_to.original.map_or(local.ip, |original| original.ip());
             LocalAddr::canonical(SocketAddr::new(ip, listener.0.port()))
         });
-        if self.table.in_the_way(admitted.balancer).is_some() {
+        if self
+            .table
+            .eviction_candidate_for(admitted.balancer)
+            .is_some()
+        {
             flush(self);
-            self.make_room(admitted.balancer, now);
+            self.evict_for(admitted.balancer, now);
         }
-        let mut record = Record::begin_session(&self.counters, listener, local, path.peer);
+        let mut record = Record::begin_session(&self.counters, listener, local, reply_to.peer);
         record.header(admitted.header.claim, None);
         record.target(Target(upstream));
-        let session = Session::new(admitted.key, *path, now, socket, upstream, headers, record);
+        let session = Session::new(
+            admitted.key,
+            *reply_to,
+            now,
+            socket,
+            upstream,
+            headers,
+            record,
+        );
         self.insert(admitted, now, session, poller)
     }
 
-    fn open(&self, admitted: &Admitted) -> Result<(UdpSocket, std::net::SocketAddr), Failure> {
-        let socket = self.role.open(admitted)?;
+    fn open_socket(
+        &self,
+        admitted: &AdmittedDatagram,
+    ) -> Result<(UdpSocket, std::net::SocketAddr), Failure> {
+        let socket = self.role.open_socket(admitted)?;
         let upstream = socket
             .peer_addr()
             .call("getpeername(2)")
@@ -302,58 +329,58 @@ impl<R: Role> Sessions<R> {
     }
 
     /// Ends a session whose socket was destroyed.
-    pub(crate) fn abort(&mut self, id: Id) {
-        self.finish(id, Over::SocketDestroyed);
+    pub(crate) fn close_destroyed(&mut self, id: EntryId) {
+        self.close(id, Over::SocketDestroyed);
     }
 
-    fn make_room(&mut self, balancer: IpAddr, now: Instant) {
-        for _ in 0..LOOKS {
-            match self.table.in_the_way(balancer) {
-                Some(id) if self.is_used_by_kernel(id, now) => {}
-                Some(id) => return self.finish(id, Over::Evicted),
+    fn evict_for(&mut self, balancer: IpAddr, now: Instant) {
+        for _ in 0..MAX_BUSY_SKIPS {
+            match self.table.eviction_candidate_for(balancer) {
+                Some(id) if self.touch_if_used_by_kernel(id, now) => {}
+                Some(id) => return self.close(id, Over::Evicted),
                 None => return,
             }
         }
-        if let Some(id) = self.table.in_the_way(balancer) {
-            self.finish(id, Over::Evicted);
+        if let Some(id) = self.table.eviction_candidate_for(balancer) {
+            self.close(id, Over::Evicted);
         }
     }
 
-    fn give_up_one(&mut self, now: Instant) {
-        for _ in 0..LOOKS {
-            match self.table.first() {
-                Some(id) if self.is_used_by_kernel(id, now) => {}
-                Some(id) => return self.finish(id, Over::Evicted),
+    fn evict_one(&mut self, now: Instant) {
+        for _ in 0..MAX_BUSY_SKIPS {
+            match self.table.eviction_candidate() {
+                Some(id) if self.touch_if_used_by_kernel(id, now) => {}
+                Some(id) => return self.close(id, Over::Evicted),
                 None => return,
             }
         }
     }
 
-    fn finish(&mut self, id: Id, over: Over) {
+    fn close(&mut self, id: EntryId, over: Over) {
         if let Some(mut session) = self.table.remove(id) {
-            if let Some(client) = Client::of(&session.key)
+            if let Some(client) = ClientKey::of(&session.key)
                 && self.clients.get(&client) == Some(&id)
             {
                 self.clients.remove(&client);
             }
-            self.take_back(&mut session);
-            session.end(over);
+            self.reclaim_from_kernel(&mut session);
+            session.close(over);
         }
     }
 }
 
 /// A client and where it asked, whoever brought it here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-struct Client {
+struct ClientKey {
     listener: usize,
     original: Option<SocketAddr>,
     client: SocketAddr,
     destination: Option<SocketAddr>,
 }
 
-impl Client {
+impl ClientKey {
     /// `None` for whom no header names.
-    fn of(key: &Key) -> Option<Self> {
+    fn of(key: &SessionKey) -> Option<Self> {
         Some(Self {
             listener: key.listener,
             original: key.original,
@@ -364,7 +391,7 @@ impl Client {
 }
 
 fn warn_of_exhaustion(failed: &SyscallError) {
-    if let Some(suppressed) = EXHAUSTED.pass() {
+    if let Some(suppressed) = EXHAUSTION_LOG.pass() {
         tracing::warn!(
             suppressed,
             "{failed}: a UDP session has to make room for a new one. Raise LimitNOFILE or \
@@ -375,9 +402,9 @@ fn warn_of_exhaustion(failed: &SyscallError) {
 
 /// How long a balancer has brought nothing of a client before another may take the client over. Two that share its
 /// datagrams go on side by side.
-const FAILOVER: Duration = Duration::from_secs(3);
-/// Sessions that the kernel was busy with, passed over before one of them goes all the same.
-const LOOKS: usize = 16;
+const FAILOVER_AFTER: Duration = Duration::from_secs(3);
+/// SessionTable that the kernel was busy with, passed over before one of them goes all the same.
+const MAX_BUSY_SKIPS: usize = 16;
 
-static LOGGED: Throttle = Throttle::new(Duration::from_secs(1));
-static EXHAUSTED: Throttle = Throttle::new(Duration::from_secs(10));
+static DROP_LOG: Throttle = Throttle::new(Duration::from_secs(1));
+static EXHAUSTION_LOG: Throttle = Throttle::new(Duration::from_secs(10));

@@ -1,4 +1,4 @@
-//! Sending what a batch amounts to, with as few system calls as it takes.
+//! ForwarderRole what a batch amounts to, with as few system calls as it takes.
 
 use std::io::{self, ErrorKind, IoSlice};
 use std::net::SocketAddr;
@@ -7,11 +7,11 @@ use std::slice::from_ref;
 
 use peername_sys::udp::{PktInfo, SendBatch, Transmit, supports_gso};
 
-use crate::udp::drop_reason::Dropped;
+use crate::udp::drop_reason::DropReason;
 
 /// Sends batches. One a worker.
 #[derive(Debug)]
-pub(crate) struct Courier {
+pub(crate) struct BatchSender {
     outbox: SendBatch,
     /// Whether runs of datagrams of one size go out as one (UDP_SEGMENT).
     merge: bool,
@@ -19,7 +19,7 @@ pub(crate) struct Courier {
 
 /// One datagram, where its parts lie.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Datagram<'a> {
+pub(crate) struct OutgoingDatagram<'a> {
     pub(crate) header: &'a [u8],
     pub(crate) payload: &'a [u8],
     /// `None` on a connected socket.
@@ -28,9 +28,9 @@ pub(crate) struct Datagram<'a> {
 }
 
 /// Which datagrams of a batch were not sent, and why.
-pub(crate) type Failed = Vec<(usize, Dropped)>;
+pub(crate) type SendFailures = Vec<(usize, DropReason)>;
 
-impl Courier {
+impl BatchSender {
     pub(crate) fn new() -> Self {
         Self {
             outbox: SendBatch::default(),
@@ -39,9 +39,13 @@ impl Courier {
     }
 
     /// Sends all of them, in order, and returns those that could not be.
-    pub(crate) fn send(&mut self, socket: impl AsFd, datagrams: &[Datagram<'_>]) -> Failed {
+    pub(crate) fn send(
+        &mut self,
+        socket: impl AsFd,
+        datagrams: &[OutgoingDatagram<'_>],
+    ) -> SendFailures {
         if let [only] = datagrams {
-            let result = self.send_alone(socket.as_fd(), only);
+            let result = self.send_one(socket.as_fd(), only);
             return result
                 .err()
                 .map(|dropped| (0, dropped))
@@ -54,11 +58,11 @@ impl Courier {
     }
 
     /// The usual case towards backends: one client has sent one datagram.
-    fn send_alone(
+    fn send_one(
         &mut self,
         socket: BorrowedFd<'_>,
-        datagram: &Datagram<'_>,
-    ) -> Result<(), Dropped> {
+        datagram: &OutgoingDatagram<'_>,
+    ) -> Result<(), DropReason> {
         if let (None, None, []) = (datagram.to, datagram.from, datagram.header) {
             return retry(None, || {
                 peername_sys::tcp::stream::send(socket, datagram.payload).map(drop)
@@ -81,12 +85,12 @@ impl Courier {
     fn send_runs(
         &mut self,
         socket: BorrowedFd<'_>,
-        datagrams: &[Datagram<'_>],
+        datagrams: &[OutgoingDatagram<'_>],
         offset: usize,
         merge: bool,
-        failed: &mut Failed,
+        failed: &mut SendFailures,
     ) {
-        let batch = Batch::new(datagrams, merge);
+        let batch = MessageBatch::new(datagrams, merge);
         let (mut done, mut reported) = (0, 0);
         while let Some(run) = batch.runs.get(done) {
             let messages = batch.messages.get(done..).unwrap_or_default();
@@ -97,16 +101,16 @@ impl Courier {
                 }
                 Err(error) => error,
             };
-            if is_about_another(&error, run.to) && reported < MOST_REPORTS {
+            if is_pending_error(&error, run.to) && reported < MAX_SEND_RETRIES {
                 reported += 1;
                 continue;
             }
             if run.datagrams.len() > 1 {
-                self.doubt_merging(&error);
+                self.disable_merging_on_device_error(&error);
                 let alone = datagrams.get(run.datagrams.clone()).unwrap_or_default();
                 self.send_runs(socket, alone, offset + run.datagrams.start, false, failed);
             } else {
-                failed.push((offset + run.datagrams.start, Dropped::by_kernel(error)));
+                failed.push((offset + run.datagrams.start, DropReason::by_kernel(error)));
             }
             (done, reported) = (done + 1, 0);
         }
@@ -114,7 +118,7 @@ impl Courier {
 
     /// A device that can't compute checksums can't have merged datagrams (EIO, udp(7)). Other errors may
     /// be about this run only: too large for the path, for one.
-    fn doubt_merging(&mut self, error: &io::Error) {
+    fn disable_merging_on_device_error(&mut self, error: &io::Error) {
         if peername_sys::is_device_error(error) {
             self.merge = false;
             tracing::info!("UDP_SEGMENT does not work on the way out ({error}); going on without");
@@ -123,7 +127,7 @@ impl Courier {
 }
 
 /// A batch as messages: runs of datagrams to one place, of one size where there are several.
-struct Batch<'a> {
+struct MessageBatch<'a> {
     slices: Vec<IoSlice<'a>>,
     messages: Vec<Transmit>,
     runs: Vec<Run>,
@@ -134,8 +138,8 @@ struct Run {
     to: Option<SocketAddr>,
 }
 
-impl<'a> Batch<'a> {
-    fn new(datagrams: &[Datagram<'a>], merge: bool) -> Self {
+impl<'a> MessageBatch<'a> {
+    fn new(datagrams: &[OutgoingDatagram<'a>], merge: bool) -> Self {
         let mut batch = Self {
             slices: Vec::with_capacity(2 * datagrams.len()),
             messages: Vec::with_capacity(datagrams.len()),
@@ -166,7 +170,7 @@ impl<'a> Batch<'a> {
     }
 }
 
-impl Datagram<'_> {
+impl OutgoingDatagram<'_> {
     fn len(&self) -> usize {
         self.header.len() + self.payload.len()
     }
@@ -174,7 +178,7 @@ impl Datagram<'_> {
 
 /// How many datagrams from the first on can go as one: to the same place, of the same size. The last
 /// may be shorter. An empty datagram goes alone.
-fn run_length(datagrams: &[Datagram<'_>]) -> usize {
+fn run_length(datagrams: &[OutgoingDatagram<'_>]) -> usize {
     let Some(first) = datagrams.first() else {
         return 0;
     };
@@ -198,20 +202,25 @@ fn run_length(datagrams: &[Datagram<'_>]) -> usize {
 }
 
 /// Sends again for as long as the error is about an earlier datagram.
-fn retry(to: Option<SocketAddr>, mut send: impl FnMut() -> io::Result<()>) -> Result<(), Dropped> {
+fn retry(
+    to: Option<SocketAddr>,
+    mut send: impl FnMut() -> io::Result<()>,
+) -> Result<(), DropReason> {
     let mut reported = 0;
     loop {
         match send() {
             Ok(()) => return Ok(()),
-            Err(error) if is_about_another(&error, to) && reported < MOST_REPORTS => reported += 1,
-            Err(error) => return Err(Dropped::by_kernel(error)),
+            Err(error) if is_pending_error(&error, to) && reported < MAX_SEND_RETRIES => {
+                reported += 1
+            }
+            Err(error) => return Err(DropReason::by_kernel(error)),
         }
     }
 }
 
 /// On a connected socket an ICMP error that came for an earlier datagram is reported by the next call,
 /// which then does nothing else: ask again.
-fn is_about_another(error: &io::Error, to: Option<SocketAddr>) -> bool {
+fn is_pending_error(error: &io::Error, to: Option<SocketAddr>) -> bool {
     match error.kind() {
         ErrorKind::Interrupted => true,
         ErrorKind::WouldBlock => false,
@@ -220,7 +229,7 @@ fn is_about_another(error: &io::Error, to: Option<SocketAddr>) -> bool {
 }
 
 /// An error that comes back at once is about this datagram after all.
-const MOST_REPORTS: usize = 2;
+const MAX_SEND_RETRIES: usize = 2;
 
 #[cfg(test)]
 mod tests {
@@ -230,14 +239,14 @@ mod tests {
         let payload = vec![0; 65_535];
         let datagrams: Vec<_> = sizes
             .iter()
-            .map(|&size| Datagram {
+            .map(|&size| OutgoingDatagram {
                 header: &[1; 2],
                 payload: &payload[..size],
                 to: None,
                 from: None,
             })
             .collect();
-        let batch = Batch::new(&datagrams, true);
+        let batch = MessageBatch::new(&datagrams, true);
         batch.runs.iter().map(|run| run.datagrams.len()).collect()
     }
 
@@ -253,13 +262,13 @@ mod tests {
 
     #[test]
     fn datagrams_to_different_places_are_not_merged() {
-        let to = |port| Datagram {
+        let to = |port| OutgoingDatagram {
             header: &[],
             payload: &[0; 9],
             to: Some(SocketAddr::from(([192, 0, 2, 1], port))),
             from: None,
         };
-        let batch = Batch::new(&[to(1), to(1), to(2), to(1)], true);
+        let batch = MessageBatch::new(&[to(1), to(1), to(2), to(1)], true);
         let runs: Vec<_> = batch.runs.iter().map(|run| run.datagrams.len()).collect();
         assert_eq!(runs, [2, 1, 1]);
         assert_eq!(batch.messages[0].segment, Some(9));
@@ -268,14 +277,14 @@ mod tests {
 
     #[test]
     fn an_empty_datagram_goes_alone() {
-        let of = |payload| Datagram {
+        let of = |payload| OutgoingDatagram {
             header: &[],
             payload,
             to: None,
             from: None,
         };
         let datagrams = [of(&[]), of(&[]), of(b"x"), of(&[])];
-        let batch = Batch::new(&datagrams, true);
+        let batch = MessageBatch::new(&datagrams, true);
         assert!(batch.runs.iter().all(|run| run.datagrams.len() == 1));
     }
 }

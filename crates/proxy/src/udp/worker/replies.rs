@@ -8,170 +8,173 @@ use peername_sys::is_destroyed;
 use peername_sys::udp::{PktInfo, RecvMeta};
 
 use super::Worker;
-use super::batch_sender::Datagram;
-use super::piece::{BATCH, Piece, each_sent, payload, pieces};
+use super::batch_item::{BATCH_SIZE, BatchItem, for_each_sent, payload, split_merged};
+use super::batch_sender::OutgoingDatagram;
 use crate::outcome::Failure;
-use crate::udp::drop_reason::Dropped;
-use crate::udp::endpoints::Path;
-use crate::udp::lru_table::Id;
+use crate::udp::drop_reason::DropReason;
+use crate::udp::endpoints::ReplyTo;
+use crate::udp::lru_table::EntryId;
 use crate::udp::session::Session;
 use crate::udp::session::role::Role;
 
 impl<R: Role> Worker<R> {
     /// Takes a session's replies into what is left of the inbox. Returns whether more may wait.
-    pub(super) fn replies(&mut self, id: Id, now: Instant) -> bool {
-        if self.filled == BATCH {
+    pub(super) fn receive_replies(&mut self, id: EntryId, now: Instant) -> bool {
+        if self.reply_buffers_used == BATCH_SIZE {
             self.send_replies();
         }
         let Some(session) = self.sessions.table.get(id) else {
             return false;
         };
-        let places = self.filled..(self.filled + session.burst).min(BATCH);
-        let wanted = places.len();
-        let came = match self.inbox.receive(&session.socket, places.clone()) {
+        let buffers = self.reply_buffers_used
+            ..(self.reply_buffers_used + session.reply_batch).min(BATCH_SIZE);
+        let wanted = buffers.len();
+        let came = match self.inbox.receive(&session.socket, buffers.clone()) {
             Ok(came) => came,
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return false,
             Err(error) if is_destroyed(&error) => {
-                self.sessions.abort(id);
+                self.sessions.close_destroyed(id);
                 return false;
             }
             // What came back for an earlier request, by ICMP. The session goes on: a backend that is
             // restarted answers again.
             Err(error) => {
-                self.sessions.unsent(id, &Dropped::by_kernel(error));
+                self.sessions
+                    .count_unsent(id, &DropReason::by_kernel(error));
                 return true;
             }
         };
-        self.filled += came;
-        self.moved = now;
+        self.reply_buffers_used += came;
+        self.last_activity = now;
         let mut accepted = false;
-        for place in places.take(came) {
-            let Some((arrived, bytes)) = self.inbox.get(place) else {
+        for buffer in buffers.take(came) {
+            let Some((arrived, bytes)) = self.inbox.get(buffer) else {
                 continue;
             };
             if let Some(session) = self.sessions.table.get_mut(id) {
-                let lost = session.lost.since(&arrived);
-                self.sessions.lost(lost);
+                let lost = session.overflow.take_new(&arrived);
+                self.sessions.count_lost(lost);
             }
-            for piece in pieces(&arrived) {
+            for item in split_merged(&arrived) {
                 self.sessions.tally.replies += 1;
-                let datagram = bytes.get(piece.clone()).unwrap_or_default();
+                let datagram = bytes.get(item.clone()).unwrap_or_default();
                 let session = self.sessions.table.get(id);
                 let header = session
-                    .ok_or(Dropped::Evicted)
-                    .and_then(|session| header_of_reply(session, &arrived, datagram));
+                    .ok_or(DropReason::Evicted)
+                    .and_then(|session| reply_header_len(session, &arrived, datagram));
                 match header {
-                    Ok(_) if !self.sessions.answer(id, now) => {
-                        self.sessions.dropped(&Dropped::FlowChanged, None);
+                    Ok(_) if !self.sessions.accept_reply(id, now) => {
+                        self.sessions.count_dropped(&DropReason::FlowChanged, None);
                     }
                     Ok(header) => {
                         accepted = true;
-                        self.pieces.push(Piece {
+                        self.items.push(BatchItem {
                             session: id,
-                            place,
-                            payload: piece.start + header..piece.end,
+                            buffer,
+                            payload: item.start + header..item.end,
                         });
                     }
-                    Err(dropped) => self.sessions.dropped(&dropped, None),
+                    Err(dropped) => self.sessions.count_dropped(&dropped, None),
                 }
             }
         }
         if accepted {
-            self.sessions.answered(id, now);
+            self.sessions.note_answered(id, now);
         }
         let more = came == wanted;
         if let Some(session) = self.sessions.table.get_mut(id) {
             // To look for a second datagram costs as much as to be told that there is one.
-            session.burst = if more { BATCH_OF_SESSION } else { 1 };
+            session.reply_batch = if more { REPLY_BATCH } else { 1 };
         }
         more
     }
 
     /// Sends the replies that were taken to the balancers, each the way its session's last request came.
     pub(super) fn send_replies(&mut self) {
-        self.filled = 0;
-        let mut pieces = std::mem::take(&mut self.pieces);
+        self.reply_buffers_used = 0;
+        let mut items = std::mem::take(&mut self.items);
         // Usually all leave by one socket, and to look up a session is not free.
-        let first = pieces.first().map(|piece| self.exit_of(piece));
-        if pieces
-            .iter()
-            .any(|piece| Some(self.exit_of(piece)) != first)
-        {
-            pieces.sort_by_cached_key(|piece| self.exit_of(piece));
+        let first = items.first().map(|item| self.route_of(item));
+        if items.iter().any(|item| Some(self.route_of(item)) != first) {
+            items.sort_by_cached_key(|item| self.route_of(item));
         }
-        let mut rest = &pieces[..];
+        let mut rest = &items[..];
         while let Some(first) = rest.first() {
-            let exit = self.exit_of(first);
-            let others = rest.iter().position(|piece| self.exit_of(piece) != exit);
-            let (of_one, behind) = rest.split_at(others.unwrap_or(rest.len()));
-            self.send_replies_from(exit, of_one);
+            let route = self.route_of(first);
+            let others = rest.iter().position(|item| self.route_of(item) != route);
+            let (same_route, behind) = rest.split_at(others.unwrap_or(rest.len()));
+            self.send_replies_from(route, same_route);
             rest = behind;
         }
-        pieces.clear();
-        self.pieces = pieces;
+        items.clear();
+        self.items = items;
     }
 
     /// `None` when the session is no more.
-    fn exit_of(&self, piece: &Piece) -> Option<Exit> {
-        let Path {
+    fn route_of(&self, item: &BatchItem) -> Option<ReplyRoute> {
+        let ReplyTo {
             listener, original, ..
-        } = self.sessions.table.get(piece.session)?.path;
-        Some(Exit { listener, original })
+        } = self.sessions.table.get(item.session)?.reply_to;
+        Some(ReplyRoute { listener, original })
     }
 
-    fn send_replies_from(&mut self, exit: Option<Exit>, pieces: &[Piece]) {
-        let session_of = |piece: &Piece| self.sessions.table.get(piece.session);
-        let listener = exit.and_then(|exit| self.listeners.get(exit.listener));
-        let datagrams: Option<Vec<_>> = pieces
+    fn send_replies_from(&mut self, route: Option<ReplyRoute>, items: &[BatchItem]) {
+        let session_of = |item: &BatchItem| self.sessions.table.get(item.session);
+        let listener = route.and_then(|route| self.listeners.get(route.listener));
+        let datagrams: Option<Vec<_>> = items
             .iter()
-            .map(|piece| Some(reply(session_of(piece)?, payload(&self.inbox, piece))))
+            .map(|item| Some(reply(session_of(item)?, payload(&self.inbox, item))))
             .collect();
         let (Some(listener), Some(datagrams)) = (listener, datagrams) else {
-            let evicted = |_| self.sessions.dropped(&Dropped::Evicted, None);
-            return pieces.iter().for_each(evicted);
+            let evicted = |_| self.sessions.count_dropped(&DropReason::Evicted, None);
+            return items.iter().for_each(evicted);
         };
-        let original = exit.and_then(|exit| exit.original);
-        let socket = match original.map(|original| self.outlets.from(original, self.moved)) {
+        let original = route.and_then(|route| route.original);
+        let socket = match original
+            .map(|original| self.reply_sockets.socket_for(original, self.last_activity))
+        {
             None => &listener.socket,
-            Some(Ok(outlet)) => outlet,
+            Some(Ok(reply_socket)) => reply_socket,
             Some(Err(failed)) => {
-                let dropped = Dropped::from(Failure::Local(failed));
+                let dropped = DropReason::from(Failure::Local(failed));
                 let sessions = &mut self.sessions;
-                return pieces.iter().for_each(|_| sessions.dropped(&dropped, None));
+                return items
+                    .iter()
+                    .for_each(|_| sessions.count_dropped(&dropped, None));
             }
         };
-        let failed = self.courier.send(socket, &datagrams);
+        let failed = self.sender.send(socket, &datagrams);
         let sessions = &mut self.sessions;
-        each_sent(pieces, &failed, |piece| {
+        for_each_sent(items, &failed, |item| {
             sessions.tally.to_downstream += 1;
-            if let Some(session) = sessions.table.get_mut(piece.session) {
-                session.sent_downstream(piece.payload.len());
+            if let Some(session) = sessions.table.get_mut(item.session) {
+                session.count_reply(item.payload.len());
             }
         });
         for (_, dropped) in &failed {
-            sessions.dropped(dropped, None);
+            sessions.count_dropped(dropped, None);
         }
     }
 }
 
 /// Which socket an answer leaves by.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-struct Exit {
+struct ReplyRoute {
     listener: usize,
     /// Not the listener's own address, but this.
     original: Option<SocketAddr>,
 }
 
 /// How much header a reply has, where it must have one.
-fn header_of_reply(
+fn reply_header_len(
     session: &Session,
     arrived: &RecvMeta,
     datagram: &[u8],
-) -> Result<usize, Dropped> {
+) -> Result<usize, DropReason> {
     // Until it was connected, the socket received from anybody.
     if (arrived.peer.ip(), arrived.peer.port()) != (session.upstream.ip(), session.upstream.port())
     {
-        return Err(Dropped::Stranger);
+        return Err(DropReason::Stranger);
     }
     if !session.headers.expected_on_replies {
         return Ok(0);
@@ -180,23 +183,23 @@ fn header_of_reply(
     if datagram.starts_with(header) {
         Ok(header.len())
     } else {
-        Err(Dropped::HeaderMissing)
+        Err(DropReason::HeaderMissing)
     }
 }
 
-fn reply<'a>(session: &'a Session, payload: &'a [u8]) -> Datagram<'a> {
-    let Path {
+fn reply<'a>(session: &'a Session, payload: &'a [u8]) -> OutgoingDatagram<'a> {
+    let ReplyTo {
         peer,
         local,
         original,
         ..
-    } = session.path;
+    } = session.reply_to;
     // Where a TPROXY rule brought the request, the socket has the address already, and its family.
     let (local, to) = match original {
         None => (local, peer.0),
         Some(_) => (None, peer.canonical()),
     };
-    Datagram {
+    OutgoingDatagram {
         header: &session.headers.reply,
         payload,
         to: Some(to),
@@ -217,4 +220,4 @@ fn interface_for(peer: SocketAddr, interface: u32) -> u32 {
 }
 
 /// Replies taken at once from one session: the others are waiting.
-const BATCH_OF_SESSION: usize = 16;
+const REPLY_BATCH: usize = 16;

@@ -8,18 +8,18 @@ use peername_sys::is_destroyed;
 use peername_sys::udp::RecvBatch;
 
 use super::Worker;
-use super::batch_sender::{Courier, Datagram};
-use super::piece::{BATCH, Piece, each_sent, payload, pieces};
+use super::batch_item::{BATCH_SIZE, BatchItem, for_each_sent, payload, split_merged};
+use super::batch_sender::{BatchSender, OutgoingDatagram};
 use crate::addr::PeerAddr;
-use crate::udp::drop_reason::Dropped;
-use crate::udp::endpoints::Path;
+use crate::udp::drop_reason::DropReason;
+use crate::udp::endpoints::ReplyTo;
 use crate::udp::session::role::Role;
-use crate::udp::session::table::Sessions;
+use crate::udp::session::table::SessionTable;
 
 impl<R: Role> Worker<R> {
     /// Takes a batch of requests and sends each to its session's backend. Returns whether more may wait;
     /// an error when nothing will ever come there again.
-    pub(super) fn requests(
+    pub(super) fn receive_requests(
         &mut self,
         number: usize,
         now: Instant,
@@ -29,19 +29,19 @@ impl<R: Role> Worker<R> {
         let Some(listener) = self.listeners.get_mut(number) else {
             return Ok(false);
         };
-        let came = match self.inbox.receive(&listener.socket, 0..BATCH) {
+        let came = match self.inbox.receive(&listener.socket, 0..BATCH_SIZE) {
             Ok(came) => came,
             Err(error) if is_destroyed(&error) => return Err(error),
             Err(error) => return Ok(error.kind() != io::ErrorKind::WouldBlock),
         };
-        let (inbox, courier, unsent) = (&self.inbox, &mut self.courier, &mut self.pieces);
-        for place in 0..came {
-            let Some((arrived, bytes)) = inbox.get(place) else {
+        let (inbox, sender, unsent) = (&self.inbox, &mut self.sender, &mut self.items);
+        for buffer in 0..came {
+            let Some((arrived, bytes)) = inbox.get(buffer) else {
                 continue;
             };
-            let lost = listener.lost.since(&arrived);
-            self.sessions.lost(lost);
-            let path = Path {
+            let lost = listener.overflow.take_new(&arrived);
+            self.sessions.count_lost(lost);
+            let reply_to = ReplyTo {
                 listener: number,
                 peer: PeerAddr(arrived.peer),
                 local: arrived.local,
@@ -50,84 +50,85 @@ impl<R: Role> Worker<R> {
                     .original
                     .filter(|original| original.port() != listener.port),
             };
-            for piece in pieces(&arrived) {
+            for item in split_merged(&arrived) {
                 self.sessions.tally.received += 1;
-                let datagram = bytes.get(piece.clone()).unwrap_or_default();
+                let datagram = bytes.get(item.clone()).unwrap_or_default();
                 let received = if arrived.truncated {
-                    Err(Dropped::Truncated)
+                    Err(DropReason::Truncated)
                 } else {
-                    let flush = |sessions: &mut _| send_requests(sessions, inbox, courier, unsent);
-                    self.sessions.receive(datagram, &path, now, poller, flush)
+                    let flush = |sessions: &mut _| send_requests(sessions, inbox, sender, unsent);
+                    self.sessions
+                        .find_or_begin(datagram, &reply_to, now, poller, flush)
                 };
                 match received {
                     Ok((session, payload)) => {
-                        self.moved = now;
-                        unsent.push(Piece {
+                        self.last_activity = now;
+                        unsent.push(BatchItem {
                             session,
-                            place,
-                            payload: piece.start + payload..piece.end,
+                            buffer,
+                            payload: item.start + payload..item.end,
                         });
                     }
-                    Err(dropped) => self.sessions.dropped(&dropped, Some(&path)),
+                    Err(dropped) => self.sessions.count_dropped(&dropped, Some(&reply_to)),
                 }
             }
         }
-        send_requests(&mut self.sessions, inbox, courier, unsent);
-        Ok(came == BATCH)
+        send_requests(&mut self.sessions, inbox, sender, unsent);
+        Ok(came == BATCH_SIZE)
     }
 }
 
 /// Sends requests, those of one session together and in their order.
 fn send_requests<R: Role>(
-    sessions: &mut Sessions<R>,
+    sessions: &mut SessionTable<R>,
     inbox: &RecvBatch,
-    courier: &mut Courier,
-    unsent: &mut Vec<Piece>,
+    sender: &mut BatchSender,
+    unsent: &mut Vec<BatchItem>,
 ) {
-    unsent.sort_by_key(|piece| piece.session);
-    for of_session in unsent.chunk_by(|a, b| a.session == b.session) {
-        send_requests_of(sessions, inbox, courier, of_session);
+    unsent.sort_by_key(|item| item.session);
+    for same_session in unsent.chunk_by(|a, b| a.session == b.session) {
+        send_requests_of(sessions, inbox, sender, same_session);
     }
     unsent.clear();
 }
 
 fn send_requests_of<R: Role>(
-    sessions: &mut Sessions<R>,
+    sessions: &mut SessionTable<R>,
     inbox: &RecvBatch,
-    courier: &mut Courier,
-    pieces: &[Piece],
+    sender: &mut BatchSender,
+    items: &[BatchItem],
 ) {
-    let Some(id) = pieces.first().map(|piece| piece.session) else {
+    let Some(id) = items.first().map(|item| item.session) else {
         return;
     };
     let Some(session) = sessions.table.get(id) else {
-        pieces
+        items
             .iter()
-            .for_each(|_| sessions.dropped(&Dropped::Evicted, None));
+            .for_each(|_| sessions.count_dropped(&DropReason::Evicted, None));
         return;
     };
-    let datagrams: Vec<_> = pieces
+    let datagrams: Vec<_> = items
         .iter()
-        .map(|piece| Datagram {
+        .map(|item| OutgoingDatagram {
             header: session.request_header(),
-            payload: payload(inbox, piece),
+            payload: payload(inbox, item),
             to: None,
             from: None,
         })
         .collect();
-    let failed = courier.send(&session.socket, &datagrams);
-    each_sent(pieces, &failed, |piece| {
+    let failed = sender.send(&session.socket, &datagrams);
+    for_each_sent(items, &failed, |item| {
         sessions.tally.to_upstream += 1;
-        if let Some(session) = sessions.table.get_mut(piece.session) {
-            session.sent_upstream(piece.payload.len());
+        if let Some(session) = sessions.table.get_mut(item.session) {
+            session.count_request(item.payload.len());
         }
     });
     for (_, dropped) in &failed {
-        sessions.unsent(id, dropped);
+        sessions.count_unsent(id, dropped);
     }
     // Such a socket may never wake us again, and the client's next datagram needs another.
-    let destroyed = |(_, dropped): &(_, _)| matches!(dropped, Dropped::SocketDestroyed(_));
+    let destroyed = |(_, dropped): &(_, _)| matches!(dropped, DropReason::SocketDestroyed(_));
     if failed.iter().any(destroyed) {
-        sessions.abort(id);
+        sessions.close_destroyed(id);
     }
 }
