@@ -23,7 +23,7 @@ impl Rig {
     /// Without one so far.
     fn empty() -> Self {
         let (host, scratch) = (Host::new(), Scratch::new());
-        let ca = scratch.text("ca");
+        let ca = scratch.path_text("ca");
         Self { host, scratch, ca }
     }
 

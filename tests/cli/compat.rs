@@ -43,7 +43,7 @@ impl Bench {
         let (before, last) = commands.rsplit_once('\n').unwrap_or(("true", commands));
         let last = last.trim().trim_start_matches("sudo ");
         let commands = format!("{before}\nexec {last}");
-        Process::start_with(host, through, "bash", &["-c", &self.script(&commands)])
+        Process::start_through(host, through, "bash", &["-c", &self.script(&commands)])
     }
 
     /// The same for what ends by itself, or must.
@@ -66,12 +66,14 @@ impl Bench {
     fn between(&self, command: &str) -> (Lab, Backend, Process) {
         let lab = Lab::new();
         let backend = Backend::listen(&lab.server, TARGET_V4);
-        let process = self.start(&lab.server, command).listens(&[LISTEN_V4]);
+        let process = self
+            .start(&lab.server, command)
+            .wait_listening(&[LISTEN_V4]);
         (lab, backend, process)
     }
 
     fn script(&self, commands: &str) -> String {
-        let here = self.0.text("");
+        let here = self.0.path_text("");
         format!(
             "cd {here}\nPATH=$PWD:$PATH\n{}",
             commands.replace("sudo ", "")
@@ -83,7 +85,7 @@ impl Bench {
 fn netcat(host: &Host, command: &str) -> Process {
     let words: Vec<_> = command.split(' ').collect();
     let server = Process::start(host, words[0], &words[1..]);
-    server.line("that it listens", |line| {
+    server.wait_line("that it listens", |line| {
         line.contains("Listening on").then_some(())
     });
     server
@@ -91,10 +93,10 @@ fn netcat(host: &Host, command: &str) -> Process {
 
 /// The peer of the connection that such a server reports first.
 fn peer(server: &Process) -> SocketAddr {
-    server.line("that somebody came", |line| {
+    server.wait_line("that somebody came", |line| {
         let (_, peer) = line.split_once("Connection received on ")?;
         let (ip, port) = peer.split_once(' ')?;
-        crate::harness::addr::parse(ip, port)
+        crate::harness::addr::from_parts(ip, port)
     })
 }
 
@@ -102,7 +104,7 @@ fn peer(server: &Process) -> SocketAddr {
 fn who_am_i(host: &Host, addr: SocketAddr) -> Process {
     let (ip, port) = (addr.ip().to_string(), addr.port().to_string());
     let server = Process::start(host, "python3", &["-uc", WHO_AM_I, &ip, &port]);
-    server.line("that it is there", |line| (line == "ready").then_some(()));
+    server.wait_line("that it is there", |line| (line == "ready").then_some(()));
     server
 }
 
@@ -118,7 +120,7 @@ while True:
 "#;
 
 fn is_listening(process: &Process) {
-    process.line("that it listens", |line| {
+    process.wait_line("that it listens", |line| {
         line.contains("listening").then_some(())
     });
 }

@@ -1,8 +1,8 @@
 //! Small promises of the command line, each by running it.
 
-use crate::harness::addr::{LISTEN_V4, TARGET_V4, someone_v4};
+use crate::harness::addr::{LISTEN_V4, TARGET_V4, fresh_client_v4};
 use crate::harness::conn::Conn;
-use crate::harness::datagram::Datagrams;
+use crate::harness::datagram::DatagramSocket;
 use crate::harness::lab::{Host, Lab, Scratch, wait_for};
 use crate::harness::peername::{BINARY, Peername};
 
@@ -20,9 +20,9 @@ fn send_speaks_udp() {
             "--trust=any",
             &dialect,
         ];
-        let _proxy = Peername::receive(&lab.server, &args);
-        let backend = Datagrams::bind(&lab.server, TARGET_V4);
-        let client = someone_v4();
+        let _proxy = Peername::start_udp(&lab.server, &args);
+        let backend = DatagramSocket::bind(&lab.server, TARGET_V4);
+        let client = fresh_client_v4();
         let source = format!("--source={client}");
         let send = [
             "send",
@@ -33,8 +33,8 @@ fn send_speaks_udp() {
             "10.81.0.1:8443",
         ];
         let answered = std::thread::scope(|scope| {
-            let sender =
-                scope.spawn(|| Peername::pipe(&lab.balancer, &[BINARY], &send, "who am I?"));
+            let sender = scope
+                .spawn(|| Peername::run_with_input(&lab.balancer, &[BINARY], &send, "who am I?"));
             assert_eq!(backend.recv(), (b"who am I?".to_vec(), client));
             backend.send(client, &[b"you"]);
             sender.join().expect("the sender")
@@ -57,7 +57,7 @@ fn send_speaks_udp() {
 #[test]
 fn ca_init_leaves_what_is_there_where_it_may() {
     let (host, scratch) = (Host::new(), Scratch::new());
-    let ca = scratch.text("ca");
+    let ca = scratch.path_text("ca");
     let run = |args: &[&str]| {
         let output = Peername::run(&host, &[args, &["--ca", &ca]].concat());
         (
@@ -94,7 +94,7 @@ fn a_relay_that_was_chosen_is_logged() {
         "--log-format=json",
     ];
     let proxy = Peername::start(&lab.server, &args, &[LISTEN_V4]);
-    proxy.line("the relay", |line| {
+    proxy.wait_line("the relay", |line| {
         line.contains("--relay splice").then_some(())
     });
 }
@@ -117,7 +117,7 @@ fn lines_for_the_journal_begin_with_their_priority() {
         ];
         let _proxy = Peername::start_through(&lab.server, &through, &args, &[LISTEN_V4]);
         wait_for("a warning", || {
-            Conn::turned_away(&lab.balancer, LISTEN_V4);
+            Conn::assert_refused(&lab.balancer, LISTEN_V4);
             scratch
                 .read("journal")
                 .contains("untrusted_peer")

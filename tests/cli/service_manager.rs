@@ -9,14 +9,14 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::harness::addr::{BALANCER_V4, LISTEN_V4, LISTEN_V6, TARGET_V4, someone_v4};
+use crate::harness::addr::{BALANCER_V4, LISTEN_V4, LISTEN_V6, TARGET_V4, fresh_client_v4};
 use crate::harness::backend::Backend;
 use crate::harness::conn::Conn;
-use crate::harness::datagram::Datagrams;
+use crate::harness::datagram::DatagramSocket;
 use crate::harness::header_bytes;
-use crate::harness::lab::{Host, Lab, PATIENCE, Process, Scratch, wait_for, within};
-use crate::harness::peername::{BINARY, Peername, USUAL};
-use crate::harness::rig::proxy::{front_of, header_of};
+use crate::harness::lab::{Host, Lab, Process, Scratch, WAIT_LIMIT, assert_within, wait_for};
+use crate::harness::peername::{BINARY, PROXY_ARGS, Peername};
+use crate::harness::rig::proxy::{front_of, header_for};
 use crate::proxy::routes::routing;
 
 /// Ready once it listens, signs of life, a reload with its beginning and end, stopping.
@@ -26,19 +26,19 @@ fn tells_how_it_is() {
     let scratch = Scratch::new();
     let manager = UnixDatagram::bind(scratch.path("notify")).expect("a socket");
     manager
-        .set_read_timeout(Some(PATIENCE))
+        .set_read_timeout(Some(WAIT_LIMIT))
         .expect("SO_RCVTIMEO");
-    let path = format!("NOTIFY_SOCKET={}", scratch.text("notify"));
+    let path = format!("NOTIFY_SOCKET={}", scratch.path_text("notify"));
     let through = ["env", &path, "WATCHDOG_USEC=1000000"];
     let backend = Backend::listen(&lab.server, TARGET_V4);
-    let mut proxy = Process::start_with(&lab.server, &through, BINARY, USUAL);
+    let mut proxy = Process::start_through(&lab.server, &through, BINARY, PROXY_ARGS);
     let ready = told(&manager, "READY=1");
     assert!(ready.contains("STATUS=tcp 10.81.0.1:8443"), "{ready}");
-    let client = someone_v4();
-    let down = Conn::open(&lab.balancer, LISTEN_V4, &header_of(client));
+    let client = fresh_client_v4();
+    let down = Conn::connect_and_send(&lab.balancer, LISTEN_V4, &header_for(client));
     let up = backend.accept();
     // Twice in that time at least, as sd_watchdog_enabled(3) says.
-    within(3, Duration::from_millis(500), || {
+    assert_within(3, Duration::from_millis(500), || {
         told(&manager, "WATCHDOG=1");
         let start = Instant::now();
         told(&manager, "WATCHDOG=1");
@@ -57,7 +57,7 @@ fn tells_how_it_is() {
     told(&manager, "WATCHDOG=1");
     told(&manager, "WATCHDOG=1");
     drop((down, up));
-    let status = proxy.ended_within(Duration::from_secs(2));
+    let status = proxy.wait_exit(Duration::from_secs(2));
     assert!(status.is_some_and(|status| status.success()));
 }
 
@@ -67,8 +67,8 @@ fn a_manager_that_hangs_is_not_waited_for() {
     let lab = Lab::new();
     let scratch = Scratch::new();
     let manager = UnixDatagram::bind(scratch.path("notify")).expect("a socket");
-    let path = format!("NOTIFY_SOCKET={}", scratch.text("notify"));
-    let mut proxy = Process::start_with(&lab.server, &["env", &path], BINARY, USUAL);
+    let path = format!("NOTIFY_SOCKET={}", scratch.path_text("notify"));
+    let mut proxy = Process::start_through(&lab.server, &["env", &path], BINARY, PROXY_ARGS);
     told(&manager, "READY=1");
     // Its queue holds ten messages; a reload sends two.
     for _ in 0..12 {
@@ -76,7 +76,7 @@ fn a_manager_that_hangs_is_not_waited_for() {
         thread::sleep(Duration::from_millis(50));
     }
     proxy.signal(Signal::TERM);
-    let status = proxy.ended_within(Duration::from_secs(5));
+    let status = proxy.wait_exit(Duration::from_secs(5));
     assert!(status.is_some_and(|status| status.success()), "{status:?}");
 }
 
@@ -86,36 +86,36 @@ fn sockets_of_the_manager_survive_a_restart() {
     let lab = Lab::new();
     let scratch = Scratch::new();
     let tcp = Backend::listen(&lab.server, TARGET_V4);
-    let udp = Datagrams::bind(&lab.server, TARGET_V4);
-    let balancer = Datagrams::bind(&lab.balancer, SocketAddr::new(BALANCER_V4, 0));
-    let args = [&[BINARY], USUAL, &["--protocol=both"]].concat();
+    let udp = DatagramSocket::bind(&lab.server, TARGET_V4);
+    let balancer = DatagramSocket::bind(&lab.balancer, SocketAddr::new(BALANCER_V4, 0));
+    let args = [&[BINARY], PROXY_ARGS, &["--protocol=both"]].concat();
     let activator = activate(&lab.server, &scratch, &["8443/tcp", "8443/udp"], &args);
     for round in 0..3 {
-        let client = someone_v4();
+        let client = fresh_client_v4();
         // The first of each round comes before there is a proxy.
-        let down = Conn::open(&lab.balancer, LISTEN_V4, &header_of(client));
+        let down = Conn::connect_and_send(&lab.balancer, LISTEN_V4, &header_for(client));
         scratch.write(&format!("start-{round}"), "");
-        assert_eq!(tcp.accept().peer(), client);
-        let pid = activator.line("with its pid", |line| {
+        assert_eq!(tcp.accept().peer_addr(), client);
+        let pid = activator.wait_line("with its pid", |line| {
             line.strip_prefix(&format!("pid {round} "))?.parse().ok()
         });
         // One socket, several workers; and one of its own, beside.
         for _ in 0..50 {
-            let client = someone_v4();
-            let _down = Conn::open(&lab.balancer, LISTEN_V4, &header_of(client));
-            assert_eq!(tcp.accept().peer(), client);
+            let client = fresh_client_v4();
+            let _down = Conn::connect_and_send(&lab.balancer, LISTEN_V4, &header_for(client));
+            assert_eq!(tcp.accept().peer_addr(), client);
         }
         drop(Conn::connect(&lab.balancer, LISTEN_V6));
         balancer.send(
             LISTEN_V4,
             &[&header_bytes::v2_udp(client, front_of(client)), b"?"],
         );
-        udp.expect(b"?", client);
+        udp.expect_datagram(b"?", client);
         udp.send(client, &[b"!"]);
-        balancer.expect(b"!", LISTEN_V4);
+        balancer.expect_datagram(b"!", LISTEN_V4);
         drop(down);
         kill_process(Pid::from_raw(pid).expect("a pid"), Signal::TERM).expect("kill");
-        activator.line("that it ended", |line| {
+        activator.wait_line("that it ended", |line| {
             (line == format!("ended {round} 0")).then_some(())
         });
     }
@@ -126,17 +126,17 @@ fn sockets_of_the_manager_survive_a_restart() {
 fn a_socket_that_is_not_wanted_is_named() {
     let lab = Lab::new();
     let scratch = Scratch::new();
-    let args = [&[BINARY], USUAL].concat();
+    let args = [&[BINARY], PROXY_ARGS].concat();
     for (socket, named) in [
         ("8444/tcp", "TCP 10.81.0.1:8444"),
         ("8443/udp", "UDP 10.81.0.1:8443"),
     ] {
         let activator = activate(&lab.server, &scratch, &["8443/tcp", socket], &args);
         scratch.write("start-0", "");
-        activator.line("which one", |line| {
+        activator.wait_line("which one", |line| {
             (line.contains(named) && line.contains("socket 4 (second)")).then_some(())
         });
-        activator.line("that it failed", |line| (line == "ended 0 1").then_some(()));
+        activator.wait_line("that it failed", |line| (line == "ended 0 1").then_some(()));
     }
 }
 
@@ -156,21 +156,21 @@ fn a_socket_of_the_manager_stays_in_use() {
     let args = [BINARY, "proxy", &config];
     let activator = activate(&lab.server, &scratch, &["8443/tcp", "8444/tcp"], &args);
     scratch.write("start-0", "");
-    let pid = activator.line("with its pid", |line| {
+    let pid = activator.wait_line("with its pid", |line| {
         line.strip_prefix("pid 0 ")?.parse().ok()
     });
     let pid = Pid::from_raw(pid).expect("a pid");
-    activator.line("that it serves", |line| {
+    activator.wait_line("that it serves", |line| {
         line.contains("listening").then_some(())
     });
     scratch.write("proxy.toml", &table(8443));
     kill_process(pid, Signal::HUP).expect("kill");
-    activator.line("a refusal", |line| {
+    activator.wait_line("a refusal", |line| {
         let named = line.contains("passed socket 4 (second) for TCP 10.81.0.1:8444");
         (line.contains("reload refused") && named).then_some(())
     });
     kill_process(pid, Signal::TERM).expect("kill");
-    activator.line("that it ended", |line| (line == "ended 0 0").then_some(()));
+    activator.wait_line("that it ended", |line| (line == "ended 0 0").then_some(()));
 }
 
 /// Two instances at once, stopped and started again: as `systemctl restart peername@a peername@b` does.
@@ -190,14 +190,14 @@ fn two_instances_twice() {
             );
             let config = format!("--config={}", scratch.write(&format!("{port}.toml"), &file));
             instances.push(Peername::start(&lab.server, &["proxy", &config], &[listen]));
-            let client = someone_v4();
+            let client = fresh_client_v4();
             // It listens before its routes are there, and accepts when they are.
-            let _down = Conn::open(&lab.balancer, listen, &header_of(client));
-            assert_eq!(backend.accept().peer(), client);
+            let _down = Conn::connect_and_send(&lab.balancer, listen, &header_for(client));
+            assert_eq!(backend.accept().peer_addr(), client);
         }
         for mut instance in instances {
             instance.signal(Signal::TERM);
-            let status = instance.ended_within(Duration::from_secs(5));
+            let status = instance.wait_exit(Duration::from_secs(5));
             assert!(status.is_some_and(|status| status.success()), "{status:?}");
         }
         wait_for("no route is left behind", || {
@@ -266,10 +266,10 @@ fn told(manager: &UnixDatagram, wanted: &str) -> String {
 /// program with them as its descriptors from 3 on, each time the next file `start-N` is there.
 fn activate(host: &Host, scratch: &Scratch, sockets: &[&str], program: &[&str]) -> Process {
     let script = scratch.write("activate.py", ACTIVATE);
-    let (sockets, directory) = (sockets.join(" "), scratch.text("start"));
+    let (sockets, directory) = (sockets.join(" "), scratch.path_text("start"));
     let args = [&[script.as_str(), &sockets, &directory], program].concat();
     let activator = Process::start(host, "python3", &args);
-    activator.line("that its sockets are open", |line| {
+    activator.wait_line("that its sockets are open", |line| {
         (line == "open").then_some(())
     });
     activator

@@ -5,12 +5,12 @@ use std::net::SocketAddr;
 use serde_json::Value;
 
 use crate::harness::addr::{
-    CLIENT_V4, CLIENT_V6, FRONT_V4, FRONT_V6, LISTEN_V4, someone_v4, someone_v6, v4,
+    CLIENT_V4, CLIENT_V6, FRONT_V4, FRONT_V6, LISTEN_V4, fresh_client_v4, fresh_client_v6, v4,
 };
 use crate::harness::backend::Backend;
 use crate::harness::conn::Conn;
 use crate::harness::lab::{Host, Lab, Scratch};
-use crate::harness::peername::{BINARY, Peername, copy_for_everyone};
+use crate::harness::peername::{BINARY, Peername, copy_executable};
 use crate::harness::server::{Python, Redis, Server};
 
 /// `forward` writes the header that `proxy` reads: the two make a pair without any balancer.
@@ -28,8 +28,16 @@ fn forward_and_proxy() {
         );
         let args: Vec<&str> = line.split(' ').collect();
         let _forward = Peername::start(&lab.balancer, &args, &[FRONT_V4, FRONT_V6]);
-        assert_eq!(server.ask(&lab.client, FRONT_V4), CLIENT_V4, "{options}");
-        assert_eq!(server.ask(&lab.client, FRONT_V6), CLIENT_V6, "{options}");
+        assert_eq!(
+            server.reported_client(&lab.client, FRONT_V4),
+            CLIENT_V4,
+            "{options}"
+        );
+        assert_eq!(
+            server.reported_client(&lab.client, FRONT_V6),
+            CLIENT_V6,
+            "{options}"
+        );
     }
 }
 
@@ -121,7 +129,7 @@ fn send_speaks_for_anybody() {
     let lab = Lab::new();
     let _server = Redis::start(&lab.server);
     let _proxy = Peername::proxy(&lab, &[]);
-    for (client, front) in [(someone_v4(), FRONT_V4), (someone_v6(), FRONT_V6)] {
+    for (client, front) in [(fresh_client_v4(), FRONT_V4), (fresh_client_v6(), FRONT_V6)] {
         for version in ["1", "2"] {
             let mut client = client;
             client.set_port(client.port() ^ u16::from(version == "2"));
@@ -132,7 +140,12 @@ fn send_speaks_for_anybody() {
                 &format!("--destination={front}"),
                 &format!("--proxy-version={version}"),
             ];
-            let output = Peername::pipe(&lab.balancer, &[BINARY], &args, "CLIENT INFO\r\nQUIT\r\n");
+            let output = Peername::run_with_input(
+                &lab.balancer,
+                &[BINARY],
+                &args,
+                "CLIENT INFO\r\nQUIT\r\n",
+            );
             assert!(output.status.success(), "{output:?}");
             let said = String::from_utf8_lossy(&output.stdout);
             assert!(
@@ -149,7 +162,7 @@ fn decode_explains_a_header() {
     let input = "0d0a0d0a000d0a515549540a2111000cc6336407cb00710100501f90\n\
                  0d0a0d0a000d0a515549540a2111\n\
                  474554202f20485454502f312e310d0a\n";
-    let output = Peername::pipe(&host, &[BINARY], &["decode", "--hex"], input);
+    let output = Peername::run_with_input(&host, &[BINARY], &["decode", "--hex"], input);
     assert_eq!(output.status.code(), Some(1), "not every line was accepted");
     let lines: Vec<Value> = output
         .stdout
@@ -168,7 +181,7 @@ fn decode_explains_a_header() {
 fn decode_reads_raw_octets() {
     let host = Host::new();
     let header = "PROXY TCP6 2001:db8::7 2001:db8::1 40007 443\r\n";
-    let output = Peername::pipe(&host, &[BINARY], &["decode"], header);
+    let output = Peername::run_with_input(&host, &[BINARY], &["decode"], header);
     assert_eq!(output.status.code(), Some(0), "{output:?}");
     let said: Value = serde_json::from_slice(&output.stdout).expect("JSON");
     assert_eq!(said["src"], "[2001:db8::7]:40007");
@@ -183,7 +196,7 @@ fn demo_as_root() {
 #[test]
 fn demo_as_nobody() {
     let scratch = Scratch::new();
-    let copy = copy_for_everyone(&Host::new(), &scratch);
+    let copy = copy_executable(&Host::new(), &scratch);
     shows_the_difference(&["runuser", "-u", "nobody", "--", &copy]);
 }
 
@@ -219,7 +232,7 @@ fn completions_for_every_shell() {
 fn shows_the_difference(program: &[&str]) {
     let host = Host::new();
     let before = host.run("ip", &["address"]);
-    let output = Peername::pipe(&host, program, &["demo"], "");
+    let output = Peername::run_with_input(&host, program, &["demo"], "");
     let said = String::from_utf8_lossy(&output.stdout);
     let errors = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(0), "{said}\n{errors}");

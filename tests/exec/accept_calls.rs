@@ -3,14 +3,14 @@
 
 use std::time::{Duration, Instant};
 
-use crate::harness::addr::someone_v4;
-use crate::harness::rig::exec::{Libc, Served, server, v1, v2};
+use crate::harness::addr::fresh_client_v4;
+use crate::harness::rig::exec::{Libc, ServerRig, compiled_server, v1, v2};
 
 macro_rules! modes {
     ($($name:ident $mode:literal)*) => { $(
         #[test]
         fn $name() {
-            serves(&Served::new($mode, &[]));
+            serves(&ServerRig::new($mode, &[]));
         }
     )* };
 }
@@ -34,48 +34,53 @@ modes! {
 #[test]
 fn musl() {
     for mode in ["block 4 8443", "et 4 8443"] {
-        serves(&Served::through(&[], &server(Libc::Musl), mode, &[]));
+        serves(&ServerRig::start_through(
+            &[],
+            &compiled_server(Libc::Musl),
+            mode,
+            &[],
+        ));
     }
 }
 
-fn serves(served: &Served) {
+fn serves(served: &ServerRig) {
     for header in [v1, v2] {
-        let client = someone_v4();
-        let conn = served.open(&[&header(client)[..], b"hi"].concat());
-        served.sees(&conn, served.shown(client));
+        let client = fresh_client_v4();
+        let conn = served.connect_and_send(&[&header(client)[..], b"hi"].concat());
+        served.assert_sees(&conn, served.shown_as(client));
     }
     in_two_pieces(served);
     in_single_octets(served);
 }
 
 /// While one header is waited for, another client is served at once.
-fn in_two_pieces(served: &Served) {
-    let (slow, fast) = (someone_v4(), someone_v4());
+fn in_two_pieces(served: &ServerRig) {
+    let (slow, fast) = (fresh_client_v4(), fresh_client_v4());
     let header = v2(slow);
     let (first, second) = header.split_at(20);
-    let waiting = served.open(first);
+    let waiting = served.connect_and_send(first);
     let start = Instant::now();
-    served.sees(
-        &served.open(&[&v2(fast)[..], b"hi"].concat()),
-        served.shown(fast),
+    served.assert_sees(
+        &served.connect_and_send(&[&v2(fast)[..], b"hi"].concat()),
+        served.shown_as(fast),
     );
     assert!(start.elapsed() < HELD_UP, "{:?}", start.elapsed());
     waiting.send(second);
     waiting.send(b"hi");
-    served.sees(&waiting, served.shown(slow));
+    served.assert_sees(&waiting, served.shown_as(slow));
 }
 
-fn in_single_octets(served: &Served) {
+fn in_single_octets(served: &ServerRig) {
     for header in [v1, v2] {
-        let client = someone_v4();
+        let client = fresh_client_v4();
         let header = header(client);
-        let conn = served.open(&[]);
+        let conn = served.connect_and_send(&[]);
         for octet in &header {
             conn.send(&[*octet]);
             std::thread::sleep(Duration::from_micros(500));
         }
         conn.send(b"hi");
-        served.sees(&conn, served.shown(client));
+        served.assert_sees(&conn, served.shown_as(client));
     }
 }
 

@@ -8,17 +8,19 @@ use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::harness::addr::someone_v4;
+use crate::harness::addr::fresh_client_v4;
 use crate::harness::conn::End;
 use crate::harness::lab::{Host, Process, Scratch, wait_for};
-use crate::harness::peername::{BINARY, Peername, copy_for_everyone};
-use crate::harness::rig::exec::{Libc, Program, Served, exec, library, server, v2};
+use crate::harness::peername::{BINARY, Peername, copy_executable};
+use crate::harness::rig::exec::{
+    Libc, ProgramRig, ServerRig, built_library, compiled_server, exec_args, v2,
+};
 
 /// Exit code, arguments and environment are the program's own.
 #[test]
 fn the_program_is_the_process() {
     let host = Host::new();
-    let run = |program: &[&str]| Peername::run(&host, &exec(&["--trust=any"], program));
+    let run = |program: &[&str]| Peername::run(&host, &exec_args(&["--trust=any"], program));
     let ended = run(&["sh", "-c", "exit 7"]);
     assert_eq!(ended.status.code(), Some(7));
     let killed = run(&["sh", "-c", "kill -TERM $$"]);
@@ -39,19 +41,19 @@ fn the_program_is_the_process() {
 #[test]
 fn without_its_attendant() {
     for mode in ["block 4 8443", "et 4 8443"] {
-        let served = Served::new(mode, &[]);
-        let waiting = served.open(&v2(someone_v4())[..20]);
-        let earlier = someone_v4();
-        let accepted = served.open(&v2(earlier));
-        accepted.stays_open(Duration::from_millis(100));
+        let served = ServerRig::new(mode, &[]);
+        let waiting = served.connect_and_send(&v2(fresh_client_v4())[..20]);
+        let earlier = fresh_client_v4();
+        let accepted = served.connect_and_send(&v2(earlier));
+        accepted.assert_stays_open(Duration::from_millis(100));
         kill_attendant_of(&served);
-        assert_eq!(waiting.closed().0, End::Reset);
+        assert_eq!(waiting.wait_closed().0, End::Reset);
         accepted.send(b"hi");
-        served.sees(&accepted, earlier);
-        let conn = served.open(&v2(someone_v4())[..20]);
-        assert_eq!(conn.closed().0, End::Reset);
-        let client = someone_v4();
-        served.check(&served.ask(&v2(client)), client);
+        served.assert_sees(&accepted, earlier);
+        let conn = served.connect_and_send(&v2(fresh_client_v4())[..20]);
+        assert_eq!(conn.wait_closed().0, End::Reset);
+        let client = fresh_client_v4();
+        served.assert_report(&served.report_for(&v2(client)), client);
     }
 }
 
@@ -60,8 +62,8 @@ fn without_its_attendant() {
 fn a_waiting_thread_can_be_cancelled() {
     let host = Host::new();
     for libc in [Libc::Glibc, Libc::Musl] {
-        let program = [&server(libc), "cancel", "4", "8443"];
-        let ended = Peername::run(&host, &exec(&["--trust=any"], &program));
+        let program = [&compiled_server(libc), "cancel", "4", "8443"];
+        let ended = Peername::run(&host, &exec_args(&["--trust=any"], &program));
         let said = String::from_utf8_lossy(&ended.stdout).into_owned();
         assert_eq!((said.trim(), ended.status.code()), ("cancelled", Some(0)));
     }
@@ -71,35 +73,43 @@ fn a_waiting_thread_can_be_cancelled() {
 #[test]
 fn out_of_descriptors() {
     let limited = ["prlimit", "--nofile=24"];
-    let served = Served::through(&limited, &server(Libc::Glibc), "lt 4 8443 hold", &[]);
+    let served = ServerRig::start_through(
+        &limited,
+        &compiled_server(Libc::Glibc),
+        "lt 4 8443 hold",
+        &[],
+    );
     let open = || {
-        let client = someone_v4();
-        (served.open(&[&v2(client)[..], b"hi"].concat()), client)
+        let client = fresh_client_v4();
+        (
+            served.connect_and_send(&[&v2(client)[..], b"hi"].concat()),
+            client,
+        )
     };
     let mut held: Vec<_> = (0..30).map(|_| open()).collect();
-    let late = someone_v4();
-    let slow = served.open(&v2(late)[..20]);
+    let late = fresh_client_v4();
+    let slow = served.connect_and_send(&v2(late)[..20]);
     slow.send(&v2(late)[20..]);
     slow.send(b"hi");
     held.push((slow, late));
     for (conn, client) in held {
         let said = String::from_utf8(conn.recv_some()).expect("text");
-        served.check(&said, client);
+        served.assert_report(&said, client);
     }
 }
 
 /// More connections than the table has room for are refused; each that is served is shown right.
 #[test]
 fn a_full_table() {
-    let served = Served::new("lt 4 8443 hold", &["--max-connections=64"]);
+    let served = ServerRig::new("lt 4 8443 hold", &["--max-connections=64"]);
     let mut held = Vec::new();
     let mut refused = 0;
     for _ in 0..100 {
-        let client = someone_v4();
-        let conn = served.open(&[&v2(client)[..], b"hi"].concat());
+        let client = fresh_client_v4();
+        let conn = served.connect_and_send(&[&v2(client)[..], b"hi"].concat());
         if conn.is_answered_after(Duration::from_secs(5)) {
             let said = String::from_utf8(conn.recv_some()).expect("text");
-            served.check(&said, client);
+            served.assert_report(&said, client);
             held.push(conn);
         } else {
             refused += 1;
@@ -109,8 +119,8 @@ fn a_full_table() {
     drop(held);
     // Once they are closed, a sweep makes room.
     wait_for("room in the table", || {
-        let client = someone_v4();
-        let conn = served.open(&[&v2(client)[..], b"hi"].concat());
+        let client = fresh_client_v4();
+        let conn = served.connect_and_send(&[&v2(client)[..], b"hi"].concat());
         conn.is_answered_after(Duration::from_secs(1)).then_some(())
     });
 }
@@ -120,7 +130,7 @@ fn a_full_table() {
 fn a_launcher_that_cannot_is_told_from_a_program_that_failed() {
     let (host, scratch) = (Host::new(), Scratch::new());
     // Without its library beside it.
-    let copy = copy_for_everyone(&host, &scratch);
+    let copy = copy_executable(&host, &scratch);
     let mut command = Command::new(copy);
     command.args(["exec", "--mode=preload", "--", "true"]);
     let ended = host.output(&mut command, "");
@@ -134,11 +144,11 @@ fn a_launcher_that_cannot_is_told_from_a_program_that_failed() {
 fn a_table_that_cannot_be_opened_leaves_the_program_to_the_supervisor() {
     let script =
         "chmod 0 $PEERNAME_TABLE; exec setpriv --reuid=65534 --clear-groups $0 block 4 8443";
-    let program = Program::start(&["sh", "-c", script, &server(Libc::Glibc)]);
-    let served = Served::of(program.process, program.lab);
+    let program = ProgramRig::start(&["sh", "-c", script, &compiled_server(Libc::Glibc)]);
+    let served = ServerRig::from_process(program.process, program.lab);
     for _ in 0..3 {
-        let client = someone_v4();
-        served.check(&served.ask(&v2(client)), client);
+        let client = fresh_client_v4();
+        served.assert_report(&served.report_for(&v2(client)), client);
     }
 }
 
@@ -146,12 +156,12 @@ fn a_table_that_cannot_be_opened_leaves_the_program_to_the_supervisor() {
 #[test]
 fn a_table_that_is_gone_and_no_supervisor() {
     let host = Host::new();
-    let preload = format!("LD_PRELOAD={}", library().display());
+    let preload = format!("LD_PRELOAD={}", built_library().display());
     let mut command = Command::new("env");
     command.args([
         &preload,
         "PEERNAME_TABLE=/nonexistent",
-        &server(Libc::Glibc),
+        &compiled_server(Libc::Glibc),
     ]);
     command.args(["block", "4", "8443"]);
     let ended = host.output(&mut command, "");
@@ -160,7 +170,7 @@ fn a_table_that_is_gone_and_no_supervisor() {
     assert!(said.contains("may not listen"), "{said}");
 }
 
-pub(super) fn kill_attendant_of(served: &Served) {
+pub(super) fn kill_attendant_of(served: &ServerRig) {
     kill_process(attendant_of(&served.process), Signal::KILL).expect("kill");
 }
 

@@ -9,23 +9,30 @@ use peername_sys::process::pidfd::descendants;
 use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, kill_process, prlimit};
 
 use super::faults::attendant_of;
-use crate::harness::addr::{LISTEN_V4, LISTEN_V6, someone_v4, someone_v6};
+use crate::harness::addr::{LISTEN_V4, LISTEN_V6, fresh_client_v4, fresh_client_v6};
 use crate::harness::conn::Conn;
 use crate::harness::lab::{Process, wait_for};
-use crate::harness::peername::{AS_NOBODY, POWERLESS};
-use crate::harness::rig::exec::{Libc, NOTIFY, PRELOAD, Program, Served, server, v2};
+use crate::harness::peername::{AS_NOBODY, NO_CAPABILITIES};
+use crate::harness::rig::exec::{
+    Libc, NOTIFY, PRELOAD, ProgramRig, ServerRig, compiled_server, v2,
+};
 
 /// Its name stands in /proc/net/unix, so any user can connect to it, and say nothing. Whoever does, over and over
 /// again, keeps it from nobody.
 #[test]
 fn strangers_who_say_nothing() {
     let limited = ["prlimit", "--nofile=1024"];
-    let served = Served::through(&limited, &server(Libc::Glibc), "lt 4 8443 brief", &[]);
+    let served = ServerRig::start_through(
+        &limited,
+        &compiled_server(Libc::Glibc),
+        "lt 4 8443 brief",
+        &[],
+    );
     let own = descriptors(attendant_of(&served.process));
-    let as_nobody = [&["prlimit", "--nofile=4096"], AS_NOBODY, POWERLESS].concat();
+    let as_nobody = [&["prlimit", "--nofile=4096"], AS_NOBODY, NO_CAPABILITIES].concat();
     let host = &served.lab.server;
-    let strangers = Process::start_with(host, &as_nobody, "/usr/bin/python3", &["-uc", SILENT]);
-    strangers.line("that all have called", |line| {
+    let strangers = Process::start_through(host, &as_nobody, "/usr/bin/python3", &["-uc", SILENT]);
+    strangers.wait_line("that all have called", |line| {
         (line == "all have called").then_some(())
     });
     for _ in 0..5 {
@@ -46,8 +53,8 @@ fn strangers_who_say_nothing() {
 fn more_slow_headers_than_it_has_descriptors() {
     for mechanism in [PRELOAD, NOTIFY] {
         let (limited, options) = (["prlimit", "--nofile=64"], ["--header-timeout=60s"]);
-        let served = Served::by_through(mechanism, &limited, "lt 4 8443 brief", &options);
-        let clients: Vec<_> = (0..100).map(|_| someone_v4()).collect();
+        let served = ServerRig::with_mode_through(mechanism, &limited, "lt 4 8443 brief", &options);
+        let clients: Vec<_> = (0..100).map(|_| fresh_client_v4()).collect();
         let open = |&client: &SocketAddr| {
             let conn = Conn::try_connect(&served.lab.balancer, LISTEN_V4)?;
             conn.send_if_open(&v2(client)[..20])
@@ -63,7 +70,7 @@ fn more_slow_headers_than_it_has_descriptors() {
             conn.send(&[&v2(*client)[20..], b"hi"].concat());
         }
         for (conn, client) in &kept {
-            served.sees(conn, *client);
+            served.assert_sees(conn, *client);
         }
     }
 }
@@ -73,31 +80,32 @@ fn more_slow_headers_than_it_has_descriptors() {
 #[test]
 fn two_bells_and_one_port() {
     for mechanism in [PRELOAD, NOTIFY] {
-        let served = Program::by(mechanism, &["--header=optional"], TWO_LISTENERS);
+        let served = ProgramRig::with_mode(mechanism, &["--header=optional"], TWO_LISTENERS);
         let host = &served.lab.server;
         host.sysctl("net.ipv4.ip_local_port_range", "40054 40054");
         let server = descendants(served.process.pid());
         let server = Pid::from_raw(server[0].cast_signed()).expect("a server");
         let listeners = [LISTEN_V4, SocketAddr::new(LISTEN_V6.ip(), 8444)];
-        let open = |to: SocketAddr, bytes: &[u8]| Conn::open(&served.lab.balancer, to, bytes);
+        let open =
+            |to: SocketAddr, bytes: &[u8]| Conn::connect_and_send(&served.lab.balancer, to, bytes);
         let accepted = |client: SocketAddr| {
             let said = format!("accepted {client}");
             let is_it = |line: &str| (line == said).then_some(());
-            served.process.line(&said, is_it);
+            served.process.wait_line(&said, is_it);
         };
         let slow = listeners.map(|to| {
             let client = if to.is_ipv4() {
-                someone_v4()
+                fresh_client_v4()
             } else {
-                someone_v6()
+                fresh_client_v6()
             };
             (open(to, &v2(client)[..20]), client)
         });
         for to in listeners {
             let client = if to.is_ipv4() {
-                someone_v4()
+                fresh_client_v4()
             } else {
-                someone_v6()
+                fresh_client_v6()
             };
             let _conn = open(to, &v2(client));
             accepted(client);
@@ -122,7 +130,7 @@ fn two_bells_and_one_port() {
 /// heard.
 #[test]
 fn no_descriptor_left_at_all() {
-    let served = Served::new("lt 4 8443 brief", &[]);
+    let served = ServerRig::new("lt 4 8443 brief", &[]);
     let attendant = attendant_of(&served.process);
     in_two_pieces(&served);
     // It has raised its own to what the hard limit is, which is this process's too.
@@ -132,25 +140,25 @@ fn no_descriptor_left_at_all() {
         maximum,
     };
     let plenty = prlimit(Some(attendant), Resource::Nofile, none).expect("prlimit");
-    let client = someone_v4();
-    let slow = served.open(&v2(client)[..20]);
-    slow.stays_open(Duration::from_millis(100));
+    let client = fresh_client_v4();
+    let slow = served.connect_and_send(&v2(client)[..20]);
+    slow.assert_stays_open(Duration::from_millis(100));
     let before = ticks(attendant);
     std::thread::sleep(Duration::from_secs(1));
     let took = ticks(attendant) - before;
     assert!(took < SPINS, "{took} ticks in a second");
     prlimit(Some(attendant), Resource::Nofile, plenty).expect("prlimit");
     slow.send(&[&v2(client)[20..], b"hi"].concat());
-    served.sees(&slow, client);
+    served.assert_sees(&slow, client);
 }
 
 #[track_caller]
-fn in_two_pieces(served: &Served) {
-    let client = someone_v4();
-    let conn: Conn = served.open(&v2(client)[..20]);
-    conn.stays_open(Duration::from_millis(50));
+fn in_two_pieces(served: &ServerRig) {
+    let client = fresh_client_v4();
+    let conn: Conn = served.connect_and_send(&v2(client)[..20]);
+    conn.assert_stays_open(Duration::from_millis(50));
     conn.send(&[&v2(client)[20..], b"hi"].concat());
-    served.sees(&conn, client);
+    served.assert_sees(&conn, client);
 }
 
 fn descriptors(pid: Pid) -> usize {

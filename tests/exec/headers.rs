@@ -2,90 +2,92 @@
 
 use std::time::Duration;
 
-use crate::harness::addr::{FRONT_V4, LISTEN_V4, LISTEN_V6, someone_v4, someone_v6};
+use crate::harness::addr::{FRONT_V4, LISTEN_V4, LISTEN_V6, fresh_client_v4, fresh_client_v6};
 use crate::harness::conn::{Conn, End};
 use crate::harness::header_bytes;
-use crate::harness::lab::within;
-use crate::harness::rig::exec::{NOTIFY, PRELOAD, Program, Served, mapped, pseudo, v1, v2};
+use crate::harness::lab::assert_within;
+use crate::harness::rig::exec::{
+    NOTIFY, PRELOAD, ProgramRig, ServerRig, mapped_ipv6, pseudo_ipv4, v1, v2,
+};
 
 #[test]
 fn versions_fields_and_families() {
-    let served = Served::new("lt 4 8443", &[]);
-    let client = someone_v4();
+    let served = ServerRig::new("lt 4 8443", &[]);
+    let client = fresh_client_v4();
     let padded = header_bytes::v2(
         client,
         LISTEN_V4,
         &header_bytes::tlv(header_bytes::NOOP, &[b'x'; 297]),
     );
-    served.check(&served.ask(&padded), client);
-    let client = someone_v6();
+    served.assert_report(&served.report_for(&padded), client);
+    let client = fresh_client_v6();
     let std::net::IpAddr::V6(ip) = client.ip() else {
         unreachable!("an IPv6 address")
     };
     // Never the proxy's address, which the server may trust.
-    let stands_in = (pseudo(ip), client.port()).into();
+    let stands_in = (pseudo_ipv4(ip), client.port()).into();
     for header in [v1(client), v2(client)] {
-        served.check(&served.ask(&header), stands_in);
+        served.assert_report(&served.report_for(&header), stands_in);
     }
 }
 
 #[test]
 fn on_an_ipv6_listener() {
-    let served = Served::new("lt 6 8443", &[]);
-    for client in [someone_v4(), someone_v6()] {
+    let served = ServerRig::new("lt 6 8443", &[]);
+    for client in [fresh_client_v4(), fresh_client_v6()] {
         for listener in [LISTEN_V4, LISTEN_V6] {
             let bytes = [&v2(client)[..], b"hi"].concat();
-            let conn = Conn::open(&served.lab.balancer, listener, &bytes);
-            served.sees(&conn, mapped(client));
+            let conn = Conn::connect_and_send(&served.lab.balancer, listener, &bytes);
+            served.assert_sees(&conn, mapped_ipv6(client));
         }
     }
 }
 
 #[test]
 fn a_header_that_speaks_for_nobody_leaves_the_proxy() {
-    let served = Served::new("et 4 8443", &[]);
+    let served = ServerRig::new("et 4 8443", &[]);
     for header in [
         b"PROXY UNKNOWN\r\n".to_vec(),
         header_bytes::raw(header_bytes::LOCAL, header_bytes::UNSPEC, &[]),
         header_bytes::nlb_health_check(),
     ] {
-        let conn = served.open(&[&header[..], b"hi"].concat());
-        served.sees(&conn, conn.local());
+        let conn = served.connect_and_send(&[&header[..], b"hi"].concat());
+        served.assert_sees(&conn, conn.local_addr());
     }
 }
 
 #[test]
 fn what_has_no_header_is_reset() {
-    let served = Served::new("lt 4 8443", &[]);
+    let served = ServerRig::new("lt 4 8443", &[]);
     for bytes in [
         &b"GET / HTTP/1.0\r\n\r\n"[..],
         b"PROXY TCP5 ",
         b"\r\n\r\n\0\r\nQUIX",
     ] {
-        let (end, _) = served.open(bytes).closed();
+        let (end, _) = served.connect_and_send(bytes).wait_closed();
         assert_eq!(end, End::Reset);
     }
 }
 
 #[test]
 fn a_header_that_is_never_complete_is_given_up() {
-    let served = Served::new("block 4 8443", &["--header-timeout=300ms"]);
-    let conn = served.open(b"PROXY TCP4 1");
-    let (end, after) = conn.closed();
+    let served = ServerRig::new("block 4 8443", &["--header-timeout=300ms"]);
+    let conn = served.connect_and_send(b"PROXY TCP4 1");
+    let (end, after) = conn.wait_closed();
     assert_eq!(end, End::Reset);
     assert!(after >= Duration::from_millis(250), "{after:?}");
-    let client = someone_v4();
-    served.check(&served.ask(&v2(client)), client);
+    let client = fresh_client_v4();
+    served.assert_report(&served.report_for(&v2(client)), client);
 }
 
 /// The time is that of the handshake, whoever waits: the kernel, for a first octet, or the attendant.
 #[test]
 fn a_client_that_says_nothing_has_no_longer() {
     for mode in [PRELOAD, NOTIFY] {
-        let served = Served::by(mode, "block 4 8443", &["--header-timeout=4s"]);
-        within(3, Duration::from_millis(4500), || {
+        let served = ServerRig::with_mode(mode, "block 4 8443", &["--header-timeout=4s"]);
+        assert_within(3, Duration::from_millis(4500), || {
             let silent = Conn::connect(&served.lab.balancer, LISTEN_V4);
-            let (end, after) = silent.closed();
+            let (end, after) = silent.wait_closed();
             assert_eq!(end, End::Reset);
             assert!(after >= Duration::from_millis(3500), "{mode}: {after:?}");
             after
@@ -96,30 +98,30 @@ fn a_client_that_says_nothing_has_no_longer() {
 /// Whoever may not send headers is refused before a byte of it is read.
 #[test]
 fn only_trusted_peers_are_believed() {
-    let served = Served::new("lt 4 8443", &["--trust=192.0.2.0/24"]);
-    let conn = served.open(&v2(someone_v4()));
-    assert_eq!(conn.closed().0, End::Reset);
+    let served = ServerRig::new("lt 4 8443", &["--trust=192.0.2.0/24"]);
+    let conn = served.connect_and_send(&v2(fresh_client_v4()));
+    assert_eq!(conn.wait_closed().0, End::Reset);
 }
 
 /// Without headers being required, connections go through as they are, and nobody but those who are
 /// trusted is believed.
 #[test]
 fn optional() {
-    let served = Served::new("lt 4 8443", &["--header=optional"]);
-    let conn = served.open(b"GET / HTTP/1.0\r\n\r\n");
-    served.sees(&conn, conn.local());
-    let client = someone_v4();
-    served.check(&served.ask(&v2(client)), client);
-    let served = Served::new("lt 4 8443", &["--header=optional", "--trust=192.0.2.0/24"]);
-    let conn = served.open(&[&v2(someone_v4())[..], b"hi"].concat());
-    served.sees(&conn, conn.local());
+    let served = ServerRig::new("lt 4 8443", &["--header=optional"]);
+    let conn = served.connect_and_send(b"GET / HTTP/1.0\r\n\r\n");
+    served.assert_sees(&conn, conn.local_addr());
+    let client = fresh_client_v4();
+    served.assert_report(&served.report_for(&v2(client)), client);
+    let served = ServerRig::new("lt 4 8443", &["--header=optional", "--trust=192.0.2.0/24"]);
+    let conn = served.connect_and_send(&[&v2(fresh_client_v4())[..], b"hi"].concat());
+    served.assert_sees(&conn, conn.local_addr());
 }
 
 #[test]
 fn other_ports_are_left_alone() {
-    let served = Served::new("lt 4 8443", &["--ports=1-8442,8444"]);
-    let conn = served.open(&[&v2(someone_v4())[..], b"hi"].concat());
-    served.sees(&conn, conn.local());
+    let served = ServerRig::new("lt 4 8443", &["--ports=1-8442,8444"]);
+    let conn = served.connect_and_send(&[&v2(fresh_client_v4())[..], b"hi"].concat());
+    served.assert_sees(&conn, conn.local_addr());
 }
 
 /// A socket that listens for a second time may do so at another port: shutdown(2) lets go of one that the kernel chose.
@@ -145,13 +147,14 @@ while True:
     conn.close()";
     for mechanism in [PRELOAD, NOTIFY] {
         let ports = ["--ports=1-8442,8444-65535"];
-        let program = Program::by(mechanism, &ports, &["/usr/bin/python3", "-uc", script]);
-        program.process.line("of its second socket", |line| {
+        let program =
+            ProgramRig::with_mode(mechanism, &ports, &["/usr/bin/python3", "-uc", script]);
+        program.process.wait_line("of its second socket", |line| {
             (line == "refused").then_some(())
         });
         let conn = Conn::connect(&program.lab.balancer, LISTEN_V4);
-        let (said, _) = conn.drain();
-        let expected = format!("{} {}\n", conn.local().ip(), conn.local().port());
+        let (said, _) = conn.recv_to_end();
+        let expected = format!("{} {}\n", conn.local_addr().ip(), conn.local_addr().port());
         assert_eq!(String::from_utf8_lossy(&said), expected, "{mechanism}");
     }
 }
@@ -168,9 +171,10 @@ while True:
     let wanted = [(&["--dst"][..], FRONT_V4), (&[], LISTEN_V4)];
     let both = [PRELOAD, NOTIFY].map(|mechanism| wanted.map(|wanted| (mechanism, wanted)));
     for (mechanism, (options, seen)) in both.into_iter().flatten() {
-        let program = Program::by(mechanism, options, &["/usr/bin/python3", "-uc", script]);
-        let conn = Conn::open(&program.lab.balancer, LISTEN_V4, &v2(someone_v4()));
-        let (said, _) = conn.drain();
+        let program =
+            ProgramRig::with_mode(mechanism, options, &["/usr/bin/python3", "-uc", script]);
+        let conn = Conn::connect_and_send(&program.lab.balancer, LISTEN_V4, &v2(fresh_client_v4()));
+        let (said, _) = conn.recv_to_end();
         let expected = format!("{} {}\n", seen.ip(), seen.port());
         assert_eq!(String::from_utf8_lossy(&said), expected, "{mechanism}");
     }
@@ -179,15 +183,15 @@ while True:
 /// Longer than what the library looks at by itself.
 #[test]
 fn a_header_of_many_kilobytes() {
-    let served = Served::new("et 4 8443", &["--max-header=65551"]);
-    let client = someone_v4();
+    let served = ServerRig::new("et 4 8443", &["--max-header=65551"]);
+    let client = fresh_client_v4();
     for size in [4000, 5000, 60_000] {
         let fields = header_bytes::tlv(header_bytes::NOOP, &vec![b'x'; size]);
         let header = header_bytes::v2(client, LISTEN_V4, &fields);
-        served.check(&served.ask(&header), client);
+        served.assert_report(&served.report_for(&header), client);
     }
-    let served = Served::new("et 4 8443", &[]);
+    let served = ServerRig::new("et 4 8443", &[]);
     let fields = header_bytes::tlv(header_bytes::NOOP, &[b'x'; 5000]);
-    let conn = served.open(&header_bytes::v2(client, LISTEN_V4, &fields));
-    assert_eq!(conn.closed().0, End::Reset);
+    let conn = served.connect_and_send(&header_bytes::v2(client, LISTEN_V4, &fields));
+    assert_eq!(conn.wait_closed().0, End::Reset);
 }

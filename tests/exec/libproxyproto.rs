@@ -5,23 +5,24 @@ use std::net::SocketAddr;
 use std::os::unix::fs::symlink;
 
 use super::load::churn::churn;
-use crate::harness::addr::{LISTEN_V4, someone_v4};
+use crate::harness::addr::{LISTEN_V4, fresh_client_v4};
 use crate::harness::conn::{Conn, End};
 use crate::harness::header_bytes;
 use crate::harness::lab::{Lab, Process, Scratch, wait_for};
-use crate::harness::rig::exec::{Libc, Served, library, server, v1, v2};
+use crate::harness::rig::exec::{Libc, ServerRig, built_library, compiled_server, v1, v2};
 
 /// `server.c` with these variables.
-fn served(variables: &[&str], mode: &str) -> (Served, Scratch) {
+fn served(variables: &[&str], mode: &str) -> (ServerRig, Scratch) {
     let (lab, scratch) = (Lab::without_routes(), Scratch::new());
-    symlink(library(), scratch.path("libproxyproto.so")).expect("a link");
-    let preload = format!("LD_PRELOAD={}", scratch.text("libproxyproto.so"));
-    let program = server(Libc::Glibc);
+    symlink(built_library(), scratch.path("libproxyproto.so")).expect("a link");
+    let preload = format!("LD_PRELOAD={}", scratch.path_text("libproxyproto.so"));
+    let program = compiled_server(Libc::Glibc);
     let words = [&["env", &preload], variables, &[&program]].concat();
     let words: Vec<&str> = words.into_iter().chain(mode.split(' ')).collect();
-    let process = Process::start_family(&lab.server, "setpriv", &[&["--"], &words[..]].concat());
-    let process = process.listens(&[LISTEN_V4]);
-    (Served::of(process, lab), scratch)
+    let process =
+        Process::start_in_pid_namespace(&lab.server, "setpriv", &[&["--"], &words[..]].concat());
+    let process = process.wait_listening(&[LISTEN_V4]);
+    (ServerRig::from_process(process, lab), scratch)
 }
 
 #[test]
@@ -29,11 +30,11 @@ fn the_client_is_seen() {
     for mode in ["block 4 8443 brief", "et 4 8443 brief", "fork 4 8443 brief"] {
         let (served, _scratch) = served(&[], mode);
         for header in [v1, v2] {
-            let client = someone_v4();
-            served.check(&served.ask(&header(client)), client);
+            let client = fresh_client_v4();
+            served.assert_report(&served.report_for(&header(client)), client);
         }
-        let conn = served.open(b"no header");
-        served.sees(&conn, conn.local());
+        let conn = served.connect_and_send(b"no header");
+        served.assert_sees(&conn, conn.local_addr());
     }
 }
 
@@ -42,11 +43,14 @@ fn headers_can_be_required() {
     let must = "LIBPROXYPROTO_MUST_USE_PROTOCOL_HEADER=0";
     let (served, _scratch) = served(&[must], "lt 4 8443 brief");
     assert_eq!(
-        served.open(b"GET / HTTP/1.0\r\n\r\n").closed().0,
+        served
+            .connect_and_send(b"GET / HTTP/1.0\r\n\r\n")
+            .wait_closed()
+            .0,
         End::Reset
     );
-    let client = someone_v4();
-    served.check(&served.ask(&v2(client)), client);
+    let client = fresh_client_v4();
+    served.assert_report(&served.report_for(&v2(client)), client);
 }
 
 /// As that project does it: whoever may reach the port may name anybody.
@@ -55,20 +59,20 @@ fn every_client_is_believed() {
     let (served, _scratch) = served(&[], "lt 4 8443 brief");
     for ip in ["127.0.0.1", "0.0.0.0", "240.0.0.1"] {
         let client = SocketAddr::new(ip.parse().expect("an address"), 40_010);
-        served.check(&served.ask(&v2(client)), client);
+        served.assert_report(&served.report_for(&v2(client)), client);
     }
 }
 
 /// As that project does it: the header goes, the address stays.
 #[test]
 fn a_version_that_is_left_out_is_stripped() {
-    let (text, binary) = (v1(someone_v4()), v2(someone_v4()));
+    let (text, binary) = (v1(fresh_client_v4()), v2(fresh_client_v4()));
     for (version, believed, stripped) in [("1", &text, &binary), ("2", &binary, &text)] {
         let variable = format!("LIBPROXYPROTO_VERSION={version}");
         let (served, _scratch) = served(&[&variable], "lt 4 8443 brief");
-        let conn = served.open(&[&stripped[..], b"hi"].concat());
-        served.sees(&conn, conn.local());
-        assert!(served.ask(believed).contains("accept 198.51.100.7:"));
+        let conn = served.connect_and_send(&[&stripped[..], b"hi"].concat());
+        served.assert_sees(&conn, conn.local_addr());
+        assert!(served.report_for(believed).contains("accept 198.51.100.7:"));
     }
 }
 
@@ -78,14 +82,14 @@ fn debugging_shows_both_addresses() {
     let must = "LIBPROXYPROTO_MUST_USE_PROTOCOL_HEADER=1";
     for debug in ["LIBPROXYPROTO_DEBUG=", "NOTHING="] {
         let (served, _scratch) = served(&[debug, must], "lt 4 8443 brief");
-        let client = someone_v4();
-        let conn = served.open(&[&v2(client)[..], b"hi"].concat());
-        served.sees(&conn, client);
-        served.open(b"no header").closed();
+        let client = fresh_client_v4();
+        let conn = served.connect_and_send(&[&v2(client)[..], b"hi"].concat());
+        served.assert_sees(&conn, client);
+        served.connect_and_send(b"no header").wait_closed();
         let expected = format!(
             "accepted connection\n*** orig addr={}\n*** proxied addr={client}\naccepted connection\n\
              error: not proxy protocol\ndropping connection\n",
-            conn.local()
+            conn.local_addr()
         );
         if debug == "NOTHING=" {
             assert_eq!(served.process.log(), "");
@@ -101,18 +105,21 @@ fn debugging_shows_both_addresses() {
 #[test]
 fn a_header_in_pieces_is_waited_for_a_moment() {
     let (served, _scratch) = served(&[], "block 4 8443 brief");
-    let client = someone_v4();
+    let client = fresh_client_v4();
     let header = header_bytes::v2(client, LISTEN_V4, &[]);
-    let conn = served.open(&header[..20]);
+    let conn = served.connect_and_send(&header[..20]);
     conn.send(&header[20..]);
     conn.send(b"hi");
-    served.sees(&conn, client);
-    assert_eq!(served.open(&header[..20]).closed().0, End::Reset);
+    served.assert_sees(&conn, client);
+    assert_eq!(
+        served.connect_and_send(&header[..20]).wait_closed().0,
+        End::Reset
+    );
     // Whoever says nothing may be waiting for the server.
     let silent = Conn::connect(&served.lab.balancer, LISTEN_V4);
     std::thread::sleep(std::time::Duration::from_millis(400));
     silent.send(b"hi");
-    served.sees(&silent, silent.local());
+    served.assert_sees(&silent, silent.local_addr());
 }
 
 /// More of them, one after another, than the table has slots: 65536.

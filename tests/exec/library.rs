@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::process::Command;
 
-use crate::harness::rig::exec::{library, library_connect};
+use crate::harness::rig::exec::{built_connect_library, built_library};
 
 fn look(program: &str, args: &[&str], library: &Path) -> String {
     let path = library.to_str().expect("text");
@@ -15,7 +15,7 @@ fn look(program: &str, args: &[&str], library: &Path) -> String {
 
 #[test]
 fn they_need_no_other_library() {
-    for library in [library(), library_connect()] {
+    for library in [built_library(), built_connect_library()] {
         let dynamic = look("readelf", &["--dynamic", "--wide"], library);
         assert!(!dynamic.contains("NEEDED"), "{dynamic}");
     }
@@ -25,7 +25,7 @@ fn they_need_no_other_library() {
 #[test]
 fn they_import_what_every_c_library_has() {
     let allowed = ["memcpy", "memmove", "memset", "memcmp", "bcmp", "strlen"];
-    for library in [library(), library_connect()] {
+    for library in [built_library(), built_connect_library()] {
         let symbols = look("nm", &["--dynamic", "--undefined-only"], library);
         for line in symbols.lines() {
             let words: Vec<&str> = line.split_ascii_whitespace().collect();
@@ -55,8 +55,8 @@ fn they_export_the_calls_and_their_marks() {
         "sendmsg",
         "sendto",
     ];
-    assert_eq!(exported(library()), servers);
-    assert_eq!(exported(library_connect()), clients);
+    assert_eq!(exported(built_library()), servers);
+    assert_eq!(exported(built_connect_library()), clients);
 }
 
 fn exported(library: &Path) -> Vec<String> {
@@ -72,7 +72,7 @@ fn exported(library: &Path) -> Vec<String> {
 /// The text of the panic handler is there only if some path leads to it.
 #[test]
 fn they_have_no_path_to_a_panic() {
-    for library in [library(), library_connect()] {
+    for library in [built_library(), built_connect_library()] {
         let text = std::fs::read(library).expect("the library");
         let handler = b"preloaded library panicked";
         assert!(!text.windows(handler.len()).any(|part| part == handler));

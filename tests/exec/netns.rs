@@ -9,15 +9,15 @@ use std::time::Duration;
 use rustix::process::{Pid, Signal};
 
 use crate::harness::addr::{
-    BALANCER_V4, CLIENT_V4, FRONT_V4, LISTEN_V4, LISTEN_V6, someone_v4, someone_v6,
+    BALANCER_V4, CLIENT_V4, FRONT_V4, LISTEN_V4, LISTEN_V6, fresh_client_v4, fresh_client_v6,
 };
 use crate::harness::conn::{Conn, End};
-use crate::harness::datagram::Datagrams;
+use crate::harness::datagram::DatagramSocket;
 use crate::harness::header_bytes;
-use crate::harness::lab::{Host, Lab, PATIENCE, Process, Scratch, wait_for};
-use crate::harness::peername::{AS_NOBODY, BINARY, POWERLESS, Peername, copy_for_everyone};
-use crate::harness::rig::exec_notify::{helper, kill, network_of};
-use crate::harness::rig::proxy::header_of;
+use crate::harness::lab::{Host, Lab, Process, Scratch, WAIT_LIMIT, wait_for};
+use crate::harness::peername::{AS_NOBODY, BINARY, NO_CAPABILITIES, Peername, copy_executable};
+use crate::harness::rig::exec_notify::{kill_pid, network_of, wait_helper_pid};
+use crate::harness::rig::proxy::header_for;
 use crate::harness::sender::Haproxy;
 
 /// A server on 127.0.0.1:8443 and [::1]:8443 of a private network.
@@ -35,9 +35,9 @@ impl Private {
 
     fn with(ordinary: bool, more: &[&str], program: &[&str]) -> Self {
         let (lab, scratch) = (Lab::without_routes(), Scratch::new());
-        let copy = copy_for_everyone(&lab.server, &scratch);
+        let copy = copy_executable(&lab.server, &scratch);
         let (through, binary) = match ordinary {
-            true => ([AS_NOBODY, POWERLESS].concat(), copy.as_str()),
+            true => ([AS_NOBODY, NO_CAPABILITIES].concat(), copy.as_str()),
             false => (vec![], BINARY),
         };
         let options = [
@@ -48,12 +48,12 @@ impl Private {
         ];
         let usual = ["--trust=fd81::/64", "-v", "--"];
         let args = [&options[..], more, &usual, program].concat();
-        let process = Process::start_with(&lab.server, &through, binary, &args);
+        let process = Process::start_through(&lab.server, &through, binary, &args);
         // The proxy says so; the server says nothing, and may take a moment longer.
-        process.line("that the proxy listens", |line| {
+        process.wait_line("that the proxy listens", |line| {
             line.contains("\"listening\"").then_some(())
         });
-        process.line("that the server listens", |line| {
+        process.wait_line("that the server listens", |line| {
             (line == "serving").then_some(())
         });
         Self {
@@ -66,13 +66,17 @@ impl Private {
     /// One of our processes beside the program.
     fn helper(&self, name: &str) -> Pid {
         let network = network_of(&self.process.pid().to_string());
-        helper(name, &network.expect("a network"))
+        wait_helper_pid(name, &network.expect("a network"))
     }
 
     /// Whom the server says a connection with this header comes from.
     #[track_caller]
     fn ask(&self, to: SocketAddr, bytes: &[u8]) -> SocketAddr {
-        address(&Conn::open(&self.lab.balancer, to, bytes).drain().0)
+        address(
+            &Conn::connect_and_send(&self.lab.balancer, to, bytes)
+                .recv_to_end()
+                .0,
+        )
     }
 }
 
@@ -81,11 +85,11 @@ fn python_sees_the_client_as_root_and_as_nobody() {
     for ordinary in [false, true] {
         let server = Private::start(ordinary, "--protocol=tcp", PYTHON);
         for to in [LISTEN_V4, LISTEN_V6] {
-            for client in [someone_v4(), someone_v6()] {
-                assert_eq!(server.ask(to, &header_of(client)), client, "{ordinary}");
+            for client in [fresh_client_v4(), fresh_client_v6()] {
+                assert_eq!(server.ask(to, &header_for(client)), client, "{ordinary}");
             }
         }
-        let client = someone_v4();
+        let client = fresh_client_v4();
         assert_eq!(
             server.ask(LISTEN_V4, &header_bytes::v1(client, FRONT_V4)),
             client
@@ -98,7 +102,7 @@ fn python_sees_the_client_as_root_and_as_nobody() {
             client.ip()
         );
         let user = if ordinary { 65_534 } else { 0 };
-        server.process.line("its user", |line| {
+        server.process.wait_line("its user", |line| {
             (line == format!("user {user}")).then_some(())
         });
     }
@@ -108,15 +112,15 @@ fn python_sees_the_client_as_root_and_as_nobody() {
 fn behind_haproxy() {
     let server = Private::start(true, "--protocol=tcp", PYTHON);
     let _haproxy = Haproxy::start(&server.lab, LISTEN_V4, "send-proxy-v2");
-    let (answer, _) = Conn::connect(&server.lab.client, FRONT_V4).drain();
+    let (answer, _) = Conn::connect(&server.lab.client, FRONT_V4).recv_to_end();
     assert_eq!(address(&answer), CLIENT_V4);
 }
 
 #[test]
 fn what_has_no_header_is_reset() {
     let server = Private::start(true, "--protocol=tcp", PYTHON);
-    let conn = Conn::open(&server.lab.balancer, LISTEN_V4, b"GET / HTTP/1.0\r\n\r\n");
-    assert_eq!(conn.closed().0, End::Reset);
+    let conn = Conn::connect_and_send(&server.lab.balancer, LISTEN_V4, b"GET / HTTP/1.0\r\n\r\n");
+    assert_eq!(conn.wait_closed().0, End::Reset);
     let local = header_bytes::raw(header_bytes::LOCAL, header_bytes::UNSPEC, &[]);
     let itself = server.ask(LISTEN_V4, &local);
     assert!(itself.ip().is_loopback() && itself.ip() != BALANCER_V4);
@@ -126,38 +130,39 @@ fn what_has_no_header_is_reset() {
 fn local_sources_on_request_only() {
     let client = SocketAddr::from(([127, 0, 0, 1], 40_010));
     let server = Private::start(true, "--protocol=tcp", PYTHON);
-    let conn = Conn::open(&server.lab.balancer, LISTEN_V4, &header_of(client));
-    assert_eq!(conn.closed().0, End::Reset);
+    let conn = Conn::connect_and_send(&server.lab.balancer, LISTEN_V4, &header_for(client));
+    assert_eq!(conn.wait_closed().0, End::Reset);
     let server = Private::with(true, &["--source-policy=allow-local"], PYTHON);
-    assert_eq!(server.ask(LISTEN_V4, &header_of(client)), client);
+    assert_eq!(server.ask(LISTEN_V4, &header_for(client)), client);
 }
 
 #[test]
 fn a_header_in_pieces_keeps_nobody_waiting() {
     let server = Private::start(true, "--protocol=tcp", PYTHON);
-    let (slow, quick) = (someone_v4(), someone_v4());
-    let header = header_of(slow);
+    let (slow, quick) = (fresh_client_v4(), fresh_client_v4());
+    let header = header_for(slow);
     let (first, rest) = header.split_at(9);
-    let waiting = Conn::open(&server.lab.balancer, LISTEN_V4, first);
-    assert_eq!(server.ask(LISTEN_V4, &header_of(quick)), quick);
+    let waiting = Conn::connect_and_send(&server.lab.balancer, LISTEN_V4, first);
+    assert_eq!(server.ask(LISTEN_V4, &header_for(quick)), quick);
     waiting.send(rest);
-    assert_eq!(address(&waiting.drain().0), slow);
+    assert_eq!(address(&waiting.recv_to_end().0), slow);
 }
 
 #[test]
 fn two_hundred_silent_clients_hold_nobody_up() {
     let server = Private::with(true, &["--protocol=tcp", "--header-timeout=60s"], PYTHON);
-    let open =
-        |client: SocketAddr| Conn::open(&server.lab.balancer, LISTEN_V4, &header_of(client)[..15]);
-    let clients: Vec<_> = (0..200).map(|_| someone_v4()).collect();
+    let open = |client: SocketAddr| {
+        Conn::connect_and_send(&server.lab.balancer, LISTEN_V4, &header_for(client)[..15])
+    };
+    let clients: Vec<_> = (0..200).map(|_| fresh_client_v4()).collect();
     let silent: Vec<_> = clients.iter().map(|&client| open(client)).collect();
     for _ in 0..20 {
-        let client = someone_v4();
-        assert_eq!(server.ask(LISTEN_V4, &header_of(client)), client);
+        let client = fresh_client_v4();
+        assert_eq!(server.ask(LISTEN_V4, &header_for(client)), client);
     }
     for (conn, client) in silent.iter().zip(clients) {
-        conn.send(&header_of(client)[15..]);
-        assert_eq!(address(&conn.drain().0), client);
+        conn.send(&header_for(client)[15..]);
+        assert_eq!(address(&conn.recv_to_end().0), client);
     }
 }
 
@@ -197,8 +202,8 @@ fn other_modes_open_no_ports() {
 fn datagrams_too() {
     for ordinary in [false, true] {
         let server = Private::start(ordinary, "--protocol=both", PYTHON);
-        let balancer = Datagrams::bind(&server.lab.balancer, SocketAddr::new(BALANCER_V4, 0));
-        let client = someone_v4();
+        let balancer = DatagramSocket::bind(&server.lab.balancer, SocketAddr::new(BALANCER_V4, 0));
+        let client = fresh_client_v4();
         let header = header_bytes::v2_udp(client, FRONT_V4);
         balancer.send(LISTEN_V4, &[&header, b"hello"]);
         assert_eq!(address(&balancer.recv().0), client, "{ordinary}");
@@ -210,10 +215,10 @@ fn datagrams_too() {
 fn the_program_keeps_its_process() {
     let mut server = Private::start(true, "--protocol=tcp", PYTHON);
     server.process.signal(Signal::INT);
-    let status = server.process.ended_within(PATIENCE).expect("its end");
+    let status = server.process.wait_exit(WAIT_LIMIT).expect("its end");
     assert_eq!(status.code(), Some(7));
     // And the proxy goes with it.
-    server.lab.balancer.finds_nobody_at(LISTEN_V4);
+    server.lab.balancer.wait_connection_refused(LISTEN_V4);
 }
 
 /// It may be over, and forgotten by the shell that started it, before there is anything beside it: no reason to
@@ -261,8 +266,8 @@ fn without_the_proxy_the_program_ends() {
     for program in [PYTHON[2], &deaf] {
         let mut server = Private::start(true, "--protocol=tcp", &[PYTHON[0], PYTHON[1], program]);
         // As /proc/self/exe is called.
-        kill(server.helper("exe"));
-        let status = server.process.ended_within(2 * PATIENCE).expect("its end");
+        kill_pid(server.helper("exe"));
+        let status = server.process.wait_exit(2 * WAIT_LIMIT).expect("its end");
         let signal = if program == deaf {
             Signal::KILL
         } else {
@@ -276,10 +281,10 @@ fn without_the_proxy_the_program_ends() {
 #[test]
 fn without_the_watcher_both_end() {
     let mut server = Private::start(true, "--protocol=tcp", PYTHON);
-    kill(server.helper("peername-netns"));
-    let status = server.process.ended_within(PATIENCE).expect("its end");
+    kill_pid(server.helper("peername-netns"));
+    let status = server.process.wait_exit(WAIT_LIMIT).expect("its end");
     assert_eq!(status.signal(), Some(Signal::KILL.as_raw()));
-    server.lab.balancer.finds_nobody_at(LISTEN_V4);
+    server.lab.balancer.wait_connection_refused(LISTEN_V4);
 }
 
 /// As a debugger does it, or who freezes a container. It interrupts the wait for either's end, and is none.
@@ -290,11 +295,11 @@ fn a_watcher_that_is_stopped_goes_on_watching() {
     for _ in 0..3 {
         stop_and_go_on(watcher);
     }
-    assert_eq!(server.process.ended_within(A_MOMENT), None);
-    let client = someone_v4();
-    assert_eq!(server.ask(LISTEN_V4, &header_of(client)), client);
-    kill(server.helper("exe"));
-    let status = server.process.ended_within(PATIENCE).expect("its end");
+    assert_eq!(server.process.wait_exit(A_MOMENT), None);
+    let client = fresh_client_v4();
+    assert_eq!(server.ask(LISTEN_V4, &header_for(client)), client);
+    kill_pid(server.helper("exe"));
+    let status = server.process.wait_exit(WAIT_LIMIT).expect("its end");
     assert_eq!(status.signal(), Some(Signal::TERM.as_raw()));
 }
 
@@ -303,12 +308,14 @@ fn a_watcher_that_is_stopped_goes_on_watching() {
 fn a_watcher_that_is_stopped_keeps_its_patience() {
     let mut server = Private::start(true, "--protocol=tcp", &[PYTHON[0], PYTHON[1], &deaf()]);
     let watcher = server.helper("peername-netns");
-    kill(server.helper("exe"));
-    server.process.line("that the program is to end", |line| {
-        line.contains("the proxy has ended").then_some(())
-    });
+    kill_pid(server.helper("exe"));
+    server
+        .process
+        .wait_line("that the program is to end", |line| {
+            line.contains("the proxy has ended").then_some(())
+        });
     stop_and_go_on(watcher);
-    assert_eq!(server.process.ended_within(A_MOMENT), None);
+    assert_eq!(server.process.wait_exit(A_MOMENT), None);
 }
 
 /// A python that ignores SIGTERM.
@@ -343,14 +350,14 @@ fn a_listener_that_is_shut_down() {
         "--protocol=tcp",
         &["/usr/bin/python3", "-uc", WAITING],
     );
-    let client = someone_v4();
-    assert_eq!(server.ask(LISTEN_V4, &header_of(client)), client);
+    let client = fresh_client_v4();
+    assert_eq!(server.ask(LISTEN_V4, &header_for(client)), client);
     server.process.signal(Signal::USR2);
-    server.process.line("the end of its wait", |line| {
+    server.process.wait_line("the end of its wait", |line| {
         (line == "accept: EINVAL").then_some(())
     });
-    let conn = Conn::open(&server.lab.balancer, LISTEN_V4, &header_of(client));
-    assert_eq!(conn.closed().0, End::Reset);
+    let conn = Conn::connect_and_send(&server.lab.balancer, LISTEN_V4, &header_for(client));
+    assert_eq!(conn.wait_closed().0, End::Reset);
 }
 
 #[track_caller]
@@ -360,7 +367,7 @@ fn address(answer: &[u8]) -> SocketAddr {
         .trim()
         .split_once(' ')
         .unwrap_or_else(|| panic!("{answer:?}"));
-    crate::harness::addr::parse(ip, port).unwrap_or_else(|| panic!("{answer:?}"))
+    crate::harness::addr::from_parts(ip, port).unwrap_or_else(|| panic!("{answer:?}"))
 }
 
 /// Longer than a signal takes to end a program.

@@ -19,12 +19,12 @@ mod running;
 use std::net::SocketAddr;
 
 use crate::harness::addr::{
-    CLIENT_V4, CLIENT_V6, FRONT_V6, LISTEN_V4, LISTEN_V6, someone_v4, someone_v6,
+    CLIENT_V4, CLIENT_V6, FRONT_V6, LISTEN_V4, LISTEN_V6, fresh_client_v4, fresh_client_v6,
 };
 use crate::harness::conn::Conn;
 use crate::harness::lab::{Host, wait_for};
 use crate::harness::peername::Peername;
-use crate::harness::rig::exec::{pseudo, v1, v2};
+use crate::harness::rig::exec::{pseudo_ipv4, v1, v2};
 use crate::harness::sender::{Haproxy, NginxStream};
 
 use catalogue::Program;
@@ -62,9 +62,9 @@ fn sees_its_clients(program: &Program) {
 
 fn on_ipv4(running: &Running<'_>) {
     for header in [v1, v2] {
-        let client = someone_v4();
+        let client = fresh_client_v4();
         running.sees(raw(running, LISTEN_V4), &header(client), client);
-        let client = someone_v6();
+        let client = fresh_client_v6();
         match running.mode {
             // The proxy in its network turns to [::1] for such clients, where nobody listens.
             Mode::Netns => running.refuses(raw(running, LISTEN_V4), &header(client)),
@@ -81,7 +81,10 @@ fn on_ipv4(running: &Running<'_>) {
 
 fn on_both(running: &Running<'_>) {
     for header in [v1, v2] {
-        for (listener, client) in [(LISTEN_V4, someone_v4()), (LISTEN_V6, someone_v6())] {
+        for (listener, client) in [
+            (LISTEN_V4, fresh_client_v4()),
+            (LISTEN_V6, fresh_client_v6()),
+        ] {
             running.sees(raw(running, listener), &header(client), client);
         }
     }
@@ -96,11 +99,11 @@ fn nginx_reloads() {
     for mode in Mode::ALL {
         let program = catalogue::nginx();
         let running = Running::start(&program, mode, Listener::V4);
-        let slow = someone_v4();
+        let slow = fresh_client_v4();
         let (first, rest) = (&v2(slow)[..20], &v2(slow)[20..]);
         let waiting = raw(&running, LISTEN_V4);
         waiting.send(first);
-        let client = someone_v4();
+        let client = fresh_client_v4();
         running.sees(raw(&running, LISTEN_V4), &v2(client), client);
         let before = running.instances();
         running.signal_program(Signal::HUP);
@@ -111,7 +114,7 @@ fn nginx_reloads() {
             (old == 1 && now.len() == 3).then_some(())
         });
         running.sees(waiting, rest, slow);
-        for client in [(); 8].map(|()| someone_v4()) {
+        for client in [(); 8].map(|()| fresh_client_v4()) {
             running.sees(raw(&running, LISTEN_V4), &v2(client), client);
         }
     }
@@ -146,7 +149,7 @@ fn is_refused(program: &Program) {
 /// As preload and notify show an IPv6 client where there is room for an IPv4 address only.
 fn on_an_ipv4_socket(client: SocketAddr) -> SocketAddr {
     match client {
-        SocketAddr::V6(v6) => (pseudo(*v6.ip()), v6.port()).into(),
+        SocketAddr::V6(v6) => (pseudo_ipv4(*v6.ip()), v6.port()).into(),
         v4 @ SocketAddr::V4(_) => v4,
     }
 }

@@ -4,10 +4,10 @@ use std::fs::{self, Permissions};
 use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt;
 
-use crate::harness::addr::{LISTEN_V4, someone_v4};
+use crate::harness::addr::{LISTEN_V4, fresh_client_v4};
 use crate::harness::conn::{Conn, End};
 use crate::harness::lab::{Host, Scratch, wait_for};
-use crate::harness::rig::exec::{Libc, NOTIFY, PRELOAD, Served, server, v2};
+use crate::harness::rig::exec::{Libc, NOTIFY, PRELOAD, ServerRig, compiled_server, v2};
 
 const HEADER_TIMEOUT: &str = "--header-timeout=1s";
 
@@ -15,7 +15,7 @@ const HEADER_TIMEOUT: &str = "--header-timeout=1s";
 #[test]
 fn a_refusal_is_logged_with_its_fix() {
     let local: SocketAddr = "127.0.0.1:4711".parse().expect("an address");
-    let header = v2(someone_v4());
+    let header = v2(fresh_client_v4());
     let table: [(&[&str], &[u8], &str); 4] = [
         (&["--trust=192.0.2.99"], &header, "add --trust 10."),
         (&[], b"GET / HTTP/1.0\r\n\r\n", "let the balancer send one"),
@@ -25,11 +25,11 @@ fn a_refusal_is_logged_with_its_fix() {
     for mechanism in [PRELOAD, NOTIFY] {
         for (options, bytes, fix) in table {
             let options = [options, &[HEADER_TIMEOUT]].concat();
-            let served = Served::by(mechanism, "lt 4 8443", &options);
+            let served = ServerRig::with_mode(mechanism, "lt 4 8443", &options);
             is_refused(&served.lab.balancer, LISTEN_V4, bytes);
             let line = served
                 .process
-                .line(fix, |line| line.contains(fix).then(|| line.to_owned()));
+                .wait_line(fix, |line| line.contains(fix).then(|| line.to_owned()));
             assert!(
                 line.starts_with("peername: refused a connection from 10."),
                 "{line}"
@@ -45,10 +45,10 @@ fn a_refusal_is_logged_with_its_fix() {
 #[test]
 fn a_balancer_on_this_host_is_told_how_to_be_trusted() {
     for mechanism in [PRELOAD, NOTIFY] {
-        let served = Served::by(mechanism, "lt 4 8443", &["--trust=192.0.2.99"]);
+        let served = ServerRig::with_mode(mechanism, "lt 4 8443", &["--trust=192.0.2.99"]);
         let here = SocketAddr::new("127.0.0.1".parse().expect("an address"), LISTEN_V4.port());
-        is_refused(&served.lab.server, here, &v2(someone_v4()));
-        served.process.line("a hint", |line| {
+        is_refused(&served.lab.server, here, &v2(fresh_client_v4()));
+        served.process.wait_line("a hint", |line| {
             line.contains("add --trust loopback").then_some(())
         });
     }
@@ -57,15 +57,15 @@ fn a_balancer_on_this_host_is_told_how_to_be_trusted() {
 #[test]
 fn each_refusal_is_logged_if_asked_for() {
     for mechanism in [PRELOAD, NOTIFY] {
-        let served = Served::by(mechanism, "lt 4 8443", &["-v"]);
+        let served = ServerRig::with_mode(mechanism, "lt 4 8443", &["-v"]);
         for _ in 0..20 {
             is_refused(&served.lab.balancer, LISTEN_V4, b"EHLO example\r\n");
         }
         wait_for("a line for each", || {
             (refusals(&served) == 20).then_some(())
         });
-        let client = someone_v4();
-        served.check(&served.ask(&v2(client)), client);
+        let client = fresh_client_v4();
+        served.assert_report(&served.report_for(&v2(client)), client);
     }
 }
 
@@ -73,8 +73,8 @@ fn each_refusal_is_logged_if_asked_for() {
 #[test]
 fn a_standard_error_that_is_not_read_holds_nobody_up() {
     let scratch = Scratch::new();
-    let filler = scratch.text("filler");
-    let server = server(Libc::Glibc);
+    let filler = scratch.path_text("filler");
+    let server = compiled_server(Libc::Glibc);
     // It fills the pipe that is its standard error, and the supervisor's.
     let script = format!("#!/bin/sh\ntimeout 1 cat /dev/zero >&2\nexec {server} \"$@\"\n");
     fs::write(&filler, script).expect("a script");
@@ -86,12 +86,12 @@ fn a_standard_error_that_is_not_read_holds_nobody_up() {
         "bash",
     ];
     for mechanism in [PRELOAD, NOTIFY] {
-        let served = Served::start(mechanism, &unread, &filler, "lt 4 8443", &["-v"]);
+        let served = ServerRig::start(mechanism, &unread, &filler, "lt 4 8443", &["-v"]);
         for _ in 0..50 {
             is_refused(&served.lab.balancer, LISTEN_V4, b"EHLO example\r\n");
         }
-        let client = someone_v4();
-        served.check(&served.ask(&v2(client)), client);
+        let client = fresh_client_v4();
+        served.assert_report(&served.report_for(&v2(client)), client);
     }
 }
 
@@ -101,12 +101,12 @@ fn is_refused(host: &Host, to: SocketAddr, bytes: &[u8]) {
     if let Some(conn) = Conn::try_connect(host, to) {
         // On a busy machine it may be refused before it has said anything, and then sending tells of the reset.
         if conn.send_if_open(bytes) {
-            assert_eq!(conn.closed().0, End::Reset, "{bytes:?}");
+            assert_eq!(conn.wait_closed().0, End::Reset, "{bytes:?}");
         }
     }
 }
 
-fn refusals(served: &Served) -> usize {
+fn refusals(served: &ServerRig) -> usize {
     let log = served.process.log();
     log.lines()
         .filter(|line| line.contains("refused a"))

@@ -4,19 +4,19 @@ use std::net::SocketAddr;
 
 use crate::harness::addr::{CLIENT_V4, FRONT_V4, LISTEN_V4};
 use crate::harness::conn::Conn;
-use crate::harness::rig::exec::Program;
-use crate::harness::sender::{NginxStream, curl};
+use crate::harness::rig::exec::ProgramRig;
+use crate::harness::sender::{NginxStream, curl_with_header};
 
 /// curl makes its header from its own end of the connection.
 #[test]
 fn curl_and_nginx_in_front() {
-    let program = Program::start(&["/usr/bin/python3", "-uc", PYTHON]);
-    let claimed = curl(&program.lab, LISTEN_V4);
-    program.process.line("of curl", |line| {
+    let program = ProgramRig::start(&["/usr/bin/python3", "-uc", PYTHON]);
+    let claimed = curl_with_header(&program.lab, LISTEN_V4);
+    program.process.wait_line("of curl", |line| {
         (anywhere(line) == Some(claimed)).then_some(())
     });
     let _nginx = NginxStream::start(&program.lab, LISTEN_V4);
-    let conn = Conn::open(&program.lab.client, FRONT_V4, b"GET / HTTP/1.0\r\n\r\n");
+    let conn = Conn::connect_and_send(&program.lab.client, FRONT_V4, b"GET / HTTP/1.0\r\n\r\n");
     let said = conn.recv_text_until(|said| anywhere(said).is_some());
     assert_eq!(anywhere(&said), Some(CLIENT_V4), "{said}");
 }
@@ -26,7 +26,7 @@ fn anywhere(text: &str) -> Option<SocketAddr> {
     let mut lines = text.lines().filter_map(|line| line.strip_prefix("peer "));
     lines.find_map(|line| {
         let (ip, port) = line.trim().split_once(' ')?;
-        crate::harness::addr::parse(ip, port)
+        crate::harness::addr::from_parts(ip, port)
     })
 }
 

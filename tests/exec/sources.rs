@@ -4,28 +4,28 @@
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
-use crate::harness::addr::{FRONT_V4, LISTEN_V4, LISTEN_V6, someone_v4};
+use crate::harness::addr::{FRONT_V4, LISTEN_V4, LISTEN_V6, fresh_client_v4};
 use crate::harness::conn::{Conn, End};
 use crate::harness::header_bytes;
-use crate::harness::rig::exec::{Served, mapped, v1, v2};
+use crate::harness::rig::exec::{ServerRig, mapped_ipv6, v1, v2};
 use crate::proxy::policy::sources::{LOOPBACK, NOBODY};
 
 #[test]
 fn special_sources_are_refused() {
-    let served = Served::new("lt 4 8443", &[]);
+    let served = ServerRig::new("lt 4 8443", &[]);
     for ip in [NOBODY, LOOPBACK].concat() {
         let client = client(ip);
         for header in [v1(client), v2(client)] {
             refused(&served, LISTEN_V4, &header, ip);
         }
     }
-    let client = someone_v4();
-    served.check(&served.ask(&v2(client)), client);
+    let client = fresh_client_v4();
+    served.assert_report(&served.report_for(&v2(client)), client);
 }
 
 #[test]
 fn special_sources_are_refused_on_an_ipv6_listener() {
-    let served = Served::new("et 6 8443", &[]);
+    let served = ServerRig::new("et 6 8443", &[]);
     for ip in [NOBODY, LOOPBACK].concat() {
         for listener in [LISTEN_V4, LISTEN_V6] {
             refused(&served, listener, &v2(client(ip)), ip);
@@ -36,7 +36,7 @@ fn special_sources_are_refused_on_an_ipv6_listener() {
 /// Not what goes through as it is either: it has a header, whose claim is not true.
 #[test]
 fn they_are_refused_where_headers_are_optional() {
-    let served = Served::new("lt 4 8443", &["--header=optional"]);
+    let served = ServerRig::new("lt 4 8443", &["--header=optional"]);
     for ip in ["127.0.0.1", "::1", "0.0.0.0"] {
         refused(&served, LISTEN_V4, &v2(client(ip)), ip);
     }
@@ -45,9 +45,9 @@ fn they_are_refused_where_headers_are_optional() {
 /// No client has port 0, and a header that speaks of UDP is not about this connection.
 #[test]
 fn what_no_tcp_client_can_be_is_refused() {
-    let served = Served::new("lt 4 8443", &[]);
-    let nameless = SocketAddr::new(someone_v4().ip(), 0);
-    let datagram = header_bytes::v2_udp(someone_v4(), FRONT_V4);
+    let served = ServerRig::new("lt 4 8443", &[]);
+    let nameless = SocketAddr::new(fresh_client_v4().ip(), 0);
+    let datagram = header_bytes::v2_udp(fresh_client_v4(), FRONT_V4);
     for bytes in [v1(nameless), v2(nameless), datagram] {
         refused(&served, LISTEN_V4, &bytes, "port 0, or UDP");
     }
@@ -56,22 +56,22 @@ fn what_no_tcp_client_can_be_is_refused() {
 /// The attendant judges as the library does.
 #[test]
 fn a_slow_header_gets_no_further() {
-    let served = Served::new("lt 4 8443", &[]);
+    let served = ServerRig::new("lt 4 8443", &[]);
     for ip in ["127.0.0.1", "::1", "224.0.0.1"] {
         let header = v2(client(ip));
-        let conn = served.open(&header[..20]);
-        conn.stays_open(Duration::from_millis(50));
+        let conn = served.connect_and_send(&header[..20]);
+        conn.assert_stays_open(Duration::from_millis(50));
         conn.send(&header[20..]);
-        assert_eq!(conn.closed().0, End::Reset, "{ip}");
+        assert_eq!(conn.wait_closed().0, End::Reset, "{ip}");
     }
 }
 
 #[test]
 fn local_sources_on_request() {
-    let served = Served::new("lt 6 8443", &["--source-policy=allow-local"]);
+    let served = ServerRig::new("lt 6 8443", &["--source-policy=allow-local"]);
     for ip in ["127.0.0.1", "127.1.2.3", "::1", "::ffff:127.0.0.1"] {
         let client = client(ip);
-        served.check(&served.ask(&v2(client)), mapped(client));
+        served.assert_report(&served.report_for(&v2(client)), mapped_ipv6(client));
     }
     for ip in NOBODY {
         refused(&served, LISTEN_V4, &v2(client(ip)), ip);
@@ -82,15 +82,15 @@ fn local_sources_on_request() {
 /// address and port: that is who the server sees without a header too.
 #[test]
 fn who_names_itself_speaks_for_itself() {
-    let served = Served::new("lt 4 8443", &["--trust=loopback"]);
+    let served = ServerRig::new("lt 4 8443", &["--trust=loopback"]);
     let listener = SocketAddr::from(([127, 0, 0, 1], 8443));
     let conn = Conn::connect(&served.lab.server, listener);
-    conn.send(&[&header_bytes::v1(conn.local(), FRONT_V4)[..], b"hi"].concat());
-    served.sees(&conn, conn.local());
+    conn.send(&[&header_bytes::v1(conn.local_addr(), FRONT_V4)[..], b"hi"].concat());
+    served.assert_sees(&conn, conn.local_addr());
     let conn = Conn::connect(&served.lab.server, listener);
-    let beside = SocketAddr::new(conn.local().ip(), conn.local().port() ^ 1);
+    let beside = SocketAddr::new(conn.local_addr().ip(), conn.local_addr().port() ^ 1);
     conn.send(&header_bytes::v1(beside, FRONT_V4));
-    assert_eq!(conn.closed().0, End::Reset);
+    assert_eq!(conn.wait_closed().0, End::Reset);
 }
 
 fn client(ip: &str) -> SocketAddr {
@@ -100,8 +100,8 @@ fn client(ip: &str) -> SocketAddr {
 
 /// Expects a reset without a word from the server, which says something to everybody it sees.
 #[track_caller]
-fn refused(served: &Served, listener: SocketAddr, header: &[u8], claimed: &str) {
+fn refused(served: &ServerRig, listener: SocketAddr, header: &[u8], claimed: &str) {
     let bytes = [header, b"hello"].concat();
-    let conn = Conn::open(&served.lab.balancer, listener, &bytes);
-    assert_eq!(conn.closed().0, End::Reset, "{claimed}");
+    let conn = Conn::connect_and_send(&served.lab.balancer, listener, &bytes);
+    assert_eq!(conn.wait_closed().0, End::Reset, "{claimed}");
 }

@@ -21,12 +21,12 @@ pub(crate) const TARGET_V4: SocketAddr = v4([127, 0, 0, 1], 9000);
 pub(crate) const TARGET_V6: SocketAddr = v6([0, 0, 0, 0, 0, 0, 0, 1], 9000);
 /// A client for a hand-made header, another one at every call: addresses that exist nowhere, as
 /// behind a real balancer. Fresh ports keep a test clear of the TIME_WAIT of its own connections.
-pub(crate) fn someone_v4() -> SocketAddr {
+pub(crate) fn fresh_client_v4() -> SocketAddr {
     v4([198, 51, 100, 7], fresh_port())
 }
 
 /// The same over IPv6.
-pub(crate) fn someone_v6() -> SocketAddr {
+pub(crate) fn fresh_client_v6() -> SocketAddr {
     v6([0x2001, 0xdb8, 7, 0, 0, 0, 0, 7], fresh_port())
 }
 
@@ -47,6 +47,6 @@ pub(crate) const fn v6(ip: [u16; 8], port: u16) -> SocketAddr {
 }
 
 /// An address and a port as servers print them, apart.
-pub(crate) fn parse(ip: &str, port: &str) -> Option<SocketAddr> {
+pub(crate) fn from_parts(ip: &str, port: &str) -> Option<SocketAddr> {
     Some(SocketAddr::new(ip.parse().ok()?, port.parse().ok()?))
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use socket2::{Domain, SockRef, Socket, Type};
 
 use crate::harness::conn::Conn;
-use crate::harness::lab::{Host, PATIENCE, wait_for};
+use crate::harness::lab::{Host, WAIT_LIMIT, wait_for};
 
 /// A listening socket on a host.
 #[derive(Debug)]
@@ -20,7 +20,7 @@ impl Backend {
     }
 
     /// The same with room for so many more than one connection that wait.
-    pub(crate) fn listen_with_queue(host: &Host, addr: SocketAddr, queue: i32) -> Self {
+    pub(crate) fn listen_with_backlog(host: &Host, addr: SocketAddr, queue: i32) -> Self {
         let listener = host.enter(|| Socket::new(Domain::for_address(addr), Type::STREAM, None));
         let listener = listener.expect("socket");
         listener.bind(&addr.into()).expect("bind");
@@ -28,14 +28,14 @@ impl Backend {
         Self(listener.into())
     }
 
-    pub(crate) fn address(&self) -> SocketAddr {
+    pub(crate) fn local_addr(&self) -> SocketAddr {
         self.0.local_addr().expect("getsockname")
     }
 
     /// The next connection.
     #[track_caller]
     pub(crate) fn accept(&self) -> Conn {
-        self.accept_within(PATIENCE)
+        self.accept_within(WAIT_LIMIT)
             .expect("the backend waited in vain for a connection")
     }
 
@@ -66,9 +66,9 @@ impl Backend {
     /// Expects that no connection waits. On loopback a connection stands when connect(2) returns, so
     /// once the proxy has closed a client's connection the answer is final.
     #[track_caller]
-    pub(crate) fn saw_nobody(&self) {
+    pub(crate) fn assert_no_connection(&self) {
         if let Some(conn) = self.accept_within(Duration::from_millis(1)) {
-            panic!("a connection from {} reached the backend", conn.peer());
+            panic!("a connection from {} reached the backend", conn.peer_addr());
         }
     }
 }

@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 
 use socket2::{Domain, SockRef, Socket, Type};
 
-use crate::harness::lab::{Host, PATIENCE};
+use crate::harness::lab::{Host, WAIT_LIMIT};
 
-/// A connected socket. No call blocks for longer than [`PATIENCE`]; what goes wrong panics.
+/// A connected socket. No call blocks for longer than [`WAIT_LIMIT`]; what goes wrong panics.
 #[derive(Debug)]
 pub(crate) struct Conn(TcpStream);
 
@@ -23,10 +23,10 @@ impl Conn {
     pub(crate) fn new(stream: TcpStream) -> Self {
         stream.set_nodelay(true).expect("TCP_NODELAY");
         stream
-            .set_read_timeout(Some(PATIENCE))
+            .set_read_timeout(Some(WAIT_LIMIT))
             .expect("SO_RCVTIMEO");
         stream
-            .set_write_timeout(Some(PATIENCE))
+            .set_write_timeout(Some(WAIT_LIMIT))
             .expect("SO_SNDTIMEO");
         Self(stream)
     }
@@ -40,7 +40,7 @@ impl Conn {
     /// The same; `None` if the other side accepts and resets before we can look.
     #[track_caller]
     pub(crate) fn try_connect(host: &Host, to: SocketAddr) -> Option<Self> {
-        match host.enter(|| TcpStream::connect_timeout(&to, PATIENCE)) {
+        match host.enter(|| TcpStream::connect_timeout(&to, WAIT_LIMIT)) {
             Ok(stream) => Some(Self::new(stream)),
             Err(error) if error.kind() == ErrorKind::ConnectionReset => None,
             Err(error) => panic!("connect to {to}: {error}"),
@@ -49,36 +49,36 @@ impl Conn {
 
     /// Expects to be turned away without having said anything.
     #[track_caller]
-    pub(crate) fn turned_away(host: &Host, from: SocketAddr) {
+    pub(crate) fn assert_refused(host: &Host, from: SocketAddr) {
         if let Some(conn) = Self::try_connect(host, from) {
-            conn.closed();
+            conn.wait_closed();
         }
     }
 
     /// Connects with a receive buffer fixed at about `bytes`, for readers that let data pile up.
-    pub(crate) fn connect_narrow(host: &Host, to: SocketAddr, bytes: usize) -> Self {
+    pub(crate) fn connect_with_receive_buffer(host: &Host, to: SocketAddr, bytes: usize) -> Self {
         let socket = host
             .enter(|| Socket::new(Domain::for_address(to), Type::STREAM, None))
             .expect("socket");
         socket.set_recv_buffer_size(bytes).expect("SO_RCVBUF");
         socket
-            .connect_timeout(&to.into(), PATIENCE)
+            .connect_timeout(&to.into(), WAIT_LIMIT)
             .expect("connect");
         Self::new(socket.into())
     }
 
     /// Connects and sends: what a balancer does once it has a client.
-    pub(crate) fn open(host: &Host, to: SocketAddr, bytes: &[u8]) -> Self {
+    pub(crate) fn connect_and_send(host: &Host, to: SocketAddr, bytes: &[u8]) -> Self {
         let conn = Self::connect(host, to);
         conn.send(bytes);
         conn
     }
 
-    pub(crate) fn local(&self) -> SocketAddr {
+    pub(crate) fn local_addr(&self) -> SocketAddr {
         self.0.local_addr().expect("getsockname")
     }
 
-    pub(crate) fn peer(&self) -> SocketAddr {
+    pub(crate) fn peer_addr(&self) -> SocketAddr {
         self.0.peer_addr().expect("getpeername")
     }
 
@@ -92,7 +92,7 @@ impl Conn {
     }
 
     /// Sends until that fails, and says why: what a sender notices when its receiver resets.
-    pub(crate) fn send_until_it_fails(&self) -> ErrorKind {
+    pub(crate) fn send_until_error(&self) -> ErrorKind {
         loop {
             if let Err(error) = (&self.0).write(&[0; 64 << 10]) {
                 return error.kind();
@@ -132,7 +132,7 @@ impl Conn {
 
     /// Receives to the end and says how it ended.
     #[track_caller]
-    pub(crate) fn drain(&self) -> (Vec<u8>, End) {
+    pub(crate) fn recv_to_end(&self) -> (Vec<u8>, End) {
         let mut bytes = Vec::new();
         let end = match (&self.0).read_to_end(&mut bytes) {
             Ok(_) => End::Fin,
@@ -144,16 +144,16 @@ impl Conn {
 
     /// Expects that the other side closes, without sending a byte; says how, and how long it took.
     #[track_caller]
-    pub(crate) fn closed(&self) -> (End, Duration) {
+    pub(crate) fn wait_closed(&self) -> (End, Duration) {
         let start = Instant::now();
-        let (bytes, end) = self.drain();
+        let (bytes, end) = self.recv_to_end();
         assert!(bytes.is_empty(), "unexpected bytes: {bytes:?}");
         (end, start.elapsed())
     }
 
     /// Expects silence for a while: neither data nor an end.
     #[track_caller]
-    pub(crate) fn stays_open(&self, time: Duration) {
+    pub(crate) fn assert_stays_open(&self, time: Duration) {
         assert!(
             self.is_open_after(time),
             "expected an open, silent connection"
@@ -162,31 +162,31 @@ impl Conn {
 
     /// Whether nothing came, no data and no end, within `time`.
     pub(crate) fn is_open_after(&self, time: Duration) -> bool {
-        matches!(self.look(time), Err(error) if error.kind() == ErrorKind::WouldBlock)
+        matches!(self.peek_within(time), Err(error) if error.kind() == ErrorKind::WouldBlock)
     }
 
     /// Whether data came within `time`, rather than nothing or an end.
     pub(crate) fn is_answered_after(&self, time: Duration) -> bool {
-        matches!(self.look(time), Ok(1..))
+        matches!(self.peek_within(time), Ok(1..))
     }
 
     /// Looks at what comes first, and leaves it there.
-    fn look(&self, time: Duration) -> io::Result<usize> {
+    fn peek_within(&self, time: Duration) -> io::Result<usize> {
         self.0.set_read_timeout(Some(time)).expect("SO_RCVTIMEO");
         let got = self.0.peek(&mut [0]);
         self.0
-            .set_read_timeout(Some(PATIENCE))
+            .set_read_timeout(Some(WAIT_LIMIT))
             .expect("SO_RCVTIMEO");
         got
     }
 
     /// Whether the other side's kernel has everything that was sent.
-    pub(crate) fn all_acknowledged(&self) -> bool {
+    pub(crate) fn is_all_acknowledged(&self) -> bool {
         peername_sys::tcp::stream::send_queue_len(&self.0).expect("SIOCOUTQ") == 0
     }
 
     /// Sends FIN; the other direction stays open.
-    pub(crate) fn finish(&self) {
+    pub(crate) fn shutdown_write(&self) {
         self.0.shutdown(Shutdown::Write).expect("shutdown");
     }
 

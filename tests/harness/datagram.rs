@@ -5,17 +5,17 @@ use std::net::{SocketAddr, UdpSocket};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::harness::lab::{Host, PATIENCE};
+use crate::harness::lab::{Host, WAIT_LIMIT};
 
 /// A bound socket on a host.
 #[derive(Debug)]
-pub(crate) struct Datagrams(UdpSocket);
+pub(crate) struct DatagramSocket(UdpSocket);
 
-impl Datagrams {
+impl DatagramSocket {
     /// Retries while the address is in use: a socket that the test has closed stays open in the children of
     /// other tests from their fork(2) to their execve(2).
     pub(crate) fn bind(host: &Host, addr: SocketAddr) -> Self {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + WAIT_LIMIT;
         loop {
             match host.enter(|| UdpSocket::bind(addr)) {
                 Ok(socket) => return Self(socket),
@@ -41,7 +41,7 @@ impl Datagrams {
     /// The next datagram and its sender.
     #[track_caller]
     pub(crate) fn recv(&self) -> (Vec<u8>, SocketAddr) {
-        self.recv_within(PATIENCE)
+        self.recv_within(WAIT_LIMIT)
             .expect("waited in vain for a datagram")
     }
 
@@ -64,7 +64,7 @@ impl Datagrams {
 
     /// Expects a datagram with this payload from this sender.
     #[track_caller]
-    pub(crate) fn expect(&self, payload: &[u8], from: SocketAddr) {
+    pub(crate) fn expect_datagram(&self, payload: &[u8], from: SocketAddr) {
         let (bytes, sender) = self.recv();
         assert_eq!(bytes, payload, "from {sender}");
         assert_eq!(sender, from);
@@ -72,7 +72,7 @@ impl Datagrams {
 
     /// Expects that nothing comes. Only of use together with something that comes later and does.
     #[track_caller]
-    pub(crate) fn nothing(&self) {
+    pub(crate) fn assert_silent(&self) {
         if let Some((bytes, from)) = self.recv_within(Duration::from_millis(50)) {
             panic!("{} octets from {from}", bytes.len());
         }

@@ -19,7 +19,7 @@ pub(crate) mod scratch;
 
 use std::time::{Duration, Instant};
 
-pub(crate) use failing::failing;
+pub(crate) use failing::failing_calls;
 pub(crate) use host::Host;
 pub(crate) use process::Process;
 pub(crate) use scratch::Scratch;
@@ -51,14 +51,16 @@ impl Lab {
             server: Host::new(),
             born: Instant::now(),
         };
-        lab.balancer.wire("wan", &lab.client, "eth0");
-        lab.balancer.wire("lan", &lab.server, "eth0");
+        lab.balancer.add_veth("wan", &lab.client, "eth0");
+        lab.balancer.add_veth("lan", &lab.server, "eth0");
         lab.client
-            .address("eth0", &["203.0.113.9/24", "2001:db8:9::9/64"]);
+            .add_addresses("eth0", &["203.0.113.9/24", "2001:db8:9::9/64"]);
         lab.balancer
-            .address("wan", &["203.0.113.1/24", "2001:db8:9::1/64"]);
-        lab.balancer.address("lan", &["10.81.0.2/24", "fd81::2/64"]);
-        lab.server.address("eth0", &["10.81.0.1/24", "fd81::1/64"]);
+            .add_addresses("wan", &["203.0.113.1/24", "2001:db8:9::1/64"]);
+        lab.balancer
+            .add_addresses("lan", &["10.81.0.2/24", "fd81::2/64"]);
+        lab.server
+            .add_addresses("eth0", &["10.81.0.1/24", "fd81::1/64"]);
         // Every connection of the client comes from one port, so that a test knows what to expect;
         // the next one may follow at once.
         lab.client
@@ -76,21 +78,21 @@ impl Drop for Lab {
         };
         let name = std::thread::current().name().unwrap_or("?").to_owned();
         let line = format!("{:7.2} s  {name}\n", self.born.elapsed().as_secs_f64());
-        scratch::append(path.as_ref(), &line);
+        scratch::append_line(path.as_ref(), &line);
     }
 }
 
 /// Asks again until `question` has an answer. Panics with `what` after ten seconds, which no step of
 /// these tests takes on a healthy machine, however busy.
 pub(crate) fn wait_for<T>(what: &str, question: impl FnMut() -> Option<T>) -> T {
-    wait_until(Instant::now() + PATIENCE, question)
-        .unwrap_or_else(|| panic!("waited {PATIENCE:?} in vain: {what}"))
+    wait_until(Instant::now() + WAIT_LIMIT, question)
+        .unwrap_or_else(|| panic!("waited {WAIT_LIMIT:?} in vain: {what}"))
 }
 
 /// Holds a reaction to its limit. The machine may be busy with other tests, so one of these tries is enough; a program
 /// that waits for a timer misses all of them.
 #[track_caller]
-pub(crate) fn within(tries: usize, limit: Duration, mut reaction: impl FnMut() -> Duration) {
+pub(crate) fn assert_within(tries: usize, limit: Duration, mut reaction: impl FnMut() -> Duration) {
     let mut times = Vec::new();
     while times.len() < tries {
         match reaction() {
@@ -118,7 +120,7 @@ pub(crate) fn wait_until<T>(
 }
 
 /// How long anything may take that should simply happen.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
+pub(crate) const WAIT_LIMIT: Duration = Duration::from_secs(10);
 
 /// The documented recipe (`peername routes`), spelled out, so that these tests do not lean on the
 /// code that `proxy/routes.rs` tests.

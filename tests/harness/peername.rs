@@ -26,35 +26,35 @@ impl Peername {
 
     /// The same, started through other programs (`prlimit`, `setpriv`).
     pub(crate) fn proxy_through(lab: &Lab, through: &[&str], args: &[&str]) -> Self {
-        let args = [USUAL, args].concat();
-        let process = Process::start_with(&lab.server, through, BINARY, &args);
-        Self(process.listens(&[LISTEN_V4, LISTEN_V6]))
+        let args = [PROXY_ARGS, args].concat();
+        let process = Process::start_through(&lab.server, through, BINARY, &args);
+        Self(process.wait_listening(&[LISTEN_V4, LISTEN_V6]))
     }
 
     /// `peername proxy` for UDP, with the usual arguments, then `args`.
     pub(crate) fn udp_proxy(lab: &Lab, through: &[&str], args: &[&str]) -> Self {
         let own_workers = args.iter().any(|arg| arg.starts_with("--workers"));
-        let usual = USUAL.iter().copied();
+        let usual = PROXY_ARGS.iter().copied();
         let usual = usual.filter(|arg| !(own_workers && arg.starts_with("--workers")));
         let args: Vec<&str> = usual
             .chain(["--protocol=udp"])
             .chain(args.iter().copied())
             .collect();
-        Self(Process::start_with(&lab.server, through, BINARY, &args)).says_it_listens()
+        Self(Process::start_through(&lab.server, through, BINARY, &args)).wait_listening_line()
     }
 
     /// Any subcommand that receives datagrams. Its sockets are there a moment before they take any.
-    pub(crate) fn receive(host: &Host, args: &[&str]) -> Self {
-        Self(Process::start(host, BINARY, args)).says_it_listens()
+    pub(crate) fn start_udp(host: &Host, args: &[&str]) -> Self {
+        Self(Process::start(host, BINARY, args)).wait_listening_line()
     }
 
     /// Ends it and returns the last line of its log: what it has counted.
     #[track_caller]
-    pub(crate) fn stopped(&mut self) -> Value {
+    pub(crate) fn stop(&mut self) -> Value {
         self.signal(Signal::TERM);
-        let ended = self.ended_within(Duration::from_secs(5));
+        let ended = self.wait_exit(Duration::from_secs(5));
         assert!(ended.is_some_and(|status| status.success()), "{ended:?}");
-        self.line("with the totals", |line| {
+        self.wait_line("with the totals", |line| {
             let line: Value = serde_json::from_str(line).ok()?;
             (line["message"] == "stopped").then_some(line)
         })
@@ -62,16 +62,16 @@ impl Peername {
 
     /// Waits until its threads have begun and sleep, as all of its sockets listen before: what is counted then is what
     /// it has when it serves nobody.
-    pub(crate) fn is_started(&self) {
-        self.line("that it listens", listening);
-        self.rests();
+    pub(crate) fn wait_started(&self) {
+        self.wait_line("that it listens", listening);
+        self.wait_idle();
     }
 
     /// Who is at the backend when no more are let in, because all places are taken or nobody else comes.
-    pub(crate) fn serves_as_many_as_fit(&self, backend: &Backend) -> Vec<Conn> {
+    pub(crate) fn accept_until_full(&self, backend: &Backend) -> Vec<Conn> {
         let mut served = Vec::new();
         loop {
-            self.rests();
+            self.wait_idle();
             let before = served.len();
             served.extend(std::iter::from_fn(|| {
                 backend.accept_within(Duration::from_millis(1))
@@ -82,8 +82,8 @@ impl Peername {
         }
     }
 
-    fn says_it_listens(self) -> Self {
-        self.line("that it listens", listening);
+    fn wait_listening_line(self) -> Self {
+        self.wait_line("that it listens", listening);
         self
     }
 
@@ -99,17 +99,22 @@ impl Peername {
         args: &[&str],
         listens: &[SocketAddr],
     ) -> Self {
-        Self(Process::start_with(host, through, BINARY, args).listens(listens))
+        Self(Process::start_through(host, through, BINARY, args).wait_listening(listens))
     }
 
     /// Any subcommand that ends by itself, or must.
     pub(crate) fn run(host: &Host, args: &[&str]) -> Output {
-        Self::pipe(host, &[BINARY], args, "")
+        Self::run_with_input(host, &[BINARY], args, "")
     }
 
     /// The same with this standard input, and started as `program`, which may go through others. What
     /// does not end within 20 s is killed.
-    pub(crate) fn pipe(host: &Host, program: &[&str], args: &[&str], input: &str) -> Output {
+    pub(crate) fn run_with_input(
+        host: &Host,
+        program: &[&str],
+        args: &[&str],
+        input: &str,
+    ) -> Output {
         let mut command = Command::new("timeout");
         command
             .args(["--signal=KILL", "20"])
@@ -129,7 +134,7 @@ impl Peername {
 
     /// Waits until one has ended like this.
     #[track_caller]
-    pub(crate) fn has_outcome(&self, outcome: &str) {
+    pub(crate) fn wait_outcome(&self, outcome: &str) {
         wait_for(outcome, || {
             let seen = self.outcomes().iter().any(|seen| seen == outcome);
             seen.then_some(())
@@ -145,14 +150,14 @@ pub(crate) const AS_NOBODY: &[&str] = &[
     "--clear-groups",
 ];
 /// Behind [`AS_NOBODY`]: without a way to any capability, and no longer than who has started it.
-pub(crate) const POWERLESS: &[&str] =
+pub(crate) const NO_CAPABILITIES: &[&str] =
     &["--inh-caps=-all", "--bounding-set=-all", "--pdeathsig=KILL"];
 
 /// A copy that an ordinary user may execute, wherever the build directory is. Written by a process
 /// of its own: what a thread of ours starts meanwhile would inherit the open file, which then could
 /// not be executed.
-pub(crate) fn copy_for_everyone(host: &Host, scratch: &Scratch) -> String {
-    let copy = scratch.text("peername");
+pub(crate) fn copy_executable(host: &Host, scratch: &Scratch) -> String {
+    let copy = scratch.path_text("peername");
     host.run("cp", &[BINARY, &copy]);
     copy
 }
@@ -178,7 +183,7 @@ impl DerefMut for Peername {
 pub(crate) const BINARY: &str = env!("CARGO_BIN_EXE_peername");
 
 /// The arguments of [`Peername::proxy`].
-pub(crate) const USUAL: &[&str] = &[
+pub(crate) const PROXY_ARGS: &[&str] = &[
     "proxy",
     "--listen=10.81.0.1:8443",
     "--listen=[fd81::1]:8443",

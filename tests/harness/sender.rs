@@ -13,7 +13,7 @@ use crate::harness::lab::{Lab, Process};
 
 /// `curl --haproxy-protocol` from the balancer itself: asks the web server behind `to` and returns
 /// the endpoint that curl connected from, which is what its header claims.
-pub(crate) fn curl(lab: &Lab, to: SocketAddr) -> SocketAddr {
+pub(crate) fn curl_with_header(lab: &Lab, to: SocketAddr) -> SocketAddr {
     let url = format!("http://{to}/");
     let args = [
         "-s",
@@ -27,11 +27,11 @@ pub(crate) fn curl(lab: &Lab, to: SocketAddr) -> SocketAddr {
     ];
     let said = lab.balancer.run("curl", &args);
     let (ip, port) = said.split_once(' ').expect("an address and a port");
-    crate::harness::addr::parse(ip, port).expect("an endpoint")
+    crate::harness::addr::from_parts(ip, port).expect("an endpoint")
 }
 
-fn listens_in_front(process: Process) -> Process {
-    process.listens(&[FRONT_V4, FRONT_V6])
+fn wait_listening_in_front(process: Process) -> Process {
+    process.wait_listening(&[FRONT_V4, FRONT_V6])
 }
 
 const OWN_ENDPOINT: &str = "%{local_ip} %{local_port}";

@@ -22,5 +22,5 @@ pub(crate) trait Server {
 
     /// Makes one connection from `client` to `front` and returns the client's address as the server
     /// itself reports it.
-    fn ask(&self, client: &Host, front: SocketAddr) -> SocketAddr;
+    fn reported_client(&self, client: &Host, front: SocketAddr) -> SocketAddr;
 }

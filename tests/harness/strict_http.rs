@@ -5,7 +5,7 @@
 /// # Errors
 ///
 /// What is no request, or could be read in two ways.
-pub(crate) fn requests(mut bytes: &[u8]) -> Result<(Vec<&[u8]>, &[u8]), String> {
+pub(crate) fn parse_requests(mut bytes: &[u8]) -> Result<(Vec<&[u8]>, &[u8]), String> {
     let mut all = Vec::new();
     while let Some(len) = request(bytes)? {
         let (one, rest) = bytes.split_at(len);

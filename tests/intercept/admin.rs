@@ -6,11 +6,11 @@ use super::authz::decisions::PATIENT;
 use crate::harness::addr::v4;
 use crate::harness::check::service::Service;
 use crate::harness::lab::wait_for;
-use crate::harness::rig::intercept::Rig;
+use crate::harness::rig::intercept::InterceptRig;
 
 const ADMIN: &str = "http://127.0.0.1:9300";
 
-impl Rig {
+impl InterceptRig {
     /// Status and text of what the admin endpoint says.
     fn ask_admin(&self, path: &str, args: &[&str]) -> String {
         let mut command = Command::new("curl");
@@ -27,10 +27,10 @@ impl Rig {
 fn it_is_ready_once_the_check_can_be_asked() {
     let check = v4([127, 0, 0, 1], 9191);
     let url = format!("--check=grpc://{check}");
-    let rig = Rig::new(&[&url, "--admin=127.0.0.1:9300", PATIENT]);
+    let rig = InterceptRig::new(&[&url, "--admin=127.0.0.1:9300", PATIENT]);
     let says = |what: &str| {
         rig.proxy
-            .line(what, |line| line.contains(what).then_some(()));
+            .wait_line(what, |line| line.contains(what).then_some(()));
     };
     says("can't be asked: ");
     says("requests are denied until it can");
@@ -50,10 +50,13 @@ fn it_is_ready_once_the_check_can_be_asked() {
 /// `-q` is for those who want to see what was not let through, and nothing else.
 #[test]
 fn quiet_logs_show_denials() {
-    let rig = Rig::new(&["-q"]);
-    assert_eq!(rig.status(&["https://a.test/passes"]), 404);
-    assert_eq!(rig.status(&["http://private.test/is-not-let-through"]), 403);
-    let line = &rig.audit("/is-not-let-through", 1)[0];
+    let rig = InterceptRig::new(&["-q"]);
+    assert_eq!(rig.curl_status(&["https://a.test/passes"]), 404);
+    assert_eq!(
+        rig.curl_status(&["http://private.test/is-not-let-through"]),
+        403
+    );
+    let line = &rig.wait_audit_lines("/is-not-let-through", 1)[0];
     assert_eq!(
         (&line["decision"], &line["level"]),
         (&"refused".into(), &"WARN".into())
@@ -75,7 +78,7 @@ fn it_answers_to_its_own_names_only() {
             Some("proxy.example"),
         ),
     ] {
-        let rig = Rig::new(args);
+        let rig = InterceptRig::new(args);
         let with = |header: &str| rig.ask_admin("/healthz", &["-H", header]);
         for header in [
             "X: y",

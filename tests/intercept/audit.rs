@@ -8,12 +8,12 @@ use serde_json::Value;
 use crate::harness::addr::v4;
 use crate::harness::backend::Backend;
 use crate::harness::conn::Conn;
-use crate::harness::rig::intercept::{PROXY, Rig, Stage, head};
+use crate::harness::rig::intercept::{InterceptLab, InterceptRig, PROXY_ADDR, recv_head};
 
 /// Whom it was to be sent to, wherever that failed; nobody, where there was no address to try.
 #[test]
 fn a_failed_request_names_who_was_tried() {
-    let rig = Rig::new(&[]);
+    let rig = InterceptRig::new(&[]);
     for (url, path, code, tried) in [
         (
             "https://expired.test/certificate",
@@ -41,29 +41,29 @@ fn a_failed_request_names_who_was_tried() {
         ),
         ("http://nowhere.invalid/name", "/name", "dns_nxdomain", None),
     ] {
-        assert_eq!(rig.problem(&[url])["code"], code, "{url}");
-        let line = &rig.audit(path, 1)[0];
+        assert_eq!(rig.curl_problem(&[url])["code"], code, "{url}");
+        let line = &rig.wait_audit_lines(path, 1)[0];
         assert_eq!(line["upstream"].as_str(), tried, "{line}");
     }
     let origin = Backend::listen(&rig.lab.server, v4([10, 81, 0, 1], 9001));
     let request = b"GET http://a.test:9001/closed HTTP/1.1\r\nHost: a.test:9001\r\n\r\n";
-    let client = Conn::open(&rig.lab.client, PROXY, request);
+    let client = Conn::connect_and_send(&rig.lab.client, PROXY_ADDR, request);
     let up = origin.accept();
-    head(&up);
+    recv_head(&up);
     drop(up);
-    assert!(head(&client).contains("upstream_closed"));
-    let line = &rig.audit("/closed", 1)[0];
+    assert!(recv_head(&client).contains("upstream_closed"));
+    let line = &rig.wait_audit_lines("/closed", 1)[0];
     assert_eq!(line["upstream"], "10.81.0.1:9001", "{line}");
 }
 
 #[test]
 fn a_parent_that_fails_is_who_was_tried() {
-    let rig = Stage::new().start(&["--upstream-proxy=http://10.81.0.1:3129"]);
+    let rig = InterceptLab::new().start(&["--upstream-proxy=http://10.81.0.1:3129"]);
     for url in ["https://a.test/tried", "http://a.test/tried"] {
-        let problem = rig.problem(&[url]);
+        let problem = rig.curl_problem(&[url]);
         assert_eq!(problem["code"], "upstream_proxy_failed", "{problem}");
     }
-    for line in rig.audit("/tried", 2) {
+    for line in rig.wait_audit_lines("/tried", 2) {
         assert_eq!(line["upstream"], "10.81.0.1:3129", "{line}");
     }
 }
@@ -71,7 +71,7 @@ fn a_parent_that_fails_is_who_was_tried() {
 /// Its head alone is all of it.
 #[test]
 fn an_answer_without_a_body_is_complete() {
-    let rig = Rig::new(&[]);
+    let rig = InterceptRig::new(&[]);
     let grpc = ["-H", "Content-Type: application/grpc"];
     for (before, version) in ["--http1.1", "--http2"].into_iter().enumerate() {
         for (status, host, path, args) in [
@@ -82,8 +82,8 @@ fn an_answer_without_a_body_is_complete() {
             (304, "a.test", "/index.html", &["-H", "If-None-Match: *"]),
         ] {
             let url = format!("https://{host}{path}");
-            assert_eq!(rig.status(&[args, &[version, &url]].concat()), status);
-            let line = &rig.audit(path, before + 1)[before];
+            assert_eq!(rig.curl_status(&[args, &[version, &url]].concat()), status);
+            let line = &rig.wait_audit_lines(path, before + 1)[before];
             assert_eq!(line["end"], "complete", "{version}: {line}");
         }
     }
@@ -92,8 +92,8 @@ fn an_answer_without_a_body_is_complete() {
 /// OpenSSL's client shakes hands and leaves; another begins a request and leaves.
 #[test]
 fn a_tunnel_that_nobody_uses_has_a_line() {
-    let rig = Rig::new(&["--admin=127.0.0.1:9300"]);
-    let (ca, proxy) = (rig.scratch.text("ca.pem"), PROXY.to_string());
+    let rig = InterceptRig::new(&["--admin=127.0.0.1:9300"]);
+    let (ca, proxy) = (rig.scratch.path_text("ca.pem"), PROXY_ADDR.to_string());
     let mut client = Command::new("timeout");
     client.args([
         "--signal=KILL",
@@ -123,12 +123,12 @@ fn a_tunnel_that_nobody_uses_has_a_line() {
     ] {
         assert_eq!(line[field], expected, "{line}");
     }
-    let conn = Conn::open(
+    let conn = Conn::connect_and_send(
         &rig.lab.client,
-        PROXY,
+        PROXY_ADDR,
         b"CONNECT a.test:80 HTTP/1.1\r\nHost: a.test:80\r\n\r\n",
     );
-    assert!(head(&conn).starts_with("HTTP/1.1 200 "));
+    assert!(recv_head(&conn).starts_with("HTTP/1.1 200 "));
     conn.send(b"GET / HTTP/1.1\r\n");
     drop(conn);
     let line = &tunnels(&rig, 2)[1];
@@ -136,16 +136,16 @@ fn a_tunnel_that_nobody_uses_has_a_line() {
     assert_eq!(line["end"], "unused", "{line}");
     // One that is used leaves it to its requests.
     rig.curl(&["https://a.test/echo"]);
-    rig.audit("/echo", 1);
+    rig.wait_audit_lines("/echo", 1);
     assert_eq!(tunnels(&rig, 2).len(), 2);
     let counted = r#"peername_intercept_requests_total{decision="unchecked"} 3"#;
-    let metrics = rig.metrics();
+    let metrics = rig.read_metrics();
     assert!(metrics.lines().any(|line| line == counted), "{metrics}");
 }
 
 #[test]
 fn a_tunnel_that_its_origin_resets_says_so() {
-    let rig = Rig::new(&["--passthrough=a.test"]);
+    let rig = InterceptRig::new(&["--passthrough=a.test"]);
     let origin = Backend::listen(&rig.lab.server, v4([10, 81, 0, 1], 9001));
     thread::scope(|scope| {
         scope.spawn(|| rig.try_curl(&["https://a.test:9001/"]));
@@ -159,8 +159,8 @@ fn a_tunnel_that_its_origin_resets_says_so() {
 }
 
 /// Lines of tunnels, which have no path.
-fn tunnels(rig: &Rig, count: usize) -> Vec<Value> {
-    rig.audit("", count)
+fn tunnels(rig: &InterceptRig, count: usize) -> Vec<Value> {
+    rig.wait_audit_lines("", count)
 }
 
 /// How a ClientHello begins (RFC 8446, section 5.1).

@@ -1,16 +1,16 @@
 //! What goes through.
 
-use crate::harness::rig::intercept::{CLIENT, Rig};
+use crate::harness::rig::intercept::{CLIENT_IP, InterceptRig};
 
 #[test]
 fn curl_reaches_nginx_through_connect_by_http1_and_http2() {
-    let rig = Rig::new(&[]);
+    let rig = InterceptRig::new(&[]);
     let http1 = rig.curl(&["--http1.1", "https://a.test/echo"]);
     assert!(http1.starts_with("GET a.test HTTP/1.1 "), "{http1}");
     let http2 = rig.curl(&["--http2", "-w", "%{http_version}", "https://b.test/echo"]);
     assert!(http2.starts_with("GET b.test HTTP/2.0 "), "{http2}");
     assert!(http2.ends_with("\n2"), "{http2}");
-    let seen = rig.seen_at_least(2);
+    let seen = rig.wait_origin_log(2);
     assert!(
         seen[0].contains("GET /echo HTTP/1.1") && seen[1].contains("GET /echo HTTP/2.0"),
         "{seen:?}"
@@ -20,7 +20,7 @@ fn curl_reaches_nginx_through_connect_by_http1_and_http2() {
 /// An origin that speaks HTTP/1.1 only is reached from HTTP/2 the first time, and known from then on.
 #[test]
 fn the_client_gets_the_protocol_that_the_origin_speaks() {
-    let rig = Rig::new(&["--workers=1"]);
+    let rig = InterceptRig::new(&["--workers=1"]);
     let version = |_| {
         rig.curl(&[
             "--http2",
@@ -38,7 +38,7 @@ fn the_client_gets_the_protocol_that_the_origin_speaks() {
 
 #[test]
 fn an_absolute_form_request_goes_to_its_host() {
-    let rig = Rig::new(&[]);
+    let rig = InterceptRig::new(&[]);
     let answer = rig.curl(&[
         "-H",
         "X-Mine: 1",
@@ -58,20 +58,20 @@ fn an_absolute_form_request_goes_to_its_host() {
 
 #[test]
 fn bodies_stream_both_ways() {
-    let rig = Rig::new(&[]);
-    let large = rig.scratch.text("large");
+    let rig = InterceptRig::new(&[]);
+    let large = rig.scratch.path_text("large");
     let whole = rig.scratch.read("large");
     for version in ["--http1.1", "--http2"] {
         let target = format!("https://a.test/dav/{version}");
         let upload = ["-T", &large, version];
         assert_eq!(
-            rig.status(&[&upload[..], &[&target]].concat()),
+            rig.curl_status(&[&upload[..], &[&target]].concat()),
             201,
             "{version}"
         );
         let chunked = ["-H", "Transfer-Encoding: chunked"];
         assert_eq!(
-            rig.status(&[&upload[..], &chunked, &[&target]].concat()),
+            rig.curl_status(&[&upload[..], &chunked, &[&target]].concat()),
             204,
             "{version}"
         );
@@ -87,13 +87,13 @@ fn bodies_stream_both_ways() {
 /// Two clients one after the other: the second finds the first one's connection to the origin.
 #[test]
 fn connections_to_an_origin_are_shared() {
-    let rig = Rig::new(&["--workers=1"]);
+    let rig = InterceptRig::new(&["--workers=1"]);
     for version in ["--http1.1", "--http2"] {
         for _ in 0..3 {
             rig.curl(&[version, "https://a.test/"]);
         }
     }
-    let seen = rig.seen_at_least(6);
+    let seen = rig.wait_origin_log(6);
     let mut connections: Vec<_> = seen
         .iter()
         .filter_map(|line| line.rsplit(' ').next())
@@ -104,9 +104,9 @@ fn connections_to_an_origin_are_shared() {
 
 #[test]
 fn one_line_tells_of_a_request() {
-    let rig = Rig::new(&[]);
+    let rig = InterceptRig::new(&[]);
     rig.curl(&["--http2", "-d", "12345", "https://a.test/put?secret=1"]);
-    let line = &rig.audit("/put", 1)[0];
+    let line = &rig.wait_audit_lines("/put", 1)[0];
     for (key, expected) in [
         ("connect", "a.test:443"),
         ("sni", "a.test"),
@@ -125,7 +125,7 @@ fn one_line_tells_of_a_request() {
     assert!(
         line["client"]
             .as_str()
-            .is_some_and(|client| client.starts_with(CLIENT)),
+            .is_some_and(|client| client.starts_with(CLIENT_IP)),
         "{line}"
     );
     assert_eq!(
@@ -143,7 +143,7 @@ fn one_line_tells_of_a_request() {
 /// A browser that is told of HTTP/3 would leave by UDP.
 #[test]
 fn no_other_service_is_advertised() {
-    let rig = Rig::new(&[]);
+    let rig = InterceptRig::new(&[]);
     let answer = rig.curl(&["-i", "https://a.test/alt"]);
     assert!(
         answer.ends_with("alt\n") && !answer.to_lowercase().contains("alt-svc"),

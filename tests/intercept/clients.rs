@@ -8,7 +8,7 @@ use super::http::streams;
 use crate::harness::addr::v4;
 use crate::harness::check::service::Opa;
 use crate::harness::peername::BINARY;
-use crate::harness::rig::intercept::{PROXY, Rig};
+use crate::harness::rig::intercept::{InterceptRig, PROXY_ADDR};
 
 /// One client. Expected is what it says, and that it says it.
 struct Client {
@@ -42,21 +42,21 @@ impl Client {
         self.says(&rig, &format!("{elsewhere}/echo"), self.no_tunnel);
         drop(opa);
         self.says(&rig, &format!("{origin}/echo"), self.nobody_asked);
-        assert_eq!(rig.audit("/echo", 1)[0]["decision"], "allowed");
-        assert_eq!(rig.audit("/no", 1)[0]["decision"], "denied");
+        assert_eq!(rig.wait_audit_lines("/echo", 1)[0]["decision"], "allowed");
+        assert_eq!(rig.wait_audit_lines("/no", 1)[0]["decision"], "denied");
         // The origin has seen one request at most: of a WebSocket, nginx has not seen any.
-        assert!(rig.seen().len() <= 1, "{:?}", rig.seen());
-        assert!(rig.seen().iter().all(|line| line.contains(" /echo ")));
+        assert!(rig.origin_log().len() <= 1, "{:?}", rig.origin_log());
+        assert!(rig.origin_log().iter().all(|line| line.contains(" /echo ")));
     }
 
-    fn start(&self) -> (Rig, Opa) {
+    fn start(&self) -> (InterceptRig, Opa) {
         let check = v4([127, 0, 0, 1], 8181);
-        let rig = Rig::new(&[
+        let rig = InterceptRig::new(&[
             &format!("--check=opa+http://{check}/v1/data/egress/verdict"),
             "--allow-destination=10.81.0.1:9001",
             PATIENT,
         ]);
-        let opa = rig.lab.balancer.enter(|| Opa::at(check, POLICY));
+        let opa = rig.lab.balancer.enter(|| Opa::start_at(check, POLICY));
         for (name, text) in self.sources {
             rig.scratch.write(name, text);
         }
@@ -66,21 +66,21 @@ impl Client {
     }
 
     #[track_caller]
-    fn says(&self, rig: &Rig, url: &str, expected: &[&str]) {
+    fn says(&self, rig: &InterceptRig, url: &str, expected: &[&str]) {
         let said = self.get(rig, url);
         for part in expected {
             assert!(said.contains(part), "{url}, {part:?}: {said}");
         }
     }
 
-    fn get(&self, rig: &Rig, url: &str) -> String {
+    fn get(&self, rig: &InterceptRig, url: &str) -> String {
         shell(rig, &format!("{} {url}", self.command)).1
     }
 }
 
 /// On the client's host; whether it succeeded, and what it printed. The variables of whoever runs the tests
 /// are not to help, and what it leaves behind ends with it.
-fn shell(rig: &Rig, script: &str) -> (bool, String) {
+fn shell(rig: &InterceptRig, script: &str) -> (bool, String) {
     let script = format!(
         "unset SSL_CERT_FILE SSL_CERT_DIR CURL_CA_BUNDLE JAVA_TOOL_OPTIONS no_proxy NO_PROXY
          eval \"$($PEERNAME ca env --ca $CA --into $DIR)\"
@@ -93,7 +93,7 @@ fn shell(rig: &Rig, script: &str) -> (bool, String) {
         .env("PEERNAME", BINARY)
         .env("CA", rig.scratch.path("ca"))
         .env("DIR", rig.scratch.path(""))
-        .env("https_proxy", format!("http://{PROXY}"));
+        .env("https_proxy", format!("http://{PROXY_ADDR}"));
     let output = rig.lab.client.output(&mut command, "");
     let text = [output.stdout, output.stderr].concat();
     (

@@ -21,8 +21,8 @@ const OPA: SocketAddr = crate::harness::addr::v4([127, 0, 0, 1], 8181);
 impl InterceptHost {
     fn new() -> Self {
         let (host, scratch) = (Host::new(), Scratch::new());
-        let opa = host.enter(|| Opa::at(OPA, "package egress\n\nallow := true\n"));
-        let ca = scratch.text("ca");
+        let opa = host.enter(|| Opa::start_at(OPA, "package egress\n\nallow := true\n"));
+        let ca = scratch.path_text("ca");
         let prepared = Self {
             host,
             _scratch: scratch,

@@ -7,49 +7,49 @@ use rustix::process::Signal;
 use crate::harness::addr::v4;
 use crate::harness::backend::Backend;
 use crate::harness::conn::{Conn, End};
-use crate::harness::lab::failing::watches;
-use crate::harness::lab::{Process, failing, wait_for};
+use crate::harness::lab::failing::no_epoll_watches_from;
+use crate::harness::lab::{Process, failing_calls, wait_for};
 use crate::harness::peername::Peername;
-use crate::harness::rig::intercept::{PROXY, Rig, Stage, head};
+use crate::harness::rig::intercept::{InterceptLab, InterceptRig, PROXY_ADDR, recv_head};
 
 const SLOW: std::net::SocketAddr = v4([10, 81, 0, 1], 9001);
 
 #[test]
 fn a_request_that_has_begun_is_finished_before_the_end() {
-    let mut rig = Rig::new(&["--allow-destination=10.81.0.1:9001"]);
+    let mut rig = InterceptRig::new(&["--allow-destination=10.81.0.1:9001"]);
     let (origin, down) = slow(&rig);
     let up = origin.accept();
     rig.proxy.signal(Signal::TERM);
     says_it_stops(&rig);
-    head(&up);
+    recv_head(&up);
     up.send(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok");
-    assert!(head(&down).starts_with("HTTP/1.1 200 "));
+    assert!(recv_head(&down).starts_with("HTTP/1.1 200 "));
     let ended = rig
         .proxy
-        .ended_within(Duration::from_secs(5))
+        .wait_exit(Duration::from_secs(5))
         .expect("its end");
     assert!(ended.success(), "{ended}");
 }
 
 #[test]
 fn a_second_signal_ends_at_once() {
-    let mut rig = Rig::new(&["--allow-destination=10.81.0.1:9001"]);
+    let mut rig = InterceptRig::new(&["--allow-destination=10.81.0.1:9001"]);
     let (_origin, _down) = slow(&rig);
     rig.proxy.signal(Signal::TERM);
     says_it_stops(&rig);
     rig.proxy.signal(Signal::TERM);
-    assert!(rig.proxy.ended_within(Duration::from_secs(5)).is_some());
+    assert!(rig.proxy.wait_exit(Duration::from_secs(5)).is_some());
 }
 
 /// A crowd takes all descriptors; whoever comes then waits or is told, and afterwards all is well.
 #[test]
 fn a_crowd_ends_nothing() {
-    let mut rig = Stage::new().start_through(&["prlimit", "--nofile=96"], &["--workers=1"]);
+    let mut rig = InterceptLab::new().start_through(&["prlimit", "--nofile=96"], &["--workers=1"]);
     let crowd: Vec<_> = (0..100)
         .map(|_| {
-            Conn::open(
+            Conn::connect_and_send(
                 &rig.lab.client,
-                PROXY,
+                PROXY_ADDR,
                 b"CONNECT a.test:443 HTTP/1.1\r\n\r\n",
             )
         })
@@ -65,13 +65,14 @@ fn a_crowd_ends_nothing() {
 /// The kernel watches no more sockets for this process: who comes then is closed and counted.
 #[test]
 fn watches_run_out_and_come_back() {
-    let failing = failing(&watches(60));
-    let failing = failing.each_ref().map(String::as_str);
-    let rig = Stage::new().start_through(&failing, &["--workers=1", "--admin=127.0.0.1:9300"]);
-    rig.proxy.is_started();
-    let idle = rig.proxy.descriptors();
+    let failing_calls = failing_calls(&no_epoll_watches_from(60));
+    let failing_calls = failing_calls.each_ref().map(String::as_str);
+    let rig = InterceptLab::new()
+        .start_through(&failing_calls, &["--workers=1", "--admin=127.0.0.1:9300"]);
+    rig.proxy.wait_started();
+    let idle = rig.proxy.count_fds();
     let open = || {
-        let conn = Conn::connect(&rig.lab.client, PROXY);
+        let conn = Conn::connect(&rig.lab.client, PROXY_ADDR);
         conn.is_open_after(Duration::from_millis(100))
             .then_some(conn)
     };
@@ -83,12 +84,12 @@ fn watches_run_out_and_come_back() {
     let refused = 1 + before - crowd.len();
     drop(crowd);
     wait_for("all are gone", || {
-        (rig.proxy.descriptors() <= idle).then_some(())
+        (rig.proxy.count_fds() <= idle).then_some(())
     });
     assert!(open().is_some());
     let failed = "peername_intercept_connections_failed_total{reason=\"local_error\"}";
     let failed = format!("{failed} {refused}");
-    let metrics = rig.metrics();
+    let metrics = rig.read_metrics();
     assert!(metrics.lines().any(|line| line == failed), "{metrics}");
 }
 
@@ -96,7 +97,7 @@ fn watches_run_out_and_come_back() {
 #[test]
 fn one_client_by_http2_does_not_take_all_descriptors() {
     let (rig, most) = short_of_descriptors();
-    let held = rig.audit("/slow", 1);
+    let held = rig.wait_audit_lines("/slow", 1);
     let full = held.iter().filter(|line| line["code"] == "proxy_full");
     assert!(full.count() > 0, "{held:?}");
     assert!(most > 10, "{most} connections");
@@ -109,7 +110,7 @@ fn one_client_by_http2_does_not_take_all_descriptors() {
 fn what_is_idle_goes_first() {
     for credentials in ["", "Authorization: Negotiate YQ==\r\n"] {
         let (rig, most) = short_of_descriptors();
-        let client = Conn::connect(&rig.lab.client, PROXY);
+        let client = Conn::connect(&rig.lab.client, PROXY_ADDR);
         let ups: Vec<_> = (9101..)
             .take(most)
             .map(|port| {
@@ -119,15 +120,15 @@ fn what_is_idle_goes_first() {
                 );
                 client.send(request.as_bytes());
                 let up = origin.accept();
-                head(&up);
+                recv_head(&up);
                 up.send(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n");
-                assert!(head(&client).starts_with("HTTP/1.1 200 "));
+                assert!(recv_head(&client).starts_with("HTTP/1.1 200 "));
                 up
             })
             .collect();
-        assert_eq!(rig.status(&["https://a.test/echo"]), 200);
+        assert_eq!(rig.curl_status(&["https://a.test/echo"]), 200);
         assert_eq!(
-            ups[0].closed().0,
+            ups[0].wait_closed().0,
             End::Fin,
             "the one that has waited longest"
         );
@@ -135,39 +136,39 @@ fn what_is_idle_goes_first() {
 }
 
 /// What is said of a request for which there is no connection, while one client has them all; and how many it has.
-fn short_of_descriptors() -> (Rig, usize) {
+fn short_of_descriptors() -> (InterceptRig, usize) {
     let through = ["prlimit", "--nofile=128"];
     let args = ["--workers=1", "--allow-destination=10.81.0.1:9001"];
-    let rig = Stage::new().start_through(&through, &args);
+    let rig = InterceptLab::new().start_through(&through, &args);
     let urls: Vec<_> = (0..60).map(|_| "https://h1.test/slow").collect();
     let parallel = ["--parallel", "--parallel-max", "60", "--max-time", "60"];
-    let ca = rig.scratch.text("ca.pem");
-    let proxy = format!("http://{PROXY}");
+    let ca = rig.scratch.path_text("ca.pem");
+    let proxy = format!("http://{PROXY_ADDR}");
     let through = ["-sS", "--noproxy", "", "--proxy", &proxy, "--cacert", &ca];
     let args = [&through[..], &parallel, &urls[..]].concat();
     let crowd = Process::start(&rig.lab.client, "curl", &args);
-    rig.audit("/slow", 1);
+    rig.wait_audit_lines("/slow", 1);
     // Somebody else is still let in, and told.
-    let problem = rig.problem(&["http://a.test/echo"]);
+    let problem = rig.curl_problem(&["http://a.test/echo"]);
     assert_eq!(problem["code"], "proxy_full", "{problem}");
     let detail = problem["detail"].as_str().expect("a detail");
     let most = detail.split(' ').find_map(|word| word.parse().ok());
     let most = most.expect("a number");
     // All have come when those who are too many have been told.
-    rig.audit("/slow", urls.len() - most);
+    rig.wait_audit_lines("/slow", urls.len() - most);
     drop(crowd);
-    rig.audit("/slow", urls.len());
+    rig.wait_audit_lines("/slow", urls.len());
     wait_for("its connections' end", || {
-        (rig.status(&["http://a.test/echo"]) == 200).then_some(())
+        (rig.curl_status(&["http://a.test/echo"]) == 200).then_some(())
     });
     (rig, most)
 }
 
 #[test]
 fn it_says_what_is_missing() {
-    let stage = Stage::new();
-    let ca = stage.scratch.text("ca");
-    let nothing = stage.scratch.text("nothing");
+    let stage = InterceptLab::new();
+    let ca = stage.scratch.path_text("ca");
+    let nothing = stage.scratch.path_text("nothing");
     for (args, expected) in [
         (vec!["--ca", &nothing], "peername ca init"),
         (vec!["--ca", &ca, "--extra-ca", &nothing], "--extra-ca"),
@@ -210,13 +211,16 @@ fn it_says_what_is_missing() {
     }
 }
 
-fn says_it_stops(rig: &Rig) {
+fn says_it_stops(rig: &InterceptRig) {
     let stops = |line: &str| line.contains("accepting no more").then_some(());
-    rig.proxy.line("that it stops", stops);
+    rig.proxy.wait_line("that it stops", stops);
 }
 
-fn slow(rig: &Rig) -> (Backend, Conn) {
+fn slow(rig: &InterceptRig) -> (Backend, Conn) {
     let origin = Backend::listen(&rig.lab.server, SLOW);
     let request = b"GET http://a.test:9001/ HTTP/1.1\r\nHost: a.test:9001\r\n\r\n";
-    (origin, Conn::open(&rig.lab.client, PROXY, request))
+    (
+        origin,
+        Conn::connect_and_send(&rig.lab.client, PROXY_ADDR, request),
+    )
 }

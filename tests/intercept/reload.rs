@@ -4,11 +4,11 @@ use rustix::process::Signal;
 
 use crate::harness::lab::wait_for;
 use crate::harness::peername::BINARY;
-use crate::harness::rig::intercept::{Rig, Stage};
+use crate::harness::rig::intercept::{InterceptLab, InterceptRig};
 
 #[test]
 fn a_rotated_authority_and_a_new_list_take_effect() {
-    let stage = Stage::new();
+    let stage = InterceptLab::new();
     let list = stage.scratch.write("clients", "203.0.113.0/24\n");
     let rig = stage.start(&[&format!("--allow-client=@{list}")]);
     let reload = |says: &str| {
@@ -18,7 +18,7 @@ fn a_rotated_authority_and_a_new_list_take_effect() {
         wait_for(says, || (count() > before).then_some(()));
     };
     assert_eq!(rig.curl(&["https://a.test/"]), "hello\n");
-    let ca = rig.scratch.text("ca");
+    let ca = rig.scratch.path_text("ca");
     rig.lab.client.run(BINARY, &["ca", "rotate", "--ca", &ca]);
     let pem = rig.lab.client.run(BINARY, &["ca", "export", "--ca", &ca]);
     rig.scratch.write("ca.pem", only_first(&pem));
@@ -42,21 +42,21 @@ fn a_rotated_authority_and_a_new_list_take_effect() {
 /// A file that has no end is refused at once, and the next reload works.
 #[test]
 fn a_fifo_does_not_stop_reloads() {
-    let rig = Rig::new(&[]);
-    rig.proxy.is_started();
+    let rig = InterceptRig::new(&[]);
+    rig.proxy.wait_started();
     for name in ["root.pem", "ca/authority.pem"] {
-        let (path, aside) = (rig.scratch.text(name), rig.scratch.text("aside"));
+        let (path, aside) = (rig.scratch.path_text(name), rig.scratch.path_text("aside"));
         rig.lab.server.run("mv", &[&path, &aside]);
         rig.lab.server.run("mkfifo", &["--mode=600", &path]);
         rig.proxy.signal(Signal::HUP);
-        rig.proxy.line("the refusal", |line| {
+        rig.proxy.wait_line("the refusal", |line| {
             let is_it = line.contains("reload refused") && line.contains(&path);
             (is_it && line.contains("not a regular file")).then_some(())
         });
         rig.lab.server.run("mv", &[&aside, &path]);
     }
     rig.proxy.signal(Signal::HUP);
-    rig.proxy.line("a reload", |line| {
+    rig.proxy.wait_line("a reload", |line| {
         line.contains("\"reloaded: ").then_some(())
     });
     assert_eq!(rig.curl(&["https://a.test/"]), "hello\n");

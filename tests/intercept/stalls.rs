@@ -6,7 +6,7 @@ use crate::harness::addr::v4;
 use crate::harness::backend::Backend;
 use crate::harness::conn::Conn;
 use crate::harness::lab::wait_for;
-use crate::harness::rig::intercept::{PROXY, Rig, head};
+use crate::harness::rig::intercept::{InterceptRig, PROXY_ADDR, recv_head};
 
 const ORIGIN: std::net::SocketAddr = v4([10, 81, 0, 1], 9001);
 const ALLOW: &str = "--allow-destination=10.81.0.1:9001";
@@ -15,9 +15,9 @@ const IDLE: &str = "--idle-timeout=1s";
 /// GOAWAY and the end, for a client that has its answer and keeps the connection.
 #[test]
 fn an_http2_client_that_asks_for_nothing_is_told_to_go() {
-    let rig = Rig::new(&["--idle-timeout=4s"]);
+    let rig = InterceptRig::new(&["--idle-timeout=4s"]);
     let script = rig.scratch.write("client.py", IDLE_CLIENT);
-    let (ca, proxy) = (rig.scratch.text("ca.pem"), PROXY.to_string());
+    let (ca, proxy) = (rig.scratch.path_text("ca.pem"), PROXY_ADDR.to_string());
     let args = [
         "--signal=KILL",
         "20",
@@ -35,112 +35,112 @@ fn an_http2_client_that_asks_for_nothing_is_told_to_go() {
 /// The origin sends half of what it has announced.
 #[test]
 fn an_answer_that_stands_still_is_given_up() {
-    let rig = Rig::new(&[IDLE, ALLOW]);
+    let rig = InterceptRig::new(&[IDLE, ALLOW]);
     let (origin, down) = ask(&rig, "GET /half");
     let up = origin.accept();
-    head(&up);
+    recv_head(&up);
     up.send(b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nhalf");
-    assert!(head(&down).starts_with("HTTP/1.1 200 "));
-    down.drain();
-    up.closed();
-    assert_eq!(rig.audit("/half", 1)[0]["end"], "idle");
+    assert!(recv_head(&down).starts_with("HTTP/1.1 200 "));
+    down.recv_to_end();
+    up.wait_closed();
+    assert_eq!(rig.wait_audit_lines("/half", 1)[0]["end"], "idle");
 }
 
 /// As long as something moves, it is not idle.
 #[test]
 fn a_slow_answer_is_not_given_up() {
-    let rig = Rig::new(&["--idle-timeout=4s", ALLOW]);
+    let rig = InterceptRig::new(&["--idle-timeout=4s", ALLOW]);
     let (origin, down) = ask(&rig, "GET /slow");
     let up = origin.accept();
-    head(&up);
+    recv_head(&up);
     up.send(b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\n");
     for octet in b"not at all" {
         std::thread::sleep(Duration::from_millis(500));
         up.send(&[*octet]);
     }
     down.recv_text_until(|text| text.ends_with("all"));
-    assert_eq!(rig.audit("/slow", 1)[0]["end"], "complete");
+    assert_eq!(rig.wait_audit_lines("/slow", 1)[0]["end"], "complete");
 }
 
 /// The client takes nothing more: the origin is free again, and then the client goes.
 #[test]
 fn a_client_that_does_not_read_is_given_up() {
     let allow = "--allow-destination=10.81.0.1:8081";
-    let rig = Rig::new(&[IDLE, allow, "--admin=127.0.0.1:9300"]);
-    let down = Conn::connect_narrow(&rig.lab.client, PROXY, 4096);
+    let rig = InterceptRig::new(&[IDLE, allow, "--admin=127.0.0.1:9300"]);
+    let down = Conn::connect_with_receive_buffer(&rig.lab.client, PROXY_ADDR, 4096);
     down.send(b"GET http://a.test:8081/large HTTP/1.1\r\nHost: a.test:8081\r\n\r\n");
-    assert_eq!(rig.audit("/large", 1)[0]["end"], "idle");
-    let active = || rig.metrics().contains("connections_active 0");
+    assert_eq!(rig.wait_audit_lines("/large", 1)[0]["end"], "idle");
+    let active = || rig.read_metrics().contains("connections_active 0");
     wait_for("the client's end", || active().then_some(()));
 }
 
 /// A client sends a part of its request and no more.
 #[test]
 fn a_request_that_stands_still_is_given_up() {
-    let rig = Rig::new(&[IDLE, ALLOW]);
+    let rig = InterceptRig::new(&[IDLE, ALLOW]);
     let (origin, down) = ask(&rig, "POST /half");
     let up = origin.accept();
-    head(&up);
+    recv_head(&up);
     let told = down.recv_text_until(|text| text.contains("client_idle"));
     assert!(told.starts_with("HTTP/1.1 408 "), "{told}");
-    up.drain();
-    assert_eq!(rig.audit("/half", 1)[0]["code"], "client_idle");
+    up.recv_to_end();
+    assert_eq!(rig.wait_audit_lines("/half", 1)[0]["code"], "client_idle");
 }
 
 /// Events may be far between, and so may an answer's head.
 #[test]
 fn what_may_be_silent_has_longer() {
-    let rig = Rig::new(&[IDLE, "--tunnel-timeout=4s", ALLOW]);
+    let rig = InterceptRig::new(&[IDLE, "--tunnel-timeout=4s", ALLOW]);
     let (origin, down) = ask(&rig, "GET /events");
     let up = origin.accept();
-    head(&up);
+    recv_head(&up);
     std::thread::sleep(Duration::from_millis(2500));
     up.send(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n");
-    head(&down);
+    recv_head(&down);
     std::thread::sleep(Duration::from_millis(2500));
     up.send(b"data: 1\n\n");
     down.recv_text_until(|text| text.contains("data: 1"));
-    down.drain();
-    assert_eq!(rig.audit("/events", 1)[0]["end"], "idle");
+    down.recv_to_end();
+    assert_eq!(rig.wait_audit_lines("/events", 1)[0]["end"], "idle");
 }
 
 /// What is carried as it is, and what was switched to.
 #[test]
 fn tunnels_and_websockets_end_after_their_own_time() {
-    let rig = Rig::new(&[IDLE, "--tunnel-timeout=3s", ALLOW]);
+    let rig = InterceptRig::new(&[IDLE, "--tunnel-timeout=3s", ALLOW]);
     let origin = Backend::listen(&rig.lab.server, ORIGIN);
-    let tunnel = Conn::open(
+    let tunnel = Conn::connect_and_send(
         &rig.lab.client,
-        PROXY,
+        PROXY_ADDR,
         b"CONNECT a.test:9001 HTTP/1.1\r\n\r\n",
     );
-    head(&tunnel);
+    recv_head(&tunnel);
     tunnel.send(b"\0\0\0\0neither TLS nor HTTP");
     let carried = origin.accept();
     carried.recv(24);
-    let websocket = Conn::open(&rig.lab.client, PROXY, UPGRADE);
+    let websocket = Conn::connect_and_send(&rig.lab.client, PROXY_ADDR, UPGRADE);
     let switched = origin.accept();
-    head(&switched);
+    recv_head(&switched);
     let agreed =
         "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n";
     let silent = Instant::now();
     switched.send(agreed.as_bytes());
-    head(&websocket);
+    recv_head(&websocket);
     for (down, up) in [(&tunnel, &carried), (&websocket, &switched)] {
-        down.closed();
-        up.closed();
+        down.wait_closed();
+        up.wait_closed();
     }
     assert!(
         silent.elapsed() > Duration::from_secs(2),
         "not after a second"
     );
     for path in ["", "/chat"] {
-        assert_eq!(rig.audit(path, 1)[0]["end"], "idle", "{path}");
+        assert_eq!(rig.wait_audit_lines(path, 1)[0]["end"], "idle", "{path}");
     }
 }
 
 /// A request with half of a body, if it is one that has a body.
-fn ask(rig: &Rig, line: &str) -> (Backend, Conn) {
+fn ask(rig: &InterceptRig, line: &str) -> (Backend, Conn) {
     let origin = Backend::listen(&rig.lab.server, ORIGIN);
     let line = line.replace(' ', " http://a.test:9001");
     let body = match line.starts_with("POST") {
@@ -148,7 +148,7 @@ fn ask(rig: &Rig, line: &str) -> (Backend, Conn) {
         false => "\r\n",
     };
     let request = format!("{line} HTTP/1.1\r\nHost: a.test:9001\r\n{body}");
-    let conn = Conn::open(&rig.lab.client, PROXY, request.as_bytes());
+    let conn = Conn::connect_and_send(&rig.lab.client, PROXY_ADDR, request.as_bytes());
     (origin, conn)
 }
 

@@ -5,13 +5,13 @@ use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 
-use crate::harness::addr::{LISTEN_V4, TARGET_V4, someone_v4};
+use crate::harness::addr::{LISTEN_V4, TARGET_V4, fresh_client_v4};
 use crate::harness::backend::Backend;
 use crate::harness::conn::{Conn, End};
 use crate::harness::lab::Lab;
 use crate::harness::pattern::{assert_same, pattern};
 use crate::harness::peername::Peername;
-use crate::harness::rig::proxy::{Rig, header_of};
+use crate::harness::rig::proxy::{ProxyRig, header_for};
 
 /// Neither is a wish to end: a terminal that closes, a log that was rotated.
 #[test]
@@ -25,7 +25,8 @@ fn hangup_and_user1_end_nobody() {
         let mut process = Peername::start(&lab.server, &args, &[LISTEN_V4]);
         for signal in [Signal::HUP, Signal::USR1, Signal::HUP] {
             process.signal(signal);
-            let _down = Conn::open(&lab.balancer, LISTEN_V4, &header_of(someone_v4()));
+            let _down =
+                Conn::connect_and_send(&lab.balancer, LISTEN_V4, &header_for(fresh_client_v4()));
             backend.accept();
         }
         assert!(process.is_alive(), "{command}");
@@ -35,23 +36,25 @@ fn hangup_and_user1_end_nobody() {
 /// HAProxy, nginx and go-mmproxy all cut transfers short on SIGTERM.
 #[test]
 fn open_connections_finish() {
-    let mut rig = Rig::new(&[]);
-    let pairs: Vec<(Conn, Conn)> = (0..50).map(|_| rig.connect(someone_v4())).collect();
+    let mut rig = ProxyRig::new(&[]);
+    let pairs: Vec<(Conn, Conn)> = (0..50)
+        .map(|_| rig.connect_client(fresh_client_v4()))
+        .collect();
     let half = pattern(7, 64 << 10);
     pairs.iter().for_each(|(_, up)| up.send(&half));
     rig.proxy.signal(Signal::TERM);
-    rig.lab.balancer.finds_nobody_at(LISTEN_V4);
+    rig.lab.balancer.wait_connection_refused(LISTEN_V4);
     for (down, up) in &pairs {
         up.send(&half);
-        up.finish();
-        down.finish();
-        let (received, end) = down.drain();
+        up.shutdown_write();
+        down.shutdown_write();
+        let (received, end) = down.recv_to_end();
         assert_eq!(end, End::Fin);
         assert_same(&received, &[&half[..], &half].concat());
     }
     let status = rig
         .proxy
-        .ended_within(Duration::from_secs(2))
+        .wait_exit(Duration::from_secs(2))
         .expect("nothing left to wait for");
     assert_eq!(status.code(), Some(0));
 }
@@ -60,17 +63,17 @@ fn open_connections_finish() {
 #[test]
 fn who_waits_for_a_place_gets_one() {
     let few = ["prlimit", "--nofile=96:96"];
-    let mut rig = Rig::through(&few, &["--drain=20s"]);
+    let mut rig = ProxyRig::start_through(&few, &["--drain=20s"]);
     let all = 90;
     let open = |_| {
-        let down = rig.open(&[&header_of(someone_v4())[..], b"ask"].concat());
-        down.finish();
+        let down = rig.connect_and_send(&[&header_for(fresh_client_v4())[..], b"ask"].concat());
+        down.shutdown_write();
         down
     };
     let downs: Vec<Conn> = (0..all).map(open).collect();
-    let served: Vec<Conn> = (0..15).map(|_| rig.v4.accept()).collect();
+    let served: Vec<Conn> = (0..15).map(|_| rig.backend_v4.accept()).collect();
     rig.proxy.signal(Signal::TERM);
-    rig.proxy.line("that it stops", |line| {
+    rig.proxy.wait_line("that it stops", |line| {
         line.contains("accepting no more").then_some(())
     });
     let answer = |up: Conn| {
@@ -79,12 +82,12 @@ fn who_waits_for_a_place_gets_one() {
     };
     let later = all - served.len();
     served.into_iter().for_each(answer);
-    (0..later).for_each(|_| answer(rig.v4.accept()));
+    (0..later).for_each(|_| answer(rig.backend_v4.accept()));
     for down in downs {
-        let (said, end) = down.drain();
+        let (said, end) = down.recv_to_end();
         assert_eq!((&said[..], end), (&b"yes"[..], End::Fin));
     }
-    let status = rig.proxy.ended_within(Duration::from_secs(3));
+    let status = rig.proxy.wait_exit(Duration::from_secs(3));
     assert!(status.is_some_and(|status| status.success()), "{status:?}");
 }
 
@@ -92,30 +95,30 @@ fn who_waits_for_a_place_gets_one() {
 #[test]
 fn who_has_a_place_gets_to_the_backend() {
     let few = ["prlimit", "--nofile=96:96"];
-    let rig = Rig::through(&few, &["--drain=20s"]);
+    let rig = ProxyRig::start_through(&few, &["--drain=20s"]);
     let ask = |down: &Conn| {
-        down.send(&[&header_of(someone_v4())[..], b"ask"].concat());
-        down.finish();
+        down.send(&[&header_for(fresh_client_v4())[..], b"ask"].concat());
+        down.shutdown_write();
     };
-    let slow: Vec<Conn> = (0..15).map(|_| rig.open(&[])).collect();
+    let slow: Vec<Conn> = (0..15).map(|_| rig.connect_and_send(&[])).collect();
     for down in &slow {
-        down.stays_open(Duration::from_millis(5));
+        down.assert_stays_open(Duration::from_millis(5));
     }
-    let queue: Vec<Conn> = (0..75).map(|_| rig.open(&[])).collect();
+    let queue: Vec<Conn> = (0..75).map(|_| rig.connect_and_send(&[])).collect();
     queue.iter().for_each(ask);
     rig.proxy.signal(Signal::TERM);
-    rig.proxy.line("that it stops", |line| {
+    rig.proxy.wait_line("that it stops", |line| {
         line.contains("accepting no more").then_some(())
     });
     thread::sleep(Duration::from_millis(100));
     slow.iter().for_each(ask);
     for _ in 0..slow.len() + queue.len() {
-        let up = rig.v4.accept();
+        let up = rig.backend_v4.accept();
         assert_eq!(up.recv(3), b"ask");
         up.send(b"yes");
     }
     for down in slow.into_iter().chain(queue) {
-        assert_eq!(down.drain(), (b"yes".to_vec(), End::Fin));
+        assert_eq!(down.recv_to_end(), (b"yes".to_vec(), End::Fin));
     }
 }
 
@@ -124,38 +127,40 @@ fn who_has_a_place_gets_to_the_backend() {
 fn a_thousand_transfers_finish() {
     peername_sys::process::limits::raise_open_files()
         .expect("descriptors for a thousand connections");
-    let mut rig = Rig::new(&["--drain=30s"]);
-    let pairs: Vec<(Conn, Conn)> = (0..1000).map(|_| rig.connect(someone_v4())).collect();
+    let mut rig = ProxyRig::new(&["--drain=30s"]);
+    let pairs: Vec<(Conn, Conn)> = (0..1000)
+        .map(|_| rig.connect_client(fresh_client_v4()))
+        .collect();
     let half = pattern(9, 16 << 10);
     pairs.iter().for_each(|(_, up)| up.send(&half));
     let start = Instant::now();
     rig.proxy.signal(Signal::TERM);
-    rig.lab.balancer.finds_nobody_at(LISTEN_V4);
+    rig.lab.balancer.wait_connection_refused(LISTEN_V4);
     let whole = [&half[..], &half].concat();
     for (down, up) in pairs {
         up.send(&half);
-        up.finish();
-        down.finish();
-        let (received, end) = down.drain();
+        up.shutdown_write();
+        down.shutdown_write();
+        let (received, end) = down.recv_to_end();
         assert_eq!(end, End::Fin);
         assert_same(&received, &whole);
     }
-    let status = rig.proxy.ended_within(Duration::from_secs(2));
+    let status = rig.proxy.wait_exit(Duration::from_secs(2));
     assert_eq!(status.and_then(|status| status.code()), Some(0));
     assert!(start.elapsed() < Duration::from_secs(31));
 }
 
 #[test]
 fn draining_has_an_end() {
-    let mut rig = Rig::new(&["--drain=500ms"]);
-    let (down, up) = rig.connect(someone_v4());
+    let mut rig = ProxyRig::new(&["--drain=500ms"]);
+    let (down, up) = rig.connect_client(fresh_client_v4());
     down.send(b"12");
     assert_eq!(up.recv(2), b"12");
     let start = Instant::now();
     rig.proxy.signal(Signal::TERM);
     for conn in [down, up] {
         // Cut off, and told so: a FIN would look like a whole answer.
-        assert_eq!(conn.drain(), (vec![], End::Reset));
+        assert_eq!(conn.recv_to_end(), (vec![], End::Reset));
     }
     assert!(
         start.elapsed() >= Duration::from_millis(490),
@@ -164,11 +169,11 @@ fn draining_has_an_end() {
     );
     let status = rig
         .proxy
-        .ended_within(Duration::from_secs(1))
+        .wait_exit(Duration::from_secs(1))
         .expect("the drain is over");
     assert_eq!(status.code(), Some(0));
     // Also what was cut has its line, and its bytes are counted.
-    rig.proxy.line("of the end", |line| {
+    rig.proxy.wait_line("of the end", |line| {
         line.contains(r#""bytes_to_upstream":2,"#).then_some(())
     });
     assert_eq!(rig.proxy.outcomes(), ["cut"]);
@@ -177,15 +182,15 @@ fn draining_has_an_end() {
 #[test]
 fn second_signal_ends_at_once() {
     for signal in [Signal::TERM, Signal::INT] {
-        let mut rig = Rig::new(&[]);
-        let (down, _up) = rig.connect(someone_v4());
+        let mut rig = ProxyRig::new(&[]);
+        let (down, _up) = rig.connect_client(fresh_client_v4());
         rig.proxy.signal(signal);
-        rig.lab.balancer.finds_nobody_at(LISTEN_V4);
-        down.stays_open(Duration::from_millis(200));
+        rig.lab.balancer.wait_connection_refused(LISTEN_V4);
+        down.assert_stays_open(Duration::from_millis(200));
         rig.proxy.signal(signal);
         let status = rig
             .proxy
-            .ended_within(Duration::from_secs(1))
+            .wait_exit(Duration::from_secs(1))
             .expect("at once");
         assert_eq!(status.code(), Some(0));
     }
@@ -194,11 +199,11 @@ fn second_signal_ends_at_once() {
 /// Without open connections there is nothing to wait for.
 #[test]
 fn idle_proxy_stops_at_once() {
-    let mut rig = Rig::new(&[]);
+    let mut rig = ProxyRig::new(&[]);
     rig.proxy.signal(Signal::TERM);
     let status = rig
         .proxy
-        .ended_within(Duration::from_secs(1))
+        .wait_exit(Duration::from_secs(1))
         .expect("at once");
     assert_eq!(status.code(), Some(0));
 }
@@ -210,6 +215,6 @@ fn stops_however_early() {
     let lab = Lab::without_routes();
     let mut proxy = Peername::proxy(&lab, &[]);
     proxy.signal(Signal::TERM);
-    let status = proxy.ended_within(Duration::from_secs(3)).expect("soon");
+    let status = proxy.wait_exit(Duration::from_secs(3)).expect("soon");
     assert_eq!(status.code(), Some(0), "{status}");
 }

@@ -7,28 +7,30 @@ use std::net::SocketAddr;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use crate::harness::addr::{FRONT_V4, FRONT_V6, LISTEN_V4, TARGET_V4, someone_v4, someone_v6, v4};
+use crate::harness::addr::{
+    FRONT_V4, FRONT_V6, LISTEN_V4, TARGET_V4, fresh_client_v4, fresh_client_v6, v4,
+};
 use crate::harness::backend::Backend;
 use crate::harness::conn::{Conn, End};
 use crate::harness::header_bytes::{
     DGRAM_V4, LOCAL, NOOP, PROXY, STREAM_UNIX, STREAM_V4, UNSPEC, addresses, nlb_health_check, raw,
     tlv, v1, v2,
 };
-use crate::harness::lab::{Lab, wait_for, within};
+use crate::harness::lab::{Lab, assert_within, wait_for};
 use crate::harness::peername::Peername;
-use crate::harness::rig::proxy::{Rig, front_of, header_of};
+use crate::harness::rig::proxy::{ProxyRig, front_of, header_for};
 
 mod invalid;
 
 /// A header and the first payload in one segment, as HAProxy sends them.
 #[test]
 fn header_and_payload_in_one_segment() {
-    let rig = Rig::new(&[]);
-    for fresh in [someone_v4, someone_v6] {
+    let rig = ProxyRig::new(&[]);
+    for fresh in [fresh_client_v4, fresh_client_v6] {
         for make in [|c| v1(c, front_of(c)), |c| v2(c, front_of(c), &[])] {
             let client = fresh();
-            let down = rig.open(&[&make(client), &b"payload"[..]].concat());
-            assert_eq!(rig.accept(client).recv(7), b"payload");
+            let down = rig.connect_and_send(&[&make(client), &b"payload"[..]].concat());
+            assert_eq!(rig.accept_client(client).recv(7), b"payload");
             drop(down);
         }
     }
@@ -37,36 +39,36 @@ fn header_and_payload_in_one_segment() {
 /// A client that says all it has to say at once, and then waits for the answer.
 #[test]
 fn header_payload_and_fin_at_once() {
-    let rig = Rig::new(&[]);
+    let rig = ProxyRig::new(&[]);
     for _ in 0..20 {
-        let client = someone_v4();
-        let down = rig.open(&[&v2(client, FRONT_V4, &[]), &b"question"[..]].concat());
-        down.finish();
-        let up = rig.accept(client);
-        assert_eq!(up.drain(), (b"question".to_vec(), End::Fin));
+        let client = fresh_client_v4();
+        let down = rig.connect_and_send(&[&v2(client, FRONT_V4, &[]), &b"question"[..]].concat());
+        down.shutdown_write();
+        let up = rig.accept_client(client);
+        assert_eq!(up.recv_to_end(), (b"question".to_vec(), End::Fin));
         up.send(b"answer");
         drop(up);
-        assert_eq!(down.drain(), (b"answer".to_vec(), End::Fin));
+        assert_eq!(down.recv_to_end(), (b"answer".to_vec(), End::Fin));
     }
 }
 
 /// Every proxy we know of took the header in one read and failed when it came in two.
 #[test]
 fn header_split_at_every_octet() {
-    let rig = Rig::new(&[]);
+    let rig = ProxyRig::new(&[]);
     for make in [
         |c| v1(c, FRONT_V4),
         |c| v2(c, FRONT_V4, &tlv(NOOP, b"12345")),
     ] {
-        for cut in 1..make(someone_v4()).len() {
-            let client = someone_v4();
+        for cut in 1..make(fresh_client_v4()).len() {
+            let client = fresh_client_v4();
             let header = make(client);
             let (first, rest) = header.split_at(cut);
-            let down = rig.open(first);
+            let down = rig.connect_and_send(first);
             sleep(PAUSE);
             down.send(&[rest, b"payload"].concat());
             assert_eq!(
-                rig.accept(client).recv(7),
+                rig.accept_client(client).recv(7),
                 b"payload",
                 "cut after octet {cut}"
             );
@@ -76,55 +78,58 @@ fn header_split_at_every_octet() {
 
 #[test]
 fn header_octet_by_octet() {
-    let rig = Rig::new(&[]);
+    let rig = ProxyRig::new(&[]);
     for make in [|c| v1(c, FRONT_V6), |c| v2(c, FRONT_V6, &[])] {
-        let client = someone_v6();
+        let client = fresh_client_v6();
         let header = make(client);
-        let down = rig.open(&[]);
+        let down = rig.connect_and_send(&[]);
         for octet in [&header, &b"payload"[..]].concat() {
             down.send(&[octet]);
             sleep(PAUSE);
         }
-        assert_eq!(rig.accept(client).recv(7), b"payload");
+        assert_eq!(rig.accept_client(client).recv(7), b"payload");
     }
 }
 
 /// By default a header may have 4096 octets in all.
 #[test]
 fn largest_header_by_default() {
-    let rig = Rig::new(&[]);
-    let client = someone_v4();
-    let down = rig.open(&[&padded(client, 4096), &b"payload"[..]].concat());
-    assert_eq!(rig.accept(client).recv(7), b"payload");
+    let rig = ProxyRig::new(&[]);
+    let client = fresh_client_v4();
+    let down = rig.connect_and_send(&[&padded(client, 4096), &b"payload"[..]].concat());
+    assert_eq!(rig.accept_client(client).recv(7), b"payload");
     drop(down);
     // Its length is known from the first 16 octets, so the rest need not come.
-    within(3, AT_ONCE, || {
-        rig.open(&padded(someone_v4(), 4097)[..16]).closed().1
+    assert_within(3, AT_ONCE, || {
+        rig.connect_and_send(&padded(fresh_client_v4(), 4097)[..16])
+            .wait_closed()
+            .1
     });
-    rig.backends_saw_nobody();
+    rig.assert_no_backend_connection();
 }
 
 /// 65551 octets are the largest that version 2 can express.
 #[test]
 fn largest_header_there_is() {
-    let rig = Rig::new(&["--max-header=65551"]);
-    let client = someone_v4();
-    let _down = rig.open(&[&padded(client, 65551), &b"payload"[..]].concat());
-    assert_eq!(rig.accept(client).recv(7), b"payload");
+    let rig = ProxyRig::new(&["--max-header=65551"]);
+    let client = fresh_client_v4();
+    let _down = rig.connect_and_send(&[&padded(client, 65551), &b"payload"[..]].concat());
+    assert_eq!(rig.accept_client(client).recv(7), b"payload");
 }
 
 /// No balancer sends more than a handful of TLVs: 64 are taken, one more is not, also in a header that
 /// was allowed to be long.
 #[test]
 fn as_many_tlvs_as_are_taken() {
-    let rig = Rig::new(&["--max-header=65551"]);
+    let rig = ProxyRig::new(&["--max-header=65551"]);
     let with = |client, count| v2(client, FRONT_V4, &tlv(NOOP, b"").repeat(count));
-    let client = someone_v4();
-    let _down = rig.open(&[&with(client, 64), &b"payload"[..]].concat());
-    assert_eq!(rig.accept(client).recv(7), b"payload");
+    let client = fresh_client_v4();
+    let _down = rig.connect_and_send(&[&with(client, 64), &b"payload"[..]].concat());
+    assert_eq!(rig.accept_client(client).recv(7), b"payload");
     for count in [65, 21_000] {
-        rig.open(&with(someone_v4(), count)).closed();
-        rig.backends_saw_nobody();
+        rig.connect_and_send(&with(fresh_client_v4(), count))
+            .wait_closed();
+        rig.assert_no_backend_connection();
     }
     wait_for("both are in the log", || {
         let refused = |outcome: &String| outcome == "too_many_tlvs";
@@ -135,86 +140,89 @@ fn as_many_tlvs_as_are_taken() {
 /// The time to send a header is measured from accept: bytes that drip in do not extend it.
 #[test]
 fn header_timeout_is_absolute() {
-    let rig = Rig::new(&["--header-timeout=400ms"]);
-    within(3, Duration::from_millis(900), || {
+    let rig = ProxyRig::new(&["--header-timeout=400ms"]);
+    assert_within(3, Duration::from_millis(900), || {
         let start = Instant::now();
-        let (silent, dripping) = (rig.open(&[]), rig.open(&[]));
-        for octet in padded(someone_v4(), 64).chunks(1).take(7) {
+        let (silent, dripping) = (rig.connect_and_send(&[]), rig.connect_and_send(&[]));
+        for octet in padded(fresh_client_v4(), 64).chunks(1).take(7) {
             dripping.send_if_open(octet);
             sleep(Duration::from_millis(50));
         }
         for conn in [silent, dripping] {
-            conn.closed();
+            conn.wait_closed();
             let elapsed = start.elapsed();
             assert!(elapsed >= Duration::from_millis(400), "after {elapsed:?}");
         }
         start.elapsed()
     });
-    rig.backends_saw_nobody();
+    rig.assert_no_backend_connection();
 }
 
 /// The timer must not outlive the header (go-proxyproto had to learn it).
 #[test]
 fn header_timeout_ends_with_the_header() {
-    let rig = Rig::new(&["--header-timeout=1500ms"]);
-    let client = someone_v4();
+    let rig = ProxyRig::new(&["--header-timeout=1500ms"]);
+    let client = fresh_client_v4();
     // In two parts: for what is there at the first look no timer begins.
-    let header = header_of(client);
+    let header = header_for(client);
     let (begin, rest) = header.split_at(16);
-    let down = rig.open(begin);
+    let down = rig.connect_and_send(begin);
     sleep(PAUSE);
     down.send(rest);
-    let up = rig.accept(client);
-    down.stays_open(Duration::from_secs(2));
+    let up = rig.accept_client(client);
+    down.assert_stays_open(Duration::from_secs(2));
     down.send(b"late");
     assert_eq!(up.recv(4), b"late");
 }
 
 #[test]
 fn truncated_header_and_fin() {
-    let mut rig = Rig::new(&[]);
-    for header in [v1(someone_v4(), FRONT_V4), v2(someone_v4(), FRONT_V4, &[])] {
+    let mut rig = ProxyRig::new(&[]);
+    for header in [
+        v1(fresh_client_v4(), FRONT_V4),
+        v2(fresh_client_v4(), FRONT_V4, &[]),
+    ] {
         for cut in [0, 1, 5, 13, header.len() - 1] {
-            within(3, AT_ONCE, || {
-                let down = rig.open(&header[..cut]);
-                down.finish();
-                down.closed().1
+            assert_within(3, AT_ONCE, || {
+                let down = rig.connect_and_send(&header[..cut]);
+                down.shutdown_write();
+                down.wait_closed().1
             });
         }
     }
-    rig.backends_saw_nobody();
-    rig.still_serves(someone_v4());
+    rig.assert_no_backend_connection();
+    rig.assert_serves(fresh_client_v4());
 }
 
 /// What is not a header is known as such early, often from its first octet, and ends there.
 #[test]
 fn invalid_headers_are_refused_at_once() {
-    let mut rig = Rig::new(&[]);
+    let mut rig = ProxyRig::new(&[]);
     let mut sent = 0;
     for (what, bytes) in invalid::headers() {
         println!("{what}");
-        within(3, AT_ONCE, || {
+        assert_within(3, AT_ONCE, || {
             sent += 1;
-            rig.open(&bytes).closed().1
+            rig.connect_and_send(&bytes).wait_closed().1
         });
-        rig.backends_saw_nobody();
+        rig.assert_no_backend_connection();
         assert!(rig.proxy.is_alive(), "{what} ended the proxy");
     }
     wait_for("each is in the log", || {
         (rig.proxy.outcomes().len() == sent).then_some(())
     });
-    rig.still_serves(someone_v4());
+    rig.assert_serves(fresh_client_v4());
 }
 
 /// LOCAL, UNKNOWN, UNSPEC and address families that TCP has no use for say nothing about a client:
 /// the backend sees the proxy itself, whatever the address block contains.
 #[test]
 fn headers_without_a_client() {
-    let rig = Rig::new(&[]);
+    let rig = ProxyRig::new(&[]);
     for (what, header) in nobodys() {
-        let down = rig.open(&[&header, &b"check"[..]].concat());
-        let up = rig.v4.accept();
-        assert_eq!(up.peer().ip().to_string(), "127.0.0.1", "{what}");
+        let down = rig.connect_and_send(&[&header, &b"check"[..]].concat());
+        let up = rig.backend_v4.accept();
+        assert_eq!(up.peer_addr().ip().to_string(), "127.0.0.1", "{what}");
         assert_eq!(up.recv(5), b"check", "{what}");
         up.send(b"fine");
         assert_eq!(down.recv(4), b"fine", "{what}");
@@ -223,7 +231,7 @@ fn headers_without_a_client() {
 
 /// Name and bytes of each.
 pub(crate) fn nobodys() -> [(&'static str, Vec<u8>); 9] {
-    let block = addresses(someone_v4(), FRONT_V4);
+    let block = addresses(fresh_client_v4(), FRONT_V4);
     [
         ("LOCAL, nothing else", raw(LOCAL, UNSPEC, &[])),
         ("LOCAL with an address block", raw(LOCAL, STREAM_V4, &block)),
@@ -246,33 +254,37 @@ pub(crate) fn nobodys() -> [(&'static str, Vec<u8>); 9] {
 /// No client has port 0: bound to it, the socket would get any other.
 #[test]
 fn source_port_zero_is_refused() {
-    let mut rig = Rig::new(&[]);
+    let mut rig = ProxyRig::new(&[]);
     let nameless = v4([198, 51, 100, 7], 0);
     for header in [v1(nameless, FRONT_V4), v2(nameless, FRONT_V4, &[])] {
-        rig.open(&header).closed();
+        rig.connect_and_send(&header).wait_closed();
     }
-    rig.backends_saw_nobody();
-    rig.still_serves(someone_v4());
+    rig.assert_no_backend_connection();
+    rig.assert_serves(fresh_client_v4());
 }
 
 /// A header that speaks of UDP is not about this connection.
 #[test]
 fn client_of_another_transport() {
-    let mut rig = Rig::new(&[]);
-    rig.open(&raw(PROXY, DGRAM_V4, &addresses(someone_v4(), FRONT_V4)))
-        .closed();
-    rig.backends_saw_nobody();
-    rig.still_serves(someone_v4());
+    let mut rig = ProxyRig::new(&[]);
+    rig.connect_and_send(&raw(
+        PROXY,
+        DGRAM_V4,
+        &addresses(fresh_client_v4(), FRONT_V4),
+    ))
+    .wait_closed();
+    rig.assert_no_backend_connection();
+    rig.assert_serves(fresh_client_v4());
 }
 
 /// Only the first header is one. What looks like another is the client's data.
 #[test]
 fn second_header_is_payload() {
-    let rig = Rig::new(&[]);
+    let rig = ProxyRig::new(&[]);
     let second = v1(v4([192, 0, 2, 66], 666), FRONT_V4);
-    let client = someone_v4();
-    let _down = rig.open(&[v2(client, FRONT_V4, &[]), second.clone()].concat());
-    assert_eq!(rig.accept(client).recv(second.len()), second);
+    let client = fresh_client_v4();
+    let _down = rig.connect_and_send(&[v2(client, FRONT_V4, &[]), second.clone()].concat());
+    assert_eq!(rig.accept_client(client).recv(second.len()), second);
 }
 
 /// IPv6 missing altogether must not take anything down with it; there was a balancer that crashed.
@@ -284,13 +296,13 @@ fn without_ipv6() {
     let args = "proxy --listen=10.81.0.1:8443 --target-v4=127.0.0.1:9000 --trust=10.81.0.2";
     let args: Vec<&str> = args.split(' ').collect();
     let mut proxy = Peername::start(&lab.server, &args, &[LISTEN_V4]);
-    let open = |header: Vec<u8>| Conn::open(&lab.balancer, LISTEN_V4, &header);
-    open(v2(someone_v6(), FRONT_V6, &[])).closed();
-    backend.saw_nobody();
+    let open = |header: Vec<u8>| Conn::connect_and_send(&lab.balancer, LISTEN_V4, &header);
+    open(v2(fresh_client_v6(), FRONT_V6, &[])).wait_closed();
+    backend.assert_no_connection();
     assert!(proxy.is_alive());
-    let client = someone_v4();
+    let client = fresh_client_v4();
     let _down = open(v2(client, FRONT_V4, &[]));
-    assert_eq!(backend.accept().peer(), client);
+    assert_eq!(backend.accept().peer_addr(), client);
 }
 
 /// A valid header of `len` octets, filled up with a NOOP TLV.

@@ -9,14 +9,14 @@ use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 
-use crate::harness::addr::{LISTEN_V4, TARGET_V4, someone_v4, v4};
+use crate::harness::addr::{LISTEN_V4, TARGET_V4, fresh_client_v4, v4};
 use crate::harness::backend::Backend;
 use crate::harness::conn::Conn;
-use crate::harness::lab::failing::watches;
-use crate::harness::lab::{Host, Lab, PATIENCE, Process, Scratch, failing, wait_for};
+use crate::harness::lab::failing::no_epoll_watches_from;
+use crate::harness::lab::{Host, Lab, Process, Scratch, WAIT_LIMIT, failing_calls, wait_for};
 use crate::harness::pattern::{assert_same, pattern};
-use crate::harness::peername::{AS_NOBODY, BINARY, Peername, USUAL, copy_for_everyone};
-use crate::harness::rig::proxy::{Rig, header_of};
+use crate::harness::peername::{AS_NOBODY, BINARY, PROXY_ARGS, Peername, copy_executable};
+use crate::harness::rig::proxy::{ProxyRig, header_for};
 use crate::harness::server::{Redis, Server};
 
 /// By an address that only the kernel knows to be this host's.
@@ -38,8 +38,8 @@ fn descriptors_run_out_and_come_back() {
     let _server = Redis::start(&lab.server);
     let mut proxy = Peername::proxy_through(&lab, &["prlimit", "--nofile=64:64"], &[]);
     let ping = || {
-        let request = [header_of(someone_v4()), b"PING\r\n".to_vec()].concat();
-        Conn::open(&lab.balancer, LISTEN_V4, &request)
+        let request = [header_for(fresh_client_v4()), b"PING\r\n".to_vec()].concat();
+        Conn::connect_and_send(&lab.balancer, LISTEN_V4, &request)
     };
     let mut resumed = Vec::new();
     for _ in 0..3 {
@@ -51,7 +51,7 @@ fn descriptors_run_out_and_come_back() {
         });
         // Who is to be served is by then, also beside other tests.
         thread::sleep(Duration::from_millis(200));
-        proxy.rests();
+        proxy.wait_idle();
         for conn in &crowd {
             // In the kernel's queue: a client that waits is better off than one that is refused.
             assert!(conn.is_answered_after(soon) || conn.is_open_after(soon));
@@ -89,23 +89,28 @@ fn watches_run_out_and_come_back() {
         "--log-format=json",
     ];
     // Of two limits, one has room for a client without its backend.
-    for (command, limit) in [(USUAL, 40), (USUAL, 41), (FORWARD, 40), (FORWARD, 41)] {
-        let failing = failing(&watches(limit));
-        let failing = failing.each_ref().map(String::as_str);
+    for (command, limit) in [
+        (PROXY_ARGS, 40),
+        (PROXY_ARGS, 41),
+        (FORWARD, 40),
+        (FORWARD, 41),
+    ] {
+        let failing_calls = failing_calls(&no_epoll_watches_from(limit));
+        let failing_calls = failing_calls.each_ref().map(String::as_str);
         let lab = Lab::new();
         let _server = Redis::start(&lab.server);
-        let mut proxy = Peername::start_through(&lab.server, &failing, command, &[LISTEN_V4]);
-        proxy.is_started();
-        let idle = proxy.descriptors();
+        let mut proxy = Peername::start_through(&lab.server, &failing_calls, command, &[LISTEN_V4]);
+        proxy.wait_started();
+        let idle = proxy.count_fds();
         let serve = || {
-            let header = if command == USUAL {
-                header_of(someone_v4())
+            let header = if command == PROXY_ARGS {
+                header_for(fresh_client_v4())
             } else {
                 Vec::new()
             };
             let down = Conn::try_connect(&lab.balancer, LISTEN_V4)?;
             down.send_if_open(&[&header[..], b"PING\r\n"].concat());
-            down.is_answered_after(PATIENCE).then_some(down)
+            down.is_answered_after(WAIT_LIMIT).then_some(down)
         };
         let served: Vec<_> = std::iter::from_fn(serve).collect();
         assert!((2..20).contains(&served.len()), "{} served", served.len());
@@ -114,11 +119,9 @@ fn watches_run_out_and_come_back() {
             assert_eq!(down.recv(14), b"+PONG\r\n+PONG\r\n");
         }
         drop(served);
-        wait_for("all are gone", || {
-            (proxy.descriptors() <= idle).then_some(())
-        });
+        wait_for("all are gone", || (proxy.count_fds() <= idle).then_some(()));
         assert!(serve().is_some());
-        let totals = proxy.stopped();
+        let totals = proxy.stop();
         let outcomes = totals["outcomes"].as_str().expect("text");
         let mut outcomes = outcomes.split(' ');
         assert!(outcomes.any(|one| one == "local_error=1"), "{totals}");
@@ -128,36 +131,36 @@ fn watches_run_out_and_come_back() {
 /// One peer that opens connections and says nothing can't have them all.
 #[test]
 fn connections_without_a_header_are_limited() {
-    let mut rig = Rig::new(&[
+    let mut rig = ProxyRig::new(&[
         "--max-pending-per-peer=10",
         "--max-pending=15",
         "--header-timeout=60s",
     ]);
-    let mut silent = one_too_many(&rig, (0..10).map(|_| rig.open(&[])).collect());
-    rig.proxy.has_outcome("too_many_pending");
+    let mut silent = one_too_many(&rig, (0..10).map(|_| rig.connect_and_send(&[])).collect());
+    rig.proxy.wait_outcome("too_many_pending");
     silent.pop();
-    rig.proxy.has_outcome("closed_without_header");
-    silent.push(rig.open(&[]));
+    rig.proxy.wait_outcome("closed_without_header");
+    silent.push(rig.connect_and_send(&[]));
     drop(one_too_many(&rig, silent));
     wait_for("a place is free again", || {
         let down = Conn::try_connect(&rig.lab.balancer, LISTEN_V4)?;
         let is_open = down.is_open_after(Duration::from_millis(50));
         is_open.then_some(())
     });
-    rig.still_serves(someone_v4());
+    rig.assert_serves(fresh_client_v4());
 }
 
 /// Beside these, which have all places, one more connects. One is turned away, whichever came last to its worker; the
 /// others stay.
-fn one_too_many(rig: &Rig, mut silent: Vec<Conn>) -> Vec<Conn> {
+fn one_too_many(rig: &ProxyRig, mut silent: Vec<Conn>) -> Vec<Conn> {
     if let Some(one_more) = Conn::try_connect(&rig.lab.balancer, LISTEN_V4) {
         silent.push(one_more);
         let is_closed = |conn: &Conn| !conn.is_open_after(Duration::from_millis(1));
         let away = wait_for("one is turned away", || silent.iter().position(is_closed));
-        silent.remove(away).closed();
+        silent.remove(away).wait_closed();
     }
     for conn in &silent {
-        conn.stays_open(Duration::from_millis(20));
+        conn.assert_stays_open(Duration::from_millis(20));
     }
     silent
 }
@@ -165,14 +168,14 @@ fn one_too_many(rig: &Rig, mut silent: Vec<Conn>) -> Vec<Conn> {
 /// Who sends its header at once is none of them, and comes through when they have all places.
 #[test]
 fn who_has_sent_its_header_needs_no_place() {
-    let rig = Rig::new(&["--max-pending-per-peer=10"]);
-    let _silent = one_too_many(&rig, (0..10).map(|_| rig.open(&[])).collect());
+    let rig = ProxyRig::new(&["--max-pending-per-peer=10"]);
+    let _silent = one_too_many(&rig, (0..10).map(|_| rig.connect_and_send(&[])).collect());
     // The header is there when the proxy looks for the first time.
-    rig.proxy.pause();
-    let client = someone_v4();
-    let down = rig.open(&header_of(client));
+    rig.proxy.suspend();
+    let client = fresh_client_v4();
+    let down = rig.connect_and_send(&header_for(client));
     rig.proxy.signal(Signal::CONT);
-    let up = rig.accept(client);
+    let up = rig.accept_client(client);
     down.send(b"ping");
     assert_eq!(up.recv(4), b"ping");
 }
@@ -193,17 +196,19 @@ fn a_busy_listener_does_not_starve_the_others() {
     ];
     let few = ["prlimit", "--nofile=64:64"];
     let proxy = Peername::start_through(&lab.server, &few, &args, &[LISTEN_V4, other]);
-    proxy.is_started();
-    let open = |to, client| Conn::open(&lab.balancer, to, &header_of(client));
-    let _busy: Vec<Conn> = (0..60).map(|_| open(LISTEN_V4, someone_v4())).collect();
-    let mut served = VecDeque::from(proxy.serves_as_many_as_fit(&backend));
+    proxy.wait_started();
+    let open = |to, client| Conn::connect_and_send(&lab.balancer, to, &header_for(client));
+    let _busy: Vec<Conn> = (0..60)
+        .map(|_| open(LISTEN_V4, fresh_client_v4()))
+        .collect();
+    let mut served = VecDeque::from(proxy.accept_until_full(&backend));
     assert!((5..40).contains(&served.len()), "{} served", served.len());
-    let client = someone_v4();
+    let client = fresh_client_v4();
     let _down = open(other, client);
     let mut serve_next = || {
         served.pop_front().expect("an open connection").reset();
         let up = backend.accept();
-        let peer = up.peer();
+        let peer = up.peer_addr();
         served.push_back(up);
         peer
     };
@@ -219,10 +224,12 @@ fn a_busy_listener_does_not_starve_the_others() {
 fn a_thousand_idle_connections() {
     peername_sys::process::limits::raise_open_files()
         .expect("descriptors for a thousand connections");
-    let mut rig = Rig::new(&[]);
-    rig.still_serves(someone_v4());
+    let mut rig = ProxyRig::new(&[]);
+    rig.assert_serves(fresh_client_v4());
     let idle = rig.proxy.resident_kib();
-    let pairs: Vec<(Conn, Conn)> = (0..1000).map(|_| rig.connect(someone_v4())).collect();
+    let pairs: Vec<(Conn, Conn)> = (0..1000)
+        .map(|_| rig.connect_client(fresh_client_v4()))
+        .collect();
     let grown = rig.proxy.resident_kib().saturating_sub(idle);
     assert!(grown < 4 * 1000, "{grown} KiB for 1000 idle connections");
     for (down, up) in &pairs {
@@ -236,10 +243,10 @@ fn a_thousand_idle_connections() {
 /// A loop that looks whether something has happened keeps a processor awake for nothing.
 #[test]
 fn who_has_nothing_to_do_sleeps() {
-    let rig = Rig::new(&[]);
-    let _pair = rig.connect(someone_v4());
+    let rig = ProxyRig::new(&[]);
+    let _pair = rig.connect_client(fresh_client_v4());
     let wake_ups = || -> u64 {
-        let of_threads = rig.proxy.status_of_threads("voluntary_ctxt_switches");
+        let of_threads = rig.proxy.thread_status_fields("voluntary_ctxt_switches");
         let counts = of_threads.iter().map(|(_, count)| count.parse::<u64>());
         counts.sum::<Result<_, _>>().expect("numbers")
     };
@@ -254,7 +261,7 @@ fn who_has_nothing_to_do_sleeps() {
 #[test]
 fn failing_to_start_is_never_success() {
     let host = Host::new();
-    host.address("lo", &["192.0.2.1/32"]);
+    host.add_addresses("lo", &["192.0.2.1/32"]);
     let _taken = Backend::listen(&host, "192.0.2.1:8443".parse().expect("an endpoint"));
     let cases: [(i32, &str, &str); 16] = [
         (
@@ -334,7 +341,7 @@ fn a_second_proxy_on_the_port_does_not_start() {
 fn missing_capability_is_named_at_the_start() {
     let host = Host::new();
     let scratch = Scratch::new();
-    let copy = copy_for_everyone(&host, &scratch);
+    let copy = copy_executable(&host, &scratch);
     let args = ["proxy", "--trust=any", "--listen=127.0.0.1:8443"];
     let powerless: [(&[&str], &str); 3] = [
         (
@@ -348,7 +355,7 @@ fn missing_capability_is_named_at_the_start() {
         ),
     ];
     for (program, cure) in powerless {
-        let output = Peername::pipe(&host, program, &args, "");
+        let output = Peername::run_with_input(&host, program, &args, "");
         let said = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(1), "{program:?}: {said}");
         assert!(
@@ -362,10 +369,10 @@ fn missing_capability_is_named_at_the_start() {
 /// and no way to get others.
 #[test]
 fn only_two_capabilities_are_kept() {
-    let mut rig = Rig::new(&[]);
-    rig.still_serves(someone_v4());
+    let mut rig = ProxyRig::new(&[]);
+    rig.assert_serves(fresh_client_v4());
     only_two_capabilities(&rig.proxy);
-    for (thread, set) in rig.proxy.status_of_threads("CapBnd") {
+    for (thread, set) in rig.proxy.thread_status_fields("CapBnd") {
         assert_eq!(set, NONE, "CapBnd of {thread}");
     }
 }
@@ -377,11 +384,11 @@ fn two_capabilities_are_enough() {
     let backend = Backend::listen(&lab.server, TARGET_V4);
     let scratch = Scratch::new();
     let proxy = proxy_of_nobody(&lab, &scratch, &[]);
-    let mut client = someone_v4();
+    let mut client = fresh_client_v4();
     client.set_port(1023);
-    let _down = Conn::open(&lab.balancer, LISTEN_V4, &header_of(client));
-    assert_eq!(backend.accept().peer(), client);
-    assert_eq!(proxy.status("Uid"), "65534\t65534\t65534\t65534");
+    let _down = Conn::connect_and_send(&lab.balancer, LISTEN_V4, &header_for(client));
+    assert_eq!(backend.accept().peer_addr(), client);
+    assert_eq!(proxy.status_field("Uid"), "65534\t65534\t65534\t65534");
     only_two_capabilities(&proxy);
 }
 
@@ -394,10 +401,10 @@ fn pipes_of_an_ordinary_user_suffice() {
     let scratch = Scratch::new();
     let _proxy = proxy_of_nobody(&lab, &scratch, &["--relay=splice"]);
     let connect = |_| {
-        let client = someone_v4();
-        let down = Conn::open(&lab.balancer, LISTEN_V4, &header_of(client));
+        let client = fresh_client_v4();
+        let down = Conn::connect_and_send(&lab.balancer, LISTEN_V4, &header_for(client));
         let up = backend.accept();
-        assert_eq!(up.peer(), client);
+        assert_eq!(up.peer_addr(), client);
         (down, up)
     };
     let pairs: Vec<(Conn, Conn)> = (0..300).map(connect).collect();
@@ -411,15 +418,15 @@ fn pipes_of_an_ordinary_user_suffice() {
 }
 
 fn proxy_of_nobody(lab: &Lab, scratch: &Scratch, args: &[&str]) -> Process {
-    let copy = copy_for_everyone(&lab.server, scratch);
+    let copy = copy_executable(&lab.server, scratch);
     let caps = "+net_raw,+net_bind_service";
     let (inheritable, ambient) = (
         format!("--inh-caps={caps}"),
         format!("--ambient-caps={caps}"),
     );
     let through = [AS_NOBODY, &[&inheritable, &ambient]].concat();
-    let args = [USUAL, args].concat();
-    Process::start_with(&lab.server, &through, &copy, &args).listens(&[LISTEN_V4])
+    let args = [PROXY_ARGS, args].concat();
+    Process::start_through(&lab.server, &through, &copy, &args).wait_listening(&[LISTEN_V4])
 }
 
 #[track_caller]
@@ -431,7 +438,7 @@ fn only_two_capabilities(proxy: &Process) {
         ("CapAmb", NONE),
         ("NoNewPrivs", "1"),
     ] {
-        for (thread, value) in proxy.status_of_threads(field) {
+        for (thread, value) in proxy.thread_status_fields(field) {
             assert_eq!(value, expected, "{field} of {thread}");
         }
     }

@@ -2,14 +2,14 @@
 
 use std::net::SocketAddr;
 
-use crate::harness::addr::{BALANCER_V4, LISTEN_V4, TARGET_V4, someone_v4};
+use crate::harness::addr::{BALANCER_V4, LISTEN_V4, TARGET_V4, fresh_client_v4};
 use crate::harness::backend::Backend;
 use crate::harness::conn::Conn;
-use crate::harness::datagram::Datagrams;
+use crate::harness::datagram::DatagramSocket;
 use crate::harness::header_bytes;
 use crate::harness::lab::{Host, Lab};
 use crate::harness::peername::Peername;
-use crate::harness::rig::proxy::{front_of, header_of};
+use crate::harness::rig::proxy::{front_of, header_for};
 
 /// Both protocols on a thousand ports, with as many threads as for one and a few octets a port.
 #[test]
@@ -26,22 +26,22 @@ fn a_thousand_ports() {
     for port in [20000, 20500, 20999] {
         let (listen, target) = (at(LISTEN_V4, port), at(TARGET_V4, port));
         let backend = Backend::listen(&lab.server, target);
-        let client = someone_v4();
-        let down = Conn::open(&lab.balancer, listen, &header_of(client));
+        let client = fresh_client_v4();
+        let down = Conn::connect_and_send(&lab.balancer, listen, &header_for(client));
         let up = backend.accept();
-        assert_eq!((up.peer(), up.local()), (client, target));
+        assert_eq!((up.peer_addr(), up.local_addr()), (client, target));
         down.send(b"ping");
         assert_eq!(up.recv(4), b"ping");
 
-        let backend = Datagrams::bind(&lab.server, target);
-        let balancer = Datagrams::bind(&lab.balancer, SocketAddr::new(BALANCER_V4, 0));
+        let backend = DatagramSocket::bind(&lab.server, target);
+        let balancer = DatagramSocket::bind(&lab.balancer, SocketAddr::new(BALANCER_V4, 0));
         balancer.send(
             listen,
             &[&header_bytes::v2_udp(client, front_of(client)), b"?"],
         );
-        backend.expect(b"?", client);
+        backend.expect_datagram(b"?", client);
         backend.send(client, &[b"!"]);
-        balancer.expect(b"!", listen);
+        balancer.expect_datagram(b"!", listen);
     }
 }
 
@@ -60,7 +60,7 @@ fn too_few_descriptors_for_the_ports() {
         "--nofile=1024:1024",
         crate::harness::peername::BINARY,
     ];
-    let output = Peername::pipe(&host, &through, &args, "");
+    let output = Peername::run_with_input(&host, &through, &args, "");
     let said = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(1), "{said}");
     assert!(
@@ -97,15 +97,15 @@ fn range(lab: &Lab, ports: &str) -> Peername {
         "--workers=2",
         "--log-format=json",
     ];
-    let proxy = Peername::receive(&lab.server, &args);
-    proxy.line("with its ports", |line| {
+    let proxy = Peername::start_udp(&lab.server, &args);
+    proxy.wait_line("with its ports", |line| {
         line.contains(&format!("10.81.0.1:{ports}")).then_some(())
     });
     proxy
 }
 
 fn threads(proxy: &Peername) -> String {
-    proxy.status("Threads")
+    proxy.status_field("Threads")
 }
 
 fn at(host: SocketAddr, port: u16) -> SocketAddr {

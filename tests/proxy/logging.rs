@@ -8,29 +8,29 @@ use std::thread;
 
 use serde_json::Value;
 
-use crate::harness::addr::{FRONT_V4, LISTEN_V4, TARGET_V4, someone_v4, v4};
+use crate::harness::addr::{FRONT_V4, LISTEN_V4, TARGET_V4, fresh_client_v4, v4};
 use crate::harness::backend::Backend;
 use crate::harness::conn::Conn;
-use crate::harness::datagram::Datagrams;
+use crate::harness::datagram::DatagramSocket;
 use crate::harness::header_bytes::{self, tlv, v2};
-use crate::harness::lab::{Lab, PATIENCE, Scratch};
+use crate::harness::lab::{Lab, Scratch, WAIT_LIMIT};
 use crate::harness::peername::Peername;
-use crate::harness::rig::proxy::Rig;
+use crate::harness::rig::proxy::ProxyRig;
 
 #[test]
 fn one_line_a_connection() {
-    let rig = Rig::new(&[]);
-    let client = someone_v4();
-    let (down, up) = rig.connect(client);
+    let rig = ProxyRig::new(&[]);
+    let client = fresh_client_v4();
+    let (down, up) = rig.connect_client(client);
     down.send(b"question");
-    down.finish();
-    up.drain();
+    down.shutdown_write();
+    up.recv_to_end();
     up.send(b"the answer");
     drop(up);
-    down.drain();
+    down.recv_to_end();
     let line = connection_line(&rig.proxy);
     assert_eq!(line["client"], client.to_string());
-    assert_eq!(line["peer"], down.local().to_string());
+    assert_eq!(line["peer"], down.local_addr().to_string());
     assert_eq!(line["listener"], "10.81.0.1:8443");
     assert_eq!(line["upstream"], "127.0.0.1:9000");
     assert_eq!(line["bytes_to_upstream"], 8);
@@ -50,13 +50,13 @@ fn connections_are_silent_unless_asked() {
         "--log-format=json",
     ];
     let proxy = Peername::start(&lab.server, &args, &[LISTEN_V4]);
-    proxy.line("that it listens", |line| {
+    proxy.wait_line("that it listens", |line| {
         line.contains("listening").then_some(())
     });
     let before = proxy.log();
     for _ in 0..50 {
-        let conn = Conn::open(&lab.balancer, LISTEN_V4, b"nonsense");
-        conn.closed();
+        let conn = Conn::connect_and_send(&lab.balancer, LISTEN_V4, b"nonsense");
+        conn.wait_closed();
     }
     // One line in ten seconds, whoever comes.
     let log = proxy.log();
@@ -68,8 +68,8 @@ fn connections_are_silent_unless_asked() {
 #[test]
 fn who_refuses_everybody_says_why() {
     let local = header_bytes::v2(v4([127, 0, 0, 1], 4321), FRONT_V4, &[]);
-    let elsewhere = header_bytes::v2(someone_v4(), v4([192, 0, 2, 9], 22), &[]);
-    let long = header_bytes::v2(someone_v4(), FRONT_V4, &tlv(0xe0, &[0; 600]));
+    let elsewhere = header_bytes::v2(fresh_client_v4(), v4([192, 0, 2, 9], 22), &[]);
+    let long = header_bytes::v2(fresh_client_v4(), FRONT_V4, &tlv(0xe0, &[0; 600]));
     let version_3 = [V2_SIGNATURE, &[0x31, 0x11, 0, 0]].concat();
     let only = "--trust=any --dynamic-destination --allow-destination=10.9.0.0/16";
     for (trust, sent, said) in [
@@ -98,18 +98,18 @@ fn who_refuses_everybody_says_why() {
                  {limit}"
             );
             let args: Vec<&str> = args.split_ascii_whitespace().collect();
-            let proxy = Peername::receive(&lab.server, &args);
+            let proxy = Peername::start_udp(&lab.server, &args);
             for _ in 0..5 {
                 match protocol {
                     "udp" => {
                         let from = v4([10, 81, 0, 2], 0);
-                        Datagrams::bind(&lab.balancer, from).send(LISTEN_V4, &[sent]);
+                        DatagramSocket::bind(&lab.balancer, from).send(LISTEN_V4, &[sent]);
                     }
-                    _ if said == "untrusted_peer" => Conn::turned_away(&lab.balancer, LISTEN_V4),
-                    _ => drop(Conn::open(&lab.balancer, LISTEN_V4, sent).closed()),
+                    _ if said == "untrusted_peer" => Conn::assert_refused(&lab.balancer, LISTEN_V4),
+                    _ => drop(Conn::connect_and_send(&lab.balancer, LISTEN_V4, sent).wait_closed()),
                 }
             }
-            let line = proxy.line("about the mistake", |line| {
+            let line = proxy.wait_line("about the mistake", |line| {
                 line.contains("refused: ").then(|| line.to_owned())
             });
             for part in ["WARN", said, "10.81.0.2"] {
@@ -126,7 +126,7 @@ fn who_refuses_everybody_says_why() {
 #[test]
 fn lines_that_are_lost_are_counted() {
     let (lab, scratch) = (Lab::new(), Scratch::new());
-    let fifo = scratch.text("log");
+    let fifo = scratch.path_text("log");
     lab.server.run("mkfifo", &[&fifo]);
     let log = File::options().read(true).write(true).open(&fifo);
     let log = BufReader::new(log.expect("a pipe"));
@@ -149,7 +149,7 @@ fn lines_that_are_lost_are_counted() {
         let mut lines = log.lines().map_while(Result::ok);
         found.send(lines.find(|line| line.contains("lines were lost")))
     });
-    let told = told.recv_timeout(3 * PATIENCE).expect("a line in time");
+    let told = told.recv_timeout(3 * WAIT_LIMIT).expect("a line in time");
     let told: Value = serde_json::from_str(&told.expect("a line")).expect("JSON");
     assert!(
         told["lines"].as_u64().is_some_and(|lines| lines > 100),
@@ -169,15 +169,15 @@ fn what_peers_send_is_escaped() {
                     --log-tlv=authority --log-format";
         let args: Vec<&str> = line.split_ascii_whitespace().chain([format]).collect();
         let proxy = Peername::start(&lab.server, &args, &[LISTEN_V4]);
-        let down = Conn::open(
+        let down = Conn::connect_and_send(
             &lab.balancer,
             LISTEN_V4,
-            &v2(someone_v4(), FRONT_V4, &tlv(2, name)),
+            &v2(fresh_client_v4(), FRONT_V4, &tlv(2, name)),
         );
         drop(backend.accept());
-        down.drain();
+        down.recv_to_end();
         drop(down);
-        let ended = proxy.line("about the connection", |line| {
+        let ended = proxy.wait_line("about the connection", |line| {
             line.contains("connection ended").then(|| line.to_owned())
         });
         assert!(
@@ -194,7 +194,7 @@ fn what_peers_send_is_escaped() {
 const V2_SIGNATURE: &[u8] = b"\r\n\r\n\0\r\nQUIT\n";
 
 fn connection_line(proxy: &Peername) -> Value {
-    proxy.line("about the connection", |line| {
+    proxy.wait_line("about the connection", |line| {
         let line: Value = serde_json::from_str(line).expect("JSON");
         (line["message"] == "connection ended").then_some(line)
     })

@@ -11,7 +11,7 @@ use crate::harness::backend::Backend;
 use crate::harness::header_bytes;
 use crate::harness::lab::Lab;
 use crate::harness::peername::Peername;
-use crate::harness::sender::{Haproxy, NginxStream, curl};
+use crate::harness::sender::{Haproxy, NginxStream, curl_with_header};
 use crate::harness::server::{Nginx, Node, Postgres, Python, Redis, Server, Socat, Sshd};
 
 #[test]
@@ -78,10 +78,10 @@ fn haproxy_sends_version_2_with_tls() {
         let _proxy = Peername::proxy(&lab, &[]);
         let _haproxy = Haproxy::start_tls(&lab, LISTEN_V4, send);
         lab.client.run("curl", &["-sSk", "https://203.0.113.1:80/"]);
-        assert_eq!(server.logged(0), CLIENT_V4, "{send}");
+        assert_eq!(server.logged_client(0), CLIENT_V4, "{send}");
         lab.client
             .run("curl", &["-sSk", "https://[2001:db8:9::1]:80/"]);
-        assert_eq!(server.logged(1), CLIENT_V6, "{send}");
+        assert_eq!(server.logged_client(1), CLIENT_V6, "{send}");
     }
 }
 
@@ -96,13 +96,13 @@ fn haproxy_checks_health_with_local_headers() {
         let mut server = Some(Redis::start(&lab.server));
         let _proxy = Peername::proxy(&lab, &[]);
         let haproxy = Haproxy::start_checking_redis(&lab, LISTEN_V4, send);
-        haproxy.waits_for_server(&lab, "UP");
+        haproxy.wait_server_state(&lab, "UP");
         let seen = server
             .as_ref()
-            .map(|server| server.ask(&lab.client, FRONT_V4));
+            .map(|server| server.reported_client(&lab.client, FRONT_V4));
         assert_eq!(seen, Some(CLIENT_V4), "{send}");
         server = None;
-        haproxy.waits_for_server(&lab, "DOWN");
+        haproxy.wait_server_state(&lab, "DOWN");
         assert!(server.is_none());
     }
 }
@@ -124,8 +124,8 @@ fn curl_sends_version_1() {
     let server = Nginx::start(&lab.server);
     let _proxy = Peername::proxy(&lab, &[]);
     for (request, listen) in [LISTEN_V4, LISTEN_V6].into_iter().enumerate() {
-        let claimed = curl(&lab, listen);
-        assert_eq!(server.logged(request), claimed);
+        let claimed = curl_with_header(&lab, listen);
+        assert_eq!(server.logged_client(request), claimed);
     }
 }
 
@@ -138,11 +138,11 @@ fn without_peername_servers_see_who_connects() {
         .sysctl("net.ipv4.ip_local_port_range", "40099 40099");
     let server = Python::start(&lab.server);
     assert_eq!(
-        server.ask(&lab.server, TARGET_V4).to_string(),
+        server.reported_client(&lab.server, TARGET_V4).to_string(),
         "127.0.0.1:40099"
     );
     assert_eq!(
-        server.ask(&lab.server, TARGET_V6).to_string(),
+        server.reported_client(&lab.server, TARGET_V6).to_string(),
         "[::1]:40099"
     );
 }
@@ -153,7 +153,7 @@ fn without_peername_the_header_reaches_the_backend() {
     let lab = Lab::new();
     let backend = Backend::listen(&lab.server, LISTEN_V4);
     let _haproxy = Haproxy::start(&lab, LISTEN_V4, "send-proxy-v2");
-    let _client = crate::harness::conn::Conn::open(&lab.client, FRONT_V4, b"x");
+    let _client = crate::harness::conn::Conn::connect_and_send(&lab.client, FRONT_V4, b"x");
     let expected = header_bytes::v2(CLIENT_V4, FRONT_V4, &[]);
     assert_eq!(backend.accept().recv(expected.len()), expected);
 }
@@ -177,6 +177,6 @@ fn from_haproxy(server_options: &str) {
 }
 
 fn assert_true_clients(lab: &Lab, server: &impl Server) {
-    assert_eq!(server.ask(&lab.client, FRONT_V4), CLIENT_V4);
-    assert_eq!(server.ask(&lab.client, FRONT_V6), CLIENT_V6);
+    assert_eq!(server.reported_client(&lab.client, FRONT_V4), CLIENT_V4);
+    assert_eq!(server.reported_client(&lab.client, FRONT_V6), CLIENT_V6);
 }

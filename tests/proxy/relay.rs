@@ -9,19 +9,19 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::uring::has_rings;
-use crate::harness::addr::{LISTEN_V4, TARGET_V4, someone_v4};
+use crate::harness::addr::{LISTEN_V4, TARGET_V4, fresh_client_v4};
 use crate::harness::backend::Backend;
 use crate::harness::conn::{Conn, End};
-use crate::harness::lab::{Lab, Process, wait_for, within};
+use crate::harness::lab::{Lab, Process, assert_within, wait_for};
 use crate::harness::pattern::{assert_same, pattern};
 use crate::harness::peername::Peername;
-use crate::harness::rig::proxy::{Rig, header_of};
+use crate::harness::rig::proxy::{ProxyRig, header_for};
 
 #[test]
 fn client_half_closes() {
     for relay in relays() {
-        let rig = Rig::new(&[relay]);
-        let (down, up) = rig.connect(someone_v4());
+        let rig = ProxyRig::new(&[relay]);
+        let (down, up) = rig.connect_client(fresh_client_v4());
         half_close(&down, &up);
     }
 }
@@ -29,8 +29,8 @@ fn client_half_closes() {
 #[test]
 fn backend_half_closes() {
     for relay in relays() {
-        let rig = Rig::new(&[relay]);
-        let (down, up) = rig.connect(someone_v4());
+        let rig = ProxyRig::new(&[relay]);
+        let (down, up) = rig.connect_client(fresh_client_v4());
         half_close(&up, &down);
     }
 }
@@ -39,14 +39,14 @@ fn backend_half_closes() {
 #[test]
 fn half_open_connections_stay() {
     for relay in relays() {
-        let rig = Rig::new(&[relay, "--header-timeout=800ms"]);
-        let (down, up) = rig.connect(someone_v4());
-        down.finish();
-        assert_eq!(up.drain(), (vec![], End::Fin));
-        down.stays_open(Duration::from_secs(1));
+        let rig = ProxyRig::new(&[relay, "--header-timeout=800ms"]);
+        let (down, up) = rig.connect_client(fresh_client_v4());
+        down.shutdown_write();
+        assert_eq!(up.recv_to_end(), (vec![], End::Fin));
+        down.assert_stays_open(Duration::from_secs(1));
         up.send(b"still here");
         drop(up);
-        assert_eq!(down.drain(), (b"still here".to_vec(), End::Fin));
+        assert_eq!(down.recv_to_end(), (b"still here".to_vec(), End::Fin));
     }
 }
 
@@ -54,14 +54,14 @@ fn half_open_connections_stay() {
 #[test]
 fn both_directions_at_once() {
     for relay in relays() {
-        let rig = Rig::new(&[relay]);
-        let (down, up) = rig.connect(someone_v4());
+        let rig = ProxyRig::new(&[relay]);
+        let (down, up) = rig.connect_client(fresh_client_v4());
         let (there, back) = (pattern(1, 32 << 20), pattern(2, 32 << 20));
         thread::scope(|scope| {
-            scope.spawn(|| (down.send(&there), down.finish()));
-            scope.spawn(|| (up.send(&back), up.finish()));
-            let at_backend = scope.spawn(|| up.drain());
-            let (received, end) = down.drain();
+            scope.spawn(|| (down.send(&there), down.shutdown_write()));
+            scope.spawn(|| (up.send(&back), up.shutdown_write()));
+            let at_backend = scope.spawn(|| up.recv_to_end());
+            let (received, end) = down.recv_to_end();
             assert_eq!(end, End::Fin);
             assert_same(&received, &back);
             let (received, end) = at_backend.join().expect("the backend's reader");
@@ -75,18 +75,18 @@ fn both_directions_at_once() {
 #[test]
 fn backend_resets() {
     for relay in relays() {
-        let rig = Rig::new(&[relay]);
+        let rig = ProxyRig::new(&[relay]);
         for pause in [Duration::ZERO, Duration::from_millis(200)] {
-            let (down, up) = rig.connect(someone_v4());
+            let (down, up) = rig.connect_client(fresh_client_v4());
             let answer = pattern(3, 256 << 10);
             up.send(&answer);
             // A reset throws away what its sender has not got rid of yet; that would be its own loss.
             wait_for("the proxy's side has it all", || {
-                up.all_acknowledged().then_some(())
+                up.is_all_acknowledged().then_some(())
             });
             up.reset();
             thread::sleep(pause);
-            let (received, end) = down.drain();
+            let (received, end) = down.recv_to_end();
             assert_same(&received, &answer);
             assert_eq!(end, End::Reset, "{relay}");
         }
@@ -96,12 +96,12 @@ fn backend_resets() {
 #[test]
 fn client_resets() {
     for relay in relays() {
-        let rig = Rig::new(&[relay]);
-        within(5, Duration::from_millis(100), || {
-            let (down, up) = rig.connect(someone_v4());
+        let rig = ProxyRig::new(&[relay]);
+        assert_within(5, Duration::from_millis(100), || {
+            let (down, up) = rig.connect_client(fresh_client_v4());
             let start = Instant::now();
             down.reset();
-            assert_eq!(up.drain(), (vec![], End::Reset), "{relay}");
+            assert_eq!(up.recv_to_end(), (vec![], End::Reset), "{relay}");
             start.elapsed()
         });
     }
@@ -112,14 +112,14 @@ fn client_resets() {
 #[test]
 fn resets_reach_a_blocked_sender() {
     for relay in relays() {
-        let rig = Rig::new(&[relay]);
-        rig.proxy.is_started();
-        let idle = rig.proxy.descriptors();
+        let rig = ProxyRig::new(&[relay]);
+        rig.proxy.wait_started();
+        let idle = rig.proxy.count_fds();
         for turned in [false, true].repeat(12) {
-            let (down, up) = rig.connect(someone_v4());
+            let (down, up) = rig.connect_client(fresh_client_v4());
             let (sender, resetter) = if turned { (down, up) } else { (up, down) };
             thread::scope(|scope| {
-                let noticed = scope.spawn(|| sender.send_until_it_fails());
+                let noticed = scope.spawn(|| sender.send_until_error());
                 // Long enough for all buffers on the way to be full.
                 thread::sleep(Duration::from_millis(60));
                 resetter.reset();
@@ -132,7 +132,7 @@ fn resets_reach_a_blocked_sender() {
             });
         }
         wait_for("its descriptors are back", || {
-            (rig.proxy.descriptors() <= idle + PIPES_OF_TWO).then_some(())
+            (rig.proxy.count_fds() <= idle + PIPES_OF_TWO).then_some(())
         });
     }
 }
@@ -146,32 +146,32 @@ fn backend_is_killed() {
     let killed = |relay| {
         let lab = Lab::new();
         let backend = Process::start(&lab.server, "/usr/bin/python3", &["-uc", NEVER_READS]);
-        let backend = backend.listens(&[TARGET_V4]);
+        let backend = backend.wait_listening(&[TARGET_V4]);
         let proxy = Peername::proxy(&lab, &[relay]);
-        proxy.is_started();
-        let idle = proxy.descriptors();
+        proxy.wait_started();
+        let idle = proxy.count_fds();
         // The backend leaves these bytes unread, so its kernel resets when it dies.
         let open = || {
-            let request = [header_of(someone_v4()), b"request".to_vec()].concat();
-            Conn::open(&lab.balancer, LISTEN_V4, &request)
+            let request = [header_for(fresh_client_v4()), b"request".to_vec()].concat();
+            Conn::connect_and_send(&lab.balancer, LISTEN_V4, &request)
         };
         let clients: Vec<Conn> = (0..1000).map(|_| open()).collect();
-        backend.line("after a thousand connections", |line| {
+        backend.wait_line("after a thousand connections", |line| {
             line.contains("full").then_some(())
         });
         let start = Instant::now();
         drop(backend);
         for client in clients {
-            assert_eq!(client.drain(), (vec![], End::Reset), "{relay}");
+            assert_eq!(client.recv_to_end(), (vec![], End::Reset), "{relay}");
         }
         let took = start.elapsed();
         wait_for("its descriptors are back", || {
-            (proxy.descriptors() <= idle + POOL).then_some(())
+            (proxy.count_fds() <= idle + POOL).then_some(())
         });
         took
     };
     for relay in relays() {
-        within(3, Duration::from_secs(1), || killed(relay));
+        assert_within(3, Duration::from_secs(1), || killed(relay));
     }
 }
 
@@ -180,10 +180,10 @@ fn backend_is_killed() {
 fn backend_refuses_then_recovers() {
     let lab = Lab::new();
     let proxy = Peername::proxy(&lab, &[]);
-    let open = || Conn::open(&lab.balancer, LISTEN_V4, &header_of(someone_v4()));
-    within(5, Duration::from_millis(100), || open().closed().1);
+    let open = || Conn::connect_and_send(&lab.balancer, LISTEN_V4, &header_for(fresh_client_v4()));
+    assert_within(5, Duration::from_millis(100), || open().wait_closed().1);
     let backend = Backend::listen(&lab.server, TARGET_V4);
-    within(5, Duration::from_millis(100), || {
+    assert_within(5, Duration::from_millis(100), || {
         let start = Instant::now();
         let down = open();
         backend.accept().send(b"welcome");
@@ -196,29 +196,30 @@ fn backend_refuses_then_recovers() {
 /// A backend that does not answer at all costs a client the connect timeout and no more.
 #[test]
 fn backend_is_a_black_hole() {
-    let mut rig = Rig::new(&["--connect-timeout=500ms"]);
+    let mut rig = ProxyRig::new(&["--connect-timeout=500ms"]);
     rig.lab.server.nft(BLACK_HOLE);
-    within(3, Duration::from_millis(600), || {
+    assert_within(3, Duration::from_millis(600), || {
         let start = Instant::now();
-        rig.open(&header_of(someone_v4())).closed();
+        rig.connect_and_send(&header_for(fresh_client_v4()))
+            .wait_closed();
         let took = start.elapsed();
         assert!(took >= Duration::from_millis(500), "closed after {took:?}");
         took
     });
     rig.lab.server.nft("flush ruleset");
-    rig.still_serves(someone_v4());
+    rig.assert_serves(fresh_client_v4());
 }
 
 /// A sender that is faster than its receiver has to wait; its bytes are not kept in memory.
 #[test]
 fn slow_readers_get_everything() {
     for relay in relays() {
-        let rig = Rig::new(&[relay]);
+        let rig = ProxyRig::new(&[relay]);
         let idle = rig.proxy.resident_kib();
-        let client = someone_v4();
-        let down = Conn::connect_narrow(&rig.lab.balancer, LISTEN_V4, 8 << 10);
-        down.send(&header_of(client));
-        let up = rig.accept(client);
+        let client = fresh_client_v4();
+        let down = Conn::connect_with_receive_buffer(&rig.lab.balancer, LISTEN_V4, 8 << 10);
+        down.send(&header_for(client));
+        let up = rig.accept_client(client);
         let bytes = pattern(4, 20 << 20);
         for (writer, reader) in [(&up, &down), (&down, &up)] {
             thread::scope(|scope| {
@@ -244,17 +245,17 @@ fn a_thousand_slow_readers() {
     peername_sys::process::limits::raise_open_files()
         .expect("descriptors for a thousand connections");
     for relay in relays() {
-        let mut rig = Rig::new(&[relay]);
+        let mut rig = ProxyRig::new(&[relay]);
         for buffers in ["net.ipv4.tcp_rmem", "net.ipv4.tcp_wmem"] {
             rig.lab.server.sysctl(buffers, "4096 16384 16384");
         }
-        rig.still_serves(someone_v4());
+        rig.assert_serves(fresh_client_v4());
         let idle = rig.proxy.resident_kib();
         let connect = |_| {
-            let client = someone_v4();
-            let down = Conn::connect_narrow(&rig.lab.balancer, LISTEN_V4, 4 << 10);
-            down.send(&header_of(client));
-            (down, rig.accept(client))
+            let client = fresh_client_v4();
+            let down = Conn::connect_with_receive_buffer(&rig.lab.balancer, LISTEN_V4, 4 << 10);
+            down.send(&header_for(client));
+            (down, rig.accept_client(client))
         };
         let pairs: Vec<(Conn, Conn)> = (0..1000).map(connect).collect();
         let (readers, writers): (Vec<_>, Vec<_>) = pairs.into_iter().unzip();
@@ -267,7 +268,7 @@ fn a_thousand_slow_readers() {
                     .expect("a thread");
             }
             // Everybody stalls now; somebody who does not is served all the same.
-            rig.still_serves(someone_v4());
+            rig.assert_serves(fresh_client_v4());
             let grown = rig.proxy.resident_kib().saturating_sub(idle);
             assert!(grown < 1000 * 128, "{relay}: the proxy grew by {grown} KiB");
             let mut received = vec![Vec::with_capacity(EACH); readers.len()];
@@ -278,7 +279,7 @@ fn a_thousand_slow_readers() {
             }
             for (stream, (reader, bytes)) in (0..).zip(readers.iter().zip(received)) {
                 assert_same(&bytes, &pattern(stream, EACH));
-                assert_eq!(reader.drain(), (vec![], End::Fin));
+                assert_eq!(reader.recv_to_end(), (vec![], End::Fin));
             }
         });
     }
@@ -289,8 +290,8 @@ fn half_close(first: &Conn, second: &Conn) {
     let (there, back) = (pattern(5, 4 << 20), pattern(6, 4 << 20));
     for (from, to, bytes) in [(first, second, there), (second, first, back)] {
         thread::scope(|scope| {
-            scope.spawn(|| (from.send(&bytes), from.finish()));
-            let (received, end) = to.drain();
+            scope.spawn(|| (from.send(&bytes), from.shutdown_write()));
+            let (received, end) = to.recv_to_end();
             assert_eq!(end, End::Fin);
             assert_same(&received, &bytes);
         });

@@ -10,14 +10,14 @@ use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 
-use crate::harness::addr::{BALANCER_V4, LISTEN_V4, TARGET_V4, someone_v4, v4};
+use crate::harness::addr::{BALANCER_V4, LISTEN_V4, TARGET_V4, fresh_client_v4, v4};
 use crate::harness::backend::Backend;
 use crate::harness::conn::{Conn, End};
-use crate::harness::datagram::Datagrams;
+use crate::harness::datagram::DatagramSocket;
 use crate::harness::header_bytes;
-use crate::harness::lab::{Lab, Scratch, wait_for, within};
+use crate::harness::lab::{Lab, Scratch, assert_within, wait_for};
 use crate::harness::peername::Peername;
-use crate::harness::rig::proxy::{front_of, header_of};
+use crate::harness::rig::proxy::{front_of, header_for};
 
 /// A hundred reloads, each tenth of a broken file, each other one with a listener more or less, while
 /// four balancers connect as fast as they can and twenty connections stay open.
@@ -73,11 +73,11 @@ fn a_hundred_reloads_under_load() {
 fn trust_is_withdrawn_at_once() {
     let site = Site::new(&table(LISTEN_V4, &["10.81.0.0/24"]));
     let (down, up) = site.connect(LISTEN_V4);
-    within(3, Duration::from_secs(1), || {
+    assert_within(3, Duration::from_secs(1), || {
         site.reload(&table(LISTEN_V4, &["10.81.0.0/24"]), "\"reloaded\"");
         let start = Instant::now();
         site.reload(&table(LISTEN_V4, &["192.0.2.0/24"]), "\"reloaded\"");
-        Conn::turned_away(&site.lab.balancer, LISTEN_V4);
+        Conn::assert_refused(&site.lab.balancer, LISTEN_V4);
         start.elapsed()
     });
     down.send(b"still here");
@@ -93,16 +93,23 @@ fn a_queue_is_served_before_its_listener_closes() {
     let few = ["prlimit", "--nofile=64:64"];
     let site = Site::through(&few, &both_listeners(), &["--workers=2"]);
     let crowd: Vec<Conn> = (0..50)
-        .map(|_| Conn::open(&site.lab.balancer, LISTEN_V4, &header_of(someone_v4())))
+        .map(|_| {
+            Conn::connect_and_send(
+                &site.lab.balancer,
+                LISTEN_V4,
+                &header_for(fresh_client_v4()),
+            )
+        })
         .collect();
-    let mut served = site.proxy.serves_as_many_as_fit(&site.backend);
+    let mut served = site.proxy.accept_until_full(&site.backend);
     assert!((7..45).contains(&served.len()), "{} served", served.len());
-    let mut clients = vec![someone_v4(), someone_v4()];
-    let open = |client: &_| Conn::open(&site.lab.balancer, PRIVILEGED, &header_of(*client));
+    let mut clients = vec![fresh_client_v4(), fresh_client_v4()];
+    let open =
+        |client: &_| Conn::connect_and_send(&site.lab.balancer, PRIVILEGED, &header_for(*client));
     let _waiting: Vec<Conn> = clients.iter().map(open).collect();
     site.reload(&table(LISTEN_V4, &["10.81.0.0/24"]), "\"reloaded\"");
     // Others would keep it open for as long as they come. Most are not let in, and try again until it is closed.
-    let late = someone_v4();
+    let late = fresh_client_v4();
     let connect = |_| {
         let connect = || TcpStream::connect_timeout(&PRIVILEGED, Duration::from_millis(50));
         site.lab.balancer.enter(connect).ok()
@@ -110,13 +117,13 @@ fn a_queue_is_served_before_its_listener_closes() {
     let queued: Vec<Conn> = (0..8).filter_map(connect).map(Conn::new).collect();
     assert!(queued.len() <= 2, "{} of 8 in the queue", queued.len());
     for conn in &queued {
-        conn.send_if_open(&header_of(late));
+        conn.send_if_open(&header_for(late));
     }
     // They come before those who wait elsewhere, but for who waits for a place already.
     for place in 1.. {
         assert!(place <= 6, "others come first");
         served.pop().expect("a connection").reset();
-        let peer = site.backend.accept().peer();
+        let peer = site.backend.accept().peer_addr();
         assert_ne!(peer, late, "who has come later is not waited for");
         clients.retain(|client| *client != peer);
         if clients.is_empty() {
@@ -124,7 +131,7 @@ fn a_queue_is_served_before_its_listener_closes() {
         }
     }
     // Nobody is left to wait for, though there is no place.
-    site.lab.balancer.finds_nobody_at(PRIVILEGED);
+    site.lab.balancer.wait_connection_refused(PRIVILEGED);
     drop(crowd);
 }
 
@@ -143,16 +150,16 @@ fn lists_of_the_command_line_are_read_again() {
         &trust,
     ];
     let proxy = Peername::start(&lab.server, &args, &[LISTEN_V4]);
-    let _first = Conn::open(&lab.balancer, LISTEN_V4, &header_of(someone_v4()));
+    let _first = Conn::connect_and_send(&lab.balancer, LISTEN_V4, &header_for(fresh_client_v4()));
     backend.accept();
     scratch.write("trusted", "192.0.2.0/24\n");
     proxy.signal(Signal::HUP);
     says(&proxy, "\"reloaded\"", 1);
-    Conn::turned_away(&lab.balancer, LISTEN_V4);
+    Conn::assert_refused(&lab.balancer, LISTEN_V4);
     scratch.write("trusted", "nonsense\n");
     proxy.signal(Signal::HUP);
     says(&proxy, "trusted, line 1", 1);
-    backend.saw_nobody();
+    backend.assert_no_connection();
 }
 
 /// Refused with the reason, and everything goes on as it was.
@@ -193,9 +200,9 @@ fn udp_listeners_and_trust() {
     let one = table(LISTEN_V4, &["10.81.0.0/24"]) + both;
     let more = format!("{one}{}{both}", table(PRIVILEGED, &["10.81.0.0/24"]));
     let site = Site::new(&one);
-    let backend = Datagrams::bind(&site.lab.server, TARGET_V4);
-    let balancer = Datagrams::bind(&site.lab.balancer, SocketAddr::new(BALANCER_V4, 0));
-    let client = someone_v4();
+    let backend = DatagramSocket::bind(&site.lab.server, TARGET_V4);
+    let balancer = DatagramSocket::bind(&site.lab.balancer, SocketAddr::new(BALANCER_V4, 0));
+    let client = fresh_client_v4();
     let ask = |listen, text: &[u8]| {
         balancer.send(
             listen,
@@ -204,9 +211,9 @@ fn udp_listeners_and_trust() {
     };
     let answered = |listen, text: &[u8]| {
         ask(listen, text);
-        backend.expect(text, client);
+        backend.expect_datagram(text, client);
         backend.send(client, &[b"!"]);
-        balancer.expect(b"!", listen);
+        balancer.expect_datagram(b"!", listen);
     };
     answered(LISTEN_V4, b"1");
     site.reload(&more, "\"reloaded\"");
@@ -258,13 +265,13 @@ fn a_stop_does_not_wait_for_a_reload() {
     let mount = format!("{}exec \"$@\"", mounts.concat());
     let through = ["unshare", "--mount", "sh", "-c", &mount, "sh"];
     let mut site = Site::through(&through, &one, &[]);
-    let silent = Datagrams::bind(&site.lab.server, v4([127, 0, 0, 1], 53));
+    let silent = DatagramSocket::bind(&site.lab.server, v4([127, 0, 0, 1], 53));
     let named = one.replace("127.0.0.1:9000", "silent.test:9000");
     site.file.write("proxy.toml", &named);
     site.proxy.signal(Signal::HUP);
     silent.recv();
     site.proxy.signal(Signal::TERM);
-    let status = site.proxy.ended_within(Duration::from_secs(3));
+    let status = site.proxy.wait_exit(Duration::from_secs(3));
     assert!(status.is_some_and(|status| status.success()), "{status:?}");
 }
 
@@ -274,15 +281,15 @@ fn a_listener_that_came_later_speaks_for_itself() {
     let udp = |port| table(udp_at(port), &["10.81.0.0/24"]) + "protocol = \"udp\"\n";
     let one = table(LISTEN_V4, &["10.81.0.0/24"]);
     let site = Site::new(&(one.clone() + &udp(8101)));
-    let backend = Datagrams::bind(&site.lab.server, TARGET_V4);
-    let balancer = Datagrams::bind(&site.lab.balancer, SocketAddr::new(BALANCER_V4, 0));
-    let client = someone_v4();
+    let backend = DatagramSocket::bind(&site.lab.server, TARGET_V4);
+    let balancer = DatagramSocket::bind(&site.lab.balancer, SocketAddr::new(BALANCER_V4, 0));
+    let client = fresh_client_v4();
     let ask = |text: &[u8]| {
         let header = header_bytes::v2_udp(client, front_of(client));
         balancer.send(udp_at(8101), &[&header, text]);
     };
     ask(b"before");
-    backend.expect(b"before", client);
+    backend.expect_datagram(b"before", client);
     for port in [8102, 8103] {
         site.reload(&one, "\"reloaded\"");
         // What is busy goes on for a moment.
@@ -291,7 +298,7 @@ fn a_listener_that_came_later_speaks_for_itself() {
         site.reload(&(one.clone() + &another), "\"reloaded\"");
         backend.send(client, &[b"media"]);
         ask(b"after");
-        backend.expect(b"after", client);
+        backend.expect_datagram(b"after", client);
     }
 }
 
@@ -302,18 +309,18 @@ fn open_sessions_go_on_without_their_listener() {
     let one = table(LISTEN_V4, &["10.81.0.0/24"]);
     let more = one.clone() + &table(udp_at(8101), &["10.81.0.0/24"]) + "protocol = \"udp\"\n";
     let site = Site::new(&more);
-    let backend = Datagrams::bind(&site.lab.server, TARGET_V4);
-    let balancer = Datagrams::bind(&site.lab.balancer, SocketAddr::new(BALANCER_V4, 0));
+    let backend = DatagramSocket::bind(&site.lab.server, TARGET_V4);
+    let balancer = DatagramSocket::bind(&site.lab.balancer, SocketAddr::new(BALANCER_V4, 0));
     let ask = |client, text: &[u8]| {
         let header = header_bytes::v2_udp(client, front_of(client));
         balancer.send(udp_at(8101), &[&header, text]);
     };
-    let client = someone_v4();
+    let client = fresh_client_v4();
     let answered = |text: &[u8]| {
         ask(client, text);
-        backend.expect(text, client);
+        backend.expect_datagram(text, client);
         backend.send(client, &[b"!"]);
-        balancer.expect(b"!", udp_at(8101));
+        balancer.expect_datagram(b"!", udp_at(8101));
     };
     answered(b"1");
     site.reload(&one, "\"reloaded\"");
@@ -322,7 +329,7 @@ fn open_sessions_go_on_without_their_listener() {
         thread::sleep(Duration::from_millis(100));
     }
     ask(v4([198, 51, 100, 8], 4000), b"new");
-    backend.nothing();
+    backend.assert_silent();
     answered(b"2");
     site.reload(&more, "serves its last sessions");
     let bind = || UdpSocket::bind(udp_at(8101)).ok();
@@ -373,10 +380,10 @@ impl Site {
 
     #[track_caller]
     fn connect(&self, listen: SocketAddr) -> (Conn, Conn) {
-        let client = someone_v4();
-        let down = Conn::open(&self.lab.balancer, listen, &header_of(client));
+        let client = fresh_client_v4();
+        let down = Conn::connect_and_send(&self.lab.balancer, listen, &header_for(client));
         let up = self.backend.accept();
-        assert_eq!(up.peer(), client);
+        assert_eq!(up.peer_addr(), client);
         (down, up)
     }
 
@@ -384,10 +391,10 @@ impl Site {
     /// many, are connected now, and wait for the backend.
     fn capacity(&self) -> usize {
         let crowd = self.serve_as_many_as_fit();
-        let (served, crowded) = (crowd.len(), self.proxy.descriptors());
+        let (served, crowded) = (crowd.len(), self.proxy.count_fds());
         drop(crowd);
         wait_for("the end of the crowd", || {
-            (self.proxy.descriptors() + served < crowded).then_some(())
+            (self.proxy.count_fds() + served < crowded).then_some(())
         });
         served
     }
@@ -395,11 +402,11 @@ impl Site {
     fn serve_as_many_as_fit(&self) -> Vec<(Conn, Conn)> {
         let mut open = Vec::new();
         loop {
-            let client = someone_v4();
-            let down = Conn::open(&self.lab.balancer, LISTEN_V4, &header_of(client));
+            let client = fresh_client_v4();
+            let down = Conn::connect_and_send(&self.lab.balancer, LISTEN_V4, &header_for(client));
             // The one that was too many last time may have come since.
-            let served = self.proxy.serves_as_many_as_fit(&self.backend);
-            match served.into_iter().find(|up| up.peer() == client) {
+            let served = self.proxy.accept_until_full(&self.backend);
+            match served.into_iter().find(|up| up.peer_addr() == client) {
                 Some(up) => open.push((down, up)),
                 None => return open,
             }
@@ -408,7 +415,7 @@ impl Site {
 
     /// The last line of its log: what it has counted.
     fn stopped(mut self) -> serde_json::Value {
-        self.proxy.stopped()
+        self.proxy.stop()
     }
 }
 
@@ -435,11 +442,11 @@ fn count(proxy: &Peername, what: &str) -> usize {
 
 #[track_caller]
 fn asks_and_is_answered(lab: &Lab, listen: SocketAddr) {
-    let down = Conn::open(&lab.balancer, listen, &header_of(someone_v4()));
+    let down = Conn::connect_and_send(&lab.balancer, listen, &header_for(fresh_client_v4()));
     down.send(b"ping");
     assert_eq!(down.recv(4), b"ping");
-    down.finish();
-    assert_eq!(down.drain(), (vec![], End::Fin));
+    down.shutdown_write();
+    assert_eq!(down.recv_to_end(), (vec![], End::Fin));
 }
 
 /// Sends everyone's first four octets back.
@@ -447,7 +454,7 @@ fn echo(backend: &Backend, stop: &AtomicBool) {
     while !stop.load(Ordering::Relaxed) {
         if let Some(up) = backend.accept_within(Duration::from_millis(50)) {
             up.send(&up.recv(4));
-            up.finish();
+            up.shutdown_write();
         }
     }
 }

@@ -5,12 +5,12 @@ use std::time::Duration;
 
 use rustix::process::Signal;
 
-use crate::harness::addr::{LISTEN_V4, TARGET_V4, TARGET_V6, someone_v4, someone_v6, v4};
+use crate::harness::addr::{LISTEN_V4, TARGET_V4, TARGET_V6, fresh_client_v4, fresh_client_v6, v4};
 use crate::harness::backend::Backend;
 use crate::harness::conn::{Conn, End};
 use crate::harness::lab::{Host, Lab, Scratch, wait_for};
 use crate::harness::peername::{BINARY, Peername};
-use crate::harness::rig::proxy::header_of;
+use crate::harness::rig::proxy::header_for;
 
 #[test]
 fn setup_routes_adds_and_undoes() {
@@ -80,20 +80,24 @@ fn a_killed_keeper_is_noticed() {
     let mut proxy = Peername::start(server, &args, &[LISTEN_V4]);
     with_target("127.0.0.1:9000");
     proxy.signal(Signal::HUP);
-    proxy.line("that it has reloaded", |line| {
+    proxy.wait_line("that it has reloaded", |line| {
         line.contains("reloaded").then_some(())
     });
     let children = format!("/proc/{0}/task/{0}/children", proxy.pid());
     let keeper = std::fs::read_to_string(children).expect("the keeper's id");
     server.run("kill", &["-KILL", keeper.trim()]);
-    proxy.line("that its keeper is gone", |line| {
+    proxy.wait_line("that its keeper is gone", |line| {
         (line.contains("ERROR") && line.contains("keeper")).then_some(())
     });
-    let _down = Conn::open(&site.lab.balancer, LISTEN_V4, &header_of(someone_v4()));
+    let _down = Conn::connect_and_send(
+        &site.lab.balancer,
+        LISTEN_V4,
+        &header_for(fresh_client_v4()),
+    );
     site.v4.accept();
     // As the next proxy's keeper would.
     server.run(BINARY, &["routes", "remove", "--all"]);
-    let status = proxy.ended_within(Duration::from_secs(10)).expect("an end");
+    let status = proxy.wait_exit(Duration::from_secs(10)).expect("an end");
     assert_eq!(status.code(), Some(1));
 }
 
@@ -103,10 +107,14 @@ fn a_killed_keeper_is_noticed() {
 fn missing_routes_are_noticed() {
     let site = Site::new();
     let proxy = site.proxy(8443, &[]);
-    let down = Conn::open(&site.lab.balancer, LISTEN_V4, &header_of(someone_v4()));
-    assert_eq!(down.closed().0, End::Reset);
-    site.v4.saw_nobody();
-    proxy.line("naming the cure", |line| {
+    let down = Conn::connect_and_send(
+        &site.lab.balancer,
+        LISTEN_V4,
+        &header_for(fresh_client_v4()),
+    );
+    assert_eq!(down.wait_closed().0, End::Reset);
+    site.v4.assert_no_connection();
+    proxy.wait_line("naming the cure", |line| {
         line.contains("peername routes add").then_some(())
     });
     let added = Peername::run(
@@ -114,9 +122,9 @@ fn missing_routes_are_noticed() {
         &["routes", "add", "-4127.0.0.1:9000", "-6[::1]:9000"],
     );
     assert!(added.status.success(), "{added:?}");
-    for (client, backend) in [(someone_v4(), &site.v4), (someone_v6(), &site.v6)] {
+    for (client, backend) in [(fresh_client_v4(), &site.v4), (fresh_client_v6(), &site.v6)] {
         wait_for("clients are served", || {
-            let down = Conn::open(&site.lab.balancer, LISTEN_V4, &header_of(client));
+            let down = Conn::connect_and_send(&site.lab.balancer, LISTEN_V4, &header_for(client));
             backend.accept_or_closed(&down)
         });
     }
@@ -181,11 +189,11 @@ impl Site {
     /// Expects that clients of both families reach their backends as themselves.
     #[track_caller]
     fn served(&self, port: u16) {
-        for (client, backend) in [(someone_v4(), &self.v4), (someone_v6(), &self.v6)] {
+        for (client, backend) in [(fresh_client_v4(), &self.v4), (fresh_client_v6(), &self.v6)] {
             let listen = v4([10, 81, 0, 1], port);
-            let down = Conn::open(&self.lab.balancer, listen, &header_of(client));
+            let down = Conn::connect_and_send(&self.lab.balancer, listen, &header_for(client));
             let up = backend.accept();
-            assert_eq!(up.peer(), client);
+            assert_eq!(up.peer_addr(), client);
             up.send(b"back");
             assert_eq!(down.recv(4), b"back");
         }
@@ -194,7 +202,7 @@ impl Site {
 
 fn stop(proxy: &mut Peername) {
     proxy.signal(Signal::TERM);
-    let status = proxy.ended_within(Duration::from_secs(3)).expect("an end");
+    let status = proxy.wait_exit(Duration::from_secs(3)).expect("an end");
     assert_eq!(status.code(), Some(0));
 }
 

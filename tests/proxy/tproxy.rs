@@ -3,13 +3,13 @@
 
 use std::net::SocketAddr;
 
-use crate::harness::addr::{BALANCER_V4, BALANCER_V6, someone_v4, someone_v6, v4};
+use crate::harness::addr::{BALANCER_V4, BALANCER_V6, fresh_client_v4, fresh_client_v6, v4};
 use crate::harness::backend::Backend;
 use crate::harness::conn::Conn;
-use crate::harness::datagram::Datagrams;
+use crate::harness::datagram::DatagramSocket;
 use crate::harness::header_bytes::{v1, v2, v2_udp};
 use crate::harness::lab::{Host, Lab, Scratch};
-use crate::harness::peername::{AS_NOBODY, BINARY, Peername, copy_for_everyone};
+use crate::harness::peername::{AS_NOBODY, BINARY, Peername, copy_executable};
 
 mod loopback;
 mod udp;
@@ -58,14 +58,14 @@ fn with_the_destination_from_the_header() {
         let (to, at) = (addr(to), addr(at));
         let backend = Backend::listen(&lab.server, at);
         let client = someone_like(at);
-        let down = Conn::open(&lab.balancer, to, &v2(client, at, &[]));
+        let down = Conn::connect_and_send(&lab.balancer, to, &v2(client, at, &[]));
         let up = backend.accept();
-        assert_eq!(up.peer(), client);
+        assert_eq!(up.peer_addr(), client);
         up.send(b"back");
         assert_eq!(down.recv(4), b"back");
         drop((up, down));
         // What the log calls the listener is where the balancer connected to.
-        proxy.line("naming the port", |line| {
+        proxy.wait_line("naming the port", |line| {
             line.contains(&format!("\"listener\":\"{to}\""))
                 .then_some(())
         });
@@ -87,18 +87,18 @@ fn tcp_and_udp_over_both_families() {
         (addr("[::1]:9000"), addr("[fd81::1]:0"), BALANCER_V6),
     ] {
         let backend = Backend::listen(&lab.server, target);
-        let datagrams = Datagrams::bind(&lab.server, target);
-        let balancer_socket = Datagrams::bind(&lab.balancer, SocketAddr::new(balancer, 0));
+        let datagrams = DatagramSocket::bind(&lab.server, target);
+        let balancer_socket = DatagramSocket::bind(&lab.balancer, SocketAddr::new(balancer, 0));
         for port in [10_000, 14_321, 20_000, 25_577] {
             let to = SocketAddr::new(own.ip(), port);
             served(&lab.balancer, to, &backend);
             let client = someone_like(to);
             for word in [b"one", b"two"] {
                 balancer_socket.send(to, &[&v2_udp(client, to), word]);
-                datagrams.expect(word, client);
+                datagrams.expect_datagram(word, client);
                 datagrams.send(client, &[b"back"]);
                 // From where it was sent to: its port, too.
-                balancer_socket.expect(b"back", to);
+                balancer_socket.expect_datagram(b"back", to);
             }
         }
     }
@@ -114,7 +114,7 @@ fn the_port_that_was_asked_is_the_backend_s() {
         &lab.server,
         &[ports, "--tproxy-to=25577", "--protocol=both"],
     );
-    let _proxy = Peername::receive(
+    let _proxy = Peername::start_udp(
         &lab.server,
         &[
             "proxy",
@@ -135,13 +135,13 @@ fn the_port_that_was_asked_is_the_backend_s() {
             let to = addr(&format!("{own}:{port}"));
             let target = addr(&format!("{loopback}:{port}"));
             served(&lab.balancer, to, &Backend::listen(&lab.server, target));
-            let backend = Datagrams::bind(&lab.server, target);
-            let balancer = Datagrams::bind(&lab.balancer, SocketAddr::new(balancer, 0));
+            let backend = DatagramSocket::bind(&lab.server, target);
+            let balancer = DatagramSocket::bind(&lab.balancer, SocketAddr::new(balancer, 0));
             let client = someone_like(to);
             balancer.send(to, &[&v2_udp(client, to), b"ping"]);
-            backend.expect(b"ping", client);
+            backend.expect_datagram(b"ping", client);
             backend.send(client, &[b"pong"]);
-            balancer.expect(b"pong", to);
+            balancer.expect_datagram(b"pong", to);
         }
     }
 }
@@ -171,7 +171,7 @@ fn only_what_comes_from_outside_to_the_ports() {
         .sysctl("net.ipv4.ip_local_port_range", "16000 16000");
     let outgoing = Conn::connect(&lab.server, v4([10, 81, 0, 2], 9000));
     let incoming = elsewhere.accept();
-    assert_eq!(incoming.peer().port(), 16_000);
+    assert_eq!(incoming.peer_addr().port(), 16_000);
     incoming.send(b"answer");
     assert_eq!(outgoing.recv(6), b"answer");
 }
@@ -201,13 +201,13 @@ fn destinations_that_are_no_address_of_this_host() {
         let (target, to) = (addr(target), addr(to));
         let backend = Backend::listen(&lab.server, target);
         served(&lab.balancer, to, &backend);
-        let datagrams = Datagrams::bind(&lab.server, target);
-        let balancer_socket = Datagrams::bind(&lab.balancer, SocketAddr::new(balancer, 0));
+        let datagrams = DatagramSocket::bind(&lab.server, target);
+        let balancer_socket = DatagramSocket::bind(&lab.balancer, SocketAddr::new(balancer, 0));
         let client = someone_like(to);
         balancer_socket.send(to, &[&v2_udp(client, to), b"ping"]);
-        datagrams.expect(b"ping", client);
+        datagrams.expect_datagram(b"ping", client);
         datagrams.send(client, &[b"pong"]);
-        balancer_socket.expect(b"pong", to);
+        balancer_socket.expect_datagram(b"pong", to);
     }
     trap(&lab);
 }
@@ -281,7 +281,7 @@ fn rules_are_added_shown_and_removed() {
     }
     // As after `su`, where nft is not among what PATH names.
     let through = ["env", "PATH=/usr/bin:/bin", BINARY];
-    let removed = Peername::pipe(&host, &through, &["routes", "remove"], "");
+    let removed = Peername::run_with_input(&host, &through, &["routes", "remove"], "");
     let removed = String::from_utf8_lossy(&removed.stdout);
     assert!(
         removed.contains("removed table inet peername_tproxy_25577"),
@@ -301,13 +301,14 @@ fn removing_needs_no_packet_filter() {
         "#!/bin/sh\necho 'netlink: Error: Protocol not supported' >&2\nexit 1\n",
     );
     host.run("chmod", &["+x", &nft]);
-    let path = format!("PATH={}:/usr/bin:/bin", scratch.text("."));
-    let removed = Peername::pipe(&host, &["env", &path, BINARY], &["routes", "remove"], "");
+    let path = format!("PATH={}:/usr/bin:/bin", scratch.path_text("."));
+    let removed =
+        Peername::run_with_input(&host, &["env", &path, BINARY], &["routes", "remove"], "");
     assert!(removed.status.success(), "{removed:?}");
     assert_eq!(host_run(&host, &["routes", "show"]), "");
     // What needs it says so.
     let args = ["routes", "add", "--tproxy-ports=53"];
-    let refused = Peername::pipe(&host, &["env", &path, BINARY], &args, "");
+    let refused = Peername::run_with_input(&host, &["env", &path, BINARY], &args, "");
     assert_eq!(refused.status.code(), Some(1));
     let said = String::from_utf8_lossy(&refused.stderr);
     assert!(
@@ -320,10 +321,11 @@ fn removing_needs_no_packet_filter() {
 #[test]
 fn with_file_capabilities_there_are_rules_but_no_tables() {
     let (host, scratch) = (Host::new(), Scratch::new());
-    let copy = copy_for_everyone(&host, &scratch);
+    let copy = copy_executable(&host, &scratch);
     host.run("setcap", &["cap_net_admin+ep", &copy]);
     let nobody = [AS_NOBODY, &[&copy]].concat();
-    let run = |args: &[&str]| Peername::pipe(&host, &nobody, &[&["routes"], args].concat(), "");
+    let run =
+        |args: &[&str]| Peername::run_with_input(&host, &nobody, &[&["routes"], args].concat(), "");
     let rule = "2110: from 127.0.0.0/8 iif lo lookup 21100 proto 211";
     for (args, line) in [
         (&["add", "-4127.0.0.1:9000"][..], rule.to_owned()),
@@ -371,7 +373,7 @@ fn proxy(host: &Host, protocol: &str, args: &[&str]) -> Peername {
         "--protocol",
         protocol,
     ];
-    Peername::receive(host, &[&usual, args].concat())
+    Peername::start_udp(host, &[&usual, args].concat())
 }
 
 fn add(host: &Host, args: &[&str]) {
@@ -387,9 +389,9 @@ fn host_run(host: &Host, args: &[&str]) -> String {
 #[track_caller]
 fn served(balancer: &Host, to: SocketAddr, backend: &Backend) {
     let client = someone_like(to);
-    let down = Conn::open(balancer, to, &v1(client, to));
+    let down = Conn::connect_and_send(balancer, to, &v1(client, to));
     let up = backend.accept();
-    assert_eq!(up.peer(), client, "through {to}");
+    assert_eq!(up.peer_addr(), client, "through {to}");
     up.send(b"back");
     assert_eq!(down.recv(4), b"back");
 }
@@ -403,9 +405,9 @@ fn refused(balancer: &Host, to: SocketAddr) {
 
 fn someone_like(addr: SocketAddr) -> SocketAddr {
     if addr.is_ipv4() {
-        someone_v4()
+        fresh_client_v4()
     } else {
-        someone_v6()
+        fresh_client_v6()
     }
 }
 

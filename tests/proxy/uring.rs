@@ -2,13 +2,13 @@
 
 use std::collections::HashMap;
 
-use crate::harness::addr::{LISTEN_V4, TARGET_V4, someone_v4, someone_v6};
+use crate::harness::addr::{LISTEN_V4, TARGET_V4, fresh_client_v4, fresh_client_v6};
 use crate::harness::conn::Conn;
-use crate::harness::lab::failing::RINGS;
-use crate::harness::lab::{Lab, failing};
+use crate::harness::lab::failing::NO_IO_URING;
+use crate::harness::lab::{Lab, failing_calls};
 use crate::harness::pattern::{assert_same, pattern};
 use crate::harness::peername::{BINARY, Peername};
-use crate::harness::rig::proxy::Rig;
+use crate::harness::rig::proxy::ProxyRig;
 
 #[test]
 fn messages_go_by_io_uring() {
@@ -22,10 +22,10 @@ fn messages_go_by_io_uring() {
         if goes_by_ring && !has_rings() {
             continue;
         }
-        let mut rig = Rig::new(&[relay]);
-        rig.proxy.is_started();
+        let mut rig = ProxyRig::new(&[relay]);
+        rig.proxy.wait_started();
         let before = watched(&rig.proxy);
-        let (down, up) = rig.connect(someone_v4());
+        let (down, up) = rig.connect_client(fresh_client_v4());
         converse(&down, &up, messages);
         assert_eq!(has_ring(&rig.proxy), goes_by_ring, "{relay}, {messages}");
         // And no event is to come of its two sockets.
@@ -35,12 +35,12 @@ fn messages_go_by_io_uring() {
         down.send(&large);
         assert_same(&up.recv(large.len()), &large);
         converse(&down, &up, messages);
-        down.finish();
-        up.finish();
-        down.drain();
-        up.drain();
-        rig.proxy.has_outcome("finished");
-        let totals = rig.proxy.stopped();
+        down.shutdown_write();
+        up.shutdown_write();
+        down.recv_to_end();
+        up.recv_to_end();
+        rig.proxy.wait_outcome("finished");
+        let totals = rig.proxy.stop();
         let carried = 4 * 2 * messages as u64;
         assert_eq!(totals["bytes_to_downstream"], carried, "{totals}");
         assert_eq!(totals["bytes_to_upstream"], carried + (4 << 20), "{totals}");
@@ -50,8 +50,8 @@ fn messages_go_by_io_uring() {
 /// Requests that are small do not make a conversation of large answers.
 #[test]
 fn downloads_are_no_conversation() {
-    let rig = Rig::new(&[]);
-    let (down, up) = rig.connect(someone_v4());
+    let rig = ProxyRig::new(&[]);
+    let (down, up) = rig.connect_client(fresh_client_v4());
     let large = pattern(2, 20_000);
     for _ in 0..100 {
         down.send(b"more");
@@ -64,14 +64,14 @@ fn downloads_are_no_conversation() {
 
 #[test]
 fn without_io_uring_all_works_but_for_who_insists() {
-    let without = failing(RINGS);
+    let without = failing_calls(NO_IO_URING);
     let without = without.each_ref().map(String::as_str);
-    let rig = Rig::through(&without, &[]);
-    rig.proxy.line("that there is none", |line| {
+    let rig = ProxyRig::start_through(&without, &[]);
+    rig.proxy.wait_line("that there is none", |line| {
         line.contains("without io_uring").then_some(())
     });
-    for client in [someone_v4(), someone_v6()] {
-        let (down, up) = rig.connect(client);
+    for client in [fresh_client_v4(), fresh_client_v6()] {
+        let (down, up) = rig.connect_client(client);
         converse(&down, &up, 100);
     }
     assert!(!has_ring(&rig.proxy));
@@ -81,7 +81,7 @@ fn without_io_uring_all_works_but_for_who_insists() {
     let (listen, target) = (LISTEN_V4.to_string(), TARGET_V4.to_string());
     let args = ["proxy", "--listen", &listen, "--target-v4", &target];
     let args = [&args[..], &["--trust=10.81.0.2", "--relay=uring"]].concat();
-    let output = Peername::pipe(&lab.server, &program, &args, "");
+    let output = Peername::run_with_input(&lab.server, &program, &args, "");
     let said = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(2), "{said}");
     assert!(said.contains("--relay uring: io_uring_setup(2)"), "{said}");

@@ -10,10 +10,10 @@ use std::time::Duration;
 use serde_json::Value;
 
 use crate::harness::addr::{BALANCER_V4, FRONT_V4, FRONT_V6, LISTEN_V4, v4, v6};
-use crate::harness::datagram::Datagrams;
+use crate::harness::datagram::DatagramSocket;
 use crate::harness::header_bytes;
 use crate::harness::lab::Host;
-use crate::harness::rig::udp::Rig;
+use crate::harness::rig::udp::UdpRig;
 
 /// Two balancers with the same 500 clients, half of them IPv6 and so for the other target, each of which
 /// has asked two of the balancer's addresses, at two listeners: 4,000 sessions in all. A client's eight
@@ -35,11 +35,11 @@ fn nothing_is_misdelivered_by_the_kernel() {
 fn deliver(args: &[&str]) -> Value {
     let second = v4([10, 81, 0, 1], 8444);
     let listen = format!("--listen={second}");
-    let mut rig = Rig::new(&[&[&listen, "--workers=2"], args].concat());
+    let mut rig = UdpRig::new(&[&[&listen, "--workers=2"], args].concat());
     rig.lab.balancer.ip("address add 10.81.0.3/24 dev lan");
     let ways = ways(&rig.lab.balancer, [LISTEN_V4, second]);
     let stop = Arc::new(AtomicBool::new(false));
-    let backends = [&rig.v4, &rig.v6].map(|backend| echo(backend.socket(), &stop));
+    let backends = [&rig.backend_v4, &rig.backend_v6].map(|backend| echo(backend.socket(), &stop));
     let clients: Vec<SocketAddr> = (0..500).map(client).collect();
     // Whose each endpoint is that a backend has seen.
     let mut endpoints: HashMap<SocketAddr, (usize, usize)> = HashMap::new();
@@ -73,14 +73,14 @@ fn deliver(args: &[&str]) -> Value {
         .into_iter()
         .for_each(|echo| echo.join().expect("a backend"));
     assert_eq!(endpoints.len(), ways.len() * clients.len());
-    let totals = rig.stopped();
+    let totals = rig.stop();
     assert_eq!(totals["udp_sessions"], endpoints.len());
     totals
 }
 
 /// How a question comes to the proxy.
 struct Way {
-    balancer: Datagrams,
+    balancer: DatagramSocket,
     listener: SocketAddr,
     /// Which of the balancer's addresses the client has asked.
     front: u16,
@@ -96,7 +96,7 @@ struct Asked {
 /// Each has a socket of its own, so that an answer on the wrong one tells.
 fn ways(host: &Host, listeners: [SocketAddr; 2]) -> Vec<Way> {
     let way = |(balancer, listener, front)| Way {
-        balancer: Datagrams::bind(host, SocketAddr::new(balancer, 0)),
+        balancer: DatagramSocket::bind(host, SocketAddr::new(balancer, 0)),
         listener,
         front,
     };

@@ -2,24 +2,24 @@
 
 use std::net::SocketAddr;
 
-use crate::harness::addr::{LISTEN_V4, someone_v4};
-use crate::harness::datagram::Datagrams;
+use crate::harness::addr::{LISTEN_V4, fresh_client_v4};
+use crate::harness::datagram::DatagramSocket;
 use crate::harness::header_bytes::{DGRAM_V4, LOCAL, raw, v2_udp};
-use crate::harness::rig::udp::Rig;
+use crate::harness::rig::udp::UdpRig;
 
 /// Also of a client that has a session already (go-mmproxy sends everything to the first).
 #[test]
 fn one_client_and_two_destinations() {
-    let rig = Rig::new(&[
+    let rig = UdpRig::new(&[
         "--dynamic-destination",
         "--allow-destination=127.0.0.1:9101-9102",
     ]);
-    let client = someone_v4();
+    let client = fresh_client_v4();
     let destinations = ["127.0.0.1:9101", "127.0.0.1:9102"].map(addr);
-    let backends = destinations.map(|at| Datagrams::bind(&rig.lab.server, at));
+    let backends = destinations.map(|at| DatagramSocket::bind(&rig.lab.server, at));
     for round in [b"one", b"two"] {
         for (backend, destination) in backends.iter().zip(destinations) {
-            rig.send(&[&v2_udp(client, destination), round]);
+            rig.send_from_balancer(&[&v2_udp(client, destination), round]);
             let (bytes, from) = backend.recv();
             assert_eq!(
                 (&bytes[..], from.ip()),
@@ -28,16 +28,16 @@ fn one_client_and_two_destinations() {
             );
             backend.send(from, &[b"back ", round]);
             rig.balancer
-                .expect(&[b"back ", &round[..]].concat(), LISTEN_V4);
+                .expect_datagram(&[b"back ", &round[..]].concat(), LISTEN_V4);
         }
     }
-    rig.send(&[&raw(LOCAL, DGRAM_V4, &[]), b"health"]);
-    assert_eq!(rig.v4.recv().0, b"health");
+    rig.send_from_balancer(&[&raw(LOCAL, DGRAM_V4, &[]), b"health"]);
+    assert_eq!(rig.backend_v4.recv().0, b"health");
 }
 
 #[test]
 fn refused_as_for_tcp() {
-    let mut rig = Rig::new(&[
+    let mut rig = UdpRig::new(&[
         "--dynamic-destination",
         "--allow-destination=0.0.0.0/0",
         "--allow-destination=127.0.0.1:9000",
@@ -49,17 +49,17 @@ fn refused_as_for_tcp() {
         (3, "224.0.0.1:53"),
     ] {
         for _ in 0..times {
-            rig.send(&[&v2_udp(someone_v4(), addr(destination)), b"x"]);
+            rig.send_from_balancer(&[&v2_udp(fresh_client_v4(), addr(destination)), b"x"]);
         }
     }
-    let client = someone_v4();
-    rig.send(&[&v2_udp(client, addr("127.0.0.1:9000")), b"the last"]);
-    rig.v4.expect(b"the last", client);
-    let dropped = rig.dropped();
+    let client = fresh_client_v4();
+    rig.send_from_balancer(&[&v2_udp(client, addr("127.0.0.1:9000")), b"the last"]);
+    rig.backend_v4.expect_datagram(b"the last", client);
+    let dropped = rig.stop_and_count_drops();
     assert_eq!(dropped["destination_loopback"], 1, "{dropped:?}");
     assert_eq!(dropped["destination_own_listener"], 2, "{dropped:?}");
     assert_eq!(dropped["destination_multicast"], 3, "{dropped:?}");
-    rig.v4.nothing();
+    rig.backend_v4.assert_silent();
 }
 
 fn addr(text: &str) -> SocketAddr {

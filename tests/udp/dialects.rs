@@ -3,14 +3,14 @@
 use std::net::SocketAddr;
 
 use crate::harness::addr::{
-    BALANCER_V4, BALANCER_V6, TARGET_V4, TARGET_V6, someone_v4, someone_v6,
+    BALANCER_V4, BALANCER_V6, TARGET_V4, TARGET_V6, fresh_client_v4, fresh_client_v6,
 };
-use crate::harness::datagram::Datagrams;
+use crate::harness::datagram::DatagramSocket;
 use crate::harness::header_bytes;
 use crate::harness::lab::{Host, Lab};
 use crate::harness::peername::Peername;
 use crate::harness::rig::proxy::front_of;
-use crate::harness::rig::udp::{Rig, header_of};
+use crate::harness::rig::udp::{UdpRig, datagram_header_for};
 
 /// Every dialect, for clients of both families behind balancers of both, at listeners on an address of
 /// the host, on loopback and on all addresses: the backend sees the client, and the answer comes from
@@ -19,10 +19,10 @@ use crate::harness::rig::udp::{Rig, header_of};
 fn matrix() {
     for dialect in ["each", "first", "spp"] {
         let lab = Lab::new();
-        let backends = [TARGET_V4, TARGET_V6].map(|addr| Datagrams::bind(&lab.server, addr));
+        let backends = [TARGET_V4, TARGET_V6].map(|addr| DatagramSocket::bind(&lab.server, addr));
         // The last two are addresses that only a listener on all of them has.
         lab.server
-            .address("eth0", &["10.81.0.77/24", "fd81::77/64"]);
+            .add_addresses("eth0", &["10.81.0.77/24", "fd81::77/64"]);
         let listeners = [
             "10.81.0.1:8443",
             "[fd81::1]:8443",
@@ -61,7 +61,7 @@ fn start(lab: &Lab, dialect: &str, listeners: &[&str]) -> Peername {
         &dialect,
     ];
     args.extend(listen.iter().map(String::as_str));
-    Peername::receive(&lab.server, &args)
+    Peername::start_udp(&lab.server, &args)
 }
 
 /// Three requests of a client of each family, each answered.
@@ -70,21 +70,24 @@ fn converse(
     from: SocketAddr,
     to: SocketAddr,
     dialect: &str,
-    backends: &[Datagrams; 2],
+    backends: &[DatagramSocket; 2],
 ) {
-    for (client, backend) in [someone_v4(), someone_v6()].into_iter().zip(backends) {
-        let balancer = Datagrams::bind(host, from);
+    for (client, backend) in [fresh_client_v4(), fresh_client_v6()]
+        .into_iter()
+        .zip(backends)
+    {
+        let balancer = DatagramSocket::bind(host, from);
         for round in 0..3_u8 {
             let header = match (dialect, round) {
                 ("spp", _) => header_bytes::spp(client, front_of(client)),
                 ("first", 1..) => vec![],
-                _ => header_of(client),
+                _ => datagram_header_for(client),
             };
             balancer.send(to, &[&header, &[b'?', round]]);
-            backend.expect(&[b'?', round], client);
+            backend.expect_datagram(&[b'?', round], client);
             backend.send(client, &[&[b'!', round]]);
             let expected: &[u8] = if dialect == "spp" { &header } else { &[] };
-            balancer.expect(&[expected, &[b'!', round]].concat(), to);
+            balancer.expect_datagram(&[expected, &[b'!', round]].concat(), to);
         }
     }
 }
@@ -92,19 +95,19 @@ fn converse(
 /// Without a header there is no client: dropped, and counted with the reason.
 #[test]
 fn each_wants_a_header_on_every_datagram() {
-    let mut rig = Rig::new(&["--max-header=300"]);
-    let client = someone_v4();
-    rig.ask(client);
+    let mut rig = UdpRig::new(&["--max-header=300"]);
+    let client = fresh_client_v4();
+    rig.round_trip(client);
     let front = front_of(client);
-    let valid = header_of(client);
+    let valid = datagram_header_for(client);
     let tcp = header_bytes::v2(client, front, &[]);
     let with = |tlvs: &[u8]| {
         let body = [&header_bytes::addresses(client, front), tlvs].concat();
         header_bytes::raw(header_bytes::PROXY, header_bytes::DGRAM_V4, &body)
     };
     let empty = header_bytes::tlv(header_bytes::NOOP, &[]);
-    rig.send(&[&with(&empty.repeat(64)), b"64"]);
-    rig.v4.expect(b"64", client);
+    rig.send_from_balancer(&[&with(&empty.repeat(64)), b"64"]);
+    rig.backend_v4.expect_datagram(b"64", client);
     let large = with(&header_bytes::tlv(header_bytes::NOOP, &[0; 300]));
     let many = with(&empty.repeat(65));
     let refused: [(&[u8], &str); 7] = [
@@ -117,10 +120,10 @@ fn each_wants_a_header_on_every_datagram() {
         (&many, "too_many_tlvs"),
     ];
     for (bytes, _) in refused {
-        rig.send(&[bytes]);
+        rig.send_from_balancer(&[bytes]);
     }
-    rig.ask(client);
-    let dropped = rig.dropped();
+    rig.round_trip(client);
+    let dropped = rig.stop_and_count_drops();
     assert_eq!(
         dropped.values().sum::<u64>(),
         refused.len() as u64,

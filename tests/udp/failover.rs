@@ -5,56 +5,56 @@ use std::time::Duration;
 
 use rustix::process::Signal;
 
-use crate::harness::addr::{LISTEN_V4, someone_v4, v4};
-use crate::harness::datagram::Datagrams;
+use crate::harness::addr::{LISTEN_V4, fresh_client_v4, v4};
+use crate::harness::datagram::DatagramSocket;
 use crate::harness::header_bytes;
 use crate::harness::lab::{Lab, Scratch};
 use crate::harness::peername::Peername;
-use crate::harness::rig::udp::{Rig, header_of};
+use crate::harness::rig::udp::{UdpRig, datagram_header_for};
 
 #[test]
 fn a_client_keeps_its_port_through_another_balancer() {
     for dialect in ["each", "spp"] {
-        let mut rig = Rig::new(&[&format!("--udp-header={dialect}")]);
-        rig.lab.balancer.address("lan", &["10.81.0.3/24"]);
-        let second = Datagrams::bind(&rig.lab.balancer, v4([10, 81, 0, 3], 0));
-        let client = someone_v4();
+        let mut rig = UdpRig::new(&[&format!("--udp-header={dialect}")]);
+        rig.lab.balancer.add_addresses("lan", &["10.81.0.3/24"]);
+        let second = DatagramSocket::bind(&rig.lab.balancer, v4([10, 81, 0, 3], 0));
+        let client = fresh_client_v4();
         let proxy = v4([203, 0, 113, 1], 80);
         let (header, reply) = match dialect {
             "spp" => (
                 header_bytes::spp(client, proxy),
                 header_bytes::spp(client, proxy),
             ),
-            _ => (header_of(client), Vec::new()),
+            _ => (datagram_header_for(client), Vec::new()),
         };
-        let answered = |rig: &Rig, balancer: &Datagrams| {
-            rig.v4.send(client, &[b"pong"]);
-            balancer.expect(&[&reply[..], b"pong"].concat(), LISTEN_V4);
+        let answered = |rig: &UdpRig, balancer: &DatagramSocket| {
+            rig.backend_v4.send(client, &[b"pong"]);
+            balancer.expect_datagram(&[&reply[..], b"pong"].concat(), LISTEN_V4);
         };
-        rig.send(&[&header, b"first"]);
-        rig.v4.expect(b"first", client);
+        rig.send_from_balancer(&[&header, b"first"]);
+        rig.backend_v4.expect_datagram(b"first", client);
         answered(&rig, &rig.balancer);
         // As long as the first is heard, both have the client, and the second cannot have its port.
         second.send(LISTEN_V4, &[&header, b"too soon"]);
-        let (_, beside) = rig.v4.recv();
+        let (_, beside) = rig.backend_v4.recv();
         assert!(
             beside.ip() == client.ip() && beside.port() != client.port(),
             "{beside}"
         );
-        rig.lab.balancer.address("lan", &["10.81.0.4/24"]);
-        let third = Datagrams::bind(&rig.lab.balancer, v4([10, 81, 0, 4], 0));
+        rig.lab.balancer.add_addresses("lan", &["10.81.0.4/24"]);
+        let third = DatagramSocket::bind(&rig.lab.balancer, v4([10, 81, 0, 4], 0));
         thread::sleep(Duration::from_millis(3200));
         for _ in 0..3 {
             third.send(LISTEN_V4, &[&header, b"failover"]);
-            rig.v4.expect(b"failover", client);
+            rig.backend_v4.expect_datagram(b"failover", client);
             answered(&rig, &third);
         }
         // What the server says by itself goes where the client was heard last.
         thread::sleep(Duration::from_millis(3200));
-        rig.send(&[&header, b"back"]);
-        rig.v4.expect(b"back", client);
+        rig.send_from_balancer(&[&header, b"back"]);
+        rig.backend_v4.expect_datagram(b"back", client);
         answered(&rig, &rig.balancer);
-        assert_eq!(rig.stopped()["udp_sessions"], 2);
+        assert_eq!(rig.stop()["udp_sessions"], 2);
     }
 }
 
@@ -69,23 +69,23 @@ fn a_client_goes_where_the_configuration_says_now() {
         scratch.write("proxy.toml", &content)
     };
     let config = format!("--config={}", put(9000));
-    let proxy = Peername::receive(&lab.server, &["proxy", "--log-format=json", &config]);
-    lab.balancer.address("lan", &["10.81.0.3/24"]);
-    let balancer = |last| Datagrams::bind(&lab.balancer, v4([10, 81, 0, last], 0));
-    let backend = |port| Datagrams::bind(&lab.server, v4([127, 0, 0, 1], port));
+    let proxy = Peername::start_udp(&lab.server, &["proxy", "--log-format=json", &config]);
+    lab.balancer.add_addresses("lan", &["10.81.0.3/24"]);
+    let balancer = |last| DatagramSocket::bind(&lab.balancer, v4([10, 81, 0, last], 0));
+    let backend = |port| DatagramSocket::bind(&lab.server, v4([127, 0, 0, 1], port));
     let (first, second, old, new) = (balancer(2), balancer(3), backend(9000), backend(9001));
-    let client = someone_v4();
-    first.send(LISTEN_V4, &[&header_of(client), b"before"]);
-    old.expect(b"before", client);
+    let client = fresh_client_v4();
+    first.send(LISTEN_V4, &[&datagram_header_for(client), b"before"]);
+    old.expect_datagram(b"before", client);
     put(9001);
     proxy.signal(Signal::HUP);
-    proxy.line("a reload", |line| {
+    proxy.wait_line("a reload", |line| {
         line.contains("\"reloaded\"").then_some(())
     });
-    first.send(LISTEN_V4, &[&header_of(client), b"still"]);
-    old.expect(b"still", client);
+    first.send(LISTEN_V4, &[&datagram_header_for(client), b"still"]);
+    old.expect_datagram(b"still", client);
     thread::sleep(Duration::from_millis(3200));
-    second.send(LISTEN_V4, &[&header_of(client), b"after"]);
+    second.send(LISTEN_V4, &[&datagram_header_for(client), b"after"]);
     assert_eq!(new.recv().0, b"after");
-    old.nothing();
+    old.assert_silent();
 }

@@ -5,7 +5,7 @@ mod iperf;
 mod quic;
 
 use crate::harness::addr::{CLIENT_V4, CLIENT_V6, FRONT_V4, FRONT_V6, TARGET_V4, TARGET_V6};
-use crate::harness::datagram::Datagrams;
+use crate::harness::datagram::DatagramSocket;
 use crate::harness::lab::Lab;
 use crate::harness::peername::Peername;
 
@@ -20,27 +20,27 @@ fn forward_and_proxy() {
         ("--proxy-version=spp", "spp"),
     ] {
         let lab = Lab::new();
-        let backends = [TARGET_V4, TARGET_V6].map(|addr| Datagrams::bind(&lab.server, addr));
+        let backends = [TARGET_V4, TARGET_V6].map(|addr| DatagramSocket::bind(&lab.server, addr));
         let _proxy = Peername::udp_proxy(&lab, &[], &[&format!("--udp-header={receiver}")]);
         let line = format!(
             "forward --protocol=udp --listen=203.0.113.1:80 --listen=[2001:db8:9::1]:80 \
              --to=10.81.0.1:8443 {sender}"
         );
         let args: Vec<&str> = line.split_ascii_whitespace().collect();
-        let _forward = Peername::receive(&lab.balancer, &args);
+        let _forward = Peername::start_udp(&lab.balancer, &args);
         let fronts = [(CLIENT_V4, FRONT_V4), (CLIENT_V6, FRONT_V6)];
         for ((from, front), backend) in fronts.into_iter().zip(&backends) {
-            let client = Datagrams::bind(&lab.client, from);
+            let client = DatagramSocket::bind(&lab.client, from);
             for round in 0..5_u8 {
                 client.send(front, &[b"ask", &[round]]);
-                backend.expect(&[b'a', b's', b'k', round], from);
+                backend.expect_datagram(&[b'a', b's', b'k', round], from);
                 backend.send(from, &[b"answer", &[round]]);
-                client.expect(&[b"answer", &[round][..]].concat(), front);
+                client.expect_datagram(&[b"answer", &[round][..]].concat(), front);
             }
             client.send(front, &[]);
-            backend.expect(b"", from);
+            backend.expect_datagram(b"", from);
             backend.send(from, &[]);
-            client.expect(b"", front);
+            client.expect_datagram(b"", front);
         }
     }
 }
@@ -49,7 +49,7 @@ fn forward_and_proxy() {
 #[test]
 fn a_reply_without_its_header_is_dropped() {
     let lab = Lab::new();
-    let receiver = Datagrams::bind(&lab.server, "10.81.0.1:7000".parse().unwrap());
+    let receiver = DatagramSocket::bind(&lab.server, "10.81.0.1:7000".parse().unwrap());
     let args = [
         "forward",
         "--protocol=udp",
@@ -57,8 +57,8 @@ fn a_reply_without_its_header_is_dropped() {
         "--to=10.81.0.1:7000",
         "--proxy-version=spp",
     ];
-    let _forward = Peername::receive(&lab.balancer, &args);
-    let client = Datagrams::bind(&lab.client, CLIENT_V4);
+    let _forward = Peername::start_udp(&lab.balancer, &args);
+    let client = DatagramSocket::bind(&lab.client, CLIENT_V4);
     client.send(FRONT_V4, &[b"ask"]);
     let (bytes, from) = receiver.recv();
     assert_eq!(
@@ -70,7 +70,7 @@ fn a_reply_without_its_header_is_dropped() {
         .concat()
     );
     receiver.send(from, &[b"bare answer"]);
-    client.nothing();
+    client.assert_silent();
     receiver.send(from, &[&bytes]);
-    client.expect(b"ask", FRONT_V4);
+    client.expect_datagram(b"ask", FRONT_V4);
 }

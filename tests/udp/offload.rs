@@ -10,14 +10,14 @@ use rustix::process::Signal;
 use serde_json::Value;
 
 use crate::harness::addr::{
-    BALANCER_V4, BALANCER_V6, LISTEN_V4, TARGET_V4, TARGET_V6, someone_v4, someone_v6, v4,
+    BALANCER_V4, BALANCER_V6, LISTEN_V4, TARGET_V4, TARGET_V6, fresh_client_v4, fresh_client_v6, v4,
 };
-use crate::harness::datagram::Datagrams;
+use crate::harness::datagram::DatagramSocket;
 use crate::harness::header_bytes;
 use crate::harness::lab::{Host, Lab, Process, Scratch, wait_for};
 use crate::harness::peername::{BINARY, Peername};
 use crate::harness::rig::proxy::front_of;
-use crate::harness::rig::udp::{Rig, header_of};
+use crate::harness::rig::udp::{UdpRig, datagram_header_for};
 
 const KERNEL: &str = "--data-path=kernel";
 
@@ -41,8 +41,8 @@ fn matrix() {
                 host.run("ethtool", &["-K", device, "tx", offloading]);
             }
             let targets = [target_v4, target_v6].map(|addr| addr.parse().expect("an address"));
-            let backends = targets.map(|target| Datagrams::bind(&lab.server, target));
-            let mut proxy = Peername::receive(
+            let backends = targets.map(|target| DatagramSocket::bind(&lab.server, target));
+            let mut proxy = Peername::start_udp(
                 &lab.server,
                 &[
                     "proxy",
@@ -65,15 +65,15 @@ fn matrix() {
                 (&lab.server, TARGET_V4.ip(), "127.0.0.1:8443"),
                 (&lab.server, TARGET_V6.ip(), "[::1]:8443"),
             ] {
-                let balancer = Datagrams::bind(host, SocketAddr::new(from, 0));
+                let balancer = DatagramSocket::bind(host, SocketAddr::new(from, 0));
                 let to = to.parse().expect("an address");
                 let (client, backend) = match from.is_ipv4() {
-                    true => (someone_v4(), &backends[0]),
-                    false => (someone_v6(), &backends[1]),
+                    true => (fresh_client_v4(), &backends[0]),
+                    false => (fresh_client_v6(), &backends[1]),
                 };
                 converse(&balancer, to, dialect, client, backend);
             }
-            let totals = proxy.stopped();
+            let totals = proxy.stop();
             assert_eq!(totals["datagrams_dropped"], "", "{totals}");
             let most = totals["datagrams_to_upstream"].as_u64().expect("a number");
             assert!(in_kernel(&totals) > most, "{dialect} {target_v4}: {totals}");
@@ -87,33 +87,33 @@ fn matrix() {
 /// Many requests of one client, each answered.
 #[track_caller]
 fn converse(
-    balancer: &Datagrams,
+    balancer: &DatagramSocket,
     to: SocketAddr,
     dialect: &str,
     client: SocketAddr,
-    backend: &Datagrams,
+    backend: &DatagramSocket,
 ) {
     let spp = header_bytes::spp(client, front_of(client));
     let (header, in_front) = match dialect {
         "spp" => (&spp, &spp[..]),
-        _ => (&header_of(client), &[][..]),
+        _ => (&datagram_header_for(client), &[][..]),
     };
     for round in 0..40_usize {
         let size = [0, 1, 2, 63, 64, 500, 1201, 1364][round % 8];
         let request: Vec<u8> = (0..size).map(|at| (at + round) as u8).collect();
         let answer: Vec<u8> = request.iter().rev().copied().collect();
         balancer.send(to, &[header, &request]);
-        backend.expect(&request, client);
+        backend.expect_datagram(&request, client);
         backend.send(client, &[&answer]);
-        balancer.expect(&[in_front, &answer].concat(), to);
+        balancer.expect_datagram(&[in_front, &answer].concat(), to);
     }
 }
 
 /// Whatever is out of the ordinary goes through user space, between two datagrams that don't.
 #[test]
 fn what_is_out_of_the_ordinary() {
-    let mut rig = Rig::new(&[KERNEL]);
-    let client = someone_v4();
+    let mut rig = UdpRig::new(&[KERNEL]);
+    let client = fresh_client_v4();
     let tlvs = header_bytes::tlv(header_bytes::NOOP, &[0; 5]);
     let body = [
         &header_bytes::addresses(client, front_of(client)),
@@ -124,21 +124,21 @@ fn what_is_out_of_the_ordinary() {
     settle(&rig, client);
     for (header, request, answer) in [
         // Longer than a packet, one way and the other.
-        (&header_of(client), vec![1; 3000], vec![2; 3000]),
-        (&header_of(client), vec![3; 20], vec![4; 65_507]),
+        (&datagram_header_for(client), vec![1; 3000], vec![2; 3000]),
+        (&datagram_header_for(client), vec![3; 20], vec![4; 65_507]),
         // Another header of the same client, of odd length, again and again.
         (&another, vec![5; 100], vec![6; 100]),
         (&another, vec![7; 100], vec![8; 100]),
-        (&header_of(client), vec![], vec![]),
+        (&datagram_header_for(client), vec![], vec![]),
     ] {
-        rig.send(&[header, &request]);
-        rig.v4.expect(&request, client);
-        rig.v4.send(client, &[&answer]);
-        rig.balancer.expect(&answer, LISTEN_V4);
-        rig.ask(client);
+        rig.send_from_balancer(&[header, &request]);
+        rig.backend_v4.expect_datagram(&request, client);
+        rig.backend_v4.send(client, &[&answer]);
+        rig.balancer.expect_datagram(&answer, LISTEN_V4);
+        rig.round_trip(client);
     }
     settle(&rig, client);
-    let totals = rig.stopped();
+    let totals = rig.stop();
     assert!(in_kernel(&totals) > 20, "{totals}");
     assert_eq!(totals["datagrams_dropped"], "", "{totals}");
 }
@@ -146,21 +146,21 @@ fn what_is_out_of_the_ordinary() {
 /// A header that differs from the one that was agreed on in a single octet means something else.
 #[test]
 fn what_differs_in_one_octet() {
-    let mut rig = Rig::new(&[KERNEL]);
-    let client = someone_v4();
+    let mut rig = UdpRig::new(&[KERNEL]);
+    let client = fresh_client_v4();
     settle(&rig, client);
-    let mut local = header_of(client);
+    let mut local = datagram_header_for(client);
     local[12] = header_bytes::LOCAL;
-    rig.send(&[&local, b"of the balancer's own"]);
-    let (says, from) = rig.v4.recv();
+    rig.send_from_balancer(&[&local, b"of the balancer's own"]);
+    let (says, from) = rig.backend_v4.recv();
     assert_eq!(says, b"of the balancer's own");
     assert!(from.ip().is_loopback(), "{from}");
-    let mut stream = header_of(client);
+    let mut stream = datagram_header_for(client);
     stream[13] = header_bytes::STREAM_V4;
-    rig.send(&[&stream, b"TCP"]);
-    rig.v4.nothing();
+    rig.send_from_balancer(&[&stream, b"TCP"]);
+    rig.backend_v4.assert_silent();
     settle(&rig, client);
-    let totals = rig.stopped();
+    let totals = rig.stop();
     assert_eq!(
         totals["datagrams_dropped"], "stream_transport=1",
         "{totals}"
@@ -171,44 +171,44 @@ fn what_differs_in_one_octet() {
 /// The answer goes where the last request came from, also when the one before came through the kernel.
 #[test]
 fn a_balancer_changes_its_port() {
-    let mut rig = Rig::new(&[KERNEL]);
-    let client = someone_v4();
+    let mut rig = UdpRig::new(&[KERNEL]);
+    let client = fresh_client_v4();
     settle(&rig, client);
     for _ in 0..3 {
-        let other = rig.another_balancer_socket();
+        let other = rig.add_balancer_socket();
         for _ in 0..10 {
-            other.send(LISTEN_V4, &[&header_of(client), b"ping"]);
-            rig.v4.expect(b"ping", client);
-            rig.v4.send(client, &[b"pong"]);
-            other.expect(b"pong", LISTEN_V4);
+            other.send(LISTEN_V4, &[&datagram_header_for(client), b"ping"]);
+            rig.backend_v4.expect_datagram(b"ping", client);
+            rig.backend_v4.send(client, &[b"pong"]);
+            other.expect_datagram(b"pong", LISTEN_V4);
         }
-        rig.ask(client);
+        rig.round_trip(client);
     }
-    rig.balancer.nothing();
-    assert!(in_kernel(&rig.stopped()) > 20);
+    rig.balancer.assert_silent();
+    assert!(in_kernel(&rig.stop()) > 20);
 }
 
 /// Many clients behind one socket of the balancer's, each asking for two destinations: no answer goes astray.
 #[test]
 fn clients_that_share_a_socket() {
-    let mut rig = Rig::new(&[KERNEL]);
-    let clients: Vec<_> = (0..50).map(|_| someone_v4()).collect();
+    let mut rig = UdpRig::new(&[KERNEL]);
+    let clients: Vec<_> = (0..50).map(|_| fresh_client_v4()).collect();
     for round in 0..12_u8 {
         for client in &clients {
             let says = [&client.port().to_be_bytes()[..], &[round]].concat();
-            rig.send(&[&header_of(*client), &says]);
+            rig.send_from_balancer(&[&datagram_header_for(*client), &says]);
         }
         for _ in &clients {
-            let (says, client) = rig.v4.recv();
+            let (says, client) = rig.backend_v4.recv();
             assert_eq!(says[..2], client.port().to_be_bytes());
-            rig.v4.send(client, &[&says]);
+            rig.backend_v4.send(client, &[&says]);
         }
         let mut answered: Vec<_> = clients.iter().map(|_| rig.balancer.recv().0).collect();
         answered.sort();
         answered.dedup();
         assert_eq!(answered.len(), clients.len());
     }
-    assert!(in_kernel(&rig.stopped()) > 500);
+    assert!(in_kernel(&rig.stop()) > 500);
 }
 
 /// Nobody is trusted by habit: what a reload decides holds for sessions in the kernel, too. And whoever was never
@@ -218,9 +218,9 @@ fn a_reload_takes_trust_away() {
     let scratch = Scratch::new();
     let trust = format!("--trust=@{}", scratch.write("trusted", "10.81.0.2/32\n"));
     let lab = Lab::new();
-    lab.balancer.address("lan", &["10.81.0.3/24"]);
-    let backend = Datagrams::bind(&lab.server, TARGET_V4);
-    let mut proxy = Peername::receive(
+    lab.balancer.add_addresses("lan", &["10.81.0.3/24"]);
+    let backend = DatagramSocket::bind(&lab.server, TARGET_V4);
+    let mut proxy = Peername::start_udp(
         &lab.server,
         &[
             "proxy",
@@ -232,23 +232,23 @@ fn a_reload_takes_trust_away() {
             KERNEL,
         ],
     );
-    let balancer = Datagrams::bind(&lab.balancer, SocketAddr::new(BALANCER_V4, 0));
-    let stranger = Datagrams::bind(&lab.balancer, v4([10, 81, 0, 3], 0));
-    let client = someone_v4();
+    let balancer = DatagramSocket::bind(&lab.balancer, SocketAddr::new(BALANCER_V4, 0));
+    let stranger = DatagramSocket::bind(&lab.balancer, v4([10, 81, 0, 3], 0));
+    let client = fresh_client_v4();
     converse(&balancer, LISTEN_V4, "each", client, &backend);
-    stranger.send(LISTEN_V4, &[&header_of(client), b"stranger"]);
-    backend.nothing();
+    stranger.send(LISTEN_V4, &[&datagram_header_for(client), b"stranger"]);
+    backend.assert_silent();
     scratch.write("trusted", "10.81.0.3\n");
     proxy.signal(Signal::HUP);
-    proxy.line("that it has reloaded", |line| {
+    proxy.wait_line("that it has reloaded", |line| {
         line.contains("\"reloaded\"").then_some(())
     });
-    balancer.send(LISTEN_V4, &[&header_of(client), b"was trusted"]);
-    backend.nothing();
-    stranger.send(LISTEN_V4, &[&header_of(client), b"is trusted"]);
+    balancer.send(LISTEN_V4, &[&datagram_header_for(client), b"was trusted"]);
+    backend.assert_silent();
+    stranger.send(LISTEN_V4, &[&datagram_header_for(client), b"is trusted"]);
     let (says, _) = backend.recv();
     assert_eq!(says, b"is trusted");
-    let totals = proxy.stopped();
+    let totals = proxy.stop();
     assert_eq!(totals["datagrams_dropped"], "untrusted_peer=2", "{totals}");
     assert_eq!(totals["datagrams_to_upstream"], 41, "{totals}");
 }
@@ -256,16 +256,16 @@ fn a_reload_takes_trust_away() {
 /// A session that only the kernel sees is not idle, and its line in the log counts what the kernel did.
 #[test]
 fn sessions_end_when_they_are_idle() {
-    let mut rig = Rig::new(&[KERNEL, "--close-after=2s", "-v"]);
-    let client = someone_v4();
+    let mut rig = UdpRig::new(&[KERNEL, "--close-after=2s", "-v"]);
+    let client = fresh_client_v4();
     let begun = Instant::now();
     let mut asked = 0;
     while begun.elapsed() < Duration::from_secs(6) {
-        rig.ask(client);
+        rig.round_trip(client);
         asked += 1;
         std::thread::sleep(Duration::from_millis(100));
     }
-    let line = rig.proxy.line("that the session has ended", |line| {
+    let line = rig.proxy.wait_line("that the session has ended", |line| {
         let line: Value = serde_json::from_str(line).ok()?;
         (line["message"] == "connection ended").then_some(line)
     });
@@ -275,7 +275,7 @@ fn sessions_end_when_they_are_idle() {
     assert_eq!(line["datagrams_to_upstream"], asked, "{line}");
     assert_eq!(line["datagrams_to_downstream"], asked, "{line}");
     assert_eq!(line["bytes_to_upstream"], 4 * asked, "{line}");
-    let totals = rig.stopped();
+    let totals = rig.stop();
     assert_eq!(totals["udp_sessions"], 1);
     assert!(in_kernel(&totals) > asked, "{totals}");
 }
@@ -283,23 +283,23 @@ fn sessions_end_when_they_are_idle() {
 /// A flood of clients, answered or not, costs none of those that the kernel serves their session.
 #[test]
 fn a_flood_does_not_push_out_who_is_served() {
-    let mut rig = Rig::new(&[KERNEL, "--max-sessions=40", "--workers=1"]);
-    let clients: Vec<_> = (0..10).map(|_| someone_v4()).collect();
+    let mut rig = UdpRig::new(&[KERNEL, "--max-sessions=40", "--workers=1"]);
+    let clients: Vec<_> = (0..10).map(|_| fresh_client_v4()).collect();
     clients.iter().for_each(|client| settle(&rig, *client));
     for _ in 0..5 {
         for _ in 0..100 {
-            rig.send(&[&header_of(someone_v4()), b"flood"]);
+            rig.send_from_balancer(&[&datagram_header_for(fresh_client_v4()), b"flood"]);
         }
         // All of it is let through.
-        (0..100).for_each(|_| assert_eq!(rig.v4.recv().0, b"flood"));
-        clients.iter().for_each(|client| rig.ask(*client));
+        (0..100).for_each(|_| assert_eq!(rig.backend_v4.recv().0, b"flood"));
+        clients.iter().for_each(|client| rig.round_trip(*client));
     }
     // In each round fewer than there is room for.
     for _ in 0..5 {
-        (0..20).for_each(|_| rig.ask(someone_v4()));
-        clients.iter().for_each(|client| rig.ask(*client));
+        (0..20).for_each(|_| rig.round_trip(fresh_client_v4()));
+        clients.iter().for_each(|client| rig.round_trip(*client));
     }
-    let totals = rig.stopped();
+    let totals = rig.stop();
     assert_eq!(totals["udp_sessions"], 610, "{totals}");
     assert!(in_kernel(&totals) > 100, "{totals}");
 }
@@ -307,12 +307,12 @@ fn a_flood_does_not_push_out_who_is_served() {
 /// A session that has made room for another is not the kernel's any more either.
 #[test]
 fn who_has_made_room_begins_anew() {
-    let mut rig = Rig::new(&[KERNEL, "--max-sessions=1", "--workers=1"]);
-    let (first, second) = (someone_v4(), someone_v4());
+    let mut rig = UdpRig::new(&[KERNEL, "--max-sessions=1", "--workers=1"]);
+    let (first, second) = (fresh_client_v4(), fresh_client_v4());
     settle(&rig, first);
     settle(&rig, second);
     settle(&rig, first);
-    let totals = rig.stopped();
+    let totals = rig.stop();
     assert_eq!(totals["udp_sessions"], 3, "{totals}");
     assert!(in_kernel(&totals) > 10, "{totals}");
 }
@@ -321,8 +321,8 @@ fn who_has_made_room_begins_anew() {
 /// nothing reaches the backend.
 #[test]
 fn nothing_outlives_the_process() {
-    let rig = Rig::new(&[KERNEL]);
-    let client = someone_v4();
+    let rig = UdpRig::new(&[KERNEL]);
+    let client = fresh_client_v4();
     settle(&rig, client);
     rig.proxy.signal(Signal::KILL);
     wait_for("the port is free", || {
@@ -332,25 +332,25 @@ fn nothing_outlives_the_process() {
             .enter(|| std::net::UdpSocket::bind(LISTEN_V4));
         free.ok()
     });
-    rig.send(&[&header_of(client), b"ping"]);
-    rig.v4.nothing();
+    rig.send_from_balancer(&[&datagram_header_for(client), b"ping"]);
+    rig.backend_v4.assert_silent();
 }
 
 /// While it stops, sessions are served in user space: it knows then when nobody is left.
 #[test]
 fn stopping_waits_for_those_that_the_kernel_served() {
-    let mut rig = Rig::new(&[KERNEL]);
-    let client = someone_v4();
+    let mut rig = UdpRig::new(&[KERNEL]);
+    let client = fresh_client_v4();
     settle(&rig, client);
     rig.proxy.signal(Signal::TERM);
-    rig.proxy.line("that it stops", |line| {
+    rig.proxy.wait_line("that it stops", |line| {
         line.contains("accepting no more").then_some(())
     });
     for _ in 0..20 {
-        rig.ask(client);
+        rig.round_trip(client);
         std::thread::sleep(Duration::from_millis(100));
     }
-    let ended = rig.proxy.ended_within(Duration::from_secs(5));
+    let ended = rig.proxy.wait_exit(Duration::from_secs(5));
     assert!(ended.is_some_and(|status| status.success()), "{ended:?}");
 }
 
@@ -389,11 +389,9 @@ fn what_can_not_be_done() {
             KERNEL,
         ];
         let args = [&usual[..], args].concat();
-        let mut process = Process::start_with(&lab.server, through, BINARY, &args);
-        process.line("what is wrong", |line| line.contains(says).then_some(()));
-        let ended = wait_for("its end", || {
-            process.ended_within(Duration::from_millis(10))
-        });
+        let mut process = Process::start_through(&lab.server, through, BINARY, &args);
+        process.wait_line("what is wrong", |line| line.contains(says).then_some(()));
+        let ended = wait_for("its end", || process.wait_exit(Duration::from_millis(10)));
         assert!(!ended.success());
         let setting = "/proc/sys/net/ipv4/conf/lo/route_localnet";
         let is = lab.server.enter(|| std::fs::read_to_string(setting));
@@ -403,9 +401,9 @@ fn what_can_not_be_done() {
 
 /// Until the kernel has it.
 #[track_caller]
-fn settle(rig: &Rig, client: SocketAddr) {
+fn settle(rig: &UdpRig, client: SocketAddr) {
     for _ in 0..8 {
-        rig.ask(client);
+        rig.round_trip(client);
     }
 }
 
@@ -413,7 +411,7 @@ fn in_kernel(totals: &Value) -> u64 {
     totals["datagrams_in_kernel"].as_u64().expect("a number")
 }
 
-/// Datagrams that a host has thrown away for their checksum, of both families.
+/// DatagramSocket that a host has thrown away for their checksum, of both families.
 fn wrong_sums(host: &Host) -> u64 {
     let counters = host.run("nstat", &["-asz", "UdpInCsumErrors", "Udp6InCsumErrors"]);
     let counted = counters.lines().filter(|line| line.starts_with("Udp"));

@@ -2,19 +2,19 @@
 
 use std::net::SocketAddr;
 
-use crate::harness::addr::{BALANCER_V4, LISTEN_V4, someone_v4, v4};
-use crate::harness::datagram::Datagrams;
+use crate::harness::addr::{BALANCER_V4, LISTEN_V4, fresh_client_v4, v4};
+use crate::harness::datagram::DatagramSocket;
 use crate::harness::lab::Lab;
 use crate::harness::peername::Peername;
-use crate::harness::rig::udp::header_of;
+use crate::harness::rig::udp::datagram_header_for;
 
 /// The rule for such a server names its protocol and port, so UDP needs one of its own.
 #[test]
 fn a_server_on_another_address_of_this_host() {
     let lab = Lab::without_routes();
     let target = v4([10, 81, 0, 1], 9000);
-    let backend = Datagrams::bind(&lab.server, target);
-    let balancer = Datagrams::bind(&lab.balancer, SocketAddr::new(BALANCER_V4, 0));
+    let backend = DatagramSocket::bind(&lab.server, target);
+    let balancer = DatagramSocket::bind(&lab.balancer, SocketAddr::new(BALANCER_V4, 0));
     let args = [
         "proxy",
         "--protocol=udp",
@@ -23,15 +23,15 @@ fn a_server_on_another_address_of_this_host() {
         "--trust=10.81.0.0/24",
         "--setup-routes",
     ];
-    let _proxy = Peername::receive(&lab.server, &args);
+    let _proxy = Peername::start_udp(&lab.server, &args);
     let rules = lab.server.run("ip", &["rule"]);
     assert!(rules.contains("ipproto udp sport 9000"), "{rules}");
     assert!(!rules.contains("ipproto tcp"), "{rules}");
-    let client = someone_v4();
-    balancer.send(LISTEN_V4, &[&header_of(client), b"ping"]);
-    backend.expect(b"ping", client);
+    let client = fresh_client_v4();
+    balancer.send(LISTEN_V4, &[&datagram_header_for(client), b"ping"]);
+    backend.expect_datagram(b"ping", client);
     backend.send(client, &[b"pong"]);
-    balancer.expect(b"pong", LISTEN_V4);
+    balancer.expect_datagram(b"pong", LISTEN_V4);
 }
 
 #[test]
@@ -42,11 +42,11 @@ fn doctor_knows_a_server_that_is_bound_to_everything() {
         let output = Peername::run(&lab.server, &args);
         String::from_utf8(output.stdout).expect("text")
     };
-    let wildcard = Datagrams::bind(&lab.server, v4([0, 0, 0, 0], 9000));
+    let wildcard = DatagramSocket::bind(&lab.server, v4([0, 0, 0, 0], 9000));
     let said = doctor();
     assert!(said.contains("bind it to 127.0.0.1:9000"), "{said}");
     drop(wildcard);
-    let _exact = Datagrams::bind(&lab.server, v4([127, 0, 0, 1], 9000));
+    let _exact = DatagramSocket::bind(&lab.server, v4([127, 0, 0, 1], 9000));
     let said = doctor();
     assert!(
         said.contains("UDP socket: bound to 127.0.0.1:9000"),

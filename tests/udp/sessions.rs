@@ -4,12 +4,12 @@ use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-use crate::harness::addr::{LISTEN_V4, TARGET_V4, someone_v4, v4};
-use crate::harness::datagram::Datagrams;
+use crate::harness::addr::{LISTEN_V4, TARGET_V4, fresh_client_v4, v4};
+use crate::harness::datagram::DatagramSocket;
 use crate::harness::header_bytes;
-use crate::harness::lab::{PATIENCE, wait_for};
+use crate::harness::lab::{WAIT_LIMIT, wait_for};
 use crate::harness::rig::proxy::front_of;
-use crate::harness::rig::udp::{Rig, header_of};
+use crate::harness::rig::udp::{UdpRig, datagram_header_for};
 
 use rustix::process::Signal;
 
@@ -17,102 +17,102 @@ use rustix::process::Signal;
 /// such a client again.
 #[test]
 fn backend_restart() {
-    let mut rig = Rig::new(&[]);
-    let clients: Vec<SocketAddr> = (0..20).map(|_| someone_v4()).collect();
-    clients.iter().for_each(|client| rig.ask(*client));
-    rig.v4 = Datagrams::bind(&rig.lab.server, v4([127, 0, 0, 9], 9000));
+    let mut rig = UdpRig::new(&[]);
+    let clients: Vec<SocketAddr> = (0..20).map(|_| fresh_client_v4()).collect();
+    clients.iter().for_each(|client| rig.round_trip(*client));
+    rig.backend_v4 = DatagramSocket::bind(&rig.lab.server, v4([127, 0, 0, 9], 9000));
     for client in clients.iter().cycle().take(60) {
-        rig.send(&[&header_of(*client), b"anybody?"]);
+        rig.send_from_balancer(&[&datagram_header_for(*client), b"anybody?"]);
     }
     std::thread::sleep(Duration::from_millis(100));
-    rig.v4 = Datagrams::bind(&rig.lab.server, TARGET_V4);
-    clients.iter().for_each(|client| rig.ask(*client));
-    assert!(rig.dropped().contains_key("unreachable"));
+    rig.backend_v4 = DatagramSocket::bind(&rig.lab.server, TARGET_V4);
+    clients.iter().for_each(|client| rig.round_trip(*client));
+    assert!(rig.stop_and_count_drops().contains_key("unreachable"));
 }
 
 /// An ICMP error is reported by the next send, which then sends nothing: it must be done again.
 #[test]
 fn nothing_is_lost_to_an_error_of_the_datagram_before() {
-    let mut rig = Rig::new(&["--workers=1"]);
-    let client = someone_v4();
-    rig.ask(client);
-    rig.v4 = Datagrams::bind(&rig.lab.server, v4([127, 0, 0, 9], 9000));
+    let mut rig = UdpRig::new(&["--workers=1"]);
+    let client = fresh_client_v4();
+    rig.round_trip(client);
+    rig.backend_v4 = DatagramSocket::bind(&rig.lab.server, v4([127, 0, 0, 9], 9000));
     // Stopped, the proxy then takes several batches of them with an error from one to the next.
-    rig.proxy.pause();
+    rig.proxy.suspend();
     for size in 1..=80 {
-        rig.send(&[&header_of(client), &vec![0; size]]);
+        rig.send_from_balancer(&[&datagram_header_for(client), &vec![0; size]]);
     }
     rig.proxy.signal(Signal::CONT);
-    assert_eq!(rig.stopped()["datagrams_to_upstream"], 81);
+    assert_eq!(rig.stop()["datagrams_to_upstream"], 81);
 }
 
 /// An empty datagram is a datagram, both ways.
 #[test]
 fn empty_datagrams() {
-    let rig = Rig::new(&[]);
-    let client = someone_v4();
-    rig.send(&[&header_of(client)]);
-    rig.v4.expect(b"", client);
-    rig.v4.send(client, &[]);
-    rig.balancer.expect(b"", LISTEN_V4);
-    rig.ask(client);
+    let rig = UdpRig::new(&[]);
+    let client = fresh_client_v4();
+    rig.send_from_balancer(&[&datagram_header_for(client)]);
+    rig.backend_v4.expect_datagram(b"", client);
+    rig.backend_v4.send(client, &[]);
+    rig.balancer.expect_datagram(b"", LISTEN_V4);
+    rig.round_trip(client);
 }
 
 /// As large as UDP goes: 65 507 octets behind IPv4, of which a request gives some to its header.
 #[test]
 fn the_largest_datagrams() {
-    let rig = Rig::new(&[]);
-    let client = someone_v4();
-    let header = header_of(client);
+    let rig = UdpRig::new(&[]);
+    let client = fresh_client_v4();
+    let header = datagram_header_for(client);
     let request = vec![7; 65_507 - header.len()];
-    rig.send(&[&header, &request]);
-    rig.v4.expect(&request, client);
+    rig.send_from_balancer(&[&header, &request]);
+    rig.backend_v4.expect_datagram(&request, client);
     let answer = vec![8; 65_507];
-    rig.v4.send(client, &[&answer]);
-    rig.balancer.expect(&answer, LISTEN_V4);
+    rig.backend_v4.send(client, &[&answer]);
+    rig.balancer.expect_datagram(&answer, LISTEN_V4);
 }
 
 /// What an SPP header makes too large can't go, and says so.
 #[test]
 fn a_reply_that_its_header_makes_too_large() {
-    let mut rig = Rig::new(&["--udp-header=spp"]);
-    let client = someone_v4();
+    let mut rig = UdpRig::new(&["--udp-header=spp"]);
+    let client = fresh_client_v4();
     let header = header_bytes::spp(client, front_of(client));
-    rig.send(&[&header, b"?"]);
-    rig.v4.expect(b"?", client);
-    rig.v4.send(client, &[&[1; 65_507]]);
-    rig.v4.send(client, &[&[2; 65_507 - 38]]);
+    rig.send_from_balancer(&[&header, b"?"]);
+    rig.backend_v4.expect_datagram(b"?", client);
+    rig.backend_v4.send(client, &[&[1; 65_507]]);
+    rig.backend_v4.send(client, &[&[2; 65_507 - 38]]);
     rig.balancer
-        .expect(&[&header[..], &[2; 65_507 - 38]].concat(), LISTEN_V4);
-    assert_eq!(rig.dropped().get("too_large"), Some(&1));
+        .expect_datagram(&[&header[..], &[2; 65_507 - 38]].concat(), LISTEN_V4);
+    assert_eq!(rig.stop_and_count_drops().get("too_large"), Some(&1));
 }
 
 /// A balancer that was restarted, or is behind NAT, comes from another port: the session is the same,
 /// and answers go to where it was last heard.
 #[test]
 fn balancer_changes_its_port() {
-    let mut rig = Rig::new(&[]);
-    let client = someone_v4();
-    rig.ask(client);
+    let mut rig = UdpRig::new(&[]);
+    let client = fresh_client_v4();
+    rig.round_trip(client);
     for _ in 0..5 {
-        rig.balancer = rig.another_balancer_socket();
-        rig.ask(client);
+        rig.balancer = rig.add_balancer_socket();
+        rig.round_trip(client);
     }
-    assert_eq!(rig.stopped()["udp_sessions"], 1);
+    assert_eq!(rig.stop()["udp_sessions"], 1);
 }
 
 /// Many clients through one socket of the balancer, as dnsdist does it.
 #[test]
 fn many_clients_on_one_balancer_socket() {
-    let rig = Rig::new(&[]);
-    let clients: Vec<SocketAddr> = (0..50).map(|_| someone_v4()).collect();
+    let rig = UdpRig::new(&[]);
+    let clients: Vec<SocketAddr> = (0..50).map(|_| fresh_client_v4()).collect();
     for (number, client) in clients.iter().enumerate() {
-        rig.send(&[&header_of(*client), &[number as u8]]);
+        rig.send_from_balancer(&[&datagram_header_for(*client), &[number as u8]]);
     }
     for _ in &clients {
-        let (bytes, from) = rig.v4.recv();
+        let (bytes, from) = rig.backend_v4.recv();
         assert_eq!(from, clients[usize::from(bytes[0])]);
-        rig.v4.send(from, &[&bytes]);
+        rig.backend_v4.send(from, &[&bytes]);
     }
     let mut answers: Vec<u8> = clients.iter().map(|_| rig.balancer.recv().0[0]).collect();
     answers.sort_unstable();
@@ -122,38 +122,38 @@ fn many_clients_on_one_balancer_socket() {
 /// LOCAL speaks for the balancer itself: nothing is spoofed, and each port has a session of its own.
 #[test]
 fn local_is_the_balancer_itself() {
-    let rig = Rig::new(&[]);
-    let second = rig.another_balancer_socket();
-    let block = header_bytes::addresses(someone_v4(), front_of(someone_v4()));
+    let rig = UdpRig::new(&[]);
+    let second = rig.add_balancer_socket();
+    let block = header_bytes::addresses(fresh_client_v4(), front_of(fresh_client_v4()));
     for header in [
         header_bytes::raw(header_bytes::LOCAL, header_bytes::UNSPEC, &[]),
         header_bytes::raw(header_bytes::LOCAL, header_bytes::DGRAM_V4, &block),
         header_bytes::raw(header_bytes::PROXY, header_bytes::UNSPEC, &[]),
     ] {
-        rig.send(&[&header, b"1"]);
-        let (_, first) = rig.v4.recv();
+        rig.send_from_balancer(&[&header, b"1"]);
+        let (_, first) = rig.backend_v4.recv();
         assert!(first.ip().is_loopback(), "{first}");
         second.send(LISTEN_V4, &[&header, b"2"]);
-        let (_, other) = rig.v4.recv();
+        let (_, other) = rig.backend_v4.recv();
         assert_ne!(first, other);
-        rig.v4.send(other, &[b"two"]);
-        rig.v4.send(first, &[b"one"]);
-        rig.balancer.expect(b"one", LISTEN_V4);
-        second.expect(b"two", LISTEN_V4);
+        rig.backend_v4.send(other, &[b"two"]);
+        rig.backend_v4.send(first, &[b"one"]);
+        rig.balancer.expect_datagram(b"one", LISTEN_V4);
+        second.expect_datagram(b"two", LISTEN_V4);
     }
 }
 
 /// Sessions end when nothing moves, with one line in the log.
 #[test]
 fn silence_ends_a_session() {
-    let rig = Rig::new(&["--close-after=1s"]);
-    let (answered, unanswered) = (someone_v4(), someone_v4());
-    rig.ask(answered);
-    rig.send(&[&header_of(unanswered), b"hello?"]);
-    rig.v4.expect(b"hello?", unanswered);
+    let rig = UdpRig::new(&["--close-after=1s"]);
+    let (answered, unanswered) = (fresh_client_v4(), fresh_client_v4());
+    rig.round_trip(answered);
+    rig.send_from_balancer(&[&datagram_header_for(unanswered), b"hello?"]);
+    rig.backend_v4.expect_datagram(b"hello?", unanswered);
     let start = Instant::now();
     let ended = |client: SocketAddr, outcome: &str| {
-        let line = rig.proxy.line("of the session", |line| {
+        let line = rig.proxy.wait_line("of the session", |line| {
             let of_client = line.contains(&format!("\"client\":\"{client}\""));
             (of_client && line.contains("ended")).then(|| line.to_owned())
         });
@@ -187,18 +187,18 @@ fn silence_ends_a_session() {
 /// On SIGTERM answers to what was asked still get out, and then nobody waits for idle sessions.
 #[test]
 fn stopping() {
-    let mut rig = Rig::new(&[]);
-    let client = someone_v4();
-    rig.send(&[&header_of(client), b"slow"]);
-    rig.v4.expect(b"slow", client);
+    let mut rig = UdpRig::new(&[]);
+    let client = fresh_client_v4();
+    rig.send_from_balancer(&[&datagram_header_for(client), b"slow"]);
+    rig.backend_v4.expect_datagram(b"slow", client);
     rig.proxy.signal(Signal::TERM);
     std::thread::sleep(Duration::from_millis(300));
-    rig.v4.send(client, &[b"answer"]);
-    rig.balancer.expect(b"answer", LISTEN_V4);
-    rig.send(&[&header_of(someone_v4()), b"new"]);
-    rig.v4.nothing();
+    rig.backend_v4.send(client, &[b"answer"]);
+    rig.balancer.expect_datagram(b"answer", LISTEN_V4);
+    rig.send_from_balancer(&[&datagram_header_for(fresh_client_v4()), b"new"]);
+    rig.backend_v4.assert_silent();
     // Whom nobody serves is nobody to wait for.
-    let (stranger, is_over) = (rig.another_balancer_socket(), AtomicBool::new(false));
+    let (stranger, is_over) = (rig.add_balancer_socket(), AtomicBool::new(false));
     std::thread::scope(|scope| {
         scope.spawn(|| {
             while !is_over.load(Relaxed) {
@@ -206,7 +206,7 @@ fn stopping() {
                 std::thread::sleep(Duration::from_millis(100));
             }
         });
-        let status = rig.proxy.ended_within(Duration::from_secs(3));
+        let status = rig.proxy.wait_exit(Duration::from_secs(3));
         is_over.store(true, Relaxed);
         assert!(status.is_some_and(|status| status.success()), "{status:?}");
     });
@@ -215,36 +215,36 @@ fn stopping() {
 /// What has come while the proxy was kept from looking, as by a host that pauses it, did come before its end.
 #[test]
 fn stopping_looks_before_it_ends() {
-    let mut rig = Rig::new(&["--workers=1"]);
-    let client = someone_v4();
-    rig.ask(client);
+    let mut rig = UdpRig::new(&["--workers=1"]);
+    let client = fresh_client_v4();
+    rig.round_trip(client);
     rig.proxy.signal(Signal::TERM);
-    rig.proxy.line("that it stops", |line| {
+    rig.proxy.wait_line("that it stops", |line| {
         line.contains("accepting no more").then_some(())
     });
-    rig.proxy.pause();
-    rig.send(&[&header_of(client), b"late"]);
-    rig.v4.send(client, &[b"too"]);
+    rig.proxy.suspend();
+    rig.send_from_balancer(&[&datagram_header_for(client), b"late"]);
+    rig.backend_v4.send(client, &[b"too"]);
     std::thread::sleep(Duration::from_secs(2));
     rig.proxy.signal(Signal::CONT);
-    rig.v4.expect(b"late", client);
-    rig.balancer.expect(b"too", LISTEN_V4);
-    let status = rig.proxy.ended_within(PATIENCE);
+    rig.backend_v4.expect_datagram(b"late", client);
+    rig.balancer.expect_datagram(b"too", LISTEN_V4);
+    let status = rig.proxy.wait_exit(WAIT_LIMIT);
     assert!(status.is_some_and(|status| status.success()), "{status:?}");
 }
 
 /// Nor is anybody idle whose answer had come meanwhile. Which of the two the proxy turns to first is by chance.
 #[test]
 fn an_answer_that_waits_is_a_sign_of_life() {
-    let rig = Rig::new(&["--workers=1", "--close-after=1s"]);
-    let client = someone_v4();
+    let rig = UdpRig::new(&["--workers=1", "--close-after=1s"]);
+    let client = fresh_client_v4();
     for _ in 0..6 {
-        rig.ask(client);
-        rig.proxy.pause();
-        rig.v4.send(client, &[b"late"]);
+        rig.round_trip(client);
+        rig.proxy.suspend();
+        rig.backend_v4.send(client, &[b"late"]);
         std::thread::sleep(Duration::from_millis(1500));
         rig.proxy.signal(Signal::CONT);
-        rig.balancer.expect(b"late", LISTEN_V4);
+        rig.balancer.expect_datagram(b"late", LISTEN_V4);
     }
 }
 
@@ -252,14 +252,14 @@ fn an_answer_that_waits_is_a_sign_of_life() {
 /// proxy ends, to be started again.
 #[test]
 fn destroyed_sockets() {
-    let mut rig = Rig::new(&["--workers=1"]);
-    let client = someone_v4();
-    rig.ask(client);
+    let mut rig = UdpRig::new(&["--workers=1"]);
+    let client = fresh_client_v4();
+    rig.round_trip(client);
     destroy(&rig, "dport = :9000");
     is_destroyed(&rig);
-    rig.ask(client);
+    rig.round_trip(client);
     destroy(&rig, "sport = :8443");
-    let status = rig.proxy.ended_within(Duration::from_secs(3));
+    let status = rig.proxy.wait_exit(Duration::from_secs(3));
     assert_eq!(status.and_then(|status| status.code()), Some(1));
 }
 
@@ -267,25 +267,25 @@ fn destroyed_sockets() {
 /// the session, and a client that goes on sending would keep it for ever.
 #[test]
 fn a_destroyed_socket_is_noticed_by_sending() {
-    let mut rig = Rig::new(&["--workers=1"]);
-    let client = someone_v4();
-    rig.ask(client);
-    rig.proxy.pause();
+    let mut rig = UdpRig::new(&["--workers=1"]);
+    let client = fresh_client_v4();
+    rig.round_trip(client);
+    rig.proxy.suspend();
     destroy(&rig, "dport = :9000");
     take_pending_errors(rig.proxy.pid());
     for _ in 0..3 {
-        rig.send(&[&header_of(client), b"lost"]);
+        rig.send_from_balancer(&[&datagram_header_for(client), b"lost"]);
     }
     rig.proxy.signal(Signal::CONT);
     is_destroyed(&rig);
-    rig.ask(client);
-    assert_eq!(rig.dropped().get("socket_destroyed"), Some(&3));
+    rig.round_trip(client);
+    assert_eq!(rig.stop_and_count_drops().get("socket_destroyed"), Some(&3));
 }
 
 /// A session has ended because of its socket, which is no fault of a peer's, nor of a rule.
 #[track_caller]
-fn is_destroyed(rig: &Rig) {
-    let line = rig.proxy.line("a session's end", |line| {
+fn is_destroyed(rig: &UdpRig) {
+    let line = rig.proxy.wait_line("a session's end", |line| {
         line.contains("\"outcome\"").then(|| line.to_owned())
     });
     for expected in [
@@ -316,7 +316,7 @@ fn take_pending_errors(pid: u32) {
 }
 
 /// Destroys UDP sockets of the server's host, whosever they are.
-fn destroy(rig: &Rig, filter: &str) {
+fn destroy(rig: &UdpRig, filter: &str) {
     let args = [
         &["-K", "-u", "-a", "-n"],
         &filter.split(' ').collect::<Vec<_>>()[..],

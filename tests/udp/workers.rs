@@ -4,35 +4,35 @@ use std::collections::BTreeSet;
 use std::net::SocketAddr;
 
 use crate::harness::addr::{
-    BALANCER_V4, BALANCER_V6, LISTEN_V4, LISTEN_V6, someone_v4, someone_v6,
+    BALANCER_V4, BALANCER_V6, LISTEN_V4, LISTEN_V6, fresh_client_v4, fresh_client_v6,
 };
-use crate::harness::datagram::Datagrams;
+use crate::harness::datagram::DatagramSocket;
 use crate::harness::header_bytes;
 use crate::harness::rig::proxy::front_of;
-use crate::harness::rig::udp::{Rig, header_of};
+use crate::harness::rig::udp::{UdpRig, datagram_header_for};
 
 /// If the kernel chose by the balancer's port, one client's datagrams would come to several workers, and
 /// all but the first would have to take another port.
 #[test]
 fn a_client_stays_with_its_worker() {
     for dialect in ["each", "spp"] {
-        let mut rig = Rig::new(&["--workers=8", &format!("--udp-header={dialect}")]);
+        let mut rig = UdpRig::new(&["--workers=8", &format!("--udp-header={dialect}")]);
         let clients: Vec<SocketAddr> = (0..20)
-            .map(|_| someone_v4())
-            .chain((0..20).map(|_| someone_v6()))
+            .map(|_| fresh_client_v4())
+            .chain((0..20).map(|_| fresh_client_v6()))
             .collect();
         for round in 0..10_u8 {
-            let balancer = rig.another_balancer_socket();
+            let balancer = rig.add_balancer_socket();
             for client in &clients {
                 let header = match dialect {
-                    "each" => header_of(*client),
+                    "each" => datagram_header_for(*client),
                     _ => header_bytes::spp(*client, front_of(*client)),
                 };
                 balancer.send(LISTEN_V4, &[&header, &[round]]);
-                rig.backend(*client).expect(&[round], *client);
+                rig.backend(*client).expect_datagram(&[round], *client);
             }
         }
-        let counters = rig.stopped();
+        let counters = rig.stop();
         assert_eq!(counters["port_collisions"], 0, "{dialect}: {counters}");
         assert_eq!(counters["udp_sessions"], 40, "{dialect}: {counters}");
     }
@@ -42,7 +42,7 @@ fn a_client_stays_with_its_worker() {
 #[test]
 fn clients_are_spread_over_the_workers() {
     for dialect in ["each", "spp"] {
-        let rig = Rig::new(&[
+        let rig = UdpRig::new(&[
             "--workers=4",
             "--max-sessions=4",
             &format!("--udp-header={dialect}"),
@@ -51,15 +51,15 @@ fn clients_are_spread_over_the_workers() {
         // are workers.
         let mut open = BTreeSet::new();
         for client in (0..50)
-            .map(|_| someone_v4())
-            .chain((0..50).map(|_| someone_v6()))
+            .map(|_| fresh_client_v4())
+            .chain((0..50).map(|_| fresh_client_v6()))
         {
             let header = match dialect {
-                "each" => header_of(client),
+                "each" => datagram_header_for(client),
                 _ => header_bytes::spp(client, front_of(client)),
             };
-            rig.send(&[&header, b"?"]);
-            rig.backend(client).expect(b"?", client);
+            rig.send_from_balancer(&[&header, b"?"]);
+            rig.backend(client).expect_datagram(b"?", client);
             open.insert(client);
         }
         let sockets = |name: &str| {
@@ -76,18 +76,18 @@ fn clients_are_spread_over_the_workers() {
 /// Two listeners of different families, two ways to write an address: still the same worker.
 #[test]
 fn the_same_client_at_another_listener() {
-    let mut rig = Rig::new(&["--workers=8"]);
-    let v6 = Datagrams::bind(&rig.lab.balancer, SocketAddr::new(BALANCER_V6, 0));
+    let mut rig = UdpRig::new(&["--workers=8"]);
+    let v6 = DatagramSocket::bind(&rig.lab.balancer, SocketAddr::new(BALANCER_V6, 0));
     assert!(BALANCER_V4.is_ipv4());
     for _ in 0..20 {
-        let client = someone_v4();
-        rig.ask(client);
-        v6.send(LISTEN_V6, &[&header_of(client), b"6"]);
-        let (bytes, from) = rig.v4.recv();
+        let client = fresh_client_v4();
+        rig.round_trip(client);
+        v6.send(LISTEN_V6, &[&datagram_header_for(client), b"6"]);
+        let (bytes, from) = rig.backend_v4.recv();
         assert_eq!((&bytes[..], from.ip()), (&b"6"[..], client.ip()));
-        rig.v4.send(from, &[b"to 6"]);
-        v6.expect(b"to 6", LISTEN_V6);
-        rig.ask(client);
+        rig.backend_v4.send(from, &[b"to 6"]);
+        v6.expect_datagram(b"to 6", LISTEN_V6);
+        rig.round_trip(client);
     }
-    assert_eq!(rig.stopped()["port_collisions"], 20);
+    assert_eq!(rig.stop()["port_collisions"], 20);
 }

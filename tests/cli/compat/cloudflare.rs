@@ -27,7 +27,7 @@ fn the_readme_over_loopback() {
         "[+] OK. Target server 127.0.0.1:22 is up and reachable using spoofed connection.",
         "[!] FAILED: Target server [::1]:22 seems to be down. This program will likely NOT WORK.",
     ] {
-        proxy.line(line, |said| (said == line).then_some(()));
+        proxy.wait_line(line, |said| (said == line).then_some(()));
     }
     let seen = hello(&bench, &host, &backend);
     assert_eq!(seen.ip(), v4([1, 2, 3, 4], 0).ip());
@@ -52,7 +52,7 @@ fn the_readme_with_marks() {
     }
     let backend = netcat(server, "nc -kvnl 127.0.0.1 22");
     let proxy = example(&bench, server, "-P ");
-    proxy.line("the last line of the self-test", |line| {
+    proxy.wait_line("the last line of the self-test", |line| {
         line.contains("[::1]:22").then_some(())
     });
     let said = proxy.log();
@@ -71,7 +71,7 @@ fn the_self_test_finds_missing_rules() {
     let (bench, host) = (Bench::new(), Host::new());
     let _backend = netcat(&host, "nc -kvnl 127.0.0.1 22");
     let proxy = example(&bench, &host, "-q ");
-    proxy.line("the spoofed connection failed", |line| {
+    proxy.wait_line("the spoofed connection failed", |line| {
         line.contains("[!] FAILED: Unable to do spoofed connect() to target server 127.0.0.1:22")
             .then_some(())
     });
@@ -91,8 +91,8 @@ fn a_list_with_a_bad_line() {
     let backend = netcat(&host, "nc -kvnl 127.0.0.1 22");
     let proxy = bench
         .start(&host, &command(""))
-        .listens(&[v4([127, 0, 0, 1], 2222)]);
-    proxy.line("the bad line", |line| {
+        .wait_listening(&[v4([127, 0, 0, 1], 2222)]);
+    proxy.wait_line("the bad line", |line| {
         line.contains("networks.txt, line 3: no network, ignored")
             .then_some(())
     });
@@ -135,7 +135,7 @@ fn example(bench: &Bench, host: &Host, more: &str) -> Process {
     bench.0.write("networks.txt", "0.0.0.0/0\n::/0\n");
     bench
         .start(host, &command(more))
-        .listens(&[v4([127, 0, 0, 1], 2222)])
+        .wait_listening(&[v4([127, 0, 0, 1], 2222)])
 }
 
 fn command(more: &str) -> String {
@@ -148,8 +148,8 @@ fn hello(bench: &Bench, host: &Host, backend: &Process) -> SocketAddr {
         r#"echo -en "PROXY TCP4 1.2.3.4 1.2.3.4 11 11\r\nHello World!" | nc -q3 -v 127.0.0.1 2222"#;
     bench.run(host, test);
     // The self-test came before.
-    backend.line("the client", |line| {
+    backend.wait_line("the client", |line| {
         let (_, port) = line.split_once("Connection received on 1.2.3.4 ")?;
-        crate::harness::addr::parse("1.2.3.4", port)
+        crate::harness::addr::from_parts("1.2.3.4", port)
     })
 }

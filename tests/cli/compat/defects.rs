@@ -5,14 +5,14 @@ use std::net::{Ipv6Addr, SocketAddr, SocketAddrV6};
 use std::time::Duration;
 
 use super::{Bench, is_listening, who_am_i};
-use crate::harness::addr::{FRONT_V4, LISTEN_V4, TARGET_V4, someone_v4, v4};
+use crate::harness::addr::{FRONT_V4, LISTEN_V4, TARGET_V4, fresh_client_v4, v4};
 use crate::harness::backend::Backend;
 use crate::harness::conn::{Conn, End};
-use crate::harness::datagram::Datagrams;
+use crate::harness::datagram::DatagramSocket;
 use crate::harness::header_bytes;
 use crate::harness::lab::{Host, Lab, Process, wait_for};
 use crate::harness::pattern::{assert_same, pattern};
-use crate::harness::rig::proxy::header_of;
+use crate::harness::rig::proxy::header_for;
 
 /// go-mmproxy with `-listeners 8` had a socket for the client in each of them: most replies went to
 /// another balancer port than the one that had asked.
@@ -25,14 +25,14 @@ fn udp_replies_find_the_port_that_asked() {
         "go-mmproxy -p udp -l 10.81.0.1:8443 -4 127.0.0.1:9000 -listeners 8",
     );
     is_listening(&proxy);
-    let client = someone_v4();
+    let client = fresh_client_v4();
     let header = header_bytes::v2_udp(client, FRONT_V4);
     for number in 0..20 {
-        let port = Datagrams::bind(&lab.balancer, v4([10, 81, 0, 2], 0));
+        let port = DatagramSocket::bind(&lab.balancer, v4([10, 81, 0, 2], 0));
         let question = format!("{number}");
         port.send(LISTEN_V4, &[&header, question.as_bytes()]);
         let answer = format!("{} {} {number}", client.ip(), client.port());
-        port.expect(answer.as_bytes(), LISTEN_V4);
+        port.expect_datagram(answer.as_bytes(), LISTEN_V4);
     }
 }
 
@@ -40,8 +40,8 @@ fn udp_replies_find_the_port_that_asked() {
 #[test]
 fn link_local_balancers_can_be_listed() {
     let (bench, lab) = (Bench::new(), Lab::new());
-    lab.balancer.address("lan", &["fe80::2/64"]);
-    lab.server.address("eth0", &["fe80::1/64"]);
+    lab.balancer.add_addresses("lan", &["fe80::2/64"]);
+    lab.server.add_addresses("eth0", &["fe80::1/64"]);
     bench.0.write("subnets", "fe80::/10\n");
     let backend = Backend::listen(&lab.server, TARGET_V4);
     let _proxy = bench
@@ -49,16 +49,16 @@ fn link_local_balancers_can_be_listed() {
             &lab.server,
             "go-mmproxy -l [::]:8443 -4 127.0.0.1:9000 -allowed-subnets subnets",
         )
-        .listens(&[LISTEN_V4]);
-    let client = someone_v4();
+        .wait_listening(&[LISTEN_V4]);
+    let client = fresh_client_v4();
     let lan = lab.balancer.run("ip", &["-o", "link", "show", "lan"]);
     let scope = lan.split(':').next().and_then(|index| index.parse().ok());
     let front = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 1);
     let front = SocketAddrV6::new(front, 8443, 0, scope.expect("its index"));
-    let _down = Conn::open(&lab.balancer, front.into(), &header_of(client));
-    assert_eq!(backend.accept().peer(), client);
+    let _down = Conn::connect_and_send(&lab.balancer, front.into(), &header_for(client));
+    assert_eq!(backend.accept().peer_addr(), client);
     // Others are not on the list.
-    Conn::turned_away(&lab.balancer, LISTEN_V4);
+    Conn::assert_refused(&lab.balancer, LISTEN_V4);
 }
 
 /// go-mmproxy and mmproxy-rs took six descriptors for a connection.
@@ -67,15 +67,15 @@ fn two_descriptors_a_connection() {
     let bench = Bench::new();
     let (lab, backend, proxy) = bench.between("go-mmproxy -l 10.81.0.1:8443 -4 127.0.0.1:9000");
     let connect = || {
-        let client = someone_v4();
-        let down = Conn::open(&lab.balancer, LISTEN_V4, &header_of(client));
+        let client = fresh_client_v4();
+        let down = Conn::connect_and_send(&lab.balancer, LISTEN_V4, &header_for(client));
         (down, backend.accept())
     };
     let _first = connect();
-    proxy.rests();
-    let before = proxy.descriptors();
+    proxy.wait_idle();
+    let before = proxy.count_fds();
     let _others: Vec<_> = (0..50).map(|_| connect()).collect();
-    assert_eq!(proxy.descriptors() - before, 2 * 50);
+    assert_eq!(proxy.count_fds() - before, 2 * 50);
 }
 
 /// mmproxy-rs took `--listeners`, 1 by default, for the length of the queue: of connections that came
@@ -89,7 +89,9 @@ fn one_listener_is_no_queue_of_one() {
     let conns: Vec<_> = std::thread::scope(|scope| {
         let connect = |_| {
             let lab = &lab;
-            scope.spawn(move || Conn::open(&lab.balancer, LISTEN_V4, &header_of(someone_v4())))
+            scope.spawn(move || {
+                Conn::connect_and_send(&lab.balancer, LISTEN_V4, &header_for(fresh_client_v4()))
+            })
         };
         let threads: Vec<_> = (0..CLIENTS).map(connect).collect();
         let connected = threads
@@ -107,23 +109,23 @@ fn one_listener_is_no_queue_of_one() {
 #[test]
 fn cloudflare_takes_every_header() {
     let site = Cloudflare::new();
-    let client = someone_v4();
-    let _v2 = site.open(&[&header_of(client)]);
-    assert_eq!(site.backend.accept().peer().ip(), client.ip());
+    let client = fresh_client_v4();
+    let _v2 = site.open(&[&header_for(client)]);
+    assert_eq!(site.backend.accept().peer_addr().ip(), client.ip());
     for unknown in [
         &b"PROXY UNKNOWN\r\n"[..],
         &header_bytes::raw(header_bytes::LOCAL, header_bytes::UNSPEC, &[]),
     ] {
         let _nobody = site.open(&[unknown]);
-        assert!(site.backend.accept().peer().ip().is_loopback());
+        assert!(site.backend.accept().peer_addr().ip().is_loopback());
     }
     let text = header_bytes::v1(client, FRONT_V4);
     let (first, rest) = text.split_at(17);
     let _pieces = site.open(&[first, rest]);
-    assert_eq!(site.backend.accept().peer().ip(), client.ip());
+    assert_eq!(site.backend.accept().peer_addr().ip(), client.ip());
     let tlv = header_bytes::tlv(header_bytes::NOOP, &[0; 1000]);
     let _large = site.open(&[&header_bytes::v2(client, FRONT_V4, &tlv)]);
-    assert_eq!(site.backend.accept().peer().ip(), client.ip());
+    assert_eq!(site.backend.accept().peer_addr().ip(), client.ip());
 }
 
 /// It took the end of one direction for the end of both, and wrote the first payload once.
@@ -131,25 +133,25 @@ fn cloudflare_takes_every_header() {
 fn cloudflare_loses_nothing() {
     let site = Cloudflare::new();
     let bytes = pattern(3, 4 << 20);
-    let first = [&header_of(someone_v4())[..], &bytes].concat();
+    let first = [&header_for(fresh_client_v4())[..], &bytes].concat();
     let down = Conn::connect(&site.lab.balancer, LISTEN_V4);
     let up = std::thread::scope(|scope| {
         let sender = scope.spawn(|| {
             down.send(&first);
-            down.finish();
+            down.shutdown_write();
         });
         let up = site.backend.accept();
         // The sender has filled every buffer by now.
         std::thread::sleep(Duration::from_millis(200));
-        let (got, end) = up.drain();
+        let (got, end) = up.recv_to_end();
         assert_same(&got, &bytes);
         assert_eq!(end, End::Fin);
         sender.join().expect("no panic");
         up
     });
     up.send(&bytes);
-    up.finish();
-    let (got, end) = down.drain();
+    up.shutdown_write();
+    let (got, end) = down.recv_to_end();
     assert_same(&got, &bytes);
     assert_eq!(end, End::Fin);
 }
@@ -167,7 +169,7 @@ fn cloudflare_outlives_what_it_lacks() {
             &["prlimit", "--nofile=40:40"],
             "env --ignore-environment PATH=/nonexistent $PWD/mmproxy -a networks.txt -l 10.81.0.1:8443 -4 127.0.0.1:9000 -6 [::1]:9000",
         )
-        .listens(&[LISTEN_V4]);
+        .wait_listening(&[LISTEN_V4]);
     wait_for("what the self-test says", || {
         let failed = proxy.log().matches("# [!] CHECK FAILED").count();
         (failed == 8).then_some(())
@@ -176,15 +178,15 @@ fn cloudflare_outlives_what_it_lacks() {
     backend.accept();
     backend.accept();
     let crowd: Vec<Conn> = (0..100)
-        .map(|_| Conn::open(&lab.balancer, LISTEN_V4, &header_of(someone_v4())))
+        .map(|_| Conn::connect_and_send(&lab.balancer, LISTEN_V4, &header_for(fresh_client_v4())))
         .collect();
     std::thread::sleep(Duration::from_millis(200));
     assert!(proxy.is_alive(), "{}", proxy.log());
     drop(crowd);
     while backend.accept_within(Duration::from_millis(200)).is_some() {}
-    let client = someone_v4();
-    let _down = Conn::open(&lab.balancer, LISTEN_V4, &header_of(client));
-    assert_eq!(backend.accept().peer().ip(), client.ip());
+    let client = fresh_client_v4();
+    let _down = Conn::connect_and_send(&lab.balancer, LISTEN_V4, &header_for(client));
+    assert_eq!(backend.accept().peer_addr().ip(), client.ip());
 }
 
 /// udppp panicked at an IPv6 client, at a server that refuses, and at a network that is not there.
@@ -194,13 +196,13 @@ fn udppp_outlives_what_it_meets() {
     let upstream: SocketAddr = v4([127, 0, 0, 1], 8001);
     let mut sender = bench.start(&host, "udppp -m 1 -b ::1 -l 8000 -h 127.0.0.1 -r 8001 -p");
     is_listening(&sender);
-    let client = Datagrams::bind(&host, "[::1]:0".parse().expect("an address"));
+    let client = DatagramSocket::bind(&host, "[::1]:0".parse().expect("an address"));
     let front = "[::1]:8000".parse().expect("an address");
     for _ in 0..3 {
         client.send(front, &[b"nobody there"]);
         std::thread::sleep(Duration::from_millis(20));
     }
-    let upstream = Datagrams::bind(&host, upstream);
+    let upstream = DatagramSocket::bind(&host, upstream);
     client.send(front, &[b"ping"]);
     let me = client.socket().local_addr().expect("getsockname");
     let (bytes, from) = upstream.recv();
@@ -209,12 +211,12 @@ fn udppp_outlives_what_it_meets() {
         [&header_bytes::v2_udp(me, front)[..], b"ping"].concat()
     );
     upstream.send(from, &[b"pong"]);
-    client.expect(b"pong", front);
+    client.expect_datagram(b"pong", front);
     assert!(sender.is_alive());
     // A network that is not there: the datagram is lost, the process is not.
     let mut sender = bench.start(&host, "udppp -m 1 -l 8002 -h 198.51.100.1 -r 8001 -p");
     is_listening(&sender);
-    let client = Datagrams::bind(&host, v4([127, 0, 0, 1], 0));
+    let client = DatagramSocket::bind(&host, v4([127, 0, 0, 1], 0));
     client.send(v4([127, 0, 0, 1], 8002), &[b"ping"]);
     std::thread::sleep(Duration::from_millis(100));
     assert!(sender.is_alive(), "{}", sender.log());

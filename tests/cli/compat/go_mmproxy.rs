@@ -6,13 +6,13 @@ use rustix::process::Signal;
 use serde_json::Value;
 
 use super::{Bench, ROUTES, ROUTES_V6, is_listening, netcat, peer, who_am_i};
-use crate::harness::addr::{someone_v4, v4};
+use crate::harness::addr::{fresh_client_v4, v4};
 use crate::harness::backend::Backend;
 use crate::harness::conn::Conn;
-use crate::harness::datagram::Datagrams;
+use crate::harness::datagram::DatagramSocket;
 use crate::harness::header_bytes;
 use crate::harness::lab::{Host, Process, Scratch, wait_for};
-use crate::harness::peername::{AS_NOBODY, Peername, copy_for_everyone};
+use crate::harness::peername::{AS_NOBODY, Peername, copy_executable};
 
 /// A backend and a client as many set-ups begin: both on this machine, netcat on either side.
 #[test]
@@ -30,7 +30,7 @@ fn netcat_on_either_side() {
     );
     assert!(said.status.success(), "{said:?}");
     assert_eq!(peer(&backend), v4([127, 0, 0, 1], 65432));
-    backend.line("the message", |line| (line.trim() == "PING").then_some(()));
+    backend.wait_line("the message", |line| (line.trim() == "PING").then_some(()));
 }
 
 /// The README's command, its list of networks included.
@@ -47,9 +47,9 @@ fn the_readme_of_path_network() {
             &host,
             "sudo ./go-mmproxy -l 0.0.0.0:25577 -4 127.0.0.1:25578 -6 [::1]:25578 --allowed-subnets ./path-prefixes.txt",
         )
-        .listens(&[v4([127, 0, 0, 1], 25577)]);
+        .wait_listening(&[v4([127, 0, 0, 1], 25577)]);
     // An IPv6 client behind an IPv4 balancer too, which was dropped there.
-    for client in [someone_v4(), crate::harness::addr::someone_v6()] {
+    for client in [fresh_client_v4(), crate::harness::addr::fresh_client_v6()] {
         let backend = if client.is_ipv4() {
             &v4_backend
         } else {
@@ -61,7 +61,7 @@ fn the_readme_of_path_network() {
             crate::harness::rig::proxy::front_of(client),
         ));
         let up = backend.accept();
-        assert_eq!(up.peer(), client);
+        assert_eq!(up.peer_addr(), client);
         up.send(b"answer");
         assert_eq!(down.recv(6), b"answer");
     }
@@ -74,7 +74,7 @@ fn the_readme_of_path_network() {
     stranger
         .connect(&v4([127, 0, 0, 1], 25577).into())
         .expect("connect");
-    Conn::new(stranger.into()).closed();
+    Conn::new(stranger.into()).wait_closed();
 }
 
 /// The example unit: its ExecStart, its bounding set, and its routes, which come after the start.
@@ -104,17 +104,17 @@ fn the_example_unit() {
     }
     let client = v4([203, 0, 113, 7], 5555);
     let up = wait_for("the routes are noticed", || {
-        let _down = Conn::open(
+        let _down = Conn::connect_and_send(
             &host,
             v4([127, 0, 0, 1], 1234),
             &header_bytes::v1(client, client),
         );
         backend.accept_within(Duration::from_millis(100))
     });
-    assert_eq!(up.peer(), client);
+    assert_eq!(up.peer_addr(), client);
     drop(up);
     unit.signal(Signal::TERM);
-    let ended = unit.ended_within(Duration::from_secs(5)).expect("an end");
+    let ended = unit.wait_exit(Duration::from_secs(5)).expect("an end");
     assert!(ended.success(), "{ended}");
     for line in EXEC_START_POST
         .lines()
@@ -132,11 +132,11 @@ fn the_example_unit() {
 fn within_the_bounding_set_of_its_unit() {
     let (scratch, host) = (Scratch::new(), Host::new());
     host.ip(ROUTES);
-    let copy = copy_for_everyone(&host, &scratch);
+    let copy = copy_executable(&host, &scratch);
     scratch.write("subnets", "127.0.0.0/8\n");
     host.run("setcap", &["cap_net_admin,cap_net_bind_service+ep", &copy]);
     let bounding = "--bounding-set=-all,+net_admin,+net_bind_service";
-    let list = scratch.text("subnets");
+    let list = scratch.path_text("subnets");
     let args = [
         "--compat=go-mmproxy",
         "-l",
@@ -155,14 +155,15 @@ fn within_the_bounding_set_of_its_unit() {
     let listen = v4([127, 0, 0, 1], 443);
     for ways in [&[][..], ambient] {
         let through = [AS_NOBODY, &[bounding], ways].concat();
-        let _proxy = Process::start_with(&host, &through, &copy, &args).listens(&[listen]);
-        let client = someone_v4();
-        let _down = Conn::open(&host, listen, &header_bytes::v1(client, listen));
-        assert_eq!(backend.accept().peer(), client);
+        let _proxy =
+            Process::start_through(&host, &through, &copy, &args).wait_listening(&[listen]);
+        let client = fresh_client_v4();
+        let _down = Conn::connect_and_send(&host, listen, &header_bytes::v1(client, listen));
+        assert_eq!(backend.accept().peer_addr(), client);
     }
     // setpriv itself keeps what it can; what it executes has nothing left.
     let program = [AS_NOBODY, &[bounding, "setpriv", "--no-new-privs", &copy]].concat();
-    let output = Peername::pipe(&host, &program, &args, "");
+    let output = Peername::run_with_input(&host, &program, &args, "");
     let said = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(1), "{said}");
     assert!(
@@ -178,25 +179,26 @@ fn its_log() {
     host.ip(ROUTES);
     for (level, errors, all) in [("0", false, false), ("1", true, false), ("2", true, true)] {
         let backend = Backend::listen(&host, v4([127, 0, 0, 1], 9000));
-        let file = bench.0.text(&format!("log-{level}"));
+        let file = bench.0.path_text(&format!("log-{level}"));
         bench.0.write("subnets", "127.0.0.0/8\n2001:db8::/32\n");
         let line = format!(
             "go-mmproxy -l 0.0.0.0:8443 -4 localhost:9000 -allowed-subnets subnets -v {level} >{file}"
         );
-        let mut proxy = bench.start(&host, &line).listens(&[LISTEN]);
-        let missing = Conn::open(&host, LISTEN, b"GET / HTTP/1.1\r\n\r\n");
-        missing.closed();
-        let client = someone_v4();
-        let down = Conn::open(&host, LISTEN, &header_bytes::v1(client, LISTEN));
+        let mut proxy = bench.start(&host, &line).wait_listening(&[LISTEN]);
+        let missing = Conn::connect_and_send(&host, LISTEN, b"GET / HTTP/1.1\r\n\r\n");
+        missing.wait_closed();
+        let client = fresh_client_v4();
+        let down = Conn::connect_and_send(&host, LISTEN, &header_bytes::v1(client, LISTEN));
         let up = backend.accept();
-        down.finish();
-        up.finish();
-        up.drain();
+        down.shutdown_write();
+        up.shutdown_write();
+        up.recv_to_end();
         drop((down, up, backend));
-        let refused = Conn::open(&host, LISTEN, &header_bytes::v1(someone_v4(), LISTEN));
-        refused.closed();
+        let refused =
+            Conn::connect_and_send(&host, LISTEN, &header_bytes::v1(fresh_client_v4(), LISTEN));
+        refused.wait_closed();
         proxy.signal(Signal::TERM);
-        assert!(proxy.ended_within(Duration::from_secs(5)).is_some());
+        assert!(proxy.wait_exit(Duration::from_secs(5)).is_some());
         let text = bench.0.read(&format!("log-{level}"));
         let lines: Vec<Value> = text
             .lines()
@@ -263,22 +265,22 @@ fn over_udp() {
     );
     is_listening(&proxy);
     let front = v4([127, 0, 0, 1], 25577);
-    let direct = Datagrams::bind(&host, v4([127, 0, 0, 1], 0));
+    let direct = DatagramSocket::bind(&host, v4([127, 0, 0, 1], 0));
     direct.send(front, &[b"a client that came without the balancer"]);
-    let dropped: Value = proxy.line("what was wrong", |line| {
+    let dropped: Value = proxy.wait_line("what was wrong", |line| {
         line.contains("PROXY header missing")
             .then(|| serde_json::from_str(line).expect("JSON"))
     });
     let sender = direct.socket().local_addr().expect("getsockname");
     assert_eq!(dropped["frontendRemoteAddr"], sender.to_string());
     assert_eq!(dropped["protocol"], "UDP");
-    for client in [someone_v4(), crate::harness::addr::someone_v6()] {
-        let balancer = Datagrams::bind(&host, v4([127, 0, 0, 1], 0));
+    for client in [fresh_client_v4(), crate::harness::addr::fresh_client_v6()] {
+        let balancer = DatagramSocket::bind(&host, v4([127, 0, 0, 1], 0));
         for _ in 0..2 {
             let header = header_bytes::v2_udp(client, crate::harness::rig::proxy::front_of(client));
             balancer.send(front, &[&header, b"ping"]);
             let answer = format!("{} {} ping", client.ip(), client.port());
-            balancer.expect(answer.as_bytes(), front);
+            balancer.expect_datagram(answer.as_bytes(), front);
             // The session ends meanwhile, the second time it is another.
             std::thread::sleep(Duration::from_millis(1200));
         }
@@ -313,7 +315,7 @@ fn it_ends_as_it_did_but_never_well_without_a_start() {
 fn it_says_what_runs_in_its_place() {
     let (bench, host) = (Bench::new(), Host::new());
     let said = |process: &Process, phrase: &str| {
-        process.line(phrase, |line| line.contains(phrase).then_some(()));
+        process.wait_line(phrase, |line| line.contains(phrase).then_some(()));
     };
     let proxy = bench.start(&host, "go-mmproxy -l 127.0.0.1:8443 -6 [::1]:1000");
     said(

@@ -15,10 +15,10 @@ use crate::harness::lab::{Host, Process, wait_for};
 fn fifty_connections_again_and_again() {
     let (bench, host) = (Bench::new(), Host::new());
     let server = Process::start(&host, "python3", &["-uc", ECHO]);
-    server.line("that it is there", |line| (line == "ready").then_some(()));
+    server.wait_line("that it is there", |line| (line == "ready").then_some(()));
     let _proxy = bench
         .start(&host, "./go-mmproxy -l 0.0.0.0:1122 -4 127.0.0.1:25578")
-        .listens(&[FRONT]);
+        .wait_listening(&[FRONT]);
     for (round, end) in [Close::InOrder, Close::Abruptly, Close::InOrder]
         .into_iter()
         .enumerate()
@@ -55,7 +55,7 @@ enum Close {
 fn load(host: &Host, close: Close) -> Vec<bool> {
     let begin = |uid| {
         let header = format!("PROXY TCP4 127.0.0.1 127.0.0.1 {uid} 25578\r\n");
-        Conn::open(host, FRONT, header.as_bytes())
+        Conn::connect_and_send(host, FRONT, header.as_bytes())
     };
     let connections: Vec<_> = (1..=CONNECTIONS).map(begin).collect();
     let ends = Instant::now() + round();
@@ -83,7 +83,7 @@ fn talk(conn: Conn, ends: Instant, close: Close) -> bool {
             thread::sleep(Duration::from_millis(1));
         }
         if let Close::InOrder = close {
-            conn.finish();
+            conn.shutdown_write();
         }
         let got = listener.join().unwrap_or(None);
         got.is_some_and(|got| got == sent || matches!(close, Close::Abruptly))

@@ -1,7 +1,7 @@
 //! go-mmproxy with more destinations than two, and more ports than one.
 
 use super::{Bench, is_listening};
-use crate::harness::addr::{LISTEN_V4, someone_v4, v4};
+use crate::harness::addr::{LISTEN_V4, fresh_client_v4, v4};
 use crate::harness::backend::Backend;
 use crate::harness::conn::Conn;
 use crate::harness::header_bytes;
@@ -17,32 +17,34 @@ fn dynamic_destination() {
     let named = Backend::listen(&lab.server, v4([10, 81, 0, 1], 9102));
     let target = Backend::listen(&lab.server, v4([127, 0, 0, 1], 9000));
     let private = Backend::listen(&lab.server, v4([127, 0, 0, 1], 9103));
-    let proxy = bench.start(&lab.server, command).listens(&[LISTEN_V4]);
+    let proxy = bench
+        .start(&lab.server, command)
+        .wait_listening(&[LISTEN_V4]);
     for (backend, port) in [(&named, 9102), (&target, 9000)] {
         let ip = if port == 9102 {
             [10, 81, 0, 1]
         } else {
             [127, 0, 0, 1]
         };
-        let client = someone_v4();
-        let _down = Conn::open(
+        let client = fresh_client_v4();
+        let _down = Conn::connect_and_send(
             &lab.balancer,
             LISTEN_V4,
             &header_bytes::v1(client, v4(ip, port)),
         );
-        assert_eq!(backend.accept().peer(), client);
+        assert_eq!(backend.accept().peer_addr(), client);
     }
     // Loopback but for the targets, and itself: both could be reached.
     for refused in [v4([127, 0, 0, 1], 9103), LISTEN_V4] {
-        Conn::open(
+        Conn::connect_and_send(
             &lab.balancer,
             LISTEN_V4,
-            &header_bytes::v1(someone_v4(), refused),
+            &header_bytes::v1(fresh_client_v4(), refused),
         )
-        .closed();
+        .wait_closed();
     }
-    private.saw_nobody();
-    proxy.line("what is refused now", |line| {
+    private.assert_no_connection();
+    proxy.wait_line("what is refused now", |line| {
         line.contains("-dynamic-destination now refuses")
             .then_some(())
     });
@@ -57,22 +59,24 @@ fn dynamic_destination_without_a_list() {
     let command = "go-mmproxy -l 10.81.0.1:8443 -4 127.0.0.1:9000 -dynamic-destination";
     let named = Backend::listen(&lab.server, v4([10, 81, 0, 1], 9102));
     let private = Backend::listen(&lab.server, v4([127, 0, 0, 1], 9103));
-    let _proxy = bench.start(&lab.server, command).listens(&[LISTEN_V4]);
+    let _proxy = bench
+        .start(&lab.server, command)
+        .wait_listening(&[LISTEN_V4]);
     for _ in 0..3 {
-        let client = someone_v4();
+        let client = fresh_client_v4();
         let header = header_bytes::v1(client, v4([10, 81, 0, 1], 9102));
-        let _down = Conn::open(&lab.balancer, LISTEN_V4, &header);
-        assert_eq!(named.accept().peer(), client);
+        let _down = Conn::connect_and_send(&lab.balancer, LISTEN_V4, &header);
+        assert_eq!(named.accept().peer_addr(), client);
     }
     for refused in [v4([127, 0, 0, 1], 9103), LISTEN_V4] {
-        Conn::open(
+        Conn::connect_and_send(
             &lab.balancer,
             LISTEN_V4,
-            &header_bytes::v1(someone_v4(), refused),
+            &header_bytes::v1(fresh_client_v4(), refused),
         )
-        .closed();
+        .wait_closed();
     }
-    private.saw_nobody();
+    private.assert_no_connection();
 }
 
 /// Both at once: what a TPROXY rule brings goes where its header says.
@@ -90,10 +94,10 @@ fn listen_transparent_with_dynamic_destination() {
          go-mmproxy -l 0.0.0.0:25577 -listen-transparent -dynamic-destination",
     );
     is_listening(&proxy);
-    let (client, to) = (someone_v4(), v4([10, 81, 0, 1], 9102));
+    let (client, to) = (fresh_client_v4(), v4([10, 81, 0, 1], 9102));
     let front = v4([10, 81, 0, 1], 15_432);
-    let _down = Conn::open(&lab.balancer, front, &header_bytes::v1(client, to));
-    assert_eq!(backend.accept().peer(), client);
+    let _down = Conn::connect_and_send(&lab.balancer, front, &header_bytes::v1(client, to));
+    assert_eq!(backend.accept().peer_addr(), client);
 }
 
 /// The README's port range: any port of it comes to one listener.
@@ -116,8 +120,8 @@ fn listen_transparent() {
     );
     is_listening(&proxy);
     for port in [10_000, 15_432, 20_000] {
-        let (client, front) = (someone_v4(), v4([10, 81, 0, 1], port));
-        let _down = Conn::open(&lab.balancer, front, &header_bytes::v1(client, front));
-        assert_eq!(backend.accept().peer(), client);
+        let (client, front) = (fresh_client_v4(), v4([10, 81, 0, 1], port));
+        let _down = Conn::connect_and_send(&lab.balancer, front, &header_bytes::v1(client, front));
+        assert_eq!(backend.accept().peer_addr(), client);
     }
 }

@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use super::{Bench, is_listening, who_am_i};
-use crate::harness::addr::{CLIENT_V4, FRONT_V4, LISTEN_V4, someone_v4, v4};
+use crate::harness::addr::{CLIENT_V4, FRONT_V4, LISTEN_V4, fresh_client_v4, v4};
 use crate::harness::backend::Backend;
 use crate::harness::conn::Conn;
-use crate::harness::datagram::Datagrams;
+use crate::harness::datagram::DatagramSocket;
 use crate::harness::header_bytes;
 use crate::harness::lab::Lab;
 
@@ -30,12 +30,12 @@ fn the_readme_behind_udppp() {
         "./udppp -m 1 -b 203.0.113.1 -l 80 -h 10.81.0.1 -r 8080 -p",
     );
     is_listening(&sender);
-    let client = Datagrams::bind(&lab.client, v4([203, 0, 113, 9], 0));
+    let client = DatagramSocket::bind(&lab.client, v4([203, 0, 113, 9], 0));
     for text in ["one", "two"] {
         client.send(FRONT_V4, &[text.as_bytes()]);
         let me = client.socket().local_addr().expect("getsockname");
         let answer = format!("{} {} {text}", me.ip(), me.port());
-        client.expect(answer.as_bytes(), FRONT_V4);
+        client.expect_datagram(answer.as_bytes(), FRONT_V4);
     }
     assert_eq!(
         CLIENT_V4.ip(),
@@ -55,21 +55,21 @@ fn its_options_over_tcp() {
         "mmproxy-rs -l 10.81.0.1:8443 -4 127.0.0.1:9000 -6 [::1]:9000 -a subnets -c 60 -p tcp -m 0",
         "mmproxy -l=10.81.0.1:8443 -4=127.0.0.1:9000 --allowed-subnets=subnets -mark 7",
     ] {
-        let mut proxy = bench.start(&lab.server, line).listens(&[LISTEN_V4]);
-        let client = someone_v4();
-        let down = Conn::open(
+        let mut proxy = bench.start(&lab.server, line).wait_listening(&[LISTEN_V4]);
+        let client = fresh_client_v4();
+        let down = Conn::connect_and_send(
             &lab.balancer,
             LISTEN_V4,
             &header_bytes::v2(client, FRONT_V4, &[]),
         );
         let up = backend.accept();
-        assert_eq!(up.peer(), client, "{line}");
+        assert_eq!(up.peer_addr(), client, "{line}");
         drop((down, up));
-        proxy.line("a line for the connection", |line| {
+        proxy.wait_line("a line for the connection", |line| {
             line.contains(&format!("client={client}")).then_some(())
         });
         proxy.signal(rustix::process::Signal::TERM);
-        assert!(proxy.ended_within(Duration::from_secs(5)).is_some());
+        assert!(proxy.wait_exit(Duration::from_secs(5)).is_some());
     }
 }
 
@@ -102,8 +102,8 @@ fn it_is_as_quiet_as_the_environment_says() {
             &lab.server,
             "env RUST_LOG=error mmproxy-rs -l 10.81.0.1:8443",
         )
-        .listens(&[LISTEN_V4]);
-    Conn::open(&lab.balancer, LISTEN_V4, b"no header\r\n").closed();
+        .wait_listening(&[LISTEN_V4]);
+    Conn::connect_and_send(&lab.balancer, LISTEN_V4, b"no header\r\n").wait_closed();
     // That some are refused is a warning, which comes once for many; a line for each would have the port.
     let said = proxy.log();
     assert!(

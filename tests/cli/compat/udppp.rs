@@ -3,8 +3,8 @@
 use std::net::SocketAddr;
 
 use super::{Bench, ROUTES, is_listening, who_am_i};
-use crate::harness::addr::{someone_v4, v4};
-use crate::harness::datagram::Datagrams;
+use crate::harness::addr::{fresh_client_v4, v4};
+use crate::harness::datagram::DatagramSocket;
 use crate::harness::header_bytes;
 use crate::harness::lab::{Host, Lab};
 
@@ -12,16 +12,16 @@ use crate::harness::lab::{Host, Lab};
 #[test]
 fn the_readme_of_the_proxy_server() {
     let (bench, lab) = (Bench::new(), Lab::without_routes());
-    lab.balancer.address("lan", &["192.168.0.1/24"]);
-    lab.server.address("eth0", &["192.168.0.2/24"]);
-    let upstream = Datagrams::bind(&lab.server, v4([192, 168, 0, 2], 8001));
+    lab.balancer.add_addresses("lan", &["192.168.0.1/24"]);
+    lab.server.add_addresses("eth0", &["192.168.0.2/24"]);
+    let upstream = DatagramSocket::bind(&lab.server, v4([192, 168, 0, 2], 8001));
     let sender = bench.start(
         &lab.balancer,
         "./udppp -m 1 -b 0.0.0.0 -l 8000 -h 192.168.0.2 -r 8001 -p",
     );
     is_listening(&sender);
     let front = v4([203, 0, 113, 1], 8000);
-    let client = Datagrams::bind(&lab.client, v4([203, 0, 113, 9], 0));
+    let client = DatagramSocket::bind(&lab.client, v4([203, 0, 113, 9], 0));
     let me = client.socket().local_addr().expect("getsockname");
     for _ in 0..2 {
         client.send(front, &[b"ping"]);
@@ -31,7 +31,7 @@ fn the_readme_of_the_proxy_server() {
             [&header_bytes::v2_udp(me, front)[..], b"ping"].concat()
         );
         upstream.send(from, &[b"pong"]);
-        client.expect(b"pong", front);
+        client.expect_datagram(b"pong", front);
     }
 }
 
@@ -39,18 +39,18 @@ fn the_readme_of_the_proxy_server() {
 #[test]
 fn without_a_header() {
     let (bench, host) = (Bench::new(), Host::new());
-    let upstream = Datagrams::bind(&host, v4([127, 0, 0, 1], 8001));
+    let upstream = DatagramSocket::bind(&host, v4([127, 0, 0, 1], 8001));
     let sender = bench.start(
         &host,
         "./udppp -m1 -l8000 --host=127.0.0.1 --remote-port 8001",
     );
     is_listening(&sender);
-    let client = Datagrams::bind(&host, v4([127, 0, 0, 1], 0));
+    let client = DatagramSocket::bind(&host, v4([127, 0, 0, 1], 0));
     client.send(v4([127, 0, 0, 1], 8000), &[b"ping"]);
     let (bytes, from) = upstream.recv();
     assert_eq!(bytes, b"ping");
     upstream.send(from, &[b"pong"]);
-    client.expect(b"pong", v4([127, 0, 0, 1], 8000));
+    client.expect_datagram(b"pong", v4([127, 0, 0, 1], 8000));
 }
 
 /// The README's last command: the server sees the client's address, with a port of its own.
@@ -65,9 +65,9 @@ fn the_readme_of_the_upstream_server() {
     );
     is_listening(&proxy);
     let front = v4([127, 0, 0, 1], 8000);
-    let balancer = Datagrams::bind(&host, v4([127, 0, 0, 1], 0));
+    let balancer = DatagramSocket::bind(&host, v4([127, 0, 0, 1], 0));
     // Two clients behind one socket of the balancer: one for the other there.
-    for client in [someone_v4(), v4([198, 51, 100, 8], 7)] {
+    for client in [fresh_client_v4(), v4([198, 51, 100, 8], 7)] {
         balancer.send(front, &[&header_bytes::v2_udp(client, front), b"ping"]);
         let (answer, _) = balancer.recv();
         let seen = seen(&answer);
@@ -77,7 +77,7 @@ fn the_readme_of_the_upstream_server() {
     // Garbage and a server that is gone ended it, or a part of it.
     balancer.send(front, &[b"no header"]);
     drop(_server);
-    let client = someone_v4();
+    let client = fresh_client_v4();
     for _ in 0..3 {
         balancer.send(front, &[&header_bytes::v2_udp(client, front), b"ping"]);
     }
@@ -106,7 +106,7 @@ fn it_ends_with_255() {
 fn seen(answer: &[u8]) -> SocketAddr {
     let text = String::from_utf8_lossy(answer);
     let mut words = text.split(' ');
-    crate::harness::addr::parse(
+    crate::harness::addr::from_parts(
         words.next().unwrap_or_default(),
         words.next().unwrap_or_default(),
     )

@@ -4,13 +4,13 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use crate::harness::addr::{someone_v4, v4};
+use crate::harness::addr::{fresh_client_v4, v4};
 use crate::harness::backend::Backend;
 use crate::harness::conn::Conn;
 use crate::harness::lab::{Lab, Process, Scratch};
 use crate::harness::peername::BINARY;
-use crate::harness::rig::exec::library;
-use crate::harness::rig::proxy::header_of;
+use crate::harness::rig::exec::built_library;
+use crate::harness::rig::proxy::header_for;
 
 const REPOSITORY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
 
@@ -21,7 +21,7 @@ fn make(target: &str, into: &Scratch) {
         .current_dir(REPOSITORY)
         .args([target, "PREFIX=/usr"])
         .arg(format!("RELEASE={}", built.display()))
-        .arg(format!("DESTDIR={}", into.text("root")))
+        .arg(format!("DESTDIR={}", into.path_text("root")))
         .env_remove("MAKEFLAGS")
         .output()
         .expect("make");
@@ -52,10 +52,10 @@ fn the_service_page() {
         assert!(page.lines().any(|words| words.trim() == line), "{line}");
     }
     // Beside the program, as `make release` has them.
-    library();
+    built_library();
     let (lab, scratch) = (Lab::new(), Scratch::new());
     make("install", &scratch);
-    let root = scratch.text("root");
+    let root = scratch.path_text("root");
     let unit = fs::read_to_string(format!("{root}/usr/lib/systemd/system/peername.service"));
     let unit = unit.expect("the unit");
     let value = |key: &str| {
@@ -97,15 +97,17 @@ fn the_service_page() {
     let mut words = start.split(' ');
     let (program, args): (_, Vec<_>) = (words.next().expect("a program"), words.collect());
     let listen = v4([10, 81, 0, 1], 8022);
-    lab.server.run("chmod", &["-R", "a+rX", &scratch.text("")]);
+    lab.server
+        .run("chmod", &["-R", "a+rX", &scratch.path_text("")]);
     let check = [&sandbox[1..], &[program, "config", "check", &config]].concat();
     lab.server.run("setpriv", &check);
     let backend = Backend::listen(&lab.server, v4([127, 0, 0, 1], 22));
-    let proxy = Process::start_with(&lab.server, &sandbox, program, &args).listens(&[listen]);
-    let client = someone_v4();
-    let _down = Conn::open(&lab.balancer, listen, &header_of(client));
-    assert_eq!(backend.accept().peer(), client);
-    Conn::turned_away(&lab.server, listen);
+    let proxy =
+        Process::start_through(&lab.server, &sandbox, program, &args).wait_listening(&[listen]);
+    let client = fresh_client_v4();
+    let _down = Conn::connect_and_send(&lab.balancer, listen, &header_for(client));
+    assert_eq!(backend.accept().peer_addr(), client);
+    Conn::assert_refused(&lab.server, listen);
     drop(proxy);
 
     make("uninstall", &scratch);

@@ -10,19 +10,19 @@ fn three_terminals_show_the_client() {
     host.ip("link set lo up");
     let shell = |command: &str| Process::start(&host, "bash", &["-c", command]);
     let backend = shell(&backend);
-    backend.line("the backend listens", |line| {
+    backend.wait_line("the backend listens", |line| {
         line.contains("Listening on").then_some(())
     });
     let proxy = shell(&proxy.replace("sudo target/release/peername", BINARY));
-    proxy.line("the proxy listens", |line| {
+    proxy.wait_line("the proxy listens", |line| {
         line.contains("listening").then_some(())
     });
     let _balancer = shell(&balancer);
-    backend.line("the backend saw the client", |line| {
+    backend.wait_line("the backend saw the client", |line| {
         line.contains("Connection received on 203.0.113.7 56324")
             .then_some(())
     });
-    backend.line("the request", |line| (line == "hello").then_some(()));
+    backend.wait_line("the request", |line| (line == "hello").then_some(()));
 }
 
 /// The indented commands of the section, continued lines joined.

@@ -4,7 +4,7 @@
 use std::net::SocketAddr;
 use std::path::Path;
 
-use crate::harness::addr::someone_v4;
+use crate::harness::addr::fresh_client_v4;
 use crate::harness::backend::Backend;
 use crate::harness::conn::Conn;
 use crate::harness::header_bytes::v2;
@@ -38,10 +38,10 @@ fn bridge_network() {
     let (balancer, host, container) = (Host::new(), Host::new(), Host::new());
     wan(&balancer, &host);
     host.ip("link add br-app type bridge\nlink set br-app up");
-    host.wire("veth0", &container, "eth0");
+    host.add_veth("veth0", &container, "eth0");
     host.ip("link set veth0 master br-app");
-    host.address("br-app", &["172.18.0.1/16"]);
-    container.address("eth0", &["172.18.0.2/16"]);
+    host.add_addresses("br-app", &["172.18.0.1/16"]);
+    container.add_addresses("eth0", &["172.18.0.2/16"]);
     container.ip("route add default via 172.18.0.1");
     let backend = Backend::listen(&container, addr("172.18.0.2:8443"));
     let _proxy = Recipe::of("Bridge network").follow("host", &host);
@@ -52,9 +52,9 @@ fn bridge_network() {
 #[test]
 fn home_server_behind_a_vps() {
     let (vps, home, router) = (Host::new(), Host::new(), Host::new());
-    vps.wire("wg0", &home, "wg0");
-    vps.address("wg0", &["10.9.0.1/24"]);
-    home.address("wg0", &["10.9.0.2/24"]);
+    vps.add_veth("wg0", &home, "wg0");
+    vps.add_addresses("wg0", &["10.9.0.1/24"]);
+    home.add_addresses("wg0", &["10.9.0.2/24"]);
     uplink(&home, &router);
     home.sysctl("net.ipv4.conf.all.src_valid_mark", "1");
     let backend = Backend::listen(&home, addr("127.0.0.1:8443"));
@@ -67,9 +67,9 @@ fn another_host() {
     let (balancer, proxy, backend) = (Host::new(), Host::new(), Host::new());
     let router = Host::new();
     wan(&balancer, &proxy);
-    proxy.wire("eth1", &backend, "eth1");
-    proxy.address("eth1", &["10.0.0.2/24"]);
-    backend.address("eth1", &["10.0.0.5/24"]);
+    proxy.add_veth("eth1", &backend, "eth1");
+    proxy.add_addresses("eth1", &["10.0.0.2/24"]);
+    backend.add_addresses("eth1", &["10.0.0.5/24"]);
     uplink(&backend, &router);
     let server = Backend::listen(&backend, addr("10.0.0.5:8443"));
     let recipe = Recipe::of("Another host");
@@ -83,9 +83,9 @@ fn another_host() {
 fn entrypoint_of_the_example_for_docker() {
     let (balancer, proxy, server) = (Host::new(), Host::new(), Host::new());
     wan(&balancer, &proxy);
-    proxy.wire("eth1", &server, "eth0");
-    proxy.address("eth1", &["10.5.5.3/24"]);
-    server.address("eth0", &["10.5.5.2/24"]);
+    proxy.add_veth("eth1", &server, "eth0");
+    proxy.add_addresses("eth1", &["10.5.5.3/24"]);
+    server.add_addresses("eth0", &["10.5.5.2/24"]);
     server.ip("route replace default via 10.5.5.3");
     let backend = Backend::listen(&server, addr("10.5.5.2:9000"));
     let script = concat!(
@@ -144,8 +144,8 @@ impl Recipe {
 
 fn start(host: &Host, through: &[&str], command: &str) -> Process {
     let script = with_path(&command.replacen("peername proxy", "exec peername proxy", 1));
-    let process = Process::start_with(host, through, "sh", &["-ec", &script]);
-    process.line("that it listens", |line| {
+    let process = Process::start_through(host, through, "sh", &["-ec", &script]);
+    process.wait_line("that it listens", |line| {
         line.contains("listening").then_some(())
     });
     process
@@ -158,25 +158,25 @@ fn with_path(command: &str) -> String {
 
 /// The balancer's link to whoever runs the proxy.
 fn wan(balancer: &Host, proxy: &Host) {
-    balancer.wire("eth0", proxy, "eth0");
-    balancer.address("eth0", &["192.0.2.10/24"]);
-    proxy.address("eth0", &["192.0.2.20/24"]);
+    balancer.add_veth("eth0", proxy, "eth0");
+    balancer.add_addresses("eth0", &["192.0.2.10/24"]);
+    proxy.add_addresses("eth0", &["192.0.2.20/24"]);
 }
 
 /// A default route that leads where no reply may go.
 fn uplink(host: &Host, router: &Host) {
-    host.wire("up0", router, "eth0");
-    host.address("up0", &["192.168.1.2/24"]);
-    router.address("eth0", &["192.168.1.1/24"]);
+    host.add_veth("up0", router, "eth0");
+    host.add_addresses("up0", &["192.168.1.2/24"]);
+    router.add_addresses("eth0", &["192.168.1.1/24"]);
     host.ip("route add default via 192.168.1.1");
 }
 
 #[track_caller]
 fn served(balancer: &Host, to: SocketAddr, backend: &Backend) {
-    let client = someone_v4();
-    let down = Conn::open(balancer, to, &v2(client, addr("203.0.113.1:443"), &[]));
+    let client = fresh_client_v4();
+    let down = Conn::connect_and_send(balancer, to, &v2(client, addr("203.0.113.1:443"), &[]));
     let up = backend.accept();
-    assert_eq!(up.peer(), client);
+    assert_eq!(up.peer_addr(), client);
     up.send(&[7; 100_000]);
     assert_eq!(down.recv(100_000), [7; 100_000]);
 }

@@ -5,14 +5,16 @@ use std::net::SocketAddr;
 use std::thread;
 use std::time::Duration;
 
-use crate::harness::addr::{LISTEN_V4, LISTEN_V6, someone_v4, someone_v6, v4};
+use crate::harness::addr::{LISTEN_V4, LISTEN_V6, fresh_client_v4, fresh_client_v6, v4};
 use crate::harness::backend::Backend;
 use crate::harness::conn::{Conn, End};
-use crate::harness::datagram::Datagrams;
+use crate::harness::datagram::DatagramSocket;
 use crate::harness::header_bytes;
 use crate::harness::lab::{Lab, Scratch};
 use crate::harness::rig::exec::Libc;
-use crate::harness::rig::exec_connect::{client, connect, hello, plainly, says, text};
+use crate::harness::rig::exec_connect::{
+    compiled_client, connect_stdout, header_and_hello, lossy_text, run_connect, run_without_connect,
+};
 
 const LIBCS: [Libc; 2] = [Libc::Glibc, Libc::Musl];
 
@@ -25,17 +27,25 @@ fn served(
     (connections, expected): (usize, &[u8]),
     run: impl Fn(&[&str]) -> String + Sync,
 ) -> String {
-    let to = backend.address();
-    let (program, ip, port) = (client(libc), to.ip().to_string(), to.port().to_string());
+    let to = backend.local_addr();
+    let (program, ip, port) = (
+        compiled_client(libc),
+        to.ip().to_string(),
+        to.port().to_string(),
+    );
     thread::scope(|scope| {
         let run = scope.spawn(|| run(&[&program, mode, &ip, &port]));
         for _ in 0..connections {
             let conn = backend.accept();
-            let (said, end) = conn.drain();
-            assert_eq!((text(&said), end), (text(expected), End::Fin), "{mode}");
+            let (said, end) = conn.recv_to_end();
+            assert_eq!(
+                (lossy_text(&said), end),
+                (lossy_text(expected), End::Fin),
+                "{mode}"
+            );
         }
         let said = run.join().expect("the client");
-        backend.saw_nobody();
+        backend.assert_no_connection();
         said
     })
 }
@@ -56,10 +66,10 @@ fn however_a_program_connects() {
             ("sendmmsg", 2),
             ("threads", 32),
         ] {
-            let someone = someone_v4();
-            let with = |program: &[&str]| says(&lab.balancer, someone, &[], program, "");
-            let without = |program: &[&str]| plainly(&lab.balancer, program);
-            let header = hello(someone, LISTEN_V4);
+            let someone = fresh_client_v4();
+            let with = |program: &[&str]| connect_stdout(&lab.balancer, someone, &[], program, "");
+            let without = |program: &[&str]| run_without_connect(&lab.balancer, program);
+            let header = header_and_hello(someone, LISTEN_V4);
             let with = served(&backend, libc, mode, (connections, &header), with);
             let without = served(&backend, libc, mode, (connections, b"hello"), without);
             assert_eq!(with, without, "{mode} {libc:?}");
@@ -73,17 +83,17 @@ fn a_client_that_only_listens() {
     let lab = Lab::without_routes();
     let backend = Backend::listen(&lab.server, LISTEN_V4);
     for libc in LIBCS {
-        let someone = someone_v4();
+        let someone = fresh_client_v4();
         let header = header_bytes::v2(someone, LISTEN_V4, &[]);
-        let program = client(libc);
+        let program = compiled_client(libc);
         let words = [&program, "listens", "10.81.0.1", "8443"];
         let said = thread::scope(|scope| {
-            let client = scope.spawn(|| says(&lab.balancer, someone, &[], &words, ""));
+            let client = scope.spawn(|| connect_stdout(&lab.balancer, someone, &[], &words, ""));
             let conn = backend.accept();
             assert_eq!(conn.recv(header.len()), header);
             conn.send(b"220 hello\n");
-            conn.finish();
-            assert_eq!(conn.drain(), (Vec::new(), End::Fin));
+            conn.shutdown_write();
+            assert_eq!(conn.recv_to_end(), (Vec::new(), End::Fin));
             client.join().expect("the client")
         });
         assert_eq!(said, "read done\n20 hello\n");
@@ -96,13 +106,16 @@ fn each_connection_has_its_own() {
     let lab = Lab::without_routes();
     let backend = Backend::listen(&lab.server, LISTEN_V4);
     for libc in LIBCS {
-        let (someone, program) = (someone_v4(), client(libc));
+        let (someone, program) = (fresh_client_v4(), compiled_client(libc));
         let words = [&program, "again", "10.81.0.1", "8443"];
         let said = thread::scope(|scope| {
-            let client = scope.spawn(|| says(&lab.balancer, someone, &[], &words, ""));
+            let client = scope.spawn(|| connect_stdout(&lab.balancer, someone, &[], &words, ""));
             let first = backend.accept();
             let second = backend.accept();
-            assert_eq!(text(&second.drain().0), text(&hello(someone, LISTEN_V4)));
+            assert_eq!(
+                lossy_text(&second.recv_to_end().0),
+                lossy_text(&header_and_hello(someone, LISTEN_V4))
+            );
             drop((first, second));
             client.join().expect("the client")
         });
@@ -115,7 +128,7 @@ fn each_connection_has_its_own() {
 #[test]
 fn versions_and_families() {
     let lab = Lab::without_routes();
-    let (four, six) = (v4([192, 0, 2, 1], 4711), someone_v6());
+    let (four, six) = (v4([192, 0, 2, 1], 4711), fresh_client_v6());
     let six_port = six.port();
     let lines = [
         (
@@ -147,12 +160,13 @@ fn versions_and_families() {
     for (source, to, line) in lines {
         let backend = &backends[usize::from(to.is_ipv6())];
         let binary = match source.is_ipv4() == to.is_ipv4() {
-            true => hello(source, to),
-            false => hello(mapped(source), mapped(to)),
+            true => header_and_hello(source, to),
+            false => header_and_hello(mapped(source), mapped(to)),
         };
         let line = format!("PROXY {line}\r\nhello").into_bytes();
         for (version, expected) in [("--proxy-version=1", line), ("--proxy-version=2", binary)] {
-            let run = |program: &[&str]| says(&lab.balancer, source, &[version], program, "");
+            let run =
+                |program: &[&str]| connect_stdout(&lab.balancer, source, &[version], program, "");
             served(backend, Libc::Glibc, "poll", (1, &expected), run);
         }
     }
@@ -164,7 +178,7 @@ fn what_fails_fails_as_before() {
     let lab = Lab::without_routes();
     lab.server.nft(DROP);
     for libc in LIBCS {
-        let program = client(libc);
+        let program = compiled_client(libc);
         for (mode, to, port, tells) in [
             ("refused", "10.81.0.1", "1", "SO_ERROR ECONNREFUSED"),
             ("refused", "fd81::1", "1", "SO_ERROR ECONNREFUSED"),
@@ -173,8 +187,12 @@ fn what_fails_fails_as_before() {
             ("wrong", "10.81.0.1", "1", "undo done"),
         ] {
             let words = [&program, mode, to, port];
-            let with = says(&lab.balancer, someone_v4(), &[], &words, "");
-            assert_eq!(with, plainly(&lab.balancer, &words), "{words:?}");
+            let with = connect_stdout(&lab.balancer, fresh_client_v4(), &[], &words, "");
+            assert_eq!(
+                with,
+                run_without_connect(&lab.balancer, &words),
+                "{words:?}"
+            );
             assert!(with.contains(tells), "{with}");
         }
     }
@@ -185,21 +203,28 @@ fn what_fails_fails_as_before() {
 fn others_are_left_alone() {
     let lab = Lab::without_routes();
     let scratch = Scratch::new();
-    let receiver = Datagrams::bind(&lab.server, LISTEN_V4);
-    let path = scratch.text("sock");
-    let words = [&client(Libc::Glibc), "others", "10.81.0.1", "8443", &path];
-    let said = says(&lab.balancer, someone_v4(), &[], &words, "");
+    let receiver = DatagramSocket::bind(&lab.server, LISTEN_V4);
+    let path = scratch.path_text("sock");
+    let words = [
+        &compiled_client(Libc::Glibc),
+        "others",
+        "10.81.0.1",
+        "8443",
+        &path,
+    ];
+    let said = connect_stdout(&lab.balancer, fresh_client_v4(), &[], &words, "");
     assert_eq!(said, "udp done\nunix done\nhello\n");
     assert_eq!(receiver.recv().0, b"hello");
-    let someone = someone_v4();
-    let header = hello(someone, LISTEN_V4);
+    let someone = fresh_client_v4();
+    let header = header_and_hello(someone, LISTEN_V4);
     let backend = Backend::listen(&lab.server, LISTEN_V4);
     for (ports, expected) in [
         ("--ports=1-8442,8444", &b"hello"[..]),
         ("--ports=80,8440-8450", &header),
     ] {
         for mode in ["block", "poll"] {
-            let run = |program: &[&str]| says(&lab.balancer, someone, &[ports], program, "");
+            let run =
+                |program: &[&str]| connect_stdout(&lab.balancer, someone, &[ports], program, "");
             served(&backend, Libc::Glibc, mode, (1, expected), run);
         }
     }
@@ -211,9 +236,9 @@ fn where_no_syn_may_have_data() {
     let lab = Lab::without_routes();
     lab.server.nft(NO_DATA_IN_SYN);
     let backend = Backend::listen(&lab.server, LISTEN_V4);
-    let someone = someone_v4();
-    let run = |program: &[&str]| says(&lab.balancer, someone, &[], program, "");
-    let expected = hello(someone, LISTEN_V4);
+    let someone = fresh_client_v4();
+    let run = |program: &[&str]| connect_stdout(&lab.balancer, someone, &[], program, "");
+    let expected = header_and_hello(someone, LISTEN_V4);
     served(&backend, Libc::Glibc, "poll", (1, &expected), run);
     let counted = lab.server.run("nft", &["list", "table", "t"]);
     assert!(counted.contains("counter packets 1 "), "{counted}");
@@ -223,21 +248,24 @@ fn where_no_syn_may_have_data() {
 #[test]
 fn a_server_that_is_slow_to_accept() {
     let lab = Lab::without_routes();
-    let backend = Backend::listen_with_queue(&lab.server, LISTEN_V4, 1);
+    let backend = Backend::listen_with_backlog(&lab.server, LISTEN_V4, 1);
     let waiting: Vec<_> = (0..2)
-        .map(|_| Conn::open(&lab.balancer, LISTEN_V4, b"first"))
+        .map(|_| Conn::connect_and_send(&lab.balancer, LISTEN_V4, b"first"))
         .collect();
-    let (someone, program) = (someone_v4(), client(Libc::Glibc));
+    let (someone, program) = (fresh_client_v4(), compiled_client(Libc::Glibc));
     let words = [&program, "poll", "10.81.0.1", "8443"];
     thread::scope(|scope| {
-        let client = scope.spawn(|| says(&lab.balancer, someone, &[], &words, ""));
+        let client = scope.spawn(|| connect_stdout(&lab.balancer, someone, &[], &words, ""));
         thread::sleep(Duration::from_millis(300));
         assert!(!client.is_finished());
         for _ in &waiting {
             assert_eq!(backend.accept().recv(5), b"first");
         }
-        let (said, _) = backend.accept().drain();
-        assert_eq!(text(&said), text(&hello(someone, LISTEN_V4)));
+        let (said, _) = backend.accept().recv_to_end();
+        assert_eq!(
+            lossy_text(&said),
+            lossy_text(&header_and_hello(someone, LISTEN_V4))
+        );
         client.join().expect("the client");
     });
 }
@@ -257,7 +285,7 @@ except OSError as error: print(error.strerror)";
     let backend = Backend::listen(&lab.server, LISTEN_V4);
     let python = ["/usr/bin/python3", "-c", script];
     let long = "[2001:db8:1111:2222:3333:4444:5555:6666]:40000".parse();
-    let said = says(
+    let said = connect_stdout(
         &lab.balancer,
         long.expect("an endpoint"),
         &["--proxy-version=1"],
@@ -266,7 +294,7 @@ except OSError as error: print(error.strerror)";
     );
     assert_eq!(said, "Message too long\n");
     if let Some(conn) = backend.accept_within(Duration::from_millis(200)) {
-        assert_ne!(conn.drain().1, End::Fin);
+        assert_ne!(conn.recv_to_end().1, End::Fin);
     }
 }
 
@@ -275,16 +303,16 @@ except OSError as error: print(error.strerror)";
 fn without_fast_open_nobody_connects() {
     let lab = Lab::without_routes();
     let backend = Backend::listen(&lab.server, LISTEN_V4);
-    let program = client(Libc::Glibc);
+    let program = compiled_client(Libc::Glibc);
     lab.balancer.sysctl("net.ipv4.tcp_fastopen", "0");
-    let output = connect(&lab.balancer, someone_v4(), &[], &[&program], "");
+    let output = run_connect(&lab.balancer, fresh_client_v4(), &[], &[&program], "");
     assert_eq!(output.status.code(), Some(125));
-    let stderr = text(&output.stderr);
+    let stderr = lossy_text(&output.stderr);
     assert!(
         stderr.contains("sysctl -w net.ipv4.tcp_fastopen=1"),
         "{stderr}"
     );
-    backend.saw_nobody();
+    backend.assert_no_connection();
 }
 
 /// TCP to port 9 is never answered.

@@ -2,16 +2,16 @@
 
 use std::process::Output;
 
-use crate::harness::addr::someone_v4;
+use crate::harness::addr::fresh_client_v4;
 use crate::harness::lab::{Host, Scratch};
-use crate::harness::peername::{BINARY, Peername, copy_for_everyone};
-use crate::harness::rig::exec::{Libc, compiled, library_connect};
-use crate::harness::rig::exec_connect::{connect, text};
+use crate::harness::peername::{BINARY, Peername, copy_executable};
+use crate::harness::rig::exec::{Libc, built_connect_library, compile};
+use crate::harness::rig::exec_connect::{lossy_text, run_connect};
 
 #[track_caller]
 fn refused(output: &Output, code: i32, why: &str) {
     assert_eq!(output.status.code(), Some(code), "{output:?}");
-    assert!(text(&output.stderr).contains(why), "{output:?}");
+    assert!(lossy_text(&output.stderr).contains(why), "{output:?}");
     assert!(output.stdout.is_empty(), "{output:?}");
 }
 
@@ -20,14 +20,14 @@ fn refused(output: &Output, code: i32, why: &str) {
 fn what_no_library_reaches_does_not_start() {
     let host = Host::new();
     let options = ["-static"];
-    let fixed = compiled(
+    let fixed = compile(
         "exec/connect/client.c",
         "connect-client-static",
         Libc::Musl,
         &options,
     );
     let scratch = Scratch::new();
-    let gaining = scratch.text("gaining");
+    let gaining = scratch.path_text("gaining");
     host.run(
         "install",
         &["--mode=4755", "--owner=nobody", "/bin/true", &gaining],
@@ -40,15 +40,19 @@ fn what_no_library_reaches_does_not_start() {
         (&["go", "version"], "is a Go program"),
         (&[&gaining], "gains another user (set-user-ID)"),
     ] {
-        refused(&connect(&host, someone_v4(), &[], program, ""), 125, why);
+        refused(
+            &run_connect(&host, fresh_client_v4(), &[], program, ""),
+            125,
+            why,
+        );
     }
     refused(
-        &connect(&host, someone_v4(), &[], &["no-such"], ""),
+        &run_connect(&host, fresh_client_v4(), &[], &["no-such"], ""),
         127,
         "no such program",
     );
     refused(
-        &connect(&host, someone_v4(), &[], &["/etc/passwd"], ""),
+        &run_connect(&host, fresh_client_v4(), &[], &["/etc/passwd"], ""),
         126,
         "not an executable",
     );
@@ -57,12 +61,12 @@ fn what_no_library_reaches_does_not_start() {
 #[test]
 fn without_the_library_it_does_not_start() {
     let (host, scratch) = (Host::new(), Scratch::new());
-    let alone = copy_for_everyone(&host, &scratch);
+    let alone = copy_executable(&host, &scratch);
     let args = ["exec", "--connect", "--source=192.0.2.1:1", "--", "true"];
-    let output = Peername::pipe(&host, &[&alone], &args, "");
+    let output = Peername::run_with_input(&host, &[&alone], &args, "");
     refused(&output, 125, "libpeername_connect.so is neither");
     scratch.write("libpeername_connect.so", "another one");
-    let output = Peername::pipe(&host, &[&alone], &args, "");
+    let output = Peername::run_with_input(&host, &[&alone], &args, "");
     refused(&output, 125, "not of this version");
 }
 
@@ -97,18 +101,21 @@ fn options_that_say_nothing_about_clients() {
 /// What was to be preloaded stays so, and the program is what was started: same process, own exit code.
 #[test]
 fn the_program_is_itself() {
-    library_connect();
+    built_connect_library();
     let host = Host::new();
     let line = "exec \"$0\" exec --connect --source=192.0.2.1:1 --ports=80,443 -- \
         /usr/bin/python3 -c \"import os; print(os.getpid() == $$, os.environ['LD_PRELOAD'].split(':')[1:], \
         os.environ['PEERNAME_SOURCE'], os.environ['PEERNAME_PORTS']); exit(7)\"";
     let preload = format!(
         "LD_PRELOAD={}",
-        library_connect().with_file_name("libpeername.so").display()
+        built_connect_library()
+            .with_file_name("libpeername.so")
+            .display()
     );
-    let output = Peername::pipe(&host, &["env", &preload, "sh", "-c", line, BINARY], &[], "");
+    let output =
+        Peername::run_with_input(&host, &["env", &preload, "sh", "-c", line, BINARY], &[], "");
     assert_eq!(output.status.code(), Some(7), "{output:?}");
-    let said = text(&output.stdout);
+    let said = lossy_text(&output.stdout);
     assert!(said.starts_with("True ['/"), "{said}");
     assert!(
         said.ends_with("libpeername.so'] 192.0.2.1:1 80-80,443-443\n"),

@@ -4,39 +4,39 @@
 use std::os::unix::fs::symlink;
 use std::process::Output;
 
-use crate::harness::addr::{LISTEN_V4, LISTEN_V6, someone_v4};
+use crate::harness::addr::{LISTEN_V4, LISTEN_V6, fresh_client_v4};
 use crate::harness::backend::Backend;
 use crate::harness::lab::{Host, Lab, Scratch};
 use crate::harness::peername::Peername;
-use crate::harness::rig::exec::{Served, library_connect};
-use crate::harness::rig::exec_connect::text;
+use crate::harness::rig::exec::{ServerRig, built_connect_library};
+use crate::harness::rig::exec_connect::lossy_text;
 
 const NETCAT: &[&str] = &["nc.openbsd", "-N", "10.81.0.1", "8443"];
 
 fn run(host: &Host, variables: &[&str], program: &[&str]) -> Output {
     let scratch = Scratch::new();
     let library = scratch.path("libproxyproto_connect.so");
-    symlink(library_connect(), &library).expect("a link");
+    symlink(built_connect_library(), &library).expect("a link");
     let preload = format!("LD_PRELOAD={}", library.display());
     let words = [&["env", &preload], variables, program].concat();
-    Peername::pipe(host, &words[..1], &words[1..], "hello")
+    Peername::run_with_input(host, &words[..1], &words[1..], "hello")
 }
 
 /// What a connection to the test begins with.
 fn sent(lab: &Lab, backend: &Backend, variables: &[&str], program: &[&str]) -> String {
     std::thread::scope(|scope| {
         let client = scope.spawn(|| run(&lab.balancer, variables, program));
-        let (said, _) = backend.accept().drain();
+        let (said, _) = backend.accept().recv_to_end();
         let output = client.join().expect("the client");
         assert!(output.status.success(), "{output:?}");
-        text(&said)
+        lossy_text(&said)
     })
 }
 
 #[test]
 fn the_server_sees_the_client() {
-    let served = Served::new("lt 4 8443 brief", &["--source-policy=allow-local"]);
-    let client = someone_v4();
+    let served = ServerRig::new("lt 4 8443 brief", &["--source-policy=allow-local"]);
+    let client = fresh_client_v4();
     let (ip, port) = (
         format!("LIBPROXYPROTO_ADDR={}", client.ip()),
         format!("LIBPROXYPROTO_PORT={}", client.port()),
@@ -47,17 +47,17 @@ fn the_server_sees_the_client() {
         "LIBPROXYPROTO_VERSION=2",
     ] {
         let output = run(&served.lab.balancer, &[&ip, &port, version], NETCAT);
-        served.check(&text(&output.stdout), client);
+        served.assert_report(&lossy_text(&output.stdout), client);
         let shown = if version == "LIBPROXYPROTO_DEBUG=1" {
             "connected\n"
         } else {
             ""
         };
-        assert_eq!(text(&output.stderr), shown);
+        assert_eq!(lossy_text(&output.stderr), shown);
     }
     let output = run(&served.lab.balancer, &[], NETCAT);
     let default = "127.0.0.1:8080".parse().expect("an endpoint");
-    served.check(&text(&output.stdout), default);
+    served.assert_report(&lossy_text(&output.stdout), default);
 }
 
 /// Version 0 is no header. A client of the other family has one here; that project sends none.

@@ -2,11 +2,11 @@
 
 use std::net::SocketAddr;
 
-use crate::harness::addr::{LISTEN_V4, LISTEN_V6, TARGET_V4, someone_v4, someone_v6};
+use crate::harness::addr::{LISTEN_V4, LISTEN_V6, TARGET_V4, fresh_client_v4, fresh_client_v6};
 use crate::harness::lab::{Lab, Process, Scratch, wait_for};
 use crate::harness::peername::Peername;
-use crate::harness::rig::exec::{Libc, Program, Served, mapped, server};
-use crate::harness::rig::exec_connect::{says, text};
+use crate::harness::rig::exec::{Libc, ProgramRig, ServerRig, compiled_server, mapped_ipv6};
+use crate::harness::rig::exec_connect::{connect_stdout, lossy_text};
 use crate::harness::server::{Python, Server};
 
 const CURL: [&str; 4] = ["curl", "-sS", "--max-time", "10"];
@@ -15,13 +15,16 @@ const VERSIONS: [&str; 2] = ["--proxy-version=1", "--proxy-version=2"];
 /// As in the README of libproxyproto: netcat on one side, a server that knows nothing on the other.
 #[test]
 fn netcat_to_a_server_under_exec() {
-    let served = Served::new("lt 6 8443 brief", &[]);
-    for (client, to) in [(someone_v4(), LISTEN_V4), (someone_v6(), LISTEN_V6)] {
+    let served = ServerRig::new("lt 6 8443 brief", &[]);
+    for (client, to) in [
+        (fresh_client_v4(), LISTEN_V4),
+        (fresh_client_v6(), LISTEN_V6),
+    ] {
         let ip = to.ip().to_string();
         let nc = ["nc.openbsd", "-N", &ip, "8443"];
         for version in VERSIONS {
-            let said = says(&served.lab.balancer, client, &[version], &nc, "hello");
-            served.check(&said, mapped(client));
+            let said = connect_stdout(&served.lab.balancer, client, &[version], &nc, "hello");
+            served.assert_report(&said, mapped_ipv6(client));
         }
     }
 }
@@ -32,9 +35,9 @@ fn netcat_to_the_proxy() {
     let lab = Lab::new();
     let server = Python::start(&lab.server);
     let proxy = Peername::proxy(&lab, &[]);
-    let client = someone_v4();
+    let client = fresh_client_v4();
     let nc = ["nc.openbsd", "10.81.0.1", "8443"];
-    let said = says(&lab.balancer, client, &[], &nc, "");
+    let said = connect_stdout(&lab.balancer, client, &[], &nc, "");
     assert!(
         said.contains(&client.ip().to_string()),
         "{said}\n{}",
@@ -48,10 +51,10 @@ fn netcat_to_the_proxy() {
 fn event_loops() {
     let answer = "SYSTEM:echo peer $SOCAT_PEERADDR $SOCAT_PEERPORT";
     let listen = "TCP4-LISTEN:8443,bind=10.81.0.1,reuseaddr,fork";
-    let program = Program::start(&["socat", listen, answer]);
+    let program = ProgramRig::start(&["socat", listen, answer]);
     for client in [["/usr/bin/python3", "-c", PYTHON], ["node", "-e", NODE]] {
-        let someone = someone_v4();
-        let said = says(&program.lab.balancer, someone, &[], &client, "");
+        let someone = fresh_client_v4();
+        let said = connect_stdout(&program.lab.balancer, someone, &[], &client, "");
         let expected = format!("peer {} {}\n", someone.ip(), someone.port());
         assert_eq!(said, expected, "{client:?}");
     }
@@ -62,15 +65,19 @@ fn event_loops() {
 fn curl_to_nginx() {
     let (lab, scratch) = (Lab::without_routes(), Scratch::new());
     scratch.write("index.html", "hello\n");
-    let config = scratch.write("nginx.conf", &NGINX.replace("DIR", &scratch.text(".")));
-    let nginx = Process::start_family(&lab.server, "nginx", &["-c", &config, "-e", "stderr"]);
-    let _nginx = nginx.listens(&[LISTEN_V4, LISTEN_V6]);
+    let config = scratch.write("nginx.conf", &NGINX.replace("DIR", &scratch.path_text(".")));
+    let nginx =
+        Process::start_in_pid_namespace(&lab.server, "nginx", &["-c", &config, "-e", "stderr"]);
+    let _nginx = nginx.wait_listening(&[LISTEN_V4, LISTEN_V6]);
     let mut expected = Vec::new();
-    for (client, to) in [(someone_v4(), LISTEN_V4), (someone_v6(), LISTEN_V6)] {
+    for (client, to) in [
+        (fresh_client_v4(), LISTEN_V4),
+        (fresh_client_v6(), LISTEN_V6),
+    ] {
         for version in VERSIONS {
             let url = format!("http://{to}/");
             let curl = [&CURL[..], &[&url, &url]].concat();
-            let said = says(&lab.balancer, client, &[version], &curl, "");
+            let said = connect_stdout(&lab.balancer, client, &[version], &curl, "");
             assert_eq!(said, "hello\nhello\n");
             // Two requests by one connection, which has one header.
             expected.extend([(client, 1), (client, 2)]);
@@ -93,13 +100,16 @@ fn curl_to_haproxy() {
     let (lab, scratch) = (Lab::without_routes(), Scratch::new());
     let config = scratch.write("haproxy.cfg", HAPROXY);
     let haproxy = Process::start(&lab.server, "haproxy", &["-db", "-f", &config]);
-    let _haproxy = haproxy.listens(&[LISTEN_V4, LISTEN_V6]);
-    for (client, to) in [(someone_v4(), LISTEN_V4), (someone_v6(), LISTEN_V6)] {
+    let _haproxy = haproxy.wait_listening(&[LISTEN_V4, LISTEN_V6]);
+    for (client, to) in [
+        (fresh_client_v4(), LISTEN_V4),
+        (fresh_client_v6(), LISTEN_V6),
+    ] {
         for version in VERSIONS {
             for options in [&[][..], &["--tcp-fastopen"]] {
                 let url = format!("http://{to}/");
                 let curl = [&CURL[..], options, &[&url]].concat();
-                let said = says(&lab.balancer, client, &[version], &curl, "");
+                let said = connect_stdout(&lab.balancer, client, &[version], &curl, "");
                 assert_eq!(said, format!("{} {}\n", client.ip(), client.port()));
             }
         }
@@ -109,23 +119,23 @@ fn curl_to_haproxy() {
 /// What a shell starts has it too, and the launcher says that it can't vouch for all of that.
 #[test]
 fn children() {
-    let served = Served::new("lt 4 8443 brief", &[]);
-    let client = someone_v4();
+    let served = ServerRig::new("lt 4 8443 brief", &[]);
+    let client = fresh_client_v4();
     let line =
         "echo hello | nc.openbsd -N 10.81.0.1 8443; printf hello | nc.openbsd -N 10.81.0.1 8443";
-    let output = crate::harness::rig::exec_connect::connect(
+    let output = crate::harness::rig::exec_connect::run_connect(
         &served.lab.balancer,
         client,
         &[],
         &["sh", "-c", line],
         "",
     );
-    for said in text(&output.stdout).lines() {
-        served.check(said, client);
+    for said in lossy_text(&output.stdout).lines() {
+        served.assert_report(said, client);
     }
-    assert_eq!(text(&output.stdout).lines().count(), 2, "{output:?}");
+    assert_eq!(lossy_text(&output.stdout).lines().count(), 2, "{output:?}");
     assert!(
-        text(&output.stderr).contains("may start static or Go programs"),
+        lossy_text(&output.stderr).contains("may start static or Go programs"),
         "{output:?}"
     );
 }
@@ -135,7 +145,7 @@ fn children() {
 fn both_sides_in_one_program() {
     let listen = "TCP4-LISTEN:8443,bind=10.81.0.1,reuseaddr,fork";
     let lab = Lab::without_routes();
-    let behind = server(Libc::Glibc);
+    let behind = compiled_server(Libc::Glibc);
     let behind = [
         "exec",
         "--mode=preload",
@@ -148,9 +158,9 @@ fn both_sides_in_one_program() {
         "brief",
     ];
     let _behind = Peername::start(&lab.server, &behind, &[TARGET_V4]);
-    let someone: SocketAddr = someone_v4();
+    let someone: SocketAddr = fresh_client_v4();
     let source = format!("--source={someone}");
-    let program = Program::launch_in(
+    let program = ProgramRig::start_in(
         lab,
         &[],
         &[
@@ -164,9 +174,9 @@ fn both_sides_in_one_program() {
             "TCP4:127.0.0.1:9000",
         ],
     );
-    let client = someone_v4();
+    let client = fresh_client_v4();
     let nc = ["nc.openbsd", "-N", "10.81.0.1", "8443"];
-    let said = says(&program.lab.balancer, client, &[], &nc, "hello");
+    let said = connect_stdout(&program.lab.balancer, client, &[], &nc, "hello");
     assert!(said.contains(&format!("accept {someone} ")), "{said}");
 }
 

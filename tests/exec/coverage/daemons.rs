@@ -1,9 +1,9 @@
 //! Servers of several processes, which give up root: the identity must come along, slow headers too.
 
-use crate::harness::addr::{LISTEN_V4, someone_v4};
+use crate::harness::addr::{LISTEN_V4, fresh_client_v4};
 use crate::harness::conn::Conn;
 use crate::harness::lab::{Scratch, wait_for};
-use crate::harness::rig::exec::{Program, v2};
+use crate::harness::rig::exec::{ProgramRig, v2};
 use crate::harness::server::nginx;
 
 /// The workers are another user's, who could not open the table.
@@ -14,8 +14,8 @@ fn nginx() {
         scratch.write("index.html", "hello\n");
         let server = format!("listen {LISTEN_V4} {reuseport}; root DIR;");
         let main = "user www-data; worker_processes 2;";
-        let config = nginx::configure(&scratch, main, nginx::PEER, &server);
-        let program = Program::start(&["nginx", "-c", &config, "-e", "stderr"]);
+        let config = nginx::write_config(&scratch, main, nginx::PEER, &server);
+        let program = ProgramRig::start(&["nginx", "-c", &config, "-e", "stderr"]);
         logs_the_clients(&program, &scratch);
     }
 }
@@ -24,14 +24,17 @@ fn nginx() {
 fn apache() {
     let scratch = Scratch::new();
     scratch.write("index.html", "hello\n");
-    let config = scratch.write("apache.conf", &APACHE.replace("DIR", &scratch.text(".")));
-    let program = Program::start(&["/usr/sbin/apache2", "-f", &config, "-D", "FOREGROUND"]);
+    let config = scratch.write(
+        "apache.conf",
+        &APACHE.replace("DIR", &scratch.path_text(".")),
+    );
+    let program = ProgramRig::start(&["/usr/sbin/apache2", "-f", &config, "-D", "FOREGROUND"]);
     logs_the_clients(&program, &scratch);
 }
 
 /// Twenty of them, so that every worker has some, a few in two pieces.
-fn logs_the_clients(program: &Program, scratch: &Scratch) {
-    let clients: Vec<_> = (0..20).map(|_| someone_v4()).collect();
+fn logs_the_clients(program: &ProgramRig, scratch: &Scratch) {
+    let clients: Vec<_> = (0..20).map(|_| fresh_client_v4()).collect();
     for (number, client) in clients.iter().enumerate() {
         let header = v2(*client);
         let (first, second) = header.split_at(if number.is_multiple_of(4) {
@@ -39,10 +42,10 @@ fn logs_the_clients(program: &Program, scratch: &Scratch) {
         } else {
             header.len()
         });
-        let conn = Conn::open(&program.lab.balancer, LISTEN_V4, first);
+        let conn = Conn::connect_and_send(&program.lab.balancer, LISTEN_V4, first);
         conn.send(second);
         conn.send(b"GET / HTTP/1.0\r\n\r\n");
-        let (said, _) = conn.drain();
+        let (said, _) = conn.recv_to_end();
         assert!(said.ends_with(b"hello\n"), "{}", program.process.log());
     }
     wait_for("the access log", || {

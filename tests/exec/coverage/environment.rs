@@ -1,8 +1,8 @@
 //! Processes of the program that have lost the library: they must not accept by themselves.
 
-use crate::harness::addr::{LISTEN_V4, someone_v4};
+use crate::harness::addr::{LISTEN_V4, fresh_client_v4};
 use crate::harness::conn::Conn;
-use crate::harness::rig::exec::{Libc, PRELOAD, Program, Served, server, v2};
+use crate::harness::rig::exec::{Libc, PRELOAD, ProgramRig, ServerRig, compiled_server, v2};
 
 /// A parent that listens, and a child with an empty environment that inherits the listener and accepts.
 const PARENT: &str = "
@@ -23,11 +23,11 @@ subprocess.run([sys.executable, '-c', child, str(listener.fileno())], env={}, cl
 
 #[test]
 fn a_child_with_an_empty_environment_sees_its_clients() {
-    let program = Program::by(PRELOAD, &[], &["python3", "-c", PARENT]);
+    let program = ProgramRig::with_mode(PRELOAD, &[], &["python3", "-c", PARENT]);
     for _ in 0..20 {
-        let client = someone_v4();
-        let conn = Conn::open(&program.lab.balancer, LISTEN_V4, &v2(client));
-        let (said, _) = conn.drain();
+        let client = fresh_client_v4();
+        let conn = Conn::connect_and_send(&program.lab.balancer, LISTEN_V4, &v2(client));
+        let (said, _) = conn.recv_to_end();
         let said = String::from_utf8_lossy(&said);
         assert_eq!(
             said,
@@ -40,9 +40,9 @@ fn a_child_with_an_empty_environment_sees_its_clients() {
 
 #[test]
 fn a_child_with_an_empty_environment_gets_nothing_without_a_header() {
-    let program = Program::by(PRELOAD, &[], &["python3", "-c", PARENT]);
-    let conn = Conn::open(&program.lab.balancer, LISTEN_V4, b"EHLO example\r\n");
-    let (said, _) = conn.drain();
+    let program = ProgramRig::with_mode(PRELOAD, &[], &["python3", "-c", PARENT]);
+    let conn = Conn::connect_and_send(&program.lab.balancer, LISTEN_V4, b"EHLO example\r\n");
+    let (said, _) = conn.recv_to_end();
     assert_eq!(
         String::from_utf8_lossy(&said),
         "",
@@ -54,7 +54,7 @@ fn a_child_with_an_empty_environment_gets_nothing_without_a_header() {
 /// Whatever is between the launcher and the server, and takes the environment away or the dynamic linker's obedience.
 #[test]
 fn a_server_behind_another_program_sees_its_clients() {
-    let (dynamic, fixed) = (server(Libc::Glibc), server(Libc::Static));
+    let (dynamic, fixed) = (compiled_server(Libc::Glibc), compiled_server(Libc::Static));
     let run = "block 4 8443; exit $?";
     for script in [
         format!("env -i {dynamic} {run}"),
@@ -68,17 +68,17 @@ fn a_server_behind_another_program_sees_its_clients() {
         format!("until env -i {dynamic} {run}; do :; done"),
         format!("perl -e 'delete $ENV{{LD_PRELOAD}}; exec @ARGV' {dynamic} {run}"),
     ] {
-        let program = Program::by(PRELOAD, &[], &["sh", "-c", &script]);
-        let served = Served::of(program.process, program.lab);
-        for header_first in [v2(someone_v4()).len(), 20] {
-            let client = someone_v4();
+        let program = ProgramRig::with_mode(PRELOAD, &[], &["sh", "-c", &script]);
+        let served = ServerRig::from_process(program.process, program.lab);
+        for header_first in [v2(fresh_client_v4()).len(), 20] {
+            let client = fresh_client_v4();
             let header = v2(client);
-            let conn = served.open(&header[..header_first]);
+            let conn = served.connect_and_send(&header[..header_first]);
             conn.send(&[&header[header_first..], b"hello"].concat());
-            served.sees(&conn, client);
+            served.assert_sees(&conn, client);
         }
-        let conn = served.open(b"hello");
-        let (said, _) = conn.drain();
+        let conn = served.connect_and_send(b"hello");
+        let (said, _) = conn.recv_to_end();
         assert_eq!(String::from_utf8_lossy(&said), "", "{script}");
     }
 }
@@ -87,11 +87,11 @@ fn a_server_behind_another_program_sees_its_clients() {
 /// without a header.
 #[test]
 fn nothing_is_accepted_without_a_header_while_processes_take_turns() {
-    let program = Program::by(PRELOAD, &[], &["python3", "-c", TURNS]);
+    let program = ProgramRig::with_mode(PRELOAD, &[], &["python3", "-c", TURNS]);
     let (mut served, mut refused) = (0, 0);
     for number in 0..TRIES {
-        let conn = Conn::open(&program.lab.balancer, LISTEN_V4, b"EHLO example\r\n");
-        let (said, _) = conn.drain();
+        let conn = Conn::connect_and_send(&program.lab.balancer, LISTEN_V4, b"EHLO example\r\n");
+        let (said, _) = conn.recv_to_end();
         assert_eq!(
             String::from_utf8_lossy(&said),
             "",
@@ -100,9 +100,9 @@ fn nothing_is_accepted_without_a_header_while_processes_take_turns() {
         );
         refused += 1;
         if number.is_multiple_of(4) {
-            let client = someone_v4();
-            let conn = Conn::open(&program.lab.balancer, LISTEN_V4, &v2(client));
-            let (said, _) = conn.drain();
+            let client = fresh_client_v4();
+            let conn = Conn::connect_and_send(&program.lab.balancer, LISTEN_V4, &v2(client));
+            let (said, _) = conn.recv_to_end();
             let said = String::from_utf8_lossy(&said);
             assert_eq!(
                 said,

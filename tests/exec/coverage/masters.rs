@@ -1,10 +1,10 @@
 //! Servers whose master process empties the environment of what it starts, or hands its listeners to a new program: the
 //! library is lost there, and the clients are seen all the same.
 
-use crate::harness::addr::{LISTEN_V4, someone_v4};
+use crate::harness::addr::{LISTEN_V4, fresh_client_v4};
 use crate::harness::conn::Conn;
 use crate::harness::lab::{Scratch, wait_for};
-use crate::harness::rig::exec::{NOTIFY, PRELOAD, Program, v2};
+use crate::harness::rig::exec::{NOTIFY, PRELOAD, ProgramRig, v2};
 use crate::harness::server::nginx;
 
 /// A client that is announced as remote is no local one: `mynetworks` may relay, it may not.
@@ -15,9 +15,9 @@ fn postfix_is_no_open_relay() {
     // A shell around it, because the program is process 1 here, as which it does not run.
     let script = "/usr/lib/postfix/sbin/master -c $0 -d; exit $?";
     for mechanism in [PRELOAD, NOTIFY] {
-        let program = Program::by(mechanism, &[], &["sh", "-c", script, &config]);
-        let client = someone_v4();
-        let conn = Conn::open(&program.lab.balancer, LISTEN_V4, &v2(client));
+        let program = ProgramRig::with_mode(mechanism, &[], &["sh", "-c", script, &config]);
+        let client = fresh_client_v4();
+        let conn = Conn::connect_and_send(&program.lab.balancer, LISTEN_V4, &v2(client));
         let ask = |line: &str, code: &str| {
             conn.send(line.as_bytes());
             conn.recv_text_until(|said| {
@@ -30,7 +30,7 @@ fn postfix_is_no_open_relay() {
         ask("MAIL FROM:<a@client.example>\r\n", "250 ");
         ask("RCPT TO:<x@elsewhere.example>\r\n", "554 ");
         let seen = format!("connect from unknown[{}]", client.ip());
-        program.process.line("of the connection", |line| {
+        program.process.wait_line("of the connection", |line| {
             line.contains(&seen).then_some(())
         });
         gets_nothing_without_a_header(&program);
@@ -41,18 +41,19 @@ fn postfix_is_no_open_relay() {
 fn dovecot_logs_the_client() {
     let scratch = Scratch::new();
     std::fs::create_dir(scratch.path("run")).expect("a directory");
-    let config = DOVECOT.replace("DIR", &scratch.text("."));
+    let config = DOVECOT.replace("DIR", &scratch.path_text("."));
     let config = scratch.write("dovecot.conf", &config);
-    let program = Program::start(&["dovecot", "-F", "-c", &config]);
+    let program = ProgramRig::start(&["dovecot", "-F", "-c", &config]);
     for _ in 0..5 {
-        let client = someone_v4();
+        let client = fresh_client_v4();
         let request = [&v2(client)[..], b"a LOGOUT\r\n"].concat();
-        let (said, _) = Conn::open(&program.lab.balancer, LISTEN_V4, &request).drain();
+        let (said, _) =
+            Conn::connect_and_send(&program.lab.balancer, LISTEN_V4, &request).recv_to_end();
         assert!(said.starts_with(b"* OK"), "{}", program.process.log());
         let seen = format!("rip={},", client.ip());
         program
             .process
-            .line("of the session", |line| line.contains(&seen).then_some(()));
+            .wait_line("of the session", |line| line.contains(&seen).then_some(()));
     }
     gets_nothing_without_a_header(&program);
 }
@@ -65,17 +66,18 @@ fn nginx_upgrades_itself() {
     scratch.write("index.html", "hello\n");
     let server = format!("listen {LISTEN_V4}; root DIR;");
     let main = "user www-data; worker_processes 2;";
-    nginx::configure(&scratch, main, nginx::PEER, &server);
+    nginx::write_config(&scratch, main, nginx::PEER, &server);
     let config = scratch.read("nginx.conf").replace("daemon off;", "");
     let config = scratch.write("nginx.conf", &config);
-    let script = UPGRADE.replace("DIR", &scratch.text("."));
-    let program = Program::start(&["sh", "-c", &script, &config]);
+    let script = UPGRADE.replace("DIR", &scratch.path_text("."));
+    let program = ProgramRig::start(&["sh", "-c", &script, &config]);
     let mut served = Vec::new();
     let mut clients = |times: usize| {
         for _ in 0..times {
-            let client = someone_v4();
+            let client = fresh_client_v4();
             let request = [&v2(client)[..], b"GET / HTTP/1.0\r\n\r\n"].concat();
-            let (said, _) = Conn::open(&program.lab.balancer, LISTEN_V4, &request).drain();
+            let (said, _) =
+                Conn::connect_and_send(&program.lab.balancer, LISTEN_V4, &request).recv_to_end();
             assert!(said.ends_with(b"hello\n"), "{}", program.process.log());
             served.push(format!("{} {}", client.ip(), client.port()));
             gets_nothing_without_a_header(&program);
@@ -100,9 +102,9 @@ fn nginx_upgrades_itself() {
     assert!(unseen.is_empty(), "{unseen:?}\n{log}");
 }
 
-fn gets_nothing_without_a_header(program: &Program) {
-    let conn = Conn::open(&program.lab.balancer, LISTEN_V4, b"GET / HTTP/1.0\r\n\r\n");
-    let (said, _) = conn.drain();
+fn gets_nothing_without_a_header(program: &ProgramRig) {
+    let conn = Conn::connect_and_send(&program.lab.balancer, LISTEN_V4, b"GET / HTTP/1.0\r\n\r\n");
+    let (said, _) = conn.recv_to_end();
     assert_eq!(
         String::from_utf8_lossy(&said),
         "",
@@ -116,7 +118,7 @@ fn postfix(scratch: &Scratch) -> String {
     for directory in ["queue", "data"] {
         std::fs::create_dir(scratch.path(directory)).expect("a directory");
     }
-    let directory = scratch.text(".");
+    let directory = scratch.path_text(".");
     let directory = directory.trim_end_matches("/.");
     scratch.write("main.cf", &POSTFIX.replace("DIR", directory));
     scratch.write("master.cf", POSTFIX_SERVICES);
@@ -125,7 +127,7 @@ fn postfix(scratch: &Scratch) -> String {
         let output = output.expect("postfix (make setup)");
         assert!(output.status.success(), "{output:?}");
     };
-    run("chown", &["postfix", &scratch.text("data")]);
+    run("chown", &["postfix", &scratch.path_text("data")]);
     run("postfix", &["-c", directory, "check"]);
     directory.to_owned()
 }

@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use peername_sys::process::pidfd::{self, PidFd};
 
-use crate::harness::addr::{BALANCER_V4, LISTEN_V4, someone_v4};
+use crate::harness::addr::{BALANCER_V4, LISTEN_V4, fresh_client_v4};
 use crate::harness::conn::{Conn, End};
-use crate::harness::lab::{Host, PATIENCE, Process, wait_for};
-use crate::harness::rig::exec::{NOTIFY, PRELOAD, Program, Served, v2};
+use crate::harness::lab::{Host, Process, WAIT_LIMIT, wait_for};
+use crate::harness::rig::exec::{NOTIFY, PRELOAD, ProgramRig, ServerRig, v2};
 
 const BOTH: [&str; 2] = [PRELOAD, NOTIFY];
 
@@ -20,7 +20,7 @@ const BOTH: [&str; 2] = [PRELOAD, NOTIFY];
 fn a_storm_of_signals_loses_nobody() {
     for mechanism in BOTH {
         for mode in ["block 4 8443 brief", "lt 4 8443 brief"] {
-            let served = Served::by(mechanism, mode, &[]);
+            let served = ServerRig::with_mode(mechanism, mode, &[]);
             let server = server_of(&served);
             std::thread::scope(|scope| {
                 // Its end, also by panic, is the storm's.
@@ -32,12 +32,12 @@ fn a_storm_of_signals_loses_nobody() {
                     }
                 });
                 for number in 0..60 {
-                    let client = someone_v4();
+                    let client = fresh_client_v4();
                     let header = v2(client);
                     let at = if number % 3 == 0 { 20 } else { header.len() };
-                    let conn = served.open(&header[..at]);
+                    let conn = served.connect_and_send(&header[..at]);
                     conn.send(&[&header[at..], b"hi"].concat());
-                    served.sees(&conn, client);
+                    served.assert_sees(&conn, client);
                 }
             });
         }
@@ -49,20 +49,20 @@ fn a_storm_of_signals_loses_nobody() {
 #[test]
 fn a_listener_that_is_closed_and_opened_again() {
     for mechanism in BOTH {
-        let served = Served::by(mechanism, "rebind 4 8443 brief", &[]);
+        let served = ServerRig::with_mode(mechanism, "rebind 4 8443 brief", &[]);
         let server = server_of(&served);
-        let [early, late] = [(); 2].map(|()| someone_v4());
+        let [early, late] = [(); 2].map(|()| fresh_client_v4());
         let [first, second] = [early, late].map(|client| parked(&served, &v2(client)));
         server.signal(pidfd::Signal::USR2).expect("it lives");
         said(&served, "closed");
         first.send(&v2(early)[20..]);
-        assert_eq!(first.closed().0, End::Reset, "{mechanism}");
+        assert_eq!(first.wait_closed().0, End::Reset, "{mechanism}");
         server.signal(pidfd::Signal::USR2).expect("it lives");
         said(&served, "bound again");
         second.send(&[&v2(late)[20..], b"hi"].concat());
-        served.sees(&second, late);
-        let client = someone_v4();
-        served.check(&served.ask(&v2(client)), client);
+        served.assert_sees(&second, late);
+        let client = fresh_client_v4();
+        served.assert_report(&served.report_for(&v2(client)), client);
     }
 }
 
@@ -71,16 +71,16 @@ fn a_listener_that_is_closed_and_opened_again() {
 #[test]
 fn a_listener_that_is_shut_down() {
     for mechanism in BOTH {
-        let served = Served::by(mechanism, "shutdown 4 8443 brief", &[]);
-        let client = someone_v4();
+        let served = ServerRig::with_mode(mechanism, "shutdown 4 8443 brief", &[]);
+        let client = fresh_client_v4();
         let waiting = parked(&served, &v2(client));
         server_of(&served)
             .signal(pidfd::Signal::USR2)
             .expect("it lives");
         said(&served, "accept: Invalid argument");
         waiting.send(&v2(client)[20..]);
-        assert_eq!(waiting.closed().0, End::Reset, "{mechanism}");
-        served.lab.balancer.finds_nobody_at(LISTEN_V4);
+        assert_eq!(waiting.wait_closed().0, End::Reset, "{mechanism}");
+        served.lab.balancer.wait_connection_refused(LISTEN_V4);
         assert!(!server_of(&served).has_exited());
     }
 }
@@ -91,22 +91,27 @@ fn a_full_queue_when_the_bell_rings() {
     let shallow = "echo 2 >/proc/sys/net/core/somaxconn && exec \"$@\"";
     for mechanism in BOTH {
         let through = ["sh", "-c", shallow, "sh"];
-        let served = Served::by_through(mechanism, &through, "lt 4 8443 brief", &[]);
+        let served = ServerRig::with_mode_through(mechanism, &through, "lt 4 8443 brief", &[]);
         let server = server_of(&served);
-        let late = someone_v4();
+        let late = fresh_client_v4();
         let slow = parked(&served, &v2(late));
         server.signal(pidfd::Signal::STOP).expect("it lives");
         let queue: Vec<_> = (0..3)
-            .map(|_| someone_v4())
-            .map(|client| (served.open(&[&v2(client)[..], b"hi"].concat()), client))
+            .map(|_| fresh_client_v4())
+            .map(|client| {
+                (
+                    served.connect_and_send(&[&v2(client)[..], b"hi"].concat()),
+                    client,
+                )
+            })
             .collect();
         slow.send(&[&v2(late)[20..], b"hi"].concat());
-        slow.stays_open(Duration::from_millis(300));
+        slow.assert_stays_open(Duration::from_millis(300));
         server.signal(pidfd::Signal::CONT).expect("it lives");
         for (conn, client) in queue {
-            served.sees(&conn, client);
+            served.assert_sees(&conn, client);
         }
-        served.sees(&slow, late);
+        served.assert_sees(&slow, late);
     }
 }
 
@@ -115,26 +120,26 @@ fn a_full_queue_when_the_bell_rings() {
 #[test]
 fn who_is_gone_before_the_program_takes_them() {
     for mechanism in BOTH {
-        let served = Program::by(mechanism, &[], PYTHON);
+        let served = ProgramRig::with_mode(mechanism, &[], PYTHON);
         let server = server_in(&served.process);
         let host = &served.lab.server;
-        let open = |bytes: &[u8]| Conn::open(&served.lab.balancer, LISTEN_V4, bytes);
+        let open = |bytes: &[u8]| Conn::connect_and_send(&served.lab.balancer, LISTEN_V4, bytes);
         let accepted = |client: SocketAddr| {
             let said = format!("accepted {client} with ");
             let descriptors = |line: &str| line.strip_prefix(&said)?.parse::<u32>().ok();
-            served.process.line(&said, descriptors)
+            served.process.wait_line(&said, descriptors)
         };
-        let first = someone_v4();
-        open(&v2(first)).drain();
+        let first = fresh_client_v4();
+        open(&v2(first)).recv_to_end();
         let before = accepted(first);
-        let clients: Vec<_> = (0..10).map(|_| someone_v4()).collect();
+        let clients: Vec<_> = (0..10).map(|_| fresh_client_v4()).collect();
         let parked: Vec<_> = clients.iter().map(|&one| open(&v2(one)[..20])).collect();
-        let later = someone_v4();
-        open(&v2(later)).drain();
+        let later = fresh_client_v4();
+        open(&v2(later)).recv_to_end();
         server.signal(pidfd::Signal::STOP).expect("it lives");
         for (conn, client) in parked.iter().zip(&clients) {
             conn.send(&v2(*client)[20..]);
-            wait_for("its arrival", || conn.all_acknowledged().then_some(()));
+            wait_for("its arrival", || conn.is_all_acknowledged().then_some(()));
         }
         wait_for("their headers taken off", || {
             (unread_from_balancer(host) == vec!["0"; 10]).then_some(())
@@ -145,8 +150,8 @@ fn who_is_gone_before_the_program_takes_them() {
         });
         server.signal(pidfd::Signal::CONT).expect("it lives");
         clients.into_iter().for_each(|client| _ = accepted(client));
-        let last = someone_v4();
-        open(&v2(last)).drain();
+        let last = fresh_client_v4();
+        open(&v2(last)).recv_to_end();
         assert_eq!(accepted(last), before, "{mechanism}");
     }
 }
@@ -165,25 +170,31 @@ fn unread_from_balancer(host: &Host) -> Vec<String> {
 #[test]
 fn a_killed_program_leaves_nothing() {
     for mechanism in BOTH {
-        let mut served = Served::by(mechanism, "threads 4 8443 brief", &[]);
-        let waiting = parked(&served, &v2(someone_v4()));
+        let mut served = ServerRig::with_mode(mechanism, "threads 4 8443 brief", &[]);
+        let waiting = parked(&served, &v2(fresh_client_v4()));
         let server = server_of(&served);
         server.signal(pidfd::Signal::KILL).expect("it lives");
-        assert!(served.process.ended_within(PATIENCE).is_some());
-        let (said, _) = waiting.drain();
+        assert!(served.process.wait_exit(WAIT_LIMIT).is_some());
+        let (said, _) = waiting.recv_to_end();
         assert!(said.is_empty(), "{mechanism}");
-        served.lab.balancer.finds_nobody_at(LISTEN_V4);
+        served.lab.balancer.wait_connection_refused(LISTEN_V4);
     }
 }
 
 /// The helper is killed before the program has accepted anything.
 #[test]
 fn a_helper_that_is_killed_at_once() {
-    let served = Served::by(PRELOAD, "lt 4 8443 brief", &[]);
+    let served = ServerRig::with_mode(PRELOAD, "lt 4 8443 brief", &[]);
     super::kill_attendant_of(&served);
-    assert_eq!(served.open(&v2(someone_v4())[..20]).closed().0, End::Reset);
-    let client = someone_v4();
-    served.check(&served.ask(&v2(client)), client);
+    assert_eq!(
+        served
+            .connect_and_send(&v2(fresh_client_v4())[..20])
+            .wait_closed()
+            .0,
+        End::Reset
+    );
+    let client = fresh_client_v4();
+    served.assert_report(&served.report_for(&v2(client)), client);
 }
 
 /// As in a container without an init: it is process 1, and our helpers are orphans, which it would have to
@@ -192,17 +203,17 @@ fn a_helper_that_is_killed_at_once() {
 #[test]
 fn as_process_1() {
     for mechanism in BOTH {
-        let mut served = Served::by(mechanism, "et 4 8443 brief", &[]);
+        let mut served = ServerRig::with_mode(mechanism, "et 4 8443 brief", &[]);
         let family = pidfd::descendants(served.process.pid());
         let ids = status_of(family[0], "NSpid");
         assert!(ids.ends_with("\t1"), "{ids}");
         let server = server_of(&served);
         server.signal(pidfd::Signal::TERM).expect("it lives");
         for _ in 0..5 {
-            let client = someone_v4();
+            let client = fresh_client_v4();
             let slow = parked(&served, &v2(client));
             slow.send(&[&v2(client)[20..], b"hi"].concat());
-            served.sees(&slow, client);
+            served.assert_sees(&slow, client);
         }
         let now = pidfd::descendants(served.process.pid());
         assert_eq!(now, family, "{mechanism}");
@@ -211,7 +222,7 @@ fn as_process_1() {
             assert!(!state.starts_with('Z'), "{mechanism}: {pid} {state}");
         }
         server.signal(pidfd::Signal::KILL).expect("it lives");
-        assert!(served.process.ended_within(PATIENCE).is_some());
+        assert!(served.process.wait_exit(WAIT_LIMIT).is_some());
         for pid in family {
             let path = format!("/proc/{pid}");
             wait_for("its end", || {
@@ -230,15 +241,15 @@ fn status_of(pid: u32, field: &str) -> String {
 }
 
 /// A connection whose header the helper waits for: another one that came later has been served.
-fn parked(served: &Served, header: &[u8]) -> Conn {
-    let conn = served.open(&header[..20]);
-    let client = someone_v4();
-    served.check(&served.ask(&v2(client)), client);
+fn parked(served: &ServerRig, header: &[u8]) -> Conn {
+    let conn = served.connect_and_send(&header[..20]);
+    let client = fresh_client_v4();
+    served.assert_report(&served.report_for(&v2(client)), client);
     conn
 }
 
 /// The server itself, a child of what has made its process-id namespace.
-fn server_of(served: &Served) -> PidFd {
+fn server_of(served: &ServerRig) -> PidFd {
     server_in(&served.process)
 }
 
@@ -247,10 +258,10 @@ fn server_in(process: &Process) -> PidFd {
     PidFd::open(*children.first().expect("a server")).expect("a server")
 }
 
-fn said(served: &Served, what: &str) {
+fn said(served: &ServerRig, what: &str) {
     served
         .process
-        .line(what, |line| (line == what).then_some(()));
+        .wait_line(what, |line| (line == what).then_some(()));
 }
 
 /// Tells of each client, and how many descriptors are open once its own is closed.

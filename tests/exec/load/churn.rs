@@ -4,14 +4,14 @@ use std::net::SocketAddr;
 use std::thread;
 
 use crate::harness::addr::v4;
-use crate::harness::rig::exec::{NOTIFY, PRELOAD, Served, v2};
+use crate::harness::rig::exec::{NOTIFY, PRELOAD, ServerRig, v2};
 
 /// The table has 512 slots, so that it is filled and swept over and over, and descriptors are used again
 /// at once.
 #[test]
 fn no_identity_is_wrong() {
     for mechanism in [PRELOAD, NOTIFY] {
-        let served = Served::by(mechanism, "et 4 8443 brief", &["--max-connections=512"]);
+        let served = ServerRig::with_mode(mechanism, "et 4 8443 brief", &["--max-connections=512"]);
         churn(&served, count());
     }
 }
@@ -19,7 +19,7 @@ fn no_identity_is_wrong() {
 /// 65536 slots, of which 5000 connections need no second use.
 #[test]
 fn no_identity_is_wrong_in_the_default_table() {
-    churn(&Served::new("et 4 8443 brief", &[]), count());
+    churn(&ServerRig::new("et 4 8443 brief", &[]), count());
 }
 
 /// PEERNAME_TEST_CHURN is how many; 1000000 takes minutes.
@@ -28,7 +28,7 @@ fn count() -> u32 {
 }
 
 /// Makes so many connections, four at a time, and checks each.
-pub(crate) fn churn(served: &Served, count: u32) {
+pub(crate) fn churn(served: &ServerRig, count: u32) {
     served
         .lab
         .balancer
@@ -44,7 +44,7 @@ pub(crate) fn churn(served: &Served, count: u32) {
     });
 }
 
-fn one(served: &Served, number: u32) {
+fn one(served: &ServerRig, number: u32) {
     let [_, a, b, c] = number.to_be_bytes();
     let client: SocketAddr = v4(
         [198, a, b, c],
@@ -57,10 +57,10 @@ fn one(served: &Served, number: u32) {
     } else {
         header.len()
     };
-    let conn = served.open(&header[..at]);
+    let conn = served.connect_and_send(&header[..at]);
     conn.send(&header[at..]);
     conn.send(b"hi");
     let said = String::from_utf8(conn.recv_some()).expect("text");
-    served.check(&said, client);
+    served.assert_report(&said, client);
     conn.reset();
 }

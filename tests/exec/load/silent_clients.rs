@@ -2,8 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use crate::harness::addr::someone_v4;
-use crate::harness::rig::exec::{NOTIFY, PRELOAD, Served, v2};
+use crate::harness::addr::fresh_client_v4;
+use crate::harness::rig::exec::{NOTIFY, PRELOAD, ServerRig, v2};
 
 #[test]
 fn a_thousand_silent_clients_hold_nobody_up() {
@@ -19,12 +19,12 @@ fn nor_do_they_under_a_supervisor() {
 fn parked(mechanism: &str, mode: &str) {
     peername_sys::process::limits::raise_open_files()
         .expect("descriptors for a thousand connections");
-    let served = Served::by(mechanism, mode, &["--header-timeout=60s"]);
+    let served = ServerRig::with_mode(mechanism, mode, &["--header-timeout=60s"]);
     times(&served);
     let before = times(&served);
-    let clients: Vec<_> = (0..CROWD).map(|_| someone_v4()).collect();
+    let clients: Vec<_> = (0..CROWD).map(|_| fresh_client_v4()).collect();
     let headers: Vec<_> = clients.iter().map(|&client| v2(client)).collect();
-    let open = |header: &Vec<u8>| served.open(&header[..15]);
+    let open = |header: &Vec<u8>| served.connect_and_send(&header[..15]);
     let silent: Vec<_> = headers.iter().map(open).collect();
     let beside = times(&served);
     // With --nocapture: the figures.
@@ -39,7 +39,7 @@ fn parked(mechanism: &str, mode: &str) {
         conn.send(b"hi");
     }
     for (conn, client) in silent.iter().zip(clients) {
-        served.sees(conn, client);
+        served.assert_sees(conn, client);
     }
 }
 
@@ -50,19 +50,19 @@ struct Times {
 }
 
 /// Of one connection after another, from its SYN to the server's answer.
-fn times(served: &Served) -> Times {
+fn times(served: &ServerRig) -> Times {
     let mut times: Vec<_> = (0..ROUND).map(|_| time(served)).collect();
     times.sort_unstable();
     let [p50, p99] = [50, 99].map(|percent| times[ROUND * percent / 100]);
     Times { p50, p99 }
 }
 
-fn time(served: &Served) -> Duration {
-    let client = someone_v4();
+fn time(served: &ServerRig) -> Duration {
+    let client = fresh_client_v4();
     let start = Instant::now();
-    let said = served.ask(&v2(client));
+    let said = served.report_for(&v2(client));
     let took = start.elapsed();
-    served.check(&said, client);
+    served.assert_report(&said, client);
     took
 }
 

@@ -6,47 +6,51 @@ use std::time::Duration;
 
 use rustix::process::{Pid, Signal};
 
-use crate::harness::addr::{LISTEN_V4, someone_v4};
-use crate::harness::lab::{PATIENCE, wait_for};
-use crate::harness::rig::exec_notify::{Exec, kill, told};
-use crate::harness::rig::proxy::header_of;
+use crate::harness::addr::{LISTEN_V4, fresh_client_v4};
+use crate::harness::lab::{WAIT_LIMIT, wait_for};
+use crate::harness::rig::exec_notify::{NotifyRig, kill_pid, recv_addresses};
+use crate::harness::rig::proxy::header_for;
 
 /// The kernel would answer ENOSYS to accept(2), at which a server spins. So the program ends, whatever it
 /// was doing, with all that it has started.
 #[test]
 fn a_killed_supervisor_ends_the_program() {
     for variant in ["block", "threads", "fork", "level", "edge"] {
-        let mut exec = Exec::variant(variant, "4", &[]);
-        let client = someone_v4();
-        assert_eq!(exec.ask(&header_of(client)), [client; 2], "{variant}");
-        kill(exec.supervisor());
-        let status = exec.process.ended_within(PATIENCE);
+        let mut exec = NotifyRig::start_variant(variant, "4", &[]);
+        let client = fresh_client_v4();
+        assert_eq!(
+            exec.report_for(&header_for(client)),
+            [client; 2],
+            "{variant}"
+        );
+        kill_pid(exec.supervisor_pid());
+        let status = exec.process.wait_exit(WAIT_LIMIT);
         assert!(
             status.is_some_and(|status| !status.success()),
             "{variant}: {status:?}"
         );
-        exec.lab.balancer.finds_nobody_at(LISTEN_V4);
+        exec.lab.balancer.wait_connection_refused(LISTEN_V4);
     }
 }
 
 /// Also before it has accepted anything, while it waits for that elsewhere than in accept(2).
 #[test]
 fn a_supervisor_killed_at_once_ends_the_program() {
-    let mut exec = Exec::variant("level", "4", &[]);
-    kill(exec.supervisor());
-    assert!(exec.process.ended_within(PATIENCE).is_some());
+    let mut exec = NotifyRig::start_variant("level", "4", &[]);
+    kill_pid(exec.supervisor_pid());
+    assert!(exec.process.wait_exit(WAIT_LIMIT).is_some());
 }
 
 /// What reads strangers' octets has no more of root's privileges than it uses: CAP_SYS_PTRACE and CAP_KILL, the guardian
 /// CAP_KILL alone.
 #[test]
 fn the_helpers_keep_no_privileges() {
-    let exec = Exec::variant("fork", "4", &[]);
-    let client = someone_v4();
-    assert_eq!(exec.ask(&header_of(client)), [client; 2]);
+    let exec = NotifyRig::start_variant("fork", "4", &[]);
+    let client = fresh_client_v4();
+    assert_eq!(exec.report_for(&header_for(client)), [client; 2]);
     for (helper, kept) in [
-        (exec.supervisor(), 1 << 19 | 1 << 5),
-        (exec.guardian(), 1 << 5),
+        (exec.supervisor_pid(), 1 << 19 | 1 << 5),
+        (exec.monitor_pid(), 1 << 5),
     ] {
         let status = fs::read_to_string(format!("/proc/{}/status", helper.as_raw_nonzero()));
         let status = status.expect("its status");
@@ -67,9 +71,9 @@ fn the_helpers_keep_no_privileges() {
 /// One that does not end by itself is killed.
 #[test]
 fn a_program_that_ignores_sigterm_ends_too() {
-    let mut exec = Exec::deaf("fork");
-    kill(exec.supervisor());
-    assert!(exec.process.ended_within(PATIENCE).is_some());
+    let mut exec = NotifyRig::start_ignoring_sigterm("fork");
+    kill_pid(exec.supervisor_pid());
+    assert!(exec.process.wait_exit(WAIT_LIMIT).is_some());
 }
 
 /// Nobody is left who could end the program, so the kernel does: all of its processes that accept, also those
@@ -78,10 +82,14 @@ fn a_program_that_ignores_sigterm_ends_too() {
 fn supervisor_and_guardian_killed_at_once_end_the_program() {
     for variant in ["block", "threads", "fork", "level", "edge"] {
         for guardian_first in [false, true] {
-            let mut exec = Exec::deaf(variant);
-            let client = someone_v4();
-            assert_eq!(exec.ask(&header_of(client)), [client; 2], "{variant}");
-            let mut helpers = [exec.supervisor(), exec.guardian()];
+            let mut exec = NotifyRig::start_ignoring_sigterm(variant);
+            let client = fresh_client_v4();
+            assert_eq!(
+                exec.report_for(&header_for(client)),
+                [client; 2],
+                "{variant}"
+            );
+            let mut helpers = [exec.supervisor_pid(), exec.monitor_pid()];
             helpers.rotate_left(usize::from(guardian_first));
             kill_at_once(helpers);
             killed(&mut exec);
@@ -92,30 +100,26 @@ fn supervisor_and_guardian_killed_at_once_end_the_program() {
 /// Before it has accepted anything, and with a guardian that is not the first.
 #[test]
 fn supervisor_and_a_later_guardian_killed_before_anybody_has_come() {
-    let mut exec = Exec::variant("level", "4", &[]);
-    let first = exec.guardian();
-    kill(first);
+    let mut exec = NotifyRig::start_variant("level", "4", &[]);
+    let first = exec.monitor_pid();
+    kill_pid(first);
     wait_for("another guardian", || {
-        (exec.guardian() != first).then_some(())
+        (exec.monitor_pid() != first).then_some(())
     });
-    kill_at_once([exec.guardian(), exec.supervisor()]);
+    kill_at_once([exec.monitor_pid(), exec.supervisor_pid()]);
     killed(&mut exec);
 }
 
 /// It gives the program two seconds, in which it can be killed too.
 #[test]
 fn a_guardian_killed_while_it_ends_the_program() {
-    let mut exec = Exec::deaf("fork");
-    let client = someone_v4();
-    assert_eq!(exec.ask(&header_of(client)), [client; 2]);
-    let guardian = exec.guardian();
-    kill(exec.supervisor());
-    assert!(
-        exec.process
-            .ended_within(Duration::from_millis(300))
-            .is_none()
-    );
-    kill(guardian);
+    let mut exec = NotifyRig::start_ignoring_sigterm("fork");
+    let client = fresh_client_v4();
+    assert_eq!(exec.report_for(&header_for(client)), [client; 2]);
+    let guardian = exec.monitor_pid();
+    kill_pid(exec.supervisor_pid());
+    assert!(exec.process.wait_exit(Duration::from_millis(300)).is_none());
+    kill_pid(guardian);
     killed(&mut exec);
 }
 
@@ -124,15 +128,15 @@ pub(super) fn kill_at_once(helpers: [Pid; 2]) {
     for helper in helpers {
         rustix::process::kill_process(helper, Signal::STOP).expect("kill");
     }
-    helpers.into_iter().for_each(kill);
+    helpers.into_iter().for_each(kill_pid);
 }
 
 /// SIGKILL has ended the program, and nobody of it is left who listens; none of its calls has failed before.
 #[track_caller]
-fn killed(exec: &mut Exec) {
-    let status = exec.process.ended_within(PATIENCE).expect("its end");
+fn killed(exec: &mut NotifyRig) {
+    let status = exec.process.wait_exit(WAIT_LIMIT).expect("its end");
     assert_eq!(status.signal(), Some(9), "{status:?}");
-    exec.lab.balancer.finds_nobody_at(LISTEN_V4);
+    exec.lab.balancer.wait_connection_refused(LISTEN_V4);
     let log = exec.process.log();
     assert!(!log.contains("not implemented"), "{log}");
 }
@@ -140,44 +144,44 @@ fn killed(exec: &mut Exec) {
 /// Connections that are parked or ready when it happens are closed, not left hanging.
 #[test]
 fn a_killed_supervisor_lets_go_of_those_who_wait() {
-    let exec = Exec::variant("level", "4", &[]);
-    let waiting = exec.open(b"PROXY TCP4 ");
-    waiting.stays_open(Duration::from_millis(100));
-    kill(exec.supervisor());
-    waiting.drain();
+    let exec = NotifyRig::start_variant("level", "4", &[]);
+    let waiting = exec.connect_and_send(b"PROXY TCP4 ");
+    waiting.assert_stays_open(Duration::from_millis(100));
+    kill_pid(exec.supervisor_pid());
+    waiting.recv_to_end();
 }
 
 #[test]
 fn a_killed_guardian_is_replaced() {
-    let mut exec = Exec::variant("block", "4", &[]);
-    let first = exec.guardian();
-    kill(first);
+    let mut exec = NotifyRig::start_variant("block", "4", &[]);
+    let first = exec.monitor_pid();
+    kill_pid(first);
     wait_for("another guardian", || {
-        (exec.guardian() != first).then_some(())
+        (exec.monitor_pid() != first).then_some(())
     });
-    let client = someone_v4();
-    assert_eq!(exec.ask(&header_of(client)), [client; 2]);
-    kill(exec.supervisor());
-    assert!(exec.process.ended_within(PATIENCE).is_some());
+    let client = fresh_client_v4();
+    assert_eq!(exec.report_for(&header_for(client)), [client; 2]);
+    kill_pid(exec.supervisor_pid());
+    assert!(exec.process.wait_exit(WAIT_LIMIT).is_some());
 }
 
 /// A service manager that stops a whole group means the program.
 #[test]
 fn the_supervisor_does_not_end_by_sigterm() {
-    let exec = Exec::variant("block", "4", &[]);
-    for helper in [exec.supervisor(), exec.guardian()] {
+    let exec = NotifyRig::start_variant("block", "4", &[]);
+    for helper in [exec.supervisor_pid(), exec.monitor_pid()] {
         rustix::process::kill_process(helper, Signal::TERM).unwrap();
     }
-    let client = someone_v4();
-    assert_eq!(exec.ask(&header_of(client)), [client; 2]);
+    let client = fresh_client_v4();
+    assert_eq!(exec.report_for(&header_for(client)), [client; 2]);
 }
 
 #[test]
 fn both_end_with_the_program() {
-    let mut exec = Exec::variant("exit", "4", &[]);
-    let (supervisor, guardian) = (exec.supervisor(), exec.guardian());
-    exec.ask(&header_of(someone_v4()));
-    let status = exec.process.ended_within(PATIENCE).expect("its end");
+    let mut exec = NotifyRig::start_variant("exit", "4", &[]);
+    let (supervisor, guardian) = (exec.supervisor_pid(), exec.monitor_pid());
+    exec.report_for(&header_for(fresh_client_v4()));
+    let status = exec.process.wait_exit(WAIT_LIMIT).expect("its end");
     assert_eq!(status.code(), Some(7));
     for helper in [supervisor, guardian] {
         wait_for("its end", || {
@@ -192,10 +196,10 @@ fn both_end_with_the_program() {
 /// It goes with the program, too, when that is killed in the middle of a call.
 #[test]
 fn a_program_killed_while_it_waits_leaves_nothing() {
-    let mut exec = Exec::variant("threads", "4", &[]);
-    let supervisor = exec.supervisor();
+    let mut exec = NotifyRig::start_variant("threads", "4", &[]);
+    let supervisor = exec.supervisor_pid();
     exec.process.signal(Signal::KILL);
-    assert!(exec.process.ended_within(PATIENCE).is_some());
+    assert!(exec.process.wait_exit(WAIT_LIMIT).is_some());
     wait_for("the supervisor's end", || {
         let path = format!("/proc/{}/stat", supervisor.as_raw_nonzero());
         let stat = std::fs::read_to_string(path).unwrap_or_default();
@@ -206,48 +210,48 @@ fn a_program_killed_while_it_waits_leaves_nothing() {
 /// The connection is not lost: the program gets it when it can.
 #[test]
 fn a_program_without_descriptors_gets_its_connection_later() {
-    let exec = Exec::variant("full", "4", &[]);
-    let client = someone_v4();
-    let conn = exec.open(&header_of(client));
+    let exec = NotifyRig::start_variant("full", "4", &[]);
+    let client = fresh_client_v4();
+    let conn = exec.connect_and_send(&header_for(client));
     exec.process
-        .line("EMFILE", |line| (line == "EMFILE").then_some(()));
-    assert_eq!(told(&conn), [client; 2]);
+        .wait_line("EMFILE", |line| (line == "EMFILE").then_some(()));
+    assert_eq!(recv_addresses(&conn), [client; 2]);
 }
 
 #[test]
 fn signals_interrupt_and_nothing_is_lost() {
-    let exec = Exec::variant("signal", "4", &[]);
+    let exec = NotifyRig::start_variant("signal", "4", &[]);
     for round in 0..20 {
         for _ in 0..round {
             exec.process.signal(Signal::USR1);
         }
-        let client = someone_v4();
-        assert_eq!(exec.ask(&header_of(client)), [client; 2]);
+        let client = fresh_client_v4();
+        assert_eq!(exec.report_for(&header_for(client)), [client; 2]);
         exec.process.signal(Signal::USR1);
     }
     exec.process
-        .line("EINTR", |line| (line == "EINTR").then_some(()));
+        .wait_line("EINTR", |line| (line == "EINTR").then_some(()));
 }
 
 /// The supervisor holds a listener only while somebody waits on it.
 #[test]
 fn a_closed_listener_is_free_at_once() {
-    let exec = Exec::variant("rebind", "4", &[]);
+    let exec = NotifyRig::start_variant("rebind", "4", &[]);
     wait_for("its accept to wait", || {
         exec.process.signal(Signal::USR1);
         std::thread::sleep(Duration::from_millis(50));
         exec.process.log().contains("bound again").then_some(())
     });
-    let client = someone_v4();
-    assert_eq!(exec.ask(&header_of(client)), [client; 2]);
+    let client = fresh_client_v4();
+    assert_eq!(exec.report_for(&header_for(client)), [client; 2]);
 }
 
 #[test]
 fn a_listener_that_is_shut_down_ends_the_wait() {
-    let mut exec = Exec::variant("shutdown", "4", &[]);
+    let mut exec = NotifyRig::start_variant("shutdown", "4", &[]);
     wait_for("its accept to wait", || {
         exec.process.signal(Signal::USR1);
         exec.process.log().contains("EINVAL").then_some(())
     });
-    assert!(exec.process.ended_within(PATIENCE).is_some());
+    assert!(exec.process.wait_exit(WAIT_LIMIT).is_some());
 }

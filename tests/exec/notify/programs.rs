@@ -4,13 +4,17 @@ use std::net::SocketAddr;
 use std::os::unix::process::ExitStatusExt;
 
 use super::faults::kill_at_once;
-use crate::harness::addr::{BALANCER_V4, FRONT_V4, FRONT_V6, LISTEN_V4, someone_v4, someone_v6};
+use crate::harness::addr::{
+    BALANCER_V4, FRONT_V4, FRONT_V6, LISTEN_V4, fresh_client_v4, fresh_client_v6,
+};
 use crate::harness::conn::{Conn, End};
 use crate::harness::header_bytes;
-use crate::harness::lab::{Lab, PATIENCE, Process, Scratch};
-use crate::harness::peername::{AS_NOBODY, POWERLESS, copy_for_everyone};
-use crate::harness::rig::exec_notify::{Exec, go_server, helper, network_of};
-use crate::harness::rig::proxy::header_of;
+use crate::harness::lab::{Lab, Process, Scratch, WAIT_LIMIT};
+use crate::harness::peername::{AS_NOBODY, NO_CAPABILITIES, copy_executable};
+use crate::harness::rig::exec_notify::{
+    NotifyRig, compiled_go_server, network_of, wait_helper_pid,
+};
+use crate::harness::rig::proxy::header_for;
 
 #[test]
 fn a_static_program_sees_every_client_however_it_waits() {
@@ -25,44 +29,51 @@ fn a_static_program_sees_every_client_however_it_waits() {
         "exclusive",
         "oneshot",
     ] {
-        let exec = Exec::variant(variant, "4", &[]);
-        for client in [someone_v4(), someone_v4(), someone_v4()] {
-            assert_eq!(exec.ask(&header_of(client)), [client; 2], "{variant}");
+        let exec = NotifyRig::start_variant(variant, "4", &[]);
+        for client in [fresh_client_v4(), fresh_client_v4(), fresh_client_v4()] {
+            assert_eq!(
+                exec.report_for(&header_for(client)),
+                [client; 2],
+                "{variant}"
+            );
         }
     }
 }
 
 #[test]
 fn both_families_on_one_listener() {
-    let exec = Exec::variant("edge", "6", &[]);
-    let (v4, v6) = (someone_v4(), someone_v6());
-    assert_eq!(exec.ask_v6(&header_of(v6)), [v6; 2]);
+    let exec = NotifyRig::start_variant("edge", "6", &[]);
+    let (v4, v6) = (fresh_client_v4(), fresh_client_v6());
+    assert_eq!(exec.report_for_v6(&header_for(v6)), [v6; 2]);
     // As the kernel shows IPv4 on an IPv6 socket.
     let mapped = |addr: SocketAddr| match addr {
         SocketAddr::V4(v4) => SocketAddr::new(v4.ip().to_ipv6_mapped().into(), v4.port()),
         v6 => v6,
     };
-    assert_eq!(exec.ask(&header_of(v4)), [mapped(v4); 2]);
-    assert_eq!(exec.ask(&header_of(v6)), [v6; 2]);
+    assert_eq!(exec.report_for(&header_for(v4)), [mapped(v4); 2]);
+    assert_eq!(exec.report_for(&header_for(v6)), [v6; 2]);
 }
 
 #[test]
 fn every_header() {
-    let exec = Exec::variant("level", "4", &[]);
-    let client = someone_v4();
+    let exec = NotifyRig::start_variant("level", "4", &[]);
+    let client = fresh_client_v4();
     let v1 = header_bytes::v1(client, FRONT_V4);
-    assert_eq!(exec.ask(&v1), [client; 2], "v1");
+    assert_eq!(exec.report_for(&v1), [client; 2], "v1");
     let tlvs = header_bytes::tlv(0xe0, &[7; 300]);
     let v2 = header_bytes::v2(client, FRONT_V4, &tlvs);
-    assert_eq!(exec.ask(&v2), [client; 2], "300 octets of TLVs");
+    assert_eq!(exec.report_for(&v2), [client; 2], "300 octets of TLVs");
     for itself in [
         header_bytes::raw(header_bytes::LOCAL, header_bytes::UNSPEC, &[]),
         header_bytes::nlb_health_check(),
         b"PROXY UNKNOWN\r\n".to_vec(),
     ] {
-        let conn = exec.open(&itself);
-        let balancer = conn.local();
-        assert_eq!(crate::harness::rig::exec_notify::told(&conn), [balancer; 2]);
+        let conn = exec.connect_and_send(&itself);
+        let balancer = conn.local_addr();
+        assert_eq!(
+            crate::harness::rig::exec_notify::recv_addresses(&conn),
+            [balancer; 2]
+        );
         assert_eq!(balancer.ip(), BALANCER_V4);
     }
 }
@@ -70,9 +81,9 @@ fn every_header() {
 /// On an IPv4 socket an IPv6 client has no address. It gets one that nobody has, never the balancer's.
 #[test]
 fn an_ipv6_client_of_an_ipv4_listener_is_nobody_else() {
-    let exec = Exec::variant("block", "4", &[]);
-    let client = someone_v6();
-    let [accepted, peer] = exec.ask(&header_bytes::v1(client, FRONT_V6));
+    let exec = NotifyRig::start_variant("block", "4", &[]);
+    let client = fresh_client_v6();
+    let [accepted, peer] = exec.report_for(&header_bytes::v1(client, FRONT_V6));
     assert_eq!((accepted, accepted.port()), (peer, client.port()));
     let SocketAddr::V4(shown) = accepted else {
         panic!("{accepted} on an IPv4 socket");
@@ -82,67 +93,70 @@ fn an_ipv6_client_of_an_ipv4_listener_is_nobody_else() {
 
 #[test]
 fn what_has_no_header_is_reset_and_never_seen() {
-    let exec = Exec::variant("threads", "4", &[]);
+    let exec = NotifyRig::start_variant("threads", "4", &[]);
     for bytes in [
         &b"GET / HTTP/1.0\r\n\r\n"[..],
         b"PROXY TCP4 x\r\n",
         b"\r\n\r\n\0\r\nQUIT\n!",
     ] {
-        let (end, _) = exec.open(bytes).closed();
+        let (end, _) = exec.connect_and_send(bytes).wait_closed();
         assert_eq!(end, End::Reset);
     }
-    let client = someone_v4();
-    assert_eq!(exec.ask(&header_of(client)), [client; 2]);
+    let client = fresh_client_v4();
+    assert_eq!(exec.report_for(&header_for(client)), [client; 2]);
 }
 
 #[test]
 fn an_untrusted_peer_is_reset() {
-    let exec = Exec::variant("block", "4", &["--trust=192.0.2.1"]);
+    let exec = NotifyRig::start_variant("block", "4", &["--trust=192.0.2.1"]);
     // The lab's server itself is in no trusted network but by its own address.
     let conn = Conn::try_connect(&exec.lab.server, "127.0.0.1:8443".parse().unwrap());
     if let Some(conn) = conn {
-        conn.send(&header_of(someone_v4()));
-        assert_eq!(conn.closed().0, End::Reset);
+        conn.send(&header_for(fresh_client_v4()));
+        assert_eq!(conn.wait_closed().0, End::Reset);
     }
-    let client = someone_v4();
-    assert_eq!(exec.ask(&header_of(client)), [client; 2]);
+    let client = fresh_client_v4();
+    assert_eq!(exec.report_for(&header_for(client)), [client; 2]);
 }
 
 #[test]
 fn where_headers_are_optional_who_has_none_is_itself() {
-    let exec = Exec::variant("edge", "4", &["--header=optional"]);
-    let conn = exec.open(b"hello");
-    let balancer = conn.local();
+    let exec = NotifyRig::start_variant("edge", "4", &["--header=optional"]);
+    let conn = exec.connect_and_send(b"hello");
+    let balancer = conn.local_addr();
     let mut answer = [0; 20];
     let got = conn.recv(answer.len());
     answer.copy_from_slice(&got);
     assert!(String::from_utf8_lossy(&answer).starts_with(&balancer.ip().to_string()));
-    let client = someone_v4();
-    assert_eq!(exec.ask(&header_of(client)), [client; 2]);
+    let client = fresh_client_v4();
+    assert_eq!(exec.report_for(&header_for(client)), [client; 2]);
 }
 
 /// Listeners on other ports are the program's alone: a plain connection, and the balancer's address.
 #[test]
 fn other_ports_are_left_alone() {
-    let exec = Exec::variant("block", "4", &["--ports=9999"]);
+    let exec = NotifyRig::start_variant("block", "4", &["--ports=9999"]);
     let conn = Conn::connect(&exec.lab.balancer, LISTEN_V4);
-    let balancer = conn.local();
-    assert_eq!(crate::harness::rig::exec_notify::told(&conn), [balancer; 2]);
+    let balancer = conn.local_addr();
+    assert_eq!(
+        crate::harness::rig::exec_notify::recv_addresses(&conn),
+        [balancer; 2]
+    );
 }
 
 #[test]
 fn go_sees_the_client_static_and_with_c() {
     for cgo in [false, true] {
-        let program = go_server(cgo);
+        let program = compiled_go_server(cgo);
         // By itself: Go is recognised, also where it is dynamically linked.
         let program = program.to_str().expect("text");
-        let exec = Exec::start(&["--mode=auto", "-v"], &[program, "tcp", ":8443"]);
-        exec.process.line("that it is Go", |line| {
+        let exec = NotifyRig::start(&["--mode=auto", "-v"], &[program, "tcp", ":8443"]);
+        exec.process.wait_line("that it is Go", |line| {
             line.contains("Go program").then_some(())
         });
-        for client in [someone_v4(), someone_v6()] {
-            let request = [&header_of(client)[..], b"GET / HTTP/1.0\r\n\r\n"].concat();
-            let (answer, _) = exec.open(&request).drain();
+        for client in [fresh_client_v4(), fresh_client_v6()] {
+            let request = [&header_for(client)[..], b"GET / HTTP/1.0\r\n\r\n"].concat();
+            let (answer, _) = exec.connect_and_send(&request).recv_to_end();
             let answer = String::from_utf8(answer).expect("text");
             let said = answer.lines().last().expect("a line");
             assert_eq!(said, format!("peer {client}"), "cgo: {cgo}");
@@ -154,12 +168,12 @@ fn go_sees_the_client_static_and_with_c() {
 #[test]
 fn an_ordinary_user_can_supervise() {
     let (lab, scratch) = (Lab::new(), Scratch::new());
-    let copy = copy_for_everyone(&lab.server, &scratch);
-    let server = scratch.text("server");
-    let built = crate::harness::rig::exec_notify::c_server();
+    let copy = copy_executable(&lab.server, &scratch);
+    let server = scratch.path_text("server");
+    let built = crate::harness::rig::exec_notify::compiled_accept_server();
     lab.server
         .run("cp", &[built.to_str().expect("text"), &server]);
-    let nobody = [AS_NOBODY, POWERLESS].concat();
+    let nobody = [AS_NOBODY, NO_CAPABILITIES].concat();
     let args = [
         "exec",
         "--trust=10.81.0.0/24",
@@ -170,18 +184,22 @@ fn an_ordinary_user_can_supervise() {
         "4",
         "8443",
     ];
-    let mut process = Process::start_with(&lab.server, &nobody, &copy, &args).listens(&[LISTEN_V4]);
-    for client in [someone_v4(), someone_v4()] {
-        let conn = Conn::open(&lab.balancer, LISTEN_V4, &header_of(client));
-        assert_eq!(crate::harness::rig::exec_notify::told(&conn), [client; 2]);
+    let mut process =
+        Process::start_through(&lab.server, &nobody, &copy, &args).wait_listening(&[LISTEN_V4]);
+    for client in [fresh_client_v4(), fresh_client_v4()] {
+        let conn = Conn::connect_and_send(&lab.balancer, LISTEN_V4, &header_for(client));
+        assert_eq!(
+            crate::harness::rig::exec_notify::recv_addresses(&conn),
+            [client; 2]
+        );
     }
-    process.line("what does not work any more", |line| {
+    process.wait_line("what does not work any more", |line| {
         line.contains("no_new_privs").then_some(())
     });
     // Nor does the kernel need any to end it.
     let network = network_of(&process.pid().to_string()).expect("a network");
-    kill_at_once(["peername-guard", "peername-notify"].map(|name| helper(name, &network)));
-    let status = process.ended_within(PATIENCE).expect("its end");
+    kill_at_once(["peername-guard", "peername-notify"].map(|name| wait_helper_pid(name, &network)));
+    let status = process.wait_exit(WAIT_LIMIT).expect("its end");
     assert_eq!(status.signal(), Some(9), "{status:?}");
 }
 

@@ -3,29 +3,29 @@
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
-use crate::harness::addr::{LISTEN_V4, LISTEN_V6, someone_v4};
+use crate::harness::addr::{LISTEN_V4, LISTEN_V6, fresh_client_v4};
 use crate::harness::conn::{Conn, End};
 use crate::harness::header_bytes;
-use crate::harness::rig::exec_notify::{Exec, told};
-use crate::harness::rig::proxy::header_of;
+use crate::harness::rig::exec_notify::{NotifyRig, recv_addresses};
+use crate::harness::rig::proxy::header_for;
 use crate::proxy::policy::sources::{LOOPBACK, NOBODY};
 
 #[test]
 fn special_sources_are_refused() {
-    let exec = Exec::variant("edge", "6", &[]);
+    let exec = NotifyRig::start_variant("edge", "6", &[]);
     for ip in [NOBODY, LOOPBACK].concat() {
         for listener in [LISTEN_V4, LISTEN_V6] {
             refused(&exec, listener, ip);
         }
     }
-    let client = someone_v4();
-    assert_eq!(exec.ask(&header_of(client)), shown(client));
+    let client = fresh_client_v4();
+    assert_eq!(exec.report_for(&header_for(client)), shown(client));
 }
 
 #[test]
 fn they_are_refused_on_an_ipv4_listener() {
     for options in [&[][..], &["--header=optional"]] {
-        let exec = Exec::variant("block", "4", options);
+        let exec = NotifyRig::start_variant("block", "4", options);
         for ip in ["127.0.0.1", "::1", "::ffff:127.0.0.1", "0.0.0.0", "::"] {
             refused(&exec, LISTEN_V4, ip);
         }
@@ -34,22 +34,22 @@ fn they_are_refused_on_an_ipv4_listener() {
 
 #[test]
 fn a_slow_header_gets_no_further() {
-    let exec = Exec::variant("level", "4", &[]);
+    let exec = NotifyRig::start_variant("level", "4", &[]);
     for ip in ["127.0.0.1", "::1", "224.0.0.1"] {
-        let header = header_of(client(ip));
-        let conn = exec.open(&header[..20]);
-        conn.stays_open(Duration::from_millis(50));
+        let header = header_for(client(ip));
+        let conn = exec.connect_and_send(&header[..20]);
+        conn.assert_stays_open(Duration::from_millis(50));
         conn.send(&header[20..]);
-        assert_eq!(conn.closed().0, End::Reset, "{ip}");
+        assert_eq!(conn.wait_closed().0, End::Reset, "{ip}");
     }
 }
 
 #[test]
 fn local_sources_on_request() {
-    let exec = Exec::variant("threads", "6", &["--source-policy=allow-local"]);
+    let exec = NotifyRig::start_variant("threads", "6", &["--source-policy=allow-local"]);
     for ip in ["127.0.0.1", "127.1.2.3", "::1", "::ffff:127.0.0.1"] {
         let client = client(ip);
-        assert_eq!(exec.ask(&header_of(client)), shown(client), "{ip}");
+        assert_eq!(exec.report_for(&header_for(client)), shown(client), "{ip}");
     }
     for ip in NOBODY {
         refused(&exec, LISTEN_V4, ip);
@@ -59,15 +59,15 @@ fn local_sources_on_request() {
 /// See the library's test of the same name.
 #[test]
 fn who_names_itself_speaks_for_itself() {
-    let exec = Exec::variant("block", "4", &["--trust=loopback"]);
+    let exec = NotifyRig::start_variant("block", "4", &["--trust=loopback"]);
     let listener = SocketAddr::from(([127, 0, 0, 1], 8443));
     let conn = Conn::connect(&exec.lab.server, listener);
-    conn.send(&header_bytes::v1(conn.local(), listener));
-    assert_eq!(told(&conn), [conn.local(); 2]);
+    conn.send(&header_bytes::v1(conn.local_addr(), listener));
+    assert_eq!(recv_addresses(&conn), [conn.local_addr(); 2]);
     let conn = Conn::connect(&exec.lab.server, listener);
-    let beside = SocketAddr::new(conn.local().ip(), conn.local().port() ^ 1);
+    let beside = SocketAddr::new(conn.local_addr().ip(), conn.local_addr().port() ^ 1);
     conn.send(&header_bytes::v1(beside, listener));
-    assert_eq!(conn.closed().0, End::Reset);
+    assert_eq!(conn.wait_closed().0, End::Reset);
 }
 
 fn client(ip: &str) -> SocketAddr {
@@ -86,8 +86,8 @@ fn shown(client: SocketAddr) -> [SocketAddr; 2] {
 
 /// The program greets everybody it sees.
 #[track_caller]
-fn refused(exec: &Exec, listener: SocketAddr, claimed: &str) {
-    let header = header_of(client(claimed));
-    let conn = Conn::open(&exec.lab.balancer, listener, &header);
-    assert_eq!(conn.closed().0, End::Reset, "{claimed}");
+fn refused(exec: &NotifyRig, listener: SocketAddr, claimed: &str) {
+    let header = header_for(client(claimed));
+    let conn = Conn::connect_and_send(&exec.lab.balancer, listener, &header);
+    assert_eq!(conn.wait_closed().0, End::Reset, "{claimed}");
 }

@@ -7,8 +7,8 @@ use std::sync::OnceLock;
 use super::clients::{asks_sql, logs_in};
 use super::running::{Listener, Running};
 use crate::harness::lab::{Host, Scratch};
-use crate::harness::rig::exec::{Libc, server};
-use crate::harness::rig::exec_notify::go_server;
+use crate::harness::rig::exec::{Libc, compiled_server};
+use crate::harness::rig::exec_notify::compiled_go_server;
 
 /// A row of the table.
 pub(super) struct Program {
@@ -75,7 +75,7 @@ pub(super) fn go_cgo() -> Program {
 
 fn go(site: &Site<'_>, cgo: bool) -> Vec<String> {
     let network = site.pick("tcp4", "tcp");
-    let program = go_server(cgo).to_str().expect("text").to_owned();
+    let program = compiled_go_server(cgo).to_str().expect("text").to_owned();
     vec![program, network.to_owned(), ":8443".to_owned()]
 }
 
@@ -99,7 +99,7 @@ pub(super) fn c_musl() -> Program {
 fn c(site: &Site<'_>, libc: Libc) -> Vec<String> {
     let family = site.pick("4", "6");
     let arguments = format!("lt {family} 8443 brief");
-    words(&server(libc), &arguments)
+    words(&compiled_server(libc), &arguments)
 }
 
 pub(super) fn python() -> Program {
@@ -221,7 +221,7 @@ const WEB_SERVER: Program = Program {
 pub(super) fn postgres() -> Program {
     Program {
         command: |site| {
-            let data = site.scratch.text("data");
+            let data = site.scratch.path_text("data");
             let bin = newest_postgres();
             let initdb = format!("-u postgres -- {bin}/initdb -N -A trust -D {data}");
             let initdb: Vec<&str> = initdb.split(' ').collect();
@@ -260,7 +260,7 @@ pub(super) fn sshd() -> Program {
                     "-N",
                     "",
                     "-f",
-                    &site.scratch.text(key),
+                    &site.scratch.path_text(key),
                 ];
                 site.host.run("ssh-keygen", &args);
             }
@@ -329,7 +329,7 @@ impl Site<'_> {
 
     /// `DIR` is where the program may have its files.
     fn write(&self, name: &str, content: &str) -> String {
-        let content = content.replace("DIR", &self.scratch.text("."));
+        let content = content.replace("DIR", &self.scratch.path_text("."));
         self.scratch.write(name, &content)
     }
 }

@@ -1,7 +1,7 @@
 //! Clients of two programs that do more than say hello, behind HAProxy.
 
 use super::running::Running;
-use crate::harness::addr::{CLIENT_V4, FRONT_V4, LISTEN_V4, someone_v4};
+use crate::harness::addr::{CLIENT_V4, FRONT_V4, LISTEN_V4, fresh_client_v4};
 use crate::harness::conn::Conn;
 use crate::harness::rig::exec::v2;
 
@@ -16,7 +16,7 @@ pub(super) fn logs_in(running: &Running<'_>) {
             "-oBatchMode=yes",
             "-oConnectTimeout=10",
             "-i",
-            &running.scratch.text("user_key"),
+            &running.scratch.path_text("user_key"),
             "-p",
             &FRONT_V4.port().to_string(),
             &format!("root@{}", FRONT_V4.ip()),
@@ -26,7 +26,7 @@ pub(super) fn logs_in(running: &Running<'_>) {
     let seen = format!("{} {} ", CLIENT_V4.ip(), CLIENT_V4.port());
     assert!(said.starts_with(&seen), "{:?}: {said}", running.mode);
     let logged = format!("from {} port {}", CLIENT_V4.ip(), CLIENT_V4.port());
-    running.process.line("of the login", |line| {
+    running.process.wait_line("of the login", |line| {
         (line.contains("Accepted publickey") && line.contains(&logged)).then_some(())
     });
 }
@@ -45,9 +45,9 @@ pub(super) fn asks_sql(running: &Running<'_>) {
         .run("psql", &[&args[..], &database].concat());
     let client = format!("{} {}", CLIENT_V4.ip(), CLIENT_V4.port());
     assert_eq!(said.trim(), client, "{:?}", running.mode);
-    let stranger = someone_v4();
+    let stranger = fresh_client_v4();
     let bytes = [&v2(stranger)[..], super::catalogue::STARTUP].concat();
-    let conn = Conn::open(&running.lab.balancer, LISTEN_V4, &bytes);
+    let conn = Conn::connect_and_send(&running.lab.balancer, LISTEN_V4, &bytes);
     let said = String::from_utf8_lossy(&conn.recv_some()).into_owned();
     assert!(said.contains(&format!("\"{}\"", stranger.ip())), "{said}");
 }

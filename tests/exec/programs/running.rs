@@ -11,8 +11,8 @@ use super::catalogue::{Answers, Program, Site};
 use crate::harness::addr::{LISTEN_V4, LISTEN_V6};
 use crate::harness::conn::Conn;
 use crate::harness::lab::{Lab, Process, Scratch, wait_for};
-use crate::harness::peername::copy_for_everyone;
-use crate::harness::rig::exec::library;
+use crate::harness::peername::copy_executable;
+use crate::harness::rig::exec::built_library;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Mode {
@@ -56,10 +56,10 @@ impl<'a> Running<'a> {
     /// In a process-id namespace, and where everybody may execute what is started.
     pub(super) fn start(program: &'a Program, mode: Mode, listener: Listener) -> Self {
         let (lab, scratch) = (Lab::without_routes(), Scratch::new());
-        let binary = copy_for_everyone(&lab.server, &scratch);
-        let shared = library().to_str().expect("text");
+        let binary = copy_executable(&lab.server, &scratch);
+        let shared = built_library().to_str().expect("text");
         lab.server
-            .run("cp", &[shared, &scratch.text("libpeername.so")]);
+            .run("cp", &[shared, &scratch.path_text("libpeername.so")]);
         let command = (program.command)(&Site {
             host: &lab.server,
             scratch: &scratch,
@@ -75,14 +75,14 @@ impl<'a> Running<'a> {
             .copied()
             .chain(command.iter().map(String::as_str))
             .collect();
-        let process = Process::start_with(&lab.server, &through, &binary, &args);
+        let process = Process::start_through(&lab.server, &through, &binary, &args);
         let all = match listener {
             Listener::V4 => &[LISTEN_V4][..],
             Listener::Both => &[LISTEN_V4, LISTEN_V6],
         };
         let process = match mode {
-            Mode::Netns => process.listens(all).listens_in_its_own_network(8443),
-            _ => process.listens(all),
+            Mode::Netns => process.wait_listening(all).wait_listening_in_netns(8443),
+            _ => process.wait_listening(all),
         };
         Self {
             program,
@@ -115,7 +115,7 @@ impl<'a> Running<'a> {
                     self.mode
                 );
             }
-            Answers::Log => self.process.line(&format!("of {client}"), is_client),
+            Answers::Log => self.process.wait_line(&format!("of {client}"), is_client),
         }
         drop(conn);
         if self.program.one_at_a_time {
@@ -146,7 +146,7 @@ impl<'a> Running<'a> {
     #[track_caller]
     pub(super) fn refuses(&self, conn: Conn, header: &[u8]) {
         conn.send(&[header, self.program.request].concat());
-        conn.closed();
+        conn.wait_closed();
     }
 }
 
@@ -161,7 +161,7 @@ fn address(text: &str) -> Option<SocketAddr> {
         Err(_) => {
             let port = words.next()?.trim_start_matches("port=");
             // socat writes an IPv6 address in brackets and in full.
-            crate::harness::addr::parse(first.trim_matches(['[', ']']), port)?
+            crate::harness::addr::from_parts(first.trim_matches(['[', ']']), port)?
         }
     };
     Some(SocketAddr::new(addr.ip().to_canonical(), addr.port()))

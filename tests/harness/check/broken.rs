@@ -11,7 +11,7 @@ use super::h2;
 pub(crate) type Fault = (&'static str, fn(TcpStream));
 
 /// Serves every connection like this, until the process ends.
-pub(crate) fn serve(address: SocketAddr, fault: fn(TcpStream)) -> SocketAddr {
+pub(crate) fn serve_fault(address: SocketAddr, fault: fn(TcpStream)) -> SocketAddr {
     let listener = TcpListener::bind(address).expect("bind");
     let address = listener.local_addr().expect("its address");
     thread::spawn(move || {
@@ -23,39 +23,39 @@ pub(crate) fn serve(address: SocketAddr, fault: fn(TcpStream)) -> SocketAddr {
 }
 
 /// Says this when asked, and closes.
-pub(crate) fn say(mut stream: &TcpStream, what: &[u8]) {
-    h2::read(stream);
+pub(crate) fn answer_bytes(mut stream: &TcpStream, what: &[u8]) {
+    h2::read_some(stream);
     let _ = stream.write_all(what);
 }
 
-pub(crate) fn frames(mut stream: &TcpStream, frames: &[Vec<u8>]) {
+pub(crate) fn write_frames(mut stream: &TcpStream, frames: &[Vec<u8>]) {
     let _ = stream.write_all(&frames.concat());
     // Closing with something unread would reset, and take back what was sent.
     thread::sleep(Duration::from_millis(20));
-    h2::read(stream);
+    h2::read_some(stream);
 }
 
 /// Says this when asked, and then that for ever.
-pub(crate) fn endless(mut stream: &TcpStream, first: &[u8], then: &[u8]) {
-    h2::read(stream);
+pub(crate) fn write_endlessly(mut stream: &TcpStream, first: &[u8], then: &[u8]) {
+    h2::read_some(stream);
     let _ = stream.write_all(first);
-    flood(stream, then);
+    write_forever(stream, then);
 }
 
-pub(crate) fn flood(mut stream: &TcpStream, what: &[u8]) {
+pub(crate) fn write_forever(mut stream: &TcpStream, what: &[u8]) {
     let many = what.repeat(65536_usize.div_ceil(what.len()));
     while stream.write_all(&many).is_ok() {}
 }
 
 /// Until the other side has had enough.
-pub(crate) fn hold(mut stream: &TcpStream) {
+pub(crate) fn hold_open(mut stream: &TcpStream) {
     let _ = stream.set_read_timeout(Some(Duration::from_secs(30)));
     while stream.read(&mut [0; 4096]).is_ok_and(|read| read > 0) {}
 }
 
-pub(crate) fn reset(stream: TcpStream) {
+pub(crate) fn close_with_reset(stream: TcpStream) {
     let _ = socket2::SockRef::from(&stream).set_linger(Some(Duration::ZERO));
 }
 
 /// A CheckResponse with an empty status, which is a yes.
-pub(crate) const YES: &[u8] = &[0, 0, 0, 0, 2, 0x0a, 0];
+pub(crate) const CHECK_RESPONSE_OK: &[u8] = &[0, 0, 0, 0, 2, 0x0a, 0];

@@ -14,24 +14,24 @@ pub(crate) fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8>
 }
 
 /// A header that no table has (RFC 7541 §6.2.2).
-pub(crate) fn header(name: &[u8], value: &[u8]) -> Vec<u8> {
+pub(crate) fn header_field(name: &[u8], value: &[u8]) -> Vec<u8> {
     let length = |text: &[u8]| u8::try_from(text.len()).expect("short");
     [&[0, length(name)], name, &[length(value)], value].concat()
 }
 
 /// Greets, waits for a question, and answers its stream with a head.
-pub(crate) fn begin(mut stream: &TcpStream) {
-    settle(stream);
+pub(crate) fn begin_response(mut stream: &TcpStream) {
+    exchange_settings(stream);
     let head = [
         &[STATUS_200][..],
-        &header(b"content-type", b"application/grpc"),
+        &header_field(b"content-type", b"application/grpc"),
     ]
     .concat();
     let _ = stream.write_all(&frame(HEADERS, END_HEADERS, 1, &head));
 }
 
 /// Greets, and waits for a question.
-pub(crate) fn settle(mut stream: &TcpStream) {
+pub(crate) fn exchange_settings(mut stream: &TcpStream) {
     let _ = stream.write_all(&frame(SETTINGS, 0, 0, &[]));
     let _ = stream.write_all(&frame(SETTINGS, ACK, 0, &[]));
     // An answer before its question would be an error of protocol.
@@ -65,7 +65,7 @@ fn has_question(said: &[u8]) -> bool {
 }
 
 /// Whatever is there.
-pub(crate) fn read(mut stream: &TcpStream) {
+pub(crate) fn read_some(mut stream: &TcpStream) {
     let _ = stream.read(&mut [0; 16384]);
 }
 
@@ -75,7 +75,7 @@ pub(crate) fn trailers(status: &[u8]) -> Vec<u8> {
         HEADERS,
         END_HEADERS | END_STREAM,
         1,
-        &header(b"grpc-status", status),
+        &header_field(b"grpc-status", status),
     )
 }
 

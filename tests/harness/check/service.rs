@@ -49,7 +49,7 @@ impl Service {
             input,
             lines,
             answer: String::new(),
-            address: any(),
+            address: any_loopback(),
         };
         let first = service.line();
         let address = first.strip_prefix("listening ").expect("where it listens");
@@ -58,19 +58,19 @@ impl Service {
     }
 
     /// What it answers from now on. What it was asked before is forgotten.
-    pub(crate) fn answers(&mut self, answer: &str) {
+    pub(crate) fn set_answer(&mut self, answer: &str) {
         self.answer = answer.replace('\n', " ");
         writeln!(self.input, "{}", self.answer).expect("it reads");
         while self.line() != "set" {}
     }
 
     /// What it was asked next.
-    pub(crate) fn asked(&self) -> Value {
+    pub(crate) fn next_request(&self) -> Value {
         serde_json::from_str(&self.line()).expect("JSON")
     }
 
     /// How often it was asked since the last look.
-    pub(crate) fn times(&mut self) -> usize {
+    pub(crate) fn count_requests(&mut self) -> usize {
         // Told the same once more, it says so behind all that it was asked.
         writeln!(self.input, "{}", self.answer).expect("it reads");
         let lines = std::iter::from_fn(|| Some(self.line()));
@@ -102,11 +102,11 @@ pub(crate) struct Opa {
 }
 
 impl Opa {
-    pub(crate) fn with(policy: &str) -> Self {
-        Self::at(free(), policy)
+    pub(crate) fn start(policy: &str) -> Self {
+        Self::start_at(unused_address(), policy)
     }
 
-    pub(crate) fn at(address: SocketAddr, policy: &str) -> Self {
+    pub(crate) fn start_at(address: SocketAddr, policy: &str) -> Self {
         let directory = Directory::new();
         let (file, decisions) = (directory.0.join("policy.rego"), directory.0.join("log"));
         std::fs::write(&file, policy).expect("write the policy");
@@ -140,12 +140,12 @@ impl Opa {
     }
 
     /// The last input that it decided about, as it logged it.
-    pub(crate) fn decided(&self) -> Value {
-        self.decided_about(|_| true)
+    pub(crate) fn wait_decision(&self) -> Value {
+        self.wait_decision_about(|_| true)
     }
 
     /// The last one of this kind.
-    pub(crate) fn decided_about(&self, which: impl Fn(&Value) -> bool) -> Value {
+    pub(crate) fn wait_decision_about(&self, which: impl Fn(&Value) -> bool) -> Value {
         wait_for("OPA logs its decision", || {
             let log = std::fs::read_to_string(&self.decisions).ok()?;
             let entries = log
@@ -208,13 +208,13 @@ fn source(name: &str) -> PathBuf {
 }
 
 /// Loopback, and whichever port.
-pub(crate) fn any() -> SocketAddr {
+pub(crate) fn any_loopback() -> SocketAddr {
     ([127, 0, 0, 1], 0).into()
 }
 
 /// An address that nobody listens on, each time another one: of the ports that the kernel does not choose from, so that no
 /// other test gets it before whoever it is for.
-pub(crate) fn free() -> SocketAddr {
+pub(crate) fn unused_address() -> SocketAddr {
     static NEXT: AtomicU16 = AtomicU16::new(0);
     loop {
         let port = 20_000 + NEXT.fetch_add(1, Ordering::Relaxed) % 10_000;

@@ -1,16 +1,16 @@
 //! Starting programs for which a system call fails.
 
 /// What starts the program behind it with these calls failing.
-pub(crate) fn failing(calls: &str) -> [String; 3] {
+pub(crate) fn failing_calls(calls: &str) -> [String; 3] {
     let script = FILTER.replace("CALLS", calls);
     ["python3".to_owned(), "-c".to_owned(), script]
 }
 
 /// io_uring_setup(2), with EPERM: a unit's SystemCallFilter=, or a container's profile.
-pub(crate) const RINGS: &str = "(0x20, 0, 0, 0), (0x15, 0, 1, 425), (0x06, 0, 0, 0x00050001)";
+pub(crate) const NO_IO_URING: &str = "(0x20, 0, 0, 0), (0x15, 0, 1, 425), (0x06, 0, 0, 0x00050001)";
 /// epoll_ctl(2), when it is to watch a descriptor that is not below `limit`, with ENOSPC: no watches are left
 /// (`fs.epoll.max_user_watches`).
-pub(crate) fn watches(limit: usize) -> String {
+pub(crate) fn no_epoll_watches_from(limit: usize) -> String {
     format!(
         "(0x20, 0, 0, 0), (0x15, 0, 5, epoll_ctl), (0x20, 0, 0, 24), (0x15, 0, 3, 1), \
          (0x20, 0, 0, 32), (0x35, 0, 1, {limit}), (0x06, 0, 0, 0x0005001c)"

@@ -45,7 +45,7 @@ impl Host {
 
     /// Waits until nobody takes connections there.
     #[track_caller]
-    pub(crate) fn finds_nobody_at(&self, to: SocketAddr) {
+    pub(crate) fn wait_connection_refused(&self, to: SocketAddr) {
         // One that lets nobody in does not answer.
         let connect = || TcpStream::connect_timeout(&to, Duration::from_millis(200));
         wait_for("nobody listens any more", || {
@@ -57,7 +57,7 @@ impl Host {
     }
 
     /// Joins this host and `other` with a cable: a veth pair, both ends up.
-    pub(crate) fn wire(&self, here: &str, other: &Self, there: &str) {
+    pub(crate) fn add_veth(&self, here: &str, other: &Self, there: &str) {
         let path = format!("/proc/{}/fd/{}", std::process::id(), other.file.as_raw_fd());
         self.ip(&format!(
             "link add {here} type veth peer name {there} netns {path}"
@@ -67,7 +67,7 @@ impl Host {
     }
 
     /// Gives an interface addresses, usable at once.
-    pub(crate) fn address(&self, device: &str, addresses: &[&str]) {
+    pub(crate) fn add_addresses(&self, device: &str, addresses: &[&str]) {
         for address in addresses {
             let v6 = address.contains(':');
             let options = if v6 { "nodad" } else { "broadcast +" };

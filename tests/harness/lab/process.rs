@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use peername_sys::process::pidfd::descendants;
 use rustix::process::{Pid, Signal, kill_process};
 
-use super::{Host, PATIENCE, wait_until};
+use super::{Host, WAIT_LIMIT, wait_until};
 
 /// A running program whose output is kept, for questions and for the failure message.
 #[derive(Debug)]
@@ -25,17 +25,22 @@ impl Process {
     /// Starts one process on a host. The kernel kills it when the test's thread ends, panicking or
     /// not (setpriv(1), --pdeathsig); setpriv becomes the program, so the process id is the program's.
     pub(crate) fn start(host: &Host, program: &str, args: &[&str]) -> Self {
-        Self::start_with(host, &[], program, args)
+        Self::start_through(host, &[], program, args)
     }
 
     /// Starts a server of several processes: in a process-id namespace, so that all go at once.
-    pub(crate) fn start_family(host: &Host, program: &str, args: &[&str]) -> Self {
+    pub(crate) fn start_in_pid_namespace(host: &Host, program: &str, args: &[&str]) -> Self {
         let own_pids = ["unshare", "--pid", "--fork", "--kill-child=KILL"];
-        Self::start_with(host, &own_pids, program, args)
+        Self::start_through(host, &own_pids, program, args)
     }
 
     /// Starts a program through others that run it, such as `prlimit --nofile=64`.
-    pub(crate) fn start_with(host: &Host, through: &[&str], program: &str, args: &[&str]) -> Self {
+    pub(crate) fn start_through(
+        host: &Host,
+        through: &[&str],
+        program: &str,
+        args: &[&str],
+    ) -> Self {
         let mut command = Command::new("setpriv");
         command
             .args(["--pdeathsig", "KILL"])
@@ -60,7 +65,7 @@ impl Process {
     }
 
     /// Waits until it listens on every one of these addresses; a wildcard listener counts for all.
-    pub(crate) fn listens(mut self, addrs: &[SocketAddr]) -> Self {
+    pub(crate) fn wait_listening(mut self, addrs: &[SocketAddr]) -> Self {
         let listening = wait_until(Instant::now() + START, || {
             if let Some(status) = self.child.try_wait().expect("wait") {
                 panic!("{} ended at start, {status}:\n{}", self.name, self.log());
@@ -81,7 +86,7 @@ impl Process {
     }
 
     /// Waits until one of its descendants listens on this port in another network than its own.
-    pub(crate) fn listens_in_its_own_network(self, port: u16) -> Self {
+    pub(crate) fn wait_listening_in_netns(self, port: u16) -> Self {
         let network = |pid: u32| fs::read_link(format!("/proc/{pid}/ns/net")).ok();
         let outside = network(self.pid());
         let inside = |pid: &u32| network(*pid).is_some_and(|own| Some(own) != outside);
@@ -98,8 +103,8 @@ impl Process {
     }
 
     /// Waits until somebody in its network has a UDP socket at this address.
-    pub(crate) fn receives(self, addr: SocketAddr) -> Self {
-        let bound = wait_until(Instant::now() + PATIENCE, || {
+    pub(crate) fn wait_bound(self, addr: SocketAddr) -> Self {
+        let bound = wait_until(Instant::now() + WAIT_LIMIT, || {
             let open = endpoints(self.pid(), ["udp", "udp6"], UNCONNECTED);
             open.contains(&addr).then_some(())
         });
@@ -117,7 +122,7 @@ impl Process {
     }
 
     /// Waits for a line of its output that `pick` accepts.
-    pub(crate) fn line<T>(&self, what: &str, pick: impl Fn(&str) -> Option<T>) -> T {
+    pub(crate) fn wait_line<T>(&self, what: &str, pick: impl Fn(&str) -> Option<T>) -> T {
         let find = || {
             self.lines
                 .lock()
@@ -125,30 +130,30 @@ impl Process {
                 .iter()
                 .find_map(|l| pick(l))
         };
-        wait_until(Instant::now() + PATIENCE, find)
+        wait_until(Instant::now() + WAIT_LIMIT, find)
             .unwrap_or_else(|| panic!("{}: no line {what} in:\n{}", self.name, self.log()))
     }
 
     /// How many descriptors it has open.
-    pub(crate) fn descriptors(&self) -> usize {
+    pub(crate) fn count_fds(&self) -> usize {
         fs::read_dir(format!("/proc/{}/fd", self.pid())).map_or(0, Iterator::count)
     }
 
     /// A field of /proc/PID/status, such as `VmRSS`.
-    pub(crate) fn status(&self, field: &str) -> String {
-        status_field(&format!("/proc/{}/status", self.pid()), field)
+    pub(crate) fn status_field(&self, field: &str) -> String {
+        read_status_field(&format!("/proc/{}/status", self.pid()), field)
     }
 
     /// Its memory in KiB, without what the kernel keeps for its sockets.
     pub(crate) fn resident_kib(&self) -> usize {
-        let text = self.status("VmRSS");
+        let text = self.status_field("VmRSS");
         text.trim_end_matches(" kB")
             .parse()
             .unwrap_or_else(|_| panic!("VmRSS: {text}"))
     }
 
     /// A field of /proc/PID/status for each of its threads, with the thread's name. One that ends meanwhile is none.
-    pub(crate) fn status_of_threads(&self, field: &str) -> Vec<(String, String)> {
+    pub(crate) fn thread_status_fields(&self, field: &str) -> Vec<(String, String)> {
         let tasks = fs::read_dir(format!("/proc/{}/task", self.pid())).expect("its threads");
         let status = |task: fs::DirEntry| fs::read_to_string(task.path().join("status")).ok();
         let all = tasks.flatten().filter_map(status);
@@ -161,29 +166,29 @@ impl Process {
     }
 
     /// Stops it, and waits until each of its threads has felt that: kill(2) returns before.
-    pub(crate) fn pause(&self) {
+    pub(crate) fn suspend(&self) {
         self.signal(Signal::STOP);
         let stands_still = || {
-            let mut states = self.status_of_threads("State").into_iter();
+            let mut states = self.thread_status_fields("State").into_iter();
             states
                 .all(|(_, state)| state.starts_with('T'))
                 .then_some(())
         };
-        let stopped = wait_until(Instant::now() + PATIENCE, stands_still);
+        let stopped = wait_until(Instant::now() + WAIT_LIMIT, stands_still);
         assert!(stopped.is_some(), "{} runs on", self.name);
     }
 
     /// Waits until all its threads sleep, and none has run since the look before.
-    pub(crate) fn rests(&self) {
+    pub(crate) fn wait_idle(&self) {
         let mut before = Vec::new();
         let nothing_happens = || {
-            let now = SWITCHES.map(|field| self.status_of_threads(field));
-            let states = self.status_of_threads("State");
+            let now = SWITCHES.map(|field| self.thread_status_fields(field));
+            let states = self.thread_status_fields("State");
             let sleep = states.iter().all(|(_, state)| state.starts_with('S'));
             let same = std::mem::replace(&mut before, now.to_vec()) == now;
             (sleep && same).then_some(())
         };
-        let rests = wait_until(Instant::now() + PATIENCE, nothing_happens);
+        let rests = wait_until(Instant::now() + WAIT_LIMIT, nothing_happens);
         assert!(rests.is_some(), "{} does not rest", self.name);
     }
 
@@ -196,7 +201,7 @@ impl Process {
     }
 
     /// Its exit status, or None when it still runs after `limit`.
-    pub(crate) fn ended_within(&mut self, limit: Duration) -> Option<ExitStatus> {
+    pub(crate) fn wait_exit(&mut self, limit: Duration) -> Option<ExitStatus> {
         wait_until(Instant::now() + limit, || {
             self.child.try_wait().expect("wait")
         })
@@ -224,7 +229,7 @@ fn collect(stream: impl Read + Send + 'static, lines: &Arc<Mutex<Vec<String>>>) 
     });
 }
 
-fn status_field(path: &str, field: &str) -> String {
+fn read_status_field(path: &str, field: &str) -> String {
     let status = fs::read_to_string(path).unwrap_or_else(|error| panic!("{path}: {error}"));
     value_of(field, &status)
 }

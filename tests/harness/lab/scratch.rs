@@ -31,14 +31,14 @@ impl Scratch {
     }
 
     /// The same as text, for configuration files and arguments.
-    pub(crate) fn text(&self, name: &str) -> String {
+    pub(crate) fn path_text(&self, name: &str) -> String {
         self.path(name).to_str().expect("a UTF-8 path").to_owned()
     }
 
     /// Writes a file and returns its path as text.
     pub(crate) fn write(&self, name: &str, content: &str) -> String {
         fs::write(self.path(name), content).expect("a scratch file");
-        self.text(name)
+        self.path_text(name)
     }
 
     /// What a file holds by now; nothing if nobody has made it yet.
@@ -56,7 +56,7 @@ impl Drop for Scratch {
 }
 
 /// Adds a line to a file that several threads write.
-pub(crate) fn append(path: &Path, line: &str) {
+pub(crate) fn append_line(path: &Path, line: &str) {
     let file = OpenOptions::new().create(true).append(true).open(path);
     file.and_then(|mut file| file.write_all(line.as_bytes()))
         .expect("an append");

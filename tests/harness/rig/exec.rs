@@ -10,48 +10,59 @@ use crate::harness::addr::{FRONT_V4, FRONT_V6, LISTEN_V4, LISTEN_V6};
 use crate::harness::conn::Conn;
 use crate::harness::header_bytes;
 use crate::harness::lab::{Lab, Process, Scratch};
-use crate::harness::peername::{BINARY, copy_for_everyone};
+use crate::harness::peername::{BINARY, copy_executable};
 
 /// The arguments of `peername` up to the program's own.
-pub(crate) fn exec<'a>(options: &[&'a str], program: &[&'a str]) -> Vec<&'a str> {
-    by(PRELOAD, options, program)
+pub(crate) fn exec_args<'a>(options: &[&'a str], program: &[&'a str]) -> Vec<&'a str> {
+    with_mode(PRELOAD, options, program)
 }
 
-fn by<'a>(mode: &'a str, options: &[&'a str], program: &[&'a str]) -> Vec<&'a str> {
-    library();
+fn with_mode<'a>(mode: &'a str, options: &[&'a str], program: &[&'a str]) -> Vec<&'a str> {
+    built_library();
     [&["exec", mode], options, &["--"], program].concat()
 }
 
 /// A server of `server.c`, and the network around it.
-pub(crate) struct Served {
+pub(crate) struct ServerRig {
     pub(crate) process: Process,
     pub(crate) lab: Lab,
     v6: bool,
 }
 
-impl Served {
+impl ServerRig {
     /// `mode` and what follows it, as in `server.c`. Processes of its own, which end with it.
     pub(crate) fn new(mode: &str, options: &[&str]) -> Self {
-        Self::through(&[], &server(Libc::Glibc), mode, options)
+        Self::start_through(&[], &compiled_server(Libc::Glibc), mode, options)
     }
 
-    pub(crate) fn through(through: &[&str], server: &str, mode: &str, options: &[&str]) -> Self {
+    pub(crate) fn start_through(
+        through: &[&str],
+        server: &str,
+        mode: &str,
+        options: &[&str],
+    ) -> Self {
         Self::start(PRELOAD, through, server, mode, options)
     }
 
     /// The same server by another mechanism of `peername exec`.
-    pub(crate) fn by(mechanism: &str, mode: &str, options: &[&str]) -> Self {
-        Self::start(mechanism, &[], &server(Libc::Glibc), mode, options)
+    pub(crate) fn with_mode(mechanism: &str, mode: &str, options: &[&str]) -> Self {
+        Self::start(mechanism, &[], &compiled_server(Libc::Glibc), mode, options)
     }
 
     /// The same, started through other programs.
-    pub(crate) fn by_through(
+    pub(crate) fn with_mode_through(
         mechanism: &str,
         through: &[&str],
         mode: &str,
         options: &[&str],
     ) -> Self {
-        Self::start(mechanism, through, &server(Libc::Glibc), mode, options)
+        Self::start(
+            mechanism,
+            through,
+            &compiled_server(Libc::Glibc),
+            mode,
+            options,
+        )
     }
 
     pub(crate) fn start(
@@ -63,21 +74,21 @@ impl Served {
     ) -> Self {
         let lab = Lab::without_routes();
         let words: Vec<&str> = std::iter::once(server).chain(mode.split(' ')).collect();
-        let args = by(mechanism, options, &words);
+        let args = with_mode(mechanism, options, &words);
         let own_pids = ["unshare", "--pid", "--fork", "--kill-child=KILL"];
         let through = [&own_pids, through].concat();
-        let process = Process::start_with(&lab.server, &through, BINARY, &args);
+        let process = Process::start_through(&lab.server, &through, BINARY, &args);
         let v6 = words.contains(&"6");
         let listens = if v6 { LISTEN_V6 } else { LISTEN_V4 };
         Self {
-            process: process.listens(&[listens]),
+            process: process.wait_listening(&[listens]),
             lab,
             v6,
         }
     }
 
     /// A server of `server.c` on IPv4 that somebody else has started.
-    pub(crate) fn of(process: Process, lab: Lab) -> Self {
+    pub(crate) fn from_process(process: Process, lab: Lab) -> Self {
         Self {
             process,
             lab,
@@ -86,26 +97,26 @@ impl Served {
     }
 
     /// How a socket of the server's family shows this client, of IPv4.
-    pub(crate) fn shown(&self, client: SocketAddr) -> SocketAddr {
-        if self.v6 { mapped(client) } else { client }
+    pub(crate) fn shown_as(&self, client: SocketAddr) -> SocketAddr {
+        if self.v6 { mapped_ipv6(client) } else { client }
     }
 
     /// A connection from the balancer that begins with these octets.
-    pub(crate) fn open(&self, bytes: &[u8]) -> Conn {
-        Conn::open(&self.lab.balancer, LISTEN_V4, bytes)
+    pub(crate) fn connect_and_send(&self, bytes: &[u8]) -> Conn {
+        Conn::connect_and_send(&self.lab.balancer, LISTEN_V4, bytes)
     }
 
     /// Sends a header and a greeting, and returns what the server says of its client.
     #[track_caller]
-    pub(crate) fn ask(&self, header: &[u8]) -> String {
-        let conn = self.open(&[header, b"hello"].concat());
-        self.said(&conn)
+    pub(crate) fn report_for(&self, header: &[u8]) -> String {
+        let conn = self.connect_and_send(&[header, b"hello"].concat());
+        self.recv_report(&conn)
     }
 
     /// The server's answer; its connection must end well.
     #[track_caller]
-    pub(crate) fn said(&self, conn: &Conn) -> String {
-        let (said, _) = conn.drain();
+    pub(crate) fn recv_report(&self, conn: &Conn) -> String {
+        let (said, _) = conn.recv_to_end();
         let said = String::from_utf8(said).expect("text");
         assert!(said.ends_with('\n'), "{said:?}\n{}", self.process.log());
         said
@@ -113,12 +124,12 @@ impl Served {
 
     /// Expects that the server sees this client, by every way of asking.
     #[track_caller]
-    pub(crate) fn sees(&self, conn: &Conn, client: SocketAddr) {
-        self.check(&self.said(conn), client);
+    pub(crate) fn assert_sees(&self, conn: &Conn, client: SocketAddr) {
+        self.assert_report(&self.recv_report(conn), client);
     }
 
     #[track_caller]
-    pub(crate) fn check(&self, said: &str, client: SocketAddr) {
+    pub(crate) fn assert_report(&self, said: &str, client: SocketAddr) {
         let words: Vec<&str> = said.split_ascii_whitespace().collect();
         let (pairs, rest) = words.as_chunks::<2>();
         assert!(pairs.len() >= 2 && rest.is_empty(), "{said}");
@@ -132,41 +143,41 @@ impl Served {
 }
 
 /// Any program that listens on [`LISTEN_V4`].
-pub(crate) struct Program {
+pub(crate) struct ProgramRig {
     pub(crate) process: Process,
     pub(crate) lab: Lab,
     _scratch: Scratch,
 }
 
-impl Program {
+impl ProgramRig {
     pub(crate) fn start(program: &[&str]) -> Self {
-        Self::with(&[], program)
+        Self::with_options(&[], program)
     }
 
-    pub(crate) fn with(options: &[&str], program: &[&str]) -> Self {
-        Self::by(PRELOAD, options, program)
+    pub(crate) fn with_options(options: &[&str], program: &[&str]) -> Self {
+        Self::with_mode(PRELOAD, options, program)
     }
 
-    pub(crate) fn by(mechanism: &str, options: &[&str], program: &[&str]) -> Self {
+    pub(crate) fn with_mode(mechanism: &str, options: &[&str], program: &[&str]) -> Self {
         Self::launch(Lab::without_routes(), mechanism, options, program)
     }
 
     /// In a lab where other things go on.
-    pub(crate) fn launch_in(lab: Lab, options: &[&str], program: &[&str]) -> Self {
+    pub(crate) fn start_in(lab: Lab, options: &[&str], program: &[&str]) -> Self {
         Self::launch(lab, PRELOAD, options, program)
     }
 
     fn launch(lab: Lab, mechanism: &str, options: &[&str], program: &[&str]) -> Self {
-        let args = by(mechanism, options, program);
+        let args = with_mode(mechanism, options, program);
         let scratch = Scratch::new();
-        let copy = copy_for_everyone(&lab.server, &scratch);
-        let library = library().to_str().expect("text");
+        let copy = copy_executable(&lab.server, &scratch);
+        let library = built_library().to_str().expect("text");
         lab.server
-            .run("cp", &[library, &scratch.text("libpeername.so")]);
+            .run("cp", &[library, &scratch.path_text("libpeername.so")]);
         let own_pids = ["unshare", "--pid", "--fork", "--kill-child=KILL"];
-        let process = Process::start_with(&lab.server, &own_pids, &copy, &args);
+        let process = Process::start_through(&lab.server, &own_pids, &copy, &args);
         Self {
-            process: process.listens(&[LISTEN_V4]),
+            process: process.wait_listening(&[LISTEN_V4]),
             lab,
             _scratch: scratch,
         }
@@ -187,7 +198,7 @@ fn front(client: SocketAddr) -> SocketAddr {
 }
 
 /// An IPv4 client as an IPv6 socket shows it.
-pub(crate) fn mapped(client: SocketAddr) -> SocketAddr {
+pub(crate) fn mapped_ipv6(client: SocketAddr) -> SocketAddr {
     match client {
         SocketAddr::V4(v4) => SocketAddr::from((v4.ip().to_ipv6_mapped(), v4.port())),
         SocketAddr::V6(_) => client,
@@ -196,7 +207,7 @@ pub(crate) fn mapped(client: SocketAddr) -> SocketAddr {
 
 /// What an IPv4 socket shows of an IPv6 client, worked out here once more: FNV-1a of the /64, folded to
 /// 28 bits.
-pub(crate) fn pseudo(client: Ipv6Addr) -> std::net::Ipv4Addr {
+pub(crate) fn pseudo_ipv4(client: Ipv6Addr) -> std::net::Ipv4Addr {
     let hash = client.octets()[..8]
         .iter()
         .fold(2_166_136_261_u32, |hash, &octet| {
@@ -218,14 +229,14 @@ pub(crate) enum Libc {
 }
 
 /// `server.c`, compiled.
-pub(crate) fn server(libc: Libc) -> String {
+pub(crate) fn compiled_server(libc: Libc) -> String {
     static BUILT: [OnceLock<String>; 3] = [const { OnceLock::new() }; 3];
-    let build = || compiled("exec/server.c", "exec-server", libc, &[]);
+    let build = || compile("exec/server.c", "exec-server", libc, &[]);
     BUILT[libc as usize].get_or_init(build).clone()
 }
 
 /// A program of ours. To be called once for each.
-pub(crate) fn compiled(source: &str, name: &str, libc: Libc, options: &[&str]) -> String {
+pub(crate) fn compile(source: &str, name: &str, libc: Libc, options: &[&str]) -> String {
     let (compiler, linked, suffix) = match libc {
         Libc::Glibc => ("gcc", "-pie", ""),
         Libc::Musl => ("musl-gcc", "-pie", "-musl"),
@@ -243,12 +254,12 @@ pub(crate) fn compiled(source: &str, name: &str, libc: Libc, options: &[&str]) -
 }
 
 /// The library as it is shipped, built and put where the binary under test looks for it.
-pub(crate) fn library() -> &'static Path {
+pub(crate) fn built_library() -> &'static Path {
     &libraries()[0]
 }
 
 /// The same of the client's side.
-pub(crate) fn library_connect() -> &'static Path {
+pub(crate) fn built_connect_library() -> &'static Path {
     &libraries()[1]
 }
 

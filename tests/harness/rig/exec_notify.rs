@@ -15,66 +15,73 @@ use crate::harness::peername::BINARY;
 
 /// A program on the lab's server, run by `peername exec`, that listens where the proxy otherwise does.
 #[derive(Debug)]
-pub(crate) struct Exec {
+pub(crate) struct NotifyRig {
     pub(crate) process: Process,
     pub(crate) lab: Lab,
 }
 
-impl Exec {
+impl NotifyRig {
     /// Runs a program with these options of `exec`, and waits until it listens.
     pub(crate) fn start(options: &[&str], program: &[&str]) -> Self {
-        Self::through(&[], options, program)
+        Self::start_through(&[], options, program)
     }
 
     /// The same, started through other programs.
-    pub(crate) fn through(through: &[&str], options: &[&str], program: &[&str]) -> Self {
+    pub(crate) fn start_through(through: &[&str], options: &[&str], program: &[&str]) -> Self {
         let lab = Lab::new();
         let chosen = options.iter().any(|option| option.starts_with("--mode"));
         let mode = if chosen { &[][..] } else { &["--mode=notify"] };
         let args = [USUAL, mode, options, &["--"], program].concat();
-        let process = Process::start_with(&lab.server, through, BINARY, &args);
+        let process = Process::start_through(&lab.server, through, BINARY, &args);
         Self {
-            process: process.listens(&[LISTEN_V4]),
+            process: process.wait_listening(&[LISTEN_V4]),
             lab,
         }
     }
 
     /// A variant of `accept.c`, static, on the family's wildcard address.
-    pub(crate) fn variant(name: &str, family: &str, options: &[&str]) -> Self {
-        let program = c_server();
+    pub(crate) fn start_variant(name: &str, family: &str, options: &[&str]) -> Self {
+        let program = compiled_accept_server();
         let program = program.to_str().expect("text");
         Self::start(options, &[program, name, family, "8443"])
     }
 
     /// The same, and it ignores SIGTERM.
-    pub(crate) fn deaf(name: &str) -> Self {
-        let shell = format!("trap '' TERM; exec {} {name} 4 8443", c_server().display());
+    pub(crate) fn start_ignoring_sigterm(name: &str) -> Self {
+        let shell = format!(
+            "trap '' TERM; exec {} {name} 4 8443",
+            compiled_accept_server().display()
+        );
         Self::start(&[], &["sh", "-c", &shell])
     }
 
     /// Connects from the balancer and sends this.
-    pub(crate) fn open(&self, bytes: &[u8]) -> Conn {
-        Conn::open(&self.lab.balancer, LISTEN_V4, bytes)
+    pub(crate) fn connect_and_send(&self, bytes: &[u8]) -> Conn {
+        Conn::connect_and_send(&self.lab.balancer, LISTEN_V4, bytes)
     }
 
     /// Sends this and returns whom the program says it comes from, by accept(2) and by getpeername(2).
     #[track_caller]
-    pub(crate) fn ask(&self, bytes: &[u8]) -> [SocketAddr; 2] {
-        told(&self.open(bytes))
+    pub(crate) fn report_for(&self, bytes: &[u8]) -> [SocketAddr; 2] {
+        recv_addresses(&self.connect_and_send(bytes))
     }
 
     /// The same over IPv6.
     #[track_caller]
-    pub(crate) fn ask_v6(&self, bytes: &[u8]) -> [SocketAddr; 2] {
-        told(&Conn::open(&self.lab.balancer, LISTEN_V6, bytes))
+    pub(crate) fn report_for_v6(&self, bytes: &[u8]) -> [SocketAddr; 2] {
+        recv_addresses(&Conn::connect_and_send(
+            &self.lab.balancer,
+            LISTEN_V6,
+            bytes,
+        ))
     }
 
-    pub(crate) fn supervisor(&self) -> Pid {
-        helper("peername-notify", &self.network())
+    pub(crate) fn supervisor_pid(&self) -> Pid {
+        wait_helper_pid("peername-notify", &self.network())
     }
 
-    pub(crate) fn guardian(&self) -> Pid {
-        helper("peername-guard", &self.network())
+    pub(crate) fn monitor_pid(&self) -> Pid {
+        wait_helper_pid("peername-guard", &self.network())
     }
 
     fn network(&self) -> PathBuf {
@@ -84,7 +91,7 @@ impl Exec {
 }
 
 /// Children of the program outlive it when it is killed, and here nobody else would end them.
-impl Drop for Exec {
+impl Drop for NotifyRig {
     fn drop(&mut self) {
         for pid in processes(&self.network()) {
             let _ = kill_process(pid, Signal::KILL);
@@ -94,12 +101,12 @@ impl Drop for Exec {
 
 /// The two addresses in the answer of `accept.c`.
 #[track_caller]
-pub(crate) fn told(conn: &Conn) -> [SocketAddr; 2] {
-    let (answer, _) = conn.drain();
+pub(crate) fn recv_addresses(conn: &Conn) -> [SocketAddr; 2] {
+    let (answer, _) = conn.recv_to_end();
     let answer = String::from_utf8(answer).expect("text");
     let parse = |text: &str| {
         let (ip, port) = text.trim().split_once(' ')?;
-        crate::harness::addr::parse(ip, port)
+        crate::harness::addr::from_parts(ip, port)
     };
     let addrs: Option<Vec<_>> = answer.split(',').map(parse).collect();
     addrs
@@ -107,12 +114,12 @@ pub(crate) fn told(conn: &Conn) -> [SocketAddr; 2] {
         .unwrap_or_else(|| panic!("two addresses, not {answer:?}"))
 }
 
-pub(crate) fn kill(pid: Pid) {
+pub(crate) fn kill_pid(pid: Pid) {
     kill_process(pid, Signal::KILL).expect("kill");
 }
 
 /// The process with this name in a network; there is one program in each.
-pub(crate) fn helper(name: &str, network: &Path) -> Pid {
+pub(crate) fn wait_helper_pid(name: &str, network: &Path) -> Pid {
     wait_for(&format!("{name} runs"), || {
         let comm = |pid: &Pid| fs::read_to_string(format!("/proc/{}/comm", pid.as_raw_nonzero()));
         let is_it = |pid: &Pid| comm(pid).is_ok_and(|comm| comm.trim() == name);
@@ -134,7 +141,7 @@ pub(crate) fn network_of(pid: &str) -> Option<PathBuf> {
 }
 
 /// `accept.c`, linked statically, built once.
-pub(crate) fn c_server() -> PathBuf {
+pub(crate) fn compiled_accept_server() -> PathBuf {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
     let build = || {
         let (source, out) = (source("accept.c"), out("accept"));
@@ -147,7 +154,7 @@ pub(crate) fn c_server() -> PathBuf {
 }
 
 /// `http.go`, built once: with C in it, and so dynamically linked, or static.
-pub(crate) fn go_server(cgo: bool) -> PathBuf {
+pub(crate) fn compiled_go_server(cgo: bool) -> PathBuf {
     static BUILT: [OnceLock<PathBuf>; 2] = [OnceLock::new(), OnceLock::new()];
     let build = || {
         let out = out(if cgo { "http-cgo" } else { "http-static" });

@@ -12,13 +12,13 @@ use crate::harness::lab::{Lab, Process, Scratch, wait_for};
 use crate::harness::peername::{BINARY, Peername};
 
 /// Clients find the proxy there.
-pub(crate) const PROXY: SocketAddr = v4([203, 0, 113, 1], 8080);
-pub(crate) const CLIENT: &str = "203.0.113.9";
+pub(crate) const PROXY_ADDR: SocketAddr = v4([203, 0, 113, 1], 8080);
+pub(crate) const CLIENT_IP: &str = "203.0.113.9";
 const ORIGIN: SocketAddr = v4([10, 81, 0, 1], 443);
 const HTTP1_ORIGIN: SocketAddr = v4([10, 81, 0, 3], 443);
 
 /// Everything, dropped in this order.
-pub(crate) struct Rig {
+pub(crate) struct InterceptRig {
     pub(crate) proxy: Peername,
     pub(crate) _origin: Process,
     pub(crate) lab: Lab,
@@ -26,20 +26,20 @@ pub(crate) struct Rig {
 }
 
 /// Makes an authority, a root for the origin and a certificate by it, before the proxy starts.
-pub(crate) struct Stage {
+pub(crate) struct InterceptLab {
     pub(crate) lab: Lab,
     pub(crate) scratch: Scratch,
 }
 
 /// An answer as far as it has come once its head is whole.
-pub(crate) fn head(conn: &Conn) -> String {
+pub(crate) fn recv_head(conn: &Conn) -> String {
     conn.recv_text_until(|text| text.contains("\r\n\r\n"))
 }
 
-impl Rig {
+impl InterceptRig {
     /// With no check, and with the origin's network allowed.
     pub(crate) fn new(args: &[&str]) -> Self {
-        Stage::new().start(args)
+        InterceptLab::new().start(args)
     }
 
     /// curl through the proxy; what it printed.
@@ -52,8 +52,8 @@ impl Rig {
 
     /// The same, however it ends.
     pub(crate) fn try_curl(&self, args: &[&str]) -> Output {
-        let proxy = format!("http://{PROXY}");
-        let ca = self.scratch.text("ca.pem");
+        let proxy = format!("http://{PROXY_ADDR}");
+        let ca = self.scratch.path_text("ca.pem");
         let mut command = Command::new("curl");
         command
             .args([
@@ -72,9 +72,9 @@ impl Rig {
 
     /// curl without a proxy, which finds the origins by the hosts file.
     #[track_caller]
-    pub(crate) fn direct(&self, args: &[&str]) -> String {
-        let ca = self.scratch.text("ca.pem");
-        let hosts = self.scratch.text("hosts");
+    pub(crate) fn curl_without_proxy(&self, args: &[&str]) -> String {
+        let ca = self.scratch.path_text("ca.pem");
+        let hosts = self.scratch.path_text("hosts");
         let mount = format!("mount --bind {hosts} /etc/hosts && exec \"$@\"");
         let curl = [
             "unshare",
@@ -107,7 +107,7 @@ impl Rig {
 
     /// The status that a request ends with.
     #[track_caller]
-    pub(crate) fn status(&self, args: &[&str]) -> u16 {
+    pub(crate) fn curl_status(&self, args: &[&str]) -> u16 {
         let output = self.try_curl(&[&["-o", "/dev/null", "-w", "%{http_code}"], args].concat());
         let text = String::from_utf8(output.stdout.clone()).expect("text");
         match text.parse() {
@@ -118,19 +118,19 @@ impl Rig {
 
     /// The problem that a request ends with.
     #[track_caller]
-    pub(crate) fn problem(&self, args: &[&str]) -> Value {
+    pub(crate) fn curl_problem(&self, args: &[&str]) -> Value {
         let text = self.curl(args);
         serde_json::from_str(&text).unwrap_or_else(|_| panic!("a problem: {text}"))
     }
 
     /// What the origin has logged so far.
-    pub(crate) fn seen(&self) -> Vec<String> {
+    pub(crate) fn origin_log(&self) -> Vec<String> {
         let log = self.scratch.read("access.log");
         log.lines().map(str::to_owned).collect()
     }
 
     /// What `--admin=127.0.0.1:9300` has counted.
-    pub(crate) fn metrics(&self) -> String {
+    pub(crate) fn read_metrics(&self) -> String {
         let url = "http://127.0.0.1:9300/metrics";
         self.lab
             .balancer
@@ -138,14 +138,14 @@ impl Rig {
     }
 
     /// The same, once there are so many.
-    pub(crate) fn seen_at_least(&self, count: usize) -> Vec<String> {
+    pub(crate) fn wait_origin_log(&self, count: usize) -> Vec<String> {
         wait_for("the origin's access log", || {
-            Some(self.seen()).filter(|seen| seen.len() >= count)
+            Some(self.origin_log()).filter(|seen| seen.len() >= count)
         })
     }
 
     /// Audit lines about this path, once there are so many.
-    pub(crate) fn audit(&self, path: &str, count: usize) -> Vec<Value> {
+    pub(crate) fn wait_audit_lines(&self, path: &str, count: usize) -> Vec<Value> {
         wait_for("audit lines", || {
             let log = self.proxy.log();
             let lines = log
@@ -157,13 +157,13 @@ impl Rig {
     }
 }
 
-impl Stage {
+impl InterceptLab {
     pub(crate) fn new() -> Self {
         let lab = Lab::without_routes();
         // Many connections at once, from a client like any other.
         let ports = "net.ipv4.ip_local_port_range";
         lab.client.sysctl(ports, "32768 60999");
-        lab.server.address("eth0", &["10.81.0.3/24"]);
+        lab.server.add_addresses("eth0", &["10.81.0.3/24"]);
         let stage = Self {
             lab,
             scratch: Scratch::new(),
@@ -174,16 +174,16 @@ impl Stage {
     }
 
     /// nginx, and `peername intercept` with these arguments.
-    pub(crate) fn start(self, args: &[&str]) -> Rig {
+    pub(crate) fn start(self, args: &[&str]) -> InterceptRig {
         self.start_through(&[], args)
     }
 
     /// The same, with the proxy started through other programs.
-    pub(crate) fn start_through(self, through: &[&str], args: &[&str]) -> Rig {
-        let _origin = self.nginx();
+    pub(crate) fn start_through(self, through: &[&str], args: &[&str]) -> InterceptRig {
+        let _origin = self.start_nginx();
         let args = [args, &["--allow-destination=10.81.0.0/24"]].concat();
-        let proxy = self.proxy_through(through, &args);
-        Rig {
+        let proxy = self.start_proxy_through(through, &args);
+        InterceptRig {
             proxy,
             _origin,
             lab: self.lab,
@@ -193,21 +193,21 @@ impl Stage {
 
     /// The proxy alone. Names are what the test's own hosts file says and nothing else: it lies over the
     /// real one, in a mount namespace.
-    pub(crate) fn proxy(&self, args: &[&str]) -> Peername {
-        self.proxy_through(&[], args)
+    pub(crate) fn start_proxy(&self, args: &[&str]) -> Peername {
+        self.start_proxy_through(&[], args)
     }
 
     /// The same through other programs.
-    pub(crate) fn proxy_through(&self, through: &[&str], args: &[&str]) -> Peername {
-        let [ca, root] = ["ca", "root.pem"].map(|name| self.scratch.text(name));
+    pub(crate) fn start_proxy_through(&self, through: &[&str], args: &[&str]) -> Peername {
+        let [ca, root] = ["ca", "root.pem"].map(|name| self.scratch.path_text(name));
         let mount = format!(
             "mount --bind {} /etc/hosts && mount --bind {} /etc/nsswitch.conf && exec \"$@\"",
-            self.scratch.text("hosts"),
+            self.scratch.path_text("hosts"),
             self.scratch.write("nsswitch.conf", "hosts: files\n"),
         );
         let mount = ["unshare", "--mount", "sh", "-c", &mount, "sh"];
         let through = [&mount, through].concat();
-        let listen = format!("--listen={PROXY}");
+        let listen = format!("--listen={PROXY_ADDR}");
         let usual = [
             "intercept",
             &listen,
@@ -225,12 +225,12 @@ impl Stage {
             false => &["--allow-client=any"],
         };
         let args = [&usual, everybody, args].concat();
-        Peername::start_through(&self.lab.balancer, &through, &args, &[PROXY])
+        Peername::start_through(&self.lab.balancer, &through, &args, &[PROXY_ADDR])
     }
 
     /// A name server on the proxy's host, and what the proxy is to be started through to ask it, once, about what
     /// the hosts file does not say.
-    pub(crate) fn name_server(&self, script: &str) -> (Process, [String; 6]) {
+    pub(crate) fn start_name_server(&self, script: &str) -> (Process, [String; 6]) {
         let script = self.scratch.write("names.py", script);
         let names = Process::start(&self.lab.balancer, "/usr/bin/python3", &["-u", &script]);
         wait_for("the name server", || {
@@ -252,23 +252,23 @@ impl Stage {
         (names, through.map(str::to_owned))
     }
 
-    pub(crate) fn nginx(&self) -> Process {
-        let config = NGINX.replace("DIR", &self.scratch.text("."));
+    pub(crate) fn start_nginx(&self) -> Process {
+        let config = NGINX.replace("DIR", &self.scratch.path_text("."));
         let config = self.scratch.write("nginx.conf", &config);
         self.scratch.write("index.html", "hello\n");
         self.scratch
             .write("large", &"0123456789abcdef".repeat(1 << 16));
         let args = ["-c", &config, "-e", "stderr"];
-        let process = Process::start_family(&self.lab.server, "nginx", &args);
-        process.listens(&[ORIGIN, HTTP1_ORIGIN])
+        let process = Process::start_in_pid_namespace(&self.lab.server, "nginx", &args);
+        process.wait_listening(&[ORIGIN, HTTP1_ORIGIN])
     }
 
     fn make_certificates(&self) {
-        let ca = self.scratch.text("ca");
+        let ca = self.scratch.path_text("ca");
         self.lab.client.run(BINARY, &["ca", "init", "--ca", &ca]);
         let pem = self.lab.client.run(BINARY, &["ca", "export", "--ca", &ca]);
         self.scratch.write("ca.pem", &pem);
-        let script = OPENSSL.replace("DIR", &self.scratch.text("."));
+        let script = OPENSSL.replace("DIR", &self.scratch.path_text("."));
         self.lab.client.run("sh", &["-ec", &script]);
         fs::metadata(self.scratch.path("origin.pem")).expect("a certificate");
     }

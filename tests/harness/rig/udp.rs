@@ -7,64 +7,68 @@ use serde_json::Value;
 
 use super::proxy::front_of;
 use crate::harness::addr::{BALANCER_V4, LISTEN_V4, TARGET_V4, TARGET_V6};
-use crate::harness::datagram::Datagrams;
+use crate::harness::datagram::DatagramSocket;
 use crate::harness::header_bytes;
 use crate::harness::lab::Lab;
 use crate::harness::peername::Peername;
 
 /// Proxy, backends, one balancer socket and hosts, dropped in this order.
 #[derive(Debug)]
-pub(crate) struct Rig {
+pub(crate) struct UdpRig {
     pub(crate) proxy: Peername,
-    pub(crate) v4: Datagrams,
-    pub(crate) v6: Datagrams,
-    pub(crate) balancer: Datagrams,
+    pub(crate) backend_v4: DatagramSocket,
+    pub(crate) backend_v6: DatagramSocket,
+    pub(crate) balancer: DatagramSocket,
     pub(crate) lab: Lab,
 }
 
-impl Rig {
+impl UdpRig {
     pub(crate) fn new(args: &[&str]) -> Self {
-        Self::through(&[], args)
+        Self::start_through(&[], args)
     }
 
-    pub(crate) fn through(through: &[&str], args: &[&str]) -> Self {
+    pub(crate) fn start_through(through: &[&str], args: &[&str]) -> Self {
         let lab = Lab::new();
         Self {
-            v4: Datagrams::bind(&lab.server, TARGET_V4),
-            v6: Datagrams::bind(&lab.server, TARGET_V6),
-            balancer: Datagrams::bind(&lab.balancer, SocketAddr::new(BALANCER_V4, 0)),
+            backend_v4: DatagramSocket::bind(&lab.server, TARGET_V4),
+            backend_v6: DatagramSocket::bind(&lab.server, TARGET_V6),
+            balancer: DatagramSocket::bind(&lab.balancer, SocketAddr::new(BALANCER_V4, 0)),
             proxy: Peername::udp_proxy(&lab, through, args),
             lab,
         }
     }
 
     /// A further socket of the balancer's.
-    pub(crate) fn another_balancer_socket(&self) -> Datagrams {
-        Datagrams::bind(&self.lab.balancer, SocketAddr::new(BALANCER_V4, 0))
+    pub(crate) fn add_balancer_socket(&self) -> DatagramSocket {
+        DatagramSocket::bind(&self.lab.balancer, SocketAddr::new(BALANCER_V4, 0))
     }
 
-    pub(crate) fn backend(&self, client: SocketAddr) -> &Datagrams {
-        if client.is_ipv4() { &self.v4 } else { &self.v6 }
+    pub(crate) fn backend(&self, client: SocketAddr) -> &DatagramSocket {
+        if client.is_ipv4() {
+            &self.backend_v4
+        } else {
+            &self.backend_v6
+        }
     }
 
     /// Sends bytes as they are from the balancer.
-    pub(crate) fn send(&self, parts: &[&[u8]]) {
+    pub(crate) fn send_from_balancer(&self, parts: &[&[u8]]) {
         self.balancer.send(LISTEN_V4, parts);
     }
 
     /// A request of `client` and its answer, with a v2 header on it.
     #[track_caller]
-    pub(crate) fn ask(&self, client: SocketAddr) {
-        self.send(&[&header_of(client), b"ping"]);
-        self.backend(client).expect(b"ping", client);
+    pub(crate) fn round_trip(&self, client: SocketAddr) {
+        self.send_from_balancer(&[&datagram_header_for(client), b"ping"]);
+        self.backend(client).expect_datagram(b"ping", client);
         self.backend(client).send(client, &[b"pong"]);
-        self.balancer.expect(b"pong", LISTEN_V4);
+        self.balancer.expect_datagram(b"pong", LISTEN_V4);
     }
 
     /// Ends the proxy and returns what it dropped, by reason.
     #[track_caller]
-    pub(crate) fn dropped(&mut self) -> BTreeMap<String, u64> {
-        let totals = self.stopped();
+    pub(crate) fn stop_and_count_drops(&mut self) -> BTreeMap<String, u64> {
+        let totals = self.stop();
         let dropped = totals["datagrams_dropped"].as_str().expect("text");
         let pair = |pair: &str| {
             let (reason, count) = pair.split_once('=').expect("reason=count");
@@ -75,18 +79,18 @@ impl Rig {
 
     /// Ends the proxy and returns the last line of its log: what it has counted.
     #[track_caller]
-    pub(crate) fn stopped(&mut self) -> Value {
-        self.proxy.stopped()
+    pub(crate) fn stop(&mut self) -> Value {
+        self.proxy.stop()
     }
 }
 
 /// What a balancer puts in front of a datagram of this client.
-pub(crate) fn header_of(client: SocketAddr) -> Vec<u8> {
+pub(crate) fn datagram_header_for(client: SocketAddr) -> Vec<u8> {
     header_bytes::v2_udp(client, front_of(client))
 }
 
 /// `forward` on the balancer, before the usual proxy.
-pub(crate) fn forward(lab: &Lab, dialect: &str) -> Peername {
+pub(crate) fn start_forward(lab: &Lab, dialect: &str) -> Peername {
     let args = [
         "forward",
         "--protocol=udp",
@@ -95,7 +99,7 @@ pub(crate) fn forward(lab: &Lab, dialect: &str) -> Peername {
         "--to=10.81.0.1:8443",
         dialect,
     ];
-    Peername::receive(&lab.balancer, &args)
+    Peername::start_udp(&lab.balancer, &args)
 }
 
 /// Each dialect as an option of [`forward`] and as one of the proxy.

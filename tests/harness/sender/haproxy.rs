@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use super::listens_in_front;
+use super::wait_listening_in_front;
 use crate::harness::lab::{Lab, Process, Scratch, wait_for};
 
 #[derive(Debug)]
@@ -38,18 +38,18 @@ impl Haproxy {
             .replace("BIND", bind)
             .replace("SECTION", section)
             .replace("SERVER", &format!("{to} {server}"))
-            .replace("DIR", &scratch.text("."));
+            .replace("DIR", &scratch.path_text("."));
         let config = scratch.write("haproxy.cfg", &config);
         let process = Process::start(&lab.balancer, "haproxy", &["-db", "-f", &config]);
         Self {
-            _process: listens_in_front(process),
+            _process: wait_listening_in_front(process),
             scratch,
         }
     }
 
     /// Waits until health checks have put the server into this state, `UP` or `DOWN`.
-    pub(crate) fn waits_for_server(&self, lab: &Lab, state: &str) {
-        let socket = format!("UNIX-CONNECT:{}", self.scratch.text("stats.sock"));
+    pub(crate) fn wait_server_state(&self, lab: &Lab, state: &str) {
+        let socket = format!("UNIX-CONNECT:{}", self.scratch.path_text("stats.sock"));
         let ask = "echo 'show stat' | socat STDIO \"$0\"";
         wait_for(&format!("HAProxy finds its server {state}"), || {
             let table = lab.balancer.run("sh", &["-c", ask, &socket]);
@@ -66,7 +66,10 @@ impl Haproxy {
 
 /// A key and a certificate in the one file that HAProxy wants.
 fn self_signed(lab: &Lab, scratch: &Scratch) {
-    let (key, cert) = (scratch.text("key.pem"), scratch.text("cert.only.pem"));
+    let (key, cert) = (
+        scratch.path_text("key.pem"),
+        scratch.path_text("cert.only.pem"),
+    );
     let args = [
         "req",
         "-x509",

@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use super::listens_in_front;
+use super::wait_listening_in_front;
 use crate::harness::lab::{Lab, Process, Scratch};
 
 #[derive(Debug)]
@@ -16,12 +16,12 @@ impl NginxStream {
         let scratch = Scratch::new();
         let config = CONFIG
             .replace("TO", &to.to_string())
-            .replace("DIR", &scratch.text("."));
+            .replace("DIR", &scratch.path_text("."));
         let config = scratch.write("nginx.conf", &config);
         let args = ["-c", &config, "-e", "stderr"];
-        let process = Process::start_family(&lab.balancer, "nginx", &args);
+        let process = Process::start_in_pid_namespace(&lab.balancer, "nginx", &args);
         Self {
-            _process: listens_in_front(process),
+            _process: wait_listening_in_front(process),
             _scratch: scratch,
         }
     }

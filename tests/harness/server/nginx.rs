@@ -18,53 +18,54 @@ impl Server for Nginx {
         let scratch = Scratch::new();
         scratch.write("index.html", "hello\n");
         let server = format!("listen {TARGET_V4}; listen {TARGET_V6}; root DIR;");
-        let config = configure(&scratch, "user root; worker_processes 1;", PEER, &server);
-        let process = Process::start_family(host, "nginx", &["-c", &config, "-e", "stderr"]);
+        let config = write_config(&scratch, "user root; worker_processes 1;", PEER, &server);
+        let process =
+            Process::start_in_pid_namespace(host, "nginx", &["-c", &config, "-e", "stderr"]);
         Self {
-            _process: process.listens(&[TARGET_V4, TARGET_V6]),
+            _process: process.wait_listening(&[TARGET_V4, TARGET_V6]),
             scratch,
         }
     }
 
-    fn ask(&self, client: &Host, front: SocketAddr) -> SocketAddr {
+    fn reported_client(&self, client: &Host, front: SocketAddr) -> SocketAddr {
         let before = self.scratch.read("access.log").lines().count();
-        let conn = Conn::open(client, front, b"GET / HTTP/1.0\r\n\r\n");
-        let (answer, _) = conn.drain();
+        let conn = Conn::connect_and_send(client, front, b"GET / HTTP/1.0\r\n\r\n");
+        let (answer, _) = conn.recv_to_end();
         assert!(
             answer.ends_with(b"hello\n"),
             "{}",
             String::from_utf8_lossy(&answer)
         );
-        self.logged(before)
+        self.logged_client(before)
     }
 }
 
 impl Nginx {
     /// The client of request number `index`, once it is in the log.
-    pub(crate) fn logged(&self, index: usize) -> SocketAddr {
-        logged(&self.scratch, index)
+    pub(crate) fn logged_client(&self, index: usize) -> SocketAddr {
+        logged_client(&self.scratch, index)
     }
 }
 
 /// Writes the configuration of an nginx that has all its files in `scratch`, the access log among them, and
 /// returns its path. `main` and `server` are directives of those contexts, with DIR for the directory; `log`
 /// is what the log has of each request.
-pub(crate) fn configure(scratch: &Scratch, main: &str, log: &str, server: &str) -> String {
+pub(crate) fn write_config(scratch: &Scratch, main: &str, log: &str, server: &str) -> String {
     let config = CONFIG
         .replace("MAIN", main)
         .replace("LOG", log)
         .replace("SERVER", server)
-        .replace("DIR", &scratch.text("."));
+        .replace("DIR", &scratch.path_text("."));
     scratch.write("nginx.conf", &config)
 }
 
 /// The client of request number `index`, once it is in the log, which must have been [`PEER`].
-pub(crate) fn logged(scratch: &Scratch, index: usize) -> SocketAddr {
+pub(crate) fn logged_client(scratch: &Scratch, index: usize) -> SocketAddr {
     wait_for("nginx's access log", || {
         let log = scratch.read("access.log");
         let line = log.split_inclusive('\n').nth(index)?.strip_suffix('\n')?;
         let (ip, port) = line.split_once(' ')?;
-        crate::harness::addr::parse(ip, port)
+        crate::harness::addr::from_parts(ip, port)
     })
 }
 

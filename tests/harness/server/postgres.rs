@@ -15,7 +15,7 @@ pub(crate) struct Postgres {
 impl Server for Postgres {
     fn start(host: &Host) -> Self {
         let scratch = Scratch::new();
-        let data = scratch.text("data");
+        let data = scratch.path_text("data");
         // Not root: PostgreSQL refuses to be.
         let postgres = ["runuser", "-u", "postgres", "--"];
         let (initdb, server) = (program("initdb"), program("postgres"));
@@ -28,21 +28,21 @@ impl Server for Postgres {
         scratch.write("data/pg_hba.conf", HBA);
         scratch.write(
             "data/postgresql.conf",
-            &CONFIG.replace("DIR", &scratch.text(".")),
+            &CONFIG.replace("DIR", &scratch.path_text(".")),
         );
         let through = [
             &["unshare", "--pid", "--fork", "--kill-child=KILL"],
             &postgres[..],
         ]
         .concat();
-        let process = Process::start_with(host, &through, &server, &["-D", &data]);
+        let process = Process::start_through(host, &through, &server, &["-D", &data]);
         Self {
-            process: process.listens(&[TARGET_V4, TARGET_V6]),
+            process: process.wait_listening(&[TARGET_V4, TARGET_V6]),
             _scratch: scratch,
         }
     }
 
-    fn ask(&self, client: &Host, front: SocketAddr) -> SocketAddr {
+    fn reported_client(&self, client: &Host, front: SocketAddr) -> SocketAddr {
         let (host, port) = (front.ip().to_string(), front.port().to_string());
         let sql = "select host(inet_client_addr()), inet_client_port()";
         let args = [
@@ -56,7 +56,7 @@ impl Server for Postgres {
         let told = SocketAddr::new(ip.parse().expect("an IP"), port.parse().expect("a port"));
         let logged = format!("connection received: host={ip} port={port}");
         self.process
-            .line(&logged, |line| line.contains(&logged).then_some(()));
+            .wait_line(&logged, |line| line.contains(&logged).then_some(()));
         told
     }
 }

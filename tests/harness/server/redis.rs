@@ -18,11 +18,11 @@ impl Server for Redis {
             .map(|arg| if arg == "''" { "" } else { arg })
             .collect();
         let process = Process::start(host, "redis-server", &args);
-        Self(process.listens(&[TARGET_V4, TARGET_V6]))
+        Self(process.wait_listening(&[TARGET_V4, TARGET_V6]))
     }
 
-    fn ask(&self, client: &Host, front: SocketAddr) -> SocketAddr {
-        let conn = Conn::open(client, front, b"CLIENT LIST\r\n");
+    fn reported_client(&self, client: &Host, front: SocketAddr) -> SocketAddr {
+        let conn = Conn::connect_and_send(client, front, b"CLIENT LIST\r\n");
         let list = String::from_utf8(conn.recv_some()).expect("text");
         // Each line has `addr=` (the client), `laddr=` (the server) and `cmd=`; the newest client is last. That may be
         // one that asks nothing: a health check.

@@ -22,22 +22,22 @@ pub(crate) struct Socat([Process; 2]);
 impl Server for Python {
     fn start(host: &Host) -> Self {
         let process = Process::start(host, "/usr/bin/python3", &["-uc", PYTHON]);
-        Self(process.listens(&[TARGET_V4, TARGET_V6]))
+        Self(process.wait_listening(&[TARGET_V4, TARGET_V6]))
     }
 
-    fn ask(&self, client: &Host, front: SocketAddr) -> SocketAddr {
-        ask(client, front, &self.0)
+    fn reported_client(&self, client: &Host, front: SocketAddr) -> SocketAddr {
+        reported_client(client, front, &self.0)
     }
 }
 
 impl Server for Node {
     fn start(host: &Host) -> Self {
         let process = Process::start(host, "node", &["-e", NODE]);
-        Self(process.listens(&[TARGET_V4, TARGET_V6]))
+        Self(process.wait_listening(&[TARGET_V4, TARGET_V6]))
     }
 
-    fn ask(&self, client: &Host, front: SocketAddr) -> SocketAddr {
-        ask(client, front, &self.0)
+    fn reported_client(&self, client: &Host, front: SocketAddr) -> SocketAddr {
+        reported_client(client, front, &self.0)
     }
 }
 
@@ -46,7 +46,8 @@ impl Server for Socat {
         let listen = |address: &str, target| {
             let listen = format!("{address},reuseaddr,fork");
             let answer = "SYSTEM:echo $SOCAT_PEERADDR $SOCAT_PEERPORT";
-            Process::start_family(host, "socat", &[&listen, answer]).listens(&[target])
+            Process::start_in_pid_namespace(host, "socat", &[&listen, answer])
+                .wait_listening(&[target])
         };
         Self([
             listen("TCP4-LISTEN:9000,bind=127.0.0.1", TARGET_V4),
@@ -54,13 +55,13 @@ impl Server for Socat {
         ])
     }
 
-    fn ask(&self, client: &Host, front: SocketAddr) -> SocketAddr {
-        ask(client, front, &self.0[usize::from(front.is_ipv6())])
+    fn reported_client(&self, client: &Host, front: SocketAddr) -> SocketAddr {
+        reported_client(client, front, &self.0[usize::from(front.is_ipv6())])
     }
 }
 
-fn ask(client: &Host, front: SocketAddr, server: &Process) -> SocketAddr {
-    let (answer, _) = Conn::connect(client, front).drain();
+fn reported_client(client: &Host, front: SocketAddr, server: &Process) -> SocketAddr {
+    let (answer, _) = Conn::connect(client, front).recv_to_end();
     let answer = String::from_utf8(answer).expect("text");
     // socat writes an IPv6 address in brackets and in full.
     let parse = |(ip, port): (&str, &str)| {

@@ -15,25 +15,25 @@ pub(crate) struct Sshd {
 impl Server for Sshd {
     fn start(host: &Host) -> Self {
         let scratch = Scratch::new();
-        let config = configure(host, &scratch, &[TARGET_V4, TARGET_V6]);
+        let config = write_config(host, &scratch, &[TARGET_V4, TARGET_V6]);
         let args = ["-D", "-e", "-f", &config];
-        let process = Process::start_with(host, THROUGH, "/usr/sbin/sshd", &args);
+        let process = Process::start_through(host, THROUGH, "/usr/sbin/sshd", &args);
         Self {
-            process: process.listens(&[TARGET_V4, TARGET_V6]),
+            process: process.wait_listening(&[TARGET_V4, TARGET_V6]),
             scratch,
         }
     }
 
-    fn ask(&self, client: &Host, front: SocketAddr) -> SocketAddr {
-        ask(&self.process, &self.scratch, client, front)
+    fn reported_client(&self, client: &Host, front: SocketAddr) -> SocketAddr {
+        reported_client(&self.process, &self.scratch, client, front)
     }
 }
 
 /// Writes the configuration of an sshd that listens there, the keys it needs, and one to log in with, all in
 /// `scratch`. Returns its path.
-pub(crate) fn configure(host: &Host, scratch: &Scratch, listen: &[SocketAddr]) -> String {
+pub(crate) fn write_config(host: &Host, scratch: &Scratch, listen: &[SocketAddr]) -> String {
     for key in ["host_key", "user_key"] {
-        let path = scratch.text(key);
+        let path = scratch.path_text(key);
         let args = ["-q", "-t", "ed25519", "-N", "", "-f", &path];
         host.run("ssh-keygen", &args);
     }
@@ -41,20 +41,20 @@ pub(crate) fn configure(host: &Host, scratch: &Scratch, listen: &[SocketAddr]) -
         .iter()
         .map(|addr| format!("ListenAddress {addr}\n"))
         .collect();
-    let config = listen + &CONFIG.replace("DIR", &scratch.text("."));
+    let config = listen + &CONFIG.replace("DIR", &scratch.path_text("."));
     scratch.write("sshd_config", &config)
 }
 
 /// Logs in to an sshd that was [configured](configure) there, and returns the client's address as it tells
 /// the shell and writes to its log.
-pub(crate) fn ask(
+pub(crate) fn reported_client(
     process: &Process,
     scratch: &Scratch,
     client: &Host,
     front: SocketAddr,
 ) -> SocketAddr {
     let (key, port, ip) = (
-        scratch.text("user_key"),
+        scratch.path_text("user_key"),
         front.port().to_string(),
         front.ip().to_string(),
     );
@@ -75,7 +75,7 @@ pub(crate) fn ask(
         ],
     );
     let told = address(said.split_ascii_whitespace());
-    let logged = process.line("of an accepted login", |line| {
+    let logged = process.wait_line("of an accepted login", |line| {
         let from = line.split_once("Accepted publickey for root from ")?.1;
         address(from.split(' ').filter(|word| *word != "port")).filter(|addr| Some(*addr) == told)
     });

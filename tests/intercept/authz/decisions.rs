@@ -3,7 +3,9 @@
 use crate::harness::addr::v4;
 use crate::harness::conn::Conn;
 use crate::harness::lab::{Host, Process, wait_for};
-use crate::harness::rig::intercept::{CLIENT, PROXY, Rig, Stage, head};
+use crate::harness::rig::intercept::{
+    CLIENT_IP, InterceptLab, InterceptRig, PROXY_ADDR, recv_head,
+};
 
 const CHECK: std::net::SocketAddr = v4([127, 0, 0, 1], 9191);
 pub(crate) const ASKED: &str = "--check=http://127.0.0.1:9191/";
@@ -18,27 +20,27 @@ fn what_is_denied_never_leaves() {
             rig.curl(&[version, "https://a.test/echo"])
                 .starts_with("GET a.test ")
         );
-        let denied = rig.problem(&[version, "https://a.test/secret/1?token=2"]);
+        let denied = rig.curl_problem(&[version, "https://a.test/secret/1?token=2"]);
         assert_eq!(
             (&denied["code"], &denied["status"]),
             (&"denied".into(), &403.into()),
             "{denied}"
         );
-        let large = rig.scratch.text("large");
+        let large = rig.scratch.path_text("large");
         assert_eq!(
-            rig.status(&[version, "-T", &large, "https://a.test/secret/2"]),
+            rig.curl_status(&[version, "-T", &large, "https://a.test/secret/2"]),
             403
         );
     }
-    assert_eq!(rig.status(&["http://a.test/secret/3"]), 403);
-    assert_eq!(rig.seen_at_least(2).len(), 2);
-    assert!(rig.seen().iter().all(|line| line.contains("/echo")));
-    let request = format!("request GET https a.test /secret/1?token=2 for {CLIENT}");
+    assert_eq!(rig.curl_status(&["http://a.test/secret/3"]), 403);
+    assert_eq!(rig.wait_origin_log(2).len(), 2);
+    assert!(rig.origin_log().iter().all(|line| line.contains("/echo")));
+    let request = format!("request GET https a.test /secret/1?token=2 for {CLIENT_IP}");
     for question in [&request, "connect CONNECT - a.test:443 -"] {
         let is_it = |line: &str| line.contains(question).then_some(());
-        check.line(question, is_it);
+        check.wait_line(question, is_it);
     }
-    let line = &rig.audit("/secret/1", 1)[0];
+    let line = &rig.wait_audit_lines("/secret/1", 1)[0];
     assert_eq!(
         (&line["decision"], &line["how"]),
         (&"denied".into(), &"asked".into()),
@@ -94,24 +96,25 @@ fn a_denied_connect() {
         page.starts_with("<!doctype html>") && page.contains("denied"),
         "{page}"
     );
-    assert_eq!(rig.seen(), Vec::<String>::new());
+    assert_eq!(rig.origin_log(), Vec::<String>::new());
     // The connection is of no more use. 200, as gRPC has it, would grant the tunnel, whatever else is said.
     // Nor does anybody follow a redirection for one; a request may be sent elsewhere.
-    assert_eq!(rig.status(&["http://other.test/"]), 302);
+    assert_eq!(rig.curl_status(&["http://other.test/"]), 302);
     for (host, header) in [
         ("b.test", "Host: b.test:443"),
         ("b.test", "Content-Type: application/grpc"),
         ("other.test", "Accept: */*"),
     ] {
         let request = format!("CONNECT {host}:443 HTTP/1.1\r\n{header}\r\n\r\n");
-        let (answer, _) = Conn::open(&rig.lab.client, PROXY, request.as_bytes()).drain();
+        let (answer, _) =
+            Conn::connect_and_send(&rig.lab.client, PROXY_ADDR, request.as_bytes()).recv_to_end();
         assert!(
             answer.starts_with(b"HTTP/1.1 403 "),
             "{header}: {}",
             answer.escape_ascii()
         );
     }
-    for line in rig.audit("", 4) {
+    for line in rig.wait_audit_lines("", 4) {
         assert_eq!(line["status"], 403, "{line}");
     }
 }
@@ -143,10 +146,10 @@ fn grpc_and_websocket_are_denied_in_their_own_words() {
         "Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==",
     ];
     assert_eq!(
-        rig.status(&[&["--http1.1"][..], &upgrade, &[url]].concat()),
+        rig.curl_status(&[&["--http1.1"][..], &upgrade, &[url]].concat()),
         403
     );
-    assert_eq!(rig.seen(), Vec::<String>::new());
+    assert_eq!(rig.origin_log(), Vec::<String>::new());
 }
 
 #[test]
@@ -155,9 +158,9 @@ fn without_an_answer_it_is_denied_or_as_the_operator_says() {
         (&[][..], 503, "check_failed"),
         (&["--on-check-failure=allow"], 200, "failed_open"),
     ] {
-        let rig = Rig::new(&[&[ASKED, "--check-timeout=300ms"][..], extra].concat());
-        assert_eq!(rig.status(&["http://a.test/echo"]), status);
-        assert_eq!(rig.audit("/echo", 1)[0]["decision"], decision);
+        let rig = InterceptRig::new(&[&[ASKED, "--check-timeout=300ms"][..], extra].concat());
+        assert_eq!(rig.curl_status(&["http://a.test/echo"]), status);
+        assert_eq!(rig.wait_audit_lines("/echo", 1)[0]["decision"], decision);
         // What was said at the start has come by then.
         let is_said = rig.proxy.log().contains("go on unchecked");
         assert_eq!(is_said, status == 200, "{}", rig.proxy.log());
@@ -174,32 +177,32 @@ fn what_is_neither_tls_nor_http_is_refused() {
         b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
         b"EHLO x\r\n",
     ] {
-        let conn = Conn::open(
+        let conn = Conn::connect_and_send(
             &rig.lab.client,
-            PROXY,
+            PROXY_ADDR,
             b"CONNECT a.test:80 HTTP/1.1\r\n\r\n",
         );
-        assert!(head(&conn).starts_with("HTTP/1.1 200 "));
+        assert!(recv_head(&conn).starts_with("HTTP/1.1 200 "));
         // It need not see all of them.
         if bytes.iter().all(|octet| conn.send_if_open(&[*octet])) {
-            conn.closed();
+            conn.wait_closed();
         }
     }
-    for line in rig.audit("", 4) {
+    for line in rig.wait_audit_lines("", 4) {
         assert_eq!(
             (&line["decision"], &line["code"]),
             (&"refused".into(), &"unknown_protocol".into()),
             "{line}"
         );
     }
-    assert_eq!(rig.seen(), Vec::<String>::new());
+    assert_eq!(rig.origin_log(), Vec::<String>::new());
 }
 
 #[test]
 fn metrics_tell_of_decisions() {
     let (rig, _check) = checked(&["--admin=203.0.113.1:9090"]);
     rig.curl(&["https://a.test/echo", "https://a.test/secret/1"]);
-    rig.audit("/secret/1", 1);
+    rig.wait_audit_lines("/secret/1", 1);
     let metrics = rig
         .lab
         .client
@@ -226,8 +229,8 @@ fn metrics_tell_of_decisions() {
 }
 
 /// With a forwardAuth service beside the proxy that denies `/secret` anywhere, and b.test altogether.
-pub(crate) fn checked(args: &[&str]) -> (Rig, Process) {
-    let stage = Stage::new();
+pub(crate) fn checked(args: &[&str]) -> (InterceptRig, Process) {
+    let stage = InterceptLab::new();
     let check = start(
         &stage.lab.balancer,
         &stage.scratch.write("check.py", SERVICE),
@@ -236,7 +239,7 @@ pub(crate) fn checked(args: &[&str]) -> (Rig, Process) {
 }
 
 pub(crate) fn start(host: &Host, script: &str) -> Process {
-    Process::start(host, "/usr/bin/python3", &["-u", script]).listens(&[CHECK])
+    Process::start(host, "/usr/bin/python3", &["-u", script]).wait_listening(&[CHECK])
 }
 
 pub(crate) const SERVICE: &str = r#"

@@ -8,31 +8,34 @@ use std::time::{Duration, Instant};
 
 use super::decisions::PATIENT;
 use crate::harness::addr::v4;
-use crate::harness::check::broken::{Fault, endless, flood, frames, hold, reset, say, serve};
+use crate::harness::check::broken::{
+    Fault, answer_bytes, close_with_reset, hold_open, serve_fault, write_endlessly, write_forever,
+    write_frames,
+};
 use crate::harness::check::h2::{self, frame};
-use crate::harness::check::service::{Opa, Service, any, free};
+use crate::harness::check::service::{Opa, Service, any_loopback, unused_address};
 use crate::harness::conn::Conn;
 use crate::harness::lab::{Lab, Process, wait_for};
-use crate::harness::rig::intercept::{PROXY, Rig, Stage, head};
+use crate::harness::rig::intercept::{InterceptLab, InterceptRig, PROXY_ADDR, recv_head};
 
 #[test]
 fn ext_authz() {
     let by_grpc: &[Fault] = &[
         ("500", |stream| {
-            h2::settle(&stream);
+            h2::exchange_settings(&stream);
             let flags = h2::END_HEADERS | h2::END_STREAM;
-            frames(&stream, &[frame(h2::HEADERS, flags, 1, &[STATUS_500])]);
+            write_frames(&stream, &[frame(h2::HEADERS, flags, 1, &[STATUS_500])]);
         }),
         ("a GiB", |stream| {
-            h2::begin(&stream);
-            frames(&stream, &[frame(h2::DATA, 0, 1, &[0, 0x40, 0, 0, 0])]);
-            flood(&stream, &frame(h2::DATA, 0, 1, &[0; 16384]));
+            h2::begin_response(&stream);
+            write_frames(&stream, &[frame(h2::DATA, 0, 1, &[0, 0x40, 0, 0, 0])]);
+            write_forever(&stream, &frame(h2::DATA, 0, 1, &[0; 16384]));
         }),
         ("invalid UTF-8", |stream| {
-            h2::begin(&stream);
+            h2::begin_response(&stream);
             let reason = [0, 0, 0, 0, 5, 0x0a, 3, 0x12, 1, 0xff];
             let answer = [frame(h2::DATA, 0, 1, &reason), h2::trailers(b"0")];
-            frames(&stream, &answer);
+            write_frames(&stream, &answer);
         }),
     ];
     all_denied("grpc", "", by_grpc);
@@ -42,7 +45,7 @@ fn ext_authz() {
 fn forward_auth() {
     let invalid: Fault = ("invalid UTF-8", |stream| {
         let answer = b"HTTP/1.1 200 OK\r\nX-\xff: 1\r\nContent-Length: 0\r\n\r\n";
-        say(&stream, answer);
+        answer_bytes(&stream, answer);
     });
     all_denied("http", "/verify", &[ERROR, GIBIBYTE, invalid]);
 }
@@ -51,25 +54,30 @@ fn forward_auth() {
 fn opa() {
     let invalid: Fault = ("invalid UTF-8", |stream| {
         let answer = b"HTTP/1.1 200 OK\r\nContent-Length: 19\r\n\r\n{\"result\":true,\"\xff\":1}";
-        say(&stream, answer);
+        answer_bytes(&stream, answer);
     });
     all_denied("opa+http", "/v1/data/egress", &[ERROR, GIBIBYTE, invalid]);
 }
 
 fn all_denied(scheme: &str, rule: &str, more: &[Fault]) {
-    let stage = Stage::new();
-    let _origin = stage.nginx();
+    let stage = InterceptLab::new();
+    let _origin = stage.start_nginx();
     let balancer = &stage.lab.balancer;
-    let down = ("down", balancer.enter(free));
+    let down = ("down", balancer.enter(unused_address));
     let broken = [SLOW, GARBAGE, RESET];
     let broken = broken.iter().chain(more);
-    let broken = broken.map(|(what, fault)| (*what, balancer.enter(|| serve(any(), *fault))));
+    let broken = broken.map(|(what, fault)| {
+        (
+            *what,
+            balancer.enter(|| serve_fault(any_loopback(), *fault)),
+        )
+    });
     for (what, address) in [down].into_iter().chain(broken) {
         let check = format!("--check={scheme}://{address}{rule}");
         let what = format!("{what}, {scheme}");
         // A machine with other things to do may be late, a proxy that lets a check go on is late each time.
         let in_time = (0..3).any(|_| {
-            let proxy = stage.proxy(&[&check, "--allow-destination=10.81.0.0/24"]);
+            let proxy = stage.start_proxy(&[&check, "--allow-destination=10.81.0.0/24"]);
             denied_in_time(&stage.lab, &proxy, &what)
         });
         assert!(in_time, "{what}: too late each time");
@@ -110,11 +118,11 @@ fn denied_in_time(lab: &Lab, proxy: &Process, what: &str) -> bool {
 fn at_once(lab: &Lab) -> Vec<(String, Duration)> {
     let together = Barrier::new(REQUESTS);
     let one = || {
-        let conn = Conn::connect(&lab.client, PROXY);
+        let conn = Conn::connect(&lab.client, PROXY_ADDR);
         together.wait();
         conn.send(REQUEST);
         let sent = Instant::now();
-        (head(&conn), sent.elapsed())
+        (recv_head(&conn), sent.elapsed())
     };
     thread::scope(|scope| {
         let all: Vec<_> = (0..REQUESTS).map(|_| scope.spawn(one)).collect();
@@ -126,7 +134,7 @@ fn at_once(lab: &Lab) -> Vec<(String, Duration)> {
 /// One after the other on one connection; how long each took, and how many had the service asked.
 fn denied_at_once(lab: &Lab, what: &str) -> (Vec<Duration>, u64) {
     let mut asked = 0;
-    let conn = Conn::connect(&lab.client, PROXY);
+    let conn = Conn::connect(&lab.client, PROXY_ADDR);
     let one = |_| {
         let sent = Instant::now();
         conn.send(REQUEST);
@@ -163,7 +171,7 @@ fn beside_a_clock<T>(work: impl FnOnce() -> T) -> (T, Duration) {
 
 /// The most memory that it ever had, in KiB.
 fn peak(proxy: &Process) -> u64 {
-    let text = proxy.status("VmHWM");
+    let text = proxy.status_field("VmHWM");
     let number = text.trim_end_matches(" kB").parse();
     number.expect("VmHWM in kB")
 }
@@ -172,7 +180,7 @@ fn peak(proxy: &Process) -> u64 {
 fn ext_authz_recovers() {
     recovers("grpc", "", |address| {
         let mut service = Service::ext_authz(address);
-        service.answers(r#"{"status": {}}"#);
+        service.set_answer(r#"{"status": {}}"#);
         service
     });
 }
@@ -181,7 +189,7 @@ fn ext_authz_recovers() {
 fn forward_auth_recovers() {
     recovers("http", "/verify", |address| {
         let mut service = Service::forward_auth(address);
-        service.answers(r#"{"status": 200, "headers": [], "body": ""}"#);
+        service.set_answer(r#"{"status": 200, "headers": [], "body": ""}"#);
         service
     });
 }
@@ -189,19 +197,19 @@ fn forward_auth_recovers() {
 #[test]
 fn opa_recovers() {
     recovers("opa+http", "/v1/data/egress/allow", |address| {
-        Opa::at(address, "package egress\nallow := true\n")
+        Opa::start_at(address, "package egress\nallow := true\n")
     });
 }
 
 /// It ends, and is there again.
 fn recovers<Service>(scheme: &str, rule: &str, start: impl Fn(SocketAddr) -> Service) {
     let check = format!("--check={scheme}://{CHECK}{rule}");
-    let rig = Rig::new(&[&check, ADMIN, PATIENT]);
+    let rig = InterceptRig::new(&[&check, ADMIN, PATIENT]);
     let start = || rig.lab.balancer.enter(|| start(CHECK));
-    let status = || rig.status(&["http://a.test/echo"]);
+    let status = || rig.curl_status(&["http://a.test/echo"]);
     let is_suspended = |value: u8| {
         let sample = format!("peername_check_suspended {value}");
-        rig.metrics().lines().any(|line| line == sample)
+        rig.read_metrics().lines().any(|line| line == sample)
     };
     let service = start();
     assert_eq!(status(), 200);
@@ -209,7 +217,7 @@ fn recovers<Service>(scheme: &str, rule: &str, start: impl Fn(SocketAddr) -> Ser
     for (answer, _) in at_once(&rig.lab) {
         assert!(answer.starts_with("HTTP/1.1 503 "), "{answer}");
     }
-    assert!(is_suspended(1), "{}", rig.metrics());
+    assert!(is_suspended(1), "{}", rig.read_metrics());
     let _service = start();
     let back = Instant::now();
     wait_for("the service is asked again", || {
@@ -218,9 +226,9 @@ fn recovers<Service>(scheme: &str, rule: &str, start: impl Fn(SocketAddr) -> Ser
     // It is given a second; the rest is ours, and curl's.
     let took = back.elapsed();
     assert!(took < Duration::from_secs(3), "{took:?}");
-    assert!(is_suspended(0), "{}", rig.metrics());
+    assert!(is_suspended(0), "{}", rig.read_metrics());
     assert_eq!([(); 20].map(|()| status()), [200; 20]);
-    rig.proxy.line("that it answers again", |line| {
+    rig.proxy.wait_line("that it answers again", |line| {
         let said = "the check service answers again";
         line.contains(said).then_some(())
     });
@@ -229,30 +237,30 @@ fn recovers<Service>(scheme: &str, rule: &str, start: impl Fn(SocketAddr) -> Ser
 #[test]
 fn who_prefers_it_is_let_through_and_it_is_said() {
     let check = format!("--check=grpc://{CHECK}");
-    let rig = Rig::new(&[&check, "--on-check-failure=allow", ADMIN]);
-    assert_eq!(rig.status(&["https://a.test/echo"]), 200);
-    let line = &rig.audit("/echo", 1)[0];
+    let rig = InterceptRig::new(&[&check, "--on-check-failure=allow", ADMIN]);
+    assert_eq!(rig.curl_status(&["https://a.test/echo"]), 200);
+    let line = &rig.wait_audit_lines("/echo", 1)[0];
     assert_eq!(line["decision"], "failed_open", "{line}");
     let said = "a request goes on unchecked: connecting to the check service failed";
     assert!(rig.proxy.log().contains(said), "{}", rig.proxy.log());
     // The tunnel, and the request inside.
     let counted = r#"peername_check_total{outcome="fail_open"} 2"#;
-    let metrics = rig.metrics();
+    let metrics = rig.read_metrics();
     assert!(metrics.lines().any(|line| line == counted), "{metrics}");
 }
 
-const SLOW: Fault = ("slow", |stream| hold(&stream));
-const GARBAGE: Fault = ("garbage", |stream| flood(&stream, &[0xff; 65536]));
+const SLOW: Fault = ("slow", |stream| hold_open(&stream));
+const GARBAGE: Fault = ("garbage", |stream| write_forever(&stream, &[0xff; 65536]));
 const RESET: Fault = ("reset", |stream| {
-    h2::read(&stream);
-    reset(stream);
+    h2::read_some(&stream);
+    close_with_reset(stream);
 });
 const ERROR: Fault = ("500", |stream| {
-    say(&stream, b"HTTP/1.1 500 No\r\nContent-Length: 0\r\n\r\n");
+    answer_bytes(&stream, b"HTTP/1.1 500 No\r\nContent-Length: 0\r\n\r\n");
 });
 const GIBIBYTE: Fault = ("a GiB", |stream| {
     let first = b"HTTP/1.1 200 OK\r\nContent-Length: 1073741824\r\n\r\n";
-    endless(&stream, first, &[b'x'; 65536]);
+    write_endlessly(&stream, first, &[b'x'; 65536]);
 });
 
 const REQUEST: &[u8] = b"GET http://a.test/echo HTTP/1.1\r\nHost: a.test\r\n\r\n";

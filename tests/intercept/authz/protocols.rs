@@ -3,12 +3,12 @@
 use serde_json::{Value, json};
 
 use super::decisions::PATIENT;
-use crate::harness::addr::{someone_v4, v4};
+use crate::harness::addr::{fresh_client_v4, v4};
 use crate::harness::check::service::{Opa, Service};
 use crate::harness::conn::Conn;
 use crate::harness::header_bytes;
 use crate::harness::lab::wait_for;
-use crate::harness::rig::intercept::{PROXY, Rig, Stage, head};
+use crate::harness::rig::intercept::{InterceptLab, InterceptRig, PROXY_ADDR, recv_head};
 
 /// A service, and how it is told what to say.
 enum Kind {
@@ -21,7 +21,7 @@ enum Kind {
 impl Kind {
     fn says_no(&mut self) {
         if let Self::Told(service, no) = self {
-            service.answers(no);
+            service.set_answer(no);
         }
     }
 
@@ -29,7 +29,7 @@ impl Kind {
     fn asked(&self, path: Option<&str>) -> Value {
         match self {
             Self::Told(service, _) => {
-                let asked = service.asked();
+                let asked = service.next_request();
                 match asked.get("headers") {
                     Some(headers) => of_forward_auth(headers),
                     None => of_ext_authz(&asked),
@@ -37,7 +37,9 @@ impl Kind {
             }
             Self::Opa(opa) => {
                 let wanted = json!(path);
-                of_ext_authz(&opa.decided_about(|input| of_ext_authz(input)["path"] == wanted))
+                of_ext_authz(
+                    &opa.wait_decision_about(|input| of_ext_authz(input)["path"] == wanted),
+                )
             }
         }
     }
@@ -77,12 +79,13 @@ fn of_forward_auth(headers: &Value) -> Value {
 }
 
 /// The service's yes sets a header of the request.
-fn is_asked_and_obeyed(check: &str, args: &[&str], start: impl FnOnce(&Rig) -> Kind) {
+fn is_asked_and_obeyed(check: &str, args: &[&str], start: impl FnOnce(&InterceptRig) -> Kind) {
     let check = format!("--check={check}");
-    let rig = Rig::new(&[&[&*check, "--accept-proxy=203.0.113.9", PATIENT], args].concat());
+    let rig =
+        InterceptRig::new(&[&[&*check, "--accept-proxy=203.0.113.9", PATIENT], args].concat());
     let mut service = start(&rig);
     // Where connections begin without a header.
-    rig.lab.client.address("eth0", &["203.0.113.10/24"]);
+    rig.lab.client.add_addresses("eth0", &["203.0.113.10/24"]);
     let from = ["--interface", "203.0.113.10"];
 
     let answer = rig.curl(&[&from[..], &["https://a.test/echo?q=1"]].concat());
@@ -95,15 +98,17 @@ fn is_asked_and_obeyed(check: &str, args: &[&str], start: impl FnOnce(&Rig) -> K
         "sni": "a.test", "method": "GET", "host": "a.test", "path": "/echo?q=1" });
     assert_eq!(service.asked(Some("/echo?q=1")), inside);
 
-    let behind = someone_v4();
+    let behind = fresh_client_v4();
     let request = b"GET http://a.test/echo?q=2 HTTP/1.1\r\nHost: a.test\r\n\r\n";
-    let bytes = [&header_bytes::v2(behind, PROXY, &[])[..], request].concat();
-    let conn = Conn::open(&rig.lab.client, PROXY, &bytes);
-    assert!(head(&conn).starts_with("HTTP/1.1 200 "));
+    let bytes = [&header_bytes::v2(behind, PROXY_ADDR, &[])[..], request].concat();
+    let conn = Conn::connect_and_send(&rig.lab.client, PROXY_ADDR, &bytes);
+    assert!(recv_head(&conn).starts_with("HTTP/1.1 200 "));
     let plain = json!({ "mode": "request", "client": behind.ip().to_string(), "connect": null, "sni": null,
         "method": "GET", "host": "a.test", "path": "/echo?q=2" });
     assert_eq!(service.asked(Some("/echo?q=2")), plain);
-    wait_for("nginx logs both", || (rig.seen().len() == 2).then_some(()));
+    wait_for("nginx logs both", || {
+        (rig.origin_log().len() == 2).then_some(())
+    });
 
     service.says_no();
     let refused = rig.try_curl(&[&from[..], &["https://b.test/echo"]].concat());
@@ -114,9 +119,17 @@ fn is_asked_and_obeyed(check: &str, args: &[&str], start: impl FnOnce(&Rig) -> K
         told.starts_with("HTTP/1.1 451 ") && told.ends_with("\r\n\r\nby law"),
         "{told}"
     );
-    assert_eq!(rig.seen().len(), 2, "nothing of it reached the origin");
+    assert_eq!(
+        rig.origin_log().len(),
+        2,
+        "nothing of it reached the origin"
+    );
     let denied = |line: &Value| line["decision"] == "denied" && line["status"] == 451;
-    assert!(denied(&rig.audit("/no", 1)[0]), "{}", rig.proxy.log());
+    assert!(
+        denied(&rig.wait_audit_lines("/no", 1)[0]),
+        "{}",
+        rig.proxy.log()
+    );
 }
 
 #[test]
@@ -126,7 +139,7 @@ fn by_ext_authz() {
         r#"{"status": {"code": 7}, "deniedResponse": {"status": {"code": 451}, "body": "by law"}}"#;
     is_asked_and_obeyed("grpc://127.0.0.1:9191", &[], |rig| {
         let mut service = rig.lab.balancer.enter(|| Service::ext_authz(CHECK));
-        service.answers(YES);
+        service.set_answer(YES);
         Kind::Told(service, NO)
     });
 }
@@ -139,7 +152,7 @@ fn by_forward_auth() {
     let take = ["--check-take=X-Mine"];
     is_asked_and_obeyed("http://127.0.0.1:9191/verify", &take, |rig| {
         let mut service = rig.lab.balancer.enter(|| Service::forward_auth(CHECK));
-        service.answers(YES);
+        service.set_answer(YES);
         Kind::Told(service, NO)
     });
 }
@@ -155,7 +168,7 @@ else := {"allow": false, "http_status": 451, "body": "by law"}
 "#;
     let rule = "opa+http://127.0.0.1:9191/v1/data/egress/verdict";
     is_asked_and_obeyed(rule, &[], |rig| {
-        Kind::Opa(rig.lab.balancer.enter(|| Opa::at(CHECK, POLICY)))
+        Kind::Opa(rig.lab.balancer.enter(|| Opa::start_at(CHECK, POLICY)))
     });
 }
 
@@ -169,15 +182,15 @@ verdict if http.method == "CONNECT"
 verdict if { not contains(http.body, "secret"); not is_cut_short }
 is_cut_short if { input.truncated_body; startswith(http.path, "/dav/whole") }
 "#;
-    let stage = Stage::new();
-    let opa = || Opa::at(CHECK, POLICY);
+    let stage = InterceptLab::new();
+    let opa = || Opa::start_at(CHECK, POLICY);
     let _opa = stage.lab.balancer.enter(opa);
     let rule = "--check=opa+http://127.0.0.1:9191/v1/data/egress/verdict";
     let rig = stage.start(&[rule, "--check-body=1000", PATIENT]);
-    let large = rig.scratch.text("large");
+    let large = rig.scratch.path_text("large");
     let put = |version, path: &str, more: &[&str]| {
         let url = format!("https://a.test/dav/{path}");
-        rig.status(&[&[version, "-X", "PUT"][..], more, &[&url]].concat())
+        rig.curl_status(&[&[version, "-X", "PUT"][..], more, &[&url]].concat())
     };
     for version in ["--http1.1", "--http2"] {
         let late = format!("{}secret", "x".repeat(994));

@@ -2,7 +2,7 @@
 
 use super::decisions::{ASKED, PATIENT, SERVICE, checked, start};
 use crate::harness::conn::Conn;
-use crate::harness::rig::intercept::{PROXY, Stage, head};
+use crate::harness::rig::intercept::{InterceptLab, PROXY_ADDR, recv_head};
 use crate::intercept::http::streams::{WEBSOCKET_SERVER, serve, websocket_by_http2};
 
 /// An extended CONNECT becomes a GET, which a rule about GET is about.
@@ -12,7 +12,7 @@ fn a_websocket_of_http2_is_the_request_that_its_origin_gets() {
     let _server = serve(&rig, WEBSOCKET_SERVER);
     assert_eq!(websocket_by_http2(&rig, "/chat"), "one two");
     assert_eq!(websocket_by_http2(&rig, "/secret"), "403");
-    check.line("of the second", |line| {
+    check.wait_line("of the second", |line| {
         line.contains("request GET https a.test:9001 /secret ")
             .then_some(())
     });
@@ -24,11 +24,11 @@ fn headers_that_go_no_further_are_not_shown() {
     let (rig, _check) = checked(&[]);
     for version in ["--http1.1", "--http2"] {
         let open = ["-H", "X-Open: 1", version, "https://a.test/echo"];
-        assert_eq!(rig.status(&open), 403, "{version}");
+        assert_eq!(rig.curl_status(&open), 403, "{version}");
     }
     let named = ["-H", "X-Open: 1", "-H", "Connection: x-open", "--http1.1"];
     assert_eq!(
-        rig.status(&[&named[..], &["https://a.test/echo"]].concat()),
+        rig.curl_status(&[&named[..], &["https://a.test/echo"]].concat()),
         200
     );
 }
@@ -38,9 +38,9 @@ fn headers_that_go_no_further_are_not_shown() {
 fn a_path_is_asked_about_as_it_is_written() {
     let (rig, check) = checked(&[]);
     let request = b"GET http://a.test?token=secret HTTP/1.1\r\nHost: a.test\r\n\r\n";
-    let conn = Conn::open(&rig.lab.client, PROXY, request);
-    assert!(head(&conn).starts_with("HTTP/1.1 403 "));
-    check.line("of the question", |line| {
+    let conn = Conn::connect_and_send(&rig.lab.client, PROXY_ADDR, request);
+    assert!(recv_head(&conn).starts_with("HTTP/1.1 403 "));
+    check.wait_line("of the question", |line| {
         line.contains("request GET http a.test /?token=secret ")
             .then_some(())
     });
@@ -49,13 +49,13 @@ fn a_path_is_asked_about_as_it_is_written() {
 /// A browser is told inside its tunnel; what it is told there is what the check says now.
 #[test]
 fn a_no_to_a_tunnel_stands_as_long_as_the_check_says_it() {
-    let stage = Stage::new();
+    let stage = InterceptLab::new();
     let script = stage.scratch.write("check.py", SERVICE);
     let rig = stage.start(&[ASKED, PATIENT]);
     let request = "GET /echo HTTP/1.1\r\nHost: a.test\r\n\r\n";
     let browser = "CONNECT a.test:80 HTTP/1.1\r\nUser-Agent: Mozilla/5.0\r\n\r\n";
-    let conn = Conn::open(&rig.lab.client, PROXY, browser.as_bytes());
-    assert!(head(&conn).starts_with("HTTP/1.1 200 "));
+    let conn = Conn::connect_and_send(&rig.lab.client, PROXY_ADDR, browser.as_bytes());
+    assert!(recv_head(&conn).starts_with("HTTP/1.1 200 "));
     conn.send(request.as_bytes());
     conn.recv_text_until(|text| text.contains("check_failed"));
     let _check = start(&rig.lab.balancer, &script);
@@ -63,18 +63,18 @@ fn a_no_to_a_tunnel_stands_as_long_as_the_check_says_it() {
     conn.recv_text_until(|text| text.contains("GET a.test "));
     // The tunnel is asked about again, and not only the request.
     let other = "CONNECT b.test:80 HTTP/1.1\r\nUser-Agent: Mozilla/5.0\r\n\r\n";
-    let conn = Conn::open(&rig.lab.client, PROXY, other.as_bytes());
-    assert!(head(&conn).starts_with("HTTP/1.1 200 "));
+    let conn = Conn::connect_and_send(&rig.lab.client, PROXY_ADDR, other.as_bytes());
+    assert!(recv_head(&conn).starts_with("HTTP/1.1 200 "));
     for _ in 0..2 {
         conn.send(b"GET /echo HTTP/1.1\r\nHost: b.test\r\n\r\n");
-        assert!(head(&conn).contains("403 Forbidden"));
+        assert!(recv_head(&conn).contains("403 Forbidden"));
     }
 }
 
 /// Nobody has refused it: it was not there any more when it could have been.
 #[test]
 fn a_client_that_leaves_is_not_refused() {
-    let stage = Stage::new();
+    let stage = InterceptLab::new();
     let script = "import socket, time\n\
         s = socket.create_server(('127.0.0.1', 9191)); c = None\n\
         # Whether anybody is here at all is tried first.\n\
@@ -84,10 +84,10 @@ fn a_client_that_leaves_is_not_refused() {
     let silent = start(&stage.lab.balancer, &script);
     let rig = stage.start(&[ASKED, "--check-timeout=60s"]);
     let request = b"GET http://a.test/left HTTP/1.1\r\nHost: a.test\r\n\r\n";
-    let conn = Conn::open(&rig.lab.client, PROXY, request);
-    silent.line("a question", |line| line.contains("asked").then_some(()));
+    let conn = Conn::connect_and_send(&rig.lab.client, PROXY_ADDR, request);
+    silent.wait_line("a question", |line| line.contains("asked").then_some(()));
     conn.reset();
-    let line = &rig.audit("/left", 1)[0];
+    let line = &rig.wait_audit_lines("/left", 1)[0];
     assert_eq!(line["decision"], "left", "{line}");
 }
 

@@ -19,7 +19,7 @@ use crate::harness::addr::v4;
 use crate::harness::backend::Backend;
 use crate::harness::conn::Conn;
 use crate::harness::lab::Process;
-use crate::harness::rig::intercept::{PROXY, Rig};
+use crate::harness::rig::intercept::{InterceptRig, PROXY_ADDR};
 use crate::harness::strict_http;
 
 #[test]
@@ -76,7 +76,7 @@ struct Seen {
 
 /// The proxy, and an origin that keeps what it gets. socat takes the TLS off.
 struct Lab {
-    rig: Rig,
+    rig: InterceptRig,
     _tls: Process,
     origin: Backend,
     script: String,
@@ -84,19 +84,19 @@ struct Lab {
 
 impl Lab {
     fn new() -> Self {
-        let rig = Rig::new(&[]);
+        let rig = InterceptRig::new(&[]);
         rig.scratch.write("frames.py", include_str!("frames.py"));
         let script = rig
             .scratch
             .write("downgrade.py", include_str!("downgrade.py"));
         let origin = Backend::listen(&rig.lab.server, v4([10, 81, 0, 1], 9002));
-        let [pem, key] = ["origin.pem", "origin.key"].map(|name| rig.scratch.text(name));
+        let [pem, key] = ["origin.pem", "origin.key"].map(|name| rig.scratch.path_text(name));
         let listen = format!(
             "OPENSSL-LISTEN:9001,bind=10.81.0.1,reuseaddr,fork,cert={pem},key={key},verify=0"
         );
         let args = ["-t", "5", &listen, "TCP:10.81.0.1:9002"];
-        let tls = Process::start_family(&rig.lab.server, "socat", &args);
-        let _tls = tls.listens(&[v4([10, 81, 0, 1], 9001)]);
+        let tls = Process::start_in_pid_namespace(&rig.lab.server, "socat", &args);
+        let _tls = tls.wait_listening(&[v4([10, 81, 0, 1], 9001)]);
         Self {
             rig,
             _tls,
@@ -118,7 +118,7 @@ impl Lab {
         let mut whole = 0;
         for got in &got {
             let (requests, rest) =
-                strict_http::requests(got).map_err(|why| format!("{why}: {}", all()))?;
+                strict_http::parse_requests(got).map_err(|why| format!("{why}: {}", all()))?;
             whole += requests.len();
             if !requests.is_empty() && !rest.is_empty() {
                 return Err(format!("more than a request: {}", all()));
@@ -145,8 +145,8 @@ impl Lab {
     /// What came of a request, at both ends.
     fn exchange(&self, send: &Value) -> (Seen, Vec<Vec<u8>>) {
         let (proxy, ca, send) = (
-            PROXY.to_string(),
-            self.rig.scratch.text("ca.pem"),
+            PROXY_ADDR.to_string(),
+            self.rig.scratch.path_text("ca.pem"),
             send.to_string(),
         );
         let args = [
@@ -179,15 +179,15 @@ impl Lab {
 /// Answers once it has a whole request, or what is none; everything that came.
 fn serve(up: &Conn) -> Vec<u8> {
     let mut got = Vec::new();
-    while strict_http::requests(&got).is_ok_and(|(all, _)| all.is_empty()) {
+    while strict_http::parse_requests(&got).is_ok_and(|(all, _)| all.is_empty()) {
         match &up.recv_some()[..] {
             [] => return got,
             more => got.extend_from_slice(more),
         }
     }
     up.send(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\nConnection: close\r\n\r\nwhole");
-    up.finish();
-    got.extend(up.drain().0);
+    up.shutdown_write();
+    got.extend(up.recv_to_end().0);
     got
 }
 

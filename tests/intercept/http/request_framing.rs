@@ -15,8 +15,8 @@ use serde::Deserialize;
 use crate::harness::addr::v4;
 use crate::harness::backend::Backend;
 use crate::harness::conn::Conn;
-use crate::harness::lab::PATIENCE;
-use crate::harness::rig::intercept::{PROXY, Rig};
+use crate::harness::lab::WAIT_LIMIT;
+use crate::harness::rig::intercept::{InterceptRig, PROXY_ADDR};
 use crate::harness::strict_http;
 
 #[test]
@@ -83,19 +83,19 @@ impl Row {
 
 /// The proxy, and an origin that keeps what it gets.
 struct Lab {
-    rig: Rig,
+    rig: InterceptRig,
     origin: Backend,
 }
 
 impl Lab {
     fn new() -> Self {
-        let rig = Rig::new(&[]);
+        let rig = InterceptRig::new(&[]);
         let origin = Backend::listen(&rig.lab.server, v4([10, 81, 0, 1], 9001));
         Self { rig, origin }
     }
 
     fn run(&self, verdict: Verdict, bytes: &[u8], body: &str) -> Result<(), String> {
-        let client = Conn::connect(&self.rig.lab.client, PROXY);
+        let client = Conn::connect(&self.rig.lab.client, PROXY_ADDR);
         // Whoever sends much may be cut off in the middle of it; what came of it is looked at below.
         client.send_if_open(bytes);
         match verdict {
@@ -107,10 +107,13 @@ impl Lab {
     }
 
     fn refused(&self, client: &Conn, before: &str) -> Result<(), String> {
-        let (answer, _) = client.drain();
+        let (answer, _) = client.recv_to_end();
         let answer = String::from_utf8_lossy(&answer);
         if let Some(up) = self.origin.accept_within(AT_ONCE) {
-            return Err(format!("the origin got {}", up.drain().0.escape_ascii()));
+            return Err(format!(
+                "the origin got {}",
+                up.recv_to_end().0.escape_ascii()
+            ));
         }
         let refusal = answer
             .strip_prefix(before)
@@ -127,7 +130,7 @@ impl Lab {
     }
 
     fn cut(&self, client: &Conn) -> Result<(), String> {
-        let (answer, _) = client.drain();
+        let (answer, _) = client.recv_to_end();
         let answer = String::from_utf8_lossy(&answer);
         if answer.contains("HTTP/1.1 2") {
             return Err(format!("answered {answer:?}"));
@@ -135,8 +138,8 @@ impl Lab {
         let Some(up) = self.origin.accept_within(AT_ONCE) else {
             return Ok(());
         };
-        let (got, _) = up.drain();
-        match strict_http::requests(&got)? {
+        let (got, _) = up.recv_to_end();
+        match strict_http::parse_requests(&got)? {
             (whole, _) if whole.is_empty() => self.nobody_else(),
             _ => Err(format!("the origin got {}", got.escape_ascii())),
         }
@@ -147,7 +150,7 @@ impl Lab {
             return Err("nothing reached the origin".to_owned());
         };
         let mut got = Vec::new();
-        while strict_http::requests(&got)?.0.is_empty() {
+        while strict_http::parse_requests(&got)?.0.is_empty() {
             match &up.recv_some()[..] {
                 [] => return Err(format!("cut: {}", got.escape_ascii())),
                 more => got.extend_from_slice(more),
@@ -155,10 +158,10 @@ impl Lab {
         }
         up.send(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\nConnection: close\r\n\r\nwhole");
         let answer = client.recv_text_until(|text| text.contains("\r\n\r\nwhole"));
-        client.finish();
-        client.drain();
-        got.extend(up.drain().0);
-        match strict_http::requests(&got)? {
+        client.shutdown_write();
+        client.recv_to_end();
+        got.extend(up.recv_to_end().0);
+        match strict_http::parse_requests(&got)? {
             (all, []) if all.len() == 1 && answer.contains("\r\n\r\nwhole") => {
                 match String::from_utf8_lossy(&got).contains(body) {
                     true => self.nobody_else(),
@@ -179,7 +182,7 @@ impl Lab {
         match self.origin.accept_within(AT_ONCE) {
             Some(up) => Err(format!(
                 "the origin also got {}",
-                up.drain().0.escape_ascii()
+                up.recv_to_end().0.escape_ascii()
             )),
             None => Ok(()),
         }
@@ -188,4 +191,4 @@ impl Lab {
 
 /// A connection stands before the client is answered, so it is there or it is not.
 const AT_ONCE: Duration = Duration::from_millis(1);
-const SOON: Duration = PATIENCE;
+const SOON: Duration = WAIT_LIMIT;

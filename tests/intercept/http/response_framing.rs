@@ -3,14 +3,14 @@
 use crate::harness::addr::v4;
 use crate::harness::backend::Backend;
 use crate::harness::conn::Conn;
-use crate::harness::rig::intercept::{PROXY, Rig, head};
+use crate::harness::rig::intercept::{InterceptRig, PROXY_ADDR, recv_head};
 
 const REQUEST: &[u8] = b"GET http://a.test:9001/ HTTP/1.1\r\nHost: a.test:9001\r\n\r\n";
 const GOOD: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\ngood";
 
 #[test]
 fn what_cannot_be_delimited_is_not_passed_on() {
-    let rig = Rig::new(&[]);
+    let rig = InterceptRig::new(&[]);
     let origin = Backend::listen(&rig.lab.server, v4([10, 81, 0, 1], 9001));
     let bomb = "X: y\r\n".repeat(200);
     for headers in [
@@ -28,9 +28,9 @@ fn what_cannot_be_delimited_is_not_passed_on() {
         &bomb,
     ] {
         let shown = &headers[..headers.len().min(60)];
-        let client = Conn::open(&rig.lab.client, PROXY, REQUEST);
+        let client = Conn::connect_and_send(&rig.lab.client, PROXY_ADDR, REQUEST);
         let up = origin.accept();
-        head(&up);
+        recv_head(&up);
         let evil = format!("HTTP/1.1 200 OK\r\n{headers}\r\n4\r\nevil\r\n0\r\n\r\n");
         up.send(evil.as_bytes());
         let answer = client.recv_text_until(|text| text.contains("request_id"));
@@ -43,18 +43,18 @@ fn what_cannot_be_delimited_is_not_passed_on() {
         // The client's connection is as good as before, the origin's is not used again.
         client.send(REQUEST);
         let next = origin.accept();
-        head(&next);
+        recv_head(&next);
         next.send(GOOD);
         let answer = client.recv_text_until(|text| text.ends_with("good"));
         assert!(answer.starts_with("HTTP/1.1 200 "), "{shown:?}: {answer}");
-        next.finish();
+        next.shutdown_write();
     }
 }
 
 /// An answer that nobody has asked for is nobody's.
 #[test]
 fn what_follows_an_answer_is_not_the_next_one() {
-    let rig = Rig::new(&[]);
+    let rig = InterceptRig::new(&[]);
     let origin = Backend::listen(&rig.lab.server, v4([10, 81, 0, 1], 9001));
     let evil = "HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nevil";
     for first in [
@@ -63,19 +63,19 @@ fn what_follows_an_answer_is_not_the_next_one() {
         "HTTP/1.1 204 No Content\r\nX: good\r\n\r\n",
         "HTTP/1.1 304 Not Modified\r\nContent-Length: 49\r\nX: good\r\n\r\n",
     ] {
-        let client = Conn::open(&rig.lab.client, PROXY, REQUEST);
+        let client = Conn::connect_and_send(&rig.lab.client, PROXY_ADDR, REQUEST);
         let up = origin.accept();
-        head(&up);
+        recv_head(&up);
         up.send(format!("{first}{evil}").as_bytes());
         let answer =
             client.recv_text_until(|text| text.contains("good") && text.contains("\r\n\r\n"));
         assert!(!answer.contains("evil"), "{first:?}: {answer}");
         client.send(REQUEST);
         let next = origin.accept();
-        head(&next);
+        recv_head(&next);
         next.send(GOOD);
         let answer = client.recv_text_until(|text| text.ends_with("good"));
         assert!(!answer.contains("evil"), "{first:?}: {answer}");
-        next.finish();
+        next.shutdown_write();
     }
 }

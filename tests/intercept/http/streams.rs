@@ -2,17 +2,17 @@
 
 use crate::harness::addr::v4;
 use crate::harness::lab::Process;
-use crate::harness::rig::intercept::{PROXY, Rig};
+use crate::harness::rig::intercept::{InterceptRig, PROXY_ADDR};
 
 /// An echo server of python3-websockets, and its client through CONNECT.
 #[test]
 fn websocket_over_http1() {
-    let rig = Rig::new(&["--allow-destination=10.81.0.1:9001"]);
+    let rig = InterceptRig::new(&["--allow-destination=10.81.0.1:9001"]);
     let _server = serve(&rig, WEBSOCKET_SERVER);
     let script = rig.scratch.write("client.py", WEBSOCKET_CLIENT);
     let said = python(&rig, &script, &[]);
     assert_eq!(said.trim(), "one two 100000");
-    let line = &rig.audit("/chat", 1)[0];
+    let line = &rig.wait_audit_lines("/chat", 1)[0];
     assert_eq!(
         (&line["status"], &line["end"]),
         (&101.into(), &"complete".into()),
@@ -24,15 +24,15 @@ fn websocket_over_http1() {
 /// The client speaks extended CONNECT (RFC 8441), the server as before.
 #[test]
 fn websocket_over_http2() {
-    let rig = Rig::new(&["--allow-destination=10.81.0.1:9001"]);
+    let rig = InterceptRig::new(&["--allow-destination=10.81.0.1:9001"]);
     let _server = serve(&rig, WEBSOCKET_SERVER);
     assert_eq!(websocket_by_http2(&rig, "/chat"), "one two");
-    assert_eq!(rig.audit("/chat", 1)[0]["method"], "CONNECT");
+    assert_eq!(rig.wait_audit_lines("/chat", 1)[0]["method"], "CONNECT");
 }
 
 /// What the client hears from an echo server, or the status it gets instead.
 #[track_caller]
-pub(crate) fn websocket_by_http2(rig: &Rig, path: &str) -> String {
+pub(crate) fn websocket_by_http2(rig: &InterceptRig, path: &str) -> String {
     let script = rig.scratch.write("client.py", HTTP2_WEBSOCKET_CLIENT);
     python(rig, &script, &[path]).trim().to_owned()
 }
@@ -40,7 +40,7 @@ pub(crate) fn websocket_by_http2(rig: &Rig, path: &str) -> String {
 /// A failed upgrade is an answer like any other; but 200 to a CONNECT would say that the origin has agreed.
 #[test]
 fn a_websocket_that_the_origin_refuses() {
-    let rig = Rig::new(&["--allow-destination=10.81.0.1:9001"]);
+    let rig = InterceptRig::new(&["--allow-destination=10.81.0.1:9001"]);
     let server = serve(&rig, EVENTS_SERVER);
     assert_eq!(websocket_by_http2(&rig, "/chat"), "502");
     drop(server);
@@ -73,7 +73,7 @@ fn a_websocket_that_the_origin_refuses() {
 /// Client and server of python3-grpcio: one answer, a stream both ways, and an error in trailers.
 #[test]
 fn grpc_with_trailers() {
-    let rig = Rig::new(&["--allow-destination=10.81.0.1:9001"]);
+    let rig = InterceptRig::new(&["--allow-destination=10.81.0.1:9001"]);
     let _server = serve(&rig, GRPC_SERVER);
     let script = rig.scratch.write("client.py", GRPC_CLIENT);
     let said = python(&rig, &script, &[]);
@@ -81,14 +81,14 @@ fn grpc_with_trailers() {
         said.trim(),
         "hello a,b,c StatusCode.NOT_FOUND no such thing"
     );
-    let denied = rig.audit("/test.Echo/Fail", 1);
+    let denied = rig.wait_audit_lines("/test.Echo/Fail", 1);
     assert_eq!(denied[0]["upstream"], "10.81.0.1:9001");
 }
 
 /// Each event arrives before the next one is sent: the server waits for a word that it was seen.
 #[test]
 fn events_are_not_held_back() {
-    let rig = Rig::new(&["--allow-destination=10.81.0.1:9001"]);
+    let rig = InterceptRig::new(&["--allow-destination=10.81.0.1:9001"]);
     let _server = serve(&rig, EVENTS_SERVER);
     let script = rig.scratch.write("client.py", EVENTS_CLIENT);
     let said = python(&rig, &script, &[]);
@@ -100,32 +100,33 @@ fn events_are_not_held_back() {
 #[test]
 fn an_origin_that_closes_when_it_is_asked_again() {
     // Each worker would have an idle connection of its own.
-    let rig = Rig::new(&["--workers=1", "--allow-destination=10.81.0.1:9001"]);
+    let rig = InterceptRig::new(&["--workers=1", "--allow-destination=10.81.0.1:9001"]);
     let _server = serve(&rig, CLOSING_SERVER);
     let url = "https://a.test:9001/";
     for _ in 0..3 {
         assert_eq!(rig.curl(&["--http1.1", url]), "ok");
     }
     let post = ["--http1.1", "--data", "x", url];
-    assert_eq!(rig.problem(&post)["code"], "upstream_closed");
+    assert_eq!(rig.curl_problem(&post)["code"], "upstream_closed");
     assert_eq!(rig.curl(&post), "ok");
 }
 
 /// A server of this script on the origin's host, at port 9001, with the origin's certificate.
-pub(crate) fn serve(rig: &Rig, script: &str) -> Process {
+pub(crate) fn serve(rig: &InterceptRig, script: &str) -> Process {
     let script = rig.scratch.write("server.py", script);
     let args = [
         "-u",
         &script,
-        &rig.scratch.text("origin.pem"),
-        &rig.scratch.text("origin.key"),
+        &rig.scratch.path_text("origin.pem"),
+        &rig.scratch.path_text("origin.key"),
     ];
-    Process::start(&rig.lab.server, "/usr/bin/python3", &args).listens(&[v4([10, 81, 0, 1], 9001)])
+    Process::start(&rig.lab.server, "/usr/bin/python3", &args)
+        .wait_listening(&[v4([10, 81, 0, 1], 9001)])
 }
 
 #[track_caller]
-pub(crate) fn python(rig: &Rig, script: &str, args: &[&str]) -> String {
-    let (ca, proxy) = (rig.scratch.text("ca.pem"), PROXY.to_string());
+pub(crate) fn python(rig: &InterceptRig, script: &str, args: &[&str]) -> String {
+    let (ca, proxy) = (rig.scratch.path_text("ca.pem"), PROXY_ADDR.to_string());
     let all = [
         "--signal=KILL",
         "20",

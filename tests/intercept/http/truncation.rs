@@ -4,12 +4,12 @@ use std::time::{Duration, Instant};
 
 use crate::harness::addr::v4;
 use crate::harness::lab::Process;
-use crate::harness::rig::intercept::Rig;
+use crate::harness::rig::intercept::InterceptRig;
 
 /// Each by HTTP/1.1 and HTTP/2 on the client's side.
 #[test]
 fn a_body_that_is_cut_is_no_whole_one() {
-    let rig = Rig::new(&[]);
+    let rig = InterceptRig::new(&[]);
     let _origin = origin(&rig);
     for version in ["--http1.1", "--http2"] {
         for (port, path) in [
@@ -35,7 +35,7 @@ fn a_body_that_is_cut_is_no_whole_one() {
                 matches!(cut.status.code(), Some(18 | 56 | 92)),
                 "{what}: {cut:?}"
             );
-            let line = &rig.audit(&format!("/{path}"), 1)[0];
+            let line = &rig.wait_audit_lines(&format!("/{path}"), 1)[0];
             assert_eq!(line["status"], 200, "{what}: {line}");
             assert_ne!(line["end"], "complete", "{what}: {line}");
             for good in ["whole", "whole-until-close"] {
@@ -50,7 +50,7 @@ fn a_body_that_is_cut_is_no_whole_one() {
 /// by the same thread, and what is kept is bounded.
 #[test]
 fn interim_answers_without_end_are_no_answer() {
-    let rig = Rig::new(&["--workers=1", "--answer-timeout=5s"]);
+    let rig = InterceptRig::new(&["--workers=1", "--answer-timeout=5s"]);
     let _origin = origin(&rig);
     for (version, port, most_kept) in [
         ("--http1.1", 9001, BUFFERS),
@@ -75,7 +75,7 @@ fn interim_answers_without_end_are_no_answer() {
             let mut others = 0;
             let mut most = 0;
             while !flood.is_finished() {
-                assert_eq!(rig.status(&["--http1.1", "https://a.test/echo"]), 200);
+                assert_eq!(rig.curl_status(&["--http1.1", "https://a.test/echo"]), 200);
                 others += 1;
                 most = most.max(rig.proxy.resident_kib());
             }
@@ -93,18 +93,18 @@ fn interim_answers_without_end_are_no_answer() {
 }
 
 /// TLS at 9001 for HTTP/1.1 and at 9003 for HTTP/2.
-fn origin(rig: &Rig) -> Process {
+fn origin(rig: &InterceptRig) -> Process {
     rig.scratch.write("frames.py", include_str!("frames.py"));
     let script = rig
         .scratch
         .write("truncation.py", include_str!("truncation.py"));
-    let [pem, key] = ["origin.pem", "origin.key"].map(|name| rig.scratch.text(name));
+    let [pem, key] = ["origin.pem", "origin.key"].map(|name| rig.scratch.path_text(name));
     let process = Process::start(
         &rig.lab.server,
         "/usr/bin/python3",
         &["-u", &script, &pem, &key],
     );
-    process.listens(&[9001, 9003].map(|port| v4([10, 81, 0, 1], port)))
+    process.wait_listening(&[9001, 9003].map(|port| v4([10, 81, 0, 1], port)))
 }
 
 /// In KiB: what a connection has in its buffers, many times over.

@@ -6,13 +6,16 @@ use crate::harness::addr::v4;
 use crate::harness::conn::{Conn, End};
 use crate::harness::header_bytes;
 use crate::harness::peername::Peername;
-use crate::harness::rig::intercept::{PROXY, Rig, Stage, head};
+use crate::harness::rig::intercept::{InterceptLab, InterceptRig, PROXY_ADDR, recv_head};
 
 /// On an address that others reach, it does not start before somebody has said who may come.
 #[test]
 fn it_is_no_open_proxy() {
-    let stage = Stage::new();
-    let (ca, listen) = (stage.scratch.text("ca"), format!("--listen={PROXY}"));
+    let stage = InterceptLab::new();
+    let (ca, listen) = (
+        stage.scratch.path_text("ca"),
+        format!("--listen={PROXY_ADDR}"),
+    );
     let start = |args: &[&str]| {
         let usual = ["intercept", &listen, "--ca", &ca];
         let output = Peername::run(&stage.lab.balancer, &[&usual, args].concat());
@@ -39,29 +42,33 @@ fn it_is_no_open_proxy() {
 /// By the address of the client, which is what the header of a trusted balancer says.
 #[test]
 fn by_address() {
-    let rig = Rig::new(&["--allow-client=198.51.100.7", "--accept-proxy=203.0.113.9"]);
+    let rig = InterceptRig::new(&["--allow-client=198.51.100.7", "--accept-proxy=203.0.113.9"]);
     let request = b"GET http://a.test/echo HTTP/1.1\r\nHost: a.test\r\nConnection: close\r\n\r\n";
     let open = |ip: [u8; 4]| {
-        let header = header_bytes::v2(v4(ip, 4711), PROXY, &[]);
-        Conn::open(&rig.lab.client, PROXY, &[&header[..], request].concat())
+        let header = header_bytes::v2(v4(ip, 4711), PROXY_ADDR, &[]);
+        Conn::connect_and_send(
+            &rig.lab.client,
+            PROXY_ADDR,
+            &[&header[..], request].concat(),
+        )
     };
-    assert!(head(&open([198, 51, 100, 7])).starts_with("HTTP/1.1 200 "));
+    assert!(recv_head(&open([198, 51, 100, 7])).starts_with("HTTP/1.1 200 "));
     for _ in 0..3 {
-        assert_eq!(open([198, 51, 100, 8]).closed().0, End::Reset);
+        assert_eq!(open([198, 51, 100, 8]).wait_closed().0, End::Reset);
     }
     let refused = |line: &str| {
         line.contains("not a network of --allow-client")
             .then(|| line.to_owned())
     };
-    let line = rig.proxy.line("the refusal", refused);
+    let line = rig.proxy.wait_line("the refusal", refused);
     assert!(line.contains("198.51.100.8"), "{line}");
     assert_eq!(rig.proxy.log().matches("--allow-client").count(), 1);
-    assert_eq!(rig.seen_at_least(1).len(), 1);
+    assert_eq!(rig.wait_origin_log(1).len(), 1);
 }
 
 #[test]
 fn by_name_and_password() {
-    let stage = Stage::new();
+    let stage = InterceptLab::new();
     let entry = |name: &str, password: &str| {
         stage
             .lab
@@ -105,16 +112,16 @@ fn by_name_and_password() {
         "200 200"
     );
     assert_eq!(status("bob:b", "http://a.test/put"), "000 200");
-    assert_eq!(rig.seen_at_least(2).len(), 2, "{:?}", rig.seen());
+    assert_eq!(rig.wait_origin_log(2).len(), 2, "{:?}", rig.origin_log());
     // Whoever asks is in the audit line, by name; the password is nowhere.
-    let lines = rig.audit("/echo", 1);
+    let lines = rig.wait_audit_lines("/echo", 1);
     assert!(
         lines
             .iter()
             .any(|line| line["user"] == "ann" && line["status"] == 200),
         "{lines:?}"
     );
-    assert_eq!(rig.audit("/put", 1)[0]["user"], "bob");
+    assert_eq!(rig.wait_audit_lines("/put", 1)[0]["user"], "bob");
     assert!(!rig.proxy.log().contains("sesame"));
     // The origin gets none of it.
     let echo = rig.curl(&["--proxy-user", "ann:open:sesame", "http://a.test/echo"]);
@@ -125,8 +132,8 @@ fn by_name_and_password() {
 /// has no status, for the client got none.
 #[test]
 fn a_client_without_the_authority() {
-    let rig = Rig::new(&[]);
-    let proxy = format!("http://{PROXY}");
+    let rig = InterceptRig::new(&[]);
+    let proxy = format!("http://{PROXY_ADDR}");
     let mut command = Command::new("curl");
     command.args([
         "-sS",
@@ -138,7 +145,7 @@ fn a_client_without_the_authority() {
     ]);
     let output = rig.lab.client.output(&mut command, "");
     assert_eq!(output.status.code(), Some(60), "{output:?}");
-    let line = rig.proxy.line("about the handshake", |line| {
+    let line = rig.proxy.wait_line("about the handshake", |line| {
         let line: serde_json::Value = serde_json::from_str(line).ok()?;
         (line["code"] == "client_tls").then_some(line)
     });

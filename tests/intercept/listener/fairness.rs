@@ -3,15 +3,15 @@
 use std::time::{Duration, Instant};
 
 use crate::harness::conn::Conn;
-use crate::harness::rig::intercept::{PROXY, Rig, Stage};
+use crate::harness::rig::intercept::{InterceptLab, InterceptRig, PROXY_ADDR};
 
 /// What does not begin, and what begins and does not go on, is closed.
 #[test]
 fn a_head_has_its_time() {
-    let rig = Rig::new(&["--admin=127.0.0.1:9300", "--idle-timeout=60s"]);
-    let kept = Conn::open(
+    let rig = InterceptRig::new(&["--admin=127.0.0.1:9300", "--idle-timeout=60s"]);
+    let kept = Conn::connect_and_send(
         &rig.lab.client,
-        PROXY,
+        PROXY_ADDR,
         b"GET http://a.test/echo HTTP/1.1\r\nHost: a.test\r\n\r\n",
     );
     kept.recv_text_until(|text| text.contains("GET a.test"));
@@ -21,27 +21,27 @@ fn a_head_has_its_time() {
         b"CONNECT a.test:443 HTTP/1.1\r\nX-Slow: ",
     ];
     let start = Instant::now();
-    let slow = slow.map(|bytes| Conn::open(&rig.lab.client, PROXY, bytes));
+    let slow = slow.map(|bytes| Conn::connect_and_send(&rig.lab.client, PROXY_ADDR, bytes));
     // A head that is half sent on a connection that has been served.
     kept.send(b"GET http://a.test/ec");
     for conn in slow.iter().chain([&kept]) {
-        conn.drain();
+        conn.recv_to_end();
         let took = start.elapsed();
         assert!(took < Duration::from_secs(13), "closed after {took:?}");
     }
     assert!(start.elapsed() > Duration::from_secs(9));
     let late = "connections_failed_total{reason=\"head_timeout\"} 4";
-    let metrics = rig.metrics();
+    let metrics = rig.read_metrics();
     assert!(metrics.contains(late), "{metrics}");
 }
 
 #[test]
 fn a_client_leaves_places_to_others() {
     let few = ["prlimit", "--nofile=1024:1024"];
-    let rig = Stage::new().start_through(&few, &[]);
-    rig.lab.client.address("eth0", &["203.0.113.10/24"]);
+    let rig = InterceptLab::new().start_through(&few, &[]);
+    rig.lab.client.add_addresses("eth0", &["203.0.113.10/24"]);
     let greedy: Vec<_> = (0..800)
-        .filter_map(|_| Conn::try_connect(&rig.lab.client, PROXY))
+        .filter_map(|_| Conn::try_connect(&rig.lab.client, PROXY_ADDR))
         .collect();
     let start = Instant::now();
     let other = ["--interface", "203.0.113.10", "--max-time", "5"];
@@ -54,6 +54,6 @@ fn a_client_leaves_places_to_others() {
         line.contains("more than twice as many as are free")
             .then_some(())
     };
-    rig.proxy.line("that it refuses some", says);
+    rig.proxy.wait_line("that it refuses some", says);
     drop(greedy);
 }

@@ -2,11 +2,13 @@
 
 use serde_json::Value;
 
-use crate::harness::addr::{someone_v4, v4};
+use crate::harness::addr::{fresh_client_v4, v4};
 use crate::harness::backend::Backend;
 use crate::harness::conn::Conn;
 use crate::harness::header_bytes;
-use crate::harness::rig::intercept::{CLIENT, PROXY, Rig, Stage, head};
+use crate::harness::rig::intercept::{
+    CLIENT_IP, InterceptLab, InterceptRig, PROXY_ADDR, recv_head,
+};
 
 /// The client has no proxy set and connects to the origin, as it thinks.
 #[test]
@@ -16,23 +18,23 @@ fn redirected_connections() {
         ("https://a.test/echo", "a.test"),
         ("http://a.test/echo", "a.test"),
     ] {
-        let answer = rig.direct(&[url]);
+        let answer = rig.curl_without_proxy(&[url]);
         assert!(answer.starts_with(&format!("GET {decided} ")), "{answer}");
     }
     // The certificate decides who is at an address, and a name without one is resolved by the proxy.
-    let elsewhere = rig.direct(&[
+    let elsewhere = rig.curl_without_proxy(&[
         "--connect-to",
         "h1.test:443:10.81.0.1:443",
         "https://h1.test/echo",
     ]);
     assert!(elsewhere.starts_with("GET h1.test HTTP/2.0"), "{elsewhere}");
-    let wrong = rig.direct(&[
+    let wrong = rig.curl_without_proxy(&[
         "--connect-to",
         "other.test:443:10.81.0.1:443",
         "https://other.test/",
     ]);
     assert!(wrong.contains("upstream_tls_wrong_name"), "{wrong}");
-    let loops = rig.direct(&["http://203.0.113.1:8081/"]);
+    let loops = rig.curl_without_proxy(&["http://203.0.113.1:8081/"]);
     assert!(loops.contains("destination_loop"), "{loops}");
 }
 
@@ -40,69 +42,70 @@ fn redirected_connections() {
 fn connections_by_tproxy() {
     let rules = "ip rule add fwmark 1 lookup 123
         ip route add local 0.0.0.0/0 dev lo table 123";
-    let stage = Stage::new();
+    let stage = InterceptLab::new();
     stage.lab.balancer.run("sh", &["-ec", rules]);
     let rig = transparent_on(
         stage,
         "--transparent=127.0.0.1:8081",
         "meta mark set 1 tproxy to 127.0.0.1:8081",
     );
-    let answer = rig.direct(&["https://a.test/echo", "http://a.test/echo"]);
+    let answer = rig.curl_without_proxy(&["https://a.test/echo", "http://a.test/echo"]);
     assert_eq!(answer.matches("GET a.test ").count(), 2, "{answer}");
 }
 
 /// The first segment may be one octet long.
 #[test]
 fn what_comes_in_octets_is_waited_for() {
-    let rig = Rig::new(&[]);
-    let conn = Conn::open(
+    let rig = InterceptRig::new(&[]);
+    let conn = Conn::connect_and_send(
         &rig.lab.client,
-        PROXY,
+        PROXY_ADDR,
         b"CONNECT a.test:80 HTTP/1.1\r\n\r\n",
     );
-    assert!(head(&conn).starts_with("HTTP/1.1 200 "));
+    assert!(recv_head(&conn).starts_with("HTTP/1.1 200 "));
     for octet in b"POST /echo HTTP/1.1\r\nHost: b.test\r\nContent-Length: 0\r\n\r\n" {
         conn.send(&[*octet]);
     }
     assert!(
-        head(&conn).starts_with("HTTP/1.1 403 "),
+        recv_head(&conn).starts_with("HTTP/1.1 403 "),
         "it is read as what it is"
     );
 }
 
 #[test]
 fn a_header_tells_the_client() {
-    let rig = Rig::new(&["--accept-proxy=203.0.113.0/24"]);
-    let client = someone_v4();
+    let rig = InterceptRig::new(&["--accept-proxy=203.0.113.0/24"]);
+    let client = fresh_client_v4();
     for bytes in [
-        header_bytes::v1(client, PROXY),
-        header_bytes::v2(client, PROXY, &[]),
+        header_bytes::v1(client, PROXY_ADDR),
+        header_bytes::v2(client, PROXY_ADDR, &[]),
     ] {
         let request = b"GET http://a.test/echo HTTP/1.1\r\nHost: a.test\r\n\r\n";
-        let conn = Conn::open(&rig.lab.client, PROXY, &[&bytes[..], request].concat());
-        assert!(head(&conn).starts_with("HTTP/1.1 200 "));
+        let conn =
+            Conn::connect_and_send(&rig.lab.client, PROXY_ADDR, &[&bytes[..], request].concat());
+        assert!(recv_head(&conn).starts_with("HTTP/1.1 200 "));
     }
-    for line in rig.audit("/echo", 2) {
+    for line in rig.wait_audit_lines("/echo", 2) {
         assert_eq!(line["client"], client.to_string(), "{line}");
         assert!(
             line["peer"]
                 .as_str()
-                .is_some_and(|peer| peer.starts_with(CLIENT)),
+                .is_some_and(|peer| peer.starts_with(CLIENT_IP)),
             "{line}"
         );
     }
-    let none = Conn::open(
+    let none = Conn::connect_and_send(
         &rig.lab.client,
-        PROXY,
+        PROXY_ADDR,
         b"GET http://a.test/ HTTP/1.1\r\nHost: a.test\r\n\r\n",
     );
-    none.closed();
+    none.wait_closed();
 }
 
 /// Two clients, one origin: each connection speaks for one of them.
 #[test]
 fn a_header_tells_the_origin() {
-    let rig = Rig::new(&[
+    let rig = InterceptRig::new(&[
         "--send-proxy=v2",
         "--allow-destination=10.81.0.1:9001",
         "--workers=1",
@@ -110,31 +113,31 @@ fn a_header_tells_the_origin() {
     let origin = Backend::listen(&rig.lab.server, v4([10, 81, 0, 1], 9001));
     let ask = || {
         let request = b"GET http://a.test:9001/ HTTP/1.1\r\nHost: a.test:9001\r\n\r\n";
-        Conn::open(&rig.lab.client, PROXY, request)
+        Conn::connect_and_send(&rig.lab.client, PROXY_ADDR, request)
     };
     for _ in 0..2 {
         let down = ask();
         let up = origin.accept();
         let name = [&[2, 0, 6][..], b"a.test"].concat();
-        let expected = header_bytes::v2(down.local(), v4([10, 81, 0, 1], 9001), &name);
+        let expected = header_bytes::v2(down.local_addr(), v4([10, 81, 0, 1], 9001), &name);
         assert_eq!(up.recv(expected.len()), expected);
-        assert!(head(&up).starts_with("GET / HTTP/1.1\r\n"));
+        assert!(recv_head(&up).starts_with("GET / HTTP/1.1\r\n"));
         up.send(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n");
-        assert!(head(&down).starts_with("HTTP/1.1 200 "));
+        assert!(recv_head(&down).starts_with("HTTP/1.1 200 "));
     }
 }
 
 #[test]
 fn passthrough_is_not_opened() {
-    let rig = Rig::new(&["--passthrough=a.test", "--passthrough=*.nothing.test"]);
-    let root = rig.scratch.text("root.pem");
+    let rig = InterceptRig::new(&["--passthrough=a.test", "--passthrough=*.nothing.test"]);
+    let root = rig.scratch.path_text("root.pem");
     let answer = rig.curl(&["--cacert", &root, "https://a.test/echo"]);
     assert!(answer.starts_with("GET a.test HTTP/2.0 "), "{answer}");
     assert!(
         rig.curl(&["https://b.test/echo"])
             .starts_with("GET b.test ")
     );
-    let sni = rig.problem(&[
+    let sni = rig.curl_problem(&[
         "--connect-to",
         "b.test:443:a.test:443",
         "https://b.test/echo",
@@ -144,20 +147,24 @@ fn passthrough_is_not_opened() {
         "a tunnel for one name is none for another"
     );
     let carried = |line: &Value| line["how"] == "passthrough" && line["connect"] == "a.test:443";
-    assert!(rig.audit("", 1).iter().any(carried), "{}", rig.proxy.log());
+    assert!(
+        rig.wait_audit_lines("", 1).iter().any(carried),
+        "{}",
+        rig.proxy.log()
+    );
 }
 
 /// curl without our authority stands for a program that knows one certificate.
 #[test]
 fn who_refuses_us_three_times_is_left_alone() {
-    let rig = Rig::new(&["--auto-passthrough"]);
-    let root = rig.scratch.text("root.pem");
+    let rig = InterceptRig::new(&["--auto-passthrough"]);
+    let root = rig.scratch.path_text("root.pem");
     let pinned = |host: &str| {
         let output = rig.try_curl(&["--cacert", &root, &format!("https://{host}/echo")]);
         output.status.success()
     };
     assert_eq!([0; 3].map(|_| pinned("a.test")), [false; 3]);
-    rig.proxy.line("that it is left alone", |line| {
+    rig.proxy.wait_line("that it is left alone", |line| {
         line.contains("not opened for a day").then_some(())
     });
     assert_eq!([0; 2].map(|_| pinned("a.test")), [true; 2]);
@@ -172,11 +179,11 @@ fn who_refuses_us_three_times_is_left_alone() {
 }
 
 /// What the client sends to port 80 or 443 of the origins comes to the proxy.
-pub(crate) fn transparent(listen: &str, verdict: &str) -> Rig {
-    transparent_on(Stage::new(), listen, verdict)
+pub(crate) fn transparent(listen: &str, verdict: &str) -> InterceptRig {
+    transparent_on(InterceptLab::new(), listen, verdict)
 }
 
-fn transparent_on(stage: Stage, listen: &str, verdict: &str) -> Rig {
+fn transparent_on(stage: InterceptLab, listen: &str, verdict: &str) -> InterceptRig {
     let lab = &stage.lab;
     lab.client.ip("route add 10.81.0.0/24 via 203.0.113.1");
     let hook = match verdict.contains("tproxy") {

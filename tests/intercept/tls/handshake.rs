@@ -1,12 +1,12 @@
 //! With what the last flight of a TLS handshake goes, and that it goes.
 
-use crate::harness::rig::intercept::Rig;
+use crate::harness::rig::intercept::InterceptRig;
 use crate::intercept::http::streams::{python, serve};
 
 /// TCP_INFO (tcp(7)) tells how many segments brought it.
 #[test]
 fn the_origin_gets_finished_and_request_in_one_segment() {
-    let rig = Rig::new(&[]);
+    let rig = InterceptRig::new(&[]);
     let _origin = serve(&rig, COUNTING_ORIGIN);
     assert_eq!(rig.curl(&["https://a.test:9001/"]), "1");
 }
@@ -14,11 +14,11 @@ fn the_origin_gets_finished_and_request_in_one_segment() {
 /// Else the origin is left to guess why nobody goes on.
 #[test]
 fn the_origin_is_told_why_it_is_refused() {
-    let rig = Rig::new(&[]);
+    let rig = InterceptRig::new(&[]);
     let origin = serve(&rig, COUNTING_ORIGIN);
     let url = "https://other.test:9001/";
-    assert_eq!(rig.problem(&[url])["code"], "upstream_tls_wrong_name");
-    let told = origin.line("the alert", |line| {
+    assert_eq!(rig.curl_problem(&[url])["code"], "upstream_tls_wrong_name");
+    let told = origin.wait_line("the alert", |line| {
         line.strip_prefix("told ").map(str::to_owned)
     });
     assert_eq!(told, "SSLV3_ALERT_CERTIFICATE_UNKNOWN");
@@ -43,7 +43,7 @@ fn a_client_is_told_why_its_handshake_has_failed() {
 }
 
 fn client(what: &str) -> String {
-    let rig = Rig::new(&[]);
+    let rig = InterceptRig::new(&[]);
     let script = rig.scratch.write("flights.py", CLIENT);
     python(&rig, &script, &[what]).trim().to_owned()
 }

@@ -2,14 +2,14 @@
 
 use serde_json::Value;
 
-use crate::harness::rig::intercept::{PROXY, Rig};
+use crate::harness::rig::intercept::{InterceptRig, PROXY_ADDR};
 
 /// Everybody has a tunnel before anybody begins a handshake.
 #[test]
 fn two_hundred_clients_at_once_see_one_certificate() {
-    let rig = Rig::new(&["--admin=127.0.0.1:9300"]);
+    let rig = InterceptRig::new(&["--admin=127.0.0.1:9300"]);
     let script = rig.scratch.write("crowd.py", CROWD);
-    let (proxy, ca) = (PROXY.to_string(), rig.scratch.text("ca.pem"));
+    let (proxy, ca) = (PROXY_ADDR.to_string(), rig.scratch.path_text("ca.pem"));
     let args = [
         "--signal=KILL",
         "60",
@@ -23,28 +23,28 @@ fn two_hundred_clients_at_once_see_one_certificate() {
     assert_eq!(serials.len(), 200);
     assert!(serials.iter().all(|one| *one == serials[0]), "{serials:?}");
     let issued = "peername_certificates_issued_total 1";
-    let metrics = rig.metrics();
+    let metrics = rig.read_metrics();
     assert!(metrics.lines().any(|line| line == issued), "{metrics}");
 }
 
 /// A gateway or a crawler opens as many hosts as it likes: each gets its answer, be it that there is no such host.
 #[test]
 fn a_thousand_hosts_of_one_client() {
-    let rig = Rig::new(&["--admin=127.0.0.1:9300"]);
+    let rig = InterceptRig::new(&["--admin=127.0.0.1:9300"]);
     let answers = ask_many(&rig, 1000);
     assert!(
         answers.iter().all(|answer| answer == "200 502"),
         "{answers:?}"
     );
     let issued = "peername_certificates_issued_total 1000";
-    let metrics = rig.metrics();
+    let metrics = rig.read_metrics();
     assert!(metrics.lines().any(|line| line == issued), "{metrics}");
 }
 
 /// Beyond its limit a client waits, and is then told so, in a form that it shows.
 #[test]
 fn a_client_that_asks_for_too_many_is_told() {
-    let rig = Rig::new(&["--certificates-per-client=5"]);
+    let rig = InterceptRig::new(&["--certificates-per-client=5"]);
     let answers = ask_many(&rig, 100);
     let count = |what: &str| answers.iter().filter(|answer| *answer == what).count();
     // Five at once and five a second for some seconds.
@@ -56,7 +56,7 @@ fn a_client_that_asks_for_too_many_is_told() {
         let line: Value = serde_json::from_str(line).ok()?;
         (line["code"] == "too_many_certificates" && line["status"] == 429).then_some(line)
     };
-    let line = rig.proxy.line("the refusal", refused);
+    let line = rig.proxy.wait_line("the refusal", refused);
     assert_eq!(line["decision"], "refused", "{line}");
     // Another is not held up.
     assert_eq!(
@@ -66,8 +66,8 @@ fn a_client_that_asks_for_too_many_is_told() {
 }
 
 /// Of each host's answer: that to CONNECT, and that inside.
-fn ask_many(rig: &Rig, hosts: usize) -> Vec<String> {
-    rig.lab.client.address("eth0", &["203.0.113.10/24"]);
+fn ask_many(rig: &InterceptRig, hosts: usize) -> Vec<String> {
+    rig.lab.client.add_addresses("eth0", &["203.0.113.10/24"]);
     let hosts = format!("https://h[1-{hosts}].example/");
     let output = rig.try_curl(&[
         "--interface",

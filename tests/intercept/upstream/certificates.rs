@@ -9,7 +9,7 @@ use std::process::Command;
 use crate::harness::addr::v4;
 use crate::harness::lab::{Host, Process, wait_for};
 use crate::harness::peername::BINARY;
-use crate::harness::rig::intercept::{PROXY, Rig, Stage};
+use crate::harness::rig::intercept::{InterceptLab, InterceptRig, PROXY_ADDR};
 
 #[test]
 fn no_flawed_certificate_is_accepted() {
@@ -57,7 +57,7 @@ fn our_own_authority_certifies_no_origin() {
 #[test]
 fn nor_does_its_predecessor() {
     let stage = stage();
-    let ca = stage.scratch.text("ca");
+    let ca = stage.scratch.path_text("ca");
     stage.lab.client.run(BINARY, &["ca", "rotate", "--ca", &ca]);
     let pem = stage.lab.client.run(BINARY, &["ca", "export", "--ca", &ca]);
     stage.scratch.write("ca.pem", &pem);
@@ -68,9 +68,12 @@ fn nor_does_its_predecessor() {
 #[test]
 fn our_own_authority_is_not_taken_for_an_extra_one() {
     let stage = stage();
-    let [ca, listen] = [stage.scratch.text("ca"), format!("--listen={PROXY}")];
+    let [ca, listen] = [
+        stage.scratch.path_text("ca"),
+        format!("--listen={PROXY_ADDR}"),
+    ];
     for extra in ["ca.pem", "crossed.crt", "compressed.crt"] {
-        let extra = stage.scratch.text(extra);
+        let extra = stage.scratch.path_text(extra);
         let mut command = Command::new("timeout");
         command.args(["--signal=KILL", "20", BINARY, "intercept", &listen]);
         command.args(["--allow-client=any", "--ca", &ca, "--extra-ca", &extra]);
@@ -100,7 +103,7 @@ fn a_certificate_that_was_good_is_not_good_for_ever() {
             ("https://sewn.test/", "upstream_tls_invalid"),
             ("https://impostor.test/", "upstream_tls_invalid"),
         ] {
-            assert_eq!(rig.problem(&[url])["code"], code, "{url}");
+            assert_eq!(rig.curl_problem(&[url])["code"], code, "{url}");
         }
     }
     let problem = wait_for("its end", || {
@@ -125,7 +128,7 @@ fn certificates() -> Vec<(&'static str, String, &'static str)> {
 
 /// The first of each row is refused with the code, the second is served.
 #[track_caller]
-fn refused(rig: &Rig, rows: &[(&str, impl Display, &str)]) {
+fn refused(rig: &InterceptRig, rows: &[(&str, impl Display, &str)]) {
     let mut wrong = Vec::new();
     for (bad, good, code) in rows {
         let (bad, good) = (format!("https://{bad}/"), format!("https://{good}/"));
@@ -142,13 +145,13 @@ fn refused(rig: &Rig, rows: &[(&str, impl Display, &str)]) {
         assert_eq!(unverified(rig, &bad), "lenient\n", "{bad} is there");
     }
     assert!(wrong.is_empty(), "{wrong:#?}");
-    let reached = rig.seen_at_least(2 * rows.len());
+    let reached = rig.wait_origin_log(2 * rows.len());
     let reached = reached.iter().filter(|line| !line.contains("lenient"));
-    assert_eq!(reached.count(), rows.len(), "{:#?}", rig.seen());
+    assert_eq!(reached.count(), rows.len(), "{:#?}", rig.origin_log());
 }
 
 /// By a client of the origin's own host that takes any certificate and any version.
-fn unverified(rig: &Rig, url: &str) -> String {
+fn unverified(rig: &InterceptRig, url: &str) -> String {
     let url = format!("{url}lenient");
     let lenient = ["--insecure", "--tlsv1.0", "--ciphers", "ALL:@SECLEVEL=0"];
     let there = [
@@ -162,12 +165,12 @@ fn unverified(rig: &Rig, url: &str) -> String {
     rig.lab.server.run("curl", &[&lenient[..], &there].concat())
 }
 
-fn rig() -> Rig {
+fn rig() -> InterceptRig {
     start(stage())
 }
 
-fn stage() -> Stage {
-    let stage = Stage::new();
+fn stage() -> InterceptLab {
+    let stage = InterceptLab::new();
     let mut hosts = stage.scratch.read("hosts");
     let certificates = certificates();
     let more = certificates.iter().flat_map(|(bad, good, _)| [*bad, good]);
@@ -178,20 +181,20 @@ fn stage() -> Stage {
     let script = stage
         .scratch
         .write("certificates.py", include_str!("certificates.py"));
-    let here = stage.scratch.text(".");
+    let here = stage.scratch.path_text(".");
     let args = ["-W", "ignore", &script, &here];
     stage.lab.client.run("/usr/bin/python3", &args);
     stage
 }
 
-fn start(stage: Stage) -> Rig {
-    let config = NGINX.replace("DIR", &stage.scratch.text("."));
+fn start(stage: InterceptLab) -> InterceptRig {
+    let config = NGINX.replace("DIR", &stage.scratch.path_text("."));
     let config = stage.scratch.write("nginx.conf", &config);
     stage.scratch.write("index.html", "hello\n");
     stage.scratch.write("lenient", "lenient\n");
     let _origin = nginx(&stage.lab.server, &config);
-    Rig {
-        proxy: stage.proxy(&["--allow-destination=10.81.0.0/24"]),
+    InterceptRig {
+        proxy: stage.start_proxy(&["--allow-destination=10.81.0.0/24"]),
         _origin,
         lab: stage.lab,
         scratch: stage.scratch,
@@ -199,8 +202,9 @@ fn start(stage: Stage) -> Rig {
 }
 
 fn nginx(host: &Host, config: &str) -> Process {
-    let process = Process::start_family(host, "nginx", &["-c", config, "-e", "stderr"]);
-    process.listens(&[443, 4431, 4432, 4433, 4434, 4435].map(|port| v4([10, 81, 0, 1], port)))
+    let process = Process::start_in_pid_namespace(host, "nginx", &["-c", config, "-e", "stderr"]);
+    process
+        .wait_listening(&[443, 4431, 4432, 4433, 4434, 4435].map(|port| v4([10, 81, 0, 1], port)))
 }
 
 /// What hosts are refused with whose certificates have a flaw. Each has a twin without it, under its name with `ok-`

@@ -1,12 +1,12 @@
 //! Where nothing is sent, whatever it is called.
 
-use crate::harness::rig::intercept::{Rig, Stage};
+use crate::harness::rig::intercept::{InterceptLab, InterceptRig};
 
 #[test]
 fn what_is_not_public_is_refused_unless_listed() {
-    let stage = Stage::new();
-    let proxy = stage.proxy(&[]);
-    let rig = Rig {
+    let stage = InterceptLab::new();
+    let proxy = stage.start_proxy(&[]);
+    let rig = InterceptRig {
         _origin: crate::harness::lab::Process::start(&stage.lab.server, "sleep", &["1000"]),
         proxy,
         lab: stage.lab,
@@ -39,7 +39,7 @@ fn what_is_not_public_is_refused_unless_listed() {
         ),
         ("http://9.9.9.9:22/", "destination_port"),
     ] {
-        let problem = rig.problem(&["-g", url]);
+        let problem = rig.curl_problem(&["-g", url]);
         assert_eq!(
             (&problem["code"], &problem["status"]),
             (&code.into(), &403.into()),
@@ -51,7 +51,7 @@ fn what_is_not_public_is_refused_unless_listed() {
 /// A wide network is meant neither for this host nor for a metadata service, in whatever form they come.
 #[test]
 fn a_wide_network_leaves_this_host_alone() {
-    let rig = Rig::new(&[
+    let rig = InterceptRig::new(&[
         "--allow-destination=::/0",
         "--allow-destination=0.0.0.0/0",
         "--allow-destination=127.0.0.1:9000-9999",
@@ -67,15 +67,15 @@ fn a_wide_network_leaves_this_host_alone() {
         ("http://[::ffff:0:169.254.169.254]/", "destination_metadata"),
         ("http://[fd00:ec2::254]/", "destination_metadata"),
     ] {
-        let problem = rig.problem(&["-g", url]);
+        let problem = rig.curl_problem(&["-g", url]);
         assert_eq!(problem["code"], code, "{url}: {problem}");
     }
 }
 
 #[test]
 fn what_is_listed_is_reached() {
-    let rig = Rig::new(&[]);
+    let rig = InterceptRig::new(&[]);
     assert_eq!(rig.curl(&["http://a.test:8081/"]), "hello\n");
-    let problem = rig.problem(&["https://private.test/"]);
+    let problem = rig.curl_problem(&["https://private.test/"]);
     assert_eq!(problem["code"], "destination_not_public", "{problem}");
 }

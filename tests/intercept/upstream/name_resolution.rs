@@ -7,22 +7,22 @@ use rustix::process::Signal;
 
 use crate::harness::conn::Conn;
 use crate::harness::lab::wait_for;
-use crate::harness::rig::intercept::{PROXY, Stage};
+use crate::harness::rig::intercept::{InterceptLab, PROXY_ADDR};
 
 /// A name server that says nothing has the threads of one client's few lookups, not those of all.
 #[test]
 fn a_silent_name_server_is_in_the_way_of_those_who_ask_it() {
     peername_sys::process::limits::raise_open_files().expect("descriptors for many clients");
-    let stage = Stage::new();
-    let (_names, through) = stage.name_server(SILENT);
+    let stage = InterceptLab::new();
+    let (_names, through) = stage.start_name_server(SILENT);
     let rig = stage.start_through(
         &through.each_ref().map(String::as_str),
         &["--workers=1", "--connect-timeout=6s"],
     );
-    rig.lab.client.address("eth0", &["203.0.113.10/24"]);
+    rig.lab.client.add_addresses("eth0", &["203.0.113.10/24"]);
     let ask = |n| {
         let request = format!("GET http://{n}.slow.test/ HTTP/1.1\r\nHost: {n}.slow.test\r\n\r\n");
-        Conn::open(&rig.lab.client, PROXY, request.as_bytes())
+        Conn::connect_and_send(&rig.lab.client, PROXY_ADDR, request.as_bytes())
     };
     // More than a worker has threads for it.
     let waiting: Vec<_> = (0..600).map(ask).collect();
@@ -38,25 +38,25 @@ fn a_silent_name_server_is_in_the_way_of_those_who_ask_it() {
 /// Nor is it in the way of a stop: nobody waits for a name any more.
 #[test]
 fn a_silent_name_server_does_not_hold_up_a_stop() {
-    let stage = Stage::new();
-    let (names, through) = stage.name_server(SILENT);
+    let stage = InterceptLab::new();
+    let (names, through) = stage.start_name_server(SILENT);
     let through = through.each_ref().map(String::as_str);
     let mut rig = stage.start_through(&through, &["--workers=1", "--drain=1s"]);
     let request = b"GET http://slow.test/ HTTP/1.1\r\nHost: slow.test\r\n\r\n";
-    let _waiting = Conn::open(&rig.lab.client, PROXY, request);
+    let _waiting = Conn::connect_and_send(&rig.lab.client, PROXY_ADDR, request);
     wait_for("a question", || names.log().contains("asked").then_some(()));
     rig.proxy.signal(Signal::TERM);
-    let ended = rig.proxy.ended_within(Duration::from_secs(3));
+    let ended = rig.proxy.wait_exit(Duration::from_secs(3));
     assert!(ended.is_some(), "it waits for a name");
 }
 
 /// Of as many as there are, the name server is asked by one.
 #[test]
 fn who_wants_the_same_name_at_once_waits_for_the_same_answer() {
-    let stage = Stage::new();
-    let (names, through) = stage.name_server(SLOW);
+    let stage = InterceptLab::new();
+    let (names, through) = stage.start_name_server(SLOW);
     let rig = stage.start_through(&through.each_ref().map(String::as_str), &["--workers=2"]);
-    rig.lab.client.address("eth0", &["203.0.113.10/24"]);
+    rig.lab.client.add_addresses("eth0", &["203.0.113.10/24"]);
     let get = |rest: &[&str]| {
         let urls = ["http://slow.test/echo"; 20];
         let parallel = ["--parallel", "--parallel-immediate", "--parallel-max", "20"];

@@ -2,18 +2,18 @@
 
 use crate::harness::addr::v4;
 use crate::harness::lab::{Lab, Process};
-use crate::harness::rig::intercept::{PROXY, Stage};
+use crate::harness::rig::intercept::{InterceptLab, PROXY_ADDR};
 
 /// tinyproxy, which wants a password: tunnels for TLS, absolute form for the rest.
 #[test]
 fn everything_goes_through_the_parent() {
-    let stage = Stage::new();
+    let stage = InterceptLab::new();
     let _parent = tinyproxy(&stage);
     let rig = stage.start(&["--upstream-proxy=http://us%65r:secret@10.81.0.1:3128"]);
     for url in ["https://a.test/echo", "http://a.test/echo"] {
         assert!(rig.curl(&[url]).starts_with("GET a.test "), "{url}");
     }
-    let seen = rig.seen_at_least(2);
+    let seen = rig.wait_origin_log(2);
     assert!(
         seen.iter().all(|line| line.starts_with("10.81.0.1 ")),
         "the parent's address: {seen:?}"
@@ -23,34 +23,34 @@ fn everything_goes_through_the_parent() {
 
 #[test]
 fn what_the_parent_says_is_told() {
-    let stage = Stage::new();
+    let stage = InterceptLab::new();
     let _parent = tinyproxy(&stage);
     let rig = stage.start(&["--upstream-proxy=http://10.81.0.1:3128"]);
-    let problem = rig.problem(&["https://a.test/"]);
+    let problem = rig.curl_problem(&["https://a.test/"]);
     assert_eq!(problem["code"], "upstream_proxy_refused", "{problem}");
-    let rig = Stage::new().start(&["--upstream-proxy=http://10.81.0.1:3129"]);
-    let problem = rig.problem(&["https://a.test/"]);
+    let rig = InterceptLab::new().start(&["--upstream-proxy=http://10.81.0.1:3129"]);
+    let problem = rig.curl_problem(&["https://a.test/"]);
     assert_eq!(problem["code"], "upstream_proxy_failed", "{problem}");
 }
 
 #[test]
 fn a_loop_of_proxies_ends() {
-    let rig = Stage::new().start(&[&format!("--upstream-proxy=http://{PROXY}")]);
-    let tunnel = rig.problem(&["https://a.test/"]);
+    let rig = InterceptLab::new().start(&[&format!("--upstream-proxy=http://{PROXY_ADDR}")]);
+    let tunnel = rig.curl_problem(&["https://a.test/"]);
     assert_eq!(tunnel["code"], "upstream_proxy_refused", "{tunnel}");
-    assert_eq!(rig.status(&["http://a.test/"]), 508);
+    assert_eq!(rig.curl_status(&["http://a.test/"]), 508);
 }
 
-fn tinyproxy(stage: &Stage) -> Process {
+fn tinyproxy(stage: &InterceptLab) -> Process {
     let Lab { server, .. } = &stage.lab;
     let config = stage.scratch.write("tinyproxy.conf", TINYPROXY);
     let mount = format!(
         "mount --bind {} /etc/hosts && exec \"$@\"",
-        stage.scratch.text("hosts")
+        stage.scratch.path_text("hosts")
     );
     let through = ["unshare", "--mount", "sh", "-c", &mount, "sh"];
-    let process = Process::start_with(server, &through, "tinyproxy", &["-d", "-c", &config]);
-    process.listens(&[v4([10, 81, 0, 1], 3128)])
+    let process = Process::start_through(server, &through, "tinyproxy", &["-d", "-c", &config]);
+    process.wait_listening(&[v4([10, 81, 0, 1], 3128)])
 }
 
 const TINYPROXY: &str = "\

@@ -7,24 +7,24 @@ use crate::harness::addr::v4;
 use crate::harness::backend::Backend;
 use crate::harness::conn::{Conn, End};
 use crate::harness::lab::wait_until;
-use crate::harness::rig::intercept::{PROXY, Rig, head};
+use crate::harness::rig::intercept::{InterceptRig, PROXY_ADDR, recv_head};
 
 const ORIGIN: std::net::SocketAddr = v4([10, 81, 0, 1], 9001);
 
 /// Whoever made them so, and however busy their client is elsewhere.
 #[test]
 fn they_grow_old() {
-    let rig = Rig::new(&["--workers=1", "--idle-timeout=4s"]);
+    let rig = InterceptRig::new(&["--workers=1", "--idle-timeout=4s"]);
     let origin = Backend::listen(&rig.lab.server, ORIGIN);
-    let client = Conn::connect(&rig.lab.client, PROXY);
+    let client = Conn::connect(&rig.lab.client, PROXY_ADDR);
     let by_client = ask(&client, CREDENTIALS, || origin.accept(), GOOD);
-    let other = Conn::connect(&rig.lab.client, PROXY);
+    let other = Conn::connect(&rig.lab.client, PROXY_ADDR);
     let by_origin = ask(&other, "", || origin.accept(), CHALLENGE);
     let soon = Instant::now() + Duration::from_secs(30);
     let ended = wait_until(soon, || {
         for conn in [&client, &other] {
             conn.send(b"HEAD http://a.test/echo HTTP/1.1\r\nHost: a.test\r\n\r\n");
-            assert!(head(conn).starts_with("HTTP/1.1 200 "));
+            assert!(recv_head(conn).starts_with("HTTP/1.1 200 "));
         }
         let is_open = |up: &Conn| up.is_open_after(Duration::from_millis(100));
         (!is_open(&by_client) && !is_open(&by_origin)).then_some(())
@@ -35,15 +35,15 @@ fn they_grow_old() {
 /// Nobody else gets it, now or later.
 #[test]
 fn they_are_there_as_long_as_their_client() {
-    let rig = Rig::new(&["--workers=1"]);
+    let rig = InterceptRig::new(&["--workers=1"]);
     let origin = Backend::listen(&rig.lab.server, ORIGIN);
-    let client = Conn::connect(&rig.lab.client, PROXY);
+    let client = Conn::connect(&rig.lab.client, PROXY_ADDR);
     let mut up = ask(&client, CREDENTIALS, || origin.accept(), GOOD);
-    let other = Conn::connect(&rig.lab.client, PROXY);
+    let other = Conn::connect(&rig.lab.client, PROXY_ADDR);
     let others = ask(&other, "", || origin.accept(), GOOD);
     up = ask(&client, "", || up, GOOD);
     drop(client);
-    assert_eq!(up.closed().0, End::Fin);
+    assert_eq!(up.wait_closed().0, End::Fin);
     ask(&other, "", || others, GOOD);
     drop(origin);
 }
@@ -53,10 +53,10 @@ fn ask(client: &Conn, headers: &str, up: impl FnOnce() -> Conn, answer: &str) ->
     let request = format!("GET http://{ORIGIN}/ HTTP/1.1\r\nHost: {ORIGIN}\r\n{headers}\r\n");
     client.send(request.as_bytes());
     let up = up();
-    assert!(head(&up).starts_with("GET / "));
+    assert!(recv_head(&up).starts_with("GET / "));
     up.send(answer.as_bytes());
     let status = answer.get(..12).expect("a status");
-    assert!(head(client).starts_with(status));
+    assert!(recv_head(client).starts_with(status));
     up
 }
 

@@ -5,7 +5,7 @@ use crate::harness::addr::v4;
 use crate::harness::backend::Backend;
 use crate::harness::conn::Conn;
 use crate::harness::lab::Process;
-use crate::harness::rig::intercept::{Rig, Stage};
+use crate::harness::rig::intercept::{InterceptLab, InterceptRig};
 
 /// By a name server of the test's own. A name says what it is answered with, one label a question:
 /// `here` is the origin, `self` this host, `meta` the metadata service, and several in one label are one answer.
@@ -31,7 +31,7 @@ fn the_address_that_is_looked_at_is_connected_to() {
         }
     }
     for backend in &lab.forbidden {
-        backend.saw_nobody();
+        backend.assert_no_connection();
     }
     lab.all_were_within_reach();
 }
@@ -53,13 +53,13 @@ fn a_tunnel_goes_where_it_was_looked_at() {
         assert_eq!(got, codes, "{url}: {}", lab.names.log());
     }
     for backend in &lab.forbidden {
-        backend.saw_nobody();
+        backend.assert_no_connection();
     }
     lab.all_were_within_reach();
 }
 
 struct Lab {
-    rig: Rig,
+    rig: InterceptRig,
     names: Process,
     /// Where nobody must come.
     forbidden: Vec<Backend>,
@@ -71,10 +71,10 @@ impl Lab {
     }
 
     fn with(args: &[&str]) -> Self {
-        let stage = Stage::new();
+        let stage = InterceptLab::new();
         let server = &stage.lab.server;
         // A metadata service that could be reached.
-        server.address("eth0", &["169.254.169.254/32"]);
+        server.add_addresses("eth0", &["169.254.169.254/32"]);
         stage
             .lab
             .balancer
@@ -85,22 +85,25 @@ impl Lab {
             .zip(FORBIDDEN)
             .flat_map(|(host, ip)| [80, 443].map(|port| Backend::listen(host, v4(ip, port))));
         let forbidden = forbidden.collect();
-        let (names, through) = stage.name_server(NAMES);
+        let (names, through) = stage.start_name_server(NAMES);
         let script = stage.scratch.write("origin.py", ORIGIN);
         let pem = [
-            stage.scratch.text("wild.pem"),
-            stage.scratch.text("wild.key"),
+            stage.scratch.path_text("wild.pem"),
+            stage.scratch.path_text("wild.key"),
         ];
         stage.lab.client.run(
             "sh",
-            &["-ec", &CERTIFICATE.replace("DIR", &stage.scratch.text("."))],
+            &[
+                "-ec",
+                &CERTIFICATE.replace("DIR", &stage.scratch.path_text(".")),
+            ],
         );
         let args_of = ["-u", &script, &pem[0], &pem[1]];
         let _origin = Process::start(server, "/usr/bin/python3", &args_of);
-        let _origin = _origin.listens(&[v4(HERE, 80), v4(HERE, 443)]);
+        let _origin = _origin.wait_listening(&[v4(HERE, 80), v4(HERE, 443)]);
         let args = [args, &["--allow-destination=10.81.0.0/24"]].concat();
-        let proxy = stage.proxy_through(&through.each_ref().map(String::as_str), &args);
-        let rig = Rig {
+        let proxy = stage.start_proxy_through(&through.each_ref().map(String::as_str), &args);
+        let rig = InterceptRig {
             proxy,
             _origin,
             lab: stage.lab,
@@ -114,13 +117,13 @@ impl Lab {
     }
 
     fn status(&self, url: &str) -> u16 {
-        self.rig.status(&[url])
+        self.rig.curl_status(&[url])
     }
 
     /// So that nobody came for the right reason.
     fn all_were_within_reach(&self) {
         for backend in &self.forbidden {
-            let conn = Conn::connect(&self.rig.lab.balancer, backend.address());
+            let conn = Conn::connect(&self.rig.lab.balancer, backend.local_addr());
             backend.accept();
             drop(conn);
         }

@@ -1,15 +1,15 @@
 //! What does not go through: names that differ, certificates that are wrong, origins that are not there.
 
 use crate::harness::conn::Conn;
-use crate::harness::rig::intercept::{PROXY, Rig, head};
+use crate::harness::rig::intercept::{InterceptRig, PROXY_ADDR, recv_head};
 
 #[test]
 fn one_name_or_no_pass() {
-    let rig = Rig::new(&[]);
+    let rig = InterceptRig::new(&[]);
     for version in ["--http1.1", "--http2"] {
-        let host = rig.problem(&[version, "-H", "Host: b.test", "https://a.test/echo"]);
+        let host = rig.curl_problem(&[version, "-H", "Host: b.test", "https://a.test/echo"]);
         assert_eq!(host["code"], "name_mismatch", "{host}");
-        let sni = rig.problem(&[
+        let sni = rig.curl_problem(&[
             version,
             "--connect-to",
             "b.test:443:a.test:443",
@@ -17,15 +17,15 @@ fn one_name_or_no_pass() {
         ]);
         assert_eq!(sni["code"], "name_mismatch", "{sni}");
     }
-    let misdirected = rig.status(&["--http2", "-H", "Host: b.test", "https://a.test/echo"]);
+    let misdirected = rig.curl_status(&["--http2", "-H", "Host: b.test", "https://a.test/echo"]);
     assert_eq!(
         misdirected, 421,
         "so that a browser tries again on a connection of its own"
     );
-    let absolute = rig.problem(&["-H", "Host: b.test", "http://a.test/echo"]);
+    let absolute = rig.curl_problem(&["-H", "Host: b.test", "http://a.test/echo"]);
     assert_eq!(absolute["code"], "name_mismatch", "{absolute}");
     assert_eq!(
-        rig.seen(),
+        rig.origin_log(),
         Vec::<String>::new(),
         "nothing reached the origin"
     );
@@ -34,28 +34,28 @@ fn one_name_or_no_pass() {
 /// The first request of a connection says nothing about the second.
 #[test]
 fn each_request_is_looked_at() {
-    let rig = Rig::new(&[]);
-    let conn = Conn::open(
+    let rig = InterceptRig::new(&[]);
+    let conn = Conn::connect_and_send(
         &rig.lab.client,
-        PROXY,
+        PROXY_ADDR,
         b"CONNECT a.test:80 HTTP/1.1\r\n\r\n",
     );
-    assert!(head(&conn).starts_with("HTTP/1.1 200 "));
+    assert!(recv_head(&conn).starts_with("HTTP/1.1 200 "));
     conn.send(b"GET /echo HTTP/1.1\r\nHost: a.test\r\n\r\n");
-    assert!(head(&conn).starts_with("HTTP/1.1 200 "));
+    assert!(recv_head(&conn).starts_with("HTTP/1.1 200 "));
     conn.send(b"GET /echo HTTP/1.1\r\nHost: b.test\r\nConnection: close\r\n\r\n");
-    let (rest, _) = conn.drain();
+    let (rest, _) = conn.recv_to_end();
     let rest = String::from_utf8_lossy(&rest);
     assert!(
         rest.contains("HTTP/1.1 403 ") && rest.contains("name_mismatch"),
         "{rest}"
     );
-    assert_eq!(rig.seen_at_least(1).len(), 1);
+    assert_eq!(rig.wait_origin_log(1).len(), 1);
 }
 
 #[test]
 fn a_bad_certificate_is_told_apart() {
-    let rig = Rig::new(&[]);
+    let rig = InterceptRig::new(&[]);
     // It is valid for no day, which includes the second it was made in.
     std::thread::sleep(std::time::Duration::from_millis(1100));
     for (host, code) in [
@@ -66,7 +66,7 @@ fn a_bad_certificate_is_told_apart() {
         ("other.test", "upstream_tls_wrong_name"),
     ] {
         for version in ["--http1.1", "--http2"] {
-            let problem = rig.problem(&[version, &format!("https://{host}/")]);
+            let problem = rig.curl_problem(&[version, &format!("https://{host}/")]);
             assert_eq!(
                 (&problem["code"], &problem["status"]),
                 (&code.into(), &502.into()),
@@ -80,19 +80,19 @@ fn a_bad_certificate_is_told_apart() {
             );
         }
     }
-    assert_eq!(rig.seen(), Vec::<String>::new());
+    assert_eq!(rig.origin_log(), Vec::<String>::new());
 }
 
 #[test]
 fn an_origin_that_is_not_there_is_told_apart() {
-    let rig = Rig::new(&["--allow-destination=10.81.0.0/24"]);
+    let rig = InterceptRig::new(&["--allow-destination=10.81.0.0/24"]);
     let all = [
         ("https://nowhere.invalid/", 502, "dns_nxdomain"),
         ("https://a.test:9/", 502, "connect_refused"),
         ("http://a.test:9/", 502, "connect_refused"),
     ];
     for (before, (url, status, code)) in all.into_iter().enumerate() {
-        let problem = rig.problem(&[url]);
+        let problem = rig.curl_problem(&[url]);
         assert_eq!(
             (&problem["code"], &problem["status"]),
             (&code.into(), &status.into()),
@@ -100,7 +100,7 @@ fn an_origin_that_is_not_there_is_told_apart() {
         );
         let id = problem["request_id"].as_str().expect("an id");
         assert!(
-            rig.audit("/", before + 1)
+            rig.wait_audit_lines("/", before + 1)
                 .iter()
                 .any(|line| line["id"] == id),
             "{problem}"
@@ -110,7 +110,7 @@ fn an_origin_that_is_not_there_is_told_apart() {
 
 #[test]
 fn a_page_for_people_a_problem_for_programs_a_status_for_grpc() {
-    let rig = Rig::new(&[]);
+    let rig = InterceptRig::new(&[]);
     let url = "https://self-signed.test/";
     let page = rig.curl(&["-H", "Accept: text/html", url]);
     assert!(page.starts_with("<!doctype html>"), "{page}");
@@ -124,7 +124,7 @@ fn a_page_for_people_a_problem_for_programs_a_status_for_grpc() {
 /// The headers of an answer to GET, and nothing else (RFC 9110, section 9.3.2).
 #[test]
 fn a_refusal_of_head_has_no_body() {
-    let rig = Rig::new(&[]);
+    let rig = InterceptRig::new(&[]);
     let url = "https://self-signed.test/";
     for version in ["--http1.1", "--http2"] {
         let body = rig.curl(&[version, url]);
@@ -139,7 +139,7 @@ fn a_refusal_of_head_has_no_body() {
 
 #[test]
 fn what_is_no_proxy_request_is_refused() {
-    let rig = Rig::new(&[]);
+    let rig = InterceptRig::new(&[]);
     for (request, status) in [
         ("GET / HTTP/1.1\r\nHost: proxy.test\r\n\r\n", 400),
         ("GET https://a.test/ HTTP/1.1\r\nHost: a.test\r\n\r\n", 400),
@@ -158,23 +158,23 @@ fn what_is_no_proxy_request_is_refused() {
             400,
         ),
     ] {
-        let conn = Conn::open(&rig.lab.client, PROXY, request.as_bytes());
-        let head = head(&conn);
+        let conn = Conn::connect_and_send(&rig.lab.client, PROXY_ADDR, request.as_bytes());
+        let head = recv_head(&conn);
         assert!(
             head.starts_with(&format!("HTTP/1.1 {status} ")),
             "{request:?}: {head}"
         );
     }
     // What can't be read at all has a line too.
-    rig.audit("", 4);
+    rig.wait_audit_lines("", 4);
     let folded = b"GET http://a.test/ HTTP/1.1\r\nHost: a.test\r\nX: 1\r\n 2\r\n\r\n";
-    let (answer, _) = Conn::open(&rig.lab.client, PROXY, folded).drain();
+    let (answer, _) = Conn::connect_and_send(&rig.lab.client, PROXY_ADDR, folded).recv_to_end();
     assert!(answer.starts_with(b"HTTP/1.1 400 "));
-    let line = &rig.audit("", 5)[4];
+    let line = &rig.wait_audit_lines("", 5)[4];
     assert_eq!(
         (&line["decision"], &line["code"]),
         (&"refused".into(), &"bad_request".into()),
         "{line}"
     );
-    assert_eq!(rig.seen(), Vec::<String>::new());
+    assert_eq!(rig.origin_log(), Vec::<String>::new());
 }

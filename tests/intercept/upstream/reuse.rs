@@ -5,14 +5,14 @@ use std::path::Path;
 use std::thread;
 
 use crate::harness::lab::{Process, wait_for};
-use crate::harness::rig::intercept::{PROXY, Rig, Stage};
+use crate::harness::rig::intercept::{InterceptLab, InterceptRig, PROXY_ADDR};
 use crate::intercept::http::streams::serve;
 use crate::intercept::listener::kinds::transparent;
 
 /// nginx allows two streams a connection, and somebody has them.
 #[test]
 fn streams_of_one_client_are_not_in_anothers_way() {
-    let rig = Rig::new(&["--workers=1", "--allow-destination=10.81.0.1:8443"]);
+    let rig = InterceptRig::new(&["--workers=1", "--allow-destination=10.81.0.1:8443"]);
     let _holds = hold(&rig, &["/slow", "/slow"]);
     let answer = rig.curl(&["--max-time", "5", "https://a.test:8443/echo"]);
     assert!(
@@ -24,14 +24,14 @@ fn streams_of_one_client_are_not_in_anothers_way() {
 /// The limit of two is the origin's, and the client's is another.
 #[test]
 fn streams_beyond_the_origins_limit_get_a_connection_more() {
-    let rig = Rig::new(&["--workers=1", "--allow-destination=10.81.0.1:8443"]);
+    let rig = InterceptRig::new(&["--workers=1", "--allow-destination=10.81.0.1:8443"]);
     // What the origin allows is known once it has answered.
     let said = streams(
         &rig,
         &["/echo", "/slow", "/slow", "/echo?3", "/slow", "/echo?5"],
     );
     assert_eq!(said.trim(), "200 200 200 200 200 200");
-    let seen = rig.seen_at_least(3);
+    let seen = rig.wait_origin_log(3);
     let of = |word: &str| {
         let line = seen.iter().find(|line| line.contains(word));
         line.and_then(|line| line.rsplit(' ').next())
@@ -45,27 +45,27 @@ fn streams_beyond_the_origins_limit_get_a_connection_more() {
 /// What one client is done with is there for the next.
 #[test]
 fn a_connection_is_passed_on_once_it_is_idle() {
-    let rig = Rig::new(&["--workers=1"]);
+    let rig = InterceptRig::new(&["--workers=1"]);
     for _ in 0..3 {
         rig.curl(&["https://a.test/echo"]);
     }
-    let seen = rig.seen_at_least(3);
+    let seen = rig.wait_origin_log(3);
     assert_eq!(connections(&seen).len(), 1, "{seen:?}");
 }
 
 /// Forty at once make no forty handshakes.
 #[test]
 fn streams_that_begin_together_share_a_connection() {
-    let rig = Rig::new(&["--workers=1"]);
+    let rig = InterceptRig::new(&["--workers=1"]);
     let urls: Vec<_> = (0..40)
         .map(|at| format!("https://a.test/echo?{at}"))
         .collect();
     let urls = urls.iter().map(String::as_str);
     let args = ["--parallel", "--parallel-max", "40"];
     rig.curl(&args.into_iter().chain(urls).collect::<Vec<_>>());
-    let seen = rig.seen_at_least(40);
+    let seen = rig.wait_origin_log(40);
     let clients: HashSet<_> = rig
-        .audit("/echo", 40)
+        .wait_audit_lines("/echo", 40)
         .iter()
         .filter_map(|line| Some(line["connection"].as_str()?.to_owned()))
         .collect();
@@ -75,7 +75,7 @@ fn streams_that_begin_together_share_a_connection() {
 /// Who is authenticated is the connection, by two requests on it (NTLM) or by one (Negotiate).
 #[test]
 fn a_connection_that_is_authenticated_is_no_other_clients() {
-    let rig = Rig::new(&["--workers=1", "--allow-destination=10.81.0.1:9001"]);
+    let rig = InterceptRig::new(&["--workers=1", "--allow-destination=10.81.0.1:9001"]);
     let _server = serve(&rig, include_str!("../clients/by_connection.py"));
     for scheme in [
         &["--ntlm", "--user", "alice:secret"][..],
@@ -85,7 +85,7 @@ fn a_connection_that_is_authenticated_is_no_other_clients() {
         let said = rig.curl(&[scheme, &urls[..]].concat());
         assert_eq!(said.lines().last(), Some("alice"), "{scheme:?}");
         for _ in 0..2 {
-            assert_eq!(rig.status(&[ORIGIN_OF_USERS]), 401, "after {scheme:?}");
+            assert_eq!(rig.curl_status(&[ORIGIN_OF_USERS]), 401, "after {scheme:?}");
         }
     }
 }
@@ -93,7 +93,7 @@ fn a_connection_that_is_authenticated_is_no_other_clients() {
 /// The second step of NTLM has to go where the first one went, whoever else asks in between.
 #[test]
 fn many_authenticate_their_connections_at_once() {
-    let rig = Rig::new(&["--workers=1", "--allow-destination=10.81.0.1:9001"]);
+    let rig = InterceptRig::new(&["--workers=1", "--allow-destination=10.81.0.1:9001"]);
     let _server = serve(&rig, include_str!("../clients/by_connection.py"));
     let users: Vec<_> = (0..16).map(|at| format!("user{at}")).collect();
     thread::scope(|scope| {
@@ -114,7 +114,7 @@ fn many_authenticate_their_connections_at_once() {
 /// clock is put forward.
 #[test]
 fn what_an_origin_speaks_is_not_remembered_for_ever() {
-    let stage = Stage::new();
+    let stage = InterceptLab::new();
     let clock = stage.scratch.write("clock", "+0");
     let file = format!("FAKETIME_TIMESTAMP_FILE={clock}");
     let through = ["env", &file, FAKETIME, "FAKETIME_NO_CACHE=1"];
@@ -140,7 +140,7 @@ fn what_an_address_speaks_says_nothing_of_another() {
     let version = |address: &str| {
         let to = format!("h1.test:443:{address}:443");
         let args = ["-o", "/dev/null", "-w", "%{http_version}", "--connect-to"];
-        rig.direct(&[&args[..], &[&to, "https://h1.test/echo"]].concat())
+        rig.curl_without_proxy(&[&args[..], &[&to, "https://h1.test/echo"]].concat())
     };
     let versions = ["10.81.0.3", "10.81.0.3", "10.81.0.1"].map(version);
     assert_eq!(versions, ["2", "1.1", "2"]);
@@ -154,7 +154,7 @@ fn connections(seen: &[String]) -> HashSet<&str> {
 
 /// One HTTP/2 connection to the origin with a limit, as far as it gets.
 #[track_caller]
-fn streams(rig: &Rig, paths: &[&str]) -> String {
+fn streams(rig: &InterceptRig, paths: &[&str]) -> String {
     let args = arguments(rig, paths);
     let args: Vec<_> = args.iter().map(String::as_str).collect();
     let limit = ["--signal=KILL", "20", "/usr/bin/python3"];
@@ -162,8 +162,8 @@ fn streams(rig: &Rig, paths: &[&str]) -> String {
 }
 
 /// The same, with the streams left open and nothing read from them.
-fn hold(rig: &Rig, paths: &[&str]) -> Process {
-    let held = rig.scratch.text("held");
+fn hold(rig: &InterceptRig, paths: &[&str]) -> Process {
+    let held = rig.scratch.path_text("held");
     let args = arguments(rig, &[paths, &["hold", &held]].concat());
     let args: Vec<_> = args.iter().map(String::as_str).collect();
     let process = Process::start(&rig.lab.client, "/usr/bin/python3", &args);
@@ -171,11 +171,11 @@ fn hold(rig: &Rig, paths: &[&str]) -> Process {
     process
 }
 
-fn arguments(rig: &Rig, paths: &[&str]) -> Vec<String> {
+fn arguments(rig: &InterceptRig, paths: &[&str]) -> Vec<String> {
     let script = rig
         .scratch
         .write("streams.py", include_str!("../clients/streams.py"));
-    let (proxy, ca) = (PROXY.to_string(), rig.scratch.text("ca.pem"));
+    let (proxy, ca) = (PROXY_ADDR.to_string(), rig.scratch.path_text("ca.pem"));
     [script, proxy, ca, "a.test:8443".to_owned()]
         .into_iter()
         .chain(paths.iter().map(|path| (*path).to_owned()))

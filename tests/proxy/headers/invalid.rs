@@ -1,15 +1,15 @@
 //! What is no header, by accident (another protocol, another dialect) or by intent: each of these ended
 //! some proxy, or went through it as somebody's address.
 
-use crate::harness::addr::{FRONT_V4, someone_v4};
+use crate::harness::addr::{FRONT_V4, fresh_client_v4};
 use crate::harness::header_bytes::{
     CRC32C, DGRAM_V4, NOOP, PROXY, STREAM_V4, STREAM_V6, addresses, raw, tlv, v2,
 };
 
 /// Name and bytes of each.
 pub(super) fn headers() -> Vec<(&'static str, Vec<u8>)> {
-    let block = addresses(someone_v4(), FRONT_V4);
-    let with_tlvs = |tlvs: &[u8]| v2(someone_v4(), FRONT_V4, tlvs);
+    let block = addresses(fresh_client_v4(), FRONT_V4);
+    let with_tlvs = |tlvs: &[u8]| v2(fresh_client_v4(), FRONT_V4, tlvs);
     let line = |text: &str| text.as_bytes().to_vec();
     vec![
         (

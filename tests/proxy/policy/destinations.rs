@@ -4,17 +4,17 @@ use std::iter;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use crate::harness::addr::{LISTEN_V4, someone_v4, someone_v6, v4};
+use crate::harness::addr::{LISTEN_V4, fresh_client_v4, fresh_client_v6, v4};
 use crate::harness::backend::Backend;
 use crate::harness::conn::{Conn, End};
 use crate::harness::header_bytes::{LOCAL, STREAM_V4, raw, tlv, v1, v2};
 use crate::harness::lab::{Host, Lab, wait_for};
 use crate::harness::peername::Peername;
-use crate::harness::rig::proxy::Rig;
+use crate::harness::rig::proxy::ProxyRig;
 
 #[test]
 fn clients_reach_the_destination_in_their_header() {
-    let rig = Rig::new(&[
+    let rig = ProxyRig::new(&[
         "--dynamic-destination",
         "--allow-destination=127.0.0.1:9100-9199",
         "--allow-destination=[::1]:9101",
@@ -24,40 +24,43 @@ fn clients_reach_the_destination_in_their_header() {
         let backend = Backend::listen(&rig.lab.server, destination);
         let client = someone_of(destination);
         for header in [v1(client, destination), v2(client, destination, &[])] {
-            let down = rig.open(&header);
+            let down = rig.connect_and_send(&header);
             let up = backend.accept();
-            assert_eq!(up.peer(), client, "to {destination}");
+            assert_eq!(up.peer_addr(), client, "to {destination}");
             up.send(b"back");
             assert_eq!(down.recv(4), b"back");
             down.reset();
-            up.closed();
+            up.wait_closed();
         }
     }
-    rig.backends_saw_nobody();
+    rig.assert_no_backend_connection();
 }
 
 /// Health checks name nobody and nothing.
 #[test]
 fn without_a_destination_the_fixed_target() {
-    let rig = Rig::new(&[
+    let rig = ProxyRig::new(&[
         "--dynamic-destination",
         "--allow-destination=127.0.0.1:9100",
         "--mark=7",
     ]);
     rig.lab.server.nft(ONLY_MARKED);
     for unnamed in [raw(LOCAL, STREAM_V4, &[]), b"PROXY UNKNOWN\r\n".to_vec()] {
-        let _down = rig.open(&unnamed);
-        assert_eq!(rig.v4.accept().peer().ip().to_string(), "127.0.0.1");
+        let _down = rig.connect_and_send(&unnamed);
+        assert_eq!(
+            rig.backend_v4.accept().peer_addr().ip().to_string(),
+            "127.0.0.1"
+        );
     }
     let listed = Backend::listen(&rig.lab.server, addr("127.0.0.1:9100"));
-    let _down = rig.open(&v1(someone_v4(), addr("127.0.0.1:9100")));
+    let _down = rig.connect_and_send(&v1(fresh_client_v4(), addr("127.0.0.1:9100")));
     listed.accept();
 }
 
 /// The list is as wide as can be, and these are refused all the same.
 #[test]
 fn never_these() {
-    let rig = Rig::new(&[
+    let rig = ProxyRig::new(&[
         "--dynamic-destination",
         "--allow-destination=0.0.0.0/0",
         "--allow-destination=::/0",
@@ -85,21 +88,21 @@ fn never_these() {
     wait_for("each has its reason", || {
         (rig.proxy.outcomes() == reasons).then_some(())
     });
-    rig.backends_saw_nobody();
+    rig.assert_no_backend_connection();
 }
 
 #[test]
 fn what_is_not_listed_is_refused() {
-    let rig = Rig::new(&[
+    let rig = ProxyRig::new(&[
         "--dynamic-destination",
         "--allow-destination=127.0.0.1:9100",
     ]);
-    refused(&rig, &v1(someone_v4(), addr("10.81.0.2:80")));
-    refused(&rig, &v1(someone_v4(), addr("127.0.0.1:9000")));
+    refused(&rig, &v1(fresh_client_v4(), addr("10.81.0.2:80")));
+    refused(&rig, &v1(fresh_client_v4(), addr("127.0.0.1:9000")));
     wait_for("two reasons", || {
         (rig.proxy.outcomes() == ["destination_not_listed", "destination_loopback"]).then_some(())
     });
-    rig.proxy.line("that says which", |line| {
+    rig.proxy.wait_line("that says which", |line| {
         let named = "the header's destination, 10.81.0.2:80, is not on the list";
         line.contains(named).then_some(())
     });
@@ -109,7 +112,7 @@ fn what_is_not_listed_is_refused() {
 /// with forty headers in one connection.
 #[test]
 fn never_back_to_itself() {
-    let rig = Rig::new(&[
+    let rig = ProxyRig::new(&[
         "--dynamic-destination",
         "--allow-destination=0.0.0.0/0",
         "--allow-destination=127.0.0.1:1-65535",
@@ -132,13 +135,13 @@ fn never_back_to_itself() {
         expected.push("destination_trusted_source");
         (rig.proxy.outcomes() == expected).then_some(())
     });
-    rig.backends_saw_nobody();
+    rig.assert_no_backend_connection();
 }
 
 /// Routes may give this host addresses that no interface has (AnyIP).
 #[test]
 fn never_back_to_itself_by_a_local_route() {
-    let rig = Rig::new(&["--dynamic-destination", "--allow-destination=0.0.0.0/0"]);
+    let rig = ProxyRig::new(&["--dynamic-destination", "--allow-destination=0.0.0.0/0"]);
     let server = &rig.lab.server;
     server.run(
         "ip",
@@ -146,7 +149,7 @@ fn never_back_to_itself_by_a_local_route() {
     );
     // Word of the route takes a moment.
     wait_for("it is known to be this host", || {
-        let _down = rig.open(&v1(someone_v4(), addr("100.64.7.7:8443")));
+        let _down = rig.connect_and_send(&v1(fresh_client_v4(), addr("100.64.7.7:8443")));
         let outcomes = rig.proxy.outcomes();
         let last = outcomes.last().map(String::as_str);
         (last == Some("destination_own_listener")).then_some(())
@@ -202,7 +205,7 @@ fn loop_ends(more: &[&str]) {
     // From this host: to others the front does not answer, by the rule.
     let client = Conn::connect(&lab.server, front);
     client.send(b"round and round?");
-    let _ = client.closed();
+    let _ = client.wait_closed();
     let outcomes = wait_for("the end of it", || {
         let outcomes = proxy.outcomes();
         outcomes
@@ -216,20 +219,20 @@ fn loop_ends(more: &[&str]) {
 #[test]
 fn headers_that_came_round_are_refused() {
     let (rig, destination, backend) = sending_on();
-    let client = someone_v4();
-    let _down = rig.open(&v2(client, destination, &tlv(0x02, b"a.example")));
+    let client = fresh_client_v4();
+    let _down = rig.connect_and_send(&v2(client, destination, &tlv(0x02, b"a.example")));
     let expected = v2(
         client,
         destination,
         &[tlv(0x02, b"a.example"), hops(1)].concat(),
     );
     assert_eq!(backend.accept().recv(expected.len()), expected);
-    let client = someone_v4();
-    let _down = rig.open(&v2(client, destination, &hops(3)));
+    let client = fresh_client_v4();
+    let _down = rig.connect_and_send(&v2(client, destination, &hops(3)));
     let expected = v2(client, destination, &hops(4));
     assert_eq!(backend.accept().recv(expected.len()), expected);
-    refused(&rig, &v2(someone_v4(), destination, &hops(4)));
-    backend.saw_nobody();
+    refused(&rig, &v2(fresh_client_v4(), destination, &hops(4)));
+    backend.assert_no_connection();
 }
 
 /// A header with the most fields that are allowed goes on with one more, and the next proxy takes it.
@@ -238,21 +241,21 @@ fn the_count_has_a_place_beside_the_most_fields() {
     let (rig, destination, backend) = sending_on();
     let fields: Vec<u8> = (0..64).flat_map(|_| tlv(0xea, b"x")).collect();
     for (came, goes) in [(vec![], hops(1)), (hops(1), hops(2))] {
-        let client = someone_v4();
+        let client = fresh_client_v4();
         let (came, goes) = ([&fields[..], &came].concat(), [&fields[..], &goes].concat());
-        let _down = rig.open(&v2(client, destination, &came));
+        let _down = rig.connect_and_send(&v2(client, destination, &came));
         let expected = v2(client, destination, &goes);
         assert_eq!(backend.accept().recv(expected.len()), expected);
     }
     let one_more = [&fields[..], &tlv(0xea, b"x"), &hops(1)].concat();
-    refused(&rig, &v2(someone_v4(), destination, &one_more));
+    refused(&rig, &v2(fresh_client_v4(), destination, &one_more));
 }
 
 /// With the count there would be more than the length field can say. Without a header the backend would
 /// take the client's first bytes for one.
 #[test]
 fn a_header_that_has_no_room_for_the_count_is_refused() {
-    let rig = Rig::new(&[
+    let rig = ProxyRig::new(&[
         "--dynamic-destination",
         "--allow-destination=127.0.0.1:9100",
         "--send-proxy=v2",
@@ -260,34 +263,38 @@ fn a_header_that_has_no_room_for_the_count_is_refused() {
     ]);
     let destination = addr("127.0.0.1:9100");
     let backend = Backend::listen(&rig.lab.server, destination);
-    let header = v2(someone_v4(), destination, &tlv(0xea, &[0; 65_530 - 12 - 3]));
+    let header = v2(
+        fresh_client_v4(),
+        destination,
+        &tlv(0xea, &[0; 65_530 - 12 - 3]),
+    );
     let forged = b"PROXY TCP4 6.6.6.6 7.7.7.7 1 2\r\n";
-    let down = rig.open(&[&header, &forged[..]].concat());
-    assert_eq!(down.closed().0, End::Reset);
+    let down = rig.connect_and_send(&[&header, &forged[..]].concat());
+    assert_eq!(down.wait_closed().0, End::Reset);
     wait_for("the reason", || {
         (rig.proxy.outcomes() == ["header_unwritable"]).then_some(())
     });
-    backend.saw_nobody();
+    backend.assert_no_connection();
 }
 
 /// The way back from an address of this host that is not loopback needs a rule of its own; it is looked
 /// for when the first client comes, and again until it is there.
 #[test]
 fn missing_rules_are_noticed_for_each_destination() {
-    let rig = Rig::new(&[
+    let rig = ProxyRig::new(&[
         "--dynamic-destination",
         "--allow-destination=10.81.0.1:9100",
     ]);
     let destination = addr("10.81.0.1:9100");
     let backend = Backend::listen(&rig.lab.server, destination);
     wait_for("a client is refused", || {
-        let _down = rig.open(&v1(someone_v4(), destination));
+        let _down = rig.connect_and_send(&v1(fresh_client_v4(), destination));
         rig.proxy
             .outcomes()
             .contains(&"reply_path".to_owned())
             .then_some(())
     });
-    rig.proxy.line("naming the cure", |line| {
+    rig.proxy.wait_line("naming the cure", |line| {
         line.contains("peername routes add -4 10.81.0.1:9100")
             .then_some(())
     });
@@ -295,11 +302,11 @@ fn missing_rules_are_noticed_for_each_destination() {
     let added = Peername::run(&rig.lab.server, &args);
     assert!(added.status.success(), "{added:?}");
     wait_for("a client is served", || {
-        let client = someone_v4();
-        let _down = rig.open(&v1(client, destination));
+        let client = fresh_client_v4();
+        let _down = rig.connect_and_send(&v1(client, destination));
         // The very first, which was let through untried, may have got its answer after all by now.
         let mut all = iter::from_fn(|| backend.accept_within(Duration::from_millis(100)));
-        all.any(|up| up.peer() == client).then_some(())
+        all.any(|up| up.peer_addr() == client).then_some(())
     });
 }
 
@@ -331,15 +338,15 @@ fn addr(text: &str) -> SocketAddr {
 
 fn someone_of(destination: SocketAddr) -> SocketAddr {
     if destination.is_ipv4() {
-        someone_v4()
+        fresh_client_v4()
     } else {
-        someone_v6()
+        fresh_client_v6()
     }
 }
 
 /// A proxy that sends headers on, and the one destination it allows.
-fn sending_on() -> (Rig, SocketAddr, Backend) {
-    let rig = Rig::new(&[
+fn sending_on() -> (ProxyRig, SocketAddr, Backend) {
+    let rig = ProxyRig::new(&[
         "--dynamic-destination",
         "--allow-destination=127.0.0.1:9100",
         "--send-proxy=v2",
@@ -355,10 +362,10 @@ fn hops(count: u8) -> Vec<u8> {
 }
 
 #[track_caller]
-fn refused(rig: &Rig, header: &[u8]) {
+fn refused(rig: &ProxyRig, header: &[u8]) {
     let before = rig.proxy.outcomes().len();
-    let down = Conn::open(&rig.lab.balancer, LISTEN_V4, header);
-    assert_eq!(down.closed().0, End::Reset);
+    let down = Conn::connect_and_send(&rig.lab.balancer, LISTEN_V4, header);
+    assert_eq!(down.wait_closed().0, End::Reset);
     // The log is written by another thread; the next refusal must come after this one there.
     wait_for("the refusal is logged", || {
         (rig.proxy.outcomes().len() > before).then_some(())

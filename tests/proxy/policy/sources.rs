@@ -6,34 +6,36 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use crate::harness::addr::{FRONT_V4, FRONT_V6, LISTEN_V4, LISTEN_V6, someone_v4, someone_v6, v4};
+use crate::harness::addr::{
+    FRONT_V4, FRONT_V6, LISTEN_V4, LISTEN_V6, fresh_client_v4, fresh_client_v6, v4,
+};
 use crate::harness::backend::Backend;
 use crate::harness::conn::Conn;
 use crate::harness::header_bytes;
-use crate::harness::rig::proxy::{Rig, header_of};
+use crate::harness::rig::proxy::{ProxyRig, header_for};
 
 #[test]
 fn special_sources_are_refused() {
-    let mut rig = Rig::new(&[]);
+    let mut rig = ProxyRig::new(&[]);
     for listen in [LISTEN_V4, LISTEN_V6] {
         for ip in [NOBODY, ENDS, LOOPBACK, OWN].concat() {
             refused(&rig, listen, ip);
         }
     }
-    rig.still_serves(someone_v4());
+    rig.assert_serves(fresh_client_v4());
 }
 
 /// Set-ups whose clients really are on this host say so, and get the truth: the address as claimed.
 /// What is nobody's address stays refused.
 #[test]
 fn local_sources_on_request() {
-    let rig = Rig::new(&["--source-policy=allow-local"]);
+    let rig = ProxyRig::new(&["--source-policy=allow-local"]);
     for listen in [LISTEN_V4, LISTEN_V6] {
         for ip in ["127.0.0.1", "127.1.2.3", "10.81.0.1", "::1", "fd81::1"] {
             let ip = ip.parse().expect("an address");
-            let client = SocketAddr::new(ip, someone_v4().port());
-            let _down = Conn::open(&rig.lab.balancer, listen, &header_of(client));
-            rig.accept(client);
+            let client = SocketAddr::new(ip, fresh_client_v4().port());
+            let _down = Conn::connect_and_send(&rig.lab.balancer, listen, &header_for(client));
+            rig.accept_client(client);
         }
         for ip in [NOBODY, ENDS].concat() {
             refused(&rig, listen, ip);
@@ -44,24 +46,24 @@ fn local_sources_on_request() {
 /// IPv4 in IPv6 clothes is an ordinary IPv4 client (HAProxy sends it when families are mixed).
 #[test]
 fn mapped_client_is_an_ipv4_client() {
-    let rig = Rig::new(&[]);
+    let rig = ProxyRig::new(&[]);
     for listen in [LISTEN_V4, LISTEN_V6] {
-        let client = someone_v4();
+        let client = fresh_client_v4();
         let header = header_bytes::v2(mapped(client), mapped(FRONT_V4), &[]);
-        let _down = Conn::open(&rig.lab.balancer, listen, &header);
-        rig.accept(client);
+        let _down = Conn::connect_and_send(&rig.lab.balancer, listen, &header);
+        rig.accept_client(client);
     }
 }
 
 /// Clients of either family behind balancers of either family.
 #[test]
 fn all_pairs_of_families() {
-    for fresh in [someone_v4, someone_v6] {
+    for fresh in [fresh_client_v4, fresh_client_v6] {
         for listen in [LISTEN_V4, LISTEN_V6] {
             let client = fresh();
-            let rig = Rig::new(&[]);
-            let down = Conn::open(&rig.lab.balancer, listen, &header_of(client));
-            let up = rig.accept(client);
+            let rig = ProxyRig::new(&[]);
+            let down = Conn::connect_and_send(&rig.lab.balancer, listen, &header_for(client));
+            let up = rig.accept_client(client);
             up.send(b"hello");
             assert_eq!(down.recv(5), b"hello", "{client} through {listen}");
         }
@@ -71,26 +73,26 @@ fn all_pairs_of_families() {
 /// A client's own port is kept even if it is a privileged one, as NFS, rsh and DNS clients have.
 #[test]
 fn privileged_source_ports() {
-    let rig = Rig::new(&[]);
+    let rig = ProxyRig::new(&[]);
     for port in [1, 53, 1023] {
-        rig.connect(SocketAddr::new(someone_v4().ip(), port));
-        rig.connect(SocketAddr::new(someone_v6().ip(), port));
+        rig.connect_client(SocketAddr::new(fresh_client_v4().ip(), port));
+        rig.connect_client(SocketAddr::new(fresh_client_v6().ip(), port));
     }
 }
 
 /// Addresses that appear while the proxy runs are its own too.
 #[test]
 fn own_addresses_are_refused_when_they_are_new() {
-    let rig = Rig::new(&[]);
+    let rig = ProxyRig::new(&[]);
     rig.lab
         .server
         .ip("address add 192.0.2.77/24 broadcast + dev eth0");
     crate::harness::lab::wait_for("the new address is noticed", || {
-        let client = v4([192, 0, 2, 77], someone_v4().port());
-        let down = Conn::open(&rig.lab.balancer, LISTEN_V4, &header_of(client));
-        match rig.v4.accept_or_closed(&down) {
-            Some(up) => assert_eq!(up.peer(), client),
-            None => return Some(down.closed()),
+        let client = v4([192, 0, 2, 77], fresh_client_v4().port());
+        let down = Conn::connect_and_send(&rig.lab.balancer, LISTEN_V4, &header_for(client));
+        match rig.backend_v4.accept_or_closed(&down) {
+            Some(up) => assert_eq!(up.peer_addr(), client),
+            None => return Some(down.wait_closed()),
         }
         None
     });
@@ -106,26 +108,29 @@ fn mapped(addr: SocketAddr) -> SocketAddr {
 
 /// Expects that a connection claiming `ip` is closed and that no backend hears of it.
 #[track_caller]
-fn refused(rig: &Rig, listen: SocketAddr, ip: &str) {
+fn refused(rig: &ProxyRig, listen: SocketAddr, ip: &str) {
     let ip: IpAddr = ip.parse().expect("an address");
     let client = SocketAddr::new(ip, 40010);
     let front = if client.is_ipv4() { FRONT_V4 } else { FRONT_V6 };
-    let down = Conn::open(
+    let down = Conn::connect_and_send(
         &rig.lab.balancer,
         listen,
         &header_bytes::v2(client, front, &[]),
     );
-    for backend in [&rig.v4, &rig.v6] {
+    for backend in [&rig.backend_v4, &rig.backend_v6] {
         saw_nobody_as(backend, client);
     }
-    down.closed();
-    rig.backends_saw_nobody();
+    down.wait_closed();
+    rig.assert_no_backend_connection();
 }
 
 #[track_caller]
 fn saw_nobody_as(backend: &Backend, claimed: SocketAddr) {
     if let Some(conn) = backend.accept_within(std::time::Duration::from_millis(1)) {
-        panic!("claimed {claimed}, and the backend saw {}", conn.peer());
+        panic!(
+            "claimed {claimed}, and the backend saw {}",
+            conn.peer_addr()
+        );
     }
 }
 

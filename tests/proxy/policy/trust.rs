@@ -4,13 +4,13 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use crate::harness::addr::{
-    BALANCER_V4, BALANCER_V6, LISTEN_V4, LISTEN_V6, TARGET_V4, someone_v4, v6,
+    BALANCER_V4, BALANCER_V6, LISTEN_V4, LISTEN_V6, TARGET_V4, fresh_client_v4, v6,
 };
 use crate::harness::backend::Backend;
 use crate::harness::conn::Conn;
-use crate::harness::lab::{Host, Lab, Scratch, within};
+use crate::harness::lab::{Host, Lab, Scratch, assert_within};
 use crate::harness::peername::Peername;
-use crate::harness::rig::proxy::header_of;
+use crate::harness::rig::proxy::header_for;
 
 #[test]
 fn refuses_to_start_without_trust() {
@@ -27,7 +27,7 @@ fn refuses_to_start_with_a_bad_trust_list() {
     let scratch = Scratch::new();
     let empty = scratch.write("empty", "# nobody\n\n");
     let garbage = scratch.write("garbage", "10.0.0.0/8\n10.0.0.0/33\n");
-    let missing = scratch.text("missing");
+    let missing = scratch.path_text("missing");
     for (list, hint) in [
         (&empty, "empty"),
         (&garbage, "10.0.0.0/33"),
@@ -57,13 +57,13 @@ fn untrusted_peers_are_closed_unread() {
         let backend = Backend::listen(&lab.server, TARGET_V4);
         let _proxy = proxy(&lab, peer);
         for listen in [LISTEN_V4, LISTEN_V6] {
-            within(3, Duration::from_secs(1), || {
+            assert_within(3, Duration::from_secs(1), || {
                 let start = Instant::now();
-                Conn::turned_away(&lab.balancer, listen);
+                Conn::assert_refused(&lab.balancer, listen);
                 start.elapsed()
             });
         }
-        backend.saw_nobody();
+        backend.assert_no_connection();
     }
 }
 
@@ -93,8 +93,8 @@ fn words_for_networks() {
             if trusted {
                 served(&lab, &backend, listen);
             } else {
-                Conn::turned_away(&lab.balancer, listen);
-                backend.saw_nobody();
+                Conn::assert_refused(&lab.balancer, listen);
+                backend.assert_no_connection();
             }
         }
     }
@@ -114,7 +114,7 @@ fn ipv4_list_on_a_listener_for_both() {
     ];
     let _proxy = Peername::start(&lab.server, &args, &[both]);
     served(&lab, &backend, LISTEN_V4);
-    Conn::turned_away(&lab.balancer, LISTEN_V6);
+    Conn::assert_refused(&lab.balancer, LISTEN_V6);
 }
 
 /// Trust in the claimed client must not creep in: the list is about peers, not about claims.
@@ -122,11 +122,11 @@ fn ipv4_list_on_a_listener_for_both() {
 fn claimed_sources_are_not_peers() {
     let lab = Lab::new();
     let backend = Backend::listen(&lab.server, TARGET_V4);
-    let client = someone_v4();
+    let client = fresh_client_v4();
     let trust = format!("--trust={}", client.ip());
     let _proxy = proxy(&lab, &[&trust]);
-    Conn::turned_away(&lab.balancer, LISTEN_V4);
-    backend.saw_nobody();
+    Conn::assert_refused(&lab.balancer, LISTEN_V4);
+    backend.assert_no_connection();
 }
 
 fn proxy(lab: &Lab, trust: &[&str]) -> Peername {
@@ -147,13 +147,13 @@ fn proxy(lab: &Lab, trust: &[&str]) -> Peername {
 
 #[track_caller]
 fn served(lab: &Lab, backend: &Backend, listen: SocketAddr) {
-    let client = someone_v4();
-    let down = Conn::open(&lab.balancer, listen, &header_of(client));
+    let client = fresh_client_v4();
+    let down = Conn::connect_and_send(&lab.balancer, listen, &header_for(client));
     let balancer = if listen.is_ipv4() {
         BALANCER_V4
     } else {
         BALANCER_V6
     };
-    assert_eq!(down.local().ip(), balancer);
-    assert_eq!(backend.accept().peer(), client);
+    assert_eq!(down.local_addr().ip(), balancer);
+    assert_eq!(backend.accept().peer_addr(), client);
 }

@@ -4,14 +4,14 @@ use std::net::SocketAddr;
 
 use rustix::process::Signal;
 
-use crate::harness::addr::{BALANCER_V4, FRONT_V4, LISTEN_V4, TARGET_V4, someone_v4};
+use crate::harness::addr::{BALANCER_V4, FRONT_V4, LISTEN_V4, TARGET_V4, fresh_client_v4};
 use crate::harness::backend::Backend;
 use crate::harness::conn::Conn;
-use crate::harness::datagram::Datagrams;
+use crate::harness::datagram::DatagramSocket;
 use crate::harness::header_bytes;
 use crate::harness::lab::{Lab, Scratch, wait_for};
 use crate::harness::peername::Peername;
-use crate::harness::rig::proxy::header_of;
+use crate::harness::rig::proxy::header_for;
 
 fn site(lab: &Lab, scratch: &Scratch, workers: &str, protocol: &str) -> (Peername, impl Fn(&str)) {
     let content = move |address: &str| {
@@ -24,7 +24,7 @@ fn site(lab: &Lab, scratch: &Scratch, workers: &str, protocol: &str) -> (Peernam
     let config = format!("--config={}", scratch.write("proxy.toml", &first));
     let args = ["proxy", "--log-format=json", &config, workers];
     (
-        Peername::receive(&lab.server, &args),
+        Peername::start_udp(&lab.server, &args),
         move |address: &str| {
             scratch.write("proxy.toml", &content(address));
         },
@@ -44,12 +44,12 @@ fn an_address_takes_the_place_of_an_overlapping_one() {
         };
         let config = format!("--config={}", file("10.81.0.1:8443"));
         let args = ["proxy", "--log-format=json", &config, workers];
-        let proxy = Peername::receive(&lab.server, &args);
+        let proxy = Peername::start_udp(&lab.server, &args);
         let open = |to: SocketAddr| {
-            let client = someone_v4();
-            let down = Conn::open(&lab.balancer, to, &header_of(client));
+            let client = fresh_client_v4();
+            let down = Conn::connect_and_send(&lab.balancer, to, &header_for(client));
             let up = backend.accept();
-            assert_eq!(up.peer(), client);
+            assert_eq!(up.peer_addr(), client);
             (down, up)
         };
         let (down, up) = open(LISTEN_V4);
@@ -86,8 +86,8 @@ fn over_udp() {
     for workers in ["--workers=1", "--workers=2"] {
         let (lab, scratch) = (Lab::new(), Scratch::new());
         let (proxy, put) = site(&lab, &scratch, workers, "udp");
-        let backend = Datagrams::bind(&lab.server, TARGET_V4);
-        let balancer = Datagrams::bind(&lab.balancer, SocketAddr::new(BALANCER_V4, 0));
+        let backend = DatagramSocket::bind(&lab.server, TARGET_V4);
+        let balancer = DatagramSocket::bind(&lab.balancer, SocketAddr::new(BALANCER_V4, 0));
         for (times, address) in (1..).zip(["0.0.0.0:8443", "10.81.0.1:8443"]) {
             put(address);
             proxy.signal(Signal::HUP);
@@ -96,14 +96,14 @@ fn over_udp() {
                 assert!(!log.contains("refused"), "{address}: {log}");
                 (log.matches("\"reloaded\"").count() == times).then_some(())
             });
-            let client = someone_v4();
+            let client = fresh_client_v4();
             balancer.send(
                 LISTEN_V4,
                 &[&header_bytes::v2_udp(client, FRONT_V4), b"ping"],
             );
-            backend.expect(b"ping", client);
+            backend.expect_datagram(b"ping", client);
             backend.send(client, &[b"pong"]);
-            balancer.expect(b"pong", LISTEN_V4);
+            balancer.expect_datagram(b"pong", LISTEN_V4);
         }
     }
 }

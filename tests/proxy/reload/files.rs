@@ -4,12 +4,12 @@ use std::os::unix::fs::symlink;
 
 use rustix::process::Signal;
 
-use crate::harness::addr::{LISTEN_V4, TARGET_V4, someone_v4};
+use crate::harness::addr::{LISTEN_V4, TARGET_V4, fresh_client_v4};
 use crate::harness::backend::Backend;
 use crate::harness::conn::Conn;
 use crate::harness::lab::{Lab, Scratch};
 use crate::harness::peername::Peername;
-use crate::harness::rig::proxy::header_of;
+use crate::harness::rig::proxy::header_for;
 
 #[test]
 fn a_file_that_never_ends_does_not_stop_reloads() {
@@ -24,16 +24,16 @@ fn a_file_that_never_ends_does_not_stop_reloads() {
     let args = ["proxy", "--log-format=json", "--config", &file];
     let backend = Backend::listen(&lab.server, TARGET_V4);
     let proxy = Peername::start(&lab.server, &args, &[LISTEN_V4]);
-    let fifo = scratch.text("fifo");
+    let fifo = scratch.path_text("fifo");
     lab.server.run("mkfifo", &[&fifo]);
-    let endless = scratch.text("endless");
+    let endless = scratch.path_text("endless");
     symlink("/dev/zero", &endless).expect("a link");
     let large = scratch.write("large", &"10.0.0.1\n".repeat(1 << 19));
     let secret = scratch.write("secret", "10.81.0.0/24\nroot:$6$salt$hash:19000\n");
     let reload = |what: &str, says: &str| {
         scratch.write("proxy.toml", what);
         proxy.signal(Signal::HUP);
-        proxy.line(says, |line| line.contains(says).then(|| line.to_owned()))
+        proxy.wait_line(says, |line| line.contains(says).then(|| line.to_owned()))
     };
     for (trust, says) in [
         (&fifo, "fifo: not a regular file"),
@@ -44,15 +44,16 @@ fn a_file_that_never_ends_does_not_stop_reloads() {
         let refused = reload(&config(trust), says);
         assert!(refused.contains("reload refused"), "{refused}");
         assert!(!refused.contains("hash"), "{refused}");
-        let _down = Conn::open(&lab.balancer, LISTEN_V4, &header_of(someone_v4()));
+        let _down =
+            Conn::connect_and_send(&lab.balancer, LISTEN_V4, &header_for(fresh_client_v4()));
         backend.accept();
     }
     // The configuration itself, too. As the proxy reads what has the name, not what had it.
-    let aside = scratch.text("aside");
+    let aside = scratch.path_text("aside");
     lab.server.run("mv", &[&file, &aside]);
     lab.server.run("mkfifo", &[&file]);
     proxy.signal(Signal::HUP);
-    proxy.line("the refusal", |line| {
+    proxy.wait_line("the refusal", |line| {
         line.contains("proxy.toml: not a regular file")
             .then_some(())
     });
@@ -60,6 +61,6 @@ fn a_file_that_never_ends_does_not_stop_reloads() {
     // What the bad ones could not hold up: the balancer's withdrawal.
     scratch.write("trusted", "192.0.2.0/24\n");
     reload(&config(&list), "\"reloaded\"");
-    Conn::turned_away(&lab.balancer, LISTEN_V4);
-    backend.saw_nobody();
+    Conn::assert_refused(&lab.balancer, LISTEN_V4);
+    backend.assert_no_connection();
 }

@@ -3,7 +3,7 @@
 use std::fs;
 
 use super::addr;
-use crate::harness::addr::{someone_v4, v4};
+use crate::harness::addr::{fresh_client_v4, v4};
 use crate::harness::backend::Backend;
 use crate::harness::conn::Conn;
 use crate::harness::header_bytes::v1;
@@ -44,11 +44,11 @@ fn who_is_brought_to_loopback_is_no_less_a_remote_host() {
             "--trust=10.81.0.0/24",
             "--trust=loopback",
         ];
-        let _proxy = Peername::receive(&lab.server, &[&usual, args].concat());
-        let (to, client) = (addr(to), someone_v4());
-        let down = Conn::open(host, to, &v1(client, to));
+        let _proxy = Peername::start_udp(&lab.server, &[&usual, args].concat());
+        let (to, client) = (addr(to), fresh_client_v4());
+        let down = Conn::connect_and_send(host, to, &v1(client, to));
         let _up = backend.accept();
-        let filter = format!("dport = :{}", down.local().port());
+        let filter = format!("dport = :{}", down.local_addr().port());
         let said = lab.server.run("ss", &["-tnoiH", &filter]);
         assert!(said.contains(&format!(" {algorithm} ")), "{said}");
         assert_eq!(said.contains("timer:(keepalive"), is_probed, "{said}");

@@ -3,8 +3,8 @@
 use std::net::{SocketAddr, UdpSocket};
 
 use super::{add, addr, proxy, someone_like};
-use crate::harness::addr::{BALANCER_V4, BALANCER_V6, someone_v4, someone_v6, v4};
-use crate::harness::datagram::Datagrams;
+use crate::harness::addr::{BALANCER_V4, BALANCER_V6, fresh_client_v4, fresh_client_v6, v4};
+use crate::harness::datagram::DatagramSocket;
 use crate::harness::header_bytes::v2_udp;
 use crate::harness::lab::{Lab, wait_for};
 
@@ -12,26 +12,26 @@ use crate::harness::lab::{Lab, wait_for};
 #[test]
 fn a_link_local_balancer_is_answered() {
     let lab = Lab::new();
-    lab.server.address("eth0", &["fe80::1/64"]);
-    lab.balancer.address("lan", &["fe80::2/64"]);
+    lab.server.add_addresses("eth0", &["fe80::1/64"]);
+    lab.balancer.add_addresses("lan", &["fe80::2/64"]);
     let ports = "--tproxy-ports=10000-20000";
     add(&lab.server, &[ports, "--tproxy-to=25577", "--protocol=udp"]);
     let args = ["--target-v6=[::1]:9000", "--trust=fe80::/10"];
     let _proxy = proxy(&lab.server, "udp", &args);
-    let backend = Datagrams::bind(&lab.server, addr("[::1]:9000"));
+    let backend = DatagramSocket::bind(&lab.server, addr("[::1]:9000"));
     let link = lab.balancer.run("ip", &["-o", "link", "show", "lan"]);
     let (index, _) = link.split_once(':').expect("an index");
-    let balancer = Datagrams::bind(&lab.balancer, addr(&format!("[fe80::2%{index}]:0")));
+    let balancer = DatagramSocket::bind(&lab.balancer, addr(&format!("[fe80::2%{index}]:0")));
     for to in [
         format!("[fe80::1%{index}]:25577"),
         format!("[fe80::1%{index}]:15001"),
         "[fd81::1]:15002".to_owned(),
     ] {
-        let (to, client) = (addr(&to), someone_v6());
+        let (to, client) = (addr(&to), fresh_client_v6());
         balancer.send(to, &[&v2_udp(client, to), b"ping"]);
-        backend.expect(b"ping", client);
+        backend.expect_datagram(b"ping", client);
         backend.send(client, &[b"pong"]);
-        balancer.expect(b"pong", to);
+        balancer.expect_datagram(b"pong", to);
     }
 }
 
@@ -45,10 +45,10 @@ fn answers_come_from_the_port_that_was_asked() {
         add(&lab.server, &[ports, "--tproxy-to=25577", "--protocol=udp"]);
         let args = ["--target-v4=127.0.0.1:9000", "--udp-header", dialect];
         let _proxy = proxy(&lab.server, "udp", &args);
-        let backend = Datagrams::bind(&lab.server, addr("127.0.0.1:9000"));
-        let balancer = Datagrams::bind(&lab.balancer, SocketAddr::new(BALANCER_V4, 0));
+        let backend = DatagramSocket::bind(&lab.server, addr("127.0.0.1:9000"));
+        let balancer = DatagramSocket::bind(&lab.balancer, SocketAddr::new(BALANCER_V4, 0));
         let asked = [15_001, 15_002].map(|port| v4([10, 81, 0, 1], port));
-        let header = v2_udp(someone_v4(), v4([203, 0, 113, 1], 53));
+        let header = v2_udp(fresh_client_v4(), v4([203, 0, 113, 1], 53));
         let seen = asked.map(|to| {
             balancer.send(to, &[&header, b"ping"]);
             backend.recv().1
@@ -57,7 +57,7 @@ fn answers_come_from_the_port_that_was_asked() {
         // The one that was asked last answers first.
         for (client, from) in seen.into_iter().zip(asked).rev() {
             backend.send(client, &[b"pong"]);
-            balancer.expect(b"pong", from);
+            balancer.expect_datagram(b"pong", from);
         }
     }
 }
@@ -70,13 +70,13 @@ fn ports_that_were_answered_from_are_free_again() {
     add(&lab.server, &[ports, "--tproxy-to=25577", "--protocol=udp"]);
     let args = ["--target-v4=127.0.0.1:9000", "--close-after=1s"];
     let _proxy = proxy(&lab.server, "udp", &args);
-    let backend = Datagrams::bind(&lab.server, addr("127.0.0.1:9000"));
-    let balancer = Datagrams::bind(&lab.balancer, SocketAddr::new(BALANCER_V4, 0));
-    let (to, client) = (addr("10.81.0.1:15001"), someone_v4());
+    let backend = DatagramSocket::bind(&lab.server, addr("127.0.0.1:9000"));
+    let balancer = DatagramSocket::bind(&lab.balancer, SocketAddr::new(BALANCER_V4, 0));
+    let (to, client) = (addr("10.81.0.1:15001"), fresh_client_v4());
     balancer.send(to, &[&v2_udp(client, to), b"ping"]);
-    backend.expect(b"ping", client);
+    backend.expect_datagram(b"ping", client);
     backend.send(client, &[b"pong"]);
-    balancer.expect(b"pong", to);
+    balancer.expect_datagram(b"pong", to);
     wait_for("the port is free", || {
         let bind = || UdpSocket::bind("0.0.0.0:15001");
         lab.server.enter(bind).ok()
@@ -90,14 +90,14 @@ fn a_port_that_is_taken_is_named_in_the_log() {
     let ports = "--tproxy-ports=10000-20000";
     add(&lab.server, &[ports, "--tproxy-to=25577", "--protocol=udp"]);
     let proxy = proxy(&lab.server, "udp", &["--target-v4=127.0.0.1:9000"]);
-    let backend = Datagrams::bind(&lab.server, addr("127.0.0.1:9000"));
-    let balancer = Datagrams::bind(&lab.balancer, SocketAddr::new(BALANCER_V4, 0));
-    let _taken = Datagrams::bind(&lab.server, addr("0.0.0.0:15001"));
-    let (to, client) = (addr("10.81.0.1:15001"), someone_v4());
+    let backend = DatagramSocket::bind(&lab.server, addr("127.0.0.1:9000"));
+    let balancer = DatagramSocket::bind(&lab.balancer, SocketAddr::new(BALANCER_V4, 0));
+    let _taken = DatagramSocket::bind(&lab.server, addr("0.0.0.0:15001"));
+    let (to, client) = (addr("10.81.0.1:15001"), fresh_client_v4());
     balancer.send(to, &[&v2_udp(client, to), b"ping"]);
-    backend.expect(b"ping", client);
+    backend.expect_datagram(b"ping", client);
     backend.send(client, &[b"pong"]);
-    proxy.line("naming the port and the cure", |line| {
+    proxy.wait_line("naming the port and the cure", |line| {
         let says = |what| line.contains(what);
         (says("WARN") && says("10.81.0.1:15001") && says("0.0.0.0") && says("--tproxy-ports"))
             .then_some(())
@@ -121,23 +121,23 @@ fn answers_to_what_this_host_has_sent_are_its_own() {
         ("127.0.0.1:9000", "0.0.0.0", "10.81.0.1", BALANCER_V4),
         ("[::1]:9000", "[::]", "[fd81::1]", BALANCER_V6),
     ] {
-        let elsewhere = Datagrams::bind(&lab.balancer, SocketAddr::new(balancer, 9000));
-        let asks = Datagrams::bind(&lab.server, addr(&format!("{any}:15000")));
+        let elsewhere = DatagramSocket::bind(&lab.balancer, SocketAddr::new(balancer, 9000));
+        let asks = DatagramSocket::bind(&lab.server, addr(&format!("{any}:15000")));
         asks.send(SocketAddr::new(balancer, 9000), &[b"who?"]);
         let (_, from) = elsewhere.recv();
         assert_eq!(from, addr(&format!("{own}:15000")));
         elsewhere.send(from, &[b"me"]);
-        asks.expect(b"me", SocketAddr::new(balancer, 9000));
+        asks.expect_datagram(b"me", SocketAddr::new(balancer, 9000));
         // A connection tracker that has forgotten the request takes the proxy's answer for one.
-        let backend = Datagrams::bind(&lab.server, addr(target));
+        let backend = DatagramSocket::bind(&lab.server, addr(target));
         let to = addr(&format!("{own}:15001"));
         let client = someone_like(to);
         elsewhere.send(to, &[&v2_udp(client, to), b"one"]);
-        backend.expect(b"one", client);
+        backend.expect_datagram(b"one", client);
         std::thread::sleep(std::time::Duration::from_millis(1500));
         backend.send(client, &[b"back"]);
-        elsewhere.expect(b"back", to);
+        elsewhere.expect_datagram(b"back", to);
         elsewhere.send(to, &[&v2_udp(client, to), b"two"]);
-        backend.expect(b"two", client);
+        backend.expect_datagram(b"two", client);
     }
 }

@@ -9,14 +9,14 @@
 
 use std::net::SocketAddr;
 
-use crate::harness::addr::{BALANCER_V4, LISTEN_V4, someone_v4, someone_v6};
+use crate::harness::addr::{BALANCER_V4, LISTEN_V4, fresh_client_v4, fresh_client_v6};
 use crate::harness::backend::Backend;
 use crate::harness::conn::Conn;
-use crate::harness::datagram::Datagrams;
+use crate::harness::datagram::DatagramSocket;
 use crate::harness::header_bytes::{LOCAL, STREAM_V4, raw};
 use crate::harness::lab::{Host, Lab, wait_for};
 use crate::harness::peername::Peername;
-use crate::harness::rig::proxy::header_of;
+use crate::harness::rig::proxy::header_for;
 use crate::harness::rig::udp;
 
 #[test]
@@ -30,23 +30,29 @@ fn replies_come_back_by_mark() {
         added
     );
     let _proxy = site.proxy(&["--mark=123", "--protocol=both"]);
-    for (target, client) in [(TARGET_V4, someone_v4()), (TARGET_V6, someone_v6())] {
+    for (target, client) in [
+        (TARGET_V4, fresh_client_v4()),
+        (TARGET_V6, fresh_client_v6()),
+    ] {
         let backend = Backend::listen(&site.backend, addr(target));
-        let down = Conn::open(&site.lab.balancer, LISTEN_V4, &header_of(client));
+        let down = Conn::connect_and_send(&site.lab.balancer, LISTEN_V4, &header_for(client));
         let up = backend.accept();
-        assert_eq!(up.peer(), client);
+        assert_eq!(up.peer_addr(), client);
         up.send(&[7; 100_000]);
         assert_eq!(down.recv(100_000), [7; 100_000]);
         down.send(&[8; 100_000]);
         assert_eq!(up.recv(100_000), [8; 100_000]);
     }
-    for (target, client) in [(TARGET_V4, someone_v4()), (TARGET_V6, someone_v6())] {
-        let backend = Datagrams::bind(&site.backend, addr(target));
-        let balancer = Datagrams::bind(&site.lab.balancer, SocketAddr::new(BALANCER_V4, 0));
-        balancer.send(LISTEN_V4, &[&udp::header_of(client), b"ping"]);
-        backend.expect(b"ping", client);
+    for (target, client) in [
+        (TARGET_V4, fresh_client_v4()),
+        (TARGET_V6, fresh_client_v6()),
+    ] {
+        let backend = DatagramSocket::bind(&site.backend, addr(target));
+        let balancer = DatagramSocket::bind(&site.lab.balancer, SocketAddr::new(BALANCER_V4, 0));
+        balancer.send(LISTEN_V4, &[&udp::datagram_header_for(client), b"ping"]);
+        backend.expect_datagram(b"ping", client);
         backend.send(client, &[b"pong"]);
-        balancer.expect(b"pong", LISTEN_V4);
+        balancer.expect_datagram(b"pong", LISTEN_V4);
     }
     site.routes(&["remove"]);
     assert_eq!(routing(&site.lab.server), before);
@@ -60,9 +66,9 @@ fn health_checks_have_the_mark_too() {
     let _proxy = site.proxy(&["--mark=123"]);
     let backend = Backend::listen(&site.backend, addr(TARGET_V4));
     site.lab.server.nft(ONLY_MARKED);
-    let down = Conn::open(&site.lab.balancer, LISTEN_V4, &raw(LOCAL, STREAM_V4, &[]));
+    let down = Conn::connect_and_send(&site.lab.balancer, LISTEN_V4, &raw(LOCAL, STREAM_V4, &[]));
     let up = backend.accept();
-    assert_eq!(up.peer().ip(), addr("10.82.0.1:0").ip());
+    assert_eq!(up.peer_addr().ip(), addr("10.82.0.1:0").ip());
     up.send(b"well");
     assert_eq!(down.recv(4), b"well");
 }
@@ -105,12 +111,16 @@ fn without_rules_it_is_said() {
     let said = String::from_utf8_lossy(&refused.stderr);
     assert!(said.contains("--mark"), "{said}");
     let proxy = site.proxy(&["--mark=123", "--connect-timeout=300ms"]);
-    proxy.line("naming the host", |line| {
+    proxy.wait_line("naming the host", |line| {
         (line.contains("10.82.0.5:9000") && line.contains("another host")).then_some(())
     });
     let _backend = Backend::listen(&site.backend, addr(TARGET_V4));
-    let down = Conn::open(&site.lab.balancer, LISTEN_V4, &header_of(someone_v4()));
-    down.closed();
+    let down = Conn::connect_and_send(
+        &site.lab.balancer,
+        LISTEN_V4,
+        &header_for(fresh_client_v4()),
+    );
+    down.wait_closed();
     wait_for("the reason", || {
         (proxy.outcomes() == ["connect_timeout"]).then_some(())
     });
@@ -125,15 +135,15 @@ struct Site {
 impl Site {
     fn new() -> Self {
         let (lab, backend) = (Lab::without_routes(), Host::new());
-        lab.server.wire("eth1", &backend, "eth0");
+        lab.server.add_veth("eth1", &backend, "eth0");
         // A host asks for its neighbour's address from its link-local one where the packet in question has
         // a client's.
         let [here, there] = [
             ["10.82.0.1/24", "fd82::1/64", "fe80::1/64"],
             ["10.82.0.5/24", "fd82::5/64", "fe80::5/64"],
         ];
-        lab.server.address("eth1", &here);
-        backend.address("eth0", &there);
+        lab.server.add_addresses("eth1", &here);
+        backend.add_addresses("eth0", &there);
         backend.ip("route add default via 10.82.0.1");
         backend.ip6("route add default via fd82::1");
         Self { backend, lab }
@@ -149,7 +159,7 @@ impl Site {
             "--log-format=json",
             "-v",
         ];
-        Peername::receive(&self.lab.server, &[&usual, args].concat())
+        Peername::start_udp(&self.lab.server, &[&usual, args].concat())
     }
 
     fn routes(&self, args: &[&str]) -> String {

@@ -3,40 +3,40 @@
 use std::thread::sleep;
 use std::time::Duration;
 
-use crate::harness::addr::{someone_v4, v4};
+use crate::harness::addr::{fresh_client_v4, v4};
 use crate::harness::conn::{Conn, End};
 use crate::harness::header_bytes::nlb_health_check;
-use crate::harness::rig::proxy::{Rig, header_of};
+use crate::harness::rig::proxy::{ProxyRig, header_for};
 
 /// Two live connections that claim the same endpoint (two balancers, a looped header): the second
 /// keeps the address and gets another port.
 #[test]
 fn second_live_connection_keeps_the_address() {
-    let rig = Rig::new(&[]);
-    let client = someone_v4();
-    let (first_down, first_up) = rig.connect(client);
-    let second_down = rig.open(&header_of(client));
-    let second_up = rig.v4.accept();
-    assert_eq!(second_up.peer().ip(), client.ip());
-    assert_ne!(second_up.peer().port(), client.port());
+    let rig = ProxyRig::new(&[]);
+    let client = fresh_client_v4();
+    let (first_down, first_up) = rig.connect_client(client);
+    let second_down = rig.connect_and_send(&header_for(client));
+    let second_up = rig.backend_v4.accept();
+    assert_eq!(second_up.peer_addr().ip(), client.ip());
+    assert_ne!(second_up.peer_addr().port(), client.port());
     for (down, up) in [(&first_down, &first_up), (&second_down, &second_up)] {
-        down.send(&down.local().port().to_be_bytes());
-        assert_eq!(up.recv(2), down.local().port().to_be_bytes());
+        down.send(&down.local_addr().port().to_be_bytes());
+        assert_eq!(up.recv(2), down.local_addr().port().to_be_bytes());
     }
 }
 
 /// Whoever wants the exact endpoint or nothing gets nothing, and the first connection goes on.
 #[test]
 fn second_live_connection_is_refused_on_request() {
-    let rig = Rig::new(&["--on-port-collision=fail"]);
-    let client = someone_v4();
-    let (down, up) = rig.connect(client);
-    let (_, elapsed) = rig.open(&header_of(client)).closed();
+    let rig = ProxyRig::new(&["--on-port-collision=fail"]);
+    let client = fresh_client_v4();
+    let (down, up) = rig.connect_client(client);
+    let (_, elapsed) = rig.connect_and_send(&header_for(client)).wait_closed();
     assert!(
         elapsed < Duration::from_secs(3),
         "refused only after {elapsed:?}"
     );
-    rig.v4.saw_nobody();
+    rig.backend_v4.assert_no_connection();
     down.send(b"alive");
     assert_eq!(up.recv(5), b"alive");
 }
@@ -46,15 +46,15 @@ fn second_live_connection_is_refused_on_request() {
 /// of these, nginx 99 of 100.
 #[test]
 fn the_same_endpoint_again_after_the_client_closed() {
-    let rig = Rig::new(&["--on-port-collision=fail"]);
+    let rig = ProxyRig::new(&["--on-port-collision=fail"]);
     for gap in GAPS {
-        let client = someone_v4();
+        let client = fresh_client_v4();
         for _ in 0..100 {
-            let (down, up) = rig.connect(client);
-            down.finish();
-            assert_eq!(up.drain(), (vec![], End::Fin));
+            let (down, up) = rig.connect_client(client);
+            down.shutdown_write();
+            assert_eq!(up.recv_to_end(), (vec![], End::Fin));
             drop(up);
-            assert_eq!(down.drain(), (vec![], End::Fin));
+            assert_eq!(down.recv_to_end(), (vec![], End::Fin));
             sleep(gap);
         }
     }
@@ -62,15 +62,15 @@ fn the_same_endpoint_again_after_the_client_closed() {
 
 #[test]
 fn the_same_endpoint_again_after_the_backend_closed() {
-    let rig = Rig::new(&["--on-port-collision=fail"]);
+    let rig = ProxyRig::new(&["--on-port-collision=fail"]);
     for gap in GAPS {
-        let client = someone_v4();
+        let client = fresh_client_v4();
         for _ in 0..100 {
-            let (down, up) = rig.connect(client);
-            up.finish();
-            assert_eq!(down.drain(), (vec![], End::Fin));
+            let (down, up) = rig.connect_client(client);
+            up.shutdown_write();
+            assert_eq!(down.recv_to_end(), (vec![], End::Fin));
             drop(down);
-            assert_eq!(up.drain(), (vec![], End::Fin));
+            assert_eq!(up.recv_to_end(), (vec![], End::Fin));
             sleep(gap);
         }
     }
@@ -79,13 +79,13 @@ fn the_same_endpoint_again_after_the_backend_closed() {
 /// The same when one side resets, which leaves nothing behind.
 #[test]
 fn the_same_endpoint_again_after_a_reset() {
-    let rig = Rig::new(&["--on-port-collision=fail"]);
+    let rig = ProxyRig::new(&["--on-port-collision=fail"]);
     for gap in GAPS {
-        let client = someone_v4();
+        let client = fresh_client_v4();
         for _ in 0..100 {
-            let (down, up) = rig.connect(client);
+            let (down, up) = rig.connect_client(client);
             down.reset();
-            assert_eq!(up.drain(), (vec![], End::Reset));
+            assert_eq!(up.recv_to_end(), (vec![], End::Reset));
             sleep(gap);
         }
     }
@@ -96,22 +96,22 @@ fn the_same_endpoint_again_after_a_reset() {
 /// connect as itself, or health checks fail and the way back from the backend seems broken.
 #[test]
 fn clients_do_not_use_up_the_ephemeral_ports() {
-    let rig = Rig::new(&[]);
+    let rig = ProxyRig::new(&[]);
     rig.lab
         .server
         .sysctl("net.ipv4.ip_local_port_range", "40000 40099");
     let client = |port| v4([198, 51, 100, 7], port);
     let _busy: Vec<(Conn, Conn)> = (40000..40100)
-        .map(|port| rig.connect(client(port)))
+        .map(|port| rig.connect_client(client(port)))
         .collect();
-    let _check = rig.open(&nlb_health_check());
-    assert!(rig.v4.accept().peer().ip().is_loopback());
+    let _check = rig.connect_and_send(&nlb_health_check());
+    assert!(rig.backend_v4.accept().peer_addr().ip().is_loopback());
     // Nor may a client whose port is taken be left without any.
     let other = v4([198, 51, 100, 8], 40000);
-    let (_first, up) = rig.connect(other);
-    assert_eq!(up.peer(), other);
-    let _again = rig.open(&header_of(other));
-    assert_eq!(rig.v4.accept().peer().ip(), other.ip());
+    let (_first, up) = rig.connect_client(other);
+    assert_eq!(up.peer_addr(), other);
+    let _again = rig.connect_and_send(&header_for(other));
+    assert_eq!(rig.backend_v4.accept().peer_addr().ip(), other.ip());
 }
 
 const GAPS: [Duration; 2] = [Duration::ZERO, Duration::from_millis(5)];

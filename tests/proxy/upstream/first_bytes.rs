@@ -4,10 +4,10 @@ use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
-use crate::harness::addr::{TARGET_V4, someone_v4, v4};
-use crate::harness::lab::{Lab, within};
+use crate::harness::addr::{TARGET_V4, fresh_client_v4, v4};
+use crate::harness::lab::{Lab, assert_within};
 use crate::harness::peername::Peername;
-use crate::harness::rig::proxy::header_of;
+use crate::harness::rig::proxy::header_for;
 
 /// Nagle's algorithm holds back a second small write until the first has been acknowledged. Nobody is kept waiting for
 /// that at the beginning, whoever writes in pieces; and what is said arrives once, whichever stage sent it.
@@ -27,7 +27,7 @@ fn who_writes_in_pieces_is_not_kept_waiting() {
         &listen,
         &target,
     ];
-    let header = &header_of(someone_v4())[..];
+    let header = &header_for(fresh_client_v4())[..];
     let ways = [
         &[header, b"asked"][..],
         &[&header[..20], &header[20..], b"asked"],
@@ -48,7 +48,7 @@ fn who_writes_in_pieces_is_not_kept_waiting() {
 /// Asks in these pieces, which the server gets as `expected` and answers in two of its own.
 fn ask(lab: &Lab, backend: &TcpListener, pieces: &[&[u8]], expected: &[u8]) {
     // A delayed ACK would take that from each of them.
-    within(10, Duration::from_millis(40), || {
+    assert_within(10, Duration::from_millis(40), || {
         let began = Instant::now();
         let down = lab.balancer.enter(|| TcpStream::connect(LISTEN));
         let mut down = down.expect("a connection");

@@ -6,14 +6,14 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::harness::addr::{FRONT_V4, LISTEN_V4, TARGET_V4, someone_v4, v4};
+use crate::harness::addr::{FRONT_V4, LISTEN_V4, TARGET_V4, fresh_client_v4, v4};
 use crate::harness::backend::Backend;
 use crate::harness::conn::Conn;
-use crate::harness::datagram::Datagrams;
+use crate::harness::datagram::DatagramSocket;
 use crate::harness::header_bytes;
 use crate::harness::lab::Lab;
 use crate::harness::peername::Peername;
-use crate::harness::rig::proxy::header_of;
+use crate::harness::rig::proxy::header_for;
 
 #[test]
 fn a_backend_that_is_down_and_its_return_are_logged() {
@@ -34,9 +34,10 @@ fn a_backend_that_is_down_and_its_return_are_logged() {
             &target_v4,
         ];
         let proxy = Peername::start(&lab.server, &args, &[LISTEN_V4]);
-        let open = || Conn::open(&lab.balancer, LISTEN_V4, &header_of(someone_v4()));
+        let open =
+            || Conn::connect_and_send(&lab.balancer, LISTEN_V4, &header_for(fresh_client_v4()));
         for _ in 0..5 {
-            open().closed();
+            open().wait_closed();
         }
         let down = line_about(&proxy, "accepts nobody");
         for part in ["WARN", &format!("backend {target} "), cause] {
@@ -63,7 +64,8 @@ fn an_outage_is_logged_every_ten_seconds() {
     let lab = Lab::new();
     let proxy = Peername::start(&lab.server, PROXY, &[LISTEN_V4]);
     for _ in 0..24 {
-        Conn::open(&lab.balancer, LISTEN_V4, &header_of(someone_v4())).closed();
+        Conn::connect_and_send(&lab.balancer, LISTEN_V4, &header_for(fresh_client_v4()))
+            .wait_closed();
         thread::sleep(Duration::from_millis(500));
     }
     assert_eq!(proxy.log().matches("accepts nobody").count(), 2);
@@ -75,7 +77,7 @@ fn forward_logs_a_backend_that_is_down() {
     let args = "forward --listen=203.0.113.1:80 --to=10.81.0.1:8443 --log-format=json";
     let args: Vec<&str> = args.split_ascii_whitespace().collect();
     let forward = Peername::start(&lab.balancer, &args, &[FRONT_V4]);
-    Conn::turned_away(&lab.client, FRONT_V4);
+    Conn::assert_refused(&lab.client, FRONT_V4);
     line_about(&forward, "backend 10.81.0.1:8443 accepts nobody");
     let backend = Backend::listen(&lab.server, LISTEN_V4);
     // The client's one port may still be in TIME_WAIT towards the balancer.
@@ -88,23 +90,23 @@ fn forward_logs_a_backend_that_is_down() {
 #[test]
 fn a_udp_backend_that_is_down_is_logged() {
     let lab = Lab::new();
-    let proxy = Peername::receive(&lab.server, &[PROXY, &["--protocol=udp"]].concat());
-    let balancer = Datagrams::bind(&lab.balancer, v4([10, 81, 0, 2], 0));
-    let client = someone_v4();
+    let proxy = Peername::start_udp(&lab.server, &[PROXY, &["--protocol=udp"]].concat());
+    let balancer = DatagramSocket::bind(&lab.balancer, v4([10, 81, 0, 2], 0));
+    let client = fresh_client_v4();
     let header = header_bytes::v2_udp(client, FRONT_V4);
     balancer.send(LISTEN_V4, &[&header, b"ping"]);
     line_about(&proxy, "backend 127.0.0.1:9000/udp accepts nobody");
-    let backend = Datagrams::bind(&lab.server, TARGET_V4);
+    let backend = DatagramSocket::bind(&lab.server, TARGET_V4);
     balancer.send(LISTEN_V4, &[&header, b"ping"]);
     assert_eq!(backend.recv(), (b"ping".to_vec(), client));
     backend.send(client, &[b"pong"]);
-    balancer.expect(b"pong", LISTEN_V4);
+    balancer.expect_datagram(b"pong", LISTEN_V4);
     line_about(&proxy, "backend 127.0.0.1:9000/udp accepts again");
 }
 
 #[track_caller]
 fn line_about(process: &Peername, what: &str) -> String {
-    process.line(what, |line| line.contains(what).then(|| line.to_owned()))
+    process.wait_line(what, |line| line.contains(what).then(|| line.to_owned()))
 }
 
 const PROXY: &[&str] = &[

@@ -1,10 +1,10 @@
 //! What the proxy adds on the way to the backend when asked: a mark, a header of its own.
 
-use crate::harness::addr::{FRONT_V4, LISTEN_V4, TARGET_V4, someone_v4, someone_v6};
+use crate::harness::addr::{FRONT_V4, LISTEN_V4, TARGET_V4, fresh_client_v4, fresh_client_v6};
 use crate::harness::header_bytes::{LOCAL, STREAM_V4, raw, tlv, v1, v2};
 use crate::harness::lab::{Lab, Process, Scratch, wait_for};
 use crate::harness::peername::Peername;
-use crate::harness::rig::proxy::{Rig, front_of, header_of};
+use crate::harness::rig::proxy::{ProxyRig, front_of, header_for};
 use crate::harness::sender::Haproxy;
 use crate::harness::server::nginx;
 
@@ -12,13 +12,16 @@ use crate::harness::server::nginx;
 /// these, so that health checks took another route).
 #[test]
 fn mark_on_every_connection() {
-    let mut rig = Rig::new(&["--mark=7"]);
+    let mut rig = ProxyRig::new(&["--mark=7"]);
     rig.lab.server.nft(ONLY_MARKED);
-    rig.still_serves(someone_v4());
-    rig.still_serves(someone_v6());
+    rig.assert_serves(fresh_client_v4());
+    rig.assert_serves(fresh_client_v6());
     for unnamed in [raw(LOCAL, STREAM_V4, &[]), b"PROXY UNKNOWN\r\n".to_vec()] {
-        let _down = rig.open(&unnamed);
-        assert_eq!(rig.v4.accept().peer().ip().to_string(), "127.0.0.1");
+        let _down = rig.connect_and_send(&unnamed);
+        assert_eq!(
+            rig.backend_v4.accept().peer_addr().ip().to_string(),
+            "127.0.0.1"
+        );
     }
 }
 
@@ -26,17 +29,17 @@ fn mark_on_every_connection() {
 #[test]
 fn header_for_the_backend() {
     let fields = [tlv(0x02, b"a.example"), tlv(0xea, b"\x01vpce-1")].concat();
-    for client in [someone_v4(), someone_v6()] {
-        let rig = Rig::new(&["--send-proxy=v2"]);
+    for client in [fresh_client_v4(), fresh_client_v6()] {
+        let rig = ProxyRig::new(&["--send-proxy=v2"]);
         let header = v2(client, front_of(client), &fields);
-        let _down = rig.open(&[&header, &b"payload"[..]].concat());
-        let up = rig.accept(client);
+        let _down = rig.connect_and_send(&[&header, &b"payload"[..]].concat());
+        let up = rig.accept_client(client);
         let expected = [header, b"payload".to_vec()].concat();
         assert_eq!(up.recv(expected.len()), expected);
-        let rig = Rig::new(&["--send-proxy=v1"]);
+        let rig = ProxyRig::new(&["--send-proxy=v1"]);
         let expected = v1(client, front_of(client));
-        let _down = rig.open(&[header_of(client), b"payload".to_vec()].concat());
-        let up = rig.accept(client);
+        let _down = rig.connect_and_send(&[header_for(client), b"payload".to_vec()].concat());
+        let up = rig.accept_client(client);
         assert_eq!(
             up.recv(expected.len() + 7),
             [expected, b"payload".to_vec()].concat()
@@ -52,9 +55,10 @@ fn nginx_behind_us_reads_our_header() {
         let lab = Lab::new();
         let scratch = Scratch::new();
         let server = format!("listen {TARGET_V4} proxy_protocol; return 204;");
-        let config = nginx::configure(&scratch, "user root; worker_processes 1;", BOTH, &server);
-        let process = Process::start_family(&lab.server, "nginx", &["-c", &config, "-e", "stderr"]);
-        let _nginx = process.listens(&[TARGET_V4]);
+        let config = nginx::write_config(&scratch, "user root; worker_processes 1;", BOTH, &server);
+        let process =
+            Process::start_in_pid_namespace(&lab.server, "nginx", &["-c", &config, "-e", "stderr"]);
+        let _nginx = process.wait_listening(&[TARGET_V4]);
         let _proxy = Peername::proxy(&lab, &[&format!("--send-proxy={version}")]);
         let _haproxy = Haproxy::start(&lab, LISTEN_V4, "send-proxy-v2");
         lab.client

@@ -7,11 +7,11 @@
 use std::net::SocketAddr;
 
 use crate::harness::addr::{
-    CLIENT_V4, CLIENT_V6, FRONT_V4, FRONT_V6, TARGET_V4, TARGET_V6, someone_v4, v4,
+    CLIENT_V4, CLIENT_V6, FRONT_V4, FRONT_V6, TARGET_V4, TARGET_V6, fresh_client_v4, v4,
 };
 use crate::harness::backend::Backend;
 use crate::harness::conn::{Conn, End};
-use crate::harness::datagram::Datagrams;
+use crate::harness::datagram::DatagramSocket;
 use crate::harness::header_bytes;
 use crate::harness::lab::Lab;
 use crate::harness::peername::Peername;
@@ -28,10 +28,11 @@ fn headers_without_a_client() {
     let _proxy = proxy(&lab, "tcp", &[]);
     for (what, header) in nobodys() {
         for listen in [LOOPBACK, WAN, LOOPBACK_V6] {
-            let down = Conn::open(&lab.balancer, listen, &[&header, &b"check"[..]].concat());
+            let down =
+                Conn::connect_and_send(&lab.balancer, listen, &[&header, &b"check"[..]].concat());
             let up = backends[usize::from(listen.is_ipv6())].accept();
-            assert!(up.peer().ip().is_loopback(), "{what}");
-            assert_ne!(up.peer().port(), down.local().port(), "{what}");
+            assert!(up.peer_addr().ip().is_loopback(), "{what}");
+            assert_ne!(up.peer_addr().port(), down.local_addr().port(), "{what}");
             assert_eq!(up.recv(5), b"check", "{what}");
             up.send(b"fine");
             assert_eq!(down.recv(4), b"fine", "{what}");
@@ -68,16 +69,16 @@ fn who_names_itself_speaks_for_itself() {
     let _proxy = proxy(&lab, "tcp", &["--send-proxy=v1"]);
     for listen in [LOOPBACK, WAN] {
         let down = Conn::connect(&lab.balancer, listen);
-        down.send(&header_bytes::v1(down.local(), listen));
+        down.send(&header_bytes::v1(down.local_addr(), listen));
         let up = backend.accept();
-        assert!(up.peer().ip().is_loopback(), "{}", up.peer());
-        assert_ne!(up.peer().port(), down.local().port());
+        assert!(up.peer_addr().ip().is_loopback(), "{}", up.peer_addr());
+        assert_ne!(up.peer_addr().port(), down.local_addr().port());
         assert_eq!(up.recv(15), b"PROXY UNKNOWN\r\n");
         let down = Conn::connect(&lab.balancer, listen);
-        let beside = SocketAddr::new(down.local().ip(), down.local().port() ^ 1);
+        let beside = SocketAddr::new(down.local_addr().ip(), down.local_addr().port() ^ 1);
         down.send(&header_bytes::v1(beside, listen));
-        assert_eq!(down.closed().0, End::Reset, "{listen}");
-        backend.saw_nobody();
+        assert_eq!(down.wait_closed().0, End::Reset, "{listen}");
+        backend.assert_no_connection();
     }
 }
 
@@ -86,21 +87,21 @@ fn checks_and_serves(send: &str, args: &[&str]) {
     let mut server = Some(Redis::start(&lab.balancer));
     let proxy = proxy(&lab, "tcp", args);
     let haproxy = Haproxy::start_checking_redis(&lab, LOOPBACK, send);
-    haproxy.waits_for_server(&lab, "UP");
+    haproxy.wait_server_state(&lab, "UP");
     for (front, client) in [(FRONT_V4, CLIENT_V4), (FRONT_V6, CLIENT_V6)] {
-        let seen = server.as_ref().map(|server| server.ask(&lab.client, front));
+        let seen = server
+            .as_ref()
+            .map(|server| server.reported_client(&lab.client, front));
         assert_eq!(seen, Some(client), "{send}");
     }
     server = None;
-    haproxy.waits_for_server(&lab, "DOWN");
+    haproxy.wait_server_state(&lab, "DOWN");
     assert!(server.is_none());
     assert_eq!(collisions(proxy), 0);
 }
 
 fn collisions(mut proxy: Peername) -> u64 {
-    proxy.stopped()["port_collisions"]
-        .as_u64()
-        .expect("a number")
+    proxy.stop()["port_collisions"].as_u64().expect("a number")
 }
 
 /// The same over UDP: the balancer's own datagrams reach the server, and their answers the balancer,
@@ -108,13 +109,13 @@ fn collisions(mut proxy: Peername) -> u64 {
 #[test]
 fn datagrams_without_a_client() {
     let lab = Lab::without_routes();
-    let backends = [TARGET_V4, TARGET_V6].map(|addr| Datagrams::bind(&lab.balancer, addr));
+    let backends = [TARGET_V4, TARGET_V6].map(|addr| DatagramSocket::bind(&lab.balancer, addr));
     let _proxy = proxy(&lab, "udp", &[]);
     for listen in [LOOPBACK, WAN, LOOPBACK_V6] {
-        let sender = Datagrams::bind(&lab.balancer, SocketAddr::new(listen.ip(), 0));
+        let sender = DatagramSocket::bind(&lab.balancer, SocketAddr::new(listen.ip(), 0));
         let itself = sender.socket().local_addr().expect("its address");
         let (own, backend) = (&backends[usize::from(listen.is_ipv6())], &backends[0]);
-        let client = someone_v4();
+        let client = fresh_client_v4();
         for header in [
             header_bytes::raw(header_bytes::LOCAL, header_bytes::UNSPEC, &[]),
             header_bytes::raw(header_bytes::PROXY, header_bytes::UNSPEC, &[]),
@@ -126,14 +127,14 @@ fn datagrams_without_a_client() {
             assert!(from.ip().is_loopback(), "{from}");
             assert_ne!(from.port(), itself.port(), "{listen}");
             own.send(from, &[b"fine"]);
-            sender.expect(b"fine", listen);
+            sender.expect_datagram(b"fine", listen);
             sender.send(
                 listen,
                 &[&header_bytes::v2_udp(client, front_of(client)), b"ask"],
             );
-            backend.expect(b"ask", client);
+            backend.expect_datagram(b"ask", client);
             backend.send(client, &[b"answer"]);
-            sender.expect(b"answer", listen);
+            sender.expect_datagram(b"answer", listen);
         }
     }
 }
@@ -151,7 +152,7 @@ fn proxy(lab: &Lab, protocol: &str, more: &[&str]) -> Peername {
     args.extend(["--log-format=json", "-v"]);
     args.extend(listen.iter().chain(&targets).map(String::as_str));
     args.extend(more);
-    Peername::receive(&lab.balancer, &args)
+    Peername::start_udp(&lab.balancer, &args)
 }
 
 const LOOPBACK: SocketAddr = v4([127, 0, 0, 1], 8443);

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use crate::harness::addr::{CLIENT_V4, CLIENT_V6, FRONT_V4, FRONT_V6};
 use crate::harness::lab::{Lab, Process, Scratch, wait_for};
 use crate::harness::peername::Peername;
-use crate::harness::rig::udp::{DIALECTS, forward};
+use crate::harness::rig::udp::{DIALECTS, start_forward};
 
 /// dig asks dnsdist, which puts a PROXY v2 header on every datagram, and unbound answers.
 #[test]
@@ -13,7 +13,7 @@ fn dnsdist_to_unbound() {
     let lab = Lab::new();
     let scratch = Scratch::new();
     let unbound = unbound(&lab, &scratch);
-    let _proxy = Peername::receive(&lab.server, PROXY);
+    let _proxy = Peername::start_udp(&lab.server, PROXY);
     let _dnsdist = dnsdist(&lab, &scratch);
     asked_by(&lab, &unbound, CLIENT_V4, FRONT_V4);
     asked_by(&lab, &unbound, CLIENT_V6, FRONT_V6);
@@ -26,8 +26,8 @@ fn forward_to_unbound() {
         let lab = Lab::new();
         let scratch = Scratch::new();
         let unbound = unbound(&lab, &scratch);
-        let _proxy = Peername::receive(&lab.server, &[PROXY, &[receiver]].concat());
-        let _forward = forward(&lab, sender);
+        let _proxy = Peername::start_udp(&lab.server, &[PROXY, &[receiver]].concat());
+        let _forward = start_forward(&lab, sender);
         asked_by(&lab, &unbound, CLIENT_V4, FRONT_V4);
         asked_by(&lab, &unbound, CLIENT_V6, FRONT_V6);
     }
@@ -46,7 +46,7 @@ fn both_protocols_in_one_process() {
             arg => arg,
         })
         .collect();
-    let _proxy = Peername::receive(&lab.server, &proxy);
+    let _proxy = Peername::start_udp(&lab.server, &proxy);
     let _dnsdist = dnsdist(&lab, &scratch);
     asked_by(&lab, &unbound, CLIENT_V4, FRONT_V4);
     let answer = dig(&lab, CLIENT_V4, FRONT_V4, "tcp.example", "+tcp");
@@ -87,13 +87,15 @@ fn dig(lab: &Lab, client: SocketAddr, front: SocketAddr, name: &str, how: &str) 
 fn unbound(lab: &Lab, scratch: &Scratch) -> Process {
     let config = scratch.write("unbound.conf", UNBOUND);
     let process = Process::start(&lab.server, "unbound", &["-d", "-d", "-c", &config]);
-    process.listens(&["127.0.0.1:9053", "[::1]:9053"].map(|addr| addr.parse().expect("an address")))
+    process.wait_listening(
+        &["127.0.0.1:9053", "[::1]:9053"].map(|addr| addr.parse().expect("an address")),
+    )
 }
 
 fn dnsdist(lab: &Lab, scratch: &Scratch) -> Process {
     let config = scratch.write("dnsdist.conf", DNSDIST);
     let args = ["--supervised", "--disable-syslog", "-C", &config];
-    Process::start(&lab.balancer, "dnsdist", &args).listens(&[FRONT_V4, FRONT_V6])
+    Process::start(&lab.balancer, "dnsdist", &args).wait_listening(&[FRONT_V4, FRONT_V6])
 }
 
 const PROXY: &[&str] = &[

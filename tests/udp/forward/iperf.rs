@@ -3,10 +3,12 @@
 
 use std::net::SocketAddr;
 
-use crate::harness::addr::{CLIENT_V4, CLIENT_V6, FRONT_V4, FRONT_V6, TARGET_V4, TARGET_V6, parse};
+use crate::harness::addr::{
+    CLIENT_V4, CLIENT_V6, FRONT_V4, FRONT_V6, TARGET_V4, TARGET_V6, from_parts,
+};
 use crate::harness::lab::{Lab, Process};
 use crate::harness::peername::Peername;
-use crate::harness::rig::udp::forward;
+use crate::harness::rig::udp::start_forward;
 
 /// The client sends, and its server hears it from its own address, all of it.
 #[test]
@@ -57,11 +59,11 @@ impl Chain {
         let lab = Lab::new();
         let server = iperf("--server --bind", target, &[]);
         let server: Vec<&str> = server.iter().map(String::as_str).collect();
-        let server = Process::start(&lab.server, "iperf", &server).receives(target);
+        let server = Process::start(&lab.server, "iperf", &server).wait_bound(target);
         Self {
             server,
             _proxy: Peername::udp_proxy(&lab, &[], &[]),
-            _forward: forward(&lab, "--udp-header=each"),
+            _forward: start_forward(&lab, "--udp-header=each"),
             lab,
         }
     }
@@ -80,7 +82,7 @@ impl Chain {
     }
 
     fn report_of_server(&self) -> Report {
-        self.server.line("of the transfer", Report::read)
+        self.server.wait_line("of the transfer", Report::read)
     }
 }
 
@@ -103,8 +105,8 @@ impl Report {
         let fields: Vec<&str> = line.trim().split(',').collect();
         let number = |at: usize| fields.get(at)?.parse().ok();
         Some(Self {
-            from: parse(fields.get(1)?, fields.get(2)?)?,
-            to: parse(fields.get(3)?, fields.get(4)?)?,
+            from: from_parts(fields.get(1)?, fields.get(2)?)?,
+            to: from_parts(fields.get(3)?, fields.get(4)?)?,
             lost: number(10)?,
             total: number(11)?,
             out_of_order: number(13)?,

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use crate::harness::addr::{CLIENT_V4, CLIENT_V6, FRONT_V4, FRONT_V6, TARGET_V4, TARGET_V6};
 use crate::harness::lab::{Lab, Process, Scratch, wait_for};
 use crate::harness::peername::Peername;
-use crate::harness::rig::udp::{DIALECTS, forward};
+use crate::harness::rig::udp::{DIALECTS, start_forward};
 
 /// A download over HTTP/3 through each dialect: the file is whole, and every packet came to the server
 /// from the client's own address and port.
@@ -18,7 +18,7 @@ fn a_download_over_http3() {
         scratch.write("file", &FILE.repeat(20_000));
         let servers = [TARGET_V4, TARGET_V6].map(|addr| server(&lab, &scratch, addr));
         let _proxy = Peername::udp_proxy(&lab, &[], &[receiver]);
-        let _forward = forward(&lab, sender);
+        let _forward = start_forward(&lab, sender);
         let fronts = [(CLIENT_V4, FRONT_V4), (CLIENT_V6, FRONT_V6)];
         for ((client, front), server) in fronts.into_iter().zip(&servers) {
             download(&lab, &scratch, front);
@@ -28,7 +28,7 @@ fn a_download_over_http3() {
 }
 
 fn certificate(lab: &Lab, scratch: &Scratch) {
-    let (key, cert) = (scratch.text("key.pem"), scratch.text("cert.pem"));
+    let (key, cert) = (scratch.path_text("key.pem"), scratch.path_text("cert.pem"));
     let line = "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 1 \
                 -subj /CN=front.example";
     let args = line.split_ascii_whitespace();
@@ -38,16 +38,17 @@ fn certificate(lab: &Lab, scratch: &Scratch) {
 
 /// ngtcp2's server, which serves the scratch directory and logs each packet.
 fn server(lab: &Lab, scratch: &Scratch, addr: SocketAddr) -> Process {
-    let (key, cert) = (scratch.text("key.pem"), scratch.text("cert.pem"));
+    let (key, cert) = (scratch.path_text("key.pem"), scratch.path_text("cert.pem"));
     let (ip, port) = (addr.ip().to_string(), addr.port().to_string());
-    let args = ["-d", &scratch.text("."), &ip, &port, &key, &cert];
+    let args = ["-d", &scratch.path_text("."), &ip, &port, &key, &cert];
     let process = Process::start(&lab.server, "gtlsserver", &args);
-    process.receives(addr)
+    process.wait_bound(addr)
 }
 
 fn download(lab: &Lab, scratch: &Scratch, front: SocketAddr) {
-    let download = format!("--download={}", scratch.text("downloads"));
-    lab.client.run("mkdir", &["-p", &scratch.text("downloads")]);
+    let download = format!("--download={}", scratch.path_text("downloads"));
+    lab.client
+        .run("mkdir", &["-p", &scratch.path_text("downloads")]);
     let (ip, port) = (front.ip().to_string(), front.port().to_string());
     let url = "https://front.example/file";
     let args = ["--signal=KILL", "20", "gtlsclient", "-q", &download];

@@ -2,18 +2,20 @@
 
 use std::net::SocketAddr;
 
-use super::{KERNEL, Rig, in_kernel};
-use crate::harness::addr::{BALANCER_V6, LISTEN_V4, LISTEN_V6, TARGET_V6, someone_v4, someone_v6};
-use crate::harness::datagram::Datagrams;
+use super::{KERNEL, UdpRig, in_kernel};
+use crate::harness::addr::{
+    BALANCER_V6, LISTEN_V4, LISTEN_V6, TARGET_V6, fresh_client_v4, fresh_client_v6,
+};
+use crate::harness::datagram::DatagramSocket;
 use crate::harness::lab::Process;
-use crate::harness::rig::udp::header_of;
+use crate::harness::rig::udp::datagram_header_for;
 
 /// Over IPv4 a datagram may come without a sum, and goes on without one.
 #[test]
 fn none() {
-    let mut rig = Rig::new(&[KERNEL]);
-    let client = someone_v4();
-    let header: String = header_of(client)
+    let mut rig = UdpRig::new(&[KERNEL]);
+    let client = fresh_client_v4();
+    let header: String = datagram_header_for(client)
         .iter()
         .map(|octet| format!("{octet:02x}"))
         .collect();
@@ -21,31 +23,31 @@ fn none() {
     let args = ["-u", "-c", WITHOUT, &to, &header];
     let balancer = Process::start(&rig.lab.balancer, "/usr/bin/python3", &args);
     for _ in 0..20 {
-        rig.v4.expect(b"ping", client);
-        rig.v4.send(client, &[b"pong"]);
+        rig.backend_v4.expect_datagram(b"ping", client);
+        rig.backend_v4.send(client, &[b"pong"]);
     }
-    balancer.line("all answers", |line| (line == "answered").then_some(()));
-    assert!(in_kernel(&rig.stopped()) > 20);
+    balancer.wait_line("all answers", |line| (line == "answered").then_some(()));
+    assert!(in_kernel(&rig.stop()) > 20);
 }
 
 /// A sum of 0 is written as 0xffff, as 0 means none, which nobody takes over IPv6.
 #[test]
 fn nought() {
-    let mut rig = Rig::new(&[KERNEL]);
+    let mut rig = UdpRig::new(&[KERNEL]);
     // Else there are no sums in packets.
     for (host, device) in [(&rig.lab.balancer, "lan"), (&rig.lab.server, "eth0")] {
         host.run("ethtool", &["-K", device, "tx", "off"]);
     }
-    let client = someone_v6();
-    let balancer = Datagrams::bind(&rig.lab.balancer, SocketAddr::new(BALANCER_V6, 0));
+    let client = fresh_client_v6();
+    let balancer = DatagramSocket::bind(&rig.lab.balancer, SocketAddr::new(BALANCER_V6, 0));
     let payload = (!sum_of_two_octets(client, TARGET_V6)).to_be_bytes();
     for _ in 0..20 {
-        balancer.send(LISTEN_V6, &[&header_of(client), &payload]);
-        rig.v6.expect(&payload, client);
-        rig.v6.send(client, &[b"pong"]);
-        balancer.expect(b"pong", LISTEN_V6);
+        balancer.send(LISTEN_V6, &[&datagram_header_for(client), &payload]);
+        rig.backend_v6.expect_datagram(&payload, client);
+        rig.backend_v6.send(client, &[b"pong"]);
+        balancer.expect_datagram(b"pong", LISTEN_V6);
     }
-    assert!(in_kernel(&rig.stopped()) > 20);
+    assert!(in_kernel(&rig.stop()) > 20);
 }
 
 /// Of all that is summed up (RFC 8200, section 8.1) but two octets of payload.

@@ -5,28 +5,28 @@ use std::time::Duration;
 
 use super::{KERNEL, converse, in_kernel, settle};
 use crate::harness::addr::{
-    BALANCER_V4, LISTEN_V4, TARGET_V4, TARGET_V6, someone_v4, someone_v6, v4,
+    BALANCER_V4, LISTEN_V4, TARGET_V4, TARGET_V6, fresh_client_v4, fresh_client_v6, v4,
 };
-use crate::harness::datagram::Datagrams;
+use crate::harness::datagram::DatagramSocket;
 use crate::harness::lab::{Host, Lab};
 use crate::harness::peername::Peername;
-use crate::harness::rig::udp::{Rig, header_of};
+use crate::harness::rig::udp::{UdpRig, datagram_header_for};
 
 /// A reverse path filter on all devices looks for clients where they are not; what it would throw away stays in user
 /// space, also when the filter comes later.
 #[test]
 fn reverse_path_filters() {
     for filter in ["1", "2"] {
-        let mut rig = Rig::new(&[KERNEL]);
-        let client = someone_v4();
+        let mut rig = UdpRig::new(&[KERNEL]);
+        let client = fresh_client_v4();
         settle(&rig, client);
         rig.lab.server.sysctl("net.ipv4.conf.all.rp_filter", filter);
         std::thread::sleep(Duration::from_millis(2500));
         for _ in 0..20 {
-            rig.ask(client);
-            rig.ask(someone_v6());
+            rig.round_trip(client);
+            rig.round_trip(fresh_client_v6());
         }
-        let totals = rig.stopped();
+        let totals = rig.stop();
         assert!((1..20).contains(&in_kernel(&totals)), "{totals}");
     }
 }
@@ -44,7 +44,7 @@ fn what_the_kernel_does_not_see() {
             }
         }",
     );
-    let backends = [TARGET_V4, TARGET_V6].map(|addr| Datagrams::bind(&lab.server, addr));
+    let backends = [TARGET_V4, TARGET_V6].map(|addr| DatagramSocket::bind(&lab.server, addr));
     let mut proxy = Peername::udp_proxy(&lab, &[], &[KERNEL]);
     let v6_own = "[fd81::1]:8443".parse().expect("an address");
     for (host, from, to, clients) in [
@@ -52,36 +52,36 @@ fn what_the_kernel_does_not_see() {
             &lab.balancer,
             BALANCER_V4,
             v4([10, 81, 0, 1], 443),
-            someone_v4(),
+            fresh_client_v4(),
         ),
-        (&lab.server, LISTEN_V4.ip(), LISTEN_V4, someone_v4()),
+        (&lab.server, LISTEN_V4.ip(), LISTEN_V4, fresh_client_v4()),
         (
             &lab.server,
             "fd81::1".parse().expect("an address"),
             v6_own,
-            someone_v6(),
+            fresh_client_v6(),
         ),
     ] {
-        let balancer = Datagrams::bind(host, SocketAddr::new(from, 0));
+        let balancer = DatagramSocket::bind(host, SocketAddr::new(from, 0));
         let backend = &backends[usize::from(clients.is_ipv6())];
         converse(&balancer, to, "each", clients, backend);
     }
-    let totals = proxy.stopped();
+    let totals = proxy.stop();
     assert_eq!(totals["datagrams_dropped"], "", "{totals}");
 }
 
 /// Replies go where the routes say, in packets that get there: also when both change under a session.
 #[test]
 fn routes_change() {
-    let mut rig = Rig::new(&[KERNEL]);
-    let client = someone_v4();
+    let mut rig = UdpRig::new(&[KERNEL]);
+    let client = fresh_client_v4();
     settle(&rig, client);
     let large = vec![9; 1400];
     let exchange = || {
-        rig.send(&[&header_of(client), b"large?"]);
-        rig.v4.expect(b"large?", client);
-        rig.v4.send(client, &[&large]);
-        rig.balancer.expect(&large, LISTEN_V4);
+        rig.send_from_balancer(&[&datagram_header_for(client), b"large?"]);
+        rig.backend_v4.expect_datagram(b"large?", client);
+        rig.backend_v4.send(client, &[&large]);
+        rig.balancer.expect_datagram(&large, LISTEN_V4);
     };
     exchange();
     // Of ten large and ten small ones.
@@ -89,7 +89,7 @@ fn routes_change() {
         let before = received_by(&rig.lab.balancer, device);
         for _ in 0..10 {
             exchange();
-            rig.ask(client);
+            rig.round_trip(client);
         }
         received_by(&rig.lab.balancer, device) - before
     };
@@ -101,9 +101,9 @@ fn routes_change() {
     let packets = packets_by("lan");
     assert!(packets >= 30, "{packets} packets");
     // Another way.
-    rig.lab.balancer.wire("lan2", &rig.lab.server, "eth1");
-    rig.lab.balancer.address("lan2", &["10.83.0.2/24"]);
-    rig.lab.server.address("eth1", &["10.83.0.1/24"]);
+    rig.lab.balancer.add_veth("lan2", &rig.lab.server, "eth1");
+    rig.lab.balancer.add_addresses("lan2", &["10.83.0.2/24"]);
+    rig.lab.server.add_addresses("eth1", &["10.83.0.1/24"]);
     rig.lab.balancer.sysctl("net.ipv4.conf.all.rp_filter", "0");
     rig.lab
         .server
@@ -111,7 +111,7 @@ fn routes_change() {
     std::thread::sleep(Duration::from_millis(2500));
     let by_lan2 = packets_by("lan2");
     assert!(by_lan2 >= 20, "{by_lan2} packets");
-    let totals = rig.stopped();
+    let totals = rig.stop();
     assert_eq!(totals["datagrams_dropped"], "", "{totals}");
     assert!(in_kernel(&totals) > 10, "{totals}");
 }
@@ -119,7 +119,7 @@ fn routes_change() {
 /// Requests have the mark of --mark, for whatever rules are about it.
 #[test]
 fn requests_are_marked() {
-    let mut rig = Rig::new(&[KERNEL, "--mark=7"]);
+    let mut rig = UdpRig::new(&[KERNEL, "--mark=7"]);
     rig.lab.server.nft(
         "table ip filter {
             chain in {
@@ -128,16 +128,16 @@ fn requests_are_marked() {
             }
         }",
     );
-    let client = someone_v4();
-    (0..20).for_each(|_| rig.ask(client));
-    assert!(in_kernel(&rig.stopped()) > 20);
+    let client = fresh_client_v4();
+    (0..20).for_each(|_| rig.round_trip(client));
+    assert!(in_kernel(&rig.stop()) > 20);
 }
 
 /// Loopback's settings may be made anew by others, and all comes back to user space; and goes to the kernel again.
 #[test]
 fn settings_are_changed_and_restored() {
-    let mut rig = Rig::new(&[KERNEL]);
-    let client = someone_v4();
+    let mut rig = UdpRig::new(&[KERNEL]);
+    let client = fresh_client_v4();
     for (setting, off, on) in [
         ("net.ipv4.conf.lo.accept_local", "0", "1"),
         ("net.ipv4.conf.lo.rp_filter", "2", "0"),
@@ -146,14 +146,14 @@ fn settings_are_changed_and_restored() {
         settle(&rig, client);
         rig.lab.server.sysctl(setting, off);
         std::thread::sleep(Duration::from_millis(2500));
-        (0..10).for_each(|_| rig.ask(client));
+        (0..10).for_each(|_| rig.round_trip(client));
         rig.lab.server.sysctl(setting, on);
         std::thread::sleep(Duration::from_millis(1500));
         // A session that has changed needs some requests to be steady.
-        let another = someone_v4();
+        let another = fresh_client_v4();
         settle(&rig, another);
     }
-    let totals = rig.stopped();
+    let totals = rig.stop();
     assert_eq!(totals["datagrams_dropped"], "", "{totals}");
     assert!(in_kernel(&totals) > 30, "{totals}");
 }
@@ -161,18 +161,18 @@ fn settings_are_changed_and_restored() {
 /// Whoever sends as the balancer by another device meets that device's reverse path filter.
 #[test]
 fn a_forged_balancer_on_another_device() {
-    let rig = Rig::new(&[KERNEL]);
+    let rig = UdpRig::new(&[KERNEL]);
     let elsewhere = Host::new();
-    rig.lab.server.wire("eth1", &elsewhere, "eth0");
-    rig.lab.server.address("eth1", &["10.82.0.1/24"]);
+    rig.lab.server.add_veth("eth1", &elsewhere, "eth0");
+    rig.lab.server.add_addresses("eth1", &["10.82.0.1/24"]);
     rig.lab.server.sysctl("net.ipv4.conf.eth1.rp_filter", "1");
-    elsewhere.address("eth0", &["10.82.0.2/24", "10.81.0.2/32"]);
+    elsewhere.add_addresses("eth0", &["10.82.0.2/24", "10.81.0.2/32"]);
     // It is asked for its neighbour as 10.82.0.2, which the server answers.
     elsewhere.sysctl("net.ipv4.conf.all.arp_announce", "2");
     elsewhere.ip("route add 10.81.0.1 via 10.82.0.1 src 10.81.0.2");
-    let client = someone_v4();
+    let client = fresh_client_v4();
     // The program knows the device: it was there when peername started.
-    let mut proxy = Peername::receive(
+    let mut proxy = Peername::start_udp(
         &rig.lab.server,
         &[
             "proxy",
@@ -185,22 +185,22 @@ fn a_forged_balancer_on_another_device() {
         ],
     );
     let listen = v4([10, 81, 0, 1], 8444);
-    converse(&rig.balancer, listen, "each", client, &rig.v4);
+    converse(&rig.balancer, listen, "each", client, &rig.backend_v4);
     let port = rig
         .balancer
         .socket()
         .local_addr()
         .expect("an address")
         .port();
-    let forger = Datagrams::bind(&elsewhere, SocketAddr::new(BALANCER_V4, port));
-    forger.send(listen, &[&header_of(client), b"forged"]);
-    rig.v4.nothing();
+    let forger = DatagramSocket::bind(&elsewhere, SocketAddr::new(BALANCER_V4, port));
+    forger.send(listen, &[&datagram_header_for(client), b"forged"]);
+    rig.backend_v4.assert_silent();
     // The control: but for the filter it would arrive.
     rig.lab.server.sysctl("net.ipv4.conf.eth1.rp_filter", "0");
-    forger.send(listen, &[&header_of(client), b"forged"]);
-    rig.v4.expect(b"forged", client);
-    converse(&rig.balancer, listen, "each", client, &rig.v4);
-    assert!(in_kernel(&proxy.stopped()) > 100);
+    forger.send(listen, &[&datagram_header_for(client), b"forged"]);
+    rig.backend_v4.expect_datagram(b"forged", client);
+    converse(&rig.balancer, listen, "each", client, &rig.backend_v4);
+    assert!(in_kernel(&proxy.stop()) > 100);
 }
 
 /// Packets that have come to a host by a device.

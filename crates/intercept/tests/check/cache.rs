@@ -9,7 +9,7 @@ use tokio::time::sleep;
 use crate::ext_authz;
 use crate::forward_auth::{OK, start};
 use crate::rig::{Asking, ask, check, counted};
-use crate::service::{Service, any};
+use crate::service::{Service, any_loopback};
 
 const LONG: Duration = Duration::from_secs(60);
 
@@ -31,7 +31,7 @@ async fn the_same_question_is_asked_once() {
         let verdict = again.of(&client).await;
         assert!(is_cached(&verdict) && verdict.decision.allows());
     }
-    assert_eq!(service.times(), 1);
+    assert_eq!(service.count_requests(), 1);
     assert_eq!(
         counted(&check, r#"peername_check_total{outcome="cache_hit"}"#),
         9
@@ -81,7 +81,7 @@ async fn another_question_is_another() {
     for other in &others {
         assert!(!is_cached(&other.of(&client).await));
     }
-    assert_eq!(service.times(), 1 + others.len());
+    assert_eq!(service.count_requests(), 1 + others.len());
     // What the service isn't told can't matter to it.
     assert!(is_cached(
         &Asking::default().header("cookie", b"1").of(&client).await
@@ -90,8 +90,8 @@ async fn another_question_is_another() {
 
 #[tokio::test]
 async fn a_body_is_never_the_same() {
-    let mut service = Service::ext_authz(any());
-    service.answers(ext_authz::OK);
+    let mut service = Service::ext_authz(any_loopback());
+    service.set_answer(ext_authz::OK);
     let url = format!("grpc://{}", service.address);
     let client = check(&url, |config| {
         (config.cache, config.body) = (Some(LONG), 100);
@@ -104,7 +104,7 @@ async fn a_body_is_never_the_same() {
         };
         assert!(!is_cached(&asking.of(&client).await));
     }
-    assert_eq!(service.times(), 3);
+    assert_eq!(service.count_requests(), 3);
 }
 
 #[tokio::test]
@@ -117,12 +117,12 @@ async fn the_service_bounds_how_long_it_stands() {
         )
     };
     for status in [200, 403] {
-        service.answers(&answer(status, "no-store"));
+        service.set_answer(&answer(status, "no-store"));
         for _ in 0..3 {
             assert!(!is_cached(&ask(&client).await));
         }
     }
-    service.answers(&answer(200, "max-age=2"));
+    service.set_answer(&answer(200, "max-age=2"));
     assert!(!is_cached(&ask(&client).await));
     assert!(is_cached(&ask(&client).await));
     sleep(Duration::from_millis(2100)).await;
@@ -131,8 +131,8 @@ async fn the_service_bounds_how_long_it_stands() {
 
 #[tokio::test]
 async fn ext_authz_bounds_it_in_its_metadata() {
-    let mut service = Service::ext_authz(any());
-    service.answers(r#"{"status": {}, "dynamicMetadata": {"cache_control": "no-store"}}"#);
+    let mut service = Service::ext_authz(any_loopback());
+    service.set_answer(r#"{"status": {}, "dynamicMetadata": {"cache_control": "no-store"}}"#);
     let url = format!("grpc://{}", service.address);
     let client = check(&url, |config| config.cache = Some(LONG)).client();
     for _ in 0..3 {
@@ -145,7 +145,7 @@ async fn a_failure_is_not_kept() {
     let (mut service, url) = start(r#"{"status": 500, "headers": [], "body": ""}"#);
     let client = check(&url, |config| config.cache = Some(LONG)).client();
     assert!(matches!(ask(&client).await.how, How::Failed(_)));
-    service.answers(OK);
+    service.set_answer(OK);
     let verdict = ask(&client).await;
     assert!(verdict.decision.allows() && !is_cached(&verdict));
 }
@@ -166,7 +166,7 @@ async fn a_stampede_is_one_question() {
             .count(),
         1
     );
-    assert_eq!(service.times(), 1);
+    assert_eq!(service.count_requests(), 1);
 }
 
 /// An answer that is not to be kept is not for the others that wait either.
@@ -183,5 +183,5 @@ async fn an_answer_to_one_is_not_for_all() {
             .iter()
             .all(|verdict| verdict.decision.allows() && !is_cached(verdict))
     );
-    assert_eq!(service.times(), 5);
+    assert_eq!(service.count_requests(), 5);
 }

@@ -8,11 +8,11 @@ use serde_json::json;
 use tokio::time::sleep;
 
 use crate::rig::{Asking, ask, check, client, counted};
-use crate::service::{Service, any};
+use crate::service::{Service, any_loopback};
 
 fn start(answer: &str) -> (Service, String) {
-    let mut service = Service::ext_authz(any());
-    service.answers(answer);
+    let mut service = Service::ext_authz(any_loopback());
+    service.set_answer(answer);
     let url = format!("grpc://{}", service.address);
     (service, url)
 }
@@ -37,7 +37,7 @@ async fn it_is_asked_as_envoy_asks() {
     .header("cookie", b"secret")
     .header("authorization", b"secret");
     assert!(asking.of(&client(&url)).await.decision.allows());
-    let asked = service.asked();
+    let asked = service.next_request();
     assert!(!asked.to_string().contains("secret"));
     let address = |ip, port| json!({ "socketAddress": { "address": ip, "portValue": port } });
     assert_eq!(
@@ -81,7 +81,7 @@ async fn it_is_asked_about_a_tunnel_and_may_be_shown_secrets() {
     };
     let asking = asking.header("cookie", b"a").header("cookie", b"b");
     assert!(asking.of(&client).await.decision.allows());
-    let http = &service.asked()["attributes"]["request"]["http"];
+    let http = &service.next_request()["attributes"]["request"]["http"];
     assert_eq!(http["host"], "origin.test:443");
     assert_eq!(
         http["headers"],
@@ -182,7 +182,7 @@ async fn nothing_but_a_clear_yes_is_one() {
         (r#"error "DEADLINE_EXCEEDED" no"#, false),
         (r#"error "OK" no"#, false),
     ] {
-        service.answers(answer);
+        service.set_answer(answer);
         let verdict = ask(&client).await;
         assert_eq!(
             denial(&verdict).status.as_u16(),
@@ -195,7 +195,7 @@ async fn nothing_but_a_clear_yes_is_one() {
             "{answer}: {:?}",
             verdict.how
         );
-        service.answers(OK);
+        service.set_answer(OK);
         assert!(ask(&client).await.decision.allows(), "after {answer}");
     }
 }
@@ -205,7 +205,7 @@ async fn a_status_out_of_range_is_403() {
     let (mut service, url) = start(OK);
     let client = client(&url);
     for code in ["200", "101", "304", "99999", "-5", "0"] {
-        service.answers(&format!(
+        service.set_answer(&format!(
             r#"{{"status": {{"code": 7}}, "deniedResponse": {{"status": {{"code": {code}}}}}}}"#
         ));
         assert_eq!(denial(&ask(&client).await).status.as_u16(), 403, "{code}");
@@ -222,13 +222,13 @@ async fn a_restart_is_found_out_at_once() {
     drop(service);
     assert!(!ask(&client).await.decision.allows());
     let mut service = Service::ext_authz(address);
-    service.answers(OK);
+    service.set_answer(OK);
     let verdict = ask(&client).await;
     assert!(verdict.decision.allows(), "{verdict:?}");
     // Killed between two questions, and back before the second.
     drop(service);
     let mut service = Service::ext_authz(address);
-    service.answers(OK);
+    service.set_answer(OK);
     let verdict = ask(&client).await;
     assert!(verdict.decision.allows(), "{verdict:?}");
 }
@@ -247,7 +247,7 @@ async fn a_breaker_that_opened_closes_again() {
     assert_eq!(counted(&check, "peername_check_suspended"), 1);
     assert!(counted(&check, r#"peername_check_total{outcome="suspended"}"#) >= 10);
     let mut service = Service::ext_authz(address);
-    service.answers(OK);
+    service.set_answer(OK);
     let back = Instant::now();
     while !ask(&client).await.decision.allows() {
         assert!(

@@ -12,11 +12,13 @@ use futures_util::future::join_all;
 use peername_intercept::check::{Failure, How, OnFailure, Verdict};
 use tokio::time::{Instant, sleep};
 
-use crate::broken::{Fault, endless, flood, frames, hold, reset, serve};
+use crate::broken::{
+    Fault, close_with_reset, hold_open, serve_fault, write_endlessly, write_forever, write_frames,
+};
 use crate::ext_authz::denial;
 use crate::h2::{self, frame};
 use crate::rig::{ask, check, counted, hasty};
-use crate::service::{any, free};
+use crate::service::{any_loopback, unused_address};
 
 fn urls(address: SocketAddr) -> [String; 3] {
     [
@@ -47,7 +49,7 @@ async fn in_time(url: &str, what: &str) -> Verdict {
 
 async fn all_denied(faults: &[Fault], which: impl Fn(&str) -> bool) {
     for (what, fault) in faults {
-        let urls = urls(serve(any(), *fault));
+        let urls = urls(serve_fault(any_loopback(), *fault));
         let asked = urls.iter().filter(|url| which(url)).map(async |url| {
             let verdict = in_time(url, what).await;
             assert!(
@@ -61,7 +63,7 @@ async fn all_denied(faults: &[Fault], which: impl Fn(&str) -> bool) {
 
 #[tokio::test]
 async fn nobody_there() {
-    for url in urls(free()) {
+    for url in urls(unused_address()) {
         let verdict = in_time(&url, "nobody there").await;
         assert!(
             matches!(verdict.how, How::Failed(Failure::Connect(_))),
@@ -74,31 +76,35 @@ async fn nobody_there() {
 #[tokio::test]
 async fn whatever_it_speaks() {
     let faults: &[Fault] = &[
-        ("silent", |stream| hold(&stream)),
+        ("silent", |stream| hold_open(&stream)),
         ("slow", |stream| {
-            h2::read(&stream);
-            hold(&stream);
+            h2::read_some(&stream);
+            hold_open(&stream);
         }),
         ("closes", drop),
-        ("closes when asked", |stream| h2::read(&stream)),
-        ("resets", |stream| reset(stream)),
+        ("closes when asked", |stream| h2::read_some(&stream)),
+        ("resets", |stream| close_with_reset(stream)),
         ("resets when asked", |stream| {
             let _ = (&stream).read(&mut [0]);
-            reset(stream);
+            close_with_reset(stream);
         }),
         ("garbage", |mut stream| {
             let _ = stream.write_all(&[0xff; 4096]);
-            hold(&stream);
+            hold_open(&stream);
         }),
-        ("garbage for ever", |stream| flood(&stream, &[0x16; 65536])),
-        ("zeros for ever", |stream| flood(&stream, &[0; 65536])),
+        ("garbage for ever", |stream| {
+            write_forever(&stream, &[0x16; 65536])
+        }),
+        ("zeros for ever", |stream| {
+            write_forever(&stream, &[0; 65536])
+        }),
         ("TLS", |mut stream| {
-            h2::read(&stream);
+            h2::read_some(&stream);
             let _ = stream.write_all(b"\x15\x03\x03\x00\x02\x02\x46");
         }),
         ("another protocol", |mut stream| {
             let _ = stream.write_all(b"220 mail.test ESMTP\r\n");
-            hold(&stream);
+            hold_open(&stream);
         }),
         ("a drip", |mut stream| {
             for octet in b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"
@@ -120,26 +126,26 @@ async fn whatever_it_speaks() {
 async fn an_answer_of_a_gigabyte_costs_no_memory() {
     let over_http: &[Fault] = &[
         ("a length", |stream| {
-            endless(
+            write_endlessly(
                 &stream,
                 b"HTTP/1.1 200 OK\r\nContent-Length: 1073741824\r\n\r\n",
                 &[b'x'; 65536],
             );
         }),
         ("no length", |stream| {
-            endless(&stream, b"HTTP/1.1 200 OK\r\n\r\n", &[b'x'; 65536]);
+            write_endlessly(&stream, b"HTTP/1.1 200 OK\r\n\r\n", &[b'x'; 65536]);
         }),
     ];
     let over_grpc: &[Fault] = &[
         ("a message", |stream| {
-            h2::begin(&stream);
-            frames(&stream, &[frame(h2::DATA, 0, 1, &[0, 0x40, 0, 0, 0])]);
-            flood(&stream, &frame(h2::DATA, 0, 1, &[0; 16384]));
+            h2::begin_response(&stream);
+            write_frames(&stream, &[frame(h2::DATA, 0, 1, &[0, 0x40, 0, 0, 0])]);
+            write_forever(&stream, &frame(h2::DATA, 0, 1, &[0; 16384]));
         }),
         ("small frames", |stream| {
-            h2::begin(&stream);
-            frames(&stream, &[frame(h2::DATA, 0, 1, &[0, 0, 0, 0xff, 0xff])]);
-            flood(&stream, &frame(h2::DATA, 0, 1, &[0]));
+            h2::begin_response(&stream);
+            write_frames(&stream, &[frame(h2::DATA, 0, 1, &[0, 0, 0, 0xff, 0xff])]);
+            write_forever(&stream, &frame(h2::DATA, 0, 1, &[0]));
         }),
     ];
     // Forgets the peak until now (proc_pid_clear_refs(5)).
@@ -157,7 +163,7 @@ async fn an_answer_of_a_gigabyte_costs_no_memory() {
 
 #[tokio::test]
 async fn one_that_fails_each_time_is_not_asked_each_time() {
-    for url in urls(serve(any(), drop)) {
+    for url in urls(serve_fault(any_loopback(), drop)) {
         let check = check(&url, |_| ());
         let client = check.client();
         for _ in 0..10 {
@@ -194,7 +200,7 @@ async fn one_that_fails_each_time_is_not_asked_each_time() {
 /// One at a time: the second question waits for the first, and not beyond its own time.
 #[tokio::test]
 async fn more_questions_than_may_be_open_wait() {
-    let address = serve(any(), |stream| hold(&stream));
+    let address = serve_fault(any_loopback(), |stream| hold_open(&stream));
     for url in urls(address) {
         let check = hasty(&url, |config| config.concurrency = 1.try_into().unwrap());
         let client = check.client();
@@ -216,7 +222,7 @@ async fn more_questions_than_may_be_open_wait() {
 
 #[tokio::test]
 async fn who_prefers_it_is_let_through_and_counted() {
-    let check = check(&urls(free())[0], |config| {
+    let check = check(&urls(unused_address())[0], |config| {
         config.on_failure = OnFailure::Allow;
     });
     let client = check.client();

@@ -6,11 +6,11 @@ use serde_json::Value;
 
 use crate::ext_authz::denial;
 use crate::rig::{Asking, ask, check, client};
-use crate::service::{Service, any};
+use crate::service::{Service, any_loopback};
 
 pub(crate) fn start(answer: &str) -> (Service, String) {
-    let mut service = Service::forward_auth(any());
-    service.answers(answer);
+    let mut service = Service::forward_auth(any_loopback());
+    service.set_answer(answer);
     let url = format!("http://{}/verify?by=test", service.address);
     (service, url)
 }
@@ -45,7 +45,7 @@ async fn it_is_asked_as_traefik_asks() {
     // A service behind CGI or WSGI would take it for the other.
     .header("x_forwarded_uri", b"/harmless");
     assert!(asking.of(&client(&url)).await.decision.allows());
-    let asked = service.asked();
+    let asked = service.next_request();
     assert_eq!(asked["line"], "GET /verify?by=test HTTP/1.1");
     let own = service.address.to_string();
     for (name, expected) in [
@@ -80,7 +80,7 @@ async fn its_no_is_the_clients_answer_verbatim() {
     let (mut service, url) = start(OK);
     let client = client(&url);
     for status in [302, 401, 403, 404, 429] {
-        service.answers(&format!(
+        service.set_answer(&format!(
             r#"{{"status": {status}, "headers": [["Location", "/login"], ["Set-Cookie", "a=1"], ["Set-Cookie", "b=2"],
             ["Keep-Alive", "timeout=5"]], "body": "no"}}"#
         ));
@@ -113,7 +113,7 @@ async fn only_2xx_lets_through_and_5xx_is_no_decision() {
         (502, Some(503)),
         (999, Some(403)),
     ] {
-        service.answers(&format!(
+        service.set_answer(&format!(
             r#"{{"status": {status}, "headers": [], "body": ""}}"#
         ));
         let verdict = ask(&client).await;
@@ -138,7 +138,7 @@ async fn what_is_taken_of_its_yes_can_not_come_from_the_client() {
             .into();
     })
     .client();
-    service.answers(
+    service.set_answer(
         r#"{"status": 200, "headers": [["X-Groups", "a"], ["X-Groups", "b"], ["X-Other", "c"], ["Host", "d"]], "body": ""}"#,
     );
     let verdict = ask(&client).await;
@@ -163,10 +163,10 @@ async fn a_connection_is_used_again() {
     let (service, url) = start(OK);
     let client = client(&url);
     assert!(ask(&client).await.decision.allows());
-    let first = service.asked()["from"].clone();
+    let first = service.next_request()["from"].clone();
     for _ in 0..10 {
         assert!(ask(&client).await.decision.allows());
-        assert_eq!(service.asked()["from"], first);
+        assert_eq!(service.next_request()["from"], first);
     }
 }
 

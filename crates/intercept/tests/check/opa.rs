@@ -14,7 +14,7 @@ fn url(opa: &Opa, rule: &str) -> String {
 
 #[tokio::test]
 async fn a_policy_decides_by_method_host_and_path() {
-    let opa = Opa::with(
+    let opa = Opa::start(
         "package egress\n\
          http := input.attributes.request.http\n\
          default allow := false\n\
@@ -33,7 +33,7 @@ async fn a_policy_decides_by_method_host_and_path() {
         ..Asking::default()
     };
     assert!(get.of(&client).await.decision.allows());
-    let input = opa.decided();
+    let input = opa.wait_decision();
     assert_eq!(
         input["attributes"]["source"]["address"]["socketAddress"]["address"],
         "192.0.2.7"
@@ -53,7 +53,7 @@ async fn a_policy_decides_by_method_host_and_path() {
 
 #[tokio::test]
 async fn a_policy_sees_the_beginning_of_a_body() {
-    let opa = Opa::with(
+    let opa = Opa::start(
         "package egress\n\
          allow if { not contains(input.attributes.request.http.body, \"secret\"); input.truncated_body }\n",
     );
@@ -70,7 +70,7 @@ async fn a_policy_sees_the_beginning_of_a_body() {
 /// What OPA's Envoy plugin reads of a result.
 #[tokio::test]
 async fn a_result_may_be_an_object() {
-    let opa = Opa::with(
+    let opa = Opa::start(
         "package egress\n\
          verdict := {\"allowed\": true, \"headers\": {\"x-by\": \"opa\"}, \"request_headers_to_remove\": [\"x-gone\"],\n\
            \"response_headers_to_add\": {\"x-seen\": \"1\"}} if input.attributes.request.http.method == \"GET\"\n\
@@ -104,7 +104,7 @@ async fn a_result_may_be_an_object() {
 
 #[tokio::test]
 async fn nothing_but_a_clear_yes_is_one() {
-    let opa = Opa::with(
+    let opa = Opa::start(
         "package egress\n\
          yes := true\n\
          package_like := {\"allow\": true, \"unknown\": [1]}\n\
@@ -141,7 +141,7 @@ async fn nothing_but_a_clear_yes_is_one() {
     // OPA answers 500 where a policy contradicts itself.
     assert_eq!(outcome("conflict").await, (false, false));
     assert_eq!(
-        opa.decided()["attributes"]["tlsSession"],
+        opa.wait_decision()["attributes"]["tlsSession"],
         json!({ "sni": "origin.test" })
     );
 }

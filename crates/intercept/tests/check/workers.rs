@@ -34,7 +34,7 @@ fn a_worker_that_ends_leaves_its_question_to_the_others() {
             }
         });
     });
-    service.asked();
+    service.next_request();
     let (verdict, ()) = runtime().block_on(async {
         tokio::join!(ask(&other), async {
             sleep(Duration::from_millis(50)).await;
@@ -44,7 +44,7 @@ fn a_worker_that_ends_leaves_its_question_to_the_others() {
     ending.join().expect("it ends well");
     assert!(verdict.decision.allows(), "{verdict:?}");
     assert!(matches!(verdict.how, How::Asked));
-    assert_eq!(service.times(), 1, "once more");
+    assert_eq!(service.count_requests(), 1, "once more");
 }
 
 /// And it may be busy with other things: nobody waits for it longer than for the service.

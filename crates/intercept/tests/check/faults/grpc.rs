@@ -5,19 +5,24 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use peername_intercept::check::{Failure, How};
 
-use crate::broken::{Fault, YES, flood, frames, hold, say, serve};
+use crate::broken::{
+    CHECK_RESPONSE_OK, Fault, answer_bytes, hold_open, serve_fault, write_forever, write_frames,
+};
 use crate::h2::{self, frame};
 use crate::rig::{ask, client, hasty};
-use crate::service::any;
+use crate::service::any_loopback;
 
 use super::{all_denied, urls};
 
 /// Or nothing below would show anything.
 #[tokio::test]
 async fn an_answer_in_order_is_a_yes() {
-    let address = serve(any(), |stream| {
-        h2::begin(&stream);
-        frames(&stream, &[frame(h2::DATA, 0, 1, YES), h2::trailers(b"0")]);
+    let address = serve_fault(any_loopback(), |stream| {
+        h2::begin_response(&stream);
+        write_frames(
+            &stream,
+            &[frame(h2::DATA, 0, 1, CHECK_RESPONSE_OK), h2::trailers(b"0")],
+        );
     });
     let verdict = ask(&client(&urls(address)[0])).await;
     assert!(verdict.decision.allows(), "{verdict:?}");
@@ -27,11 +32,16 @@ async fn an_answer_in_order_is_a_yes() {
 #[tokio::test]
 async fn a_connection_that_fell_silent_is_not_asked_again() {
     static CONNECTIONS: AtomicUsize = AtomicUsize::new(0);
-    let address = serve(any(), |stream| match CONNECTIONS.fetch_add(1, Relaxed) {
-        0 => hold(&stream),
-        _ => {
-            h2::begin(&stream);
-            frames(&stream, &[frame(h2::DATA, 0, 1, YES), h2::trailers(b"0")]);
+    let address = serve_fault(any_loopback(), |stream| {
+        match CONNECTIONS.fetch_add(1, Relaxed) {
+            0 => hold_open(&stream),
+            _ => {
+                h2::begin_response(&stream);
+                write_frames(
+                    &stream,
+                    &[frame(h2::DATA, 0, 1, CHECK_RESPONSE_OK), h2::trailers(b"0")],
+                );
+            }
         }
     });
     let client = hasty(&urls(address)[0], |_| ()).client();
@@ -49,10 +59,10 @@ async fn a_connection_that_fell_silent_is_not_asked_again() {
 async fn over_grpc() {
     let faults: &[Fault] = &[
         ("HTTP/1.1", |stream| {
-            say(&stream, b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n");
+            answer_bytes(&stream, b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n");
         }),
         ("greets and goes", |mut stream| {
-            h2::settle(&stream);
+            h2::exchange_settings(&stream);
             let _ = stream.write_all(&frame(
                 h2::GOAWAY,
                 0,
@@ -61,35 +71,47 @@ async fn over_grpc() {
             ));
         }),
         ("a frame of nothing known", |stream| {
-            frames(&stream, &[frame(h2::SETTINGS, 0, 7, &[1])]);
+            write_frames(&stream, &[frame(h2::SETTINGS, 0, 7, &[1])]);
         }),
         ("a yes and no status", |stream| {
-            h2::begin(&stream);
-            frames(&stream, &[frame(h2::DATA, h2::END_STREAM, 1, YES)]);
+            h2::begin_response(&stream);
+            write_frames(
+                &stream,
+                &[frame(h2::DATA, h2::END_STREAM, 1, CHECK_RESPONSE_OK)],
+            );
         }),
         ("a yes and then nothing", |stream| {
-            h2::begin(&stream);
-            frames(&stream, &[frame(h2::DATA, 0, 1, YES)]);
-            hold(&stream);
+            h2::begin_response(&stream);
+            write_frames(&stream, &[frame(h2::DATA, 0, 1, CHECK_RESPONSE_OK)]);
+            hold_open(&stream);
         }),
         ("a yes and another status", |stream| {
-            h2::begin(&stream);
-            frames(&stream, &[frame(h2::DATA, 0, 1, YES), h2::trailers(b"13")]);
+            h2::begin_response(&stream);
+            write_frames(
+                &stream,
+                &[
+                    frame(h2::DATA, 0, 1, CHECK_RESPONSE_OK),
+                    h2::trailers(b"13"),
+                ],
+            );
         }),
         ("a yes and no number of a status", |stream| {
-            h2::begin(&stream);
-            frames(
+            h2::begin_response(&stream);
+            write_frames(
                 &stream,
-                &[frame(h2::DATA, 0, 1, YES), h2::trailers(b"zero")],
+                &[
+                    frame(h2::DATA, 0, 1, CHECK_RESPONSE_OK),
+                    h2::trailers(b"zero"),
+                ],
             );
         }),
         ("a status and no answer", |stream| {
-            h2::begin(&stream);
-            frames(&stream, &[h2::trailers(b"0")]);
+            h2::begin_response(&stream);
+            write_frames(&stream, &[h2::trailers(b"0")]);
         }),
         ("an answer that is not of the protocol", |stream| {
-            h2::begin(&stream);
-            frames(
+            h2::begin_response(&stream);
+            write_frames(
                 &stream,
                 &[
                     frame(h2::DATA, 0, 1, &[0, 0, 0, 0, 3, 0xff, 0xff, 0xff]),
@@ -98,8 +120,8 @@ async fn over_grpc() {
             );
         }),
         ("an answer of another encoding", |stream| {
-            h2::begin(&stream);
-            frames(
+            h2::begin_response(&stream);
+            write_frames(
                 &stream,
                 &[
                     frame(h2::DATA, 0, 1, &[1, 0, 0, 0, 2, 0x0a, 0]),
@@ -108,17 +130,17 @@ async fn over_grpc() {
             );
         }),
         ("a reason that is not UTF-8", |stream| {
-            h2::begin(&stream);
+            h2::begin_response(&stream);
             let status = [0, 0, 0, 0, 5, 0x0a, 3, 0x12, 1, 0xff];
-            frames(
+            write_frames(
                 &stream,
                 &[frame(h2::DATA, 0, 1, &status), h2::trailers(b"0")],
             );
         }),
         ("500", |stream| {
-            h2::settle(&stream);
+            h2::exchange_settings(&stream);
             let head = [0x8e];
-            frames(
+            write_frames(
                 &stream,
                 &[frame(
                     h2::HEADERS,
@@ -129,11 +151,16 @@ async fn over_grpc() {
             );
         }),
         ("headers for ever", |mut stream| {
-            h2::settle(&stream);
+            h2::exchange_settings(&stream);
             let _ = stream.write_all(&frame(h2::HEADERS, 0, 1, &[h2::STATUS_200]));
-            flood(
+            write_forever(
                 &stream,
-                &frame(h2::CONTINUATION, 0, 1, &h2::header(b"x-more", &[b'x'; 120])),
+                &frame(
+                    h2::CONTINUATION,
+                    0,
+                    1,
+                    &h2::header_field(b"x-more", &[b'x'; 120]),
+                ),
             );
         }),
     ];
