@@ -1,4 +1,4 @@
-//! The echo server behind every contestant, and behind none.
+//! The echo server behind every contestant.
 
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind, Read, Write};
@@ -9,13 +9,11 @@ use std::time::Instant;
 use anyhow::{Context, Result};
 use socket2::{Domain, Protocol, Socket, Type};
 
-use crate::pattern;
-use crate::poller::{Interest, Poller};
+use crate::host::poller::{Interest, Poller};
+use crate::wire::pattern;
 
-pub(crate) use tally::{Report, STREAMED, Tally};
-
-mod datagrams;
-mod tally;
+pub(crate) mod tally;
+mod udp_echo;
 
 /// `peername-bench backend`
 #[derive(clap::Args)]
@@ -23,21 +21,21 @@ pub(crate) struct Args {
     /// Where to listen
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:8080")]
     listen: SocketAddr,
-    /// Stop after this time, whatever happens
+    /// Exit after this time in any case
     #[arg(long = "for", value_name = "DURATION", default_value = "10m")]
     lifetime: humantime::Duration,
 }
 
-/// Echoes until the lifetime is over, TCP on this thread and UDP on another. A connection that fails is closed and forgotten: the
-/// generator is the one that judges.
+/// Echoes until the lifetime is over, TCP on this thread and UDP on another. A connection that fails is closed
+/// silently: the generator verifies.
 ///
 /// # Errors
 /// Listening, waiting or accepting failed.
 pub(crate) fn run(args: &Args) -> Result<()> {
     let end = Instant::now() + *args.lifetime;
-    let datagrams = datagrams::bind(args.listen)?;
+    let udp = udp_echo::bind(args.listen)?;
     thread::spawn(move || {
-        if let Err(error) = datagrams::serve(&datagrams) {
+        if let Err(error) = udp_echo::serve(&udp) {
             eprintln!("peername-bench: {error:#}");
         }
     });
@@ -74,7 +72,7 @@ impl Backend {
         let domain = Domain::for_address(address);
         let listener = Socket::new(domain, Type::STREAM.nonblocking(), Some(Protocol::TCP))?;
         listener.set_reuse_address(true)?;
-        // What is accepted inherits it, which saves a call each.
+        // Accepted sockets inherit it, which saves a system call for each.
         listener.set_tcp_nodelay(true)?;
         listener
             .bind(&address.into())
@@ -82,7 +80,7 @@ impl Backend {
         listener.listen(BACKLOG).context("listen")?;
         let poller = Poller::new().context("epoll_create")?;
         poller.add(&listener, LISTENER, Interest::IN)?;
-        let scratch = vec![0; pattern::LONGEST].into_boxed_slice();
+        let scratch = vec![0; pattern::MAX_CHUNK_BYTES].into_boxed_slice();
         Ok(Self {
             listener,
             poller,
@@ -94,7 +92,7 @@ impl Backend {
 
     fn accept(&mut self) -> Result<()> {
         loop {
-            // The C library's: a system call of our own would go past `peername exec --mode preload`.
+            // accept4 of the C library: a direct system call would bypass `peername exec --mode preload`.
             let socket = match self.listener.accept() {
                 Ok((socket, _)) => TcpStream::from(socket),
                 Err(error) => match error.kind() {
@@ -142,7 +140,7 @@ impl Backend {
     }
 }
 
-/// One connection. While bytes are unsent nothing more is read, so a client that does not read
+/// One connection, with backpressure: nothing more is read while bytes are unsent, so a client that does not read
 /// holds at most one scratch buffer here.
 struct Echo {
     socket: TcpStream,
@@ -150,39 +148,39 @@ struct Echo {
 }
 
 impl Echo {
-    /// One read and one write, or, with bytes left over, one write.
+    /// Does one read and one write, or, with unsent bytes, one write.
     ///
     /// # Errors
-    /// The connection is over; the end of the stream is [`io::ErrorKind::UnexpectedEof`].
+    /// The connection has ended; the end of the stream is [`io::ErrorKind::UnexpectedEof`].
     fn step(&mut self, scratch: &mut [u8]) -> io::Result<()> {
         if !self.unsent.is_empty() {
-            let sent = accepted(self.socket.write(&self.unsent))?;
+            let sent = zero_if_would_block(self.socket.write(&self.unsent))?;
             self.unsent.drain(..sent);
             return Ok(());
         }
         let received = match self.socket.read(scratch) {
             Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
-            received => accepted(received)?,
+            received => zero_if_would_block(received)?,
         };
         if received > 0 {
-            let sent = accepted(self.socket.write(&scratch[..received]))?;
+            let sent = zero_if_would_block(self.socket.write(&scratch[..received]))?;
             self.unsent.extend_from_slice(&scratch[sent..received]);
         }
         Ok(())
     }
 }
 
-/// A full or empty socket buffer is no bytes rather than an error.
-pub(crate) fn accepted(result: io::Result<usize>) -> io::Result<usize> {
+/// Turns a full or empty socket buffer into zero bytes.
+pub(crate) fn zero_if_would_block(result: io::Result<usize>) -> io::Result<usize> {
     match result {
         Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(0),
         other => other,
     }
 }
 
-/// No connection gets this number.
+/// The token of the listener; no connection has it.
 const LISTENER: usize = usize::MAX;
 
-/// The kernel's own ceiling (net.core.somaxconn since 5.4). With a short queue a burst loses SYNs
-/// and the run measures retransmission timers.
+/// The accept backlog: the kernel's own default maximum (net.core.somaxconn since 5.4). With a short queue a burst loses
+/// SYNs, and the run measures retransmission timers.
 const BACKLOG: i32 = 4096;

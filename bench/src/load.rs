@@ -1,36 +1,30 @@
-//! The generator: one workload on one address, every byte verified.
+//! The generator: applies one workload to one address, and verifies every byte.
 //!
-//! It is one thread, so that it disturbs the proxy it shares the machine with as little, and
-//! always as much. A workload ends by itself: nothing new is begun once the time is over, what is
-//! outstanding gets [`GRACE`], and what is missing then counts as lost.
+//! It is one thread, so that it takes as little as possible, and always the same, of the machine that it shares with the
+//! proxy. A workload ends by itself: no new request begins after the deadline, outstanding ones get
+//! [`GRACE`](meter::GRACE), and what is missing then counts as lost.
 
 use std::net::{IpAddr, SocketAddr};
-use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
-use clap::ValueEnum;
-use hdrhistogram::Histogram;
-use serde::{Deserialize, Serialize};
 
-use crate::procfs::{Cpu, ProcessTree};
+use crate::compare::measurement::Metric;
+use crate::host::procfs::ProcessTree;
+use crate::load::balancer::SocketLayout;
+use crate::load::spec::{LoadSpec, Preface, Workload};
 
-pub(crate) use balancer::seen;
-#[cfg(test)]
-pub(crate) use balancer::v2_header;
-pub(crate) use connection::{Connection, claimed_source};
-
-use balancer::Sockets;
-
-mod balancer;
+pub(crate) mod balancer;
 mod bulk;
 mod churn;
-mod connection;
+pub(crate) mod connection;
 mod idle;
+pub(crate) mod meter;
 mod pingpong;
+pub(crate) mod spec;
 mod udp_echo;
 mod udp_stream;
 
-/// `peername-bench load`
+/// The arguments of `peername-bench load`.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// What to do
@@ -38,13 +32,13 @@ pub(crate) struct Args {
     /// Where to connect to; must be in 127.0.0.0/8
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:8080")]
     target: SocketAddr,
-    /// Where the backend itself is, to be asked what arrived by UDP; the target if not given
+    /// The backend's own address, which UDP workloads query for what arrived; defaults to the target
     #[arg(long, value_name = "ADDR")]
     backend: Option<SocketAddr>,
     /// What comes first on a connection, or in each datagram
     #[arg(long, default_value = "none")]
     preface: Preface,
-    /// Connections at a time; clients, with UDP
+    /// Concurrent connections; clients, with UDP
     #[arg(long, value_name = "N", default_value_t = 50)]
     connections: usize,
     /// How long
@@ -55,94 +49,12 @@ pub(crate) struct Args {
     watch: Option<u32>,
 }
 
-/// Shapes of work.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub(crate) enum Workload {
-    /// 64 B there, 64 B back, over and over on the same connections
-    Pingpong,
-    /// As many bytes as will go, both ways at once
-    Bulk,
-    /// Connect, send, receive, close
-    Churn,
-    /// Many connections that have nothing to say
-    Idle,
-    /// As pingpong, in datagrams; one lost is given up after a while
-    UdpEcho,
-    /// As udp-echo, with all clients behind one socket
-    UdpEchoShared,
-    /// As udp-echo, with 8 datagrams of each client under way
-    UdpEchoWindow,
-    /// As many datagrams of 1,200 B as will go, one way
-    UdpStream,
-}
-
-/// What a workload runs over.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) enum Transport {
-    Tcp,
-    Udp,
-}
-
-impl Workload {
-    pub(crate) fn transport(self) -> Transport {
-        match self {
-            Self::Pingpong | Self::Bulk | Self::Churn | Self::Idle => Transport::Tcp,
-            Self::UdpEcho | Self::UdpEchoShared | Self::UdpEchoWindow | Self::UdpStream => {
-                Transport::Udp
-            }
-        }
-    }
-}
-
-/// What precedes the payload.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub(crate) enum Preface {
-    /// Nothing
-    None,
-    /// The PROXY protocol, with another client on each connection: a version 1 line at its start, or a
-    /// version 2 header in each datagram
-    Proxy,
-}
-
-/// What a workload needs to know.
-#[derive(Clone, Debug)]
-pub(crate) struct Plan {
-    pub(crate) target: SocketAddr,
-    /// Where the backend is, past the proxy. Only UDP needs it, and only to ask what arrived.
-    pub(crate) backend: SocketAddr,
-    pub(crate) preface: Preface,
-    pub(crate) connections: usize,
-    pub(crate) duration: Duration,
-    /// How many such runs there were already: whoever makes connections anew has other clients in each.
-    pub(crate) turn: u32,
-    /// The proxy, if there is one.
-    pub(crate) watch: Option<ProcessTree>,
-}
-
-/// One measured figure. The name carries the unit.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Metric {
-    pub(crate) name: String,
-    pub(crate) value: f64,
-}
-
-impl Metric {
-    pub(crate) fn new(name: &str, value: f64) -> Self {
-        Self {
-            name: name.to_owned(),
-            value,
-        }
-    }
-}
-
-/// Runs one workload and prints its figures.
+/// Runs one workload and prints its metrics.
 ///
 /// # Errors
 /// As [`run`].
 pub(crate) fn print(args: &Args) -> Result<()> {
-    let plan = Plan {
+    let spec = LoadSpec {
         target: args.target,
         backend: args.backend.unwrap_or(args.target),
         preface: args.preface,
@@ -151,142 +63,35 @@ pub(crate) fn print(args: &Args) -> Result<()> {
         turn: 0,
         watch: args.watch.map(ProcessTree::of),
     };
-    println!("{}", serde_json::to_string(&run(args.workload, &plan)?)?);
+    println!("{}", serde_json::to_string(&run(args.workload, &spec)?)?);
     Ok(())
 }
 
-/// Runs one workload and returns its figures in the order in which they are to be read.
+/// Runs one workload and returns its metrics in the order in which they are printed.
 ///
 /// # Errors
-/// A byte came back wrong or not at all, a connection failed, a datagram was wrong or went to another
-/// client, or the target is not loopback. Lost datagrams are a figure.
-pub(crate) fn run(workload: Workload, plan: &Plan) -> Result<Vec<Metric>> {
-    for address in [plan.target, plan.backend] {
+/// A byte came back wrong or not at all, a connection failed, a datagram was wrong or went to another client, or the
+/// target is not loopback. Lost datagrams are a metric, not an error.
+pub(crate) fn run(workload: Workload, spec: &LoadSpec) -> Result<Vec<Metric>> {
+    for address in [spec.target, spec.backend] {
         ensure!(
             matches!(address.ip(), IpAddr::V4(ip) if ip.is_loopback()),
             "{address} is outside of 127.0.0.0/8: load stays on this machine"
         );
     }
-    ensure!(plan.connections > 0, "no connections, no load");
+    ensure!(spec.connections > 0, "no connections, no load");
     match workload {
-        Workload::Pingpong => pingpong::run(plan),
-        Workload::Bulk => bulk::run(plan),
-        Workload::Churn => churn::run(plan),
-        Workload::Idle => idle::run(plan),
-        Workload::UdpEcho => udp_echo::run(plan, Sockets::Each, 1),
-        Workload::UdpEchoShared => udp_echo::run(plan, Sockets::Shared, 1),
-        Workload::UdpEchoWindow => udp_echo::run(plan, Sockets::Each, WINDOW),
-        Workload::UdpStream => udp_stream::run(plan),
+        Workload::Pingpong => pingpong::run(spec),
+        Workload::Bulk => bulk::run(spec),
+        Workload::Churn => churn::run(spec),
+        Workload::Idle => idle::run(spec),
+        Workload::UdpEcho => udp_echo::run(spec, SocketLayout::PerClient, 1),
+        Workload::UdpEchoShared => udp_echo::run(spec, SocketLayout::Shared, 1),
+        Workload::UdpEchoWindow => udp_echo::run(spec, SocketLayout::PerClient, WINDOW),
+        Workload::UdpStream => udp_stream::run(spec),
     }
 }
 
-/// Time and CPU time from the beginning of the measured stretch.
-///
-/// The stretch ends with the last byte back, not with the clock: so work and cost cover exactly
-/// the same bytes.
-struct Meter {
-    start: Instant,
-    watch: Option<(ProcessTree, Cpu)>,
-    all: (ProcessTree, Cpu),
-    deadline: Instant,
-}
-
-/// What a measured stretch took; `cpu` is the proxy's, `of_all` that of generator and backend too.
-struct Usage {
-    elapsed: Duration,
-    cpu: Option<Duration>,
-    of_all: Duration,
-}
-
-impl Meter {
-    fn start(plan: &Plan) -> Result<Self> {
-        let watch = plan
-            .watch
-            .map(|tree| Ok::<_, anyhow::Error>((tree, tree.cpu()?)));
-        let watch = watch.transpose()?;
-        let all = ProcessTree::of(std::process::id());
-        let all = (all, all.cpu()?);
-        let start = Instant::now();
-        Ok(Self {
-            start,
-            watch,
-            all,
-            deadline: start + plan.duration,
-        })
-    }
-
-    /// Whether new work may begin.
-    fn is_running(&self, now: Instant) -> bool {
-        now < self.deadline
-    }
-
-    /// Whether outstanding work must be given up.
-    fn is_over(&self, now: Instant) -> bool {
-        now >= self.deadline + GRACE
-    }
-
-    fn stop(self) -> Result<Usage> {
-        let elapsed = self.start.elapsed();
-        let cpu = self
-            .watch
-            .map(|(tree, before)| Ok::<_, anyhow::Error>(tree.cpu()?.since(before)));
-        let (all, before) = self.all;
-        Ok(Usage {
-            elapsed,
-            cpu: cpu.transpose()?,
-            of_all: all.cpu()?.since(before),
-        })
-    }
-}
-
-impl Usage {
-    /// `count` things a second.
-    fn rate(&self, count: u64) -> f64 {
-        count as f64 / self.elapsed.as_secs_f64()
-    }
-
-    /// The same of generator, proxy and backend together. What the kernel does for a proxy is done in the time of
-    /// whoever sends.
-    fn cpu_micros_of_all_per(&self, name: &str, count: u64) -> Metric {
-        Metric::new(name, self.of_all.as_secs_f64() * 1e6 / count as f64)
-    }
-
-    /// Microseconds of CPU for each of `count` things, if there was a proxy to use them.
-    fn cpu_micros_per(&self, name: &str, count: u64) -> Option<Metric> {
-        Some(Metric::new(
-            name,
-            self.cpu?.as_secs_f64() * 1e6 / count as f64,
-        ))
-    }
-}
-
-/// An empty record of nanoseconds, to three digits.
-///
-/// # Errors
-/// None: the bounds are good.
-pub(crate) fn latencies() -> Result<Histogram<u64>> {
-    Ok(Histogram::new_with_bounds(
-        1,
-        2 * GRACE.as_nanos() as u64,
-        3,
-    )?)
-}
-
-/// What is said about latency everywhere.
-pub(crate) fn quantiles(latency: &Histogram<u64>) -> [Metric; 2] {
-    let micros = |quantile| latency.value_at_quantile(quantile) as f64 / 1e3;
-    [
-        Metric::new("p50 us", micros(0.5)),
-        Metric::new("p99 us", micros(0.99)),
-    ]
-}
-
-/// Fifty times what a retransmission takes on loopback: who needs longer has lost it.
-const GRACE: Duration = Duration::from_secs(10);
-
-/// How long a wait may last, so that deadlines are seen even if nothing happens.
-const GLANCE: Duration = Duration::from_millis(100);
-
-/// Datagrams of a client under way in [`Workload::UdpEchoWindow`]: as many as the load that UDP proxies for
-/// this work have been measured with before.
+/// In-flight datagrams of each client in [`Workload::UdpEchoWindow`]: as many as in the load with which UDP proxies for
+/// this task have been measured before.
 const WINDOW: usize = 8;

@@ -1,13 +1,20 @@
-//! Measures peername beside its peers: the same work, in one run, taking turns.
+//! Benchmarks: peername side by side with other proxies, the same work in interleaved rounds.
 //!
-//! Several programs in one binary, because each must be its own process for its CPU time not to be
-//! counted as the proxy's: `backend` echoes, `load` generates and verifies, `naive-udp` is a relay to
-//! compare with, `matrix` runs every contestant through every workload and prints the tables. `intercept` does
-//! the same for proxies that open TLS.
-//! Generator and backend share the machine with the proxy, so both are as plain as can be.
+//! One binary with several roles, each run as a process of its own, so that its CPU time is not counted as the
+//! proxy's: `backend` echoes, `load` generates and verifies, `naive-udp` is a relay to compare with, `matrix` runs
+//! every contestant through every workload and prints the tables. `intercept` does the same for proxies that
+//! open TLS. Generator and backend share the machine with the proxy, so both are kept simple.
 //!
-//! Nothing leaves the machine: `matrix` works in network namespaces that hold only a loopback
-//! device, as `intercept` does, and the generators refuse other targets.
+//! | module | content |
+//! |---|---|
+//! | [`matrix`], [`intercept`] | what is compared: contestants, cases, targets, and one cell's set-up |
+//! | [`compare`] | interleaved rounds, sandboxes, raw results, report |
+//! | [`load`], [`backend`], [`naive_udp`] | traffic: generator, echo server, baseline relay |
+//! | [`wire`] | the bytes that are sent, so that each one can be verified |
+//! | [`host`] | namespaces, processes, sockets, CPU time and memory |
+//!
+//! No traffic leaves the machine: `matrix` and `intercept` work in network namespaces that hold only a
+//! loopback device, and the generators refuse other targets.
 #![forbid(unsafe_code)]
 
 use std::process::ExitCode;
@@ -15,23 +22,13 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 
 mod backend;
-mod cell;
-mod datagram;
+mod compare;
+mod host;
 mod intercept;
 mod load;
 mod matrix;
 mod naive_udp;
-mod namespace;
-mod neighbours;
-mod pattern;
-mod poller;
-mod procfs;
-mod proxies;
-mod report;
-mod rounds;
-mod running;
-mod sockets;
-mod stand;
+mod wire;
 
 #[derive(Parser)]
 #[command(
@@ -46,29 +43,29 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Echo every byte that comes in, by TCP and UDP
+    /// Echo every byte received, over TCP and UDP
     Backend(backend::Args),
-    /// Put one workload on one address and print the figures as a JSON line
+    /// Apply one workload to one address and print the metrics as a JSON line
     Load(load::Args),
-    /// Relay UDP in the plainest way there is, for comparison
+    /// Relay UDP in the simplest possible way, as a baseline
     NaiveUdp(naive_udp::Args),
-    /// Run all contestants through all workloads, print the tables, write the raw figures
+    /// Run all contestants through all workloads, print the tables, write the raw results
     Matrix(matrix::Args),
-    /// Measure `peername intercept` beside its peers, print the tables, write the raw figures
+    /// Measure `peername intercept` and its competitors, print the tables, write the raw results
     Intercept(intercept::Args),
-    /// Be what is behind an intercepting proxy
+    /// Run the origin server behind an intercepting proxy
     InterceptOrigin(intercept::origin::Args),
-    /// Put one load on an intercepting proxy and print the figures as a JSON line
+    /// Apply one workload to an intercepting proxy and print the metrics as a JSON line
     InterceptLoad(intercept::load::Args),
-    /// Do the least that a proxy can do that opens TLS, for comparison
+    /// Run the minimum that any TLS-opening proxy has to do, as a baseline
     #[command(hide = true)]
     InterceptFloor(intercept::floor::Args),
-    /// One measurement, inside a namespace that `intercept` made
+    /// Measure one cell, inside a namespace that `intercept` made
     #[command(hide = true)]
-    InterceptCell(crate::cell::Args),
-    /// One measurement, inside a namespace that `matrix` made
+    InterceptCell(compare::sandbox::CellArgs),
+    /// Measure one cell, inside a namespace that `matrix` made
     #[command(hide = true)]
-    Cell(cell::Args),
+    Cell(compare::sandbox::CellArgs),
 }
 
 fn main() -> ExitCode {
@@ -77,12 +74,12 @@ fn main() -> ExitCode {
         Command::Load(args) => load::print(&args),
         Command::NaiveUdp(args) => naive_udp::run(&args),
         Command::Matrix(args) => matrix::run(&args),
-        Command::Cell(args) => cell::print(&args),
+        Command::Cell(args) => matrix::cell::run(&args),
         Command::Intercept(args) => intercept::run(&args),
         Command::InterceptOrigin(args) => intercept::origin::run(&args),
         Command::InterceptLoad(args) => intercept::load::print(args),
         Command::InterceptFloor(args) => intercept::floor::run(&args),
-        Command::InterceptCell(args) => intercept::cell::print(&args),
+        Command::InterceptCell(args) => intercept::cell::run(&args),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

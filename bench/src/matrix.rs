@@ -1,18 +1,26 @@
-//! All contestants through all workloads.
+//! `peername-bench matrix`: all contestants, all workloads.
 
 use std::time::Duration;
 
 use anyhow::Result;
 
-use crate::cell::Cell;
-use crate::load::Workload;
-use crate::namespace;
-use crate::proxies::{Contestant, Selection};
-use crate::report::TARGETS;
-use crate::rounds::{self, Comparison, Options, Task};
-use crate::stand::Stand;
+use crate::compare::Comparison;
+use crate::compare::options::Options;
+use crate::compare::sandbox::Sandbox;
+use crate::host::namespace;
+use crate::matrix::cases::{CASES, MatrixCase};
+use crate::matrix::cell::MatrixCell;
+use crate::matrix::contestants::MatrixContestant;
+use crate::matrix::selection::Selection;
+use crate::matrix::targets::TARGETS;
 
-/// `peername-bench matrix`
+mod cases;
+pub(crate) mod cell;
+mod contestants;
+mod selection;
+mod targets;
+
+/// The arguments of `peername-bench matrix`.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     #[command(flatten)]
@@ -29,92 +37,11 @@ pub(crate) struct Args {
     duration: humantime::Duration,
 }
 
-/// A table of the matrix: a workload and its size.
-struct Measure {
-    name: &'static str,
-    workload: Workload,
-    connections: usize,
-    /// In a round; several are short ones.
-    turns: u32,
-}
-
-/// Every workload that is run. Names stand in the raw figures: change the name with the meaning.
-const TASKS: &[Measure] = &[
-    Measure {
-        name: "pingpong",
-        workload: Workload::Pingpong,
-        connections: 50,
-        turns: 1,
-    },
-    Measure {
-        name: "bulk-1",
-        workload: Workload::Bulk,
-        connections: 1,
-        turns: 1,
-    },
-    Measure {
-        name: "bulk-4",
-        workload: Workload::Bulk,
-        connections: 4,
-        turns: 1,
-    },
-    Measure {
-        name: "churn",
-        workload: Workload::Churn,
-        connections: 50,
-        turns: 40,
-    },
-    Measure {
-        name: "idle",
-        workload: Workload::Idle,
-        connections: 5_000,
-        turns: 1,
-    },
-    Measure {
-        name: "udp-echo",
-        workload: Workload::UdpEcho,
-        connections: 50,
-        turns: 1,
-    },
-    Measure {
-        name: "udp-echo-shared",
-        workload: Workload::UdpEchoShared,
-        connections: 50,
-        turns: 1,
-    },
-    Measure {
-        name: "udp-echo-window",
-        workload: Workload::UdpEchoWindow,
-        connections: 50,
-        turns: 1,
-    },
-    Measure {
-        name: "udp-stream",
-        workload: Workload::UdpStream,
-        connections: 4,
-        turns: 1,
-    },
-];
-
-impl Task<Contestant> for Measure {
-    fn name(&self) -> &'static str {
-        self.name
-    }
-
-    fn suits(&self, contestant: &Contestant) -> bool {
-        contestant.carries(self.workload.transport())
-    }
-
-    fn turns(&self) -> u32 {
-        self.turns
-    }
-}
-
-/// Runs the matrix, prints the tables to standard output, and writes the raw figures.
+/// Runs the matrix, prints the tables to standard output, and writes the raw results.
 ///
 /// # Errors
-/// A contestant that takes part lost a byte or a connection, or did not start; the tables of what
-/// worked are printed nevertheless.
+/// A contestant that takes part lost a byte or a connection, or did not start; the tables of the measurements that
+/// succeeded are printed nevertheless.
 pub(crate) fn run(args: &Args) -> Result<()> {
     let (rounds, duration) = (
         args.options.rounds(),
@@ -122,7 +49,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     );
     let comparison = Comparison {
         contestants: args.contestants.contestants()?,
-        tasks: rounds::wanted(TASKS, &args.options.only)?,
+        cases: args.options.select_cases(CASES)?,
         rounds,
         extent: format!("{rounds} rounds, {duration} each"),
         subject: &args.options.subject,
@@ -132,66 +59,67 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         rest: if args.options.quick {
             Duration::ZERO
         } else {
-            REST
+            REST_AFTER_GROUP
         },
     };
-    comparison.run(|contestant, task| args.set_up(contestant, task))
+    comparison.run(|contestant, case| args.set_up(contestant, case))
 }
 
 impl Args {
     fn duration(&self) -> Duration {
         if self.options.quick {
-            QUICK
+            QUICK_DURATION
         } else {
             *self.duration
         }
     }
 
-    fn connections(&self, task: &Measure) -> usize {
+    fn connections(&self, case: &MatrixCase) -> usize {
         let wanted = if self.options.quick {
-            task.connections.min(QUICK_CONNECTIONS)
+            case.connections.min(QUICK_CONNECTIONS)
         } else {
-            task.connections
+            case.connections
         };
-        // A proxy needs two descriptors for each, and some for itself.
-        let possible = namespace::descriptors().saturating_sub(SPARE_DESCRIPTORS) / 2;
+        // A proxy needs two descriptors for each connection, and some for itself.
+        let possible = namespace::max_descriptors().saturating_sub(SPARE_DESCRIPTORS) / 2;
         wanted.min(usize::try_from(possible).unwrap_or(usize::MAX))
     }
 
-    fn set_up(&self, contestant: &Contestant, task: &Measure) -> Result<Stand> {
-        let duration = match task.turns {
+    fn set_up(&self, contestant: &MatrixContestant, case: &MatrixCase) -> Result<Sandbox> {
+        let duration = match case.turns {
             1 => self.duration(),
-            _ => self.duration() / SHORT,
+            _ => self.duration() / SHORT_TURN_DIVISOR,
         };
-        Stand::set_up(
+        Sandbox::set_up(
             "cell",
             &self.options.out,
-            duration + ALLOWANCE,
-            |directory| Cell {
+            duration + SETUP_ALLOWANCE,
+            |directory| MatrixCell {
                 contestant: contestant.clone(),
-                workload: task.workload,
-                connections: self.connections(task),
+                workload: case.workload,
+                connections: self.connections(case),
                 duration,
-                watch: self.contestants.watch(),
+                cpu_scope: self.contestants.cpu_scope(),
                 directory: directory.to_owned(),
             },
         )
     }
 }
 
-/// Of how long a turn takes otherwise, a short one takes this part.
-const SHORT: u32 = 10;
+/// A short turn takes `--for` divided by this.
+const SHORT_TURN_DIVISOR: u32 = 10;
 
 /// Long enough for each workload to do some work.
-const QUICK: Duration = Duration::from_millis(500);
+const QUICK_DURATION: Duration = Duration::from_millis(500);
 const QUICK_CONNECTIONS: usize = 500;
 
+/// Descriptors that a proxy needs besides those of its connections.
 const SPARE_DESCRIPTORS: u64 = 500;
 
-/// What a cell may take beyond its measurement: starting, opening and waking thousands of
-/// connections, and waiting for what is lost.
-const ALLOWANCE: Duration = Duration::from_secs(60);
+/// What a cell may take beyond its measurement: starting, opening and waking thousands of connections, and
+/// waiting for what is lost.
+const SETUP_ALLOWANCE: Duration = Duration::from_secs(60);
 
-/// After `churn` the kernel takes down some hundred thousand sockets in the background, for about
-/// this long. Without the rest, that would be the next contestant's loss.
-const REST: Duration = Duration::from_millis(500);
+/// After `churn` the kernel takes down some hundred thousand sockets in the background, for about this long.
+/// Without the rest, the next contestant would pay for it.
+const REST_AFTER_GROUP: Duration = Duration::from_millis(500);

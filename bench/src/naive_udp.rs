@@ -1,9 +1,8 @@
-//! The yardstick for UDP: the relay that anybody would write first.
+//! The UDP baseline: the simplest possible relay.
 //!
-//! epoll, one `recvfrom` and one `sendto` for each datagram, a connected transparent socket for each
-//! client. It asks nobody for trust, looks at no byte of the header but address and port, and never
-//! forgets a client: so what it spends is what the kernel asks for this way of working, and nearly
-//! nothing else. It is not a relay to use.
+//! epoll, one `recvfrom` and one `sendto` for each datagram, a connected transparent socket for each client. It checks no
+//! trust, reads nothing of the header but address and port, and never expires a session: so it spends what the kernel
+//! takes for this design, and hardly more. It is not meant for use.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -14,8 +13,8 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use socket2::{Domain, Protocol, Socket, Type};
 
-use crate::datagram::LONGEST;
-use crate::poller::{Interest, Poller};
+use crate::host::poller::{Interest, Poller};
+use crate::wire::datagram::MAX_BYTES;
 
 /// `peername-bench naive-udp`
 #[derive(clap::Args)]
@@ -23,7 +22,7 @@ pub(crate) struct Args {
     /// Where to listen
     #[arg(long, value_name = "ADDR")]
     listen: SocketAddrV4,
-    /// Where to send what comes
+    /// Where to forward datagrams
     #[arg(long, value_name = "ADDR")]
     to: SocketAddrV4,
 }
@@ -31,19 +30,19 @@ pub(crate) struct Args {
 /// Relays until it is killed.
 ///
 /// # Errors
-/// A call failed, other than for one datagram.
+/// A system call failed, other than for a single datagram.
 pub(crate) fn run(args: &Args) -> Result<()> {
     let mut relay = Relay::listen(args)?;
     let mut ready = Vec::new();
     loop {
         relay
             .poller
-            .wait(FOREVER, &mut ready)
+            .wait(WAIT_TIMEOUT, &mut ready)
             .context("epoll_wait")?;
         for &(token, _) in &ready {
             match token {
-                LISTENER => relay.inbound()?,
-                token => relay.outbound(token),
+                LISTENER => relay.receive_from_balancers()?,
+                token => relay.forward_reply(token),
             }
         }
     }
@@ -54,14 +53,14 @@ struct Relay {
     listener: UdpSocket,
     poller: Poller,
     sessions: Vec<Session>,
-    /// Where in `sessions` a client is.
+    /// The index in `sessions` of each client.
     clients: HashMap<SocketAddrV4, usize>,
-    buffer: Box<[u8; LONGEST]>,
+    buffer: Box<[u8; MAX_BYTES]>,
 }
 
 struct Session {
     upstream: UdpSocket,
-    /// Where the client's last datagram came from, and so where answers go.
+    /// The source of the client's last datagram: replies go there.
     balancer: SocketAddr,
 }
 
@@ -78,13 +77,13 @@ impl Relay {
             poller,
             sessions: Vec::new(),
             clients: HashMap::new(),
-            buffer: Box::new([0; LONGEST]),
+            buffer: Box::new([0; MAX_BYTES]),
         })
     }
 
-    /// Takes what is there, in one wake-up for many datagrams, but leaves answers their turn.
-    fn inbound(&mut self) -> Result<()> {
-        for _ in 0..TURN {
+    /// Reads a batch of datagrams for each wake-up, bounded so that replies are not delayed.
+    fn receive_from_balancers(&mut self) -> Result<()> {
+        for _ in 0..RECEIVE_BATCH {
             let (length, balancer) = match self.listener.recv_from(&mut self.buffer[..]) {
                 Ok(received) => received,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
@@ -93,7 +92,7 @@ impl Relay {
             let Some((header, payload)) = self.buffer[..length].split_first_chunk() else {
                 continue;
             };
-            let client = client(header);
+            let client = claimed_client(header);
             let token = match self.clients.entry(client) {
                 Entry::Occupied(known) => *known.get(),
                 Entry::Vacant(new) => {
@@ -106,15 +105,15 @@ impl Relay {
             };
             let session = &mut self.sessions[token];
             session.balancer = balancer;
-            // A full buffer or an ICMP error loses the datagram, as it would anywhere.
+            // A full buffer or an ICMP error loses the datagram, as in any relay.
             let _ = session.upstream.send(payload);
         }
         Ok(())
     }
 
-    /// One datagram; if there are more, epoll says so again. A second `recvfrom` to find out would
-    /// be in vain as a rule.
-    fn outbound(&mut self, token: usize) {
+    /// Forwards one datagram; if there are more, epoll reports the socket again. A second `recvfrom` would mostly find
+    /// nothing.
+    fn forward_reply(&mut self, token: usize) {
         let Session { upstream, balancer } = &self.sessions[token];
         if let Ok(length) = upstream.recv(&mut self.buffer[..]) {
             let _ = self.listener.send_to(&self.buffer[..length], *balancer);
@@ -124,12 +123,12 @@ impl Relay {
 
 /// The source address and port of a version 2 header for UDP over IPv4, at their fixed offsets
 /// (PROXY protocol, section 2.2).
-fn client(header: &[u8; HEADER]) -> SocketAddrV4 {
+fn claimed_client(header: &[u8; HEADER_BYTES]) -> SocketAddrV4 {
     let [.., a, b, c, d, _, _, _, _, high, low, _, _] = *header;
     SocketAddrV4::new(Ipv4Addr::new(a, b, c, d), u16::from_be_bytes([high, low]))
 }
 
-/// A socket that is the client towards `to`.
+/// Opens a socket that is bound to the client's address and connected to `to`.
 fn connect(client: SocketAddrV4, to: SocketAddrV4) -> Result<UdpSocket> {
     let socket = Socket::new(Domain::IPV4, Type::DGRAM.nonblocking(), Some(Protocol::UDP))?;
     socket
@@ -144,25 +143,25 @@ fn connect(client: SocketAddrV4, to: SocketAddrV4) -> Result<UdpSocket> {
     Ok(socket.into())
 }
 
-/// Signature, version, family, length, two addresses and two ports, and no TLVs.
-const HEADER: usize = 28;
+/// Signature, version, family, length, two addresses and two ports, without TLVs.
+const HEADER_BYTES: usize = 28;
 
-/// No session gets this number.
+/// The token of the listener; no session has it.
 const LISTENER: usize = usize::MAX;
 
-/// Datagrams taken in a row. More would let answers wait.
-const TURN: usize = 64;
+/// Datagrams received in a row. More would delay replies.
+const RECEIVE_BATCH: usize = 64;
 
-const FOREVER: Duration = Duration::from_secs(3600);
+const WAIT_TIMEOUT: Duration = Duration::from_secs(3600);
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::load::v2_header;
+    use crate::load::balancer::v2_header;
 
     #[test]
-    fn finds_the_client() {
+    fn client_is_read_from_the_header() {
         let source = "10.1.2.3:4567".parse().unwrap();
-        assert_eq!(client(&v2_header(source)), source);
+        assert_eq!(claimed_client(&v2_header(source)), source);
     }
 }

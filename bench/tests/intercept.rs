@@ -1,8 +1,8 @@
-//! The comparison of intercepting proxies in small: names, origin, generator, and whichever contestants are
-//! built; and the generator before servers that misbehave.
+//! A quick run of the comparison of intercepting proxies, with the contestants that are built; and fault injection: the
+//! generator with faulty servers.
 //!
-//! The first needs root or user namespaces, as the benchmark does; a machine that has neither fails it,
-//! rather than passing without having measured anything.
+//! The quick run needs root or user namespaces, as the benchmark does. On a machine that has neither it fails: it must
+//! not pass without a measurement.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -20,16 +20,16 @@ use rustls::{ServerConfig, ServerConnection, StreamOwned};
 #[test]
 fn every_workload_is_measured() {
     let out = fresh_directory("every");
-    // Where the workspace was built, its binary is beside ours.
+    // In a workspace build, peername's binary is in the same directory.
     let peername = Path::new(PROGRAM).with_file_name("peername");
     let output = Command::new(PROGRAM)
         .args(["intercept", "--quick", "--subject", "direct", "--out"])
         .args([&out, Path::new("--peername"), &peername])
         .output()
         .unwrap();
-    let said = String::from_utf8_lossy(&output.stdout);
-    let complaint = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{said}\n{complaint}");
+    let stdout = String::from_utf8_lossy(&output.stdout);
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{stdout}\n{stderr}");
 
     let csv = fs::read_dir(&out)
         .unwrap()
@@ -47,7 +47,7 @@ fn every_workload_is_measured() {
         ("floor,cold,certificates", Some(1.0)),
         ("floor,cold,upstream handshakes", Some(40.0)),
     ];
-    if !said.contains("skipped peername") {
+    if !stdout.contains("skipped peername") {
         rows.extend([
             ("peername,cold,certificates", Some(40.0)),
             ("peername,warm,certificates", Some(1.0)),
@@ -71,71 +71,71 @@ fn every_workload_is_measured() {
 }
 
 #[test]
-fn an_honest_server_passes() {
-    let said = load(&Server::honest()).expect("an honest server was refused");
-    assert!(said.contains("requests/s"), "{said}");
+fn correct_server_passes() {
+    let stdout = load(&Server::correct()).expect("a correct server was refused");
+    assert!(stdout.contains("requests/s"), "{stdout}");
     assert!(
-        said.contains(r#"{"name":"certificates","value":1.0}"#),
-        "{said}"
+        stdout.contains(r#"{"name":"certificates","value":1.0}"#),
+        "{stdout}"
     );
 }
 
 #[test]
-fn every_certificate_is_counted() {
+fn distinct_certificates_are_counted() {
     let server = Server {
         certificates: 3,
-        ..Server::honest()
+        ..Server::correct()
     };
-    let said = load(&server).expect("an honest server was refused");
+    let stdout = load(&server).expect("a correct server was refused");
     assert!(
-        said.contains(r#"{"name":"certificates","value":3.0}"#),
-        "{said}"
+        stdout.contains(r#"{"name":"certificates","value":3.0}"#),
+        "{stdout}"
     );
 }
 
 #[test]
-fn another_authority_fails() {
+fn certificate_of_another_ca_fails() {
     let server = Server {
-        is_believed: false,
-        ..Server::honest()
+        is_trusted: false,
+        ..Server::correct()
     };
-    refused(&server, "UnknownIssuer");
+    assert_refused(&server, "UnknownIssuer");
 }
 
 #[test]
-fn another_name_fails() {
+fn certificate_for_another_name_fails() {
     let server = Server {
         name: "*.other.test",
-        ..Server::honest()
+        ..Server::correct()
     };
-    refused(&server, "not valid for name");
+    assert_refused(&server, "not valid for name");
 }
 
 #[test]
-fn another_status_fails() {
+fn wrong_status_fails() {
     let server = Server {
         status: "502 Bad Gateway",
-        ..Server::honest()
+        ..Server::correct()
     };
-    refused(&server, "the answer is 502");
+    assert_refused(&server, "the answer is 502");
 }
 
 #[test]
-fn a_flipped_bit_fails() {
-    let mut server = Server::honest();
+fn flipped_bit_fails() {
+    let mut server = Server::correct();
     server.body[1000] ^= 1;
-    refused(&server, "the body is not the origin's");
+    assert_refused(&server, "the body is not the origin's");
 }
 
 #[test]
-fn a_missing_byte_fails() {
-    let mut server = Server::honest();
+fn missing_byte_fails() {
+    let mut server = Server::correct();
     server.body.pop();
-    refused(&server, "the body is not the origin's");
+    assert_refused(&server, "the body is not the origin's");
 }
 
 #[test]
-fn a_refused_connect_fails() {
+fn refused_connect_fails() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let proxy = listener.local_addr().unwrap();
     thread::spawn(move || {
@@ -146,22 +146,22 @@ fn a_refused_connect_fails() {
         }
     });
     let files = fresh_directory("refused");
-    let (origin, root) = Server::honest().start(&files);
+    let (origin, root) = Server::correct().start(&files);
     let output = generator(origin, &root)
         .args(["--proxy", &proxy.to_string()])
         .output()
         .unwrap();
-    let complaint = String::from_utf8_lossy(&output.stderr);
-    assert!(!output.status.success(), "a refusal was taken");
-    assert!(complaint.contains("CONNECT was answered"), "{complaint}");
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success(), "a refused CONNECT was accepted");
+    assert!(stderr.contains("CONNECT was answered"), "{stderr}");
 }
 
-fn refused(server: &Server, why: &str) {
-    let complaint = load(server).expect_err("it was taken");
-    assert!(complaint.contains(why), "{complaint}");
+fn assert_refused(server: &Server, why: &str) {
+    let stderr = load(server).expect_err("a faulty server was accepted");
+    assert!(stderr.contains(why), "{stderr}");
 }
 
-/// What the generator printed, or complained of.
+/// Runs the generator; returns its output, or its error message.
 fn load(server: &Server) -> Result<String, String> {
     let files = fresh_directory(thread::current().name().unwrap());
     let (address, root) = server.start(&files);
@@ -184,33 +184,33 @@ fn generator(origin: SocketAddr, root: &Path) -> Command {
     command
 }
 
-/// A server of the test's own, one request a connection.
+/// A server of the test, with one request for each connection.
 struct Server {
     name: &'static str,
     status: &'static str,
     body: Vec<u8>,
-    /// How many it has, to be shown in turns.
+    /// The number of its certificates, which it presents in turns.
     certificates: usize,
-    is_believed: bool,
+    is_trusted: bool,
 }
 
 impl Server {
-    fn honest() -> Self {
+    fn correct() -> Self {
         Self {
             name: "*.bench.test",
             status: "200 OK",
             body: vec![b'x'; 1024],
             certificates: 1,
-            is_believed: true,
+            is_trusted: true,
         }
     }
 
-    /// Returns where it listens and the authority that the generator shall believe.
+    /// Starts it; returns its address and the CA that the generator trusts.
     fn start(&self, files: &Path) -> (SocketAddr, PathBuf) {
         let (certificate, issuer) = authority("one");
         let root = files.join("root.pem");
         fs::write(&root, certificate).unwrap();
-        let issuer = if self.is_believed {
+        let issuer = if self.is_trusted {
             issuer
         } else {
             authority("two").1
@@ -223,7 +223,7 @@ impl Server {
         let (status, body) = (self.status, self.body.clone());
         thread::spawn(move || {
             for (stream, config) in listener.incoming().zip(configs.iter().cycle()) {
-                // The generator may hang up at any time.
+                // The generator may disconnect at any time.
                 let _ = answer(stream.unwrap(), config.clone(), status, &body);
             }
         });

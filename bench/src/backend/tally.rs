@@ -1,6 +1,6 @@
-//! What came of a one-way stream: which datagrams, from whom, and what was wrong with them.
+//! The sink of a one-way stream: counts and verifies the datagrams that arrive.
 //!
-//! The generator can't see this, as nothing comes back. It asks for a [`Report`] afterwards.
+//! The generator can't verify them, as nothing comes back. It queries a [`StreamReport`] afterwards.
 
 use std::net::SocketAddrV4;
 use std::time::{Duration, Instant};
@@ -8,13 +8,13 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, bail, ensure};
 use serde::{Deserialize, Serialize};
 
-use crate::datagram::Tag;
+use crate::wire::datagram::Tag;
 
-/// The length of a streamed datagram without header: what fits into an IPv6 packet of the least
-/// MTU, and what QUIC sends first (RFC 9000, section 14.1).
-pub(crate) const STREAMED: usize = 1200;
+/// The length of a streamed datagram without header: it fits into an IPv6 packet of the minimum MTU, and is the size of
+/// QUIC's first datagrams (RFC 9000, section 14.1).
+pub(crate) const STREAM_DATAGRAM_BYTES: usize = 1200;
 
-/// Counts one run.
+/// Counts and verifies the datagrams of one run.
 #[derive(Default)]
 pub(crate) struct Tally {
     clients: Vec<Client>,
@@ -22,26 +22,26 @@ pub(crate) struct Tally {
     reordered: u64,
     faults: u64,
     first_fault: Option<String>,
-    /// Datagrams of no kind.
+    /// Datagrams of unknown kind.
     pub(crate) unknown: u64,
     span: Option<(Instant, Instant)>,
 }
 
-/// What [`Tally`] counted, as it travels.
+/// The counts of a [`Tally`], as they are sent to the generator.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Report {
-    /// Right ones, each once.
+pub(crate) struct StreamReport {
+    /// Correct datagrams, each counted once.
     pub(crate) received: u64,
-    /// Those of them that came after a later one of their client.
+    /// Those of them that arrived after a later one of the same client.
     pub(crate) reordered: u64,
-    /// From the first one's arrival to the last one's.
+    /// From the first arrival to the last.
     pub(crate) span: Duration,
-    /// Spoiled, repeated, or from another address than their client's.
+    /// Corrupted, repeated, or from another address than their client's.
     pub(crate) faults: u64,
-    /// What was wrong with the first of those.
+    /// The first fault.
     pub(crate) first_fault: Option<String>,
     pub(crate) unknown: u64,
-    /// Whose datagrams came from where.
+    /// The source of each client's datagrams.
     pub(crate) peers: Vec<(u32, SocketAddrV4)>,
 }
 
@@ -49,7 +49,7 @@ struct Client {
     serial: u32,
     peer: SocketAddrV4,
     highest: u64,
-    /// One bit for each datagram that came.
+    /// One bit for each datagram that arrived.
     seen: Vec<u64>,
 }
 
@@ -70,10 +70,10 @@ impl Tally {
         }
     }
 
-    pub(crate) fn report(&self) -> Report {
+    pub(crate) fn report(&self) -> StreamReport {
         let span = self.span.map(|(first, last)| last - first);
         let peers = self.clients.iter();
-        Report {
+        StreamReport {
             received: self.received,
             reordered: self.reordered,
             span: span.unwrap_or_default(),
@@ -84,20 +84,23 @@ impl Tally {
         }
     }
 
-    /// Whether it came after a later one.
+    /// Verifies and registers a datagram; true if it arrived after a later one.
     fn admit(&mut self, datagram: &[u8], peer: SocketAddrV4) -> Result<bool> {
         let Tag {
             serial, sequence, ..
-        } = Tag::verify(datagram, STREAMED)?;
-        // An address has one client, and a client one address: where only one of them fits,
-        // somebody's datagram went another's way.
+        } = Tag::verify(datagram, STREAM_DATAGRAM_BYTES)?;
+        // Each address has one client, and each client one address: if only one of them matches, the
+        // datagram went through another client's session.
         let mut known = self.clients.iter_mut();
         let known = known.find_map(|client| {
-            let is_meant = client.serial == serial || client.peer == peer;
-            is_meant.then_some(client)
+            let is_match = client.serial == serial || client.peer == peer;
+            is_match.then_some(client)
         });
         let Some(client) = known else {
-            ensure!(self.clients.len() < CLIENTS, "more than {CLIENTS} clients");
+            ensure!(
+                self.clients.len() < MAX_CLIENTS,
+                "more than {MAX_CLIENTS} clients"
+            );
             let mut client = Client::new(serial, peer);
             client.mark(sequence)?;
             self.clients.push(client);
@@ -125,7 +128,7 @@ impl Client {
     }
 
     fn mark(&mut self, sequence: u64) -> Result<bool> {
-        ensure!(sequence < SEQUENCES, "the run is too long to keep count");
+        ensure!(sequence < MAX_SEQUENCE, "the run is too long to keep count");
         let (word, bit) = ((sequence / 64) as usize, 1 << (sequence % 64));
         if self.seen.len() <= word {
             self.seen.resize(word + 1, 0);
@@ -142,21 +145,21 @@ impl Client {
     }
 }
 
-/// More than any workload has; they are looked up one after the other.
-const CLIENTS: usize = 64;
+/// More than any workload has; the lookup is linear.
+const MAX_CLIENTS: usize = 64;
 
-/// Datagrams of one client, so that no number that comes in takes more than 32 MiB of bits. A run of
-/// minutes stays below.
-const SEQUENCES: u64 = 1 << 28;
+/// Bounds the sequence number, so that no received number takes more than 32 MiB of bits. A run of minutes stays
+/// below.
+const MAX_SEQUENCE: u64 = 1 << 28;
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::datagram::Kind;
+    use crate::wire::datagram::DatagramKind;
 
-    fn datagram(serial: u32, sequence: u64) -> [u8; STREAMED] {
-        let mut bytes = [0; STREAMED];
-        let kind = Kind::Stream;
+    fn datagram(serial: u32, sequence: u64) -> [u8; STREAM_DATAGRAM_BYTES] {
+        let mut bytes = [0; STREAM_DATAGRAM_BYTES];
+        let kind = DatagramKind::Stream;
         Tag {
             kind,
             serial,
@@ -166,7 +169,7 @@ mod tests {
         bytes
     }
 
-    fn tally(arrivals: &[(u32, u64, u16)]) -> Report {
+    fn tally(arrivals: &[(u32, u64, u16)]) -> StreamReport {
         let mut tally = Tally::default();
         for &(serial, sequence, port) in arrivals {
             let peer = SocketAddrV4::new([10, 1, 0, 1].into(), port);
@@ -176,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn counts_what_is_right() {
+    fn correct_datagrams_are_counted() {
         let report = tally(&[(1, 0, 5), (2, 0, 6), (1, 3, 5), (1, 2, 5)]);
         assert_eq!(
             (report.received, report.reordered, report.faults),
@@ -186,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn notices_what_is_wrong() {
+    fn faults_are_detected() {
         let repeated = tally(&[(1, 0, 5), (1, 1, 5), (1, 0, 5)]);
         assert_eq!((repeated.received, repeated.faults), (2, 1));
         let another_address = tally(&[(1, 0, 5), (1, 1, 6)]);

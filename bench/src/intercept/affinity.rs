@@ -1,24 +1,24 @@
-//! Who runs where: the proxy has a processor for itself, all else shares another.
+//! CPU affinity: the proxy has a processor to itself, all other processes share another.
 //!
-//! So its CPU time is not that of a processor whose caches generator and origin have just filled, and
-//! every contestant has one worker. Programs that ask how many processors there are see one.
+//! So generator and origin do not evict its data from the caches of its processor, and every contestant has one worker.
+//! Programs that query the number of processors see one.
 
 use anyhow::{Context, Result};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
-/// The processor that the proxy has to itself, and the one for the rest; the same where there is but one.
+/// The processor of the proxy, and the one of all other processes; the same if there is only one.
 #[derive(Clone, Copy)]
-pub(crate) struct Places {
+pub(crate) struct Processors {
     proxy: usize,
     rest: usize,
 }
 
-impl Places {
-    /// The first two that this process may use.
+impl Processors {
+    /// Selects the first two processors that this process may use.
     ///
     /// # Errors
     /// sched_getaffinity(2) failed.
-    pub(crate) fn find() -> Result<Self> {
+    pub(crate) fn select() -> Result<Self> {
         let set = sched_getaffinity(None).context("sched_getaffinity")?;
         let mut allowed = (0..CpuSet::MAX_CPU).filter(|&cpu| set.is_set(cpu));
         let proxy = allowed.next().context("no processor to run on")?;
@@ -26,38 +26,41 @@ impl Places {
         Ok(Self { proxy, rest })
     }
 
-    /// Moves this thread, and whatever it starts from now on, away from the proxy's place.
+    /// Moves this thread, and the processes that it starts from now on, to the other processor.
     ///
     /// # Errors
     /// sched_setaffinity(2) failed.
-    pub(crate) fn take_rest(self) -> Result<()> {
-        take(self.rest)
+    pub(crate) fn move_to_rest(self) -> Result<()> {
+        move_to(self.rest)
     }
 
-    /// Calls `start` where the proxy shall run: a process has its parent's place.
+    /// Calls `start` on the proxy's processor: a process inherits its parent's affinity.
     ///
     /// # Errors
-    /// sched_setaffinity(2) failed, or those of `start`.
-    pub(crate) fn start_proxy<T>(self, start: impl FnOnce() -> Result<T>) -> Result<T> {
-        take(self.proxy)?;
+    /// sched_setaffinity(2) failed, or `start` failed.
+    pub(crate) fn start_on_proxy_processor<T>(
+        self,
+        start: impl FnOnce() -> Result<T>,
+    ) -> Result<T> {
+        move_to(self.proxy)?;
         let started = start();
-        take(self.rest)?;
+        move_to(self.rest)?;
         started
     }
 }
 
-/// For the raw figures.
+/// Describes the placement, for the raw results.
 ///
 /// # Errors
-/// As [`Places::find`].
+/// As [`Processors::select`].
 pub(crate) fn describe() -> Result<String> {
-    let Places { proxy, rest } = Places::find()?;
+    let Processors { proxy, rest } = Processors::select()?;
     Ok(format!(
         "proxy on processor {proxy}, generator and origin on {rest}, one worker each"
     ))
 }
 
-fn take(cpu: usize) -> Result<()> {
+fn move_to(cpu: usize) -> Result<()> {
     let mut set = CpuSet::new();
     set.set(cpu);
     sched_setaffinity(None, &set).with_context(|| format!("sched_setaffinity to processor {cpu}"))

@@ -1,4 +1,4 @@
-//! One measurement: one contestant, one shape of load, in a network of their own.
+//! One cell: one contestant and one shape of load, in a network of their own.
 
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::path::{Path, PathBuf};
@@ -7,58 +7,60 @@ use std::process::Command;
 use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
 
-use crate::cell::{Args, Outcome};
-use crate::intercept::affinity::Places;
-use crate::intercept::load::{self, DOMAIN, Plan, Shape};
-use crate::intercept::peers::{Contestant, Site};
+use crate::compare::contestant::Contestant;
+use crate::compare::measurement::{Measurement, Metric};
+use crate::compare::sandbox::{CellArgs, serve_commands};
+use crate::host::background_load::BackgroundMonitor;
+use crate::host::namespace;
+use crate::host::server_process::ServerProcess;
+use crate::intercept::affinity::Processors;
+use crate::intercept::certificates;
+use crate::intercept::contestants::{InterceptContestant, InterceptSetup};
+use crate::intercept::dns;
+use crate::intercept::load;
+use crate::intercept::load::spec::{CERTIFICATES, DOMAIN, LoadShape, TlsLoadSpec};
 use crate::intercept::profile::Profiler;
-use crate::intercept::{authority, names};
-use crate::load::{Metric, Transport};
-use crate::namespace;
-use crate::neighbours::Neighbours;
-use crate::rounds::Contender;
-use crate::running::Running;
-use crate::stand;
+use crate::wire::transport::Transport;
 
 /// What to measure.
 #[derive(Debug, Serialize, Deserialize)]
-pub(crate) struct Cell {
-    pub(crate) contestant: Contestant,
-    pub(crate) shape: Shape,
-    /// Where to write down what the proxy spent its time on, if it shall be sampled.
-    pub(crate) profile: Option<PathBuf>,
-    /// An empty directory; what is in it afterwards explains a failure.
-    pub(crate) directory: PathBuf,
+pub(crate) struct InterceptCell {
+    pub(super) contestant: InterceptContestant,
+    pub(super) shape: LoadShape,
+    /// The file for the profile, if the proxy is to be sampled.
+    pub(super) profile: Option<PathBuf>,
+    /// An empty directory; the logs in it explain a failure.
+    pub(super) directory: PathBuf,
 }
 
-/// Sets everything up in this process's namespace, and measures whenever it is told to.
+/// Sets the cell up in this process's namespace, and measures on command.
 ///
 /// # Errors
-/// The namespace is not one of ours, something did not start, or the load failed.
-pub(crate) fn print(args: &Args) -> Result<()> {
-    let cell: Cell = args.parse()?;
-    namespace::furnish()?;
-    namespace::ip(&format!("addr add {}/32 dev lo", ORIGIN.ip()))?;
+/// The namespace is not a sandbox's, a server did not start, or the load failed.
+pub(crate) fn run(args: &CellArgs) -> Result<()> {
+    let cell: InterceptCell = args.parse()?;
+    namespace::configure()?;
+    namespace::run_ip_batch(&format!("addr add {}/32 dev lo", ORIGIN.ip()))?;
     cell.run()
 }
 
-impl Cell {
+impl InterceptCell {
     fn run(&self) -> Result<()> {
         let directory = self.directory.as_path();
         let [root, issuer] = ["root.pem", "origin.pem"].map(|name| directory.join(name));
-        let places = Places::find()?;
-        places.take_rest()?;
-        let _names = names::serve(DOMAIN, *ORIGIN.ip(), directory)?;
+        let processors = Processors::select()?;
+        processors.move_to_rest()?;
+        let _dns = dns::serve(DOMAIN, *ORIGIN.ip(), directory)?;
         let origin = start_origin(&root, &issuer, directory)?;
-        let site = Site {
+        let setup = InterceptSetup {
             listen: PROXY,
             origin: ORIGIN,
             root: &root,
             issuer: &issuer,
             directory,
         };
-        let Some(proxy) = self.contestant.proxy(&site)? else {
-            return self.take_turns(&Plan {
+        let Some(proxy) = self.contestant.proxy_command(&setup)? else {
+            return self.serve(&TlsLoadSpec {
                 shape: self.shape,
                 proxy: None,
                 origin: ORIGIN,
@@ -69,8 +71,10 @@ impl Cell {
         };
         let name = self.contestant.name();
         let at = (Transport::Tcp, PROXY);
-        let running = places.start_proxy(|| Running::start(name, proxy.command, directory, at))?;
-        let measured = self.take_turns(&Plan {
+        let running = processors.start_on_proxy_processor(|| {
+            ServerProcess::start(name, proxy.command, directory, at)
+        })?;
+        let measured = self.serve(&TlsLoadSpec {
             shape: self.shape,
             proxy: Some(PROXY),
             origin: ORIGIN,
@@ -78,47 +82,47 @@ impl Cell {
             root: root.clone(),
             watch: Some(running.tree()),
         });
-        measured.with_context(|| running.last_words())
+        measured.with_context(|| running.log_tail())
     }
 
-    fn take_turns(&self, plan: &Plan) -> Result<()> {
-        stand::take_turns(|_| self.load(plan))
+    fn serve(&self, spec: &TlsLoadSpec) -> Result<()> {
+        serve_commands(|_| self.measure(spec))
     }
 
-    fn load(&self, plan: &Plan) -> Result<Outcome> {
-        let neighbours = Neighbours::watch()?;
+    fn measure(&self, spec: &TlsLoadSpec) -> Result<Measurement> {
+        let monitor = BackgroundMonitor::start()?;
         let metrics = match &self.profile {
-            None => load::run(plan, || Ok(()))?,
-            Some(listing) => self.profiled(plan, listing)?,
+            None => load::run(spec, || Ok(()))?,
+            Some(path) => self.run_profiled(spec, path)?,
         };
-        Ok(Outcome {
-            identity: None,
-            disturbance: neighbours.disturbance()?,
+        Ok(Measurement {
+            observed: None,
+            background: monitor.finish()?,
             metrics,
         })
     }
 
-    fn profiled(&self, plan: &Plan, listing: &Path) -> Result<Vec<Metric>> {
-        let proxy = plan.watch.context("nobody to sample")?;
+    fn run_profiled(&self, spec: &TlsLoadSpec, path: &Path) -> Result<Vec<Metric>> {
+        let proxy = spec.watch.context("no process to sample")?;
         let mut profiler = None;
-        let metrics = load::run(plan, || {
+        let metrics = load::run(spec, || {
             profiler = Some(Profiler::start(proxy, &self.directory)?);
             Ok(())
         })?;
         let profiler = profiler.context("the load never began")?;
         let issued = metrics
             .into_iter()
-            .filter(|metric| metric.name == load::CERTIFICATES);
-        let mut metrics = profiler.finish(listing)?;
+            .filter(|metric| metric.name == CERTIFICATES);
+        let mut metrics = profiler.finish(path)?;
         metrics.extend(issued);
         Ok(metrics)
     }
 }
 
-/// On the documentation's addresses, which no proxy takes for this machine.
-fn start_origin(root: &Path, issuer: &Path, directory: &Path) -> Result<Running> {
+/// Starts the origin, on a documentation address, which no proxy takes for an address of this machine.
+fn start_origin(root: &Path, issuer: &Path, directory: &Path) -> Result<ServerProcess> {
     let key = directory.join("origin.key");
-    authority::write_origin(root, issuer, &key)?;
+    certificates::write_origin_ca(root, issuer, &key)?;
     let mut command = Command::new(std::env::current_exe().context("own path")?);
     command
         .args(["intercept-origin", "--listen", &ORIGIN.to_string()])
@@ -126,7 +130,7 @@ fn start_origin(root: &Path, issuer: &Path, directory: &Path) -> Result<Running>
         .arg(issuer)
         .arg("--key")
         .arg(key);
-    Running::start("origin", command, directory, (Transport::Tcp, ORIGIN))
+    ServerProcess::start("origin", command, directory, (Transport::Tcp, ORIGIN))
 }
 
 const PROXY: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::LOCALHOST, 8443);

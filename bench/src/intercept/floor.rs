@@ -1,9 +1,9 @@
-//! `intercept-floor`: what no proxy that opens TLS can be under, where each connection is to a new host.
+//! `intercept-floor`: the lower bound for proxies that open TLS, where each connection is to a new host.
 //!
-//! For a connection it answers CONNECT, shakes hands with the client and with the origin, and carries octets
-//! between them. That is TLS of the same library as the generator's and little else: one certificate is good
-//! for every client, so none is made; the origin's address is given, so no name is looked up; no HTTP is read;
-//! nothing is kept. It is not a proxy to use.
+//! For a connection it answers CONNECT, does the TLS handshakes with the client and with the origin, and copies bytes
+//! between them. That is TLS of the same library as the generator's and little else: one certificate serves every
+//! client, so none is minted; the origin's address is configured, so no name is resolved; no HTTP is parsed; nothing is
+//! cached. It is not meant for use.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -20,26 +20,28 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt, copy, split};
 use tokio::net::TcpStream;
 use tokio_rustls::{TlsAcceptor, TlsConnector, client, server};
 
-use crate::intercept::load::DOMAIN;
-use crate::intercept::{authority, serving, tls};
+use crate::intercept::accept_loop;
+use crate::intercept::certificates;
+use crate::intercept::load::spec::DOMAIN;
+use crate::intercept::tls;
 
-/// `peername-bench intercept-floor`
+/// The arguments of `peername-bench intercept-floor`.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// Where to listen
     #[arg(long, value_name = "ADDR")]
     listen: SocketAddr,
-    /// Where to connect to, whatever a client asks for
+    /// Where to connect to, whatever a client requests
     #[arg(long, value_name = "ADDR")]
     origin: SocketAddr,
-    /// The authority whose certificate clients are shown, PEM
+    /// The CA that signs the certificate for clients, PEM
     #[arg(long, value_name = "FILE")]
     certificate: PathBuf,
-    /// That authority's key, PEM
+    /// That CA's key, PEM
     #[arg(long, value_name = "FILE")]
     key: PathBuf,
-    /// The authority that certifies the origin's hosts, PEM. It is believed by itself: a proxy need not verify
-    /// its certificate for each host, as thousands have it in common
+    /// The intermediate CA of the origin's hosts, PEM. It is trusted directly: a proxy need not verify its
+    /// certificate for each host, as thousands of hosts share it
     #[arg(long, value_name = "FILE")]
     issuer: PathBuf,
 }
@@ -47,28 +49,28 @@ pub(crate) struct Args {
 /// Serves until it is killed.
 ///
 /// # Errors
-/// The address can't be listened on, or a file is not what it should be.
+/// Listening failed, or a file is not a valid certificate or key.
 pub(crate) fn run(args: &Args) -> Result<()> {
     let floor = Floor {
         origin: args.origin,
-        acceptor: TlsAcceptor::from(unresumed(args)?),
-        connector: TlsConnector::from(tls::client(&args.issuer, tls::HTTP1, false)?),
+        acceptor: TlsAcceptor::from(config_without_tickets(args)?),
+        connector: TlsConnector::from(tls::client_config(&args.issuer, tls::HTTP1, false)?),
     };
-    serving::run(args.listen, |client| {
+    accept_loop::run(args.listen, |client| {
         let floor = floor.clone();
         async move {
             match floor.open(client).await {
-                Ok((client, origin)) => carry(client, origin).await,
+                Ok((client, origin)) => copy_both_ways(client, origin).await,
                 Err(error) => eprintln!("{error:#}"),
             }
         }
     })
 }
 
-/// Tickets are work, and nobody must send any.
-fn unresumed(args: &Args) -> Result<Arc<ServerConfig>> {
-    let certified = authority::wildcard(DOMAIN, &args.certificate, &args.key)?;
-    let mut config = tls::server(Arc::new(SingleCertAndKey::from(certified)))?;
+/// The server configuration without session tickets: they cost time, and are optional.
+fn config_without_tickets(args: &Args) -> Result<Arc<ServerConfig>> {
+    let certified = certificates::issue_wildcard(DOMAIN, &args.certificate, &args.key)?;
+    let mut config = tls::server_config(Arc::new(SingleCertAndKey::from(certified)))?;
     let only = Arc::make_mut(&mut config);
     only.send_tls13_tickets = 0;
     only.session_storage = Arc::new(NoServerSessionStorage {});
@@ -83,7 +85,7 @@ struct Floor {
 }
 
 impl Floor {
-    /// Both handshakes at once: what waits for one side is done for the other meanwhile.
+    /// Does both handshakes concurrently: while one waits, the other one advances.
     async fn open(
         &self,
         mut client: TcpStream,
@@ -112,14 +114,14 @@ impl Floor {
     }
 }
 
-/// Whom the client wants to speak with. It waits for the answer, so nothing follows the blank line.
+/// Reads the target of CONNECT. The client waits for the response, so nothing follows the blank line.
 async fn read_connect(client: &mut TcpStream) -> Result<ServerName<'static>> {
-    let mut head = [0; LONGEST_HEAD];
+    let mut head = [0; MAX_HEAD_BYTES];
     let mut length = 0;
     while !head[..length].ends_with(b"\r\n\r\n") {
         let count = client.read(&mut head[length..]).await;
         let count = count.context("read CONNECT")?;
-        ensure!(count > 0, "no whole CONNECT within {LONGEST_HEAD} octets");
+        ensure!(count > 0, "no whole CONNECT within {MAX_HEAD_BYTES} bytes");
         length += count;
     }
     let head = std::str::from_utf8(&head[..length]).context("CONNECT")?;
@@ -130,9 +132,12 @@ async fn read_connect(client: &mut TcpStream) -> Result<ServerName<'static>> {
     Ok(ServerName::try_from(host.to_owned())?)
 }
 
-/// Whoever ends first ends both, as a client does that has its answer. How is no matter: the generator
-/// complains of an answer that is not whole.
-async fn carry(client: server::TlsStream<TcpStream>, origin: client::TlsStream<TcpStream>) {
+/// Copies until one side ends, and then closes both: a client closes once it has its response. Errors are ignored: the
+/// generator reports an incomplete response.
+async fn copy_both_ways(
+    client: server::TlsStream<TcpStream>,
+    origin: client::TlsStream<TcpStream>,
+) {
     let (mut from_client, mut to_client) = split(client);
     let (mut from_origin, mut to_origin) = split(origin);
     let there = pin!(copy(&mut from_client, &mut to_origin));
@@ -140,5 +145,5 @@ async fn carry(client: server::TlsStream<TcpStream>, origin: client::TlsStream<T
     select(there, back).await;
 }
 
-/// Of CONNECT.
-const LONGEST_HEAD: usize = 1024;
+/// The maximum size of a CONNECT request.
+const MAX_HEAD_BYTES: usize = 1024;

@@ -1,5 +1,5 @@
-//! `intercept-origin`: the server behind the proxy. 1 KiB for every request, over HTTP/1.1 or HTTP/2, and
-//! a count of the handshakes for whoever asks.
+//! `intercept-origin`: the server behind the proxy. It answers every request with 1 KiB, over HTTP/1.1 or HTTP/2, and
+//! reports its handshake count on request.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -17,47 +17,48 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsAcceptor;
 
-use crate::intercept::authority::Hosts;
-use crate::intercept::{serving, tls};
+use crate::intercept::accept_loop;
+use crate::intercept::certificates::HostCertificates;
+use crate::intercept::tls;
 
-/// `peername-bench intercept-origin`
+/// The arguments of `peername-bench intercept-origin`.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// Where to listen
     #[arg(long, value_name = "ADDR")]
     listen: SocketAddr,
-    /// The authority that certifies its hosts, PEM
+    /// The intermediate CA that signs its hosts' certificates, PEM
     #[arg(long, value_name = "FILE")]
     certificate: PathBuf,
-    /// That authority's key, PEM
+    /// That CA's key, PEM
     #[arg(long, value_name = "FILE")]
     key: PathBuf,
 }
 
-/// What is asked for to learn how many handshakes there were.
-pub(crate) const HANDSHAKES: &str = "/handshakes";
+/// The path that returns the number of handshakes.
+pub(crate) const HANDSHAKES_PATH: &str = "/handshakes";
 
-/// What every other request is answered with.
+/// The response body of every other request.
 pub(crate) const BODY: &[u8] = &[b'x'; 1024];
 
 /// Serves until it is killed.
 ///
 /// # Errors
-/// The address can't be listened on, or a file is not what it should be.
+/// Listening failed, or a file is not a valid certificate or key.
 pub(crate) fn run(args: &Args) -> Result<()> {
-    let hosts = Hosts::read(&args.certificate, &args.key)?;
-    let acceptor = TlsAcceptor::from(tls::server(Arc::new(hosts))?);
+    let hosts = HostCertificates::read(&args.certificate, &args.key)?;
+    let acceptor = TlsAcceptor::from(tls::server_config(Arc::new(hosts))?);
     let handshakes = Arc::new(AtomicU64::new(0));
-    serving::run(args.listen, |stream| {
+    accept_loop::run(args.listen, |stream| {
         let (acceptor, handshakes) = (acceptor.clone(), handshakes.clone());
         async move {
-            // A client that goes away is the generator's to complain of.
-            let _ = converse(stream, acceptor, handshakes).await;
+            // The generator reports a client that disconnects.
+            let _ = serve_connection(stream, acceptor, handshakes).await;
         }
     })
 }
 
-async fn converse(
+async fn serve_connection(
     stream: TcpStream,
     acceptor: TlsAcceptor,
     handshakes: Arc<AtomicU64>,
@@ -68,7 +69,7 @@ async fn converse(
     let stream = TokioIo::new(stream);
     let service = service_fn(|request| {
         let count = handshakes.load(Ordering::Relaxed);
-        async move { Ok::<_, Infallible>(answer(&request, count)) }
+        async move { Ok::<_, Infallible>(respond(&request, count)) }
     });
     if is_h2 {
         let server = http2::Builder::new(TokioExecutor::new());
@@ -81,9 +82,9 @@ async fn converse(
     Ok(())
 }
 
-fn answer(request: &Request<Incoming>, handshakes: u64) -> Response<Full<Bytes>> {
+fn respond(request: &Request<Incoming>, handshakes: u64) -> Response<Full<Bytes>> {
     let body = match request.uri().path() {
-        HANDSHAKES => Bytes::from(handshakes.to_string()),
+        HANDSHAKES_PATH => Bytes::from(handshakes.to_string()),
         _ => Bytes::from_static(BODY),
     };
     Response::new(Full::new(body))

@@ -1,7 +1,7 @@
-//! Where a proxy spends its time: perf(1) samples stacks, and each is looked through for what it was doing.
+//! CPU profile of a proxy: perf(1) samples stacks, and each is classified by the functions on it.
 //!
-//! By the clock, as virtual machines seldom have hardware counters. Stacks are unwound from their copies by
-//! the tables that are made for exceptions, as the assembly below TLS keeps no frame pointers.
+//! Sampling uses the clock, as virtual machines seldom have hardware counters. Stacks are copied and unwound by DWARF
+//! tables, as the assembly below TLS keeps no frame pointers.
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
@@ -14,14 +14,14 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::load::Metric;
-use crate::procfs::ProcessTree;
+use crate::compare::measurement::Metric;
+use crate::host::procfs::ProcessTree;
 
-/// Per cent of samples with the making of keys and leaf certificates on the stack.
+/// The name of the metric: per cent of samples that generate a key or mint a leaf certificate.
 pub(crate) const FORGING: &str = "forging %";
 
-/// Why nothing can be sampled. None if it can.
-pub(crate) fn obstacle() -> Option<String> {
+/// The reason why sampling is not possible. None if it is.
+pub(crate) fn skip_reason() -> Option<String> {
     let trial = Command::new("perf")
         .args(["record", "-e", EVENT, "-o", "/dev/null", "--", "true"])
         .stdin(Stdio::null())
@@ -33,7 +33,7 @@ pub(crate) fn obstacle() -> Option<String> {
     }
 }
 
-/// perf at work.
+/// A running perf process.
 pub(crate) struct Profiler {
     perf: Child,
     data: PathBuf,
@@ -41,7 +41,7 @@ pub(crate) struct Profiler {
 }
 
 impl Profiler {
-    /// Begins to sample a process and its threads, new ones too.
+    /// Starts to sample a process and its threads, including new ones.
     ///
     /// # Errors
     /// perf can't be started.
@@ -54,9 +54,9 @@ impl Profiler {
                 "-e",
                 EVENT,
                 "-F",
-                FREQUENCY,
+                SAMPLES_PER_SECOND,
                 "--call-graph",
-                STACKS,
+                CALL_GRAPH,
             ])
             .args(["-p", &proxy.root().to_string(), "-o"])
             .arg(&data)
@@ -65,16 +65,16 @@ impl Profiler {
             .stderr(file)
             .spawn()
             .context("run perf")?;
-        sleep(SETTLE);
+        sleep(ATTACH_TIME);
         Ok(Self { perf, data, log })
     }
 
-    /// Ends it, writes a listing of the functions that took the time to `listing`, and returns the shares.
+    /// Stops sampling, writes the functions that took the most time to `path`, and returns the shares.
     ///
     /// # Errors
-    /// perf failed, or there are too few samples to speak of, or no stack shows what every stack of a
-    /// proxy's must show now and then.
-    pub(crate) fn finish(mut self, listing: &Path) -> Result<Vec<Metric>> {
+    /// perf failed, there are too few samples, or no stack has a TLS signature, which every proxy makes now and
+    /// then.
+    pub(crate) fn finish(mut self, path: &Path) -> Result<Vec<Metric>> {
         let pid = Pid::from_raw(i32::try_from(self.perf.id())?).context("perf has no number")?;
         kill_process(pid, Signal::INT).context("stop perf")?;
         self.perf.wait()?;
@@ -84,39 +84,38 @@ impl Profiler {
             .stdin(Stdio::null())
             .output()
             .context("run perf script")?;
-        let said = fs::read_to_string(&self.log).unwrap_or_default();
+        let log = fs::read_to_string(&self.log).unwrap_or_default();
         ensure!(
             script.status.success(),
-            "perf script: {}; {said}",
+            "perf script: {}; {log}",
             script.status
         );
-        let profile = Profile::read(&String::from_utf8_lossy(&script.stdout));
-        fs::write(listing, profile.listing())
-            .with_context(|| format!("write {}", listing.display()))?;
+        let profile = Profile::parse(&String::from_utf8_lossy(&script.stdout));
+        fs::write(path, profile.listing()).with_context(|| format!("write {}", path.display()))?;
         profile.shares()
     }
 }
 
-/// How often each function was at work, and what for.
+/// Sample counts by function and by purpose.
 #[derive(Default)]
 struct Profile {
     samples: usize,
     forging: usize,
     signing: usize,
-    /// Of the function at work itself.
+    /// By the innermost function.
     own: HashMap<String, usize>,
-    /// Of functions anywhere on the stack.
+    /// By every function on the stack.
     within: HashMap<String, usize>,
-    /// The same, of stacks that forge.
+    /// The same, of stacks that mint.
     forgers: HashMap<String, usize>,
 }
 
 impl Profile {
-    /// A stack is its frames' lines, innermost first, up to an empty line.
-    fn read(script: &str) -> Self {
+    /// Parses the output of `perf script`: a stack is its frames' lines, innermost first, up to an empty line.
+    fn parse(script: &str) -> Self {
         let mut profile = Self::default();
         for stack in script.split("\n\n") {
-            let frames: Vec<&str> = stack.lines().filter_map(function).collect();
+            let frames: Vec<&str> = stack.lines().filter_map(function_name).collect();
             if !frames.is_empty() {
                 profile.add(&frames);
             }
@@ -125,12 +124,12 @@ impl Profile {
     }
 
     fn add(&mut self, frames: &[&str]) {
-        let is_any = |marks: &[&[&str]]| frames.iter().any(|frame| shows(frame, marks));
-        let forges = is_any(FORGERS);
+        let is_any = |patterns: &[&[&str]]| frames.iter().any(|frame| matches_any(frame, patterns));
+        let forges = is_any(MINTING_FUNCTIONS);
         self.samples += 1;
         if forges {
             self.forging += 1;
-        } else if is_any(SIGNERS) {
+        } else if is_any(SIGNING_FUNCTIONS) {
             self.signing += 1;
         }
         *self.own.entry(frames[0].to_owned()).or_default() += 1;
@@ -146,7 +145,7 @@ impl Profile {
     }
 
     fn shares(&self) -> Result<Vec<Metric>> {
-        ensure!(self.samples >= FEWEST, "only {} samples", self.samples);
+        ensure!(self.samples >= MIN_SAMPLES, "only {} samples", self.samples);
         ensure!(
             self.signing > 0,
             "no stack of {} shows a handshake's signature: they can't be read",
@@ -172,7 +171,7 @@ impl Profile {
             let _ = writeln!(text, "\n     %  {title}");
             let mut functions: Vec<_> = counts.iter().collect();
             functions.sort_by(|one, other| other.1.cmp(one.1).then(one.0.cmp(other.0)));
-            for (name, count) in functions.into_iter().take(LISTED) {
+            for (name, count) in functions.into_iter().take(MAX_LISTED_FUNCTIONS) {
                 let _ = writeln!(text, "{:6.2}  {name}", self.share(*count));
             }
         }
@@ -180,20 +179,20 @@ impl Profile {
     }
 }
 
-/// The name in a frame's line, which begins with an address.
-fn function(line: &str) -> Option<&str> {
+/// Parses the function name from a frame's line, which begins with an address.
+fn function_name(line: &str) -> Option<&str> {
     let (_, name) = line.trim().split_once(' ')?;
     Some(name.trim())
 }
 
-/// Whether a name has all parts of one of the marks. Parts, because names come mangled from some perfs.
-fn shows(name: &str, marks: &[&[&str]]) -> bool {
-    let has_all = |mark: &&[&str]| mark.iter().all(|part| name.contains(part));
-    marks.iter().any(has_all)
+/// Whether a name contains all parts of one of the patterns. Parts, because some versions of perf print mangled names.
+fn matches_any(name: &str, patterns: &[&[&str]]) -> bool {
+    let has_all = |pattern: &&[&str]| pattern.iter().all(|part| name.contains(part));
+    patterns.iter().any(has_all)
 }
 
-/// Making a key or a leaf certificate: whatever of it there is, whoever calls it.
-const FORGERS: &[&[&str]] = &[
+/// Functions that generate a key or mint a leaf certificate.
+const MINTING_FUNCTIONS: &[&[&str]] = &[
     &["rcgen"],
     &["peername_intercept", "mint"],
     &["peername_intercept", "leaf", "certificate"],
@@ -201,33 +200,33 @@ const FORGERS: &[&[&str]] = &[
     &["RSA_generate_key"],
 ];
 
-/// Signing by ECDSA in aws-lc. What is not below a forger is the handshake's own.
-const SIGNERS: &[&[&str]] = &[&["ECDSA_sign"], &["ecdsa_sign"], &["ECDSA_do_sign"]];
+/// ECDSA signatures in aws-lc. Those that are not below a minting function belong to the handshake.
+const SIGNING_FUNCTIONS: &[&[&str]] = &[&["ECDSA_sign"], &["ecdsa_sign"], &["ECDSA_do_sign"]];
 
-/// Of the kernel itself; it needs no hardware.
+/// A software event of the kernel; it needs no hardware counter.
 const EVENT: &str = "cpu-clock";
 
-/// A second's. No divisor of anything that a proxy does regularly.
-const FREQUENCY: &str = "4999";
+/// Samples each second. A prime, so that it does not coincide with periodic work of a proxy.
+const SAMPLES_PER_SECOND: &str = "4999";
 
-/// Bytes of the stack that are copied: the frames that matter are at its end.
-const STACKS: &str = "dwarf,16384";
+/// Unwinding method, and bytes of the stack that are copied: the relevant frames are at its end.
+const CALL_GRAPH: &str = "dwarf,16384";
 
-/// For perf to be at it, generously.
-const SETTLE: Duration = Duration::from_secs(1);
+/// How long perf takes to attach, generously.
+const ATTACH_TIME: Duration = Duration::from_secs(1);
 
-/// With fewer, two per cent are a handful.
-const FEWEST: usize = 200;
+/// With fewer samples, two per cent are only a few.
+const MIN_SAMPLES: usize = 200;
 
-/// Functions that are listed.
-const LISTED: usize = 60;
+/// Functions that are listed in the profile.
+const MAX_LISTED_FUNCTIONS: usize = 60;
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn a_signature_is_the_forgers_or_the_handshakes() {
+    fn signatures_of_minting_and_handshake_are_distinguished() {
         let script = "
 	    1 p256_mul
 	    2 aws_lc_0_41_0_ECDSA_sign
@@ -240,7 +239,7 @@ mod tests {
 	    5 tcp_sendmsg
 	    6 [unknown]
 ";
-        let profile = Profile::read(script);
+        let profile = Profile::parse(script);
         let counts = (profile.samples, profile.forging, profile.signing);
         assert_eq!(counts, (3, 1, 1));
         assert_eq!(profile.own["p256_mul"], 2);
@@ -248,9 +247,9 @@ mod tests {
     }
 
     #[test]
-    fn stacks_that_show_nothing_are_no_result() {
-        let profile = Profile::read(&"\t1 [unknown]\n\n".repeat(FEWEST));
-        assert_eq!(profile.samples, FEWEST);
+    fn profile_without_known_functions_is_an_error() {
+        let profile = Profile::parse(&"\t1 [unknown]\n\n".repeat(MIN_SAMPLES));
+        assert_eq!(profile.samples, MIN_SAMPLES);
         assert!(profile.shares().is_err());
     }
 }

@@ -1,5 +1,5 @@
-//! TLS of generator and origin: one version, one key exchange, one cipher, so that every contestant does
-//! the same work on either side.
+//! TLS configuration of generator and origin: one version, one key exchange, one cipher suite, so that every contestant
+//! does the same work on both sides.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -14,15 +14,15 @@ use rustls::server::ResolvesServerCert;
 use rustls::version::TLS13;
 use rustls::{ClientConfig, RootCertStore, ServerConfig};
 
-/// As ALPN says it.
+/// ALPN protocol names.
 pub(crate) const H2: &[u8] = b"h2";
 pub(crate) const HTTP1: &[u8] = b"http/1.1";
 
-/// A client that believes the authority in the file `root` and nobody else, and offers `alpn` only.
+/// Returns the configuration of a client that trusts only the CA in the file `root`, and offers only `alpn`.
 ///
 /// # Errors
 /// The file is not a certificate.
-pub(crate) fn client(root: &Path, alpn: &[u8], resume: bool) -> Result<Arc<ClientConfig>> {
+pub(crate) fn client_config(root: &Path, alpn: &[u8], resume: bool) -> Result<Arc<ClientConfig>> {
     let mut roots = RootCertStore::empty();
     let root =
         CertificateDer::from_pem_file(root).with_context(|| format!("read {}", root.display()))?;
@@ -38,11 +38,13 @@ pub(crate) fn client(root: &Path, alpn: &[u8], resume: bool) -> Result<Arc<Clien
     Ok(Arc::new(config))
 }
 
-/// A server with these certificates, for HTTP/1.1 and HTTP/2.
+/// Returns the configuration of a server with these certificates, for HTTP/1.1 and HTTP/2.
 ///
 /// # Errors
-/// The library does not know the version.
-pub(crate) fn server(certificates: Arc<dyn ResolvesServerCert>) -> Result<Arc<ServerConfig>> {
+/// The crypto provider does not support TLS 1.3.
+pub(crate) fn server_config(
+    certificates: Arc<dyn ResolvesServerCert>,
+) -> Result<Arc<ServerConfig>> {
     let mut config = ServerConfig::builder_with_provider(provider())
         .with_protocol_versions(&[&TLS13])?
         .with_no_client_auth()

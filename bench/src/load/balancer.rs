@@ -1,4 +1,4 @@
-//! A balancer's side of UDP: its sockets, and the clients it speaks for.
+//! A simulated UDP balancer: its sockets, and the clients that it forwards for.
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddrV4, UdpSocket};
@@ -7,21 +7,21 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
-use crate::backend::STREAMED;
-use crate::datagram::{self, Kind, TAG, Tag};
-use crate::load::connection::{MESSAGE, source_address};
-use crate::load::{Plan, Preface, claimed_source};
+use crate::backend::tally::STREAM_DATAGRAM_BYTES;
+use crate::load::connection::{MESSAGE_BYTES, claimed_source, source_address};
+use crate::load::spec::{LoadSpec, Preface};
+use crate::wire::datagram::{self, DatagramKind, TAG_BYTES, Tag};
 
-/// How a balancer tells its clients' answers apart.
+/// How a balancer assigns its sockets to clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Sockets {
+pub(crate) enum SocketLayout {
     /// A socket for each client, as most do.
-    Each,
-    /// One socket for all: the proxy sees one address and port, and has only the headers.
+    PerClient,
+    /// One socket for all clients: the proxy sees one address and port, and has only the headers to distinguish them.
     Shared,
 }
 
-/// Sockets and clients, ready: each client has reached the backend once.
+/// Sockets and clients; each client has reached the backend once.
 pub(crate) struct Balancer {
     sockets: Vec<UdpSocket>,
     pub(crate) clients: Vec<Client>,
@@ -30,46 +30,46 @@ pub(crate) struct Balancer {
 /// One client behind the balancer.
 pub(crate) struct Client {
     pub(crate) serial: u32,
-    /// Which address the backend saw.
+    /// The source that the backend saw.
     pub(crate) seen: SocketAddrV4,
     next: u64,
-    /// The header, which stays, and behind it the datagram.
+    /// The PROXY header, which does not change, followed by the datagram.
     buffer: Vec<u8>,
     header: usize,
 }
 
 impl Balancer {
-    /// Opens the sockets and has each client ask the backend whom it sees. So the way there stands
-    /// before anything is measured. Does not block afterwards.
+    /// Opens the sockets, and has each client query the backend for its observed source. So the path is established
+    /// before the measured interval. The sockets are non-blocking afterwards.
     ///
     /// # Errors
-    /// A call failed, no answer came within [`PATIENCE`], or the backend took a client for another.
+    /// A call failed, no reply came within [`OPEN_TIMEOUT`], or the backend mistook one client for another.
     pub(crate) fn open(
-        plan: &Plan,
+        spec: &LoadSpec,
         serials: RangeInclusive<u32>,
-        sockets: Sockets,
+        layout: SocketLayout,
     ) -> Result<Self> {
         let clients: Vec<_> = serials
-            .map(|serial| Client::new(plan.preface, serial))
+            .map(|serial| Client::new(spec.preface, serial))
             .collect();
-        let opened = match sockets {
-            Sockets::Each => clients.len(),
-            Sockets::Shared => 1,
+        let opened = match layout {
+            SocketLayout::PerClient => clients.len(),
+            SocketLayout::Shared => 1,
         };
         let sockets = clients[..opened]
             .iter()
-            .map(|client| socket(plan, client.serial))
+            .map(|client| open_socket(spec, client.serial))
             .collect::<Result<_>>()?;
         let mut balancer = Self { sockets, clients };
         for index in 0..balancer.clients.len() {
-            let socket = &balancer.sockets[balancer.token(index)];
+            let socket = &balancer.sockets[balancer.socket_index(index)];
             let client = &mut balancer.clients[index];
             client
-                .introduce(socket)
-                .with_context(|| format!("client {} to {}", client.serial, plan.target))?;
+                .query_source(socket)
+                .with_context(|| format!("client {} to {}", client.serial, spec.target))?;
         }
-        if plan.preface == Preface::Proxy {
-            balancer.tell_apart()?;
+        if spec.preface == Preface::Proxy {
+            balancer.verify_distinct_sources()?;
         }
         for socket in &balancer.sockets {
             socket.set_nonblocking(true)?;
@@ -81,23 +81,28 @@ impl Balancer {
         &self.sockets
     }
 
-    /// The number of the socket that client number `index` of this balancer uses.
-    pub(crate) fn token(&self, index: usize) -> usize {
+    /// The index of the socket that client number `index` uses.
+    pub(crate) fn socket_index(&self, index: usize) -> usize {
         index.min(self.sockets.len() - 1)
     }
 
     /// How many clients share one socket.
-    pub(crate) fn sharers(&self) -> usize {
+    pub(crate) fn clients_per_socket(&self) -> usize {
         self.clients.len() / self.sockets.len()
     }
 
-    /// Sends the client's next datagram and returns its number. None: no room in the socket buffer.
+    /// Sends the client's next datagram and returns its sequence number. None if the socket buffer is full.
     ///
     /// # Errors
-    /// The socket failed; that nobody listens any more comes this way, too.
-    pub(crate) fn send(&mut self, index: usize, kind: Kind, length: usize) -> Result<Option<u64>> {
-        let token = self.token(index);
-        let (sequence, bytes) = self.clients[index].datagram(kind, length);
+    /// The socket failed; a closed port at the peer is reported this way, too.
+    pub(crate) fn send(
+        &mut self,
+        index: usize,
+        kind: DatagramKind,
+        length: usize,
+    ) -> Result<Option<u64>> {
+        let token = self.socket_index(index);
+        let (sequence, bytes) = self.clients[index].next_datagram(kind, length);
         match self.sockets[token].send(bytes) {
             Ok(_) => Ok(Some(sequence)),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(None),
@@ -105,9 +110,11 @@ impl Balancer {
         }
     }
 
+    /// Checks that no client was seen with another client's source.
+    ///
     /// # Errors
     /// The backend saw one client under the address that another one claims.
-    fn tell_apart(&self) -> Result<()> {
+    fn verify_distinct_sources(&self) -> Result<()> {
         for client in &self.clients {
             let other = self.clients.iter().find(|other| {
                 other.serial != client.serial && client.seen == claimed_source(other.serial.into())
@@ -131,7 +138,7 @@ impl Client {
             Preface::Proxy => v2_header(claimed_source(serial.into())).to_vec(),
         };
         let header = buffer.len();
-        buffer.resize(header + STREAMED, 0);
+        buffer.resize(header + STREAM_DATAGRAM_BYTES, 0);
         Self {
             serial,
             seen: SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0),
@@ -141,45 +148,46 @@ impl Client {
         }
     }
 
-    /// The next datagram, header and all, and its number. `length` is without the header, from
-    /// [`TAG`] to [`STREAMED`].
-    fn datagram(&mut self, kind: Kind, length: usize) -> (u64, &[u8]) {
+    /// Writes the next datagram; returns its sequence number and its bytes, header included. `length` is without the
+    /// header, from [`TAG_BYTES`] to [`STREAM_DATAGRAM_BYTES`].
+    fn next_datagram(&mut self, kind: DatagramKind, length: usize) -> (u64, &[u8]) {
         let tag = Tag {
             kind,
             serial: self.serial,
             sequence: self.next,
         };
         self.next += 1;
-        let end = self.header + length.clamp(TAG, STREAMED);
+        let end = self.header + length.clamp(TAG_BYTES, STREAM_DATAGRAM_BYTES);
         tag.write(&mut self.buffer[self.header..end]);
         (tag.sequence, &self.buffer[..end])
     }
 
-    /// Asks until the backend has said whom it sees.
-    fn introduce(&mut self, socket: &UdpSocket) -> Result<()> {
-        let deadline = Instant::now() + PATIENCE;
+    /// Queries the backend until it replies with the source that it sees.
+    fn query_source(&mut self, socket: &UdpSocket) -> Result<()> {
+        let deadline = Instant::now() + OPEN_TIMEOUT;
         let mut stray = String::new();
-        let mut buffer = [0; datagram::LONGEST];
+        let mut buffer = [0; datagram::MAX_BYTES];
         while Instant::now() < deadline {
-            let (_, question) = self.datagram(Kind::Who, MESSAGE);
-            socket.send(question).context("send")?;
-            let Some(length) = arrived(socket.recv(&mut buffer)).context("recv")? else {
+            let (_, query) = self.next_datagram(DatagramKind::SourceQuery, MESSAGE_BYTES);
+            socket.send(query).context("send")?;
+            let Some(length) = none_if_would_block(socket.recv(&mut buffer)).context("recv")?
+            else {
                 continue;
             };
-            let answer = &buffer[..length];
-            let tag = Tag::read(answer)?;
-            if tag.serial == self.serial && tag.kind == Kind::Who {
-                self.seen = datagram::read_peer(answer).context("half an answer")?;
+            let reply = &buffer[..length];
+            let tag = Tag::read(reply)?;
+            if tag.serial == self.serial && tag.kind == DatagramKind::SourceQuery {
+                self.seen = datagram::read_peer(reply).context("half an answer")?;
                 return Ok(());
             }
             stray = format!(", but one for client {}", tag.serial);
         }
-        bail!("no answer within {PATIENCE:?}{stray}");
+        bail!("no answer within {OPEN_TIMEOUT:?}{stray}");
     }
 }
 
-/// Nothing there, or not in time, is None rather than an error.
-pub(crate) fn arrived(result: io::Result<usize>) -> io::Result<Option<usize>> {
+/// Turns an empty socket, or a read timeout, into None.
+pub(crate) fn none_if_would_block(result: io::Result<usize>) -> io::Result<Option<usize>> {
     match result {
         Ok(length) => Ok(Some(length)),
         Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(None),
@@ -187,29 +195,29 @@ pub(crate) fn arrived(result: io::Result<usize>) -> io::Result<Option<usize>> {
     }
 }
 
-/// Which address the backend sees when client number 0 sends, which the workloads leave free.
+/// The source that the backend sees for client number 0, which the workloads leave free.
 ///
 /// # Errors
 /// As [`Balancer::open`].
-pub(crate) fn seen(plan: &Plan) -> Result<SocketAddrV4> {
-    let balancer = Balancer::open(plan, 0..=0, Sockets::Each)?;
+pub(crate) fn observed_source(spec: &LoadSpec) -> Result<SocketAddrV4> {
+    let balancer = Balancer::open(spec, 0..=0, SocketLayout::PerClient)?;
     let client = balancer.clients.first();
     Ok(client.context("a balancer without clients")?.seen)
 }
 
-fn socket(plan: &Plan, serial: u32) -> Result<UdpSocket> {
+fn open_socket(spec: &LoadSpec, serial: u32) -> Result<UdpSocket> {
     let source = SocketAddrV4::new(source_address(serial.into()), 0);
     let socket = UdpSocket::bind(source).with_context(|| format!("bind({source})"))?;
-    // From other addresses nothing is taken then, and a closed port is reported.
+    // A connected socket takes no datagrams from other addresses, and reports a closed port.
     socket
-        .connect(plan.target)
-        .with_context(|| format!("connect({})", plan.target))?;
-    socket.set_read_timeout(Some(RETRY))?;
+        .connect(spec.target)
+        .with_context(|| format!("connect({})", spec.target))?;
+    socket.set_read_timeout(Some(REPLY_TIMEOUT))?;
     Ok(socket)
 }
 
-/// PROXY protocol, section 2.2: signature, version 2 and PROXY, UDP over IPv4, 12 bytes of addresses.
-/// Written by hand: the codec under test must not be the one that tests it.
+/// A version 2 header (PROXY protocol specification, section 2.2): signature, version 2 and PROXY, UDP over IPv4, 12 bytes
+/// of addresses. Written by hand: the codec under test must not be the one that tests it.
 pub(crate) fn v2_header(source: SocketAddrV4) -> [u8; 28] {
     let mut header = *b"\r\n\r\n\0\r\nQUIT\n\x21\x12\0\x0cSSSSDDDDssdd";
     header[16..20].copy_from_slice(&source.ip().octets());
@@ -219,18 +227,18 @@ pub(crate) fn v2_header(source: SocketAddrV4) -> [u8; 28] {
     header
 }
 
-/// How long the first answer may take. A proxy may have routes to set before it.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// How long the first reply may take: a proxy may have to add routes before it.
+const OPEN_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How long one question waits for its answer.
-pub(crate) const RETRY: Duration = Duration::from_millis(200);
+/// How long one query waits for its reply before it is retried.
+pub(crate) const REPLY_TIMEOUT: Duration = Duration::from_millis(200);
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn header_is_what_the_specification_says() {
+    fn v2_header_matches_the_specification() {
         let header = v2_header("10.1.0.1:1025".parse().unwrap());
         let written: Vec<String> = header.iter().map(|byte| format!("{byte:02x}")).collect();
         assert_eq!(

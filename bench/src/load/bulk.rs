@@ -1,34 +1,39 @@
-//! As many bytes as will go, both ways at once: what a relay spends on bytes.
+//! Bulk transfer, as many bytes as possible both ways at once: the cost of a byte.
 
 use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
 
-use crate::load::{Connection, GLANCE, Meter, Metric, Plan};
-use crate::pattern;
-use crate::poller::{Interest, Poller};
+use crate::compare::measurement::Metric;
+use crate::host::poller::{Interest, Poller};
+use crate::load::connection::Connection;
+use crate::load::meter::{Meter, POLL_INTERVAL};
+use crate::load::spec::LoadSpec;
+use crate::wire::pattern;
 
-/// Each connection sends while the socket takes bytes, and receives what the backend echoes.
-/// Counted are bytes that came back and were right; the proxy has carried each of them twice.
-pub(crate) fn run(plan: &Plan) -> Result<Vec<Metric>> {
-    let mut streams = (1..=plan.connections as u64)
+/// Each connection sends while the socket buffer has space, and receives what the backend echoes. Counts the bytes
+/// that came back correct; the proxy has carried each of them twice.
+pub(crate) fn run(spec: &LoadSpec) -> Result<Vec<Metric>> {
+    let mut streams = (1..=spec.connections as u64)
         .map(|serial| {
             Ok(Stream {
-                connection: Connection::open(plan, serial)?,
+                connection: Connection::open(spec, serial)?,
                 is_sending: true,
             })
         })
         .collect::<Result<Vec<_>>>()?;
     let mut poller = Poller::new()?;
-    let mut scratch = vec![0; pattern::LONGEST];
+    let mut scratch = vec![0; pattern::MAX_CHUNK_BYTES];
     let mut ready = Vec::new();
     let mut total = 0;
-    let meter = Meter::start(plan)?;
+    let meter = Meter::start(spec)?;
     for (token, stream) in streams.iter().enumerate() {
         poller.add(&stream.connection, token, Interest::IN | Interest::OUT)?;
     }
     while streams.iter().any(|stream| !stream.is_finished()) {
-        poller.wait(GLANCE, &mut ready).context("epoll_wait")?;
+        poller
+            .wait(POLL_INTERVAL, &mut ready)
+            .context("epoll_wait")?;
         let now = Instant::now();
         if meter.is_over(now) {
             let lost: u64 = streams
@@ -66,10 +71,10 @@ struct Stream {
 }
 
 impl Stream {
-    /// One read and one write at most, so that neither direction nor connection starves another.
+    /// One read and one write at most, so that no direction and no connection starves another.
     fn step(&mut self, events: Interest, scratch: &mut [u8]) -> Result<usize> {
         if self.is_sending && events.contains(Interest::OUT) {
-            self.connection.send(CHUNK)?;
+            self.connection.send(CHUNK_BYTES)?;
         }
         if events.intersects(Interest::IN | Interest::ERR | Interest::HUP) {
             return self.connection.receive(scratch);
@@ -82,6 +87,6 @@ impl Stream {
     }
 }
 
-/// What applications commonly write at a time. It decides how full the proxy's buffers come, so a
-/// change makes old figures incomparable.
-const CHUNK: usize = 64 * 1024;
+/// A common size of an application's writes. It decides how full the proxy's buffers are, so a change makes old
+/// figures incomparable.
+const CHUNK_BYTES: usize = 64 * 1024;

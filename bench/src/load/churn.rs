@@ -1,27 +1,29 @@
-//! Connect, header, 64 B, echo, close: what a relay spends on a connection's birth and death.
+//! Connection churn (connect, header, 64 B, echo, close): the cost of opening and closing a connection.
 
 use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
 use hdrhistogram::Histogram;
 
-use crate::load::connection::MESSAGE;
-use crate::load::{Connection, GLANCE, Meter, Metric, Plan, latencies, quantiles};
-use crate::poller::{Interest, Poller};
+use crate::compare::measurement::Metric;
+use crate::host::poller::{Interest, Poller};
+use crate::load::connection::{Connection, MESSAGE_BYTES};
+use crate::load::meter::{Meter, POLL_INTERVAL, latency_metrics, new_latency_histogram};
+use crate::load::spec::LoadSpec;
 
-/// Keeps `connections` exchanges going. One that fails is counted and the next is begun, so that
-/// the error says how many; a single one fails the run.
-pub(crate) fn run(plan: &Plan) -> Result<Vec<Metric>> {
-    let mut churn = Churn::new(plan)?;
-    let meter = Meter::start(plan)?;
-    for token in 0..plan.connections {
+/// Keeps `connections` exchanges in flight. A failed exchange is counted and replaced, so that the error says how many
+/// failed; a single failure fails the run.
+pub(crate) fn run(spec: &LoadSpec) -> Result<Vec<Metric>> {
+    let mut churn = Churn::new(spec)?;
+    let meter = Meter::start(spec)?;
+    for token in 0..spec.connections {
         churn.begin(token);
     }
     let mut ready = Vec::new();
     while churn.open > 0 {
         churn
             .poller
-            .wait(GLANCE, &mut ready)
+            .wait(POLL_INTERVAL, &mut ready)
             .context("epoll_wait")?;
         let now = Instant::now();
         if meter.is_over(now) {
@@ -50,13 +52,13 @@ pub(crate) fn run(plan: &Plan) -> Result<Vec<Metric>> {
         });
     }
     let mut metrics = vec![Metric::new("connections/s", usage.rate(done))];
-    metrics.extend(quantiles(&churn.latency));
+    metrics.extend(latency_metrics(&churn.latency));
     metrics.extend(usage.cpu_micros_per("CPU us/connection", done));
     Ok(metrics)
 }
 
 struct Churn<'a> {
-    plan: &'a Plan,
+    spec: &'a LoadSpec,
     poller: Poller,
     slots: Vec<Option<Exchange>>,
     open: usize,
@@ -69,68 +71,68 @@ struct Churn<'a> {
 struct Exchange {
     connection: Connection,
     begun: Instant,
-    is_asked: bool,
+    is_requested: bool,
 }
 
 impl<'a> Churn<'a> {
-    fn new(plan: &'a Plan) -> Result<Self> {
+    fn new(spec: &'a LoadSpec) -> Result<Self> {
         Ok(Self {
-            plan,
+            spec,
             poller: Poller::new()?,
-            slots: (0..plan.connections).map(|_| None).collect(),
+            slots: (0..spec.connections).map(|_| None).collect(),
             open: 0,
-            next_serial: 1 + u64::from(plan.turn) * CLIENTS_OF_A_TURN,
-            latency: latencies()?,
+            next_serial: 1 + u64::from(spec.turn) * SERIALS_PER_TURN,
+            latency: new_latency_histogram()?,
             failed: 0,
             first_failure: None,
         })
     }
 
-    /// Fills an empty slot, or counts the failure to.
+    /// Begins an exchange in an empty slot, or counts the failure.
     fn begin(&mut self, token: usize) {
         let serial = self.next_serial;
         self.next_serial += 1;
-        match Exchange::begin(self.plan, serial, &self.poller, token) {
+        match Exchange::begin(self.spec, serial, &self.poller, token) {
             Ok(exchange) => {
                 self.slots[token] = Some(exchange);
                 self.open += 1;
             }
-            Err(error) => self.fail(error),
+            Err(error) => self.record_failure(error),
         }
     }
 
-    /// Moves one exchange on and empties its slot when it is over, well or badly.
+    /// Advances one exchange, and empties its slot when it has succeeded or failed.
     fn step(&mut self, token: usize) {
         let Some(exchange) = &mut self.slots[token] else {
             return;
         };
-        match exchange.step(self.plan, &self.poller, token) {
+        match exchange.step(self.spec, &self.poller, token) {
             Ok(false) => return,
             Ok(true) => self
                 .latency
                 .saturating_record(exchange.begun.elapsed().as_nanos() as u64),
             Err(error) => {
                 let serial = exchange.connection.serial();
-                self.fail(error.context(format!("connection {serial}")));
+                self.record_failure(error.context(format!("connection {serial}")));
             }
         }
         self.slots[token] = None;
         self.open -= 1;
     }
 
-    fn fail(&mut self, error: anyhow::Error) {
+    fn record_failure(&mut self, error: anyhow::Error) {
         self.failed += 1;
         self.first_failure.get_or_insert(error);
     }
 }
 
 impl Exchange {
-    fn begin(plan: &Plan, serial: u64, poller: &Poller, token: usize) -> Result<Self> {
+    fn begin(spec: &LoadSpec, serial: u64, poller: &Poller, token: usize) -> Result<Self> {
         let begun = Instant::now();
-        let mut connection = Connection::begin(plan, serial)?;
-        // On loopback the handshake is mostly over by now, which saves a wait.
-        let is_asked = connection.request(plan)?;
-        let interest = if is_asked {
+        let mut connection = Connection::begin(spec, serial)?;
+        // On loopback the handshake is usually complete by now, which saves a wait.
+        let is_requested = connection.request(spec)?;
+        let interest = if is_requested {
             Interest::IN
         } else {
             Interest::OUT
@@ -141,28 +143,28 @@ impl Exchange {
         Ok(Self {
             connection,
             begun,
-            is_asked,
+            is_requested,
         })
     }
 
-    /// True once the whole echo is here.
-    fn step(&mut self, plan: &Plan, poller: &Poller, token: usize) -> Result<bool> {
-        if !self.is_asked {
-            self.is_asked = self.connection.request(plan)?;
-            if self.is_asked {
+    /// Advances the exchange; true once the whole echo has arrived.
+    fn step(&mut self, spec: &LoadSpec, poller: &Poller, token: usize) -> Result<bool> {
+        if !self.is_requested {
+            self.is_requested = self.connection.request(spec)?;
+            if self.is_requested {
                 poller
                     .modify(&self.connection, token, Interest::IN)
                     .context("epoll_ctl")?;
             }
             return Ok(false);
         }
-        self.connection.receive(&mut [0; 2 * MESSAGE])?;
+        self.connection.receive(&mut [0; 2 * MESSAGE_BYTES])?;
         Ok(self.connection.outstanding() == 0)
     }
 }
 
-/// More than there can be in the time that a turn has.
-const CLIENTS_OF_A_TURN: u64 = 10_000_000;
+/// Serial numbers reserved for each turn: more than it can use in its time.
+const SERIALS_PER_TURN: u64 = 10_000_000;
 
 #[cfg(test)]
 mod tests {
@@ -170,16 +172,17 @@ mod tests {
     use std::net::{Ipv4Addr, SocketAddr};
     use std::time::Duration;
 
-    use crate::load::{Preface, claimed_source};
+    use crate::load::connection::claimed_source;
+    use crate::load::spec::Preface;
 
     use super::*;
 
-    /// Those of the turn before are still in TIME_WAIT.
+    /// The previous turn's connections are still in TIME_WAIT.
     #[test]
     fn each_turn_has_other_clients() {
         let nowhere = SocketAddr::from((Ipv4Addr::LOCALHOST, 9));
         let first_of = |turn| {
-            let plan = Plan {
+            let spec = LoadSpec {
                 target: nowhere,
                 backend: nowhere,
                 preface: Preface::Proxy,
@@ -188,14 +191,10 @@ mod tests {
                 turn,
                 watch: None,
             };
-            Churn::new(&plan).expect("a poller").next_serial
+            Churn::new(&spec).expect("a poller").next_serial
         };
-        assert_eq!(
-            first_of(0),
-            1,
-            "number 0 is for who asks whom the backend sees"
-        );
-        // A turn has hardly a hundred thousand clients.
+        assert_eq!(first_of(0), 1, "number 0 is reserved for the source query");
+        // A turn has less than a hundred thousand clients.
         let clients = |first: u64| (first..first + 100_000).map(claimed_source);
         let all: HashSet<_> = clients(first_of(1)).chain(clients(first_of(2))).collect();
         assert_eq!(all.len(), 200_000);

@@ -1,4 +1,4 @@
-//! One client connection and how far its pattern has got in either direction.
+//! One client connection, and the positions in its byte pattern.
 
 use std::fmt::Write as _;
 use std::io::{Read, Write};
@@ -10,11 +10,11 @@ use anyhow::{Context, Result, bail};
 use rustix::io::Errno;
 use socket2::{Domain, Protocol, Socket, Type};
 
-use crate::backend::accepted;
-use crate::load::{Plan, Preface};
-use crate::pattern;
+use crate::backend::zero_if_would_block;
+use crate::load::spec::{LoadSpec, Preface};
+use crate::wire::pattern;
 
-/// A socket, and where in the pattern the next byte to send and the next to receive are.
+/// A socket, with the pattern positions of the next byte to send and the next byte to receive.
 pub(crate) struct Connection {
     socket: Socket,
     serial: u64,
@@ -24,50 +24,50 @@ pub(crate) struct Connection {
 }
 
 impl Connection {
-    /// Connects, sends the preface and one message and takes its echo. So the way to the backend
-    /// stands before anything is measured. Does not block afterwards.
+    /// Connects, sends the preface and one message, and waits for its echo. So the path to the backend is established
+    /// before the measured interval. The connection is non-blocking afterwards.
     ///
     /// # Errors
-    /// A step failed, took more than [`PATIENCE`], or the echo was not what was sent.
-    pub(crate) fn open(plan: &Plan, serial: u64) -> Result<Self> {
+    /// A step failed, took more than [`OPEN_TIMEOUT`], or the echo differs from what was sent.
+    pub(crate) fn open(spec: &LoadSpec, serial: u64) -> Result<Self> {
         let mut connection = Self::unconnected(serial)?;
         connection
-            .open_blocking(plan)
-            .with_context(|| format!("connection {serial} to {}", plan.target))?;
+            .open_blocking(spec)
+            .with_context(|| format!("connection {serial} to {}", spec.target))?;
         connection.socket.set_nonblocking(true)?;
         Ok(connection)
     }
 
-    /// Begins to connect, without waiting. [`request`](Self::request) may follow at once.
+    /// Starts to connect, without waiting. [`request`](Self::request) may follow at once.
     ///
     /// # Errors
-    /// No socket, no port left, or refused on the spot.
-    pub(crate) fn begin(plan: &Plan, serial: u64) -> Result<Self> {
+    /// There is no socket or no free port, or the connection was refused at once.
+    pub(crate) fn begin(spec: &LoadSpec, serial: u64) -> Result<Self> {
         let connection = Self::unconnected(serial)?;
         connection.socket.set_nonblocking(true)?;
-        match connection.socket.connect(&plan.target.into()) {
+        match connection.socket.connect(&spec.target.into()) {
             Err(error) if error.raw_os_error() != Some(Errno::INPROGRESS.raw_os_error()) => {
-                Err(error).with_context(|| format!("connect({})", plan.target))
+                Err(error).with_context(|| format!("connect({})", spec.target))
             }
             _ => Ok(connection),
         }
     }
 
-    /// Sends the preface and the first message in one piece. False: not connected yet.
+    /// Sends the preface and the first message in one write. False if it is not connected yet.
     ///
     /// # Errors
     /// The connection failed.
-    pub(crate) fn request(&mut self, plan: &Plan) -> Result<bool> {
-        let mut request = match plan.preface {
+    pub(crate) fn request(&mut self, spec: &LoadSpec) -> Result<bool> {
+        let mut request = match spec.preface {
             Preface::None => String::new(),
-            Preface::Proxy => header(self.serial),
+            Preface::Proxy => v1_header(self.serial),
         }
         .into_bytes();
-        request.extend_from_slice(pattern::at(self.origin, MESSAGE));
-        match accepted(self.socket.write(&request)).context("send")? {
+        request.extend_from_slice(pattern::bytes_at(self.origin, MESSAGE_BYTES));
+        match zero_if_would_block(self.socket.write(&request)).context("send")? {
             0 => Ok(false),
             all if all == request.len() => {
-                self.sent += MESSAGE as u64;
+                self.sent += MESSAGE_BYTES as u64;
                 Ok(true)
             }
             some => bail!(
@@ -77,30 +77,30 @@ impl Connection {
         }
     }
 
-    /// Sends up to `length` bytes more and returns how many went; 0 if the buffer is full.
+    /// Sends up to `length` more bytes and returns how many were sent; 0 if the socket buffer is full.
     ///
     /// # Errors
     /// The connection failed.
     pub(crate) fn send(&mut self, length: usize) -> Result<usize> {
-        let bytes = pattern::at(self.origin + self.sent, length);
-        let sent = accepted(self.socket.write(bytes)).context("send")?;
+        let bytes = pattern::bytes_at(self.origin + self.sent, length);
+        let sent = zero_if_would_block(self.socket.write(bytes)).context("send")?;
         self.sent += sent as u64;
         Ok(sent)
     }
 
-    /// Receives into `scratch`, verifies, and returns how many bytes came; 0 if none are there.
+    /// Receives into `scratch`, verifies, and returns how many bytes arrived; 0 if none are available.
     ///
     /// # Errors
-    /// The bytes are not those that were sent, or the peer closed.
+    /// The bytes differ from those that were sent, or the peer closed the connection.
     pub(crate) fn receive(&mut self, scratch: &mut [u8]) -> Result<usize> {
         let received = match self.socket.read(scratch) {
             Ok(0) => bail!(
                 "closed by the peer with {} bytes outstanding",
                 self.outstanding()
             ),
-            other => accepted(other).context("recv")?,
+            other => zero_if_would_block(other).context("recv")?,
         };
-        pattern::check(self.origin + self.received, &scratch[..received])
+        pattern::verify(self.origin + self.received, &scratch[..received])
             .with_context(|| format!("after {} good bytes", self.received))?;
         self.received += received as u64;
         if self.received > self.sent {
@@ -109,12 +109,12 @@ impl Connection {
         Ok(received)
     }
 
-    /// Bytes sent that have not come back.
+    /// The number of bytes sent that have not come back.
     pub(crate) fn outstanding(&self) -> u64 {
         self.sent.saturating_sub(self.received)
     }
 
-    /// The number it was opened with.
+    /// The serial number it was opened with.
     pub(crate) fn serial(&self) -> u64 {
         self.serial
     }
@@ -125,7 +125,7 @@ impl Connection {
         socket
             .bind(&SocketAddrV4::new(source_address(serial), 0).into())
             .context("bind")?;
-        let origin = pattern::start(serial);
+        let origin = pattern::start_of(serial);
         Ok(Self {
             socket,
             serial,
@@ -135,16 +135,16 @@ impl Connection {
         })
     }
 
-    fn open_blocking(&mut self, plan: &Plan) -> Result<()> {
-        self.socket.set_read_timeout(Some(PATIENCE))?;
+    fn open_blocking(&mut self, spec: &LoadSpec) -> Result<()> {
+        self.socket.set_read_timeout(Some(OPEN_TIMEOUT))?;
         self.socket
-            .connect_timeout(&plan.target.into(), PATIENCE)
+            .connect_timeout(&spec.target.into(), OPEN_TIMEOUT)
             .context("connect")?;
-        self.request(plan)?;
-        let mut scratch = [0; MESSAGE];
+        self.request(spec)?;
+        let mut scratch = [0; MESSAGE_BYTES];
         while self.outstanding() > 0 {
             if self.receive(&mut scratch)? == 0 {
-                bail!("no echo within {PATIENCE:?}");
+                bail!("no echo within {OPEN_TIMEOUT:?}");
             }
         }
         Ok(())
@@ -157,22 +157,22 @@ impl AsFd for Connection {
     }
 }
 
-/// The loopback address that number `serial` is really sent from.
+/// The loopback address that connection `serial` really comes from.
 pub(crate) fn source_address(serial: u64) -> Ipv4Addr {
-    Ipv4Addr::new(127, 0, 1, 1 + (serial % SOURCES) as u8)
+    Ipv4Addr::new(127, 0, 1, 1 + (serial % SOURCE_ADDRESSES) as u8)
 }
 
-/// The client that connection `serial` claims to come from. No two serials below 3.9 thousand
-/// million share one, so no proxy ever has to bind the same address and port twice.
+/// The client that connection `serial` claims to come from. It is unique for serials below 3.9 billion, so a proxy
+/// never has to bind the same address and port twice.
 pub(crate) fn claimed_source(serial: u64) -> SocketAddrV4 {
     let host = 1 + (serial % CLAIMED_HOSTS) as u32;
     let port = 1024 + (serial % CLAIMED_PORTS) as u16;
     SocketAddrV4::new(Ipv4Addr::from_bits(CLAIMED_NETWORK.to_bits() + host), port)
 }
 
-/// PROXY protocol 1, section 2.1 of the specification. Written by hand: the codec under test must
-/// not be the one that tests it.
-fn header(serial: u64) -> String {
+/// A version 1 header (PROXY protocol specification, section 2.1). Written by hand: the codec under test must not be
+/// the one that tests it.
+fn v1_header(serial: u64) -> String {
     let source = claimed_source(serial);
     let mut line = String::with_capacity(64);
     let _ = write!(
@@ -184,19 +184,19 @@ fn header(serial: u64) -> String {
     line
 }
 
-/// The length of one message. Small enough that its cost is that of a wake-up and two calls.
-pub(crate) const MESSAGE: usize = 64;
+/// The length of one message. Small enough that its cost is that of a wake-up and two system calls.
+pub(crate) const MESSAGE_BYTES: usize = 64;
 
-/// How long opening may take. Longer than one lost SYN costs (1 s), so that such a thing shows in
-/// the figures and does not end the run.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// How long opening may take. Longer than a lost SYN costs (1 s), so that a lost SYN shows in the figures and does not
+/// fail the run.
+const OPEN_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Clients connect from this many loopback addresses. From a single one, a few seconds of `churn`
-/// would use up the ports and measure the search for a free one.
-const SOURCES: u64 = 64;
+/// Clients connect from this many loopback addresses. From a single address, a few seconds of
+/// `churn` would use up the ports, and measure the search for a free one.
+const SOURCE_ADDRESSES: u64 = 64;
 
-/// Claimed clients: 10.1.0.1 and following. Hosts and ports advance together and come round
-/// together only after their product, as the first is prime.
+/// Claimed clients: 10.1.0.1 and following. Hosts and ports advance together. The number of hosts is prime, so a pair
+/// repeats only after the product of the two numbers.
 const CLAIMED_NETWORK: Ipv4Addr = Ipv4Addr::new(10, 1, 0, 0);
 const CLAIMED_HOSTS: u64 = 65_521;
 const CLAIMED_PORTS: u64 = 60_000;
@@ -208,10 +208,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn header_is_what_the_specification_says() {
-        assert_eq!(header(0), "PROXY TCP4 10.1.0.1 192.0.2.1 1024 443\r\n");
+    fn v1_header_matches_the_specification() {
+        assert_eq!(v1_header(0), "PROXY TCP4 10.1.0.1 192.0.2.1 1024 443\r\n");
         assert_eq!(
-            header(65_520),
+            v1_header(65_520),
             "PROXY TCP4 10.1.255.241 192.0.2.1 6544 443\r\n"
         );
     }

@@ -1,28 +1,30 @@
-//! 64 B there and back by UDP: what a relay spends on a datagram.
+//! Small datagrams, 64 B there and back: the cost of a datagram.
 
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use hdrhistogram::Histogram;
 
-use crate::datagram::{Kind, Tag};
-use crate::load::balancer::{Balancer, Sockets, arrived};
-use crate::load::connection::MESSAGE;
-use crate::load::{GLANCE, Meter, Metric, Plan, latencies, quantiles};
-use crate::poller::{Interest, Poller};
+use crate::compare::measurement::Metric;
+use crate::host::poller::{Interest, Poller};
+use crate::load::balancer::{Balancer, SocketLayout, none_if_would_block};
+use crate::load::connection::MESSAGE_BYTES;
+use crate::load::meter::{Meter, POLL_INTERVAL, latency_metrics, new_latency_histogram};
+use crate::load::spec::LoadSpec;
+use crate::wire::datagram::{DatagramKind, Tag};
 
-/// Each client has `window` datagrams under way, and sends its next one when one is back, or given up. A
-/// lost one is counted; a wrong one is, too, and fails the run.
-pub(crate) fn run(plan: &Plan, sockets: Sockets, window: usize) -> Result<Vec<Metric>> {
-    let mut echoes = Echoes::open(plan, sockets, window)?;
-    let meter = Meter::start(plan)?;
-    echoes.play(&meter)?;
+/// Each client has `window` datagrams in flight, and sends its next one when an echo has arrived or was abandoned. Lost
+/// datagrams are counted. Wrong ones are counted, too, and fail the run.
+pub(crate) fn run(spec: &LoadSpec, layout: SocketLayout, window: usize) -> Result<Vec<Metric>> {
+    let mut echoes = Echoes::open(spec, layout, window)?;
+    let meter = Meter::start(spec)?;
+    echoes.run(&meter)?;
     let usage = meter.stop()?;
-    echoes.faults.verdict()?;
+    echoes.faults.check()?;
     let (done, lost) = (echoes.latency.len(), echoes.lost());
     ensure!(done > 0, "all {lost} datagrams were lost");
     let mut metrics = vec![Metric::new("echoes/s", usage.rate(done))];
-    metrics.extend(quantiles(&echoes.latency));
+    metrics.extend(latency_metrics(&echoes.latency));
     metrics.extend(usage.cpu_micros_per("CPU us/echo", done));
     metrics.push(usage.cpu_micros_of_all_per("CPU us/echo of all", done));
     metrics.push(Metric::new("lost", lost as f64));
@@ -32,18 +34,18 @@ pub(crate) fn run(plan: &Plan, sockets: Sockets, window: usize) -> Result<Vec<Me
 struct Echoes {
     balancer: Balancer,
     poller: Poller,
-    players: Vec<Player>,
+    clients: Vec<EchoClient>,
     window: usize,
     outstanding: usize,
     latency: Histogram<u64>,
     faults: Faults,
 }
 
-/// What a client waits for. Those given up may still come, once each.
+/// The datagrams of one client that are in flight. An abandoned one may still arrive, once.
 #[derive(Default)]
-struct Player {
-    waiting: Vec<(u64, Instant)>,
-    given_up: Vec<u64>,
+struct EchoClient {
+    in_flight: Vec<(u64, Instant)>,
+    abandoned: Vec<u64>,
 }
 
 #[derive(Default)]
@@ -53,69 +55,73 @@ struct Faults {
 }
 
 impl Echoes {
-    fn open(plan: &Plan, sockets: Sockets, window: usize) -> Result<Self> {
-        let balancer = Balancer::open(plan, 1..=u32::try_from(plan.connections)?, sockets)?;
+    fn open(spec: &LoadSpec, layout: SocketLayout, window: usize) -> Result<Self> {
+        let balancer = Balancer::open(spec, 1..=u32::try_from(spec.connections)?, layout)?;
         let poller = Poller::new()?;
         for (token, socket) in balancer.sockets().iter().enumerate() {
             poller.add(socket, token, Interest::IN)?;
         }
-        let players = balancer.clients.iter().map(|_| Player::default());
+        let clients = balancer.clients.iter().map(|_| EchoClient::default());
         Ok(Self {
-            players: players.collect(),
+            clients: clients.collect(),
             balancer,
             poller,
             window,
             outstanding: 0,
-            latency: latencies()?,
+            latency: new_latency_histogram()?,
             faults: Faults::default(),
         })
     }
 
-    fn play(&mut self, meter: &Meter) -> Result<()> {
-        for index in 0..self.players.len() {
+    fn run(&mut self, meter: &Meter) -> Result<()> {
+        for index in 0..self.clients.len() {
             for _ in 0..self.window {
-                self.serve(index)?;
+                self.send_next(index)?;
             }
         }
-        self.outstanding = self.players.len() * self.window;
+        self.outstanding = self.clients.len() * self.window;
         let mut ready = Vec::new();
-        let mut next_look = Instant::now() + GLANCE;
+        let mut next_check = Instant::now() + POLL_INTERVAL;
         while self.outstanding > 0 {
-            self.poller.wait(GLANCE, &mut ready).context("epoll_wait")?;
+            self.poller
+                .wait(POLL_INTERVAL, &mut ready)
+                .context("epoll_wait")?;
             let now = Instant::now();
             let is_running = meter.is_running(now);
             for &(token, _) in &ready {
                 self.receive(token, is_running)?;
             }
-            if now >= next_look {
-                self.give_up(now, is_running)?;
-                next_look = now + GLANCE;
+            if now >= next_check {
+                self.abandon_overdue(now, is_running)?;
+                next_check = now + POLL_INTERVAL;
             }
         }
         Ok(())
     }
 
-    fn serve(&mut self, index: usize) -> Result<()> {
-        let served = Instant::now();
-        // What the socket buffer does not take is lost like any other.
-        let sequence = self.balancer.send(index, Kind::Echo, MESSAGE)?;
-        self.players[index]
-            .waiting
-            .push((sequence.unwrap_or(NEVER), served));
+    fn send_next(&mut self, index: usize) -> Result<()> {
+        let sent_at = Instant::now();
+        // A datagram that the socket buffer does not take is lost like any other.
+        let sequence = self
+            .balancer
+            .send(index, DatagramKind::Echo, MESSAGE_BYTES)?;
+        self.clients[index]
+            .in_flight
+            .push((sequence.unwrap_or(NOT_SENT), sent_at));
         Ok(())
     }
 
-    /// As many datagrams as can be there, or what is there. To look for one that can't be would be in
-    /// vain.
+    /// Receives until the socket is empty, or until as many datagrams have arrived as can be in flight: another read would
+    /// only return EAGAIN.
     fn receive(&mut self, token: usize, is_running: bool) -> Result<()> {
-        let mut buffer = [0; 2 * MESSAGE];
-        for _ in 0..self.balancer.sharers() * self.window {
+        let mut buffer = [0; 2 * MESSAGE_BYTES];
+        for _ in 0..self.balancer.clients_per_socket() * self.window {
             let received = self.balancer.sockets()[token].recv(&mut buffer);
-            let Some(length) = arrived(received).context("recv")? else {
+            let Some(length) = none_if_would_block(received).context("recv")? else {
                 return Ok(());
             };
-            match self.take(token, &buffer[..length]) {
-                Ok(Some(index)) => self.go_on(index, is_running)?,
+            match self.match_echo(token, &buffer[..length]) {
+                Ok(Some(index)) => self.continue_client(index, is_running)?,
                 Ok(None) => {}
                 Err(fault) => self.faults.add(fault),
             }
@@ -123,15 +129,15 @@ impl Echoes {
         Ok(())
     }
 
-    /// Whose turn it is again; None if it was a late one.
+    /// Matches an echo with its client and returns the client's index; None if the datagram had been abandoned.
     ///
     /// # Errors
-    /// The datagram is not one that this socket was to get, or not what was sent.
-    fn take(&mut self, token: usize, bytes: &[u8]) -> Result<Option<usize>> {
-        if Kind::of(bytes) == Some(Kind::Who) {
+    /// The datagram belongs to another socket, or differs from what was sent.
+    fn match_echo(&mut self, token: usize, bytes: &[u8]) -> Result<Option<usize>> {
+        if DatagramKind::parse(bytes) == Some(DatagramKind::SourceQuery) {
             return Ok(None);
         }
-        let tag = Tag::verify(bytes, MESSAGE)?;
+        let tag = Tag::verify(bytes, MESSAGE_BYTES)?;
         let index = self
             .balancer
             .clients
@@ -139,55 +145,55 @@ impl Echoes {
             .position(|it| it.serial == tag.serial);
         let index = index.with_context(|| format!("there is no client {}", tag.serial))?;
         ensure!(
-            self.balancer.token(index) == token,
+            self.balancer.socket_index(index) == token,
             "misdelivered: client {} got what is client {}'s",
             self.balancer.clients[token].serial,
             tag.serial
         );
-        let Some(latency) = self.players[index].take(tag)? else {
+        let Some(latency) = self.clients[index].complete(tag)? else {
             return Ok(None);
         };
         self.latency.saturating_record(latency.as_nanos() as u64);
         Ok(Some(index))
     }
 
-    fn give_up(&mut self, now: Instant, is_running: bool) -> Result<()> {
-        for index in 0..self.players.len() {
-            for _ in 0..self.players[index].give_up(now) {
-                self.go_on(index, is_running)?;
+    fn abandon_overdue(&mut self, now: Instant, is_running: bool) -> Result<()> {
+        for index in 0..self.clients.len() {
+            for _ in 0..self.clients[index].abandon_overdue(now) {
+                self.continue_client(index, is_running)?;
             }
         }
         Ok(())
     }
 
-    fn go_on(&mut self, index: usize, is_running: bool) -> Result<()> {
+    fn continue_client(&mut self, index: usize, is_running: bool) -> Result<()> {
         if is_running {
-            return self.serve(index);
+            return self.send_next(index);
         }
         self.outstanding -= 1;
         Ok(())
     }
 
     fn lost(&self) -> usize {
-        self.players
+        self.clients
             .iter()
-            .map(|player| player.given_up.len())
+            .map(|client| client.abandoned.len())
             .sum()
     }
 }
 
-impl Player {
-    /// How long it took; None if it had been given up.
+impl EchoClient {
+    /// Completes an in-flight datagram and returns its latency; None if it had been abandoned.
     ///
     /// # Errors
-    /// It came before, or was never sent.
-    fn take(&mut self, tag: Tag) -> Result<Option<Duration>> {
-        let waited = self.waiting.iter().position(|it| it.0 == tag.sequence);
-        if let Some(waited) = waited {
-            let (_, served) = self.waiting.swap_remove(waited);
-            return Ok(Some(served.elapsed()));
+    /// It arrived before, or was never sent.
+    fn complete(&mut self, tag: Tag) -> Result<Option<Duration>> {
+        let position = self.in_flight.iter().position(|it| it.0 == tag.sequence);
+        if let Some(position) = position {
+            let (_, sent_at) = self.in_flight.swap_remove(position);
+            return Ok(Some(sent_at.elapsed()));
         }
-        let late = self.given_up.iter().position(|it| *it == tag.sequence);
+        let late = self.abandoned.iter().position(|it| *it == tag.sequence);
         let Some(late) = late else {
             bail!(
                 "datagram {} of client {} came twice",
@@ -195,17 +201,17 @@ impl Player {
                 tag.serial
             );
         };
-        self.given_up.swap_remove(late);
+        self.abandoned.swap_remove(late);
         Ok(None)
     }
 
-    /// For how many it had waited too long.
-    fn give_up(&mut self, now: Instant) -> usize {
-        let is_late = |it: &mut (u64, Instant)| now.saturating_duration_since(it.1) >= TIMEOUT;
-        let late = self.waiting.extract_if(.., is_late);
-        let before = self.given_up.len();
-        self.given_up.extend(late.map(|(sequence, _)| sequence));
-        self.given_up.len() - before
+    /// Abandons the datagrams that are overdue; returns how many.
+    fn abandon_overdue(&mut self, now: Instant) -> usize {
+        let is_late = |it: &mut (u64, Instant)| now.saturating_duration_since(it.1) >= ECHO_TIMEOUT;
+        let late = self.in_flight.extract_if(.., is_late);
+        let before = self.abandoned.len();
+        self.abandoned.extend(late.map(|(sequence, _)| sequence));
+        self.abandoned.len() - before
     }
 }
 
@@ -216,8 +222,8 @@ impl Faults {
     }
 
     /// # Errors
-    /// There was one.
-    fn verdict(&mut self) -> Result<()> {
+    /// There was at least one fault.
+    fn check(&mut self) -> Result<()> {
         match self.first.take() {
             None => Ok(()),
             Some(first) => {
@@ -227,9 +233,9 @@ impl Faults {
     }
 }
 
-/// After this time a datagram counts as lost and the client goes on. Far above what waiting for a
-/// processor takes, so that hardly one is given up that was only late.
-const TIMEOUT: Duration = Duration::from_millis(300);
+/// After this time a datagram counts as lost and the client sends its next one. Far above any scheduling delay, so that
+/// hardly any late datagram is abandoned.
+const ECHO_TIMEOUT: Duration = Duration::from_millis(300);
 
-/// The number of a datagram that was not sent; no echo has it.
-const NEVER: u64 = u64::MAX;
+/// The sequence number of a datagram that was not sent; no echo has it.
+const NOT_SENT: u64 = u64::MAX;

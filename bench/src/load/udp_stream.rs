@@ -1,5 +1,5 @@
-//! As many datagrams as will go, one way: what a relay spends on a datagram when they come in
-//! queues, and how many it can't take.
+//! A one-way stream of datagrams, as many as possible: the cost of a datagram when the queues are full, and how many
+//! are lost.
 
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use std::thread::sleep;
@@ -7,30 +7,32 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 
-use crate::backend::{Report, STREAMED};
-use crate::datagram::{Kind, TAG, Tag};
-use crate::load::balancer::{Balancer, RETRY, Sockets, arrived};
-use crate::load::{GRACE, Meter, Metric, Plan};
+use crate::backend::tally::{STREAM_DATAGRAM_BYTES, StreamReport};
+use crate::compare::measurement::Metric;
+use crate::load::balancer::{Balancer, REPLY_TIMEOUT, SocketLayout, none_if_would_block};
+use crate::load::meter::{GRACE, Meter};
+use crate::load::spec::LoadSpec;
+use crate::wire::datagram::{DatagramKind, TAG_BYTES, Tag};
 
-/// Sends at full speed, whatever becomes of it, and asks the backend afterwards. Nothing slows the
-/// generator down, as with `iperf3 --udp --bitrate 0`: who is slower than it loses datagrams.
-pub(crate) fn run(plan: &Plan) -> Result<Vec<Metric>> {
-    let serials = 1..=u32::try_from(plan.connections)?;
-    let mut balancer = Balancer::open(plan, serials, Sockets::Each)?;
-    ask(plan.backend, Kind::Begin)?;
-    let meter = Meter::start(plan)?;
+/// Sends at full speed without feedback, and queries the backend afterwards. Nothing slows the generator down, as with
+/// `iperf3 --udp --bitrate 0`: a proxy that is slower than the generator loses datagrams.
+pub(crate) fn run(spec: &LoadSpec) -> Result<Vec<Metric>> {
+    let serials = 1..=u32::try_from(spec.connections)?;
+    let mut balancer = Balancer::open(spec, serials, SocketLayout::PerClient)?;
+    query_backend(spec.backend, DatagramKind::ResetTally)?;
+    let meter = Meter::start(spec)?;
     let mut sent = 0;
     while meter.is_running(Instant::now()) {
-        sent += burst(&mut balancer)?;
+        sent += send_burst(&mut balancer)?;
     }
-    let report = settled(plan.backend)?;
+    let report = wait_until_settled(spec.backend)?;
     let usage = meter.stop()?;
-    judge(&report, &balancer)?;
-    // The sink's own clock: the generator does not know when the last one arrived.
+    verify(&report, &balancer)?;
+    // By the sink's clock: the generator does not know when the last datagram arrived.
     let rate = report.received as f64 / report.span.as_secs_f64();
     let mut metrics = vec![
         Metric::new("datagrams/s", rate),
-        Metric::new("MB/s", rate * STREAMED as f64 / 1e6),
+        Metric::new("MB/s", rate * STREAM_DATAGRAM_BYTES as f64 / 1e6),
     ];
     metrics.extend(usage.cpu_micros_per("CPU us/datagram", report.received));
     let lost = sent.saturating_sub(report.received);
@@ -39,25 +41,25 @@ pub(crate) fn run(plan: &Plan) -> Result<Vec<Metric>> {
     Ok(metrics)
 }
 
-/// Some datagrams of each client in turn; returns how many.
-fn burst(balancer: &mut Balancer) -> Result<u64> {
+/// Sends a few datagrams of each client in turn; returns how many.
+fn send_burst(balancer: &mut Balancer) -> Result<u64> {
     let mut sent = 0;
     for _ in 0..BURST {
         for index in 0..balancer.clients.len() {
-            let sequence = balancer.send(index, Kind::Stream, STREAMED)?;
+            let sequence = balancer.send(index, DatagramKind::Stream, STREAM_DATAGRAM_BYTES)?;
             sent += u64::from(sequence.is_some());
         }
     }
     Ok(sent)
 }
 
-/// What the sink has when nothing more comes.
-fn settled(backend: SocketAddr) -> Result<Report> {
+/// Waits until no more datagrams arrive, and returns the sink's report.
+fn wait_until_settled(backend: SocketAddr) -> Result<StreamReport> {
     let deadline = Instant::now() + GRACE;
-    let mut report = ask(backend, Kind::Report)?;
+    let mut report = query_backend(backend, DatagramKind::TallyQuery)?;
     loop {
-        sleep(QUIET);
-        let next = ask(backend, Kind::Report)?;
+        sleep(SETTLE_TIME);
+        let next = query_backend(backend, DatagramKind::TallyQuery)?;
         if next == report {
             return Ok(report);
         }
@@ -66,37 +68,41 @@ fn settled(backend: SocketAddr) -> Result<Report> {
     }
 }
 
-/// One question to the backend, not through the proxy. It comes from a new socket each time: an answer
-/// to an earlier one can't be taken for this one's.
-fn ask(backend: SocketAddr, kind: Kind) -> Result<Report> {
+/// Queries the backend directly, not through the proxy. Each query has a new socket, so that the reply to an earlier
+/// query can't be mistaken for the reply to this one.
+fn query_backend(backend: SocketAddr, kind: DatagramKind) -> Result<StreamReport> {
     let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).context("bind")?;
     socket.connect(backend).context("connect")?;
-    socket.set_read_timeout(Some(RETRY))?;
-    let mut question = [0; TAG];
+    socket.set_read_timeout(Some(REPLY_TIMEOUT))?;
+    let mut query = [0; TAG_BYTES];
     let (serial, sequence) = (0, 0);
     Tag {
         kind,
         serial,
         sequence,
     }
-    .write(&mut question);
-    let mut answer = [0; REPORT];
+    .write(&mut query);
+    let mut reply = [0; MAX_REPORT_BYTES];
     let deadline = Instant::now() + GRACE;
     while Instant::now() < deadline {
         socket
-            .send(&question)
+            .send(&query)
             .with_context(|| format!("ask the backend at {backend}"))?;
-        if let Some(length) = arrived(socket.recv(&mut answer)).context("the backend's report")? {
-            return serde_json::from_slice(&answer[..length]).context("the backend's report");
+        if let Some(length) =
+            none_if_would_block(socket.recv(&mut reply)).context("the backend's report")?
+        {
+            return serde_json::from_slice(&reply[..length]).context("the backend's report");
         }
     }
     bail!("the backend at {backend} does not answer");
 }
 
+/// Checks what arrived.
+///
 /// # Errors
-/// Something came that was not sent, or in another client's name, or nothing came.
-fn judge(report: &Report, balancer: &Balancer) -> Result<()> {
-    let Report {
+/// A datagram arrived that was not sent, or from another client's source, or nothing arrived.
+fn verify(report: &StreamReport, balancer: &Balancer) -> Result<()> {
+    let StreamReport {
         received,
         faults,
         unknown,
@@ -105,7 +111,10 @@ fn judge(report: &Report, balancer: &Balancer) -> Result<()> {
     if let Some(first) = &report.first_fault {
         bail!("{faults} datagrams were wrong, {received} right, first: {first}");
     }
-    ensure!(*unknown == 0, "{unknown} datagrams came that nobody sent");
+    ensure!(
+        *unknown == 0,
+        "{unknown} datagrams arrived that were not sent"
+    );
     for (serial, peer) in &report.peers {
         let client = balancer.clients.iter().find(|it| it.serial == *serial);
         let client = client.with_context(|| format!("there is no client {serial}"))?;
@@ -119,12 +128,12 @@ fn judge(report: &Report, balancer: &Balancer) -> Result<()> {
     Ok(())
 }
 
-/// Datagrams of each client between two looks at the clock.
+/// Datagrams of each client between two reads of the clock.
 const BURST: usize = 16;
 
-/// How long nothing must come for all to be in. A proxy that gets no processor for so long would
-/// lose nothing by it but what it still holds.
-const QUIET: Duration = Duration::from_millis(100);
+/// How long nothing must arrive for the stream to count as complete. A proxy that is off the processor for that long
+/// loses only the datagrams that it still holds.
+const SETTLE_TIME: Duration = Duration::from_millis(100);
 
-/// A report is as long as its clients are many.
-const REPORT: usize = 16 * 1024;
+/// The size of a report grows with the number of clients.
+const MAX_REPORT_BYTES: usize = 16 * 1024;

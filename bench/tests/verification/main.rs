@@ -1,4 +1,4 @@
-//! The benchmark must notice everything that a relay can do wrong. Here somebody does it on purpose.
+//! Fault injection: the benchmark must detect everything that a relay can do wrong.
 
 mod tcp;
 mod udp;
@@ -6,20 +6,27 @@ mod udp;
 use std::process::Output;
 
 #[track_caller]
-fn expect(workload: &str, output: &Output, words: &str) {
-    assert!(!output.status.success(), "{workload} did not notice");
-    let said = complaint(output);
+fn assert_fails(workload: &str, output: &Output, words: &str) {
     assert!(
-        said.contains(words),
-        "{workload} should say {words:?} but said: {said}"
+        !output.status.success(),
+        "{workload} did not detect the fault"
+    );
+    let message = error_message(output);
+    assert!(
+        message.contains(words),
+        "{workload} should report {words:?} but reported: {message}"
     );
 }
 
 #[track_caller]
-fn passes(workload: &str, output: &Output) {
-    assert!(output.status.success(), "{workload}: {}", complaint(output));
+fn assert_passes(workload: &str, output: &Output) {
+    assert!(
+        output.status.success(),
+        "{workload}: {}",
+        error_message(output)
+    );
 }
 
-fn complaint(output: &Output) -> String {
+fn error_message(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }

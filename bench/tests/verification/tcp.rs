@@ -1,4 +1,4 @@
-//! The generator over TCP. It is backends that do wrong here.
+//! The TCP workloads, with faulty backends.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -6,14 +6,14 @@ use std::process::{Command, Output};
 use std::sync::{Arc, Mutex};
 use std::thread;
 
-use super::{complaint, expect, passes};
+use super::{assert_fails, assert_passes, error_message};
 
-/// The first echo on a connection comes while it is opened; faults begin after it, where only the
-/// workload itself can see them.
-const OPENING: usize = 64;
+/// The first echo on a connection belongs to its opening; faults begin after it, where only the workload itself can
+/// detect them.
+const OPENING_BYTES: usize = 64;
 
 #[test]
-fn an_honest_backend_passes() {
+fn correct_backend_passes() {
     let target = serve(|mut stream| {
         let mut buffer = [0; 4096];
         while let Ok(length @ 1..) = stream.read(&mut buffer) {
@@ -24,20 +24,20 @@ fn an_honest_backend_passes() {
     });
     for workload in WORKLOADS {
         let output = load(workload, target);
-        passes(workload, &output);
+        assert_passes(workload, &output);
     }
 }
 
 #[test]
-fn a_flipped_bit_fails() {
+fn flipped_bit_fails() {
     let target = serve(|stream| echo_with(stream, |bytes| bytes[7] ^= 0x10));
     for workload in WORKLOADS {
-        expect(workload, &load(workload, target), "byte 7 came back as");
+        assert_fails(workload, &load(workload, target), "byte 7 came back as");
     }
 }
 
 #[test]
-fn a_repeated_message_fails() {
+fn repeated_message_fails() {
     let target = serve(|stream| {
         let mut first = None;
         echo_with(stream, move |bytes| {
@@ -46,62 +46,65 @@ fn a_repeated_message_fails() {
         });
     });
     for workload in ["pingpong", "bulk"] {
-        expect(workload, &load(workload, target), "came back as");
+        assert_fails(workload, &load(workload, target), "came back as");
     }
 }
 
 #[test]
-fn answers_to_the_wrong_connection_fail() {
-    let last = Arc::new(Mutex::new([0; OPENING]));
+fn echo_on_the_wrong_connection_fails() {
+    let last = Arc::new(Mutex::new([0; OPENING_BYTES]));
     let target = serve(move |stream| {
         let last = Arc::clone(&last);
         echo_with(stream, move |bytes| {
             let mut last = last.lock().unwrap();
-            let mine: [u8; OPENING] = (&*bytes).try_into().unwrap();
+            let mine: [u8; OPENING_BYTES] = (&*bytes).try_into().unwrap();
             bytes.copy_from_slice(&*last);
             *last = mine;
         });
     });
     for workload in ["pingpong", "churn"] {
-        expect(workload, &load(workload, target), "came back as");
+        assert_fails(workload, &load(workload, target), "came back as");
     }
 }
 
 #[test]
-fn a_connection_closed_early_fails() {
+fn connection_closed_early_fails() {
     let target = serve(|mut stream| {
-        let mut bytes = [0; OPENING];
+        let mut bytes = [0; OPENING_BYTES];
         let _ = stream.read_exact(&mut bytes);
         let _ = stream.write_all(&bytes);
         let _ = stream.read_exact(&mut bytes);
-        let _ = stream.write_all(&bytes[..OPENING - 1]);
+        let _ = stream.write_all(&bytes[..OPENING_BYTES - 1]);
     });
     for workload in ["pingpong", "bulk", "idle"] {
         let output = load(workload, target);
-        assert!(!output.status.success(), "{workload} did not notice");
-        let said = complaint(&output);
         assert!(
-            said.contains("outstanding") || said.contains("reset"),
-            "{workload}: {said}"
+            !output.status.success(),
+            "{workload} did not detect the fault"
+        );
+        let message = error_message(&output);
+        assert!(
+            message.contains("outstanding") || message.contains("reset"),
+            "{workload}: {message}"
         );
     }
 }
 
 #[test]
-fn a_refused_connection_fails() {
+fn refused_connection_fails() {
     let closed = TcpListener::bind("127.0.0.1:0")
         .unwrap()
         .local_addr()
         .unwrap();
     for workload in WORKLOADS {
-        expect(workload, &load(workload, closed), "Connection refused");
+        assert_fails(workload, &load(workload, closed), "Connection refused");
     }
 }
 
 #[test]
-fn other_machines_are_refused() {
+fn target_outside_loopback_is_refused() {
     let output = load("pingpong", "192.0.2.1:80".parse().unwrap());
-    expect("pingpong", &output, "outside of 127.0.0.0/8");
+    assert_fails("pingpong", &output, "outside of 127.0.0.0/8");
 }
 
 const WORKLOADS: [&str; 4] = ["pingpong", "bulk", "churn", "idle"];
@@ -127,9 +130,9 @@ fn serve(handle: impl Fn(TcpStream) + Clone + Send + 'static) -> SocketAddr {
     address
 }
 
-/// Echoes messages of the opening's size, after doing something to each.
+/// Echoes messages of the opening's size, each altered by `spoil`.
 fn echo_with(mut stream: TcpStream, mut spoil: impl FnMut(&mut [u8])) {
-    let mut bytes = [0; OPENING];
+    let mut bytes = [0; OPENING_BYTES];
     while stream.read_exact(&mut bytes).is_ok() {
         spoil(&mut bytes);
         if stream.write_all(&bytes).is_err() {

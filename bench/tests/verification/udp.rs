@@ -1,5 +1,4 @@
-//! The generator and the sink of datagrams. It is relays that do wrong here, between the real generator
-//! and the real backend.
+//! The UDP workloads, with a faulty relay between the real generator and the real backend.
 
 use std::io::ErrorKind;
 use std::net::{SocketAddr, UdpSocket};
@@ -7,21 +6,21 @@ use std::process::{Child, Command, Output, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::{expect, passes};
+use super::{assert_fails, assert_passes};
 
-/// A datagram and the number of the client whose it is to be.
+/// A datagram, and the number of the client that it is sent for.
 type Datagram = (usize, Vec<u8>);
 
 #[test]
-fn an_honest_relay_passes() {
+fn correct_relay_passes() {
     for workload in WORKLOADS {
         let output = load(workload, |datagram| vec![datagram]);
-        passes(workload, &output);
+        assert_passes(workload, &output);
     }
 }
 
 #[test]
-fn a_flipped_bit_fails() {
+fn flipped_bit_fails() {
     for workload in WORKLOADS {
         let output = load(workload, |(client, mut bytes)| {
             if is_measured(&bytes) {
@@ -29,12 +28,12 @@ fn a_flipped_bit_fails() {
             }
             vec![(client, bytes)]
         });
-        expect(workload, &output, "byte 24 came back as");
+        assert_fails(workload, &output, "byte 24 came back as");
     }
 }
 
 #[test]
-fn a_cut_datagram_fails() {
+fn truncated_datagram_fails() {
     for workload in WORKLOADS {
         let output = load(workload, |(client, mut bytes)| {
             if is_measured(&bytes) {
@@ -42,12 +41,12 @@ fn a_cut_datagram_fails() {
             }
             vec![(client, bytes)]
         });
-        expect(workload, &output, "were sent,");
+        assert_fails(workload, &output, "were sent,");
     }
 }
 
 #[test]
-fn a_header_left_in_place_fails() {
+fn header_that_is_not_stripped_fails() {
     for workload in WORKLOADS {
         let output = load(workload, |(client, mut bytes)| {
             if is_measured(&bytes) {
@@ -55,12 +54,12 @@ fn a_header_left_in_place_fails() {
             }
             vec![(client, bytes)]
         });
-        expect(workload, &output, "that nobody sent");
+        assert_fails(workload, &output, "that were not sent");
     }
 }
 
 #[test]
-fn a_repeated_datagram_fails() {
+fn repeated_datagram_fails() {
     for workload in WORKLOADS {
         let output = load(workload, |datagram| {
             if is_measured(&datagram.1) {
@@ -69,13 +68,13 @@ fn a_repeated_datagram_fails() {
                 vec![datagram]
             }
         });
-        expect(workload, &output, "came twice");
+        assert_fails(workload, &output, "came twice");
     }
 }
 
-/// The balancer has one socket in `udp-echo-shared`, and answers on it can't go astray.
+/// Without `udp-echo-shared`: all its clients share one socket, so an echo can't be misdelivered.
 #[test]
-fn a_datagram_that_goes_another_clients_way_fails() {
+fn datagram_sent_through_another_clients_session_fails() {
     for workload in ["udp-echo", "udp-echo-window", "udp-stream"] {
         let output = load(workload, |(client, bytes)| {
             let client = if is_measured(&bytes) {
@@ -85,12 +84,12 @@ fn a_datagram_that_goes_another_clients_way_fails() {
             };
             vec![(client, bytes)]
         });
-        expect(workload, &output, "misdelivered");
+        assert_fails(workload, &output, "misdelivered");
     }
 }
 
 #[test]
-fn lost_echoes_are_counted_and_do_not_stall() {
+fn lost_echoes_are_counted_and_do_not_stall_the_client() {
     for workload in ["udp-echo", "udp-echo-shared", "udp-echo-window"] {
         let mut count = 0;
         let output = load(workload, move |datagram| {
@@ -100,17 +99,17 @@ fn lost_echoes_are_counted_and_do_not_stall() {
             }
             vec![datagram]
         });
-        passes(workload, &output);
-        let said = String::from_utf8_lossy(&output.stdout);
+        assert_passes(workload, &output);
+        let stdout = String::from_utf8_lossy(&output.stdout);
         assert!(
-            said.contains(r#"{"name":"lost","value":1.0}"#),
-            "{workload}: {said}"
+            stdout.contains(r#"{"name":"lost","value":1.0}"#),
+            "{workload}: {stdout}"
         );
     }
 }
 
 #[test]
-fn lost_streams_are_counted() {
+fn lost_stream_datagrams_are_counted() {
     let mut count = 0_u64;
     let output = load("udp-stream", move |datagram| {
         count += u64::from(is_measured(&datagram.1));
@@ -119,18 +118,15 @@ fn lost_streams_are_counted() {
         }
         vec![datagram]
     });
-    passes("udp-stream", &output);
-    let said = String::from_utf8_lossy(&output.stdout);
-    let (_, rest) = said.split_once(r#""lost %","value":"#).unwrap();
+    assert_passes("udp-stream", &output);
+    let stdout = String::from_utf8_lossy(&output.stdout);
+    let (_, rest) = stdout.split_once(r#""lost %","value":"#).unwrap();
     let lost: f64 = rest.split('}').next().unwrap().parse().unwrap();
-    assert!(
-        (49.0..100.0).contains(&lost),
-        "half were thrown away: {said}"
-    );
+    assert!((49.0..100.0).contains(&lost), "half were dropped: {stdout}");
 }
 
 #[test]
-fn losing_everything_fails() {
+fn total_loss_fails() {
     for (workload, words) in [
         ("udp-echo", "were lost"),
         ("udp-echo-shared", "were lost"),
@@ -144,19 +140,19 @@ fn losing_everything_fails() {
                 vec![datagram]
             }
         });
-        expect(workload, &output, words);
+        assert_fails(workload, &output, words);
     }
 }
 
 #[test]
-fn a_port_where_nobody_listens_fails() {
+fn closed_port_fails() {
     let closed = UdpSocket::bind("127.0.0.1:0")
         .unwrap()
         .local_addr()
         .unwrap();
     for workload in WORKLOADS {
         let output = generate(workload, closed, closed);
-        expect(workload, &output, "Connection refused");
+        assert_fails(workload, &output, "Connection refused");
     }
 }
 
@@ -169,13 +165,13 @@ const WORKLOADS: [&str; 4] = [
 
 const CLIENTS: usize = 3;
 
-/// Clients ask whom the backend sees before anything is measured. That is left alone: faults are to be
-/// found where only the workload itself can see them.
+/// Clients query their observed source before the measured interval. The relay does not alter that: only the workload
+/// itself shall be able to detect the faults.
 fn is_measured(datagram: &[u8]) -> bool {
     datagram.starts_with(b"ECHO") || datagram.starts_with(b"STRM")
 }
 
-/// Generator, a relay that does `spoil` to what it forwards, and a backend.
+/// Runs the generator through a relay that alters datagrams by `spoil`, with a real backend.
 fn load(workload: &str, spoil: impl FnMut(Datagram) -> Vec<Datagram> + Send + 'static) -> Output {
     let backend = Backend::start();
     let relay = UdpSocket::bind("127.0.0.1:0").unwrap();
@@ -194,8 +190,8 @@ fn generate(workload: &str, target: SocketAddr, backend: SocketAddr) -> Output {
         .unwrap()
 }
 
-/// Forwards by way of one socket for each client: by its tag, as the shared socket has no other sign.
-/// Answers go back by the socket they come in at. Ends when nothing has come for a while.
+/// Forwards through one socket for each client, which it identifies by the tag, as datagrams of the shared socket differ
+/// in nothing else. Replies return by the socket that they arrive on. Ends when nothing has arrived for 10 s.
 fn relay_with(relay: &UdpSocket, to: SocketAddr, mut spoil: impl FnMut(Datagram) -> Vec<Datagram>) {
     relay.set_nonblocking(true).unwrap();
     let upstreams: Vec<UdpSocket> = (0..CLIENTS)
@@ -208,11 +204,11 @@ fn relay_with(relay: &UdpSocket, to: SocketAddr, mut spoil: impl FnMut(Datagram)
         .collect();
     let mut balancers = [None; CLIENTS];
     let mut buffer = [0; 2048];
-    let mut last = Instant::now();
-    while last.elapsed() < Duration::from_secs(10) {
-        let before = last;
+    let mut last_arrival = Instant::now();
+    while last_arrival.elapsed() < Duration::from_secs(10) {
+        let before = last_arrival;
         if let Ok((length, from)) = relay.recv_from(&mut buffer) {
-            last = Instant::now();
+            last_arrival = Instant::now();
             let client = client(&buffer[..length]);
             balancers[client] = Some(from);
             for (client, bytes) in spoil((client, buffer[..length].to_vec())) {
@@ -222,13 +218,13 @@ fn relay_with(relay: &UdpSocket, to: SocketAddr, mut spoil: impl FnMut(Datagram)
         for (upstream, balancer) in upstreams.iter().zip(balancers) {
             match upstream.recv(&mut buffer) {
                 Ok(length) => {
-                    last = Instant::now();
+                    last_arrival = Instant::now();
                     let _ = relay.send_to(&buffer[..length], balancer.unwrap());
                 }
                 Err(error) => assert_eq!(error.kind(), ErrorKind::WouldBlock),
             }
         }
-        if last == before {
+        if last_arrival == before {
             thread::sleep(Duration::from_micros(50));
         }
     }
@@ -239,7 +235,7 @@ fn client(datagram: &[u8]) -> usize {
     usize::from(datagram[7]) - 1
 }
 
-/// The benchmark's own backend, ended with its guard.
+/// The benchmark's own backend, killed on drop.
 struct Backend {
     child: Child,
     address: SocketAddr,
@@ -247,12 +243,12 @@ struct Backend {
 
 impl Backend {
     fn start() -> Self {
-        // Another test may be faster to take the port.
+        // Another test may take the port first.
         let started = (0..10).find_map(|_| Self::start_at(free_address()));
         started.expect("the backend listens")
     }
 
-    /// `None` when it has ended.
+    /// `None` if it exits.
     fn start_at(address: SocketAddr) -> Option<Self> {
         let child = Command::new(env!("CARGO_BIN_EXE_peername-bench"))
             .args(["backend", "--for", "1m", "--listen", &address.to_string()])
@@ -272,7 +268,7 @@ impl Backend {
     }
 }
 
-/// Free at this moment, for TCP and UDP alike as a rule.
+/// An address that is free at this moment, as a rule for both TCP and UDP.
 fn free_address() -> SocketAddr {
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
     socket.local_addr().unwrap()

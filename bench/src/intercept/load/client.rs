@@ -1,4 +1,4 @@
-//! A client of the proxy: CONNECT, TLS that believes one authority, requests.
+//! A client of the proxy: CONNECT, TLS that trusts one CA, requests.
 
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 use std::sync::Arc;
@@ -17,11 +17,11 @@ use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 use x509_parser::parse_x509_certificate;
 
-use crate::intercept::load::{DOMAIN, Plan};
-use crate::intercept::origin::{BODY, HANDSHAKES};
+use crate::intercept::load::spec::{DOMAIN, TlsLoadSpec};
+use crate::intercept::origin::{BODY, HANDSHAKES_PATH};
 use crate::intercept::tls;
 
-/// What all connections of a run have in common.
+/// The configuration that all connections of a run share.
 pub(super) struct Client {
     target: SocketAddrV4,
     is_proxy: bool,
@@ -29,9 +29,9 @@ pub(super) struct Client {
     tls: Arc<ClientConfig>,
 }
 
-/// A connection to one host, whose certificate was found good for its name.
+/// A connection to one host; its certificate was verified for the host's name.
 pub(super) struct Session {
-    /// The host's name, and with HTTP/2 the scheme.
+    /// The host's name, with HTTP/2 preceded by the scheme.
     base: String,
     serial: Vec<u8>,
     sender: Sender,
@@ -43,47 +43,52 @@ enum Sender {
 }
 
 impl Client {
+    /// A client of the proxy, or of the origin if there is no proxy.
+    ///
     /// # Errors
-    /// The authority is not a certificate.
-    pub(super) fn new(plan: &Plan) -> Result<Self> {
-        let alpn = if plan.shape.streams > 1 {
+    /// The CA file is not a certificate.
+    pub(super) fn new(spec: &TlsLoadSpec) -> Result<Self> {
+        let alpn = if spec.shape.streams > 1 {
             tls::H2
         } else {
             tls::HTTP1
         };
         Ok(Self {
-            target: plan.proxy.unwrap_or(plan.origin),
-            is_proxy: plan.proxy.is_some(),
+            target: spec.proxy.unwrap_or(spec.origin),
+            is_proxy: spec.proxy.is_some(),
             alpn,
-            tls: tls::client(&plan.authority, alpn, plan.shape.resume)?,
+            tls: tls::client_config(&spec.authority, alpn, spec.shape.resume)?,
         })
     }
 
-    /// Past the proxy.
+    /// A client that connects directly to the origin.
     ///
     /// # Errors
-    /// The origin's authority is not a certificate.
-    pub(super) fn to_origin(plan: &Plan) -> Result<Self> {
+    /// The origin's CA file is not a certificate.
+    pub(super) fn to_origin(spec: &TlsLoadSpec) -> Result<Self> {
         Ok(Self {
-            target: plan.origin,
+            target: spec.origin,
             is_proxy: false,
             alpn: tls::HTTP1,
-            tls: tls::client(&plan.root, tls::HTTP1, false)?,
+            tls: tls::client_config(&spec.root, tls::HTTP1, false)?,
         })
     }
 
-    /// How many TLS handshakes the origin has completed.
+    /// Queries how many TLS handshakes the origin has completed.
     ///
     /// # Errors
-    /// It can't be asked.
+    /// The query failed.
     pub(super) async fn handshakes(&self) -> Result<u64> {
-        let mut session = self.open("count").await.context("ask the origin")?;
-        let body = session.get(HANDSHAKES).await.context("ask the origin")?;
+        let mut session = self.open("count").await.context("query the origin")?;
+        let body = session
+            .get(HANDSHAKES_PATH)
+            .await
+            .context("query the origin")?;
         let count = std::str::from_utf8(&body)?.parse()?;
         Ok(count)
     }
 
-    /// All of a connection.
+    /// Opens a connection completely.
     ///
     /// # Errors
     /// Those of [`connect`](Self::connect) and [`handshake`](Self::handshake).
@@ -92,14 +97,14 @@ impl Client {
         self.handshake(stream, host).await
     }
 
-    /// The TCP part, to a proxy from one of [`ADDRESSES`].
+    /// Opens the TCP connection, to a proxy from one of [`CLIENT_ADDRESSES`].
     ///
     /// # Errors
     /// bind(2) or connect(2) failed.
     pub(super) async fn connect(&self, number: usize) -> Result<TcpStream> {
         let socket = TcpSocket::new_v4().context("socket")?;
         if self.is_proxy {
-            let host = (number % ADDRESSES) as u8 + 1;
+            let host = (number % CLIENT_ADDRESSES) as u8 + 1;
             let source = Ipv4Addr::new(127, 1, 0, host);
             let bound = socket.bind(SocketAddr::from((source, 0)));
             bound.with_context(|| format!("bind to {source}"))?;
@@ -110,15 +115,15 @@ impl Client {
         Ok(stream)
     }
 
-    /// CONNECT and TLS, to a host below [`DOMAIN`].
+    /// Sends CONNECT and does the TLS handshake, to a host below [`DOMAIN`].
     ///
     /// # Errors
-    /// The proxy refused, or the certificate is not of the authority, or not for this name, or another
-    /// protocol was agreed on.
+    /// The proxy refused, the certificate is not issued by the CA or not valid for this name, or another protocol was
+    /// negotiated.
     pub(super) async fn handshake(&self, mut stream: TcpStream, host: &str) -> Result<Session> {
         let name = format!("{host}.{DOMAIN}");
         if self.is_proxy {
-            connect_through(&mut stream, &name).await?;
+            request_tunnel(&mut stream, &name).await?;
         }
         let server = ServerName::try_from(name.clone())?;
         let connector = TlsConnector::from(self.tls.clone());
@@ -139,26 +144,26 @@ impl Client {
     }
 }
 
-/// Asks the proxy for a tunnel and reads exactly its answer.
-async fn connect_through(stream: &mut TcpStream, name: &str) -> Result<()> {
+/// Requests a tunnel from the proxy and reads exactly its response.
+async fn request_tunnel(stream: &mut TcpStream, name: &str) -> Result<()> {
     let request = format!("CONNECT {name}:443 HTTP/1.1\r\nHost: {name}:443\r\n\r\n");
     stream
         .write_all(request.as_bytes())
         .await
         .context("CONNECT")?;
-    let mut answer = Vec::new();
-    while !answer.ends_with(b"\r\n\r\n") {
+    let mut response = Vec::new();
+    while !response.ends_with(b"\r\n\r\n") {
         ensure!(
-            answer.len() < LONGEST_ANSWER,
-            "an endless answer to CONNECT"
+            response.len() < MAX_RESPONSE_BYTES,
+            "the response to CONNECT is too long"
         );
-        let count = stream.read_buf(&mut answer).await.context("CONNECT")?;
-        ensure!(count > 0, "closed instead of an answer to CONNECT");
+        let count = stream.read_buf(&mut response).await.context("CONNECT")?;
+        ensure!(count > 0, "closed instead of a response to CONNECT");
     }
     ensure!(
-        answer.starts_with(b"HTTP/1.1 200") || answer.starts_with(b"HTTP/1.0 200"),
+        response.starts_with(b"HTTP/1.1 200") || response.starts_with(b"HTTP/1.0 200"),
         "CONNECT was answered {}",
-        answer.escape_ascii()
+        response.escape_ascii()
     );
     Ok(())
 }
@@ -172,7 +177,7 @@ impl Session {
     ) -> Result<Self> {
         let stream = TokioIo::new(stream);
         let is_h2 = alpn == tls::H2;
-        // How a connection ends is no matter: whoever waits for an answer hears of it.
+        // The result of the connection task is not needed: a pending request reports a failure.
         let sender = if is_h2 {
             let (sender, connection) = http2::handshake(TokioExecutor::new(), stream).await?;
             tokio::spawn(connection);
@@ -193,13 +198,13 @@ impl Session {
         })
     }
 
-    /// The serial number of the certificate that was shown.
+    /// The serial number of the certificate that the client received.
     pub(super) fn serial(&self) -> &[u8] {
         &self.serial
     }
 
-    /// One more request on the same connection, with HTTP/2 beside others.
-    pub(super) fn stream(&self) -> Option<Self> {
+    /// A handle for concurrent requests on the same HTTP/2 connection; None with HTTP/1.1.
+    pub(super) fn new_stream(&self) -> Option<Self> {
         let Sender::Http2(sender) = &self.sender else {
             return None;
         };
@@ -210,11 +215,11 @@ impl Session {
         })
     }
 
-    /// Asks for what the origin has, and compares.
+    /// Sends a request and verifies the response.
     ///
     /// # Errors
-    /// There is no answer, or another one.
-    pub(super) async fn ask(&mut self) -> Result<()> {
+    /// There is no response, or it is wrong.
+    pub(super) async fn request(&mut self) -> Result<()> {
         let body = self.get("/").await?;
         ensure!(body == BODY, "the body is not the origin's");
         Ok(())
@@ -234,13 +239,14 @@ impl Session {
                 sender.send_request(request).await
             }
         };
-        body(response.context("no answer")?).await
+        read_body(response.context("no answer")?).await
     }
 }
 
-async fn body(response: Response<Incoming>) -> Result<Bytes> {
+/// Reads a bounded body and checks the status.
+async fn read_body(response: Response<Incoming>) -> Result<Bytes> {
     let status = response.status();
-    let body = Limited::new(response.into_body(), LONGEST_ANSWER)
+    let body = Limited::new(response.into_body(), MAX_RESPONSE_BYTES)
         .collect()
         .await;
     let body = body
@@ -255,9 +261,9 @@ async fn body(response: Response<Incoming>) -> Result<Bytes> {
     Ok(body)
 }
 
-/// Clients have as many addresses: what one of them may cause in a second, new certificates above all, is
-/// limited by some proxies.
-const ADDRESSES: usize = 250;
+/// The number of client addresses: some proxies limit what one client may cause in a second, new certificates above
+/// all.
+const CLIENT_ADDRESSES: usize = 250;
 
-/// Of a status line with its fields, or a body.
-const LONGEST_ANSWER: usize = 16 * 1024;
+/// The maximum size of a response head, or of a body.
+const MAX_RESPONSE_BYTES: usize = 16 * 1024;

@@ -1,0 +1,133 @@
+//! The cases of the comparison of intercepting proxies, and their targets.
+
+use crate::compare::contestant::Case;
+use crate::compare::target::{Bound, Target};
+use crate::intercept::contestants::InterceptContestant;
+use crate::intercept::load::spec::{CERTIFICATES, CPU, LoadShape};
+use crate::intercept::profile::FORGING;
+
+/// A shape of load, measured or profiled: a table.
+pub(super) struct InterceptCase {
+    name: &'static str,
+    pub(super) shape: LoadShape,
+    /// Sample where the proxy spends its time. Sampling costs time too, so CPU time is not measured then.
+    pub(super) is_profiled: bool,
+    /// Whether contestants in their default configuration take part too.
+    includes_untuned: bool,
+}
+
+/// The raw results have these names: change the name with the meaning.
+pub(super) const CASES: &[InterceptCase] = &[
+    InterceptCase {
+        includes_untuned: true,
+        ..case("cold", COLD)
+    },
+    InterceptCase {
+        includes_untuned: true,
+        ..case("warm", LoadShape::WARM)
+    },
+    case(
+        "resumed",
+        LoadShape {
+            resume: true,
+            ..LoadShape::WARM
+        },
+    ),
+    case(
+        "keep-alive",
+        LoadShape {
+            requests: 5000,
+            each: 625,
+            ..LoadShape::WARM
+        },
+    ),
+    case(
+        "h2",
+        LoadShape {
+            requests: 5000,
+            each: 625,
+            streams: 8,
+            ..LoadShape::WARM
+        },
+    ),
+    case(
+        "stampede",
+        LoadShape {
+            requests: 200,
+            clients: 200,
+            at_once: true,
+            ..LoadShape::WARM
+        },
+    ),
+    InterceptCase {
+        is_profiled: true,
+        ..case("profile", COLD)
+    },
+];
+
+/// Each request to a new host.
+const COLD: LoadShape = LoadShape {
+    hosts: 1000,
+    ..LoadShape::WARM
+};
+
+const fn case(name: &'static str, shape: LoadShape) -> InterceptCase {
+    InterceptCase {
+        name,
+        shape,
+        is_profiled: false,
+        includes_untuned: false,
+    }
+}
+
+/// What opening TLS may cost, absolutely and relative to the best competitor.
+pub(super) const TARGETS: &[Target] = &[
+    cpu("cold", &[], 0.6),
+    cpu("cold", TUNED, 0.4),
+    cpu("warm", &[], 0.6),
+    cpu("warm", TUNED, 0.4),
+    Target {
+        contestant: None,
+        case: "stampede",
+        metric: CERTIFICATES,
+        baselines: &[],
+        bound: Bound::AtMost(1.0),
+    },
+    Target {
+        contestant: None,
+        case: "profile",
+        metric: FORGING,
+        baselines: &[],
+        bound: Bound::AtMost(2.0),
+    },
+];
+
+/// The baselines of ratios: a contestant that is not tuned is easily beaten.
+const TUNED: &[&str] = &["goproxy-tuned", "hudsucker-tuned"];
+
+const fn cpu(case: &'static str, baselines: &'static [&'static str], bound: f64) -> Target {
+    Target {
+        contestant: None,
+        case,
+        metric: CPU,
+        baselines,
+        bound: Bound::AtMost(bound),
+    }
+}
+
+impl Case<InterceptContestant> for InterceptCase {
+    fn name(&self) -> &'static str {
+        self.name
+    }
+
+    fn is_supported_by(&self, contestant: &InterceptContestant) -> bool {
+        if self.is_profiled {
+            return contestant.is_peername();
+        }
+        // The floor caches nothing. Where hosts repeat, a proxy with a cache may well be below it.
+        if contestant.is_floor() {
+            return self.shape.hosts >= self.shape.requests;
+        }
+        self.includes_untuned || contestant.is_tuned()
+    }
+}

@@ -1,0 +1,117 @@
+//! nginx with its stream module: a header from every client, connections to the backend from the client's address
+//! and port.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result};
+use serde::{Deserialize, Serialize};
+
+use crate::host::program::run_for_output;
+use crate::matrix::contestants::program::{ProxyProgram, ProxySetup};
+
+/// nginx's binary.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Nginx {
+    pub(crate) program: PathBuf,
+}
+
+/// How this build provides its stream module.
+enum Stream {
+    BuiltIn,
+    Loadable(PathBuf),
+    Missing(String),
+}
+
+impl Nginx {
+    /// Reads it from the build's configure arguments.
+    fn stream(&self) -> Stream {
+        let text = run_for_output(&self.program, &["-V"]).unwrap_or_default();
+        let arguments: Vec<&str> = text.split_whitespace().collect();
+        if arguments.contains(&"--with-stream") {
+            return Stream::BuiltIn;
+        }
+        if !arguments.contains(&"--with-stream=dynamic") {
+            return Stream::Missing(String::from("built without the stream module"));
+        }
+        let directory = arguments
+            .iter()
+            .find_map(|word| word.strip_prefix("--modules-path="));
+        let module = Path::new(directory.unwrap_or("modules")).join("ngx_stream_module.so");
+        if module.is_file() {
+            Stream::Loadable(module)
+        } else {
+            Stream::Missing(format!("{} is not there", module.display()))
+        }
+    }
+}
+
+impl ProxyProgram for Nginx {
+    fn name(&self) -> &str {
+        "nginx"
+    }
+
+    fn path(&self) -> &Path {
+        &self.program
+    }
+
+    fn version_flag(&self) -> &str {
+        "-v"
+    }
+
+    fn skip_reason(&self) -> Option<String> {
+        match self.stream() {
+            Stream::Missing(reason) => Some(reason),
+            _ => None,
+        }
+    }
+
+    fn command(&self, setup: &ProxySetup) -> Result<Command> {
+        let load_module = match self.stream() {
+            Stream::Loadable(module) => format!("load_module {};", module.display()),
+            _ => String::new(),
+        };
+        let path = setup.directory.join("nginx.conf");
+        fs::write(&path, configuration(&load_module, setup)).context("write nginx.conf")?;
+        let mut command = Command::new(&self.program);
+        command
+            .arg("-p")
+            .arg(&setup.directory)
+            .args(["-e", "stderr", "-c"])
+            .arg(path);
+        Ok(command)
+    }
+}
+
+/// One worker per core. worker_connections is 512 by default, too few for `idle`; nginx
+/// allocates the table at start, so its size counts as memory of the empty proxy. The workers stay root: a user
+/// namespace has no other user.
+fn configuration(load_module: &str, setup: &ProxySetup) -> String {
+    let ProxySetup {
+        listen,
+        backend,
+        directory,
+        ..
+    } = setup;
+    let directory = directory.display();
+    format!(
+        "{load_module}
+daemon off;
+user root;
+pid {directory}/nginx.pid;
+worker_processes auto;
+events {{
+    worker_connections 16384;
+}}
+stream {{
+    access_log off;
+    server {{
+        listen {listen} proxy_protocol;
+        proxy_pass {backend};
+        proxy_bind $proxy_protocol_addr:$proxy_protocol_port transparent;
+    }}
+}}
+"
+    )
+}
