@@ -19,7 +19,7 @@ use tokio::net::TcpListener;
 use tokio::time::timeout;
 
 use crate::capabilities::Advice;
-use crate::routes::{Backend, Place, add_command, locate};
+use crate::routes::{Backend, BackendLocation, add_command, locate_backend};
 
 /// What was shown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -114,15 +114,17 @@ pub(crate) async fn check_through(
     mark: Option<NonZeroU32>,
 ) -> Result<Tested, Broken> {
     let target = backend.address;
-    match locate(netlink, target).await? {
-        Place::Loopback(ip) => match connect_beside(target, ip, mark).await {
+    match locate_backend(netlink, target).await? {
+        BackendLocation::Loopback(ip) => match connect_beside(target, ip, mark).await {
             Err(Broken::Failed(error)) if ip.is_ipv6() && is_without_ipv6(&error) => {
                 Ok(Tested::FamilyOff)
             }
             outcome => outcome,
         },
-        Place::Own(address) => look_up(netlink, Backend { address, ..backend }, mark).await,
-        Place::OtherHost => Ok(Tested::NotHere),
+        BackendLocation::ThisHost(address) => {
+            look_up(netlink, Backend { address, ..backend }, mark).await
+        }
+        BackendLocation::OtherHost => Ok(Tested::NotHere),
     }
 }
 

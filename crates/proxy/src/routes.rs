@@ -27,17 +27,17 @@ use peername_sys::netlink::{Netlink, Transport};
 
 pub use backend::Backend;
 pub use error::Error;
-pub use fwmark::MARK;
-pub use inventory::{Ours, Owner};
-pub use keeper::{Keeper, keep};
-pub use location::{Place, locate};
-pub use nftables::Catch;
+pub use fwmark::LOCAL_FWMARK;
+pub use inventory::{EntryOwner, RoutingEntry};
+pub use keeper::{Keeper, run_keeper};
+pub use location::{BackendLocation, locate_backend};
+pub use nftables::FilterRules;
 pub use table_slot::PROTOCOL;
 
-use backend_rule::plan;
-use install::Made;
-use inventory::Survey;
-use table_slot::Slot;
+use backend_rule::rules_for;
+use install::InstalledRoutes;
+use inventory::Inventory;
+use table_slot::TableSlot;
 
 /// Makes the administrator's rules and routes for these backends; they stay until [`remove`] or the
 /// next boot. What is there already is left as it is.
@@ -46,51 +46,55 @@ use table_slot::Slot;
 pub async fn add<B: Into<Backend> + Copy>(targets: &[B]) -> Result<Vec<SocketAddr>, Error> {
     let netlink = Netlink::open()?;
     let backends: Vec<Backend> = targets.iter().map(|&target| target.into()).collect();
-    let plans = plan(&netlink, &backends).await?;
-    let made = Made::keeping(&netlink, Slot::PERSISTENT, &plans).await?;
-    Ok(made.skipped)
+    let rules = rules_for(&netlink, &backends).await?;
+    let installed =
+        InstalledRoutes::install_missing(&netlink, TableSlot::PERSISTENT, &rules).await?;
+    Ok(installed.skipped)
 }
 
 /// Those of these backends that are on this host. For the others [`add`] can do nothing.
-pub async fn here(backends: Vec<Backend>) -> Result<Vec<Backend>, Error> {
+pub async fn local_backends(backends: Vec<Backend>) -> Result<Vec<Backend>, Error> {
     let netlink = Netlink::open()?;
-    let mut here = Vec::new();
+    let mut local = Vec::new();
     for backend in backends {
-        if locate(&netlink, backend.address).await? != Place::OtherHost {
-            here.push(backend);
+        if locate_backend(&netlink, backend.address).await? != BackendLocation::OtherHost {
+            local.push(backend);
         }
     }
-    Ok(here)
+    Ok(local)
 }
 
 /// Makes the administrator's packet filter tables for this, with the rules and routes that they need; a
 /// table for the same listener or mark is replaced. Needs CAP_NET_ADMIN and nft(8).
-pub async fn catch(catch: &Catch) -> Result<(), Error> {
-    if catch.marks() {
-        fwmark::keep(&Netlink::open()?, Slot::PERSISTENT).await?;
+pub async fn add_filter(rules: &FilterRules) -> Result<(), Error> {
+    if rules.needs_fwmark() {
+        fwmark::install_rules(&Netlink::open()?, TableSlot::PERSISTENT).await?;
     }
-    catch.keep()
+    rules.install()
 }
 
 /// The packet filter tables of ours on this host. [`Error::NftPermission`] where they can't be seen.
-pub fn caught() -> Result<Vec<Ours>, Error> {
-    Ok(nftables::find()?.into_iter().map(Ours::table).collect())
+pub fn list_filters() -> Result<Vec<RoutingEntry>, Error> {
+    Ok(nftables::find()?
+        .into_iter()
+        .map(RoutingEntry::from_table)
+        .collect())
 }
 
 /// Everything in this host's routing that carries [`PROTOCOL`], with who made it. Needs no capability.
-pub async fn show() -> SysResult<Vec<Ours>> {
-    Ok(Survey::take(&Netlink::open()?).await?.found)
+pub async fn list() -> SysResult<Vec<RoutingEntry>> {
+    Ok(Inventory::read(&Netlink::open()?).await?.found)
 }
 
 /// Removes the administrator's rules and routes, and what was left behind by a [`Keeper`] that was
 /// killed before it could clean up. With `Scope::All` also those of running proxies, whose clients
 /// then hang. Returns what was removed. Needs CAP_NET_ADMIN.
-pub async fn remove(scope: Scope) -> Result<Vec<Ours>, Error> {
+pub async fn remove(scope: Scope) -> Result<Vec<RoutingEntry>, Error> {
     let netlink = Netlink::open()?;
-    let mut survey = Survey::take(&netlink).await?;
+    let mut survey = Inventory::read(&netlink).await?;
     survey
         .found
-        .retain(|ours| scope == Scope::All || ours.owner != Owner::Running);
+        .retain(|ours| scope == Scope::All || ours.owner != EntryOwner::RunningProxy);
     for ours in &survey.found {
         ours.delete(&netlink).await?;
     }
@@ -99,12 +103,12 @@ pub async fn remove(scope: Scope) -> Result<Vec<Ours>, Error> {
 
 /// Removes all packet filter tables of ours, and returns them. [`Error::NftPermission`] where there is no
 /// telling whether there are any.
-pub fn uncatch() -> Result<Vec<Ours>, Error> {
+pub fn remove_filters() -> Result<Vec<RoutingEntry>, Error> {
     let tables = nftables::find()?;
     for table in &tables {
         table.delete()?;
     }
-    Ok(tables.into_iter().map(Ours::table).collect())
+    Ok(tables.into_iter().map(RoutingEntry::from_table).collect())
 }
 
 /// The command that makes what `target` needs, for the text of errors.

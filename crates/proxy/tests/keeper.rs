@@ -24,7 +24,7 @@ fn main() -> Result<ExitCode> {
         ["routes", "keep", targets @ ..] => {
             let targets = targets.iter().filter_map(|t| t.strip_prefix("--target="));
             let backends: Vec<_> = addresses(targets).into_iter().map(Into::into).collect();
-            Ok(routes::keep(&backends)?)
+            Ok(routes::run_keeper(&backends)?)
         }
         ["proxy"] => proxy(),
         _ => tests(),
@@ -291,7 +291,7 @@ fn children() -> Result<usize> {
 }
 
 fn owners() -> Result<Vec<String>> {
-    let mut owners: Vec<_> = block_on(routes::show())?
+    let mut owners: Vec<_> = block_on(routes::list())?
         .iter()
         .map(|ours| ours.owner.to_string())
         .collect();

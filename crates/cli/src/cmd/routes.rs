@@ -4,7 +4,7 @@ use std::io::{self, Write, stdout};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::process::ExitCode;
 
-use peername_proxy::routes::{self, Backend, Ours, Scope};
+use peername_proxy::routes::{self, Backend, RoutingEntry, Scope};
 use peername_sys::netlink::Transport;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -142,26 +142,26 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         Action::Show => block_on(show())?,
         Action::Add { targets, catch } => block_on(add(targets, catch))?,
         Action::Remove { all } => block_on(remove(*all))?,
-        Action::Keep { targets } => return Ok(routes::keep(targets)?),
+        Action::Keep { targets } => return Ok(routes::run_keeper(targets)?),
     }
     Ok(ExitCode::SUCCESS)
 }
 
 async fn show() -> anyhow::Result<()> {
-    print("", &routes::show().await?)?;
-    print_tables("", routes::caught())
+    print("", &routes::list().await?)?;
+    print_tables("", routes::list_filters())
 }
 
 async fn add(targets: &Targets, catch: &catch::Args) -> anyhow::Result<()> {
     let mut backends = targets.all();
     if catch.is_for_other_hosts() {
-        backends = routes::here(backends).await?;
+        backends = routes::local_backends(backends).await?;
     }
     for target in routes::add(&backends).await? {
         eprintln!("peername: left out {target}: this host has no IPv6");
     }
     for catch in catch.wanted(targets.transports()) {
-        routes::catch(&catch).await?;
+        routes::add_filter(&catch).await?;
     }
     show().await
 }
@@ -169,7 +169,7 @@ async fn add(targets: &Targets, catch: &catch::Args) -> anyhow::Result<()> {
 async fn remove(all: bool) -> anyhow::Result<()> {
     let scope = if all { Scope::All } else { Scope::Idle };
     print("removed ", &routes::remove(scope).await?)?;
-    print_tables("removed ", routes::uncatch())
+    print_tables("removed ", routes::remove_filters())
 }
 
 fn block_on(action: impl Future<Output = anyhow::Result<()>>) -> anyhow::Result<()> {
@@ -180,7 +180,10 @@ fn block_on(action: impl Future<Output = anyhow::Result<()>>) -> anyhow::Result<
 }
 
 /// Who may not see them has not made them either: that is worth a note, and no failure.
-fn print_tables(what: &str, tables: Result<Vec<Ours>, routes::Error>) -> anyhow::Result<()> {
+fn print_tables(
+    what: &str,
+    tables: Result<Vec<RoutingEntry>, routes::Error>,
+) -> anyhow::Result<()> {
     match tables {
         Err(unseen @ routes::Error::NftPermission) => eprintln!("peername: {unseen}"),
         tables => print(what, &tables?)?,
@@ -188,9 +191,9 @@ fn print_tables(what: &str, tables: Result<Vec<Ours>, routes::Error>) -> anyhow:
     Ok(())
 }
 
-fn print(what: &str, ours: &[Ours]) -> io::Result<()> {
+fn print(what: &str, ours: &[RoutingEntry]) -> io::Result<()> {
     let mut out = stdout();
-    let text: Vec<String> = ours.iter().map(Ours::to_string).collect();
+    let text: Vec<String> = ours.iter().map(RoutingEntry::to_string).collect();
     let lines = text.iter().zip(ours).flat_map(|(text, one)| {
         // A table has a line for each of its rules.
         text.lines().map(move |line| (line, one.owner))

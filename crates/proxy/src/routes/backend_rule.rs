@@ -6,28 +6,30 @@ use peername_sys::netlink::{Netlink, Rule, Selector};
 
 use super::backend::Backend;
 use super::error::Error;
-use super::location::{Place, locate};
-use super::table_slot::{PROTOCOL, Slot};
+use super::location::{BackendLocation, locate_backend};
+use super::table_slot::{PROTOCOL, TableSlot};
 
 /// What the rule for one backend selects; the slot adds the numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Plan {
+pub(super) struct BackendRule {
     pub(super) target: SocketAddr,
     selector: Selector,
 }
 
-impl Plan {
+impl BackendRule {
     /// `None` when nothing on this host can help.
-    pub(super) fn new(backend: Backend, place: Place) -> Option<Self> {
+    pub(super) fn new(backend: Backend, place: BackendLocation) -> Option<Self> {
         let (from, prefix, port) = match place {
-            Place::Loopback(IpAddr::V4(_)) => (Ipv4Addr::new(127, 0, 0, 0).into(), 8, None),
-            Place::Loopback(IpAddr::V6(_)) => (Ipv6Addr::LOCALHOST.into(), 128, None),
-            Place::Own(address) => (
+            BackendLocation::Loopback(IpAddr::V4(_)) => {
+                (Ipv4Addr::new(127, 0, 0, 0).into(), 8, None)
+            }
+            BackendLocation::Loopback(IpAddr::V6(_)) => (Ipv6Addr::LOCALHOST.into(), 128, None),
+            BackendLocation::ThisHost(address) => (
                 address.ip(),
                 if address.is_ipv4() { 32 } else { 128 },
                 Some((backend.transport, address.port())),
             ),
-            Place::OtherHost => return None,
+            BackendLocation::OtherHost => return None,
         };
         Some(Self {
             target: backend.address,
@@ -35,7 +37,7 @@ impl Plan {
         })
     }
 
-    pub(super) fn rule(&self, slot: Slot) -> Rule {
+    pub(super) fn in_slot(&self, slot: TableSlot) -> Rule {
         Rule {
             selector: self.selector,
             table: slot.table(),
@@ -45,32 +47,35 @@ impl Plan {
     }
 }
 
-/// One plan a backend, in order; of backends that need the same rule, one for all. Fails at the first
+/// One rule a backend, in order; of backends that need the same rule, one for all. Fails at the first
 /// that is on another host.
-pub(super) async fn plan(netlink: &Netlink, backends: &[Backend]) -> Result<Vec<Plan>, Error> {
-    let mut plans: Vec<Plan> = Vec::new();
+pub(super) async fn rules_for(
+    netlink: &Netlink,
+    backends: &[Backend],
+) -> Result<Vec<BackendRule>, Error> {
+    let mut rules: Vec<BackendRule> = Vec::new();
     for &backend in backends {
-        let place = locate(netlink, backend.address).await?;
-        let plan = Plan::new(backend, place).ok_or(Error::OtherHost(backend.address))?;
-        if !plans.iter().any(|other| plan.selector == other.selector) {
-            plans.push(plan);
+        let place = locate_backend(netlink, backend.address).await?;
+        let rule = BackendRule::new(backend, place).ok_or(Error::OtherHost(backend.address))?;
+        if !rules.iter().any(|other| rule.selector == other.selector) {
+            rules.push(rule);
         }
     }
-    Ok(plans)
+    Ok(rules)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn rule(target: &str, place: Place) -> Option<String> {
-        let plan = Plan::new(target.parse::<Backend>().unwrap(), place)?;
-        Some(plan.rule(Slot::PERSISTENT).to_string())
+    fn rule(target: &str, place: BackendLocation) -> Option<String> {
+        let rule = BackendRule::new(target.parse::<Backend>().unwrap(), place)?;
+        Some(rule.in_slot(TableSlot::PERSISTENT).to_string())
     }
 
     #[test]
     fn loopback_is_taken_whole() {
-        let place = |ip: &str| Place::Loopback(ip.parse().unwrap());
+        let place = |ip: &str| BackendLocation::Loopback(ip.parse().unwrap());
         assert_eq!(
             rule("127.0.0.5:80", place("127.0.0.5")).unwrap(),
             "2110: from 127.0.0.0/8 iif lo lookup 21100 proto 211"
@@ -83,7 +88,7 @@ mod tests {
 
     #[test]
     fn of_another_address_only_the_port_is_taken() {
-        let place = |addr: &str| Place::Own(addr.parse().unwrap());
+        let place = |addr: &str| BackendLocation::ThisHost(addr.parse().unwrap());
         assert_eq!(
             rule("10.0.0.5:80", place("10.0.0.5:80")).unwrap(),
             "2110: from 10.0.0.5/32 iif lo ipproto tcp sport 80 lookup 21100 proto 211"
@@ -96,17 +101,17 @@ mod tests {
 
     #[test]
     fn udp_has_a_rule_of_its_own() {
-        let place = Place::Own("10.0.0.5:53".parse().unwrap());
+        let place = BackendLocation::ThisHost("10.0.0.5:53".parse().unwrap());
         assert_eq!(
             rule("10.0.0.5:53/udp", place).unwrap(),
             "2110: from 10.0.0.5/32 iif lo ipproto udp sport 53 lookup 21100 proto 211"
         );
-        let loopback = Place::Loopback("::1".parse().unwrap());
+        let loopback = BackendLocation::Loopback("::1".parse().unwrap());
         assert_eq!(rule("[::1]:53/udp", loopback), rule("[::1]:53", loopback));
     }
 
     #[test]
     fn another_host_is_beyond_us() {
-        assert_eq!(rule("10.0.0.5:80", Place::OtherHost), None);
+        assert_eq!(rule("10.0.0.5:80", BackendLocation::OtherHost), None);
     }
 }

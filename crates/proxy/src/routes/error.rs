@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 
 use peername_sys::SyscallError;
 
-use super::table_slot::RUNNING;
+use super::table_slot::RUNNING_SLOTS;
 
 /// Making, keeping or removing rules and routes failed.
 #[derive(Debug, thiserror::Error)]
@@ -27,12 +27,12 @@ pub enum Error {
     #[error(
         "this host has no IPv6 (net.ipv6.conf.all.disable_ipv6), and no IPv4 backend was named"
     )]
-    FamilyOff,
+    NoIpv6,
     /// No slot is free.
     #[error(
-        "all {RUNNING} places for running proxies are taken; `peername routes show` lists them"
+        "all {RUNNING_SLOTS} places for running proxies are taken; `peername routes show` lists them"
     )]
-    Full,
+    NoFreeSlot,
     /// nft(8) can't be run.
     #[error("TPROXY ports and marks need nft(8): install nftables")]
     NoNft,

@@ -5,41 +5,41 @@ use std::net::SocketAddr;
 use peername_sys::Result as SysResult;
 use peername_sys::netlink::{self, LocalRoute, Netlink, Rule};
 
-use super::backend_rule::Plan;
+use super::backend_rule::BackendRule;
 use super::error::Error;
-use super::table_slot::{PROTOCOL, Slot};
+use super::table_slot::{PROTOCOL, TableSlot};
 
 /// What was made, so that exactly this is taken away again.
 #[derive(Debug, Default)]
-pub(super) struct Made {
+pub(super) struct InstalledRoutes {
     rules: Vec<Rule>,
     routes: Vec<LocalRoute>,
     /// Backends of a family that this host does not have.
     pub(super) skipped: Vec<SocketAddr>,
 }
 
-impl Made {
-    /// Makes what `plans` need and is not there yet.
-    pub(super) async fn keeping(
+impl InstalledRoutes {
+    /// Makes what `rules` need and is not there yet.
+    pub(super) async fn install_missing(
         netlink: &Netlink,
-        slot: Slot,
-        plans: &[Plan],
+        slot: TableSlot,
+        rules: &[BackendRule],
     ) -> Result<Self, Error> {
-        Self::make(netlink, slot, plans, OnConflict::Keep).await
+        Self::make(netlink, slot, rules, OnConflict::Keep).await
     }
 
-    /// Makes what `plans` need in a slot that must be empty: [`Error::Failed`] with EEXIST when it
+    /// Makes what `rules` need in a slot that must be empty: [`Error::Failed`] with EEXIST when it
     /// is not, and then nothing is left of the attempt.
-    pub(super) async fn fresh(
+    pub(super) async fn install_new(
         netlink: &Netlink,
-        slot: Slot,
-        plans: &[Plan],
+        slot: TableSlot,
+        rules: &[BackendRule],
     ) -> Result<Self, Error> {
-        Self::make(netlink, slot, plans, OnConflict::Fail).await
+        Self::make(netlink, slot, rules, OnConflict::Fail).await
     }
 
     /// Makes this rule with its route, where they are not there yet.
-    pub(super) async fn keep(&mut self, netlink: &Netlink, rule: Rule) -> SysResult<()> {
+    pub(super) async fn add_missing(&mut self, netlink: &Netlink, rule: Rule) -> SysResult<()> {
         self.add(netlink, rule, OnConflict::Keep).await
     }
 
@@ -48,26 +48,26 @@ impl Made {
         let mut outcome = Ok(());
         // The rules first: a rule that points to an empty table is harmless, but brief is better.
         for rule in &self.rules {
-            outcome = outcome.and(gone(netlink.delete_rule(rule).await));
+            outcome = outcome.and(ignore_missing(netlink.delete_rule(rule).await));
         }
         for route in &self.routes {
-            outcome = outcome.and(gone(netlink.delete_local_route(route).await));
+            outcome = outcome.and(ignore_missing(netlink.delete_local_route(route).await));
         }
         outcome
     }
 
     async fn make(
         netlink: &Netlink,
-        slot: Slot,
-        plans: &[Plan],
+        slot: TableSlot,
+        rules: &[BackendRule],
         conflict: OnConflict,
     ) -> Result<Self, Error> {
         let mut made = Self::default();
-        for plan in plans {
-            match made.add(netlink, plan.rule(slot), conflict).await {
+        for rule in rules {
+            match made.add(netlink, rule.in_slot(slot), conflict).await {
                 Ok(()) => {}
-                Err(error) if plan.target.is_ipv6() && netlink::is_family_disabled(&error) => {
-                    made.skipped.push(plan.target);
+                Err(error) if rule.target.is_ipv6() && netlink::is_family_disabled(&error) => {
+                    made.skipped.push(rule.target);
                 }
                 Err(error) => {
                     // The first error says more than one of cleaning up would.
@@ -76,8 +76,8 @@ impl Made {
                 }
             }
         }
-        if !plans.is_empty() && made.skipped.len() == plans.len() {
-            return Err(Error::FamilyOff);
+        if !rules.is_empty() && made.skipped.len() == rules.len() {
+            return Err(Error::NoIpv6);
         }
         Ok(made)
     }
@@ -117,7 +117,7 @@ impl OnConflict {
     }
 }
 
-pub(super) fn gone(outcome: SysResult<()>) -> SysResult<()> {
+pub(super) fn ignore_missing(outcome: SysResult<()>) -> SysResult<()> {
     match outcome {
         Err(error) if netlink::is_not_found(&error) => Ok(()),
         outcome => outcome,

@@ -16,11 +16,11 @@ use tokio::net::unix::pipe;
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::backend::Backend;
-use super::backend_rule::{Plan, plan};
+use super::backend_rule::{BackendRule, rules_for};
 use super::error::Error;
-use super::install::Made;
+use super::install::InstalledRoutes;
 use super::inventory;
-use super::table_slot::{Claim, Slot};
+use super::table_slot::{SlotLock, TableSlot};
 
 /// A running proxy's hold on its rules and routes: they are there until this value is dropped, or
 /// the process ends in any other way.
@@ -72,7 +72,7 @@ impl Keeper {
     /// Its rules and routes stay behind until somebody removes them, such as the next proxy's keeper.
     ///
     /// To be called once, in a tokio runtime.
-    pub fn ended(&mut self) -> io::Result<impl Future<Output = ()> + use<>> {
+    pub fn wait_exit(&mut self) -> io::Result<impl Future<Output = ()> + use<>> {
         let stdout = self.stdout.take().ok_or(io::ErrorKind::BrokenPipe)?;
         let stdout = pipe::Receiver::from_owned_fd(stdout.into())?;
         Ok(async move {
@@ -100,7 +100,7 @@ impl Drop for Keeper {
 fn first_line(stdout: Option<&mut ChildStdout>) -> io::Result<String> {
     let mut line = String::new();
     if let Some(stdout) = stdout {
-        BufReader::new(stdout.take(LONGEST_ANSWER)).read_line(&mut line)?;
+        BufReader::new(stdout.take(MAX_ANSWER_LEN)).read_line(&mut line)?;
     }
     Ok(line)
 }
@@ -112,50 +112,50 @@ fn first_line(stdout: Option<&mut ChildStdout>) -> io::Result<String> {
 /// they are sent to whole groups of processes, and the proxy must be the first to go. `FAILURE` when
 /// the rules can't be made, and then the line on standard output is the reason; an error when they
 /// can't be removed.
-pub fn keep(targets: &[Backend]) -> Result<ExitCode, Error> {
+pub fn run_keeper(targets: &[Backend]) -> Result<ExitCode, Error> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_io()
         .build()
         .map_err(Error::Start)?;
-    match runtime.block_on(Held::take(targets)) {
+    match runtime.block_on(KeptRoutes::install(targets)) {
         Ok(held) => {
-            say(READY);
+            print_line(READY);
             // Whatever comes is thrown away; an error is an end as well.
             let _ = io::copy(&mut io::stdin(), &mut io::sink());
             runtime.block_on(held.release())?;
             Ok(ExitCode::SUCCESS)
         }
         Err(error) => {
-            say(&error.to_string());
+            print_line(&error.to_string());
             Ok(ExitCode::FAILURE)
         }
     }
 }
 
 /// Rules and routes in a slot that is ours.
-struct Held {
+struct KeptRoutes {
     netlink: Netlink,
-    made: Made,
+    made: InstalledRoutes,
     /// Goes last: until everything is removed the slot must not look free.
-    _claim: Claim,
+    _lock: SlotLock,
 }
 
-impl Held {
-    async fn take(targets: &[Backend]) -> Result<Self, Error> {
+impl KeptRoutes {
+    async fn install(targets: &[Backend]) -> Result<Self, Error> {
         caps::keep_only(&[Capability::CAP_NET_ADMIN])?;
         ignore_signals().map_err(Error::Start)?;
         let netlink = Netlink::open()?;
-        let plans = plan(&netlink, targets).await?;
-        for slot in Slot::running() {
-            if let Some((made, claim)) = try_slot(&netlink, slot, &plans).await? {
+        let rules = rules_for(&netlink, targets).await?;
+        for slot in TableSlot::running() {
+            if let Some((made, lock)) = try_slot(&netlink, slot, &rules).await? {
                 return Ok(Self {
                     netlink,
                     made,
-                    _claim: claim,
+                    _lock: lock,
                 });
             }
         }
-        Err(Error::Full)
+        Err(Error::NoFreeSlot)
     }
 
     async fn release(self) -> peername_sys::Result<()> {
@@ -166,15 +166,15 @@ impl Held {
 /// `None` when the slot has an owner, or its numbers are used by somebody else.
 async fn try_slot(
     netlink: &Netlink,
-    slot: Slot,
-    plans: &[Plan],
-) -> Result<Option<(Made, Claim)>, Error> {
-    let Some(claim) = slot.claim().call("bind(AF_UNIX)")? else {
+    slot: TableSlot,
+    rules: &[BackendRule],
+) -> Result<Option<(InstalledRoutes, SlotLock)>, Error> {
+    let Some(lock) = slot.try_lock().call("bind(AF_UNIX)")? else {
         return Ok(None);
     };
-    inventory::sweep(netlink, slot).await?;
-    match Made::fresh(netlink, slot, plans).await {
-        Ok(made) => Ok(Some((made, claim))),
+    inventory::remove_leftovers(netlink, slot).await?;
+    match InstalledRoutes::install_new(netlink, slot, rules).await {
+        Ok(made) => Ok(Some((made, lock))),
         Err(Error::Failed(error)) if netlink::already_exists(&error) => Ok(None),
         Err(error) => Err(error),
     }
@@ -193,7 +193,7 @@ fn ignore_signals() -> io::Result<()> {
 }
 
 /// One line, whatever the text. Nobody listening is noticed at the end of standard input.
-fn say(text: &str) {
+fn print_line(text: &str) {
     let line = text.replace('\n', " ");
     let _ = writeln!(io::stdout(), "{line}");
 }
@@ -201,4 +201,4 @@ fn say(text: &str) {
 const READY: &str = "ready";
 
 /// Longer than any error text; it bounds what a broken keeper can make the proxy read.
-const LONGEST_ANSWER: u64 = 4096;
+const MAX_ANSWER_LEN: u64 = 4096;

@@ -13,11 +13,11 @@ use ipnet::IpNet;
 use peername_sys::netlink::Transport;
 
 use super::error::Error;
-use super::fwmark::MARK;
+use super::fwmark::LOCAL_FWMARK;
 
 /// What is brought to a proxy beside the replies of backends on this host.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Catch {
+pub enum FilterRules {
     /// What comes from other hosts for many ports goes to one listener (TPROXY).
     Ports {
         /// Which ports.
@@ -36,9 +36,9 @@ pub enum Catch {
     },
 }
 
-impl Catch {
+impl FilterRules {
     /// Whether it needs [`super::fwmark`].
-    pub(super) fn marks(&self) -> bool {
+    pub(super) fn needs_fwmark(&self) -> bool {
         match self {
             Self::Ports { networks, .. } => !networks.is_empty(),
             Self::Replies { .. } => true,
@@ -46,7 +46,7 @@ impl Catch {
     }
 
     /// Makes its table, or makes it anew, in one transaction. Needs CAP_NET_ADMIN.
-    pub(super) fn keep(&self) -> Result<(), Error> {
+    pub(super) fn install(&self) -> Result<(), Error> {
         let name = self.name();
         // `add` first, so that there is something to delete.
         let anew = format!("add table inet {name}\ndelete table inet {name}\n");
@@ -59,14 +59,14 @@ impl Catch {
 
     fn name(&self) -> String {
         match self {
-            Self::Ports { to, .. } => format!("{OURS}{TPROXY}{to}"),
-            Self::Replies { mark } => format!("{OURS}{REPLIES}{mark}"),
+            Self::Ports { to, .. } => format!("{TABLE_PREFIX}{TPROXY}{to}"),
+            Self::Replies { mark } => format!("{TABLE_PREFIX}{REPLIES}{mark}"),
         }
     }
 }
 
 /// The chains of the table, in nft(8)'s words.
-impl Display for Catch {
+impl Display for FilterRules {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         match self {
             Self::Ports {
@@ -77,7 +77,7 @@ impl Display for Catch {
             } => {
                 writeln!(f, "chain prerouting {{\n{PREROUTING}")?;
                 for transport in transports {
-                    let select = format!("{} dport {}", transport.name(), Set(ports));
+                    let select = format!("{} dport {}", transport.name(), PortSet(ports));
                     // What this host sends to itself passes here too: the proxy's own connections.
                     let select = format!("iifname != \"lo\" {select}");
                     if *transport == Transport::Udp {
@@ -91,8 +91,9 @@ impl Display for Catch {
                             "ip6"
                         };
                         let there = format!("{family} daddr {network}");
-                        let then =
-                            format!("tproxy {family} to :{to} meta mark set {MARK:#x} accept");
+                        let then = format!(
+                            "tproxy {family} to :{to} meta mark set {LOCAL_FWMARK:#x} accept"
+                        );
                         writeln!(f, "{select} {there} {then}")?;
                     }
                 }
@@ -103,15 +104,15 @@ impl Display for Catch {
                 writeln!(f, "meta mark {mark} ct mark set {mark}\n}}")?;
                 writeln!(f, "chain prerouting {{\n{PREROUTING}")?;
                 let replies = format!("ct direction reply ct mark {mark}");
-                writeln!(f, "{replies} meta mark set {MARK:#x}\n}}")
+                writeln!(f, "{replies} meta mark set {LOCAL_FWMARK:#x}\n}}")
             }
         }
     }
 }
 
-struct Set<'a>(&'a [RangeInclusive<u16>]);
+struct PortSet<'a>(&'a [RangeInclusive<u16>]);
 
-impl Display for Set<'_> {
+impl Display for PortSet<'_> {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         let range = |range: &RangeInclusive<u16>| match (range.start(), range.end()) {
             (first, last) if first == last => first.to_string(),
@@ -124,19 +125,22 @@ impl Display for Set<'_> {
 
 /// A table of ours, found on this host.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Found {
+pub(super) struct NftTable {
     name: String,
     rules: Vec<String>,
 }
 
-impl Found {
+impl NftTable {
     pub(super) fn tproxy_port(&self) -> Option<u16> {
-        let number = self.name.strip_prefix(OURS)?.strip_prefix(TPROXY)?;
+        let number = self.name.strip_prefix(TABLE_PREFIX)?.strip_prefix(TPROXY)?;
         number.parse().ok()
     }
 
     pub(super) fn reply_mark(&self) -> Option<NonZeroU32> {
-        let number = self.name.strip_prefix(OURS)?.strip_prefix(REPLIES)?;
+        let number = self
+            .name
+            .strip_prefix(TABLE_PREFIX)?
+            .strip_prefix(REPLIES)?;
         number.parse().ok()
     }
 
@@ -146,7 +150,7 @@ impl Found {
 }
 
 /// A line for each rule.
-impl Display for Found {
+impl Display for NftTable {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         let Self { name, rules } = self;
         let lines: Vec<String> = rules
@@ -159,7 +163,7 @@ impl Display for Found {
 
 /// All tables of ours. None where nft(8) or the kernel's part is missing: then we have made none.
 /// [`Error::NftPermission`] where they can't be seen.
-pub(super) fn find() -> Result<Vec<Found>, Error> {
+pub(super) fn find() -> Result<Vec<NftTable>, Error> {
     let tables = match nft(&["list", "tables", "inet"], "") {
         Err(Error::NoNft) => return Ok(Vec::new()),
         Err(Error::Nft(said)) if said.contains(NO_NF_TABLES) => return Ok(Vec::new()),
@@ -168,10 +172,10 @@ pub(super) fn find() -> Result<Vec<Found>, Error> {
     let ours = tables
         .lines()
         .filter_map(|line| line.strip_prefix("table inet "))
-        .filter(|name| name.starts_with(OURS));
+        .filter(|name| name.starts_with(TABLE_PREFIX));
     ours.map(|name| {
         let listed = nft(&["-s", "list", "table", "inet", name], "")?;
-        Ok(Found {
+        Ok(NftTable {
             name: name.to_owned(),
             rules: rules(&listed).map(str::to_owned).collect(),
         })
@@ -190,7 +194,7 @@ fn rules(listing: &str) -> impl Iterator<Item = &str> {
 
 /// Runs nft(8) and returns what it printed.
 fn nft(args: &[&str], input: &str) -> Result<String, Error> {
-    let output = run(args, input).map_err(|error| match error.kind() {
+    let output = run_nft(args, input).map_err(|error| match error.kind() {
         ErrorKind::NotFound => Error::NoNft,
         _ => Error::Nft(error.to_string()),
     })?;
@@ -212,7 +216,7 @@ fn path_with_system_directories() -> OsString {
     path
 }
 
-fn run(args: &[&str], input: &str) -> io::Result<Output> {
+fn run_nft(args: &[&str], input: &str) -> io::Result<Output> {
     let mut child = Command::new("nft")
         .args(args)
         .env("PATH", path_with_system_directories())
@@ -229,7 +233,7 @@ fn run(args: &[&str], input: &str) -> io::Result<Output> {
 }
 
 /// How the names of our tables begin; by this alone `show` and `remove` know them.
-const OURS: &str = "peername_";
+const TABLE_PREFIX: &str = "peername_";
 const TPROXY: &str = "tproxy_";
 const REPLIES: &str = "mark_";
 /// EOPNOTSUPP or EPROTONOSUPPORT, as nft(8) writes them.
@@ -250,7 +254,7 @@ mod tests {
 
     #[test]
     fn ports_in_nft_s_words() {
-        let catch = Catch::Ports {
+        let filter = FilterRules::Ports {
             ports: vec![53..=53, 5060..=5061],
             to: 8443,
             transports: vec![Transport::Udp],
@@ -262,9 +266,9 @@ mod tests {
             tproxy to :8443 accept";
         let routed = "iifname != \"lo\" udp dport { 53, 5060-5061 } ip daddr 192.0.2.0/24 \
             tproxy ip to :8443 meta mark set 0x2110 accept";
-        let text = catch.to_string();
+        let text = filter.to_string();
         assert_eq!(rules(&text).collect::<Vec<_>>(), [own, local, routed]);
-        assert!(catch.marks());
-        assert_eq!(catch.name(), "peername_tproxy_8443");
+        assert!(filter.needs_fwmark());
+        assert_eq!(filter.name(), "peername_tproxy_8443");
     }
 }

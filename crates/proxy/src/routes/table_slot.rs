@@ -4,7 +4,7 @@ use std::io;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 
-/// The numbers of one owner. Slot 0 is the administrator's, the others are for running proxies.
+/// The numbers of one owner. TableSlot 0 is the administrator's, the others are for running proxies.
 ///
 /// Priorities: below 32766, where the main table ends the search, and below Tailscale's (5210 and
 /// up), whose catch-all rule would take the replies when an exit node is used. Above the kernel's
@@ -12,15 +12,15 @@ use std::os::unix::net::{SocketAddr, UnixDatagram};
 /// of AWS 512 to 1536); none of those routes by a loopback source. Table numbers: above the 255 that
 /// have names, away from the round ones that people take.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Slot(u32);
+pub(super) struct TableSlot(u32);
 
-impl Slot {
+impl TableSlot {
     /// The administrator's.
     pub(super) const PERSISTENT: Self = Self(0);
 
     /// Those of running proxies, in the order in which they are tried.
     pub(super) fn running() -> impl Iterator<Item = Self> {
-        (1..=RUNNING).map(Self)
+        (1..=RUNNING_SLOTS).map(Self)
     }
 
     /// Priority of the rules in this slot.
@@ -36,7 +36,7 @@ impl Slot {
     /// The slot whose table this is.
     pub(super) fn of_table(table: u32) -> Option<Self> {
         let number = table.checked_sub(FIRST_TABLE)?;
-        (number <= RUNNING).then_some(Self(number))
+        (number <= RUNNING_SLOTS).then_some(Self(number))
     }
 
     /// Takes the slot for as long as the returned value lives. `None` when somebody has it.
@@ -48,11 +48,11 @@ impl Slot {
     ///
     /// The name gives no right to anything. A local user who squats on all of them stops
     /// `--setup-routes` from working, but neither the administrator's slot nor a proxy that runs.
-    pub(super) fn claim(self) -> io::Result<Option<Claim>> {
+    pub(super) fn try_lock(self) -> io::Result<Option<SlotLock>> {
         let name = format!("peername-routes-{}", self.0);
         let address = SocketAddr::from_abstract_name(name)?;
         match UnixDatagram::bind_addr(&address) {
-            Ok(socket) => Ok(Some(Claim(socket))),
+            Ok(socket) => Ok(Some(SlotLock(socket))),
             Err(error) if error.kind() == io::ErrorKind::AddrInUse => Ok(None),
             Err(error) => Err(error),
         }
@@ -61,7 +61,7 @@ impl Slot {
 
 /// Proof that its holder has the slot.
 #[derive(Debug)]
-pub(super) struct Claim(
+pub(super) struct SlotLock(
     #[expect(dead_code, reason = "held, not used: the name is its use")] UnixDatagram,
 );
 
@@ -74,7 +74,7 @@ pub const PROTOCOL: u8 = 211;
 
 /// How many proxies may hold routes at once: more than one host runs, and few enough to try one by
 /// one. A larger number lets the last priorities reach those of others.
-pub(super) const RUNNING: u32 = 63;
+pub(super) const RUNNING_SLOTS: u32 = 63;
 
 const FIRST_PRIORITY: u32 = 2110;
 const FIRST_TABLE: u32 = 21100;
@@ -85,24 +85,26 @@ mod tests {
 
     #[test]
     fn no_two_slots_share_a_number() {
-        let mut all: Vec<_> = Slot::running().chain([Slot::PERSISTENT]).collect();
+        let mut all: Vec<_> = TableSlot::running()
+            .chain([TableSlot::PERSISTENT])
+            .collect();
         all.sort();
         all.dedup();
         assert_eq!(all.len(), 64);
         for slot in all {
             assert!(slot.priority() < 5210 && slot.priority() > 1536);
-            assert_eq!(Slot::of_table(slot.table()), Some(slot));
+            assert_eq!(TableSlot::of_table(slot.table()), Some(slot));
         }
-        assert_eq!(Slot::of_table(FIRST_TABLE - 1), None);
-        assert_eq!(Slot::of_table(FIRST_TABLE + RUNNING + 1), None);
+        assert_eq!(TableSlot::of_table(FIRST_TABLE - 1), None);
+        assert_eq!(TableSlot::of_table(FIRST_TABLE + RUNNING_SLOTS + 1), None);
     }
 
     #[test]
     fn a_slot_has_one_owner_at_a_time() {
-        let slot = Slot(RUNNING);
-        let first = slot.claim().unwrap().expect("free");
-        assert!(slot.claim().unwrap().is_none());
+        let slot = TableSlot(RUNNING_SLOTS);
+        let first = slot.try_lock().unwrap().expect("free");
+        assert!(slot.try_lock().unwrap().is_none());
         drop(first);
-        assert!(slot.claim().unwrap().is_some());
+        assert!(slot.try_lock().unwrap().is_some());
     }
 }

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 
 use anyhow::Result;
-use peername_proxy::routes::{self, Error, Owner, Scope};
+use peername_proxy::routes::{self, EntryOwner, Error, Scope};
 use peername_sys::process::caps;
 
 use crate::{add_address, disable_ipv6, everything, in_namespace, ip};
@@ -20,8 +20,11 @@ async fn add(targets: &[&str]) -> Result<Vec<String>, Error> {
 }
 
 async fn shown() -> Result<Vec<String>> {
-    let ours = routes::show().await?;
-    assert!(ours.iter().all(|one| one.owner == Owner::Administrator));
+    let ours = routes::list().await?;
+    assert!(
+        ours.iter()
+            .all(|one| one.owner == EntryOwner::Administrator)
+    );
     Ok(ours.iter().map(ToString::to_string).collect())
 }
 
@@ -154,7 +157,7 @@ fn without_ipv6_the_ipv4_part_is_done() -> Result<()> {
         assert_eq!(add(&LOOPBACK).await?, ["[::1]:443"]);
         assert_eq!(shown().await?.len(), 2);
         let error = add(&["[::1]:443"]).await.unwrap_err();
-        assert!(matches!(error, Error::FamilyOff), "{error}");
+        assert!(matches!(error, Error::NoIpv6), "{error}");
         Ok(())
     })
 }

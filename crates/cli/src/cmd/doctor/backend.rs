@@ -6,7 +6,7 @@ use std::num::NonZeroU32;
 use std::time::Duration;
 
 use peername_proxy::reply_path::{self as path, Tested};
-use peername_proxy::routes::{self, Backend, Owner, Place, locate};
+use peername_proxy::routes::{self, Backend, BackendLocation, EntryOwner, locate_backend};
 use peername_sys::event::readiness::register_stream;
 use peername_sys::netlink::Netlink;
 use peername_sys::socket::upstream::{UpstreamSocket, local_addr};
@@ -20,8 +20,8 @@ use super::finding::Finding;
 
 /// Rules of a proxy that was killed together with its keeper.
 pub(super) async fn leftovers() -> Finding {
-    let left = |ours: &routes::Ours| ours.owner == Owner::Gone;
-    match routes::show().await {
+    let left = |ours: &routes::RoutingEntry| ours.owner == EntryOwner::ExitedProxy;
+    match routes::list().await {
         Ok(found) if found.iter().any(left) => Finding::warn(
             "leftovers",
             "rules and routes of a proxy that does not run any more",
@@ -37,8 +37,10 @@ pub(super) async fn lacks_family(target: SocketAddr) -> bool {
     let Ok(netlink) = Netlink::open() else {
         return false;
     };
-    match locate(&netlink, target).await {
-        Ok(Place::Loopback(ip)) => matches!(netlink.is_local_address(ip).await, Ok(false)),
+    match locate_backend(&netlink, target).await {
+        Ok(BackendLocation::Loopback(ip)) => {
+            matches!(netlink.is_local_address(ip).await, Ok(false))
+        }
         _ => false,
     }
 }
@@ -138,7 +140,8 @@ pub(super) async fn answers_a_stranger(target: SocketAddr, mark: u32) -> Finding
 
 /// Whether the packet filter has our table for this mark.
 fn is_marked(mark: NonZeroU32) -> bool {
-    routes::caught().is_ok_and(|tables| tables.iter().any(|table| table.reply_mark() == Some(mark)))
+    routes::list_filters()
+        .is_ok_and(|tables| tables.iter().any(|table| table.reply_mark() == Some(mark)))
 }
 
 enum Way {
@@ -150,10 +153,10 @@ enum Way {
 async fn where_replies_go(target: Backend) -> Result<Way, SyscallError> {
     let Backend { address, transport } = target;
     let netlink = Netlink::open()?;
-    let from = match locate(&netlink, address).await? {
-        Place::Loopback(ip) => SocketAddr::new(ip, address.port()),
-        Place::Own(address) => address,
-        Place::OtherHost => return Ok(Way::Unknown),
+    let from = match locate_backend(&netlink, address).await? {
+        BackendLocation::Loopback(ip) => SocketAddr::new(ip, address.port()),
+        BackendLocation::ThisHost(address) => address,
+        BackendLocation::OtherHost => return Ok(Way::Unknown),
     };
     let stays = netlink
         .is_delivered_locally(transport, from, path::stranger(from.ip()), None)

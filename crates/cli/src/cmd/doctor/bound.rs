@@ -3,7 +3,7 @@
 use std::fs;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 
-use peername_proxy::routes::{Place, locate};
+use peername_proxy::routes::{BackendLocation, locate_backend};
 use peername_sys::netlink::Netlink;
 
 use super::finding::Finding;
@@ -11,14 +11,16 @@ use super::finding::Finding;
 /// Looks at the listeners of this host on the port of `target`, if it is here.
 pub(super) async fn bound(target: SocketAddr) -> Finding {
     match place(target).await {
-        Ok(Place::OtherHost) => Finding::ok(CHECK, format!("{target} is on another host")),
+        Ok(BackendLocation::OtherHost) => {
+            Finding::ok(CHECK, format!("{target} is on another host"))
+        }
         Ok(_) => judge(target, &listeners_on(target.port())),
         Err(error) => Finding::broken(CHECK, error.to_string()),
     }
 }
 
-async fn place(target: SocketAddr) -> peername_sys::Result<Place> {
-    locate(&Netlink::open()?, target).await
+async fn place(target: SocketAddr) -> peername_sys::Result<BackendLocation> {
+    locate_backend(&Netlink::open()?, target).await
 }
 
 fn judge(target: SocketAddr, on_its_port: &[SocketAddr]) -> Finding {

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use peername_proxy::routes::{self, Ours};
+use peername_proxy::routes::{self, RoutingEntry};
 
 use super::finding::Finding;
 
@@ -12,8 +12,8 @@ use super::finding::Finding;
 /// would go, *with the mark*. Our rule says that every address is this host's; so the sender is this host
 /// itself, the packet is a forgery, and it is dropped. No counter tells.
 pub(super) async fn marks() -> Finding {
-    match routes::show().await {
-        Ok(found) if found.iter().any(Ours::selects_by_mark) => judge(&where_checked()),
+    match routes::list().await {
+        Ok(found) if found.iter().any(RoutingEntry::selects_by_mark) => judge(&where_checked()),
         Ok(_) => Finding::ok(CHECK, "no rule of peername's looks at them"),
         Err(error) => Finding::broken(CHECK, error.to_string()),
     }

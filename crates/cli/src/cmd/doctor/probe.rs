@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::num::NonZeroU32;
 
 use peername_proxy::reply_path::stranger;
-use peername_proxy::routes::{Place, locate};
+use peername_proxy::routes::{BackendLocation, locate_backend};
 use peername_sys::netlink::Netlink;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
@@ -48,8 +48,11 @@ async fn is_here(target: SocketAddr) -> bool {
     let Ok(netlink) = Netlink::open() else {
         return false;
     };
-    let place = locate(&netlink, target).await;
-    matches!(place, Ok(Place::Loopback(_) | Place::Own(_)))
+    let place = locate_backend(&netlink, target).await;
+    matches!(
+        place,
+        Ok(BackendLocation::Loopback(_) | BackendLocation::ThisHost(_))
+    )
 }
 
 async fn plainly(target: SocketAddr) -> Reached {

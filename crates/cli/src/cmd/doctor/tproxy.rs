@@ -1,6 +1,6 @@
 //! Is somebody there to take what TPROXY rules bring?
 
-use peername_proxy::routes::{self, Ours};
+use peername_proxy::routes::{self, RoutingEntry};
 
 use super::bound::{listeners_on, receivers_on};
 use super::finding::Finding;
@@ -8,8 +8,13 @@ use super::finding::Finding;
 /// Looks for a socket on the port of each table that `routes add --tproxy-ports` has made. Without one the
 /// rules do nothing, and clients reach whatever else listens on their port.
 pub(super) fn listeners() -> Finding {
-    match routes::caught() {
-        Ok(tables) => judge(tables.iter().filter_map(Ours::tproxy_port).collect()),
+    match routes::list_filters() {
+        Ok(tables) => judge(
+            tables
+                .iter()
+                .filter_map(RoutingEntry::tproxy_port)
+                .collect(),
+        ),
         Err(routes::Error::NftPermission) => Finding::ok(
             CHECK,
             "not looked at: its tables are shown with CAP_NET_ADMIN only",

@@ -3,7 +3,7 @@
 use std::fs;
 use std::net::SocketAddr;
 
-use peername_proxy::routes::{Place, locate};
+use peername_proxy::routes::{BackendLocation, locate_backend};
 use peername_sys::kernel_release;
 use peername_sys::netlink::Netlink;
 
@@ -18,7 +18,9 @@ use super::host::version;
 /// often another one.
 pub(super) async fn bound(target: SocketAddr) -> Finding {
     match place(target).await {
-        Ok(Place::OtherHost) => Finding::ok(CHECK, format!("{target} is on another host")),
+        Ok(BackendLocation::OtherHost) => {
+            Finding::ok(CHECK, format!("{target} is on another host"))
+        }
         Ok(_) => judge(target, &receivers_on(target.port())),
         Err(error) => Finding::broken(CHECK, error.to_string()),
     }
@@ -38,8 +40,8 @@ pub(super) fn receive_buffer() -> Finding {
     }
 }
 
-async fn place(target: SocketAddr) -> peername_sys::Result<Place> {
-    locate(&Netlink::open()?, target).await
+async fn place(target: SocketAddr) -> peername_sys::Result<BackendLocation> {
+    locate_backend(&Netlink::open()?, target).await
 }
 
 fn judge(target: SocketAddr, on_its_port: &[SocketAddr]) -> Finding {

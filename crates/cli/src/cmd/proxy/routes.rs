@@ -17,7 +17,7 @@ pub(super) fn lost(
     keeper: Option<&mut Keeper>,
     reply_path: watch::Receiver<Arc<ReplyPath>>,
 ) -> io::Result<impl Future<Output = ()>> {
-    let ended = keeper.map(Keeper::ended).transpose()?;
+    let ended = keeper.map(Keeper::wait_exit).transpose()?;
     Ok(async move {
         match ended {
             Some(ended) => ended.await,

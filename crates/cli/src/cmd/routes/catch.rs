@@ -4,7 +4,7 @@ use std::num::NonZeroU32;
 use std::ops::RangeInclusive;
 
 use ipnet::IpNet;
-use peername_proxy::routes::{Catch, MARK};
+use peername_proxy::routes::{FilterRules, LOCAL_FWMARK};
 use peername_sys::netlink::Transport;
 
 use crate::value;
@@ -40,14 +40,14 @@ impl Args {
     }
 
     /// A table for each.
-    pub(super) fn wanted(&self, transports: &[Transport]) -> Vec<Catch> {
-        let ports = (!self.tproxy_ports.is_empty()).then(|| Catch::Ports {
+    pub(super) fn wanted(&self, transports: &[Transport]) -> Vec<FilterRules> {
+        let ports = (!self.tproxy_ports.is_empty()).then(|| FilterRules::Ports {
             ports: self.tproxy_ports.clone(),
             to: self.tproxy_to,
             transports: transports.to_vec(),
             networks: self.tproxy_destination.clone(),
         });
-        let replies = self.mark.map(|mark| Catch::Replies { mark });
+        let replies = self.mark.map(|mark| FilterRules::Replies { mark });
         ports.into_iter().chain(replies).collect()
     }
 }
@@ -56,7 +56,7 @@ impl Args {
 fn mark(text: &str) -> Result<NonZeroU32, String> {
     match NonZeroU32::new(value::mark(text)?) {
         None => Err("use a number other than 0, the one of `peername proxy --mark`".to_owned()),
-        Some(mark) if mark.get() == MARK => {
+        Some(mark) if mark.get() == LOCAL_FWMARK => {
             Err("peername itself means something else by this one; take another".to_owned())
         }
         Some(mark) => Ok(mark),
