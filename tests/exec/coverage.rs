@@ -3,3 +3,4 @@
 mod daemons;
 mod environment;
 mod masters;
+mod propagation;

@@ -13,11 +13,16 @@ use crate::harness::rig::exec::{Libc, ServerRig, built_library, compiled_server,
 
 /// `server.c` with these variables.
 fn served(variables: &[&str], mode: &str) -> (ServerRig, Scratch) {
+    served_through(variables, &[], mode)
+}
+
+/// The same, started through other programs.
+fn served_through(variables: &[&str], through: &[&str], mode: &str) -> (ServerRig, Scratch) {
     let (lab, scratch) = (Lab::without_routes(), Scratch::new());
     symlink(built_library(), scratch.path("libproxyproto.so")).expect("a link");
     let preload = format!("LD_PRELOAD={}", scratch.path_text("libproxyproto.so"));
     let program = compiled_server(Libc::Glibc);
-    let words = [&["env", &preload], variables, &[&program]].concat();
+    let words = [&["env", &preload], variables, through, &[&program]].concat();
     let words: Vec<&str> = words.into_iter().chain(mode.split(' ')).collect();
     let process =
         Process::start_in_pid_namespace(&lab.server, "setpriv", &[&["--"], &words[..]].concat());
@@ -51,6 +56,19 @@ fn headers_can_be_required() {
     );
     let client = fresh_client_v4();
     served.assert_report(&served.report_for(&v2(client)), client);
+}
+
+/// A child with an empty environment would take the balancer for its client, and accept without a header.
+#[test]
+fn the_library_is_propagated_through_exec() {
+    let must = "LIBPROXYPROTO_MUST_USE_PROTOCOL_HEADER=1";
+    let (served, _scratch) = served_through(&[must], &["env", "-i"], "lt 4 8443 brief");
+    let client = fresh_client_v4();
+    served.assert_report(&served.report_for(&v2(client)), client);
+    assert_eq!(
+        served.connect_and_send(b"no header").wait_closed().0,
+        End::Reset
+    );
 }
 
 /// As that project does it: whoever may reach the port may name anybody.

@@ -43,10 +43,21 @@ fn they_export_the_calls_and_their_marks() {
     let servers = [
         "accept",
         "accept4",
+        "execl",
+        "execle",
+        "execlp",
+        "execv",
+        "execve",
+        "execveat",
+        "execvp",
+        "execvpe",
+        "fexecve",
         "getpeername",
         "getsockname",
         "listen",
         "peername_preload_4",
+        "posix_spawn",
+        "posix_spawnp",
     ];
     let clients = [
         "connect",

@@ -6,6 +6,8 @@
 #![expect(unsafe_code, reason = "a C interface")]
 #![expect(unreachable_pub, reason = "exported by name, not by path")]
 
+mod exec;
+
 use core::ffi::{c_int, c_void};
 
 use peername_preload_common::address::RawAddress;
@@ -27,6 +29,7 @@ static AT_LOAD: extern "C" fn() = {
     /// While the environment is as the launcher has left it.
     extern "C" fn at_load() {
         let _ = state();
+        imports::find_functions();
     }
     at_load
 };

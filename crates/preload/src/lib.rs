@@ -13,7 +13,8 @@
 //! | `state` | the table, found through PEERNAME_TABLE |
 //! | `alone`, `sweep` | under the name of `libproxyproto.so`: without a launcher and an attendant |
 //! | `debug` | LIBPROXYPROTO_DEBUG |
-//! | `imports` | accept4(2) of the program's C library |
+//! | `propagation` | the environment of what the program executes |
+//! | `imports` | accept4(2) and exec(3) of the program's C library |
 #![cfg_attr(feature = "freestanding", no_std)]
 #![deny(
     unsafe_code,
@@ -37,5 +38,6 @@ mod debug;
 mod exports;
 mod imports;
 mod listeners;
+mod propagation;
 mod state;
 mod sweep;

@@ -8,7 +8,7 @@ use peername_preload_common::imports;
 use peername_preload_common::kernel::{self, End, Errno, Kept};
 use peername_preload_common::pass;
 
-use crate::alone;
+use crate::{alone, propagation};
 
 /// What this process does.
 #[derive(Clone, Copy)]
@@ -52,6 +52,7 @@ fn by_launcher(path: &CStr) -> (u8, State) {
     };
     pass::set(table.settings().pass());
     TABLE.keep(words);
+    propagation::record();
     (ON, State::On(table))
 }
 
@@ -68,6 +69,7 @@ fn without_launcher() -> (u8, State) {
         return (BROKEN, State::Broken);
     };
     TABLE.keep(words);
+    propagation::record();
     (ON, State::On(table))
 }
 

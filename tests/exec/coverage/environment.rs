@@ -4,9 +4,10 @@ use crate::harness::addr::{LISTEN_V4, fresh_client_v4};
 use crate::harness::conn::Conn;
 use crate::harness::rig::exec::{Libc, PRELOAD, ProgramRig, ServerRig, compiled_server, v2};
 
-/// A parent that listens, and a child with an empty environment that inherits the listener and accepts.
+/// A parent that listens, and a child with an empty environment that inherits the listener and accepts. The library goes
+/// along with `propagated`, not with a bare system call.
 const PARENT: &str = "
-import socket, subprocess, sys
+import ctypes, os, platform, socket, subprocess, sys
 listener = socket.create_server(('10.81.0.1', 8443))
 listener.set_inheritable(True)
 child = '''
@@ -18,37 +19,41 @@ while True:
     connection.sendall(f'{shown[0]}:{shown[1]} {asked[0]}:{asked[1]}\\\\n'.encode())
     connection.close()
 '''
-subprocess.run([sys.executable, '-c', child, str(listener.fileno())], env={}, close_fds=False)
+args = [sys.executable, '-c', child, str(listener.fileno())]
+if sys.argv[1] == 'propagated':
+    subprocess.run(args, env={}, close_fds=False)
+else:
+    number = {'x86_64': 59, 'aarch64': 221}[platform.machine()]
+    args = (ctypes.c_char_p * 5)(*[arg.encode() for arg in args])
+    ctypes.CDLL(None).syscall(number, args[0], args, None)
 ";
+
+const WAYS: [&str; 2] = ["propagated", "bare"];
 
 #[test]
 fn a_child_with_an_empty_environment_sees_its_clients() {
-    let program = ProgramRig::with_mode(PRELOAD, &[], &["python3", "-c", PARENT]);
-    for _ in 0..20 {
-        let client = fresh_client_v4();
-        let conn = Conn::connect_and_send(&program.lab.balancer, LISTEN_V4, &v2(client));
-        let (said, _) = conn.recv_to_end();
-        let said = String::from_utf8_lossy(&said);
-        assert_eq!(
-            said,
-            format!("{client} {client}\n"),
-            "{}",
-            program.process.log()
-        );
+    for way in WAYS {
+        let program = ProgramRig::with_mode(PRELOAD, &[], &["python3", "-c", PARENT, way]);
+        for _ in 0..20 {
+            let client = fresh_client_v4();
+            let conn = Conn::connect_and_send(&program.lab.balancer, LISTEN_V4, &v2(client));
+            let (said, _) = conn.recv_to_end();
+            let said = String::from_utf8_lossy(&said);
+            let log = program.process.log();
+            assert_eq!(said, format!("{client} {client}\n"), "{way} {log}");
+        }
     }
 }
 
 #[test]
 fn a_child_with_an_empty_environment_gets_nothing_without_a_header() {
-    let program = ProgramRig::with_mode(PRELOAD, &[], &["python3", "-c", PARENT]);
-    let conn = Conn::connect_and_send(&program.lab.balancer, LISTEN_V4, b"EHLO example\r\n");
-    let (said, _) = conn.recv_to_end();
-    assert_eq!(
-        String::from_utf8_lossy(&said),
-        "",
-        "{}",
-        program.process.log()
-    );
+    for way in WAYS {
+        let program = ProgramRig::with_mode(PRELOAD, &[], &["python3", "-c", PARENT, way]);
+        let conn = Conn::connect_and_send(&program.lab.balancer, LISTEN_V4, b"EHLO example\r\n");
+        let (said, _) = conn.recv_to_end();
+        let log = program.process.log();
+        assert_eq!(String::from_utf8_lossy(&said), "", "{way} {log}");
+    }
 }
 
 /// Whatever is between the launcher and the server, and takes the environment away or the dynamic linker's obedience.
@@ -118,9 +123,10 @@ fn nothing_is_accepted_without_a_header_while_processes_take_turns() {
 
 const TRIES: usize = 10_000;
 
-/// One process that stays, and one after the other with an empty environment that ends after three connections.
+/// One process that stays, and one after the other that has lost the library, by a bare system call, and ends after
+/// three connections.
 const TURNS: &str = "
-import socket, subprocess, sys, threading
+import ctypes, os, platform, socket, sys, threading
 listener = socket.create_server(('10.81.0.1', 8443), backlog=128)
 listener.set_inheritable(True)
 code = '''
@@ -134,6 +140,14 @@ def serve(listener, times):
 exec(code)
 threading.Thread(target=serve, args=(listener, 10**9), daemon=True).start()
 child = code + 'import socket, sys; serve(socket.socket(fileno=int(sys.argv[1])), 3)'
+number = {'x86_64': 59, 'aarch64': 221}[platform.machine()]
+args = [sys.executable, '-S', '-c', child, str(listener.fileno())]
+args = (ctypes.c_char_p * 6)(*[arg.encode() for arg in args])
+syscall = ctypes.CDLL(None).syscall
 while True:
-    subprocess.run([sys.executable, '-S', '-c', child, str(listener.fileno())], env={}, close_fds=False)
+    pid = os.fork()
+    if pid == 0:
+        syscall(number, args[0], args, None)
+        os._exit(127)
+    os.waitpid(pid, 0)
 ";

@@ -5,6 +5,7 @@
 )]
 
 use core::ffi::{CStr, c_char, c_int, c_void};
+use core::iter;
 use core::mem::transmute;
 use core::ptr;
 use core::sync::atomic::{AtomicPtr, Ordering};
@@ -51,32 +52,44 @@ pub fn set_errno(errno: Errno) {
 /// Whether the C library has been given the environment yet. Where it is not the first to be
 /// initialised, that is not so from the beginning.
 pub fn has_environment() -> bool {
-    let environ: *const *const *const c_char = weak!("environ").cast();
-    // SAFETY: if the symbol is there it is a variable of this type (environ(7)).
-    unsafe { environ.as_ref() }.is_some_and(|environ| !environ.is_null())
+    !environ().is_null()
 }
 
 /// An environment variable, as it was when the program was started or as it is now.
 pub fn environment(name: &[u8]) -> Option<&'static CStr> {
+    // SAFETY: the C library's list, whose text is not freed.
+    let mut entries = unsafe { entries(environ()) };
+    entries.find_map(|text: &'static CStr| {
+        let value = text.to_bytes_with_nul().strip_prefix(name)?;
+        CStr::from_bytes_with_nul(value.strip_prefix(b"=")?).ok()
+    })
+}
+
+/// The program's list of its environment; null before the C library has set it.
+pub fn environ() -> *const *const c_char {
     let environ: *const *const *const c_char = weak!("environ").cast();
     // SAFETY: if the symbol is there it is a variable of this type (environ(7)).
-    let mut entry = *unsafe { environ.as_ref() }?;
-    loop {
-        // SAFETY: a list of pointers that ends with a null one, or null itself before the C library
-        // has set it.
-        let &text = unsafe { entry.as_ref() }?;
+    unsafe { environ.as_ref() }.copied().unwrap_or(ptr::null())
+}
+
+/// The entries of an environment.
+///
+/// # Safety
+///
+/// `list` is null or a list of pointers to text that ends with a null one (environ(7)), which stays for `'a`.
+pub unsafe fn entries<'a>(list: *const *const c_char) -> impl Iterator<Item = &'a CStr> + Clone {
+    let mut next = list;
+    iter::from_fn(move || {
+        // SAFETY: null, or not behind the last one.
+        let &text = unsafe { next.as_ref() }?;
         if text.is_null() {
             return None;
         }
-        // SAFETY: each points to text that ends with NUL, and such is not freed.
-        let text = unsafe { CStr::from_ptr(text) };
-        let value = text.to_bytes_with_nul().strip_prefix(name);
-        if let Some(value) = value.and_then(|rest| rest.strip_prefix(b"=")) {
-            return CStr::from_bytes_with_nul(value).ok();
-        }
         // SAFETY: this was not the last one.
-        entry = unsafe { entry.add(1) };
-    }
+        next = unsafe { next.add(1) };
+        // SAFETY: each points to text that ends with NUL.
+        Some(unsafe { CStr::from_ptr(text) })
+    })
 }
 
 /// The address of the function that the program would have got without us, looked up once; null if
@@ -88,13 +101,39 @@ pub fn next_function(name: &CStr, found: &AtomicPtr<c_void>) -> *mut c_void {
     }
     let dlsym: *const c_void = weak!("dlsym");
     // SAFETY: null is `None`; otherwise it is dlsym(3), of this type.
-    let dlsym = unsafe { transmute::<*const c_void, Option<Dlsym>>(dlsym) };
-    // SAFETY: RTLD_NEXT and text that ends with NUL.
-    let address = dlsym.map_or(ptr::null_mut(), |dlsym| unsafe {
-        dlsym(RTLD_NEXT, name.as_ptr())
-    });
+    let address = match unsafe { transmute::<*const c_void, Option<Dlsym>>(dlsym) } {
+        // SAFETY: RTLD_NEXT and text that ends with NUL.
+        Some(dlsym) => unsafe { dlsym(RTLD_NEXT, name.as_ptr()) },
+        None => of_old_glibc(name),
+    };
     found.store(address, Ordering::Release);
     address
+}
+
+/// A function of glibc before 2.34, whose dlsym(3) is in a library that not every program has (libdl). What its own name
+/// service uses instead is always there.
+fn of_old_glibc(name: &CStr) -> *mut c_void {
+    type Open = unsafe extern "C" fn(*const c_char, c_int) -> *mut c_void;
+    type Find = unsafe extern "C" fn(*mut c_void, *const c_char) -> *mut c_void;
+    let (open, find): (*const c_void, *const c_void) =
+        (weak!("__libc_dlopen_mode"), weak!("__libc_dlsym"));
+    // SAFETY: null is `None`; otherwise they are these functions of glibc (elf/dl-libc.c).
+    let (open, find) = unsafe {
+        (
+            transmute::<*const c_void, Option<Open>>(open),
+            transmute::<*const c_void, Option<Find>>(find),
+        )
+    };
+    let (Some(open), Some(find)) = (open, find) else {
+        return ptr::null_mut();
+    };
+    // SAFETY: the name of a library that is loaded already.
+    let library = unsafe { open(c"libc.so.6".as_ptr(), RTLD_NOW | RTLD_DLOPEN) };
+    if library.is_null() {
+        return ptr::null_mut();
+    }
+    // SAFETY: an open library and text that ends with NUL.
+    unsafe { find(library, name.as_ptr()) }
 }
 
 /// What a C function returns for this: the value, or -1 and errno.
@@ -122,4 +161,7 @@ fn errno_location() -> Option<*mut c_int> {
     Some(unsafe { location() })
 }
 
+const RTLD_NOW: c_int = 2;
+/// glibc's `__RTLD_DLOPEN`.
+const RTLD_DLOPEN: c_int = c_int::MIN;
 const RTLD_NEXT: *const c_void = ptr::without_provenance(usize::MAX);

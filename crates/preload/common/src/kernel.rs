@@ -1,7 +1,7 @@
 //! System calls, made directly: they don't touch errno, and belong to no C library.
 #![expect(unsafe_code, reason = "system calls are assembly")]
 
-use core::ffi::{c_int, c_void};
+use core::ffi::{CStr, c_int, c_void};
 use core::ptr;
 
 use crate::address::RawAddress;
@@ -9,11 +9,13 @@ use crate::pass;
 
 mod call;
 mod mapping;
+mod text;
 
 use call::system_call;
 
 pub use call::Call;
 pub use mapping::{Kept, map_file, map_fresh};
+pub use text::StaticText;
 
 /// An error number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,6 +37,8 @@ impl Errno {
     pub const NFILE: Self = Self(23);
     /// EMFILE.
     pub const MFILE: Self = Self(24);
+    /// ENOSYS.
+    pub const NOSYS: Self = Self(38);
     /// EMSGSIZE.
     pub const MSGSIZE: Self = Self(90);
     /// EOPNOTSUPP.
@@ -58,6 +62,18 @@ pub type Result<T> = core::result::Result<T, Errno>;
 pub unsafe fn pass_on(call: Call, args: [usize; 6]) -> Result<usize> {
     // SAFETY: the program could have made the call itself.
     unsafe { system_call(call as usize, args) }
+}
+
+/// Whether the file can be opened by this process, to be read or to be written, too.
+pub fn can_open(path: &CStr, write: bool) -> bool {
+    let flags = if write { O_RDWR } else { 0 } | O_CLOEXEC;
+    let args = [arg(AT_FDCWD), path.as_ptr() as usize, arg(flags), 0, 0];
+    // SAFETY: the path ends with NUL.
+    let fd = unsafe { call(Call::OpenAt, args) };
+    fd.is_ok_and(|fd| {
+        close(descriptor(fd));
+        true
+    })
 }
 
 /// close(2).
@@ -410,6 +426,9 @@ pub const SOCK_SEQPACKET: c_int = 5;
 pub const SOCK_NONBLOCK: c_int = 0o4000;
 /// O_CLOEXEC.
 pub const SOCK_CLOEXEC: c_int = 0o2_000_000;
+const AT_FDCWD: c_int = -100;
+const O_RDWR: c_int = 2;
+const O_CLOEXEC: c_int = SOCK_CLOEXEC;
 const SCM_RIGHTS: c_int = 1;
 const POLLIN: i16 = 1;
 const F_GETFL: usize = 3;

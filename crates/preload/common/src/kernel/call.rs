@@ -70,6 +70,7 @@ pub enum Call {
     GetPeerName = number(52, 205),
     SetSockOpt = number(54, 208),
     GetSockOpt = number(55, 209),
+    ExecVe = number(59, 221),
     Kill = number(62, 129),
     Fcntl = number(72, 25),
     Flock = number(73, 32),
@@ -78,6 +79,7 @@ pub enum Call {
     PPoll = number(271, 73),
     Accept4 = number(288, 242),
     SendMMsg = number(307, 269),
+    ExecVeAt = number(322, 281),
 }
 
 const fn number(x86_64: isize, aarch64: isize) -> isize {

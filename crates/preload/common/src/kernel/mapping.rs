@@ -1,10 +1,10 @@
 //! Memory that processes share.
 
-use core::ffi::{CStr, c_int};
+use core::ffi::CStr;
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use core::{ptr, slice};
 
-use super::{Call, Result, arg, call, close, descriptor, system_call};
+use super::{AT_FDCWD, Call, O_CLOEXEC, O_RDWR, Result, arg, call, close, descriptor, system_call};
 
 /// Maps a whole file as words, marked as in use for as long as it is mapped (flock(2): the lock lives
 /// as long as the open file, and that as long as the mapping).
@@ -81,9 +81,6 @@ impl Kept {
     }
 }
 
-const AT_FDCWD: c_int = -100;
-const O_RDWR: c_int = 2;
-const O_CLOEXEC: c_int = 0o2_000_000;
 const LOCK_SH: usize = 1;
 const SEEK_END: usize = 2;
 const PROT_RW: usize = 3;

@@ -1,0 +1,38 @@
+//! Text that is written once and stays.
+
+use core::ffi::{CStr, c_char};
+use core::sync::atomic::{AtomicU8, Ordering};
+
+/// Room for text of fewer than `N` bytes, for statics.
+#[derive(Debug)]
+pub struct StaticText<const N: usize>([AtomicU8; N]);
+
+impl<const N: usize> StaticText<N> {
+    /// No text.
+    #[expect(clippy::new_without_default, reason = "for statics")]
+    pub const fn new() -> Self {
+        Self([const { AtomicU8::new(0) }; N])
+    }
+
+    /// Writes the text, which ends before its first NUL. False, and no text, if it is too long.
+    ///
+    /// Several threads may do so at once with the same text; with another it may not be written again.
+    pub fn write<'a>(&self, text: impl IntoIterator<Item = &'a u8> + Clone) -> bool {
+        let fits = text.clone().into_iter().count() < N;
+        for (to, &from) in self.0.iter().zip(text).filter(|_| fits) {
+            // What is right already is not touched: somebody may be reading it.
+            if to.load(Ordering::Relaxed) != from {
+                to.store(from, Ordering::Relaxed);
+            }
+        }
+        fits
+    }
+
+    /// The text; empty if none was written.
+    pub fn get(&self) -> &CStr {
+        let start = self.0.as_ptr().cast::<c_char>();
+        // SAFETY: the last byte is never written, so there is a NUL; and whoever reads comes behind the writing, or
+        // beside one that changes nothing.
+        unsafe { CStr::from_ptr(start) }
+    }
+}

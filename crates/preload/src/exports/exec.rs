@@ -1,0 +1,276 @@
+//! exec(3) and posix_spawn(3), for the sake of the environment of what they execute
+//! ([`propagation`](crate::propagation)).
+//!
+//! The C library's functions call each other without a detour through here, so each one is replaced. Not reached:
+//! system(3), popen(3) and wordexp(3), which pass the environment of this process on, and bare system calls.
+
+use core::arch::naked_asm;
+use core::ffi::{c_char, c_int, c_void};
+
+use peername_preload_common::imports::{answer, entries, environ};
+use peername_preload_common::kernel::{self, Call};
+
+use crate::imports;
+use crate::propagation::Environment;
+use crate::state::{State, state};
+
+type Text = *const c_char;
+type List = *const Text;
+
+/// execve(2).
+///
+/// # Safety
+///
+/// As execve(2).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn execve(path: Text, args: List, environment: List) -> c_int {
+    // SAFETY: the caller's.
+    unsafe { execute(path, args, environment) }
+}
+
+/// execv(3).
+///
+/// # Safety
+///
+/// As execv(3).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn execv(path: Text, args: List) -> c_int {
+    // SAFETY: the caller's.
+    unsafe { execute(path, args, environ()) }
+}
+
+/// execvpe(3).
+///
+/// # Safety
+///
+/// As execvpe(3).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn execvpe(file: Text, args: List, environment: List) -> c_int {
+    // SAFETY: the caller's.
+    unsafe { search(file, args, environment) }
+}
+
+/// execvp(3).
+///
+/// # Safety
+///
+/// As execvp(3).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn execvp(file: Text, args: List) -> c_int {
+    // SAFETY: the caller's.
+    unsafe { search(file, args, environ()) }
+}
+
+/// execveat(2).
+///
+/// # Safety
+///
+/// As execveat(2).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn execveat(
+    directory: c_int,
+    path: Text,
+    args: List,
+    environment: List,
+    flags: c_int,
+) -> c_int {
+    let mut room = Environment::EMPTY;
+    // SAFETY: the caller's.
+    let environment = unsafe { completed(environment, &mut room) };
+    let args = [
+        directory as usize,
+        path as usize,
+        args as usize,
+        environment as usize,
+        flags as usize,
+        0,
+    ];
+    // SAFETY: as the caller made it; the environment's entries live across the call.
+    let result = unsafe { kernel::pass_on(Call::ExecVeAt, args) };
+    answer(result.map(|_| 0))
+}
+
+/// fexecve(3).
+///
+/// # Safety
+///
+/// As fexecve(3).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fexecve(fd: c_int, args: List, environment: List) -> c_int {
+    // SAFETY: the caller's.
+    unsafe { execveat(fd, c"".as_ptr(), args, environment, AT_EMPTY_PATH) }
+}
+
+/// posix_spawn(3). The child has been executed when it returns.
+///
+/// # Safety
+///
+/// As posix_spawn(3).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn posix_spawn(
+    pid: *mut c_int,
+    path: Text,
+    actions: *const c_void,
+    attributes: *const c_void,
+    args: List,
+    environment: List,
+) -> c_int {
+    let mut room = Environment::EMPTY;
+    // SAFETY: the caller's.
+    unsafe {
+        let environment = completed(environment, &mut room);
+        imports::posix_spawn(pid, path, actions, attributes, args, environment)
+    }
+}
+
+/// posix_spawnp(3).
+///
+/// # Safety
+///
+/// As posix_spawnp(3).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn posix_spawnp(
+    pid: *mut c_int,
+    file: Text,
+    actions: *const c_void,
+    attributes: *const c_void,
+    args: List,
+    environment: List,
+) -> c_int {
+    let mut room = Environment::EMPTY;
+    // SAFETY: the caller's.
+    unsafe {
+        let environment = completed(environment, &mut room);
+        imports::posix_spawnp(pid, file, actions, attributes, args, environment)
+    }
+}
+
+/// A function of exec(3) whose arguments are a list: calls `$inner` with the first one, and a pointer to the others,
+/// which are put on the stack in front of those that are there already.
+macro_rules! with_list {
+    ($(#[$about:meta])* $name:ident, $inner:ident) => {
+        $(#[$about])*
+        ///
+        /// # Safety
+        ///
+        /// As execl(3).
+        #[cfg(target_arch = "x86_64")]
+        #[unsafe(no_mangle)]
+        #[unsafe(naked)]
+        pub unsafe extern "C" fn $name(path: Text, first: Text) -> c_int {
+            // The return address is moved below the arguments, and back.
+            naked_asm!(
+                "pop rax",
+                "push r9",
+                "push r8",
+                "push rcx",
+                "push rdx",
+                "push rsi",
+                "mov rsi, rsp",
+                "push rax",
+                "call {}",
+                "pop rcx",
+                "add rsp, 40",
+                "push rcx",
+                "ret",
+                sym $inner,
+            )
+        }
+
+        $(#[$about])*
+        ///
+        /// # Safety
+        ///
+        /// As execl(3).
+        #[cfg(target_arch = "aarch64")]
+        #[unsafe(no_mangle)]
+        #[unsafe(naked)]
+        pub unsafe extern "C" fn $name(path: Text, first: Text) -> c_int {
+            naked_asm!(
+                "sub sp, sp, #64",
+                "stp x30, x1, [sp]",
+                "stp x2, x3, [sp, #16]",
+                "stp x4, x5, [sp, #32]",
+                "stp x6, x7, [sp, #48]",
+                "add x1, sp, #8",
+                "bl {}",
+                "ldr x30, [sp]",
+                "add sp, sp, #64",
+                "ret",
+                sym $inner,
+            )
+        }
+    };
+}
+
+with_list!(
+    /// execl(3).
+    execl,
+    execl_from
+);
+with_list!(
+    /// execlp(3).
+    execlp,
+    execlp_from
+);
+with_list!(
+    /// execle(3).
+    execle,
+    execle_from
+);
+
+unsafe extern "C" fn execl_from(path: Text, args: List) -> c_int {
+    // SAFETY: the caller's.
+    unsafe { execute(path, args, environ()) }
+}
+
+unsafe extern "C" fn execlp_from(file: Text, args: List) -> c_int {
+    // SAFETY: the caller's.
+    unsafe { search(file, args, environ()) }
+}
+
+/// execle(3), whose environment stands behind the last argument.
+unsafe extern "C" fn execle_from(path: Text, args: List) -> c_int {
+    // SAFETY: the caller's list ends with a null pointer, and the environment is behind that.
+    unsafe {
+        let mut end = args;
+        while !end.read().is_null() {
+            end = end.add(1);
+        }
+        execute(path, args, end.add(1).read().cast())
+    }
+}
+
+/// # Safety
+///
+/// As execve(2).
+unsafe fn execute(path: Text, args: List, environment: List) -> c_int {
+    let mut room = Environment::EMPTY;
+    // SAFETY: the caller's.
+    unsafe { imports::execve(path, args, completed(environment, &mut room)) }
+}
+
+/// # Safety
+///
+/// As execvpe(3).
+unsafe fn search(file: Text, args: List, environment: List) -> c_int {
+    let mut room = Environment::EMPTY;
+    // SAFETY: the caller's.
+    unsafe { imports::execvpe(file, args, completed(environment, &mut room)) }
+}
+
+/// The environment with what the library needs, if that is missing in it.
+///
+/// # Safety
+///
+/// As environ(7), or null.
+unsafe fn completed(environment: List, room: &mut Environment) -> List {
+    match state() {
+        // SAFETY: the caller's.
+        State::On(_) => room.complete(unsafe { entries(environment) }),
+        State::Off | State::Broken => None,
+    }
+    .unwrap_or(environment)
+}
+
+const AT_EMPTY_PATH: c_int = 0x1000;

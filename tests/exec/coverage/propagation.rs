@@ -1,0 +1,87 @@
+//! Processes that are started with an emptied environment: the library goes along through every function of exec(3), so
+//! that their accept(2) costs what it costs with the library.
+
+use crate::harness::addr::{LISTEN_V4, fresh_client_v4};
+use crate::harness::conn::Conn;
+use crate::harness::rig::exec::{Libc, PRELOAD, ProgramRig, compile, v2};
+
+/// Executes itself by `function` without an environment, and says there what it sees.
+fn says(program: &str, function: &str) -> String {
+    first_answer(&ProgramRig::with_mode(PRELOAD, &[], &[program, function]))
+}
+
+/// What follows the client, which is seen as who it is.
+fn first_answer(program: &ProgramRig) -> String {
+    let client = fresh_client_v4();
+    let conn = Conn::connect_and_send(&program.lab.balancer, LISTEN_V4, &v2(client));
+    let (said, _) = conn.recv_to_end();
+    let said = String::from_utf8_lossy(&said).into_owned();
+    let seen = said.strip_prefix(&format!("{client} same "));
+    let log = program.process.log();
+    seen.unwrap_or_else(|| panic!("{client}: {said}\n{log}"))
+        .trim_end()
+        .to_owned()
+}
+
+#[test]
+fn the_library_is_propagated_through_every_function_of_exec() {
+    for libc in [Libc::Glibc, Libc::Musl] {
+        let program = compile("exec/coverage/exec_scrubbed.c", "exec-scrubbed", libc, &[]);
+        for function in [
+            "execve",
+            "null",
+            "execle",
+            "execle8",
+            "execvpe",
+            "fexecve",
+            "execveat",
+            "posix_spawn",
+            "posix_spawnp",
+            "vfork",
+            "execv",
+            "execvp",
+            "execl",
+            "execl8",
+            "execlp",
+        ] {
+            // musl has none.
+            if matches!((libc, function), (Libc::Musl, "execveat")) {
+                continue;
+            }
+            let said = says(&program, function);
+            assert_eq!(
+                said, "library=1 table=1 other= last=",
+                "{libc:?} {function}"
+            );
+        }
+        // What the program preloads itself stays, behind ours.
+        let said = says(&program, "given");
+        assert_eq!(
+            said, "library=1 table=1 other=kept last=libc.so.6",
+            "{libc:?}"
+        );
+        // A bare system call is seen by no library: the supervisor answers for the process.
+        let said = says(&program, "syscall");
+        assert_eq!(said, "library=0 table=0 other= last=", "{libc:?}");
+    }
+}
+
+/// A user who can't open the table: the library would do nothing there, so the environment stays as it is.
+#[test]
+fn the_environment_of_a_process_that_cannot_open_the_table_stays_as_it_is() {
+    let program = ProgramRig::with_mode(PRELOAD, &[], &["python3", "-uc", USER]);
+    program.process.wait_line("of the child", |line| {
+        (line.trim() == "['OTHER=1']").then_some(())
+    });
+}
+
+const USER: &str = "
+import os, socket
+listener = socket.create_server(('10.81.0.1', 8443))
+if os.fork() == 0:
+    os.setuid(65534)
+    code = 'print(open(\"/proc/self/environ\").read().rstrip(chr(0)).split(chr(0)))'
+    os.execve('/usr/bin/python3', ['python3', '-c', code], {'OTHER': '1'})
+os.wait()
+listener.accept()
+";
