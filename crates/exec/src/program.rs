@@ -106,7 +106,7 @@ pub fn examine(name: &OsStr, search: &OsStr) -> Result<Program, ProgramError> {
             path: next.clone(),
             source,
         };
-        // One whose owner lets others execute it but not read it stays unknown: what reaches all, then.
+        // One whose owner lets others execute it but not read it stays unknown.
         let content = match File::open(&next) {
             Ok(content) => content,
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
@@ -169,10 +169,9 @@ impl Reason {
 
     fn mechanism(&self) -> Mechanism {
         match self {
-            Self::Dynamic(_) => Mechanism::Preload,
-            Self::Static(_) | Self::Go(_) | Self::Foreign(_) | Self::Starter(_) => {
-                Mechanism::Notify
-            }
+            // What of a starter's children the library does not reach is answered by the supervisor all the same.
+            Self::Dynamic(_) | Self::Starter(_) => Mechanism::Preload,
+            Self::Static(_) | Self::Go(_) | Self::Foreign(_) => Mechanism::Notify,
         }
     }
 }

@@ -66,6 +66,25 @@ fn the_library_is_propagated_through_every_function_of_exec() {
     }
 }
 
+/// A shell may start programs of any kind: each has the library or the supervisor.
+#[test]
+fn auto_preloads_into_shells_and_what_they_start() {
+    let program = compiled(
+        "exec/exec_scrubbed.c",
+        "exec-scrubbed-by-auto",
+        Libc::Glibc,
+        &[],
+    );
+    for (function, expected) in [
+        ("execve", "library=1 table=1"),
+        ("syscall", "library=0 table=0"),
+    ] {
+        let words = ["sh", "-c", "$0 $1; exit $?", &program, function];
+        let said = first_answer(&Program::by("--mode=auto", &[], &words));
+        assert_eq!(said, format!("{expected} other= last="), "{function}");
+    }
+}
+
 /// A user who can't open the table: the library would do nothing there, so the environment stays as it is.
 #[test]
 fn the_environment_of_a_process_that_cannot_open_the_table_stays_as_it_is() {

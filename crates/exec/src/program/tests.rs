@@ -97,8 +97,9 @@ fn a_script_is_what_runs_it() {
     scratch.program("shell", "#!/bin/sh\n");
     scratch.program("nothing", "echo hello\n");
     for script in ["shell", "nothing"] {
-        let mechanism = scratch.examine(script).unwrap().mechanism;
-        assert_eq!(mechanism, Mechanism::Notify, "{script}");
+        let program = scratch.examine(script).unwrap();
+        assert!(matches!(program.reason, Reason::Starter(_)), "{script}");
+        assert_eq!(program.mechanism, Mechanism::Preload, "{script}");
     }
 }
 
