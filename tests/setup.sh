@@ -34,6 +34,8 @@ packages=(
     dovecot-core     # the same
     dovecot-imapd
     sudo             # and a program that does it on purpose
+    cron             # what starts servers with an environment of its own
+    runit            # the same, and starts them again
     netcat-openbsd   # the README's backend and balancer
     socat
     unbound          # a name server behind the proxy, and its log of clients
@@ -148,7 +150,7 @@ install=(apt-get install --yes --quiet --no-install-recommends --no-upgrade "${m
 
 for package in "${missing[@]}"; do
     case $package in
-        haproxy | nginx | redis-server | postgresql | unbound | dnsdist | apache2 | postfix) unit=$package ;;
+        haproxy | nginx | redis-server | postgresql | unbound | dnsdist | apache2 | postfix | cron) unit=$package ;;
         openssh-server) unit=ssh ;;
         ngtcp2-server) unit=ngtcp2d ;;
         dovecot-core) unit=dovecot ;;

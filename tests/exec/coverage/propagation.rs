@@ -69,8 +69,8 @@ fn the_library_is_propagated_through_every_function_of_exec() {
 /// A shell may start programs of any kind: each has the library or the supervisor.
 #[test]
 fn auto_preloads_into_shells_and_what_they_start() {
-    let program = compiled(
-        "exec/exec_scrubbed.c",
+    let program = compile(
+        "exec/coverage/exec_scrubbed.c",
         "exec-scrubbed-by-auto",
         Libc::Glibc,
         &[],

@@ -1,0 +1,143 @@
+//! What starts servers on a machine, with an environment of its own: cron and runit; and a server of another machine type.
+
+use std::fs::{self, Permissions};
+use std::net::{Ipv4Addr, SocketAddr};
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::Command;
+
+use crate::harness::addr::{LISTEN_V4, fresh_client_v4};
+use crate::harness::conn::Conn;
+use crate::harness::lab::{Scratch, wait_for};
+use crate::harness::rig::exec::{Libc, NOTIFY, PRELOAD, ProgramRig, compiled_server, v2};
+
+/// The real one, on files of its own. It gives its jobs HOME, LOGNAME, SHELL and PATH, and nothing else.
+#[test]
+fn a_job_of_cron_sees_its_clients() {
+    for libc in [Libc::Glibc, Libc::Static] {
+        let script = CRON.replace("SERVER", &server(libc));
+        let program =
+            ProgramRig::with_mode(PRELOAD, &[], &["unshare", "--mount", "sh", "-c", &script]);
+        sees_its_clients(&program);
+    }
+}
+
+/// Started as by Debian's /etc/runit/2. A service that is restarted is covered again.
+#[test]
+fn a_service_of_runit_sees_its_clients() {
+    for run in ["exec SERVER", "exec chpst -u nobody env -i SERVER"] {
+        let scratch = Scratch::new();
+        let service = scratch.path("services/server");
+        fs::create_dir_all(&service).expect("a directory");
+        let run = run.replace("SERVER", &compiled_server(Libc::Glibc));
+        let run = scratch.write(
+            "services/server/run",
+            &format!("#!/bin/sh\n{run} block 4 8443\n"),
+        );
+        fs::set_permissions(run, Permissions::from_mode(0o755)).expect("a script to be run");
+        let script = "env - PATH=$PATH runsvdir -P $0; exit $?";
+        let mut program = ProgramRig::with_mode(
+            PRELOAD,
+            &[],
+            &["sh", "-c", script, &scratch.path_text("services")],
+        );
+        sees_its_clients(&program);
+        let pid = || fs::read_to_string(service.join("supervise/pid")).unwrap_or_default();
+        let first = pid();
+        let restarted = Command::new("sv").arg("restart").arg(&service).output();
+        assert!(restarted.expect("sv (make setup)").status.success());
+        wait_for("the successor", || {
+            let second = pid();
+            (second.len() > 1 && second != first).then_some(())
+        });
+        program.process = program.process.wait_listening(&[LISTEN_V4]);
+        sees_its_clients(&program);
+    }
+}
+
+/// 32 bits, static, without a C library: by a shell, which has the library, under either mechanism.
+#[cfg(target_arch = "x86_64")]
+#[test]
+fn a_32_bit_child_sees_its_clients() {
+    let server = i386();
+    for mechanism in [PRELOAD, NOTIFY] {
+        for script in ["$0; exit $?", "env -i $0; exit $?"] {
+            let program = ProgramRig::with_mode(mechanism, &[], &["sh", "-c", script, &server]);
+            for _ in 0..4 {
+                let client = fresh_client_v4();
+                let conn = Conn::connect_and_send(&program.lab.balancer, LISTEN_V4, &v2(client));
+                assert_eq!(
+                    addresses(&conn.recv_to_end().0),
+                    [client; 2],
+                    "{mechanism} {script}"
+                );
+                gets_nothing_without_a_header(&program);
+            }
+        }
+    }
+}
+
+fn sees_its_clients(program: &ProgramRig) {
+    for _ in 0..3 {
+        let client = fresh_client_v4();
+        let request = [&v2(client)[..], b"hello"].concat();
+        let conn = Conn::connect_and_send(&program.lab.balancer, LISTEN_V4, &request);
+        let (said, _) = conn.recv_to_end();
+        let (said, log) = (String::from_utf8_lossy(&said), program.process.log());
+        let seen = format!("accept {client} getpeername {client} ");
+        assert!(said.starts_with(&seen), "{client}: {said}\n{log}");
+        gets_nothing_without_a_header(program);
+    }
+}
+
+fn gets_nothing_without_a_header(program: &ProgramRig) {
+    let conn = Conn::connect_and_send(&program.lab.balancer, LISTEN_V4, b"hello");
+    let (said, _) = conn.recv_to_end();
+    let log = program.process.log();
+    assert_eq!(String::from_utf8_lossy(&said), "", "{log}");
+}
+
+/// The answer of `i386.c`: two `struct sockaddr_in`.
+fn addresses(said: &[u8]) -> [SocketAddr; 2] {
+    let (each, rest) = said.as_chunks::<16>();
+    let [first, second] = each else {
+        panic!("{said:?}");
+    };
+    assert_eq!(rest, b"");
+    [first, second].map(|[_, _, high, low, a, b, c, d, ..]| {
+        let port = u16::from_be_bytes([*high, *low]);
+        SocketAddr::from((Ipv4Addr::new(*a, *b, *c, *d), port))
+    })
+}
+
+/// `i386.c`, compile, for which gcc needs no libraries of that machine type.
+#[cfg(target_arch = "x86_64")]
+fn i386() -> String {
+    let target = Path::new(env!("CARGO_TARGET_TMPDIR")).join("i386");
+    let output = Command::new("gcc")
+        .args([
+            "-m32",
+            "-O1",
+            "-Wall",
+            "-Werror",
+            "-ffreestanding",
+            "-fno-pie",
+        ])
+        .args(["-fno-stack-protector", "-nostdlib", "-static", "-o"])
+        .arg(&target)
+        .arg(concat!(
+            env!("CARGO_MANIFEST_DIR"),
+            "/../../tests/exec/coverage/i386.c"
+        ))
+        .output()
+        .expect("a compiler (make setup)");
+    assert!(output.status.success(), "{output:?}");
+    target.to_str().expect("text").to_owned()
+}
+
+/// A job at the start of the machine, which is when there is no file yet that says so.
+const CRON: &str = "
+for directory in /run /etc/cron.d /var/spool/cron/crontabs; do mount -t tmpfs none $directory; done
+echo '@reboot root exec SERVER block 4 8443' >/etc/cron.d/server
+exec cron -f
+";
