@@ -80,7 +80,7 @@ fn auto_preloads_into_shells_and_what_they_start() {
         ("syscall", "library=0 table=0"),
     ] {
         let words = ["sh", "-c", "$0 $1; exit $?", &program, function];
-        let said = first_answer(&Program::by("--mode=auto", &[], &words));
+        let said = first_answer(&ProgramRig::with_mode("--mode=auto", &[], &words));
         assert_eq!(said, format!("{expected} other= last="), "{function}");
     }
 }

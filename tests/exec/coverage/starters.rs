@@ -15,7 +15,7 @@ use crate::harness::rig::exec::{Libc, NOTIFY, PRELOAD, ProgramRig, compiled_serv
 #[test]
 fn a_job_of_cron_sees_its_clients() {
     for libc in [Libc::Glibc, Libc::Static] {
-        let script = CRON.replace("SERVER", &server(libc));
+        let script = CRON.replace("SERVER", &compiled_server(libc));
         let program =
             ProgramRig::with_mode(PRELOAD, &[], &["unshare", "--mount", "sh", "-c", &script]);
         sees_its_clients(&program);
