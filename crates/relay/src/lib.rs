@@ -15,23 +15,21 @@
 //! leaves the runtime only has to keep the signature of [`relay`].
 #![forbid(unsafe_code)]
 
-mod after_reset;
-mod choice;
-mod flow;
+mod direction;
 mod idle;
-mod pipes;
-mod running;
-mod scratch;
-mod talk;
+mod method;
+mod pair;
+mod reset;
 
 use std::time::Duration;
 
 use tokio::net::TcpStream;
 
-pub use pipes::limit as limit_pipes;
-pub use talk::is_possible as has_rings;
+pub use method::Method;
+pub use method::splice::limit as limit_pipes;
+pub use method::uring::is_possible as has_rings;
 
-use crate::running::{Running, Stop};
+use crate::pair::{Running, Stop};
 
 /// Two sockets that are to become one connection.
 #[derive(Debug)]
@@ -51,21 +49,6 @@ pub struct Ahead {
     pub sent: usize,
     /// Whether more is known to be there: it is read without waiting for an event.
     pub is_followed: bool,
-}
-
-/// How bytes are moved.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Method {
-    /// Copy, and splice a direction for as long as it carries bulk; what carries small messages for a while is
-    /// received by io_uring, where that is to be had.
-    #[default]
-    Auto,
-    /// Through one buffer per thread, shared by all its connections.
-    Copy,
-    /// Through a pipe: the payload is never copied to user space.
-    Splice,
-    /// As [`Method::Auto`], beginning with io_uring.
-    Uring,
 }
 
 /// How long silence is borne.
@@ -150,7 +133,7 @@ pub fn relay(
             Stop::Lost => End::Lost,
             Stop::Reset(side) => {
                 // Boxed, so that not every connection has room for it.
-                Box::pin(after_reset::deliver(&mut running, side, flush)).await;
+                Box::pin(reset::deliver(&mut running, side, flush)).await;
                 End::Reset(side)
             }
         }

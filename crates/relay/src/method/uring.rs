@@ -4,8 +4,8 @@
 //! is out of the ordinary: bulk, an end, a side that takes nothing. Then it goes on where it came from, with what was
 //! received and not sent. So nothing here knows how connections end.
 
-mod room;
-mod talking;
+mod reactor;
+mod session;
 
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -82,7 +82,7 @@ pub(crate) enum End {
 impl Talk {
     /// Whether this thread has a ring, which is made if there was none.
     pub(crate) fn has_ring() -> bool {
-        room::opens()
+        reactor::opens()
     }
 
     /// Lets two sockets converse, which leave the runtime: it is not to be woken by them. `None` when they could not be
@@ -94,12 +94,12 @@ impl Talk {
         let [Ok(downstream), Ok(upstream)] = sockets else {
             return None;
         };
-        room::with(|room| room.join([downstream, upstream]))
+        reactor::with(|room| room.join([downstream, upstream]))
     }
 
     /// Ready when the conversation has been left.
     pub(crate) fn poll_left(&self, cx: &Context<'_>) -> Poll<Left> {
-        room::with(|room| room.poll_left(self.key, cx))
+        reactor::with(|room| room.poll_left(self.key, cx))
             .unwrap_or_else(|| Poll::Ready(Left::default()))
     }
 
@@ -113,7 +113,7 @@ impl Talk {
 
     /// When it last carried anything.
     pub(crate) fn alive(&self) -> Option<Instant> {
-        room::with(|room| room.alive(self.key)).flatten()
+        reactor::with(|room| room.alive(self.key)).flatten()
     }
 }
 
@@ -125,6 +125,6 @@ fn cut_short(socket: impl AsFd) {
 
 impl Drop for Talk {
     fn drop(&mut self) {
-        room::with(|room| room.cut(self.key));
+        reactor::with(|room| room.cut(self.key));
     }
 }

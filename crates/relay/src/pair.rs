@@ -9,11 +9,12 @@ use peername_sys::tcp::stream;
 use tokio::io::Interest;
 use tokio::net::TcpStream;
 
-use crate::choice::Choice;
-use crate::flow::{Flow, State};
+use crate::direction::{Flow, State};
 use crate::idle::Idle;
-use crate::talk::{End, Talk};
-use crate::{Ahead, Limits, Method, Pair, Side, Tally};
+use crate::method::Method;
+use crate::method::selector::Choice;
+use crate::method::uring::{End, Talk};
+use crate::{Ahead, Limits, Pair, Side, Tally};
 
 /// A connection that is being relayed: two sockets, and what is held in each direction.
 #[derive(Debug)]

@@ -16,7 +16,7 @@ use tokio::io::unix::AsyncFd;
 use tokio::task::yield_now;
 use tokio::time::{Instant, sleep};
 
-use super::talking::{Talking, is_ours};
+use super::session::{Talking, is_ours};
 use super::{End, Left, Talk};
 use crate::Pair;
 

@@ -12,9 +12,10 @@ use peername_sys::tcp::stream::{self, Received};
 use tokio::io::Interest;
 use tokio::net::TcpStream;
 
-use crate::choice::Choice;
-use crate::talk::{End, Rest};
-use crate::{Ahead, Method, pipes, scratch};
+use crate::Ahead;
+use crate::method::selector::Choice;
+use crate::method::uring::{End, Rest};
+use crate::method::{Method, copy, splice};
 
 /// One direction.
 #[derive(Debug)]
@@ -234,7 +235,7 @@ impl Flow {
 
     /// One read into the thread's buffer and one write out of it; what the sink did not take is held.
     fn copy(&mut self, source: &TcpStream, sink: &TcpStream) -> Result<(), State> {
-        scratch::with(|buffer| {
+        copy::with(|buffer| {
             let received = match is_at_end(source) {
                 true => stream::recv_before_end(source, buffer),
                 false => stream::recv(source, buffer),
@@ -284,7 +285,7 @@ impl Flow {
         let Held::Piped { pipe, len } = &mut self.held else {
             return Ok(());
         };
-        match pipe.fill_from(source, scratch::SIZE) {
+        match pipe.fill_from(source, copy::SIZE) {
             Ok(n @ 1..) => {
                 *len = n;
                 self.choice.saw(n);
@@ -311,7 +312,7 @@ impl Flow {
             return false;
         }
         if matches!(self.held, Held::Nothing)
-            && let Some(pipe) = pipes::borrow()
+            && let Some(pipe) = splice::borrow()
         {
             self.held = Held::Piped { pipe, len: 0 };
         }
@@ -322,7 +323,7 @@ impl Flow {
         if let Held::Piped { len: 0, .. } = self.held
             && let Held::Piped { pipe, .. } = mem::replace(&mut self.held, Held::Nothing)
         {
-            pipes::give_back(pipe, true);
+            splice::give_back(pipe, true);
         }
     }
 }
@@ -330,7 +331,7 @@ impl Flow {
 impl Drop for Flow {
     fn drop(&mut self) {
         if let Held::Piped { pipe, len } = mem::replace(&mut self.held, Held::Nothing) {
-            pipes::give_back(pipe, len == 0);
+            splice::give_back(pipe, len == 0);
         }
     }
 }

@@ -7,7 +7,7 @@
 
 use peername_sys::uring::BUFFER_SIZE as MESSAGE;
 
-use crate::Method;
+use super::Method;
 
 /// The choice for one direction.
 #[derive(Debug)]

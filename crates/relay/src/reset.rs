@@ -8,7 +8,7 @@ use peername_sys::tcp::stream;
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::Side;
-use crate::running::Running;
+use crate::pair::Running;
 
 /// Delivers what `dead` had sent to the other side and waits until that is acknowledged. A side that
 /// takes nothing for `patience` is given up. Dropping `running` then resets it.
