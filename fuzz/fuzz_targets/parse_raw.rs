@@ -3,12 +3,12 @@
 
 use libfuzzer_sys::fuzz_target;
 use peername_proto::{
-    Carrier, Command, Endpoints, Header, Invalid, Parsed, Ssl, V2Writer, Version, kind, looks_like,
+    Carrier, Command, Endpoints, Header, Invalid, Parsed, Ssl, V2Writer, Version, kind, guess_protocol,
     parse, write_v1, write_v1_unknown,
 };
 
 fuzz_target!(|bytes: &[u8]| {
-    let _ = looks_like(bytes);
+    let _ = guess_protocol(bytes);
     match parse(bytes, Carrier::Stream) {
         Ok(Parsed::Complete(header)) => {
             visit(&header);

@@ -35,7 +35,7 @@ pub struct Asked {
 /// What a stream of octets begins with: "tls", "http", "unknown", or `None` where more would tell.
 #[must_use]
 pub fn opening(bytes: &[u8]) -> Option<&'static str> {
-    Opening::looks_like(bytes)
+    Opening::guess_protocol(bytes)
 }
 
 /// Reads a ClientHello that comes in so many octets at a time; `None` if it is not whole, or none.

@@ -49,7 +49,7 @@ pub(crate) enum Unopened {
 
 #[cfg(feature = "fuzzing")]
 impl Opening {
-    pub(crate) fn looks_like(bytes: &[u8]) -> Option<&'static str> {
+    pub(crate) fn guess_protocol(bytes: &[u8]) -> Option<&'static str> {
         match first_look(bytes) {
             Look::Tls => Some("tls"),
             Look::Http => Some("http"),

@@ -3,10 +3,13 @@
 //! The types make one mistake impossible: a header that speaks for nobody (LOCAL, UNKNOWN, UNSPEC)
 //! has no address in it, so that none of its octets can reach a log, a policy or a socket.
 
+mod unix_name;
+
 use core::net::SocketAddr;
 
 use crate::tlv::Tlvs;
-use crate::unix::UnixName;
+
+pub use unix_name::UnixName;
 
 /// A complete and valid header. It borrows the bytes it was read from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -41,37 +41,21 @@
 mod crc;
 mod header;
 mod invalid;
-mod looks_like;
 mod parse;
-mod plain;
 mod special;
-mod ssl;
 mod tlv;
-mod unix;
-mod v1;
-mod v2;
-mod vendor;
-#[cfg(feature = "std")]
 mod write;
 
 pub mod spp;
 
-pub use crate::header::{Command, Endpoints, Header, Transport, Version};
+pub use crate::header::{Command, Endpoints, Header, Transport, UnixName, Version};
 pub use crate::invalid::{Invalid, V1Field};
-pub use crate::looks_like::{LooksLike, looks_like};
-pub use crate::parse::{Carrier, Parsed, parse};
-pub use crate::plain::PlainHeader;
+pub use crate::parse::v1::{MAX_LEN as V1_MAX_LEN, address};
+pub use crate::parse::v2::{MAX_LEN as V2_MAX_LEN, SIGNATURE as V2_SIGNATURE};
+pub use crate::parse::{Carrier, Parsed, ProtocolGuess, guess_protocol, parse};
 pub use crate::special::{Special, embedded_ipv4, meanings, special};
 pub use crate::spp::Spp;
-pub use crate::ssl::Ssl;
-pub use crate::tlv::{Iter, Tlv, Tlvs, kind};
-pub use crate::unix::UnixName;
-pub use crate::v1::{MAX_LEN as V1_MAX_LEN, address};
-pub use crate::v2::{MAX_LEN as V2_MAX_LEN, SIGNATURE as V2_SIGNATURE};
-pub use crate::vendor::Vendor;
+pub use crate::tlv::{Iter, Ssl, Tlv, Tlvs, Vendor, kind};
+pub use crate::write::PlainHeader;
 #[cfg(feature = "std")]
-pub use crate::write::v1::{write_v1, write_v1_unknown};
-#[cfg(feature = "std")]
-pub use crate::write::v2::V2Writer;
-#[cfg(feature = "std")]
-pub use crate::write::{WriteError, write_spp};
+pub use crate::write::{V2Writer, WriteError, write_spp, write_v1, write_v1_unknown};

@@ -1,33 +1,28 @@
 //! The sending side. Whatever is written here, [`parse`](crate::parse()) accepts and reads back the same.
 
-use thiserror::Error;
+pub(crate) mod plain;
+#[cfg(feature = "std")]
+mod v1;
+#[cfg(feature = "std")]
+mod v2;
+#[cfg(feature = "std")]
+mod write_error;
 
-use crate::invalid::Invalid;
+#[cfg(feature = "std")]
 use crate::spp::Spp;
 
-pub(crate) mod v1;
-pub(crate) mod v2;
+pub use plain::PlainHeader;
+#[cfg(feature = "std")]
+pub use v1::{write_v1, write_v1_unknown};
+#[cfg(feature = "std")]
+pub use v2::V2Writer;
+#[cfg(feature = "std")]
+pub use write_error::WriteError;
 
 /// Appends a Simple Proxy Protocol header.
+#[cfg(feature = "std")]
 pub fn write_spp(out: &mut Vec<u8>, header: Spp) {
     out.extend(header.to_bytes());
-}
-
-/// Why a header can't be written. The caller asked for it; nothing was added to its buffer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-#[non_exhaustive]
-pub enum WriteError {
-    /// The length field has 16 bits.
-    #[error(
-        "the addresses and TLVs take {0} octets, more than the 65535 of section 2.2; leave some TLV out"
-    )]
-    TooLong(usize),
-    /// Receivers refuse such a value.
-    #[error("TLV value: {0}")]
-    Value(#[from] Invalid),
-    /// A checksum is computed, not given.
-    #[error("CRC32C can't be given as a TLV; ask for it to be computed")]
-    Checksum,
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 use std::hint::black_box;
 
 use peername_proto::{
-    Carrier, Parsed, Spp, Tlv, Transport, V2Writer, kind, looks_like, parse, write_v1,
+    Carrier, Parsed, Spp, Tlv, Transport, V2Writer, guess_protocol, kind, parse, write_v1,
 };
 
 #[test]
@@ -40,7 +40,7 @@ fn read_wrong(bytes: &[u8]) {
             .map_err(|invalid| invalid.reason())
             .ok();
         black_box(Spp::parse(cut)).ok();
-        black_box(looks_like(cut));
+        black_box(guess_protocol(cut));
     }
 }
 

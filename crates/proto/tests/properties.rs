@@ -3,8 +3,8 @@
 use std::net::{IpAddr, SocketAddr};
 
 use peername_proto::{
-    Carrier, Command, Endpoints, Header, Parsed, Spp, Tlv, Transport, V2Writer, Version, kind,
-    looks_like, parse, write_spp, write_v1,
+    Carrier, Command, Endpoints, Header, Parsed, Spp, Tlv, Transport, V2Writer, Version,
+    guess_protocol, kind, parse, write_spp, write_v1,
 };
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -111,7 +111,7 @@ proptest! {
             }
             Err(invalid) => prop_assert!(!invalid.to_string().is_empty() && !invalid.reason().is_empty()),
         }
-        let _ = (Spp::parse(&bytes), looks_like(&bytes));
+        let _ = (Spp::parse(&bytes), guess_protocol(&bytes));
     }
 
     /// The standard library reads the same grammar but for what the protocol forbids; both must agree.

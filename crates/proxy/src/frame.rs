@@ -8,7 +8,7 @@ use std::cell::RefCell;
 use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
 
-use peername_proto::{Carrier, Invalid, Parsed, Transport, looks_like, parse};
+use peername_proto::{Carrier, Invalid, Parsed, Transport, guess_protocol, parse};
 use peername_relay::Ahead;
 use peername_sys::event::readiness::{clear_ready, is_transient};
 use peername_sys::netlink;
@@ -334,7 +334,7 @@ impl Header {
 fn not_a_header(invalid: Invalid, bytes: &[u8]) -> Failure {
     Failure::HeaderInvalid {
         invalid,
-        looks_like: looks_like(bytes),
+        guess_protocol: guess_protocol(bytes),
     }
 }
 

@@ -4,7 +4,7 @@ use std::fmt::{self, Display, Formatter};
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use peername_proto::{Invalid, LooksLike};
+use peername_proto::{Invalid, ProtocolGuess};
 use peername_relay::{End, Side};
 use peername_sys::SyscallError;
 
@@ -89,12 +89,12 @@ pub enum Failure {
         received: usize,
     },
     /// The bytes are no header.
-    #[error("{invalid}{}", Seen(*looks_like))]
+    #[error("{invalid}{}", Seen(*guess_protocol))]
     HeaderInvalid {
         /// What was wrong.
         invalid: Invalid,
         /// What the bytes seem to be instead.
-        looks_like: Option<LooksLike>,
+        guess_protocol: Option<ProtocolGuess>,
     },
     /// The header says that the client speaks UDP.
     #[error(
@@ -291,12 +291,12 @@ impl Fault {
     }
 }
 
-struct Seen(Option<LooksLike>);
+struct Seen(Option<ProtocolGuess>);
 
 impl Display for Seen {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         match self.0 {
-            Some(looks_like) => write!(f, "; it looks like {looks_like}"),
+            Some(guess_protocol) => write!(f, "; it looks like {guess_protocol}"),
             None => Ok(()),
         }
     }

@@ -174,7 +174,7 @@ mod tests {
         };
         let invalid = |invalid| Failure::HeaderInvalid {
             invalid,
-            looks_like: None,
+            guess_protocol: None,
         };
         let timeout = |received| Failure::HeaderTimeout {
             after: EVERY,

@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use crate::plain::PlainHeader;
+use super::plain::PlainHeader;
 
 /// Appends a line for a TCP connection, at most 104 octets: [`PlainHeader::v1`].
 pub fn write_v1(out: &mut Vec<u8>, source: SocketAddr, destination: SocketAddr) {

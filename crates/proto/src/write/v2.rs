@@ -2,13 +2,12 @@
 
 use std::net::SocketAddr;
 
-use super::WriteError;
+use super::plain::PlainHeader;
+use super::write_error::WriteError;
 use crate::crc;
-use crate::header::Transport;
-use crate::plain::PlainHeader;
+use crate::header::{Transport, UnixName};
+use crate::parse::v2::{FIXED_LEN, SIGNATURE};
 use crate::tlv::{Tlv, Tlvs, kind};
-use crate::unix::UnixName;
-use crate::v2::{FIXED_LEN, SIGNATURE};
 
 /// Appends one header to a buffer; [`V2Writer::finish`] completes it.
 ///

@@ -92,7 +92,7 @@ impl From<Invalid> for DropReason {
     fn from(invalid: Invalid) -> Self {
         Self::Refused(Failure::HeaderInvalid {
             invalid,
-            looks_like: None,
+            guess_protocol: None,
         })
     }
 }

@@ -4,7 +4,8 @@ use std::fmt::Write as _;
 use std::io::{self, Write};
 
 use peername_proto::{
-    Command, Endpoints, Header, Invalid, Parsed, Spp, Tlv, Transport, Version, looks_like, parse,
+    Command, Endpoints, Header, Invalid, Parsed, Spp, Tlv, Transport, Version, guess_protocol,
+    parse,
 };
 use serde::{Serialize, Serializer};
 
@@ -111,7 +112,7 @@ impl<'a> Report<'a> {
 
     fn invalid(invalid: &Invalid, message: &[u8]) -> Self {
         let wrong_format = matches!(invalid, Invalid::NoHeader { .. } | Invalid::SppMagic(_));
-        let hint = looks_like(message).filter(|_| wrong_format);
+        let hint = guess_protocol(message).filter(|_| wrong_format);
         let hint = hint
             .map(|like| format!(" (it looks like {like})"))
             .unwrap_or_default();

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use peername_proto::{LooksLike, looks_like};
+use peername_proto::{ProtocolGuess, guess_protocol};
 use peername_sys::socket::BindOptions;
 use peername_sys::tcp::listener;
 use tokio::io::AsyncReadExt;
@@ -106,11 +106,11 @@ async fn read_start(mut connection: TcpStream) -> Vec<u8> {
 fn judge(peer: SocketAddr, bytes: &[u8]) -> Finding {
     let switch_on = "switch the PROXY protocol on at the sender, or let clients connect to the \
                      backend directly";
-    match looks_like(bytes) {
-        Some(header @ (LooksLike::ProxyV1 | LooksLike::ProxyV2)) => {
+    match guess_protocol(bytes) {
+        Some(header @ (ProtocolGuess::ProxyV1 | ProtocolGuess::ProxyV2)) => {
             Finding::ok(CHECK, format!("{header} from {peer}"))
         }
-        Some(header @ (LooksLike::ProxyV2Datagram | LooksLike::Spp)) => Finding::fail(
+        Some(header @ (ProtocolGuess::ProxyV2Datagram | ProtocolGuess::Spp)) => Finding::fail(
             CHECK,
             format!("{header} from {peer}, over TCP"),
             "the sender mixes up TCP and UDP: look at its listener's protocol",

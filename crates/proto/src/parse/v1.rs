@@ -5,9 +5,9 @@
 
 use core::net::{IpAddr, Ipv4Addr, SocketAddr};
 
+use super::parsed::Parsed;
 use crate::header::{Command, Endpoints, Header, Transport, Version};
 use crate::invalid::{Invalid, V1Field};
-use crate::parse::Parsed;
 use crate::tlv::Tlvs;
 
 mod v6;

@@ -1,6 +1,7 @@
 //! What the proxy tells of the client's TLS connection (section 2.2.6).
 
-use crate::tlv::{Tlv, Tlvs, kind};
+use super::block::{Tlv, Tlvs};
+use super::kind;
 
 /// The value of an SSL field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,6 +48,13 @@ impl<'a> Ssl<'a> {
     /// The name of a field inside this one, without the specification's `PP2_SUBTYPE_`.
     pub fn name(tlv: Tlv<'_>) -> &'static str {
         kind::ssl_name(tlv.kind)
+    }
+}
+
+impl<'a> Tlvs<'a> {
+    /// The TLS facts about the client's connection, if it was told.
+    pub fn ssl(self) -> Option<Ssl<'a>> {
+        self.get(kind::SSL).and_then(Ssl::read)
     }
 }
 

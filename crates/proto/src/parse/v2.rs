@@ -2,11 +2,10 @@
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-use crate::header::{Command, Endpoints, Header, Transport, Version};
+use super::parsed::Parsed;
+use crate::header::{Command, Endpoints, Header, Transport, UnixName, Version};
 use crate::invalid::Invalid;
-use crate::parse::Parsed;
 use crate::tlv::Tlvs;
-use crate::unix::UnixName;
 
 /// What each header starts with. It holds a NUL: compare all twelve octets, never as a C string.
 pub const SIGNATURE: [u8; 12] = *b"\r\n\r\n\0\r\nQUIT\n";

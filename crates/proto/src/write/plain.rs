@@ -3,8 +3,8 @@
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use core::ops::Range;
 
-use crate::v1;
-use crate::v2::SIGNATURE;
+use crate::parse::v1;
+use crate::parse::v2::SIGNATURE;
 
 /// A header that names the two ends of somebody else's TCP connection, and nothing else.
 ///
@@ -87,7 +87,7 @@ impl PlainHeader {
     #[cfg(feature = "std")]
     pub(crate) fn block(&self) -> &[u8] {
         self.as_bytes()
-            .get(crate::v2::FIXED_LEN..)
+            .get(crate::parse::v2::FIXED_LEN..)
             .unwrap_or_default()
     }
 

@@ -2,7 +2,8 @@
 //!
 //! Anybody may use these types for anything, so a value of another form is no error, only not this.
 
-use crate::tlv::{Tlv, kind};
+use super::block::Tlv;
+use super::kind;
 
 /// A field of a known vendor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,6 +40,14 @@ impl<'a> Vendor<'a> {
             Self::AzureLinkId(_) => "AZURE_LINKID",
             Self::GcpPscConnection(_) => "GCP_PSC_CONNECTION_ID",
         }
+    }
+}
+
+impl Tlv<'_> {
+    /// The type's name in the specification, without its `PP2_TYPE_`; a vendor's name if the value
+    /// has that vendor's form; else the range's, such as `CUSTOM` or `UNASSIGNED`.
+    pub fn name(self) -> &'static str {
+        Vendor::read(self).map_or_else(|| kind::name(self.kind), Vendor::name)
     }
 }
 

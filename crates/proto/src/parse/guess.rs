@@ -5,18 +5,19 @@
 
 use core::fmt::{self, Display, Formatter};
 
-use crate::{spp, v1, v2};
+use super::{v1, v2};
+use crate::spp;
 
 /// Names what `bytes` start like, if it is anything well known.
-pub fn looks_like(bytes: &[u8]) -> Option<LooksLike> {
+pub fn guess_protocol(bytes: &[u8]) -> Option<ProtocolGuess> {
     let found = match bytes {
-        [0x16, 3, 0..=4, _, _, 1, ..] => LooksLike::TlsClientHello,
-        [0xc0..=0xff, 0, 0, 0, 1, ..] => LooksLike::Quic,
-        _ if bytes.starts_with(b"SSH-") => LooksLike::Ssh,
-        _ if bytes.starts_with(b"PRI * HTTP/2") => LooksLike::Http2,
-        _ if METHODS.iter().any(|method| bytes.starts_with(method)) => LooksLike::Http1,
-        _ if bytes.starts_with(&spp::MAGIC) => LooksLike::Spp,
-        _ if bytes.starts_with(v1::KEYWORD) => LooksLike::ProxyV1,
+        [0x16, 3, 0..=4, _, _, 1, ..] => ProtocolGuess::TlsClientHello,
+        [0xc0..=0xff, 0, 0, 0, 1, ..] => ProtocolGuess::Quic,
+        _ if bytes.starts_with(b"SSH-") => ProtocolGuess::Ssh,
+        _ if bytes.starts_with(b"PRI * HTTP/2") => ProtocolGuess::Http2,
+        _ if METHODS.iter().any(|method| bytes.starts_with(method)) => ProtocolGuess::Http1,
+        _ if bytes.starts_with(&spp::MAGIC) => ProtocolGuess::Spp,
+        _ if bytes.starts_with(v1::KEYWORD) => ProtocolGuess::ProxyV1,
         _ if bytes.starts_with(&v2::SIGNATURE) => proxy_v2(bytes),
         _ => return None,
     };
@@ -26,7 +27,7 @@ pub fn looks_like(bytes: &[u8]) -> Option<LooksLike> {
 /// What the start of a connection or datagram looks like.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
-pub enum LooksLike {
+pub enum ProtocolGuess {
     /// A TLS client's first message.
     TlsClientHello,
     /// A QUIC version 1 packet with a long header.
@@ -47,7 +48,7 @@ pub enum LooksLike {
     ProxyV2Datagram,
 }
 
-impl Display for LooksLike {
+impl Display for ProtocolGuess {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::TlsClientHello => "a TLS ClientHello",
@@ -63,10 +64,10 @@ impl Display for LooksLike {
     }
 }
 
-fn proxy_v2(bytes: &[u8]) -> LooksLike {
+fn proxy_v2(bytes: &[u8]) -> ProtocolGuess {
     match bytes.get(13).map(|family_transport| family_transport & 0xf) {
-        Some(2) => LooksLike::ProxyV2Datagram,
-        _ => LooksLike::ProxyV2,
+        Some(2) => ProtocolGuess::ProxyV2Datagram,
+        _ => ProtocolGuess::ProxyV2,
     }
 }
 
@@ -88,19 +89,28 @@ mod tests {
     #[test]
     fn names_what_it_knows() {
         let hello = [0x16, 3, 1, 0, 0x31, 1, 0, 0];
-        assert_eq!(looks_like(&hello), Some(LooksLike::TlsClientHello));
-        assert_eq!(looks_like(b"SSH-2.0-x\r\n"), Some(LooksLike::Ssh));
-        assert_eq!(looks_like(b"GET / HTTP/1.1\r\n"), Some(LooksLike::Http1));
-        assert_eq!(looks_like(b"PRI * HTTP/2.0\r\n"), Some(LooksLike::Http2));
-        assert_eq!(looks_like(&[0x56, 0xec, 0]), Some(LooksLike::Spp));
-        assert_eq!(looks_like(b"PROXY TCP4 "), Some(LooksLike::ProxyV1));
-        assert_eq!(looks_like(&[0xc3, 0, 0, 0, 1, 8]), Some(LooksLike::Quic));
+        assert_eq!(guess_protocol(&hello), Some(ProtocolGuess::TlsClientHello));
+        assert_eq!(guess_protocol(b"SSH-2.0-x\r\n"), Some(ProtocolGuess::Ssh));
+        assert_eq!(
+            guess_protocol(b"GET / HTTP/1.1\r\n"),
+            Some(ProtocolGuess::Http1)
+        );
+        assert_eq!(
+            guess_protocol(b"PRI * HTTP/2.0\r\n"),
+            Some(ProtocolGuess::Http2)
+        );
+        assert_eq!(guess_protocol(&[0x56, 0xec, 0]), Some(ProtocolGuess::Spp));
+        assert_eq!(guess_protocol(b"PROXY TCP4 "), Some(ProtocolGuess::ProxyV1));
+        assert_eq!(
+            guess_protocol(&[0xc3, 0, 0, 0, 1, 8]),
+            Some(ProtocolGuess::Quic)
+        );
         let mut v2 = v2::SIGNATURE.to_vec();
         v2.extend([0x21, 0x12]);
-        assert_eq!(looks_like(&v2), Some(LooksLike::ProxyV2Datagram));
+        assert_eq!(guess_protocol(&v2), Some(ProtocolGuess::ProxyV2Datagram));
         v2[13] = 0x11;
-        assert_eq!(looks_like(&v2), Some(LooksLike::ProxyV2));
-        assert_eq!(looks_like(b""), None);
-        assert_eq!(looks_like(b"EHLO x\r\n"), None);
+        assert_eq!(guess_protocol(&v2), Some(ProtocolGuess::ProxyV2));
+        assert_eq!(guess_protocol(b""), None);
+        assert_eq!(guess_protocol(b"EHLO x\r\n"), None);
     }
 }

@@ -1,0 +1,22 @@
+//! Why a header could not be written.
+
+use thiserror::Error;
+
+use crate::invalid::Invalid;
+
+/// Why a header can't be written. The caller asked for it; nothing was added to its buffer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum WriteError {
+    /// The length field has 16 bits.
+    #[error(
+        "the addresses and TLVs take {0} octets, more than the 65535 of section 2.2; leave some TLV out"
+    )]
+    TooLong(usize),
+    /// Receivers refuse such a value.
+    #[error("TLV value: {0}")]
+    Value(#[from] Invalid),
+    /// A checksum is computed, not given.
+    #[error("CRC32C can't be given as a TLV; ask for it to be computed")]
+    Checksum,
+}
