@@ -15,7 +15,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use anyhow::{Context, bail, ensure};
-use peername_kernel::udp::DataPath;
+use peername_kernel::data_path::DataPath;
 use peername_proxy::listeners::Given;
 use peername_proxy::own_addresses::OwnAddresses;
 use peername_proxy::routes::Keeper;

@@ -3,7 +3,9 @@ use std::net::SocketAddr;
 use super::v1::{write_v1, write_v1_unknown};
 use super::v2::V2Writer;
 use super::*;
-use crate::{Carrier, Command, Endpoints, Header, Invalid, Parsed, Transport, UnixName, kind, parse};
+use crate::{
+    Carrier, Command, Endpoints, Header, Invalid, Parsed, Transport, UnixName, kind, parse,
+};
 
 fn addresses() -> (SocketAddr, SocketAddr) {
     (

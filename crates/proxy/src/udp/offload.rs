@@ -9,7 +9,7 @@ pub(super) mod egress_cache;
 
 use std::sync::Arc;
 
-use peername_kernel::udp::DataPath;
+use peername_kernel::data_path::DataPath;
 
 /// The data path in the kernel, if there is one.
 pub(crate) type KernelDataPath = Option<Arc<DataPath>>;

@@ -4,7 +4,7 @@ use std::net::{SocketAddr, UdpSocket};
 use std::sync::Arc;
 use std::time::Instant;
 
-use peername_kernel::udp::DataPath;
+use peername_kernel::data_path::DataPath;
 
 use super::config::UdpConfig;
 use super::dialect::reader::HeaderReader;

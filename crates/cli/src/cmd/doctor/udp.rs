@@ -87,7 +87,7 @@ const ENOUGH: u64 = 4 << 20;
 pub(super) fn data_path() -> Finding {
     let check = "--data-path kernel";
     let release = kernel_release();
-    match peername_kernel::udp::try_load() {
+    match peername_kernel::data_path::try_load() {
         // It loads before, and can't be attached.
         Ok(()) if version(&release).is_some_and(|version| version < TCX) => Finding::warn(
             check,

@@ -5,7 +5,7 @@ use std::ops::RangeFrom;
 use std::sync::Arc;
 
 use anyhow::Context;
-use peername_kernel::udp::DataPath;
+use peername_kernel::data_path::DataPath;
 use peername_proxy::counters::Counters;
 use peername_proxy::destination::Listening;
 use peername_proxy::listeners::Given;

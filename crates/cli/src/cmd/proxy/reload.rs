@@ -74,7 +74,7 @@ impl Control {
         let closed = self.close_all_but(&wanted).await;
         self.services.replace(services);
         if let Some(kernel) = &self.shared.kernel {
-            kernel.clear();
+            kernel.evict_all();
         }
         self.begin(open);
         self.listeners = listeners;

@@ -1,6 +1,6 @@
 //! Which sessions may be left to the kernel.
 
-use peername_kernel::udp::{Told, Usage};
+use peername_kernel::data_path::{InstalledFlow, Usage};
 
 use crate::udp::endpoints::ReplyTo;
 
@@ -13,7 +13,7 @@ pub(crate) struct OffloadCandidate {
     pub(crate) equal: u32,
     /// How often it was otherwise.
     pub(crate) changes: u32,
-    pub(crate) installed: Option<Told>,
+    pub(crate) installed: Option<InstalledFlow>,
     /// What the kernel had done when it was asked last.
     pub(crate) last_usage: Usage,
 }

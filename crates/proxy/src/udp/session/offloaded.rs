@@ -4,8 +4,9 @@ use std::mem;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use peername_kernel::flow::{self, Flow};
-use peername_kernel::udp::Epoch;
+use peername_kernel::address_pair::AddressPair;
+use peername_kernel::data_path::Epoch;
+use peername_kernel::flow::Flow;
 use peername_sys::netlink::LOOPBACK;
 use peername_sys::udp;
 
@@ -36,8 +37,8 @@ impl<R: Role> SessionTable<R> {
         let is_equal = *candidate.header == *header && candidate.reply_to == *reply_to;
         let usage = match &candidate.installed {
             // Too large a one, or a fragment: it is for us, the others are not.
-            Some(installed) if is_equal && !kernel.is_cleared(installed) => return,
-            Some(installed) => Some(kernel.take_back(installed)),
+            Some(installed) if is_equal && !kernel.is_evicted(installed) => return,
+            Some(installed) => Some(kernel.remove(installed)),
             None => None,
         };
         if is_equal && usage.is_none() {
@@ -66,7 +67,7 @@ impl<R: Role> SessionTable<R> {
         };
         let installed = self.role.offload_port(session).and_then(|port| {
             let most = session.max_reply_packet(&mut self.egress_cache)?;
-            kernel.tell(&session.flow(port, most)?, epoch)
+            kernel.install(&session.flow(port, most)?, epoch)
         });
         let session = self.table.get_mut(id);
         if let Some(candidate) = session.and_then(|session| session.offload.as_mut()) {
@@ -101,18 +102,20 @@ impl<R: Role> SessionTable<R> {
             .take()
             .and_then(|candidate| candidate.installed);
         if let (Some(installed), Some(kernel)) = (installed, &self.kernel) {
-            session.add_kernel_usage(&kernel.take_back(&installed));
+            session.add_kernel_usage(&kernel.remove(&installed));
         }
     }
 
     /// Sees that the kernel still does what would be done here, and adds to the tally what it did.
     pub(super) fn collect_kernel_totals(&mut self) {
         let Some(kernel) = &self.kernel else { return };
-        kernel.check();
+        kernel.check_sysctls();
         if self.egress_cache.refresh() {
-            kernel.clear();
+            kernel.evict_all();
         }
-        let Some(news) = kernel.news() else { return };
+        let Some(news) = kernel.take_totals() else {
+            return;
+        };
         self.tally.received += news.requests + news.failed_requests;
         self.tally.to_upstream += news.requests;
         self.tally.replies += news.replies + news.failed_replies;
@@ -142,18 +145,18 @@ impl Session {
     fn flow(&self, port: u16, most: u16) -> Option<Flow<'_>> {
         let (peer, local) = (self.reply_to.peer.0, self.reply_to.local?);
         Some(Flow {
-            downstream: flow::Path {
+            downstream: AddressPair {
                 from: peer,
                 to: SocketAddr::new(local.ip, port),
             },
             header: &self.offload.as_ref()?.header,
-            upstream: flow::Path {
+            upstream: AddressPair {
                 from: self.socket.local_addr().ok()?,
                 to: self.upstream,
             },
             reply_header: &self.headers.reply,
             interface: local.interface,
-            most,
+            path_mtu: most,
             mark: udp::mark(&self.socket).ok()?,
         })
     }

@@ -170,7 +170,7 @@ impl<R: Role> SessionTable<R> {
     pub(crate) fn begin_draining(&mut self) {
         self.draining = true;
         if let Some(kernel) = &self.kernel {
-            kernel.clear();
+            kernel.evict_all();
         }
     }
 

@@ -1,0 +1,188 @@
+//! The data path in the kernel: loads the program of `bpf/udp.c`, and installs flows in it.
+
+mod error;
+mod maps;
+mod sysctl;
+mod totals;
+
+use std::fmt;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use aya::programs::tc::TcAttachOptions;
+use aya::programs::{LinkOrder, SchedClassifier, TcAttachType};
+use aya::{Ebpf, EbpfLoader};
+
+use crate::flow::Flow;
+use maps::Maps;
+
+pub use error::Error;
+pub use maps::{InstalledFlow, Usage};
+pub use totals::Totals;
+
+/// The program, attached to the ingress of devices for as long as this lives. However the process ends, the program is
+/// detached.
+pub struct DataPath {
+    maps: Mutex<Maps>,
+    /// How often all flows were evicted.
+    epoch: AtomicU64,
+    /// Whether the reverse path filter drops IPv4 requests that are redirected to loopback.
+    is_filtered: AtomicBool,
+    /// Owns program and links.
+    _program: Ebpf,
+}
+
+/// A period in which decisions about sessions hold: it ends with [`DataPath::evict_all`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Epoch(u64);
+
+impl fmt::Debug for DataPath {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("DataPath").finish_non_exhaustive()
+    }
+}
+
+/// Checks that the kernel accepts the program. Nothing is attached and no setting changed.
+///
+/// # Errors
+///
+/// [`Error`]: the program was not built, the kernel is too old, or a capability is missing.
+pub fn try_load() -> Result<(), Error> {
+    if PROGRAM.is_empty() {
+        return Err(Error::NotBuilt);
+    }
+    let mut program = EbpfLoader::new()
+        .map_max_entries("requests", 1)
+        .map_max_entries("replies", 1)
+        .load(PROGRAM)?;
+    load(&mut program).map(drop)
+}
+
+impl DataPath {
+    /// Loads the program, with maps for `max_flows`, and attaches it to the ingress of `devices` (names), before programs
+    /// that are attached already. `devices` must hold each device that balancers' datagrams come in by, and loopback.
+    ///
+    /// Sets sysctls of loopback: requests that come in by another device are redirected there, from a client's address to
+    /// perhaps 127.0.0.1. So `accept_local` and `route_localnet` are set to 1, and `rp_filter` to 0. Loopback receives
+    /// packets of this host only, and those that programs like this one redirect. Where `rp_filter` is on for all devices,
+    /// IPv4 requests that come in by other devices than loopback stay in user space.
+    ///
+    /// Since Linux 6.6 (TCX). Needs CAP_BPF and CAP_NET_ADMIN, but only here: open maps can be used without them
+    /// (Linux 5.19).
+    ///
+    /// # Errors
+    ///
+    /// [`Error`].
+    pub fn attach(devices: &[String], max_flows: u32) -> Result<Self, Error> {
+        if PROGRAM.is_empty() {
+            return Err(Error::NotBuilt);
+        }
+        let mut program = EbpfLoader::new()
+            .map_max_entries("requests", max_flows)
+            .map_max_entries("replies", max_flows)
+            .load(PROGRAM)?;
+        attach(&mut program, devices)?;
+        sysctl::set_all()?;
+        let maps = Maps::new(&mut program)?;
+        Ok(Self {
+            maps: Mutex::new(maps),
+            epoch: AtomicU64::new(0),
+            is_filtered: AtomicBool::new(sysctl::is_filtered()),
+            _program: program,
+        })
+    }
+
+    /// Installs a flow: offloads a session's datagrams that match `flow` exactly.
+    ///
+    /// `None` when the kernel can't carry it ([`Flow::is_offloadable`]), the reverse path filter would drop it, the maps
+    /// are full, it is installed already, or `epoch` is over: then a decision of that time may not hold any more.
+    pub fn install(&self, flow: &Flow<'_>, epoch: Epoch) -> Option<InstalledFlow> {
+        if !flow.is_offloadable() || self.is_filtered() && flow.is_redirected_to_loopback() {
+            return None;
+        }
+        let mut maps = self.maps();
+        if self.epoch() != epoch {
+            return None;
+        }
+        maps.install(flow)
+    }
+
+    /// The current epoch. To be read before anything is decided about a session.
+    pub fn epoch(&self) -> Epoch {
+        Epoch(self.epoch.load(Ordering::Acquire))
+    }
+
+    /// What the kernel has done for a flow so far.
+    pub fn usage(&self, flow: &InstalledFlow) -> Usage {
+        self.maps().usage(flow)
+    }
+
+    /// Removes a flow: its datagrams go to user space from now on. Returns what the kernel did for it.
+    pub fn remove(&self, flow: &InstalledFlow) -> Usage {
+        self.maps().remove(flow)
+    }
+
+    /// Whether a flow was evicted by [`DataPath::evict_all`].
+    pub fn is_evicted(&self, flow: &InstalledFlow) -> bool {
+        !self.maps().is_installed(flow)
+    }
+
+    /// Evicts all flows from the kernel, because the decisions about their sessions may not hold any more, and begins a
+    /// new epoch. Each must still be [removed](DataPath::remove): until then its usage is kept.
+    pub fn evict_all(&self) {
+        let mut maps = self.maps();
+        self.epoch.fetch_add(1, Ordering::Release);
+        maps.evict_all();
+    }
+
+    /// Whether the reverse path filter drops redirected IPv4 requests, so that those of other hosts stay in user space.
+    pub fn is_filtered(&self) -> bool {
+        self.is_filtered.load(Ordering::Relaxed)
+    }
+
+    /// Reads the sysctls that [`DataPath::attach`] set, and evicts all flows when they begin to filter. To be called once
+    /// a second.
+    pub fn check_sysctls(&self) {
+        let is_filtered = sysctl::is_filtered();
+        if !self.is_filtered.swap(is_filtered, Ordering::Relaxed) && is_filtered {
+            self.evict_all();
+        }
+    }
+
+    /// Takes what was counted since the last call that returned a value. `None` when it can't be read now: it is part of
+    /// the next value.
+    pub fn take_totals(&self) -> Option<Totals> {
+        self.maps().take_totals()
+    }
+
+    fn maps(&self) -> MutexGuard<'_, Maps> {
+        self.maps.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Loads the program into the kernel, which verifies it.
+fn load(program: &mut Ebpf) -> Result<&mut SchedClassifier, Error> {
+    let program = program.program_mut("datagrams");
+    let program: Option<&mut SchedClassifier> = program.and_then(|program| program.try_into().ok());
+    let program = program.ok_or(Error::Missing("datagrams"))?;
+    program.load()?;
+    Ok(program)
+}
+
+fn attach(program: &mut Ebpf, devices: &[String]) -> Result<(), Error> {
+    let program = load(program)?;
+    let named = |device: &str| {
+        let device = device.to_owned();
+        move |error| Error::Attach { device, error }
+    };
+    for device in devices {
+        let before_others = TcAttachOptions::TcxOrder(LinkOrder::first());
+        program
+            .attach_with_options(device, TcAttachType::Ingress, before_others)
+            .map_err(named(device))?;
+    }
+    Ok(())
+}
+
+/// Empty where it could not be compiled (`build.rs`).
+static PROGRAM: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/udp.o"));

@@ -1,0 +1,54 @@
+//! Why the kernel cannot carry flows.
+
+use std::io;
+
+use aya::EbpfError;
+use aya::programs::ProgramError;
+
+/// Why the kernel cannot carry flows.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The program was not built.
+    #[error(
+        "this peername was built without the data path in the kernel: build it where clang and libbpf's headers are \
+         (Debian: clang, libbpf-dev)"
+    )]
+    NotBuilt,
+    /// The object or its maps could not be loaded.
+    #[error(
+        "making the tables of the data path in the kernel, which needs Linux 6.6, CAP_BPF and CAP_NET_ADMIN at the start"
+    )]
+    Load(#[from] EbpfError),
+    /// The kernel (its verifier) rejected the program.
+    #[error(
+        "loading the data path into the kernel, which needs Linux 6.6, CAP_BPF and CAP_NET_ADMIN at the start"
+    )]
+    Refused(#[from] ProgramError),
+    /// The program could not be attached to a device.
+    #[error(
+        "attaching the data path to {device}, which needs Linux 6.6, CAP_BPF and CAP_NET_ADMIN at the start"
+    )]
+    Attach {
+        /// Name of the device.
+        device: String,
+        /// The kernel's error.
+        #[source]
+        error: ProgramError,
+    },
+    /// A sysctl of loopback could not be set.
+    #[error(
+        "writing {value} to {setting}, for the data path in the kernel; where it can't be written, set it from outside"
+    )]
+    Setting {
+        /// Its path.
+        setting: &'static str,
+        /// The required value.
+        value: &'static str,
+        /// The cause.
+        #[source]
+        error: io::Error,
+    },
+    /// The object lacks a program or map that this loader expects.
+    #[error("the kernel's program lacks {0}: a bug of peername's")]
+    Missing(&'static str),
+}

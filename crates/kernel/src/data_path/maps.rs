@@ -1,0 +1,177 @@
+//! The maps of the kernel's program: installed flows, ports and totals.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use aya::Ebpf;
+use aya::maps::{Array, HashMap as EbpfHashMap, MapData, MapError, PerCpuArray};
+use peername_sys::clock;
+
+use super::error::Error;
+use super::totals::Totals;
+use crate::flow::{Flow, HeaderFormat};
+use crate::layout::{
+    AddressPairKey, FlowCounters, PORT_BACKEND, PORT_PROXY_V2, PORT_SPP, RequestKey, RewriteValue,
+};
+
+/// A flow that was installed in the kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct InstalledFlow {
+    request: RequestKey,
+    reply: AddressPairKey,
+}
+
+/// What the kernel did for a flow.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// Datagrams to the backend.
+    pub requests: u64,
+    /// Bytes of their payload.
+    pub request_octets: u64,
+    /// Datagrams to the balancer.
+    pub replies: u64,
+    /// Bytes of their payload, without the header that was prepended.
+    pub reply_octets: u64,
+    /// When the last of either arrived, by CLOCK_MONOTONIC, to the tick of the kernel's timer. Zero for never.
+    pub last: Duration,
+}
+
+impl Usage {
+    /// How long ago the kernel last carried a datagram of the flow; `None` if it never did.
+    pub fn idle(&self) -> Option<Duration> {
+        (!self.last.is_zero()).then(|| clock::coarse_monotonic().saturating_sub(self.last))
+    }
+}
+
+pub(super) struct Maps {
+    requests: EbpfHashMap<MapData, RequestKey, RewriteValue>,
+    replies: EbpfHashMap<MapData, AddressPairKey, RewriteValue>,
+    ports: Array<MapData, u8>,
+    totals: PerCpuArray<MapData, u64>,
+    /// What of `totals` was reported.
+    reported: Totals,
+    /// Installed flows, and the final usage of those that [`Maps::evict_all`] evicted.
+    flows: HashMap<InstalledFlow, Option<Usage>>,
+}
+
+impl Maps {
+    pub(super) fn new(program: &mut Ebpf) -> Result<Self, Error> {
+        Ok(Self {
+            requests: take_map(program, "requests")?,
+            replies: take_map(program, "replies")?,
+            ports: take_map(program, "ports")?,
+            totals: take_map(program, "totals")?,
+            reported: Totals::default(),
+            flows: HashMap::new(),
+        })
+    }
+
+    /// Installs a flow; `None` if it is installed already or the maps are full.
+    pub(super) fn install(&mut self, flow: &Flow<'_>) -> Option<InstalledFlow> {
+        let encoded = flow.encode();
+        let installed = InstalledFlow {
+            request: encoded.request_key,
+            reply: encoded.reply_key,
+        };
+        let role = match flow.header_format()? {
+            HeaderFormat::ProxyV2 => PORT_PROXY_V2,
+            HeaderFormat::Spp => PORT_SPP,
+        };
+        if self.flows.contains_key(&installed) {
+            return None;
+        }
+        // Replies first: the first request that the kernel carries may be answered at once.
+        let inserted = self
+            .replies
+            .insert(installed.reply, encoded.reply.encode(), 0)
+            .and_then(|()| {
+                self.requests
+                    .insert(installed.request, encoded.request.encode(), 0)
+            })
+            .and_then(|()| self.mark_port(flow.upstream.to.port(), PORT_BACKEND))
+            .and_then(|()| self.mark_port(flow.downstream.to.port(), role));
+        if inserted.is_err() {
+            self.delete(&installed);
+            return None;
+        }
+        self.flows.insert(installed, None);
+        Some(installed)
+    }
+
+    pub(super) fn usage(&self, flow: &InstalledFlow) -> Usage {
+        if let Some(Some(usage)) = self.flows.get(flow) {
+            return *usage;
+        }
+        let counters = |value: Result<RewriteValue, _>| match value {
+            Ok(value) => FlowCounters::decode(&value),
+            Err::<_, MapError>(_) => FlowCounters::default(),
+        };
+        let requests = counters(self.requests.get(&flow.request, 0));
+        let replies = counters(self.replies.get(&flow.reply, 0));
+        Usage {
+            requests: requests.datagrams,
+            request_octets: requests.bytes,
+            replies: replies.datagrams,
+            reply_octets: replies.bytes,
+            last: Duration::from_nanos(requests.last_used.max(replies.last_used)),
+        }
+    }
+
+    /// Removes a flow, evicted or not, and returns its usage.
+    pub(super) fn remove(&mut self, flow: &InstalledFlow) -> Usage {
+        let usage = self.usage(flow);
+        if let Some(None) = self.flows.remove(flow) {
+            self.delete(flow);
+        }
+        usage
+    }
+
+    pub(super) fn is_installed(&self, flow: &InstalledFlow) -> bool {
+        matches!(self.flows.get(flow), Some(None))
+    }
+
+    /// Evicts all flows from the kernel. The usage of each is kept until [`Maps::remove`].
+    pub(super) fn evict_all(&mut self) {
+        let installed = self.flows.iter().filter(|(_, usage)| usage.is_none());
+        let installed: Vec<_> = installed.map(|(flow, _)| *flow).collect();
+        for flow in installed {
+            let usage = self.usage(&flow);
+            self.delete(&flow);
+            self.flows.insert(flow, Some(usage));
+        }
+    }
+
+    /// What was counted since the last call that returned a value; `None` when it can't be read now.
+    pub(super) fn take_totals(&mut self) -> Option<Totals> {
+        let now = self.totals();
+        Some(self.reported.replace(now?))
+    }
+
+    fn totals(&self) -> Option<Totals> {
+        Totals::read(|index| {
+            let of_cpus = self.totals.get(&index, 0)?;
+            Ok(of_cpus.iter().sum())
+        })
+    }
+
+    /// Adds a role to a port. Roles are never removed: a marked port costs its datagrams one lookup.
+    fn mark_port(&mut self, port: u16, role: u8) -> Result<(), MapError> {
+        let port = u32::from(port);
+        let roles = self.ports.get(&port, 0)?;
+        self.ports.set(port, roles | role, 0)
+    }
+
+    /// Deletes a flow's entries; those that are missing are no error.
+    fn delete(&mut self, flow: &InstalledFlow) {
+        let _ = self.requests.remove(&flow.request);
+        let _ = self.replies.remove(&flow.reply);
+    }
+}
+
+fn take_map<T: TryFrom<aya::maps::Map>>(
+    program: &mut Ebpf,
+    name: &'static str,
+) -> Result<T, Error> {
+    let map = program.take_map(name).ok_or(Error::Missing(name))?;
+    T::try_from(map).map_err(|_| Error::Missing(name))
+}

@@ -1,0 +1,58 @@
+//! What the kernel did for all flows.
+
+use aya::maps::MapError;
+
+use crate::layout::{TOTAL_FAILED_REPLIES, TOTAL_FAILED_REQUESTS, TOTAL_REPLIES, TOTAL_REQUESTS};
+
+/// What the kernel did for all flows.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Totals {
+    /// Datagrams to backends.
+    pub requests: u64,
+    /// Datagrams to balancers.
+    pub replies: u64,
+    /// Requests dropped because a packet could not be changed, for lack of memory.
+    pub failed_requests: u64,
+    /// The same of replies.
+    pub failed_replies: u64,
+}
+
+impl Totals {
+    /// Reads all of them or none: a value that is missing must not count as zero.
+    pub(super) fn read(total: impl Fn(u32) -> Result<u64, MapError>) -> Option<Self> {
+        let total = |index| total(index).ok();
+        Some(Self {
+            requests: total(TOTAL_REQUESTS)?,
+            replies: total(TOTAL_REPLIES)?,
+            failed_requests: total(TOTAL_FAILED_REQUESTS)?,
+            failed_replies: total(TOTAL_FAILED_REPLIES)?,
+        })
+    }
+
+    /// Replaces the values and returns by how much each has grown. They never shrink.
+    pub(super) fn replace(&mut self, now: Self) -> Self {
+        let before = std::mem::replace(self, now);
+        Self {
+            requests: now.requests - before.requests,
+            replies: now.replies - before.replies,
+            failed_requests: now.failed_requests - before.failed_requests,
+            failed_replies: now.failed_replies - before.failed_replies,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn totals_that_could_not_be_read_are_in_the_next_report() {
+        let mut reported = Totals::default();
+        let mut requests = |total: fn(u32) -> Result<u64, MapError>| {
+            Totals::read(total).map(|now| reported.replace(now).requests)
+        };
+        assert_eq!(requests(|_| Ok(5)), Some(5));
+        assert_eq!(requests(|_| Err(MapError::KeyNotFound)), None);
+        assert_eq!(requests(|_| Ok(7)), Some(2));
+    }
+}
