@@ -4,8 +4,8 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context, bail, ensure};
-use peername_proxy::own_addresses::OwnAddresses;
-use peername_proxy::server::{Capacity, Running};
+use peername_server::own_addresses::OwnAddresses;
+use peername_server::workers::{Capacity, Workers};
 use peername_sys::process::limits::{count_open_files, raise_open_files};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::time::{sleep, timeout};
@@ -70,24 +70,24 @@ pub(crate) fn require_descriptors(workers: usize, sockets: usize) -> anyhow::Res
     Ok(())
 }
 
-/// What the descriptors are good for, with `workers` about to start, each with so many companions, when
+/// What the descriptors are good for, with `workers` about to start, each with so many worker_tasks, when
 /// UDP has `of_udp` of them beside its listeners. What is listened on is open already. Raises their limit as far
 /// as it goes; each connection needs two, each pipe two, and some are ours.
 pub(crate) fn capacity(
     workers: usize,
-    companions: usize,
+    worker_tasks: usize,
     of_udp: usize,
 ) -> anyhow::Result<Capacity> {
     let limit = usize::try_from(raise_open_files()?)?.saturating_sub(of_udp);
-    // The worker and each of its companions wait with an epoll instance of their own.
-    let of_a_worker = FILES_OF_A_RUNTIME + 1 + companions;
+    // The worker and each of its worker_tasks wait with an epoll instance of their own.
+    let of_a_worker = FILES_OF_A_RUNTIME + 1 + worker_tasks;
     let ours = count_open_files()? + workers * of_a_worker + FILES_FOR_THE_MOMENT;
     let pairs = limit.saturating_sub(ours) / 2;
-    let pipes_of_a_worker = (pairs / 8 / workers).min(MOST_PIPES);
-    let connections = (pairs - pipes_of_a_worker * workers).max(1);
+    let pipes_per_worker = (pairs / 8 / workers).min(MOST_PIPES);
+    let connections = (pairs - pipes_per_worker * workers).max(1);
     Ok(Capacity {
         connections,
-        pipes_of_a_worker,
+        pipes_per_worker,
     })
 }
 
@@ -118,7 +118,7 @@ impl Signals {
     /// # Errors
     ///
     /// A worker ended that was not told to: better to be restarted than to go on with less.
-    pub(crate) async fn next(&mut self, running: &mut Running) -> anyhow::Result<Told> {
+    pub(crate) async fn next(&mut self, running: &mut Workers) -> anyhow::Result<Told> {
         tokio::select! {
             told = self.told() => Ok(told),
             why = failure(running) => bail!(why),
@@ -132,7 +132,7 @@ impl Signals {
     /// As [`Signals::next`].
     pub(crate) async fn unless_stopped<T>(
         &mut self,
-        running: &mut Running,
+        running: &mut Workers,
         work: impl Future<Output = T>,
     ) -> anyhow::Result<Option<T>> {
         tokio::select! {
@@ -150,7 +150,7 @@ impl Signals {
     /// As [`Signals::next`].
     pub(crate) async fn serve(
         mut self,
-        mut running: Running,
+        mut running: Workers,
         drain: Duration,
     ) -> anyhow::Result<ExitCode> {
         while self.next(&mut running).await? != Told::Stop {
@@ -160,10 +160,10 @@ impl Signals {
     }
 
     /// Lets open connections end for as long as `drain`; a signal ends them at once.
-    pub(crate) async fn stop(mut self, mut running: Running, drain: Duration) -> ExitCode {
+    pub(crate) async fn stop(mut self, mut running: Workers, drain: Duration) -> ExitCode {
         tracing::info!(drain = ?drain, "accepting no more; waiting for open connections");
         running.drain();
-        let all_ended = async { while running.next_end().await.is_some() {} };
+        let all_ended = async { while running.next_exit().await.is_some() {} };
         tokio::select! {
             () = all_ended => {}
             () = self.stopped() => {}
@@ -200,8 +200,8 @@ impl Signals {
 }
 
 /// Waits for a worker to end that was not told to, and says why.
-async fn failure(running: &mut Running) -> String {
-    let why = match running.next_end().await {
+async fn failure(running: &mut Workers) -> String {
+    let why = match running.next_exit().await {
         Some(Err(error)) => error.to_string(),
         Some(Ok(())) | None => "it stopped accepting".to_owned(),
     };

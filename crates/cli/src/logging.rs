@@ -10,7 +10,7 @@ use std::io::{IsTerminal, stderr, stdout};
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use peername_proxy::counters::Snapshot;
+use peername_proxy::telemetry::counters::Snapshot;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use tokio::time::sleep;

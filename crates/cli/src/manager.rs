@@ -8,7 +8,7 @@ use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::time::Duration;
 use std::{env, io};
 
-use peername_proxy::server::Pulse;
+use peername_server::liveness::Liveness;
 use sd_notify::NotifyState::{self, MonotonicUsec, Ready, Reloading, Status, Stopping, Watchdog};
 
 /// Everything is there, in a few words for `systemctl status`.
@@ -28,7 +28,7 @@ pub(crate) fn stopping() {
 }
 
 /// Where the manager wants signs of life, gives them for as long as this thread and all workers turn.
-pub(crate) fn keep_alive(pulse: Pulse) {
+pub(crate) fn keep_alive(liveness: Liveness) {
     let Some(limit) = sd_notify::watchdog_enabled() else {
         return;
     };
@@ -36,7 +36,7 @@ pub(crate) fn keep_alive(pulse: Pulse) {
     let every = (limit / 3).max(Duration::from_millis(1));
     tokio::spawn(async move {
         loop {
-            pulse.beat().await;
+            liveness.check().await;
             tell(&[Watchdog]);
             tokio::time::sleep(every).await;
         }

@@ -12,7 +12,7 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use http::{HeaderMap, HeaderValue, StatusCode, header};
 use moka::sync::Cache;
-use peername_proxy::trust::TrustList;
+use peername_server::trust_list::TrustList;
 use peername_sys::fs::text_file;
 use tokio::sync::Semaphore;
 use tokio::task::spawn_blocking;

@@ -3,13 +3,13 @@
 //! What a peer sent is escaped and capped; a query, which often carries secrets, is left out, as are all
 //! headers and bodies.
 
-use std::fmt::Write;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use http::StatusCode;
+use peername_observe::escape::escape_into;
 
 use crate::check::{How, Verdict};
 use crate::client::Client;
@@ -324,20 +324,10 @@ fn milliseconds(duration: Duration) -> f64 {
     (duration.as_secs_f64() * 100_000.0).round() / 100.0
 }
 
-/// Printable ASCII as it is, `%NN` for the rest as in a URL.
-fn escaped(text: &str, most: usize) -> String {
+/// Escaped for a log line, and cut.
+fn escaped(text: &str, max_bytes: usize) -> String {
     let mut out = String::new();
-    for octet in text.bytes().take(most) {
-        match octet {
-            b'"' | b'\\' | ..=0x20 | 0x7f.. => {
-                let _ = write!(out, "%{octet:02x}");
-            }
-            _ => out.push(char::from(octet)),
-        }
-    }
-    if text.len() > most {
-        let _ = write!(out, "...({}_octets)", text.len());
-    }
+    escape_into(&mut out, text.as_bytes(), max_bytes, b"");
     out
 }
 

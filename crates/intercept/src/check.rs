@@ -14,7 +14,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use envoy_types::pb::envoy::service::auth::v3::CheckRequest;
 use http::Request;
-use peername_proxy::throttle::Throttle;
+use peername_observe::throttle::Throttle;
 use prometheus_client::registry::Registry;
 use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::time::{Instant, sleep, timeout_at};

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use peername_proxy::addr::{LocalAddr, PeerAddr};
+use peername_server::addr::{LocalAddr, PeerAddr};
 
 use crate::exchanges::Exchanges;
 use crate::id::Id;

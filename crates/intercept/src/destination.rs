@@ -7,14 +7,15 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use peername_proto::{Special, meanings, special};
-use peername_proxy::destination::{Allowed, is_metadata};
-use peername_proxy::own_addresses::{Kind, OwnAddresses};
+use peername_server::destination_list::AllowedDestination;
+use peername_server::metadata_service::is_metadata;
+use peername_server::own_addresses::{LocalKind, OwnAddresses};
 
 /// The rule for all destinations of this process.
 #[derive(Debug)]
 pub struct Destinations {
     /// What is allowed beyond ports 80 and 443 of public addresses (`--allow-destination`).
-    pub allowed: Vec<Allowed>,
+    pub allowed: Vec<AllowedDestination>,
     /// This host's addresses.
     pub own: OwnAddresses,
     /// What this process itself listens on.
@@ -87,7 +88,7 @@ impl Destinations {
     /// What no entry can allow.
     fn never(&self, ip: IpAddr, port: u16) -> Result<(), Refused> {
         let kind = self.own.kind_of(ip);
-        if (kind == Some(Kind::Own) || ip.is_loopback()) && self.listening.contains(&port) {
+        if (kind == Some(LocalKind::Own) || ip.is_loopback()) && self.listening.contains(&port) {
             return Err(Refused::OwnListener);
         }
         let is_nobodys = matches!(
@@ -96,7 +97,7 @@ impl Destinations {
                 Special::Unspecified | Special::Broadcast | Special::Multicast | Special::Reserved
             )
         );
-        match is_nobodys || kind == Some(Kind::End) || port == 0 {
+        match is_nobodys || kind == Some(LocalKind::End) || port == 0 {
             true => Err(Refused::Nobody),
             false => Ok(()),
         }

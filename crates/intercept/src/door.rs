@@ -6,12 +6,12 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use peername_proxy::addr::PeerAddr;
-use peername_proxy::config::HeaderLimits;
-use peername_proxy::frame;
-use peername_proxy::server::{Companion, Incoming, Serve};
-use peername_proxy::service::ListenerId;
-use peername_proxy::throttle::Throttle;
+use peername_observe::throttle::Throttle;
+use peername_server::addr::PeerAddr;
+use peername_server::header_limits::HeaderLimits;
+use peername_server::header_reader;
+use peername_server::listeners::ListenerId;
+use peername_server::workers::{Incoming, Serve, WorkerTask};
 use peername_sys::event::readiness::register_stream;
 use peername_sys::tcp::original_destination;
 use tokio::net::TcpStream;
@@ -52,13 +52,13 @@ impl Intercept {
     }
 
     /// What each worker does beside its connections.
-    pub fn companions(&self, workers: usize) -> Vec<Companion> {
-        let companion = |_| -> Companion {
+    pub fn worker_tasks(&self, workers: usize) -> Vec<WorkerTask> {
+        let companion = |_| -> WorkerTask {
             let site = Arc::clone(&self.site);
             Box::new(move |mut phases| {
                 Box::pin(async move {
                     tokio::select! {
-                        () = phases.draining() => {}
+                        () = phases.wait_draining() => {}
                         () = site.upstream.sweep() => {}
                     }
                     site.drain();
@@ -77,7 +77,7 @@ impl Intercept {
         let access = self.site.access();
         if access.expects_header(peer.ip()) {
             let deadline = Instant::now() + self.site.rules.opening_timeout;
-            let header = frame::claim(&stream, &limits);
+            let header = header_reader::read_claim(&stream, &limits);
             match timeout_at(deadline, header).await {
                 Ok(Ok(claimed)) => client = claimed.map_or(client, |claimed| claimed.0),
                 Ok(Err(_)) | Err(_) => {
@@ -159,13 +159,13 @@ impl Intercept {
 /// Who came, and where.
 struct Arrived {
     peer: PeerAddr,
-    listener: peername_proxy::addr::LocalAddr,
+    listener: peername_server::addr::LocalAddr,
 }
 
 impl Serve for Intercept {
-    type By = Door;
+    type Context = Door;
 
-    fn by(&self, listener: ListenerId) -> Door {
+    fn context(&self, listener: ListenerId) -> Door {
         self.doors.get(&listener).copied().unwrap_or(Door::Explicit)
     }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
-use peername_proxy::addr::PeerAddr;
+use peername_server::addr::PeerAddr;
 use prometheus_client::registry::Registry;
 use tokio::sync::watch;
 
@@ -122,7 +122,7 @@ impl Site {
     }
 
     /// Adds all that is counted.
-    pub(crate) fn register(self: &Arc<Self>, registry: &mut Registry) {
+    pub fn register(self: &Arc<Self>, registry: &mut Registry) {
         self.metrics.register(registry);
         registry.register_collector(Box::new(Certificates(Arc::clone(self))));
         if let Some(check) = &self.check {

@@ -1,21 +1,19 @@
-//! What a proxy was told to do: validated, immutable, shared.
+//! The configuration of a proxy: validated, immutable, shared.
 
 use std::fmt::{self, Display, Formatter};
 use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroU32;
 use std::time::Duration;
 
-use peername_proto::Header;
 use peername_relay::{Limits, Method};
+use peername_server::addr::{LocalAddr, Target};
+use peername_server::header_limits::HeaderLimits;
+use peername_server::trust_list::TrustList;
 
-use crate::addr::{LocalAddr, Target};
-use crate::destination::Destinations;
-use crate::outcome::Failure;
-use crate::preface;
-use crate::source::SourcePolicy;
-use crate::trust::TrustList;
+use crate::policy::destination::Destinations;
+use crate::policy::source::SourcePolicy;
 
-/// Everything that some listeners' connections go by. Making one has no side effects.
+/// The rules of some listeners' connections. Making one has no side effects.
 #[derive(Clone, Debug)]
 pub struct Config {
     /// Whether the listeners take what TPROXY rules bring.
@@ -32,63 +30,10 @@ pub struct Config {
     pub upstream: Upstream,
     /// How bytes are moved.
     pub relay: Method,
-    /// How long silence is borne.
+    /// Idle timeouts.
     pub limits: Limits,
     /// TLVs whose values go into the log line of a connection.
     pub log_tlvs: Vec<u8>,
-}
-
-/// Bounds on connections that have not sent a complete header yet.
-#[derive(Clone, Copy, Debug)]
-pub struct HeaderLimits {
-    /// From accept to the complete header, whatever arrives in between.
-    pub timeout: Duration,
-    /// The largest header taken, in octets.
-    pub max_len: usize,
-    /// Connections of one peer without a header, over all loops.
-    pub pending_per_peer: usize,
-    /// Connections without a header, over all loops.
-    pub pending: usize,
-}
-
-impl Default for HeaderLimits {
-    fn default() -> Self {
-        Self {
-            timeout: Duration::from_secs(5),
-            max_len: 4096,
-            pending_per_peer: 1024,
-            pending: 8192,
-        }
-    }
-}
-
-impl HeaderLimits {
-    /// Whether a header, complete and valid, is one to work with.
-    ///
-    /// # Errors
-    ///
-    /// [`Failure::HeaderTooLong`], [`Failure::TooManyTlvs`].
-    pub(crate) fn admit(&self, header: &Header<'_>) -> Result<(), Failure> {
-        let (len, max) = (header.len, self.max_len);
-        if len > max {
-            return Err(Failure::HeaderTooLong { len, max });
-        }
-        // A proxy of this kind may have added its count to as many as it was given.
-        let counted = header
-            .tlvs
-            .iter()
-            .take(MOST_TLVS + 1)
-            .any(preface::is_count);
-        if header
-            .tlvs
-            .iter()
-            .nth(MOST_TLVS + usize::from(counted))
-            .is_some()
-        {
-            return Err(Failure::TooManyTlvs { max: MOST_TLVS });
-        }
-        Ok(())
-    }
 }
 
 /// How the backend is reached.
@@ -120,8 +65,8 @@ pub enum TargetRule {
 }
 
 impl TargetRule {
-    /// The target of those who came to this listener.
-    pub fn of(self, listener: LocalAddr) -> Target {
+    /// The target of connections to this listener.
+    pub fn for_listener(self, listener: LocalAddr) -> Target {
         match self {
             Self::At(target) => target,
             Self::SamePort(ip) => Target(SocketAddr::new(ip, listener.0.port())),
@@ -182,7 +127,3 @@ pub enum SendProxy {
     /// Binary, with the TLVs that came.
     V2,
 }
-
-/// The specification names a dozen and vendors add one or two. Whatever is done for each TLV is done at
-/// most so often for a connection or a datagram (and once for our own), even where `--max-header` lets 21,000 empty ones in.
-const MOST_TLVS: usize = 64;

@@ -13,24 +13,24 @@ use tokio::io::Interest;
 use tokio::net::TcpStream;
 use tokio::time::{Instant, sleep, timeout};
 
+use attempt::ConnectError;
 pub use attempt::Connector;
-use attempt::Obstacle;
 
-use crate::accept::refuse;
-use crate::frame::Framed;
+use crate::conn::accept::refuse;
+use crate::conn::header::ClaimedConn;
 use crate::outcome::Failure;
-use crate::permit::Permit;
+use crate::policy::permit::Permit;
 
 /// Both sockets of a connection, and what has been read of it: whatever carries it on needs no more than these.
 #[derive(Debug)]
-pub struct Connected {
+pub struct ConnectedPair {
     pub(crate) downstream: TcpStream,
     pub(crate) upstream: TcpStream,
     /// The client's first octets.
     pub(crate) ahead: Ahead,
 }
 
-impl Connected {
+impl ConnectedPair {
     /// Connects to the permit's target from the permit's source.
     ///
     /// # Errors
@@ -38,18 +38,18 @@ impl Connected {
     /// The backend's refusal or silence, a taken 4-tuple, a missing permission, or a source that the
     /// kernel rewrote. The downstream connection is reset.
     pub fn open(
-        framed: Framed,
+        framed: ClaimedConn,
         permit: &Permit,
         connector: &Connector,
     ) -> impl Future<Output = Result<Self, Failure>> + Send {
-        let Framed {
+        let ClaimedConn {
             stream: downstream,
-            preface,
+            outbound_header,
             mut ahead,
             ..
         } = framed;
         async move {
-            match connect(permit, connector, preface.as_deref(), &mut ahead).await {
+            match connect(permit, connector, outbound_header.as_deref(), &mut ahead).await {
                 Ok(upstream) => Ok(Self {
                     downstream,
                     upstream,
@@ -64,7 +64,7 @@ impl Connected {
 async fn connect(
     permit: &Permit,
     connector: &Connector,
-    preface: Option<&[u8]>,
+    outbound_header: Option<&[u8]>,
     ahead: &mut Ahead,
 ) -> Result<TcpStream, Failure> {
     let target = permit.target();
@@ -73,7 +73,7 @@ async fn connect(
         error,
     };
     let upstream = begin(permit, connector).await?;
-    let first = preface.unwrap_or(&ahead.octets);
+    let first = outbound_header.unwrap_or(&ahead.octets);
     let sent = match speak(&upstream, first).map_err(refused)? {
         Some(sent) => sent,
         None => {
@@ -87,11 +87,13 @@ async fn connect(
             0
         }
     };
-    match preface {
+    match outbound_header {
         None => ahead.sent = sent,
-        Some(preface) => write_all(&upstream, preface.get(sent..).unwrap_or_default())
-            .await
-            .map_err(refused)?,
+        Some(outbound_header) => {
+            write_all(&upstream, outbound_header.get(sent..).unwrap_or_default())
+                .await
+                .map_err(refused)?
+        }
     }
     Ok(upstream)
 }
@@ -117,25 +119,25 @@ fn speak(upstream: &TcpStream, first: &[u8]) -> io::Result<Option<usize>> {
 async fn begin(permit: &Permit, connector: &Connector) -> Result<TcpStream, Failure> {
     let target = permit.target().0;
     let Some(source) = permit.bind_to() else {
-        return connector.plain(target).map_err(Obstacle::into_failure);
+        return connector.plain(target).map_err(ConnectError::into_failure);
     };
     let give_up = Instant::now() + RETRY_FOR;
     let mut pause = RETRY_FIRST;
     let taken = loop {
         match connector.from(source, target) {
             Ok(upstream) => return Ok(upstream),
-            Err(Obstacle::Closing(_)) if Instant::now() < give_up => {
+            Err(ConnectError::Closing(_)) if Instant::now() < give_up => {
                 sleep(pause).await;
                 pause = (pause * 2).min(RETRY_LAST);
             }
-            Err(Obstacle::Closing(taken) | Obstacle::Taken(taken)) => break taken,
-            Err(Obstacle::Other(failure)) => return Err(failure),
+            Err(ConnectError::Closing(taken) | ConnectError::Taken(taken)) => break taken,
+            Err(ConnectError::Other(failure)) => return Err(failure),
         }
     };
     let other = connector.instead_of(source, permit, taken)?;
     connector
         .from(other, target)
-        .map_err(Obstacle::into_failure)
+        .map_err(ConnectError::into_failure)
 }
 
 /// Waits until the connection stands or has failed.

@@ -12,16 +12,16 @@ use peername_sys::tcp::stream;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-use crate::accept::refuse;
-use crate::addr::{Target, canonical};
 use crate::config::SendProxy;
+use crate::conn::accept::refuse;
 use crate::connect::{established, write_all};
-use crate::counters::Counters;
-use crate::log::Record;
-use crate::outages::{self, Backend};
 use crate::outcome::{Failure, Outcome};
-use crate::server::{Incoming, Serve};
-use crate::service::ListenerId;
+use crate::telemetry::counters::Counters;
+use crate::telemetry::outages;
+use crate::telemetry::record::Record;
+use peername_server::addr::{Target, canonical};
+use peername_server::listeners::ListenerId;
+use peername_server::workers::{Incoming, Serve};
 
 /// What the header says.
 #[derive(Clone, Debug)]
@@ -94,13 +94,13 @@ impl Announcement {
 }
 
 impl Serve for Forwarder {
-    type By = ();
+    type Context = ();
 
-    fn by(&self, _listener: ListenerId) {}
+    fn context(&self, _listener: ListenerId) {}
 
     async fn serve(self: Arc<Self>, incoming: Incoming, (): ()) {
         let mut record = Record::begin(&self.counters, &incoming);
-        record.target(self.target);
+        record.set_target(self.target);
         let outcome = self.carry(incoming, &mut record).await;
         record.end(outcome.unwrap_or_else(Outcome::Failed));
     }
@@ -116,13 +116,13 @@ impl Forwarder {
             let header = self
                 .announcement
                 .header(Transport::Stream, client, destination)
-                .map_err(Failure::Header)?;
+                .map_err(Failure::OutboundHeader)?;
             self.connect(&header).await
         };
         let upstream = opened
             .await
             .map_err(|failure| refuse(&downstream, failure))?;
-        outages::accepted(Backend::Tcp(self.target.0));
+        outages::report_success(self.target.0.into());
         let pair = Pair {
             downstream,
             upstream,

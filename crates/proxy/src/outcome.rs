@@ -1,16 +1,15 @@
 //! How a connection ended, and whose fault it was.
 
-use std::fmt::{self, Display, Formatter};
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use peername_proto::{Invalid, ProtocolGuess};
 use peername_relay::{End, Side};
+use peername_server::header_error::HeaderError;
 use peername_sys::SyscallError;
 
-use crate::addr::Target;
-use crate::destination;
-use crate::source::Refused;
+use crate::policy::destination;
+use crate::policy::source::Refused;
+use peername_server::addr::Target;
 
 /// The one value that log line, counter and test all read.
 #[derive(Debug)]
@@ -68,53 +67,9 @@ pub enum Failure {
     /// Its listener serves nobody any more: a reload has just closed it.
     #[error("its listener was closed by a reload")]
     NoService,
-    /// Too many connections without a header.
-    #[error("too many connections without a header, of this peer or in all")]
-    TooManyPending,
-    /// The header was not complete in time.
-    #[error(
-        "no complete header within {after:?}, only {received} octets of one; {}",
-        if *received == 0 { NOTHING_CAME } else { "the sender must write it in one piece" }
-    )]
-    HeaderTimeout {
-        /// The time allowed.
-        after: Duration,
-        /// Octets that had come.
-        received: usize,
-    },
-    /// The peer closed before the header was complete.
-    #[error("the peer closed after {received} octets of a header")]
-    HeaderTruncated {
-        /// Octets that had come.
-        received: usize,
-    },
-    /// The bytes are no header.
-    #[error("{invalid}{}", Seen(*guess_protocol))]
-    HeaderInvalid {
-        /// What was wrong.
-        invalid: Invalid,
-        /// What the bytes seem to be instead.
-        guess_protocol: Option<ProtocolGuess>,
-    },
-    /// The header says that the client speaks UDP.
-    #[error(
-        "a header of a UDP client on a TCP connection; the sender must name the transport it carries"
-    )]
-    OtherTransport,
-    /// The header says it is longer than allowed.
-    #[error("a header of at least {len} octets, and --max-header is {max}")]
-    HeaderTooLong {
-        /// What it needs at least.
-        len: usize,
-        /// What is allowed.
-        max: usize,
-    },
-    /// The header has more TLVs than anybody needs.
-    #[error("a header of more than {max} TLVs")]
-    TooManyTlvs {
-        /// What is allowed.
-        max: usize,
-    },
+    /// There is no header to work with, or none yet and too many connections wait for theirs.
+    #[error(transparent)]
+    Header(#[from] HeaderError),
     /// The claimed source is refused.
     #[error("the header's source is {0}")]
     Source(#[from] Refused),
@@ -129,12 +84,9 @@ pub enum Failure {
     /// Replies would not come back to this host.
     #[error("replies to spoofed connections do not come back to this host; see `peername doctor`")]
     ReplyPath,
-    /// The header to be sent can't be written.
+    /// The header for the backend can't be written.
     #[error("the header to send: {0}")]
-    Header(peername_proto::WriteError),
-    /// Reading from the peer failed.
-    #[error("recv(2) from the peer: {0}")]
-    Downstream(std::io::Error),
+    OutboundHeader(peername_proto::WriteError),
     /// A system call on the way to the backend failed here.
     #[error("{0}")]
     Local(SyscallError),
@@ -174,19 +126,11 @@ impl Failure {
         match self {
             Self::Untrusted => "untrusted_peer",
             Self::NoService => "listener_closed",
-            Self::TooManyPending => "too_many_pending",
-            Self::HeaderTimeout { .. } => "header_timeout",
-            Self::HeaderTruncated { received: 0 } => "closed_without_header",
-            Self::HeaderTruncated { .. } => "header_truncated",
-            Self::HeaderInvalid { invalid, .. } => invalid.reason(),
-            Self::OtherTransport => "datagram_transport",
-            Self::HeaderTooLong { .. } => "header_too_long",
-            Self::TooManyTlvs { .. } => "too_many_tlvs",
+            Self::Header(error) => error.reason(),
             Self::Source(refused) => refused.reason(),
             Self::Destination { refused, .. } => refused.reason(),
             Self::ReplyPath => "reply_path",
-            Self::Downstream(_) => "downstream_reset",
-            Self::Header(_) => "header_unwritable",
+            Self::OutboundHeader(_) => "header_unwritable",
             Self::Local(_) => "local_error",
             Self::PortTaken(_) => "port_taken",
             Self::Connect { .. } => "connect_refused",
@@ -200,21 +144,15 @@ impl Failure {
         match self {
             Self::Untrusted
             | Self::NoService
-            | Self::TooManyPending
+            | Self::Header(HeaderError::TooManyPending)
             | Self::Source(_)
             | Self::Destination { .. } => Fault::Policy,
-            Self::HeaderTimeout { .. }
-            | Self::HeaderTruncated { .. }
-            | Self::HeaderInvalid { .. }
-            | Self::OtherTransport
-            | Self::HeaderTooLong { .. }
-            | Self::TooManyTlvs { .. }
-            | Self::Downstream(_)
-            | Self::PortTaken(_) => Fault::Downstream,
+            Self::Header(_) | Self::PortTaken(_) => Fault::Downstream,
             Self::Connect { .. } | Self::ConnectTimeout { .. } => Fault::Upstream,
-            Self::ReplyPath | Self::Header(_) | Self::Local(_) | Self::SourceRewritten { .. } => {
-                Fault::Local
-            }
+            Self::ReplyPath
+            | Self::OutboundHeader(_)
+            | Self::Local(_)
+            | Self::SourceRewritten { .. } => Fault::Local,
         }
     }
 }
@@ -291,25 +229,12 @@ impl Fault {
     }
 }
 
-struct Seen(Option<ProtocolGuess>);
-
-impl Display for Seen {
-    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        match self.0 {
-            Some(guess_protocol) => write!(f, "; it looks like {guess_protocol}"),
-            None => Ok(()),
-        }
-    }
-}
-
 const LOST: &str = "epoll_ctl(2): the sockets could not be watched any more, for want of memory or of watches \
     (fs.epoll.max_user_watches)";
 const DESTROYED: &str =
     "its socket was destroyed from outside (`ss --kill`); the next datagram begins another";
 const UNWATCHED: &str = "epoll_ctl(2): its socket could not be watched, for want of memory or of watches \
     (fs.epoll.max_user_watches)";
-const NOTHING_CAME: &str = "a balancer that sends it only after the client's first byte (AWS NLB \
-    without on_first_ack) never does for protocols in which the server speaks first";
 
 #[cfg(test)]
 mod tests {

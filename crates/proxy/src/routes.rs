@@ -9,7 +9,6 @@
 //! slot of their own and stay; a running proxy takes a free one and gives it back ([`Keeper`]). So
 //! two owners that need the same rule each have their own copy, and removing one leaves the other.
 
-mod backend;
 mod backend_rule;
 mod error;
 mod fwmark;
@@ -25,7 +24,7 @@ use std::net::SocketAddr;
 use peername_sys::Result as SysResult;
 use peername_sys::netlink::{Netlink, Transport};
 
-pub use backend::Backend;
+pub use crate::backend::Backend;
 pub use error::Error;
 pub use fwmark::LOCAL_FWMARK;
 pub use inventory::{EntryOwner, RoutingEntry};

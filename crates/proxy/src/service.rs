@@ -1,22 +1,16 @@
-//! What a connection is served by: found through its listener, swapped whole.
+//! The rules and the connector of each listener, swapped as one value by a reload.
 //!
-//! One process may listen for several backends, each with rules of its own. All of them together are
-//! one immutable value. A reload puts another one in its place, and whatever has begun goes on by the
-//! rules it began with.
+//! One process may listen for several backends, each with rules of its own. All of them together are one immutable
+//! value. A reload replaces it, and connections and sessions that have begun keep the service they began with.
 
-use std::net::SocketAddr;
 use std::sync::Arc;
 
 use arc_swap::{ArcSwap, Cache, Guard};
+use peername_server::listeners::ListenerId;
 
 use crate::connect::Connector;
-use crate::counters::Counters;
-use crate::permit::Rules;
-
-/// A listener, whichever worker's sockets it has. Never one that another listener of this process
-/// had before: what is closed may still be serving its last sessions.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct ListenerId(pub u32);
+use crate::policy::permit::Rules;
+use crate::telemetry::counters::Counters;
 
 /// The rules of some listeners, and the means to connect by them.
 #[derive(Debug)]
@@ -25,28 +19,19 @@ pub struct Service {
     pub(crate) connector: Connector,
 }
 
-/// Every listener's service, at one moment: as many as there are listeners, in the order of their ids.
+/// The service of every listener, sorted by id.
 #[derive(Debug, Default)]
 pub struct Services(Box<[(ListenerId, Arc<Service>)]>);
 
-/// The services that new connections get. Clones are the same.
+/// Holds the services that new connections get. Clones share them.
 #[derive(Clone, Debug)]
-pub struct Current(Arc<ArcSwap<Services>>);
+pub struct ServiceHandle(Arc<ArcSwap<Services>>);
 
-/// Numbers addresses from `first` on.
-pub fn numbered(
-    first: u32,
-    addresses: &[SocketAddr],
-) -> impl Iterator<Item = (ListenerId, SocketAddr)> {
-    let ids = (first..).map(ListenerId);
-    ids.zip(addresses.iter().copied())
-}
-
-/// [`Current`] for one loop, which asks often: a look costs one relaxed load.
-pub(crate) type Look = Cache<Arc<ArcSwap<Services>>, Arc<Services>>;
+/// [`ServiceHandle`] for a loop that loads often: a load costs one relaxed read.
+pub(crate) type ServiceCache = Cache<Arc<ArcSwap<Services>>, Arc<Services>>;
 
 impl Service {
-    /// By these rules.
+    /// A service by these rules.
     ///
     /// # Errors
     ///
@@ -59,19 +44,17 @@ impl Service {
 }
 
 impl Services {
-    /// The service of a listener, `None` when it is none of theirs.
-    pub fn of(&self, listener: ListenerId) -> Option<&Arc<Service>> {
-        let place = self.0.binary_search_by_key(&listener, |&(id, _)| id).ok()?;
-        self.0.get(place).map(|(_, service)| service)
-    }
-}
-
-impl Services {
-    /// One service for these listeners.
-    pub fn one(listeners: impl IntoIterator<Item = ListenerId>, service: Service) -> Self {
+    /// One service for all of these listeners.
+    pub fn with_one(listeners: impl IntoIterator<Item = ListenerId>, service: Service) -> Self {
         let service = Arc::new(service);
         let with = |id| (id, Arc::clone(&service));
         listeners.into_iter().map(with).collect()
+    }
+
+    /// The service of a listener; `None` for a listener that has none.
+    pub fn get(&self, listener: ListenerId) -> Option<&Arc<Service>> {
+        let index = self.0.binary_search_by_key(&listener, |&(id, _)| id).ok()?;
+        self.0.get(index).map(|(_, service)| service)
     }
 }
 
@@ -83,23 +66,23 @@ impl FromIterator<(ListenerId, Arc<Service>)> for Services {
     }
 }
 
-impl Current {
-    /// Begins with these.
+impl ServiceHandle {
+    /// Starts with these services.
     pub fn new(services: Services) -> Self {
         Self(Arc::new(ArcSwap::from_pointee(services)))
     }
 
-    /// Serves whatever begins from now on by these.
+    /// Replaces the services of connections that begin from now on.
     pub fn replace(&self, services: Services) {
         self.0.store(Arc::new(services));
     }
 
-    /// Those of now. Not to be kept for long.
-    pub(crate) fn now(&self) -> Guard<Arc<Services>> {
+    /// The current services. The guard should be dropped soon.
+    pub(crate) fn load(&self) -> Guard<Arc<Services>> {
         self.0.load()
     }
 
-    pub(crate) fn look(&self) -> Look {
+    pub(crate) fn cache(&self) -> ServiceCache {
         Cache::new(Arc::clone(&self.0))
     }
 }

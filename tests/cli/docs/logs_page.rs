@@ -39,8 +39,9 @@ fn fields<'s>(source: &'s str, call: &str) -> BTreeSet<&'s str> {
 fn every_outcome_stands_there_and_no_other() {
     let sources = [
         include_str!("../../../crates/proxy/src/outcome.rs"),
-        include_str!("../../../crates/proxy/src/source.rs"),
-        include_str!("../../../crates/proxy/src/destination.rs"),
+        include_str!("../../../crates/proxy/src/policy/source.rs"),
+        include_str!("../../../crates/proxy/src/policy/destination.rs"),
+        include_str!("../../../crates/server/src/header_error.rs"),
         include_str!("../../../crates/proto/src/invalid.rs"),
     ];
     let written: BTreeSet<_> = sources.into_iter().flat_map(labels).collect();
@@ -75,7 +76,7 @@ fn every_reason_for_a_dropped_datagram_stands_there() {
 fn every_field_stands_there() {
     let said = quoted(PAGE);
     let connection = fields(
-        include_str!("../../../crates/proxy/src/log.rs"),
+        include_str!("../../../crates/proxy/src/telemetry/record.rs"),
         "tracing::debug!(",
     );
     let totals = fields(

@@ -39,12 +39,12 @@ fn a_backend_that_is_down_and_its_return_are_logged() {
         for _ in 0..5 {
             open().wait_closed();
         }
-        let down = line_about(&proxy, "accepts nobody");
+        let down = line_about(&proxy, "accepts no clients");
         for part in ["WARN", &format!("backend {target} "), cause] {
             assert!(down.contains(part), "{part}: {down}");
         }
         let log = proxy.log();
-        assert_eq!(log.matches("accepts nobody").count(), 1, "{log}");
+        assert_eq!(log.matches("accepts no clients").count(), 1, "{log}");
         if target == NOWHERE {
             continue;
         }
@@ -68,7 +68,7 @@ fn an_outage_is_logged_every_ten_seconds() {
             .wait_closed();
         thread::sleep(Duration::from_millis(500));
     }
-    assert_eq!(proxy.log().matches("accepts nobody").count(), 2);
+    assert_eq!(proxy.log().matches("accepts no clients").count(), 2);
 }
 
 #[test]
@@ -78,7 +78,7 @@ fn forward_logs_a_backend_that_is_down() {
     let args: Vec<&str> = args.split_ascii_whitespace().collect();
     let forward = Peername::start(&lab.balancer, &args, &[FRONT_V4]);
     Conn::assert_refused(&lab.client, FRONT_V4);
-    line_about(&forward, "backend 10.81.0.1:8443 accepts nobody");
+    line_about(&forward, "backend 10.81.0.1:8443 accepts no clients");
     let backend = Backend::listen(&lab.server, LISTEN_V4);
     // The client's one port may still be in TIME_WAIT towards the balancer.
     let _down = Conn::connect(&lab.balancer, FRONT_V4);
@@ -95,7 +95,7 @@ fn a_udp_backend_that_is_down_is_logged() {
     let client = fresh_client_v4();
     let header = header_bytes::v2_udp(client, FRONT_V4);
     balancer.send(LISTEN_V4, &[&header, b"ping"]);
-    line_about(&proxy, "backend 127.0.0.1:9000/udp accepts nobody");
+    line_about(&proxy, "backend 127.0.0.1:9000/udp accepts no clients");
     let backend = DatagramSocket::bind(&lab.server, TARGET_V4);
     balancer.send(LISTEN_V4, &[&header, b"ping"]);
     assert_eq!(backend.recv(), (b"ping".to_vec(), client));

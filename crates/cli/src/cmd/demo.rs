@@ -10,21 +10,23 @@ use std::sync::Arc;
 
 use anyhow::{Context, ensure};
 use peername_proto::Transport;
-use peername_proxy::config::{Config, HeaderLimits, OnCollision, SendProxy, SourcePort, Upstream};
-use peername_proxy::counters::Counters;
-use peername_proxy::destination::Listening;
-use peername_proxy::listeners::{Beside, Given, Listeners};
-use peername_proxy::own_addresses::OwnAddresses;
-use peername_proxy::permit::Rules;
-use peername_proxy::server::{self, Capacity, Running};
-use peername_proxy::service::{Current, Service, Services, numbered};
-use peername_proxy::source::SourcePolicy;
-use peername_proxy::tcp::TcpProxy;
-use peername_proxy::trust::TrustList;
+use peername_proxy::config::{Config, OnCollision, SendProxy, SourcePort, Upstream};
+use peername_proxy::conn::TcpProxy;
+use peername_proxy::policy::destination::Listening;
+use peername_proxy::policy::permit::Rules;
+use peername_proxy::policy::source::SourcePolicy;
+use peername_proxy::reply_path::monitor::ReplyPathMonitor;
+use peername_proxy::service::{Service, ServiceHandle, Services};
+use peername_proxy::telemetry::counters::Counters;
 use peername_proxy::udp::{UdpConfig, UdpListeners, UdpProxy};
-use peername_proxy::watchdog::ReplyPath;
 use peername_proxy::{forward, routes};
 use peername_relay::{Limits, Method};
+use peername_server::header_limits::HeaderLimits;
+use peername_server::listeners::number_listeners;
+use peername_server::listeners::{ExistingListeners, InheritedSockets, Listeners};
+use peername_server::own_addresses::OwnAddresses;
+use peername_server::trust_list::TrustList;
+use peername_server::workers::{self, Capacity, Workers};
 use peername_sys::netlink::Netlink;
 use peername_sys::process::caps::{Capability, is_effective};
 use peername_sys::process::namespace::{NetworkNamespace, become_root_of_new_user_namespace};
@@ -79,7 +81,7 @@ async fn prepare() -> anyhow::Result<Vec<Case>> {
     Ok(cases)
 }
 
-async fn start(cases: &[Case]) -> anyhow::Result<Running> {
+async fn start(cases: &[Case]) -> anyhow::Result<Workers> {
     let upstream = Upstream {
         target_v4: V4.backend.parse::<SocketAddr>()?.into(),
         target_v6: V6.backend.parse::<SocketAddr>()?.into(),
@@ -102,11 +104,16 @@ async fn start(cases: &[Case]) -> anyhow::Result<Running> {
     };
     let listen: Vec<_> = cases.iter().map(|case| case.proxy).collect();
     let (tcp, udp): (Vec<_>, Vec<_>) = (
-        numbered(0, &listen).collect(),
-        numbered(2, &listen).collect(),
+        number_listeners(0, &listen).collect(),
+        number_listeners(2, &listen).collect(),
     );
-    let listeners = Listeners::open(&tcp, &Beside::default(), 1, &Given::default())?;
-    let reply_path = Arc::new(ReplyPath::new([V4.backend.parse::<SocketAddr>()?]));
+    let listeners = Listeners::open(
+        &tcp,
+        &ExistingListeners::default(),
+        1,
+        &InheritedSockets::default(),
+    )?;
+    let reply_path = Arc::new(ReplyPathMonitor::new([V4.backend.parse::<SocketAddr>()?]));
     let counters = Arc::<Counters>::default();
     let rules = Rules {
         config: Arc::new(config),
@@ -116,19 +123,19 @@ async fn start(cases: &[Case]) -> anyhow::Result<Running> {
         listening: Listening::default(),
     };
     let ids = tcp.iter().chain(&udp).map(|&(id, _)| id);
-    let services = Current::new(Services::one(ids, Service::new(rules, &counters)?));
+    let services = ServiceHandle::new(Services::with_one(ids, Service::new(rules, &counters)?));
     let datagrams = UdpConfig::default();
     let sockets = UdpListeners::open(
         &udp,
-        &Beside::default(),
+        &ExistingListeners::default(),
         1,
         Some(datagrams.dialect),
-        &Given::default(),
+        &InheritedSockets::default(),
     )?;
     let beside = UdpProxy::new(services.clone(), Arc::clone(&counters), datagrams, None);
     let beside = vec![beside.worker_tasks(sockets)];
     let proxy = Arc::new(TcpProxy::new(services, counters));
-    Ok(server::start(listeners, beside, &proxy, FEW)?)
+    Ok(workers::start(listeners, beside, &proxy, FEW)?)
 }
 
 impl Case {
@@ -181,7 +188,7 @@ impl Case {
 /// More than the demo makes.
 const FEW: Capacity = Capacity {
     connections: 64,
-    pipes_of_a_worker: 1,
+    pipes_per_worker: 1,
 };
 
 struct Addresses {

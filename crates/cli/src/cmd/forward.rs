@@ -7,14 +7,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
-use peername_proxy::addr::Target;
-use peername_proxy::counters::Counters;
 use peername_proxy::forward::{Announcement, Forwarder};
-use peername_proxy::listeners::{Beside, Given, Listeners};
-use peername_proxy::own_addresses::{Kind, OwnAddresses};
-use peername_proxy::server;
-use peername_proxy::service::numbered;
+use peername_proxy::telemetry::counters::Counters;
 use peername_proxy::udp::{Dialect, UdpConfig, UdpForwarder, UdpListeners};
+use peername_server::addr::Target;
+use peername_server::listeners::number_listeners;
+use peername_server::listeners::{ExistingListeners, InheritedSockets, Listeners};
+use peername_server::own_addresses::{LocalKind, OwnAddresses};
+use peername_server::workers;
 use peername_sys::process::caps::keep_only;
 
 use crate::cmd::itself::is_reached_at;
@@ -76,13 +76,13 @@ async fn start(args: &Args, announcement: Announcement) -> anyhow::Result<ExitCo
         Protocol::Tcp => (&args.listen[..], &[][..]),
         Protocol::Udp => (&[][..], &args.listen[..]),
     };
-    let given = Given::default();
-    let tcp: Vec<_> = numbered(0, tcp).collect();
-    let listeners = Listeners::open(&tcp, &Beside::default(), workers, &given)?;
+    let given = InheritedSockets::default();
+    let tcp: Vec<_> = number_listeners(0, tcp).collect();
+    let listeners = Listeners::open(&tcp, &ExistingListeners::default(), workers, &given)?;
     // The sender of a datagram is the client, and the kernel keeps it with one worker.
     let sockets = UdpListeners::open(
-        &numbered(0, udp).collect::<Vec<_>>(),
-        &Beside::default(),
+        &number_listeners(0, udp).collect::<Vec<_>>(),
+        &ExistingListeners::default(),
         workers,
         None,
         &given,
@@ -106,7 +106,7 @@ async fn start(args: &Args, announcement: Announcement) -> anyhow::Result<ExitCo
     };
     let beside = vec![beside.worker_tasks(sockets)];
     let capacity = lifecycle::capacity(workers, beside.len(), 0)?;
-    let running = server::start(listeners, beside, &Arc::new(forwarder), capacity)
+    let running = workers::start(listeners, beside, &Arc::new(forwarder), capacity)
         .context("starting a worker thread")?;
     tracing::info!(listen = logging::join(&addrs), to = %args.to, "listening");
     let code = signals.serve(running, args.drain).await;
@@ -117,7 +117,7 @@ async fn start(args: &Args, announcement: Announcement) -> anyhow::Result<ExitCo
 impl Args {
     fn check_at(&self, host: &OwnAddresses) -> Result<(), Usage> {
         let listen = self.listen.iter().copied().collect();
-        let is_own = |ip| host.kind_of(ip) == Some(Kind::Own);
+        let is_own = |ip| host.kind_of(ip) == Some(LocalKind::Own);
         match is_reached_at(&listen, self.to, is_own) {
             true => Err(Usage(format!(
                 "--to {}: it would connect to itself",

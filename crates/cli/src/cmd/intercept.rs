@@ -8,19 +8,22 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use anyhow::Context;
-use peername_intercept::admin::Admin;
+use peername_intercept::admin::InterceptHealth;
 use peername_intercept::authority::Authority;
 use peername_intercept::destination::Destinations;
 use peername_intercept::door::{Door, Intercept};
 use peername_intercept::leaf::{self, Mint};
 use peername_intercept::site::{Renewal, Site};
 use peername_intercept::upstream::{TrustError, Upstream};
-use peername_proxy::listeners::{Beside, Given, Listeners};
-use peername_proxy::own_addresses::OwnAddresses;
-use peername_proxy::server::{self, Capacity};
-use peername_proxy::service::numbered;
+use peername_observe::admin::AdminServer;
+use peername_server::listeners::{
+    ExistingListeners, InheritedSockets, ListenerId, Listeners, number_listeners, open_single,
+};
+use peername_server::own_addresses::OwnAddresses;
+use peername_server::workers::{self, Capacity};
 use peername_sys::process::caps::{Capability, is_effective, keep_only};
 use peername_sys::process::core_dump;
+use prometheus_client::registry::Registry;
 
 pub(crate) use options::Args;
 
@@ -41,7 +44,7 @@ async fn start(args: &Args) -> anyhow::Result<ExitCode> {
     let authority = Authority::open(&ca)?;
     let own = OwnAddresses::read().await?;
     let (listeners, doors) = open(args)?;
-    let admin = args.admin.map(Admin::listen).transpose()?;
+    let admin = args.admin.map(open_single).transpose()?;
     keep_only(&[])?;
     let _log = args.logging.start();
     let mut listening: Vec<_> = listeners.addrs().iter().map(SocketAddr::port).collect();
@@ -79,15 +82,18 @@ async fn start(args: &Args) -> anyhow::Result<ExitCode> {
         capacity.connections,
     ));
     let intercept = Arc::new(Intercept::new(Arc::clone(&site), doors));
-    let beside = vec![intercept.companions(workers)];
-    let mut running = server::start(listeners, beside, &intercept, capacity)
+    let beside = vec![intercept.worker_tasks(workers)];
+    let mut running = workers::start(listeners, beside, &intercept, capacity)
         .context("starting a worker thread")?;
     tokio::spawn(lifecycle::keep_own_addresses(own));
     if let Some(admin) = admin {
-        tokio::spawn(admin.serve(Arc::clone(&site), running.pulse(), args.admin_hosts()));
+        let mut registry = Registry::default();
+        site.register(&mut registry);
+        let health = InterceptHealth::new(Arc::clone(&site), running.liveness());
+        tokio::spawn(AdminServer::new(registry, health, args.admin_hosts()).serve(admin));
     }
     manager::ready("intercepting");
-    manager::keep_alive(running.pulse());
+    manager::keep_alive(running.liveness());
     while signals.next(&mut running).await? == Told::Reload {
         manager::reloading();
         let reading = read_again(args.clone(), ca.clone(), Arc::clone(&site));
@@ -123,21 +129,27 @@ fn split(capacity: Capacity) -> (Capacity, usize) {
     (of_clients, connections)
 }
 
-type Doors = Vec<(peername_proxy::service::ListenerId, Door)>;
+type Doors = Vec<(ListenerId, Door)>;
 
 fn open(args: &Args) -> anyhow::Result<(Listeners, Doors)> {
     let (explicit, transparent) = args.doors();
     let workers = args.workers();
     let sockets = (explicit.len() + transparent.len()) * workers;
     lifecycle::require_descriptors(workers, sockets)?;
-    let explicit: Vec<_> = numbered(0, &explicit).collect();
+    let explicit: Vec<_> = number_listeners(0, &explicit).collect();
     let first = u32::try_from(explicit.len())?;
-    let transparent: Vec<_> = numbered(first, transparent).collect();
+    let transparent: Vec<_> = number_listeners(first, transparent).collect();
     let all = [explicit.as_slice(), &transparent].concat();
-    let mut listeners = Listeners::open(&all, &Beside::default(), workers, &Given::default())?;
+    let mut listeners = Listeners::open(
+        &all,
+        &ExistingListeners::default(),
+        workers,
+        &InheritedSockets::default(),
+    )?;
     // TPROXY needs it, REDIRECT does not.
     if is_effective(Capability::CAP_NET_RAW) || is_effective(Capability::CAP_NET_ADMIN) {
-        listeners = listeners.transparent(|id| transparent.iter().any(|(one, _)| *one == id))?;
+        listeners =
+            listeners.with_transparent(|id| transparent.iter().any(|(one, _)| *one == id))?;
     }
     let doors = [(explicit, Door::Explicit), (transparent, Door::Transparent)]
         .into_iter()

@@ -16,10 +16,10 @@ use std::sync::Arc;
 
 use anyhow::{Context, bail, ensure};
 use peername_kernel::data_path::DataPath;
-use peername_proxy::listeners::Given;
-use peername_proxy::own_addresses::OwnAddresses;
 use peername_proxy::routes::Keeper;
 use peername_relay::has_rings;
+use peername_server::listeners::InheritedSockets;
+use peername_server::own_addresses::OwnAddresses;
 use peername_sys::ipc::listen_fds;
 use peername_sys::netlink::{Netlink, Transport, has_ipsec_policies};
 
@@ -119,16 +119,16 @@ async fn kernel(setup: &Setup) -> anyhow::Result<Option<Arc<DataPath>>> {
 }
 
 /// The sockets that a service manager has opened.
-fn given(setup: &Setup) -> anyhow::Result<Given> {
-    let given = Given::new(listen_fds::receive()?);
+fn given(setup: &Setup) -> anyhow::Result<InheritedSockets> {
+    let given = InheritedSockets::new(listen_fds::receive()?);
     require_all_wanted(&given, setup)?;
     Ok(given)
 }
 
 /// A socket of the manager's that nobody accepts from would swallow its clients.
-fn require_all_wanted(given: &Given, setup: &Setup) -> anyhow::Result<()> {
+fn require_all_wanted(given: &InheritedSockets, setup: &Setup) -> anyhow::Result<()> {
     let [tcp, udp] = TRANSPORTS.map(|transport| setup.listen(transport).collect::<Vec<_>>());
-    if let Some(unwanted) = given.unwanted(&tcp, &udp) {
+    if let Some(unwanted) = given.find_unwanted(&tcp, &udp) {
         let protocol = if unwanted.is_stream { "TCP" } else { "UDP" };
         bail!(
             "the service manager passed socket {} for {protocol} {}, which is not listened on: name it \
@@ -147,7 +147,7 @@ async fn serve(
     mut signals: Signals,
 ) -> anyhow::Result<ExitCode> {
     manager::ready(&control.setup.summary());
-    manager::keep_alive(control.running.pulse());
+    manager::keep_alive(control.running.liveness());
     while signals.next(&mut control.running).await? == Told::Reload {
         manager::reloading();
         // Names may take their time, and nothing is changed yet.

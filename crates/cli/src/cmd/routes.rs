@@ -37,7 +37,7 @@ enum Action {
         #[arg(long)]
         all: bool,
     },
-    /// Hold rules and routes until standard input ends (started by `proxy --setup-routes`).
+    /// DrainGuard rules and routes until standard input ends (started by `proxy --setup-routes`).
     #[command(hide = true)]
     Keep {
         /// A backend.

@@ -8,7 +8,7 @@ use std::ffi::{OsStr, OsString};
 use std::net::IpAddr;
 
 use ipnet::IpNet;
-use peername_proxy::trust::{TrustError, TrustList};
+use peername_server::trust_list::{TrustError, TrustList};
 use peername_sys::fs::text_file;
 
 use super::EVERYBODY;

@@ -8,7 +8,7 @@ use std::ops::RangeInclusive;
 use std::str::FromStr;
 
 use peername_proxy::config::TargetRule;
-use peername_proxy::destination::Allowed;
+use peername_server::destination_list::AllowedDestination;
 
 use super::written::written;
 use super::{address, address_v4, address_v6};
@@ -31,7 +31,7 @@ pub(crate) struct AllowDestination(String);
 
 impl AllowDestination {
     /// What it says.
-    pub(crate) fn allowed(&self) -> Result<Allowed, String> {
+    pub(crate) fn allowed(&self) -> Result<AllowedDestination, String> {
         self.0.parse().map_err(|why| format!("{why}"))
     }
 

@@ -13,11 +13,11 @@ use peername_sys::socket::upstream::{UpstreamSocket, ephemeral_ports, local_addr
 use peername_sys::tcp::stream;
 use tokio::net::TcpStream;
 
-use crate::addr::Target;
 use crate::config::{self, OnCollision};
-use crate::counters::Counters;
 use crate::outcome::Failure;
-use crate::permit::Permit;
+use crate::policy::permit::Permit;
+use crate::telemetry::counters::Counters;
+use peername_server::addr::Target;
 
 /// What every connection to a backend needs.
 #[derive(Debug)]
@@ -30,7 +30,7 @@ pub struct Connector {
 
 /// What was in the way.
 #[derive(Debug)]
-pub(super) enum Obstacle {
+pub(super) enum ConnectError {
     /// A connection of ours has the 4-tuple, maybe only for a moment.
     Closing(SyscallError),
     /// Another program has the address and port.
@@ -54,12 +54,12 @@ impl Connector {
     }
 
     /// Connects as ourselves.
-    pub(super) fn plain(&self, target: SocketAddr) -> Result<TcpStream, Obstacle> {
-        let socket = self.socket(target).map_err(Obstacle::local)?;
+    pub(super) fn plain(&self, target: SocketAddr) -> Result<TcpStream, ConnectError> {
+        let socket = self.socket(target).map_err(ConnectError::local)?;
         let upstream = socket
             .connect(target)
-            .map_err(|failed| Obstacle::refused(target, failed))?;
-        register_stream(upstream).map_err(Obstacle::local)
+            .map_err(|failed| ConnectError::refused(target, failed))?;
+        register_stream(upstream).map_err(ConnectError::local)
     }
 
     /// Connects from `source`; any port when that is 0.
@@ -70,14 +70,14 @@ impl Connector {
         &self,
         source: SocketAddr,
         target: SocketAddr,
-    ) -> Result<TcpStream, Obstacle> {
+    ) -> Result<TcpStream, ConnectError> {
         if self.ephemeral.contains(&source.port()) {
             match self.bound(source, target, UpstreamSocket::bind_port_at_connect) {
-                Err(Obstacle::Closing(_)) => {}
+                Err(ConnectError::Closing(_)) => {}
                 // The range was changed since we read it.
-                Err(Obstacle::Other(Failure::SourceRewritten { wanted, got }))
+                Err(ConnectError::Other(Failure::SourceRewritten { wanted, got }))
                     if wanted.ip() == got.ip() => {}
-                Err(Obstacle::Other(Failure::Local(failed))) if failed.is_unknown_option() => {}
+                Err(ConnectError::Other(Failure::Local(failed))) if failed.is_unknown_option() => {}
                 connected_or_not => return connected_or_not,
             }
         }
@@ -94,24 +94,24 @@ impl Connector {
         source: SocketAddr,
         target: SocketAddr,
         bind: impl FnOnce(&UpstreamSocket, SocketAddr) -> peername_sys::Result<()>,
-    ) -> Result<TcpStream, Obstacle> {
-        let socket = self.socket(target).map_err(Obstacle::local)?;
-        socket.set_transparent().map_err(Obstacle::local)?;
+    ) -> Result<TcpStream, ConnectError> {
+        let socket = self.socket(target).map_err(ConnectError::local)?;
+        socket.set_transparent().map_err(ConnectError::local)?;
         bind(&socket, source).map_err(|failed| match failed.source.kind() {
-            ErrorKind::AddrInUse => Obstacle::Taken(failed),
-            _ => Obstacle::local(failed),
+            ErrorKind::AddrInUse => ConnectError::Taken(failed),
+            _ => ConnectError::local(failed),
         })?;
         let upstream = socket
             .connect(target)
             .map_err(|failed| match failed.source.kind() {
-                ErrorKind::AddrNotAvailable => Obstacle::Closing(failed),
-                _ => Obstacle::refused(target, failed),
+                ErrorKind::AddrNotAvailable => ConnectError::Closing(failed),
+                _ => ConnectError::refused(target, failed),
             })?;
         verify(&upstream, source).map_err(|failure| {
             let _ = stream::reset_on_close(&upstream);
-            Obstacle::Other(failure)
+            ConnectError::Other(failure)
         })?;
-        register_stream(upstream).map_err(Obstacle::local)
+        register_stream(upstream).map_err(ConnectError::local)
     }
 
     fn socket(&self, target: SocketAddr) -> peername_sys::Result<UpstreamSocket> {
@@ -143,7 +143,7 @@ impl Connector {
     }
 }
 
-impl Obstacle {
+impl ConnectError {
     pub(super) fn into_failure(self) -> Failure {
         match self {
             Self::Closing(failed) | Self::Taken(failed) => Failure::PortTaken(failed),

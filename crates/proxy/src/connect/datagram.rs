@@ -6,9 +6,9 @@ use std::net::{SocketAddr, UdpSocket};
 use peername_sys::socket::upstream::UpstreamSocket;
 
 use super::Connector;
-use super::attempt::{Obstacle, verify};
+use super::attempt::{ConnectError, verify};
 use crate::outcome::Failure;
-use crate::permit::Permit;
+use crate::policy::permit::Permit;
 
 impl Connector {
     /// Opens a UDP socket from the permit's source to its target.
@@ -20,15 +20,15 @@ impl Connector {
         let Some(source) = permit.bind_to() else {
             return self
                 .datagram_from(None, target)
-                .map_err(Obstacle::into_failure);
+                .map_err(ConnectError::into_failure);
         };
         match self.datagram_from(Some(source), target) {
-            Err(Obstacle::Taken(taken)) => {
+            Err(ConnectError::Taken(taken)) => {
                 let other = self.instead_of(source, permit, taken)?;
                 self.datagram_from(Some(other), target)
-                    .map_err(Obstacle::into_failure)
+                    .map_err(ConnectError::into_failure)
             }
-            result => result.map_err(Obstacle::into_failure),
+            result => result.map_err(ConnectError::into_failure),
         }
     }
 
@@ -36,30 +36,30 @@ impl Connector {
         &self,
         source: Option<SocketAddr>,
         target: SocketAddr,
-    ) -> Result<UdpSocket, Obstacle> {
-        let socket = UpstreamSocket::new_udp(target).map_err(Obstacle::local)?;
-        self.mark(&socket).map_err(Obstacle::local)?;
+    ) -> Result<UdpSocket, ConnectError> {
+        let socket = UpstreamSocket::new_udp(target).map_err(ConnectError::local)?;
+        self.mark(&socket).map_err(ConnectError::local)?;
         if let Some(source) = source {
             bind(&socket, source)?;
         }
         let socket = socket
             .connect_udp(target)
-            .map_err(|failed| Obstacle::refused(target, failed))?;
+            .map_err(|failed| ConnectError::refused(target, failed))?;
         if let Some(wanted) = source {
-            verify(&socket, wanted).map_err(Obstacle::Other)?;
+            verify(&socket, wanted).map_err(ConnectError::Other)?;
         }
         Ok(socket)
     }
 }
 
-fn bind(socket: &UpstreamSocket, source: SocketAddr) -> Result<(), Obstacle> {
-    socket.set_transparent().map_err(Obstacle::local)?;
+fn bind(socket: &UpstreamSocket, source: SocketAddr) -> Result<(), ConnectError> {
+    socket.set_transparent().map_err(ConnectError::local)?;
     let bound = match source.port() {
         0 => socket.bind_any_port(source.ip()),
         _ => socket.bind(source),
     };
     bound.map_err(|failed| match failed.source.kind() {
-        ErrorKind::AddrInUse => Obstacle::Taken(failed),
-        _ => Obstacle::local(failed),
+        ErrorKind::AddrInUse => ConnectError::Taken(failed),
+        _ => ConnectError::local(failed),
     })
 }

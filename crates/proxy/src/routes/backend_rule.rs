@@ -4,10 +4,10 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use peername_sys::netlink::{Netlink, Rule, Selector};
 
-use super::backend::Backend;
 use super::error::Error;
 use super::location::{BackendLocation, locate_backend};
 use super::table_slot::{PROTOCOL, TableSlot};
+use crate::backend::Backend;
 
 /// What the rule for one backend selects; the slot adds the numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

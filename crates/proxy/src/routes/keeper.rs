@@ -15,12 +15,12 @@ use peername_sys::process::caps::{self, Capability};
 use tokio::net::unix::pipe;
 use tokio::signal::unix::{SignalKind, signal};
 
-use super::backend::Backend;
 use super::backend_rule::{BackendRule, rules_for};
 use super::error::Error;
 use super::install::InstalledRoutes;
 use super::inventory;
 use super::table_slot::{SlotLock, TableSlot};
+use crate::backend::Backend;
 
 /// A running proxy's hold on its rules and routes: they are there until this value is dropped, or
 /// the process ends in any other way.

@@ -4,6 +4,8 @@ use std::io::{self, ErrorKind};
 
 use peername_proto::Invalid;
 
+use peername_server::header_error::HeaderError;
+
 use crate::outcome::Failure;
 
 /// What a datagram can die of. None dies uncounted.
@@ -90,9 +92,9 @@ impl DropReason {
 
 impl From<Invalid> for DropReason {
     fn from(invalid: Invalid) -> Self {
-        Self::Refused(Failure::HeaderInvalid {
+        Self::Refused(Failure::Header(HeaderError::Invalid {
             invalid,
-            guess_protocol: None,
-        })
+            guess: None,
+        }))
     }
 }

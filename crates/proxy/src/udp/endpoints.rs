@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 
 use peername_sys::udp::PktInfo;
 
-use crate::addr::PeerAddr;
+use peername_server::addr::PeerAddr;
 
 /// What tells one session from another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

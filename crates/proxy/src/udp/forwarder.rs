@@ -16,11 +16,11 @@ use super::listeners::UdpListeners;
 use super::session::Session;
 use super::session::role::{AdmittedDatagram, Role};
 use super::worker;
-use crate::addr::{ClaimedSource, Target};
-use crate::counters::Counters;
 use crate::forward::Announcement;
 use crate::outcome::Failure;
-use crate::server::Companion;
+use crate::telemetry::counters::Counters;
+use peername_server::addr::{ClaimedSource, Target};
+use peername_server::workers::WorkerTask;
 
 /// Forwards datagrams behind a header.
 #[derive(Clone, Debug)]
@@ -37,7 +37,7 @@ pub struct UdpForwarder {
 
 impl UdpForwarder {
     /// What the workers are to do with these sockets.
-    pub fn worker_tasks(&self, sockets: UdpListeners) -> Vec<Companion> {
+    pub fn worker_tasks(&self, sockets: UdpListeners) -> Vec<WorkerTask> {
         let limits = worker::limits(&self.config, sockets.workers());
         let listeners = sockets.addrs();
         let role = || ForwarderRole {
@@ -110,7 +110,7 @@ impl Role for ForwarderRole {
         let destination = admitted.header.destination.unwrap_or(client);
         let dialect = self.forwarder.config.dialect;
         let headers = dialect.write_headers(announcement, client, destination);
-        headers.map_err(Failure::Header)
+        headers.map_err(Failure::OutboundHeader)
     }
 
     fn accept_reply(&mut self, _reply_to: &ReplyTo, _key: &SessionKey, _now: Instant) -> bool {

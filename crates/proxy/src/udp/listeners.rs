@@ -8,9 +8,11 @@ use peername_sys::udp;
 use peername_sys::{NameCall, SyscallError};
 
 use super::dialect::Dialect;
-use crate::addr::LocalAddr;
-use crate::listeners::{Beside, BindError, Given, Plan, Wanted, open_for_all};
-use crate::service::ListenerId;
+use peername_server::addr::LocalAddr;
+use peername_server::listeners::ListenerId;
+use peername_server::listeners::{
+    BindError, ExistingListeners, InheritedSockets, ListenAddr, OpenRequest, open_per_worker,
+};
 
 /// Of each worker, its sockets, in the order of the listeners.
 #[derive(Debug)]
@@ -32,11 +34,11 @@ impl UdpListeners {
     ///
     /// The address that failed, with what to do about it.
     pub fn open(
-        wanted: &[Wanted],
-        beside: &Beside,
+        wanted: &[ListenAddr],
+        beside: &ExistingListeners,
         workers: usize,
         dialect: Option<Dialect>,
-        given: &Given,
+        given: &InheritedSockets,
     ) -> Result<Self, BindError> {
         if wanted.is_empty() {
             return Ok(Self {
@@ -44,7 +46,7 @@ impl UdpListeners {
                 by_worker: Vec::new(),
             });
         }
-        let is_given = |(_, addr): &Wanted| given.udp.contains_key(addr);
+        let is_given = |(_, addr): &ListenAddr| given.udp.contains_key(addr);
         let workers = match dialect {
             _ if wanted.iter().any(is_given) => 1,
             Some(dialect) if !dialect.is_self_contained() => 1,
@@ -64,21 +66,21 @@ impl UdpListeners {
             Ok(socket)
         };
         let addr = UdpSocket::local_addr;
-        let plan = Plan {
+        let plan = OpenRequest {
             listen: wanted.iter().map(|&(_, addr)| addr).collect(),
-            beside,
+            existing: beside,
             workers,
         };
         let is_free = |addr| match given.udp.contains_key(&addr) {
             true => Ok(()),
             false => udp::check_address_free(addr),
         };
-        let by_worker = open_for_all(&plan, is_free, open, addr)?;
+        let by_worker = open_per_worker(&plan, is_free, open, addr)?;
         let first = by_worker.first().into_iter().flatten();
         let chosen: Vec<_> = first.filter_map(|s| s.local_addr().ok()).collect();
         let groups = by_worker.first().into_iter().flatten().zip(&chosen);
         for (socket, &addr) in groups {
-            steer(socket, workers, dialect).map_err(|failed| BindError { addr, failed })?;
+            steer(socket, workers, dialect).map_err(|failed| BindError::new(addr, failed))?;
         }
         // A client whose first datagram came to one worker before the others were there, and whose
         // second came to another, would have two sessions.
@@ -86,7 +88,7 @@ impl UdpListeners {
             .iter()
             .flat_map(|sockets| sockets.iter().zip(&chosen));
         for (socket, &addr) in all.filter(|(_, addr)| !given.udp.contains_key(addr)) {
-            udp::start_receiving(socket).map_err(|failed| BindError { addr, failed })?;
+            udp::start_receiving(socket).map_err(|failed| BindError::new(addr, failed))?;
         }
         let listeners = wanted.iter().zip(chosen);
         let listeners = listeners.map(|(&(id, _), addr)| (id, LocalAddr(addr)));
@@ -112,7 +114,7 @@ impl UdpListeners {
         for (socket, &addr) in named {
             let set = transparent::set_transparent(socket, addr.is_ipv6())
                 .and_then(|()| transparent::receive_original_destination(socket, addr.is_ipv6()));
-            set.map_err(|failed| BindError { addr, failed })?;
+            set.map_err(|failed| BindError::new(addr, failed))?;
         }
         Ok(self)
     }

@@ -17,18 +17,19 @@ use super::offload::KernelDataPath;
 use super::session::Session;
 use super::session::role::{AdmittedDatagram, Role};
 use super::worker;
-use crate::addr::LocalAddr;
 use crate::config::Config;
-use crate::counters::Counters;
 use crate::outcome::Failure;
-use crate::permit::Permit;
-use crate::server::Companion;
-use crate::service::{Current, ListenerId, Look, Service};
+use crate::policy::permit::Permit;
+use crate::service::{Service, ServiceCache, ServiceHandle};
+use crate::telemetry::counters::Counters;
+use peername_server::addr::LocalAddr;
+use peername_server::listeners::ListenerId;
+use peername_server::workers::WorkerTask;
 
 /// A proxy for UDP.
 #[derive(Clone, Debug)]
 pub struct UdpProxy {
-    services: Current,
+    services: ServiceHandle,
     counters: Arc<Counters>,
     config: UdpConfig,
     kernel: KernelDataPath,
@@ -40,7 +41,7 @@ impl UdpProxy {
     ///
     /// Steady sessions are left to `kernel`, if there is one.
     pub fn new(
-        services: Current,
+        services: ServiceHandle,
         counters: Arc<Counters>,
         config: UdpConfig,
         kernel: Option<Arc<DataPath>>,
@@ -54,12 +55,12 @@ impl UdpProxy {
     }
 
     /// What the workers are to do with these sockets: one task for each worker that has some.
-    pub fn worker_tasks(&self, sockets: UdpListeners) -> Vec<Companion> {
+    pub fn worker_tasks(&self, sockets: UdpListeners) -> Vec<WorkerTask> {
         let limits = worker::limits(&self.config, sockets.workers());
         let listeners: Arc<[_]> = sockets.listeners.clone().into();
         let role = || ProxyRole {
             services: self.services.clone(),
-            look: self.services.look(),
+            look: self.services.cache(),
             last: vec![None; listeners.len()],
             listeners: Arc::clone(&listeners),
             dialect: self.config.dialect,
@@ -77,8 +78,8 @@ impl UdpProxy {
 
 /// One worker's view.
 struct ProxyRole {
-    services: Current,
-    look: Look,
+    services: ServiceHandle,
+    look: ServiceCache,
     listeners: Arc<[(ListenerId, LocalAddr)]>,
     /// What each was served by when it was asked for last.
     last: Vec<Option<Arc<Service>>>,
@@ -146,8 +147,8 @@ impl Role for ProxyRole {
             return None;
         }
         let (id, listener) = self.listener(session.reply_to.listener).ok()?;
-        let services = self.services.now();
-        let rules = &services.of(id)?.rules;
+        let services = self.services.load();
+        let rules = &services.get(id)?.rules;
         let is_plain = session.key.client.is_some() && session.reply_to.original.is_none();
         (is_plain && rules.is_here(session.upstream.ip())).then(|| listener.0.port())
     }
@@ -161,8 +162,8 @@ impl ProxyRole {
     /// What the service of its listener allows.
     fn permit(&self, admitted: &AdmittedDatagram) -> Result<(Arc<Service>, Permit), Failure> {
         let (id, listener) = self.listener(admitted.key.listener)?;
-        let services = self.services.now();
-        let service = services.of(id).ok_or(Failure::NoService)?;
+        let services = self.services.load();
+        let service = services.get(id).ok_or(Failure::NoService)?;
         // As for TCP, where the connection's own address says it.
         let listener = admitted.key.original.map_or(listener, LocalAddr);
         let permit = Permit::decide(&admitted.header, listener, &service.rules)?;
@@ -173,7 +174,7 @@ impl ProxyRole {
     fn service(&mut self, number: usize) -> Result<&Service, Failure> {
         let (id, _) = self.listener(number)?;
         let last = self.last.get_mut(number).ok_or(Failure::NoService)?;
-        if let Some(now) = self.look.load().of(id)
+        if let Some(now) = self.look.load().get(id)
             && last.as_ref().is_none_or(|last| !Arc::ptr_eq(last, now))
         {
             *last = Some(Arc::clone(now));

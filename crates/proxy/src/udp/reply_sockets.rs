@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use peername_sys::socket::transparent;
 use peername_sys::{Result, SyscallError};
 
-use crate::throttle::Throttle;
+use peername_observe::throttle::Throttle;
 
 /// One worker's.
 #[derive(Debug)]

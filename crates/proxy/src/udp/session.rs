@@ -13,8 +13,8 @@ use peername_sys::udp::RecvMeta;
 use super::dialect::SessionHeaders;
 use super::endpoints::{ReplyTo, SessionKey};
 use super::offload::candidate::OffloadCandidate;
-use crate::log::{Exchanged, Record};
 use crate::outcome::{Outcome, Over};
+use crate::telemetry::record::{Exchanged, Record};
 
 /// A session.
 #[derive(Debug)]

@@ -29,9 +29,10 @@ use super::reply_sockets::ReplySockets;
 use super::session::OverflowCounter;
 use super::session::role::Role;
 use super::session::table::SessionTable;
-use crate::addr::LocalAddr;
-use crate::counters::Counters;
-use crate::server::{Companion, Phases};
+use crate::telemetry::counters::Counters;
+use peername_server::addr::LocalAddr;
+use peername_server::phases::Phases;
+use peername_server::workers::WorkerTask;
 
 /// Of all limits, one worker's share.
 pub(crate) fn limits(config: &UdpConfig, workers: usize) -> TableLimits {
@@ -51,8 +52,8 @@ pub(crate) fn worker_tasks<R: Role + Send + 'static>(
     counters: &Arc<Counters>,
     kernel: KernelDataPath,
     role: impl Fn() -> R,
-) -> Vec<Companion> {
-    let task = |sockets: Vec<UdpSocket>| -> Companion {
+) -> Vec<WorkerTask> {
+    let task = |sockets: Vec<UdpSocket>| -> WorkerTask {
         let (role, counters, kernel) = (role(), Arc::clone(counters), kernel.clone());
         Box::new(move |phases| {
             Box::pin(async move {
@@ -131,8 +132,8 @@ impl<R: Role> Worker<R> {
         while !(self.sessions.draining && self.sessions.table.len() == 0) {
             let quiet_at = self.last_activity + DRAIN_QUIET;
             tokio::select! {
-                () = phases.ended() => break,
-                () = draining.draining(), if !self.sessions.draining => {
+                () = phases.wait_end() => break,
+                () = draining.wait_draining(), if !self.sessions.draining => {
                     // What has come before the word to stop did.
                     self.poll_rounds(poller)?;
                     self.sessions.begin_draining();

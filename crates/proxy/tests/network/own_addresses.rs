@@ -4,13 +4,13 @@ use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
-use peername_proxy::own_addresses::{Kind, OwnAddresses};
+use peername_server::own_addresses::{LocalKind, OwnAddresses};
 use peername_sys::process::caps;
 use tokio::time::{sleep, timeout};
 
 use crate::{in_namespace, ip};
 
-fn kind(own: &OwnAddresses, address: &str) -> Option<Kind> {
+fn kind(own: &OwnAddresses, address: &str) -> Option<LocalKind> {
     let address: IpAddr = address.parse().unwrap();
     own.kind_of(address)
 }
@@ -36,7 +36,7 @@ fn addresses_and_both_ends_of_their_networks_are_known() -> Result<()> {
             "10.7.0.1",
             "fd01::5",
         ] {
-            assert_eq!(kind(&own, address), Some(Kind::Own), "{address}");
+            assert_eq!(kind(&own, address), Some(LocalKind::Own), "{address}");
         }
         for address in [
             "127.0.0.0",
@@ -49,7 +49,7 @@ fn addresses_and_both_ends_of_their_networks_are_known() -> Result<()> {
             "192.168.7.3",
             "fd01::",
         ] {
-            assert_eq!(kind(&own, address), Some(Kind::End), "{address}");
+            assert_eq!(kind(&own, address), Some(LocalKind::End), "{address}");
         }
         for address in [
             "10.1.2.4",
@@ -105,7 +105,7 @@ fn what_a_route_calls_local_is_own() -> Result<()> {
             "2001:db8:1::7",
             "127.3.2.1",
         ] {
-            assert_eq!(kind(&own, address), Some(Kind::Own), "{address}");
+            assert_eq!(kind(&own, address), Some(LocalKind::Own), "{address}");
         }
         for address in ["198.51.101.7", "192.0.2.1", "2001:db8:2::7"] {
             assert!(!has(&own, address), "{address} in {own:?}");
@@ -129,7 +129,7 @@ fn local_routes_that_come_and_go_are_followed() -> Result<()> {
             let one = ["198.51.100.7", "2001:db8:1::7"][usize::from(network.contains(':'))];
             assert!(!has(&own, one));
             ip(&format!("route add local {network} dev lo"))?;
-            until(|| kind(&own, one) == Some(Kind::Own)).await?;
+            until(|| kind(&own, one) == Some(LocalKind::Own)).await?;
             ip(&format!("route del local {network} dev lo"))?;
             until(|| !has(&own, one)).await?;
         }

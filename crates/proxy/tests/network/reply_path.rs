@@ -5,7 +5,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::Result;
-use peername_proxy::reply_path::{Broken, Tested, check};
+use peername_proxy::reply_path::probe::{ProbeOutcome, ReplyPathError, check};
 use peername_proxy::routes::{self, Scope};
 use peername_sys::process::caps::{self, Capability};
 use peername_sys::socket::upstream::UpstreamSocket;
@@ -27,12 +27,12 @@ fn loopback_is_broken_until_the_routes_are_there_and_again_without() -> Result<(
         for target in [V4, "127.0.0.9:1", V6] {
             let target = address(target);
             let broken = check(target).await.unwrap_err();
-            assert!(matches!(broken, Broken::NoReply { .. }), "{broken}");
+            assert!(matches!(broken, ReplyPathError::NoReply { .. }), "{broken}");
             routes::add(&[target]).await?;
-            assert_eq!(check(target).await?, Tested::Connected);
+            assert_eq!(check(target).await?, ProbeOutcome::Connected);
             routes::remove(Scope::Idle).await?;
             let broken = check(target).await.unwrap_err();
-            assert!(matches!(broken, Broken::NoReply { .. }), "{broken}");
+            assert!(matches!(broken, ReplyPathError::NoReply { .. }), "{broken}");
         }
         Ok(())
     })
@@ -69,8 +69,11 @@ fn net_raw_is_enough() -> Result<()> {
         add_address("10.9.0.1", "24").await?;
         routes::add(&[address(V4), address("10.9.0.1:443")]).await?;
         caps::keep_only(&[Capability::CAP_NET_RAW])?;
-        assert_eq!(check(address(V4)).await?, Tested::Connected);
-        assert_eq!(check(address("10.9.0.1:443")).await?, Tested::LookedUp);
+        assert_eq!(check(address(V4)).await?, ProbeOutcome::Connected);
+        assert_eq!(
+            check(address("10.9.0.1:443")).await?,
+            ProbeOutcome::LookedUp
+        );
         Ok(())
     })
 }
@@ -80,7 +83,7 @@ fn without_net_raw_there_is_a_hint() -> Result<()> {
     in_namespace(async || {
         caps::keep_only(&[])?;
         let broken = check(address(V4)).await.unwrap_err();
-        assert!(matches!(broken, Broken::Permission(_)), "{broken}");
+        assert!(matches!(broken, ReplyPathError::Permission(_)), "{broken}");
         assert!(broken.to_string().contains("needs CAP_NET_RAW"), "{broken}");
         Ok(())
     })
@@ -94,9 +97,12 @@ fn another_address_of_this_host_is_looked_up_with_its_port() -> Result<()> {
         for target in ["10.9.0.1:8080", "[fd09::1]:8080"] {
             let target = address(target);
             let broken = check(target).await.unwrap_err();
-            assert!(matches!(broken, Broken::NotRouted { .. }), "{broken}");
+            assert!(
+                matches!(broken, ReplyPathError::NotRouted { .. }),
+                "{broken}"
+            );
             routes::add(&[target]).await?;
-            assert_eq!(check(target).await?, Tested::LookedUp);
+            assert_eq!(check(target).await?, ProbeOutcome::LookedUp);
             let beside = SocketAddr::new(target.ip(), 8081);
             assert!(
                 check(beside).await.is_err(),
@@ -146,7 +152,10 @@ fn a_rewritten_source_is_noticed() -> Result<()> {
             );
         }
         let broken = check(address(V4)).await.unwrap_err();
-        assert!(matches!(broken, Broken::Rewritten { .. }), "{broken}");
+        assert!(
+            matches!(broken, ReplyPathError::Rewritten { .. }),
+            "{broken}"
+        );
         assert!(broken.to_string().contains("but 127.0.0.77:"), "{broken}");
         Ok(())
     })
@@ -155,7 +164,7 @@ fn a_rewritten_source_is_noticed() -> Result<()> {
 #[test]
 fn another_host_cannot_be_tested_from_here() -> Result<()> {
     in_namespace(async || {
-        assert_eq!(check(address("10.9.0.1:80")).await?, Tested::NotHere);
+        assert_eq!(check(address("10.9.0.1:80")).await?, ProbeOutcome::NotHere);
         Ok(())
     })
 }
@@ -164,7 +173,7 @@ fn another_host_cannot_be_tested_from_here() -> Result<()> {
 fn without_ipv6_there_is_nothing_to_break() -> Result<()> {
     in_namespace(async || {
         disable_ipv6()?;
-        assert_eq!(check(address(V6)).await?, Tested::FamilyOff);
+        assert_eq!(check(address(V6)).await?, ProbeOutcome::FamilyOff);
         Ok(())
     })
 }

@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroU32;
 use std::time::Duration;
 
-use peername_proxy::reply_path::{self as path, Tested};
+use peername_proxy::reply_path::probe::{self as path, ProbeOutcome};
 use peername_proxy::routes::{self, Backend, BackendLocation, EntryOwner, locate_backend};
 use peername_sys::event::readiness::register_stream;
 use peername_sys::netlink::Netlink;
@@ -81,13 +81,13 @@ pub(super) async fn routed(target: Backend, mark: u32) -> Finding {
 pub(super) async fn reply_path(target: Backend) -> Finding {
     let check = "self-test";
     match path::check(target).await {
-        Ok(Tested::Connected) => Finding::ok(
+        Ok(ProbeOutcome::Connected) => Finding::ok(
             check,
             format!("a foreign address can connect beside {target}"),
         ),
-        Ok(Tested::LookedUp) => Finding::ok(check, format!("{target} by its routes only")),
-        Ok(Tested::NotHere) => Finding::ok(check, format!("{target} is on another host")),
-        Ok(Tested::FamilyOff) => Finding::ok(check, format!("no {target} without IPv6")),
+        Ok(ProbeOutcome::LookedUp) => Finding::ok(check, format!("{target} by its routes only")),
+        Ok(ProbeOutcome::NotHere) => Finding::ok(check, format!("{target} is on another host")),
+        Ok(ProbeOutcome::FamilyOff) => Finding::ok(check, format!("no {target} without IPv6")),
         Err(broken) => Finding::broken(check, format!("{target}: {broken}")),
     }
 }
@@ -113,7 +113,7 @@ pub(super) async fn reachable(target: SocketAddr) -> Finding {
 /// it found its way back.
 pub(super) async fn answers_a_stranger(target: SocketAddr, mark: u32) -> Finding {
     let check = "spoofed connect";
-    let from = path::stranger(target.ip());
+    let from = path::foreign_addr(target.ip());
     match connect_as(from, target, NonZeroU32::new(mark)).await {
         Ok(Answer::Connected) => Finding::ok(check, format!("{target} answers {}", from)),
         Ok(Answer::Refused) => Finding::ok(
@@ -159,7 +159,7 @@ async fn where_replies_go(target: Backend) -> Result<Way, SyscallError> {
         BackendLocation::OtherHost => return Ok(Way::Unknown),
     };
     let stays = netlink
-        .is_delivered_locally(transport, from, path::stranger(from.ip()), None)
+        .is_delivered_locally(transport, from, path::foreign_addr(from.ip()), None)
         .await?;
     Ok(if stays { Way::Stays } else { Way::Leaves })
 }

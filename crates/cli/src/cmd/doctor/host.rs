@@ -2,8 +2,8 @@
 
 use std::fs;
 
-use peername_proxy::capabilities::Advice;
 use peername_relay::has_rings;
+use peername_server::capabilities::Advice;
 use peername_sys::process::caps::{self, Capability};
 use peername_sys::process::limits;
 

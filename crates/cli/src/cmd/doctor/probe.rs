@@ -4,7 +4,7 @@ use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::num::NonZeroU32;
 
-use peername_proxy::reply_path::stranger;
+use peername_proxy::reply_path::probe::foreign_addr;
 use peername_proxy::routes::{BackendLocation, locate_backend};
 use peername_sys::netlink::Netlink;
 use tokio::net::TcpStream;
@@ -65,7 +65,7 @@ async fn plainly(target: SocketAddr) -> Reached {
 }
 
 async fn as_a_stranger(target: SocketAddr, mark: Option<NonZeroU32>) -> Reached {
-    match connect_as(stranger(target.ip()), target, mark).await {
+    match connect_as(foreign_addr(target.ip()), target, mark).await {
         Ok(Answer::Connected) => Reached::Yes,
         Ok(Answer::Refused) => Reached::Refused,
         Ok(Answer::Silence) => Reached::No(format!("no answer within {LIMIT:?}")),

@@ -9,14 +9,14 @@ use std::time::Duration;
 use clap::ValueEnum;
 use http::HeaderName;
 use peername_intercept::access::{Access, Users};
-use peername_intercept::admin::Hosts;
 use peername_intercept::check::{Check, CheckConfig, OnFailure, Sent, Service};
 use peername_intercept::passthrough::{Entry, Passthrough};
 use peername_intercept::pinned::Pinned;
 use peername_intercept::site::Rules;
 use peername_intercept::upstream::{Parent, Settings};
-use peername_proxy::destination::Allowed;
-use peername_proxy::trust::TrustList;
+use peername_observe::admin::AllowedHosts;
+use peername_server::destination_list::AllowedDestination;
+use peername_server::trust_list::TrustList;
 
 use crate::cmd::ca::dir::Dir;
 use crate::cmd::ca::host_name;
@@ -78,7 +78,7 @@ pub(crate) struct Args {
     check_concurrency: Number<1, 65_536>,
     /// A destination beyond ports 80 and 443 of public addresses: CIDR[:PORT[-PORT]]; may be repeated
     #[arg(long, value_name = "WHERE")]
-    pub(super) allow_destination: Vec<Allowed>,
+    pub(super) allow_destination: Vec<AllowedDestination>,
     /// A host whose TLS is carried unopened: example.com, *.example.com or a network; may be repeated
     #[arg(long, value_name = "HOST")]
     passthrough: Vec<Entry>,
@@ -199,9 +199,9 @@ impl Args {
     }
 
     /// By which names --admin may be asked.
-    pub(super) fn admin_hosts(&self) -> Hosts {
+    pub(super) fn admin_hosts(&self) -> AllowedHosts {
         let own = || vec![host_name()];
-        Hosts(match self.admin_host.as_slice() {
+        AllowedHosts(match self.admin_host.as_slice() {
             [] => own(),
             names => names.to_vec(),
         })

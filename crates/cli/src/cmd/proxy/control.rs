@@ -6,17 +6,18 @@ use std::sync::Arc;
 
 use anyhow::Context;
 use peername_kernel::data_path::DataPath;
-use peername_proxy::counters::Counters;
-use peername_proxy::destination::Listening;
-use peername_proxy::listeners::Given;
-use peername_proxy::own_addresses::OwnAddresses;
-use peername_proxy::permit::Rules;
+use peername_proxy::conn::TcpProxy;
+use peername_proxy::policy::destination::Listening;
+use peername_proxy::policy::permit::Rules;
+use peername_proxy::reply_path::monitor::ReplyPathMonitor;
 use peername_proxy::routes::Backend;
-use peername_proxy::server::{self, Companion, Hold, Running};
-use peername_proxy::service::{Current, Service, Services};
-use peername_proxy::tcp::TcpProxy;
+use peername_proxy::service::{Service, ServiceHandle, Services};
+use peername_proxy::telemetry::counters::Counters;
 use peername_proxy::udp::{UdpConfig, UdpProxy};
-use peername_proxy::watchdog::ReplyPath;
+use peername_server::listeners::InheritedSockets;
+use peername_server::own_addresses::OwnAddresses;
+use peername_server::phases::{self, DrainGuard};
+use peername_server::workers::{self, WorkerTask, Workers};
 use tokio::sync::watch;
 
 use super::open::{self, Actual, Numbers, Open};
@@ -27,18 +28,18 @@ use crate::logging::ranges;
 /// The running proxy.
 pub(super) struct Control {
     pub(super) setup: Setup,
-    pub(super) running: Running,
+    pub(super) running: Workers,
     pub(super) shared: Shared,
-    pub(super) services: Current,
+    pub(super) services: ServiceHandle,
     pub(super) listeners: Numbers,
     /// Numbers that no listener had yet.
     pub(super) ids: RangeFrom<u32>,
     pub(super) actual: Actual,
     /// Kept, for none of them may go with a reload.
-    pub(super) given: Given,
+    pub(super) given: InheritedSockets,
     pub(super) groups: Vec<Group>,
     /// Whoever keeps it fresh looks here for what it is by now.
-    pub(super) reply_path: watch::Sender<Arc<ReplyPath>>,
+    pub(super) reply_path: watch::Sender<Arc<ReplyPathMonitor>>,
 }
 
 /// UDP listeners that are served by the same loops, until this is dropped.
@@ -47,7 +48,7 @@ pub(super) struct Group {
     pub(super) asked: UdpConfig,
     /// Descriptors that it may use.
     pub(super) descriptors: usize,
-    _hold: Hold,
+    _hold: DrainGuard,
 }
 
 /// What all services have in common.
@@ -65,7 +66,7 @@ impl Control {
     pub(super) async fn start(
         setup: Setup,
         open: Open,
-        given: Given,
+        given: InheritedSockets,
         ids: RangeFrom<u32>,
         kernel: Option<Arc<DataPath>>,
     ) -> anyhow::Result<Self> {
@@ -75,12 +76,12 @@ impl Control {
             kernel,
             backends_at_start: setup.backends(),
         };
-        let reply_path = Arc::new(ReplyPath::new(setup.probes()));
+        let reply_path = Arc::new(ReplyPathMonitor::new(setup.probes()));
         reply_path.check().await;
         let listeners = open.numbers();
         let actual = open.actual();
         let services = shared.services(&setup, &listeners, &actual, &reply_path)?;
-        let services = Current::new(services);
+        let services = ServiceHandle::new(services);
         let (running, groups) = shared.run(&setup, open, &services)?;
         for planned in &setup.services {
             tell(planned, &actual, setup.process.workers());
@@ -113,7 +114,7 @@ impl Shared {
         setup: &Setup,
         listeners: &Numbers,
         actual: &Actual,
-        reply_path: &Arc<ReplyPath>,
+        reply_path: &Arc<ReplyPathMonitor>,
     ) -> peername_sys::Result<Services> {
         let mut all = Vec::new();
         let listening = Listening {
@@ -141,34 +142,38 @@ impl Shared {
         &self,
         setup: &Setup,
         open: Open,
-        services: &Current,
-    ) -> anyhow::Result<(Running, Vec<Group>)> {
+        services: &ServiceHandle,
+    ) -> anyhow::Result<(Workers, Vec<Group>)> {
         let workers = setup.process.workers();
         let capacity = lifecycle::capacity(workers, open.groups.len(), open.descriptors())?;
         let groups = open.groups.into_iter();
         let (beside, groups) = groups.map(|group| self.group(group, services)).unzip();
         let proxy = Arc::new(TcpProxy::new(services.clone(), Arc::clone(&self.counters)));
-        let running = server::start(open.tcp, beside, &proxy, capacity)
+        let running = workers::start(open.tcp, beside, &proxy, capacity)
             .context("starting a worker thread")?;
         Ok((running, groups))
     }
 
     /// What workers have to do for a group, and the hold on it.
-    pub(super) fn group(&self, group: open::Group, services: &Current) -> (Vec<Companion>, Group) {
+    pub(super) fn group(
+        &self,
+        group: open::Group,
+        services: &ServiceHandle,
+    ) -> (Vec<WorkerTask>, Group) {
         let addresses: Vec<_> = group.addresses().collect();
         let sockets = addresses.len() * group.sockets.workers();
         let descriptors = group.descriptors() + sockets;
         let counters = Arc::clone(&self.counters);
         let kernel = self.kernel.clone();
         let proxy = UdpProxy::new(services.clone(), counters, group.datagrams, kernel);
-        let (companions, hold) = server::held(proxy.worker_tasks(group.sockets));
+        let (worker_tasks, hold) = phases::with_drain_guard(proxy.worker_tasks(group.sockets));
         let group = Group {
             addresses,
             asked: group.asked,
             descriptors,
             _hold: hold,
         };
-        (companions, group)
+        (worker_tasks, group)
     }
 }
 
@@ -199,7 +204,7 @@ fn tell_of_subnets(planned: &Planned) {
     }
 }
 
-async fn keep_checking(mut reply_path: watch::Receiver<Arc<ReplyPath>>) {
+async fn keep_checking(mut reply_path: watch::Receiver<Arc<ReplyPathMonitor>>) {
     loop {
         let now = Arc::clone(&reply_path.borrow_and_update());
         tokio::select! {

@@ -1,6 +1,6 @@
 //! What the options say about destinations that headers name.
 
-use peername_proxy::destination::Destinations;
+use peername_proxy::policy::destination::Destinations;
 
 use crate::usage::Usage;
 use crate::value::AllowDestination;

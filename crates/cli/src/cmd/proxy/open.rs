@@ -4,9 +4,9 @@ use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;
 use std::ops::RangeFrom;
 
-use peername_proxy::listeners::{Beside, Given, Listeners, Wanted};
-use peername_proxy::service::ListenerId;
 use peername_proxy::udp::{MAX_REPLY_SOCKETS, UdpConfig, UdpListeners};
+use peername_server::listeners::ListenerId;
+use peername_server::listeners::{ExistingListeners, InheritedSockets, ListenAddr, Listeners};
 use peername_sys::netlink::Transport;
 
 use super::setup::{Planned, Setup};
@@ -16,12 +16,12 @@ pub(super) struct Open {
     pub(super) tcp: Listeners,
     pub(super) groups: Vec<Group>,
     /// What was asked for, as it was numbered.
-    wanted_tcp: Vec<Wanted>,
+    wanted_tcp: Vec<ListenAddr>,
 }
 
 /// UDP listeners of one service: their sessions share limits and a dialect.
 pub(super) struct Group {
-    wanted: Vec<Wanted>,
+    wanted: Vec<ListenAddr>,
     pub(super) sockets: UdpListeners,
     /// With as many sessions as there are descriptors for.
     pub(super) datagrams: UdpConfig,
@@ -44,11 +44,11 @@ impl Open {
         setup: &Setup,
         there: &Numbers,
         descriptors_of_udp: usize,
-        given: &Given,
+        given: &InheritedSockets,
         ids: &mut RangeFrom<u32>,
     ) -> anyhow::Result<Self> {
         let workers = setup.process.workers();
-        let mut number = |planned: &Planned, transport| -> Vec<Wanted> {
+        let mut number = |planned: &Planned, transport| -> Vec<ListenAddr> {
             let addrs = planned.listen(transport).iter().copied();
             let new = addrs.filter(|&addr| !there.contains_key(&(transport, addr)));
             new.zip(&mut *ids)
@@ -73,7 +73,7 @@ impl Open {
                 .iter()
                 .filter(|(_, addr)| planned.tcp.contains(addr));
             let ids: HashSet<_> = ids.map(|&(id, _)| id).collect();
-            tcp = tcp.transparent(|id| ids.contains(&id))?;
+            tcp = tcp.with_transparent(|id| ids.contains(&id))?;
         }
         let mut open = Self {
             tcp,
@@ -110,7 +110,7 @@ impl Open {
 
     /// Each listener's address, by what was asked for: they differ where the kernel chose the port.
     pub(super) fn actual(&self) -> Actual {
-        let key = |transport| move |&(_, addr): &Wanted| (transport, addr);
+        let key = |transport| move |&(_, addr): &ListenAddr| (transport, addr);
         let udp = self.groups.iter().flat_map(|group| {
             let wanted = group.wanted.iter().map(key(Transport::Udp));
             wanted.zip(group.sockets.addrs())
@@ -134,7 +134,7 @@ impl Open {
 
 impl Group {
     fn new(
-        wanted: Vec<Wanted>,
+        wanted: Vec<ListenAddr>,
         sockets: UdpListeners,
         asked: UdpConfig,
         descriptors: usize,
@@ -151,7 +151,7 @@ impl Group {
 
     /// With what TPROXY rules bring; some descriptors are for answers from other addresses then.
     fn transparent(
-        wanted: Vec<Wanted>,
+        wanted: Vec<ListenAddr>,
         sockets: UdpListeners,
         asked: UdpConfig,
         descriptors: usize,
@@ -175,13 +175,13 @@ impl Group {
     }
 }
 
-fn open_already(there: &Numbers, setup: &Setup, transport: Transport) -> Beside {
+fn open_already(there: &Numbers, setup: &Setup, transport: Transport) -> ExistingListeners {
     let wanted: HashSet<_> = setup.listen(transport).collect();
     let of = there.keys().filter(|(of, _)| *of == transport);
-    let (staying, leaving) = of
+    let (staying, closing) = of
         .map(|&(_, addr)| addr)
         .partition(|addr| wanted.contains(addr));
-    Beside { staying, leaving }
+    ExistingListeners { staying, closing }
 }
 
 #[cfg(test)]
@@ -192,8 +192,16 @@ mod tests {
     #[test]
     fn sockets_for_answers_have_descriptors_of_their_own() {
         let wanted = vec![(ListenerId(0), SocketAddr::from(([127, 0, 0, 1], 0)))];
-        let open =
-            || UdpListeners::open(&wanted, &Beside::default(), 1, None, &Given::default()).unwrap();
+        let open = || {
+            UdpListeners::open(
+                &wanted,
+                &ExistingListeners::default(),
+                1,
+                None,
+                &InheritedSockets::default(),
+            )
+            .unwrap()
+        };
         let asked = UdpConfig {
             sessions: 4096,
             ..UdpConfig::default()

@@ -9,11 +9,12 @@ use std::thread::available_parallelism;
 use std::time::Duration;
 
 use clap::Parser;
-use peername_proxy::config::{Config, HeaderLimits, OnCollision, SendProxy, SourcePort, Upstream};
-use peername_proxy::source::SourcePolicy;
-use peername_proxy::trust::TrustList;
+use peername_proxy::config::{Config, OnCollision, SendProxy, SourcePort, Upstream};
+use peername_proxy::policy::source::SourcePolicy;
 use peername_proxy::udp::UdpConfig;
 use peername_relay::{Limits, Method, has_rings};
+use peername_server::header_limits::HeaderLimits;
+use peername_server::trust_list::TrustList;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::num::NonZeroU32;
 
 use anyhow::Context;
-use peername_proxy::capabilities::Advice;
+use peername_server::capabilities::Advice;
 use peername_sys::process::caps::{Capability, is_effective, keep_only, set_effective};
 use peername_sys::socket::upstream::UpstreamSocket;
 

@@ -9,8 +9,8 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use anyhow::{Context, bail, ensure};
-use peername_proxy::own_addresses::OwnAddresses;
 use peername_proxy::routes::{Backend, add_command};
+use peername_server::own_addresses::OwnAddresses;
 use peername_sys::netlink::Transport;
 
 use super::control::{Control, Group};
@@ -48,13 +48,13 @@ impl Control {
         let open = Open::missing(
             &setup,
             &self.listeners,
-            self.running.room() / 2,
+            self.running.free_descriptors() / 2,
             &self.given,
             &mut self.ids,
         )?;
         let sockets = open.numbers().len() * setup.process.workers();
         ensure!(
-            sockets + open.descriptors() <= self.running.room(),
+            sockets + open.descriptors() <= self.running.free_descriptors(),
             "too few descriptors are free for {sockets} more listening sockets: raise LimitNOFILE or \
              `ulimit -Hn`, and restart"
         );
@@ -166,16 +166,16 @@ impl Control {
         };
         for group in self.groups.extract_if(.., goes) {
             // It stops as it is dropped.
-            self.running.give_back(group.descriptors);
+            self.running.release_descriptors(group.descriptors);
         }
         closed
     }
 
     fn begin(&mut self, open: Open) {
         for group in open.groups {
-            let (companions, group) = self.shared.group(group, &self.services);
-            self.running.set_aside(group.descriptors);
-            self.running.begin(companions);
+            let (worker_tasks, group) = self.shared.group(group, &self.services);
+            self.running.reserve_descriptors(group.descriptors);
+            self.running.spawn(worker_tasks);
             self.groups.push(group);
         }
         self.running.open(open.tcp);

@@ -8,14 +8,14 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
+use peername_proxy::reply_path::monitor::ReplyPathMonitor;
 use peername_proxy::routes::Keeper;
-use peername_proxy::watchdog::ReplyPath;
 use tokio::sync::watch;
 
 /// Waits until the keeper, if there is one, is gone and replies don't come back any more to where clients go by then.
 pub(super) fn lost(
     keeper: Option<&mut Keeper>,
-    reply_path: watch::Receiver<Arc<ReplyPath>>,
+    reply_path: watch::Receiver<Arc<ReplyPathMonitor>>,
 ) -> io::Result<impl Future<Output = ()>> {
     let ended = keeper.map(Keeper::wait_exit).transpose()?;
     Ok(async move {

@@ -5,13 +5,13 @@ use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroU32;
 use std::sync::Arc;
 
-use peername_proxy::addr::LocalAddr;
 use peername_proxy::config::{Config, TargetRule};
-use peername_proxy::own_addresses::{Kind, OwnAddresses};
+use peername_proxy::reply_path::ProbeTarget;
 use peername_proxy::routes::Backend;
 use peername_proxy::udp::UdpConfig;
-use peername_proxy::watchdog::Probe;
 use peername_relay::Method;
+use peername_server::addr::LocalAddr;
+use peername_server::own_addresses::{LocalKind, OwnAddresses};
 use peername_sys::netlink::Transport;
 
 use super::file;
@@ -91,7 +91,7 @@ impl Setup {
 
     /// Every backend for which clients are expected, and whether one port of it stands for all. Any other is tried when
     /// its first client comes.
-    pub(crate) fn probes(&self) -> impl Iterator<Item = Probe> + '_ {
+    pub(crate) fn probes(&self) -> impl Iterator<Item = ProbeTarget> + '_ {
         self.services
             .iter()
             .flat_map(|planned| planned.backends().map(move |known| (known, planned)))
@@ -99,7 +99,7 @@ impl Setup {
                 IpAddr::V4(_) => planned.expected.v4,
                 IpAddr::V6(_) => planned.expected.v6,
             })
-            .map(|((backend, any_port), planned)| Probe {
+            .map(|((backend, any_port), planned)| ProbeTarget {
                 backend,
                 any_port,
                 mark: planned.config.upstream.mark,
@@ -153,7 +153,7 @@ impl Setup {
 
     /// Looks once more, knowing this host's addresses: only the kernel does.
     pub(super) fn check_at(&self, host: &OwnAddresses) -> Result<(), Usage> {
-        let problems = self.problems(|ip| host.kind_of(ip) == Some(Kind::Own));
+        let problems = self.problems(|ip| host.kind_of(ip) == Some(LocalKind::Own));
         match problems.is_empty() {
             true => Ok(()),
             false => Err(Usage(problems.join("\n"))),
@@ -284,7 +284,7 @@ impl Planned {
                 all.get(..1).unwrap_or(all)
             };
             different.iter().map(move |&addr| {
-                let address = rule.of(LocalAddr(addr)).0;
+                let address = rule.for_listener(LocalAddr(addr)).0;
                 (Backend { address, transport }, any_port)
             })
         };

@@ -5,10 +5,11 @@ use std::net::SocketAddr;
 use peername_proto::{Carrier, Invalid, Parsed, Spp, Transport, parse};
 use peername_sys::netlink;
 
-use crate::addr::{ClaimedSource, PeerAddr, canonical};
-use crate::config::HeaderLimits;
-use crate::permit::Claims;
+use crate::outcome::Failure;
+use crate::policy::permit::HeaderClaims;
 use crate::udp::drop_reason::DropReason;
+use peername_server::addr::{ClaimedSource, PeerAddr, canonical};
+use peername_server::header_limits::HeaderLimits;
 
 /// A parsed header of a datagram; of a datagram without one, the header that stands for it.
 #[derive(Clone, Copy, Debug)]
@@ -44,7 +45,7 @@ impl DatagramHeader {
             }
             .into());
         };
-        limits.admit(&header)?;
+        limits.admit(&header).map_err(Failure::from)?;
         if header.transport() == Some(Transport::Stream) {
             return Err(DropReason::StreamTransport);
         }
@@ -81,7 +82,7 @@ impl DatagramHeader {
     }
 }
 
-impl Claims for DatagramHeader {
+impl HeaderClaims for DatagramHeader {
     fn claim(&self) -> Option<ClaimedSource> {
         self.claim
     }

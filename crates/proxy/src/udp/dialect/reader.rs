@@ -7,10 +7,10 @@ use peername_proto::V2_SIGNATURE;
 
 use super::Dialect;
 use super::header::DatagramHeader;
-use crate::config::HeaderLimits;
 use crate::udp::drop_reason::DropReason;
 use crate::udp::endpoints::{ReplyTo, SessionKey};
 use crate::udp::lru_table::{LruTable, TableLimits};
+use peername_server::header_limits::HeaderLimits;
 
 /// The header reader of one worker.
 pub(crate) struct HeaderReader {

@@ -9,13 +9,12 @@ use peername_sys::event::async_epoll::AsyncEpoll;
 use peername_sys::udp;
 use peername_sys::{NameCall, SyscallError};
 
-use crate::addr::{LocalAddr, Target};
-use crate::counters::{Counters, DatagramTally};
-use crate::log::Record;
-use crate::outages::{self, Backend};
+use crate::backend::Backend;
 use crate::outcome::{Failure, Over};
-use crate::refusals;
-use crate::throttle::Throttle;
+use crate::telemetry::counters::{Counters, DatagramTally};
+use crate::telemetry::outages;
+use crate::telemetry::record::Record;
+use crate::telemetry::refusals;
 use crate::udp::drop_reason::DropReason;
 use crate::udp::endpoints::{ReplyTo, SessionKey};
 use crate::udp::lru_table::{EntryId, LruTable, TableLimits};
@@ -23,6 +22,9 @@ use crate::udp::offload::KernelDataPath;
 use crate::udp::offload::egress_cache::EgressCache;
 use crate::udp::session::Session;
 use crate::udp::session::role::{AdmittedDatagram, Role};
+use peername_observe::throttle::Throttle;
+use peername_server::addr::{LocalAddr, Target};
+use peername_sys::netlink::Transport;
 
 /// What a worker knows beside its buffers.
 pub(crate) struct SessionTable<R> {
@@ -133,7 +135,11 @@ impl<R: Role> SessionTable<R> {
     pub(crate) fn count_unsent(&mut self, id: EntryId, dropped: &DropReason) {
         let session = self.table.get(id);
         if let (DropReason::Unreachable(error), Some(session)) = (dropped, session) {
-            outages::failed(Backend::Udp(session.upstream), error.kind(), error);
+            outages::report_failure(
+                Backend::new(session.upstream, Transport::Udp),
+                error.kind(),
+                error,
+            );
         }
         let reply_to = session.map(|session| session.reply_to);
         self.count_dropped(dropped, reply_to.as_ref());
@@ -144,7 +150,7 @@ impl<R: Role> SessionTable<R> {
         if outages::is_any_down()
             && let Some(session) = self.table.get(id)
         {
-            outages::accepted(Backend::Udp(session.upstream));
+            outages::report_success(Backend::new(session.upstream, Transport::Udp));
         }
         self.table.touch(id, now, true);
     }
@@ -299,8 +305,8 @@ impl<R: Role> SessionTable<R> {
             self.evict_for(admitted.balancer, now);
         }
         let mut record = Record::begin_session(&self.counters, listener, local, reply_to.peer);
-        record.header(admitted.header.claim, None);
-        record.target(Target(upstream));
+        record.set_header(admitted.header.claim, None);
+        record.set_target(Target(upstream));
         let session = Session::new(
             admitted.key,
             *reply_to,

@@ -10,11 +10,11 @@ use peername_sys::udp::RecvBatch;
 use super::Worker;
 use super::batch_item::{BATCH_SIZE, BatchItem, for_each_sent, payload, split_merged};
 use super::batch_sender::{BatchSender, OutgoingDatagram};
-use crate::addr::PeerAddr;
 use crate::udp::drop_reason::DropReason;
 use crate::udp::endpoints::ReplyTo;
 use crate::udp::session::role::Role;
 use crate::udp::session::table::SessionTable;
+use peername_server::addr::PeerAddr;
 
 impl<R: Role> Worker<R> {
     /// Takes a batch of requests and sends each to its session's backend. Returns whether more may wait;

@@ -1,0 +1,176 @@
+//! The admin endpoint of a running command: `/metrics`, `/healthz` and `/readyz` over HTTP, on a listener of its own.
+
+use std::convert::Infallible;
+use std::net::{IpAddr, TcpListener};
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::header::{self, HeaderMap, HeaderValue};
+use http::uri::Authority;
+use http::{Method, Request, Response, StatusCode};
+use http_body_util::Full;
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use prometheus_client::encoding::text;
+use prometheus_client::registry::Registry;
+use tokio::sync::Semaphore;
+use tokio::time::{sleep, timeout};
+
+/// What a command answers for itself.
+pub trait Health: Send + Sync + 'static {
+    /// Returns once every worker has answered; the endpoint sets the deadline.
+    fn check_liveness(&self) -> impl Future<Output = ()> + Send;
+
+    /// Whether clients should be sent here.
+    ///
+    /// # Errors
+    ///
+    /// Why not, in a line of text.
+    fn check_readiness(&self) -> impl Future<Output = Result<(), String>> + Send;
+}
+
+/// Answers requests to the admin endpoint.
+pub struct AdminServer<H> {
+    hosts: AllowedHosts,
+    health: H,
+    registry: Registry,
+}
+
+/// Names in Host and Origin that are answered, besides IP addresses and localhost. Without that check, a page whose
+/// name is made to resolve to this server (DNS rebinding) could read the answers.
+#[derive(Clone, Debug, Default)]
+pub struct AllowedHosts(pub Vec<String>);
+
+impl<H: Health> AdminServer<H> {
+    /// Serves these metrics and this health.
+    pub fn new(registry: Registry, health: H, hosts: AllowedHosts) -> Self {
+        Self {
+            hosts,
+            health,
+            registry,
+        }
+    }
+
+    /// Answers on `listener`, a non-blocking socket, until the process ends.
+    pub async fn serve(self, listener: TcpListener) {
+        let server = Arc::new(self);
+        let listener = match tokio::net::TcpListener::from_std(listener) {
+            Ok(listener) => listener,
+            Err(error) => return tracing::warn!("--admin: epoll_ctl(2): {error}"),
+        };
+        let permits = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+        loop {
+            let Ok(permit) = Arc::clone(&permits).acquire_owned().await else {
+                return;
+            };
+            let Ok((stream, _)) = listener.accept().await else {
+                sleep(ACCEPT_RETRY).await;
+                continue;
+            };
+            let server = Arc::clone(&server);
+            tokio::spawn(async move {
+                let service = service_fn(|request| {
+                    let server = &server;
+                    async move { Ok::<_, Infallible>(server.respond(&request).await) }
+                });
+                let connection = http1::Builder::new()
+                    .timer(TokioTimer::new())
+                    .header_read_timeout(HEAD_TIMEOUT)
+                    .serve_connection(TokioIo::new(stream), service);
+                // An error means that the client is gone.
+                let _ = connection.await;
+                drop(permit);
+            });
+        }
+    }
+
+    async fn respond(&self, request: &Request<Incoming>) -> Response<Full<Bytes>> {
+        if !self.hosts.admit(request.headers()) {
+            return plain(StatusCode::MISDIRECTED_REQUEST, OTHER_HOST);
+        }
+        if !matches!(*request.method(), Method::GET | Method::HEAD) {
+            return plain(StatusCode::METHOD_NOT_ALLOWED, "GET, please\n");
+        }
+        match request.uri().path() {
+            "/metrics" => self.metrics(),
+            "/healthz" => match timeout(LIVENESS_TIMEOUT, self.health.check_liveness()).await {
+                Ok(()) => plain(StatusCode::OK, "ok\n"),
+                Err(_) => plain(StatusCode::SERVICE_UNAVAILABLE, "a worker hangs\n"),
+            },
+            "/readyz" => match self.health.check_readiness().await {
+                Ok(()) => plain(StatusCode::OK, "ready\n"),
+                Err(reason) => respond_with(StatusCode::SERVICE_UNAVAILABLE, TEXT, reason + "\n"),
+            },
+            _ => plain(StatusCode::NOT_FOUND, "/metrics, /healthz, /readyz\n"),
+        }
+    }
+
+    fn metrics(&self) -> Response<Full<Bytes>> {
+        let mut out = String::new();
+        match text::encode(&mut out, &self.registry) {
+            Ok(()) => respond_with(StatusCode::OK, OPEN_METRICS, out),
+            Err(_) => plain(
+                StatusCode::INTERNAL_SERVER_ERROR,
+                "metrics can't be written\n",
+            ),
+        }
+    }
+}
+
+impl AllowedHosts {
+    /// Whether Host and Origin, as far as they are there, are allowed.
+    fn admit(&self, headers: &HeaderMap) -> bool {
+        let is_allowed = |value: &HeaderValue, prefix| {
+            let text = value
+                .to_str()
+                .ok()
+                .and_then(|text| text.strip_prefix(prefix));
+            let authority = text.and_then(|text| text.parse::<Authority>().ok());
+            authority.is_some_and(|authority| self.contains(authority.host()))
+        };
+        let mut hosts = headers.get_all(header::HOST).iter();
+        let mut origins = headers.get_all(header::ORIGIN).iter();
+        hosts.all(|host| is_allowed(host, ""))
+            && origins.all(|origin| is_allowed(origin, "http://"))
+    }
+
+    fn contains(&self, host: &str) -> bool {
+        let address = host.trim_start_matches('[').trim_end_matches(']');
+        address.parse::<IpAddr>().is_ok()
+            || host.eq_ignore_ascii_case("localhost")
+            || self
+                .0
+                .iter()
+                .any(|allowed| host.eq_ignore_ascii_case(allowed))
+    }
+}
+
+fn plain(status: StatusCode, text: &'static str) -> Response<Full<Bytes>> {
+    respond_with(status, TEXT, text.to_owned())
+}
+
+fn respond_with(
+    status: StatusCode,
+    content_type: &'static str,
+    body: String,
+) -> Response<Full<Bytes>> {
+    let mut response = Response::new(Full::from(body));
+    *response.status_mut() = status;
+    let headers = response.headers_mut();
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
+    response
+}
+
+const OTHER_HOST: &str =
+    "this host name is not one of this server's; ask by its address, or add --admin-host NAME\n";
+const TEXT: &str = "text/plain; charset=utf-8";
+const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+/// Scrapers are few.
+const MAX_CONNECTIONS: usize = 32;
+const HEAD_TIMEOUT: Duration = Duration::from_secs(30);
+/// A worker that has not answered by then hangs.
+const LIVENESS_TIMEOUT: Duration = Duration::from_secs(2);
+const ACCEPT_RETRY: Duration = Duration::from_millis(50);

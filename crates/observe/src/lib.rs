@@ -1,0 +1,6 @@
+//! What an operator sees of a running command: throttled log lines, escaped peer data, the admin endpoint.
+#![forbid(unsafe_code)]
+
+pub mod admin;
+pub mod escape;
+pub mod throttle;

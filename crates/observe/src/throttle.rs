@@ -1,0 +1,48 @@
+//! Rate limit for log lines that could otherwise be written once per connection.
+
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+/// Lets one line through per interval and counts the suppressed ones.
+#[derive(Debug)]
+pub struct Throttle {
+    interval: Duration,
+    state: Mutex<(Option<Instant>, u64)>,
+}
+
+impl Throttle {
+    /// One line per `interval`.
+    pub const fn new(interval: Duration) -> Self {
+        Self {
+            interval,
+            state: Mutex::new((None, 0)),
+        }
+    }
+
+    /// `Some(n)` when the line may be logged now, `n` being the lines suppressed since the last one.
+    pub fn pass(&self) -> Option<u64> {
+        let now = Instant::now();
+        let mut state = self.state.lock().ok()?;
+        let (last, suppressed) = &mut *state;
+        if last.is_some_and(|last| now.duration_since(last) < self.interval) {
+            *suppressed += 1;
+            return None;
+        }
+        *last = Some(now);
+        Some(std::mem::take(suppressed))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn first_line_passes_and_later_ones_are_counted() {
+        let throttle = Throttle::new(Duration::from_secs(3600));
+        assert_eq!(throttle.pass(), Some(0));
+        assert_eq!((throttle.pass(), throttle.pass()), (None, None));
+        let often = Throttle::new(Duration::ZERO);
+        assert_eq!((often.pass(), often.pass()), (Some(0), Some(0)));
+    }
+}

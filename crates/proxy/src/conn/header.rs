@@ -1,0 +1,150 @@
+//! The second stage: the connection with its header read.
+
+use std::net::SocketAddr;
+
+use peername_proto::Header;
+use peername_relay::Ahead;
+use peername_server::addr::{ClaimedSource, LocalAddr, PeerAddr, canonical};
+use peername_server::pending_headers::PendingHeaders;
+use peername_server::{header_reader, hop_count};
+use peername_sys::netlink;
+use tokio::net::TcpStream;
+
+use crate::config::Config;
+use crate::conn::accept::{AcceptedConn, refuse};
+use crate::conn::outbound_header;
+use crate::outcome::Failure;
+use crate::policy::permit::HeaderClaims;
+use crate::telemetry::record::{Tlvs, tlvs};
+
+/// A connection of a trusted peer that began with a valid header.
+#[derive(Debug)]
+pub struct ClaimedConn {
+    pub(crate) stream: TcpStream,
+    /// The client according to the header; `None` for LOCAL and UNKNOWN.
+    pub claim: Option<ClaimedSource>,
+    /// Where the client connected to, according to the header.
+    pub destination: Option<SocketAddr>,
+    /// Through how many proxies it came, as far as the header tells.
+    pub(crate) hops: u8,
+    /// The real peer.
+    pub peer: PeerAddr,
+    /// The address listened on.
+    pub listener: LocalAddr,
+    /// The header for the backend, where it wants one.
+    pub(crate) outbound_header: Option<Box<[u8]>>,
+    /// The client's first bytes, as far as they came with the header.
+    pub(crate) ahead: Ahead,
+    /// The TLVs that the log was asked to show.
+    pub(crate) tlvs: Option<Box<Tlvs>>,
+}
+
+impl ClaimedConn {
+    /// Reads the header, in however many pieces it comes, until its deadline. A connection that has to wait for its
+    /// header counts as `pending` meanwhile.
+    ///
+    /// # Errors
+    ///
+    /// [`Failure::Header`]: whatever is not a complete and valid header of allowed size in time.
+    /// [`Failure::OutboundHeader`]. The connection is reset.
+    pub(crate) async fn read(
+        accepted: AcceptedConn,
+        config: &Config,
+        pending: &PendingHeaders,
+    ) -> Result<Self, Failure> {
+        let AcceptedConn {
+            stream,
+            peer,
+            listener,
+        } = accepted;
+        let retain = |header: &Header<'_>| Retained::from_header(header, config);
+        let header = header_reader::read(&stream, peer.ip(), &config.header, pending, retain).await;
+        match header {
+            Ok((
+                Retained {
+                    claim,
+                    destination,
+                    hops,
+                    outbound_header,
+                    tlvs,
+                },
+                ahead,
+            )) => Ok(Self {
+                stream,
+                claim,
+                destination,
+                hops,
+                peer,
+                listener,
+                outbound_header,
+                ahead,
+                tlvs,
+            }),
+            Err(failure) => Err(refuse(&stream, failure)),
+        }
+    }
+
+    /// Drops the claim, and the client's address from the header for the backend, when the policy does not use it.
+    pub(crate) fn clear_claim(&mut self, config: &Config) {
+        if self.claim.take().is_some() {
+            self.outbound_header = config
+                .upstream
+                .send_proxy
+                .map(outbound_header::local_header);
+        }
+    }
+}
+
+impl HeaderClaims for ClaimedConn {
+    fn claim(&self) -> Option<ClaimedSource> {
+        self.claim
+    }
+
+    fn peer(&self) -> PeerAddr {
+        self.peer
+    }
+
+    fn destination(&self) -> Option<SocketAddr> {
+        self.destination
+    }
+
+    fn hops(&self) -> u8 {
+        self.hops
+    }
+
+    fn transport(&self) -> netlink::Transport {
+        netlink::Transport::Tcp
+    }
+}
+
+/// What outlives the header's bytes.
+struct Retained {
+    claim: Option<ClaimedSource>,
+    destination: Option<SocketAddr>,
+    hops: u8,
+    outbound_header: Option<Box<[u8]>>,
+    tlvs: Option<Box<Tlvs>>,
+}
+
+impl Retained {
+    fn from_header(header: &Header<'_>, config: &Config) -> Result<Self, Failure> {
+        let is_dynamic = config.destinations.is_some();
+        let hops = if is_dynamic {
+            hop_count::read(header)
+        } else {
+            0
+        };
+        let counted = is_dynamic.then_some(hops);
+        let send = config.upstream.send_proxy;
+        let outbound_header = send.map(|version| outbound_header::write(header, version, counted));
+        Ok(Self {
+            claim: header.source().map(ClaimedSource::canonical),
+            destination: header.destination().map(canonical),
+            hops,
+            outbound_header: outbound_header
+                .transpose()
+                .map_err(Failure::OutboundHeader)?,
+            tlvs: tlvs(header, &config.log_tlvs),
+        })
+    }
+}

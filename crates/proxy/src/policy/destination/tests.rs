@@ -1,0 +1,160 @@
+use super::*;
+
+fn host(ip: IpAddr) -> Option<LocalKind> {
+    match ip.to_string().as_str() {
+        "10.0.0.1" | "2001:db8::1" | "127.0.0.1" | "::1" => Some(LocalKind::Own),
+        "10.0.0.255" => Some(LocalKind::End),
+        _ => None,
+    }
+}
+
+fn list(entries: &[&str]) -> Destinations {
+    let entries = entries.iter().map(|entry| entry.parse().unwrap());
+    Destinations::new(entries.collect()).unwrap()
+}
+
+fn admit(entries: &[&str], destination: &str) -> Result<(), Refused> {
+    admit_from(entries, destination, false)
+}
+
+fn admit_from(entries: &[&str], destination: &str, source_is_trusted: bool) -> Result<(), Refused> {
+    let listening = listening(false);
+    let around = Around {
+        own: &host,
+        listening: &listening,
+        source_is_trusted,
+    };
+    list(entries).admit(destination.parse().unwrap(), around)
+}
+
+fn listening(transparent: bool) -> Listening {
+    Listening {
+        ports: BTreeSet::from([8443]),
+        transparent,
+    }
+}
+
+/// The widest list there is: what it does not let through is never let through by accident.
+const EVERYTHING: &[&str] = &["0.0.0.0/0", "::/0"];
+
+#[test]
+fn only_what_is_listed() {
+    let entries = &["10.9.0.0/16:80-90", "[2001:db8:9::]/48:443", "192.0.2.7"];
+    for allowed in [
+        "10.9.1.2:80",
+        "10.9.1.2:90",
+        "[2001:db8:9::5]:443",
+        "192.0.2.7:1",
+        "[::ffff:10.9.1.2]:85",
+    ] {
+        assert_eq!(admit(entries, allowed), Ok(()), "{allowed}");
+    }
+    for other in [
+        "10.9.1.2:79",
+        "10.9.1.2:91",
+        "10.8.1.2:80",
+        "[2001:db8:9::5]:444",
+        "[2001:db8:a::5]:443",
+        "192.0.2.8:1",
+    ] {
+        assert_eq!(admit(entries, other), Err(Refused::NotListed), "{other}");
+    }
+}
+
+#[test]
+fn never_by_a_network_that_happens_to_contain_it() {
+    use Refused::*;
+    for (destination, why) in [
+        ("127.0.0.1:9000", LoopbackNotListed),
+        ("127.9.9.9:9000", LoopbackNotListed),
+        ("[::1]:9000", LoopbackNotListed),
+        ("[::ffff:127.0.0.1]:9000", LoopbackNotListed),
+        ("0.0.0.0:9000", Unspecified),
+        ("0.1.2.3:9000", Unspecified),
+        ("[::]:9000", Unspecified),
+        ("224.0.0.1:9000", Multicast),
+        ("[ff02::1]:9000", Multicast),
+        ("255.255.255.255:9000", Broadcast),
+        ("240.0.0.1:9000", Broadcast),
+        ("10.0.0.255:9000", Broadcast),
+        ("169.254.1.1:9000", LinkLocal),
+        ("[fe80::1]:9000", LinkLocal),
+        ("169.254.169.254:80", Metadata),
+        ("169.254.170.2:80", Metadata),
+        ("100.100.100.200:80", Metadata),
+        ("[fd00:ec2::254]:80", Metadata),
+        ("[fd20:ce::254]:80", Metadata),
+        ("[::ffff:169.254.169.254]:80", Metadata),
+        ("[64:ff9b::127.0.0.1]:9000", Embedded),
+        ("[64:ff9b::169.254.169.254]:80", Embedded),
+        ("[64:ff9b::10.0.0.1]:80", Embedded),
+        ("[2002:7f00:1::]:9000", Embedded),
+        ("[::127.0.0.1]:9000", Embedded),
+        ("10.9.1.2:0", NoPort),
+    ] {
+        assert_eq!(admit(EVERYTHING, destination), Err(why), "{destination}");
+    }
+    assert_eq!(admit(EVERYTHING, "10.0.0.1:9000"), Ok(()));
+    assert_eq!(admit(EVERYTHING, "[64:ff9b::8.8.8.8]:443"), Ok(()));
+}
+
+#[test]
+fn loopback_with_the_ports_that_are_named() {
+    let entries = &["127.0.0.1:9000-9001", "[::1]:9000", "0.0.0.0/0"];
+    assert_eq!(admit(entries, "127.0.0.1:9001"), Ok(()));
+    assert_eq!(admit(entries, "[::1]:9000"), Ok(()));
+    let refused = Err(Refused::LoopbackNotListed);
+    assert_eq!(admit(entries, "127.0.0.1:9002"), refused);
+    assert_eq!(admit(entries, "127.0.0.2:9000"), refused);
+}
+
+#[test]
+fn metadata_by_its_literal_address_only() {
+    let only = "169.254.169.254:80";
+    assert_eq!(admit(&[only], only), Ok(()));
+    assert_eq!(admit(&["fd00:ec2::254"], "[fd00:ec2::254]:80"), Ok(()));
+    assert_eq!(admit(&["169.254.169.0/24"], only), Err(Refused::Metadata));
+    assert_eq!(
+        admit(&["169.254.1.1"], "169.254.1.1:80"),
+        Err(Refused::LinkLocal)
+    );
+}
+
+#[test]
+fn what_leads_back_here_is_refused_although_it_is_listed() {
+    let entries = &[
+        "10.0.0.1:8443",
+        "127.0.0.1:1-65535",
+        "[::1]:8443",
+        "10.9.0.0/16",
+    ];
+    for own in [
+        "10.0.0.1:8443",
+        "127.0.0.1:8443",
+        "127.1.2.3:8443",
+        "[::1]:8443",
+    ] {
+        assert_eq!(admit(entries, own), Err(Refused::OwnListener), "{own}");
+    }
+    // Another host may well listen there.
+    assert_eq!(admit(entries, "10.9.0.1:8443"), Ok(()));
+    assert_eq!(admit_from(entries, "10.9.0.1:8443", true), Ok(()));
+    assert_eq!(
+        admit_from(entries, "127.0.0.1:9000", true),
+        Err(Refused::TrustedSource)
+    );
+}
+
+/// A TPROXY rule may bring back what is for a network that no interface is in.
+#[test]
+fn behind_tproxy_any_address_may_lead_back_here() {
+    let mut around = Around {
+        own: &host,
+        listening: &listening(true),
+        source_is_trusted: true,
+    };
+    let (list, destination) = (list(&["10.9.0.0/16"]), "10.9.0.1:80".parse().unwrap());
+    assert_eq!(list.admit(destination, around), Err(Refused::TrustedSource));
+    around.source_is_trusted = false;
+    assert_eq!(list.admit(destination, around), Ok(()));
+}

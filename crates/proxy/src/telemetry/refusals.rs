@@ -1,0 +1,241 @@
+//! Rate-limited warnings for conditions that can refuse every client.
+//!
+//! A proxy that refuses all of its clients in silence looks healthy: a wrong `--trust`, a balancer that sends no
+//! header, a backend that is down. Each such reason is logged once in ten seconds, with what to do about it. Nothing that
+//! a peer sent is logged here, only its address. What a client can do only to itself is left to `-v`.
+
+use std::io::ErrorKind;
+use std::time::Duration;
+
+use peername_observe::throttle::Throttle;
+use peername_proto::Invalid;
+use peername_relay::End;
+use peername_server::addr::{PeerAddr, Target};
+use peername_server::header_error::HeaderError;
+use peername_sys::netlink::Transport;
+
+use crate::backend::Backend;
+use crate::outcome::{Failure, Outcome, Over};
+use crate::telemetry::outages;
+use crate::udp::DropReason;
+
+/// Reports how a connection or session ended.
+pub(crate) fn report(peer: PeerAddr, outcome: &Outcome) {
+    match outcome {
+        Outcome::Failed(failure) => report_failure("connections", Transport::Tcp, peer, failure),
+        Outcome::Relayed(End::Lost) | Outcome::Over(Over::Unwatched) => {
+            let error = outcome.error().unwrap_or_default();
+            warn("connections cut", &LOCAL, outcome.label(), peer, &error);
+        }
+        Outcome::Over(Over::Evicted) => {
+            let label = outcome.label();
+            warn("UDP sessions ended", &EVICTED, label, peer, EVICTED_ADVICE);
+        }
+        Outcome::Relayed(End::Finished(_) | End::Reset(_) | End::Idle)
+        | Outcome::Over(Over::Idle | Over::Unanswered | Over::SocketDestroyed | Over::Stopped)
+        | Outcome::Cut => {}
+    }
+}
+
+/// Reports that a datagram of this peer was dropped on its way to a backend.
+pub(crate) fn report_datagram(peer: PeerAddr, dropped: &DropReason) {
+    let (throttle, advice) = match dropped {
+        DropReason::Refused(failure) => {
+            return report_failure("datagrams", Transport::Udp, peer, failure);
+        }
+        DropReason::StreamTransport => (&MALFORMED, dropped.to_string()),
+        DropReason::Unsendable(_) => (&LOCAL, dropped.to_string()),
+        DropReason::HeaderMissing => (&REPLIES, dropped.to_string()),
+        // Reported of the backend, and of the session that made room.
+        DropReason::Unreachable(_) | DropReason::Evicted => return,
+        DropReason::HeaderOnly
+        | DropReason::Truncated
+        | DropReason::Stopping
+        | DropReason::Stranger
+        | DropReason::FlowChanged
+        | DropReason::SendBufferFull
+        | DropReason::TooLarge
+        | DropReason::SocketDestroyed(_) => return,
+    };
+    warn(
+        "datagrams dropped",
+        throttle,
+        dropped.reason(),
+        peer,
+        &advice,
+    );
+}
+
+fn report_failure(what: &str, transport: Transport, peer: PeerAddr, failure: &Failure) {
+    let backend = |upstream: Target| Backend::new(upstream.0, transport);
+    match failure {
+        Failure::Connect { upstream, error } => {
+            outages::report_failure(backend(*upstream), error.kind(), error);
+        }
+        Failure::ConnectTimeout { upstream, after } => {
+            let silence = format_args!("no answer within {after:?}");
+            outages::report_failure(backend(*upstream), ErrorKind::TimedOut, silence);
+        }
+        _ => {
+            if let Some((throttle, advice)) = advise(failure) {
+                let what = format!("{what} refused");
+                warn(&what, throttle, failure.reason(), peer, &advice);
+            }
+        }
+    }
+}
+
+fn warn(what: &str, throttle: &Throttle, reason: &str, peer: PeerAddr, advice: &str) {
+    if let Some(suppressed) = throttle.pass() {
+        let peer = peer.ip();
+        tracing::warn!(suppressed, "{what}: {reason}, such as of {peer}; {advice}");
+    }
+}
+
+/// The throttle and the advice of a failure. Without a wildcard, so that adding a failure decides here whether it may be
+/// silent.
+fn advise(failure: &Failure) -> Option<(&'static Throttle, String)> {
+    let (throttle, advice) = match failure {
+        // Logged as outages.
+        Failure::Connect { .. } | Failure::ConnectTimeout { .. } => return None,
+        // A reload closes a listener once.
+        Failure::NoService => return None,
+        Failure::Untrusted => (&UNTRUSTED, failure.to_string()),
+        Failure::Header(error) => return advise_on_header(error),
+        Failure::Source(_) => (&SOURCE, failure.to_string()),
+        // The address itself is the peer's choice.
+        Failure::Destination { refused, .. } => (
+            &DESTINATION,
+            format!("the header's destination is {refused}"),
+        ),
+        Failure::ReplyPath => (&REPLY_PATH, failure.to_string()),
+        Failure::PortTaken(_) => (&PORT_TAKEN, failure.to_string()),
+        Failure::Local(_) | Failure::SourceRewritten { .. } | Failure::OutboundHeader(_) => {
+            (&LOCAL, failure.to_string())
+        }
+    };
+    Some((throttle, advice))
+}
+
+fn advise_on_header(error: &HeaderError) -> Option<(&'static Throttle, String)> {
+    let (throttle, advice) = match error {
+        // A health check connects and closes, or resets.
+        HeaderError::Truncated { received: 0 } | HeaderError::Read(_) => return None,
+        HeaderError::Invalid {
+            invalid: Invalid::NoHeader { .. },
+            ..
+        } => (&NO_HEADER, NO_HEADER_ADVICE.to_owned()),
+        HeaderError::Timeout { received: 0, .. } => (&SILENT, error.to_string()),
+        HeaderError::Timeout { .. }
+        | HeaderError::Truncated { .. }
+        | HeaderError::Invalid { .. }
+        | HeaderError::OtherTransport
+        | HeaderError::TooLong { .. }
+        | HeaderError::TooManyTlvs { .. } => (&MALFORMED, error.to_string()),
+        HeaderError::TooManyPending => (&PENDING, error.to_string()),
+    };
+    Some((throttle, advice))
+}
+
+/// Rare enough that peers cannot fill a disk.
+const INTERVAL: Duration = Duration::from_secs(10);
+static UNTRUSTED: Throttle = Throttle::new(INTERVAL);
+static NO_HEADER: Throttle = Throttle::new(INTERVAL);
+static SILENT: Throttle = Throttle::new(INTERVAL);
+static MALFORMED: Throttle = Throttle::new(INTERVAL);
+static PENDING: Throttle = Throttle::new(INTERVAL);
+static SOURCE: Throttle = Throttle::new(INTERVAL);
+static DESTINATION: Throttle = Throttle::new(INTERVAL);
+static REPLY_PATH: Throttle = Throttle::new(INTERVAL);
+static PORT_TAKEN: Throttle = Throttle::new(INTERVAL);
+static LOCAL: Throttle = Throttle::new(INTERVAL);
+static EVICTED: Throttle = Throttle::new(INTERVAL);
+static REPLIES: Throttle = Throttle::new(INTERVAL);
+const NO_HEADER_ADVICE: &str = "what comes does not begin with a PROXY protocol header; turn it on at the \
+    balancer, or is this a client that bypasses it? (`-v` shows each)";
+const EVICTED_ADVICE: &str = "each new one takes the place of one that is open; raise --max-sessions, or \
+    lower --close-after";
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+    use std::net::SocketAddr;
+
+    use peername_proto::WriteError;
+    use peername_sys::SyscallError;
+
+    use super::*;
+    use crate::outcome::Fault;
+    use crate::policy::{destination, source};
+
+    /// The promise: a condition that can refuse every client is logged without `-v`.
+    #[test]
+    fn every_condition_that_can_refuse_all_clients_is_logged() {
+        let addr = SocketAddr::from(([192, 0, 2, 1], 80));
+        let error = || io::Error::from(ErrorKind::ConnectionReset);
+        let failed = || SyscallError {
+            call: "bind(2)",
+            source: error(),
+        };
+        let invalid = |invalid| HeaderError::Invalid {
+            invalid,
+            guess_protocol: None,
+        };
+        let timeout = |received| HeaderError::Timeout {
+            after: INTERVAL,
+            received,
+        };
+        let logged = [
+            Failure::Untrusted,
+            HeaderError::TooManyPending.into(),
+            timeout(0).into(),
+            timeout(5).into(),
+            HeaderError::Truncated { received: 5 }.into(),
+            invalid(Invalid::NoHeader { offset: 0 }).into(),
+            invalid(Invalid::V2Version(3)).into(),
+            HeaderError::OtherTransport.into(),
+            HeaderError::TooLong { len: 9, max: 8 }.into(),
+            HeaderError::TooManyTlvs { max: 8 }.into(),
+            Failure::Source(source::Refused::Loopback),
+            Failure::Destination {
+                asked: addr,
+                refused: destination::Refused::NotListed,
+            },
+            Failure::ReplyPath,
+            Failure::OutboundHeader(WriteError::TooLong(70_000)),
+            Failure::Local(failed()),
+            Failure::PortTaken(failed()),
+            Failure::SourceRewritten {
+                wanted: addr,
+                got: addr,
+            },
+        ];
+        for failure in &logged {
+            assert!(advise(failure).is_some(), "{failure:?}");
+        }
+        let upstream = Target(addr);
+        let outages = [
+            Failure::Connect {
+                upstream,
+                error: error(),
+            },
+            Failure::ConnectTimeout {
+                upstream,
+                after: INTERVAL,
+            },
+        ];
+        let silent = [
+            HeaderError::Truncated { received: 0 }.into(),
+            HeaderError::Read(error()).into(),
+            Failure::NoService,
+        ];
+        for failure in outages.iter().chain(&silent) {
+            assert!(advise(failure).is_none(), "{failure:?}");
+        }
+        assert!(
+            outages
+                .iter()
+                .all(|outage| outage.fault() == Fault::Upstream)
+        );
+    }
+}

@@ -1,0 +1,69 @@
+//! Address types that can't be taken for one another.
+//!
+//! This program's whole job is to put one address in the place of another, so no address is ever bare.
+
+use std::fmt::{self, Display, Formatter};
+use std::net::{IpAddr, SocketAddr};
+
+/// The real peer of an accepted connection: usually the balancer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct PeerAddr(pub SocketAddr);
+
+/// An address of this host that is listened on, as it was configured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct LocalAddr(pub SocketAddr);
+
+/// The client's address according to the header. Only the source policy makes it the source of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct ClaimedSource(pub SocketAddr);
+
+/// The backend's address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Target(pub SocketAddr);
+
+/// One form per address: IPv4 for an IPv4-mapped one (`::ffff:a.b.c.d`), and without flow label and scope.
+pub fn canonical(addr: SocketAddr) -> SocketAddr {
+    SocketAddr::new(addr.ip().to_canonical(), addr.port())
+}
+
+impl PeerAddr {
+    /// The IP address, in IPv4 form where an IPv6 socket showed it as `::ffff:a.b.c.d`.
+    pub fn ip(self) -> IpAddr {
+        self.0.ip().to_canonical()
+    }
+
+    /// In IPv4 form where an IPv6 socket showed it as `::ffff:a.b.c.d`, otherwise as it is: a link-local address means
+    /// nothing without its scope.
+    pub fn canonical(self) -> SocketAddr {
+        match self.ip() {
+            ip @ IpAddr::V4(_) => SocketAddr::new(ip, self.0.port()),
+            IpAddr::V6(_) => self.0,
+        }
+    }
+}
+
+impl LocalAddr {
+    /// In IPv4 form where an IPv6 socket shows it as `::ffff:a.b.c.d`.
+    pub fn canonical(addr: SocketAddr) -> Self {
+        Self(canonical(addr))
+    }
+}
+
+impl ClaimedSource {
+    /// In the form a socket can have: an IPv4-mapped client is an IPv4 client.
+    pub fn canonical(claimed: SocketAddr) -> Self {
+        Self(canonical(claimed))
+    }
+}
+
+macro_rules! display_as_socket_addr {
+    ($($name:ident),*) => {$(
+        impl Display for $name {
+            fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+                self.0.fmt(f)
+            }
+        }
+    )*};
+}
+
+display_as_socket_addr!(PeerAddr, LocalAddr, ClaimedSource, Target);

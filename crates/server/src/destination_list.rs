@@ -1,0 +1,159 @@
+//! One entry of `--allow-destination`, and how it is written.
+
+use std::net::IpAddr;
+use std::ops::RangeInclusive;
+use std::str::FromStr;
+
+use ipnet::IpNet;
+
+use crate::trust_list::network;
+
+/// One entry of the list: every address of a network, with every port or with some.
+///
+/// Written as `10.0.0.0/8`, `10.0.0.5:443`, `10.0.0.0/8:8000-8999`, `[2001:db8::]/32:443` or
+/// `[2001:db8::1]:443`; without a port the brackets may be left out.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AllowedDestination {
+    network: IpNet,
+    ports: RangeInclusive<u16>,
+}
+
+/// Why a text is no entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ParseDestinationError {
+    /// It is nothing of the kind.
+    #[error(
+        "use a network or an address, and ports: 10.0.0.0/8, 10.0.0.5:443, 10.0.0.0/8:8000-8999, \
+         [2001:db8::]/32:443"
+    )]
+    Form,
+    /// It is loopback, as a whole.
+    #[error("on loopback, name the ports: 127.0.0.1:9000, [::1]:9000-9099")]
+    LoopbackWithoutPorts,
+}
+
+impl AllowedDestination {
+    /// Whether this address with this port is meant.
+    pub fn covers(&self, ip: IpAddr, port: u16) -> bool {
+        self.network.contains(&ip) && self.ports.contains(&port)
+    }
+
+    /// Whether it is for this very address and no other.
+    pub fn is_for(&self, ip: IpAddr) -> bool {
+        self.network == IpNet::from(ip)
+    }
+
+    /// Whether it is within loopback.
+    pub fn is_loopback(&self) -> bool {
+        let all = [self.network.network(), self.network.broadcast()];
+        all.iter().all(IpAddr::is_loopback)
+    }
+}
+
+impl FromStr for AllowedDestination {
+    type Err = ParseDestinationError;
+
+    fn from_str(text: &str) -> Result<Self, ParseDestinationError> {
+        let (network, ports) = split(text).ok_or(ParseDestinationError::Form)?;
+        let every = FIRST_PORT..=u16::MAX;
+        let entry = Self {
+            network,
+            ports: ports.clone().unwrap_or(every),
+        };
+        if entry.is_loopback() && ports.is_none() {
+            return Err(ParseDestinationError::LoopbackWithoutPorts);
+        }
+        Ok(entry)
+    }
+}
+
+type Ports = RangeInclusive<u16>;
+
+fn split(text: &str) -> Option<(IpNet, Option<Ports>)> {
+    if let Some(bracketed) = text.strip_prefix('[') {
+        let (inside, behind) = bracketed.split_once(']')?;
+        let (length, range) = match behind.split_once(':') {
+            Some((length, range)) => (length, Some(ports(range)?)),
+            None => (behind, None),
+        };
+        if !inside.contains(':') || !(length.is_empty() || length.starts_with('/')) {
+            return None;
+        }
+        return Some((network(&format!("{inside}{length}"))?, range));
+    }
+    if let Some(network) = network(text) {
+        return Some((network, None));
+    }
+    let (before, range) = text.rsplit_once(':')?;
+    Some((network(before)?, Some(ports(range)?)))
+}
+
+fn ports(text: &str) -> Option<Ports> {
+    let number = |text: &str| text.parse().ok().filter(|port| *port >= FIRST_PORT);
+    let (first, last) = match text.split_once('-') {
+        Some((first, last)) => (number(first)?, number(last)?),
+        None => (number(text)?, number(text)?),
+    };
+    (first <= last).then_some(first..=last)
+}
+
+const FIRST_PORT: u16 = 1;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn entries_in_all_their_forms() {
+        for (text, network, ports) in [
+            ("10.0.0.0/8", "10.0.0.0/8", 1..=65535),
+            ("10.1.2.3/8:80", "10.0.0.0/8", 80..=80),
+            ("10.0.0.5", "10.0.0.5/32", 1..=65535),
+            ("10.0.0.5:8000-8999", "10.0.0.5/32", 8000..=8999),
+            ("[2001:db8::]/32:80", "2001:db8::/32", 80..=80),
+            ("[2001:db8::/32]:80", "2001:db8::/32", 80..=80),
+            ("2001:db8::/32:80-81", "2001:db8::/32", 80..=81),
+            ("2001:db8::/32", "2001:db8::/32", 1..=65535),
+            ("[2001:db8::1]", "2001:db8::1/128", 1..=65535),
+            ("2001:db8::1", "2001:db8::1/128", 1..=65535),
+            ("[::1]:80", "::1/128", 80..=80),
+            ("[::ffff:10.0.0.0]/104:80", "10.0.0.0/8", 80..=80),
+        ] {
+            let entry: AllowedDestination = text.parse().unwrap_or_else(|e| panic!("{text}: {e}"));
+            assert_eq!(
+                (entry.network.to_string().as_str(), entry.ports),
+                (network, ports),
+                "{text}"
+            );
+        }
+        for wrong in [
+            "",
+            "any",
+            "10.0.0.0/33",
+            "10.0.0.5:",
+            "10.0.0.5:0",
+            "10.0.0.5:90-80",
+            "10.0.0.5:80-",
+            "10.0.0.5:65536",
+            "[10.0.0.5]:80",
+            "[2001:db8::]/32:",
+            "[2001:db8::",
+            "[2001:db8::]80",
+            "host:80",
+        ] {
+            assert_eq!(
+                wrong.parse::<AllowedDestination>(),
+                Err(ParseDestinationError::Form),
+                "{wrong}"
+            );
+        }
+        for loopback in ["127.0.0.1", "127.0.0.0/8", "::1", "[::1]"] {
+            let without_ports = Err(ParseDestinationError::LoopbackWithoutPorts);
+            assert_eq!(
+                loopback.parse::<AllowedDestination>(),
+                without_ports,
+                "{loopback}"
+            );
+        }
+    }
+}

@@ -1,0 +1,93 @@
+//! A listener that was closed except for its accept backlog: closing the socket would reset the connections in it.
+
+use std::io::{self, ErrorKind};
+use std::net::{SocketAddr, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+use peername_sys::tcp::listener;
+use peername_sys::{is_broken_listener, is_per_connection_error};
+
+use crate::connection_limit::{ConnectionLimit, ConnectionPermit};
+use crate::listeners::Listener;
+
+/// The listener, and the context its connections get: the services of today may no longer have one for it.
+pub(crate) struct DrainingListener<C> {
+    listener: Listener,
+    context: C,
+    /// How many connections of the backlog are still to be served. Later ones would keep the socket open for as long
+    /// as they keep coming.
+    remaining: usize,
+    /// Counts the socket as closed when this is dropped.
+    closed: Arc<AtomicUsize>,
+}
+
+/// How far a backlog was served.
+pub(crate) enum Backlog {
+    /// All of it.
+    Empty,
+    /// The next connection waits for a permit.
+    NeedsPermit,
+    /// accept(2) failed in a way that may pass: descriptors or memory have run out.
+    Stuck(io::Error),
+}
+
+impl<C: Clone> DrainingListener<C> {
+    pub(crate) fn new(listener: Listener, context: C, closed: &Arc<AtomicUsize>) -> Self {
+        Self {
+            listener,
+            context,
+            remaining: usize::MAX,
+            closed: Arc::clone(closed),
+        }
+    }
+
+    /// Whether another process holds the socket too; then it serves the backlog.
+    pub(crate) fn is_shared(&self) -> bool {
+        self.listener.is_shared
+    }
+
+    /// Limits what is served to the connections that wait now; `false` when there are none.
+    pub(crate) fn limit_to_backlog(&mut self) -> bool {
+        // If shrinking fails, only more connections than needed get in.
+        let socket = &self.listener.socket;
+        let _ = listener::shrink_backlog(socket);
+        self.remaining = listener::accept_queue_len(socket).unwrap_or(usize::MAX);
+        self.remaining > 0
+    }
+
+    /// Accepts from the backlog as far as there are permits, of which `permit` is the first.
+    pub(crate) fn serve(
+        &mut self,
+        mut permit: Option<ConnectionPermit>,
+        limit: &ConnectionLimit,
+        dispatch: impl Fn(&Listener, (TcpStream, SocketAddr), ConnectionPermit, C),
+    ) -> Backlog {
+        while self.remaining > 0 {
+            let Some(permitted) = permit else {
+                return Backlog::NeedsPermit;
+            };
+            match listener::accept(&self.listener.socket) {
+                Ok(accepted) => {
+                    dispatch(&self.listener, accepted, permitted, self.context.clone());
+                }
+                Err(error) if is_per_connection_error(&error) => {}
+                Err(error)
+                    if error.kind() == ErrorKind::WouldBlock || is_broken_listener(&error) =>
+                {
+                    return Backlog::Empty;
+                }
+                Err(error) => return Backlog::Stuck(error),
+            }
+            self.remaining -= 1;
+            permit = limit.try_acquire();
+        }
+        Backlog::Empty
+    }
+}
+
+impl<C> Drop for DrainingListener<C> {
+    fn drop(&mut self) {
+        self.closed.fetch_add(1, Relaxed);
+    }
+}

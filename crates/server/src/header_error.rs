@@ -1,0 +1,93 @@
+//! Why the first bytes of a connection or a datagram are not a header to work with.
+
+use std::fmt::{self, Display, Formatter};
+use std::io;
+use std::time::Duration;
+
+use peername_proto::{Invalid, ProtocolGuess};
+
+/// No complete, valid header of allowed size arrived in time.
+#[derive(Debug, thiserror::Error)]
+pub enum HeaderError {
+    /// Too many connections are waiting for their header already.
+    #[error("too many connections without a header, of this peer or in all")]
+    TooManyPending,
+    /// The header was not complete at its deadline.
+    #[error(
+        "no complete header within {after:?}, only {received} octets of one; {}",
+        if *received == 0 { NOTHING_CAME } else { "the sender must write it in one piece" }
+    )]
+    Timeout {
+        /// The time allowed.
+        after: Duration,
+        /// Bytes received so far.
+        received: usize,
+    },
+    /// The peer closed the connection before the header was complete.
+    #[error("the peer closed after {received} octets of a header")]
+    Truncated {
+        /// Bytes received so far.
+        received: usize,
+    },
+    /// The bytes are not a header.
+    #[error("{invalid}{}", Guess(*guess))]
+    Invalid {
+        /// What was wrong.
+        invalid: Invalid,
+        /// What the bytes seem to be instead.
+        guess: Option<ProtocolGuess>,
+    },
+    /// The header names UDP as the client's transport.
+    #[error(
+        "a header of a UDP client on a TCP connection; the sender must name the transport it carries"
+    )]
+    OtherTransport,
+    /// The header claims a length above `--max-header`.
+    #[error("a header of at least {len} octets, and --max-header is {max}")]
+    TooLong {
+        /// The length claimed so far, in bytes.
+        len: usize,
+        /// The limit, in bytes.
+        max: usize,
+    },
+    /// The header has more TLVs than any sender needs.
+    #[error("a header of more than {max} TLVs")]
+    TooManyTlvs {
+        /// The limit.
+        max: usize,
+    },
+    /// Reading from the peer failed.
+    #[error("recv(2) from the peer: {0}")]
+    Read(io::Error),
+}
+
+impl HeaderError {
+    /// A stable name for metrics and logs.
+    pub fn reason(&self) -> &'static str {
+        match self {
+            Self::TooManyPending => "too_many_pending",
+            Self::Timeout { .. } => "header_timeout",
+            Self::Truncated { received: 0 } => "closed_without_header",
+            Self::Truncated { .. } => "header_truncated",
+            Self::Invalid { invalid, .. } => invalid.reason(),
+            Self::OtherTransport => "datagram_transport",
+            Self::TooLong { .. } => "header_too_long",
+            Self::TooManyTlvs { .. } => "too_many_tlvs",
+            Self::Read(_) => "downstream_reset",
+        }
+    }
+}
+
+struct Guess(Option<ProtocolGuess>);
+
+impl Display for Guess {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            Some(guess) => write!(f, "; it looks like {guess}"),
+            None => Ok(()),
+        }
+    }
+}
+
+const NOTHING_CAME: &str = "a balancer that sends it only after the client's first byte (AWS NLB \
+    without on_first_ack) never does for protocols in which the server speaks first";

@@ -1,0 +1,57 @@
+//! Bounds on the header, and on connections that have not sent it yet.
+
+use std::time::Duration;
+
+use peername_proto::Header;
+
+use crate::header_error::HeaderError;
+use crate::hop_count::is_hop_count;
+
+/// Bounds on the header of a connection or a datagram.
+#[derive(Clone, Copy, Debug)]
+pub struct HeaderLimits {
+    /// From accept(2) to the complete header, whatever arrives in between.
+    pub timeout: Duration,
+    /// The largest header accepted, in bytes.
+    pub max_len: usize,
+    /// Connections of one peer without a header, over all workers.
+    pub pending_per_peer: usize,
+    /// Connections without a header, over all workers.
+    pub pending: usize,
+}
+
+impl Default for HeaderLimits {
+    fn default() -> Self {
+        Self {
+            timeout: Duration::from_secs(5),
+            max_len: 4096,
+            pending_per_peer: 1024,
+            pending: 8192,
+        }
+    }
+}
+
+impl HeaderLimits {
+    /// Checks the size of a complete and valid header.
+    ///
+    /// # Errors
+    ///
+    /// [`HeaderError::TooLong`], [`HeaderError::TooManyTlvs`].
+    pub fn admit(&self, header: &Header<'_>) -> Result<(), HeaderError> {
+        let (len, max) = (header.len, self.max_len);
+        if len > max {
+            return Err(HeaderError::TooLong { len, max });
+        }
+        // Another peername may have added its hop count to as many TLVs as it was given.
+        let has_hop_count = header.tlvs.iter().take(MAX_TLVS + 1).any(is_hop_count);
+        let max_tlvs = MAX_TLVS + usize::from(has_hop_count);
+        if header.tlvs.iter().nth(max_tlvs).is_some() {
+            return Err(HeaderError::TooManyTlvs { max: MAX_TLVS });
+        }
+        Ok(())
+    }
+}
+
+/// The specification names a dozen types and vendors add one or two. Bounds the work per TLV of each connection and
+/// datagram, even where `--max-header` admits 21,000 empty ones. Our own hop count comes on top.
+const MAX_TLVS: usize = 64;

@@ -1,0 +1,233 @@
+//! Reads the PROXY header off an accepted connection, before its deadline.
+//!
+//! [`read`] takes the client's first bytes along where they came with the header: the relay sends them first.
+//! [`read_claim`] leaves them in the socket. A connection that waits for its header holds no buffer of ours; only a
+//! header that arrives in pieces is collected.
+
+use std::cell::RefCell;
+use std::io::{self, ErrorKind};
+use std::net::IpAddr;
+
+use peername_proto::{Carrier, Header, Invalid, Parsed, Transport, guess_protocol, parse};
+use peername_relay::Ahead;
+use peername_sys::event::readiness::{clear_ready, is_transient};
+use peername_sys::tcp::stream::{self, Received};
+use tokio::io::Interest;
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+
+use crate::addr::ClaimedSource;
+use crate::header_error::HeaderError;
+use crate::header_limits::HeaderLimits;
+use crate::pending_headers::PendingHeaders;
+
+/// Reads a header, in however many pieces it comes, and what came behind it in the same read. `retain` copies out of
+/// the header what outlives its bytes.
+///
+/// A connection that has to wait for its header takes one of the `pending` entries of `peer` meanwhile. The caller has
+/// decided that the peer is trusted.
+///
+/// # Errors
+///
+/// [`HeaderError`] for whatever is not a complete and valid header of allowed size in time, or the error of `retain`.
+pub async fn read<T, E: From<HeaderError>>(
+    stream: &TcpStream,
+    peer: IpAddr,
+    limits: &HeaderLimits,
+    pending: &PendingHeaders,
+    retain: impl Fn(&Header<'_>) -> Result<T, E>,
+) -> Result<(T, Ahead), E> {
+    let mut reader = Reader::new(stream, limits, Payload::Read);
+    // Mostly the header has arrived by the time of accept(2): then it neither waits nor counts as pending.
+    match reader.poll(FIRST_READ, &retain)? {
+        Poll::Complete(retained, ahead) => Ok((retained, ahead)),
+        Poll::Need(wanted) => match pending.enter(peer, limits) {
+            Some(_pending) => reader.rest_in_time(wanted, retain).await,
+            None => Err(HeaderError::TooManyPending.into()),
+        },
+    }
+}
+
+/// Reads a header and nothing behind it, and returns the source it claims; `None` for LOCAL and UNKNOWN.
+///
+/// The caller has decided that the peer is trusted, and keeps the deadline.
+///
+/// # Errors
+///
+/// [`HeaderError`] for whatever is not a complete and valid header of allowed size.
+pub async fn read_claim(
+    stream: &TcpStream,
+    limits: &HeaderLimits,
+) -> Result<Option<ClaimedSource>, HeaderError> {
+    let mut reader = Reader::new(stream, limits, Payload::Left);
+    let claim = |header: &Header<'_>| Ok(header.source().map(ClaimedSource::canonical));
+    match reader.poll(FIRST_READ, claim)? {
+        Poll::Complete(claim, _) => Ok(claim),
+        Poll::Need(wanted) => Ok(reader.rest(wanted, claim).await?.0),
+    }
+}
+
+/// What becomes of the bytes behind a header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Payload {
+    /// They are read with it.
+    Read,
+    /// They stay in the socket's buffer: the header is peeked (MSG_PEEK), then discarded there.
+    Left,
+}
+
+/// The state of one header.
+struct Reader<'s> {
+    stream: &'s TcpStream,
+    limits: &'s HeaderLimits,
+    payload: Payload,
+    /// The pieces received so far of a header that is not complete.
+    collected: Vec<u8>,
+}
+
+enum Poll<T> {
+    /// With what came behind it.
+    Complete(T, Ahead),
+    /// The next poll reads so many bytes.
+    Need(usize),
+}
+
+impl<'s> Reader<'s> {
+    fn new(stream: &'s TcpStream, limits: &'s HeaderLimits, payload: Payload) -> Self {
+        Self {
+            stream,
+            limits,
+            payload,
+            collected: Vec::new(),
+        }
+    }
+
+    /// [`Reader::rest`], within the header's deadline.
+    async fn rest_in_time<T, E: From<HeaderError>>(
+        &mut self,
+        wanted: usize,
+        retain: impl Fn(&Header<'_>) -> Result<T, E>,
+    ) -> Result<(T, Ahead), E> {
+        let after = self.limits.timeout;
+        let header = timeout(after, self.rest(wanted, retain)).await;
+        header.unwrap_or_else(|_| {
+            let received = self.collected.len();
+            Err(HeaderError::Timeout { after, received }.into())
+        })
+    }
+
+    /// Waits for the rest of a header; the first poll reads `wanted` bytes.
+    async fn rest<T, E: From<HeaderError>>(
+        &mut self,
+        mut wanted: usize,
+        retain: impl Fn(&Header<'_>) -> Result<T, E>,
+    ) -> Result<(T, Ahead), E> {
+        loop {
+            self.stream.readable().await.map_err(HeaderError::Read)?;
+            match self.poll(wanted, &retain)? {
+                Poll::Complete(retained, ahead) => return Ok((retained, ahead)),
+                Poll::Need(more) => wanted = more,
+            }
+        }
+    }
+
+    /// Reads `wanted` more bytes behind those collected, and parses. An incomplete header is collected, all of it
+    /// being header.
+    fn poll<T, E: From<HeaderError>>(
+        &mut self,
+        wanted: usize,
+        retain: impl Fn(&Header<'_>) -> Result<T, E>,
+    ) -> Result<Poll<T>, E> {
+        BUFFER.with_borrow_mut(|buffer| {
+            let had = self.collected.len();
+            buffer.clear();
+            buffer.extend_from_slice(&self.collected);
+            buffer.resize(had + wanted, 0);
+            let Received { len, more } = match self.receive(buffer.get_mut(had..)) {
+                Ok(Received { len: 0, .. }) => {
+                    return Err(HeaderError::Truncated { received: had }.into());
+                }
+                Ok(received) => received,
+                Err(error) if is_transient(&error) => {
+                    self.clear_readiness();
+                    return Ok(Poll::Need(wanted));
+                }
+                Err(error) => return Err(HeaderError::Read(error).into()),
+            };
+            buffer.truncate(had + len);
+            let max = self.limits.max_len;
+            match parse(buffer, Carrier::Stream).map_err(|invalid| not_a_header(invalid, buffer))? {
+                Parsed::Complete(header) => {
+                    self.limits.admit(&header)?;
+                    if header.transport() == Some(Transport::Datagram) {
+                        return Err(HeaderError::OtherTransport.into());
+                    }
+                    self.discard(header.len - had)?;
+                    let ahead = self.ahead(buffer.get(header.len..).unwrap_or_default(), more);
+                    Ok(Poll::Complete(retain(&header)?, ahead))
+                }
+                Parsed::NeedMore(len) if len > max => Err(HeaderError::TooLong { len, max }.into()),
+                Parsed::NeedMore(wanted) => {
+                    self.discard(len)?;
+                    self.collected
+                        .extend_from_slice(buffer.get(had..).unwrap_or_default());
+                    Ok(Poll::Need((wanted - self.collected.len()).max(FIRST_READ)))
+                }
+            }
+        })
+    }
+
+    fn receive(&self, buffer: Option<&mut [u8]>) -> io::Result<Received> {
+        let buffer = buffer.unwrap_or_default();
+        if self.payload == Payload::Left {
+            return stream::peek(self.stream, buffer).map(|len| Received { len, more: true });
+        }
+        let received = stream::recv(self.stream, buffer)?;
+        if !received.more {
+            self.clear_readiness();
+        }
+        Ok(received)
+    }
+
+    /// Discards so many peeked bytes from the socket's buffer, where they are still in it.
+    fn discard(&self, mut len: usize) -> Result<(), HeaderError> {
+        while len > 0 && self.payload == Payload::Left {
+            match stream::discard(self.stream, len).map_err(HeaderError::Read)? {
+                0 => return Err(HeaderError::Read(ErrorKind::UnexpectedEof.into())),
+                n => len -= n,
+            }
+        }
+        Ok(())
+    }
+
+    /// What was read behind the header.
+    fn ahead(&self, behind: &[u8], is_followed: bool) -> Ahead {
+        match self.payload {
+            Payload::Left => Ahead::default(),
+            Payload::Read => Ahead {
+                octets: behind.into(),
+                sent: 0,
+                is_followed,
+            },
+        }
+    }
+
+    /// Tells tokio that the socket's buffer is empty.
+    fn clear_readiness(&self) {
+        clear_ready(self.stream, Interest::READABLE);
+    }
+}
+
+fn not_a_header(invalid: Invalid, bytes: &[u8]) -> HeaderError {
+    HeaderError::Invalid {
+        invalid,
+        guess: guess_protocol(bytes),
+    }
+}
+
+/// Holds every header that balancers send in practice; reading more would copy payload for nothing.
+const FIRST_READ: usize = 1024;
+
+thread_local! {
+    static BUFFER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+}

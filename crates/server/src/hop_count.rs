@@ -1,0 +1,31 @@
+//! The hop count that a proxy adds to the headers it sends, so that a routing loop ends.
+//!
+//! A proxy that connects to the destination named in the header (`--dynamic-destination`) could send a connection
+//! round for ever. So it counts itself in a TLV, and the destination policy refuses a header with too many hops.
+
+use peername_proto::{Header, Tlv};
+
+/// The hop count of a header: the highest one where there are several, 0 where there is none.
+pub fn read(header: &Header<'_>) -> u8 {
+    let fields = header.tlvs.iter().filter(|tlv| tlv.kind == TLV_TYPE);
+    let counts = fields.filter_map(|tlv| match tlv.value.strip_prefix(PREFIX) {
+        Some([count]) => Some(*count),
+        _ => None,
+    });
+    counts.max().unwrap_or(0)
+}
+
+/// Whether this TLV holds a hop count.
+pub fn is_hop_count(tlv: Tlv<'_>) -> bool {
+    tlv.kind == TLV_TYPE && tlv.value.starts_with(PREFIX)
+}
+
+/// The value of the TLV that says `hops`.
+pub fn value(hops: u8) -> Vec<u8> {
+    [PREFIX, &[hops]].concat()
+}
+
+/// The first of the types reserved for experiments (PROXY protocol, section 2.2.8). Any sender may use it, so the
+/// value begins with a name.
+pub const TLV_TYPE: u8 = 0xf0;
+const PREFIX: &[u8] = b"peername-hops";

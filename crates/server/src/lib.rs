@@ -1,0 +1,32 @@
+//! What every listening command stands on: listeners, workers, and the header of an accepted connection.
+//!
+//! ```text
+//! listeners ─▶ workers ─▶ acceptor ─▶ balance ─▶ Serve (proxy, forward, intercept)
+//!                          connection_limit         header_reader
+//! ```
+//!
+//! [`workers::start`] runs one single-threaded event loop per worker on sockets that [`listeners`] opened. Whatever
+//! implements [`Serve`](workers::Serve) gets each accepted connection. [`header_reader`] takes a PROXY header off it.
+#![forbid(unsafe_code)]
+
+pub mod addr;
+pub mod capabilities;
+pub mod destination_list;
+pub mod header_error;
+pub mod header_limits;
+pub mod header_reader;
+pub mod hop_count;
+pub mod listeners;
+pub mod liveness;
+pub mod metadata_service;
+pub mod own_addresses;
+pub mod pending_headers;
+pub mod phases;
+pub mod trust_list;
+pub mod workers;
+
+mod acceptor;
+mod balance;
+mod connection_limit;
+mod draining_listener;
+mod worker;

@@ -1,0 +1,64 @@
+//! Serve, drain, end: the phases of a worker, as its tasks see them.
+
+use tokio::sync::watch;
+
+use crate::workers::WorkerTask;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Phase {
+    Serve,
+    Drain,
+    End,
+}
+
+/// Watches the phase of all workers, and a [`DrainGuard`] where there is one.
+#[derive(Clone, Debug)]
+pub struct Phases {
+    workers: watch::Receiver<Phase>,
+    /// Of a task that may drain before the workers do.
+    guard: Option<watch::Receiver<()>>,
+}
+
+/// The tasks that were made with it drain when this is dropped.
+#[derive(Debug)]
+pub struct DrainGuard(#[expect(dead_code, reason = "its drop is the signal")] watch::Sender<()>);
+
+impl Phases {
+    pub(crate) fn new(workers: watch::Receiver<Phase>) -> Self {
+        Self {
+            workers,
+            guard: None,
+        }
+    }
+
+    /// Waits until nothing new may begin. Cancel-safe.
+    pub async fn wait_draining(&mut self) {
+        let workers = self.workers.wait_for(|phase| *phase != Phase::Serve);
+        match &mut self.guard {
+            None => drop(workers.await),
+            // The value never changes, so this is an error: the guard was dropped.
+            Some(guard) => tokio::select! {
+                _ = workers => {}
+                _ = guard.changed() => {}
+            },
+        }
+    }
+
+    /// Waits until everything must end. Cancel-safe.
+    pub async fn wait_end(&mut self) {
+        let _ = self.workers.wait_for(|phase| *phase == Phase::End).await;
+    }
+}
+
+/// Makes tasks that can be drained while their workers go on: when the guard is dropped.
+pub fn with_drain_guard(tasks: Vec<WorkerTask>) -> (Vec<WorkerTask>, DrainGuard) {
+    let (sender, receiver) = watch::channel(());
+    let with_guard = |task: WorkerTask| -> WorkerTask {
+        let guard = Some(receiver.clone());
+        Box::new(move |phases| task(Phases { guard, ..phases }))
+    };
+    (
+        tasks.into_iter().map(with_guard).collect(),
+        DrainGuard(sender),
+    )
+}

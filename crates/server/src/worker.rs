@@ -1,0 +1,133 @@
+//! One worker: a thread with a current-thread runtime, which accepts, serves and drains.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
+use std::time::Duration;
+
+use futures_util::stream::{FuturesUnordered, StreamExt};
+use peername_relay::limit_pipes;
+use tokio::runtime;
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::sleep;
+
+use crate::acceptor::{Acceptor, Dispatched};
+use crate::balance::{Inbox, WorkerBalancer};
+use crate::connection_limit::ConnectionLimit;
+use crate::listeners::{Listener, ListenerId};
+use crate::phases::Phases;
+use crate::workers::{Serve, WorkerTask};
+
+/// What the control side asks of a running worker.
+pub(crate) enum WorkerCommand {
+    /// Accept from these listeners too.
+    Open(Vec<Listener>),
+    /// Run this task too.
+    Spawn(WorkerTask),
+    /// Answer, to show that the event loop turns.
+    Ping(oneshot::Sender<()>),
+    /// Close these listeners, then answer.
+    Close(Arc<[ListenerId]>, oneshot::Sender<()>),
+}
+
+pub(crate) struct Worker<S: Serve> {
+    pub(crate) service: Arc<S>,
+    pub(crate) limit: ConnectionLimit,
+    /// Counts closed listening sockets.
+    pub(crate) closed: Arc<AtomicUsize>,
+    pub(crate) phases: Phases,
+    pub(crate) commands: mpsc::UnboundedReceiver<WorkerCommand>,
+    pub(crate) balancer: WorkerBalancer<Dispatched<S>>,
+    pub(crate) inbox: Inbox<Dispatched<S>>,
+    pub(crate) max_pipes: usize,
+}
+
+impl<S: Serve> Worker<S> {
+    /// Runs on the calling thread until all is drained, the end is ordered, or a task fails.
+    pub(crate) fn run(self, listeners: Vec<Listener>, tasks: Vec<WorkerTask>) -> io::Result<()> {
+        limit_pipes(self.max_pipes);
+        let runtime = runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()?;
+        runtime.spawn(keep_a_timer_near());
+        let ended = runtime.block_on(self.serve(listeners, tasks));
+        // Dropping the runtime would wait for threads in getaddrinfo(3) with a silent name server.
+        runtime.shutdown_background();
+        ended
+    }
+
+    /// Accepts until draining, then waits for the open connections or for the end. Every connection holds a sender of
+    /// `all_closed`; when the last one is dropped, the receiver wakes.
+    async fn serve(mut self, listeners: Vec<Listener>, tasks: Vec<WorkerTask>) -> io::Result<()> {
+        let Inbox {
+            mut handoffs,
+            mut all_closed,
+        } = self.inbox;
+        let mut acceptor = Acceptor::new(self.service, self.limit, self.balancer, self.closed)?;
+        acceptor.add(listeners)?;
+        let begin = |task: WorkerTask| task(self.phases.clone());
+        let mut tasks: FuturesUnordered<_> = tasks.into_iter().map(begin).collect();
+        let mut draining = self.phases.clone();
+        loop {
+            tokio::select! {
+                () = draining.wait_draining() => break,
+                accepted = acceptor.accept() => accepted?,
+                Some(handoff) = handoffs.recv() => acceptor.serve(handoff),
+                Some(ended) = tasks.next(), if !tasks.is_empty() => ended?,
+                Some(command) = self.commands.recv() => match command {
+                    WorkerCommand::Open(listeners) => acceptor.add(listeners)?,
+                    WorkerCommand::Spawn(task) => tasks.push(begin(task)),
+                    WorkerCommand::Ping(reply) => drop(reply),
+                    WorkerCommand::Close(listeners, reply) => {
+                        listeners.iter().for_each(|&id| acceptor.close(id));
+                        // The caller may have stopped waiting.
+                        let _ = reply.send(());
+                    }
+                },
+            }
+        }
+        acceptor.close_all();
+        // Workers that still accept keep their connections from now on; these were handed off before.
+        handoffs.close();
+        while let Some(handoff) = handoffs.recv().await {
+            acceptor.serve(handoff);
+        }
+        let all_served = async {
+            while acceptor.is_draining() {
+                acceptor.accept().await?;
+            }
+            drop(acceptor);
+            all_closed.recv().await;
+            Ok(())
+        };
+        let connections = async {
+            tokio::select! {
+                ended = all_served => ended,
+                () = self.phases.wait_end() => Ok(()),
+            }
+        };
+        let tasks = async {
+            while let Some(ended) = tasks.next().await {
+                ended?;
+            }
+            Ok(())
+        };
+        // A caller that waits for a reply gets one: its sender is dropped with the command.
+        let commands = async { while self.commands.recv().await.is_some() {} };
+        tokio::select! {
+            ended = async { tokio::try_join!(connections, tasks) } => ended.map(drop),
+            () = async { commands.await; std::future::pending().await } => Ok(()),
+        }
+    }
+}
+
+/// Keeps a timer due soon. tokio wakes itself through its event descriptor for a timer that is due before every other
+/// one: a write(2) and a turn of the loop each, for nothing, since the loop polls its timers before it sleeps.
+async fn keep_a_timer_near() {
+    loop {
+        sleep(TICK).await;
+    }
+}
+
+/// Shorter than any limit of a connection that usually passes unused.
+const TICK: Duration = Duration::from_secs(1);

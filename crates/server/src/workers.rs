@@ -1,0 +1,247 @@
+//! The workers: one thread each, with a listening socket of its own on every address.
+//!
+//! What a worker serves never moves to another thread, takes no lock and wakes no other worker. The kernel spreads
+//! connections over the workers' sockets (SO_REUSEPORT), and `balance.rs` evens that out.
+
+use std::io;
+use std::net::TcpStream;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::thread::{self, JoinHandle};
+
+use tokio::sync::{Semaphore, mpsc, oneshot, watch};
+
+use crate::addr::{LocalAddr, PeerAddr};
+use crate::balance::balancers;
+use crate::connection_limit::ConnectionLimit;
+use crate::listeners::{ListenerId, Listeners};
+use crate::liveness::Liveness;
+use crate::phases::{Phase, Phases};
+use crate::worker::{Worker, WorkerCommand};
+
+/// A task of a worker beside its connections, on the same thread: it begins there, and ends by itself or when its
+/// [`Phases`] say so. Its error ends the worker.
+pub type WorkerTask = Box<dyn FnOnce(Phases) -> TaskFuture + Send>;
+type TaskFuture = Pin<Box<dyn Future<Output = io::Result<()>>>>;
+
+/// What is done with an accepted connection.
+pub trait Serve: Send + Sync + 'static {
+    /// What a connection is served with, such as the rules of its listener.
+    type Context: Clone + Send + 'static;
+
+    /// Returns the context of a connection of this listener, at the time of accept(2): a reload that closes the
+    /// listener may be over before the connection is served.
+    fn context(&self, listener: ListenerId) -> Self::Context;
+
+    /// Serves one connection to its end. An open connection costs little more than this future, so what is needed only
+    /// for a moment is better boxed.
+    fn serve(
+        self: Arc<Self>,
+        connection: Incoming,
+        context: Self::Context,
+    ) -> impl Future<Output = ()> + Send + 'static;
+}
+
+/// A connection as accept(2) returned it.
+#[derive(Debug)]
+pub struct Incoming {
+    /// The socket: non-blocking, and not registered with any runtime.
+    pub stream: TcpStream,
+    /// The real peer.
+    pub peer: PeerAddr,
+    /// The address listened on; where a TPROXY rule brought the connection, its original destination.
+    pub listener: LocalAddr,
+}
+
+/// How many connections and pipes the descriptor limit allows.
+#[derive(Clone, Copy, Debug)]
+pub struct Capacity {
+    /// Connections open at once; further ones wait in the accept backlog.
+    pub connections: usize,
+    /// Pipes for splice(2) per worker; a worker that has used them up copies.
+    pub pipes_per_worker: usize,
+}
+
+/// Running workers.
+pub struct Workers {
+    phase: watch::Sender<Phase>,
+    /// By index; `None` once its exit was returned.
+    threads: Vec<Option<JoinHandle<io::Result<()>>>>,
+    /// The indices of those that have exited.
+    exits: mpsc::UnboundedReceiver<usize>,
+    commands: Vec<mpsc::UnboundedSender<WorkerCommand>>,
+    permits: Arc<Semaphore>,
+    /// Listening sockets closed since their descriptors were last released.
+    closed: Arc<AtomicUsize>,
+    /// Descriptors reserved since the start; negative where more were released.
+    reserved: isize,
+    /// Permits withheld for them.
+    withheld: isize,
+}
+
+/// Starts a worker for each set of sockets. Of each of `tasks`, the first one is the first worker's, and so on.
+///
+/// # Errors
+///
+/// The system refuses a thread.
+pub fn start<S: Serve>(
+    listeners: Listeners,
+    tasks: Vec<Vec<WorkerTask>>,
+    service: &Arc<S>,
+    capacity: Capacity,
+) -> io::Result<Workers> {
+    let (phase, _) = watch::channel(Phase::Serve);
+    let connections = capacity.connections.min(Semaphore::MAX_PERMITS);
+    let permits = Arc::new(Semaphore::new(connections));
+    let mut tasks: Vec<_> = tasks.into_iter().map(Vec::into_iter).collect();
+    let (exit, exits) = mpsc::unbounded_channel();
+    let mut workers = Workers {
+        phase,
+        threads: Vec::new(),
+        exits,
+        commands: Vec::new(),
+        permits,
+        closed: Arc::default(),
+        reserved: 0,
+        withheld: 0,
+    };
+    let balancers = balancers(listeners.per_worker.len());
+    for (listeners, (balancer, inbox)) in listeners.per_worker.into_iter().zip(balancers) {
+        let tasks = tasks.iter_mut().filter_map(Iterator::next).collect();
+        let (commands, received) = mpsc::unbounded_channel();
+        let worker = Worker {
+            service: Arc::clone(service),
+            limit: ConnectionLimit::new(Arc::clone(&workers.permits)),
+            closed: Arc::clone(&workers.closed),
+            phases: Phases::new(workers.phase.subscribe()),
+            commands: received,
+            balancer,
+            inbox,
+            max_pipes: capacity.pipes_per_worker,
+        };
+        let index = workers.threads.len();
+        let exit = exit.clone();
+        let thread = thread::Builder::new()
+            .name(format!("worker-{index}"))
+            .spawn(move || {
+                let _notifier = ExitNotifier { index, exit };
+                worker.run(listeners, tasks)
+            })?;
+        workers.threads.push(Some(thread));
+        workers.commands.push(commands);
+    }
+    Ok(workers)
+}
+
+impl Workers {
+    /// A handle to check that no worker hangs.
+    pub fn liveness(&self) -> Liveness {
+        Liveness(self.commands.clone())
+    }
+
+    /// How many descriptors are kept for connections to come.
+    pub fn free_descriptors(&self) -> usize {
+        2 * self.permits.available_permits()
+    }
+
+    /// Takes descriptors from those that are kept for connections, two for each.
+    pub fn reserve_descriptors(&mut self, descriptors: usize) {
+        self.reserved = self.reserved.saturating_add_unsigned(descriptors);
+        self.adjust_permits();
+    }
+
+    /// Returns descriptors that were reserved, or open before the start.
+    pub fn release_descriptors(&mut self, descriptors: usize) {
+        self.reserved = self.reserved.saturating_sub_unsigned(descriptors);
+        self.adjust_permits();
+    }
+
+    /// Makes the permits what the descriptors allow, from the sum: rounding each step by itself would lose one per
+    /// reload. Permits that connections hold just now are taken the next time.
+    fn adjust_permits(&mut self) {
+        let wanted = self.reserved.saturating_add(1).div_euclid(2);
+        let change = wanted.saturating_sub(self.withheld);
+        let permits = change.unsigned_abs();
+        if change > 0 {
+            let taken = self.permits.forget_permits(permits);
+            self.withheld = self.withheld.saturating_add_unsigned(taken);
+        } else {
+            self.permits.add_permits(permits);
+            self.withheld = wanted;
+        }
+    }
+
+    /// Accepts from these listeners too, with fewer descriptors left for connections.
+    pub fn open(&mut self, listeners: Listeners) {
+        self.reserve_descriptors(listeners.per_worker.iter().map(Vec::len).sum());
+        for (worker, listeners) in self.commands.iter().zip(listeners.per_worker) {
+            // A worker that has exited ends the process.
+            let _ = worker.send(WorkerCommand::Open(listeners));
+        }
+    }
+
+    /// Gives each worker one more task, the first to the first worker, and so on.
+    pub fn spawn(&self, tasks: Vec<WorkerTask>) {
+        for (worker, task) in self.commands.iter().zip(tasks) {
+            let _ = worker.send(WorkerCommand::Spawn(task));
+        }
+    }
+
+    /// Closes these listeners. Connections in their accept backlog are served first, and open connections go on.
+    /// Returns once every worker has closed them, except those whose backlog waits for a connection permit.
+    pub async fn close(&mut self, listeners: Vec<ListenerId>) {
+        let listeners: Arc<[ListenerId]> = listeners.into();
+        let ask = |worker: &mpsc::UnboundedSender<WorkerCommand>| {
+            let (reply, answer) = oneshot::channel();
+            let _ = worker.send(WorkerCommand::Close(Arc::clone(&listeners), reply));
+            answer
+        };
+        let answers: Vec<_> = self.commands.iter().map(ask).collect();
+        for answer in answers {
+            let _ = answer.await;
+        }
+        // Those with a backlog are closed later; their descriptors are released with the next close.
+        let closed = self.closed.swap(0, Relaxed);
+        self.release_descriptors(closed);
+    }
+
+    /// Accepts no more; open connections go on.
+    pub fn drain(&self) {
+        self.phase.send_replace(Phase::Drain);
+    }
+
+    /// Ends what is still open.
+    pub fn end(&self) {
+        self.phase.send_replace(Phase::End);
+    }
+
+    /// Waits until a worker exits, and returns how; `None` once all have. Cancel-safe.
+    pub async fn next_exit(&mut self) -> Option<io::Result<()>> {
+        let index = self.exits.recv().await?;
+        let thread = self.threads.get_mut(index)?.take()?;
+        // The thread has nothing left to do but to return.
+        let exit = thread.join();
+        Some(exit.unwrap_or_else(|_| Err(io::Error::other("it panicked"))))
+    }
+
+    /// Waits until every worker has exited; after [`Workers::end`] that is at once.
+    pub fn join(self) {
+        for thread in self.threads.into_iter().flatten() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Reports the exit of a worker's thread when it is dropped, also by a panic.
+struct ExitNotifier {
+    index: usize,
+    exit: mpsc::UnboundedSender<usize>,
+}
+
+impl Drop for ExitNotifier {
+    fn drop(&mut self) {
+        // Nothing receives it when the control side has ended all workers.
+        let _ = self.exit.send(self.index);
+    }
+}

@@ -1,0 +1,158 @@
+//! Connections over several workers: how they are balanced, handed off and drained.
+
+use std::collections::HashMap;
+use std::io;
+use std::net::{SocketAddr, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, ensure};
+use peername_server::listeners::{ExistingListeners, InheritedSockets, ListenerId, Listeners};
+use peername_server::workers::{self, Capacity, Incoming, Serve, WorkerTask, Workers};
+use peername_sys::event::readiness::register_stream;
+use tokio::time::timeout;
+
+/// Counts the open connections of each thread.
+#[derive(Default)]
+struct Census {
+    open: Mutex<HashMap<thread::ThreadId, usize>>,
+    /// The first connection served blocks its thread for as long as this is locked.
+    gate: Mutex<()>,
+    has_begun: AtomicBool,
+}
+
+impl Serve for Census {
+    type Context = ();
+
+    fn context(&self, _listener: ListenerId) {}
+
+    async fn serve(self: Arc<Self>, connection: Incoming, (): ()) {
+        self.change(|open| *open += 1);
+        if !self.has_begun.swap(true, Ordering::Relaxed) {
+            drop(self.gate.lock());
+        }
+        // Until the client closes.
+        let stream = register_stream(connection.stream).expect("epoll_ctl(2)");
+        let _ = stream.readable().await;
+        self.change(|open| *open -= 1);
+    }
+}
+
+impl Census {
+    fn change(&self, change: impl FnOnce(&mut usize)) {
+        let mut threads = self.open.lock().expect("a lock");
+        change(threads.entry(thread::current().id()).or_default());
+    }
+
+    fn open_per_thread(&self) -> Vec<usize> {
+        let threads = self.open.lock().expect("a lock");
+        threads.values().copied().collect()
+    }
+
+    fn wait_for_open(&self, connections: usize) -> Result<()> {
+        self.wait_until(|open| open == connections)
+    }
+
+    fn wait_until(&self, is_enough: impl Fn(usize) -> bool) -> Result<()> {
+        let deadline = Instant::now() + Duration::from_secs(10);
+        while !is_enough(self.open_per_thread().iter().sum()) {
+            ensure!(Instant::now() < deadline, "{:?}", self.open_per_thread());
+            thread::sleep(Duration::from_millis(1));
+        }
+        Ok(())
+    }
+}
+
+/// Distributed by the kernel's hash alone, two workers would differ by 20 or more in every third round.
+#[test]
+fn no_worker_has_many_more_than_another() -> Result<()> {
+    let census = Arc::new(Census::default());
+    let (workers, addr) = start_two(&census)?;
+    for _ in 0..5 {
+        let clients: Vec<_> = (0..400)
+            .map(|_| TcpStream::connect(addr))
+            .collect::<Result<_, _>>()?;
+        census.wait_for_open(clients.len())?;
+        let open = census.open_per_thread();
+        ensure!(
+            open.len() == 2 && open[0].abs_diff(open[1]) <= 8,
+            "{open:?}"
+        );
+        drop(clients);
+        census.wait_for_open(0)?;
+    }
+    workers.drain();
+    workers.end();
+    workers.join();
+    Ok(())
+}
+
+/// One worker hangs, and the other hands off to it what it accepts; then both drain.
+#[test]
+fn connections_handed_off_before_a_drain_are_served() -> Result<()> {
+    let census = Arc::new(Census::default());
+    let (workers, addr) = start_two(&census)?;
+    let hang = census.gate.lock().expect("a lock");
+    let first = TcpStream::connect(addr)?;
+    census.wait_for_open(1)?;
+    let clients: Vec<_> = (0..100)
+        .map(|_| TcpStream::connect(addr))
+        .collect::<Result<_, _>>()?;
+    // By then it has handed off about as many.
+    census.wait_until(|open| open >= 20)?;
+    workers.drain();
+    drop(hang);
+    census.wait_for_open(1 + clients.len())?;
+    drop((first, clients));
+    census.wait_for_open(0)?;
+    workers.join();
+    Ok(())
+}
+
+/// The process has to learn of it although the other worker goes on.
+#[tokio::test]
+async fn exit_of_one_worker_is_reported_with_its_cause() -> Result<()> {
+    let panics: WorkerTask = Box::new(|_| Box::pin(async { panic!("as a bug would") }));
+    let fails: WorkerTask = Box::new(|_| Box::pin(async { Err(io::Error::other("broken")) }));
+    for (task, cause) in [(panics, "it panicked"), (fails, "broken")] {
+        let (mut workers, _) = start_two(&Arc::default())?;
+        let exit = timeout(Duration::from_millis(50), workers.next_exit()).await;
+        ensure!(exit.is_err(), "no worker has exited");
+        workers.spawn(vec![task]);
+        let exit = timeout(Duration::from_secs(10), workers.next_exit()).await?;
+        let reported = exit.and_then(Result::err).map(|error| error.to_string());
+        ensure!(reported.as_deref() == Some(cause), "{reported:?}");
+        workers.drain();
+        workers.end();
+        workers.join();
+    }
+    Ok(())
+}
+
+/// Then there are no more.
+#[tokio::test]
+async fn every_exit_is_reported_once() -> Result<()> {
+    let (mut workers, _) = start_two(&Arc::default())?;
+    workers.drain();
+    for _ in 0..2 {
+        let exit = timeout(Duration::from_secs(10), workers.next_exit()).await?;
+        ensure!(matches!(exit, Some(Ok(()))), "{exit:?}");
+    }
+    ensure!(workers.next_exit().await.is_none());
+    Ok(())
+}
+
+fn start_two(census: &Arc<Census>) -> Result<(Workers, SocketAddr)> {
+    let wanted = [(ListenerId(0), SocketAddr::from(([127, 0, 0, 1], 0)))];
+    let (existing, inherited) = (ExistingListeners::default(), InheritedSockets::default());
+    let listeners = Listeners::open(&wanted, &existing, 2, &inherited)?;
+    let addr = listeners.addrs()[0];
+    let capacity = Capacity {
+        connections: 1000,
+        pipes_per_worker: 0,
+    };
+    let workers = workers::start(listeners, Vec::new(), census, capacity)?;
+    Ok((workers, addr))
+}
