@@ -1,9 +1,9 @@
 //! Black-box tests: the real binary between real balancers and real, unmodified servers.
 //!
-//! Every test builds a network of its own ([`lab`]), so the tests need root and run side by side.
-//! One file shows one capability. What a server says about its client (its access log, its session
-//! list) is the evidence; the few cases that need exact bytes or an ill-mannered peer use
-//! [`backend`] and [`conn`], the two ends of a connection in our own hands.
+//! Every test builds a network of its own ([`harness::lab`]), so the tests need root and run side by side.
+//! One folder holds one subject, one file one capability. The evidence is what a server reports about its
+//! client (its access log, its session list). The few cases that need exact bytes or an ill-behaved peer use
+//! [`harness::backend`] and [`harness::conn`]: the two ends of a connection, scripted by the test.
 #![forbid(unsafe_code)]
 
 mod cli;

@@ -3,24 +3,24 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::atomic::{AtomicU16, Ordering};
 
-/// The client's host. Its connections come from this one port ([`crate::harness::lab::Lab::new`]), so a test knows
-/// what the server has to see.
+/// The client's address. Its connections come from this one port ([`crate::harness::lab::Lab::new`]), so a
+/// test knows which address the server has to report.
 pub(crate) const CLIENT_V4: SocketAddr = v4([203, 0, 113, 9], 40054);
 pub(crate) const CLIENT_V6: SocketAddr = v6([0x2001, 0xdb8, 9, 0, 0, 0, 0, 9], 40054);
-/// Where clients connect to the balancer.
+/// The frontend: where clients connect to the balancer.
 pub(crate) const FRONT_V4: SocketAddr = v4([203, 0, 113, 1], 80);
 pub(crate) const FRONT_V6: SocketAddr = v6([0x2001, 0xdb8, 9, 0, 0, 0, 0, 1], 80);
-/// Where the balancer comes from.
+/// The address that the balancer connects from.
 pub(crate) const BALANCER_V4: IpAddr = v4([10, 81, 0, 2], 0).ip();
 pub(crate) const BALANCER_V6: IpAddr = v6([0xfd81, 0, 0, 0, 0, 0, 0, 2], 0).ip();
 /// Where the proxy listens on the server.
 pub(crate) const LISTEN_V4: SocketAddr = v4([10, 81, 0, 1], 8443);
 pub(crate) const LISTEN_V6: SocketAddr = v6([0xfd81, 0, 0, 0, 0, 0, 0, 1], 8443);
-/// Where its backends listen.
+/// Where the backends listen.
 pub(crate) const TARGET_V4: SocketAddr = v4([127, 0, 0, 1], 9000);
 pub(crate) const TARGET_V6: SocketAddr = v6([0, 0, 0, 0, 0, 0, 0, 1], 9000);
-/// A client for a hand-made header, another one at every call: addresses that exist nowhere, as
-/// behind a real balancer. Fresh ports keep a test clear of the TIME_WAIT of its own connections.
+/// Returns a client address for a hand-made header, another one at every call. The addresses exist nowhere,
+/// as behind a real balancer. Fresh ports keep a test clear of the TIME_WAIT of its own connections.
 pub(crate) fn fresh_client_v4() -> SocketAddr {
     v4([198, 51, 100, 7], fresh_port())
 }
@@ -30,7 +30,7 @@ pub(crate) fn fresh_client_v6() -> SocketAddr {
     v6([0x2001, 0xdb8, 7, 0, 0, 0, 0, 7], fresh_port())
 }
 
-/// Above the ports that somebody listens on here.
+/// Returns a port above those that have listeners in these networks.
 fn fresh_port() -> u16 {
     static NEXT: AtomicU16 = AtomicU16::new(0);
     10_000 + NEXT.fetch_add(1, Ordering::Relaxed) % 50_000
@@ -46,7 +46,7 @@ pub(crate) const fn v6(ip: [u16; 8], port: u16) -> SocketAddr {
     SocketAddr::new(IpAddr::V6(Ipv6Addr::new(a, b, c, d, e, f, g, h)), port)
 }
 
-/// An address and a port as servers print them, apart.
+/// Parses an address and a port that a server prints apart.
 pub(crate) fn from_parts(ip: &str, port: &str) -> Option<SocketAddr> {
     Some(SocketAddr::new(ip.parse().ok()?, port.parse().ok()?))
 }

@@ -1,4 +1,5 @@
-//! A backend in the test's own hands: it accepts when told, and nobody comes unnoticed.
+//! A backend scripted by the test: it accepts when the test calls [`Backend::accept`], so no connection goes
+//! unnoticed.
 
 use std::io::ErrorKind;
 use std::net::{SocketAddr, TcpListener};
@@ -19,12 +20,12 @@ impl Backend {
         Self(listener.unwrap_or_else(|error| panic!("bind {addr}: {error}")))
     }
 
-    /// The same with room for so many more than one connection that wait.
-    pub(crate) fn listen_with_backlog(host: &Host, addr: SocketAddr, queue: i32) -> Self {
+    /// The same with an accept backlog of `queue` (the kernel admits one connection more).
+    pub(crate) fn listen_with_backlog(host: &Host, addr: SocketAddr, backlog: i32) -> Self {
         let listener = host.enter(|| Socket::new(Domain::for_address(addr), Type::STREAM, None));
         let listener = listener.expect("socket");
         listener.bind(&addr.into()).expect("bind");
-        listener.listen(queue).expect("listen");
+        listener.listen(backlog).expect("listen");
         Self(listener.into())
     }
 
@@ -32,14 +33,14 @@ impl Backend {
         self.0.local_addr().expect("getsockname")
     }
 
-    /// The next connection.
+    /// Waits for the next connection.
     #[track_caller]
     pub(crate) fn accept(&self) -> Conn {
         self.accept_within(WAIT_LIMIT)
             .expect("the backend waited in vain for a connection")
     }
 
-    /// The next connection, unless the proxy closes its client's instead.
+    /// Waits for the next connection; `None` if the proxy closes its client's connection instead.
     pub(crate) fn accept_or_closed(&self, down: &Conn) -> Option<Conn> {
         wait_for("one or the other", || {
             let moment = Duration::from_millis(1);
@@ -50,7 +51,7 @@ impl Backend {
         })
     }
 
-    /// The next connection if it comes in time.
+    /// Waits for the next connection, `limit` at most.
     pub(crate) fn accept_within(&self, limit: Duration) -> Option<Conn> {
         // On Linux SO_RCVTIMEO holds for accept(2) too.
         SockRef::from(&self.0)
@@ -63,8 +64,8 @@ impl Backend {
         }
     }
 
-    /// Expects that no connection waits. On loopback a connection stands when connect(2) returns, so
-    /// once the proxy has closed a client's connection the answer is final.
+    /// Asserts that no connection is in the accept backlog. On loopback a connection is established when
+    /// connect(2) returns, so once the proxy has closed a client's connection the answer is final.
     #[track_caller]
     pub(crate) fn assert_no_connection(&self) {
         if let Some(conn) = self.accept_within(Duration::from_millis(1)) {

@@ -1,4 +1,4 @@
-//! Services that a check can ask, good ones and broken ones. The tests of crates/intercept have the same.
+//! Services for a check to ask, sound ones and broken ones. The tests of crates/intercept use the same.
 #![allow(dead_code, reason = "each of the two has a use for most of it")]
 
 pub(crate) mod broken;

@@ -8,7 +8,7 @@ use socket2::{Domain, SockRef, Socket, Type};
 
 use crate::harness::lab::{Host, WAIT_LIMIT};
 
-/// A connected socket. No call blocks for longer than [`WAIT_LIMIT`]; what goes wrong panics.
+/// A connected socket. No call blocks for longer than [`WAIT_LIMIT`]; any failure panics.
 #[derive(Debug)]
 pub(crate) struct Conn(TcpStream);
 
@@ -37,7 +37,7 @@ impl Conn {
         Self::try_connect(host, to).expect("a connection that is not reset at once")
     }
 
-    /// The same; `None` if the other side accepts and resets before we can look.
+    /// The same; `None` if the other side accepts and resets before the call returns.
     #[track_caller]
     pub(crate) fn try_connect(host: &Host, to: SocketAddr) -> Option<Self> {
         match host.enter(|| TcpStream::connect_timeout(&to, WAIT_LIMIT)) {
@@ -47,7 +47,7 @@ impl Conn {
         }
     }
 
-    /// Expects to be turned away without having said anything.
+    /// Asserts that the other side closes the connection before anything was sent.
     #[track_caller]
     pub(crate) fn assert_refused(host: &Host, from: SocketAddr) {
         if let Some(conn) = Self::try_connect(host, from) {
@@ -55,7 +55,7 @@ impl Conn {
         }
     }
 
-    /// Connects with a receive buffer fixed at about `bytes`, for readers that let data pile up.
+    /// Connects with a receive buffer fixed at about `bytes`, for a slow reader that exerts backpressure.
     pub(crate) fn connect_with_receive_buffer(host: &Host, to: SocketAddr, bytes: usize) -> Self {
         let socket = host
             .enter(|| Socket::new(Domain::for_address(to), Type::STREAM, None))
@@ -67,7 +67,7 @@ impl Conn {
         Self::new(socket.into())
     }
 
-    /// Connects and sends: what a balancer does once it has a client.
+    /// Connects and sends `bytes`, as a balancer does for a client.
     pub(crate) fn connect_and_send(host: &Host, to: SocketAddr, bytes: &[u8]) -> Self {
         let conn = Self::connect(host, to);
         conn.send(bytes);
@@ -86,12 +86,12 @@ impl Conn {
         (&self.0).write_all(bytes).expect("send");
     }
 
-    /// The same to whoever may have closed; whether it is open still.
+    /// Sends to a connection that may have been closed; returns whether it is open still.
     pub(crate) fn send_if_open(&self, bytes: &[u8]) -> bool {
         (&self.0).write_all(bytes).is_ok()
     }
 
-    /// Sends until that fails, and says why: what a sender notices when its receiver resets.
+    /// Sends until that fails and returns the error: what a sender sees when its receiver resets.
     pub(crate) fn send_until_error(&self) -> ErrorKind {
         loop {
             if let Err(error) = (&self.0).write(&[0; 64 << 10]) {
@@ -110,7 +110,7 @@ impl Conn {
         bytes
     }
 
-    /// Receives whatever is there first: one read.
+    /// Receives what one read returns.
     pub(crate) fn recv_some(&self) -> Vec<u8> {
         let mut bytes = vec![0; 64 << 10];
         let len = (&self.0).read(&mut bytes).expect("recv");
@@ -118,7 +118,7 @@ impl Conn {
         bytes
     }
 
-    /// Receives until the text is `enough`, or to the end.
+    /// Receives until `enough` accepts the text, or to the end.
     pub(crate) fn recv_text_until(&self, enough: impl Fn(&str) -> bool) -> String {
         let mut text = String::new();
         while !enough(&text) {
@@ -130,7 +130,7 @@ impl Conn {
         text
     }
 
-    /// Receives to the end and says how it ended.
+    /// Receives to the end and returns how the direction was closed.
     #[track_caller]
     pub(crate) fn recv_to_end(&self) -> (Vec<u8>, End) {
         let mut bytes = Vec::new();
@@ -142,7 +142,8 @@ impl Conn {
         (bytes, end)
     }
 
-    /// Expects that the other side closes, without sending a byte; says how, and how long it took.
+    /// Waits until the other side closes, and asserts that it sends no byte; returns how it closed, and how
+    /// long it took.
     #[track_caller]
     pub(crate) fn wait_closed(&self) -> (End, Duration) {
         let start = Instant::now();
@@ -151,7 +152,7 @@ impl Conn {
         (end, start.elapsed())
     }
 
-    /// Expects silence for a while: neither data nor an end.
+    /// Asserts that for `time` neither data nor an end comes.
     #[track_caller]
     pub(crate) fn assert_stays_open(&self, time: Duration) {
         assert!(
@@ -160,17 +161,17 @@ impl Conn {
         );
     }
 
-    /// Whether nothing came, no data and no end, within `time`.
+    /// Waits for `time` at most; returns whether neither data nor an end came.
     pub(crate) fn is_open_after(&self, time: Duration) -> bool {
         matches!(self.peek_within(time), Err(error) if error.kind() == ErrorKind::WouldBlock)
     }
 
-    /// Whether data came within `time`, rather than nothing or an end.
+    /// Waits for `time` at most; returns whether data came, rather than nothing or an end.
     pub(crate) fn is_answered_after(&self, time: Duration) -> bool {
         matches!(self.peek_within(time), Ok(1..))
     }
 
-    /// Looks at what comes first, and leaves it there.
+    /// Peeks at the first byte, and leaves it in the receive queue.
     fn peek_within(&self, time: Duration) -> io::Result<usize> {
         self.0.set_read_timeout(Some(time)).expect("SO_RCVTIMEO");
         let got = self.0.peek(&mut [0]);
@@ -180,12 +181,12 @@ impl Conn {
         got
     }
 
-    /// Whether the other side's kernel has everything that was sent.
+    /// Whether the other side's kernel has acknowledged everything that was sent.
     pub(crate) fn is_all_acknowledged(&self) -> bool {
         peername_sys::tcp::stream::send_queue_len(&self.0).expect("SIOCOUTQ") == 0
     }
 
-    /// Sends FIN; the other direction stays open.
+    /// Sends FIN (half-close); the other direction stays open.
     pub(crate) fn shutdown_write(&self) {
         self.0.shutdown(Shutdown::Write).expect("shutdown");
     }

@@ -1,4 +1,4 @@
-//! A UDP socket in the test's own hands: a balancer's, a backend's or a client's.
+//! A UDP socket scripted by the test: a balancer's, a backend's or a client's.
 
 use std::io::ErrorKind;
 use std::net::{SocketAddr, UdpSocket};
@@ -38,7 +38,7 @@ impl DatagramSocket {
         assert_eq!(sent, bytes.len());
     }
 
-    /// The next datagram and its sender.
+    /// Waits for the next datagram; returns it and its sender.
     #[track_caller]
     pub(crate) fn recv(&self) -> (Vec<u8>, SocketAddr) {
         self.recv_within(WAIT_LIMIT)
@@ -55,14 +55,14 @@ impl DatagramSocket {
                     return Some((buffer, from));
                 }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return None,
-                // An answer to an earlier datagram, by ICMP.
+                // ICMP's answer to an earlier datagram.
                 Err(error) if error.kind() == ErrorKind::ConnectionRefused => {}
                 Err(error) => panic!("recv: {error}"),
             }
         }
     }
 
-    /// Expects a datagram with this payload from this sender.
+    /// Asserts that the next datagram has this payload and this sender.
     #[track_caller]
     pub(crate) fn expect_datagram(&self, payload: &[u8], from: SocketAddr) {
         let (bytes, sender) = self.recv();
@@ -70,11 +70,11 @@ impl DatagramSocket {
         assert_eq!(sender, from);
     }
 
-    /// Expects that nothing comes. Only of use together with something that comes later and does.
+    /// Asserts that no datagram comes. Only of use together with a later datagram that does.
     #[track_caller]
     pub(crate) fn assert_silent(&self) {
         if let Some((bytes, from)) = self.recv_within(Duration::from_millis(50)) {
-            panic!("{} octets from {from}", bytes.len());
+            panic!("{} bytes from {from}", bytes.len());
         }
     }
 }

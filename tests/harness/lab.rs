@@ -7,10 +7,9 @@
 //!                        10.81.0.2, fd81::2
 //! ```
 //!
-//! The server has no route to the client: what reaches it from there comes through the balancer, and
-//! its answers leave only because peername's routing rules keep them on the machine.
-//! Namespaces have no names, processes die with the thread that started them, so nothing is left
-//! behind however a test ends.
+//! The server has no route to the client: traffic between them passes the balancer, and the server's replies
+//! stay on the machine only because of peername's routing rules. Namespaces have no names and processes die
+//! with the thread that started them, so nothing is left behind however a test ends.
 
 pub(crate) mod failing;
 pub(crate) mod host;
@@ -34,8 +33,8 @@ pub(crate) struct Lab {
 }
 
 impl Lab {
-    /// The network above, with the routing rules that keep a backend's answers to spoofed clients
-    /// on the server (backends on loopback addresses).
+    /// Creates the network above, with the routing rules that keep a backend's replies to spoofed clients on
+    /// the server (backends on loopback addresses).
     pub(crate) fn new() -> Self {
         let lab = Self::without_routes();
         lab.server.ip(RULES_V4);
@@ -43,7 +42,7 @@ impl Lab {
         lab
     }
 
-    /// The same network before anybody has set up routing for peername.
+    /// Creates the same network without peername's routing rules.
     pub(crate) fn without_routes() -> Self {
         let lab = Self {
             client: Host::new(),
@@ -61,8 +60,8 @@ impl Lab {
             .add_addresses("lan", &["10.81.0.2/24", "fd81::2/64"]);
         lab.server
             .add_addresses("eth0", &["10.81.0.1/24", "fd81::1/64"]);
-        // Every connection of the client comes from one port, so that a test knows what to expect;
-        // the next one may follow at once.
+        // Every connection of the client comes from one port, so that a test knows what to expect; the next
+        // connection may follow at once.
         lab.client
             .sysctl("net.ipv4.ip_local_port_range", "40054 40054");
         lab.client.sysctl("net.ipv4.tcp_tw_reuse", "1");
@@ -71,7 +70,7 @@ impl Lab {
 }
 
 impl Drop for Lab {
-    /// With PEERNAME_TEST_TIMES set, tells `make test` how long each test took.
+    /// Appends the test's duration to the file in PEERNAME_TEST_TIMES, for `make test`.
     fn drop(&mut self) {
         let Ok(path) = std::env::var("PEERNAME_TEST_TIMES") else {
             return;
@@ -82,15 +81,15 @@ impl Drop for Lab {
     }
 }
 
-/// Asks again until `question` has an answer. Panics with `what` after ten seconds, which no step of
-/// these tests takes on a healthy machine, however busy.
+/// Polls `question` until it has an answer. Panics with `what` after ten seconds, which no step of these
+/// tests takes on a healthy machine, however busy.
 pub(crate) fn wait_for<T>(what: &str, question: impl FnMut() -> Option<T>) -> T {
     wait_until(Instant::now() + WAIT_LIMIT, question)
         .unwrap_or_else(|| panic!("waited {WAIT_LIMIT:?} in vain: {what}"))
 }
 
-/// Holds a reaction to its limit. The machine may be busy with other tests, so one of these tries is enough; a program
-/// that waits for a timer misses all of them.
+/// Asserts that one of `tries` reactions takes `limit` at most. The machine may be busy with other tests, so
+/// one is enough; a program that waits for a timer misses all of them.
 #[track_caller]
 pub(crate) fn assert_within(tries: usize, limit: Duration, mut reaction: impl FnMut() -> Duration) {
     let mut times = Vec::new();
@@ -103,7 +102,7 @@ pub(crate) fn assert_within(tries: usize, limit: Duration, mut reaction: impl Fn
     panic!("{times:?}, {limit:?} allowed");
 }
 
-/// Asks again until `question` has an answer or the deadline is there.
+/// Polls `question` until it has an answer or the deadline has passed.
 pub(crate) fn wait_until<T>(
     deadline: Instant,
     mut question: impl FnMut() -> Option<T>,
@@ -119,11 +118,11 @@ pub(crate) fn wait_until<T>(
     }
 }
 
-/// How long anything may take that should simply happen.
+/// The longest that any step may take which should happen without delay.
 pub(crate) const WAIT_LIMIT: Duration = Duration::from_secs(10);
 
-/// The documented recipe (`peername routes`), spelled out, so that these tests do not lean on the
-/// code that `proxy/routes.rs` tests.
+/// The documented recipe (`peername routes`), spelled out, so that these tests do not depend on the code that
+/// `proxy/routes.rs` tests.
 const RULES_V4: &str = "
     rule add from 127.0.0.0/8 iif lo table 123
     route add local 0.0.0.0/0 dev lo table 123";

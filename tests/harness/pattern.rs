@@ -1,4 +1,4 @@
-//! Bytes that tell where in the stream they belong, so that loss, doubling and reordering show.
+//! Bytes that encode their position in the stream, so that loss, duplication and reordering show.
 
 /// `len` bytes of stream number `stream`. Every 8-byte word depends on both and repeats nowhere.
 pub(crate) fn pattern(stream: u64, len: usize) -> Vec<u8> {
@@ -9,7 +9,7 @@ pub(crate) fn pattern(stream: u64, len: usize) -> Vec<u8> {
     bytes
 }
 
-/// Fails with the offset of the first difference rather than with megabytes of numbers.
+/// Asserts equality, and fails with the offset of the first difference rather than with megabytes of numbers.
 #[track_caller]
 pub(crate) fn assert_same(received: &[u8], sent: &[u8]) {
     let first = received.iter().zip(sent).position(|(a, b)| a != b);
@@ -17,7 +17,7 @@ pub(crate) fn assert_same(received: &[u8], sent: &[u8]) {
     assert_eq!(received.len(), sent.len(), "bytes received and sent");
 }
 
-/// The finaliser of SplitMix64: a bijection, so equal words mean equal places.
+/// The finaliser of SplitMix64: a bijection, so equal words mean equal offsets.
 fn mix(z: u64) -> u64 {
     let z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);

@@ -18,8 +18,8 @@ use crate::harness::lab::{Host, Lab, Process, Scratch, wait_for};
 pub(crate) struct Peername(Process);
 
 impl Peername {
-    /// `peername proxy` on the lab's server, with one listener and one target of each family and
-    /// trust in the balancer's networks, then `args`.
+    /// Starts `peername proxy` on the lab's server with [`PROXY_ARGS`] (one listener and one target of each
+    /// family, trust in the balancer's networks), then `args`.
     pub(crate) fn proxy(lab: &Lab, args: &[&str]) -> Self {
         Self::proxy_through(lab, &[], args)
     }
@@ -31,7 +31,7 @@ impl Peername {
         Self(process.wait_listening(&[LISTEN_V4, LISTEN_V6]))
     }
 
-    /// `peername proxy` for UDP, with the usual arguments, then `args`.
+    /// Starts `peername proxy` for UDP, with the same arguments, then `args`.
     pub(crate) fn udp_proxy(lab: &Lab, through: &[&str], args: &[&str]) -> Self {
         let own_workers = args.iter().any(|arg| arg.starts_with("--workers"));
         let usual = PROXY_ARGS.iter().copied();
@@ -43,12 +43,13 @@ impl Peername {
         Self(Process::start_through(&lab.server, through, BINARY, &args)).wait_listening_line()
     }
 
-    /// Any subcommand that receives datagrams. Its sockets are there a moment before they take any.
+    /// Starts any subcommand that receives datagrams, and waits for its log line: sockets are bound a moment
+    /// before they are read.
     pub(crate) fn start_udp(host: &Host, args: &[&str]) -> Self {
         Self(Process::start(host, BINARY, args)).wait_listening_line()
     }
 
-    /// Ends it and returns the last line of its log: what it has counted.
+    /// Sends SIGTERM, waits for a successful exit, and returns the last line of the log: the totals.
     #[track_caller]
     pub(crate) fn stop(&mut self) -> Value {
         self.signal(Signal::TERM);
@@ -60,14 +61,15 @@ impl Peername {
         })
     }
 
-    /// Waits until its threads have begun and sleep, as all of its sockets listen before: what is counted then is what
-    /// it has when it serves nobody.
+    /// Waits until all threads have started and sleep (the sockets listen before): what is measured then is
+    /// the idle proxy.
     pub(crate) fn wait_started(&self) {
         self.wait_line("that it listens", listening);
         self.wait_idle();
     }
 
-    /// Who is at the backend when no more are let in, because all places are taken or nobody else comes.
+    /// Accepts at the backend until the proxy opens no more connections: its connection limit is reached, or
+    /// no client is left.
     pub(crate) fn accept_until_full(&self, backend: &Backend) -> Vec<Conn> {
         let mut served = Vec::new();
         loop {
@@ -87,7 +89,7 @@ impl Peername {
         self
     }
 
-    /// Any subcommand that listens.
+    /// Starts any subcommand that listens, and waits for its sockets.
     pub(crate) fn start(host: &Host, args: &[&str], listens: &[SocketAddr]) -> Self {
         Self::start_through(host, &[], args, listens)
     }
@@ -102,13 +104,13 @@ impl Peername {
         Self(Process::start_through(host, through, BINARY, args).wait_listening(listens))
     }
 
-    /// Any subcommand that ends by itself, or must.
+    /// Runs any subcommand to its end.
     pub(crate) fn run(host: &Host, args: &[&str]) -> Output {
         Self::run_with_input(host, &[BINARY], args, "")
     }
 
-    /// The same with this standard input, and started as `program`, which may go through others. What
-    /// does not end within 20 s is killed.
+    /// The same with this standard input, started as `program`, which may go through others. A process that
+    /// has not ended after 20 s is killed.
     pub(crate) fn run_with_input(
         host: &Host,
         program: &[&str],
@@ -123,7 +125,7 @@ impl Peername {
         host.output(&mut command, input)
     }
 
-    /// The outcomes of the connections that have ended so far, oldest first, from its log.
+    /// The outcomes in the log of the connections that have ended so far, oldest first.
     pub(crate) fn outcomes(&self) -> Vec<String> {
         let outcome = |line: &str| {
             let line: Value = serde_json::from_str(line).ok()?;
@@ -132,7 +134,7 @@ impl Peername {
         self.log().lines().filter_map(outcome).collect()
     }
 
-    /// Waits until one has ended like this.
+    /// Waits until a connection has ended with this outcome.
     #[track_caller]
     pub(crate) fn wait_outcome(&self, outcome: &str) {
         wait_for(outcome, || {
@@ -142,20 +144,20 @@ impl Peername {
     }
 }
 
-/// Starts what follows as an ordinary user.
+/// Starts the program after it as an ordinary user.
 pub(crate) const AS_NOBODY: &[&str] = &[
     "setpriv",
     "--reuid=65534",
     "--regid=65534",
     "--clear-groups",
 ];
-/// Behind [`AS_NOBODY`]: without a way to any capability, and no longer than who has started it.
+/// After [`AS_NOBODY`]: removes every capability for good, and ends the program with its parent.
 pub(crate) const NO_CAPABILITIES: &[&str] =
     &["--inh-caps=-all", "--bounding-set=-all", "--pdeathsig=KILL"];
 
-/// A copy that an ordinary user may execute, wherever the build directory is. Written by a process
-/// of its own: what a thread of ours starts meanwhile would inherit the open file, which then could
-/// not be executed.
+/// Makes a copy of the binary that an ordinary user may execute, wherever the build directory is. A process
+/// of its own writes the copy: a child that another thread starts meanwhile would inherit the open file, and
+/// the copy could not be executed (ETXTBSY).
 pub(crate) fn copy_executable(host: &Host, scratch: &Scratch) -> String {
     let copy = scratch.path_text("peername");
     host.run("cp", &[BINARY, &copy]);

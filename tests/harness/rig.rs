@@ -1,4 +1,4 @@
-//! The usual arrangements, one for each subject.
+//! The usual arrangements of hosts, programs and scripted peers: one for each subject.
 
 pub(crate) mod exec;
 pub(crate) mod exec_connect;

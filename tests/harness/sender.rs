@@ -11,8 +11,8 @@ pub(crate) use nginx::NginxStream;
 use crate::harness::addr::{FRONT_V4, FRONT_V6};
 use crate::harness::lab::{Lab, Process};
 
-/// `curl --haproxy-protocol` from the balancer itself: asks the web server behind `to` and returns
-/// the endpoint that curl connected from, which is what its header claims.
+/// Runs `curl --haproxy-protocol` on the balancer itself: requests a page of the web server behind `to` and
+/// returns the endpoint that curl connected from, which is the source in its header.
 pub(crate) fn curl_with_header(lab: &Lab, to: SocketAddr) -> SocketAddr {
     let url = format!("http://{to}/");
     let args = [

@@ -1,4 +1,4 @@
-//! Real servers, as Debian ships them, and how each is asked who its client is.
+//! Real servers, as Debian ships them, and how each reports its client's address.
 
 pub(crate) mod nginx;
 pub(crate) mod postgres;

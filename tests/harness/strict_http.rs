@@ -1,10 +1,10 @@
-//! A reader of HTTP/1.1 requests that forgives nothing (RFC 9112): what it takes, every origin takes alike.
+//! A strict reader of HTTP/1.1 requests (RFC 9112): what it accepts, every origin reads alike.
 
-/// The requests that these bytes are, and what is left: the beginning of another one, or nothing.
+/// Splits bytes into requests, and returns them with the rest: the beginning of another request, or nothing.
 ///
 /// # Errors
 ///
-/// What is no request, or could be read in two ways.
+/// Bytes that are no request, or that could be read in two ways.
 pub(crate) fn parse_requests(mut bytes: &[u8]) -> Result<(Vec<&[u8]>, &[u8]), String> {
     let mut all = Vec::new();
     while let Some(len) = request(bytes)? {
@@ -15,7 +15,7 @@ pub(crate) fn parse_requests(mut bytes: &[u8]) -> Result<(Vec<&[u8]>, &[u8]), St
     Ok((all, bytes))
 }
 
-/// How long the first request is; `None` while it is not whole.
+/// The length of the first request; `None` while it is incomplete.
 fn request(bytes: &[u8]) -> Result<Option<usize>, String> {
     let Some(end) = find(bytes, b"\r\n\r\n") else {
         return Ok(None);

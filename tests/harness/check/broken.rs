@@ -1,4 +1,4 @@
-//! Services with something wrong about them, by hand.
+//! Check services with one fault each, written by hand.
 
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use super::h2;
 
-/// What is wrong, and what becomes of each connection.
+/// A name of the fault, and what the service does with each connection.
 pub(crate) type Fault = (&'static str, fn(TcpStream));
 
-/// Serves every connection like this, until the process ends.
+/// Serves every connection with `fault` until the process ends.
 pub(crate) fn serve_fault(address: SocketAddr, fault: fn(TcpStream)) -> SocketAddr {
     let listener = TcpListener::bind(address).expect("bind");
     let address = listener.local_addr().expect("its address");
@@ -22,7 +22,7 @@ pub(crate) fn serve_fault(address: SocketAddr, fault: fn(TcpStream)) -> SocketAd
     address
 }
 
-/// Says this when asked, and closes.
+/// Answers a request with these bytes, and closes.
 pub(crate) fn answer_bytes(mut stream: &TcpStream, what: &[u8]) {
     h2::read_some(stream);
     let _ = stream.write_all(what);
@@ -30,12 +30,12 @@ pub(crate) fn answer_bytes(mut stream: &TcpStream, what: &[u8]) {
 
 pub(crate) fn write_frames(mut stream: &TcpStream, frames: &[Vec<u8>]) {
     let _ = stream.write_all(&frames.concat());
-    // Closing with something unread would reset, and take back what was sent.
+    // Closing a socket with unread data sends RST, which discards what was sent.
     thread::sleep(Duration::from_millis(20));
     h2::read_some(stream);
 }
 
-/// Says this when asked, and then that for ever.
+/// Answers a request with `first`, then repeats `then` for ever.
 pub(crate) fn write_endlessly(mut stream: &TcpStream, first: &[u8], then: &[u8]) {
     h2::read_some(stream);
     let _ = stream.write_all(first);
@@ -47,7 +47,7 @@ pub(crate) fn write_forever(mut stream: &TcpStream, what: &[u8]) {
     while stream.write_all(&many).is_ok() {}
 }
 
-/// Until the other side has had enough.
+/// Reads until the other side closes.
 pub(crate) fn hold_open(mut stream: &TcpStream) {
     let _ = stream.set_read_timeout(Some(Duration::from_secs(30)));
     while stream.read(&mut [0; 4096]).is_ok_and(|read| read > 0) {}
@@ -57,5 +57,5 @@ pub(crate) fn close_with_reset(stream: TcpStream) {
     let _ = socket2::SockRef::from(&stream).set_linger(Some(Duration::ZERO));
 }
 
-/// A CheckResponse with an empty status, which is a yes.
+/// A CheckResponse with an empty status, which allows.
 pub(crate) const CHECK_RESPONSE_OK: &[u8] = &[0, 0, 0, 0, 2, 0x0a, 0];

@@ -3,7 +3,7 @@
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
 
-/// Nine octets and a payload.
+/// A frame: a header of nine bytes and a payload.
 pub(crate) fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     let length = u32::try_from(payload.len()).expect("short").to_be_bytes();
     let mut all = length[1..].to_vec();
@@ -13,13 +13,13 @@ pub(crate) fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8>
     all
 }
 
-/// A header that no table has (RFC 7541 §6.2.2).
+/// A literal header field that no table holds (RFC 7541 §6.2.2).
 pub(crate) fn header_field(name: &[u8], value: &[u8]) -> Vec<u8> {
     let length = |text: &[u8]| u8::try_from(text.len()).expect("short");
     [&[0, length(name)], name, &[length(value)], value].concat()
 }
 
-/// Greets, waits for a question, and answers its stream with a head.
+/// Exchanges settings, waits for a request, and answers its stream with response headers.
 pub(crate) fn begin_response(mut stream: &TcpStream) {
     exchange_settings(stream);
     let head = [
@@ -30,14 +30,14 @@ pub(crate) fn begin_response(mut stream: &TcpStream) {
     let _ = stream.write_all(&frame(HEADERS, END_HEADERS, 1, &head));
 }
 
-/// Greets, and waits for a question.
+/// Exchanges settings, and waits for a request.
 pub(crate) fn exchange_settings(mut stream: &TcpStream) {
     let _ = stream.write_all(&frame(SETTINGS, 0, 0, &[]));
     let _ = stream.write_all(&frame(SETTINGS, ACK, 0, &[]));
-    // An answer before its question would be an error of protocol.
+    // A response before its request would be a protocol error.
     let mut said = Vec::new();
     let mut buffer = [0; 16384];
-    while !has_question(&said) {
+    while !is_request_whole(&said) {
         match stream.read(&mut buffer) {
             Ok(read @ 1..) => said.extend(&buffer[..read]),
             _ => return,
@@ -45,8 +45,9 @@ pub(crate) fn exchange_settings(mut stream: &TcpStream) {
     }
 }
 
-/// Whether a client has said, after its preface (RFC 9113 §3.4), all of a request. Of another protocol anything will do.
-fn has_question(said: &[u8]) -> bool {
+/// Whether the client has sent, after its preface (RFC 9113 §3.4), a whole request. Any bytes of another
+/// protocol will do.
+fn is_request_whole(said: &[u8]) -> bool {
     if !said.is_empty() && !said.starts_with(b"PRI") {
         return true;
     }
@@ -64,12 +65,12 @@ fn has_question(said: &[u8]) -> bool {
     false
 }
 
-/// Whatever is there.
+/// Reads once, whatever is there.
 pub(crate) fn read_some(mut stream: &TcpStream) {
     let _ = stream.read(&mut [0; 16384]);
 }
 
-/// The last of an answer: a gRPC status.
+/// The trailers that end a response: a gRPC status.
 pub(crate) fn trailers(status: &[u8]) -> Vec<u8> {
     frame(
         HEADERS,
@@ -87,5 +88,5 @@ pub(crate) const CONTINUATION: u8 = 9;
 pub(crate) const END_STREAM: u8 = 1;
 pub(crate) const END_HEADERS: u8 = 4;
 const ACK: u8 = 1;
-/// Number 8 of the static table.
+/// Entry 8 of the static table.
 pub(crate) const STATUS_200: u8 = 0x88;

@@ -1,4 +1,4 @@
-//! Services that a check can ask, each in a process of its own on the host that it is started from.
+//! Services for a check to ask, each in a process of its own on the host that the test starts it from.
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -13,12 +13,12 @@ use serde_json::Value;
 
 use super::wait_for;
 
-/// A service that prints what it is asked, and is told by a line what to answer.
+/// A service that prints each request, and reads from a line what to answer.
 pub(crate) struct Service {
     child: Child,
     input: ChildStdin,
     lines: Receiver<String>,
-    /// As it was told last.
+    /// The answer that was set last.
     answer: String,
     pub(crate) address: SocketAddr,
 }
@@ -57,21 +57,21 @@ impl Service {
         service
     }
 
-    /// What it answers from now on. What it was asked before is forgotten.
+    /// Sets the answer from now on. Requests before this call are forgotten.
     pub(crate) fn set_answer(&mut self, answer: &str) {
         self.answer = answer.replace('\n', " ");
         writeln!(self.input, "{}", self.answer).expect("it reads");
         while self.line() != "set" {}
     }
 
-    /// What it was asked next.
+    /// Waits for the next request.
     pub(crate) fn next_request(&self) -> Value {
         serde_json::from_str(&self.line()).expect("JSON")
     }
 
-    /// How often it was asked since the last look.
+    /// Counts the requests since the last call.
     pub(crate) fn count_requests(&mut self) -> usize {
-        // Told the same once more, it says so behind all that it was asked.
+        // The service confirms the repeated answer after all requests so far.
         writeln!(self.input, "{}", self.answer).expect("it reads");
         let lines = std::iter::from_fn(|| Some(self.line()));
         lines.take_while(|line| line != "set").count()
@@ -80,7 +80,7 @@ impl Service {
     fn line(&self) -> String {
         match self.lines.recv_timeout(SOON) {
             Ok(line) => line,
-            Err(RecvTimeoutError::Timeout) => panic!("the service says nothing"),
+            Err(RecvTimeoutError::Timeout) => panic!("the service prints nothing"),
             Err(RecvTimeoutError::Disconnected) => panic!("the service has ended"),
         }
     }
@@ -93,7 +93,7 @@ impl Drop for Service {
     }
 }
 
-/// OPA with one policy, which says in its decision log what it was asked.
+/// OPA with one policy; its decision log holds what it was asked.
 pub(crate) struct Opa {
     child: Child,
     pub(crate) address: SocketAddr,
@@ -139,12 +139,12 @@ impl Opa {
         opa
     }
 
-    /// The last input that it decided about, as it logged it.
+    /// Waits for the latest input that OPA has logged.
     pub(crate) fn wait_decision(&self) -> Value {
         self.wait_decision_about(|_| true)
     }
 
-    /// The last one of this kind.
+    /// Waits for the latest input that `which` accepts.
     pub(crate) fn wait_decision_about(&self, which: impl Fn(&Value) -> bool) -> Value {
         wait_for("OPA logs its decision", || {
             let log = std::fs::read_to_string(&self.decisions).ok()?;
@@ -165,7 +165,7 @@ impl Drop for Opa {
     }
 }
 
-/// A directory that is gone afterwards.
+/// A temporary directory, removed when dropped.
 struct Directory(PathBuf);
 
 impl Directory {
@@ -192,7 +192,7 @@ fn spawn(command: &mut Command) -> Child {
     child.unwrap_or_else(|error| panic!("{command:?}: {error}; make setup"))
 }
 
-/// What `make setup` has built: beside the directory of the profile that this test is of.
+/// The path of a tool that `make setup` has built, beside the directory of this test's profile.
 fn tool(name: &str) -> PathBuf {
     let test = std::env::current_exe().expect("our own path");
     let target = test.ancestors().nth(3).expect("target/PROFILE/deps/TEST");
@@ -207,13 +207,13 @@ fn source(name: &str) -> PathBuf {
     .join(name)
 }
 
-/// Loopback, and whichever port.
+/// Loopback, and any port.
 pub(crate) fn any_loopback() -> SocketAddr {
     ([127, 0, 0, 1], 0).into()
 }
 
-/// An address that nobody listens on, each time another one: of the ports that the kernel does not choose from, so that no
-/// other test gets it before whoever it is for.
+/// Returns an address without a listener, another one at every call. Its port is outside the range that the
+/// kernel assigns from, so no other test gets it before it is bound.
 pub(crate) fn unused_address() -> SocketAddr {
     static NEXT: AtomicU16 = AtomicU16::new(0);
     loop {

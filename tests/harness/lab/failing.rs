@@ -1,14 +1,14 @@
-//! Starting programs for which a system call fails.
+//! Programs for which a system call fails, by a seccomp filter.
 
-/// What starts the program behind it with these calls failing.
+/// The command that starts the program after it with these calls failing.
 pub(crate) fn failing_calls(calls: &str) -> [String; 3] {
     let script = FILTER.replace("CALLS", calls);
     ["python3".to_owned(), "-c".to_owned(), script]
 }
 
-/// io_uring_setup(2), with EPERM: a unit's SystemCallFilter=, or a container's profile.
+/// io_uring_setup(2) fails with EPERM: a unit's SystemCallFilter=, or a container's profile.
 pub(crate) const NO_IO_URING: &str = "(0x20, 0, 0, 0), (0x15, 0, 1, 425), (0x06, 0, 0, 0x00050001)";
-/// epoll_ctl(2), when it is to watch a descriptor that is not below `limit`, with ENOSPC: no watches are left
+/// epoll_ctl(2) fails with ENOSPC for descriptors from `limit` on: no watches are left
 /// (`fs.epoll.max_user_watches`).
 pub(crate) fn no_epoll_watches_from(limit: usize) -> String {
     format!(
@@ -17,7 +17,8 @@ pub(crate) fn no_epoll_watches_from(limit: usize) -> String {
     )
 }
 
-/// A filter of seccomp(2): each call's instructions end with what it returns, and what comes to the end is allowed.
+/// A filter of seccomp(2): each call's instructions end with the return action; what reaches the end is
+/// allowed.
 const FILTER: &str = r#"
 import ctypes, os, struct, sys
 epoll_ctl = {"x86_64": 233, "aarch64": 21}[os.uname().machine]

@@ -28,9 +28,9 @@ impl Host {
         home.enter().expect("back to our own namespace");
         let host = Self { network, file };
         host.ip("link set lo up");
-        // Nobody else is on these links, so nobody needs to be asked whether an address is free.
+        // No other host is on these links, so duplicate address detection is of no use.
         host.sysctl("net.ipv6.conf.default.accept_dad", "0");
-        // No link-local addresses: they come by themselves, a moment after the link.
+        // No link-local addresses: the kernel adds them on its own, a moment after the link.
         host.sysctl("net.ipv6.conf.default.addr_gen_mode", "1");
         host
     }
@@ -39,16 +39,16 @@ impl Host {
     pub(crate) fn enter<T>(&self, work: impl FnOnce() -> T) -> T {
         let home = NetworkNamespace::current().expect("our own namespace");
         self.network.enter().expect("setns");
-        let _home = ComeBack(home);
+        let _home = ReturnGuard(home);
         work()
     }
 
-    /// Waits until nobody takes connections there.
+    /// Waits until connections to this address are refused.
     #[track_caller]
     pub(crate) fn wait_connection_refused(&self, to: SocketAddr) {
-        // One that lets nobody in does not answer.
+        // A listener with a full backlog does not answer.
         let connect = || TcpStream::connect_timeout(&to, Duration::from_millis(200));
-        wait_for("nobody listens any more", || {
+        wait_for("connections are refused", || {
             let refused = self
                 .enter(connect)
                 .is_err_and(|error| error.kind() == ErrorKind::ConnectionRefused);
@@ -56,7 +56,7 @@ impl Host {
         });
     }
 
-    /// Joins this host and `other` with a cable: a veth pair, both ends up.
+    /// Joins this host and `other` with a veth pair, both ends up.
     pub(crate) fn add_veth(&self, here: &str, other: &Self, there: &str) {
         let path = format!("/proc/{}/fd/{}", std::process::id(), other.file.as_raw_fd());
         self.ip(&format!(
@@ -66,7 +66,7 @@ impl Host {
         other.ip(&format!("link set {there} up"));
     }
 
-    /// Gives an interface addresses, usable at once.
+    /// Adds addresses to an interface, usable at once.
     pub(crate) fn add_addresses(&self, device: &str, addresses: &[&str]) {
         for address in addresses {
             let v6 = address.contains(':');
@@ -78,7 +78,7 @@ impl Host {
         }
     }
 
-    /// The kernel makes an IPv6 address's own route a moment later, from a work queue.
+    /// Waits for the local route of an IPv6 address: the kernel adds it a moment later, from a work queue.
     fn wait_for_local_route(&self, address: &str) {
         let ip = address
             .split('/')
@@ -122,7 +122,7 @@ impl Host {
         String::from_utf8(output.stdout).expect("text")
     }
 
-    /// Runs a command with this standard input to its end, however it ends.
+    /// Runs a command with this standard input to its end, and returns its output and exit status.
     pub(crate) fn output(&self, command: &mut Command, input: &str) -> Output {
         command
             .stdin(Stdio::piped())
@@ -131,7 +131,7 @@ impl Host {
         let mut child = self
             .enter(|| command.spawn())
             .unwrap_or_else(|error| panic!("{command:?}: {error} (make setup)"));
-        // It may end without having read.
+        // The command may end without reading its input.
         let _ = child
             .stdin
             .take()
@@ -149,10 +149,10 @@ impl Host {
     }
 }
 
-/// Takes the thread back to its own namespace, also when the work panics.
-struct ComeBack(NetworkNamespace);
+/// Returns the thread to its own namespace, also when the work panics.
+struct ReturnGuard(NetworkNamespace);
 
-impl Drop for ComeBack {
+impl Drop for ReturnGuard {
     fn drop(&mut self) {
         self.0.enter().expect("setns back");
     }

@@ -13,7 +13,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use super::{Host, WAIT_LIMIT, wait_until};
 
-/// A running program whose output is kept, for questions and for the failure message.
+/// A running program. Its output is kept, for assertions and for the failure message.
 #[derive(Debug)]
 pub(crate) struct Process {
     name: String,
@@ -22,13 +22,13 @@ pub(crate) struct Process {
 }
 
 impl Process {
-    /// Starts one process on a host. The kernel kills it when the test's thread ends, panicking or
-    /// not (setpriv(1), --pdeathsig); setpriv becomes the program, so the process id is the program's.
+    /// Starts one process on a host. The kernel kills it when the test's thread ends, panicking or not
+    /// (setpriv(1), --pdeathsig); setpriv becomes the program, so the process id is the program's.
     pub(crate) fn start(host: &Host, program: &str, args: &[&str]) -> Self {
         Self::start_through(host, &[], program, args)
     }
 
-    /// Starts a server of several processes: in a process-id namespace, so that all go at once.
+    /// Starts a server of several processes in a PID namespace, so that all of them end at once.
     pub(crate) fn start_in_pid_namespace(host: &Host, program: &str, args: &[&str]) -> Self {
         let own_pids = ["unshare", "--pid", "--fork", "--kill-child=KILL"];
         Self::start_through(host, &own_pids, program, args)
@@ -64,9 +64,9 @@ impl Process {
         }
     }
 
-    /// Waits until it listens on every one of these addresses; a wildcard listener counts for all.
+    /// Waits until the process listens on all these addresses; a wildcard listener counts for all.
     pub(crate) fn wait_listening(mut self, addrs: &[SocketAddr]) -> Self {
-        let listening = wait_until(Instant::now() + START, || {
+        let listening = wait_until(Instant::now() + STARTUP_LIMIT, || {
             if let Some(status) = self.child.try_wait().expect("wait") {
                 panic!("{} ended at start, {status}:\n{}", self.name, self.log());
             }
@@ -85,12 +85,12 @@ impl Process {
         self
     }
 
-    /// Waits until one of its descendants listens on this port in another network than its own.
+    /// Waits until a descendant listens on this port in another network namespace than the process's own.
     pub(crate) fn wait_listening_in_netns(self, port: u16) -> Self {
         let network = |pid: u32| fs::read_link(format!("/proc/{pid}/ns/net")).ok();
         let outside = network(self.pid());
         let inside = |pid: &u32| network(*pid).is_some_and(|own| Some(own) != outside);
-        let listening = wait_until(Instant::now() + START, || {
+        let listening = wait_until(Instant::now() + STARTUP_LIMIT, || {
             let mut all = descendants(self.pid()).into_iter().filter(inside);
             all.find(|&pid| listeners(pid).iter().any(|addr| addr.port() == port))
         });
@@ -102,13 +102,13 @@ impl Process {
         self
     }
 
-    /// Waits until somebody in its network has a UDP socket at this address.
+    /// Waits until a UDP socket in the process's network namespace is bound to this address.
     pub(crate) fn wait_bound(self, addr: SocketAddr) -> Self {
         let bound = wait_until(Instant::now() + WAIT_LIMIT, || {
             let open = endpoints(self.pid(), ["udp", "udp6"], UNCONNECTED);
             open.contains(&addr).then_some(())
         });
-        assert!(bound.is_some(), "{addr} is nobody's:\n{}", self.log());
+        assert!(bound.is_some(), "{addr} is not bound:\n{}", self.log());
         self
     }
 
@@ -116,12 +116,12 @@ impl Process {
         self.child.id()
     }
 
-    /// Everything it has printed so far, both streams.
+    /// Returns everything the process has printed so far, both streams.
     pub(crate) fn log(&self) -> String {
         self.lines.lock().expect("no reader panicked").join("\n")
     }
 
-    /// Waits for a line of its output that `pick` accepts.
+    /// Waits for a line of the output that `pick` accepts.
     pub(crate) fn wait_line<T>(&self, what: &str, pick: impl Fn(&str) -> Option<T>) -> T {
         let find = || {
             self.lines
@@ -134,17 +134,17 @@ impl Process {
             .unwrap_or_else(|| panic!("{}: no line {what} in:\n{}", self.name, self.log()))
     }
 
-    /// How many descriptors it has open.
+    /// Counts the open descriptors.
     pub(crate) fn count_fds(&self) -> usize {
         fs::read_dir(format!("/proc/{}/fd", self.pid())).map_or(0, Iterator::count)
     }
 
-    /// A field of /proc/PID/status, such as `VmRSS`.
+    /// Reads a field of /proc/PID/status, such as `VmRSS`.
     pub(crate) fn status_field(&self, field: &str) -> String {
         read_status_field(&format!("/proc/{}/status", self.pid()), field)
     }
 
-    /// Its memory in KiB, without what the kernel keeps for its sockets.
+    /// The process's memory in KiB, without what the kernel keeps for its sockets.
     pub(crate) fn resident_kib(&self) -> usize {
         let text = self.status_field("VmRSS");
         text.trim_end_matches(" kB")
@@ -152,7 +152,8 @@ impl Process {
             .unwrap_or_else(|_| panic!("VmRSS: {text}"))
     }
 
-    /// A field of /proc/PID/status for each of its threads, with the thread's name. One that ends meanwhile is none.
+    /// Reads a field of /proc/PID/status for each thread, with the thread's name. Threads that end meanwhile
+    /// are left out.
     pub(crate) fn thread_status_fields(&self, field: &str) -> Vec<(String, String)> {
         let tasks = fs::read_dir(format!("/proc/{}/task", self.pid())).expect("its threads");
         let status = |task: fs::DirEntry| fs::read_to_string(task.path().join("status")).ok();
@@ -165,7 +166,7 @@ impl Process {
         self.child.try_wait().expect("wait").is_none()
     }
 
-    /// Stops it, and waits until each of its threads has felt that: kill(2) returns before.
+    /// Sends SIGSTOP and waits until every thread has stopped: kill(2) returns before.
     pub(crate) fn suspend(&self) {
         self.signal(Signal::STOP);
         let stands_still = || {
@@ -178,18 +179,18 @@ impl Process {
         assert!(stopped.is_some(), "{} runs on", self.name);
     }
 
-    /// Waits until all its threads sleep, and none has run since the look before.
+    /// Waits until all threads sleep, and none has run since the last poll.
     pub(crate) fn wait_idle(&self) {
         let mut before = Vec::new();
-        let nothing_happens = || {
-            let now = SWITCHES.map(|field| self.thread_status_fields(field));
+        let is_idle = || {
+            let now = CONTEXT_SWITCHES.map(|field| self.thread_status_fields(field));
             let states = self.thread_status_fields("State");
             let sleep = states.iter().all(|(_, state)| state.starts_with('S'));
             let same = std::mem::replace(&mut before, now.to_vec()) == now;
             (sleep && same).then_some(())
         };
-        let rests = wait_until(Instant::now() + WAIT_LIMIT, nothing_happens);
-        assert!(rests.is_some(), "{} does not rest", self.name);
+        let idle = wait_until(Instant::now() + WAIT_LIMIT, is_idle);
+        assert!(idle.is_some(), "{} does not become idle", self.name);
     }
 
     pub(crate) fn signal(&self, signal: Signal) {
@@ -200,7 +201,7 @@ impl Process {
         kill_process(pid, signal).expect("kill");
     }
 
-    /// Its exit status, or None when it still runs after `limit`.
+    /// Waits for the exit status; `None` if the process still runs after `limit`.
     pub(crate) fn wait_exit(&mut self, limit: Duration) -> Option<ExitStatus> {
         wait_until(Instant::now() + limit, || {
             self.child.try_wait().expect("wait")
@@ -211,9 +212,9 @@ impl Process {
 impl Drop for Process {
     fn drop(&mut self) {
         if thread::panicking() {
-            eprintln!("--- {} said:\n{}", self.name, self.log());
+            eprintln!("--- {} printed:\n{}", self.name, self.log());
         }
-        // Both fail only if it has ended already.
+        // Both fail only if the process has ended already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -249,7 +250,7 @@ fn value_of(field: &str, status: &str) -> String {
 
 fn covers(listener: SocketAddr, wanted: SocketAddr) -> bool {
     let wildcard = listener.ip().is_unspecified() && listener.is_ipv6() >= wanted.is_ipv6();
-    // An IPv6 socket may stand for an IPv4 address.
+    // An IPv6 socket may be bound to an IPv4-mapped address.
     listener.port() == wanted.port() && (wildcard || listener.ip().to_canonical() == wanted.ip())
 }
 
@@ -258,8 +259,8 @@ fn listeners(pid: u32) -> Vec<SocketAddr> {
     endpoints(pid, ["tcp", "tcp6"], LISTENING)
 }
 
-/// The local ends of the sockets in one state, in a process's network namespace (proc_net_tcp.txt of
-/// the kernel).
+/// The local endpoints of the sockets in one state, in a process's network namespace (proc_net_tcp.txt of the
+/// kernel).
 fn endpoints(pid: u32, tables: [&str; 2], wanted: &str) -> Vec<SocketAddr> {
     let table = |name| fs::read_to_string(format!("/proc/{pid}/net/{name}")).unwrap_or_default();
     let in_state = |line: &str| {
@@ -271,7 +272,7 @@ fn endpoints(pid: u32, tables: [&str; 2], wanted: &str) -> Vec<SocketAddr> {
     tables.lines().filter_map(in_state).collect()
 }
 
-/// `0100007F:0050` is 127.0.0.1:80: the address as 32-bit words in the machine's own byte order.
+/// Parses `0100007F:0050`, which is 127.0.0.1:80: the address as 32-bit words in native byte order.
 fn endpoint(text: &str) -> Option<SocketAddr> {
     let (ip, port) = text.split_once(':')?;
     let word = |at: usize| {
@@ -292,12 +293,12 @@ fn endpoint(text: &str) -> Option<SocketAddr> {
     Some(SocketAddr::new(ip, u16::from_str_radix(port, 16).ok()?))
 }
 
-/// What Erlang, Node and Java compute at their start takes longer than any other step on a busy machine.
-const START: Duration = Duration::from_secs(30);
+/// Erlang, Node and Java take longer to start than any other step does on a busy machine.
+const STARTUP_LIMIT: Duration = Duration::from_secs(30);
 
-/// How often a thread has stopped running, by itself and not.
-const SWITCHES: [&str; 2] = ["voluntary_ctxt_switches", "nonvoluntary_ctxt_switches"];
+/// The counts of context switches, voluntary ones and others.
+const CONTEXT_SWITCHES: [&str; 2] = ["voluntary_ctxt_switches", "nonvoluntary_ctxt_switches"];
 
-/// TCP_LISTEN and TCP_CLOSE, the latter being what UDP calls not connected.
+/// TCP_LISTEN, and TCP_CLOSE, which /proc/net/udp shows for unconnected sockets.
 const LISTENING: &str = "0A";
 const UNCONNECTED: &str = "07";

@@ -1,4 +1,4 @@
-//! A directory for one test's configuration files, logs and databases.
+//! A temporary directory for one test's configuration files, logs and databases.
 
 use std::fs::{self, OpenOptions, Permissions};
 use std::io::Write;
@@ -6,12 +6,13 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Made empty, removed when dropped.
+/// A temporary directory: empty at first, removed when dropped.
 #[derive(Debug)]
 pub(crate) struct Scratch(PathBuf);
 
 impl Scratch {
-    /// Readable by everyone, since some servers give up root before they read.
+    /// Creates a directory that every user may write, since some servers give up root before they read their
+    /// files.
     pub(crate) fn new() -> Self {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let name = format!(
@@ -30,7 +31,7 @@ impl Scratch {
         self.0.join(name)
     }
 
-    /// The same as text, for configuration files and arguments.
+    /// The same as a string, for configuration files and arguments.
     pub(crate) fn path_text(&self, name: &str) -> String {
         self.path(name).to_str().expect("a UTF-8 path").to_owned()
     }
@@ -41,7 +42,7 @@ impl Scratch {
         self.path_text(name)
     }
 
-    /// What a file holds by now; nothing if nobody has made it yet.
+    /// Reads what a file holds so far; empty if it does not exist yet.
     pub(crate) fn read(&self, name: &str) -> String {
         fs::read_to_string(self.path(name)).unwrap_or_default()
     }
@@ -49,13 +50,13 @@ impl Scratch {
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        // A server that is just ending may still make a file; it lies in /tmp then, which is no
-        // reason to fail a test.
+        // A server that is exiting may still create a file; it stays in /tmp then, which is no reason to fail
+        // a test.
         let _ = fs::remove_dir_all(&self.0);
     }
 }
 
-/// Adds a line to a file that several threads write.
+/// Appends a line to a file that several threads write.
 pub(crate) fn append_line(path: &Path, line: &str) {
     let file = OpenOptions::new().create(true).append(true).open(path);
     file.and_then(|mut file| file.write_all(line.as_bytes()))

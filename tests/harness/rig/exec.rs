@@ -1,4 +1,4 @@
-//! A program started with the library, and connections to it.
+//! A program started by `peername exec`, and connections to it.
 
 use std::fs;
 use std::net::{Ipv6Addr, SocketAddr};
@@ -22,7 +22,7 @@ fn with_mode<'a>(mode: &'a str, options: &[&'a str], program: &[&'a str]) -> Vec
     [&["exec", mode], options, &["--"], program].concat()
 }
 
-/// A server of `server.c`, and the network around it.
+/// The server of `server.c`, and the network around it.
 pub(crate) struct ServerRig {
     pub(crate) process: Process,
     pub(crate) lab: Lab,
@@ -30,7 +30,8 @@ pub(crate) struct ServerRig {
 }
 
 impl ServerRig {
-    /// `mode` and what follows it, as in `server.c`. Processes of its own, which end with it.
+    /// Starts the server with `mode` and what follows it, as in `server.c`, in a PID namespace that ends with
+    /// the test.
     pub(crate) fn new(mode: &str, options: &[&str]) -> Self {
         Self::start_through(&[], &compiled_server(Libc::Glibc), mode, options)
     }
@@ -87,7 +88,7 @@ impl ServerRig {
         }
     }
 
-    /// A server of `server.c` on IPv4 that somebody else has started.
+    /// A server of `server.c` on IPv4 that is running already.
     pub(crate) fn from_process(process: Process, lab: Lab) -> Self {
         Self {
             process,
@@ -96,24 +97,24 @@ impl ServerRig {
         }
     }
 
-    /// How a socket of the server's family shows this client, of IPv4.
+    /// This IPv4 client as a socket of the server's family shows it.
     pub(crate) fn shown_as(&self, client: SocketAddr) -> SocketAddr {
         if self.v6 { mapped_ipv6(client) } else { client }
     }
 
-    /// A connection from the balancer that begins with these octets.
+    /// Opens a connection from the balancer that begins with these bytes.
     pub(crate) fn connect_and_send(&self, bytes: &[u8]) -> Conn {
         Conn::connect_and_send(&self.lab.balancer, LISTEN_V4, bytes)
     }
 
-    /// Sends a header and a greeting, and returns what the server says of its client.
+    /// Sends a header and a greeting, and returns the server's report of its client.
     #[track_caller]
     pub(crate) fn report_for(&self, header: &[u8]) -> String {
         let conn = self.connect_and_send(&[header, b"hello"].concat());
         self.recv_report(&conn)
     }
 
-    /// The server's answer; its connection must end well.
+    /// Receives the server's report; its connection must end with FIN.
     #[track_caller]
     pub(crate) fn recv_report(&self, conn: &Conn) -> String {
         let (said, _) = conn.recv_to_end();
@@ -122,7 +123,7 @@ impl ServerRig {
         said
     }
 
-    /// Expects that the server sees this client, by every way of asking.
+    /// Asserts that the server reports this client, by every call that returns an address.
     #[track_caller]
     pub(crate) fn assert_sees(&self, conn: &Conn, client: SocketAddr) {
         self.assert_report(&self.recv_report(conn), client);
@@ -162,7 +163,7 @@ impl ProgramRig {
         Self::launch(Lab::without_routes(), mechanism, options, program)
     }
 
-    /// In a lab where other things go on.
+    /// The same in a lab that has other processes.
     pub(crate) fn start_in(lab: Lab, options: &[&str], program: &[&str]) -> Self {
         Self::launch(lab, PRELOAD, options, program)
     }
@@ -184,7 +185,7 @@ impl ProgramRig {
     }
 }
 
-/// `header_bytes::v2` for a client of whatever family.
+/// `header_bytes::v2` for a client of either family.
 pub(crate) fn v2(client: SocketAddr) -> Vec<u8> {
     header_bytes::v2(client, front(client), &[])
 }
@@ -205,8 +206,8 @@ pub(crate) fn mapped_ipv6(client: SocketAddr) -> SocketAddr {
     }
 }
 
-/// What an IPv4 socket shows of an IPv6 client, worked out here once more: FNV-1a of the /64, folded to
-/// 28 bits.
+/// The pseudo-address by which an IPv4 socket shows an IPv6 client, computed here independently: FNV-1a of
+/// the /64, folded to 28 bits.
 pub(crate) fn pseudo_ipv4(client: Ipv6Addr) -> std::net::Ipv4Addr {
     let hash = client.octets()[..8]
         .iter()
@@ -219,7 +220,7 @@ pub(crate) fn pseudo_ipv4(client: Ipv6Addr) -> std::net::Ipv4Addr {
 pub(crate) const PRELOAD: &str = "--mode=preload";
 pub(crate) const NOTIFY: &str = "--mode=notify";
 
-/// The C library that a program of ours is linked with.
+/// The C library that a test program is linked with.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Libc {
     Glibc,
@@ -228,14 +229,14 @@ pub(crate) enum Libc {
     Static,
 }
 
-/// `server.c`, compiled.
+/// The path of `server.c`, compiled.
 pub(crate) fn compiled_server(libc: Libc) -> String {
     static BUILT: [OnceLock<String>; 3] = [const { OnceLock::new() }; 3];
     let build = || compile("exec/server.c", "exec-server", libc, &[]);
     BUILT[libc as usize].get_or_init(build).clone()
 }
 
-/// A program of ours. To be called once for each.
+/// Compiles a test program. To be called once for each.
 pub(crate) fn compile(source: &str, name: &str, libc: Libc, options: &[&str]) -> String {
     let (compiler, linked, suffix) = match libc {
         Libc::Glibc => ("gcc", "-pie", ""),
@@ -253,12 +254,12 @@ pub(crate) fn compile(source: &str, name: &str, libc: Libc, options: &[&str]) ->
     target
 }
 
-/// The library as it is shipped, built and put where the binary under test looks for it.
+/// The path of the library as it is shipped, built and put where the binary under test searches for it.
 pub(crate) fn built_library() -> &'static Path {
     &libraries()[0]
 }
 
-/// The same of the client's side.
+/// The path of the client's library (`--connect`).
 pub(crate) fn built_connect_library() -> &'static Path {
     &libraries()[1]
 }
@@ -283,7 +284,7 @@ fn libraries() -> &'static [PathBuf; 2] {
         ["libpeername.so", "libpeername_connect.so"].map(|name| {
             let (built, place) = (target.join("release").join(name), directory.join(name));
             if built != place {
-                // By name, so that a program that has the old one loaded keeps it whole.
+                // Replaced by rename, so that a program that has the old file loaded keeps it whole.
                 let beside = directory.join(format!(".{name}"));
                 fs::copy(&built, &beside).expect("a copy");
                 fs::rename(&beside, &place).expect("a rename");

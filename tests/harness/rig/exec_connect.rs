@@ -1,4 +1,4 @@
-//! A client started with the library.
+//! A client started by `peername exec --connect`.
 
 use std::net::SocketAddr;
 use std::process::{Command, Output};
@@ -9,7 +9,7 @@ use crate::harness::header_bytes;
 use crate::harness::lab::Host;
 use crate::harness::peername::{BINARY, Peername};
 
-/// Runs a program to its end by `peername exec --connect`, whose connections name this client.
+/// Runs a program to its end by `peername exec --connect`, with this client as the source of its headers.
 pub(crate) fn run_connect(
     host: &Host,
     client: SocketAddr,
@@ -23,7 +23,7 @@ pub(crate) fn run_connect(
     Peername::run_with_input(host, &[BINARY], &args, input)
 }
 
-/// The same, whose standard output is wanted, and which must end well.
+/// The same; asserts success and returns the standard output.
 #[track_caller]
 pub(crate) fn connect_stdout(
     host: &Host,
@@ -37,7 +37,7 @@ pub(crate) fn connect_stdout(
     lossy_text(&output.stdout)
 }
 
-/// The same program by itself.
+/// Runs the same program without peername; returns the standard output.
 pub(crate) fn run_without_connect(host: &Host, program: &[&str]) -> String {
     lossy_text(
         &host
@@ -50,14 +50,14 @@ pub(crate) fn lossy_text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// `client.c`, compiled.
+/// The path of `client.c`, compiled.
 pub(crate) fn compiled_client(libc: Libc) -> String {
     static BUILT: [OnceLock<String>; 2] = [OnceLock::new(), OnceLock::new()];
     let build = || compile("exec/connect/client.c", "connect-client", libc, &[]);
     BUILT[libc as usize].get_or_init(build).clone()
 }
 
-/// A header and what `client.c` says.
+/// A header, then the greeting that `client.c` sends.
 pub(crate) fn header_and_hello(client: SocketAddr, to: SocketAddr) -> Vec<u8> {
     [&header_bytes::v2(client, to, &[])[..], b"hello"].concat()
 }

@@ -1,4 +1,4 @@
-//! A program under the supervisor, and what it says about its clients.
+//! A program under the supervisor of `--mode notify`, and what it reports about its clients.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -13,7 +13,7 @@ use crate::harness::conn::Conn;
 use crate::harness::lab::{Lab, Process, wait_for};
 use crate::harness::peername::BINARY;
 
-/// A program on the lab's server, run by `peername exec`, that listens where the proxy otherwise does.
+/// A program on the lab's server, run by `peername exec`, that listens where the proxy does in other tests.
 #[derive(Debug)]
 pub(crate) struct NotifyRig {
     pub(crate) process: Process,
@@ -39,14 +39,14 @@ impl NotifyRig {
         }
     }
 
-    /// A variant of `accept.c`, static, on the family's wildcard address.
+    /// Starts a variant of `accept.c`, static, on the family's wildcard address.
     pub(crate) fn start_variant(name: &str, family: &str, options: &[&str]) -> Self {
         let program = compiled_accept_server();
         let program = program.to_str().expect("text");
         Self::start(options, &[program, name, family, "8443"])
     }
 
-    /// The same, and it ignores SIGTERM.
+    /// The same; the program ignores SIGTERM.
     pub(crate) fn start_ignoring_sigterm(name: &str) -> Self {
         let shell = format!(
             "trap '' TERM; exec {} {name} 4 8443",
@@ -55,12 +55,12 @@ impl NotifyRig {
         Self::start(&[], &["sh", "-c", &shell])
     }
 
-    /// Connects from the balancer and sends this.
+    /// Connects from the balancer and sends these bytes.
     pub(crate) fn connect_and_send(&self, bytes: &[u8]) -> Conn {
         Conn::connect_and_send(&self.lab.balancer, LISTEN_V4, bytes)
     }
 
-    /// Sends this and returns whom the program says it comes from, by accept(2) and by getpeername(2).
+    /// Sends these bytes and returns the client that the program reports, by accept(2) and by getpeername(2).
     #[track_caller]
     pub(crate) fn report_for(&self, bytes: &[u8]) -> [SocketAddr; 2] {
         recv_addresses(&self.connect_and_send(bytes))
@@ -90,7 +90,7 @@ impl NotifyRig {
     }
 }
 
-/// Children of the program outlive it when it is killed, and here nobody else would end them.
+/// Children of the program outlive it when it is killed, and no PID namespace ends them here.
 impl Drop for NotifyRig {
     fn drop(&mut self) {
         for pid in processes(&self.network()) {
@@ -99,7 +99,7 @@ impl Drop for NotifyRig {
     }
 }
 
-/// The two addresses in the answer of `accept.c`.
+/// Receives the two addresses in the report of `accept.c`.
 #[track_caller]
 pub(crate) fn recv_addresses(conn: &Conn) -> [SocketAddr; 2] {
     let (answer, _) = conn.recv_to_end();
@@ -118,7 +118,7 @@ pub(crate) fn kill_pid(pid: Pid) {
     kill_process(pid, Signal::KILL).expect("kill");
 }
 
-/// The process with this name in a network; there is one program in each.
+/// Waits for the process with this name in a network namespace; there is one program in each.
 pub(crate) fn wait_helper_pid(name: &str, network: &Path) -> Pid {
     wait_for(&format!("{name} runs"), || {
         let comm = |pid: &Pid| fs::read_to_string(format!("/proc/{}/comm", pid.as_raw_nonzero()));
@@ -135,12 +135,12 @@ fn processes(network: &Path) -> Vec<Pid> {
         .collect()
 }
 
-/// The network that a process is in.
+/// The network namespace of a process.
 pub(crate) fn network_of(pid: &str) -> Option<PathBuf> {
     fs::read_link(format!("/proc/{pid}/ns/net")).ok()
 }
 
-/// `accept.c`, linked statically, built once.
+/// The path of `accept.c`, linked statically, built once.
 pub(crate) fn compiled_accept_server() -> PathBuf {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
     let build = || {
@@ -153,7 +153,7 @@ pub(crate) fn compiled_accept_server() -> PathBuf {
     BUILT.get_or_init(build).clone()
 }
 
-/// `http.go`, built once: with C in it, and so dynamically linked, or static.
+/// The path of `http.go`, built once: with cgo, and so dynamically linked, or static.
 pub(crate) fn compiled_go_server(cgo: bool) -> PathBuf {
     static BUILT: [OnceLock<PathBuf>; 2] = [OnceLock::new(), OnceLock::new()];
     let build = || {
@@ -183,7 +183,7 @@ fn source(name: &str) -> PathBuf {
     PathBuf::from(here).join(name)
 }
 
-/// Named by this process: two runs of the tests don't write over each other's programs.
+/// A path with this process's id: two runs of the tests do not overwrite each other's programs.
 fn out(name: &str) -> PathBuf {
     let own = match name {
         "go-cache" => name.to_owned(),

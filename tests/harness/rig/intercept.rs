@@ -1,4 +1,4 @@
-//! The proxy on the lab's balancer, its client on one side and origins on the other.
+//! `peername intercept` on the lab's balancer, its client on one side and origins on the other.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -11,13 +11,13 @@ use crate::harness::conn::Conn;
 use crate::harness::lab::{Lab, Process, Scratch, wait_for};
 use crate::harness::peername::{BINARY, Peername};
 
-/// Clients find the proxy there.
+/// Where clients reach the proxy.
 pub(crate) const PROXY_ADDR: SocketAddr = v4([203, 0, 113, 1], 8080);
 pub(crate) const CLIENT_IP: &str = "203.0.113.9";
 const ORIGIN: SocketAddr = v4([10, 81, 0, 1], 443);
 const HTTP1_ORIGIN: SocketAddr = v4([10, 81, 0, 3], 443);
 
-/// Everything, dropped in this order.
+/// Proxy, origin, hosts and files, dropped in this order.
 pub(crate) struct InterceptRig {
     pub(crate) proxy: Peername,
     pub(crate) _origin: Process,
@@ -25,24 +25,25 @@ pub(crate) struct InterceptRig {
     pub(crate) scratch: Scratch,
 }
 
-/// Makes an authority, a root for the origin and a certificate by it, before the proxy starts.
+/// The network and files before the proxy starts: a certificate authority for the proxy, a root for the
+/// origin and a certificate issued by it.
 pub(crate) struct InterceptLab {
     pub(crate) lab: Lab,
     pub(crate) scratch: Scratch,
 }
 
-/// An answer as far as it has come once its head is whole.
+/// Receives a response until its head is complete.
 pub(crate) fn recv_head(conn: &Conn) -> String {
     conn.recv_text_until(|text| text.contains("\r\n\r\n"))
 }
 
 impl InterceptRig {
-    /// With no check, and with the origin's network allowed.
+    /// Starts the proxy with no check, and with the origin's network allowed.
     pub(crate) fn new(args: &[&str]) -> Self {
         InterceptLab::new().start(args)
     }
 
-    /// curl through the proxy; what it printed.
+    /// Runs curl through the proxy; returns what it printed.
     #[track_caller]
     pub(crate) fn curl(&self, args: &[&str]) -> String {
         let output = self.try_curl(args);
@@ -50,7 +51,7 @@ impl InterceptRig {
         String::from_utf8(output.stdout).expect("text")
     }
 
-    /// The same, however it ends.
+    /// The same; returns its output and exit status.
     pub(crate) fn try_curl(&self, args: &[&str]) -> Output {
         let proxy = format!("http://{PROXY_ADDR}");
         let ca = self.scratch.path_text("ca.pem");
@@ -70,7 +71,7 @@ impl InterceptRig {
         self.lab.client.output(&mut command, "")
     }
 
-    /// curl without a proxy, which finds the origins by the hosts file.
+    /// Runs curl without a proxy; it resolves the origins by the hosts file.
     #[track_caller]
     pub(crate) fn curl_without_proxy(&self, args: &[&str]) -> String {
         let ca = self.scratch.path_text("ca.pem");
@@ -105,7 +106,7 @@ impl InterceptRig {
         String::from_utf8(output.stdout).expect("text")
     }
 
-    /// The status that a request ends with.
+    /// Runs curl, and returns the status of the response.
     #[track_caller]
     pub(crate) fn curl_status(&self, args: &[&str]) -> u16 {
         let output = self.try_curl(&[&["-o", "/dev/null", "-w", "%{http_code}"], args].concat());
@@ -116,20 +117,20 @@ impl InterceptRig {
         }
     }
 
-    /// The problem that a request ends with.
+    /// Runs curl, and returns the problem document of the response.
     #[track_caller]
     pub(crate) fn curl_problem(&self, args: &[&str]) -> Value {
         let text = self.curl(args);
         serde_json::from_str(&text).unwrap_or_else(|_| panic!("a problem: {text}"))
     }
 
-    /// What the origin has logged so far.
+    /// The lines that the origin has logged so far.
     pub(crate) fn origin_log(&self) -> Vec<String> {
         let log = self.scratch.read("access.log");
         log.lines().map(str::to_owned).collect()
     }
 
-    /// What `--admin=127.0.0.1:9300` has counted.
+    /// The metrics of `--admin=127.0.0.1:9300`.
     pub(crate) fn read_metrics(&self) -> String {
         let url = "http://127.0.0.1:9300/metrics";
         self.lab
@@ -137,14 +138,14 @@ impl InterceptRig {
             .run("curl", &["-sS", "--noproxy", "*", url])
     }
 
-    /// The same, once there are so many.
+    /// Waits for `count` lines in the origin's log.
     pub(crate) fn wait_origin_log(&self, count: usize) -> Vec<String> {
         wait_for("the origin's access log", || {
             Some(self.origin_log()).filter(|seen| seen.len() >= count)
         })
     }
 
-    /// Audit lines about this path, once there are so many.
+    /// Waits for `count` audit lines about this path.
     pub(crate) fn wait_audit_lines(&self, path: &str, count: usize) -> Vec<Value> {
         wait_for("audit lines", || {
             let log = self.proxy.log();
@@ -160,7 +161,8 @@ impl InterceptRig {
 impl InterceptLab {
     pub(crate) fn new() -> Self {
         let lab = Lab::without_routes();
-        // Many connections at once, from a client like any other.
+        // Ephemeral ports for many connections at once: in this lab a test does not rely on the client's
+        // port.
         let ports = "net.ipv4.ip_local_port_range";
         lab.client.sysctl(ports, "32768 60999");
         lab.server.add_addresses("eth0", &["10.81.0.3/24"]);
@@ -173,7 +175,7 @@ impl InterceptLab {
         stage
     }
 
-    /// nginx, and `peername intercept` with these arguments.
+    /// Starts nginx, and `peername intercept` with these arguments.
     pub(crate) fn start(self, args: &[&str]) -> InterceptRig {
         self.start_through(&[], args)
     }
@@ -191,8 +193,8 @@ impl InterceptLab {
         }
     }
 
-    /// The proxy alone. Names are what the test's own hosts file says and nothing else: it lies over the
-    /// real one, in a mount namespace.
+    /// Starts the proxy alone. Names resolve by the test's own hosts file only, which a mount namespace puts
+    /// over the real one.
     pub(crate) fn start_proxy(&self, args: &[&str]) -> Peername {
         self.start_proxy_through(&[], args)
     }
@@ -217,19 +219,19 @@ impl InterceptLab {
             &root,
             "--log-format=json",
         ];
-        // On this address somebody has to say who may come.
+        // A listener on this address needs an access rule.
         let is_access =
             |arg: &&str| arg.starts_with("--allow-client") || arg.starts_with("--proxy-auth");
-        let everybody: &[&str] = match args.iter().any(is_access) {
+        let any_client: &[&str] = match args.iter().any(is_access) {
             true => &[],
             false => &["--allow-client=any"],
         };
-        let args = [&usual, everybody, args].concat();
+        let args = [&usual, any_client, args].concat();
         Peername::start_through(&self.lab.balancer, &through, &args, &[PROXY_ADDR])
     }
 
-    /// A name server on the proxy's host, and what the proxy is to be started through to ask it, once, about what
-    /// the hosts file does not say.
+    /// Starts a name server on the proxy's host. Returns also the command to start the proxy through, so that
+    /// it asks this server, once, for names that the hosts file lacks.
     pub(crate) fn start_name_server(&self, script: &str) -> (Process, [String; 6]) {
         let script = self.scratch.write("names.py", script);
         let names = Process::start(&self.lab.balancer, "/usr/bin/python3", &["-u", &script]);

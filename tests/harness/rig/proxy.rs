@@ -1,4 +1,4 @@
-//! The usual arrangement: the proxy on the lab's server, with backends in the test's own hands.
+//! The usual arrangement for TCP: the proxy on the lab's server, with backends scripted by the test.
 
 use std::net::SocketAddr;
 
@@ -23,7 +23,7 @@ impl ProxyRig {
         Self::start_through(&[], args)
     }
 
-    /// With the proxy started through other programs.
+    /// Starts the proxy through other programs.
     pub(crate) fn start_through(through: &[&str], args: &[&str]) -> Self {
         let lab = Lab::new();
         Self {
@@ -34,12 +34,13 @@ impl ProxyRig {
         }
     }
 
-    /// A connection from the balancer that begins with these bytes.
+    /// Opens a connection from the balancer that begins with these bytes.
     pub(crate) fn connect_and_send(&self, bytes: &[u8]) -> Conn {
         Conn::connect_and_send(&self.lab.balancer, LISTEN_V4, bytes)
     }
 
-    /// Expects the next connection at the backend of the client's family, from exactly `client`.
+    /// Accepts the next connection at the backend of the client's family; asserts that it comes from exactly
+    /// `client`.
     #[track_caller]
     pub(crate) fn accept_client(&self, client: SocketAddr) -> Conn {
         let backend = if client.is_ipv4() {
@@ -56,14 +57,14 @@ impl ProxyRig {
         conn
     }
 
-    /// Both ends of a connection of `client`: the balancer's and the backend's.
+    /// Opens a connection of `client`; returns both ends: the balancer's and the backend's.
     #[track_caller]
     pub(crate) fn connect_client(&self, client: SocketAddr) -> (Conn, Conn) {
         let down = self.connect_and_send(&header_for(client));
         (down, self.accept_client(client))
     }
 
-    /// Expects that the proxy still does its work.
+    /// Asserts that the proxy is alive and relays a connection.
     #[track_caller]
     pub(crate) fn assert_serves(&mut self, client: SocketAddr) {
         assert!(
@@ -78,7 +79,7 @@ impl ProxyRig {
         assert_eq!(down.recv(4), b"pong");
     }
 
-    /// Expects that no connection waits at either backend.
+    /// Asserts that no connection waits at either backend.
     #[track_caller]
     pub(crate) fn assert_no_backend_connection(&self) {
         self.backend_v4.assert_no_connection();
@@ -86,7 +87,7 @@ impl ProxyRig {
     }
 }
 
-/// What a balancer sends for a client that connected to the front of its family.
+/// The header that a balancer sends for a client that connected to the frontend of its family.
 pub(crate) fn header_for(client: SocketAddr) -> Vec<u8> {
     header_bytes::v2(client, front_of(client), &[])
 }

@@ -1,4 +1,4 @@
-//! The usual arrangement for UDP: proxy, two backends, a balancer.
+//! The usual arrangement for UDP: proxy, two backends, a balancer's socket.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -38,7 +38,7 @@ impl UdpRig {
         }
     }
 
-    /// A further socket of the balancer's.
+    /// Binds a further socket of the balancer.
     pub(crate) fn add_balancer_socket(&self) -> DatagramSocket {
         DatagramSocket::bind(&self.lab.balancer, SocketAddr::new(BALANCER_V4, 0))
     }
@@ -51,12 +51,12 @@ impl UdpRig {
         }
     }
 
-    /// Sends bytes as they are from the balancer.
+    /// Sends bytes from the balancer, as they are.
     pub(crate) fn send_from_balancer(&self, parts: &[&[u8]]) {
         self.balancer.send(LISTEN_V4, parts);
     }
 
-    /// A request of `client` and its answer, with a v2 header on it.
+    /// Sends a request of `client` with a v2 header, and its reply; asserts that both arrive.
     #[track_caller]
     pub(crate) fn round_trip(&self, client: SocketAddr) {
         self.send_from_balancer(&[&datagram_header_for(client), b"ping"]);
@@ -65,7 +65,7 @@ impl UdpRig {
         self.balancer.expect_datagram(b"pong", LISTEN_V4);
     }
 
-    /// Ends the proxy and returns what it dropped, by reason.
+    /// Stops the proxy and returns how many datagrams it dropped, by reason.
     #[track_caller]
     pub(crate) fn stop_and_count_drops(&mut self) -> BTreeMap<String, u64> {
         let totals = self.stop();
@@ -77,19 +77,19 @@ impl UdpRig {
         dropped.split_whitespace().map(pair).collect()
     }
 
-    /// Ends the proxy and returns the last line of its log: what it has counted.
+    /// Stops the proxy and returns the last line of its log: the totals.
     #[track_caller]
     pub(crate) fn stop(&mut self) -> Value {
         self.proxy.stop()
     }
 }
 
-/// What a balancer puts in front of a datagram of this client.
+/// The header that a balancer puts before a datagram of this client.
 pub(crate) fn datagram_header_for(client: SocketAddr) -> Vec<u8> {
     header_bytes::v2_udp(client, front_of(client))
 }
 
-/// `forward` on the balancer, before the usual proxy.
+/// Starts `forward` on the balancer, in front of the usual proxy.
 pub(crate) fn start_forward(lab: &Lab, dialect: &str) -> Peername {
     let args = [
         "forward",
@@ -102,7 +102,7 @@ pub(crate) fn start_forward(lab: &Lab, dialect: &str) -> Peername {
     Peername::start_udp(&lab.balancer, &args)
 }
 
-/// Each dialect as an option of [`forward`] and as one of the proxy.
+/// Each dialect as an option of [`start_forward`] and as one of the proxy.
 pub(crate) const DIALECTS: [(&str, &str); 3] = [
     ("--udp-header=each", "--udp-header=each"),
     ("--udp-header=first", "--udp-header=first"),

@@ -12,13 +12,13 @@ pub(crate) struct Haproxy {
 }
 
 impl Haproxy {
-    /// Balances [`crate::harness::addr::FRONT_V4`] and its IPv6 twin over one server, `to`, with these options
-    /// on its `server` line (`send-proxy`, `check` …).
+    /// Balances [`crate::harness::addr::FRONT_V4`] and its IPv6 counterpart over one server, `to`, with these
+    /// options on its `server` line (`send-proxy`, `check` …).
     pub(crate) fn start(lab: &Lab, to: SocketAddr, server_options: &str) -> Self {
         Self::with(lab, to, server_options, "", "")
     }
 
-    /// The same behind TLS with a certificate of its own, so that its headers can tell about it.
+    /// The same behind TLS with a certificate of its own, so that its headers have TLS TLVs.
     pub(crate) fn start_tls(lab: &Lab, to: SocketAddr, server_options: &str) -> Self {
         Self::with(lab, to, server_options, "ssl crt DIR/cert.pem", "")
     }
@@ -64,7 +64,7 @@ impl Haproxy {
     }
 }
 
-/// A key and a certificate in the one file that HAProxy wants.
+/// Makes a key and a certificate in one file, as HAProxy requires.
 fn self_signed(lab: &Lab, scratch: &Scratch) {
     let (key, cert) = (
         scratch.path_text("key.pem"),

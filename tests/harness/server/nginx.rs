@@ -41,7 +41,7 @@ impl Server for Nginx {
 }
 
 impl Nginx {
-    /// The client of request number `index`, once it is in the log.
+    /// Waits for request number `index` in the log, and returns its client.
     pub(crate) fn logged_client(&self, index: usize) -> SocketAddr {
         logged_client(&self.scratch, index)
     }
@@ -49,7 +49,7 @@ impl Nginx {
 
 /// Writes the configuration of an nginx that has all its files in `scratch`, the access log among them, and
 /// returns its path. `main` and `server` are directives of those contexts, with DIR for the directory; `log`
-/// is what the log has of each request.
+/// is the log format of a request.
 pub(crate) fn write_config(scratch: &Scratch, main: &str, log: &str, server: &str) -> String {
     let config = CONFIG
         .replace("MAIN", main)
@@ -59,7 +59,7 @@ pub(crate) fn write_config(scratch: &Scratch, main: &str, log: &str, server: &st
     scratch.write("nginx.conf", &config)
 }
 
-/// The client of request number `index`, once it is in the log, which must have been [`PEER`].
+/// Waits for request number `index` in the log, whose format must be [`PEER`], and returns its client.
 pub(crate) fn logged_client(scratch: &Scratch, index: usize) -> SocketAddr {
     wait_for("nginx's access log", || {
         let log = scratch.read("access.log");
@@ -69,7 +69,7 @@ pub(crate) fn logged_client(scratch: &Scratch, index: usize) -> SocketAddr {
     })
 }
 
-/// The client as nginx sees it.
+/// The log format that shows the client's address and port.
 pub(crate) const PEER: &str = "$remote_addr $remote_port";
 
 const CONFIG: &str = "

@@ -1,4 +1,4 @@
-//! PostgreSQL: `pg_hba.conf` lets in the true clients only, and SQL says who we are.
+//! PostgreSQL: `pg_hba.conf` admits the true clients only, and SQL returns the client's address.
 
 use std::net::SocketAddr;
 
@@ -16,7 +16,7 @@ impl Server for Postgres {
     fn start(host: &Host) -> Self {
         let scratch = Scratch::new();
         let data = scratch.path_text("data");
-        // Not root: PostgreSQL refuses to be.
+        // PostgreSQL refuses to run as root.
         let postgres = ["runuser", "-u", "postgres", "--"];
         let (initdb, server) = (program("initdb"), program("postgres"));
         host.run(
@@ -61,7 +61,7 @@ impl Server for Postgres {
     }
 }
 
-/// Debian keeps the server's programs apart by version and off the search path.
+/// The path of a server program, which Debian installs by version and off the search path.
 fn program(name: &str) -> String {
     let versions = std::fs::read_dir("/usr/lib/postgresql").expect("PostgreSQL (make setup)");
     let newest = versions

@@ -24,8 +24,8 @@ impl Server for Redis {
     fn reported_client(&self, client: &Host, front: SocketAddr) -> SocketAddr {
         let conn = Conn::connect_and_send(client, front, b"CLIENT LIST\r\n");
         let list = String::from_utf8(conn.recv_some()).expect("text");
-        // Each line has `addr=` (the client), `laddr=` (the server) and `cmd=`; the newest client is last. That may be
-        // one that asks nothing: a health check.
+        // Each line has `addr=` (the client), `laddr=` (the server) and `cmd=`; the newest client is last.
+        // That may be a health check, which sends no CLIENT LIST.
         let mut asking = list.lines().filter(|line| line.contains(" cmd=client"));
         asking
             .next_back()

@@ -1,4 +1,4 @@
-//! Ten-line servers in three languages: each tells a client the address it accepted it from.
+//! Ten-line servers in three languages: each sends a client the address it accepted the connection from.
 
 use std::net::SocketAddr;
 
@@ -7,7 +7,7 @@ use crate::harness::addr::{TARGET_V4, TARGET_V6};
 use crate::harness::conn::Conn;
 use crate::harness::lab::{Host, Process};
 
-/// Python's `socketserver`, one thread a connection.
+/// Python's `socketserver`, one thread per connection.
 #[derive(Debug)]
 pub(crate) struct Python(Process);
 
@@ -15,7 +15,7 @@ pub(crate) struct Python(Process);
 #[derive(Debug)]
 pub(crate) struct Node(Process);
 
-/// socat, which gives the address to the program it runs.
+/// socat, which passes the address to the program it runs.
 #[derive(Debug)]
 pub(crate) struct Socat([Process; 2]);
 

@@ -29,8 +29,8 @@ impl Server for Sshd {
     }
 }
 
-/// Writes the configuration of an sshd that listens there, the keys it needs, and one to log in with, all in
-/// `scratch`. Returns its path.
+/// Writes the configuration of an sshd that listens on these addresses, its host key and a key to log in
+/// with, all in `scratch`. Returns the path of the configuration.
 pub(crate) fn write_config(host: &Host, scratch: &Scratch, listen: &[SocketAddr]) -> String {
     for key in ["host_key", "user_key"] {
         let path = scratch.path_text(key);
@@ -45,8 +45,8 @@ pub(crate) fn write_config(host: &Host, scratch: &Scratch, listen: &[SocketAddr]
     scratch.write("sshd_config", &config)
 }
 
-/// Logs in to an sshd that was [configured](configure) there, and returns the client's address as it tells
-/// the shell and writes to its log.
+/// Logs in to an sshd that [`write_config`] has configured, and returns the client's address as the shell's
+/// environment and the log have it.
 pub(crate) fn reported_client(
     process: &Process,
     scratch: &Scratch,
@@ -94,7 +94,7 @@ fn address<'a>(mut words: impl Iterator<Item = &'a str>) -> Option<SocketAddr> {
     ))
 }
 
-/// Starts sshd with all it needs, and ends its processes with it.
+/// Starts sshd with what it needs, and ends its processes with it.
 pub(crate) const THROUGH: &[&str] = &[
     "unshare",
     "--mount",
@@ -107,7 +107,7 @@ pub(crate) const THROUGH: &[&str] = &[
     "sh",
 ];
 
-/// sshd insists on /run/sshd, which the package's unit makes; here in a /run of its own.
+/// sshd requires /run/sshd, which the package's unit creates; here in a /run of its own.
 pub(crate) const RUN: &str = r#"mount -t tmpfs none /run && mkdir /run/sshd && exec "$@""#;
 
 const CONFIG: &str = "
