@@ -1,4 +1,4 @@
-//! `peername proxy` over TCP.
+//! `peername proxy` over TCP, from the header to the drain. UDP is in `udp`.
 
 mod draining;
 mod headers;

@@ -1,4 +1,5 @@
-//! SIGTERM: what is open may finish, nothing new begins, and a second signal means now.
+//! SIGTERM: the proxy drains. Open connections may finish, no new one is accepted, and a second signal ends
+//! it at once.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -13,9 +14,9 @@ use crate::harness::pattern::{assert_same, pattern};
 use crate::harness::peername::Peername;
 use crate::harness::rig::proxy::{ProxyRig, header_for};
 
-/// Neither is a wish to end: a terminal that closes, a log that was rotated.
+/// Neither signal asks for an end: a terminal has closed, a log was rotated.
 #[test]
-fn hangup_and_user1_end_nobody() {
+fn sighup_and_sigusr1_do_not_stop_the_process() {
     let lab = Lab::new();
     let proxy = "proxy --listen=10.81.0.1:8443 --target-v4=127.0.0.1:9000 --trust=any";
     let forward = "forward --listen=10.81.0.1:8443 --to=127.0.0.1:9000";
@@ -35,7 +36,7 @@ fn hangup_and_user1_end_nobody() {
 
 /// HAProxy, nginx and go-mmproxy all cut transfers short on SIGTERM.
 #[test]
-fn open_connections_finish() {
+fn draining_proxy_finishes_open_connections() {
     let mut rig = ProxyRig::new(&[]);
     let pairs: Vec<(Conn, Conn)> = (0..50)
         .map(|_| rig.connect_client(fresh_client_v4()))
@@ -59,9 +60,10 @@ fn open_connections_finish() {
     assert_eq!(status.code(), Some(0));
 }
 
-/// When there is no place for more, those in the queue wait for one, and are not reset because the proxy is told to stop.
+/// At the connection limit, connections in the queue wait for a permit, and are not reset because the proxy
+/// is told to stop.
 #[test]
-fn who_waits_for_a_place_gets_one() {
+fn draining_proxy_serves_connections_that_wait_for_a_permit() {
     let few = ["prlimit", "--nofile=96:96"];
     let mut rig = ProxyRig::start_through(&few, &["--drain=20s"]);
     let all = 90;
@@ -91,9 +93,10 @@ fn who_waits_for_a_place_gets_one() {
     assert!(status.is_some_and(|status| status.success()), "{status:?}");
 }
 
-/// Who is in the queue takes no descriptor from those who have a place and are still on their way to the backend.
+/// Connections in the queue take no descriptor from those that hold a permit and are still on their way to
+/// the backend.
 #[test]
-fn who_has_a_place_gets_to_the_backend() {
+fn permit_holders_reach_the_backend_during_a_drain() {
     let few = ["prlimit", "--nofile=96:96"];
     let rig = ProxyRig::start_through(&few, &["--drain=20s"]);
     let ask = |down: &Conn| {
@@ -122,9 +125,9 @@ fn who_has_a_place_gets_to_the_backend() {
     }
 }
 
-/// A thousand transfers, half done: none is cut, and there is an end before the deadline.
+/// A thousand transfers, half done: none is cut short, and the drain ends before the deadline.
 #[test]
-fn a_thousand_transfers_finish() {
+fn draining_proxy_finishes_a_thousand_transfers() {
     peername_sys::process::limits::raise_open_files()
         .expect("descriptors for a thousand connections");
     let mut rig = ProxyRig::new(&["--drain=30s"]);
@@ -151,7 +154,7 @@ fn a_thousand_transfers_finish() {
 }
 
 #[test]
-fn draining_has_an_end() {
+fn drain_deadline_resets_what_is_open() {
     let mut rig = ProxyRig::new(&["--drain=500ms"]);
     let (down, up) = rig.connect_client(fresh_client_v4());
     down.send(b"12");
@@ -159,7 +162,7 @@ fn draining_has_an_end() {
     let start = Instant::now();
     rig.proxy.signal(Signal::TERM);
     for conn in [down, up] {
-        // Cut off, and told so: a FIN would look like a whole answer.
+        // Closed with RST: a FIN would look like a complete answer.
         assert_eq!(conn.recv_to_end(), (vec![], End::Reset));
     }
     assert!(
@@ -172,7 +175,7 @@ fn draining_has_an_end() {
         .wait_exit(Duration::from_secs(1))
         .expect("the drain is over");
     assert_eq!(status.code(), Some(0));
-    // Also what was cut has its line, and its bytes are counted.
+    // A connection that was cut short has its log line, too, and its bytes are counted.
     rig.proxy.wait_line("of the end", |line| {
         line.contains(r#""bytes_to_upstream":2,"#).then_some(())
     });
@@ -180,7 +183,7 @@ fn draining_has_an_end() {
 }
 
 #[test]
-fn second_signal_ends_at_once() {
+fn second_sigterm_ends_the_drain_at_once() {
     for signal in [Signal::TERM, Signal::INT] {
         let mut rig = ProxyRig::new(&[]);
         let (down, _up) = rig.connect_client(fresh_client_v4());
@@ -196,7 +199,7 @@ fn second_signal_ends_at_once() {
     }
 }
 
-/// Without open connections there is nothing to wait for.
+/// Without open connections there is nothing to drain.
 #[test]
 fn idle_proxy_stops_at_once() {
     let mut rig = ProxyRig::new(&[]);
@@ -208,10 +211,10 @@ fn idle_proxy_stops_at_once() {
     assert_eq!(status.code(), Some(0));
 }
 
-/// A proxy that listens can be told to stop, also while it still tries the way back from its backends
-/// (which takes a second when there is none): its supervisor must not take that for a crash.
+/// A proxy that listens can be told to stop, also while it still probes the reply path (which takes a second
+/// when replies do not come back): its supervisor must not take that for a crash.
 #[test]
-fn stops_however_early() {
+fn proxy_stops_during_the_reply_path_probe() {
     let lab = Lab::without_routes();
     let mut proxy = Peername::proxy(&lab, &[]);
     proxy.signal(Signal::TERM);

@@ -1,7 +1,7 @@
-//! Headers, good and bad, in every way TCP may deliver them.
+//! PROXY headers, valid and invalid, in every segmentation that TCP may deliver.
 //!
-//! A bad header ends its own connection, at once and before anything reaches a backend; the proxy
-//! goes on. A good one is complete whenever its last octet is there, however it was cut.
+//! An invalid header ends its own connection, at once and before anything reaches a backend; the proxy goes
+//! on. A valid one is complete as soon as its last byte has arrived, however it was segmented.
 
 use std::net::SocketAddr;
 use std::thread::sleep;
@@ -24,7 +24,7 @@ mod invalid;
 
 /// A header and the first payload in one segment, as HAProxy sends them.
 #[test]
-fn header_and_payload_in_one_segment() {
+fn header_and_payload_in_one_segment_are_relayed() {
     let rig = ProxyRig::new(&[]);
     for fresh in [fresh_client_v4, fresh_client_v6] {
         for make in [|c| v1(c, front_of(c)), |c| v2(c, front_of(c), &[])] {
@@ -36,9 +36,9 @@ fn header_and_payload_in_one_segment() {
     }
 }
 
-/// A client that says all it has to say at once, and then waits for the answer.
+/// A client that sends all it has at once, and then waits for the answer.
 #[test]
-fn header_payload_and_fin_at_once() {
+fn header_payload_and_fin_in_one_flight_are_relayed() {
     let rig = ProxyRig::new(&[]);
     for _ in 0..20 {
         let client = fresh_client_v4();
@@ -52,9 +52,9 @@ fn header_payload_and_fin_at_once() {
     }
 }
 
-/// Every proxy we know of took the header in one read and failed when it came in two.
+/// Every proxy we know of read the header in one call and failed when it came in two.
 #[test]
-fn header_split_at_every_octet() {
+fn header_may_be_split_at_every_byte() {
     let rig = ProxyRig::new(&[]);
     for make in [
         |c| v1(c, FRONT_V4),
@@ -77,7 +77,7 @@ fn header_split_at_every_octet() {
 }
 
 #[test]
-fn header_octet_by_octet() {
+fn header_may_come_byte_by_byte() {
     let rig = ProxyRig::new(&[]);
     for make in [|c| v1(c, FRONT_V6), |c| v2(c, FRONT_V6, &[])] {
         let client = fresh_client_v6();
@@ -91,15 +91,15 @@ fn header_octet_by_octet() {
     }
 }
 
-/// By default a header may have 4096 octets in all.
+/// By default a header may have 4096 bytes in all.
 #[test]
-fn largest_header_by_default() {
+fn header_of_4096_bytes_is_accepted_by_default() {
     let rig = ProxyRig::new(&[]);
     let client = fresh_client_v4();
     let down = rig.connect_and_send(&[&padded(client, 4096), &b"payload"[..]].concat());
     assert_eq!(rig.accept_client(client).recv(7), b"payload");
     drop(down);
-    // Its length is known from the first 16 octets, so the rest need not come.
+    // Its length is in the first 16 bytes, so it is refused before the rest has come.
     assert_within(3, AT_ONCE, || {
         rig.connect_and_send(&padded(fresh_client_v4(), 4097)[..16])
             .wait_closed()
@@ -108,19 +108,19 @@ fn largest_header_by_default() {
     rig.assert_no_backend_connection();
 }
 
-/// 65551 octets are the largest that version 2 can express.
+/// 65551 bytes are the largest header that version 2 can express.
 #[test]
-fn largest_header_there_is() {
+fn largest_header_of_version_2_is_accepted_on_request() {
     let rig = ProxyRig::new(&["--max-header=65551"]);
     let client = fresh_client_v4();
     let _down = rig.connect_and_send(&[&padded(client, 65551), &b"payload"[..]].concat());
     assert_eq!(rig.accept_client(client).recv(7), b"payload");
 }
 
-/// No balancer sends more than a handful of TLVs: 64 are taken, one more is not, also in a header that
-/// was allowed to be long.
+/// No balancer sends more than a handful of TLVs: 64 are accepted, 65 are not, whatever length the header may
+/// have.
 #[test]
-fn as_many_tlvs_as_are_taken() {
+fn header_with_65_tlvs_is_refused() {
     let rig = ProxyRig::new(&["--max-header=65551"]);
     let with = |client, count| v2(client, FRONT_V4, &tlv(NOOP, b"").repeat(count));
     let client = fresh_client_v4();
@@ -137,7 +137,7 @@ fn as_many_tlvs_as_are_taken() {
     });
 }
 
-/// The time to send a header is measured from accept: bytes that drip in do not extend it.
+/// The header timeout is measured from accept: bytes that drip in do not extend it.
 #[test]
 fn header_timeout_is_absolute() {
     let rig = ProxyRig::new(&["--header-timeout=400ms"]);
@@ -158,12 +158,12 @@ fn header_timeout_is_absolute() {
     rig.assert_no_backend_connection();
 }
 
-/// The timer must not outlive the header (go-proxyproto had to learn it).
+/// The timer must not outlive the header (a bug that go-proxyproto had).
 #[test]
 fn header_timeout_ends_with_the_header() {
     let rig = ProxyRig::new(&["--header-timeout=1500ms"]);
     let client = fresh_client_v4();
-    // In two parts: for what is there at the first look no timer begins.
+    // In two parts: a header that is complete at the first read starts no timer.
     let header = header_for(client);
     let (begin, rest) = header.split_at(16);
     let down = rig.connect_and_send(begin);
@@ -176,7 +176,7 @@ fn header_timeout_ends_with_the_header() {
 }
 
 #[test]
-fn truncated_header_and_fin() {
+fn truncated_header_with_fin_is_refused() {
     let mut rig = ProxyRig::new(&[]);
     for header in [
         v1(fresh_client_v4(), FRONT_V4),
@@ -194,7 +194,7 @@ fn truncated_header_and_fin() {
     rig.assert_serves(fresh_client_v4());
 }
 
-/// What is not a header is known as such early, often from its first octet, and ends there.
+/// Bytes that are no header are recognised early, often at the first byte, and end the connection there.
 #[test]
 fn invalid_headers_are_refused_at_once() {
     let mut rig = ProxyRig::new(&[]);
@@ -214,12 +214,12 @@ fn invalid_headers_are_refused_at_once() {
     rig.assert_serves(fresh_client_v4());
 }
 
-/// LOCAL, UNKNOWN, UNSPEC and address families that TCP has no use for say nothing about a client:
-/// the backend sees the proxy itself, whatever the address block contains.
+/// LOCAL, UNKNOWN, UNSPEC and address families that TCP has no use for carry no client: the backend sees the
+/// proxy itself, whatever the address block contains.
 #[test]
-fn headers_without_a_client() {
+fn header_without_a_client_makes_the_proxy_the_client() {
     let rig = ProxyRig::new(&[]);
-    for (what, header) in nobodys() {
+    for (what, header) in headers_without_client() {
         let down = rig.connect_and_send(&[&header, &b"check"[..]].concat());
         let up = rig.backend_v4.accept();
         assert_eq!(up.peer_addr().ip().to_string(), "127.0.0.1", "{what}");
@@ -229,8 +229,8 @@ fn headers_without_a_client() {
     }
 }
 
-/// Name and bytes of each.
-pub(crate) fn nobodys() -> [(&'static str, Vec<u8>); 9] {
+/// Headers that carry no client: name and bytes of each.
+pub(crate) fn headers_without_client() -> [(&'static str, Vec<u8>); 9] {
     let block = addresses(fresh_client_v4(), FRONT_V4);
     [
         ("LOCAL, nothing else", raw(LOCAL, UNSPEC, &[])),
@@ -251,7 +251,7 @@ pub(crate) fn nobodys() -> [(&'static str, Vec<u8>); 9] {
     ]
 }
 
-/// No client has port 0: bound to it, the socket would get any other.
+/// No client has port 0: bound to it, the socket would get another port.
 #[test]
 fn source_port_zero_is_refused() {
     let mut rig = ProxyRig::new(&[]);
@@ -263,9 +263,9 @@ fn source_port_zero_is_refused() {
     rig.assert_serves(fresh_client_v4());
 }
 
-/// A header that speaks of UDP is not about this connection.
+/// A header for DGRAM does not describe a TCP connection.
 #[test]
-fn client_of_another_transport() {
+fn header_for_udp_is_refused_over_tcp() {
     let mut rig = ProxyRig::new(&[]);
     rig.connect_and_send(&raw(
         PROXY,
@@ -277,7 +277,7 @@ fn client_of_another_transport() {
     rig.assert_serves(fresh_client_v4());
 }
 
-/// Only the first header is one. What looks like another is the client's data.
+/// Only the first header is one. Bytes after it that look like another are the client's data.
 #[test]
 fn second_header_is_payload() {
     let rig = ProxyRig::new(&[]);
@@ -287,9 +287,9 @@ fn second_header_is_payload() {
     assert_eq!(rig.accept_client(client).recv(second.len()), second);
 }
 
-/// IPv6 missing altogether must not take anything down with it; there was a balancer that crashed.
+/// A host without IPv6 must not stop the proxy; there was a balancer that crashed.
 #[test]
-fn without_ipv6() {
+fn proxy_serves_ipv4_on_a_host_without_ipv6() {
     let lab = Lab::new();
     lab.server.sysctl("net.ipv6.conf.all.disable_ipv6", "1");
     let backend = Backend::listen(&lab.server, TARGET_V4);
@@ -305,14 +305,14 @@ fn without_ipv6() {
     assert_eq!(backend.accept().peer_addr(), client);
 }
 
-/// A valid header of `len` octets, filled up with a NOOP TLV.
+/// A valid header of `len` bytes, padded with a NOOP TLV.
 fn padded(client: SocketAddr, len: usize) -> Vec<u8> {
     let bare = v2(client, FRONT_V4, &tlv(NOOP, &[])).len();
     v2(client, FRONT_V4, &tlv(NOOP, &vec![0; len - bare]))
 }
 
-/// Long enough for what was sent before to travel as a segment of its own, and be read.
+/// Long enough for the bytes before to travel in a segment of their own, and be read.
 const PAUSE: Duration = Duration::from_millis(2);
 
-/// Well below the header timeout of 5 s, which is what a proxy that does not notice would take.
+/// Well below the header timeout of 5 s, which is when a proxy that does not notice would close.
 const AT_ONCE: Duration = Duration::from_secs(1);

@@ -1,6 +1,6 @@
-//! What the proxy may use, and what it does when that runs out: it waits, it says so, it goes on.
+//! Resource limits: the proxy exerts backpressure or refuses, logs the reason, and recovers.
 //!
-//! go-mmproxy and mmproxy-rs end with status 0 when accept(2) fails once, so that nothing restarts
+//! go-mmproxy and mmproxy-rs exit with status 0 when accept(2) fails once, so that no supervisor restarts
 //! them.
 
 use std::collections::VecDeque;
@@ -19,9 +19,9 @@ use crate::harness::peername::{AS_NOBODY, BINARY, PROXY_ARGS, Peername, copy_exe
 use crate::harness::rig::proxy::{ProxyRig, header_for};
 use crate::harness::server::{Redis, Server};
 
-/// By an address that only the kernel knows to be this host's.
+/// The backend has an address that only a local route makes this host's.
 #[test]
-fn refuses_to_start_with_itself_as_its_backend() {
+fn proxy_does_not_start_with_itself_as_backend() {
     let lab = Lab::new();
     for target in ["--target-v4=10.81.0.1:8443", "--target-v6=[fd81::1]:8443"] {
         let args = ["proxy", "--listen=[::]:8443", "--trust=any", target];
@@ -33,7 +33,7 @@ fn refuses_to_start_with_itself_as_its_backend() {
 }
 
 #[test]
-fn descriptors_run_out_and_come_back() {
+fn exhausted_descriptors_pause_accept_until_some_are_free() {
     let lab = Lab::new();
     let _server = Redis::start(&lab.server);
     let mut proxy = Peername::proxy_through(&lab, &["prlimit", "--nofile=64:64"], &[]);
@@ -49,11 +49,11 @@ fn descriptors_run_out_and_come_back() {
             let served = crowd.iter().filter(|conn| conn.is_answered_after(soon));
             (served.count() >= 10).then_some(())
         });
-        // Who is to be served is by then, also beside other tests.
+        // By now every connection that can be served is, also on a busy machine.
         thread::sleep(Duration::from_millis(200));
         proxy.wait_idle();
         for conn in &crowd {
-            // In the kernel's queue: a client that waits is better off than one that is refused.
+            // In the accept backlog: a client that waits is better off than one that is refused.
             assert!(conn.is_answered_after(soon) || conn.is_open_after(soon));
         }
         let served = crowd.iter().filter(|conn| conn.is_answered_after(soon));
@@ -76,10 +76,10 @@ fn descriptors_run_out_and_come_back() {
     );
 }
 
-/// The kernel watches no more sockets for this process. Who is one too many is refused and counted, as a fault of this
-/// host's, and nobody else feels it.
+/// The kernel grants this process no more epoll watches. A connection over the limit is refused and counted,
+/// as a fault of this host, and no other connection is affected.
 #[test]
-fn watches_run_out_and_come_back() {
+fn exhausted_epoll_watches_refuse_only_new_connections() {
     const FORWARD: &[&str] = &[
         "forward",
         "--listen=10.81.0.1:8443",
@@ -88,7 +88,7 @@ fn watches_run_out_and_come_back() {
         "--workers=1",
         "--log-format=json",
     ];
-    // Of two limits, one has room for a client without its backend.
+    // One of the two limits has a watch for a client, but none for its backend.
     for (command, limit) in [
         (PROXY_ARGS, 40),
         (PROXY_ARGS, 41),
@@ -128,9 +128,9 @@ fn watches_run_out_and_come_back() {
     }
 }
 
-/// One peer that opens connections and says nothing can't have them all.
+/// One peer that opens connections and sends nothing can't have all slots for pending headers.
 #[test]
-fn connections_without_a_header_are_limited() {
+fn pending_headers_are_limited() {
     let mut rig = ProxyRig::new(&[
         "--max-pending-per-peer=10",
         "--max-pending=15",
@@ -150,8 +150,8 @@ fn connections_without_a_header_are_limited() {
     rig.assert_serves(fresh_client_v4());
 }
 
-/// Beside these, which have all places, one more connects. One is turned away, whichever came last to its worker; the
-/// others stay.
+/// Opens one connection more than the pending headers' limit. The connection that its worker accepted last is
+/// closed; the others stay.
 fn one_too_many(rig: &ProxyRig, mut silent: Vec<Conn>) -> Vec<Conn> {
     if let Some(one_more) = Conn::try_connect(&rig.lab.balancer, LISTEN_V4) {
         silent.push(one_more);
@@ -165,9 +165,10 @@ fn one_too_many(rig: &ProxyRig, mut silent: Vec<Conn>) -> Vec<Conn> {
     silent
 }
 
-/// Who sends its header at once is none of them, and comes through when they have all places.
+/// A connection whose header comes at once takes no slot of the pending headers, and is served when they are
+/// all taken.
 #[test]
-fn who_has_sent_its_header_needs_no_place() {
+fn connection_with_its_header_needs_no_pending_slot() {
     let rig = ProxyRig::new(&["--max-pending-per-peer=10"]);
     let _silent = one_too_many(&rig, (0..10).map(|_| rig.connect_and_send(&[])).collect());
     // The header is there when the proxy looks for the first time.
@@ -180,9 +181,9 @@ fn who_has_sent_its_header_needs_no_place() {
     assert_eq!(up.recv(4), b"ping");
 }
 
-/// Each place that becomes free goes to another listener than the last one did.
+/// Each permit that becomes free goes to another listener than the last one did.
 #[test]
-fn a_busy_listener_does_not_starve_the_others() {
+fn busy_listener_does_not_starve_the_others() {
     let lab = Lab::new();
     let backend = Backend::listen(&lab.server, TARGET_V4);
     let other = v4([10, 81, 0, 1], 8444);
@@ -219,9 +220,9 @@ fn a_busy_listener_does_not_starve_the_others() {
     );
 }
 
-/// A thousand idle clients cost little, and each of them still works.
+/// A thousand idle clients cost little, and each of their connections still relays.
 #[test]
-fn a_thousand_idle_connections() {
+fn thousand_idle_connections_cost_little() {
     peername_sys::process::limits::raise_open_files()
         .expect("descriptors for a thousand connections");
     let mut rig = ProxyRig::new(&[]);
@@ -240,9 +241,9 @@ fn a_thousand_idle_connections() {
     }
 }
 
-/// A loop that looks whether something has happened keeps a processor awake for nothing.
+/// A loop that polls keeps a processor awake for nothing.
 #[test]
-fn who_has_nothing_to_do_sleeps() {
+fn idle_proxy_does_not_wake_up() {
     let rig = ProxyRig::new(&[]);
     let _pair = rig.connect_client(fresh_client_v4());
     let wake_ups = || -> u64 {
@@ -250,7 +251,7 @@ fn who_has_nothing_to_do_sleeps() {
         let counts = of_threads.iter().map(|(_, count)| count.parse::<u64>());
         counts.sum::<Result<_, _>>().expect("numbers")
     };
-    // The start has its tests of the way back, and timers of its own.
+    // The start has its reply-path probe, and timers of its own.
     thread::sleep(Duration::from_secs(1));
     let before = wake_ups();
     thread::sleep(Duration::from_secs(2));
@@ -259,7 +260,7 @@ fn who_has_nothing_to_do_sleeps() {
 }
 
 #[test]
-fn failing_to_start_is_never_success() {
+fn failed_start_never_exits_with_0() {
     let host = Host::new();
     host.add_addresses("lo", &["192.0.2.1/32"]);
     let _taken = Backend::listen(&host, "192.0.2.1:8443".parse().expect("an endpoint"));
@@ -318,10 +319,10 @@ fn failing_to_start_is_never_success() {
     }
 }
 
-/// Workers share their port, but not with those of another proxy: half of the connections would go to
-/// the wrong backend.
+/// Workers share their port (SO_REUSEPORT), but not with those of another proxy: half of the connections
+/// would go to the wrong backend.
 #[test]
-fn a_second_proxy_on_the_port_does_not_start() {
+fn second_proxy_on_the_port_does_not_start() {
     let lab = Lab::new();
     let _first = Peername::proxy(&lab, &[]);
     let listen = format!("--listen={LISTEN_V4}");
@@ -336,7 +337,7 @@ fn a_second_proxy_on_the_port_does_not_start() {
     );
 }
 
-/// Without the capability nothing would work; that must show at the start, with the cure.
+/// Without the capability no connection would work; the start fails, and the message has the remedy.
 #[test]
 fn missing_capability_is_named_at_the_start() {
     let host = Host::new();
@@ -365,10 +366,10 @@ fn missing_capability_is_named_at_the_start() {
     }
 }
 
-/// Started as root: CAP_NET_RAW (bit 13) and CAP_NET_BIND_SERVICE (bit 10) are left, in every thread,
-/// and no way to get others.
+/// Started as root: CAP_NET_RAW (bit 13) and CAP_NET_BIND_SERVICE (bit 10) are left, in every thread, and no
+/// way to gain others.
 #[test]
-fn only_two_capabilities_are_kept() {
+fn root_keeps_only_two_capabilities() {
     let mut rig = ProxyRig::new(&[]);
     rig.assert_serves(fresh_client_v4());
     only_two_capabilities(&rig.proxy);
@@ -377,7 +378,7 @@ fn only_two_capabilities_are_kept() {
     }
 }
 
-/// Started as nobody with just those two, as a unit file would: everything works.
+/// Started as nobody with just those two, as by a unit file: everything works.
 #[test]
 fn two_capabilities_are_enough() {
     let lab = Lab::new();
@@ -392,10 +393,10 @@ fn two_capabilities_are_enough() {
     only_two_capabilities(&proxy);
 }
 
-/// The kernel lets an ordinary user have few large pipes (pipe(7), pipe-user-pages-soft); mmproxy-rs
-/// served 32 connections and no more.
+/// The kernel allows an ordinary user few large pipes (pipe(7), pipe-user-pages-soft); mmproxy-rs served 32
+/// connections and no more.
 #[test]
-fn pipes_of_an_ordinary_user_suffice() {
+fn ordinary_users_pipe_quota_suffices() {
     let lab = Lab::new();
     let backend = Backend::listen(&lab.server, TARGET_V4);
     let scratch = Scratch::new();

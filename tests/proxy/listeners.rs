@@ -1,4 +1,4 @@
-//! Many ports in one process: each leads where it should, and none costs more than its socket.
+//! Many ports in one process: each has its own target, and costs no more than its socket.
 
 use std::net::SocketAddr;
 
@@ -11,15 +11,15 @@ use crate::harness::lab::{Host, Lab};
 use crate::harness::peername::Peername;
 use crate::harness::rig::proxy::{front_of, header_for};
 
-/// Both protocols on a thousand ports, with as many threads as for one and a few octets a port.
+/// Both protocols on a thousand ports, with as many threads as for one and a few bytes per port.
 #[test]
-fn a_thousand_ports() {
+fn thousand_ports_cost_no_threads_and_little_memory() {
     let lab = Lab::new();
     let one = range(&lab, "20000-20001");
     let few = (one.resident_kib(), threads(&one));
     drop(one);
     let proxy = range(&lab, "20000-20999");
-    // Two workers, two protocols: 4000 sockets. What the kernel keeps for them is not counted here.
+    // Two workers, two protocols: 4000 sockets. The kernel's memory for them is not counted here.
     let grown = proxy.resident_kib().saturating_sub(few.0);
     assert!(grown < 2048, "{grown} KiB for 1000 ports");
     assert_eq!(threads(&proxy), few.1);
@@ -45,9 +45,9 @@ fn a_thousand_ports() {
     }
 }
 
-/// Told at the start, with the number that is needed: not port by port, in the middle of the day.
+/// Reported at the start, with the number that is needed: not port by port while the proxy serves.
 #[test]
-fn too_few_descriptors_for_the_ports() {
+fn too_few_descriptors_for_the_ports_fail_the_start() {
     let host = Host::new();
     let args = [
         "proxy",
@@ -70,7 +70,7 @@ fn too_few_descriptors_for_the_ports() {
 }
 
 #[test]
-fn a_range_must_not_lead_to_itself() {
+fn port_range_that_targets_itself_is_refused() {
     let host = Host::new();
     for (listen, target) in [
         ("0.0.0.0:9000-9100", "-4127.0.0.1:9050"),

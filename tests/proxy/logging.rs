@@ -1,5 +1,5 @@
-//! One line a connection, at its end, with who, where, how much and how; and nothing a peer can write
-//! into it but text.
+//! One log line per connection, at its end: client, target, bytes and outcome. Nothing a peer sends can
+//! become more than text in it.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader};
@@ -18,7 +18,7 @@ use crate::harness::peername::Peername;
 use crate::harness::rig::proxy::ProxyRig;
 
 #[test]
-fn one_line_a_connection() {
+fn each_connection_has_one_log_line() {
     let rig = ProxyRig::new(&[]);
     let client = fresh_client_v4();
     let (down, up) = rig.connect_client(client);
@@ -39,9 +39,9 @@ fn one_line_a_connection() {
     assert_eq!(line["fault"], "none");
 }
 
-/// Without `-v` strangers cannot fill a disk.
+/// Without `-v`, strangers cannot fill a disk.
 #[test]
-fn connections_are_silent_unless_asked() {
+fn connections_are_not_logged_without_verbose() {
     let lab = Lab::new();
     let args = [
         "proxy",
@@ -58,15 +58,15 @@ fn connections_are_silent_unless_asked() {
         let conn = Conn::connect_and_send(&lab.balancer, LISTEN_V4, b"nonsense");
         conn.wait_closed();
     }
-    // One line in ten seconds, whoever comes.
+    // The refusals are a throttled log: one line in ten seconds, whatever peers connect.
     let log = proxy.log();
     let added = log.strip_prefix(&before).expect("nothing is taken back");
     assert!(added.trim().lines().count() <= 1, "{added}");
 }
 
-/// A mistake in the set-up refuses everybody, so it is told without `-v`: once, with what to do.
+/// A configuration error that refuses all clients is logged without `-v`: once, with the remedy.
 #[test]
-fn who_refuses_everybody_says_why() {
+fn refusal_of_all_clients_is_logged_with_its_cause() {
     let local = header_bytes::v2(v4([127, 0, 0, 1], 4321), FRONT_V4, &[]);
     let elsewhere = header_bytes::v2(fresh_client_v4(), v4([192, 0, 2, 9], 22), &[]);
     let long = header_bytes::v2(fresh_client_v4(), FRONT_V4, &tlv(0xe0, &[0; 600]));
@@ -87,7 +87,7 @@ fn who_refuses_everybody_says_why() {
                 continue;
             }
             let lab = Lab::new();
-            // Not where somebody is to send something in time.
+            // A short timeout only where it is to expire: elsewhere a busy machine must not miss it.
             let limit = if said == "header_timeout" {
                 "--header-timeout=100ms"
             } else {
@@ -122,9 +122,10 @@ fn who_refuses_everybody_says_why() {
     }
 }
 
-/// Nobody waits for who reads the log. What that costs is told when it is read again.
+/// The proxy does not wait for the reader of its log. The lines that this costs are counted when it is read
+/// again.
 #[test]
-fn lines_that_are_lost_are_counted() {
+fn dropped_log_lines_are_counted() {
     let (lab, scratch) = (Lab::new(), Scratch::new());
     let fifo = scratch.path_text("log");
     lab.server.run("mkfifo", &[&fifo]);
@@ -140,7 +141,7 @@ fn lines_that_are_lost_are_counted() {
         "-v",
     ];
     let _proxy = Peername::start_through(&lab.server, &through, &args, &[LISTEN_V4]);
-    // More than the queue takes, and what a pipe does.
+    // More lines than the queue and the pipe hold.
     for _ in 0..18_000 {
         Conn::connect(&lab.balancer, LISTEN_V4).reset();
     }
@@ -157,10 +158,9 @@ fn lines_that_are_lost_are_counted() {
     );
 }
 
-/// A name in a header comes from the client. It must not end a line, clear a screen or pose as a
-/// field.
+/// A name in a header comes from the client. It must not end a line, clear a screen or pose as a field.
 #[test]
-fn what_peers_send_is_escaped() {
+fn bytes_from_peers_are_escaped() {
     let name = b"a.example\n{\"outcome\":\"finished\"}\x1b[2J\xff";
     for format in ["json", "text"] {
         let lab = Lab::new();

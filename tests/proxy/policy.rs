@@ -1,4 +1,4 @@
-//! Trust, claimed sources and destinations.
+//! Policy: trusted peers, claimed sources, allowed destinations.
 
 mod destinations;
 pub(crate) mod sources;

@@ -1,7 +1,6 @@
-//! Unmodified servers behind unmodified balancers see the true client, address and port, over IPv4
-//! and IPv6.
+//! Unmodified servers behind unmodified balancers see the true client, address and port, over IPv4 and IPv6.
 //!
-//! Balancer, peername and server run on hosts of their own kind ([`crate::harness::lab`]); what counts is the
+//! Balancer, peername and server run on hosts of their own ([`crate::harness::lab`]); the evidence is the
 //! address that the server itself reports.
 
 use crate::harness::addr::{
@@ -29,7 +28,7 @@ fn sshd_sees_the_client() {
     sees_the_client::<Sshd>();
 }
 
-/// Its `pg_hba.conf` admits the clients' addresses only, so a connection from anywhere else fails.
+/// `pg_hba.conf` admits the clients' addresses only, so a connection from anywhere else fails.
 #[test]
 fn postgres_sees_the_client() {
     sees_the_client::<Postgres>();
@@ -51,23 +50,23 @@ fn node_sees_the_client() {
 }
 
 #[test]
-fn haproxy_sends_version_1() {
+fn haproxy_header_of_version_1_is_understood() {
     from_haproxy("send-proxy");
 }
 
 #[test]
-fn haproxy_sends_version_2() {
+fn haproxy_header_of_version_2_is_understood() {
     from_haproxy("send-proxy-v2");
 }
 
 #[test]
-fn haproxy_sends_version_2_with_checksum_and_unique_id() {
+fn haproxy_header_with_checksum_and_unique_id_is_understood() {
     from_haproxy("send-proxy-v2 proxy-v2-options crc32c,unique-id");
 }
 
-/// The header carries what the client said and got in TLS: version, cipher, server name.
+/// The header carries the TLS parameters of the client's connection: version, cipher, server name.
 #[test]
-fn haproxy_sends_version_2_with_tls() {
+fn haproxy_header_with_tls_fields_is_understood() {
     let options = "ssl,cert-cn,ssl-cipher,cert-sig,cert-key,authority,crc32c";
     for send in [
         "send-proxy-v2-ssl",
@@ -85,9 +84,9 @@ fn haproxy_sends_version_2_with_tls() {
     }
 }
 
-/// Its checks say LOCAL: they reach the server as the proxy itself, not as anybody's client.
+/// HAProxy's health checks send LOCAL: they reach the server with the proxy's own address, not a client's.
 #[test]
-fn haproxy_checks_health_with_local_headers() {
+fn haproxy_health_checks_reach_the_server_as_the_proxy() {
     for send in [
         "check-send-proxy send-proxy",
         "check-send-proxy send-proxy-v2",
@@ -108,7 +107,7 @@ fn haproxy_checks_health_with_local_headers() {
 }
 
 #[test]
-fn nginx_stream_sends_version_1() {
+fn nginx_stream_header_is_understood() {
     for listen in [LISTEN_V4, LISTEN_V6] {
         let lab = Lab::new();
         let server = Python::start(&lab.server);
@@ -119,7 +118,7 @@ fn nginx_stream_sends_version_1() {
 }
 
 #[test]
-fn curl_sends_version_1() {
+fn curl_header_is_understood() {
     let lab = Lab::new();
     let server = Nginx::start(&lab.server);
     let _proxy = Peername::proxy(&lab, &[]);
@@ -129,10 +128,10 @@ fn curl_sends_version_1() {
     }
 }
 
-/// The control: without peername every server reports whoever connected to it, so what the tests
-/// above see is peername's doing.
+/// The control: without peername every server reports the balancer, so what the tests above see is peername's
+/// doing.
 #[test]
-fn without_peername_servers_see_who_connects() {
+fn without_peername_servers_see_the_balancer() {
     let lab = Lab::new();
     lab.server
         .sysctl("net.ipv4.ip_local_port_range", "40099 40099");
@@ -147,7 +146,7 @@ fn without_peername_servers_see_who_connects() {
     );
 }
 
-/// The other control: what HAProxy sends is the header that the tests made by hand imitate.
+/// The other control: HAProxy sends the header that the hand-made headers imitate.
 #[test]
 fn without_peername_the_header_reaches_the_backend() {
     let lab = Lab::new();

@@ -1,14 +1,14 @@
-//! Nothing is lost: every byte arrives, and each end sees how the other one ended.
+//! The relay loses nothing: every byte arrives, and each end sees how the other one closed.
 //!
-//! Per direction: content and count are equal; FIN comes if and only if the peer sent FIN, after all
-//! bytes; RST if and only if the peer reset. HAProxy, nginx and go-mmproxy all turn a backend's RST
-//! into a clean end, which makes a truncated answer look whole; nginx loses what follows a half-close.
+//! Per direction: content and count are equal; FIN comes if and only if the peer sent FIN, after all bytes;
+//! RST if and only if the peer reset. HAProxy, nginx and go-mmproxy all turn a backend's RST into FIN, which
+//! makes a truncated answer look complete; nginx loses the data after a half-close.
 
 use std::io::ErrorKind;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::uring::has_rings;
+use super::uring::has_io_uring;
 use crate::harness::addr::{LISTEN_V4, TARGET_V4, fresh_client_v4};
 use crate::harness::backend::Backend;
 use crate::harness::conn::{Conn, End};
@@ -18,7 +18,7 @@ use crate::harness::peername::Peername;
 use crate::harness::rig::proxy::{ProxyRig, header_for};
 
 #[test]
-fn client_half_closes() {
+fn client_half_close_keeps_the_other_direction() {
     for relay in relays() {
         let rig = ProxyRig::new(&[relay]);
         let (down, up) = rig.connect_client(fresh_client_v4());
@@ -27,7 +27,7 @@ fn client_half_closes() {
 }
 
 #[test]
-fn backend_half_closes() {
+fn backend_half_close_keeps_the_other_direction() {
     for relay in relays() {
         let rig = ProxyRig::new(&[relay]);
         let (down, up) = rig.connect_client(fresh_client_v4());
@@ -35,9 +35,9 @@ fn backend_half_closes() {
     }
 }
 
-/// One side having finished is no reason to hurry the other.
+/// A half-closed connection has no deadline for the other direction.
 #[test]
-fn half_open_connections_stay() {
+fn half_closed_connections_stay_open() {
     for relay in relays() {
         let rig = ProxyRig::new(&[relay, "--header-timeout=800ms"]);
         let (down, up) = rig.connect_client(fresh_client_v4());
@@ -52,7 +52,7 @@ fn half_open_connections_stay() {
 
 /// Both ends send at once, more than all buffers hold.
 #[test]
-fn both_directions_at_once() {
+fn both_directions_carry_bulk_at_once() {
     for relay in relays() {
         let rig = ProxyRig::new(&[relay]);
         let (down, up) = rig.connect_client(fresh_client_v4());
@@ -71,17 +71,17 @@ fn both_directions_at_once() {
     }
 }
 
-/// The client gets all the backend has sent, and then learns that it was cut off.
+/// The client gets all that the backend has sent, and then RST.
 #[test]
-fn backend_resets() {
+fn backend_reset_reaches_the_client_after_its_data() {
     for relay in relays() {
         let rig = ProxyRig::new(&[relay]);
         for pause in [Duration::ZERO, Duration::from_millis(200)] {
             let (down, up) = rig.connect_client(fresh_client_v4());
             let answer = pattern(3, 256 << 10);
             up.send(&answer);
-            // A reset throws away what its sender has not got rid of yet; that would be its own loss.
-            wait_for("the proxy's side has it all", || {
+            // A reset discards what its sender has not sent yet; that would be the sender's own loss.
+            wait_for("everything is acknowledged", || {
                 up.is_all_acknowledged().then_some(())
             });
             up.reset();
@@ -94,7 +94,7 @@ fn backend_resets() {
 }
 
 #[test]
-fn client_resets() {
+fn client_reset_reaches_the_backend() {
     for relay in relays() {
         let rig = ProxyRig::new(&[relay]);
         assert_within(5, Duration::from_millis(100), || {
@@ -107,8 +107,8 @@ fn client_resets() {
     }
 }
 
-/// Somebody resets whom the other side has filled up with data: the sender learns it from its blocked
-/// write, and no half of the connection stays behind.
+/// The receiver resets after the sender has filled all buffers: the sender learns it from its blocked write,
+/// and no half of the connection stays behind.
 #[test]
 fn resets_reach_a_blocked_sender() {
     for relay in relays() {
@@ -120,7 +120,7 @@ fn resets_reach_a_blocked_sender() {
             let (sender, resetter) = if turned { (down, up) } else { (up, down) };
             thread::scope(|scope| {
                 let noticed = scope.spawn(|| sender.send_until_error());
-                // Long enough for all buffers on the way to be full.
+                // Long enough for all buffers on the path to fill.
                 thread::sleep(Duration::from_millis(60));
                 resetter.reset();
                 let error = noticed.join().expect("the sender");
@@ -137,10 +137,10 @@ fn resets_reach_a_blocked_sender() {
     }
 }
 
-/// A backend that dies takes a thousand connections along: each client hears of it as a reset, and
-/// the proxy keeps nothing of them.
+/// A backend that dies takes a thousand connections along: each client gets a reset, and the proxy keeps
+/// nothing of them.
 #[test]
-fn backend_is_killed() {
+fn killed_backend_resets_every_client() {
     peername_sys::process::limits::raise_open_files()
         .expect("descriptors for a thousand connections");
     let killed = |relay| {
@@ -175,9 +175,9 @@ fn backend_is_killed() {
     }
 }
 
-/// No backend, no connection: the client hears at once, and is served as soon as there is one.
+/// No backend, no connection: the client is closed at once, and is served as soon as there is a backend.
 #[test]
-fn backend_refuses_then_recovers() {
+fn refusing_backend_closes_clients_until_it_is_back() {
     let lab = Lab::new();
     let proxy = Peername::proxy(&lab, &[]);
     let open = || Conn::connect_and_send(&lab.balancer, LISTEN_V4, &header_for(fresh_client_v4()));
@@ -193,9 +193,9 @@ fn backend_refuses_then_recovers() {
     drop(proxy);
 }
 
-/// A backend that does not answer at all costs a client the connect timeout and no more.
+/// A backend that does not answer costs a client the connect timeout and no more.
 #[test]
-fn backend_is_a_black_hole() {
+fn silent_backend_costs_the_connect_timeout() {
     let mut rig = ProxyRig::new(&["--connect-timeout=500ms"]);
     rig.lab.server.nft(BLACK_HOLE);
     assert_within(3, Duration::from_millis(600), || {
@@ -210,9 +210,9 @@ fn backend_is_a_black_hole() {
     rig.assert_serves(fresh_client_v4());
 }
 
-/// A sender that is faster than its receiver has to wait; its bytes are not kept in memory.
+/// Backpressure: a sender that is faster than its receiver has to wait; its bytes are not kept in memory.
 #[test]
-fn slow_readers_get_everything() {
+fn slow_reader_exerts_backpressure_and_gets_everything() {
     for relay in relays() {
         let rig = ProxyRig::new(&[relay]);
         let idle = rig.proxy.resident_kib();
@@ -237,11 +237,11 @@ fn slow_readers_get_everything() {
     }
 }
 
-/// A thousand clients stall at once while the backend pushes. Socket buffers on the server are held
-/// at 16 KiB, so the 128 KiB for each client are several times what the kernel may take off the
-/// proxy's hands (1,000 times 8 MiB would be the same case, and minutes on a small machine).
+/// A thousand clients stall at once while the backend sends. Socket buffers on the server are held at 16 KiB,
+/// so the 128 KiB for each client are several times what the kernel may buffer for the proxy (1,000 times 8
+/// MiB would be the same case, and minutes on a small machine).
 #[test]
-fn a_thousand_slow_readers() {
+fn thousand_slow_readers_cost_no_memory() {
     peername_sys::process::limits::raise_open_files()
         .expect("descriptors for a thousand connections");
     for relay in relays() {
@@ -267,7 +267,7 @@ fn a_thousand_slow_readers() {
                     .spawn_scoped(scope, push)
                     .expect("a thread");
             }
-            // Everybody stalls now; somebody who does not is served all the same.
+            // All of them stall now; a client that reads is served all the same.
             rig.assert_serves(fresh_client_v4());
             let grown = rig.proxy.resident_kib().saturating_sub(idle);
             assert!(grown < 1000 * 128, "{relay}: the proxy grew by {grown} KiB");
@@ -298,7 +298,7 @@ fn half_close(first: &Conn, second: &Conn) {
     }
 }
 
-/// All that this machine lets us have: containers often have no io_uring.
+/// The relay methods that this machine offers: containers often have no io_uring.
 fn relays() -> impl Iterator<Item = &'static str> {
     let all = [
         "--relay=auto",
@@ -306,16 +306,16 @@ fn relays() -> impl Iterator<Item = &'static str> {
         "--relay=splice",
         "--relay=uring",
     ];
-    let known = if has_rings() { 4 } else { 3 };
+    let known = if has_io_uring() { 4 } else { 3 };
     all.into_iter().take(known)
 }
 
-/// Descriptors that a proxy may keep for the next connections, rather than leak: 32 pipes in each of
-/// two loops, or, when one connection was hardly gone when the next came, those of two in each loop.
+/// Descriptors that a proxy may keep pooled rather than leak: 32 pipes in each of two workers, or, when one
+/// connection was hardly closed before the next came, those of two connections in each worker.
 const POOL: usize = 2 * 32 * 2;
 const PIPES_OF_TWO: usize = 2 * 2 * 2 * 2;
 
-/// Bytes for each of a thousand slow readers, and how many of them each takes at a time.
+/// Bytes for each of a thousand slow readers, and how many of them each reads at a time.
 const EACH: usize = 128 << 10;
 const SIP: usize = 8 << 10;
 

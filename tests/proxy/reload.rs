@@ -1,4 +1,4 @@
-//! SIGHUP: the new configuration whole or the old one whole, and no connection the poorer for it.
+//! Reload (SIGHUP): the new configuration whole or the old one whole, and no connection is lost.
 
 mod addresses;
 mod files;
@@ -19,10 +19,10 @@ use crate::harness::lab::{Lab, Scratch, assert_within, wait_for};
 use crate::harness::peername::Peername;
 use crate::harness::rig::proxy::{front_of, header_for};
 
-/// A hundred reloads, each tenth of a broken file, each other one with a listener more or less, while
-/// four balancers connect as fast as they can and twenty connections stay open.
+/// A hundred reloads, each tenth of an invalid file, each other one with a listener more or less, while four
+/// balancers connect as fast as they can and twenty connections stay open.
 #[test]
-fn a_hundred_reloads_under_load() {
+fn hundred_reloads_under_load_lose_no_connection() {
     let site = Site::new(&both_listeners());
     let long: Vec<_> = (0..20).map(|_| site.connect(LISTEN_V4)).collect();
     let (stop, done) = (AtomicBool::new(false), AtomicBool::new(false));
@@ -61,16 +61,16 @@ fn a_hundred_reloads_under_load() {
         assert_eq!(down.recv(4), b"here");
     }
     drop(long);
-    let totals = site.stopped();
+    let totals = site.stop();
     assert_eq!(totals["reloads"], 91, "{totals}");
     assert_eq!(totals["reloads_refused"], 10, "{totals}");
     let all = served.into_inner() + 21;
     assert_eq!(totals["outcomes"], format!("finished={all}"), "{totals}");
 }
 
-/// Who is no longer trusted is refused from then on; what they have open goes on.
+/// A peer that is no longer trusted is refused from then on; its open connections go on.
 #[test]
-fn trust_is_withdrawn_at_once() {
+fn reload_withdraws_trust_at_once() {
     let site = Site::new(&table(LISTEN_V4, &["10.81.0.0/24"]));
     let (down, up) = site.connect(LISTEN_V4);
     assert_within(3, Duration::from_secs(1), || {
@@ -86,10 +86,10 @@ fn trust_is_withdrawn_at_once() {
     site.connect(LISTEN_V4);
 }
 
-/// With no descriptor left a reload still works, and who waits at a listener that goes is served: to close it would
-/// reset them.
+/// With no descriptor left a reload still works, and a draining listener serves its accept backlog: closing
+/// it would reset the connections there.
 #[test]
-fn a_queue_is_served_before_its_listener_closes() {
+fn draining_listener_serves_its_backlog() {
     let few = ["prlimit", "--nofile=64:64"];
     let site = Site::through(&few, &both_listeners(), &["--workers=2"]);
     let crowd: Vec<Conn> = (0..50)
@@ -108,7 +108,8 @@ fn a_queue_is_served_before_its_listener_closes() {
         |client: &_| Conn::connect_and_send(&site.lab.balancer, PRIVILEGED, &header_for(*client));
     let _waiting: Vec<Conn> = clients.iter().map(open).collect();
     site.reload(&table(LISTEN_V4, &["10.81.0.0/24"]), "\"reloaded\"");
-    // Others would keep it open for as long as they come. Most are not let in, and try again until it is closed.
+    // Later clients would keep it open for as long as they come. Most are not admitted, and try again until
+    // it is closed.
     let late = fresh_client_v4();
     let connect = |_| {
         let connect = || TcpStream::connect_timeout(&PRIVILEGED, Duration::from_millis(50));
@@ -119,25 +120,26 @@ fn a_queue_is_served_before_its_listener_closes() {
     for conn in &queued {
         conn.send_if_open(&header_for(late));
     }
-    // They come before those who wait elsewhere, but for who waits for a place already.
+    // The backlog is served before that of other listeners, but after connections that wait for a permit
+    // already.
     for place in 1.. {
         assert!(place <= 6, "others come first");
         served.pop().expect("a connection").reset();
         let peer = site.backend.accept().peer_addr();
-        assert_ne!(peer, late, "who has come later is not waited for");
+        assert_ne!(peer, late, "a drain does not wait for later connections");
         clients.retain(|client| *client != peer);
         if clients.is_empty() {
             break;
         }
     }
-    // Nobody is left to wait for, though there is no place.
+    // The backlog is empty, though no permit is free.
     site.lab.balancer.wait_connection_refused(PRIVILEGED);
     drop(crowd);
 }
 
-/// Without a file, SIGHUP still reads the lists that the options name.
+/// Without a configuration file, SIGHUP still reads the lists that the options name.
 #[test]
-fn lists_of_the_command_line_are_read_again() {
+fn reload_reads_the_lists_of_the_command_line() {
     let lab = Lab::new();
     let scratch = Scratch::new();
     let trust = format!("--trust=@{}", scratch.write("trusted", "10.81.0.0/24\n"));
@@ -162,9 +164,9 @@ fn lists_of_the_command_line_are_read_again() {
     backend.assert_no_connection();
 }
 
-/// Refused with the reason, and everything goes on as it was.
+/// Refused with the reason, and the old configuration stays.
 #[test]
-fn what_needs_a_restart_is_refused() {
+fn reload_refuses_what_needs_a_restart() {
     let before = table(LISTEN_V4, &["10.81.0.0/24"]);
     let site = Site::through(&[], &before, &["--setup-routes", "--workers=2"]);
     let away = before.replace("127.0.0.1:9000", "10.81.0.1:9000");
@@ -185,17 +187,17 @@ fn what_needs_a_restart_is_refused() {
     ] {
         match why {
             Some(why) => site.reload(&file, why),
-            // The command line goes before the file.
+            // The command line takes precedence over the file.
             None => site.reload(&file, "\"reloaded\""),
         }
         site.connect(LISTEN_V4);
     }
 }
 
-/// UDP listeners come and go as a table; sessions of those that stay don't notice, but who is no longer
-/// trusted is not heard.
+/// A reload adds and removes UDP listeners as a whole; sessions of those that stay are not affected, but a
+/// peer that is no longer trusted is not heard.
 #[test]
-fn udp_listeners_and_trust() {
+fn reload_changes_udp_listeners_and_trust() {
     let both = "protocol = \"both\"\n";
     let one = table(LISTEN_V4, &["10.81.0.0/24"]) + both;
     let more = format!("{one}{}{both}", table(PRIVILEGED, &["10.81.0.0/24"]));
@@ -227,14 +229,14 @@ fn udp_listeners_and_trust() {
     says(&site.proxy, "datagrams refused: untrusted_peer", 1);
     site.reload(&one, "\"reloaded\"");
     answered(LISTEN_V4, b"4");
-    let totals = site.stopped();
+    let totals = site.stop();
     assert_eq!(totals["udp_sessions"], 1, "{totals}");
     assert_eq!(totals["datagrams_dropped"], "untrusted_peer=1", "{totals}");
 }
 
-/// Listeners that come and go take their descriptors along: as many connections fit as before.
+/// Removed listeners release their descriptors: as many connections fit as before.
 #[test]
-fn as_many_connections_fit_after_many_reloads() {
+fn many_reloads_leak_no_descriptor() {
     let few = ["prlimit", "--nofile=128:128"];
     let one = table(LISTEN_V4, &["10.81.0.0/24"]);
     for workers in ["--workers=1", "--workers=3"] {
@@ -249,9 +251,9 @@ fn as_many_connections_fit_after_many_reloads() {
     }
 }
 
-/// Names in a new file may take as long as their name servers do. Nobody waits for that who is told to stop.
+/// Names in a new file may take as long to resolve as their name servers do. A stop does not wait for that.
 #[test]
-fn a_stop_does_not_wait_for_a_reload() {
+fn stop_does_not_wait_for_a_reload() {
     let one = table(LISTEN_V4, &["10.81.0.0/24"]);
     let etc = Scratch::new();
     let mounts = [
@@ -275,9 +277,9 @@ fn a_stop_does_not_wait_for_a_reload() {
     assert!(status.is_some_and(|status| status.success()), "{status:?}");
 }
 
-/// A listener that is gone but still serves its sessions is not taken for one that came later.
+/// A removed listener that still serves its sessions is not confused with a later one at its address.
 #[test]
-fn a_listener_that_came_later_speaks_for_itself() {
+fn later_listener_at_the_same_address_has_its_own_sessions() {
     let udp = |port| table(udp_at(port), &["10.81.0.0/24"]) + "protocol = \"udp\"\n";
     let one = table(LISTEN_V4, &["10.81.0.0/24"]);
     let site = Site::new(&(one.clone() + &udp(8101)));
@@ -292,7 +294,7 @@ fn a_listener_that_came_later_speaks_for_itself() {
     backend.expect_datagram(b"before", client);
     for port in [8102, 8103] {
         site.reload(&one, "\"reloaded\"");
-        // What is busy goes on for a moment.
+        // A session with traffic goes on for a moment.
         backend.send(client, &[b"media"]);
         let another = udp(port).replace(&TARGET_V4.to_string(), "127.0.0.1:9");
         site.reload(&(one.clone() + &another), "\"reloaded\"");
@@ -302,10 +304,10 @@ fn a_listener_that_came_later_speaks_for_itself() {
     }
 }
 
-/// Who is being served notices nothing when a reload takes the listener away; nobody new is served; and the port is
-/// free when they have nothing more to say.
+/// Sessions are not affected when a reload removes their listener; no new session begins; and the port is
+/// free once they are idle.
 #[test]
-fn open_sessions_go_on_without_their_listener() {
+fn open_udp_sessions_outlive_their_listener() {
     let one = table(LISTEN_V4, &["10.81.0.0/24"]);
     let more = one.clone() + &table(udp_at(8101), &["10.81.0.0/24"]) + "protocol = \"udp\"\n";
     let site = Site::new(&more);
@@ -342,7 +344,7 @@ const fn udp_at(port: u16) -> SocketAddr {
     v4([10, 81, 0, 1], port)
 }
 
-/// A proxy with a file, one backend, and nobody else.
+/// A proxy with a configuration file and one backend.
 struct Site {
     proxy: Peername,
     backend: Backend,
@@ -355,7 +357,7 @@ impl Site {
         Self::through(&[], file, &["--workers=2"])
     }
 
-    /// With the proxy started through other programs, and further options.
+    /// The same with the proxy started through other programs, and further options.
     fn through(through: &[&str], content: &str, args: &[&str]) -> Self {
         let lab = Lab::new();
         let file = Scratch::new();
@@ -369,7 +371,7 @@ impl Site {
         }
     }
 
-    /// Puts another file there, and waits until the proxy has said this once more.
+    /// Writes another file, sends SIGHUP, and waits until the proxy has logged `says_then` once more.
     #[track_caller]
     fn reload(&self, content: &str, says_then: &str) {
         let before = count(&self.proxy, says_then);
@@ -387,8 +389,8 @@ impl Site {
         (down, up)
     }
 
-    /// How many connections are served at once. Returns when most of them have gone again: some were too
-    /// many, are connected now, and wait for the backend.
+    /// Counts how many connections are served at once. Returns when most of them are closed again: some
+    /// exceeded the limit, are connected now, and wait for the backend.
     fn capacity(&self) -> usize {
         let crowd = self.serve_as_many_as_fit();
         let (served, crowded) = (crowd.len(), self.proxy.count_fds());
@@ -404,7 +406,7 @@ impl Site {
         loop {
             let client = fresh_client_v4();
             let down = Conn::connect_and_send(&self.lab.balancer, LISTEN_V4, &header_for(client));
-            // The one that was too many last time may have come since.
+            // The one that exceeded the limit last time may have been accepted since.
             let served = self.proxy.accept_until_full(&self.backend);
             match served.into_iter().find(|up| up.peer_addr() == client) {
                 Some(up) => open.push((down, up)),
@@ -413,8 +415,8 @@ impl Site {
         }
     }
 
-    /// The last line of its log: what it has counted.
-    fn stopped(mut self) -> serde_json::Value {
+    /// Stops the proxy and returns the last line of its log: the totals.
+    fn stop(mut self) -> serde_json::Value {
         self.proxy.stop()
     }
 }
@@ -449,7 +451,7 @@ fn asks_and_is_answered(lab: &Lab, listen: SocketAddr) {
     assert_eq!(down.recv_to_end(), (vec![], End::Fin));
 }
 
-/// Sends everyone's first four octets back.
+/// Sends the first four bytes of every connection back.
 fn echo(backend: &Backend, stop: &AtomicBool) {
     while !stop.load(Ordering::Relaxed) {
         if let Some(up) = backend.accept_within(Duration::from_millis(50)) {
@@ -459,5 +461,5 @@ fn echo(backend: &Backend, stop: &AtomicBool) {
     }
 }
 
-/// Opened when the privilege to do anything else is long gone.
+/// A privileged port: opened by a process that has dropped all other capabilities.
 const PRIVILEGED: SocketAddr = v4([10, 81, 0, 1], 443);

@@ -1,4 +1,4 @@
-//! Routing rules: added on request, shared by nobody, gone afterwards however the proxy ended.
+//! Routing rules: added on request, shared with no other proxy, removed however the proxy ended.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -13,24 +13,24 @@ use crate::harness::peername::{BINARY, Peername};
 use crate::harness::rig::proxy::header_for;
 
 #[test]
-fn setup_routes_adds_and_undoes() {
+fn setup_routes_adds_rules_and_removes_them() {
     let site = Site::new();
     let before = routing(&site.lab.server);
     let mut first = site.proxy(8443, &["--setup-routes"]);
     let mut second = site.proxy(8444, &["--setup-routes"]);
     for port in [8443, 8444] {
-        site.served(port);
+        site.assert_clients_served(port);
     }
-    // Two that need the same rules do not take them from each other.
+    // Two proxies that need the same rules do not remove each other's.
     stop(&mut first);
-    site.served(8444);
+    site.assert_clients_served(8444);
     stop(&mut second);
     assert_as_before(&site.lab.server, &before);
 }
 
-/// SIGKILL leaves a process no time to clean up; its rules are gone all the same.
+/// SIGKILL leaves a process no time to clean up; its rules are removed all the same.
 #[test]
-fn setup_routes_survives_a_kill() {
+fn killed_proxy_leaves_no_rules() {
     let site = Site::new();
     let before = routing(&site.lab.server);
     let first = site.proxy(8443, &["--setup-routes"]);
@@ -43,15 +43,15 @@ fn setup_routes_survives_a_kill() {
             .count()
     };
     // It listens before its routes are there, and accepts when they are.
-    site.served(8443);
-    site.served(8444);
+    site.assert_clients_served(8443);
+    site.assert_clients_served(8444);
     let with_two = rules();
     first.signal(Signal::KILL);
     drop(first);
     wait_for("the killed proxy's rules are gone", || {
         (rules() < with_two).then_some(())
     });
-    site.served(8444);
+    site.assert_clients_served(8444);
     second.signal(Signal::KILL);
     drop(second);
     wait_for("all is as before", || {
@@ -59,13 +59,13 @@ fn setup_routes_survives_a_kill() {
     });
 }
 
-/// A proxy whose keeper was killed goes on for as long as the rules are there; when somebody takes them it
-/// ends, for a service manager to start it again.
+/// A proxy whose route keeper was killed goes on for as long as the rules are there; when another process
+/// removes them it ends, for a service manager to start it again.
 #[test]
-fn a_killed_keeper_is_noticed() {
+fn lost_rules_of_a_killed_keeper_end_the_proxy() {
     let site = Site::new();
     let scratch = Scratch::new();
-    // Then IPv6 tells nothing.
+    // Then the probe over IPv6 tells nothing.
     let server = &site.lab.server;
     server.sysctl("net.ipv6.conf.all.disable_ipv6", "1");
     let with_target = |target: &str| {
@@ -75,7 +75,7 @@ fn a_killed_keeper_is_noticed() {
         );
         scratch.write("proxy.toml", &table)
     };
-    // What counts is where clients go now, not at the start.
+    // The current target counts, not the one at the start.
     let args = ["proxy", "--config", &with_target("127.0.0.2:9000")];
     let mut proxy = Peername::start(server, &args, &[LISTEN_V4]);
     with_target("127.0.0.1:9000");
@@ -101,10 +101,10 @@ fn a_killed_keeper_is_noticed() {
     assert_eq!(status.code(), Some(1));
 }
 
-/// Without the rules a backend's answers would leave for strangers: clients are refused, the log
-/// says what to do, and once it is done they are served without a restart.
+/// Without the rules a backend's replies would leave for strangers: clients are refused, the log has the
+/// remedy, and once the rules are there clients are served without a restart.
 #[test]
-fn missing_routes_are_noticed() {
+fn missing_rules_refuse_clients_until_they_are_there() {
     let site = Site::new();
     let proxy = site.proxy(8443, &[]);
     let down = Conn::connect_and_send(
@@ -128,11 +128,11 @@ fn missing_routes_are_noticed() {
             backend.accept_or_closed(&down)
         });
     }
-    site.served(8443);
+    site.assert_clients_served(8443);
 }
 
 #[test]
-fn routes_by_hand() {
+fn routes_commands_add_and_remove_rules() {
     let site = Site::new();
     let before = routing(&site.lab.server);
     let routes = |args: &[&str]| {
@@ -142,7 +142,7 @@ fn routes_by_hand() {
     };
     assert_eq!(routes(&["show"]), "");
     for _ in 0..2 {
-        // Twice makes no difference.
+        // A second call makes no difference.
         routes(&[
             "add",
             "--target-v4=127.0.0.1:9000",
@@ -151,7 +151,7 @@ fn routes_by_hand() {
     }
     assert_ne!(routes(&["show"]), "");
     let _proxy = site.proxy(8443, &[]);
-    site.served(8443);
+    site.assert_clients_served(8443);
     routes(&["remove"]);
     assert_eq!(routes(&["show"]), "");
     assert_as_before(&site.lab.server, &before);
@@ -186,9 +186,9 @@ impl Site {
         Peername::start(&self.lab.server, &args, &[listen])
     }
 
-    /// Expects that clients of both families reach their backends as themselves.
+    /// Asserts that clients of both families reach their backends with their own addresses.
     #[track_caller]
-    fn served(&self, port: u16) {
+    fn assert_clients_served(&self, port: u16) {
         for (client, backend) in [(fresh_client_v4(), &self.v4), (fresh_client_v6(), &self.v6)] {
             let listen = v4([10, 81, 0, 1], port);
             let down = Conn::connect_and_send(&self.lab.balancer, listen, &header_for(client));
@@ -206,7 +206,7 @@ fn stop(proxy: &mut Peername) {
     assert_eq!(status.code(), Some(0));
 }
 
-/// All rules and all tables of both families, a line each, in an order that does not matter.
+/// All rules and all tables of both families, a line each, sorted.
 pub(crate) fn routing(host: &Host) -> BTreeSet<String> {
     let show = "ip rule; ip -6 rule; ip route show table all; ip -6 route show table all";
     host.run("sh", &["-c", show])

@@ -1,5 +1,5 @@
-//! Many ports of a host brought to one listener by TPROXY rules: those of go-mmproxy's README word for word,
-//! and those that peername makes itself.
+//! TPROXY: many ports of a host brought to one listener by rules: those of go-mmproxy's README word for word,
+//! and those that peername adds itself.
 
 use std::net::SocketAddr;
 
@@ -14,10 +14,10 @@ use crate::harness::peername::{AS_NOBODY, BINARY, Peername, copy_executable};
 mod loopback;
 mod udp;
 
-/// The section "Routing multiple ports" of go-mmproxy's README as it stands there, and its command line
-/// with peername's names.
+/// The section "Routing multiple ports" of go-mmproxy's README, and its command line with peername's option
+/// names.
 #[test]
-fn the_rules_of_go_mmproxy() {
+fn go_mmproxys_tproxy_rules_work() {
     let lab = Lab::without_routes();
     let rules = "
         ip rule add from 127.0.0.1/8 iif lo table 123
@@ -31,14 +31,14 @@ fn the_rules_of_go_mmproxy() {
     for port in [10_000, 14_321, 20_000] {
         served(&lab.balancer, v4([10, 81, 0, 1], port), &backend);
     }
-    // Beside the range, and where the proxy listens itself.
+    // A port outside the range, and the one the proxy itself listens on.
     served(&lab.balancer, v4([10, 81, 0, 1], 25_577), &backend);
     refused(&lab.balancer, v4([10, 81, 0, 1], 20_001));
 }
 
 /// The balancer's connections end where the header says.
 #[test]
-fn with_the_destination_from_the_header() {
+fn tproxy_works_with_the_destination_from_the_header() {
     let lab = Lab::new();
     add(
         &lab.server,
@@ -64,7 +64,7 @@ fn with_the_destination_from_the_header() {
         up.send(b"back");
         assert_eq!(down.recv(4), b"back");
         drop((up, down));
-        // What the log calls the listener is where the balancer connected to.
+        // The log shows as listener the address that the balancer connected to.
         proxy.wait_line("naming the port", |line| {
             line.contains(&format!("\"listener\":\"{to}\""))
                 .then_some(())
@@ -73,7 +73,7 @@ fn with_the_destination_from_the_header() {
 }
 
 #[test]
-fn tcp_and_udp_over_both_families() {
+fn tproxy_serves_tcp_and_udp_over_both_families() {
     let lab = Lab::new();
     let ports = "--tproxy-ports=10000-20000";
     add(
@@ -97,17 +97,17 @@ fn tcp_and_udp_over_both_families() {
                 balancer_socket.send(to, &[&v2_udp(client, to), word]);
                 datagrams.expect_datagram(word, client);
                 datagrams.send(client, &[b"back"]);
-                // From where it was sent to: its port, too.
+                // From the address that the datagram was sent to, with its port.
                 balancer_socket.expect_datagram(b"back", to);
             }
         }
     }
 }
 
-/// `same` is the port that the balancer sent to, not the listener's; which would be the proxy itself if it
-/// listened on loopback too.
+/// `same` is the port that the balancer sent to, not the listener's; that would be the proxy itself if it
+/// listened on loopback, too.
 #[test]
-fn the_port_that_was_asked_is_the_backend_s() {
+fn target_port_same_is_the_original_destination_port() {
     let lab = Lab::new();
     let ports = "--tproxy-ports=10000-20000";
     add(
@@ -146,10 +146,10 @@ fn the_port_that_was_asked_is_the_backend_s() {
     }
 }
 
-/// What else goes on on the host in that range is not touched: connections of its own, connections that
-/// are older than the rules, ports it connects from.
+/// Other traffic of the host in that range is not affected: connections from the host itself, connections
+/// older than the rules, ports it connects from.
 #[test]
-fn only_what_comes_from_outside_to_the_ports() {
+fn tproxy_rules_affect_only_inbound_traffic_to_the_ports() {
     let lab = Lab::new();
     let older = Backend::listen(&lab.server, v4([10, 81, 0, 1], 15_000));
     let older_client = Conn::connect(&lab.balancer, v4([10, 81, 0, 1], 15_000));
@@ -178,7 +178,7 @@ fn only_what_comes_from_outside_to_the_ports() {
 
 /// A network that is routed to the host without being on any of its interfaces.
 #[test]
-fn destinations_that_are_no_address_of_this_host() {
+fn tproxy_serves_destinations_that_are_no_local_address() {
     let lab = Lab::new();
     lab.balancer.ip("route add 192.0.2.0/24 via 10.81.0.1");
     lab.balancer.ip6("route add 2001:db8:2::/48 via fd81::1");
@@ -209,12 +209,12 @@ fn destinations_that_are_no_address_of_this_host() {
         datagrams.send(client, &[b"pong"]);
         balancer_socket.expect_datagram(b"pong", to);
     }
-    trap(&lab);
+    enable_src_valid_mark(&lab);
 }
 
-/// With src_valid_mark the kernel looks up the way back with the mark, finds that every address is its
-/// own, and drops the packet without a word.
-fn trap(lab: &Lab) {
+/// Sets src_valid_mark: the kernel then looks up the reverse path with the mark, finds that every address is
+/// its own, and drops the packet silently.
+fn enable_src_valid_mark(lab: &Lab) {
     let doctor = || {
         let args = [
             "doctor",
@@ -225,7 +225,7 @@ fn trap(lab: &Lab) {
     };
     let said = doctor();
     assert!(said.contains("ok    firewall marks"), "{said}");
-    // Interfaces that are made from now on would have it.
+    // Interfaces created from now on would inherit it.
     lab.server
         .sysctl("net.ipv4.conf.default.src_valid_mark", "1");
     let said = doctor();
@@ -236,7 +236,7 @@ fn trap(lab: &Lab) {
         std::net::TcpStream::connect_timeout(&to, std::time::Duration::from_millis(1500))
     });
     assert!(silent.is_err());
-    // What is for an address of this host needs no mark.
+    // Traffic to an address of this host needs no mark.
     Conn::connect(&lab.balancer, addr("10.81.0.1:14321"));
     let said = doctor();
     let fix = "`sysctl -w net.ipv4.conf.all.src_valid_mark=0`";
@@ -249,9 +249,9 @@ fn trap(lab: &Lab) {
     Conn::connect(&lab.balancer, to);
 }
 
-/// Twice makes no difference, each proxy has its own, and nothing is left.
+/// A second call makes no difference, each proxy has rules of its own, and none is left.
 #[test]
-fn rules_are_added_shown_and_removed() {
+fn tproxy_rules_are_added_shown_and_removed() {
     let host = Host::new();
     let before = host.run("nft", &["list", "ruleset"]);
     for _ in 0..2 {
@@ -279,7 +279,7 @@ fn rules_are_added_shown_and_removed() {
     ] {
         assert_eq!(shown.matches(expected).count(), 1, "{expected} in {shown}");
     }
-    // As after `su`, where nft is not among what PATH names.
+    // As after `su`, where PATH does not contain nft.
     let through = ["env", "PATH=/usr/bin:/bin", BINARY];
     let removed = Peername::run_with_input(&host, &through, &["routes", "remove"], "");
     let removed = String::from_utf8_lossy(&removed.stdout);
@@ -291,9 +291,9 @@ fn rules_are_added_shown_and_removed() {
     assert_eq!(host.run("nft", &["list", "ruleset"]), before);
 }
 
-/// A kernel without nf_tables has no tables of ours; its routing rules are removed all the same.
+/// A kernel without nf_tables has no tables of peername's; its routing rules are removed all the same.
 #[test]
-fn removing_needs_no_packet_filter() {
+fn removing_rules_needs_no_nf_tables() {
     let (host, scratch) = (Host::new(), Scratch::new());
     add(&host, &["--target-v4=127.0.0.1:9000"]);
     let nft = scratch.write(
@@ -306,7 +306,7 @@ fn removing_needs_no_packet_filter() {
         Peername::run_with_input(&host, &["env", &path, BINARY], &["routes", "remove"], "");
     assert!(removed.status.success(), "{removed:?}");
     assert_eq!(host_run(&host, &["routes", "show"]), "");
-    // What needs it says so.
+    // Commands that need nf_tables report that.
     let args = ["routes", "add", "--tproxy-ports=53"];
     let refused = Peername::run_with_input(&host, &["env", &path, BINARY], &args, "");
     assert_eq!(refused.status.code(), Some(1));
@@ -317,15 +317,17 @@ fn removing_needs_no_packet_filter() {
     );
 }
 
-/// A capability of the file's is not nft's. What needs no nft is done, and what was done is told.
+/// nft does not inherit a capability of the file's. Commands that need no nft succeed, and the output names
+/// what was done.
 #[test]
-fn with_file_capabilities_there_are_rules_but_no_tables() {
+fn file_capabilities_allow_rules_but_no_tables() {
     let (host, scratch) = (Host::new(), Scratch::new());
     let copy = copy_executable(&host, &scratch);
     host.run("setcap", &["cap_net_admin+ep", &copy]);
-    let nobody = [AS_NOBODY, &[&copy]].concat();
-    let run =
-        |args: &[&str]| Peername::run_with_input(&host, &nobody, &[&["routes"], args].concat(), "");
+    let as_nobody = [AS_NOBODY, &[&copy]].concat();
+    let run = |args: &[&str]| {
+        Peername::run_with_input(&host, &as_nobody, &[&["routes"], args].concat(), "")
+    };
     let rule = "2110: from 127.0.0.0/8 iif lo lookup 21100 proto 211";
     for (args, line) in [
         (&["add", "-4127.0.0.1:9000"][..], rule.to_owned()),
@@ -346,7 +348,7 @@ fn with_file_capabilities_there_are_rules_but_no_tables() {
 }
 
 #[test]
-fn wrong_usage_says_so() {
+fn wrong_usage_is_explained() {
     let host = Host::new();
     for (args, says) in [
         (&["--tproxy-ports=20000-10000"][..], "10000-20000"),

@@ -1,4 +1,4 @@
-//! Small messages go by io_uring where that is to be had, and by epoll where it is not.
+//! Small messages are relayed by io_uring where the kernel allows it, and by epoll where it does not.
 
 use std::collections::HashMap;
 
@@ -11,7 +11,7 @@ use crate::harness::peername::{BINARY, Peername};
 use crate::harness::rig::proxy::ProxyRig;
 
 #[test]
-fn messages_go_by_io_uring() {
+fn small_messages_are_relayed_by_io_uring() {
     for (relay, messages, goes_by_ring) in [
         ("--relay=auto", 8, false),
         ("--relay=auto", 40, true),
@@ -19,7 +19,7 @@ fn messages_go_by_io_uring() {
         ("--relay=copy", 40, false),
         ("--relay=splice", 40, false),
     ] {
-        if goes_by_ring && !has_rings() {
+        if goes_by_ring && !has_io_uring() {
             continue;
         }
         let mut rig = ProxyRig::new(&[relay]);
@@ -28,7 +28,7 @@ fn messages_go_by_io_uring() {
         let (down, up) = rig.connect_client(fresh_client_v4());
         converse(&down, &up, messages);
         assert_eq!(has_ring(&rig.proxy), goes_by_ring, "{relay}, {messages}");
-        // And no event is to come of its two sockets.
+        // And its two sockets must raise no epoll event.
         let is_watched = watched(&rig.proxy) > before;
         assert_eq!(is_watched, !goes_by_ring, "{relay}, {messages}");
         let large = pattern(1, 4 << 20);
@@ -47,9 +47,9 @@ fn messages_go_by_io_uring() {
     }
 }
 
-/// Requests that are small do not make a conversation of large answers.
+/// Small requests do not move large answers to io_uring.
 #[test]
-fn downloads_are_no_conversation() {
+fn downloads_stay_with_epoll() {
     let rig = ProxyRig::new(&[]);
     let (down, up) = rig.connect_client(fresh_client_v4());
     let large = pattern(2, 20_000);
@@ -63,7 +63,7 @@ fn downloads_are_no_conversation() {
 }
 
 #[test]
-fn without_io_uring_all_works_but_for_who_insists() {
+fn without_io_uring_only_an_explicit_relay_option_fails() {
     let without = failing_calls(NO_IO_URING);
     let without = without.each_ref().map(String::as_str);
     let rig = ProxyRig::start_through(&without, &[]);
@@ -87,11 +87,11 @@ fn without_io_uring_all_works_but_for_who_insists() {
     assert!(said.contains("--relay uring: io_uring_setup(2)"), "{said}");
 }
 
-/// Whether the tests may have io_uring.
-pub(crate) fn has_rings() -> bool {
+/// Whether this machine allows io_uring.
+pub(crate) fn has_io_uring() -> bool {
     let ring = peername_sys::uring::MultishotReceiver::new();
     if let Err(error) = &ring {
-        eprintln!("{error}: io_uring is not looked at");
+        eprintln!("{error}: io_uring is not tested");
     }
     ring.is_ok()
 }
@@ -111,7 +111,8 @@ fn has_ring(proxy: &Peername) -> bool {
         .any(|to| to.contains("[io_uring]"))
 }
 
-/// How many sockets its descriptors of epoll instances watch, of which an instance may have several (proc(5), fdinfo).
+/// Counts the sockets that the proxy's epoll instances watch; an instance may have several descriptors
+/// (proc(5), fdinfo).
 fn watched(proxy: &Peername) -> usize {
     let all = descriptors(proxy);
     let is_socket = |fd: &str| all.get(fd).is_some_and(|to| to.starts_with("socket:"));
@@ -125,7 +126,7 @@ fn watched(proxy: &Peername) -> usize {
     all.keys().map(of).sum()
 }
 
-/// Its descriptors, and what they are of.
+/// The open descriptors, and what each refers to.
 fn descriptors(proxy: &Peername) -> HashMap<String, String> {
     let all = std::fs::read_dir(format!("/proc/{}/fd", proxy.pid())).expect("its descriptors");
     let named = all.flatten().filter_map(|entry| {

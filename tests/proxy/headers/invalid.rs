@@ -1,5 +1,5 @@
-//! What is no header, by accident (another protocol, another dialect) or by intent: each of these ended
-//! some proxy, or went through it as somebody's address.
+//! Invalid headers, by accident (another protocol, another dialect) or by intent: each of them ended some
+//! proxy, or was believed as a client's address.
 
 use crate::harness::addr::{FRONT_V4, fresh_client_v4};
 use crate::harness::header_bytes::{

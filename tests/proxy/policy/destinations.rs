@@ -1,4 +1,5 @@
-//! The header says where to connect, within bounds: never back to the proxy, never where nobody listed.
+//! The header names the destination, within bounds: never the proxy itself, never an address that is not
+//! listed.
 
 use std::iter;
 use std::net::SocketAddr;
@@ -13,7 +14,7 @@ use crate::harness::peername::Peername;
 use crate::harness::rig::proxy::ProxyRig;
 
 #[test]
-fn clients_reach_the_destination_in_their_header() {
+fn client_reaches_the_destination_in_its_header() {
     let rig = ProxyRig::new(&[
         "--dynamic-destination",
         "--allow-destination=127.0.0.1:9100-9199",
@@ -36,9 +37,9 @@ fn clients_reach_the_destination_in_their_header() {
     rig.assert_no_backend_connection();
 }
 
-/// Health checks name nobody and nothing.
+/// Health checks carry neither a client nor a destination.
 #[test]
-fn without_a_destination_the_fixed_target() {
+fn header_without_destination_goes_to_the_fixed_target() {
     let rig = ProxyRig::new(&[
         "--dynamic-destination",
         "--allow-destination=127.0.0.1:9100",
@@ -59,7 +60,7 @@ fn without_a_destination_the_fixed_target() {
 
 /// The list is as wide as can be, and these are refused all the same.
 #[test]
-fn never_these() {
+fn special_destinations_are_refused() {
     let rig = ProxyRig::new(&[
         "--dynamic-destination",
         "--allow-destination=0.0.0.0/0",
@@ -92,7 +93,7 @@ fn never_these() {
 }
 
 #[test]
-fn what_is_not_listed_is_refused() {
+fn unlisted_destination_is_refused() {
     let rig = ProxyRig::new(&[
         "--dynamic-destination",
         "--allow-destination=127.0.0.1:9100",
@@ -108,10 +109,10 @@ fn what_is_not_listed_is_refused() {
     });
 }
 
-/// By whichever of this host's addresses, listed or not: go-mmproxy takes forty turns through itself
-/// with forty headers in one connection.
+/// By any address of this host, listed or not: go-mmproxy loops forty times through itself with forty headers
+/// in one connection.
 #[test]
-fn never_back_to_itself() {
+fn destination_is_never_the_proxy() {
     let rig = ProxyRig::new(&[
         "--dynamic-destination",
         "--allow-destination=0.0.0.0/0",
@@ -127,7 +128,7 @@ fn never_back_to_itself() {
     for way in ways.map(addr) {
         refused(&rig, &v2(someone_of(way), way, &[]));
     }
-    // A client that has a balancer's address would be believed by whatever it reaches here.
+    // A client with a balancer's address would be trusted by whatever it reaches here.
     let trusted = v4([10, 81, 0, 77], 40_001);
     refused(&rig, &v1(trusted, addr("127.0.0.1:9000")));
     wait_for("five reasons", || {
@@ -140,15 +141,15 @@ fn never_back_to_itself() {
 
 /// Routes may give this host addresses that no interface has (AnyIP).
 #[test]
-fn never_back_to_itself_by_a_local_route() {
+fn destination_by_a_local_route_is_never_the_proxy() {
     let rig = ProxyRig::new(&["--dynamic-destination", "--allow-destination=0.0.0.0/0"]);
     let server = &rig.lab.server;
     server.run(
         "ip",
         &["route", "add", "local", "100.64.7.0/24", "dev", "lo"],
     );
-    // Word of the route takes a moment.
-    wait_for("it is known to be this host", || {
+    // The kernel's notification of the route takes a moment.
+    wait_for("the route is known", || {
         let _down = rig.connect_and_send(&v1(fresh_client_v4(), addr("100.64.7.7:8443")));
         let outcomes = rig.proxy.outcomes();
         let last = outcomes.last().map(String::as_str);
@@ -156,7 +157,7 @@ fn never_back_to_itself_by_a_local_route() {
     });
     let trusted = v4([10, 81, 0, 77], 40_001);
     refused(&rig, &v1(trusted, addr("100.64.7.7:9000")));
-    // The connections before it may be told of later.
+    // The connections before it may be logged later.
     wait_for("the reason", || {
         let outcomes = rig.proxy.outcomes();
         let mut reasons = outcomes.iter().map(String::as_str);
@@ -166,16 +167,16 @@ fn never_back_to_itself_by_a_local_route() {
     });
 }
 
-/// A balancer that sends what it gets to this proxy must not be a destination. When it is, the second
-/// turn wants the same two endpoints as the first, and ends there.
+/// A balancer that sends connections back to this proxy must not be a destination. When it is, the second
+/// pass needs the same two endpoints as the first, and ends there.
 #[test]
-fn a_loop_through_a_balancer_ends() {
+fn loop_through_a_balancer_ends() {
     loop_ends(&[]);
 }
 
-/// The client's port is what tells the second turn from another connection.
+/// Only the client's port distinguishes the second pass from another connection.
 #[test]
-fn a_loop_through_a_balancer_ends_whichever_port_is_asked_for() {
+fn loop_through_a_balancer_ends_with_any_source_port() {
     loop_ends(&["--source-port=any"]);
 }
 
@@ -202,7 +203,7 @@ fn loop_ends(more: &[&str]) {
     ];
     let args = [&args[..], more].concat();
     let proxy = Peername::start(&lab.server, &args, &[addr("127.0.0.1:8443")]);
-    // From this host: to others the front does not answer, by the rule.
+    // From this host: the rule keeps the frontend from answering others.
     let client = Conn::connect(&lab.server, front);
     client.send(b"round and round?");
     let _ = client.wait_closed();
@@ -215,10 +216,10 @@ fn loop_ends(more: &[&str]) {
     assert!(outcomes.len() <= 2, "{outcomes:?}");
 }
 
-/// Proxies that send headers on count themselves in them.
+/// Proxies that send a header on count their hops in it.
 #[test]
-fn headers_that_came_round_are_refused() {
-    let (rig, destination, backend) = sending_on();
+fn header_with_too_many_hops_is_refused() {
+    let (rig, destination, backend) = forwarding_headers();
     let client = fresh_client_v4();
     let _down = rig.connect_and_send(&v2(client, destination, &tlv(0x02, b"a.example")));
     let expected = v2(
@@ -235,10 +236,11 @@ fn headers_that_came_round_are_refused() {
     backend.assert_no_connection();
 }
 
-/// A header with the most fields that are allowed goes on with one more, and the next proxy takes it.
+/// A header with the most TLVs that are accepted goes on with the hop count added, and the next proxy accepts
+/// it.
 #[test]
-fn the_count_has_a_place_beside_the_most_fields() {
-    let (rig, destination, backend) = sending_on();
+fn hop_count_fits_beside_the_most_tlvs() {
+    let (rig, destination, backend) = forwarding_headers();
     let fields: Vec<u8> = (0..64).flat_map(|_| tlv(0xea, b"x")).collect();
     for (came, goes) in [(vec![], hops(1)), (hops(1), hops(2))] {
         let client = fresh_client_v4();
@@ -251,10 +253,10 @@ fn the_count_has_a_place_beside_the_most_fields() {
     refused(&rig, &v2(fresh_client_v4(), destination, &one_more));
 }
 
-/// With the count there would be more than the length field can say. Without a header the backend would
-/// take the client's first bytes for one.
+/// With the hop count the length would exceed its field. Without a header the backend would take the client's
+/// first bytes for one.
 #[test]
-fn a_header_that_has_no_room_for_the_count_is_refused() {
+fn header_without_room_for_the_hop_count_is_refused() {
     let rig = ProxyRig::new(&[
         "--dynamic-destination",
         "--allow-destination=127.0.0.1:9100",
@@ -277,8 +279,8 @@ fn a_header_that_has_no_room_for_the_count_is_refused() {
     backend.assert_no_connection();
 }
 
-/// The way back from an address of this host that is not loopback needs a rule of its own; it is looked
-/// for when the first client comes, and again until it is there.
+/// The reply path from an address of this host that is not loopback needs a rule of its own; it is probed
+/// when the first client comes, and again until it works.
 #[test]
 fn missing_rules_are_noticed_for_each_destination() {
     let rig = ProxyRig::new(&[
@@ -304,14 +306,14 @@ fn missing_rules_are_noticed_for_each_destination() {
     wait_for("a client is served", || {
         let client = fresh_client_v4();
         let _down = rig.connect_and_send(&v1(client, destination));
-        // The very first, which was let through untried, may have got its answer after all by now.
+        // The first connection, which was let through before the probe, may have got its reply by now.
         let mut all = iter::from_fn(|| backend.accept_within(Duration::from_millis(100)));
         all.any(|up| up.peer_addr() == client).then_some(())
     });
 }
 
 #[test]
-fn without_a_list_it_does_not_start() {
+fn proxy_without_a_destination_list_does_not_start() {
     let host = Host::new();
     let usage = |args: &[&str]| {
         let args = [&["proxy", "--trust=loopback"], args].concat();
@@ -345,7 +347,7 @@ fn someone_of(destination: SocketAddr) -> SocketAddr {
 }
 
 /// A proxy that sends headers on, and the one destination it allows.
-fn sending_on() -> (ProxyRig, SocketAddr, Backend) {
+fn forwarding_headers() -> (ProxyRig, SocketAddr, Backend) {
     let rig = ProxyRig::new(&[
         "--dynamic-destination",
         "--allow-destination=127.0.0.1:9100",
@@ -356,7 +358,7 @@ fn sending_on() -> (ProxyRig, SocketAddr, Backend) {
     (rig, destination, backend)
 }
 
-/// The field in which proxies count themselves.
+/// The TLV in which proxies count hops.
 fn hops(count: u8) -> Vec<u8> {
     tlv(0xf0, &[b"peername-hops", &[count][..]].concat())
 }
@@ -366,7 +368,7 @@ fn refused(rig: &ProxyRig, header: &[u8]) {
     let before = rig.proxy.outcomes().len();
     let down = Conn::connect_and_send(&rig.lab.balancer, LISTEN_V4, header);
     assert_eq!(down.wait_closed().0, End::Reset);
-    // The log is written by another thread; the next refusal must come after this one there.
+    // Another thread writes the log; the next refusal must come after this line.
     wait_for("the refusal is logged", || {
         (rig.proxy.outcomes().len() > before).then_some(())
     });

@@ -1,8 +1,7 @@
-//! A backend never sees an address other than the one in the header, whichever that is.
+//! Claimed sources: a backend never sees an address other than the one in the header.
 //!
-//! A socket may be bound to 0.0.0.0, to a broadcast or to a multicast address when it is transparent;
-//! the kernel then picks a source by itself, and a remote client becomes 127.0.0.1. HAProxy and
-//! go-mmproxy let that happen.
+//! A transparent socket may be bound to 0.0.0.0, to a broadcast or to a multicast address; the kernel then
+//! selects a source itself, and a remote client becomes 127.0.0.1. HAProxy and go-mmproxy let that happen.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -25,10 +24,10 @@ fn special_sources_are_refused() {
     rig.assert_serves(fresh_client_v4());
 }
 
-/// Set-ups whose clients really are on this host say so, and get the truth: the address as claimed.
-/// What is nobody's address stays refused.
+/// Deployments whose clients really are on this host allow that, and the backend sees the address as claimed.
+/// Addresses that no host can have stay refused.
 #[test]
-fn local_sources_on_request() {
+fn local_sources_are_allowed_on_request() {
     let rig = ProxyRig::new(&["--source-policy=allow-local"]);
     for listen in [LISTEN_V4, LISTEN_V6] {
         for ip in ["127.0.0.1", "127.1.2.3", "10.81.0.1", "::1", "fd81::1"] {
@@ -43,9 +42,9 @@ fn local_sources_on_request() {
     }
 }
 
-/// IPv4 in IPv6 clothes is an ordinary IPv4 client (HAProxy sends it when families are mixed).
+/// An IPv4-mapped IPv6 source is an ordinary IPv4 client (HAProxy sends it when families are mixed).
 #[test]
-fn mapped_client_is_an_ipv4_client() {
+fn ipv4_mapped_source_is_an_ipv4_client() {
     let rig = ProxyRig::new(&[]);
     for listen in [LISTEN_V4, LISTEN_V6] {
         let client = fresh_client_v4();
@@ -57,7 +56,7 @@ fn mapped_client_is_an_ipv4_client() {
 
 /// Clients of either family behind balancers of either family.
 #[test]
-fn all_pairs_of_families() {
+fn client_and_balancer_may_differ_in_family() {
     for fresh in [fresh_client_v4, fresh_client_v6] {
         for listen in [LISTEN_V4, LISTEN_V6] {
             let client = fresh();
@@ -70,9 +69,9 @@ fn all_pairs_of_families() {
     }
 }
 
-/// A client's own port is kept even if it is a privileged one, as NFS, rsh and DNS clients have.
+/// A client's port is kept even if it is privileged, as NFS, rsh and DNS clients have it.
 #[test]
-fn privileged_source_ports() {
+fn privileged_source_ports_are_kept() {
     let rig = ProxyRig::new(&[]);
     for port in [1, 53, 1023] {
         rig.connect_client(SocketAddr::new(fresh_client_v4().ip(), port));
@@ -80,9 +79,9 @@ fn privileged_source_ports() {
     }
 }
 
-/// Addresses that appear while the proxy runs are its own too.
+/// Addresses that the host gains while the proxy runs are its own, too.
 #[test]
-fn own_addresses_are_refused_when_they_are_new() {
+fn new_local_addresses_are_refused_as_sources() {
     let rig = ProxyRig::new(&[]);
     rig.lab
         .server
@@ -106,7 +105,7 @@ fn mapped(addr: SocketAddr) -> SocketAddr {
     }
 }
 
-/// Expects that a connection claiming `ip` is closed and that no backend hears of it.
+/// Asserts that a connection that claims `ip` is closed and that no backend gets a connection.
 #[track_caller]
 fn refused(rig: &ProxyRig, listen: SocketAddr, ip: &str) {
     let ip: IpAddr = ip.parse().expect("an address");
@@ -134,7 +133,7 @@ fn saw_nobody_as(backend: &Backend, claimed: SocketAddr) {
     }
 }
 
-/// No host has these, on whatever network; no policy admits them.
+/// Addresses that no host can have, on whatever network; no policy admits them.
 pub(crate) const NOBODY: &[&str] = &[
     "0.0.0.0",
     "0.1.2.3",
@@ -156,10 +155,10 @@ pub(crate) const NOBODY: &[&str] = &[
     "2002:ffff:ffff::",
 ];
 
-/// Nobody's in the lab, whose server is 10.81.0.1/24.
+/// Network and broadcast address of the lab's server, 10.81.0.1/24, which no host can have.
 pub(crate) const ENDS: &[&str] = &["10.81.0.255", "10.81.0.0"];
 
-/// This host, whichever it is, in every encoding.
+/// Loopback, in every encoding.
 pub(crate) const LOOPBACK: &[&str] = &[
     "127.0.0.1",
     "127.255.255.254",

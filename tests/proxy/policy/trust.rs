@@ -1,4 +1,4 @@
-//! Who may say who the client is: nobody who was not named.
+//! Trust: only peers that are listed may name a client.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -13,7 +13,7 @@ use crate::harness::peername::Peername;
 use crate::harness::rig::proxy::header_for;
 
 #[test]
-fn refuses_to_start_without_trust() {
+fn proxy_does_not_start_without_trust() {
     let host = Host::new();
     let output = Peername::run(&host, &["proxy", "--listen=127.0.0.1:8443"]);
     assert_eq!(output.status.code(), Some(2), "{output:?}");
@@ -22,10 +22,10 @@ fn refuses_to_start_without_trust() {
 }
 
 #[test]
-fn refuses_to_start_with_a_bad_trust_list() {
+fn proxy_does_not_start_with_an_invalid_trust_list() {
     let host = Host::new();
     let scratch = Scratch::new();
-    let empty = scratch.write("empty", "# nobody\n\n");
+    let empty = scratch.write("empty", "# empty\n\n");
     let garbage = scratch.write("garbage", "10.0.0.0/8\n10.0.0.0/33\n");
     let missing = scratch.path_text("missing");
     for (list, hint) in [
@@ -46,9 +46,9 @@ fn refuses_to_start_with_a_bad_trust_list() {
     }
 }
 
-/// Decided on the real peer, before a byte is read: the header is not even waited for.
+/// Decided by the real peer before a byte is read: the proxy does not wait for the header.
 #[test]
-fn untrusted_peers_are_closed_unread() {
+fn untrusted_peer_is_closed_unread() {
     for peer in [
         &["--trust=10.81.0.3", "--trust=fd81::3"][..],
         &["--trust=192.0.2.0/24"],
@@ -69,7 +69,7 @@ fn untrusted_peers_are_closed_unread() {
 
 /// As people write such files: comments, blank lines, bare addresses, host bits left in.
 #[test]
-fn trust_lists_are_read_kindly() {
+fn trust_list_allows_comments_and_host_bits() {
     let list = Scratch::new();
     let path = list.write(
         "trusted",
@@ -84,7 +84,7 @@ fn trust_lists_are_read_kindly() {
 }
 
 #[test]
-fn words_for_networks() {
+fn trust_keywords_name_networks() {
     for (words, trusted) in [("any", true), ("private", true), ("loopback", false)] {
         let lab = Lab::new();
         let backend = Backend::listen(&lab.server, TARGET_V4);
@@ -100,9 +100,9 @@ fn words_for_networks() {
     }
 }
 
-/// A listener for both families sees IPv4 peers as ::ffff:10.81.0.2; the list says 10.81.0.2.
+/// A listener for both families sees IPv4 peers as ::ffff:10.81.0.2; the list has 10.81.0.2.
 #[test]
-fn ipv4_list_on_a_listener_for_both() {
+fn ipv4_trust_list_works_on_a_dual_stack_listener() {
     let lab = Lab::new();
     let backend = Backend::listen(&lab.server, TARGET_V4);
     let both = v6([0; 8], 8443);
@@ -117,9 +117,9 @@ fn ipv4_list_on_a_listener_for_both() {
     Conn::assert_refused(&lab.balancer, LISTEN_V6);
 }
 
-/// Trust in the claimed client must not creep in: the list is about peers, not about claims.
+/// A claimed client must not be trusted: the list holds peers, not claimed sources.
 #[test]
-fn claimed_sources_are_not_peers() {
+fn claimed_source_is_not_a_trusted_peer() {
     let lab = Lab::new();
     let backend = Backend::listen(&lab.server, TARGET_V4);
     let client = fresh_client_v4();
@@ -135,7 +135,7 @@ fn proxy(lab: &Lab, trust: &[&str]) -> Peername {
         "--listen=10.81.0.1:8443",
         "--listen=[fd81::1]:8443",
         "--target-v4=127.0.0.1:9000",
-        // Who is turned away is not turned away for that.
+        // So that an untrusted peer is not closed by the timeout.
         "--header-timeout=60s",
     ];
     Peername::start(

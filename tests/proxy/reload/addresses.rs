@@ -1,4 +1,5 @@
-//! A reload puts a wider address in the place of a narrower one, and the reverse, in one step.
+//! A reload replaces a specific listening address with a wider one that overlaps it, and the reverse, in one
+//! step.
 
 use std::net::SocketAddr;
 
@@ -32,7 +33,7 @@ fn site(lab: &Lab, scratch: &Scratch, workers: &str, protocol: &str) -> (Peernam
 }
 
 #[test]
-fn an_address_takes_the_place_of_an_overlapping_one() {
+fn reload_replaces_an_address_with_an_overlapping_one() {
     for workers in ["--workers=1", "--workers=2"] {
         let (lab, scratch) = (Lab::new(), Scratch::new());
         let backend = Backend::listen(&lab.server, TARGET_V4);
@@ -72,7 +73,7 @@ fn an_address_takes_the_place_of_an_overlapping_one() {
         }
         down.send(b"still");
         assert_eq!(up.recv(5), b"still");
-        // Another program is still in the way.
+        // Another program still has the address.
         drop(proxy);
         let _other = Backend::listen(&lab.server, LISTEN_V4);
         let output = Peername::run(&lab.server, &["proxy", &config, workers]);
@@ -82,7 +83,7 @@ fn an_address_takes_the_place_of_an_overlapping_one() {
 }
 
 #[test]
-fn over_udp() {
+fn reload_replaces_an_overlapping_address_over_udp() {
     for workers in ["--workers=1", "--workers=2"] {
         let (lab, scratch) = (Lab::new(), Scratch::new());
         let (proxy, put) = site(&lab, &scratch, workers, "udp");

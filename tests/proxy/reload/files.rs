@@ -1,4 +1,4 @@
-//! A reload that names what is not a list: refused at once, and the next one works.
+//! A reload that names something other than a regular file is refused at once, and the next one works.
 
 use std::os::unix::fs::symlink;
 
@@ -12,7 +12,7 @@ use crate::harness::peername::Peername;
 use crate::harness::rig::proxy::header_for;
 
 #[test]
-fn a_file_that_never_ends_does_not_stop_reloads() {
+fn endless_file_does_not_stop_later_reloads() {
     let (lab, scratch) = (Lab::new(), Scratch::new());
     let list = scratch.write("trusted", "10.81.0.0/24\n");
     let config = |trust: &str| {
@@ -48,7 +48,7 @@ fn a_file_that_never_ends_does_not_stop_reloads() {
             Conn::connect_and_send(&lab.balancer, LISTEN_V4, &header_for(fresh_client_v4()));
         backend.accept();
     }
-    // The configuration itself, too. As the proxy reads what has the name, not what had it.
+    // The configuration file itself, too. The proxy opens it by name each time.
     let aside = scratch.path_text("aside");
     lab.server.run("mv", &[&file, &aside]);
     lab.server.run("mkfifo", &[&file]);
@@ -58,7 +58,7 @@ fn a_file_that_never_ends_does_not_stop_reloads() {
             .then_some(())
     });
     lab.server.run("rm", &[&file]);
-    // What the bad ones could not hold up: the balancer's withdrawal.
+    // What the refused reloads could not hold up: the balancer's trust is withdrawn.
     scratch.write("trusted", "192.0.2.0/24\n");
     reload(&config(&list), "\"reloaded\"");
     Conn::assert_refused(&lab.balancer, LISTEN_V4);

@@ -10,12 +10,12 @@ use crate::harness::header_bytes::v1;
 use crate::harness::lab::Lab;
 use crate::harness::peername::Peername;
 
-/// Loopback has no network that could be congested, and no peer that could vanish. Whom a rule brings to a listener
-/// there has both.
+/// Loopback has no network that could be congested, and no peer that could vanish. A connection that a rule
+/// brings to a loopback listener has both.
 #[test]
-fn who_is_brought_to_loopback_is_no_less_a_remote_host() {
+fn connection_brought_to_loopback_is_tuned_as_remote() {
     let lab = Lab::new();
-    // Another than the one for loopback: which ones a host allows differs.
+    // A congestion control other than loopback's: the ones that a host allows differ.
     let allowed = fs::read_to_string("/proc/sys/net/ipv4/tcp_allowed_congestion_control");
     let allowed = allowed.expect("their names");
     let mut names = allowed.split_whitespace();

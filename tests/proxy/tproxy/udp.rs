@@ -1,4 +1,4 @@
-//! What is particular about UDP: answers leave from where the request was sent to, by sockets of their own.
+//! TPROXY over UDP: replies leave from the address that the request was sent to, by reply sockets.
 
 use std::net::{SocketAddr, UdpSocket};
 
@@ -8,9 +8,9 @@ use crate::harness::datagram::DatagramSocket;
 use crate::harness::header_bytes::v2_udp;
 use crate::harness::lab::{Lab, wait_for};
 
-/// Such an address means something on its link only, and the answer has to leave by that.
+/// A link-local address is valid on its link only, and the reply has to leave by that.
 #[test]
-fn a_link_local_balancer_is_answered() {
+fn reply_to_a_link_local_balancer_leaves_by_its_link() {
     let lab = Lab::new();
     lab.server.add_addresses("eth0", &["fe80::1/64"]);
     lab.balancer.add_addresses("lan", &["fe80::2/64"]);
@@ -35,10 +35,10 @@ fn a_link_local_balancer_is_answered() {
     }
 }
 
-/// Each port is as a listener of its own, also for one client behind one balancer's port; also where only
-/// the first datagram names the client.
+/// Each port is as a listener of its own, also for one client behind one balancer's port, and where only the
+/// first datagram names the client.
 #[test]
-fn answers_come_from_the_port_that_was_asked() {
+fn replies_come_from_the_original_destination_port() {
     for dialect in ["each", "first"] {
         let lab = Lab::new();
         let ports = "--tproxy-ports=10000-20000";
@@ -54,7 +54,7 @@ fn answers_come_from_the_port_that_was_asked() {
             backend.recv().1
         });
         assert_ne!(seen[0], seen[1]);
-        // The one that was asked last answers first.
+        // The destination that was asked last replies first.
         for (client, from) in seen.into_iter().zip(asked).rev() {
             backend.send(client, &[b"pong"]);
             balancer.expect_datagram(b"pong", from);
@@ -62,9 +62,9 @@ fn answers_come_from_the_port_that_was_asked() {
     }
 }
 
-/// The sockets from which answers leave go as sessions do, and then the ports are everybody's again.
+/// Reply sockets expire as sessions do, and then their ports are free for other programs.
 #[test]
-fn ports_that_were_answered_from_are_free_again() {
+fn expired_reply_sockets_free_their_ports() {
     let lab = Lab::new();
     let ports = "--tproxy-ports=10000-20000";
     add(&lab.server, &[ports, "--tproxy-to=25577", "--protocol=udp"]);
@@ -83,9 +83,9 @@ fn ports_that_were_answered_from_are_free_again() {
     });
 }
 
-/// A server on all addresses takes the port from which the answer would have to leave.
+/// A server on all addresses has the port from which the reply would have to leave.
 #[test]
-fn a_port_that_is_taken_is_named_in_the_log() {
+fn taken_reply_port_is_named_in_the_log() {
     let lab = Lab::new();
     let ports = "--tproxy-ports=10000-20000";
     add(&lab.server, &[ports, "--tproxy-to=25577", "--protocol=udp"]);
@@ -104,10 +104,10 @@ fn a_port_that_is_taken_is_named_in_the_log() {
     });
 }
 
-/// Answers to datagrams of this host's own, whose sockets need not be connected; but the balancers of the
-/// proxy are no such answers, not even where it spoke last.
+/// Replies to datagrams of this host's own reach it, whose sockets need not be connected; but the balancers
+/// of the proxy are no such replies, not even where the proxy spoke last.
 #[test]
-fn answers_to_what_this_host_has_sent_are_its_own() {
+fn replies_to_this_hosts_own_datagrams_reach_it() {
     let lab = Lab::new();
     let ports = "--tproxy-ports=10000-20000";
     add(&lab.server, &[ports, "--tproxy-to=25577", "--protocol=udp"]);
@@ -128,7 +128,7 @@ fn answers_to_what_this_host_has_sent_are_its_own() {
         assert_eq!(from, addr(&format!("{own}:15000")));
         elsewhere.send(from, &[b"me"]);
         asks.expect_datagram(b"me", SocketAddr::new(balancer, 9000));
-        // A connection tracker that has forgotten the request takes the proxy's answer for one.
+        // A connection tracker that has forgotten the request takes the proxy's reply for one.
         let backend = DatagramSocket::bind(&lab.server, addr(target));
         let to = addr(&format!("{own}:15001"));
         let client = someone_like(to);

@@ -1,4 +1,4 @@
-//! A backend on another host, whose replies must be brought back to the proxy's.
+//! A backend on another host, whose replies must be routed back to the proxy's.
 //!
 //! ```text
 //!   balancer ───────────── proxy ───────────── backend
@@ -58,9 +58,9 @@ fn replies_come_back_by_mark() {
     assert_eq!(routing(&site.lab.server), before);
 }
 
-/// Health checks are marked as well and go the same way; go-mmproxy's are not and take another.
+/// Health checks are marked as well and take the same route; go-mmproxy's are not and take another.
 #[test]
-fn health_checks_have_the_mark_too() {
+fn health_checks_are_marked() {
     let site = Site::new();
     site.routes(&["add", "--mark=123", V4, V6]);
     let _proxy = site.proxy(&["--mark=123"]);
@@ -73,9 +73,9 @@ fn health_checks_have_the_mark_too() {
     assert_eq!(down.recv(4), b"well");
 }
 
-/// From the way there and back, not from settings.
+/// By sending a probe, not from settings.
 #[test]
-fn doctor_tells_whether_it_works() {
+fn doctor_probes_the_reply_path() {
     let site = Site::new();
     let _backends =
         [TARGET_V4, TARGET_V6].map(|target| Backend::listen(&site.backend, addr(target)));
@@ -102,9 +102,9 @@ fn doctor_tells_whether_it_works() {
     );
 }
 
-/// Without the rules clients are not left hanging, and the log names the other host.
+/// Without the rules clients are closed rather than left waiting, and the log names the other host.
 #[test]
-fn without_rules_it_is_said() {
+fn missing_rules_on_another_host_are_logged() {
     let site = Site::new();
     let refused = Peername::run(&site.lab.server, &["routes", "add", V4, V6]);
     assert_eq!(refused.status.code(), Some(1));
@@ -136,8 +136,8 @@ impl Site {
     fn new() -> Self {
         let (lab, backend) = (Lab::without_routes(), Host::new());
         lab.server.add_veth("eth1", &backend, "eth0");
-        // A host asks for its neighbour's address from its link-local one where the packet in question has
-        // a client's.
+        // A host sends neighbour solicitations from its link-local address where the packet in question has a
+        // client's.
         let [here, there] = [
             ["10.82.0.1/24", "fd82::1/64", "fe80::1/64"],
             ["10.82.0.5/24", "fd82::5/64", "fe80::5/64"],

@@ -1,4 +1,4 @@
-//! One client, one 4-tuple: what happens when it is taken, or has only just been free.
+//! Collisions: the 4-tuple that a client needs is in use, or was until a moment ago.
 
 use std::thread::sleep;
 use std::time::Duration;
@@ -8,8 +8,8 @@ use crate::harness::conn::{Conn, End};
 use crate::harness::header_bytes::nlb_health_check;
 use crate::harness::rig::proxy::{ProxyRig, header_for};
 
-/// Two live connections that claim the same endpoint (two balancers, a looped header): the second
-/// keeps the address and gets another port.
+/// Two live connections claim the same endpoint (two balancers, a looped header): the second keeps the
+/// address and gets another port.
 #[test]
 fn second_live_connection_keeps_the_address() {
     let rig = ProxyRig::new(&[]);
@@ -25,7 +25,7 @@ fn second_live_connection_keeps_the_address() {
     }
 }
 
-/// Whoever wants the exact endpoint or nothing gets nothing, and the first connection goes on.
+/// With the option that requires the exact endpoint the second is refused, and the first goes on.
 #[test]
 fn second_live_connection_is_refused_on_request() {
     let rig = ProxyRig::new(&["--on-port-collision=fail"]);
@@ -41,11 +41,11 @@ fn second_live_connection_is_refused_on_request() {
     assert_eq!(up.recv(5), b"alive");
 }
 
-/// A client that comes back from the same port a hundred times is a hundred times itself: the
-/// connection before may be in TIME_WAIT on either side, or not quite gone. go-mmproxy lost a third
-/// of these, nginx 99 of 100.
+/// A client that comes back from the same port a hundred times is seen as itself each time: the connection
+/// before may be in TIME_WAIT on either side, or not quite closed. go-mmproxy lost a third of these, nginx 99
+/// of 100.
 #[test]
-fn the_same_endpoint_again_after_the_client_closed() {
+fn endpoint_is_reused_after_the_client_closed() {
     let rig = ProxyRig::new(&["--on-port-collision=fail"]);
     for gap in GAPS {
         let client = fresh_client_v4();
@@ -61,7 +61,7 @@ fn the_same_endpoint_again_after_the_client_closed() {
 }
 
 #[test]
-fn the_same_endpoint_again_after_the_backend_closed() {
+fn endpoint_is_reused_after_the_backend_closed() {
     let rig = ProxyRig::new(&["--on-port-collision=fail"]);
     for gap in GAPS {
         let client = fresh_client_v4();
@@ -76,9 +76,9 @@ fn the_same_endpoint_again_after_the_backend_closed() {
     }
 }
 
-/// The same when one side resets, which leaves nothing behind.
+/// The same when one side resets, which leaves no TIME_WAIT.
 #[test]
-fn the_same_endpoint_again_after_a_reset() {
+fn endpoint_is_reused_after_a_reset() {
     let rig = ProxyRig::new(&["--on-port-collision=fail"]);
     for gap in GAPS {
         let client = fresh_client_v4();
@@ -91,11 +91,11 @@ fn the_same_endpoint_again_after_a_reset() {
     }
 }
 
-/// connect(2) picks no port on which any socket was bound by number, and every client's port is. A
-/// proxy with clients on all ports of the ephemeral range (here a hundred) must still be able to
-/// connect as itself, or health checks fail and the way back from the backend seems broken.
+/// connect(2) selects no port on which any socket was bound by number, and every client's port is. A proxy
+/// with clients on all ports of the ephemeral range (here a hundred) must still be able to connect with its
+/// own address, or health checks fail and the reply path seems broken.
 #[test]
-fn clients_do_not_use_up_the_ephemeral_ports() {
+fn clients_do_not_exhaust_the_ephemeral_ports() {
     let rig = ProxyRig::new(&[]);
     rig.lab
         .server
@@ -106,7 +106,7 @@ fn clients_do_not_use_up_the_ephemeral_ports() {
         .collect();
     let _check = rig.connect_and_send(&nlb_health_check());
     assert!(rig.backend_v4.accept().peer_addr().ip().is_loopback());
-    // Nor may a client whose port is taken be left without any.
+    // A client whose port is taken gets another one, too.
     let other = v4([198, 51, 100, 8], 40000);
     let (_first, up) = rig.connect_client(other);
     assert_eq!(up.peer_addr(), other);

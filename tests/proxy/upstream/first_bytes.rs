@@ -1,4 +1,4 @@
-//! How a connection to the backend begins.
+//! The first bytes of a connection to the backend: no delay, no duplicate.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -9,10 +9,10 @@ use crate::harness::lab::{Lab, assert_within};
 use crate::harness::peername::Peername;
 use crate::harness::rig::proxy::header_for;
 
-/// Nagle's algorithm holds back a second small write until the first has been acknowledged. Nobody is kept waiting for
-/// that at the beginning, whoever writes in pieces; and what is said arrives once, whichever stage sent it.
+/// Nagle's algorithm holds back a second small write until the first is acknowledged. That delays no client
+/// or backend that writes in pieces at the beginning; and the bytes arrive once, whichever stage sent them.
 #[test]
-fn who_writes_in_pieces_is_not_kept_waiting() {
+fn first_bytes_in_pieces_are_not_delayed() {
     let lab = Lab::without_routes();
     let backend = lab.balancer.enter(|| TcpListener::bind(TARGET_V4));
     let backend = backend.expect("a listener");
@@ -45,9 +45,9 @@ fn who_writes_in_pieces_is_not_kept_waiting() {
     }
 }
 
-/// Asks in these pieces, which the server gets as `expected` and answers in two of its own.
+/// Sends a request in these pieces, which the server gets as `expected` and answers in two pieces.
 fn ask(lab: &Lab, backend: &TcpListener, pieces: &[&[u8]], expected: &[u8]) {
-    // A delayed ACK would take that from each of them.
+    // A delayed ACK would add that to each of them.
     assert_within(10, Duration::from_millis(40), || {
         let began = Instant::now();
         let down = lab.balancer.enter(|| TcpStream::connect(LISTEN));

@@ -1,4 +1,4 @@
-//! A backend that is down is logged without being asked: its name, the cause, and when it is over.
+//! An outage of a backend is logged without `-v`: its name, the cause, and its end.
 
 use std::net::SocketAddr;
 use std::thread;
@@ -16,7 +16,7 @@ use crate::harness::peername::Peername;
 use crate::harness::rig::proxy::header_for;
 
 #[test]
-fn a_backend_that_is_down_and_its_return_are_logged() {
+fn outage_of_a_backend_and_its_end_are_logged() {
     for (cause, rules, target) in [
         ("Connection refused", "", TARGET_V4),
         ("no answer within 300ms", BLACK_HOLE, TARGET_V4),
@@ -58,9 +58,9 @@ fn a_backend_that_is_down_and_its_return_are_logged() {
     }
 }
 
-/// While it lasts it is said again, so that the end of a log shows it.
+/// The line is repeated while the outage lasts, so that the end of a log shows it.
 #[test]
-fn an_outage_is_logged_every_ten_seconds() {
+fn outage_is_logged_every_ten_seconds() {
     let lab = Lab::new();
     let proxy = Peername::start(&lab.server, PROXY, &[LISTEN_V4]);
     for _ in 0..24 {
@@ -72,7 +72,7 @@ fn an_outage_is_logged_every_ten_seconds() {
 }
 
 #[test]
-fn forward_logs_a_backend_that_is_down() {
+fn forward_logs_an_outage() {
     let lab = Lab::new();
     let args = "forward --listen=203.0.113.1:80 --to=10.81.0.1:8443 --log-format=json";
     let args: Vec<&str> = args.split_ascii_whitespace().collect();
@@ -80,15 +80,15 @@ fn forward_logs_a_backend_that_is_down() {
     Conn::assert_refused(&lab.client, FRONT_V4);
     line_about(&forward, "backend 10.81.0.1:8443 accepts no clients");
     let backend = Backend::listen(&lab.server, LISTEN_V4);
-    // The client's one port may still be in TIME_WAIT towards the balancer.
+    // The client's only port may still be in TIME_WAIT towards the balancer.
     let _down = Conn::connect(&lab.balancer, FRONT_V4);
     backend.accept();
     line_about(&forward, "backend 10.81.0.1:8443 accepts again");
 }
 
-/// Over UDP a closed port shows itself by ICMP, and a return by an answer.
+/// Over UDP, ICMP reports a closed port, and a reply the end of the outage.
 #[test]
-fn a_udp_backend_that_is_down_is_logged() {
+fn outage_of_a_udp_backend_is_logged() {
     let lab = Lab::new();
     let proxy = Peername::start_udp(&lab.server, &[PROXY, &["--protocol=udp"]].concat());
     let balancer = DatagramSocket::bind(&lab.balancer, v4([10, 81, 0, 2], 0));
@@ -116,7 +116,7 @@ const PROXY: &[&str] = &[
     "--trust=any",
     "--log-format=json",
 ];
-/// No route leads there.
+/// An address without a route.
 const NOWHERE: SocketAddr = v4([192, 0, 2, 77], 9000);
 const BLACK_HOLE: &str = "
 table inet hole {

@@ -1,4 +1,4 @@
-//! What the proxy adds on the way to the backend when asked: a mark, a header of its own.
+//! What the proxy adds to a connection to the backend on request: a mark, an outbound header.
 
 use crate::harness::addr::{FRONT_V4, LISTEN_V4, TARGET_V4, fresh_client_v4, fresh_client_v6};
 use crate::harness::header_bytes::{LOCAL, STREAM_V4, raw, tlv, v1, v2};
@@ -8,10 +8,10 @@ use crate::harness::rig::proxy::{ProxyRig, front_of, header_for};
 use crate::harness::sender::Haproxy;
 use crate::harness::server::nginx;
 
-/// SO_MARK on every connection to the backend, those that claim no client included (go-mmproxy forgot
-/// these, so that health checks took another route).
+/// SO_MARK on every connection to the backend, those without a client included (go-mmproxy forgot these, so
+/// that health checks took another route).
 #[test]
-fn mark_on_every_connection() {
+fn every_connection_to_the_backend_is_marked() {
     let mut rig = ProxyRig::new(&["--mark=7"]);
     rig.lab.server.nft(ONLY_MARKED);
     rig.assert_serves(fresh_client_v4());
@@ -25,9 +25,9 @@ fn mark_on_every_connection() {
     }
 }
 
-/// Version 2 goes on as it came, fields included.
+/// Version 2 is sent on unchanged, TLVs included.
 #[test]
-fn header_for_the_backend() {
+fn header_is_sent_on_to_the_backend() {
     let fields = [tlv(0x02, b"a.example"), tlv(0xea, b"\x01vpce-1")].concat();
     for client in [fresh_client_v4(), fresh_client_v6()] {
         let rig = ProxyRig::new(&["--send-proxy=v2"]);
@@ -47,10 +47,9 @@ fn header_for_the_backend() {
     }
 }
 
-/// nginx, which reads headers itself, learns the client both ways: from the connection and from the
-/// header.
+/// nginx, which reads headers itself, sees the client twice: as the connection's source and in the header.
 #[test]
-fn nginx_behind_us_reads_our_header() {
+fn nginx_reads_the_outbound_header() {
     for version in ["v1", "v2"] {
         let lab = Lab::new();
         let scratch = Scratch::new();
@@ -80,5 +79,5 @@ table inet marked {
 }
 ";
 
-/// From the connection and from the header.
+/// The log format: the client by the connection and by the header.
 const BOTH: &str = "$remote_addr $remote_port $proxy_protocol_addr $proxy_protocol_port";

@@ -1,8 +1,8 @@
 //! Balancer, proxy and backend on one host, in one network namespace.
 //!
-//! A header that speaks for nobody must not make the proxy come from the balancer's own address and
-//! port: here they are in use by the very connection that brought it, and connect(2) would fail.
-//! mmproxy-rs and HAProxy with `usesrc client` do that and refuse their balancer's health checks.
+//! A header without a client must not make the proxy connect from the balancer's own address and port: here
+//! they are in use by the very connection that brought it, and connect(2) would fail. mmproxy-rs and HAProxy
+//! with `usesrc client` do that and refuse their balancer's health checks.
 
 use std::net::SocketAddr;
 
@@ -18,15 +18,15 @@ use crate::harness::peername::Peername;
 use crate::harness::rig::proxy::front_of;
 use crate::harness::sender::Haproxy;
 use crate::harness::server::{Redis, Server};
-use crate::proxy::headers::nobodys;
+use crate::proxy::headers::headers_without_client;
 
-/// From loopback and from an address of the host's own, to listeners on either.
+/// From loopback and from another address of the host, to listeners on either.
 #[test]
-fn headers_without_a_client() {
+fn header_without_a_client_is_served_on_the_same_host() {
     let lab = Lab::without_routes();
     let backends = [TARGET_V4, TARGET_V6].map(|addr| Backend::listen(&lab.balancer, addr));
     let _proxy = proxy(&lab, "tcp", &[]);
-    for (what, header) in nobodys() {
+    for (what, header) in headers_without_client() {
         for listen in [LOOPBACK, WAN, LOOPBACK_V6] {
             let down =
                 Conn::connect_and_send(&lab.balancer, listen, &[&header, &b"check"[..]].concat());
@@ -40,30 +40,30 @@ fn headers_without_a_client() {
     }
 }
 
-/// HAProxy finds its server up by checks that say LOCAL, and clients from elsewhere are who they are.
+/// HAProxy's checks with LOCAL find the server up, and remote clients keep their addresses.
 #[test]
-fn haproxy_checks_and_serves() {
+fn haproxy_on_the_same_host_checks_and_serves() {
     checks_and_serves("send-proxy-v2", &[]);
     checks_and_serves("check-send-proxy send-proxy-v2", &[]);
 }
 
-/// With version 1, HAProxy's checks name itself as the client: an address of this host's own, and the port
-/// of that very connection. Who says so speaks for itself, as with LOCAL.
+/// With version 1, HAProxy's checks name themselves as the client: an address of this host, and the port of
+/// that very connection. A peer that claims its own endpoint is treated as with LOCAL.
 #[test]
-fn haproxy_checks_with_version_1() {
+fn haproxy_checks_with_version_1_pass_on_the_same_host() {
     checks_and_serves("send-proxy", &[]);
 }
 
-/// Where this host's own clients are let through, the backend sees just what the check says.
+/// Where local clients are allowed, the backend sees the source in the check's header.
 #[test]
 fn haproxy_checks_with_version_1_where_local_clients_are_allowed() {
     checks_and_serves("send-proxy", &["--source-policy=allow-local"]);
 }
 
-/// To name one's own address is nothing new only with the port of the same connection; and what goes on
-/// to the backend names nobody, or it would take a local client from it.
+/// A claim of one's own address is redundant only with the port of the same connection; and the header to the
+/// backend carries no client, or it would collide with a local client.
 #[test]
-fn who_names_itself_speaks_for_itself() {
+fn peer_that_claims_its_own_endpoint_is_treated_as_local() {
     let lab = Lab::without_routes();
     let backend = Backend::listen(&lab.balancer, TARGET_V4);
     let _proxy = proxy(&lab, "tcp", &["--send-proxy=v1"]);
@@ -104,10 +104,10 @@ fn collisions(mut proxy: Peername) -> u64 {
     proxy.stop()["port_collisions"].as_u64().expect("a number")
 }
 
-/// The same over UDP: the balancer's own datagrams reach the server, and their answers the balancer,
-/// beside those of a client.
+/// The same over UDP: the balancer's own datagrams reach the server, and their replies the balancer, beside
+/// those of a client.
 #[test]
-fn datagrams_without_a_client() {
+fn datagram_without_a_client_is_served_on_the_same_host() {
     let lab = Lab::without_routes();
     let backends = [TARGET_V4, TARGET_V6].map(|addr| DatagramSocket::bind(&lab.balancer, addr));
     let _proxy = proxy(&lab, "udp", &[]);
@@ -139,7 +139,7 @@ fn datagrams_without_a_client() {
     }
 }
 
-/// A proxy on the balancer's host, which sets up that host's routes.
+/// Starts a proxy on the balancer's host, which sets up that host's routes.
 fn proxy(lab: &Lab, protocol: &str, more: &[&str]) -> Peername {
     let protocol = format!("--protocol={protocol}");
     let listen = [LOOPBACK, WAN, LOOPBACK_V6].map(|addr| format!("--listen={addr}"));
@@ -157,5 +157,5 @@ fn proxy(lab: &Lab, protocol: &str, more: &[&str]) -> Peername {
 
 const LOOPBACK: SocketAddr = v4([127, 0, 0, 1], 8443);
 const LOOPBACK_V6: SocketAddr = crate::harness::addr::v6([0, 0, 0, 0, 0, 0, 0, 1], 8443);
-/// On the address that clients know.
+/// The address that clients know.
 const WAN: SocketAddr = v4([203, 0, 113, 1], 8443);
