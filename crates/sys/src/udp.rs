@@ -107,6 +107,18 @@ pub fn set_buffer_sizes(socket: impl AsFd, bytes: usize) -> Result<()> {
         .call("setsockopt(SO_SNDBUF)")
 }
 
+/// Asks for a receive buffer of `bytes`. The kernel caps it at `net.core.rmem_max` without an error:
+/// [`receive_buffer`] tells.
+///
+/// # Errors
+///
+/// setsockopt(2), for a socket that is none.
+pub fn set_receive_buffer(socket: impl AsFd, bytes: usize) -> Result<()> {
+    SockRef::from(&socket)
+        .set_recv_buffer_size(bytes)
+        .call("setsockopt(SO_RCVBUF)")
+}
+
 /// What the receive buffer may hold, by the kernel's account, which doubles what was asked for
 /// (socket(7)).
 pub fn receive_buffer_size(socket: impl AsFd) -> Result<usize> {
