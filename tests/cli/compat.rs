@@ -4,6 +4,7 @@
 mod cloudflare;
 mod defects;
 mod go_mmproxy;
+mod go_mmproxy_suite;
 mod load;
 mod many_ports;
 mod mmproxy_rs;
