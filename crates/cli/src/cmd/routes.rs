@@ -140,11 +140,28 @@ impl Targets {
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     match &args.action {
         Action::Show => block_on(show())?,
-        Action::Add { targets, catch } => block_on(add(targets, catch))?,
-        Action::Remove { all } => block_on(remove(*all))?,
+        Action::Add { targets, catch } => {
+            let hint = "run `peername routes add` with these options as root";
+            block_on(add(targets, catch)).map_err(|error| advise(error, hint))?;
+        }
+        Action::Remove { all } => {
+            let hint = match all {
+                true => "run `peername routes remove --all` as root",
+                false => "run `peername routes remove` as root",
+            };
+            block_on(remove(*all)).map_err(|error| advise(error, hint))?;
+        }
         Action::Keep { targets } => return Ok(routes::run_keeper(targets)?),
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Adds what to do where the privilege is missing.
+fn advise(error: anyhow::Error, hint: &str) -> anyhow::Error {
+    match error.downcast_ref() {
+        Some(routes::Error::Permission(_)) => anyhow::anyhow!("{error}; {hint}"),
+        _ => error,
+    }
 }
 
 async fn show() -> anyhow::Result<()> {

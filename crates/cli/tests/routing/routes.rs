@@ -1,7 +1,7 @@
 //! `peername routes`.
 
 use anyhow::Result;
-use peername_sys::process::caps;
+use peername_sys::process::caps::{self, Capability};
 
 use crate::{failure, in_namespace, ip, run};
 
@@ -70,7 +70,47 @@ fn without_the_capability_it_says_so() -> Result<()> {
         caps::keep_only(&[])?;
         let said = failure("routes add")?;
         assert!(said.contains("CAP_NET_ADMIN"), "{said}");
+        assert!(
+            said.contains("run `peername routes add` with these options as root"),
+            "{said}"
+        );
+        assert!(!said.contains("--setup-routes"), "{said}");
         assert_eq!(run("routes show", 0)?, "");
+        Ok(())
+    })
+}
+
+#[test]
+fn removal_without_the_capability_names_its_own_command() -> Result<()> {
+    in_namespace(|| {
+        run("routes add", 0)?;
+        caps::keep_only(&[])?;
+        for command in ["routes remove", "routes remove --all"] {
+            let said = failure(command)?;
+            assert!(said.contains("CAP_NET_ADMIN"), "{said}");
+            assert!(
+                said.contains(&format!("; run `peername {command}` as root")),
+                "{said}"
+            );
+            assert!(!said.contains("routes add"), "{said}");
+        }
+        assert_eq!(run("routes show", 0)?, ADDED);
+        Ok(())
+    })
+}
+
+/// `proxy --setup-routes` needs no privilege where an administrator has added the rules before.
+#[test]
+fn setup_without_the_capability_names_what_replaces_it() -> Result<()> {
+    in_namespace(|| {
+        // What the proxy needs itself; the keeper has no more.
+        caps::keep_only(&[Capability::CAP_NET_RAW])?;
+        let said = failure("proxy --setup-routes --trust loopback --listen 127.0.0.1:8443")?;
+        assert!(
+            said.contains("run `peername routes add` once as root"),
+            "{said}"
+        );
+        assert!(said.contains("without `--setup-routes`"), "{said}");
         Ok(())
     })
 }

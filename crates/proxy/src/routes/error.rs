@@ -18,10 +18,7 @@ pub enum Error {
     )]
     OtherHost(SocketAddr),
     /// This process may not.
-    #[error(
-        "{0}: changing rules and routes needs CAP_NET_ADMIN; run `peername routes add` once as \
-         root, and the proxy without `--setup-routes`"
-    )]
+    #[error("{0}: changing rules and routes needs CAP_NET_ADMIN")]
     Permission(SyscallError),
     /// Every backend named is IPv6 and this host has none.
     #[error(

@@ -105,6 +105,16 @@ fn first_line(stdout: Option<&mut ChildStdout>) -> io::Result<String> {
     Ok(line)
 }
 
+/// Why the rules can't be made, for the user of `proxy --setup-routes`.
+fn reason(error: &Error) -> String {
+    match error {
+        Error::Permission(_) => format!(
+            "{error}; run `peername routes add` once as root, and the proxy without `--setup-routes`"
+        ),
+        error => error.to_string(),
+    }
+}
+
 /// What the keeper process does: makes the rules and routes, says so on standard output, waits for
 /// the end of standard input, and removes exactly what it made.
 ///
@@ -126,7 +136,7 @@ pub fn run_keeper(targets: &[Backend]) -> Result<ExitCode, Error> {
             Ok(ExitCode::SUCCESS)
         }
         Err(error) => {
-            print_line(&error.to_string());
+            print_line(&reason(&error));
             Ok(ExitCode::FAILURE)
         }
     }
