@@ -110,7 +110,7 @@ macro_rules! line {
             code = $record.code,
             error = $record.error.as_deref(),
             bytes_to_upstream = $record.sent.octets.load(Relaxed),
-            bytes_to_client = $record.received.load(Relaxed),
+            bytes_to_downstream = $record.received.load(Relaxed),
             upstream = upstream.map(|(about, _)| about.addr).or($record.tried).map(tracing::field::display),
             upstream_tls = upstream.and_then(|(about, _)| about.tls),
             reused = upstream.map(|(_, reused)| *reused),

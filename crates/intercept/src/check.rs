@@ -264,11 +264,11 @@ impl Shared {
     /// What happens when nobody decides.
     fn instead(&self, failure: Failure) -> (Decision, How) {
         let goes_on = self.config.on_failure == OnFailure::Allow;
-        if let Some(more) = self.failed.pass() {
+        if let Some(suppressed) = self.failed.pass() {
             let code = failure.code();
             match goes_on {
-                true => warn!(code, more, "a request goes on unchecked: {failure}"),
-                false => warn!(code, more, "a request is denied unchecked: {failure}"),
+                true => warn!(code, suppressed, "a request goes on unchecked: {failure}"),
+                false => warn!(code, suppressed, "a request is denied unchecked: {failure}"),
             }
         }
         match goes_on {
@@ -296,12 +296,12 @@ impl Shared {
             return;
         };
         if changes.refused() > 0
-            && let Some(more) = self.refused.pass()
+            && let Some(suppressed) = self.refused.pass()
         {
             let refused = changes.refused();
             warn!(
                 refused,
-                more, "the check service asked for changes of headers that it may not make"
+                suppressed, "the check service asked for changes of headers that it may not make"
             );
         }
     }

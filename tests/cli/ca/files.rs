@@ -123,7 +123,8 @@ fn one_of_another_kind_is_refused_by_name() {
 fn what_is_no_authority_of_ours_has_to_be_moved_away() {
     let rig = Rig::new(&[]);
     let said = rig.fails("init");
-    assert!(said.contains("`peername ca rotate` replaces"), "{said}");
+    let fix = format!("`peername ca rotate --ca {}` replaces", rig.ca);
+    assert!(said.contains(&fix), "{said}");
     let path = format!("{}/authority.pem", rig.ca);
     let ours = fs::read_to_string(&path).expect("the authority");
     let foreign = rig.shell_succeeds(

@@ -1,8 +1,10 @@
 //! docs/logs.md names what the code writes, and nothing else.
 
 use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
 
 const PAGE: &str = include_str!("../../../docs/logs.md");
+const INTERCEPT_PAGE: &str = include_str!("../../../docs/intercept.md");
 const UDP_PAGE: &str = include_str!("../../../docs/udp.md");
 
 /// What stands in backticks.
@@ -89,6 +91,139 @@ fn every_field_stands_there() {
         .filter(|name| !said.contains(*name))
         .collect();
     assert!(missing.is_empty(), "{missing:?}");
+}
+
+/// Also of the lines that no connection has. A thing that has one name on this page has it in every command.
+#[test]
+fn every_field_of_every_line_stands_there() {
+    let said: BTreeSet<_> = quoted(PAGE)
+        .union(&quoted(INTERCEPT_PAGE))
+        .copied()
+        .collect();
+    let crates = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
+    let mut written = BTreeSet::new();
+    for name in [
+        "cli",
+        "server",
+        "observe",
+        "proxy",
+        "relay",
+        "exec",
+        "intercept",
+        "kernel",
+    ] {
+        let source = Path::new(crates).join(name).join("src");
+        for file in sources(&source) {
+            let text = std::fs::read_to_string(&file).expect("a source");
+            written.extend(events(&text).into_iter().flat_map(event_fields));
+        }
+    }
+    for known in ["suppressed", "upstream", "tcp", "decision", "outcome"] {
+        assert!(written.contains(known), "{written:?}");
+    }
+    let missing: Vec<_> = written
+        .iter()
+        .filter(|name| !said.contains(name.as_str()))
+        .collect();
+    assert!(missing.is_empty(), "{missing:?}");
+    for (former, name) in [
+        ("listen", "tcp"),
+        ("to", "upstream"),
+        ("target", "upstream"),
+        ("more", "suppressed"),
+        ("bytes_to_client", "bytes_to_downstream"),
+    ] {
+        assert!(!written.contains(former), "{former} is {name}");
+    }
+}
+
+/// All Rust files below.
+fn sources(directory: &Path) -> Vec<PathBuf> {
+    let Ok(entries) = std::fs::read_dir(directory) else {
+        return Vec::new();
+    };
+    let paths = entries.map(|entry| entry.expect("an entry").path());
+    let files = paths.flat_map(|path| match path.is_dir() {
+        true => sources(&path),
+        false if path.extension().is_some_and(|kind| kind == "rs") => vec![path],
+        false => Vec::new(),
+    });
+    files.collect()
+}
+
+/// The arguments of each call of a macro of tracing's.
+fn events(source: &str) -> Vec<&str> {
+    let mut found = Vec::new();
+    for level in [
+        "error!(", "warn!(", "info!(", "debug!(", "trace!(", "$level!(",
+    ] {
+        for (at, _) in source.match_indices(level) {
+            let before = source[..at].chars().next_back();
+            if before.is_none_or(|c| !c.is_alphanumeric() && c != '_') {
+                found.extend(arguments(&source[at + level.len()..]));
+            }
+        }
+    }
+    found
+}
+
+/// What stands before the parenthesis that closes the call.
+fn arguments(rest: &str) -> Option<&str> {
+    let (mut depth, mut is_text, mut is_escaped) = (0, false, false);
+    for (at, c) in rest.char_indices() {
+        match c {
+            _ if is_escaped => is_escaped = false,
+            '\\' => is_escaped = is_text,
+            '"' => is_text = !is_text,
+            _ if is_text => {}
+            ')' if depth == 0 => return Some(&rest[..at]),
+            '(' | '[' | '{' => depth += 1,
+            ')' | ']' | '}' => depth -= 1,
+            _ => {}
+        }
+    }
+    None
+}
+
+/// The names of its fields: `name = …`, `%name`, `?name` and `name`, before the text.
+fn event_fields(arguments: &str) -> Vec<String> {
+    let mut names = Vec::new();
+    for field in split(arguments) {
+        let field = field.trim();
+        if field.starts_with('"') {
+            break;
+        }
+        let name = field.split('=').next().unwrap_or_default().trim();
+        let name = name.trim_start_matches(['%', '?']);
+        if !name.is_empty()
+            && name
+                .bytes()
+                .all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_')
+        {
+            names.push(name.to_owned());
+        }
+    }
+    names
+}
+
+/// At the commas that separate arguments.
+fn split(arguments: &str) -> Vec<&str> {
+    let (mut depth, mut is_text, mut begin, mut parts) = (0, false, 0, Vec::new());
+    for (at, c) in arguments.char_indices() {
+        match c {
+            '"' => is_text = !is_text,
+            _ if is_text => {}
+            '(' | '[' | '{' => depth += 1,
+            ')' | ']' | '}' => depth -= 1,
+            ',' if depth == 0 => {
+                parts.push(&arguments[begin..at]);
+                begin = at + 1;
+            }
+            _ => {}
+        }
+    }
+    parts.push(&arguments[begin..]);
+    parts
 }
 
 #[test]

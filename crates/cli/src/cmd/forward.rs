@@ -90,7 +90,10 @@ async fn start(args: &Args, announcement: Announcement) -> anyhow::Result<ExitCo
     // It connects as itself: no privilege is of use any more.
     keep_only(&[])?;
     let _log = args.logging.start();
-    let addrs = [listeners.addrs(), sockets.addrs()].concat();
+    let (tcp, udp) = (
+        logging::join(listeners.addrs()),
+        logging::join(sockets.addrs()),
+    );
     let counters = Arc::<Counters>::default();
     let beside = UdpForwarder {
         target,
@@ -108,7 +111,13 @@ async fn start(args: &Args, announcement: Announcement) -> anyhow::Result<ExitCo
     let capacity = lifecycle::capacity(workers, beside.len(), 0)?;
     let running = workers::start(listeners, beside, &Arc::new(forwarder), capacity)
         .context("starting a worker thread")?;
-    tracing::info!(listen = logging::join(&addrs), to = %args.to, "listening");
+    tracing::info!(
+        tcp,
+        udp,
+        upstream = %args.to,
+        workers,
+        "listening"
+    );
     let code = signals.serve(running, args.drain).await;
     logging::totals(&counters.snapshot());
     code

@@ -169,7 +169,7 @@ fn tell(args: &Args, ca: &Path, listeners: &Listeners, is_checked: bool) {
         (true, false) => {}
     }
     tracing::info!(
-        listen = logging::join(listeners.addrs()),
+        tcp = logging::join(listeners.addrs()),
         ca = %ca.display(),
         workers = args.workers(),
         "listening"

@@ -85,7 +85,7 @@ impl ProbeState {
             // clients for it.
             Err(ReplyPathError::Failed(error)) => {
                 if let Some(suppressed) = self.may_warn() {
-                    tracing::warn!(%target, suppressed, "can't tell whether replies come back: {error}");
+                    tracing::warn!(upstream = %target, suppressed, "can't tell whether replies come back: {error}");
                 }
             }
             Err(broken) => {
@@ -95,7 +95,7 @@ impl ProbeState {
                     && let Some(suppressed) = self.may_warn()
                 {
                     tracing::warn!(
-                        %target,
+                        upstream = %target,
                         suppressed,
                         "replies do not come back: {broken}. Until they do, clients that would go \
                          to {target} are refused"
@@ -106,15 +106,15 @@ impl ProbeState {
                 let is_new = self.doubted.swap(false, Relaxed);
                 if is_new && tested == ProbeOutcome::NotHere && !self.named {
                     tracing::info!(
-                        %target,
+                        upstream = %target,
                         "the backend is on another host, so whether replies come back can't be told \
                          without connecting to it: `peername doctor` does (docs/routes.md)"
                     );
                 }
                 if !self.sound.swap(true, Relaxed) {
-                    tracing::info!(%target, "replies come back again");
+                    tracing::info!(upstream = %target, "replies come back again");
                 }
-                tracing::debug!(%target, ?tested, "replies come back");
+                tracing::debug!(upstream = %target, ?tested, "replies come back");
             }
         }
     }
