@@ -179,7 +179,7 @@ mod tests {
         };
         let invalid = |invalid| HeaderError::Invalid {
             invalid,
-            guess_protocol: None,
+            guess: None,
         };
         let timeout = |received| HeaderError::Timeout {
             after: INTERVAL,
