@@ -1,4 +1,4 @@
-//! UDP through the proxy: three dialects, and sessions that tell the truth.
+//! UDP through `peername proxy` and `forward`: dialects, sessions, eviction, offload to the kernel.
 
 mod delivery;
 mod destinations;

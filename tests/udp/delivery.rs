@@ -1,4 +1,4 @@
-//! Every answer goes to whoever asked, though everybody asks as the same clients.
+//! Each reply goes to the session that asked, though several sessions have the same client.
 
 use std::collections::{HashMap, HashSet};
 use std::net::{SocketAddr, UdpSocket};
@@ -15,17 +15,17 @@ use crate::harness::header_bytes;
 use crate::harness::lab::Host;
 use crate::harness::rig::udp::UdpRig;
 
-/// Two balancers with the same 500 clients, half of them IPv6 and so for the other target, each of which
-/// has asked two of the balancer's addresses, at two listeners: 4,000 sessions in all. A client's eight
-/// differ in nothing but their way. 100,000 questions, or as many as PEERNAME_TEST_DATAGRAMS says.
+/// Two balancers with the same 500 clients, half of them IPv6 and so with the other target. Each client sends
+/// to two of the balancer's addresses, at two listeners: 4,000 sessions in all. A client's eight sessions
+/// differ in nothing but their path. 100,000 requests, or as many as PEERNAME_TEST_DATAGRAMS says.
 #[test]
-fn nothing_is_misdelivered() {
+fn no_reply_is_misdelivered() {
     deliver(&[]);
 }
 
-/// The same where the kernel carries half of the clients: the others are of another family than their balancers.
+/// The same where the kernel serves half of the clients: the others differ in family from their balancers.
 #[test]
-fn nothing_is_misdelivered_by_the_kernel() {
+fn offload_misdelivers_no_reply() {
     let totals = deliver(&["--data-path=kernel"]);
     let in_kernel = totals["datagrams_in_kernel"].as_u64().expect("a number");
     assert!(in_kernel > wanted() as u64 / 2, "{totals}");
@@ -37,33 +37,34 @@ fn deliver(args: &[&str]) -> Value {
     let listen = format!("--listen={second}");
     let mut rig = UdpRig::new(&[&[&listen, "--workers=2"], args].concat());
     rig.lab.balancer.ip("address add 10.81.0.3/24 dev lan");
-    let ways = ways(&rig.lab.balancer, [LISTEN_V4, second]);
+    let paths = paths(&rig.lab.balancer, [LISTEN_V4, second]);
     let stop = Arc::new(AtomicBool::new(false));
     let backends = [&rig.backend_v4, &rig.backend_v6].map(|backend| echo(backend.socket(), &stop));
     let clients: Vec<SocketAddr> = (0..500).map(client).collect();
-    // Whose each endpoint is that a backend has seen.
+    // The session of each endpoint that a backend has seen.
     let mut endpoints: HashMap<SocketAddr, (usize, usize)> = HashMap::new();
     for from in (0..wanted()).step_by(WINDOW) {
-        // A window that the sockets' buffers hold, so that what is missing was lost by the proxy.
+        // The requests in flight fit the sockets' buffers, so that a datagram that is missing was lost by the
+        // proxy.
         let mut waiting = HashSet::new();
         for number in from..from + WINDOW {
             let asked = Asked {
                 number,
-                way: number % ways.len(),
-                client: number / ways.len() % clients.len(),
+                path: number % paths.len(),
+                client: number / paths.len() % clients.len(),
             };
-            ways[asked.way].ask(clients[asked.client], &asked);
+            paths[asked.path].ask(clients[asked.client], &asked);
             waiting.insert(asked);
         }
-        for (number, way) in ways.iter().enumerate() {
-            for _ in 0..WINDOW / ways.len() {
-                let (asked, seen) = way.answer();
-                assert_eq!(asked.way, number, "an answer to another's question");
+        for (number, path) in paths.iter().enumerate() {
+            for _ in 0..WINDOW / paths.len() {
+                let (asked, seen) = path.answer();
+                assert_eq!(asked.path, number, "an answer to another's question");
                 assert!(waiting.remove(&asked), "twice, or late: {asked:?}");
                 assert_eq!(seen.ip(), clients[asked.client].ip(), "another client");
-                let whose = (asked.way, asked.client);
-                let owner = *endpoints.entry(seen).or_insert(whose);
-                assert_eq!(owner, whose, "{seen} is two sessions'");
+                let session = (asked.path, asked.client);
+                let owner = *endpoints.entry(seen).or_insert(session);
+                assert_eq!(owner, session, "{seen} belongs to two sessions");
             }
         }
         assert!(waiting.is_empty(), "{waiting:?}");
@@ -72,30 +73,30 @@ fn deliver(args: &[&str]) -> Value {
     backends
         .into_iter()
         .for_each(|echo| echo.join().expect("a backend"));
-    assert_eq!(endpoints.len(), ways.len() * clients.len());
+    assert_eq!(endpoints.len(), paths.len() * clients.len());
     let totals = rig.stop();
     assert_eq!(totals["udp_sessions"], endpoints.len());
     totals
 }
 
-/// How a question comes to the proxy.
-struct Way {
+/// The path of a request to the proxy.
+struct Path {
     balancer: DatagramSocket,
     listener: SocketAddr,
-    /// Which of the balancer's addresses the client has asked.
+    /// The balancer's address that the client has sent to.
     front: u16,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Asked {
     number: usize,
-    way: usize,
+    path: usize,
     client: usize,
 }
 
-/// Each has a socket of its own, so that an answer on the wrong one tells.
-fn ways(host: &Host, listeners: [SocketAddr; 2]) -> Vec<Way> {
-    let way = |(balancer, listener, front)| Way {
+/// Each path has a socket of its own, so that a reply on the wrong one shows.
+fn paths(host: &Host, listeners: [SocketAddr; 2]) -> Vec<Path> {
+    let path = |(balancer, listener, front)| Path {
         balancer: DatagramSocket::bind(host, SocketAddr::new(balancer, 0)),
         listener,
         front,
@@ -104,7 +105,7 @@ fn ways(host: &Host, listeners: [SocketAddr; 2]) -> Vec<Way> {
         .into_iter()
         .flat_map(|balancer| listeners.map(|listener| (balancer, listener)))
         .flat_map(|(balancer, listener)| [80, 81].map(|front| (balancer, listener, front)))
-        .map(way)
+        .map(path)
         .collect()
 }
 
@@ -117,33 +118,33 @@ fn client(number: u16) -> SocketAddr {
     }
 }
 
-impl Way {
+impl Path {
     fn ask(&self, client: SocketAddr, asked: &Asked) {
         let front = if client.is_ipv4() { FRONT_V4 } else { FRONT_V6 };
         let header = header_bytes::v2_udp(client, SocketAddr::new(front.ip(), self.front));
-        let question = format!("{} {} {}", asked.number, asked.way, asked.client);
+        let question = format!("{} {} {}", asked.number, asked.path, asked.client);
         self.balancer
             .send(self.listener, &[&header, question.as_bytes()]);
     }
 
-    /// A question of which the answer is there, and the client that the backend saw.
+    /// Receives a reply; returns its request, and the client that the backend saw.
     #[track_caller]
     fn answer(&self) -> (Asked, SocketAddr) {
         let (bytes, from) = self.balancer.recv();
         assert_eq!(from, self.listener, "an answer from another listener");
         let text = String::from_utf8(bytes).expect("text");
         let words: Vec<&str> = text.split(' ').collect();
-        let [number, way, client] = [0, 1, 2].map(|at| words[at].parse().expect("a number"));
+        let [number, path, client] = [0, 1, 2].map(|at| words[at].parse().expect("a number"));
         let asked = Asked {
             number,
-            way,
+            path,
             client,
         };
         (asked, words[3].parse().expect("an endpoint"))
     }
 }
 
-/// Sends back what comes, and behind it the address it saw.
+/// Sends each datagram back, with the address that it came from appended.
 fn echo(socket: &UdpSocket, stop: &Arc<AtomicBool>) -> JoinHandle<()> {
     let (socket, stop) = (socket.try_clone().expect("dup"), Arc::clone(stop));
     socket

@@ -1,4 +1,4 @@
-//! The header of a datagram says where it is to go.
+//! The destination in the header of a datagram.
 
 use std::net::SocketAddr;
 
@@ -7,9 +7,9 @@ use crate::harness::datagram::DatagramSocket;
 use crate::harness::header_bytes::{DGRAM_V4, LOCAL, raw, v2_udp};
 use crate::harness::rig::udp::UdpRig;
 
-/// Also of a client that has a session already (go-mmproxy sends everything to the first).
+/// Also for a client that has a session already (go-mmproxy sends everything to the first destination).
 #[test]
-fn one_client_and_two_destinations() {
+fn client_with_two_destinations_has_two_sessions() {
     let rig = UdpRig::new(&[
         "--dynamic-destination",
         "--allow-destination=127.0.0.1:9101-9102",
@@ -36,7 +36,7 @@ fn one_client_and_two_destinations() {
 }
 
 #[test]
-fn refused_as_for_tcp() {
+fn destinations_are_refused_as_over_tcp() {
     let mut rig = UdpRig::new(&[
         "--dynamic-destination",
         "--allow-destination=0.0.0.0/0",

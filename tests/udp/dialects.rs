@@ -1,4 +1,4 @@
-//! What each dialect does with a header, and with none.
+//! Dialects: what each does with a header, and without one.
 
 use std::net::SocketAddr;
 
@@ -12,15 +12,15 @@ use crate::harness::peername::Peername;
 use crate::harness::rig::proxy::front_of;
 use crate::harness::rig::udp::{UdpRig, datagram_header_for};
 
-/// Every dialect, for clients of both families behind balancers of both, at listeners on an address of
-/// the host, on loopback and on all addresses: the backend sees the client, and the answer comes from
-/// the address that was asked.
+/// Every dialect, for clients of both families behind balancers of both, at listeners on an address of the
+/// host, on loopback and on all addresses: the backend sees the client, and the reply comes from the address
+/// that the request was sent to.
 #[test]
-fn matrix() {
+fn every_dialect_serves_every_family_and_listener() {
     for dialect in ["each", "first", "spp"] {
         let lab = Lab::new();
         let backends = [TARGET_V4, TARGET_V6].map(|addr| DatagramSocket::bind(&lab.server, addr));
-        // The last two are addresses that only a listener on all of them has.
+        // The last two are addresses that only a listener on all addresses has.
         lab.server
             .add_addresses("eth0", &["10.81.0.77/24", "fd81::77/64"]);
         let listeners = [
@@ -64,7 +64,7 @@ fn start(lab: &Lab, dialect: &str, listeners: &[&str]) -> Peername {
     Peername::start_udp(&lab.server, &args)
 }
 
-/// Three requests of a client of each family, each answered.
+/// Three requests of a client of each family, each with its reply.
 fn converse(
     host: &Host,
     from: SocketAddr,
@@ -92,9 +92,9 @@ fn converse(
     }
 }
 
-/// Without a header there is no client: dropped, and counted with the reason.
+/// Without a header there is no client: the datagram is dropped, and counted with the reason.
 #[test]
-fn each_wants_a_header_on_every_datagram() {
+fn dialect_each_drops_datagrams_without_a_header() {
     let mut rig = UdpRig::new(&["--max-header=300"]);
     let client = fresh_client_v4();
     rig.round_trip(client);

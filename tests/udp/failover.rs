@@ -1,4 +1,5 @@
-//! A client whose balancer has failed comes through another one: it keeps its own port, and answers go the new way.
+//! Failover: a client whose balancer has failed comes through another one. It keeps its port, and replies
+//! take the new path.
 
 use std::thread;
 use std::time::Duration;
@@ -13,7 +14,7 @@ use crate::harness::peername::Peername;
 use crate::harness::rig::udp::{UdpRig, datagram_header_for};
 
 #[test]
-fn a_client_keeps_its_port_through_another_balancer() {
+fn client_keeps_its_port_through_another_balancer() {
     for dialect in ["each", "spp"] {
         let mut rig = UdpRig::new(&[&format!("--udp-header={dialect}")]);
         rig.lab.balancer.add_addresses("lan", &["10.81.0.3/24"]);
@@ -34,7 +35,7 @@ fn a_client_keeps_its_port_through_another_balancer() {
         rig.send_from_balancer(&[&header, b"first"]);
         rig.backend_v4.expect_datagram(b"first", client);
         answered(&rig, &rig.balancer);
-        // As long as the first is heard, both have the client, and the second cannot have its port.
+        // As long as the first balancer sends, both have the client, and the second cannot have its port.
         second.send(LISTEN_V4, &[&header, b"too soon"]);
         let (_, beside) = rig.backend_v4.recv();
         assert!(
@@ -49,7 +50,7 @@ fn a_client_keeps_its_port_through_another_balancer() {
             rig.backend_v4.expect_datagram(b"failover", client);
             answered(&rig, &third);
         }
-        // What the server says by itself goes where the client was heard last.
+        // Datagrams that the server sends on its own go where the client was heard last.
         thread::sleep(Duration::from_millis(3200));
         rig.send_from_balancer(&[&header, b"back"]);
         rig.backend_v4.expect_datagram(b"back", client);
@@ -58,9 +59,10 @@ fn a_client_keeps_its_port_through_another_balancer() {
     }
 }
 
-/// A session goes on by the rules it began with; whoever takes it over is asked by those of now.
+/// A session goes on by the policy it began with; a balancer that takes it over is subject to the current
+/// policy.
 #[test]
-fn a_client_goes_where_the_configuration_says_now() {
+fn failover_applies_the_current_configuration() {
     let (lab, scratch) = (Lab::new(), Scratch::new());
     let put = |port: u16| {
         let content = format!(

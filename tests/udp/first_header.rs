@@ -1,4 +1,4 @@
-//! `--udp-header=first`: the balancer's address and port stand for the client after one header.
+//! `--udp-header=first`: after one header, the balancer's address and port stand for the client (a flow).
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use crate::harness::rig::udp::{UdpRig, datagram_header_for};
 
 /// Cloudflare Spectrum sends the header alone, ahead of the data.
 #[test]
-fn a_header_alone_is_not_forwarded() {
+fn header_alone_is_not_forwarded() {
     let mut rig = UdpRig::new(&["--udp-header=first"]);
     let client = fresh_client_v4();
     rig.send_from_balancer(&[&datagram_header_for(client)]);
@@ -24,9 +24,9 @@ fn a_header_alone_is_not_forwarded() {
     );
 }
 
-/// A balancer gives a port to another client when the one before has gone.
+/// A balancer assigns a port to another client when the one before has ended.
 #[test]
-fn a_new_header_replaces_the_client() {
+fn new_header_replaces_the_client_of_a_flow() {
     let rig = UdpRig::new(&["--udp-header=first"]);
     for client in [fresh_client_v4(), fresh_client_v4()] {
         rig.send_from_balancer(&[&datagram_header_for(client), b"first"]);
@@ -38,10 +38,10 @@ fn a_new_header_replaces_the_client() {
     }
 }
 
-/// A client is where its last header came from, as a balancer behind NAT changes its ports: whoever may
+/// A client is where its last header came from, as a balancer behind NAT changes its ports: a peer that may
 /// send headers is trusted with that.
 #[test]
-fn a_header_takes_a_live_client_over() {
+fn header_moves_a_live_client_to_another_flow() {
     let rig = UdpRig::new(&["--udp-header=first"]);
     let client = fresh_client_v4();
     rig.round_trip(client);
@@ -50,23 +50,23 @@ fn a_header_takes_a_live_client_over() {
     rig.backend_v4.expect_datagram(b"here now", client);
     rig.backend_v4.send(client, &[b"answer"]);
     second.expect_datagram(b"answer", LISTEN_V4);
-    // Its old port is its, too, and takes it back without a header.
+    // Its old port is still a flow of the client's, and takes it back without a header.
     rig.send_from_balancer(&[b"back"]);
     rig.backend_v4.expect_datagram(b"back", client);
     rig.backend_v4.send(client, &[b"answer"]);
     rig.balancer.expect_datagram(b"answer", LISTEN_V4);
 }
 
-/// Two ports of one balancer are two clients; a port of which nothing is known is nobody.
+/// Two ports of one balancer are two clients; a port without a flow has no client.
 #[test]
-fn flows_are_told_apart_by_port() {
+fn flows_are_separated_by_port() {
     let mut rig = UdpRig::new(&["--udp-header=first"]);
     let (one, other) = (fresh_client_v4(), fresh_client_v4());
     let second = rig.add_balancer_socket();
     let unknown = rig.add_balancer_socket();
     rig.send_from_balancer(&[&datagram_header_for(one), b"one"]);
     second.send(LISTEN_V4, &[&datagram_header_for(other), b"other"]);
-    unknown.send(LISTEN_V4, &[b"nobody"]);
+    unknown.send(LISTEN_V4, &[b"no flow"]);
     rig.backend_v4.expect_datagram(b"one", one);
     rig.backend_v4.expect_datagram(b"other", other);
     rig.send_from_balancer(&[b"1"]);
@@ -78,7 +78,7 @@ fn flows_are_told_apart_by_port() {
 
 /// A flow lives as long as it is used, and `--close-after` longer.
 #[test]
-fn flows_expire_unless_used() {
+fn idle_flow_expires() {
     let rig = UdpRig::new(&["--udp-header=first", "--close-after=2s"]);
     let client = fresh_client_v4();
     rig.send_from_balancer(&[&datagram_header_for(client), b"0"]);
@@ -95,7 +95,7 @@ fn flows_expire_unless_used() {
 
 /// A LOCAL header makes the flow the balancer's own.
 #[test]
-fn a_flow_may_be_the_balancers() {
+fn local_header_makes_a_flow_the_balancers() {
     let rig = UdpRig::new(&["--udp-header=first"]);
     let local = header_bytes::raw(header_bytes::LOCAL, header_bytes::UNSPEC, &[]);
     rig.send_from_balancer(&[&local, b"health"]);
@@ -106,10 +106,10 @@ fn a_flow_may_be_the_balancers() {
     rig.balancer.expect_datagram(b"well", LISTEN_V4);
 }
 
-/// The balancer's port speaks for another client when an answer to the one before comes late: it must
-/// not reach the other.
+/// The balancer's port stands for another client when a reply to the one before comes late: it must not reach
+/// the new client.
 #[test]
-fn a_late_answer_does_not_reach_the_next_client() {
+fn late_reply_does_not_reach_the_next_client() {
     let mut rig = UdpRig::new(&["--udp-header=first"]);
     let (one, next) = (fresh_client_v4(), fresh_client_v4());
     rig.send_from_balancer(&[&datagram_header_for(one), b"question"]);
@@ -122,9 +122,9 @@ fn a_late_answer_does_not_reach_the_next_client() {
     assert_eq!(rig.stop_and_count_drops().get("flow_changed"), Some(&1));
 }
 
-/// A client that is only sent to keeps its flow.
+/// A client that only receives keeps its flow.
 #[test]
-fn answers_keep_a_flow_alive() {
+fn replies_keep_a_flow_alive() {
     let rig = UdpRig::new(&["--udp-header=first", "--close-after=2s"]);
     let client = fresh_client_v4();
     rig.send_from_balancer(&[&datagram_header_for(client), b"subscribe"]);

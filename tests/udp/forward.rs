@@ -1,4 +1,4 @@
-//! `forward` and `proxy` make a pair without any balancer.
+//! `forward` and `proxy` make a pair without a balancer.
 
 mod dns;
 mod iperf;
@@ -10,7 +10,7 @@ use crate::harness::lab::Lab;
 use crate::harness::peername::Peername;
 
 #[test]
-fn forward_and_proxy() {
+fn forward_and_proxy_carry_datagrams() {
     for (sender, receiver) in [
         (
             "--udp-header=each --crc32c --tlv=authority=a.example",
@@ -45,9 +45,9 @@ fn forward_and_proxy() {
     }
 }
 
-/// With the Simple Proxy Protocol a backend that does not give the header back has not understood.
+/// With the Simple Proxy Protocol, a backend that does not return the header has not understood it.
 #[test]
-fn a_reply_without_its_header_is_dropped() {
+fn spp_reply_without_its_header_is_dropped() {
     let lab = Lab::new();
     let receiver = DatagramSocket::bind(&lab.server, "10.81.0.1:7000".parse().unwrap());
     let args = [

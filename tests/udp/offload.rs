@@ -1,4 +1,4 @@
-//! Steady sessions in the kernel: what is seen from outside is as in user space.
+//! Offload to the kernel: steady sessions behave as in user space.
 
 mod checksums;
 mod stack;
@@ -21,10 +21,11 @@ use crate::harness::rig::udp::{UdpRig, datagram_header_for};
 
 const KERNEL: &str = "--data-path=kernel";
 
-/// Both dialects, both families, from another host and from this one; backends on loopback and on an address of the
-/// host; with payloads from none to what one packet holds. Checksums are left to devices, and are not.
+/// Both dialects, both families, from another host and from this one; backends on loopback and on another
+/// address of the host; with payloads from none to what one packet holds. With checksum offload to devices,
+/// and without.
 #[test]
-fn matrix() {
+fn offload_serves_every_dialect_family_and_backend() {
     for offloading in ["on", "off"] {
         for (dialect, target_v4, target_v6) in [
             ("each", "127.0.0.1:9000", "[::1]:9000"),
@@ -78,13 +79,13 @@ fn matrix() {
             let most = totals["datagrams_to_upstream"].as_u64().expect("a number");
             assert!(in_kernel(&totals) > most, "{dialect} {target_v4}: {totals}");
             for host in [&lab.server, &lab.balancer] {
-                assert_eq!(wrong_sums(host), 0);
+                assert_eq!(checksum_errors(host), 0);
             }
         }
     }
 }
 
-/// Many requests of one client, each answered.
+/// Many requests of one client, each with its reply.
 #[track_caller]
 fn converse(
     balancer: &DatagramSocket,
@@ -109,9 +110,9 @@ fn converse(
     }
 }
 
-/// Whatever is out of the ordinary goes through user space, between two datagrams that don't.
+/// Unusual datagrams go through user space, between two that do not.
 #[test]
-fn what_is_out_of_the_ordinary() {
+fn unusual_datagrams_go_through_user_space() {
     let mut rig = UdpRig::new(&[KERNEL]);
     let client = fresh_client_v4();
     let tlvs = header_bytes::tlv(header_bytes::NOOP, &[0; 5]);
@@ -121,12 +122,12 @@ fn what_is_out_of_the_ordinary() {
     ]
     .concat();
     let another = header_bytes::raw(header_bytes::PROXY, header_bytes::DGRAM_V4, &body);
-    settle(&rig, client);
+    wait_offloaded(&rig, client);
     for (header, request, answer) in [
-        // Longer than a packet, one way and the other.
+        // Longer than a packet, in either direction.
         (&datagram_header_for(client), vec![1; 3000], vec![2; 3000]),
         (&datagram_header_for(client), vec![3; 20], vec![4; 65_507]),
-        // Another header of the same client, of odd length, again and again.
+        // Another header of the same client, of odd length, repeatedly.
         (&another, vec![5; 100], vec![6; 100]),
         (&another, vec![7; 100], vec![8; 100]),
         (&datagram_header_for(client), vec![], vec![]),
@@ -137,18 +138,18 @@ fn what_is_out_of_the_ordinary() {
         rig.balancer.expect_datagram(&answer, LISTEN_V4);
         rig.round_trip(client);
     }
-    settle(&rig, client);
+    wait_offloaded(&rig, client);
     let totals = rig.stop();
     assert!(in_kernel(&totals) > 20, "{totals}");
     assert_eq!(totals["datagrams_dropped"], "", "{totals}");
 }
 
-/// A header that differs from the one that was agreed on in a single octet means something else.
+/// A header that differs in a single byte from that of the offloaded session means something else.
 #[test]
-fn what_differs_in_one_octet() {
+fn header_that_differs_in_one_byte_is_another_session() {
     let mut rig = UdpRig::new(&[KERNEL]);
     let client = fresh_client_v4();
-    settle(&rig, client);
+    wait_offloaded(&rig, client);
     let mut local = datagram_header_for(client);
     local[12] = header_bytes::LOCAL;
     rig.send_from_balancer(&[&local, b"of the balancer's own"]);
@@ -159,7 +160,7 @@ fn what_differs_in_one_octet() {
     stream[13] = header_bytes::STREAM_V4;
     rig.send_from_balancer(&[&stream, b"TCP"]);
     rig.backend_v4.assert_silent();
-    settle(&rig, client);
+    wait_offloaded(&rig, client);
     let totals = rig.stop();
     assert_eq!(
         totals["datagrams_dropped"], "stream_transport=1",
@@ -168,12 +169,12 @@ fn what_differs_in_one_octet() {
     assert!(in_kernel(&totals) > 10, "{totals}");
 }
 
-/// The answer goes where the last request came from, also when the one before came through the kernel.
+/// The reply goes where the last request came from, also when the one before came through the kernel.
 #[test]
-fn a_balancer_changes_its_port() {
+fn offload_follows_a_balancer_to_another_port() {
     let mut rig = UdpRig::new(&[KERNEL]);
     let client = fresh_client_v4();
-    settle(&rig, client);
+    wait_offloaded(&rig, client);
     for _ in 0..3 {
         let other = rig.add_balancer_socket();
         for _ in 0..10 {
@@ -188,9 +189,9 @@ fn a_balancer_changes_its_port() {
     assert!(in_kernel(&rig.stop()) > 20);
 }
 
-/// Many clients behind one socket of the balancer's, each asking for two destinations: no answer goes astray.
+/// Many clients behind one socket of the balancer, each with two destinations: no reply is misdelivered.
 #[test]
-fn clients_that_share_a_socket() {
+fn offload_separates_clients_of_one_balancer_socket() {
     let mut rig = UdpRig::new(&[KERNEL]);
     let clients: Vec<_> = (0..50).map(|_| fresh_client_v4()).collect();
     for round in 0..12_u8 {
@@ -211,10 +212,10 @@ fn clients_that_share_a_socket() {
     assert!(in_kernel(&rig.stop()) > 500);
 }
 
-/// Nobody is trusted by habit: what a reload decides holds for sessions in the kernel, too. And whoever was never
-/// trusted does not get in by the header of one who is.
+/// Trust is not cached: a reload applies to offloaded sessions, too. And a peer that was never trusted does
+/// not get in by the header of a trusted one.
 #[test]
-fn a_reload_takes_trust_away() {
+fn reload_withdraws_trust_from_offloaded_sessions() {
     let scratch = Scratch::new();
     let trust = format!("--trust=@{}", scratch.write("trusted", "10.81.0.2/32\n"));
     let lab = Lab::new();
@@ -253,9 +254,9 @@ fn a_reload_takes_trust_away() {
     assert_eq!(totals["datagrams_to_upstream"], 41, "{totals}");
 }
 
-/// A session that only the kernel sees is not idle, and its line in the log counts what the kernel did.
+/// A session whose datagrams only the kernel sees is not idle, and its log line includes the kernel's totals.
 #[test]
-fn sessions_end_when_they_are_idle() {
+fn offloaded_sessions_expire_when_idle() {
     let mut rig = UdpRig::new(&[KERNEL, "--close-after=2s", "-v"]);
     let client = fresh_client_v4();
     let begun = Instant::now();
@@ -280,21 +281,23 @@ fn sessions_end_when_they_are_idle() {
     assert!(in_kernel(&totals) > asked, "{totals}");
 }
 
-/// A flood of clients, answered or not, costs none of those that the kernel serves their session.
+/// A flood of clients, with replies or without, evicts no session that the kernel serves.
 #[test]
-fn a_flood_does_not_push_out_who_is_served() {
+fn flood_evicts_no_offloaded_session() {
     let mut rig = UdpRig::new(&[KERNEL, "--max-sessions=40", "--workers=1"]);
     let clients: Vec<_> = (0..10).map(|_| fresh_client_v4()).collect();
-    clients.iter().for_each(|client| settle(&rig, *client));
+    clients
+        .iter()
+        .for_each(|client| wait_offloaded(&rig, *client));
     for _ in 0..5 {
         for _ in 0..100 {
             rig.send_from_balancer(&[&datagram_header_for(fresh_client_v4()), b"flood"]);
         }
-        // All of it is let through.
+        // All of it is forwarded.
         (0..100).for_each(|_| assert_eq!(rig.backend_v4.recv().0, b"flood"));
         clients.iter().for_each(|client| rig.round_trip(*client));
     }
-    // In each round fewer than there is room for.
+    // In each round fewer than the table holds.
     for _ in 0..5 {
         (0..20).for_each(|_| rig.round_trip(fresh_client_v4()));
         clients.iter().for_each(|client| rig.round_trip(*client));
@@ -304,26 +307,26 @@ fn a_flood_does_not_push_out_who_is_served() {
     assert!(in_kernel(&totals) > 100, "{totals}");
 }
 
-/// A session that has made room for another is not the kernel's any more either.
+/// An evicted session is removed from the kernel, too.
 #[test]
-fn who_has_made_room_begins_anew() {
+fn evicted_session_leaves_the_kernel() {
     let mut rig = UdpRig::new(&[KERNEL, "--max-sessions=1", "--workers=1"]);
     let (first, second) = (fresh_client_v4(), fresh_client_v4());
-    settle(&rig, first);
-    settle(&rig, second);
-    settle(&rig, first);
+    wait_offloaded(&rig, first);
+    wait_offloaded(&rig, second);
+    wait_offloaded(&rig, first);
     let totals = rig.stop();
     assert_eq!(totals["udp_sessions"], 3, "{totals}");
     assert!(in_kernel(&totals) > 10, "{totals}");
 }
 
-/// The kernel forgets all with the process, however that ends: nobody's header is taken off in its absence, and
+/// The kernel drops all flows with the process, however that ends: no header is stripped in its absence, and
 /// nothing reaches the backend.
 #[test]
-fn nothing_outlives_the_process() {
+fn no_flow_outlives_the_process() {
     let rig = UdpRig::new(&[KERNEL]);
     let client = fresh_client_v4();
-    settle(&rig, client);
+    wait_offloaded(&rig, client);
     rig.proxy.signal(Signal::KILL);
     wait_for("the port is free", || {
         let free = rig
@@ -336,12 +339,12 @@ fn nothing_outlives_the_process() {
     rig.backend_v4.assert_silent();
 }
 
-/// While it stops, sessions are served in user space: it knows then when nobody is left.
+/// During a drain, user space serves the sessions, so that it knows when the last one is idle.
 #[test]
-fn stopping_waits_for_those_that_the_kernel_served() {
+fn drain_waits_for_offloaded_sessions() {
     let mut rig = UdpRig::new(&[KERNEL]);
     let client = fresh_client_v4();
-    settle(&rig, client);
+    wait_offloaded(&rig, client);
     rig.proxy.signal(Signal::TERM);
     rig.proxy.wait_line("that it stops", |line| {
         line.contains("accepting no more").then_some(())
@@ -354,9 +357,9 @@ fn stopping_waits_for_those_that_the_kernel_served() {
     assert!(ended.is_some_and(|status| status.success()), "{ended:?}");
 }
 
-/// An explicit choice that can't be honoured is an error, which says what is missing, and changes nothing.
+/// An explicit choice that can't be met is an error, which names what is missing and changes nothing.
 #[test]
-fn what_can_not_be_done() {
+fn offload_that_is_impossible_fails_the_start() {
     let lab = Lab::new();
     let with_ipsec = Lab::new();
     with_ipsec.server.ip(
@@ -399,9 +402,9 @@ fn what_can_not_be_done() {
     }
 }
 
-/// Until the kernel has it.
+/// Waits until the kernel has the session.
 #[track_caller]
-fn settle(rig: &UdpRig, client: SocketAddr) {
+fn wait_offloaded(rig: &UdpRig, client: SocketAddr) {
     for _ in 0..8 {
         rig.round_trip(client);
     }
@@ -411,8 +414,8 @@ fn in_kernel(totals: &Value) -> u64 {
     totals["datagrams_in_kernel"].as_u64().expect("a number")
 }
 
-/// DatagramSocket that a host has thrown away for their checksum, of both families.
-fn wrong_sums(host: &Host) -> u64 {
+/// Datagrams that a host has dropped for their checksum, of both families.
+fn checksum_errors(host: &Host) -> u64 {
     let counters = host.run("nstat", &["-asz", "UdpInCsumErrors", "Udp6InCsumErrors"]);
     let counted = counters.lines().filter(|line| line.starts_with("Udp"));
     counted

@@ -1,4 +1,5 @@
-//! Replies of a UDP server that is not on loopback, and what `doctor` says of one bound to everything.
+//! Reply paths of a UDP server that is not on loopback, and what `doctor` reports of one bound to all
+//! addresses.
 
 use std::net::SocketAddr;
 
@@ -10,7 +11,7 @@ use crate::harness::rig::udp::datagram_header_for;
 
 /// The rule for such a server names its protocol and port, so UDP needs one of its own.
 #[test]
-fn a_server_on_another_address_of_this_host() {
+fn backend_on_another_local_address_is_served() {
     let lab = Lab::without_routes();
     let target = v4([10, 81, 0, 1], 9000);
     let backend = DatagramSocket::bind(&lab.server, target);
@@ -35,7 +36,7 @@ fn a_server_on_another_address_of_this_host() {
 }
 
 #[test]
-fn doctor_knows_a_server_that_is_bound_to_everything() {
+fn doctor_reports_a_server_bound_to_all_addresses() {
     let lab = Lab::new();
     let doctor = || {
         let args = ["doctor", "--protocol=udp", "--target-v4=127.0.0.1:9000"];

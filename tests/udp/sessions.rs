@@ -1,4 +1,4 @@
-//! What a session must outlive, and what must not be mixed up with it.
+//! Sessions: what each must outlive, and what must not be confused with it.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -13,10 +13,10 @@ use crate::harness::rig::udp::{UdpRig, datagram_header_for};
 
 use rustix::process::Signal;
 
-/// While the backend is away its host answers by ICMP, which ends nothing: go-mmproxy never answers
-/// such a client again.
+/// While the backend is down its host answers by ICMP, which ends no session: go-mmproxy never answers such a
+/// client again.
 #[test]
-fn backend_restart() {
+fn session_outlives_a_backend_restart() {
     let mut rig = UdpRig::new(&[]);
     let clients: Vec<SocketAddr> = (0..20).map(|_| fresh_client_v4()).collect();
     clients.iter().for_each(|client| rig.round_trip(*client));
@@ -30,14 +30,14 @@ fn backend_restart() {
     assert!(rig.stop_and_count_drops().contains_key("unreachable"));
 }
 
-/// An ICMP error is reported by the next send, which then sends nothing: it must be done again.
+/// An ICMP error is reported by the next send, which then sends nothing: the send is retried.
 #[test]
-fn nothing_is_lost_to_an_error_of_the_datagram_before() {
+fn pending_icmp_error_loses_no_datagram() {
     let mut rig = UdpRig::new(&["--workers=1"]);
     let client = fresh_client_v4();
     rig.round_trip(client);
     rig.backend_v4 = DatagramSocket::bind(&rig.lab.server, v4([127, 0, 0, 9], 9000));
-    // Stopped, the proxy then takes several batches of them with an error from one to the next.
+    // Suspended, the proxy then receives several batches of them, with errors in between.
     rig.proxy.suspend();
     for size in 1..=80 {
         rig.send_from_balancer(&[&datagram_header_for(client), &vec![0; size]]);
@@ -46,9 +46,9 @@ fn nothing_is_lost_to_an_error_of_the_datagram_before() {
     assert_eq!(rig.stop()["datagrams_to_upstream"], 81);
 }
 
-/// An empty datagram is a datagram, both ways.
+/// An empty datagram is relayed in both directions.
 #[test]
-fn empty_datagrams() {
+fn empty_datagrams_are_relayed() {
     let rig = UdpRig::new(&[]);
     let client = fresh_client_v4();
     rig.send_from_balancer(&[&datagram_header_for(client)]);
@@ -58,9 +58,9 @@ fn empty_datagrams() {
     rig.round_trip(client);
 }
 
-/// As large as UDP goes: 65 507 octets behind IPv4, of which a request gives some to its header.
+/// As large as UDP allows: 65 507 bytes over IPv4, of which a request spends some on its header.
 #[test]
-fn the_largest_datagrams() {
+fn largest_datagrams_are_relayed() {
     let rig = UdpRig::new(&[]);
     let client = fresh_client_v4();
     let header = datagram_header_for(client);
@@ -72,9 +72,9 @@ fn the_largest_datagrams() {
     rig.balancer.expect_datagram(&answer, LISTEN_V4);
 }
 
-/// What an SPP header makes too large can't go, and says so.
+/// A reply that an SPP header makes too large is dropped, and logged.
 #[test]
-fn a_reply_that_its_header_makes_too_large() {
+fn reply_too_large_for_its_header_is_dropped() {
     let mut rig = UdpRig::new(&["--udp-header=spp"]);
     let client = fresh_client_v4();
     let header = header_bytes::spp(client, front_of(client));
@@ -87,10 +87,10 @@ fn a_reply_that_its_header_makes_too_large() {
     assert_eq!(rig.stop_and_count_drops().get("too_large"), Some(&1));
 }
 
-/// A balancer that was restarted, or is behind NAT, comes from another port: the session is the same,
-/// and answers go to where it was last heard.
+/// A balancer that was restarted, or is behind NAT, comes from another port: the session is the same, and
+/// replies go to where it was last heard.
 #[test]
-fn balancer_changes_its_port() {
+fn replies_follow_a_balancer_to_another_port() {
     let mut rig = UdpRig::new(&[]);
     let client = fresh_client_v4();
     rig.round_trip(client);
@@ -101,9 +101,9 @@ fn balancer_changes_its_port() {
     assert_eq!(rig.stop()["udp_sessions"], 1);
 }
 
-/// Many clients through one socket of the balancer, as dnsdist does it.
+/// Many clients through one socket of the balancer, as dnsdist sends them.
 #[test]
-fn many_clients_on_one_balancer_socket() {
+fn one_balancer_socket_carries_many_clients() {
     let rig = UdpRig::new(&[]);
     let clients: Vec<SocketAddr> = (0..50).map(|_| fresh_client_v4()).collect();
     for (number, client) in clients.iter().enumerate() {
@@ -119,9 +119,9 @@ fn many_clients_on_one_balancer_socket() {
     assert_eq!(answers, (0..50).collect::<Vec<u8>>());
 }
 
-/// LOCAL speaks for the balancer itself: nothing is spoofed, and each port has a session of its own.
+/// LOCAL means the balancer itself: nothing is spoofed, and each port has a session of its own.
 #[test]
-fn local_is_the_balancer_itself() {
+fn local_header_makes_the_balancer_the_client() {
     let rig = UdpRig::new(&[]);
     let second = rig.add_balancer_socket();
     let block = header_bytes::addresses(fresh_client_v4(), front_of(fresh_client_v4()));
@@ -143,9 +143,9 @@ fn local_is_the_balancer_itself() {
     }
 }
 
-/// Sessions end when nothing moves, with one line in the log.
+/// Sessions expire when idle, with one line in the log.
 #[test]
-fn silence_ends_a_session() {
+fn idle_session_expires() {
     let rig = UdpRig::new(&["--close-after=1s"]);
     let (answered, unanswered) = (fresh_client_v4(), fresh_client_v4());
     rig.round_trip(answered);
@@ -176,7 +176,7 @@ fn silence_ends_a_session() {
     }
     ended(unanswered, "unanswered");
     assert!(start.elapsed() < Duration::from_secs(4));
-    // Its descriptor is free again: a foreign program may have the address and port now.
+    // Its descriptor is closed: a foreign program may have the address and port now.
     rig.lab.server.ip("address add 198.51.100.7/32 dev lo");
     wait_for("the port is free", || {
         let bind = || std::net::UdpSocket::bind(answered).ok();
@@ -184,9 +184,9 @@ fn silence_ends_a_session() {
     });
 }
 
-/// On SIGTERM answers to what was asked still get out, and then nobody waits for idle sessions.
+/// On SIGTERM replies to earlier requests still get out; the drain does not wait for idle sessions.
 #[test]
-fn stopping() {
+fn drain_delivers_pending_replies() {
     let mut rig = UdpRig::new(&[]);
     let client = fresh_client_v4();
     rig.send_from_balancer(&[&datagram_header_for(client), b"slow"]);
@@ -197,7 +197,7 @@ fn stopping() {
     rig.balancer.expect_datagram(b"answer", LISTEN_V4);
     rig.send_from_balancer(&[&datagram_header_for(fresh_client_v4()), b"new"]);
     rig.backend_v4.assert_silent();
-    // Whom nobody serves is nobody to wait for.
+    // The drain does not wait for a peer whose datagrams are dropped.
     let (stranger, is_over) = (rig.add_balancer_socket(), AtomicBool::new(false));
     std::thread::scope(|scope| {
         scope.spawn(|| {
@@ -212,9 +212,10 @@ fn stopping() {
     });
 }
 
-/// What has come while the proxy was kept from looking, as by a host that pauses it, did come before its end.
+/// The proxy drains its sockets before it expires idle sessions: datagrams that came while the process was
+/// suspended are in time.
 #[test]
-fn stopping_looks_before_it_ends() {
+fn suspended_proxy_reads_its_sockets_before_it_exits() {
     let mut rig = UdpRig::new(&["--workers=1"]);
     let client = fresh_client_v4();
     rig.round_trip(client);
@@ -233,9 +234,10 @@ fn stopping_looks_before_it_ends() {
     assert!(status.is_some_and(|status| status.success()), "{status:?}");
 }
 
-/// Nor is anybody idle whose answer had come meanwhile. Which of the two the proxy turns to first is by chance.
+/// A session whose reply came meanwhile is not idle, either. Which of the two the proxy handles first is by
+/// chance.
 #[test]
-fn an_answer_that_waits_is_a_sign_of_life() {
+fn pending_reply_keeps_a_session_alive() {
     let rig = UdpRig::new(&["--workers=1", "--close-after=1s"]);
     let client = fresh_client_v4();
     for _ in 0..6 {
@@ -248,25 +250,25 @@ fn an_answer_that_waits_is_a_sign_of_life() {
     }
 }
 
-/// `ss --kill` on a session's socket leaves it deaf. The client gets another one; on a listener's, the
-/// proxy ends, to be started again.
+/// `ss --kill` on a session's socket makes it deaf. The client gets another one; on a listener's socket, the
+/// proxy exits, to be restarted.
 #[test]
-fn destroyed_sockets() {
+fn destroyed_session_socket_is_replaced() {
     let mut rig = UdpRig::new(&["--workers=1"]);
     let client = fresh_client_v4();
     rig.round_trip(client);
     destroy(&rig, "dport = :9000");
-    is_destroyed(&rig);
+    wait_destroyed(&rig);
     rig.round_trip(client);
     destroy(&rig, "sport = :8443");
     let status = rig.proxy.wait_exit(Duration::from_secs(3));
     assert_eq!(status.and_then(|status| status.code()), Some(1));
 }
 
-/// The kernel reports it once, which may be to a send that was under way. From then on nothing wakes
-/// the session, and a client that goes on sending would keep it for ever.
+/// The kernel reports it once, which may be to a send in progress. From then on no event wakes the session,
+/// and a client that goes on sending would keep it for ever.
 #[test]
-fn a_destroyed_socket_is_noticed_by_sending() {
+fn destroyed_socket_is_noticed_by_sending() {
     let mut rig = UdpRig::new(&["--workers=1"]);
     let client = fresh_client_v4();
     rig.round_trip(client);
@@ -277,14 +279,14 @@ fn a_destroyed_socket_is_noticed_by_sending() {
         rig.send_from_balancer(&[&datagram_header_for(client), b"lost"]);
     }
     rig.proxy.signal(Signal::CONT);
-    is_destroyed(&rig);
+    wait_destroyed(&rig);
     rig.round_trip(client);
     assert_eq!(rig.stop_and_count_drops().get("socket_destroyed"), Some(&3));
 }
 
-/// A session has ended because of its socket, which is no fault of a peer's, nor of a rule.
+/// Waits for the log line of a session that ended because of its socket: neither a peer's fault nor a rule's.
 #[track_caller]
-fn is_destroyed(rig: &UdpRig) {
+fn wait_destroyed(rig: &UdpRig) {
     let line = rig.proxy.wait_line("a session's end", |line| {
         line.contains("\"outcome\"").then(|| line.to_owned())
     });
@@ -297,7 +299,7 @@ fn is_destroyed(rig: &UdpRig) {
     }
 }
 
-/// Asks each socket of a process for its error (SO_ERROR), which it then has no more.
+/// Reads the error of each socket of a process (SO_ERROR), which clears it.
 fn take_pending_errors(pid: u32) {
     use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
     let process = i32::try_from(pid).ok().and_then(Pid::from_raw);
@@ -315,7 +317,7 @@ fn take_pending_errors(pid: u32) {
     assert_eq!(taken.count(), 1);
 }
 
-/// Destroys UDP sockets of the server's host, whosever they are.
+/// Destroys UDP sockets of the server's host, of any process.
 fn destroy(rig: &UdpRig, filter: &str) {
     let args = [
         &["-K", "-u", "-a", "-n"],

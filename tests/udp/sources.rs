@@ -1,4 +1,4 @@
-//! Whose header is believed, and which clients it may name.
+//! Trust and claimed sources over UDP.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -9,9 +9,9 @@ use crate::harness::rig::proxy::front_of;
 use crate::harness::rig::udp::{UdpRig, datagram_header_for};
 use crate::proxy::policy::sources::{ENDS, LOOPBACK, NOBODY, OWN};
 
-/// A host that is not in `--trust` can say what it likes.
+/// A datagram from a host outside `--trust` is dropped, whatever header it has.
 #[test]
-fn untrusted_senders_are_not_heard() {
+fn untrusted_sender_is_dropped() {
     let mut rig = UdpRig::new(&[]);
     rig.lab.balancer.sysctl("net.ipv4.ip_forward", "1");
     rig.lab.client.ip("route add 10.81.0.0/24 via 203.0.113.1");
@@ -27,9 +27,9 @@ fn untrusted_senders_are_not_heard() {
     assert_eq!(rig.stop_and_count_drops().get("untrusted_peer"), Some(&3));
 }
 
-/// The table of TCP, over UDP: no backend hears of a client that is none.
+/// The sources of the TCP test, over UDP: no backend gets a datagram from an impossible client.
 #[test]
-fn special_and_local_sources() {
+fn special_sources_are_dropped() {
     let mut rig = UdpRig::new(&[]);
     let refused: Vec<&str> = [NOBODY, ENDS, LOOPBACK, OWN].concat();
     for ip in &refused {
@@ -47,9 +47,9 @@ fn special_and_local_sources() {
     assert_eq!(refusals, refused.len() as u64, "{dropped:?}");
 }
 
-/// IPv4 in IPv6 clothes is the same client, whichever way it is written.
+/// An IPv4-mapped IPv6 source is the same client as the IPv4 one.
 #[test]
-fn mapped_clients() {
+fn ipv4_mapped_source_is_the_same_client() {
     let mut rig = UdpRig::new(&[]);
     let client = fresh_client_v4();
     let mapped = |addr: SocketAddr| match addr.ip() {
@@ -65,9 +65,9 @@ fn mapped_clients() {
     assert_eq!(rig.stop()["port_collisions"], 0);
 }
 
-/// Two balancers with the same live client: both are answered, the second keeps the address.
+/// Two balancers with the same live client: both get replies, and the second keeps the address.
 #[test]
-fn a_second_balancer_gets_another_port() {
+fn second_balancer_gets_another_port() {
     let mut rig = UdpRig::new(&["--on-port-collision=ephemeral"]);
     rig.lab.balancer.ip("address add 10.81.0.3/24 dev lan");
     let second = DatagramSocket::bind(&rig.lab.balancer, v4([10, 81, 0, 3], 0));
@@ -85,9 +85,9 @@ fn a_second_balancer_gets_another_port() {
     assert_eq!(rig.stop()["port_collisions"], 1);
 }
 
-/// Whoever wants the exact endpoint or nothing.
+/// With the option that requires the exact endpoint.
 #[test]
-fn a_second_balancer_is_refused_on_request() {
+fn second_balancer_is_refused_on_request() {
     let mut rig = UdpRig::new(&["--on-port-collision=fail"]);
     rig.lab.balancer.ip("address add 10.81.0.3/24 dev lan");
     let second = DatagramSocket::bind(&rig.lab.balancer, v4([10, 81, 0, 3], 0));
@@ -99,10 +99,10 @@ fn a_second_balancer_is_refused_on_request() {
     assert_eq!(rig.stop_and_count_drops().get("port_taken"), Some(&1));
 }
 
-/// A program that has the client's address and port already keeps it to itself, even one that would
-/// share (SO_REUSEADDR, SO_REUSEPORT): it gets none of the client's answers, nor the client its.
+/// A program that has the client's address and port already keeps it exclusively, even one that would share
+/// (SO_REUSEADDR, SO_REUSEPORT): it gets none of the client's replies, nor the client its.
 #[test]
-fn a_foreign_socket_is_a_collision() {
+fn foreign_socket_on_the_clients_endpoint_is_a_collision() {
     let mut rig = UdpRig::new(&[]);
     let client = fresh_client_v4();
     rig.lab.server.ip("address add 198.51.100.7/32 dev lo");
@@ -115,7 +115,7 @@ fn a_foreign_socket_is_a_collision() {
         socket
     });
     rig.lab.server.ip("address del 198.51.100.7/32 dev lo");
-    crate::harness::lab::wait_for("the address is nobody's again", || {
+    crate::harness::lab::wait_for("the address is free again", || {
         rig.send_from_balancer(&[&datagram_header_for(client), b"ping"]);
         rig.backend_v4
             .recv_within(std::time::Duration::from_millis(50))

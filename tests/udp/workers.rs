@@ -11,10 +11,10 @@ use crate::harness::header_bytes;
 use crate::harness::rig::proxy::front_of;
 use crate::harness::rig::udp::{UdpRig, datagram_header_for};
 
-/// If the kernel chose by the balancer's port, one client's datagrams would come to several workers, and
-/// all but the first would have to take another port.
+/// If the kernel steered by the balancer's port, one client's datagrams would come to several workers, and
+/// all but the first would have to use another port.
 #[test]
-fn a_client_stays_with_its_worker() {
+fn client_stays_with_its_worker() {
     for dialect in ["each", "spp"] {
         let mut rig = UdpRig::new(&["--workers=8", &format!("--udp-header={dialect}")]);
         let clients: Vec<SocketAddr> = (0..20)
@@ -38,7 +38,7 @@ fn a_client_stays_with_its_worker() {
     }
 }
 
-/// And the clients are spread: every worker has sessions to end.
+/// Clients are spread: every worker has sessions to end.
 #[test]
 fn clients_are_spread_over_the_workers() {
     for dialect in ["each", "spp"] {
@@ -47,8 +47,8 @@ fn clients_are_spread_over_the_workers() {
             "--max-sessions=4",
             &format!("--udp-header={dialect}"),
         ]);
-        // One session a worker: of 100 clients from one balancer socket as many sessions stay as there
-        // are workers.
+        // One session per worker: of 100 clients from one balancer socket as many sessions stay as there are
+        // workers.
         let mut open = BTreeSet::new();
         for client in (0..50)
             .map(|_| fresh_client_v4())
@@ -75,7 +75,7 @@ fn clients_are_spread_over_the_workers() {
 
 /// Two listeners of different families, two ways to write an address: still the same worker.
 #[test]
-fn the_same_client_at_another_listener() {
+fn client_has_the_same_worker_at_every_listener() {
     let mut rig = UdpRig::new(&["--workers=8"]);
     let v6 = DatagramSocket::bind(&rig.lab.balancer, SocketAddr::new(BALANCER_V6, 0));
     assert!(BALANCER_V4.is_ipv4());

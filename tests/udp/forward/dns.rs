@@ -1,4 +1,4 @@
-//! A real name server that knows nothing of us, behind a real balancer that does: whom does its log name?
+//! A real name server without PROXY support, behind a real balancer with it: its log names the true client.
 
 use std::net::SocketAddr;
 
@@ -9,7 +9,7 @@ use crate::harness::rig::udp::{DIALECTS, start_forward};
 
 /// dig asks dnsdist, which puts a PROXY v2 header on every datagram, and unbound answers.
 #[test]
-fn dnsdist_to_unbound() {
+fn unbound_logs_the_client_behind_dnsdist() {
     let lab = Lab::new();
     let scratch = Scratch::new();
     let unbound = unbound(&lab, &scratch);
@@ -19,9 +19,9 @@ fn dnsdist_to_unbound() {
     asked_by(&lab, &unbound, CLIENT_V6, FRONT_V6);
 }
 
-/// The same through our own sending side, in every dialect.
+/// The same with `forward` as the sender, in every dialect.
 #[test]
-fn forward_to_unbound() {
+fn unbound_logs_the_client_behind_forward() {
     for (sender, receiver) in DIALECTS {
         let lab = Lab::new();
         let scratch = Scratch::new();
@@ -33,9 +33,9 @@ fn forward_to_unbound() {
     }
 }
 
-/// TCP beside UDP in one proxy: a name server has both.
+/// TCP beside UDP in one proxy, since a name server has both.
 #[test]
-fn both_protocols_in_one_process() {
+fn one_process_serves_tcp_and_udp() {
     let lab = Lab::new();
     let scratch = Scratch::new();
     let unbound = unbound(&lab, &scratch);
@@ -83,7 +83,7 @@ fn dig(lab: &Lab, client: SocketAddr, front: SocketAddr, name: &str, how: &str) 
     lab.client.run("dig", &args)
 }
 
-/// Answers every name under `example` with 192.0.2.53 and logs who asked.
+/// Starts unbound, which answers every name under `example` with 192.0.2.53 and logs its clients.
 fn unbound(lab: &Lab, scratch: &Scratch) -> Process {
     let config = scratch.write("unbound.conf", UNBOUND);
     let process = Process::start(&lab.server, "unbound", &["-d", "-d", "-c", &config]);

@@ -1,5 +1,5 @@
-//! iperf on both ends of a chain of `forward` and `proxy`: it keeps its own account of whom it hears and
-//! of what is lost on the way.
+//! iperf on both ends of a chain of `forward` and `proxy`: it counts independently which client it hears and
+//! what is lost on the path.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -13,9 +13,9 @@ use crate::harness::lab::{Host, Lab, Process, assert_within};
 use crate::harness::peername::Peername;
 use crate::harness::rig::udp::start_forward;
 
-/// The client sends, and its server hears it from its own address, all of it.
+/// The client sends; the server hears all of it, from the client's address.
 #[test]
-fn a_client_that_sends() {
+fn upload_loses_nothing() {
     for (client, front, target) in FAMILIES {
         let mut chain = Chain::new(target);
         chain.client(front, &[]);
@@ -25,9 +25,9 @@ fn a_client_that_sends() {
     }
 }
 
-/// The client only asks, and the server sends to the address that it asked from.
+/// The client only asks; the server sends to the address that it was asked from.
 #[test]
-fn a_client_that_is_sent_to() {
+fn download_loses_nothing() {
     for (client, front, target) in FAMILIES {
         let mut chain = Chain::new(target);
         let heard = chain.client(front, &["--reverse"]);
@@ -67,13 +67,13 @@ struct Chain {
     lab: Lab,
 }
 
-/// What iperf says of a transfer, on either end.
+/// iperf's report of a transfer, on either end.
 #[derive(Debug)]
 struct Report {
     from: SocketAddr,
     to: SocketAddr,
     lost: i64,
-    /// Datagrams; the sender does not say.
+    /// Datagrams; the sender does not report them.
     total: i64,
     out_of_order: i64,
 }
@@ -92,7 +92,7 @@ impl Chain {
         }
     }
 
-    /// 20 Mbit/s for two seconds, to the end, in datagrams that have room for a header.
+    /// Transfers 20 Mbit/s for two seconds, to the end, in datagrams that leave space for a header.
     fn client(&self, front: SocketAddr, mode: &[&str]) -> Report {
         let rate = ["--bandwidth=20M", "--time=2", "--len=1400"];
         let client = iperf("--client", front, &[&rate, mode].concat());
@@ -133,7 +133,7 @@ impl Chain {
 fn iperf(role: &str, addr: SocketAddr, more: &[&str]) -> Vec<String> {
     let family = if addr.is_ipv6() { "--ipv6_domain" } else { "" };
     let (ip, port) = (addr.ip(), addr.port());
-    // As much buffer as it may have: it is not to lose what the proxy did not.
+    // The largest buffer it may have: iperf must not lose what the proxy did not.
     let usual = format!("{role} {ip} --port {port} --udp --window 2M --reportstyle C {family}");
     let usual = usual.split_ascii_whitespace().map(str::to_owned);
     usual
@@ -142,7 +142,7 @@ fn iperf(role: &str, addr: SocketAddr, more: &[&str]) -> Vec<String> {
 }
 
 impl Report {
-    /// Time, two endpoints, number, interval, octets, bit/s, jitter, lost, total, per cent lost, out of
+    /// Parses time, two endpoints, number, interval, bytes, bit/s, jitter, lost, total, per cent lost, out of
     /// order.
     fn read(line: &str) -> Option<Self> {
         let fields: Vec<&str> = line.trim().split(',').collect();

@@ -1,4 +1,4 @@
-//! QUIC: nobody on the way can read or mend it, and both ends know whom they deal with.
+//! QUIC: no middlebox can read or repair it, and both ends check each other's address.
 
 use std::net::SocketAddr;
 
@@ -7,10 +7,10 @@ use crate::harness::lab::{Lab, Process, Scratch, wait_for};
 use crate::harness::peername::Peername;
 use crate::harness::rig::udp::{DIALECTS, start_forward};
 
-/// A download over HTTP/3 through each dialect: the file is whole, and every packet came to the server
+/// A download over HTTP/3 through each dialect: the file is complete, and every packet came to the server
 /// from the client's own address and port.
 #[test]
-fn a_download_over_http3() {
+fn http3_download_shows_the_client_in_every_packet() {
     for (sender, receiver) in DIALECTS {
         let lab = Lab::new();
         let scratch = Scratch::new();
@@ -22,7 +22,7 @@ fn a_download_over_http3() {
         let fronts = [(CLIENT_V4, FRONT_V4), (CLIENT_V6, FRONT_V6)];
         for ((client, front), server) in fronts.into_iter().zip(&servers) {
             download(&lab, &scratch, front);
-            only_heard(server, client);
+            assert_only_heard(server, client);
         }
     }
 }
@@ -59,8 +59,8 @@ fn download(lab: &Lab, scratch: &Scratch, front: SocketAddr) {
     scratch.write("downloads/file", "");
 }
 
-/// Expects that every packet at the server was the client's.
-fn only_heard(server: &Process, client: SocketAddr) {
+/// Asserts that every packet at the server came from the client.
+fn assert_only_heard(server: &Process, client: SocketAddr) {
     let from = format!("remote=[{}]:{} ", client.ip(), client.port());
     let packets = || {
         let log = server.log();

@@ -1,4 +1,4 @@
-//! Checksums that are no sums, which the kernel's program has to write as such (RFC 768).
+//! UDP checksums with a special value, which the kernel's program has to write as RFC 768 says.
 
 use std::net::SocketAddr;
 
@@ -10,9 +10,9 @@ use crate::harness::datagram::DatagramSocket;
 use crate::harness::lab::Process;
 use crate::harness::rig::udp::datagram_header_for;
 
-/// Over IPv4 a datagram may come without a sum, and goes on without one.
+/// Over IPv4 a datagram may come without a checksum, and goes on without one.
 #[test]
-fn none() {
+fn datagram_without_a_checksum_stays_without() {
     let mut rig = UdpRig::new(&[KERNEL]);
     let client = fresh_client_v4();
     let header: String = datagram_header_for(client)
@@ -30,17 +30,17 @@ fn none() {
     assert!(in_kernel(&rig.stop()) > 20);
 }
 
-/// A sum of 0 is written as 0xffff, as 0 means none, which nobody takes over IPv6.
+/// A checksum of 0 is sent as 0xffff, since 0 means none, which no receiver accepts over IPv6.
 #[test]
-fn nought() {
+fn checksum_of_zero_is_sent_as_ffff() {
     let mut rig = UdpRig::new(&[KERNEL]);
-    // Else there are no sums in packets.
+    // Otherwise the devices compute the checksums, and packets carry none.
     for (host, device) in [(&rig.lab.balancer, "lan"), (&rig.lab.server, "eth0")] {
         host.run("ethtool", &["-K", device, "tx", "off"]);
     }
     let client = fresh_client_v6();
     let balancer = DatagramSocket::bind(&rig.lab.balancer, SocketAddr::new(BALANCER_V6, 0));
-    let payload = (!sum_of_two_octets(client, TARGET_V6)).to_be_bytes();
+    let payload = (!checksum_without_two_bytes(client, TARGET_V6)).to_be_bytes();
     for _ in 0..20 {
         balancer.send(LISTEN_V6, &[&datagram_header_for(client), &payload]);
         rig.backend_v6.expect_datagram(&payload, client);
@@ -50,8 +50,8 @@ fn nought() {
     assert!(in_kernel(&rig.stop()) > 20);
 }
 
-/// Of all that is summed up (RFC 8200, section 8.1) but two octets of payload.
-fn sum_of_two_octets(from: SocketAddr, to: SocketAddr) -> u16 {
+/// The checksum of everything that it covers (RFC 8200, section 8.1) but two bytes of payload.
+fn checksum_without_two_bytes(from: SocketAddr, to: SocketAddr) -> u16 {
     let mut sum = 0_u32;
     for addr in [from, to] {
         let SocketAddr::V6(addr) = addr else {
@@ -61,7 +61,7 @@ fn sum_of_two_octets(from: SocketAddr, to: SocketAddr) -> u16 {
         sum += u32::from(addr.port());
     }
     let (length, protocol) = (8 + 2, 17);
-    // Its length stands in both headers.
+    // The length is in both headers.
     sum += 2 * length + protocol;
     while sum > 0xffff {
         sum = (sum & 0xffff) + (sum >> 16);

@@ -1,9 +1,10 @@
-//! What user space leaves to the stack, the kernel's program must not go past: routes, filters, translated addresses.
+//! What user space leaves to the stack, the kernel's program must not bypass: routes, filters, address
+//! translation.
 
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use super::{KERNEL, converse, in_kernel, settle};
+use super::{KERNEL, converse, in_kernel, wait_offloaded};
 use crate::harness::addr::{
     BALANCER_V4, LISTEN_V4, TARGET_V4, TARGET_V6, fresh_client_v4, fresh_client_v6, v4,
 };
@@ -12,14 +13,14 @@ use crate::harness::lab::{Host, Lab};
 use crate::harness::peername::Peername;
 use crate::harness::rig::udp::{UdpRig, datagram_header_for};
 
-/// A reverse path filter on all devices looks for clients where they are not; what it would throw away stays in user
+/// A reverse path filter on all devices drops spoofed clients; sessions that it would drop stay in user
 /// space, also when the filter comes later.
 #[test]
-fn reverse_path_filters() {
+fn reverse_path_filter_keeps_sessions_in_user_space() {
     for filter in ["1", "2"] {
         let mut rig = UdpRig::new(&[KERNEL]);
         let client = fresh_client_v4();
-        settle(&rig, client);
+        wait_offloaded(&rig, client);
         rig.lab.server.sysctl("net.ipv4.conf.all.rp_filter", filter);
         std::thread::sleep(Duration::from_millis(2500));
         for _ in 0..20 {
@@ -31,10 +32,10 @@ fn reverse_path_filters() {
     }
 }
 
-/// Where the kernel does not see what user space does, all stays there: a NAT rule in front of the listener, and a
-/// balancer on this host that sends to one of its other addresses.
+/// Sessions stay in user space where the kernel's program does not see the same packets: a NAT rule in front
+/// of the listener, and a balancer on this host that sends to one of its other addresses.
 #[test]
-fn what_the_kernel_does_not_see() {
+fn nat_and_local_balancers_stay_in_user_space() {
     let lab = Lab::new();
     lab.server.nft(
         "table ip nat {
@@ -70,12 +71,12 @@ fn what_the_kernel_does_not_see() {
     assert_eq!(totals["datagrams_dropped"], "", "{totals}");
 }
 
-/// Replies go where the routes say, in packets that get there: also when both change under a session.
+/// Replies follow the routes, in packets of a size that fits: also when both change during a session.
 #[test]
-fn routes_change() {
+fn offload_follows_changed_routes_and_mtu() {
     let mut rig = UdpRig::new(&[KERNEL]);
     let client = fresh_client_v4();
-    settle(&rig, client);
+    wait_offloaded(&rig, client);
     let large = vec![9; 1400];
     let exchange = || {
         rig.send_from_balancer(&[&datagram_header_for(client), b"large?"]);
@@ -84,7 +85,7 @@ fn routes_change() {
         rig.balancer.expect_datagram(&large, LISTEN_V4);
     };
     exchange();
-    // Of ten large and ten small ones.
+    // The packets by device for ten large replies and ten small ones.
     let packets_by = |device| {
         let before = received_by(&rig.lab.balancer, device);
         for _ in 0..10 {
@@ -93,14 +94,14 @@ fn routes_change() {
         }
         received_by(&rig.lab.balancer, device) - before
     };
-    // A way with smaller packets: what is too large is sent in fragments.
+    // A route with a smaller MTU: larger datagrams are sent in fragments.
     rig.lab
         .server
         .ip("route replace 10.81.0.0/24 dev eth0 src 10.81.0.1 mtu 1300");
     std::thread::sleep(Duration::from_millis(2500));
     let packets = packets_by("lan");
     assert!(packets >= 30, "{packets} packets");
-    // Another way.
+    // Another route.
     rig.lab.balancer.add_veth("lan2", &rig.lab.server, "eth1");
     rig.lab.balancer.add_addresses("lan2", &["10.83.0.2/24"]);
     rig.lab.server.add_addresses("eth1", &["10.83.0.1/24"]);
@@ -116,9 +117,9 @@ fn routes_change() {
     assert!(in_kernel(&totals) > 10, "{totals}");
 }
 
-/// Requests have the mark of --mark, for whatever rules are about it.
+/// Requests have the mark of --mark, for any rule that matches it.
 #[test]
-fn requests_are_marked() {
+fn offloaded_requests_are_marked() {
     let mut rig = UdpRig::new(&[KERNEL, "--mark=7"]);
     rig.lab.server.nft(
         "table ip filter {
@@ -133,9 +134,10 @@ fn requests_are_marked() {
     assert!(in_kernel(&rig.stop()) > 20);
 }
 
-/// Loopback's settings may be made anew by others, and all comes back to user space; and goes to the kernel again.
+/// When another program resets loopback's settings, all sessions return to user space; later they are
+/// offloaded again.
 #[test]
-fn settings_are_changed_and_restored() {
+fn changed_settings_return_sessions_to_user_space() {
     let mut rig = UdpRig::new(&[KERNEL]);
     let client = fresh_client_v4();
     for (setting, off, on) in [
@@ -143,7 +145,7 @@ fn settings_are_changed_and_restored() {
         ("net.ipv4.conf.lo.rp_filter", "2", "0"),
         ("net.ipv4.conf.all.rp_filter", "1", "0"),
     ] {
-        settle(&rig, client);
+        wait_offloaded(&rig, client);
         rig.lab.server.sysctl(setting, off);
         std::thread::sleep(Duration::from_millis(2500));
         (0..10).for_each(|_| rig.round_trip(client));
@@ -151,23 +153,23 @@ fn settings_are_changed_and_restored() {
         std::thread::sleep(Duration::from_millis(1500));
         // A session that has changed needs some requests to be steady.
         let another = fresh_client_v4();
-        settle(&rig, another);
+        wait_offloaded(&rig, another);
     }
     let totals = rig.stop();
     assert_eq!(totals["datagrams_dropped"], "", "{totals}");
     assert!(in_kernel(&totals) > 30, "{totals}");
 }
 
-/// Whoever sends as the balancer by another device meets that device's reverse path filter.
+/// A sender that forges the balancer's address on another device meets that device's reverse path filter.
 #[test]
-fn a_forged_balancer_on_another_device() {
+fn forged_balancer_on_another_device_is_filtered() {
     let rig = UdpRig::new(&[KERNEL]);
     let elsewhere = Host::new();
     rig.lab.server.add_veth("eth1", &elsewhere, "eth0");
     rig.lab.server.add_addresses("eth1", &["10.82.0.1/24"]);
     rig.lab.server.sysctl("net.ipv4.conf.eth1.rp_filter", "1");
     elsewhere.add_addresses("eth0", &["10.82.0.2/24", "10.81.0.2/32"]);
-    // It is asked for its neighbour as 10.82.0.2, which the server answers.
+    // Its neighbour solicitation comes from 10.82.0.2, which the server answers.
     elsewhere.sysctl("net.ipv4.conf.all.arp_announce", "2");
     elsewhere.ip("route add 10.81.0.1 via 10.82.0.1 src 10.81.0.2");
     let client = fresh_client_v4();
@@ -195,7 +197,7 @@ fn a_forged_balancer_on_another_device() {
     let forger = DatagramSocket::bind(&elsewhere, SocketAddr::new(BALANCER_V4, port));
     forger.send(listen, &[&datagram_header_for(client), b"forged"]);
     rig.backend_v4.assert_silent();
-    // The control: but for the filter it would arrive.
+    // The control: without the filter it would arrive.
     rig.lab.server.sysctl("net.ipv4.conf.eth1.rp_filter", "0");
     forger.send(listen, &[&datagram_header_for(client), b"forged"]);
     rig.backend_v4.expect_datagram(b"forged", client);
@@ -203,7 +205,7 @@ fn a_forged_balancer_on_another_device() {
     assert!(in_kernel(&proxy.stop()) > 100);
 }
 
-/// Packets that have come to a host by a device.
+/// Packets that a host has received by a device.
 fn received_by(host: &Host, device: &str) -> u64 {
     let devices = host.enter(|| std::fs::read_to_string("/proc/thread-self/net/dev"));
     let devices = devices.expect("the devices' counters");
