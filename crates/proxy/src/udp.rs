@@ -1,14 +1,16 @@
-//! Datagrams that begin with a header, and the sessions they make.
+//! UDP: datagrams with a PROXY header, and their sessions.
 //!
 //! ```text
-//!             framed         permit, upstream          worker
-//! datagram ─▶ Framed ──────▶ Permit ─▶ socket ──────▶ Session ─▶ Outcome
-//!             dialect        the same rules as TCP     table
+//! worker               dialect        proxy, forwarder     session               worker
+//! receive batch ─────▶ read header ─▶ trust, Permit ─────▶ look up or open, ───▶ send batch ─▶ backend
+//!                                                          evict at a limit
+//! balancer ◀─ send batch ◀─ check header ◀─ receive batch ◀─ backend
 //! ```
 //!
-//! A session is one client behind one balancer at one listener: plain data in a `table`, and one
-//! socket that is connected to the backend from the client's address. The `worker` moves datagrams by
-//! the batch; what they mean is decided by a `role`, the proxy's or the forwarder's.
+//! A session is one client behind one balancer at one listener: plain data in a bounded LRU table, and one socket that is
+//! connected to the backend from the client's address. A [`worker`] moves batches of datagrams. A
+//! [`Role`](session::role::Role), the proxy's or the forwarder's, decides what they mean. Steady sessions are carried by
+//! the kernel ([`offload`]).
 
 mod config;
 mod dialect;

@@ -61,7 +61,7 @@ async fn start(args: &Args, setup: Setup) -> anyhow::Result<ExitCode> {
     privileges::reduce(setup.mark())?;
     let _log = setup.process.logging.start();
     privileges::warn_of_missing();
-    open.tell_of_shortcomings();
+    open.log_kernel_limits();
     if setup.chooses_relay() {
         tell_of_relay();
     }

@@ -1,4 +1,4 @@
-//! Why a datagram goes no further.
+//! Why a datagram is dropped.
 
 use std::io::{self, ErrorKind};
 
@@ -8,34 +8,34 @@ use peername_server::header_error::HeaderError;
 
 use crate::outcome::Failure;
 
-/// What a datagram can die of. None dies uncounted.
+/// Why a datagram is dropped. Every drop is counted by its reason.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum DropReason {
-    /// As a connection would have.
+    /// It is refused for a reason that a connection may have too.
     #[error(transparent)]
     Refused(#[from] Failure),
-    /// Its header says that the client speaks TCP.
+    /// Its header is for TCP.
     #[error("the header is that of a TCP connection")]
     StreamTransport,
-    /// It was a header and nothing else, where that opens a flow.
+    /// It is nothing but the header that opens a flow.
     #[error("a header alone: it opens the flow and is not forwarded")]
     HeaderOnly,
-    /// It was longer than any UDP datagram.
+    /// It is longer than any UDP datagram.
     #[error("longer than the buffer")]
     Truncated,
-    /// The proxy is stopping and the session would have been new.
+    /// The proxy is draining, and the session would be new.
     #[error("no new sessions: the proxy is stopping")]
     Stopping,
-    /// Its session's place was taken by another before it could be sent.
-    #[error("its session had to make room for another")]
+    /// Its session was evicted before it could be sent.
+    #[error("its session was evicted for another")]
     Evicted,
-    /// It did not come from the backend.
+    /// A reply that is not from the backend.
     #[error("not from the backend")]
     Stranger,
-    /// The balancer's address and port, by which the client was known, speak for another by now.
-    #[error("the way to its client leads to another client by now")]
+    /// A reply to a client that is known by its balancer's address and port, which stand for another client by now.
+    #[error("its balancer's address and port stand for another client by now")]
     FlowChanged,
-    /// A reply without the header of its request.
+    /// A reply without its request's header.
     #[error("a reply without the header of its request")]
     HeaderMissing,
     /// The socket's send buffer is full.
@@ -44,10 +44,10 @@ pub(crate) enum DropReason {
     /// With its header it is longer than a datagram may be, or than the path takes.
     #[error("too large with its header")]
     TooLarge,
-    /// The receiver's host said that nobody listens, or that there is no way to it.
+    /// An ICMP error of the receiver's host (port unreachable), or no route to it.
     #[error("unreachable: {0}")]
     Unreachable(io::Error),
-    /// Somebody has destroyed its session's socket.
+    /// Its session's socket was destroyed from outside.
     #[error("its session's socket was destroyed: {0}")]
     SocketDestroyed(io::Error),
     /// The kernel refused it.
@@ -56,7 +56,7 @@ pub(crate) enum DropReason {
 }
 
 impl DropReason {
-    /// A stable name for metrics and logs.
+    /// The stable name in metrics and logs.
     pub(crate) fn reason(&self) -> &'static str {
         match self {
             Self::Refused(failure) => failure.reason(),
@@ -76,7 +76,7 @@ impl DropReason {
         }
     }
 
-    /// What a refusal of sendmmsg(2) means.
+    /// Classifies an error of sendmmsg(2) or recvmmsg(2).
     pub(crate) fn by_kernel(error: io::Error) -> Self {
         match error.kind() {
             ErrorKind::WouldBlock => Self::SendBufferFull,

@@ -1,4 +1,4 @@
-//! What tells sessions apart, and where their replies go.
+//! Addresses of a session as plain data: its key, and where its replies go.
 
 use std::net::SocketAddr;
 
@@ -6,31 +6,53 @@ use peername_sys::udp::PktInfo;
 
 use peername_server::addr::PeerAddr;
 
-/// What tells one session from another.
+/// Identifies a session: two datagrams with an equal key belong to the same one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct SessionKey {
-    /// Number of the listen address.
+    /// Index of the listener.
     pub(crate) listener: usize,
-    /// Where it was sent to before a TPROXY rule brought it to the listener: another port there is as
+    /// The address it was sent to, where a TPROXY rule redirected it to the listener. Another port there is like
     /// another listener.
-    pub(crate) original: Option<SocketAddr>,
+    pub(crate) original_destination: Option<SocketAddr>,
     /// The balancer. Its port is 0 where a header names the client: a balancer may change its port.
     pub(crate) from: SocketAddr,
-    /// The client, as the header has it.
+    /// The client, by the header.
     pub(crate) client: Option<SocketAddr>,
-    /// Where the client sent to, as the header has it: replies from one address of the balancer's
-    /// must not come to a client that asked another.
+    /// The address that the client sent to, by the header: a reply from one of the balancer's addresses must not reach a
+    /// client that sent to another.
     pub(crate) destination: Option<SocketAddr>,
 }
 
-/// How to reach the balancer: the way its last datagram came.
+/// A client and the address it sent to, through whichever balancer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct ClientKey {
+    listener: usize,
+    original_destination: Option<SocketAddr>,
+    client: SocketAddr,
+    destination: Option<SocketAddr>,
+}
+
+impl ClientKey {
+    /// `None` where no header names the client.
+    pub(crate) fn of(key: &SessionKey) -> Option<Self> {
+        Some(Self {
+            listener: key.listener,
+            original_destination: key.original_destination,
+            client: key.client?,
+            destination: key.destination,
+        })
+    }
+}
+
+/// The addresses that a datagram came by. Replies of its session take the same back to the balancer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ReplyTo {
-    /// Number of the listen address.
+    /// Index of the listener.
     pub(crate) listener: usize,
+    /// The balancer.
     pub(crate) peer: PeerAddr,
-    /// The address of ours it was sent to.
+    /// The local address it arrived at.
     pub(crate) local: Option<PktInfo>,
-    /// Where it was sent to before a TPROXY rule brought it here.
-    pub(crate) original: Option<SocketAddr>,
+    /// The address it was sent to, where a TPROXY rule redirected it.
+    pub(crate) original_destination: Option<SocketAddr>,
 }

@@ -1,4 +1,4 @@
-//! The sending side: a session for each client, and a header in front of what it says.
+//! The sending side: one session for each client, with a header in front of its requests.
 
 use std::net::{SocketAddr, UdpSocket};
 use std::sync::Arc;
@@ -25,18 +25,18 @@ use peername_server::workers::WorkerTask;
 /// Forwards datagrams behind a header.
 #[derive(Clone, Debug)]
 pub struct UdpForwarder {
-    /// Where to.
+    /// The address that datagrams are forwarded to.
     pub target: Target,
-    /// What a PROXY header says.
+    /// The contents of PROXY headers.
     pub announcement: Announcement,
-    /// Which datagrams have a header, and sessions.
+    /// Dialect and limits.
     pub config: UdpConfig,
-    /// Counts.
+    /// Counters of the process.
     pub counters: Arc<Counters>,
 }
 
 impl UdpForwarder {
-    /// What the workers are to do with these sockets.
+    /// The tasks that serve these sockets: one for each worker that has some.
     pub fn worker_tasks(&self, sockets: UdpListeners) -> Vec<WorkerTask> {
         let limits = worker::limits(&self.config, sockets.workers());
         let listeners = sockets.addrs();
@@ -48,6 +48,7 @@ impl UdpForwarder {
     }
 }
 
+/// The forwarder's decisions in one worker.
 struct ForwarderRole {
     forwarder: UdpForwarder,
     listeners: Vec<SocketAddr>,
@@ -61,7 +62,7 @@ impl Role for ForwarderRole {
         _now: Instant,
     ) -> Result<AdmittedDatagram, DropReason> {
         let listener = self.listeners.get(reply_to.listener).copied();
-        // Of a listener on all addresses, a client may ask several, and each is to answer for itself.
+        // On a listener on all addresses, a client may send to several, and each must answer from itself.
         let destination = listener.map(|listener| {
             let asked = reply_to
                 .local
@@ -71,7 +72,7 @@ impl Role for ForwarderRole {
         Ok(AdmittedDatagram {
             key: SessionKey {
                 listener: reply_to.listener,
-                original: reply_to.original,
+                original_destination: reply_to.original_destination,
                 from: reply_to.peer.0,
                 client: None,
                 destination,
@@ -98,7 +99,7 @@ impl Role for ForwarderRole {
         socket.connect_udp(upstream.0).map_err(refused)
     }
 
-    /// No header names a client here.
+    /// None: no header names a client here, so sessions don't fail over.
     fn target(&self, _admitted: &AdmittedDatagram) -> Result<Option<SocketAddr>, Failure> {
         Ok(None)
     }

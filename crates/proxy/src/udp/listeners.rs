@@ -1,4 +1,4 @@
-//! Listening UDP sockets, of all workers, before anything is served.
+//! The listening UDP sockets of all workers, before they serve.
 
 use std::net::{SocketAddr, UdpSocket};
 
@@ -14,7 +14,7 @@ use peername_server::listeners::{
     BindError, ExistingListeners, InheritedSockets, ListenAddr, OpenRequest, open_per_worker,
 };
 
-/// Of each worker, its sockets, in the order of the listeners.
+/// The listening sockets of each worker, in the order of the listeners.
 #[derive(Debug)]
 pub struct UdpListeners {
     pub(super) listeners: Vec<(ListenerId, LocalAddr)>,
@@ -22,17 +22,16 @@ pub struct UdpListeners {
 }
 
 impl UdpListeners {
-    /// Opens every socket of every worker and steers clients among them, so that a client always
-    /// comes to the same worker: its address and port can have one socket only.
+    /// Opens every socket of every worker and steers datagrams among them by client. A client's datagrams must always
+    /// reach the same worker, because its address and port can have one upstream socket only.
     ///
-    /// Without an address there are none. `dialect` says where the client is found; `None` means
-    /// that the sender is the client. With [`Dialect::First`] most datagrams do not name their client,
-    /// so one worker serves them all; and so it does when one of the sockets is `given`, because datagrams
-    /// can't be steered among those who share a socket.
+    /// Without an address there are no sockets. A `dialect` of `None` means that the sender is the client. One worker
+    /// serves all where most datagrams do not name their client ([`Dialect::First`]), and where one of the sockets is
+    /// `given`, because workers that share a socket can't be steered to.
     ///
     /// # Errors
     ///
-    /// The address that failed, with what to do about it.
+    /// [`BindError`]: the address that failed, with what to do about it.
     pub fn open(
         wanted: &[ListenAddr],
         beside: &ExistingListeners,
@@ -57,9 +56,9 @@ impl UdpListeners {
                 Some(given) => udp::adopt(given.try_clone()?, addr)?,
                 None => udp::listen(addr, sharing)?,
             };
-            udp::set_buffer_sizes(&socket, BUFFER)?;
-            // A merged datagram is steered by its first part alone, and the others may be of clients
-            // that belong to another worker.
+            udp::set_buffer_sizes(&socket, BUFFER_BYTES)?;
+            // A merged datagram (UDP_GRO) is steered by its first part alone, and the others may be of clients of
+            // another worker.
             if workers == 1 {
                 let _ = udp::enable_gro(&socket);
             }
@@ -82,8 +81,8 @@ impl UdpListeners {
         for (socket, &addr) in groups {
             steer(socket, workers, dialect).map_err(|failed| BindError::new(addr, failed))?;
         }
-        // A client whose first datagram came to one worker before the others were there, and whose
-        // second came to another, would have two sessions.
+        // Sockets receive only now that all are bound: a client whose first datagram reached one worker before the
+        // others' sockets were bound, and whose second reached another, would have two sessions.
         let all = by_worker
             .iter()
             .flat_map(|sockets| sockets.iter().zip(&chosen));
@@ -98,14 +97,14 @@ impl UdpListeners {
         })
     }
 
-    /// Lets them take what a TPROXY rule gives them, and answer from where that was sent to. Open them
-    /// for one worker: the kernel chooses among sockets by the sender's port then, so that a client
-    /// would come to several.
+    /// Sets IP_TRANSPARENT on the sockets, so that they receive what a TPROXY rule redirects, and reports each datagram's
+    /// original destination. Open them for one worker: the kernel then chooses among sockets by the sender's port, and a
+    /// client's datagrams would reach several.
     ///
     /// # Errors
     ///
-    /// The address, where IP_TRANSPARENT is not permitted.
-    pub fn transparent(self) -> Result<Self, BindError> {
+    /// [`BindError`]: the address where IP_TRANSPARENT is not permitted.
+    pub fn into_transparent(self) -> Result<Self, BindError> {
         let addrs = self.addrs();
         let named = self
             .by_worker
@@ -119,33 +118,32 @@ impl UdpListeners {
         Ok(self)
     }
 
-    /// The addresses listened on.
+    /// The addresses of the listeners.
     pub fn addrs(&self) -> Vec<SocketAddr> {
         self.listeners.iter().map(|(_, addr)| addr.0).collect()
     }
 
-    /// Says what of the kernel would make it faster or lose less, if it has not got it. To be called once
-    /// the log is there.
-    pub fn tell_of_shortcomings(&self) {
+    /// Logs what the kernel lacks for speed, and a receive buffer that is too small. To be called once the log is set up.
+    pub fn log_kernel_limits(&self) {
         let Some(socket) = self.by_worker.first().and_then(|sockets| sockets.first()) else {
             return;
         };
         if !udp::supports_gso() {
             tracing::info!(
-                "this kernel has no UDP_SEGMENT (Linux 4.18): each datagram goes out alone"
+                "this kernel has no UDP_SEGMENT (Linux 4.18): datagrams are sent one by one"
             );
         }
         if let Ok(got) = udp::receive_buffer_size(socket)
-            && got < BUFFER
+            && got < BUFFER_BYTES
         {
             tracing::info!(
-                "the receive buffer of a UDP listener holds {got} octets instead of {BUFFER}, so that \
+                "the receive buffer of a UDP listener holds {got} bytes instead of {BUFFER_BYTES}, so that \
                  a burst may be lost (receive_buffer_full); raise net.core.rmem_max"
             );
         }
     }
 
-    /// How many workers have sockets.
+    /// The number of workers that have sockets.
     pub fn workers(&self) -> usize {
         self.by_worker.len()
     }
@@ -162,6 +160,6 @@ fn steer(socket: &UdpSocket, workers: usize, dialect: Option<Dialect>) -> Result
     }
 }
 
-/// A worker that is busy with something else for 10 ms must not lose what comes meanwhile: 100 000
-/// small datagrams a second take about 0.8 KiB of buffer each.
-const BUFFER: usize = 4 << 20;
+/// Socket buffer size in bytes. While a worker is busy with something else for 10 ms, no datagram must be lost: 100 000
+/// small ones a second take about 0.8 KiB of buffer each.
+const BUFFER_BYTES: usize = 4 << 20;

@@ -1,10 +1,11 @@
-//! Who is talking: a table with bounds, in which every operation takes the same time however full it is.
+//! A bounded LRU table: eviction candidates and idle timeouts in constant time, however full it is.
 //!
-//! A flood of clients that nobody answers must not push out those that talk, nor may those that have talked keep new ones
-//! from the first answer. So entries stand in two queues, those never answered and those that were, oldest use
-//! first, once for all and once for the balancer they belong to. When there is no room, the oldest unanswered one goes if
-//! they are more than an [`UNANSWERED_FRACTION`] of all, and else the oldest answered one.
-//! Nothing here knows sockets or datagrams.
+//! A flood of clients that are never answered must not evict those that are in a conversation. Nor may idle answered
+//! clients keep new ones from getting a first answer. So entries are in two LRU queues, never answered and answered, once
+//! for all entries and once for those of one balancer. At a limit, the least recently used unanswered entry is evicted
+//! where these are at least 1/[`UNANSWERED_FRACTION`] of all, else the least recently used answered one.
+//!
+//! The table knows neither sockets nor datagrams.
 
 mod queue;
 
@@ -15,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use queue::{Links, Queue};
 
-/// Entries by key. `T` is what is known of one.
+/// The table: values `T` by key.
 #[derive(Debug)]
 pub(crate) struct LruTable<K, T> {
     limits: TableLimits,
@@ -24,26 +25,26 @@ pub(crate) struct LruTable<K, T> {
     free: Vec<u32>,
     all: Queues,
     balancers: HashMap<IpAddr, Balancer>,
-    /// Of each slot, its neighbours in one of the two queues of `all`.
+    /// Each slot's links in its queue of `all`.
     among_all: Links,
-    /// The same for the queues of its balancer.
+    /// Each slot's links in its queue of its balancer.
     among_balancers: Links,
 }
 
-/// How many, and for how long.
+/// Limits of a table: how many entries, and for how long.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct TableLimits {
-    /// Entries in all.
+    /// Limit of all entries.
     pub(crate) entries: usize,
-    /// Entries of one balancer.
+    /// Limit of one balancer's entries.
     pub(crate) per_balancer: usize,
-    /// An answered entry that was not used for so long is over.
+    /// Idle timeout of an answered entry.
     pub(crate) idle: Duration,
-    /// The same for one that was never answered.
+    /// Idle timeout of an entry that was never answered.
     pub(crate) unanswered: Duration,
 }
 
-/// An entry, for as long as it lives: a slot that is used again has another id.
+/// Identifies an entry until it is removed: a slot that is used again has another generation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct EntryId {
     slot: u32,
@@ -78,7 +79,7 @@ struct Balancer {
 }
 
 impl EntryId {
-    /// As a number for epoll(7).
+    /// The id as a number, the user data of epoll(7).
     pub(crate) fn to_u64(self) -> u64 {
         u64::from(self.generation) << 32 | u64::from(self.slot)
     }
@@ -131,13 +132,14 @@ impl<K: Copy + Eq + Hash, T> LruTable<K, T> {
         (slot.generation == id.generation).then_some(&entry.value)
     }
 
-    /// The entry that has to go before `balancer` may have another one, taken out.
+    /// Evicts what must go before `balancer` may have another entry, and returns it.
     pub(crate) fn evict_for(&mut self, balancer: IpAddr) -> Option<T> {
         let victim = self.eviction_candidate_for(balancer)?;
         self.remove(victim)
     }
 
-    /// The entry that has to go before `balancer` may have another one.
+    /// The entry to evict before `balancer` may have another: of its own at its limit, of all at the limit of all. `None`
+    /// where there is room.
     pub(crate) fn eviction_candidate_for(&self, balancer: IpAddr) -> Option<EntryId> {
         let of_balancer = self.balancers.get(&balancer);
         let victim = match of_balancer {
@@ -150,13 +152,13 @@ impl<K: Copy + Eq + Hash, T> LruTable<K, T> {
         self.id_of(victim)
     }
 
-    /// Takes an entry out.
+    /// Removes an entry.
     pub(crate) fn remove(&mut self, id: EntryId) -> Option<T> {
         self.get(id)?;
         self.remove_slot(id.slot)
     }
 
-    /// The entry that does least harm when it goes.
+    /// The entry of all whose eviction does the least harm. `None` in an empty table.
     pub(crate) fn eviction_candidate(&self) -> Option<EntryId> {
         self.id_of(self.all.next_victim()?)
     }
@@ -168,7 +170,7 @@ impl<K: Copy + Eq + Hash, T> LruTable<K, T> {
         Some(slot.entry.as_ref()?.used)
     }
 
-    /// Adds an entry, unanswered and just used. The key must be new, and there must be room
+    /// Inserts an entry as unanswered and just used. The key must be new, and there must be room
     /// ([`LruTable::evict_for`]).
     pub(crate) fn insert(&mut self, key: K, balancer: IpAddr, now: Instant, value: T) -> EntryId {
         let slot = self.free.pop().unwrap_or_else(|| {
@@ -196,7 +198,7 @@ impl<K: Copy + Eq + Hash, T> LruTable<K, T> {
         id
     }
 
-    /// Notes that an entry was used; with `answered`, that somebody answered.
+    /// Marks an entry as just used; with `answered`, as answered too.
     pub(crate) fn touch(&mut self, id: EntryId, now: Instant, answered: bool) {
         if self.get(id).is_none() {
             return;
@@ -209,13 +211,13 @@ impl<K: Copy + Eq + Hash, T> LruTable<K, T> {
         self.enqueue(id.slot);
     }
 
-    /// Takes out one entry whose time is over, if there is one.
+    /// Removes one entry that has expired, if there is one.
     pub(crate) fn remove_expired(&mut self, now: Instant) -> Option<T> {
         let victim = self.find_expired(now)?;
         self.remove(victim)
     }
 
-    /// One entry whose time is over, if there is one.
+    /// One entry that has expired, if there is one.
     pub(crate) fn find_expired(&self, now: Instant) -> Option<EntryId> {
         let over = |head: Option<u32>, limit: Duration| {
             let slot = head?;
@@ -227,7 +229,7 @@ impl<K: Copy + Eq + Hash, T> LruTable<K, T> {
         self.id_of(victim)
     }
 
-    /// Puts a slot behind the others that are answered as it is.
+    /// Appends a slot to its two queues, as the most recently used.
     fn enqueue(&mut self, slot: u32) {
         let Some((balancer, answered)) = self.balancer_and_state(slot) else {
             return;
@@ -283,7 +285,7 @@ impl Queues {
         }
     }
 
-    /// Which goes first.
+    /// The slot to evict first.
     fn next_victim(&self) -> Option<u32> {
         let all = self.unanswered.len() + self.answered.len();
         let (first, then) = match self.unanswered.len() >= (all / UNANSWERED_FRACTION).max(1) {
@@ -294,7 +296,7 @@ impl Queues {
     }
 }
 
-/// The part that is left to entries that wait for their first answer, when there is no room for all.
+/// One in so many entries is left to those that wait for their first answer, when there is no room for all.
 const UNANSWERED_FRACTION: usize = 8;
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! The receiving side: takes the header off and says which session the rest belongs to.
+//! The receiving side: removes the header and finds the session that the payload belongs to.
 
 use std::net::{SocketAddr, UdpSocket};
 use std::sync::Arc;
@@ -36,10 +36,10 @@ pub struct UdpProxy {
 }
 
 impl UdpProxy {
-    /// A proxy that serves each session by its listener's service at the time it began. Trust is asked
-    /// for each datagram, and so is that of now.
+    /// A proxy that serves each session by its listener's service at the time it began. Trust is checked for each
+    /// datagram, by the current service.
     ///
-    /// Steady sessions are left to `kernel`, if there is one.
+    /// Steady sessions are offloaded to `kernel`, if there is one.
     pub fn new(
         services: ServiceHandle,
         counters: Arc<Counters>,
@@ -54,7 +54,7 @@ impl UdpProxy {
         }
     }
 
-    /// What the workers are to do with these sockets: one task for each worker that has some.
+    /// The tasks that serve these sockets: one for each worker that has some.
     pub fn worker_tasks(&self, sockets: UdpListeners) -> Vec<WorkerTask> {
         let limits = worker::limits(&self.config, sockets.workers());
         let listeners: Arc<[_]> = sockets.listeners.clone().into();
@@ -76,12 +76,12 @@ impl UdpProxy {
     }
 }
 
-/// One worker's view.
+/// The proxy's decisions in one worker.
 struct ProxyRole {
     services: ServiceHandle,
     look: ServiceCache,
     listeners: Arc<[(ListenerId, LocalAddr)]>,
-    /// What each was served by when it was asked for last.
+    /// The last service of each listener.
     last: Vec<Option<Arc<Service>>>,
     dialect: Dialect,
     headers: HeaderReader,
@@ -104,7 +104,7 @@ impl Role for ProxyRole {
         let header = self.headers.read(bytes, reply_to, now, &limits)?;
         let key = SessionKey {
             listener: reply_to.listener,
-            original: reply_to.original,
+            original_destination: reply_to.original_destination,
             from: match header.claim {
                 Some(_) => SocketAddr::new(peer.ip(), 0),
                 None => peer.0,
@@ -141,7 +141,7 @@ impl Role for ProxyRole {
         self.headers.accept_reply(reply_to, key, now)
     }
 
-    /// A session of a client that a header names, with a backend on this host.
+    /// Allowed for a client that a header names, with a backend on this host.
     fn offload_port(&self, session: &Session) -> Option<u16> {
         if !self.dialect.is_self_contained() {
             return None;
@@ -149,7 +149,8 @@ impl Role for ProxyRole {
         let (id, listener) = self.listener(session.reply_to.listener).ok()?;
         let services = self.services.load();
         let rules = &services.get(id)?.rules;
-        let is_plain = session.key.client.is_some() && session.reply_to.original.is_none();
+        let is_plain =
+            session.key.client.is_some() && session.reply_to.original_destination.is_none();
         (is_plain && rules.is_here(session.upstream.ip())).then(|| listener.0.port())
     }
 
@@ -159,18 +160,26 @@ impl Role for ProxyRole {
 }
 
 impl ProxyRole {
-    /// What the service of its listener allows.
+    /// Decides by the rules of its listener's current service.
+    ///
+    /// # Errors
+    ///
+    /// [`Failure`]: the rules refuse the client, or a reload has removed the listener.
     fn permit(&self, admitted: &AdmittedDatagram) -> Result<(Arc<Service>, Permit), Failure> {
         let (id, listener) = self.listener(admitted.key.listener)?;
         let services = self.services.load();
         let service = services.get(id).ok_or(Failure::NoService)?;
-        // As for TCP, where the connection's own address says it.
-        let listener = admitted.key.original.map_or(listener, LocalAddr);
+        // As for TCP, where getsockname(2) returns the original destination.
+        let listener = admitted
+            .key
+            .original_destination
+            .map_or(listener, LocalAddr);
         let permit = Permit::decide(&admitted.header, listener, &service.rules)?;
         Ok((Arc::clone(service), permit))
     }
 
-    /// That of now; where a reload has taken the listener away, the last one, by which its open sessions go on.
+    /// The current service of a listener; where a reload has removed the listener, its last one, by which open sessions go
+    /// on.
     fn service(&mut self, number: usize) -> Result<&Service, Failure> {
         let (id, _) = self.listener(number)?;
         let last = self.last.get_mut(number).ok_or(Failure::NoService)?;
@@ -182,7 +191,7 @@ impl ProxyRole {
         last.as_deref().ok_or(Failure::NoService)
     }
 
-    /// By its number here.
+    /// The listener with this index.
     fn listener(&self, number: usize) -> Result<(ListenerId, LocalAddr), Failure> {
         self.listeners
             .get(number)

@@ -1,8 +1,8 @@
-//! The sockets from which answers leave when a TPROXY rule brought the request.
+//! Sockets that send replies from the original destination, where a TPROXY rule redirected the request.
 //!
-//! The sender waits for an answer from where it sent to: any address and any port. The address could be
-//! given with each datagram (IP_PKTINFO), the port can't; so each has a socket of its own. While it is
-//! open, no other program can bind that port on all addresses: it is closed like an idle session.
+//! The sender expects a reply from the address and port that it sent to. The source address could be set for each
+//! datagram (IP_PKTINFO), the source port can't. So each address and port has a socket of its own. While it is open, no
+//! other program can bind that port on all addresses, so it is closed after the idle timeout.
 
 use std::collections::HashMap;
 use std::io::ErrorKind;
@@ -14,11 +14,11 @@ use peername_sys::{Result, SyscallError};
 
 use peername_observe::throttle::Throttle;
 
-/// One worker's.
+/// The reply sockets of one worker, by the address and port that they send from.
 #[derive(Debug)]
 pub(crate) struct ReplySockets {
     sockets: HashMap<SocketAddr, ReplySocket>,
-    /// After how long without an answer one is closed.
+    /// Idle timeout: one by which no reply has left for so long is closed.
     idle: Duration,
 }
 
@@ -36,8 +36,12 @@ impl ReplySockets {
         }
     }
 
-    /// The socket whose datagrams come from `original`. When there are too many ([`MAX_REPLY_SOCKETS`]), the one that
-    /// was idle the longest makes room; when no descriptors are left, all do.
+    /// The socket that sends from `original`, opened where there is none. At [`MAX_REPLY_SOCKETS`], the least recently used
+    /// one is evicted; when file descriptors are exhausted, all are.
+    ///
+    /// # Errors
+    ///
+    /// A system call that fails: EADDRINUSE where another socket of this host has the port.
     pub(crate) fn socket_for(&mut self, original: SocketAddr, now: Instant) -> Result<&UdpSocket> {
         let socket = match self.sockets.remove(&original) {
             Some(reply_socket) => reply_socket.socket,
@@ -52,7 +56,7 @@ impl ReplySockets {
             .socket)
     }
 
-    /// Closes those by which nothing has left for a while.
+    /// Closes sockets whose idle timeout has expired.
     pub(crate) fn close_idle(&mut self, now: Instant) {
         let idle = self.idle;
         self.sockets
@@ -70,14 +74,14 @@ impl ReplySockets {
         match &opened {
             Ok(_) if self.sockets.len() >= MAX_REPLY_SOCKETS => self.evict_one(),
             Err(failed) if failed.source.kind() == ErrorKind::AddrInUse => {
-                warn_of_another(original, failed);
+                warn_of_taken_port(original, failed);
             }
             _ => {}
         }
         opened
     }
 
-    /// Looks at them all, which is still less than what opening the new one has cost.
+    /// Evicts the least recently used one. A scan of all costs less than opening the new one has.
     fn evict_one(&mut self) {
         let oldest = self
             .sockets
@@ -89,21 +93,21 @@ impl ReplySockets {
     }
 }
 
-fn warn_of_another(original: SocketAddr, failed: &SyscallError) {
+fn warn_of_taken_port(original: SocketAddr, failed: &SyscallError) {
     if let Some(suppressed) = PORT_TAKEN_LOG.pass() {
         tracing::warn!(
             suppressed,
-            "answers can't leave from {original}: {failed}. Another socket of this host has the port, on \
+            "replies can't be sent from {original}: {failed}. Another socket of this host has the port, on \
              that address or on all (0.0.0.0, [::]): bind its program to 127.0.0.1 or ::1, or leave the \
              port out of --tproxy-ports"
         );
     }
 }
 
-/// Addresses and ports that clients use at once. Each takes a descriptor; one that was closed costs five
-/// system calls when it is needed again.
+/// Addresses and ports that clients use at once. Each takes a file descriptor; one that was closed costs five system
+/// calls when it is needed again.
 pub const MAX_REPLY_SOCKETS: usize = 256;
-/// There may be one for each datagram.
+/// Rate limit of a warning that each datagram may cause.
 static PORT_TAKEN_LOG: Throttle = Throttle::new(Duration::from_secs(10));
 
 #[cfg(test)]
@@ -111,7 +115,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_one_that_was_idle_the_longest_makes_room() {
+    fn least_recently_used_socket_is_evicted() {
         let start = Instant::now();
         let mut reply_sockets = ReplySockets::new(Duration::from_secs(60));
         let reply_socket = |second| ReplySocket {

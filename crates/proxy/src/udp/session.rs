@@ -1,6 +1,8 @@
-//! One client behind one balancer: plain data, whoever moves its datagrams.
+//! A session: one client behind one balancer, as plain data.
 
-pub(super) mod offloaded;
+mod eviction;
+mod failover;
+mod offloaded;
 pub(super) mod role;
 pub(super) mod table;
 
@@ -16,34 +18,34 @@ use super::offload::candidate::OffloadCandidate;
 use crate::outcome::{Outcome, Over};
 use crate::telemetry::record::{Exchanged, Record};
 
-/// A session.
+/// A session: the upstream socket of one client, and where its replies go.
 #[derive(Debug)]
 pub(crate) struct Session {
     pub(crate) key: SessionKey,
     pub(crate) reply_to: ReplyTo,
-    /// When its client was last last_request here.
+    /// When the last request was received here; those that the kernel carries are not seen.
     pub(crate) last_request: Instant,
-    /// Connected to the backend.
+    /// The upstream socket, connected to the backend from the client's address.
     pub(crate) socket: UdpSocket,
-    /// The backend, as the socket has it.
+    /// The backend, as getpeername(2) has it.
     pub(crate) upstream: SocketAddr,
-    /// What goes in front of what.
+    /// The headers of requests and replies.
     pub(crate) headers: SessionHeaders,
-    /// How many replies are taken at once.
+    /// How many replies are received in the next call.
     pub(crate) reply_batch: usize,
-    /// Replies that the kernel has thrown away.
+    /// Replies that the kernel has dropped.
     pub(crate) overflow: OverflowCounter,
     record: Box<Record>,
-    /// Whether it is one for the kernel; none where there is no such data path.
+    /// Its state as a candidate for kernel offload; `None` before the first answer and without such a data path.
     pub(crate) offload: Option<Box<OffloadCandidate>>,
 }
 
-/// What the kernel has thrown away at a socket, as far as was counted (SO_RXQ_OVFL).
+/// The kernel's count of datagrams dropped at a socket (SO_RXQ_OVFL), as of the last read.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct OverflowCounter(u32);
 
 impl OverflowCounter {
-    /// How many more than when this was last asked.
+    /// How many were dropped since the last call.
     pub(crate) fn take_new(&mut self, arrived: &RecvMeta) -> u32 {
         let lost = arrived.dropped.unwrap_or(self.0);
         lost.wrapping_sub(std::mem::replace(&mut self.0, lost))
@@ -74,8 +76,8 @@ impl Session {
         }
     }
 
-    /// What goes in front of a request. Until one has been sent, all have the header: any of a batch may
-    /// turn out to be the first.
+    /// The header of the next request. Until one has been sent, all have it: any of a batch may turn out to be the
+    /// first.
     pub(crate) fn request_header(&self) -> &[u8] {
         let is_first = self.exchanged().to_upstream == 0;
         if self.headers.first_only && !is_first {
@@ -90,23 +92,23 @@ impl Session {
         self.exchanged().to_downstream > 0
     }
 
-    /// A request of so many octets was sent.
-    pub(crate) fn count_request(&mut self, octets: usize) {
-        self.record.tally.to_upstream += octets as u64;
+    /// Counts a request that was sent, with so many bytes of payload.
+    pub(crate) fn count_request(&mut self, bytes: usize) {
+        self.record.tally.to_upstream += bytes as u64;
         if let Some(datagrams) = &mut self.record.datagrams {
             datagrams.to_upstream += 1;
         }
     }
 
-    /// A reply of so many octets was sent.
-    pub(crate) fn count_reply(&mut self, octets: usize) {
-        self.record.tally.to_downstream += octets as u64;
+    /// Counts a reply that was sent, with so many bytes of payload.
+    pub(crate) fn count_reply(&mut self, bytes: usize) {
+        self.record.tally.to_downstream += bytes as u64;
         if let Some(datagrams) = &mut self.record.datagrams {
             datagrams.to_downstream += 1;
         }
     }
 
-    /// The kernel has carried this much.
+    /// Counts what the kernel has carried.
     pub(crate) fn add_kernel_usage(&mut self, usage: &Usage) {
         self.record.tally.to_upstream += usage.request_octets;
         self.record.tally.to_downstream += usage.reply_octets;
@@ -116,7 +118,7 @@ impl Session {
         }
     }
 
-    /// The end of it, counted and in the log.
+    /// Closes the session and counts and logs its outcome.
     pub(crate) fn close(self, over: Over) {
         let over = match over {
             Over::Idle if !self.is_answered() => Over::Unanswered,

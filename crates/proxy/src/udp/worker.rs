@@ -1,9 +1,9 @@
-//! The loop: takes what has come by the batch, and sends on what it amounts to.
+//! The UDP worker: an event loop that receives batches of datagrams and sends batches on.
 //!
-//! All sockets, those listened on and those of sessions, stand in one epoll instance of the worker's
-//! own, which the runtime waits for. So a wake brings everything that is ready, a session costs no
-//! task and no registration in the runtime, and a round ends in few system calls however many
-//! sessions it served. After some rounds the worker's TCP connections have their turn.
+//! All sockets, those of listeners and those of sessions, are in one epoll instance of the worker's own, which the
+//! runtime polls. So one wakeup returns every ready socket, a session takes no task and no registration in the runtime,
+//! and a round takes few system calls however many sessions it serves. After some rounds the worker yields to its TCP
+//! connections.
 
 mod batch_item;
 pub(super) mod batch_sender;
@@ -34,7 +34,7 @@ use peername_server::addr::LocalAddr;
 use peername_server::phases::Phases;
 use peername_server::workers::WorkerTask;
 
-/// Of all limits, one worker's share.
+/// One worker's share of the limits.
 pub(crate) fn limits(config: &UdpConfig, workers: usize) -> TableLimits {
     let share = |of: usize| of.div_ceil(workers.max(1)).max(1);
     TableLimits {
@@ -45,7 +45,7 @@ pub(crate) fn limits(config: &UdpConfig, workers: usize) -> TableLimits {
     }
 }
 
-/// One worker for each set of sockets.
+/// The tasks of UDP workers, one for each worker that has sockets.
 pub(crate) fn worker_tasks<R: Role + Send + 'static>(
     sockets: UdpListeners,
     limits: TableLimits,
@@ -66,17 +66,20 @@ pub(crate) fn worker_tasks<R: Role + Send + 'static>(
     sockets.by_worker.into_iter().map(task).collect()
 }
 
+/// The state of one worker.
 struct Worker<R> {
     sessions: SessionTable<R>,
     listeners: Vec<Listener>,
     inbox: RecvBatch,
     sender: BatchSender,
     reply_sockets: ReplySockets,
+    /// Tokens of ready sockets, kept for their allocation.
     ready: Vec<u64>,
-    /// Places of the inbox that hold replies which are still to be sent.
+    /// Buffers of the inbox that hold replies not yet sent.
     reply_buffers_used: usize,
+    /// The datagrams of the batch that are to be sent.
     items: Vec<BatchItem>,
-    /// When a datagram last moved, of a session's.
+    /// When a datagram of a session was last received.
     last_activity: Instant,
 }
 
@@ -122,9 +125,15 @@ impl<R: Role> Worker<R> {
         })
     }
 
-    /// Serves until it must end. Once it is to begin nothing new, it ends by itself as soon as no
-    /// datagram has moved for a moment: an idle session has nothing to wait for. Who may be at its end is decided behind a
-    /// look at what has come, as this process may have been paused; one look, or a flood would put off all ends.
+    /// Serves until the process stops.
+    ///
+    /// While draining, it ends by itself as soon as no datagram has been received for [`DRAIN_QUIET`]: an idle session has
+    /// nothing to wait for. Before sessions expire, the sockets are drained once, because the process may have been
+    /// suspended; only once, because a flood would put off expiry for ever.
+    ///
+    /// # Errors
+    ///
+    /// The sockets were destroyed, or epoll fails.
     async fn run(mut self, poller: &AsyncEpoll, mut phases: Phases) -> io::Result<()> {
         let mut draining = phases.clone();
         let mut tick = interval(EXPIRY_INTERVAL);
@@ -134,7 +143,7 @@ impl<R: Role> Worker<R> {
             tokio::select! {
                 () = phases.wait_end() => break,
                 () = draining.wait_draining(), if !self.sessions.draining => {
-                    // What has come before the word to stop did.
+                    // Datagrams that were received before the signal.
                     self.poll_rounds(poller)?;
                     self.sessions.begin_draining();
                     self.last_activity = Instant::now();
@@ -165,12 +174,13 @@ impl<R: Role> Worker<R> {
         Ok(())
     }
 
+    /// Expires sessions and reply sockets.
     fn tick(&mut self, now: Instant) {
         self.sessions.tick(now);
         self.reply_sockets.close_idle(now);
     }
 
-    /// Serves what is ready, and returns whether anything may be left.
+    /// Serves ready sockets for some rounds. Returns whether any may still be ready.
     fn poll_rounds(&mut self, poller: &AsyncEpoll) -> io::Result<bool> {
         for _ in 0..ROUNDS_PER_TURN {
             if !self.poll_round(poller)? {
@@ -180,6 +190,7 @@ impl<R: Role> Worker<R> {
         Ok(true)
     }
 
+    /// Serves each ready socket with one batch. Returns whether any may still be ready.
     fn poll_round(&mut self, poller: &AsyncEpoll) -> io::Result<bool> {
         let now = Instant::now();
         let mut ready = std::mem::take(&mut self.ready);
@@ -202,19 +213,21 @@ fn token_of_listener(number: usize) -> u64 {
     u64::MAX - number as u64
 }
 
-/// SessionTable' tokens begin with their slot's generation, which no slot lives to see as high as that.
+/// The listener of a token. A session's token begins with its slot's generation, which never gets as high as a
+/// listener's.
 fn listener_of_token(token: u64) -> Option<usize> {
     let number = u64::MAX - token;
     (number < MAX_LISTENERS).then_some(number as usize)
 }
 
-/// Rounds before the worker's TCP connections have their turn.
+/// Rounds before the worker yields to its TCP connections.
 const ROUNDS_PER_TURN: usize = 8;
-/// How exactly sessions end on time.
+/// How often sessions are expired: idle timeouts are late by this at most.
 const EXPIRY_INTERVAL: Duration = Duration::from_secs(1);
-/// While draining: a backend that has not answered for so long has nothing more to say.
+/// While draining, the worker ends when no datagram has been received for so long: a backend that has not answered by
+/// then will not.
 const DRAIN_QUIET: Duration = Duration::from_secs(1);
-/// A request that nobody answers may be part of a flood.
+/// Idle timeout of sessions that were never answered: they may be part of a flood.
 const UNANSWERED_TIMEOUT: Duration = Duration::from_secs(30);
-/// More than there can be descriptors, fewer than there are slots of the last generation.
+/// More than there can be file descriptors, and fewer than the slots of the last generation.
 const MAX_LISTENERS: u64 = 1 << 24;

@@ -90,7 +90,7 @@ impl Open {
             let sockets =
                 UdpListeners::open(&wanted, &beside, workers, Some(asked.dialect), given)?;
             let group = match transparent {
-                true => Group::transparent(wanted, sockets.transparent()?, asked, share),
+                true => Group::transparent(wanted, sockets.into_transparent()?, asked, share),
                 false => Group::new(wanted, sockets, asked, share),
             };
             beside.staying.extend(group.addresses());
@@ -125,9 +125,9 @@ impl Open {
     }
 
     /// What of the kernel would make UDP faster, if it has not got it.
-    pub(super) fn tell_of_shortcomings(&self) {
+    pub(super) fn log_kernel_limits(&self) {
         if let Some(group) = self.groups.first() {
-            group.sockets.tell_of_shortcomings();
+            group.sockets.log_kernel_limits();
         }
     }
 }

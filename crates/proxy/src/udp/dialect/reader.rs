@@ -120,5 +120,9 @@ impl HeaderReader {
 }
 
 fn flow_key(reply_to: &ReplyTo) -> FlowKey {
-    (reply_to.listener, reply_to.original, reply_to.peer.0)
+    (
+        reply_to.listener,
+        reply_to.original_destination,
+        reply_to.peer.0,
+    )
 }

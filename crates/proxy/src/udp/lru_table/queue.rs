@@ -1,10 +1,11 @@
-//! Queues of slot numbers, linked through a table beside the slots: any member leaves in one step.
+//! Doubly linked queues of slot numbers. The links are in a table beside the slots, so any member is removed in
+//! constant time.
 
-/// Of each slot, who stands before and behind it in the one queue it is in.
+/// Each slot's neighbours in the one queue that it is in.
 #[derive(Debug, Default)]
 pub(super) struct Links(Vec<Link>);
 
-/// First and last of one queue.
+/// Head and tail of one queue.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Queue {
     head: Option<u32>,
@@ -19,7 +20,7 @@ struct Link {
 }
 
 impl Queue {
-    /// The member that has been here longest.
+    /// The member that was pushed first.
     pub(super) fn head(&self) -> Option<u32> {
         self.head
     }
@@ -28,7 +29,7 @@ impl Queue {
         self.len
     }
 
-    /// Puts a slot last. It must be in no queue of these links.
+    /// Appends a slot. It must be in no queue of these links.
     pub(super) fn push(&mut self, links: &mut Links, slot: u32) {
         *links.link_mut(slot) = Link {
             previous: self.tail,
@@ -42,7 +43,7 @@ impl Queue {
         self.len += 1;
     }
 
-    /// Takes a slot out. It must be in this queue.
+    /// Removes a slot. It must be in this queue.
     pub(super) fn remove(&mut self, links: &mut Links, slot: u32) {
         let Link { previous, next } = std::mem::take(links.link_mut(slot));
         match previous {

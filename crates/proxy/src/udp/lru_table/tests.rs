@@ -28,7 +28,7 @@ impl Fixture {
         self.start + Duration::from_secs(second)
     }
 
-    /// Adds an entry and returns the one that had to go.
+    /// Inserts an entry and returns the one that was evicted for it.
     fn add(&mut self, key: u32, of: u8, second: u64) -> Option<u32> {
         let gone = self.table.evict_for(balancer(of));
         self.table.insert(key, balancer(of), self.at(second), key);
@@ -42,7 +42,7 @@ impl Fixture {
 }
 
 #[test]
-fn unanswered_entries_go_first_and_the_oldest_of_them() {
+fn unanswered_entries_are_evicted_first_least_recently_used_first() {
     let mut fixture = Fixture::new();
     for key in 1..=4 {
         assert_eq!(fixture.add(key, key as u8, 0), None);
@@ -58,9 +58,9 @@ fn unanswered_entries_go_first_and_the_oldest_of_them() {
     assert_eq!(fixture.add(8, 8, 5), Some(1), "of answered ones the oldest");
 }
 
-/// Who has been answered and is silent now makes room for an eighth of new ones, so that these live to see an answer.
+/// Idle answered entries are evicted for new ones until these are an eighth, so that new ones live to see an answer.
 #[test]
-fn new_entries_have_an_eighth() {
+fn unanswered_entries_keep_an_eighth_of_the_table() {
     let mut table = LruTable::new(TableLimits {
         entries: 80,
         per_balancer: 40,
@@ -84,7 +84,7 @@ fn new_entries_have_an_eighth() {
 }
 
 #[test]
-fn a_flood_behind_one_balancer_pushes_out_only_its_own() {
+fn flood_behind_one_balancer_evicts_only_its_own_entries() {
     let mut fixture = Fixture::new();
     fixture.add(1, 1, 0);
     fixture.add(2, 2, 0);
@@ -98,7 +98,7 @@ fn a_flood_behind_one_balancer_pushes_out_only_its_own() {
 }
 
 #[test]
-fn silence_ends_unanswered_entries_sooner() {
+fn unanswered_entries_have_a_shorter_idle_timeout() {
     let mut fixture = Fixture::new();
     fixture.add(1, 1, 0);
     fixture.add(2, 2, 0);
@@ -118,7 +118,7 @@ fn silence_ends_unanswered_entries_sooner() {
 }
 
 #[test]
-fn an_id_outlives_its_entry_but_means_no_other() {
+fn stale_id_does_not_refer_to_the_slots_next_entry() {
     let mut fixture = Fixture::new();
     fixture.add(1, 1, 0);
     let id = fixture.table.find(&1).unwrap();
@@ -131,9 +131,9 @@ fn an_id_outlives_its_entry_but_means_no_other() {
     assert_eq!(fixture.table.remove_expired(fixture.at(61)), Some(2));
 }
 
-/// Against a plain list that is searched: whatever is done, the same entries are there.
+/// Model test against a plain list that is searched: after each operation both hold the same entries.
 #[test]
-fn as_a_list_would_do_it() {
+fn table_evicts_as_a_plain_list_does() {
     let mut fixture = Fixture::new();
     let mut list: Vec<(u32, u8, u64, bool)> = Vec::new();
     let mut random = 12345_u32;

@@ -1,24 +1,39 @@
-//! Which sessions may be left to the kernel.
+//! How steady a session is: whether it is worth offloading.
 
 use peername_kernel::data_path::{InstalledFlow, Usage};
 
 use crate::udp::endpoints::ReplyTo;
 
-/// How far a session's requests are equal.
+/// A session as a candidate for offload: how many requests in a row came the same way with the same header.
 #[derive(Debug)]
 pub(crate) struct OffloadCandidate {
+    /// The header of its last request.
     pub(crate) header: Box<[u8]>,
+    /// The addresses of its last request.
     pub(crate) reply_to: ReplyTo,
-    /// Requests in a row.
+    /// Equal requests in a row.
     pub(crate) equal: u32,
-    /// How often it was otherwise.
+    /// How often a request differed from the one before.
     pub(crate) changes: u32,
+    /// Set while its flow is installed in the kernel.
     pub(crate) installed: Option<InstalledFlow>,
-    /// What the kernel had done when it was asked last.
+    /// The kernel's counts at the last check.
     pub(crate) last_usage: Usage,
 }
 
 impl OffloadCandidate {
+    /// Whether the session should be offloaded now. Where that fails, for want of room perhaps, it is tried again after
+    /// twice as many requests.
+    pub(crate) fn is_steady(&self) -> bool {
+        self.equal >= MIN_EQUAL_REQUESTS && self.equal.is_power_of_two()
+    }
+
+    /// Whether it has changed too often to be offloaded ever again.
+    pub(crate) fn is_unsteady(&self) -> bool {
+        self.changes > MAX_CHANGES
+    }
+
+    /// A candidate after its first request.
     pub(crate) fn new(header: &[u8], reply_to: &ReplyTo) -> Self {
         Self {
             header: header.into(),
@@ -30,3 +45,8 @@ impl OffloadCandidate {
         }
     }
 }
+
+/// Equal requests in a row that make a session steady: one installation pays off over many datagrams.
+const MIN_EQUAL_REQUESTS: u32 = 4;
+/// Above this a session stays in user space: an installation costs more than some datagrams.
+const MAX_CHANGES: u32 = 16;

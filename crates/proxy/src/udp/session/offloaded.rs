@@ -1,4 +1,4 @@
-//! A worker's sessions and the kernel: which are left to it, and what it did for them.
+//! Kernel offload of a worker's sessions: hands them to the kernel, takes them back, counts what it carried.
 
 use std::mem;
 use std::net::SocketAddr;
@@ -7,7 +7,6 @@ use std::time::{Duration, Instant};
 use peername_kernel::address_pair::AddressPair;
 use peername_kernel::data_path::Epoch;
 use peername_kernel::flow::Flow;
-use peername_sys::netlink::LOOPBACK;
 use peername_sys::udp;
 
 use super::Session;
@@ -16,10 +15,12 @@ use super::table::SessionTable;
 use crate::udp::endpoints::ReplyTo;
 use crate::udp::lru_table::EntryId;
 use crate::udp::offload::candidate::OffloadCandidate;
-use crate::udp::offload::egress_cache::EgressCache;
 
 impl<R: Role> SessionTable<R> {
-    /// A request came this way with this header; perhaps those that follow are left to the kernel.
+    /// Notes a request with this header, and offloads the session once it is steady ([`OffloadCandidate`]).
+    ///
+    /// A request that differs from those before takes an offloaded session back; so does the first one after all flows
+    /// were cleared. The session then starts over as a candidate.
     pub(super) fn observe(&mut self, id: EntryId, header: &[u8], reply_to: &ReplyTo, epoch: Epoch) {
         let Some(kernel) = &self.kernel else { return };
         let Some(session) = self.table.get_mut(id) else {
@@ -31,12 +32,12 @@ impl<R: Role> SessionTable<R> {
         let candidate = session
             .offload
             .get_or_insert_with(|| Box::new(OffloadCandidate::new(header, reply_to)));
-        if candidate.changes > MAX_CHANGES {
+        if candidate.is_unsteady() {
             return;
         }
         let is_equal = *candidate.header == *header && candidate.reply_to == *reply_to;
         let usage = match &candidate.installed {
-            // Too large a one, or a fragment: it is for us, the others are not.
+            // Too large for the way out, or a fragment: user space sends this one, and the offload stays.
             Some(installed) if is_equal && !kernel.is_evicted(installed) => return,
             Some(installed) => Some(kernel.remove(installed)),
             None => None,
@@ -50,8 +51,7 @@ impl<R: Role> SessionTable<R> {
                 ..OffloadCandidate::new(header, reply_to)
             };
         }
-        // If it is not installed, for want of room perhaps, it is some day.
-        let is_steady = candidate.equal >= MIN_EQUAL_REQUESTS && candidate.equal.is_power_of_two();
+        let is_steady = candidate.is_steady();
         if let Some(usage) = usage {
             session.add_kernel_usage(&usage);
         }
@@ -60,14 +60,18 @@ impl<R: Role> SessionTable<R> {
         }
     }
 
+    /// Installs a session's flow in the kernel, if the role allows it and the kernel takes it.
     fn offload(&mut self, id: EntryId, epoch: Epoch) {
         let Some(kernel) = &self.kernel else { return };
         let Some(session) = self.table.get(id) else {
             return;
         };
         let installed = self.role.offload_port(session).and_then(|port| {
-            let most = session.max_reply_packet(&mut self.egress_cache)?;
-            kernel.install(&session.flow(port, most)?, epoch)
+            let local = session.reply_to.local?;
+            let max_reply = self
+                .egress_cache
+                .max_packet(&local, session.reply_to.peer.ip())?;
+            kernel.install(&session.flow(port, max_reply)?, epoch)
         });
         let session = self.table.get_mut(id);
         if let Some(candidate) = session.and_then(|session| session.offload.as_mut()) {
@@ -75,10 +79,10 @@ impl<R: Role> SessionTable<R> {
         }
     }
 
-    /// Whether the kernel has had to do with a session since this was last asked. Takes note of when.
+    /// Touches a session that the kernel has carried datagrams of since the last call. Returns whether it has.
     ///
-    /// Its counts tell. When the last datagram came is known to a tick only, within which a session may be looked at
-    /// and used again.
+    /// The kernel's counts decide. The time of the last datagram alone would not do: it is exact to a tick only, within
+    /// which a session may be checked and used again.
     pub(super) fn touch_if_used_by_kernel(&mut self, id: EntryId, now: Instant) -> bool {
         let mut last = || {
             let candidate = self.table.get_mut(id)?.offload.as_mut()?;
@@ -95,7 +99,7 @@ impl<R: Role> SessionTable<R> {
         }
     }
 
-    /// Takes a session back from the kernel for good: it has ended.
+    /// Takes a session back from the kernel for good, because it is closed or moved, and counts what the kernel did.
     pub(super) fn reclaim_from_kernel(&self, session: &mut Session) {
         let installed = session
             .offload
@@ -106,7 +110,8 @@ impl<R: Role> SessionTable<R> {
         }
     }
 
-    /// Sees that the kernel still does what would be done here, and adds to the tally what it did.
+    /// Adds what the kernel carried to the tally. Takes all sessions back where a setting or a route has changed, because
+    /// the kernel would send elsewhere than user space.
     pub(super) fn collect_kernel_totals(&mut self) {
         let Some(kernel) = &self.kernel else { return };
         kernel.check_sysctls();
@@ -129,20 +134,8 @@ impl<R: Role> SessionTable<R> {
 }
 
 impl Session {
-    /// The largest IP packet that can go back to the balancer; `None` where replies leave by another device than
-    /// requests come in by.
-    fn max_reply_packet(&self, egress_cache: &mut EgressCache) -> Option<u16> {
-        let local = self.reply_to.local?;
-        if local.interface == LOOPBACK {
-            return Some(u16::MAX);
-        }
-        let way = egress_cache.find(local.ip, self.reply_to.peer.ip())?;
-        let most = u16::try_from(way.mtu).unwrap_or(u16::MAX);
-        (way.interface == local.interface).then_some(most)
-    }
-
-    /// What the kernel is to do. `None` where its socket has no address.
-    fn flow(&self, port: u16, most: u16) -> Option<Flow<'_>> {
+    /// The flow as the kernel's program needs it. `None` where a call about the socket fails.
+    fn flow(&self, port: u16, max_reply: u16) -> Option<Flow<'_>> {
         let (peer, local) = (self.reply_to.peer.0, self.reply_to.local?);
         Some(Flow {
             downstream: AddressPair {
@@ -156,15 +149,11 @@ impl Session {
             },
             reply_header: &self.headers.reply,
             interface: local.interface,
-            path_mtu: most,
+            path_mtu: max_reply,
             mark: udp::mark(&self.socket).ok()?,
         })
     }
 }
 
-/// Requests in a row that make a session candidate: the kernel is installed once for many datagrams.
-const MIN_EQUAL_REQUESTS: u32 = 4;
-/// How inexact the kernel is about when: CONFIG_HZ is 100 at least.
+/// Resolution of the kernel's time of a flow's last datagram: CONFIG_HZ is 100 at least.
 const KERNEL_TICK: Duration = Duration::from_millis(10);
-/// A session that is so often otherwise stays here: to tell the kernel costs more than some datagrams.
-const MAX_CHANGES: u32 = 16;

@@ -1,4 +1,4 @@
-//! What a worker asks of the program it works for.
+//! The decisions that differ between proxy and forwarder, as a trait: the worker is generic over it.
 
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::time::Instant;
@@ -10,13 +10,13 @@ use crate::udp::drop_reason::DropReason;
 use crate::udp::endpoints::{ReplyTo, SessionKey};
 use crate::udp::session::Session;
 
-/// The proxy or the forwarder.
+/// Decides what a datagram means: [`crate::udp::UdpProxy`]'s and [`crate::udp::UdpForwarder`]'s side of a worker.
 pub(crate) trait Role {
-    /// Says which session a datagram belongs to, or that it belongs to none.
+    /// Reads the header of a datagram, and decides which session it belongs to.
     ///
     /// # Errors
     ///
-    /// [`DropReason`], with the reason.
+    /// [`DropReason`]: it belongs to none.
     fn admit(
         &mut self,
         bytes: &[u8],
@@ -31,18 +31,19 @@ pub(crate) trait Role {
     /// [`Failure`], as for a connection.
     fn open_socket(&self, admitted: &AdmittedDatagram) -> Result<UdpSocket, Failure>;
 
-    /// Where a new session would lead from its client's own address, by the rules of now; `None` from another.
+    /// The backend that a new session would have by the current rules; `None` where it would not have its client's own
+    /// address as source.
     ///
     /// # Errors
     ///
     /// [`Failure`], as [`Role::open_socket`].
     fn target(&self, admitted: &AdmittedDatagram) -> Result<Option<SocketAddr>, Failure>;
 
-    /// What goes in front of its datagrams.
+    /// The headers of its requests and replies.
     ///
     /// # Errors
     ///
-    /// [`Failure::Header`].
+    /// [`Failure::Header`]: TLVs don't fit.
     fn headers(&self, admitted: &AdmittedDatagram) -> Result<SessionHeaders, Failure>;
 
     /// Whether a reply that goes this way still comes to the client of `key`; notes that its flow was answered.
@@ -51,19 +52,19 @@ pub(crate) trait Role {
     /// The listener's port, where this session may be offloaded to the kernel; `None` where it may not.
     fn offload_port(&self, session: &Session) -> Option<u16>;
 
-    /// Takes note of the time, about once a second.
+    /// Expires state of its own; called once a second.
     fn tick(&mut self, now: Instant);
 }
 
-/// A datagram that may go on.
+/// A datagram that is admitted, with its header.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct AdmittedDatagram {
-    /// Its session.
+    /// The key of its session.
     pub(crate) key: SessionKey,
-    /// Whose share of sessions it counts against.
+    /// The balancer, against whose limit of sessions it counts.
     pub(crate) balancer: IpAddr,
-    /// Where its payload begins.
+    /// Offset of the payload.
     pub(crate) payload: usize,
-    /// What a header said, where there is one.
+    /// Its header; for the forwarder, an empty one.
     pub(crate) header: DatagramHeader,
 }

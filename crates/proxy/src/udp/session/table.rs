@@ -1,14 +1,22 @@
-//! The sessions of one worker: which one a datagram belongs to, and how they begin and end.
+//! The session table of one worker: looks up the session of a datagram, opens sessions and closes them.
+//!
+//! [`super::eviction`] makes room at a limit, [`super::failover`] moves a session to another balancer,
+//! [`super::offloaded`] hands one to the kernel.
 
 use std::collections::HashMap;
-use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::net::{SocketAddr, UdpSocket};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use peername_observe::throttle::Throttle;
+use peername_server::addr::{LocalAddr, Target};
+use peername_sys::NameCall;
 use peername_sys::event::async_epoll::AsyncEpoll;
+use peername_sys::netlink::Transport;
 use peername_sys::udp;
-use peername_sys::{NameCall, SyscallError};
 
+use super::Session;
+use super::role::{AdmittedDatagram, Role};
 use crate::backend::Backend;
 use crate::outcome::{Failure, Over};
 use crate::telemetry::counters::{Counters, DatagramTally};
@@ -16,26 +24,21 @@ use crate::telemetry::outages;
 use crate::telemetry::record::Record;
 use crate::telemetry::refusals;
 use crate::udp::drop_reason::DropReason;
-use crate::udp::endpoints::{ReplyTo, SessionKey};
+use crate::udp::endpoints::{ClientKey, ReplyTo, SessionKey};
 use crate::udp::lru_table::{EntryId, LruTable, TableLimits};
 use crate::udp::offload::KernelDataPath;
 use crate::udp::offload::egress_cache::EgressCache;
-use crate::udp::session::Session;
-use crate::udp::session::role::{AdmittedDatagram, Role};
-use peername_observe::throttle::Throttle;
-use peername_server::addr::{LocalAddr, Target};
-use peername_sys::netlink::Transport;
 
-/// What a worker knows beside its buffers.
+/// The sessions of one worker, with the counters of its datagrams.
 pub(crate) struct SessionTable<R> {
     pub(super) role: R,
     pub(crate) table: LruTable<SessionKey, Session>,
-    /// The session that has a client's own address and port, through whichever balancer.
-    clients: HashMap<ClientKey, EntryId>,
+    /// The session that holds a client's own address and port, through whichever balancer.
+    pub(super) clients: HashMap<ClientKey, EntryId>,
     pub(crate) tally: DatagramTally,
     counters: Arc<Counters>,
     listeners: Vec<LocalAddr>,
-    /// Whether no session may begin any more.
+    /// Whether new sessions are refused, because the process is stopping.
     pub(crate) draining: bool,
     pub(super) kernel: KernelDataPath,
     pub(super) egress_cache: EgressCache,
@@ -62,8 +65,13 @@ impl<R: Role> SessionTable<R> {
         }
     }
 
-    /// The session of a datagram that came this way, and where its payload begins. Before a session has to go for it,
-    /// `flush` sends what has been received and not sent on.
+    /// Finds the session of a datagram or opens one. Returns it with the offset of the payload.
+    ///
+    /// Calls `flush` before a session is evicted for it, to send the datagrams that are received and not yet sent.
+    ///
+    /// # Errors
+    ///
+    /// [`DropReason`]: the datagram is refused, or no session can be opened.
     pub(crate) fn find_or_begin(
         &mut self,
         bytes: &[u8],
@@ -97,7 +105,7 @@ impl<R: Role> SessionTable<R> {
         Ok((id, admitted.payload))
     }
 
-    /// Whether the way to the session's client is still there. Takes note of the answer.
+    /// Whether a reply of this session still comes to its client; notes that its flow was answered.
     pub(crate) fn accept_reply(&mut self, id: EntryId, now: Instant) -> bool {
         match self.table.get(id) {
             Some(session) => self.role.accept_reply(&session.reply_to, &session.key, now),
@@ -105,14 +113,14 @@ impl<R: Role> SessionTable<R> {
         }
     }
 
-    /// Counts datagrams that the kernel threw away before we came to them.
+    /// Counts datagrams that the kernel dropped because a receive buffer was full.
     pub(crate) fn count_lost(&mut self, datagrams: u32) {
         if datagrams > 0 {
             self.tally.dropped("receive_buffer_full", datagrams.into());
         }
     }
 
-    /// Counts a datagram that goes no further; the log has one of them a second.
+    /// Counts a dropped datagram and logs it, rate limited to one line a second.
     pub(crate) fn count_dropped(&mut self, dropped: &DropReason, reply_to: Option<&ReplyTo>) {
         self.tally.dropped(dropped.reason(), 1);
         if let Some(reply_to) = reply_to {
@@ -131,7 +139,7 @@ impl<R: Role> SessionTable<R> {
         }
     }
 
-    /// Counts a request that did not reach the backend of its session.
+    /// Counts a request that was not sent to the backend, and reports the backend as down where it is unreachable.
     pub(crate) fn count_unsent(&mut self, id: EntryId, dropped: &DropReason) {
         let session = self.table.get(id);
         if let (DropReason::Unreachable(error), Some(session)) = (dropped, session) {
@@ -145,7 +153,8 @@ impl<R: Role> SessionTable<R> {
         self.count_dropped(dropped, reply_to.as_ref());
     }
 
-    /// The backend of this session has answered.
+    /// Notes that the backend of this session has answered: the session is no longer an early eviction candidate, and the
+    /// backend is up.
     pub(crate) fn note_answered(&mut self, id: EntryId, now: Instant) {
         if outages::is_any_down()
             && let Some(session) = self.table.get(id)
@@ -155,7 +164,7 @@ impl<R: Role> SessionTable<R> {
         self.table.touch(id, now, true);
     }
 
-    /// Ends what is over, and tells the counters.
+    /// Expires idle sessions and reports the counters. Called once a second.
     pub(crate) fn tick(&mut self, now: Instant) {
         self.role.tick(now);
         while let Some(id) = self.table.find_expired(now) {
@@ -167,12 +176,13 @@ impl<R: Role> SessionTable<R> {
         self.report();
     }
 
-    /// Adds up what was counted here.
+    /// Adds this worker's counts to the process's.
     pub(crate) fn report(&mut self) {
         self.counters.add(&mut self.tally);
     }
 
-    /// Begins no session from now on. What is open is seen here only.
+    /// Drains: refuses new sessions, and takes offloaded ones back from the kernel, so that their datagrams are noticed
+    /// here.
     pub(crate) fn begin_draining(&mut self) {
         self.draining = true;
         if let Some(kernel) = &self.kernel {
@@ -180,7 +190,7 @@ impl<R: Role> SessionTable<R> {
         }
     }
 
-    /// Ends all sessions.
+    /// Closes all sessions.
     pub(crate) fn close_all(&mut self) {
         while let Some(id) = self.table.eviction_candidate() {
             self.close(id, Over::Stopped);
@@ -189,60 +199,8 @@ impl<R: Role> SessionTable<R> {
         self.report();
     }
 
-    /// The session that a client goes on with where it comes through another balancer and the one before has been silent: it has
-    /// the client's port, which a second session could not have. `None` where there is none, and where by the rules of
-    /// now the client goes elsewhere.
-    fn failover_candidate(
-        &mut self,
-        admitted: &AdmittedDatagram,
-        now: Instant,
-    ) -> Result<Option<EntryId>, Failure> {
-        let client = ClientKey::of(&admitted.key);
-        let Some(&id) = client.and_then(|client| self.clients.get(&client)) else {
-            return Ok(None);
-        };
-        let Some(&Session {
-            last_request,
-            upstream,
-            ..
-        }) = self.table.get(id)
-        else {
-            return Ok(None);
-        };
-        let is_idle = now.duration_since(last_request) >= FAILOVER_AFTER
-            && !self.touch_if_used_by_kernel(id, now);
-        if !is_idle
-            || self
-                .table
-                .eviction_candidate_for(admitted.balancer)
-                .is_some()
-        {
-            return Ok(None);
-        }
-        let target = self.role.target(admitted)?;
-        Ok((target == Some(upstream)).then_some(id))
-    }
-
-    fn fail_over(
-        &mut self,
-        id: EntryId,
-        admitted: &AdmittedDatagram,
-        now: Instant,
-        poller: &AsyncEpoll,
-    ) -> Result<EntryId, Failure> {
-        let headers = self.role.headers(admitted)?;
-        let mut session = self.table.remove(id).ok_or(Failure::NoService)?;
-        self.reclaim_from_kernel(&mut session);
-        let _ = poller.delete(&session.socket);
-        (session.key, session.headers) = (admitted.key, headers);
-        let is_answered = session.is_answered();
-        let id = self.insert(admitted, now, session, poller)?;
-        self.table.touch(id, now, is_answered);
-        Ok(id)
-    }
-
-    /// Puts a session into its place, and listens for its replies.
-    fn insert(
+    /// Inserts a session into the table and registers its socket with epoll.
+    pub(super) fn insert(
         &mut self,
         admitted: &AdmittedDatagram,
         now: Instant,
@@ -254,7 +212,7 @@ impl<R: Role> SessionTable<R> {
             .insert(admitted.key, admitted.balancer, now, session);
         if let Some(client) = ClientKey::of(&admitted.key) {
             let first = self.clients.get(&client).copied();
-            // One that came later, while the first is there, has another port.
+            // A session opened while the first is there has another port.
             if first.is_none_or(|first| self.table.get(first).is_none()) {
                 self.clients.insert(client, id);
             }
@@ -264,13 +222,14 @@ impl<R: Role> SessionTable<R> {
             None => Ok(()),
         };
         if let Err(failed) = watched {
-            // Nobody would hear its replies.
+            // Its replies would never be received.
             self.close(id, Over::Unwatched);
             return Err(Failure::Local(failed));
         }
         Ok(id)
     }
 
+    /// Opens a session: its socket, its log record and its entry. At a limit, evicts another first.
     fn begin(
         &mut self,
         admitted: &AdmittedDatagram,
@@ -282,18 +241,19 @@ impl<R: Role> SessionTable<R> {
         let headers = self.role.headers(admitted)?;
         let (socket, upstream) = match self.open_socket(admitted) {
             Err(Failure::Local(failed)) if failed.is_exhaustion() => {
-                warn_of_exhaustion(&failed);
                 flush(self);
-                self.evict_one(now);
+                self.evict_for_descriptor(&failed, now);
                 self.open_socket(admitted)?
             }
             opened => opened?,
         };
         let listener = self.listeners.get(reply_to.listener).copied();
-        let listener = reply_to.original.map(LocalAddr).or(listener);
+        let listener = reply_to.original_destination.map(LocalAddr).or(listener);
         let listener = listener.unwrap_or(LocalAddr(admitted.key.from));
         let local = reply_to.local.map(|local| {
-            let ip = reply_to.original.map_or(local.ip, |original| original.ip());
+            let ip = reply_to
+                .original_destination
+                .map_or(local.ip, |original_destination| original_destination.ip());
             LocalAddr::canonical(SocketAddr::new(ip, listener.0.port()))
         });
         if self
@@ -319,10 +279,8 @@ impl<R: Role> SessionTable<R> {
         self.insert(admitted, now, session, poller)
     }
 
-    fn open_socket(
-        &self,
-        admitted: &AdmittedDatagram,
-    ) -> Result<(UdpSocket, std::net::SocketAddr), Failure> {
+    /// Opens the upstream socket and returns it with the backend's address.
+    fn open_socket(&self, admitted: &AdmittedDatagram) -> Result<(UdpSocket, SocketAddr), Failure> {
         let socket = self.role.open_socket(admitted)?;
         let upstream = socket
             .peer_addr()
@@ -331,40 +289,18 @@ impl<R: Role> SessionTable<R> {
         udp::enable_drop_count(&socket).map_err(Failure::Local)?;
         // With the kernel's default, a backend that sends at 20 Mbit/s overruns it in 50 ms.
         let _ = udp::set_receive_buffer(&socket, REPLY_BUFFER);
-        // A backend that sends merged datagrams is received merged, where the kernel can.
+        // UDP_GRO, where the kernel has it: a backend that sends with UDP_SEGMENT is received merged.
         let _ = udp::enable_gro(&socket);
         Ok((socket, upstream))
     }
 
-    /// Ends a session whose socket was destroyed.
+    /// Closes a session whose socket was destroyed from outside.
     pub(crate) fn close_destroyed(&mut self, id: EntryId) {
         self.close(id, Over::SocketDestroyed);
     }
 
-    fn evict_for(&mut self, balancer: IpAddr, now: Instant) {
-        for _ in 0..MAX_BUSY_SKIPS {
-            match self.table.eviction_candidate_for(balancer) {
-                Some(id) if self.touch_if_used_by_kernel(id, now) => {}
-                Some(id) => return self.close(id, Over::Evicted),
-                None => return,
-            }
-        }
-        if let Some(id) = self.table.eviction_candidate_for(balancer) {
-            self.close(id, Over::Evicted);
-        }
-    }
-
-    fn evict_one(&mut self, now: Instant) {
-        for _ in 0..MAX_BUSY_SKIPS {
-            match self.table.eviction_candidate() {
-                Some(id) if self.touch_if_used_by_kernel(id, now) => {}
-                Some(id) => return self.close(id, Over::Evicted),
-                None => return,
-            }
-        }
-    }
-
-    fn close(&mut self, id: EntryId, over: Over) {
+    /// Closes a session: takes it back from the kernel, counts and logs it.
+    pub(super) fn close(&mut self, id: EntryId, over: Over) {
         if let Some(mut session) = self.table.remove(id) {
             if let Some(client) = ClientKey::of(&session.key)
                 && self.clients.get(&client) == Some(&id)
@@ -377,45 +313,8 @@ impl<R: Role> SessionTable<R> {
     }
 }
 
-/// A client and where it asked, whoever brought it here.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-struct ClientKey {
-    listener: usize,
-    original: Option<SocketAddr>,
-    client: SocketAddr,
-    destination: Option<SocketAddr>,
-}
-
-impl ClientKey {
-    /// `None` for whom no header names.
-    fn of(key: &SessionKey) -> Option<Self> {
-        Some(Self {
-            listener: key.listener,
-            original: key.original,
-            client: key.client?,
-            destination: key.destination,
-        })
-    }
-}
-
-fn warn_of_exhaustion(failed: &SyscallError) {
-    if let Some(suppressed) = EXHAUSTION_LOG.pass() {
-        tracing::warn!(
-            suppressed,
-            "{failed}: a UDP session has to make room for a new one. Raise LimitNOFILE or \
-             `ulimit -n`, or lower --max-sessions"
-        );
-    }
-}
-
-/// How long a balancer has brought nothing of a client before another may take the client over. Two that share its
-/// datagrams go on side by side.
-const FAILOVER_AFTER: Duration = Duration::from_secs(3);
-/// Bytes of replies that wait while the worker does not run, as the listener's buffer holds for requests: 0.4 s of
-/// 20 Mbit/s. The kernel doubles it, caps it at `net.core.rmem_max` before, and takes memory only for what waits.
+/// Receive buffer of an upstream socket in bytes, for replies while the worker does not run: 0.4 s of 20 Mbit/s. The
+/// kernel caps it at `net.core.rmem_max` and then doubles it, and takes memory only for what is queued.
 const REPLY_BUFFER: usize = 1 << 20;
-/// Sessions that the kernel was busy with, passed over before one of them goes all the same.
-const MAX_BUSY_SKIPS: usize = 16;
 
 static DROP_LOG: Throttle = Throttle::new(Duration::from_secs(1));
-static EXHAUSTION_LOG: Throttle = Throttle::new(Duration::from_secs(10));

@@ -1,4 +1,4 @@
-//! The datagrams of a batch.
+//! Datagrams of a received batch: where each begins and ends, and its session.
 
 use std::ops::Range;
 
@@ -7,14 +7,17 @@ use peername_sys::udp::{RecvBatch, RecvMeta};
 use super::batch_sender::SendFailures;
 use crate::udp::lru_table::EntryId;
 
-/// A datagram in the inbox, on its way.
+/// A datagram in a buffer of the inbox, with its session.
 #[derive(Clone, Debug)]
 pub(super) struct BatchItem {
     pub(super) session: EntryId,
+    /// Index of the buffer.
     pub(super) buffer: usize,
+    /// The payload's bytes in the buffer.
     pub(super) payload: Range<usize>,
 }
 
+/// The payload of a datagram.
 pub(super) fn payload<'a>(inbox: &'a RecvBatch, item: &BatchItem) -> &'a [u8] {
     let bytes = inbox.get(item.buffer).map(|(_, bytes)| bytes);
     bytes
@@ -22,16 +25,17 @@ pub(super) fn payload<'a>(inbox: &'a RecvBatch, item: &BatchItem) -> &'a [u8] {
         .unwrap_or_default()
 }
 
-/// Where the datagrams in a buffer begin and end.
+/// The ranges of the datagrams in a buffer: several where the kernel has merged them (UDP_GRO).
 pub(super) fn split_merged(arrived: &RecvMeta) -> impl Iterator<Item = Range<usize>> + use<> {
     let len = arrived.len;
     let size = arrived.segment.map_or(len, usize::from).max(1);
-    // An empty datagram is one, too.
+    // A buffer of length 0 holds one empty datagram.
     (0..len.max(1))
         .step_by(size)
         .map(move |start| start..(start + size).min(len))
 }
 
+/// Calls `note` for each datagram that was sent.
 pub(super) fn for_each_sent(
     items: &[BatchItem],
     failed: &SendFailures,
@@ -45,5 +49,5 @@ pub(super) fn for_each_sent(
     }
 }
 
-/// Datagrams taken at once. Each buffer is 64 KiB of address space, of which only what is used is real.
+/// Buffers of the inbox, received into at once. Each is 64 KiB of address space, of which only used pages take memory.
 pub(super) const BATCH_SIZE: usize = 32;

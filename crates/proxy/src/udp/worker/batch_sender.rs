@@ -1,4 +1,4 @@
-//! ForwarderRole what a batch amounts to, with as few system calls as it takes.
+//! Sends a batch of datagrams with as few system calls as possible: sendmmsg(2) and UDP_SEGMENT.
 
 use std::io::{self, ErrorKind, IoSlice};
 use std::net::SocketAddr;
@@ -9,15 +9,15 @@ use peername_sys::udp::{PktInfo, SendBatch, Transmit, supports_gso};
 
 use crate::udp::drop_reason::DropReason;
 
-/// Sends batches. One a worker.
+/// Sends batches of datagrams. Each worker has one.
 #[derive(Debug)]
 pub(crate) struct BatchSender {
     outbox: SendBatch,
-    /// Whether runs of datagrams of one size go out as one (UDP_SEGMENT).
+    /// Whether runs of datagrams of one size are sent as one (UDP_SEGMENT).
     merge: bool,
 }
 
-/// One datagram, where its parts lie.
+/// A datagram to send, in parts.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct OutgoingDatagram<'a> {
     pub(crate) header: &'a [u8],
@@ -27,7 +27,7 @@ pub(crate) struct OutgoingDatagram<'a> {
     pub(crate) from: Option<PktInfo>,
 }
 
-/// Which datagrams of a batch were not sent, and why.
+/// The indices of the datagrams of a batch that were not sent, in ascending order, and why.
 pub(crate) type SendFailures = Vec<(usize, DropReason)>;
 
 impl BatchSender {
@@ -38,7 +38,7 @@ impl BatchSender {
         }
     }
 
-    /// Sends all of them, in order, and returns those that could not be.
+    /// Sends all of them in order, and returns those that failed.
     pub(crate) fn send(
         &mut self,
         socket: impl AsFd,
@@ -57,7 +57,7 @@ impl BatchSender {
         failed
     }
 
-    /// The usual case towards backends: one client has sent one datagram.
+    /// Sends one datagram, which is the usual case towards backends: one client has sent one.
     fn send_one(
         &mut self,
         socket: BorrowedFd<'_>,
@@ -81,7 +81,8 @@ impl BatchSender {
         })
     }
 
-    /// `offset` is where `datagrams` stand in the whole batch.
+    /// Sends datagrams in runs; a run that fails is sent again datagram by datagram. `offset` is the index of the first
+    /// one in the whole batch.
     fn send_runs(
         &mut self,
         socket: BorrowedFd<'_>,
@@ -116,17 +117,19 @@ impl BatchSender {
         }
     }
 
-    /// A device that can't compute checksums can't have merged datagrams (EIO, udp(7)). Other errors may
-    /// be about this run only: too large for the path, for one.
+    /// Stops merging where the device can't compute checksums (EIO, udp(7)). Other errors may concern this run only, for
+    /// example that it is too large for the path.
     fn disable_merging_on_device_error(&mut self, error: &io::Error) {
         if peername_sys::is_device_error(error) {
             self.merge = false;
-            tracing::info!("UDP_SEGMENT does not work on the way out ({error}); going on without");
+            tracing::info!(
+                "UDP_SEGMENT does not work on the egress device ({error}); datagrams are sent one by one from now on"
+            );
         }
     }
 }
 
-/// A batch as messages: runs of datagrams to one place, of one size where there are several.
+/// A batch as messages: each is a run of datagrams to one address, of one size where there are several.
 struct MessageBatch<'a> {
     slices: Vec<IoSlice<'a>>,
     messages: Vec<Transmit>,
@@ -176,20 +179,20 @@ impl OutgoingDatagram<'_> {
     }
 }
 
-/// How many datagrams from the first on can go as one: to the same place, of the same size. The last
-/// may be shorter. An empty datagram goes alone.
+/// How many datagrams from the first on can be sent as one: to the same address, of the same size. The last
+/// may be shorter. An empty datagram is sent alone.
 fn run_length(datagrams: &[OutgoingDatagram<'_>]) -> usize {
     let Some(first) = datagrams.first() else {
         return 0;
     };
     let size = first.len();
-    let mut octets = size;
+    let mut bytes = size;
     let mut len = 1;
     for datagram in datagrams.iter().take(Transmit::MAX_SEGMENTS).skip(1) {
-        octets += datagram.len();
+        bytes += datagram.len();
         let fits = (datagram.to, datagram.from) == (first.to, first.from)
             && (1..=size).contains(&datagram.len())
-            && octets <= Transmit::MAX_SEGMENTED_BYTES;
+            && bytes <= Transmit::MAX_SEGMENTED_BYTES;
         if !fits {
             break;
         }
@@ -201,7 +204,7 @@ fn run_length(datagrams: &[OutgoingDatagram<'_>]) -> usize {
     len
 }
 
-/// Sends again for as long as the error is about an earlier datagram.
+/// Retries `send` while the error belongs to an earlier datagram.
 fn retry(
     to: Option<SocketAddr>,
     mut send: impl FnMut() -> io::Result<()>,
@@ -218,8 +221,8 @@ fn retry(
     }
 }
 
-/// On a connected socket an ICMP error that came for an earlier datagram is reported by the next call,
-/// which then does nothing else: ask again.
+/// Whether an error belongs to an earlier datagram, so that the call is to be retried: on a connected socket, an ICMP
+/// error is reported by the next call, which then sends nothing.
 fn is_pending_error(error: &io::Error, to: Option<SocketAddr>) -> bool {
     match error.kind() {
         ErrorKind::Interrupted => true,
@@ -228,7 +231,7 @@ fn is_pending_error(error: &io::Error, to: Option<SocketAddr>) -> bool {
     }
 }
 
-/// An error that comes back at once is about this datagram after all.
+/// After so many retries an error belongs to this datagram after all.
 const MAX_SEND_RETRIES: usize = 2;
 
 #[cfg(test)]
@@ -251,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_is_of_one_size_but_for_its_last() {
+    fn run_has_one_size_but_for_its_last_datagram() {
         assert_eq!(lengths(&[5, 5, 5]), [3]);
         assert_eq!(lengths(&[5, 5, 3, 5, 5]), [3, 2]);
         assert_eq!(lengths(&[5, 6, 6]), [1, 2]);
@@ -261,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn datagrams_to_different_places_are_not_merged() {
+    fn datagrams_to_different_addresses_are_not_merged() {
         let to = |port| OutgoingDatagram {
             header: &[],
             payload: &[0; 9],
@@ -276,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_datagram_goes_alone() {
+    fn empty_datagram_is_sent_alone() {
         let of = |payload| OutgoingDatagram {
             header: &[],
             payload,

@@ -1,4 +1,4 @@
-//! The way back: what sessions' sockets have received, to the balancers.
+//! Replies: received from backends on the sockets of sessions, sent to balancers.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -18,7 +18,7 @@ use crate::udp::session::Session;
 use crate::udp::session::role::Role;
 
 impl<R: Role> Worker<R> {
-    /// Takes a session's replies into what is left of the inbox. Returns whether more may wait.
+    /// Receives replies of a session into the free buffers of the inbox. Returns whether more may be queued.
     pub(super) fn receive_replies(&mut self, id: EntryId, now: Instant) -> bool {
         if self.reply_buffers_used == BATCH_SIZE {
             self.send_replies();
@@ -36,8 +36,7 @@ impl<R: Role> Worker<R> {
                 self.sessions.close_destroyed(id);
                 return false;
             }
-            // What came back for an earlier request, by ICMP. The session goes on: a backend that is
-            // restarted answers again.
+            // An ICMP error for an earlier request. The session goes on: a backend that is restarted answers again.
             Err(error) => {
                 self.sessions
                     .count_unsent(id, &DropReason::by_kernel(error));
@@ -83,17 +82,17 @@ impl<R: Role> Worker<R> {
         }
         let more = came == wanted;
         if let Some(session) = self.sessions.table.get_mut(id) {
-            // To look for a second datagram costs as much as to be told that there is one.
+            // A call that finds no second datagram costs as much as another wakeup for it.
             session.reply_batch = if more { REPLY_BATCH } else { 1 };
         }
         more
     }
 
-    /// Sends the replies that were taken to the balancers, each the way its session's last request came.
+    /// Sends the received replies to the balancers, each back the way of its session's last request.
     pub(super) fn send_replies(&mut self) {
         self.reply_buffers_used = 0;
         let mut items = std::mem::take(&mut self.items);
-        // Usually all leave by one socket, and to look up a session is not free.
+        // Usually all leave by one socket, and looking up a session is not free.
         let first = items.first().map(|item| self.route_of(item));
         if items.iter().any(|item| Some(self.route_of(item)) != first) {
             items.sort_by_cached_key(|item| self.route_of(item));
@@ -110,12 +109,17 @@ impl<R: Role> Worker<R> {
         self.items = items;
     }
 
-    /// `None` when the session is no more.
+    /// The socket by which a reply leaves. `None` where its session is closed.
     fn route_of(&self, item: &BatchItem) -> Option<ReplyRoute> {
         let ReplyTo {
-            listener, original, ..
+            listener,
+            original_destination,
+            ..
         } = self.sessions.table.get(item.session)?.reply_to;
-        Some(ReplyRoute { listener, original })
+        Some(ReplyRoute {
+            listener,
+            original_destination,
+        })
     }
 
     fn send_replies_from(&mut self, route: Option<ReplyRoute>, items: &[BatchItem]) {
@@ -129,10 +133,11 @@ impl<R: Role> Worker<R> {
             let evicted = |_| self.sessions.count_dropped(&DropReason::Evicted, None);
             return items.iter().for_each(evicted);
         };
-        let original = route.and_then(|route| route.original);
-        let socket = match original
-            .map(|original| self.reply_sockets.socket_for(original, self.last_activity))
-        {
+        let original_destination = route.and_then(|route| route.original_destination);
+        let socket = match original_destination.map(|original_destination| {
+            self.reply_sockets
+                .socket_for(original_destination, self.last_activity)
+        }) {
             None => &listener.socket,
             Some(Ok(reply_socket)) => reply_socket,
             Some(Err(failed)) => {
@@ -157,21 +162,25 @@ impl<R: Role> Worker<R> {
     }
 }
 
-/// Which socket an answer leaves by.
+/// The socket by which a reply leaves.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct ReplyRoute {
     listener: usize,
-    /// Not the listener's own address, but this.
-    original: Option<SocketAddr>,
+    /// Where a TPROXY rule redirected the request: the address that the reply is sent from.
+    original_destination: Option<SocketAddr>,
 }
 
-/// How much header a reply has, where it must have one.
+/// The length of a reply's header, 0 where it has none.
+///
+/// # Errors
+///
+/// The reply is not from the backend, or lacks the header that it must have.
 fn reply_header_len(
     session: &Session,
     arrived: &RecvMeta,
     datagram: &[u8],
 ) -> Result<usize, DropReason> {
-    // Until it was connected, the socket received from anybody.
+    // Before it was connected, the socket received from any address.
     if (arrived.peer.ip(), arrived.peer.port()) != (session.upstream.ip(), session.upstream.port())
     {
         return Err(DropReason::Stranger);
@@ -191,11 +200,11 @@ fn reply<'a>(session: &'a Session, payload: &'a [u8]) -> OutgoingDatagram<'a> {
     let ReplyTo {
         peer,
         local,
-        original,
+        original_destination,
         ..
     } = session.reply_to;
-    // Where a TPROXY rule brought the request, the socket has the address already, and its family.
-    let (local, to) = match original {
+    // A reply socket is bound to the original destination, so it has the source address and the family already.
+    let (local, to) = match original_destination {
         None => (local, peer.0),
         Some(_) => (None, peer.canonical()),
     };
@@ -210,8 +219,8 @@ fn reply<'a>(session: &'a Session, payload: &'a [u8]) -> OutgoingDatagram<'a> {
     }
 }
 
-/// Only link-local addresses need their interface. For others the routing tables know better: on a
-/// host with two uplinks the way out need not be the way in.
+/// The interface to send by: only link-local addresses need theirs. For others the routing tables decide: on a host
+/// with two uplinks, egress and ingress may differ.
 fn interface_for(peer: SocketAddr, interface: u32) -> u32 {
     match peer.ip() {
         IpAddr::V6(ip) if ip.is_unicast_link_local() => interface,
@@ -219,5 +228,5 @@ fn interface_for(peer: SocketAddr, interface: u32) -> u32 {
     }
 }
 
-/// Replies taken at once from one session: the others are waiting.
+/// Replies received at once from one session, so that others are not kept waiting.
 const REPLY_BATCH: usize = 16;

@@ -1,4 +1,4 @@
-//! The way there: what balancers have sent, to the backends.
+//! Requests: received from balancers, sent to backends.
 
 use std::io;
 use std::time::Instant;
@@ -17,8 +17,11 @@ use crate::udp::session::table::SessionTable;
 use peername_server::addr::PeerAddr;
 
 impl<R: Role> Worker<R> {
-    /// Takes a batch of requests and sends each to its session's backend. Returns whether more may wait;
-    /// an error when nothing will ever come there again.
+    /// Receives a batch of requests and sends each to its session's backend. Returns whether more may be queued.
+    ///
+    /// # Errors
+    ///
+    /// The listener's socket was destroyed: nothing will be received there again.
     pub(super) fn receive_requests(
         &mut self,
         number: usize,
@@ -45,8 +48,8 @@ impl<R: Role> Worker<R> {
                 listener: number,
                 peer: PeerAddr(arrived.peer),
                 local: arrived.local,
-                // From its own port, the listener answers itself.
-                original: arrived
+                // Replies from the listener's own port leave by the listener's socket.
+                original_destination: arrived
                     .original
                     .filter(|original| original.port() != listener.port),
             };
@@ -78,7 +81,7 @@ impl<R: Role> Worker<R> {
     }
 }
 
-/// Sends requests, those of one session together and in their order.
+/// Sends requests, grouped by session and in their order.
 fn send_requests<R: Role>(
     sessions: &mut SessionTable<R>,
     inbox: &RecvBatch,
@@ -126,7 +129,7 @@ fn send_requests_of<R: Role>(
     for (_, dropped) in &failed {
         sessions.count_unsent(id, dropped);
     }
-    // Such a socket may never wake us again, and the client's next datagram needs another.
+    // A destroyed socket may never become ready again, and the client's next datagram needs another.
     let destroyed = |(_, dropped): &(_, _)| matches!(dropped, DropReason::SocketDestroyed(_));
     if failed.iter().any(destroyed) {
         sessions.close_destroyed(id);

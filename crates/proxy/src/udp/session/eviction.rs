@@ -1,0 +1,58 @@
+//! Eviction: closes a session where a limit or the file descriptors are exhausted.
+
+use std::net::IpAddr;
+use std::time::{Duration, Instant};
+
+use peername_observe::throttle::Throttle;
+use peername_sys::SyscallError;
+
+use super::role::Role;
+use super::table::SessionTable;
+use crate::outcome::Over;
+
+impl<R: Role> SessionTable<R> {
+    /// Evicts a session, where `balancer` may not have another one without: its own least valuable at its limit, that of
+    /// all at the limit of all.
+    ///
+    /// Sessions that the kernel carries look idle here, so each candidate is asked of the kernel first.
+    pub(super) fn evict_for(&mut self, balancer: IpAddr, now: Instant) {
+        for _ in 0..MAX_BUSY_SKIPS {
+            match self.table.eviction_candidate_for(balancer) {
+                Some(id) if self.touch_if_used_by_kernel(id, now) => {}
+                Some(id) => return self.close(id, Over::Evicted),
+                None => return,
+            }
+        }
+        if let Some(id) = self.table.eviction_candidate_for(balancer) {
+            self.close(id, Over::Evicted);
+        }
+    }
+
+    /// Evicts the session whose eviction does the least harm, because file descriptors are exhausted. Evicts none where the
+    /// kernel uses all candidates.
+    pub(super) fn evict_for_descriptor(&mut self, failed: &SyscallError, now: Instant) {
+        warn_of_exhaustion(failed);
+        for _ in 0..MAX_BUSY_SKIPS {
+            match self.table.eviction_candidate() {
+                Some(id) if self.touch_if_used_by_kernel(id, now) => {}
+                Some(id) => return self.close(id, Over::Evicted),
+                None => return,
+            }
+        }
+    }
+}
+
+fn warn_of_exhaustion(failed: &SyscallError) {
+    if let Some(suppressed) = EXHAUSTION_LOG.pass() {
+        tracing::warn!(
+            suppressed,
+            "{failed}: a UDP session is evicted for a new one. Raise LimitNOFILE or \
+             `ulimit -n`, or lower --max-sessions"
+        );
+    }
+}
+
+/// Eviction candidates that are skipped because the kernel still uses them. Bounds the work of one eviction.
+const MAX_BUSY_SKIPS: usize = 16;
+
+static EXHAUSTION_LOG: Throttle = Throttle::new(Duration::from_secs(10));
