@@ -1,5 +1,5 @@
-//! `peername intercept`: unmodified clients reach unmodified origins through it, and nothing passes that the
-//! check has not agreed to.
+//! `peername intercept`: unmodified clients reach unmodified origins through it, and it sends no request that
+//! the check has not allowed.
 //!
 //! ```text
 //!   client ─────────── balancer ─────────── server

@@ -1,8 +1,8 @@
-//! `--admin`, and whether the check can be asked.
+//! The admin endpoint (`--admin`), and readiness while the check service can't be reached.
 
 use std::process::Command;
 
-use super::authz::decisions::PATIENT;
+use super::authz::decisions::LONG_CHECK_TIMEOUT;
 use crate::harness::addr::v4;
 use crate::harness::check::service::Service;
 use crate::harness::lab::wait_for;
@@ -11,7 +11,7 @@ use crate::harness::rig::intercept::InterceptRig;
 const ADMIN: &str = "http://127.0.0.1:9300";
 
 impl InterceptRig {
-    /// Status and text of what the admin endpoint says.
+    /// Requests a path of the admin endpoint; returns status and body.
     fn ask_admin(&self, path: &str, args: &[&str]) -> String {
         let mut command = Command::new("curl");
         command.args(["-sS", "--noproxy", "*", "-w", "%{http_code}"]);
@@ -21,13 +21,13 @@ impl InterceptRig {
     }
 }
 
-/// A service that is not there is said at the start, not with the first request; and until it is there, nobody should be
-/// sent here.
+/// A check service that can't be reached is logged at the start, not with the first request; and until it can
+/// be, `/readyz` keeps clients away.
 #[test]
-fn it_is_ready_once_the_check_can_be_asked() {
+fn readyz_waits_for_the_check_service() {
     let check = v4([127, 0, 0, 1], 9191);
     let url = format!("--check=grpc://{check}");
-    let rig = InterceptRig::new(&[&url, "--admin=127.0.0.1:9300", PATIENT]);
+    let rig = InterceptRig::new(&[&url, "--admin=127.0.0.1:9300", LONG_CHECK_TIMEOUT]);
     let says = |what: &str| {
         rig.proxy
             .wait_line(what, |line| line.contains(what).then_some(()));
@@ -47,7 +47,7 @@ fn it_is_ready_once_the_check_can_be_asked() {
     });
 }
 
-/// `-q` is for those who want to see what was not let through, and nothing else.
+/// `-q` shows what was refused, and nothing else.
 #[test]
 fn quiet_logs_show_denials() {
     let rig = InterceptRig::new(&["-q"]);
@@ -68,9 +68,9 @@ fn quiet_logs_show_denials() {
     );
 }
 
-/// A page of another name that leads here by DNS can't read it.
+/// A web page of another name that resolves to this address can't read it (DNS rebinding).
 #[test]
-fn it_answers_to_its_own_names_only() {
+fn admin_endpoint_answers_to_its_own_names_only() {
     for (args, own) in [
         (&["--admin=127.0.0.1:9300"][..], None),
         (

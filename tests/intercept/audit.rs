@@ -1,4 +1,4 @@
-//! The line in the log of what came to nothing.
+//! The audit line of requests and tunnels that failed.
 
 use std::process::Command;
 use std::thread;
@@ -10,9 +10,10 @@ use crate::harness::backend::Backend;
 use crate::harness::conn::Conn;
 use crate::harness::rig::intercept::{InterceptLab, InterceptRig, PROXY_ADDR, recv_head};
 
-/// Whom it was to be sent to, wherever that failed; nobody, where there was no address to try.
+/// The upstream address that the request was meant for, at whichever stage it failed; none where no address
+/// was tried.
 #[test]
-fn a_failed_request_names_who_was_tried() {
+fn failed_request_names_the_upstream_that_was_tried() {
     let rig = InterceptRig::new(&[]);
     for (url, path, code, tried) in [
         (
@@ -57,7 +58,7 @@ fn a_failed_request_names_who_was_tried() {
 }
 
 #[test]
-fn a_parent_that_fails_is_who_was_tried() {
+fn failed_parent_proxy_is_the_upstream_that_was_tried() {
     let rig = InterceptLab::new().start(&["--upstream-proxy=http://10.81.0.1:3129"]);
     for url in ["https://a.test/tried", "http://a.test/tried"] {
         let problem = rig.curl_problem(&[url]);
@@ -68,9 +69,9 @@ fn a_parent_that_fails_is_who_was_tried() {
     }
 }
 
-/// Its head alone is all of it.
+/// Such a response ends with its head.
 #[test]
-fn an_answer_without_a_body_is_complete() {
+fn response_without_a_body_is_complete() {
     let rig = InterceptRig::new(&[]);
     let grpc = ["-H", "Content-Type: application/grpc"];
     for (before, version) in ["--http1.1", "--http2"].into_iter().enumerate() {
@@ -89,9 +90,9 @@ fn an_answer_without_a_body_is_complete() {
     }
 }
 
-/// OpenSSL's client shakes hands and leaves; another begins a request and leaves.
+/// OpenSSL's client finishes the handshake and closes; another begins a request and closes.
 #[test]
-fn a_tunnel_that_nobody_uses_has_a_line() {
+fn unused_tunnel_has_an_audit_line() {
     let rig = InterceptRig::new(&["--admin=127.0.0.1:9300"]);
     let (ca, proxy) = (rig.scratch.path_text("ca.pem"), PROXY_ADDR.to_string());
     let mut client = Command::new("timeout");
@@ -134,7 +135,7 @@ fn a_tunnel_that_nobody_uses_has_a_line() {
     let line = &tunnels(&rig, 2)[1];
     assert_eq!(line["connect"], "a.test:80", "{line}");
     assert_eq!(line["end"], "unused", "{line}");
-    // One that is used leaves it to its requests.
+    // A tunnel that is used has no line but those of its requests.
     rig.curl(&["https://a.test/echo"]);
     rig.wait_audit_lines("/echo", 1);
     assert_eq!(tunnels(&rig, 2).len(), 2);
@@ -144,7 +145,7 @@ fn a_tunnel_that_nobody_uses_has_a_line() {
 }
 
 #[test]
-fn a_tunnel_that_its_origin_resets_says_so() {
+fn tunnel_that_its_origin_resets_is_logged_as_reset() {
     let rig = InterceptRig::new(&["--passthrough=a.test"]);
     let origin = Backend::listen(&rig.lab.server, v4([10, 81, 0, 1], 9001));
     thread::scope(|scope| {
@@ -158,10 +159,10 @@ fn a_tunnel_that_its_origin_resets_says_so() {
     assert_eq!(line["end"], "cut_by_origin", "{line}");
 }
 
-/// Lines of tunnels, which have no path.
+/// The audit lines of tunnels, which have no path.
 fn tunnels(rig: &InterceptRig, count: usize) -> Vec<Value> {
     rig.wait_audit_lines("", count)
 }
 
-/// How a ClientHello begins (RFC 8446, section 5.1).
+/// The first byte of a ClientHello (RFC 8446, section 5.1).
 const HANDSHAKE: u8 = 22;

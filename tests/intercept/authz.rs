@@ -1,4 +1,4 @@
-//! The check: decisions, protocols, faults.
+//! Authorization: the check's decisions, its protocols, its faults.
 
 pub(crate) mod decisions;
 mod faults;

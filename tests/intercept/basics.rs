@@ -1,4 +1,4 @@
-//! What goes through.
+//! Requests that pass, without a check.
 
 use crate::harness::rig::intercept::{CLIENT_IP, InterceptRig};
 
@@ -17,9 +17,9 @@ fn curl_reaches_nginx_through_connect_by_http1_and_http2() {
     );
 }
 
-/// An origin that speaks HTTP/1.1 only is reached from HTTP/2 the first time, and known from then on.
+/// An origin that speaks HTTP/1.1 only is reached from HTTP/2 the first time, and its protocol is remembered.
 #[test]
-fn the_client_gets_the_protocol_that_the_origin_speaks() {
+fn client_gets_the_protocol_that_the_origin_speaks() {
     let rig = InterceptRig::new(&["--workers=1"]);
     let version = |_| {
         rig.curl(&[
@@ -37,7 +37,7 @@ fn the_client_gets_the_protocol_that_the_origin_speaks() {
 }
 
 #[test]
-fn an_absolute_form_request_goes_to_its_host() {
+fn absolute_form_request_goes_to_its_host() {
     let rig = InterceptRig::new(&[]);
     let answer = rig.curl(&[
         "-H",
@@ -51,7 +51,7 @@ fn an_absolute_form_request_goes_to_its_host() {
         "{answer}"
     );
     assert!(lines[1].starts_with("GET b.test HTTP/1.1 "), "{answer}");
-    // And so does one inside a tunnel.
+    // And a request inside a tunnel does, too.
     let tunnelled = rig.curl(&["--proxytunnel", "http://a.test/echo"]);
     assert!(tunnelled.starts_with("GET a.test HTTP/1.1 "), "{tunnelled}");
 }
@@ -84,7 +84,7 @@ fn bodies_stream_both_ways() {
     }
 }
 
-/// Two clients one after the other: the second finds the first one's connection to the origin.
+/// Two clients one after the other: the second reuses the first one's connection from the idle pool.
 #[test]
 fn connections_to_an_origin_are_shared() {
     let rig = InterceptRig::new(&["--workers=1"]);
@@ -103,7 +103,7 @@ fn connections_to_an_origin_are_shared() {
 }
 
 #[test]
-fn one_line_tells_of_a_request() {
+fn each_request_has_one_audit_line() {
     let rig = InterceptRig::new(&[]);
     rig.curl(&["--http2", "-d", "12345", "https://a.test/put?secret=1"]);
     let line = &rig.wait_audit_lines("/put", 1)[0];
@@ -140,9 +140,9 @@ fn one_line_tells_of_a_request() {
     );
 }
 
-/// A browser that is told of HTTP/3 would leave by UDP.
+/// A browser that learns of HTTP/3 would bypass the proxy by UDP.
 #[test]
-fn no_other_service_is_advertised() {
+fn alt_svc_is_removed() {
     let rig = InterceptRig::new(&[]);
     let answer = rig.curl(&["-i", "https://a.test/alt"]);
     assert!(

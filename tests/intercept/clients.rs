@@ -1,33 +1,33 @@
-//! Unmodified clients, each with what a user would tell it: the proxy, and the authority. OPA decides; what a
-//! client makes of a refusal is its own affair, and stands here.
+//! Unmodified clients, each configured as a user would: with the proxy and the certificate authority. OPA
+//! decides. How a client shows a refusal is its own affair, and is listed here.
 
 use std::process::Command;
 
-use super::authz::decisions::PATIENT;
+use super::authz::decisions::LONG_CHECK_TIMEOUT;
 use super::http::streams;
 use crate::harness::addr::v4;
 use crate::harness::check::service::Opa;
 use crate::harness::peername::BINARY;
 use crate::harness::rig::intercept::{InterceptRig, PROXY_ADDR};
 
-/// One client. Expected is what it says, and that it says it.
+/// One client, and the output that is expected of it in each case.
 struct Client {
-    /// Written where it runs.
+    /// Files written to its directory.
     sources: &'static [(&'static str, &'static str)],
-    /// A server of its own for it, in Python; else nginx.
+    /// A server of its own, in Python; otherwise nginx.
     server: Option<&'static str>,
-    /// Once, by a shell; `$DIR` has the sources.
+    /// Run once by a shell; `$DIR` has the sources.
     prepare: &'static str,
-    /// By a shell that has taken what `peername ca env` prints. The URL is to follow.
+    /// Run by a shell that has evaluated `peername ca env`. The URL follows.
     command: &'static str,
-    /// The page.
+    /// For a page that is allowed.
     passes: &'static str,
-    /// Of a request inside a tunnel that was agreed to.
+    /// For a denied request inside an allowed tunnel.
     refused: &'static [&'static str],
-    /// Of a tunnel.
+    /// For a denied tunnel.
     no_tunnel: &'static [&'static str],
-    /// When nobody can be asked.
-    nobody_asked: &'static [&'static str],
+    /// For a check service that can't be reached.
+    check_down: &'static [&'static str],
 }
 
 impl Client {
@@ -41,10 +41,10 @@ impl Client {
         let elsewhere = origin.replace("a.test", "b.test");
         self.says(&rig, &format!("{elsewhere}/echo"), self.no_tunnel);
         drop(opa);
-        self.says(&rig, &format!("{origin}/echo"), self.nobody_asked);
+        self.says(&rig, &format!("{origin}/echo"), self.check_down);
         assert_eq!(rig.wait_audit_lines("/echo", 1)[0]["decision"], "allowed");
         assert_eq!(rig.wait_audit_lines("/no", 1)[0]["decision"], "denied");
-        // The origin has seen one request at most: of a WebSocket, nginx has not seen any.
+        // The origin has seen one request at most: of a WebSocket, nginx has seen none.
         assert!(rig.origin_log().len() <= 1, "{:?}", rig.origin_log());
         assert!(rig.origin_log().iter().all(|line| line.contains(" /echo ")));
     }
@@ -54,7 +54,7 @@ impl Client {
         let rig = InterceptRig::new(&[
             &format!("--check=opa+http://{check}/v1/data/egress/verdict"),
             "--allow-destination=10.81.0.1:9001",
-            PATIENT,
+            LONG_CHECK_TIMEOUT,
         ]);
         let opa = rig.lab.balancer.enter(|| Opa::start_at(check, POLICY));
         for (name, text) in self.sources {
@@ -78,8 +78,8 @@ impl Client {
     }
 }
 
-/// On the client's host; whether it succeeded, and what it printed. The variables of whoever runs the tests
-/// are not to help, and what it leaves behind ends with it.
+/// Runs a script on the client's host; returns whether it succeeded, and what it printed. The environment of
+/// the test run is cleared, and processes that the script leaves behind end with it.
 fn shell(rig: &InterceptRig, script: &str) -> (bool, String) {
     let script = format!(
         "unset SSL_CERT_FILE SSL_CERT_DIR CURL_CA_BUNDLE JAVA_TOOL_OPTIONS no_proxy NO_PROXY
@@ -103,7 +103,7 @@ fn shell(rig: &InterceptRig, script: &str) -> (bool, String) {
 }
 
 #[test]
-fn curl_by_http1() {
+fn curl_over_http1() {
     Client {
         command: "curl -sS --http1.1",
         passes: "GET a.test HTTP/1.1 ",
@@ -113,7 +113,7 @@ fn curl_by_http1() {
 }
 
 #[test]
-fn curl_by_http2() {
+fn curl_over_http2() {
     CURL.gets_what_the_check_says("https://a.test");
 }
 
@@ -127,7 +127,7 @@ fn python_requests_in_strict_mode() {
         passes: "200 GET a.test HTTP/1.1 ",
         refused: &["403 {", PROBLEM, REASON],
         no_tunnel: &["ProxyError", "Tunnel connection failed: 403"],
-        nobody_asked: &["ProxyError", "Tunnel connection failed: 503"],
+        check_down: &["ProxyError", "Tunnel connection failed: 503"],
     }
     .gets_what_the_check_says("https://a.test");
 }
@@ -142,7 +142,7 @@ fn python_websockets() {
         passes: "there and back",
         refused: &["rejected WebSocket connection: HTTP 403"],
         no_tunnel: &["CONNECT 403"],
-        nobody_asked: &["CONNECT 503"],
+        check_down: &["CONNECT 503"],
     }
     .gets_what_the_check_says("wss://a.test:9001");
 }
@@ -157,7 +157,7 @@ fn node() {
         passes: "200 GET a.test HTTP/1.1 ",
         refused: &["403 {", PROBLEM, REASON],
         no_tunnel: &["CONNECT 403"],
-        nobody_asked: &["CONNECT 503"],
+        check_down: &["CONNECT 503"],
     }
     .gets_what_the_check_says("https://a.test");
 }
@@ -172,7 +172,7 @@ fn go() {
         passes: "GET a.test HTTP/2.0 ",
         refused: &[PROBLEM, REASON],
         no_tunnel: &["Forbidden"],
-        nobody_asked: &["Service Unavailable"],
+        check_down: &["Service Unavailable"],
     }
     .gets_what_the_check_says("https://a.test");
 }
@@ -187,12 +187,13 @@ fn java() {
         passes: "200 GET a.test HTTP/2.0 ",
         refused: &["403 {", PROBLEM, REASON],
         no_tunnel: &["IOException: Tunnel failed, got: 403"],
-        nobody_asked: &["IOException: Tunnel failed, got: 503"],
+        check_down: &["IOException: Tunnel failed, got: 503"],
     }
     .gets_what_the_check_says("https://a.test");
 }
 
-/// It has a store of its own, and shows the page that says why, also where a tunnel is refused.
+/// Chromium has a certificate store of its own, and shows the page with the reason, also where a tunnel is
+/// refused.
 #[test]
 fn chromium() {
     Client {
@@ -207,7 +208,7 @@ fn chromium() {
         passes: "GET a.test HTTP/2.0 ",
         refused: &["<h1>Forbidden</h1>", "<code>denied</code>", REASON],
         no_tunnel: &["<h1>Forbidden</h1>", "<code>denied</code>", REASON],
-        nobody_asked: &["<h1>Service Unavailable</h1>", "<code>check_failed</code>"],
+        check_down: &["<h1>Service Unavailable</h1>", "<code>check_failed</code>"],
     }
     .gets_what_the_check_says("https://a.test");
 }
@@ -220,13 +221,13 @@ const CURL: Client = Client {
     passes: "GET a.test HTTP/2.0 ",
     refused: &[PROBLEM, REASON],
     no_tunnel: &["CONNECT tunnel failed, response 403"],
-    nobody_asked: &["CONNECT tunnel failed, response 503"],
+    check_down: &["CONNECT tunnel failed, response 503"],
 };
 
 const PROBLEM: &str = r#""code":"denied""#;
 const REASON: &str = "not on this list";
 
-/// Tunnels to one host, and inside of them one path.
+/// Denies tunnels to one host, and one path inside of them.
 const POLICY: &str = r#"package egress
 http := input.attributes.request.http
 is_listed if { input.attributes.contextExtensions.mode == "connect"; startswith(http.host, "a.test:") }

@@ -40,7 +40,8 @@ impl InterceptHost {
         )
     }
 
-    /// The report of `doctor --intercept` with this check, and these variables; it ends with `code`.
+    /// Runs `doctor --intercept` with this check and these variables; asserts the exit code and returns the
+    /// report.
     #[track_caller]
     fn report(&self, code: i32, more: &[&str], variables: &[(&str, &str)]) -> String {
         let mut command = Command::new(BINARY);
@@ -69,14 +70,14 @@ impl InterceptHost {
         report
     }
 
-    /// Puts an authority there that has expired.
+    /// Replaces the authority with one that has expired.
     fn expire(&self) {
         let pem = format!("{}/authority.pem", self.ca);
         self.host.run("python3", &["-c", EXPIRED, &pem]);
     }
 }
 
-/// The line of this check.
+/// The report's line about this check.
 #[track_caller]
 fn line<'r>(report: &'r str, check: &str) -> &'r str {
     let mut lines = report.lines();
@@ -104,7 +105,7 @@ fn complete_setup_passes() {
         let line = line(&report, check);
         assert!(line.starts_with("ok    ") && line.contains(what), "{line}");
     }
-    // What only `proxy` needs is no matter here.
+    // Requirements of `proxy` alone do not matter here.
     assert!(
         !report.contains("CAP_NET_RAW") && !report.contains("backend"),
         "{report}"
@@ -126,7 +127,7 @@ fn authority_that_this_host_does_not_trust_is_a_warning_with_both_commands() {
         line.contains(&format!("peername ca export --ca {ca}")),
         "{line}"
     );
-    // A bundle that was written before the authority was replaced.
+    // A bundle that was written before the authority was rotated.
     assert!(on.ca("env", &[]).status.success() && on.ca("rotate", &[]).status.success());
     let bundle = format!("{ca}/bundle.pem");
     let report = on.report(0, &[], &[("SSL_CERT_FILE", &bundle)]);
@@ -148,7 +149,7 @@ fn authority_that_is_missing_unreadable_or_expired_fails_with_the_command_that_m
             line.starts_with("FAIL  ") && line.contains(&fix),
             "{fix}: {line}"
         );
-        // The others are checked all the same.
+        // The other checks run all the same.
         assert!(
             self::line(&report, "check service: ").starts_with("ok"),
             "{report}"
@@ -211,7 +212,7 @@ fn options_of_the_other_kind_are_wrong_usage() {
     }
 }
 
-/// As `ca init` makes one, but from 400 days ago to 10 days ago.
+/// Made as by `ca init`, but valid from 400 days ago to 10 days ago.
 const EXPIRED: &str = r#"
 import datetime, sys
 from cryptography import x509

@@ -1,4 +1,4 @@
-//! HTTP: framing, downgrade, streams.
+//! HTTP: framing, truncation, downgrade from HTTP/2, streams.
 
 mod downgrade;
 mod request_framing;

@@ -1,4 +1,4 @@
-//! Starting, running short of descriptors, and stopping.
+//! Start, shortage of descriptors, drain.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use crate::harness::rig::intercept::{InterceptLab, InterceptRig, PROXY_ADDR, rec
 const SLOW: std::net::SocketAddr = v4([10, 81, 0, 1], 9001);
 
 #[test]
-fn a_request_that_has_begun_is_finished_before_the_end() {
+fn drain_finishes_requests_in_flight() {
     let mut rig = InterceptRig::new(&["--allow-destination=10.81.0.1:9001"]);
     let (origin, down) = slow(&rig);
     let up = origin.accept();
@@ -32,7 +32,7 @@ fn a_request_that_has_begun_is_finished_before_the_end() {
 }
 
 #[test]
-fn a_second_signal_ends_at_once() {
+fn second_sigterm_ends_the_drain_at_once() {
     let mut rig = InterceptRig::new(&["--allow-destination=10.81.0.1:9001"]);
     let (_origin, _down) = slow(&rig);
     rig.proxy.signal(Signal::TERM);
@@ -41,9 +41,9 @@ fn a_second_signal_ends_at_once() {
     assert!(rig.proxy.wait_exit(Duration::from_secs(5)).is_some());
 }
 
-/// A crowd takes all descriptors; whoever comes then waits or is told, and afterwards all is well.
+/// A crowd takes all descriptors; later clients wait or get an error, and afterwards all clients are served.
 #[test]
-fn a_crowd_ends_nothing() {
+fn proxy_recovers_from_exhausted_descriptors() {
     let mut rig = InterceptLab::new().start_through(&["prlimit", "--nofile=96"], &["--workers=1"]);
     let crowd: Vec<_> = (0..100)
         .map(|_| {
@@ -62,9 +62,9 @@ fn a_crowd_ends_nothing() {
     );
 }
 
-/// The kernel watches no more sockets for this process: who comes then is closed and counted.
+/// The kernel grants this process no more epoll watches: later connections are closed and counted.
 #[test]
-fn watches_run_out_and_come_back() {
+fn exhausted_epoll_watches_refuse_only_new_connections() {
     let failing_calls = failing_calls(&no_epoll_watches_from(60));
     let failing_calls = failing_calls.each_ref().map(String::as_str);
     let rig = InterceptLab::new()
@@ -78,7 +78,8 @@ fn watches_run_out_and_come_back() {
     };
     let mut crowd: Vec<Conn> = std::iter::from_fn(open).collect();
     let before = crowd.len();
-    // Of those that were there before the one that was closed, as a late proxy may have let some look open.
+    // Connections older than the one that was closed: a proxy that is late may have left some open for a
+    // moment.
     crowd.retain(|conn| conn.is_open_after(Duration::from_millis(1)));
     assert!((2..50).contains(&crowd.len()), "{} idle", crowd.len());
     let refused = 1 + before - crowd.len();
@@ -93,9 +94,10 @@ fn watches_run_out_and_come_back() {
     assert!(metrics.lines().any(|line| line == failed), "{metrics}");
 }
 
-/// One client asks for more at a time than there are descriptors. It is told, and they last for others.
+/// One client asks for more requests at a time than there are descriptors. It gets errors, and descriptors
+/// are left for others.
 #[test]
-fn one_client_by_http2_does_not_take_all_descriptors() {
+fn one_http2_client_cannot_take_all_descriptors() {
     let (rig, most) = short_of_descriptors();
     let held = rig.wait_audit_lines("/slow", 1);
     let full = held.iter().filter(|line| line["code"] == "proxy_full");
@@ -104,10 +106,10 @@ fn one_client_by_http2_does_not_take_all_descriptors() {
     assert!(!rig.proxy.log().contains("Too many open files"));
 }
 
-/// Idle connections make room for others: those that anybody may use, and those of a client that is there still and
-/// alone may use them.
+/// Idle connections are evicted for new ones: those of the shared pool, and those leased to a client that is
+/// still connected.
 #[test]
-fn what_is_idle_goes_first() {
+fn idle_connections_are_evicted_first() {
     for credentials in ["", "Authorization: Negotiate YQ==\r\n"] {
         let (rig, most) = short_of_descriptors();
         let client = Conn::connect(&rig.lab.client, PROXY_ADDR);
@@ -135,7 +137,8 @@ fn what_is_idle_goes_first() {
     }
 }
 
-/// What is said of a request for which there is no connection, while one client has them all; and how many it has.
+/// Takes all connections with one client; returns how many there are. Asserts that a further request of it
+/// gets an error.
 fn short_of_descriptors() -> (InterceptRig, usize) {
     let through = ["prlimit", "--nofile=128"];
     let args = ["--workers=1", "--allow-destination=10.81.0.1:9001"];
@@ -148,13 +151,13 @@ fn short_of_descriptors() -> (InterceptRig, usize) {
     let args = [&through[..], &parallel, &urls[..]].concat();
     let crowd = Process::start(&rig.lab.client, "curl", &args);
     rig.wait_audit_lines("/slow", 1);
-    // Somebody else is still let in, and told.
+    // Another client is still admitted, and gets an error.
     let problem = rig.curl_problem(&["http://a.test/echo"]);
     assert_eq!(problem["code"], "proxy_full", "{problem}");
     let detail = problem["detail"].as_str().expect("a detail");
     let most = detail.split(' ').find_map(|word| word.parse().ok());
     let most = most.expect("a number");
-    // All have come when those who are too many have been told.
+    // All requests have been read when those over the limit have their errors.
     rig.wait_audit_lines("/slow", urls.len() - most);
     drop(crowd);
     rig.wait_audit_lines("/slow", urls.len());
@@ -165,7 +168,7 @@ fn short_of_descriptors() -> (InterceptRig, usize) {
 }
 
 #[test]
-fn it_says_what_is_missing() {
+fn missing_prerequisite_is_named_at_the_start() {
     let stage = InterceptLab::new();
     let ca = stage.scratch.path_text("ca");
     let nothing = stage.scratch.path_text("nothing");

@@ -1,4 +1,4 @@
-//! Listeners: kinds, access, fairness.
+//! Listeners: explicit, transparent, with PROXY headers; access rules; fairness among clients.
 
 mod access;
 mod fairness;

@@ -1,4 +1,4 @@
-//! SIGHUP: what stands in files is read again, whole or not at all.
+//! Reload (SIGHUP): files are read again, all or none take effect.
 
 use rustix::process::Signal;
 
@@ -7,7 +7,7 @@ use crate::harness::peername::BINARY;
 use crate::harness::rig::intercept::{InterceptLab, InterceptRig};
 
 #[test]
-fn a_rotated_authority_and_a_new_list_take_effect() {
+fn reload_applies_a_rotated_authority_and_a_new_list() {
     let stage = InterceptLab::new();
     let list = stage.scratch.write("clients", "203.0.113.0/24\n");
     let rig = stage.start(&[&format!("--allow-client=@{list}")]);
@@ -22,12 +22,12 @@ fn a_rotated_authority_and_a_new_list_take_effect() {
     rig.lab.client.run(BINARY, &["ca", "rotate", "--ca", &ca]);
     let pem = rig.lab.client.run(BINARY, &["ca", "export", "--ca", &ca]);
     rig.scratch.write("ca.pem", only_first(&pem));
-    // By the old one still, which this client does not trust any more.
+    // Still signed by the old authority, which this client does not trust any more.
     assert!(!rig.try_curl(&["https://a.test/"]).status.success());
     reload("\"reloaded: ");
     assert_eq!(rig.curl(&["https://a.test/"]), "hello\n");
 
-    rig.scratch.write("clients", "nobody in particular\n");
+    rig.scratch.write("clients", "not an address\n");
     reload("reload refused, all stays as it was");
     assert_eq!(rig.curl(&["https://a.test/"]), "hello\n");
     rig.scratch.write("clients", "192.0.2.0/24\n");
@@ -39,9 +39,9 @@ fn a_rotated_authority_and_a_new_list_take_effect() {
     assert_eq!(rig.curl(&["https://a.test/"]), "hello\n");
 }
 
-/// A file that has no end is refused at once, and the next reload works.
+/// A file without an end is refused at once, and the next reload works.
 #[test]
-fn a_fifo_does_not_stop_reloads() {
+fn fifo_does_not_stop_later_reloads() {
     let rig = InterceptRig::new(&[]);
     rig.proxy.wait_started();
     for name in ["root.pem", "ca/authority.pem"] {
@@ -62,7 +62,7 @@ fn a_fifo_does_not_stop_reloads() {
     assert_eq!(rig.curl(&["https://a.test/"]), "hello\n");
 }
 
-/// `ca export` has the predecessors behind the authority.
+/// The first certificate: `ca export` has the predecessors after the authority.
 fn only_first(pem: &str) -> &str {
     let end = "-----END CERTIFICATE-----\n";
     pem.find(end).map_or(pem, |at| &pem[..at + end.len()])

@@ -1,4 +1,5 @@
-//! What stands still is given up; what may be silent is not.
+//! Stall detection: an exchange without progress is aborted after its idle timeout; streams that may be
+//! silent have a longer one.
 
 use std::time::{Duration, Instant};
 
@@ -12,9 +13,9 @@ const ORIGIN: std::net::SocketAddr = v4([10, 81, 0, 1], 9001);
 const ALLOW: &str = "--allow-destination=10.81.0.1:9001";
 const IDLE: &str = "--idle-timeout=1s";
 
-/// GOAWAY and the end, for a client that has its answer and keeps the connection.
+/// GOAWAY and FIN, for a client that has its response and keeps the connection.
 #[test]
-fn an_http2_client_that_asks_for_nothing_is_told_to_go() {
+fn idle_http2_client_gets_goaway() {
     let rig = InterceptRig::new(&["--idle-timeout=4s"]);
     let script = rig.scratch.write("client.py", IDLE_CLIENT);
     let (ca, proxy) = (rig.scratch.path_text("ca.pem"), PROXY_ADDR.to_string());
@@ -34,7 +35,7 @@ fn an_http2_client_that_asks_for_nothing_is_told_to_go() {
 
 /// The origin sends half of what it has announced.
 #[test]
-fn an_answer_that_stands_still_is_given_up() {
+fn stalled_response_is_aborted() {
     let rig = InterceptRig::new(&[IDLE, ALLOW]);
     let (origin, down) = ask(&rig, "GET /half");
     let up = origin.accept();
@@ -46,9 +47,9 @@ fn an_answer_that_stands_still_is_given_up() {
     assert_eq!(rig.wait_audit_lines("/half", 1)[0]["end"], "idle");
 }
 
-/// As long as something moves, it is not idle.
+/// As long as bytes move, the exchange is not idle.
 #[test]
-fn a_slow_answer_is_not_given_up() {
+fn slow_response_is_not_aborted() {
     let rig = InterceptRig::new(&["--idle-timeout=4s", ALLOW]);
     let (origin, down) = ask(&rig, "GET /slow");
     let up = origin.accept();
@@ -62,9 +63,9 @@ fn a_slow_answer_is_not_given_up() {
     assert_eq!(rig.wait_audit_lines("/slow", 1)[0]["end"], "complete");
 }
 
-/// The client takes nothing more: the origin is free again, and then the client goes.
+/// The client reads no more: first the origin is released, then the client's connection is closed.
 #[test]
-fn a_client_that_does_not_read_is_given_up() {
+fn client_that_does_not_read_is_aborted() {
     let allow = "--allow-destination=10.81.0.1:8081";
     let rig = InterceptRig::new(&[IDLE, allow, "--admin=127.0.0.1:9300"]);
     let down = Conn::connect_with_receive_buffer(&rig.lab.client, PROXY_ADDR, 4096);
@@ -76,7 +77,7 @@ fn a_client_that_does_not_read_is_given_up() {
 
 /// A client sends a part of its request and no more.
 #[test]
-fn a_request_that_stands_still_is_given_up() {
+fn stalled_request_is_aborted() {
     let rig = InterceptRig::new(&[IDLE, ALLOW]);
     let (origin, down) = ask(&rig, "POST /half");
     let up = origin.accept();
@@ -87,9 +88,9 @@ fn a_request_that_stands_still_is_given_up() {
     assert_eq!(rig.wait_audit_lines("/half", 1)[0]["code"], "client_idle");
 }
 
-/// Events may be far between, and so may an answer's head.
+/// Events may be far apart, and a response head may take long.
 #[test]
-fn what_may_be_silent_has_longer() {
+fn streams_have_a_longer_idle_timeout() {
     let rig = InterceptRig::new(&[IDLE, "--tunnel-timeout=4s", ALLOW]);
     let (origin, down) = ask(&rig, "GET /events");
     let up = origin.accept();
@@ -104,9 +105,9 @@ fn what_may_be_silent_has_longer() {
     assert_eq!(rig.wait_audit_lines("/events", 1)[0]["end"], "idle");
 }
 
-/// What is carried as it is, and what was switched to.
+/// Passthrough tunnels, and connections after an upgrade.
 #[test]
-fn tunnels_and_websockets_end_after_their_own_time() {
+fn tunnels_and_websockets_have_their_own_idle_timeout() {
     let rig = InterceptRig::new(&[IDLE, "--tunnel-timeout=3s", ALLOW]);
     let origin = Backend::listen(&rig.lab.server, ORIGIN);
     let tunnel = Conn::connect_and_send(
@@ -139,7 +140,7 @@ fn tunnels_and_websockets_end_after_their_own_time() {
     }
 }
 
-/// A request with half of a body, if it is one that has a body.
+/// Sends a request, with half of its body if it has one.
 fn ask(rig: &InterceptRig, line: &str) -> (Backend, Conn) {
     let origin = Backend::listen(&rig.lab.server, ORIGIN);
     let line = line.replace(' ', " http://a.test:9001");

@@ -1,4 +1,4 @@
-//! TLS towards clients and origins.
+//! TLS towards clients and origins: handshakes, minted leaves.
 
 mod handshake;
 mod leaves;

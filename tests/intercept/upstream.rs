@@ -1,4 +1,4 @@
-//! Connections to origins.
+//! Connections to origins: destinations, certificates, reuse, refusals.
 
 mod certificates;
 mod destinations;

@@ -1,4 +1,5 @@
-//! Nothing reaches an origin that the check has not agreed to, and a denial is what its reader understands.
+//! No request reaches an origin without the check's decision, and a denial has a form that its client
+//! understands.
 
 use crate::harness::addr::v4;
 use crate::harness::conn::Conn;
@@ -9,11 +10,11 @@ use crate::harness::rig::intercept::{
 
 const CHECK: std::net::SocketAddr = v4([127, 0, 0, 1], 9191);
 pub(crate) const ASKED: &str = "--check=http://127.0.0.1:9191/";
-/// For a check that answers, on a machine that has other things to do.
-pub(crate) const PATIENT: &str = "--check-timeout=15s";
+/// For a check that answers, on a machine that is busy.
+pub(crate) const LONG_CHECK_TIMEOUT: &str = "--check-timeout=15s";
 
 #[test]
-fn what_is_denied_never_leaves() {
+fn denied_request_never_reaches_the_origin() {
     let (rig, check) = checked(&[]);
     for version in ["--http1.1", "--http2"] {
         assert!(
@@ -48,9 +49,9 @@ fn what_is_denied_never_leaves() {
     );
 }
 
-/// The first request of a connection was allowed; that says nothing about the next.
+/// The first request of a connection was allowed; that decides nothing about the next.
 #[test]
-fn each_request_is_asked_about() {
+fn each_request_of_a_connection_is_checked() {
     let (rig, _check) = checked(&[]);
     let urls = [
         "https://a.test/echo",
@@ -76,7 +77,7 @@ fn each_request_is_asked_about() {
 }
 
 #[test]
-fn a_denied_connect() {
+fn denied_connect_has_a_response_for_its_client() {
     let (rig, _check) = checked(&[]);
     let output = rig.try_curl(&["-v", "https://b.test/echo"]);
     let said = String::from_utf8_lossy(&output.stderr);
@@ -97,8 +98,8 @@ fn a_denied_connect() {
         "{page}"
     );
     assert_eq!(rig.origin_log(), Vec::<String>::new());
-    // The connection is of no more use. 200, as gRPC has it, would grant the tunnel, whatever else is said.
-    // Nor does anybody follow a redirection for one; a request may be sent elsewhere.
+    // The connection is of no more use. 200, as gRPC has it, would grant the tunnel, whatever else the
+    // response says. No client follows a redirection for a CONNECT; a request may be sent elsewhere.
     assert_eq!(rig.curl_status(&["http://other.test/"]), 302);
     for (host, header) in [
         ("b.test", "Host: b.test:443"),
@@ -120,7 +121,7 @@ fn a_denied_connect() {
 }
 
 #[test]
-fn grpc_and_websocket_are_denied_in_their_own_words() {
+fn denial_has_the_form_of_grpc_or_websocket() {
     let (rig, _check) = checked(&[]);
     let url = "https://a.test/secret/1";
     let grpc = rig.curl(&[
@@ -153,7 +154,7 @@ fn grpc_and_websocket_are_denied_in_their_own_words() {
 }
 
 #[test]
-fn without_an_answer_it_is_denied_or_as_the_operator_says() {
+fn check_without_an_answer_denies_unless_fail_open() {
     for (extra, status, decision) in [
         (&[][..], 503, "check_failed"),
         (&["--on-check-failure=allow"], 200, "failed_open"),
@@ -161,15 +162,15 @@ fn without_an_answer_it_is_denied_or_as_the_operator_says() {
         let rig = InterceptRig::new(&[&[ASKED, "--check-timeout=300ms"][..], extra].concat());
         assert_eq!(rig.curl_status(&["http://a.test/echo"]), status);
         assert_eq!(rig.wait_audit_lines("/echo", 1)[0]["decision"], decision);
-        // What was said at the start has come by then.
+        // The log lines of the start have come by then.
         let is_said = rig.proxy.log().contains("go on unchecked");
         assert_eq!(is_said, status == 200, "{}", rig.proxy.log());
     }
 }
 
-/// What can't be looked into is refused, also when it comes in pieces or not at all.
+/// Traffic that can't be inspected is refused, also when it comes in pieces or not at all.
 #[test]
-fn what_is_neither_tls_nor_http_is_refused() {
+fn tunnel_of_neither_tls_nor_http_is_refused() {
     let (rig, _check) = checked(&[]);
     for bytes in [
         &b"SSH-2.0-test\r\n"[..],
@@ -183,7 +184,7 @@ fn what_is_neither_tls_nor_http_is_refused() {
             b"CONNECT a.test:80 HTTP/1.1\r\n\r\n",
         );
         assert!(recv_head(&conn).starts_with("HTTP/1.1 200 "));
-        // It need not see all of them.
+        // The proxy may close before it has read all of them.
         if bytes.iter().all(|octet| conn.send_if_open(&[*octet])) {
             conn.wait_closed();
         }
@@ -199,7 +200,7 @@ fn what_is_neither_tls_nor_http_is_refused() {
 }
 
 #[test]
-fn metrics_tell_of_decisions() {
+fn metrics_count_decisions() {
     let (rig, _check) = checked(&["--admin=203.0.113.1:9090"]);
     rig.curl(&["https://a.test/echo", "https://a.test/secret/1"]);
     rig.wait_audit_lines("/secret/1", 1);
@@ -221,21 +222,24 @@ fn metrics_tell_of_decisions() {
             .client
             .run("curl", &["-sS", &format!("http://203.0.113.1:9090{path}")])
     };
-    // A worker that others keep from turning for two seconds is said to hang.
+    // A worker that other processes keep from running for two seconds is reported as hanging.
     wait_for("all is well", || {
         (ready("/healthz") == "ok\n").then_some(())
     });
     assert_eq!(ready("/readyz"), "ready\n");
 }
 
-/// With a forwardAuth service beside the proxy that denies `/secret` anywhere, and b.test altogether.
+/// With a forwardAuth service beside the proxy that denies `/secret` on any host, and b.test altogether.
 pub(crate) fn checked(args: &[&str]) -> (InterceptRig, Process) {
     let stage = InterceptLab::new();
     let check = start(
         &stage.lab.balancer,
         &stage.scratch.write("check.py", SERVICE),
     );
-    (stage.start(&[&[ASKED, PATIENT], args].concat()), check)
+    (
+        stage.start(&[&[ASKED, LONG_CHECK_TIMEOUT], args].concat()),
+        check,
+    )
 }
 
 pub(crate) fn start(host: &Host, script: &str) -> Process {

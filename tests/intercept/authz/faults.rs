@@ -1,4 +1,5 @@
-//! Whatever is wrong with the check: every request is denied, in time, for no memory, until it is back.
+//! Faults of the check service: every request is denied, within the timeout and in bounded memory, until the
+//! service is back.
 
 use std::net::SocketAddr;
 use std::sync::Barrier;
@@ -6,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::decisions::PATIENT;
+use super::decisions::LONG_CHECK_TIMEOUT;
 use crate::harness::addr::v4;
 use crate::harness::check::broken::{
     Fault, answer_bytes, close_with_reset, hold_open, serve_fault, write_endlessly, write_forever,
@@ -19,7 +20,7 @@ use crate::harness::lab::{Lab, Process, wait_for};
 use crate::harness::rig::intercept::{InterceptLab, InterceptRig, PROXY_ADDR, recv_head};
 
 #[test]
-fn ext_authz() {
+fn faulty_ext_authz_service_denies_in_time() {
     let by_grpc: &[Fault] = &[
         ("500", |stream| {
             h2::exchange_settings(&stream);
@@ -42,7 +43,7 @@ fn ext_authz() {
 }
 
 #[test]
-fn forward_auth() {
+fn faulty_forward_auth_service_denies_in_time() {
     let invalid: Fault = ("invalid UTF-8", |stream| {
         let answer = b"HTTP/1.1 200 OK\r\nX-\xff: 1\r\nContent-Length: 0\r\n\r\n";
         answer_bytes(&stream, answer);
@@ -51,7 +52,7 @@ fn forward_auth() {
 }
 
 #[test]
-fn opa() {
+fn faulty_opa_denies_in_time() {
     let invalid: Fault = ("invalid UTF-8", |stream| {
         let answer = b"HTTP/1.1 200 OK\r\nContent-Length: 19\r\n\r\n{\"result\":true,\"\xff\":1}";
         answer_bytes(&stream, answer);
@@ -75,7 +76,7 @@ fn all_denied(scheme: &str, rule: &str, more: &[Fault]) {
     for (what, address) in [down].into_iter().chain(broken) {
         let check = format!("--check={scheme}://{address}{rule}");
         let what = format!("{what}, {scheme}");
-        // A machine with other things to do may be late, a proxy that lets a check go on is late each time.
+        // A busy machine may be late once; a proxy without a timeout is late each time.
         let in_time = (0..3).any(|_| {
             let proxy = stage.start_proxy(&[&check, "--allow-destination=10.81.0.0/24"]);
             denied_in_time(&stage.lab, &proxy, &what)
@@ -89,11 +90,11 @@ fn all_denied(scheme: &str, rule: &str, more: &[Fault]) {
     );
 }
 
-/// So many at once that they all wait for the check, then more of them, once it is not asked any more. All are denied;
-/// returns whether that was in time.
+/// Sends so many requests at once that they all wait for the check, then more of them, once the circuit
+/// breaker is open. Asserts that all are denied; returns whether that was in time.
 fn denied_in_time(lab: &Lab, proxy: &Process, what: &str) -> bool {
     let (before, begun) = (peak(proxy), Instant::now());
-    let (answers, late) = beside_a_clock(|| at_once(lab));
+    let (answers, late) = with_wakeup_delay(|| at_once(lab));
     let limit = IN_TIME + SCHEDULING + late;
     for (answer, _) in &answers {
         assert!(answer.starts_with("HTTP/1.1 503 "), "{what}: {answer}");
@@ -102,8 +103,8 @@ fn denied_in_time(lab: &Lab, proxy: &Process, what: &str) -> bool {
     let slowest = slowest.expect("there are some");
     let grown = peak(proxy) - before;
     assert!(grown < MEMORY, "{what}: {grown} KiB");
-    let ((mut took, asked), more_late) = beside_a_clock(|| denied_at_once(lab, what));
-    // One a second may ask whether the service is back.
+    let ((mut took, asked), more_late) = with_wakeup_delay(|| denied_at_once(lab, what));
+    // One request a second may probe whether the service is back.
     assert!(asked <= begun.elapsed().as_secs(), "{what}: {asked} asked");
     took.sort();
     // Nothing is waited for but the processor.
@@ -114,7 +115,8 @@ fn denied_in_time(lab: &Lab, proxy: &Process, what: &str) -> bool {
     slowest <= limit && median < AT_ONCE + more_late
 }
 
-/// Each on a connection of its own; the answer, and from the request's last octet to it.
+/// Sends each request on a connection of its own; returns each response, and the time from the request's last
+/// byte to it.
 fn at_once(lab: &Lab) -> Vec<(String, Duration)> {
     let together = Barrier::new(REQUESTS);
     let one = || {
@@ -131,7 +133,8 @@ fn at_once(lab: &Lab) -> Vec<(String, Duration)> {
     })
 }
 
-/// One after the other on one connection; how long each took, and how many had the service asked.
+/// Sends requests one after the other on one connection; returns the time of each, and how many of them the
+/// service was asked about.
 fn denied_at_once(lab: &Lab, what: &str) -> (Vec<Duration>, u64) {
     let mut asked = 0;
     let conn = Conn::connect(&lab.client, PROXY_ADDR);
@@ -148,9 +151,10 @@ fn denied_at_once(lab: &Lab, what: &str) -> (Vec<Duration>, u64) {
     (took, asked)
 }
 
-/// How late somebody was at worst who only slept meanwhile, twice: both the proxy and its client are woken by
-/// a request's last moments, and wait for the processor like him.
-fn beside_a_clock<T>(work: impl FnOnce() -> T) -> (T, Duration) {
+/// Runs `work`; returns also twice the longest delay with which a thread woke up that only slept meanwhile:
+/// the proxy and its client are both woken in a request's last moments, and wait for the processor like that
+/// thread.
+fn with_wakeup_delay<T>(work: impl FnOnce() -> T) -> (T, Duration) {
     const TICK: Duration = Duration::from_millis(1);
     let done = AtomicBool::new(false);
     thread::scope(|scope| {
@@ -169,7 +173,7 @@ fn beside_a_clock<T>(work: impl FnOnce() -> T) -> (T, Duration) {
     })
 }
 
-/// The most memory that it ever had, in KiB.
+/// The peak of the process's memory, in KiB.
 fn peak(proxy: &Process) -> u64 {
     let text = proxy.status_field("VmHWM");
     let number = text.trim_end_matches(" kB").parse();
@@ -177,8 +181,8 @@ fn peak(proxy: &Process) -> u64 {
 }
 
 #[test]
-fn ext_authz_recovers() {
-    recovers("grpc", "", |address| {
+fn requests_pass_once_ext_authz_is_back() {
+    assert_recovers("grpc", "", |address| {
         let mut service = Service::ext_authz(address);
         service.set_answer(r#"{"status": {}}"#);
         service
@@ -186,8 +190,8 @@ fn ext_authz_recovers() {
 }
 
 #[test]
-fn forward_auth_recovers() {
-    recovers("http", "/verify", |address| {
+fn requests_pass_once_forward_auth_is_back() {
+    assert_recovers("http", "/verify", |address| {
         let mut service = Service::forward_auth(address);
         service.set_answer(r#"{"status": 200, "headers": [], "body": ""}"#);
         service
@@ -195,16 +199,16 @@ fn forward_auth_recovers() {
 }
 
 #[test]
-fn opa_recovers() {
-    recovers("opa+http", "/v1/data/egress/allow", |address| {
+fn requests_pass_once_opa_is_back() {
+    assert_recovers("opa+http", "/v1/data/egress/allow", |address| {
         Opa::start_at(address, "package egress\nallow := true\n")
     });
 }
 
-/// It ends, and is there again.
-fn recovers<Service>(scheme: &str, rule: &str, start: impl Fn(SocketAddr) -> Service) {
+/// Stops the service and starts it again.
+fn assert_recovers<Service>(scheme: &str, rule: &str, start: impl Fn(SocketAddr) -> Service) {
     let check = format!("--check={scheme}://{CHECK}{rule}");
-    let rig = InterceptRig::new(&[&check, ADMIN, PATIENT]);
+    let rig = InterceptRig::new(&[&check, ADMIN, LONG_CHECK_TIMEOUT]);
     let start = || rig.lab.balancer.enter(|| start(CHECK));
     let status = || rig.curl_status(&["http://a.test/echo"]);
     let is_suspended = |value: u8| {
@@ -223,7 +227,7 @@ fn recovers<Service>(scheme: &str, rule: &str, start: impl Fn(SocketAddr) -> Ser
     wait_for("the service is asked again", || {
         (status() == 200).then_some(())
     });
-    // It is given a second; the rest is ours, and curl's.
+    // A second is the service's; the rest is the proxy's, and curl's.
     let took = back.elapsed();
     assert!(took < Duration::from_secs(3), "{took:?}");
     assert!(is_suspended(0), "{}", rig.read_metrics());
@@ -235,7 +239,7 @@ fn recovers<Service>(scheme: &str, rule: &str, start: impl Fn(SocketAddr) -> Ser
 }
 
 #[test]
-fn who_prefers_it_is_let_through_and_it_is_said() {
+fn fail_open_lets_requests_pass_and_is_logged() {
     let check = format!("--check=grpc://{CHECK}");
     let rig = InterceptRig::new(&[&check, "--on-check-failure=allow", ADMIN]);
     assert_eq!(rig.curl_status(&["https://a.test/echo"]), 200);
@@ -265,16 +269,16 @@ const GIBIBYTE: Fault = ("a GiB", |stream| {
 
 const REQUEST: &[u8] = b"GET http://a.test/echo HTTP/1.1\r\nHost: a.test\r\n\r\n";
 const REQUESTS: usize = 50;
-/// The default of --check-timeout, and what is left for the rest.
+/// The default of --check-timeout, and a margin for the rest.
 const IN_TIME: Duration = Duration::from_millis(510);
-/// Of a denial without asking.
+/// Of a denial by the open circuit breaker, without asking.
 const AT_ONCE: Duration = Duration::from_millis(5);
-/// Fifty answers are due at one moment, and wait for two processors that others use too.
+/// Fifty responses are due at one moment, and wait for two processors that other tests use, too.
 const SCHEDULING: Duration = Duration::from_millis(100);
-/// In KiB: as many connections on both sides, each with as much of an answer as is read (64 KiB) and the
-/// buffers on the way there.
+/// In KiB: as many connections on both sides, each with as much of a response as is read (64 KiB) and the
+/// buffers on the path.
 const MEMORY: u64 = 16 << 10;
 const CHECK: SocketAddr = v4([127, 0, 0, 1], 9191);
 const ADMIN: &str = "--admin=127.0.0.1:9300";
-/// Number 14 of HPACK's static table.
+/// Entry 14 of HPACK's static table.
 const STATUS_500: u8 = 0x8e;

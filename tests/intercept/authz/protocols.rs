@@ -1,8 +1,8 @@
-//! A check of each kind, by a real service: what it sees, and what becomes of its yes and its no.
+//! Check protocols, each with a real service: what it sees, and what its decision does.
 
 use serde_json::{Value, json};
 
-use super::decisions::PATIENT;
+use super::decisions::LONG_CHECK_TIMEOUT;
 use crate::harness::addr::{fresh_client_v4, v4};
 use crate::harness::check::service::{Opa, Service};
 use crate::harness::conn::Conn;
@@ -10,11 +10,11 @@ use crate::harness::header_bytes;
 use crate::harness::lab::wait_for;
 use crate::harness::rig::intercept::{InterceptLab, InterceptRig, PROXY_ADDR, recv_head};
 
-/// A service, and how it is told what to say.
+/// A check service, and how the test sets its decision.
 enum Kind {
-    /// With what it answers for a no.
+    /// The service, and its answer for a denial.
     Told(Service, &'static str),
-    /// Its policy says both.
+    /// The policy has both decisions.
     Opa(Opa),
 }
 
@@ -25,7 +25,7 @@ impl Kind {
         }
     }
 
-    /// What it was asked about this path, or about a tunnel: in words common to all.
+    /// The check's request about this path, or about a tunnel, in terms common to all protocols.
     fn asked(&self, path: Option<&str>) -> Value {
         match self {
             Self::Told(service, _) => {
@@ -59,7 +59,7 @@ fn of_ext_authz(asked: &Value) -> Value {
         "sni": more["sni"],
         "method": http["method"],
         "host": http["host"],
-        // An empty one is none.
+        // An empty path is none.
         "path": http["path"].as_str().filter(|path| !path.is_empty()),
     })
 }
@@ -78,13 +78,18 @@ fn of_forward_auth(headers: &Value) -> Value {
     })
 }
 
-/// The service's yes sets a header of the request.
-fn is_asked_and_obeyed(check: &str, args: &[&str], start: impl FnOnce(&InterceptRig) -> Kind) {
+/// A decision to allow sets a header of the request.
+fn assert_asked_and_obeyed(check: &str, args: &[&str], start: impl FnOnce(&InterceptRig) -> Kind) {
     let check = format!("--check={check}");
-    let rig =
-        InterceptRig::new(&[&[&*check, "--accept-proxy=203.0.113.9", PATIENT], args].concat());
+    let rig = InterceptRig::new(
+        &[
+            &[&*check, "--accept-proxy=203.0.113.9", LONG_CHECK_TIMEOUT],
+            args,
+        ]
+        .concat(),
+    );
     let mut service = start(&rig);
-    // Where connections begin without a header.
+    // An address outside --accept-proxy, whose connections begin without a header.
     rig.lab.client.add_addresses("eth0", &["203.0.113.10/24"]);
     let from = ["--interface", "203.0.113.10"];
 
@@ -133,24 +138,24 @@ fn is_asked_and_obeyed(check: &str, args: &[&str], start: impl FnOnce(&Intercept
 }
 
 #[test]
-fn by_ext_authz() {
+fn ext_authz_sees_the_request_and_decides() {
     const YES: &str = r#"{"status": {}, "okResponse": {"headers": [{"header": {"key": "x-mine", "value": "set"}}]}}"#;
     const NO: &str =
         r#"{"status": {"code": 7}, "deniedResponse": {"status": {"code": 451}, "body": "by law"}}"#;
-    is_asked_and_obeyed("grpc://127.0.0.1:9191", &[], |rig| {
+    assert_asked_and_obeyed("grpc://127.0.0.1:9191", &[], |rig| {
         let mut service = rig.lab.balancer.enter(|| Service::ext_authz(CHECK));
         service.set_answer(YES);
         Kind::Told(service, NO)
     });
 }
 
-/// Which headers of its answer are for the origin has to be said beforehand.
+/// The options name the headers of its response that are for the origin.
 #[test]
-fn by_forward_auth() {
+fn forward_auth_sees_the_request_and_decides() {
     const YES: &str = r#"{"status": 200, "headers": [["x-mine", "set"]], "body": ""}"#;
     const NO: &str = r#"{"status": 451, "headers": [], "body": "by law"}"#;
     let take = ["--check-take=X-Mine"];
-    is_asked_and_obeyed("http://127.0.0.1:9191/verify", &take, |rig| {
+    assert_asked_and_obeyed("http://127.0.0.1:9191/verify", &take, |rig| {
         let mut service = rig.lab.balancer.enter(|| Service::forward_auth(CHECK));
         service.set_answer(YES);
         Kind::Told(service, NO)
@@ -158,7 +163,7 @@ fn by_forward_auth() {
 }
 
 #[test]
-fn by_opa() {
+fn opa_sees_the_request_and_decides() {
     const POLICY: &str = r#"package egress
 http := input.attributes.request.http
 is_listed if { http.method == "CONNECT"; http.host == "a.test:443" }
@@ -167,14 +172,14 @@ verdict := {"allow": true, "headers": {"x-mine": "set"}} if is_listed
 else := {"allow": false, "http_status": 451, "body": "by law"}
 "#;
     let rule = "opa+http://127.0.0.1:9191/v1/data/egress/verdict";
-    is_asked_and_obeyed(rule, &[], |rig| {
+    assert_asked_and_obeyed(rule, &[], |rig| {
         Kind::Opa(rig.lab.balancer.enter(|| Opa::start_at(CHECK, POLICY)))
     });
 }
 
-/// The policy looks into bodies, of which all comes to the origin.
+/// The policy reads bodies, and the origin gets all of each.
 #[test]
-fn a_body_is_shown_as_far_as_the_check_wants_it() {
+fn check_sees_the_body_up_to_its_limit() {
     const POLICY: &str = r#"package egress
 http := input.attributes.request.http
 default verdict := false
@@ -186,7 +191,7 @@ is_cut_short if { input.truncated_body; startswith(http.path, "/dav/whole") }
     let opa = || Opa::start_at(CHECK, POLICY);
     let _opa = stage.lab.balancer.enter(opa);
     let rule = "--check=opa+http://127.0.0.1:9191/v1/data/egress/verdict";
-    let rig = stage.start(&[rule, "--check-body=1000", PATIENT]);
+    let rig = stage.start(&[rule, "--check-body=1000", LONG_CHECK_TIMEOUT]);
     let large = rig.scratch.path_text("large");
     let put = |version, path: &str, more: &[&str]| {
         let url = format!("https://a.test/dav/{path}");

@@ -1,13 +1,13 @@
-//! The check is asked about what will be sent, and its no is heard as one.
+//! The check sees the request as it will be sent, and a denial is recognisable.
 
-use super::decisions::{ASKED, PATIENT, SERVICE, checked, start};
+use super::decisions::{ASKED, LONG_CHECK_TIMEOUT, SERVICE, checked, start};
 use crate::harness::conn::Conn;
 use crate::harness::rig::intercept::{InterceptLab, PROXY_ADDR, recv_head};
 use crate::intercept::http::streams::{WEBSOCKET_SERVER, serve, websocket_by_http2};
 
-/// An extended CONNECT becomes a GET, which a rule about GET is about.
+/// An extended CONNECT becomes a GET, and a rule about GET applies to it.
 #[test]
-fn a_websocket_of_http2_is_the_request_that_its_origin_gets() {
+fn websocket_over_http2_is_checked_as_its_origin_gets_it() {
     let (rig, check) = checked(&["--allow-destination=10.81.0.1:9001"]);
     let _server = serve(&rig, WEBSOCKET_SERVER);
     assert_eq!(websocket_by_http2(&rig, "/chat"), "one two");
@@ -18,9 +18,9 @@ fn a_websocket_of_http2_is_the_request_that_its_origin_gets() {
     });
 }
 
-/// The service says no to a request with X-Open; one that takes the header off on its way has none.
+/// The service denies a request with X-Open; a request whose hop-by-hop header is removed has none.
 #[test]
-fn headers_that_go_no_further_are_not_shown() {
+fn hop_by_hop_headers_are_not_shown_to_the_check() {
     let (rig, _check) = checked(&[]);
     for version in ["--http1.1", "--http2"] {
         let open = ["-H", "X-Open: 1", version, "https://a.test/echo"];
@@ -33,9 +33,9 @@ fn headers_that_go_no_further_are_not_shown() {
     );
 }
 
-/// A URL may have a query and no path; what is written to the origin has one.
+/// A URL may have a query and no path; the request to the origin has one.
 #[test]
-fn a_path_is_asked_about_as_it_is_written() {
+fn path_is_checked_as_it_is_sent() {
     let (rig, check) = checked(&[]);
     let request = b"GET http://a.test?token=secret HTTP/1.1\r\nHost: a.test\r\n\r\n";
     let conn = Conn::connect_and_send(&rig.lab.client, PROXY_ADDR, request);
@@ -46,12 +46,12 @@ fn a_path_is_asked_about_as_it_is_written() {
     });
 }
 
-/// A browser is told inside its tunnel; what it is told there is what the check says now.
+/// A browser gets the denial inside its tunnel; it is the check's current decision.
 #[test]
-fn a_no_to_a_tunnel_stands_as_long_as_the_check_says_it() {
+fn denied_tunnel_is_checked_again() {
     let stage = InterceptLab::new();
     let script = stage.scratch.write("check.py", SERVICE);
-    let rig = stage.start(&[ASKED, PATIENT]);
+    let rig = stage.start(&[ASKED, LONG_CHECK_TIMEOUT]);
     let request = "GET /echo HTTP/1.1\r\nHost: a.test\r\n\r\n";
     let browser = "CONNECT a.test:80 HTTP/1.1\r\nUser-Agent: Mozilla/5.0\r\n\r\n";
     let conn = Conn::connect_and_send(&rig.lab.client, PROXY_ADDR, browser.as_bytes());
@@ -61,7 +61,7 @@ fn a_no_to_a_tunnel_stands_as_long_as_the_check_says_it() {
     let _check = start(&rig.lab.balancer, &script);
     conn.send(request.as_bytes());
     conn.recv_text_until(|text| text.contains("GET a.test "));
-    // The tunnel is asked about again, and not only the request.
+    // The tunnel is checked again, and not only the request.
     let other = "CONNECT b.test:80 HTTP/1.1\r\nUser-Agent: Mozilla/5.0\r\n\r\n";
     let conn = Conn::connect_and_send(&rig.lab.client, PROXY_ADDR, other.as_bytes());
     assert!(recv_head(&conn).starts_with("HTTP/1.1 200 "));
@@ -71,13 +71,13 @@ fn a_no_to_a_tunnel_stands_as_long_as_the_check_says_it() {
     }
 }
 
-/// Nobody has refused it: it was not there any more when it could have been.
+/// The request was not refused: its client had gone when it could have been.
 #[test]
-fn a_client_that_leaves_is_not_refused() {
+fn client_that_leaves_is_not_logged_as_refused() {
     let stage = InterceptLab::new();
     let script = "import socket, time\n\
         s = socket.create_server(('127.0.0.1', 9191)); c = None\n\
-        # Whether anybody is here at all is tried first.\n\
+        # A probe comes first.\n\
         while not (c and c.recv(1)): c = s.accept()[0]\n\
         print('asked'); time.sleep(1000)";
     let script = stage.scratch.write("check.py", script);
@@ -91,9 +91,9 @@ fn a_client_that_leaves_is_not_refused() {
     assert_eq!(line["decision"], "left", "{line}");
 }
 
-/// In the check's own words or ours, it says whose it is, and is not kept.
+/// In the check's own words or peername's, the response names its author, and is not cached.
 #[test]
-fn a_denial_is_told_from_an_answer() {
+fn denial_is_distinct_from_an_origins_response() {
     let (rig, _check) = checked(&[]);
     for (path, kind) in [
         ("secret", "application/problem+json"),

@@ -1,12 +1,12 @@
-//! Requests of HTTP/2 for an origin that speaks HTTP/1.1 only: `downgrade.jsonl`, one a line. Lengths and ends are
-//! told by frames on one side and by text on the other, so whatever is smuggled is smuggled here (RFC 9113,
-//! section 10.3). Of `verdict`:
+//! Downgrade: HTTP/2 requests for an origin that speaks HTTP/1.1 only, one per line of `downgrade.jsonl`.
+//! HTTP/2 delimits by frames, HTTP/1.1 by text, so request smuggling would happen here (RFC 9113, section
+//! 10.3). Values of `verdict`:
 //!
 //! | verdict | the client gets | the origin |
 //! |---|---|---|
-//! | `one` | the origin's answer | gets one request that leaves no question open, with `has` and without `lacks` |
-//! | `refused` | 4xx, or 501 to CONNECT | is not even connected to |
-//! | `reset` | RST_STREAM or GOAWAY | is not even connected to |
+//! | `one` | the origin's answer | gets one unambiguous request, with `has` and without `lacks` |
+//! | `refused` | 4xx, or 501 to CONNECT | gets no connection |
+//! | `reset` | RST_STREAM or GOAWAY | gets no connection |
 //! | `cut` | RST_STREAM, or no answer of the origin's | gets no whole request |
 
 use std::thread;
@@ -23,7 +23,7 @@ use crate::harness::rig::intercept::{InterceptRig, PROXY_ADDR};
 use crate::harness::strict_http;
 
 #[test]
-fn nothing_ambiguous_comes_of_http2() {
+fn http2_request_never_becomes_ambiguous_http1() {
     let lab = Lab::new();
     let rows = include_str!("downgrade.jsonl").lines();
     let rows: Vec<Row> = rows
@@ -47,12 +47,12 @@ fn nothing_ambiguous_comes_of_http2() {
 struct Row {
     id: String,
     verdict: Verdict,
-    /// What the client sends.
+    /// The request that the client sends.
     send: Value,
-    /// What has to be among what the origin gets.
+    /// Text that the origin must get.
     #[serde(default)]
     has: Vec<String>,
-    /// What must not, in any case of letters.
+    /// Text that the origin must not get, in any case of letters.
     #[serde(default)]
     lacks: Vec<String>,
 }
@@ -66,7 +66,7 @@ enum Verdict {
     Cut,
 }
 
-/// What the client saw.
+/// The client's result.
 #[derive(Debug, Deserialize)]
 struct Seen {
     status: Option<u16>,
@@ -74,7 +74,7 @@ struct Seen {
     end: String,
 }
 
-/// The proxy, and an origin that keeps what it gets. socat takes the TLS off.
+/// The proxy, and an origin that records what it gets. socat terminates TLS for it.
 struct Lab {
     rig: InterceptRig,
     _tls: Process,
@@ -142,7 +142,7 @@ impl Lab {
         }
     }
 
-    /// What came of a request, at both ends.
+    /// Sends a request; returns the result at both ends.
     fn exchange(&self, send: &Value) -> (Seen, Vec<Vec<u8>>) {
         let (proxy, ca, send) = (
             PROXY_ADDR.to_string(),
@@ -162,7 +162,7 @@ impl Lab {
             let client = scope.spawn(|| self.rig.lab.client.run("timeout", &args));
             let mut got = Vec::new();
             loop {
-                // What it has caused is there soon after it has ended.
+                // Whatever the request causes happens soon after it has ended.
                 let is_over = client.is_finished();
                 match self.origin.accept_within(SOON) {
                     Some(up) => got.push(serve(&up)),
@@ -176,7 +176,7 @@ impl Lab {
     }
 }
 
-/// Answers once it has a whole request, or what is none; everything that came.
+/// Answers once it has a whole request, or bytes that are none; returns everything that came.
 fn serve(up: &Conn) -> Vec<u8> {
     let mut got = Vec::new();
     while strict_http::parse_requests(&got).is_ok_and(|(all, _)| all.is_empty()) {

@@ -1,12 +1,12 @@
-//! Requests that two readers could take differently: `requests.jsonl`, one a line. `send` has a character for each
-//! octet. Of `verdict`:
+//! Ambiguous requests, which two readers could parse differently: one per line of `requests.jsonl`. `send`
+//! has a character for each byte. Values of `verdict`:
 //!
 //! | verdict | the client gets | the origin |
 //! |---|---|---|
-//! | `refused` | one 4xx, and the end of the connection | is not even connected to |
-//! | `refused_inside` | the same, behind the 200 to its CONNECT | is not even connected to |
-//! | `cut` | no answer of the origin's, and the end | gets no whole request |
-//! | `one` | the origin's answer | gets one request that leaves no question open |
+//! | `refused` | one 4xx, and FIN | gets no connection |
+//! | `refused_inside` | the same, behind the 200 to its CONNECT | gets no connection |
+//! | `cut` | no response of the origin, and FIN | gets no whole request |
+//! | `one` | the origin's answer | gets one unambiguous request |
 
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ use crate::harness::rig::intercept::{InterceptRig, PROXY_ADDR};
 use crate::harness::strict_http;
 
 #[test]
-fn nothing_ambiguous_is_passed_on() {
+fn ambiguous_request_is_never_sent_on() {
     let lab = Lab::new();
     let rows = include_str!("requests.jsonl").lines();
     let mut failed = Vec::new();
@@ -36,9 +36,9 @@ fn nothing_ambiguous_is_passed_on() {
     assert!(ran.iter().all(|rows| *rows > 0), "{ran:?}");
 }
 
-/// What would be too long for a table.
+/// Cases that are too long for the table.
 #[test]
-fn what_a_body_has_beside_its_data_is_bounded() {
+fn chunk_extensions_and_trailers_are_bounded() {
     let lab = Lab::new();
     let head = "POST http://a.test:9001/ HTTP/1.1\r\nHost: a.test:9001\r\nTransfer-Encoding: chunked\r\n\r\n";
     let long = "a".repeat(1000);
@@ -59,7 +59,7 @@ struct Row {
     id: String,
     verdict: Verdict,
     send: String,
-    /// What has to be among what the origin gets.
+    /// Text that the origin must get.
     #[serde(default)]
     body: String,
 }
@@ -81,7 +81,7 @@ impl Row {
     }
 }
 
-/// The proxy, and an origin that keeps what it gets.
+/// The proxy, and an origin that records what it gets.
 struct Lab {
     rig: InterceptRig,
     origin: Backend,
@@ -96,7 +96,7 @@ impl Lab {
 
     fn run(&self, verdict: Verdict, bytes: &[u8], body: &str) -> Result<(), String> {
         let client = Conn::connect(&self.rig.lab.client, PROXY_ADDR);
-        // Whoever sends much may be cut off in the middle of it; what came of it is looked at below.
+        // A client that sends much may be cut off in the middle of it; the result is checked below.
         client.send_if_open(bytes);
         match verdict {
             Verdict::Refused => self.refused(&client, ""),
@@ -189,6 +189,6 @@ impl Lab {
     }
 }
 
-/// A connection stands before the client is answered, so it is there or it is not.
+/// A connection is established before the client is answered, so it is there or it is not.
 const AT_ONCE: Duration = Duration::from_millis(1);
 const SOON: Duration = WAIT_LIMIT;

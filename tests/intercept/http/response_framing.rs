@@ -1,4 +1,4 @@
-//! Origins whose answers could end in two places: the client is told, and the connection is not used again.
+//! Responses of ambiguous length: the client gets an error, and the connection to the origin is not reused.
 
 use crate::harness::addr::v4;
 use crate::harness::backend::Backend;
@@ -9,7 +9,7 @@ const REQUEST: &[u8] = b"GET http://a.test:9001/ HTTP/1.1\r\nHost: a.test:9001\r
 const GOOD: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\ngood";
 
 #[test]
-fn what_cannot_be_delimited_is_not_passed_on() {
+fn ambiguous_response_is_not_passed_on() {
     let rig = InterceptRig::new(&[]);
     let origin = Backend::listen(&rig.lab.server, v4([10, 81, 0, 1], 9001));
     let bomb = "X: y\r\n".repeat(200);
@@ -40,7 +40,7 @@ fn what_cannot_be_delimited_is_not_passed_on() {
             "{shown:?}: {answer}"
         );
         assert!(!answer.contains("evil"), "{shown:?}: {answer}");
-        // The client's connection is as good as before, the origin's is not used again.
+        // The client's connection is as good as before; the origin's is not reused.
         client.send(REQUEST);
         let next = origin.accept();
         recv_head(&next);
@@ -51,9 +51,9 @@ fn what_cannot_be_delimited_is_not_passed_on() {
     }
 }
 
-/// An answer that nobody has asked for is nobody's.
+/// A response without a request belongs to no client.
 #[test]
-fn what_follows_an_answer_is_not_the_next_one() {
+fn bytes_after_a_response_are_not_the_next_response() {
     let rig = InterceptRig::new(&[]);
     let origin = Backend::listen(&rig.lab.server, v4([10, 81, 0, 1], 9001));
     let evil = "HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nevil";

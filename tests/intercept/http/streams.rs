@@ -1,4 +1,4 @@
-//! What is more than a request and an answer: WebSocket, gRPC, server-sent events.
+//! Streams beyond request and response: WebSocket, gRPC, server-sent events.
 
 use crate::harness::addr::v4;
 use crate::harness::lab::Process;
@@ -6,7 +6,7 @@ use crate::harness::rig::intercept::{InterceptRig, PROXY_ADDR};
 
 /// An echo server of python3-websockets, and its client through CONNECT.
 #[test]
-fn websocket_over_http1() {
+fn websocket_passes_over_http1() {
     let rig = InterceptRig::new(&["--allow-destination=10.81.0.1:9001"]);
     let _server = serve(&rig, WEBSOCKET_SERVER);
     let script = rig.scratch.write("client.py", WEBSOCKET_CLIENT);
@@ -23,23 +23,24 @@ fn websocket_over_http1() {
 
 /// The client speaks extended CONNECT (RFC 8441), the server as before.
 #[test]
-fn websocket_over_http2() {
+fn websocket_passes_over_http2() {
     let rig = InterceptRig::new(&["--allow-destination=10.81.0.1:9001"]);
     let _server = serve(&rig, WEBSOCKET_SERVER);
     assert_eq!(websocket_by_http2(&rig, "/chat"), "one two");
     assert_eq!(rig.wait_audit_lines("/chat", 1)[0]["method"], "CONNECT");
 }
 
-/// What the client hears from an echo server, or the status it gets instead.
+/// What the client receives from an echo server, or the status it gets instead.
 #[track_caller]
 pub(crate) fn websocket_by_http2(rig: &InterceptRig, path: &str) -> String {
     let script = rig.scratch.write("client.py", HTTP2_WEBSOCKET_CLIENT);
     python(rig, &script, &[path]).trim().to_owned()
 }
 
-/// A failed upgrade is an answer like any other; but 200 to a CONNECT would say that the origin has agreed.
+/// A failed upgrade is a response like any other; but 200 to a CONNECT would mean that the origin has
+/// accepted it.
 #[test]
-fn a_websocket_that_the_origin_refuses() {
+fn websocket_refused_by_the_origin_is_refused() {
     let rig = InterceptRig::new(&["--allow-destination=10.81.0.1:9001"]);
     let server = serve(&rig, EVENTS_SERVER);
     assert_eq!(websocket_by_http2(&rig, "/chat"), "502");
@@ -56,7 +57,7 @@ fn a_websocket_that_the_origin_refuses() {
         .chain(["https://a.test/echo"])
         .collect();
     assert!(rig.curl(&args).starts_with("GET a.test HTTP/1.1 "));
-    // Any other protocol is not offered to the origin.
+    // No other protocol is offered to the origin.
     let h2c = [
         "--http1.1",
         "-H",
@@ -70,9 +71,9 @@ fn a_websocket_that_the_origin_refuses() {
     assert!(rig.curl(&h2c).starts_with("GET a.test HTTP/1.1 "));
 }
 
-/// Client and server of python3-grpcio: one answer, a stream both ways, and an error in trailers.
+/// Client and server of python3-grpcio: one response, a stream in both directions, and an error in trailers.
 #[test]
-fn grpc_with_trailers() {
+fn grpc_passes_with_its_trailers() {
     let rig = InterceptRig::new(&["--allow-destination=10.81.0.1:9001"]);
     let _server = serve(&rig, GRPC_SERVER);
     let script = rig.scratch.write("client.py", GRPC_CLIENT);
@@ -85,9 +86,9 @@ fn grpc_with_trailers() {
     assert_eq!(denied[0]["upstream"], "10.81.0.1:9001");
 }
 
-/// Each event arrives before the next one is sent: the server waits for a word that it was seen.
+/// Each event arrives before the next one is sent: the server waits for an acknowledgement of each.
 #[test]
-fn events_are_not_held_back() {
+fn server_sent_events_are_not_buffered() {
     let rig = InterceptRig::new(&["--allow-destination=10.81.0.1:9001"]);
     let _server = serve(&rig, EVENTS_SERVER);
     let script = rig.scratch.write("client.py", EVENTS_CLIENT);
@@ -95,10 +96,10 @@ fn events_are_not_held_back() {
     assert_eq!(said.trim(), "1 2 3");
 }
 
-/// An origin may close a connection that was idle in the very moment it is used again. What changes nothing is
-/// asked for once more; who posts has to decide for himself.
+/// An origin may close an idle connection in the very moment it is reused. A request without side effects is
+/// retried; a POST is left to its client to retry.
 #[test]
-fn an_origin_that_closes_when_it_is_asked_again() {
+fn request_on_a_closed_idle_connection_is_retried() {
     // Each worker would have an idle connection of its own.
     let rig = InterceptRig::new(&["--workers=1", "--allow-destination=10.81.0.1:9001"]);
     let _server = serve(&rig, CLOSING_SERVER);
@@ -111,7 +112,7 @@ fn an_origin_that_closes_when_it_is_asked_again() {
     assert_eq!(rig.curl(&post), "ok");
 }
 
-/// A server of this script on the origin's host, at port 9001, with the origin's certificate.
+/// Starts this server script on the origin's host, at port 9001, with the origin's certificate.
 pub(crate) fn serve(rig: &InterceptRig, script: &str) -> Process {
     let script = rig.scratch.write("server.py", script);
     let args = [

@@ -1,4 +1,4 @@
-//! Origins that end too soon, or never: the client is told, and nothing is taken for an end that was none.
+//! Truncated and endless responses: the client gets an error, and no truncated body looks complete.
 
 use std::time::{Duration, Instant};
 
@@ -6,9 +6,9 @@ use crate::harness::addr::v4;
 use crate::harness::lab::Process;
 use crate::harness::rig::intercept::InterceptRig;
 
-/// Each by HTTP/1.1 and HTTP/2 on the client's side.
+/// Each over HTTP/1.1 and HTTP/2 on the client's side.
 #[test]
-fn a_body_that_is_cut_is_no_whole_one() {
+fn truncated_body_never_looks_complete() {
     let rig = InterceptRig::new(&[]);
     let _origin = origin(&rig);
     for version in ["--http1.1", "--http2"] {
@@ -24,7 +24,7 @@ fn a_body_that_is_cut_is_no_whole_one() {
             (9003, "closed"),
             (9003, "gone-away"),
         ] {
-            // An origin is spoken to as its client speaks to us.
+            // The proxy speaks to an origin the protocol that the client speaks.
             if port == 9003 && version == "--http1.1" {
                 continue;
             }
@@ -46,10 +46,10 @@ fn a_body_that_is_cut_is_no_whole_one() {
     }
 }
 
-/// Interim answers (RFC 9110, section 15.2) put no end off: the answer is due when it was. Others are served meanwhile
-/// by the same thread, and what is kept is bounded.
+/// Interim responses (RFC 9110, section 15.2) extend no deadline. Other requests are served meanwhile by the
+/// same thread, and what is kept is bounded.
 #[test]
-fn interim_answers_without_end_are_no_answer() {
+fn endless_interim_responses_time_out() {
     let rig = InterceptRig::new(&["--workers=1", "--answer-timeout=5s"]);
     let _origin = origin(&rig);
     for (version, port, most_kept) in [
@@ -58,7 +58,7 @@ fn interim_answers_without_end_are_no_answer() {
         ("--http2", 9003, ONE_TURN),
     ] {
         let url = format!("https://a.test:{port}");
-        // What both sides of a connection take is taken once.
+        // So that the memory of both connections is allocated already.
         assert_eq!(rig.curl(&[version, &format!("{url}/whole")]), "0123456789");
         let before = rig.proxy.resident_kib();
         let url = format!("{url}/interim");
@@ -109,6 +109,6 @@ fn origin(rig: &InterceptRig) -> Process {
 
 /// In KiB: what a connection has in its buffers, many times over.
 const BUFFERS: usize = 16 << 10;
-/// In KiB: h2 keeps interim answers, each for twenty times its octets, until the task that waits for the answer has its
-/// turn. What is read in one turn is bounded by tokio's budget.
+/// In KiB: h2 keeps interim responses, each for twenty times its bytes, until the task that waits for the
+/// response runs. What is read in one turn is bounded by tokio's budget.
 const ONE_TURN: usize = 128 << 10;

@@ -1,4 +1,4 @@
-//! Who may use the proxy: nobody by accident.
+//! Access rules: which clients may use the proxy.
 
 use std::process::Command;
 
@@ -8,9 +8,9 @@ use crate::harness::header_bytes;
 use crate::harness::peername::Peername;
 use crate::harness::rig::intercept::{InterceptLab, InterceptRig, PROXY_ADDR, recv_head};
 
-/// On an address that others reach, it does not start before somebody has said who may come.
+/// On an address that other hosts reach, it does not start without an access rule.
 #[test]
-fn it_is_no_open_proxy() {
+fn proxy_without_access_rules_does_not_start() {
     let stage = InterceptLab::new();
     let (ca, listen) = (
         stage.scratch.path_text("ca"),
@@ -39,9 +39,9 @@ fn it_is_no_open_proxy() {
     );
 }
 
-/// By the address of the client, which is what the header of a trusted balancer says.
+/// By the client's address, which is the source in a trusted balancer's header.
 #[test]
-fn by_address() {
+fn access_by_address() {
     let rig = InterceptRig::new(&["--allow-client=198.51.100.7", "--accept-proxy=203.0.113.9"]);
     let request = b"GET http://a.test/echo HTTP/1.1\r\nHost: a.test\r\nConnection: close\r\n\r\n";
     let open = |ip: [u8; 4]| {
@@ -67,7 +67,7 @@ fn by_address() {
 }
 
 #[test]
-fn by_name_and_password() {
+fn access_by_name_and_password() {
     let stage = InterceptLab::new();
     let entry = |name: &str, password: &str| {
         stage
@@ -113,7 +113,7 @@ fn by_name_and_password() {
     );
     assert_eq!(status("bob:b", "http://a.test/put"), "000 200");
     assert_eq!(rig.wait_origin_log(2).len(), 2, "{:?}", rig.origin_log());
-    // Whoever asks is in the audit line, by name; the password is nowhere.
+    // The audit line has the user's name; the password is logged nowhere.
     let lines = rig.wait_audit_lines("/echo", 1);
     assert!(
         lines
@@ -123,15 +123,15 @@ fn by_name_and_password() {
     );
     assert_eq!(rig.wait_audit_lines("/put", 1)[0]["user"], "bob");
     assert!(!rig.proxy.log().contains("sesame"));
-    // The origin gets none of it.
+    // The origin gets no credentials of the proxy's.
     let echo = rig.curl(&["--proxy-user", "ann:open:sesame", "http://a.test/echo"]);
     assert!(!echo.contains("YW5u"), "{echo}");
 }
 
-/// A client that does not trust the authority is told so by its own error; the operator by the audit line, which
-/// has no status, for the client got none.
+/// A client that does not trust the authority reports that in its own error; the audit line tells the
+/// operator, and has no status, since the client got none.
 #[test]
-fn a_client_without_the_authority() {
+fn client_that_rejects_the_authority_is_in_the_audit_log() {
     let rig = InterceptRig::new(&[]);
     let proxy = format!("http://{PROXY_ADDR}");
     let mut command = Command::new("curl");

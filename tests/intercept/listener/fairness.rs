@@ -1,13 +1,13 @@
-//! One client that takes all it can get, and the others.
+//! Fairness: one client that takes all it can get, and the others.
 
 use std::time::{Duration, Instant};
 
 use crate::harness::conn::Conn;
 use crate::harness::rig::intercept::{InterceptLab, InterceptRig, PROXY_ADDR};
 
-/// What does not begin, and what begins and does not go on, is closed.
+/// A connection without a request head, or with one that does not go on, is closed.
 #[test]
-fn a_head_has_its_time() {
+fn request_head_has_a_deadline() {
     let rig = InterceptRig::new(&["--admin=127.0.0.1:9300", "--idle-timeout=60s"]);
     let kept = Conn::connect_and_send(
         &rig.lab.client,
@@ -36,7 +36,7 @@ fn a_head_has_its_time() {
 }
 
 #[test]
-fn a_client_leaves_places_to_others() {
+fn one_client_cannot_take_all_connections() {
     let few = ["prlimit", "--nofile=1024:1024"];
     let rig = InterceptLab::new().start_through(&few, &[]);
     rig.lab.client.add_addresses("eth0", &["203.0.113.10/24"]);

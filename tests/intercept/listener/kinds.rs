@@ -1,4 +1,4 @@
-//! Other ways in, and the client's identity on both sides.
+//! Transparent listeners, PROXY headers in both directions, passthrough.
 
 use serde_json::Value;
 
@@ -10,9 +10,9 @@ use crate::harness::rig::intercept::{
     CLIENT_IP, InterceptLab, InterceptRig, PROXY_ADDR, recv_head,
 };
 
-/// The client has no proxy set and connects to the origin, as it thinks.
+/// The client has no proxy configured and connects to the origin's address.
 #[test]
-fn redirected_connections() {
+fn redirected_connections_reach_their_original_destination() {
     let rig = transparent("--transparent=203.0.113.1:8081", "redirect to :8081");
     for (url, decided) in [
         ("https://a.test/echo", "a.test"),
@@ -21,7 +21,7 @@ fn redirected_connections() {
         let answer = rig.curl_without_proxy(&[url]);
         assert!(answer.starts_with(&format!("GET {decided} ")), "{answer}");
     }
-    // The certificate decides who is at an address, and a name without one is resolved by the proxy.
+    // The certificate proves which host is at an address; the proxy resolves a name that comes without TLS.
     let elsewhere = rig.curl_without_proxy(&[
         "--connect-to",
         "h1.test:443:10.81.0.1:443",
@@ -39,7 +39,7 @@ fn redirected_connections() {
 }
 
 #[test]
-fn connections_by_tproxy() {
+fn tproxy_connections_reach_their_original_destination() {
     let rules = "ip rule add fwmark 1 lookup 123
         ip route add local 0.0.0.0/0 dev lo table 123";
     let stage = InterceptLab::new();
@@ -53,9 +53,9 @@ fn connections_by_tproxy() {
     assert_eq!(answer.matches("GET a.test ").count(), 2, "{answer}");
 }
 
-/// The first segment may be one octet long.
+/// The first segment may be one byte long.
 #[test]
-fn what_comes_in_octets_is_waited_for() {
+fn client_hello_may_come_byte_by_byte() {
     let rig = InterceptRig::new(&[]);
     let conn = Conn::connect_and_send(
         &rig.lab.client,
@@ -73,7 +73,7 @@ fn what_comes_in_octets_is_waited_for() {
 }
 
 #[test]
-fn a_header_tells_the_client() {
+fn proxy_header_names_the_client() {
     let rig = InterceptRig::new(&["--accept-proxy=203.0.113.0/24"]);
     let client = fresh_client_v4();
     for bytes in [
@@ -102,9 +102,9 @@ fn a_header_tells_the_client() {
     none.wait_closed();
 }
 
-/// Two clients, one origin: each connection speaks for one of them.
+/// Two clients, one origin: each connection carries the header of one of them.
 #[test]
-fn a_header_tells_the_origin() {
+fn outbound_header_names_the_client() {
     let rig = InterceptRig::new(&[
         "--send-proxy=v2",
         "--allow-destination=10.81.0.1:9001",
@@ -128,7 +128,7 @@ fn a_header_tells_the_origin() {
 }
 
 #[test]
-fn passthrough_is_not_opened() {
+fn passthrough_tunnel_is_not_intercepted() {
     let rig = InterceptRig::new(&["--passthrough=a.test", "--passthrough=*.nothing.test"]);
     let root = rig.scratch.path_text("root.pem");
     let answer = rig.curl(&["--cacert", &root, "https://a.test/echo"]);
@@ -154,9 +154,9 @@ fn passthrough_is_not_opened() {
     );
 }
 
-/// curl without our authority stands for a program that knows one certificate.
+/// curl without the authority stands for a program with a pinned certificate.
 #[test]
-fn who_refuses_us_three_times_is_left_alone() {
+fn client_that_rejects_the_authority_three_times_is_passed_through() {
     let rig = InterceptRig::new(&["--auto-passthrough"]);
     let root = rig.scratch.path_text("root.pem");
     let pinned = |host: &str| {
@@ -169,7 +169,7 @@ fn who_refuses_us_three_times_is_left_alone() {
     });
     assert_eq!([0; 2].map(|_| pinned("a.test")), [true; 2]);
     assert!(!pinned("b.test"), "another host is another matter");
-    // An ordinary program in between shows that the client can be served.
+    // A client in between that accepts the authority shows that the address can be intercepted.
     assert!(!pinned("b.test"));
     assert!(
         rig.curl(&["https://b.test/echo"])
@@ -178,7 +178,7 @@ fn who_refuses_us_three_times_is_left_alone() {
     assert!(!pinned("b.test") && !pinned("b.test"));
 }
 
-/// What the client sends to port 80 or 443 of the origins comes to the proxy.
+/// Traffic that the client sends to port 80 or 443 of the origins comes to the proxy.
 pub(crate) fn transparent(listen: &str, verdict: &str) -> InterceptRig {
     transparent_on(InterceptLab::new(), listen, verdict)
 }

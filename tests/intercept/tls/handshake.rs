@@ -1,19 +1,19 @@
-//! With what the last flight of a TLS handshake goes, and that it goes.
+//! The last flight of a TLS handshake: that it is sent, and coalesced with what follows.
 
 use crate::harness::rig::intercept::InterceptRig;
 use crate::intercept::http::streams::{python, serve};
 
-/// TCP_INFO (tcp(7)) tells how many segments brought it.
+/// TCP_INFO (tcp(7)) has the number of segments.
 #[test]
-fn the_origin_gets_finished_and_request_in_one_segment() {
+fn origin_gets_finished_and_request_in_one_segment() {
     let rig = InterceptRig::new(&[]);
     let _origin = serve(&rig, COUNTING_ORIGIN);
     assert_eq!(rig.curl(&["https://a.test:9001/"]), "1");
 }
 
-/// Else the origin is left to guess why nobody goes on.
+/// Otherwise the origin is not told why the handshake does not go on.
 #[test]
-fn the_origin_is_told_why_it_is_refused() {
+fn refused_origin_gets_an_alert() {
     let rig = InterceptRig::new(&[]);
     let origin = serve(&rig, COUNTING_ORIGIN);
     let url = "https://other.test:9001/";
@@ -25,20 +25,21 @@ fn the_origin_is_told_why_it_is_refused() {
 }
 
 #[test]
-fn the_client_gets_tickets_and_answer_in_one_segment() {
+fn client_gets_tickets_and_response_in_one_segment() {
     let said = client("tickets");
     assert_eq!(said, "nothing before the request, 1 segment, with a ticket");
 }
 
-/// One that waits for the proxy: for its Finished in TLS 1.2, and for the SETTINGS that HTTP/2 begins with.
+/// A client that waits for the proxy: for its Finished in TLS 1.2, and for the SETTINGS at the start of
+/// HTTP/2.
 #[test]
-fn a_client_that_only_reads_gets_what_it_waits_for() {
+fn client_that_only_reads_gets_the_last_flight() {
     assert_eq!(client("finished"), "TLSv1.2");
     assert_eq!(client("settings"), "SETTINGS");
 }
 
 #[test]
-fn a_client_is_told_why_its_handshake_has_failed() {
+fn failed_client_handshake_sends_an_alert() {
     assert_eq!(client("garbage"), "alert");
 }
 
@@ -48,7 +49,7 @@ fn client(what: &str) -> String {
     python(&rig, &script, &[what]).trim().to_owned()
 }
 
-/// Answers with how many segments came after its own flight. What comes is taken off the socket by hand.
+/// Answers with the number of segments that came after its own flight. The script reads the socket itself.
 const COUNTING_ORIGIN: &str = r#"
 import socket, ssl, struct, sys
 

@@ -1,12 +1,12 @@
-//! Certificates of hosts, made when they are asked for.
+//! Leaves: certificates of hosts, minted on demand.
 
 use serde_json::Value;
 
 use crate::harness::rig::intercept::{InterceptRig, PROXY_ADDR};
 
-/// Everybody has a tunnel before anybody begins a handshake.
+/// All clients have a tunnel before any of them begins a handshake.
 #[test]
-fn two_hundred_clients_at_once_see_one_certificate() {
+fn concurrent_clients_get_one_certificate() {
     let rig = InterceptRig::new(&["--admin=127.0.0.1:9300"]);
     let script = rig.scratch.write("crowd.py", CROWD);
     let (proxy, ca) = (PROXY_ADDR.to_string(), rig.scratch.path_text("ca.pem"));
@@ -27,9 +27,10 @@ fn two_hundred_clients_at_once_see_one_certificate() {
     assert!(metrics.lines().any(|line| line == issued), "{metrics}");
 }
 
-/// A gateway or a crawler opens as many hosts as it likes: each gets its answer, be it that there is no such host.
+/// A gateway or a crawler opens as many hosts as it likes: each gets a response, be it that there is no such
+/// host.
 #[test]
-fn a_thousand_hosts_of_one_client() {
+fn one_client_may_open_a_thousand_hosts() {
     let rig = InterceptRig::new(&["--admin=127.0.0.1:9300"]);
     let answers = ask_many(&rig, 1000);
     assert!(
@@ -41,16 +42,16 @@ fn a_thousand_hosts_of_one_client() {
     assert!(metrics.lines().any(|line| line == issued), "{metrics}");
 }
 
-/// Beyond its limit a client waits, and is then told so, in a form that it shows.
+/// Beyond its rate limit a client waits, and then gets an error in a form that it shows.
 #[test]
-fn a_client_that_asks_for_too_many_is_told() {
+fn mint_rate_limit_answers_429() {
     let rig = InterceptRig::new(&["--certificates-per-client=5"]);
     let answers = ask_many(&rig, 100);
     let count = |what: &str| answers.iter().filter(|answer| *answer == what).count();
     // Five at once and five a second for some seconds.
     assert!((15..=60).contains(&count("200 502")), "{answers:?}");
     assert!(count("429 000") > 0, "{answers:?}");
-    // Those that had a tunnel already get an alert.
+    // Clients that had a tunnel already get an alert.
     assert_eq!(count("200 502") + count("429 000") + count("200 000"), 100);
     let refused = |line: &str| {
         let line: Value = serde_json::from_str(line).ok()?;
@@ -58,14 +59,14 @@ fn a_client_that_asks_for_too_many_is_told() {
     };
     let line = rig.proxy.wait_line("the refusal", refused);
     assert_eq!(line["decision"], "refused", "{line}");
-    // Another is not held up.
+    // Another client is not delayed.
     assert_eq!(
         rig.curl(&["--interface", "203.0.113.10", "https://a.test/"]),
         "hello\n"
     );
 }
 
-/// Of each host's answer: that to CONNECT, and that inside.
+/// For each host: the status of the CONNECT, and that of the request inside.
 fn ask_many(rig: &InterceptRig, hosts: usize) -> Vec<String> {
     rig.lab.client.add_addresses("eth0", &["203.0.113.10/24"]);
     let hosts = format!("https://h[1-{hosts}].example/");

@@ -1,7 +1,7 @@
 //! Origins that are refused, each beside one that differs in nothing but the flaw and is served.
 //!
-//! Real servers with real certificates (`origins.py`). That the flawed one is there at all is shown by a client
-//! that verifies nothing.
+//! Real servers with real certificates (`certificates.py`). A client that verifies nothing shows that the
+//! flawed one is reachable.
 
 use std::fmt::Display;
 use std::process::Command;
@@ -12,17 +12,17 @@ use crate::harness::peername::BINARY;
 use crate::harness::rig::intercept::{InterceptLab, InterceptRig, PROXY_ADDR};
 
 #[test]
-fn no_flawed_certificate_is_accepted() {
-    refused(&rig(), &certificates());
+fn flawed_certificates_are_refused() {
+    assert_refused(&rig(), &certificates());
 }
 
-/// TLS 1.0, 1.1, and of 1.2 a key exchange without forward secrecy and a cipher of the Lucky 13 kind; the certificate
-/// is the same everywhere.
+/// TLS 1.0, 1.1, and of 1.2 a key exchange without forward secrecy and a CBC cipher of the Lucky 13 kind; the
+/// certificate is the same everywhere.
 #[test]
-fn no_weaker_tls_is_spoken_than_rustls_does() {
+fn weak_tls_is_refused() {
     let good = "old.test:4433";
     let handshake = "upstream_tls_handshake";
-    refused(
+    assert_refused(
         &rig(),
         &[
             ("old.test:4431", good, handshake),
@@ -33,15 +33,15 @@ fn no_weaker_tls_is_spoken_than_rustls_does() {
     );
 }
 
-/// What our own authority certifies is for our clients. An origin that shows it is a loop, or somebody who has the
-/// key; also where an authority that is trusted vouches for ours.
+/// The proxy's authority certifies leaves for clients only. An origin that shows such a leaf is a loop, or
+/// has the stolen key; it is refused even where a trusted authority has signed the proxy's.
 #[test]
-fn our_own_authority_certifies_no_origin() {
+fn proxys_own_authority_certifies_no_origin() {
     let rig = rig();
     let own = "upstream_tls_own_authority";
     let good = "ok-crossed.test";
     let compressed = "ok-compressed.test";
-    refused(
+    assert_refused(
         &rig,
         &[
             ("forged-alone.test", good, "upstream_tls_untrusted"),
@@ -55,18 +55,18 @@ fn our_own_authority_certifies_no_origin() {
 
 /// A proxy that was started before the rotation still has the old key.
 #[test]
-fn nor_does_its_predecessor() {
+fn rotated_authority_certifies_no_origin() {
     let stage = stage();
     let ca = stage.scratch.path_text("ca");
     stage.lab.client.run(BINARY, &["ca", "rotate", "--ca", &ca]);
     let pem = stage.lab.client.run(BINARY, &["ca", "export", "--ca", &ca]);
     stage.scratch.write("ca.pem", &pem);
     let own = "upstream_tls_own_authority";
-    refused(&start(stage), &[("crossed.test", "ok-crossed.test", own)]);
+    assert_refused(&start(stage), &[("crossed.test", "ok-crossed.test", own)]);
 }
 
 #[test]
-fn our_own_authority_is_not_taken_for_an_extra_one() {
+fn proxys_own_authority_is_refused_as_extra_ca() {
     let stage = stage();
     let [ca, listen] = [
         stage.scratch.path_text("ca"),
@@ -88,10 +88,10 @@ fn our_own_authority_is_not_taken_for_an_extra_one() {
     }
 }
 
-/// An authority's signature that was found good is good for that certificate, of that issuer, and for no more: its
-/// names and its time are looked at anew.
+/// A cached signature is valid for that certificate, of that issuer, and for no more: names and validity are
+/// verified each time.
 #[test]
-fn a_certificate_that_was_good_is_not_good_for_ever() {
+fn cached_signature_does_not_extend_validity() {
     let rig = rig();
     let [soon, seen] = ["https://soon.test/", "https://seen.test/"];
     assert_eq!(rig.curl(&[soon]), "hello\n");
@@ -113,7 +113,7 @@ fn a_certificate_that_was_good_is_not_good_for_ever() {
     assert!(problem.contains("upstream_tls_expired"), "{problem}");
 }
 
-/// All with a flaw, each with one that has none and with the code.
+/// Certificates with a flaw, each with one that has none and with the error code.
 fn certificates() -> Vec<(&'static str, String, &'static str)> {
     let flawed = FLAWED.iter().flat_map(|&(code, hosts)| {
         hosts
@@ -126,9 +126,9 @@ fn certificates() -> Vec<(&'static str, String, &'static str)> {
     flawed.chain(wildcards).collect()
 }
 
-/// The first of each row is refused with the code, the second is served.
+/// Asserts that the first of each row is refused with the code, and the second is served.
 #[track_caller]
-fn refused(rig: &InterceptRig, rows: &[(&str, impl Display, &str)]) {
+fn assert_refused(rig: &InterceptRig, rows: &[(&str, impl Display, &str)]) {
     let mut wrong = Vec::new();
     for (bad, good, code) in rows {
         let (bad, good) = (format!("https://{bad}/"), format!("https://{good}/"));
@@ -150,7 +150,7 @@ fn refused(rig: &InterceptRig, rows: &[(&str, impl Display, &str)]) {
     assert_eq!(reached.count(), rows.len(), "{:#?}", rig.origin_log());
 }
 
-/// By a client of the origin's own host that takes any certificate and any version.
+/// Requests the URL on the origin's own host by a client that accepts any certificate and any version.
 fn unverified(rig: &InterceptRig, url: &str) -> String {
     let url = format!("{url}lenient");
     let lenient = ["--insecure", "--tlsv1.0", "--ciphers", "ALL:@SECLEVEL=0"];
@@ -207,8 +207,8 @@ fn nginx(host: &Host, config: &str) -> Process {
         .wait_listening(&[443, 4431, 4432, 4433, 4434, 4435].map(|port| v4([10, 81, 0, 1], port)))
 }
 
-/// What hosts are refused with whose certificates have a flaw. Each has a twin without it, under its name with `ok-`
-/// before.
+/// Hosts with a flawed certificate, by error code. Each has a counterpart without the flaw, whose name begins
+/// with `ok-`.
 const FLAWED: &[(&str, &[&str])] = &[
     ("upstream_tls_not_yet_valid", &["not-yet-valid.test"]),
     (
@@ -236,7 +236,7 @@ const FLAWED: &[(&str, &[&str])] = &[
     ),
 ];
 
-/// Hosts that a wildcard is not for, and one that it is for.
+/// Hosts that a wildcard does not match, and one that it matches.
 const WILDCARDS: &[(&str, &str)] = &[
     ("a.b.deep.test", "a.deep.test"),
     ("deep.test", "a.deep.test"),
@@ -263,7 +263,7 @@ const OTHERS: [&str; 15] = [
     "ok-own-key.test",
 ];
 
-/// It has to be told to do what OpenSSL does no more of itself.
+/// OpenSSL no longer does these by default.
 const NGINX: &str = "
 daemon off;
 user root;

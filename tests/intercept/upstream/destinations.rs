@@ -1,9 +1,9 @@
-//! Where nothing is sent, whatever it is called.
+//! Destinations that are refused, by whatever name.
 
 use crate::harness::rig::intercept::{InterceptLab, InterceptRig};
 
 #[test]
-fn what_is_not_public_is_refused_unless_listed() {
+fn special_destinations_are_refused_unless_listed() {
     let stage = InterceptLab::new();
     let proxy = stage.start_proxy(&[]);
     let rig = InterceptRig {
@@ -48,9 +48,9 @@ fn what_is_not_public_is_refused_unless_listed() {
     }
 }
 
-/// A wide network is meant neither for this host nor for a metadata service, in whatever form they come.
+/// A wide network in the list includes neither this host nor a metadata service, in whatever form they come.
 #[test]
-fn a_wide_network_leaves_this_host_alone() {
+fn listed_network_does_not_include_this_host() {
     let rig = InterceptRig::new(&[
         "--allow-destination=::/0",
         "--allow-destination=0.0.0.0/0",
@@ -73,7 +73,7 @@ fn a_wide_network_leaves_this_host_alone() {
 }
 
 #[test]
-fn what_is_listed_is_reached() {
+fn listed_destination_is_reached() {
     let rig = InterceptRig::new(&[]);
     assert_eq!(rig.curl(&["http://a.test:8081/"]), "hello\n");
     let problem = rig.curl_problem(&["https://private.test/"]);

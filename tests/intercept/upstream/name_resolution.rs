@@ -1,4 +1,4 @@
-//! Names that take long to be found, or are not.
+//! Name resolution: slow name servers, single flight.
 
 use std::thread::{self, sleep};
 use std::time::Duration;
@@ -9,9 +9,9 @@ use crate::harness::conn::Conn;
 use crate::harness::lab::wait_for;
 use crate::harness::rig::intercept::{InterceptLab, PROXY_ADDR};
 
-/// A name server that says nothing has the threads of one client's few lookups, not those of all.
+/// Lookups at a silent name server occupy the threads of one client's few lookups, not all threads.
 #[test]
-fn a_silent_name_server_is_in_the_way_of_those_who_ask_it() {
+fn silent_name_server_delays_only_its_own_names() {
     peername_sys::process::limits::raise_open_files().expect("descriptors for many clients");
     let stage = InterceptLab::new();
     let (_names, through) = stage.start_name_server(SILENT);
@@ -24,7 +24,7 @@ fn a_silent_name_server_is_in_the_way_of_those_who_ask_it() {
         let request = format!("GET http://{n}.slow.test/ HTTP/1.1\r\nHost: {n}.slow.test\r\n\r\n");
         Conn::connect_and_send(&rig.lab.client, PROXY_ADDR, request.as_bytes())
     };
-    // More than a worker has threads for it.
+    // More than a worker has threads for.
     let waiting: Vec<_> = (0..600).map(ask).collect();
     // By then each has its thread, or waits for one.
     sleep(Duration::from_millis(700));
@@ -35,9 +35,9 @@ fn a_silent_name_server_is_in_the_way_of_those_who_ask_it() {
     }
 }
 
-/// Nor is it in the way of a stop: nobody waits for a name any more.
+/// A stop does not wait for lookups.
 #[test]
-fn a_silent_name_server_does_not_hold_up_a_stop() {
+fn stop_does_not_wait_for_a_silent_name_server() {
     let stage = InterceptLab::new();
     let (names, through) = stage.start_name_server(SILENT);
     let through = through.each_ref().map(String::as_str);
@@ -50,9 +50,9 @@ fn a_silent_name_server_does_not_hold_up_a_stop() {
     assert!(ended.is_some(), "it waits for a name");
 }
 
-/// Of as many as there are, the name server is asked by one.
+/// Single flight: of concurrent lookups of one name, only one asks the name server.
 #[test]
-fn who_wants_the_same_name_at_once_waits_for_the_same_answer() {
+fn concurrent_lookups_of_a_name_share_one_query() {
     let stage = InterceptLab::new();
     let (names, through) = stage.start_name_server(SLOW);
     let rig = stage.start_through(&through.each_ref().map(String::as_str), &["--workers=2"]);
@@ -72,14 +72,14 @@ fn who_wants_the_same_name_at_once_waits_for_the_same_answer() {
         wait_for("the questions", || (count() >= times).then_some(()));
         assert_eq!(count(), times, "{}", names.log());
     };
-    // Both kinds of address, once.
+    // Both address types, once.
     was_asked(2);
-    // What has been answered is asked again.
+    // A name is looked up again after its answer: no cache.
     rig.curl(&["-H", "Connection: close", "http://slow.test:8081/echo"]);
     was_asked(4);
 }
 
-/// Each question is answered after six seconds: 10.81.0.1, and no IPv6 address.
+/// Answers each query after six seconds: 10.81.0.1, and no IPv6 address.
 const SLOW: &str = r#"
 import socket, threading
 server = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)

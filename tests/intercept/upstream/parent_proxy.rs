@@ -1,12 +1,12 @@
-//! A proxy on the way to all origins.
+//! A parent proxy between this one and all origins.
 
 use crate::harness::addr::v4;
 use crate::harness::lab::{Lab, Process};
 use crate::harness::rig::intercept::{InterceptLab, PROXY_ADDR};
 
-/// tinyproxy, which wants a password: tunnels for TLS, absolute form for the rest.
+/// tinyproxy, which requires a password: tunnels for TLS, absolute form for the rest.
 #[test]
-fn everything_goes_through_the_parent() {
+fn all_requests_go_through_the_parent() {
     let stage = InterceptLab::new();
     let _parent = tinyproxy(&stage);
     let rig = stage.start(&["--upstream-proxy=http://us%65r:secret@10.81.0.1:3128"]);
@@ -22,7 +22,7 @@ fn everything_goes_through_the_parent() {
 }
 
 #[test]
-fn what_the_parent_says_is_told() {
+fn parents_error_is_passed_on() {
     let stage = InterceptLab::new();
     let _parent = tinyproxy(&stage);
     let rig = stage.start(&["--upstream-proxy=http://10.81.0.1:3128"]);
@@ -34,7 +34,7 @@ fn what_the_parent_says_is_told() {
 }
 
 #[test]
-fn a_loop_of_proxies_ends() {
+fn loop_of_proxies_ends() {
     let rig = InterceptLab::new().start(&[&format!("--upstream-proxy=http://{PROXY_ADDR}")]);
     let tunnel = rig.curl_problem(&["https://a.test/"]);
     assert_eq!(tunnel["code"], "upstream_proxy_refused", "{tunnel}");

@@ -1,5 +1,5 @@
-//! Connections to origins that NTLM or Negotiate may have made one user's: they are their client connection's alone,
-//! and otherwise like all others.
+//! Client leases: connections to origins that NTLM or Negotiate may have authenticated as one user belong to
+//! their client's connection alone, and are otherwise like all others.
 
 use std::time::{Duration, Instant};
 
@@ -11,9 +11,9 @@ use crate::harness::rig::intercept::{InterceptRig, PROXY_ADDR, recv_head};
 
 const ORIGIN: std::net::SocketAddr = v4([10, 81, 0, 1], 9001);
 
-/// Whoever made them so, and however busy their client is elsewhere.
+/// Whether the client or the origin began the authentication, and however busy the client is elsewhere.
 #[test]
-fn they_grow_old() {
+fn leased_connection_expires_when_idle() {
     let rig = InterceptRig::new(&["--workers=1", "--idle-timeout=4s"]);
     let origin = Backend::listen(&rig.lab.server, ORIGIN);
     let client = Conn::connect(&rig.lab.client, PROXY_ADDR);
@@ -32,9 +32,9 @@ fn they_grow_old() {
     ended.expect("their end");
 }
 
-/// Nobody else gets it, now or later.
+/// No other client gets it, now or later.
 #[test]
-fn they_are_there_as_long_as_their_client() {
+fn leased_connection_lives_as_long_as_its_client() {
     let rig = InterceptRig::new(&["--workers=1"]);
     let origin = Backend::listen(&rig.lab.server, ORIGIN);
     let client = Conn::connect(&rig.lab.client, PROXY_ADDR);
@@ -48,7 +48,7 @@ fn they_are_there_as_long_as_their_client() {
     drop(origin);
 }
 
-/// A request with these headers and an answer to it, on the connection that it comes by.
+/// Sends a request with these headers and a response to it, on the connection that it comes by.
 fn ask(client: &Conn, headers: &str, up: impl FnOnce() -> Conn, answer: &str) -> Conn {
     let request = format!("GET http://{ORIGIN}/ HTTP/1.1\r\nHost: {ORIGIN}\r\n{headers}\r\n");
     client.send(request.as_bytes());

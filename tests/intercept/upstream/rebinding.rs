@@ -1,5 +1,5 @@
-//! Names of which one answer is harmless and the next is not: the address that is looked at is the one that is
-//! connected to.
+//! DNS rebinding: names of which one answer is harmless and the next is not. The proxy connects to the
+//! address that it has checked.
 
 use crate::harness::addr::v4;
 use crate::harness::backend::Backend;
@@ -7,13 +7,13 @@ use crate::harness::conn::Conn;
 use crate::harness::lab::Process;
 use crate::harness::rig::intercept::{InterceptLab, InterceptRig};
 
-/// By a name server of the test's own. A name says what it is answered with, one label a question:
-/// `here` is the origin, `self` this host, `meta` the metadata service, and several in one label are one answer.
+/// By a name server of the test's own. A name encodes its answers, one label per query: `here` is the origin,
+/// `self` this host, `meta` the metadata service; several in one label are one answer.
 #[test]
-fn the_address_that_is_looked_at_is_connected_to() {
+fn checked_address_is_the_one_connected_to() {
     let lab = Lab::new();
     for (name, statuses) in [
-        // Of whoever looks once.
+        // For a proxy that resolves once.
         ("here.self", &[200, 403][..]),
         ("here.meta", &[200, 403]),
         ("self.here", &[403, 200]),
@@ -33,12 +33,12 @@ fn the_address_that_is_looked_at_is_connected_to() {
     for backend in &lab.forbidden {
         backend.assert_no_connection();
     }
-    lab.all_were_within_reach();
+    lab.assert_all_reachable();
 }
 
-/// The same for a tunnel that is not opened, and ends where it can't go on.
+/// The same for a passthrough tunnel, which ends where it can't go on.
 #[test]
-fn a_tunnel_goes_where_it_was_looked_at() {
+fn tunnel_goes_to_the_checked_address() {
     let lab = Lab::with(&["--passthrough=*.rebind.test"]);
     for (name, codes) in [
         ("here.self", ["200", "000"]),
@@ -55,13 +55,13 @@ fn a_tunnel_goes_where_it_was_looked_at() {
     for backend in &lab.forbidden {
         backend.assert_no_connection();
     }
-    lab.all_were_within_reach();
+    lab.assert_all_reachable();
 }
 
 struct Lab {
     rig: InterceptRig,
     names: Process,
-    /// Where nobody must come.
+    /// Listeners that must get no connection.
     forbidden: Vec<Backend>,
 }
 
@@ -120,8 +120,8 @@ impl Lab {
         self.rig.curl_status(&[url])
     }
 
-    /// So that nobody came for the right reason.
-    fn all_were_within_reach(&self) {
+    /// The control: the forbidden listeners were reachable, so that the checks kept connections away.
+    fn assert_all_reachable(&self) {
         for backend in &self.forbidden {
             let conn = Conn::connect(&self.rig.lab.balancer, backend.local_addr());
             backend.accept();
@@ -133,7 +133,7 @@ impl Lab {
 const HERE: [u8; 4] = [10, 81, 0, 1];
 const FORBIDDEN: [[u8; 4]; 2] = [[127, 0, 0, 1], [169, 254, 169, 254]];
 
-/// A question for A takes one label off the name, and begins anew behind the last; there is nothing of AAAA.
+/// A query for A removes one label of the name, and starts again after the last; there is no AAAA record.
 const NAMES: &str = r#"
 import socket, struct
 places = {"here": "10.81.0.1", "self": "127.0.0.1", "meta": "169.254.169.254"}
@@ -163,7 +163,7 @@ while True:
     server.sendto(head + body, client)
 "#;
 
-/// It closes each connection, so that the next request looks the name up again.
+/// Closes each connection, so that the next request resolves the name again.
 const ORIGIN: &str = r#"
 import http.server, ssl, sys, threading
 class Handler(http.server.BaseHTTPRequestHandler):

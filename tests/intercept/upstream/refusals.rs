@@ -1,10 +1,11 @@
-//! What does not go through: names that differ, certificates that are wrong, origins that are not there.
+//! Refused requests and failed upstream connections: names that differ, invalid certificates, unreachable
+//! origins.
 
 use crate::harness::conn::Conn;
 use crate::harness::rig::intercept::{InterceptRig, PROXY_ADDR, recv_head};
 
 #[test]
-fn one_name_or_no_pass() {
+fn request_must_have_one_host_name() {
     let rig = InterceptRig::new(&[]);
     for version in ["--http1.1", "--http2"] {
         let host = rig.curl_problem(&[version, "-H", "Host: b.test", "https://a.test/echo"]);
@@ -31,9 +32,9 @@ fn one_name_or_no_pass() {
     );
 }
 
-/// The first request of a connection says nothing about the second.
+/// The first request of a connection decides nothing about the second.
 #[test]
-fn each_request_is_looked_at() {
+fn each_request_of_a_connection_is_verified() {
     let rig = InterceptRig::new(&[]);
     let conn = Conn::connect_and_send(
         &rig.lab.client,
@@ -54,14 +55,14 @@ fn each_request_is_looked_at() {
 }
 
 #[test]
-fn a_bad_certificate_is_told_apart() {
+fn each_certificate_error_has_its_code() {
     let rig = InterceptRig::new(&[]);
-    // It is valid for no day, which includes the second it was made in.
+    // Valid for no day, which includes the second it was made in.
     std::thread::sleep(std::time::Duration::from_millis(1100));
     for (host, code) in [
         ("expired.test", "upstream_tls_expired"),
         ("self-signed.test", "upstream_tls_self_signed"),
-        // As `openssl req -x509` makes it: an authority's own.
+        // A certificate as `openssl req -x509` makes it: a self-signed authority.
         ("openssl.test", "upstream_tls_self_signed"),
         ("other.test", "upstream_tls_wrong_name"),
     ] {
@@ -84,7 +85,7 @@ fn a_bad_certificate_is_told_apart() {
 }
 
 #[test]
-fn an_origin_that_is_not_there_is_told_apart() {
+fn each_connect_error_has_its_code() {
     let rig = InterceptRig::new(&["--allow-destination=10.81.0.0/24"]);
     let all = [
         ("https://nowhere.invalid/", 502, "dns_nxdomain"),
@@ -109,7 +110,7 @@ fn an_origin_that_is_not_there_is_told_apart() {
 }
 
 #[test]
-fn a_page_for_people_a_problem_for_programs_a_status_for_grpc() {
+fn error_response_has_the_form_its_client_reads() {
     let rig = InterceptRig::new(&[]);
     let url = "https://self-signed.test/";
     let page = rig.curl(&["-H", "Accept: text/html", url]);
@@ -121,9 +122,9 @@ fn a_page_for_people_a_problem_for_programs_a_status_for_grpc() {
     );
 }
 
-/// The headers of an answer to GET, and nothing else (RFC 9110, section 9.3.2).
+/// The header fields of a response to GET, and nothing else (RFC 9110, section 9.3.2).
 #[test]
-fn a_refusal_of_head_has_no_body() {
+fn error_response_to_head_has_no_body() {
     let rig = InterceptRig::new(&[]);
     let url = "https://self-signed.test/";
     for version in ["--http1.1", "--http2"] {
@@ -138,7 +139,7 @@ fn a_refusal_of_head_has_no_body() {
 }
 
 #[test]
-fn what_is_no_proxy_request_is_refused() {
+fn request_that_is_no_proxy_request_is_refused() {
     let rig = InterceptRig::new(&[]);
     for (request, status) in [
         ("GET / HTTP/1.1\r\nHost: proxy.test\r\n\r\n", 400),
@@ -165,7 +166,7 @@ fn what_is_no_proxy_request_is_refused() {
             "{request:?}: {head}"
         );
     }
-    // What can't be read at all has a line too.
+    // A request that can't be parsed has an audit line, too.
     rig.wait_audit_lines("", 4);
     let folded = b"GET http://a.test/ HTTP/1.1\r\nHost: a.test\r\nX: 1\r\n 2\r\n\r\n";
     let (answer, _) = Conn::connect_and_send(&rig.lab.client, PROXY_ADDR, folded).recv_to_end();

@@ -1,4 +1,4 @@
-//! Connections to origins: whose they are, and when somebody else gets them.
+//! Reuse of connections to origins: which client owns each, and when another client gets it.
 
 use std::collections::HashSet;
 use std::path::Path;
@@ -9,9 +9,9 @@ use crate::harness::rig::intercept::{InterceptLab, InterceptRig, PROXY_ADDR};
 use crate::intercept::http::streams::serve;
 use crate::intercept::listener::kinds::transparent;
 
-/// nginx allows two streams a connection, and somebody has them.
+/// nginx allows two streams per connection, and one client has both.
 #[test]
-fn streams_of_one_client_are_not_in_anothers_way() {
+fn streams_of_one_client_do_not_block_another() {
     let rig = InterceptRig::new(&["--workers=1", "--allow-destination=10.81.0.1:8443"]);
     let _holds = hold(&rig, &["/slow", "/slow"]);
     let answer = rig.curl(&["--max-time", "5", "https://a.test:8443/echo"]);
@@ -21,11 +21,11 @@ fn streams_of_one_client_are_not_in_anothers_way() {
     );
 }
 
-/// The limit of two is the origin's, and the client's is another.
+/// The limit of two is the origin's; the client's is another.
 #[test]
-fn streams_beyond_the_origins_limit_get_a_connection_more() {
+fn streams_beyond_the_origins_limit_open_another_connection() {
     let rig = InterceptRig::new(&["--workers=1", "--allow-destination=10.81.0.1:8443"]);
-    // What the origin allows is known once it has answered.
+    // The origin's limit is known once it has answered.
     let said = streams(
         &rig,
         &["/echo", "/slow", "/slow", "/echo?3", "/slow", "/echo?5"],
@@ -42,9 +42,9 @@ fn streams_beyond_the_origins_limit_get_a_connection_more() {
     assert_eq!(connections.len(), 2, "{seen:?}");
 }
 
-/// What one client is done with is there for the next.
+/// A connection that one client has finished with goes to the idle pool, and serves the next.
 #[test]
-fn a_connection_is_passed_on_once_it_is_idle() {
+fn idle_connection_serves_another_client() {
     let rig = InterceptRig::new(&["--workers=1"]);
     for _ in 0..3 {
         rig.curl(&["https://a.test/echo"]);
@@ -55,7 +55,7 @@ fn a_connection_is_passed_on_once_it_is_idle() {
 
 /// Forty at once make no forty handshakes.
 #[test]
-fn streams_that_begin_together_share_a_connection() {
+fn concurrent_streams_share_a_connection() {
     let rig = InterceptRig::new(&["--workers=1"]);
     let urls: Vec<_> = (0..40)
         .map(|at| format!("https://a.test/echo?{at}"))
@@ -72,9 +72,9 @@ fn streams_that_begin_together_share_a_connection() {
     assert_eq!(connections(&seen).len(), clients.len(), "{clients:?}");
 }
 
-/// Who is authenticated is the connection, by two requests on it (NTLM) or by one (Negotiate).
+/// Authentication belongs to the connection, by two requests on it (NTLM) or by one (Negotiate).
 #[test]
-fn a_connection_that_is_authenticated_is_no_other_clients() {
+fn authenticated_connection_serves_no_other_client() {
     let rig = InterceptRig::new(&["--workers=1", "--allow-destination=10.81.0.1:9001"]);
     let _server = serve(&rig, include_str!("../clients/by_connection.py"));
     for scheme in [
@@ -90,9 +90,9 @@ fn a_connection_that_is_authenticated_is_no_other_clients() {
     }
 }
 
-/// The second step of NTLM has to go where the first one went, whoever else asks in between.
+/// The second step of NTLM must use the connection of the first, whatever other requests come in between.
 #[test]
-fn many_authenticate_their_connections_at_once() {
+fn concurrent_ntlm_handshakes_stay_on_their_connections() {
     let rig = InterceptRig::new(&["--workers=1", "--allow-destination=10.81.0.1:9001"]);
     let _server = serve(&rig, include_str!("../clients/by_connection.py"));
     let users: Vec<_> = (0..16).map(|at| format!("user{at}")).collect();
@@ -110,10 +110,10 @@ fn many_authenticate_their_connections_at_once() {
     });
 }
 
-/// An origin that speaks HTTP/1.1 only is asked again after a while: it may have learnt more. The proxy's
-/// clock is put forward.
+/// An origin that speaks HTTP/1.1 only is offered HTTP/2 again after a while: it may have been upgraded. The
+/// proxy's clock is put forward.
 #[test]
-fn what_an_origin_speaks_is_not_remembered_for_ever() {
+fn remembered_protocol_of_an_origin_expires() {
     let stage = InterceptLab::new();
     let clock = stage.scratch.write("clock", "+0");
     let file = format!("FAKETIME_TIMESTAMP_FILE={clock}");
@@ -135,7 +135,7 @@ fn what_an_origin_speaks_is_not_remembered_for_ever() {
 
 /// Where the client chose the address, another address is another server.
 #[test]
-fn what_an_address_speaks_says_nothing_of_another() {
+fn remembered_protocol_is_kept_by_address() {
     let rig = transparent("--transparent=203.0.113.1:8081", "redirect to :8081");
     let version = |address: &str| {
         let to = format!("h1.test:443:{address}:443");
@@ -152,7 +152,7 @@ fn connections(seen: &[String]) -> HashSet<&str> {
         .collect()
 }
 
-/// One HTTP/2 connection to the origin with a limit, as far as it gets.
+/// Opens streams on one HTTP/2 connection to the origin with a limit, as many as succeed.
 #[track_caller]
 fn streams(rig: &InterceptRig, paths: &[&str]) -> String {
     let args = arguments(rig, paths);
@@ -183,5 +183,5 @@ fn arguments(rig: &InterceptRig, paths: &[&str]) -> Vec<String> {
 }
 
 const ORIGIN_OF_USERS: &str = "http://a.test:9001/";
-/// ld.so(8) knows what `$LIB` is here.
+/// ld.so(8) expands `$LIB`.
 const FAKETIME: &str = "LD_PRELOAD=/usr/$LIB/faketime/libfaketime.so.1";
