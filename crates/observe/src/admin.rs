@@ -1,7 +1,11 @@
 //! The admin endpoint of a running command: `/metrics`, `/healthz` and `/readyz` over HTTP, on a listener of its own.
 
+mod address;
+mod listener;
+
 use std::convert::Infallible;
-use std::net::{IpAddr, TcpListener};
+use std::io;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,8 +20,13 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use prometheus_client::encoding::text;
 use prometheus_client::registry::Registry;
-use tokio::sync::Semaphore;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpListener, UnixListener};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{sleep, timeout};
+
+pub use address::{AdminAddr, ParseAdminAddrError};
+pub use listener::{AdminListener, UnixSocketFile};
 
 /// What a command answers for itself.
 pub trait Health: Send + Sync + 'static {
@@ -30,6 +39,13 @@ pub trait Health: Send + Sync + 'static {
     ///
     /// Why not, in a line of text.
     fn check_readiness(&self) -> impl Future<Output = Result<(), String>> + Send;
+}
+
+/// How a request arrived.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Via {
+    Network,
+    UnixSocket,
 }
 
 /// Answers requests to the admin endpoint.
@@ -54,41 +70,66 @@ impl<H: Health> AdminServer<H> {
         }
     }
 
-    /// Answers on `listener`, a non-blocking socket, until the process ends.
-    pub async fn serve(self, listener: TcpListener) {
+    /// Answers on `listener` until the process ends. Over a Unix socket Host and Origin are not checked: no browser
+    /// connects to one.
+    pub async fn serve(self, listener: AdminListener) {
         let server = Arc::new(self);
-        let listener = match tokio::net::TcpListener::from_std(listener) {
-            Ok(listener) => listener,
-            Err(error) => return tracing::warn!("--admin: epoll_ctl(2): {error}"),
+        // Kept to the end: its drop removes the path.
+        let served = match listener {
+            AdminListener::Tcp(socket) => server.serve_tcp(socket).await,
+            AdminListener::Unix(file) => server.serve_unix(&file).await,
         };
-        let permits = Arc::new(Semaphore::new(MAX_CONNECTIONS));
-        loop {
-            let Ok(permit) = Arc::clone(&permits).acquire_owned().await else {
-                return;
-            };
-            let Ok((stream, _)) = listener.accept().await else {
-                sleep(ACCEPT_RETRY).await;
-                continue;
-            };
-            let server = Arc::clone(&server);
-            tokio::spawn(async move {
-                let service = service_fn(|request| {
-                    let server = &server;
-                    async move { Ok::<_, Infallible>(server.respond(&request).await) }
-                });
-                let connection = http1::Builder::new()
-                    .timer(TokioTimer::new())
-                    .header_read_timeout(HEAD_TIMEOUT)
-                    .serve_connection(TokioIo::new(stream), service);
-                // An error means that the client is gone.
-                let _ = connection.await;
-                drop(permit);
-            });
+        if let Err(error) = served {
+            tracing::warn!("--admin: epoll_ctl(2): {error}");
         }
     }
 
-    async fn respond(&self, request: &Request<Incoming>) -> Response<Full<Bytes>> {
-        if !self.hosts.admit(request.headers()) {
+    async fn serve_tcp(self: Arc<Self>, socket: std::net::TcpListener) -> io::Result<()> {
+        let listener = TcpListener::from_std(socket)?;
+        let permits = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+        while let Ok(permit) = Arc::clone(&permits).acquire_owned().await {
+            match listener.accept().await {
+                Ok((stream, _)) => self.spawn_connection(stream, permit, Via::Network),
+                Err(_) => sleep(ACCEPT_RETRY).await,
+            }
+        }
+        Ok(())
+    }
+
+    async fn serve_unix(self: Arc<Self>, file: &UnixSocketFile) -> io::Result<()> {
+        let listener = UnixListener::from_std(file.socket.try_clone()?)?;
+        let permits = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+        while let Ok(permit) = Arc::clone(&permits).acquire_owned().await {
+            match listener.accept().await {
+                Ok((stream, _)) => self.spawn_connection(stream, permit, Via::UnixSocket),
+                Err(_) => sleep(ACCEPT_RETRY).await,
+            }
+        }
+        Ok(())
+    }
+
+    fn spawn_connection<IO>(self: &Arc<Self>, stream: IO, permit: OwnedSemaphorePermit, via: Via)
+    where
+        IO: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    {
+        let server = Arc::clone(self);
+        tokio::spawn(async move {
+            let service = service_fn(|request| {
+                let server = &server;
+                async move { Ok::<_, Infallible>(server.respond(&request, via).await) }
+            });
+            let connection = http1::Builder::new()
+                .timer(TokioTimer::new())
+                .header_read_timeout(HEAD_TIMEOUT)
+                .serve_connection(TokioIo::new(stream), service);
+            // An error means that the client is gone.
+            let _ = connection.await;
+            drop(permit);
+        });
+    }
+
+    async fn respond(&self, request: &Request<Incoming>, via: Via) -> Response<Full<Bytes>> {
+        if via == Via::Network && !self.hosts.admit(request.headers()) {
             return plain(StatusCode::MISDIRECTED_REQUEST, OTHER_HOST);
         }
         if !matches!(*request.method(), Method::GET | Method::HEAD) {

@@ -1,0 +1,61 @@
+//! Where the admin endpoint listens: an address, or a Unix socket.
+
+use std::fmt::{self, Display, Formatter};
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+/// Written as `127.0.0.1:9100` or `unix:/run/peername/admin.sock`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum AdminAddr {
+    /// TCP. Anything that reaches the address may read the metrics.
+    Tcp(SocketAddr),
+    /// A Unix socket, for the owner and the group of the process (mode 0660).
+    Unix(PathBuf),
+}
+
+/// The text is neither form.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("use an address and a port, such as 127.0.0.1:9100, or unix:PATH with an absolute path")]
+pub struct ParseAdminAddrError;
+
+impl FromStr for AdminAddr {
+    type Err = ParseAdminAddrError;
+
+    fn from_str(text: &str) -> Result<Self, ParseAdminAddrError> {
+        match text.strip_prefix("unix:").map(PathBuf::from) {
+            Some(path) if path.is_absolute() => Ok(Self::Unix(path)),
+            Some(_) => Err(ParseAdminAddrError),
+            None => text.parse().map(Self::Tcp).map_err(|_| ParseAdminAddrError),
+        }
+    }
+}
+
+impl Display for AdminAddr {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Tcp(addr) => addr.fmt(f),
+            Self::Unix(path) => write!(f, "unix:{}", path.display()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_and_absolute_paths_are_parsed_and_printed_alike() {
+        for text in ["127.0.0.1:9100", "[::1]:9100", "unix:/run/admin.sock"] {
+            let addr: AdminAddr = text.parse().expect(text);
+            assert_eq!(addr.to_string(), text);
+        }
+        for text in ["", "9100", "localhost:9100", "unix:admin.sock", "unix:"] {
+            assert_eq!(
+                text.parse::<AdminAddr>(),
+                Err(ParseAdminAddrError),
+                "{text}"
+            );
+        }
+    }
+}

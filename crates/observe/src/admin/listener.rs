@@ -1,0 +1,110 @@
+//! The listening socket of the admin endpoint.
+
+use std::fs;
+use std::io::{self, ErrorKind};
+use std::net::TcpListener;
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+
+/// An open socket from which nothing accepts yet.
+#[derive(Debug)]
+pub enum AdminListener {
+    /// Non-blocking.
+    Tcp(TcpListener),
+    /// Removed from the file system when it is dropped.
+    Unix(UnixSocketFile),
+}
+
+/// A Unix listener and its path.
+#[derive(Debug)]
+pub struct UnixSocketFile {
+    pub(super) socket: UnixListener,
+    path: PathBuf,
+}
+
+impl UnixSocketFile {
+    /// Listens at `path` with mode 0660. A socket that a dead process left there is replaced.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::AddrInUse`] when a process listens there, [`ErrorKind::AlreadyExists`] when the path is another kind of
+    /// file, and whatever bind(2), chmod(2) or rename(2) reports.
+    pub fn bind(path: &Path) -> io::Result<Self> {
+        check_replaceable(path)?;
+        // Bound under another name until its mode is right: from bind(2) on, other users could connect.
+        let mut temporary = path.as_os_str().to_owned();
+        temporary.push(format!(".{}", std::process::id()));
+        let temporary = PathBuf::from(temporary);
+        let _ = fs::remove_file(&temporary);
+        let socket = UnixListener::bind(&temporary)?;
+        let ready = socket
+            .set_nonblocking(true)
+            .and_then(|()| fs::set_permissions(&temporary, fs::Permissions::from_mode(MODE)))
+            .and_then(|()| fs::rename(&temporary, path));
+        if let Err(error) = ready {
+            let _ = fs::remove_file(&temporary);
+            return Err(error);
+        }
+        Ok(Self {
+            socket,
+            path: path.to_owned(),
+        })
+    }
+}
+
+impl Drop for UnixSocketFile {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.path);
+    }
+}
+
+fn check_replaceable(path: &Path) -> io::Result<()> {
+    let metadata = match fs::symlink_metadata(path) {
+        Ok(metadata) => metadata,
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(error),
+    };
+    if !metadata.file_type().is_socket() {
+        return Err(ErrorKind::AlreadyExists.into());
+    }
+    match UnixStream::connect(path) {
+        Err(error) if error.kind() == ErrorKind::ConnectionRefused => Ok(()),
+        Err(error) => Err(error),
+        Ok(_) => Err(ErrorKind::AddrInUse.into()),
+    }
+}
+
+/// Owner and group.
+const MODE: u32 = 0o660;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stale_socket_is_replaced_and_other_files_and_live_sockets_are_kept() {
+        let dir = std::env::temp_dir().join(format!("peername-admin-{}", std::process::id()));
+        fs::create_dir_all(&dir).unwrap();
+        let path = dir.join("admin.sock");
+        let kind = |result: io::Result<UnixSocketFile>| result.map(drop).map_err(|e| e.kind());
+
+        drop(UnixListener::bind(&path).unwrap());
+        let live = UnixSocketFile::bind(&path).expect("a stale socket is replaced");
+        assert_eq!(
+            fs::metadata(&path).unwrap().permissions().mode() & 0o777,
+            MODE
+        );
+        assert_eq!(kind(UnixSocketFile::bind(&path)), Err(ErrorKind::AddrInUse));
+        drop(live);
+        assert!(!path.exists());
+
+        fs::write(&path, "text").unwrap();
+        assert_eq!(
+            kind(UnixSocketFile::bind(&path)),
+            Err(ErrorKind::AlreadyExists)
+        );
+        assert_eq!(fs::read_to_string(&path).unwrap(), "text");
+        fs::remove_dir_all(&dir).unwrap();
+    }
+}
