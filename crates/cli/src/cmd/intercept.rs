@@ -15,7 +15,7 @@ use peername_intercept::door::{Door, Intercept};
 use peername_intercept::leaf::{self, Mint};
 use peername_intercept::site::{Renewal, Site};
 use peername_intercept::upstream::{TrustError, Upstream};
-use peername_observe::admin::AdminServer;
+use peername_observe::admin::{AdminListener, AdminServer};
 use peername_server::listeners::{
     ExistingListeners, InheritedSockets, ListenerId, Listeners, number_listeners, open_single,
 };
@@ -44,7 +44,10 @@ async fn start(args: &Args) -> anyhow::Result<ExitCode> {
     let authority = Authority::open(&ca)?;
     let own = OwnAddresses::read().await?;
     let (listeners, doors) = open(args)?;
-    let admin = args.admin.map(open_single).transpose()?;
+    let admin = args
+        .admin
+        .map(|addr| open_single(addr).map(AdminListener::Tcp))
+        .transpose()?;
     keep_only(&[])?;
     let _log = args.logging.start();
     let mut listening: Vec<_> = listeners.addrs().iter().map(SocketAddr::port).collect();
