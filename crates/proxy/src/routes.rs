@@ -1,13 +1,12 @@
-//! The rules and routes that bring a backend's replies back.
+//! Policy routing: the rules and routes that bring a backend's replies back to the proxy.
 //!
-//! The backend answers to the client's own address, so by the ordinary routing tables its packets
-//! leave this host. What stops them is a rule on the *source* of the packet ("what the backend
-//! sends") and a table in which every address is local. See `docs/routes.md`.
+//! The backend replies to the client's own address, so by the ordinary routing tables its packets leave this host. A rule
+//! on the *source* of the packet, which is the backend's address, sends them to a table in which every address is local.
+//! See `docs/routes.md`.
 //!
-//! Everything made here carries [`PROTOCOL`] and stands in a slot: a table number and a rule
-//! priority that belong to one owner alone. The administrator's rules (`peername routes add`) have a
-//! slot of their own and stay; a running proxy takes a free one and gives it back ([`Keeper`]). So
-//! two owners that need the same rule each have their own copy, and removing one leaves the other.
+//! Everything installed here carries [`PROTOCOL`] and belongs to a slot: a table number and a rule priority of one owner.
+//! The administrator's rules (`peername routes add`) have a slot of their own and stay; a running proxy locks a free one
+//! and releases it ([`Keeper`]). So two owners that need the same rule have a copy each, and removing one leaves the other.
 
 mod backend_rule;
 mod error;
@@ -38,10 +37,14 @@ use install::InstalledRoutes;
 use inventory::Inventory;
 use table_slot::TableSlot;
 
-/// Makes the administrator's rules and routes for these backends; they stay until [`remove`] or the
-/// next boot. What is there already is left as it is.
+/// Installs the administrator's rules and routes for these backends. They stay until [`remove`] or the next boot; existing
+/// ones are kept.
 ///
 /// Returns the backends that were skipped because this host has no IPv6. Needs CAP_NET_ADMIN.
+///
+/// # Errors
+///
+/// [`Error`]: a backend is on another host, all of them are skipped, or the kernel refuses.
 pub async fn add<B: Into<Backend> + Copy>(targets: &[B]) -> Result<Vec<SocketAddr>, Error> {
     let netlink = Netlink::open()?;
     let backends: Vec<Backend> = targets.iter().map(|&target| target.into()).collect();
@@ -51,7 +54,11 @@ pub async fn add<B: Into<Backend> + Copy>(targets: &[B]) -> Result<Vec<SocketAdd
     Ok(installed.skipped)
 }
 
-/// Those of these backends that are on this host. For the others [`add`] can do nothing.
+/// The backends of these that are on this host. For the others [`add`] fails.
+///
+/// # Errors
+///
+/// A netlink call fails.
 pub async fn local_backends(backends: Vec<Backend>) -> Result<Vec<Backend>, Error> {
     let netlink = Netlink::open()?;
     let mut local = Vec::new();
@@ -63,8 +70,12 @@ pub async fn local_backends(backends: Vec<Backend>) -> Result<Vec<Backend>, Erro
     Ok(local)
 }
 
-/// Makes the administrator's packet filter tables for this, with the rules and routes that they need; a
-/// table for the same listener or mark is replaced. Needs CAP_NET_ADMIN and nft(8).
+/// Installs a packet filter table of the administrator's, with the rules and routes that it needs. A table for the same
+/// listener or mark is replaced. Needs CAP_NET_ADMIN and nft(8).
+///
+/// # Errors
+///
+/// [`Error`]: nft(8) is missing or fails, or the kernel refuses.
 pub async fn add_filter(rules: &FilterRules) -> Result<(), Error> {
     if rules.needs_fwmark() {
         fwmark::install_rules(&Netlink::open()?, TableSlot::PERSISTENT).await?;
@@ -72,7 +83,11 @@ pub async fn add_filter(rules: &FilterRules) -> Result<(), Error> {
     rules.install()
 }
 
-/// The packet filter tables of ours on this host. [`Error::NftPermission`] where they can't be seen.
+/// Lists peername's packet filter tables on this host.
+///
+/// # Errors
+///
+/// [`Error::NftPermission`] where tables can't be listed.
 pub fn list_filters() -> Result<Vec<RoutingEntry>, Error> {
     Ok(nftables::find()?
         .into_iter()
@@ -80,14 +95,21 @@ pub fn list_filters() -> Result<Vec<RoutingEntry>, Error> {
         .collect())
 }
 
-/// Everything in this host's routing that carries [`PROTOCOL`], with who made it. Needs no capability.
+/// Lists the rules and routes of this host that carry [`PROTOCOL`], with their owners. Needs no capability.
+///
+/// # Errors
+///
+/// A netlink call fails.
 pub async fn list() -> SysResult<Vec<RoutingEntry>> {
     Ok(Inventory::read(&Netlink::open()?).await?.found)
 }
 
-/// Removes the administrator's rules and routes, and what was left behind by a [`Keeper`] that was
-/// killed before it could clean up. With `Scope::All` also those of running proxies, whose clients
-/// then hang. Returns what was removed. Needs CAP_NET_ADMIN.
+/// Removes the administrator's rules and routes, and those left behind by a [`Keeper`] that was killed. With `Scope::All`
+/// also those of running proxies, whose clients then hang. Returns what was removed. Needs CAP_NET_ADMIN.
+///
+/// # Errors
+///
+/// [`Error`]: the kernel refuses.
 pub async fn remove(scope: Scope) -> Result<Vec<RoutingEntry>, Error> {
     let netlink = Netlink::open()?;
     let mut survey = Inventory::read(&netlink).await?;
@@ -100,8 +122,11 @@ pub async fn remove(scope: Scope) -> Result<Vec<RoutingEntry>, Error> {
     Ok(survey.found)
 }
 
-/// Removes all packet filter tables of ours, and returns them. [`Error::NftPermission`] where there is no
-/// telling whether there are any.
+/// Removes all of peername's packet filter tables, and returns them.
+///
+/// # Errors
+///
+/// [`Error::NftPermission`] where tables can't be listed.
 pub fn remove_filters() -> Result<Vec<RoutingEntry>, Error> {
     let tables = nftables::find()?;
     for table in &tables {
@@ -110,7 +135,7 @@ pub fn remove_filters() -> Result<Vec<RoutingEntry>, Error> {
     Ok(tables.into_iter().map(RoutingEntry::from_table).collect())
 }
 
-/// The command that makes what `target` needs, for the text of errors.
+/// The command that installs what `target` needs, for error texts.
 pub fn add_command(target: impl Into<Backend>) -> String {
     let Backend { address, transport } = target.into();
     let option = if address.is_ipv4() { "-4" } else { "-6" };
@@ -126,6 +151,6 @@ pub fn add_command(target: impl Into<Backend>) -> String {
 pub enum Scope {
     /// What no running proxy needs.
     Idle,
-    /// Everything that is ours.
+    /// Everything of peername's.
     All,
 }

@@ -1,8 +1,8 @@
-//! The addresses of this host, which no client can have.
+//! The addresses of this host, which no client can have as source.
 //!
-//! A header that claims one of them as its source would make the backend believe that this host
-//! itself calls. The same goes for the first and last address of every network this host stands in:
-//! a socket bound to a broadcast address connects from an address of the kernel's choosing instead.
+//! A header that claims one of them would make the backend believe that this host itself is the client. The same holds for
+//! the first and last address of every network of this host's interfaces: a socket bound to a broadcast address connects
+//! from an address that the kernel chooses instead.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -15,25 +15,24 @@ use peername_sys::netlink::{
     AddressChange, AddressMonitor, InterfaceAddress, LocalNetwork, Netlink,
 };
 
-/// This host's own addresses, and the network and broadcast addresses of its interfaces, as of the last
-/// look. Clones share what they know.
+/// This host's own addresses, and the network and broadcast addresses of its interfaces, as of the last read. Clones share
+/// them.
 ///
-/// An interface need not have an address for it to be this host's: a route of type `local` in the
-/// kernel's table `local` is enough (`ip route add local 198.51.100.0/24 dev lo`), and Google's guest
-/// agent makes one for every forwarding rule. Such routes in other tables don't count: those that bring
-/// replies back call every address there is local.
+/// An address can be this host's without an interface: a route of type `local` in the kernel's table `local` is enough
+/// (`ip route add local 198.51.100.0/24 dev lo`), and Google's guest agent adds one for every forwarding rule. Such routes
+/// in other tables don't count: those that bring replies back make every address local.
 #[derive(Debug, Clone)]
 pub struct OwnAddresses(Arc<RwLock<Known>>);
 
 #[derive(Debug, Default)]
 struct Known {
-    /// A host has few: compared sooner than hashed.
+    /// A host has few: comparing is faster than hashing.
     single: BTreeMap<IpAddr, LocalKind>,
     /// Whole networks that are local, 127.0.0.0/8 among them: rarely more.
     networks: Vec<IpNet>,
 }
 
-/// What an address is to this host.
+/// Why no client can have an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LocalKind {
     /// An interface has it, or it is local by a route.
@@ -43,17 +42,21 @@ pub enum LocalKind {
 }
 
 impl OwnAddresses {
-    /// Asks the kernel, for the network namespace of the calling thread. Needs no capability, but a
-    /// tokio runtime. Keep it true with [`OwnAddresses::watch`].
+    /// Reads the addresses in the network namespace of the calling thread. Needs no capability, but a tokio runtime. Keep
+    /// them current with [`OwnAddresses::watch`].
+    ///
+    /// # Errors
+    ///
+    /// A netlink call fails.
     pub async fn read() -> Result<Self> {
         let known = ask(&Netlink::open()?).await?;
         Ok(Self(Arc::new(RwLock::new(known))))
     }
 
-    /// What a claimed source is to this host, if it is anything. An IPv4-mapped address is looked up
-    /// as the IPv4 address it stands for.
+    /// Looks up a claimed source; `None` where a client may have it. An IPv4-mapped address is looked up as the IPv4
+    /// address that it maps.
     ///
-    /// Cheap enough for every connection: one uncontended lock, a few comparisons, and a look at the few networks.
+    /// Cheap enough for every connection: one uncontended lock, a few comparisons, and a scan of the few networks.
     pub fn kind_of(&self, address: IpAddr) -> Option<LocalKind> {
         let address = address.to_canonical();
         let known = self.0.read().unwrap_or_else(PoisonError::into_inner);
@@ -67,13 +70,16 @@ impl OwnAddresses {
         single.or_else(|| is_within().then_some(LocalKind::Own))
     }
 
-    /// Follows the changes of this network namespace and returns only when it no longer can, with
-    /// the reason. Until then a new address is known once the kernel has told of it, and one that went once
-    /// all of them have been read again.
+    /// Watches the addresses of this network namespace. A new address is added on the kernel's notification; a removed one
+    /// goes with the read of all that follows.
+    ///
+    /// # Errors
+    ///
+    /// Returns only where a netlink call fails.
     pub async fn watch(&self) -> Result<std::convert::Infallible> {
         let (netlink, mut changes) = (Netlink::open()?, AddressMonitor::subscribe()?);
         loop {
-            // Reads once before it waits: an address may have come between `read` and `subscribe`.
+            // Reads once before it waits: an address may have been added between `read` and `subscribe`.
             let mut new = Vec::new();
             let now = {
                 let mut asking = pin!(ask(&netlink));
@@ -97,7 +103,8 @@ impl OwnAddresses {
         }
     }
 
-    /// By what has been read. What came meanwhile may be missing in it; what went, goes the next time.
+    /// Replaces the addresses by those read. An address added during the read may be missing there, so those are added
+    /// again; one removed during the read goes with the next.
     fn replace(&self, now: Known, new: &[AddressChange]) {
         let mut known = self.write();
         *known = now;
@@ -110,7 +117,7 @@ impl OwnAddresses {
 }
 
 impl Known {
-    /// What has come. What went is told by reading all of it again.
+    /// Adds an address or network. Removed ones are found by reading all again.
     fn add(&mut self, change: &AddressChange) {
         match change {
             AddressChange::Address(address) => {
@@ -126,8 +133,8 @@ impl Known {
 
     fn add_network(&mut self, LocalNetwork { address, prefix }: LocalNetwork) {
         match IpNet::new(address, prefix) {
-            // A network in which everything arrives here, as `exec --mode netns` makes one: then no address
-            // tells a client from this host.
+            // A network of all addresses, as `exec --mode netns` makes one: then an address does not distinguish a
+            // client from this host.
             _ if prefix == 0 => {}
             Ok(network) if prefix < network.max_prefix_len() => self.networks.push(network),
             _ => drop(self.single.insert(address, LocalKind::Own)),
@@ -145,7 +152,7 @@ async fn ask(netlink: &Netlink) -> Result<Known> {
     let own = addresses
         .iter()
         .map(|address| (address.own, LocalKind::Own));
-    // An address that is both, as the ends of a small tunnel's network may be, is the host's own.
+    // An address that is both, as the ends of a small tunnel's network may be, counts as the host's own.
     known.single.extend(ends.chain(own));
     let networks = netlink.local_networks().await?;
     networks
@@ -202,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn a_network_brings_both_its_ends() {
+    fn network_adds_both_its_ends() {
         assert_eq!(
             set("10.1.2.3", "10.1.2.3", 24, Some("10.1.2.255")),
             ["10.1.2.0", "10.1.2.255"]
@@ -210,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn a_broadcast_address_that_is_not_the_prefixs_counts_beside_it() {
+    fn broadcast_address_other_than_the_prefixs_is_added() {
         assert_eq!(
             set("10.1.2.3", "10.1.2.3", 30, Some("10.1.2.9")),
             ["10.1.2.0", "10.1.2.3", "10.1.2.9"]
@@ -218,14 +225,14 @@ mod tests {
     }
 
     #[test]
-    fn two_hosts_alone_have_no_broadcast() {
+    fn point_to_point_prefixes_have_no_broadcast() {
         assert!(set("10.0.0.0", "10.0.0.0", 31, None).is_empty());
         assert!(set("10.0.0.7", "10.0.0.7", 32, None).is_empty());
         assert!(set("fd00::", "fd00::", 127, None).is_empty());
     }
 
     #[test]
-    fn on_a_point_to_point_link_the_network_is_the_far_ends() {
+    fn point_to_point_link_adds_the_ends_of_the_peers_network() {
         assert_eq!(
             set("10.0.0.1", "192.168.7.2", 24, None),
             ["192.168.7.0", "192.168.7.255"]
@@ -233,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn an_ipv6_network_brings_its_anycast_address() {
+    fn ipv6_network_adds_its_anycast_address() {
         assert_eq!(set("fd00::5", "fd00::5", 64, None), ["fd00::"]);
         assert!(set("::1", "::1", 128, None).is_empty());
     }

@@ -1,4 +1,4 @@
-//! The rule that a backend needs, by where it is.
+//! The routing rule that a backend needs, by its location.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -9,7 +9,7 @@ use super::location::{BackendLocation, locate_backend};
 use super::table_slot::{PROTOCOL, TableSlot};
 use crate::backend::Backend;
 
-/// What the rule for one backend selects; the slot adds the numbers.
+/// The rule for one backend, without the numbers of a slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct BackendRule {
     pub(super) target: SocketAddr,
@@ -17,7 +17,7 @@ pub(super) struct BackendRule {
 }
 
 impl BackendRule {
-    /// `None` when nothing on this host can help.
+    /// The rule for a backend at this location. `None` on another host, for which no rule here helps.
     pub(super) fn new(backend: Backend, place: BackendLocation) -> Option<Self> {
         let (from, prefix, port) = match place {
             BackendLocation::Loopback(IpAddr::V4(_)) => {
@@ -47,8 +47,11 @@ impl BackendRule {
     }
 }
 
-/// One rule a backend, in order; of backends that need the same rule, one for all. Fails at the first
-/// that is on another host.
+/// The rules for these backends, in their order; backends that need the same rule share it.
+///
+/// # Errors
+///
+/// [`Error::OtherHost`] for the first backend that is on another host.
 pub(super) async fn rules_for(
     netlink: &Netlink,
     backends: &[Backend],
@@ -74,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn loopback_is_taken_whole() {
+    fn loopback_rule_matches_all_of_it() {
         let place = |ip: &str| BackendLocation::Loopback(ip.parse().unwrap());
         assert_eq!(
             rule("127.0.0.5:80", place("127.0.0.5")).unwrap(),
@@ -87,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn of_another_address_only_the_port_is_taken() {
+    fn rule_for_another_address_matches_the_port_only() {
         let place = |addr: &str| BackendLocation::ThisHost(addr.parse().unwrap());
         assert_eq!(
             rule("10.0.0.5:80", place("10.0.0.5:80")).unwrap(),
@@ -111,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn another_host_is_beyond_us() {
+    fn backend_on_another_host_has_no_rule() {
         assert_eq!(rule("10.0.0.5:80", BackendLocation::OtherHost), None);
     }
 }

@@ -1,7 +1,7 @@
-//! "What carries our mark is this host's", for packets whose destination no interface has.
+//! Routing by firewall mark: packets with peername's mark are delivered locally, whatever their destination.
 //!
-//! A packet filter ([`super::nftables`]) sets the mark as the packet comes in; the rule leads it to the table in
-//! which every address is local.
+//! A packet filter ([`super::nftables`]) sets the mark on an incoming packet; the rule sends it to the table in which every
+//! address is local.
 
 use peername_sys::netlink::{self, Family, Netlink, Rule, Selector};
 
@@ -9,13 +9,13 @@ use super::error::Error;
 use super::install::InstalledRoutes;
 use super::table_slot::{PROTOCOL, TableSlot};
 
-/// The mark on packets that are to be taken for this host's own.
+/// The mark on packets that are to be delivered locally.
 ///
-/// It reads as the priority of the rules. No bit of it is one of those that Tailscale (0xff0000) and Kubernetes
-/// (0x4000, 0x8000) use for theirs, so that none of their rules takes it for one.
+/// It reads like the priority of the rules. It has none of the bits that Tailscale (0xff0000) and Kubernetes (0x4000,
+/// 0x8000) use, so none of their rules matches it.
 pub const LOCAL_FWMARK: u32 = 0x0000_2110;
 
-/// Makes the rules and routes for marked packets; what is there already is left as it is.
+/// Installs the rules and routes for marked packets; existing ones are kept. Without IPv6, its half is left out.
 pub(super) async fn install_rules(netlink: &Netlink, slot: TableSlot) -> Result<(), Error> {
     let mut made = InstalledRoutes::default();
     for family in [Family::V4, Family::V6] {

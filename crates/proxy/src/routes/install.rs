@@ -1,4 +1,4 @@
-//! Making the rules and routes of one slot, and taking exactly those away again.
+//! Installs the rules and routes of one slot, and removes exactly those again.
 
 use std::net::SocketAddr;
 
@@ -9,7 +9,7 @@ use super::backend_rule::BackendRule;
 use super::error::Error;
 use super::table_slot::{PROTOCOL, TableSlot};
 
-/// What was made, so that exactly this is taken away again.
+/// The rules and routes that were installed, so that exactly these are removed again.
 #[derive(Debug, Default)]
 pub(super) struct InstalledRoutes {
     rules: Vec<Rule>,
@@ -19,7 +19,7 @@ pub(super) struct InstalledRoutes {
 }
 
 impl InstalledRoutes {
-    /// Makes what `rules` need and is not there yet.
+    /// Installs the rules and their routes that do not exist yet.
     pub(super) async fn install_missing(
         netlink: &Netlink,
         slot: TableSlot,
@@ -28,8 +28,11 @@ impl InstalledRoutes {
         Self::make(netlink, slot, rules, OnConflict::Keep).await
     }
 
-    /// Makes what `rules` need in a slot that must be empty: [`Error::Failed`] with EEXIST when it
-    /// is not, and then nothing is left of the attempt.
+    /// Installs the rules and their routes in a slot that must be empty.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Syscall`] with EEXIST where the slot is not empty. After any error nothing is left of the attempt.
     pub(super) async fn install_new(
         netlink: &Netlink,
         slot: TableSlot,
@@ -38,15 +41,15 @@ impl InstalledRoutes {
         Self::make(netlink, slot, rules, OnConflict::Fail).await
     }
 
-    /// Makes this rule with its route, where they are not there yet.
+    /// Installs this rule with its route, where they do not exist yet.
     pub(super) async fn add_missing(&mut self, netlink: &Netlink, rule: Rule) -> SysResult<()> {
         self.add(netlink, rule, OnConflict::Keep).await
     }
 
-    /// Takes everything away again. Goes on after an error and returns the first.
+    /// Removes everything again. Continues after an error and returns the first.
     pub(super) async fn undo(self, netlink: &Netlink) -> SysResult<()> {
         let mut outcome = Ok(());
-        // The rules first: a rule that points to an empty table is harmless, but brief is better.
+        // Rules before routes, so that no rule points to an empty table for long. It would be harmless.
         for rule in &self.rules {
             outcome = outcome.and(ignore_missing(netlink.delete_rule(rule).await));
         }
@@ -70,7 +73,7 @@ impl InstalledRoutes {
                     made.skipped.push(rule.target);
                 }
                 Err(error) => {
-                    // The first error says more than one of cleaning up would.
+                    // The first error says more than one of the removal would.
                     let _ = made.undo(netlink).await;
                     return Err(error.into());
                 }
@@ -82,7 +85,7 @@ impl InstalledRoutes {
         Ok(made)
     }
 
-    /// The route comes first, so that no packet meets a rule with an empty table.
+    /// Installs a rule after its route, so that no packet matches a rule with an empty table.
     async fn add(&mut self, netlink: &Netlink, rule: Rule, conflict: OnConflict) -> SysResult<()> {
         let route = LocalRoute {
             family: rule.family(),
@@ -99,7 +102,7 @@ impl InstalledRoutes {
     }
 }
 
-/// What to do when a rule or route is there already.
+/// What to do where a rule or route exists already.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum OnConflict {
     Keep,

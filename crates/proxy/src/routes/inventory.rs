@@ -1,4 +1,4 @@
-//! Finding peername's rules and routes again, and taking them away.
+//! Finds peername's rules, routes and tables on this host, and removes them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -12,10 +12,11 @@ use super::install::ignore_missing;
 use super::nftables::NftTable;
 use super::table_slot::{PROTOCOL, SlotLock, TableSlot};
 
-/// A rule or route of peername's, found on this host. Displayed as `ip rule` and `ip route` say it.
+/// A rule, a route or a packet filter table of peername's, found on this host. Displayed in the syntax of `ip rule`,
+/// `ip route` or `nft`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RoutingEntry {
-    /// Who made it.
+    /// Its owner.
     pub owner: EntryOwner,
     kind: EntryKind,
 }
@@ -26,19 +27,19 @@ enum EntryKind {
     Filter(NftTable),
 }
 
-/// Who made a rule or route.
+/// The owner of a rule or route.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EntryOwner {
     /// The administrator, with `peername routes add`.
     Administrator,
-    /// A proxy that runs.
+    /// A running proxy.
     RunningProxy,
-    /// A proxy that does not run any more, and was not allowed to clean up.
+    /// A proxy that has exited, and whose keeper was killed before it could remove it.
     ExitedProxy,
 }
 
 impl RoutingEntry {
-    /// Of a table for TPROXY, the port that it brings everything to.
+    /// The listener's port, of a table for TPROXY.
     pub fn tproxy_port(&self) -> Option<u16> {
         match &self.kind {
             EntryKind::Filter(table) => table.tproxy_port(),
@@ -46,7 +47,7 @@ impl RoutingEntry {
         }
     }
 
-    /// Of a table for the replies of backends on other hosts, the mark that it knows them by.
+    /// The mark that replies are known by, of a table for backends on other hosts.
     pub fn reply_mark(&self) -> Option<NonZeroU32> {
         match &self.kind {
             EntryKind::Filter(table) => table.reply_mark(),
@@ -54,13 +55,13 @@ impl RoutingEntry {
         }
     }
 
-    /// Whether it is a rule that looks at a firewall mark.
+    /// Whether it is a rule that selects by firewall mark.
     pub fn selects_by_mark(&self) -> bool {
         matches!(&self.kind, EntryKind::Routing(RuleOrRoute::Rule(rule))
             if matches!(rule.selector, Selector::Mark { .. }))
     }
 
-    /// A table of the packet filter: only the administrator makes such.
+    /// The entry of a packet filter table. Only the administrator makes them.
     pub(super) fn from_table(found: NftTable) -> Self {
         Self {
             owner: EntryOwner::Administrator,
@@ -68,7 +69,7 @@ impl RoutingEntry {
         }
     }
 
-    /// Deletes it; that it is gone already is no error.
+    /// Removes it. That it does not exist any more is no error.
     pub(super) async fn delete(&self, netlink: &Netlink) -> Result<(), Error> {
         match &self.kind {
             EntryKind::Routing(what) => Ok(what.delete(netlink).await?),
@@ -97,11 +98,11 @@ impl fmt::Display for EntryOwner {
     }
 }
 
-/// Everything that carries our number, and who made it.
+/// All rules and routes that carry [`PROTOCOL`], with their owners.
 #[derive(Debug)]
 pub(super) struct Inventory {
     pub(super) found: Vec<RoutingEntry>,
-    /// The slots of those that are gone: nobody can move in while this is held.
+    /// The slots of proxies that have exited, locked so that no other takes them meanwhile.
     _locks: Vec<SlotLock>,
 }
 
@@ -130,8 +131,8 @@ impl Inventory {
     }
 }
 
-/// When in doubt (the slot of another version, a claim that can't be tried) somebody runs: what is
-/// not removed can be removed later.
+/// The owner of a table, with the slot's lock where it has exited. In doubt (a slot of another version, a lock that can't
+/// be tried) the owner is taken to run: what is not removed now can be removed later.
 fn owner(table: u32) -> (EntryOwner, Option<SlotLock>) {
     let Some(slot) = TableSlot::of_table(table) else {
         return (EntryOwner::RunningProxy, None);
@@ -145,7 +146,7 @@ fn owner(table: u32) -> (EntryOwner, Option<SlotLock>) {
     }
 }
 
-/// Removes what a dead owner left in `slot`. The caller holds the claim, so nobody else is in it.
+/// Removes what an owner that has exited left in `slot`. The caller holds the slot's lock, so it has no other owner.
 pub(super) async fn remove_leftovers(netlink: &Netlink, slot: TableSlot) -> SysResult<()> {
     let mut left = find_entries(netlink).await?;
     left.retain(|what| what.table() == slot.table());
@@ -177,8 +178,8 @@ impl RuleOrRoute {
     }
 }
 
-/// Everything that carries our number: rules before routes, so that deleting in this order never
-/// leaves a rule without its table.
+/// Finds everything that carries [`PROTOCOL`]: rules before routes, so that removal in this order never leaves a rule
+/// without its table.
 async fn find_entries(netlink: &Netlink) -> SysResult<Vec<RuleOrRoute>> {
     let rules = netlink
         .rules(PROTOCOL)

@@ -1,9 +1,8 @@
-//! A second process that holds a running proxy's rules and routes, and outlives it by a moment.
+//! The keeper: a second process that installs a running proxy's rules and routes, and removes them when the proxy exits.
 //!
-//! The proxy gives up CAP_NET_ADMIN before it accepts its first client, so it can't remove at its end
-//! what was made at its start; and a process that is killed removes nothing at all. The keeper can:
-//! it holds the capability and nothing else, talks to nobody, and learns of the proxy's end, whatever
-//! its cause, by the end of its standard input.
+//! The proxy gives up CAP_NET_ADMIN before it accepts its first client, so it can't remove its rules when it exits, and a
+//! killed process removes nothing at all. The keeper holds that capability and nothing else, and has no network traffic.
+//! EOF on its standard input tells it that the proxy has exited, for whatever cause.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::process::CommandExt;
@@ -22,29 +21,33 @@ use super::inventory;
 use super::table_slot::{SlotLock, TableSlot};
 use crate::backend::Backend;
 
-/// A running proxy's hold on its rules and routes: they are there until this value is dropped, or
-/// the process ends in any other way.
+/// The proxy's handle of its keeper. The rules and routes are installed until this value is dropped or the process exits
+/// in any other way.
 #[derive(Debug)]
 pub struct Keeper {
     process: Child,
-    /// What it says to us, which is nothing more once it is ready.
+    /// The keeper's standard output; nothing more is written there once it is ready.
     stdout: Option<ChildStdout>,
 }
 
 impl Keeper {
-    /// Starts the keeper and returns when the rules and routes stand.
+    /// Starts the keeper and returns when the rules and routes are installed.
     ///
-    /// Runs this very binary again, as `peername routes keep`; so call it from the `peername` binary
-    /// only, and before capabilities are given up, because the keeper gets its own the way this
-    /// process did. The pipe that ties the two is closed on exec, so no other child holds it open.
+    /// Executes this very binary again, as `peername routes keep`. So call it from the `peername` binary only, and before
+    /// capabilities are given up, because the keeper gets its own the way this process did. The pipe between the two is
+    /// close-on-exec, so no other child keeps it open.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Start`] where the process can't be started, [`Error::Keeper`] with the reason that it reports.
     pub fn start<B: Into<Backend> + Copy>(targets: &[B]) -> Result<Self, Error> {
         let targets = targets.iter().map(|&target| target.into());
         let mut child = Command::new("/proc/self/exe")
-            // The name decides what the binary does; that of this process may be another's.
+            // The binary acts by its name, and this process may have another one.
             .arg0("peername")
             .args(["routes", "keep"])
             .args(targets.map(|target: Backend| format!("--target={target}")))
-            // ^C goes to every process of the foreground group.
+            // ^C sends SIGINT to every process of the foreground group.
             .process_group(0)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -52,7 +55,7 @@ impl Keeper {
             .map_err(Error::Start)?;
         let mut stdout = child.stdout.take();
         let answer = first_line(stdout.as_mut());
-        // Dropping it before looking at the answer: a keeper that failed has ended, or ends by this.
+        // Made before the answer is checked, so that an error drops it: a keeper that failed has exited, or does then.
         let keeper = Self {
             process: child,
             stdout,
@@ -68,15 +71,19 @@ impl Keeper {
 }
 
 impl Keeper {
-    /// Returns when the keeper has ended, which it does by itself only after the proxy: it was killed.
-    /// Its rules and routes stay behind until somebody removes them, such as the next proxy's keeper.
+    /// Waits until the keeper has exited, which happens before the proxy exits only if it was killed. Its rules and routes
+    /// are left behind, until the next proxy's keeper or the administrator removes them.
     ///
     /// To be called once, in a tokio runtime.
+    ///
+    /// # Errors
+    ///
+    /// It was called before, or the runtime can't register the pipe.
     pub fn wait_exit(&mut self) -> io::Result<impl Future<Output = ()> + use<>> {
         let stdout = self.stdout.take().ok_or(io::ErrorKind::BrokenPipe)?;
         let stdout = pipe::Receiver::from_owned_fd(stdout.into())?;
         Ok(async move {
-            // Nothing ever comes but the end. An error of such a pipe is an end as well.
+            // Nothing but EOF is ever read. An error of the pipe counts as EOF.
             while stdout.readable().await.is_ok() {
                 match stdout.try_read(&mut [0; 64]) {
                     Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
@@ -89,10 +96,10 @@ impl Keeper {
 }
 
 impl Drop for Keeper {
-    /// Closes the pipe and waits until the keeper has cleaned up: a service manager may kill what is
-    /// left of the service as soon as the proxy has ended.
+    /// Closes the pipe and waits until the keeper has removed its rules: a service manager may kill the service's other
+    /// processes as soon as the proxy has exited.
     fn drop(&mut self) {
-        // `wait` closes standard input first. An error would mean that there is no child.
+        // `wait` closes standard input first. It fails only where there is no child.
         let _ = self.process.wait();
     }
 }
@@ -115,13 +122,16 @@ fn reason(error: &Error) -> String {
     }
 }
 
-/// What the keeper process does: makes the rules and routes, says so on standard output, waits for
-/// the end of standard input, and removes exactly what it made.
+/// The main function of the keeper process: installs the rules and routes, reports that on standard output, waits for EOF
+/// on standard input, and removes exactly what it installed.
 ///
-/// Gives up every capability but CAP_NET_ADMIN, and pays no attention to SIGINT, SIGTERM and SIGHUP:
-/// they are sent to whole groups of processes, and the proxy must be the first to go. `FAILURE` when
-/// the rules can't be made, and then the line on standard output is the reason; an error when they
-/// can't be removed.
+/// Gives up every capability but CAP_NET_ADMIN, and ignores SIGINT, SIGTERM and SIGHUP: they are sent to whole process
+/// groups, and the proxy must exit first. Returns `FAILURE` where the rules can't be installed; the line on standard output
+/// is the reason.
+///
+/// # Errors
+///
+/// The rules can't be removed, or the runtime can't be started.
 pub fn run_keeper(targets: &[Backend]) -> Result<ExitCode, Error> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_io()
@@ -130,7 +140,7 @@ pub fn run_keeper(targets: &[Backend]) -> Result<ExitCode, Error> {
     match runtime.block_on(KeptRoutes::install(targets)) {
         Ok(held) => {
             print_line(READY);
-            // Whatever comes is thrown away; an error is an end as well.
+            // Input is discarded; an error counts as EOF.
             let _ = io::copy(&mut io::stdin(), &mut io::sink());
             runtime.block_on(held.release())?;
             Ok(ExitCode::SUCCESS)
@@ -142,11 +152,11 @@ pub fn run_keeper(targets: &[Backend]) -> Result<ExitCode, Error> {
     }
 }
 
-/// Rules and routes in a slot that is ours.
+/// The rules and routes that this process has installed, and the lock of their slot.
 struct KeptRoutes {
     netlink: Netlink,
     made: InstalledRoutes,
-    /// Goes last: until everything is removed the slot must not look free.
+    /// Dropped last: until everything is removed, the slot must not look free.
     _lock: SlotLock,
 }
 
@@ -173,7 +183,7 @@ impl KeptRoutes {
     }
 }
 
-/// `None` when the slot has an owner, or its numbers are used by somebody else.
+/// Installs the rules in this slot. `None` where the slot has an owner, or its numbers are used by another program.
 async fn try_slot(
     netlink: &Netlink,
     slot: TableSlot,
@@ -185,12 +195,13 @@ async fn try_slot(
     inventory::remove_leftovers(netlink, slot).await?;
     match InstalledRoutes::install_new(netlink, slot, rules).await {
         Ok(made) => Ok(Some((made, lock))),
-        Err(Error::Failed(error)) if netlink::already_exists(&error) => Ok(None),
+        Err(Error::Syscall(error)) if netlink::already_exists(&error) => Ok(None),
         Err(error) => Err(error),
     }
 }
 
-/// Once tokio has a handler for a signal, the default action is off for the rest of the process.
+/// Ignores signals to the process group: once tokio has a handler for one, the default action is off until the process
+/// exits.
 fn ignore_signals() -> io::Result<()> {
     for kind in [
         SignalKind::interrupt(),
@@ -202,7 +213,7 @@ fn ignore_signals() -> io::Result<()> {
     Ok(())
 }
 
-/// One line, whatever the text. Nobody listening is noticed at the end of standard input.
+/// Prints the text as one line. A write error is ignored: where the proxy has exited, EOF on standard input follows.
 fn print_line(text: &str) {
     let line = text.replace('\n', " ");
     let _ = writeln!(io::stdout(), "{line}");
@@ -210,5 +221,5 @@ fn print_line(text: &str) {
 
 const READY: &str = "ready";
 
-/// Longer than any error text; it bounds what a broken keeper can make the proxy read.
+/// In bytes: longer than any error text, and a bound on what a broken keeper can make the proxy read.
 const MAX_ANSWER_LEN: u64 = 4096;

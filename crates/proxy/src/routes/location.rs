@@ -1,25 +1,28 @@
-//! Where a backend is, seen from here.
+//! The location of a backend, seen from this host.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use peername_sys::Result as SysResult;
 use peername_sys::netlink::Netlink;
 
-/// Where a backend is, seen from here.
+/// The location of a backend, seen from this host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BackendLocation {
-    /// On this loopback address. Nothing but backends answers from there, so a rule may take all of
-    /// it.
+    /// On this loopback address. Nothing but backends sends from there, so a rule may match all of it.
     Loopback(IpAddr),
-    /// On another address of this host. The rule must name the port, and captures what the backend
-    /// sends to clients that connect to it directly, too.
+    /// On another address of this host. The rule must name the port, and also captures replies to clients that connect
+    /// to the backend directly.
     ThisHost(SocketAddr),
     /// On another host.
     OtherHost,
 }
 
-/// Finds out where `target` is. An unspecified address is loopback, as for connect(2), and an
-/// IPv4-mapped one is the IPv4 address it stands for. Needs no capability.
+/// Finds the location of `target`. An unspecified address is loopback, as for connect(2), and an IPv4-mapped one is the
+/// IPv4 address that it maps. Needs no capability.
+///
+/// # Errors
+///
+/// A netlink call fails.
 pub async fn locate_backend(netlink: &Netlink, target: SocketAddr) -> SysResult<BackendLocation> {
     let ip = match target.ip().to_canonical() {
         ip if !ip.is_unspecified() => ip,

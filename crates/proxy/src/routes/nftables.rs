@@ -1,5 +1,5 @@
-//! The packet filter's part: which packets are brought to the proxy although they are not for one of its
-//! sockets. Through nft(8), in tables of our own, each replaced and removed as a whole.
+//! Packet filter rules, by nft(8): they bring packets to the proxy that are not addressed to one of its sockets. They are
+//! in tables of peername's own, each replaced and removed as a whole.
 
 use std::env;
 use std::ffi::OsString;
@@ -15,21 +15,21 @@ use peername_sys::netlink::Transport;
 use super::error::Error;
 use super::fwmark::LOCAL_FWMARK;
 
-/// What is brought to a proxy beside the replies of backends on this host.
+/// The rules of one nftables table: which packets are brought to a proxy, beside replies of backends on this host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FilterRules {
-    /// What comes from other hosts for many ports goes to one listener (TPROXY).
+    /// Packets from other hosts to these ports go to one listener (TPROXY).
     Ports {
-        /// Which ports.
+        /// The destination ports.
         ports: Vec<RangeInclusive<u16>>,
         /// The listener's port.
         to: u16,
-        /// By which protocols.
+        /// The protocols.
         transports: Vec<Transport>,
-        /// Where to, beside the addresses of this host: networks that are routed here.
+        /// Destination networks that are routed to this host, beside its own addresses.
         networks: Vec<IpNet>,
     },
-    /// Replies to connections that were sent with this mark, whoever they are addressed to.
+    /// Replies to connections that were made with this mark, whatever their destination.
     Replies {
         /// The mark, as `peername proxy --mark` sets it.
         mark: NonZeroU32,
@@ -37,7 +37,7 @@ pub enum FilterRules {
 }
 
 impl FilterRules {
-    /// Whether it needs [`super::fwmark`].
+    /// Whether it sets the firewall mark, and so needs the rules of [`super::fwmark`].
     pub(super) fn needs_fwmark(&self) -> bool {
         match self {
             Self::Ports { networks, .. } => !networks.is_empty(),
@@ -45,10 +45,14 @@ impl FilterRules {
         }
     }
 
-    /// Makes its table, or makes it anew, in one transaction. Needs CAP_NET_ADMIN.
+    /// Creates or replaces the table in one transaction. Needs CAP_NET_ADMIN.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoNft`], [`Error::NftPermission`] or [`Error::Nft`].
     pub(super) fn install(&self) -> Result<(), Error> {
         let name = self.name();
-        // `add` first, so that there is something to delete.
+        // `add` first, because `delete` fails where there is no table.
         let anew = format!("add table inet {name}\ndelete table inet {name}\n");
         nft(
             &["-f", "-"],
@@ -65,7 +69,7 @@ impl FilterRules {
     }
 }
 
-/// The chains of the table, in nft(8)'s words.
+/// The chains of the table, in the syntax of nft(8).
 impl Display for FilterRules {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         match self {
@@ -78,7 +82,7 @@ impl Display for FilterRules {
                 writeln!(f, "chain prerouting {{\n{PREROUTING}")?;
                 for transport in transports {
                     let select = format!("{} dport {}", transport.name(), PortSet(ports));
-                    // What this host sends to itself passes here too: the proxy's own connections.
+                    // Packets from this host to itself pass this chain too, the proxy's own connections among them.
                     let select = format!("iifname != \"lo\" {select}");
                     if *transport == Transport::Udp {
                         writeln!(f, "{select} {OWN_ANSWERS} accept")?;
@@ -123,7 +127,7 @@ impl Display for PortSet<'_> {
     }
 }
 
-/// A table of ours, found on this host.
+/// A table of peername's, found on this host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct NftTable {
     name: String,
@@ -149,7 +153,7 @@ impl NftTable {
     }
 }
 
-/// A line for each rule.
+/// One line for each rule.
 impl Display for NftTable {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         let Self { name, rules } = self;
@@ -161,8 +165,11 @@ impl Display for NftTable {
     }
 }
 
-/// All tables of ours. None where nft(8) or the kernel's part is missing: then we have made none.
-/// [`Error::NftPermission`] where they can't be seen.
+/// Finds all tables of peername's. None where nft(8) or the kernel's nf_tables is missing: then none can have been made.
+///
+/// # Errors
+///
+/// [`Error::NftPermission`] where tables can't be listed.
 pub(super) fn find() -> Result<Vec<NftTable>, Error> {
     let tables = match nft(&["list", "tables", "inet"], "") {
         Err(Error::NoNft) => return Ok(Vec::new()),
@@ -183,7 +190,7 @@ pub(super) fn find() -> Result<Vec<NftTable>, Error> {
     .collect()
 }
 
-/// The rules in a listing: what is neither a brace nor a chain's head.
+/// The rules in a listing: lines that are neither braces nor the head of a chain.
 fn rules(listing: &str) -> impl Iterator<Item = &str> {
     let is_rule = |line: &&str| {
         let frame = line.is_empty() || line.ends_with('{') || *line == "}";
@@ -208,8 +215,8 @@ fn nft(args: &[&str], input: &str) -> Result<String, Error> {
     Err(Error::Nft(said.trim().replace('\n', " ")))
 }
 
-/// After `su` PATH is often without the directories that nft is in; not to find it there would be to
-/// overlook tables that are there.
+/// PATH with the directories that nft is in. After `su` it often lacks them, and without nft existing tables would be
+/// overlooked.
 fn path_with_system_directories() -> OsString {
     let mut path = env::var_os("PATH").unwrap_or_default();
     path.push(":/usr/sbin:/sbin");
@@ -226,23 +233,23 @@ fn run_nft(args: &[&str], input: &str) -> io::Result<Output> {
         .stderr(Stdio::piped())
         .spawn()?;
     if let Some(mut stdin) = child.stdin.take() {
-        // Less than a pipe holds; one that does not read says why on its standard error.
+        // The input is smaller than a pipe's buffer. An nft that does not read it reports why on standard error.
         let _ = stdin.write_all(input.as_bytes());
     }
     child.wait_with_output()
 }
 
-/// How the names of our tables begin; by this alone `show` and `remove` know them.
+/// The prefix of the names of peername's tables: `show` and `remove` find them by it alone.
 const TABLE_PREFIX: &str = "peername_";
 const TPROXY: &str = "tproxy_";
 const REPLIES: &str = "mark_";
-/// EOPNOTSUPP or EPROTONOSUPPORT, as nft(8) writes them.
+/// EOPNOTSUPP or EPROTONOSUPPORT, as nft(8) prints them.
 const NO_NF_TABLES: &str = "not supported";
-/// Answers to what an unconnected socket of this host has sent: `tproxy` knows those of connected ones only.
-/// Connection tracking alone would not do: when it has forgotten a balancer's request, it takes the proxy's
-/// answer for the first word. But that answer's socket is transparent, and after it has gone there is none.
+/// Matches replies to what an unconnected socket of this host has sent: `tproxy` finds connected sockets only. Connection
+/// tracking alone would not do: once the entry of a balancer's request has expired, it takes the proxy's reply for the
+/// first packet of a flow. But the socket of that reply is transparent, and after it is closed there is none.
 const OWN_ANSWERS: &str = "ct direction reply socket transparent 0";
-/// EPERM, as nft(8) writes it.
+/// EPERM, as nft(8) prints it.
 const NOT_PERMITTED: &str = "Operation not permitted";
 /// After connection tracking, before the routing decision.
 const PREROUTING: &str = "type filter hook prerouting priority mangle; policy accept;";
@@ -253,7 +260,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ports_in_nft_s_words() {
+    fn tproxy_rules_are_in_nft_syntax() {
         let filter = FilterRules::Ports {
             ports: vec![53..=53, 5060..=5061],
             to: 8443,

@@ -1,16 +1,16 @@
-//! Whose rules are whose: one table number and one rule priority for each owner.
+//! Slots: a routing table number and a rule priority for each owner of rules.
 
 use std::io;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 
-/// The numbers of one owner. TableSlot 0 is the administrator's, the others are for running proxies.
+/// The numbers of one owner. Slot 0 is the administrator's, the others are for running proxies.
 ///
 /// Priorities: below 32766, where the main table ends the search, and below Tailscale's (5210 and
-/// up), whose catch-all rule would take the replies when an exit node is used. Above the kernel's
+/// up), whose catch-all rule would capture the replies when an exit node is used. Above the kernel's
 /// VRF rule (1000) and the small numbers that container networks use (Cilium 9 to 111, the VPC CNI
 /// of AWS 512 to 1536); none of those routes by a loopback source. Table numbers: above the 255 that
-/// have names, away from the round ones that people take.
+/// have names, away from the round ones that people choose.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct TableSlot(u32);
 
@@ -18,7 +18,7 @@ impl TableSlot {
     /// The administrator's.
     pub(super) const PERSISTENT: Self = Self(0);
 
-    /// Those of running proxies, in the order in which they are tried.
+    /// The slots of running proxies, in the order in which they are tried.
     pub(super) fn running() -> impl Iterator<Item = Self> {
         (1..=RUNNING_SLOTS).map(Self)
     }
@@ -33,21 +33,25 @@ impl TableSlot {
         FIRST_TABLE + self.0
     }
 
-    /// The slot whose table this is.
+    /// The slot of a table number.
     pub(super) fn of_table(table: u32) -> Option<Self> {
         let number = table.checked_sub(FIRST_TABLE)?;
         (number <= RUNNING_SLOTS).then_some(Self(number))
     }
 
-    /// Takes the slot for as long as the returned value lives. `None` when somebody has it.
+    /// Locks the slot for as long as the returned value lives. `None` where another process has locked it.
     ///
-    /// The claim is an abstract UNIX socket: the kernel gives a name to one socket only, gives it up
-    /// with the process however that ends, and keeps one set of names for each network namespace,
-    /// exactly as it does with rules. A process id would fail on all three counts: it is reused, it
-    /// must be looked up, and in another container it means another process.
+    /// The lock is the name of an abstract UNIX socket: the kernel gives a name to one socket only, releases it with the
+    /// process however that exits, and keeps one set of names for each network namespace, exactly as it does with rules. A
+    /// process id would fail on all three counts: it is reused, it must be looked up, and in another container it means
+    /// another process.
     ///
-    /// The name gives no right to anything. A local user who squats on all of them stops
-    /// `--setup-routes` from working, but neither the administrator's slot nor a proxy that runs.
+    /// The name grants no right. A local user who binds all of them stops `--setup-routes` from working, but affects
+    /// neither the administrator's slot nor a running proxy.
+    ///
+    /// # Errors
+    ///
+    /// bind(2) fails for another reason than EADDRINUSE.
     pub(super) fn try_lock(self) -> io::Result<Option<SlotLock>> {
         let name = format!("peername-routes-{}", self.0);
         let address = SocketAddr::from_abstract_name(name)?;
@@ -59,7 +63,7 @@ impl TableSlot {
     }
 }
 
-/// Proof that its holder has the slot.
+/// Holds the lock of a slot.
 #[derive(Debug)]
 pub(super) struct SlotLock(
     #[expect(dead_code, reason = "held, not used: the name is its use")] UnixDatagram,
@@ -68,12 +72,12 @@ pub(super) struct SlotLock(
 /// The number that marks rules and routes as peername's (`rtm_protocol`, FRA_PROTOCOL).
 ///
 /// Not used by the kernel's own list (`linux/rtnetlink.h` ends at 192, EIGRP) nor by FRR, which
-/// continues it up to 198. `show` and `remove` know what is ours by this number alone: with another
-/// number, an older peername's leftovers would be overlooked.
+/// continues it up to 198. `show` and `remove` find peername's entries by this number alone: with another
+/// number, what an older peername left behind would be overlooked.
 pub const PROTOCOL: u8 = 211;
 
-/// How many proxies may hold routes at once: more than one host runs, and few enough to try one by
-/// one. A larger number lets the last priorities reach those of others.
+/// Limit of proxies that have rules at once: more than run on one host, and few enough to try one by one. With a larger
+/// number the last priorities would reach those of other programs.
 pub(super) const RUNNING_SLOTS: u32 = 63;
 
 const FIRST_PRIORITY: u32 = 2110;
@@ -100,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slot_has_one_owner_at_a_time() {
+    fn slot_is_locked_by_one_owner_at_a_time() {
         let slot = TableSlot(RUNNING_SLOTS);
         let first = slot.try_lock().unwrap().expect("free");
         assert!(slot.try_lock().unwrap().is_none());
