@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use http::request::Parts;
 use http::{HeaderMap, StatusCode, Version};
-use peername_relay::{Ahead, End, Limits, Pair, Side, Tally, relay};
+use peername_relay::{End, Limits, Pair, Prefix, Side, Tally, relay};
 use peername_sys::tcp::stream;
 use rustls::ProtocolVersion;
 use tokio::net::TcpStream;
@@ -255,10 +255,10 @@ async fn run(wire: Wire, upstream: TcpStream, silence: Duration, record: &mut Re
         downstream,
         upstream,
     };
-    let ahead = Ahead {
-        octets: ahead.into(),
+    let ahead = Prefix {
+        bytes: ahead.into(),
         sent: 0,
-        is_followed: false,
+        has_more: false,
     };
     let limits = Limits {
         idle: Some(silence),

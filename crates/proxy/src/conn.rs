@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use futures_util::FutureExt;
 use futures_util::future::{Either, ready};
-use peername_relay::{Ahead, Limits, Method, Pair, Tally, relay};
+use peername_relay::{Limits, Method, Pair, Prefix, Tally, relay};
 use peername_server::listeners::ListenerId;
 use peername_server::pending_headers::PendingHeaders;
 use peername_server::workers::{Incoming, Serve};
@@ -57,7 +57,7 @@ impl Serve for TcpProxy {
 }
 
 /// What the relay needs of a connection.
-type RelayArgs = (Pair, Ahead, Method, Limits);
+type RelayArgs = (Pair, Prefix, Method, Limits);
 
 /// Relays a connection that was opened. Not an async fn, whose future would hold its arguments as long as it runs.
 fn carry(

@@ -6,7 +6,7 @@ mod datagram;
 use std::io::{self, ErrorKind};
 use std::time::Duration;
 
-use peername_relay::Ahead;
+use peername_relay::Prefix;
 use peername_sys::socket::upstream::is_connected;
 use peername_sys::tcp::stream;
 use tokio::io::Interest;
@@ -27,7 +27,7 @@ pub struct ConnectedPair {
     pub(crate) downstream: TcpStream,
     pub(crate) upstream: TcpStream,
     /// The client's first octets.
-    pub(crate) ahead: Ahead,
+    pub(crate) ahead: Prefix,
 }
 
 impl ConnectedPair {
@@ -65,7 +65,7 @@ async fn connect(
     permit: &Permit,
     connector: &Connector,
     outbound_header: Option<&[u8]>,
-    ahead: &mut Ahead,
+    ahead: &mut Prefix,
 ) -> Result<TcpStream, Failure> {
     let target = permit.target();
     let refused = |error| Failure::Connect {
@@ -73,7 +73,7 @@ async fn connect(
         error,
     };
     let upstream = begin(permit, connector).await?;
-    let first = outbound_header.unwrap_or(&ahead.octets);
+    let first = outbound_header.unwrap_or(&ahead.bytes);
     let sent = match speak(&upstream, first).map_err(refused)? {
         Some(sent) => sent,
         None => {

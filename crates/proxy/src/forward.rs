@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use peername_proto::{Transport, V2Writer, WriteError, write_v1};
-use peername_relay::{Ahead, Limits, Method, Pair, relay};
+use peername_relay::{Limits, Method, Pair, Prefix, relay};
 use peername_sys::event::readiness::register_stream;
 use peername_sys::socket::upstream::{UpstreamSocket, local_addr};
 use peername_sys::tcp::stream;
@@ -127,7 +127,7 @@ impl Forwarder {
             downstream,
             upstream,
         };
-        let (ahead, limits) = (Ahead::default(), Limits::default());
+        let (ahead, limits) = (Prefix::default(), Limits::default());
         let end = relay(pair, ahead, Method::Auto, limits, &mut record.tally).await;
         Ok(Outcome::Relayed(end))
     }

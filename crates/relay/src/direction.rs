@@ -1,5 +1,5 @@
-//! One direction of a connection: take from the source, give to the sink, hold back what the sink
-//! did not take.
+//! One direction of a connection: receives from the source, sends to the sink, and buffers what a short write left
+//! over. While bytes are buffered, nothing is received: that is the backpressure.
 
 use std::io::{self, ErrorKind};
 use std::mem;
@@ -12,73 +12,73 @@ use peername_sys::tcp::stream::{self, Received};
 use tokio::io::Interest;
 use tokio::net::TcpStream;
 
-use crate::Ahead;
-use crate::method::selector::Choice;
-use crate::method::uring::{End, Rest};
+use crate::Prefix;
+use crate::method::selector::MethodSelector;
+use crate::method::uring::session::{Remainder, SourceEnd};
 use crate::method::{Method, copy, splice};
 
 /// One direction.
 #[derive(Debug)]
-pub(crate) struct Flow {
-    held: Held,
-    choice: Choice,
-    state: State,
-    /// Whether the source is known to have something, for which no event has to be waited for.
+pub(crate) struct Direction {
+    unsent: Unsent,
+    selector: MethodSelector,
+    state: DirectionState,
+    /// Whether the source is known to be readable, without an event.
     is_ready: bool,
     moved: u64,
 }
 
-/// Where a direction stands after a [`Flow::pump`].
+/// The state of a direction after [`Direction::pump`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum State {
-    /// Bytes may still come.
+pub(crate) enum DirectionState {
+    /// The source may still send bytes.
     Open,
-    /// The source has sent FIN; what is held must still go out.
+    /// The source has sent FIN; buffered bytes must still be sent.
     SourceFinished,
-    /// All has been passed on but FIN.
+    /// All bytes have been sent; FIN has not been forwarded yet.
     Finished,
-    /// The source is gone (RST, time-out); everything it sent has been taken.
+    /// The source was reset or timed out; everything it sent has been received.
     SourceDead,
-    /// The sink is gone.
+    /// The sink was reset or closed.
     SinkDead,
 }
 
-/// Bytes taken from the source that the sink has not accepted yet.
+/// Bytes received from the source that the sink has not accepted yet.
 #[derive(Debug)]
-enum Held {
-    Nothing,
+enum Unsent {
+    None,
     Bytes {
         bytes: Box<[u8]>,
         sent: usize,
     },
-    /// The pipe stays with the direction until the source runs dry.
+    /// In a pipe, which the direction keeps until the source runs dry.
     Piped {
         pipe: Pipe,
         len: usize,
     },
 }
 
-impl Held {
+impl Unsent {
     fn bytes(bytes: Box<[u8]>, sent: usize) -> Self {
         match bytes.len() - sent {
-            0 => Self::Nothing,
+            0 => Self::None,
             _ => Self::Bytes { bytes, sent },
         }
     }
 }
 
-impl Flow {
-    pub(crate) fn new(method: Method, ahead: Ahead) -> Self {
+impl Direction {
+    pub(crate) fn new(method: Method, prefix: Prefix) -> Self {
         Self {
-            held: Held::bytes(ahead.octets, ahead.sent),
-            choice: Choice::new(method),
-            state: State::Open,
-            is_ready: ahead.is_followed,
-            moved: ahead.sent as u64,
+            unsent: Unsent::bytes(prefix.bytes, prefix.sent),
+            selector: MethodSelector::new(method),
+            state: DirectionState::Open,
+            is_ready: prefix.has_more,
+            moved: prefix.sent as u64,
         }
     }
 
-    pub(crate) fn state(&self) -> State {
+    pub(crate) fn state(&self) -> DirectionState {
         self.state
     }
 
@@ -87,45 +87,45 @@ impl Flow {
         self.moved
     }
 
-    /// Bytes that are held here.
-    pub(crate) fn held(&self) -> u64 {
-        match &self.held {
-            Held::Nothing => 0,
-            Held::Bytes { bytes, sent } => (bytes.len() - sent) as u64,
-            Held::Piped { len, .. } => *len as u64,
+    /// Bytes that are buffered here.
+    pub(crate) fn unsent(&self) -> u64 {
+        match &self.unsent {
+            Unsent::None => 0,
+            Unsent::Bytes { bytes, sent } => (bytes.len() - sent) as u64,
+            Unsent::Piped { len, .. } => *len as u64,
         }
     }
 
-    /// What speaks for a conversation; `None` while there is something else to be done than to pass on what comes.
-    pub(crate) fn waits(&self) -> Option<&Choice> {
-        let waits = self.state == State::Open && matches!(self.held, Held::Nothing);
-        waits.then_some(&self.choice)
+    /// The selector, if the direction only waits for its source; `None` while bytes are buffered or after FIN.
+    pub(crate) fn selector_if_waiting(&self) -> Option<&MethodSelector> {
+        let waits = self.state == DirectionState::Open && matches!(self.unsent, Unsent::None);
+        waits.then_some(&self.selector)
     }
 
-    /// What speaks for a conversation has to come anew.
-    pub(crate) fn talks_later(&mut self) {
-        self.choice.forget_messages(true);
+    /// Defers io_uring: the run of messages restarts.
+    pub(crate) fn defer_uring(&mut self) {
+        self.selector.restart_run(true);
     }
 
-    /// Goes on after a conversation that carried `moved` bytes.
-    pub(crate) fn resume(&mut self, moved: u64, rest: &Rest) {
+    /// Resumes after an io_uring session that moved `moved` bytes.
+    pub(crate) fn resume(&mut self, moved: u64, rest: &Remainder) {
         self.moved += moved;
-        self.hold(&rest.held);
-        self.choice.has_talked(rest.is_more);
-        if rest.end == End::Finished {
-            self.state = State::SourceFinished;
+        self.buffer_unsent(&rest.unsent);
+        self.selector.back_off(rest.has_bulk);
+        if rest.end == SourceEnd::Finished {
+            self.state = DirectionState::SourceFinished;
         }
     }
 
-    /// Moves what can be moved now and registers `cx` for whatever it waits for. After so many
-    /// rounds it yields to the other connections of the loop.
+    /// Moves what can be moved now and registers `cx` for the event it waits for. After [`MAX_ROUNDS`] it yields
+    /// to the other connections of the event loop.
     pub(crate) fn pump(
         &mut self,
         source: &TcpStream,
         sink: &TcpStream,
         cx: &mut Context<'_>,
-    ) -> State {
-        for _ in 0..ROUNDS {
+    ) -> DirectionState {
+        for _ in 0..MAX_ROUNDS {
             match self.step(source, sink, cx) {
                 Poll::Ready(Ok(())) if self.is_over() => return self.state,
                 Poll::Ready(Ok(())) => {}
@@ -140,20 +140,23 @@ impl Flow {
         self.state
     }
 
-    /// Passes on what a dead source had sent, but not its end: what follows is not FIN. Ready when the
-    /// sink has accepted all of it, or can't.
-    pub(crate) fn salvage(
+    /// Drains a dead source: sends on what it had sent, but no FIN, since RST follows. Ready when the sink has
+    /// accepted all of it, or can't.
+    pub(crate) fn poll_drain(
         &mut self,
         source: &TcpStream,
         sink: &TcpStream,
         cx: &mut Context<'_>,
     ) -> Poll<()> {
-        while matches!(self.state, State::Open | State::SourceFinished) {
-            if ready!(self.give(sink, cx)).is_err() {
-                self.state = State::SinkDead;
-            } else if self.state == State::SourceFinished {
-                self.state = State::SourceDead;
-            } else if let Err(state) = ready!(self.take(source, sink, cx)) {
+        while matches!(
+            self.state,
+            DirectionState::Open | DirectionState::SourceFinished
+        ) {
+            if ready!(self.poll_flush(sink, cx)).is_err() {
+                self.state = DirectionState::SinkDead;
+            } else if self.state == DirectionState::SourceFinished {
+                self.state = DirectionState::SourceDead;
+            } else if let Err(state) = ready!(self.poll_receive(source, sink, cx)) {
                 self.state = state;
             }
         }
@@ -161,7 +164,10 @@ impl Flow {
     }
 
     fn is_over(&self) -> bool {
-        !matches!(self.state, State::Open | State::SourceFinished)
+        !matches!(
+            self.state,
+            DirectionState::Open | DirectionState::SourceFinished
+        )
     }
 
     fn step(
@@ -169,39 +175,39 @@ impl Flow {
         source: &TcpStream,
         sink: &TcpStream,
         cx: &mut Context<'_>,
-    ) -> Poll<Result<(), State>> {
-        ready!(self.give(sink, cx)).map_err(|_| State::SinkDead)?;
-        if self.state == State::SourceFinished {
+    ) -> Poll<Result<(), DirectionState>> {
+        ready!(self.poll_flush(sink, cx)).map_err(|_| DirectionState::SinkDead)?;
+        if self.state == DirectionState::SourceFinished {
             self.release_pipe();
-            self.state = State::Finished;
+            self.state = DirectionState::Finished;
             return Poll::Ready(Ok(()));
         }
-        self.take(source, sink, cx)
+        self.poll_receive(source, sink, cx)
     }
 
-    /// Takes from the source once it has something. Nothing is held when this is called.
-    fn take(
+    /// Receives from the source once it is readable. Must be called with nothing buffered.
+    fn poll_receive(
         &mut self,
         source: &TcpStream,
         sink: &TcpStream,
         cx: &mut Context<'_>,
-    ) -> Poll<Result<(), State>> {
-        // A failing poll means that the runtime is shutting down; the read says what there is to say.
+    ) -> Poll<Result<(), DirectionState>> {
+        // A failing poll means that the runtime is shutting down; the read reports the error.
         if !mem::take(&mut self.is_ready) && source.poll_read_ready(cx).is_pending() {
             self.release_pipe();
             return Poll::Pending;
         }
-        Poll::Ready(if self.splices() {
+        Poll::Ready(if self.prepare_splice() {
             self.fill_pipe(source, sink)
         } else {
             self.copy(source, sink)
         })
     }
 
-    /// Gives what is held to the sink; ready when nothing is held any more.
-    fn give(&mut self, sink: &TcpStream, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        while self.held() > 0 {
-            match self.give_once(sink) {
+    /// Sends what is buffered to the sink; ready when nothing is buffered any more.
+    fn poll_flush(&mut self, sink: &TcpStream, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        while self.unsent() > 0 {
+            match self.send_once(sink) {
                 Ok(sent) => self.moved += sent as u64,
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {
                     clear_ready(sink, Interest::WRITABLE);
@@ -214,18 +220,18 @@ impl Flow {
         Poll::Ready(Ok(()))
     }
 
-    fn give_once(&mut self, sink: &TcpStream) -> io::Result<usize> {
-        match &mut self.held {
-            Held::Nothing => Ok(0),
-            Held::Bytes { bytes, sent } => {
+    fn send_once(&mut self, sink: &TcpStream) -> io::Result<usize> {
+        match &mut self.unsent {
+            Unsent::None => Ok(0),
+            Unsent::Bytes { bytes, sent } => {
                 let n = stream::send(sink, bytes.get(*sent..).unwrap_or_default())?;
                 *sent += n;
                 if *sent == bytes.len() {
-                    self.held = Held::Nothing;
+                    self.unsent = Unsent::None;
                 }
                 Ok(n)
             }
-            Held::Piped { pipe, len } => {
+            Unsent::Piped { pipe, len } => {
                 let n = pipe.drain_into(sink, *len)?;
                 *len -= n;
                 Ok(n)
@@ -233,16 +239,16 @@ impl Flow {
         }
     }
 
-    /// One read into the thread's buffer and one write out of it; what the sink did not take is held.
-    fn copy(&mut self, source: &TcpStream, sink: &TcpStream) -> Result<(), State> {
-        copy::with(|buffer| {
-            let received = match is_at_end(source) {
+    /// One read into the thread's buffer and one write out of it; what a short write leaves is buffered.
+    fn copy(&mut self, source: &TcpStream, sink: &TcpStream) -> Result<(), DirectionState> {
+        copy::with_buffer(|buffer| {
+            let received = match is_read_closed(source) {
                 true => stream::recv_before_end(source, buffer),
                 false => stream::recv(source, buffer),
             };
             let n = match received {
                 Ok(Received { len: 0, .. }) => {
-                    self.state = State::SourceFinished;
+                    self.state = DirectionState::SourceFinished;
                     return Ok(());
                 }
                 Ok(Received { len, more }) => {
@@ -255,101 +261,101 @@ impl Flow {
                 }
                 Err(error) => return source_error(source, &error),
             };
-            self.choice.saw(n);
+            self.selector.record_read(n);
             let bytes = buffer.get(..n).unwrap_or_default();
             let sent = match stream::send(sink, bytes) {
                 Ok(sent) => sent,
                 Err(error) if is_transient(&error) => 0,
                 Err(_) => {
-                    self.hold(bytes);
-                    return Err(State::SinkDead);
+                    self.buffer_unsent(bytes);
+                    return Err(DirectionState::SinkDead);
                 }
             };
             self.moved += sent as u64;
-            self.hold(bytes.get(sent..).unwrap_or_default());
+            self.buffer_unsent(bytes.get(sent..).unwrap_or_default());
             Ok(())
         })
     }
 
-    fn hold(&mut self, rest: &[u8]) {
+    fn buffer_unsent(&mut self, rest: &[u8]) {
         if !rest.is_empty() {
-            self.held = Held::bytes(rest.into(), 0);
+            self.unsent = Unsent::bytes(rest.into(), 0);
         }
     }
 
-    /// Moves what fits from the source into the pipe. `give` empties it before the next call.
+    /// Splices what fits from the source into the pipe. `poll_flush` empties it before the next call.
     ///
-    /// splice(2) never passes the mark of urgent data: there it claims that nothing is left or even
-    /// that the stream has ended. So only a read is believed.
-    fn fill_pipe(&mut self, source: &TcpStream, sink: &TcpStream) -> Result<(), State> {
-        let Held::Piped { pipe, len } = &mut self.held else {
+    /// splice(2) never passes the mark of urgent data: there it reports that nothing is left, or even
+    /// that the stream has ended. So both are confirmed by a read.
+    fn fill_pipe(&mut self, source: &TcpStream, sink: &TcpStream) -> Result<(), DirectionState> {
+        let Unsent::Piped { pipe, len } = &mut self.unsent else {
             return Ok(());
         };
-        match pipe.fill_from(source, copy::SIZE) {
+        match pipe.fill_from(source, copy::BUFFER_SIZE) {
             Ok(n @ 1..) => {
                 *len = n;
-                self.choice.saw(n);
+                self.selector.record_read(n);
                 return Ok(());
             }
             Err(error) if error.kind() == ErrorKind::InvalidInput => {
                 // The kernel can't splice from this socket.
-                self.choice.copy_from_now_on();
+                self.selector.force_copy();
             }
             Ok(0) => {}
             Err(error) if error.kind() == ErrorKind::WouldBlock => {}
-            // The kernel tells of a reset once: it is not there any more for a read.
+            // The kernel reports a reset once: a read would not see it any more.
             Err(error) => return source_error(source, &error),
         }
         self.release_pipe();
         self.copy(source, sink)
     }
 
-    /// Whether this read goes through a pipe. The pipe comes and goes with the need for it; without
-    /// one to be had, the bytes are copied.
-    fn splices(&mut self) -> bool {
-        if !self.choice.splices() {
+    /// Acquires or releases the pipe as the selector demands; whether this read goes through one. Without an available
+    /// pipe, bytes are copied.
+    fn prepare_splice(&mut self) -> bool {
+        if !self.selector.is_splicing() {
             self.release_pipe();
             return false;
         }
-        if matches!(self.held, Held::Nothing)
-            && let Some(pipe) = splice::borrow()
+        if matches!(self.unsent, Unsent::None)
+            && let Some(pipe) = splice::acquire()
         {
-            self.held = Held::Piped { pipe, len: 0 };
+            self.unsent = Unsent::Piped { pipe, len: 0 };
         }
-        matches!(self.held, Held::Piped { .. })
+        matches!(self.unsent, Unsent::Piped { .. })
     }
 
     fn release_pipe(&mut self) {
-        if let Held::Piped { len: 0, .. } = self.held
-            && let Held::Piped { pipe, .. } = mem::replace(&mut self.held, Held::Nothing)
+        if let Unsent::Piped { len: 0, .. } = self.unsent
+            && let Unsent::Piped { pipe, .. } = mem::replace(&mut self.unsent, Unsent::None)
         {
-            splice::give_back(pipe, true);
+            splice::release(pipe, true);
         }
     }
 }
 
-impl Drop for Flow {
+impl Drop for Direction {
     fn drop(&mut self) {
-        if let Held::Piped { pipe, len } = mem::replace(&mut self.held, Held::Nothing) {
-            splice::give_back(pipe, len == 0);
+        if let Unsent::Piped { pipe, len } = mem::replace(&mut self.unsent, Unsent::None) {
+            splice::release(pipe, len == 0);
         }
     }
 }
 
-/// Whether an event has told that the source's FIN is there.
-fn is_at_end(source: &TcpStream) -> bool {
+/// Whether an event has reported the source's FIN.
+fn is_read_closed(source: &TcpStream) -> bool {
     let ready = source.ready(Interest::READABLE).now_or_never();
     matches!(ready, Some(Ok(ready)) if ready.is_read_closed())
 }
 
-fn source_error(source: &TcpStream, error: &io::Error) -> Result<(), State> {
+fn source_error(source: &TcpStream, error: &io::Error) -> Result<(), DirectionState> {
     match error.kind() {
         ErrorKind::WouldBlock => clear_ready(source, Interest::READABLE),
         ErrorKind::Interrupted => {}
-        _ => return Err(State::SourceDead),
+        _ => return Err(DirectionState::SourceDead),
     }
     Ok(())
 }
 
-/// Reads of a direction before the other connections of the loop get their turn: 1 MiB when full.
-const ROUNDS: u32 = 16;
+/// Reads of a direction before it yields to the other connections of the event loop: 1 MiB when full.
+const MAX_ROUNDS: u32 = 16;

@@ -1,4 +1,4 @@
-//! The clock of a connection's silence.
+//! The idle timeout of a connection.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -6,55 +6,55 @@ use std::time::Duration;
 
 use tokio::time::{Instant, Sleep, sleep_until};
 
-/// A deadline that moves with each sign of life but is armed anew only when it fires, so that moving
-/// bytes never touches the timer wheel. Absent until a limit is set: most connections have none.
+/// A lazy idle timer: activity only records the time, and the timer is reset when it fires early. So moving
+/// bytes never touches the timer wheel. There is no timer until a limit is set: most connections have none.
 #[derive(Debug, Default)]
-pub(crate) struct Idle(Option<Box<Clock>>);
+pub(crate) struct IdleTimer(Option<Box<Timer>>);
 
 #[derive(Debug)]
-struct Clock {
+struct Timer {
     limit: Duration,
-    alive: Instant,
-    timer: Pin<Box<Sleep>>,
+    last_activity: Instant,
+    sleep: Pin<Box<Sleep>>,
 }
 
-impl Idle {
-    /// Counts silence from now, up to `limit`.
-    pub(crate) fn limit(&mut self, limit: Duration) {
-        let alive = Instant::now();
-        let timer = Box::pin(sleep_until(alive + limit));
-        self.0 = Some(Box::new(Clock {
+impl IdleTimer {
+    /// Starts the timeout: idle time counts from now, up to `limit`.
+    pub(crate) fn set_limit(&mut self, limit: Duration) {
+        let last_activity = Instant::now();
+        let sleep = Box::pin(sleep_until(last_activity + limit));
+        self.0 = Some(Box::new(Timer {
             limit,
-            alive,
-            timer,
+            last_activity,
+            sleep,
         }));
     }
 
-    /// There was a sign of life.
-    pub(crate) fn alive(&mut self) {
-        if let Some(clock) = &mut self.0 {
-            clock.alive = Instant::now();
+    /// Records activity now.
+    pub(crate) fn record_activity(&mut self) {
+        if let Some(timer) = &mut self.0 {
+            timer.last_activity = Instant::now();
         }
     }
 
-    /// There was a sign of life then.
-    pub(crate) fn alive_since(&mut self, last: Option<Instant>) {
-        if let (Some(clock), Some(last)) = (&mut self.0, last) {
-            clock.alive = clock.alive.max(last);
+    /// Records activity at an earlier time.
+    pub(crate) fn record_activity_at(&mut self, last: Option<Instant>) {
+        if let (Some(timer), Some(last)) = (&mut self.0, last) {
+            timer.last_activity = timer.last_activity.max(last);
         }
     }
 
-    /// Ready when the limit has passed since the last sign of life; pending for ever without one.
+    /// Ready when the limit has passed since the last activity; pending for ever without a limit.
     pub(crate) fn poll_expired(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        let Some(clock) = &mut self.0 else {
+        let Some(timer) = &mut self.0 else {
             return Poll::Pending;
         };
-        while clock.timer.as_mut().poll(cx).is_ready() {
-            let deadline = clock.alive + clock.limit;
+        while timer.sleep.as_mut().poll(cx).is_ready() {
+            let deadline = timer.last_activity + timer.limit;
             if deadline <= Instant::now() {
                 return Poll::Ready(());
             }
-            clock.timer.as_mut().reset(deadline);
+            timer.sleep.as_mut().reset(deadline);
         }
         Poll::Pending
     }

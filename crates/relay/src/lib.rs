@@ -1,18 +1,18 @@
-//! Moves bytes between two connected TCP sockets and keeps the way they end.
+//! Relays bytes between two connected TCP sockets and preserves how the connection ends.
 //!
-//! The contract, whatever the [`Method`]:
+//! The contract, for every [`Method`]:
 //! - every byte arrives, in order;
-//! - FIN travels as FIN after the last byte, each direction on its own: a half-closed connection goes
-//!   on for as long as data flows in the other direction;
-//! - RST travels as RST, after what was already received has been delivered;
-//! - a slow reader holds back its writer: at most 64 KiB a direction are held here, nothing while
-//!   the connection is idle;
-//! - only a finished connection ends with FIN: one that is cut short by a limit, or by dropping the
-//!   future, is reset on both sides, so that nobody takes the cut for the end;
-//! - nothing hangs: silence is bounded by [`Limits`].
+//! - FIN is forwarded as FIN after the last byte, each direction on its own: a half-closed connection goes
+//!   on for as long as data flows in the other direction (half-close);
+//! - RST is forwarded as RST, after what was already received has been delivered;
+//! - backpressure: a slow reader stalls its writer. At most 64 KiB a direction are buffered here, nothing
+//!   while the connection is idle;
+//! - only a finished connection ends with FIN: one that is aborted by a limit, or by dropping the
+//!   future, is reset on both sides, so that neither peer mistakes the abort for the end of the stream;
+//! - nothing hangs: idle time is bounded by [`Limits`].
 //!
-//! It knows no addresses, headers or policy. It runs on a current-thread tokio runtime; a method that
-//! leaves the runtime only has to keep the signature of [`relay`].
+//! The relay knows no addresses, headers or policy. It runs on a current-thread tokio runtime; a method
+//! that leaves the runtime only has to keep the signature of [`relay`].
 #![forbid(unsafe_code)]
 
 mod direction;
@@ -26,12 +26,12 @@ use std::time::Duration;
 use tokio::net::TcpStream;
 
 pub use method::Method;
-pub use method::splice::limit as limit_pipes;
-pub use method::uring::is_possible as has_rings;
+pub use method::splice::limit_pipes;
+pub use method::uring::check_uring;
 
-use crate::pair::{Running, Stop};
+use crate::pair::{PairRelay, Stop};
 
-/// Two sockets that are to become one connection.
+/// Two sockets to be relayed as one connection.
 #[derive(Debug)]
 pub struct Pair {
     /// Towards the client.
@@ -40,25 +40,26 @@ pub struct Pair {
     pub upstream: TcpStream,
 }
 
-/// What is known of the first octets from downstream. They are held beside what the contract allows a direction.
+/// Bytes from downstream that were read before the relay began, with the PROXY header. They are buffered in addition to
+/// the 64 KiB that the contract allows a direction.
 #[derive(Debug, Default)]
-pub struct Ahead {
-    /// They have been read already, and go to upstream before the others.
-    pub octets: Box<[u8]>,
-    /// So many of them have gone; not more than there are.
+pub struct Prefix {
+    /// The bytes. They are sent to upstream before anything else.
+    pub bytes: Box<[u8]>,
+    /// How many of them were sent to upstream already; at most their length.
     pub sent: usize,
-    /// Whether more is known to be there: it is read without waiting for an event.
-    pub is_followed: bool,
+    /// Whether more is known to be in the socket: it is read without waiting for an event.
+    pub has_more: bool,
 }
 
-/// How long silence is borne.
+/// Idle timeouts.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Neither direction moved a byte; `None` leaves dead peers to TCP keepalive.
+    /// Idle timeout: how long neither direction may move a byte. `None` leaves dead peers to TCP keepalive.
     pub idle: Option<Duration>,
-    /// The same once one side has sent FIN.
+    /// The idle timeout once one side has sent FIN (half-closed).
     pub half_closed: Duration,
-    /// After an RST: how long the surviving side may take nothing of what is left for it.
+    /// After an RST: how long the surviving side may accept nothing of what remains to be delivered.
     pub flush: Duration,
 }
 
@@ -82,7 +83,7 @@ pub enum Side {
 }
 
 impl Side {
-    /// The end across.
+    /// The opposite end.
     #[must_use]
     pub fn other(self) -> Self {
         match self {
@@ -95,45 +96,45 @@ impl Side {
 /// How a connection ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
-    /// FIN both ways; the side sent its FIN first.
+    /// FIN in both directions; this side sent its FIN first.
     Finished(Side),
-    /// The side sent RST or vanished, and the other side was sent RST.
+    /// This side sent RST or vanished, and the other side was sent RST.
     Reset(Side),
-    /// Nothing moved for as long as [`Limits`] allow.
+    /// An idle timeout of [`Limits`] expired.
     Idle,
-    /// The runtime could not watch the sockets any more, and both sides were sent RST: neither side's doing.
+    /// The runtime could not register the sockets again, and both sides were sent RST: neither side's fault.
     Lost,
 }
 
-/// What was carried. It is true at any end, also when the future of [`relay`] is dropped.
+/// Byte counts. They are final however the relay ends, also when the future of [`relay`] is dropped.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
     /// Bytes accepted by the upstream socket.
     pub to_upstream: u64,
     /// Bytes accepted by the downstream socket.
     pub to_downstream: u64,
-    /// Bytes received here that could not be delivered because their receiver was gone.
+    /// Bytes received here that could not be delivered because their receiver was closed.
     pub undelivered: u64,
 }
 
 /// Relays until the connection has ended and both sockets are closed.
 pub fn relay(
     pair: Pair,
-    ahead: Ahead,
+    prefix: Prefix,
     method: Method,
     limits: Limits,
     tally: &mut Tally,
 ) -> impl Future<Output = End> + Send {
     let flush = limits.flush;
-    let mut running = Running::new(pair, ahead, method, limits, tally);
+    let mut relay = PairRelay::new(pair, prefix, method, limits, tally);
     async move {
-        match running.stop().await {
+        match relay.run().await {
             Stop::Finished(first) => End::Finished(first),
             Stop::Idle => End::Idle,
             Stop::Lost => End::Lost,
             Stop::Reset(side) => {
-                // Boxed, so that not every connection has room for it.
-                Box::pin(reset::deliver(&mut running, side, flush)).await;
+                // Boxed, so that not every connection's future reserves space for it.
+                Box::pin(reset::deliver(&mut relay, side, flush)).await;
                 End::Reset(side)
             }
         }

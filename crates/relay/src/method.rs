@@ -1,4 +1,4 @@
-//! How bytes are moved.
+//! The methods of moving bytes: copy, splice and io_uring.
 
 pub(crate) mod copy;
 pub(crate) mod selector;
@@ -8,14 +8,14 @@ pub(crate) mod uring;
 /// How bytes are moved.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Method {
-    /// Copy, and splice a direction for as long as it carries bulk; what carries small messages for a while is
-    /// received by io_uring, where that is to be had.
+    /// Copies, splices a direction while it carries bulk, and receives by io_uring, where available, once a connection
+    /// has carried small messages for a while.
     #[default]
     Auto,
-    /// Through one buffer per thread, shared by all its connections.
+    /// Copies through one buffer per thread, shared by all its connections.
     Copy,
-    /// Through a pipe: the payload is never copied to user space.
+    /// Splices through a pipe: the payload is never copied to user space.
     Splice,
-    /// As [`Method::Auto`], beginning with io_uring.
+    /// Like [`Method::Auto`], but begins with io_uring.
     Uring,
 }

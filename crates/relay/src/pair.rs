@@ -1,4 +1,4 @@
-//! Both directions of a connection until one of them decides how it ends.
+//! Relays both directions of a connection until it is known how it ends.
 
 use std::future::poll_fn;
 use std::mem;
@@ -9,63 +9,66 @@ use peername_sys::tcp::stream;
 use tokio::io::Interest;
 use tokio::net::TcpStream;
 
-use crate::direction::{Flow, State};
-use crate::idle::Idle;
+use crate::direction::{Direction, DirectionState};
+use crate::idle::IdleTimer;
 use crate::method::Method;
-use crate::method::selector::Choice;
-use crate::method::uring::{End, Talk};
-use crate::{Ahead, Limits, Pair, Side, Tally};
+use crate::method::selector::MethodSelector;
+use crate::method::uring::UringSession;
+use crate::method::uring::session::SourceEnd;
+use crate::{Limits, Pair, Prefix, Side, Tally};
 
-/// A connection that is being relayed: two sockets, and what is held in each direction.
+/// A connection that is being relayed: two sockets, and the state of both directions.
 #[derive(Debug)]
-pub(crate) struct Running<'t> {
+pub(crate) struct PairRelay<'t> {
     sockets: Sockets,
-    to_upstream: Flow,
-    to_downstream: Flow,
-    /// The side whose FIN came first.
+    to_upstream: Direction,
+    to_downstream: Direction,
+    /// The side that sent FIN first.
     first_finished: Option<Side>,
-    idle: Idle,
+    idle: IdleTimer,
     limits: Limits,
     tally: &'t mut Tally,
 }
 
 #[derive(Debug)]
 enum Sockets {
-    Here(Pair),
-    Talking(Talk),
-    /// The kernel refused to watch them, and they were reset.
+    /// Registered with the runtime.
+    Runtime(Pair),
+    /// In an io_uring session.
+    Uring(UringSession),
+    /// Reset, because they could not be registered again.
     Lost,
 }
 
 /// Why both directions stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stop {
-    /// FIN has been passed on both ways; this side's came first.
+    /// FIN has been forwarded in both directions; this side sent it first.
     Finished(Side),
-    /// This side is dead.
+    /// This side was reset, closed or timed out.
     Reset(Side),
-    /// Nothing moved for too long.
+    /// The idle timeout expired.
     Idle,
-    /// There are no sockets any more.
+    /// The sockets are lost.
     Lost,
 }
 
-impl<'t> Running<'t> {
+impl<'t> PairRelay<'t> {
     pub(crate) fn new(
         pair: Pair,
-        ahead: Ahead,
+        prefix: Prefix,
         method: Method,
         limits: Limits,
         tally: &'t mut Tally,
     ) -> Self {
-        let mut idle = Idle::default();
+        let mut idle = IdleTimer::default();
         if let Some(limit) = limits.idle {
-            idle.limit(limit);
+            idle.set_limit(limit);
         }
-        let to_upstream = Flow::new(method, ahead);
-        let to_downstream = Flow::new(method, Ahead::default());
+        let to_upstream = Direction::new(method, prefix);
+        let to_downstream = Direction::new(method, Prefix::default());
         Self {
-            sockets: Sockets::Here(pair),
+            sockets: Sockets::Runtime(pair),
             to_upstream,
             to_downstream,
             first_finished: None,
@@ -75,25 +78,25 @@ impl<'t> Running<'t> {
         }
     }
 
-    /// Relays until it is decided how the connection ends.
-    pub(crate) async fn stop(&mut self) -> Stop {
-        poll_fn(|cx| self.poll_stop(cx)).await
+    /// Relays until it is known how the connection ends.
+    pub(crate) async fn run(&mut self) -> Stop {
+        poll_fn(|cx| self.poll_run(cx)).await
     }
 
-    /// Moves what the dead side had sent to the other one; ready when it has all been accepted there,
-    /// or can't be.
-    pub(crate) fn poll_salvage(&mut self, dead: Side, cx: &mut Context<'_>) -> Poll<()> {
+    /// Drains the dead side: sends what it had sent to the other one; ready when all of it has been accepted, or
+    /// can't be.
+    pub(crate) fn poll_drain(&mut self, dead: Side, cx: &mut Context<'_>) -> Poll<()> {
         match self.direction_from(dead) {
-            Some((flow, source, sink)) => flow.salvage(source, sink, cx),
+            Some((direction, source, sink)) => direction.poll_drain(source, sink, cx),
             None => Poll::Ready(()),
         }
     }
 
-    /// `None` when it was lost.
+    /// The socket of a side; `None` when it is not registered with the runtime.
     pub(crate) fn socket(&self, side: Side) -> Option<&TcpStream> {
         match (&self.sockets, side) {
-            (Sockets::Here(pair), Side::Downstream) => Some(&pair.downstream),
-            (Sockets::Here(pair), Side::Upstream) => Some(&pair.upstream),
+            (Sockets::Runtime(pair), Side::Downstream) => Some(&pair.downstream),
+            (Sockets::Runtime(pair), Side::Upstream) => Some(&pair.upstream),
             _ => None,
         }
     }
@@ -102,19 +105,19 @@ impl<'t> Running<'t> {
         self.to_upstream.moved() + self.to_downstream.moved()
     }
 
-    fn poll_stop(&mut self, cx: &mut Context<'_>) -> Poll<Stop> {
+    fn poll_run(&mut self, cx: &mut Context<'_>) -> Poll<Stop> {
         loop {
-            if let Some(stop) = ready!(self.poll_talk(cx)) {
+            if let Some(stop) = ready!(self.poll_uring(cx)) {
                 return Poll::Ready(stop);
             }
-            let stop = self.poll_here(cx);
-            if stop.is_ready() || !self.begins_to_talk() {
+            let stop = self.poll_runtime(cx);
+            if stop.is_ready() || !self.try_enter_uring() {
                 return stop;
             }
         }
     }
 
-    fn poll_here(&mut self, cx: &mut Context<'_>) -> Poll<Stop> {
+    fn poll_runtime(&mut self, cx: &mut Context<'_>) -> Poll<Stop> {
         let moved = self.moved();
         for side in [Side::Downstream, Side::Upstream] {
             if let Some(dead) = self.pump_from(side, cx) {
@@ -126,64 +129,65 @@ impl<'t> Running<'t> {
             return Poll::Ready(Stop::Finished(first));
         }
         for side in [Side::Downstream, Side::Upstream] {
-            if self.is_unwatched(side) && self.has_hung_up(side, cx) {
+            if self.is_unread(side) && self.check_hang_up(side, cx) {
                 return Poll::Ready(Stop::Reset(side));
             }
         }
         if self.moved() != moved {
-            self.idle.alive();
+            self.idle.record_activity();
         }
         self.idle.poll_expired(cx).map(|()| Stop::Idle)
     }
 
-    /// Pumps the direction that begins at `side`; returns the side that turned out to be dead.
+    /// Pumps the direction whose source is `side`; returns the side that turned out to be dead.
     fn pump_from(&mut self, side: Side, cx: &mut Context<'_>) -> Option<Side> {
-        let (flow, source, sink) = self.direction_from(side)?;
-        if flow.state() == State::Finished {
+        let (direction, source, sink) = self.direction_from(side)?;
+        if direction.state() == DirectionState::Finished {
             return None;
         }
-        match flow.pump(source, sink, cx) {
-            State::SourceDead => Some(side),
-            State::SinkDead => Some(side.other()),
-            State::Finished => self.finish_from(side),
-            State::Open | State::SourceFinished => None,
+        match direction.pump(source, sink, cx) {
+            DirectionState::SourceDead => Some(side),
+            DirectionState::SinkDead => Some(side.other()),
+            DirectionState::Finished => self.forward_fin(side),
+            DirectionState::Open | DirectionState::SourceFinished => None,
         }
     }
 
     fn is_finished(&self) -> bool {
         [&self.to_upstream, &self.to_downstream]
             .iter()
-            .all(|flow| flow.state() == State::Finished)
+            .all(|direction| direction.state() == DirectionState::Finished)
     }
 
-    /// Passes on this side's FIN; returns the side across if that is dead. The second FIN goes with close(2), which
-    /// is next.
-    fn finish_from(&mut self, side: Side) -> Option<Side> {
+    /// Forwards this side's FIN (half-close); returns the other side if that is dead. The second FIN is sent by
+    /// close(2), which follows.
+    fn forward_fin(&mut self, side: Side) -> Option<Side> {
         if self.first_finished.is_some() {
             return None;
         }
         self.first_finished = Some(side);
-        self.idle.limit(self.limits.half_closed);
+        self.idle.set_limit(self.limits.half_closed);
         let across = side.other();
         stream::shutdown_write(self.socket(across)?)
             .is_err()
             .then_some(across)
     }
 
-    /// Whether nobody reads from this side now: it has sent FIN, or the other side takes nothing.
-    fn is_unwatched(&mut self, side: Side) -> bool {
-        self.direction_from(side)
-            .is_some_and(|(flow, ..)| flow.state() != State::Open || flow.held() > 0)
+    /// Whether nothing is read from this side now: it has sent FIN, or the other side exerts backpressure.
+    fn is_unread(&mut self, side: Side) -> bool {
+        self.direction_from(side).is_some_and(|(direction, ..)| {
+            direction.state() != DirectionState::Open || direction.unsent() > 0
+        })
     }
 
-    /// Whether a side that nobody reads from was reset. If nothing is written to it either, nobody
-    /// else would notice, and its descriptors would leak.
-    fn has_hung_up(&self, side: Side, cx: &mut Context<'_>) -> bool {
+    /// Checks whether a side that is not read from was reset, and registers `cx` for it. If nothing is written to
+    /// it either, the reset would go unnoticed, and the descriptors would leak.
+    fn check_hang_up(&self, side: Side, cx: &mut Context<'_>) -> bool {
         let Some(socket) = self.socket(side) else {
             return true;
         };
         for _ in 0..2 {
-            // Cleared, writability is reported again only by an event: room in the send buffer, or
+            // Once cleared, writability is reported again only by an event: space in the send buffer, or
             // the hang-up.
             clear_ready(socket, Interest::WRITABLE);
             if socket.poll_write_ready(cx).is_pending() {
@@ -196,8 +200,8 @@ impl<'t> Running<'t> {
         false
     }
 
-    fn direction_from(&mut self, side: Side) -> Option<(&mut Flow, &TcpStream, &TcpStream)> {
-        let Sockets::Here(Pair {
+    fn direction_from(&mut self, side: Side) -> Option<(&mut Direction, &TcpStream, &TcpStream)> {
+        let Sockets::Runtime(Pair {
             downstream,
             upstream,
         }) = &self.sockets
@@ -210,72 +214,76 @@ impl<'t> Running<'t> {
         })
     }
 
-    /// Lets the two sides converse by themselves if that is what they do; whether they do from now on.
-    fn begins_to_talk(&mut self) -> bool {
-        let (Some(up), Some(down)) = (self.to_upstream.waits(), self.to_downstream.waits()) else {
+    /// Moves the sockets to an io_uring session if both directions carry messages only; whether it did, or lost them.
+    fn try_enter_uring(&mut self) -> bool {
+        let (Some(up), Some(down)) = (
+            self.to_upstream.selector_if_waiting(),
+            self.to_downstream.selector_if_waiting(),
+        ) else {
             return false;
         };
-        if !Choice::are_messages([up, down]) {
+        if !MethodSelector::is_message_traffic([up, down]) {
             return false;
         }
-        if !Talk::has_ring() {
-            self.to_upstream.talks_later();
+        if !UringSession::ensure_ring() {
+            self.to_upstream.defer_uring();
             return false;
         }
-        if let Sockets::Here(pair) = mem::replace(&mut self.sockets, Sockets::Lost)
-            && let Some(talk) = Talk::join(pair)
+        if let Sockets::Runtime(pair) = mem::replace(&mut self.sockets, Sockets::Lost)
+            && let Some(session) = UringSession::start(pair)
         {
-            self.sockets = Sockets::Talking(talk);
+            self.sockets = Sockets::Uring(session);
         }
         true
     }
 
-    /// Ready with `None` when the sockets are here.
-    fn poll_talk(&mut self, cx: &mut Context<'_>) -> Poll<Option<Stop>> {
-        let talk = match &self.sockets {
-            Sockets::Here(_) => return Poll::Ready(None),
+    /// Polls an io_uring session. Ready with `None` when the sockets are registered with the runtime.
+    fn poll_uring(&mut self, cx: &mut Context<'_>) -> Poll<Option<Stop>> {
+        let session = match &self.sockets {
+            Sockets::Runtime(_) => return Poll::Ready(None),
             Sockets::Lost => return Poll::Ready(Some(Stop::Lost)),
-            Sockets::Talking(talk) => talk,
+            Sockets::Uring(session) => session,
         };
-        let Poll::Ready(left) = talk.poll_left(cx) else {
-            self.idle.alive_since(talk.alive());
+        let Poll::Ready(ended) = session.poll_ended(cx) else {
+            self.idle.record_activity_at(session.last_activity());
             return self.idle.poll_expired(cx).map(|()| Some(Stop::Idle));
         };
-        let [up, down] = talk.carried();
-        let [from_downstream, from_upstream] = left.from;
+        let [up, down] = session.moved();
+        let [from_downstream, from_upstream] = ended.from;
         self.to_upstream.resume(up, &from_downstream);
         self.to_downstream.resume(down, &from_upstream);
-        self.sockets = match left.pair {
-            Some(pair) => Sockets::Here(pair),
+        self.sockets = match ended.pair {
+            Some(pair) => Sockets::Runtime(pair),
             None => Sockets::Lost,
         };
-        // The kernel has told of it, and won't again.
-        if from_downstream.end == End::Dead {
+        // The kernel has reported the reset, and won't again.
+        if from_downstream.end == SourceEnd::Dead {
             return Poll::Ready(Some(Stop::Reset(Side::Downstream)));
         }
-        if from_upstream.end == End::Dead {
+        if from_upstream.end == SourceEnd::Dead {
             return Poll::Ready(Some(Stop::Reset(Side::Upstream)));
         }
-        self.poll_talk(cx)
+        self.poll_uring(cx)
     }
 }
 
-/// Closing would send FIN, which says that all was sent. Unless it was, RST tells the truth.
-impl Drop for Running<'_> {
+/// Resets both sides unless the connection is finished: close(2) alone would send FIN, which signals that everything
+/// was sent.
+impl Drop for PairRelay<'_> {
     fn drop(&mut self) {
-        let talked = match &self.sockets {
-            Sockets::Talking(talk) => talk.carried(),
-            Sockets::Here(_) | Sockets::Lost => [0, 0],
+        let in_session = match &self.sockets {
+            Sockets::Uring(session) => session.moved(),
+            Sockets::Runtime(_) | Sockets::Lost => [0, 0],
         };
         *self.tally = Tally {
-            to_upstream: self.to_upstream.moved() + talked[0],
-            to_downstream: self.to_downstream.moved() + talked[1],
-            undelivered: self.to_upstream.held() + self.to_downstream.held(),
+            to_upstream: self.to_upstream.moved() + in_session[0],
+            to_downstream: self.to_downstream.moved() + in_session[1],
+            undelivered: self.to_upstream.unsent() + self.to_downstream.unsent(),
         };
-        if let Sockets::Here(pair) = &self.sockets
+        if let Sockets::Runtime(pair) = &self.sockets
             && !self.is_finished()
         {
-            // These fail only on sockets that are closed already, and then there is nobody to tell.
+            // These fail only on sockets that are closed already, which need no reset.
             let _ = stream::reset_on_close(&pair.downstream);
             let _ = stream::reset_on_close(&pair.upstream);
         }

@@ -1,4 +1,4 @@
-//! After an RST: the other side gets what was already received, then its own RST.
+//! Forwarding an RST: the surviving side first gets what was already received, then RST.
 
 use std::future::poll_fn;
 use std::time::Duration;
@@ -8,42 +8,42 @@ use peername_sys::tcp::stream;
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::Side;
-use crate::pair::Running;
+use crate::pair::PairRelay;
 
-/// Delivers what `dead` had sent to the other side and waits until that is acknowledged. A side that
-/// takes nothing for `patience` is given up. Dropping `running` then resets it.
+/// Delivers to the surviving side what `dead` had sent and waits until it is acknowledged. A survivor that
+/// accepts nothing for `timeout_after` is abandoned. Dropping `relay` then resets it.
 ///
-/// The wait matters: closing with RST throws away what is still in the send buffer.
-pub(crate) async fn deliver(running: &mut Running<'_>, dead: Side, patience: Duration) {
-    salvage(running, dead, patience).await;
-    if let Some(survivor) = running.socket(dead.other()) {
-        await_acknowledged(survivor, patience).await;
+/// The wait matters: closing with RST discards what is still in the send buffer.
+pub(crate) async fn deliver(relay: &mut PairRelay<'_>, dead: Side, timeout_after: Duration) {
+    drain(relay, dead, timeout_after).await;
+    if let Some(survivor) = relay.socket(dead.other()) {
+        wait_acknowledged(survivor, timeout_after).await;
     }
 }
 
-async fn salvage(running: &mut Running<'_>, dead: Side, patience: Duration) {
+async fn drain(relay: &mut PairRelay<'_>, dead: Side, timeout_after: Duration) {
     loop {
-        let moved = running.moved();
-        let done = timeout(patience, poll_fn(|cx| running.poll_salvage(dead, cx))).await;
-        if done.is_ok() || running.moved() == moved {
+        let moved = relay.moved();
+        let done = timeout(timeout_after, poll_fn(|cx| relay.poll_drain(dead, cx))).await;
+        if done.is_ok() || relay.moved() == moved {
             return;
         }
     }
 }
 
-/// No event tells that the send queue has emptied, so it is looked at, ever less often.
-async fn await_acknowledged(socket: &tokio::net::TcpStream, patience: Duration) {
+/// Polls the length of the send queue (SIOCOUTQ), with exponential backoff: no event reports that it is empty.
+async fn wait_acknowledged(socket: &tokio::net::TcpStream, timeout_after: Duration) {
     let mut pause = Duration::from_millis(1);
-    let mut left = stream::send_queue_len(socket).unwrap_or(0);
-    let mut deadline = Instant::now() + patience;
-    // Unsent bytes stay counted when the survivor dies too.
-    while left > 0 && is_connected(socket) && Instant::now() < deadline {
+    let mut queued = stream::send_queue_len(socket).unwrap_or(0);
+    let mut deadline = Instant::now() + timeout_after;
+    // Unacknowledged bytes stay counted when the survivor is reset, too.
+    while queued > 0 && is_connected(socket) && Instant::now() < deadline {
         sleep(pause).await;
         pause = (pause * 2).min(Duration::from_millis(50));
         let now = stream::send_queue_len(socket).unwrap_or(0);
-        if now < left {
-            deadline = Instant::now() + patience;
+        if now < queued {
+            deadline = Instant::now() + timeout_after;
         }
-        left = now;
+        queued = now;
     }
 }

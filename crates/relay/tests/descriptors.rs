@@ -6,7 +6,7 @@ use std::net::{TcpListener, TcpStream};
 use std::thread;
 use std::time::Duration;
 
-use peername_relay::{Ahead, End, Limits, Method, Pair, Side, Tally, relay};
+use peername_relay::{End, Limits, Method, Pair, Prefix, Side, Tally, relay};
 use tokio::runtime;
 
 #[test]
@@ -26,7 +26,7 @@ fn a_conversation_needs_no_descriptor_to_end() {
             let mut tally = Tally::default();
             relay(
                 pair,
-                Ahead::default(),
+                Prefix::default(),
                 Method::Uring,
                 Limits::default(),
                 &mut tally,

@@ -9,7 +9,7 @@ use std::io::{self, ErrorKind};
 use std::net::IpAddr;
 
 use peername_proto::{Carrier, Header, Invalid, Parsed, Transport, guess_protocol, parse};
-use peername_relay::Ahead;
+use peername_relay::Prefix;
 use peername_sys::event::readiness::{clear_ready, is_transient};
 use peername_sys::tcp::stream::{self, Received};
 use tokio::io::Interest;
@@ -36,7 +36,7 @@ pub async fn read<T, E: From<HeaderError>>(
     limits: &HeaderLimits,
     pending: &PendingHeaders,
     retain: impl Fn(&Header<'_>) -> Result<T, E>,
-) -> Result<(T, Ahead), E> {
+) -> Result<(T, Prefix), E> {
     let mut reader = Reader::new(stream, limits, Payload::Read);
     // Mostly the header has arrived by the time of accept(2): then it neither waits nor counts as pending.
     match reader.poll(FIRST_READ, &retain)? {
@@ -87,7 +87,7 @@ struct Reader<'s> {
 
 enum Poll<T> {
     /// With what came behind it.
-    Complete(T, Ahead),
+    Complete(T, Prefix),
     /// The next poll reads so many bytes.
     Need(usize),
 }
@@ -107,7 +107,7 @@ impl<'s> Reader<'s> {
         &mut self,
         wanted: usize,
         retain: impl Fn(&Header<'_>) -> Result<T, E>,
-    ) -> Result<(T, Ahead), E> {
+    ) -> Result<(T, Prefix), E> {
         let after = self.limits.timeout;
         let header = timeout(after, self.rest(wanted, retain)).await;
         header.unwrap_or_else(|_| {
@@ -121,7 +121,7 @@ impl<'s> Reader<'s> {
         &mut self,
         mut wanted: usize,
         retain: impl Fn(&Header<'_>) -> Result<T, E>,
-    ) -> Result<(T, Ahead), E> {
+    ) -> Result<(T, Prefix), E> {
         loop {
             self.stream.readable().await.map_err(HeaderError::Read)?;
             match self.poll(wanted, &retain)? {
@@ -201,13 +201,13 @@ impl<'s> Reader<'s> {
     }
 
     /// What was read behind the header.
-    fn ahead(&self, behind: &[u8], is_followed: bool) -> Ahead {
+    fn ahead(&self, behind: &[u8], is_followed: bool) -> Prefix {
         match self.payload {
-            Payload::Left => Ahead::default(),
-            Payload::Read => Ahead {
-                octets: behind.into(),
+            Payload::Left => Prefix::default(),
+            Payload::Read => Prefix {
+                bytes: behind.into(),
                 sent: 0,
-                is_followed,
+                has_more: is_followed,
             },
         }
     }

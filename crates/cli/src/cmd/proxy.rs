@@ -17,7 +17,7 @@ use std::sync::Arc;
 use anyhow::{Context, bail, ensure};
 use peername_kernel::data_path::DataPath;
 use peername_proxy::routes::Keeper;
-use peername_relay::has_rings;
+use peername_relay::check_uring;
 use peername_server::listeners::InheritedSockets;
 use peername_server::own_addresses::OwnAddresses;
 use peername_sys::ipc::listen_fds;
@@ -78,7 +78,7 @@ async fn start(args: &Args, setup: Setup) -> anyhow::Result<ExitCode> {
 
 /// What `--relay auto` amounts to here.
 fn tell_of_relay() {
-    match has_rings() {
+    match check_uring() {
         Ok(()) => tracing::info!("TCP: messages are received by io_uring, bulk is spliced"),
         Err(error) => tracing::info!(
             %error,

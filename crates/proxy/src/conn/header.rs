@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 
 use peername_proto::Header;
-use peername_relay::Ahead;
+use peername_relay::Prefix;
 use peername_server::addr::{ClaimedSource, LocalAddr, PeerAddr, canonical};
 use peername_server::pending_headers::PendingHeaders;
 use peername_server::{header_reader, hop_count};
@@ -34,7 +34,7 @@ pub struct ClaimedConn {
     /// The header for the backend, where it wants one.
     pub(crate) outbound_header: Option<Box<[u8]>>,
     /// The client's first bytes, as far as they came with the header.
-    pub(crate) ahead: Ahead,
+    pub(crate) ahead: Prefix,
     /// The TLVs that the log was asked to show.
     pub(crate) tlvs: Option<Box<Tlvs>>,
 }

@@ -1,121 +1,132 @@
-//! Copy, splice or converse, decided by the sizes of a direction's reads.
+//! Selects copy, splice or io_uring for a direction by the sizes of its reads.
 //!
 //! Splicing saves two copies of every byte and costs a third system call and some work per page: it
-//! pays for bulk and not for messages. A conversation saves system calls and costs some to begin: it pays where
-//! nothing but messages comes, both ways. What a connection carries changes (a login, then a
-//! download), so the choice is looked at with every read.
+//! pays for bulk and not for messages. Receiving by io_uring saves system calls and costs some to begin: it pays where
+//! both directions carry nothing but messages. What a connection carries changes (a login, then a
+//! download), so every read is counted.
 
-use peername_sys::uring::BUFFER_SIZE as MESSAGE;
+use peername_sys::uring::BUFFER_SIZE as MAX_MESSAGE_BYTES;
 
 use super::Method;
 
-/// The choice for one direction.
+/// Selects the method for one direction.
 #[derive(Debug)]
-pub(crate) struct Choice {
+pub(crate) struct MethodSelector {
     splicing: bool,
-    /// Whether the caller's word stands, whatever the sizes.
-    settled: bool,
-    /// Reads that spoke for a change, less those that did not.
-    surplus: u8,
-    /// Reads of a message's size in a row.
-    messages: u8,
-    /// So many of those make a direction one of messages.
-    enough: u8,
-    /// Whether it has carried something larger since there were enough of those.
-    is_more: bool,
+    /// Whether the caller fixed the method, whatever the sizes.
+    is_fixed: bool,
+    /// Reads in favour of switching, minus those against it.
+    votes: u8,
+    /// Consecutive reads of a message's size.
+    message_run: u8,
+    /// The run that makes a direction one of messages.
+    required_run: u8,
+    /// Whether it has carried bulk since the last complete run.
+    has_bulk: bool,
 }
 
-impl Choice {
+impl MethodSelector {
     pub(crate) fn new(method: Method) -> Self {
-        let (splicing, settled) = (
+        let (splicing, is_fixed) = (
             method == Method::Splice,
             matches!(method, Method::Copy | Method::Splice),
         );
         Self {
             splicing,
-            settled,
-            surplus: 0,
-            messages: if method == Method::Uring { ENOUGH } else { 0 },
-            enough: ENOUGH,
-            is_more: false,
+            is_fixed,
+            votes: 0,
+            message_run: if method == Method::Uring {
+                INITIAL_MESSAGE_RUN
+            } else {
+                0
+            },
+            required_run: INITIAL_MESSAGE_RUN,
+            has_bulk: false,
         }
     }
 
     /// Whether the next read goes through a pipe.
-    pub(crate) fn splices(&self) -> bool {
+    pub(crate) fn is_splicing(&self) -> bool {
         self.splicing
     }
 
-    /// A read brought `n` bytes.
-    pub(crate) fn saw(&mut self, n: usize) {
-        if self.settled {
+    /// Counts a read of `n` bytes.
+    pub(crate) fn record_read(&mut self, n: usize) {
+        if self.is_fixed {
             return;
         }
-        self.saw_message(n <= MESSAGE);
-        let for_change = if self.splicing { n < SMALL } else { n >= BULK };
-        if !for_change {
-            self.surplus = self.surplus.saturating_sub(1);
+        self.record_message(n <= MAX_MESSAGE_BYTES);
+        let for_switch = if self.splicing {
+            n < SMALL_READ_BYTES
+        } else {
+            n >= BULK_READ_BYTES
+        };
+        if !for_switch {
+            self.votes = self.votes.saturating_sub(1);
             return;
         }
-        self.surplus += 1;
-        if self.surplus == DECIDES {
+        self.votes += 1;
+        if self.votes == VOTES_TO_SWITCH {
             self.splicing = !self.splicing;
-            self.surplus = 0;
+            self.votes = 0;
         }
     }
 
-    /// Whether the two directions of a connection carry messages, and nothing else.
-    pub(crate) fn are_messages(both: [&Self; 2]) -> bool {
-        both.iter().all(|choice| !choice.settled && !choice.is_more)
-            && both.iter().any(|choice| choice.messages >= choice.enough)
+    /// Whether both directions of a connection carry messages only, so that io_uring pays.
+    pub(crate) fn is_message_traffic(both: [&Self; 2]) -> bool {
+        both.iter()
+            .all(|selector| !selector.is_fixed && !selector.has_bulk)
+            && both
+                .iter()
+                .any(|selector| selector.message_run >= selector.required_run)
     }
 
-    /// Messages count from now on; what comes may be `more` than those.
-    pub(crate) fn forget_messages(&mut self, is_more: bool) {
-        self.messages = 0;
-        self.is_more |= is_more;
+    /// Restarts the run of messages; `has_bulk` if the direction carried bulk.
+    pub(crate) fn restart_run(&mut self, has_bulk: bool) {
+        self.message_run = 0;
+        self.has_bulk |= has_bulk;
     }
 
-    /// A conversation is over; what came is `more` than messages. The next one has to be worth what beginning and
-    /// ending it costs, so it takes twice as many to begin it.
-    pub(crate) fn has_talked(&mut self, is_more: bool) {
-        self.forget_messages(is_more);
-        self.enough = self.enough.saturating_mul(2);
+    /// Exponential backoff after an io_uring session, `has_bulk` if bulk ended it: the next session requires twice the
+    /// run of messages, because beginning and ending one has a cost.
+    pub(crate) fn back_off(&mut self, has_bulk: bool) {
+        self.restart_run(has_bulk);
+        self.required_run = self.required_run.saturating_mul(2);
     }
 
-    /// The kernel can't splice here.
-    pub(crate) fn copy_from_now_on(&mut self) {
+    /// Fixes the method to copy: the kernel can't splice from this socket.
+    pub(crate) fn force_copy(&mut self) {
         *self = Self::new(Method::Copy);
     }
 
-    fn saw_message(&mut self, is_message: bool) {
+    fn record_message(&mut self, is_message: bool) {
         if !is_message {
-            self.forget_messages(true);
-        } else if self.messages < self.enough {
-            self.messages += 1;
-            self.is_more &= self.messages < self.enough;
+            self.restart_run(true);
+        } else if self.message_run < self.required_run {
+            self.message_run += 1;
+            self.has_bulk &= self.message_run < self.required_run;
         }
     }
 }
 
-/// A read of this size is bulk: below it copying costs less than the further system call.
-const BULK: usize = 8 * 1024;
-/// A spliced read below this size speaks for copying. Lower than [`BULK`], so that a direction whose
-/// reads lie between does not flap.
-const SMALL: usize = 2 * 1024;
-/// Messages in a row that make a direction one of messages at first.
-const ENOUGH: u8 = 16;
-/// So many more reads for a change than against it.
-const DECIDES: u8 = 4;
+/// A read of at least this size is bulk: below it, copying costs less than another system call.
+const BULK_READ_BYTES: usize = 8 * 1024;
+/// A spliced read below this size is a vote for copying. Lower than [`BULK_READ_BYTES`], so that a direction whose
+/// reads lie between does not flap (hysteresis).
+const SMALL_READ_BYTES: usize = 2 * 1024;
+/// Consecutive messages that make a direction one of messages, before any backoff.
+const INITIAL_MESSAGE_RUN: u8 = 16;
+/// The majority of reads that switches between copy and splice.
+const VOTES_TO_SWITCH: u8 = 4;
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn after(method: Method, sizes: &[usize]) -> bool {
-        let mut choice = Choice::new(method);
-        sizes.iter().for_each(|&n| choice.saw(n));
-        choice.splices()
+        let mut selector = MethodSelector::new(method);
+        sizes.iter().for_each(|&n| selector.record_read(n));
+        selector.is_splicing()
     }
 
     #[test]
@@ -138,40 +149,50 @@ mod tests {
     }
 
     #[test]
-    fn messages_are_a_conversation_unless_something_else_comes_either_way() {
-        let talks = |up: &[usize], down: &[usize]| {
+    fn io_uring_is_selected_while_both_directions_carry_messages_only() {
+        let selects_uring = |up: &[usize], down: &[usize]| {
             let both = [up, down].map(|sizes| {
-                let mut choice = Choice::new(Method::Auto);
-                sizes.iter().for_each(|&n| choice.saw(n));
-                choice
+                let mut selector = MethodSelector::new(Method::Auto);
+                sizes.iter().for_each(|&n| selector.record_read(n));
+                selector
             });
-            Choice::are_messages(both.each_ref())
+            MethodSelector::is_message_traffic(both.each_ref())
         };
-        assert!(!talks(&[], &[]));
-        assert!(!talks(&[64; 15], &[1024; 15]));
-        assert!(talks(&[64; 16], &[1024; 16]));
-        assert!(talks(&[], &[64; 16]), "one listens");
-        assert!(!talks(&[64; 1000], &[20_000]), "small requests");
-        assert!(talks(&[64; 16], &[[20_000].as_slice(), &[64; 16]].concat()));
+        assert!(!selects_uring(&[], &[]));
+        assert!(!selects_uring(&[64; 15], &[1024; 15]));
+        assert!(selects_uring(&[64; 16], &[1024; 16]));
+        assert!(selects_uring(&[], &[64; 16]), "one side only listens");
+        assert!(!selects_uring(&[64; 1000], &[20_000]), "small requests");
+        assert!(selects_uring(
+            &[64; 16],
+            &[[20_000].as_slice(), &[64; 16]].concat()
+        ));
     }
 
     #[test]
-    fn every_conversation_takes_more_to_begin() {
+    fn each_io_uring_session_doubles_the_required_run() {
         for method in [Method::Auto, Method::Uring] {
-            let mut both = [Choice::new(method), Choice::new(method)];
+            let mut both = [MethodSelector::new(method), MethodSelector::new(method)];
             for needed in [32, 64, 128, 255, 255] {
-                both.iter_mut().for_each(|choice| choice.has_talked(true));
+                both.iter_mut().for_each(|selector| selector.back_off(true));
                 for sent in 0..needed {
-                    assert!(!Choice::are_messages(both.each_ref()), "{sent} of {needed}");
-                    both.iter_mut().for_each(|choice| choice.saw(64));
+                    assert!(
+                        !MethodSelector::is_message_traffic(both.each_ref()),
+                        "{sent} of {needed}"
+                    );
+                    both.iter_mut()
+                        .for_each(|selector| selector.record_read(64));
                 }
-                assert!(Choice::are_messages(both.each_ref()), "{needed}");
+                assert!(
+                    MethodSelector::is_message_traffic(both.each_ref()),
+                    "{needed}"
+                );
             }
         }
     }
 
     #[test]
-    fn the_callers_word_stands() {
+    fn a_fixed_method_ignores_sizes() {
         assert!(!after(Method::Copy, &[65536; 100]));
         assert!(after(Method::Splice, &[64; 100]));
     }

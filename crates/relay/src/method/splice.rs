@@ -1,51 +1,53 @@
-//! Pipes for splicing, lent to a direction while it moves bulk and kept for the next one.
+//! The pipe pool for splice(2): a direction acquires a pipe while it moves bulk, and releases it when it runs dry.
 //!
-//! A pipe costs two descriptors and two system calls to make, so an idle connection has none, and a
-//! few idle pipes are kept by each thread.
+//! A pipe costs two descriptors, and two system calls to open. So an idle connection has none, and each
+//! thread keeps a few idle pipes.
 
 use std::cell::RefCell;
 
 use peername_sys::tcp::splice::Pipe;
 
-/// How many pipes this thread may have, lent and idle. Each takes two descriptors, which are then not
-/// there for connections; without one, bytes are copied. Until this is called: 16.
-pub fn limit(most: usize) {
-    POOL.with_borrow_mut(|pool| pool.most = most);
+/// Limits the pipes of this thread, in use and idle. Each takes two descriptors from the number that is
+/// left for connections; without a pipe, bytes are copied. The default is 16.
+pub fn limit_pipes(max: usize) {
+    POOL.with_borrow_mut(|pool| pool.max = max);
 }
 
-/// An empty pipe; `None` when the thread has as many out as it may, or no descriptor is left: the
-/// caller copies instead.
-pub(crate) fn borrow() -> Option<Pipe> {
+/// Acquires an empty pipe; `None` when the limit is reached or no descriptor is left: the caller copies
+/// instead.
+pub(crate) fn acquire() -> Option<Pipe> {
     POOL.with_borrow_mut(|pool| {
         let pipe = match pool.idle.pop() {
             Some(pipe) => pipe,
-            None if pool.lent < pool.most => Pipe::new().ok()?,
+            None if pool.in_use < pool.max => Pipe::new().ok()?,
             None => return None,
         };
-        pool.lent += 1;
+        pool.in_use += 1;
         Some(pipe)
     })
 }
 
-/// Takes back a pipe. One that still holds bytes must not be lent again and is closed.
-pub(crate) fn give_back(pipe: Pipe, empty: bool) {
+/// Returns a pipe to the pool. One that still holds bytes must not be used again and is closed.
+pub(crate) fn release(pipe: Pipe, is_empty: bool) {
     POOL.with_borrow_mut(|pool| {
-        pool.lent -= 1;
-        if empty && pool.idle.len() < MOST_IDLE && pool.idle.len() + pool.lent < pool.most {
+        pool.in_use -= 1;
+        if is_empty && pool.idle.len() < MAX_IDLE_PIPES && pool.idle.len() + pool.in_use < pool.max
+        {
             pool.idle.push(pipe);
         }
     });
 }
 
-struct Pool {
+struct PipePool {
     idle: Vec<Pipe>,
-    lent: usize,
-    most: usize,
+    in_use: usize,
+    max: usize,
 }
 
-/// Enough for bursts to find one, few enough not to matter.
-const MOST_IDLE: usize = 32;
+/// Idle pipes that a thread keeps: enough for bursts, few enough not to matter.
+const MAX_IDLE_PIPES: usize = 32;
 
 thread_local! {
-    static POOL: RefCell<Pool> = const { RefCell::new(Pool { idle: Vec::new(), lent: 0, most: 16 }) };
+    static POOL: RefCell<PipePool> =
+        const { RefCell::new(PipePool { idle: Vec::new(), in_use: 0, max: 16 }) };
 }

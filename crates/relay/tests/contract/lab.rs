@@ -5,7 +5,7 @@ use std::net::{Shutdown, TcpListener, TcpStream};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use peername_relay::{Ahead, End, Limits, Method, Pair, Side, Tally, relay};
+use peername_relay::{End, Limits, Method, Pair, Prefix, Side, Tally, relay};
 use tokio::runtime;
 
 pub(crate) const METHODS: [Method; 4] = [Method::Auto, Method::Copy, Method::Splice, Method::Uring];
@@ -18,10 +18,10 @@ pub(crate) struct Report {
 }
 
 pub(crate) async fn report(pair: Pair, method: Method, limits: Limits) -> Report {
-    carry(pair, Ahead::default(), method, limits).await
+    carry(pair, Prefix::default(), method, limits).await
 }
 
-async fn carry(pair: Pair, ahead: Ahead, method: Method, limits: Limits) -> Report {
+async fn carry(pair: Pair, ahead: Prefix, method: Method, limits: Limits) -> Report {
     let mut tally = Tally::default();
     let end = relay(pair, ahead, method, limits, &mut tally).await;
     Report { end, tally }
@@ -36,11 +36,11 @@ pub(crate) struct Lab {
 
 impl Lab {
     pub(crate) fn new(method: Method, limits: Limits) -> Self {
-        Self::behind(Ahead::default(), method, limits)
+        Self::behind(Prefix::default(), method, limits)
     }
 
     /// Where the client's first octets have been read already.
-    pub(crate) fn behind(ahead: Ahead, method: Method, limits: Limits) -> Self {
+    pub(crate) fn behind(ahead: Prefix, method: Method, limits: Limits) -> Self {
         let ((client, downstream), (backend, upstream)) = (connected(), connected());
         for socket in [&downstream, &upstream] {
             peername_sys::tcp::stream::tune(socket).unwrap();

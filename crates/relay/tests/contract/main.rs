@@ -6,7 +6,7 @@ use std::net::TcpStream;
 use std::thread;
 use std::time::Duration;
 
-use peername_relay::{Ahead, End, Limits, Method, Side, Tally, relay};
+use peername_relay::{End, Limits, Method, Prefix, Side, Tally, relay};
 use socket2::SockRef;
 
 mod conversation;
@@ -51,10 +51,10 @@ fn what_has_been_read_already_goes_first() {
     for method in METHODS {
         let all = pattern(4 << 20);
         let (read, sent) = all.split_at(3 << 20);
-        let ahead = |octets: &[u8], sent| Ahead {
-            octets: octets.into(),
+        let ahead = |octets: &[u8], sent| Prefix {
+            bytes: octets.into(),
             sent,
-            is_followed: false,
+            has_more: false,
         };
         let lab = Lab::behind(ahead(read, 0), method, Limits::default());
         thread::scope(|scope| {
@@ -222,7 +222,7 @@ fn a_relay_that_is_dropped_resets_both_sides() {
                     let pair = pair(downstream, upstream);
                     let relay = relay(
                         pair,
-                        Ahead::default(),
+                        Prefix::default(),
                         method,
                         Limits::default(),
                         &mut tally,

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use peername_relay::has_rings;
+use peername_relay::check_uring;
 use peername_server::capabilities::Advice;
 use peername_sys::process::caps::{self, Capability};
 use peername_sys::process::limits;
@@ -75,7 +75,7 @@ fn kernel() -> Finding {
 }
 
 fn io_uring() -> Finding {
-    match has_rings() {
+    match check_uring() {
         Ok(()) => Finding::ok("io_uring", "to be had: TCP messages are received by it"),
         Err(error) => Finding::warn(
             "io_uring",

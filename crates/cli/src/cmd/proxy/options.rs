@@ -12,7 +12,7 @@ use clap::Parser;
 use peername_proxy::config::{Config, OnCollision, SendProxy, SourcePort, Upstream};
 use peername_proxy::policy::source::SourcePolicy;
 use peername_proxy::udp::UdpConfig;
-use peername_relay::{Limits, Method, has_rings};
+use peername_relay::{Limits, Method, check_uring};
 use peername_server::header_limits::HeaderLimits;
 use peername_server::trust_list::TrustList;
 use schemars::JsonSchema;
@@ -271,7 +271,7 @@ impl Listener {
                 Relay::Splice => Method::Splice,
                 Relay::Uring => {
                     let hint = "Linux 6.0, kernel.io_uring_disabled = 0, 32 KiB of RLIMIT_MEMLOCK a worker, no system call filter; or --relay auto";
-                    has_rings()
+                    check_uring()
                         .map_err(|error| Usage(format!("--relay uring: {error} (needs {hint})")))?;
                     Method::Uring
                 }

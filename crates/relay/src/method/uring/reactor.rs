@@ -1,4 +1,4 @@
-//! All conversations of a thread, and the ring that receives for them.
+//! The reactor: all io_uring sessions of a thread, and the ring that receives for them.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -16,258 +16,269 @@ use tokio::io::unix::AsyncFd;
 use tokio::task::yield_now;
 use tokio::time::{Instant, sleep};
 
-use super::session::{Talking, is_ours};
-use super::{End, Left, Talk};
+use super::session::{EndedSession, MovedBytes, SessionState, SourceEnd, is_local_error};
 use crate::Pair;
 
-pub(super) struct Room {
-    receiving: MultishotReceiver,
-    talks: Slab<Talking>,
-    /// Whose receiving has ended and is to begin again, in this order: keys and sides.
-    waiting: VecDeque<(usize, usize)>,
-    /// Whether somebody is to ask the kernel again.
-    is_asked_again: bool,
+pub(super) struct Reactor {
+    receiver: MultishotReceiver,
+    sessions: Slab<SessionState>,
+    /// Sockets whose receive request has ended and is to be submitted again, in this order: keys and sides.
+    rearm_queue: VecDeque<(usize, usize)>,
+    /// Whether a task retries the submission.
+    is_retrying: bool,
 }
 
-/// Whether this thread has a room, which is made if that was not tried yet.
-pub(super) fn opens() -> bool {
-    ROOM.with_borrow_mut(|place| {
-        if let Place::Untried = place {
-            *place = Room::new().map_or(Place::Nowhere, |room| Place::Open(Box::new(room)));
+/// Starts this thread's reactor unless that was tried before; whether it runs.
+pub(super) fn ensure_running() -> bool {
+    REACTOR.with_borrow_mut(|slot| {
+        if let ThreadReactor::Untried = slot {
+            *slot = Reactor::new().map_or(ThreadReactor::Unavailable, |reactor| {
+                ThreadReactor::Running(Box::new(reactor))
+            });
         }
-        matches!(place, Place::Open(_))
+        matches!(slot, ThreadReactor::Running(_))
     })
 }
 
-/// Lends the room of this thread if it is there.
-pub(super) fn with<T>(work: impl FnOnce(&mut Room) -> T) -> Option<T> {
-    ROOM.with_borrow_mut(|place| match place {
-        Place::Open(room) => Some(work(room)),
-        Place::Untried | Place::Nowhere => None,
+/// Lends this thread's reactor, if it runs.
+pub(super) fn with<T>(work: impl FnOnce(&mut Reactor) -> T) -> Option<T> {
+    REACTOR.with_borrow_mut(|slot| match slot {
+        ThreadReactor::Running(reactor) => Some(work(reactor)),
+        ThreadReactor::Untried | ThreadReactor::Unavailable => None,
     })
 }
 
-enum Place {
+enum ThreadReactor {
     Untried,
-    Open(Box<Room>),
-    Nowhere,
+    Running(Box<Reactor>),
+    Unavailable,
 }
 
 thread_local! {
-    static ROOM: RefCell<Place> = const { RefCell::new(Place::Untried) };
+    static REACTOR: RefCell<ThreadReactor> = const { RefCell::new(ThreadReactor::Untried) };
 }
 
-impl Room {
+impl Reactor {
     fn new() -> Option<Self> {
-        let receiving = MultishotReceiver::new().ok()?;
-        tokio::spawn(attend(receiving.completion_event().ok()?, Closes));
+        let receiver = MultishotReceiver::new().ok()?;
+        tokio::spawn(run(receiver.completion_event().ok()?, StopOnDrop));
         Some(Self {
-            receiving,
-            talks: Slab::new(),
-            waiting: VecDeque::new(),
-            is_asked_again: false,
+            receiver,
+            sessions: Slab::new(),
+            rearm_queue: VecDeque::new(),
+            is_retrying: false,
         })
     }
 
-    pub(super) fn join(&mut self, sockets: [TcpStream; 2]) -> Talk {
-        let talking = Talking::new(sockets);
-        let carried = Arc::clone(&talking.carried);
-        let key = self.talks.insert(talking);
-        SIDES.into_iter().for_each(|side| self.receive(key, side));
+    /// Starts a session; returns its key and its byte counts.
+    pub(super) fn start_session(&mut self, sockets: [TcpStream; 2]) -> (usize, Arc<MovedBytes>) {
+        let session = SessionState::new(sockets);
+        let moved = Arc::clone(&session.moved);
+        let key = self.sessions.insert(session);
+        SIDES.into_iter().for_each(|side| self.arm(key, side));
         self.submit();
-        Talk { key, carried }
+        (key, moved)
     }
 
-    /// Ready, once, when nothing is received any more.
-    pub(super) fn poll_left(&mut self, key: usize, cx: &Context<'_>) -> Poll<Left> {
-        let Some(talking) = self.talks.get_mut(key) else {
-            return Poll::Ready(Left::default());
+    /// Ready, once, when the session has ended.
+    pub(super) fn poll_ended(&mut self, key: usize, cx: &Context<'_>) -> Poll<EndedSession> {
+        let Some(session) = self.sessions.get_mut(key) else {
+            return Poll::Ready(EndedSession::default());
         };
-        if !talking.has_left() {
-            talking.waker = Some(cx.waker().clone());
+        if !session.has_ended() {
+            session.waker = Some(cx.waker().clone());
             return Poll::Pending;
         }
-        Poll::Ready(Left {
-            from: talking
+        Poll::Ready(EndedSession {
+            from: session
                 .from
                 .each_mut()
                 .map(|from| std::mem::take(&mut from.rest)),
-            pair: talking.sockets.take().and_then(given_back),
+            pair: session.sockets.take().and_then(return_to_runtime),
         })
     }
 
-    pub(super) fn alive(&self, key: usize) -> Option<Instant> {
-        self.talks.get(key).map(|talking| talking.alive)
+    pub(super) fn last_activity(&self, key: usize) -> Option<Instant> {
+        self.sessions.get(key).map(|session| session.last_activity)
     }
 
-    /// Nobody waits for this conversation any more.
-    pub(super) fn cut(&mut self, key: usize) {
-        if let Some(talking) = self.talks.get_mut(key) {
-            talking.is_cut = true;
-            self.leave(key);
+    /// Ends a session whose handle was dropped.
+    pub(super) fn abandon(&mut self, key: usize) {
+        if let Some(session) = self.sessions.get_mut(key) {
+            session.is_abandoned = true;
+            self.end_session(key);
             self.submit();
         }
     }
 
-    /// Passes on what came; whether all of it.
+    /// Handles a batch of completions; whether none are left.
     ///
-    /// No more begin again at a time than there are buffers. Those of the many others that have something would only
-    /// be told again that there is no room.
-    fn turn(&mut self) -> bool {
+    /// At most as many sockets are rearmed at a time as there are buffers: more would only fail again for lack of
+    /// buffers (ENOBUFS).
+    fn process_completions(&mut self) -> bool {
         let now = Instant::now();
         let mut is_all = false;
-        for _ in 0..TURN {
+        for _ in 0..COMPLETION_BATCH {
             let Self {
-                receiving, talks, ..
+                receiver, sessions, ..
             } = self;
-            let Some((key, next)) = receiving.next(|arrival| pass_on(talks, arrival, now)) else {
-                is_all = self.waiting.is_empty();
+            let next = receiver.next(|completion| handle_completion(sessions, completion, now));
+            let Some((key, next)) = next else {
+                is_all = self.rearm_queue.is_empty();
                 break;
             };
             match next {
-                Next::Arrival => {}
-                Next::Begin(side) => self.waiting.push_back((key, side)),
-                Next::Leave => {
-                    self.leave(key);
-                    // At once, so that no more has to be held than there are buffers.
+                Next::Continue => {}
+                Next::Rearm(side) => self.rearm_queue.push_back((key, side)),
+                Next::EndSession => {
+                    self.end_session(key);
+                    // At once, so that no more is buffered than the ring has buffers.
                     self.submit();
                 }
             }
         }
         for _ in 0..BUFFER_COUNT {
-            let Some((key, side)) = self.waiting.pop_front() else {
+            let Some((key, side)) = self.rearm_queue.pop_front() else {
                 break;
             };
-            self.receive(key, side);
+            self.arm(key, side);
         }
         self.submit();
         is_all
     }
 
-    fn receive(&mut self, key: usize, side: usize) {
-        // It may have left meanwhile, and another one have its key.
-        if let Some(talking) = self.talks.get_mut(key)
-            && !talking.is_leaving
-            && !talking.from[side].is_received
-            && let Some(sockets) = &talking.sockets
+    /// Requests to receive from a socket.
+    fn arm(&mut self, key: usize, side: usize) {
+        // The session may have ended meanwhile, and its key be another's.
+        if let Some(session) = self.sessions.get_mut(key)
+            && !session.is_ending
+            && !session.from[side].is_armed
+            && let Some(sockets) = &session.sockets
         {
-            // Both stay open until the last arrival.
-            self.receiving
-                .start(sockets[side].as_fd(), token(key, side));
-            talking.from[side].is_received = true;
+            // Both stay open until the last completion.
+            self.receiver.start(sockets[side].as_fd(), token(key, side));
+            session.from[side].is_armed = true;
         }
     }
 
-    /// Ends the conversation: what is still received is stopped, and then the sockets are given back.
-    fn leave(&mut self, key: usize) {
-        let Some(talking) = self.talks.get_mut(key) else {
+    /// Ends a session: cancels requests in flight; the sockets are returned when the last one has completed.
+    fn end_session(&mut self, key: usize) {
+        let Some(session) = self.sessions.get_mut(key) else {
             return;
         };
-        if !talking.is_leaving {
-            talking.is_leaving = true;
+        if !session.is_ending {
+            session.is_ending = true;
             for side in SIDES
                 .into_iter()
-                .filter(|&side| talking.from[side].is_received)
+                .filter(|&side| session.from[side].is_armed)
             {
-                self.receiving.cancel(token(key, side));
+                self.receiver.cancel(token(key, side));
             }
         }
-        if !talking.has_left() {
+        if !session.has_ended() {
             return;
         }
-        if let Some(waker) = talking.waker.take() {
+        if let Some(waker) = session.waker.take() {
             waker.wake();
         }
-        if talking.is_cut {
-            self.talks.remove(key);
+        if session.is_abandoned {
+            self.sessions.remove(key);
         }
     }
 
-    /// Where the kernel has no memory for what is asked of it, it is asked again soon.
+    /// Submits requests. Where the kernel has no memory for them, a task retries.
     fn submit(&mut self) {
-        if !self.receiving.submit() && !self.is_asked_again {
-            self.is_asked_again = true;
+        if !self.receiver.submit() && !self.is_retrying {
+            self.is_retrying = true;
             tokio::spawn(async {
-                while with(Self::ask_again) == Some(false) {
-                    sleep(AGAIN).await;
+                while with(Self::retry_submit) == Some(false) {
+                    sleep(SUBMIT_RETRY_DELAY).await;
                 }
             });
         }
     }
 
-    fn ask_again(&mut self) -> bool {
-        self.is_asked_again = !self.receiving.submit();
-        !self.is_asked_again
+    fn retry_submit(&mut self) -> bool {
+        self.is_retrying = !self.receiver.submit();
+        !self.is_retrying
     }
 }
 
-fn pass_on(talks: &mut Slab<Talking>, arrival: Completion<'_>, now: Instant) -> (usize, Next) {
-    let (key, side) = ((arrival.token >> 1) as usize, (arrival.token & 1) as usize);
-    let Some(talking) = talks.get_mut(key) else {
-        return (key, Next::Arrival);
+/// Handles one completion; returns the session's key and what is to be done next.
+fn handle_completion(
+    sessions: &mut Slab<SessionState>,
+    completion: Completion<'_>,
+    now: Instant,
+) -> (usize, Next) {
+    let (key, side) = (
+        (completion.token >> 1) as usize,
+        (completion.token & 1) as usize,
+    );
+    let Some(session) = sessions.get_mut(key) else {
+        return (key, Next::Continue);
     };
-    talking.alive = now;
-    if arrival.is_last {
-        talking.from[side].is_received = false;
+    session.last_activity = now;
+    if completion.is_last {
+        session.from[side].is_armed = false;
     }
-    let end = &mut talking.from[side].rest.end;
-    let goes_on = match arrival.kind {
-        CompletionKind::Bytes(bytes) => talking.pass_on(side, bytes),
+    let end = &mut session.from[side].rest.end;
+    let goes_on = match completion.kind {
+        CompletionKind::Bytes(bytes) => session.forward(side, bytes),
         CompletionKind::NoBuffers => true,
         CompletionKind::Eof => {
-            if *end == End::Open {
-                *end = End::Finished;
+            if *end == SourceEnd::Open {
+                *end = SourceEnd::Finished;
             }
             false
         }
         CompletionKind::Canceled => false,
         CompletionKind::Error(error) => {
-            if !is_ours(&error) {
-                *end = End::Dead;
+            if !is_local_error(&error) {
+                *end = SourceEnd::Dead;
             }
             false
         }
     };
-    let next = match (goes_on && !talking.is_leaving, arrival.is_last) {
-        (false, _) => Next::Leave,
-        (true, true) => Next::Begin(side),
-        (true, false) => Next::Arrival,
+    let next = match (goes_on && !session.is_ending, completion.is_last) {
+        (false, _) => Next::EndSession,
+        (true, true) => Next::Rearm(side),
+        (true, false) => Next::Continue,
     };
     (key, next)
 }
 
-/// What is to be done after an arrival.
+/// What is to be done after a completion.
 enum Next {
-    /// Look at the next one.
-    Arrival,
+    /// Handle the next one.
+    Continue,
     /// Receive from this side again.
-    Begin(usize),
-    Leave,
+    Rearm(usize),
+    EndSession,
 }
 
-/// Passes on what comes, for as long as the runtime lives.
-async fn attend(bell: AsyncFd<OwnedFd>, _closes: Closes) {
-    while let Ok(mut ready) = bell.readable().await {
+/// Runs the reactor of this thread, for as long as the runtime lives.
+async fn run(completion_event: AsyncFd<OwnedFd>, _stop: StopOnDrop) {
+    while let Ok(mut ready) = completion_event.readable().await {
         ready.clear_ready();
-        while with(Room::turn) == Some(false) {
+        while with(Reactor::process_completions) == Some(false) {
             yield_now().await;
         }
     }
 }
 
-/// Nobody converses with nobody there to pass anything on.
-struct Closes;
+/// Drops the thread's reactor, with its sessions, when the task that runs it is dropped.
+struct StopOnDrop;
 
-impl Drop for Closes {
+impl Drop for StopOnDrop {
     fn drop(&mut self) {
-        // What is dropped with the room must not look for it.
-        let room = ROOM.try_with(|place| place.replace(Place::Untried));
-        drop(room);
+        // Taken out first: what is dropped with the reactor must not find it.
+        let reactor = REACTOR.try_with(|slot| slot.replace(ThreadReactor::Untried));
+        drop(reactor);
     }
 }
 
-/// The sockets as the runtime's again; reset if it can't have them.
-fn given_back([downstream, upstream]: [TcpStream; 2]) -> Option<Pair> {
+/// Registers the sockets with the runtime again; resets them if that fails.
+fn return_to_runtime([downstream, upstream]: [TcpStream; 2]) -> Option<Pair> {
     let pair = Pair {
         downstream: register_stream(downstream).ok()?,
         upstream: register_stream(upstream).ok()?,
@@ -284,10 +295,10 @@ fn token(key: usize, side: usize) -> u64 {
 
 /// Downstream, upstream.
 const SIDES: [usize; 2] = [0, 1];
-/// Arrivals before the thread's other tasks get their turn.
-const TURN: u32 = 256;
-/// How soon the kernel is asked again.
-const AGAIN: Duration = Duration::from_millis(10);
+/// Completions that are handled before yielding to the thread's other tasks.
+const COMPLETION_BATCH: u32 = 256;
+/// Pause before a submission is retried.
+const SUBMIT_RETRY_DELAY: Duration = Duration::from_millis(10);
 
 #[cfg(test)]
 mod tests {
@@ -296,7 +307,7 @@ mod tests {
 
     use peername_sys::event::wait_readable;
 
-    use super::super::cut_short;
+    use super::super::session::set_reset_on_close;
     use super::*;
 
     fn connected() -> (TcpStream, TcpStream) {
@@ -306,32 +317,32 @@ mod tests {
         (listener.accept().expect("the connection").0, there)
     }
 
-    /// Where the reset comes just before something is sent there, the send is told of it, and the read that was under
-    /// way finds what looks like FIN.
+    /// If a reset arrives just before a send, the send reports it, and the receive in flight returns what looks like
+    /// FIN.
     #[test]
-    fn a_reset_that_a_send_was_told_of_is_no_end() {
+    fn a_reset_that_a_send_has_reported_is_not_taken_for_eof() {
         let ((downstream, client), (upstream, _backend)) = (connected(), connected());
-        cut_short(&client);
+        set_reset_on_close(&client);
         drop(client);
         let is_there = wait_readable([downstream.as_fd()], Some(Duration::from_secs(10)));
         assert!(is_there.expect("poll"), "no reset");
-        let mut talks = Slab::new();
-        let key = talks.insert(Talking::new([downstream, upstream]));
-        let arrives = |talks: &mut _, side, kind| {
-            let arrival = Completion {
+        let mut sessions = Slab::new();
+        let key = sessions.insert(SessionState::new([downstream, upstream]));
+        let complete = |sessions: &mut _, side, kind| {
+            let completion = Completion {
                 token: token(key, side),
                 kind,
                 is_last: false,
             };
-            pass_on(talks, arrival, Instant::now()).1
+            handle_completion(sessions, completion, Instant::now()).1
         };
-        let next = arrives(&mut talks, 1, CompletionKind::Bytes(b"too late"));
-        assert!(matches!(next, Next::Leave));
-        let sockets = talks[key].sockets.as_ref().expect("both");
+        let next = complete(&mut sessions, 1, CompletionKind::Bytes(b"too late"));
+        assert!(matches!(next, Next::EndSession));
+        let sockets = sessions[key].sockets.as_ref().expect("both");
         let found = (&sockets[0]).read(&mut [0]);
         assert_eq!(found.expect("what looks like FIN"), 0);
-        arrives(&mut talks, 0, CompletionKind::Eof);
-        assert_eq!(talks[key].from[0].rest.end, End::Dead);
-        assert_eq!(talks[key].from[1].rest.held, b"too late");
+        complete(&mut sessions, 0, CompletionKind::Eof);
+        assert_eq!(sessions[key].from[0].rest.end, SourceEnd::Dead);
+        assert_eq!(sessions[key].from[1].rest.unsent, b"too late");
     }
 }

@@ -1,86 +1,137 @@
-//! One conversation: what is sent on, and what is left to do when that is not all.
+//! The state of one io_uring session, and what remains to be done when it ends.
 
 use std::io::{self, ErrorKind};
 use std::net::TcpStream;
+use std::os::fd::AsFd;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::Waker;
 
 use peername_sys::tcp::stream;
 use peername_sys::uring::BUFFER_SIZE;
 use tokio::time::Instant;
 
-use super::{Carried, End, Rest};
+use crate::Pair;
 
-pub(super) struct Talking {
-    /// `None` when they have been given back.
+/// Bytes moved in a session, by the side they came from: downstream, upstream.
+#[derive(Debug, Default)]
+pub(crate) struct MovedBytes {
+    bytes: [AtomicU64; 2],
+}
+
+impl MovedBytes {
+    pub(super) fn load(&self) -> [u64; 2] {
+        self.bytes.each_ref().map(|n| n.load(Ordering::Relaxed))
+    }
+
+    fn add(&self, side: usize, bytes: usize) {
+        if let Some(n) = self.bytes.get(side) {
+            // Only the session's thread adds.
+            n.store(n.load(Ordering::Relaxed) + bytes as u64, Ordering::Relaxed);
+        }
+    }
+}
+
+/// A session that has ended.
+#[derive(Debug, Default)]
+pub(crate) struct EndedSession {
+    /// The sockets; `None` when the runtime could not register them again, and they were reset.
+    pub(crate) pair: Option<Pair>,
+    /// What remains of each source.
+    pub(crate) from: [Remainder; 2],
+}
+
+/// What remains to be done for one source.
+#[derive(Debug, Default)]
+pub(crate) struct Remainder {
+    /// Received bytes, to be sent before anything else.
+    pub(crate) unsent: Vec<u8>,
+    pub(crate) end: SourceEnd,
+    /// Whether it carried bulk.
+    pub(crate) has_bulk: bool,
+}
+
+/// Whether more can come from a source.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum SourceEnd {
+    #[default]
+    Open,
+    Finished,
+    Dead,
+}
+
+pub(super) struct SessionState {
+    /// `None` once they have been returned.
     pub(super) sockets: Option<[TcpStream; 2]>,
-    pub(super) from: [Direction; 2],
-    pub(super) carried: Arc<Carried>,
-    pub(super) alive: Instant,
-    pub(super) is_leaving: bool,
-    /// Nobody waits for it any more.
-    pub(super) is_cut: bool,
+    pub(super) from: [Source; 2],
+    pub(super) moved: Arc<MovedBytes>,
+    pub(super) last_activity: Instant,
+    pub(super) is_ending: bool,
+    /// Whether its [`UringSession`](super::UringSession) was dropped.
+    pub(super) is_abandoned: bool,
     pub(super) waker: Option<Waker>,
 }
 
+/// One side as a source of bytes.
 #[derive(Debug, Default)]
-pub(super) struct Direction {
-    pub(super) rest: Rest,
-    /// Whether the ring has the socket.
-    pub(super) is_received: bool,
-    /// Full buffers, less those that were not.
-    full: u8,
+pub(super) struct Source {
+    pub(super) rest: Remainder,
+    /// Whether a receive request of this socket is in flight.
+    pub(super) is_armed: bool,
+    /// Full buffers, minus those that were not full.
+    full_buffers: u8,
 }
 
-impl Talking {
+impl SessionState {
     pub(super) fn new(sockets: [TcpStream; 2]) -> Self {
         Self {
             sockets: Some(sockets),
             from: Default::default(),
-            carried: Arc::default(),
-            alive: Instant::now(),
-            is_leaving: false,
-            is_cut: false,
+            moved: Arc::default(),
+            last_activity: Instant::now(),
+            is_ending: false,
+            is_abandoned: false,
             waker: None,
         }
     }
 
-    pub(super) fn has_left(&self) -> bool {
-        self.is_leaving && self.from.iter().all(|from| !from.is_received)
+    /// Whether the session is ending and no request is in flight any more.
+    pub(super) fn has_ended(&self) -> bool {
+        self.is_ending && self.from.iter().all(|from| !from.is_armed)
     }
 
-    /// Sends what came from a side; whether the conversation can go on.
-    pub(super) fn pass_on(&mut self, side: usize, bytes: &[u8]) -> bool {
+    /// Sends on what came from a side; whether the session can go on: not after a short write or bulk.
+    pub(super) fn forward(&mut self, side: usize, bytes: &[u8]) -> bool {
         let Some(sockets) = &self.sockets else {
             return false;
         };
         let across = 1 - side;
-        let is_held = self.is_leaving || !self.from[side].rest.held.is_empty();
-        let sent = match is_held {
+        let is_buffering = self.is_ending || !self.from[side].rest.unsent.is_empty();
+        let sent = match is_buffering {
             true => Ok(0),
             false => stream::send(&sockets[across], bytes),
         };
-        // The kernel tells of a reset once: after that, a read finds what looks like an end.
+        // The kernel reports a reset once: after that, a read returns what looks like EOF.
         if let Err(error) = &sent
-            && !is_ours(error)
+            && !is_local_error(error)
         {
-            self.from[across].rest.end = End::Dead;
+            self.from[across].rest.end = SourceEnd::Dead;
         }
         let sent = sent.unwrap_or(0);
-        self.carried.add(side, sent);
+        self.moved.add(side, sent);
         let from = &mut self.from[side];
-        from.rest.held.extend_from_slice(&bytes[sent..]);
-        from.full = match bytes.len() == BUFFER_SIZE {
-            true => from.full.saturating_add(1),
-            false => from.full.saturating_sub(1),
+        from.rest.unsent.extend_from_slice(&bytes[sent..]);
+        from.full_buffers = match bytes.len() == BUFFER_SIZE {
+            true => from.full_buffers.saturating_add(1),
+            false => from.full_buffers.saturating_sub(1),
         };
-        from.rest.is_more |= from.full >= BULK;
-        sent == bytes.len() && !from.rest.is_more
+        from.rest.has_bulk |= from.full_buffers >= BULK_FULL_BUFFERS;
+        sent == bytes.len() && !from.rest.has_bulk
     }
 }
 
-/// Whether it says nothing of the peer: there is no memory for it, or it is not to be done now, or not in this way.
-pub(super) fn is_ours(error: &io::Error) -> bool {
+/// Whether an error is local and tells nothing about the peer: no memory, not now, or not supported.
+pub(super) fn is_local_error(error: &io::Error) -> bool {
     use ErrorKind::{Interrupted, InvalidInput, OutOfMemory, Unsupported, WouldBlock};
     matches!(
         error.kind(),
@@ -88,5 +139,11 @@ pub(super) fn is_ours(error: &io::Error) -> bool {
     )
 }
 
-/// So many more full buffers than others are bulk.
-const BULK: u8 = 4;
+/// Makes the coming close send RST: a socket that is closed while it is not registered with the runtime was cut short.
+/// Fails only on a socket that is closed already, which needs no reset.
+pub(super) fn set_reset_on_close(socket: impl AsFd) {
+    let _ = stream::reset_on_close(socket);
+}
+
+/// The surplus of full buffers over others that counts as bulk.
+const BULK_FULL_BUFFERS: u8 = 4;
