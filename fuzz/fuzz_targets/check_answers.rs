@@ -7,7 +7,7 @@ use envoy_types::pb::envoy::service::auth::v3::CheckResponse;
 use envoy_types::pb::envoy::service::auth::v3::check_response::HttpResponse;
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use libfuzzer_sys::fuzz_target;
-use peername_intercept::check::{
+use peername_intercept::authz::{
     Answer, Decision, Failure, ext_authz_reply, forward_auth_reply, opa_reply,
 };
 use prost::Message as _;

@@ -6,9 +6,9 @@ use std::net::IpAddr;
 use std::sync::{Arc, LazyLock};
 
 use libfuzzer_sys::fuzz_target;
-use peername_intercept::authority::{Authority, Options};
+use peername_intercept::ca::{Authority, Options};
 use peername_intercept::host::Host;
-use peername_intercept::leaf::{Error, Mint, Offer, Settings, in_memory};
+use peername_intercept::ca::mint::{Error, Mint, Offer, Settings, in_memory};
 use rustls::client::Resumption;
 use rustls::{ClientConfig, ClientConnection, RootCertStore};
 use x509_parser::extensions::GeneralName;

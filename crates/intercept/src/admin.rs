@@ -5,7 +5,7 @@ use std::sync::Arc;
 use peername_observe::admin::Health;
 use peername_server::liveness::Liveness;
 
-use crate::site::Site;
+use crate::state::Site;
 
 /// Liveness of the workers, and whether clients should be sent here.
 pub struct InterceptHealth {

@@ -11,13 +11,13 @@ use std::time::{Duration, Instant};
 use http::StatusCode;
 use peername_observe::escape::escape_into;
 
-use crate::check::{How, Verdict};
-use crate::client::Client;
-use crate::exchanges::Open;
-use crate::id::Id;
-use crate::metrics::Metrics;
-use crate::named::Named;
-use crate::refusal::Refusal;
+use crate::authz::{How, Verdict};
+use crate::http::client_connection::Client;
+use crate::http::stall_monitor::Open;
+use crate::request::id::Id;
+use crate::state::metrics::Metrics;
+use crate::request::target::Named;
+use crate::request::refusal::Refusal;
 use crate::upstream::{About, Failed, Fault};
 
 /// What is known of a request so far. However it ends, it is counted and written once: when this is dropped.
@@ -202,7 +202,7 @@ impl Record {
             How::Failed(failure) => (Decided::CheckFailed, failure.code()),
             How::FailedOpen(failure) => (Decided::FailedOpen, failure.code()),
         };
-        if let crate::check::Decision::Deny(denial) = &verdict.decision {
+        if let crate::authz::Decision::Deny(denial) = &verdict.decision {
             self.reason = Some(Arc::clone(&denial.reason)).filter(|reason| !reason.is_empty());
         }
     }

@@ -15,8 +15,8 @@ use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, ReadBuf};
 
-use crate::framing::{Framing, Shared, Watched};
-use crate::hello::{Opening, Reader};
+use crate::http::framing::{Framing, Shared, Watched};
+use crate::tls::client_hello::{Opening, Reader};
 use crate::host::Host;
 
 /// What a ClientHello asks for.

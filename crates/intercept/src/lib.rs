@@ -9,41 +9,20 @@
 //! with it. What the check has not agreed to has no way to [`upstream`].
 #![forbid(unsafe_code)]
 
-pub mod access;
 pub mod admin;
-pub mod authority;
-pub mod check;
-pub mod destination;
-pub mod door;
+pub mod authz;
+pub mod ca;
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;
 pub mod host;
-pub mod leaf;
-pub mod metrics;
-pub mod passthrough;
-pub mod pinned;
-pub mod site;
+pub mod listener;
+pub mod policy;
+pub mod state;
 pub mod upstream;
 
-mod answer;
-mod asking;
 mod audit;
-mod body;
-mod client;
-mod cork;
-mod exchange;
-mod exchanges;
-mod explicit;
-mod framing;
-mod headers;
-mod held;
-mod hello;
-mod id;
-mod inner;
-mod named;
-mod origin;
-mod refusal;
+mod http;
+mod request;
 mod share;
-mod tunnel;
-mod websocket;
-mod wire;
+mod stream;
+mod tls;

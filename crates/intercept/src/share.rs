@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use crate::leaf::household;
+use crate::ca::mint::household;
 
 /// The places of clients' connections.
 #[derive(Debug)]

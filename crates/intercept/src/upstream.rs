@@ -1,16 +1,14 @@
 //! Towards origins: one request out, the head of its answer back.
 
+mod client_leases;
 mod connection;
-mod dial;
-mod fault;
-mod lookup;
-mod own;
-mod parent;
-mod places;
-mod pool;
-mod seen;
+mod connection_cap;
+mod dialer;
+mod error;
+mod idle_pool;
+mod resolver;
 pub(crate) mod trust;
-mod verify;
+mod upstream_proxy;
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
@@ -28,20 +26,20 @@ use rustls::pki_types::CertificateDer;
 use tokio::time::{Instant, sleep_until};
 
 use crate::audit::Sending;
-use crate::body::Outgoing;
-use crate::destination::Destinations;
-use crate::headers;
+use crate::http::response_body::Outgoing;
+use crate::policy::destination::Destinations;
+use crate::http::hop_by_hop;
 use crate::host::HostPort;
-use crate::id::Id;
+use crate::request::id::Id;
 
 pub(crate) use connection::About;
-pub(crate) use fault::{Failed, Fault};
-use lookup::Lookups;
-pub(crate) use own::{Lease, Own};
-pub use parent::{NotAParent, Parent};
-use places::Places;
-pub(crate) use pool::Key;
-use pool::Pool;
+pub(crate) use error::{Failed, Fault};
+use resolver::Lookups;
+pub(crate) use client_leases::{Lease, Own};
+pub use upstream_proxy::{NotAParent, Parent};
+use connection_cap::Places;
+pub(crate) use idle_pool::Key;
+use idle_pool::Pool;
 pub use trust::TrustError;
 
 /// How origins are reached.
@@ -166,7 +164,7 @@ impl Upstream {
         loop {
             let (mut lease, reused) = self.lease(own, &key).await?;
             let about = Arc::clone(lease.about());
-            if headers::bind_connection(request.headers(), &header::AUTHORIZATION) {
+            if hop_by_hop::bind_connection(request.headers(), &header::AUTHORIZATION) {
                 lease.make_private();
             }
             form(&mut request, &key, &lease);
@@ -182,7 +180,7 @@ impl Upstream {
                         return Err(Fault::BadAnswer(smell.to_owned()).with(about.addr));
                     }
                     let mut asks = [header::WWW_AUTHENTICATE, header::PROXY_AUTHENTICATE].iter();
-                    if asks.any(|name| headers::bind_connection(response.headers(), name)) {
+                    if asks.any(|name| hop_by_hop::bind_connection(response.headers(), name)) {
                         lease.make_private();
                     }
                     return Ok(Sent {
@@ -249,7 +247,7 @@ impl Upstream {
         sent: &Sending,
     ) -> Result<Response<Incoming>, (Fault, Option<Box<Request<Outgoing>>>)> {
         let (idle, limit) = (self.settings.idle, self.settings.answer_timeout);
-        let may_be_silent = headers::is_long_lived(request.headers());
+        let may_be_silent = hop_by_hop::is_long_lived(request.headers());
         let mut answer = pin!(lease.send(request));
         let (mut before, mut since) = (0, Instant::now());
         loop {
@@ -330,7 +328,7 @@ fn form(request: &mut Request<Outgoing>, key: &Key, lease: &Lease) {
         request.headers_mut().remove(header::TRANSFER_ENCODING);
     } else {
         *request.version_mut() = Version::HTTP_11;
-        headers::join_cookies(request.headers_mut());
+        hop_by_hop::join_cookies(request.headers_mut());
         // A host's spelling has no octet that a header could not have.
         if let Ok(host) = HeaderValue::try_from(authority) {
             request.headers_mut().insert(header::HOST, host);

@@ -5,9 +5,9 @@ use std::net::{IpAddr, Ipv4Addr, TcpListener};
 use std::path::Path;
 use std::thread;
 
-use peername_intercept::authority::Authority;
+use peername_intercept::ca::Authority;
 use peername_intercept::host::Host as Name;
-use peername_intercept::leaf::{Mint, Offer};
+use peername_intercept::ca::mint::{Mint, Offer};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio_rustls::LazyConfigAcceptor;

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use std::time::{Duration, SystemTime};
 
 use humantime::format_rfc3339_seconds;
-use peername_intercept::authority::{Authority, Error, Facts, Options, Permitted};
+use peername_intercept::ca::{Authority, Error, Facts, Options, Permitted};
 use serde::Serialize;
 
 pub(crate) mod dir;

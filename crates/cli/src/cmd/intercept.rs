@@ -9,11 +9,11 @@ use std::sync::Arc;
 
 use anyhow::Context;
 use peername_intercept::admin::InterceptHealth;
-use peername_intercept::authority::Authority;
-use peername_intercept::destination::Destinations;
-use peername_intercept::door::{Door, Intercept};
-use peername_intercept::leaf::{self, Mint};
-use peername_intercept::site::{Renewal, Site};
+use peername_intercept::ca::Authority;
+use peername_intercept::policy::destination::Destinations;
+use peername_intercept::listener::{Door, Intercept};
+use peername_intercept::ca::mint::{self, Mint};
+use peername_intercept::state::{Renewal, Site};
 use peername_intercept::upstream::{TrustError, Upstream};
 use peername_observe::admin::{AdminListener, AdminServer};
 use peername_server::listeners::{
@@ -66,10 +66,10 @@ async fn start(args: &Args) -> anyhow::Result<ExitCode> {
     })?;
     let mint = Mint::with(
         authority,
-        leaf::Settings {
+        mint::Settings {
             capacity: CERTIFICATES,
             per_client: args.certificates_per_client(),
-            ..leaf::Settings::default()
+            ..mint::Settings::default()
         },
     )?;
     tell(args, &ca, &listeners, check.is_some());

@@ -8,9 +8,9 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use tokio::net::TcpStream;
 use tokio_rustls::client::TlsStream;
 
-use super::places::Place;
-use crate::body::Outgoing;
-use crate::cork::Corked;
+use super::connection_cap::Place;
+use crate::http::response_body::Outgoing;
+use crate::stream::corked::Corked;
 
 /// A connection to an origin.
 #[derive(Debug)]

@@ -1,5 +1,8 @@
 //! Whom origins may be certified by: the host's own list and what the operator adds, never ourselves.
 
+mod signature_cache;
+pub(super) mod verifier;
+
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -10,8 +13,7 @@ use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 use rustls::{ClientConfig, RootCertStore};
 
-use super::seen;
-use super::verify::{OwnKeys, Verifier};
+use verifier::{OwnKeys, Verifier};
 
 /// Why no origin could be verified.
 #[derive(Debug, thiserror::Error)]
@@ -68,7 +70,7 @@ impl Tls {
         let tls = |error: &dyn std::fmt::Display| TrustError::Tls(error.to_string());
         let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
         let verifying = Arc::new(CryptoProvider {
-            signature_verification_algorithms: seen::algorithms(),
+            signature_verification_algorithms: signature_cache::algorithms(),
             ..CryptoProvider::clone(&provider)
         });
         let verifier = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), verifying)

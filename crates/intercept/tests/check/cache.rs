@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use http::Method;
-use peername_intercept::check::{How, Verdict};
+use peername_intercept::authz::{How, Verdict};
 use tokio::time::sleep;
 
 use crate::ext_authz;

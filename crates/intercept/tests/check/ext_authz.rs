@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use http::{HeaderMap, HeaderValue};
-use peername_intercept::check::{Decision, Denial, How, Kind, Sent, Verdict};
+use peername_intercept::authz::{Decision, Denial, How, Kind, Sent, Verdict};
 use serde_json::json;
 use tokio::time::sleep;
 

@@ -9,7 +9,7 @@ use std::thread;
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use peername_intercept::check::{Failure, How, OnFailure, Verdict};
+use peername_intercept::authz::{Failure, How, OnFailure, Verdict};
 use tokio::time::{Instant, sleep};
 
 use crate::broken::{

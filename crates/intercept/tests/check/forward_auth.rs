@@ -1,7 +1,7 @@
 //! Over HTTP/1.1, as Traefik asks.
 
 use http::{HeaderMap, HeaderValue, header};
-use peername_intercept::check::{Decision, How};
+use peername_intercept::authz::{Decision, How};
 use serde_json::Value;
 
 use crate::ext_authz::denial;

@@ -1,7 +1,7 @@
 //! With OPA itself.
 
 use http::{HeaderMap, HeaderValue};
-use peername_intercept::check::{Decision, How};
+use peername_intercept::authz::{Decision, How};
 use serde_json::json;
 
 use crate::ext_authz::denial;

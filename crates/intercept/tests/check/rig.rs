@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Version};
-use peername_intercept::check::{
+use peername_intercept::authz::{
     Authority, Check, CheckConfig, Client, Kind, Prefix, Question, Verdict,
 };
 use prometheus_client::registry::Registry;

@@ -7,7 +7,7 @@ use std::env::var_os;
 use std::io::{self, Write, stdout};
 use std::path::{Path, PathBuf};
 
-use peername_intercept::authority::{Authority, CertificateDer, to_pem};
+use peername_intercept::ca::{Authority, CertificateDer, to_pem};
 use rustls_native_certs::{CertificateResult, load_certs_from_paths, load_native_certs};
 
 use super::dir::Dir;

@@ -8,11 +8,11 @@ use std::time::Duration;
 
 use clap::ValueEnum;
 use http::HeaderName;
-use peername_intercept::access::{Access, Users};
-use peername_intercept::check::{Check, CheckConfig, OnFailure, Sent, Service};
-use peername_intercept::passthrough::{Entry, Passthrough};
-use peername_intercept::pinned::Pinned;
-use peername_intercept::site::Rules;
+use peername_intercept::policy::access::{Access, Users};
+use peername_intercept::authz::{Check, CheckConfig, OnFailure, Sent, Service};
+use peername_intercept::policy::passthrough::{Entry, Passthrough};
+use peername_intercept::policy::pinned::Pinned;
+use peername_intercept::state::Rules;
 use peername_intercept::upstream::{Parent, Settings};
 use peername_observe::admin::AllowedHosts;
 use peername_server::destination_list::AllowedDestination;

@@ -3,7 +3,7 @@
 use std::io::Write as _;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-use peername_intercept::check::{Failure, How};
+use peername_intercept::authz::{Failure, How};
 
 use crate::broken::{
     CHECK_RESPONSE_OK, Fault, answer_bytes, hold_open, serve_fault, write_forever, write_frames,

@@ -1,0 +1,414 @@
+use std::net::IpAddr;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Barrier};
+use std::time::{Duration, Instant};
+
+use rcgen::SanType;
+use rustls::pki_types::{CertificateDer, UnixTime};
+use rustls::server::ClientHello;
+use rustls::time_provider::TimeProvider;
+use rustls::{ClientConfig, ClientConnection, RootCertStore, ServerConfig};
+use x509_parser::certificate::TbsCertificate;
+use x509_parser::extensions::{GeneralName, ParsedExtension};
+use x509_parser::parse_x509_certificate;
+
+use super::allowance::Allowance;
+use super::certificate::{Pattern, params};
+use super::{Error, Mint, Offer, Settings, in_memory};
+use crate::ca::{Authority, Options, Permitted};
+use crate::host::Host;
+
+#[test]
+fn a_leaf_names_one_host_and_nothing_else() {
+    let mint = mint(Settings::default());
+    for (name, expected) in [
+        ("Example.COM", GeneralName::DNSName("example.com")),
+        ("_x.example.com", GeneralName::DNSName("_x.example.com")),
+        ("192.0.2.1", GeneralName::IPAddress(&[192, 0, 2, 1])),
+    ] {
+        let leaf = shown(&mint, name, ECDSA, &[]).1;
+        let (_, leaf) = parse_x509_certificate(&leaf).expect("DER");
+        assert_eq!(leaf.subject().iter().count(), 0);
+        let names = leaf
+            .subject_alternative_name()
+            .expect("readable")
+            .expect("there");
+        assert_eq!(names.value.general_names, [expected]);
+        let usage = leaf.key_usage().expect("readable").expect("there");
+        assert_eq!(usage.value.flags, 1, "digitalSignature only");
+        let extended = leaf.extended_key_usage().expect("readable").expect("there");
+        assert!(extended.value.server_auth && extended.value.other.is_empty());
+        assert!(leaf.basic_constraints().expect("readable").is_none());
+        assert_eq!(authority_key_id(&leaf), mint.authority().subject_key_id());
+        let serial = leaf.raw_serial();
+        assert!(
+            (12..=17).contains(&serial.len())
+                && serial.first().is_some_and(|first| first & 0x80 == 0)
+        );
+        let days =
+            (leaf.validity.not_after.timestamp() - leaf.validity.not_before.timestamp()) / 86_400;
+        assert_eq!(days, 8);
+        let authority = mint.authority();
+        let (_, issuer) = parse_x509_certificate(authority.certificate_der()).expect("DER");
+        leaf.verify_signature(Some(issuer.public_key()))
+            .expect("its signature");
+        assert_ne!(leaf.public_key().raw, issuer.public_key().raw);
+    }
+}
+
+/// But for the order of extensions, which means nothing: as if rcgen had written the whole of it.
+#[test]
+fn a_leaf_is_what_rcgen_would_write() {
+    let authority = authority(Vec::new());
+    let key = rcgen::KeyPair::generate().expect("a key");
+    let now = UnixTime::now().as_secs();
+    let pattern = Pattern::new(&authority, &(now..now + 60), &key).expect("a pattern");
+    for (name, alternative) in [
+        (
+            "a.test",
+            SanType::DnsName("a.test".try_into().expect("ASCII")),
+        ),
+        (
+            "192.0.2.1",
+            SanType::IpAddress("192.0.2.1".parse().expect("v4")),
+        ),
+        (
+            "2001:db8::1",
+            SanType::IpAddress("2001:db8::1".parse().expect("v6")),
+        ),
+    ] {
+        let ours = pattern.leaf(&host(name), &authority).expect("a leaf");
+        let (_, ours) = parse_x509_certificate(&ours).expect("DER");
+        let mut params = params(&(now..now + 60)).expect("times");
+        params.serial_number = Some(rcgen::SerialNumber::from_slice(ours.raw_serial()));
+        params.subject_alt_names = vec![alternative];
+        let theirs = params.signed_by(&key, authority.issuer()).expect("a leaf");
+        let (_, theirs) = parse_x509_certificate(theirs.der()).expect("DER");
+        assert_eq!(contents(&ours), contents(&theirs), "{name}");
+        // And nothing besides.
+        let len = |leaf: &TbsCertificate<'_>| leaf.as_ref().len();
+        assert_eq!(len(&ours), len(&theirs), "{name}");
+    }
+}
+
+type Contents<'a> = (Vec<&'a [u8]>, Vec<(String, bool, &'a [u8])>);
+
+/// The fields, and the extensions in an order of ours.
+fn contents<'a>(leaf: &'a TbsCertificate<'_>) -> Contents<'a> {
+    let fields = vec![
+        leaf.raw_serial(),
+        leaf.issuer().as_raw(),
+        leaf.subject().as_raw(),
+        leaf.public_key().raw,
+    ];
+    let extensions = leaf.extensions().iter();
+    let mut extensions: Vec<_> = extensions
+        .map(|one| (one.oid.to_string(), one.critical, one.value))
+        .collect();
+    extensions.sort();
+    (fields, extensions)
+}
+
+/// Whichever client pays, and whatever each of 200 threads finds.
+#[test]
+fn one_certificate_for_all_who_wait_for_it() {
+    let mint = mint(Settings::default());
+    let start = Barrier::new(200);
+    let host = host("example.com");
+    let ask = || {
+        start.wait();
+        block_on(mint.server_config(&host, ECDSA, &[b"h2"])).expect("a certificate")
+    };
+    std::thread::scope(|scope| {
+        for _ in 0..200 {
+            scope.spawn(ask);
+        }
+    });
+    assert_eq!((mint.issued(), mint.cache_hits()), (1, 199));
+}
+
+#[test]
+fn what_is_kept_is_bounded() {
+    let settings = Settings {
+        capacity: 100,
+        per_client: 1_000_000,
+        ..Settings::default()
+    };
+    let mint = mint(settings);
+    for number in 0..1000 {
+        let host = host(&format!("{number}.example.com"));
+        block_on(mint.server_config(&host, ECDSA, &[])).expect("a certificate");
+    }
+    mint.kept.run_pending_tasks();
+    assert!(mint.kept.entry_count() <= 100);
+}
+
+#[test]
+fn a_day_brings_a_new_key_and_a_jump_of_the_clock_too() {
+    let clock = Arc::new(Clock::now());
+    let mint = mint(Settings {
+        clock: Arc::clone(&clock) as _,
+        ..Settings::default()
+    });
+    let key = || {
+        let leaf = shown(&mint, "example.com", ECDSA, &[]).1;
+        let (_, leaf) = parse_x509_certificate(&leaf).expect("DER");
+        let now = clock.seconds();
+        let validity =
+            leaf.validity.not_before.timestamp() as u64..leaf.validity.not_after.timestamp() as u64;
+        assert!(validity.contains(&now), "{validity:?} at {now}");
+        leaf.public_key().raw.to_vec()
+    };
+    let first = key();
+    clock.jump(HOUR);
+    assert_eq!(key(), first);
+    clock.jump(-2 * HOUR);
+    assert_eq!(key(), first);
+    assert_eq!((mint.issued(), mint.cache_hits()), (1, 2));
+    clock.jump(26 * HOUR);
+    let second = key();
+    assert_ne!(second, first);
+    // Back behind the authority's own beginning nothing is valid; and when the clock is right again, it is as
+    // if nothing had been.
+    clock.jump(-365 * 24 * HOUR);
+    let refused = block_on(mint.server_config(&host("example.com"), ECDSA, &[]));
+    assert!(matches!(refused, Err(Error::Authority)), "{refused:?}");
+    clock.jump(365 * 24 * HOUR);
+    assert_eq!(key(), second);
+    clock.jump(-20 * HOUR);
+    assert_ne!(key(), second);
+}
+
+#[test]
+fn no_leaf_outlives_its_authority() {
+    let clock = Arc::new(Clock::now());
+    let mint = mint(Settings {
+        clock: Arc::clone(&clock) as _,
+        ..Settings::default()
+    });
+    let end = mint.authority().facts().not_after;
+    clock.jump(i64::try_from(end - clock.seconds()).expect("a year") - HOUR);
+    let leaf = shown(&mint, "example.com", ECDSA, &[]).1;
+    let (_, leaf) = parse_x509_certificate(&leaf).expect("DER");
+    assert_eq!(leaf.validity.not_after.timestamp() as u64, end);
+    clock.jump(HOUR);
+    let refused = block_on(mint.server_config(&host("example.com"), ECDSA, &[]));
+    assert!(matches!(refused, Err(Error::Authority)), "{refused:?}");
+}
+
+#[test]
+fn a_client_without_ecdsa_gets_rsa_of_one_key() {
+    let mint = mint(Settings::default());
+    let rsa = Offer { ecdsa: false };
+    let key = |name| {
+        let leaf = shown(&mint, name, rsa, &[]).1;
+        let (_, leaf) = parse_x509_certificate(&leaf).expect("DER");
+        let Ok(x509_parser::public_key::PublicKey::RSA(key)) = leaf.public_key().parsed() else {
+            panic!("not an RSA key");
+        };
+        assert_eq!(key.key_size(), 2048);
+        leaf.public_key().raw.to_vec()
+    };
+    assert_eq!(key("example.com"), key("example.org"));
+}
+
+#[test]
+fn a_name_that_clients_would_refuse_is_an_error() {
+    let permitted = vec!["example.com".parse::<Permitted>().expect("a name")];
+    let mint = Mint::new(authority(permitted), 10).expect("a mint");
+    block_on(mint.server_config(&host("a.example.com"), ECDSA, &[])).expect("within");
+    for outside in ["example.org", "192.0.2.1"] {
+        let refused = block_on(mint.server_config(&host(outside), ECDSA, &[]));
+        assert!(
+            matches!(refused, Err(Error::NotPermitted(_))),
+            "{refused:?}"
+        );
+    }
+    assert_eq!(mint.issued(), 1);
+}
+
+#[test]
+fn a_client_runs_out_and_others_do_not() {
+    let allowance = Allowance::new(50);
+    let (start, other) = (Instant::now(), IpAddr::from([192, 0, 2, 2]));
+    // At once, and within four seconds.
+    let most = 50 + 4 * 50;
+    let taken = |client, at| {
+        (0..1000)
+            .filter(|_| allowance.take(client, at).is_ok())
+            .count()
+    };
+    assert_eq!(allowance.take(CLIENT, start).ok(), Some(Duration::ZERO));
+    assert_eq!(taken(CLIENT, start), most - 1);
+    assert!(allowance.take(CLIENT, start).is_err());
+    assert_eq!(taken(other, start), most);
+    let later = start + Duration::from_millis(100);
+    assert_eq!(
+        allowance.take(CLIENT, later).ok(),
+        Some(Duration::from_millis(3920))
+    );
+    assert_eq!(taken(CLIENT, later), 4);
+    assert_eq!(taken(CLIENT, start + Duration::from_secs(9)), most);
+    let of_one_network =
+        ["2001:db8::1", "2001:db8::2"].map(|text| text.parse().expect("an address"));
+    assert_eq!(
+        of_one_network
+            .map(|client| taken(client, start))
+            .iter()
+            .sum::<usize>(),
+        most
+    );
+}
+
+/// Protocol, certificate and name are as asked for, and the next connection is resumed.
+#[test]
+fn a_client_that_trusts_the_authority_is_served_and_comes_back_cheaper() {
+    let mint = mint(Settings::default());
+    let mut roots = RootCertStore::empty();
+    roots
+        .add(mint.authority().certificate_der().clone())
+        .expect("a root");
+    let mut client = ClientConfig::builder()
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    client.alpn_protocols = vec![b"http/1.1".to_vec()];
+    let client = Arc::new(client);
+    for name in ["example.com", "192.0.2.1", "2001:db8::1"] {
+        for kind in [rustls::HandshakeKind::Full, rustls::HandshakeKind::Resumed] {
+            let (connection, _) = handshake(
+                &mint,
+                Arc::clone(&client),
+                name,
+                ECDSA,
+                &[b"h2", b"http/1.1"],
+            );
+            assert_eq!(connection.handshake_kind(), Some(kind), "{name}");
+            assert_eq!(connection.alpn_protocol(), Some(&b"http/1.1"[..]));
+        }
+    }
+}
+
+/// Whatever it trusts.
+fn shown(
+    mint: &Mint,
+    name: &str,
+    offer: Offer,
+    alpn: &[&[u8]],
+) -> (ClientConnection, CertificateDer<'static>) {
+    let mut roots = RootCertStore::empty();
+    roots
+        .add(mint.authority().certificate_der().clone())
+        .expect("a root");
+    let mut config = ClientConfig::builder_with_details(
+        Arc::new(rustls::crypto::aws_lc_rs::default_provider()),
+        Arc::clone(&mint.settings.clock),
+    )
+    .with_safe_default_protocol_versions()
+    .expect("versions")
+    .with_root_certificates(roots)
+    .with_no_client_auth();
+    config.resumption = rustls::client::Resumption::disabled();
+    handshake(mint, Arc::new(config), name, offer, alpn)
+}
+
+/// In memory, with the server configured only when it has the ClientHello, as the proxy does it.
+fn handshake(
+    mint: &Mint,
+    client: Arc<ClientConfig>,
+    name: &str,
+    offer: Offer,
+    alpn: &[&[u8]],
+) -> (ClientConnection, CertificateDer<'static>) {
+    let host = host(name);
+    let mut client = ClientConnection::new(client, host.to_server_name()).expect("a client");
+    let accepted = in_memory::begin(&mut client).expect("a ClientHello");
+    assert_eq!(Offer::of(&accepted.client_hello()), ECDSA);
+    assert_eq!(
+        sni(&accepted.client_hello()),
+        host.as_name().map(str::to_owned)
+    );
+    let config: Arc<ServerConfig> =
+        block_on(mint.server_config(&host, offer, alpn)).expect("a certificate");
+    in_memory::finish(&mut client, accepted, config).expect("what both accept");
+    let leaf = client
+        .peer_certificates()
+        .and_then(<[_]>::first)
+        .expect("a certificate");
+    let leaf = leaf.clone().into_owned();
+    (client, leaf)
+}
+
+fn sni(hello: &ClientHello<'_>) -> Option<String> {
+    hello.server_name().map(str::to_owned)
+}
+
+fn authority_key_id<'a>(leaf: &'a x509_parser::certificate::X509Certificate<'_>) -> &'a [u8] {
+    let stated = |extension: &'a x509_parser::extensions::X509Extension<'_>| match extension
+        .parsed_extension()
+    {
+        ParsedExtension::AuthorityKeyIdentifier(id) => id.key_identifier.as_ref().map(|id| id.0),
+        _ => None,
+    };
+    leaf.extensions()
+        .iter()
+        .find_map(stated)
+        .expect("an authority key identifier")
+}
+
+fn mint(settings: Settings) -> Mint {
+    Mint::with(authority(Vec::new()), settings).expect("a mint")
+}
+
+fn authority(permitted: Vec<Permitted>) -> Authority {
+    let common_name = "peername test".to_owned();
+    Authority::ephemeral(&Options {
+        common_name,
+        days: 365,
+        permitted,
+    })
+    .expect("an authority")
+}
+
+fn host(name: &str) -> Host {
+    Host::parse(name).expect("a host")
+}
+
+fn block_on<T>(future: impl Future<Output = T>) -> T {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .build()
+        .expect("a runtime");
+    runtime.block_on(future)
+}
+
+/// A wall clock that is set by hand.
+#[derive(Debug)]
+struct Clock(AtomicU64);
+
+impl Clock {
+    fn now() -> Self {
+        Self(AtomicU64::new(UnixTime::now().as_secs()))
+    }
+
+    fn seconds(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    fn jump(&self, seconds: i64) {
+        self.0.store(
+            self.seconds().saturating_add_signed(seconds),
+            Ordering::Relaxed,
+        );
+    }
+}
+
+impl TimeProvider for Clock {
+    fn current_time(&self) -> Option<UnixTime> {
+        Some(UnixTime::since_unix_epoch(Duration::from_secs(
+            self.seconds(),
+        )))
+    }
+}
+
+const CLIENT: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(192, 0, 2, 1));
+const ECDSA: Offer = Offer { ecdsa: true };
+const HOUR: i64 = 3600;

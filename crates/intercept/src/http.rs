@@ -1,0 +1,12 @@
+//! HTTP on a client's connection: framing, one request at a time to its answer, and what it may switch to.
+
+pub(crate) mod client_connection;
+pub(crate) mod error_response;
+pub(crate) mod exchange;
+pub(crate) mod framing;
+pub(crate) mod hop_by_hop;
+pub(crate) mod http_server;
+pub(crate) mod response_body;
+pub(crate) mod stall_monitor;
+pub(crate) mod transparent_http;
+pub(crate) mod websocket;
