@@ -6,9 +6,12 @@ use std::net::IpAddr;
 use std::sync::{Arc, LazyLock};
 
 use libfuzzer_sys::fuzz_target;
-use peername_intercept::ca::{Authority, Options};
+use peername_intercept::ca::{Authority, AuthorityOptions};
 use peername_intercept::host::Host;
-use peername_intercept::ca::mint::{Error, Mint, Offer, Settings, in_memory};
+use peername_intercept::ca::mint::config::MintConfig;
+use peername_intercept::ca::mint::error::MintError;
+use peername_intercept::ca::mint::offer::ClientSupport;
+use peername_intercept::ca::mint::{Mint, in_memory};
 use rustls::client::Resumption;
 use rustls::{ClientConfig, ClientConnection, RootCertStore};
 use x509_parser::extensions::GeneralName;
@@ -28,7 +31,7 @@ struct Site {
 
 impl Site {
     fn new(permitted: &[&str]) -> Self {
-        let authority = Authority::ephemeral(&Options {
+        let authority = Authority::ephemeral(&AuthorityOptions {
             common_name: "fuzz".to_owned(),
             days: 30,
             permitted: permitted
@@ -36,11 +39,11 @@ impl Site {
                 .map(|one| one.parse().expect("a name"))
                 .collect(),
         });
-        let settings = Settings {
+        let config = MintConfig {
             per_client: u32::MAX,
-            ..Settings::default()
+            ..MintConfig::default()
         };
-        let mint = Mint::with(authority.expect("an authority"), settings).expect("a mint");
+        let mint = Mint::with_config(authority.expect("an authority"), config).expect("a mint");
         let mut roots = RootCertStore::empty();
         roots
             .add(mint.authority().certificate_der().clone())
@@ -71,13 +74,13 @@ fn check(site: &Site, host: &Host) {
     let mut client =
         ClientConnection::new(Arc::clone(&site.client), host.to_server_name()).expect("a client");
     let accepted = in_memory::begin(&mut client).expect("a ClientHello");
-    let offer = Offer::of(&accepted.client_hello());
+    let support = ClientSupport::from_client_hello(&accepted.client_hello());
     let config = match site
         .runtime
-        .block_on(site.mint.server_config(host, offer, &[]))
+        .block_on(site.mint.server_config(host, support, &[]))
     {
         Ok(config) => config,
-        Err(Error::NotPermitted(_)) => return assert!(!site.mint.authority().permits(host)),
+        Err(MintError::NotPermitted(_)) => return assert!(!site.mint.authority().permits(host)),
         Err(error) => panic!("{host}: {error}"),
     };
     in_memory::finish(&mut client, accepted, config)

@@ -194,8 +194,8 @@ fn matches_any(name: &str, patterns: &[&[&str]]) -> bool {
 /// Functions that generate a key or mint a leaf certificate.
 const MINTING_FUNCTIONS: &[&[&str]] = &[
     &["rcgen"],
-    &["peername_intercept", "mint"],
-    &["peername_intercept", "leaf", "certificate"],
+    &["peername_intercept", "issue_certificate"],
+    &["peername_intercept", "leaf_certificate"],
     &["EC_KEY_generate_key"],
     &["RSA_generate_key"],
 ];

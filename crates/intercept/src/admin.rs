@@ -1,22 +1,22 @@
-//! What the admin endpoint answers for this command.
+//! Liveness and readiness of `peername intercept`, for the admin endpoint.
 
 use std::sync::Arc;
 
 use peername_observe::admin::Health;
 use peername_server::liveness::Liveness;
 
-use crate::state::Site;
+use crate::state::InterceptState;
 
 /// Liveness of the workers, and whether clients should be sent here.
 pub struct InterceptHealth {
-    site: Arc<Site>,
+    state: Arc<InterceptState>,
     liveness: Liveness,
 }
 
 impl InterceptHealth {
-    /// Of a running command.
-    pub fn new(site: Arc<Site>, liveness: Liveness) -> Self {
-        Self { site, liveness }
+    /// The health of a running command.
+    pub fn new(state: Arc<InterceptState>, liveness: Liveness) -> Self {
+        Self { state, liveness }
     }
 }
 
@@ -26,10 +26,10 @@ impl Health for InterceptHealth {
     }
 
     async fn check_readiness(&self) -> Result<(), String> {
-        if self.site.is_draining() {
+        if self.state.is_draining() {
             return Err("draining".to_owned());
         }
-        let can_ask = self.site.can_ask().await;
-        can_ask.map_err(|why| format!("the check service can't be asked: {why}"))
+        let probed = self.state.probe_check().await;
+        probed.map_err(|why| format!("the check service can't be asked: {why}"))
     }
 }

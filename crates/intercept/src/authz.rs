@@ -32,17 +32,17 @@ mod response;
 mod transport;
 mod verdict;
 
-pub use response::{Answer, Keep};
-pub use header_mutations::Changes;
 pub use config::{CheckConfig, ConfigError, OnFailure, Sent, Service};
+pub use header_mutations::Changes;
 pub use protocol::ext_authz::read as ext_authz_reply;
 pub use protocol::forward_auth::read as forward_auth_reply;
 pub use protocol::opa::read as opa_reply;
 pub use request::{Authority, Kind, Prefix, Question};
+pub use response::{Answer, Keep};
 pub use verdict::{Decision, Denial, Failure, How, Verdict};
 
-use circuit_breaker::{Breaker, Turned};
 use cache::{Cache, Key};
+use circuit_breaker::{Breaker, Turned};
 use metrics::Counters;
 use protocol::{ext_authz, forward_auth, opa};
 use transport::{Transport, Version};

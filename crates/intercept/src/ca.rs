@@ -1,8 +1,8 @@
 //! The certificate authority: a P-256 key, and the certificate that clients are told to trust.
 //!
-//! Whoever has the key can be anybody to those clients. So it is made here and belongs to one installation,
-//! is kept where its owner alone can read it, lasts a year unless told otherwise, and can be bound to the
-//! names it is for. One brought from elsewhere has to be as strict.
+//! A thief of the key can impersonate any server to those clients. So the key is made here and belongs to one installation,
+//! its file is readable by its owner alone, it lasts a year by default, and name constraints can bind it to certain hosts.
+//! An authority brought from elsewhere has to be as strict.
 
 use std::path::{Path, PathBuf};
 
@@ -16,140 +16,140 @@ mod constraints;
 mod error;
 mod facts;
 pub mod mint;
+mod options;
 mod pem;
-mod profile;
+pub(crate) mod profile;
 #[cfg(test)]
 mod tests;
+pub(crate) mod validity;
 
-pub use constraints::{NotPermitted, Permitted};
-pub use error::{Error, Fault};
-pub use facts::Facts;
-pub use pem::of_certificates as to_pem;
-pub(crate) use profile::{DAY, date, random_serial};
+pub use constraints::{ParsePermittedError, Permitted};
+pub use error::{AuthorityDefect, CaError};
+pub use facts::CertificateFacts;
+pub use options::AuthorityOptions;
+pub use pem::encode_certificates as to_pem;
 pub use rustls::pki_types::CertificateDer;
 
-use ca_store::Kept;
-
-/// What a new authority is to be.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Options {
-    /// The name that people see in a list of authorities.
-    pub common_name: String,
-    /// How long it is good for. Clients have to trust its successor by then.
-    pub days: u16,
-    /// The hosts that it may speak for, as critical name constraints: a client accepts it for no others,
-    /// whoever has the key. All hosts if empty.
-    pub permitted: Vec<Permitted>,
-}
+use ca_store::CaStore;
 
 /// A key that signs, and its certificate.
 #[derive(Debug)]
 pub struct Authority {
     issuer: Issuer<'static, KeyPair>,
-    facts: Facts,
-    /// Its own certificate, then those that lead to a root, if it is not one.
+    facts: CertificateFacts,
+    /// Its own certificate, then those that lead to a root, if it is no root itself.
     chain: Vec<CertificateDer<'static>>,
-    /// Those of them that a server has to show after its own: all but a root.
+    /// The part of `chain` that a server has to send behind its own certificate: all but a root.
     intermediates: Vec<CertificateDer<'static>>,
-    /// Those of its predecessors that are still valid.
+    /// Certificates of its predecessors that are still valid.
     previous: Vec<CertificateDer<'static>>,
 }
 
 impl Authority {
-    /// Makes one and keeps it in `dir`, which is made too if it is not there (mode 0700). Of several that
-    /// try at once one succeeds.
+    /// Makes an authority and stores it in `dir`, which is created too if it is missing (mode 0700). Of several calls at
+    /// once one succeeds.
     ///
     /// # Errors
-    /// [`Error::Exists`] if there is one already, [`Error::InTheWay`] if it is none that can be rotated: nothing is
-    /// ever overwritten.
-    pub fn create(dir: &Path, options: &Options) -> Result<Self, Error> {
-        let kept = Kept::make(dir)?;
+    ///
+    /// [`CaError::Exists`] if there is one already, [`CaError::InTheWay`] if it is none that can be rotated: nothing is
+    /// ever overwritten. [`CaError::Io`], or one of the checks of [`Authority::open`].
+    pub fn create(dir: &Path, options: &AuthorityOptions) -> Result<Self, CaError> {
+        let store = CaStore::create(dir)?;
         let (key, certificate) = profile::make(options, UnixTime::now())?;
-        match kept.put(&pem::of_authority(&key, &certificate)) {
-            Err(Error::Exists { path }) => Err(Self::in_the_way(&kept, path)),
+        match store.put(&pem::encode_authority(&key, &certificate)) {
+            Err(CaError::Exists { path }) => Err(Self::explain_existing(&store, path)),
             put => put.and_then(|()| Self::open(dir)),
         }
     }
 
-    /// What to do about one that is there already.
-    fn in_the_way(kept: &Kept<'_>, path: PathBuf) -> Error {
-        match Self::load(kept) {
+    /// The error for an authority that is there already: tells what to do about it.
+    fn explain_existing(store: &CaStore<'_>, path: PathBuf) -> CaError {
+        match Self::load(store) {
             Ok(found) if found.facts.options().is_none() => {
-                let fault = Fault::Foreign;
-                Error::InTheWay { path, fault }
+                let fault = AuthorityDefect::Foreign;
+                CaError::InTheWay { path, fault }
             }
-            Err(Error::Unusable { path, fault }) => Error::InTheWay { path, fault },
-            // What else is wrong is said by what replaces it.
-            _ => Error::Exists { path },
+            Err(CaError::Unusable { path, fault }) => CaError::InTheWay { path, fault },
+            // `rotate` reports whatever else is wrong.
+            _ => CaError::Exists { path },
         }
     }
 
-    /// Reads the one that is kept in `dir`: made by [`Authority::create`], or brought from elsewhere as one
-    /// file of a PKCS#8 key and certificates, the issuing one first.
+    /// Reads the authority in `dir`: made by [`Authority::create`], or brought from elsewhere as one file of a PKCS#8 key and
+    /// certificates, the issuing one first.
     ///
     /// # Errors
-    /// Others may read the key or write the directory; or it is not what clients accept.
-    pub fn open(dir: &Path) -> Result<Self, Error> {
-        let kept = Kept::at(dir)?;
-        let authority = Self::load(&kept)?;
-        let valid = authority.facts.check_time(UnixTime::now());
-        valid.map_err(|fault| Error::Unusable {
-            path: kept.path(),
+    ///
+    /// Other users may read the key or write the directory; or clients would not accept the authority.
+    pub fn open(dir: &Path) -> Result<Self, CaError> {
+        let store = CaStore::open(dir)?;
+        let authority = Self::load(&store)?;
+        let valid = authority.facts.check_validity(UnixTime::now());
+        valid.map_err(|fault| CaError::Unusable {
+            path: store.path(),
             fault,
         })?;
         Ok(authority)
     }
 
-    /// Makes one that is written nowhere and ends with this process.
-    pub fn ephemeral(options: &Options) -> Result<Self, Error> {
-        let (key, certificate) = profile::make(options, UnixTime::now())?;
-        Self::read(&pem::of_authority(&key, &certificate)).map_err(Error::Made)
-    }
-
-    /// Replaces the authority in `dir` by a new one of the same name, length and constraints. The old key is
-    /// gone; the old certificate stays among [`Authority::certificates`] until it expires, because a proxy
-    /// that was started before still has the key.
+    /// Makes an authority in memory, which ends with this process.
     ///
     /// # Errors
-    /// [`Fault::Foreign`] if it was not made by [`Authority::create`].
-    pub fn rotate(dir: &Path) -> Result<Self, Error> {
-        let kept = Kept::at(dir)?;
-        let _lock = kept.lock()?;
-        let old = Self::load(&kept)?;
-        let path = kept.path();
-        let foreign = Error::Unusable {
+    ///
+    /// [`CaError::Making`] if a certificate with these options can't be made.
+    pub fn ephemeral(options: &AuthorityOptions) -> Result<Self, CaError> {
+        let (key, certificate) = profile::make(options, UnixTime::now())?;
+        Self::parse(&pem::encode_authority(&key, &certificate)).map_err(CaError::Made)
+    }
+
+    /// Replaces the authority in `dir` by a new one of the same name, lifetime and constraints. The old key is deleted; the
+    /// old certificate stays among [`Authority::certificates`] until it expires, because a proxy that was started before
+    /// still has the key.
+    ///
+    /// # Errors
+    ///
+    /// [`AuthorityDefect::Foreign`] if it was not made by [`Authority::create`]; else those of [`Authority::open`].
+    pub fn rotate(dir: &Path) -> Result<Self, CaError> {
+        let store = CaStore::open(dir)?;
+        let _lock = store.lock()?;
+        let old = Self::load(&store)?;
+        let path = store.path();
+        let foreign = CaError::Unusable {
             path,
-            fault: Fault::Foreign,
+            fault: AuthorityDefect::Foreign,
         };
         let options = old.facts.options().ok_or(foreign)?;
         let (key, certificate) = profile::make(&options, UnixTime::now())?;
-        // First the old certificate: between the two it is there twice, never not at all.
-        kept.replace_previous(&old.certificate_pem())?;
-        kept.replace(&pem::of_authority(&key, &certificate))?;
+        // The old certificate first: between the two it is stored twice, never not at all.
+        store.replace_previous(&old.certificate_pem())?;
+        store.replace(&pem::encode_authority(&key, &certificate))?;
         Self::open(dir)
     }
 
-    /// Also one that has expired.
-    fn load(kept: &Kept<'_>) -> Result<Self, Error> {
-        let unusable = |path, fault| Error::Unusable { path, fault };
+    /// Reads an authority, also one that has expired.
+    fn load(store: &CaStore<'_>) -> Result<Self, CaError> {
+        let unusable = |path, fault| CaError::Unusable { path, fault };
         let mut authority =
-            Self::read(&kept.authority()?).map_err(|fault| unusable(kept.path(), fault))?;
-        let previous = pem::certificates(&kept.previous()?);
-        authority.previous = previous.map_err(|fault| unusable(kept.previous_path(), fault))?;
-        authority.forget_expired(UnixTime::now());
+            Self::parse(&store.read_authority()?).map_err(|fault| unusable(store.path(), fault))?;
+        let previous = pem::parse_certificates(&store.read_previous()?);
+        authority.previous = previous.map_err(|fault| unusable(store.previous_path(), fault))?;
+        authority.drop_expired(UnixTime::now());
         Ok(authority)
     }
 
-    fn read(text: &str) -> Result<Self, Fault> {
-        let key = pem::key(text)?;
-        let chain = pem::certificates(text)?;
-        let certificate = chain.first().ok_or(Fault::NoCertificate)?;
-        let facts = Facts::of(certificate)?;
-        facts.check(&key)?;
+    fn parse(text: &str) -> Result<Self, AuthorityDefect> {
+        let key = pem::parse_key(text)?;
+        let chain = pem::parse_certificates(text)?;
+        let certificate = chain.first().ok_or(AuthorityDefect::NoCertificate)?;
+        let facts = CertificateFacts::parse(certificate)?;
+        facts.check_issuer(&key)?;
         facts::check_order(&chain)?;
-        let issuer = Issuer::from_ca_cert_der(certificate, key).map_err(|_| Fault::Malformed)?;
+        let issuer =
+            Issuer::from_ca_cert_der(certificate, key).map_err(|_| AuthorityDefect::Malformed)?;
         profile::check_name(&issuer, &facts)?;
-        let is_root = |one: &CertificateDer<'_>| Facts::of(one).is_ok_and(|facts| facts.is_root());
+        let is_root = |one: &CertificateDer<'_>| {
+            CertificateFacts::parse(one).is_ok_and(|facts| facts.is_root())
+        };
         let intermediates = chain.iter().filter(|one| !is_root(one)).cloned().collect();
         Ok(Self {
             issuer,
@@ -160,58 +160,59 @@ impl Authority {
         })
     }
 
-    fn forget_expired(&mut self, now: UnixTime) {
+    fn drop_expired(&mut self, now: UnixTime) {
         self.previous.retain(|certificate| {
-            Facts::of(certificate).is_ok_and(|facts| facts.not_after > now.as_secs())
+            CertificateFacts::parse(certificate).is_ok_and(|facts| facts.not_after > now.as_secs())
         });
     }
 
-    /// What its certificate says.
+    /// The fields of its certificate.
     #[must_use]
-    pub fn facts(&self) -> &Facts {
+    pub fn facts(&self) -> &CertificateFacts {
         &self.facts
     }
 
-    /// [`Authority::certificates`] as PEM: what clients are to trust.
+    /// [`Authority::certificates`] as PEM, which clients have to trust.
     #[must_use]
     pub fn certificate_pem(&self) -> String {
-        pem::of_certificates(&self.certificates())
+        pem::encode_certificates(&self.certificates())
     }
 
     /// The certificate that issues.
     #[must_use]
     pub fn certificate_der(&self) -> &CertificateDer<'static> {
-        self.chain.first().expect("`read` found one")
+        self.chain.first().expect("`parse` found one")
     }
 
-    /// The certificate that issues, then those that lead from it to its root: who trusts one of them trusts the leaves.
+    /// The certificate that issues, then those that lead from it to its root: a client that trusts one of them trusts the
+    /// leaves.
     #[must_use]
     pub fn chain(&self) -> &[CertificateDer<'static>] {
         &self.chain
     }
 
-    /// All certificates of this authority: the one that issues, those that lead from it to its root, and its
-    /// predecessors while they are valid. An upstream server must not be trusted for any of them.
+    /// All certificates of this authority: the one that issues, those that lead from it to its root, and those of its
+    /// predecessors while they are valid. No origin may be trusted by any of them.
     #[must_use]
     pub fn certificates(&self) -> Vec<CertificateDer<'static>> {
         self.chain.iter().chain(&self.previous).cloned().collect()
     }
 
-    /// What the certificates of its predecessors say, as far as they are valid.
+    /// The fields of its predecessors' certificates that are still valid.
     #[must_use]
-    pub fn predecessors(&self) -> Vec<Facts> {
+    pub fn predecessors(&self) -> Vec<CertificateFacts> {
         self.previous
             .iter()
-            .filter_map(|one| Facts::of(one).ok())
+            .filter_map(|one| CertificateFacts::parse(one).ok())
             .collect()
     }
 
-    /// What a server has to show after its own certificate: nothing if this authority is a root.
+    /// The certificates that a server has to send behind its own: none if this authority is a root.
     pub(crate) fn intermediates(&self) -> &[CertificateDer<'static>] {
         &self.intermediates
     }
 
-    /// The identifier that its certificate states, not one computed anew; leaves repeat it.
+    /// The subject key identifier as its certificate states it, not computed anew; leaves repeat it.
     #[must_use]
     pub fn subject_key_id(&self) -> &[u8] {
         &self.facts.key_id

@@ -1,4 +1,4 @@
-//! What reads clients' octets, by itself and without a network: for `fuzz/`. No part of the library's contract.
+//! The parsers of what clients send, without a network: for `fuzz/`. No part of the library's contract.
 
 use std::convert::Infallible;
 use std::io;
@@ -15,9 +15,10 @@ use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, ReadBuf};
 
-use crate::http::framing::{Framing, Shared, Watched};
-use crate::tls::client_hello::{Opening, Reader};
 use crate::host::Host;
+use crate::http::framing::FramingMonitor;
+use crate::http::framing::watched_stream::{SharedFraming, WatchedStream};
+use crate::tls::client_hello::{ClientHelloReader, Opening};
 
 /// What a ClientHello asks for.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -35,23 +36,23 @@ pub struct Asked {
 /// What a stream of octets begins with: "tls", "http", "unknown", or `None` where more would tell.
 #[must_use]
 pub fn opening(bytes: &[u8]) -> Option<&'static str> {
-    Opening::guess_protocol(bytes)
+    Opening::classify(bytes)
 }
 
 /// Reads a ClientHello that comes in so many octets at a time; `None` if it is not whole, or none.
 #[must_use]
 pub fn hello(bytes: &[u8], step: usize) -> Option<Asked> {
-    let mut reader = Reader::default();
+    let mut reader = ClientHelloReader::default();
     let parts = bytes.len().div_ceil(step.max(1));
     (1..=parts).find_map(|part| {
-        let ahead = bytes.get(..part * step.max(1)).unwrap_or(bytes);
-        match reader.look(ahead) {
+        let received = bytes.get(..part * step.max(1)).unwrap_or(bytes);
+        match reader.feed(received) {
             Ok(hello) => hello.map(|hello| {
                 Some(Asked {
                     sni: hello.sni,
                     http2: hello.http2,
                     http1: hello.http1,
-                    ecdsa: hello.offer.ecdsa,
+                    ecdsa: hello.support.ecdsa,
                 })
             }),
             Err(_) => Some(None),
@@ -62,7 +63,7 @@ pub fn hello(bytes: &[u8], step: usize) -> Option<Asked> {
 /// What becomes of each request in a stream of octets that comes so many at a time, and at last of the stream.
 #[must_use]
 pub fn framing(bytes: &[u8], step: usize) -> (Vec<bool>, bool) {
-    let mut framing = Framing::default();
+    let mut framing = FramingMonitor::default();
     let mut all = Vec::new();
     for part in bytes.chunks(step.max(1)) {
         let fed = framing.feed(part);
@@ -89,11 +90,11 @@ pub struct Taken {
 #[must_use]
 pub fn requests(bytes: &[u8], step: usize) -> Vec<Taken> {
     let all = Arc::new(Mutex::new(Vec::new()));
-    let shared = Shared::default();
+    let shared = SharedFraming::default();
     let input = Input { bytes, step };
-    let io = Watched::new(tokio::io::join(input, tokio::io::sink()), shared.clone());
+    let io = WatchedStream::new(tokio::io::join(input, tokio::io::sink()), shared.clone());
     let service = service_fn(|request: Request<Incoming>| {
-        let served = shared.lock().next().is_ok();
+        let served = shared.lock().next_verdict().is_ok();
         let all = Arc::clone(&all);
         async move {
             let (head, body) = request.into_parts();

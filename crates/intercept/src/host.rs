@@ -1,8 +1,8 @@
 //! The one spelling of a host's name.
 //!
-//! A name reaches us four times over one request: CONNECT, SNI, Host or `:authority`, and the certificate
-//! that we write. Whether they agree is decided by comparing two [`Host`]s, so there must be one spelling
-//! of each host and none of anything that resolvers, browsers and libraries read differently.
+//! A request names its host four times: in CONNECT, in SNI, in Host or `:authority`, and in the certificate that the proxy
+//! mints. Whether they agree is decided by comparing two [`Host`]s, so there must be one spelling of each host, and none of
+//! anything that resolvers, browsers and libraries interpret differently.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -15,7 +15,7 @@ mod tests;
 
 /// A DNS name in lower-case ASCII without its final dot, or an address.
 ///
-/// Names in other scripts come as A-labels (`xn--…`) and stay as they are. A clone costs a count.
+/// Names in other scripts come as A-labels (`xn--…`) and stay as they are. A clone costs a reference count.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Host(Kind);
 
@@ -25,18 +25,18 @@ enum Kind {
     Ip(IpAddr),
 }
 
-/// Why a text names no host. Nothing of the text is in it: it may come from anybody.
+/// Why a text names no host. Nothing of the text is quoted: any client may have sent it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
-pub enum NotAHost {
+pub enum ParseHostError {
     /// No name at all, or none before the port.
     #[error("no host name")]
     Empty,
-    /// More than 253 octets, or a label of more than 63 (RFC 1035, section 2.3.4).
-    #[error("a host name of more than 253 octets, or a label of more than 63")]
+    /// More than 253 bytes, or a label of more than 63 (RFC 1035, section 2.3.4).
+    #[error("a host name of more than 253 bytes, or a label of more than 63")]
     TooLong,
-    /// Something else than letters, digits, hyphen, underscore and dot; also other scripts, which have
-    /// to come as `xn--…`.
+    /// Something else than letters, digits, hyphen, underscore and dot; also other scripts, which have to be written as
+    /// `xn--…`.
     #[error(
         "a host name has letters, digits, hyphens, underscores and dots; other scripts as xn--"
     )]
@@ -45,7 +45,7 @@ pub enum NotAHost {
     #[error("a host name with an empty label, or a hyphen at the edge of one")]
     Label,
     /// An address that is not four decimal numbers or RFC 4291: `127.1`, `0x7f.1`, `2130706433`, one with
-    /// a zone. Programs disagree about what these are.
+    /// a zone. Programs disagree about what these mean.
     #[error("an address in an ambiguous form; write 192.0.2.1 or [2001:db8::1]")]
     Address,
     /// SNI has names only (RFC 6066, section 3).
@@ -60,26 +60,34 @@ pub enum NotAHost {
 }
 
 impl Host {
-    /// Reads a name, an IPv4 address, or an IPv6 address with or without brackets. One final dot is taken
-    /// off a name. An IPv4-mapped address is the IPv4 address.
-    pub fn parse(text: &str) -> Result<Self, NotAHost> {
+    /// Parses a name, an IPv4 address, or an IPv6 address with or without brackets. One final dot of a name is removed. An
+    /// IPv4-mapped address becomes the IPv4 address.
+    ///
+    /// # Errors
+    ///
+    /// [`ParseHostError`].
+    pub fn parse(text: &str) -> Result<Self, ParseHostError> {
         if let Some(inner) = text.strip_prefix('[') {
-            let inner = inner.strip_suffix(']').ok_or(NotAHost::Address)?;
-            return v6(inner);
+            let inner = inner.strip_suffix(']').ok_or(ParseHostError::Address)?;
+            return parse_v6(inner);
         }
         if text.contains(':') {
-            return v6(text);
+            return parse_v6(text);
         }
         if let Ok(ip) = text.parse::<Ipv4Addr>() {
             return Ok(ip.into());
         }
-        name(text)
+        parse_name(text)
     }
 
-    /// Reads what the server name indication of a ClientHello says: never an address.
-    pub fn from_sni(text: &str) -> Result<Self, NotAHost> {
+    /// Parses the server name indication of a ClientHello, which is never an address.
+    ///
+    /// # Errors
+    ///
+    /// [`ParseHostError`].
+    pub fn from_sni(text: &str) -> Result<Self, ParseHostError> {
         match Self::parse(text)? {
-            Self(Kind::Ip(_)) => Err(NotAHost::AddressAsSni),
+            Self(Kind::Ip(_)) => Err(ParseHostError::AddressAsSni),
             host => Ok(host),
         }
     }
@@ -102,14 +110,14 @@ impl Host {
         }
     }
 
-    /// What a TLS client is to ask for and to find in the certificate.
+    /// The name that a TLS client requests, and verifies in the certificate.
     #[must_use]
     pub fn to_server_name(&self) -> ServerName<'static> {
         match &self.0 {
             Kind::Ip(ip) => ServerName::IpAddress((*ip).into()),
             Kind::Name(name) => ServerName::DnsName(
                 DnsName::try_from_str(name)
-                    .expect("`name` asked the same function")
+                    .expect("`parse_name` has checked it")
                     .to_owned(),
             ),
         }
@@ -150,25 +158,33 @@ impl fmt::Debug for Host {
     }
 }
 
-/// A host and a port: what CONNECT, Host and `:authority` name.
+/// A host and a port, as CONNECT, Host and `:authority` name them.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct HostPort {
-    /// Where.
+    /// The host.
     pub host: Host,
-    /// From 1.
+    /// Never 0.
     pub port: u16,
 }
 
 impl HostPort {
-    /// Reads `host:port`, the form of CONNECT (RFC 9110, section 9.3.6).
-    pub fn parse(text: &str) -> Result<Self, NotAHost> {
+    /// Parses `host:port`, the form of CONNECT (RFC 9110, section 9.3.6).
+    ///
+    /// # Errors
+    ///
+    /// [`ParseHostError`].
+    pub fn parse(text: &str) -> Result<Self, ParseHostError> {
         let (host, port) = split(text)?;
-        let port = port.ok_or(NotAHost::Port)?;
+        let port = port.ok_or(ParseHostError::Port)?;
         Ok(Self { host, port })
     }
 
-    /// Reads `host` or `host:port`, the form of Host and `:authority`.
-    pub fn parse_or(text: &str, default_port: u16) -> Result<Self, NotAHost> {
+    /// Parses `host` or `host:port`, the form of Host and `:authority`.
+    ///
+    /// # Errors
+    ///
+    /// [`ParseHostError`].
+    pub fn parse_or(text: &str, default_port: u16) -> Result<Self, ParseHostError> {
         let (host, port) = split(text)?;
         let port = port.unwrap_or(default_port);
         Ok(Self { host, port })
@@ -191,63 +207,63 @@ impl fmt::Debug for HostPort {
     }
 }
 
-fn split(text: &str) -> Result<(Host, Option<u16>), NotAHost> {
+fn split(text: &str) -> Result<(Host, Option<u16>), ParseHostError> {
     if text.contains('@') {
-        return Err(NotAHost::UserInfo);
+        return Err(ParseHostError::UserInfo);
     }
-    // The colon of the port is the last one, unless it stands inside the brackets of an address.
+    // The colon of the port is the last one, unless it is inside the brackets of an address.
     match text.rsplit_once(':') {
         Some((host, digits)) if !digits.ends_with(']') => {
-            // Without brackets nobody can tell the port from the last group.
+            // Without brackets the port can't be told from the last group.
             if host.contains(':') && !host.starts_with('[') {
-                return Err(NotAHost::Address);
+                return Err(ParseHostError::Address);
             }
-            Ok((Host::parse(host)?, Some(port(digits)?)))
+            Ok((Host::parse(host)?, Some(parse_port(digits)?)))
         }
         _ => Ok((Host::parse(text)?, None)),
     }
 }
 
-/// Digits only: `u16::from_str` would take `+443` too.
-fn port(digits: &str) -> Result<u16, NotAHost> {
-    let port = match digits.bytes().all(|octet| octet.is_ascii_digit()) {
+/// Parses digits only: `u16::from_str` would accept `+443` too.
+fn parse_port(digits: &str) -> Result<u16, ParseHostError> {
+    let port = match digits.bytes().all(|byte| byte.is_ascii_digit()) {
         true => digits.parse().unwrap_or_default(),
         false => 0,
     };
     if port == 0 {
-        Err(NotAHost::Port)
+        Err(ParseHostError::Port)
     } else {
         Ok(port)
     }
 }
 
-fn v6(text: &str) -> Result<Host, NotAHost> {
-    let ip: Ipv6Addr = text.parse().map_err(|_| NotAHost::Address)?;
+fn parse_v6(text: &str) -> Result<Host, ParseHostError> {
+    let ip: Ipv6Addr = text.parse().map_err(|_| ParseHostError::Address)?;
     Ok(ip.into())
 }
 
-fn name(text: &str) -> Result<Host, NotAHost> {
+fn parse_name(text: &str) -> Result<Host, ParseHostError> {
     let text = text.strip_suffix('.').unwrap_or(text);
     if text.is_empty() {
-        return Err(NotAHost::Empty);
+        return Err(ParseHostError::Empty);
     }
     if text.len() > 253 || text.split('.').any(|label| label.len() > 63) {
-        return Err(NotAHost::TooLong);
+        return Err(ParseHostError::TooLong);
     }
-    let fits = |octet: u8| octet.is_ascii_alphanumeric() || matches!(octet, b'-' | b'_' | b'.');
+    let fits = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
     if !text.bytes().all(fits) {
-        return Err(NotAHost::Character);
+        return Err(ParseHostError::Character);
     }
     let edge = |label: &str| label.is_empty() || label.starts_with('-') || label.ends_with('-');
     if text.split('.').any(edge) {
-        return Err(NotAHost::Label);
+        return Err(ParseHostError::Label);
     }
     let lower = text.to_ascii_lowercase();
     if ends_in_a_number(&lower) {
-        return Err(NotAHost::Address);
+        return Err(ParseHostError::Address);
     }
-    // What TLS would not take as a name can't be asked for upstream; so far there is no such thing.
-    DnsName::try_from_str(&lower).map_err(|_| NotAHost::Label)?;
+    // A name that TLS does not accept could not be requested upstream; so far there is no such name.
+    DnsName::try_from_str(&lower).map_err(|_| ParseHostError::Label)?;
     Ok(Host(Kind::Name(lower.into())))
 }
 
@@ -256,6 +272,6 @@ fn name(text: &str) -> Result<Host, NotAHost> {
 fn ends_in_a_number(lower: &str) -> bool {
     let last = lower.rsplit('.').next().unwrap_or_default();
     let hex = last.strip_prefix("0x");
-    last.bytes().all(|octet| octet.is_ascii_digit())
-        || hex.is_some_and(|digits| digits.bytes().all(|octet| octet.is_ascii_hexdigit()))
+    last.bytes().all(|byte| byte.is_ascii_digit())
+        || hex.is_some_and(|digits| digits.bytes().all(|byte| byte.is_ascii_hexdigit()))
 }

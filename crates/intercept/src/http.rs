@@ -6,6 +6,7 @@ pub(crate) mod exchange;
 pub(crate) mod framing;
 pub(crate) mod hop_by_hop;
 pub(crate) mod http_server;
+pub(crate) mod in_flight;
 pub(crate) mod response_body;
 pub(crate) mod stall_monitor;
 pub(crate) mod transparent_http;

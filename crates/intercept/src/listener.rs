@@ -1,15 +1,15 @@
-//! Where connections come in.
+//! Admission of accepted connections.
 
 mod connect_proxy;
 
 use std::collections::HashMap;
 use std::io;
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use peername_observe::throttle::Throttle;
-use peername_server::addr::PeerAddr;
+use peername_server::addr::{LocalAddr, PeerAddr};
 use peername_server::header_limits::HeaderLimits;
 use peername_server::header_reader;
 use peername_server::listeners::ListenerId;
@@ -19,71 +19,76 @@ use peername_sys::tcp::original_destination;
 use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout_at};
 
-use crate::audit::Record;
-use crate::http::client_connection::Client;
-use crate::http::stall_monitor::Exchanges;
-use crate::listener::connect_proxy;
+use crate::http::client_connection::ClientConnection;
+use crate::http::in_flight::InFlightRecord;
+use crate::http::stall_monitor::StallMonitor;
+use crate::request::client_info::ClientInfo;
 use crate::request::id::Id;
-use crate::request::target::Going;
-use crate::state::Site;
+use crate::request::target::Destination;
+use crate::state::InterceptState;
+use crate::stream::prefixed::ClientStream;
 use crate::tls::tunnel::Tunnel;
 use crate::upstream::Upstream;
-use crate::stream::prefixed::Wire;
 
-/// What is expected of whoever comes in there.
+/// Which clients connect to a listener.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Door {
-    /// Clients that know of the proxy.
+pub enum ListenerKind {
+    /// Clients that are configured with the proxy.
     Explicit,
-    /// Connections that were going somewhere else, by a REDIRECT or a TPROXY rule.
+    /// Connections to other destinations, redirected by a REDIRECT or a TPROXY rule.
     Transparent,
 }
 
-/// Serves what comes in at all doors.
+/// Serves what all listeners accept.
 #[derive(Debug)]
 pub struct Intercept {
-    site: Arc<Site>,
-    doors: HashMap<ListenerId, Door>,
+    state: Arc<InterceptState>,
+    kinds: HashMap<ListenerId, ListenerKind>,
 }
 
 impl Intercept {
-    /// Each listener is a door; one that is none of these is an explicit one.
-    pub fn new(site: Arc<Site>, doors: impl IntoIterator<Item = (ListenerId, Door)>) -> Self {
-        let doors = doors.into_iter().collect();
-        Self { site, doors }
+    /// Serves these listeners; one that is not listed is explicit.
+    pub fn new(
+        state: Arc<InterceptState>,
+        kinds: impl IntoIterator<Item = (ListenerId, ListenerKind)>,
+    ) -> Self {
+        let kinds = kinds.into_iter().collect();
+        Self { state, kinds }
     }
 
-    /// What each worker does beside its connections.
+    /// The task of each worker beside its connections: it closes idle connections to origins, and starts the drain.
     pub fn worker_tasks(&self, workers: usize) -> Vec<WorkerTask> {
-        let companion = |_| -> WorkerTask {
-            let site = Arc::clone(&self.site);
+        let task = |_| -> WorkerTask {
+            let state = Arc::clone(&self.state);
             Box::new(move |mut phases| {
                 Box::pin(async move {
                     tokio::select! {
                         () = phases.wait_draining() => {}
-                        () = site.upstream.sweep() => {}
+                        () = state.upstream.run_idle_sweep() => {}
                     }
-                    site.drain();
+                    state.drain();
                     Upstream::close_idle();
                     io::Result::Ok(())
                 })
             })
         };
-        (0..workers).map(companion).collect()
+        (0..workers).map(task).collect()
     }
 
-    async fn admit(&self, stream: TcpStream, incoming: Arrived, door: Door) {
-        let Arrived { peer, listener } = incoming;
+    /// Admits a connection: reads its PROXY header if the peer is trusted to send one, then applies `--allow-client` and
+    /// the per-client connection limit.
+    async fn admit(&self, stream: TcpStream, accepted: AcceptedFrom, kind: ListenerKind) {
+        let AcceptedFrom { peer, listener } = accepted;
         let mut client = peer.0;
         let limits = HeaderLimits::default();
-        let access = self.site.access();
+        let access = self.state.access();
         if access.expects_header(peer.ip()) {
-            let deadline = Instant::now() + self.site.rules.opening_timeout;
+            let deadline = Instant::now() + self.state.rules.opening_timeout;
             let header = header_reader::read_claim(&stream, &limits);
             match timeout_at(deadline, header).await {
                 Ok(Ok(claimed)) => client = claimed.map_or(client, |claimed| claimed.0),
                 Ok(Err(_)) | Err(_) => {
-                    self.site.unopened(peer, "proxy_header");
+                    self.state.count_unopened(peer, "proxy_header");
                     if let Some(suppressed) = NO_HEADER.pass() {
                         tracing::warn!(
                             suppressed,
@@ -98,7 +103,7 @@ impl Intercept {
             }
         }
         if !access.admits(client.ip()) {
-            self.site.unopened(peer, "client_not_allowed");
+            self.state.count_unopened(peer, "client_not_allowed");
             if let Some(suppressed) = NOT_ALLOWED.pass() {
                 let client = client.ip();
                 tracing::warn!(
@@ -110,8 +115,8 @@ impl Intercept {
             return;
         }
         drop(access);
-        let Some(_place) = self.site.shares.enter(client.ip()) else {
-            self.site.unopened(peer, "too_many_connections");
+        let Some(_permit) = self.state.shares.enter(client.ip()) else {
+            self.state.count_unopened(peer, "too_many_connections");
             if let Some(suppressed) = TOO_MANY.pass() {
                 let client = client.ip();
                 tracing::warn!(
@@ -124,65 +129,69 @@ impl Intercept {
             return;
         };
         let id = Id::next();
-        let client = Arc::new(Client {
-            id,
-            peer,
-            client,
-            listener,
-            exchanges: Exchanges::default(),
-            own: Upstream::own(id, client.ip()),
-            user: Mutex::default(),
+        let connection = Arc::new(ClientConnection {
+            info: Arc::new(ClientInfo::new(id, peer, client, listener)),
+            exchanges: StallMonitor::default(),
+            leases: Upstream::new_leases(id, client.ip()),
         });
-        match door {
-            Door::Explicit => connect_proxy::serve(&self.site, client, stream).await,
-            Door::Transparent => self.redirected(stream, client).await,
+        match kind {
+            ListenerKind::Explicit => {
+                connect_proxy::serve(&self.state, connection, stream).await;
+            }
+            ListenerKind::Transparent => self.serve_redirected(stream, connection).await,
         }
     }
 
-    async fn redirected(&self, stream: TcpStream, client: Arc<Client>) {
+    async fn serve_redirected(&self, stream: TcpStream, connection: Arc<ClientConnection>) {
+        let client = &connection.info;
         let original = original_destination(&stream, client.listener.0.is_ipv6());
-        // TPROXY leaves the address as it was; and whoever comes to the listener itself is told that this
-        // leads nowhere, as any destination of ours.
-        let going = match (original, stream.local_addr()) {
+        // TPROXY leaves the local address as the original destination. A client that connects to the listener itself is
+        // refused like one whose destination is a listener of the proxy.
+        let destination = match (original, stream.local_addr()) {
             (Ok(Some(addr)), _) | (_, Ok(addr)) => canonical(addr),
-            (_, Err(_)) => return self.site.unopened(client.peer, "closed"),
+            (_, Err(_)) => return self.state.count_unopened(client.peer, "closed"),
         };
         let tunnel = Tunnel {
-            going: Going::Redirected(going),
-            record: Record::begin(&self.site.metrics, &client, "CONNECT"),
-            denied: None,
+            destination: Destination::Redirected(destination),
+            record: InFlightRecord::begin(&self.state.metrics, &connection, "CONNECT"),
+            denied_connect: None,
         };
         tunnel
-            .serve(&self.site, &client, Wire::new(stream, Vec::new()))
+            .serve(
+                &self.state,
+                &connection,
+                ClientStream::new(stream, Vec::new()),
+            )
             .await;
     }
 }
 
-/// Who came, and where.
-struct Arrived {
+/// The addresses of an accepted connection.
+struct AcceptedFrom {
     peer: PeerAddr,
-    listener: peername_server::addr::LocalAddr,
+    listener: LocalAddr,
 }
 
 impl Serve for Intercept {
-    type Context = Door;
+    type Context = ListenerKind;
 
-    fn context(&self, listener: ListenerId) -> Door {
-        self.doors.get(&listener).copied().unwrap_or(Door::Explicit)
+    fn context(&self, listener: ListenerId) -> ListenerKind {
+        let kind = self.kinds.get(&listener).copied();
+        kind.unwrap_or(ListenerKind::Explicit)
     }
 
-    async fn serve(self: Arc<Self>, connection: Incoming, door: Door) {
+    async fn serve(self: Arc<Self>, connection: Incoming, kind: ListenerKind) {
         let Incoming {
             stream,
             peer,
             listener,
         } = connection;
         let peer = PeerAddr(canonical(peer.0));
-        self.site.metrics.connections.inc();
+        self.state.metrics.connections.inc();
         let stream = match register_stream(stream) {
             Ok(stream) => stream,
             Err(failed) => {
-                self.site.unopened(peer, "local_error");
+                self.state.count_unopened(peer, "local_error");
                 if let Some(suppressed) = UNWATCHED.pass() {
                     tracing::warn!(
                         suppressed,
@@ -192,10 +201,10 @@ impl Serve for Intercept {
                 return;
             }
         };
-        self.site.metrics.active.inc();
-        let active = Active(&self.site);
-        // What a connection needs is large, and most of it only while it lasts.
-        Box::pin(self.admit(stream, Arrived { peer, listener }, door)).await;
+        self.state.metrics.active.inc();
+        let active = ActiveGuard(&self.state);
+        // The future of a connection is large, and most of it is needed only while the connection lasts.
+        Box::pin(self.admit(stream, AcceptedFrom { peer, listener }, kind)).await;
         drop(active);
     }
 }
@@ -205,15 +214,16 @@ static TOO_MANY: Throttle = Throttle::new(Duration::from_secs(10));
 static NOT_ALLOWED: Throttle = Throttle::new(Duration::from_secs(10));
 static UNWATCHED: Throttle = Throttle::new(Duration::from_secs(10));
 
-struct Active<'a>(&'a Site);
+/// Counts a connection in `peername_intercept_connections_active` until it is dropped.
+struct ActiveGuard<'a>(&'a InterceptState);
 
-impl Drop for Active<'_> {
+impl Drop for ActiveGuard<'_> {
     fn drop(&mut self) {
         self.0.metrics.active.dec();
     }
 }
 
-/// One form for one address.
+/// The canonical form of an address: an IPv4-mapped IPv6 address becomes the IPv4 address.
 fn canonical(addr: SocketAddr) -> SocketAddr {
     SocketAddr::new(addr.ip().to_canonical(), addr.port())
 }

@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use crate::ca::mint::household;
+use crate::request::client_info::client_prefix;
 
 /// The places of clients' connections.
 #[derive(Debug)]
@@ -41,7 +41,7 @@ impl Shares {
 
     /// A place for a connection of this client, an IPv4 address or an IPv6 /64; `None` if it has more than its share.
     pub(crate) fn enter(&self, client: IpAddr) -> Option<Place<'_>> {
-        let client = household(client);
+        let client = client_prefix(client);
         let mut open = self.lock();
         let free = self.capacity.saturating_sub(open.total);
         let of_client = open.by_client.get(&client).copied().unwrap_or_default();

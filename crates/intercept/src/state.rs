@@ -1,4 +1,4 @@
-//! What all connections have in common.
+//! The state that all connections share.
 
 pub mod metrics;
 
@@ -11,25 +11,28 @@ use peername_server::addr::PeerAddr;
 use prometheus_client::registry::Registry;
 use tokio::sync::watch;
 
-use crate::policy::access::Access;
-use crate::ca::Authority;
 use crate::authz::{self, Check};
-use crate::ca::mint::{self, Mint};
-use crate::state::metrics::{Certificates, Metrics};
+use crate::ca::Authority;
+use crate::ca::mint::collector::MintCollector;
+use crate::ca::mint::error::MintError;
+use crate::ca::mint::{Mint, PreparedEpoch};
+use crate::policy::access::Access;
 use crate::policy::passthrough::Passthrough;
-use crate::policy::pinned::Pinned;
+use crate::policy::pinned::PinnedClients;
 use crate::share::Shares;
-use crate::upstream::{TrustError, Upstream, trust};
+use crate::upstream::Upstream;
+use crate::upstream::trust::{OriginTls, TrustError};
+use metrics::Metrics;
 
-/// How clients are dealt with.
+/// Rules and timeouts for the connections of clients.
 #[derive(Debug)]
 pub struct Rules {
-    /// Hosts whose TLS is not opened (`--passthrough`).
+    /// Hosts whose TLS is not terminated (`--passthrough`).
     pub passthrough: Passthrough,
-    /// Clients that have refused us for a host (`--auto-passthrough`).
-    pub pinned: Option<Pinned>,
+    /// Clients that have refused the proxy's certificate for a host (`--auto-passthrough`).
+    pub pinned: Option<PinnedClients>,
     /// From accept to a PROXY header, and again to a complete ClientHello or the head of a request; and from the first
-    /// octet of any head to its last.
+    /// byte of any head to its last.
     pub opening_timeout: Duration,
     /// Between two requests, and for bodies of which nothing moves.
     pub idle_timeout: Duration,
@@ -37,31 +40,31 @@ pub struct Rules {
     pub tunnel_timeout: Duration,
 }
 
-/// What has been read again, ready to go by: access lists, trusted roots of origins, and the authority with a leaf key.
+/// A reload that was read and validated: access lists, trusted roots of origins, and the authority with a leaf key.
 #[derive(Debug)]
-pub struct Renewal {
+pub struct Reload {
     access: Access,
-    tls: trust::Tls,
-    season: mint::Prepared,
+    tls: OriginTls,
+    epoch: PreparedEpoch,
 }
 
-/// Why what was read again can't be gone by.
+/// Why a reload is refused.
 #[derive(Debug, thiserror::Error)]
-pub enum RenewError {
+pub enum ReloadError {
     /// The authority.
     #[error(transparent)]
-    Authority(#[from] mint::Error),
-    /// The authorities of origins.
+    Authority(#[from] MintError),
+    /// The trusted roots of origins.
     #[error(transparent)]
     Trust(#[from] TrustError),
 }
 
-/// The proxy, but for its connections.
+/// The proxy without its connections. Shared by all workers.
 #[derive(Debug)]
-pub struct Site {
+pub struct InterceptState {
     access: ArcSwap<Access>,
     pub(crate) rules: Rules,
-    pub(crate) mint: Mint,
+    pub(crate) mint: Arc<Mint>,
     pub(crate) upstream: Upstream,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) shares: Shares,
@@ -69,8 +72,8 @@ pub struct Site {
     draining: watch::Sender<bool>,
 }
 
-impl Site {
-    /// Puts it together, for so many connections of clients.
+impl InterceptState {
+    /// Assembles the state, for at most `connections` client connections.
     pub fn new(
         access: Access,
         rules: Rules,
@@ -83,7 +86,7 @@ impl Site {
         Self {
             access: ArcSwap::from_pointee(access),
             rules,
-            mint,
+            mint: Arc::new(mint),
             upstream,
             metrics: Arc::default(),
             shares: Shares::new(connections),
@@ -92,82 +95,91 @@ impl Site {
         }
     }
 
-    /// Reads again whom origins may be certified by, and makes a leaf key. It takes its time, and changes nothing.
+    /// Prepares a reload: reads the trusted roots of origins again, and makes a leaf key. Takes its time, and changes
+    /// nothing.
     ///
     /// # Errors
     ///
-    /// The authority is not valid, or no origin could be verified.
-    pub fn prepare(&self, access: Access, authority: Authority) -> Result<Renewal, RenewError> {
-        Ok(Renewal {
+    /// The authority is not valid, or there is no trusted root to verify an origin by.
+    pub fn prepare_reload(
+        &self,
+        access: Access,
+        authority: Authority,
+    ) -> Result<Reload, ReloadError> {
+        Ok(Reload {
             access,
             tls: self.upstream.read_trust(&authority.certificates())?,
-            season: self.mint.prepare(authority)?,
+            epoch: self.mint.prepare(authority)?,
         })
     }
 
-    /// Goes by this from now on. Connections that are open stay.
-    pub fn renew(&self, renewal: Renewal) {
-        self.mint.renew(renewal.season);
-        self.upstream.trust(renewal.tls);
-        self.access.store(Arc::new(renewal.access));
+    /// Applies a reload to new connections. Connections that are open stay.
+    pub fn apply(&self, reload: Reload) {
+        self.mint.renew(reload.epoch);
+        self.upstream.set_trust(reload.tls);
+        self.access.store(Arc::new(reload.access));
     }
 
-    /// A connection of this peer ended before there was a request.
-    pub(crate) fn unopened(&self, peer: PeerAddr, reason: &'static str) {
-        self.metrics.unopened(reason);
+    /// Counts and logs a connection of this peer that ended before there was a request.
+    pub(crate) fn count_unopened(&self, peer: PeerAddr, reason: &'static str) {
+        self.metrics.count_unopened(reason);
         tracing::debug!(%peer, reason, "connection ended before there was a request");
     }
 
-    /// Who may use the proxy.
+    /// The rules about clients that are in force now.
     pub(crate) fn access(&self) -> Arc<Access> {
         self.access.load_full()
     }
 
-    /// Adds all that is counted.
-    pub fn register(self: &Arc<Self>, registry: &mut Registry) {
+    /// Registers all metrics.
+    pub fn register(&self, registry: &mut Registry) {
         self.metrics.register(registry);
-        registry.register_collector(Box::new(Certificates(Arc::clone(self))));
+        registry.register_collector(Box::new(MintCollector(Arc::clone(&self.mint))));
         if let Some(check) = &self.check {
             check.register(registry);
         }
     }
 
-    /// Whether nothing new is accepted any more.
+    /// Whether no connection is accepted any more.
     pub(crate) fn is_draining(&self) -> bool {
         *self.draining.borrow()
     }
 
-    /// This worker's way to the check service, if there is one.
+    /// This worker's client of the check service, if one is configured.
     pub(crate) fn check(&self) -> Option<authz::Client> {
         let check = self.check.as_ref()?;
         Some(CHECK.with(|client| client.get_or_init(|| check.client()).clone()))
     }
 
-    /// Whether the check service can be asked, if there is one.
-    pub(crate) async fn can_ask(&self) -> Result<(), authz::Failure> {
+    /// Probes the check service, if one is configured.
+    ///
+    /// # Errors
+    ///
+    /// Why it can't be asked now.
+    pub(crate) async fn probe_check(&self) -> Result<(), authz::Failure> {
         match &self.check {
             Some(check) => check.reach().await,
             None => Ok(()),
         }
     }
 
-    /// Whether there is somebody to ask.
-    pub(crate) fn is_checked(&self) -> bool {
+    /// Whether a check service is configured.
+    pub(crate) fn has_check(&self) -> bool {
         self.check.is_some()
     }
 
-    /// How much of a request's body it is to see; 0 for nothing.
-    pub(crate) fn asked_about_bodies(&self) -> usize {
+    /// How many bytes of a request's body the check service is to see; 0 for none.
+    pub(crate) fn max_checked_body(&self) -> usize {
         self.check.as_ref().map_or(0, Check::body)
     }
 
-    /// From now on connections end as soon as they can.
+    /// Starts the drain: connections end as soon as they can.
     pub(crate) fn drain(&self) {
         self.draining.send_replace(true);
     }
 
-    /// Returns once they should.
-    pub(crate) async fn draining(&self) {
+    /// Returns once the drain has started.
+    pub(crate) async fn wait_draining(&self) {
         // It can't fail: `self` holds the sender.
         let _ = self
             .draining
@@ -178,6 +190,6 @@ impl Site {
 }
 
 thread_local! {
-    /// A process has one check service, and each of its workers one way to it.
+    /// A process has one check service, and each of its workers one client of it.
     static CHECK: OnceCell<authz::Client> = const { OnceCell::new() };
 }

@@ -1,126 +1,101 @@
-//! Towards origins: one request out, the head of its answer back.
+//! Requests to origins: sends one, and returns the head of its response.
 
 mod client_leases;
+pub mod config;
 mod connection;
 mod connection_cap;
+mod connection_permit;
 mod dialer;
 mod error;
 mod idle_pool;
+mod message_head;
+mod request_body;
 mod resolver;
-pub(crate) mod trust;
-mod upstream_proxy;
+pub mod trust;
+pub mod upstream_proxy;
 
 use std::net::{IpAddr, SocketAddr};
-use std::path::PathBuf;
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-use arc_swap::ArcSwap;
-use http::uri::{Authority, Parts, PathAndQuery, Scheme};
-use http::{HeaderMap, HeaderValue, Request, Response, Uri, Version, header};
-use hyper::body::{Body, Incoming};
+use http::{Request, Response, header};
+use hyper::body::Incoming;
 use moka::sync::Cache;
 use rustls::pki_types::CertificateDer;
+use tokio::net::TcpStream;
 use tokio::time::{Instant, sleep_until};
 
-use crate::audit::Sending;
-use crate::http::response_body::Outgoing;
-use crate::policy::destination::Destinations;
-use crate::http::hop_by_hop;
+use crate::audit::BodyProgress;
 use crate::host::HostPort;
+use crate::policy::destination::Destinations;
 use crate::request::id::Id;
 
-pub(crate) use connection::About;
-pub(crate) use error::{Failed, Fault};
-use resolver::Lookups;
-pub(crate) use client_leases::{Lease, Own};
-pub use upstream_proxy::{NotAParent, Parent};
-use connection_cap::Places;
-pub(crate) use idle_pool::Key;
-use idle_pool::Pool;
-pub use trust::TrustError;
+pub(crate) use client_leases::{ClientLeases, Lease};
+use config::UpstreamConfig;
+pub(crate) use connection::ConnectionInfo;
+use dialer::Dialer;
+pub(crate) use error::{FailedAttempt, UpstreamError};
+use idle_pool::{IdlePool, PoolKey};
+pub(crate) use message_head::is_streaming;
+use message_head::{RequestForm, authenticates_connection, framing_error, write_target};
+pub(crate) use request_body::RequestBody;
+use trust::{OriginTls, TrustError};
 
-/// How origins are reached.
-#[derive(Debug)]
-pub struct Settings {
-    /// Authorities beside the host's own (`--extra-ca`).
-    pub extra_ca: Vec<PathBuf>,
-    /// A proxy to go through (`--upstream-proxy`).
-    pub parent: Option<Parent>,
-    /// Whether each connection begins with a PROXY header of version 2 that names the client.
-    pub send_proxy: bool,
-    /// For a TCP connection.
-    pub connect_timeout: Duration,
-    /// For a TLS handshake.
-    pub handshake_timeout: Duration,
-    /// From the end of the request to the head of the answer, or from its last octet that went.
-    pub answer_timeout: Duration,
-    /// How long a connection is kept that nobody uses, and a client waited for that sends nothing of its request.
-    pub idle: Duration,
-    /// How many connections there may be at a time, those that nobody uses among them.
-    pub most: usize,
-}
-
-/// The way to all origins, shared by the workers; connections are of the worker that asks.
+/// The client side of the proxy, shared by the workers; each worker has connections of its own.
 #[derive(Debug)]
 pub struct Upstream {
-    settings: Settings,
-    tls: ArcSwap<trust::Tls>,
-    destinations: Destinations,
-    places: Places,
-    lookups: Lookups,
-    /// What origins answered when both were offered: whether they speak HTTP/2. An address that a client chose may
-    /// be another server.
+    dialer: Dialer,
+    /// Whether an origin chose HTTP/2 when both protocols were offered. The address of a redirected connection is part of
+    /// the key: the client chose it, and it may be another server's.
     speaks_http2: Cache<(HostPort, Option<IpAddr>), bool>,
 }
 
-/// The head of an answer, and what came with it.
+/// The head of a response, and the connection that it came through.
 #[derive(Debug)]
 pub(crate) struct Sent {
     pub(crate) response: Response<Incoming>,
     pub(crate) lease: Lease,
-    pub(crate) about: Arc<About>,
+    pub(crate) about: Arc<ConnectionInfo>,
     pub(crate) reused: bool,
 }
 
 impl Upstream {
-    /// `ours` are the certificates of our own authority.
+    /// `own_ca` are the certificates of the proxy's own authority, which no origin may be certified by.
     ///
     /// # Errors
     ///
-    /// [`TrustError`]: nobody could be verified.
+    /// [`TrustError`]: there is no trusted root, or a file of `--extra-ca` is unusable.
     pub fn new(
-        settings: Settings,
+        config: UpstreamConfig,
         destinations: Destinations,
-        ours: &[CertificateDer<'_>],
+        own_ca: &[CertificateDer<'_>],
     ) -> Result<Self, TrustError> {
         Ok(Self {
-            tls: ArcSwap::from_pointee(trust::Tls::new(&settings.extra_ca, ours)?),
-            places: Places::new(settings.most),
-            lookups: Lookups::default(),
-            settings,
-            destinations,
+            dialer: Dialer::new(config, destinations, own_ca)?,
             speaks_http2: Cache::builder()
-                .max_capacity(MOST_REMEMBERED)
-                .time_to_live(REMEMBERED)
+                .max_capacity(MAX_REMEMBERED_ORIGINS)
+                .time_to_live(PROTOCOL_LIFETIME)
                 .build(),
         })
     }
 
-    /// Reads again whom origins may be certified by; [`Upstream::trust`] goes by it.
+    /// Reads the trusted roots again; [`Upstream::set_trust`] puts them into use.
     ///
     /// # Errors
     ///
     /// As [`Upstream::new`].
-    pub(crate) fn read_trust(&self, ours: &[CertificateDer<'_>]) -> Result<trust::Tls, TrustError> {
-        trust::Tls::new(&self.settings.extra_ca, ours)
+    pub(crate) fn read_trust(
+        &self,
+        own_ca: &[CertificateDer<'_>],
+    ) -> Result<OriginTls, TrustError> {
+        OriginTls::new(&self.config().extra_ca, own_ca)
     }
 
-    /// Verifies new connections by this. Those that are open stay.
-    pub(crate) fn trust(&self, tls: trust::Tls) {
-        self.tls.store(Arc::new(tls));
+    /// Verifies new connections by these roots. Connections that are open stay.
+    pub(crate) fn set_trust(&self, tls: OriginTls) {
+        self.dialer.set_tls(tls);
     }
 
     /// Whether an origin is known to speak HTTP/1.1 only.
@@ -128,59 +103,77 @@ impl Upstream {
         self.speaks_http2.get(&(origin.clone(), via)) == Some(false)
     }
 
-    /// What a client connection that is served on this thread has of its own: nothing so far.
-    pub(crate) fn own(id: Id, client: IpAddr) -> Arc<Own> {
-        Arc::new(Own::of(id, client, POOL.with(Arc::clone)))
+    /// The leases, none so far, of a client connection that is served on this thread.
+    pub(crate) fn new_leases(id: Id, client: IpAddr) -> Arc<ClientLeases> {
+        Arc::new(ClientLeases::new(id, client, POOL.with(Arc::clone)))
     }
 
-    /// What a connection of this client to this place has to be.
-    pub(crate) fn key(
+    /// See [`UpstreamConfig::pool_key`].
+    pub(crate) fn pool_key(
         &self,
         to: HostPort,
         tls: bool,
         http2: bool,
         via: Option<IpAddr>,
         client: SocketAddr,
-    ) -> Key {
-        Key {
-            to,
-            tls,
-            http2: http2 && tls,
-            via,
-            speaks_for: self.settings.send_proxy.then_some(client),
-            private_to: None,
-        }
+    ) -> PoolKey {
+        self.config().pool_key(to, tls, http2, via, client)
     }
 
-    /// Sends a request, whose URI has a path only, and waits for the head of the answer. `sent` counts
-    /// what of its body has gone.
+    /// See [`Dialer::connect_tunnel`].
+    pub(crate) async fn connect_tunnel(
+        &self,
+        to: &HostPort,
+        client: SocketAddr,
+    ) -> Result<(TcpStream, Arc<ConnectionInfo>), FailedAttempt> {
+        self.dialer.connect_tunnel(to, client).await
+    }
+
+    /// Sends a request, whose URI has a path only, and waits for the head of the response. `progress` counts what of its
+    /// body was sent.
+    ///
+    /// A request on a reused connection that the origin closes is retried, if nothing of it was sent or its method is
+    /// safe (RFC 9112, section 9.3.1).
+    ///
+    /// # Errors
+    ///
+    /// The origin can't be reached, its certificate is wrong, or it gives no valid response in time.
     pub(crate) async fn send(
         &self,
-        own: &Arc<Own>,
-        key: Key,
-        mut request: Request<Outgoing>,
-        sent: &Sending,
-    ) -> Result<Sent, Failed> {
+        leases: &Arc<ClientLeases>,
+        key: PoolKey,
+        mut request: Request<RequestBody>,
+        progress: &BodyProgress,
+    ) -> Result<Sent, FailedAttempt> {
         loop {
-            let (mut lease, reused) = self.lease(own, &key).await?;
+            let (mut lease, reused) = self.acquire_lease(leases, &key).await?;
             let about = Arc::clone(lease.about());
-            if hop_by_hop::bind_connection(request.headers(), &header::AUTHORIZATION) {
+            if authenticates_connection(request.headers(), &header::AUTHORIZATION) {
                 lease.make_private();
             }
-            form(&mut request, &key, &lease);
-            if let Some(parent) = self.settings.parent.as_ref()
+            let form = RequestForm {
+                http2: lease.is_http2(),
+                absolute: about.absolute_form,
+            };
+            write_target(&mut request, &key, form);
+            if let Some(proxy) = self.config().proxy.as_ref()
                 && about.absolute_form
             {
-                parent.sign(request.headers_mut());
+                proxy.sign(request.headers_mut());
             }
-            let again = if reused { repeated(&request) } else { None };
-            match self.answer(&mut lease, request, sent).await {
+            let copy = if reused {
+                copy_for_retry(&request)
+            } else {
+                None
+            };
+            match self.wait_response(&mut lease, request, progress).await {
                 Ok(response) => {
-                    if let Some(smell) = smell(response.headers()) {
-                        return Err(Fault::BadAnswer(smell.to_owned()).with(about.addr));
+                    if let Some(error) = framing_error(response.headers()) {
+                        return Err(UpstreamError::BadResponse(error.to_owned()).at(about.addr));
                     }
-                    let mut asks = [header::WWW_AUTHENTICATE, header::PROXY_AUTHENTICATE].iter();
-                    if asks.any(|name| hop_by_hop::bind_connection(response.headers(), name)) {
+                    let mut challenges =
+                        [header::WWW_AUTHENTICATE, header::PROXY_AUTHENTICATE].iter();
+                    if challenges.any(|name| authenticates_connection(response.headers(), name)) {
                         lease.make_private();
                     }
                     return Ok(Sent {
@@ -190,44 +183,47 @@ impl Upstream {
                         reused,
                     });
                 }
-                // The origin closed it in the moment it was to be used again: nothing was sent, or nothing that
-                // changes anything (RFC 9112, section 9.3.1).
-                Err((fault, unsent)) => {
+                // The origin closed the connection in the moment of its reuse.
+                Err((error, unsent)) => {
                     let unsent = unsent.filter(|_| reused).map(|unsent| *unsent);
-                    let again = again.filter(|_| matches!(fault, Fault::Closed));
-                    request = unsent.or(again).ok_or_else(|| fault.with(about.addr))?;
+                    let copy = copy.filter(|_| matches!(error, UpstreamError::Closed));
+                    request = unsent.or(copy).ok_or_else(|| error.at(about.addr))?;
                 }
             }
         }
     }
 
-    /// A connection for one request, and whether it was there before.
-    async fn lease(&self, own: &Arc<Own>, key: &Key) -> Result<(Lease, bool), Failed> {
+    /// Acquires a connection for one request, and tells whether it is a reused one.
+    async fn acquire_lease(
+        &self,
+        leases: &Arc<ClientLeases>,
+        key: &PoolKey,
+    ) -> Result<(Lease, bool), FailedAttempt> {
         let asked = Instant::now();
-        if let Some(lease) = Lease::again(own, key) {
+        if let Some(lease) = Lease::reuse(leases, key) {
             return Ok((lease, true));
         }
         if !key.http2 || self.is_http1_only(&key.to, key.via) {
-            let connection = self.connect(key, own.client).await?;
-            return Ok((Lease::first(own, key, connection), false));
+            let connection = self.dialer.connect(key, leases.client).await?;
+            return Ok((Lease::new(leases, key, connection), false));
         }
-        // Of requests that come together one dials, and the others then have a connection or its fault. If it
-        // turns out that each needs one of its own, they dial at the same time.
-        let mut turn = own.dialling.lock().await;
-        if let Some(lease) = Lease::again(own, key) {
+        // Single flight: of requests that come together one dials, and the others then have its connection or its error.
+        // If it turns out that each needs a connection of its own, they dial at the same time.
+        let mut last_failure = leases.dialling.lock().await;
+        if let Some(lease) = Lease::reuse(leases, key) {
             return Ok((lease, true));
         }
-        if let Some((_, failed)) = turn.as_ref().filter(|(at, _)| *at > asked) {
+        if let Some((_, failed)) = last_failure.as_ref().filter(|(at, _)| *at > asked) {
             return Err(failed.clone());
         }
         let connected = match self.is_http1_only(&key.to, key.via) {
             true => {
-                drop(turn);
-                self.connect(key, own.client).await?
+                drop(last_failure);
+                self.dialer.connect(key, leases.client).await?
             }
             false => {
-                let connected = self.connect(key, own.client).await;
-                *turn = connected
+                let connected = self.dialer.connect(key, leases.client).await;
+                *last_failure = connected
                     .as_ref()
                     .err()
                     .map(|failed| (Instant::now(), failed.clone()));
@@ -237,52 +233,52 @@ impl Upstream {
                 connection
             }
         };
-        Ok((Lease::first(own, key, connected), false))
+        Ok((Lease::new(leases, key, connected), false))
     }
 
-    async fn answer(
+    async fn wait_response(
         &self,
         lease: &mut Lease,
-        request: Request<Outgoing>,
-        sent: &Sending,
-    ) -> Result<Response<Incoming>, (Fault, Option<Box<Request<Outgoing>>>)> {
-        let (idle, limit) = (self.settings.idle, self.settings.answer_timeout);
-        let may_be_silent = hop_by_hop::is_long_lived(request.headers());
-        let mut answer = pin!(lease.send(request));
+        request: Request<RequestBody>,
+        progress: &BodyProgress,
+    ) -> Result<Response<Incoming>, (UpstreamError, Option<Box<Request<RequestBody>>>)> {
+        let (idle, limit) = (self.config().idle_timeout, self.config().response_timeout);
+        let may_be_silent = is_streaming(request.headers());
+        let mut response = pin!(lease.send(request));
         let (mut before, mut since) = (0, Instant::now());
         loop {
             let first = since + idle.min(limit);
-            let look = if Instant::now() < first {
+            let next_check = if Instant::now() < first {
                 first
             } else {
                 since + limit
             };
             tokio::select! {
-                answer = &mut answer => return answer.map_err(|mut error| {
+                response = &mut response => return response.map_err(|mut error| {
                     let unsent = error.take_message().map(Box::new);
-                    (of_http(error.error()), unsent)
+                    (from_hyper(error.error()), unsent)
                 }),
-                () = sleep_until(look) => {}
+                () = sleep_until(next_check) => {}
             }
-            // As long as the body moves, the answer is not due.
-            let now = sent.octets.load(Relaxed);
+            // While the body moves, the response is not due.
+            let now = progress.bytes.load(Relaxed);
             if now != before {
                 (before, since) = (now, Instant::now());
-            } else if sent.awaits_client.load(Relaxed) && !may_be_silent {
-                return Err((Fault::RequestIdle(idle.min(limit)), None));
+            } else if progress.awaits_client.load(Relaxed) && !may_be_silent {
+                return Err((UpstreamError::RequestIdle(idle.min(limit)), None));
             } else if since.elapsed() >= limit {
-                return Err((Fault::AnswerTimeout(limit), None));
+                return Err((UpstreamError::ResponseTimeout(limit), None));
             }
         }
     }
 
-    /// Closes, again and again, what has not been used for a while. For each worker, on its thread.
-    pub(crate) async fn sweep(&self) {
+    /// Closes connections that were idle for the idle timeout, again and again. Runs once for each worker, on its thread.
+    pub(crate) async fn run_idle_sweep(&self) {
         let pool = POOL.with(Arc::clone);
-        self.places.add(&pool);
+        self.dialer.add_pool(&pool);
         loop {
-            tokio::time::sleep(SWEEP).await;
-            pool.forget_unused(self.settings.idle);
+            tokio::time::sleep(SWEEP_INTERVAL).await;
+            pool.evict_expired(self.config().idle_timeout);
         }
     }
 
@@ -290,99 +286,41 @@ impl Upstream {
     pub(crate) fn close_idle() {
         POOL.with(|pool| pool.clear());
     }
+
+    fn config(&self) -> &UpstreamConfig {
+        self.dialer.config()
+    }
 }
 
-/// The same request once more, if it does not matter how often it is made.
-fn repeated(request: &Request<Outgoing>) -> Option<Request<Outgoing>> {
-    let body = request.body().repeated()?;
+/// A copy of a request for a retry; `None` if it has a body, or its method is not safe.
+fn copy_for_retry(request: &Request<RequestBody>) -> Option<Request<RequestBody>> {
+    let body = request.body().try_clone()?;
     request.method().is_safe().then(|| {
-        let mut again = Request::new(body);
-        *again.method_mut() = request.method().clone();
-        *again.uri_mut() = request.uri().clone();
-        *again.version_mut() = request.version();
-        *again.headers_mut() = request.headers().clone();
-        again
+        let mut copy = Request::new(body);
+        *copy.method_mut() = request.method().clone();
+        *copy.uri_mut() = request.uri().clone();
+        *copy.version_mut() = request.version();
+        *copy.headers_mut() = request.headers().clone();
+        copy
     })
 }
 
-/// Writes the request's target in the form that the connection wants it: HTTP/1.1 has the path alone and a
-/// Host header, HTTP/2 has all of it in the URI.
-fn form(request: &mut Request<Outgoing>, key: &Key, lease: &Lease) {
-    let path = request.uri().path_and_query().cloned();
-    let authority = authority(key);
-    let whole = lease.is_http2() || lease.about().absolute_form;
-    let mut parts = Parts::default();
-    if whole {
-        parts.scheme = Some(if key.tls { Scheme::HTTPS } else { Scheme::HTTP });
-        parts.authority = Authority::try_from(authority.as_str()).ok();
-    }
-    parts.path_and_query = path.or_else(|| Some(PathAndQuery::from_static("/")));
-    // These parts go together in both forms.
-    if let Ok(uri) = Uri::from_parts(parts) {
-        *request.uri_mut() = uri;
-    }
-    if lease.is_http2() {
-        *request.version_mut() = Version::HTTP_2;
-        request.headers_mut().remove(header::HOST);
-        // Of a first attempt, by HTTP/1.1.
-        request.headers_mut().remove(header::TRANSFER_ENCODING);
-    } else {
-        *request.version_mut() = Version::HTTP_11;
-        hop_by_hop::join_cookies(request.headers_mut());
-        // A host's spelling has no octet that a header could not have.
-        if let Ok(host) = HeaderValue::try_from(authority) {
-            request.headers_mut().insert(header::HOST, host);
-        }
-        // hyper would take a GET without a length for one without a body.
-        let is_unsized = request.body().size_hint().exact().is_none();
-        if is_unsized && !request.headers().contains_key(header::CONTENT_LENGTH) {
-            let chunked = HeaderValue::from_static("chunked");
-            let headers = request.headers_mut();
-            headers.insert(header::TRANSFER_ENCODING, chunked);
-        }
-    }
-}
-
-/// Host and port, the latter where the scheme does not imply it.
-fn authority(key: &Key) -> String {
-    let mut text = key.to.to_string();
-    let implied = if key.tls { ":443" } else { ":80" };
-    if text.ends_with(implied) {
-        text.truncate(text.len() - implied.len());
-    }
-    text
-}
-
-/// What makes the end of an answer's body a matter of opinion (RFC 9112, section 6.3). hyper reads such an answer
-/// by its Transfer-Encoding, and would pass the other length on.
-fn smell(headers: &HeaderMap) -> Option<&'static str> {
-    let mut codings = headers.get_all(header::TRANSFER_ENCODING).iter();
-    match (codings.next(), codings.next()) {
-        (None, _) => None,
-        (Some(_), _) if headers.contains_key(header::CONTENT_LENGTH) => {
-            Some("an answer with Transfer-Encoding and Content-Length")
-        }
-        (Some(one), None) if one.as_bytes().eq_ignore_ascii_case(b"chunked") => None,
-        _ => Some("an answer with a Transfer-Encoding other than chunked"),
-    }
-}
-
-fn of_http(error: &hyper::Error) -> Fault {
+fn from_hyper(error: &hyper::Error) -> UpstreamError {
     if error.is_user() {
-        return Fault::RequestCut;
+        return UpstreamError::RequestCut;
     }
     if error.is_parse() {
-        return Fault::BadAnswer(error.to_string());
+        return UpstreamError::BadResponse(error.to_string());
     }
-    Fault::Closed
+    UpstreamError::Closed
 }
 
 thread_local! {
-    static POOL: Arc<Pool> = Arc::default();
+    static POOL: Arc<IdlePool> = Arc::default();
 }
 
-/// Of 60 octets or so.
-const MOST_REMEMBERED: u64 = 16_384;
-/// Servers learn HTTP/2, and a load balancer may have more than one sort of them.
-const REMEMBERED: Duration = Duration::from_secs(600);
-const SWEEP: Duration = Duration::from_secs(5);
+/// Origins whose protocol is remembered, in some 60 bytes each.
+const MAX_REMEMBERED_ORIGINS: u64 = 16_384;
+/// Servers get HTTP/2 one day, and a load balancer may have servers with and without it.
+const PROTOCOL_LIFETIME: Duration = Duration::from_secs(600);
+const SWEEP_INTERVAL: Duration = Duration::from_secs(5);

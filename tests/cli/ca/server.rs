@@ -6,8 +6,9 @@ use std::path::Path;
 use std::thread;
 
 use peername_intercept::ca::Authority;
+use peername_intercept::ca::mint::Mint;
+use peername_intercept::ca::mint::offer::ClientSupport;
 use peername_intercept::host::Host as Name;
-use peername_intercept::ca::mint::{Mint, Offer};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio_rustls::LazyConfigAcceptor;
@@ -48,7 +49,11 @@ async fn answer(connection: TcpStream, mint: &Mint) -> anyhow::Result<()> {
     let name = hello.server_name().map(Name::from_sni).transpose()?;
     let name = name.unwrap_or_else(|| IpAddr::V4(Ipv4Addr::LOCALHOST).into());
     let config = mint
-        .server_config(&name, Offer::of(&hello), &[b"http/1.1"])
+        .server_config(
+            &name,
+            ClientSupport::from_client_hello(&hello),
+            &[b"http/1.1"],
+        )
         .await?;
     let mut stream = start.into_stream(config).await?;
     let mut request = Vec::new();

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use std::time::{Duration, SystemTime};
 
 use humantime::format_rfc3339_seconds;
-use peername_intercept::ca::{Authority, Error, Facts, Options, Permitted};
+use peername_intercept::ca::{Authority, AuthorityOptions, CaError, CertificateFacts, Permitted};
 use serde::Serialize;
 
 pub(crate) mod dir;
@@ -97,13 +97,13 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
 fn is_there(dir: &Dir) -> anyhow::Result<bool> {
     match Authority::open(&dir.path()?) {
         Ok(_) => Ok(true),
-        Err(Error::Absent { .. }) => Ok(false),
+        Err(CaError::Absent { .. }) => Ok(false),
         Err(error) => Err(error.into()),
     }
 }
 
 fn init(dir: &Dir, wanted: &Wanted) -> anyhow::Result<()> {
-    let options = Options {
+    let options = AuthorityOptions {
         common_name: wanted.common_name.clone().unwrap_or_else(on_this_host),
         days: wanted.days,
         permitted: wanted.permit.clone(),
@@ -169,7 +169,7 @@ struct Certificate {
 }
 
 impl Certificate {
-    fn of(facts: &Facts) -> Self {
+    fn of(facts: &CertificateFacts) -> Self {
         Self {
             subject: facts.subject.clone(),
             sha256: fingerprint(facts),
@@ -204,7 +204,7 @@ fn describe(dir: &Dir, authority: &Authority) -> anyhow::Result<()> {
 }
 
 /// As browsers and OpenSSL show it.
-fn fingerprint(facts: &Facts) -> String {
+fn fingerprint(facts: &CertificateFacts) -> String {
     let octets: Vec<_> = facts
         .fingerprint
         .iter()

@@ -1,4 +1,4 @@
-//! `peername intercept`: opens TLS, asks, and passes on or refuses.
+//! `peername intercept`: terminates TLS, checks each request, and forwards or refuses it.
 
 mod options;
 
@@ -10,11 +10,13 @@ use std::sync::Arc;
 use anyhow::Context;
 use peername_intercept::admin::InterceptHealth;
 use peername_intercept::ca::Authority;
+use peername_intercept::ca::mint::Mint;
+use peername_intercept::ca::mint::config::MintConfig;
+use peername_intercept::listener::{Intercept, ListenerKind};
 use peername_intercept::policy::destination::Destinations;
-use peername_intercept::listener::{Door, Intercept};
-use peername_intercept::ca::mint::{self, Mint};
-use peername_intercept::state::{Renewal, Site};
-use peername_intercept::upstream::{TrustError, Upstream};
+use peername_intercept::state::{InterceptState, Reload};
+use peername_intercept::upstream::Upstream;
+use peername_intercept::upstream::trust::TrustError;
 use peername_observe::admin::{AdminListener, AdminServer};
 use peername_server::listeners::{
     ExistingListeners, InheritedSockets, ListenerId, Listeners, number_listeners, open_single,
@@ -37,13 +39,13 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
 
 async fn start(args: &Args) -> anyhow::Result<ExitCode> {
     let mut signals = Signals::listen()?;
-    // Before the key is read.
+    // Before the authority's key is read.
     core_dump::disable()?;
     let (access, check) = (args.access()?, args.check()?);
     let ca = args.ca.path()?;
     let authority = Authority::open(&ca)?;
     let own = OwnAddresses::read().await?;
-    let (listeners, doors) = open(args)?;
+    let (listeners, kinds) = open(args)?;
     let admin = args
         .admin
         .map(|addr| open_single(addr).map(AdminListener::Tcp))
@@ -58,25 +60,30 @@ async fn start(args: &Args) -> anyhow::Result<ExitCode> {
         listening,
     };
     let workers = args.workers();
-    let (capacity, most) = split(lifecycle::capacity(workers, COMPANIONS, 0)?);
-    let upstream = Upstream::new(args.upstream(most), destinations, &authority.certificates());
+    let (capacity, max_upstream) =
+        split_capacity(lifecycle::capacity(workers, TASKS_PER_WORKER, 0)?);
+    let upstream = Upstream::new(
+        args.upstream(max_upstream),
+        destinations,
+        &authority.certificates(),
+    );
     let upstream = upstream.map_err(|error| match error {
         TrustError::ExtraCa { .. } => anyhow::Error::new(Usage::from_error(error)),
         error => error.into(),
     })?;
-    let mint = Mint::with(
+    let mint = Mint::with_config(
         authority,
-        mint::Settings {
-            capacity: CERTIFICATES,
+        MintConfig {
+            capacity: MAX_CERTIFICATES,
             per_client: args.certificates_per_client(),
-            ..mint::Settings::default()
+            ..MintConfig::default()
         },
     )?;
-    tell(args, &ca, &listeners, check.is_some());
+    log_start(args, &ca, &listeners, check.is_some());
     if let Some(check) = check.clone() {
         tokio::spawn(check.await_service());
     }
-    let site = Arc::new(Site::new(
+    let state = Arc::new(InterceptState::new(
         access,
         args.rules(),
         mint,
@@ -84,28 +91,28 @@ async fn start(args: &Args) -> anyhow::Result<ExitCode> {
         check,
         capacity.connections,
     ));
-    let intercept = Arc::new(Intercept::new(Arc::clone(&site), doors));
+    let intercept = Arc::new(Intercept::new(Arc::clone(&state), kinds));
     let beside = vec![intercept.worker_tasks(workers)];
     let mut running = workers::start(listeners, beside, &intercept, capacity)
         .context("starting a worker thread")?;
     tokio::spawn(lifecycle::keep_own_addresses(own));
     if let Some(admin) = admin {
         let mut registry = Registry::default();
-        site.register(&mut registry);
-        let health = InterceptHealth::new(Arc::clone(&site), running.liveness());
+        state.register(&mut registry);
+        let health = InterceptHealth::new(Arc::clone(&state), running.liveness());
         tokio::spawn(AdminServer::new(registry, health, args.admin_hosts()).serve(admin));
     }
     manager::ready("intercepting");
     manager::keep_alive(running.liveness());
     while signals.next(&mut running).await? == Told::Reload {
         manager::reloading();
-        let reading = read_again(args.clone(), ca.clone(), Arc::clone(&site));
+        let reading = read_files(args.clone(), ca.clone(), Arc::clone(&state));
         let Some(read) = signals.unless_stopped(&mut running, reading).await? else {
             break;
         };
         match read {
-            Ok(renewal) => {
-                site.renew(renewal);
+            Ok(reload) => {
+                state.apply(reload);
                 tracing::info!("reloaded: authority, trusted roots, access lists");
             }
             Err(error) => tracing::warn!("reload refused, all stays as it was: {error:#}"),
@@ -116,26 +123,27 @@ async fn start(args: &Args) -> anyhow::Result<ExitCode> {
     Ok(signals.stop(running, args.drain()).await)
 }
 
-/// What stands in files: whole, or not at all.
-async fn read_again(args: Args, ca: PathBuf, site: Arc<Site>) -> anyhow::Result<Renewal> {
-    lifecycle::read_again(move || Ok(site.prepare(args.access()?, Authority::open(&ca)?)?)).await
+/// Reads all files again: either all of them are valid, or the reload is refused.
+async fn read_files(args: Args, ca: PathBuf, state: Arc<InterceptState>) -> anyhow::Result<Reload> {
+    lifecycle::read_again(move || Ok(state.prepare_reload(args.access()?, Authority::open(&ca)?)?))
+        .await
 }
 
-/// What clients may have of the descriptors, and how many connections to origins there may be. A client by HTTP/2
-/// may need many of these, so that each sort has its own: two fifths. The rest is for questions and lookups.
-fn split(capacity: Capacity) -> (Capacity, usize) {
+/// Splits the descriptors: two fifths for connections of clients, two fifths for connections to origins. Each sort has its
+/// own limit because one HTTP/2 client may need many connections to origins. The rest is for checks and DNS lookups.
+fn split_capacity(capacity: Capacity) -> (Capacity, usize) {
     let connections = (capacity.connections * 4 / 5).max(1);
-    let of_clients = Capacity {
+    let client_capacity = Capacity {
         connections,
         ..capacity
     };
-    (of_clients, connections)
+    (client_capacity, connections)
 }
 
-type Doors = Vec<(ListenerId, Door)>;
+type ListenerKinds = Vec<(ListenerId, ListenerKind)>;
 
-fn open(args: &Args) -> anyhow::Result<(Listeners, Doors)> {
-    let (explicit, transparent) = args.doors();
+fn open(args: &Args) -> anyhow::Result<(Listeners, ListenerKinds)> {
+    let (explicit, transparent) = args.listen_addresses();
     let workers = args.workers();
     let sockets = (explicit.len() + transparent.len()) * workers;
     lifecycle::require_descriptors(workers, sockets)?;
@@ -149,20 +157,23 @@ fn open(args: &Args) -> anyhow::Result<(Listeners, Doors)> {
         workers,
         &InheritedSockets::default(),
     )?;
-    // TPROXY needs it, REDIRECT does not.
+    // TPROXY needs a transparent socket, REDIRECT does not.
     if is_effective(Capability::CAP_NET_RAW) || is_effective(Capability::CAP_NET_ADMIN) {
         listeners =
             listeners.with_transparent(|id| transparent.iter().any(|(one, _)| *one == id))?;
     }
-    let doors = [(explicit, Door::Explicit), (transparent, Door::Transparent)]
-        .into_iter()
-        .flat_map(|(all, door)| all.into_iter().map(move |(id, _)| (id, door)))
-        .collect();
-    Ok((listeners, doors))
+    let kinds = [
+        (explicit, ListenerKind::Explicit),
+        (transparent, ListenerKind::Transparent),
+    ]
+    .into_iter()
+    .flat_map(|(all, kind)| all.into_iter().map(move |(id, _)| (id, kind)))
+    .collect();
+    Ok((listeners, kinds))
 }
 
-fn tell(args: &Args, ca: &Path, listeners: &Listeners, is_checked: bool) {
-    match (is_checked, args.goes_on_unchecked()) {
+fn log_start(args: &Args, ca: &Path, listeners: &Listeners, is_checked: bool) {
+    match (is_checked, args.fails_open()) {
         (false, _) => {
             tracing::warn!("no --check: every request is allowed, but for its destination");
         }
@@ -179,7 +190,7 @@ fn tell(args: &Args, ca: &Path, listeners: &Listeners, is_checked: bool) {
     );
 }
 
-/// Of each worker: what it does beside its connections.
-const COMPANIONS: usize = 1;
-/// Of a kilobyte or two each.
-const CERTIFICATES: u64 = 32_768;
+/// Tasks of each worker beside its connections.
+const TASKS_PER_WORKER: usize = 1;
+/// Certificates in the cache, of a kilobyte or two each.
+const MAX_CERTIFICATES: u64 = 32_768;

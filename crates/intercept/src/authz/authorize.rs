@@ -1,110 +1,127 @@
-//! Asking the check, where there is one: about a tunnel, and about each request.
+//! Authorization of a tunnel and of each request by the check service, where one is configured.
 
 use std::sync::Arc;
 
 use http::request::Parts;
 use http::{HeaderMap, Method, Request, StatusCode, Version};
 
-use crate::audit::Record;
-use crate::authz::{Authority, Changes, Decision, Denial, How, Kind, Prefix, Question};
-use crate::http::client_connection::Client;
-use crate::request::buffered_body::Beginning;
-use crate::request::target::Named;
-use crate::state::Site;
+use crate::audit::{AuditRecord, FinalDecision};
+use crate::authz::{
+    self, Authority, Changes, Decision, Denial, How, Kind, Prefix, Question, Verdict,
+};
+use crate::request::buffered_body::BufferedPrefix;
+use crate::request::client_info::ClientInfo;
+use crate::request::refusal::Refusal;
+use crate::request::target::RequestTarget;
 
-/// A no.
+/// A denial.
 #[derive(Clone, Debug)]
 pub(crate) struct Denied {
-    /// What the client is told.
+    /// The client's response.
     pub(crate) denial: Arc<Denial>,
-    /// Whether that is only because the check failed.
+    /// Whether it is denied only because the check failed.
     pub(crate) failed: bool,
 }
 
 impl Denied {
-    /// As the answer to a CONNECT: nobody follows a redirection for a tunnel.
-    pub(crate) fn of_tunnel(mut self) -> Self {
+    /// Turns it into a response to CONNECT: clients follow no redirection for a tunnel.
+    pub(crate) fn for_tunnel(mut self) -> Self {
         if self.denial.status.is_redirection() {
             Arc::make_mut(&mut self.denial).status = StatusCode::FORBIDDEN;
         }
         self
     }
+
+    /// The denial in the proxy's words.
+    pub(crate) fn to_refusal(&self) -> Refusal {
+        let Self { denial, failed } = self;
+        let code = if *failed { "check_failed" } else { "denied" };
+        let detail = match &*denial.reason {
+            "" => "the request is not allowed".to_owned(),
+            reason => reason.to_owned(),
+        };
+        Refusal::new(denial.status, code, detail)
+    }
 }
 
 /// What is known of a request's body.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct AboutBody<'a> {
-    /// Octets.
+pub(crate) struct BodyInfo<'a> {
+    /// Bytes; `None` where the length is not known beforehand.
     pub(crate) size: Option<u64>,
-    /// As far as the check wants to see it.
-    pub(crate) begins: Option<&'a Beginning>,
+    /// The beginning, as far as the check service wants to see it.
+    pub(crate) prefix: Option<&'a BufferedPrefix>,
 }
 
-/// There is none.
-pub(crate) const NO_BODY: AboutBody<'static> = AboutBody {
+/// No body.
+pub(crate) const NO_BODY: BodyInfo<'static> = BodyInfo {
     size: Some(0),
-    begins: None,
+    prefix: None,
 };
 
-/// Who asks, and for which place.
-pub(crate) struct Asking<'a> {
-    pub(crate) site: &'a Site,
-    pub(crate) client: &'a Client,
-    pub(crate) named: &'a Named,
+/// Asks for the authorization of one client's requests to one target.
+pub(crate) struct Authorizer<'a> {
+    /// `None` where no check service is configured.
+    pub(crate) check: Option<authz::Client>,
+    pub(crate) client: &'a ClientInfo,
+    pub(crate) target: &'a RequestTarget,
 }
 
-impl Asking<'_> {
-    /// Asks about a tunnel, which `parts` is the CONNECT for, or about a request as it will be sent. What comes
-    /// back are the changes that a request takes on.
+impl Authorizer<'_> {
+    /// Authorizes a tunnel, whose CONNECT is `parts`, or a request as it will be sent. Returns the header changes that
+    /// the check service wants made; `None` where no check service is configured.
     ///
     /// # Errors
     ///
-    /// It is denied.
-    pub(crate) async fn ask(
+    /// [`Denied`]: the service denied it, or gave no answer and `--on-check-failure` denies.
+    pub(crate) async fn authorize(
         self,
         kind: Kind,
         parts: &Parts,
-        body: AboutBody<'_>,
-        record: &mut Record,
+        body: BodyInfo<'_>,
+        record: &mut AuditRecord,
     ) -> Result<Option<Arc<Changes>>, Denied> {
-        let Some(check) = self.site.check() else {
-            record.unchecked();
+        let Some(check) = self.check else {
+            record.set_unchecked();
             return Ok(None);
         };
-        let named = self.named;
+        let target = self.target;
         let (scheme, path) = match kind {
             Kind::Connect => ("", String::new()),
-            Kind::Request => (named.scheme(), path(parts)),
+            Kind::Request => (target.scheme(), path_and_query(parts)),
         };
         let id = record.id.to_string();
-        let sni = named.sni.as_ref().map(ToString::to_string);
-        let connect = named.connect.as_ref();
+        let sni = target.sni.as_ref().map(ToString::to_string);
+        let connect = target.connect.as_ref();
         let connect = connect.map(|connect| (connect.host.to_string(), connect.port));
         let verdict = check
             .ask(&Question {
                 kind,
                 request_id: &id,
-                client: self.client.client,
+                client: self.client.addr,
                 peer: self.client.peer.0,
                 connect: connect
                     .as_ref()
                     .map(|(host, port)| Authority { host, port: *port }),
                 sni: sni.as_deref(),
-                alpn: named.alpn,
+                alpn: target.alpn,
                 version: parts.version,
                 method: &parts.method,
                 scheme,
-                to: named.authority(),
+                to: Authority {
+                    host: &target.host,
+                    port: target.to.port,
+                },
                 path_and_query: &path,
                 headers: &parts.headers,
                 body_size: body.size,
-                body: body.begins.map(|begins| Prefix {
-                    bytes: &begins.octets,
-                    truncated: begins.truncated,
+                body: body.prefix.map(|prefix| Prefix {
+                    bytes: &prefix.bytes,
+                    truncated: prefix.truncated,
                 }),
             })
             .await;
-        record.verdict(&verdict);
+        note_verdict(&verdict, record);
         match verdict.decision {
             Decision::Allow(changes) => Ok(Some(changes)),
             Decision::Deny(denial) => Err(Denied {
@@ -115,15 +132,33 @@ impl Asking<'_> {
     }
 }
 
-/// A CONNECT, as far as it is asked about.
-pub(crate) fn connect(version: Version, headers: HeaderMap) -> Parts {
+fn note_verdict(verdict: &Verdict, record: &mut AuditRecord) {
+    record.set_check_took(verdict.took);
+    let answered = match verdict.decision.allows() {
+        true => FinalDecision::Allowed,
+        false => FinalDecision::Denied,
+    };
+    let (decision, how) = match &verdict.how {
+        How::Asked => (answered, "asked"),
+        How::Cached => (answered, "cached"),
+        How::Failed(failure) => (FinalDecision::CheckFailed, failure.code()),
+        How::FailedOpen(failure) => (FinalDecision::FailedOpen, failure.code()),
+    };
+    record.set_decision(decision, how);
+    if let Decision::Deny(denial) = &verdict.decision {
+        record.set_denial_reason(&denial.reason);
+    }
+}
+
+/// The head of a CONNECT, as far as the check service is told it.
+pub(crate) fn connect_head(version: Version, headers: HeaderMap) -> Parts {
     let (mut connect, ()) = Request::new(()).into_parts();
     (connect.method, connect.version, connect.headers) = (Method::CONNECT, version, headers);
     connect
 }
 
-/// As it is written to the origin: an absolute URL may have a query and no path.
-fn path(parts: &Parts) -> String {
+/// Path and query as they are written to the origin: an absolute URL may have a query and no path.
+fn path_and_query(parts: &Parts) -> String {
     let path = parts.uri.path_and_query();
     path.map_or_else(|| "/".to_owned(), ToString::to_string)
 }

@@ -5,9 +5,9 @@ use std::time::{Duration, Instant};
 
 use moka::Expiry;
 
-use super::response::Answer;
 use super::config::Sent;
 use super::request::Question;
+use super::response::Answer;
 use super::verdict::{Decision, Failure};
 
 /// Answers by question, of all workers together. Any number of equal questions at once is asked once.

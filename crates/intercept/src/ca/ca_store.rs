@@ -1,5 +1,5 @@
-//! Where an authority is kept: a directory with one file for key and certificate, so that the two can't come
-//! apart, and one for the certificates of its predecessors.
+//! The store of an authority: a directory with one file for key and certificate, so that the two can't get separated, and
+//! one for the certificates of its predecessors.
 
 use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
 use std::io::{self, Read, Write};
@@ -9,81 +9,91 @@ use std::path::{Path, PathBuf};
 use peername_sys::fs::text_file;
 use peername_sys::process::user;
 
-use super::{Error, profile};
+use super::error::CaError;
+use super::profile;
 
-/// A directory that nobody else can write.
-pub(super) struct Kept<'a>(&'a Path);
+/// A directory that no other user can write.
+pub(super) struct CaStore<'a>(&'a Path);
 
-impl<'a> Kept<'a> {
-    pub(super) fn at(dir: &'a Path) -> Result<Self, Error> {
-        let kept = Self(dir);
+impl<'a> CaStore<'a> {
+    /// Opens the directory.
+    ///
+    /// # Errors
+    ///
+    /// It is missing, or another user owns it or can write it.
+    pub(super) fn open(dir: &'a Path) -> Result<Self, CaError> {
+        let store = Self(dir);
         let about = match fs::metadata(dir) {
             Ok(about) => about,
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                return Err(Error::Absent { path: kept.path() });
+                return Err(CaError::Absent { path: store.path() });
             }
             Err(error) => return Err(failed("stat(2)", dir)(error)),
         };
         check_owner(dir, &about)?;
         let mode = about.mode() & 0o7777;
         if mode & 0o022 != 0 {
-            return Err(Error::WritableByOthers {
+            return Err(CaError::WritableByOthers {
                 path: dir.to_owned(),
                 mode,
             });
         }
-        Ok(kept)
+        Ok(store)
     }
 
-    /// Makes the directory, and those above it, if they are not there.
-    pub(super) fn make(dir: &'a Path) -> Result<Self, Error> {
+    /// Opens the directory; creates it, and those above it, if they are missing.
+    pub(super) fn create(dir: &'a Path) -> Result<Self, CaError> {
         let mut builder = DirBuilder::new();
         if let Some(above) = dir.parent() {
             let made = builder.mode(0o700).recursive(true).create(above);
             made.map_err(failed("mkdir(2)", above))?;
         }
         match builder.mode(0o700).recursive(false).create(dir) {
-            // The umask may have taken even the owner's bits.
+            // The umask may have removed even the owner's bits.
             Ok(()) => fs::set_permissions(dir, Permissions::from_mode(0o700))
                 .map_err(failed("chmod(2)", dir))?,
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
             Err(error) => return Err(failed("mkdir(2)", dir)(error)),
         }
-        Self::at(dir)
+        Self::open(dir)
     }
 
-    /// Where key and certificate are.
+    /// The file of key and certificate.
     pub(super) fn path(&self) -> PathBuf {
         self.0.join("authority.pem")
     }
 
-    /// Where the certificates of predecessors are.
+    /// The file of the predecessors' certificates.
     pub(super) fn previous_path(&self) -> PathBuf {
         self.0.join("previous.pem")
     }
 
-    /// Key and certificate, if nobody else can have read them.
-    pub(super) fn authority(&self) -> Result<String, Error> {
+    /// Reads key and certificate.
+    ///
+    /// # Errors
+    ///
+    /// The file is missing, or other users can read it.
+    pub(super) fn read_authority(&self) -> Result<String, CaError> {
         let path = self.path();
         let file = match text_file::open(&path) {
             Ok(file) => file,
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                return Err(Error::Absent { path });
+                return Err(CaError::Absent { path });
             }
             Err(error) => return Err(failed("open(2)", &path)(error)),
         };
-        // Of the file that is open, not of whatever has the name by then.
+        // fstat(2) of the open file: another file may have the name by now.
         let about = file.metadata().map_err(failed("fstat(2)", &path))?;
         check_owner(&path, &about)?;
         let mode = about.mode() & 0o7777;
         if mode & 0o077 != 0 {
-            return Err(Error::ReadableByOthers { path, mode });
+            return Err(CaError::ReadableByOthers { path, mode });
         }
         read(file).map_err(failed("read(2)", &path))
     }
 
-    /// The certificates of predecessors; empty if there are none.
-    pub(super) fn previous(&self) -> Result<String, Error> {
+    /// Reads the certificates of predecessors; empty if there are none.
+    pub(super) fn read_previous(&self) -> Result<String, CaError> {
         let path = self.previous_path();
         match text_file::open(&path) {
             Ok(file) => read(file).map_err(failed("read(2)", &path)),
@@ -92,47 +102,47 @@ impl<'a> Kept<'a> {
         }
     }
 
-    /// Puts a new authority there, whole or not at all, and only if there is none.
-    pub(super) fn put(&self, text: &str) -> Result<(), Error> {
-        let (path, draft) = (self.path(), self.draft(text)?);
+    /// Stores a new authority atomically, and only if there is none.
+    pub(super) fn put(&self, text: &str) -> Result<(), CaError> {
+        let (path, draft) = (self.path(), self.write_draft(text)?);
         // Unlike rename(2), link(2) fails if the name is taken.
         let linked = fs::hard_link(&draft, &path);
         let removed = fs::remove_file(&draft);
         match linked {
             Ok(()) => {}
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
-                return Err(Error::Exists { path });
+                return Err(CaError::Exists { path });
             }
             Err(error) => return Err(failed("link(2)", &path)(error)),
         }
         removed.map_err(failed("unlink(2)", &draft))?;
-        self.settle()
+        self.sync()
     }
 
-    pub(super) fn replace(&self, text: &str) -> Result<(), Error> {
-        self.rename_to(&self.path(), text)
+    pub(super) fn replace(&self, text: &str) -> Result<(), CaError> {
+        self.replace_file(&self.path(), text)
     }
 
-    pub(super) fn replace_previous(&self, text: &str) -> Result<(), Error> {
-        self.rename_to(&self.previous_path(), text)
+    pub(super) fn replace_previous(&self, text: &str) -> Result<(), CaError> {
+        self.replace_file(&self.previous_path(), text)
     }
 
-    fn rename_to(&self, path: &Path, text: &str) -> Result<(), Error> {
-        let draft = self.draft(text)?;
+    fn replace_file(&self, path: &Path, text: &str) -> Result<(), CaError> {
+        let draft = self.write_draft(text)?;
         fs::rename(&draft, path).map_err(failed("rename(2)", path))?;
-        self.settle()
+        self.sync()
     }
 
-    /// Keeps other rotations out while the result lives.
-    pub(super) fn lock(&self) -> Result<File, Error> {
+    /// Locks other rotations out while the result lives.
+    pub(super) fn lock(&self) -> Result<File, CaError> {
         let dir = File::open(self.0).map_err(failed("open(2)", self.0))?;
         dir.lock().map_err(failed("flock(2)", self.0))?;
         Ok(dir)
     }
 
-    /// A file under a name that nobody looks for, written through to the disk. It is never open to others,
-    /// not even for a moment: O_CREAT with O_EXCL and mode 0600.
-    fn draft(&self, text: &str) -> Result<PathBuf, Error> {
+    /// Writes a temporary file and syncs it to the disk. Other users can't open it at any moment: O_CREAT with O_EXCL and
+    /// mode 0600.
+    fn write_draft(&self, text: &str) -> Result<PathBuf, CaError> {
         let path = self.0.join(format!(
             ".draft-{}",
             profile::tag(&profile::random_serial())
@@ -145,48 +155,48 @@ impl<'a> Kept<'a> {
             .open(&path)
             .map_err(failed("open(2)", &path))?;
         let written = file
-            // The umask may have taken even the owner's bits.
+            // The umask may have removed even the owner's bits.
             .set_permissions(Permissions::from_mode(0o600))
             .and_then(|()| file.write_all(text.as_bytes()))
             .and_then(|()| file.sync_all());
         if let Err(error) = written {
-            // It may be that the disk is full: half a key is of no use to anybody.
+            // The disk may be full, and half a key is of no use.
             let _ = fs::remove_file(&path);
             return Err(failed("write(2)", &path)(error));
         }
         Ok(path)
     }
 
-    /// What was renamed or linked survives a power failure.
-    fn settle(&self) -> Result<(), Error> {
+    /// Syncs the directory, so that a rename or link survives a power failure.
+    fn sync(&self) -> Result<(), CaError> {
         let dir = File::open(self.0).and_then(|dir| dir.sync_all());
         dir.map_err(failed("fsync(2)", self.0))
     }
 }
 
-fn check_owner(path: &Path, about: &fs::Metadata) -> Result<(), Error> {
+fn check_owner(path: &Path, about: &fs::Metadata) -> Result<(), CaError> {
     let (owner, us) = (about.uid(), user::effective_uid());
     if owner == us || owner == 0 {
         return Ok(());
     }
-    Err(Error::OwnedByAnother {
+    Err(CaError::OwnedByAnother {
         path: path.to_owned(),
         owner,
         us,
     })
 }
 
-/// An authority is a few kilobytes; whatever is longer is something else.
+/// Reads a file up to [`MAX_FILE`]: an authority has a few kilobytes, and what is longer is something else.
 fn read(file: File) -> io::Result<String> {
     let mut text = String::new();
-    file.take(LONGEST).read_to_string(&mut text)?;
+    file.take(MAX_FILE).read_to_string(&mut text)?;
     Ok(text)
 }
 
-fn failed(call: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Error {
+fn failed(call: &'static str, path: &Path) -> impl FnOnce(io::Error) -> CaError {
     let path = path.to_owned();
-    move |source| Error::Io { call, path, source }
+    move |source| CaError::Io { call, path, source }
 }
 
-/// Octets that are read of a file.
-const LONGEST: u64 = 256 * 1024;
+/// Bytes that are read of a file.
+const MAX_FILE: u64 = 256 * 1024;

@@ -1,4 +1,4 @@
-//! Name constraints (RFC 5280, section 4.2.1.10): for which hosts clients accept an authority at all.
+//! Name constraints (RFC 5280, section 4.2.1.10): the hosts for which clients accept an authority.
 
 use std::net::IpAddr;
 use std::str::FromStr;
@@ -7,10 +7,10 @@ use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use rcgen::{CidrSubnet, GeneralSubtree, NameConstraints};
 use x509_parser::extensions::GeneralName;
 
-use super::Fault;
+use super::error::AuthorityDefect;
 use crate::host::Host;
 
-/// Hosts that an authority may speak for.
+/// Hosts for which an authority may issue certificates.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Permitted {
     /// A name and all below it.
@@ -22,16 +22,16 @@ pub enum Permitted {
 /// Neither a name nor a network.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("use a name (example.com, for all below it too) or a network (192.0.2.0/24)")]
-pub struct NotPermitted;
+pub struct ParsePermittedError;
 
 impl FromStr for Permitted {
-    type Err = NotPermitted;
+    type Err = ParsePermittedError;
 
-    fn from_str(text: &str) -> Result<Self, NotPermitted> {
+    fn from_str(text: &str) -> Result<Self, ParsePermittedError> {
         if let Ok(network) = text.parse::<IpNet>() {
             return Ok(Self::Network(network.trunc()));
         }
-        let host = Host::parse(text).map_err(|_| NotPermitted)?;
+        let host = Host::parse(text).map_err(|_| ParsePermittedError)?;
         Ok(match host.as_ip() {
             Some(ip) => Self::Network(ip.into()),
             None => Self::Name(host.to_string()),
@@ -39,7 +39,7 @@ impl FromStr for Permitted {
     }
 }
 
-/// As an option has it.
+/// In the form of the option.
 impl std::fmt::Display for Permitted {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
@@ -49,7 +49,7 @@ impl std::fmt::Display for Permitted {
     }
 }
 
-/// What a certificate says. A kind of which nothing is permitted is not limited by that.
+/// The constraints in a certificate. If nothing of a kind (names, addresses) is permitted, that kind is not constrained.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Constraints {
     permitted: Vec<Permitted>,
@@ -57,10 +57,10 @@ pub(super) struct Constraints {
 }
 
 impl Constraints {
-    /// Those that leave these hosts and no others. A kind without constraints would be free, so if there are
-    /// names only, all addresses are excluded; if there are networks only, the one name is a name that can't
-    /// be (RFC 6761): an exclusion of all names is the empty one, and Java refuses a certificate with that.
-    pub(super) fn only(permitted: &[Permitted]) -> Self {
+    /// The constraints that permit these hosts and no others. A kind without constraints would be free. So if there are only
+    /// names, all addresses are excluded; if there are only networks, the one permitted name is one that can't exist
+    /// (RFC 6761): to exclude all names takes the empty name, and Java refuses a certificate with that.
+    pub(super) fn permit_only(permitted: &[Permitted]) -> Self {
         let mut constraints = Self {
             permitted: permitted.to_vec(),
             excluded: Vec::new(),
@@ -74,7 +74,7 @@ impl Constraints {
         {
             constraints
                 .permitted
-                .push(Permitted::Name(NOBODY.to_owned()));
+                .push(Permitted::Name(NONEXISTENT_NAME.to_owned()));
         }
         if !permitted
             .iter()
@@ -86,26 +86,30 @@ impl Constraints {
         constraints
     }
 
-    /// What was given to [`Constraints::only`]; something else if that can't have made them.
-    pub(super) fn asked_for(&self) -> Vec<Permitted> {
-        let nobody = |one: &&Permitted| **one != Permitted::Name(NOBODY.to_owned());
-        self.permitted.iter().filter(nobody).cloned().collect()
+    /// The hosts given to [`Constraints::permit_only`]; something else if it can't have made these constraints.
+    pub(super) fn permitted_hosts(&self) -> Vec<Permitted> {
+        let exists = |one: &&Permitted| **one != Permitted::Name(NONEXISTENT_NAME.to_owned());
+        self.permitted.iter().filter(exists).cloned().collect()
     }
 
-    pub(super) fn read(
+    pub(super) fn parse(
         constraints: &x509_parser::extensions::NameConstraints<'_>,
-    ) -> Result<Self, Fault> {
+    ) -> Result<Self, AuthorityDefect> {
         let all = |subtrees: &Option<Vec<_>>| -> Option<Vec<_>> {
-            subtrees.iter().flatten().filter_map(subtree).collect()
+            subtrees
+                .iter()
+                .flatten()
+                .filter_map(parse_subtree)
+                .collect()
         };
         Ok(Self {
-            permitted: all(&constraints.permitted_subtrees).ok_or(Fault::Constraints)?,
-            excluded: all(&constraints.excluded_subtrees).ok_or(Fault::Constraints)?,
+            permitted: all(&constraints.permitted_subtrees).ok_or(AuthorityDefect::Constraints)?,
+            excluded: all(&constraints.excluded_subtrees).ok_or(AuthorityDefect::Constraints)?,
         })
     }
 
-    pub(super) fn write(&self) -> Option<NameConstraints> {
-        let all = |subtrees: &[Permitted]| subtrees.iter().map(Permitted::subtree).collect();
+    pub(super) fn to_rcgen(&self) -> Option<NameConstraints> {
+        let all = |subtrees: &[Permitted]| subtrees.iter().map(Permitted::to_subtree).collect();
         (!self.permitted.is_empty()).then(|| NameConstraints {
             permitted_subtrees: all(&self.permitted),
             excluded_subtrees: all(&self.excluded),
@@ -114,14 +118,14 @@ impl Constraints {
 
     pub(super) fn permits(&self, host: &Host) -> bool {
         let covers = |one: &Permitted| one.covers(host);
-        let limited = self.permitted.iter().any(|one| one.is_for(host));
+        let limited = self.permitted.iter().any(|one| one.is_of_kind(host));
         (!limited || self.permitted.iter().any(covers)) && !self.excluded.iter().any(covers)
     }
 }
 
 impl Permitted {
-    /// Whether it says anything about hosts of this kind.
-    fn is_for(&self, host: &Host) -> bool {
+    /// Whether it constrains hosts of this kind.
+    fn is_of_kind(&self, host: &Host) -> bool {
         matches!(self, Self::Network(_)) == host.as_ip().is_some()
     }
 
@@ -133,7 +137,7 @@ impl Permitted {
         }
     }
 
-    fn subtree(&self) -> GeneralSubtree {
+    fn to_subtree(&self) -> GeneralSubtree {
         match self {
             Self::Name(name) => GeneralSubtree::DnsName(name.clone()),
             Self::Network(network) => GeneralSubtree::IpAddress(CidrSubnet::from_addr_prefix(
@@ -144,8 +148,8 @@ impl Permitted {
     }
 }
 
-/// An empty base is above all; one that begins with a dot is not below itself, which the RFC leaves open and
-/// OpenSSL and webpki have so.
+/// Whether `name` is `base` or below it. An empty base is above all names. A base that begins with a dot does not include
+/// itself; the RFC leaves that open, and OpenSSL and webpki do it so.
 fn is_below(name: &str, base: &str) -> bool {
     let Some(rest) = name.strip_suffix(base) else {
         return false;
@@ -153,28 +157,30 @@ fn is_below(name: &str, base: &str) -> bool {
     rest.is_empty() || base.is_empty() || base.starts_with('.') || rest.ends_with('.')
 }
 
-/// None if it says nothing about hosts; an error inside if it says it in a way that we don't know.
-fn subtree(subtree: &x509_parser::extensions::GeneralSubtree<'_>) -> Option<Option<Permitted>> {
+/// `None` if the subtree does not constrain hosts; `Some(None)` if it constrains them in an unknown form.
+fn parse_subtree(
+    subtree: &x509_parser::extensions::GeneralSubtree<'_>,
+) -> Option<Option<Permitted>> {
     match &subtree.base {
         GeneralName::DNSName(name) => Some(Some(Permitted::Name(name.to_ascii_lowercase()))),
-        GeneralName::IPAddress(octets) => Some(network(octets).map(Permitted::Network)),
+        GeneralName::IPAddress(bytes) => Some(parse_network(bytes).map(Permitted::Network)),
         GeneralName::Invalid(..) => Some(None),
         _ => None,
     }
 }
 
-/// Address and mask, one after the other.
-fn network(octets: &[u8]) -> Option<IpNet> {
-    let (address, mask) = octets.split_at_checked(octets.len() / 2)?;
-    IpNet::with_netmask(ip(address)?, ip(mask)?).ok()
+/// Parses address and mask, one after the other.
+fn parse_network(bytes: &[u8]) -> Option<IpNet> {
+    let (address, mask) = bytes.split_at_checked(bytes.len() / 2)?;
+    IpNet::with_netmask(parse_ip(address)?, parse_ip(mask)?).ok()
 }
 
-fn ip(octets: &[u8]) -> Option<IpAddr> {
-    if let Ok(octets) = <[u8; 4]>::try_from(octets) {
-        return Some(octets.into());
+fn parse_ip(bytes: &[u8]) -> Option<IpAddr> {
+    if let Ok(v4) = <[u8; 4]>::try_from(bytes) {
+        return Some(v4.into());
     }
-    <[u8; 16]>::try_from(octets).ok().map(IpAddr::from)
+    <[u8; 16]>::try_from(bytes).ok().map(IpAddr::from)
 }
 
 /// RFC 6761, section 6.4.
-const NOBODY: &str = "invalid";
+const NONEXISTENT_NAME: &str = "invalid";

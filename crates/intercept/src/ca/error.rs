@@ -3,11 +3,11 @@
 use std::io;
 use std::path::{Display, Path, PathBuf};
 
-/// Why there is no authority.
+/// Why there is no usable authority.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum Error {
-    /// There is one, and it stays.
+pub enum CaError {
+    /// There is an authority already, which is never overwritten.
     #[error(
         "{path} is there already and stays; `peername ca rotate --ca {}` replaces an authority",
         directory(path)
@@ -16,7 +16,7 @@ pub enum Error {
         /// Its file.
         path: PathBuf,
     },
-    /// The same, but nothing that could be replaced by itself.
+    /// There is a file already, which can't be rotated.
     #[error(
         "{path} is there already and stays: {fault}; to make a new one, move it away and run \
          `peername ca init --ca {}` again",
@@ -26,9 +26,9 @@ pub enum Error {
         /// The file.
         path: PathBuf,
         /// Why it can't be rotated.
-        fault: Fault,
+        fault: AuthorityDefect,
     },
-    /// There is none.
+    /// There is no authority.
     #[error(
         "{path}: no authority there; make one with `peername ca init --ca {}`",
         directory(path)
@@ -40,14 +40,14 @@ pub enum Error {
     /// A system call failed.
     #[error("{call} {path}: {source}")]
     Io {
-        /// Which.
+        /// The call.
         call: &'static str,
-        /// On what.
+        /// The file or directory.
         path: PathBuf,
-        /// How.
+        /// The error.
         source: io::Error,
     },
-    /// Whoever has read the key can be anybody.
+    /// Other users may have read the key, with which they can impersonate any server to clients.
     #[error(
         "{path} holds the authority's key, and others may read it (mode {mode:04o}): run `chmod 600 {path}`; \
          if others have accounts here, replace it too: `peername ca rotate --ca {}`",
@@ -59,7 +59,7 @@ pub enum Error {
         /// Its permissions.
         mode: u32,
     },
-    /// Whoever can write there can put an authority of their own in its place.
+    /// Other users can replace the authority by one of their own.
     #[error("others may write {path} (mode {mode:04o}): run `chmod go-w {path}`")]
     WritableByOthers {
         /// The directory.
@@ -67,7 +67,7 @@ pub enum Error {
         /// Its permissions.
         mode: u32,
     },
-    /// The same, for a user.
+    /// Another user can replace the authority.
     #[error(
         "{path} belongs to user {owner}, who can replace it: run `chown {us} {path}`, or as that user"
     )]
@@ -76,35 +76,35 @@ pub enum Error {
         path: PathBuf,
         /// Its owner.
         owner: u32,
-        /// Who we are.
+        /// The effective user of this process.
         us: u32,
     },
-    /// The file is not an authority that clients accept.
+    /// Clients would not accept the authority in the file.
     #[error("{path}: {fault}{}", remedy(path, *fault))]
     Unusable {
         /// The file.
         path: PathBuf,
         /// What is wrong.
-        fault: Fault,
+        fault: AuthorityDefect,
     },
-    /// What was asked for can't be made; for example a name with odd characters.
+    /// A certificate with these options can't be made, for example because of odd characters in the name.
     #[error("making the authority: {0}")]
     Making(#[from] rcgen::Error),
-    /// What was made is not what it should be: a bug of ours.
+    /// The authority just made fails its own checks: a bug in peername.
     #[error("the authority just made: {0}")]
-    Made(Fault),
+    Made(AuthorityDefect),
 }
 
 /// What is wrong with an authority's file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
-pub enum Fault {
+pub enum AuthorityDefect {
     /// No section `PRIVATE KEY`, or it is cut off.
     #[error(
         "no private key in PEM; an encrypted one must be decrypted first: `openssl pkcs8 -in OLD -out NEW`"
     )]
     NoKey,
-    /// A key that is no P-256 key.
+    /// A key of another type than P-256.
     #[error(
         "not a P-256 key; RSA and others cost far more for each new host: `openssl ecparam -genkey -name prime256v1`"
     )]
@@ -115,7 +115,7 @@ pub enum Fault {
     /// Not PEM, not DER, or not a certificate.
     #[error("a certificate in it is damaged")]
     Malformed,
-    /// Key and certificate are not of one pair.
+    /// Key and certificate do not belong together.
     #[error("key and certificate do not belong together; the issuing certificate comes first")]
     Mismatch,
     /// Another order than issuing certificate, its issuer, and so on.
@@ -134,26 +134,26 @@ pub enum Fault {
         "the certificate's subject has a repeated part or one of several values: use a simpler name"
     )]
     Name,
-    /// Name constraints of a kind that we can't tell clients' verdict about.
+    /// Name constraints whose effect on clients can't be told.
     #[error("the certificate's name constraints are damaged or not contiguous networks")]
     Constraints,
-    /// notBefore is ahead, or the clock is behind.
+    /// notBefore is in the future, or the clock is behind.
     #[error("the certificate is not valid yet; is the clock right?")]
     NotYetValid,
     /// notAfter has passed.
     #[error("the certificate has expired")]
     Expired,
-    /// Of no use to [`super::Authority::rotate`].
+    /// [`super::Authority::rotate`] can't replace it.
     #[error(
         "this authority was not made by `peername ca init`: get its successor where it came from"
     )]
     Foreign,
 }
 
-/// The command that mends a fault, where there is one.
-fn remedy(path: &Path, fault: Fault) -> String {
+/// The command that repairs a defect, where there is one.
+fn remedy(path: &Path, fault: AuthorityDefect) -> String {
     match fault {
-        Fault::Expired => format!(
+        AuthorityDefect::Expired => format!(
             "; replace it with `peername ca rotate --ca {}` and let clients trust the new one",
             directory(path)
         ),
@@ -161,7 +161,7 @@ fn remedy(path: &Path, fault: Fault) -> String {
     }
 }
 
-/// The value of `--ca` that names the authority in this file.
+/// The directory to give as `--ca`.
 fn directory(path: &Path) -> Display<'_> {
     path.parent().unwrap_or(path).display()
 }

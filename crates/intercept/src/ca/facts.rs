@@ -1,4 +1,4 @@
-//! What an authority's certificate says, read once.
+//! The fields of an authority's certificate, parsed once.
 
 use rcgen::{KeyPair, PublicKeyData};
 use rustls::crypto::aws_lc_rs::cipher_suite::TLS13_AES_128_GCM_SHA256;
@@ -8,12 +8,13 @@ use x509_parser::extensions::ParsedExtension;
 use x509_parser::parse_x509_certificate;
 
 use super::constraints::{Constraints, Permitted};
-use super::profile::DAY;
-use super::{Fault, Options};
+use super::error::AuthorityDefect;
+use super::options::AuthorityOptions;
+use super::validity::DAY;
 
-/// What an authority's certificate says.
+/// The fields of an authority's certificate.
 #[derive(Debug, Clone)]
-pub struct Facts {
+pub struct CertificateFacts {
     /// Its subject, as RFC 4514 writes names.
     pub subject: String,
     /// SHA-256 of the certificate.
@@ -31,11 +32,12 @@ pub struct Facts {
     may_issue: bool,
 }
 
-impl Facts {
-    pub(super) fn of(der: &CertificateDer<'_>) -> Result<Self, Fault> {
-        let (rest, certificate) = parse_x509_certificate(der).map_err(|_| Fault::Malformed)?;
+impl CertificateFacts {
+    pub(super) fn parse(der: &CertificateDer<'_>) -> Result<Self, AuthorityDefect> {
+        let (rest, certificate) =
+            parse_x509_certificate(der).map_err(|_| AuthorityDefect::Malformed)?;
         if !rest.is_empty() {
-            return Err(Fault::Malformed);
+            return Err(AuthorityDefect::Malformed);
         }
         let (from, until) = (
             certificate.validity.not_before,
@@ -43,9 +45,9 @@ impl Facts {
         );
         let constraints = certificate
             .name_constraints()
-            .map_err(|_| Fault::Constraints)?;
+            .map_err(|_| AuthorityDefect::Constraints)?;
         let constraints = constraints
-            .map(|found| Constraints::read(found.value))
+            .map(|found| Constraints::parse(found.value))
             .transpose()?;
         let common_name = certificate.subject().iter_common_name().next();
         Ok(Self {
@@ -63,13 +65,13 @@ impl Facts {
         })
     }
 
-    /// The hosts that it may speak for; all if empty.
+    /// The hosts for which it may issue certificates; all if empty.
     #[must_use]
     pub fn permitted(&self) -> Vec<Permitted> {
-        self.constraints.asked_for()
+        self.constraints.permitted_hosts()
     }
 
-    /// Its subject, as it stands in certificates that it issues.
+    /// Its subject in DER, which certificates that it issues repeat as issuer.
     pub(super) fn subject_der(&self) -> &[u8] {
         &self.subject_der
     }
@@ -78,55 +80,59 @@ impl Facts {
         self.subject_der == self.issuer_der
     }
 
-    /// Whether it can issue with this key.
-    pub(super) fn check(&self, key: &KeyPair) -> Result<(), Fault> {
+    /// Checks that it can issue certificates with this key.
+    pub(super) fn check_issuer(&self, key: &KeyPair) -> Result<(), AuthorityDefect> {
         if self.public_key != key.subject_public_key_info() {
-            return Err(Fault::Mismatch);
+            return Err(AuthorityDefect::Mismatch);
         }
         if !self.may_issue {
-            return Err(Fault::NotAnAuthority);
+            return Err(AuthorityDefect::NotAnAuthority);
         }
         if self.key_id.is_empty() {
-            return Err(Fault::NoKeyId);
+            return Err(AuthorityDefect::NoKeyId);
         }
         Ok(())
     }
 
-    /// Whether it is valid.
-    pub(super) fn check_time(&self, now: UnixTime) -> Result<(), Fault> {
+    /// Checks that it is valid at this time.
+    pub(super) fn check_validity(&self, now: UnixTime) -> Result<(), AuthorityDefect> {
         if now.as_secs() < self.not_before {
-            return Err(Fault::NotYetValid);
+            return Err(AuthorityDefect::NotYetValid);
         }
         if now.as_secs() >= self.not_after {
-            return Err(Fault::Expired);
+            return Err(AuthorityDefect::Expired);
         }
         Ok(())
     }
 
-    /// What would make another like it, if [`super::Authority::create`] can.
-    pub(super) fn options(&self) -> Option<Options> {
+    /// The options with which [`super::Authority::create`] would make one like it; `None` if it can't.
+    pub(super) fn options(&self) -> Option<AuthorityOptions> {
         let days = self.not_after.checked_sub(self.not_before)? / DAY;
-        let options = Options {
+        let options = AuthorityOptions {
             common_name: self.common_name.clone()?,
-            // The day before its beginning is not counted.
+            // notBefore is a day before its beginning.
             days: u16::try_from(days).ok()?.checked_sub(1)?,
             permitted: self.permitted(),
         };
-        let ours = self.is_root() && Constraints::only(&options.permitted) == self.constraints;
-        ours.then_some(options)
+        let is_reproducible =
+            self.is_root() && Constraints::permit_only(&options.permitted) == self.constraints;
+        is_reproducible.then_some(options)
     }
 }
 
-/// Whether each certificate is followed by its issuer's.
-pub(super) fn check_order(chain: &[CertificateDer<'_>]) -> Result<(), Fault> {
-    let facts: Vec<_> = chain.iter().map(Facts::of).collect::<Result<_, _>>()?;
-    let follows = |pair: &[Facts]| match pair {
+/// Checks that each certificate is followed by its issuer's.
+pub(super) fn check_order(chain: &[CertificateDer<'_>]) -> Result<(), AuthorityDefect> {
+    let facts: Vec<_> = chain
+        .iter()
+        .map(CertificateFacts::parse)
+        .collect::<Result<_, _>>()?;
+    let follows = |pair: &[CertificateFacts]| match pair {
         [one, next] => one.issuer_der == next.subject_der,
         _ => true,
     };
     match facts.windows(2).all(follows) {
         true => Ok(()),
-        false => Err(Fault::Order),
+        false => Err(AuthorityDefect::Order),
     }
 }
 
@@ -149,11 +155,11 @@ fn may_issue(certificate: &X509Certificate<'_>) -> bool {
     usage && certificate.is_ca()
 }
 
-/// By the hash of the one cryptographic provider there is.
-fn sha256(octets: &[u8]) -> [u8; 32] {
+/// SHA-256 by the one cryptographic provider in the program.
+fn sha256(bytes: &[u8]) -> [u8; 32] {
     let suite = TLS13_AES_128_GCM_SHA256
         .tls13()
         .expect("a suite of TLS 1.3");
-    let output = suite.common.hash_provider.hash(octets);
-    output.as_ref().try_into().expect("SHA-256 has 32 octets")
+    let output = suite.common.hash_provider.hash(bytes);
+    output.as_ref().try_into().expect("SHA-256 has 32 bytes")
 }

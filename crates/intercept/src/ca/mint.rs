@@ -1,8 +1,21 @@
-//! Certificates for the hosts that clients ask for.
+//! The mint: makes and caches leaf certificates for the hosts that clients ask for.
 //!
-//! With a key of its own for each host this would cost tens of microseconds (P-256) or a sixth of a second
-//! (RSA). So one key serves all hosts for a day; a certificate then is one signature, and is kept while it is
-//! in use.
+//! A key for each host would cost tens of microseconds (P-256) or a sixth of a second (RSA). So one key serves all hosts
+//! for a day; a certificate then costs one signature, and is cached while it is in use.
+
+pub(crate) mod collector;
+pub mod config;
+pub mod error;
+#[cfg(any(test, feature = "fuzzing"))]
+#[doc(hidden)]
+pub mod in_memory;
+mod key_epoch;
+mod leaf_certificate;
+mod mint_limiter;
+pub mod offer;
+mod server_config;
+#[cfg(test)]
+mod tests;
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -12,199 +25,125 @@ use std::time::{Duration, Instant};
 
 use moka::sync::Cache;
 use rustls::ServerConfig;
-use rustls::server::ClientHello;
 use rustls::sign::{CertifiedKey, SingleCertAndKey};
-use rustls::time_provider::{DefaultTimeProvider, TimeProvider};
-use rustls::{CipherSuite, SignatureScheme};
 
-use crate::ca::Authority;
+use super::Authority;
 use crate::host::Host;
+use config::MintConfig;
+use error::MintError;
+use key_epoch::{KeyEpoch, LeafKey};
+use mint_limiter::MintLimiter;
+use offer::ClientSupport;
 
-#[cfg(any(test, feature = "fuzzing"))]
-#[doc(hidden)]
-pub mod in_memory;
-mod key_epoch;
-mod leaf_certificate;
-mod mint_limiter;
-mod server_config;
-#[cfg(test)]
-mod tests;
-
-use mint_limiter::Allowance;
-pub(crate) use mint_limiter::household;
-use key_epoch::{Key, Season};
-
-/// What a client can deal with.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Offer {
-    /// Whether it can verify a handshake that a P-256 key signed. If not, it gets one of an RSA key; the
-    /// certificate itself still has the authority's P-256 signature.
-    pub ecdsa: bool,
-}
-
-impl Offer {
-    /// Reads it off a ClientHello: the signature scheme, and a cipher suite to go with it (TLS 1.2 has others
-    /// for RSA).
-    #[must_use]
-    pub fn of(hello: &ClientHello<'_>) -> Self {
-        let scheme = hello
-            .signature_schemes()
-            .contains(&SignatureScheme::ECDSA_NISTP256_SHA256);
-        Self {
-            ecdsa: scheme && hello.cipher_suites().iter().any(goes_with_ecdsa),
-        }
-    }
-}
-
-/// What a [`Mint`] goes by.
-#[derive(Debug, Clone)]
-pub struct Settings {
-    /// How many certificates are kept, those least used making way; each takes less than 2 KiB.
-    pub capacity: u64,
-    /// How long a leaf key is used. Certificates last a week, so at most that, and at least a minute.
-    pub key_lifetime: Duration,
-    /// New certificates that one client (an IPv4 address or an IPv6 /64) may cause in a second.
-    pub per_client: u32,
-    /// The wall clock.
-    pub clock: Arc<dyn TimeProvider>,
-}
-
-impl Default for Settings {
-    fn default() -> Self {
-        Self {
-            capacity: 10_000,
-            key_lifetime: Duration::from_secs(24 * 60 * 60),
-            per_client: PER_CLIENT,
-            clock: Arc::new(DefaultTimeProvider),
-        }
-    }
-}
-
-/// Why there is no certificate.
-#[derive(Debug, Clone, thiserror::Error)]
-#[non_exhaustive]
-pub enum Error {
-    /// The client has asked for so many new ones that it would have to wait too long.
-    #[error(
-        "the client opens connections to too many new hosts at once; --certificates-per-client raises the limit"
-    )]
-    TooMany,
-    /// Clients would refuse it.
-    #[error("the authority may not speak for {0}, by the name constraints of its certificate")]
-    NotPermitted(Host),
-    /// It has expired since it was opened, or the clock is wrong.
-    #[error("the authority's certificate is not valid now; see `peername ca show`, and the clock")]
-    Authority,
-    /// The wall clock can't be read.
-    #[error("the wall clock can't be read")]
-    Clock,
-    /// Making it failed: the machine's fault, or ours.
-    #[error("making a certificate: {0}")]
-    Making(#[from] rcgen::Error),
-    /// The same in the TLS library.
-    #[error("making a certificate: {0}")]
-    Tls(#[from] rustls::Error),
-    /// The thread that made the RSA key is gone.
-    #[error("making the RSA key: the thread did not end well")]
-    Thread,
-}
-
-/// Makes certificates, and keeps those in use. Shared by all workers.
+/// Makes leaf certificates, and caches those in use. Shared by all workers.
 #[derive(Debug)]
 pub struct Mint {
-    settings: Settings,
-    /// What all handshakes have in common, session tickets among it.
+    config: MintConfig,
+    /// What all handshakes have in common, such as session tickets.
     base: ServerConfig,
     /// Without a certificate.
     refusing: Arc<ServerConfig>,
-    season: RwLock<Arc<Season>>,
-    /// Without what they have in common: to put the two together for a connection costs 0.1 µs.
-    kept: Cache<Id, Arc<SingleCertAndKey>>,
-    allowance: Allowance,
+    epoch: RwLock<Arc<KeyEpoch>>,
+    /// Certificates alone: to combine one with `base` for a connection costs 0.1 µs.
+    cache: Cache<CacheKey, Arc<SingleCertAndKey>>,
+    limiter: MintLimiter,
     issued: AtomicU64,
     hits: AtomicU64,
 }
 
-/// The first season of an authority that is not in use yet.
+/// The first key epoch of an authority that is not in use yet.
 #[derive(Debug)]
-pub(crate) struct Prepared(Season);
+pub(crate) struct PreparedEpoch(KeyEpoch);
 
-/// What a kept certificate is for.
+/// What a cached certificate is for.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-struct Id {
-    season: u64,
+struct CacheKey {
+    epoch: u64,
     host: Host,
-    offer: Offer,
+    support: ClientSupport,
 }
 
 impl Mint {
-    /// With the defaults, but for how many certificates are kept.
-    pub fn new(authority: Authority, capacity: u64) -> Result<Self, Error> {
-        Self::with(
+    /// A mint with the default configuration, which caches so many certificates.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Mint::with_config`].
+    pub fn new(authority: Authority, capacity: u64) -> Result<Self, MintError> {
+        Self::with_config(
             authority,
-            Settings {
+            MintConfig {
                 capacity,
-                ..Settings::default()
+                ..MintConfig::default()
             },
         )
     }
 
-    /// Makes a leaf key. Fails if the authority is not valid by the clock given.
-    pub fn with(authority: Authority, settings: Settings) -> Result<Self, Error> {
-        let base = server_config::base(Arc::clone(&settings.clock))?;
-        let season = Season::begin(0, Arc::new(authority), &settings)?;
-        Ok(Self {
-            refusing: Arc::new(base.clone()),
-            base,
-            season: RwLock::new(Arc::new(season)),
-            kept: Cache::builder()
-                .max_capacity(settings.capacity)
-                .time_to_idle(IDLE)
-                .build(),
-            allowance: Allowance::new(settings.per_client),
-            issued: AtomicU64::new(0),
-            hits: AtomicU64::new(0),
-            settings,
-        })
-    }
-
-    /// What to answer a ClientHello with as `host`: TLS 1.2 and 1.3, and of the protocols in `alpn` the first
-    /// that the client has too. However many ask at once for a host that is not kept, one certificate is
-    /// made. Whether a client may cause one is for [`Mint::admit`] to say.
-    ///
-    /// Takes tens of microseconds; it waits only for the first client of a day without ECDSA, while a thread makes an
-    /// RSA key.
-    pub async fn server_config(
-        &self,
-        host: &Host,
-        offer: Offer,
-        alpn: &[&[u8]],
-    ) -> Result<Arc<ServerConfig>, Error> {
-        let season = self.season()?;
-        let id = Id {
-            season: season.number,
-            host: host.clone(),
-            offer,
-        };
-        let certified = if let Some(certified) = self.kept.get(&id) {
-            self.hits.fetch_add(1, Ordering::Relaxed);
-            certified
-        } else {
-            let key = season.key(offer).await?;
-            self.mint(&season, &id, key)?
-        };
-        Ok(Arc::new(server_config::config(&self.base, certified, alpn)))
-    }
-
-    /// Whether a client may cause a certificate for this host, if there is none. A client that has caused its share of
-    /// this second waits here.
+    /// Makes a mint and its first leaf key.
     ///
     /// # Errors
     ///
-    /// [`Error::TooMany`] if it would have to wait for longer than some seconds.
-    pub async fn admit(&self, client: IpAddr, host: &Host) -> Result<(), Error> {
-        if !self.has(host) {
-            let wait = self.allowance.take(client, Instant::now())?;
+    /// [`MintError::Authority`] if the authority is not valid by the configured clock; or making the key failed.
+    pub fn with_config(authority: Authority, config: MintConfig) -> Result<Self, MintError> {
+        let base = server_config::base(Arc::clone(&config.clock))?;
+        let epoch = KeyEpoch::begin(0, Arc::new(authority), &config)?;
+        Ok(Self {
+            refusing: Arc::new(base.clone()),
+            base,
+            epoch: RwLock::new(Arc::new(epoch)),
+            cache: Cache::builder()
+                .max_capacity(config.capacity)
+                .time_to_idle(CERTIFICATE_IDLE)
+                .build(),
+            limiter: MintLimiter::new(config.per_client),
+            issued: AtomicU64::new(0),
+            hits: AtomicU64::new(0),
+            config,
+        })
+    }
+
+    /// The server configuration for a handshake as `host`: TLS 1.2 and 1.3, and of the protocols in `alpn` the first that
+    /// the client supports too. Single flight: however many calls at once need a host that is not cached, one certificate
+    /// is made. [`Mint::admit`] decides whether a client may cause one.
+    ///
+    /// Takes tens of microseconds; it waits only for the first client of a day without ECDSA, while a thread makes an
+    /// RSA key.
+    ///
+    /// # Errors
+    ///
+    /// [`MintMintError::NotPermitted`], [`MintError::Authority`], or making key or certificate failed.
+    pub async fn server_config(
+        &self,
+        host: &Host,
+        support: ClientSupport,
+        alpn: &[&[u8]],
+    ) -> Result<Arc<ServerConfig>, MintError> {
+        let epoch = self.current_epoch()?;
+        let cache_key = CacheKey {
+            epoch: epoch.number,
+            host: host.clone(),
+            support,
+        };
+        let certified = if let Some(certified) = self.cache.get(&cache_key) {
+            self.hits.fetch_add(1, Ordering::Relaxed);
+            certified
+        } else {
+            let key = epoch.key(support).await?;
+            self.issue_certificate(&epoch, &cache_key, key)?
+        };
+        let config = server_config::with_certificate(&self.base, certified, alpn);
+        Ok(Arc::new(config))
+    }
+
+    /// Admits a client to a certificate for this host, under a rate limit if there is none yet. A client that is over its
+    /// limit waits here.
+    ///
+    /// # Errors
+    ///
+    /// [`MintError::TooMany`] if it would have to wait for longer than some seconds.
+    pub async fn admit(&self, client: IpAddr, host: &Host) -> Result<(), MintError> {
+        if !self.has_cached(host) {
+            let wait = self.limiter.acquire(client, Instant::now())?;
             if !wait.is_zero() {
                 tokio::time::sleep(wait).await;
             }
@@ -212,33 +151,39 @@ impl Mint {
         Ok(())
     }
 
-    fn mint(&self, season: &Season, id: &Id, key: &Key) -> Result<Arc<SingleCertAndKey>, Error> {
-        let mut ours = false;
-        let made = self.kept.try_get_with_by_ref(id, || {
-            ours = true;
-            self.certify(&season.authority, &id.host, key)
+    fn issue_certificate(
+        &self,
+        epoch: &KeyEpoch,
+        cache_key: &CacheKey,
+        key: &LeafKey,
+    ) -> Result<Arc<SingleCertAndKey>, MintError> {
+        let mut made_here = false;
+        let made = self.cache.try_get_with_by_ref(cache_key, || {
+            made_here = true;
+            self.certify(&epoch.authority, &cache_key.host, key)
         });
-        self.hits.fetch_add(u64::from(!ours), Ordering::Relaxed);
-        made.map_err(|error| Error::clone(&error))
+        self.hits
+            .fetch_add(u64::from(!made_here), Ordering::Relaxed);
+        made.map_err(|error| MintError::clone(&error))
     }
 
-    fn has(&self, host: &Host) -> bool {
-        let Ok(season) = self.season() else {
+    fn has_cached(&self, host: &Host) -> bool {
+        let Ok(epoch) = self.current_epoch() else {
             return false;
         };
         let has = |ecdsa| {
-            let id = Id {
-                season: season.number,
+            let cache_key = CacheKey {
+                epoch: epoch.number,
                 host: host.clone(),
-                offer: Offer { ecdsa },
+                support: ClientSupport { ecdsa },
             };
-            self.kept.contains_key(&id)
+            self.cache.contains_key(&cache_key)
         };
         has(true) || has(false)
     }
 
-    /// What to answer a ClientHello with that gets no certificate: an alert.
-    pub(crate) fn refusing(&self) -> Arc<ServerConfig> {
+    /// The server configuration for a client that gets no certificate: it sends an alert.
+    pub(crate) fn refusing_config(&self) -> Arc<ServerConfig> {
         Arc::clone(&self.refusing)
     }
 
@@ -246,60 +191,60 @@ impl Mint {
         &self,
         authority: &Authority,
         host: &Host,
-        key: &Key,
-    ) -> Result<Arc<SingleCertAndKey>, Error> {
+        key: &LeafKey,
+    ) -> Result<Arc<SingleCertAndKey>, MintError> {
         if !authority.permits(host) {
-            return Err(Error::NotPermitted(host.clone()));
+            return Err(MintError::NotPermitted(host.clone()));
         }
-        let leaf = key.pattern.leaf(host, authority)?;
+        let leaf = key.template.sign_leaf(host, authority)?;
         self.issued.fetch_add(1, Ordering::Relaxed);
         let chain = std::iter::once(leaf).chain(authority.intermediates().iter().cloned());
         let certified = CertifiedKey::new(chain.collect(), Arc::clone(&key.private));
         Ok(Arc::new(certified.into()))
     }
 
-    /// The season that is good now by the wall clock, which may have jumped either way since the last call.
-    fn season(&self) -> Result<Arc<Season>, Error> {
-        let now = key_epoch::now(&self.settings)?;
-        let current = Arc::clone(&self.season.read().unwrap_or_else(PoisonError::into_inner));
-        if current.is_good(now) {
+    /// The key epoch that is valid now by the wall clock, which may have jumped either way since the last call.
+    fn current_epoch(&self) -> Result<Arc<KeyEpoch>, MintError> {
+        let now = self.config.now()?;
+        let current = Arc::clone(&self.epoch.read().unwrap_or_else(PoisonError::into_inner));
+        if current.is_valid(now) {
             return Ok(current);
         }
-        let mut current = self.season.write().unwrap_or_else(PoisonError::into_inner);
-        if !current.is_good(now) {
+        let mut current = self.epoch.write().unwrap_or_else(PoisonError::into_inner);
+        if !current.is_valid(now) {
             let authority = Arc::clone(&current.authority);
-            *current = Arc::new(Season::begin(
+            *current = Arc::new(KeyEpoch::begin(
                 current.number + 1,
                 authority,
-                &self.settings,
+                &self.config,
             )?);
-            self.kept.invalidate_all();
+            self.cache.invalidate_all();
         }
         Ok(Arc::clone(&current))
     }
 
-    /// Makes a leaf key for another authority.
+    /// Makes a leaf key for another authority; [`Mint::renew`] puts it into use.
     ///
     /// # Errors
     ///
-    /// The authority is not valid now.
-    pub(crate) fn prepare(&self, authority: Authority) -> Result<Prepared, Error> {
-        Season::begin(0, Arc::new(authority), &self.settings).map(Prepared)
+    /// [`MintError::Authority`] if the authority is not valid now; or making the key failed.
+    pub(crate) fn prepare(&self, authority: Authority) -> Result<PreparedEpoch, MintError> {
+        KeyEpoch::begin(0, Arc::new(authority), &self.config).map(PreparedEpoch)
     }
 
-    /// Signs by that authority from now on.
-    pub(crate) fn renew(&self, Prepared(mut season): Prepared) {
-        let mut current = self.season.write().unwrap_or_else(PoisonError::into_inner);
-        season.number = current.number + 1;
-        *current = Arc::new(season);
-        self.kept.invalidate_all();
+    /// Signs with the prepared authority from now on.
+    pub(crate) fn renew(&self, PreparedEpoch(mut epoch): PreparedEpoch) {
+        let mut current = self.epoch.write().unwrap_or_else(PoisonError::into_inner);
+        epoch.number = current.number + 1;
+        *current = Arc::new(epoch);
+        self.cache.invalidate_all();
     }
 
-    /// Who signs.
+    /// The authority that signs.
     #[must_use]
     pub fn authority(&self) -> Arc<Authority> {
-        let season = self.season.read().unwrap_or_else(PoisonError::into_inner);
-        Arc::clone(&season.authority)
+        let epoch = self.epoch.read().unwrap_or_else(PoisonError::into_inner);
+        Arc::clone(&epoch.authority)
     }
 
     /// Certificates made so far.
@@ -308,28 +253,12 @@ impl Mint {
         self.issued.load(Ordering::Relaxed)
     }
 
-    /// Calls that were answered with one that was there, or that another call just made.
+    /// Calls that were answered with a certificate that was cached, or that another call just made.
     #[must_use]
     pub fn cache_hits(&self) -> u64 {
         self.hits.load(Ordering::Relaxed)
     }
 }
 
-fn goes_with_ecdsa(suite: &CipherSuite) -> bool {
-    use CipherSuite as Suite;
-    matches!(
-        suite,
-        Suite::TLS13_AES_128_GCM_SHA256
-            | Suite::TLS13_AES_256_GCM_SHA384
-            | Suite::TLS13_CHACHA20_POLY1305_SHA256
-            | Suite::TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256
-            | Suite::TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384
-            | Suite::TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256
-    )
-}
-
-/// What a gateway with hundreds of clients behind it, or a crawler, does not come to, and what takes a twentieth of a
-/// core.
-const PER_CLIENT: u32 = 1000;
-/// A host that nobody asks for during that time is forgotten: its memory is worth more than the signature.
-const IDLE: Duration = Duration::from_secs(60 * 60);
+/// A certificate that is not used during that time is evicted: its memory is worth more than the signature.
+const CERTIFICATE_IDLE: Duration = Duration::from_secs(60 * 60);

@@ -4,39 +4,41 @@ use rcgen::{KeyPair, PKCS_ECDSA_P256_SHA256};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 
-use super::Fault;
+use super::error::AuthorityDefect;
 
-/// The private key in a text that may hold other things too.
-pub(super) fn key(text: &str) -> Result<KeyPair, Fault> {
-    let der = PrivateKeyDer::from_pem_slice(text.as_bytes()).map_err(|_| Fault::NoKey)?;
-    let key = KeyPair::try_from(&der).map_err(|_| Fault::NoKey)?;
+/// Parses the private key in a text that may hold other sections too.
+pub(super) fn parse_key(text: &str) -> Result<KeyPair, AuthorityDefect> {
+    let der = PrivateKeyDer::from_pem_slice(text.as_bytes()).map_err(|_| AuthorityDefect::NoKey)?;
+    let key = KeyPair::try_from(&der).map_err(|_| AuthorityDefect::NoKey)?;
     match key.algorithm() == &PKCS_ECDSA_P256_SHA256 {
         true => Ok(key),
-        false => Err(Fault::NotP256),
+        false => Err(AuthorityDefect::NotP256),
     }
 }
 
-/// All certificates in a text.
-pub(super) fn certificates(text: &str) -> Result<Vec<CertificateDer<'static>>, Fault> {
+/// Parses all certificates in a text.
+pub(super) fn parse_certificates(
+    text: &str,
+) -> Result<Vec<CertificateDer<'static>>, AuthorityDefect> {
     CertificateDer::pem_slice_iter(text.as_bytes())
         .collect::<Result<_, _>>()
-        .map_err(|_| Fault::Malformed)
+        .map_err(|_| AuthorityDefect::Malformed)
 }
 
-/// The file of an authority.
-pub(super) fn of_authority(key: &KeyPair, certificate: &CertificateDer<'_>) -> String {
-    key.serialize_pem() + &of_certificates(std::slice::from_ref(certificate))
+/// Writes the file of an authority: key, then certificate.
+pub(super) fn encode_authority(key: &KeyPair, certificate: &CertificateDer<'_>) -> String {
+    key.serialize_pem() + &encode_certificates(std::slice::from_ref(certificate))
 }
 
-/// Certificates, one after the other.
+/// Writes certificates, one after the other.
 #[must_use]
-pub fn of_certificates(certificates: &[CertificateDer<'_>]) -> String {
+pub fn encode_certificates(certificates: &[CertificateDer<'_>]) -> String {
     let section = |one: &CertificateDer<'_>| {
         ::pem::encode_config(&::pem::Pem::new("CERTIFICATE", one.to_vec()), LINES)
     };
     certificates.iter().map(section).collect()
 }
 
-/// What OpenSSL writes too.
+/// Line endings as OpenSSL writes them.
 const LINES: ::pem::EncodeConfig =
     ::pem::EncodeConfig::new().set_line_ending(::pem::LineEnding::LF);

@@ -1,4 +1,4 @@
-//! What an authority's certificate looks like.
+//! The profile of an authority's certificate.
 
 use rcgen::{
     BasicConstraints, CertificateParams, DistinguishedName, DnType, DnValue, IsCa, Issuer, KeyPair,
@@ -6,36 +6,38 @@ use rcgen::{
 };
 use rustls::crypto::aws_lc_rs::default_provider;
 use rustls::pki_types::{CertificateDer, UnixTime};
-use time::OffsetDateTime;
 use x509_parser::parse_x509_certificate;
 
 use super::constraints::Constraints;
-use super::{Error, Facts, Fault, Options};
+use super::error::{AuthorityDefect, CaError};
+use super::facts::CertificateFacts;
+use super::options::AuthorityOptions;
+use super::validity::{DAY, date};
 
-/// A new key and its certificate.
+/// Makes a new key and its certificate.
 pub(super) fn make(
-    options: &Options,
+    options: &AuthorityOptions,
     now: UnixTime,
-) -> Result<(KeyPair, CertificateDer<'static>), Error> {
+) -> Result<(KeyPair, CertificateDer<'static>), CaError> {
     let key = KeyPair::generate()?;
     let serial = random_serial();
     let mut params = CertificateParams::default();
-    // Clocks differ; a day is what most differ by at most.
+    // Clients' clocks may be behind; few are by more than a day.
     params.not_before = date(now.as_secs().saturating_sub(DAY))?;
     params.not_after = date(now.as_secs() + u64::from(options.days) * DAY)?;
-    params.distinguished_name = name(&options.common_name, &serial);
+    params.distinguished_name = subject(&options.common_name, &serial);
     params.serial_number = Some(serial);
-    // It issues leaves and no other authorities.
+    // A path length of 0: it issues leaves and no other authorities.
     params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
     params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
-    params.name_constraints = Constraints::only(&options.permitted).write();
+    params.name_constraints = Constraints::permit_only(&options.permitted).to_rcgen();
     let certificate = params.self_signed(&key)?;
     Ok((key, certificate.into()))
 }
 
-/// Two authorities of one name, before and after a rotation, must not have one subject: some clients look for
-/// an issuer by that alone, and try one.
-fn name(common_name: &str, serial: &SerialNumber) -> DistinguishedName {
+/// The subject: common name and a serial number. Two authorities of one name, before and after a rotation, must not have one
+/// subject: some clients find an issuer by the subject alone, and try only one.
+fn subject(common_name: &str, serial: &SerialNumber) -> DistinguishedName {
     let mut name = DistinguishedName::new();
     name.push(DnType::CommonName, common_name);
     name.push(
@@ -45,50 +47,43 @@ fn name(common_name: &str, serial: &SerialNumber) -> DistinguishedName {
     name
 }
 
-/// Enough of it to tell two things apart.
+/// The first bytes of a serial number in hexadecimal: enough to tell two authorities apart.
 pub(super) fn tag(serial: &SerialNumber) -> String {
-    let octets = serial.to_bytes();
-    octets
+    let bytes = serial.to_bytes();
+    bytes
         .iter()
         .take(4)
-        .map(|octet| format!("{octet:02x}"))
+        .map(|byte| format!("{byte:02x}"))
         .collect()
 }
 
-/// Whether the issuer's name comes out as it stands in its certificate, octet for octet: clients compare it
-/// so.
-pub(super) fn check_name(issuer: &Issuer<'_, KeyPair>, facts: &Facts) -> Result<(), Fault> {
+/// Checks that rcgen writes the issuer's name byte for byte as it is in its certificate: clients compare it so.
+pub(super) fn check_name(
+    issuer: &Issuer<'_, KeyPair>,
+    facts: &CertificateFacts,
+) -> Result<(), AuthorityDefect> {
     let mut params = CertificateParams::default();
     params.serial_number = Some(random_serial());
     let probe = params
         .signed_by(issuer.key(), issuer)
-        .map_err(|_| Fault::Name)?;
-    let (_, probe) = parse_x509_certificate(probe.der()).map_err(|_| Fault::Name)?;
+        .map_err(|_| AuthorityDefect::Name)?;
+    let (_, probe) = parse_x509_certificate(probe.der()).map_err(|_| AuthorityDefect::Name)?;
     match probe.issuer().as_raw() == facts.subject_der() {
         true => Ok(()),
-        false => Err(Fault::Name),
+        false => Err(AuthorityDefect::Name),
     }
 }
 
-/// 128 random bits, which a leading zero octet makes a positive number of 17 octets at most (RFC 5280, section
-/// 4.1.2.2, allows 20).
+/// 128 random bits, which a leading zero byte makes a positive number of 17 bytes at most (RFC 5280, section 4.1.2.2,
+/// allows 20).
 pub(crate) fn random_serial() -> SerialNumber {
-    let mut octets = [0; 16];
+    let mut bytes = [0; 16];
     default_provider()
         .secure_random
-        .fill(&mut octets)
+        .fill(&mut bytes)
         .expect("getrandom(2) does not fail after boot");
-    SerialNumber::from_slice(&octets)
+    SerialNumber::from_slice(&bytes)
 }
 
-pub(crate) fn date(seconds: u64) -> Result<OffsetDateTime, rcgen::Error> {
-    i64::try_from(seconds)
-        .ok()
-        .and_then(|seconds| OffsetDateTime::from_unix_timestamp(seconds).ok())
-        .ok_or(rcgen::Error::Time)
-}
-
-/// Seconds.
-pub(crate) const DAY: u64 = 24 * 60 * 60;
-/// id-at-serialNumber (X.520): what tells subjects of one name apart.
+/// id-at-serialNumber (X.520), by which subjects of one name differ.
 const SERIAL_NUMBER: [u64; 4] = [2, 5, 4, 5];

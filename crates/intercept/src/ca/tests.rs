@@ -7,7 +7,9 @@ use rcgen::{KeyPair, PKCS_ECDSA_P384_SHA384};
 use rustls::pki_types::UnixTime;
 use x509_parser::parse_x509_certificate;
 
-use super::{Authority, Error, Fault, Options, Permitted, pem, profile};
+use super::{
+    Authority, AuthorityDefect, AuthorityOptions, CaError, Permitted, pem, profile, validity,
+};
 use crate::host::Host;
 
 #[test]
@@ -28,7 +30,7 @@ fn the_certificate_lets_it_issue_leaves_for_a_year_and_nothing_else() {
     assert_eq!(usage.value.flags, 0b110_0000);
     assert!(certificate.name_constraints().expect("readable").is_none());
     let facts = authority.facts();
-    assert_eq!((facts.not_after - facts.not_before) / profile::DAY, 366);
+    assert_eq!((facts.not_after - facts.not_before) / validity::DAY, 366);
     assert!(!authority.subject_key_id().is_empty());
 }
 
@@ -74,7 +76,7 @@ fn what_is_kept_is_what_was_made() {
     assert_eq!(made.certificates(), opened.certificates());
     assert!(matches!(
         Authority::create(&dir.0, &options(&[])),
-        Err(Error::Exists { .. })
+        Err(CaError::Exists { .. })
     ));
 }
 
@@ -108,7 +110,7 @@ fn a_rotation_keeps_what_it_was_bound_to_and_the_old_certificate() {
     assert_eq!(third.certificates().len(), 3);
     assert_eq!(
         third.facts().not_after - third.facts().not_before,
-        366 * profile::DAY
+        366 * validity::DAY
     );
 }
 
@@ -119,8 +121,8 @@ fn one_that_has_expired_can_be_rotated_and_leaves_nothing() {
     Authority::create(&dir.0, &options(&[])).expect("an authority");
     let long_ago = UnixTime::since_unix_epoch(std::time::Duration::from_secs(1_000_000_000));
     let (key, certificate) = profile::make(&options(&[]), long_ago).expect("an old one");
-    fs::write(dir.file(), pem::of_authority(&key, &certificate)).expect("a file");
-    assert_eq!(fault(&dir.0), Fault::Expired);
+    fs::write(dir.file(), pem::encode_authority(&key, &certificate)).expect("a file");
+    assert_eq!(fault(&dir.0), AuthorityDefect::Expired);
     let new = Authority::rotate(&dir.0).expect("another");
     assert_eq!(new.certificates().len(), 1);
 }
@@ -132,7 +134,7 @@ fn what_others_can_read_or_replace_is_refused() {
     fs::set_permissions(dir.file(), Permissions::from_mode(0o640)).expect("chmod");
     let error = Authority::open(&dir.0).expect_err("others may read it");
     assert!(
-        matches!(error, Error::ReadableByOthers { mode: 0o640, .. }),
+        matches!(error, CaError::ReadableByOthers { mode: 0o640, .. }),
         "{error}"
     );
     assert!(error.to_string().contains("chmod 600"), "{error}");
@@ -149,7 +151,7 @@ fn each_thing_that_can_be_wrong_is_named() {
     let (other, stranger) = profile::make(&options(&[]), now).expect("another");
     let certificates = |list: &[&_]| -> String {
         list.iter()
-            .map(|&one| pem::of_certificates(std::slice::from_ref(one)))
+            .map(|&one| pem::encode_certificates(std::slice::from_ref(one)))
             .collect()
     };
     let ours = key.serialize_pem();
@@ -167,17 +169,17 @@ fn each_thing_that_can_be_wrong_is_named() {
     let dir = Scratch::new();
     Authority::create(&dir.0, &options(&[])).expect("an authority");
     for (text, wrong) in [
-        (String::new(), Fault::NoKey),
-        (good.clone(), Fault::NoKey),
-        (ours.clone(), Fault::NoCertificate),
-        (rsa + &good, Fault::NotP256),
-        (p384 + &good, Fault::NotP256),
-        (other.serialize_pem() + &good, Fault::Mismatch),
-        (ours.clone() + &leaf.pem(), Fault::NotAnAuthority),
-        (ours.clone() + &damaged, Fault::Malformed),
+        (String::new(), AuthorityDefect::NoKey),
+        (good.clone(), AuthorityDefect::NoKey),
+        (ours.clone(), AuthorityDefect::NoCertificate),
+        (rsa + &good, AuthorityDefect::NotP256),
+        (p384 + &good, AuthorityDefect::NotP256),
+        (other.serialize_pem() + &good, AuthorityDefect::Mismatch),
+        (ours.clone() + &leaf.pem(), AuthorityDefect::NotAnAuthority),
+        (ours.clone() + &damaged, AuthorityDefect::Malformed),
         (
             ours.clone() + &certificates(&[&certificate, &stranger]),
-            Fault::Order,
+            AuthorityDefect::Order,
         ),
     ] {
         fs::write(dir.file(), text).expect("a file");
@@ -187,18 +189,18 @@ fn each_thing_that_can_be_wrong_is_named() {
     Authority::open(&dir.0).expect("and this is good");
 }
 
-fn fault(dir: &Path) -> Fault {
+fn fault(dir: &Path) -> AuthorityDefect {
     match Authority::open(dir) {
-        Err(Error::Unusable { fault, .. }) => fault,
+        Err(CaError::Unusable { fault, .. }) => fault,
         other => panic!("{other:?}"),
     }
 }
 
-fn options(permitted: &[&str]) -> Options {
+fn options(permitted: &[&str]) -> AuthorityOptions {
     let permitted = permitted
         .iter()
         .map(|one| one.parse::<Permitted>().expect("a name or network"));
-    Options {
+    AuthorityOptions {
         common_name: "peername test".to_owned(),
         days: 365,
         permitted: permitted.collect(),

@@ -1,6 +1,6 @@
 use proptest::prelude::*;
 
-use super::{Host, HostPort, NotAHost};
+use super::{Host, HostPort, ParseHostError};
 
 #[test]
 fn one_spelling_for_each_host() {
@@ -34,16 +34,16 @@ fn a_port_is_told_from_an_address() {
         assert_eq!(HostPort::parse(written).expect(written).to_string(), again);
     }
     for (refused, why) in [
-        ("example.com", NotAHost::Port),
-        ("example.com:", NotAHost::Port),
-        ("example.com:0", NotAHost::Port),
-        ("example.com:65536", NotAHost::Port),
-        ("example.com:+443", NotAHost::Port),
-        ("2001:db8::1:443", NotAHost::Address),
-        ("[::1", NotAHost::Address),
-        ("[::1]443", NotAHost::Address),
-        (":443", NotAHost::Empty),
-        ("user@example.com:443", NotAHost::UserInfo),
+        ("example.com", ParseHostError::Port),
+        ("example.com:", ParseHostError::Port),
+        ("example.com:0", ParseHostError::Port),
+        ("example.com:65536", ParseHostError::Port),
+        ("example.com:+443", ParseHostError::Port),
+        ("2001:db8::1:443", ParseHostError::Address),
+        ("[::1", ParseHostError::Address),
+        ("[::1]443", ParseHostError::Address),
+        (":443", ParseHostError::Empty),
+        ("user@example.com:443", ParseHostError::UserInfo),
     ] {
         assert_eq!(HostPort::parse(refused), Err(why), "{refused}");
     }
@@ -54,32 +54,32 @@ fn a_port_is_told_from_an_address() {
 #[test]
 fn what_programs_read_differently_is_refused() {
     for (refused, why) in [
-        ("", NotAHost::Empty),
-        (".", NotAHost::Empty),
-        ("127.1", NotAHost::Address),
-        ("2130706433", NotAHost::Address),
-        ("0x7f.1", NotAHost::Address),
-        ("0x7f000001", NotAHost::Address),
-        ("0X7F.0.0.0x1", NotAHost::Address),
-        ("0177.0.0.1", NotAHost::Address),
-        ("127.0.0.1.", NotAHost::Address),
-        ("256.0.0.1", NotAHost::Address),
-        ("1.2.3.4.5", NotAHost::Address),
-        ("foo.0x", NotAHost::Address),
-        ("fe80::1%eth0", NotAHost::Address),
-        ("[::1", NotAHost::Address),
-        ("[127.0.0.1]", NotAHost::Address),
-        ("example..com", NotAHost::Label),
-        ("example.com..", NotAHost::Label),
-        (".example.com", NotAHost::Label),
-        ("-example.com", NotAHost::Label),
-        ("example-.com", NotAHost::Label),
-        ("bücher.example", NotAHost::Character),
-        ("example。com", NotAHost::Character),
-        ("*.example.com", NotAHost::Character),
-        ("example.com/", NotAHost::Character),
-        ("exa mple.com", NotAHost::Character),
-        ("example.com\0", NotAHost::Character),
+        ("", ParseHostError::Empty),
+        (".", ParseHostError::Empty),
+        ("127.1", ParseHostError::Address),
+        ("2130706433", ParseHostError::Address),
+        ("0x7f.1", ParseHostError::Address),
+        ("0x7f000001", ParseHostError::Address),
+        ("0X7F.0.0.0x1", ParseHostError::Address),
+        ("0177.0.0.1", ParseHostError::Address),
+        ("127.0.0.1.", ParseHostError::Address),
+        ("256.0.0.1", ParseHostError::Address),
+        ("1.2.3.4.5", ParseHostError::Address),
+        ("foo.0x", ParseHostError::Address),
+        ("fe80::1%eth0", ParseHostError::Address),
+        ("[::1", ParseHostError::Address),
+        ("[127.0.0.1]", ParseHostError::Address),
+        ("example..com", ParseHostError::Label),
+        ("example.com..", ParseHostError::Label),
+        (".example.com", ParseHostError::Label),
+        ("-example.com", ParseHostError::Label),
+        ("example-.com", ParseHostError::Label),
+        ("bücher.example", ParseHostError::Character),
+        ("example。com", ParseHostError::Character),
+        ("*.example.com", ParseHostError::Character),
+        ("example.com/", ParseHostError::Character),
+        ("exa mple.com", ParseHostError::Character),
+        ("example.com\0", ParseHostError::Character),
     ] {
         assert_eq!(Host::parse(refused), Err(why), "{refused}");
     }
@@ -92,7 +92,7 @@ fn lengths_are_those_of_dns() {
     Host::parse(&longest).expect("253 octets");
     Host::parse(&format!("{longest}.")).expect("the final dot does not count");
     for too_long in [format!("a{longest}"), format!("a{label}.example")] {
-        assert_eq!(Host::parse(&too_long), Err(NotAHost::TooLong));
+        assert_eq!(Host::parse(&too_long), Err(ParseHostError::TooLong));
     }
 }
 
@@ -100,7 +100,7 @@ fn lengths_are_those_of_dns() {
 fn sni_is_a_name() {
     assert_eq!(Host::from_sni("Example.com"), Host::parse("example.com"));
     for address in ["192.0.2.1", "::1", "[::1]"] {
-        assert_eq!(Host::from_sni(address), Err(NotAHost::AddressAsSni));
+        assert_eq!(Host::from_sni(address), Err(ParseHostError::AddressAsSni));
     }
 }
 

@@ -1,45 +1,17 @@
-//! Whose connection it is.
+//! One client connection: the client, its exchanges in flight, and its connections to origins.
 
-use std::net::SocketAddr;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
-use peername_server::addr::{LocalAddr, PeerAddr};
+use super::stall_monitor::StallMonitor;
+use crate::request::client_info::ClientInfo;
+use crate::upstream::ClientLeases;
 
-use crate::http::stall_monitor::Exchanges;
-use crate::request::id::Id;
-use crate::upstream::Own;
-
-/// The one at the other end, as far as is known.
+/// A connection of a client, shared by the requests on it.
 #[derive(Debug)]
-pub(crate) struct Client {
-    /// The connection's name.
-    pub(crate) id: Id,
-    /// Who is really there.
-    pub(crate) peer: PeerAddr,
-    /// On whose behalf: what the PROXY header of a trusted peer says, else the peer.
-    pub(crate) client: SocketAddr,
-    /// Where the connection came in.
-    pub(crate) listener: LocalAddr,
-    /// What it has asked for and has not got yet.
-    pub(crate) exchanges: Exchanges,
-    /// Its connections to origins.
-    pub(crate) own: Arc<Own>,
-    /// By which name it came last, where there are names.
-    pub(crate) user: Mutex<Option<Arc<str>>>,
-}
-
-impl Client {
-    /// What it asks for from now on, it asks for by this name.
-    pub(crate) fn is_user(&self, user: Option<Arc<str>>) {
-        if user.is_some() {
-            *self.user.lock().unwrap_or_else(PoisonError::into_inner) = user;
-        }
-    }
-
-    pub(crate) fn user(&self) -> Option<Arc<str>> {
-        self.user
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone()
-    }
+pub(crate) struct ClientConnection {
+    pub(crate) info: Arc<ClientInfo>,
+    /// Exchanges in flight.
+    pub(crate) exchanges: StallMonitor,
+    /// Connections to origins that this client uses.
+    pub(crate) leases: Arc<ClientLeases>,
 }

@@ -1,34 +1,34 @@
-//! A refusal in the form that its reader understands: a page for people, problem details (RFC 9457) for
-//! programs, a status in trailers for gRPC.
+//! Error responses of the proxy, in the format that the client understands: a page for people, problem details (RFC 9457)
+//! for programs, a status in trailers for gRPC.
 
 use bytes::Bytes;
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use http::{Response, StatusCode};
 
+use super::in_flight::InFlightRecord;
+use super::response_body::ResponseBody;
 use crate::authz::authorize::Denied;
-use crate::audit::Record;
-use crate::http::response_body::Answer;
 use crate::request::refusal::Refusal;
 
-/// How a client wants to be refused.
+/// The format of a client's error responses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Form {
+pub(crate) enum ErrorFormat {
     Page,
     Problem,
     Grpc,
 }
 
-impl Form {
-    /// Reads it off a request for a tunnel, which a 200 would grant.
-    pub(crate) fn of_connect(headers: &HeaderMap) -> Self {
-        match Self::of(headers) {
+impl ErrorFormat {
+    /// Selects the format for a request for a tunnel: never gRPC's, whose 200 would grant the tunnel.
+    pub(crate) fn from_connect(headers: &HeaderMap) -> Self {
+        match Self::from_request(headers) {
             Self::Grpc => Self::Problem,
-            form => form,
+            format => format,
         }
     }
 
-    /// Reads it off the request.
-    pub(crate) fn of(headers: &HeaderMap) -> Self {
+    /// Selects the format by Content-Type and Accept of the request.
+    pub(crate) fn from_request(headers: &HeaderMap) -> Self {
         let text = |name: HeaderName| headers.get(name).and_then(|value| value.to_str().ok());
         let is_grpc =
             text(header::CONTENT_TYPE).is_some_and(|value| value.starts_with("application/grpc"));
@@ -40,13 +40,17 @@ impl Form {
         }
     }
 
-    /// What our own rules, or the way to the origin, say.
-    pub(crate) fn refuse(self, refusal: &Refusal, record: Box<Record>) -> Response<Answer> {
+    /// Builds the response for a refusal by a rule of the proxy, or for a failure on the path to the origin.
+    pub(crate) fn refuse(
+        self,
+        refusal: &Refusal,
+        record: Box<InFlightRecord>,
+    ) -> Response<ResponseBody> {
         let id = record.id.to_string();
         let (kind, body) = match self {
             Self::Grpc => return grpc(refusal, record),
-            Self::Page => ("text/html; charset=utf-8", page(refusal, &id)),
-            Self::Problem => ("application/problem+json", problem(refusal, &id)),
+            Self::Page => ("text/html; charset=utf-8", html_page(refusal, &id)),
+            Self::Problem => ("application/problem+json", problem_details(refusal, &id)),
         };
         let mut response = respond(refusal, body.into(), record);
         let kind = HeaderValue::from_static(kind);
@@ -54,21 +58,25 @@ impl Form {
         response
     }
 
-    /// What the check says: its own words where it has some.
-    pub(crate) fn deny(self, denied: &Denied, record: Box<Record>) -> Response<Answer> {
-        let (refusal, denial) = (Refusal::denied(denied), &denied.denial);
+    /// Builds the response for a denial by the check service, with the service's own body where it has one.
+    pub(crate) fn deny(
+        self,
+        denied: &Denied,
+        record: Box<InFlightRecord>,
+    ) -> Response<ResponseBody> {
+        let (refusal, denial) = (denied.to_refusal(), &denied.denial);
         if self == Self::Grpc {
             return grpc(&refusal, record);
         }
-        let is_ours = denial.body.is_empty();
-        let mut response = match is_ours {
+        let has_own_body = denial.body.is_empty();
+        let mut response = match has_own_body {
             true => self.refuse(&refusal, record),
             false => respond(&refusal, denial.body.clone(), record),
         };
         let headers = response.headers_mut();
         for (name, value) in &denial.headers {
-            let describes_ours = is_ours && name.as_str().starts_with("content-");
-            if !describes_ours && ![CODE, REQUEST_ID, header::CACHE_CONTROL].contains(name) {
+            let describes_body = has_own_body && name.as_str().starts_with("content-");
+            if !describes_body && ![CODE, REQUEST_ID, header::CACHE_CONTROL].contains(name) {
                 headers.append(name, value.clone());
             }
         }
@@ -76,16 +84,20 @@ impl Form {
     }
 }
 
-fn respond(refusal: &Refusal, body: Bytes, mut record: Box<Record>) -> Response<Answer> {
-    record.refused(refusal);
+fn respond(
+    refusal: &Refusal,
+    body: Bytes,
+    mut record: Box<InFlightRecord>,
+) -> Response<ResponseBody> {
+    record.set_refused(refusal);
     let id = HeaderValue::try_from(record.id.to_string());
-    // HEAD gets the length and not the body (RFC 9110, section 9.3.2); by HTTP/2, hyper would send both.
-    let length = record.is_of_head().then_some(body.len());
+    // The response to HEAD has the length and no body (RFC 9110, section 9.3.2); over HTTP/2 hyper would send both.
+    let length = record.is_head_request().then_some(body.len());
     let body = length.map_or(body, |_| Bytes::new());
-    let mut response = Response::new(Answer::ours(body, Some(record)));
+    let mut response = Response::new(ResponseBody::from_proxy(body, Some(record)));
     *response.status_mut() = refusal.status;
     let headers = response.headers_mut();
-    // What is not allowed now may be later.
+    // What is refused now may be allowed later.
     let no_store = HeaderValue::from_static("no-store");
     headers.insert(header::CACHE_CONTROL, no_store);
     headers.insert(CODE, HeaderValue::from_static(refusal.code));
@@ -108,8 +120,8 @@ fn respond(refusal: &Refusal, body: Bytes, mut record: Box<Record>) -> Response<
     response
 }
 
-/// Trailers-Only (gRPC over HTTP2, "Responses"): the status among the headers, and no body.
-fn grpc(refusal: &Refusal, record: Box<Record>) -> Response<Answer> {
+/// Builds a Trailers-Only response (gRPC over HTTP2, "Responses"): the status among the headers, and no body.
+fn grpc(refusal: &Refusal, record: Box<InFlightRecord>) -> Response<ResponseBody> {
     let mut response = respond(refusal, Bytes::new(), record);
     *response.status_mut() = StatusCode::OK;
     let headers = response.headers_mut();
@@ -117,7 +129,7 @@ fn grpc(refusal: &Refusal, record: Box<Record>) -> Response<Answer> {
     headers.insert(header::CONTENT_TYPE, kind);
     let code = grpc_code(refusal.status);
     headers.insert(GRPC_STATUS, HeaderValue::from(u16::from(code)));
-    // Percent-encoded there, so that what is printable ASCII stays and the rest goes.
+    // The field is percent-encoded: printable ASCII stays, the rest is left out.
     let message = refusal.detail.chars();
     let message = message.filter(|c| (' '..='~').contains(c) && *c != '%');
     if let Ok(message) = HeaderValue::try_from(message.collect::<String>()) {
@@ -126,7 +138,7 @@ fn grpc(refusal: &Refusal, record: Box<Record>) -> Response<Answer> {
     response
 }
 
-/// PERMISSION_DENIED, UNAUTHENTICATED, DEADLINE_EXCEEDED, UNAVAILABLE.
+/// UNAUTHENTICATED, DEADLINE_EXCEEDED, UNAVAILABLE, else PERMISSION_DENIED.
 fn grpc_code(status: StatusCode) -> u8 {
     match status.as_u16() {
         401 => 16,
@@ -136,7 +148,7 @@ fn grpc_code(status: StatusCode) -> u8 {
     }
 }
 
-fn problem(refusal: &Refusal, id: &str) -> String {
+fn problem_details(refusal: &Refusal, id: &str) -> String {
     #[derive(serde::Serialize)]
     struct Problem<'a> {
         r#type: &'static str,
@@ -157,14 +169,14 @@ fn problem(refusal: &Refusal, id: &str) -> String {
         hint: refusal.hint,
         request_id: id,
     };
-    // Strings and a number can always be written.
+    // Strings and a number always serialize.
     serde_json::to_string(&problem).unwrap_or_default()
 }
 
-fn page(refusal: &Refusal, id: &str) -> String {
+fn html_page(refusal: &Refusal, id: &str) -> String {
     let title = refusal.status.canonical_reason().unwrap_or("Refused");
     let status = refusal.status.as_u16();
-    let [detail, hint] = [&refusal.detail, refusal.hint].map(html);
+    let [detail, hint] = [&refusal.detail, refusal.hint].map(escape_html);
     let code = refusal.code;
     format!(
         "<!doctype html>\n<meta charset=\"utf-8\">\n<title>{status} {title}</title>\n\
@@ -176,7 +188,7 @@ fn page(refusal: &Refusal, id: &str) -> String {
     )
 }
 
-fn html(text: &str) -> String {
+fn escape_html(text: &str) -> String {
     let mut out = String::new();
     for c in text.chars() {
         match c {

@@ -1,237 +1,242 @@
-//! One request: named, asked about, sent, answered.
+//! One exchange: a request is prepared, authorized, sent and answered.
 //!
-//! Each step takes what only the one before makes, so that nothing is sent that was not asked about, and
-//! nothing is asked about under another name than it is sent to.
+//! Each step takes what only the step before makes. So nothing is sent that was not authorized, and nothing is
+//! authorized under another name than it is sent to.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use http::request::Parts;
 use http::{Request, Response, StatusCode, Version};
 use hyper::body::{Body, Incoming};
-use hyper::upgrade::OnUpgrade;
 use tokio::time::timeout;
 
-use crate::http::error_response::Form;
-use crate::authz::authorize::{AboutBody, Asking, NO_BODY};
-use crate::audit::Record;
-use crate::http::response_body::{Answer, Outgoing};
+use super::client_connection::ClientConnection;
+use super::error_response::ErrorFormat;
+use super::framing;
+use super::hop_by_hop;
+use super::in_flight::InFlightRecord;
+use super::response_body::ResponseBody;
+use super::websocket::{Handshake, Switched};
+use crate::audit::UpstreamFields;
+use crate::authz::authorize::{Authorizer, BodyInfo, NO_BODY};
 use crate::authz::{Changes, Kind};
-use crate::http::client_connection::Client;
-use crate::http::framing;
-use crate::http::hop_by_hop;
-use crate::request::buffered_body::{Beginning, Held};
-use crate::request::target::Named;
+use crate::request::buffered_body::{BufferedBody, BufferedPrefix};
 use crate::request::refusal::Refusal;
-use crate::state::Site;
-use crate::upstream::{Fault, Sent};
-use crate::http::websocket::Handshake;
+use crate::request::target::RequestTarget;
+use crate::state::InterceptState;
+use crate::upstream::{RequestBody, Sent, UpstreamError, is_streaming};
 
-/// A request as it came, on a connection for one place.
+/// The context of an exchange: a request on a connection with one target.
 pub(crate) struct Exchange<'a> {
-    pub(crate) site: &'a Arc<Site>,
-    pub(crate) client: &'a Arc<Client>,
-    pub(crate) named: &'a Arc<Named>,
+    pub(crate) state: &'a Arc<InterceptState>,
+    pub(crate) connection: &'a Arc<ClientConnection>,
+    pub(crate) target: &'a Arc<RequestTarget>,
 }
 
 /// A request that may be sent.
-struct Allowed {
+struct Authorized {
     parts: Parts,
     changes: Option<Arc<Changes>>,
     handshake: Option<Handshake>,
 }
 
-/// What is left to be done once the client has its answer.
-pub(crate) struct Switched {
-    /// The origin's side.
-    pub(crate) upstream: OnUpgrade,
-    pub(crate) record: Box<Record>,
-    /// How long both sides may say nothing.
-    pub(crate) silence: Duration,
-}
-
 impl Exchange<'_> {
-    /// Answers a request, whatever becomes of it. Where the protocol is switched, what comes then is put
-    /// into `switched`.
-    pub(crate) async fn answer(
+    /// Answers a request, whatever becomes of it. Where the protocol is switched, what follows is put into `switched`.
+    pub(crate) async fn respond(
         &self,
         request: Request<Incoming>,
         switched: &mut Option<Switched>,
-    ) -> Response<Answer> {
+    ) -> Response<ResponseBody> {
         let (parts, body) = request.into_parts();
         let size = body.size_hint().exact();
-        let body = Held::new(body);
-        let mut answer = self.decide(parts, (body.clone(), size), switched).await;
-        answer.body_mut().hold(body);
-        answer
+        let body = BufferedBody::new(body);
+        let mut response = self.decide(parts, (body.clone(), size), switched).await;
+        response.body_mut().hold_request(body);
+        response
     }
 
     async fn decide(
         &self,
         mut parts: Parts,
-        (body, size): (Option<Held>, Option<u64>),
+        (body, size): (Option<BufferedBody>, Option<u64>),
         switched: &mut Option<Switched>,
-    ) -> Response<Answer> {
-        let mut record = Record::begin(&self.site.metrics, self.client, parts.method.as_str());
-        record.path(&parts.uri);
-        record.named(self.named);
-        let form = Form::of(&parts.headers);
-        if let Some(refusal) = &self.named.barred {
-            return form.refuse(refusal, record);
+    ) -> Response<ResponseBody> {
+        let metrics = &self.state.metrics;
+        let mut record = InFlightRecord::begin(metrics, self.connection, parts.method.as_str());
+        record.set_uri(&parts.uri);
+        record.set_target(self.target);
+        let format = ErrorFormat::from_request(&parts.headers);
+        if let Some(refusal) = &self.target.refusal {
+            return format.refuse(refusal, record);
         }
-        if let Some(connect) = &self.named.denied {
-            let asked = self
-                .asking()
-                .ask(Kind::Connect, connect, NO_BODY, &mut record);
+        if let Some(connect) = &self.target.denied_connect {
+            let authorizer = self.authorizer();
+            let asked = authorizer.authorize(Kind::Connect, connect, NO_BODY, &mut record);
             if let Err(denied) = asked.await {
-                record.denied(denied.failed);
-                return form.deny(&denied, record);
+                record.set_tunnel_denied(denied.failed);
+                return format.deny(&denied, record);
             }
         }
         let handshake = match self.prepare(&mut parts) {
             Ok(handshake) => handshake,
-            Err(refusal) => return form.refuse(&refusal, record),
+            Err(refusal) => return format.refuse(&refusal, record),
         };
-        let begins = match self.begin(body.as_ref()).await {
-            Ok(begins) => begins,
-            Err(refusal) => return form.refuse(&refusal, record),
+        let prefix = match self.read_body_prefix(body.as_ref()).await {
+            Ok(prefix) => prefix,
+            Err(refusal) => return format.refuse(&refusal, record),
         };
-        // Not an octet has left for the origin until the check has agreed.
-        let about = AboutBody {
+        // Not a byte has left for the origin before the check allows it.
+        let info = BodyInfo {
             size,
-            begins: begins.as_ref(),
+            prefix: prefix.as_ref(),
         };
-        let asked = self.asking().ask(Kind::Request, &parts, about, &mut record);
+        let authorizer = self.authorizer();
+        let asked = authorizer.authorize(Kind::Request, &parts, info, &mut record);
         match asked.await {
             Ok(changes) => {
-                let allowed = Allowed {
+                let authorized = Authorized {
                     parts,
                     changes,
                     handshake,
                 };
-                self.send((allowed, record), body, form, switched).await
+                self.send((authorized, record), body, format, switched)
+                    .await
             }
-            Err(denied) => form.deny(&denied, record),
+            Err(denied) => format.deny(&denied, record),
         }
     }
 
-    fn asking(&self) -> Asking<'_> {
-        Asking {
-            site: self.site,
-            client: self.client,
-            named: self.named,
+    fn authorizer(&self) -> Authorizer<'_> {
+        Authorizer {
+            check: self.state.check(),
+            client: &self.connection.info,
+            target: self.target,
         }
     }
 
-    /// Makes of a request what the origin will get, so that the check sees that and nothing else.
+    /// Turns a request into what the origin will get, so that the check sees that and nothing else.
     fn prepare(&self, parts: &mut Parts) -> Result<Option<Handshake>, Refusal> {
         if parts.version == Version::HTTP_2 {
-            framing::of_http2(&parts.headers).map_err(Refusal::bad_request)?;
+            framing::check_http2(&parts.headers).map_err(Refusal::bad_request)?;
         }
-        self.named.agrees(parts)?;
-        let handshake = Handshake::of(parts)?;
-        hop_by_hop::end_request_hop(&mut parts.headers);
+        self.target.check_agreement(parts)?;
+        let handshake = Handshake::read(parts)?;
+        hop_by_hop::strip_request(&mut parts.headers);
         if let Some(handshake) = &handshake {
             handshake.write(parts);
         }
         Ok(handshake)
     }
 
-    /// Reads as much of the body as the check is told.
-    async fn begin(&self, body: Option<&Held>) -> Result<Option<Beginning>, Refusal> {
-        let most = self.site.asked_about_bodies();
-        let Some(body) = body.filter(|_| most > 0) else {
+    /// Reads as much of the body as the check service is told.
+    async fn read_body_prefix(
+        &self,
+        body: Option<&BufferedBody>,
+    ) -> Result<Option<BufferedPrefix>, Refusal> {
+        let max = self.state.max_checked_body();
+        let Some(body) = body.filter(|_| max > 0) else {
             return Ok(None);
         };
-        match timeout(self.site.rules.opening_timeout, body.begin(most)).await {
-            Ok(Ok(begins)) => Ok(Some(begins)),
-            Ok(Err(_)) => Err(Fault::RequestCut.into()),
+        match timeout(self.state.rules.opening_timeout, body.read_prefix(max)).await {
+            Ok(Ok(prefix)) => Ok(Some(prefix)),
+            Ok(Err(_)) => Err(UpstreamError::RequestCut.into()),
             Err(_) => {
                 let detail = "the beginning of the body, which the check is to see, has not come";
                 let status = StatusCode::REQUEST_TIMEOUT;
-                Err(Refusal::new(status, "client_late", detail).closing())
+                Err(Refusal::new(status, "client_late", detail).with_close())
             }
         }
     }
 
     async fn send(
         &self,
-        (allowed, mut record): (Allowed, Box<Record>),
-        body: Option<Held>,
-        form: Form,
+        (authorized, mut record): (Authorized, Box<InFlightRecord>),
+        body: Option<BufferedBody>,
+        format: ErrorFormat,
         switched: &mut Option<Switched>,
-    ) -> Response<Answer> {
-        let Allowed {
+    ) -> Response<ResponseBody> {
+        let Authorized {
             mut parts,
             changes,
             handshake,
-        } = allowed;
+        } = authorized;
         if let Some(changes) = &changes {
             changes.apply_to_request(&mut parts.headers);
         }
-        let body = Outgoing::new(body, Arc::clone(&record.sent));
+        let body = RequestBody::new(body, Arc::clone(&record.sent));
         let http2 = parts.version == Version::HTTP_2 && handshake.is_none();
-        let named = self.named;
-        let upstream = &self.site.upstream;
-        let client = self.client;
-        let key = upstream.key(named.to.clone(), named.tls, http2, named.via, client.client);
+        let target = self.target;
+        let upstream = &self.state.upstream;
+        let connection = self.connection;
+        let client = connection.info.addr;
+        let key = upstream.pool_key(target.to.clone(), target.tls, http2, target.via, client);
         let request = Request::from_parts(parts, body);
-        let sent = Arc::clone(&record.sent);
-        match upstream.send(&client.own, key, request, &sent).await {
-            Ok(sent) => self.pass_on(sent, (handshake, changes), form, record, switched),
+        let progress = Arc::clone(&record.sent);
+        match upstream
+            .send(&connection.leases, key, request, &progress)
+            .await
+        {
+            Ok(sent) => self.forward_response(sent, (handshake, changes), format, record, switched),
             Err(failed) => {
-                record.failed(&failed);
-                form.refuse(&Refusal::from(failed), record)
+                failed.note_in(&mut record);
+                format.refuse(&Refusal::from(failed), record)
             }
         }
     }
 
-    fn pass_on(
+    fn forward_response(
         &self,
         sent: Sent,
         (handshake, changes): (Option<Handshake>, Option<Arc<Changes>>),
-        form: Form,
-        mut record: Box<Record>,
+        format: ErrorFormat,
+        mut record: Box<InFlightRecord>,
         switched: &mut Option<Switched>,
-    ) -> Response<Answer> {
+    ) -> Response<ResponseBody> {
         let Sent {
             mut response,
             lease,
             about,
             reused,
         } = sent;
-        record.upstream(about, reused);
+        record.set_upstream(UpstreamFields {
+            addr: about.addr,
+            tls: about.tls,
+            reused,
+        });
         let switches = response.status() == StatusCode::SWITCHING_PROTOCOLS;
         let upgrade = switches.then(|| hyper::upgrade::on(&mut response));
         let (mut parts, body) = response.into_parts();
-        hop_by_hop::end_response_hop(&mut parts.headers);
+        hop_by_hop::strip_response(&mut parts.headers);
         if let Some(changes) = &changes {
             changes.apply_to_response(&mut parts.headers);
         }
         parts.version = Version::HTTP_11;
-        record.answered(parts.status);
-        let Some(upstream) = upgrade else {
-            // To a CONNECT that would say that the origin has agreed.
+        record.set_status(parts.status);
+        let Some(upgrade) = upgrade else {
+            // As the response to an extended CONNECT it would mean that the origin has switched protocols.
             if matches!(handshake, Some(Handshake::Http2(_))) && parts.status.is_success() {
                 let why = format!("{} to a WebSocket handshake", parts.status);
-                return form.refuse(&Refusal::from(Fault::BadAnswer(why)), record);
+                return format.refuse(&Refusal::from(UpstreamError::BadResponse(why)), record);
             }
-            let silence = match hop_by_hop::is_long_lived(&parts.headers) {
-                true => self.site.rules.tunnel_timeout,
-                false => self.site.rules.idle_timeout,
+            let stall_timeout = match is_streaming(&parts.headers) {
+                true => self.state.rules.tunnel_timeout,
+                false => self.state.rules.idle_timeout,
             };
-            return Response::from_parts(parts, Answer::origins(body, lease, record, silence));
+            let body = ResponseBody::from_origin(body, lease, record, stall_timeout);
+            return Response::from_parts(parts, body);
         };
         let switch = Switched {
-            upstream,
+            upgrade,
+            connection: about,
             record,
-            silence: self.site.rules.tunnel_timeout,
+            idle_timeout: self.state.rules.tunnel_timeout,
         };
         match handshake {
-            Some(handshake) => handshake.agree(parts, switch, switched),
+            Some(handshake) => handshake.accept(parts, switch, switched),
             None => {
-                let fault = Fault::BadAnswer("101 to a request that asked for nothing".to_owned());
-                form.refuse(&Refusal::from(fault), switch.record)
+                let why = "101 to a request that asked for nothing".to_owned();
+                let refusal = Refusal::from(UpstreamError::BadResponse(why));
+                format.refuse(&refusal, switch.record)
             }
         }
     }

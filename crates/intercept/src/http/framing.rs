@@ -1,39 +1,34 @@
-//! Where HTTP/1 messages begin and end, told as strictly as it can be.
+//! Framing of HTTP/1 requests, as strict as RFC 9112 is: a defence against request smuggling.
 //!
-//! hyper reads requests, and forgives some of what RFC 9112 forbids: a bare LF, Content-Length beside
-//! Transfer-Encoding. It writes each request anew, so nothing ambiguous is passed on; but whoever sends such
-//! a request hopes that two readers disagree, and may already have been read otherwise by somebody before us.
-//! So what a client sends is watched on its way to hyper, and a request that smells is refused.
+//! hyper parses requests, and accepts some of what RFC 9112 forbids: a bare LF, Content-Length beside Transfer-Encoding.
+//! It writes each request anew, so nothing ambiguous is forwarded. But a client that sends such a request hopes that two
+//! parsers disagree, and a proxy before this one may already have parsed it otherwise. So a monitor parses what a client
+//! sends on its way to hyper, and a request with invalid framing is refused.
 //!
-//! Nothing is taken out or changed here, and what hyper makes of a message stays hyper's.
+//! The monitor removes and changes nothing, and what hyper makes of a message stays hyper's.
+
+pub(crate) mod watched_stream;
 
 use std::collections::VecDeque;
-use std::io;
-use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::{Context, Poll, ready};
-use std::time::Duration;
 
 use http::HeaderMap;
 use http::header::CONTENT_LENGTH;
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::sync::Notify;
-use tokio::time::{Instant, sleep_until};
+use tokio::time::Instant;
 
 /// What is wrong with a request's framing.
-pub(crate) type Smell = &'static str;
+pub(crate) type FramingError = &'static str;
 
-/// The requests of one connection, as they go by.
+/// Parses the framing of one connection's requests as they go by.
 #[derive(Debug, Default)]
-pub(crate) struct Framing {
+pub(crate) struct FramingMonitor {
     state: State,
-    /// Since when a head is on its way, or should be.
-    awaited: Option<Instant>,
-    /// A line that has not ended yet.
+    /// Since when a head is on its way, or is expected.
+    head_since: Option<Instant>,
+    /// The beginning of a line that has not ended yet.
     line: Vec<u8>,
     head: Head,
-    /// Of each request whose head is complete and that nobody has asked about.
-    verdicts: VecDeque<Result<(), Smell>>,
+    /// Of each request whose head is complete, until [`FramingMonitor::next_verdict`] takes it.
+    verdicts: VecDeque<Result<(), FramingError>>,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -45,8 +40,8 @@ enum State {
     Chunk(u64),
     ChunkEnd,
     Trailer,
-    /// There is nothing more to be told: something smelled, or it is a tunnel now.
-    Over,
+    /// Nothing more is parsed: the framing was invalid, or the connection is a tunnel now.
+    Done,
 }
 
 #[derive(Debug, Default)]
@@ -58,66 +53,69 @@ struct Head {
     length: Option<u64>,
 }
 
-impl Framing {
-    /// The next request that hyper has read. Where the two of us see another number of requests, there is
-    /// none, and that smells most of all.
-    pub(crate) fn next(&mut self) -> Result<(), Smell> {
+impl FramingMonitor {
+    /// Takes the verdict on the next request that hyper has parsed.
+    ///
+    /// # Errors
+    ///
+    /// The framing is invalid; or hyper has seen more requests than the monitor, which is the worst case.
+    pub(crate) fn next_verdict(&mut self) -> Result<(), FramingError> {
         let verdict = self.verdicts.pop_front();
         verdict.unwrap_or(Err("the request follows one that is not properly framed"))
     }
 
     /// Expects the first head from now on.
-    pub(crate) fn await_head(&mut self) {
-        self.awaited = Some(Instant::now());
+    pub(crate) fn expect_head(&mut self) {
+        self.head_since = Some(Instant::now());
     }
 
     #[cfg(any(test, feature = "fuzzing"))]
-    pub(crate) fn take_verdicts(&mut self) -> impl Iterator<Item = Result<(), Smell>> {
+    pub(crate) fn take_verdicts(&mut self) -> impl Iterator<Item = Result<(), FramingError>> {
         self.verdicts.drain(..)
     }
 
-    /// Looks at more of what the client sends.
+    /// Parses more of what the client sends.
     ///
     /// # Errors
     ///
-    /// A body whose framing smells. Its request is on its way, so all that is left is to break off.
-    pub(crate) fn feed(&mut self, bytes: &[u8]) -> Result<(), Smell> {
+    /// The framing of a body is invalid. Its request is on its way, so the connection has to be closed.
+    pub(crate) fn feed(&mut self, bytes: &[u8]) -> Result<(), FramingError> {
         let fed = self.feed_all(bytes);
         let in_head = self.head.has_begun || !self.line.is_empty();
-        self.awaited = match self.state {
-            State::Head if in_head => self.awaited.or_else(|| Some(Instant::now())),
+        self.head_since = match self.state {
+            State::Head if in_head => self.head_since.or_else(|| Some(Instant::now())),
             _ => None,
         };
         fed
     }
 
-    fn feed_all(&mut self, mut bytes: &[u8]) -> Result<(), Smell> {
-        while !bytes.is_empty() && self.state != State::Over {
+    fn feed_all(&mut self, mut bytes: &[u8]) -> Result<(), FramingError> {
+        while !bytes.is_empty() && self.state != State::Done {
             let fed = match self.state {
-                State::Body(left) => self.pass(&mut bytes, left, State::Body, State::Head),
-                State::Chunk(left) => self.pass(&mut bytes, left, State::Chunk, State::ChunkEnd),
-                _ => self.collect(&mut bytes),
+                State::Body(left) => self.skip(&mut bytes, left, State::Body, State::Head),
+                State::Chunk(left) => self.skip(&mut bytes, left, State::Chunk, State::ChunkEnd),
+                _ => self.collect_line(&mut bytes),
             };
-            if let Err(smell) = fed {
+            if let Err(error) = fed {
                 let in_head = self.state == State::Head;
-                self.state = State::Over;
+                self.state = State::Done;
                 self.line = Vec::new();
                 if !in_head {
-                    return Err(smell);
+                    return Err(error);
                 }
-                self.verdicts.push_back(Err(smell));
+                self.verdicts.push_back(Err(error));
             }
         }
         Ok(())
     }
 
-    fn pass(
+    fn skip(
         &mut self,
         bytes: &mut &[u8],
         left: u64,
         more: fn(u64) -> State,
         then: State,
-    ) -> Result<(), Smell> {
+    ) -> Result<(), FramingError> {
         let n = usize::try_from(left).unwrap_or(usize::MAX).min(bytes.len());
         *bytes = bytes.get(n..).unwrap_or_default();
         let left = left - n as u64;
@@ -125,11 +123,11 @@ impl Framing {
         Ok(())
     }
 
-    fn collect(&mut self, bytes: &mut &[u8]) -> Result<(), Smell> {
-        let Some(end) = bytes.iter().position(|octet| *octet == b'\n') else {
+    fn collect_line(&mut self, bytes: &mut &[u8]) -> Result<(), FramingError> {
+        let Some(end) = bytes.iter().position(|byte| *byte == b'\n') else {
             self.line.extend_from_slice(bytes);
             *bytes = &[];
-            return match self.line.len() > LONGEST_LINE {
+            return match self.line.len() > MAX_LINE {
                 true => Err("a line of more than 64 KiB"),
                 false => Ok(()),
             };
@@ -137,24 +135,24 @@ impl Framing {
         let (line, rest) = bytes.split_at(end + 1);
         *bytes = rest;
         if self.line.is_empty() {
-            return self.line(line);
+            return self.parse_line(line);
         }
         let mut whole = std::mem::take(&mut self.line);
         whole.extend_from_slice(line);
-        self.line(&whole)
+        self.parse_line(&whole)
     }
 
-    fn line(&mut self, line: &[u8]) -> Result<(), Smell> {
+    fn parse_line(&mut self, line: &[u8]) -> Result<(), FramingError> {
         let line = line
             .strip_suffix(b"\r\n")
             .ok_or("a line that ends in LF alone")?;
-        if line.iter().any(|octet| matches!(octet, b'\r' | b'\0')) {
+        if line.iter().any(|byte| matches!(byte, b'\r' | b'\0')) {
             return Err("CR or NUL inside a line");
         }
         match self.state {
-            State::Head => self.head_line(line),
+            State::Head => self.parse_head_line(line),
             State::ChunkSize => {
-                let size = chunk_size(line)?;
+                let size = parse_chunk_size(line)?;
                 self.state = if size == 0 {
                     State::Trailer
                 } else {
@@ -171,19 +169,19 @@ impl Framing {
                 self.state = State::Head;
                 Ok(())
             }
-            State::Trailer => name_and_value(line).map(drop),
-            State::Body(_) | State::Chunk(_) | State::Over => Ok(()),
+            State::Trailer => split_header(line).map(drop),
+            State::Body(_) | State::Chunk(_) | State::Done => Ok(()),
         }
     }
 
-    fn head_line(&mut self, line: &[u8]) -> Result<(), Smell> {
+    fn parse_head_line(&mut self, line: &[u8]) -> Result<(), FramingError> {
         let head = &mut self.head;
         if !head.has_begun {
             // Empty lines before a request are no part of it (RFC 9112, section 2.2).
             head.has_begun = !line.is_empty();
             head.is_http10 = line.ends_with(b" HTTP/1.0");
             head.is_connect = line.starts_with(b"CONNECT ");
-            return match line.iter().filter(|octet| **octet == b' ').count() {
+            return match line.iter().filter(|byte| **byte == b' ').count() {
                 2 => Ok(()),
                 0 if line.is_empty() => Ok(()),
                 _ => Err("a request line that is not three words"),
@@ -195,7 +193,7 @@ impl Framing {
         if line.starts_with(b" ") || line.starts_with(b"\t") {
             return Err("a header on more than one line");
         }
-        let (name, value) = name_and_value(line)?;
+        let (name, value) = split_header(line)?;
         if name.eq_ignore_ascii_case(b"transfer-encoding") {
             if head.chunked || !value.eq_ignore_ascii_case(b"chunked") {
                 return Err("a Transfer-Encoding other than chunked");
@@ -203,14 +201,14 @@ impl Framing {
             head.chunked = true;
         }
         if name.eq_ignore_ascii_case(b"content-length")
-            && head.length.replace(length(value)?).is_some()
+            && head.length.replace(parse_length(value)?).is_some()
         {
             return Err("more than one Content-Length");
         }
         Ok(())
     }
 
-    fn end_head(&mut self) -> Result<(), Smell> {
+    fn end_head(&mut self) -> Result<(), FramingError> {
         let head = std::mem::take(&mut self.head);
         if head.chunked && head.length.is_some() {
             return Err("Transfer-Encoding and Content-Length");
@@ -219,7 +217,7 @@ impl Framing {
             return Err("Transfer-Encoding in HTTP/1.0");
         }
         self.state = match head.length {
-            _ if head.is_connect => State::Over,
+            _ if head.is_connect => State::Done,
             _ if head.chunked => State::ChunkSize,
             Some(1..) => State::Body(head.length.unwrap_or_default()),
             _ => State::Head,
@@ -229,147 +227,55 @@ impl Framing {
     }
 }
 
-/// The same for a request of HTTP/2, whose frames say where it ends: a length beside them is for an origin that reads
-/// HTTP/1. h2 refuses two that differ, and passes on two that don't.
+/// Checks the framing headers of an HTTP/2 request, whose frames tell where it ends: a Content-Length beside them matters
+/// to an origin that speaks HTTP/1. h2 refuses two that differ, and passes two equal ones on.
 ///
 /// # Errors
 ///
-/// A length that is not one number.
-pub(crate) fn of_http2(headers: &HeaderMap) -> Result<(), Smell> {
+/// A Content-Length that is not one number.
+pub(crate) fn check_http2(headers: &HeaderMap) -> Result<(), FramingError> {
     let mut lengths = headers.get_all(CONTENT_LENGTH).iter();
     match (lengths.next(), lengths.next()) {
         (None, _) => Ok(()),
-        (Some(one), None) => length(one.as_bytes()).map(drop),
+        (Some(one), None) => parse_length(one.as_bytes()).map(drop),
         _ => Err("more than one Content-Length"),
     }
 }
 
-/// RFC 9112, section 5: no space before the colon, and a token before it.
-fn name_and_value(line: &[u8]) -> Result<(&[u8], &[u8]), Smell> {
-    let colon = line.iter().position(|octet| *octet == b':');
+/// Splits a header line (RFC 9112, section 5): a token, and no space before the colon.
+fn split_header(line: &[u8]) -> Result<(&[u8], &[u8]), FramingError> {
+    let colon = line.iter().position(|byte| *byte == b':');
     let (name, value) = line.split_at(colon.ok_or("a header without a colon")?);
-    let is_token = |octet: &u8| octet.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(octet);
+    let is_token = |byte: &u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(byte);
     match !name.is_empty() && name.iter().all(is_token) {
         true => Ok((name, value.get(1..).unwrap_or_default().trim_ascii())),
         false => Err("a header's name is not a token"),
     }
 }
 
-/// Digits and nothing else: no sign, no list.
-fn length(value: &[u8]) -> Result<u64, Smell> {
-    let smell = "a Content-Length that is not a number";
-    let text = str::from_utf8(value).map_err(|_| smell)?;
+/// Parses digits and nothing else: no sign, no list.
+fn parse_length(value: &[u8]) -> Result<u64, FramingError> {
+    let error = "a Content-Length that is not a number";
+    let text = str::from_utf8(value).map_err(|_| error)?;
     match value.iter().all(u8::is_ascii_digit) {
-        true => text.parse().map_err(|_| smell),
-        false => Err(smell),
+        true => text.parse().map_err(|_| error),
+        false => Err(error),
     }
 }
 
-fn chunk_size(line: &[u8]) -> Result<u64, Smell> {
-    let digits = line
-        .split(|octet| *octet == b';')
-        .next()
-        .unwrap_or_default();
+fn parse_chunk_size(line: &[u8]) -> Result<u64, FramingError> {
+    let digits = line.split(|byte| *byte == b';').next().unwrap_or_default();
     let digits = digits.trim_ascii_end();
-    let smell = "a chunk's size is not a number";
-    let text = str::from_utf8(digits).map_err(|_| smell)?;
+    let error = "a chunk's size is not a number";
+    let text = str::from_utf8(digits).map_err(|_| error)?;
     match digits.iter().all(u8::is_ascii_hexdigit) {
-        true => u64::from_str_radix(text, 16).map_err(|_| smell),
-        false => Err(smell),
+        true => u64::from_str_radix(text, 16).map_err(|_| error),
+        false => Err(error),
     }
 }
 
-/// A stream that is watched while it is read.
-#[derive(Debug)]
-pub(crate) struct Watched<T> {
-    io: T,
-    framing: Shared,
-}
-
-/// What the reader of the stream and the reader of the requests both look at.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Shared {
-    framing: Arc<Mutex<Framing>>,
-    /// Told when something has come.
-    came: Arc<Notify>,
-}
-
-impl Shared {
-    /// Returns once a head has been on its way for as long as `limit`.
-    pub(crate) async fn head_is_late(&self, limit: Duration) {
-        loop {
-            let came = self.came.notified();
-            let awaited = self.lock().awaited;
-            match awaited.map(|since| since + limit) {
-                None => came.await,
-                Some(deadline) if deadline <= Instant::now() => return,
-                Some(deadline) => sleep_until(deadline).await,
-            }
-        }
-    }
-
-    pub(crate) fn lock(&self) -> MutexGuard<'_, Framing> {
-        self.framing.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl<T> Watched<T> {
-    pub(crate) fn new(io: T, framing: Shared) -> Self {
-        Self { io, framing }
-    }
-
-    pub(crate) fn into_inner(self) -> T {
-        self.io
-    }
-}
-
-impl<T: AsyncRead + Unpin> AsyncRead for Watched<T> {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buffer: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        let before = buffer.filled().len();
-        ready!(Pin::new(&mut self.io).poll_read(cx, buffer))?;
-        let fresh = buffer.filled().get(before..).unwrap_or_default();
-        let fed = self.framing.lock().feed(fresh);
-        self.framing.came.notify_one();
-        Poll::Ready(fed.map_err(|smell| io::Error::new(io::ErrorKind::InvalidData, smell)))
-    }
-}
-
-impl<T: AsyncWrite + Unpin> AsyncWrite for Watched<T> {
-    fn poll_write(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        bytes: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.io).poll_write(cx, bytes)
-    }
-
-    fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        bytes: &[io::IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.io).poll_write_vectored(cx, bytes)
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        self.io.is_write_vectored()
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.io).poll_flush(cx)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.io).poll_shutdown(cx)
-    }
-}
-
-/// As long as hyper takes a whole head.
-const LONGEST_LINE: usize = 64 * 1024;
+/// Bytes of a line: as many as hyper accepts of a whole head.
+const MAX_LINE: usize = 64 * 1024;
 
 #[cfg(test)]
 mod tests;

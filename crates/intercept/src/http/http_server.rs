@@ -1,4 +1,4 @@
-//! HTTP on a connection whose place is known: inside a tunnel, or redirected to us.
+//! The HTTP server for a connection with one target: inside a tunnel, or redirected to the proxy.
 
 use std::convert::Infallible;
 use std::future::poll_fn;
@@ -15,206 +15,212 @@ use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
-use crate::http::error_response::Form;
-use crate::audit::Record;
-use crate::http::response_body::Answer;
-use crate::http::client_connection::Client;
-use crate::http::exchange::{Exchange, Switched};
-use crate::http::framing::{Shared, Watched};
-use crate::request::target::Named;
+use super::client_connection::ClientConnection;
+use super::error_response::ErrorFormat;
+use super::exchange::Exchange;
+use super::framing::watched_stream::{SharedFraming, WatchedStream};
+use super::in_flight::InFlightRecord;
+use super::response_body::ResponseBody;
+use super::websocket::{self, Switched};
 use crate::request::refusal::Refusal;
-use crate::state::Site;
-use crate::http::websocket;
-use crate::stream::prefixed::Reading;
+use crate::request::target::RequestTarget;
+use crate::state::InterceptState;
+use crate::stream::prefixed::PrefixedStream;
 
 /// Answers the requests of one connection.
 #[derive(Clone)]
-pub(crate) struct Inner {
-    pub(crate) site: Arc<Site>,
-    pub(crate) client: Arc<Client>,
-    pub(crate) named: Arc<Named>,
-    switched: Slot<Switched>,
+pub(crate) struct HttpServer {
+    state: Arc<InterceptState>,
+    connection: Arc<ClientConnection>,
+    pub(crate) target: Arc<RequestTarget>,
+    switched: SwitchSlot<Switched>,
 }
 
-/// Filled by a request, emptied once its connection is no HTTP any more.
-pub(crate) type Slot<T> = Arc<Mutex<Option<T>>>;
+/// Filled by a request that switches its connection's protocol, emptied once hyper has given the connection back.
+pub(crate) type SwitchSlot<T> = Arc<Mutex<Option<T>>>;
 
-pub(crate) type Answering =
-    Pin<Box<dyn Future<Output = Result<Response<Answer>, Infallible>> + Send>>;
+pub(crate) type ResponseFuture =
+    Pin<Box<dyn Future<Output = Result<Response<ResponseBody>, Infallible>> + Send>>;
 
-impl Inner {
-    pub(crate) fn new(site: &Arc<Site>, client: &Arc<Client>, named: Named) -> Self {
+impl HttpServer {
+    pub(crate) fn new(
+        state: &Arc<InterceptState>,
+        connection: &Arc<ClientConnection>,
+        target: RequestTarget,
+    ) -> Self {
         Self {
-            site: Arc::clone(site),
-            client: Arc::clone(client),
-            named: Arc::new(named),
-            switched: Slot::default(),
+            state: Arc::clone(state),
+            connection: Arc::clone(connection),
+            target: Arc::new(target),
+            switched: SwitchSlot::default(),
         }
     }
 
     /// Serves HTTP/1, and what a request may switch to.
-    pub(crate) async fn http1<T>(self, io: T)
+    pub(crate) async fn serve_http1<T>(self, io: T)
     where
         T: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
-        let (site, client) = (Arc::clone(&self.site), Arc::clone(&self.client));
-        let Some(ended) = http1(&site, &client, io, self, First::AtLeisure).await else {
+        let (state, connection) = (Arc::clone(&self.state), Arc::clone(&self.connection));
+        let served = serve_http1(&state, &connection, io, self, FirstRequest::Optional).await;
+        let Some((io, service)) = served else {
             return;
         };
-        let (io, service) = ended;
-        match take(&service.switched) {
-            Some(switched) => websocket::carry(io, switched).await,
-            None => finish(io).await,
+        match take_slot(&service.switched) {
+            Some(switched) => websocket::relay(io, switched).await,
+            None => linger_and_close(io).await,
         }
     }
 
     /// Serves HTTP/2.
-    pub(crate) async fn http2<T>(self, io: T)
+    pub(crate) async fn serve_http2<T>(self, io: T)
     where
         T: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
-        let (site, client) = (Arc::clone(&self.site), Arc::clone(&self.client));
-        let connection = http2::Builder::new(TokioExecutor::new())
+        let (state, connection) = (Arc::clone(&self.state), Arc::clone(&self.connection));
+        let served = http2::Builder::new(TokioExecutor::new())
             .timer(TokioTimer::new())
             .enable_connect_protocol()
-            .max_concurrent_streams(STREAMS)
-            .max_header_list_size(MAX_HEADER as u32)
-            .keep_alive_interval(PING)
+            .max_concurrent_streams(MAX_CONCURRENT_STREAMS)
+            .max_header_list_size(MAX_REQUEST_HEAD as u32)
+            .keep_alive_interval(PING_INTERVAL)
             .serve_connection(TokioIo::new(io), self);
-        let mut connection = pin!(connection);
+        let mut served = pin!(served);
         let ended = run(
-            (&site, &client),
-            &mut connection,
-            |connection, cx| connection.as_mut().poll(cx),
-            |connection| connection.as_mut().graceful_shutdown(),
+            (&state, &connection),
+            &mut served,
+            |served, cx| served.as_mut().poll(cx),
+            |served| served.as_mut().graceful_shutdown(),
         );
-        // Whose fault it is stands in the lines of its requests.
+        // Errors are in the audit lines of its requests.
         drop(ended.await);
     }
 }
 
-/// Runs a connection to its end, and tells it to come to one where nothing is asked for any more; `None` where it
-/// then does not.
+/// Runs a connection to its end, with a graceful shutdown once it is idle or the proxy drains. `None` if the connection
+/// then does not end within [`LINGER`] after its last exchange.
 async fn run<C, T>(
-    (site, client): (&Arc<Site>, &Arc<Client>),
-    connection: &mut C,
+    (state, connection): (&Arc<InterceptState>, &Arc<ClientConnection>),
+    served: &mut C,
     poll: impl Fn(&mut C, &mut Context<'_>) -> Poll<T>,
-    finish: impl Fn(&mut C),
+    shut_down: impl Fn(&mut C),
 ) -> Option<T> {
-    let mut idle = pin!(client.exchanges.idle(site.rules.idle_timeout));
+    let idle_timeout = state.rules.idle_timeout;
+    let mut idle = pin!(connection.exchanges.wait_idle(idle_timeout));
     let (mut is_draining, mut cut_at) = (false, None);
     loop {
         tokio::select! {
-            ended = poll_fn(|cx| poll(connection, cx)) => return Some(ended),
-            () = site.draining(), if !is_draining => is_draining = true,
+            ended = poll_fn(|cx| poll(served, cx)) => return Some(ended),
+            () = state.wait_draining(), if !is_draining => is_draining = true,
             () = &mut idle => {
                 cut_at.get_or_insert_with(|| Instant::now() + LINGER);
-                // A request that came in this moment is answered, and watched.
-                idle.set(client.exchanges.idle(site.rules.idle_timeout));
+                // A request that came in this moment is answered, and watched for stalls.
+                idle.set(connection.exchanges.wait_idle(idle_timeout));
             }
             () = sleep_until(cut_at.unwrap_or_else(Instant::now)), if cut_at.is_some() => {
-                if client.exchanges.are_none() {
+                if connection.exchanges.is_idle() {
                     return None;
                 }
                 cut_at = Some(Instant::now() + LINGER);
             }
         }
-        finish(connection);
+        shut_down(served);
     }
 }
 
-impl Service<Request<Incoming>> for Inner {
-    type Response = Response<Answer>;
+impl Service<Request<Incoming>> for HttpServer {
+    type Response = Response<ResponseBody>;
     type Error = Infallible;
-    type Future = Answering;
+    type Future = ResponseFuture;
 
-    fn call(&self, request: Request<Incoming>) -> Answering {
+    fn call(&self, request: Request<Incoming>) -> ResponseFuture {
         let this = self.clone();
         Box::pin(async move {
             let exchange = Exchange {
-                site: &this.site,
-                client: &this.client,
-                named: &this.named,
+                state: &this.state,
+                connection: &this.connection,
+                target: &this.target,
             };
             let mut switched = None;
-            let answer = exchange.answer(request, &mut switched).await;
+            let response = exchange.respond(request, &mut switched).await;
             if switched.is_some() {
-                put(&this.switched, switched);
+                fill_slot(&this.switched, switched);
             }
-            Ok(answer)
+            Ok(response)
         })
     }
 }
 
-/// Serves HTTP/1 until the connection ends, which is `None`, or is to be used for something else: then
-/// the connection comes back with its service. What was read too much goes with it.
-pub(crate) async fn http1<T, S>(
-    site: &Arc<Site>,
-    client: &Arc<Client>,
+/// Serves HTTP/1 until the connection ends, which is `None`, or is handed over to another protocol: then the connection
+/// comes back with its service and with the bytes that were read too many.
+pub(crate) async fn serve_http1<T, S>(
+    state: &Arc<InterceptState>,
+    connection: &Arc<ClientConnection>,
     io: T,
     service: S,
-    first: First,
-) -> Option<(Reading<T>, S)>
+    first: FirstRequest,
+) -> Option<(PrefixedStream<T>, S)>
 where
     T: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     S: Service<
             Request<Incoming>,
-            Response = Response<Answer>,
+            Response = Response<ResponseBody>,
             Error = Infallible,
-            Future = Answering,
+            Future = ResponseFuture,
         > + Unpin,
 {
-    let framing = Shared::default();
-    if first == First::Awaited {
-        framing.lock().await_head();
+    let framing = SharedFraming::default();
+    if first == FirstRequest::Awaited {
+        framing.lock().expect_head();
     }
     let heads = framing.clone();
-    let io = Watched::new(io, framing.clone());
-    let service = Guarded {
+    let io = WatchedStream::new(io, framing.clone());
+    let service = FramingGuard {
         service,
         framing,
-        site: Arc::clone(site),
-        client: Arc::clone(client),
+        state: Arc::clone(state),
+        connection: Arc::clone(connection),
     };
-    let mut connection = http1::Builder::new()
+    let mut served = http1::Builder::new()
         .timer(TokioTimer::new())
-        .header_read_timeout(site.rules.idle_timeout)
-        .max_header_size(MAX_HEADER)
-        .max_headers(MAX_HEADERS)
+        .header_read_timeout(state.rules.idle_timeout)
+        .max_header_size(MAX_REQUEST_HEAD)
+        .max_headers(MAX_REQUEST_HEADERS)
         .serve_connection(TokioIo::new(io), service);
     let ended = run(
-        (site, client),
-        &mut connection,
-        |connection, cx| connection.poll_without_shutdown(cx),
-        |connection| Pin::new(connection).graceful_shutdown(),
+        (state, connection),
+        &mut served,
+        |served, cx| served.poll_without_shutdown(cx),
+        |served| Pin::new(served).graceful_shutdown(),
     );
     let ended = tokio::select! {
         ended = ended => ended?,
-        () = overdue(&heads, client, site.rules.opening_timeout) => {
-            site.unopened(client.peer, "head_timeout");
+        () = wait_head_timeout(&heads, connection, state.rules.opening_timeout) => {
+            state.count_unopened(connection.info.peer, "head_timeout");
             return None;
         }
     };
     if let Err(error) = ended {
         if error.is_parse() {
-            site.unopened(client.peer, "bad_request");
-            // The client has an answer of hyper's.
-            let mut record = Record::begin(&site.metrics, client, "");
-            record.refused(&Refusal::bad_request(error.to_string()));
+            state.count_unopened(connection.info.peer, "bad_request");
+            // hyper has sent a response of its own.
+            let mut record = InFlightRecord::begin(&state.metrics, connection, "");
+            record.set_refused(&Refusal::bad_request(error.to_string()));
         }
         return None;
     }
-    let parts = connection.into_parts();
+    let parts = served.into_parts();
     let io = parts.io.into_inner().into_inner();
-    Some((Reading::new(io, parts.read_buf), parts.service.service))
+    let io = PrefixedStream::new(io, parts.read_buf);
+    Some((io, parts.service.service))
 }
 
-/// Returns once the head of a request has been on its way for too long. What a client sends while its last request is
-/// being answered may have to wait here.
-async fn overdue(heads: &Shared, client: &Client, limit: Duration) {
+/// Returns once the head of a request has been on its way for too long. The head of a pipelined request may have to wait
+/// while the request before it is answered, so the limit begins anew behind that.
+async fn wait_head_timeout(heads: &SharedFraming, connection: &ClientConnection, limit: Duration) {
     loop {
-        heads.head_is_late(limit).await;
-        if client.exchanges.are_none() {
+        heads.wait_head_timeout(limit).await;
+        if connection.exchanges.is_idle() {
             return;
         }
         sleep(limit).await;
@@ -223,50 +229,50 @@ async fn overdue(heads: &Shared, client: &Client, limit: Duration) {
 
 /// When a connection's first request has to come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum First {
-    /// As soon as the connection is there.
+pub(crate) enum FirstRequest {
+    /// Within the opening timeout.
     Awaited,
-    /// As any other: clients open tunnels that they may want to use soon.
-    AtLeisure,
+    /// Within the idle timeout, like any other: clients open tunnels that they may want to use later.
+    Optional,
 }
 
-/// Refuses what hyper has read and should not have.
-struct Guarded<S> {
+/// Refuses requests that hyper has accepted and whose framing is not valid.
+struct FramingGuard<S> {
     service: S,
-    framing: Shared,
-    site: Arc<Site>,
-    client: Arc<Client>,
+    framing: SharedFraming,
+    state: Arc<InterceptState>,
+    connection: Arc<ClientConnection>,
 }
 
-impl<S> Service<Request<Incoming>> for Guarded<S>
+impl<S> Service<Request<Incoming>> for FramingGuard<S>
 where
     S: Service<
             Request<Incoming>,
-            Response = Response<Answer>,
+            Response = Response<ResponseBody>,
             Error = Infallible,
-            Future = Answering,
+            Future = ResponseFuture,
         >,
 {
-    type Response = Response<Answer>;
+    type Response = Response<ResponseBody>;
     type Error = Infallible;
-    type Future = Answering;
+    type Future = ResponseFuture;
 
-    fn call(&self, request: Request<Incoming>) -> Answering {
-        let Err(smell) = self.framing.lock().next() else {
+    fn call(&self, request: Request<Incoming>) -> ResponseFuture {
+        let Err(error) = self.framing.lock().next_verdict() else {
             return self.service.call(request);
         };
         let method = request.method().as_str();
-        let mut record = Record::begin(&self.site.metrics, &self.client, method);
-        record.path(request.uri());
-        let form = Form::of(request.headers());
-        let refused = form.refuse(&Refusal::bad_request(smell), record);
+        let mut record = InFlightRecord::begin(&self.state.metrics, &self.connection, method);
+        record.set_uri(request.uri());
+        let format = ErrorFormat::from_request(request.headers());
+        let refused = format.refuse(&Refusal::bad_request(error), record);
         Box::pin(std::future::ready(Ok(refused)))
     }
 }
 
-/// Ends a connection whose last answer has been written. What the client is still sending is read for a
-/// moment: closing on unread data sends RST, which would take the answer with it.
-pub(crate) async fn finish<T>(mut io: Reading<T>)
+/// Closes a connection whose last response has been written (a lingering close). What the client is still sending is
+/// read for a moment: closing on unread data sends RST, which would take the response with it.
+pub(crate) async fn linger_and_close<T>(mut io: PrefixedStream<T>)
 where
     T: AsyncRead + AsyncWrite + Unpin,
 {
@@ -275,31 +281,31 @@ where
             return;
         }
         let mut rest = [0; 4096];
-        for _ in 0..MOST_DRAINED {
+        for _ in 0..MAX_LINGER_READS {
             if !matches!(io.read(&mut rest).await, Ok(1..)) {
                 break;
             }
         }
     };
-    // However it ends, it is over.
+    // The connection is closed behind it, however it ends.
     let _ = timeout(LINGER, drained).await;
 }
 
-pub(crate) fn put<T>(slot: &Slot<T>, value: Option<T>) {
+pub(crate) fn fill_slot<T>(slot: &SwitchSlot<T>, value: Option<T>) {
     *slot.lock().unwrap_or_else(PoisonError::into_inner) = value;
 }
 
-pub(crate) fn take<T>(slot: &Slot<T>) -> Option<T> {
+pub(crate) fn take_slot<T>(slot: &SwitchSlot<T>) -> Option<T> {
     slot.lock().unwrap_or_else(PoisonError::into_inner).take()
 }
 
-/// Requests of one client at a time.
-const STREAMS: u32 = 128;
-/// Of a request; hyper answers 431 beyond it.
-const MAX_HEADER: usize = 64 * 1024;
-const MAX_HEADERS: usize = 200;
-/// A client that has vanished is noticed by the second one it does not answer.
-const PING: Duration = Duration::from_secs(60);
+/// Requests of one HTTP/2 connection at a time.
+const MAX_CONCURRENT_STREAMS: u32 = 128;
+/// Bytes of a request's head; hyper answers 431 beyond it.
+const MAX_REQUEST_HEAD: usize = 64 * 1024;
+const MAX_REQUEST_HEADERS: usize = 200;
+/// A client that has vanished is noticed by the second one that it does not acknowledge.
+const PING_INTERVAL: Duration = Duration::from_secs(60);
 const LINGER: Duration = Duration::from_secs(1);
 /// Reads of 4 KiB.
-const MOST_DRAINED: usize = 64;
+const MAX_LINGER_READS: usize = 64;

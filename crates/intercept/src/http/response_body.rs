@@ -1,7 +1,7 @@
-//! Bodies on their way, counted and never collected.
+//! A response's body on its way to the client, counted and never collected: the client's backpressure reaches the origin.
 
 use std::pin::Pin;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
@@ -10,201 +10,154 @@ use bytes::Bytes;
 use http_body_util::Full;
 use hyper::body::{Body, Frame, Incoming, SizeHint};
 
-use crate::audit::{Record, Sending};
-use crate::http::stall_monitor::Moves;
-use crate::request::buffered_body::Held;
+use super::in_flight::InFlightRecord;
+use super::stall_monitor::Progress;
+use crate::audit::AuditRecord;
+use crate::request::buffered_body::BufferedBody;
 use crate::upstream::Lease;
 
-/// A request's body on its way to the origin.
+/// A response's body. When it ends or is aborted, the audit line is written; once it has ended, the connection that it
+/// came through is free for the next request.
 #[derive(Debug)]
-pub(crate) struct Outgoing {
-    body: Option<Held>,
-    sent: Arc<Sending>,
-}
-
-impl Outgoing {
-    pub(crate) fn new(body: Option<Held>, sent: Arc<Sending>) -> Self {
-        Self { body, sent }
-    }
-
-    /// The same once more, if it is none.
-    pub(crate) fn repeated(&self) -> Option<Self> {
-        let sent = || Arc::clone(&self.sent);
-        self.body.is_none().then(|| Self::new(None, sent()))
-    }
-}
-
-impl Body for Outgoing {
-    type Data = Bytes;
-    type Error = hyper::Error;
-
-    fn poll_frame(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
-        let this = self.get_mut();
-        let Some(body) = &this.body else {
-            return Poll::Ready(None);
-        };
-        let frame = Pin::new(&mut *body.lock()).poll_frame(cx);
-        this.sent.awaits_client.store(frame.is_pending(), Relaxed);
-        count(&frame, &this.sent.octets);
-        frame
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.body
-            .as_ref()
-            .is_none_or(|body| body.lock().is_end_stream())
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        match &self.body {
-            Some(body) => body.lock().size_hint(),
-            None => SizeHint::with_exact(0),
-        }
-    }
-}
-
-/// An answer's body on its way to the client. When it ends, or is given up, the audit line is written;
-/// when it has ended, the connection that it came through is free for the next request.
-#[derive(Debug)]
-pub(crate) struct Answer {
-    from: From,
-    request: Option<Held>,
+pub(crate) struct ResponseBody {
+    source: Source,
+    request: Option<BufferedBody>,
 }
 
 #[derive(Debug)]
-enum From {
-    Us(Full<Bytes>, Option<Box<Record>>),
-    Origin(Arc<Flow>),
+enum Source {
+    Proxy(Full<Bytes>, Option<Box<InFlightRecord>>),
+    Origin(Arc<Transfer>),
 }
 
-/// An answer that an origin gives. It is shared with who watches that it moves.
+/// An origin's body in transfer, shared with the stall monitor.
 #[derive(Debug)]
-struct Flow(Mutex<Flowing>);
+struct Transfer(Mutex<TransferState>);
 
 #[derive(Debug)]
 #[expect(
     clippy::large_enum_variant,
     reason = "it is behind an Arc, and most are the large one for most of their life"
 )]
-enum Flowing {
-    On {
+enum TransferState {
+    InFlight {
         body: Incoming,
         lease: Lease,
-        record: Box<Record>,
-        /// Who waits for the next frame.
+        record: Box<InFlightRecord>,
+        /// The task that waits for the next frame.
         waker: Option<Waker>,
     },
     Complete,
-    GivenUp,
+    Aborted,
 }
 
-impl Answer {
-    /// One of our own.
-    pub(crate) fn ours(body: Bytes, mut record: Option<Box<Record>>) -> Self {
+impl ResponseBody {
+    /// A body of the proxy's own.
+    pub(crate) fn from_proxy(body: Bytes, mut record: Option<Box<InFlightRecord>>) -> Self {
         let body = Full::new(body);
-        // hyper asks for nothing of an empty one.
-        complete_if_over(&body, &mut record);
+        // hyper polls no empty body.
+        complete_at_end(&body, &mut record);
         Self {
-            from: From::Us(body, record),
+            source: Source::Proxy(body, record),
             request: None,
         }
     }
 
-    /// Lets go of the request only once the answer has gone.
-    pub(crate) fn hold(&mut self, request: Option<Held>) {
-        self.request = request;
-    }
-
-    /// The origin's, which is given up if nothing moves for so long.
-    pub(crate) fn origins(
+    /// The origin's body, which is aborted if nothing moves for `stall_timeout`.
+    pub(crate) fn from_origin(
         body: Incoming,
         lease: Lease,
-        record: Box<Record>,
-        silence: Duration,
+        record: Box<InFlightRecord>,
+        stall_timeout: Duration,
     ) -> Self {
-        let client = Arc::clone(&record.client);
+        let connection = Arc::clone(record.connection());
         let is_over = body.is_end_stream();
-        let mut flowing = Flowing::On {
+        let mut state = TransferState::InFlight {
             body,
             lease,
             record,
             waker: None,
         };
         if is_over {
-            flowing.complete();
+            state.complete();
         }
-        let flow = Arc::new(Flow(Mutex::new(flowing)));
+        let transfer = Arc::new(Transfer(Mutex::new(state)));
         if !is_over {
-            let flow = Arc::downgrade(&flow);
-            client.exchanges.watch(flow, silence);
+            let transfer = Arc::downgrade(&transfer);
+            connection.exchanges.watch(transfer, stall_timeout);
         }
         Self {
-            from: From::Origin(flow),
+            source: Source::Origin(transfer),
             request: None,
         }
     }
+
+    /// Holds the request's body until the response has gone.
+    pub(crate) fn hold_request(&mut self, request: Option<BufferedBody>) {
+        self.request = request;
+    }
 }
 
-impl Flow {
-    fn lock(&self) -> MutexGuard<'_, Flowing> {
+impl Transfer {
+    fn lock(&self) -> MutexGuard<'_, TransferState> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Flowing {
+impl TransferState {
     fn complete(&mut self) {
         let before = std::mem::replace(self, Self::Complete);
-        if let Self::On {
+        if let Self::InFlight {
             lease, mut record, ..
         } = before
         {
             lease.give_back();
-            record.complete();
+            record.mark_complete();
         }
     }
 
-    fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Failed>>> {
+    fn poll_frame(
+        &mut self,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, ResponseBodyError>>> {
         let (body, record, waker) = match self {
-            Self::On {
+            Self::InFlight {
                 body,
                 record,
                 waker,
                 ..
             } => (body, record, waker),
             Self::Complete => return Poll::Ready(None),
-            Self::GivenUp => return Poll::Ready(Some(Err(Failed::Idle))),
+            Self::Aborted => return Poll::Ready(Some(Err(ResponseBodyError::Stalled))),
         };
         let frame = Pin::new(&mut *body).poll_frame(cx);
-        count(&frame, &record.received);
+        count_received(&frame, record);
         match &frame {
             Poll::Ready(None) => self.complete(),
             Poll::Ready(Some(Ok(_))) if body.is_end_stream() => self.complete(),
-            Poll::Ready(Some(Err(_))) => record.cut_by_origin(),
+            Poll::Ready(Some(Err(_))) => record.mark_cut_by_origin(),
             Poll::Ready(Some(Ok(_))) => {}
             Poll::Pending => *waker = Some(cx.waker().clone()),
         }
-        frame.map(|frame| frame.map(|frame| frame.map_err(Failed::Http)))
+        frame.map(|frame| frame.map(|frame| frame.map_err(ResponseBodyError::Http)))
     }
 }
 
-impl Moves for Flow {
-    fn moved(&self) -> Option<u64> {
+impl Progress for Transfer {
+    fn bytes_moved(&self) -> Option<u64> {
         match &*self.lock() {
-            Flowing::On { record, .. } => Some(record.moved()),
+            TransferState::InFlight { record, .. } => Some(record.bytes_moved()),
             _ => None,
         }
     }
 
-    fn give_up(&self) {
-        let before = std::mem::replace(&mut *self.lock(), Flowing::GivenUp);
-        if let Flowing::On {
+    fn abort(&self) {
+        let before = std::mem::replace(&mut *self.lock(), TransferState::Aborted);
+        if let TransferState::InFlight {
             mut record, waker, ..
         } = before
         {
-            record.idle();
+            record.mark_idle();
             if let Some(waker) = waker {
                 waker.wake();
             }
@@ -212,79 +165,79 @@ impl Moves for Flow {
     }
 }
 
-/// Why an answer is not whole.
+/// Why a response's body breaks off.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum Failed {
+pub(crate) enum ResponseBodyError {
     #[error(transparent)]
     Http(hyper::Error),
     #[error("nothing has moved for too long")]
-    Idle,
+    Stalled,
 }
 
-impl Drop for Answer {
+impl Drop for ResponseBody {
     fn drop(&mut self) {
         if let Some(request) = self.request.take() {
-            request.let_go();
+            request.drain_in_background();
         }
     }
 }
 
-impl Body for Answer {
+impl Body for ResponseBody {
     type Data = Bytes;
-    type Error = Failed;
+    type Error = ResponseBodyError;
 
     fn poll_frame(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Failed>>> {
-        let (body, record) = match &mut self.get_mut().from {
-            From::Us(body, record) => (body, record),
-            From::Origin(flow) => return flow.lock().poll_frame(cx),
+    ) -> Poll<Option<Result<Frame<Bytes>, ResponseBodyError>>> {
+        let (body, record) = match &mut self.get_mut().source {
+            Source::Proxy(body, record) => (body, record),
+            Source::Origin(transfer) => return transfer.lock().poll_frame(cx),
         };
         let frame = Pin::new(&mut *body).poll_frame(cx);
         let frame = frame.map(|frame| frame.map(|frame| frame.map_err(|never| match never {})));
         if let Some(record) = record {
-            count(&frame, &record.received);
+            count_received(&frame, record);
         }
-        complete_if_over(body, record);
+        complete_at_end(body, record);
         frame
     }
 
     fn is_end_stream(&self) -> bool {
-        match &self.from {
-            From::Us(body, _) => body.is_end_stream(),
-            From::Origin(flow) => match &*flow.lock() {
-                Flowing::On { body, .. } => body.is_end_stream(),
-                Flowing::Complete => true,
-                Flowing::GivenUp => false,
+        match &self.source {
+            Source::Proxy(body, _) => body.is_end_stream(),
+            Source::Origin(transfer) => match &*transfer.lock() {
+                TransferState::InFlight { body, .. } => body.is_end_stream(),
+                TransferState::Complete => true,
+                TransferState::Aborted => false,
             },
         }
     }
 
     fn size_hint(&self) -> SizeHint {
-        match &self.from {
-            From::Us(body, _) => body.size_hint(),
-            From::Origin(flow) => match &*flow.lock() {
-                Flowing::On { body, .. } => body.size_hint(),
-                Flowing::Complete => SizeHint::with_exact(0),
-                Flowing::GivenUp => SizeHint::default(),
+        match &self.source {
+            Source::Proxy(body, _) => body.size_hint(),
+            Source::Origin(transfer) => match &*transfer.lock() {
+                TransferState::InFlight { body, .. } => body.size_hint(),
+                TransferState::Complete => SizeHint::with_exact(0),
+                TransferState::Aborted => SizeHint::default(),
             },
         }
     }
 }
 
-fn complete_if_over(body: &Full<Bytes>, record: &mut Option<Box<Record>>) {
+fn complete_at_end(body: &Full<Bytes>, record: &mut Option<Box<InFlightRecord>>) {
     if body.is_end_stream()
         && let Some(mut record) = record.take()
     {
-        record.complete();
+        record.mark_complete();
     }
 }
 
-fn count<E>(frame: &Poll<Option<Result<Frame<Bytes>, E>>>, into: &AtomicU64) {
+fn count_received<E>(frame: &Poll<Option<Result<Frame<Bytes>, E>>>, record: &AuditRecord) {
     if let Poll::Ready(Some(Ok(frame))) = frame
         && let Some(data) = frame.data_ref()
     {
-        into.fetch_add(data.len() as u64, Relaxed);
+        record.received.fetch_add(data.len() as u64, Relaxed);
     }
 }

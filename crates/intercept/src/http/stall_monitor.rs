@@ -1,112 +1,124 @@
-//! What goes on on one client connection, and that it does not stand still.
+//! Exchanges in flight on one connection, and detection of stalls.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
 
-use crate::http::client_connection::Client;
-
-/// The exchanges of one client connection.
+/// Counts the exchanges of one client connection, and aborts those that stall.
 #[derive(Debug)]
-pub(crate) struct Exchanges(Mutex<State>);
+pub(crate) struct StallMonitor(Mutex<State>);
 
 #[derive(Debug)]
 struct State {
-    open: usize,
-    /// Of all that there have been.
+    in_flight: usize,
+    /// All that were ever begun.
     begun: u64,
-    /// When there was one last.
-    last: Instant,
+    /// When the last one ended.
+    last_end: Instant,
     watched: Vec<Watched>,
 }
 
-/// An answer on its way, which can be given up from outside.
-pub(crate) trait Moves: std::fmt::Debug + Send + Sync {
-    /// How much has gone so far, in both directions; `None` once it is over.
-    fn moved(&self) -> Option<u64>;
+/// A transfer that is watched for stalls and can be aborted from outside.
+pub(crate) trait Progress: std::fmt::Debug + Send + Sync {
+    /// Bytes moved so far, in both directions; `None` once the transfer is over.
+    fn bytes_moved(&self) -> Option<u64>;
 
-    /// Ends it: nothing has moved for too long.
-    fn give_up(&self);
+    /// Aborts the transfer: nothing has moved for too long.
+    fn abort(&self);
 }
 
 #[derive(Debug)]
 struct Watched {
-    what: Weak<dyn Moves>,
+    transfer: Weak<dyn Progress>,
     limit: Duration,
     moved: u64,
     since: Instant,
 }
 
-impl Default for Exchanges {
+impl Default for StallMonitor {
     fn default() -> Self {
         Self(Mutex::new(State {
-            open: 0,
+            in_flight: 0,
             begun: 0,
-            last: Instant::now(),
+            last_end: Instant::now(),
             watched: Vec::new(),
         }))
     }
 }
 
-impl Exchanges {
-    /// Gives up what does not move for as long as `limit`.
-    pub(crate) fn watch(&self, what: Weak<dyn Moves>, limit: Duration) {
+impl StallMonitor {
+    /// Counts an exchange in; [`StallMonitor::end`] has to follow.
+    pub(crate) fn begin(&self) {
         let mut state = self.lock();
-        state.watched.retain(|one| one.what.strong_count() > 0);
+        state.in_flight += 1;
+        state.begun += 1;
+    }
+
+    pub(crate) fn end(&self) {
+        let mut state = self.lock();
+        state.in_flight -= 1;
+        state.last_end = Instant::now();
+    }
+
+    /// Aborts `transfer` once it has not moved for `limit`.
+    pub(crate) fn watch(&self, transfer: Weak<dyn Progress>, limit: Duration) {
+        let mut state = self.lock();
+        state.watched.retain(|one| one.transfer.strong_count() > 0);
         state.watched.push(Watched {
-            what,
+            transfer,
             limit,
             moved: 0,
             since: Instant::now(),
         });
     }
 
-    /// Watches over them; returns once there has been none for as long as `idle`.
-    pub(crate) async fn idle(&self, idle: Duration) {
+    /// Aborts stalled transfers meanwhile; returns once there has been no exchange for the idle timeout.
+    pub(crate) async fn wait_idle(&self, idle_timeout: Duration) {
         loop {
-            sleep(idle / LOOKS).await;
+            sleep(idle_timeout / POLLS_PER_TIMEOUT).await;
             let now = Instant::now();
-            for still in self.standing_still(now) {
-                still.give_up();
+            for stalled in self.take_stalled(now) {
+                stalled.abort();
             }
             let state = self.lock();
-            if state.open == 0 && now.saturating_duration_since(state.last) >= idle {
+            let idle = now.saturating_duration_since(state.last_end);
+            if state.in_flight == 0 && idle >= idle_timeout {
                 return;
             }
         }
     }
 
-    /// How many there have been.
-    pub(crate) fn begun(&self) -> u64 {
+    /// How many exchanges there have been so far.
+    pub(crate) fn total_begun(&self) -> u64 {
         self.lock().begun
     }
 
-    /// Whether there is none now.
-    pub(crate) fn are_none(&self) -> bool {
-        self.lock().open == 0
+    /// Whether no exchange is in flight.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.lock().in_flight == 0
     }
 
-    fn standing_still(&self, now: Instant) -> Vec<Arc<dyn Moves>> {
-        let mut still = Vec::new();
+    fn take_stalled(&self, now: Instant) -> Vec<Arc<dyn Progress>> {
+        let mut stalled = Vec::new();
         let mut watched = std::mem::take(&mut self.lock().watched);
         watched.retain_mut(|one| {
-            let Some(what) = one.what.upgrade() else {
+            let Some(transfer) = one.transfer.upgrade() else {
                 return false;
             };
-            match what.moved() {
+            match transfer.bytes_moved() {
                 None => return false,
                 Some(moved) if moved != one.moved => (one.moved, one.since) = (moved, now),
                 Some(_) => {}
             }
-            let is_still = now.duration_since(one.since) >= one.limit;
-            if is_still {
-                still.push(what);
+            let is_stalled = now.duration_since(one.since) >= one.limit;
+            if is_stalled {
+                stalled.push(transfer);
             }
-            !is_still
+            !is_stalled
         });
         self.lock().watched.append(&mut watched);
-        still
+        stalled
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -114,27 +126,5 @@ impl Exchanges {
     }
 }
 
-/// One of them, until this is dropped.
-#[derive(Debug)]
-pub(crate) struct Open(Arc<Client>);
-
-impl Open {
-    pub(crate) fn new(client: &Arc<Client>) -> Self {
-        let mut state = client.exchanges.lock();
-        state.open += 1;
-        state.begun += 1;
-        drop(state);
-        Self(Arc::clone(client))
-    }
-}
-
-impl Drop for Open {
-    fn drop(&mut self) {
-        let mut state = self.0.exchanges.lock();
-        state.open -= 1;
-        state.last = Instant::now();
-    }
-}
-
-/// Of each idle timeout.
-const LOOKS: u32 = 4;
+/// An idle timeout is noticed late by no more than a quarter of it.
+const POLLS_PER_TIMEOUT: u32 = 4;

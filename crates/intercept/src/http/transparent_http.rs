@@ -1,4 +1,4 @@
-//! Plain HTTP that was redirected to us: each request says by its Host where it goes.
+//! Plain HTTP on a redirected connection: each request names its target in its Host header.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -7,64 +7,70 @@ use http::{Request, Response};
 use hyper::body::Incoming;
 use hyper::service::Service;
 
-use crate::http::error_response::Form;
-use crate::audit::Record;
-use crate::http::response_body::Answer;
-use crate::http::client_connection::Client;
-use crate::http::exchange::{Exchange, Switched};
-use crate::http::http_server::{self, Answering, First, Slot, put, take};
-use crate::request::target::{Named, asked};
+use super::client_connection::ClientConnection;
+use super::error_response::ErrorFormat;
+use super::exchange::Exchange;
+use super::http_server::{self, FirstRequest, ResponseFuture, SwitchSlot, fill_slot, take_slot};
+use super::in_flight::InFlightRecord;
+use super::response_body::ResponseBody;
+use super::websocket::{self, Switched};
 use crate::request::refusal::Refusal;
-use crate::state::Site;
-use crate::http::websocket;
-use crate::stream::prefixed::Wire;
+use crate::request::target::{RequestTarget, requested_host};
+use crate::state::InterceptState;
+use crate::stream::prefixed::ClientStream;
 
 #[derive(Clone)]
-struct Origin {
-    site: Arc<Site>,
-    client: Arc<Client>,
-    /// The port that the client was going to.
+struct TransparentHttp {
+    state: Arc<InterceptState>,
+    connection: Arc<ClientConnection>,
+    /// The port of the original destination.
     port: u16,
-    switched: Slot<Switched>,
+    switched: SwitchSlot<Switched>,
 }
 
 /// Serves a connection to its end.
-pub(crate) async fn serve(site: &Arc<Site>, client: &Arc<Client>, wire: Wire, port: u16) {
-    let service = Origin {
-        site: Arc::clone(site),
-        client: Arc::clone(client),
+pub(crate) async fn serve(
+    state: &Arc<InterceptState>,
+    connection: &Arc<ClientConnection>,
+    stream: ClientStream,
+    port: u16,
+) {
+    let service = TransparentHttp {
+        state: Arc::clone(state),
+        connection: Arc::clone(connection),
         port,
-        switched: Slot::default(),
+        switched: SwitchSlot::default(),
     };
-    let Some((wire, service)) = http_server::http1(site, client, wire, service, First::Awaited).await
-    else {
+    let first = FirstRequest::Awaited;
+    let served = http_server::serve_http1(state, connection, stream, service, first).await;
+    let Some((stream, service)) = served else {
         return;
     };
-    match take(&service.switched) {
-        None => http_server::finish(wire).await,
-        Some(switched) => websocket::carry(wire, switched).await,
+    match take_slot(&service.switched) {
+        None => http_server::linger_and_close(stream).await,
+        Some(switched) => websocket::relay(stream, switched).await,
     }
 }
 
-impl Service<Request<Incoming>> for Origin {
-    type Response = Response<Answer>;
+impl Service<Request<Incoming>> for TransparentHttp {
+    type Response = Response<ResponseBody>;
     type Error = Infallible;
-    type Future = Answering;
+    type Future = ResponseFuture;
 
-    fn call(&self, request: Request<Incoming>) -> Answering {
+    fn call(&self, request: Request<Incoming>) -> ResponseFuture {
         let this = self.clone();
-        Box::pin(async move { Ok(this.answer(request).await) })
+        Box::pin(async move { Ok(this.respond(request).await) })
     }
 }
 
-impl Origin {
-    async fn answer(&self, request: Request<Incoming>) -> Response<Answer> {
+impl TransparentHttp {
+    async fn respond(&self, request: Request<Incoming>) -> Response<ResponseBody> {
         let (parts, body) = request.into_parts();
-        let to = asked(&parts, 80).and_then(|to| {
+        let to = requested_host(&parts, 80).and_then(|to| {
             let to = to.ok_or_else(|| Refusal::bad_request("the request names no host"))?;
             match to.port == self.port {
                 true => Ok(to),
-                false => Err(Refusal::names(
+                false => Err(Refusal::name_mismatch(
                     http::StatusCode::FORBIDDEN,
                     format!(
                         "the connection is for port {} and the request for {to}",
@@ -76,22 +82,22 @@ impl Origin {
         let to = match to {
             Ok(to) => to,
             Err(refusal) => {
-                let method = parts.method.as_str();
-                let record = Record::begin(&self.site.metrics, &self.client, method);
-                return Form::of(&parts.headers).refuse(&refusal, record);
+                let (metrics, method) = (&self.state.metrics, parts.method.as_str());
+                let record = InFlightRecord::begin(metrics, &self.connection, method);
+                return ErrorFormat::from_request(&parts.headers).refuse(&refusal, record);
             }
         };
         let exchange = Exchange {
-            site: &self.site,
-            client: &self.client,
-            named: &Arc::new(Named::plain(to, None)),
+            state: &self.state,
+            connection: &self.connection,
+            target: &Arc::new(RequestTarget::plain(to, None)),
         };
         let mut switched = None;
         let request = Request::from_parts(parts, body);
-        let answer = exchange.answer(request, &mut switched).await;
+        let response = exchange.respond(request, &mut switched).await;
         if switched.is_some() {
-            put(&self.switched, switched);
+            fill_slot(&self.switched, switched);
         }
-        answer
+        response
     }
 }

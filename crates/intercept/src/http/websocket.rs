@@ -1,10 +1,11 @@
 //! WebSocket, from HTTP/1.1 (RFC 6455) and from HTTP/2 (RFC 8441), to HTTP/1.1.
 //!
-//! Upstream it is always HTTP/1.1, which every WebSocket server speaks, so nobody has to find out first
-//! whether an origin does extended CONNECT. What is said after the handshake is carried, not read.
+//! Upstream it is always HTTP/1.1, which every WebSocket server speaks, so there is no need to find out first whether an
+//! origin supports extended CONNECT. What follows the handshake is relayed, not parsed.
 
 use std::io;
 use std::pin::{Pin, pin};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
@@ -20,12 +21,24 @@ use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf, copy_bidirectional};
 use tokio::time::timeout;
 
-use crate::audit::Record;
-use crate::http::response_body::Answer;
-use crate::http::exchange::Switched;
+use super::in_flight::InFlightRecord;
+use super::response_body::ResponseBody;
+use crate::audit::AuditRecord;
 use crate::request::refusal::Refusal;
+use crate::upstream::ConnectionInfo;
 
-/// A client's wish to speak WebSocket.
+/// A switched protocol: what is left to be relayed once the client has the response to its handshake.
+pub(crate) struct Switched {
+    /// The origin's side.
+    pub(crate) upgrade: OnUpgrade,
+    /// The connection to the origin, which counts against the connection cap until the relay ends.
+    pub(crate) connection: Arc<ConnectionInfo>,
+    pub(crate) record: Box<InFlightRecord>,
+    /// Without a byte in either direction.
+    pub(crate) idle_timeout: Duration,
+}
+
+/// A client's WebSocket handshake.
 #[derive(Debug)]
 pub(crate) enum Handshake {
     Http1,
@@ -34,28 +47,30 @@ pub(crate) enum Handshake {
 }
 
 impl Handshake {
-    /// Reads it off a request; `None` where there is none. Any other protocol that a client may want to
-    /// upgrade to is not offered, as RFC 9110, section 7.8 permits: `h2c` would lead past the check.
+    /// Reads the handshake in a request; `None` where there is none. An upgrade to any other protocol is ignored, as
+    /// RFC 9110, section 7.8 permits: `h2c` would lead past the check.
     ///
     /// # Errors
     ///
-    /// A CONNECT for anything else; a handshake that announces a body, of which nothing would be passed on: its
-    /// origin would take the next request on the connection for it.
-    pub(crate) fn of(parts: &mut Parts) -> Result<Option<Self>, Refusal> {
-        let handshake = Self::wanted(parts)?;
-        let has_body = BODY.iter().any(|name| parts.headers.contains_key(name));
+    /// A CONNECT for anything else; a handshake that announces a body, which would not be forwarded: the origin would
+    /// take the next request on the connection for it.
+    pub(crate) fn read(parts: &mut Parts) -> Result<Option<Self>, Refusal> {
+        let handshake = Self::find(parts)?;
+        let has_body = BODY_HEADERS
+            .iter()
+            .any(|name| parts.headers.contains_key(name));
         match handshake.is_some() && has_body {
             true => Err(Refusal::bad_request("a WebSocket handshake with a body")),
             false => Ok(handshake),
         }
     }
 
-    fn wanted(parts: &mut Parts) -> Result<Option<Self>, Refusal> {
+    fn find(parts: &mut Parts) -> Result<Option<Self>, Refusal> {
         if parts.method != Method::CONNECT {
-            let wanted = parts.method == Method::GET
-                && has_word(&parts.headers, &header::CONNECTION, "upgrade")
-                && has_word(&parts.headers, &header::UPGRADE, "websocket");
-            return Ok(wanted.then_some(Self::Http1));
+            let is_websocket = parts.method == Method::GET
+                && has_token(&parts.headers, &header::CONNECTION, "upgrade")
+                && has_token(&parts.headers, &header::UPGRADE, "websocket");
+            return Ok(is_websocket.then_some(Self::Http1));
         }
         let protocol = parts.extensions.remove::<Protocol>();
         let is_websocket = protocol.is_some_and(|name| name.as_str() == "websocket");
@@ -66,16 +81,16 @@ impl Handshake {
                 "bad_request",
                 "CONNECT inside a tunnel",
             )
-            .closing()),
+            .with_close()),
         }
     }
 
-    /// Makes a request of it that an HTTP/1.1 origin understands.
+    /// Writes the handshake into the request in the form of HTTP/1.1, for the origin.
     pub(crate) fn write(&self, parts: &mut Parts) {
         if let Self::Http2(_) = self {
             parts.method = Method::GET;
             let headers = &mut parts.headers;
-            headers.insert(header::SEC_WEBSOCKET_KEY, key());
+            headers.insert(header::SEC_WEBSOCKET_KEY, new_key());
             headers.insert(
                 header::SEC_WEBSOCKET_VERSION,
                 HeaderValue::from_static("13"),
@@ -86,13 +101,13 @@ impl Handshake {
         headers.insert(header::UPGRADE, HeaderValue::from_static("websocket"));
     }
 
-    /// The origin has agreed; the client gets that in its own protocol.
-    pub(crate) fn agree(
+    /// Passes the origin's acceptance on, in the client's protocol, and starts the relay or leaves it to the caller.
+    pub(crate) fn accept(
         self,
         mut parts: response::Parts,
         switch: Switched,
         switched: &mut Option<Switched>,
-    ) -> Response<Answer> {
+    ) -> Response<ResponseBody> {
         match self {
             Self::Http1 => {
                 let headers = &mut parts.headers;
@@ -103,76 +118,77 @@ impl Handshake {
             Self::Http2(stream) => {
                 parts.status = StatusCode::OK;
                 parts.headers.remove(header::SEC_WEBSOCKET_ACCEPT);
-                // The other streams of the connection go on meanwhile.
+                // The connection's other streams go on meanwhile.
                 tokio::spawn(async move {
                     if let Ok(stream) = stream.await {
-                        carry(TokioIo::new(stream), switch).await;
+                        relay(TokioIo::new(stream), switch).await;
                     }
                 });
             }
         }
-        Response::from_parts(parts, Answer::ours(bytes::Bytes::new(), None))
+        Response::from_parts(parts, ResponseBody::from_proxy(bytes::Bytes::new(), None))
     }
 }
 
-/// Carries what both sides say until both have finished.
-pub(crate) async fn carry<T>(client: T, switched: Switched)
+/// Relays bytes in both directions until both sides have finished.
+pub(crate) async fn relay<T>(client: T, switched: Switched)
 where
     T: AsyncRead + AsyncWrite + Unpin,
 {
     let Switched {
-        upstream,
+        upgrade,
+        connection: _counted,
         mut record,
-        silence,
+        idle_timeout,
     } = switched;
-    let Ok(upstream) = upstream.await else {
-        return record.cut_by_origin();
+    let Ok(upstream) = upgrade.await else {
+        return record.mark_cut_by_origin();
     };
-    match copy(client, TokioIo::new(upstream), &record, silence).await {
-        Some(Ok(_)) => record.complete(),
+    match copy(client, TokioIo::new(upstream), &record, idle_timeout).await {
+        Some(Ok(_)) => record.mark_complete(),
         Some(Err(_)) => {}
-        None => record.idle(),
+        None => record.mark_idle(),
     }
 }
 
-/// `None` where nothing has moved for `silence`, or up to twice as long.
+/// Copies in both directions; `None` once nothing has moved for `idle_timeout`, or up to twice as long.
 async fn copy(
     client: impl AsyncRead + AsyncWrite + Unpin,
     upstream: impl AsyncRead + AsyncWrite + Unpin,
-    record: &Record,
-    silence: Duration,
+    record: &AuditRecord,
+    idle_timeout: Duration,
 ) -> Option<io::Result<(u64, u64)>> {
-    let mut client = Counted(client, &record.sent.octets);
+    let mut client = Counted(client, &record.sent.bytes);
     let mut upstream = Counted(upstream, &record.received);
     let mut copying = pin!(copy_bidirectional(&mut client, &mut upstream));
-    let mut before = record.moved();
+    let mut before = record.bytes_moved();
     loop {
-        match timeout(silence, &mut copying).await {
+        match timeout(idle_timeout, &mut copying).await {
             Ok(ended) => return Some(ended),
-            Err(_) if before == record.moved() => return None,
-            Err(_) => before = record.moved(),
+            Err(_) if before == record.bytes_moved() => return None,
+            Err(_) => before = record.bytes_moved(),
         }
     }
 }
 
-const BODY: [HeaderName; 2] = [header::CONTENT_LENGTH, header::TRANSFER_ENCODING];
+const BODY_HEADERS: [HeaderName; 2] = [header::CONTENT_LENGTH, header::TRANSFER_ENCODING];
 
-fn has_word(headers: &HeaderMap, name: &HeaderName, word: &str) -> bool {
+fn has_token(headers: &HeaderMap, name: &HeaderName, token: &str) -> bool {
     let all = headers.get_all(name).iter();
     all.filter_map(|value| value.to_str().ok())
         .flat_map(|value| value.split(','))
-        .any(|one| one.trim().eq_ignore_ascii_case(word))
+        .any(|one| one.trim().eq_ignore_ascii_case(token))
 }
 
-/// A nonce of 16 octets (RFC 6455, section 4.1). It keeps caches from answering and is no secret.
-fn key() -> HeaderValue {
+/// A nonce of 16 bytes (RFC 6455, section 4.1). It keeps caches from answering and is no secret.
+fn new_key() -> HeaderValue {
     let half =
         || std::hash::BuildHasher::hash_one(&std::hash::RandomState::new(), 0_u8).to_ne_bytes();
     let text = STANDARD.encode([half(), half()].concat());
     HeaderValue::try_from(text).unwrap_or_else(|_| HeaderValue::from_static(""))
 }
 
-/// Counts what is read.
+/// Counts the bytes that are read from a stream.
 struct Counted<'a, T>(T, &'a AtomicU64);
 
 impl<T: AsyncRead + Unpin> AsyncRead for Counted<'_, T> {

@@ -1,4 +1,4 @@
-//! The proxy that clients know of: CONNECT, and `http:` requests in absolute form.
+//! The forward proxy that clients are configured with: CONNECT, and `http:` requests in absolute form.
 
 use std::sync::Arc;
 
@@ -9,162 +9,171 @@ use hyper::body::{Body, Incoming};
 use hyper::service::Service;
 use tokio::net::TcpStream;
 
-use crate::http::error_response::Form;
-use crate::authz::authorize::{self, Asking, NO_BODY};
-use crate::audit::Record;
-use crate::http::response_body::Answer;
 use crate::authz::Kind;
-use crate::http::client_connection::Client;
-use crate::http::exchange::{Exchange, Switched};
+use crate::authz::authorize::{Authorizer, NO_BODY, connect_head};
+use crate::ca::mint::error::MintError;
 use crate::host::HostPort;
+use crate::http::client_connection::ClientConnection;
+use crate::http::error_response::ErrorFormat;
+use crate::http::exchange::Exchange;
+use crate::http::http_server::{
+    FirstRequest, ResponseFuture, SwitchSlot, fill_slot, linger_and_close, serve_http1, take_slot,
+};
+use crate::http::in_flight::InFlightRecord;
+use crate::http::response_body::ResponseBody;
+use crate::http::websocket::{self, Switched};
 use crate::request::id;
-use crate::http::http_server::{self, Answering, First, Slot, put, take};
-use crate::ca::mint;
-use crate::request::target::{Going, Named, asked};
 use crate::request::refusal::Refusal;
-use crate::state::Site;
-use crate::tls::tunnel::{Tunnel, is_left_alone, no_certificate};
-use crate::http::websocket;
+use crate::request::target::{Destination, RequestTarget, requested_host};
+use crate::state::InterceptState;
+use crate::tls::tunnel::{Tunnel, is_passed_through, no_certificate};
 
-/// Answers a client that speaks to the proxy itself.
+/// Serves a client that addresses the proxy itself.
 #[derive(Clone)]
-struct Explicit {
-    site: Arc<Site>,
-    client: Arc<Client>,
-    next: Slot<Next>,
+struct ConnectProxy {
+    state: Arc<InterceptState>,
+    connection: Arc<ClientConnection>,
+    next: SwitchSlot<NextProtocol>,
 }
 
-/// What the connection is for, once it is no HTTP to us any more.
-enum Next {
+/// What the connection carries once it is no longer HTTP to the proxy.
+enum NextProtocol {
     Tunnel(Tunnel),
     Switched(Switched),
 }
 
 /// Serves a connection to its end.
-pub(crate) async fn serve(site: &Arc<Site>, client: Arc<Client>, socket: TcpStream) {
-    let service = Explicit {
-        site: Arc::clone(site),
-        client: Arc::clone(&client),
-        next: Slot::default(),
+pub(crate) async fn serve(
+    state: &Arc<InterceptState>,
+    connection: Arc<ClientConnection>,
+    socket: TcpStream,
+) {
+    let service = ConnectProxy {
+        state: Arc::clone(state),
+        connection: Arc::clone(&connection),
+        next: SwitchSlot::default(),
     };
-    let Some((wire, service)) = http_server::http1(site, &client, socket, service, First::Awaited).await
-    else {
+    let first = FirstRequest::Awaited;
+    let served = serve_http1(state, &connection, socket, service, first).await;
+    let Some((stream, service)) = served else {
         return;
     };
-    match take(&service.next) {
-        None => http_server::finish(wire).await,
-        Some(Next::Switched(switched)) => websocket::carry(wire, switched).await,
-        Some(Next::Tunnel(tunnel)) => {
-            tunnel.serve(site, &client, wire).await;
+    match take_slot(&service.next) {
+        None => linger_and_close(stream).await,
+        Some(NextProtocol::Switched(switched)) => websocket::relay(stream, switched).await,
+        Some(NextProtocol::Tunnel(tunnel)) => {
+            tunnel.serve(state, &connection, stream).await;
         }
     }
 }
 
-impl Service<Request<Incoming>> for Explicit {
-    type Response = Response<Answer>;
+impl Service<Request<Incoming>> for ConnectProxy {
+    type Response = Response<ResponseBody>;
     type Error = std::convert::Infallible;
-    type Future = Answering;
+    type Future = ResponseFuture;
 
-    fn call(&self, request: Request<Incoming>) -> Answering {
+    fn call(&self, request: Request<Incoming>) -> ResponseFuture {
         let this = self.clone();
         Box::pin(async move {
             Ok(match *request.method() {
-                Method::CONNECT => this.connect(request).await,
-                _ => this.absolute(request).await,
+                Method::CONNECT => this.respond_to_connect(request).await,
+                _ => this.respond_to_absolute(request).await,
             })
         })
     }
 }
 
-impl Explicit {
-    /// Decides on a tunnel. Nothing is dialled yet: the client can begin its handshake at once.
-    async fn connect(&self, request: Request<Incoming>) -> Response<Answer> {
+impl ConnectProxy {
+    /// Decides on a tunnel. The origin is not dialled yet: the client can begin its handshake at once.
+    async fn respond_to_connect(&self, request: Request<Incoming>) -> Response<ResponseBody> {
         let (parts, body) = request.into_parts();
         let method = parts.method.as_str();
-        let mut record = Record::begin(&self.site.metrics, &self.client, method);
-        let form = Form::of_connect(&parts.headers);
-        match self.site.access().user(&parts.headers).await {
-            Ok(user) => self.client.is_user(user),
-            Err(refusal) => return form.refuse(&refusal, record),
+        let mut record = InFlightRecord::begin(&self.state.metrics, &self.connection, method);
+        let format = ErrorFormat::from_connect(&parts.headers);
+        let client = &self.connection.info;
+        match self.state.access().authenticate(&parts.headers).await {
+            Ok(user) => client.set_user(user),
+            Err(refusal) => return format.refuse(&refusal, record),
         }
-        let to = match target(&parts, &body) {
+        let to = match connect_target(&parts, &body) {
             Ok(to) => to,
-            Err(refusal) => return form.refuse(&refusal.closing(), record),
+            Err(refusal) => return format.refuse(&refusal.with_close(), record),
         };
-        let named = Arc::new(Named::plain(to.clone(), Some(to.clone())));
-        record.named(&named);
-        let asking = Asking {
-            site: &self.site,
-            client: &self.client,
-            named: &named,
+        let target = Arc::new(RequestTarget::plain(to.clone(), Some(to.clone())));
+        record.set_target(&target);
+        let authorizer = Authorizer {
+            check: self.state.check(),
+            client,
+            target: &target,
         };
-        let asked = asking.ask(Kind::Connect, &parts, NO_BODY, &mut record);
+        let asked = authorizer.authorize(Kind::Connect, &parts, NO_BODY, &mut record);
         match asked.await.err() {
-            // A browser shows nothing of an answer to CONNECT; it gets the same inside.
+            // A browser shows nothing of a response to CONNECT; it gets the denial inside the tunnel.
             Some(denied) if !is_browser(&parts.headers) => {
-                let mut response = form.deny(&denied.of_tunnel(), record);
+                let mut response = format.deny(&denied.for_tunnel(), record);
                 let close = HeaderValue::from_static("close");
                 response.headers_mut().insert(header::CONNECTION, close);
                 response
             }
             denied => {
                 if let Err(error) = self.admit(&to).await {
-                    record.overruled();
-                    return form.refuse(&no_certificate(&error).closing(), record);
+                    record.set_overruled();
+                    return format.refuse(&no_certificate(&error).with_close(), record);
                 }
+                let connect = || Arc::new(connect_head(parts.version, parts.headers));
                 let tunnel = Tunnel {
-                    going: Going::Connect(to),
+                    destination: Destination::Connect(to),
                     record,
-                    denied: denied.map(|_| Arc::new(authorize::connect(parts.version, parts.headers))),
+                    denied_connect: denied.map(|_| connect()),
                 };
-                put(&self.next, Some(Next::Tunnel(tunnel)));
-                Response::new(Answer::ours(Bytes::new(), None))
+                fill_slot(&self.next, Some(NextProtocol::Tunnel(tunnel)));
+                Response::new(ResponseBody::from_proxy(Bytes::new(), None))
             }
         }
     }
 
-    /// Whether the client may cause the certificate that it will ask for, unless its TLS is not to be opened.
-    async fn admit(&self, to: &HostPort) -> Result<(), mint::Error> {
-        let ip = self.client.client.ip();
-        match is_left_alone(&self.site, ip, &to.host) {
+    /// Admits the client to the certificate that it will ask for, unless its TLS is passed through.
+    async fn admit(&self, to: &HostPort) -> Result<(), MintError> {
+        let ip = self.connection.info.addr.ip();
+        match is_passed_through(&self.state, ip, &to.host) {
             true => Ok(()),
-            false => self.site.mint.admit(ip, &to.host).await,
+            false => self.state.mint.admit(ip, &to.host).await,
         }
     }
 
-    /// A request that says itself where it goes.
-    async fn absolute(&self, request: Request<Incoming>) -> Response<Answer> {
+    /// Serves a request in absolute form, which names its target itself.
+    async fn respond_to_absolute(&self, request: Request<Incoming>) -> Response<ResponseBody> {
         let (parts, body) = request.into_parts();
-        let authenticated = self.site.access().user(&parts.headers).await;
-        let allowed = authenticated.and_then(|user| Ok((user, destination(&parts)?)));
+        let authenticated = self.state.access().authenticate(&parts.headers).await;
+        let allowed = authenticated.and_then(|user| Ok((user, absolute_target(&parts)?)));
         let (user, to) = match allowed {
             Ok(allowed) => allowed,
             Err(refusal) => {
-                let method = parts.method.as_str();
-                let mut record = Record::begin(&self.site.metrics, &self.client, method);
-                record.path(&parts.uri);
-                return Form::of_connect(&parts.headers).refuse(&refusal, record);
+                let (metrics, method) = (&self.state.metrics, parts.method.as_str());
+                let mut record = InFlightRecord::begin(metrics, &self.connection, method);
+                record.set_uri(&parts.uri);
+                return ErrorFormat::from_connect(&parts.headers).refuse(&refusal, record);
             }
         };
-        self.client.is_user(user);
+        self.connection.info.set_user(user);
         let exchange = Exchange {
-            site: &self.site,
-            client: &self.client,
-            named: &Arc::new(Named::plain(to, None)),
+            state: &self.state,
+            connection: &self.connection,
+            target: &Arc::new(RequestTarget::plain(to, None)),
         };
         let mut switched = None;
         let request = Request::from_parts(parts, body);
-        let answer = exchange.answer(request, &mut switched).await;
+        let response = exchange.respond(request, &mut switched).await;
         if let Some(switched) = switched {
-            put(&self.next, Some(Next::Switched(switched)));
+            fill_slot(&self.next, Some(NextProtocol::Switched(switched)));
         }
-        answer
+        response
     }
 }
 
-/// Where a CONNECT goes (RFC 9110, section 9.3.6).
-fn target(parts: &Parts, body: &Incoming) -> Result<HostPort, Refusal> {
-    is_new(parts)?;
+/// The target of a CONNECT (RFC 9110, section 9.3.6).
+fn connect_target(parts: &Parts, body: &Incoming) -> Result<HostPort, Refusal> {
+    refuse_loop(parts)?;
     if !body.is_end_stream() || parts.headers.contains_key(header::CONTENT_LENGTH) {
         return Err(Refusal::bad_request("CONNECT with a body"));
     }
@@ -177,18 +186,19 @@ fn target(parts: &Parts, body: &Incoming) -> Result<HostPort, Refusal> {
         .map_or("", |authority| authority.as_str());
     let to = HostPort::parse(authority)
         .map_err(|why| Refusal::bad_request(format!("CONNECT wants host:port: {why}")))?;
-    // Host is no more than a repetition, which some clients leave out; but it must not name another.
-    match asked(parts, to.port)? {
-        Some(asked) if asked != to => {
-            let detail = format!("CONNECT names {to} and its Host header {asked}");
-            Err(Refusal::names(StatusCode::FORBIDDEN, detail))
+    // Host only repeats the target, and some clients leave it out; but it must not name another.
+    match requested_host(parts, to.port)? {
+        Some(host) if host != to => {
+            let detail = format!("CONNECT names {to} and its Host header {host}");
+            Err(Refusal::name_mismatch(StatusCode::FORBIDDEN, detail))
         }
         _ => Ok(to),
     }
 }
 
-fn destination(parts: &Parts) -> Result<HostPort, Refusal> {
-    is_new(parts)?;
+/// The target of a request in absolute form.
+fn absolute_target(parts: &Parts) -> Result<HostPort, Refusal> {
+    refuse_loop(parts)?;
     match parts.uri.scheme_str() {
         Some("http") => {}
         Some(_) => {
@@ -200,10 +210,11 @@ fn destination(parts: &Parts) -> Result<HostPort, Refusal> {
             return Err(Refusal::bad_request(detail));
         }
     }
-    asked(parts, 80)?.ok_or_else(|| Refusal::bad_request("the request names no host"))
+    requested_host(parts, 80)?.ok_or_else(|| Refusal::bad_request("the request names no host"))
 }
 
-fn is_new(parts: &Parts) -> Result<(), Refusal> {
+/// Refuses a request that came through this process before: proxies forward it in a loop.
+fn refuse_loop(parts: &Parts) -> Result<(), Refusal> {
     if id::is_in_via(&parts.headers) {
         let detail = "the request has been here before: proxies send it round";
         let status = StatusCode::LOOP_DETECTED;
@@ -212,7 +223,7 @@ fn is_new(parts: &Parts) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// All of them say so, for reasons of the nineties.
+/// Every browser calls itself Mozilla, for reasons of the nineties.
 fn is_browser(headers: &HeaderMap) -> bool {
     let agent = headers.get(header::USER_AGENT);
     agent.is_some_and(|agent| agent.as_bytes().starts_with(b"Mozilla/"))

@@ -1,4 +1,4 @@
-//! Who may use the proxy: by address, and by name and password.
+//! Access to the proxy: by address, and by name and password.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -19,40 +19,40 @@ use tokio::task::spawn_blocking;
 
 use crate::request::refusal::Refusal;
 
-/// Who may use the proxy; everybody, unless something is said.
+/// The clients that may use the proxy; all by default.
 #[derive(Debug, Default)]
 pub struct Access {
-    /// Clients' addresses (`--allow-client`).
+    /// Networks of allowed clients (`--allow-client`).
     pub clients: Option<TrustList>,
-    /// Who says on whose behalf it connects (`--accept-proxy`).
+    /// Networks of peers whose connections begin with a PROXY header (`--accept-proxy`).
     pub accept_proxy: Option<TrustList>,
-    /// Their names and passwords (`--proxy-auth`), which clients that know of the proxy send with each CONNECT and
-    /// each request outside of a tunnel.
+    /// Names and passwords (`--proxy-auth`), which clients of an explicit listener send with each CONNECT and each request
+    /// outside of a tunnel.
     pub users: Option<Users>,
 }
 
-/// Names, and the bcrypt hashes of their passwords.
+/// User names, and the bcrypt hashes of their passwords.
 pub struct Users {
     hashes: HashMap<String, Arc<str>>,
-    /// Credentials that were right, by a keyed digest: bcrypt is slow on purpose, and clients send them with each request.
-    right: Cache<Digest, Arc<str>>,
+    /// Verified credentials, by a keyed digest: bcrypt is slow on purpose, and clients send them with each request.
+    verified: Cache<Digest, Arc<str>>,
     key: hmac::Key,
-    /// Passwords that are hashed at once.
-    hashing: Semaphore,
+    /// Permits for hashing a password.
+    hash_permits: Semaphore,
 }
 
-/// Why a file of users is none. Nothing of it is quoted.
+/// Why a file of users is refused. Nothing of the file is quoted.
 #[derive(Debug, thiserror::Error)]
 pub enum UsersError {
-    /// It can't be read.
+    /// The file can't be read.
     #[error("--proxy-auth {}: {source}", path.display())]
     File {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The error.
         source: std::io::Error,
     },
-    /// A line of another form.
+    /// A line has another form.
     #[error(
         "--proxy-auth {}, line {number}: not NAME:HASH with a bcrypt hash ($2y$…), as `htpasswd -B` writes it",
         path.display()
@@ -60,16 +60,16 @@ pub enum UsersError {
     Line {
         /// The file.
         path: PathBuf,
-        /// Its line, from 1.
+        /// The number of the line, from 1.
         number: usize,
     },
-    /// Nobody is in it.
-    #[error("--proxy-auth {}: the file names nobody, so nobody could connect", path.display())]
+    /// The file has no user.
+    #[error("--proxy-auth {}: the file has no user, so no client could connect", path.display())]
     Empty {
         /// The file.
         path: PathBuf,
     },
-    /// There is no randomness for the key of the digests.
+    /// The host has no random numbers for the key of the digests.
     #[error("--proxy-auth: this host gives no random numbers")]
     Random,
 }
@@ -89,12 +89,15 @@ impl Access {
         clients.is_none_or(|clients| clients.contains(client))
     }
 
-    /// The name that a request to the proxy itself gives; `None` where none is asked for.
+    /// Authenticates a request to the proxy itself, and returns the user; `None` where no authentication is required.
     ///
     /// # Errors
     ///
-    /// The answer that asks for name and password (407), if there are none, or wrong ones.
-    pub(crate) async fn user(&self, headers: &HeaderMap) -> Result<Option<Arc<str>>, Refusal> {
+    /// The refusal (407) that asks for name and password, if these are missing or wrong.
+    pub(crate) async fn authenticate(
+        &self,
+        headers: &HeaderMap,
+    ) -> Result<Option<Arc<str>>, Refusal> {
         let Some(users) = &self.users else {
             return Ok(None);
         };
@@ -111,11 +114,11 @@ impl Access {
 }
 
 impl Users {
-    /// Reads lines of `NAME:HASH`; blank lines and those that begin with `#` don't count.
+    /// Reads lines of `NAME:HASH`; blank lines and those that begin with `#` are skipped.
     ///
     /// # Errors
     ///
-    /// [`UsersError`]; one bad line refuses the file.
+    /// [`UsersError`]; one invalid line refuses the file.
     pub fn read(path: &Path) -> Result<Self, UsersError> {
         let text = text_file::read(path).map_err(|source| UsersError::File {
             path: path.to_owned(),
@@ -129,7 +132,7 @@ impl Users {
             }
             let entry = line.split_once(':').filter(|(name, hash)| {
                 let is_hash = hash.parse::<bcrypt::HashParts>().is_ok();
-                !name.is_empty() && name.bytes().all(|octet| octet.is_ascii_graphic()) && is_hash
+                !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_graphic()) && is_hash
             });
             let (name, hash) = entry.ok_or_else(|| UsersError::Line {
                 path: path.to_owned(),
@@ -145,31 +148,31 @@ impl Users {
         let key = hmac::Key::generate(hmac::HMAC_SHA256, &SystemRandom::new());
         Ok(Self {
             hashes,
-            right: Cache::builder()
-                .max_capacity(REMEMBERED)
-                .time_to_live(REMEMBERED_FOR)
+            verified: Cache::builder()
+                .max_capacity(MAX_VERIFIED)
+                .time_to_live(VERIFIED_LIFETIME)
                 .build(),
             key: key.map_err(|_| UsersError::Random)?,
-            hashing: Semaphore::new(AT_ONCE),
+            hash_permits: Semaphore::new(MAX_HASHING),
         })
     }
 
-    /// The name, if the password is its. A wrong password and an unknown name take the same time.
+    /// Returns the name if the password is right. A wrong password and an unknown name take the same time.
     async fn verify(&self, value: &HeaderValue) -> Option<Arc<str>> {
         let encoded = value.to_str().ok()?;
         let (scheme, encoded) = encoded.split_once(' ')?;
         let credentials = STANDARD.decode(encoded.trim()).ok()?;
-        if !scheme.eq_ignore_ascii_case("basic") || credentials.len() > LONGEST {
+        if !scheme.eq_ignore_ascii_case("basic") || credentials.len() > MAX_CREDENTIALS {
             return None;
         }
         let digest: Digest = hmac::sign(&self.key, &credentials)
             .as_ref()
             .try_into()
             .ok()?;
-        if let Some(name) = self.right.get(&digest) {
+        if let Some(name) = self.verified.get(&digest) {
             return Some(name);
         }
-        let colon = credentials.iter().position(|&octet| octet == b':')?;
+        let colon = credentials.iter().position(|&byte| byte == b':')?;
         let (name, password) = credentials.split_at_checked(colon)?;
         let name = std::str::from_utf8(name).ok()?;
         let password = password.get(1..)?.to_vec();
@@ -177,13 +180,13 @@ impl Users {
         let hash = known
             .clone()
             .or_else(|| self.hashes.values().next().cloned())?;
-        let _place = self.hashing.acquire().await.ok()?;
+        let _permit = self.hash_permits.acquire().await.ok()?;
         let verified = spawn_blocking(move || bcrypt::verify(password, &hash).unwrap_or(false));
         if !verified.await.ok()? || known.is_none() {
             return None;
         }
         let name: Arc<str> = name.into();
-        self.right.insert(digest, Arc::clone(&name));
+        self.verified.insert(digest, Arc::clone(&name));
         Some(name)
     }
 }
@@ -194,10 +197,10 @@ impl std::fmt::Debug for Users {
     }
 }
 
-/// Octets of a name and a password. bcrypt looks at 72 of the latter.
-const LONGEST: usize = 1024;
+/// Bytes of a name and a password. bcrypt reads 72 of the latter.
+const MAX_CREDENTIALS: usize = 1024;
 /// Credentials that need not be hashed again, and for how long.
-const REMEMBERED: u64 = 4096;
-const REMEMBERED_FOR: Duration = Duration::from_secs(600);
-/// A flood of wrong passwords takes two threads, and no more.
-const AT_ONCE: usize = 2;
+const MAX_VERIFIED: u64 = 4096;
+const VERIFIED_LIFETIME: Duration = Duration::from_secs(600);
+/// Passwords that are hashed at a time: a flood of wrong ones takes two threads and no more.
+const MAX_HASHING: usize = 2;

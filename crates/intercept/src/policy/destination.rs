@@ -1,7 +1,7 @@
-//! Where requests may go, decided on the address that will be connected to.
+//! The policy for destinations, which decides on the address that will be connected to.
 //!
-//! A name says nothing: its owner decides what it resolves to. So a destination is admitted after
-//! resolution, and exactly the admitted address is connected to.
+//! The name alone can't decide: its owner chooses what it resolves to. So a destination is admitted after resolution, and
+//! the connection is made to exactly the address that was admitted.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -11,27 +11,27 @@ use peername_server::destination_list::AllowedDestination;
 use peername_server::metadata_service::is_metadata;
 use peername_server::own_addresses::{LocalKind, OwnAddresses};
 
-/// The rule for all destinations of this process.
+/// The destination policy of this process.
 #[derive(Debug)]
 pub struct Destinations {
-    /// What is allowed beyond ports 80 and 443 of public addresses (`--allow-destination`).
+    /// Destinations that are allowed beyond ports 80 and 443 of public addresses (`--allow-destination`).
     pub allowed: Vec<AllowedDestination>,
     /// This host's addresses.
     pub own: OwnAddresses,
-    /// What this process itself listens on.
+    /// The ports on which this process listens.
     pub listening: Vec<u16>,
 }
 
-/// Why nothing is sent to an address.
+/// Why a destination is denied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Refused {
-    /// A port of this host that we listen on.
-    #[error("a listener of this proxy itself: the request would go round in a loop")]
+pub enum DestinationDenied {
+    /// A listener of this process.
+    #[error("a listener of this proxy itself: the request would loop")]
     OwnListener,
-    /// Multicast, broadcast, unspecified or reserved: nobody's server.
+    /// Multicast, broadcast, unspecified or reserved: no server has such an address.
     #[error("no address of a server")]
-    Nobody,
-    /// A cloud's metadata service, which tells secrets to whoever asks from this host.
+    NotAServer,
+    /// A cloud's metadata service, which gives secrets to any request from this host.
     #[error("a cloud's metadata service")]
     Metadata,
     /// This host.
@@ -45,12 +45,12 @@ pub enum Refused {
     Port,
 }
 
-impl Refused {
-    /// A stable name.
+impl DestinationDenied {
+    /// A stable code for logs and responses.
     pub fn code(self) -> &'static str {
         match self {
             Self::OwnListener => "destination_loop",
-            Self::Nobody => "destination_nobody",
+            Self::NotAServer => "destination_not_a_server",
             Self::Metadata => "destination_metadata",
             Self::ThisHost => "destination_this_host",
             Self::NotPublic => "destination_not_public",
@@ -60,58 +60,59 @@ impl Refused {
 }
 
 impl Destinations {
-    /// Decides on an address, in whatever encoding it came.
+    /// Decides on an address, an IPv4 address inside an IPv6 one included.
     ///
     /// # Errors
     ///
-    /// [`Refused`] says why.
-    pub fn admit(&self, asked: SocketAddr) -> Result<(), Refused> {
+    /// [`DestinationDenied`]: the reason.
+    pub fn admit(&self, asked: SocketAddr) -> Result<(), DestinationDenied> {
         let (ip, port) = (asked.ip().to_canonical(), asked.port());
-        meanings(ip).try_for_each(|ip| self.never(ip, port))?;
+        meanings(ip).try_for_each(|ip| self.deny_always(ip, port))?;
         let mut covering = self.allowed.iter().filter(|entry| entry.covers(ip, port));
         if meanings(ip).any(is_metadata) {
             let is_literal = covering.any(|entry| entry.is_for(ip));
-            return is_literal.then_some(()).ok_or(Refused::Metadata);
+            return is_literal.then_some(()).ok_or(DestinationDenied::Metadata);
         }
-        // A wide network that happens to contain loopback is not meant for it.
+        // A wide network that happens to include loopback does not allow it.
         let is_loopback = meanings(ip).any(|ip| ip.is_loopback());
         if covering.any(|entry| !is_loopback || entry.is_for(ip) || entry.is_loopback()) {
             return Ok(());
         }
-        meanings(ip).try_for_each(|ip| self.only_if_listed(ip))?;
+        meanings(ip).try_for_each(|ip| self.deny_unless_listed(ip))?;
         match port {
             80 | 443 => Ok(()),
-            _ => Err(Refused::Port),
+            _ => Err(DestinationDenied::Port),
         }
     }
 
-    /// What no entry can allow.
-    fn never(&self, ip: IpAddr, port: u16) -> Result<(), Refused> {
+    /// Denies what no entry of `allowed` can allow.
+    fn deny_always(&self, ip: IpAddr, port: u16) -> Result<(), DestinationDenied> {
         let kind = self.own.kind_of(ip);
         if (kind == Some(LocalKind::Own) || ip.is_loopback()) && self.listening.contains(&port) {
-            return Err(Refused::OwnListener);
+            return Err(DestinationDenied::OwnListener);
         }
-        let is_nobodys = matches!(
+        let is_no_server = matches!(
             special(ip),
             Some(
                 Special::Unspecified | Special::Broadcast | Special::Multicast | Special::Reserved
             )
         );
-        match is_nobodys || kind == Some(LocalKind::End) || port == 0 {
-            true => Err(Refused::Nobody),
+        match is_no_server || kind == Some(LocalKind::End) || port == 0 {
+            true => Err(DestinationDenied::NotAServer),
             false => Ok(()),
         }
     }
 
-    fn only_if_listed(&self, ip: IpAddr) -> Result<(), Refused> {
+    /// Denies what only an entry of `allowed` can allow.
+    fn deny_unless_listed(&self, ip: IpAddr) -> Result<(), DestinationDenied> {
         if is_metadata(ip) {
-            return Err(Refused::Metadata);
+            return Err(DestinationDenied::Metadata);
         }
         if ip.is_loopback() || self.own.kind_of(ip).is_some() {
-            return Err(Refused::ThisHost);
+            return Err(DestinationDenied::ThisHost);
         }
         match NOT_PUBLIC.iter().any(|network| network.contains(&ip)) {
-            true => Err(Refused::NotPublic),
+            true => Err(DestinationDenied::NotPublic),
             false => Ok(()),
         }
     }
@@ -128,8 +129,8 @@ const fn v6(a: u16, b: u16, prefix: u8) -> IpNet {
     ))
 }
 
-/// What the IANA registries of special-purpose addresses (RFC 6890, as of 2025) call not globally reachable,
-/// beside what [`special`] knows and what has an IPv4 address in it.
+/// Networks that the IANA registries of special-purpose addresses (RFC 6890, as of 2025) call not globally reachable,
+/// beside those that [`special`] knows and those with an embedded IPv4 address.
 const NOT_PUBLIC: &[IpNet] = &[
     v4(10, 0, 0, 8),
     v4(100, 64, 0, 10),

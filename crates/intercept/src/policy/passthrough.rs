@@ -1,4 +1,4 @@
-//! Hosts whose TLS is left alone (`--passthrough`).
+//! Hosts whose TLS is passed through unopened (`--passthrough`).
 
 use std::str::FromStr;
 
@@ -6,37 +6,37 @@ use ipnet::IpNet;
 
 use crate::host::Host;
 
-/// The list.
+/// A list of hosts.
 #[derive(Clone, Debug, Default)]
-pub struct Passthrough(Vec<Entry>);
+pub struct Passthrough(Vec<HostPattern>);
 
 /// One host, a domain with all below it, or a network.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Entry {
+pub enum HostPattern {
     /// `example.com`: that name and no other.
     Host(Host),
     /// `.example.com` or `*.example.com`: every name below it, not itself.
     Below(Host),
-    /// `192.0.2.0/24`: addresses that are asked for as such. What names resolve to does not count.
+    /// `192.0.2.0/24`: addresses that a client connects to as such, not those that a name resolves to.
     Network(IpNet),
 }
 
-/// Not an entry.
+/// Not a host, domain or network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("use a host (example.com), a domain (*.example.com) or a network (192.0.2.0/24)")]
-pub struct NotAnEntry;
+pub struct ParseHostPatternError;
 
-impl FromStr for Entry {
-    type Err = NotAnEntry;
+impl FromStr for HostPattern {
+    type Err = ParseHostPatternError;
 
-    fn from_str(text: &str) -> Result<Self, NotAnEntry> {
+    fn from_str(text: &str) -> Result<Self, ParseHostPatternError> {
         if let Ok(network) = text.parse::<IpNet>() {
             return Ok(Self::Network(network.trunc()));
         }
         let below = text.strip_prefix('*').unwrap_or(text).strip_prefix('.');
-        let host = Host::parse(below.unwrap_or(text)).map_err(|_| NotAnEntry)?;
+        let host = Host::parse(below.unwrap_or(text)).map_err(|_| ParseHostPatternError)?;
         match (below, host.as_ip()) {
-            (Some(_), Some(_)) => Err(NotAnEntry),
+            (Some(_), Some(_)) => Err(ParseHostPatternError),
             (Some(_), None) => Ok(Self::Below(host)),
             (None, _) => Ok(Self::Host(host)),
         }
@@ -44,17 +44,17 @@ impl FromStr for Entry {
 }
 
 impl Passthrough {
-    /// Those of a list.
-    pub fn new(entries: Vec<Entry>) -> Self {
-        Self(entries)
+    /// A list of these patterns.
+    pub fn new(patterns: Vec<HostPattern>) -> Self {
+        Self(patterns)
     }
 
-    /// Whether this host's TLS is left alone.
+    /// Whether this host's TLS is passed through.
     pub fn includes(&self, host: &Host) -> bool {
-        self.0.iter().any(|entry| match entry {
-            Entry::Host(one) => one == host,
-            Entry::Below(domain) => is_below(host, domain),
-            Entry::Network(network) => host.as_ip().is_some_and(|ip| network.contains(&ip)),
+        self.0.iter().any(|pattern| match pattern {
+            HostPattern::Host(one) => one == host,
+            HostPattern::Below(domain) => is_below(host, domain),
+            HostPattern::Network(network) => host.as_ip().is_some_and(|ip| network.contains(&ip)),
         })
     }
 }
@@ -71,8 +71,8 @@ fn is_below(host: &Host, domain: &Host) -> bool {
 mod tests {
     use super::*;
 
-    fn includes(entry: &str, host: &str) -> bool {
-        Passthrough::new(vec![entry.parse().unwrap()]).includes(&Host::parse(host).unwrap())
+    fn includes(pattern: &str, host: &str) -> bool {
+        Passthrough::new(vec![pattern.parse().unwrap()]).includes(&Host::parse(host).unwrap())
     }
 
     #[test]
@@ -89,9 +89,9 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_entry() {
+    fn other_texts_are_errors() {
         for wrong in ["", "*", "*.192.0.2.1", "a test", "*.*.test", "192.0.2.0/33"] {
-            assert!(wrong.parse::<Entry>().is_err(), "{wrong}");
+            assert!(wrong.parse::<HostPattern>().is_err(), "{wrong}");
         }
     }
 }

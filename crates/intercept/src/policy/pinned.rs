@@ -1,8 +1,8 @@
-//! Programs that accept one certificate only, and ours never (`--auto-passthrough`).
+//! Clients with pinned certificates, which never accept the proxy's (`--auto-passthrough`).
 //!
-//! A client that says three times in a row that it does not trust us for a host gets that host unopened from
-//! then on, for a day. Only what it says counts, an alert about the certificate; a connection that merely
-//! breaks does not. Anybody can say so, which is why this does not go together with a check.
+//! A client that refuses the proxy's certificate for a host three times in a row gets that host unopened from then on, for a
+//! day. Only an alert about the certificate counts, not a connection that merely breaks. Any client can send such alerts,
+//! which is why this can't be combined with a check.
 
 use std::io;
 use std::net::IpAddr;
@@ -14,63 +14,64 @@ use rustls::{AlertDescription, Error};
 
 use crate::host::Host;
 
-/// Who has refused us for whom.
+/// The clients that have refused the proxy's certificate, by host.
 #[derive(Debug)]
-pub struct Pinned {
-    refusals: Cache<Who, u8>,
-    left_alone: Cache<Who, ()>,
+pub struct PinnedClients {
+    refusals: Cache<ClientAndHost, u8>,
+    passed_through: Cache<ClientAndHost, ()>,
 }
 
-type Who = (IpAddr, Host);
+type ClientAndHost = (IpAddr, Host);
 
-impl Default for Pinned {
+impl Default for PinnedClients {
     fn default() -> Self {
         Self {
-            refusals: kept(PATIENCE),
-            left_alone: kept(DAY),
+            refusals: expiring_cache(REFUSAL_WINDOW),
+            passed_through: expiring_cache(PASSTHROUGH_LIFETIME),
         }
     }
 }
 
-impl Pinned {
+impl PinnedClients {
     /// Whether this client gets this host unopened.
     pub(crate) fn includes(&self, client: IpAddr, host: &Host) -> bool {
-        self.left_alone.contains_key(&(client, host.clone()))
+        self.passed_through.contains_key(&(client, host.clone()))
     }
 
-    /// The client has taken our certificate: it is not pinned.
-    pub(crate) fn accepted(&self, client: IpAddr, host: &Host) {
+    /// Notes that the client has accepted the proxy's certificate: it pins none.
+    pub(crate) fn note_accepted(&self, client: IpAddr, host: &Host) {
         self.refusals.invalidate(&(client, host.clone()));
     }
 
-    /// A handshake has failed. Says whether the next one is left alone for that.
-    pub(crate) fn failed(&self, client: IpAddr, host: &Host, error: &io::Error) -> bool {
-        if !is_about_the_certificate(error) {
+    /// Notes a failed handshake. Returns whether the next one is passed through for it.
+    pub(crate) fn note_failed(&self, client: IpAddr, host: &Host, error: &io::Error) -> bool {
+        if !is_certificate_alert(error) {
             return false;
         }
-        let who = (client, host.clone());
+        let key = (client, host.clone());
         let mut enough = false;
-        self.refusals.entry(who.clone()).and_compute_with(|before| {
+        self.refusals.entry(key.clone()).and_compute_with(|before| {
             let count = before.map_or(0, |entry| entry.into_value()) + 1;
-            enough = count >= ENOUGH;
+            enough = count >= MAX_REFUSALS;
             if enough { Op::Remove } else { Op::Put(count) }
         });
         if enough {
-            self.left_alone.insert(who, ());
+            self.passed_through.insert(key, ());
         }
         enough
     }
 }
 
-fn kept<T: Clone + Send + Sync + 'static>(time: Duration) -> Cache<Who, T> {
+fn expiring_cache<T: Clone + Send + Sync + 'static>(time: Duration) -> Cache<ClientAndHost, T> {
     Cache::builder()
-        .max_capacity(MOST)
+        .max_capacity(MAX_PAIRS)
         .time_to_live(time)
         .build()
 }
 
-/// RFC 8446, section 6.2. An alert of another kind, `ech_required` among them, says nothing about trust.
-fn is_about_the_certificate(error: &io::Error) -> bool {
+/// Whether the client sent an alert about the certificate (RFC 8446, section 6.2). Other alerts, such as `ech_required`,
+/// say nothing about trust.
+fn is_certificate_alert(error: &io::Error) -> bool {
     let inner = error.get_ref().and_then(|inner| inner.downcast_ref());
     matches!(
         inner,
@@ -82,12 +83,12 @@ fn is_about_the_certificate(error: &io::Error) -> bool {
     )
 }
 
-const ENOUGH: u8 = 3;
+const MAX_REFUSALS: u8 = 3;
 /// From one refusal to the next.
-const PATIENCE: Duration = Duration::from_secs(60);
-const DAY: Duration = Duration::from_secs(24 * 60 * 60);
+const REFUSAL_WINDOW: Duration = Duration::from_secs(60);
+const PASSTHROUGH_LIFETIME: Duration = Duration::from_secs(24 * 60 * 60);
 /// Pairs of client and host.
-const MOST: u64 = 16_384;
+const MAX_PAIRS: u64 = 16_384;
 
 #[cfg(test)]
 mod tests {
@@ -102,14 +103,14 @@ mod tests {
 
     #[test]
     fn three_refusals_in_a_row_are_enough() {
-        let (pinned, host) = (Pinned::default(), Host::parse("a.test").unwrap());
+        let (pinned, host) = (PinnedClients::default(), Host::parse("a.test").unwrap());
         let client = IpAddr::from([192, 0, 2, 1]);
-        let refuse = || pinned.failed(client, &host, &alert(AlertDescription::UnknownCA));
+        let refuse = || pinned.note_failed(client, &host, &alert(AlertDescription::UnknownCA));
         assert!(!refuse() && !refuse());
-        pinned.accepted(client, &host);
+        pinned.note_accepted(client, &host);
         assert!(!refuse() && !refuse() && !pinned.includes(client, &host));
         let unrelated = alert(AlertDescription::HandshakeFailure);
-        assert!(!pinned.failed(client, &host, &unrelated));
+        assert!(!pinned.note_failed(client, &host, &unrelated));
         assert!(refuse() && pinned.includes(client, &host));
         assert!(!pinned.includes(IpAddr::from([192, 0, 2, 2]), &host));
         assert!(!pinned.includes(client, &Host::parse("b.test").unwrap()));

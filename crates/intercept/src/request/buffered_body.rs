@@ -12,43 +12,43 @@ use hyper::body::{Body, Frame, Incoming, SizeHint};
 use tokio::runtime::Handle;
 use tokio::time::timeout;
 
-/// A request's body, which whoever answers holds on to until the answer has gone, and reads on for a moment.
+/// A request's body, held until the response has gone, and then drained for a moment.
 ///
-/// Letting go of it tells the client that nobody wants the rest: by RST_STREAM in HTTP/2, by closing in HTTP/1.
-/// Many clients then don't look at the answer any more, which may say why.
+/// Dropping it tells the client that the rest is not wanted: by RST_STREAM in HTTP/2, by closing in HTTP/1. Many clients
+/// then don't read the response any more, which may say why.
 #[derive(Clone, Debug)]
-pub(crate) struct Held(Arc<Mutex<Rest>>);
+pub(crate) struct BufferedBody(Arc<Mutex<Remainder>>);
 
-/// What is left of it.
+/// The part of a body that was not passed on yet.
 #[derive(Debug)]
-pub(crate) struct Rest {
-    /// Read already, to be asked about.
-    ahead: VecDeque<Frame<Bytes>>,
+pub(crate) struct Remainder {
+    /// Read already, for the check.
+    buffered: VecDeque<Frame<Bytes>>,
     body: Incoming,
 }
 
-/// How it begins.
+/// The beginning of a body.
 #[derive(Debug)]
-pub(crate) struct Beginning {
-    pub(crate) octets: Bytes,
+pub(crate) struct BufferedPrefix {
+    pub(crate) bytes: Bytes,
     /// Whether there is more.
     pub(crate) truncated: bool,
 }
 
-impl Held {
+impl BufferedBody {
     /// `None` where there is no body.
     pub(crate) fn new(body: Incoming) -> Option<Self> {
-        let ahead = VecDeque::new();
-        (!body.is_end_stream()).then(|| Self(Arc::new(Mutex::new(Rest { ahead, body }))))
+        let buffered = VecDeque::new();
+        (!body.is_end_stream()).then(|| Self(Arc::new(Mutex::new(Remainder { buffered, body }))))
     }
 
-    /// Reads until there are `most` octets or the body ends. All of it is still there for who reads on.
+    /// Reads until there are `max` bytes or the body ends, and buffers what it reads for the origin.
     ///
     /// # Errors
     ///
-    /// It breaks off.
-    pub(crate) async fn begin(&self, most: usize) -> hyper::Result<Beginning> {
-        let mut octets = BytesMut::new();
+    /// The body breaks off.
+    pub(crate) async fn read_prefix(&self, max: usize) -> hyper::Result<BufferedPrefix> {
+        let mut bytes = BytesMut::new();
         let mut truncated = false;
         while !truncated && !self.lock().body.is_end_stream() {
             let next = poll_fn(|cx| Pin::new(&mut self.lock().body).poll_frame(cx)).await;
@@ -56,28 +56,28 @@ impl Held {
                 break;
             };
             let data = frame.data_ref().map_or(&[][..], Bytes::as_ref);
-            let seen = data.len().min(most - octets.len());
-            octets.extend_from_slice(data.get(..seen).unwrap_or_default());
-            let mut rest = self.lock();
-            truncated = seen < data.len() || octets.len() == most && !rest.body.is_end_stream();
-            rest.ahead.push_back(frame);
+            let seen = data.len().min(max - bytes.len());
+            bytes.extend_from_slice(data.get(..seen).unwrap_or_default());
+            let mut remainder = self.lock();
+            truncated = seen < data.len() || bytes.len() == max && !remainder.body.is_end_stream();
+            remainder.buffered.push_back(frame);
         }
-        let octets = octets.freeze();
-        Ok(Beginning { octets, truncated })
+        let bytes = bytes.freeze();
+        Ok(BufferedPrefix { bytes, truncated })
     }
 
-    /// Lets go of it, but reads and forgets what is left for a moment, if nobody else is reading.
-    pub(crate) fn let_go(self) {
+    /// Drains what is left in the background, for [`DRAIN_TIMEOUT`] at most, unless another holder reads it.
+    pub(crate) fn drain_in_background(self) {
         // Without a runtime everything ends anyway.
         if !self.lock().is_end_stream()
             && let Ok(runtime) = Handle::try_current()
         {
-            runtime.spawn(timeout(LINGER, self.drain()));
+            runtime.spawn(timeout(DRAIN_TIMEOUT, self.drain()));
         }
     }
 
     async fn drain(self) {
-        let mut left = MOST_DRAINED;
+        let mut left = MAX_DRAINED;
         while Arc::strong_count(&self.0) == 1 {
             let frame = poll_fn(|cx| Pin::new(&mut *self.lock()).poll_frame(cx)).await;
             let Some(Ok(frame)) = frame else {
@@ -91,12 +91,12 @@ impl Held {
         }
     }
 
-    pub(crate) fn lock(&self) -> MutexGuard<'_, Rest> {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Remainder> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Body for Rest {
+impl Body for Remainder {
     type Data = Bytes;
     type Error = hyper::Error;
 
@@ -104,29 +104,29 @@ impl Body for Rest {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
-        match self.ahead.pop_front() {
+        match self.buffered.pop_front() {
             Some(frame) => Poll::Ready(Some(Ok(frame))),
             None => Pin::new(&mut self.body).poll_frame(cx),
         }
     }
 
     fn is_end_stream(&self) -> bool {
-        self.ahead.is_empty() && self.body.is_end_stream()
+        self.buffered.is_empty() && self.body.is_end_stream()
     }
 
     fn size_hint(&self) -> SizeHint {
-        let data = self.ahead.iter().filter_map(Frame::data_ref);
-        let ahead: u64 = data.map(|data| data.len() as u64).sum();
+        let data = self.buffered.iter().filter_map(Frame::data_ref);
+        let buffered: u64 = data.map(|data| data.len() as u64).sum();
         let rest = self.body.size_hint();
         let mut hint = SizeHint::new();
-        hint.set_lower(rest.lower() + ahead);
+        hint.set_lower(rest.lower() + buffered);
         if let Some(upper) = rest.upper() {
-            hint.set_upper(upper + ahead);
+            hint.set_upper(upper + buffered);
         }
         hint
     }
 }
 
-/// Of a request that was answered before it had ended.
-const MOST_DRAINED: usize = 16 << 20;
-const LINGER: Duration = Duration::from_secs(2);
+/// Bytes that are drained of a request that was answered before it had ended.
+const MAX_DRAINED: usize = 16 << 20;
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(2);

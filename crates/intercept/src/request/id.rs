@@ -1,12 +1,11 @@
-//! Names for what happens, so that an answer, a line of the log and the check service's own log can be
-//! told to be of one request.
+//! Ids of connections and requests, by which a response, an audit line and the check service's log are correlated.
 
 use std::fmt::{self, Display, Formatter};
 use std::hash::{BuildHasher, RandomState};
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// A connection or a request, in this process and, most likely, in all others.
+/// The id of a connection or a request: unique in this process and, most likely, in all others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Id(u64);
 
@@ -23,18 +22,18 @@ impl Display for Id {
     }
 }
 
-/// This process in a Via header (RFC 9110, section 7.6.3), where there is one.
+/// The name of this process in a Via header (RFC 9110, section 7.6.3).
 pub(crate) fn via() -> &'static str {
     &VIA
 }
 
-/// Whether these headers say that the request has been here already.
+/// Whether a Via header says that the request came through this process before.
 pub(crate) fn is_in_via(headers: &http::HeaderMap) -> bool {
     let all = headers.get_all(http::header::VIA).iter();
-    let ours = pseudonym();
+    let own = pseudonym();
     all.filter_map(|value| value.to_str().ok())
         .flat_map(|value| value.split(','))
-        .any(|hop| hop.split_ascii_whitespace().nth(1) == Some(ours))
+        .any(|hop| hop.split_ascii_whitespace().nth(1) == Some(own))
 }
 
 fn pseudonym() -> &'static str {

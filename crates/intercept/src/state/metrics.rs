@@ -1,40 +1,34 @@
-//! What is counted, for `/metrics`.
+//! Counters of requests and connections, for `/metrics`.
 
-use std::fmt;
-use std::sync::Arc;
-
-use prometheus_client::collector::Collector;
-use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric};
-use prometheus_client::metrics::MetricType;
-use prometheus_client::metrics::counter::{ConstCounter, Counter};
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 
-use crate::audit::Decided;
-use crate::state::Site;
+use crate::audit::FinalDecision;
 
 /// The counters of this process.
 #[derive(Debug, Default)]
 pub struct Metrics {
-    requests: Family<Decision, Counter>,
-    unopened: Family<Reason, Counter>,
+    requests: Family<DecisionLabel, Counter>,
+    unopened: Family<ReasonLabel, Counter>,
     pub(crate) connections: Counter,
     pub(crate) active: Gauge,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Decision {
+struct DecisionLabel {
     decision: &'static str,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Reason {
+struct ReasonLabel {
     reason: &'static str,
 }
 
 impl Metrics {
-    /// Adds them all.
+    /// Registers them all.
     pub fn register(&self, registry: &mut Registry) {
         registry.register(
             "peername_intercept_requests",
@@ -58,37 +52,14 @@ impl Metrics {
         );
     }
 
-    pub(crate) fn request(&self, decided: Decided) {
-        let decision = decided.label();
-        self.requests.get_or_create(&Decision { decision }).inc();
+    pub(crate) fn count_request(&self, decision: FinalDecision) {
+        let decision = decision.label();
+        self.requests
+            .get_or_create(&DecisionLabel { decision })
+            .inc();
     }
 
-    pub(crate) fn unopened(&self, reason: &'static str) {
-        self.unopened.get_or_create(&Reason { reason }).inc();
-    }
-}
-
-/// What the mint counts by itself.
-#[derive(Debug)]
-pub(crate) struct Certificates(pub(crate) Arc<Site>);
-
-impl Collector for Certificates {
-    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
-        let mint = &self.0.mint;
-        let mut counter = |name, help, value| {
-            let counter = ConstCounter::new(value);
-            let encoder = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
-            counter.encode(encoder)
-        };
-        counter(
-            "peername_certificates_issued",
-            "Certificates made for hosts",
-            mint.issued(),
-        )?;
-        counter(
-            "peername_certificate_cache_hits",
-            "Handshakes answered with a certificate that was there",
-            mint.cache_hits(),
-        )
+    pub(crate) fn count_unopened(&self, reason: &'static str) {
+        self.unopened.get_or_create(&ReasonLabel { reason }).inc();
     }
 }

@@ -1,8 +1,8 @@
-//! A stream on which the last flight of a TLS handshake waits for what is said next.
+//! A corked stream: the last flight of a TLS handshake is held back and sent together with the first data.
 //!
-//! A client's Finished is followed by a request, and the tickets that a server of TLS 1.3 ends with by an answer. Each
-//! in a segment of its own is a wake-up more at the other end, which costs more than what is in it: with loopback
-//! some 20 µs, and with a network a packet.
+//! A client's Finished is followed by a request, and the tickets with which a TLS 1.3 server ends by a response. A segment
+//! of its own would cost a wake-up more at the other end, which costs more than what is in it: on loopback some 20 µs, and
+//! on a network a packet.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -10,71 +10,75 @@ use std::task::{Context, Poll, ready};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-/// What is written is kept until something is to be read: then the other end has to have all of it. Once the handshake
-/// is [over](Self::over), it is kept until something more is written.
+/// During the handshake, buffers what is written until a read, for which the other end needs all of it. After
+/// [`CorkedStream::handshake_done`], buffers it until the next write.
 #[derive(Debug)]
-pub(crate) struct Corked<T> {
+pub(crate) struct CorkedStream<T> {
     stream: T,
-    kept: Vec<u8>,
-    until: Until,
+    buffered: Vec<u8>,
+    flush_at: FlushAt,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Until {
+enum FlushAt {
     Read,
     Write,
     Now,
 }
 
-impl<T: AsyncWrite + Unpin> Corked<T> {
-    /// For a handshake, whose messages are no longer than it makes them.
+impl<T: AsyncWrite + Unpin> CorkedStream<T> {
+    /// A stream at the beginning of a handshake, whose messages bound the buffer.
     pub(crate) fn new(stream: T) -> Self {
         Self {
             stream,
-            kept: Vec::new(),
-            until: Until::Read,
+            buffered: Vec::new(),
+            flush_at: FlushAt::Read,
         }
     }
 
-    /// The handshake is over. `awaited`: the other end says nothing before it has what is kept.
-    pub(crate) fn over(&mut self, awaited: bool) {
-        self.until = if awaited { Until::Now } else { Until::Write };
+    /// Ends the handshake. `is_awaited`: the other end waits for the last flight, so the next read or flush sends it.
+    pub(crate) fn handshake_done(&mut self, is_awaited: bool) {
+        self.flush_at = if is_awaited {
+            FlushAt::Now
+        } else {
+            FlushAt::Write
+        };
     }
 
-    /// The handshake has failed. What says why is kept here, and goes if it can go at once.
-    pub(crate) async fn failed(mut self) {
+    /// Ends a failed handshake: sends the buffered alert, as far as the socket takes it at once.
+    pub(crate) async fn handshake_failed(mut self) {
         std::future::poll_fn(|cx| {
-            let _ = self.poll_push(cx);
+            let _ = self.poll_send_buffered(cx);
             Poll::Ready(())
         })
         .await;
     }
 
-    fn poll_push(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        while !self.kept.is_empty() {
-            let n = ready!(Pin::new(&mut self.stream).poll_write(cx, &self.kept))?;
+    fn poll_send_buffered(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        while !self.buffered.is_empty() {
+            let n = ready!(Pin::new(&mut self.stream).poll_write(cx, &self.buffered))?;
             if n == 0 {
                 return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
             }
-            self.kept.drain(..n);
+            self.buffered.drain(..n);
         }
-        // It was for the handshake, and the connection may live for long.
-        self.kept = Vec::new();
+        // Frees the buffer: it was for the handshake, and the connection may live for long.
+        self.buffered = Vec::new();
         Poll::Ready(Ok(()))
     }
 
-    /// Takes what is written, if it goes with what is kept.
-    fn keep(&mut self, cx: &mut Context<'_>, parts: &[IoSlice<'_>]) -> Option<io::Result<usize>> {
-        if self.until == Until::Now {
+    /// Buffers what is written, if it belongs to the buffered flight.
+    fn buffer(&mut self, cx: &mut Context<'_>, parts: &[IoSlice<'_>]) -> Option<io::Result<usize>> {
+        if self.flush_at == FlushAt::Now {
             return None;
         }
         for part in parts {
-            self.kept.extend_from_slice(part);
+            self.buffered.extend_from_slice(part);
         }
-        if self.until == Until::Write {
-            self.until = Until::Now;
-            // What can't go now goes before anything else does.
-            if let Poll::Ready(Err(error)) = self.poll_push(cx) {
+        if self.flush_at == FlushAt::Write {
+            self.flush_at = FlushAt::Now;
+            // What the socket does not take now is sent before anything else.
+            if let Poll::Ready(Err(error)) = self.poll_send_buffered(cx) {
                 return Some(Err(error));
             }
         }
@@ -82,15 +86,15 @@ impl<T: AsyncWrite + Unpin> Corked<T> {
     }
 }
 
-impl<T: AsyncRead + AsyncWrite + Unpin> AsyncRead for Corked<T> {
+impl<T: AsyncRead + AsyncWrite + Unpin> AsyncRead for CorkedStream<T> {
     fn poll_read(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         let this = self.get_mut();
-        if this.until != Until::Write
-            && let Poll::Ready(Err(error)) = this.poll_push(cx)
+        if this.flush_at != FlushAt::Write
+            && let Poll::Ready(Err(error)) = this.poll_send_buffered(cx)
         {
             return Poll::Ready(Err(error));
         }
@@ -98,7 +102,7 @@ impl<T: AsyncRead + AsyncWrite + Unpin> AsyncRead for Corked<T> {
     }
 }
 
-impl<T: AsyncWrite + Unpin> AsyncWrite for Corked<T> {
+impl<T: AsyncWrite + Unpin> AsyncWrite for CorkedStream<T> {
     fn poll_write(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -113,10 +117,10 @@ impl<T: AsyncWrite + Unpin> AsyncWrite for Corked<T> {
         parts: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         let this = self.get_mut();
-        if let Some(taken) = this.keep(cx, parts) {
+        if let Some(taken) = this.buffer(cx, parts) {
             return Poll::Ready(taken);
         }
-        ready!(this.poll_push(cx))?;
+        ready!(this.poll_send_buffered(cx))?;
         Pin::new(&mut this.stream).poll_write_vectored(cx, parts)
     }
 
@@ -126,16 +130,16 @@ impl<T: AsyncWrite + Unpin> AsyncWrite for Corked<T> {
 
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let this = self.get_mut();
-        if this.until != Until::Now {
+        if this.flush_at != FlushAt::Now {
             return Poll::Ready(Ok(()));
         }
-        ready!(this.poll_push(cx))?;
+        ready!(this.poll_send_buffered(cx))?;
         Pin::new(&mut this.stream).poll_flush(cx)
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let this = self.get_mut();
-        ready!(this.poll_push(cx))?;
+        ready!(this.poll_send_buffered(cx))?;
         Pin::new(&mut this.stream).poll_shutdown(cx)
     }
 }
@@ -146,7 +150,7 @@ mod tests {
 
     use super::*;
 
-    /// Keeps each write apart, takes no more than `room` octets in all, and has nothing to read.
+    /// Keeps each write apart, takes no more than `room` bytes in all, and has nothing to read.
     #[derive(Debug)]
     struct Wire {
         writes: Vec<Vec<u8>>,
@@ -188,9 +192,9 @@ mod tests {
     }
 
     /// On which a client has sent its hello and said its Finished.
-    async fn after_a_handshake() -> Corked<Wire> {
+    async fn after_a_handshake() -> CorkedStream<Wire> {
         let (writes, room) = (Vec::new(), usize::MAX);
-        let mut stream = Corked::new(Wire { writes, room });
+        let mut stream = CorkedStream::new(Wire { writes, room });
         stream.write_all(b"hel").await.unwrap();
         stream.write_all(b"lo").await.unwrap();
         stream.flush().await.unwrap();
@@ -204,7 +208,7 @@ mod tests {
     #[tokio::test]
     async fn the_last_flight_goes_with_what_is_said_next() {
         let mut stream = after_a_handshake().await;
-        stream.over(false);
+        stream.handshake_done(false);
         stream.flush().await.unwrap();
         assert_eq!(stream.read(&mut [0; 8]).await.unwrap(), 0);
         assert_eq!(stream.stream.writes.len(), 1);
@@ -212,42 +216,41 @@ mod tests {
         assert_eq!(stream.stream.writes[1], b"finished, request");
         stream.write_all(b"next").await.unwrap();
         assert_eq!(stream.stream.writes[2], b"next");
-        assert_eq!(stream.kept.capacity(), 0);
+        assert_eq!(stream.buffered.capacity(), 0);
     }
 
     #[tokio::test]
-    async fn what_is_awaited_goes_before_anything_is_read() {
+    async fn an_awaited_flight_is_sent_before_a_read() {
         let mut stream = after_a_handshake().await;
-        stream.over(true);
+        stream.handshake_done(true);
         assert_eq!(stream.read(&mut [0; 8]).await.unwrap(), 0);
         assert_eq!(stream.stream.writes[1], b"finished");
     }
 
     #[tokio::test]
-    async fn nothing_is_kept_for_ever() {
+    async fn shutdown_sends_the_buffer() {
         let mut stream = after_a_handshake().await;
-        stream.over(false);
+        stream.handshake_done(false);
         stream.shutdown().await.unwrap();
         assert_eq!(stream.stream.writes[1], b"finished");
     }
 
-    /// An alert, that is.
     #[tokio::test]
-    async fn what_says_why_it_failed_is_sent() {
+    async fn a_failed_handshake_sends_its_alert() {
         let (near, mut far) = tokio::io::duplex(64);
-        let mut stream = Corked::new(near);
+        let mut stream = CorkedStream::new(near);
         stream.write_all(b"alert").await.unwrap();
-        stream.failed().await;
+        stream.handshake_failed().await;
         let mut seen = Vec::new();
         far.read_to_end(&mut seen).await.unwrap();
         assert_eq!(seen, b"alert");
     }
 
-    /// What has been taken and does not fit goes first, and nothing more is taken before.
+    /// Short writes: what was buffered and did not fit is sent first, and no more is accepted before.
     #[tokio::test]
-    async fn a_full_wire_changes_no_order() {
+    async fn short_writes_keep_the_order() {
         let mut stream = after_a_handshake().await;
-        stream.over(false);
+        stream.handshake_done(false);
         stream.stream.room = 4;
         stream.write_all(b", request").await.unwrap();
         let waiting = std::future::poll_fn(|cx| {

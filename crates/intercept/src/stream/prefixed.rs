@@ -1,4 +1,4 @@
-//! A stream, with what was read off it before anybody knew what it is.
+//! A stream with a prefix of bytes that were read before their reader was known.
 
 use std::io;
 use std::pin::Pin;
@@ -7,62 +7,65 @@ use std::task::{Context, Poll};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 
-/// Reads give what is ahead first, then what the stream has.
+/// Reads return the prefix first, then what the stream has.
 #[derive(Debug)]
-pub(crate) struct Reading<T> {
+pub(crate) struct PrefixedStream<T> {
     stream: T,
-    /// Read already, and not yet given to a reader.
-    ahead: Vec<u8>,
+    /// Bytes that were read and not yet returned to a reader.
+    prefix: Vec<u8>,
 }
 
 /// A client's socket.
-pub(crate) type Wire = Reading<TcpStream>;
+pub(crate) type ClientStream = PrefixedStream<TcpStream>;
 
-impl<T: AsyncRead + Unpin> Reading<T> {
-    /// With what was read off it too soon.
-    pub(crate) fn new(stream: T, ahead: impl Into<Vec<u8>>) -> Self {
-        let ahead = ahead.into();
-        Self { stream, ahead }
+impl<T: AsyncRead + Unpin> PrefixedStream<T> {
+    pub(crate) fn new(stream: T, prefix: impl Into<Vec<u8>>) -> Self {
+        let prefix = prefix.into();
+        Self { stream, prefix }
     }
 
-    /// What was read and nobody has taken yet.
-    pub(crate) fn ahead(&self) -> &[u8] {
-        &self.ahead
+    /// The bytes that were read and not yet returned to a reader.
+    pub(crate) fn prefix(&self) -> &[u8] {
+        &self.prefix
     }
 
-    /// Waits for more than there is ahead; 0 is the end of the stream. May be dropped while it waits.
-    pub(crate) async fn more(&mut self) -> io::Result<usize> {
-        self.ahead.reserve(READ);
-        self.stream.read_buf(&mut self.ahead).await
+    /// Reads more into the prefix; 0 is the end of the stream. Cancel-safe.
+    ///
+    /// # Errors
+    ///
+    /// Those of the stream.
+    pub(crate) async fn read_more(&mut self) -> io::Result<usize> {
+        self.prefix.reserve(READ_SIZE);
+        self.stream.read_buf(&mut self.prefix).await
     }
 
-    /// Both, apart.
+    /// Takes stream and prefix apart.
     pub(crate) fn into_parts(self) -> (T, Vec<u8>) {
-        (self.stream, self.ahead)
+        (self.stream, self.prefix)
     }
 }
 
-impl<T: AsyncRead + Unpin> AsyncRead for Reading<T> {
+impl<T: AsyncRead + Unpin> AsyncRead for PrefixedStream<T> {
     fn poll_read(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         let this = self.get_mut();
-        if this.ahead.is_empty() {
+        if this.prefix.is_empty() {
             return Pin::new(&mut this.stream).poll_read(cx, buffer);
         }
-        let n = this.ahead.len().min(buffer.remaining());
-        buffer.put_slice(this.ahead.get(..n).unwrap_or_default());
-        this.ahead.drain(..n);
-        if this.ahead.is_empty() {
-            this.ahead = Vec::new();
+        let n = this.prefix.len().min(buffer.remaining());
+        buffer.put_slice(this.prefix.get(..n).unwrap_or_default());
+        this.prefix.drain(..n);
+        if this.prefix.is_empty() {
+            this.prefix = Vec::new();
         }
         Poll::Ready(Ok(()))
     }
 }
 
-impl<T: AsyncWrite + Unpin> AsyncWrite for Reading<T> {
+impl<T: AsyncWrite + Unpin> AsyncWrite for PrefixedStream<T> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -92,5 +95,5 @@ impl<T: AsyncWrite + Unpin> AsyncWrite for Reading<T> {
     }
 }
 
-/// A ClientHello with a post-quantum key share is some 1700 octets.
-const READ: usize = 4096;
+/// Bytes of a read. A ClientHello with a post-quantum key share has some 1700.
+const READ_SIZE: usize = 4096;

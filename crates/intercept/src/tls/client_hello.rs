@@ -1,47 +1,46 @@
-//! What a connection begins with: TLS, HTTP, or something that nobody here can look into.
+//! The first bytes of a connection: TLS, HTTP, or a protocol that the proxy does not know.
 
 use std::io;
 
 use http::StatusCode;
-use rustls::ProtocolVersion;
 use rustls::server::{Accepted, Acceptor};
 use tokio::time::{Instant, timeout_at};
 
+use crate::ca::mint::offer::ClientSupport;
 use crate::host::Host;
-use crate::ca::mint::Offer;
 use crate::request::refusal::Refusal;
-use crate::stream::prefixed::Wire;
+use crate::stream::prefixed::ClientStream;
 
-/// What a client begins with.
+/// The protocol with which a client begins.
 pub(crate) enum Opening {
-    Tls(Box<Hello>),
-    /// HTTP/1, as far as its first line tells.
+    Tls(Box<ParsedClientHello>),
+    /// HTTP/1, by the first line.
     Http,
     /// Anything else, silence included.
     Unknown,
 }
 
-/// A ClientHello. Its octets are still ahead on the wire.
-pub(crate) struct Hello {
+/// A ClientHello. Its bytes are still the prefix of the stream.
+pub(crate) struct ParsedClientHello {
     pub(crate) accepted: Accepted,
     pub(crate) sni: Option<Host>,
-    pub(crate) offer: Offer,
+    pub(crate) support: ClientSupport,
     /// Whether HTTP/2 is among the protocols offered.
     pub(crate) http2: bool,
-    /// Whether HTTP/1.1 is, which it also is where none is named.
+    /// Whether HTTP/1.1 is; also where the client names none.
     pub(crate) http1: bool,
 }
 
-/// Why a connection came to nothing before there was a request.
+/// Why a connection ended before there was a request.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum Unopened {
+pub(crate) enum OpeningError {
     #[error("the client closed the connection")]
     Closed,
     #[error("reading from the client: {0}")]
     Read(#[from] io::Error),
     #[error("not a ClientHello: {0}")]
-    NotAHello(rustls::Error),
-    #[error("a ClientHello of more than {MOST} octets")]
+    NotAClientHello(rustls::Error),
+    #[error("a ClientHello of more than {MAX_CLIENT_HELLO} bytes")]
     TooLong,
     #[error("no complete ClientHello in time")]
     Late,
@@ -49,38 +48,45 @@ pub(crate) enum Unopened {
 
 #[cfg(feature = "fuzzing")]
 impl Opening {
-    pub(crate) fn guess_protocol(bytes: &[u8]) -> Option<&'static str> {
-        match first_look(bytes) {
-            Look::Tls => Some("tls"),
-            Look::Http => Some("http"),
-            Look::Unknown => Some("unknown"),
-            Look::More => None,
+    pub(crate) fn classify(bytes: &[u8]) -> Option<&'static str> {
+        match classify_first_bytes(bytes) {
+            FirstBytes::Tls => Some("tls"),
+            FirstBytes::Http => Some("http"),
+            FirstBytes::Unknown => Some("unknown"),
+            FirstBytes::Incomplete => None,
         }
     }
 }
 
-impl Unopened {
-    pub(crate) fn refusal(&self) -> Refusal {
+impl OpeningError {
+    pub(crate) fn to_refusal(&self) -> Refusal {
         Refusal::new(StatusCode::BAD_REQUEST, "client_tls", self.to_string())
     }
 }
 
 impl Opening {
-    /// Reads as much as it takes to tell, and takes nothing off the wire. Half a first line is no reason to
-    /// give up or to guess: it waits for more, until the deadline.
-    pub(crate) async fn read(wire: &mut Wire, deadline: Instant) -> Result<Self, Unopened> {
+    /// Reads as many bytes as it takes to tell, and leaves them in the stream's prefix. Half a first line is no reason to
+    /// give up or to guess: this waits for more, until the deadline.
+    ///
+    /// # Errors
+    ///
+    /// [`OpeningError`]: the client closed the connection, or began a TLS handshake that has no valid ClientHello in time.
+    pub(crate) async fn read(
+        stream: &mut ClientStream,
+        deadline: Instant,
+    ) -> Result<Self, OpeningError> {
         loop {
-            match first_look(wire.ahead()) {
-                Look::Tls => {
-                    let hello = timeout_at(deadline, Hello::read(wire)).await;
-                    return hello.map_err(|_| Unopened::Late)?.map(Self::Tls);
+            match classify_first_bytes(stream.prefix()) {
+                FirstBytes::Tls => {
+                    let hello = timeout_at(deadline, ParsedClientHello::read(stream)).await;
+                    return hello.map_err(|_| OpeningError::Late)?.map(Self::Tls);
                 }
-                Look::Http => return Ok(Self::Http),
-                Look::Unknown => return Ok(Self::Unknown),
-                Look::More => match timeout_at(deadline, wire.more()).await {
+                FirstBytes::Http => return Ok(Self::Http),
+                FirstBytes::Unknown => return Ok(Self::Unknown),
+                FirstBytes::Incomplete => match timeout_at(deadline, stream.read_more()).await {
                     Err(_) => return Ok(Self::Unknown),
                     Ok(Err(error)) => return Err(error.into()),
-                    Ok(Ok(0)) if wire.ahead().is_empty() => return Err(Unopened::Closed),
+                    Ok(Ok(0)) if stream.prefix().is_empty() => return Err(OpeningError::Closed),
                     Ok(Ok(0)) => return Ok(Self::Unknown),
                     Ok(Ok(_)) => {}
                 },
@@ -89,41 +95,48 @@ impl Opening {
     }
 }
 
-/// Takes a ClientHello in as it comes.
+/// Parses a ClientHello as its bytes come.
 #[derive(Default)]
-pub(crate) struct Reader {
+pub(crate) struct ClientHelloReader {
     acceptor: Acceptor,
-    /// How many octets it has had.
-    seen: usize,
+    /// How many bytes it was fed.
+    fed: usize,
 }
 
-impl Reader {
-    /// The ClientHello, if the whole of it is there. `ahead` is all that has come; what was there the last time
-    /// is not looked at again.
-    pub(crate) fn look(&mut self, ahead: &[u8]) -> Result<Option<Box<Hello>>, Unopened> {
-        let mut fresh = ahead.get(self.seen..).unwrap_or_default();
+impl ClientHelloReader {
+    /// Returns the ClientHello once it is complete. `received` is all that was received; what was there the last time is
+    /// not parsed again.
+    ///
+    /// # Errors
+    ///
+    /// The bytes are no ClientHello, or more than [`MAX_CLIENT_HELLO`].
+    pub(crate) fn feed(
+        &mut self,
+        received: &[u8],
+    ) -> Result<Option<Box<ParsedClientHello>>, OpeningError> {
+        let mut fresh = received.get(self.fed..).unwrap_or_default();
         while !fresh.is_empty() {
             self.acceptor.read_tls(&mut fresh)?;
         }
-        self.seen = ahead.len();
+        self.fed = received.len();
         match self.acceptor.accept() {
-            Ok(Some(accepted)) => Ok(Some(Box::new(Hello::new(accepted)))),
-            Ok(None) if self.seen > MOST => Err(Unopened::TooLong),
+            Ok(Some(accepted)) => Ok(Some(Box::new(ParsedClientHello::new(accepted)))),
+            Ok(None) if self.fed > MAX_CLIENT_HELLO => Err(OpeningError::TooLong),
             Ok(None) => Ok(None),
-            Err((error, _)) => Err(Unopened::NotAHello(error)),
+            Err((error, _)) => Err(OpeningError::NotAClientHello(error)),
         }
     }
 }
 
-impl Hello {
-    async fn read(wire: &mut Wire) -> Result<Box<Self>, Unopened> {
-        let mut reader = Reader::default();
+impl ParsedClientHello {
+    async fn read(stream: &mut ClientStream) -> Result<Box<Self>, OpeningError> {
+        let mut reader = ClientHelloReader::default();
         loop {
-            if let Some(hello) = reader.look(wire.ahead())? {
+            if let Some(hello) = reader.feed(stream.prefix())? {
                 return Ok(hello);
             }
-            if wire.more().await? == 0 {
-                return Err(Unopened::Closed);
+            if stream.read_more().await? == 0 {
+                return Err(OpeningError::Closed);
             }
         }
     }
@@ -138,10 +151,10 @@ impl Hello {
         let sni = hello
             .server_name()
             .and_then(|name| Host::from_sni(name).ok());
-        let offer = Offer::of(&hello);
+        let support = ClientSupport::from_client_hello(&hello);
         Self {
             sni,
-            offer,
+            support,
             http2: http2.unwrap_or(false),
             http1: http1.unwrap_or(true),
             accepted,
@@ -149,61 +162,52 @@ impl Hello {
     }
 }
 
-/// As in the audit line.
-pub(crate) fn version_name(version: ProtocolVersion) -> &'static str {
-    match version {
-        ProtocolVersion::TLSv1_3 => "1.3",
-        ProtocolVersion::TLSv1_2 => "1.2",
-        _ => "?",
-    }
-}
-
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Look {
+enum FirstBytes {
     Tls,
     Http,
     Unknown,
-    More,
+    Incomplete,
 }
 
-/// A request line names its version at its end, which no other protocol's first line does.
-fn first_look(bytes: &[u8]) -> Look {
+/// Classifies the first bytes. A request line ends with its version, which no other protocol's first line does.
+fn classify_first_bytes(bytes: &[u8]) -> FirstBytes {
     match bytes {
-        [] | [HANDSHAKE] => return Look::More,
-        [HANDSHAKE, 3, ..] => return Look::Tls,
+        [] | [HANDSHAKE_RECORD] => return FirstBytes::Incomplete,
+        [HANDSHAKE_RECORD, 3, ..] => return FirstBytes::Tls,
         _ => {}
     }
-    let is_of_a_method = |octet: &&u8| octet.is_ascii_alphanumeric() || b"-_".contains(octet);
+    let is_of_a_method = |byte: &&u8| byte.is_ascii_alphanumeric() || b"-_".contains(byte);
     let method = bytes.iter().take_while(is_of_a_method).count();
     match bytes.get(method) {
-        _ if method == 0 || method > LONGEST_METHOD => return Look::Unknown,
-        None => return Look::More,
+        _ if method == 0 || method > MAX_METHOD => return FirstBytes::Unknown,
+        None => return FirstBytes::Incomplete,
         Some(b' ') => {}
-        Some(_) => return Look::Unknown,
+        Some(_) => return FirstBytes::Unknown,
     }
-    let Some(end) = bytes.iter().position(|octet| *octet == b'\n') else {
-        // So long a line can't be anything else, and its reader has a limit.
-        return if bytes.len() > LONGEST_LINE {
-            Look::Http
+    let Some(end) = bytes.iter().position(|byte| *byte == b'\n') else {
+        // So long a line is HTTP in all likelihood, whose parser has a limit.
+        return if bytes.len() > MAX_FIRST_LINE {
+            FirstBytes::Http
         } else {
-            Look::More
+            FirstBytes::Incomplete
         };
     };
     let line = bytes.get(..end).unwrap_or_default();
     let line = line.strip_suffix(b"\r").unwrap_or(line);
     match line.ends_with(b" HTTP/1.1") || line.ends_with(b" HTTP/1.0") {
-        true => Look::Http,
-        false => Look::Unknown,
+        true => FirstBytes::Http,
+        false => FirstBytes::Unknown,
     }
 }
 
 /// The type of a TLS record (RFC 8446, section 5.1).
-const HANDSHAKE: u8 = 22;
-/// UPDATEREDIRECTREF has 17 letters.
-const LONGEST_METHOD: usize = 24;
-const LONGEST_LINE: usize = 16 * 1024;
-/// A handshake message can claim 16 MiB; what clients send has two.
-const MOST: usize = 64 * 1024;
+const HANDSHAKE_RECORD: u8 = 22;
+/// Bytes of a method: UPDATEREDIRECTREF has 17 letters.
+const MAX_METHOD: usize = 24;
+const MAX_FIRST_LINE: usize = 16 * 1024;
+/// Bytes of a ClientHello. A handshake message can claim 16 MiB; what clients send has 2 KiB.
+const MAX_CLIENT_HELLO: usize = 64 * 1024;
 
 #[cfg(test)]
 mod tests;

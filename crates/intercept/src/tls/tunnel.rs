@@ -1,4 +1,4 @@
-//! A connection on its way to one place: opened and looked into, or carried as it is.
+//! A connection with one destination: its TLS is terminated and its HTTP served, or its bytes are relayed as they are.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -15,189 +15,228 @@ use tokio::time::{Instant, timeout_at};
 use tokio_rustls::StartHandshake;
 use tokio_rustls::server::TlsStream;
 
-use crate::authz::authorize::{self, Asking, NO_BODY};
-use crate::audit::Record;
+use super::client_hello::{Opening, OpeningError, ParsedClientHello};
+use crate::audit::{AuditRecord, tls_version};
 use crate::authz::Kind;
-use crate::http::client_connection::Client;
-use crate::stream::corked::Corked;
-use crate::tls::client_hello::{Hello, Opening, Unopened, version_name};
+use crate::authz::authorize::{Authorizer, NO_BODY, connect_head};
+use crate::ca::mint::error::MintError;
 use crate::host::Host;
-use crate::http::http_server::Inner;
-use crate::ca::mint;
-use crate::request::target::{Going, Named};
+use crate::http::client_connection::ClientConnection;
+use crate::http::http_server::HttpServer;
+use crate::http::in_flight::InFlightRecord;
+use crate::http::transparent_http;
+use crate::request::client_info::ClientInfo;
 use crate::request::refusal::Refusal;
-use crate::state::{Rules, Site};
-use crate::stream::prefixed::Wire;
+use crate::request::target::{Destination, RequestTarget};
+use crate::state::{InterceptState, Rules};
+use crate::stream::corked::CorkedStream;
+use crate::stream::prefixed::ClientStream;
 
-/// A connection that says where it goes.
+/// A connection that has named its destination.
 pub(crate) struct Tunnel {
-    pub(crate) going: Going,
-    /// Of the CONNECT, or of nothing so far.
-    pub(crate) record: Box<Record>,
-    /// The CONNECT, if the check said no to it and the client has to be told inside.
-    pub(crate) denied: Option<Arc<Parts>>,
+    pub(crate) destination: Destination,
+    /// The record of the CONNECT, or of a redirected connection.
+    pub(crate) record: Box<InFlightRecord>,
+    /// The CONNECT, if the check denied it and the client has to be told inside the tunnel.
+    pub(crate) denied_connect: Option<Arc<Parts>>,
 }
 
 impl Tunnel {
-    /// Serves it to its end.
-    pub(crate) async fn serve(mut self, site: &Arc<Site>, client: &Arc<Client>, mut wire: Wire) {
-        let deadline = Instant::now() + site.rules.opening_timeout;
-        match Opening::read(&mut wire, deadline).await {
-            Err(why) => {
-                self.record.unanswered(&why.refusal());
-                reset(wire);
+    /// Serves the connection to its end.
+    pub(crate) async fn serve(
+        mut self,
+        state: &Arc<InterceptState>,
+        connection: &Arc<ClientConnection>,
+        mut stream: ClientStream,
+    ) {
+        let deadline = Instant::now() + state.rules.opening_timeout;
+        match Opening::read(&mut stream, deadline).await {
+            Err(error) => {
+                self.record.set_unanswered(&error.to_refusal());
+                reset(stream);
             }
-            Ok(Opening::Tls(hello)) => self.tls(site, client, wire, *hello, deadline).await,
-            Ok(Opening::Http) => self.http(site, client, wire).await,
-            Ok(Opening::Unknown) => self.unknown(site, client, wire).await,
+            Ok(Opening::Tls(hello)) => {
+                self.serve_tls(state, connection, stream, *hello, deadline)
+                    .await;
+            }
+            Ok(Opening::Http) => self.serve_http(state, connection, stream).await,
+            Ok(Opening::Unknown) => self.serve_unknown(state, connection, stream).await,
         }
     }
 
-    async fn tls(
+    async fn serve_tls(
         mut self,
-        site: &Arc<Site>,
-        client: &Arc<Client>,
-        wire: Wire,
-        hello: Hello,
+        state: &Arc<InterceptState>,
+        connection: &Arc<ClientConnection>,
+        stream: ClientStream,
+        hello: ParsedClientHello,
         deadline: Instant,
     ) {
-        let mut named = Named::by_tls(&self.going, hello.sni.clone());
-        named.denied = self.denied.take();
-        let may_be_carried = named.barred.is_none() && named.denied.is_none();
-        if may_be_carried && is_left_alone(site, client.client.ip(), &named.to.host) {
-            return self.carry(site, client, wire, named).await;
+        let sni = hello.sni.clone();
+        let mut target = RequestTarget::from_client_hello(&self.destination, sni);
+        target.denied_connect = self.denied_connect.take();
+        let may_pass_through = target.refusal.is_none() && target.denied_connect.is_none();
+        let client = &connection.info;
+        if may_pass_through && is_passed_through(state, client.addr.ip(), &target.to.host) {
+            return self.relay_unopened(state, connection, stream, target).await;
         }
-        let finish = finish_handshake(site, client, wire, hello, &named);
+        let finish = finish_handshake(state, client, stream, hello, &target);
         let stream = match timeout_at(deadline, finish).await {
             Ok(Ok(stream)) => stream,
-            Ok(Err(refusal)) => return self.end(named, &refusal),
-            Err(_) => return self.end(named, &Unopened::Late.refusal()),
+            Ok(Err(refusal)) => return self.refuse(target, &refusal),
+            Err(_) => return self.refuse(target, &OpeningError::Late.to_refusal()),
         };
         let mut record = self.record;
         let (_, session) = stream.get_ref();
-        named.tls_version = session.protocol_version().map(version_name);
+        target.tls_version = session.protocol_version().map(tls_version);
         let http2 = session.alpn_protocol() == Some(b"h2");
-        named.alpn = session
+        target.alpn = session
             .alpn_protocol()
             .map(|_| if http2 { "h2" } else { "http/1.1" });
-        let inner = Inner::new(site, client, named);
-        record.leave_to_inner(&inner.named);
+        let server = HttpServer::new(state, connection, target);
+        record.defer_to_tunnel_requests(&server.target);
         match http2 {
-            true => inner.http2(stream).await,
-            false => inner.http1(stream).await,
+            true => server.serve_http2(stream).await,
+            false => server.serve_http1(stream).await,
         }
     }
 
-    /// HTTP without TLS. A connection that was redirected to us names its host in each request only, and
-    /// that name is resolved here: whoever chose the address could have chosen any name with it.
-    async fn http(mut self, site: &Arc<Site>, client: &Arc<Client>, wire: Wire) {
-        let mut named = self.going.plain();
-        named.denied = self.denied;
-        let inner = Inner::new(site, client, named);
-        self.record.leave_to_inner(&inner.named);
-        match self.going {
-            Going::Connect(_) => inner.http1(wire).await,
-            Going::Redirected(addr) => crate::http::transparent_http::serve(site, client, wire, addr.port()).await,
+    /// Serves HTTP without TLS. A redirected connection names its host in each request only, and the proxy resolves that
+    /// name: a client that chose the address could have chosen any name with it.
+    async fn serve_http(
+        mut self,
+        state: &Arc<InterceptState>,
+        connection: &Arc<ClientConnection>,
+        stream: ClientStream,
+    ) {
+        let mut target = self.destination.to_target();
+        target.denied_connect = self.denied_connect;
+        let server = HttpServer::new(state, connection, target);
+        self.record.defer_to_tunnel_requests(&server.target);
+        match self.destination {
+            Destination::Connect(_) => server.serve_http1(stream).await,
+            Destination::Redirected(addr) => {
+                transparent_http::serve(state, connection, stream, addr.port()).await;
+            }
         }
     }
 
-    async fn unknown(mut self, site: &Arc<Site>, client: &Arc<Client>, wire: Wire) {
-        let named = self.going.plain();
-        if site.is_checked() {
-            let detail = "neither TLS nor HTTP, which no check could look into";
+    async fn serve_unknown(
+        mut self,
+        state: &Arc<InterceptState>,
+        connection: &Arc<ClientConnection>,
+        stream: ClientStream,
+    ) {
+        let target = self.destination.to_target();
+        if state.has_check() {
+            let detail = "neither TLS nor HTTP, which no check could inspect";
             let code = "unknown_protocol";
-            self.record.overruled();
-            self.end(named, &Refusal::new(StatusCode::FORBIDDEN, code, detail));
-            return reset(wire);
+            self.record.set_overruled();
+            self.refuse(target, &Refusal::new(StatusCode::FORBIDDEN, code, detail));
+            return reset(stream);
         }
-        self.record.unchecked();
-        self.carry(site, client, wire, named).await;
+        self.record.set_unchecked();
+        self.relay_unopened(state, connection, stream, target).await;
     }
 
-    /// Carries it as it is, if the check agrees: it was asked about a CONNECT already.
-    async fn carry(mut self, site: &Arc<Site>, client: &Arc<Client>, wire: Wire, named: Named) {
-        let redirected = matches!(self.going, Going::Redirected(_));
-        if redirected && let Err(refusal) = ask(site, client, &named, &mut self.record).await {
-            self.end(named, &refusal);
-            return reset(wire);
+    /// Relays the connection as it is, if the check allows it: a CONNECT was checked already.
+    async fn relay_unopened(
+        mut self,
+        state: &Arc<InterceptState>,
+        connection: &Arc<ClientConnection>,
+        stream: ClientStream,
+        target: RequestTarget,
+    ) {
+        let client = &connection.info;
+        let redirected = matches!(self.destination, Destination::Redirected(_));
+        if redirected && let Err(refusal) = check(state, client, &target, &mut self.record).await {
+            self.refuse(target, &refusal);
+            return reset(stream);
         }
-        let named = Arc::new(named);
-        self.record.named(&named);
-        // Nobody verifies a certificate here, so a name is resolved by us, whatever address came with it.
-        match site.upstream.tunnel(&named.to, client.client).await {
+        let target = Arc::new(target);
+        self.record.set_target(&target);
+        // No certificate is verified here, so the proxy resolves a name itself, whatever address came with it.
+        match state.upstream.connect_tunnel(&target.to, client.addr).await {
             Ok((upstream, about)) => {
-                self.record.tunnelled(about);
-                run(wire, upstream, site.rules.tunnel_timeout, &mut self.record).await;
+                self.record.set_tunnelled(about.addr, about.tls);
+                let idle_timeout = state.rules.tunnel_timeout;
+                relay_bytes(stream, upstream, idle_timeout, &mut self.record).await;
+                // The connection counts against the connection cap until here.
+                drop(about);
             }
             Err(failed) => {
-                self.record.failed(&failed);
-                self.record.unanswered(&failed.into());
-                reset(wire);
+                failed.note_in(&mut self.record);
+                self.record.set_unanswered(&failed.into());
+                reset(stream);
             }
         }
     }
 
-    /// Nothing was passed on, and this is why.
-    fn end(&mut self, named: Named, refusal: &Refusal) {
-        self.record.named(&Arc::new(named));
-        self.record.unanswered(refusal);
+    /// Records that nothing was forwarded, and why.
+    fn refuse(&mut self, target: RequestTarget, refusal: &Refusal) {
+        self.record.set_target(&Arc::new(target));
+        self.record.set_unanswered(refusal);
     }
 }
 
-/// As a TLS server with a certificate for the name that the client wants to see.
+/// Finishes the handshake as a TLS server, with a certificate for the name that the client wants to see.
 async fn finish_handshake(
-    site: &Site,
-    client: &Client,
-    wire: Wire,
-    hello: Hello,
-    named: &Named,
-) -> Result<TlsStream<Corked<TcpStream>>, Refusal> {
-    // HTTP/2 unless the origin is known not to speak it and the client can do without.
-    let is_http1_only = || site.upstream.is_http1_only(&named.to, named.via);
+    state: &InterceptState,
+    client: &ClientInfo,
+    stream: ClientStream,
+    hello: ParsedClientHello,
+    target: &RequestTarget,
+) -> Result<TlsStream<CorkedStream<TcpStream>>, Refusal> {
+    // HTTP/2, unless the origin is known not to support it and the client can do without.
+    let is_http1_only = || state.upstream.is_http1_only(&target.to, target.via);
     let http2 = hello.http2 && !(hello.http1 && is_http1_only());
     let protocols: &[&[u8]] = match http2 {
         true => &[b"h2", b"http/1.1"],
         false => &[b"http/1.1"],
     };
-    let (ip, host) = (client.client.ip(), &named.to.host);
-    // With CONNECT it was asked for before the answer to that.
-    let admitted = match named.connect {
+    let (ip, host) = (client.addr.ip(), &target.to.host);
+    // A CONNECT was admitted before it was answered.
+    let admitted = match target.connect {
         Some(_) => Ok(()),
-        None => site.mint.admit(ip, host).await,
+        None => state.mint.admit(ip, host).await,
     };
     let config = match admitted {
-        Ok(()) => site.mint.server_config(host, hello.offer, protocols).await,
+        Ok(()) => {
+            let mint = &state.mint;
+            mint.server_config(host, hello.support, protocols).await
+        }
         Err(error) => Err(error),
     };
-    // What was ahead has been read by the acceptor.
-    let (socket, _) = wire.into_parts();
+    // The acceptor has parsed the prefix.
+    let (socket, _) = stream.into_parts();
     let config = match config {
         Ok(config) => config,
         Err(error) => {
             let start = StartHandshake::from_parts(hello.accepted, socket);
-            // It fails, and tells the client so.
-            drop(start.into_stream(site.mint.refusing()).await);
+            // The handshake fails, and sends the client an alert.
+            drop(start.into_stream(state.mint.refusing_config()).await);
             return Err(no_certificate(&error));
         }
     };
-    let start = StartHandshake::from_parts(hello.accepted, Corked::new(socket));
+    let start = StartHandshake::from_parts(hello.accepted, CorkedStream::new(socket));
     let finished = match start.into_stream(config).into_fallible().await {
         Ok(mut stream) => {
             let (socket, session) = stream.get_mut();
-            // In TLS 1.2 our Finished is the last one.
-            socket.over(session.protocol_version() != Some(ProtocolVersion::TLSv1_3));
+            // In TLS 1.2 the server's Finished is the last one.
+            let is_awaited = session.protocol_version() != Some(ProtocolVersion::TLSv1_3);
+            socket.handshake_done(is_awaited);
             Ok(stream)
         }
         Err((error, socket)) => {
-            socket.failed().await;
+            socket.handshake_failed().await;
             Err(error)
         }
     };
-    if let Some(pinned) = &site.rules.pinned {
+    if let Some(pinned) = &state.rules.pinned {
         match &finished {
-            Ok(_) => pinned.accepted(ip, &named.to.host),
-            Err(error) if pinned.failed(ip, &named.to.host, error) => {
-                tracing::info!(client = %ip, host = %named.host, "does not trust us: not opened for a day");
+            Ok(_) => pinned.note_accepted(ip, &target.to.host),
+            Err(error) if pinned.note_failed(ip, &target.to.host, error) => {
+                tracing::info!(client = %ip, host = %target.host, "does not trust us: not opened for a day");
             }
             Err(_) => {}
         }
@@ -205,86 +244,93 @@ async fn finish_handshake(
     finished.map_err(|error| {
         let detail = format!("the client's TLS handshake failed: {error}");
         Refusal::new(StatusCode::BAD_REQUEST, "client_tls", detail)
-            .hint("does the client trust the proxy's authority (`peername ca env`)?")
+            .with_hint("does the client trust the proxy's authority (`peername ca env`)?")
     })
 }
 
-pub(crate) fn no_certificate(error: &mint::Error) -> Refusal {
+/// The refusal for a client that gets no certificate.
+pub(crate) fn no_certificate(error: &MintError) -> Refusal {
     let (status, code) = match error {
-        mint::Error::TooMany => (StatusCode::TOO_MANY_REQUESTS, "too_many_certificates"),
+        MintError::TooMany => (StatusCode::TOO_MANY_REQUESTS, "too_many_certificates"),
         _ => (StatusCode::INTERNAL_SERVER_ERROR, "no_certificate"),
     };
     Refusal::new(status, code, error.to_string())
 }
 
-pub(crate) fn is_left_alone(site: &Site, ip: IpAddr, host: &Host) -> bool {
+/// Whether this client's TLS to this host is relayed unopened (`--passthrough`, `--auto-passthrough`).
+pub(crate) fn is_passed_through(state: &InterceptState, ip: IpAddr, host: &Host) -> bool {
     let Rules {
         passthrough,
         pinned,
         ..
-    } = &site.rules;
+    } = &state.rules;
     passthrough.includes(host)
         || pinned
             .as_ref()
             .is_some_and(|pinned| pinned.includes(ip, host))
 }
 
-/// Whether a connection may be carried that was redirected to us. There is no request to ask about, so
-/// it is asked about as the CONNECT that it stands for.
-async fn ask(
-    site: &Site,
-    client: &Client,
-    named: &Named,
-    record: &mut Record,
+/// Checks a redirected connection that is to be relayed. It has no request to check, so it is checked as the CONNECT that
+/// it stands for.
+async fn check(
+    state: &InterceptState,
+    client: &ClientInfo,
+    target: &RequestTarget,
+    record: &mut AuditRecord,
 ) -> Result<(), Refusal> {
-    let connect = authorize::connect(Version::HTTP_11, HeaderMap::new());
-    let asking = Asking {
-        site,
+    let connect = connect_head(Version::HTTP_11, HeaderMap::new());
+    let authorizer = Authorizer {
+        check: state.check(),
         client,
-        named,
+        target,
     };
-    let asked = asking.ask(Kind::Connect, &connect, NO_BODY, record).await;
-    asked.map(drop).map_err(|denied| Refusal::denied(&denied))
+    let asked = authorizer.authorize(Kind::Connect, &connect, NO_BODY, record);
+    asked.await.map(drop).map_err(|denied| denied.to_refusal())
 }
 
-/// Carries bytes both ways, those that were read already first.
-async fn run(wire: Wire, upstream: TcpStream, silence: Duration, record: &mut Record) {
-    let (downstream, ahead) = wire.into_parts();
+/// Relays bytes in both directions, the stream's prefix first.
+async fn relay_bytes(
+    stream: ClientStream,
+    upstream: TcpStream,
+    idle_timeout: Duration,
+    record: &mut AuditRecord,
+) {
+    let (downstream, prefix) = stream.into_parts();
     let mut tally = Tally::default();
     let pair = Pair {
         downstream,
         upstream,
     };
-    let ahead = Prefix {
-        bytes: ahead.into(),
+    let prefix = Prefix {
+        bytes: prefix.into(),
         sent: 0,
         has_more: false,
     };
     let limits = Limits {
-        idle: Some(silence),
-        half_closed: silence,
+        idle: Some(idle_timeout),
+        half_closed: idle_timeout,
         ..Limits::default()
     };
     let end = relay(
         pair,
-        ahead,
+        prefix,
         peername_relay::Method::Auto,
         limits,
         &mut tally,
     )
     .await;
-    record.sent.octets.store(tally.to_upstream, Relaxed);
+    record.sent.bytes.store(tally.to_upstream, Relaxed);
     record.received.store(tally.to_downstream, Relaxed);
     match end {
-        End::Finished(_) => record.complete(),
-        End::Idle => record.idle(),
-        End::Reset(Side::Upstream) => record.cut_by_origin(),
+        End::Finished(_) => record.mark_complete(),
+        End::Idle => record.mark_idle(),
+        End::Reset(Side::Upstream) => record.mark_cut_by_origin(),
         End::Reset(Side::Downstream) | End::Lost => {}
     }
 }
 
-/// RST, so that the client does not take the end of the connection for the end of an answer.
-fn reset(wire: Wire) {
-    let (socket, _) = wire.into_parts();
+/// Closes with RST, so that the client does not take the end of the connection for the end of a response.
+fn reset(stream: ClientStream) {
+    let (socket, _) = stream.into_parts();
     let _ = stream::reset_on_close(&socket);
 }

@@ -1,12 +1,12 @@
-//! The connections to origins that one client has for itself, for as long as it uses them.
+//! Leases: the connections to origins that one client connection uses, exclusively while it uses them.
 //!
-//! HTTP/2 would let many clients share a connection. But then one of them that keeps its streams open leaves no
-//! room for the others, and one that does not read its answers fills the window of the whole connection (RFC 9113,
-//! section 5.2.1). So a connection in use is one client's alone; idle, it is anybody's.
+//! HTTP/2 would let many clients share a connection. But a client that keeps its streams open would leave none for the
+//! others, and one that does not read its responses would fill the window of the whole connection (RFC 9113, section
+//! 5.2.1). So a connection in use is leased to one client; idle, any client may lease it.
 //!
-//! Idle or not, it stays the client's where NTLM or Negotiate may have made it one user's: these authenticate a
-//! connection rather than a request (RFC 4559, section 6). Idle, it is in the pool like any other, so that it grows old
-//! and makes room for others, but under a key that no other client connection has.
+//! A connection that NTLM or Negotiate may have authenticated stays private to the client even when it is idle: these
+//! authenticate a connection rather than a request (RFC 4559, section 6). It is in the idle pool then, so that it expires
+//! and can be evicted, but under a key that no other client connection has.
 
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -17,202 +17,211 @@ use hyper::body::Incoming;
 use hyper::client::conn::{TrySendError, http1, http2};
 use tokio::time::Instant;
 
-use super::Failed;
-use super::connection::{About, Connection, Limit, Sender};
-use super::idle_pool::{Key, Pool};
-use crate::http::response_body::Outgoing;
+use super::connection::{Connection, ConnectionInfo, Sender, StreamLimit};
+use super::error::FailedAttempt;
+use super::idle_pool::{IdlePool, PoolKey};
+use super::request_body::RequestBody;
 use crate::request::id::Id;
 
-/// What one client connection has towards origins.
+/// The leases of one client connection.
 #[derive(Debug)]
-pub(crate) struct Own {
+pub(crate) struct ClientLeases {
     id: Id,
     pub(super) client: IpAddr,
-    /// Where those go that it does not use.
-    pool: Arc<Pool>,
-    /// Those by HTTP/2, which take more than one request at a time.
-    shared: Mutex<Vec<Weak<Shared>>>,
-    /// Whether there may be some in the pool that nobody else may have.
+    /// The pool to which connections return.
+    pool: Arc<IdlePool>,
+    /// Leased HTTP/2 connections, which take more than one request at a time.
+    http2: Mutex<Vec<Weak<Http2Lease>>>,
+    /// Whether the pool may hold connections that are private to this client connection.
     has_private: AtomicBool,
-    /// Whose turn it is to dial, and what became of the last attempt if it failed.
-    pub(super) dialling: tokio::sync::Mutex<Option<(Instant, Failed)>>,
+    /// Held while a request dials; the last attempt, if it failed.
+    pub(super) dialling: tokio::sync::Mutex<Option<(Instant, FailedAttempt)>>,
 }
 
-impl Own {
-    /// Nothing so far, for the client connection `id`.
-    pub(super) fn of(id: Id, client: IpAddr, pool: Arc<Pool>) -> Self {
+impl ClientLeases {
+    /// No leases, for the client connection `id`.
+    pub(super) fn new(id: Id, client: IpAddr, pool: Arc<IdlePool>) -> Self {
         Self {
             id,
             client,
             pool,
-            shared: Mutex::default(),
+            http2: Mutex::default(),
             has_private: AtomicBool::new(false),
             dialling: tokio::sync::Mutex::default(),
         }
     }
 
-    /// One that is in use and takes a request more.
-    fn in_use(&self, key: &Key) -> Option<Arc<Shared>> {
-        let mut all = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
+    /// A leased HTTP/2 connection that takes another request.
+    fn find_http2(&self, key: &PoolKey) -> Option<Arc<Http2Lease>> {
+        let mut all = self.http2.lock().unwrap_or_else(PoisonError::into_inner);
         all.retain(|one| one.strong_count() > 0);
         let mut all = all.iter().filter_map(Weak::upgrade);
-        // This look at it counts as the use that may come of it.
+        // The reference that `find` holds counts as the new request's.
         all.find(|one| {
-            one.home.key == *key
+            one.return_to.key == *key
                 && !one.sender.is_closed()
-                && Arc::strong_count(one) <= one.limit.streams()
+                && Arc::strong_count(one) <= one.limit.max_streams()
         })
     }
 
-    fn begin(&self, shared: Shared) -> Arc<Shared> {
-        let shared = Arc::new(shared);
-        let mut all = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
-        all.push(Arc::downgrade(&shared));
-        shared
+    fn add_http2(&self, lease: Http2Lease) -> Arc<Http2Lease> {
+        let lease = Arc::new(lease);
+        let mut all = self.http2.lock().unwrap_or_else(PoisonError::into_inner);
+        all.push(Arc::downgrade(&lease));
+        lease
     }
 
-    fn take_private(&self, key: &Key) -> Option<Connection> {
+    fn take_private(&self, key: &PoolKey) -> Option<Connection> {
         let has_private = self.has_private.load(Relaxed);
         has_private.then(|| self.pool.take(&key.private_to(self.id)))?
     }
 
-    fn keep_private(&self, key: &Key, connection: Connection) {
+    fn put_private(&self, key: &PoolKey, connection: Connection) {
         self.has_private.store(true, Relaxed);
-        self.pool.keep(&key.private_to(self.id), connection);
+        self.pool.put(&key.private_to(self.id), connection);
     }
 }
 
-/// Nobody else can use what is private.
-impl Drop for Own {
+/// Closes private connections, which no other client connection can use.
+impl Drop for ClientLeases {
     fn drop(&mut self) {
         if self.has_private.load(Relaxed) {
-            self.pool.close_private(self.id);
+            self.pool.evict_private(self.id);
         }
     }
 }
 
-/// Where a connection goes once nobody uses it.
+/// Where a connection returns to at the end of its lease.
 #[derive(Debug)]
-struct Home {
-    key: Key,
-    own: Arc<Own>,
+struct ReturnTo {
+    key: PoolKey,
+    leases: Arc<ClientLeases>,
     is_private: AtomicBool,
 }
 
-impl Home {
-    fn keep(&self, connection: Connection) {
+impl ReturnTo {
+    fn put(&self, connection: Connection) {
         match self.is_private.load(Relaxed) {
-            true => self.own.keep_private(&self.key, connection),
-            false => self.own.pool.keep(&self.key, connection),
+            true => self.leases.put_private(&self.key, connection),
+            false => self.leases.pool.put(&self.key, connection),
         }
     }
 }
 
-/// A connection by HTTP/2 in use. After its last exchange it goes home.
+/// A leased HTTP/2 connection, which returns to the pool after its last exchange.
 #[derive(Debug)]
-pub(crate) struct Shared {
-    sender: http2::SendRequest<Outgoing>,
-    limit: Limit,
-    about: Arc<About>,
-    home: Home,
+pub(crate) struct Http2Lease {
+    sender: http2::SendRequest<RequestBody>,
+    limit: StreamLimit,
+    about: Arc<ConnectionInfo>,
+    return_to: ReturnTo,
 }
 
-impl Drop for Shared {
+impl Drop for Http2Lease {
     fn drop(&mut self) {
         let connection = Connection {
             sender: Sender::Http2(self.sender.clone(), self.limit.clone()),
             about: Arc::clone(&self.about),
         };
-        self.home.keep(connection);
+        self.return_to.put(connection);
     }
 }
 
-/// The use of a connection, until the answer's body is over.
+/// The use of a connection by one exchange, until the response's body has ended.
 #[derive(Debug)]
 pub(crate) struct Lease {
-    of: Of,
-    about: Arc<About>,
+    kind: LeaseKind,
+    about: Arc<ConnectionInfo>,
 }
 
 #[derive(Debug)]
-enum Of {
-    Http1(http1::SendRequest<Outgoing>, Home),
-    Http2(Arc<Shared>),
+enum LeaseKind {
+    Http1(http1::SendRequest<RequestBody>, ReturnTo),
+    Http2(Arc<Http2Lease>),
 }
 
 impl Lease {
-    /// Of a connection that is there already.
-    pub(super) fn again(own: &Arc<Own>, key: &Key) -> Option<Self> {
-        if let Some(connection) = own.take_private(key) {
-            return Some(Self::begin(own, key, connection, true));
+    /// Leases a connection that is open already; `None` if there is none for this key.
+    pub(super) fn reuse(leases: &Arc<ClientLeases>, key: &PoolKey) -> Option<Self> {
+        if let Some(connection) = leases.take_private(key) {
+            return Some(Self::begin(leases, key, connection, true));
         }
-        if let Some(shared) = own.in_use(key) {
-            let about = Arc::clone(&shared.about);
-            let of = Of::Http2(shared);
-            return Some(Self { of, about });
+        if let Some(lease) = leases.find_http2(key) {
+            let about = Arc::clone(&lease.about);
+            let kind = LeaseKind::Http2(lease);
+            return Some(Self { kind, about });
         }
-        let connection = own.pool.take(key)?;
-        Some(Self::first(own, key, connection))
+        let connection = leases.pool.take(key)?;
+        Some(Self::new(leases, key, connection))
     }
 
-    /// Of one that nobody uses.
-    pub(super) fn first(own: &Arc<Own>, key: &Key, connection: Connection) -> Self {
-        Self::begin(own, key, connection, false)
+    /// Leases a connection that is not in use.
+    pub(super) fn new(leases: &Arc<ClientLeases>, key: &PoolKey, connection: Connection) -> Self {
+        Self::begin(leases, key, connection, false)
     }
 
-    fn begin(own: &Arc<Own>, key: &Key, connection: Connection, is_private: bool) -> Self {
+    fn begin(
+        leases: &Arc<ClientLeases>,
+        key: &PoolKey,
+        connection: Connection,
+        is_private: bool,
+    ) -> Self {
         let Connection { sender, about } = connection;
-        let home = Home {
+        let return_to = ReturnTo {
             key: key.clone(),
-            own: Arc::clone(own),
+            leases: Arc::clone(leases),
             is_private: AtomicBool::new(is_private),
         };
-        let of = match sender {
-            Sender::Http1(sender) => Of::Http1(sender, home),
-            Sender::Http2(sender, limit) => Of::Http2(own.begin(Shared {
+        let kind = match sender {
+            Sender::Http1(sender) => LeaseKind::Http1(sender, return_to),
+            Sender::Http2(sender, limit) => LeaseKind::Http2(leases.add_http2(Http2Lease {
                 sender,
                 limit,
                 about: Arc::clone(&about),
-                home,
+                return_to,
             })),
         };
-        Self { of, about }
+        Self { kind, about }
     }
 
-    /// From now on the connection is this client's and nobody else's.
+    /// Makes the connection private to this client connection.
     pub(super) fn make_private(&self) {
-        let home = match &self.of {
-            Of::Http1(_, home) => home,
-            Of::Http2(shared) => &shared.home,
+        let return_to = match &self.kind {
+            LeaseKind::Http1(_, return_to) => return_to,
+            LeaseKind::Http2(lease) => &lease.return_to,
         };
-        home.is_private.store(true, Relaxed);
+        return_to.is_private.store(true, Relaxed);
     }
 
-    pub(super) fn about(&self) -> &Arc<About> {
+    pub(super) fn about(&self) -> &Arc<ConnectionInfo> {
         &self.about
     }
 
     pub(super) fn is_http2(&self) -> bool {
-        matches!(self.of, Of::Http2(_))
+        matches!(self.kind, LeaseKind::Http2(_))
     }
 
-    /// Sends a request and waits for the head of its answer. An error gives back what was not sent.
+    /// Sends a request and waits for the head of its response.
+    ///
+    /// # Errors
+    ///
+    /// hyper's, with the request if nothing of it was sent.
     pub(super) async fn send(
         &mut self,
-        request: Request<Outgoing>,
-    ) -> Result<Response<Incoming>, TrySendError<Request<Outgoing>>> {
-        match &mut self.of {
-            Of::Http1(sender, ..) => sender.try_send_request(request).await,
-            Of::Http2(shared) => shared.sender.clone().try_send_request(request).await,
+        request: Request<RequestBody>,
+    ) -> Result<Response<Incoming>, TrySendError<Request<RequestBody>>> {
+        match &mut self.kind {
+            LeaseKind::Http1(sender, ..) => sender.try_send_request(request).await,
+            LeaseKind::Http2(lease) => lease.sender.clone().try_send_request(request).await,
         }
     }
 
-    /// The exchange is over and the connection as good as new. Without this, one by HTTP/1 is closed.
+    /// Returns the connection after a complete exchange. Without this, an HTTP/1 connection is closed.
     pub(crate) fn give_back(self) {
-        if let Of::Http1(sender, home) = self.of {
+        if let LeaseKind::Http1(sender, return_to) = self.kind {
             let sender = Sender::Http1(sender);
             let about = self.about;
-            home.keep(Connection { sender, about });
+            return_to.put(Connection { sender, about });
         }
     }
 }

@@ -8,33 +8,33 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use tokio::net::TcpStream;
 use tokio_rustls::client::TlsStream;
 
-use super::connection_cap::Place;
-use crate::http::response_body::Outgoing;
-use crate::stream::corked::Corked;
+use super::connection_permit::ConnectionPermit;
+use super::request_body::RequestBody;
+use crate::stream::corked::CorkedStream;
 
 /// A connection to an origin.
 #[derive(Debug)]
 pub(crate) struct Connection {
     pub(super) sender: Sender,
-    pub(super) about: Arc<About>,
+    pub(super) about: Arc<ConnectionInfo>,
 }
 
 #[derive(Debug)]
 pub(super) enum Sender {
-    Http1(http1::SendRequest<Outgoing>),
-    Http2(http2::SendRequest<Outgoing>, Limit),
+    Http1(http1::SendRequest<RequestBody>),
+    Http2(http2::SendRequest<RequestBody>, StreamLimit),
 }
 
-/// What the audit line tells of a connection.
+/// The properties of a connection.
 #[derive(Debug)]
-pub(crate) struct About {
+pub(crate) struct ConnectionInfo {
     pub(crate) addr: SocketAddr,
     /// The protocol version, where it is TLS.
     pub(crate) tls: Option<&'static str>,
     /// Whether requests have to be in absolute form, because an upstream proxy is at the other end.
     pub(crate) absolute_form: bool,
-    /// Among the connections that there may be.
-    pub(crate) _place: Place,
+    /// Counts the connection against the connection cap.
+    pub(crate) _permit: ConnectionPermit,
 }
 
 impl Connection {
@@ -48,7 +48,7 @@ impl Connection {
     pub(super) fn is_ready(&self) -> bool {
         match &self.sender {
             Sender::Http1(sender) => sender.is_ready(),
-            Sender::Http2(sender, limit) => sender.is_ready() && limit.streams() > 0,
+            Sender::Http2(sender, limit) => sender.is_ready() && limit.max_streams() > 0,
         }
     }
 
@@ -57,31 +57,31 @@ impl Connection {
     }
 }
 
-pub(super) type Stream = TlsStream<Corked<TcpStream>>;
+pub(super) type TlsConnection = TlsStream<CorkedStream<TcpStream>>;
 
-/// HTTP/2 is only ever spoken inside TLS.
-pub(super) type Driver = http2::Connection<TokioIo<Stream>, Outgoing, TokioExecutor>;
+/// The task of an HTTP/2 connection, which is always inside TLS.
+pub(super) type Driver = http2::Connection<TokioIo<TlsConnection>, RequestBody, TokioExecutor>;
 
-/// How many streams the origin allows at a time (SETTINGS_MAX_CONCURRENT_STREAMS). Only what drives the connection
+/// How many streams the origin allows at a time (SETTINGS_MAX_CONCURRENT_STREAMS), which only the connection's driver
 /// knows.
 #[derive(Clone, Debug)]
-pub(super) struct Limit(Weak<Mutex<Driver>>);
+pub(super) struct StreamLimit(Weak<Mutex<Driver>>);
 
-impl Limit {
-    /// Runs the connection. Its errors reach whoever waits for an answer.
-    pub(super) fn drive(driver: Driver, about: Arc<About>) -> Self {
+impl StreamLimit {
+    /// Spawns the driver. Its errors reach the requests that wait for a response.
+    pub(super) fn spawn(driver: Driver, about: Arc<ConnectionInfo>) -> Self {
         let driver = Arc::new(Mutex::new(driver));
         let limit = Self(Arc::downgrade(&driver));
         tokio::spawn(std::future::poll_fn(move |cx| {
-            let _has_its_place = &about;
+            let _counted = &about;
             let mut driver = driver.lock().unwrap_or_else(PoisonError::into_inner);
             std::pin::Pin::new(&mut *driver).poll(cx).map(drop)
         }));
         limit
     }
 
-    /// 100 until the origin has said something, none once the connection is over.
-    pub(super) fn streams(&self) -> usize {
+    /// 100 until the origin has sent its settings, 0 once the connection is closed.
+    pub(super) fn max_streams(&self) -> usize {
         self.0.upgrade().map_or(0, |driver| {
             let driver = driver.lock().unwrap_or_else(PoisonError::into_inner);
             driver.current_max_send_streams()

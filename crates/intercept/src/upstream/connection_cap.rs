@@ -1,64 +1,56 @@
-//! How many connections to origins there are, of all workers together: each has a descriptor.
+//! The cap on connections to origins, of all workers together: each takes a descriptor.
 
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use super::Fault;
-use super::idle_pool::Pool;
+use super::connection_permit::ConnectionPermit;
+use super::error::UpstreamError;
+use super::idle_pool::IdlePool;
 
-/// The places there are.
+/// Grants a permit for each connection, and evicts idle ones to do so.
 #[derive(Debug)]
-pub(super) struct Places {
-    most: usize,
-    taken: Arc<AtomicUsize>,
-    /// The workers' idle connections, which have places that are of more use to others.
-    pools: Mutex<Vec<Weak<Pool>>>,
+pub(super) struct ConnectionCap {
+    max: usize,
+    connections: Arc<AtomicUsize>,
+    /// The workers' idle pools, whose connections may be evicted for others.
+    pools: Mutex<Vec<Weak<IdlePool>>>,
 }
 
-/// The place of one connection, until this is dropped.
-#[derive(Debug)]
-pub(crate) struct Place(Arc<AtomicUsize>);
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Relaxed);
-    }
-}
-
-impl Places {
-    pub(super) fn new(most: usize) -> Self {
+impl ConnectionCap {
+    pub(super) fn new(max: usize) -> Self {
         Self {
-            most,
-            taken: Arc::default(),
+            max,
+            connections: Arc::default(),
             pools: Mutex::default(),
         }
     }
 
-    /// Idle connections in there may be closed for others.
-    pub(super) fn add(&self, pool: &Arc<Pool>) {
+    /// Adds a pool whose idle connections may be evicted.
+    pub(super) fn add_pool(&self, pool: &Arc<IdlePool>) {
         self.pools().push(Arc::downgrade(pool));
     }
 
+    /// Acquires a permit for a connection.
+    ///
     /// # Errors
     ///
-    /// [`Fault::Full`]: all are taken, by connections that are in use.
-    pub(super) fn take(&self) -> Result<Place, Fault> {
-        let place = Place(Arc::clone(&self.taken));
-        let before = self.taken.fetch_add(1, Relaxed);
-        // What is closed here leaves in a moment: until then there is one more.
-        if before < self.most || self.close_idle() {
-            return Ok(place);
+    /// [`UpstreamError::Full`]: the cap is reached by connections that are in use.
+    pub(super) fn acquire(&self) -> Result<ConnectionPermit, UpstreamError> {
+        let (permit, before) = ConnectionPermit::count(&self.connections);
+        // An evicted connection is closed in a moment: until then there is one more than the cap.
+        if before < self.max || self.evict_idle() {
+            return Ok(permit);
         }
-        Err(Fault::Full(self.most))
+        Err(UpstreamError::Full(self.max))
     }
 
-    fn close_idle(&self) -> bool {
+    fn evict_idle(&self) -> bool {
         self.pools()
             .iter()
-            .any(|pool| pool.upgrade().is_some_and(|pool| pool.close_oldest()))
+            .any(|pool| pool.upgrade().is_some_and(|pool| pool.evict_oldest()))
     }
 
-    fn pools(&self) -> MutexGuard<'_, Vec<Weak<Pool>>> {
+    fn pools(&self) -> MutexGuard<'_, Vec<Weak<IdlePool>>> {
         self.pools.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -1,4 +1,4 @@
-//! A new connection to an origin: resolved, admitted, connected, announced, encrypted.
+//! Dials origins: resolves, admits the address, connects, announces the client, and encrypts.
 
 use std::future::poll_fn;
 use std::net::{IpAddr, SocketAddr};
@@ -6,134 +6,202 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use arc_swap::ArcSwap;
 use hyper::client::conn::{http1, http2};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use peername_proto::{Transport, V2Writer, kind};
 use peername_sys::tcp::stream;
+use rustls::pki_types::CertificateDer;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 
-use super::connection::{About, Connection, Limit, Sender, Stream};
-use super::connection_cap::Place;
-use super::idle_pool::Key;
+use super::config::UpstreamConfig;
+use super::connection::{Connection, ConnectionInfo, Sender, StreamLimit, TlsConnection};
+use super::connection_cap::ConnectionCap;
+use super::connection_permit::ConnectionPermit;
+use super::error::{FailedAttempt, UpstreamError};
+use super::idle_pool::{IdlePool, PoolKey};
+use super::resolver::Resolver;
 use super::trust::verifier::BadCertificate;
-use super::{Failed, Fault, Upstream};
-use crate::stream::corked::Corked;
+use super::trust::{OriginTls, TrustError};
+use super::upstream_proxy::UpstreamProxy;
+use crate::audit::tls_version;
 use crate::host::HostPort;
+use crate::policy::destination::Destinations;
+use crate::stream::corked::CorkedStream;
 
-impl Upstream {
-    /// Connects, ready for a request.
-    pub(super) async fn connect(&self, key: &Key, client: IpAddr) -> Result<Connection, Failed> {
-        let place = self.places.take()?;
-        let (socket, addr) = self.way(key, client).await?;
-        let opened = self.open(key, socket, addr, place).await;
-        opened.map_err(|fault| fault.with(addr))
+/// Makes new connections to origins, under the connection cap.
+#[derive(Debug)]
+pub(super) struct Dialer {
+    config: UpstreamConfig,
+    tls: ArcSwap<OriginTls>,
+    destinations: Destinations,
+    cap: ConnectionCap,
+    resolver: Resolver,
+}
+
+impl Dialer {
+    /// # Errors
+    ///
+    /// [`TrustError`].
+    pub(super) fn new(
+        config: UpstreamConfig,
+        destinations: Destinations,
+        own_ca: &[CertificateDer<'_>],
+    ) -> Result<Self, TrustError> {
+        Ok(Self {
+            tls: ArcSwap::from_pointee(OriginTls::new(&config.extra_ca, own_ca)?),
+            cap: ConnectionCap::new(config.max_connections),
+            resolver: Resolver::default(),
+            config,
+            destinations,
+        })
     }
 
-    /// A socket on which the origin is, or the parent that passes on what is said to it.
-    async fn way(&self, key: &Key, client: IpAddr) -> Result<(TcpStream, SocketAddr), Failed> {
-        let Some(parent) = &self.settings.parent else {
-            return self.reach(&key.to, key.via, client).await;
+    pub(super) fn config(&self) -> &UpstreamConfig {
+        &self.config
+    }
+
+    /// Verifies new connections by these roots.
+    pub(super) fn set_tls(&self, tls: OriginTls) {
+        self.tls.store(Arc::new(tls));
+    }
+
+    /// Adds a pool whose idle connections may be evicted for new ones.
+    pub(super) fn add_pool(&self, pool: &Arc<IdlePool>) {
+        self.cap.add_pool(pool);
+    }
+
+    /// Makes a connection that is ready for a request.
+    ///
+    /// # Errors
+    ///
+    /// The connection cap is reached; the origin can't be resolved, reached or verified, or is not an allowed destination.
+    pub(super) async fn connect(
+        &self,
+        key: &PoolKey,
+        client: IpAddr,
+    ) -> Result<Connection, FailedAttempt> {
+        let permit = self.cap.acquire()?;
+        let (socket, addr) = self.connect_socket(key, client).await?;
+        let opened = self.handshake(key, socket, addr, permit).await;
+        opened.map_err(|error| error.at(addr))
+    }
+
+    /// Connects a socket to the origin, or to the upstream proxy and through it.
+    async fn connect_socket(
+        &self,
+        key: &PoolKey,
+        client: IpAddr,
+    ) -> Result<(TcpStream, SocketAddr), FailedAttempt> {
+        let Some(proxy) = &self.config.proxy else {
+            return self.connect_to_origin(&key.to, key.via, client).await;
         };
         self.admit_unresolved(&key.to)?;
-        let (socket, addr) = self.reach_parent(parent, client).await?;
+        let (socket, addr) = self.connect_to_proxy(proxy, client).await?;
         if !key.tls {
             return Ok((socket, addr));
         }
-        let tunnel = parent.tunnel(socket, &key.to).await;
+        let tunnel = proxy.open_tunnel(socket, &key.to).await;
         tunnel
             .map(|socket| (socket, addr))
-            .map_err(|fault| fault.with(addr))
+            .map_err(|error| error.at(addr))
     }
 
-    async fn open(
+    async fn handshake(
         &self,
-        key: &Key,
+        key: &PoolKey,
         mut socket: TcpStream,
         addr: SocketAddr,
-        place: Place,
-    ) -> Result<Connection, Fault> {
-        if let Some(client) = key.speaks_for {
-            announce(&mut socket, client, addr, key).await?;
+        permit: ConnectionPermit,
+    ) -> Result<Connection, UpstreamError> {
+        if let Some(client) = key.announced_client {
+            send_proxy_header(&mut socket, client, addr, key).await?;
         }
-        let absolute_form = !key.tls && self.settings.parent.is_some();
+        let absolute_form = !key.tls && self.config.proxy.is_some();
         let about = |tls| {
-            Arc::new(About {
+            Arc::new(ConnectionInfo {
                 addr,
                 tls,
                 absolute_form,
-                _place: place,
+                _permit: permit,
             })
         };
         if !key.tls {
-            return http1(socket, about(None)).await;
+            return http1_handshake(socket, about(None)).await;
         }
-        let (config, limit) = (self.config(key), self.settings.handshake_timeout);
+        let (config, limit) = (self.tls_config(key), self.config.handshake_timeout);
         let name = key.to.host.to_server_name();
         let connector = TlsConnector::from(config);
-        let connecting = connector.connect(name, Corked::new(socket)).into_fallible();
+        let connecting = connector
+            .connect(name, CorkedStream::new(socket))
+            .into_fallible();
         let stream = match timeout(limit, connecting).await {
             Ok(Ok(mut stream)) => {
-                // The request goes with it, and the origin waits for that.
-                stream.get_mut().0.over(false);
+                // The last flight goes with the request, for which the origin waits.
+                stream.get_mut().0.handshake_done(false);
                 stream
             }
             Ok(Err((error, socket))) => {
-                socket.failed().await;
-                return Err(of_tls(&error));
+                socket.handshake_failed().await;
+                return Err(from_tls(&error));
             }
-            Err(_) => return Err(Fault::HandshakeTimeout(limit)),
+            Err(_) => return Err(UpstreamError::HandshakeTimeout(limit)),
         };
         let (_, session) = stream.get_ref();
-        let version = session.protocol_version().map(crate::tls::client_hello::version_name);
+        let version = session.protocol_version().map(tls_version);
         match session.alpn_protocol() {
-            Some(b"h2") => http2(stream, about(version)).await,
-            _ => http1(stream, about(version)).await,
+            Some(b"h2") => http2_handshake(stream, about(version)).await,
+            _ => http1_handshake(stream, about(version)).await,
         }
     }
 
-    /// A raw connection to where a tunnel goes.
-    pub(crate) async fn tunnel(
+    /// Makes a connection for a tunnel: to the origin, and without TLS of the proxy's own.
+    ///
+    /// # Errors
+    ///
+    /// As [`Dialer::connect`].
+    pub(super) async fn connect_tunnel(
         &self,
         to: &HostPort,
         client: SocketAddr,
-    ) -> Result<(TcpStream, Arc<About>), Failed> {
-        let place = self.places.take()?;
-        let key = self.key(to.clone(), true, false, None, client);
-        let (mut socket, addr) = self.way(&key, client.ip()).await?;
-        if let Some(client) = key.speaks_for {
-            let announced = announce(&mut socket, client, addr, &key).await;
-            announced.map_err(|fault| fault.with(addr))?;
+    ) -> Result<(TcpStream, Arc<ConnectionInfo>), FailedAttempt> {
+        let permit = self.cap.acquire()?;
+        let key = self.config.pool_key(to.clone(), true, false, None, client);
+        let (mut socket, addr) = self.connect_socket(&key, client.ip()).await?;
+        if let Some(client) = key.announced_client {
+            let announced = send_proxy_header(&mut socket, client, addr, &key).await;
+            announced.map_err(|error| error.at(addr))?;
         }
-        let about = About {
+        let about = ConnectionInfo {
             addr,
             tls: None,
             absolute_form: false,
-            _place: place,
+            _permit: permit,
         };
         Ok((socket, Arc::new(about)))
     }
 
-    fn config(&self, key: &Key) -> Arc<rustls::ClientConfig> {
+    fn tls_config(&self, key: &PoolKey) -> Arc<rustls::ClientConfig> {
         let tls = self.tls.load();
         Arc::clone(match key.http2 {
-            true => &tls.both,
+            true => &tls.http2,
             false => &tls.http1,
         })
     }
 
-    async fn reach(
+    async fn connect_to_origin(
         &self,
         to: &HostPort,
         via: Option<IpAddr>,
         client: IpAddr,
-    ) -> Result<(TcpStream, SocketAddr), Failed> {
-        let limit = self.settings.connect_timeout;
+    ) -> Result<(TcpStream, SocketAddr), FailedAttempt> {
+        let limit = self.config.connect_timeout;
         let found = match via.or_else(|| to.host.as_ip()) {
             Some(ip) => vec![ip],
-            None => self.lookups.addresses(&to.host, client, limit).await?,
+            None => self.resolver.resolve(&to.host, client, limit).await?,
         };
         let mut refused = None;
         let mut admitted = Vec::new();
@@ -141,62 +209,67 @@ impl Upstream {
             let addr = SocketAddr::new(ip, to.port);
             match self.destinations.admit(addr) {
                 Ok(()) => admitted.push(addr),
-                Err(why) => refused = Some(Fault::Destination(addr, why)),
+                Err(why) => refused = Some(UpstreamError::Destination(addr, why)),
             }
         }
         match (admitted.as_slice(), refused) {
             ([], Some(refused)) => Err(refused.into()),
-            (admitted, _) => Ok(self.first_of(admitted).await?),
+            (admitted, _) => Ok(self.connect_first(admitted).await?),
         }
     }
 
-    /// The operator named it, so no destination rule applies to it.
-    async fn reach_parent(
+    /// Connects to the upstream proxy, to which no destination rule applies: the operator named it.
+    async fn connect_to_proxy(
         &self,
-        parent: &super::Parent,
+        proxy: &UpstreamProxy,
         client: IpAddr,
-    ) -> Result<(TcpStream, SocketAddr), Failed> {
-        let (at, limit) = (parent.at(), self.settings.connect_timeout);
+    ) -> Result<(TcpStream, SocketAddr), FailedAttempt> {
+        let (at, limit) = (proxy.at(), self.config.connect_timeout);
         let found = match at.host.as_ip() {
             Some(ip) => vec![ip],
             None => {
-                let found = self.lookups.addresses(&at.host, client, limit).await;
-                found.map_err(|fault| in_parent(&fault))?
+                let found = self.resolver.resolve(&at.host, client, limit).await;
+                found.map_err(|error| in_proxy(&error))?
             }
         };
         let all: Vec<_> = found
             .into_iter()
             .map(|ip| SocketAddr::new(ip, at.port))
             .collect();
-        self.first_of(&all).await.map_err(|fault| Failed {
-            fault: in_parent(&fault),
-            ..fault.into()
-        })
+        self.connect_first(&all)
+            .await
+            .map_err(|error| FailedAttempt {
+                error: in_proxy(&error),
+                ..error.into()
+            })
     }
 
-    /// The parent resolves names; what is an address already is decided on here.
-    fn admit_unresolved(&self, to: &HostPort) -> Result<(), Fault> {
+    /// Admits an address as destination. Names pass: the upstream proxy resolves them.
+    fn admit_unresolved(&self, to: &HostPort) -> Result<(), UpstreamError> {
         let Some(ip) = to.host.as_ip() else {
             return Ok(());
         };
         let addr = SocketAddr::new(ip, to.port);
         let admitted = self.destinations.admit(addr);
-        admitted.map_err(|why| Fault::Destination(addr, why))
+        admitted.map_err(|why| UpstreamError::Destination(addr, why))
     }
 
-    /// One after the other, in the resolver's order (RFC 6724), each with its part of the time.
-    async fn first_of(&self, all: &[SocketAddr]) -> Result<(TcpStream, SocketAddr), Fault> {
-        let all = all.get(..MOST_TRIED).unwrap_or(all);
+    /// Tries one address after the other, in the resolver's order (RFC 6724), each with its part of the connect timeout.
+    async fn connect_first(
+        &self,
+        all: &[SocketAddr],
+    ) -> Result<(TcpStream, SocketAddr), UpstreamError> {
+        let all = all.get(..MAX_ADDRESSES).unwrap_or(all);
         let parts = u32::try_from(all.len().max(1)).unwrap_or(u32::MAX);
-        let limit = self.settings.connect_timeout;
-        let each = (limit / parts).max(SHORTEST_TRY.min(limit));
-        let mut last = Fault::NoSuchName;
+        let limit = self.config.connect_timeout;
+        let each = (limit / parts).max(MIN_ATTEMPT.min(limit));
+        let mut last = UpstreamError::NoSuchName;
         for &addr in all {
             match timeout(each, TcpStream::connect(addr)).await {
-                Err(_) => last = Fault::ConnectTimeout(addr, each),
-                Ok(Err(error)) => last = Fault::connect(addr, &error),
+                Err(_) => last = UpstreamError::ConnectTimeout(addr, each),
+                Ok(Err(error)) => last = UpstreamError::connect(addr, &error),
                 Ok(Ok(socket)) => {
-                    // A connection without them is slower, but a connection.
+                    // Without the socket options the connection is slower, but works.
                     let _ = stream::tune_for_peer(&socket, addr.ip());
                     return Ok((socket, addr));
                 }
@@ -206,38 +279,39 @@ impl Upstream {
     }
 }
 
-/// A PROXY header of version 2 (PROXY protocol, section 2.2) with the name that is asked for.
-async fn announce(
+/// Sends a PROXY header of version 2 (PROXY protocol, section 2.2) with the requested host as authority TLV.
+async fn send_proxy_header(
     socket: &mut TcpStream,
     client: SocketAddr,
     to: SocketAddr,
-    key: &Key,
-) -> Result<(), Fault> {
+    key: &PoolKey,
+) -> Result<(), UpstreamError> {
     let mut header = Vec::new();
     let host = key.to.host.to_string();
     let written = V2Writer::proxy(&mut header, Transport::Stream, client, to)
         .tlv(kind::AUTHORITY, host.as_bytes())
         .finish();
-    written.map_err(|error| Fault::Handshake(error.to_string()))?;
+    written.map_err(|error| UpstreamError::Handshake(error.to_string()))?;
     let sent = socket.write_all(&header).await;
-    sent.map_err(|error| Fault::connect(to, &error))
+    sent.map_err(|error| UpstreamError::connect(to, &error))
 }
 
-async fn http1<T>(io: T, about: Arc<About>) -> Result<Connection, Fault>
+async fn http1_handshake<T>(io: T, about: Arc<ConnectionInfo>) -> Result<Connection, UpstreamError>
 where
     T: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let handshake = http1::Builder::new()
-        .max_header_size(MAX_HEADER)
+        .max_header_size(MAX_RESPONSE_HEAD)
         .handshake(TokioIo::new(io))
         .await;
-    let (sender, driver) = handshake.map_err(|error| Fault::BadAnswer(error.to_string()))?;
-    // Its errors reach whoever waits for an answer. An async block would have room for it twice, before it is awaited
-    // and while it is.
-    let has_its_place = Arc::clone(&about);
+    let (sender, driver) =
+        handshake.map_err(|error| UpstreamError::BadResponse(error.to_string()))?;
+    // The driver's errors reach the request that waits for a response. An async block would hold the driver twice: before
+    // it is awaited, and while it is.
+    let counted = Arc::clone(&about);
     let mut driver = driver.with_upgrades();
     tokio::spawn(poll_fn(move |cx| {
-        let _has_its_place = &has_its_place;
+        let _counted = &counted;
         Pin::new(&mut driver).poll(cx).map(drop)
     }));
     Ok(Connection {
@@ -246,36 +320,40 @@ where
     })
 }
 
-async fn http2(io: Stream, about: Arc<About>) -> Result<Connection, Fault> {
+async fn http2_handshake(
+    io: TlsConnection,
+    about: Arc<ConnectionInfo>,
+) -> Result<Connection, UpstreamError> {
     let handshake = http2::Builder::new(TokioExecutor::new())
         .timer(TokioTimer::new())
-        .keep_alive_interval(PING)
-        .max_header_list_size(MAX_HEADER as u32)
+        .keep_alive_interval(PING_INTERVAL)
+        .max_header_list_size(MAX_RESPONSE_HEAD as u32)
         .handshake(TokioIo::new(io))
         .await;
-    let (sender, driver) = handshake.map_err(|error| Fault::BadAnswer(error.to_string()))?;
+    let (sender, driver) =
+        handshake.map_err(|error| UpstreamError::BadResponse(error.to_string()))?;
     Ok(Connection {
-        sender: Sender::Http2(sender, Limit::drive(driver, Arc::clone(&about))),
+        sender: Sender::Http2(sender, StreamLimit::spawn(driver, Arc::clone(&about))),
         about,
     })
 }
 
-fn in_parent(fault: &Fault) -> Fault {
-    Fault::Parent(fault.to_string())
+fn in_proxy(error: &UpstreamError) -> UpstreamError {
+    UpstreamError::Proxy(error.to_string())
 }
 
-fn of_tls(error: &std::io::Error) -> Fault {
+fn from_tls(error: &std::io::Error) -> UpstreamError {
     let inner = error.get_ref().and_then(|inner| inner.downcast_ref());
-    match inner.and_then(BadCertificate::of) {
-        Some(bad) => Fault::Certificate(bad),
-        None => Fault::Handshake(error.to_string()),
+    match inner.and_then(BadCertificate::from_tls_error) {
+        Some(bad) => UpstreamError::Certificate(bad),
+        None => UpstreamError::Handshake(error.to_string()),
     }
 }
 
-/// More addresses than this are not tried for one request.
-const MOST_TRIED: usize = 6;
-const SHORTEST_TRY: Duration = Duration::from_secs(2);
-/// Of an answer.
-const MAX_HEADER: usize = 128 * 1024;
+/// Addresses that are tried for one request.
+const MAX_ADDRESSES: usize = 6;
+const MIN_ATTEMPT: Duration = Duration::from_secs(2);
+/// Bytes of a response's head.
+const MAX_RESPONSE_HEAD: usize = 128 * 1024;
 /// Finds out that a shared connection is dead before many requests have waited for it.
-const PING: Duration = Duration::from_secs(20);
+const PING_INTERVAL: Duration = Duration::from_secs(20);

@@ -1,4 +1,4 @@
-//! What can go wrong between us and the origin, each with a stable code and what to do about it.
+//! Failures between the proxy and the origin, each with a stable code and a hint what to do about it.
 
 use std::io;
 use std::net::SocketAddr;
@@ -8,20 +8,21 @@ use http::StatusCode;
 use peername_sys::is_exhaustion;
 
 use super::trust::verifier::BadCertificate;
-use crate::policy::destination::Refused;
+use crate::audit::AuditRecord;
+use crate::policy::destination::DestinationDenied;
 use crate::request::refusal::Refusal;
 
-/// Why the origin gave no answer.
+/// Why the origin gave no response.
 #[derive(Clone, Debug, thiserror::Error)]
-pub(crate) enum Fault {
+pub(crate) enum UpstreamError {
     #[error("the name does not exist")]
     NoSuchName,
     #[error("the name can't be resolved: {0}")]
     Lookup(String),
     #[error("the name was not resolved within {0:?}")]
     LookupTimeout(Duration),
-    #[error("{0} is not connected to: {1}")]
-    Destination(SocketAddr, Refused),
+    #[error("{0} is not an allowed destination: {1}")]
+    Destination(SocketAddr, DestinationDenied),
     #[error("{0} did not answer within {1:?}")]
     ConnectTimeout(SocketAddr, Duration),
     #[error("{0} refused the connection")]
@@ -30,12 +31,12 @@ pub(crate) enum Fault {
     Unreachable(SocketAddr, String),
     #[error("connect(2) to {0}: {1}")]
     Exhausted(SocketAddr, String),
-    #[error("all {0} connections to origins that there may be are in use")]
+    #[error("all {0} connections to origins that are allowed at a time are in use")]
     Full(usize),
     #[error("the upstream proxy {0}")]
-    Parent(String),
+    Proxy(String),
     #[error("the upstream proxy answered CONNECT with {0}")]
-    ParentRefused(u16),
+    ProxyRefused(u16),
     #[error("{0}")]
     Certificate(BadCertificate),
     #[error("the TLS handshake failed: {0}")]
@@ -45,45 +46,56 @@ pub(crate) enum Fault {
     #[error("the origin closed the connection before it had answered")]
     Closed,
     #[error("the origin did not answer within {0:?}")]
-    AnswerTimeout(Duration),
+    ResponseTimeout(Duration),
     #[error("the origin's answer is not valid HTTP: {0}")]
-    BadAnswer(String),
+    BadResponse(String),
     #[error("nothing of the request's body came for {0:?}")]
     RequestIdle(Duration),
     #[error("the request ended before its body did")]
     RequestCut,
 }
 
-/// A fault, and whom it happened with.
+/// An error, and the address that was tried.
 #[derive(Clone, Debug)]
-pub(crate) struct Failed {
-    pub(crate) fault: Fault,
-    /// The address that was tried, if it came to that.
+pub(crate) struct FailedAttempt {
+    pub(crate) error: UpstreamError,
+    /// `None` if no address was tried.
     pub(crate) tried: Option<SocketAddr>,
 }
 
-impl From<Fault> for Failed {
-    fn from(fault: Fault) -> Self {
-        let tried = match &fault {
-            Fault::ConnectTimeout(addr, _)
-            | Fault::ConnectRefused(addr)
-            | Fault::Unreachable(addr, _)
-            | Fault::Exhausted(addr, _) => Some(*addr),
+impl From<UpstreamError> for FailedAttempt {
+    fn from(error: UpstreamError) -> Self {
+        let tried = match &error {
+            UpstreamError::ConnectTimeout(addr, _)
+            | UpstreamError::ConnectRefused(addr)
+            | UpstreamError::Unreachable(addr, _)
+            | UpstreamError::Exhausted(addr, _) => Some(*addr),
             _ => None,
         };
-        Self { fault, tried }
+        Self { error, tried }
     }
 }
 
-impl Fault {
-    /// Of a connection to this address.
-    pub(super) fn with(self, addr: SocketAddr) -> Failed {
+impl FailedAttempt {
+    /// Notes the failure in the audit record. A destination that is not allowed is a decision of the proxy; any other
+    /// failure is the origin's or the path's.
+    pub(crate) fn note_in(&self, record: &mut AuditRecord) {
+        record.set_tried(self.tried);
+        if matches!(self.error, UpstreamError::Destination(..)) {
+            record.set_overruled();
+        }
+    }
+}
+
+impl UpstreamError {
+    /// The error with the address of the connection.
+    pub(super) fn at(self, addr: SocketAddr) -> FailedAttempt {
         let tried = Some(addr);
-        Failed { fault: self, tried }
+        FailedAttempt { error: self, tried }
     }
 
-    /// A failed connect(2).
-    pub(crate) fn connect(addr: SocketAddr, error: &io::Error) -> Self {
+    /// The error of a failed connect(2).
+    pub(super) fn connect(addr: SocketAddr, error: &io::Error) -> Self {
         match error.kind() {
             io::ErrorKind::ConnectionRefused => Self::ConnectRefused(addr),
             io::ErrorKind::AddrNotAvailable => Self::Exhausted(addr, error.to_string()),
@@ -103,14 +115,14 @@ impl Fault {
             Self::Unreachable(..) => "connect_unreachable",
             Self::Exhausted(..) => "proxy_exhausted",
             Self::Full(_) => "proxy_full",
-            Self::Parent(_) => "upstream_proxy_failed",
-            Self::ParentRefused(_) => "upstream_proxy_refused",
+            Self::Proxy(_) => "upstream_proxy_failed",
+            Self::ProxyRefused(_) => "upstream_proxy_refused",
             Self::Certificate(bad) => bad.code(),
             Self::Handshake(_) => "upstream_tls_handshake",
             Self::HandshakeTimeout(_) => "upstream_tls_timeout",
             Self::Closed => "upstream_closed",
-            Self::AnswerTimeout(_) => "upstream_timeout",
-            Self::BadAnswer(_) => "upstream_bad_answer",
+            Self::ResponseTimeout(_) => "upstream_timeout",
+            Self::BadResponse(_) => "upstream_bad_answer",
             Self::RequestIdle(_) => "client_idle",
             Self::RequestCut => "client_cut",
         }
@@ -122,7 +134,7 @@ impl Fault {
             Self::LookupTimeout(_)
             | Self::ConnectTimeout(..)
             | Self::HandshakeTimeout(_)
-            | Self::AnswerTimeout(_) => StatusCode::GATEWAY_TIMEOUT,
+            | Self::ResponseTimeout(_) => StatusCode::GATEWAY_TIMEOUT,
             Self::Exhausted(..) | Self::Full(_) => StatusCode::SERVICE_UNAVAILABLE,
             Self::RequestIdle(_) => StatusCode::REQUEST_TIMEOUT,
             Self::RequestCut => StatusCode::BAD_REQUEST,
@@ -136,7 +148,9 @@ impl Fault {
             Self::Lookup(_) | Self::LookupTimeout(_) => {
                 "check the DNS servers of the proxy's host (/etc/resolv.conf)"
             }
-            Self::Destination(_, Refused::OwnListener) => "the name leads back to this proxy",
+            Self::Destination(_, DestinationDenied::OwnListener) => {
+                "the name leads back to this proxy"
+            }
             Self::Destination(..) => "if it is wanted: --allow-destination CIDR:PORT",
             Self::ConnectTimeout(..) | Self::Unreachable(..) => {
                 "a firewall or a route: try the same from the proxy's host"
@@ -145,9 +159,7 @@ impl Fault {
             Self::Exhausted(..) => "the proxy ran out of descriptors or ports: raise LimitNOFILE",
             Self::RequestIdle(_) => "see --idle-timeout",
             Self::Full(_) => "the proxy has no descriptors for more: raise LimitNOFILE",
-            Self::Parent(_) | Self::ParentRefused(_) => {
-                "see --upstream-proxy, and that proxy's log"
-            }
+            Self::Proxy(_) | Self::ProxyRefused(_) => "see --upstream-proxy, and that proxy's log",
             Self::Certificate(bad) => bad.hint(),
             Self::Handshake(_) => {
                 "the origin speaks no TLS 1.2 or 1.3 on that port, or wants a client certificate"
@@ -157,14 +169,14 @@ impl Fault {
     }
 }
 
-impl From<Failed> for Refusal {
-    fn from(failed: Failed) -> Self {
-        failed.fault.into()
+impl From<FailedAttempt> for Refusal {
+    fn from(failed: FailedAttempt) -> Self {
+        failed.error.into()
     }
 }
 
-impl From<Fault> for Refusal {
-    fn from(fault: Fault) -> Self {
-        Self::new(fault.status(), fault.code(), fault.to_string()).hint(fault.hint())
+impl From<UpstreamError> for Refusal {
+    fn from(error: UpstreamError) -> Self {
+        Self::new(error.status(), error.code(), error.to_string()).with_hint(error.hint())
     }
 }

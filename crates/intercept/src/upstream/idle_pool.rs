@@ -1,7 +1,7 @@
-//! Connections to origins that nobody uses, kept for the next request to the same place.
+//! The idle pool: connections to origins that are not in use, kept for the next request to the same origin.
 //!
-//! One pool a worker, so that nothing crosses threads. What may be shared is decided by the [`Key`]:
-//! whatever makes a difference to the origin stands in it.
+//! Each worker has a pool, so that no connection crosses threads. The [`PoolKey`] decides which requests may share a
+//! connection: it holds whatever makes a difference to the origin.
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::{IpAddr, SocketAddr};
@@ -12,23 +12,23 @@ use super::connection::Connection;
 use crate::host::HostPort;
 use crate::request::id::Id;
 
-/// What a connection is good for.
+/// The requests that a connection may be used for.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Key {
+pub(crate) struct PoolKey {
     pub(crate) to: HostPort,
     pub(crate) tls: bool,
     /// Whether HTTP/2 is offered.
     pub(crate) http2: bool,
-    /// The address that the client was going to, where it chose one.
+    /// The original destination of a redirected connection: the client chose the address.
     pub(crate) via: Option<IpAddr>,
-    /// Whom a PROXY header speaks for. Two clients then never share a connection.
-    pub(crate) speaks_for: Option<SocketAddr>,
-    /// The client connection that alone may use it, because it may have been made one user's.
+    /// The client that the PROXY header names, if one is sent. Two clients then never share a connection.
+    pub(crate) announced_client: Option<SocketAddr>,
+    /// The only client connection that may use it, because it may be authenticated as one user.
     pub(crate) private_to: Option<Id>,
 }
 
-impl Key {
-    /// The same, for this client connection only.
+impl PoolKey {
+    /// The same key, for this client connection only.
     pub(super) fn private_to(&self, client: Id) -> Self {
         Self {
             private_to: Some(client),
@@ -39,25 +39,25 @@ impl Key {
 
 /// Idle connections of one worker.
 #[derive(Debug, Default)]
-pub(crate) struct Pool(Mutex<Idle>);
+pub(crate) struct IdlePool(Mutex<Idle>);
 
 #[derive(Debug, Default)]
 struct Idle {
-    /// The one used last is the one used next: the others may then grow old.
-    by_key: HashMap<Key, Vec<(u64, Connection)>>,
-    /// Each under its number, which counts on, with when it was used last.
-    by_age: BTreeMap<u64, (Instant, Key)>,
+    /// Last in, first out, so that surplus connections expire.
+    by_key: HashMap<PoolKey, Vec<(u64, Connection)>>,
+    /// Each under its sequence number, with the time of its last use.
+    by_age: BTreeMap<u64, (Instant, PoolKey)>,
     next: u64,
 }
 
-impl Pool {
-    /// One that can take a request now.
-    pub(super) fn take(&self, key: &Key) -> Option<Connection> {
+impl IdlePool {
+    /// Takes a connection that can take a request now.
+    pub(super) fn take(&self, key: &PoolKey) -> Option<Connection> {
         let mut idle = self.lock();
         let Idle { by_key, by_age, .. } = &mut *idle;
         let kept = by_key.get_mut(key)?;
-        forget_closed(kept, by_age);
-        // One whose task has not seen the end of the last exchange yet is left for later.
+        remove_closed(kept, by_age);
+        // A connection whose driver has not seen the end of the last exchange yet is left for later.
         let ready = kept.iter().rposition(|(_, one)| one.is_ready());
         let taken = ready.map(|at| kept.remove(at));
         if kept.is_empty() {
@@ -68,61 +68,61 @@ impl Pool {
         Some(connection)
     }
 
-    /// Keeps one whose exchanges are over.
-    pub(super) fn keep(&self, key: &Key, connection: Connection) {
+    /// Puts a connection whose exchanges are over into the pool; evicts the oldest if the pool is full.
+    pub(super) fn put(&self, key: &PoolKey, connection: Connection) {
         if connection.is_closed() {
             return;
         }
         let mut idle = self.lock();
-        if idle.by_age.len() >= MOST_IDLE {
-            idle.close_oldest();
+        if idle.by_age.len() >= MAX_IDLE {
+            idle.evict_oldest();
         }
         let number = idle.next;
         idle.next += 1;
         let kept = idle.by_key.entry(key.clone()).or_default();
-        if kept.len() < MOST_OF_ONE {
+        if kept.len() < MAX_IDLE_PER_KEY {
             kept.push((number, connection));
             idle.by_age.insert(number, (Instant::now(), key.clone()));
         }
     }
 
-    /// Closes what nobody has used for so long.
-    pub(crate) fn forget_unused(&self, since: Duration) {
+    /// Evicts connections that were idle for so long.
+    pub(crate) fn evict_expired(&self, idle_timeout: Duration) {
         let now = Instant::now();
         let mut idle = self.lock();
         while let Some((_, (last, _))) = idle.by_age.first_key_value()
-            && now.duration_since(*last) >= since
+            && now.duration_since(*last) >= idle_timeout
         {
-            idle.close_oldest();
+            idle.evict_oldest();
         }
         let Idle { by_key, by_age, .. } = &mut *idle;
         by_key.retain(|_, kept| {
-            forget_closed(kept, by_age);
+            remove_closed(kept, by_age);
             !kept.is_empty()
         });
     }
 
-    /// Closes the one that has waited longest; whether there was one.
-    pub(super) fn close_oldest(&self) -> bool {
-        self.lock().close_oldest()
+    /// Evicts the connection that was idle longest; false if there is none.
+    pub(super) fn evict_oldest(&self) -> bool {
+        self.lock().evict_oldest()
     }
 
-    /// Closes what only this client connection could have used: it has ended.
-    pub(super) fn close_private(&self, client: Id) {
+    /// Evicts the connections that are private to this client connection, which has ended.
+    pub(super) fn evict_private(&self, client: Id) {
         let mut idle = self.lock();
         let Idle { by_key, by_age, .. } = &mut *idle;
         by_key.retain(|key, kept| {
-            let is_theirs = key.private_to == Some(client);
-            if is_theirs {
+            let is_private = key.private_to == Some(client);
+            if is_private {
                 kept.iter().for_each(|(number, _)| {
                     by_age.remove(number);
                 });
             }
-            !is_theirs
+            !is_private
         });
     }
 
-    /// Closes all that is idle.
+    /// Closes all idle connections.
     pub(crate) fn clear(&self) {
         *self.lock() = Idle::default();
     }
@@ -133,7 +133,7 @@ impl Pool {
 }
 
 impl Idle {
-    fn close_oldest(&mut self) -> bool {
+    fn evict_oldest(&mut self) -> bool {
         let Some((number, (_, key))) = self.by_age.pop_first() else {
             return false;
         };
@@ -147,7 +147,10 @@ impl Idle {
     }
 }
 
-fn forget_closed(kept: &mut Vec<(u64, Connection)>, by_age: &mut BTreeMap<u64, (Instant, Key)>) {
+fn remove_closed(
+    kept: &mut Vec<(u64, Connection)>,
+    by_age: &mut BTreeMap<u64, (Instant, PoolKey)>,
+) {
     kept.retain(|(number, connection)| {
         let is_closed = connection.is_closed();
         if is_closed {
@@ -157,7 +160,7 @@ fn forget_closed(kept: &mut Vec<(u64, Connection)>, by_age: &mut BTreeMap<u64, (
     });
 }
 
-/// Of one origin. A crowd that has left leaves no more than this behind.
-const MOST_OF_ONE: usize = 256;
-/// Of all origins.
-const MOST_IDLE: usize = 2048;
+/// Idle connections to one origin: a burst of requests leaves no more than this behind.
+const MAX_IDLE_PER_KEY: usize = 256;
+/// Idle connections to all origins.
+const MAX_IDLE: usize = 2048;

@@ -1,4 +1,4 @@
-//! Names become addresses, and slow name servers take no more than their share of it.
+//! DNS lookups, with a limit for each client, so that slow name servers of one don't take the threads of all.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -10,115 +10,121 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
-use super::Fault;
+use super::error::UpstreamError;
 use crate::host::Host;
 
-/// The lookups that are under way.
+/// The resolver, with its lookups in flight.
 #[derive(Debug, Default)]
-pub(super) struct Lookups {
-    /// How many each client has, while it has any.
-    shares: Mutex<HashMap<IpAddr, Weak<Semaphore>>>,
-    /// Who wants the same name at the same moment waits for the same answer.
-    under_way: Arc<Mutex<UnderWay>>,
+pub(super) struct Resolver {
+    /// The permits of each client that has a lookup in flight.
+    client_permits: Mutex<HashMap<IpAddr, Weak<Semaphore>>>,
+    /// Single flight: lookups of one name at the same time share one result.
+    in_flight: Arc<Mutex<InFlight>>,
 }
 
-type UnderWay = HashMap<String, Answered>;
-type Found = Result<Vec<IpAddr>, ResolveError>;
-type Answered = watch::Receiver<Option<Found>>;
+type InFlight = HashMap<String, PendingLookup>;
+type LookupResult = Result<Vec<IpAddr>, ResolveError>;
+type PendingLookup = watch::Receiver<Option<LookupResult>>;
 
-impl Lookups {
-    /// By the C library, on a thread, because only it knows all that nsswitch.conf(5) may say. A resolver on this
-    /// loop (hickory 0.26) took as much CPU time for a name, 0.14 ms: two sockets and their registrations cost what
-    /// the threads do.
+impl Resolver {
+    /// Resolves a name with the C library, on a thread: only the C library supports all that nsswitch.conf(5) may configure.
+    /// A resolver on the event loop (hickory 0.26) took as much CPU time for a name, 0.14 ms: two sockets and their
+    /// registrations cost what the threads do.
     ///
-    /// A thread can't be told that nobody waits any more. So a client has a few at a time, and what it wants beyond
-    /// waits for them, for no longer than `limit` in all.
-    pub(super) async fn addresses(
+    /// A lookup on a thread can't be cancelled. So a client has [`MAX_LOOKUPS_PER_CLIENT`] at a time, and further ones wait
+    /// for these, within `limit` in all.
+    ///
+    /// # Errors
+    ///
+    /// [`UpstreamError::NoSuchName`], [`UpstreamError::Lookup`], [`UpstreamError::LookupTimeout`].
+    pub(super) async fn resolve(
         &self,
         host: &Host,
         client: IpAddr,
         limit: Duration,
-    ) -> Result<Vec<IpAddr>, Fault> {
+    ) -> Result<Vec<IpAddr>, UpstreamError> {
         let name = host.as_name().unwrap_or_default();
         let found = async {
-            let begun = same(&lock(&self.under_way), name);
-            let mut answered = match begun {
-                Some(answered) => answered,
+            let begun = find_pending(&lock(&self.in_flight), name);
+            let mut pending = match begun {
+                Some(pending) => pending,
                 None => {
-                    // Nobody closes it.
-                    let share = self.share(client).acquire_owned().await.ok();
-                    self.look(name, share)
+                    // The semaphore is never closed.
+                    let permit = self.permits(client).acquire_owned().await.ok();
+                    self.start_lookup(name, permit)
                 }
             };
-            let found = answered.wait_for(Option::is_some).await;
+            let found = pending.wait_for(Option::is_some).await;
             found.ok().and_then(|found| found.clone())
         };
         match timeout(limit, found).await {
             Ok(Some(Ok(found))) => Ok(found),
-            Ok(Some(Err(ResolveError::NoSuchName))) => Err(Fault::NoSuchName),
-            Ok(Some(Err(ResolveError::Lookup(why)))) => Err(Fault::Lookup(why)),
-            Ok(None) => Err(Fault::Lookup("the thread that asked has ended".to_owned())),
-            Err(_) => Err(Fault::LookupTimeout(limit)),
+            Ok(Some(Err(ResolveError::NoSuchName))) => Err(UpstreamError::NoSuchName),
+            Ok(Some(Err(ResolveError::Lookup(why)))) => Err(UpstreamError::Lookup(why)),
+            Ok(None) => Err(UpstreamError::Lookup(
+                "the thread that asked has ended".to_owned(),
+            )),
+            Err(_) => Err(UpstreamError::LookupTimeout(limit)),
         }
     }
 
-    /// Begins one, unless somebody did while there was no place for it.
-    fn look(&self, name: &str, share: Option<OwnedSemaphorePermit>) -> Answered {
-        let mut under_way = lock(&self.under_way);
-        if let Some(same) = same(&under_way, name) {
-            return same;
+    /// Starts a lookup, unless another request did while this one waited for its permit.
+    fn start_lookup(&self, name: &str, permit: Option<OwnedSemaphorePermit>) -> PendingLookup {
+        let mut in_flight = lock(&self.in_flight);
+        if let Some(pending) = find_pending(&in_flight, name) {
+            return pending;
         }
-        let (answer, answered) = watch::channel(None);
-        under_way.insert(name.to_owned(), answered.clone());
-        let (name, under_way) = (name.to_owned(), Arc::clone(&self.under_way));
+        let (result, pending) = watch::channel(None);
+        in_flight.insert(name.to_owned(), pending.clone());
+        let (name, in_flight) = (name.to_owned(), Arc::clone(&self.in_flight));
         spawn_blocking(move || {
             let found = resolve::lookup(&name);
-            // Who comes now asks again: what was found may be of yesterday by then.
-            lock(&under_way).remove(&name);
-            drop(share);
-            answer.send_replace(Some(found));
+            // Removed before it is sent: a later request has to look up anew, and must not get this result.
+            lock(&in_flight).remove(&name);
+            drop(permit);
+            result.send_replace(Some(found));
         });
-        answered
+        pending
     }
 
-    fn share(&self, client: IpAddr) -> Arc<Semaphore> {
-        let mut all = lock(&self.shares);
-        if let Some(share) = all.get(&client).and_then(Weak::upgrade) {
-            return share;
+    fn permits(&self, client: IpAddr) -> Arc<Semaphore> {
+        let mut all = lock(&self.client_permits);
+        if let Some(permits) = all.get(&client).and_then(Weak::upgrade) {
+            return permits;
         }
-        all.retain(|_, share| share.strong_count() > 0);
-        let share = Arc::new(Semaphore::new(OF_ONE_CLIENT));
-        all.insert(client, Arc::downgrade(&share));
-        share
+        all.retain(|_, permits| permits.strong_count() > 0);
+        let permits = Arc::new(Semaphore::new(MAX_LOOKUPS_PER_CLIENT));
+        all.insert(client, Arc::downgrade(&permits));
+        permits
     }
 }
 
-/// One of this name that somebody has begun, and whose thread is still there.
-fn same(under_way: &UnderWay, name: &str) -> Option<Answered> {
-    let same = under_way.get(name)?;
-    same.has_changed().is_ok().then(|| same.clone())
+/// The lookup of this name that is in flight, if its thread has not ended.
+fn find_pending(in_flight: &InFlight, name: &str) -> Option<PendingLookup> {
+    let pending = in_flight.get(name)?;
+    pending.has_changed().is_ok().then(|| pending.clone())
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Of the 512 threads that each worker has for such things. More than a browser wants for a page.
-const OF_ONE_CLIENT: usize = 32;
+/// Of the 512 threads that each worker has for blocking calls. More than a browser needs for a page.
+const MAX_LOOKUPS_PER_CLIENT: usize = 32;
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn what_is_over_takes_no_room() {
-        let lookups = Lookups::default();
+    async fn finished_lookups_are_not_remembered() {
+        let resolver = Resolver::default();
         let [client, another] = [1, 2].map(|last| [192, 0, 2, last].into());
         let host = Host::parse("localhost").unwrap();
         let limit = Duration::from_secs(10);
-        assert!(lookups.addresses(&host, client, limit).await.is_ok());
-        assert!(lock(&lookups.under_way).is_empty());
-        let _share = lookups.share(another);
-        assert!(!lock(&lookups.shares).contains_key(&client));
+        assert!(resolver.resolve(&host, client, limit).await.is_ok());
+        assert!(lock(&resolver.in_flight).is_empty());
+        let _permits = resolver.permits(another);
+        assert!(!lock(&resolver.client_permits).contains_key(&client));
     }
 }

@@ -1,4 +1,4 @@
-//! Whom origins may be certified by: the host's own list and what the operator adds, never ourselves.
+//! The trusted roots of origins: the host's own and those that the operator adds, never the proxy's own authority.
 
 mod signature_cache;
 pub(super) mod verifier;
@@ -13,9 +13,9 @@ use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 use rustls::{ClientConfig, RootCertStore};
 
-use verifier::{OwnKeys, Verifier};
+use verifier::{OriginVerifier, OwnCaKeys};
 
-/// Why no origin could be verified.
+/// Why origins can't be verified.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TrustError {
@@ -27,45 +27,49 @@ pub enum TrustError {
         /// What is wrong with it.
         why: String,
     },
-    /// There is no authority to verify anybody by.
+    /// There is no trusted root.
     #[error(
         "this host trusts no certificate authority, so that no origin could be verified: install \
          ca-certificates, or give --extra-ca FILE{0}"
     )]
-    Nobody(String),
-    /// The library refused.
+    NoRoots(String),
+    /// The TLS library refuses the configuration.
     #[error("setting up TLS towards origins: {0}")]
     Tls(String),
 }
 
-/// TLS towards origins, in the two forms in which it is offered.
+/// TLS towards origins, in two configurations.
 #[derive(Clone, Debug)]
-pub(crate) struct Tls {
-    /// For a client that speaks HTTP/2 with us.
-    pub(crate) both: Arc<ClientConfig>,
-    /// For a client that does not, and for what needs HTTP/1.1.
+pub(crate) struct OriginTls {
+    /// Offers HTTP/2 and HTTP/1.1, for requests that came over HTTP/2.
+    pub(crate) http2: Arc<ClientConfig>,
+    /// Offers HTTP/1.1 only, for other requests and for what needs HTTP/1.1.
     pub(crate) http1: Arc<ClientConfig>,
 }
 
-impl Tls {
-    /// With the host's authorities and those of these files, but without `ours`: an origin that shows one
-    /// of our own forged certificates is a loop or an attack, also where somebody else vouches for our key.
+impl OriginTls {
+    /// Trusts the host's roots and those in the files `extra`, but not `own_ca`: an origin with a certificate of the proxy's
+    /// own authority is a loop or an attack, also where another authority has certified the key.
     ///
     /// # Errors
     ///
     /// [`TrustError`].
-    pub(crate) fn new(extra: &[PathBuf], ours: &[CertificateDer<'_>]) -> Result<Self, TrustError> {
+    pub(crate) fn new(
+        extra: &[PathBuf],
+        own_ca: &[CertificateDer<'_>],
+    ) -> Result<Self, TrustError> {
         let mut roots = RootCertStore::empty();
-        let ours = OwnKeys::of(ours);
+        let own_keys = OwnCaKeys::new(own_ca);
         let native = rustls_native_certs::load_native_certs();
-        let not_ours = native.certs.into_iter().filter(|one| !ours.has(one));
-        roots.add_parsable_certificates(not_ours);
+        let foreign = native.certs.into_iter();
+        let foreign = foreign.filter(|one| !own_keys.certify(one));
+        roots.add_parsable_certificates(foreign);
         for path in extra {
-            add(&mut roots, path, &ours)?;
+            add_roots(&mut roots, path, &own_keys)?;
         }
         if roots.is_empty() {
             let errors = native.errors.iter().map(|error| format!("; {error}"));
-            return Err(TrustError::Nobody(errors.collect()));
+            return Err(TrustError::NoRoots(errors.collect()));
         }
         let tls = |error: &dyn std::fmt::Display| TrustError::Tls(error.to_string());
         let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
@@ -76,25 +80,29 @@ impl Tls {
         let verifier = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), verifying)
             .build()
             .map_err(|error| tls(&error))?;
-        let mut both = ClientConfig::builder_with_provider(provider)
+        let mut http2 = ClientConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()
             .map_err(|error| tls(&error))?
             .dangerous()
-            .with_custom_certificate_verifier(Arc::new(Verifier::new(verifier, ours)))
+            .with_custom_certificate_verifier(Arc::new(OriginVerifier::new(verifier, own_keys)))
             .with_no_client_auth();
-        both.resumption = Resumption::in_memory_sessions(SESSIONS);
-        let mut http1 = both.clone();
-        both.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+        http2.resumption = Resumption::in_memory_sessions(MAX_SESSIONS);
+        let mut http1 = http2.clone();
+        http2.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
         http1.alpn_protocols = vec![b"http/1.1".to_vec()];
-        http1.resumption = Resumption::in_memory_sessions(SESSIONS);
+        http1.resumption = Resumption::in_memory_sessions(MAX_SESSIONS);
         Ok(Self {
-            both: Arc::new(both),
+            http2: Arc::new(http2),
             http1: Arc::new(http1),
         })
     }
 }
 
-fn add(roots: &mut RootCertStore, path: &Path, ours: &OwnKeys) -> Result<(), TrustError> {
+fn add_roots(
+    roots: &mut RootCertStore,
+    path: &Path,
+    own_keys: &OwnCaKeys,
+) -> Result<(), TrustError> {
     let refuse = |why: String| TrustError::ExtraCa {
         path: path.to_owned(),
         why,
@@ -103,7 +111,7 @@ fn add(roots: &mut RootCertStore, path: &Path, ours: &OwnKeys) -> Result<(), Tru
     let mut added = 0;
     for certificate in CertificateDer::pem_slice_iter(text.as_bytes()) {
         let certificate = certificate.map_err(|error| refuse(error.to_string()))?;
-        if ours.has(&certificate) {
+        if own_keys.certify(&certificate) {
             let why = "this is the proxy's own authority, which no origin may be certified by";
             return Err(refuse(why.to_owned()));
         }
@@ -118,5 +126,5 @@ fn add(roots: &mut RootCertStore, path: &Path, ours: &OwnKeys) -> Result<(), Tru
     }
 }
 
-/// Resuming saves half of the client's part of a handshake; the library's default is 256 servers.
-const SESSIONS: usize = 8192;
+/// Sessions for resumption, which saves half of the client's part of a handshake; the library's default is 256 servers.
+const MAX_SESSIONS: usize = 8192;

@@ -1,4 +1,4 @@
-//! A proxy on the way to all origins (`--upstream-proxy`).
+//! An upstream proxy on the path to all origins (`--upstream-proxy`).
 
 use std::str::FromStr;
 use std::time::Duration;
@@ -13,51 +13,51 @@ use hyper_util::rt::TokioIo;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-use super::Fault;
+use super::error::UpstreamError;
 use crate::host::HostPort;
 use crate::request::id;
 
 /// An HTTP proxy that is asked for tunnels by CONNECT, and for `http:` in absolute form.
 #[derive(Clone)]
-pub struct Parent {
+pub struct UpstreamProxy {
     at: HostPort,
     /// The value of Proxy-Authorization.
     authorization: Option<HeaderValue>,
 }
 
-/// Not a URL of a proxy.
+/// Not the URL of a proxy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("use http://HOST:PORT or http://USER:PASSWORD@HOST:PORT")]
-pub struct NotAParent;
+pub struct ParseUpstreamProxyError;
 
-impl FromStr for Parent {
-    type Err = NotAParent;
+impl FromStr for UpstreamProxy {
+    type Err = ParseUpstreamProxyError;
 
-    fn from_str(text: &str) -> Result<Self, NotAParent> {
-        let uri: Uri = text.parse().map_err(|_| NotAParent)?;
+    fn from_str(text: &str) -> Result<Self, ParseUpstreamProxyError> {
+        let uri: Uri = text.parse().map_err(|_| ParseUpstreamProxyError)?;
         if uri.scheme_str() != Some("http") || uri.path() != "/" || uri.query().is_some() {
-            return Err(NotAParent);
+            return Err(ParseUpstreamProxyError);
         }
-        let authority = uri.authority().ok_or(NotAParent)?.as_str();
+        let authority = uri.authority().ok_or(ParseUpstreamProxyError)?.as_str();
         let (user, at) = match authority.rsplit_once('@') {
             Some((user, at)) => (Some(user), at),
             None => (None, authority),
         };
-        let at = HostPort::parse_or(at, 80).map_err(|_| NotAParent)?;
+        let at = HostPort::parse_or(at, 80).map_err(|_| ParseUpstreamProxyError)?;
         let authorization = match user {
-            Some(user) => Some(basic(user).ok_or(NotAParent)?),
+            Some(user) => Some(basic_credentials(user).ok_or(ParseUpstreamProxyError)?),
             None => None,
         };
         Ok(Self { at, authorization })
     }
 }
 
-/// The password may be in percent encoding, as in any URL.
-fn basic(user: &str) -> Option<HeaderValue> {
-    let mut octets = Vec::new();
+/// The value of Proxy-Authorization for a user and password, which may be percent-encoded as in any URL.
+fn basic_credentials(user: &str) -> Option<HeaderValue> {
+    let mut bytes = Vec::new();
     let mut rest = user.bytes();
-    while let Some(octet) = rest.next() {
-        octets.push(match octet {
+    while let Some(byte) = rest.next() {
+        bytes.push(match byte {
             b'%' => {
                 let digits = [rest.next()?, rest.next()?];
                 u8::from_str_radix(str::from_utf8(&digits).ok()?, 16).ok()?
@@ -65,25 +65,25 @@ fn basic(user: &str) -> Option<HeaderValue> {
             plain => plain,
         });
     }
-    let mut value = HeaderValue::try_from(format!("Basic {}", STANDARD.encode(octets))).ok()?;
+    let mut value = HeaderValue::try_from(format!("Basic {}", STANDARD.encode(bytes))).ok()?;
     value.set_sensitive(true);
     Some(value)
 }
 
-/// Without the password.
-impl std::fmt::Debug for Parent {
+/// Leaves the password out.
+impl std::fmt::Debug for UpstreamProxy {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "http://{}", self.at)
     }
 }
 
-impl Parent {
+impl UpstreamProxy {
     pub(super) fn at(&self) -> &HostPort {
         &self.at
     }
 
-    /// Adds to a request what is for the parent: who asks, and that it came through here, so that two proxies
-    /// that send requests to each other find out.
+    /// Adds to a request what is for the upstream proxy: credentials, and Via, by which two proxies that forward requests to
+    /// each other detect the loop.
     pub(super) fn sign(&self, headers: &mut HeaderMap) {
         headers.insert(header::VIA, HeaderValue::from_static(id::via()));
         if let Some(value) = &self.authorization {
@@ -91,46 +91,54 @@ impl Parent {
         }
     }
 
-    /// Asks for a tunnel.
-    pub(super) async fn tunnel(
+    /// Opens a tunnel with CONNECT.
+    ///
+    /// # Errors
+    ///
+    /// [`UpstreamError::ProxyRefused`]; [`UpstreamError::Proxy`] if there is no valid response within [`CONNECT_TIMEOUT`].
+    pub(super) async fn open_tunnel(
         &self,
         socket: TcpStream,
         to: &HostPort,
-    ) -> Result<TcpStream, Fault> {
+    ) -> Result<TcpStream, UpstreamError> {
         let mut request = Request::connect(to.to_string())
             .header(header::HOST, to.to_string())
             .body(Empty::<Bytes>::new())
-            .map_err(|error| Fault::Parent(error.to_string()))?;
+            .map_err(|error| UpstreamError::Proxy(error.to_string()))?;
         self.sign(request.headers_mut());
-        let of_http = |error: hyper::Error| Fault::Parent(format!("gave no answer: {error}"));
+        let failed = |error: hyper::Error| UpstreamError::Proxy(format!("gave no answer: {error}"));
         let asked = async {
             let (mut sender, connection) = http1::handshake(TokioIo::new(socket))
                 .await
-                .map_err(of_http)?;
+                .map_err(failed)?;
             let answer = async {
-                let answer = sender.send_request(request).await.map_err(of_http)?;
+                let answer = sender.send_request(request).await.map_err(failed)?;
                 match answer.status() {
                     status if status.is_success() => Ok(()),
-                    status => Err(Fault::ParentRefused(status.as_u16())),
+                    status => Err(UpstreamError::ProxyRefused(status.as_u16())),
                 }
             };
-            // Once it has agreed, the connection is no HTTP any more and comes back.
-            let connection = async { connection.without_shutdown().await.map_err(of_http) };
+            // hyper gives the connection back once the tunnel is open.
+            let connection = async { connection.without_shutdown().await.map_err(failed) };
             let ((), parts) = tokio::try_join!(answer, connection)?;
             match parts.read_buf.is_empty() {
                 true => Ok(parts.io.into_inner()),
-                false => Err(Fault::Parent(
-                    "said something before it was asked".to_owned(),
+                false => Err(UpstreamError::Proxy(
+                    "sent data before the tunnel was used".to_owned(),
                 )),
             }
         };
-        let asked = timeout(LIMIT, asked).await;
-        asked.unwrap_or_else(|_| Err(Fault::Parent(format!("gave no answer within {LIMIT:?}"))))
+        let asked = timeout(CONNECT_TIMEOUT, asked).await;
+        asked.unwrap_or_else(|_| {
+            Err(UpstreamError::Proxy(format!(
+                "gave no answer within {CONNECT_TIMEOUT:?}"
+            )))
+        })
     }
 }
 
-/// It has to connect to the origin before it answers.
-const LIMIT: Duration = Duration::from_secs(15);
+/// The upstream proxy has to connect to the origin before it answers.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(15);
 
 #[cfg(test)]
 mod tests {
@@ -138,17 +146,17 @@ mod tests {
 
     #[test]
     fn a_url_of_a_proxy_with_and_without_a_user() {
-        let parent: Parent = "http://proxy.test:3128".parse().unwrap();
-        assert_eq!(format!("{parent:?}"), "http://proxy.test:3128");
-        assert!(parent.authorization.is_none());
-        let parent: Parent = "http://us%65r:p%40ss@192.0.2.1:3128".parse().unwrap();
+        let proxy: UpstreamProxy = "http://proxy.test:3128".parse().unwrap();
+        assert_eq!(format!("{proxy:?}"), "http://proxy.test:3128");
+        assert!(proxy.authorization.is_none());
+        let proxy: UpstreamProxy = "http://us%65r:p%40ss@192.0.2.1:3128".parse().unwrap();
         assert_eq!(
-            format!("{parent:?}"),
+            format!("{proxy:?}"),
             "http://192.0.2.1:3128",
             "no password in it"
         );
         // printf 'user:p@ss' | base64
-        assert_eq!(parent.authorization.unwrap(), "Basic dXNlcjpwQHNz");
+        assert_eq!(proxy.authorization.unwrap(), "Basic dXNlcjpwQHNz");
         for wrong in [
             "proxy.test:3128",
             "https://proxy.test:3128",
@@ -156,7 +164,7 @@ mod tests {
             "http://proxy.test:3128/path",
             "http://us%er@proxy.test:3128",
         ] {
-            assert!(wrong.parse::<Parent>().is_err(), "{wrong}");
+            assert!(wrong.parse::<UpstreamProxy>().is_err(), "{wrong}");
         }
     }
 }

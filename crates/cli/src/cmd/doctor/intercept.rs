@@ -4,8 +4,8 @@ use std::env::var_os;
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use peername_intercept::authority::{Authority, Error};
-use peername_intercept::check::{Check, CheckConfig, Service};
+use peername_intercept::authz::{Check, CheckConfig, Service};
+use peername_intercept::ca::{Authority, CaError};
 use peername_sys::resolve;
 use rustls_native_certs::{CertificateResult, load_native_certs};
 use tokio::task::spawn_blocking;
@@ -70,7 +70,7 @@ fn authority(dir: &Dir) -> Result<Authority, Finding> {
     let path =
         path.map_err(|usage| Finding::fail(AUTHORITY, usage.0, "name it with `--ca DIR`"))?;
     Authority::open(&path).map_err(|error| match error {
-        Error::Io { .. } => Finding::fail(
+        CaError::Io { .. } => Finding::fail(
             AUTHORITY,
             error.to_string(),
             "run `peername doctor` as the user that runs `peername intercept`",

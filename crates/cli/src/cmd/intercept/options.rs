@@ -1,4 +1,4 @@
-//! The options of `peername intercept`, and what they amount to.
+//! The options of `peername intercept`, and the configuration that they make.
 
 use std::net::SocketAddr;
 use std::num::NonZeroUsize;
@@ -8,12 +8,13 @@ use std::time::Duration;
 
 use clap::ValueEnum;
 use http::HeaderName;
-use peername_intercept::policy::access::{Access, Users};
 use peername_intercept::authz::{Check, CheckConfig, OnFailure, Sent, Service};
-use peername_intercept::policy::passthrough::{Entry, Passthrough};
-use peername_intercept::policy::pinned::Pinned;
+use peername_intercept::policy::access::{Access, Users};
+use peername_intercept::policy::passthrough::{HostPattern, Passthrough};
+use peername_intercept::policy::pinned::PinnedClients;
 use peername_intercept::state::Rules;
-use peername_intercept::upstream::{Parent, Settings};
+use peername_intercept::upstream::config::UpstreamConfig;
+use peername_intercept::upstream::upstream_proxy::UpstreamProxy;
 use peername_observe::admin::AllowedHosts;
 use peername_server::destination_list::AllowedDestination;
 use peername_server::trust_list::TrustList;
@@ -81,7 +82,7 @@ pub(crate) struct Args {
     pub(super) allow_destination: Vec<AllowedDestination>,
     /// A host whose TLS is carried unopened: example.com, *.example.com or a network; may be repeated
     #[arg(long, value_name = "HOST")]
-    passthrough: Vec<Entry>,
+    passthrough: Vec<HostPattern>,
     /// Carry a host's TLS unopened, for a day, for a client that has refused the proxy's certificate three times
     #[arg(long, conflicts_with = "check")]
     auto_passthrough: bool,
@@ -94,7 +95,7 @@ pub(crate) struct Args {
     send_proxy: Option<SendProxy>,
     /// A proxy on the way to all origins: `http://[USER:PASSWORD@]HOST:PORT`
     #[arg(long, value_name = "URL")]
-    upstream_proxy: Option<Parent>,
+    upstream_proxy: Option<UpstreamProxy>,
     /// Authorities (PEM) that origins may be certified by, beside this host's; may be repeated
     #[arg(long, value_name = "FILE")]
     extra_ca: Vec<PathBuf>,
@@ -143,8 +144,8 @@ enum SendProxy {
 }
 
 impl Args {
-    /// Explicit listeners, then transparent ones.
-    pub(super) fn doors(&self) -> (Vec<SocketAddr>, &[SocketAddr]) {
+    /// The addresses of explicit listeners, then of transparent ones.
+    pub(super) fn listen_addresses(&self) -> (Vec<SocketAddr>, &[SocketAddr]) {
         let listen = match (self.listen.as_slice(), self.transparent.as_slice()) {
             ([], []) => vec![SocketAddr::from(([127, 0, 0, 1], 8080))],
             (listen, _) => listen.to_vec(),
@@ -164,14 +165,18 @@ impl Args {
     pub(super) fn rules(&self) -> Rules {
         Rules {
             passthrough: Passthrough::new(self.passthrough.clone()),
-            pinned: self.auto_passthrough.then(Pinned::default),
-            opening_timeout: OPENING,
+            pinned: self.auto_passthrough.then(PinnedClients::default),
+            opening_timeout: OPENING_TIMEOUT,
             idle_timeout: self.idle_timeout.0,
             tunnel_timeout: self.tunnel_timeout.0,
         }
     }
 
-    /// Who may use the proxy. On an address that others reach, it is nobody's that has not been let in.
+    /// The clients that may use the proxy. A listener that other hosts reach needs an explicit list, or is an open proxy.
+    ///
+    /// # Errors
+    ///
+    /// A list or a file is not valid, or the proxy would be an open one.
     pub(super) fn access(&self) -> Result<Access, Usage> {
         let list = |option, words: &[String]| match words {
             [] => Ok(None),
@@ -183,7 +188,7 @@ impl Args {
         let clients = list("--allow-client", &self.allow_client)?;
         let users = self.proxy_auth.as_deref().map(Users::read);
         let users = users.transpose().map_err(Usage::from_error)?;
-        let (explicit, _) = self.doors();
+        let (explicit, _) = self.listen_addresses();
         let public = explicit.iter().find(|addr| !addr.ip().is_loopback());
         match public {
             Some(addr) if clients.is_none() && users.is_none() => Err(Usage(format!(
@@ -198,7 +203,7 @@ impl Args {
         }
     }
 
-    /// By which names --admin may be asked.
+    /// The host names by which --admin may be addressed.
     pub(super) fn admin_hosts(&self) -> AllowedHosts {
         let own = || vec![host_name()];
         AllowedHosts(match self.admin_host.as_slice() {
@@ -211,25 +216,29 @@ impl Args {
         u32::try_from(self.certificates_per_client.get()).unwrap_or(u32::MAX)
     }
 
-    pub(super) fn upstream(&self, most: usize) -> Settings {
-        Settings {
+    pub(super) fn upstream(&self, max_connections: usize) -> UpstreamConfig {
+        UpstreamConfig {
             extra_ca: self.extra_ca.clone(),
-            parent: self.upstream_proxy.clone(),
+            proxy: self.upstream_proxy.clone(),
             send_proxy: self.send_proxy.is_some(),
             connect_timeout: self.connect_timeout.0,
             handshake_timeout: self.connect_timeout.0,
-            answer_timeout: self.answer_timeout.0,
-            idle: self.idle_timeout.0,
-            most,
+            response_timeout: self.answer_timeout.0,
+            idle_timeout: self.idle_timeout.0,
+            max_connections,
         }
     }
 
     /// Whether requests are let through when the check fails.
-    pub(super) fn goes_on_unchecked(&self) -> bool {
+    pub(super) fn fails_open(&self) -> bool {
         matches!(self.on_check_failure, Failure::Allow)
     }
 
-    /// Who is asked, if anybody is.
+    /// The check service, if one is configured.
+    ///
+    /// # Errors
+    ///
+    /// The options can't be combined.
     pub(super) fn check(&self) -> Result<Option<Check>, Usage> {
         let Some(service) = &self.check else {
             return Ok(None);
@@ -256,4 +265,4 @@ impl Args {
 }
 
 /// Long enough for a phone on a bad line.
-const OPENING: Duration = Duration::from_secs(10);
+const OPENING_TIMEOUT: Duration = Duration::from_secs(10);

@@ -13,11 +13,11 @@ use envoy_types::pb::envoy::service::auth::v3::{
 use http::Uri;
 use tonic::{Code, Request, Status};
 
+use super::attributes;
 use crate::authz::config::Sent;
 use crate::authz::request::Question;
 use crate::authz::transport::{MOST_OF_AN_ANSWER, Pool, failure};
 use crate::authz::verdict::{Failure, printable};
-use super::attributes;
 
 mod reply;
 

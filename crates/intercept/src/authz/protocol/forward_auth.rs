@@ -5,10 +5,10 @@ use bytes::Bytes;
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use http::{Request, StatusCode, Uri};
 
-use crate::authz::response::{Answer, Keep};
-use crate::authz::header_mutations::{Changes, Mode, Of, is_free};
 use crate::authz::config::Sent;
+use crate::authz::header_mutations::{Changes, Mode, Of, is_free};
 use crate::authz::request::Question;
+use crate::authz::response::{Answer, Keep};
 use crate::authz::verdict::{Denial, Failure, printable};
 
 /// The request that asks.

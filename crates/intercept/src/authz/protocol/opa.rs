@@ -11,12 +11,12 @@ use http::{Request, StatusCode, Uri};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use crate::authz::response::{Answer, Keep};
-use crate::authz::header_mutations::{Changes, Mode, Of};
-use crate::authz::config::Sent;
-use crate::authz::request::Question;
-use crate::authz::verdict::{Denial, Failure, printable};
 use super::attributes;
+use crate::authz::config::Sent;
+use crate::authz::header_mutations::{Changes, Mode, Of};
+use crate::authz::request::Question;
+use crate::authz::response::{Answer, Keep};
+use crate::authz::verdict::{Denial, Failure, printable};
 
 /// The request that asks.
 pub(crate) fn request(uri: &Uri, question: &Question<'_>, sent: &Sent) -> Request<Bytes> {

@@ -6,11 +6,11 @@ use std::sync::Arc;
 use rustls::server::{Accepted, Acceptor};
 use rustls::{ClientConnection, ServerConfig, ServerConnection};
 
-/// What a server knows once it has the ClientHello, and has no configuration yet.
+/// Begins a handshake: accepts the ClientHello, before the server has a configuration.
 ///
 /// # Errors
 ///
-/// The client's first flight is no whole ClientHello.
+/// The client's first flight is no complete ClientHello.
 pub fn begin(client: &mut ClientConnection) -> io::Result<Accepted> {
     let mut acceptor = Acceptor::default();
     let mut flight = Vec::new();
@@ -23,11 +23,11 @@ pub fn begin(client: &mut ClientConnection) -> io::Result<Accepted> {
     accepted.ok_or_else(|| io::ErrorKind::UnexpectedEof.into())
 }
 
-/// Does the rest.
+/// Finishes the handshake.
 ///
 /// # Errors
 ///
-/// What one of them says to the other's flight.
+/// One side refuses the other's flight.
 pub fn finish(
     client: &mut ClientConnection,
     accepted: Accepted,
@@ -36,7 +36,7 @@ pub fn finish(
     let mut server: ServerConnection = accepted
         .into_connection(config)
         .map_err(|(error, _)| other(error))?;
-    // The last flight are tickets.
+    // The last flight holds session tickets.
     while client.is_handshaking() || server.is_handshaking() || server.wants_write() {
         let (mut down, mut up) = (Vec::new(), Vec::new());
         server.write_tls(&mut down)?;

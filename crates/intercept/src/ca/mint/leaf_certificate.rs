@@ -1,4 +1,4 @@
-//! What a leaf looks like: no more than what clients of today ask for.
+//! Leaf certificates: no more in them than what clients of today ask for.
 
 use std::net::IpAddr;
 use std::ops::Range;
@@ -11,16 +11,18 @@ use rustls::pki_types::CertificateDer;
 use yasna::models::ObjectIdentifier;
 use yasna::{ASN1Result, BERReader, DERWriter, Tag, construct_der, parse_der};
 
-use super::Error;
-use crate::ca::{Authority, date, random_serial};
+use super::error::MintError;
+use crate::ca::Authority;
+use crate::ca::profile::random_serial;
+use crate::ca::validity::date;
 use crate::host::Host;
 
-/// What all leaves of one key have in common, octet for octet as rcgen writes it: all but the serial number,
-/// the name and the signature. What is left to do for one then is little beside the signature.
+/// What all leaves of one key have in common, byte for byte as rcgen writes it: all but the serial number, the name and the
+/// signature. Making a leaf from it costs little beside the signature.
 #[derive(Debug)]
-pub(super) struct Pattern {
+pub(super) struct LeafTemplate {
     version: Vec<u8>,
-    /// How the authority signs.
+    /// The authority's signature algorithm.
     algorithm: Vec<u8>,
     /// Issuer, validity, subject and public key.
     middle: Vec<Vec<u8>>,
@@ -28,22 +30,26 @@ pub(super) struct Pattern {
     extensions: Vec<Vec<u8>>,
 }
 
-impl Pattern {
-    /// For leaves of this key that are valid from and until these seconds since 1970.
+impl LeafTemplate {
+    /// The template for leaves of this key that are valid from and until these seconds since 1970.
+    ///
+    /// # Errors
+    ///
+    /// [`MintError::Making`].
     pub(super) fn new(
         authority: &Authority,
         validity: &Range<u64>,
         public: &impl PublicKeyData,
-    ) -> Result<Self, Error> {
-        let first = params(validity)?.signed_by(public, authority.issuer())?;
+    ) -> Result<Self, MintError> {
+        let first = leaf_params(validity)?.signed_by(public, authority.issuer())?;
         parse_der(first.der(), Self::read)
-            .map_err(|_| Error::Making(rcgen::Error::CouldNotParseCertificate))
+            .map_err(|_| MintError::Making(rcgen::Error::CouldNotParseCertificate))
     }
 
-    /// Of a certificate (RFC 5280, section 4.1) without a subject alternative name.
+    /// Reads it from a certificate (RFC 5280, section 4.1) without a subject alternative name.
     fn read(certificate: BERReader<'_, '_>) -> ASN1Result<Self> {
         certificate.read_sequence(|parts| {
-            let pattern = parts.next().read_sequence(|fields| {
+            let template = parts.next().read_sequence(|fields| {
                 let version = fields.next().read_der()?;
                 let _serial = fields.next().read_der()?;
                 let algorithm = fields.next().read_der()?;
@@ -58,16 +64,20 @@ impl Pattern {
                 })
             });
             let (_algorithm, _signature) = (parts.next().read_der()?, parts.next().read_der()?);
-            pattern
+            template
         })
     }
 
-    /// One for this host and no other name.
-    pub(super) fn leaf(
+    /// Makes and signs a leaf for this host and no other name.
+    ///
+    /// # Errors
+    ///
+    /// [`MintError::Making`] if signing fails.
+    pub(super) fn sign_leaf(
         &self,
         host: &Host,
         authority: &Authority,
-    ) -> Result<CertificateDer<'static>, Error> {
+    ) -> Result<CertificateDer<'static>, MintError> {
         let serial = random_serial();
         let content = construct_der(|writer| {
             writer.write_sequence(|fields| {
@@ -82,7 +92,7 @@ impl Pattern {
                         for extension in &self.extensions {
                             extensions.next().write_der(extension);
                         }
-                        write_name(extensions.next(), host);
+                        write_alternative_name(extensions.next(), host);
                     });
                 });
             });
@@ -100,32 +110,31 @@ impl Pattern {
     }
 }
 
-/// No subject, for a common name is read by nobody any more (RFC 9525, section 2), and has no room for long
-/// ones. No subject key identifier, for a leaf issues nothing.
-pub(super) fn params(validity: &Range<u64>) -> Result<CertificateParams, Error> {
+/// The parameters of a leaf. No subject: clients don't read the common name any more (RFC 9525, section 2), and long names
+/// don't fit in it. No subject key identifier: a leaf issues nothing.
+pub(super) fn leaf_params(validity: &Range<u64>) -> Result<CertificateParams, MintError> {
     let mut params = CertificateParams::default();
     params.distinguished_name = DistinguishedName::new();
     params.serial_number = Some(random_serial());
     params.not_before = date(validity.start)?;
     params.not_after = date(validity.end)?;
-    // Strict clients (Python since 3.13) refuse a leaf without it; rcgen repeats what the authority's
-    // certificate states.
+    // Strict clients (Python since 3.13) refuse a leaf without it; rcgen repeats what the authority's certificate states.
     params.use_authority_key_identifier_extension = true;
-    // Both keys sign only: RSA key exchange is not to be had in rustls.
+    // Both keys only sign: rustls has no RSA key exchange.
     params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
     params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
     Ok(params)
 }
 
-/// The subject alternative name (RFC 5280, section 4.2.1.6), critical because there is no subject.
-fn write_name(extension: DERWriter<'_>, host: &Host) {
+/// Writes the subject alternative name (RFC 5280, section 4.2.1.6), critical because there is no subject.
+fn write_alternative_name(extension: DERWriter<'_>, host: &Host) {
     let value = construct_der(|writer| {
         writer.write_sequence(|names| match host.as_ip() {
-            Some(IpAddr::V4(ip)) => write_octets(names.next(), IP_ADDRESS, &ip.octets()),
-            Some(IpAddr::V6(ip)) => write_octets(names.next(), IP_ADDRESS, &ip.octets()),
+            Some(IpAddr::V4(ip)) => write_general_name(names.next(), IP_ADDRESS, &ip.octets()),
+            Some(IpAddr::V6(ip)) => write_general_name(names.next(), IP_ADDRESS, &ip.octets()),
             None => {
                 let name = host.as_name().unwrap_or_default();
-                write_octets(names.next(), DNS_NAME, name.as_bytes());
+                write_general_name(names.next(), DNS_NAME, name.as_bytes());
             }
         });
     });
@@ -137,13 +146,13 @@ fn write_name(extension: DERWriter<'_>, host: &Host) {
     });
 }
 
-fn write_octets(writer: DERWriter<'_>, tag: Tag, octets: &[u8]) {
-    writer.write_tagged_implicit(tag, |writer| writer.write_bytes(octets));
+fn write_general_name(writer: DERWriter<'_>, tag: Tag, bytes: &[u8]) {
+    writer.write_tagged_implicit(tag, |writer| writer.write_bytes(bytes));
 }
 
-/// Of a certificate's fields.
+/// The field of a certificate that holds its extensions.
 const EXTENSIONS: Tag = context(3);
-/// Of a GeneralName's forms.
+/// Forms of a GeneralName.
 const DNS_NAME: Tag = context(2);
 const IP_ADDRESS: Tag = context(7);
 /// id-ce-subjectAltName.

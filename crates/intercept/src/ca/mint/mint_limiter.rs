@@ -1,58 +1,62 @@
-//! How many new certificates a client may cause.
+//! The rate limit for new certificates, per client.
 //!
-//! A client that asks for a new name with every connection pays a handshake for each; we pay that, a
-//! signature, and the place of a certificate that is in use. Within bounds the client waits; beyond them it is refused.
+//! A client that asks for a new name with every connection pays a handshake for each; the proxy pays that, a signature,
+//! and the eviction of a certificate that is in use. Within bounds the client waits; beyond them it is refused.
 
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use moka::sync::Cache;
 
-use super::Error;
+use super::error::MintError;
+use crate::request::client_info::client_prefix;
 
-/// So many a second for each client: those of one second at once if it has been quiet.
+/// A rate limiter (GCRA) for each client, with a burst of one second's certificates.
 #[derive(Debug)]
-pub(super) struct Allowance {
-    /// What one certificate takes of the second.
+pub(super) struct MintLimiter {
+    /// Nanoseconds of the second that one certificate costs.
     cost: u64,
     start: Instant,
-    /// For each client the time, in nanoseconds since `start`, at which it has paid for all it had.
-    paid: Cache<IpAddr, Arc<AtomicU64>>,
+    /// For each client the time, in nanoseconds since `start`, until which it has used its rate up.
+    used_until: Cache<IpAddr, Arc<AtomicU64>>,
 }
 
-impl Allowance {
+impl MintLimiter {
     pub(super) fn new(per_second: u32) -> Self {
         Self {
             cost: SECOND / u64::from(per_second.max(1)),
             start: Instant::now(),
-            // Whoever has been quiet for that long has the whole allowance again, and need not be known.
-            paid: Cache::builder()
-                .max_capacity(CLIENTS)
+            // A client without a request for that long has its whole burst again, and need not be remembered.
+            used_until: Cache::builder()
+                .max_capacity(MAX_CLIENTS)
                 .time_to_idle(MAX_WAIT + Duration::from_secs(1))
                 .build(),
         }
     }
 
-    /// Takes one, and returns how long it has to be waited for.
+    /// Acquires one certificate, and returns how long the client has to wait for it.
     ///
     /// # Errors
-    /// [`Error::TooMany`] if that would be longer than [`MAX_WAIT`].
-    pub(super) fn take(&self, client: IpAddr, now: Instant) -> Result<Duration, Error> {
+    ///
+    /// [`MintError::TooMany`] if that would be longer than [`MAX_WAIT`].
+    pub(super) fn acquire(&self, client: IpAddr, now: Instant) -> Result<Duration, MintError> {
         let now = self.nanoseconds(now);
-        let paid = self.paid.get_with(household(client), Arc::default);
-        let owed = |paid: u64| {
-            let next = paid.max(now).saturating_add(self.cost);
+        let used_until = self
+            .used_until
+            .get_with(client_prefix(client), Arc::default);
+        let charge = |used_until: u64| {
+            let next = used_until.max(now).saturating_add(self.cost);
             (next, next.saturating_sub(now.saturating_add(SECOND)))
         };
-        let pay = |paid: u64| {
-            let (next, wait) = owed(paid);
+        let charge_within_limit = |used_until: u64| {
+            let (next, wait) = charge(used_until);
             (Duration::from_nanos(wait) <= MAX_WAIT).then_some(next)
         };
-        match paid.fetch_update(Ordering::Relaxed, Ordering::Relaxed, pay) {
-            Ok(before) => Ok(Duration::from_nanos(owed(before).1)),
-            Err(_) => Err(Error::TooMany),
+        match used_until.fetch_update(Ordering::Relaxed, Ordering::Relaxed, charge_within_limit) {
+            Ok(before) => Ok(Duration::from_nanos(charge(before).1)),
+            Err(_) => Err(MintError::TooMany),
         }
     }
 
@@ -62,17 +66,9 @@ impl Allowance {
     }
 }
 
-/// An IPv6 host has all addresses of a /64.
-pub(crate) fn household(client: IpAddr) -> IpAddr {
-    match client.to_canonical() {
-        IpAddr::V6(ip) => Ipv6Addr::from_bits(ip.to_bits() >> 64 << 64).into(),
-        v4 => v4,
-    }
-}
-
-/// How long a client waits for a certificate at most: less than its own patience with a handshake.
+/// How long a client waits for a certificate at most: less than its own timeout for a handshake.
 pub(super) const MAX_WAIT: Duration = Duration::from_secs(4);
 /// Nanoseconds.
 const SECOND: u64 = 1_000_000_000;
-/// Clients remembered; more would have to be asking within two seconds for one to be forgotten.
-const CLIENTS: u64 = 65_536;
+/// Clients remembered; more would have to ask within two seconds for one to be evicted.
+const MAX_CLIENTS: u64 = 65_536;

@@ -1,4 +1,4 @@
-//! How TLS is spoken to clients.
+//! TLS towards clients.
 
 use std::sync::Arc;
 
@@ -9,13 +9,17 @@ use rustls::time_provider::TimeProvider;
 use rustls::version::{TLS12, TLS13};
 use rustls::{Error, ServerConfig};
 
-/// What all hosts have in common. Tickets and stored sessions among them: rustls resumes a session only under
-/// the name that it began with, and a set of them for each host would cost 30 KiB.
+/// The configuration that all hosts have in common, session tickets and stored sessions included: rustls resumes a session
+/// only under the name that it began with, and a set of them for each host would cost 30 KiB.
+///
+/// # Errors
+///
+/// The TLS library refuses the configuration, or has no random numbers for ticket keys.
 pub(super) fn base(clock: Arc<dyn TimeProvider>) -> Result<ServerConfig, Error> {
     let mut base = ServerConfig::builder_with_details(Arc::new(default_provider()), clock)
         .with_protocol_versions(&[&TLS13, &TLS12])?
         .with_no_client_auth()
-        // It knows no name, so a handshake by this alone fails.
+        // The resolver has no name, so a handshake with the base alone fails.
         .with_cert_resolver(Arc::new(ResolvesServerCertUsingSni::new()));
     base.ticketer = Ticketer::new()?;
     // For TLS 1.2 clients without tickets.
@@ -23,8 +27,8 @@ pub(super) fn base(clock: Arc<dyn TimeProvider>) -> Result<ServerConfig, Error> 
     Ok(base)
 }
 
-/// The same with one host's certificate.
-pub(super) fn config(
+/// The base with one host's certificate and these protocols.
+pub(super) fn with_certificate(
     base: &ServerConfig,
     certified: Arc<SingleCertAndKey>,
     alpn: &[&[u8]],

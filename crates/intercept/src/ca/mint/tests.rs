@@ -12,15 +12,18 @@ use x509_parser::certificate::TbsCertificate;
 use x509_parser::extensions::{GeneralName, ParsedExtension};
 use x509_parser::parse_x509_certificate;
 
-use super::allowance::Allowance;
-use super::certificate::{Pattern, params};
-use super::{Error, Mint, Offer, Settings, in_memory};
-use crate::ca::{Authority, Options, Permitted};
+use super::config::MintConfig;
+use super::error::MintError;
+use super::leaf_certificate::{LeafTemplate, leaf_params};
+use super::mint_limiter::MintLimiter;
+use super::offer::ClientSupport;
+use super::{Mint, in_memory};
+use crate::ca::{Authority, AuthorityOptions, Permitted};
 use crate::host::Host;
 
 #[test]
 fn a_leaf_names_one_host_and_nothing_else() {
-    let mint = mint(Settings::default());
+    let mint = mint(MintConfig::default());
     for (name, expected) in [
         ("Example.COM", GeneralName::DNSName("example.com")),
         ("_x.example.com", GeneralName::DNSName("_x.example.com")),
@@ -62,7 +65,7 @@ fn a_leaf_is_what_rcgen_would_write() {
     let authority = authority(Vec::new());
     let key = rcgen::KeyPair::generate().expect("a key");
     let now = UnixTime::now().as_secs();
-    let pattern = Pattern::new(&authority, &(now..now + 60), &key).expect("a pattern");
+    let template = LeafTemplate::new(&authority, &(now..now + 60), &key).expect("a template");
     for (name, alternative) in [
         (
             "a.test",
@@ -77,9 +80,9 @@ fn a_leaf_is_what_rcgen_would_write() {
             SanType::IpAddress("2001:db8::1".parse().expect("v6")),
         ),
     ] {
-        let ours = pattern.leaf(&host(name), &authority).expect("a leaf");
+        let ours = template.sign_leaf(&host(name), &authority).expect("a leaf");
         let (_, ours) = parse_x509_certificate(&ours).expect("DER");
-        let mut params = params(&(now..now + 60)).expect("times");
+        let mut params = leaf_params(&(now..now + 60)).expect("times");
         params.serial_number = Some(rcgen::SerialNumber::from_slice(ours.raw_serial()));
         params.subject_alt_names = vec![alternative];
         let theirs = params.signed_by(&key, authority.issuer()).expect("a leaf");
@@ -112,7 +115,7 @@ fn contents<'a>(leaf: &'a TbsCertificate<'_>) -> Contents<'a> {
 /// Whichever client pays, and whatever each of 200 threads finds.
 #[test]
 fn one_certificate_for_all_who_wait_for_it() {
-    let mint = mint(Settings::default());
+    let mint = mint(MintConfig::default());
     let start = Barrier::new(200);
     let host = host("example.com");
     let ask = || {
@@ -129,26 +132,26 @@ fn one_certificate_for_all_who_wait_for_it() {
 
 #[test]
 fn what_is_kept_is_bounded() {
-    let settings = Settings {
+    let config = MintConfig {
         capacity: 100,
         per_client: 1_000_000,
-        ..Settings::default()
+        ..MintConfig::default()
     };
-    let mint = mint(settings);
+    let mint = mint(config);
     for number in 0..1000 {
         let host = host(&format!("{number}.example.com"));
         block_on(mint.server_config(&host, ECDSA, &[])).expect("a certificate");
     }
-    mint.kept.run_pending_tasks();
-    assert!(mint.kept.entry_count() <= 100);
+    mint.cache.run_pending_tasks();
+    assert!(mint.cache.entry_count() <= 100);
 }
 
 #[test]
 fn a_day_brings_a_new_key_and_a_jump_of_the_clock_too() {
     let clock = Arc::new(Clock::now());
-    let mint = mint(Settings {
+    let mint = mint(MintConfig {
         clock: Arc::clone(&clock) as _,
-        ..Settings::default()
+        ..MintConfig::default()
     });
     let key = || {
         let leaf = shown(&mint, "example.com", ECDSA, &[]).1;
@@ -172,7 +175,7 @@ fn a_day_brings_a_new_key_and_a_jump_of_the_clock_too() {
     // if nothing had been.
     clock.jump(-365 * 24 * HOUR);
     let refused = block_on(mint.server_config(&host("example.com"), ECDSA, &[]));
-    assert!(matches!(refused, Err(Error::Authority)), "{refused:?}");
+    assert!(matches!(refused, Err(MintError::Authority)), "{refused:?}");
     clock.jump(365 * 24 * HOUR);
     assert_eq!(key(), second);
     clock.jump(-20 * HOUR);
@@ -182,9 +185,9 @@ fn a_day_brings_a_new_key_and_a_jump_of_the_clock_too() {
 #[test]
 fn no_leaf_outlives_its_authority() {
     let clock = Arc::new(Clock::now());
-    let mint = mint(Settings {
+    let mint = mint(MintConfig {
         clock: Arc::clone(&clock) as _,
-        ..Settings::default()
+        ..MintConfig::default()
     });
     let end = mint.authority().facts().not_after;
     clock.jump(i64::try_from(end - clock.seconds()).expect("a year") - HOUR);
@@ -193,13 +196,13 @@ fn no_leaf_outlives_its_authority() {
     assert_eq!(leaf.validity.not_after.timestamp() as u64, end);
     clock.jump(HOUR);
     let refused = block_on(mint.server_config(&host("example.com"), ECDSA, &[]));
-    assert!(matches!(refused, Err(Error::Authority)), "{refused:?}");
+    assert!(matches!(refused, Err(MintError::Authority)), "{refused:?}");
 }
 
 #[test]
 fn a_client_without_ecdsa_gets_rsa_of_one_key() {
-    let mint = mint(Settings::default());
-    let rsa = Offer { ecdsa: false };
+    let mint = mint(MintConfig::default());
+    let rsa = ClientSupport { ecdsa: false };
     let key = |name| {
         let leaf = shown(&mint, name, rsa, &[]).1;
         let (_, leaf) = parse_x509_certificate(&leaf).expect("DER");
@@ -220,7 +223,7 @@ fn a_name_that_clients_would_refuse_is_an_error() {
     for outside in ["example.org", "192.0.2.1"] {
         let refused = block_on(mint.server_config(&host(outside), ECDSA, &[]));
         assert!(
-            matches!(refused, Err(Error::NotPermitted(_))),
+            matches!(refused, Err(MintError::NotPermitted(_))),
             "{refused:?}"
         );
     }
@@ -229,22 +232,22 @@ fn a_name_that_clients_would_refuse_is_an_error() {
 
 #[test]
 fn a_client_runs_out_and_others_do_not() {
-    let allowance = Allowance::new(50);
+    let limiter = MintLimiter::new(50);
     let (start, other) = (Instant::now(), IpAddr::from([192, 0, 2, 2]));
     // At once, and within four seconds.
     let most = 50 + 4 * 50;
     let taken = |client, at| {
         (0..1000)
-            .filter(|_| allowance.take(client, at).is_ok())
+            .filter(|_| limiter.acquire(client, at).is_ok())
             .count()
     };
-    assert_eq!(allowance.take(CLIENT, start).ok(), Some(Duration::ZERO));
+    assert_eq!(limiter.acquire(CLIENT, start).ok(), Some(Duration::ZERO));
     assert_eq!(taken(CLIENT, start), most - 1);
-    assert!(allowance.take(CLIENT, start).is_err());
+    assert!(limiter.acquire(CLIENT, start).is_err());
     assert_eq!(taken(other, start), most);
     let later = start + Duration::from_millis(100);
     assert_eq!(
-        allowance.take(CLIENT, later).ok(),
+        limiter.acquire(CLIENT, later).ok(),
         Some(Duration::from_millis(3920))
     );
     assert_eq!(taken(CLIENT, later), 4);
@@ -263,7 +266,7 @@ fn a_client_runs_out_and_others_do_not() {
 /// Protocol, certificate and name are as asked for, and the next connection is resumed.
 #[test]
 fn a_client_that_trusts_the_authority_is_served_and_comes_back_cheaper() {
-    let mint = mint(Settings::default());
+    let mint = mint(MintConfig::default());
     let mut roots = RootCertStore::empty();
     roots
         .add(mint.authority().certificate_der().clone())
@@ -292,7 +295,7 @@ fn a_client_that_trusts_the_authority_is_served_and_comes_back_cheaper() {
 fn shown(
     mint: &Mint,
     name: &str,
-    offer: Offer,
+    support: ClientSupport,
     alpn: &[&[u8]],
 ) -> (ClientConnection, CertificateDer<'static>) {
     let mut roots = RootCertStore::empty();
@@ -301,14 +304,14 @@ fn shown(
         .expect("a root");
     let mut config = ClientConfig::builder_with_details(
         Arc::new(rustls::crypto::aws_lc_rs::default_provider()),
-        Arc::clone(&mint.settings.clock),
+        Arc::clone(&mint.config.clock),
     )
     .with_safe_default_protocol_versions()
     .expect("versions")
     .with_root_certificates(roots)
     .with_no_client_auth();
     config.resumption = rustls::client::Resumption::disabled();
-    handshake(mint, Arc::new(config), name, offer, alpn)
+    handshake(mint, Arc::new(config), name, support, alpn)
 }
 
 /// In memory, with the server configured only when it has the ClientHello, as the proxy does it.
@@ -316,19 +319,22 @@ fn handshake(
     mint: &Mint,
     client: Arc<ClientConfig>,
     name: &str,
-    offer: Offer,
+    support: ClientSupport,
     alpn: &[&[u8]],
 ) -> (ClientConnection, CertificateDer<'static>) {
     let host = host(name);
     let mut client = ClientConnection::new(client, host.to_server_name()).expect("a client");
     let accepted = in_memory::begin(&mut client).expect("a ClientHello");
-    assert_eq!(Offer::of(&accepted.client_hello()), ECDSA);
+    assert_eq!(
+        ClientSupport::from_client_hello(&accepted.client_hello()),
+        ECDSA
+    );
     assert_eq!(
         sni(&accepted.client_hello()),
         host.as_name().map(str::to_owned)
     );
     let config: Arc<ServerConfig> =
-        block_on(mint.server_config(&host, offer, alpn)).expect("a certificate");
+        block_on(mint.server_config(&host, support, alpn)).expect("a certificate");
     in_memory::finish(&mut client, accepted, config).expect("what both accept");
     let leaf = client
         .peer_certificates()
@@ -355,13 +361,13 @@ fn authority_key_id<'a>(leaf: &'a x509_parser::certificate::X509Certificate<'_>)
         .expect("an authority key identifier")
 }
 
-fn mint(settings: Settings) -> Mint {
-    Mint::with(authority(Vec::new()), settings).expect("a mint")
+fn mint(config: MintConfig) -> Mint {
+    Mint::with_config(authority(Vec::new()), config).expect("a mint")
 }
 
 fn authority(permitted: Vec<Permitted>) -> Authority {
     let common_name = "peername test".to_owned();
-    Authority::ephemeral(&Options {
+    Authority::ephemeral(&AuthorityOptions {
         common_name,
         days: 365,
         permitted,
@@ -410,5 +416,5 @@ impl TimeProvider for Clock {
 }
 
 const CLIENT: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(192, 0, 2, 1));
-const ECDSA: Offer = Offer { ecdsa: true };
+const ECDSA: ClientSupport = ClientSupport { ecdsa: true };
 const HOUR: i64 = 3600;

@@ -1,15 +1,15 @@
 use super::*;
 
 /// What becomes of a stream of requests, however it is cut into reads.
-fn verdicts(bytes: &[u8]) -> Vec<Result<(), Smell>> {
+fn verdicts(bytes: &[u8]) -> Vec<Result<(), FramingError>> {
     let read_in = |size: usize| {
-        let mut framing = Framing::default();
+        let mut framing = FramingMonitor::default();
         let mut all = Vec::new();
         for part in bytes.chunks(size) {
             let fed = framing.feed(part);
             all.extend(framing.take_verdicts());
-            if let Err(smell) = fed {
-                all.push(Err(smell));
+            if let Err(error) = fed {
+                all.push(Err(error));
                 break;
             }
         }
@@ -33,7 +33,7 @@ fn requests_in_a_row_are_told_apart() {
 }
 
 #[test]
-fn what_two_readers_could_take_differently_smells() {
+fn framing_that_two_parsers_could_read_differently_is_refused() {
     for head in [
         "POST / HTTP/1.1\r\nContent-Length: 4\r\nTransfer-Encoding: chunked\r\n\r\n",
         "POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\nContent-Length: 4\r\n\r\n",
@@ -64,7 +64,7 @@ fn what_two_readers_could_take_differently_smells() {
 }
 
 #[test]
-fn a_body_that_smells_is_broken_off() {
+fn invalid_framing_of_a_body_closes_the_connection() {
     let head = "POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n";
     for body in [
         "3\nabc\r\n",
@@ -86,7 +86,7 @@ fn http2_has_one_length_or_none() {
         let pairs = lengths
             .iter()
             .map(|length| (CONTENT_LENGTH, (*length).parse().unwrap()));
-        of_http2(&pairs.collect())
+        check_http2(&pairs.collect())
     };
     assert!(of(&[]).is_ok() && of(&["3"]).is_ok());
     for bad in [
@@ -104,22 +104,22 @@ fn http2_has_one_length_or_none() {
 #[test]
 fn what_is_claimed_is_not_kept() {
     // Its lines are collected, so they have an end.
-    let mut framing = Framing::default();
+    let mut framing = FramingMonitor::default();
     framing.feed(b"GET / HTTP/1.1\r\nX: ").unwrap();
-    framing.feed(&vec![b'x'; LONGEST_LINE + 1]).unwrap();
-    assert!(framing.next().is_err() && framing.line.capacity() == 0);
+    framing.feed(&vec![b'x'; MAX_LINE + 1]).unwrap();
+    assert!(framing.next_verdict().is_err() && framing.line.capacity() == 0);
     // Nor is anything of a body kept, however long it says it is.
-    let mut framing = Framing::default();
+    let mut framing = FramingMonitor::default();
     let head = format!("POST / HTTP/1.1\r\nContent-Length: {}\r\n\r\n", u64::MAX);
     framing.feed(head.as_bytes()).unwrap();
     framing.feed(&[b'x'; 4096]).unwrap();
-    assert!(framing.next().is_ok() && framing.state == State::Body(u64::MAX - 4096));
+    assert!(framing.next_verdict().is_ok() && framing.state == State::Body(u64::MAX - 4096));
     assert_eq!(framing.line.len(), 0);
-    let mut framing = Framing::default();
+    let mut framing = FramingMonitor::default();
     let head = format!("POST / HTTP/1.1\r\nContent-Length: {}0\r\n\r\n", u64::MAX);
     framing.feed(head.as_bytes()).unwrap();
-    assert!(framing.next().is_err());
-    let mut framing = Framing::default();
+    assert!(framing.next_verdict().is_err());
+    let mut framing = FramingMonitor::default();
     framing
         .feed(b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n")
         .unwrap();
@@ -136,7 +136,7 @@ fn nothing_is_looked_at_behind_a_connect() {
 
 #[test]
 fn a_reader_that_sees_more_requests_is_told_so() {
-    let mut framing = Framing::default();
+    let mut framing = FramingMonitor::default();
     framing.feed(b"GET / HTTP/1.1\r\n\r\n").unwrap();
-    assert!(framing.next().is_ok() && framing.next().is_err());
+    assert!(framing.next_verdict().is_ok() && framing.next_verdict().is_err());
 }

@@ -2,17 +2,17 @@ use http::Request;
 
 use super::*;
 
-fn place(host: &str, tls: bool) -> Named {
+fn target_for(host: &str, tls: bool) -> RequestTarget {
     let to = HostPort::parse(host).unwrap();
-    Named {
+    RequestTarget {
         tls,
-        ..Named::plain(to, None)
+        ..RequestTarget::plain(to, None)
     }
 }
 
-/// The code and status with which `place` refuses, or nothing.
+/// The code and status with which `connection` refuses a request, or nothing.
 fn refusal(
-    place: &Named,
+    connection: &RequestTarget,
     version: Version,
     target: &str,
     hosts: &[&str],
@@ -22,13 +22,13 @@ fn refusal(
         request = request.header(header::HOST, *host);
     }
     let (parts, ()) = request.body(()).unwrap().into_parts();
-    let refusal = place.agrees(&parts).err()?;
+    let refusal = connection.check_agreement(&parts).err()?;
     Some((refusal.code, refusal.status.as_u16()))
 }
 
 #[test]
-fn a_request_names_the_connections_place_in_any_spelling() {
-    let secure = place("a.test:443", true);
+fn a_request_may_spell_its_target_in_any_way() {
+    let secure = target_for("a.test:443", true);
     for host in ["a.test", "A.TEST", "a.test.", "a.test:443"] {
         assert_eq!(
             refusal(&secure, Version::HTTP_11, "/", &[host]),
@@ -47,7 +47,7 @@ fn a_request_names_the_connections_place_in_any_spelling() {
             "{host}"
         );
     }
-    let plain = place("[2001:db8::1]:8080", false);
+    let plain = target_for("[2001:db8::1]:8080", false);
     assert_eq!(
         refusal(&plain, Version::HTTP_11, "/", &["[2001:DB8:0::1]:8080"]),
         None
@@ -56,8 +56,8 @@ fn a_request_names_the_connections_place_in_any_spelling() {
 }
 
 #[test]
-fn any_other_place_is_refused() {
-    let secure = place("a.test:443", true);
+fn a_request_for_another_target_is_refused() {
+    let secure = target_for("a.test:443", true);
     let (differs, bad) = (Some(("name_mismatch", 403)), Some(("bad_request", 400)));
     for (target, hosts, expected) in [
         ("/", &["b.test"][..], differs),
@@ -80,36 +80,37 @@ fn any_other_place_is_refused() {
     assert_eq!(misdirected, Some(("name_mismatch", 421)));
 }
 
-/// The name that is shown is the one that the client wants to see; where it differs from CONNECT's, nothing passes.
+/// The certificate is for the name that the client wants to see; where it differs from CONNECT's, all requests are refused.
 #[test]
-fn sni_and_connect_agree_or_nothing_passes() {
-    let connect = Going::Connect(HostPort::parse("a.test:8443").unwrap());
-    let by = |going: &Going, sni: Option<&str>| {
-        Named::by_tls(going, sni.map(|name| Host::parse(name).unwrap()))
+fn requests_are_refused_unless_sni_and_connect_agree() {
+    let connect = Destination::Connect(HostPort::parse("a.test:8443").unwrap());
+    let target_of = |destination: &Destination, sni: Option<&str>| {
+        RequestTarget::from_client_hello(destination, sni.map(|name| Host::parse(name).unwrap()))
     };
-    for (sni, host, barred) in [
+    for (sni, host, is_refused) in [
         (Some("a.test"), "a.test", false),
         (None, "a.test", false),
         (Some("b.test"), "b.test", true),
         (Some("x.a.test"), "x.a.test", true),
     ] {
-        let named = by(&connect, sni);
-        assert_eq!((&*named.host, named.to.port), (host, 8443), "{sni:?}");
-        assert_eq!(named.barred.is_some(), barred, "{sni:?}");
-        assert!(named.tls && named.via.is_none());
-        let agrees = refusal(&named, Version::HTTP_11, "/", &["a.test:8443"]).is_none();
+        let target = target_of(&connect, sni);
+        assert_eq!((&*target.host, target.to.port), (host, 8443), "{sni:?}");
+        assert_eq!(target.refusal.is_some(), is_refused, "{sni:?}");
+        assert!(target.tls && target.via.is_none());
+        let agrees = refusal(&target, Version::HTTP_11, "/", &["a.test:8443"]).is_none();
         assert_eq!(agrees, host == "a.test", "{sni:?}");
     }
 }
 
-/// Whoever was redirected to us goes where it was going, and the certificate there has to be for the name.
+/// A redirected connection goes to its original destination, whose certificate has to be for the name.
 #[test]
-fn a_redirected_client_keeps_its_address() {
-    let going = Going::Redirected("192.0.2.1:443".parse().unwrap());
-    let named = Named::by_tls(&going, Some(Host::parse("a.test").unwrap()));
-    assert_eq!(named.to, HostPort::parse("a.test:443").unwrap());
-    assert_eq!(named.via, Some("192.0.2.1".parse().unwrap()));
-    assert!(named.barred.is_none());
-    let named = Named::by_tls(&going, None);
-    assert_eq!((&*named.host, named.via), ("192.0.2.1", None));
+fn a_redirected_connection_keeps_its_destination() {
+    let destination = Destination::Redirected("192.0.2.1:443".parse().unwrap());
+    let target =
+        RequestTarget::from_client_hello(&destination, Some(Host::parse("a.test").unwrap()));
+    assert_eq!(target.to, HostPort::parse("a.test:443").unwrap());
+    assert_eq!(target.via, Some("192.0.2.1".parse().unwrap()));
+    assert!(target.refusal.is_none());
+    let target = RequestTarget::from_client_hello(&destination, None);
+    assert_eq!((&*target.host, target.via), ("192.0.2.1", None));
 }

@@ -6,30 +6,35 @@ use rustls::{ClientConfig, ClientConnection, RootCertStore};
 use super::*;
 
 #[test]
-fn a_beginning_is_waited_for_until_it_tells() {
+fn first_bytes_are_awaited_until_they_tell_the_protocol() {
     for (bytes, expected) in [
-        (&b""[..], Look::More),
-        (b"\x16", Look::More),
-        (b"\x16\x03", Look::Tls),
-        (b"\x16\x02", Look::Unknown),
-        (b"\x15\x03\x01", Look::Unknown),
-        (b"G", Look::More),
-        (b"POST", Look::More),
-        (b"POST /x HTTP/1.", Look::More),
-        (b"POST /x HTTP/1.1\r\n", Look::Http),
-        (b"PROPFIND /x HTTP/1.0\n", Look::Http),
-        (b"GET /x\r\n", Look::Unknown),
-        (b"PRI * HTTP/2.0\r\n", Look::Unknown),
-        (b"SSH-2.0-OpenSSH_9.2\r\n", Look::Unknown),
-        (b"EHLO client.test\r\n", Look::Unknown),
-        (b"\x00\x01", Look::Unknown),
+        (&b""[..], FirstBytes::Incomplete),
+        (b"\x16", FirstBytes::Incomplete),
+        (b"\x16\x03", FirstBytes::Tls),
+        (b"\x16\x02", FirstBytes::Unknown),
+        (b"\x15\x03\x01", FirstBytes::Unknown),
+        (b"G", FirstBytes::Incomplete),
+        (b"POST", FirstBytes::Incomplete),
+        (b"POST /x HTTP/1.", FirstBytes::Incomplete),
+        (b"POST /x HTTP/1.1\r\n", FirstBytes::Http),
+        (b"PROPFIND /x HTTP/1.0\n", FirstBytes::Http),
+        (b"GET /x\r\n", FirstBytes::Unknown),
+        (b"PRI * HTTP/2.0\r\n", FirstBytes::Unknown),
+        (b"SSH-2.0-OpenSSH_9.2\r\n", FirstBytes::Unknown),
+        (b"EHLO client.test\r\n", FirstBytes::Unknown),
+        (b"\x00\x01", FirstBytes::Unknown),
     ] {
-        assert_eq!(first_look(bytes), expected, "{}", bytes.escape_ascii());
+        assert_eq!(
+            classify_first_bytes(bytes),
+            expected,
+            "{}",
+            bytes.escape_ascii()
+        );
     }
 }
 
 #[test]
-fn what_a_client_asks_for_is_read_however_it_comes() {
+fn a_client_hello_is_parsed_however_it_is_cut_into_reads() {
     for (name, alpn, sni, http2, http1) in [
         (
             "A.test.",
@@ -56,16 +61,16 @@ fn what_a_client_asks_for_is_read_however_it_comes() {
                 (sni, http2, http1),
                 "{name} {alpn:?}"
             );
-            assert!(hello.offer.ecdsa);
+            assert!(hello.support.ecdsa);
         }
         let half = read_in(&bytes[..bytes.len() - 1], 7);
         assert!(half.expect("no error yet").is_none(), "{name}");
     }
 }
 
-/// A name that is none of ours is as good as none: nothing is minted for it.
+/// An SNI that is no host counts as none: no certificate is minted for it.
 #[test]
-fn a_name_that_is_no_host_is_none() {
+fn an_sni_that_is_no_host_is_ignored() {
     let good = client_hello("aa-b.test", &[]);
     for other in [
         "aa_-.test",
@@ -81,25 +86,28 @@ fn a_name_that_is_no_host_is_none() {
         match read_in(&bytes, 100) {
             Ok(Some(hello)) => assert_eq!(hello.sni, None, "{other:?}"),
             Ok(None) => panic!("{other:?}: half"),
-            Err(why) => assert!(matches!(why, Unopened::NotAHello(_)), "{other:?}: {why}"),
+            Err(why) => assert!(
+                matches!(why, OpeningError::NotAClientHello(_)),
+                "{other:?}: {why}"
+            ),
         }
     }
 }
 
 #[test]
-fn what_is_no_client_hello_is_told_apart() {
+fn what_is_no_client_hello_is_an_error() {
     let alert = b"\x15\x03\x03\x00\x02\x02\x28";
     let server_hello = b"\x16\x03\x03\x00\x04\x02\x00\x00\x00";
     let empty = b"\x16\x03\x01\x00\x04\x01\x00\x00\x00";
     for bytes in [&alert[..], server_hello, empty] {
         let why = read_in(bytes, 3).err().expect("an error");
-        assert!(matches!(why, Unopened::NotAHello(_)), "{why}");
+        assert!(matches!(why, OpeningError::NotAClientHello(_)), "{why}");
     }
 }
 
-/// A message may claim 16 MiB. What it claims is not waited for, and not much of it is kept.
+/// A handshake message may claim 16 MiB, which is neither waited for nor buffered.
 #[test]
-fn a_client_hello_without_end_is_given_up() {
+fn an_endless_client_hello_is_refused() {
     let mut bytes = b"\x16\x03\x01\x40\x00\x01\xff\xff\xff\x03\x03".to_vec();
     bytes.resize(5 + 0x4000, 0);
     for _ in 0..7 {
@@ -110,13 +118,13 @@ fn a_client_hello_without_end_is_given_up() {
     assert!(
         matches!(
             why,
-            Unopened::TooLong | Unopened::NotAHello(_) | Unopened::Read(_)
+            OpeningError::TooLong | OpeningError::NotAClientHello(_) | OpeningError::Read(_)
         ),
         "{why}"
     );
 }
 
-/// As a client writes it.
+/// A ClientHello as rustls writes it.
 fn client_hello(name: &str, alpn: &[&str]) -> Vec<u8> {
     let mut config = ClientConfig::builder()
         .with_root_certificates(RootCertStore::empty())
@@ -129,12 +137,12 @@ fn client_hello(name: &str, alpn: &[&str]) -> Vec<u8> {
     bytes
 }
 
-/// In so many octets at a time; `None` if it is not whole.
-fn read_in(bytes: &[u8], size: usize) -> Result<Option<Box<Hello>>, Unopened> {
-    let mut reader = Reader::default();
+/// Feeds so many bytes at a time; `None` if the ClientHello is not complete.
+fn read_in(bytes: &[u8], size: usize) -> Result<Option<Box<ParsedClientHello>>, OpeningError> {
+    let mut reader = ClientHelloReader::default();
     let ends = (1..bytes.len().div_ceil(size)).map(|part| part * size);
     for end in ends.chain([bytes.len()]) {
-        if let Some(hello) = reader.look(&bytes[..end])? {
+        if let Some(hello) = reader.feed(&bytes[..end])? {
             return Ok(Some(hello));
         }
     }

@@ -1,6 +1,6 @@
-//! Whether an origin is who it says, with an answer that people can act on where it is not.
+//! Verification of origins' certificates, with errors that an operator can act on.
 //!
-//! rustls decides; what is added is what was seen, because "unknown issuer" alone sends nobody anywhere.
+//! rustls decides; the error adds what is in the certificate, because "unknown issuer" alone does not help.
 
 use std::fmt::{self, Display, Formatter};
 use std::iter;
@@ -13,7 +13,7 @@ use rustls::{CertificateError, DigitallySignedStruct, Error, OtherError, Signatu
 use x509_parser::prelude::{FromDer, GeneralName, X509Certificate};
 use x509_parser::public_key::PublicKey;
 
-/// A certificate that was not accepted, and what stands in it.
+/// A certificate that was not accepted, and what is in it.
 #[derive(Clone, Debug)]
 pub(crate) struct BadCertificate {
     why: Why,
@@ -28,14 +28,14 @@ enum Why {
     Untrusted,
     SelfSigned,
     Revoked,
-    /// A certificate of our own authority's key is among what the origin shows.
-    Ours,
+    /// The origin's chain has a certificate of the proxy's own authority.
+    OwnAuthority,
     Invalid(String),
 }
 
 impl BadCertificate {
-    /// What a failed handshake says of the certificate, if that is what it failed of.
-    pub(crate) fn of(error: &Error) -> Option<Self> {
+    /// The certificate's fault in a failed handshake; `None` if the handshake failed of something else.
+    pub(crate) fn from_tls_error(error: &Error) -> Option<Self> {
         match error {
             Error::InvalidCertificate(CertificateError::Other(OtherError(inner))) => {
                 inner.downcast_ref::<Self>().cloned()
@@ -45,7 +45,7 @@ impl BadCertificate {
     }
 
     fn new(error: &CertificateError, certificate: &CertificateDer<'_>) -> Self {
-        let parsed = parsed(certificate);
+        let parsed = parse(certificate);
         let is_self_signed = parsed
             .as_ref()
             .is_some_and(|seen| seen.subject() == seen.issuer());
@@ -60,17 +60,17 @@ impl BadCertificate {
             CertificateError::UnknownIssuer if is_self_signed => Why::SelfSigned,
             CertificateError::UnknownIssuer => Why::Untrusted,
             CertificateError::Revoked => Why::Revoked,
-            // As openssl(1) makes them when nothing else is asked for: an authority's own.
+            // openssl(1) makes such certificates by default: an authority's own.
             CertificateError::Other(_) if is_self_signed => Why::SelfSigned,
             CertificateError::Other(OtherError(why)) => Why::Invalid(why.to_string()),
             other => Why::Invalid(other.to_string()),
         };
-        Self::seen(why, certificate)
+        Self::describe(why, certificate)
     }
 
-    fn seen(why: Why, certificate: &CertificateDer<'_>) -> Self {
-        let parsed = parsed(certificate);
-        let seen = parsed.map_or_else(|| "can't be read".to_owned(), |seen| describe(&seen));
+    fn describe(why: Why, certificate: &CertificateDer<'_>) -> Self {
+        let parsed = parse(certificate);
+        let seen = parsed.map_or_else(|| "can't be read".to_owned(), |parsed| describe(&parsed));
         Self { why, seen }
     }
 
@@ -86,7 +86,7 @@ impl BadCertificate {
             Why::Untrusted => "upstream_tls_untrusted",
             Why::SelfSigned => "upstream_tls_self_signed",
             Why::Revoked => "upstream_tls_revoked",
-            Why::Ours => "upstream_tls_own_authority",
+            Why::OwnAuthority => "upstream_tls_own_authority",
             Why::Invalid(_) => "upstream_tls_invalid",
         }
     }
@@ -105,8 +105,8 @@ impl BadCertificate {
                  certificate has to be fixed there"
             }
             Why::Revoked => "the origin has to replace it",
-            Why::Ours => {
-                "does the name lead back to a proxy with this key? If not, somebody else has it: \
+            Why::OwnAuthority => {
+                "does the name lead back to a proxy with this key? If not, the key was stolen: \
                  peername ca rotate"
             }
             Why::Invalid(_) => "",
@@ -120,10 +120,10 @@ impl Display for BadCertificate {
             Why::Expired => "has expired",
             Why::NotYetValid => "is not valid yet",
             Why::WrongName => "is for another name",
-            Why::Untrusted => "has an issuer that nobody here trusts",
+            Why::Untrusted => "has an issuer that is not trusted here",
             Why::SelfSigned => "is self-signed and not trusted here",
             Why::Revoked => "is revoked",
-            Why::Ours => "comes with one of this proxy's own authority",
+            Why::OwnAuthority => "comes with one of this proxy's own authority",
             Why::Invalid(why) => {
                 return write!(f, "the origin's certificate: {why}; it {}", self.seen);
             }
@@ -134,61 +134,61 @@ impl Display for BadCertificate {
 
 impl std::error::Error for BadCertificate {}
 
-/// The public keys of our own authority and its predecessors.
+/// The public keys of the proxy's own authority and its predecessors.
 #[derive(Debug)]
-pub(crate) struct OwnKeys(Vec<Box<[u8]>>);
+pub(crate) struct OwnCaKeys(Vec<Box<[u8]>>);
 
-impl OwnKeys {
-    pub(crate) fn of(certificates: &[CertificateDer<'_>]) -> Self {
+impl OwnCaKeys {
+    pub(crate) fn new(certificates: &[CertificateDer<'_>]) -> Self {
         let keys = certificates
             .iter()
-            .filter_map(|one| Some(public_key(&parsed(one)?)));
+            .filter_map(|one| Some(public_key(&parse(one)?)));
         Self(keys.collect())
     }
 
-    /// By its key, whatever else stands in the certificate: it may be cross-signed.
-    pub(crate) fn has(&self, certificate: &CertificateDer<'_>) -> bool {
-        // Nearly no certificate has it anywhere, and to read one takes twenty times as long as this look.
+    /// Whether a certificate is for one of these keys, whatever else is in it: it may be cross-signed.
+    pub(crate) fn certify(&self, certificate: &CertificateDer<'_>) -> bool {
+        // Searches the bytes first: nearly no certificate has the key, and parsing one takes twenty times as long.
         let may_be = |own: &[u8]| {
             certificate
                 .windows(own.len().max(1))
                 .any(|part| part == own)
         };
         self.0.iter().any(|own| may_be(own))
-            && parsed(certificate).is_some_and(|theirs| self.0.contains(&public_key(&theirs)))
+            && parse(certificate).is_some_and(|theirs| self.0.contains(&public_key(&theirs)))
     }
 }
 
-/// A point of an elliptic curve may be written with one coordinate or with both (RFC 5480, section 2.2), and
-/// verifiers take either: the first one tells the key.
+/// The bytes that identify a key. A point of an elliptic curve may be written with one coordinate or with both (RFC 5480,
+/// section 2.2), and verifiers accept either: the first coordinate identifies it.
 fn public_key(certificate: &X509Certificate<'_>) -> Box<[u8]> {
     let key = certificate.public_key();
-    let octets = key.subject_public_key.as_ref();
+    let bytes = key.subject_public_key.as_ref();
     match key.parsed() {
-        Ok(PublicKey::EC(_)) => match octets {
+        Ok(PublicKey::EC(_)) => match bytes {
             [UNCOMPRESSED, both @ ..] => both.split_at(both.len() / 2).0.into(),
             [_, first @ ..] => first.into(),
             [] => Box::default(),
         },
-        _ => octets.into(),
+        _ => bytes.into(),
     }
 }
 
-/// Verifies as rustls does, and refuses what our own authority has any part in: where somebody who is trusted
-/// has certified its key, rustls would take what we forge.
+/// Verifies as rustls does, and refuses chains with the proxy's own authority: where a trusted authority has certified its
+/// key, rustls would accept the certificates that the proxy mints.
 #[derive(Debug)]
-pub(crate) struct Verifier {
+pub(crate) struct OriginVerifier {
     inner: Arc<WebPkiServerVerifier>,
-    ours: OwnKeys,
+    own_keys: OwnCaKeys,
 }
 
-impl Verifier {
-    pub(crate) fn new(inner: Arc<WebPkiServerVerifier>, ours: OwnKeys) -> Self {
-        Self { inner, ours }
+impl OriginVerifier {
+    pub(crate) fn new(inner: Arc<WebPkiServerVerifier>, own_keys: OwnCaKeys) -> Self {
+        Self { inner, own_keys }
     }
 }
 
-impl ServerCertVerifier for Verifier {
+impl ServerCertVerifier for OriginVerifier {
     fn verify_server_cert(
         &self,
         end_entity: &CertificateDer<'_>,
@@ -198,8 +198,8 @@ impl ServerCertVerifier for Verifier {
         now: UnixTime,
     ) -> Result<ServerCertVerified, Error> {
         let mut shown = iter::once(end_entity).chain(intermediates);
-        if shown.any(|one| self.ours.has(one)) {
-            return Err(BadCertificate::seen(Why::Ours, end_entity).into_error());
+        if shown.any(|one| self.own_keys.certify(one)) {
+            return Err(BadCertificate::describe(Why::OwnAuthority, end_entity).into_error());
         }
         let verified = self.inner.verify_server_cert(
             end_entity,
@@ -208,7 +208,7 @@ impl ServerCertVerifier for Verifier {
             ocsp_response,
             now,
         );
-        verified.map_err(|error| told(error, end_entity))
+        verified.map_err(|error| explain(error, end_entity))
     }
 
     fn verify_tls12_signature(
@@ -218,7 +218,7 @@ impl ServerCertVerifier for Verifier {
         dss: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
         let verified = self.inner.verify_tls12_signature(message, cert, dss);
-        verified.map_err(|error| told(error, cert))
+        verified.map_err(|error| explain(error, cert))
     }
 
     fn verify_tls13_signature(
@@ -228,7 +228,7 @@ impl ServerCertVerifier for Verifier {
         dss: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
         let verified = self.inner.verify_tls13_signature(message, cert, dss);
-        verified.map_err(|error| told(error, cert))
+        verified.map_err(|error| explain(error, cert))
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
@@ -236,22 +236,22 @@ impl ServerCertVerifier for Verifier {
     }
 }
 
-/// With what stands in the certificate, where it is the certificate's fault: a key that is too short is noticed by
-/// what it signs.
-fn told(error: Error, certificate: &CertificateDer<'_>) -> Error {
+/// Adds what is in the certificate, where the error is about the certificate: a key that is too short is noticed by its
+/// signature.
+fn explain(error: Error, certificate: &CertificateDer<'_>) -> Error {
     match error {
         Error::InvalidCertificate(why) => BadCertificate::new(&why, certificate).into_error(),
         other => other,
     }
 }
 
-fn parsed<'a>(certificate: &'a CertificateDer<'_>) -> Option<X509Certificate<'a>> {
+fn parse<'a>(certificate: &'a CertificateDer<'_>) -> Option<X509Certificate<'a>> {
     X509Certificate::from_der(certificate)
         .ok()
         .map(|(_, parsed)| parsed)
 }
 
-/// In printable ASCII and of bounded length: it is the origin that wrote it.
+/// Describes a certificate in printable ASCII and bounded length: the origin wrote it.
 fn describe(certificate: &X509Certificate<'_>) -> String {
     let names = certificate.subject_alternative_name().ok().flatten();
     let names = names.iter().flat_map(|names| &names.value.general_names);
@@ -260,7 +260,7 @@ fn describe(certificate: &X509Certificate<'_>) -> String {
             GeneralName::DNSName(name) => Some(*name),
             _ => None,
         })
-        .take(MOST_NAMES)
+        .take(MAX_NAMES)
         .collect();
     let validity = certificate.validity();
     let text = format!(
@@ -278,10 +278,10 @@ fn describe(certificate: &X509Certificate<'_>) -> String {
             '?'
         }
     };
-    text.chars().map(printable).take(MOST_SHOWN).collect()
+    text.chars().map(printable).take(MAX_DESCRIPTION).collect()
 }
 
-/// The first octet of a point with both coordinates (SEC 1, section 2.3.3).
+/// The first byte of a point with both coordinates (SEC 1, section 2.3.3).
 const UNCOMPRESSED: u8 = 4;
-const MOST_NAMES: usize = 8;
-const MOST_SHOWN: usize = 600;
+const MAX_NAMES: usize = 8;
+const MAX_DESCRIPTION: usize = 600;

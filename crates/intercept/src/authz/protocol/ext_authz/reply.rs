@@ -9,8 +9,8 @@ use envoy_types::pb::envoy::service::auth::v3::{
 use envoy_types::pb::google::protobuf::{Struct, value};
 use http::StatusCode;
 
-use crate::authz::response::{Answer, Keep};
 use crate::authz::header_mutations::{Changes, Mode, Of};
+use crate::authz::response::{Answer, Keep};
 use crate::authz::verdict::{Denial, Failure};
 
 /// The decision in a reply.

@@ -1,0 +1,68 @@
+//! Writes the audit line of a record.
+
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+
+use super::AuditRecord;
+use crate::request::target::RequestTarget;
+
+/// Emits the line at a level that tracing has to know when it is compiled.
+macro_rules! line {
+    ($record:ident, $level:ident) => {{
+        let (client, target) = (&$record.client, $record.target.as_deref());
+        let upstream = $record.upstream;
+        tracing::$level!(
+            target: TARGET,
+            id = %$record.id,
+            connection = %client.id,
+            client = %client.addr,
+            peer = %client.peer,
+            user = client.user().as_deref(),
+            connect = target.and_then(|target| target.connect.as_ref()).map(tracing::field::display),
+            sni = target.and_then(|target| target.sni.as_ref()).map(tracing::field::display),
+            alpn = target.and_then(|target| target.alpn),
+            tls = target.and_then(|target| target.tls_version),
+            scheme = target.map(RequestTarget::scheme),
+            host = target.map(|target| &*target.host),
+            port = target.map(|target| target.to.port),
+            method = %$record.method,
+            path = %$record.path,
+            query = $record.has_query,
+            decision = $record.decision.label(),
+            how = $record.how,
+            reason = $record.reason.as_deref(),
+            check_ms = $record.check_took.map(milliseconds),
+            status = $record.status.map(|status| status.as_u16()),
+            code = $record.code,
+            error = $record.error.as_deref(),
+            bytes_to_upstream = $record.sent.bytes.load(Relaxed),
+            bytes_to_downstream = $record.received.load(Relaxed),
+            upstream = upstream.map(|upstream| upstream.addr).or($record.tried).map(tracing::field::display),
+            upstream_tls = upstream.and_then(|upstream| upstream.tls),
+            reused = upstream.map(|upstream| upstream.reused),
+            answer_ms = $record.time_to_response.map(milliseconds),
+            duration_ms = milliseconds($record.started.elapsed()),
+            end = $record.end,
+            "request"
+        );
+    }};
+}
+
+impl AuditRecord {
+    /// Writes the line.
+    pub(crate) fn write(&self) {
+        if self.decision.is_denial() {
+            line!(self, warn);
+        } else if tracing::enabled!(target: TARGET, tracing::Level::INFO) {
+            line!(self, info);
+        }
+    }
+}
+
+/// Rounded to 10 µs, a precision that means something.
+fn milliseconds(duration: Duration) -> f64 {
+    (duration.as_secs_f64() * 100_000.0).round() / 100.0
+}
+
+/// The tracing target of audit lines and no others.
+const TARGET: &str = "peername::audit";

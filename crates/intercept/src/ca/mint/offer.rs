@@ -1,0 +1,38 @@
+//! What a client supports, as far as it decides about its certificate.
+
+use rustls::server::ClientHello;
+use rustls::{CipherSuite, SignatureScheme};
+
+/// What a client supports.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct ClientSupport {
+    /// Whether it can verify a handshake that a P-256 key signed. If not, it gets a certificate of an RSA key, which
+    /// still has the authority's P-256 signature.
+    pub ecdsa: bool,
+}
+
+impl ClientSupport {
+    /// Reads it from a ClientHello: the signature scheme, and a cipher suite to go with it (TLS 1.2 has others for RSA).
+    #[must_use]
+    pub fn from_client_hello(hello: &ClientHello<'_>) -> Self {
+        let scheme = hello
+            .signature_schemes()
+            .contains(&SignatureScheme::ECDSA_NISTP256_SHA256);
+        Self {
+            ecdsa: scheme && hello.cipher_suites().iter().any(is_for_ecdsa),
+        }
+    }
+}
+
+fn is_for_ecdsa(suite: &CipherSuite) -> bool {
+    use CipherSuite as Suite;
+    matches!(
+        suite,
+        Suite::TLS13_AES_128_GCM_SHA256
+            | Suite::TLS13_AES_256_GCM_SHA384
+            | Suite::TLS13_CHACHA20_POLY1305_SHA256
+            | Suite::TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256
+            | Suite::TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384
+            | Suite::TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256
+    )
+}

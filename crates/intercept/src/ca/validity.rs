@@ -1,0 +1,18 @@
+//! Times in certificates.
+
+use time::OffsetDateTime;
+
+/// The time that is so many seconds after 1970.
+///
+/// # Errors
+///
+/// [`rcgen::Error::Time`] beyond the year 9999.
+pub(crate) fn date(seconds: u64) -> Result<OffsetDateTime, rcgen::Error> {
+    i64::try_from(seconds)
+        .ok()
+        .and_then(|seconds| OffsetDateTime::from_unix_timestamp(seconds).ok())
+        .ok_or(rcgen::Error::Time)
+}
+
+/// Seconds of a day.
+pub(crate) const DAY: u64 = 24 * 60 * 60;

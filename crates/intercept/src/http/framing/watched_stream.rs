@@ -1,0 +1,102 @@
+//! A stream that is watched on its way to hyper.
+
+use std::io;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::sync::Notify;
+use tokio::time::{Instant, sleep_until};
+
+use super::FramingMonitor;
+
+/// A stream whose bytes are parsed by a [`FramingMonitor`] while they are read.
+#[derive(Debug)]
+pub(crate) struct WatchedStream<T> {
+    io: T,
+    framing: SharedFraming,
+}
+
+/// The monitor of one connection, shared by the reader of its stream and the service for its requests.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct SharedFraming {
+    framing: Arc<Mutex<FramingMonitor>>,
+    /// Notified when more was read.
+    read: Arc<Notify>,
+}
+
+impl SharedFraming {
+    /// Returns once a head has been on its way for as long as `limit`.
+    pub(crate) async fn wait_head_timeout(&self, limit: Duration) {
+        loop {
+            let read = self.read.notified();
+            let head_since = self.lock().head_since;
+            match head_since.map(|since| since + limit) {
+                None => read.await,
+                Some(deadline) if deadline <= Instant::now() => return,
+                Some(deadline) => sleep_until(deadline).await,
+            }
+        }
+    }
+
+    pub(crate) fn lock(&self) -> MutexGuard<'_, FramingMonitor> {
+        self.framing.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<T> WatchedStream<T> {
+    pub(crate) fn new(io: T, framing: SharedFraming) -> Self {
+        Self { io, framing }
+    }
+
+    pub(crate) fn into_inner(self) -> T {
+        self.io
+    }
+}
+
+impl<T: AsyncRead + Unpin> AsyncRead for WatchedStream<T> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let before = buffer.filled().len();
+        ready!(Pin::new(&mut self.io).poll_read(cx, buffer))?;
+        let fresh = buffer.filled().get(before..).unwrap_or_default();
+        let fed = self.framing.lock().feed(fresh);
+        self.framing.read.notify_one();
+        Poll::Ready(fed.map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error)))
+    }
+}
+
+impl<T: AsyncWrite + Unpin> AsyncWrite for WatchedStream<T> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.io).poll_write(cx, bytes)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.io).poll_write_vectored(cx, bytes)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.io.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.io).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.io).poll_shutdown(cx)
+    }
+}

@@ -1,0 +1,87 @@
+//! A request in flight, which keeps its connection from being idle and is counted and logged once, however it ends.
+
+use std::ops::{Deref, DerefMut};
+use std::sync::Arc;
+
+use super::client_connection::ClientConnection;
+use crate::audit::AuditRecord;
+use crate::request::target::RequestTarget;
+use crate::state::metrics::Metrics;
+
+/// The audit record of a request in flight. Dropping it counts the request and writes its audit line.
+#[derive(Debug)]
+pub(crate) struct InFlightRecord {
+    record: AuditRecord,
+    metrics: Arc<Metrics>,
+    connection: Arc<ClientConnection>,
+    /// Whether it is one of the connection's exchanges.
+    is_exchange: bool,
+    /// Of an opened tunnel: how many exchanges its connection had begun by then.
+    begun_before: Option<u64>,
+}
+
+impl InFlightRecord {
+    /// Begins an exchange on this connection.
+    pub(crate) fn begin(
+        metrics: &Arc<Metrics>,
+        connection: &Arc<ClientConnection>,
+        method: &str,
+    ) -> Box<Self> {
+        connection.exchanges.begin();
+        Box::new(Self {
+            record: AuditRecord::new(Arc::clone(&connection.info), method),
+            metrics: Arc::clone(metrics),
+            connection: Arc::clone(connection),
+            is_exchange: true,
+            begun_before: None,
+        })
+    }
+
+    pub(crate) fn connection(&self) -> &Arc<ClientConnection> {
+        &self.connection
+    }
+
+    /// Leaves logging to the requests inside an opened tunnel, which have lines of their own. The tunnel's line is
+    /// written only if there has been none of them when this is dropped.
+    pub(crate) fn defer_to_tunnel_requests(&mut self, target: &Arc<RequestTarget>) {
+        self.record.set_target(target);
+        self.record.mark_unused();
+        self.begun_before = Some(self.connection.exchanges.total_begun());
+        self.end_exchange();
+    }
+
+    fn is_superseded(&self) -> bool {
+        let used = |before| self.connection.exchanges.total_begun() > before;
+        self.begun_before.is_some_and(used)
+    }
+
+    fn end_exchange(&mut self) {
+        if std::mem::take(&mut self.is_exchange) {
+            self.connection.exchanges.end();
+        }
+    }
+}
+
+impl Drop for InFlightRecord {
+    fn drop(&mut self) {
+        if !self.is_superseded() {
+            self.metrics.count_request(self.record.decision());
+            self.record.write();
+        }
+        self.end_exchange();
+    }
+}
+
+impl Deref for InFlightRecord {
+    type Target = AuditRecord;
+
+    fn deref(&self) -> &AuditRecord {
+        &self.record
+    }
+}
+
+impl DerefMut for InFlightRecord {
+    fn deref_mut(&mut self) -> &mut AuditRecord {
+        &mut self.record
+    }
+}

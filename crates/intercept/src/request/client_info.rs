@@ -1,0 +1,58 @@
+//! Whose connection it is.
+
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use peername_server::addr::{LocalAddr, PeerAddr};
+
+use super::id::Id;
+
+/// The client at the other end of a connection, as far as it is known.
+#[derive(Debug)]
+pub(crate) struct ClientInfo {
+    /// The connection's id in logs.
+    pub(crate) id: Id,
+    /// The other end of the socket.
+    pub(crate) peer: PeerAddr,
+    /// The true client: the source that the PROXY header of a trusted peer claims, else the peer.
+    pub(crate) addr: SocketAddr,
+    /// The address at which the connection was accepted.
+    pub(crate) listener: LocalAddr,
+    /// The user name that was verified last, where `--proxy-auth` asks for one.
+    user: Mutex<Option<Arc<str>>>,
+}
+
+impl ClientInfo {
+    pub(crate) fn new(id: Id, peer: PeerAddr, addr: SocketAddr, listener: LocalAddr) -> Self {
+        Self {
+            id,
+            peer,
+            addr,
+            listener,
+            user: Mutex::default(),
+        }
+    }
+
+    /// Attributes requests to this user from now on; `None` changes nothing.
+    pub(crate) fn set_user(&self, user: Option<Arc<str>>) {
+        if user.is_some() {
+            *self.user.lock().unwrap_or_else(PoisonError::into_inner) = user;
+        }
+    }
+
+    pub(crate) fn user(&self) -> Option<Arc<str>> {
+        self.user
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
+    }
+}
+
+/// The prefix by which per-client limits tell clients apart: an IPv4 address, or an IPv6 /64, all of whose addresses
+/// one host has.
+pub(crate) fn client_prefix(client: IpAddr) -> IpAddr {
+    match client.to_canonical() {
+        IpAddr::V6(ip) => Ipv6Addr::from_bits(ip.to_bits() >> 64 << 64).into(),
+        v4 => v4,
+    }
+}

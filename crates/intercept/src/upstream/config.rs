@@ -1,0 +1,51 @@
+//! The configuration of connections to origins.
+
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use super::idle_pool::PoolKey;
+use super::upstream_proxy::UpstreamProxy;
+use crate::host::HostPort;
+
+/// How origins are reached.
+#[derive(Debug)]
+pub struct UpstreamConfig {
+    /// Authorities to trust beside the host's own (`--extra-ca`).
+    pub extra_ca: Vec<PathBuf>,
+    /// A proxy to go through (`--upstream-proxy`).
+    pub proxy: Option<UpstreamProxy>,
+    /// Whether each connection begins with a PROXY header of version 2 that names the client.
+    pub send_proxy: bool,
+    /// For a TCP connection.
+    pub connect_timeout: Duration,
+    /// For a TLS handshake.
+    pub handshake_timeout: Duration,
+    /// From the end of the request to the head of the response, or from the last byte of the request that was sent.
+    pub response_timeout: Duration,
+    /// How long a connection stays in the idle pool, and how long a client may send nothing of its request.
+    pub idle_timeout: Duration,
+    /// The connection cap: how many connections there may be at a time, idle ones included.
+    pub max_connections: usize,
+}
+
+impl UpstreamConfig {
+    /// The pool key of a connection for this client to this origin.
+    pub(super) fn pool_key(
+        &self,
+        to: HostPort,
+        tls: bool,
+        http2: bool,
+        via: Option<IpAddr>,
+        client: SocketAddr,
+    ) -> PoolKey {
+        PoolKey {
+            to,
+            tls,
+            http2: http2 && tls,
+            via,
+            announced_client: self.send_proxy.then_some(client),
+            private_to: None,
+        }
+    }
+}

@@ -1,0 +1,68 @@
+//! A request's body on its way to the origin.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use hyper::body::{Body, Frame, SizeHint};
+
+use crate::audit::BodyProgress;
+use crate::request::buffered_body::BufferedBody;
+
+/// A request's body, counted frame by frame and never collected: the origin's backpressure reaches the client.
+#[derive(Debug)]
+pub(crate) struct RequestBody {
+    body: Option<BufferedBody>,
+    progress: Arc<BodyProgress>,
+}
+
+impl RequestBody {
+    pub(crate) fn new(body: Option<BufferedBody>, progress: Arc<BodyProgress>) -> Self {
+        Self { body, progress }
+    }
+
+    /// A copy for a retry; `None` unless the request has no body.
+    pub(crate) fn try_clone(&self) -> Option<Self> {
+        let progress = || Arc::clone(&self.progress);
+        self.body.is_none().then(|| Self::new(None, progress()))
+    }
+}
+
+impl Body for RequestBody {
+    type Data = Bytes;
+    type Error = hyper::Error;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+        let this = self.get_mut();
+        let Some(body) = &this.body else {
+            return Poll::Ready(None);
+        };
+        let frame = Pin::new(&mut *body.lock()).poll_frame(cx);
+        let progress = &this.progress;
+        progress.awaits_client.store(frame.is_pending(), Relaxed);
+        if let Poll::Ready(Some(Ok(frame))) = &frame
+            && let Some(data) = frame.data_ref()
+        {
+            progress.bytes.fetch_add(data.len() as u64, Relaxed);
+        }
+        frame
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body
+            .as_ref()
+            .is_none_or(|body| body.lock().is_end_stream())
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match &self.body {
+            Some(body) => body.lock().size_hint(),
+            None => SizeHint::with_exact(0),
+        }
+    }
+}
