@@ -1,4 +1,5 @@
-//! Command line, configuration file, documentation, other programs' options.
+//! The command line: subcommands and options, configuration file, certificate authority, service manager,
+//! predecessors' options, documentation.
 
 mod ca;
 mod compat;

@@ -1,7 +1,7 @@
-//! `peername ca`: an authority that nobody else can read, and programs that trust it.
+//! `peername ca`: an authority whose key only its owner can read, and clients that trust it.
 //!
-//! The certificates are looked at by OpenSSL; whether clients accept what the authority signs is asked of the
-//! clients, each with nothing but the variables that `peername ca env` prints.
+//! OpenSSL inspects the certificates; real clients show whether they accept what the authority signs, each
+//! with nothing but the variables that `peername ca env` prints.
 
 mod clients;
 mod files;
@@ -12,7 +12,7 @@ use std::process::{Command, Output};
 use crate::harness::lab::{Host, Scratch};
 use crate::harness::peername::Peername;
 
-/// A directory with room for an authority.
+/// A directory for an authority.
 struct Rig {
     host: Host,
     scratch: Scratch,
@@ -20,41 +20,41 @@ struct Rig {
 }
 
 impl Rig {
-    /// Without one so far.
+    /// Without an authority so far.
     fn empty() -> Self {
         let (host, scratch) = (Host::new(), Scratch::new());
         let ca = scratch.path_text("ca");
         Self { host, scratch, ca }
     }
 
-    /// With one that `ca init` made.
+    /// With an authority that `ca init` made.
     fn new(options: &[&str]) -> Self {
         let rig = Self::empty();
         rig.succeeds("init", options);
         rig
     }
 
-    /// `peername ca ACTION --ca DIR`.
+    /// Runs `peername ca ACTION --ca DIR`.
     fn ca(&self, action: &str, options: &[&str]) -> Output {
         let args = [&["ca", action, "--ca", &self.ca], options].concat();
         Peername::run(&self.host, &args)
     }
 
-    /// The same; what it printed.
+    /// The same; asserts success and returns what it printed.
     fn succeeds(&self, action: &str, options: &[&str]) -> String {
         let output = self.ca(action, options);
         assert!(output.status.success(), "{action}: {output:?}");
         String::from_utf8(output.stdout).expect("text")
     }
 
-    /// The same; what it complained of.
+    /// The same; asserts failure and returns the error.
     fn fails(&self, action: &str) -> String {
         let output = self.ca(action, &[]);
         assert_eq!(output.status.code(), Some(1), "{action}: {output:?}");
         String::from_utf8(output.stderr).expect("text")
     }
 
-    /// A shell command, with `$PEERNAME`, `$CA` and `$DIR` (for anything else) set.
+    /// Runs a shell command with `$PEERNAME`, `$CA` and `$DIR` (for other files) set.
     fn shell(&self, script: &str) -> Output {
         let mut command = Command::new("timeout");
         command
@@ -65,7 +65,7 @@ impl Rig {
         self.host.output(&mut command, "")
     }
 
-    /// The same; what it printed.
+    /// The same; asserts success and returns what it printed.
     fn shell_succeeds(&self, script: &str) -> String {
         let output = self.shell(script);
         assert!(output.status.success(), "{script}: {output:?}");

@@ -1,5 +1,5 @@
-//! In the place of the programs that came before: their READMEs' commands, their example unit and
-//! their flags, unchanged, by a link with their name.
+//! In place of the predecessors: their READMEs' commands, example unit and options, unchanged, by a link with
+//! their name.
 
 mod cloudflare;
 mod defects;
@@ -19,7 +19,7 @@ use crate::harness::backend::Backend;
 use crate::harness::lab::{Host, Lab, Process, Scratch};
 use crate::harness::peername::BINARY;
 
-/// A directory with links to the binary under the other programs' names, where their commands run.
+/// A directory with links to the binary under the predecessors' names, where their commands run.
 #[derive(Debug)]
 struct Bench(Scratch);
 
@@ -32,8 +32,8 @@ impl Bench {
         Self(scratch)
     }
 
-    /// Runs commands as they stand in a README, a line each, of which the last one goes on: we are root
-    /// already, and the programs are found here.
+    /// Runs commands of a README, one per line, of which the last one goes on. `sudo` is removed, since the
+    /// tests run as root, and PATH finds the links.
     fn start(&self, host: &Host, commands: &str) -> Process {
         self.start_with(host, &[], commands)
     }
@@ -47,24 +47,24 @@ impl Bench {
         Process::start_through(host, through, "bash", &["-c", &self.script(&commands)])
     }
 
-    /// The same for what ends by itself, or must.
+    /// The same for commands that end by themselves, or must.
     fn run(&self, host: &Host, commands: &str) -> Output {
         let mut command = Command::new("timeout");
         command.args(["--signal=KILL", "20", "bash", "-c", &self.script(commands)]);
         host.output(&mut command, "")
     }
 
-    /// Runs what must end with this code, and say this of why on standard error.
+    /// Asserts that a command ends with this exit code, and with this text on standard error.
     #[track_caller]
-    fn ends(&self, host: &Host, command: &str, code: i32, text: &str) {
+    fn assert_exits(&self, host: &Host, command: &str, code: i32, text: &str) {
         let output = self.run(host, command);
         let said = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(code), "{command}: {said}");
         assert!(said.contains(text), "{command}: {said}");
     }
 
-    /// Starts what is to stand between the balancer of a new network and a backend at [`TARGET_V4`].
-    fn between(&self, command: &str) -> (Lab, Backend, Process) {
+    /// Starts a command that stands between the balancer of a new network and a backend at [`TARGET_V4`].
+    fn start_between(&self, command: &str) -> (Lab, Backend, Process) {
         let lab = Lab::new();
         let backend = Backend::listen(&lab.server, TARGET_V4);
         let process = self
@@ -82,8 +82,8 @@ impl Bench {
     }
 }
 
-/// netcat as a server that says who comes and what they say.
-fn netcat(host: &Host, command: &str) -> Process {
+/// Starts netcat as a server that prints its peer and the data.
+fn start_netcat(host: &Host, command: &str) -> Process {
     let words: Vec<_> = command.split(' ').collect();
     let server = Process::start(host, words[0], &words[1..]);
     server.wait_line("that it listens", |line| {
@@ -92,24 +92,24 @@ fn netcat(host: &Host, command: &str) -> Process {
     server
 }
 
-/// The peer of the connection that such a server reports first.
-fn peer(server: &Process) -> SocketAddr {
-    server.wait_line("that somebody came", |line| {
+/// The peer of the first connection that such a server reports.
+fn first_peer(server: &Process) -> SocketAddr {
+    server.wait_line("of a connection", |line| {
         let (_, peer) = line.split_once("Connection received on ")?;
         let (ip, port) = peer.split_once(' ')?;
         crate::harness::addr::from_parts(ip, port)
     })
 }
 
-/// A UDP server that tells each client who it is, as it sees it.
-fn who_am_i(host: &Host, addr: SocketAddr) -> Process {
+/// Starts a UDP server that tells each client its address.
+fn start_address_echo(host: &Host, addr: SocketAddr) -> Process {
     let (ip, port) = (addr.ip().to_string(), addr.port().to_string());
-    let server = Process::start(host, "python3", &["-uc", WHO_AM_I, &ip, &port]);
-    server.wait_line("that it is there", |line| (line == "ready").then_some(()));
+    let server = Process::start(host, "python3", &["-uc", ADDRESS_ECHO, &ip, &port]);
+    server.wait_line("that it is ready", |line| (line == "ready").then_some(()));
     server
 }
 
-const WHO_AM_I: &str = r#"
+const ADDRESS_ECHO: &str = r#"
 import socket, sys
 family = socket.AF_INET6 if ":" in sys.argv[1] else socket.AF_INET
 server = socket.socket(family, socket.SOCK_DGRAM)
@@ -120,13 +120,13 @@ while True:
     server.sendto(b"%s %d %s" % (peer[0].encode(), peer[1], data), peer)
 "#;
 
-fn is_listening(process: &Process) {
+fn wait_listening(process: &Process) {
     process.wait_line("that it listens", |line| {
         line.contains("listening").then_some(())
     });
 }
 
-/// As its README has it.
+/// The rules of path-network's README.
 const ROUTES: &str = "
     rule add from 127.0.0.1/8 iif lo table 123
     route add local 0.0.0.0/0 dev lo table 123";

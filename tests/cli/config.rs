@@ -1,4 +1,4 @@
-//! The configuration file: what is wrong is said with its place, and the documents show what is true.
+//! The configuration file: errors have a line and column, and the documented examples are valid.
 
 use std::fs;
 use std::process::Output;
@@ -7,7 +7,7 @@ use crate::harness::lab::{Host, Scratch};
 use crate::harness::peername::Peername;
 
 #[test]
-fn every_problem_has_its_place() {
+fn every_error_has_its_position() {
     let table = "[[listen]]\naddress = [\"127.0.0.1:80\"]\ntrust = [\"any\"]\n";
     let cases = [
         ("workers = 0\n", "line 1, workers: ", "from 1 to 1024"),
@@ -92,7 +92,7 @@ fn every_problem_has_its_place() {
 }
 
 #[test]
-fn check_says_all_that_is_wrong() {
+fn config_check_reports_all_errors() {
     let scratch = Scratch::new();
     let path = scratch.write(
         "proxy.toml",
@@ -104,9 +104,9 @@ fn check_says_all_that_is_wrong() {
     assert_eq!(places, [Some("line 1"), Some("line 2")], "{said}");
 }
 
-/// Types, unknown keys and values, each with its line; and of the syntax all of it, too.
+/// Types, unknown keys and values, each with its line; and all errors of the syntax, too.
 #[test]
-fn check_says_all_that_the_parser_does_not_like() {
+fn config_check_reports_all_parse_errors() {
     let scratch = Scratch::new();
     let content = "workers = \"many\"\nwrokers = 3\n\n[[listen]]\naddress = 7\ntrust = [\n  \"any\",\n  5,\n]\n\
         [[listen]]\ntrsut = [\"any\"]\nrelay = \"fast\"\nheader-timeout = \"soon\"\n";
@@ -137,9 +137,9 @@ fn check_says_all_that_the_parser_does_not_like() {
     }
 }
 
-/// Which of the tables would be meant?
+/// It would be ambiguous to which table such an option belongs.
 #[test]
-fn options_of_listeners_do_not_go_with_a_file() {
+fn listener_options_exclude_a_file() {
     let scratch = Scratch::new();
     let path = scratch.write("proxy.toml", "[[listen]]\ntrust = [\"any\"]\n");
     for option in ["--trust=any", "--listen=127.0.0.1:80", "--udp-header=spp"] {
@@ -150,7 +150,7 @@ fn options_of_listeners_do_not_go_with_a_file() {
 }
 
 #[test]
-fn the_documented_examples_are_right() {
+fn documented_examples_are_valid() {
     let scratch = Scratch::new();
     let docs = include_str!("../../docs/config.md");
     let (_, rest) = docs.split_once("```toml\n").expect("an example");
@@ -168,9 +168,9 @@ fn the_documented_examples_are_right() {
     }
 }
 
-/// What may become right by itself is exit code 1: a service manager tries again.
+/// An error that may pass by itself exits with 1, so that a service manager tries again.
 #[test]
-fn a_name_that_does_not_resolve_is_no_mistake() {
+fn unresolved_name_exits_1() {
     let scratch = Scratch::new();
     let file = |target: &str| {
         let content = format!(
@@ -205,7 +205,7 @@ fn a_name_that_does_not_resolve_is_no_mistake() {
 }
 
 #[test]
-fn the_published_schema_is_current() {
+fn published_schema_is_current() {
     let output = run(&["config", "schema"]);
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/config.schema.json");
     let published = fs::read_to_string(path).expect("the published schema");

@@ -1,4 +1,4 @@
-//! The documentation, run as it is written.
+//! The documentation: its commands run as they are written, its tables match the code.
 
 mod installed;
 mod logs_page;

@@ -1,4 +1,4 @@
-//! Small promises of the command line, each by running it.
+//! Options whose effect no other test shows.
 
 use crate::harness::addr::{LISTEN_V4, TARGET_V4, fresh_client_v4};
 use crate::harness::conn::Conn;
@@ -6,9 +6,9 @@ use crate::harness::datagram::DatagramSocket;
 use crate::harness::lab::{Host, Lab, Scratch, wait_for};
 use crate::harness::peername::{BINARY, Peername};
 
-/// One datagram, and the answers to it without their headers.
+/// Sends one datagram, and prints the replies to it without their headers.
 #[test]
-fn send_speaks_udp() {
+fn send_supports_udp() {
     for (version, dialect) in [("2", "each"), ("spp", "spp")] {
         let lab = Lab::new();
         let dialect = format!("--udp-header={dialect}");
@@ -55,7 +55,7 @@ fn send_speaks_udp() {
 
 /// A script that sets a machine up may run again.
 #[test]
-fn ca_init_leaves_what_is_there_where_it_may() {
+fn ca_init_keeps_an_authority_on_request() {
     let (host, scratch) = (Host::new(), Scratch::new());
     let ca = scratch.path_text("ca");
     let run = |args: &[&str]| {
@@ -84,7 +84,7 @@ fn ca_init_leaves_what_is_there_where_it_may() {
 }
 
 #[test]
-fn a_relay_that_was_chosen_is_logged() {
+fn explicit_relay_option_is_logged() {
     let lab = Lab::new();
     let args = [
         "proxy",
@@ -99,9 +99,9 @@ fn a_relay_that_was_chosen_is_logged() {
     });
 }
 
-/// journald(8) reads the priority off each line, where standard error leads there and nowhere else.
+/// journald(8) reads the priority off each line; the prefix appears only where standard error leads there.
 #[test]
-fn lines_for_the_journal_begin_with_their_priority() {
+fn journal_lines_begin_with_their_priority() {
     for (named, warning, info) in [("%d:%i", "<4>{", "<6>{"), ("8:1", "{", "{")] {
         let (lab, scratch) = (Lab::new(), Scratch::new());
         let journal = scratch.write("journal", "");

@@ -1,4 +1,4 @@
-//! Under a service manager: what it is told, the sockets it keeps for us, and the units that are shipped.
+//! Under a service manager: notifications, socket activation, and the units that are shipped.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -19,9 +19,9 @@ use crate::harness::peername::{BINARY, PROXY_ARGS, Peername};
 use crate::harness::rig::proxy::{front_of, header_for};
 use crate::proxy::routes::routing;
 
-/// Ready once it listens, signs of life, a reload with its beginning and end, stopping.
+/// READY once it listens, watchdog messages, a reload with its beginning and end, STOPPING.
 #[test]
-fn tells_how_it_is() {
+fn service_manager_is_notified_of_each_state() {
     let lab = Lab::new();
     let scratch = Scratch::new();
     let manager = UnixDatagram::bind(scratch.path("notify")).expect("a socket");
@@ -32,45 +32,45 @@ fn tells_how_it_is() {
     let through = ["env", &path, "WATCHDOG_USEC=1000000"];
     let backend = Backend::listen(&lab.server, TARGET_V4);
     let mut proxy = Process::start_through(&lab.server, &through, BINARY, PROXY_ARGS);
-    let ready = told(&manager, "READY=1");
+    let ready = wait_message(&manager, "READY=1");
     assert!(ready.contains("STATUS=tcp 10.81.0.1:8443"), "{ready}");
     let client = fresh_client_v4();
     let down = Conn::connect_and_send(&lab.balancer, LISTEN_V4, &header_for(client));
     let up = backend.accept();
-    // Twice in that time at least, as sd_watchdog_enabled(3) says.
+    // At least twice within the watchdog's time, as sd_watchdog_enabled(3) says.
     assert_within(3, Duration::from_millis(500), || {
-        told(&manager, "WATCHDOG=1");
+        wait_message(&manager, "WATCHDOG=1");
         let start = Instant::now();
-        told(&manager, "WATCHDOG=1");
+        wait_message(&manager, "WATCHDOG=1");
         start.elapsed()
     });
     proxy.signal(Signal::HUP);
-    let reloading = told(&manager, "RELOADING=1");
+    let reloading = wait_message(&manager, "RELOADING=1");
     let since = reloading
         .lines()
         .find_map(|line| line.strip_prefix("MONOTONIC_USEC="));
     assert!(since.is_some_and(|usec| usec != "0"), "{reloading}");
-    assert!(told(&manager, "READY=1").contains("STATUS=reloaded; tcp"));
+    assert!(wait_message(&manager, "READY=1").contains("STATUS=reloaded; tcp"));
     proxy.signal(Signal::TERM);
-    told(&manager, "STOPPING=1");
-    // For as long as it drains, which may take longer than the watchdog waits.
-    told(&manager, "WATCHDOG=1");
-    told(&manager, "WATCHDOG=1");
+    wait_message(&manager, "STOPPING=1");
+    // For as long as the proxy drains, which may take longer than the watchdog allows.
+    wait_message(&manager, "WATCHDOG=1");
+    wait_message(&manager, "WATCHDOG=1");
     drop((down, up));
     let status = proxy.wait_exit(Duration::from_secs(2));
     assert!(status.is_some_and(|status| status.success()));
 }
 
-/// A manager that does not listen keeps us from nothing.
+/// The proxy does not block on a manager that does not read.
 #[test]
-fn a_manager_that_hangs_is_not_waited_for() {
+fn hanging_service_manager_does_not_block_the_proxy() {
     let lab = Lab::new();
     let scratch = Scratch::new();
     let manager = UnixDatagram::bind(scratch.path("notify")).expect("a socket");
     let path = format!("NOTIFY_SOCKET={}", scratch.path_text("notify"));
     let mut proxy = Process::start_through(&lab.server, &["env", &path], BINARY, PROXY_ARGS);
-    told(&manager, "READY=1");
-    // Its queue holds ten messages; a reload sends two.
+    wait_message(&manager, "READY=1");
+    // The manager's socket holds ten messages; a reload sends two.
     for _ in 0..12 {
         proxy.signal(Signal::HUP);
         thread::sleep(Duration::from_millis(50));
@@ -80,9 +80,10 @@ fn a_manager_that_hangs_is_not_waited_for() {
     assert!(status.is_some_and(|status| status.success()), "{status:?}");
 }
 
-/// A socket that the manager holds: who comes while no proxy runs waits, and is served by the next one.
+/// Socket activation: clients that come while no proxy runs wait in the manager's socket, and are served by
+/// the next proxy.
 #[test]
-fn sockets_of_the_manager_survive_a_restart() {
+fn activated_sockets_survive_a_restart() {
     let lab = Lab::new();
     let scratch = Scratch::new();
     let tcp = Backend::listen(&lab.server, TARGET_V4);
@@ -99,7 +100,7 @@ fn sockets_of_the_manager_survive_a_restart() {
         let pid = activator.wait_line("with its pid", |line| {
             line.strip_prefix(&format!("pid {round} "))?.parse().ok()
         });
-        // One socket, several workers; and one of its own, beside.
+        // One activated socket, several workers; and one of the proxy's own, beside it.
         for _ in 0..50 {
             let client = fresh_client_v4();
             let _down = Conn::connect_and_send(&lab.balancer, LISTEN_V4, &header_for(client));
@@ -121,9 +122,9 @@ fn sockets_of_the_manager_survive_a_restart() {
     }
 }
 
-/// A socket that nobody accepts from would swallow its clients.
+/// A socket that is not accepted from would leave its clients waiting for ever.
 #[test]
-fn a_socket_that_is_not_wanted_is_named() {
+fn unused_activated_socket_is_named() {
     let lab = Lab::new();
     let scratch = Scratch::new();
     let args = [&[BINARY], PROXY_ARGS].concat();
@@ -140,9 +141,9 @@ fn a_socket_that_is_not_wanted_is_named() {
     }
 }
 
-/// Nor may a reload leave one without anybody who accepts from it.
+/// A reload must not leave such a socket, either.
 #[test]
-fn a_socket_of_the_manager_stays_in_use() {
+fn reload_keeps_activated_sockets_in_use() {
     let lab = Lab::new();
     let scratch = Scratch::new();
     let table = |port| {
@@ -175,7 +176,7 @@ fn a_socket_of_the_manager_stays_in_use() {
 
 /// Two instances at once, stopped and started again: as `systemctl restart peername@a peername@b` does.
 #[test]
-fn two_instances_twice() {
+fn two_instances_restart_together() {
     let lab = Lab::without_routes();
     let scratch = Scratch::new();
     let before = routing(&lab.server);
@@ -206,7 +207,7 @@ fn two_instances_twice() {
     }
 }
 
-/// As systemd reads them: nothing unknown, nothing misspelt, and little that the process may do.
+/// As systemd reads them: no unknown or misspelt directive, and a tight sandbox.
 #[test]
 fn units_are_valid_and_tight() {
     if Command::new("systemd-analyze")
@@ -225,7 +226,7 @@ fn units_are_valid_and_tight() {
         let text = fs::read_to_string(&unit).expect("text");
         let name = unit.file_name().and_then(|name| name.to_str());
         let name = name.expect("a name").replace('@', "@instance");
-        // systemd wants to see the program.
+        // systemd requires that the program exists.
         paths.push(scratch.write(&name, &text.replace("/usr/bin/peername", BINARY)));
     }
     assert_eq!(paths.len(), 4, "{paths:?}");
@@ -248,9 +249,9 @@ fn units_are_valid_and_tight() {
     }
 }
 
-/// The next message that has this line; signs of life come in between.
+/// Waits for the next message that has this line; watchdog messages come in between.
 #[track_caller]
-fn told(manager: &UnixDatagram, wanted: &str) -> String {
+fn wait_message(manager: &UnixDatagram, wanted: &str) -> String {
     let mut buffer = [0; 4096];
     loop {
         let len = manager.recv(&mut buffer).expect("a message in time");
@@ -263,7 +264,7 @@ fn told(manager: &UnixDatagram, wanted: &str) -> String {
 }
 
 /// A service manager in a few lines: opens `PORT/tcp` or `PORT/udp` on the server's address, and runs the
-/// program with them as its descriptors from 3 on, each time the next file `start-N` is there.
+/// program with these sockets as its descriptors from 3 on, each time the next file `start-N` appears.
 fn activate(host: &Host, scratch: &Scratch, sockets: &[&str], program: &[&str]) -> Process {
     let script = scratch.write("activate.py", ACTIVATE);
     let (sockets, directory) = (sockets.join(" "), scratch.path_text("start"));

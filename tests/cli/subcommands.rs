@@ -13,9 +13,9 @@ use crate::harness::lab::{Host, Lab, Scratch};
 use crate::harness::peername::{BINARY, Peername, copy_executable};
 use crate::harness::server::{Python, Redis, Server};
 
-/// `forward` writes the header that `proxy` reads: the two make a pair without any balancer.
+/// `forward` writes the header that `proxy` reads: the two make a pair without a balancer.
 #[test]
-fn forward_and_proxy() {
+fn forward_and_proxy_make_a_pair() {
     for options in [
         "--proxy-version=1",
         "--proxy-version=2 --crc32c --tlv=authority=a.example",
@@ -41,9 +41,10 @@ fn forward_and_proxy() {
     }
 }
 
-/// A socket on `[::]` shows IPv4 clients as `::ffff:a.b.c.d`, which no receiver takes for the address that it knows.
+/// A socket on `[::]` shows IPv4 clients as `::ffff:a.b.c.d`, which no receiver compares equal to the IPv4
+/// address.
 #[test]
-fn forward_names_ipv4_clients_as_such() {
+fn forward_names_ipv4_clients_by_their_ipv4_address() {
     let lab = Lab::new();
     let backend = Backend::listen(&lab.balancer, v4([127, 0, 0, 1], 9000));
     let args = ["forward", "--listen=[::]:80", "--to=127.0.0.1:9000"];
@@ -95,9 +96,9 @@ fn forward_does_not_connect_to_itself() {
     }
 }
 
-/// Whoever says which header there is relies on it.
+/// A user of an option that describes a header relies on one being sent.
 #[test]
-fn a_header_where_there_is_none_is_an_error() {
+fn header_option_without_a_header_is_an_error() {
     let host = Host::new();
     let forward = "forward --listen=127.0.0.1:7000 --to=127.0.0.1:7001";
     let no_udp = "--udp-header is for UDP";
@@ -125,7 +126,7 @@ fn a_header_where_there_is_none_is_an_error() {
 }
 
 #[test]
-fn send_speaks_for_anybody() {
+fn send_claims_any_client() {
     let lab = Lab::new();
     let _server = Redis::start(&lab.server);
     let _proxy = Peername::proxy(&lab, &[]);
@@ -178,7 +179,7 @@ fn decode_explains_a_header() {
 }
 
 #[test]
-fn decode_reads_raw_octets() {
+fn decode_reads_raw_bytes() {
     let host = Host::new();
     let header = "PROXY TCP6 2001:db8::7 2001:db8::1 40007 443\r\n";
     let output = Peername::run_with_input(&host, &[BINARY], &["decode"], header);
@@ -188,21 +189,21 @@ fn decode_reads_raw_octets() {
 }
 
 #[test]
-fn demo_as_root() {
+fn demo_works_as_root() {
     shows_the_difference(&[BINARY]);
 }
 
-/// An ordinary user needs nothing but a kernel that lets users have namespaces.
+/// An ordinary user needs only a kernel that allows user namespaces.
 #[test]
-fn demo_as_nobody() {
+fn demo_works_as_an_ordinary_user() {
     let scratch = Scratch::new();
     let copy = copy_executable(&Host::new(), &scratch);
     shows_the_difference(&["runuser", "-u", "nobody", "--", &copy]);
 }
 
-/// It finds what is missing, names the cure, and is content once that is done.
+/// `doctor` finds what is missing, names the remedy, and succeeds once it is applied.
 #[test]
-fn doctor_finds_and_cures() {
+fn doctor_names_the_remedy_and_then_succeeds() {
     let lab = Lab::without_routes();
     let _server = Python::start(&lab.server);
     let targets = ["--target-v4=127.0.0.1:9000", "--target-v6=[::1]:9000"];
@@ -221,7 +222,7 @@ fn doctor_finds_and_cures() {
 }
 
 #[test]
-fn completions_for_every_shell() {
+fn completions_exist_for_every_shell() {
     let host = Host::new();
     for shell in ["bash", "zsh", "fish"] {
         let script = host.run(BINARY, &["completions", shell]);

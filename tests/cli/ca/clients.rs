@@ -1,11 +1,11 @@
-//! Each client trusts the host's roots only, until its shell has taken what `peername ca env` prints.
+//! Clients: each trusts the host's roots only, until its shell has evaluated `peername ca env`.
 
 use std::process::Output;
 
 use super::{Rig, server};
 
-/// Both ways, so that none is shown to work that does not verify at all.
-fn only_with_our_variables(rig: &Rig, client: &str) {
+/// Asserts both, so that no client passes that does not verify at all.
+fn assert_trusts_only_with_our_variables(rig: &Rig, client: &str) {
     let without = served(rig, client);
     assert!(!without.status.success(), "verifies nothing: {client}");
     let with = served(
@@ -19,7 +19,7 @@ fn only_with_our_variables(rig: &Rig, client: &str) {
     );
 }
 
-/// The variables of whoever runs the tests are not to help.
+/// Runs a client with the environment of the test run cleared.
 fn served(rig: &Rig, script: &str) -> Output {
     rig.shell(&format!(
         "unset SSL_CERT_FILE SSL_CERT_DIR CURL_CA_BUNDLE JAVA_TOOL_OPTIONS; {script}"
@@ -36,7 +36,7 @@ fn curl() {
         format!("--resolve www.example.com:{port}:127.0.0.1 https://www.example.com:{port}/"),
         format!("--tls-max 1.2 https://localhost:{port}/"),
     ] {
-        only_with_our_variables(&rig, &format!("curl -sS {url}"));
+        assert_trusts_only_with_our_variables(&rig, &format!("curl -sS {url}"));
     }
 }
 
@@ -46,12 +46,12 @@ fn openssl_in_strict_mode() {
     let port = server::start(&rig.host, &rig.ca);
     let ask = "printf 'GET / HTTP/1.1\\r\\n\\r\\n' | openssl s_client -quiet -ign_eof -x509_strict \
                -verify_return_error -verify_hostname localhost -servername localhost";
-    only_with_our_variables(&rig, &format!("{ask} -connect 127.0.0.1:{port}"));
+    assert_trusts_only_with_our_variables(&rig, &format!("{ask} -connect 127.0.0.1:{port}"));
 }
 
-/// It verifies our certificate, and will not be shown an ECDSA signature in the handshake.
+/// It verifies the certificate, but does not accept an ECDSA signature in the handshake.
 #[test]
-fn a_client_that_wants_rsa() {
+fn client_that_requires_rsa_is_served() {
     let rig = Rig::new(&[]);
     let port = server::start(&rig.host, &rig.ca);
     for version in ["-tls1_2", "-tls1_3"] {
@@ -75,7 +75,7 @@ fn python_in_strict_mode() {
     rig.scratch.write("client.py", program);
     for name in ["localhost", "127.0.0.1"] {
         let client = format!("/usr/bin/python3 $DIR/client.py https://{name}:{port}/");
-        only_with_our_variables(&rig, &client);
+        assert_trusts_only_with_our_variables(&rig, &client);
     }
 }
 
@@ -88,7 +88,7 @@ fn node() {
     for name in ["localhost", "127.0.0.1"] {
         let client =
             format!("node --dns-result-order=ipv4first $DIR/client.js https://{name}:{port}/");
-        only_with_our_variables(&rig, &client);
+        assert_trusts_only_with_our_variables(&rig, &client);
     }
 }
 
@@ -99,7 +99,7 @@ fn go() {
     rig.scratch.write("client.go", include_str!("client.go"));
     rig.shell_succeeds("go build -o $DIR/client $DIR/client.go");
     for name in ["localhost", "127.0.0.1"] {
-        only_with_our_variables(&rig, &format!("$DIR/client https://{name}:{port}/"));
+        assert_trusts_only_with_our_variables(&rig, &format!("$DIR/client https://{name}:{port}/"));
     }
 }
 
@@ -108,13 +108,13 @@ fn java() {
     let rig = Rig::new(&[]);
     let port = server::start(&rig.host, &rig.ca);
     compile_java(&rig);
-    // It names no host without a dot in its ClientHello.
+    // Java sends no SNI for a host name without a dot.
     rig.scratch.write("hosts", "127.0.0.1 www.example.com\n");
     let java = "java -Djdk.net.hosts.file=$DIR/hosts -cp $DIR Client";
     for name in ["www.example.com", "127.0.0.1"] {
-        only_with_our_variables(&rig, &format!("{java} https://{name}:{port}/"));
+        assert_trusts_only_with_our_variables(&rig, &format!("{java} https://{name}:{port}/"));
     }
-    // And it still trusts whom the host trusts.
+    // And it still trusts the host's roots.
     let count = |store: &str| {
         let said = rig.shell_succeeds(&format!(
             "keytool -list {store} 2>/dev/null | grep -c trustedCertEntry"
@@ -129,16 +129,16 @@ fn java() {
     );
 }
 
-/// `Client`, in `$DIR`.
+/// Compiles `Client`, in `$DIR`.
 fn compile_java(rig: &Rig) {
     rig.scratch
         .write("Client.java", include_str!("Client.java"));
     rig.shell_succeeds("javac -d $DIR $DIR/Client.java");
 }
 
-/// What a shell, and Java after it, could take for something else.
+/// Paths with characters that a shell, or Java after it, could interpret.
 #[test]
-fn the_files_may_lie_anywhere() {
+fn ca_files_may_have_any_path() {
     let rig = Rig::new(&[]);
     let port = server::start(&rig.host, &rig.ca);
     compile_java(&rig);
@@ -147,7 +147,7 @@ fn the_files_may_lie_anywhere() {
     let said = rig.shell(&env);
     let said = String::from_utf8_lossy(&said.stderr);
     assert!(said.contains("mkdir -p -m 755 "), "{said}");
-    // As it is told to.
+    // As the message tells its reader to.
     rig.shell_succeeds(&format!(r#"{into}; mkdir -p -m 755 "$INTO""#));
     for client in ["curl -sS", "java -cp $DIR Client"] {
         let served = served(&rig, &format!("{env}; {client} https://127.0.0.1:{port}/"));
@@ -156,9 +156,9 @@ fn the_files_may_lie_anywhere() {
     }
 }
 
-/// Clients have the root; a server has to show what leads to it.
+/// Clients have the root; a server has to send the chain that leads to it.
 #[test]
-fn below_an_authority_that_was_there_before() {
+fn intermediate_authority_sends_its_chain() {
     let rig = Rig::new(&[]);
     rig.shell_succeeds(
         "cd $DIR && P256='-newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes' &&
@@ -182,9 +182,9 @@ fn below_an_authority_that_was_there_before() {
     );
 }
 
-/// The second time, the shell says that it trusts our bundle.
+/// The second time, the shell's variables name the authority's bundle already.
 #[test]
-fn a_shell_may_take_the_variables_twice() {
+fn ca_env_may_be_evaluated_twice() {
     let rig = Rig::new(&[]);
     let env = "eval \"$($PEERNAME ca env --ca $CA)\"";
     let took = "sort $CA/bundle.pem; echo $JAVA_TOOL_OPTIONS";

@@ -1,4 +1,4 @@
-//! What is kept, and what is refused.
+//! The authority's files: what is written, and what is refused.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
@@ -10,7 +10,7 @@ use super::Rig;
 use crate::harness::peername::Peername;
 
 #[test]
-fn openssl_takes_it_for_an_authority_of_leaves_only() {
+fn authority_may_sign_leaves_only() {
     let rig = Rig::new(&["--common-name", "a test", "--days", "90"]);
     fs::write(rig.scratch.path("ca.pem"), rig.succeeds("export", &[])).expect("a file");
     let said = rig.shell_succeeds("openssl verify -x509_strict -CAfile $DIR/ca.pem $DIR/ca.pem");
@@ -38,9 +38,9 @@ fn openssl_takes_it_for_an_authority_of_leaves_only() {
     assert!(rig.succeeds("show", &[]).contains(sha256));
 }
 
-/// Neither more than these, nor less than their owner needs.
+/// The modes are no wider than these, and no narrower than their owner needs.
 #[test]
-fn the_key_is_its_owners_alone_whatever_the_umask() {
+fn key_is_readable_by_its_owner_alone_with_any_umask() {
     for umask in ["0000", "0022", "0777"] {
         let rig = Rig::empty();
         rig.shell_succeeds(&format!("umask {umask}; $PEERNAME ca init --ca $CA"));
@@ -50,7 +50,7 @@ fn the_key_is_its_owners_alone_whatever_the_umask() {
 }
 
 #[test]
-fn of_several_at_once_one_makes_it() {
+fn concurrent_ca_init_makes_one_authority() {
     let rig = Rig::empty();
     let outputs = thread::scope(|scope| {
         let start = |_| scope.spawn(|| rig.ca("init", &[]));
@@ -76,7 +76,7 @@ fn of_several_at_once_one_makes_it() {
 }
 
 #[test]
-fn what_others_may_read_or_replace_is_refused_with_the_remedy() {
+fn files_open_to_others_are_refused_with_the_remedy() {
     let rig = Rig::new(&[]);
     let key = format!("{}/authority.pem", rig.ca);
     let mode =
@@ -96,7 +96,7 @@ fn what_others_may_read_or_replace_is_refused_with_the_remedy() {
 }
 
 #[test]
-fn one_of_another_kind_is_refused_by_name() {
+fn authority_of_another_kind_is_refused_by_name() {
     let rig = Rig::new(&[]);
     let make = |key: &str, subject: &str| {
         rig.shell_succeeds(&format!(
@@ -118,9 +118,9 @@ fn one_of_another_kind_is_refused_by_name() {
     assert!(rig.fails("show").contains("peername ca init"));
 }
 
-/// `ca rotate` could not replace these, so nobody is sent there.
+/// `ca rotate` could not replace these, so the message does not recommend it.
 #[test]
-fn what_is_no_authority_of_ours_has_to_be_moved_away() {
+fn foreign_file_has_to_be_moved_away() {
     let rig = Rig::new(&[]);
     let said = rig.fails("init");
     let fix = format!("`peername ca rotate --ca {}` replaces", rig.ca);
@@ -149,9 +149,9 @@ fn what_is_no_authority_of_ours_has_to_be_moved_away() {
     rig.shell_succeeds("mv $CA/authority.pem $DIR/away && $PEERNAME ca init --ca $CA");
 }
 
-/// A proxy that was started before still has the old key.
+/// A proxy that was started before the rotation still has the old key.
 #[test]
-fn after_a_rotation_both_are_exported() {
+fn rotation_exports_both_authorities() {
     let rig = Rig::new(&["--permit", "example.com"]);
     let old = rig.succeeds("export", &[]);
     rig.succeeds("rotate", &[]);
@@ -172,7 +172,7 @@ fn after_a_rotation_both_are_exported() {
 }
 
 #[test]
-fn it_is_kept_where_the_environment_says() {
+fn authority_directory_follows_the_environment() {
     let rig = Rig::empty();
     let home = "HOME=$DIR/home XDG_STATE_HOME=";
     for (environment, place) in [
@@ -193,7 +193,7 @@ fn it_is_kept_where_the_environment_says() {
 }
 
 #[test]
-fn wrong_usage_is_told_from_failure() {
+fn wrong_usage_exits_2_and_failure_exits_1() {
     let rig = Rig::empty();
     for options in [
         ["--days", "0"],

@@ -1,5 +1,5 @@
-//! A web server with the certificate of whatever host its client asks for, from the mint that
-//! `peername intercept` has.
+//! A web server with a certificate for whatever host its client requests, by the mint of `peername
+//! intercept`.
 
 use std::net::{IpAddr, Ipv4Addr, TcpListener};
 use std::path::Path;
@@ -38,7 +38,7 @@ async fn serve(listener: TcpListener, mint: &Mint) {
     let listener = tokio::net::TcpListener::from_std(listener).expect("a listener");
     loop {
         let (connection, _) = listener.accept().await.expect("a connection");
-        // A client that does not trust us goes away: that is for the client to say.
+        // A client that rejects the certificate closes; its own output shows that.
         let _ = answer(connection, mint).await;
     }
 }
@@ -68,5 +68,5 @@ async fn answer(connection: TcpStream, mint: &Mint) -> anyhow::Result<()> {
     Ok(stream.shutdown().await?)
 }
 
-/// What every client prints.
+/// The body that every client prints.
 pub(super) const BODY: &str = "served";

@@ -1,20 +1,20 @@
-//! cloudflare/mmproxy.
+//! cloudflare/mmproxy: its README, self-test, lists, exit codes.
 
 use std::net::SocketAddr;
 
-use super::{Bench, netcat};
+use super::{Bench, start_netcat};
 use crate::harness::addr::v4;
 use crate::harness::lab::{Host, Lab, Process};
 
-/// The README's example, with the rules it gives for a backend on loopback.
+/// The README's example, with its rules for a backend on loopback.
 #[test]
-fn the_readme_over_loopback() {
+fn readme_example_over_loopback_works() {
     let (bench, host) = (Bench::new(), Host::new());
     host.ip(
         "rule add from 127.0.0.1/8 iif lo table 100\nroute add local 0.0.0.0/0 dev lo table 100",
     );
     host.ip6("rule add from ::1/128 iif lo table 100\nroute add local ::/0 dev lo table 100");
-    let backend = netcat(&host, "nc -kvnl 127.0.0.1 22");
+    let backend = start_netcat(&host, "nc -kvnl 127.0.0.1 22");
     let proxy = example(&bench, &host, "");
     for line in [
         "[ ] Remember to set the reverse routing rules correctly:",
@@ -34,9 +34,9 @@ fn the_readme_over_loopback() {
     assert_ne!(seen.port(), 11, "the port is not kept unless asked for");
 }
 
-/// The rules it prints itself, by mark and connection tracking.
+/// The rules that it prints itself, by mark and connection tracking.
 #[test]
-fn the_readme_with_marks() {
+fn readme_example_with_marks_works() {
     let (bench, lab) = (Bench::new(), Lab::without_routes());
     let server = &lab.server;
     server.ip("route add default via 10.81.0.2\nrule add fwmark 123 lookup 100\nroute add local 0.0.0.0/0 dev lo table 100");
@@ -50,7 +50,7 @@ fn the_readme_with_marks() {
             server.run(program, &rule.split(' ').collect::<Vec<_>>());
         }
     }
-    let backend = netcat(server, "nc -kvnl 127.0.0.1 22");
+    let backend = start_netcat(server, "nc -kvnl 127.0.0.1 22");
     let proxy = example(&bench, server, "-P ");
     proxy.wait_line("the last line of the self-test", |line| {
         line.contains("[::1]:22").then_some(())
@@ -65,11 +65,11 @@ fn the_readme_with_marks() {
     assert_eq!(hello(&bench, server, &backend), v4([1, 2, 3, 4], 11));
 }
 
-/// Without rules it says so, and what would be needed; no client hangs.
+/// Without rules the self-test fails and names them; no client is left waiting.
 #[test]
-fn the_self_test_finds_missing_rules() {
+fn self_test_finds_missing_rules() {
     let (bench, host) = (Bench::new(), Host::new());
-    let _backend = netcat(&host, "nc -kvnl 127.0.0.1 22");
+    let _backend = start_netcat(&host, "nc -kvnl 127.0.0.1 22");
     let proxy = example(&bench, &host, "-q ");
     proxy.wait_line("the spoofed connection failed", |line| {
         line.contains("[!] FAILED: Unable to do spoofed connect() to target server 127.0.0.1:22")
@@ -78,9 +78,9 @@ fn the_self_test_finds_missing_rules() {
     assert!(!proxy.log().contains("Remember to set"), "quiet");
 }
 
-/// Bad lines of its list are skipped, with a warning.
+/// Invalid lines of its list are skipped, with a warning.
 #[test]
-fn a_list_with_a_bad_line() {
+fn invalid_line_of_a_list_is_skipped() {
     let (bench, host) = (Bench::new(), Host::new());
     host.ip(
         "rule add from 127.0.0.1/8 iif lo table 100\nroute add local 0.0.0.0/0 dev lo table 100",
@@ -88,7 +88,7 @@ fn a_list_with_a_bad_line() {
     bench
         .0
         .write("networks.txt", "; networks\n127.1.2.3/8 here\nnonsense\n");
-    let backend = netcat(&host, "nc -kvnl 127.0.0.1 22");
+    let backend = start_netcat(&host, "nc -kvnl 127.0.0.1 22");
     let proxy = bench
         .start(&host, &command(""))
         .wait_listening(&[v4([127, 0, 0, 1], 2222)]);
@@ -96,15 +96,15 @@ fn a_list_with_a_bad_line() {
         line.contains("networks.txt, line 3: no network, ignored")
             .then_some(())
     });
-    // Host bits do not matter; there such a line matched nobody.
+    // Host bits do not matter; in mmproxy such a line matched no address.
     hello(&bench, &host, &backend);
 }
 
 #[test]
-fn it_ends_as_it_did() {
+fn mmproxys_exit_codes_are_kept() {
     let (bench, host) = (Bench::new(), Host::new());
     bench.0.write("networks.txt", "0.0.0.0/0\n");
-    bench.0.write("nobody.txt", "# nobody\n");
+    bench.0.write("empty.txt", "# empty\n");
     for (options, code, text) in [
         ("--help -q", 255, "--allowed-networks FILE"),
         ("--table", 255, "requires an argument"),
@@ -116,7 +116,7 @@ fn it_ends_as_it_did() {
             "none.txt",
         ),
         (
-            "-a nobody.txt -l 127.0.0.1:1 -4 127.0.0.1:2 -6 [::1]:2",
+            "-a empty.txt -l 127.0.0.1:1 -4 127.0.0.1:2 -6 [::1]:2",
             1,
             "names no network",
         ),
@@ -127,7 +127,7 @@ fn it_ends_as_it_did() {
         ),
     ] {
         let command = format!("exec -a cloudflare-mmproxy mmproxy {options}");
-        bench.ends(&host, &command, code, text);
+        bench.assert_exits(&host, &command, code, text);
     }
 }
 
@@ -142,12 +142,12 @@ fn command(more: &str) -> String {
     format!("sudo mmproxy {more}-a networks.txt -l 0.0.0.0:2222 -4 127.0.0.1:22 -6 '[::1]:22'")
 }
 
-/// The README's test, and whom the backend saw.
+/// Runs the README's test; returns the client that the backend saw.
 fn hello(bench: &Bench, host: &Host, backend: &Process) -> SocketAddr {
     let test =
         r#"echo -en "PROXY TCP4 1.2.3.4 1.2.3.4 11 11\r\nHello World!" | nc -q3 -v 127.0.0.1 2222"#;
     bench.run(host, test);
-    // The self-test came before.
+    // The self-test's connections came before.
     backend.wait_line("the client", |line| {
         let (_, port) = line.split_once("Connection received on 1.2.3.4 ")?;
         crate::harness::addr::from_parts("1.2.3.4", port)

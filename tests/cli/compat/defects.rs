@@ -1,10 +1,10 @@
-//! What went wrong in the predecessors and must not in their place, where no other test shows it.
+//! Defects of the predecessors that peername must not have in their place, where no other test shows it.
 
 use std::fs;
 use std::net::{Ipv6Addr, SocketAddr, SocketAddrV6};
 use std::time::Duration;
 
-use super::{Bench, is_listening, who_am_i};
+use super::{Bench, start_address_echo, wait_listening};
 use crate::harness::addr::{FRONT_V4, LISTEN_V4, TARGET_V4, fresh_client_v4, v4};
 use crate::harness::backend::Backend;
 use crate::harness::conn::{Conn, End};
@@ -14,17 +14,17 @@ use crate::harness::lab::{Host, Lab, Process, wait_for};
 use crate::harness::pattern::{assert_same, pattern};
 use crate::harness::rig::proxy::header_for;
 
-/// go-mmproxy with `-listeners 8` had a socket for the client in each of them: most replies went to
-/// another balancer port than the one that had asked.
+/// go-mmproxy with `-listeners 8` had a socket for the client in each of them: most replies went to another
+/// balancer port than the one that had asked.
 #[test]
-fn udp_replies_find_the_port_that_asked() {
+fn udp_replies_go_to_the_port_that_asked() {
     let (bench, lab) = (Bench::new(), Lab::new());
-    let _server = who_am_i(&lab.server, TARGET_V4);
+    let _server = start_address_echo(&lab.server, TARGET_V4);
     let proxy = bench.start(
         &lab.server,
         "go-mmproxy -p udp -l 10.81.0.1:8443 -4 127.0.0.1:9000 -listeners 8",
     );
-    is_listening(&proxy);
+    wait_listening(&proxy);
     let client = fresh_client_v4();
     let header = header_bytes::v2_udp(client, FRONT_V4);
     for number in 0..20 {
@@ -38,7 +38,7 @@ fn udp_replies_find_the_port_that_asked() {
 
 /// go-mmproxy compared the peer's address with its zone, which no entry of a list has.
 #[test]
-fn link_local_balancers_can_be_listed() {
+fn link_local_balancer_can_be_listed() {
     let (bench, lab) = (Bench::new(), Lab::new());
     lab.balancer.add_addresses("lan", &["fe80::2/64"]);
     lab.server.add_addresses("eth0", &["fe80::1/64"]);
@@ -57,15 +57,16 @@ fn link_local_balancers_can_be_listed() {
     let front = SocketAddrV6::new(front, 8443, 0, scope.expect("its index"));
     let _down = Conn::connect_and_send(&lab.balancer, front.into(), &header_for(client));
     assert_eq!(backend.accept().peer_addr(), client);
-    // Others are not on the list.
+    // Other peers are not on the list.
     Conn::assert_refused(&lab.balancer, LISTEN_V4);
 }
 
-/// go-mmproxy and mmproxy-rs took six descriptors for a connection.
+/// go-mmproxy and mmproxy-rs used six descriptors per connection.
 #[test]
-fn two_descriptors_a_connection() {
+fn connection_needs_two_descriptors() {
     let bench = Bench::new();
-    let (lab, backend, proxy) = bench.between("go-mmproxy -l 10.81.0.1:8443 -4 127.0.0.1:9000");
+    let (lab, backend, proxy) =
+        bench.start_between("go-mmproxy -l 10.81.0.1:8443 -4 127.0.0.1:9000");
     let connect = || {
         let client = fresh_client_v4();
         let down = Conn::connect_and_send(&lab.balancer, LISTEN_V4, &header_for(client));
@@ -78,13 +79,13 @@ fn two_descriptors_a_connection() {
     assert_eq!(proxy.count_fds() - before, 2 * 50);
 }
 
-/// mmproxy-rs took `--listeners`, 1 by default, for the length of the queue: of connections that came
+/// mmproxy-rs used `--listeners`, 1 by default, as the length of the accept backlog: of connections that came
 /// together most waited a second for their second SYN.
 #[test]
-fn one_listener_is_no_queue_of_one() {
+fn one_listener_has_a_full_accept_backlog() {
     let bench = Bench::new();
     let command = "mmproxy-rs -l 10.81.0.1:8443 -4 127.0.0.1:9000 --listeners 1";
-    let (lab, backend, _proxy) = bench.between(command);
+    let (lab, backend, _proxy) = bench.start_between(command);
     let before = listen_overflows(&lab.server);
     let conns: Vec<_> = std::thread::scope(|scope| {
         let connect = |_| {
@@ -105,9 +106,9 @@ fn one_listener_is_no_queue_of_one() {
     }
 }
 
-/// cloudflare/mmproxy took version 1 of six words, in one piece, before any payload.
+/// cloudflare/mmproxy accepted version 1 of six words, in one piece, before any payload.
 #[test]
-fn cloudflare_takes_every_header() {
+fn cloudflare_accepts_every_header() {
     let site = Cloudflare::new();
     let client = fresh_client_v4();
     let _v2 = site.open(&[&header_for(client)]);
@@ -128,7 +129,8 @@ fn cloudflare_takes_every_header() {
     assert_eq!(site.backend.accept().peer_addr().ip(), client.ip());
 }
 
-/// It took the end of one direction for the end of both, and wrote the first payload once.
+/// It took the end of one direction for the end of both, and wrote the first payload once, whatever write(2)
+/// returned.
 #[test]
 fn cloudflare_loses_nothing() {
     let site = Cloudflare::new();
@@ -141,7 +143,7 @@ fn cloudflare_loses_nothing() {
             down.shutdown_write();
         });
         let up = site.backend.accept();
-        // The sender has filled every buffer by now.
+        // By now the sender has filled every buffer.
         std::thread::sleep(Duration::from_millis(200));
         let (got, end) = up.recv_to_end();
         assert_same(&got, &bytes);
@@ -156,10 +158,9 @@ fn cloudflare_loses_nothing() {
     assert_eq!(end, End::Fin);
 }
 
-/// It ended with 0 at the first error of accept(2) but one, and its checks needed programs at fixed
-/// places.
+/// It exited with 0 at all errors of accept(2) but one, and its checks needed programs at fixed paths.
 #[test]
-fn cloudflare_outlives_what_it_lacks() {
+fn cloudflare_survives_missing_resources() {
     let (bench, lab) = (Bench::new(), Lab::new());
     bench.0.write("networks.txt", "0.0.0.0/0\n");
     let backend = Backend::listen(&lab.server, TARGET_V4);
@@ -174,7 +175,7 @@ fn cloudflare_outlives_what_it_lacks() {
         let failed = proxy.log().matches("# [!] CHECK FAILED").count();
         (failed == 8).then_some(())
     });
-    // Two came with the self-test.
+    // Two connections came with the self-test.
     backend.accept();
     backend.accept();
     let crowd: Vec<Conn> = (0..100)
@@ -189,17 +190,17 @@ fn cloudflare_outlives_what_it_lacks() {
     assert_eq!(backend.accept().peer_addr().ip(), client.ip());
 }
 
-/// udppp panicked at an IPv6 client, at a server that refuses, and at a network that is not there.
+/// udppp panicked at an IPv6 client, at a server that refuses, and at an unreachable network.
 #[test]
-fn udppp_outlives_what_it_meets() {
+fn udppp_survives_what_made_it_panic() {
     let (bench, host) = (Bench::new(), Host::new());
     let upstream: SocketAddr = v4([127, 0, 0, 1], 8001);
     let mut sender = bench.start(&host, "udppp -m 1 -b ::1 -l 8000 -h 127.0.0.1 -r 8001 -p");
-    is_listening(&sender);
+    wait_listening(&sender);
     let client = DatagramSocket::bind(&host, "[::1]:0".parse().expect("an address"));
     let front = "[::1]:8000".parse().expect("an address");
     for _ in 0..3 {
-        client.send(front, &[b"nobody there"]);
+        client.send(front, &[b"no server"]);
         std::thread::sleep(Duration::from_millis(20));
     }
     let upstream = DatagramSocket::bind(&host, upstream);
@@ -213,16 +214,16 @@ fn udppp_outlives_what_it_meets() {
     upstream.send(from, &[b"pong"]);
     client.expect_datagram(b"pong", front);
     assert!(sender.is_alive());
-    // A network that is not there: the datagram is lost, the process is not.
+    // An unreachable network: the datagram is lost, the process goes on.
     let mut sender = bench.start(&host, "udppp -m 1 -l 8002 -h 198.51.100.1 -r 8001 -p");
-    is_listening(&sender);
+    wait_listening(&sender);
     let client = DatagramSocket::bind(&host, v4([127, 0, 0, 1], 0));
     client.send(v4([127, 0, 0, 1], 8002), &[b"ping"]);
     std::thread::sleep(Duration::from_millis(100));
     assert!(sender.is_alive(), "{}", sender.log());
 }
 
-/// In front of a backend, in the place of cloudflare/mmproxy.
+/// A backend behind peername in place of cloudflare/mmproxy.
 struct Cloudflare {
     backend: Backend,
     lab: Lab,
@@ -234,10 +235,10 @@ impl Cloudflare {
     fn new() -> Self {
         let bench = Bench::new();
         bench.0.write("networks.txt", "0.0.0.0/0\n");
-        let (lab, backend, proxy) = bench.between(
+        let (lab, backend, proxy) = bench.start_between(
             "mmproxy -q -N -a networks.txt -l 10.81.0.1:8443 -4 127.0.0.1:9000 -6 [::1]:9000",
         );
-        // The self-test, plain and spoofed.
+        // The self-test's connections, plain and spoofed.
         backend.accept();
         backend.accept();
         Self {
@@ -248,7 +249,7 @@ impl Cloudflare {
         }
     }
 
-    /// A connection that begins with these pieces, a moment apart.
+    /// Opens a connection that begins with these pieces, a moment apart.
     fn open(&self, pieces: &[&[u8]]) -> Conn {
         let conn = Conn::connect(&self.lab.balancer, LISTEN_V4);
         for piece in pieces {
@@ -259,11 +260,11 @@ impl Cloudflare {
     }
 }
 
-/// At once: many more than a queue of one holds, and fewer than the backend's own (128), which nobody empties
-/// meanwhile.
+/// At once: many more than a backlog of one holds, and fewer than the backend's own (128), which is not
+/// emptied meanwhile.
 const CLIENTS: usize = 100;
 
-/// SYNs and final ACKs that found a listener's queue full (netstat(8), TcpExt).
+/// SYNs and final ACKs that found a full accept backlog (netstat(8), TcpExt).
 fn listen_overflows(host: &Host) -> u64 {
     let text = host.enter(|| fs::read_to_string("/proc/thread-self/net/netstat"));
     let text = text.expect("the counters");
@@ -281,7 +282,7 @@ fn listen_overflows(host: &Host) -> u64 {
 
 /// A log that can't be written, as on a full disk, is no reason not to serve.
 #[test]
-fn nobody_has_to_read_what_is_said() {
+fn full_log_does_not_stop_the_proxy() {
     let (bench, lab) = (Bench::new(), Lab::new());
     let command = "timeout 2 go-mmproxy -l 127.0.0.1:8447 -4 127.0.0.1:9000 2>/dev/full >/dev/full";
     let output = bench.run(&lab.server, &format!("{command}; echo $?"));

@@ -1,11 +1,13 @@
-//! go-mmproxy, of kzemek and of path-network.
+//! go-mmproxy, of kzemek and of path-network: README, example unit, log, exit codes.
 
 use std::time::Duration;
 
 use rustix::process::Signal;
 use serde_json::Value;
 
-use super::{Bench, ROUTES, ROUTES_V6, is_listening, netcat, peer, who_am_i};
+use super::{
+    Bench, ROUTES, ROUTES_V6, first_peer, start_address_echo, start_netcat, wait_listening,
+};
 use crate::harness::addr::{fresh_client_v4, v4};
 use crate::harness::backend::Backend;
 use crate::harness::conn::Conn;
@@ -14,28 +16,28 @@ use crate::harness::header_bytes;
 use crate::harness::lab::{Host, Process, Scratch, wait_for};
 use crate::harness::peername::{AS_NOBODY, Peername, copy_executable};
 
-/// A backend and a client as many set-ups begin: both on this machine, netcat on either side.
+/// A typical first try: backend and client both on this machine, netcat on either side.
 #[test]
-fn netcat_on_either_side() {
+fn netcat_on_one_machine_works() {
     let (bench, host) = (Bench::new(), Host::new());
-    let backend = netcat(&host, "nc -kvnl 25578");
+    let backend = start_netcat(&host, "nc -kvnl 25578");
     let proxy = bench.start(
         &host,
         "sudo ./go-mmproxy -l 0.0.0.0:25577 -4 127.0.0.1:25578 -6 [::1]:25578",
     );
-    is_listening(&proxy);
+    wait_listening(&proxy);
     let said = bench.run(
         &host,
         r"printf 'PROXY TCP4 127.0.0.1 127.0.0.1 65432 25578\r\nPING\r\n' | nc -q1 127.0.0.1 25577",
     );
     assert!(said.status.success(), "{said:?}");
-    assert_eq!(peer(&backend), v4([127, 0, 0, 1], 65432));
+    assert_eq!(first_peer(&backend), v4([127, 0, 0, 1], 65432));
     backend.wait_line("the message", |line| (line.trim() == "PING").then_some(()));
 }
 
 /// The README's command, its list of networks included.
 #[test]
-fn the_readme_of_path_network() {
+fn path_networks_readme_works() {
     let (bench, host) = (Bench::new(), Host::new());
     host.ip(ROUTES);
     host.ip6(ROUTES_V6);
@@ -48,7 +50,7 @@ fn the_readme_of_path_network() {
             "sudo ./go-mmproxy -l 0.0.0.0:25577 -4 127.0.0.1:25578 -6 [::1]:25578 --allowed-subnets ./path-prefixes.txt",
         )
         .wait_listening(&[v4([127, 0, 0, 1], 25577)]);
-    // An IPv6 client behind an IPv4 balancer too, which was dropped there.
+    // An IPv6 client behind an IPv4 balancer, too, which go-mmproxy dropped.
     for client in [fresh_client_v4(), crate::harness::addr::fresh_client_v6()] {
         let backend = if client.is_ipv4() {
             &v4_backend
@@ -77,9 +79,9 @@ fn the_readme_of_path_network() {
     Conn::new(stranger.into()).wait_closed();
 }
 
-/// The example unit: its ExecStart, its bounding set, and its routes, which come after the start.
+/// The example unit: its ExecStart, its bounding set, and its routes, which are added after the start.
 #[test]
-fn the_example_unit() {
+fn example_unit_works() {
     let (bench, host) = (Bench::new(), Host::new());
     let list = bench.0.write(
         "net-prefixes.txt",
@@ -94,7 +96,7 @@ fn the_example_unit() {
         "--bounding-set=-all,+net_admin,+net_bind_service",
     ];
     let mut unit = bench.start_with(&host, &bounding, &exec_start);
-    is_listening(&unit);
+    wait_listening(&unit);
     for line in EXEC_START_POST
         .lines()
         .map(str::trim)
@@ -126,10 +128,11 @@ fn the_example_unit() {
     }
 }
 
-/// path-network's unit gives it no more than this bounding set: CAP_NET_ADMIN takes clients' addresses as well. By the file, or
-/// under `no_new_privs`, as with `DynamicUser=`, by the ambient set of a drop-in; and the error names the one that works.
+/// path-network's unit allows no more than this bounding set: CAP_NET_ADMIN permits spoofed sources as well.
+/// By the file, or under `no_new_privs`, as with `DynamicUser=`, by the ambient set of a drop-in; and the
+/// error names the one that works.
 #[test]
-fn within_the_bounding_set_of_its_unit() {
+fn path_networks_bounding_set_suffices() {
     let (scratch, host) = (Scratch::new(), Host::new());
     host.ip(ROUTES);
     let copy = copy_executable(&host, &scratch);
@@ -161,7 +164,7 @@ fn within_the_bounding_set_of_its_unit() {
         let _down = Conn::connect_and_send(&host, listen, &header_bytes::v1(client, listen));
         assert_eq!(backend.accept().peer_addr(), client);
     }
-    // setpriv itself keeps what it can; what it executes has nothing left.
+    // setpriv itself keeps what it can; the program it executes has nothing left.
     let program = [AS_NOBODY, &[bounding, "setpriv", "--no-new-privs", &copy]].concat();
     let output = Peername::run_with_input(&host, &program, &args, "");
     let said = String::from_utf8_lossy(&output.stderr);
@@ -172,9 +175,10 @@ fn within_the_bounding_set_of_its_unit() {
     );
 }
 
-/// Every line on standard output is JSON with its keys; errors show at level 1, everything at 2.
+/// Every line on standard output is JSON with go-mmproxy's keys; errors are logged at level 1, everything at
+/// 2.
 #[test]
-fn its_log() {
+fn log_has_go_mmproxys_keys() {
     let (bench, host) = (Bench::new(), Host::new());
     host.ip(ROUTES);
     for (level, errors, all) in [("0", false, false), ("1", true, false), ("2", true, true)] {
@@ -224,7 +228,7 @@ fn its_log() {
         let subnets = lines.iter().filter(|line| line["msg"] == "allowed subnet");
         let subnets: Vec<_> = subnets.map(|line| &line["subnet"]).collect();
         assert_eq!(subnets, ["127.0.0.0/8", "2001:db8::/32"], "{text}");
-        // Nobody has named an IPv6 target, so nobody is told about one.
+        // No IPv6 target was configured, so there is no warning about one.
         assert!(
             !lines
                 .iter()
@@ -253,17 +257,17 @@ fn its_log() {
 }
 
 #[test]
-fn over_udp() {
+fn udp_options_work() {
     let (bench, host) = (Bench::new(), Host::new());
     host.ip(ROUTES);
     host.ip6(ROUTES_V6);
-    let _v4 = who_am_i(&host, v4([127, 0, 0, 1], 25578));
-    let _v6 = who_am_i(&host, "[::1]:25578".parse().expect("an address"));
+    let _v4 = start_address_echo(&host, v4([127, 0, 0, 1], 25578));
+    let _v6 = start_address_echo(&host, "[::1]:25578".parse().expect("an address"));
     let proxy = bench.start(
         &host,
         "./go-mmproxy -p udp -l 0.0.0.0:25577 -4 127.0.0.1:25578 -6 [::1]:25578 -close-after 1 -listeners 2 -v 1",
     );
-    is_listening(&proxy);
+    wait_listening(&proxy);
     let front = v4([127, 0, 0, 1], 25577);
     let direct = DatagramSocket::bind(&host, v4([127, 0, 0, 1], 0));
     direct.send(front, &[b"a client that came without the balancer"]);
@@ -281,15 +285,15 @@ fn over_udp() {
             balancer.send(front, &[&header, b"ping"]);
             let answer = format!("{} {} ping", client.ip(), client.port());
             balancer.expect_datagram(answer.as_bytes(), front);
-            // The session ends meanwhile, the second time it is another.
+            // The session expires meanwhile, so the second time it is another.
             std::thread::sleep(Duration::from_millis(1200));
         }
     }
 }
 
-/// The codes of its `flag` package, and never 0 for what does not start.
+/// The codes of Go's `flag` package, but never 0 for a start that fails.
 #[test]
-fn it_ends_as_it_did_but_never_well_without_a_start() {
+fn go_mmproxys_exit_codes_are_kept_but_a_failed_start() {
     let (bench, host) = (Bench::new(), Host::new());
     bench.0.write("bad.txt", "10.0.0.0/8\nlb.example\n");
     let _taken = Backend::listen(&host, LISTEN);
@@ -306,13 +310,13 @@ fn it_ends_as_it_did_but_never_well_without_a_start() {
         ("-allowed-subnets none.txt", 1, "none.txt"),
     ];
     for (flags, code, text) in table {
-        bench.ends(&host, &format!("go-mmproxy {flags}"), code, text);
+        bench.assert_exits(&host, &format!("go-mmproxy {flags}"), code, text);
     }
 }
 
-/// It says once what it runs, and that anybody may send headers.
+/// It logs once what it runs as, and that any peer may send headers.
 #[test]
-fn it_says_what_runs_in_its_place() {
+fn log_names_peername_and_warns_of_open_trust() {
     let (bench, host) = (Bench::new(), Host::new());
     let said = |process: &Process, phrase: &str| {
         process.wait_line(phrase, |line| line.contains(phrase).then_some(()));

@@ -1,12 +1,12 @@
 //! go-mmproxy's own test suite, each case once, against this binary under its name: `TestListenTCP*`, `TestListenUDP*`,
 //! `TestProxyProtocol*` as bytes on the wire, and `tproxy.sh`.
 //!
-//! One case has another end here: `*_DynamicDestination` names a destination on loopback, which is refused
+//! One case ends differently here: `*_DynamicDestination` names a destination on loopback, which is refused
 //! ([`many_ports`](super::many_ports) has those that are served).
 
 use std::net::SocketAddr;
 
-use super::{Bench, ROUTES, ROUTES_V6, is_listening};
+use super::{Bench, ROUTES, ROUTES_V6, wait_listening};
 use crate::harness::addr::v4;
 use crate::harness::backend::Backend;
 use crate::harness::conn::{Conn, End};
@@ -14,14 +14,14 @@ use crate::harness::datagram::DatagramSocket;
 use crate::harness::header_bytes;
 use crate::harness::lab::{Host, Lab, Process};
 
-/// What the suite claims to be.
+/// The client of the suite's headers.
 const CLIENT: SocketAddr = v4([192, 168, 0, 1], 56324);
-/// What its headers name as the destination.
+/// The destination of its headers.
 const NAMED: SocketAddr = v4([192, 168, 0, 11], 443);
 const LISTEN: SocketAddr = v4([127, 0, 0, 1], 12345);
 const TARGET: SocketAddr = v4([127, 0, 0, 1], 54321);
 
-/// What becomes of a connection or datagram with such a header.
+/// The result of a connection or datagram with such a header.
 enum Expected {
     /// The backend gets `moredata` from this client.
     From(SocketAddr),
@@ -42,12 +42,12 @@ fn start(bench: &Bench, protocol: &str, options: &str) -> (Host, Process) {
         "go-mmproxy -p {protocol} -l 0.0.0.0:12345 -4 127.0.0.1:54321 -6 [::1]:54321 {options}"
     );
     let proxy = bench.start(&host, &command);
-    is_listening(&proxy);
+    wait_listening(&proxy);
     (host, proxy)
 }
 
 #[test]
-fn tcp_headers() {
+fn every_tcp_header_has_its_result() {
     let bench = Bench::new();
     let (host, _proxy) = start(&bench, "tcp", "");
     let backend = Backend::listen(&host, TARGET);
@@ -77,7 +77,7 @@ fn tcp_headers() {
             b"PROXY UDP4 192.168.0.1 192.168.0.11 56324 443\r\n".to_vec(),
             Refused,
         ),
-        // Not in the suite, but in what it guards: bytes that are no header.
+        // Not in the suite, but what its cases guard against: bytes that are no header.
         ("no header", b"GET / HTTP/1.1\r\n\r\n".to_vec(), Refused),
     ];
     for (name, header, expected) in table {
@@ -97,15 +97,15 @@ fn tcp_headers() {
                 up.peer_addr()
             ),
         }
-        // The port is to be free for the next case.
+        // RST, so that the port is free for the next case.
         up.reset();
         down.wait_closed();
     }
 }
 
-/// `TestListenTCP_HalfClose`: the backend answers once more after the client has ended its direction.
+/// `TestListenTCP_HalfClose`: the backend answers once more after the client's half-close.
 #[test]
-fn tcp_half_close() {
+fn tcp_half_close_keeps_the_other_direction() {
     let bench = Bench::new();
     let (host, _proxy) = start(&bench, "tcp", "");
     let backend = Backend::listen(&host, TARGET);
@@ -127,7 +127,7 @@ fn tcp_half_close() {
 }
 
 #[test]
-fn udp_headers() {
+fn every_udp_header_has_its_result() {
     let bench = Bench::new();
     let (host, _proxy) = start(&bench, "udp", "");
     let v6: SocketAddr = "[::1]:54321".parse().expect("an address");
@@ -152,8 +152,9 @@ fn udp_headers() {
     }
 }
 
-/// `TestListenTCP_DynamicDestination` and `TestListenUDP_DynamicDestination` with the destination that they name: it is on
-/// loopback, where services listen that trust whoever reaches them, and everybody may send headers here.
+/// `TestListenTCP_DynamicDestination` and `TestListenUDP_DynamicDestination` with the destination that they
+/// name: it is on loopback, where services trust every peer that reaches them, and here any peer may send
+/// headers.
 #[test]
 fn dynamic_destinations_on_loopback_are_refused() {
     let bench = Bench::new();
@@ -193,9 +194,10 @@ fn dynamic_destinations_on_loopback_are_refused() {
     backend.assert_silent();
 }
 
-/// `tproxy.sh`: a container's entry point, then every port of a range from another host, answered by an echo.
+/// `tproxy.sh`: a container's entrypoint, then every port of a range from another host, answered by an echo
+/// server.
 #[test]
-fn tproxy_sh() {
+fn tproxy_script_works() {
     let (bench, lab) = (Bench::new(), Lab::without_routes());
     let backend = Backend::listen(&lab.server, v4([127, 0, 0, 1], 25578));
     let proxy = bench.start(
@@ -209,7 +211,7 @@ fn tproxy_sh() {
            --tproxy-mark 1/1 --on-port 25577 --on-ip 127.0.0.1
          go-mmproxy -l 0.0.0.0:25577 -4 127.0.0.1:25578 -6 [::1]:25578 -listen-transparent -p tcp -v 2",
     );
-    is_listening(&proxy);
+    wait_listening(&proxy);
     for port in 10_000..=10_004 {
         let message = format!("PING-{port}\r\n");
         let header = b"PROXY TCP4 127.0.0.1 127.0.0.1 12345 25578\r\n";

@@ -1,5 +1,5 @@
-//! The READMEs' load: fifty connections at once, each with a header of its own, each talking until it is
-//! over; and at once again, from the same addresses and ports.
+//! The READMEs' load test: fifty connections at once, each with a header of its own, each streaming until it
+//! ends; then again at once, from the same addresses and ports.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -12,7 +12,7 @@ use crate::harness::conn::Conn;
 use crate::harness::lab::{Host, Process, wait_for};
 
 #[test]
-fn fifty_connections_again_and_again() {
+fn readme_load_test_keeps_every_client() {
     let (bench, host) = (Bench::new(), Host::new());
     let server = Process::start(&host, "python3", &["-uc", ECHO]);
     server.wait_line("that it is there", |line| (line == "ready").then_some(()));
@@ -39,19 +39,19 @@ fn fifty_connections_again_and_again() {
         .map(|uid| v4([127, 0, 0, 1], uid))
         .collect();
     let distinct: BTreeSet<_> = peers.into_iter().collect();
-    assert_eq!(distinct, claimed, "who the server says its clients are");
+    assert_eq!(distinct, claimed, "the clients that the server reports");
 }
 
-/// How the clients go.
+/// How the clients close.
 #[derive(Clone, Copy, Debug)]
 enum Close {
-    /// When they have got back all they sent.
+    /// After all that they sent has come back.
     InOrder,
-    /// With answers still on their way.
+    /// With replies still on their way.
     Abruptly,
 }
 
-/// Whether each connection got back what it sent.
+/// Runs a round; returns for each connection whether it got back what it sent.
 fn load(host: &Host, close: Close) -> Vec<bool> {
     let begin = |uid| {
         let header = format!("PROXY TCP4 127.0.0.1 127.0.0.1 {uid} 25578\r\n");
@@ -71,7 +71,7 @@ fn load(host: &Host, close: Close) -> Vec<bool> {
     })
 }
 
-/// Streams the message without waiting for answers, and looks at each of them.
+/// Streams the message without waiting for replies, and verifies each reply.
 fn talk(conn: Conn, ends: Instant, close: Close) -> bool {
     let good = thread::scope(|scope| {
         let listener = scope.spawn(|| listen(&conn, ends, close));
@@ -95,7 +95,7 @@ fn talk(conn: Conn, ends: Instant, close: Close) -> bool {
     good
 }
 
-/// How many octets came, all of them of the message; `None` for anything else.
+/// Counts the bytes received, all of them of the message; `None` for anything else.
 fn listen(conn: &Conn, ends: Instant, close: Close) -> Option<usize> {
     let mut got = 0;
     while matches!(close, Close::InOrder) || Instant::now() < ends {
@@ -123,14 +123,14 @@ fn listen(conn: &Conn, ends: Instant, close: Close) -> Option<usize> {
 const CONNECTIONS: u16 = 50;
 const FRONT: SocketAddr = v4([127, 0, 0, 1], 1122);
 const PING: &[u8] = b"PING\r\n";
-/// How long they talk: the READMEs' ten seconds with PEERNAME_TEST_ROUND=10, else one.
+/// How long they stream: the READMEs' ten seconds with PEERNAME_TEST_ROUND=10, else one.
 fn round() -> Duration {
     let seconds = std::env::var("PEERNAME_TEST_ROUND").ok();
     let seconds = seconds.map(|text| text.parse().expect("PEERNAME_TEST_ROUND: seconds"));
     Duration::from_secs(seconds.unwrap_or(1))
 }
 
-/// Prints who comes, and says everything back.
+/// Prints each client, and echoes.
 const ECHO: &str = r#"
 import asyncio
 async def echo(reader, writer):

@@ -1,6 +1,6 @@
-//! go-mmproxy with more destinations than two, and more ports than one.
+//! go-mmproxy with more than two destinations, and more than one port.
 
-use super::{Bench, is_listening};
+use super::{Bench, wait_listening};
 use crate::harness::addr::{LISTEN_V4, fresh_client_v4, v4};
 use crate::harness::backend::Backend;
 use crate::harness::conn::Conn;
@@ -8,7 +8,7 @@ use crate::harness::header_bytes;
 use crate::harness::lab::Lab;
 
 #[test]
-fn dynamic_destination() {
+fn dynamic_destination_works() {
     let (bench, lab) = (Bench::new(), Lab::new());
     bench.0.write("subnets", "10.81.0.0/24\n");
     let command = "go-mmproxy -l 10.81.0.1:8443 -4 127.0.0.1:9000 -allowed-subnets subnets -dynamic-destination";
@@ -34,7 +34,7 @@ fn dynamic_destination() {
         );
         assert_eq!(backend.accept().peer_addr(), client);
     }
-    // Loopback but for the targets, and itself: both could be reached.
+    // Loopback except the targets, and the proxy itself: both would be reachable.
     for refused in [v4([127, 0, 0, 1], 9103), LISTEN_V4] {
         Conn::connect_and_send(
             &lab.balancer,
@@ -50,9 +50,10 @@ fn dynamic_destination() {
     });
 }
 
-/// Without a list everybody is believed, and a destination on this host is one like any other; but for loopback.
+/// Without a list every peer is trusted, and a destination on this host is allowed like any other, except on
+/// loopback.
 #[test]
-fn dynamic_destination_without_a_list() {
+fn dynamic_destination_without_a_list_works() {
     let (bench, lab) = (Bench::new(), Lab::new());
     lab.server
         .ip("rule add from 10.81.0.1 iif lo ipproto tcp sport 9102 table 123");
@@ -79,9 +80,9 @@ fn dynamic_destination_without_a_list() {
     private.assert_no_connection();
 }
 
-/// Both at once: what a TPROXY rule brings goes where its header says.
+/// Both at once: a connection that a TPROXY rule brings goes where its header says.
 #[test]
-fn listen_transparent_with_dynamic_destination() {
+fn listen_transparent_works_with_dynamic_destination() {
     let (bench, lab) = (Bench::new(), Lab::without_routes());
     let backend = Backend::listen(&lab.server, v4([10, 81, 0, 1], 9102));
     let proxy = bench.start(
@@ -93,16 +94,16 @@ fn listen_transparent_with_dynamic_destination() {
          ip rule add fwmark 1 lookup 123
          go-mmproxy -l 0.0.0.0:25577 -listen-transparent -dynamic-destination",
     );
-    is_listening(&proxy);
+    wait_listening(&proxy);
     let (client, to) = (fresh_client_v4(), v4([10, 81, 0, 1], 9102));
     let front = v4([10, 81, 0, 1], 15_432);
     let _down = Conn::connect_and_send(&lab.balancer, front, &header_bytes::v1(client, to));
     assert_eq!(backend.accept().peer_addr(), client);
 }
 
-/// The README's port range: any port of it comes to one listener.
+/// The README's port range: every port of it comes to one listener.
 #[test]
-fn listen_transparent() {
+fn listen_transparent_works() {
     let (bench, lab) = (Bench::new(), Lab::without_routes());
     let command =
         "go-mmproxy -l 0.0.0.0:25577 -4 127.0.0.1:25578 -6 [::1]:25578 -listen-transparent";
@@ -118,7 +119,7 @@ fn listen_transparent() {
              {command}"
         ),
     );
-    is_listening(&proxy);
+    wait_listening(&proxy);
     for port in [10_000, 15_432, 20_000] {
         let (client, front) = (fresh_client_v4(), v4([10, 81, 0, 1], port));
         let _down = Conn::connect_and_send(&lab.balancer, front, &header_bytes::v1(client, front));

@@ -1,8 +1,8 @@
-//! mmproxy-rs.
+//! mmproxy-rs: its README, options, exit code and `RUST_LOG`.
 
 use std::time::Duration;
 
-use super::{Bench, is_listening, who_am_i};
+use super::{Bench, start_address_echo, wait_listening};
 use crate::harness::addr::{CLIENT_V4, FRONT_V4, LISTEN_V4, fresh_client_v4, v4};
 use crate::harness::backend::Backend;
 use crate::harness::conn::Conn;
@@ -10,11 +10,11 @@ use crate::harness::datagram::DatagramSocket;
 use crate::harness::header_bytes;
 use crate::harness::lab::Lab;
 
-/// The README's example, behind what the README names as its sender: udppp.
+/// The README's example, behind the sender that it names: udppp.
 #[test]
-fn the_readme_behind_udppp() {
+fn readme_example_behind_udppp_works() {
     let (bench, lab) = (Bench::new(), Lab::without_routes());
-    let _server = who_am_i(&lab.server, v4([127, 0, 0, 1], 8081));
+    let _server = start_address_echo(&lab.server, v4([127, 0, 0, 1], 8081));
     let proxy = bench.start(
         &lab.server,
         "address=10.81.0.1
@@ -24,12 +24,12 @@ fn the_readme_behind_udppp() {
          sudo ip route add local 0.0.0.0/0 dev lo table 123
          sudo mmproxy  -l $address:$bind_port -4 127.0.0.1:$upstream_port -p udp",
     );
-    is_listening(&proxy);
+    wait_listening(&proxy);
     let sender = bench.start(
         &lab.balancer,
         "./udppp -m 1 -b 203.0.113.1 -l 80 -h 10.81.0.1 -r 8080 -p",
     );
-    is_listening(&sender);
+    wait_listening(&sender);
     let client = DatagramSocket::bind(&lab.client, v4([203, 0, 113, 9], 0));
     for text in ["one", "two"] {
         client.send(FRONT_V4, &[text.as_bytes()]);
@@ -43,9 +43,9 @@ fn the_readme_behind_udppp() {
     );
 }
 
-/// Its long options, and Go's way to write them; a list with a bare address.
+/// Its long options, also as Go writes them; a list with a bare address.
 #[test]
-fn its_options_over_tcp() {
+fn long_options_work() {
     let (bench, lab) = (Bench::new(), Lab::new());
     bench.0.write("subnets", "10.81.0.2\n192.0.2.0/24\n");
     let backend = Backend::listen(&lab.server, v4([127, 0, 0, 1], 9000));
@@ -73,9 +73,9 @@ fn its_options_over_tcp() {
     }
 }
 
-/// Its help is exit 1. Its errors were 0, which no failure to start is here.
+/// Help exits with 1. Its errors exited with 0, which no failed start does here.
 #[test]
-fn it_ends_with_1() {
+fn help_and_errors_exit_with_1() {
     let (bench, lab) = (Bench::new(), Lab::new());
     bench.0.write("bad", "10.0.0.0/8\nlb.example\n");
     for (options, text) in [
@@ -93,9 +93,9 @@ fn it_ends_with_1() {
     }
 }
 
-/// `RUST_LOG` decides how much it says.
+/// `RUST_LOG` sets the log level.
 #[test]
-fn it_is_as_quiet_as_the_environment_says() {
+fn rust_log_sets_the_log_level() {
     let (bench, lab) = (Bench::new(), Lab::new());
     let proxy = bench
         .start(
@@ -104,7 +104,7 @@ fn it_is_as_quiet_as_the_environment_says() {
         )
         .wait_listening(&[LISTEN_V4]);
     Conn::connect_and_send(&lab.balancer, LISTEN_V4, b"no header\r\n").wait_closed();
-    // That some are refused is a warning, which comes once for many; a line for each would have the port.
+    // Refusals are a warning, which is throttled; a line for each would have the port.
     let said = proxy.log();
     assert!(
         !said.contains("listening") && !said.contains("10.81.0.2:"),

@@ -1,16 +1,16 @@
-//! udppp.
+//! udppp: its README's commands and exit code.
 
 use std::net::SocketAddr;
 
-use super::{Bench, ROUTES, is_listening, who_am_i};
+use super::{Bench, ROUTES, start_address_echo, wait_listening};
 use crate::harness::addr::{fresh_client_v4, v4};
 use crate::harness::datagram::DatagramSocket;
 use crate::harness::header_bytes;
 use crate::harness::lab::{Host, Lab};
 
-/// The README's first command: every datagram gets a header, and replies come back without.
+/// The README's first command: every datagram gets a header, and replies come back without one.
 #[test]
-fn the_readme_of_the_proxy_server() {
+fn readme_command_of_the_proxy_server_works() {
     let (bench, lab) = (Bench::new(), Lab::without_routes());
     lab.balancer.add_addresses("lan", &["192.168.0.1/24"]);
     lab.server.add_addresses("eth0", &["192.168.0.2/24"]);
@@ -19,7 +19,7 @@ fn the_readme_of_the_proxy_server() {
         &lab.balancer,
         "./udppp -m 1 -b 0.0.0.0 -l 8000 -h 192.168.0.2 -r 8001 -p",
     );
-    is_listening(&sender);
+    wait_listening(&sender);
     let front = v4([203, 0, 113, 1], 8000);
     let client = DatagramSocket::bind(&lab.client, v4([203, 0, 113, 9], 0));
     let me = client.socket().local_addr().expect("getsockname");
@@ -35,16 +35,16 @@ fn the_readme_of_the_proxy_server() {
     }
 }
 
-/// Without `-p` it forwards what comes as it is.
+/// Without `-p` it forwards datagrams unchanged.
 #[test]
-fn without_a_header() {
+fn without_p_datagrams_are_unchanged() {
     let (bench, host) = (Bench::new(), Host::new());
     let upstream = DatagramSocket::bind(&host, v4([127, 0, 0, 1], 8001));
     let sender = bench.start(
         &host,
         "./udppp -m1 -l8000 --host=127.0.0.1 --remote-port 8001",
     );
-    is_listening(&sender);
+    wait_listening(&sender);
     let client = DatagramSocket::bind(&host, v4([127, 0, 0, 1], 0));
     client.send(v4([127, 0, 0, 1], 8000), &[b"ping"]);
     let (bytes, from) = upstream.recv();
@@ -55,18 +55,18 @@ fn without_a_header() {
 
 /// The README's last command: the server sees the client's address, with a port of its own.
 #[test]
-fn the_readme_of_the_upstream_server() {
+fn readme_command_of_the_upstream_server_works() {
     let (bench, host) = (Bench::new(), Host::new());
     host.ip(ROUTES);
-    let _server = who_am_i(&host, v4([127, 0, 0, 1], 8001));
+    let _server = start_address_echo(&host, v4([127, 0, 0, 1], 8001));
     let proxy = bench.start(
         &host,
         "./udppp -m 2 -b 0.0.0.0 -l 8000 -h 127.0.0.1 -r 8001 -p",
     );
-    is_listening(&proxy);
+    wait_listening(&proxy);
     let front = v4([127, 0, 0, 1], 8000);
     let balancer = DatagramSocket::bind(&host, v4([127, 0, 0, 1], 0));
-    // Two clients behind one socket of the balancer: one for the other there.
+    // Two clients behind one socket of the balancer: udppp confused them.
     for client in [fresh_client_v4(), v4([198, 51, 100, 8], 7)] {
         balancer.send(front, &[&header_bytes::v2_udp(client, front), b"ping"]);
         let (answer, _) = balancer.recv();
@@ -74,21 +74,21 @@ fn the_readme_of_the_upstream_server() {
         assert_eq!(seen.ip(), client.ip());
         assert_ne!(seen.port(), client.port());
     }
-    // Garbage and a server that is gone ended it, or a part of it.
+    // Invalid datagrams and a server that has stopped ended udppp, or a part of it.
     balancer.send(front, &[b"no header"]);
     drop(_server);
     let client = fresh_client_v4();
     for _ in 0..3 {
         balancer.send(front, &[&header_bytes::v2_udp(client, front), b"ping"]);
     }
-    let _server = who_am_i(&host, v4([127, 0, 0, 1], 8001));
+    let _server = start_address_echo(&host, v4([127, 0, 0, 1], 8001));
     balancer.send(front, &[&header_bytes::v2_udp(client, front), b"ping"]);
     assert_eq!(seen(&balancer.recv().0).ip(), client.ip());
 }
 
-/// Anything wrong is its usage and 255.
+/// Every error prints its usage and exits with 255.
 #[test]
-fn it_ends_with_255() {
+fn errors_exit_with_255() {
     let (bench, host) = (Bench::new(), Host::new());
     for options in [
         "",

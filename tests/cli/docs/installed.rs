@@ -1,4 +1,4 @@
-//! What docs/service.md says: installed, the unit's own command serves, and nothing is left behind.
+//! docs/service.md: once installed, the unit's own command serves, and uninstalling leaves nothing behind.
 
 use std::fs;
 use std::path::Path;
@@ -14,7 +14,7 @@ use crate::harness::rig::proxy::header_for;
 
 const REPOSITORY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
 
-/// `make`, as the page has it, into a directory of the test's own instead of `/`.
+/// Runs the page's `make` command with a directory of the test's own instead of `/`.
 fn make(target: &str, into: &Scratch) {
     let built = Path::new(BINARY).parent().expect("a directory");
     let output = Command::new("make")
@@ -42,7 +42,7 @@ fn files(below: &Path) -> Vec<String> {
 }
 
 #[test]
-fn the_service_page() {
+fn service_page_works_as_written() {
     let page = include_str!("../../../docs/service.md");
     for line in [
         "make release",
@@ -51,7 +51,7 @@ fn the_service_page() {
     ] {
         assert!(page.lines().any(|words| words.trim() == line), "{line}");
     }
-    // Beside the program, as `make release` has them.
+    // Beside the program, where `make release` puts them.
     built_library();
     let (lab, scratch) = (Lab::new(), Scratch::new());
     make("install", &scratch);
@@ -71,13 +71,13 @@ fn the_service_page() {
         Path::new(&format!("{root}{documentation}")).exists(),
         "{documentation}"
     );
-    // What the page tells the reader to do: the balancers, here the lab's.
+    // The step that the page leaves to its reader: the balancers' addresses, here the lab's.
     let list = format!("{root}/etc/peername/allowed-subnets.txt");
     fs::write(&list, "10.81.0.2\n").expect("the list");
     let config = format!("{root}/etc/peername/proxy.toml");
     let example = fs::read_to_string(&config).expect("the example");
     fs::write(&config, example.replace("@/etc", &format!("@{root}/etc"))).expect("the example");
-    // The paths of the unit below our root; everything else is its own.
+    // The paths of the unit below the test's root; everything else is its own.
     let start = value("ExecStart").replace("/usr/bin", &format!("{root}/usr/bin"));
     let start = start.replace(" /etc", &format!(" {root}/etc"));
     let capabilities = value("AmbientCapabilities")
@@ -116,7 +116,7 @@ fn the_service_page() {
         left.len() == 2 && left.iter().all(|path| path.contains("/etc/peername/")),
         "{left:?}"
     );
-    // Installing again does not overwrite what the operator has written.
+    // Installing again does not overwrite the operator's changes.
     make("install", &scratch);
     assert_eq!(fs::read_to_string(&list).expect("the list"), "10.81.0.2\n");
 }

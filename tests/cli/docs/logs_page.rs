@@ -7,12 +7,12 @@ const PAGE: &str = include_str!("../../../docs/logs.md");
 const INTERCEPT_PAGE: &str = include_str!("../../../docs/intercept.md");
 const UDP_PAGE: &str = include_str!("../../../docs/udp.md");
 
-/// What stands in backticks.
+/// The text in backticks.
 fn quoted(page: &str) -> BTreeSet<&str> {
     page.split('`').skip(1).step_by(2).collect()
 }
 
-/// The texts that arms of a `match` give: `… => "text",`.
+/// The labels of `match` arms: `… => "text",`.
 fn labels(source: &str) -> BTreeSet<&str> {
     let arms = source.split("=> \"").skip(1);
     let texts = arms.filter_map(|rest| rest.split('"').next());
@@ -38,7 +38,7 @@ fn fields<'s>(source: &'s str, call: &str) -> BTreeSet<&'s str> {
 }
 
 #[test]
-fn every_outcome_stands_there_and_no_other() {
+fn page_lists_exactly_the_outcomes() {
     let sources = [
         include_str!("../../../crates/proxy/src/outcome.rs"),
         include_str!("../../../crates/proxy/src/policy/source.rs"),
@@ -67,7 +67,7 @@ fn every_outcome_stands_there_and_no_other() {
 }
 
 #[test]
-fn every_reason_for_a_dropped_datagram_stands_there() {
+fn page_lists_every_reason_for_a_dropped_datagram() {
     let said = quoted(UDP_PAGE);
     let written = labels(include_str!("../../../crates/proxy/src/udp/drop_reason.rs"));
     let missing: Vec<_> = written.difference(&said).collect();
@@ -75,7 +75,7 @@ fn every_reason_for_a_dropped_datagram_stands_there() {
 }
 
 #[test]
-fn every_field_stands_there() {
+fn page_lists_every_field_of_a_connection() {
     let said = quoted(PAGE);
     let connection = fields(
         include_str!("../../../crates/proxy/src/telemetry/record.rs"),
@@ -93,9 +93,10 @@ fn every_field_stands_there() {
     assert!(missing.is_empty(), "{missing:?}");
 }
 
-/// Also of the lines that no connection has. A thing that has one name on this page has it in every command.
+/// Also those of lines that belong to no connection. A term of this page has the same field name in every
+/// command.
 #[test]
-fn every_field_of_every_line_stands_there() {
+fn page_lists_every_field_of_every_line() {
     let said: BTreeSet<_> = quoted(PAGE)
         .union(&quoted(INTERCEPT_PAGE))
         .copied()
@@ -137,7 +138,7 @@ fn every_field_of_every_line_stands_there() {
     }
 }
 
-/// All Rust files below.
+/// All Rust files below a directory.
 fn sources(directory: &Path) -> Vec<PathBuf> {
     let Ok(entries) = std::fs::read_dir(directory) else {
         return Vec::new();
@@ -151,7 +152,7 @@ fn sources(directory: &Path) -> Vec<PathBuf> {
     files.collect()
 }
 
-/// The arguments of each call of a macro of tracing's.
+/// The arguments of each call of a tracing macro.
 fn events(source: &str) -> Vec<&str> {
     let mut found = Vec::new();
     for level in [
@@ -167,7 +168,7 @@ fn events(source: &str) -> Vec<&str> {
     found
 }
 
-/// What stands before the parenthesis that closes the call.
+/// The text before the parenthesis that closes the call.
 fn arguments(rest: &str) -> Option<&str> {
     let (mut depth, mut is_text, mut is_escaped) = (0, false, false);
     for (at, c) in rest.char_indices() {
@@ -185,7 +186,7 @@ fn arguments(rest: &str) -> Option<&str> {
     None
 }
 
-/// The names of its fields: `name = …`, `%name`, `?name` and `name`, before the text.
+/// The names of an event's fields: `name = …`, `%name`, `?name` and `name`, before the message.
 fn event_fields(arguments: &str) -> Vec<String> {
     let mut names = Vec::new();
     for field in split(arguments) {
@@ -206,7 +207,7 @@ fn event_fields(arguments: &str) -> Vec<String> {
     names
 }
 
-/// At the commas that separate arguments.
+/// Splits at the commas that separate arguments.
 fn split(arguments: &str) -> Vec<&str> {
     let (mut depth, mut is_text, mut begin, mut parts) = (0, false, 0, Vec::new());
     for (at, c) in arguments.char_indices() {
@@ -227,7 +228,7 @@ fn split(arguments: &str) -> Vec<&str> {
 }
 
 #[test]
-fn every_exit_code_stands_there() {
+fn page_lists_every_exit_code() {
     let (_, codes) = PAGE.split_once("## Exit codes").expect("the section");
     for (code, sources) in [
         ("125", include_str!("../../../crates/cli/src/cmd/exec.rs")),

@@ -1,10 +1,10 @@
-//! The README's three terminals, word for word: what stands there is what runs here.
+//! The README's three terminals, word for word.
 
 use crate::harness::lab::{Host, Process};
 use crate::harness::peername::BINARY;
 
 #[test]
-fn three_terminals_show_the_client() {
+fn readmes_three_terminals_show_the_client() {
     let [backend, proxy, balancer] = commands();
     let host = Host::new();
     host.ip("link set lo up");

@@ -1,5 +1,4 @@
-//! `docs/recipes.md`, command by command: what stands there is what runs here, on hosts with the addresses
-//! that stand there.
+//! `docs/recipes.md`, command by command, on hosts with the addresses of the page.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -12,7 +11,7 @@ use crate::harness::lab::{Host, Process};
 use crate::harness::peername::BINARY;
 
 #[test]
-fn same_host() {
+fn recipe_for_the_same_host_works() {
     let (balancer, server) = (Host::new(), Host::new());
     wan(&balancer, &server);
     let backend = Backend::listen(&server, addr("127.0.0.1:8443"));
@@ -22,7 +21,7 @@ fn same_host() {
 
 /// With the capabilities that the recipe names and no others.
 #[test]
-fn shared_network_namespace() {
+fn recipe_for_a_shared_network_namespace_works() {
     let (balancer, pod) = (Host::new(), Host::new());
     wan(&balancer, &pod);
     let backend = Backend::listen(&pod, addr("127.0.0.1:8443"));
@@ -34,7 +33,7 @@ fn shared_network_namespace() {
 }
 
 #[test]
-fn bridge_network() {
+fn recipe_for_a_bridge_network_works() {
     let (balancer, host, container) = (Host::new(), Host::new(), Host::new());
     wan(&balancer, &host);
     host.ip("link add br-app type bridge\nlink set br-app up");
@@ -48,9 +47,9 @@ fn bridge_network() {
     served(&balancer, addr("192.0.2.20:443"), &backend);
 }
 
-/// The tunnel is a cable here. The server's own way to the internet is another, which must not matter.
+/// A veth pair stands for the tunnel. The server's own default route is another, which must not matter.
 #[test]
-fn home_server_behind_a_vps() {
+fn recipe_for_a_home_server_behind_a_vps_works() {
     let (vps, home, router) = (Host::new(), Host::new(), Host::new());
     vps.add_veth("wg0", &home, "wg0");
     vps.add_addresses("wg0", &["10.9.0.1/24"]);
@@ -63,7 +62,7 @@ fn home_server_behind_a_vps() {
 }
 
 #[test]
-fn another_host() {
+fn recipe_for_another_host_works() {
     let (balancer, proxy, backend) = (Host::new(), Host::new(), Host::new());
     let router = Host::new();
     wan(&balancer, &proxy);
@@ -78,9 +77,10 @@ fn another_host() {
     served(&balancer, addr("192.0.2.20:443"), &server);
 }
 
-/// The container's entrypoint, outside of a container: its arguments are the proxy's, its rules come first.
+/// The container's entrypoint, outside of a container: its arguments are the proxy's, and it adds the rules
+/// first.
 #[test]
-fn entrypoint_of_the_example_for_docker() {
+fn docker_entrypoint_of_the_example_works() {
     let (balancer, proxy, server) = (Host::new(), Host::new(), Host::new());
     wan(&balancer, &proxy);
     proxy.add_veth("eth1", &server, "eth0");
@@ -100,7 +100,7 @@ fn entrypoint_of_the_example_for_docker() {
     drop(entrypoint);
 }
 
-/// One section of the document.
+/// One section of the page.
 struct Recipe(&'static str);
 
 impl Recipe {
@@ -111,7 +111,7 @@ impl Recipe {
         Self(rest.split("\n## ").next().unwrap_or(rest))
     }
 
-    /// Runs what is to be run on this host, in order; the proxy, if one is among it, goes on.
+    /// Runs the commands for this host, in order; the proxy, if one is among them, goes on and is returned.
     fn follow(&self, name: &str, host: &Host) -> Option<Process> {
         self.follow_with(name, host, &[])
     }
@@ -156,14 +156,14 @@ fn with_path(command: &str) -> String {
     format!("PATH={}:$PATH; export PATH; {command}", bin.display())
 }
 
-/// The balancer's link to whoever runs the proxy.
+/// Connects the balancer with the proxy's host.
 fn wan(balancer: &Host, proxy: &Host) {
     balancer.add_veth("eth0", proxy, "eth0");
     balancer.add_addresses("eth0", &["192.0.2.10/24"]);
     proxy.add_addresses("eth0", &["192.0.2.20/24"]);
 }
 
-/// A default route that leads where no reply may go.
+/// Adds a default route by which no reply may leave.
 fn uplink(host: &Host, router: &Host) {
     host.add_veth("up0", router, "eth0");
     host.add_addresses("up0", &["192.168.1.2/24"]);
