@@ -1,5 +1,7 @@
 //! The usual arrangements of hosts, programs and scripted peers: one for each subject.
 
+pub(crate) mod ca;
+pub(crate) mod compat;
 pub(crate) mod exec;
 pub(crate) mod exec_connect;
 pub(crate) mod exec_notify;

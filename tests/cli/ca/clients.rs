@@ -2,10 +2,11 @@
 
 use std::process::Output;
 
-use super::{Rig, server};
+use super::server;
+use crate::harness::rig::ca::CaRig;
 
 /// Asserts both, so that no client passes that does not verify at all.
-fn assert_trusts_only_with_our_variables(rig: &Rig, client: &str) {
+fn assert_trusts_only_with_our_variables(rig: &CaRig, client: &str) {
     let without = served(rig, client);
     assert!(!without.status.success(), "verifies nothing: {client}");
     let with = served(
@@ -20,7 +21,7 @@ fn assert_trusts_only_with_our_variables(rig: &Rig, client: &str) {
 }
 
 /// Runs a client with the environment of the test run cleared.
-fn served(rig: &Rig, script: &str) -> Output {
+fn served(rig: &CaRig, script: &str) -> Output {
     rig.shell(&format!(
         "unset SSL_CERT_FILE SSL_CERT_DIR CURL_CA_BUNDLE JAVA_TOOL_OPTIONS; {script}"
     ))
@@ -28,7 +29,7 @@ fn served(rig: &Rig, script: &str) -> Output {
 
 #[test]
 fn curl() {
-    let rig = Rig::new(&[]);
+    let rig = CaRig::new(&[]);
     let port = server::start(&rig.host, &rig.ca);
     for url in [
         format!("https://localhost:{port}/"),
@@ -42,7 +43,7 @@ fn curl() {
 
 #[test]
 fn openssl_in_strict_mode() {
-    let rig = Rig::new(&[]);
+    let rig = CaRig::new(&[]);
     let port = server::start(&rig.host, &rig.ca);
     let ask = "printf 'GET / HTTP/1.1\\r\\n\\r\\n' | openssl s_client -quiet -ign_eof -x509_strict \
                -verify_return_error -verify_hostname localhost -servername localhost";
@@ -52,7 +53,7 @@ fn openssl_in_strict_mode() {
 /// It verifies the certificate, but does not accept an ECDSA signature in the handshake.
 #[test]
 fn client_that_requires_rsa_is_served() {
-    let rig = Rig::new(&[]);
+    let rig = CaRig::new(&[]);
     let port = server::start(&rig.host, &rig.ca);
     for version in ["-tls1_2", "-tls1_3"] {
         let said = rig.shell_succeeds(&format!(
@@ -66,7 +67,7 @@ fn client_that_requires_rsa_is_served() {
 
 #[test]
 fn python_in_strict_mode() {
-    let rig = Rig::new(&[]);
+    let rig = CaRig::new(&[]);
     let port = server::start(&rig.host, &rig.ca);
     let program = "import ssl, sys, urllib.request\n\
                    context = ssl.create_default_context()\n\
@@ -81,7 +82,7 @@ fn python_in_strict_mode() {
 
 #[test]
 fn node() {
-    let rig = Rig::new(&[]);
+    let rig = CaRig::new(&[]);
     let port = server::start(&rig.host, &rig.ca);
     let program = "require('https').get(process.argv[2], answer => answer.pipe(process.stdout))";
     rig.scratch.write("client.js", program);
@@ -94,7 +95,7 @@ fn node() {
 
 #[test]
 fn go() {
-    let rig = Rig::new(&[]);
+    let rig = CaRig::new(&[]);
     let port = server::start(&rig.host, &rig.ca);
     rig.scratch.write("client.go", include_str!("client.go"));
     rig.shell_succeeds("go build -o $DIR/client $DIR/client.go");
@@ -105,7 +106,7 @@ fn go() {
 
 #[test]
 fn java() {
-    let rig = Rig::new(&[]);
+    let rig = CaRig::new(&[]);
     let port = server::start(&rig.host, &rig.ca);
     compile_java(&rig);
     // Java sends no SNI for a host name without a dot.
@@ -130,7 +131,7 @@ fn java() {
 }
 
 /// Compiles `Client`, in `$DIR`.
-fn compile_java(rig: &Rig) {
+fn compile_java(rig: &CaRig) {
     rig.scratch
         .write("Client.java", include_str!("Client.java"));
     rig.shell_succeeds("javac -d $DIR $DIR/Client.java");
@@ -139,7 +140,7 @@ fn compile_java(rig: &Rig) {
 /// Paths with characters that a shell, or Java after it, could interpret.
 #[test]
 fn ca_files_may_have_any_path() {
-    let rig = Rig::new(&[]);
+    let rig = CaRig::new(&[]);
     let port = server::start(&rig.host, &rig.ca);
     compile_java(&rig);
     let into = r#"INTO="$DIR/it's my \"own\" \$HOME; \\ place""#;
@@ -159,7 +160,7 @@ fn ca_files_may_have_any_path() {
 /// Clients have the root; a server has to send the chain that leads to it.
 #[test]
 fn intermediate_authority_sends_its_chain() {
-    let rig = Rig::new(&[]);
+    let rig = CaRig::new(&[]);
     rig.shell_succeeds(
         "cd $DIR && P256='-newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes' &&
          printf 'basicConstraints=critical,CA:TRUE,pathlen:0\\nkeyUsage=critical,keyCertSign\\n\
@@ -185,7 +186,7 @@ fn intermediate_authority_sends_its_chain() {
 /// The second time, the shell's variables name the authority's bundle already.
 #[test]
 fn ca_env_may_be_evaluated_twice() {
-    let rig = Rig::new(&[]);
+    let rig = CaRig::new(&[]);
     let env = "eval \"$($PEERNAME ca env --ca $CA)\"";
     let took = "sort $CA/bundle.pem; echo $JAVA_TOOL_OPTIONS";
     let once = rig.shell_succeeds(&format!("set -eu; {env}; {took}"));

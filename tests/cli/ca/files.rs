@@ -6,12 +6,12 @@ use std::thread;
 
 use serde_json::Value;
 
-use super::Rig;
 use crate::harness::peername::Peername;
+use crate::harness::rig::ca::CaRig;
 
 #[test]
 fn authority_may_sign_leaves_only() {
-    let rig = Rig::new(&["--common-name", "a test", "--days", "90"]);
+    let rig = CaRig::new(&["--common-name", "a test", "--days", "90"]);
     fs::write(rig.scratch.path("ca.pem"), rig.succeeds("export", &[])).expect("a file");
     let said = rig.shell_succeeds("openssl verify -x509_strict -CAfile $DIR/ca.pem $DIR/ca.pem");
     assert!(said.contains("OK"), "{said}");
@@ -42,7 +42,7 @@ fn authority_may_sign_leaves_only() {
 #[test]
 fn key_is_readable_by_its_owner_alone_with_any_umask() {
     for umask in ["0000", "0022", "0777"] {
-        let rig = Rig::empty();
+        let rig = CaRig::empty();
         rig.shell_succeeds(&format!("umask {umask}; $PEERNAME ca init --ca $CA"));
         let said = rig.shell_succeeds("cd $CA && stat -c '%a %n' . *");
         assert_eq!(said, "700 .\n600 authority.pem\n", "{umask}");
@@ -51,7 +51,7 @@ fn key_is_readable_by_its_owner_alone_with_any_umask() {
 
 #[test]
 fn concurrent_ca_init_makes_one_authority() {
-    let rig = Rig::empty();
+    let rig = CaRig::empty();
     let outputs = thread::scope(|scope| {
         let start = |_| scope.spawn(|| rig.ca("init", &[]));
         let started: Vec<_> = (0..8).map(start).collect();
@@ -77,7 +77,7 @@ fn concurrent_ca_init_makes_one_authority() {
 
 #[test]
 fn files_open_to_others_are_refused_with_the_remedy() {
-    let rig = Rig::new(&[]);
+    let rig = CaRig::new(&[]);
     let key = format!("{}/authority.pem", rig.ca);
     let mode =
         |path: &str, mode| fs::set_permissions(path, Permissions::from_mode(mode)).expect("chmod");
@@ -97,7 +97,7 @@ fn files_open_to_others_are_refused_with_the_remedy() {
 
 #[test]
 fn authority_of_another_kind_is_refused_by_name() {
-    let rig = Rig::new(&[]);
+    let rig = CaRig::new(&[]);
     let make = |key: &str, subject: &str| {
         rig.shell_succeeds(&format!(
             "cd $DIR && openssl req -x509 -newkey {key} -nodes -keyout k -out c -days 9 -subj '{subject}' \
@@ -121,7 +121,7 @@ fn authority_of_another_kind_is_refused_by_name() {
 /// `ca rotate` could not replace these, so the message does not recommend it.
 #[test]
 fn foreign_file_has_to_be_moved_away() {
-    let rig = Rig::new(&[]);
+    let rig = CaRig::new(&[]);
     let said = rig.fails("init");
     let fix = format!("`peername ca rotate --ca {}` replaces", rig.ca);
     assert!(said.contains(&fix), "{said}");
@@ -152,7 +152,7 @@ fn foreign_file_has_to_be_moved_away() {
 /// A proxy that was started before the rotation still has the old key.
 #[test]
 fn rotation_exports_both_authorities() {
-    let rig = Rig::new(&["--permit", "example.com"]);
+    let rig = CaRig::new(&["--permit", "example.com"]);
     let old = rig.succeeds("export", &[]);
     rig.succeeds("rotate", &[]);
     let both = rig.succeeds("export", &[]);
@@ -173,7 +173,7 @@ fn rotation_exports_both_authorities() {
 
 #[test]
 fn authority_directory_follows_the_environment() {
-    let rig = Rig::empty();
+    let rig = CaRig::empty();
     let home = "HOME=$DIR/home XDG_STATE_HOME=";
     for (environment, place) in [
         (home.to_owned(), "home/.local/state/peername/ca"),
@@ -194,7 +194,7 @@ fn authority_directory_follows_the_environment() {
 
 #[test]
 fn wrong_usage_exits_2_and_failure_exits_1() {
-    let rig = Rig::empty();
+    let rig = CaRig::empty();
     for options in [
         ["--days", "0"],
         ["--common-name", ""],

@@ -2,20 +2,20 @@
 
 use std::net::SocketAddr;
 
-use super::{Bench, start_netcat};
 use crate::harness::addr::v4;
 use crate::harness::lab::{Host, Lab, Process};
+use crate::harness::rig::compat::{CompatRig, start_netcat};
 
 /// The README's example, with its rules for a backend on loopback.
 #[test]
 fn readme_example_over_loopback_works() {
-    let (bench, host) = (Bench::new(), Host::new());
+    let (rig, host) = (CompatRig::new(), Host::new());
     host.ip(
         "rule add from 127.0.0.1/8 iif lo table 100\nroute add local 0.0.0.0/0 dev lo table 100",
     );
     host.ip6("rule add from ::1/128 iif lo table 100\nroute add local ::/0 dev lo table 100");
     let backend = start_netcat(&host, "nc -kvnl 127.0.0.1 22");
-    let proxy = example(&bench, &host, "");
+    let proxy = example(&rig, &host, "");
     for line in [
         "[ ] Remember to set the reverse routing rules correctly:",
         "iptables -t mangle -I PREROUTING -m mark --mark 123 -m comment --comment mmproxy -j CONNMARK --save-mark\t# [!] CHECK FAILED",
@@ -29,7 +29,7 @@ fn readme_example_over_loopback_works() {
     ] {
         proxy.wait_line(line, |said| (said == line).then_some(()));
     }
-    let seen = hello(&bench, &host, &backend);
+    let seen = hello(&rig, &host, &backend);
     assert_eq!(seen.ip(), v4([1, 2, 3, 4], 0).ip());
     assert_ne!(seen.port(), 11, "the port is not kept unless asked for");
 }
@@ -37,7 +37,7 @@ fn readme_example_over_loopback_works() {
 /// The rules that it prints itself, by mark and connection tracking.
 #[test]
 fn readme_example_with_marks_works() {
-    let (bench, lab) = (Bench::new(), Lab::without_routes());
+    let (rig, lab) = (CompatRig::new(), Lab::without_routes());
     let server = &lab.server;
     server.ip("route add default via 10.81.0.2\nrule add fwmark 123 lookup 100\nroute add local 0.0.0.0/0 dev lo table 100");
     server.ip6("route add default via fd81::2\nrule add fwmark 123 lookup 100\nroute add local ::/0 dev lo table 100");
@@ -51,7 +51,7 @@ fn readme_example_with_marks_works() {
         }
     }
     let backend = start_netcat(server, "nc -kvnl 127.0.0.1 22");
-    let proxy = example(&bench, server, "-P ");
+    let proxy = example(&rig, server, "-P ");
     proxy.wait_line("the last line of the self-test", |line| {
         line.contains("[::1]:22").then_some(())
     });
@@ -62,15 +62,15 @@ fn readme_example_with_marks_works() {
         said.contains("127.0.0.1:22 is up and reachable using spoofed connection"),
         "{said}"
     );
-    assert_eq!(hello(&bench, server, &backend), v4([1, 2, 3, 4], 11));
+    assert_eq!(hello(&rig, server, &backend), v4([1, 2, 3, 4], 11));
 }
 
 /// Without rules the self-test fails and names them; no client is left waiting.
 #[test]
 fn self_test_finds_missing_rules() {
-    let (bench, host) = (Bench::new(), Host::new());
+    let (rig, host) = (CompatRig::new(), Host::new());
     let _backend = start_netcat(&host, "nc -kvnl 127.0.0.1 22");
-    let proxy = example(&bench, &host, "-q ");
+    let proxy = example(&rig, &host, "-q ");
     proxy.wait_line("the spoofed connection failed", |line| {
         line.contains("[!] FAILED: Unable to do spoofed connect() to target server 127.0.0.1:22")
             .then_some(())
@@ -81,15 +81,14 @@ fn self_test_finds_missing_rules() {
 /// Invalid lines of its list are skipped, with a warning.
 #[test]
 fn invalid_line_of_a_list_is_skipped() {
-    let (bench, host) = (Bench::new(), Host::new());
+    let (rig, host) = (CompatRig::new(), Host::new());
     host.ip(
         "rule add from 127.0.0.1/8 iif lo table 100\nroute add local 0.0.0.0/0 dev lo table 100",
     );
-    bench
-        .0
+    rig.0
         .write("networks.txt", "; networks\n127.1.2.3/8 here\nnonsense\n");
     let backend = start_netcat(&host, "nc -kvnl 127.0.0.1 22");
-    let proxy = bench
+    let proxy = rig
         .start(&host, &command(""))
         .wait_listening(&[v4([127, 0, 0, 1], 2222)]);
     proxy.wait_line("the bad line", |line| {
@@ -97,14 +96,14 @@ fn invalid_line_of_a_list_is_skipped() {
             .then_some(())
     });
     // Host bits do not matter; in mmproxy such a line matched no address.
-    hello(&bench, &host, &backend);
+    hello(&rig, &host, &backend);
 }
 
 #[test]
 fn mmproxys_exit_codes_are_kept() {
-    let (bench, host) = (Bench::new(), Host::new());
-    bench.0.write("networks.txt", "0.0.0.0/0\n");
-    bench.0.write("empty.txt", "# empty\n");
+    let (rig, host) = (CompatRig::new(), Host::new());
+    rig.0.write("networks.txt", "0.0.0.0/0\n");
+    rig.0.write("empty.txt", "# empty\n");
     for (options, code, text) in [
         ("--help -q", 255, "--allowed-networks FILE"),
         ("--table", 255, "requires an argument"),
@@ -127,14 +126,13 @@ fn mmproxys_exit_codes_are_kept() {
         ),
     ] {
         let command = format!("exec -a cloudflare-mmproxy mmproxy {options}");
-        bench.assert_exits(&host, &command, code, text);
+        rig.assert_exits(&host, &command, code, text);
     }
 }
 
-fn example(bench: &Bench, host: &Host, more: &str) -> Process {
-    bench.0.write("networks.txt", "0.0.0.0/0\n::/0\n");
-    bench
-        .start(host, &command(more))
+fn example(rig: &CompatRig, host: &Host, more: &str) -> Process {
+    rig.0.write("networks.txt", "0.0.0.0/0\n::/0\n");
+    rig.start(host, &command(more))
         .wait_listening(&[v4([127, 0, 0, 1], 2222)])
 }
 
@@ -143,10 +141,10 @@ fn command(more: &str) -> String {
 }
 
 /// Runs the README's test; returns the client that the backend saw.
-fn hello(bench: &Bench, host: &Host, backend: &Process) -> SocketAddr {
+fn hello(rig: &CompatRig, host: &Host, backend: &Process) -> SocketAddr {
     let test =
         r#"echo -en "PROXY TCP4 1.2.3.4 1.2.3.4 11 11\r\nHello World!" | nc -q3 -v 127.0.0.1 2222"#;
-    bench.run(host, test);
+    rig.run(host, test);
     // The self-test's connections came before.
     backend.wait_line("the client", |line| {
         let (_, port) = line.split_once("Connection received on 1.2.3.4 ")?;

@@ -4,7 +4,6 @@ use std::fs;
 use std::net::{Ipv6Addr, SocketAddr, SocketAddrV6};
 use std::time::Duration;
 
-use super::{Bench, start_address_echo, wait_listening};
 use crate::harness::addr::{FRONT_V4, LISTEN_V4, TARGET_V4, fresh_client_v4, v4};
 use crate::harness::backend::Backend;
 use crate::harness::conn::{Conn, End};
@@ -12,15 +11,16 @@ use crate::harness::datagram::DatagramSocket;
 use crate::harness::header_bytes;
 use crate::harness::lab::{Host, Lab, Process, wait_for};
 use crate::harness::pattern::{assert_same, pattern};
+use crate::harness::rig::compat::{CompatRig, start_address_echo, wait_listening};
 use crate::harness::rig::proxy::header_for;
 
 /// go-mmproxy with `-listeners 8` had a socket for the client in each of them: most replies went to another
 /// balancer port than the one that had asked.
 #[test]
 fn udp_replies_go_to_the_port_that_asked() {
-    let (bench, lab) = (Bench::new(), Lab::new());
+    let (rig, lab) = (CompatRig::new(), Lab::new());
     let _server = start_address_echo(&lab.server, TARGET_V4);
-    let proxy = bench.start(
+    let proxy = rig.start(
         &lab.server,
         "go-mmproxy -p udp -l 10.81.0.1:8443 -4 127.0.0.1:9000 -listeners 8",
     );
@@ -39,12 +39,12 @@ fn udp_replies_go_to_the_port_that_asked() {
 /// go-mmproxy compared the peer's address with its zone, which no entry of a list has.
 #[test]
 fn link_local_balancer_can_be_listed() {
-    let (bench, lab) = (Bench::new(), Lab::new());
+    let (rig, lab) = (CompatRig::new(), Lab::new());
     lab.balancer.add_addresses("lan", &["fe80::2/64"]);
     lab.server.add_addresses("eth0", &["fe80::1/64"]);
-    bench.0.write("subnets", "fe80::/10\n");
+    rig.0.write("subnets", "fe80::/10\n");
     let backend = Backend::listen(&lab.server, TARGET_V4);
-    let _proxy = bench
+    let _proxy = rig
         .start(
             &lab.server,
             "go-mmproxy -l [::]:8443 -4 127.0.0.1:9000 -allowed-subnets subnets",
@@ -64,9 +64,8 @@ fn link_local_balancer_can_be_listed() {
 /// go-mmproxy and mmproxy-rs used six descriptors per connection.
 #[test]
 fn connection_needs_two_descriptors() {
-    let bench = Bench::new();
-    let (lab, backend, proxy) =
-        bench.start_between("go-mmproxy -l 10.81.0.1:8443 -4 127.0.0.1:9000");
+    let rig = CompatRig::new();
+    let (lab, backend, proxy) = rig.start_between("go-mmproxy -l 10.81.0.1:8443 -4 127.0.0.1:9000");
     let connect = || {
         let client = fresh_client_v4();
         let down = Conn::connect_and_send(&lab.balancer, LISTEN_V4, &header_for(client));
@@ -83,9 +82,9 @@ fn connection_needs_two_descriptors() {
 /// together most waited a second for their second SYN.
 #[test]
 fn one_listener_has_a_full_accept_backlog() {
-    let bench = Bench::new();
+    let rig = CompatRig::new();
     let command = "mmproxy-rs -l 10.81.0.1:8443 -4 127.0.0.1:9000 --listeners 1";
-    let (lab, backend, _proxy) = bench.start_between(command);
+    let (lab, backend, _proxy) = rig.start_between(command);
     let before = listen_overflows(&lab.server);
     let conns: Vec<_> = std::thread::scope(|scope| {
         let connect = |_| {
@@ -161,10 +160,10 @@ fn cloudflare_loses_nothing() {
 /// It exited with 0 at all errors of accept(2) but one, and its checks needed programs at fixed paths.
 #[test]
 fn cloudflare_survives_missing_resources() {
-    let (bench, lab) = (Bench::new(), Lab::new());
-    bench.0.write("networks.txt", "0.0.0.0/0\n");
+    let (rig, lab) = (CompatRig::new(), Lab::new());
+    rig.0.write("networks.txt", "0.0.0.0/0\n");
     let backend = Backend::listen(&lab.server, TARGET_V4);
-    let mut proxy = bench
+    let mut proxy = rig
         .start_with(
             &lab.server,
             &["prlimit", "--nofile=40:40"],
@@ -193,9 +192,9 @@ fn cloudflare_survives_missing_resources() {
 /// udppp panicked at an IPv6 client, at a server that refuses, and at an unreachable network.
 #[test]
 fn udppp_survives_what_made_it_panic() {
-    let (bench, host) = (Bench::new(), Host::new());
+    let (rig, host) = (CompatRig::new(), Host::new());
     let upstream: SocketAddr = v4([127, 0, 0, 1], 8001);
-    let mut sender = bench.start(&host, "udppp -m 1 -b ::1 -l 8000 -h 127.0.0.1 -r 8001 -p");
+    let mut sender = rig.start(&host, "udppp -m 1 -b ::1 -l 8000 -h 127.0.0.1 -r 8001 -p");
     wait_listening(&sender);
     let client = DatagramSocket::bind(&host, "[::1]:0".parse().expect("an address"));
     let front = "[::1]:8000".parse().expect("an address");
@@ -215,7 +214,7 @@ fn udppp_survives_what_made_it_panic() {
     client.expect_datagram(b"pong", front);
     assert!(sender.is_alive());
     // An unreachable network: the datagram is lost, the process goes on.
-    let mut sender = bench.start(&host, "udppp -m 1 -l 8002 -h 198.51.100.1 -r 8001 -p");
+    let mut sender = rig.start(&host, "udppp -m 1 -l 8002 -h 198.51.100.1 -r 8001 -p");
     wait_listening(&sender);
     let client = DatagramSocket::bind(&host, v4([127, 0, 0, 1], 0));
     client.send(v4([127, 0, 0, 1], 8002), &[b"ping"]);
@@ -228,14 +227,14 @@ struct Cloudflare {
     backend: Backend,
     lab: Lab,
     _proxy: Process,
-    _bench: Bench,
+    _bench: CompatRig,
 }
 
 impl Cloudflare {
     fn new() -> Self {
-        let bench = Bench::new();
-        bench.0.write("networks.txt", "0.0.0.0/0\n");
-        let (lab, backend, proxy) = bench.start_between(
+        let rig = CompatRig::new();
+        rig.0.write("networks.txt", "0.0.0.0/0\n");
+        let (lab, backend, proxy) = rig.start_between(
             "mmproxy -q -N -a networks.txt -l 10.81.0.1:8443 -4 127.0.0.1:9000 -6 [::1]:9000",
         );
         // The self-test's connections, plain and spoofed.
@@ -245,7 +244,7 @@ impl Cloudflare {
             backend,
             lab,
             _proxy: proxy,
-            _bench: bench,
+            _bench: rig,
         }
     }
 
@@ -283,9 +282,9 @@ fn listen_overflows(host: &Host) -> u64 {
 /// A log that can't be written, as on a full disk, is no reason not to serve.
 #[test]
 fn full_log_does_not_stop_the_proxy() {
-    let (bench, lab) = (Bench::new(), Lab::new());
+    let (rig, lab) = (CompatRig::new(), Lab::new());
     let command = "timeout 2 go-mmproxy -l 127.0.0.1:8447 -4 127.0.0.1:9000 2>/dev/full >/dev/full";
-    let output = bench.run(&lab.server, &format!("{command}; echo $?"));
+    let output = rig.run(&lab.server, &format!("{command}; echo $?"));
     // timeout(1) had to end it.
     assert_eq!(String::from_utf8_lossy(&output.stdout), "124\n");
 }

@@ -5,9 +5,6 @@ use std::time::Duration;
 use rustix::process::Signal;
 use serde_json::Value;
 
-use super::{
-    Bench, ROUTES, ROUTES_V6, first_peer, start_address_echo, start_netcat, wait_listening,
-};
 use crate::harness::addr::{fresh_client_v4, v4};
 use crate::harness::backend::Backend;
 use crate::harness::conn::Conn;
@@ -15,18 +12,21 @@ use crate::harness::datagram::DatagramSocket;
 use crate::harness::header_bytes;
 use crate::harness::lab::{Host, Process, Scratch, wait_for};
 use crate::harness::peername::{AS_NOBODY, Peername, copy_executable};
+use crate::harness::rig::compat::{
+    CompatRig, ROUTES, ROUTES_V6, first_peer, start_address_echo, start_netcat, wait_listening,
+};
 
 /// A typical first try: backend and client both on this machine, netcat on either side.
 #[test]
 fn netcat_on_one_machine_works() {
-    let (bench, host) = (Bench::new(), Host::new());
+    let (rig, host) = (CompatRig::new(), Host::new());
     let backend = start_netcat(&host, "nc -kvnl 25578");
-    let proxy = bench.start(
+    let proxy = rig.start(
         &host,
         "sudo ./go-mmproxy -l 0.0.0.0:25577 -4 127.0.0.1:25578 -6 [::1]:25578",
     );
     wait_listening(&proxy);
-    let said = bench.run(
+    let said = rig.run(
         &host,
         r"printf 'PROXY TCP4 127.0.0.1 127.0.0.1 65432 25578\r\nPING\r\n' | nc -q1 127.0.0.1 25577",
     );
@@ -38,13 +38,13 @@ fn netcat_on_one_machine_works() {
 /// The README's command, its list of networks included.
 #[test]
 fn path_networks_readme_works() {
-    let (bench, host) = (Bench::new(), Host::new());
+    let (rig, host) = (CompatRig::new(), Host::new());
     host.ip(ROUTES);
     host.ip6(ROUTES_V6);
-    bench.0.write("path-prefixes.txt", "127.0.0.0/9");
+    rig.0.write("path-prefixes.txt", "127.0.0.0/9");
     let v4_backend = Backend::listen(&host, v4([127, 0, 0, 1], 25578));
     let v6_backend = Backend::listen(&host, "[::1]:25578".parse().expect("an address"));
-    let _proxy = bench
+    let _proxy = rig
         .start(
             &host,
             "sudo ./go-mmproxy -l 0.0.0.0:25577 -4 127.0.0.1:25578 -6 [::1]:25578 --allowed-subnets ./path-prefixes.txt",
@@ -82,8 +82,8 @@ fn path_networks_readme_works() {
 /// The example unit: its ExecStart, its bounding set, and its routes, which are added after the start.
 #[test]
 fn example_unit_works() {
-    let (bench, host) = (Bench::new(), Host::new());
-    let list = bench.0.write(
+    let (rig, host) = (CompatRig::new(), Host::new());
+    let list = rig.0.write(
         "net-prefixes.txt",
         "# This is a comment\n127.0.0.0/8 # allow local\n",
     );
@@ -95,7 +95,7 @@ fn example_unit_works() {
         "setpriv",
         "--bounding-set=-all,+net_admin,+net_bind_service",
     ];
-    let mut unit = bench.start_with(&host, &bounding, &exec_start);
+    let mut unit = rig.start_with(&host, &bounding, &exec_start);
     wait_listening(&unit);
     for line in EXEC_START_POST
         .lines()
@@ -179,16 +179,16 @@ fn path_networks_bounding_set_suffices() {
 /// 2.
 #[test]
 fn log_has_go_mmproxys_keys() {
-    let (bench, host) = (Bench::new(), Host::new());
+    let (rig, host) = (CompatRig::new(), Host::new());
     host.ip(ROUTES);
     for (level, errors, all) in [("0", false, false), ("1", true, false), ("2", true, true)] {
         let backend = Backend::listen(&host, v4([127, 0, 0, 1], 9000));
-        let file = bench.0.path_text(&format!("log-{level}"));
-        bench.0.write("subnets", "127.0.0.0/8\n2001:db8::/32\n");
+        let file = rig.0.path_text(&format!("log-{level}"));
+        rig.0.write("subnets", "127.0.0.0/8\n2001:db8::/32\n");
         let line = format!(
             "go-mmproxy -l 0.0.0.0:8443 -4 localhost:9000 -allowed-subnets subnets -v {level} >{file}"
         );
-        let mut proxy = bench.start(&host, &line).wait_listening(&[LISTEN]);
+        let mut proxy = rig.start(&host, &line).wait_listening(&[LISTEN]);
         let missing = Conn::connect_and_send(&host, LISTEN, b"GET / HTTP/1.1\r\n\r\n");
         missing.wait_closed();
         let client = fresh_client_v4();
@@ -203,7 +203,7 @@ fn log_has_go_mmproxys_keys() {
         refused.wait_closed();
         proxy.signal(Signal::TERM);
         assert!(proxy.wait_exit(Duration::from_secs(5)).is_some());
-        let text = bench.0.read(&format!("log-{level}"));
+        let text = rig.0.read(&format!("log-{level}"));
         let lines: Vec<Value> = text
             .lines()
             .map(|line| serde_json::from_str(line).unwrap_or_else(|_| panic!("{line}")))
@@ -258,12 +258,12 @@ fn log_has_go_mmproxys_keys() {
 
 #[test]
 fn udp_options_work() {
-    let (bench, host) = (Bench::new(), Host::new());
+    let (rig, host) = (CompatRig::new(), Host::new());
     host.ip(ROUTES);
     host.ip6(ROUTES_V6);
     let _v4 = start_address_echo(&host, v4([127, 0, 0, 1], 25578));
     let _v6 = start_address_echo(&host, "[::1]:25578".parse().expect("an address"));
-    let proxy = bench.start(
+    let proxy = rig.start(
         &host,
         "./go-mmproxy -p udp -l 0.0.0.0:25577 -4 127.0.0.1:25578 -6 [::1]:25578 -close-after 1 -listeners 2 -v 1",
     );
@@ -294,8 +294,8 @@ fn udp_options_work() {
 /// The codes of Go's `flag` package, but never 0 for a start that fails.
 #[test]
 fn go_mmproxys_exit_codes_are_kept_but_a_failed_start() {
-    let (bench, host) = (Bench::new(), Host::new());
-    bench.0.write("bad.txt", "10.0.0.0/8\nlb.example\n");
+    let (rig, host) = (CompatRig::new(), Host::new());
+    rig.0.write("bad.txt", "10.0.0.0/8\nlb.example\n");
     let _taken = Backend::listen(&host, LISTEN);
     let table = [
         ("-h", 0, "Usage of go-mmproxy"),
@@ -310,18 +310,18 @@ fn go_mmproxys_exit_codes_are_kept_but_a_failed_start() {
         ("-allowed-subnets none.txt", 1, "none.txt"),
     ];
     for (flags, code, text) in table {
-        bench.assert_exits(&host, &format!("go-mmproxy {flags}"), code, text);
+        rig.assert_exits(&host, &format!("go-mmproxy {flags}"), code, text);
     }
 }
 
 /// It logs once what it runs as, and that any peer may send headers.
 #[test]
 fn log_names_peername_and_warns_of_open_trust() {
-    let (bench, host) = (Bench::new(), Host::new());
+    let (rig, host) = (CompatRig::new(), Host::new());
     let said = |process: &Process, phrase: &str| {
         process.wait_line(phrase, |line| line.contains(phrase).then_some(()));
     };
-    let proxy = bench.start(&host, "go-mmproxy -l 127.0.0.1:8443 -6 [::1]:1000");
+    let proxy = rig.start(&host, "go-mmproxy -l 127.0.0.1:8443 -6 [::1]:1000");
     said(
         &proxy,
         "use it instead: peername proxy --listen 127.0.0.1:8443 --target-v6 '[::1]:1000' --trust any",
@@ -330,7 +330,7 @@ fn log_names_peername_and_warns_of_open_trust() {
         &proxy,
         "WARNING: everybody who reaches this port may claim any client address",
     );
-    let proxy = bench.start(
+    let proxy = rig.start(
         &host,
         "-a peername mmproxy --compat go-mmproxy -l 127.0.0.1:8444",
     );

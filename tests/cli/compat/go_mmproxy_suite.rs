@@ -6,13 +6,13 @@
 
 use std::net::SocketAddr;
 
-use super::{Bench, ROUTES, ROUTES_V6, wait_listening};
 use crate::harness::addr::v4;
 use crate::harness::backend::Backend;
 use crate::harness::conn::{Conn, End};
 use crate::harness::datagram::DatagramSocket;
 use crate::harness::header_bytes;
 use crate::harness::lab::{Host, Lab, Process};
+use crate::harness::rig::compat::{CompatRig, ROUTES, ROUTES_V6, wait_listening};
 
 /// The client of the suite's headers.
 const CLIENT: SocketAddr = v4([192, 168, 0, 1], 56324);
@@ -34,22 +34,22 @@ enum Expected {
 use Expected::{From, FromProxy, Refused};
 
 /// A host with its routes, and go-mmproxy with these options.
-fn start(bench: &Bench, protocol: &str, options: &str) -> (Host, Process) {
+fn start(rig: &CompatRig, protocol: &str, options: &str) -> (Host, Process) {
     let host = Host::new();
     host.ip(ROUTES);
     host.ip6(ROUTES_V6);
     let command = format!(
         "go-mmproxy -p {protocol} -l 0.0.0.0:12345 -4 127.0.0.1:54321 -6 [::1]:54321 {options}"
     );
-    let proxy = bench.start(&host, &command);
+    let proxy = rig.start(&host, &command);
     wait_listening(&proxy);
     (host, proxy)
 }
 
 #[test]
 fn every_tcp_header_has_its_result() {
-    let bench = Bench::new();
-    let (host, _proxy) = start(&bench, "tcp", "");
+    let rig = CompatRig::new();
+    let (host, _proxy) = start(&rig, "tcp", "");
     let backend = Backend::listen(&host, TARGET);
     let table: [(&str, Vec<u8>, Expected); 6] = [
         (
@@ -106,8 +106,8 @@ fn every_tcp_header_has_its_result() {
 /// `TestListenTCP_HalfClose`: the backend answers once more after the client's half-close.
 #[test]
 fn tcp_half_close_keeps_the_other_direction() {
-    let bench = Bench::new();
-    let (host, _proxy) = start(&bench, "tcp", "");
+    let rig = CompatRig::new();
+    let (host, _proxy) = start(&rig, "tcp", "");
     let backend = Backend::listen(&host, TARGET);
     let down = Conn::connect_and_send(
         &host,
@@ -128,8 +128,8 @@ fn tcp_half_close_keeps_the_other_direction() {
 
 #[test]
 fn every_udp_header_has_its_result() {
-    let bench = Bench::new();
-    let (host, _proxy) = start(&bench, "udp", "");
+    let rig = CompatRig::new();
+    let (host, _proxy) = start(&rig, "udp", "");
     let v6: SocketAddr = "[::1]:54321".parse().expect("an address");
     let backends = (
         DatagramSocket::bind(&host, TARGET),
@@ -157,9 +157,9 @@ fn every_udp_header_has_its_result() {
 /// headers.
 #[test]
 fn dynamic_destinations_on_loopback_are_refused() {
-    let bench = Bench::new();
+    let rig = CompatRig::new();
     let named = v4([127, 0, 0, 1], 55443);
-    let (host, proxy) = start(&bench, "tcp", "-dynamic-destination");
+    let (host, proxy) = start(&rig, "tcp", "-dynamic-destination");
     let (backend, target) = (
         Backend::listen(&host, named),
         Backend::listen(&host, TARGET),
@@ -179,7 +179,7 @@ fn dynamic_destinations_on_loopback_are_refused() {
             .then_some(())
     });
 
-    let (host, _proxy) = start(&bench, "udp", "-dynamic-destination");
+    let (host, _proxy) = start(&rig, "udp", "-dynamic-destination");
     let (backend, target) = (
         DatagramSocket::bind(&host, named),
         DatagramSocket::bind(&host, TARGET),
@@ -198,9 +198,9 @@ fn dynamic_destinations_on_loopback_are_refused() {
 /// server.
 #[test]
 fn tproxy_script_works() {
-    let (bench, lab) = (Bench::new(), Lab::without_routes());
+    let (rig, lab) = (CompatRig::new(), Lab::without_routes());
     let backend = Backend::listen(&lab.server, v4([127, 0, 0, 1], 25578));
-    let proxy = bench.start(
+    let proxy = rig.start(
         &lab.server,
         "echo 1 > /proc/sys/net/ipv4/conf/all/route_localnet
          ip rule add from 127.0.0.1/8 iif lo table 123 || true

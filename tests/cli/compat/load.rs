@@ -6,17 +6,17 @@ use std::net::SocketAddr;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::Bench;
 use crate::harness::addr::v4;
 use crate::harness::conn::Conn;
 use crate::harness::lab::{Host, Process, wait_for};
+use crate::harness::rig::compat::CompatRig;
 
 #[test]
 fn readme_load_test_keeps_every_client() {
-    let (bench, host) = (Bench::new(), Host::new());
+    let (rig, host) = (CompatRig::new(), Host::new());
     let server = Process::start(&host, "python3", &["-uc", ECHO]);
     server.wait_line("that it is there", |line| (line == "ready").then_some(()));
-    let _proxy = bench
+    let _proxy = rig
         .start(&host, "./go-mmproxy -l 0.0.0.0:1122 -4 127.0.0.1:25578")
         .wait_listening(&[FRONT]);
     for (round, end) in [Close::InOrder, Close::Abruptly, Close::InOrder]

@@ -1,25 +1,23 @@
 //! go-mmproxy with more than two destinations, and more than one port.
 
-use super::{Bench, wait_listening};
 use crate::harness::addr::{LISTEN_V4, fresh_client_v4, v4};
 use crate::harness::backend::Backend;
 use crate::harness::conn::Conn;
 use crate::harness::header_bytes;
 use crate::harness::lab::Lab;
+use crate::harness::rig::compat::{CompatRig, wait_listening};
 
 #[test]
 fn dynamic_destination_works() {
-    let (bench, lab) = (Bench::new(), Lab::new());
-    bench.0.write("subnets", "10.81.0.0/24\n");
+    let (rig, lab) = (CompatRig::new(), Lab::new());
+    rig.0.write("subnets", "10.81.0.0/24\n");
     let command = "go-mmproxy -l 10.81.0.1:8443 -4 127.0.0.1:9000 -allowed-subnets subnets -dynamic-destination";
     lab.server
         .ip("rule add from 10.81.0.1 iif lo ipproto tcp sport 9102 table 123");
     let named = Backend::listen(&lab.server, v4([10, 81, 0, 1], 9102));
     let target = Backend::listen(&lab.server, v4([127, 0, 0, 1], 9000));
     let private = Backend::listen(&lab.server, v4([127, 0, 0, 1], 9103));
-    let proxy = bench
-        .start(&lab.server, command)
-        .wait_listening(&[LISTEN_V4]);
+    let proxy = rig.start(&lab.server, command).wait_listening(&[LISTEN_V4]);
     for (backend, port) in [(&named, 9102), (&target, 9000)] {
         let ip = if port == 9102 {
             [10, 81, 0, 1]
@@ -54,15 +52,13 @@ fn dynamic_destination_works() {
 /// loopback.
 #[test]
 fn dynamic_destination_without_a_list_works() {
-    let (bench, lab) = (Bench::new(), Lab::new());
+    let (rig, lab) = (CompatRig::new(), Lab::new());
     lab.server
         .ip("rule add from 10.81.0.1 iif lo ipproto tcp sport 9102 table 123");
     let command = "go-mmproxy -l 10.81.0.1:8443 -4 127.0.0.1:9000 -dynamic-destination";
     let named = Backend::listen(&lab.server, v4([10, 81, 0, 1], 9102));
     let private = Backend::listen(&lab.server, v4([127, 0, 0, 1], 9103));
-    let _proxy = bench
-        .start(&lab.server, command)
-        .wait_listening(&[LISTEN_V4]);
+    let _proxy = rig.start(&lab.server, command).wait_listening(&[LISTEN_V4]);
     for _ in 0..3 {
         let client = fresh_client_v4();
         let header = header_bytes::v1(client, v4([10, 81, 0, 1], 9102));
@@ -83,9 +79,9 @@ fn dynamic_destination_without_a_list_works() {
 /// Both at once: a connection that a TPROXY rule brings goes where its header says.
 #[test]
 fn listen_transparent_works_with_dynamic_destination() {
-    let (bench, lab) = (Bench::new(), Lab::without_routes());
+    let (rig, lab) = (CompatRig::new(), Lab::without_routes());
     let backend = Backend::listen(&lab.server, v4([10, 81, 0, 1], 9102));
-    let proxy = bench.start(
+    let proxy = rig.start(
         &lab.server,
         "sudo ip rule add from 10.81.0.1 iif lo ipproto tcp sport 9102 table 123
          sudo ip route add local 0.0.0.0/0 dev lo table 123
@@ -104,11 +100,11 @@ fn listen_transparent_works_with_dynamic_destination() {
 /// The README's port range: every port of it comes to one listener.
 #[test]
 fn listen_transparent_works() {
-    let (bench, lab) = (Bench::new(), Lab::without_routes());
+    let (rig, lab) = (CompatRig::new(), Lab::without_routes());
     let command =
         "go-mmproxy -l 0.0.0.0:25577 -4 127.0.0.1:25578 -6 [::1]:25578 -listen-transparent";
     let backend = Backend::listen(&lab.server, v4([127, 0, 0, 1], 25578));
-    let proxy = bench.start(
+    let proxy = rig.start(
         &lab.server,
         &format!(
             "sudo ip rule add from 127.0.0.1/8 iif lo table 123

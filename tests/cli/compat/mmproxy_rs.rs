@@ -2,20 +2,20 @@
 
 use std::time::Duration;
 
-use super::{Bench, start_address_echo, wait_listening};
 use crate::harness::addr::{CLIENT_V4, FRONT_V4, LISTEN_V4, fresh_client_v4, v4};
 use crate::harness::backend::Backend;
 use crate::harness::conn::Conn;
 use crate::harness::datagram::DatagramSocket;
 use crate::harness::header_bytes;
 use crate::harness::lab::Lab;
+use crate::harness::rig::compat::{CompatRig, start_address_echo, wait_listening};
 
 /// The README's example, behind the sender that it names: udppp.
 #[test]
 fn readme_example_behind_udppp_works() {
-    let (bench, lab) = (Bench::new(), Lab::without_routes());
+    let (rig, lab) = (CompatRig::new(), Lab::without_routes());
     let _server = start_address_echo(&lab.server, v4([127, 0, 0, 1], 8081));
-    let proxy = bench.start(
+    let proxy = rig.start(
         &lab.server,
         "address=10.81.0.1
          bind_port=8080
@@ -25,7 +25,7 @@ fn readme_example_behind_udppp_works() {
          sudo mmproxy  -l $address:$bind_port -4 127.0.0.1:$upstream_port -p udp",
     );
     wait_listening(&proxy);
-    let sender = bench.start(
+    let sender = rig.start(
         &lab.balancer,
         "./udppp -m 1 -b 203.0.113.1 -l 80 -h 10.81.0.1 -r 8080 -p",
     );
@@ -46,8 +46,8 @@ fn readme_example_behind_udppp_works() {
 /// Its long options, also as Go writes them; a list with a bare address.
 #[test]
 fn long_options_work() {
-    let (bench, lab) = (Bench::new(), Lab::new());
-    bench.0.write("subnets", "10.81.0.2\n192.0.2.0/24\n");
+    let (rig, lab) = (CompatRig::new(), Lab::new());
+    rig.0.write("subnets", "10.81.0.2\n192.0.2.0/24\n");
     let backend = Backend::listen(&lab.server, v4([127, 0, 0, 1], 9000));
     for line in [
         "mmproxy --listen-addr 10.81.0.1:8443 --ipv4 127.0.0.1:9000 --ipv6 [::1]:9000 \
@@ -55,7 +55,7 @@ fn long_options_work() {
         "mmproxy-rs -l 10.81.0.1:8443 -4 127.0.0.1:9000 -6 [::1]:9000 -a subnets -c 60 -p tcp -m 0",
         "mmproxy -l=10.81.0.1:8443 -4=127.0.0.1:9000 --allowed-subnets=subnets -mark 7",
     ] {
-        let mut proxy = bench.start(&lab.server, line).wait_listening(&[LISTEN_V4]);
+        let mut proxy = rig.start(&lab.server, line).wait_listening(&[LISTEN_V4]);
         let client = fresh_client_v4();
         let down = Conn::connect_and_send(
             &lab.balancer,
@@ -76,8 +76,8 @@ fn long_options_work() {
 /// Help exits with 1. Its errors exited with 0, which no failed start does here.
 #[test]
 fn help_and_errors_exit_with_1() {
-    let (bench, lab) = (Bench::new(), Lab::new());
-    bench.0.write("bad", "10.0.0.0/8\nlb.example\n");
+    let (rig, lab) = (CompatRig::new(), Lab::new());
+    rig.0.write("bad", "10.0.0.0/8\nlb.example\n");
     for (options, text) in [
         ("-h", "Usage: mmproxy"),
         ("-p sctp", "invalid protocol value: sctp"),
@@ -85,7 +85,7 @@ fn help_and_errors_exit_with_1() {
         ("-a bad", "bad, line 2: neither"),
         ("-l 192.0.2.77:1", "can't listen on"),
     ] {
-        let output = bench.run(&lab.server, &format!("mmproxy-rs {options}"));
+        let output = rig.run(&lab.server, &format!("mmproxy-rs {options}"));
         let said = [output.stdout, output.stderr].concat();
         let said = String::from_utf8_lossy(&said);
         assert_eq!(output.status.code(), Some(1), "{options}: {said}");
@@ -96,8 +96,8 @@ fn help_and_errors_exit_with_1() {
 /// `RUST_LOG` sets the log level.
 #[test]
 fn rust_log_sets_the_log_level() {
-    let (bench, lab) = (Bench::new(), Lab::new());
-    let proxy = bench
+    let (rig, lab) = (CompatRig::new(), Lab::new());
+    let proxy = rig
         .start(
             &lab.server,
             "env RUST_LOG=error mmproxy-rs -l 10.81.0.1:8443",

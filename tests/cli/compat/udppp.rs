@@ -2,20 +2,20 @@
 
 use std::net::SocketAddr;
 
-use super::{Bench, ROUTES, start_address_echo, wait_listening};
 use crate::harness::addr::{fresh_client_v4, v4};
 use crate::harness::datagram::DatagramSocket;
 use crate::harness::header_bytes;
 use crate::harness::lab::{Host, Lab};
+use crate::harness::rig::compat::{CompatRig, ROUTES, start_address_echo, wait_listening};
 
 /// The README's first command: every datagram gets a header, and replies come back without one.
 #[test]
 fn readme_command_of_the_proxy_server_works() {
-    let (bench, lab) = (Bench::new(), Lab::without_routes());
+    let (rig, lab) = (CompatRig::new(), Lab::without_routes());
     lab.balancer.add_addresses("lan", &["192.168.0.1/24"]);
     lab.server.add_addresses("eth0", &["192.168.0.2/24"]);
     let upstream = DatagramSocket::bind(&lab.server, v4([192, 168, 0, 2], 8001));
-    let sender = bench.start(
+    let sender = rig.start(
         &lab.balancer,
         "./udppp -m 1 -b 0.0.0.0 -l 8000 -h 192.168.0.2 -r 8001 -p",
     );
@@ -38,9 +38,9 @@ fn readme_command_of_the_proxy_server_works() {
 /// Without `-p` it forwards datagrams unchanged.
 #[test]
 fn without_p_datagrams_are_unchanged() {
-    let (bench, host) = (Bench::new(), Host::new());
+    let (rig, host) = (CompatRig::new(), Host::new());
     let upstream = DatagramSocket::bind(&host, v4([127, 0, 0, 1], 8001));
-    let sender = bench.start(
+    let sender = rig.start(
         &host,
         "./udppp -m1 -l8000 --host=127.0.0.1 --remote-port 8001",
     );
@@ -56,10 +56,10 @@ fn without_p_datagrams_are_unchanged() {
 /// The README's last command: the server sees the client's address, with a port of its own.
 #[test]
 fn readme_command_of_the_upstream_server_works() {
-    let (bench, host) = (Bench::new(), Host::new());
+    let (rig, host) = (CompatRig::new(), Host::new());
     host.ip(ROUTES);
     let _server = start_address_echo(&host, v4([127, 0, 0, 1], 8001));
-    let proxy = bench.start(
+    let proxy = rig.start(
         &host,
         "./udppp -m 2 -b 0.0.0.0 -l 8000 -h 127.0.0.1 -r 8001 -p",
     );
@@ -89,14 +89,14 @@ fn readme_command_of_the_upstream_server_works() {
 /// Every error prints its usage and exits with 255.
 #[test]
 fn errors_exit_with_255() {
-    let (bench, host) = (Bench::new(), Host::new());
+    let (rig, host) = (CompatRig::new(), Host::new());
     for options in [
         "",
         "--help",
         "-m 3 -l 1 -r 2 -h 127.0.0.1",
         "-m 2 -l 1 -r 2 -h localhost",
     ] {
-        let output = bench.run(&host, &format!("udppp {options}"));
+        let output = rig.run(&host, &format!("udppp {options}"));
         let said = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(255), "{options}: {said}");
         assert!(said.contains("Usage: udppp"), "{options}: {said}");

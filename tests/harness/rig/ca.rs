@@ -1,0 +1,67 @@
+//! `peername ca` on a host of its own.
+
+use std::process::{Command, Output};
+
+use crate::harness::lab::{Host, Scratch};
+use crate::harness::peername::Peername;
+
+/// A directory for an authority.
+pub(crate) struct CaRig {
+    pub(crate) host: Host,
+    pub(crate) scratch: Scratch,
+    pub(crate) ca: String,
+}
+
+impl CaRig {
+    /// Without an authority so far.
+    pub(crate) fn empty() -> Self {
+        let (host, scratch) = (Host::new(), Scratch::new());
+        let ca = scratch.path_text("ca");
+        Self { host, scratch, ca }
+    }
+
+    /// With an authority that `ca init` made.
+    pub(crate) fn new(options: &[&str]) -> Self {
+        let rig = Self::empty();
+        rig.succeeds("init", options);
+        rig
+    }
+
+    /// Runs `peername ca ACTION --ca DIR`.
+    pub(crate) fn ca(&self, action: &str, options: &[&str]) -> Output {
+        let args = [&["ca", action, "--ca", &self.ca], options].concat();
+        Peername::run(&self.host, &args)
+    }
+
+    /// The same; asserts success and returns what it printed.
+    pub(crate) fn succeeds(&self, action: &str, options: &[&str]) -> String {
+        let output = self.ca(action, options);
+        assert!(output.status.success(), "{action}: {output:?}");
+        String::from_utf8(output.stdout).expect("text")
+    }
+
+    /// The same; asserts failure and returns the error.
+    pub(crate) fn fails(&self, action: &str) -> String {
+        let output = self.ca(action, &[]);
+        assert_eq!(output.status.code(), Some(1), "{action}: {output:?}");
+        String::from_utf8(output.stderr).expect("text")
+    }
+
+    /// Runs a shell command with `$PEERNAME`, `$CA` and `$DIR` (for other files) set.
+    pub(crate) fn shell(&self, script: &str) -> Output {
+        let mut command = Command::new("timeout");
+        command
+            .args(["--signal=KILL", "300", "sh", "-c", script])
+            .env("PEERNAME", env!("CARGO_BIN_EXE_peername"))
+            .env("CA", &self.ca)
+            .env("DIR", self.scratch.path(""));
+        self.host.output(&mut command, "")
+    }
+
+    /// The same; asserts success and returns what it printed.
+    pub(crate) fn shell_succeeds(&self, script: &str) -> String {
+        let output = self.shell(script);
+        assert!(output.status.success(), "{script}: {output:?}");
+        String::from_utf8(output.stdout).expect("text")
+    }
+}
