@@ -1,22 +1,24 @@
-//! How this process could come by the capabilities that it lacks: not every way is open to each.
+//! Advice on how this process can get the capabilities that it lacks.
+//!
+//! File capabilities, ambient capabilities and root are not possible for every process (capabilities(7)).
 
 use std::fmt::{self, Display, Formatter};
 
 use peername_sys::process::caps::{Capability, has_no_new_privs, is_in_bounding_set};
 
-/// What to do so that connections can come from clients' addresses. IP_TRANSPARENT takes CAP_NET_RAW, or CAP_NET_ADMIN
-/// (ip(7)); the former can do less harm.
+/// How to get a capability that permits connections from clients' addresses. IP_TRANSPARENT needs CAP_NET_RAW or
+/// CAP_NET_ADMIN (ip(7)); CAP_NET_RAW permits less, so it is preferred.
 #[derive(Clone, Copy, Debug)]
 pub struct Advice {
-    /// The one that may be had; `None` if neither may.
+    /// The capability in the bounding set; `None` if neither is.
     capability: Option<&'static str>,
-    /// Whether execve(2) gives no capabilities by files.
+    /// Whether execve(2) ignores file capabilities.
     no_new_privs: bool,
 }
 
 impl Advice {
-    /// For this process.
-    pub fn now() -> Self {
+    /// Determines what is possible for this process.
+    pub fn for_this_process() -> Self {
         let sufficient = [
             (Capability::CAP_NET_RAW, "net_raw"),
             (Capability::CAP_NET_ADMIN, "net_admin"),
@@ -35,7 +37,7 @@ impl Display for Advice {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         let Some(name) = self.capability else {
             return f.write_str(
-                "this process can't get it, for it is not in its bounding set: add it to \
+                "this process can't get it, because it is not in the bounding set: add it to \
                  CapabilityBoundingSet= and AmbientCapabilities= in the unit, or run the container with \
                  --cap-add NET_RAW",
             );
@@ -45,7 +47,7 @@ impl Display for Advice {
         match self.no_new_privs {
             true => write!(
                 f,
-                "{ambient} (setcap is of no use under no_new_privs, which DynamicUser= and NoNewPrivileges= set)"
+                "{ambient} (setcap has no effect under no_new_privs, which DynamicUser= and NoNewPrivileges= set)"
             ),
             false => write!(
                 f,
@@ -60,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_names_a_way_that_is_open() {
+    fn advice_names_what_is_possible() {
         let advice = |capability, no_new_privs| {
             let advice = Advice {
                 capability,

@@ -1,4 +1,4 @@
-//! One entry of `--allow-destination`, and how it is written.
+//! An entry of `--allow-destination`, and its syntax.
 
 use std::net::IpAddr;
 use std::ops::RangeInclusive;
@@ -6,44 +6,44 @@ use std::str::FromStr;
 
 use ipnet::IpNet;
 
-use crate::trust_list::network;
+use crate::trust_list::parse_network;
 
-/// One entry of the list: every address of a network, with every port or with some.
+/// Allowed destinations: the addresses of a network (CIDR) with all ports or a range of them.
 ///
 /// Written as `10.0.0.0/8`, `10.0.0.5:443`, `10.0.0.0/8:8000-8999`, `[2001:db8::]/32:443` or
-/// `[2001:db8::1]:443`; without a port the brackets may be left out.
+/// `[2001:db8::1]:443`; without a port the brackets are optional.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AllowedDestination {
     network: IpNet,
     ports: RangeInclusive<u16>,
 }
 
-/// Why a text is no entry.
+/// Why a text is not a valid entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ParseDestinationError {
-    /// It is nothing of the kind.
+    /// The syntax is wrong.
     #[error(
         "use a network or an address, and ports: 10.0.0.0/8, 10.0.0.5:443, 10.0.0.0/8:8000-8999, \
          [2001:db8::]/32:443"
     )]
     Form,
-    /// It is loopback, as a whole.
+    /// A loopback address with all of its ports.
     #[error("on loopback, name the ports: 127.0.0.1:9000, [::1]:9000-9099")]
     LoopbackWithoutPorts,
 }
 
 impl AllowedDestination {
-    /// Whether this address with this port is meant.
+    /// Whether the entry covers this address and port.
     pub fn covers(&self, ip: IpAddr, port: u16) -> bool {
         self.network.contains(&ip) && self.ports.contains(&port)
     }
 
-    /// Whether it is for this very address and no other.
-    pub fn is_for(&self, ip: IpAddr) -> bool {
+    /// Whether the entry is for this address alone.
+    pub fn is_exactly(&self, ip: IpAddr) -> bool {
         self.network == IpNet::from(ip)
     }
 
-    /// Whether it is within loopback.
+    /// Whether all of its addresses are loopback.
     pub fn is_loopback(&self) -> bool {
         let all = [self.network.network(), self.network.broadcast()];
         all.iter().all(IpAddr::is_loopback)
@@ -54,11 +54,11 @@ impl FromStr for AllowedDestination {
     type Err = ParseDestinationError;
 
     fn from_str(text: &str) -> Result<Self, ParseDestinationError> {
-        let (network, ports) = split(text).ok_or(ParseDestinationError::Form)?;
-        let every = FIRST_PORT..=u16::MAX;
+        let (network, ports) = parse_entry(text).ok_or(ParseDestinationError::Form)?;
+        let all_ports = FIRST_PORT..=u16::MAX;
         let entry = Self {
             network,
-            ports: ports.clone().unwrap_or(every),
+            ports: ports.clone().unwrap_or(all_ports),
         };
         if entry.is_loopback() && ports.is_none() {
             return Err(ParseDestinationError::LoopbackWithoutPorts);
@@ -69,30 +69,30 @@ impl FromStr for AllowedDestination {
 
 type Ports = RangeInclusive<u16>;
 
-fn split(text: &str) -> Option<(IpNet, Option<Ports>)> {
+fn parse_entry(text: &str) -> Option<(IpNet, Option<Ports>)> {
     if let Some(bracketed) = text.strip_prefix('[') {
-        let (inside, behind) = bracketed.split_once(']')?;
-        let (length, range) = match behind.split_once(':') {
-            Some((length, range)) => (length, Some(ports(range)?)),
-            None => (behind, None),
+        let (inside, after) = bracketed.split_once(']')?;
+        let (length, range) = match after.split_once(':') {
+            Some((length, range)) => (length, Some(parse_ports(range)?)),
+            None => (after, None),
         };
         if !inside.contains(':') || !(length.is_empty() || length.starts_with('/')) {
             return None;
         }
-        return Some((network(&format!("{inside}{length}"))?, range));
+        return Some((parse_network(&format!("{inside}{length}"))?, range));
     }
-    if let Some(network) = network(text) {
+    if let Some(network) = parse_network(text) {
         return Some((network, None));
     }
     let (before, range) = text.rsplit_once(':')?;
-    Some((network(before)?, Some(ports(range)?)))
+    Some((parse_network(before)?, Some(parse_ports(range)?)))
 }
 
-fn ports(text: &str) -> Option<Ports> {
-    let number = |text: &str| text.parse().ok().filter(|port| *port >= FIRST_PORT);
+fn parse_ports(text: &str) -> Option<Ports> {
+    let port = |text: &str| text.parse().ok().filter(|port| *port >= FIRST_PORT);
     let (first, last) = match text.split_once('-') {
-        Some((first, last)) => (number(first)?, number(last)?),
-        None => (number(text)?, number(text)?),
+        Some((first, last)) => (port(first)?, port(last)?),
+        None => (port(text)?, port(text)?),
     };
     (first <= last).then_some(first..=last)
 }
@@ -104,7 +104,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn entries_in_all_their_forms() {
+    fn every_form_of_an_entry_is_parsed() {
         for (text, network, ports) in [
             ("10.0.0.0/8", "10.0.0.0/8", 1..=65535),
             ("10.1.2.3/8:80", "10.0.0.0/8", 80..=80),

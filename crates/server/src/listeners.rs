@@ -1,4 +1,6 @@
 //! Opens the listening sockets of all workers, before anything is served.
+//!
+//! Each worker has a socket of its own on every address (SO_REUSEPORT); an inherited socket is shared by all workers.
 
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
@@ -16,12 +18,11 @@ use peername_sys::tcp::stream;
 use crate::addr::LocalAddr;
 use crate::capabilities::Advice;
 
-/// Identifies a listener, whichever worker's sockets it has. Never reused within a process: a closed listener may
-/// still be serving its last sessions.
+/// Identifies a listener, in all workers. Never reused within a process: a closed listener may still be draining.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ListenerId(pub u32);
 
-/// Numbers addresses from `first` on.
+/// Pairs each address with a listener id, counting from `first`.
 pub fn number_listeners(
     first: u32,
     addresses: &[SocketAddr],
@@ -52,7 +53,7 @@ pub struct InheritedSockets {
 }
 
 impl InheritedSockets {
-    /// Sorts them by protocol and address.
+    /// Indexes the sockets by protocol and address.
     pub fn new(all: Vec<InheritedSocket>) -> Self {
         let (tcp, udp) = all.into_iter().partition::<Vec<_>, _>(|one| one.is_stream);
         let by_addr =
@@ -63,7 +64,7 @@ impl InheritedSockets {
         }
     }
 
-    /// A socket that is for none of these addresses.
+    /// Finds a socket that is for none of these addresses.
     pub fn find_unwanted(
         &self,
         tcp: &[SocketAddr],
@@ -78,7 +79,7 @@ impl InheritedSockets {
     }
 }
 
-/// Open TCP sockets: for each worker its own on every address. Nothing accepts from them yet.
+/// Open TCP sockets: one per worker and address. Nothing accepts from them yet.
 #[derive(Debug)]
 pub struct Listeners {
     pub(crate) per_worker: Vec<Vec<Listener>>,
@@ -93,7 +94,7 @@ pub struct BindError {
 }
 
 impl BindError {
-    /// Of the system call that failed for this address.
+    /// Wraps the system call that failed for this address.
     pub fn new(addr: SocketAddr, failed: SyscallError) -> Self {
         Self { addr, failed }
     }
@@ -131,12 +132,12 @@ impl Listeners {
         workers: usize,
         inherited: &InheritedSockets,
     ) -> Result<Self, BindError> {
-        let open = |addr, sharing| {
+        let open = |addr, options| {
             let listener = match inherited.tcp.get(&addr) {
                 Some(inherited) => inherited.try_clone()?.into(),
-                None => listener::listen(addr, sharing)?,
+                None => listener::listen(addr, options)?,
             };
-            // Accepted sockets inherit these options, which saves five calls a connection.
+            // Accepted sockets inherit these options, which saves five system calls per connection.
             stream::tune_for_peer(&listener, addr.ip())?;
             Ok(listener)
         };
@@ -168,8 +169,8 @@ impl Listeners {
         Ok(Self { per_worker })
     }
 
-    /// Sets IP_TRANSPARENT on the sockets that `is_wanted` selects, so that they take what a TPROXY rule brings. A
-    /// connection's listener is then its original destination.
+    /// Sets IP_TRANSPARENT on the sockets that `is_wanted` selects, so that they accept connections that a TPROXY rule
+    /// redirects. A connection's listener is then its original destination.
     ///
     /// # Errors
     ///
@@ -183,7 +184,7 @@ impl Listeners {
             let addr = listener.addr.0;
             let with_addr = |failed| BindError { addr, failed };
             transparent::set_transparent(&listener.socket, addr.is_ipv6()).map_err(with_addr)?;
-            // Connections that the rule brings come over a network, also to loopback.
+            // Connections that the rule redirects come over a network, even if the listener is on loopback.
             stream::tune_for_network(&listener.socket).map_err(with_addr)?;
             listener.is_transparent = true;
         }
@@ -197,7 +198,7 @@ impl Listeners {
     }
 }
 
-/// Opens one TCP socket for a listener outside of the workers, such as the admin endpoint.
+/// Opens one TCP socket for a listener that no worker serves, such as the admin endpoint.
 ///
 /// # Errors
 ///
@@ -214,12 +215,12 @@ pub struct OpenRequest<'a> {
     pub listen: Vec<SocketAddr>,
     /// What this process listens on already.
     pub existing: &'a ExistingListeners,
-    /// For how many workers.
+    /// How many workers get a socket on each address.
     pub workers: usize,
 }
 
-/// Opens every address for each worker, by any protocol: `open` makes a socket. With port 0 the kernel chooses for the
-/// first worker, and the others use the same port.
+/// Opens every address for each worker; `open` makes a socket of either protocol. With port 0 the kernel chooses a port
+/// for the first worker, and the others use the same port.
 ///
 /// # Errors
 ///
@@ -235,12 +236,12 @@ pub fn open_per_worker<T>(
         let all = addrs.iter().chain(&request.existing.staying);
         let v4_ports: HashSet<_> = all.filter(|a| a.is_ipv4()).map(SocketAddr::port).collect();
         let open = |&addr: &SocketAddr| {
-            let sharing = BindOptions {
-                // Also with one worker: a reload may replace this socket by one on another address.
+            let options = BindOptions {
+                // Even with one worker: a reload may replace this socket by one on another address.
                 reuse_port: true,
                 v6_only: v4_ports.contains(&addr.port()),
             };
-            open(addr, sharing).map_err(with_addr(addr))
+            open(addr, options).map_err(with_addr(addr))
         };
         addrs.iter().map(open).collect::<Result<Vec<_>, _>>()
     };
@@ -260,9 +261,9 @@ pub fn open_per_worker<T>(
     iter::once(Ok(first)).chain(others).collect()
 }
 
-/// Whether a socket on one of them conflicts with one on the other.
+/// Whether a socket on one address conflicts with one on the other.
 fn overlap(one: SocketAddr, other: SocketAddr) -> bool {
-    // `[::]` may take IPv4, too.
+    // `[::]` may accept IPv4, too.
     let covers = |wide: IpAddr, narrow: IpAddr| {
         wide.is_unspecified() && (wide.is_ipv6() || narrow.is_ipv4())
     };
@@ -273,11 +274,11 @@ fn overlap(one: SocketAddr, other: SocketAddr) -> bool {
 fn hint(error: &SyscallError) -> Cow<'static, str> {
     let hint = match error.source.kind() {
         _ if error.is_exhaustion() => {
-            "; each address takes a descriptor a worker: raise LimitNOFILE or `ulimit -n`, or listen \
+            "; each address takes a descriptor per worker: raise LimitNOFILE or `ulimit -n`, or listen \
              on fewer ports"
         }
         io::ErrorKind::PermissionDenied if error.call.contains("TRANSPARENT") => {
-            let advice = Advice::now();
+            let advice = Advice::for_this_process();
             return format!("; --listen-transparent needs CAP_NET_RAW or CAP_NET_ADMIN: {advice}")
                 .into();
         }
@@ -286,7 +287,7 @@ fn hint(error: &SyscallError) -> Cow<'static, str> {
              still drains its sessions (UDP) or its backlog (TCP)"
         }
         io::ErrorKind::PermissionDenied => {
-            let advice = Advice::now();
+            let advice = Advice::for_this_process();
             return format!("; ports below 1024 need CAP_NET_BIND_SERVICE: {advice}").into();
         }
         io::ErrorKind::AddrNotAvailable => "; no interface of this host has that address",

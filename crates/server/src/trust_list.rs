@@ -1,7 +1,7 @@
-//! Which peers may send headers.
+//! The trust list (`--trust`): the networks (CIDR) whose hosts may send headers.
 //!
-//! Whoever may send a header may claim to be anybody, so there is no default: the list is given, or
-//! nothing starts. It is compared with the real peer address, before a byte is read.
+//! A peer that may send a header can claim any client address, so there is no default: without a list, nothing starts.
+//! The list is checked against the real peer address, before a byte is read.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -10,34 +10,34 @@ use std::path::PathBuf;
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use peername_sys::fs::text_file;
 
-/// A list of trusted networks.
+/// Networks in CIDR form whose hosts are trusted.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TrustList {
     networks: Vec<IpNet>,
 }
 
 impl TrustList {
-    /// Reads the words of `--trust`: a network, a bare address, `@FILE`, `private`, `loopback`, `any`.
+    /// Parses the values of `--trust`: networks, addresses, `@FILE`, and the keywords `private`, `loopback`, `any`.
     ///
     /// # Errors
     ///
-    /// [`TrustError`]; an empty list is one, because "nobody" is never what was meant.
-    pub fn parse<S: AsRef<str>>(words: &[S]) -> Result<Self, TrustError> {
-        Self::parse_option("--trust", words)
+    /// [`TrustError`]; also for an empty list, which is never what was meant.
+    pub fn parse<S: AsRef<str>>(values: &[S]) -> Result<Self, TrustError> {
+        Self::parse_option("--trust", values)
     }
 
-    /// The same for another option, which the errors name.
+    /// As [`TrustList::parse`] for another option, which the errors name.
     ///
     /// # Errors
     ///
     /// As [`TrustList::parse`].
     pub fn parse_option<S: AsRef<str>>(
         option: &'static str,
-        words: &[S],
+        values: &[S],
     ) -> Result<Self, TrustError> {
         let mut list = Self::default();
-        for word in words {
-            list.add_word(option, word.as_ref())?;
+        for value in values {
+            list.add_value(option, value.as_ref())?;
         }
         if list.networks.is_empty() {
             return Err(TrustError::Empty { option });
@@ -51,11 +51,11 @@ impl TrustList {
         self.networks.iter().any(|network| network.contains(&peer))
     }
 
-    /// Whether every host with an address of this one's family may send headers.
-    pub fn is_everybody(&self, like: IpAddr) -> bool {
-        let like = like.to_canonical().is_ipv4();
+    /// Whether every host with an address of this family may send headers.
+    pub fn trusts_all_of_family(&self, address: IpAddr) -> bool {
+        let is_ipv4 = address.to_canonical().is_ipv4();
         let mut networks = self.networks.iter();
-        networks.any(|network| network.prefix_len() == 0 && network.addr().is_ipv4() == like)
+        networks.any(|network| network.prefix_len() == 0 && network.addr().is_ipv4() == is_ipv4)
     }
 
     /// The networks, in the order they were given.
@@ -63,18 +63,18 @@ impl TrustList {
         &self.networks
     }
 
-    fn add_word(&mut self, option: &'static str, word: &str) -> Result<(), TrustError> {
-        match word.strip_prefix('@') {
+    fn add_value(&mut self, option: &'static str, value: &str) -> Result<(), TrustError> {
+        match value.strip_prefix('@') {
             Some(path) => self.add_file(option, PathBuf::from(path)),
-            None => self.add(word).ok_or_else(|| TrustError::Word {
+            None => self.add_entry(value).ok_or_else(|| TrustError::Value {
                 option,
-                word: word.to_owned(),
+                value: value.to_owned(),
             }),
         }
     }
 
-    /// One entry a line; `#` and `;` begin a comment, blank lines are skipped. One bad line refuses the
-    /// file: a list that was understood by half is not a list.
+    /// Adds the entries of a file, one per line; `#` and `;` begin a comment, blank lines are skipped. One invalid line
+    /// rejects the whole file: half a list would refuse balancers in silence.
     fn add_file(&mut self, option: &'static str, path: PathBuf) -> Result<(), TrustError> {
         let before = self.networks.len();
         let text = text_file::read(&path).map_err(|source| TrustError::File {
@@ -84,12 +84,12 @@ impl TrustList {
         })?;
         for (number, line) in (1..).zip(text.lines()) {
             let entry = line.split(['#', ';']).next().unwrap_or_default().trim();
-            if !entry.is_empty() && self.add(entry).is_none() {
+            if !entry.is_empty() && self.add_entry(entry).is_none() {
                 return Err(TrustError::Line {
                     option,
                     path,
                     number,
-                    entry: Some(entry.to_owned()).filter(|entry| is_like_an_address(entry)),
+                    entry: Some(entry.to_owned()).filter(|entry| resembles_address(entry)),
                 });
             }
         }
@@ -99,39 +99,40 @@ impl TrustList {
         Ok(())
     }
 
-    fn add(&mut self, entry: &str) -> Option<()> {
+    /// Adds a network, an address or a keyword; `None` for anything else.
+    fn add_entry(&mut self, entry: &str) -> Option<()> {
         match entry {
             "any" => self.networks.extend(ANY),
             "loopback" => self.networks.extend(LOOPBACK),
             "private" => self.networks.extend(LOOPBACK.iter().chain(PRIVATE)),
-            entry => self.networks.push(network(entry)?),
+            entry => self.networks.push(parse_network(entry)?),
         }
         Some(())
     }
 }
 
-/// Why a trust list is none.
+/// Why a trust list is rejected.
 #[derive(Debug, thiserror::Error)]
 pub enum TrustError {
-    /// Nobody is trusted.
+    /// The list is empty.
     #[error(
-        "{option}: no network is named, so nobody could connect; name the balancer's, such as {option} 192.0.2.0/24, or one of \
+        "{option}: no network is listed, so no peer could connect; list the balancer's, such as {option} 192.0.2.0/24, or one of \
          private, loopback, any"
     )]
     Empty {
         /// The option that lists networks.
         option: &'static str,
     },
-    /// A word is none of those that are known.
+    /// A value is neither a network nor a known keyword.
     #[error(
-        "{option} {word:?} is neither a network (192.0.2.0/24), an address, @FILE, private, loopback \
+        "{option} {value:?} is neither a network (192.0.2.0/24), an address, @FILE, private, loopback \
          nor any"
     )]
-    Word {
+    Value {
         /// The option.
         option: &'static str,
-        /// As it was given.
-        word: String,
+        /// The value as it was given.
+        value: String,
     },
     /// The file can't be read.
     #[error("{option} @{}: {source}", path.display())]
@@ -140,19 +141,19 @@ pub enum TrustError {
         option: &'static str,
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The error of open(2) or read(2), or of text that isn't UTF-8.
         source: io::Error,
     },
     /// The file has nothing but comments and blank lines.
-    #[error("{option} @{}: the file names no network, so nobody could connect", path.display())]
+    #[error("{option} @{}: the file lists no network, so no peer could connect", path.display())]
     EmptyFile {
         /// The option.
         option: &'static str,
         /// The file.
         path: PathBuf,
     },
-    /// A line of the file can't be understood. The text quotes it only if it is like an address: the file may be no
-    /// list at all, but one of secrets.
+    /// A line of the file is invalid. The error quotes it only if it resembles an address: the file may be the wrong
+    /// one, and hold secrets.
     #[error(
         "{option} @{}, line {number}: {}neither a network nor an address",
         path.display(),
@@ -163,30 +164,30 @@ pub enum TrustError {
         option: &'static str,
         /// The file.
         path: PathBuf,
-        /// Its line, from 1.
+        /// The number of the line, from 1.
         number: usize,
-        /// What stands there, if it may be shown.
+        /// The text of the line, if it may be logged.
         entry: Option<String>,
     },
 }
 
-/// Whether it can be a network with a slip in it, and nothing else.
-fn is_like_an_address(entry: &str) -> bool {
-    let digits = |octet: u8| octet.is_ascii_hexdigit() || b".:/".contains(&octet);
-    entry.len() <= 49 && entry.contains(['.', ':']) && entry.bytes().all(digits)
+/// Whether the entry looks like a mistyped network: nothing but the characters of one, and no longer.
+fn resembles_address(entry: &str) -> bool {
+    let is_allowed = |byte: u8| byte.is_ascii_hexdigit() || b".:/".contains(&byte);
+    entry.len() <= 49 && entry.contains(['.', ':']) && entry.bytes().all(is_allowed)
 }
 
-/// Host bits are ignored (`10.1.2.3/8` is `10.0.0.0/8`), a bare address is a network of one, and an
-/// IPv4-mapped network is the IPv4 network it stands for.
-pub(crate) fn network(entry: &str) -> Option<IpNet> {
+/// Parses a network in CIDR form. Host bits are ignored (`10.1.2.3/8` is `10.0.0.0/8`), a single address is a network of
+/// one host, and an IPv4-mapped network becomes the IPv4 network.
+pub(crate) fn parse_network(entry: &str) -> Option<IpNet> {
     let network = match entry.parse::<IpNet>() {
         Ok(network) => network.trunc(),
         Err(_) => IpNet::from(entry.parse::<IpAddr>().ok()?),
     };
-    Some(unmapped(network))
+    Some(unmap_ipv4(network))
 }
 
-fn unmapped(network: IpNet) -> IpNet {
+fn unmap_ipv4(network: IpNet) -> IpNet {
     let IpNet::V6(v6) = network else {
         return network;
     };
@@ -225,14 +226,14 @@ mod tests {
 
     use super::*;
 
-    fn trusts(words: &[&str], peer: &str) -> bool {
-        TrustList::parse(words)
+    fn trusts(values: &[&str], peer: &str) -> bool {
+        TrustList::parse(values)
             .unwrap()
             .contains(peer.parse().unwrap())
     }
 
     #[test]
-    fn networks_bare_addresses_and_host_bits() {
+    fn networks_addresses_and_host_bits_are_parsed() {
         assert!(trusts(&["192.0.2.0/24"], "192.0.2.9"));
         assert!(!trusts(&["192.0.2.0/24"], "192.0.3.9"));
         assert!(trusts(&["10.1.2.3/8"], "10.200.0.1"));
@@ -241,14 +242,14 @@ mod tests {
     }
 
     #[test]
-    fn an_ipv4_network_covers_the_mapped_form_and_the_reverse() {
+    fn ipv4_network_covers_the_mapped_form_and_the_reverse() {
         assert!(trusts(&["192.0.2.0/24"], "::ffff:192.0.2.1"));
         assert!(trusts(&["::ffff:192.0.2.0/120"], "192.0.2.1"));
         assert!(!trusts(&["::ffff:192.0.2.0/120"], "192.0.3.1"));
     }
 
     #[test]
-    fn words_stand_for_their_networks() {
+    fn keywords_stand_for_their_networks() {
         for peer in [
             "127.0.0.1",
             "::1",
@@ -268,14 +269,14 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_understood_is_refused() {
+    fn empty_list_and_invalid_values_are_rejected() {
         assert!(matches!(
             TrustList::parse::<&str>(&[]),
             Err(TrustError::Empty { .. })
         ));
         assert!(matches!(
             TrustList::parse(&["10.0.0.0/33"]),
-            Err(TrustError::Word { .. })
+            Err(TrustError::Value { .. })
         ));
         assert!(matches!(
             TrustList::parse(&["@/nonexistent"]),
@@ -284,23 +285,23 @@ mod tests {
     }
 
     #[test]
-    fn a_file_has_comments_blank_lines_and_only_good_lines() {
+    fn file_may_have_comments_and_blank_lines_but_no_invalid_line() {
         let path = std::env::temp_dir().join(format!("peername-trust-{}", std::process::id()));
-        let word = format!("@{}", path.display());
+        let value = format!("@{}", path.display());
         fs::write(
             &path,
             "# balancers\n\n192.0.2.1 ; the first\n  10.0.0.0/8\n",
         )
         .unwrap();
-        assert!(trusts(&[&word], "192.0.2.1") && trusts(&[&word], "10.9.9.9"));
+        assert!(trusts(&[&value], "192.0.2.1") && trusts(&[&value], "10.9.9.9"));
         fs::write(&path, "192.0.2.1\nbalancer.example\n").unwrap();
         assert!(matches!(
-            TrustList::parse(&[&word]),
+            TrustList::parse(&[&value]),
             Err(TrustError::Line { number: 2, .. })
         ));
-        fs::write(&path, "# nobody yet\n").unwrap();
+        fs::write(&path, "# none yet\n").unwrap();
         assert!(matches!(
-            TrustList::parse(&[&word]),
+            TrustList::parse(&[&value]),
             Err(TrustError::EmptyFile { .. })
         ));
         fs::remove_file(&path).unwrap();

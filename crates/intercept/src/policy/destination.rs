@@ -70,12 +70,12 @@ impl Destinations {
         meanings(ip).try_for_each(|ip| self.deny_always(ip, port))?;
         let mut covering = self.allowed.iter().filter(|entry| entry.covers(ip, port));
         if meanings(ip).any(is_metadata) {
-            let is_literal = covering.any(|entry| entry.is_for(ip));
+            let is_literal = covering.any(|entry| entry.is_exactly(ip));
             return is_literal.then_some(()).ok_or(DestinationDenied::Metadata);
         }
         // A wide network that happens to include loopback does not allow it.
         let is_loopback = meanings(ip).any(|ip| ip.is_loopback());
-        if covering.any(|entry| !is_loopback || entry.is_for(ip) || entry.is_loopback()) {
+        if covering.any(|entry| !is_loopback || entry.is_exactly(ip) || entry.is_loopback()) {
             return Ok(());
         }
         meanings(ip).try_for_each(|ip| self.deny_unless_listed(ip))?;
@@ -97,7 +97,7 @@ impl Destinations {
                 Special::Unspecified | Special::Broadcast | Special::Multicast | Special::Reserved
             )
         );
-        match is_no_server || kind == Some(LocalKind::End) || port == 0 {
+        match is_no_server || kind == Some(LocalKind::NetworkOrBroadcast) || port == 0 {
             true => Err(DestinationDenied::NotAServer),
             false => Ok(()),
         }

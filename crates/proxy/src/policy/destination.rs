@@ -130,14 +130,14 @@ impl Destinations {
         }
         let entries = || self.0.iter().filter(|entry| entry.covers(ip, port));
         if is_metadata(ip) {
-            let is_literal = entries().any(|entry| entry.is_for(ip));
+            let is_literal = entries().any(|entry| entry.is_exactly(ip));
             return is_literal.then_some(()).ok_or(Refused::Metadata);
         }
         if is_link_local(ip) {
             return Err(Refused::LinkLocal);
         }
         match (around.own)(ip) {
-            Some(LocalKind::End) => return Err(Refused::Broadcast),
+            Some(LocalKind::NetworkOrBroadcast) => return Err(Refused::Broadcast),
             Some(LocalKind::Own) => around.admits_this_host(port)?,
             None if ip.is_loopback() => around.admits_this_host(port)?,
             None if around.listening.transparent => around.admits_another_self()?,

@@ -192,7 +192,7 @@ impl Rules {
     /// Whether this client, wherever it is, could claim what it likes by itself, so that a connection which came back here
     /// would gain it nothing. Each turn takes a header off what the client sent, so they end; unless we add one.
     fn believes_all(&self, client: IpAddr) -> bool {
-        self.config.trust.is_everybody(client) && self.config.upstream.send_proxy.is_none()
+        self.config.trust.trusts_all_of_family(client) && self.config.upstream.send_proxy.is_none()
     }
 
     /// Which port a connection comes from, and what happens when that is taken.

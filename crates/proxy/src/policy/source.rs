@@ -102,7 +102,7 @@ impl SourcePolicy {
         let special = special(ip).map(Refused::from);
         match (self, special, own(ip)) {
             (_, Some(refused), _) if refused != Refused::Loopback => Err(refused),
-            (_, _, Some(LocalKind::End)) => Err(Refused::Broadcast),
+            (_, _, Some(LocalKind::NetworkOrBroadcast)) => Err(Refused::Broadcast),
             (Self::AllowLocal, ..) => Ok(()),
             (Self::Strict, Some(loopback), _) => Err(loopback),
             (Self::Strict, None, Some(LocalKind::Own)) => Err(Refused::Own),
@@ -118,7 +118,7 @@ mod tests {
     fn host(ip: IpAddr) -> Option<LocalKind> {
         match ip.to_string().as_str() {
             "10.0.0.1" | "2001:db8::1" => Some(LocalKind::Own),
-            "10.0.0.0" | "10.0.0.255" => Some(LocalKind::End),
+            "10.0.0.0" | "10.0.0.255" => Some(LocalKind::NetworkOrBroadcast),
             _ => None,
         }
     }

@@ -42,7 +42,7 @@ pub enum ReplyPathError {
     /// This process may not take a foreign address.
     #[error(
         "{0}: connecting from a client's address needs CAP_NET_RAW or CAP_NET_ADMIN: {advice}",
-        advice = Advice::now()
+        advice = Advice::for_this_process()
     )]
     Permission(SyscallError),
     /// Nothing was routed back: the handshake did not end.

@@ -49,7 +49,11 @@ fn addresses_and_both_ends_of_their_networks_are_known() -> Result<()> {
             "192.168.7.3",
             "fd01::",
         ] {
-            assert_eq!(kind(&own, address), Some(LocalKind::End), "{address}");
+            assert_eq!(
+                kind(&own, address),
+                Some(LocalKind::NetworkOrBroadcast),
+                "{address}"
+            );
         }
         for address in [
             "10.1.2.4",

@@ -35,7 +35,7 @@ fn net_raw() -> Finding {
     Finding::fail(
         "CAP_NET_RAW",
         "missing, so no client's address can be taken",
-        Advice::now().to_string(),
+        Advice::for_this_process().to_string(),
     )
 }
 

@@ -41,7 +41,7 @@ pub(super) fn warn_of_missing() {
 pub(super) fn try_out(mark: Option<NonZeroU32>) -> anyhow::Result<()> {
     let socket = UpstreamSocket::new_tcp(SocketAddr::from(([127, 0, 0, 1], 0)))?;
     socket.set_transparent().with_context(|| {
-        let advice = Advice::now();
+        let advice = Advice::for_this_process();
         format!("connecting from a client's address needs CAP_NET_RAW or CAP_NET_ADMIN: {advice}")
     })?;
     match mark {

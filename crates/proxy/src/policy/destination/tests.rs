@@ -3,7 +3,7 @@ use super::*;
 fn host(ip: IpAddr) -> Option<LocalKind> {
     match ip.to_string().as_str() {
         "10.0.0.1" | "2001:db8::1" | "127.0.0.1" | "::1" => Some(LocalKind::Own),
-        "10.0.0.255" => Some(LocalKind::End),
+        "10.0.0.255" => Some(LocalKind::NetworkOrBroadcast),
         _ => None,
     }
 }
