@@ -10,7 +10,7 @@ use peername_server::addr::{LocalAddr, Target};
 use peername_server::header_limits::HeaderLimits;
 use peername_server::trust_list::TrustList;
 
-use crate::policy::destination::Destinations;
+use crate::policy::destination::DestinationPolicy;
 use crate::policy::source::SourcePolicy;
 
 /// The rules of some listeners' connections. Making one has no side effects.
@@ -25,7 +25,7 @@ pub struct Config {
     /// Which claimed sources are refused.
     pub source_policy: SourcePolicy,
     /// Which destinations headers may name; `None`: every client goes to the fixed targets.
-    pub destinations: Option<Destinations>,
+    pub destination_policy: Option<DestinationPolicy>,
     /// How the backend is reached.
     pub upstream: Upstream,
     /// How bytes are moved.

@@ -7,8 +7,8 @@ use peername_relay::{End, Side};
 use peername_server::header_error::HeaderError;
 use peername_sys::SyscallError;
 
-use crate::policy::destination;
-use crate::policy::source::Refused;
+use crate::policy::destination::DestinationRefusal;
+use crate::policy::source::SourceRefusal;
 use peername_server::addr::Target;
 
 /// The one value that log line, counter and test all read.
@@ -72,14 +72,14 @@ pub enum Failure {
     Header(#[from] HeaderError),
     /// The claimed source is refused.
     #[error("the header's source is {0}")]
-    Source(#[from] Refused),
+    Source(#[from] SourceRefusal),
     /// The destination in the header is refused.
-    #[error("the header's destination, {asked}, is {refused}")]
+    #[error("the header's destination, {asked}, is {refusal}")]
     Destination {
         /// Where the client was to go.
         asked: SocketAddr,
         /// Why it may not.
-        refused: destination::Refused,
+        refusal: DestinationRefusal,
     },
     /// Replies would not come back to this host.
     #[error("replies to spoofed connections do not come back to this host; see `peername doctor`")]
@@ -127,8 +127,8 @@ impl Failure {
             Self::Untrusted => "untrusted_peer",
             Self::NoService => "listener_closed",
             Self::Header(error) => error.reason(),
-            Self::Source(refused) => refused.reason(),
-            Self::Destination { refused, .. } => refused.reason(),
+            Self::Source(refusal) => refusal.reason(),
+            Self::Destination { refusal, .. } => refusal.reason(),
             Self::ReplyPath => "reply_path",
             Self::OutboundHeader(_) => "header_unwritable",
             Self::Local(_) => "local_error",

@@ -9,7 +9,7 @@ use arc_swap::{ArcSwap, Cache, Guard};
 use peername_server::listeners::ListenerId;
 
 use crate::connect::Connector;
-use crate::policy::permit::Rules;
+use crate::policy::rules::Rules;
 use crate::telemetry::counters::Counters;
 
 /// The rules of some listeners, and the means to connect by them.

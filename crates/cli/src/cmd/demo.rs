@@ -12,8 +12,8 @@ use anyhow::{Context, ensure};
 use peername_proto::Transport;
 use peername_proxy::config::{Config, OnCollision, SendProxy, SourcePort, Upstream};
 use peername_proxy::conn::TcpProxy;
-use peername_proxy::policy::destination::Listening;
-use peername_proxy::policy::permit::Rules;
+use peername_proxy::policy::destination::OwnPorts;
+use peername_proxy::policy::rules::Rules;
 use peername_proxy::policy::source::SourcePolicy;
 use peername_proxy::reply_path::monitor::ReplyPathMonitor;
 use peername_proxy::service::{Service, ServiceHandle, Services};
@@ -96,7 +96,7 @@ async fn start(cases: &[Case]) -> anyhow::Result<Workers> {
         trust: TrustList::parse(&["loopback"])?,
         header: HeaderLimits::default(),
         source_policy: SourcePolicy::Strict,
-        destinations: None,
+        destination_policy: None,
         upstream,
         relay: Method::Auto,
         limits: Limits::default(),
@@ -120,7 +120,7 @@ async fn start(cases: &[Case]) -> anyhow::Result<Workers> {
         own_addresses: OwnAddresses::read().await?,
         reply_path,
         // No header names a destination here.
-        listening: Listening::default(),
+        own_ports: OwnPorts::default(),
     };
     let ids = tcp.iter().chain(&udp).map(|&(id, _)| id);
     let services = ServiceHandle::new(Services::with_one(ids, Service::new(rules, &counters)?));

@@ -14,7 +14,7 @@ use crate::config::Config;
 use crate::conn::accept::{AcceptedConn, refuse};
 use crate::conn::outbound_header;
 use crate::outcome::Failure;
-use crate::policy::permit::HeaderClaims;
+use crate::policy::claims::HeaderClaims;
 use crate::telemetry::record::{Tlvs, tlvs};
 
 /// A connection of a trusted peer that began with a valid header.
@@ -128,7 +128,7 @@ struct Retained {
 
 impl Retained {
     fn from_header(header: &Header<'_>, config: &Config) -> Result<Self, Failure> {
-        let is_dynamic = config.destinations.is_some();
+        let is_dynamic = config.destination_policy.is_some();
         let hops = if is_dynamic {
             hop_count::read(header)
         } else {

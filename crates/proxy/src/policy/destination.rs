@@ -1,8 +1,8 @@
-//! Which destinations a header may name (`--dynamic-destination`).
+//! The destination policy: which destinations a header may name (`--dynamic-destination`).
 //!
-//! Whoever writes the header then chooses where this host connects to, and from which address. So
-//! nothing is allowed but what the operator has listed; and what could lead back here, or to what only
-//! this host may ask, is refused although it is listed.
+//! The sender of the header then chooses which address this host connects to, and from which source. So only destinations
+//! that the operator has listed are allowed. Those that could loop back to this process, or that serve only this host
+//! (loopback, metadata services), are refused even if a listed network contains them.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
@@ -10,55 +10,54 @@ use std::net::{IpAddr, SocketAddr};
 use peername_proto::embedded_ipv4;
 use peername_server::destination_list::AllowedDestination;
 use peername_server::metadata_service::is_metadata;
-
 use peername_server::own_addresses::LocalKind;
 
-/// The destinations that may be connected to.
+/// The destinations that headers may name.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Destinations(Vec<AllowedDestination>);
+pub struct DestinationPolicy(Vec<AllowedDestination>);
 
-/// What a decision needs to know beside the destination.
+/// What a decision depends on besides the destination.
 #[derive(Clone, Copy)]
-pub(crate) struct Around<'a> {
-    /// What an address is to this host.
-    pub(crate) own: &'a dyn Fn(IpAddr) -> Option<LocalKind>,
-    /// What this process listens on.
-    pub(crate) listening: &'a Listening,
-    /// Whether the client has an address from which headers would be believed.
+pub(crate) struct DestinationContext<'a> {
+    /// Looks up whether an address is special on this host.
+    pub(crate) kind_of: &'a dyn Fn(IpAddr) -> Option<LocalKind>,
+    /// The ports this process listens on.
+    pub(crate) own_ports: &'a OwnPorts,
+    /// Whether the client's address is trusted to send headers, so that its payload could be taken for one.
     pub(crate) source_is_trusted: bool,
 }
 
-/// What this process listens on, by whatever protocol.
+/// The ports this process listens on, TCP and UDP.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Listening {
-    /// The ports.
+pub struct OwnPorts {
+    /// The port numbers.
     pub ports: BTreeSet<u16>,
-    /// Whether TPROXY rules bring connections here: then any address may turn out to be this host.
+    /// Whether TPROXY rules redirect connections to this process: then any address may lead to it.
     pub transparent: bool,
 }
 
 /// Why a destination is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
-pub enum Refused {
-    /// No entry covers it.
+pub enum DestinationRefusal {
+    /// No entry of the list covers it.
     #[error("not on the list; --allow-destination adds it")]
     NotListed,
-    /// Loopback, and no entry for loopback names the port. A network that happens to contain it, such
-    /// as 0.0.0.0/0, does not count.
+    /// A loopback address whose port no entry for loopback lists. A wider network that contains loopback, such as
+    /// 0.0.0.0/0, does not count.
     #[error("a port on loopback that is not listed; --allow-destination 127.0.0.1:PORT adds it")]
     LoopbackNotListed,
-    /// A port of this host that we listen on: the connection would come back to us.
+    /// A port of this host that this process listens on: the connection would loop.
     #[error("a listener of this proxy itself")]
     OwnListener,
-    /// This host, from a client whose address is trusted to send headers: if anything here, such as
-    /// a TPROXY rule, brings the connection back to us, the payload would be believed as a header.
+    /// This host, for a client whose address is trusted to send headers: if anything here, such as a TPROXY rule, loops
+    /// the connection back to this process, its payload would be trusted as a header.
     #[error(
         "this host, while the client's own address is trusted to send headers; name the balancers \
          more narrowly in --trust"
     )]
     TrustedSource,
-    /// A cloud's metadata service, which tells secrets to whoever asks from this host.
-    #[error("a cloud's metadata service; only an entry for this very address allows it")]
+    /// A cloud's metadata service, which gives credentials to any process of this host.
+    #[error("a cloud's metadata service; only an entry for exactly this address allows it")]
     Metadata,
     /// 169.254.0.0/16 or fe80::/10.
     #[error("a link-local address")]
@@ -66,14 +65,14 @@ pub enum Refused {
     /// 224.0.0.0/4 or ff00::/8.
     #[error("a multicast address")]
     Multicast,
-    /// 0.0.0.0/8 or `::`: for connect(2) that is this host.
+    /// 0.0.0.0/8 or `::`: connect(2) takes that for this host.
     #[error("an unspecified address")]
     Unspecified,
-    /// 240.0.0.0/4 or the broadcast address of a network of this host's.
+    /// 240.0.0.0/4, or the network or broadcast address of one of this host's networks.
     #[error("a broadcast or reserved address")]
     Broadcast,
-    /// An IPv4 address in an IPv6 form (RFC 4291, RFC 6052, RFC 3056) that is this host's, loopback
-    /// or special.
+    /// An IPv6 address that embeds an IPv4 address (RFC 4291, RFC 6052, RFC 3056) which is this host's, loopback or
+    /// special.
     #[error("an IPv6 form of an IPv4 address that is this host's or special")]
     Embedded,
     /// Port 0.
@@ -82,13 +81,13 @@ pub enum Refused {
     /// The client's address is of the other family.
     #[error("of another address family than the client")]
     Family,
-    /// It came through [`MOST_HOPS`] proxies already.
-    #[error("asked for through {MOST_HOPS} proxies already: this is a loop")]
+    /// The hop count has reached [`MAX_HOPS`].
+    #[error("reached through {MAX_HOPS} proxies already: this is a loop")]
     Loop,
 }
 
-impl Refused {
-    /// A stable name for metrics.
+impl DestinationRefusal {
+    /// The stable reason code for metrics and logs.
     pub fn reason(self) -> &'static str {
         match self {
             Self::NotListed => "destination_not_listed",
@@ -108,82 +107,93 @@ impl Refused {
     }
 }
 
-impl Destinations {
-    /// Those of a list; `None` when it is empty, because "none" is never what was meant.
+impl DestinationPolicy {
+    /// Allows the destinations of a list; `None` when it is empty, which is never what was meant.
     pub fn new(allowed: Vec<AllowedDestination>) -> Option<Self> {
         (!allowed.is_empty()).then_some(Self(allowed))
     }
 
-    /// Decides on a destination, in whatever encoding it came.
+    /// Decides about a destination. An IPv4-mapped address is treated as the IPv4 address, and other IPv6 forms that embed
+    /// an IPv4 address are refused if that is special.
     ///
     /// # Errors
     ///
-    /// [`Refused`] says why.
-    pub(crate) fn admit(&self, asked: SocketAddr, around: Around<'_>) -> Result<(), Refused> {
+    /// [`DestinationRefusal`] is the reason.
+    pub(crate) fn admit(
+        &self,
+        asked: SocketAddr,
+        context: DestinationContext<'_>,
+    ) -> Result<(), DestinationRefusal> {
         let (ip, port) = (asked.ip().to_canonical(), asked.port());
         if port == 0 {
-            return Err(Refused::NoPort);
+            return Err(DestinationRefusal::NoPort);
         }
-        special(ip)?;
-        if embedded_ipv4(ip).is_some_and(|inner| !is_ordinary(inner.into(), around)) {
-            return Err(Refused::Embedded);
+        refuse_special(ip)?;
+        if embedded_ipv4(ip).is_some_and(|inner| !is_ordinary(inner.into(), context)) {
+            return Err(DestinationRefusal::Embedded);
         }
-        let entries = || self.0.iter().filter(|entry| entry.covers(ip, port));
+        let covering = || self.0.iter().filter(|entry| entry.covers(ip, port));
         if is_metadata(ip) {
-            let is_literal = entries().any(|entry| entry.is_exactly(ip));
-            return is_literal.then_some(()).ok_or(Refused::Metadata);
+            let is_listed = covering().any(|entry| entry.is_exactly(ip));
+            return is_listed.then_some(()).ok_or(DestinationRefusal::Metadata);
         }
         if is_link_local(ip) {
-            return Err(Refused::LinkLocal);
+            return Err(DestinationRefusal::LinkLocal);
         }
-        match (around.own)(ip) {
-            Some(LocalKind::NetworkOrBroadcast) => return Err(Refused::Broadcast),
-            Some(LocalKind::Own) => around.admits_this_host(port)?,
-            None if ip.is_loopback() => around.admits_this_host(port)?,
-            None if around.listening.transparent => around.admits_another_self()?,
+        match (context.kind_of)(ip) {
+            Some(LocalKind::NetworkOrBroadcast) => return Err(DestinationRefusal::Broadcast),
+            Some(LocalKind::Own) => context.admit_this_host(port)?,
+            None if ip.is_loopback() => context.admit_this_host(port)?,
+            None if context.own_ports.transparent => context.admit_possible_loop()?,
             None => {}
         }
-        if ip.is_loopback() && !entries().any(AllowedDestination::is_loopback) {
-            return Err(Refused::LoopbackNotListed);
+        if ip.is_loopback() && !covering().any(AllowedDestination::is_loopback) {
+            return Err(DestinationRefusal::LoopbackNotListed);
         }
-        entries().next().map(|_| ()).ok_or(Refused::NotListed)
+        covering()
+            .next()
+            .map(|_| ())
+            .ok_or(DestinationRefusal::NotListed)
     }
 }
 
-impl Around<'_> {
-    fn admits_this_host(&self, port: u16) -> Result<(), Refused> {
-        if self.listening.ports.contains(&port) {
-            return Err(Refused::OwnListener);
+impl DestinationContext<'_> {
+    fn admit_this_host(&self, port: u16) -> Result<(), DestinationRefusal> {
+        if self.own_ports.ports.contains(&port) {
+            return Err(DestinationRefusal::OwnListener);
         }
-        self.admits_another_self()
+        self.admit_possible_loop()
     }
 
-    fn admits_another_self(&self) -> Result<(), Refused> {
+    /// Admits a destination that might lead back to this process, unless its payload could then be taken for a header.
+    fn admit_possible_loop(&self) -> Result<(), DestinationRefusal> {
         match self.source_is_trusted {
-            true => Err(Refused::TrustedSource),
+            true => Err(DestinationRefusal::TrustedSource),
             false => Ok(()),
         }
     }
 }
 
-fn special(ip: IpAddr) -> Result<(), Refused> {
+/// Refuses multicast, unspecified, broadcast and reserved addresses.
+fn refuse_special(ip: IpAddr) -> Result<(), DestinationRefusal> {
     if ip.is_multicast() {
-        return Err(Refused::Multicast);
+        return Err(DestinationRefusal::Multicast);
     }
     match ip {
         IpAddr::V4(ip) => match ip.octets() {
-            [0, ..] => Err(Refused::Unspecified),
-            [240..=255, ..] => Err(Refused::Broadcast),
+            [0, ..] => Err(DestinationRefusal::Unspecified),
+            [240..=255, ..] => Err(DestinationRefusal::Broadcast),
             _ => Ok(()),
         },
-        IpAddr::V6(ip) if ip.is_unspecified() => Err(Refused::Unspecified),
+        IpAddr::V6(ip) if ip.is_unspecified() => Err(DestinationRefusal::Unspecified),
         IpAddr::V6(_) => Ok(()),
     }
 }
 
-fn is_ordinary(ip: IpAddr, around: Around<'_>) -> bool {
-    let is_kept_from_headers = ip.is_loopback() || is_link_local(ip) || is_metadata(ip);
-    special(ip).is_ok() && !is_kept_from_headers && (around.own)(ip).is_none()
+/// Whether the address is neither special nor restricted nor one of this host.
+fn is_ordinary(ip: IpAddr, context: DestinationContext<'_>) -> bool {
+    let is_restricted = ip.is_loopback() || is_link_local(ip) || is_metadata(ip);
+    refuse_special(ip).is_ok() && !is_restricted && (context.kind_of)(ip).is_none()
 }
 
 fn is_link_local(ip: IpAddr) -> bool {
@@ -193,9 +203,9 @@ fn is_link_local(ip: IpAddr) -> bool {
     }
 }
 
-/// Through how many proxies a connection may have come, as far as their headers tell. More would let a
-/// loop take more connections before it ends, fewer would forbid chains that somebody may want.
-pub const MOST_HOPS: u8 = 4;
+/// Proxies that a connection may have passed, by the hop count of its header. With more, a loop would take more
+/// connections before it ends; with fewer, longer chains of proxies would be impossible.
+pub const MAX_HOPS: u8 = 4;
 
 #[cfg(test)]
 mod tests;

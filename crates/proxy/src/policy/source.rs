@@ -1,30 +1,28 @@
-//! Which claimed sources may become the source of a connection.
+//! The source policy: which claimed sources may become the source of a connection (be spoofed).
 //!
-//! A bound socket does not mean a kept address: the kernel lets a transparent socket bind to
-//! 0.0.0.0, a broadcast or a multicast address, then picks a source itself, and the backend sees
-//! 127.0.0.1. So such addresses are refused in every encoding, and [`crate::connect`] still compares
-//! what the socket got with what was asked for.
+//! bind(2) succeeding does not mean that the address is used: the kernel lets a transparent socket bind to 0.0.0.0, a
+//! broadcast or a multicast address, then picks a source itself, and the backend sees 127.0.0.1. So such addresses are
+//! refused in every encoding, and [`crate::connect`] still compares the socket's address with the requested one.
 
 use std::net::IpAddr;
 
 use peername_proto::{Special, meanings, special};
-
 use peername_server::own_addresses::LocalKind;
 
-/// How claims of addresses of this host are treated.
+/// How claimed sources that are addresses of this host are treated.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SourcePolicy {
-    /// Refused: a backend that trusts localhost must not be told that a remote client is local.
+    /// They are refused: a backend that trusts localhost must not take a remote client for a local one.
     #[default]
     Strict,
-    /// Let through as what they claim, for set-ups whose clients really are on this host.
+    /// They are allowed, for set-ups whose clients really are on this host.
     AllowLocal,
 }
 
 /// Why a claimed source is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
-pub enum Refused {
-    /// 0.0.0.0/8 or `::`: no host has it.
+pub enum SourceRefusal {
+    /// 0.0.0.0/8 or `::`, which no host has.
     #[error("an unspecified address")]
     Unspecified,
     /// Loopback, and the policy is strict.
@@ -42,16 +40,16 @@ pub enum Refused {
     /// 240.0.0.0/4.
     #[error("a reserved address")]
     Reserved,
-    /// Port 0: no client has it.
+    /// Port 0, which no client has.
     #[error("port 0")]
     NoPort,
-    /// fe80::/10: means nothing without the interface it belongs to.
+    /// fe80::/10: ambiguous without its interface, which a header can't name.
     #[error("a link-local address without its interface")]
     LinkLocal,
 }
 
-impl Refused {
-    /// A stable name for metrics.
+impl SourceRefusal {
+    /// The stable reason code for metrics and logs.
     pub fn reason(self) -> &'static str {
         match self {
             Self::Unspecified => "source_unspecified",
@@ -66,7 +64,7 @@ impl Refused {
     }
 }
 
-impl From<Special> for Refused {
+impl From<Special> for SourceRefusal {
     fn from(special: Special) -> Self {
         match special {
             Special::Unspecified => Self::Unspecified,
@@ -80,32 +78,32 @@ impl From<Special> for Refused {
 }
 
 impl SourcePolicy {
-    /// Decides on a claimed address, in whatever encoding it came. `own` tells what an address is to
-    /// this host.
+    /// Decides about a claimed address, in every meaning that its encoding has. `kind_of` looks up whether an address is
+    /// special on this host.
     ///
     /// # Errors
     ///
-    /// [`Refused`] says which kind of address it is.
+    /// [`SourceRefusal`] names the kind of address.
     pub fn admit(
         self,
         claimed: IpAddr,
-        own: impl Fn(IpAddr) -> Option<LocalKind>,
-    ) -> Result<(), Refused> {
-        meanings(claimed).try_for_each(|ip| self.admit_one(ip, &own))
+        kind_of: impl Fn(IpAddr) -> Option<LocalKind>,
+    ) -> Result<(), SourceRefusal> {
+        meanings(claimed).try_for_each(|ip| self.admit_meaning(ip, &kind_of))
     }
 
-    fn admit_one(
+    fn admit_meaning(
         self,
         ip: IpAddr,
-        own: impl Fn(IpAddr) -> Option<LocalKind>,
-    ) -> Result<(), Refused> {
-        let special = special(ip).map(Refused::from);
-        match (self, special, own(ip)) {
-            (_, Some(refused), _) if refused != Refused::Loopback => Err(refused),
-            (_, _, Some(LocalKind::NetworkOrBroadcast)) => Err(Refused::Broadcast),
+        kind_of: impl Fn(IpAddr) -> Option<LocalKind>,
+    ) -> Result<(), SourceRefusal> {
+        let special = special(ip).map(SourceRefusal::from);
+        match (self, special, kind_of(ip)) {
+            (_, Some(refusal), _) if refusal != SourceRefusal::Loopback => Err(refusal),
+            (_, _, Some(LocalKind::NetworkOrBroadcast)) => Err(SourceRefusal::Broadcast),
             (Self::AllowLocal, ..) => Ok(()),
             (Self::Strict, Some(loopback), _) => Err(loopback),
-            (Self::Strict, None, Some(LocalKind::Own)) => Err(Refused::Own),
+            (Self::Strict, None, Some(LocalKind::Own)) => Err(SourceRefusal::Own),
             (Self::Strict, None, None) => Ok(()),
         }
     }
@@ -123,13 +121,13 @@ mod tests {
         }
     }
 
-    fn admit(policy: SourcePolicy, ip: &str) -> Result<(), Refused> {
+    fn admit(policy: SourcePolicy, ip: &str) -> Result<(), SourceRefusal> {
         policy.admit(ip.parse().unwrap(), host)
     }
 
     #[test]
     fn special_ranges_are_refused_in_every_encoding() {
-        use Refused::*;
+        use SourceRefusal::*;
         let table = [
             ("0.0.0.0", Unspecified),
             ("0.1.2.3", Unspecified),
@@ -169,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn allow_local_lets_through_what_is_local_and_nothing_else() {
+    fn allow_local_admits_only_local_addresses() {
         for ip in [
             "127.0.0.1",
             "::1",
@@ -193,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn ordinary_clients_pass() {
+    fn ordinary_sources_are_admitted() {
         for ip in [
             "192.0.2.1",
             "10.0.0.2",

@@ -104,9 +104,9 @@ fn advise(failure: &Failure) -> Option<(&'static Throttle, String)> {
         Failure::Header(error) => return advise_on_header(error),
         Failure::Source(_) => (&SOURCE, failure.to_string()),
         // The address itself is the peer's choice.
-        Failure::Destination { refused, .. } => (
+        Failure::Destination { refusal, .. } => (
             &DESTINATION,
-            format!("the header's destination is {refused}"),
+            format!("the header's destination is {refusal}"),
         ),
         Failure::ReplyPath => (&REPLY_PATH, failure.to_string()),
         Failure::PortTaken(_) => (&PORT_TAKEN, failure.to_string()),
@@ -166,7 +166,8 @@ mod tests {
 
     use super::*;
     use crate::outcome::Fault;
-    use crate::policy::{destination, source};
+    use crate::policy::destination::DestinationRefusal;
+    use crate::policy::source::SourceRefusal;
 
     /// The promise: a condition that can refuse every client is logged without `-v`.
     #[test]
@@ -196,10 +197,10 @@ mod tests {
             HeaderError::OtherTransport.into(),
             HeaderError::TooLong { len: 9, max: 8 }.into(),
             HeaderError::TooManyTlvs { max: 8 }.into(),
-            Failure::Source(source::Refused::Loopback),
+            Failure::Source(SourceRefusal::Loopback),
             Failure::Destination {
                 asked: addr,
-                refused: destination::Refused::NotListed,
+                refusal: DestinationRefusal::NotListed,
             },
             Failure::ReplyPath,
             Failure::OutboundHeader(WriteError::TooLong(70_000)),

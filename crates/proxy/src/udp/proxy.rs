@@ -151,7 +151,7 @@ impl Role for ProxyRole {
         let rules = &services.get(id)?.rules;
         let is_plain =
             session.key.client.is_some() && session.reply_to.original_destination.is_none();
-        (is_plain && rules.is_here(session.upstream.ip())).then(|| listener.0.port())
+        (is_plain && rules.is_on_this_host(session.upstream.ip())).then(|| listener.0.port())
     }
 
     fn tick(&mut self, now: Instant) {

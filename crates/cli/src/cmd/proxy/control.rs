@@ -7,8 +7,8 @@ use std::sync::Arc;
 use anyhow::Context;
 use peername_kernel::data_path::DataPath;
 use peername_proxy::conn::TcpProxy;
-use peername_proxy::policy::destination::Listening;
-use peername_proxy::policy::permit::Rules;
+use peername_proxy::policy::destination::OwnPorts;
+use peername_proxy::policy::rules::Rules;
 use peername_proxy::reply_path::monitor::ReplyPathMonitor;
 use peername_proxy::routes::Backend;
 use peername_proxy::service::{Service, ServiceHandle, Services};
@@ -117,7 +117,7 @@ impl Shared {
         reply_path: &Arc<ReplyPathMonitor>,
     ) -> peername_sys::Result<Services> {
         let mut all = Vec::new();
-        let listening = Listening {
+        let own_ports = OwnPorts {
             ports: actual.values().map(SocketAddr::port).collect(),
             transparent: setup
                 .services
@@ -129,7 +129,7 @@ impl Shared {
                 config: Arc::clone(&planned.config),
                 own_addresses: self.own_addresses.clone(),
                 reply_path: Arc::clone(reply_path),
-                listening: listening.clone(),
+                own_ports: own_ports.clone(),
             };
             let service = Arc::new(Service::new(rules, &self.counters)?);
             let numbers = planned.listeners().filter_map(|key| listeners.get(&key));

@@ -1,6 +1,6 @@
 //! What the options say about destinations that headers name.
 
-use peername_proxy::policy::destination::Destinations;
+use peername_proxy::policy::destination::DestinationPolicy;
 
 use crate::usage::Usage;
 use crate::value::AllowDestination;
@@ -9,7 +9,7 @@ use crate::value::AllowDestination;
 pub(super) fn destinations(
     dynamic: bool,
     allowed: &[AllowDestination],
-) -> Result<Option<Destinations>, Usage> {
+) -> Result<Option<DestinationPolicy>, Usage> {
     if !dynamic {
         return match allowed {
             [] => Ok(None),
@@ -18,7 +18,7 @@ pub(super) fn destinations(
     }
     let allowed = allowed.iter().map(AllowDestination::allowed);
     let allowed = allowed.collect::<Result<_, _>>().map_err(Usage)?;
-    let destinations = Destinations::new(allowed);
+    let destinations = DestinationPolicy::new(allowed);
     destinations.map(Some).ok_or_else(|| Usage(NONE.to_owned()))
 }
 

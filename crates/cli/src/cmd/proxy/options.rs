@@ -257,7 +257,7 @@ impl Listener {
         }
         Ok(Config {
             transparent: self.listen_transparent,
-            destinations: destinations(self.dynamic_destination, &self.allow_destination)?,
+            destination_policy: destinations(self.dynamic_destination, &self.allow_destination)?,
             trust: TrustList::parse(&self.trust).map_err(Usage::from_error)?,
             header: self.header_limits(),
             source_policy: match self.source_policy {

@@ -8,37 +8,41 @@ fn host(ip: IpAddr) -> Option<LocalKind> {
     }
 }
 
-fn list(entries: &[&str]) -> Destinations {
+fn list(entries: &[&str]) -> DestinationPolicy {
     let entries = entries.iter().map(|entry| entry.parse().unwrap());
-    Destinations::new(entries.collect()).unwrap()
+    DestinationPolicy::new(entries.collect()).unwrap()
 }
 
-fn admit(entries: &[&str], destination: &str) -> Result<(), Refused> {
+fn admit(entries: &[&str], destination: &str) -> Result<(), DestinationRefusal> {
     admit_from(entries, destination, false)
 }
 
-fn admit_from(entries: &[&str], destination: &str, source_is_trusted: bool) -> Result<(), Refused> {
-    let listening = listening(false);
-    let around = Around {
-        own: &host,
-        listening: &listening,
+fn admit_from(
+    entries: &[&str],
+    destination: &str,
+    source_is_trusted: bool,
+) -> Result<(), DestinationRefusal> {
+    let own_ports = own_ports(false);
+    let context = DestinationContext {
+        kind_of: &host,
+        own_ports: &own_ports,
         source_is_trusted,
     };
-    list(entries).admit(destination.parse().unwrap(), around)
+    list(entries).admit(destination.parse().unwrap(), context)
 }
 
-fn listening(transparent: bool) -> Listening {
-    Listening {
+fn own_ports(transparent: bool) -> OwnPorts {
+    OwnPorts {
         ports: BTreeSet::from([8443]),
         transparent,
     }
 }
 
-/// The widest list there is: what it does not let through is never let through by accident.
+/// The widest list: what it does not allow is never allowed by accident.
 const EVERYTHING: &[&str] = &["0.0.0.0/0", "::/0"];
 
 #[test]
-fn only_what_is_listed() {
+fn only_listed_destinations_are_allowed() {
     let entries = &["10.9.0.0/16:80-90", "[2001:db8:9::]/48:443", "192.0.2.7"];
     for allowed in [
         "10.9.1.2:80",
@@ -57,13 +61,17 @@ fn only_what_is_listed() {
         "[2001:db8:a::5]:443",
         "192.0.2.8:1",
     ] {
-        assert_eq!(admit(entries, other), Err(Refused::NotListed), "{other}");
+        assert_eq!(
+            admit(entries, other),
+            Err(DestinationRefusal::NotListed),
+            "{other}"
+        );
     }
 }
 
 #[test]
-fn never_by_a_network_that_happens_to_contain_it() {
-    use Refused::*;
+fn special_destinations_are_refused_although_a_network_contains_them() {
+    use DestinationRefusal::*;
     for (destination, why) in [
         ("127.0.0.1:9000", LoopbackNotListed),
         ("127.9.9.9:9000", LoopbackNotListed),
@@ -99,29 +107,32 @@ fn never_by_a_network_that_happens_to_contain_it() {
 }
 
 #[test]
-fn loopback_with_the_ports_that_are_named() {
+fn loopback_is_allowed_only_with_listed_ports() {
     let entries = &["127.0.0.1:9000-9001", "[::1]:9000", "0.0.0.0/0"];
     assert_eq!(admit(entries, "127.0.0.1:9001"), Ok(()));
     assert_eq!(admit(entries, "[::1]:9000"), Ok(()));
-    let refused = Err(Refused::LoopbackNotListed);
+    let refused = Err(DestinationRefusal::LoopbackNotListed);
     assert_eq!(admit(entries, "127.0.0.1:9002"), refused);
     assert_eq!(admit(entries, "127.0.0.2:9000"), refused);
 }
 
 #[test]
-fn metadata_by_its_literal_address_only() {
+fn metadata_service_is_allowed_only_by_its_exact_address() {
     let only = "169.254.169.254:80";
     assert_eq!(admit(&[only], only), Ok(()));
     assert_eq!(admit(&["fd00:ec2::254"], "[fd00:ec2::254]:80"), Ok(()));
-    assert_eq!(admit(&["169.254.169.0/24"], only), Err(Refused::Metadata));
+    assert_eq!(
+        admit(&["169.254.169.0/24"], only),
+        Err(DestinationRefusal::Metadata)
+    );
     assert_eq!(
         admit(&["169.254.1.1"], "169.254.1.1:80"),
-        Err(Refused::LinkLocal)
+        Err(DestinationRefusal::LinkLocal)
     );
 }
 
 #[test]
-fn what_leads_back_here_is_refused_although_it_is_listed() {
+fn own_listeners_are_refused_although_they_are_listed() {
     let entries = &[
         "10.0.0.1:8443",
         "127.0.0.1:1-65535",
@@ -134,27 +145,34 @@ fn what_leads_back_here_is_refused_although_it_is_listed() {
         "127.1.2.3:8443",
         "[::1]:8443",
     ] {
-        assert_eq!(admit(entries, own), Err(Refused::OwnListener), "{own}");
+        assert_eq!(
+            admit(entries, own),
+            Err(DestinationRefusal::OwnListener),
+            "{own}"
+        );
     }
-    // Another host may well listen there.
+    // Another host may listen on that port.
     assert_eq!(admit(entries, "10.9.0.1:8443"), Ok(()));
     assert_eq!(admit_from(entries, "10.9.0.1:8443", true), Ok(()));
     assert_eq!(
         admit_from(entries, "127.0.0.1:9000", true),
-        Err(Refused::TrustedSource)
+        Err(DestinationRefusal::TrustedSource)
     );
 }
 
-/// A TPROXY rule may bring back what is for a network that no interface is in.
+/// A TPROXY rule may redirect connections to a network that no interface is in.
 #[test]
-fn behind_tproxy_any_address_may_lead_back_here() {
-    let mut around = Around {
-        own: &host,
-        listening: &listening(true),
+fn behind_tproxy_any_destination_may_loop() {
+    let mut context = DestinationContext {
+        kind_of: &host,
+        own_ports: &own_ports(true),
         source_is_trusted: true,
     };
     let (list, destination) = (list(&["10.9.0.0/16"]), "10.9.0.1:80".parse().unwrap());
-    assert_eq!(list.admit(destination, around), Err(Refused::TrustedSource));
-    around.source_is_trusted = false;
-    assert_eq!(list.admit(destination, around), Ok(()));
+    assert_eq!(
+        list.admit(destination, context),
+        Err(DestinationRefusal::TrustedSource)
+    );
+    context.source_is_trusted = false;
+    assert_eq!(list.admit(destination, context), Ok(()));
 }

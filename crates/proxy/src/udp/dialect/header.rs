@@ -6,7 +6,7 @@ use peername_proto::{Carrier, Invalid, Parsed, Spp, Transport, parse};
 use peername_sys::netlink;
 
 use crate::outcome::Failure;
-use crate::policy::permit::HeaderClaims;
+use crate::policy::claims::HeaderClaims;
 use crate::udp::drop_reason::DropReason;
 use peername_server::addr::{ClaimedSource, PeerAddr, canonical};
 use peername_server::header_limits::HeaderLimits;

@@ -1,0 +1,132 @@
+//! The rules of a service, and what they say about a header's claims.
+
+use std::net::IpAddr;
+use std::num::NonZeroU32;
+use std::sync::Arc;
+
+use peername_server::addr::{ClaimedSource, Target, canonical};
+use peername_server::own_addresses::{LocalKind, OwnAddresses};
+use peername_sys::netlink::Transport;
+
+use crate::config::{Config, OnCollision, SourcePort, TargetRule};
+use crate::outcome::Failure;
+use crate::policy::claims::HeaderClaims;
+use crate::policy::destination::{DestinationContext, DestinationRefusal, MAX_HOPS, OwnPorts};
+use crate::policy::source::SourceRefusal;
+use crate::reply_path::monitor::ReplyPathMonitor;
+
+/// Everything that decides about a connection or session. The owner keeps `own_addresses` and `reply_path` up to date.
+#[derive(Debug)]
+pub struct Rules {
+    /// The configuration.
+    pub config: Arc<Config>,
+    /// The addresses of this host, which no client can have.
+    pub own_addresses: OwnAddresses,
+    /// Whether backends' replies come back to this host.
+    pub reply_path: Arc<ReplyPathMonitor>,
+    /// The ports this process listens on: no header may name them as a destination on this host.
+    pub own_ports: OwnPorts,
+}
+
+impl Rules {
+    /// The target of clients with an address of this family.
+    pub(crate) fn target_for(&self, client: IpAddr) -> TargetRule {
+        match client {
+            IpAddr::V4(_) => self.config.upstream.target_v4,
+            IpAddr::V6(_) => self.config.upstream.target_v6,
+        }
+    }
+
+    /// Applies the source policy to the claimed source. `None` when the header claims none, or only its sender.
+    ///
+    /// # Errors
+    ///
+    /// The policy refuses the claimed source.
+    pub(crate) fn admit_source(
+        &self,
+        claims: &impl HeaderClaims,
+    ) -> Result<Option<ClaimedSource>, SourceRefusal> {
+        let Some(claim) = claims.claim() else {
+            return Ok(None);
+        };
+        if claim.0.port() == 0 {
+            return Err(SourceRefusal::NoPort);
+        }
+        let kind_of = |ip| self.own_addresses.kind_of(ip);
+        match self.config.source_policy.admit(claim.0.ip(), kind_of) {
+            Ok(()) => Ok(Some(claim)),
+            // A balancer on this host that claims the source of its own connection: version 1 has no LOCAL, so its
+            // health checks do that.
+            Err(SourceRefusal::Loopback | SourceRefusal::Own)
+                if canonical(claims.peer().0) == claim.0 =>
+            {
+                Ok(None)
+            }
+            Err(refusal) => Err(refusal),
+        }
+    }
+
+    /// Applies the destination policy to the destination that the header names. `None` when it names none, or when
+    /// headers may not choose the destination.
+    ///
+    /// # Errors
+    ///
+    /// [`Failure::Destination`].
+    pub(crate) fn admit_destination(
+        &self,
+        claims: &impl HeaderClaims,
+        client: IpAddr,
+    ) -> Result<Option<Target>, Failure> {
+        let (Some(policy), Some(asked)) = (&self.config.destination_policy, claims.destination())
+        else {
+            return Ok(None);
+        };
+        let refuse = |refusal| Failure::Destination { asked, refusal };
+        if asked.is_ipv4() != client.is_ipv4() {
+            return Err(refuse(DestinationRefusal::Family));
+        }
+        if claims.hops() >= MAX_HOPS {
+            return Err(refuse(DestinationRefusal::Loop));
+        }
+        let context = DestinationContext {
+            kind_of: &|ip| self.own_addresses.kind_of(ip),
+            own_ports: &self.own_ports,
+            source_is_trusted: self.config.trust.contains(client) && !self.trusts_all(client),
+        };
+        policy.admit(asked, context).map_err(refuse)?;
+        Ok(Some(Target(asked)))
+    }
+
+    /// Whether every client of this family may send headers. A connection that loops back here then gains it nothing:
+    /// it could claim any source directly. Each pass removes a header that the client sent, so a loop ends, unless
+    /// `--send-proxy` adds one each time.
+    fn trusts_all(&self, client: IpAddr) -> bool {
+        self.config.trust.trusts_all_of_family(client) && self.config.upstream.send_proxy.is_none()
+    }
+
+    /// Which port the upstream connection comes from, and what happens when that is taken. `named` is the destination
+    /// from the header, if that chooses.
+    pub(crate) fn source_port(
+        &self,
+        claims: &impl HeaderClaims,
+        named: Option<Target>,
+    ) -> (SourcePort, OnCollision) {
+        let upstream = &self.config.upstream;
+        match named {
+            // Both ends of the 4-tuple are the client's own, so a collision means that the connection loops.
+            Some(_) if claims.transport() == Transport::Tcp => {
+                (SourcePort::Keep, OnCollision::Fail)
+            }
+            _ => (upstream.source_port, upstream.on_collision),
+        }
+    }
+
+    pub(crate) fn mark(&self) -> Option<NonZeroU32> {
+        self.config.upstream.mark
+    }
+
+    /// Whether the address is loopback or another one of this host.
+    pub(crate) fn is_on_this_host(&self, ip: IpAddr) -> bool {
+        ip.is_loopback() || self.own_addresses.kind_of(ip) == Some(LocalKind::Own)
+    }
+}
