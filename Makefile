@@ -1,4 +1,4 @@
-# The one door: everything a developer does here, and everything CI does, is a target of this file.
+# The single entry point: every developer task and every CI job is a target of this file.
 
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
@@ -9,32 +9,32 @@ TARGET := $(or $(CARGO_TARGET_DIR),target)
 # The black-box tests wait more than they compute.
 TEST_THREADS ?= 4
 FUZZ_SECONDS ?= 60
-# Where `make install` puts things, as the GNU coding standards name it; DESTDIR goes before all of it.
+# Where `make install` installs, with the variables of the GNU coding standards; DESTDIR is prepended to every path.
 PREFIX ?= /usr/local
 SYSCONFDIR ?= /etc
-# What is installed.
+# The build that is installed.
 RELEASE ?= $(TARGET)/release
 
-.PHONY: help setup demo libraries test check bench bench-exec fuzz release install uninstall dist clean
+.PHONY: help setup demo libraries test check bench bench-exec bench-intercept competitors fuzz release install uninstall dist clean
 
-help: ## What can be done here
+help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-setup: ## Install what the tests drive: balancers, servers, network tools (root, Debian)
+setup: ## Install the programs that the tests need: balancers, servers, network tools (root, Debian)
 	@tests/setup.sh
 
-demo: ## Show what it is for: a backend's view of its client, without and with peername
+demo: ## Show what peername does: the client that a backend sees, without and with it
 	@$(CARGO) run --locked --package peername -- demo
 
-libraries: ## Build what `peername exec` loads into programs, and put it beside the debug binary too
+libraries: ## Build the libraries that `peername exec` preloads, and copy them next to the debug binary
 	$(PRELOAD)
 	@mkdir -p $(TARGET)/debug && install -m 755 $(LIBRARIES:%=$(TARGET)/release/%) $(TARGET)/debug/
 
-test: setup ## All tests; needs root for network namespaces
+test: setup ## Run all tests; needs root for network namespaces
 	@[[ $$(id -u) -eq 0 ]] || { echo "make test: the tests build network namespaces: run as root" >&2; exit 1; }
 	@tests/run.sh $(TEST_THREADS)
 
-check: ## Formatting, lints, documentation, licences, file lengths
+check: ## Check formatting, lints, documentation, licences, file lengths
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --document-private-items --locked --quiet
@@ -48,43 +48,43 @@ check: ## Formatting, lints, documentation, licences, file lengths
 	else \
 		echo "check: no nightly compiler: the fuzz targets are not compiled"; \
 	fi
-	@git ls-files '*.rs' '*.c' '*.h' | xargs wc -l | awk '$$2 != "total" && $$1 > $(LONGEST) { \
-		print "check: " $$2 " has " $$1 " lines, more than $(LONGEST): does it hold one idea?"; bad = 1 } \
+	@git ls-files '*.rs' '*.c' '*.h' | xargs wc -l | awk '$$2 != "total" && $$1 > $(MAX_FILE_LINES) { \
+		print "check: " $$2 " has " $$1 " lines, more than $(MAX_FILE_LINES): does it hold one idea?"; bad = 1 } \
 		END { exit bad }'
 
-bench: ## Measure against no proxy, HAProxy and nginx; results in bench/out
+bench: ## Compare with no proxy, HAProxy and nginx; results in bench/out
 	$(CARGO) build --release --locked --package peername --package peername-bench
 	$(TARGET)/release/peername-bench matrix --peername $(TARGET)/release/peername
 
-bench-intercept: peers ## Measure `peername intercept` against goproxy and hudsucker; results in bench/out
+bench-intercept: competitors ## Compare `peername intercept` with goproxy and hudsucker; results in bench/out
 	$(CARGO) build --release --locked --package peername --package peername-bench
 	$(TARGET)/release/peername-bench intercept --peername $(TARGET)/release/peername \
 		--goproxy $(TARGET)/bench-intercept/goproxy \
 		--hudsucker $(TARGET)/bench-intercept/hudsucker/release/bench-hudsucker
 
-peers: ## Build what bench-intercept compares with: a Go module and a crate, each with its lock file
+competitors: ## Build the competitors of bench-intercept: a Go module and a crate, each with its lock file
 	cd bench/intercept/goproxy && go build -trimpath -o $(abspath $(TARGET))/bench-intercept/goproxy .
 	$(CARGO) build --release --locked --manifest-path bench/intercept/hudsucker/Cargo.toml \
 		--target-dir $(TARGET)/bench-intercept/hudsucker
 
-bench-exec: ## Measure the ways of `peername exec` against a plain server and `peername proxy`
+bench-exec: ## Compare the modes of `peername exec` with a plain server and `peername proxy`
 	$(CARGO) build --release --locked --package peername --package peername-bench
 	$(PRELOAD)
 	$(TARGET)/release/peername-bench matrix --exec --only churn,pingpong,bulk-1 --for 2s \
 		--peername $(TARGET)/release/peername
 
-fuzz: ## Fuzz what reads strangers' octets, each target for FUZZ_SECONDS (nightly, cargo-fuzz)
+fuzz: ## Fuzz the parsers of untrusted input, each target for FUZZ_SECONDS (nightly, cargo-fuzz)
 	$(CARGO) run --quiet --locked --manifest-path fuzz/Cargo.toml --example seeds
 	@for target in $$($(CARGO) +nightly fuzz list); do \
 		echo "fuzz: $$target, $(FUZZ_SECONDS) s"; \
 		$(CARGO) +nightly fuzz run $$target -- -max_total_time=$(FUZZ_SECONDS); \
 	done
 
-release: ## The program and the libraries of `exec`, optimised
+release: ## Build the program and the libraries of `exec`, optimised
 	$(CARGO) build --release --locked --package peername
 	$(PRELOAD)
 
-install: ## Program, libraries, units, documentation; PREFIX=/usr/local, DESTDIR= (after make release)
+install: ## Install program, libraries, units, documentation; PREFIX=/usr/local, DESTDIR= (after make release)
 	@[[ -x $(RELEASE)/peername ]] || { echo "make install: nothing is built yet: run make release" >&2; exit 1; }
 	install -D -m 755 -t $(DESTDIR)$(PREFIX)/bin $(RELEASE)/peername
 	@for library in $(LIBRARIES); do \
@@ -107,7 +107,7 @@ install: ## Program, libraries, units, documentation; PREFIX=/usr/local, DESTDIR
 			install -D -m 644 -t $(DESTDIR)$(SYSCONFDIR)/peername packaging/examples/$$file; \
 	done
 
-uninstall: ## Take away what install has put there, but for the configuration
+uninstall: ## Remove what install has installed, except the configuration
 	rm -f $(DESTDIR)$(PREFIX)/bin/peername $(DESTDIR)$(BASH_COMPLETION) $(DESTDIR)$(ZSH_COMPLETION) $(DESTDIR)$(FISH_COMPLETION)
 	rm -f $(patsubst packaging/systemd/%,$(DESTDIR)$(UNITS)/%,$(wildcard packaging/systemd/*))
 	rm -rf $(DESTDIR)$(PREFIX)/lib/peername $(DESTDIR)$(DOCUMENTATION)
@@ -118,7 +118,7 @@ BASH_COMPLETION := $(PREFIX)/share/bash-completion/completions/peername
 ZSH_COMPLETION := $(PREFIX)/share/zsh/site-functions/_peername
 FISH_COMPLETION := $(PREFIX)/share/fish/vendor_completions.d/peername.fish
 
-dist: release ## Release binary, stripped, with completions, documentation and units, as an archive in dist/
+dist: release ## Build an archive in dist/: stripped binary, libraries, completions, documentation, units
 	rm -rf dist && mkdir -p dist/peername/completions dist/peername/lib/peername dist/peername/bin
 	strip -o dist/peername/bin/peername $(TARGET)/release/peername
 	@for library in $(LIBRARIES); do \
@@ -133,14 +133,14 @@ dist: release ## Release binary, stripped, with completions, documentation and u
 	tar -C dist --owner=0 --group=0 -czf dist/peername-$$(dist/peername/bin/peername --version | cut -d' ' -f2)-$$(uname -m).tar.gz peername
 	@cd dist && sha256sum *.tar.gz | tee SHA256SUMS
 
-clean: ## Remove what was built
+clean: ## Remove build results
 	$(CARGO) clean
 	rm -rf dist
 
-# By itself, so that no other package asks for the standard library in its dependencies.
+# In a build of its own, so that no other package enables the standard library in its dependencies.
 PRELOAD := $(CARGO) build --release --locked --package peername-preload --package peername-preload-connect \
 	--features freestanding
 LIBRARIES := libpeername.so libpeername_connect.so
 
-# Lines of a source file, tests included. Longer ones hold more than one idea.
-LONGEST := 450
+# The maximum number of lines of a source file, tests included. A longer one holds more than one idea.
+MAX_FILE_LINES := 450

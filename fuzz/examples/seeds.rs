@@ -1,5 +1,5 @@
-//! Makes the seeds: each message of the conformance corpus, as a file of raw bytes for each target that it suits;
-//! some answers of check services; what clients begin with, ask for, and call hosts.
+//! Generates the seeds: each message of the conformance corpus, as a file of raw bytes for each target that parses it;
+//! responses of check services; first bytes of connections, requests, and host names.
 
 use std::error::Error;
 use std::fs;
@@ -31,21 +31,21 @@ fn main() -> Result<(), Box<dyn Error>> {
         }
     }
     let requests = fs::read_to_string(here.join("../tests/intercept/http/requests.jsonl"))?;
-    let requests: Vec<_> = requests.lines().map(sent).collect::<Result<_, _>>()?;
+    let requests: Vec<_> = requests.lines().map(request_bytes).collect::<Result<_, _>>()?;
     let hosts: Vec<_> = HOSTS.iter().map(|host| host.as_bytes().to_vec()).collect();
     let answers = ANSWERS.iter().map(|answer| answer.to_vec()).collect();
     let hellos = [
-        hello("a.test", &["h2", "http/1.1"])?,
-        hello("192.0.2.1", &[])?,
+        client_hello("a.test", &["h2", "http/1.1"])?,
+        client_hello("192.0.2.1", &[])?,
     ];
-    let beginnings = hellos
+    let first_bytes = hellos
         .into_iter()
         .chain(requests.iter().take(4).cloned())
         .collect();
     for (target, seeds) in [
         ("check_answers", answers),
         ("request_head", requests),
-        ("hello", beginnings),
+        ("hello", first_bytes),
         ("host", hosts.clone()),
         ("mint", hosts),
     ] {
@@ -60,8 +60,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// A request to a proxy, without the CONNECT before it; each octet is a character.
-fn sent(line: &str) -> Result<Vec<u8>, Box<dyn Error>> {
+/// Decodes a row into a request to a proxy, without the CONNECT before it; each character is a byte.
+fn request_bytes(line: &str) -> Result<Vec<u8>, Box<dyn Error>> {
     let row: Value = serde_json::from_str(line)?;
     let text = row["send"].as_str().ok_or(format!("no send in {line}"))?;
     let inside = text
@@ -71,7 +71,7 @@ fn sent(line: &str) -> Result<Vec<u8>, Box<dyn Error>> {
     Ok(text.chars().map(u8::try_from).collect::<Result<_, _>>()?)
 }
 
-fn hello(name: &str, alpn: &[&str]) -> Result<Vec<u8>, Box<dyn Error>> {
+fn client_hello(name: &str, alpn: &[&str]) -> Result<Vec<u8>, Box<dyn Error>> {
     let roots = RootCertStore::empty();
     let mut config = ClientConfig::builder()
         .with_root_certificates(roots)
@@ -112,7 +112,7 @@ const HOSTS: &[&str] = &[
     "a..b",
     "-a.test",
 ];
-/// The first octet says of which protocol.
+/// The first byte selects the protocol.
 const ANSWERS: &[&[u8]] = &[
     b"\x00\x0a\x00",
     b"\x00\x0a\x02\x08\x07\x12\x10\x0a\x03\x08\x93\x03\x12\x05\x0a\x03\x0a\x01a\x1a\x02no",

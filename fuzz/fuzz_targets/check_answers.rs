@@ -1,5 +1,5 @@
-//! Any answer of a check service: no panic; what is let through is a plain yes, and what a client is told is a
-//! denial that fits into HTTP.
+//! Any response of a check service: no panic; only an explicit allow permits the request, and a denial is a valid HTTP
+//! response.
 #![no_main]
 
 use bytes::Bytes;
@@ -31,21 +31,21 @@ fn ext_authz(bytes: &[u8]) {
     let code = reply.status.as_ref().map(|status| status.code);
     let is_ok = matches!(reply.http_response, Some(HttpResponse::OkResponse(_)));
     let is_bare = reply.http_response.is_none();
-    if look(ext_authz_reply(reply)) {
+    if check_decision(ext_authz_reply(reply)) {
         assert!(code == Some(0) && (is_ok || is_bare) || code.is_none() && is_ok);
     }
 }
 
 fn opa(bytes: &[u8]) {
-    if look(opa_reply(StatusCode::OK, bytes)) {
+    if check_decision(opa_reply(StatusCode::OK, bytes)) {
         let reply: Value = serde_json::from_slice(bytes).expect("JSON");
         let result = &reply["result"];
-        let says_so = |field: &str| result.get(field) == Some(&Value::Bool(true));
-        assert!(*result == Value::Bool(true) || says_so("allow") || says_so("allowed"));
+        let is_true = |field: &str| result.get(field) == Some(&Value::Bool(true));
+        assert!(*result == Value::Bool(true) || is_true("allow") || is_true("allowed"));
     }
 }
 
-/// Two octets of status, and lines of headers.
+/// Input: two bytes of status, then lines of headers.
 fn forward_auth(bytes: &[u8]) {
     let Some((status, bytes)) = bytes.split_first_chunk() else {
         return;
@@ -54,8 +54,8 @@ fn forward_auth(bytes: &[u8]) {
         return;
     };
     let mut headers = HeaderMap::new();
-    for line in bytes.split(|octet| *octet == b'\n') {
-        let mut parts = line.splitn(2, |octet| *octet == b':');
+    for line in bytes.split(|byte| *byte == b'\n') {
+        let mut parts = line.splitn(2, |byte| *byte == b':');
         let name = parts.next().map(HeaderName::from_bytes);
         let value = parts.next().map(HeaderValue::from_bytes);
         if let (Some(Ok(name)), Some(Ok(value))) = (name, value) {
@@ -64,11 +64,11 @@ fn forward_auth(bytes: &[u8]) {
     }
     let take: Vec<HeaderName> = headers.keys().take(8).cloned().collect();
     let body = Bytes::copy_from_slice(bytes);
-    assert_eq!(look(forward_auth_reply(status, &headers, body, &take)), status.is_success());
+    assert_eq!(check_decision(forward_auth_reply(status, &headers, body, &take)), status.is_success());
 }
 
-/// Whether it is a yes.
-fn look(answer: Result<Answer, Failure>) -> bool {
+/// Checks the invariants of a decision; true if it allows the request.
+fn check_decision(answer: Result<Answer, Failure>) -> bool {
     let Ok(Answer { decision, .. }) = answer else {
         return false;
     };

@@ -1,4 +1,4 @@
-//! What a connection begins with: no panic; the same however it is cut into reads; and a verdict is final.
+//! The first bytes of a connection: no panic; the same result however they are split into reads; and a verdict is final.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
@@ -16,11 +16,11 @@ fuzz_target!(|bytes: &[u8]| {
         before = now;
     }
     assert!(before.is_none() || before == whole);
-    let asked = hello(bytes, bytes.len().max(1));
+    let parsed = hello(bytes, bytes.len().max(1));
     for step in [1, 7, 1000] {
-        assert_eq!(hello(bytes, step), asked, "by {step}");
+        assert_eq!(hello(bytes, step), parsed, "by {step}");
     }
-    if let Some(name) = asked.and_then(|asked| asked.sni) {
+    if let Some(name) = parsed.and_then(|parsed| parsed.sni) {
         assert!(name.as_ip().is_none());
         assert!(
             !name

@@ -1,4 +1,4 @@
-//! Names of hosts: no panic; one spelling of each, which reads as itself, and none of an address but the address.
+//! Host names: no panic; one canonical form of each, which parses to itself; and no name can be taken for an address.
 #![no_main]
 
 use std::net::IpAddr;
@@ -8,7 +8,7 @@ use peername_intercept::host::{Host, HostPort};
 
 fuzz_target!(|text: &str| {
     if let Ok(host) = Host::parse(text) {
-        check(text, &host);
+        check_canonical(text, &host);
         assert_eq!(
             Host::from_sni(text).ok().as_ref(),
             host.as_name().map(|_| &host)
@@ -24,7 +24,7 @@ fuzz_target!(|text: &str| {
     }
 });
 
-fn check(text: &str, host: &Host) {
+fn check_canonical(text: &str, host: &Host) {
     let shown = host.to_string();
     assert_eq!(Host::parse(&shown).as_ref(), Ok(host));
     assert_eq!(host.to_server_name().to_str(), shown);
@@ -34,10 +34,10 @@ fn check(text: &str, host: &Host) {
         return;
     };
     assert!(shown.parse::<IpAddr>().is_err(), "{text:?}");
-    let fits =
-        |octet: u8| octet.is_ascii_lowercase() || octet.is_ascii_digit() || b"-_.".contains(&octet);
-    assert!(name.bytes().all(fits) && name.len() <= 253, "{text:?}");
-    // What inet_aton(3) takes for an address ends in a number.
+    let is_allowed =
+        |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"-_.".contains(&byte);
+    assert!(name.bytes().all(is_allowed) && name.len() <= 253, "{text:?}");
+    // inet_aton(3) takes text that ends in a number for an address.
     let last = name.rsplit('.').next().unwrap_or_default();
     assert!(last.parse::<u64>().is_err(), "{text:?}");
     let hex = last.strip_prefix("0x").unwrap_or("-");

@@ -1,5 +1,5 @@
-//! Certificates for hostile names: no panic; what is made is for that host and no other, and a client takes it; what a
-//! client would refuse is not made.
+//! Certificates for hostile names: no panic; a minted certificate is for that host only, and a client accepts it; a
+//! certificate that a client would refuse is not minted.
 #![no_main]
 
 use std::net::IpAddr;
@@ -17,19 +17,19 @@ use rustls::{ClientConfig, ClientConnection, RootCertStore};
 use x509_parser::extensions::GeneralName;
 use x509_parser::parse_x509_certificate;
 
-/// One that may speak for everybody, and one that may for a few.
-static MINTS: LazyLock<[Site; 2]> = LazyLock::new(|| {
+/// A CA without name constraints, and one with a few permitted names.
+static MINTS: LazyLock<[MintWithClient; 2]> = LazyLock::new(|| {
     let few = ["corp.test", "x", "192.0.2.0/24", "2001:db8::/32"];
-    [&[][..], &few].map(Site::new)
+    [&[][..], &few].map(MintWithClient::new)
 });
 
-struct Site {
+struct MintWithClient {
     mint: Mint,
     client: Arc<ClientConfig>,
     runtime: tokio::runtime::Runtime,
 }
 
-impl Site {
+impl MintWithClient {
     fn new(permitted: &[&str]) -> Self {
         let authority = Authority::ephemeral(&AuthorityOptions {
             common_name: "fuzz".to_owned(),
@@ -66,11 +66,11 @@ fuzz_target!(|text: &str| {
         return;
     };
     for site in &*MINTS {
-        check(site, &host);
+        check_certificate(site, &host);
     }
 });
 
-fn check(site: &Site, host: &Host) {
+fn check_certificate(site: &MintWithClient, host: &Host) {
     let mut client =
         ClientConnection::new(Arc::clone(&site.client), host.to_server_name()).expect("a client");
     let accepted = in_memory::begin(&mut client).expect("a ClientHello");
@@ -94,7 +94,7 @@ fn check(site: &Site, host: &Host) {
         .subject_alternative_name()
         .expect("readable")
         .expect("there");
-    let ours = match (host.as_name(), host.as_ip()) {
+    let names_only_host = match (host.as_name(), host.as_ip()) {
         (None, Some(IpAddr::V4(ip))) => {
             names.value.general_names == [GeneralName::IPAddress(&ip.octets())]
         }
@@ -104,7 +104,7 @@ fn check(site: &Site, host: &Host) {
         (name, _) => names.value.general_names == [GeneralName::DNSName(name.unwrap_or_default())],
     };
     assert!(
-        ours && leaf.subject().iter().count() == 0 && !leaf.is_ca(),
+        names_only_host && leaf.subject().iter().count() == 0 && !leaf.is_ca(),
         "{host}: {names:?}"
     );
 }

@@ -1,4 +1,4 @@
-//! Any bytes: no panic, and an accepted header says all that its octets say.
+//! Any bytes: no panic, and an accepted header re-encodes to the same bytes.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
@@ -11,20 +11,20 @@ fuzz_target!(|bytes: &[u8]| {
     let _ = guess_protocol(bytes);
     match parse(bytes, Carrier::Stream) {
         Ok(Parsed::Complete(header)) => {
-            visit(&header);
-            rewrite(&header, &bytes[..header.len]);
+            check_tlvs(&header);
+            reencode(&header, &bytes[..header.len]);
         }
         Ok(Parsed::NeedMore(need)) => assert!(need > bytes.len()),
-        Err(invalid) => explain(invalid),
+        Err(invalid) => check_error(invalid),
     }
     match parse(bytes, Carrier::Datagram) {
         Ok(Parsed::Complete(header)) => assert_eq!(header.version, Version::V2),
         Ok(Parsed::NeedMore(_)) => panic!("a datagram doesn't grow"),
-        Err(invalid) => explain(invalid),
+        Err(invalid) => check_error(invalid),
     }
 });
 
-fn visit(header: &Header<'_>) {
+fn check_tlvs(header: &Header<'_>) {
     assert!(header.tlvs.iter().all(|tlv| !tlv.name().is_empty()));
     let fields: usize = header.tlvs.iter().map(|tlv| tlv.value.len() + 3).sum();
     assert_eq!(fields, header.tlvs.as_bytes().len());
@@ -35,10 +35,10 @@ fn visit(header: &Header<'_>) {
     }
 }
 
-fn rewrite(header: &Header<'_>, octets: &[u8]) {
+fn reencode(header: &Header<'_>, bytes: &[u8]) {
     let mut out = Vec::new();
     let writer = match (header.version, header.endpoints) {
-        (Version::V1, _) => return rewrite_v1(header),
+        (Version::V1, _) => return reencode_v1(header),
         (Version::V2, Endpoints::Real) => {
             assert!(header.tlvs.is_empty() && header.source().is_none());
             return;
@@ -70,11 +70,11 @@ fn rewrite(header: &Header<'_>, octets: &[u8]) {
             kind::CRC32C => writer.crc32c(),
             kind => writer.tlv(kind, tlv.value),
         });
-    assert_eq!(writer.finish(), Ok(octets.len()));
-    assert_eq!(out, octets);
+    assert_eq!(writer.finish(), Ok(bytes.len()));
+    assert_eq!(out, bytes);
 }
 
-fn rewrite_v1(header: &Header<'_>) {
+fn reencode_v1(header: &Header<'_>) {
     let mut out = Vec::new();
     match (header.source(), header.destination()) {
         (Some(source), Some(destination)) => write_v1(&mut out, source, destination),
@@ -92,7 +92,7 @@ fn rewrite_v1(header: &Header<'_>) {
     );
 }
 
-fn explain(invalid: Invalid) {
+fn check_error(invalid: Invalid) {
     assert!(invalid.to_string().is_ascii());
     assert!(
         invalid

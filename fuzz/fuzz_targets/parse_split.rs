@@ -1,4 +1,4 @@
-//! How the bytes arrive must not matter: each prefix agrees with the whole.
+//! Incremental parsing: the result for each prefix agrees with the result for the whole.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
@@ -17,11 +17,11 @@ fuzz_target!(|bytes: &[u8]| {
             early => assert_eq!(early, whole, "at {end}"),
         }
     }
-    read_exactly(bytes);
+    read_incrementally(bytes);
 });
 
-/// A reader that never takes more than it was told comes to the same end, without an octet too many.
-fn read_exactly(bytes: &[u8]) {
+/// A reader that reads only as many bytes as requested gets the same result, without reading beyond the header.
+fn read_incrementally(bytes: &[u8]) {
     let mut have = 0;
     while let Ok(Parsed::NeedMore(need)) = parse(&bytes[..have], Carrier::Stream) {
         if need > bytes.len() {

@@ -1,5 +1,5 @@
-//! Requests on their way to hyper: no panic; the same however they are cut into reads; and what is served has one
-//! end, about which hyper and what watches it agree.
+//! HTTP/1 requests, as hyper and the framing check see them: no panic; the same result however they are split into
+//! reads; and both agree on the length of a served request.
 #![no_main]
 
 use http::Version;
@@ -16,20 +16,20 @@ fuzz_target!(|bytes: &[u8]| {
     let refused = verdicts.iter().position(|served| !served);
     assert!(
         refused.is_none_or(|at| at + 1 == verdicts.len()),
-        "nothing follows a refusal"
+        "a verdict follows a refusal"
     );
     let all = requests(bytes, bytes.len().max(1));
     let in_pieces = requests(bytes, 3);
     let served: Vec<_> = all.iter().filter(|taken| taken.served).collect();
     assert!(
         all.iter().take(served.len()).all(|taken| taken.served),
-        "nor is it served"
+        "a request is served after a refusal"
     );
     assert!(served.len() <= verdicts.iter().filter(|served| **served).count());
     for taken in &served {
-        check(taken);
+        check_framing(taken);
     }
-    // Broken off at the same place, of which hyper hears sooner the more comes at once.
+    // Both stop at the same place; hyper detects it earlier with larger reads.
     let in_pieces = in_pieces.iter().filter(|taken| taken.served);
     let same = |(one, other): (&&Taken, &Taken)| {
         one.head.method == other.head.method
@@ -40,8 +40,8 @@ fuzz_target!(|bytes: &[u8]| {
     assert!(served.iter().zip(in_pieces).all(same), "by 3");
 });
 
-/// Everything that the rules of RFC 9112 leave to opinion.
-fn check(Taken { head, body, .. }: &Taken) {
+/// Checks the framing of a served request: the ambiguities that RFC 9112 permits.
+fn check_framing(Taken { head, body, .. }: &Taken) {
     let all = |name| -> Vec<_> { head.headers.get_all(name).iter().collect() };
     let (lengths, codings) = (all(CONTENT_LENGTH), all(TRANSFER_ENCODING));
     let whole = |len: usize| body.as_ref().is_none_or(|body| body.len() == len);
@@ -50,7 +50,7 @@ fn check(Taken { head, body, .. }: &Taken) {
         ([length], []) => {
             let digits = length.to_str().expect("ASCII");
             assert!(
-                digits.bytes().all(|octet| octet.is_ascii_digit()),
+                digits.bytes().all(|byte| byte.is_ascii_digit()),
                 "{digits:?}"
             );
             assert!(whole(digits.parse().expect("a number")));

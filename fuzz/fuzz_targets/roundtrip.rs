@@ -1,4 +1,4 @@
-//! What is written is accepted, and says what was asked for.
+//! An encoded header is accepted, and decodes to the input.
 #![no_main]
 
 use std::net::{IpAddr, SocketAddr};
@@ -30,7 +30,7 @@ enum Ends {
 #[derive(Arbitrary, Debug)]
 enum Field {
     Tlv(u8, Vec<u8>),
-    /// So many octets, to reach the limits.
+    /// A value of this many bytes, to reach the limits.
     Large(u8, u16),
     Ssl(u8, u32, Vec<(u8, Vec<u8>)>),
     Checksum,
@@ -49,8 +49,8 @@ fuzz_target!(|input: Input| {
         Err(_) => assert_eq!(out, input.before),
     }
     if let Ends::Inet(source, destination) = input.ends {
-        text(source, destination);
-        spp(source, destination);
+        check_v1(source, destination);
+        check_spp(source, destination);
     }
 });
 
@@ -171,7 +171,7 @@ impl Field {
     }
 }
 
-fn text(source: SocketAddr, destination: SocketAddr) {
+fn check_v1(source: SocketAddr, destination: SocketAddr) {
     let mut line = Vec::new();
     write_v1(&mut line, source, destination);
     let header = complete(&line);
@@ -182,7 +182,7 @@ fn text(source: SocketAddr, destination: SocketAddr) {
     );
 }
 
-fn spp(client: SocketAddr, proxy: SocketAddr) {
+fn check_spp(client: SocketAddr, proxy: SocketAddr) {
     let mut datagram = Vec::new();
     write_spp(&mut datagram, Spp { client, proxy });
     let header = Spp::parse(&datagram).expect("what was written");
@@ -197,7 +197,8 @@ fn complete(bytes: &[u8]) -> Header<'_> {
     }
 }
 
-/// What the wire can say of a pair: an IPv4 end is mapped beside an IPv6 one, flow and scope are lost.
+/// What the encoding preserves of a pair: an IPv4 address is mapped if the other one is IPv6; flow label and scope are
+/// lost.
 fn one_family(source: SocketAddr, destination: SocketAddr) -> (SocketAddr, SocketAddr) {
     let same = source.is_ipv4() == destination.is_ipv4();
     let fit = |ip| match ip {

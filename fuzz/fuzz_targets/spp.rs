@@ -1,4 +1,4 @@
-//! Cloudflare's Simple Proxy Protocol: what is accepted is written again as it came.
+//! Cloudflare's Simple Proxy Protocol: an accepted header re-encodes to the same bytes.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
