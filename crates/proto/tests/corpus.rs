@@ -1,4 +1,4 @@
-//! Runs the conformance corpus, see README.md beside it.
+//! Runs the conformance corpus, see README.md in this folder.
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;
@@ -7,7 +7,7 @@ use peername_proto::{Carrier, Command, Endpoints, Header, Parsed, Spp, Transport
 use serde::Deserialize;
 
 #[test]
-fn every_row() {
+fn every_row_has_the_expected_verdict() {
     let mut ran = BTreeMap::new();
     for row in rows() {
         row.run();
@@ -24,7 +24,7 @@ fn every_row() {
 }
 
 #[test]
-fn every_stream_at_every_split() {
+fn every_stream_parses_the_same_at_every_split() {
     let mut ran = BTreeMap::new();
     for row in rows().filter(|row| row.transport == "tcp") {
         row.run_splits();
@@ -106,18 +106,18 @@ impl Row {
             Version::V1 => 1,
             Version::V2 => 2,
         };
-        let (family, src, dst) = described(header);
-        self.same("version", self.version, Some(version));
-        self.same(
+        let (family, src, dst) = describe_endpoints(header);
+        self.assert_same("version", self.version, Some(version));
+        self.assert_same(
             "command",
             self.command.as_deref(),
-            Some(command(header.command)),
+            Some(command_name(header.command)),
         );
-        self.same("family", self.family.as_deref(), family);
-        self.same("src", self.src.clone(), src);
-        self.same("dst", self.dst.clone(), dst);
-        self.same("header_len", self.header_len, Some(header.len));
-        self.same(
+        self.assert_same("family", self.family.as_deref(), family);
+        self.assert_same("src", self.src.clone(), src);
+        self.assert_same("dst", self.dst.clone(), dst);
+        self.assert_same("header_len", self.header_len, Some(header.len));
+        self.assert_same(
             "payload",
             self.payload_hex.clone(),
             Some(hex(&bytes[header.len..])),
@@ -129,7 +129,7 @@ impl Row {
         let pairs = |tlvs: peername_proto::Tlvs<'_>| -> Vec<_> {
             tlvs.iter().map(|tlv| (tlv.kind, hex(tlv.value))).collect()
         };
-        self.same(
+        self.assert_same(
             "tlvs",
             self.tlvs.clone().unwrap_or_default(),
             pairs(header.tlvs),
@@ -139,9 +139,9 @@ impl Row {
                 .tlvs
                 .ssl()
                 .unwrap_or_else(|| panic!("{}: no SSL", self.id));
-            self.same("ssl.client", expected.client, ssl.client);
-            self.same("ssl.verify", expected.verify, ssl.verify);
-            self.same("ssl.subs", expected.subs.clone(), pairs(ssl.tlvs));
+            self.assert_same("ssl.client", expected.client, ssl.client);
+            self.assert_same("ssl.verify", expected.verify, ssl.verify);
+            self.assert_same("ssl.subs", expected.subs.clone(), pairs(ssl.tlvs));
         }
     }
 
@@ -159,17 +159,17 @@ impl Row {
         } else {
             "udp6"
         };
-        self.same("command", self.command.as_deref(), Some("proxy"));
-        self.same("family", self.family.as_deref(), Some(family));
-        self.same("src", self.src.clone(), Some(header.client.to_string()));
-        self.same("dst", self.dst.clone(), Some(header.proxy.to_string()));
-        self.same("header_len", self.header_len, Some(Spp::LEN));
-        self.same(
+        self.assert_same("command", self.command.as_deref(), Some("proxy"));
+        self.assert_same("family", self.family.as_deref(), Some(family));
+        self.assert_same("src", self.src.clone(), Some(header.client.to_string()));
+        self.assert_same("dst", self.dst.clone(), Some(header.proxy.to_string()));
+        self.assert_same("header_len", self.header_len, Some(Spp::LEN));
+        self.assert_same(
             "payload",
             self.payload_hex.clone(),
             Some(hex(&bytes[Spp::LEN..])),
         );
-        self.same("written", &bytes[..Spp::LEN], &header.to_bytes());
+        self.assert_same("written", &bytes[..Spp::LEN], &header.to_bytes());
     }
 
     /// Each prefix must agree with the whole, and with all shorter ones.
@@ -202,12 +202,14 @@ impl Row {
         }
     }
 
-    fn same<T: PartialEq + Debug>(&self, what: &str, expected: T, got: T) {
+    fn assert_same<T: PartialEq + Debug>(&self, what: &str, expected: T, got: T) {
         assert_eq!(expected, got, "{}: {what} (left: corpus)", self.id);
     }
 }
 
-fn described(header: &Header<'_>) -> (Option<&'static str>, Option<String>, Option<String>) {
+fn describe_endpoints(
+    header: &Header<'_>,
+) -> (Option<&'static str>, Option<String>, Option<String>) {
     use Transport::{Datagram, Stream};
     match header.endpoints {
         Endpoints::Real if header.command == Command::Local => (None, None, None),
@@ -248,7 +250,7 @@ fn described(header: &Header<'_>) -> (Option<&'static str>, Option<String>, Opti
     }
 }
 
-fn command(command: Command) -> &'static str {
+fn command_name(command: Command) -> &'static str {
     match command {
         Command::Proxy => "proxy",
         Command::Local => "local",
@@ -262,8 +264,8 @@ fn rows() -> impl Iterator<Item = Row> {
         .map(|line| serde_json::from_str(line).unwrap())
 }
 
-fn hex(octets: &[u8]) -> String {
-    octets.iter().map(|octet| format!("{octet:02x}")).collect()
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 fn unhex(text: &str) -> Vec<u8> {

@@ -1,4 +1,4 @@
-//! What must hold for every header, not only for those someone thought of.
+//! Properties of every header, tested with random input.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -14,7 +14,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(2000))]
 
     #[test]
-    fn v1_reads_back(source: SocketAddr, destination: SocketAddr, payload in vec(any::<u8>(), 0..40)) {
+    fn v1_header_reads_back(source: SocketAddr, destination: SocketAddr, payload in vec(any::<u8>(), 0..40)) {
         let mut bytes = Vec::new();
         write_v1(&mut bytes, source, destination);
         let len = bytes.len();
@@ -27,22 +27,22 @@ proptest! {
     }
 
     #[test]
-    fn v2_reads_back(wanted in wanted(), carrier in carriers(), payload in vec(any::<u8>(), 0..40)) {
-        let mut bytes = wanted.write();
+    fn v2_header_reads_back(spec in spec(), carrier in carriers(), payload in vec(any::<u8>(), 0..40)) {
+        let mut bytes = spec.write();
         let len = bytes.len();
         bytes.extend(payload);
         let header = complete(&bytes, carrier);
         prop_assert_eq!((header.version, header.command, header.len), (Version::V2, Command::Proxy, len));
-        prop_assert_eq!(header.endpoints, wanted.endpoints());
-        wanted.compare_fields(&header);
+        prop_assert_eq!(header.endpoints, spec.endpoints());
+        spec.compare_fields(&header);
     }
 
     #[test]
-    fn passing_fields_on_keeps_them(wanted in wanted()) {
-        let first = wanted.write();
+    fn forwarded_tlvs_are_preserved(spec in spec()) {
+        let first = spec.write();
         let mut second = Vec::new();
-        let (source, destination) = (wanted.source, wanted.destination);
-        V2Writer::proxy(&mut second, wanted.transport, source, destination)
+        let (source, destination) = (spec.source, spec.destination);
+        V2Writer::proxy(&mut second, spec.transport, source, destination)
             .tlvs(complete(&first, Carrier::Stream).tlvs)
             .finish()
             .unwrap();
@@ -55,9 +55,9 @@ proptest! {
     }
 
     #[test]
-    fn one_flipped_bit_is_noticed(mut wanted in wanted(), bit: Index) {
-        wanted.checksum = Some(wanted.checksum.unwrap_or(0));
-        let right = wanted.write();
+    fn one_flipped_bit_is_detected_by_the_checksum(mut spec in spec(), bit: Index) {
+        spec.checksum = Some(spec.checksum.unwrap_or(0));
+        let right = spec.write();
         let mut wrong = right.clone();
         let bit = bit.index(wrong.len() * 8);
         wrong[bit / 8] ^= 1 << (bit % 8);
@@ -85,7 +85,7 @@ proptest! {
     }
 
     #[test]
-    fn splits_change_nothing(bytes in anything()) {
+    fn every_prefix_agrees_with_the_whole(bytes in any_input()) {
         let whole = parse(&bytes, Carrier::Stream);
         for end in 0..bytes.len() {
             match parse(&bytes[..end], Carrier::Stream) {
@@ -101,7 +101,7 @@ proptest! {
     }
 
     #[test]
-    fn a_datagram_is_never_unfinished(bytes in anything()) {
+    fn datagram_is_never_incomplete(bytes in any_input()) {
         let stream = parse(&bytes, Carrier::Stream);
         match parse(&bytes, Carrier::Datagram) {
             Ok(Parsed::NeedMore(_)) => prop_assert!(false, "a datagram doesn't grow"),
@@ -114,7 +114,7 @@ proptest! {
         let _ = (Spp::parse(&bytes), guess_protocol(&bytes));
     }
 
-    /// The standard library reads the same grammar but for what the protocol forbids; both must agree.
+    /// The standard library parses the same grammar, except for what the protocol forbids; both must agree.
     #[test]
     fn v6_text_agrees_with_the_standard_library(text in "[0-9a-fA-F:]{1,16}|[0-9a-f:]{0,12}[0-9.]{5,12}|([0-9a-f]{1,4}:){7}[0-9a-f]{1,4}|([0-9a-f]{0,4}:){2,7}[0-9a-f]{0,4}") {
         let line = format!("PROXY TCP6 {text} ::1 1 2\r\n");
@@ -138,22 +138,22 @@ proptest! {
     }
 }
 
-/// Types and values.
+/// Type and value of each TLV.
 type Fields = Vec<(u8, Vec<u8>)>;
 
-/// A v2 header to write, and to find again.
+/// A version 2 header to encode, and to compare with the decoded one.
 #[derive(Clone, Debug)]
-struct Wanted {
+struct HeaderSpec {
     transport: Transport,
     source: SocketAddr,
     destination: SocketAddr,
     fields: Fields,
     ssl: Option<(u8, u32, Fields)>,
-    /// How many fields come before the checksum.
+    /// The number of TLVs before the checksum.
     checksum: Option<usize>,
 }
 
-impl Wanted {
+impl HeaderSpec {
     fn write(&self) -> Vec<u8> {
         let mut bytes = Vec::new();
         let (source, destination) = (self.source, self.destination);
@@ -211,7 +211,7 @@ impl Wanted {
     }
 }
 
-fn wanted() -> impl Strategy<Value = Wanted> {
+fn spec() -> impl Strategy<Value = HeaderSpec> {
     let kinds = any::<u8>().prop_filter("set by other means", |kind| {
         !matches!(*kind, kind::CRC32C | kind::SSL)
     });
@@ -231,7 +231,7 @@ fn wanted() -> impl Strategy<Value = Wanted> {
         checksum,
     )
         .prop_map(
-            |(transport, source, destination, fields, ssl, checksum)| Wanted {
+            |(transport, source, destination, fields, ssl, checksum)| HeaderSpec {
                 transport,
                 source,
                 destination,
@@ -242,9 +242,9 @@ fn wanted() -> impl Strategy<Value = Wanted> {
         )
 }
 
-/// Right headers, headers with one octet changed, plausible lines, and noise.
-fn anything() -> impl Strategy<Value = Vec<u8>> {
-    let binary = wanted().prop_map(|wanted| wanted.write());
+/// Valid headers, headers with one byte changed, plausible lines, and random bytes.
+fn any_input() -> impl Strategy<Value = Vec<u8>> {
+    let binary = spec().prop_map(|spec| spec.write());
     let text = any::<(SocketAddr, SocketAddr)>().prop_map(|(source, destination)| {
         let mut line = Vec::new();
         write_v1(&mut line, source, destination);
@@ -266,9 +266,9 @@ fn anything() -> impl Strategy<Value = Vec<u8>> {
         any::<Option<(Index, u8)>>(),
     )
         .prop_map(|(mut bytes, change)| {
-            if let (Some((at, octet)), false) = (change, bytes.is_empty()) {
+            if let (Some((at, byte)), false) = (change, bytes.is_empty()) {
                 let at = at.index(bytes.len());
-                bytes[at] = octet;
+                bytes[at] = byte;
             }
             bytes
         })
@@ -290,7 +290,8 @@ fn complete(bytes: &[u8], carrier: Carrier) -> Header<'_> {
     }
 }
 
-/// What the wire can say of a pair: an IPv4 end is mapped beside an IPv6 one, flow and scope are lost.
+/// What the encoding preserves of a pair: an IPv4 address is mapped if the other one is IPv6; flow label and scope are
+/// lost.
 fn one_family(source: SocketAddr, destination: SocketAddr) -> (SocketAddr, SocketAddr) {
     let same = source.is_ipv4() == destination.is_ipv4();
     let fit = |ip| match ip {

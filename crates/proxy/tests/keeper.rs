@@ -1,7 +1,7 @@
-//! The keeper, as a process: started by the real `Keeper::start`, which runs this very binary again.
+//! The route keeper as a process: started by the real `Keeper::start`, which executes this binary again.
 //!
-//! Needs root and the `ip` binary. Has a `main` of its own because it is three programs: the tests,
-//! the keeper, and a proxy that can be killed.
+//! Needs root and the `ip` binary. It has a `main` of its own because it is three programs: the tests, the keeper, and a
+//! proxy that can be killed.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
@@ -31,7 +31,7 @@ fn main() -> Result<ExitCode> {
     }
 }
 
-/// Stands for a proxy: holds routes, has another child, and waits to be killed.
+/// A simulated proxy: holds routes, has another child, and waits to be killed.
 fn proxy() -> Result<ExitCode> {
     let _keeper = Keeper::start(&addresses(LOOPBACK))?;
     let _other = Command::new("sleep")
@@ -49,8 +49,8 @@ type Test = fn() -> Result<()>;
 fn tests() -> Result<ExitCode> {
     let tests: [(&str, Test); 9] = [
         (
-            "routes stand while the keeper is held",
-            routes_stand_while_it_is_held,
+            "routes exist while the keeper is held",
+            routes_exist_while_it_is_held,
         ),
         (
             "a killed proxy's routes are removed",
@@ -58,20 +58,20 @@ fn tests() -> Result<ExitCode> {
         ),
         ("signals to the group do not end it", signals_do_not_end_it),
         ("it keeps one capability", it_keeps_one_capability),
-        ("two keepers do not meet", two_keepers_do_not_meet),
+        ("two keepers do not interfere", two_keepers_do_not_interfere),
         (
-            "the administrator's routes stay",
-            the_administrators_routes_stay,
+            "the administrator's routes are not removed",
+            the_administrators_routes_are_not_removed,
         ),
         (
-            "a killed keeper's leftovers are known",
-            a_killed_keepers_leftovers_are_known,
+            "a killed keeper's leftovers are recognized",
+            a_killed_keepers_leftovers_are_recognized,
         ),
         (
-            "the next keeper sweeps its slot",
-            the_next_keeper_sweeps_its_slot,
+            "the next keeper cleans its slot",
+            the_next_keeper_cleans_its_slot,
         ),
-        ("failure is told", failure_is_told),
+        ("failure is reported", failure_is_reported),
     ];
     let mut code = ExitCode::SUCCESS;
     for (name, test) in tests {
@@ -92,8 +92,8 @@ fn tests() -> Result<ExitCode> {
     Ok(code)
 }
 
-fn routes_stand_while_it_is_held() -> Result<()> {
-    let before = everything()?;
+fn routes_exist_while_it_is_held() -> Result<()> {
+    let before = rules_and_routes()?;
     let keeper = Keeper::start(&addresses(LOOPBACK))?;
     let rules = ip("-4 rule")?;
     ensure!(
@@ -103,38 +103,38 @@ fn routes_stand_while_it_is_held() -> Result<()> {
     ensure!(ip("-4 route show table 21101")?.starts_with("local default dev lo proto 211"));
     ensure!(ip("-6 route show table 21101")?.starts_with("local default dev lo proto 211"));
     drop(keeper);
-    // `drop` has waited for it: there is not even a zombie.
-    ensure!(children()? == 0);
-    ensure!(everything()? == before);
+    // `drop` has waited for it: there is no zombie.
+    ensure!(count_children()? == 0);
+    ensure!(rules_and_routes()? == before);
     Ok(())
 }
 
 fn a_killed_proxys_routes_are_removed() -> Result<()> {
-    let before = everything()?;
-    let mut proxy = this_program(&["proxy"])?;
+    let before = rules_and_routes()?;
+    let mut proxy = start_self(&["proxy"])?;
     ensure!(first_line(&mut proxy)? == "started\n");
-    ensure!(everything()? != before);
+    ensure!(rules_and_routes()? != before);
     proxy.kill()?;
     proxy.wait()?;
-    until(|| Ok(everything()? == before))
+    wait_until(|| Ok(rules_and_routes()? == before))
 }
 
 fn signals_do_not_end_it() -> Result<()> {
-    let mut keeper = keeper()?;
-    let standing = everything()?;
+    let mut keeper = start_keeper()?;
+    let with_keeper = rules_and_routes()?;
     for signal in ["INT", "TERM", "HUP"] {
-        send(&keeper, signal)?;
+        send_signal(&keeper, signal)?;
     }
     thread::sleep(Duration::from_millis(100));
     ensure!(keeper.try_wait()?.is_none(), "a signal ended the keeper");
-    ensure!(everything()? == standing);
+    ensure!(rules_and_routes()? == with_keeper);
     ensure!(keeper.wait()?.success());
-    ensure!(everything()? != standing);
+    ensure!(rules_and_routes()? != with_keeper);
     Ok(())
 }
 
 fn it_keeps_one_capability() -> Result<()> {
-    let mut keeper = keeper()?;
+    let mut keeper = start_keeper()?;
     let status = fs::read_to_string(format!("/proc/{}/status", keeper.id()))?;
     let net_admin = "0000000000001000";
     for (set, bits) in [
@@ -154,14 +154,14 @@ fn it_keeps_one_capability() -> Result<()> {
     Ok(())
 }
 
-fn two_keepers_do_not_meet() -> Result<()> {
-    let before = everything()?;
+fn two_keepers_do_not_interfere() -> Result<()> {
+    let before = rules_and_routes()?;
     let first = Keeper::start(&addresses(LOOPBACK))?;
-    let with_first = everything()?;
+    let with_first = rules_and_routes()?;
     let second = Keeper::start(&addresses(["[::1]:80"]))?;
     ensure!(ip("-6 rule")?.contains("2112:\tfrom ::1 iif lo lookup 21102"));
     drop(second);
-    ensure!(everything()? == with_first);
+    ensure!(rules_and_routes()? == with_first);
     let second = Keeper::start(&addresses(LOOPBACK))?;
     drop(first);
     let rules = ip("-4 rule")?;
@@ -170,31 +170,31 @@ fn two_keepers_do_not_meet() -> Result<()> {
         "{rules}"
     );
     drop(second);
-    ensure!(everything()? == before);
+    ensure!(rules_and_routes()? == before);
     Ok(())
 }
 
-fn the_administrators_routes_stay() -> Result<()> {
+fn the_administrators_routes_are_not_removed() -> Result<()> {
     block_on(routes::add(&addresses(LOOPBACK)))?;
-    let standing = everything()?;
+    let with_keeper = rules_and_routes()?;
     let keeper = Keeper::start(&addresses(LOOPBACK))?;
-    let both = everything()?;
-    ensure!(both != standing);
+    let both = rules_and_routes()?;
+    ensure!(both != with_keeper);
     block_on(routes::remove(Scope::Idle))?;
     ensure!(
         ip("-4 rule")?.contains("lookup 21101"),
         "a running proxy's rule was removed"
     );
     block_on(routes::add(&addresses(LOOPBACK)))?;
-    ensure!(everything()? == both);
+    ensure!(rules_and_routes()? == both);
     drop(keeper);
-    ensure!(everything()? == standing);
+    ensure!(rules_and_routes()? == with_keeper);
     Ok(())
 }
 
-fn a_killed_keepers_leftovers_are_known() -> Result<()> {
-    let before = everything()?;
-    let mut dead = keeper()?;
+fn a_killed_keepers_leftovers_are_recognized() -> Result<()> {
+    let before = rules_and_routes()?;
+    let mut dead = start_keeper()?;
     let alive = Keeper::start(&addresses(LOOPBACK))?;
     ensure!(owners()? == ["of a running proxy"]);
     dead.kill()?;
@@ -203,15 +203,15 @@ fn a_killed_keepers_leftovers_are_known() -> Result<()> {
     block_on(routes::remove(Scope::Idle))?;
     ensure!(owners()? == ["of a running proxy"]);
     block_on(routes::remove(Scope::All))?;
-    ensure!(everything()? == before);
-    // It finds nothing to remove, and that is no error.
+    ensure!(rules_and_routes()? == before);
+    // It finds nothing to remove, which is not an error.
     drop(alive);
     Ok(())
 }
 
-fn the_next_keeper_sweeps_its_slot() -> Result<()> {
-    let before = everything()?;
-    let mut dead = keeper()?;
+fn the_next_keeper_cleans_its_slot() -> Result<()> {
+    let before = rules_and_routes()?;
+    let mut dead = start_keeper()?;
     dead.kill()?;
     dead.wait()?;
     let next = Keeper::start(&addresses(["127.0.0.1:80"]))?;
@@ -221,12 +221,12 @@ fn the_next_keeper_sweeps_its_slot() -> Result<()> {
     );
     ensure!(ip("-4 rule")?.contains("lookup 21101"));
     drop(next);
-    ensure!(everything()? == before);
+    ensure!(rules_and_routes()? == before);
     Ok(())
 }
 
-fn failure_is_told() -> Result<()> {
-    let before = everything()?;
+fn failure_is_reported() -> Result<()> {
+    let before = rules_and_routes()?;
     let error = Keeper::start(&addresses(["10.9.0.1:80"]))
         .unwrap_err()
         .to_string();
@@ -243,13 +243,13 @@ fn failure_is_told() -> Result<()> {
         "{error}"
     );
     ensure!(error.contains("CAP_NET_ADMIN"), "{error}");
-    ensure!(everything()? == before);
+    ensure!(rules_and_routes()? == before);
     Ok(())
 }
 
-/// A keeper of our own, to send signals to.
-fn keeper() -> Result<Child> {
-    let mut keeper = this_program(&[
+/// Starts a keeper as a direct child, to send signals to.
+fn start_keeper() -> Result<Child> {
+    let mut keeper = start_self(&[
         "routes",
         "keep",
         "--target=127.0.0.1:443",
@@ -259,7 +259,7 @@ fn keeper() -> Result<Child> {
     Ok(keeper)
 }
 
-fn this_program(words: &[&str]) -> Result<Child> {
+fn start_self(words: &[&str]) -> Result<Child> {
     Ok(Command::new("/proc/self/exe")
         .args(words)
         .stdin(Stdio::piped())
@@ -274,14 +274,14 @@ fn first_line(child: &mut Child) -> Result<String> {
     Ok(line)
 }
 
-fn send(child: &Child, signal: &str) -> Result<()> {
+fn send_signal(child: &Child, signal: &str) -> Result<()> {
     let kill = format!("kill -{signal} {}", child.id());
     ensure!(Command::new("sh").args(["-c", &kill]).status()?.success());
     Ok(())
 }
 
-/// Children of this process, ended or not.
-fn children() -> Result<usize> {
+/// Counts the children of this process, zombies included.
+fn count_children() -> Result<usize> {
     let parent = format!("PPid:\t{}\n", std::process::id());
     let processes = fs::read_dir("/proc")?.flatten();
     Ok(processes
@@ -300,7 +300,7 @@ fn owners() -> Result<Vec<String>> {
     Ok(owners)
 }
 
-fn everything() -> Result<String> {
+fn rules_and_routes() -> Result<String> {
     let v4 = ip("-4 rule")? + &ip("-4 route show table all")?;
     Ok(v4 + &ip("-6 rule")? + &ip("-6 route show table all")?)
 }
@@ -311,10 +311,13 @@ fn ip(words: &str) -> Result<String> {
     Ok(String::from_utf8(output.stdout)?)
 }
 
-fn until(come_true: impl Fn() -> Result<bool>) -> Result<()> {
+fn wait_until(condition: impl Fn() -> Result<bool>) -> Result<()> {
     let deadline = Instant::now() + Duration::from_secs(2);
-    while !come_true()? {
-        ensure!(Instant::now() < deadline, "did not come true within 2 s");
+    while !condition()? {
+        ensure!(
+            Instant::now() < deadline,
+            "the condition was not met within 2 s"
+        );
         thread::sleep(Duration::from_millis(5));
     }
     Ok(())

@@ -1,4 +1,4 @@
-//! What becomes of a conversation when the process has no descriptor left. By itself: it takes them all.
+//! An io_uring session while the process has no free descriptor. In a process of its own, as it uses all descriptors.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -10,7 +10,7 @@ use peername_relay::{End, Limits, Method, Pair, Prefix, Side, Tally, relay};
 use tokio::runtime;
 
 #[test]
-fn a_conversation_needs_no_descriptor_to_end() {
+fn uring_session_ends_without_a_free_descriptor() {
     let ((mut client, downstream), (mut backend, upstream)) = (connected(), connected());
     let relay = thread::spawn(move || {
         let runtime = runtime::Builder::new_current_thread().enable_all().build();

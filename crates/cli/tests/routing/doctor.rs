@@ -1,4 +1,4 @@
-//! `peername doctor`: each fault is found, named with its remedy, and gone when that was taken.
+//! `peername doctor`: each fault is reported with its remedy, and disappears once the remedy is applied.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -10,14 +10,14 @@ use peername_sys::process::caps;
 
 use crate::{in_namespace, ip, peername, run};
 
-/// The lines of this check.
+/// The lines of one check.
 fn lines<'a>(report: &'a str, check: &str) -> Vec<&'a str> {
     let of_check = |line: &&str| line.get(6..).is_some_and(|rest| rest.starts_with(check));
     report.lines().filter(of_check).collect()
 }
 
 #[test]
-fn a_bare_host_fails_with_the_command_that_mends_it() -> Result<()> {
+fn unconfigured_host_fails_with_the_command_that_fixes_it() -> Result<()> {
     in_namespace(|| {
         let report = run("doctor", 3)?;
         for check in ["routes: ", "self-test: ", "spoofed connect: "] {
@@ -40,9 +40,9 @@ fn a_bare_host_fails_with_the_command_that_mends_it() -> Result<()> {
     })
 }
 
-/// With a default route the kernel answers the question where loopback's replies would go by EINVAL.
+/// With a default route the kernel answers the route lookup for loopback's replies with EINVAL.
 #[test]
-fn a_default_route_changes_nothing() -> Result<()> {
+fn default_route_does_not_change_the_result() -> Result<()> {
     in_namespace(|| {
         ip("link add out type veth peer name far")?;
         ip("addr add 10.82.0.1/24 dev out")?;
@@ -62,7 +62,7 @@ fn a_default_route_changes_nothing() -> Result<()> {
 }
 
 #[test]
-fn a_host_that_is_set_up_passes() -> Result<()> {
+fn configured_host_passes() -> Result<()> {
     in_namespace(|| {
         let _backends = (
             TcpListener::bind("127.0.0.1:443")?,
@@ -86,12 +86,12 @@ fn a_host_that_is_set_up_passes() -> Result<()> {
 }
 
 #[test]
-fn every_line_is_one_check_with_its_verdict() -> Result<()> {
+fn every_line_has_a_verdict_and_a_remedy() -> Result<()> {
     in_namespace(|| {
         for line in run("doctor", 3)?.lines() {
             let verdict = line.get(..6).context(line.to_owned())?;
             assert!(["ok    ", "warn  ", "FAIL  "].contains(&verdict), "{line}");
-            // Whatever is wrong comes with what to do.
+            // Every fault has a remedy.
             assert!(verdict == "ok    " || line.contains("; "), "{line}");
         }
         Ok(())
@@ -99,7 +99,7 @@ fn every_line_is_one_check_with_its_verdict() -> Result<()> {
 }
 
 #[test]
-fn a_backend_that_does_not_run_is_a_failure_but_its_refusal_proves_the_way_back() -> Result<()> {
+fn refusing_backend_fails_but_proves_the_reply_path() -> Result<()> {
     in_namespace(|| {
         run("routes add", 0)?;
         let report = run("doctor", 3)?;
@@ -119,9 +119,9 @@ fn a_backend_that_does_not_run_is_a_failure_but_its_refusal_proves_the_way_back(
     })
 }
 
-/// Of the backends that are named, and no others.
+/// Only the backends that are given.
 #[test]
-fn a_target_that_nobody_named_is_not_looked_at() -> Result<()> {
+fn default_target_is_not_checked_if_another_one_is_given() -> Result<()> {
     in_namespace(|| {
         run("routes add", 0)?;
         let _backend = TcpListener::bind("127.0.0.1:9000")?;
@@ -131,9 +131,9 @@ fn a_target_that_nobody_named_is_not_looked_at() -> Result<()> {
     })
 }
 
-/// Listeners, backends and marks of a file, which is checked first.
+/// Listeners, backends and marks of the file, which is validated first.
 #[test]
-fn a_configuration_is_looked_at_as_a_whole() -> Result<()> {
+fn configuration_file_is_checked_as_a_whole() -> Result<()> {
     in_namespace(|| {
         let path =
             std::env::temp_dir().join(format!("peername-doctor-{}.toml", std::process::id()));
@@ -165,7 +165,7 @@ fn a_configuration_is_looked_at_as_a_whole() -> Result<()> {
 }
 
 #[test]
-fn another_address_of_this_host() -> Result<()> {
+fn backend_on_another_address_of_this_host_is_checked() -> Result<()> {
     in_namespace(|| {
         ip("address add 10.9.0.1/24 dev lo")?;
         let _backend = TcpListener::bind("10.9.0.1:8080")?;
@@ -189,7 +189,7 @@ fn another_address_of_this_host() -> Result<()> {
 }
 
 #[test]
-fn capabilities() -> Result<()> {
+fn missing_capabilities_are_reported() -> Result<()> {
     in_namespace(|| {
         let _backends = (
             TcpListener::bind("127.0.0.1:443")?,
@@ -211,7 +211,7 @@ fn capabilities() -> Result<()> {
 }
 
 #[test]
-fn settings_are_read_from_this_namespace() -> Result<()> {
+fn sysctls_are_read_from_this_namespace() -> Result<()> {
     in_namespace(|| {
         let settings = [
             (
@@ -247,7 +247,7 @@ fn settings_are_read_from_this_namespace() -> Result<()> {
 }
 
 #[test]
-fn without_ipv6_an_ipv4_backend_is_enough() -> Result<()> {
+fn ipv4_backend_is_enough_without_ipv6() -> Result<()> {
     in_namespace(|| {
         fs::write("/proc/sys/net/ipv6/conf/all/disable_ipv6", "1")?;
         let _backend = TcpListener::bind("127.0.0.1:443")?;
@@ -262,7 +262,7 @@ fn without_ipv6_an_ipv4_backend_is_enough() -> Result<()> {
 }
 
 #[test]
-fn listeners() -> Result<()> {
+fn listeners_are_checked() -> Result<()> {
     in_namespace(|| {
         let _taken = TcpListener::bind("127.0.0.1:7000")?;
         let report = run(
@@ -286,7 +286,7 @@ fn listeners() -> Result<()> {
 }
 
 #[test]
-fn leftovers_of_a_killed_keeper() -> Result<()> {
+fn leftovers_of_a_killed_keeper_are_reported() -> Result<()> {
     in_namespace(|| {
         let mut keeper = peername("routes keep --target=127.0.0.1:443")
             .stdin(Stdio::piped())

@@ -1,5 +1,5 @@
-//! `peername routes` and `peername doctor` as their users meet them: by arguments, output and exit
-//! code, each test in a network namespace of its own. Needs root and the `ip` binary.
+//! `peername routes` and `peername doctor` as black boxes: arguments, output and exit code, each test in a network namespace
+//! of its own. Needs root and the `ip` binary.
 
 mod doctor;
 mod observe;
@@ -18,7 +18,7 @@ fn in_namespace(test: impl FnOnce() -> Result<()> + Send + 'static) -> Result<()
         ip("link set lo up")?;
         test()
     };
-    // A namespace, and the capabilities some tests give up, belong to the thread.
+    // The namespace, and the capabilities that some tests drop, belong to the thread.
     match thread::spawn(run).join() {
         Ok(outcome) => outcome,
         Err(panic) => std::panic::resume_unwind(panic),
@@ -31,25 +31,29 @@ fn peername(words: &str) -> Command {
     command
 }
 
-/// Runs `peername` with these words; its standard output if it exits with `code`.
+/// Runs `peername` with these arguments; returns its standard output if it exits with `code`.
 fn run(words: &str, code: i32) -> Result<String> {
     let output = peername(words).output()?;
     ensure!(
         output.status.code() == Some(code),
         "{words}: {}",
-        all(&output)
+        describe(&output)
     );
     Ok(String::from_utf8(output.stdout)?)
 }
 
-/// Standard error of a run that must fail with 1.
-fn failure(words: &str) -> Result<String> {
+/// Runs `peername`, which must exit with 1; returns its standard error.
+fn run_to_failure(words: &str) -> Result<String> {
     let output = peername(words).output()?;
-    ensure!(output.status.code() == Some(1), "{words}: {}", all(&output));
+    ensure!(
+        output.status.code() == Some(1),
+        "{words}: {}",
+        describe(&output)
+    );
     Ok(String::from_utf8(output.stderr)?)
 }
 
-fn all(output: &Output) -> String {
+fn describe(output: &Output) -> String {
     let (out, err) = (&output.stdout, &output.stderr);
     let (out, err) = (String::from_utf8_lossy(out), String::from_utf8_lossy(err));
     format!("{}\n{out}\n{err}", output.status)
@@ -57,6 +61,6 @@ fn all(output: &Output) -> String {
 
 fn ip(words: &str) -> Result<String> {
     let output = Command::new("ip").args(words.split(' ')).output()?;
-    ensure!(output.status.success(), "ip {words}: {}", all(&output));
+    ensure!(output.status.success(), "ip {words}: {}", describe(&output));
     Ok(String::from_utf8(output.stdout)?)
 }

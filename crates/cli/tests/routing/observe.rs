@@ -1,4 +1,4 @@
-//! `peername doctor --observe`: what does the sender really send?
+//! `peername doctor --observe`: reports what the sender really sends.
 
 use std::io::Write;
 use std::net::TcpStream;
@@ -10,8 +10,8 @@ use anyhow::Result;
 
 use crate::{in_namespace, peername};
 
-/// Lets `sender` do its part, then compares exit code and report.
-fn observed(
+/// Runs the observer and `sender`, then checks exit code and report.
+fn assert_observed(
     sender: impl FnOnce() -> Result<()> + Send + 'static,
     code: i32,
     report: &'static str,
@@ -22,15 +22,15 @@ fn observed(
             .spawn()?;
         sender()?;
         let output = observer.wait_with_output()?;
-        let said = String::from_utf8(output.stdout)?;
-        assert_eq!(output.status.code(), Some(code), "{said}");
-        assert!(said.contains(report), "{said}");
-        assert_eq!(said.lines().count(), 1, "{said}");
+        let stdout = String::from_utf8(output.stdout)?;
+        assert_eq!(output.status.code(), Some(code), "{stdout}");
+        assert!(stdout.contains(report), "{stdout}");
+        assert_eq!(stdout.lines().count(), 1, "{stdout}");
         Ok(())
     })
 }
 
-/// Connects once the observer listens.
+/// Connects, and retries until the observer listens.
 fn connect() -> Result<TcpStream> {
     let deadline = Instant::now() + Duration::from_secs(1);
     loop {
@@ -48,15 +48,15 @@ fn send(bytes: &[u8]) -> Result<()> {
 const V2: &[u8] = b"\r\n\r\n\0\r\nQUIT\n\x21\x11\0\x0c\x01\x02\x03\x04\x05\x06\x07\x08\0\x01\0\x02";
 
 #[test]
-fn both_versions_of_the_header() -> Result<()> {
+fn both_header_versions_are_recognized() -> Result<()> {
     let v1 = || send(b"PROXY TCP4 1.2.3.4 5.6.7.8 1 2\r\nGET /");
-    observed(
+    assert_observed(
         v1,
         0,
         "ok    observed: a PROXY protocol header of version 1 from 127.0.0.1:",
     )?;
     let v2 = || send(V2);
-    observed(
+    assert_observed(
         v2,
         0,
         "ok    observed: a PROXY protocol header of version 2 from 127.0.0.1:",
@@ -64,17 +64,17 @@ fn both_versions_of_the_header() -> Result<()> {
 }
 
 #[test]
-fn a_header_in_pieces() -> Result<()> {
+fn header_in_pieces_is_recognized() -> Result<()> {
     let pieces = || {
         let mut connection = connect()?;
-        // The observer hangs up when it has seen enough.
+        // The observer disconnects once it has seen enough.
         for byte in &V2[..16] {
             connection.write_all(&[*byte])?;
             thread::sleep(Duration::from_millis(5));
         }
         Ok(())
     };
-    observed(
+    assert_observed(
         pieces,
         0,
         "ok    observed: a PROXY protocol header of version 2",
@@ -82,42 +82,42 @@ fn a_header_in_pieces() -> Result<()> {
 }
 
 #[test]
-fn a_header_about_datagrams() -> Result<()> {
+fn header_for_a_datagram_fails() -> Result<()> {
     let datagram = || {
         let mut header = V2.to_vec();
         header[13] = 0x12;
         send(&header)
     };
-    observed(datagram, 3, "for a datagram from 127.0.0.1:")
+    assert_observed(datagram, 3, "for a datagram from 127.0.0.1:")
 }
 
 #[test]
-fn something_else() -> Result<()> {
-    observed(|| send(b"SSH-2.0-x\r\n"), 3, "FAIL  observed: SSH from")?;
-    observed(
+fn other_protocols_are_named() -> Result<()> {
+    assert_observed(|| send(b"SSH-2.0-x\r\n"), 3, "FAIL  observed: SSH from")?;
+    assert_observed(
         || send(b"GET / HTTP/1.1\r\n"),
         3,
         "FAIL  observed: an HTTP/1 request from",
     )?;
     let hello = || send(b"\x16\x03\x01\0\x31\x01\0\0\x2d\x03\x03");
-    observed(hello, 3, "FAIL  observed: a TLS ClientHello from")?;
-    observed(|| send(b"\x1b[2J"), 3, "no header, but the bytes 1b5b324a;")
+    assert_observed(hello, 3, "FAIL  observed: a TLS ClientHello from")?;
+    assert_observed(|| send(b"\x1b[2J"), 3, "no header, but the bytes 1b5b324a;")
 }
 
 #[test]
-fn a_sender_that_waits_for_the_client() -> Result<()> {
+fn sender_that_waits_for_the_first_ack_is_recognized() -> Result<()> {
     let silent = || {
         let connection = connect()?;
         thread::sleep(Duration::from_millis(2500));
         drop(connection);
         Ok(())
     };
-    observed(silent, 3, "on_first_ack")
+    assert_observed(silent, 3, "on_first_ack")
 }
 
 #[test]
-fn health_checks_do_not_count() -> Result<()> {
-    observed(
+fn health_checks_are_not_taken_for_traffic() -> Result<()> {
+    assert_observed(
         || connect().map(drop),
         0,
         "warn  observed: only health checks: 1 connection",
@@ -129,7 +129,7 @@ fn health_checks_do_not_count() -> Result<()> {
         drop(silent);
         Ok(())
     };
-    observed(
+    assert_observed(
         both,
         0,
         "ok    observed: a PROXY protocol header of version 2",
@@ -137,8 +137,8 @@ fn health_checks_do_not_count() -> Result<()> {
 }
 
 #[test]
-fn nobody() -> Result<()> {
-    observed(
+fn missing_connections_fail() -> Result<()> {
+    assert_observed(
         || Ok(()),
         3,
         "FAIL  observed: nobody connected to 127.0.0.1:7000 within 2s",

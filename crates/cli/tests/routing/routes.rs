@@ -3,7 +3,7 @@
 use anyhow::Result;
 use peername_sys::process::caps::{self, Capability};
 
-use crate::{failure, in_namespace, ip, run};
+use crate::{in_namespace, ip, run, run_to_failure};
 
 const ADDED: &str = "\
 2110: from 127.0.0.0/8 iif lo lookup 21100 proto 211  # made by `routes add`
@@ -13,7 +13,7 @@ local ::/0 dev lo table 21100 proto 211  # made by `routes add`
 ";
 
 #[test]
-fn show_add_show_remove() -> Result<()> {
+fn added_routes_are_shown_and_removed() -> Result<()> {
     in_namespace(|| {
         let before = ip("rule")?;
         assert_eq!(run("routes show", 0)?, "");
@@ -33,7 +33,7 @@ fn show_add_show_remove() -> Result<()> {
 }
 
 #[test]
-fn what_show_prints_is_what_ip_takes() -> Result<()> {
+fn shown_lines_are_valid_arguments_of_ip() -> Result<()> {
     in_namespace(|| {
         ip("address add 10.9.0.1/24 dev lo")?;
         let shown = run("routes add -4 10.9.0.1:8080", 0)?;
@@ -55,26 +55,29 @@ fn what_show_prints_is_what_ip_takes() -> Result<()> {
 }
 
 #[test]
-fn a_backend_on_another_host_is_an_error_that_says_what_to_do() -> Result<()> {
+fn backend_on_another_host_is_an_error_with_a_remedy() -> Result<()> {
     in_namespace(|| {
-        let said = failure("routes add -4 10.9.0.1:80")?;
-        assert!(said.contains("10.9.0.1:80 is not on this host"), "{said}");
-        assert!(said.contains("docs/routes.md"), "{said}");
+        let message = run_to_failure("routes add -4 10.9.0.1:80")?;
+        assert!(
+            message.contains("10.9.0.1:80 is not on this host"),
+            "{message}"
+        );
+        assert!(message.contains("docs/routes.md"), "{message}");
         Ok(())
     })
 }
 
 #[test]
-fn without_the_capability_it_says_so() -> Result<()> {
+fn missing_capability_is_named() -> Result<()> {
     in_namespace(|| {
         caps::keep_only(&[])?;
-        let said = failure("routes add")?;
-        assert!(said.contains("CAP_NET_ADMIN"), "{said}");
+        let message = run_to_failure("routes add")?;
+        assert!(message.contains("CAP_NET_ADMIN"), "{message}");
         assert!(
-            said.contains("run `peername routes add` with these options as root"),
-            "{said}"
+            message.contains("run `peername routes add` with these options as root"),
+            "{message}"
         );
-        assert!(!said.contains("--setup-routes"), "{said}");
+        assert!(!message.contains("--setup-routes"), "{message}");
         assert_eq!(run("routes show", 0)?, "");
         Ok(())
     })
@@ -86,13 +89,13 @@ fn removal_without_the_capability_names_its_own_command() -> Result<()> {
         run("routes add", 0)?;
         caps::keep_only(&[])?;
         for command in ["routes remove", "routes remove --all"] {
-            let said = failure(command)?;
-            assert!(said.contains("CAP_NET_ADMIN"), "{said}");
+            let message = run_to_failure(command)?;
+            assert!(message.contains("CAP_NET_ADMIN"), "{message}");
             assert!(
-                said.contains(&format!("; run `peername {command}` as root")),
-                "{said}"
+                message.contains(&format!("; run `peername {command}` as root")),
+                "{message}"
             );
-            assert!(!said.contains("routes add"), "{said}");
+            assert!(!message.contains("routes add"), "{message}");
         }
         assert_eq!(run("routes show", 0)?, ADDED);
         Ok(())
@@ -105,18 +108,19 @@ fn setup_without_the_capability_names_what_replaces_it() -> Result<()> {
     in_namespace(|| {
         // What the proxy needs itself; the keeper has no more.
         caps::keep_only(&[Capability::CAP_NET_RAW])?;
-        let said = failure("proxy --setup-routes --trust loopback --listen 127.0.0.1:8443")?;
+        let message =
+            run_to_failure("proxy --setup-routes --trust loopback --listen 127.0.0.1:8443")?;
         assert!(
-            said.contains("run `peername routes add` once as root"),
-            "{said}"
+            message.contains("run `peername routes add` once as root"),
+            "{message}"
         );
-        assert!(said.contains("without `--setup-routes`"), "{said}");
+        assert!(message.contains("without `--setup-routes`"), "{message}");
         Ok(())
     })
 }
 
 #[test]
-fn the_keeper_is_not_for_users() -> Result<()> {
+fn keeper_is_hidden_from_help() -> Result<()> {
     assert!(!run("routes --help", 0)?.contains("keep"));
     run("routes keep", 2)?;
     Ok(())

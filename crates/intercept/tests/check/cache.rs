@@ -1,4 +1,4 @@
-//! Answers that stand for a while, and those that must not.
+//! The decision cache: which answers are cached, and for how long.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use tokio::time::sleep;
 
 use crate::ext_authz;
 use crate::forward_auth::{OK, start};
-use crate::rig::{Asking, ask, check, counted};
+use crate::rig::{Asking, ask, check, metric};
 use crate::service::{Service, any_loopback};
 
 const LONG: Duration = Duration::from_secs(60);
@@ -18,7 +18,7 @@ fn is_cached(verdict: &Verdict) -> bool {
 }
 
 #[tokio::test]
-async fn the_same_question_is_asked_once() {
+async fn cached_decision_is_not_queried_again() {
     let (mut service, url) = start(OK);
     let check = check(&url, |config| config.cache = Some(LONG));
     let client = check.client();
@@ -33,14 +33,14 @@ async fn the_same_question_is_asked_once() {
     }
     assert_eq!(service.count_requests(), 1);
     assert_eq!(
-        counted(&check, r#"peername_check_total{outcome="cache_hit"}"#),
+        metric(&check, r#"peername_check_total{outcome="cache_hit"}"#),
         9
     );
-    assert_eq!(counted(&check, "peername_check_seconds_count"), 1);
+    assert_eq!(metric(&check, "peername_check_seconds_count"), 1);
 }
 
 #[tokio::test]
-async fn another_question_is_another() {
+async fn request_that_differs_is_queried_separately() {
     let (mut service, url) = start(OK);
     let client = check(&url, |config| config.cache = Some(LONG)).client();
     ask(&client).await;
@@ -82,14 +82,14 @@ async fn another_question_is_another() {
         assert!(!is_cached(&other.of(&client).await));
     }
     assert_eq!(service.count_requests(), 1 + others.len());
-    // What the service isn't told can't matter to it.
+    // A header that is not sent to the service is not part of the cache key.
     assert!(is_cached(
         &Asking::default().header("cookie", b"1").of(&client).await
     ));
 }
 
 #[tokio::test]
-async fn a_body_is_never_the_same() {
+async fn request_with_a_body_is_never_cached() {
     let mut service = Service::ext_authz(any_loopback());
     service.set_answer(ext_authz::OK);
     let url = format!("grpc://{}", service.address);
@@ -108,7 +108,7 @@ async fn a_body_is_never_the_same() {
 }
 
 #[tokio::test]
-async fn the_service_bounds_how_long_it_stands() {
+async fn service_limits_the_lifetime_by_cache_control() {
     let (mut service, url) = start(OK);
     let client = check(&url, |config| config.cache = Some(LONG)).client();
     let answer = |status, control| {
@@ -130,7 +130,7 @@ async fn the_service_bounds_how_long_it_stands() {
 }
 
 #[tokio::test]
-async fn ext_authz_bounds_it_in_its_metadata() {
+async fn ext_authz_limits_the_lifetime_by_metadata() {
     let mut service = Service::ext_authz(any_loopback());
     service.set_answer(r#"{"status": {}, "dynamicMetadata": {"cache_control": "no-store"}}"#);
     let url = format!("grpc://{}", service.address);
@@ -141,7 +141,7 @@ async fn ext_authz_bounds_it_in_its_metadata() {
 }
 
 #[tokio::test]
-async fn a_failure_is_not_kept() {
+async fn failure_is_not_cached() {
     let (mut service, url) = start(r#"{"status": 500, "headers": [], "body": ""}"#);
     let client = check(&url, |config| config.cache = Some(LONG)).client();
     assert!(matches!(ask(&client).await.how, How::Failed(_)));
@@ -150,9 +150,9 @@ async fn a_failure_is_not_kept() {
     assert!(verdict.decision.allows() && !is_cached(&verdict));
 }
 
-/// Of many at once one asks.
+/// Single flight: of many concurrent requests, one queries the service.
 #[tokio::test]
-async fn a_stampede_is_one_question() {
+async fn concurrent_requests_are_coalesced_into_one_query() {
     let (mut service, url) = start(r#"{"status": 200, "headers": [], "body": "", "delay": 0.1}"#);
     let client = check(&url, |config| config.cache = Some(LONG)).client();
     let asking = Asking::default();
@@ -169,9 +169,9 @@ async fn a_stampede_is_one_question() {
     assert_eq!(service.count_requests(), 1);
 }
 
-/// An answer that is not to be kept is not for the others that wait either.
+/// An answer that must not be cached is not shared with the other waiting requests either.
 #[tokio::test]
-async fn an_answer_to_one_is_not_for_all() {
+async fn uncacheable_answer_is_not_shared() {
     let (mut service, url) = start(
         r#"{"status": 200, "headers": [["Cache-Control", "no-store"]], "body": "", "delay": 0.05}"#,
     );

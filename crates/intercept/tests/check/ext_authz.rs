@@ -1,4 +1,4 @@
-//! Over gRPC, with a server of Envoy's own types.
+//! ext_authz over gRPC, with a server built on Envoy's own message types.
 
 use std::time::{Duration, Instant};
 
@@ -7,7 +7,7 @@ use peername_intercept::authz::{Decision, Denial, How, Kind, Sent, Verdict};
 use serde_json::json;
 use tokio::time::sleep;
 
-use crate::rig::{Asking, ask, check, client, counted};
+use crate::rig::{Asking, ask, check, client, metric};
 use crate::service::{Service, any_loopback};
 
 fn start(answer: &str) -> (Service, String) {
@@ -25,7 +25,7 @@ pub(crate) fn denial(verdict: &Verdict) -> &Denial {
 }
 
 #[tokio::test]
-async fn it_is_asked_as_envoy_asks() {
+async fn request_has_the_same_fields_as_envoys() {
     let (service, url) = start(OK);
     let asking = Asking {
         body: Some(("hello".into(), true)),
@@ -69,7 +69,7 @@ async fn it_is_asked_as_envoy_asks() {
 }
 
 #[tokio::test]
-async fn it_is_asked_about_a_tunnel_and_may_be_shown_secrets() {
+async fn tunnel_is_checked_and_credentials_are_sent_if_configured() {
     let (service, url) = start(OK);
     let client = check(&url, |config| config.sent = Sent::All).client();
     let asking = Asking {
@@ -91,7 +91,7 @@ async fn it_is_asked_about_a_tunnel_and_may_be_shown_secrets() {
 }
 
 #[tokio::test]
-async fn its_yes_changes_headers() {
+async fn allow_changes_headers() {
     let (_service, url) = start(
         r#"{"status": {}, "okResponse": {
             "headers": [
@@ -140,7 +140,7 @@ async fn its_yes_changes_headers() {
 }
 
 #[tokio::test]
-async fn its_no_is_the_clients_answer() {
+async fn denial_is_the_clients_response() {
     let (_service, url) = start(
         r#"{"status": {"code": 7, "message": "not\ntoday"}, "deniedResponse": {
             "status": {"code": 429}, "body": "later",
@@ -158,9 +158,9 @@ async fn its_no_is_the_clients_answer() {
     assert_eq!(denial.headers["retry-after"], "5");
 }
 
-/// Each of them denies, whatever else it says; `true` where that is the service's decision.
+/// Each of these answers denies; `true` where that is the service's decision rather than a failure.
 #[tokio::test]
-async fn nothing_but_a_clear_yes_is_one() {
+async fn only_an_explicit_allow_allows() {
     let (mut service, url) = start(OK);
     let client = client(&url);
     assert!(ask(&client).await.decision.allows());
@@ -201,7 +201,7 @@ async fn nothing_but_a_clear_yes_is_one() {
 }
 
 #[tokio::test]
-async fn a_status_out_of_range_is_403() {
+async fn status_out_of_range_becomes_403() {
     let (mut service, url) = start(OK);
     let client = client(&url);
     for code in ["200", "101", "304", "99999", "-5", "0"] {
@@ -212,9 +212,9 @@ async fn a_status_out_of_range_is_403() {
     }
 }
 
-/// Killed, it is a connection that is found dead; back on its port, it is asked again at once.
+/// A killed service leaves a dead connection; once it listens again, the next query succeeds.
 #[tokio::test]
-async fn a_restart_is_found_out_at_once() {
+async fn restarted_service_is_queried_at_once() {
     let (service, url) = start(OK);
     let address = service.address;
     let client = client(&url);
@@ -225,7 +225,7 @@ async fn a_restart_is_found_out_at_once() {
     service.set_answer(OK);
     let verdict = ask(&client).await;
     assert!(verdict.decision.allows(), "{verdict:?}");
-    // Killed between two questions, and back before the second.
+    // Restarted between two queries.
     drop(service);
     let mut service = Service::ext_authz(address);
     service.set_answer(OK);
@@ -233,9 +233,9 @@ async fn a_restart_is_found_out_at_once() {
     assert!(verdict.decision.allows(), "{verdict:?}");
 }
 
-/// While it is away the breaker opens; it takes a pause of one second to notice that it is back.
+/// The circuit breaker opens while the service is down, and closes within its pause of one second.
 #[tokio::test]
-async fn a_breaker_that_opened_closes_again() {
+async fn circuit_breaker_closes_once_the_service_recovers() {
     let (service, url) = start(OK);
     let address = service.address;
     let check = check(&url, |_| ());
@@ -244,20 +244,20 @@ async fn a_breaker_that_opened_closes_again() {
     for _ in 0..20 {
         assert!(!ask(&client).await.decision.allows());
     }
-    assert_eq!(counted(&check, "peername_check_suspended"), 1);
-    assert!(counted(&check, r#"peername_check_total{outcome="suspended"}"#) >= 10);
+    assert_eq!(metric(&check, "peername_check_suspended"), 1);
+    assert!(metric(&check, r#"peername_check_total{outcome="suspended"}"#) >= 10);
     let mut service = Service::ext_authz(address);
     service.set_answer(OK);
     let back = Instant::now();
     while !ask(&client).await.decision.allows() {
         assert!(
             back.elapsed() < Duration::from_millis(1600),
-            "a pause and what asking takes"
+            "longer than the pause and a query"
         );
         sleep(Duration::from_millis(10)).await;
     }
-    assert_eq!(counted(&check, "peername_check_suspended"), 0);
-    assert_eq!(counted(&check, r#"peername_check_total{outcome="ok"}"#), 1);
+    assert_eq!(metric(&check, "peername_check_suspended"), 0);
+    assert_eq!(metric(&check, r#"peername_check_total{outcome="ok"}"#), 1);
 }
 
 pub(crate) const OK: &str = r#"{"status": {"code": 0}}"#;

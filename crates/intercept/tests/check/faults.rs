@@ -1,4 +1,4 @@
-//! Whatever is wrong with the service: a denial, in time, for no memory.
+//! Fault injection: every fault of a check service leads to a denial, in time, without using memory.
 
 mod grpc;
 mod http;
@@ -17,7 +17,7 @@ use crate::broken::{
 };
 use crate::ext_authz::denial;
 use crate::h2::{self, frame};
-use crate::rig::{ask, check, counted, hasty};
+use crate::rig::{ask, check, check_with_default_timeout, metric};
 use crate::service::{any_loopback, unused_address};
 
 fn urls(address: SocketAddr) -> [String; 3] {
@@ -28,9 +28,9 @@ fn urls(address: SocketAddr) -> [String; 3] {
     ]
 }
 
-/// Asks, beside a clock of the same runtime: on a machine that is busy both are late.
-async fn in_time(url: &str, what: &str) -> Verdict {
-    let client = hasty(url, |_| ()).client();
+/// Queries, with a timer in the same runtime as the reference: on a busy machine both are late.
+async fn query_within_timeout(url: &str, what: &str) -> Verdict {
+    let client = check_with_default_timeout(url, |_| ()).client();
     let clock = async {
         let begun = Instant::now();
         sleep(TIMEOUT).await;
@@ -47,11 +47,11 @@ async fn in_time(url: &str, what: &str) -> Verdict {
     verdict
 }
 
-async fn all_denied(faults: &[Fault], which: impl Fn(&str) -> bool) {
+async fn assert_all_denied(faults: &[Fault], which: impl Fn(&str) -> bool) {
     for (what, fault) in faults {
         let urls = urls(serve_fault(any_loopback(), *fault));
         let asked = urls.iter().filter(|url| which(url)).map(async |url| {
-            let verdict = in_time(url, what).await;
+            let verdict = query_within_timeout(url, what).await;
             assert!(
                 matches!(verdict.how, How::Failed(_)),
                 "{what}, {url}: {verdict:?}"
@@ -62,9 +62,9 @@ async fn all_denied(faults: &[Fault], which: impl Fn(&str) -> bool) {
 }
 
 #[tokio::test]
-async fn nobody_there() {
+async fn closed_port_is_denied() {
     for url in urls(unused_address()) {
-        let verdict = in_time(&url, "nobody there").await;
+        let verdict = query_within_timeout(&url, "closed port").await;
         assert!(
             matches!(verdict.how, How::Failed(Failure::Connect(_))),
             "{verdict:?}"
@@ -74,7 +74,7 @@ async fn nobody_there() {
 }
 
 #[tokio::test]
-async fn whatever_it_speaks() {
+async fn broken_protocols_are_denied() {
     let faults: &[Fault] = &[
         ("silent", |stream| hold_open(&stream)),
         ("slow", |stream| {
@@ -107,23 +107,23 @@ async fn whatever_it_speaks() {
             hold_open(&stream);
         }),
         ("a drip", |mut stream| {
-            for octet in b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"
+            for byte in b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"
                 .iter()
                 .cycle()
             {
                 thread::sleep(Duration::from_millis(50));
-                if stream.write_all(&[*octet]).is_err() {
+                if stream.write_all(&[*byte]).is_err() {
                     break;
                 }
             }
         }),
     ];
-    all_denied(faults, |_| true).await;
+    assert_all_denied(faults, |_| true).await;
 }
 
-/// A GiB is announced, and as much of it sent as anybody reads.
+/// The answer announces a GiB, and the service sends as much of it as the client reads.
 #[tokio::test]
-async fn an_answer_of_a_gigabyte_costs_no_memory() {
+async fn answer_of_a_gigabyte_does_not_use_memory() {
     let over_http: &[Fault] = &[
         ("a length", |stream| {
             write_endlessly(
@@ -148,21 +148,21 @@ async fn an_answer_of_a_gigabyte_costs_no_memory() {
             write_forever(&stream, &frame(h2::DATA, 0, 1, &[0]));
         }),
     ];
-    // Forgets the peak until now (proc_pid_clear_refs(5)).
-    std::fs::write("/proc/self/clear_refs", "5").expect("forget the peak");
+    // Resets the peak (proc_pid_clear_refs(5)).
+    std::fs::write("/proc/self/clear_refs", "5").expect("reset the peak");
     let before = memory("VmRSS:");
     for _ in 0..2 {
-        all_denied(over_http, |url| !url.starts_with("grpc")).await;
-        all_denied(over_grpc, |url| url.starts_with("grpc")).await;
+        assert_all_denied(over_http, |url| !url.starts_with("grpc")).await;
+        assert_all_denied(over_grpc, |url| url.starts_with("grpc")).await;
     }
     let grown = memory("VmHWM:").saturating_sub(before);
-    // What the tests beside this one take is in it.
+    // Includes the memory of concurrent tests.
     println!("{grown} KiB at the most");
     assert!(grown < 16 << 10, "{grown} KiB more");
 }
 
 #[tokio::test]
-async fn one_that_fails_each_time_is_not_asked_each_time() {
+async fn circuit_breaker_opens_for_a_failing_service() {
     for url in urls(serve_fault(any_loopback(), drop)) {
         let check = check(&url, |_| ());
         let client = check.client();
@@ -183,26 +183,27 @@ async fn one_that_fails_each_time_is_not_asked_each_time() {
             took.push(verdict.took);
         }
         took.sort();
-        // Nothing is waited for; the slowest may have lost the processor meanwhile.
+        // These return at once; the slowest may have been preempted.
         assert!(took[98] < Duration::from_millis(5), "{took:?}");
         assert_eq!(
-            counted(&check, r#"peername_check_total{outcome="error"}"#),
+            metric(&check, r#"peername_check_total{outcome="error"}"#),
             10
         );
         assert_eq!(
-            counted(&check, r#"peername_check_total{outcome="suspended"}"#),
+            metric(&check, r#"peername_check_total{outcome="suspended"}"#),
             100
         );
-        assert_eq!(counted(&check, "peername_check_suspended"), 1);
+        assert_eq!(metric(&check, "peername_check_suspended"), 1);
     }
 }
 
-/// One at a time: the second question waits for the first, and not beyond its own time.
+/// With one concurrent query: the second one waits for the first, but not beyond its own deadline.
 #[tokio::test]
-async fn more_questions_than_may_be_open_wait() {
+async fn queries_beyond_the_concurrency_limit_wait() {
     let address = serve_fault(any_loopback(), |stream| hold_open(&stream));
     for url in urls(address) {
-        let check = hasty(&url, |config| config.concurrency = 1.try_into().unwrap());
+        let check =
+            check_with_default_timeout(&url, |config| config.concurrency = 1.try_into().unwrap());
         let client = check.client();
         let (first, second) = tokio::join!(ask(&client), ask(&client));
         assert!(
@@ -221,7 +222,7 @@ async fn more_questions_than_may_be_open_wait() {
 }
 
 #[tokio::test]
-async fn who_prefers_it_is_let_through_and_counted() {
+async fn fail_open_allows_and_is_counted() {
     let check = check(&urls(unused_address())[0], |config| {
         config.on_failure = OnFailure::Allow;
     });
@@ -232,12 +233,12 @@ async fn who_prefers_it_is_let_through_and_counted() {
         assert!(matches!(verdict.how, How::FailedOpen(_)));
     }
     assert_eq!(
-        counted(&check, r#"peername_check_total{outcome="fail_open"}"#),
+        metric(&check, r#"peername_check_total{outcome="fail_open"}"#),
         15
     );
 }
 
-/// Of this process, now or at its peak, in KiB.
+/// The memory of this process, now or at its peak, in KiB.
 fn memory(which: &str) -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").expect("/proc");
     let line = status.lines().find_map(|line| line.strip_prefix(which));

@@ -1,4 +1,4 @@
-//! Over HTTP/1.1, as Traefik asks.
+//! forwardAuth over HTTP/1.1, as Traefik sends it.
 
 use http::{HeaderMap, HeaderValue, header};
 use peername_intercept::authz::{Decision, How};
@@ -15,15 +15,15 @@ pub(crate) fn start(answer: &str) -> (Service, String) {
     (service, url)
 }
 
-/// Of what it printed, the values of a header.
-fn values<'a>(asked: &'a Value, name: &str) -> Vec<&'a str> {
+/// The values of a header in a request that the service printed.
+fn header_values<'a>(asked: &'a Value, name: &str) -> Vec<&'a str> {
     let headers = asked["headers"].as_array().expect("a list").iter();
     let named = headers.filter(|pair| pair[0] == name);
     named.map(|pair| pair[1].as_str().expect("text")).collect()
 }
 
 #[tokio::test]
-async fn it_is_asked_as_traefik_asks() {
+async fn request_has_the_same_headers_as_traefiks() {
     let (service, url) = start(OK);
     let asking = Asking {
         method: http::Method::POST,
@@ -42,7 +42,7 @@ async fn it_is_asked_as_traefik_asks() {
     .header("x-forwarded-host", b"elsewhere.test")
     .header("x-forwarded-server", b"elsewhere.test")
     .header("x-peername-user", b"root")
-    // A service behind CGI or WSGI would take it for the other.
+    // Behind CGI or WSGI the two names are the same.
     .header("x_forwarded_uri", b"/harmless");
     assert!(asking.of(&client(&url)).await.decision.allows());
     let asked = service.next_request();
@@ -71,12 +71,12 @@ async fn it_is_asked_as_traefik_asks() {
         ("if-none-match", vec![]),
         ("x-forwarded-server", vec![]),
     ] {
-        assert_eq!(values(&asked, name), expected, "{name}");
+        assert_eq!(header_values(&asked, name), expected, "{name}");
     }
 }
 
 #[tokio::test]
-async fn its_no_is_the_clients_answer_verbatim() {
+async fn denial_is_the_clients_response_verbatim() {
     let (mut service, url) = start(OK);
     let client = client(&url);
     for status in [302, 401, 403, 404, 429] {
@@ -99,7 +99,7 @@ async fn its_no_is_the_clients_answer_verbatim() {
 }
 
 #[tokio::test]
-async fn only_2xx_lets_through_and_5xx_is_no_decision() {
+async fn only_2xx_allows_and_5xx_is_a_failure() {
     let (mut service, url) = start(OK);
     let client = client(&url);
     for (status, expected) in [
@@ -119,7 +119,7 @@ async fn only_2xx_lets_through_and_5xx_is_no_decision() {
         let verdict = ask(&client).await;
         match expected {
             None => assert!(verdict.decision.allows(), "{status}"),
-            Some(told) => assert_eq!(denial(&verdict).status.as_u16(), told, "{status}"),
+            Some(sent) => assert_eq!(denial(&verdict).status.as_u16(), sent, "{status}"),
         }
         assert_eq!(
             matches!(verdict.how, How::Failed(_)),
@@ -130,7 +130,7 @@ async fn only_2xx_lets_through_and_5xx_is_no_decision() {
 }
 
 #[tokio::test]
-async fn what_is_taken_of_its_yes_can_not_come_from_the_client() {
+async fn header_taken_from_the_answer_overrides_the_clients() {
     let (mut service, url) = start(OK);
     let client = check(&url, |config| {
         config.take = ["x-user", "x-groups"]
@@ -159,7 +159,7 @@ async fn what_is_taken_of_its_yes_can_not_come_from_the_client() {
 }
 
 #[tokio::test]
-async fn a_connection_is_used_again() {
+async fn connection_is_reused() {
     let (service, url) = start(OK);
     let client = client(&url);
     assert!(ask(&client).await.decision.allows());

@@ -1,5 +1,5 @@
-//! Checks against real services and broken ones: an ext_authz server of Envoy's own types, OPA, a forwardAuth
-//! service, and everything that can be wrong with one.
+//! Check clients against real services and faulty ones: an ext_authz server built on Envoy's own message types, OPA, a
+//! forwardAuth service, and fault injection.
 
 #[path = "../../../../tests/harness/check/broken.rs"]
 mod broken;

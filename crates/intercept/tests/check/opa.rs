@@ -1,4 +1,4 @@
-//! With OPA itself.
+//! OPA, with the real program.
 
 use http::{HeaderMap, HeaderValue};
 use peername_intercept::authz::{Decision, How};
@@ -13,7 +13,7 @@ fn url(opa: &Opa, rule: &str) -> String {
 }
 
 #[tokio::test]
-async fn a_policy_decides_by_method_host_and_path() {
+async fn policy_decides_by_method_host_and_path() {
     let opa = Opa::start(
         "package egress\n\
          http := input.attributes.request.http\n\
@@ -52,7 +52,7 @@ async fn a_policy_decides_by_method_host_and_path() {
 }
 
 #[tokio::test]
-async fn a_policy_sees_the_beginning_of_a_body() {
+async fn policy_sees_the_prefix_of_a_body() {
     let opa = Opa::start(
         "package egress\n\
          allow if { not contains(input.attributes.request.http.body, \"secret\"); input.truncated_body }\n",
@@ -67,9 +67,9 @@ async fn a_policy_sees_the_beginning_of_a_body() {
     }
 }
 
-/// What OPA's Envoy plugin reads of a result.
+/// The fields that OPA's Envoy plugin reads.
 #[tokio::test]
-async fn a_result_may_be_an_object() {
+async fn result_may_be_an_object() {
     let opa = Opa::start(
         "package egress\n\
          verdict := {\"allowed\": true, \"headers\": {\"x-by\": \"opa\"}, \"request_headers_to_remove\": [\"x-gone\"],\n\
@@ -103,7 +103,7 @@ async fn a_result_may_be_an_object() {
 }
 
 #[tokio::test]
-async fn nothing_but_a_clear_yes_is_one() {
+async fn only_an_explicit_allow_allows() {
     let opa = Opa::start(
         "package egress\n\
          yes := true\n\
@@ -138,7 +138,7 @@ async fn nothing_but_a_clear_yes_is_one() {
     ] {
         assert_eq!(outcome(rule).await, (false, true), "{rule}");
     }
-    // OPA answers 500 where a policy contradicts itself.
+    // OPA answers 500 for a policy with conflicting results.
     assert_eq!(outcome("conflict").await, (false, false));
     assert_eq!(
         opa.wait_decision()["attributes"]["tlsSession"],

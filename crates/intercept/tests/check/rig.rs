@@ -1,4 +1,4 @@
-//! Questions, and what came of them.
+//! Requests to check, and helpers to query a check service.
 
 use std::net::SocketAddr;
 use std::thread;
@@ -11,29 +11,32 @@ use peername_intercept::authz::{
 };
 use prometheus_client::registry::Registry;
 
-/// A check with the defaults, changed by `change`. It has patience: these services are sound, and the machine may
+/// A check with the defaults, changed by `change`. It has a long timeout: these services are correct, and the machine may
 /// be busy.
 pub(crate) fn check(url: &str, change: impl FnOnce(&mut CheckConfig)) -> Check {
-    hasty(url, |config| {
-        config.timeout = SOON;
+    check_with_default_timeout(url, |config| {
+        config.timeout = LONG_TIMEOUT;
         change(config);
     })
 }
 
 /// The same with the default timeout.
-pub(crate) fn hasty(url: &str, change: impl FnOnce(&mut CheckConfig)) -> Check {
+pub(crate) fn check_with_default_timeout(
+    url: &str,
+    change: impl FnOnce(&mut CheckConfig),
+) -> Check {
     let mut config = CheckConfig::new(url.parse().expect("a URL"));
     change(&mut config);
     Check::new(config).expect("a configuration")
 }
 
-/// Its client, when there is one worker.
+/// The client of a check with one worker.
 pub(crate) fn client(url: &str) -> Client {
     check(url, |_| ()).client()
 }
 
-/// What a check counts under a name and labels, as the text says that is scraped.
-pub(crate) fn counted(check: &Check, sample: &str) -> u64 {
+/// The value of a sample (name and labels) in the scraped metrics of a check.
+pub(crate) fn metric(check: &Check, sample: &str) -> u64 {
     let mut registry = Registry::default();
     check.register(&mut registry);
     let mut text = String::new();
@@ -44,7 +47,7 @@ pub(crate) fn counted(check: &Check, sample: &str) -> u64 {
     value.map_or(0, |value| value.parse().expect("a number"))
 }
 
-/// A request, to be asked about.
+/// A request to check.
 pub(crate) struct Asking {
     pub(crate) kind: Kind,
     pub(crate) client: SocketAddr,
@@ -112,22 +115,22 @@ impl Asking {
     }
 }
 
-/// Asks about any request.
+/// Checks the default request.
 pub(crate) async fn ask(client: &Client) -> Verdict {
     Asking::default().of(client).await
 }
 
-/// Waits for what should happen, not for time to pass.
-pub(crate) fn wait_for<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
-    let give_up = Instant::now() + SOON;
+/// Polls until `poll` returns a value, with a deadline.
+pub(crate) fn wait_for<T>(what: &str, mut poll: impl FnMut() -> Option<T>) -> T {
+    let deadline = Instant::now() + LONG_TIMEOUT;
     loop {
-        match look() {
-            Some(seen) => return seen,
-            None if Instant::now() > give_up => panic!("{what}: not within {SOON:?}"),
+        match poll() {
+            Some(value) => return value,
+            None if Instant::now() > deadline => panic!("{what}: not within {LONG_TIMEOUT:?}"),
             None => thread::sleep(Duration::from_millis(10)),
         }
     }
 }
 
 /// Long enough for a busy machine.
-const SOON: Duration = Duration::from_secs(20);
+const LONG_TIMEOUT: Duration = Duration::from_secs(20);

@@ -10,7 +10,7 @@ use tokio::sync::oneshot;
 use tokio::time::sleep;
 
 use crate::forward_auth::start;
-use crate::rig::{ask, check, hasty};
+use crate::rig::{ask, check, check_with_default_timeout};
 
 fn runtime() -> Runtime {
     Builder::new_current_thread()
@@ -19,9 +19,9 @@ fn runtime() -> Runtime {
         .expect("a runtime")
 }
 
-/// Whoever asks for all may end in the middle of it: another asks.
+/// If the worker that queries for all waiting requests exits, another worker repeats the query.
 #[test]
-fn a_worker_that_ends_leaves_its_question_to_the_others() {
+fn query_of_an_exited_worker_is_repeated_by_another() {
     let (mut service, url) = start(VERY_SLOW);
     let check = check(&url, |config| config.cache = Some(Duration::from_secs(60)));
     let (asking, other) = (check.client(), check.client());
@@ -38,45 +38,46 @@ fn a_worker_that_ends_leaves_its_question_to_the_others() {
     let (verdict, ()) = runtime().block_on(async {
         tokio::join!(ask(&other), async {
             sleep(Duration::from_millis(50)).await;
-            end.send(()).expect("it still asks");
+            end.send(()).expect("the query is in flight");
         })
     });
-    ending.join().expect("it ends well");
+    ending.join().expect("the worker exits cleanly");
     assert!(verdict.decision.allows(), "{verdict:?}");
     assert!(matches!(verdict.how, How::Asked));
-    assert_eq!(service.count_requests(), 1, "once more");
+    assert_eq!(service.count_requests(), 1, "the query is repeated");
 }
 
-/// And it may be busy with other things: nobody waits for it longer than for the service.
+/// If that worker is blocked, the waiting requests still time out on time.
 #[test]
-fn a_worker_that_is_busy_delays_nobody_beyond_the_timeout() {
+fn blocked_worker_delays_no_request_beyond_the_timeout() {
     let (_service, url) = start(SLOW);
-    let check = hasty(&url, |config| config.cache = Some(Duration::from_secs(60)));
+    let check =
+        check_with_default_timeout(&url, |config| config.cache = Some(Duration::from_secs(60)));
     let (busy, other) = (check.client(), check.client());
     let (sender, receiver) = channel();
     let working = thread::spawn(move || {
         runtime().block_on(async {
             tokio::join!(ask(&busy), async {
                 sleep(Duration::from_millis(20)).await;
-                sender.send(()).expect("somebody waits");
+                sender.send(()).expect("the test waits");
                 thread::sleep(Duration::from_secs(1));
             })
         })
     });
-    receiver.recv().expect("it asks");
+    receiver.recv().expect("the query begins");
     let verdict = runtime().block_on(ask(&other));
     assert!(
         matches!(verdict.how, How::Failed(Failure::Timeout(_))),
         "{verdict:?}"
     );
-    // The other is busy for a second.
+    // The other worker is blocked for a second.
     assert!(verdict.took < Duration::from_millis(900), "{verdict:?}");
-    working.join().expect("it ends well");
+    working.join().expect("the worker exits cleanly");
 }
 
-/// Connections are tasks of the runtime that made them; nobody else's depend on them.
+/// Connections are tasks of the runtime that opened them; those of other runtimes do not depend on them.
 #[test]
-fn a_worker_that_is_gone_takes_its_own_connections_only() {
+fn exited_worker_closes_only_its_own_connections() {
     let (_service, url) = start(SLOW);
     let check = check(&url, |_| ());
     let staying = runtime();

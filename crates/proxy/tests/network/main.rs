@@ -1,6 +1,6 @@
 //! Rules, routes and addresses against the real kernel, each test in a network namespace of its own.
 //!
-//! Needs root and the `ip` binary, which is used to look at the outcome from outside.
+//! Needs root and the `ip` binary, which verifies the result independently.
 
 mod own_addresses;
 mod reply_path;
@@ -25,22 +25,22 @@ fn in_namespace(test: impl AsyncFnOnce() -> Result<()> + Send + 'static) -> Resu
             .build()?
             .block_on(test())
     };
-    // A namespace, and the capabilities some tests give up, belong to the thread.
+    // The namespace, and the capabilities that some tests drop, belong to the thread.
     match thread::spawn(run).join() {
         Ok(outcome) => outcome,
         Err(panic) => std::panic::resume_unwind(panic),
     }
 }
 
-/// Runs `ip` with these words and returns what it prints.
+/// Runs `ip` with these arguments and returns its output.
 fn ip(words: &str) -> Result<String> {
     let output = Command::new("ip").args(words.split(' ')).output()?;
-    let said = String::from_utf8_lossy(&output.stderr);
-    ensure!(output.status.success(), "ip {words}: {said}");
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success(), "ip {words}: {stderr}");
     Ok(String::from_utf8(output.stdout)?)
 }
 
-/// Gives loopback an address of either family. IPv6 takes a moment until it can be used.
+/// Adds an address of either family to loopback, and waits until it is usable: IPv6 takes a moment.
 async fn add_address(address: &str, prefix: &str) -> Result<()> {
     ip(&format!("address add {address}/{prefix} dev lo"))?;
     timeout(Duration::from_secs(2), async {
@@ -54,8 +54,8 @@ async fn add_address(address: &str, prefix: &str) -> Result<()> {
     .await?
 }
 
-/// All rules and all routes, as `ip` sees them.
-fn everything() -> Result<String> {
+/// All rules and all routes, as `ip` prints them.
+fn rules_and_routes() -> Result<String> {
     let mut all = String::new();
     for words in [
         "-4 -d rule",
@@ -68,7 +68,7 @@ fn everything() -> Result<String> {
     Ok(all)
 }
 
-/// Takes IPv6 away, as administrators do.
+/// Disables IPv6, as administrators do.
 fn disable_ipv6() -> Result<()> {
     Ok(std::fs::write(
         "/proc/sys/net/ipv6/conf/all/disable_ipv6",

@@ -1,4 +1,4 @@
-//! This host's own addresses, as they come and go.
+//! This host's own addresses, and their changes.
 
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
@@ -20,7 +20,7 @@ fn has(own: &OwnAddresses, address: &str) -> bool {
 }
 
 #[test]
-fn addresses_and_both_ends_of_their_networks_are_known() -> Result<()> {
+fn addresses_and_both_ends_of_their_networks_are_recognized() -> Result<()> {
     in_namespace(async || {
         ip("link add name lan type veth peer name far")?;
         ip("address add 10.1.2.3/24 broadcast 10.1.2.99 dev lan")?;
@@ -69,7 +69,7 @@ fn addresses_and_both_ends_of_their_networks_are_known() -> Result<()> {
 }
 
 #[test]
-fn a_watched_set_follows_the_interfaces() -> Result<()> {
+fn watched_set_follows_the_interfaces() -> Result<()> {
     in_namespace(async || {
         let own = OwnAddresses::read().await?;
         let watched = own.clone();
@@ -77,22 +77,22 @@ fn a_watched_set_follows_the_interfaces() -> Result<()> {
         for _ in 0..3 {
             ip("address add 10.1.2.3/24 dev lo")?;
             ip("address add fd01::5/64 dev lo nodad")?;
-            until(|| has(&own, "10.1.2.3") && has(&own, "10.1.2.255") && has(&own, "fd01::5"))
+            wait_until(|| has(&own, "10.1.2.3") && has(&own, "10.1.2.255") && has(&own, "fd01::5"))
                 .await?;
             ip("address del 10.1.2.3/24 dev lo")?;
-            until(|| !has(&own, "10.1.2.3") && !has(&own, "10.1.2.255")).await?;
+            wait_until(|| !has(&own, "10.1.2.3") && !has(&own, "10.1.2.255")).await?;
             ip("address del fd01::5/64 dev lo")?;
-            until(|| !has(&own, "fd01::5")).await?;
+            wait_until(|| !has(&own, "fd01::5")).await?;
         }
         ensure!(!watcher.is_finished(), "{:?}", watcher.await);
         Ok(())
     })
 }
 
-/// Without an interface that has them (AnyIP). A table that only some packets are looked up in says
-/// nothing: peername's own rules have one that calls everything local.
+/// Without an interface that has the address (AnyIP). A table that a rule selects only for some packets is ignored:
+/// peername's own rules have one that makes all addresses local.
 #[test]
-fn what_a_route_calls_local_is_own() -> Result<()> {
+fn address_with_a_local_route_is_own() -> Result<()> {
     in_namespace(async || {
         ip("route add local 198.51.100.0/24 dev lo")?;
         ip("-6 route add local 2001:db8:1::/48 dev lo")?;
@@ -119,7 +119,7 @@ fn what_a_route_calls_local_is_own() -> Result<()> {
 }
 
 #[test]
-fn local_routes_that_come_and_go_are_followed() -> Result<()> {
+fn added_and_removed_local_routes_are_followed() -> Result<()> {
     in_namespace(async || {
         let own = OwnAddresses::read().await?;
         let watched = own.clone();
@@ -133,9 +133,9 @@ fn local_routes_that_come_and_go_are_followed() -> Result<()> {
             let one = ["198.51.100.7", "2001:db8:1::7"][usize::from(network.contains(':'))];
             assert!(!has(&own, one));
             ip(&format!("route add local {network} dev lo"))?;
-            until(|| kind(&own, one) == Some(LocalKind::Own)).await?;
+            wait_until(|| kind(&own, one) == Some(LocalKind::Own)).await?;
             ip(&format!("route del local {network} dev lo"))?;
-            until(|| !has(&own, one)).await?;
+            wait_until(|| !has(&own, one)).await?;
         }
         ensure!(!watcher.is_finished(), "{:?}", watcher.await);
         Ok(())
@@ -143,20 +143,20 @@ fn local_routes_that_come_and_go_are_followed() -> Result<()> {
 }
 
 #[test]
-fn what_came_between_reading_and_watching_is_not_missed() -> Result<()> {
+fn change_between_reading_and_watching_is_not_missed() -> Result<()> {
     in_namespace(async || {
         let own = OwnAddresses::read().await?;
         ip("address add 10.1.2.3/24 dev lo")?;
         assert!(!has(&own, "10.1.2.3"));
         let watched = own.clone();
         tokio::spawn(async move { watched.watch().await });
-        until(|| has(&own, "10.1.2.3")).await
+        wait_until(|| has(&own, "10.1.2.3")).await
     })
 }
 
-/// A new address counts as soon as the kernel has told of it, not when thousands have been read again.
+/// A new address is known as soon as the kernel notifies, not after thousands have been read again.
 #[test]
-fn a_new_address_among_thousands_counts_at_once() -> Result<()> {
+fn new_address_among_thousands_is_known_at_once() -> Result<()> {
     in_namespace(async || {
         let script = "for a in $(seq 0 15); do for b in $(seq 0 249); do \
             echo address add 10.9.$a.$b/32 dev lo; done; done | ip -batch -";
@@ -189,9 +189,9 @@ fn a_new_address_among_thousands_counts_at_once() -> Result<()> {
     })
 }
 
-async fn until(come_true: impl Fn() -> bool) -> Result<()> {
+async fn wait_until(condition: impl Fn() -> bool) -> Result<()> {
     let poll = async {
-        while !come_true() {
+        while !condition() {
             sleep(Duration::from_millis(5)).await;
         }
     };

@@ -1,4 +1,4 @@
-//! The self-test, where the path is whole and where it is not.
+//! The reply-path self-test, with a working path and with a broken one.
 
 use std::net::SocketAddr;
 use std::process::Command;
@@ -22,7 +22,7 @@ fn address(text: &str) -> SocketAddr {
 }
 
 #[test]
-fn loopback_is_broken_until_the_routes_are_there_and_again_without() -> Result<()> {
+fn loopback_fails_without_routes_and_passes_with_them() -> Result<()> {
     in_namespace(async || {
         for target in [V4, "127.0.0.9:1", V6] {
             let target = address(target);
@@ -39,7 +39,7 @@ fn loopback_is_broken_until_the_routes_are_there_and_again_without() -> Result<(
 }
 
 #[test]
-fn the_hint_is_the_command_that_mends_it() -> Result<()> {
+fn hint_is_the_command_that_fixes_it() -> Result<()> {
     in_namespace(async || {
         for (target, command) in [
             (V4, "`peername routes add -4 127.0.0.1:443`"),
@@ -54,7 +54,7 @@ fn the_hint_is_the_command_that_mends_it() -> Result<()> {
 }
 
 #[test]
-fn half_a_recipe_is_no_recipe() -> Result<()> {
+fn rule_without_its_route_fails() -> Result<()> {
     in_namespace(async || {
         routes::add(&[address(V4)]).await?;
         ip("-4 route flush table 21100")?;
@@ -64,7 +64,7 @@ fn half_a_recipe_is_no_recipe() -> Result<()> {
 }
 
 #[test]
-fn net_raw_is_enough() -> Result<()> {
+fn net_raw_is_sufficient() -> Result<()> {
     in_namespace(async || {
         add_address("10.9.0.1", "24").await?;
         routes::add(&[address(V4), address("10.9.0.1:443")]).await?;
@@ -79,7 +79,7 @@ fn net_raw_is_enough() -> Result<()> {
 }
 
 #[test]
-fn without_net_raw_there_is_a_hint() -> Result<()> {
+fn missing_net_raw_is_named() -> Result<()> {
     in_namespace(async || {
         caps::keep_only(&[])?;
         let broken = check(address(V4)).await.unwrap_err();
@@ -103,19 +103,19 @@ fn another_address_of_this_host_is_looked_up_with_its_port() -> Result<()> {
             );
             routes::add(&[target]).await?;
             assert_eq!(check(target).await?, ProbeOutcome::LookedUp);
-            let beside = SocketAddr::new(target.ip(), 8081);
+            let other_port = SocketAddr::new(target.ip(), 8081);
             assert!(
-                check(beside).await.is_err(),
-                "port 8081 was never asked for"
+                check(other_port).await.is_err(),
+                "no rule for port 8081 was added"
             );
         }
         Ok(())
     })
 }
 
-/// What the look-up says must be what packets do.
+/// The result of the route lookup must agree with the path of real packets.
 #[test]
-fn a_backend_on_another_address_of_this_host_is_reached_from_a_foreign_one() -> Result<()> {
+fn backend_on_another_address_of_this_host_is_reached_from_a_spoofed_address() -> Result<()> {
     in_namespace(async || {
         add_address("10.9.0.1", "24").await?;
         add_address("fd09::1", "64").await?;
@@ -138,7 +138,7 @@ fn a_backend_on_another_address_of_this_host_is_reached_from_a_foreign_one() -> 
 
 /// Needs the `nft` binary.
 #[test]
-fn a_rewritten_source_is_noticed() -> Result<()> {
+fn rewritten_source_is_detected() -> Result<()> {
     in_namespace(async || {
         routes::add(&[address(V4)]).await?;
         for words in [
@@ -162,7 +162,7 @@ fn a_rewritten_source_is_noticed() -> Result<()> {
 }
 
 #[test]
-fn another_host_cannot_be_tested_from_here() -> Result<()> {
+fn backend_on_another_host_is_not_tested() -> Result<()> {
     in_namespace(async || {
         assert_eq!(check(address("10.9.0.1:80")).await?, ProbeOutcome::NotHere);
         Ok(())
@@ -170,7 +170,7 @@ fn another_host_cannot_be_tested_from_here() -> Result<()> {
 }
 
 #[test]
-fn without_ipv6_there_is_nothing_to_break() -> Result<()> {
+fn disabled_ipv6_is_not_a_fault() -> Result<()> {
     in_namespace(async || {
         disable_ipv6()?;
         assert_eq!(check(address(V6)).await?, ProbeOutcome::FamilyOff);

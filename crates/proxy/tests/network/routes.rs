@@ -6,7 +6,7 @@ use anyhow::Result;
 use peername_proxy::routes::{self, EntryOwner, Error, Scope};
 use peername_sys::process::caps;
 
-use crate::{add_address, disable_ipv6, everything, in_namespace, ip};
+use crate::{add_address, disable_ipv6, in_namespace, ip, rules_and_routes};
 
 const LOOPBACK: [&str; 2] = ["127.0.0.1:443", "[::1]:443"];
 
@@ -29,7 +29,7 @@ async fn shown() -> Result<Vec<String>> {
 }
 
 #[test]
-fn add_makes_what_the_recipe_says() -> Result<()> {
+fn add_creates_the_documented_rules_and_routes() -> Result<()> {
     in_namespace(async || {
         add(&LOOPBACK).await?;
         let v4 = ip("-4 rule")?;
@@ -48,7 +48,7 @@ fn add_makes_what_the_recipe_says() -> Result<()> {
 }
 
 #[test]
-fn show_says_what_was_added() -> Result<()> {
+fn show_lists_the_added_entries() -> Result<()> {
     in_namespace(async || {
         assert_eq!(shown().await?, [""; 0]);
         add(&LOOPBACK).await?;
@@ -66,49 +66,49 @@ fn show_says_what_was_added() -> Result<()> {
 }
 
 #[test]
-fn adding_again_changes_nothing() -> Result<()> {
+fn add_is_idempotent() -> Result<()> {
     in_namespace(async || {
         add(&LOOPBACK).await?;
-        let once = everything()?;
+        let once = rules_and_routes()?;
         add(&LOOPBACK).await?;
-        assert_eq!(everything()?, once);
+        assert_eq!(rules_and_routes()?, once);
         Ok(())
     })
 }
 
 #[test]
-fn adding_again_completes_what_is_missing() -> Result<()> {
+fn add_restores_missing_entries() -> Result<()> {
     in_namespace(async || {
         add(&LOOPBACK).await?;
-        let once = everything()?;
+        let once = rules_and_routes()?;
         ip("-4 route flush table 21100")?;
         ip("-6 rule del pref 2110")?;
-        assert_ne!(everything()?, once);
+        assert_ne!(rules_and_routes()?, once);
         add(&LOOPBACK).await?;
-        assert_eq!(everything()?, once);
+        assert_eq!(rules_and_routes()?, once);
         Ok(())
     })
 }
 
 #[test]
-fn remove_takes_ours_and_nothing_else() -> Result<()> {
+fn remove_leaves_foreign_entries() -> Result<()> {
     in_namespace(async || {
         ip("-4 rule add pref 2109 from 127.0.0.0/8 iif lo lookup 21100")?;
         ip("-4 rule add pref 2111 from 10.0.0.0/8 lookup 21101 protocol static")?;
         ip("-4 route add local 10.0.0.0/8 dev lo table 21100")?;
-        let before = everything()?;
+        let before = rules_and_routes()?;
         add(&LOOPBACK).await?;
-        assert_ne!(everything()?, before);
+        assert_ne!(rules_and_routes()?, before);
         let removed = routes::remove(Scope::Idle).await?;
         assert_eq!(removed.len(), 4);
-        assert_eq!(everything()?, before);
+        assert_eq!(rules_and_routes()?, before);
         assert_eq!(routes::remove(Scope::All).await?, []);
         Ok(())
     })
 }
 
 #[test]
-fn of_another_address_of_this_host_only_the_port_is_taken() -> Result<()> {
+fn only_the_port_of_another_address_of_this_host_is_routed() -> Result<()> {
     in_namespace(async || {
         add_address("10.9.0.1", "24").await?;
         add_address("fd09::1", "64").await?;
@@ -127,7 +127,7 @@ fn of_another_address_of_this_host_only_the_port_is_taken() -> Result<()> {
 }
 
 #[test]
-fn an_address_that_was_just_given_is_this_hosts() -> Result<()> {
+fn address_that_was_just_added_is_local() -> Result<()> {
     in_namespace(async || {
         for _ in 0..20 {
             ip("address add fd09::1/64 dev lo")?;
@@ -139,19 +139,19 @@ fn an_address_that_was_just_given_is_this_hosts() -> Result<()> {
 }
 
 #[test]
-fn a_backend_on_another_host_is_refused_before_anything_is_made() -> Result<()> {
+fn backend_on_another_host_is_refused_before_any_change() -> Result<()> {
     in_namespace(async || {
-        let before = everything()?;
+        let before = rules_and_routes()?;
         let error = add(&["127.0.0.1:443", "10.9.0.1:443"]).await.unwrap_err();
         assert!(matches!(error, Error::OtherHost(_)), "{error}");
         assert!(error.to_string().contains("10.9.0.1:443"), "{error}");
-        assert_eq!(everything()?, before);
+        assert_eq!(rules_and_routes()?, before);
         Ok(())
     })
 }
 
 #[test]
-fn without_ipv6_the_ipv4_part_is_done() -> Result<()> {
+fn ipv4_entries_are_added_without_ipv6() -> Result<()> {
     in_namespace(async || {
         disable_ipv6()?;
         assert_eq!(add(&LOOPBACK).await?, ["[::1]:443"]);
@@ -163,7 +163,7 @@ fn without_ipv6_the_ipv4_part_is_done() -> Result<()> {
 }
 
 #[test]
-fn without_the_capability_the_error_names_it() -> Result<()> {
+fn missing_capability_is_named() -> Result<()> {
     in_namespace(async || {
         caps::keep_only(&[])?;
         let error = add(&LOOPBACK).await.unwrap_err();

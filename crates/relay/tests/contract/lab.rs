@@ -1,4 +1,4 @@
-//! A relayed connection whose two ends are in the test's hands.
+//! A relayed connection; the test controls both ends.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -10,7 +10,7 @@ use tokio::runtime;
 
 pub(crate) const METHODS: [Method; 4] = [Method::Auto, Method::Copy, Method::Splice, Method::Uring];
 
-/// What became of a connection.
+/// How a relayed connection ended, and its byte counts.
 #[derive(Debug)]
 pub(crate) struct Report {
     pub(crate) end: End,
@@ -21,13 +21,13 @@ pub(crate) async fn report(pair: Pair, method: Method, limits: Limits) -> Report
     carry(pair, Prefix::default(), method, limits).await
 }
 
-async fn carry(pair: Pair, ahead: Prefix, method: Method, limits: Limits) -> Report {
+async fn carry(pair: Pair, prefix: Prefix, method: Method, limits: Limits) -> Report {
     let mut tally = Tally::default();
-    let end = relay(pair, ahead, method, limits, &mut tally).await;
+    let end = relay(pair, prefix, method, limits, &mut tally).await;
     Report { end, tally }
 }
 
-/// A relayed connection: what the client holds, what the backend holds, and the relay.
+/// A relayed connection: the sockets of client and backend, and the relay.
 pub(crate) struct Lab {
     pub(crate) client: TcpStream,
     pub(crate) backend: TcpStream,
@@ -36,17 +36,17 @@ pub(crate) struct Lab {
 
 impl Lab {
     pub(crate) fn new(method: Method, limits: Limits) -> Self {
-        Self::behind(Prefix::default(), method, limits)
+        Self::with_prefix(Prefix::default(), method, limits)
     }
 
-    /// Where the client's first octets have been read already.
-    pub(crate) fn behind(ahead: Prefix, method: Method, limits: Limits) -> Self {
+    /// With a prefix: the client's first bytes have been read already.
+    pub(crate) fn with_prefix(prefix: Prefix, method: Method, limits: Limits) -> Self {
         let ((client, downstream), (backend, upstream)) = (connected(), connected());
         for socket in [&downstream, &upstream] {
             peername_sys::tcp::stream::tune(socket).unwrap();
         }
         let relay = thread::spawn(move || {
-            block_on(async move { carry(pair(downstream, upstream), ahead, method, limits).await })
+            block_on(async move { carry(pair(downstream, upstream), prefix, method, limits).await })
         });
         Self {
             client,
@@ -55,14 +55,14 @@ impl Lab {
         }
     }
 
-    /// Resets one side: what the other one reads before its own reset, and how it was reported.
+    /// Resets one side; returns what the other side reads before its reset, and the report.
     pub(crate) fn reset(self, side: Side) -> (Vec<u8>, Report) {
-        let (dies, lives) = match side {
+        let (resetting, remaining) = match side {
             Side::Downstream => (self.client, self.backend),
             Side::Upstream => (self.backend, self.client),
         };
-        reset(dies);
-        (read_to_reset(&lives), self.relay.join().unwrap())
+        reset(resetting);
+        (read_to_reset(&remaining), self.relay.join().unwrap())
     }
 
     pub(crate) fn report(self) -> Report {
@@ -71,8 +71,8 @@ impl Lab {
     }
 }
 
-/// With little patience for a survivor that takes nothing.
-pub(crate) fn impatient() -> Limits {
+/// With a short flush timeout for a remaining side that is stalled.
+pub(crate) fn short_flush_timeout() -> Limits {
     Limits {
         flush: Duration::from_millis(300),
         ..Limits::default()
@@ -106,7 +106,7 @@ pub(crate) fn connected() -> (TcpStream, TcpStream) {
     (near, listener.accept().unwrap().0)
 }
 
-/// Bytes that differ by position, so that loss and disorder show.
+/// Bytes that depend on the position, so that loss and reordering are detected.
 pub(crate) fn pattern(len: usize) -> Vec<u8> {
     (0..len)
         .map(|at| (at.wrapping_mul(2_654_435_761) >> 11) as u8)
@@ -124,12 +124,12 @@ pub(crate) fn read_to_end(mut socket: &TcpStream) -> Vec<u8> {
     all
 }
 
-/// Reads until the connection breaks and returns what came before.
+/// Reads until the connection is reset and returns the bytes before it.
 pub(crate) fn read_to_reset(mut socket: &TcpStream) -> Vec<u8> {
     let (mut all, mut buffer) = (Vec::new(), [0; 4096]);
     loop {
         match socket.read(&mut buffer) {
-            Ok(0) => panic!("FIN after {} bytes, where a reset was due", all.len()),
+            Ok(0) => panic!("FIN after {} bytes instead of a reset", all.len()),
             Ok(n) => all.extend_from_slice(&buffer[..n]),
             Err(error) => {
                 assert_eq!(error.kind(), ErrorKind::ConnectionReset, "{error}");

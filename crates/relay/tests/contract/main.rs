@@ -1,5 +1,5 @@
-//! The relay's contract on real sockets, for each method. Client and backend are blocking sockets of
-//! the test's thread; the relay runs on a thread of its own, as it does in a worker.
+//! The relay's contract on real sockets, for each method. Client and backend are blocking sockets of the test's thread; the
+//! relay runs on a thread of its own, as in a worker.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
@@ -9,17 +9,17 @@ use std::time::Duration;
 use peername_relay::{End, Limits, Method, Prefix, Side, Tally, relay};
 use socket2::SockRef;
 
-mod conversation;
 mod lab;
-mod mixture;
+mod random_traffic;
+mod uring;
 
 use lab::{
-    Lab, METHODS, block_on, connected, impatient, pair, pattern, read_to_end, read_to_reset,
-    report, reset, send_and_finish,
+    Lab, METHODS, block_on, connected, pair, pattern, read_to_end, read_to_reset, report, reset,
+    send_and_finish, short_flush_timeout,
 };
 
 #[test]
-fn every_byte_arrives_in_order_and_half_closed_directions_go_on() {
+fn every_byte_arrives_in_order_and_half_closed_connections_continue() {
     for method in METHODS {
         let lab = Lab::new(method, Limits::default());
         let (up, down) = (pattern(4 << 20), pattern(3 << 20));
@@ -47,7 +47,7 @@ fn every_byte_arrives_in_order_and_half_closed_directions_go_on() {
 }
 
 #[test]
-fn what_has_been_read_already_goes_first() {
+fn prefix_is_sent_first() {
     for method in METHODS {
         let all = pattern(4 << 20);
         let (read, sent) = all.split_at(3 << 20);
@@ -56,7 +56,7 @@ fn what_has_been_read_already_goes_first() {
             sent,
             has_more: false,
         };
-        let lab = Lab::behind(ahead(read, 0), method, Limits::default());
+        let lab = Lab::with_prefix(ahead(read, 0), method, Limits::default());
         thread::scope(|scope| {
             scope.spawn(|| send_and_finish(&lab.client, sent));
             assert!(read_to_end(&lab.backend) == all, "{method:?}");
@@ -69,7 +69,8 @@ fn what_has_been_read_already_goes_first() {
         );
 
         let said = ahead(b"gone, last words", 6);
-        let (read, report) = Lab::behind(said, method, Limits::default()).reset(Side::Downstream);
+        let (read, report) =
+            Lab::with_prefix(said, method, Limits::default()).reset(Side::Downstream);
         assert_eq!(report.tally.to_upstream, 16, "{method:?}");
         assert_eq!(
             (&*read, report.end),
@@ -79,7 +80,7 @@ fn what_has_been_read_already_goes_first() {
 }
 
 #[test]
-fn a_backend_that_finishes_first_still_gets_everything() {
+fn backend_that_half_closes_first_still_receives_everything() {
     for method in METHODS {
         let lab = Lab::new(method, Limits::default());
         send_and_finish(&lab.backend, b"banner");
@@ -99,7 +100,7 @@ fn a_backend_that_finishes_first_still_gets_everything() {
 }
 
 #[test]
-fn a_reset_arrives_as_one_after_what_came_before_it() {
+fn reset_is_passed_on_after_the_data_before_it() {
     for method in METHODS {
         let Lab {
             client,
@@ -109,7 +110,7 @@ fn a_reset_arrives_as_one_after_what_came_before_it() {
         let sent = pattern(256 << 10);
         let receive = thread::spawn(move || read_to_reset(&client));
         backend.write_all(&sent).unwrap();
-        // What the relay has not received yet is lost with the reset, on any path.
+        // Data that the relay has not received yet is lost with the reset, on any path.
         thread::sleep(Duration::from_millis(200));
         reset(backend);
         assert!(receive.join().unwrap() == sent, "{method:?}");
@@ -122,7 +123,7 @@ fn a_reset_arrives_as_one_after_what_came_before_it() {
 }
 
 #[test]
-fn a_reset_of_a_half_closed_side_is_noticed_while_nothing_moves() {
+fn reset_of_a_half_closed_side_is_detected_while_idle() {
     for method in METHODS {
         let Lab {
             client,
@@ -134,14 +135,14 @@ fn a_reset_of_a_half_closed_side_is_noticed_while_nothing_moves() {
         reset(client);
         let report = relay.join().unwrap();
         assert_eq!(report.end, End::Reset(Side::Downstream), "{method:?}");
-        // After FIN a read can't tell; the socket's error can.
+        // After FIN a read does not report the reset; the socket's error does.
         let error = backend.take_error().unwrap().map(|error| error.kind());
         assert_eq!(error, Some(ErrorKind::BrokenPipe), "{method:?}");
     }
 }
 
 #[test]
-fn a_reader_that_reads_nothing_holds_back_its_writer() {
+fn backpressure_of_a_stalled_reader_reaches_the_writer() {
     for method in METHODS {
         let lab = Lab::new(method, Limits::default());
         lab.client.set_nonblocking(true).unwrap();
@@ -149,11 +150,11 @@ fn a_reader_that_reads_nothing_holds_back_its_writer() {
         assert!(stalled, "{method:?}: {sent} bytes were taken and none read");
         let mut read = vec![0; sent];
         (&lab.backend).read_exact(&mut read).unwrap();
-        assert!(read.iter().all(|octet| *octet == 7), "{method:?}");
+        assert!(read.iter().all(|byte| *byte == 7), "{method:?}");
     }
 }
 
-/// Writes until nothing is taken for half a second, or until more is than sockets can hold.
+/// Writes until the socket accepts nothing for half a second, or until more is written than socket buffers can hold.
 fn fill(mut socket: &TcpStream) -> (usize, bool) {
     let (chunk, mut sent, mut tries) = ([7; 65536], 0, 0);
     while sent < 256 << 20 {
@@ -170,7 +171,7 @@ fn fill(mut socket: &TcpStream) -> (usize, bool) {
 }
 
 #[test]
-fn silence_beyond_the_limit_ends_it_with_resets_and_activity_does_not() {
+fn idle_timeout_resets_both_sides_and_activity_prevents_it() {
     let limits = Limits {
         idle: Some(Duration::from_millis(300)),
         ..Limits::default()
@@ -194,7 +195,7 @@ fn silence_beyond_the_limit_ends_it_with_resets_and_activity_does_not() {
 }
 
 #[test]
-fn a_half_closed_connection_has_a_limit_of_its_own() {
+fn half_closed_connection_has_its_own_idle_timeout() {
     let limits = Limits {
         half_closed: Duration::from_millis(300),
         ..Limits::default()
@@ -212,7 +213,7 @@ fn a_half_closed_connection_has_a_limit_of_its_own() {
 }
 
 #[test]
-fn a_relay_that_is_dropped_resets_both_sides() {
+fn dropped_relay_resets_both_sides() {
     for method in METHODS {
         for goes_on in [false, true] {
             let ((client, downstream), (mut backend, upstream)) = (connected(), connected());
@@ -245,7 +246,7 @@ fn a_relay_that_is_dropped_resets_both_sides() {
 
 /// Reads stop at the mark of urgent data, and splice(2) never passes it.
 #[test]
-fn urgent_data_arrives_in_its_place_and_so_does_what_follows() {
+fn urgent_data_and_the_data_after_it_arrive_in_order() {
     for method in METHODS {
         for before in [0, 2, 1 << 20] {
             let lab = Lab::new(method, Limits::default());
@@ -272,9 +273,9 @@ fn urgent_data_arrives_in_its_place_and_so_does_what_follows() {
     }
 }
 
-/// All of it is queued before the relay reads, so that no later event comes to its help.
+/// All data is queued before the relay reads, so that no later event triggers another read.
 #[test]
-fn what_is_queued_behind_urgent_data_is_not_left_there() {
+fn data_queued_after_urgent_data_is_relayed() {
     for method in METHODS {
         let ((mut client, downstream), (mut backend, upstream)) = (connected(), connected());
         client.write_all(b"ab").unwrap();
@@ -293,17 +294,17 @@ fn what_is_queued_behind_urgent_data_is_not_left_there() {
 }
 
 #[test]
-fn a_reset_is_noticed_while_the_other_side_takes_nothing() {
+fn reset_is_detected_while_the_other_side_is_stalled() {
     for method in METHODS {
         let Lab {
             client,
             backend,
             relay,
-        } = Lab::new(method, impatient());
+        } = Lab::new(method, short_flush_timeout());
         backend.set_nonblocking(true).unwrap();
         assert!(fill(&backend).1, "{method:?}");
         reset(backend);
-        // The client has read nothing and is still there.
+        // The client has read nothing and is still connected.
         let report = relay.join().unwrap();
         assert_eq!(report.end, End::Reset(Side::Upstream), "{method:?}");
         read_to_reset(&client);

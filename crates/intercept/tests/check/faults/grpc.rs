@@ -1,4 +1,4 @@
-//! What can be wrong with an answer over gRPC.
+//! Faulty answers over gRPC.
 
 use std::io::Write as _;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -9,14 +9,14 @@ use crate::broken::{
     CHECK_RESPONSE_OK, Fault, answer_bytes, hold_open, serve_fault, write_forever, write_frames,
 };
 use crate::h2::{self, frame};
-use crate::rig::{ask, client, hasty};
+use crate::rig::{ask, check_with_default_timeout, client};
 use crate::service::any_loopback;
 
-use super::{all_denied, urls};
+use super::{assert_all_denied, urls};
 
-/// Or nothing below would show anything.
+/// The control: a correct answer from the same fault server allows.
 #[tokio::test]
-async fn an_answer_in_order_is_a_yes() {
+async fn correct_answer_allows() {
     let address = serve_fault(any_loopback(), |stream| {
         h2::begin_response(&stream);
         write_frames(
@@ -28,9 +28,9 @@ async fn an_answer_in_order_is_a_yes() {
     assert!(verdict.decision.allows(), "{verdict:?}");
 }
 
-/// A peer that vanished without a word looks like one that thinks.
+/// A peer that vanished without closing the connection looks like a slow one.
 #[tokio::test]
-async fn a_connection_that_fell_silent_is_not_asked_again() {
+async fn silent_connection_is_not_reused_after_a_timeout() {
     static CONNECTIONS: AtomicUsize = AtomicUsize::new(0);
     let address = serve_fault(any_loopback(), |stream| {
         match CONNECTIONS.fetch_add(1, Relaxed) {
@@ -44,7 +44,7 @@ async fn a_connection_that_fell_silent_is_not_asked_again() {
             }
         }
     });
-    let client = hasty(&urls(address)[0], |_| ()).client();
+    let client = check_with_default_timeout(&urls(address)[0], |_| ()).client();
     let verdict = ask(&client).await;
     assert!(
         matches!(verdict.how, How::Failed(Failure::Timeout(_))),
@@ -56,7 +56,7 @@ async fn a_connection_that_fell_silent_is_not_asked_again() {
 }
 
 #[tokio::test]
-async fn over_grpc() {
+async fn faulty_grpc_answers_are_denied() {
     let faults: &[Fault] = &[
         ("HTTP/1.1", |stream| {
             answer_bytes(&stream, b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n");
@@ -164,5 +164,5 @@ async fn over_grpc() {
             );
         }),
     ];
-    all_denied(faults, |url| url.starts_with("grpc")).await;
+    assert_all_denied(faults, |url| url.starts_with("grpc")).await;
 }

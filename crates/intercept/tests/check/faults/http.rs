@@ -1,15 +1,15 @@
-//! What can be wrong with an answer in HTTP/1.1.
+//! Faulty answers over HTTP/1.1.
 
 use crate::broken::{Fault, answer_bytes, hold_open, serve_fault, write_endlessly, write_forever};
 use crate::h2;
 use crate::rig::{ask, client};
 use crate::service::any_loopback;
 
-use super::{all_denied, urls};
+use super::{assert_all_denied, urls};
 
-/// Or nothing below would show anything.
+/// The control: a correct answer from the same fault server allows.
 #[tokio::test]
-async fn an_answer_in_order_is_a_yes() {
+async fn correct_answer_allows() {
     let address = serve_fault(any_loopback(), |stream| {
         answer_bytes(
             &stream,
@@ -21,9 +21,9 @@ async fn an_answer_in_order_is_a_yes() {
     }
 }
 
-/// A server may close a connection that it kept open in the moment that it is used again.
+/// A server may close an idle connection at the moment at which it is reused.
 #[tokio::test]
-async fn a_connection_that_closes_under_a_question_is_replaced() {
+async fn query_on_a_closed_connection_is_retried_on_a_new_one() {
     let address = serve_fault(any_loopback(), |stream| {
         answer_bytes(
             &stream,
@@ -40,9 +40,9 @@ async fn a_connection_that_closes_under_a_question_is_replaced() {
     }
 }
 
-/// Of HTTP/1.1; a yes with something wrong about it is none.
+/// An allow with a framing fault does not allow.
 #[tokio::test]
-async fn over_http() {
+async fn faulty_http_answers_are_denied() {
     let faults: &[Fault] = &[
         ("500", |stream| {
             answer_bytes(&stream, b"HTTP/1.1 500 No\r\nContent-Length: 0\r\n\r\n");
@@ -108,11 +108,11 @@ async fn over_http() {
             );
         }),
     ];
-    all_denied(faults, |url| !url.starts_with("grpc")).await;
+    assert_all_denied(faults, |url| !url.starts_with("grpc")).await;
 }
 
 #[tokio::test]
-async fn over_http_to_opa() {
+async fn faulty_opa_answers_are_denied() {
     let faults: &[Fault] = &[
         ("nothing", |stream| {
             answer_bytes(&stream, b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n");
@@ -153,5 +153,5 @@ async fn over_http_to_opa() {
             );
         }),
     ];
-    all_denied(faults, |url| url.starts_with("opa")).await;
+    assert_all_denied(faults, |url| url.starts_with("opa")).await;
 }

@@ -1,4 +1,4 @@
-//! What carries small messages for a while is received otherwise: nobody can tell.
+//! io_uring sessions: a pair that exchanges small messages is received by the ring, without any visible difference.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
@@ -14,18 +14,18 @@ use tokio::time::{sleep, timeout};
 
 use crate::fill;
 use crate::lab::{
-    Lab, METHODS, Report, block_on, connected, impatient, pair, pattern, read_to_end,
-    read_to_reset, report, reset, send_and_finish,
+    Lab, METHODS, Report, block_on, connected, pair, pattern, read_to_end, read_to_reset, report,
+    reset, send_and_finish, short_flush_timeout,
 };
 
-/// Whatever comes after it, and as often as it comes again: each time it takes twice as many messages to begin.
+/// Each time, twice as many small messages are needed before the next session begins.
 #[test]
-fn a_conversation_is_left_and_begun_again() {
+fn uring_session_ends_for_bulk_and_begins_again() {
     for method in METHODS {
         let lab = Lab::new(method, Limits::default());
         let (up, down) = (pattern(4 << 20), pattern(3 << 20));
         for _ in 0..3 {
-            converse(&lab, 200);
+            exchange_messages(&lab, 200);
             thread::scope(|scope| {
                 scope.spawn(|| write(&lab.client, &up));
                 scope.spawn(|| write(&lab.backend, &down));
@@ -34,25 +34,28 @@ fn a_conversation_is_left_and_begun_again() {
                 assert!(at_backend.join().unwrap(), "{method:?}");
             });
         }
-        converse(&lab, 200);
+        exchange_messages(&lab, 200);
         send_and_finish(&lab.client, b"bye");
         assert_eq!(read_to_end(&lab.backend), b"bye");
         send_and_finish(&lab.backend, b"and you");
         assert_eq!(read_to_end(&lab.client), b"and you");
         let report = lab.report();
         assert_eq!(report.end, End::Finished(Side::Downstream), "{method:?}");
-        let talk: u64 = (0..200).map(|n| n % 50 * 20 + 1).sum();
+        let messages: u64 = (0..200).map(|n| n % 50 * 20 + 1).sum();
         let carried = (report.tally.to_upstream, report.tally.to_downstream);
         let (up, down) = (up.len() as u64, down.len() as u64);
-        assert_eq!(carried, (4 * talk + 3 * up + 3, 4 * talk + 3 * down + 7));
+        assert_eq!(
+            carried,
+            (4 * messages + 3 * up + 3, 4 * messages + 3 * down + 7)
+        );
     }
 }
 
 #[test]
-fn a_reset_in_a_conversation_arrives_as_one() {
+fn reset_during_a_uring_session_is_passed_on() {
     for method in METHODS {
         let lab = Lab::new(method, Limits::default());
-        converse(&lab, 50);
+        exchange_messages(&lab, 50);
         write(&lab.backend, b"last words");
         assert_eq!(read(&lab.client, 10), b"last words");
         let (rest, report) = lab.reset(Side::Upstream);
@@ -61,13 +64,13 @@ fn a_reset_in_a_conversation_arrives_as_one() {
     }
 }
 
-/// However what comes from the other side falls in with it: no FIN is made up.
+/// For any timing of the other side's data: the relay never sends a FIN instead.
 #[test]
-fn a_reset_while_the_other_side_talks_is_no_end() {
+fn reset_while_the_other_side_sends_is_passed_on_as_a_reset() {
     for method in METHODS {
         for _ in 0..50 {
             let lab = Lab::new(method, Limits::default());
-            converse(&lab, 2);
+            exchange_messages(&lab, 2);
             write(&lab.backend, b"what");
             let (rest, report) = lab.reset(Side::Downstream);
             assert_eq!(rest, b"", "{method:?}");
@@ -76,12 +79,12 @@ fn a_reset_while_the_other_side_talks_is_no_end() {
     }
 }
 
-/// There is room for 64 KiB, and all send more than that at once.
+/// The ring has buffers of 64 KiB, and all sessions together send more than that at once.
 #[test]
-fn more_talk_at_once_than_there_is_room_for() {
+fn sessions_that_exceed_the_buffers_of_the_ring_lose_nothing() {
     peername_sys::process::limits::raise_open_files().unwrap();
     for method in METHODS {
-        let (outer, inner): (Vec<_>, Vec<_>) = (0..100).map(|_| ends()).unzip();
+        let (outer, inner): (Vec<_>, Vec<_>) = (0..100).map(|_| socket_pairs()).unzip();
         let relays = thread::spawn(move || {
             block_on(async move {
                 let mut relays = JoinSet::new();
@@ -92,13 +95,13 @@ fn more_talk_at_once_than_there_is_room_for() {
                 relays.join_all().await
             })
         });
-        let said = pattern(1000);
+        let message = pattern(1000);
         for _ in 0..20 {
             for _ in 0..5 {
-                outer.iter().for_each(|(client, _)| write(client, &said));
+                outer.iter().for_each(|(client, _)| write(client, &message));
             }
             for (_, backend) in &outer {
-                assert!(read(backend, 5000) == said.repeat(5), "{method:?}");
+                assert!(read(backend, 5000) == message.repeat(5), "{method:?}");
             }
         }
         drop(outer);
@@ -108,11 +111,11 @@ fn more_talk_at_once_than_there_is_room_for() {
     }
 }
 
-/// More is told at once than the ring's list has places for.
+/// More completions arrive at once than the completion queue has entries.
 #[test]
-fn all_conversations_end_at_once() {
+fn all_uring_sessions_can_end_at_once() {
     peername_sys::process::limits::raise_open_files().unwrap();
-    let (outer, inner): (Vec<_>, Vec<_>) = (0..1000).map(|_| ends()).unzip();
+    let (outer, inner): (Vec<_>, Vec<_>) = (0..1000).map(|_| socket_pairs()).unzip();
     let (clients, backends): (Vec<_>, Vec<_>) = outer.into_iter().unzip();
     let (begun, ended) = (Barrier::new(2), Barrier::new(2));
     thread::scope(|scope| {
@@ -134,28 +137,28 @@ fn all_conversations_end_at_once() {
         drop(clients);
         ended.wait();
         thread::sleep(Duration::from_secs(1));
-        let told = backends.iter().filter(|backend| {
+        let with_eof = backends.iter().filter(|backend| {
             backend.set_nonblocking(true).unwrap();
             matches!((&mut &**backend).read(&mut [0]), Ok(0))
         });
-        assert_eq!(told.count(), 1000);
+        assert_eq!(with_eof.count(), 1000);
     });
 }
 
-/// It is told once, to the ring; who takes nothing must not keep us from acting on it.
+/// The reset is reported once, to the ring; a stalled side must not prevent its handling.
 #[test]
-fn a_reset_in_a_conversation_is_noticed_while_the_other_side_takes_nothing() {
+fn reset_during_a_uring_session_is_detected_while_the_other_side_is_stalled() {
     for method in METHODS {
-        let ((client, backend), (downstream, upstream)) = ends();
+        let ((client, backend), (downstream, upstream)) = socket_pairs();
         let (begun, ended) = (Barrier::new(2), Barrier::new(2));
         thread::scope(|scope| {
             let relay = scope.spawn(|| {
                 block_on(async {
-                    // All that it takes has been sent to it.
+                    // The socket buffers of the upstream are full.
                     upstream.set_nonblocking(true).unwrap();
                     assert!(fill(&upstream).1);
                     let pair = pair(downstream, upstream);
-                    let relay = tokio::spawn(report(pair, method, impatient()));
+                    let relay = tokio::spawn(report(pair, method, short_flush_timeout()));
                     sleep(Duration::from_millis(50)).await;
                     begun.wait();
                     ended.wait();
@@ -184,22 +187,22 @@ fn a_reset_in_a_conversation_is_noticed_while_the_other_side_takes_nothing() {
     }
 }
 
-/// The runtime can't watch a socket when it comes back: that is neither side's doing, and neither is told of an end.
+/// If the runtime can't register a socket that returns from the ring, neither side is at fault, and neither sees an EOF.
 #[test]
 #[expect(
     deprecated,
-    reason = "it is the number that is to be taken, whoever owns the descriptor"
+    reason = "the test needs the raw number, without ownership of the descriptor"
 )]
-fn sockets_that_do_not_come_back_are_lost() {
-    let ((client, backend), (downstream, upstream)) = ends();
+fn sockets_that_can_not_be_registered_again_are_lost() {
+    let ((client, backend), (downstream, upstream)) = socket_pairs();
     let end = block_on(async {
         let descriptor = downstream.as_raw_fd();
         let pair = pair(downstream, upstream);
         let relay = tokio::spawn(report(pair, Method::Uring, Limits::default()));
-        // What is watched can't be watched twice. While it converses it is not.
-        let _in_its_place = loop {
+        // A descriptor can't be registered twice. During the session it is not registered.
+        let _registered_instead = loop {
             match AsyncFd::new(descriptor) {
-                Ok(watched) => break watched,
+                Ok(registered) => break registered,
                 Err(_) => sleep(Duration::from_millis(1)).await,
             }
         };
@@ -212,11 +215,11 @@ fn sockets_that_do_not_come_back_are_lost() {
     }
 }
 
-/// A runtime that ends before it has looked at its conversations does not leave them to the next one of its thread.
+/// A runtime that ends before it has polled its sessions does not leave them to the next runtime of its thread.
 #[test]
-fn one_runtime_after_another_converses() {
+fn successive_runtimes_of_a_thread_have_separate_sessions() {
     let relayed = |limit: Option<Duration>| {
-        let ((client, backend), (downstream, upstream)) = ends();
+        let ((client, backend), (downstream, upstream)) = socket_pairs();
         write(&client, b"hello");
         block_on(async {
             let relay = report(pair(downstream, upstream), Method::Uring, Limits::default());
@@ -236,20 +239,20 @@ fn one_runtime_after_another_converses() {
     assert_eq!(runtimes.join().unwrap(), b"hello");
 }
 
-/// Both ways, in messages of 1 octet and more.
+/// Exchanges messages of 1 byte and more, both ways.
 #[track_caller]
-fn converse(lab: &Lab, messages: usize) {
+fn exchange_messages(lab: &Lab, messages: usize) {
     for n in 0..messages {
-        let said = pattern(n % 50 * 20 + 1);
-        write(&lab.client, &said);
-        assert!(read(&lab.backend, said.len()) == said);
-        write(&lab.backend, &said);
-        assert!(read(&lab.client, said.len()) == said);
+        let message = pattern(n % 50 * 20 + 1);
+        write(&lab.client, &message);
+        assert!(read(&lab.backend, message.len()) == message);
+        write(&lab.backend, &message);
+        assert!(read(&lab.client, message.len()) == message);
     }
 }
 
-/// What a client and a backend hold, and what the relay holds.
-fn ends() -> ((TcpStream, TcpStream), (TcpStream, TcpStream)) {
+/// The sockets of client and backend, and those of the relay.
+fn socket_pairs() -> ((TcpStream, TcpStream), (TcpStream, TcpStream)) {
     let ((client, downstream), (backend, upstream)) = (connected(), connected());
     ((client, backend), (downstream, upstream))
 }

@@ -1,4 +1,4 @@
-//! All that connections do, at random and many at once. `WAVES=500 cargo test mixture` goes on for minutes.
+//! Random traffic on many connections at once. `WAVES=500 cargo test random_traffic` runs for minutes.
 
 use std::io::{self, ErrorKind};
 use std::net::TcpStream as Blocking;
@@ -13,7 +13,7 @@ use tokio::time::{sleep, timeout};
 use crate::lab::{Report, block_on, connected, pair, report};
 
 #[test]
-fn a_mixture_of_everything_arrives_and_ends_as_it_should() {
+fn random_traffic_arrives_and_ends_correctly() {
     peername_sys::process::limits::raise_open_files().unwrap();
     let waves = std::env::var("WAVES").map_or(1, |waves| waves.parse().unwrap());
     for wave in 0..waves {
@@ -60,78 +60,89 @@ async fn connection(seed: u64, client: Blocking, backend: Blocking) {
         .await
         .unwrap_or_else(|_| panic!("connection {seed} hangs"));
     for (here, there) in [(&client, &backend), (&backend, &client)] {
-        match (here.said, there.heard) {
-            (Said::All(sent), Heard::All(got)) => assert_eq!(sent, got, "connection {seed}"),
-            (Said::All(_), Heard::Some) => {
-                let reset = [here.said, there.said].contains(&Said::Some);
-                assert!(reset, "connection {seed}: a reset from nowhere");
+        match (here.sent, there.received) {
+            (SendEnd::Finished(sent), ReceiveEnd::Finished(got)) => {
+                assert_eq!(sent, got, "connection {seed}")
             }
-            (Said::Some, heard) => {
-                assert_eq!(heard, Heard::Some, "connection {seed}: a made up end");
+            (SendEnd::Finished(_), ReceiveEnd::Reset) => {
+                let reset = [here.sent, there.sent].contains(&SendEnd::Reset);
+                assert!(reset, "connection {seed}: a reset that neither end sent");
             }
-            (Said::Cut, heard) => {
+            (SendEnd::Reset, received_end) => {
                 assert_eq!(
-                    there.said,
-                    Said::Some,
-                    "connection {seed}: {heard:?}, cut by nobody"
+                    received_end,
+                    ReceiveEnd::Reset,
+                    "connection {seed}: a FIN that was not sent"
+                );
+            }
+            (SendEnd::Interrupted, received_end) => {
+                assert_eq!(
+                    there.sent,
+                    SendEnd::Reset,
+                    "connection {seed}: {received_end:?}, a reset that was not sent"
                 );
             }
         }
     }
 }
 
-/// What one end came to.
+/// What one end sent and received.
 #[derive(Debug)]
-struct Came {
-    said: Said,
-    heard: Heard,
+struct Outcome {
+    sent: SendEnd,
+    received: ReceiveEnd,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Said {
-    /// So much, and FIN.
-    All(u64),
-    /// It reset the connection.
-    Some,
-    /// It was reset meanwhile.
-    Cut,
+enum SendEnd {
+    /// This many bytes, then FIN.
+    Finished(u64),
+    /// This end reset the connection.
+    Reset,
+    /// The connection was reset while this end was sending.
+    Interrupted,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Heard {
-    /// So much, and FIN.
-    All(u64),
-    /// A reset came instead of an end, or before it.
-    Some,
+enum ReceiveEnd {
+    /// This many bytes, then FIN.
+    Finished(u64),
+    /// A reset arrived before the FIN.
+    Reset,
 }
 
-async fn end(socket: TcpStream, says: u64, hears: u64) -> Came {
-    let (mut said, mut heard) = (None, None);
+async fn end(socket: TcpStream, send_seed: u64, receive_seed: u64) -> Outcome {
+    let (mut sent_end, mut received_end) = (None, None);
     {
-        let mut saying = std::pin::pin!(say(&socket, says));
-        let mut hearing = std::pin::pin!(hear(&socket, hears));
-        while said.is_none() || heard.is_none() && said != Some(Said::Some) {
+        let mut sending = std::pin::pin!(send(&socket, send_seed));
+        let mut receiving = std::pin::pin!(receive(&socket, receive_seed));
+        while sent_end.is_none() || received_end.is_none() && sent_end != Some(SendEnd::Reset) {
             tokio::select! {
-                how = &mut saying, if said.is_none() => said = Some(how),
-                how = &mut hearing, if heard.is_none() => heard = Some(how),
+                how = &mut sending, if sent_end.is_none() => sent_end = Some(how),
+                how = &mut receiving, if received_end.is_none() => received_end = Some(how),
             }
         }
     }
-    let said = said.unwrap_or(Said::Cut);
-    if said == Said::Some {
+    let sent_end = sent_end.unwrap_or(SendEnd::Interrupted);
+    if sent_end == SendEnd::Reset {
         peername_sys::tcp::stream::reset_on_close(&socket).unwrap();
     }
-    // A reset is told once: to who says or to who hears.
-    let heard = heard.filter(|_| said != Said::Cut).unwrap_or(Heard::Some);
-    Came { said, heard }
+    // A reset is reported once: to the sender or to the receiver.
+    let received_end = received_end
+        .filter(|_| sent_end != SendEnd::Interrupted)
+        .unwrap_or(ReceiveEnd::Reset);
+    Outcome {
+        sent: sent_end,
+        received: received_end,
+    }
 }
 
-/// Messages, bulk and pauses.
-async fn say(socket: &TcpStream, seed: u64) -> Said {
-    let mut dice = Dice(seed);
+/// Sends messages, bulk and pauses.
+async fn send(socket: &TcpStream, seed: u64) -> SendEnd {
+    let mut rng = Rng(seed);
     let mut sent = 0;
-    for _ in 0..dice.below(40) {
-        let (times, most, pause) = match dice.below(10) {
+    for _ in 0..rng.below(40) {
+        let (times, max_len, pause) = match rng.below(10) {
             0 => (1, 300_000, 0),
             1 => (5, 4_000, 1),
             2 => (1, 1, 40),
@@ -139,28 +150,28 @@ async fn say(socket: &TcpStream, seed: u64) -> Said {
             _ => (20, 1024, 1),
         };
         for _ in 0..times {
-            let len = 1 + dice.below(most);
+            let len = 1 + rng.below(max_len);
             if write(socket, seed, sent, len).await.is_err() {
-                return Said::Cut;
+                return SendEnd::Interrupted;
             }
             sent += len;
-            match dice.below(4) {
+            match rng.below(4) {
                 0 => sleep(Duration::from_millis(pause)).await,
                 _ => tokio::task::yield_now().await,
             }
         }
     }
-    if dice.below(5) == 0 {
-        return Said::Some;
+    if rng.below(5) == 0 {
+        return SendEnd::Reset;
     }
     match peername_sys::tcp::stream::shutdown_write(socket) {
-        Ok(()) => Said::All(sent),
-        Err(_) => Said::Cut,
+        Ok(()) => SendEnd::Finished(sent),
+        Err(_) => SendEnd::Interrupted,
     }
 }
 
 async fn write(socket: &TcpStream, seed: u64, at: u64, len: u64) -> io::Result<()> {
-    let bytes: Vec<u8> = (at..at + len).map(|at| octet(seed, at)).collect();
+    let bytes: Vec<u8> = (at..at + len).map(|at| byte_at(seed, at)).collect();
     let mut rest = &bytes[..];
     while !rest.is_empty() {
         socket.writable().await?;
@@ -173,45 +184,45 @@ async fn write(socket: &TcpStream, seed: u64, at: u64, len: u64) -> io::Result<(
     Ok(())
 }
 
-/// Now and then slowly.
-async fn hear(socket: &TcpStream, seed: u64) -> Heard {
-    let (mut dice, mut got) = (Dice(!seed), 0);
+/// Receives and verifies, now and then slowly.
+async fn receive(socket: &TcpStream, seed: u64) -> ReceiveEnd {
+    let (mut rng, mut got) = (Rng(!seed), 0);
     let mut buffer = vec![0; 16 * 1024];
     loop {
         socket.readable().await.unwrap();
         match socket.try_read(&mut buffer) {
-            Ok(0) => return Heard::All(got),
+            Ok(0) => return ReceiveEnd::Finished(got),
             Ok(n) => {
-                let is_right = (got..)
+                let is_correct = (got..)
                     .zip(&buffer[..n])
-                    .all(|(at, &o)| o == octet(seed, at));
-                assert!(is_right, "stream {seed} differs after {got}");
+                    .all(|(at, &byte)| byte == byte_at(seed, at));
+                assert!(is_correct, "stream {seed} differs after {got}");
                 got += n as u64;
             }
             Err(error) if error.kind() == ErrorKind::WouldBlock => {}
-            Err(_) => return Heard::Some,
+            Err(_) => return ReceiveEnd::Reset,
         }
-        if dice.below(50) == 0 {
-            sleep(Duration::from_millis(dice.below(20))).await;
+        if rng.below(50) == 0 {
+            sleep(Duration::from_millis(rng.below(20))).await;
         }
     }
 }
 
-/// Of a stream, at a place.
-fn octet(seed: u64, at: u64) -> u8 {
+/// The byte of a stream at an offset.
+fn byte_at(seed: u64, at: u64) -> u8 {
     ((at + seed * 7919).wrapping_mul(2_654_435_761) >> 11) as u8
 }
 
-/// The same throws for the same seed (splitmix64).
-struct Dice(u64);
+/// A deterministic random generator (splitmix64).
+struct Rng(u64);
 
-impl Dice {
-    fn below(&mut self, most: u64) -> u64 {
+impl Rng {
+    fn below(&mut self, bound: u64) -> u64 {
         self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
         let mut n = self.0;
         n = (n ^ (n >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
         n = (n ^ (n >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        (n ^ (n >> 31)) % most
+        (n ^ (n >> 31)) % bound
     }
 }
 
