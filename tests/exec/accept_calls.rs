@@ -16,24 +16,24 @@ macro_rules! modes {
 }
 
 modes! {
-    blocking "block 4 8443"
-    threads "threads 4 8443"
-    forked "fork 4 8443"
-    poll "poll 4 8443"
-    select "select 4 8443"
-    level_triggered_epoll "lt 4 8443"
-    edge_triggered_epoll "et 4 8443"
-    exclusive_epoll "exclusive 4 8443"
-    oneshot_epoll "oneshot 4 8443"
-    blocking_v6 "block 6 8443"
-    forked_v6 "fork 6 8443"
-    edge_triggered_epoll_v6 "et 6 8443"
+    blocking "--accept=block"
+    threads "--accept=threads"
+    forked "--accept=fork"
+    poll "--accept=poll"
+    select "--accept=select"
+    level_triggered_epoll "--accept=level"
+    edge_triggered_epoll "--accept=edge"
+    exclusive_epoll "--accept=exclusive"
+    oneshot_epoll "--accept=oneshot"
+    blocking_v6 "--accept=block --family=6"
+    forked_v6 "--accept=fork --family=6"
+    edge_triggered_epoll_v6 "--accept=edge --family=6"
 }
 
 /// The same library in a program that has another C library.
 #[test]
 fn musl() {
-    for mode in ["block 4 8443", "et 4 8443"] {
+    for mode in ["--accept=block", "--accept=edge"] {
         serves(&ServerRig::start_through(
             &[],
             &compiled_server(Libc::Musl),

@@ -40,7 +40,7 @@ fn the_program_is_the_process() {
 /// incomplete header is refused, not shown as somebody else's, and nobody waits.
 #[test]
 fn without_its_attendant() {
-    for mode in ["block 4 8443", "et 4 8443"] {
+    for mode in ["--accept=block", "--accept=edge"] {
         let served = ServerRig::new(mode, &[]);
         let waiting = served.connect_and_send(&v2(fresh_client_v4())[..20]);
         let earlier = fresh_client_v4();
@@ -76,7 +76,7 @@ fn out_of_descriptors() {
     let served = ServerRig::start_through(
         &limited,
         &compiled_server(Libc::Glibc),
-        "lt 4 8443 hold",
+        "--accept=level --hold",
         &[],
     );
     let open = || {
@@ -101,7 +101,7 @@ fn out_of_descriptors() {
 /// More connections than the table has room for are refused; each that is served is shown right.
 #[test]
 fn a_full_table() {
-    let served = ServerRig::new("lt 4 8443 hold", &["--max-connections=64"]);
+    let served = ServerRig::new("--accept=level --hold", &["--max-connections=64"]);
     let mut held = Vec::new();
     let mut refused = 0;
     for _ in 0..100 {
@@ -143,7 +143,7 @@ fn a_launcher_that_cannot_is_told_from_a_program_that_failed() {
 #[test]
 fn a_table_that_cannot_be_opened_leaves_the_program_to_the_supervisor() {
     let script =
-        "chmod 0 $PEERNAME_TABLE; exec setpriv --reuid=65534 --clear-groups $0 block 4 8443";
+        "chmod 0 $PEERNAME_TABLE; exec setpriv --reuid=65534 --clear-groups $0 --accept=block";
     let program = ProgramRig::start(&["sh", "-c", script, &compiled_server(Libc::Glibc)]);
     let served = ServerRig::from_process(program.process, program.lab);
     for _ in 0..3 {

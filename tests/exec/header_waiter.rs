@@ -25,7 +25,7 @@ fn strangers_who_say_nothing() {
     let served = ServerRig::start_through(
         &limited,
         &compiled_server(Libc::Glibc),
-        "lt 4 8443 brief",
+        "--accept=level --brief",
         &[],
     );
     let own = descriptors(attendant_of(&served.process));
@@ -53,7 +53,8 @@ fn strangers_who_say_nothing() {
 fn more_slow_headers_than_it_has_descriptors() {
     for mechanism in [PRELOAD, NOTIFY] {
         let (limited, options) = (["prlimit", "--nofile=64"], ["--header-timeout=60s"]);
-        let served = ServerRig::with_mode_through(mechanism, &limited, "lt 4 8443 brief", &options);
+        let served =
+            ServerRig::with_mode_through(mechanism, &limited, "--accept=level --brief", &options);
         let clients: Vec<_> = (0..100).map(|_| fresh_client_v4()).collect();
         let open = |&client: &SocketAddr| {
             let conn = Conn::try_connect(&served.lab.balancer, LISTEN_V4)?;
@@ -130,7 +131,7 @@ fn two_bells_and_one_port() {
 /// heard.
 #[test]
 fn no_descriptor_left_at_all() {
-    let served = ServerRig::new("lt 4 8443 brief", &[]);
+    let served = ServerRig::new("--accept=level --brief", &[]);
     let attendant = attendant_of(&served.process);
     in_two_pieces(&served);
     // It has raised its own to what the hard limit is, which is this process's too.

@@ -12,7 +12,7 @@ use crate::harness::rig::exec::{
 
 #[test]
 fn versions_fields_and_families() {
-    let served = ServerRig::new("lt 4 8443", &[]);
+    let served = ServerRig::new("--accept=level", &[]);
     let client = fresh_client_v4();
     let padded = header_bytes::v2(
         client,
@@ -33,7 +33,7 @@ fn versions_fields_and_families() {
 
 #[test]
 fn on_an_ipv6_listener() {
-    let served = ServerRig::new("lt 6 8443", &[]);
+    let served = ServerRig::new("--accept=level --family=6", &[]);
     for client in [fresh_client_v4(), fresh_client_v6()] {
         for listener in [LISTEN_V4, LISTEN_V6] {
             let bytes = [&v2(client)[..], b"hi"].concat();
@@ -45,7 +45,7 @@ fn on_an_ipv6_listener() {
 
 #[test]
 fn a_header_that_speaks_for_nobody_leaves_the_proxy() {
-    let served = ServerRig::new("et 4 8443", &[]);
+    let served = ServerRig::new("--accept=edge", &[]);
     for header in [
         b"PROXY UNKNOWN\r\n".to_vec(),
         header_bytes::raw(header_bytes::LOCAL, header_bytes::UNSPEC, &[]),
@@ -58,7 +58,7 @@ fn a_header_that_speaks_for_nobody_leaves_the_proxy() {
 
 #[test]
 fn what_has_no_header_is_reset() {
-    let served = ServerRig::new("lt 4 8443", &[]);
+    let served = ServerRig::new("--accept=level", &[]);
     for bytes in [
         &b"GET / HTTP/1.0\r\n\r\n"[..],
         b"PROXY TCP5 ",
@@ -71,7 +71,7 @@ fn what_has_no_header_is_reset() {
 
 #[test]
 fn a_header_that_is_never_complete_is_given_up() {
-    let served = ServerRig::new("block 4 8443", &["--header-timeout=300ms"]);
+    let served = ServerRig::new("--accept=block", &["--header-timeout=300ms"]);
     let conn = served.connect_and_send(b"PROXY TCP4 1");
     let (end, after) = conn.wait_closed();
     assert_eq!(end, End::Reset);
@@ -84,7 +84,7 @@ fn a_header_that_is_never_complete_is_given_up() {
 #[test]
 fn a_client_that_says_nothing_has_no_longer() {
     for mode in [PRELOAD, NOTIFY] {
-        let served = ServerRig::with_mode(mode, "block 4 8443", &["--header-timeout=4s"]);
+        let served = ServerRig::with_mode(mode, "--accept=block", &["--header-timeout=4s"]);
         assert_within(3, Duration::from_millis(4500), || {
             let silent = Conn::connect(&served.lab.balancer, LISTEN_V4);
             let (end, after) = silent.wait_closed();
@@ -98,7 +98,7 @@ fn a_client_that_says_nothing_has_no_longer() {
 /// Whoever may not send headers is refused before a byte of it is read.
 #[test]
 fn only_trusted_peers_are_believed() {
-    let served = ServerRig::new("lt 4 8443", &["--trust=192.0.2.0/24"]);
+    let served = ServerRig::new("--accept=level", &["--trust=192.0.2.0/24"]);
     let conn = served.connect_and_send(&v2(fresh_client_v4()));
     assert_eq!(conn.wait_closed().0, End::Reset);
 }
@@ -107,19 +107,22 @@ fn only_trusted_peers_are_believed() {
 /// trusted is believed.
 #[test]
 fn optional() {
-    let served = ServerRig::new("lt 4 8443", &["--header=optional"]);
+    let served = ServerRig::new("--accept=level", &["--header=optional"]);
     let conn = served.connect_and_send(b"GET / HTTP/1.0\r\n\r\n");
     served.assert_sees(&conn, conn.local_addr());
     let client = fresh_client_v4();
     served.assert_report(&served.report_for(&v2(client)), client);
-    let served = ServerRig::new("lt 4 8443", &["--header=optional", "--trust=192.0.2.0/24"]);
+    let served = ServerRig::new(
+        "--accept=level",
+        &["--header=optional", "--trust=192.0.2.0/24"],
+    );
     let conn = served.connect_and_send(&[&v2(fresh_client_v4())[..], b"hi"].concat());
     served.assert_sees(&conn, conn.local_addr());
 }
 
 #[test]
 fn other_ports_are_left_alone() {
-    let served = ServerRig::new("lt 4 8443", &["--ports=1-8442,8444"]);
+    let served = ServerRig::new("--accept=level", &["--ports=1-8442,8444"]);
     let conn = served.connect_and_send(&[&v2(fresh_client_v4())[..], b"hi"].concat());
     served.assert_sees(&conn, conn.local_addr());
 }
@@ -183,14 +186,14 @@ while True:
 /// Longer than what the library looks at by itself.
 #[test]
 fn a_header_of_many_kilobytes() {
-    let served = ServerRig::new("et 4 8443", &["--max-header=65551"]);
+    let served = ServerRig::new("--accept=edge", &["--max-header=65551"]);
     let client = fresh_client_v4();
     for size in [4000, 5000, 60_000] {
         let fields = header_bytes::tlv(header_bytes::NOOP, &vec![b'x'; size]);
         let header = header_bytes::v2(client, LISTEN_V4, &fields);
         served.assert_report(&served.report_for(&header), client);
     }
-    let served = ServerRig::new("et 4 8443", &[]);
+    let served = ServerRig::new("--accept=edge", &[]);
     let fields = header_bytes::tlv(header_bytes::NOOP, &[b'x'; 5000]);
     let conn = served.connect_and_send(&header_bytes::v2(client, LISTEN_V4, &fields));
     assert_eq!(conn.wait_closed().0, End::Reset);

@@ -32,7 +32,11 @@ fn served_through(variables: &[&str], through: &[&str], mode: &str) -> (ServerRi
 
 #[test]
 fn the_client_is_seen() {
-    for mode in ["block 4 8443 brief", "et 4 8443 brief", "fork 4 8443 brief"] {
+    for mode in [
+        "--accept=block --brief",
+        "--accept=edge --brief",
+        "--accept=fork --brief",
+    ] {
         let (served, _scratch) = served(&[], mode);
         for header in [v1, v2] {
             let client = fresh_client_v4();
@@ -46,7 +50,7 @@ fn the_client_is_seen() {
 #[test]
 fn headers_can_be_required() {
     let must = "LIBPROXYPROTO_MUST_USE_PROTOCOL_HEADER=0";
-    let (served, _scratch) = served(&[must], "lt 4 8443 brief");
+    let (served, _scratch) = served(&[must], "--accept=level --brief");
     assert_eq!(
         served
             .connect_and_send(b"GET / HTTP/1.0\r\n\r\n")
@@ -62,7 +66,7 @@ fn headers_can_be_required() {
 #[test]
 fn the_library_is_propagated_through_exec() {
     let must = "LIBPROXYPROTO_MUST_USE_PROTOCOL_HEADER=1";
-    let (served, _scratch) = served_through(&[must], &["env", "-i"], "lt 4 8443 brief");
+    let (served, _scratch) = served_through(&[must], &["env", "-i"], "--accept=level --brief");
     let client = fresh_client_v4();
     served.assert_report(&served.report_for(&v2(client)), client);
     assert_eq!(
@@ -74,7 +78,7 @@ fn the_library_is_propagated_through_exec() {
 /// As that project does it: whoever may reach the port may name anybody.
 #[test]
 fn every_client_is_believed() {
-    let (served, _scratch) = served(&[], "lt 4 8443 brief");
+    let (served, _scratch) = served(&[], "--accept=level --brief");
     for ip in ["127.0.0.1", "0.0.0.0", "240.0.0.1"] {
         let client = SocketAddr::new(ip.parse().expect("an address"), 40_010);
         served.assert_report(&served.report_for(&v2(client)), client);
@@ -87,7 +91,7 @@ fn a_version_that_is_left_out_is_stripped() {
     let (text, binary) = (v1(fresh_client_v4()), v2(fresh_client_v4()));
     for (version, believed, stripped) in [("1", &text, &binary), ("2", &binary, &text)] {
         let variable = format!("LIBPROXYPROTO_VERSION={version}");
-        let (served, _scratch) = served(&[&variable], "lt 4 8443 brief");
+        let (served, _scratch) = served(&[&variable], "--accept=level --brief");
         let conn = served.connect_and_send(&[&stripped[..], b"hi"].concat());
         served.assert_sees(&conn, conn.local_addr());
         assert!(served.report_for(believed).contains("accept 198.51.100.7:"));
@@ -99,7 +103,7 @@ fn a_version_that_is_left_out_is_stripped() {
 fn debugging_shows_both_addresses() {
     let must = "LIBPROXYPROTO_MUST_USE_PROTOCOL_HEADER=1";
     for debug in ["LIBPROXYPROTO_DEBUG=", "NOTHING="] {
-        let (served, _scratch) = served(&[debug, must], "lt 4 8443 brief");
+        let (served, _scratch) = served(&[debug, must], "--accept=level --brief");
         let client = fresh_client_v4();
         let conn = served.connect_and_send(&[&v2(client)[..], b"hi"].concat());
         served.assert_sees(&conn, client);
@@ -122,7 +126,7 @@ fn debugging_shows_both_addresses() {
 /// Nobody else can wait for a slow header, so accept does, for a moment.
 #[test]
 fn a_header_in_pieces_is_waited_for_a_moment() {
-    let (served, _scratch) = served(&[], "block 4 8443 brief");
+    let (served, _scratch) = served(&[], "--accept=block --brief");
     let client = fresh_client_v4();
     let header = header_bytes::v2(client, LISTEN_V4, &[]);
     let conn = served.connect_and_send(&header[..20]);
@@ -143,6 +147,6 @@ fn a_header_in_pieces_is_waited_for_a_moment() {
 /// More of them, one after another, than the table has slots: 65536.
 #[test]
 fn closed_connections_make_room() {
-    let (served, _scratch) = served(&[], "et 4 8443 brief");
+    let (served, _scratch) = served(&[], "--accept=edge --brief");
     churn(&served, 80_000);
 }

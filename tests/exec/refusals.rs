@@ -25,7 +25,7 @@ fn a_refusal_is_logged_with_its_fix() {
     for mechanism in [PRELOAD, NOTIFY] {
         for (options, bytes, fix) in table {
             let options = [options, &[HEADER_TIMEOUT]].concat();
-            let served = ServerRig::with_mode(mechanism, "lt 4 8443", &options);
+            let served = ServerRig::with_mode(mechanism, "--accept=level", &options);
             is_refused(&served.lab.balancer, LISTEN_V4, bytes);
             let line = served
                 .process
@@ -45,7 +45,7 @@ fn a_refusal_is_logged_with_its_fix() {
 #[test]
 fn a_balancer_on_this_host_is_told_how_to_be_trusted() {
     for mechanism in [PRELOAD, NOTIFY] {
-        let served = ServerRig::with_mode(mechanism, "lt 4 8443", &["--trust=192.0.2.99"]);
+        let served = ServerRig::with_mode(mechanism, "--accept=level", &["--trust=192.0.2.99"]);
         let here = SocketAddr::new("127.0.0.1".parse().expect("an address"), LISTEN_V4.port());
         is_refused(&served.lab.server, here, &v2(fresh_client_v4()));
         served.process.wait_line("a hint", |line| {
@@ -57,7 +57,7 @@ fn a_balancer_on_this_host_is_told_how_to_be_trusted() {
 #[test]
 fn each_refusal_is_logged_if_asked_for() {
     for mechanism in [PRELOAD, NOTIFY] {
-        let served = ServerRig::with_mode(mechanism, "lt 4 8443", &["-v"]);
+        let served = ServerRig::with_mode(mechanism, "--accept=level", &["-v"]);
         for _ in 0..20 {
             is_refused(&served.lab.balancer, LISTEN_V4, b"EHLO example\r\n");
         }
@@ -86,7 +86,7 @@ fn a_standard_error_that_is_not_read_holds_nobody_up() {
         "bash",
     ];
     for mechanism in [PRELOAD, NOTIFY] {
-        let served = ServerRig::start(mechanism, &unread, &filler, "lt 4 8443", &["-v"]);
+        let served = ServerRig::start(mechanism, &unread, &filler, "--accept=level", &["-v"]);
         for _ in 0..50 {
             is_refused(&served.lab.balancer, LISTEN_V4, b"EHLO example\r\n");
         }

@@ -2,15 +2,20 @@
  * accept(2) and getpeername(2) say about it: here, on a duplicate, in a forked child, in a program run
  * from it, and on a descriptor that has travelled through a Unix socket.
  *
- * server MODE FAMILY PORT [hold|brief]  MODE block threads fork poll select lt et exclusive oneshot cancel rebind shutdown
- * Each connection is answered after its first octets; with `hold` it stays open until the client closes.
- * SIGUSR1 does nothing, but interrupts. `rebind` closes its listener at SIGUSR2 and opens it at the next; `shutdown`
- * shuts it down while a thread waits in accept(2), and stays.
+ * server --accept=HOW [--family=4|6] [--port=8443] [--brief] [--hold]
+ *
+ * HOW     block, threads, fork, poll, select, level, edge, exclusive, oneshot (of epoll), cancel, rebind, shutdown
+ * --brief accept(2) and getpeername(2) only
+ * --hold  the same, and the connection stays open until the client closes it
+ *
+ * Each connection is answered after its first bytes. SIGUSR1 does nothing, but interrupts. `rebind` closes its listener at
+ * SIGUSR2 and opens it at the next; `shutdown` shuts it down while a thread waits in accept(2), and stays.
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <getopt.h>
 #include <netinet/in.h>
 #include <poll.h>
 #include <pthread.h>
@@ -92,7 +97,7 @@ static void through_a_child(int fd, int run_program, char *text)
             for (int n = 3; n < 64; n++) /* as sshd does: nothing but the environment is left */
                 if (n != CHILD_SOCKET && n != CHILD_PIPE)
                     close(n);
-            execl("/proc/self/exe", "server", "child", (char *)NULL);
+            execl("/proc/self/exe", "server", "--child", (char *)NULL);
             _exit(9);
         }
         char said[TEXT] = "";
@@ -294,22 +299,37 @@ static void rebinding(int listener, int six, int port)
 
 int main(int count, char **args)
 {
-    if (count > 1 && !strcmp(args[1], "child")) {
+    if (count > 1 && !strcmp(args[1], "--child")) {
         char said[TEXT] = "";
         peer_of(CHILD_SOCKET, said);
         return write(CHILD_PIPE, said, TEXT) != TEXT;
     }
-    const char *mode = args[1];
-    int six = args[2][0] == '6', port = atoi(args[3]);
-    hold = count > 4 && !strcmp(args[4], "hold");
-    brief = count > 4;
+    static const struct option options[] = {{"accept", required_argument, NULL, 'a'},
+                                            {"family", required_argument, NULL, 'f'},
+                                            {"port", required_argument, NULL, 'p'},
+                                            {"brief", no_argument, &brief, 1},
+                                            {"hold", no_argument, &hold, 1},
+                                            {NULL, 0, NULL, 0}};
+    const char *how = "";
+    int six = 0, port = 8443, option;
+    while ((option = getopt_long(count, args, "", options, NULL)) != -1) {
+        if (option == 'a')
+            how = optarg;
+        else if (option == 'f')
+            six = *optarg == '6';
+        else if (option == 'p')
+            port = atoi(optarg);
+        else if (option != 0)
+            return 2;
+    }
+    brief |= hold;
     struct sigaction interrupts = {.sa_handler = nothing}, asks = {.sa_handler = ask};
     sigaction(SIGUSR1, &interrupts, NULL);
     sigaction(SIGUSR2, &asks, NULL);
-    int waits = !strcmp(mode, "block") || !strcmp(mode, "threads") || !strcmp(mode, "fork") ||
-                !strcmp(mode, "shutdown");
+    int waits = !strcmp(how, "block") || !strcmp(how, "threads") || !strcmp(how, "fork") ||
+                !strcmp(how, "shutdown");
     int listener = listens(six, port, !waits);
-    if (!strcmp(mode, "cancel")) { /* a thread that waits in accept(2) can be cancelled there */
+    if (!strcmp(how, "cancel")) { /* a thread that waits in accept(2) can be cancelled there */
         pthread_t waiting;
         void *result = NULL;
         pthread_create(&waiting, NULL, accept_always, (void *)(long)listener);
@@ -319,7 +339,7 @@ int main(int count, char **args)
         puts(result == PTHREAD_CANCELED ? "cancelled" : "not cancelled");
         return 0;
     }
-    if (!strcmp(mode, "shutdown")) {
+    if (!strcmp(how, "shutdown")) {
         pthread_t waiting;
         sigset_t shuts_down;
         int number;
@@ -330,29 +350,29 @@ int main(int count, char **args)
         sigwait(&shuts_down, &number);
         shutdown(listener, SHUT_RDWR);
     }
-    if (!strcmp(mode, "rebind"))
+    if (!strcmp(how, "rebind"))
         rebinding(listener, six, port);
-    if (!strcmp(mode, "block"))
+    if (!strcmp(how, "block"))
         accepts(listener);
-    if (!strcmp(mode, "fork"))
+    if (!strcmp(how, "fork"))
         in_children(listener, accepts);
-    if (!strcmp(mode, "exclusive"))
+    if (!strcmp(how, "exclusive"))
         in_children(listener, exclusively);
-    if (!strcmp(mode, "lt"))
+    if (!strcmp(how, "level"))
         by_epoll(listener, 0);
-    if (!strcmp(mode, "et"))
+    if (!strcmp(how, "edge"))
         by_epoll(listener, EPOLLET);
-    if (!strcmp(mode, "oneshot"))
+    if (!strcmp(how, "oneshot"))
         by_epoll(listener, EPOLLONESHOT);
     pthread_t thread;
-    for (int n = 0; !strcmp(mode, "threads") && n < 3; n++)
+    for (int n = 0; !strcmp(how, "threads") && n < 3; n++)
         pthread_create(&thread, NULL, accept_always, (void *)(long)listener);
-    while (!strcmp(mode, "poll")) {
+    while (!strcmp(how, "poll")) {
         struct pollfd wait = {.fd = listener, .events = POLLIN};
         poll(&wait, 1, -1);
         take(listener, 1);
     }
-    while (!strcmp(mode, "select")) {
+    while (!strcmp(how, "select")) {
         fd_set set;
         FD_ZERO(&set);
         FD_SET(listener, &set);

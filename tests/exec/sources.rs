@@ -12,7 +12,7 @@ use crate::proxy::policy::sources::{LOOPBACK, NOBODY};
 
 #[test]
 fn special_sources_are_refused() {
-    let served = ServerRig::new("lt 4 8443", &[]);
+    let served = ServerRig::new("--accept=level", &[]);
     for ip in [NOBODY, LOOPBACK].concat() {
         let client = client(ip);
         for header in [v1(client), v2(client)] {
@@ -25,7 +25,7 @@ fn special_sources_are_refused() {
 
 #[test]
 fn special_sources_are_refused_on_an_ipv6_listener() {
-    let served = ServerRig::new("et 6 8443", &[]);
+    let served = ServerRig::new("--accept=edge --family=6", &[]);
     for ip in [NOBODY, LOOPBACK].concat() {
         for listener in [LISTEN_V4, LISTEN_V6] {
             refused(&served, listener, &v2(client(ip)), ip);
@@ -36,7 +36,7 @@ fn special_sources_are_refused_on_an_ipv6_listener() {
 /// Not what goes through as it is either: it has a header, whose claim is not true.
 #[test]
 fn they_are_refused_where_headers_are_optional() {
-    let served = ServerRig::new("lt 4 8443", &["--header=optional"]);
+    let served = ServerRig::new("--accept=level", &["--header=optional"]);
     for ip in ["127.0.0.1", "::1", "0.0.0.0"] {
         refused(&served, LISTEN_V4, &v2(client(ip)), ip);
     }
@@ -45,7 +45,7 @@ fn they_are_refused_where_headers_are_optional() {
 /// No client has port 0, and a header that speaks of UDP is not about this connection.
 #[test]
 fn what_no_tcp_client_can_be_is_refused() {
-    let served = ServerRig::new("lt 4 8443", &[]);
+    let served = ServerRig::new("--accept=level", &[]);
     let nameless = SocketAddr::new(fresh_client_v4().ip(), 0);
     let datagram = header_bytes::v2_udp(fresh_client_v4(), FRONT_V4);
     for bytes in [v1(nameless), v2(nameless), datagram] {
@@ -56,7 +56,7 @@ fn what_no_tcp_client_can_be_is_refused() {
 /// The attendant judges as the library does.
 #[test]
 fn a_slow_header_gets_no_further() {
-    let served = ServerRig::new("lt 4 8443", &[]);
+    let served = ServerRig::new("--accept=level", &[]);
     for ip in ["127.0.0.1", "::1", "224.0.0.1"] {
         let header = v2(client(ip));
         let conn = served.connect_and_send(&header[..20]);
@@ -68,7 +68,10 @@ fn a_slow_header_gets_no_further() {
 
 #[test]
 fn local_sources_on_request() {
-    let served = ServerRig::new("lt 6 8443", &["--source-policy=allow-local"]);
+    let served = ServerRig::new(
+        "--accept=level --family=6",
+        &["--source-policy=allow-local"],
+    );
     for ip in ["127.0.0.1", "127.1.2.3", "::1", "::ffff:127.0.0.1"] {
         let client = client(ip);
         served.assert_report(&served.report_for(&v2(client)), mapped_ipv6(client));
@@ -82,7 +85,7 @@ fn local_sources_on_request() {
 /// address and port: that is who the server sees without a header too.
 #[test]
 fn who_names_itself_speaks_for_itself() {
-    let served = ServerRig::new("lt 4 8443", &["--trust=loopback"]);
+    let served = ServerRig::new("--accept=level", &["--trust=loopback"]);
     let listener = SocketAddr::from(([127, 0, 0, 1], 8443));
     let conn = Conn::connect(&served.lab.server, listener);
     conn.send(&[&header_bytes::v1(conn.local_addr(), FRONT_V4)[..], b"hi"].concat());

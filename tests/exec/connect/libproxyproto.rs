@@ -35,7 +35,7 @@ fn sent(lab: &Lab, backend: &Backend, variables: &[&str], program: &[&str]) -> S
 
 #[test]
 fn the_server_sees_the_client() {
-    let served = ServerRig::new("lt 4 8443 brief", &["--source-policy=allow-local"]);
+    let served = ServerRig::new("--accept=level --brief", &["--source-policy=allow-local"]);
     let client = fresh_client_v4();
     let (ip, port) = (
         format!("LIBPROXYPROTO_ADDR={}", client.ip()),

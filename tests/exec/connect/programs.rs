@@ -15,7 +15,7 @@ const VERSIONS: [&str; 2] = ["--proxy-version=1", "--proxy-version=2"];
 /// As in the README of libproxyproto: netcat on one side, a server that knows nothing on the other.
 #[test]
 fn netcat_to_a_server_under_exec() {
-    let served = ServerRig::new("lt 6 8443 brief", &[]);
+    let served = ServerRig::new("--accept=level --family=6 --brief", &[]);
     for (client, to) in [
         (fresh_client_v4(), LISTEN_V4),
         (fresh_client_v6(), LISTEN_V6),
@@ -119,7 +119,7 @@ fn curl_to_haproxy() {
 /// What a shell starts has it too, and the launcher says that it can't vouch for all of that.
 #[test]
 fn children() {
-    let served = ServerRig::new("lt 4 8443 brief", &[]);
+    let served = ServerRig::new("--accept=level --brief", &[]);
     let client = fresh_client_v4();
     let line =
         "echo hello | nc.openbsd -N 10.81.0.1 8443; printf hello | nc.openbsd -N 10.81.0.1 8443";
@@ -152,10 +152,9 @@ fn both_sides_in_one_program() {
         "--trust=loopback",
         "--",
         &behind,
-        "lt",
-        "4",
-        "9000",
-        "brief",
+        "--accept=level",
+        "--port=9000",
+        "--brief",
     ];
     let _behind = Peername::start(&lab.server, &behind, &[TARGET_V4]);
     let someone: SocketAddr = fresh_client_v4();

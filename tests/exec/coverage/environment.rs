@@ -60,13 +60,13 @@ fn a_child_with_an_empty_environment_gets_nothing_without_a_header() {
 #[test]
 fn a_server_behind_another_program_sees_its_clients() {
     let (dynamic, fixed) = (compiled_server(Libc::Glibc), compiled_server(Libc::Static));
-    let run = "block 4 8443; exit $?";
+    let run = "--accept=block; exit $?";
     for script in [
         format!("env -i {dynamic} {run}"),
         format!("env -i {fixed} {run}"),
         format!("{fixed} {run}"),
         format!("sudo -n -u nobody {dynamic} {run}"),
-        format!("su nobody -s /bin/sh -c '{dynamic} block 4 8443'; exit $?"),
+        format!("su nobody -s /bin/sh -c '{dynamic} --accept=block'; exit $?"),
         format!("runuser -u nobody -- {dynamic} {run}"),
         format!("runuser -u nobody -- env -i {dynamic} {run}"),
         format!("setpriv --reuid=65534 --clear-groups --no-new-privs env -i {dynamic} {run}"),

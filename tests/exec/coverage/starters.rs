@@ -32,7 +32,7 @@ fn a_service_of_runit_sees_its_clients() {
         let run = run.replace("SERVER", &compiled_server(Libc::Glibc));
         let run = scratch.write(
             "services/server/run",
-            &format!("#!/bin/sh\n{run} block 4 8443\n"),
+            &format!("#!/bin/sh\n{run} --accept=block\n"),
         );
         fs::set_permissions(run, Permissions::from_mode(0o755)).expect("a script to be run");
         let script = "env - PATH=$PATH runsvdir -P $0; exit $?";
@@ -138,6 +138,6 @@ fn i386() -> String {
 /// A job at the start of the machine, which is when there is no file yet that says so.
 const CRON: &str = "
 for directory in /run /etc/cron.d /var/spool/cron/crontabs; do mount -t tmpfs none $directory; done
-echo '@reboot root exec SERVER block 4 8443' >/etc/cron.d/server
+echo '@reboot root exec SERVER --accept=block' >/etc/cron.d/server
 exec cron -f
 ";

@@ -19,7 +19,7 @@ const BOTH: [&str; 2] = [PRELOAD, NOTIFY];
 #[test]
 fn a_storm_of_signals_loses_nobody() {
     for mechanism in BOTH {
-        for mode in ["block 4 8443 brief", "lt 4 8443 brief"] {
+        for mode in ["--accept=block --brief", "--accept=level --brief"] {
             let served = ServerRig::with_mode(mechanism, mode, &[]);
             let server = server_of(&served);
             std::thread::scope(|scope| {
@@ -49,7 +49,7 @@ fn a_storm_of_signals_loses_nobody() {
 #[test]
 fn a_listener_that_is_closed_and_opened_again() {
     for mechanism in BOTH {
-        let served = ServerRig::with_mode(mechanism, "rebind 4 8443 brief", &[]);
+        let served = ServerRig::with_mode(mechanism, "--accept=rebind --brief", &[]);
         let server = server_of(&served);
         let [early, late] = [(); 2].map(|()| fresh_client_v4());
         let [first, second] = [early, late].map(|client| parked(&served, &v2(client)));
@@ -71,7 +71,7 @@ fn a_listener_that_is_closed_and_opened_again() {
 #[test]
 fn a_listener_that_is_shut_down() {
     for mechanism in BOTH {
-        let served = ServerRig::with_mode(mechanism, "shutdown 4 8443 brief", &[]);
+        let served = ServerRig::with_mode(mechanism, "--accept=shutdown --brief", &[]);
         let client = fresh_client_v4();
         let waiting = parked(&served, &v2(client));
         server_of(&served)
@@ -91,7 +91,8 @@ fn a_full_queue_when_the_bell_rings() {
     let shallow = "echo 2 >/proc/sys/net/core/somaxconn && exec \"$@\"";
     for mechanism in BOTH {
         let through = ["sh", "-c", shallow, "sh"];
-        let served = ServerRig::with_mode_through(mechanism, &through, "lt 4 8443 brief", &[]);
+        let served =
+            ServerRig::with_mode_through(mechanism, &through, "--accept=level --brief", &[]);
         let server = server_of(&served);
         let late = fresh_client_v4();
         let slow = parked(&served, &v2(late));
@@ -170,7 +171,7 @@ fn unread_from_balancer(host: &Host) -> Vec<String> {
 #[test]
 fn a_killed_program_leaves_nothing() {
     for mechanism in BOTH {
-        let mut served = ServerRig::with_mode(mechanism, "threads 4 8443 brief", &[]);
+        let mut served = ServerRig::with_mode(mechanism, "--accept=threads --brief", &[]);
         let waiting = parked(&served, &v2(fresh_client_v4()));
         let server = server_of(&served);
         server.signal(pidfd::Signal::KILL).expect("it lives");
@@ -184,7 +185,7 @@ fn a_killed_program_leaves_nothing() {
 /// The helper is killed before the program has accepted anything.
 #[test]
 fn a_helper_that_is_killed_at_once() {
-    let served = ServerRig::with_mode(PRELOAD, "lt 4 8443 brief", &[]);
+    let served = ServerRig::with_mode(PRELOAD, "--accept=level --brief", &[]);
     super::kill_attendant_of(&served);
     assert_eq!(
         served
@@ -203,7 +204,7 @@ fn a_helper_that_is_killed_at_once() {
 #[test]
 fn as_process_1() {
     for mechanism in BOTH {
-        let mut served = ServerRig::with_mode(mechanism, "et 4 8443 brief", &[]);
+        let mut served = ServerRig::with_mode(mechanism, "--accept=edge --brief", &[]);
         let family = pidfd::descendants(served.process.pid());
         let ids = status_of(family[0], "NSpid");
         assert!(ids.ends_with("\t1"), "{ids}");

@@ -11,7 +11,11 @@ use crate::harness::rig::exec::{NOTIFY, PRELOAD, ServerRig, v2};
 #[test]
 fn no_identity_is_wrong() {
     for mechanism in [PRELOAD, NOTIFY] {
-        let served = ServerRig::with_mode(mechanism, "et 4 8443 brief", &["--max-connections=512"]);
+        let served = ServerRig::with_mode(
+            mechanism,
+            "--accept=edge --brief",
+            &["--max-connections=512"],
+        );
         churn(&served, count());
     }
 }
@@ -19,7 +23,7 @@ fn no_identity_is_wrong() {
 /// 65536 slots, of which 5000 connections need no second use.
 #[test]
 fn no_identity_is_wrong_in_the_default_table() {
-    churn(&ServerRig::new("et 4 8443 brief", &[]), count());
+    churn(&ServerRig::new("--accept=edge --brief", &[]), count());
 }
 
 /// PEERNAME_TEST_CHURN is how many; 1000000 takes minutes.

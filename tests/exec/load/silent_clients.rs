@@ -7,12 +7,12 @@ use crate::harness::rig::exec::{NOTIFY, PRELOAD, ServerRig, v2};
 
 #[test]
 fn a_thousand_silent_clients_hold_nobody_up() {
-    parked(PRELOAD, "lt 4 8443 brief");
+    parked(PRELOAD, "--accept=level --brief");
 }
 
 #[test]
 fn nor_do_they_under_a_supervisor() {
-    parked(NOTIFY, "threads 4 8443 brief");
+    parked(NOTIFY, "--accept=threads --brief");
 }
 
 /// The others take at most twice as long as before. When the silent ones speak at last, each is itself.

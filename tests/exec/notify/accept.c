@@ -1,9 +1,14 @@
 /* A server in a dozen variants: tells each client the address that accept(2) gave for it and the one that
- * getpeername(2) gives, then closes. Usage: accept VARIANT 4|6 PORT. */
+ * getpeername(2) gives, then closes.
+ *
+ * accept --accept=HOW [--family=4|6] [--port=8443]
+ *
+ * HOW  block, threads, fork, poll, select, level, edge, exclusive, oneshot (of epoll), full, signal, rebind, shutdown, exit */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <getopt.h>
 #include <netinet/in.h>
 #include <poll.h>
 #include <pthread.h>
@@ -18,7 +23,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-static int family, port;
+static int family = AF_INET, port = 8443;
 
 static void must(int ok, const char *what) {
     if (!ok) {
@@ -100,10 +105,18 @@ static void in_epoll(int flags) {
 static void note(int signal) { (void)signal; }
 
 int main(int argc, char **argv) {
-    if (argc != 4) return 2;
-    const char *variant = argv[1];
-    family = strcmp(argv[2], "4") ? AF_INET6 : AF_INET;
-    port = atoi(argv[3]);
+    static const struct option options[] = {{"accept", required_argument, NULL, 'a'},
+                                            {"family", required_argument, NULL, 'f'},
+                                            {"port", required_argument, NULL, 'p'},
+                                            {NULL, 0, NULL, 0}};
+    const char *variant = "";
+    int option;
+    while ((option = getopt_long(argc, argv, "", options, NULL)) != -1) {
+        if (option == 'a') variant = optarg;
+        else if (option == 'f') family = strcmp(optarg, "4") ? AF_INET6 : AF_INET;
+        else if (option == 'p') port = atoi(optarg);
+        else return 2;
+    }
     setvbuf(stdout, NULL, _IOLBF, 0);
     int fd;
     if (!strcmp(variant, "block")) {

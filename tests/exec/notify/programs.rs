@@ -180,9 +180,7 @@ fn an_ordinary_user_can_supervise() {
         "-v",
         "--",
         &server,
-        "threads",
-        "4",
-        "8443",
+        "--accept=threads",
     ];
     let mut process =
         Process::start_through(&lab.server, &nobody, &copy, &args).wait_listening(&[LISTEN_V4]);

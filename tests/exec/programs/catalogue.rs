@@ -98,7 +98,7 @@ pub(super) fn c_musl() -> Program {
 
 fn c(site: &Site<'_>, libc: Libc) -> Vec<String> {
     let family = site.pick("4", "6");
-    let arguments = format!("lt {family} 8443 brief");
+    let arguments = format!("--accept=level --family={family} --brief");
     words(&compiled_server(libc), &arguments)
 }
 

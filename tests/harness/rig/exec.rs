@@ -30,8 +30,7 @@ pub(crate) struct ServerRig {
 }
 
 impl ServerRig {
-    /// Starts the server with `mode` and what follows it, as in `server.c`, in a PID namespace that ends with
-    /// the test.
+    /// Starts the server with these options of `server.c`, in a PID namespace that ends with the test.
     pub(crate) fn new(mode: &str, options: &[&str]) -> Self {
         Self::start_through(&[], &compiled_server(Libc::Glibc), mode, options)
     }
@@ -79,7 +78,7 @@ impl ServerRig {
         let own_pids = ["unshare", "--pid", "--fork", "--kill-child=KILL"];
         let through = [&own_pids, through].concat();
         let process = Process::start_through(&lab.server, &through, BINARY, &args);
-        let v6 = words.contains(&"6");
+        let v6 = words.contains(&"--family=6");
         let listens = if v6 { LISTEN_V6 } else { LISTEN_V4 };
         Self {
             process: process.wait_listening(&[listens]),

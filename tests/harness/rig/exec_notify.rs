@@ -43,13 +43,14 @@ impl NotifyRig {
     pub(crate) fn start_variant(name: &str, family: &str, options: &[&str]) -> Self {
         let program = compiled_accept_server();
         let program = program.to_str().expect("text");
-        Self::start(options, &[program, name, family, "8443"])
+        let (accept, family) = (format!("--accept={name}"), format!("--family={family}"));
+        Self::start(options, &[program, &accept, &family])
     }
 
     /// The same; the program ignores SIGTERM.
     pub(crate) fn start_ignoring_sigterm(name: &str) -> Self {
         let shell = format!(
-            "trap '' TERM; exec {} {name} 4 8443",
+            "trap '' TERM; exec {} --accept={name}",
             compiled_accept_server().display()
         );
         Self::start(&[], &["sh", "-c", &shell])
