@@ -7,7 +7,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 
-use peername_identity::{Counter, Full, Identity, Refusal, Table, Verdict};
+use peername_identity::{Counter, Ends, Full, HeaderCheck, Identity, Peeked, Refusal, Step, Table};
 use peername_sys::socket::upstream::local_addr;
 use peername_sys::tcp::{socket_info, stream};
 
@@ -45,19 +45,19 @@ pub fn look_at_new(
     if from.namespace.is_none() && socket_info::protocol(connection).is_none() {
         return Look::Ready(None);
     }
-    let settings = table.settings();
-    if !settings.trusts(from.peer.ip()) {
-        let verdict = settings.policy().without_header(Counter::Untrusted);
-        return act(table, connection, from, verdict);
-    }
-    look(table, connection, from, buffer)
+    let (check, step) = HeaderCheck::start(table.settings(), from.peer);
+    run(table, connection, from, check, step, buffer)
 }
 
 /// Looks at a connection whose header [`look_at_new`] has found unfinished.
 pub fn look_again(table: Table<'_>, connection: BorrowedFd<'_>, buffer: &mut [u8]) -> Look {
     let namespace = None;
     match socket_info::peer_addr(connection) {
-        Ok(peer) => look(table, connection, From { peer, namespace }, buffer),
+        Ok(peer) => {
+            let check = HeaderCheck::resume(table.settings(), peer);
+            let from = From { peer, namespace };
+            run(table, connection, from, check, Step::Peek, buffer)
+        }
         // Reset meanwhile: nobody can say any more where it came from.
         Err(_) => {
             table.settings().count(Counter::Closed);
@@ -80,45 +80,47 @@ pub fn refuse(connection: impl AsFd) {
     let _ = stream::reset_on_close(connection);
 }
 
-fn look(table: Table<'_>, connection: BorrowedFd<'_>, from: From, buffer: &mut [u8]) -> Look {
-    let refused = |why| refused(table, connection, from.peer, why);
-    let received = match stream::peek(connection, buffer) {
-        Ok(0) => return refused(Counter::Closed),
-        Ok(n) => n,
-        Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Look::Unfinished(1),
-        Err(error) if error.kind() == io::ErrorKind::Interrupted => return Look::Unfinished(1),
-        Err(_) => return refused(Counter::Closed),
-    };
-    let seen = buffer.get(..received).unwrap_or_default();
-    let verdict = table.settings().policy().judge(seen, from.peer);
-    act(table, connection, from, verdict)
-}
-
-fn act(table: Table<'_>, connection: BorrowedFd<'_>, from: From, verdict: Verdict) -> Look {
-    match verdict {
-        Verdict::Header { len, named } => take(table, connection, from, (len, named)),
-        Verdict::Unfinished(len) => Look::Unfinished(len),
-        Verdict::Plain => Look::Ready(None),
-        Verdict::Refuse(why) => refused(table, connection, from.peer, why),
-    }
-}
-
-/// Takes the header off the socket and remembers whom it names.
-fn take(
+/// Does what the check says, until the connection is ready, incomplete or refused.
+fn run(
     table: Table<'_>,
     connection: BorrowedFd<'_>,
     from: From,
-    (len, named): (usize, Option<(SocketAddr, SocketAddr)>),
+    check: HeaderCheck,
+    first: Step,
+    buffer: &mut [u8],
 ) -> Look {
-    let remember = |named| remember(table, connection, from, named);
-    if let Err(Full) = named.map_or(Ok(()), remember) {
-        return refused(table, connection, from.peer, Counter::Full);
+    let (mut step, mut client) = (first, None);
+    loop {
+        step = match step {
+            Step::Peek => check.peeked(peek(connection, buffer)),
+            Step::Store { len, named } => {
+                client = named.map(|(client, _)| client);
+                let store = |named| remember(table, connection, from, named);
+                check.stored(len, named.map_or(Ok(()), store))
+            }
+            Step::Discard(len) => {
+                check.discarded(stream::discard(connection, len).ok() == Some(len))
+            }
+            Step::Admit => {
+                table.settings().count(Counter::Accepted);
+                return Look::Ready(client);
+            }
+            Step::PassThrough => return Look::Ready(None),
+            Step::Wait(len) => return Look::Unfinished(len),
+            Step::Refuse(why) => return refused(table, connection, from.peer, why),
+        }
     }
-    if stream::discard(connection, len).ok() != Some(len) {
-        return refused(table, connection, from.peer, Counter::Closed);
+}
+
+fn peek<'b>(connection: BorrowedFd<'_>, buffer: &'b mut [u8]) -> Peeked<'b> {
+    match stream::peek(connection, buffer) {
+        Ok(0) => Peeked::Closed,
+        Ok(n) => Peeked::Bytes(buffer.get(..n).unwrap_or_default()),
+        Err(error) => match error.kind() {
+            io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted => Peeked::Nothing,
+            _ => Peeked::Closed,
+        },
     }
-    table.settings().count(Counter::Accepted);
-    Look::Ready(named.map(|(client, _)| client))
 }
 
 /// Puts a client into the table as the one at the other end of this connection.
@@ -131,7 +133,7 @@ fn remember(
     table: Table<'_>,
     connection: BorrowedFd<'_>,
     from: From,
-    (client, destination): (SocketAddr, SocketAddr),
+    (client, destination): Ends,
 ) -> Result<(), Full> {
     let cookie = socket_info::cookie(connection).map_err(|_| Full)?;
     let identity = Identity {

@@ -35,21 +35,20 @@ extern crate std;
 
 mod address;
 mod bits;
+mod header_check;
 mod layout;
 mod refusals;
 mod request;
 mod settings;
 mod shown;
-mod source;
 mod table;
-mod verdict;
 
 pub use address::Network;
 pub use bits::Ports;
+pub use header_check::{Ends, HeaderCheck, Peeked, Step};
+pub use peername_proto::SourcePolicy;
 pub use refusals::{Refusal, RefusalReader};
 pub use request::{Request, Wish};
 pub use settings::{Counter, PROBE, PROBE_ERRNO, Policy, Secrets, Settings, Signature};
 pub use shown::{pseudo_v4, shown};
-pub use source::SourcePolicy;
 pub use table::{Full, Identity, Place, Table};
-pub use verdict::Verdict;

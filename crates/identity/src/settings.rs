@@ -7,10 +7,11 @@
 use core::net::IpAddr;
 use core::sync::atomic::{AtomicU64, Ordering};
 
+use peername_proto::SourcePolicy;
+
 use crate::address::Network;
 use crate::bits::Ports;
 use crate::layout::{NETWORKS, Parts};
-use crate::source::SourcePolicy;
 
 /// The settings of a table.
 #[derive(Clone, Copy, Debug)]
@@ -131,7 +132,7 @@ impl<'m> Settings<'m> {
             .rev()
             .fold(0, |bits, &flag| bits << 1 | u64::from(flag));
         self.set(FLAGS, flags);
-        self.set(SOURCES, policy.sources.to_word());
+        self.set(SOURCES, policy_to_word(policy.sources));
         self.set(MAX_HEADER, policy.max_header as u64);
         self.set(USER, policy.attendant_user.into());
         self.set(NAMESPACE, policy.namespace);
@@ -158,7 +159,7 @@ impl<'m> Settings<'m> {
             header_required: flags & 1 != 0,
             all_ports: flags & 2 != 0,
             show_destination: flags & 4 != 0,
-            sources: SourcePolicy::from_word(self.get(SOURCES)),
+            sources: policy_from_word(self.get(SOURCES)),
             max_header: usize::try_from(self.get(MAX_HEADER)).unwrap_or(usize::MAX),
             attendant_user: u32::try_from(self.get(USER)).unwrap_or(u32::MAX),
             namespace: self.get(NAMESPACE),
@@ -286,6 +287,23 @@ impl<'m> Settings<'m> {
     }
 }
 
+fn policy_to_word(policy: SourcePolicy) -> u64 {
+    match policy {
+        SourcePolicy::Strict => 0,
+        SourcePolicy::AllowLocal => 1,
+        SourcePolicy::Any => 2,
+    }
+}
+
+/// A word that was never written is [`SourcePolicy::Strict`].
+fn policy_from_word(word: u64) -> SourcePolicy {
+    match word {
+        1 => SourcePolicy::AllowLocal,
+        2 => SourcePolicy::Any,
+        _ => SourcePolicy::Strict,
+    }
+}
+
 /// `peername`, then the version of the layout: a library of another version does not touch the table.
 const MAGIC_VALUE: u64 = u64::from_be_bytes(*b"peernam\x05");
 
@@ -306,3 +324,19 @@ const REFUSALS: usize = 16;
 const UNREAD: usize = 17;
 /// One word each, to the end.
 const COUNTERS: usize = 18;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn source_policies_are_read_as_they_were_written() {
+        for policy in [
+            SourcePolicy::Strict,
+            SourcePolicy::AllowLocal,
+            SourcePolicy::Any,
+        ] {
+            assert_eq!(policy_from_word(policy_to_word(policy)), policy);
+        }
+    }
+}

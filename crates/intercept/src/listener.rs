@@ -4,12 +4,11 @@ mod connect_proxy;
 
 use std::collections::HashMap;
 use std::io;
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use peername_observe::throttle::Throttle;
-use peername_server::addr::{LocalAddr, PeerAddr};
+use peername_server::addr::{LocalAddr, PeerAddr, canonical};
 use peername_server::header_limits::HeaderLimits;
 use peername_server::header_reader;
 use peername_server::listeners::ListenerId;
@@ -221,9 +220,4 @@ impl Drop for ActiveGuard<'_> {
     fn drop(&mut self) {
         self.0.metrics.active.dec();
     }
-}
-
-/// The canonical form of an address: an IPv4-mapped IPv6 address becomes the IPv4 address.
-fn canonical(addr: SocketAddr) -> SocketAddr {
-    SocketAddr::new(addr.ip().to_canonical(), addr.port())
 }

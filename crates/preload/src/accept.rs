@@ -3,7 +3,9 @@
 use core::ffi::c_int;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-use peername_identity::{Counter, Full, Identity, Refusal, Settings, Table, Verdict, Wish, shown};
+use peername_identity::{
+    Counter, Ends, Full, HeaderCheck, Identity, Peeked, Refusal, Settings, Step, Table, Wish, shown,
+};
 use peername_preload_common::address::RawAddress;
 use peername_preload_common::kernel::{self, End, Errno, Result};
 use peername_preload_common::socket::{Protocol, Socket};
@@ -88,23 +90,26 @@ impl Arrival {
         }
         let from = From { peer, namespace };
         let mut buffer = [0; PEEK];
-        let mut verdict = self.verdict(settings, peer, &mut buffer);
-        if alone::is_alone() {
-            verdict = self.wait_alone(settings, peer, &mut buffer, verdict);
+        let (check, mut step) = HeaderCheck::start(settings, peer);
+        if step == Step::Peek {
+            step = self.peek(check, &mut buffer);
         }
-        if matches!(
-            verdict,
-            Verdict::Plain | Verdict::Refuse(Counter::NotAHeader)
-        ) {
+        if alone::is_alone() {
+            step = self.wait_alone(check, &mut buffer, step);
+        }
+        if matches!(step, Step::PassThrough | Step::Refuse(Counter::NotAHeader)) {
             debug::say("error: not proxy protocol\n");
         }
-        match verdict {
-            Verdict::Plain => Ok(Some((self.socket, self.address))),
-            Verdict::Refuse(why) => Ok(self.refuse(settings, peer, why)),
-            Verdict::Unfinished(_) => Ok(self.park(settings, peer, listener)),
-            Verdict::Header { len, named } => {
+        match step {
+            Step::Store { len, named } => {
                 let named = named.filter(|_| alone::believes(&buffer));
-                self.admit(table, listener, from, &mut buffer, (len, named))
+                self.admit(table, listener, from, check, &mut buffer, (len, named))
+            }
+            Step::Wait(_) => Ok(self.park(settings, peer, listener)),
+            Step::Refuse(why) => Ok(self.refuse(settings, peer, why)),
+            // The others follow on one of those above.
+            Step::PassThrough | Step::Peek | Step::Discard(_) | Step::Admit => {
+                Ok(Some((self.socket, self.address)))
             }
         }
     }
@@ -132,78 +137,73 @@ impl Arrival {
         settings.bells().contains(peer.port()) && own() == Some(peer.ip())
     }
 
-    /// Remembers the client, takes the header off, and gives the connection to the program.
+    /// Stores the client, takes the header off, and gives the connection to the program.
     fn admit(
         self,
         table: Table<'_>,
         listener: Socket,
         from: From,
+        check: HeaderCheck,
         buffer: &mut [u8],
-        (len, named): (usize, Option<(SocketAddr, SocketAddr)>),
+        (len, named): (usize, Option<Ends>),
     ) -> Result<Option<(Socket, RawAddress)>> {
         let settings = table.settings();
-        match self.introduce(table, from, named) {
-            Ok(_) if !self.socket.take(buffer, len) => {
-                Ok(self.refuse(settings, from.peer, Counter::Closed))
-            }
-            Ok(shown) => {
+        let stored = self.store(table, from, named);
+        let mut step = check.stored(len, stored.map(drop));
+        if let Step::Discard(len) = step {
+            step = check.discarded(self.socket.take(buffer, len));
+        }
+        match (step, stored) {
+            (Step::Admit, Ok(shown)) => {
                 settings.count(Counter::Accepted);
                 if let Some((client, _)) = named {
                     debug::say_client(from.peer, client);
                 }
                 Ok(Some((self.socket, shown)))
             }
-            Err(Full) if alone::is_alone() => Ok(self.refuse(settings, from.peer, Counter::Full)),
             // With its header: the attendant looks for room, and refuses it if there is none.
-            Err(Full) => Ok(self.park(settings, from.peer, listener)),
+            (Step::Refuse(Counter::Full), _) if !alone::is_alone() => {
+                Ok(self.park(settings, from.peer, listener))
+            }
+            (Step::Refuse(why), _) => Ok(self.refuse(settings, from.peer, why)),
+            _ => Ok(self.refuse(settings, from.peer, Counter::Closed)),
         }
     }
 
     /// Waits for the rest of a header here, but not for long. A peer that says nothing at all may be
     /// waiting for the server to speak.
-    fn wait_alone(
-        &self,
-        settings: Settings<'_>,
-        peer: SocketAddr,
-        buffer: &mut [u8],
-        first: Verdict,
-    ) -> Verdict {
+    fn wait_alone(&self, check: HeaderCheck, buffer: &mut [u8], first: Step) -> Step {
         let (pieces, milliseconds) = alone::PIECES;
-        let mut verdict = first;
+        let mut step = first;
         for _ in 0..pieces {
-            let Verdict::Unfinished(octets) = verdict else {
-                return verdict;
+            let Step::Wait(bytes) = step else {
+                return step;
             };
-            self.socket.wait_for(octets, milliseconds);
-            verdict = self.verdict(settings, peer, buffer);
+            self.socket.wait_for(bytes, milliseconds);
+            step = self.peek(check, buffer);
         }
-        match verdict {
-            Verdict::Unfinished(_) if self.socket.peek(buffer) == Ok(Some(0)) => {
-                settings.policy().without_header(Counter::NotAHeader)
+        match step {
+            Step::Wait(_) if self.socket.peek(buffer) == Ok(Some(0)) => {
+                check.without_header(Counter::NotAHeader)
             }
-            Verdict::Unfinished(_) => Verdict::Refuse(Counter::Late),
-            verdict => verdict,
+            Step::Wait(_) => Step::Refuse(Counter::Late),
+            step => step,
         }
     }
 
-    fn verdict(&self, settings: Settings<'_>, peer: SocketAddr, buffer: &mut [u8]) -> Verdict {
-        let policy = settings.policy();
-        if !settings.trusts(peer.ip()) {
-            return policy.without_header(Counter::Untrusted);
-        }
-        match self.socket.peek(buffer) {
-            Ok(Some(n)) => policy.judge(buffer.get(..n).unwrap_or_default(), peer),
-            // Gone before it has said anything.
-            Ok(None) | Err(_) => Verdict::Refuse(Counter::Closed),
-        }
+    fn peek(&self, check: HeaderCheck, buffer: &mut [u8]) -> Step {
+        check.peeked(match self.socket.peek(buffer) {
+            Ok(Some(n)) => Peeked::Bytes(buffer.get(..n).unwrap_or_default()),
+            Ok(None) | Err(_) => Peeked::Closed,
+        })
     }
 
-    /// Remembers the client, and returns how the program is to see it.
-    fn introduce(
+    /// Stores the client, and returns how the program is to see it.
+    fn store(
         &self,
         table: Table<'_>,
         from: From,
-        named: Option<(SocketAddr, SocketAddr)>,
+        named: Option<Ends>,
     ) -> core::result::Result<RawAddress, Full> {
         let settings = table.settings();
         let Some((client, destination)) = named else {

@@ -3,7 +3,7 @@
 //! Who reads headers decides by them whether to believe one: a backend that trusts its own host must not
 //! be told that a remote client is local. Here, because all that read headers do so alike.
 
-use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 /// What is special about an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -37,6 +37,11 @@ pub fn meanings(ip: IpAddr) -> impl Iterator<Item = IpAddr> {
     [Some(ip), embedded_ipv4(ip).map(IpAddr::V4)]
         .into_iter()
         .flatten()
+}
+
+/// One form for one address: IPv4 where it is IPv4-mapped IPv6 (`::ffff:a.b.c.d`), and without flow label and scope.
+pub fn canonical(addr: SocketAddr) -> SocketAddr {
+    SocketAddr::new(addr.ip().to_canonical(), addr.port())
 }
 
 /// The IPv4 address inside an IPv6 one: IPv4-compatible (RFC 4291, 2.5.5.1), IPv4-translated (RFC 2765, 2.1),

@@ -5,6 +5,8 @@
 use std::fmt::{self, Display, Formatter};
 use std::net::{IpAddr, SocketAddr};
 
+pub use peername_proto::canonical;
+
 /// The real peer of an accepted connection: usually the balancer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct PeerAddr(pub SocketAddr);
@@ -20,11 +22,6 @@ pub struct ClaimedSource(pub SocketAddr);
 /// The backend's address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Target(pub SocketAddr);
-
-/// One form per address: IPv4 for an IPv4-mapped one (`::ffff:a.b.c.d`), and without flow label and scope.
-pub fn canonical(addr: SocketAddr) -> SocketAddr {
-    SocketAddr::new(addr.ip().to_canonical(), addr.port())
-}
 
 impl PeerAddr {
     /// The IP address, in IPv4 form where an IPv6 socket showed it as `::ffff:a.b.c.d`.

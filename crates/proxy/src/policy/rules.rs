@@ -12,7 +12,7 @@ use crate::config::{Config, OnCollision, SourcePort, TargetRule};
 use crate::outcome::Failure;
 use crate::policy::claims::HeaderClaims;
 use crate::policy::destination::{DestinationContext, DestinationRefusal, MAX_HOPS, OwnPorts};
-use crate::policy::source::SourceRefusal;
+use crate::policy::source::{self, SourceRefusal};
 use crate::reply_path::monitor::ReplyPathMonitor;
 
 /// Everything that decides about a connection or session. The owner keeps `own_addresses` and `reply_path` up to date.
@@ -53,7 +53,7 @@ impl Rules {
             return Err(SourceRefusal::NoPort);
         }
         let kind_of = |ip| self.own_addresses.kind_of(ip);
-        match self.config.source_policy.admit(claim.0.ip(), kind_of) {
+        match source::admit(self.config.source_policy, claim.0.ip(), kind_of) {
             Ok(()) => Ok(Some(claim)),
             // A balancer on this host that claims the source of its own connection: version 1 has no LOCAL, so its
             // health checks do that.

@@ -6,18 +6,10 @@
 
 use std::net::IpAddr;
 
-use peername_proto::{Special, meanings, special};
+use peername_proto::{HostAddress, InadmissibleSource, Special};
 use peername_server::own_addresses::LocalKind;
 
-/// How claimed sources that are addresses of this host are treated.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum SourcePolicy {
-    /// They are refused: a backend that trusts localhost must not take a remote client for a local one.
-    #[default]
-    Strict,
-    /// They are allowed, for set-ups whose clients really are on this host.
-    AllowLocal,
-}
+pub use peername_proto::SourcePolicy;
 
 /// Why a claimed source is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
@@ -77,36 +69,34 @@ impl From<Special> for SourceRefusal {
     }
 }
 
-impl SourcePolicy {
-    /// Decides about a claimed address, in every meaning that its encoding has. `kind_of` looks up whether an address is
-    /// special on this host.
-    ///
-    /// # Errors
-    ///
-    /// [`SourceRefusal`] names the kind of address.
-    pub fn admit(
-        self,
-        claimed: IpAddr,
-        kind_of: impl Fn(IpAddr) -> Option<LocalKind>,
-    ) -> Result<(), SourceRefusal> {
-        meanings(claimed).try_for_each(|ip| self.admit_meaning(ip, &kind_of))
-    }
-
-    fn admit_meaning(
-        self,
-        ip: IpAddr,
-        kind_of: impl Fn(IpAddr) -> Option<LocalKind>,
-    ) -> Result<(), SourceRefusal> {
-        let special = special(ip).map(SourceRefusal::from);
-        match (self, special, kind_of(ip)) {
-            (_, Some(refusal), _) if refusal != SourceRefusal::Loopback => Err(refusal),
-            (_, _, Some(LocalKind::NetworkOrBroadcast)) => Err(SourceRefusal::Broadcast),
-            (Self::AllowLocal, ..) => Ok(()),
-            (Self::Strict, Some(loopback), _) => Err(loopback),
-            (Self::Strict, None, Some(LocalKind::Own)) => Err(SourceRefusal::Own),
-            (Self::Strict, None, None) => Ok(()),
+impl From<InadmissibleSource> for SourceRefusal {
+    fn from(source: InadmissibleSource) -> Self {
+        match source {
+            InadmissibleSource::Special(special) => special.into(),
+            InadmissibleSource::OwnAddress => Self::Own,
+            InadmissibleSource::NetworkOrBroadcast => Self::Broadcast,
         }
     }
+}
+
+/// Decides about a claimed address, in every meaning that its encoding has. `kind_of` looks up whether an address is
+/// special on this host.
+///
+/// # Errors
+///
+/// [`SourceRefusal`] names the kind of address.
+pub(crate) fn admit(
+    policy: SourcePolicy,
+    claimed: IpAddr,
+    kind_of: impl Fn(IpAddr) -> Option<LocalKind>,
+) -> Result<(), SourceRefusal> {
+    let on_this_host = |ip| {
+        kind_of(ip).map(|kind| match kind {
+            LocalKind::Own => HostAddress::Own,
+            LocalKind::NetworkOrBroadcast => HostAddress::NetworkOrBroadcast,
+        })
+    };
+    Ok(policy.admit(claimed, on_this_host)?)
 }
 
 #[cfg(test)]
@@ -122,7 +112,7 @@ mod tests {
     }
 
     fn admit(policy: SourcePolicy, ip: &str) -> Result<(), SourceRefusal> {
-        policy.admit(ip.parse().unwrap(), host)
+        super::admit(policy, ip.parse().unwrap(), host)
     }
 
     #[test]

@@ -1,0 +1,122 @@
+use super::*;
+use std::string::{String, ToString};
+
+const V1: &str = "PROXY TCP4 192.0.2.7 198.51.100.1 4711 443\r\n";
+
+fn check(policy: Policy, peer: &str) -> HeaderCheck {
+    let peer = peer.parse().unwrap();
+    HeaderCheck { policy, peer }
+}
+
+fn policy(sources: SourcePolicy, header_required: bool) -> Policy {
+    Policy {
+        header_required,
+        all_ports: true,
+        show_destination: false,
+        sources,
+        max_header: 200,
+        attendant_user: 0,
+        namespace: 0,
+    }
+}
+
+fn after(policy: Policy, bytes: &[u8]) -> Step {
+    check(policy, "192.0.2.1:5").peeked(Peeked::Bytes(bytes))
+}
+
+#[test]
+fn a_header_is_stored_and_then_discarded() {
+    let check = check(policy(SourcePolicy::Strict, true), "192.0.2.1:5");
+    let ends = ["192.0.2.7:4711", "198.51.100.1:443"].map(|end| end.parse().unwrap());
+    let (len, named) = (V1.len(), Some(ends.into()));
+    assert_eq!(
+        check.peeked(Peeked::Bytes(V1.as_bytes())),
+        Step::Store { len, named }
+    );
+    assert_eq!(check.stored(len, Ok(())), Step::Discard(len));
+    assert_eq!(check.stored(len, Err(Full)), Step::Refuse(Counter::Full));
+    assert_eq!(check.discarded(true), Step::Admit);
+    assert_eq!(check.discarded(false), Step::Refuse(Counter::Closed));
+}
+
+#[test]
+fn an_incomplete_header_waits_for_more_than_there_is() {
+    for at in 1..V1.len() {
+        let step = after(policy(SourcePolicy::Strict, true), &V1.as_bytes()[..at]);
+        assert!(matches!(step, Step::Wait(len) if len > at), "{at} {step:?}");
+    }
+    let check = check(policy(SourcePolicy::Strict, true), "192.0.2.1:5");
+    assert_eq!(check.peeked(Peeked::Nothing), Step::Wait(1));
+    assert_eq!(check.peeked(Peeked::Closed), Step::Refuse(Counter::Closed));
+}
+
+#[test]
+fn a_connection_without_a_header_is_refused_unless_headers_are_optional() {
+    let sources = SourcePolicy::Strict;
+    let text = b"GET / HTTP/1.0\r\n\r\n";
+    assert_eq!(
+        after(policy(sources, true), text),
+        Step::Refuse(Counter::NotAHeader)
+    );
+    assert_eq!(after(policy(sources, false), text), Step::PassThrough);
+    let local = b"PROXY TCP4 127.0.0.1 198.51.100.1 4711 443\r\n";
+    assert_eq!(
+        after(policy(sources, false), local),
+        Step::Refuse(Counter::Source)
+    );
+    // 4 KiB are announced.
+    let long = b"\r\n\r\n\0\r\nQUIT\n\x21\x11\x10\x00";
+    assert_eq!(
+        after(policy(sources, false), long),
+        Step::Refuse(Counter::NotAHeader)
+    );
+}
+
+fn admits(sources: SourcePolicy, client: &str, peer: &str) -> Result<bool, InadmissibleSource> {
+    let client: SocketAddr = client.parse().unwrap();
+    let named = check(policy(sources, true), peer).admit(Some((client, client)))?;
+    Ok(named == Some((client, client)))
+}
+
+fn client(ip: &str) -> String {
+    SocketAddr::new(ip.parse().unwrap(), 5).to_string()
+}
+
+#[test]
+fn claims_are_admitted_by_the_source_policy() {
+    use SourcePolicy::*;
+    for sources in [Strict, AllowLocal, Any] {
+        let admits = |ip| admits(sources, &client(ip), "192.0.2.1:5") == Ok(true);
+        for ip in ["192.0.2.1", "10.0.0.1", "2001:db8::1", "::ffff:192.0.2.1"] {
+            assert!(admits(ip), "{sources:?} {ip}");
+        }
+        for ip in ["127.0.0.1", "::1", "::ffff:127.0.0.1", "2002:7f00:1::"] {
+            assert_eq!(admits(ip), sources != Strict, "{sources:?} {ip}");
+        }
+        for ip in ["0.0.0.0", "224.0.0.1", "240.0.0.1", "::", "ff02::1"] {
+            assert_eq!(admits(ip), sources == Any, "{sources:?} {ip}");
+        }
+    }
+}
+
+#[test]
+fn a_balancer_that_names_itself_names_no_client() {
+    let admits = |client, peer| admits(SourcePolicy::Strict, client, peer);
+    let special = |special| Err(InadmissibleSource::Special(special));
+    assert_eq!(admits("127.0.0.1:5", "127.0.0.1:5"), Ok(false));
+    assert_eq!(admits("127.0.0.1:5", "[::ffff:127.0.0.1]:5"), Ok(false));
+    assert_eq!(
+        admits("192.0.2.1:0", "192.0.2.1:5"),
+        special(Special::Unspecified)
+    );
+    for (client, peer) in [
+        ("127.0.0.1:6", "127.0.0.1:5"),
+        ("127.0.0.1:5", "192.0.2.1:5"),
+    ] {
+        assert_eq!(
+            admits(client, peer),
+            special(Special::Loopback),
+            "{client} {peer}"
+        );
+    }
+}
