@@ -9,9 +9,9 @@ pub(crate) mod doctor;
 mod exec;
 mod forward;
 mod intercept;
-mod itself;
 mod proxy;
 mod routes;
+mod self_connect;
 mod send;
 
 use std::process::ExitCode;

@@ -22,7 +22,7 @@ pub(crate) struct Signals {
 
 /// What the control side is told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Told {
+pub(crate) enum SignalEvent {
     /// SIGTERM or SIGINT.
     Stop,
     /// SIGHUP.
@@ -46,26 +46,26 @@ pub(crate) fn block_on<T>(work: impl Future<Output = anyhow::Result<T>>) -> anyh
 ///
 /// # Errors
 ///
-/// Those of `read`; or it took longer than [`MAX_READ`].
-pub(crate) async fn read_again<T: Send + 'static>(
+/// Those of `read`; or it took longer than [`REREAD_TIMEOUT`].
+pub(crate) async fn reread<T: Send + 'static>(
     read: impl FnOnce() -> anyhow::Result<T> + Send + 'static,
 ) -> anyhow::Result<T> {
     let reading = tokio::task::spawn_blocking(read);
-    let read = timeout(MAX_READ, reading).await;
-    read.with_context(|| format!("the files or their names took longer than {MAX_READ:?}"))??
+    let read = timeout(REREAD_TIMEOUT, reading).await;
+    read.with_context(|| format!("the files or their names took longer than {REREAD_TIMEOUT:?}"))??
 }
 
 /// Raises the limit of descriptors as far as it goes, and checks that so many listening sockets leave
 /// some for connections.
 pub(crate) fn require_descriptors(workers: usize, sockets: usize) -> anyhow::Result<()> {
     let limit = usize::try_from(raise_open_files()?)?;
-    let ours = count_open_files()? + workers * FILES_OF_A_RUNTIME + sockets + FILES_FOR_THE_MOMENT;
+    let ours = count_open_files()? + workers * FDS_PER_RUNTIME + sockets + SPARE_FDS;
     ensure!(
-        ours + FEWEST_FOR_CONNECTIONS <= limit,
+        ours + MIN_CONNECTION_FDS <= limit,
         "{sockets} listening sockets (one for each address and worker) leave too few of {limit} \
          descriptors for connections: raise LimitNOFILE or `ulimit -Hn` to {} or more, or lower \
          --workers",
-        (ours + FEWEST_FOR_CONNECTIONS).next_multiple_of(1024)
+        (ours + MIN_CONNECTION_FDS).next_multiple_of(1024)
     );
     Ok(())
 }
@@ -80,10 +80,10 @@ pub(crate) fn capacity(
 ) -> anyhow::Result<Capacity> {
     let limit = usize::try_from(raise_open_files()?)?.saturating_sub(of_udp);
     // The worker and each of its worker_tasks wait with an epoll instance of their own.
-    let of_a_worker = FILES_OF_A_RUNTIME + 1 + worker_tasks;
-    let ours = count_open_files()? + workers * of_a_worker + FILES_FOR_THE_MOMENT;
+    let of_a_worker = FDS_PER_RUNTIME + 1 + worker_tasks;
+    let ours = count_open_files()? + workers * of_a_worker + SPARE_FDS;
     let pairs = limit.saturating_sub(ours) / 2;
-    let pipes_per_worker = (pairs / 8 / workers).min(MOST_PIPES);
+    let pipes_per_worker = (pairs / 8 / workers).min(MAX_PIPES_PER_WORKER);
     let connections = (pairs - pipes_per_worker * workers).max(1);
     Ok(Capacity {
         connections,
@@ -93,9 +93,9 @@ pub(crate) fn capacity(
 
 /// How many descriptors UDP sessions may have: all that are not ours, or half of them where TCP needs
 /// some too. A flood of clients takes descriptors before anything else.
-pub(crate) fn descriptors_of_sessions(workers: usize, tcp_too: bool) -> anyhow::Result<usize> {
+pub(crate) fn session_fd_budget(workers: usize, tcp_too: bool) -> anyhow::Result<usize> {
     let limit = usize::try_from(raise_open_files()?)?;
-    let ours = count_open_files()? + workers * FILES_OF_A_RUNTIME + 2 * FILES_FOR_THE_MOMENT;
+    let ours = count_open_files()? + workers * FDS_PER_RUNTIME + 2 * SPARE_FDS;
     let free = limit.saturating_sub(ours);
     Ok(if tcp_too { free / 2 } else { free }.max(1))
 }
@@ -118,10 +118,10 @@ impl Signals {
     /// # Errors
     ///
     /// A worker ended that was not told to: better to be restarted than to go on with less.
-    pub(crate) async fn next(&mut self, running: &mut Workers) -> anyhow::Result<Told> {
+    pub(crate) async fn next(&mut self, running: &mut Workers) -> anyhow::Result<SignalEvent> {
         tokio::select! {
-            told = self.told() => Ok(told),
-            why = failure(running) => bail!(why),
+            event = self.next_event() => Ok(event),
+            why = wait_worker_failure(running) => bail!(why),
         }
     }
 
@@ -130,15 +130,15 @@ impl Signals {
     /// # Errors
     ///
     /// As [`Signals::next`].
-    pub(crate) async fn unless_stopped<T>(
+    pub(crate) async fn run_until_stopped<T>(
         &mut self,
         running: &mut Workers,
         work: impl Future<Output = T>,
     ) -> anyhow::Result<Option<T>> {
         tokio::select! {
             done = work => Ok(Some(done)),
-            () = self.stopped() => Ok(None),
-            why = failure(running) => bail!(why),
+            () = self.wait_stop() => Ok(None),
+            why = wait_worker_failure(running) => bail!(why),
         }
     }
 
@@ -153,7 +153,7 @@ impl Signals {
         mut running: Workers,
         drain: Duration,
     ) -> anyhow::Result<ExitCode> {
-        while self.next(&mut running).await? != Told::Stop {
+        while self.next(&mut running).await? != SignalEvent::Stop {
             tracing::info!("SIGHUP: nothing here is read from a file; restart to change options");
         }
         Ok(self.stop(running, drain).await)
@@ -166,7 +166,7 @@ impl Signals {
         let all_ended = async { while running.next_exit().await.is_some() {} };
         tokio::select! {
             () = all_ended => {}
-            () = self.stopped() => {}
+            () = self.wait_stop() => {}
             () = sleep(drain) => {}
         }
         running.end();
@@ -174,7 +174,7 @@ impl Signals {
         ExitCode::SUCCESS
     }
 
-    async fn told(&mut self) -> Told {
+    async fn next_event(&mut self) -> SignalEvent {
         let Self {
             terminate,
             interrupt,
@@ -183,15 +183,15 @@ impl Signals {
         } = self;
         loop {
             tokio::select! {
-                _ = terminate.recv() => return Told::Stop,
-                _ = interrupt.recv() => return Told::Stop,
-                _ = hangup.recv() => return Told::Reload,
+                _ = terminate.recv() => return SignalEvent::Stop,
+                _ = interrupt.recv() => return SignalEvent::Stop,
+                _ = hangup.recv() => return SignalEvent::Reload,
                 _ = user1.recv() => tracing::debug!("SIGUSR1: there is no log file to open anew"),
             }
         }
     }
 
-    async fn stopped(&mut self) {
+    async fn wait_stop(&mut self) {
         tokio::select! {
             _ = self.terminate.recv() => {}
             _ = self.interrupt.recv() => {}
@@ -200,7 +200,7 @@ impl Signals {
 }
 
 /// Waits for a worker to end that was not told to, and says why.
-async fn failure(running: &mut Workers) -> String {
+async fn wait_worker_failure(running: &mut Workers) -> String {
     let why = match running.next_exit().await {
         Some(Err(error)) => error.to_string(),
         Some(Ok(())) | None => "it stopped accepting".to_owned(),
@@ -209,22 +209,22 @@ async fn failure(running: &mut Workers) -> String {
 }
 
 /// Follows the changes of this host's addresses for as long as the process lives.
-pub(crate) async fn keep_own_addresses(own_addresses: OwnAddresses) {
+pub(crate) async fn watch_own_addresses(own_addresses: OwnAddresses) {
     loop {
         let Err(error) = own_addresses.watch().await;
         tracing::warn!("can't follow this host's addresses: {error}; trying again");
-        sleep(WATCH_AGAIN).await;
+        sleep(WATCH_RETRY_DELAY).await;
     }
 }
 
 /// What a slow name server may take with all its retries, and no less.
-const MAX_READ: Duration = Duration::from_secs(60);
-const WATCH_AGAIN: Duration = Duration::from_secs(5);
+const REREAD_TIMEOUT: Duration = Duration::from_secs(60);
+const WATCH_RETRY_DELAY: Duration = Duration::from_secs(5);
 /// Of a tokio runtime: epoll twice, eventfd, the signal pipe; and a spare.
-const FILES_OF_A_RUNTIME: usize = 5;
+const FDS_PER_RUNTIME: usize = 5;
 /// Netlink and the self-test's sockets.
-const FILES_FOR_THE_MOMENT: usize = 8;
+const SPARE_FDS: usize = 8;
 /// Five connections, or a proxy that can't serve anybody would start.
-const FEWEST_FOR_CONNECTIONS: usize = 10;
+const MIN_CONNECTION_FDS: usize = 10;
 /// Splicing more directions at once than this gains nothing that copying would not give.
-const MOST_PIPES: usize = 256;
+const MAX_PIPES_PER_WORKER: usize = 256;

@@ -21,8 +21,8 @@ use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{Layer, fmt};
 
-use go_mmproxy::Lines;
-use journal::Prioritised;
+use go_mmproxy::GoMmproxyFormat;
+use journal::WithPriority;
 
 /// Options of every subcommand that runs for long.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::Args)]
@@ -52,33 +52,35 @@ pub(crate) enum Format {
 }
 
 impl Args {
-    /// Starts to log, to standard error or where the format belongs. Lines still queued are written
+    /// Starts to log, to standard error or where the format belongs. GoMmproxyFormat still queued are written
     /// when the guard is dropped. Needs a tokio runtime.
     pub(crate) fn start(self) -> WorkerGuard {
         let terminal = stderr().is_terminal();
         let format = self
             .log_format
             .unwrap_or(if terminal { Format::Text } else { Format::Json });
-        let queue = NonBlockingBuilder::default().buffered_lines_limit(MOST_WAITING);
+        let queue = NonBlockingBuilder::default().buffered_lines_limit(MAX_QUEUED_LINES);
         let (writer, guard) = match format {
             Format::GoMmproxy => queue.finish(stdout()),
             Format::Text | Format::Json => queue.finish(stderr()),
         };
-        tokio::spawn(tell_of_lost(writer.error_counter()));
+        tokio::spawn(report_lost_lines(writer.error_counter()));
         let lines = fmt::layer().with_writer(writer).with_target(false);
-        let wanted = journal::is_there();
+        let wanted = journal::is_stderr_journal();
         let lines = match format {
             Format::Text => lines
                 .with_ansi(terminal)
-                .map_event_format(|format| Prioritised { format, wanted })
+                .map_event_format(|format| WithPriority { format, wanted })
                 .boxed(),
             Format::Json => lines
                 .json()
                 .flatten_event(true)
                 .with_current_span(false)
-                .map_event_format(|format| Prioritised { format, wanted })
+                .map_event_format(|format| WithPriority { format, wanted })
                 .boxed(),
-            Format::GoMmproxy => lines.event_format(Lines::new(self.verbose)).boxed(),
+            Format::GoMmproxy => lines
+                .event_format(GoMmproxyFormat::new(self.verbose))
+                .boxed(),
         };
         let ours = Targets::new()
             .with_default(Level::WARN)
@@ -90,7 +92,7 @@ impl Args {
     }
 
     /// Whether somebody reads the log who has read go-mmproxy's.
-    pub(crate) fn is_as_of_go_mmproxy(self) -> bool {
+    pub(crate) fn is_go_mmproxy_format(self) -> bool {
         self.log_format == Some(Format::GoMmproxy)
     }
 
@@ -105,10 +107,10 @@ impl Args {
 }
 
 /// Says that lines were dropped, once there is room again for saying so.
-async fn tell_of_lost(lost: ErrorCounter) {
+async fn report_lost_lines(lost: ErrorCounter) {
     let mut told = 0;
     loop {
-        sleep(LOOK_FOR_LOST).await;
+        sleep(LOST_LINES_INTERVAL).await;
         let lines = lost.dropped_lines();
         if lines > told {
             tracing::warn!(
@@ -120,9 +122,9 @@ async fn tell_of_lost(lost: ErrorCounter) {
     }
 }
 
-/// Lines in the queue. Each takes 32 octets from the start, whether there is one or not.
-const MOST_WAITING: usize = 16 * 1024;
-const LOOK_FOR_LOST: Duration = Duration::from_secs(5);
+/// GoMmproxyFormat in the queue. Each takes 32 octets from the start, whether there is one or not.
+const MAX_QUEUED_LINES: usize = 16 * 1024;
+const LOST_LINES_INTERVAL: Duration = Duration::from_secs(5);
 
 /// Several values in one field, as a person would write them.
 pub(crate) fn join(values: impl IntoIterator<Item = impl Display>) -> String {

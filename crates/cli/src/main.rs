@@ -5,7 +5,7 @@ mod cmd;
 mod compat;
 mod lifecycle;
 mod logging;
-mod manager;
+mod service_manager;
 mod usage;
 mod value;
 
@@ -52,7 +52,7 @@ fn code_of(outcome: anyhow::Result<ExitCode>, wrong_usage: u8) -> ExitCode {
         Err(error) if is_closed_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
             // So that the journal shows it as an error.
-            let priority = if logging::journal::is_there() {
+            let priority = if logging::journal::is_stderr_journal() {
                 "<3>"
             } else {
                 ""

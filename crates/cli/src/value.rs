@@ -9,17 +9,17 @@ use std::time::Duration;
 
 use peername_proto::kind;
 
-mod ports;
-mod quantity;
-mod written;
+mod bounded;
+mod endpoints;
+mod text_value;
 
-pub(crate) use ports::{AllowDestination, Listen, TargetV4, TargetV6};
-pub(crate) use quantity::{MOST, Mark, Number, Time, Timeout, TlvKind};
+pub(crate) use bounded::{MAX_INTEGER, Mark, Number, Time, Timeout, TlvKind};
+pub(crate) use endpoints::{AllowDestination, Listen, TargetV4, TargetV6};
 
 /// `500ms`, `5s`, `2m`; a year at most, which any clock can add to now.
 pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     match humantime::parse_duration(text) {
-        Ok(duration) if duration <= YEAR => Ok(duration),
+        Ok(duration) if duration <= MAX_DURATION => Ok(duration),
         Ok(_) => Err("a year (365d) is the most".to_owned()),
         Err(_) => Err("use a number and a unit: 500ms, 5s, 2m".to_owned()),
     }
@@ -28,7 +28,7 @@ pub(crate) fn duration(text: &str) -> Result<Duration, String> {
 /// As [`duration`], of something that has to have some time.
 pub(crate) fn timeout(text: &str) -> Result<Duration, String> {
     match duration(text)? {
-        timeout if timeout >= SHORTEST_TIMEOUT => Ok(timeout),
+        timeout if timeout >= MIN_TIMEOUT => Ok(timeout),
         _ => Err("100ms is the least".to_owned()),
     }
 }
@@ -62,7 +62,7 @@ pub(crate) fn address(text: &str) -> Result<SocketAddr, String> {
             .next()
             .ok_or_else(|| format!("the name has no address; {form}")),
         Err(error) => {
-            unresolved(&error);
+            note_unresolved(&error);
             Err(format!("{error}; {form}"))
         }
     }
@@ -71,30 +71,34 @@ pub(crate) fn address(text: &str) -> Result<SocketAddr, String> {
 /// Whether a name that was asked for in this process did not resolve: nothing is wrong with what was written then, and it
 /// may resolve the next time.
 pub(crate) fn is_name_unresolved() -> bool {
-    UNRESOLVED.load(Ordering::Relaxed)
+    NAME_UNRESOLVED.load(Ordering::Relaxed)
 }
 
 /// What is no name at all is invalid input for the standard library.
-fn unresolved(error: &io::Error) {
+fn note_unresolved(error: &io::Error) {
     if error.kind() != io::ErrorKind::InvalidInput {
-        UNRESOLVED.store(true, Ordering::Relaxed);
+        NAME_UNRESOLVED.store(true, Ordering::Relaxed);
     }
 }
 
 /// Both parsers, of options and of the configuration, keep no more of an error than its text.
-static UNRESOLVED: AtomicBool = AtomicBool::new(false);
+static NAME_UNRESOLVED: AtomicBool = AtomicBool::new(false);
 
 /// As [`address`], of one family.
 pub(crate) fn address_v4(text: &str) -> Result<SocketAddr, String> {
-    of_family(text, SocketAddr::is_ipv4, "IPv4")
+    address_of_family(text, SocketAddr::is_ipv4, "IPv4")
 }
 
 /// As [`address`], of one family.
 pub(crate) fn address_v6(text: &str) -> Result<SocketAddr, String> {
-    of_family(text, SocketAddr::is_ipv6, "IPv6")
+    address_of_family(text, SocketAddr::is_ipv6, "IPv6")
 }
 
-fn of_family(text: &str, fits: fn(&SocketAddr) -> bool, name: &str) -> Result<SocketAddr, String> {
+fn address_of_family(
+    text: &str,
+    fits: fn(&SocketAddr) -> bool,
+    name: &str,
+) -> Result<SocketAddr, String> {
     if let Ok(addr) = text.parse() {
         return if fits(&addr) {
             Ok(addr)
@@ -103,7 +107,7 @@ fn of_family(text: &str, fits: fn(&SocketAddr) -> bool, name: &str) -> Result<So
         };
     }
     let mut addrs = text.to_socket_addrs().map_err(|error| {
-        unresolved(&error);
+        note_unresolved(&error);
         error.to_string()
     })?;
     addrs
@@ -119,7 +123,7 @@ pub(crate) fn tlv_kind(text: &str) -> Result<u8, String> {
     };
     let named = || {
         let wanted = text.replace('-', "_").to_ascii_uppercase();
-        NAMED
+        NAMED_TLV_TYPES
             .into_iter()
             .find(|&number| kind::name(number) == wanted)
     };
@@ -143,7 +147,7 @@ impl FromStr for Tlv {
             .split_once('=')
             .ok_or("use TYPE=VALUE, such as authority=example.org")?;
         let value = match value.strip_prefix("hex:") {
-            Some(hex) => bytes(hex).ok_or("after hex: comes an even number of hex digits")?,
+            Some(hex) => decode_hex(hex).ok_or("after hex: comes an even number of hex digits")?,
             None => value.into(),
         };
         Ok(Self {
@@ -153,7 +157,7 @@ impl FromStr for Tlv {
     }
 }
 
-fn bytes(hex: &str) -> Option<Vec<u8>> {
+fn decode_hex(hex: &str) -> Option<Vec<u8>> {
     let digit = |octet: &u8| char::from(*octet).to_digit(16);
     let digits = hex
         .as_bytes()
@@ -169,10 +173,10 @@ fn bytes(hex: &str) -> Option<Vec<u8>> {
         .collect()
 }
 
-const SHORTEST_TIMEOUT: Duration = Duration::from_millis(100);
-const YEAR: Duration = Duration::from_secs(365 * 24 * 60 * 60);
+const MIN_TIMEOUT: Duration = Duration::from_millis(100);
+const MAX_DURATION: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 /// The types with a name of their own; ranges have one for many.
-const NAMED: [u8; 7] = [
+const NAMED_TLV_TYPES: [u8; 7] = [
     kind::ALPN,
     kind::AUTHORITY,
     kind::CRC32C,

@@ -8,12 +8,13 @@ use humantime::format_rfc3339_seconds;
 use peername_intercept::ca::{Authority, AuthorityOptions, CaError, CertificateFacts, Permitted};
 use serde::Serialize;
 
-pub(crate) mod dir;
+pub(crate) mod ca_dir;
 mod env;
 mod publish;
-mod truststore;
+mod shell;
+mod java_truststore;
 
-use dir::Dir;
+use ca_dir::CaDir;
 
 /// Options of `peername ca`.
 #[derive(Debug, clap::Args)]
@@ -27,9 +28,9 @@ enum Action {
     /// Make an authority; what is there already is never overwritten
     Init {
         #[command(flatten)]
-        dir: Dir,
+        dir: CaDir,
         #[command(flatten)]
-        wanted: Wanted,
+        new_authority: NewAuthority,
         /// Where there is one already, leave it and say nothing: for scripts that run again
         #[arg(long)]
         if_missing: bool,
@@ -37,7 +38,7 @@ enum Action {
     /// Say what its certificate says
     Show {
         #[command(flatten)]
-        dir: Dir,
+        dir: CaDir,
         /// As one JSON object
         #[arg(long)]
         json: bool,
@@ -45,24 +46,24 @@ enum Action {
     /// Print its certificate as PEM, and those of its predecessors that are still valid
     Export {
         #[command(flatten)]
-        dir: Dir,
+        dir: CaDir,
     },
     /// Replace key and certificate; proxies that are running keep the old ones until they are reloaded
     Rotate {
         #[command(flatten)]
-        dir: Dir,
+        dir: CaDir,
     },
     /// Print what a shell has to set so that its programs trust the authority
     Env {
         #[command(flatten)]
-        dir: Dir,
+        dir: CaDir,
         #[command(flatten)]
-        place: env::Place,
+        output: env::OutputDir,
     },
 }
 
 #[derive(Debug, clap::Args)]
-struct Wanted {
+struct NewAuthority {
     /// What people see in lists of authorities [default: peername on HOST]
     #[arg(long, value_name = "NAME", value_parser = common_name)]
     common_name: Option<String>,
@@ -80,21 +81,21 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     match &args.action {
         Action::Init {
             dir, if_missing, ..
-        } if *if_missing && is_there(dir)? => {}
-        Action::Init { dir, wanted, .. } => init(dir, wanted)?,
+        } if *if_missing && exists(dir)? => {}
+        Action::Init { dir, new_authority, .. } => init(dir, new_authority)?,
         Action::Show { dir, json } => show(dir, *json)?,
         Action::Export { dir } => {
             let authority = Authority::open(&dir.path()?)?;
             stdout().write_all(authority.certificate_pem().as_bytes())?;
         }
         Action::Rotate { dir } => rotate(dir)?,
-        Action::Env { dir, place } => env::run(dir, place)?,
+        Action::Env { dir, output } => env::run(dir, output)?,
     }
     Ok(ExitCode::SUCCESS)
 }
 
 /// Whether there is an authority that can be used.
-fn is_there(dir: &Dir) -> anyhow::Result<bool> {
+fn exists(dir: &CaDir) -> anyhow::Result<bool> {
     match Authority::open(&dir.path()?) {
         Ok(_) => Ok(true),
         Err(CaError::Absent { .. }) => Ok(false),
@@ -102,11 +103,11 @@ fn is_there(dir: &Dir) -> anyhow::Result<bool> {
     }
 }
 
-fn init(dir: &Dir, wanted: &Wanted) -> anyhow::Result<()> {
+fn init(dir: &CaDir, new_authority: &NewAuthority) -> anyhow::Result<()> {
     let options = AuthorityOptions {
-        common_name: wanted.common_name.clone().unwrap_or_else(on_this_host),
-        days: wanted.days,
-        permitted: wanted.permit.clone(),
+        common_name: new_authority.common_name.clone().unwrap_or_else(on_this_host),
+        days: new_authority.days,
+        permitted: new_authority.permit.clone(),
     };
     let authority = Authority::create(&dir.path()?, &options)?;
     describe(dir, &authority)?;
@@ -120,7 +121,7 @@ fn init(dir: &Dir, wanted: &Wanted) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn rotate(dir: &Dir) -> anyhow::Result<()> {
+fn rotate(dir: &CaDir) -> anyhow::Result<()> {
     let authority = Authority::rotate(&dir.path()?)?;
     describe(dir, &authority)?;
     let ca = dir.as_option();
@@ -132,12 +133,12 @@ fn rotate(dir: &Dir) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn show(dir: &Dir, json: bool) -> anyhow::Result<()> {
+fn show(dir: &CaDir, json: bool) -> anyhow::Result<()> {
     let authority = Authority::open(&dir.path()?)?;
     if !json {
         return describe(dir, &authority);
     }
-    let said = Said {
+    let said = AuthorityReport {
         path: dir.path()?.display().to_string(),
         certificate: Certificate::of(authority.facts()),
         previous: authority
@@ -151,7 +152,7 @@ fn show(dir: &Dir, json: bool) -> anyhow::Result<()> {
 }
 
 #[derive(Serialize)]
-struct Said {
+struct AuthorityReport {
     path: String,
     #[serde(flatten)]
     certificate: Certificate,
@@ -180,7 +181,7 @@ impl Certificate {
     }
 }
 
-fn describe(dir: &Dir, authority: &Authority) -> anyhow::Result<()> {
+fn describe(dir: &CaDir, authority: &Authority) -> anyhow::Result<()> {
     let (path, out) = (dir.path()?, &mut stdout());
     let said = Certificate::of(authority.facts());
     let permitted = match &said.permitted[..] {

@@ -4,7 +4,7 @@ use std::io::{Write, stdout};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use crate::cmd::proxy::file;
+use crate::cmd::proxy::config_file;
 use crate::cmd::proxy::options::Process;
 
 /// Options of `peername config`.
@@ -29,7 +29,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     match &args.action {
         Action::Check { file } => check(file),
         Action::Schema => {
-            let schema = serde_json::to_string_pretty(&file::schema())?;
+            let schema = serde_json::to_string_pretty(&config_file::schema())?;
             writeln!(stdout(), "{schema}")?;
             Ok(ExitCode::SUCCESS)
         }
@@ -38,7 +38,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
 
 fn check(path: &Path) -> anyhow::Result<ExitCode> {
     let out = &mut stdout();
-    match file::read(path, &Process::default()) {
+    match config_file::read(path, &Process::default()) {
         Ok(setup) => {
             writeln!(out, "{}: ok, {}", path.display(), setup.summary())?;
             Ok(ExitCode::SUCCESS)

@@ -9,9 +9,11 @@ use std::process::ExitCode;
 use anyhow::Context;
 use peername_proto::V2_MAX_LEN;
 
+use self::format::{HeaderFormat, MessageFormat, Transport};
 use self::hex::HexLine;
 use self::report::Report;
 
+mod format;
 mod hex;
 mod report;
 
@@ -25,25 +27,14 @@ pub(crate) struct Args {
     #[arg(long, value_enum)]
     transport: Option<Transport>,
     /// The format: the PROXY protocol, or Cloudflare's Simple Proxy Protocol (UDP only)
-    #[arg(long, value_enum, default_value_t = Dialect::Proxy)]
-    dialect: Dialect,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-enum Transport {
-    Tcp,
-    Udp,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-enum Dialect {
-    Proxy,
-    Spp,
+    #[arg(long, value_enum, default_value_t = HeaderFormat::Proxy)]
+    dialect: HeaderFormat,
 }
 
 /// Reads standard input and prints one JSON object a message. Success only if all were accepted.
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    let format = Format::new(args.dialect, args.transport).unwrap_or_else(|misuse| misuse.exit());
+    let format =
+        MessageFormat::new(args.dialect, args.transport).unwrap_or_else(|misuse| misuse.exit());
     let (input, output) = (io::stdin().lock(), io::stdout().lock());
     let decoded = if args.hex {
         decode_lines(input, output, format)
@@ -59,32 +50,12 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     }
 }
 
-/// What the messages are to be read as.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Format {
-    Proxy(peername_proto::Carrier),
-    Spp,
-}
-
-impl Format {
-    fn new(dialect: Dialect, transport: Option<Transport>) -> Result<Self, clap::Error> {
-        use peername_proto::Carrier;
-        match (dialect, transport) {
-            (Dialect::Proxy, None | Some(Transport::Tcp)) => Ok(Self::Proxy(Carrier::Stream)),
-            (Dialect::Proxy, Some(Transport::Udp)) => Ok(Self::Proxy(Carrier::Datagram)),
-            (Dialect::Spp, None | Some(Transport::Udp)) => Ok(Self::Spp),
-            (Dialect::Spp, Some(Transport::Tcp)) => Err(clap::Error::raw(
-                clap::error::ErrorKind::ArgumentConflict,
-                "--dialect spp exists over UDP only; leave --transport tcp out\n",
-            )),
-        }
-    }
-}
-
 /// One message of raw bytes. Data far behind the header is neither kept nor read.
-fn decode_one(input: impl Read, mut output: impl Write, format: Format) -> io::Result<bool> {
+fn decode_one(input: impl Read, mut output: impl Write, format: MessageFormat) -> io::Result<bool> {
     let mut message = Vec::new();
-    input.take(KEPT as u64).read_to_end(&mut message)?;
+    input
+        .take(MAX_MESSAGE_LEN as u64)
+        .read_to_end(&mut message)?;
     Report::of(&message, format).print(&mut output)
 }
 
@@ -92,9 +63,9 @@ fn decode_one(input: impl Read, mut output: impl Write, format: Format) -> io::R
 fn decode_lines(
     mut input: impl BufRead,
     mut output: impl Write,
-    format: Format,
+    format: MessageFormat,
 ) -> io::Result<bool> {
-    let mut line = HexLine::new(KEPT);
+    let mut line = HexLine::new(MAX_MESSAGE_LEN);
     let mut all_accepted = true;
     while line.read(&mut input)? {
         let report = match line.octets() {
@@ -108,7 +79,7 @@ fn decode_lines(
 
 /// Octets kept of one message: the longest header, and one octet more, which shows that it ended.
 /// Fewer, and the longest headers could not be read.
-const KEPT: usize = V2_MAX_LEN + 1;
+const MAX_MESSAGE_LEN: usize = V2_MAX_LEN + 1;
 
 #[cfg(test)]
 mod tests;

@@ -1,7 +1,7 @@
 //! `peername demo`: a backend, a balancer and the proxy in one process and one private network, to see
 //! what the backend sees. Nothing outside is touched.
 
-mod players;
+mod peers;
 
 use std::io::{Write, stdout};
 use std::net::SocketAddr;
@@ -31,7 +31,7 @@ use peername_sys::netlink::Netlink;
 use peername_sys::process::caps::{Capability, is_effective};
 use peername_sys::process::namespace::{NetworkNamespace, become_root_of_new_user_namespace};
 
-use players::{ask, ask_in_datagrams, serve, serve_datagrams};
+use peers::{ask, ask_in_datagrams, serve, serve_datagrams};
 
 /// Options of `peername demo`: none.
 #[derive(Debug, clap::Args)]

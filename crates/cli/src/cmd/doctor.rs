@@ -5,14 +5,14 @@
 //! connection is made, a port is bound) and at settings only where it can't.
 
 mod backend;
-mod bound;
+mod backend_listener;
+mod backend_probe;
 mod finding;
+mod firewall_marks;
 mod host;
 mod intercept;
 mod listener;
-mod marks;
 mod observe;
-mod probe;
 mod tproxy;
 mod udp;
 
@@ -26,13 +26,13 @@ use std::time::Duration;
 use peername_proxy::routes::Backend;
 use peername_sys::netlink::Transport;
 
-use super::proxy::file;
+use super::proxy::config_file;
 use super::proxy::options::Process;
 use super::routes::Targets;
 use crate::value;
 use finding::{Finding, Verdict};
 
-pub(crate) use probe::{Probe, Reached};
+pub(crate) use backend_probe::{BackendProbe, Reachability};
 
 /// Options of `peername doctor`.
 #[derive(Debug, clap::Args)]
@@ -85,8 +85,8 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
                 report(&observe::first_bytes(address, args.observe_for).await) == Verdict::Fail
             }
             None if args.intercept.is_given() => examine_intercept(args).await,
-            None => match Subject::of(args) {
-                Ok(subject) => examine(&subject).await,
+            None => match CheckedConfig::of(args) {
+                Ok(checked) => examine(&checked).await,
                 Err(problems) => {
                     let wrong =
                         |problem| Finding::fail("configuration", problem, "see docs/config.md");
@@ -97,24 +97,25 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         }
     });
     Ok(if failed {
-        ExitCode::from(PROBLEM_FOUND)
+        ExitCode::from(EXIT_PROBLEM_FOUND)
     } else {
         ExitCode::SUCCESS
     })
 }
 
 /// What is looked at beside the host.
-struct Subject {
+struct CheckedConfig {
     listen: Vec<(Transport, SocketAddr)>,
     /// With the marks of the connections to them.
     backends: Vec<(Backend, u32)>,
 }
 
-impl Subject {
+impl CheckedConfig {
     /// Of the file, if one is named, else of the options.
     fn of(args: &Args) -> Result<Self, Vec<String>> {
         if let Some(path) = &args.config {
-            let setup = file::read(path, &Process::default()).map_err(|problems| problems.0)?;
+            let setup =
+                config_file::read(path, &Process::default()).map_err(|problems| problems.0)?;
             let listen = setup.all_listeners().collect();
             let backends = setup.probes().map(|probe| {
                 let mark = probe.mark.map_or(0, NonZeroU32::get);
@@ -147,23 +148,23 @@ impl Subject {
 }
 
 /// Whether anything failed.
-async fn examine(subject: &Subject) -> bool {
+async fn examine(checked: &CheckedConfig) -> bool {
     let mut failed = false;
     let mut note = |finding: Finding| failed |= report(&finding) == Verdict::Fail;
     for check in host::CHECKS {
         note(check());
     }
     note(backend::leftovers().await);
-    note(marks::marks().await);
+    note(firewall_marks::check().await);
     note(tproxy::listeners());
-    for &(transport, address) in &subject.listen {
+    for &(transport, address) in &checked.listen {
         note(listener::can_be_opened(address, transport));
     }
-    if subject.has_udp() {
+    if checked.has_udp() {
         note(udp::receive_buffer());
         note(udp::data_path());
     }
-    for &(of_target, mark) in &subject.backends {
+    for &(of_target, mark) in &checked.backends {
         let target = of_target.address;
         if backend::lacks_family(target).await {
             note(Finding::ok("backend", format!("no {target} without IPv6")));
@@ -176,8 +177,8 @@ async fn examine(subject: &Subject) -> bool {
             continue;
         }
         note(backend::reachable(target).await);
-        note(backend::answers_a_stranger(target, mark).await);
-        note(bound::bound(target).await);
+        note(backend::answers_spoofed_source(target, mark).await);
+        note(backend_listener::check(target).await);
     }
     failed
 }
@@ -204,4 +205,4 @@ fn report(finding: &Finding) -> Verdict {
 const PROXY_LISTEN: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 8443);
 const INTERCEPT_LISTEN: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 8080);
 /// The command line's contract for `doctor` and `config check`.
-const PROBLEM_FOUND: u8 = 3;
+const EXIT_PROBLEM_FOUND: u8 = 3;

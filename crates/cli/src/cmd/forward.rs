@@ -17,8 +17,8 @@ use peername_server::own_addresses::{LocalKind, OwnAddresses};
 use peername_server::workers;
 use peername_sys::process::caps::keep_only;
 
-use crate::cmd::itself::is_reached_at;
 use crate::cmd::proxy::udp;
+use crate::cmd::self_connect::connects_to_listener;
 use crate::cmd::send::Header;
 use crate::lifecycle::{self, Signals};
 use crate::usage::Usage;
@@ -98,7 +98,7 @@ async fn start(args: &Args, announcement: Announcement) -> anyhow::Result<ExitCo
     let beside = UdpForwarder {
         target,
         announcement: announcement.clone(),
-        config: args.datagrams(lifecycle::descriptors_of_sessions(workers, false)?),
+        config: args.datagrams(lifecycle::session_fd_budget(workers, false)?),
         counters: Arc::clone(&counters),
     };
     let forwarder = Forwarder {
@@ -127,7 +127,7 @@ impl Args {
     fn check_at(&self, host: &OwnAddresses) -> Result<(), Usage> {
         let listen = self.listen.iter().copied().collect();
         let is_own = |ip| host.kind_of(ip) == Some(LocalKind::Own);
-        match is_reached_at(&listen, self.to, is_own) {
+        match connects_to_listener(&listen, self.to, is_own) {
             true => Err(Usage(format!(
                 "--to {}: it would connect to itself",
                 self.to

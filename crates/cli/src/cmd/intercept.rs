@@ -29,9 +29,9 @@ use prometheus_client::registry::Registry;
 
 pub(crate) use options::Args;
 
-use crate::lifecycle::{self, Signals, Told};
+use crate::lifecycle::{self, Signals, SignalEvent};
 use crate::usage::Usage;
-use crate::{logging, manager};
+use crate::{logging, service_manager};
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     lifecycle::block_on(start(args))
@@ -95,19 +95,19 @@ async fn start(args: &Args) -> anyhow::Result<ExitCode> {
     let beside = vec![intercept.worker_tasks(workers)];
     let mut running = workers::start(listeners, beside, &intercept, capacity)
         .context("starting a worker thread")?;
-    tokio::spawn(lifecycle::keep_own_addresses(own));
+    tokio::spawn(lifecycle::watch_own_addresses(own));
     if let Some(admin) = admin {
         let mut registry = Registry::default();
         state.register(&mut registry);
         let health = InterceptHealth::new(Arc::clone(&state), running.liveness());
         tokio::spawn(AdminServer::new(registry, health, args.admin_hosts()).serve(admin));
     }
-    manager::ready("intercepting");
-    manager::keep_alive(running.liveness());
-    while signals.next(&mut running).await? == Told::Reload {
-        manager::reloading();
+    service_manager::ready("intercepting");
+    service_manager::keep_alive(running.liveness());
+    while signals.next(&mut running).await? == SignalEvent::Reload {
+        service_manager::reloading();
         let reading = read_files(args.clone(), ca.clone(), Arc::clone(&state));
-        let Some(read) = signals.unless_stopped(&mut running, reading).await? else {
+        let Some(read) = signals.run_until_stopped(&mut running, reading).await? else {
             break;
         };
         match read {
@@ -117,15 +117,15 @@ async fn start(args: &Args) -> anyhow::Result<ExitCode> {
             }
             Err(error) => tracing::warn!("reload refused, all stays as it was: {error:#}"),
         }
-        manager::ready("intercepting");
+        service_manager::ready("intercepting");
     }
-    manager::stopping();
+    service_manager::stopping();
     Ok(signals.stop(running, args.drain()).await)
 }
 
 /// Reads all files again: either all of them are valid, or the reload is refused.
 async fn read_files(args: Args, ca: PathBuf, state: Arc<InterceptState>) -> anyhow::Result<Reload> {
-    lifecycle::read_again(move || Ok(state.prepare_reload(args.access()?, Authority::open(&ca)?)?))
+    lifecycle::reread(move || Ok(state.prepare_reload(args.access()?, Authority::open(&ca)?)?))
         .await
 }
 

@@ -2,12 +2,13 @@
 
 mod control;
 mod destination;
-pub(crate) mod file;
-mod open;
+pub(crate) mod config_file;
+mod listening;
+mod load;
 pub(crate) mod options;
 mod privileges;
 mod reload;
-mod routes;
+mod route_keeper;
 mod setup;
 pub(crate) mod udp;
 
@@ -25,14 +26,14 @@ use peername_sys::netlink::{Netlink, Transport, has_ipsec_policies};
 
 pub(crate) use options::Args;
 
-use crate::lifecycle::{self, Signals, Told};
-use crate::{logging, manager};
+use crate::lifecycle::{self, Signals, SignalEvent};
+use crate::{logging, service_manager};
 use control::Control;
-use open::{Numbers, Open};
+use listening::{ListenerIds, OpenedListeners};
 use setup::{Setup, TRANSPORTS};
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    let setup = Setup::read(args)?;
+    let setup = load::load(args)?;
     lifecycle::block_on(start(args, setup))
 }
 
@@ -49,35 +50,35 @@ async fn start(args: &Args, setup: Setup) -> anyhow::Result<ExitCode> {
         .map(|s| s.tcp.len() + s.udp.len())
         .sum();
     lifecycle::require_descriptors(setup.process.workers(), sockets * setup.process.workers())?;
-    let for_udp = lifecycle::descriptors_of_sessions(setup.process.workers(), tcp_too)?;
-    let given = given(&setup)?;
+    let for_udp = lifecycle::session_fd_budget(setup.process.workers(), tcp_too)?;
+    let given = inherited_sockets(&setup)?;
     let mut ids = 0..;
-    let open = Open::missing(&setup, &Numbers::new(), for_udp, &given, &mut ids)?;
+    let open = OpenedListeners::missing(&setup, &ListenerIds::new(), for_udp, &given, &mut ids)?;
     let mut keeper = match setup.process.setup_routes {
         true => Some(Keeper::start(&setup.backends())?),
         false => None,
     };
     let kernel = kernel(&setup).await?;
-    privileges::reduce(setup.mark())?;
+    privileges::drop_unneeded(setup.mark())?;
     let _log = setup.process.logging.start();
     privileges::warn_of_missing();
     open.log_kernel_limits();
     if setup.chooses_relay() {
-        tell_of_relay();
+        log_relay_method();
     }
     for relay in setup.chosen_relays() {
         tracing::info!("TCP: bytes are moved by --relay {relay}, as chosen");
     }
     let control = Control::start(setup, open, given, ids, kernel).await?;
-    let routes_lost = routes::lost(keeper.as_mut(), control.reply_path.subscribe())?;
+    let routes_lost = route_keeper::wait_lost(keeper.as_mut(), control.reply_path.subscribe())?;
     tokio::select! {
         code = serve(args, control, signals) => code,
-        () = routes_lost => bail!(routes::LOST),
+        () = routes_lost => bail!(route_keeper::KEEPER_LOST),
     }
 }
 
 /// What `--relay auto` amounts to here.
-fn tell_of_relay() {
+fn log_relay_method() {
     match check_uring() {
         Ok(()) => tracing::info!("TCP: messages are received by io_uring, bulk is spliced"),
         Err(error) => tracing::info!(
@@ -105,7 +106,7 @@ async fn kernel(setup: &Setup) -> anyhow::Result<Option<Arc<DataPath>>> {
         "this host has IPsec policies (`ip xfrm policy`), which --data-path kernel would go past"
     );
     let devices = Netlink::open()?.ethernet_interfaces().await?;
-    let kernel = DataPath::attach(&devices, SESSIONS_IN_KERNEL)?;
+    let kernel = DataPath::attach(&devices, MAX_OFFLOADED_SESSIONS)?;
     tracing::info!(
         devices = devices.join(", "),
         "steady UDP sessions are left to the kernel"
@@ -119,14 +120,14 @@ async fn kernel(setup: &Setup) -> anyhow::Result<Option<Arc<DataPath>>> {
 }
 
 /// The sockets that a service manager has opened.
-fn given(setup: &Setup) -> anyhow::Result<InheritedSockets> {
+fn inherited_sockets(setup: &Setup) -> anyhow::Result<InheritedSockets> {
     let given = InheritedSockets::new(listen_fds::receive()?);
-    require_all_wanted(&given, setup)?;
+    check_inherited_sockets(&given, setup)?;
     Ok(given)
 }
 
 /// A socket of the manager's that nobody accepts from would swallow its clients.
-fn require_all_wanted(given: &InheritedSockets, setup: &Setup) -> anyhow::Result<()> {
+fn check_inherited_sockets(given: &InheritedSockets, setup: &Setup) -> anyhow::Result<()> {
     let [tcp, udp] = TRANSPORTS.map(|transport| setup.listen(transport).collect::<Vec<_>>());
     if let Some(unwanted) = given.find_unwanted(&tcp, &udp) {
         let protocol = if unwanted.is_stream { "TCP" } else { "UDP" };
@@ -146,13 +147,13 @@ async fn serve(
     mut control: Control,
     mut signals: Signals,
 ) -> anyhow::Result<ExitCode> {
-    manager::ready(&control.setup.summary());
-    manager::keep_alive(control.running.liveness());
-    while signals.next(&mut control.running).await? == Told::Reload {
-        manager::reloading();
+    service_manager::ready(&control.setup.summary());
+    service_manager::keep_alive(control.running.liveness());
+    while signals.next(&mut control.running).await? == SignalEvent::Reload {
+        service_manager::reloading();
         // Names may take their time, and nothing is changed yet.
-        let reading = reload::read(args.clone());
-        let read = signals.unless_stopped(&mut control.running, reading);
+        let reading = load::reload(args.clone());
+        let read = signals.run_until_stopped(&mut control.running, reading);
         let Some(read) = read.await? else {
             break;
         };
@@ -160,7 +161,7 @@ async fn serve(
     }
     let counters = Arc::clone(&control.shared.counters);
     let drain = control.setup.process.drain();
-    manager::stopping();
+    service_manager::stopping();
     let code = signals.stop(control.running, drain).await;
     logging::totals(&counters.snapshot());
     Ok(code)
@@ -168,4 +169,4 @@ async fn serve(
 
 /// As many sessions as the kernel is told of at most; others stay in user space. Memory is taken as it is needed, less
 /// than 1 KiB for each.
-const SESSIONS_IN_KERNEL: u32 = 65_536;
+const MAX_OFFLOADED_SESSIONS: u32 = 65_536;

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::value;
 
-mod catch;
+mod filter_options;
 
 /// Options of `peername routes`.
 #[derive(Debug, clap::Args)]
@@ -29,7 +29,7 @@ enum Action {
         #[command(flatten)]
         targets: Targets,
         #[command(flatten)]
-        catch: catch::Args,
+        catch: filter_options::Args,
     },
     /// Remove what `add` made and what a killed proxy left behind.
     Remove {
@@ -169,7 +169,7 @@ async fn show() -> anyhow::Result<()> {
     print_tables("", routes::list_filters())
 }
 
-async fn add(targets: &Targets, catch: &catch::Args) -> anyhow::Result<()> {
+async fn add(targets: &Targets, catch: &filter_options::Args) -> anyhow::Result<()> {
     let mut backends = targets.all();
     if catch.is_for_other_hosts() {
         backends = routes::local_backends(backends).await?;

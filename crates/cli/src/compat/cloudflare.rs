@@ -1,36 +1,34 @@
 //! cloudflare/mmproxy, whose binary is called `mmproxy`.
 
-mod suggestions;
+pub(super) mod routing_hints;
 
 use std::ffi::{OsStr, OsString};
 use std::net::{IpAddr, SocketAddr};
 
-use super::allow_list::good_lines;
-use super::getopt_long::{self, Opt};
-use super::given::Given;
-use super::native::{Native, target};
+use super::native_command::{NativeCommand, target};
+use super::parser::ParsedOptions;
+use super::parser::getopt_long::{self, Opt};
 use super::program::Program;
-use super::{Stop, Translation};
+use super::translation::{EarlyExit, Preflight, Translation};
+use super::trust_file::valid_lines;
 use crate::value;
 
-pub(super) use suggestions::Suggestions;
-
-/// Whether it would take this command line.
+/// Whether cloudflare/mmproxy would take this command line.
 pub(super) fn understands(args: &[OsString]) -> bool {
     matches!(getopt_long::parse(OPTIONS, args), Ok((_, 0)))
 }
 
-/// Whether all is there without which it does not start.
+/// Whether all options are there without which it does not start.
 pub(super) fn is_complete(args: &[OsString]) -> bool {
     getopt_long::parse(OPTIONS, args)
         .is_ok_and(|(given, _)| REQUIRED.iter().all(|(name, _)| given.has(name)))
 }
 
-pub(super) fn translate(args: &[OsString]) -> Result<Translation, Stop> {
+pub(super) fn translate(args: &[OsString]) -> Result<Translation, EarlyExit> {
     let (given, others) = getopt_long::parse(OPTIONS, args)
-        .map_err(|error| Stop::failure(255, format!("mmproxy: {error}")))?;
+        .map_err(|error| EarlyExit::failure(255, format!("mmproxy: {error}")))?;
     if given.has("help") {
-        return Err(Stop::failure(255, USAGE.to_owned()));
+        return Err(EarlyExit::failure(255, USAGE.to_owned()));
     }
     if others > 0 {
         return Err(abort("No extra parameters allowed."));
@@ -45,11 +43,11 @@ pub(super) fn translate(args: &[OsString]) -> Result<Translation, Stop> {
     let [v4, v6] = &targets;
     let mut notes = Vec::new();
     let networks = given.last("allowed-networks").unwrap_or_default();
-    let native = Native::command("proxy")
+    let native = NativeCommand::new("proxy")
         .option_if("--listen", given.last("listen"))
         .option("--target-v4", v4)
         .option("--target-v6", v6)
-        .trust(good_lines(networks, &mut notes))
+        .trust(valid_lines(networks, &mut notes))
         .option("--source-policy", "allow-local")
         .option_if(
             "--source-port",
@@ -64,7 +62,7 @@ pub(super) fn translate(args: &[OsString]) -> Result<Translation, Stop> {
         program: Program::Cloudflare,
         words: native.words(),
         notes,
-        suggestions: Some(Suggestions {
+        preflight: Some(Preflight {
             mark,
             table,
             targets: targets.map(|target| value::address(&target.to_string_lossy()).ok()),
@@ -73,7 +71,7 @@ pub(super) fn translate(args: &[OsString]) -> Result<Translation, Stop> {
     })
 }
 
-fn number(given: &Given, name: &str, default: u32) -> Result<u32, Stop> {
+fn number(given: &ParsedOptions, name: &str, default: u32) -> Result<u32, EarlyExit> {
     let number = given.parsed(name, |text| text.parse().ok());
     number
         .map(|number| number.unwrap_or(default))
@@ -82,7 +80,7 @@ fn number(given: &Given, name: &str, default: u32) -> Result<u32, Stop> {
 
 /// It took an IPv6 target here, and made the client's address an IPv4-mapped one. That only connects
 /// to an IPv4-mapped target, which is an IPv4 one.
-fn target_v4(given: &Given) -> Result<OsString, Stop> {
+fn target_v4(given: &ParsedOptions) -> Result<OsString, EarlyExit> {
     let text = target(given.last("target-v4").unwrap_or_default());
     match literal(&text) {
         Some(addr) => match addr.ip().to_canonical() {
@@ -98,7 +96,7 @@ fn target_v4(given: &Given) -> Result<OsString, Stop> {
 }
 
 /// It took an IPv4 target here, and then failed for each client.
-fn target_v6(given: &Given) -> Result<OsString, Stop> {
+fn target_v6(given: &ParsedOptions) -> Result<OsString, EarlyExit> {
     let text = target(given.last("target-v6").unwrap_or_default());
     match literal(&text) {
         Some(addr) if addr.is_ipv4() => Err(abort(&format!(
@@ -114,8 +112,8 @@ fn literal(text: &OsStr) -> Option<SocketAddr> {
     text.to_str()?.parse().ok()
 }
 
-fn abort(text: &str) -> Stop {
-    Stop::failure(1, format!("[-] PROGRAM ABORT : {text}"))
+fn abort(text: &str) -> EarlyExit {
+    EarlyExit::failure(1, format!("[-] PROGRAM ABORT : {text}"))
 }
 
 const REQUIRED: [(&str, &str); 4] = [

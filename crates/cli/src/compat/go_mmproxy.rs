@@ -3,22 +3,22 @@
 use std::ffi::{OsStr, OsString};
 use std::net::SocketAddr;
 
-use super::allow_list::or_everybody;
-use super::given::Given;
-use super::go_flag::{self, Error, Flag, integer};
-use super::native::{DEFAULT_V4, DEFAULT_V6, Native, nowhere, seconds, target};
+use super::native_command::{DEFAULT_V4, DEFAULT_V6, NativeCommand, seconds, target, unset_target};
+use super::parser::ParsedOptions;
+use super::parser::go_flag::{self, Error, Flag, integer};
 use super::program::Program;
-use super::{Stop, Translation};
+use super::translation::{EarlyExit, Translation};
+use super::trust_file::trust_or_any;
 use crate::value;
 
-pub(super) fn translate(args: &[OsString]) -> Result<Translation, Stop> {
+pub(super) fn translate(args: &[OsString]) -> Result<Translation, EarlyExit> {
     let given = go_flag::parse(FLAGS, args).map_err(|error| match error {
-        Error::Help => Stop {
+        Error::Help => EarlyExit {
             text: USAGE.to_owned(),
             on_stdout: false,
             code: 0,
         },
-        error => Stop::failure(2, format!("{error}\n{USAGE}")),
+        error => EarlyExit::failure(2, format!("{error}\n{USAGE}")),
     })?;
     let options = Options::read(&given)?;
     let mut notes = Vec::new();
@@ -28,12 +28,12 @@ pub(super) fn translate(args: &[OsString]) -> Result<Translation, Stop> {
     let listen = given.last("l");
     let mut target_of = |option, default| match given.last(option) {
         Some(text) => Some(target(text)),
-        None => nowhere(listen, default, &mut notes),
+        None => unset_target(listen, default, &mut notes),
     };
     let target_v4 = target_of("4", DEFAULT_V4);
     let target_v6 = target_of("6", DEFAULT_V6);
-    let trust = or_everybody(subnets, "-allowed-subnets", &mut notes);
-    let native = Native::command("proxy")
+    let trust = trust_or_any(subnets, "-allowed-subnets", &mut notes);
+    let native = NativeCommand::new("proxy")
         .option_if("--listen", listen)
         .option_if("--protocol", given.last("p"))
         .option_if("--target-v4", target_v4)
@@ -56,7 +56,7 @@ pub(super) fn translate(args: &[OsString]) -> Result<Translation, Stop> {
         program: Program::GoMmproxy,
         words: native.words(),
         notes,
-        suggestions: None,
+        preflight: None,
     })
 }
 
@@ -69,14 +69,14 @@ struct Options {
 }
 
 impl Options {
-    fn read(given: &Given) -> Result<Self, Stop> {
+    fn read(given: &ParsedOptions) -> Result<Self, EarlyExit> {
         let number = |name: &'static str| {
             given.parsed(name, integer).map_err(|value| {
                 let text = format!("invalid value {value:?} for flag -{name}: parse error");
-                Stop::failure(2, format!("{text}\n{USAGE}"))
+                EarlyExit::failure(2, format!("{text}\n{USAGE}"))
             })
         };
-        let wrong = |text: &str| Stop::failure(1, text.to_owned());
+        let wrong = |text: &str| EarlyExit::failure(1, text.to_owned());
         let (mark, verbose) = (number("mark")?, number("v")?.unwrap_or(0));
         let (listeners, close_after) = (number("listeners")?.unwrap_or(1), number("close-after")?);
         if !given.last("p").is_none_or(|p| p == "tcp" || p == "udp") {
@@ -101,7 +101,7 @@ impl Options {
 
 /// Every destination: natively that leaves out loopback, which headers could reach as a whole with the
 /// old program. The targets are meant.
-fn dynamic(native: Native, given: &Given, notes: &mut Vec<String>) -> Native {
+fn dynamic(native: NativeCommand, given: &ParsedOptions, notes: &mut Vec<String>) -> NativeCommand {
     notes.push(
         "-dynamic-destination now refuses destinations on loopback other than -4 and -6, its own \
          listeners and cloud metadata services, and with -allowed-subnets this host for clients whose \
@@ -109,7 +109,7 @@ fn dynamic(native: Native, given: &Given, notes: &mut Vec<String>) -> Native {
             .to_owned(),
     );
     let native = native.switch_if("--dynamic-destination", true);
-    let allow = |native: Native, what: OsString| native.option("--allow-destination", what);
+    let allow = |native: NativeCommand, what: OsString| native.option("--allow-destination", what);
     let native = EVERYWHERE
         .map(OsString::from)
         .into_iter()

@@ -2,22 +2,25 @@
 
 use std::ffi::OsString;
 
-use super::allow_list::or_everybody;
-use super::argwerk::{self, Opt, Value};
-use super::given::Given;
-use super::native::{DEFAULT_V4, DEFAULT_V6, Native, nowhere, seconds, target};
+use super::native_command::{DEFAULT_V4, DEFAULT_V6, NativeCommand, seconds, target, unset_target};
+use super::parser::ParsedOptions;
+use super::parser::argwerk::{self, Opt, Value};
 use super::program::Program;
-use super::{Stop, Translation, World};
+use super::translation::{EarlyExit, Environment, Translation};
+use super::trust_file::trust_or_any;
 
 /// Whether it would take this command line.
 pub(super) fn understands(args: &[OsString]) -> bool {
     argwerk::parse(OPTIONS, args).is_ok()
 }
 
-pub(super) fn translate(args: &[OsString], world: World<'_>) -> Result<Translation, Stop> {
+pub(super) fn translate(
+    args: &[OsString],
+    environment: Environment<'_>,
+) -> Result<Translation, EarlyExit> {
     let given = argwerk::parse(OPTIONS, args).map_err(|error| wrong(&error.to_string()))?;
     if given.has("help") {
-        return Err(Stop {
+        return Err(EarlyExit {
             text: USAGE.to_owned(),
             on_stdout: true,
             code: 1,
@@ -33,31 +36,31 @@ pub(super) fn translate(args: &[OsString], world: World<'_>) -> Result<Translati
     let listen = given.last("listen-addr");
     let mut target_of = |option, default| match given.last(option) {
         Some(text) => Some(target(text)),
-        None => nowhere(listen, default, &mut notes),
+        None => unset_target(listen, default, &mut notes),
     };
     let target_v4 = target_of("ipv4", DEFAULT_V4);
     let target_v6 = target_of("ipv6", DEFAULT_V6);
-    let native = Native::command("proxy")
+    let native = NativeCommand::new("proxy")
         .option_if("--listen", listen)
         .option_if("--protocol", protocol)
         .option_if("--target-v4", target_v4)
         .option_if("--target-v6", target_v6)
-        .trust(or_everybody(subnets, "--allowed-subnets", &mut notes))
+        .trust(trust_or_any(subnets, "--allowed-subnets", &mut notes))
         .option("--source-policy", "allow-local")
         .option_if("--mark", mark.map(|mark| mark.to_string()))
         .option_if("--close-after", close_after.map(seconds))
         .option("--workers", listeners.clamp(1, 1024).to_string())
         .option("--log-format", "text")
-        .switch_if(verbosity(world.rust_log.unwrap_or_default()), true);
+        .switch_if(verbosity(environment.rust_log.unwrap_or_default()), true);
     Ok(Translation {
         program: Program::MmproxyRs,
         words: native.words(),
         notes,
-        suggestions: None,
+        preflight: None,
     })
 }
 
-fn protocol(given: &Given) -> Result<Option<&'static str>, Stop> {
+fn protocol(given: &ParsedOptions) -> Result<Option<&'static str>, EarlyExit> {
     let known = |text: &str| match text.to_lowercase().as_str() {
         "tcp" => Some("tcp"),
         "udp" => Some("udp"),
@@ -68,7 +71,7 @@ fn protocol(given: &Given) -> Result<Option<&'static str>, Stop> {
         .map_err(|value| wrong(&format!("invalid protocol value: {value}")))
 }
 
-fn number<T: std::str::FromStr>(given: &Given, name: &str) -> Result<Option<T>, Stop> {
+fn number<T: std::str::FromStr>(given: &ParsedOptions, name: &str) -> Result<Option<T>, EarlyExit> {
     given
         .parsed(name, |text| text.parse().ok())
         .map_err(|value| wrong(&format!("--{name}: invalid number {value:?}")))
@@ -92,8 +95,8 @@ fn verbosity(rust_log: &str) -> &'static str {
 }
 
 /// It ended with 0; a failure to start is never that.
-fn wrong(text: &str) -> Stop {
-    Stop::failure(1, format!("{text}\n{USAGE}"))
+fn wrong(text: &str) -> EarlyExit {
+    EarlyExit::failure(1, format!("{text}\n{USAGE}"))
 }
 
 const OPTIONS: &[Opt] = &[

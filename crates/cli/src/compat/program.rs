@@ -1,10 +1,6 @@
-//! Which program is asked for.
+//! The programs whose command lines are understood, by name.
 
-use std::ffi::{OsStr, OsString};
-use std::path::Path;
-
-use super::{Stop, Translation, World};
-use super::{cloudflare, go_mmproxy, mmproxy_rs, udppp};
+use std::ffi::OsStr;
 
 /// The programs whose command line is understood.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,8 +16,8 @@ pub(super) enum Program {
 }
 
 impl Program {
-    /// By the argument of `--compat`.
-    pub(super) fn named(name: &OsStr) -> Option<Self> {
+    /// The program of this name: the argument of `--compat`, or the name of a link to this binary.
+    pub(super) fn from_name(name: &OsStr) -> Option<Self> {
         match name.to_str()? {
             "go-mmproxy" => Some(Self::GoMmproxy),
             "mmproxy-rs" => Some(Self::MmproxyRs),
@@ -31,14 +27,7 @@ impl Program {
         }
     }
 
-    /// By the name the binary was called by: that of a link to it.
-    pub(super) fn called(name: &OsStr, args: &[OsString]) -> Option<Self> {
-        match Path::new(name).file_name()? {
-            name if name == "mmproxy" => Some(Self::of_two(args)),
-            name => Self::named(name),
-        }
-    }
-
+    /// What [`Program::from_name`] takes.
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::GoMmproxy => "go-mmproxy",
@@ -47,30 +36,7 @@ impl Program {
             Self::Udppp => "udppp",
         }
     }
-
-    pub(super) fn translate(
-        self,
-        args: &[OsString],
-        world: World<'_>,
-    ) -> Result<Translation, Stop> {
-        match self {
-            Self::GoMmproxy => go_mmproxy::translate(args),
-            Self::MmproxyRs => mmproxy_rs::translate(args, world),
-            Self::Cloudflare => cloudflare::translate(args),
-            Self::Udppp => udppp::translate(args, world),
-        }
-    }
-
-    /// Two programs are called `mmproxy`: it is the one that understands the command line. If both do,
-    /// it is cloudflare's when the four options are there without which that one does not start. A
-    /// mark too many harms less than one too few.
-    fn of_two(args: &[OsString]) -> Self {
-        match (mmproxy_rs::understands(args), cloudflare::understands(args)) {
-            (false, true) => Self::Cloudflare,
-            (true, true) if cloudflare::is_complete(args) => Self::Cloudflare,
-            _ => Self::MmproxyRs,
-        }
-    }
 }
 
+/// All names, for messages.
 pub(super) const NAMES: [&str; 4] = ["go-mmproxy", "mmproxy-rs", "cloudflare-mmproxy", "udppp"];

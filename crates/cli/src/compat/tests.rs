@@ -32,7 +32,7 @@ fn which_mmproxy_it_is() {
         ("-v", Program::Cloudflare),
     ];
     for (old, program) in table {
-        let called = Program::called(OsStr::new("/usr/local/bin/mmproxy"), &words(old));
+        let called = called_as(OsStr::new("/usr/local/bin/mmproxy"), &words(old));
         assert_eq!(called, Some(program), "{old}");
     }
 }
@@ -92,14 +92,14 @@ fn words(line: &str) -> Vec<OsString> {
     line.split_whitespace().map(OsString::from).collect()
 }
 
-fn as_program(name: &str, old: &str) -> Result<Translation, Stop> {
+fn as_program(name: &str, old: &str) -> Result<Translation, EarlyExit> {
     let args = words(old);
-    let world = World {
+    let environment = Environment {
         rust_log: None,
         cores: 2,
     };
-    let program = Program::called(OsStr::new(name), &args).unwrap();
-    program.translate(&args, world)
+    let program = called_as(OsStr::new(name), &args).unwrap();
+    translate_for(program, &args, environment)
 }
 
 fn spoken(translation: &Translation) -> String {
@@ -111,7 +111,7 @@ fn spoken(translation: &Translation) -> String {
     words.join(" ")
 }
 
-fn translated(name: &str, old: &str) -> Result<String, Stop> {
+fn translated(name: &str, old: &str) -> Result<String, EarlyExit> {
     as_program(name, old).map(|translation| spoken(&translation))
 }
 

@@ -3,21 +3,24 @@
 use std::ffi::{OsStr, OsString};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-use super::getopts::{self, Kind, Opt};
-use super::given::Given;
-use super::native::{Native, instead_of_the_proxy};
+use super::native_command::{NativeCommand, refusing_target};
+use super::parser::ParsedOptions;
+use super::parser::getopts::{self, Kind, Opt};
 use super::program::Program;
-use super::{EVERYBODY, Stop, Translation, World};
+use super::translation::{EarlyExit, Environment, TRUST_ANY_WARNING, Translation};
 
-pub(super) fn translate(args: &[OsString], world: World<'_>) -> Result<Translation, Stop> {
+pub(super) fn translate(
+    args: &[OsString],
+    environment: Environment<'_>,
+) -> Result<Translation, EarlyExit> {
     let given = getopts::parse(OPTIONS, args).map_err(|error| wrong(&error.to_string()))?;
     let options = Options::read(&given)?;
     let mut notes = Vec::new();
     let native = match options.mode {
-        Mode::Forward => forward(&options, given.has("proxyprotocol"), world),
+        Mode::Forward => forward(&options, given.has("proxyprotocol"), environment),
         Mode::Proxy(host) => {
             notes.push(format!(
-                "{EVERYBODY}: use the native command with --trust and the balancers' networks"
+                "{TRUST_ANY_WARNING}: use the native command with --trust and the balancers' networks"
             ));
             proxy(&options, host, &mut notes)
         }
@@ -31,23 +34,23 @@ pub(super) fn translate(args: &[OsString], world: World<'_>) -> Result<Translati
         program: Program::Udppp,
         words: native.words(),
         notes,
-        suggestions: None,
+        preflight: None,
     })
 }
 
 /// A header on every datagram, or none without `-p`.
-fn forward(options: &Options, header: bool, world: World<'_>) -> Native {
+fn forward(options: &Options, header: bool, environment: Environment<'_>) -> NativeCommand {
     let bind = options.bind.as_deref().unwrap_or("127.0.0.1");
-    Native::command("forward")
+    NativeCommand::new("forward")
         .option("--listen", joined(bind, options.local_port))
         .option("--to", joined(&options.host, options.remote_port))
         .option("--protocol", "udp")
         .option("--proxy-version", if header { "2" } else { "none" })
-        .option("--workers", world.cores.to_string())
+        .option("--workers", environment.cores.to_string())
 }
 
 /// It kept the client's address, but not the port. Without `-b` it listens everywhere, as it did with.
-fn proxy(options: &Options, host: IpAddr, notes: &mut Vec<String>) -> Native {
+fn proxy(options: &Options, host: IpAddr, notes: &mut Vec<String>) -> NativeCommand {
     let bind = options.bind.as_deref().unwrap_or("0.0.0.0");
     let listen = joined(bind, options.local_port);
     let mut target = |loopback: IpAddr| {
@@ -56,7 +59,7 @@ fn proxy(options: &Options, host: IpAddr, notes: &mut Vec<String>) -> Native {
         }
         // Nobody gave it, so it must not be what keeps the proxy from starting.
         let beside = SocketAddr::new(loopback, options.remote_port);
-        let Some(closed) = instead_of_the_proxy(OsStr::new(&listen), beside) else {
+        let Some(closed) = refusing_target(OsStr::new(&listen), beside) else {
             return beside;
         };
         notes.push(format!(
@@ -67,7 +70,7 @@ fn proxy(options: &Options, host: IpAddr, notes: &mut Vec<String>) -> Native {
     };
     let target_v4 = target(Ipv4Addr::LOCALHOST.into());
     let target_v6 = target(Ipv6Addr::LOCALHOST.into());
-    Native::command("proxy")
+    NativeCommand::new("proxy")
         .option("--listen", &listen)
         .option("--protocol", "udp")
         .option("--target-v4", target_v4.to_string())
@@ -91,7 +94,7 @@ enum Mode {
 }
 
 impl Options {
-    fn read(given: &Given) -> Result<Self, Stop> {
+    fn read(given: &ParsedOptions) -> Result<Self, EarlyExit> {
         let text = |name| {
             given
                 .parsed(name, |text| Some(text.to_owned()))
@@ -129,8 +132,8 @@ fn joined(host: &str, port: u16) -> String {
     }
 }
 
-fn wrong(text: &str) -> Stop {
-    Stop::failure(255, format!("{text}\n{USAGE}"))
+fn wrong(text: &str) -> EarlyExit {
+    EarlyExit::failure(255, format!("{text}\n{USAGE}"))
 }
 
 const OPTIONS: &[Opt] = &[

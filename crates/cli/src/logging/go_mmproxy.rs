@@ -17,12 +17,12 @@ use tracing_subscriber::registry::LookupSpan;
 
 /// Turns events into lines.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Lines {
+pub(super) struct GoMmproxyFormat {
     /// As go-mmproxy's `-v`.
     verbose: u8,
 }
 
-impl Lines {
+impl GoMmproxyFormat {
     pub(super) fn new(verbose: u8) -> Self {
         Self { verbose }
     }
@@ -87,7 +87,7 @@ impl Lines {
     }
 }
 
-impl<S, N> FormatEvent<S, N> for Lines
+impl<S, N> FormatEvent<S, N> for GoMmproxyFormat
 where
     S: Subscriber + for<'a> LookupSpan<'a>,
     N: for<'a> FormatFields<'a> + 'static,
@@ -244,7 +244,7 @@ mod tests {
                 .collect();
             pairs.join(" ")
         };
-        let lines = Lines::new(verbose).of(fields(pairs));
+        let lines = GoMmproxyFormat::new(verbose).of(fields(pairs));
         lines.into_iter().map(line).collect()
     }
 

@@ -13,7 +13,7 @@ use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
 use tracing_subscriber::registry::LookupSpan;
 
 /// Whether standard error leads to the journal: JOURNAL_STREAM names its device and inode (systemd.exec(5)).
-pub(crate) fn is_there() -> bool {
+pub(crate) fn is_stderr_journal() -> bool {
     let Some(named) = env::var("JOURNAL_STREAM").ok() else {
         return false;
     };
@@ -23,12 +23,12 @@ pub(crate) fn is_there() -> bool {
 }
 
 /// A format, behind the priority if that is wanted.
-pub(super) struct Prioritised<F> {
+pub(super) struct WithPriority<F> {
     pub(super) format: F,
     pub(super) wanted: bool,
 }
 
-impl<S, N, F> FormatEvent<S, N> for Prioritised<F>
+impl<S, N, F> FormatEvent<S, N> for WithPriority<F>
 where
     S: Subscriber + for<'a> LookupSpan<'a>,
     N: for<'a> FormatFields<'a> + 'static,

@@ -10,25 +10,28 @@ use std::path::{Path, PathBuf};
 use peername_intercept::ca::{Authority, CertificateDer, to_pem};
 use rustls_native_certs::{CertificateResult, load_certs_from_paths, load_native_certs};
 
-use super::dir::Dir;
+use super::ca_dir::CaDir;
+use super::java_truststore;
 use super::publish::publish;
-use super::truststore;
+use super::shell::quoted;
 use crate::usage::Usage;
 
 /// Where the files go.
 #[derive(Debug, clap::Args)]
-pub(super) struct Place {
+pub(super) struct OutputDir {
     /// Write the files that programs read here; other users can't enter the authority's own directory
     /// [default: that directory]
     #[arg(long, value_name = "DIR")]
     into: Option<PathBuf>,
 }
 
-pub(super) fn run(dir: &Dir, place: &Place) -> anyhow::Result<()> {
+pub(super) fn run(dir: &CaDir, output: &OutputDir) -> anyhow::Result<()> {
     let ca = dir.path()?;
     let authority = Authority::open(&ca)?;
-    let into = place.into.clone().unwrap_or(ca);
-    let into = into.canonicalize().map_err(|error| absent(&into, &error))?;
+    let into = output.into.clone().unwrap_or(ca);
+    let into = into
+        .canonicalize()
+        .map_err(|error| output_error(&into, &error))?;
     let file = |name| into.join(name);
     let (own, bundle, java) = (
         file("certificates.pem"),
@@ -36,17 +39,17 @@ pub(super) fn run(dir: &Dir, place: &Place) -> anyhow::Result<()> {
         file("truststore.p12"),
     );
     let ours = authority.certificates();
-    let mut all = host_roots(&bundle);
+    let mut all = host_ca_certificates(&bundle);
     all.retain(|one| !ours.contains(one));
     all.splice(0..0, ours);
     publish(&own, authority.certificate_pem().as_bytes())?;
     publish(&bundle, to_pem(&all).as_bytes())?;
-    publish(&java, &truststore::of(&all))?;
+    publish(&java, &java_truststore::encode(&all))?;
     print(text(&own)?, text(&bundle)?, text(&java)?)
 }
 
 /// It is not made here: who is to enter it is not for us to say.
-fn absent(into: &Path, error: &io::Error) -> anyhow::Error {
+fn output_error(into: &Path, error: &io::Error) -> anyhow::Error {
     let path = into.display();
     match error.kind() {
         io::ErrorKind::NotFound => anyhow::anyhow!(
@@ -60,7 +63,7 @@ fn absent(into: &Path, error: &io::Error) -> anyhow::Error {
 
 fn print(own: &str, bundle: &str, java: &str) -> anyhow::Result<()> {
     let mut out = stdout();
-    for (names, path) in [(INSTEAD, bundle), (BESIDE, own)] {
+    for (names, path) in [(BUNDLE_VARIABLES, bundle), (EXTRA_CA_VARIABLES, own)] {
         for name in names {
             writeln!(out, "export {name}={}", quoted(path))?;
         }
@@ -82,10 +85,10 @@ fn print(own: &str, bundle: &str, java: &str) -> anyhow::Result<()> {
 
 /// What this host trusts by itself. A shell that has taken our variables says that it trusts the bundle: then
 /// those of the system count, or what was trusted once would be for ever.
-fn host_roots(bundle: &Path) -> Vec<CertificateDer<'static>> {
+fn host_ca_certificates(bundle: &Path) -> Vec<CertificateDer<'static>> {
     let ours = var_os("SSL_CERT_FILE").is_some_and(|file| Path::new(&file) == bundle);
     let found = if ours {
-        of_the_system()
+        system_ca_certificates()
     } else {
         load_native_certs()
     };
@@ -98,18 +101,12 @@ fn host_roots(bundle: &Path) -> Vec<CertificateDer<'static>> {
     found.certs
 }
 
-fn of_the_system() -> CertificateResult {
-    let there = SYSTEM.into_iter().map(Path::new).find(|path| path.is_dir());
+fn system_ca_certificates() -> CertificateResult {
+    let there = SYSTEM_CA_DIRS
+        .into_iter()
+        .map(Path::new)
+        .find(|path| path.is_dir());
     load_certs_from_paths(None, there)
-}
-
-/// For a POSIX shell, and for Java, which knows quotes (JVM Tool Interface, JAVA_TOOL_OPTIONS) but no backslash.
-pub(super) fn quoted(text: &str) -> String {
-    let plain = |octet: u8| octet.is_ascii_alphanumeric() || b"/._-+:@".contains(&octet);
-    match text.bytes().all(plain) && !text.is_empty() {
-        true => text.to_owned(),
-        false => format!("'{}'", text.replace('\'', r#"'"'"'"#)),
-    }
 }
 
 /// What is printed is text.
@@ -123,7 +120,7 @@ fn text(path: &Path) -> Result<&str, Usage> {
 }
 
 /// Files that programs take instead of the host's roots.
-const INSTEAD: &[&str] = &[
+const BUNDLE_VARIABLES: &[&str] = &[
     // OpenSSL and what uses its defaults: Python's ssl, Ruby, PHP, wget; also Go, and curl.
     "SSL_CERT_FILE",
     "CURL_CA_BUNDLE",
@@ -136,7 +133,7 @@ const INSTEAD: &[&str] = &[
 ];
 
 /// Files that they take beside them.
-const BESIDE: &[&str] = &["NODE_EXTRA_CA_CERTS", "DENO_CERT"];
+const EXTRA_CA_VARIABLES: &[&str] = &["NODE_EXTRA_CA_CERTS", "DENO_CERT"];
 
 /// Debian, Alpine, Arch, SUSE; Fedora and its children.
-const SYSTEM: [&str; 2] = ["/etc/ssl/certs", "/etc/pki/tls/certs"];
+const SYSTEM_CA_DIRS: [&str; 2] = ["/etc/ssl/certs", "/etc/pki/tls/certs"];

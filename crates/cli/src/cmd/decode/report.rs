@@ -9,7 +9,7 @@ use peername_proto::{
 };
 use serde::{Serialize, Serializer};
 
-use super::Format;
+use super::format::MessageFormat;
 
 /// One line of output.
 #[derive(Debug, Default, Serialize)]
@@ -44,14 +44,14 @@ struct Field<'a> {
 }
 
 impl<'a> Report<'a> {
-    pub(super) fn of(message: &'a [u8], format: Format) -> Self {
+    pub(super) fn of(message: &'a [u8], format: MessageFormat) -> Self {
         match format {
-            Format::Proxy(carrier) => match parse(message, carrier) {
+            MessageFormat::Proxy(carrier) => match parse(message, carrier) {
                 Ok(Parsed::Complete(header)) => Self::proxy(&header),
                 Ok(Parsed::NeedMore(need)) => Self::need_more(message.len(), need),
                 Err(invalid) => Self::invalid(&invalid, message),
             },
-            Format::Spp => match Spp::parse(message) {
+            MessageFormat::Spp => match Spp::parse(message) {
                 Ok(header) => Self::spp(header),
                 Err(invalid) => Self::invalid(&invalid, message),
             },

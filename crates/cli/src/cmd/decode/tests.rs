@@ -5,8 +5,8 @@ use serde_json::Value;
 
 use super::*;
 
-const STREAM: Format = Format::Proxy(Carrier::Stream);
-const DATAGRAM: Format = Format::Proxy(Carrier::Datagram);
+const STREAM: MessageFormat = MessageFormat::Proxy(Carrier::Stream);
+const DATAGRAM: MessageFormat = MessageFormat::Proxy(Carrier::Datagram);
 
 /// The corpus of the codec's tests, through the command: each message as hex, all of one kind at once.
 #[test]
@@ -19,7 +19,7 @@ fn the_corpus() {
     for (transport, mode, format) in [
         ("tcp", "pp", STREAM),
         ("udp", "pp", DATAGRAM),
-        ("udp", "spp", Format::Spp),
+        ("udp", "spp", MessageFormat::Spp),
     ] {
         let rows = || {
             rows.iter()
@@ -98,7 +98,7 @@ fn something_else_is_named() {
     assert!(!all_accepted);
     let error = output["error"].as_str().unwrap();
     assert!(error.contains("octet 0") && error.ends_with("(it looks like an HTTP/1 request)"));
-    let (output, _) = raw(b"PROXY UNKNOWN\r\n", Format::Spp);
+    let (output, _) = raw(b"PROXY UNKNOWN\r\n", MessageFormat::Spp);
     assert!(output["error"].as_str().unwrap().contains("version 1"));
 }
 
@@ -146,10 +146,10 @@ fn a_message_without_end_is_not_kept() {
             .into_bytes()
             .chain_zeroes(1 << 24)
     };
-    let mut line = HexLine::new(KEPT);
+    let mut line = HexLine::new(MAX_MESSAGE_LEN);
     let mut input = BufReader::new(endless());
     assert!(line.read(&mut input).unwrap());
-    assert_eq!(line.octets().unwrap().len(), KEPT);
+    assert_eq!(line.octets().unwrap().len(), MAX_MESSAGE_LEN);
     assert!(!line.read(&mut input).unwrap());
     let mut output = Vec::new();
     assert!(decode_lines(BufReader::new(endless()), &mut output, STREAM).unwrap());
@@ -157,15 +157,21 @@ fn a_message_without_end_is_not_kept() {
     assert!(decode_one(&mut rest, io::sink(), STREAM).unwrap());
     assert_eq!(
         io::copy(&mut rest, &mut io::sink()).unwrap(),
-        (1 << 24) + 15 - KEPT as u64
+        (1 << 24) + 15 - MAX_MESSAGE_LEN as u64
     );
 }
 
 #[test]
 fn spp_is_udp() {
-    assert!(matches!(Format::new(Dialect::Spp, None), Ok(Format::Spp)));
-    assert!(matches!(Format::new(Dialect::Proxy, None), Ok(STREAM)));
-    let misuse = Format::new(Dialect::Spp, Some(Transport::Tcp)).unwrap_err();
+    assert!(matches!(
+        MessageFormat::new(HeaderFormat::Spp, None),
+        Ok(MessageFormat::Spp)
+    ));
+    assert!(matches!(
+        MessageFormat::new(HeaderFormat::Proxy, None),
+        Ok(STREAM)
+    ));
+    let misuse = MessageFormat::new(HeaderFormat::Spp, Some(Transport::Tcp)).unwrap_err();
     assert_eq!(misuse.exit_code(), 2);
 }
 
@@ -180,7 +186,7 @@ impl ChainZeroes for Vec<u8> {
     }
 }
 
-fn lines(input: &str, format: Format) -> (Vec<Value>, bool) {
+fn lines(input: &str, format: MessageFormat) -> (Vec<Value>, bool) {
     let mut output = Vec::new();
     // A small buffer, so that lines come in pieces.
     let input = BufReader::with_capacity(7, input.as_bytes());
@@ -195,13 +201,13 @@ fn lines(input: &str, format: Format) -> (Vec<Value>, bool) {
     )
 }
 
-fn raw(input: &[u8], format: Format) -> (Value, bool) {
+fn raw(input: &[u8], format: MessageFormat) -> (Value, bool) {
     let mut output = Vec::new();
     let all_accepted = decode_one(input, &mut output, format).unwrap();
     (serde_json::from_slice(&output).unwrap(), all_accepted)
 }
 
-fn text(hex: &str, format: Format) -> String {
+fn text(hex: &str, format: MessageFormat) -> String {
     let mut output = Vec::new();
     decode_lines(hex.as_bytes(), &mut output, format).unwrap();
     String::from_utf8(output).unwrap()

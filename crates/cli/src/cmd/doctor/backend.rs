@@ -48,9 +48,11 @@ pub(super) async fn lacks_family(target: SocketAddr) -> bool {
 /// Do the routing tables keep what the backend sends to clients on this host?
 pub(super) async fn routed(target: Backend, mark: u32) -> Finding {
     let check = "routes";
-    match where_replies_go(target).await {
-        Ok(Way::Stays) => Finding::ok(check, format!("replies of {target} stay on this host")),
-        Ok(Way::Leaves) => Finding::fail(
+    match reply_route(target).await {
+        Ok(ReplyRoute::Stays) => {
+            Finding::ok(check, format!("replies of {target} stay on this host"))
+        }
+        Ok(ReplyRoute::Leaves) => Finding::fail(
             check,
             format!("replies of {target} to clients leave this host"),
             format!(
@@ -58,19 +60,19 @@ pub(super) async fn routed(target: Backend, mark: u32) -> Finding {
                 routes::add_command(target)
             ),
         ),
-        Ok(Way::Unknown) if NonZeroU32::new(mark).is_some_and(is_marked) => Finding::ok(
+        Ok(ReplyRoute::Unknown) if NonZeroU32::new(mark).is_some_and(is_marked) => Finding::ok(
             check,
             format!(
                 "{target} is on another host; what it sends to clients is taken in by mark {mark}"
             ),
         ),
-        Ok(Way::Unknown) => Finding::warn(
+        Ok(ReplyRoute::Unknown) => Finding::warn(
             check,
             format!("{target} is on another host"),
             format!(
                 "that host must send replies back to this one, which must take them in: `peername \
                  routes add --mark {}` as root, and the proxy with the same `--mark`",
-                if mark == 0 { EXAMPLE } else { mark },
+                if mark == 0 { EXAMPLE_MARK } else { mark },
             ),
         ),
         Err(error) => Finding::broken(check, format!("{target}: {error}")),
@@ -95,10 +97,10 @@ pub(super) async fn reply_path(target: Backend) -> Finding {
 /// Does the backend take an ordinary connection?
 pub(super) async fn reachable(target: SocketAddr) -> Finding {
     let check = "backend";
-    let seen = match timeout(LIMIT, TcpStream::connect(target)).await {
+    let seen = match timeout(CONNECT_TIMEOUT, TcpStream::connect(target)).await {
         Ok(Ok(_)) => return Finding::ok(check, format!("{target} takes connections")),
         Ok(Err(error)) => format!("{target}: {error}"),
-        Err(_) => format!("{target} does not answer within {LIMIT:?}"),
+        Err(_) => format!("{target} does not answer within {CONNECT_TIMEOUT:?}"),
     };
     if target == Targets::DEFAULT_V6 {
         // Nobody asked for it, and many a backend has no IPv6.
@@ -111,22 +113,25 @@ pub(super) async fn reachable(target: SocketAddr) -> Finding {
 
 /// Does the backend itself answer a connection from a documentation address? A refusal is an answer:
 /// it found its way back.
-pub(super) async fn answers_a_stranger(target: SocketAddr, mark: u32) -> Finding {
+pub(super) async fn answers_spoofed_source(target: SocketAddr, mark: u32) -> Finding {
     let check = "spoofed connect";
     let from = path::foreign_addr(target.ip());
     match connect_as(from, target, NonZeroU32::new(mark)).await {
-        Ok(Answer::Connected) => Finding::ok(check, format!("{target} answers {}", from)),
-        Ok(Answer::Refused) => Finding::ok(
+        Ok(ConnectOutcome::Connected) => Finding::ok(check, format!("{target} answers {}", from)),
+        Ok(ConnectOutcome::Refused) => Finding::ok(
             check,
             format!("{target} refuses {}, and its refusal came back", from),
         ),
-        Ok(Answer::Silence) => Finding::fail(
+        Ok(ConnectOutcome::Silence) => Finding::fail(
             check,
-            format!("{target} does not answer {} within {LIMIT:?}", from),
+            format!(
+                "{target} does not answer {} within {CONNECT_TIMEOUT:?}",
+                from
+            ),
             "see the routes and the self-test above, and look for a packet filter that drops \
              foreign addresses: `nft list ruleset`",
         ),
-        Ok(Answer::AsSomebodyElse(other)) => Finding::fail(
+        Ok(ConnectOutcome::FromOtherAddress(other)) => Finding::fail(
             check,
             format!("{target} was reached from {other}, not from {}", from),
             "look for a masquerading rule: `nft list ruleset`",
@@ -144,31 +149,35 @@ fn is_marked(mark: NonZeroU32) -> bool {
         .is_ok_and(|tables| tables.iter().any(|table| table.reply_mark() == Some(mark)))
 }
 
-enum Way {
+enum ReplyRoute {
     Stays,
     Leaves,
     Unknown,
 }
 
-async fn where_replies_go(target: Backend) -> Result<Way, SyscallError> {
+async fn reply_route(target: Backend) -> Result<ReplyRoute, SyscallError> {
     let Backend { address, transport } = target;
     let netlink = Netlink::open()?;
     let from = match locate_backend(&netlink, address).await? {
         BackendLocation::Loopback(ip) => SocketAddr::new(ip, address.port()),
         BackendLocation::ThisHost(address) => address,
-        BackendLocation::OtherHost => return Ok(Way::Unknown),
+        BackendLocation::OtherHost => return Ok(ReplyRoute::Unknown),
     };
     let stays = netlink
         .is_delivered_locally(transport, from, path::foreign_addr(from.ip()), None)
         .await?;
-    Ok(if stays { Way::Stays } else { Way::Leaves })
+    Ok(if stays {
+        ReplyRoute::Stays
+    } else {
+        ReplyRoute::Leaves
+    })
 }
 
-pub(super) enum Answer {
+pub(super) enum ConnectOutcome {
     Connected,
     Refused,
     Silence,
-    AsSomebodyElse(IpAddr),
+    FromOtherAddress(IpAddr),
 }
 
 /// Connects to the backend as `from`, with this mark.
@@ -176,7 +185,7 @@ pub(super) async fn connect_as(
     from: IpAddr,
     target: SocketAddr,
     mark: Option<NonZeroU32>,
-) -> Result<Answer, SyscallError> {
+) -> Result<ConnectOutcome, SyscallError> {
     let socket = UpstreamSocket::new_tcp(target)?;
     if let Some(mark) = mark {
         socket.set_mark(mark.get())?;
@@ -184,23 +193,28 @@ pub(super) async fn connect_as(
     socket.set_transparent()?;
     socket.bind_any_port(from)?;
     let connection = register_stream(socket.connect(target)?)?;
-    if timeout(LIMIT, connection.writable()).await.is_err() {
-        return Ok(Answer::Silence);
+    if timeout(CONNECT_TIMEOUT, connection.writable())
+        .await
+        .is_err()
+    {
+        return Ok(ConnectOutcome::Silence);
     }
     match stream::take_error(&connection).call("getsockopt(SO_ERROR)")? {
-        Some(error) if error.kind() == ErrorKind::ConnectionRefused => return Ok(Answer::Refused),
+        Some(error) if error.kind() == ErrorKind::ConnectionRefused => {
+            return Ok(ConnectOutcome::Refused);
+        }
         Some(error) => return Err(error).call("connect(2)"),
         None => {}
     }
     let source = local_addr(&connection)?.ip();
     Ok(if source == from {
-        Answer::Connected
+        ConnectOutcome::Connected
     } else {
-        Answer::AsSomebodyElse(source)
+        ConnectOutcome::FromOtherAddress(source)
     })
 }
 
 /// Any number will do; this is the one in docs/routes.md.
-const EXAMPLE: u32 = 123;
+const EXAMPLE_MARK: u32 = 123;
 /// One SYN may be lost: the kernel sends the second after a second.
-pub(super) const LIMIT: Duration = Duration::from_secs(2);
+pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);

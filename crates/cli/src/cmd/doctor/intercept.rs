@@ -12,8 +12,8 @@ use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
 use super::finding::Finding;
+use crate::cmd::ca::ca_dir::CaDir;
 use crate::cmd::ca::date;
-use crate::cmd::ca::dir::Dir;
 
 /// Options of `peername doctor --intercept`: those of `peername intercept` that depend on this host.
 #[derive(Debug, clap::Args)]
@@ -51,7 +51,7 @@ impl Args {
 
     /// All checks beside those of the host.
     pub(super) async fn findings(&self) -> Vec<Finding> {
-        let dir = Dir::new(self.ca.clone());
+        let dir = CaDir::new(self.ca.clone());
         let roots = load_native_certs();
         let mut findings = match authority(&dir) {
             Ok(authority) => vec![validity(&dir, &authority), trust(&dir, &authority, &roots)],
@@ -65,7 +65,7 @@ impl Args {
 }
 
 /// The authority, read as `peername intercept` reads it: by this user, with its permissions, and still valid.
-fn authority(dir: &Dir) -> Result<Authority, Finding> {
+fn authority(dir: &CaDir) -> Result<Authority, Finding> {
     let path = dir.path();
     let path =
         path.map_err(|usage| Finding::fail(AUTHORITY, usage.0, "name it with `--ca DIR`"))?;
@@ -80,7 +80,7 @@ fn authority(dir: &Dir) -> Result<Authority, Finding> {
     })
 }
 
-fn validity(dir: &Dir, authority: &Authority) -> Finding {
+fn validity(dir: &CaDir, authority: &Authority) -> Finding {
     let facts = authority.facts();
     let seen = format!(
         "{} is valid until {}",
@@ -104,7 +104,7 @@ fn validity(dir: &Dir, authority: &Authority) -> Finding {
 }
 
 /// Do programs that are started here trust what it signs? Others may have been told of it by other means.
-fn trust(dir: &Dir, authority: &Authority, roots: &CertificateResult) -> Finding {
+fn trust(dir: &CaDir, authority: &Authority, roots: &CertificateResult) -> Finding {
     let check = "trust in the authority";
     let source = roots_of();
     if authority

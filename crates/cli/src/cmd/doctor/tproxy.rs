@@ -2,7 +2,7 @@
 
 use peername_proxy::routes::{self, RoutingEntry};
 
-use super::bound::{listeners_on, receivers_on};
+use super::backend_listener::{listeners_on, receivers_on};
 use super::finding::Finding;
 
 /// Looks for a socket on the port of each table that `routes add --tproxy-ports` has made. Without one the

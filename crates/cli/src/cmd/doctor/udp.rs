@@ -7,7 +7,7 @@ use peername_proxy::routes::{BackendLocation, locate_backend};
 use peername_sys::kernel_release;
 use peername_sys::netlink::Netlink;
 
-use super::bound::receivers_on;
+use super::backend_listener::receivers_on;
 use super::finding::Finding;
 use super::host::version;
 

@@ -19,7 +19,7 @@ use peername_observe::admin::AllowedHosts;
 use peername_server::destination_list::AllowedDestination;
 use peername_server::trust_list::TrustList;
 
-use crate::cmd::ca::dir::Dir;
+use crate::cmd::ca::ca_dir::CaDir;
 use crate::cmd::ca::host_name;
 use crate::logging;
 use crate::usage::Usage;
@@ -44,7 +44,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FILE")]
     proxy_auth: Option<PathBuf>,
     #[command(flatten)]
-    pub(super) ca: Dir,
+    pub(super) ca: CaDir,
     /// Who decides about requests: `grpc://HOST:PORT` (Envoy's ext_authz), `http://HOST[:PORT]/PATH` (forwardAuth)
     /// or `opa+http://HOST:PORT/v1/data/RULE` [default: nobody, all are allowed]
     #[arg(long, value_name = "URL")]

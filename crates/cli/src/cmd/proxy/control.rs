@@ -20,8 +20,8 @@ use peername_server::phases::{self, DrainGuard};
 use peername_server::workers::{self, WorkerTask, Workers};
 use tokio::sync::watch;
 
-use super::open::{self, Actual, Numbers, Open};
-use super::setup::{Planned, Setup, TRANSPORTS};
+use super::listening::{self, BoundAddresses, ListenerIds, OpenedListeners};
+use super::setup::{ServicePlan, Setup, TRANSPORTS};
 use crate::lifecycle;
 use crate::logging::ranges;
 
@@ -31,19 +31,19 @@ pub(super) struct Control {
     pub(super) running: Workers,
     pub(super) shared: Shared,
     pub(super) services: ServiceHandle,
-    pub(super) listeners: Numbers,
-    /// Numbers that no listener had yet.
+    pub(super) listeners: ListenerIds,
+    /// ListenerIds that no listener had yet.
     pub(super) ids: RangeFrom<u32>,
-    pub(super) actual: Actual,
+    pub(super) actual: BoundAddresses,
     /// Kept, for none of them may go with a reload.
     pub(super) given: InheritedSockets,
-    pub(super) groups: Vec<Group>,
+    pub(super) groups: Vec<RunningUdpGroup>,
     /// Whoever keeps it fresh looks here for what it is by now.
     pub(super) reply_path: watch::Sender<Arc<ReplyPathMonitor>>,
 }
 
 /// UDP listeners that are served by the same loops, until this is dropped.
-pub(super) struct Group {
+pub(super) struct RunningUdpGroup {
     pub(super) addresses: Vec<SocketAddr>,
     pub(super) asked: UdpConfig,
     /// Descriptors that it may use.
@@ -65,7 +65,7 @@ impl Control {
     /// Starts the loops.
     pub(super) async fn start(
         setup: Setup,
-        open: Open,
+        open: OpenedListeners,
         given: InheritedSockets,
         ids: RangeFrom<u32>,
         kernel: Option<Arc<DataPath>>,
@@ -83,15 +83,15 @@ impl Control {
         let services = shared.services(&setup, &listeners, &actual, &reply_path)?;
         let services = ServiceHandle::new(services);
         let (running, groups) = shared.run(&setup, open, &services)?;
-        for planned in &setup.services {
-            tell(planned, &actual, setup.process.workers());
+        for plan in &setup.services {
+            log_listening(plan, &actual, setup.process.workers());
         }
-        if setup.process.logging.is_as_of_go_mmproxy() {
-            setup.services.iter().for_each(tell_of_subnets);
+        if setup.process.logging.is_go_mmproxy_format() {
+            setup.services.iter().for_each(log_allowed_subnets);
         }
         let (reply_path, _) = watch::channel(reply_path);
-        tokio::spawn(keep_checking(reply_path.subscribe()));
-        tokio::spawn(lifecycle::keep_own_addresses(shared.own_addresses.clone()));
+        tokio::spawn(monitor_reply_paths(reply_path.subscribe()));
+        tokio::spawn(lifecycle::watch_own_addresses(shared.own_addresses.clone()));
         Ok(Self {
             setup,
             running,
@@ -112,27 +112,24 @@ impl Shared {
     pub(super) fn services(
         &self,
         setup: &Setup,
-        listeners: &Numbers,
-        actual: &Actual,
+        listeners: &ListenerIds,
+        actual: &BoundAddresses,
         reply_path: &Arc<ReplyPathMonitor>,
     ) -> peername_sys::Result<Services> {
         let mut all = Vec::new();
         let own_ports = OwnPorts {
             ports: actual.values().map(SocketAddr::port).collect(),
-            transparent: setup
-                .services
-                .iter()
-                .any(|planned| planned.config.transparent),
+            transparent: setup.services.iter().any(|plan| plan.config.transparent),
         };
-        for planned in &setup.services {
+        for plan in &setup.services {
             let rules = Rules {
-                config: Arc::clone(&planned.config),
+                config: Arc::clone(&plan.config),
                 own_addresses: self.own_addresses.clone(),
                 reply_path: Arc::clone(reply_path),
                 own_ports: own_ports.clone(),
             };
             let service = Arc::new(Service::new(rules, &self.counters)?);
-            let numbers = planned.listeners().filter_map(|key| listeners.get(&key));
+            let numbers = plan.listeners().filter_map(|key| listeners.get(&key));
             all.extend(numbers.map(|&id| (id, Arc::clone(&service))));
         }
         Ok(all.into_iter().collect())
@@ -141,9 +138,9 @@ impl Shared {
     fn run(
         &self,
         setup: &Setup,
-        open: Open,
+        open: OpenedListeners,
         services: &ServiceHandle,
-    ) -> anyhow::Result<(Workers, Vec<Group>)> {
+    ) -> anyhow::Result<(Workers, Vec<RunningUdpGroup>)> {
         let workers = setup.process.workers();
         let capacity = lifecycle::capacity(workers, open.groups.len(), open.descriptors())?;
         let groups = open.groups.into_iter();
@@ -157,9 +154,9 @@ impl Shared {
     /// What workers have to do for a group, and the hold on it.
     pub(super) fn group(
         &self,
-        group: open::Group,
+        group: listening::UdpGroup,
         services: &ServiceHandle,
-    ) -> (Vec<WorkerTask>, Group) {
+    ) -> (Vec<WorkerTask>, RunningUdpGroup) {
         let addresses: Vec<_> = group.addresses().collect();
         let sockets = addresses.len() * group.sockets.workers();
         let descriptors = group.descriptors() + sockets;
@@ -167,7 +164,7 @@ impl Shared {
         let kernel = self.kernel.clone();
         let proxy = UdpProxy::new(services.clone(), counters, group.datagrams, kernel);
         let (worker_tasks, hold) = phases::with_drain_guard(proxy.worker_tasks(group.sockets));
-        let group = Group {
+        let group = RunningUdpGroup {
             addresses,
             asked: group.asked,
             descriptors,
@@ -178,13 +175,13 @@ impl Shared {
 }
 
 /// Says what a service does, by the addresses that the kernel gave it.
-fn tell(planned: &Planned, actual: &Actual, workers: usize) {
+fn log_listening(plan: &ServicePlan, actual: &BoundAddresses, workers: usize) {
     let [tcp, udp] = TRANSPORTS.map(|transport| {
-        let wanted = planned.listen(transport).iter();
+        let wanted = plan.listen(transport).iter();
         let addrs = wanted.filter_map(|&addr| actual.get(&(transport, addr)).copied());
         ranges(addrs)
     });
-    let upstream = &planned.config.upstream;
+    let upstream = &plan.config.upstream;
     tracing::info!(
         tcp,
         udp,
@@ -196,15 +193,15 @@ fn tell(planned: &Planned, actual: &Actual, workers: usize) {
 }
 
 /// As go-mmproxy lists them at its start. Where it had no list, it had nothing to say.
-fn tell_of_subnets(planned: &Planned) {
-    for network in planned.config.trust.networks() {
+fn log_allowed_subnets(plan: &ServicePlan) {
+    for network in plan.config.trust.networks() {
         if network.prefix_len() > 0 {
             tracing::info!(subnet = %network, "allowed subnet");
         }
     }
 }
 
-async fn keep_checking(mut reply_path: watch::Receiver<Arc<ReplyPathMonitor>>) {
+async fn monitor_reply_paths(mut reply_path: watch::Receiver<Arc<ReplyPathMonitor>>) {
     loop {
         let now = Arc::clone(&reply_path.borrow_and_update());
         tokio::select! {

@@ -13,16 +13,16 @@ pub(super) fn destinations(
     if !dynamic {
         return match allowed {
             [] => Ok(None),
-            [..] => Err(Usage(NOT_DYNAMIC.to_owned())),
+            [..] => Err(Usage(LIST_WITHOUT_DYNAMIC.to_owned())),
         };
     }
     let allowed = allowed.iter().map(AllowDestination::allowed);
     let allowed = allowed.collect::<Result<_, _>>().map_err(Usage)?;
     let destinations = DestinationPolicy::new(allowed);
-    destinations.map(Some).ok_or_else(|| Usage(NONE.to_owned()))
+    destinations.map(Some).ok_or_else(|| Usage(DYNAMIC_WITHOUT_LIST.to_owned()))
 }
 
-const NONE: &str = "--dynamic-destination: say which destinations headers may name, such as \
+const DYNAMIC_WITHOUT_LIST: &str = "--dynamic-destination: say which destinations headers may name, such as \
     --allow-destination 127.0.0.1:8000-8999 or --allow-destination 10.0.0.0/8:443";
-const NOT_DYNAMIC: &str =
+const LIST_WITHOUT_DYNAMIC: &str =
     "--allow-destination is a list for --dynamic-destination, which is not given";

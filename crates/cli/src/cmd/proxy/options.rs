@@ -1,5 +1,5 @@
 //! The options of `peername proxy`. Those of a listener and those of the process are at the same time
-//! the keys of the configuration file ([`super::file`]): a name, its help text and its default stand
+//! the keys of the configuration file ([`super::config_file`]): a name, its help text and its default stand
 //! here, once.
 
 use std::net::SocketAddr;
@@ -24,7 +24,7 @@ use crate::cmd::routes::{Protocol, Targets};
 use crate::logging;
 use crate::usage::Usage;
 use crate::value::{
-    AllowDestination, Listen, MOST, Mark, Number, TargetV4, TargetV6, Time, Timeout, TlvKind,
+    AllowDestination, Listen, MAX_INTEGER, Mark, Number, TargetV4, TargetV6, Time, Timeout, TlvKind,
 };
 
 /// Options of `peername proxy`.
@@ -117,10 +117,10 @@ pub(crate) struct Listener {
     max_header: Number<16, 65551>,
     /// Connections without a header, in all
     #[arg(long, value_name = "N", default_value_t = count(HeaderLimits::default().pending))]
-    max_pending: Number<1, MOST>,
+    max_pending: Number<1, MAX_INTEGER>,
     /// Connections without a header, of one peer
     #[arg(long, value_name = "N", default_value_t = count(HeaderLimits::default().pending_per_peer))]
-    max_pending_per_peer: Number<1, MOST>,
+    max_pending_per_peer: Number<1, MAX_INTEGER>,
     /// Which claimed sources are refused
     #[arg(long, value_name = "POLICY", default_value = "strict")]
     source_policy: Policy,
@@ -150,10 +150,10 @@ pub(crate) struct Listener {
     close_after: Time,
     /// UDP: sessions in all, each of which takes a descriptor
     #[arg(long, value_name = "N", default_value_t = count(UdpConfig::default().sessions))]
-    max_sessions: Number<1, MOST>,
+    max_sessions: Number<1, MAX_INTEGER>,
     /// UDP: sessions of one balancer
     #[arg(long, value_name = "N", default_value_t = count(UdpConfig::default().sessions_per_balancer))]
-    max_sessions_per_balancer: Number<1, MOST>,
+    max_sessions_per_balancer: Number<1, MAX_INTEGER>,
     /// How bytes are moved
     #[arg(long, value_name = "HOW", default_value = "auto")]
     relay: Relay,
@@ -322,11 +322,11 @@ impl Listener {
         let named = |option: &'static str| move |why| Usage(format!("{option}: {why}"));
         Ok(Upstream {
             target_v4: match &self.target_v4 {
-                Some(target) => target.rule().map_err(named("--target-v4"))?,
+                Some(target) => target.target_rule().map_err(named("--target-v4"))?,
                 None => Targets::DEFAULT_V4.into(),
             },
             target_v6: match &self.target_v6 {
-                Some(target) => target.rule().map_err(named("--target-v6"))?,
+                Some(target) => target.target_rule().map_err(named("--target-v6"))?,
                 None => Targets::DEFAULT_V6.into(),
             },
             mark: NonZeroU32::new(self.mark.0),
@@ -355,7 +355,7 @@ impl Process {
     }
 
     pub(super) fn drain(&self) -> Duration {
-        self.drain.map_or(DRAIN, |drain| drain.0)
+        self.drain.map_or(DEFAULT_DRAIN, |drain| drain.0)
     }
 }
 
@@ -368,9 +368,9 @@ impl From<Version> for SendProxy {
     }
 }
 
-fn count(of: usize) -> Number<1, MOST> {
+fn count(of: usize) -> Number<1, MAX_INTEGER> {
     Number::clamp(of)
 }
 
 /// Long enough for most transfers; systemd kills after 90 s unless told otherwise.
-const DRAIN: Duration = Duration::from_secs(30);
+const DEFAULT_DRAIN: Duration = Duration::from_secs(30);

@@ -14,11 +14,11 @@ use peername_sys::socket::upstream::UpstreamSocket;
 ///
 /// What each connection will do is tried with just these, so that a missing permission ends the
 /// start and not, one by one, the connections.
-pub(super) fn reduce(mark: Option<NonZeroU32>) -> anyhow::Result<()> {
+pub(super) fn drop_unneeded(mark: Option<NonZeroU32>) -> anyhow::Result<()> {
     let mut last = Ok(());
-    for sufficient in SUFFICIENT {
+    for sufficient in SUFFICIENT_CAPABILITIES {
         set_effective(sufficient)?;
-        last = try_out(mark);
+        last = try_connect_setup(mark);
         if last.is_ok() {
             keep_only(sufficient)?;
             break;
@@ -38,7 +38,7 @@ pub(super) fn warn_of_missing() {
 }
 
 /// Does once what connections will do, except to connect.
-pub(super) fn try_out(mark: Option<NonZeroU32>) -> anyhow::Result<()> {
+pub(super) fn try_connect_setup(mark: Option<NonZeroU32>) -> anyhow::Result<()> {
     let socket = UpstreamSocket::new_tcp(SocketAddr::from(([127, 0, 0, 1], 0)))?;
     socket.set_transparent().with_context(|| {
         let advice = Advice::for_this_process();
@@ -52,7 +52,7 @@ pub(super) fn try_out(mark: Option<NonZeroU32>) -> anyhow::Result<()> {
     }
 }
 
-const SUFFICIENT: [&[Capability]; 2] = [
+const SUFFICIENT_CAPABILITIES: [&[Capability]; 2] = [
     &[Capability::CAP_NET_RAW, Capability::CAP_NET_BIND_SERVICE],
     &[
         Capability::CAP_NET_RAW,

@@ -13,13 +13,12 @@ use peername_proxy::routes::{Backend, add_command};
 use peername_server::own_addresses::OwnAddresses;
 use peername_sys::netlink::Transport;
 
-use super::control::{Control, Group};
-use super::open::Open;
-use super::options::Args;
+use super::control::{Control, RunningUdpGroup};
+use super::listening::OpenedListeners;
 use super::privileges;
-use super::setup::{Planned, Setup};
+use super::setup::{ServicePlan, Setup};
 use crate::logging::ranges;
-use crate::{lifecycle, manager};
+use crate::service_manager;
 
 impl Control {
     /// Goes by what was read from now on. What is wrong is said, and nothing changes.
@@ -31,21 +30,25 @@ impl Control {
         self.shared.counters.reloaded(reloaded.is_ok());
         let listening = self.setup.summary();
         match reloaded {
-            Ok(()) => manager::ready(&format!("reloaded; {listening}")),
+            Ok(()) => service_manager::ready(&format!("reloaded; {listening}")),
             Err(error) => {
                 tracing::warn!("reload refused, all stays as it was: {error:#}");
-                manager::ready(&format!("last reload refused ({error:#}); {listening}"));
+                service_manager::ready(&format!("last reload refused ({error:#}); {listening}"));
             }
         }
     }
 
     async fn try_reload(&mut self, setup: Setup) -> anyhow::Result<()> {
         setup.check_at(&OwnAddresses::read().await?)?;
-        super::require_all_wanted(&self.given, &setup)?;
+        super::check_inherited_sockets(&self.given, &setup)?;
         self.check_what_needs_a_restart(&setup)?;
-        let wanted: HashSet<_> = setup.services.iter().flat_map(Planned::listeners).collect();
+        let wanted: HashSet<_> = setup
+            .services
+            .iter()
+            .flat_map(ServicePlan::listeners)
+            .collect();
         self.check_groups(&setup)?;
-        let open = Open::missing(
+        let open = OpenedListeners::missing(
             &setup,
             &self.listeners,
             self.running.free_descriptors() / 2,
@@ -97,14 +100,14 @@ impl Control {
         }
         let changes = |key: &&(Transport, SocketAddr)| {
             let mut stays = setup.services.iter();
-            stays.any(|planned| planned.listen(key.0).contains(&key.1))
+            stays.any(|plan| plan.listen(key.0).contains(&key.1))
                 && setup.is_transparent(**key) != self.setup.is_transparent(**key)
         };
         if let Some((_, addr)) = self.listeners.keys().find(changes) {
             bail!("listen-transparent of {addr} can't change without a restart");
         }
         if let Some(mark) = setup.mark() {
-            privileges::try_out(Some(mark))
+            privileges::try_connect_setup(Some(mark))
                 .context("the privilege for a mark was given up at the start: restart to get it")?;
         }
         let backends = setup.backends();
@@ -124,11 +127,11 @@ impl Control {
         for group in &self.groups {
             let service_of = |addr: &SocketAddr| {
                 let mut services = setup.services.iter();
-                services.find(|planned| planned.udp.contains(addr))
+                services.find(|plan| plan.udp.contains(addr))
             };
             let stays = |addr| service_of(addr).is_some();
             let as_before =
-                |addr| service_of(addr).is_some_and(|planned| planned.datagrams == group.asked);
+                |addr| service_of(addr).is_some_and(|plan| plan.datagrams == group.asked);
             let [first, ..] = &group.addresses[..] else {
                 continue;
             };
@@ -160,7 +163,7 @@ impl Control {
         let ids = tcp.map(|(_, &id)| id).collect();
         let closed = stale.map(|(&(_, addr), _)| addr).collect();
         self.running.close(ids).await;
-        let goes = |group: &mut Group| {
+        let goes = |group: &mut RunningUdpGroup| {
             let mut addresses = group.addresses.iter();
             addresses.any(|&addr| gone(&(Transport::Udp, addr)))
         };
@@ -171,7 +174,7 @@ impl Control {
         closed
     }
 
-    fn begin(&mut self, open: Open) {
+    fn begin(&mut self, open: OpenedListeners) {
         for group in open.groups {
             let (worker_tasks, group) = self.shared.group(group, &self.services);
             self.running.reserve_descriptors(group.descriptors);
@@ -180,11 +183,6 @@ impl Control {
         }
         self.running.open(open.tcp);
     }
-}
-
-/// Reads everything again. It may take its time, for names are resolved.
-pub(super) async fn read(args: Args) -> anyhow::Result<Setup> {
-    lifecycle::read_again(move || Ok(Setup::read(&args)?)).await
 }
 
 /// Whether rules that were made for `those` are good for `backend`: of loopback they take all.

@@ -14,9 +14,8 @@ use peername_server::addr::LocalAddr;
 use peername_server::own_addresses::{LocalKind, OwnAddresses};
 use peername_sys::netlink::Transport;
 
-use super::file;
-use super::options::{Args, Listener, Process};
-use crate::cmd::itself::is_reached_at;
+use super::options::{Listener, Process};
+use crate::cmd::self_connect::connects_to_listener;
 use crate::logging::{join, ranges};
 use crate::usage::Usage;
 
@@ -24,17 +23,17 @@ use crate::usage::Usage;
 #[derive(Debug)]
 pub(crate) struct Setup {
     pub(super) process: Process,
-    pub(super) services: Vec<Planned>,
+    pub(super) services: Vec<ServicePlan>,
 }
 
 /// Some listeners and what they serve by.
 #[derive(Debug)]
-pub(super) struct Planned {
+pub(super) struct ServicePlan {
     pub(super) tcp: Vec<SocketAddr>,
     pub(super) udp: Vec<SocketAddr>,
     pub(super) config: Arc<Config>,
     pub(super) datagrams: UdpConfig,
-    expected: Expected,
+    expected: ExpectedFamilies,
     /// Destinations that the list allows by a single address and port.
     only_allowed: Vec<SocketAddr>,
     origin: Origin,
@@ -42,7 +41,7 @@ pub(super) struct Planned {
 
 /// Which clients are expected.
 #[derive(Clone, Copy, Debug)]
-struct Expected {
+struct ExpectedFamilies {
     v4: bool,
     v6: bool,
 }
@@ -52,38 +51,23 @@ struct Expected {
 pub(super) struct Origin(pub(super) Option<String>);
 
 impl Setup {
-    /// Reads what the command line says, and whatever it names.
-    pub(super) fn read(args: &Args) -> Result<Self, Usage> {
-        if let Some(path) = &args.config {
-            return file::read(path, &args.process).map_err(Usage::from_error);
-        }
-        let setup = Self {
-            process: args.process.clone(),
-            services: vec![Planned::new(&args.listener, Origin(None))?],
-        };
-        match setup.problems(|_| false).into_iter().next() {
-            None => Ok(setup),
-            Some(problem) => Err(Usage(problem)),
-        }
-    }
-
     /// The addresses that are listened on.
     pub(super) fn listen(&self, transport: Transport) -> impl Iterator<Item = SocketAddr> + '_ {
         self.services
             .iter()
-            .flat_map(move |planned| planned.listen(transport))
+            .flat_map(move |plan| plan.listen(transport))
             .copied()
     }
 
     /// The same of both protocols.
     pub(crate) fn all_listeners(&self) -> impl Iterator<Item = (Transport, SocketAddr)> + '_ {
-        self.services.iter().flat_map(Planned::listeners)
+        self.services.iter().flat_map(ServicePlan::listeners)
     }
 
     /// Every backend once: those that rules have to be made for.
     pub(super) fn backends(&self) -> Vec<Backend> {
         let mut known = HashSet::new();
-        let all = self.services.iter().flat_map(Planned::backends);
+        let all = self.services.iter().flat_map(ServicePlan::backends);
         all.map(|(backend, _)| backend)
             .filter(|&backend| known.insert(backend))
             .collect()
@@ -94,15 +78,15 @@ impl Setup {
     pub(crate) fn probes(&self) -> impl Iterator<Item = ProbeTarget> + '_ {
         self.services
             .iter()
-            .flat_map(|planned| planned.backends().map(move |known| (known, planned)))
-            .filter(|((backend, _), planned)| match backend.address.ip() {
-                IpAddr::V4(_) => planned.expected.v4,
-                IpAddr::V6(_) => planned.expected.v6,
+            .flat_map(|plan| plan.backends().map(move |known| (known, plan)))
+            .filter(|((backend, _), plan)| match backend.address.ip() {
+                IpAddr::V4(_) => plan.expected.v4,
+                IpAddr::V6(_) => plan.expected.v6,
             })
-            .map(|((backend, any_port), planned)| ProbeTarget {
+            .map(|((backend, any_port), plan)| ProbeTarget {
                 backend,
                 any_port,
-                mark: planned.config.upstream.mark,
+                mark: plan.config.upstream.mark,
             })
     }
 
@@ -117,13 +101,13 @@ impl Setup {
     /// Whether what comes to this listener may be brought by TPROXY rules.
     pub(super) fn is_transparent(&self, (transport, addr): (Transport, SocketAddr)) -> bool {
         let mut services = self.services.iter();
-        let of = services.find(|planned| planned.listen(transport).contains(&addr));
-        of.is_some_and(|planned| planned.config.transparent)
+        let of = services.find(|plan| plan.listen(transport).contains(&addr));
+        of.is_some_and(|plan| plan.config.transparent)
     }
 
     /// Whether the relay of any listener is left to us.
     pub(super) fn chooses_relay(&self) -> bool {
-        let has_auto = |service: &Planned| service.config.relay == Method::Auto;
+        let has_auto = |service: &ServicePlan| service.config.relay == Method::Auto;
         self.services
             .iter()
             .any(|service| !service.tcp.is_empty() && has_auto(service))
@@ -148,7 +132,7 @@ impl Setup {
     pub(super) fn mark(&self) -> Option<NonZeroU32> {
         self.services
             .iter()
-            .find_map(|planned| planned.config.upstream.mark)
+            .find_map(|plan| plan.config.upstream.mark)
     }
 
     /// Looks once more, knowing this host's addresses: only the kernel does.
@@ -176,38 +160,41 @@ impl Setup {
     ) -> Vec<String> {
         let mut taken = HashSet::new();
         let mut problems = Vec::new();
-        for planned in &self.services {
-            let mut listen = planned.listen(transport).iter();
+        for plan in &self.services {
+            let mut listen = plan.listen(transport).iter();
             if let Some(addr) = listen.find(|&&addr| !taken.insert(addr)) {
                 let text = format!("--listen {addr} stands there twice");
-                problems.push(planned.origin.of(&text));
+                problems.push(plan.origin.of(&text));
             }
             taken.extend(listen);
         }
         if self.process.sockets_from_outside {
             return problems;
         }
-        for planned in &self.services {
-            let targets = planned.backends().map(|(backend, _)| backend);
+        for plan in &self.services {
+            let targets = plan.backends().map(|(backend, _)| backend);
             let mut targets = targets
                 .filter(|backend| backend.transport == transport)
                 .map(|backend| backend.address);
-            if let Some(target) = targets.find(|&target| is_reached_at(&taken, target, is_own)) {
+            if let Some(target) =
+                targets.find(|&target| connects_to_listener(&taken, target, is_own))
+            {
                 let option = if target.is_ipv4() {
                     "--target-v4"
                 } else {
                     "--target-v6"
                 };
                 let text = format!("{option} {target}: the proxy would connect to itself");
-                problems.push(planned.origin.of(&text));
+                problems.push(plan.origin.of(&text));
             }
-            let mut only = planned.only_allowed.iter();
-            if !planned.listen(transport).is_empty()
-                && let Some(target) = only.find(|&&target| is_reached_at(&taken, target, is_own))
+            let mut only = plan.only_allowed.iter();
+            if !plan.listen(transport).is_empty()
+                && let Some(target) =
+                    only.find(|&&target| connects_to_listener(&taken, target, is_own))
             {
                 let text =
                     format!("--allow-destination {target}: the proxy would connect to itself");
-                problems.push(planned.origin.of(&text));
+                problems.push(plan.origin.of(&text));
             }
         }
         problems
@@ -230,7 +217,7 @@ impl Origin {
     }
 }
 
-impl Planned {
+impl ServicePlan {
     pub(super) fn new(listener: &Listener, origin: Origin) -> Result<Self, Usage> {
         let config = listener.config();
         let config = config.map_err(|Usage(text)| Usage(origin.of(&text)))?;
@@ -248,7 +235,7 @@ impl Planned {
             udp: listener.protocol.udp(&listen).to_vec(),
             config: Arc::new(config),
             datagrams: listener.datagrams(),
-            expected: Expected {
+            expected: ExpectedFamilies {
                 v4: listener.expects(true),
                 v6: listener.expects(false),
             },

@@ -1,6 +1,7 @@
 //! cloudflare/mmproxy: its README, each of its options.
 
-use super::{Suggestions, as_program, stops, translated};
+use super::{as_program, stops, translated};
+use crate::compat::translation::Preflight;
 
 pub(super) const TABLE: &[(&str, &str)] = &[
     // The README's two.
@@ -44,11 +45,11 @@ fn cloudflare_mmproxy() {
 
 #[test]
 fn cloudflare_mmproxy_suggests() {
-    let suggestions = |old: &str| {
+    let preflight = |old: &str| {
         let old = format!("{old} -a /n -l 0.0.0.0:1 -4 127.0.0.1:22 -6 [::1]:22");
-        as_program("mmproxy", &old).unwrap().suggestions.unwrap()
+        as_program("mmproxy", &old).unwrap().preflight.unwrap()
     };
-    let usual = Suggestions {
+    let usual = Preflight {
         mark: 123,
         table: 100,
         targets: [
@@ -57,14 +58,14 @@ fn cloudflare_mmproxy_suggests() {
         ],
         quiet: false,
     };
-    assert_eq!(suggestions("--verbose"), usual);
-    let other = Suggestions {
+    assert_eq!(preflight("--verbose"), usual);
+    let other = Preflight {
         mark: 5,
         table: 6,
         quiet: true,
         ..usual
     };
-    assert_eq!(suggestions("-qm5 -t 6"), other);
+    assert_eq!(preflight("-qm5 -t 6"), other);
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! mmproxy-rs: its README, each of its options.
 
-use super::{World, stops, translated};
+use super::{Environment, stops, translated};
 use crate::compat::mmproxy_rs::translate;
 
 pub(super) const TABLE: &[(&str, &str)] = &[
@@ -55,11 +55,11 @@ fn mmproxy_rs_logs_by_the_environment() {
         ("", "-v"),
     ];
     for (rust_log, option) in table {
-        let world = World {
+        let environment = Environment {
             rust_log: Some(rust_log),
             cores: 1,
         };
-        let words = translate(&[], world).unwrap().words;
+        let words = translate(&[], environment).unwrap().words;
         assert_eq!(words.last().unwrap(), option, "{rust_log}");
     }
 }

@@ -11,7 +11,7 @@ use super::finding::Finding;
 /// With `src_valid_mark` the kernel asks, before it takes a marked packet, where an answer to its sender
 /// would go, *with the mark*. Our rule says that every address is this host's; so the sender is this host
 /// itself, the packet is a forgery, and it is dropped. No counter tells.
-pub(super) async fn marks() -> Finding {
+pub(super) async fn check() -> Finding {
     match routes::list().await {
         Ok(found) if found.iter().any(RoutingEntry::selects_by_mark) => judge(&where_checked()),
         Ok(_) => Finding::ok(CHECK, "no rule of peername's looks at them"),

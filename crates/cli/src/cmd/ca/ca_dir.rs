@@ -7,14 +7,14 @@ use crate::usage::Usage;
 
 /// `--ca`, also of `peername intercept`.
 #[derive(Debug, Clone, clap::Args)]
-pub(crate) struct Dir {
+pub(crate) struct CaDir {
     /// Where the authority is kept [default: $STATE_DIRECTORY/ca, else $XDG_STATE_HOME/peername/ca, else
     /// ~/.local/state/peername/ca]
     #[arg(long, value_name = "DIR")]
     ca: Option<PathBuf>,
 }
 
-impl Dir {
+impl CaDir {
     /// What `--ca` says where a command has it by another declaration.
     pub(crate) fn new(ca: Option<PathBuf>) -> Self {
         Self { ca }
@@ -34,7 +34,7 @@ impl Dir {
     /// What has to be repeated to mean the same one.
     pub(crate) fn as_option(&self) -> String {
         match &self.ca {
-            Some(dir) => format!(" --ca {}", super::env::quoted(&dir.to_string_lossy())),
+            Some(dir) => format!(" --ca {}", super::shell::quoted(&dir.to_string_lossy())),
             None => String::new(),
         }
     }

@@ -10,7 +10,7 @@ use std::str::FromStr;
 use peername_proxy::config::TargetRule;
 use peername_server::destination_list::AllowedDestination;
 
-use super::written::written;
+use super::text_value::text_value;
 use super::{address, address_v4, address_v6};
 
 /// Where to listen: `192.0.2.1:80`, `[::]:80`, `host:80`, and ranges of ports `0.0.0.0:10000-10100`.
@@ -54,7 +54,10 @@ impl Listen {
 
     fn range(&self) -> Result<(SocketAddr, RangeInclusive<u16>), String> {
         let text = &self.0;
-        let Some((first, last)) = text.rsplit_once('-').filter(|(_, last)| is_port(last)) else {
+        let Some((first, last)) = text
+            .rsplit_once('-')
+            .filter(|(_, last)| is_port_number(last))
+        else {
             let addr = address(text)?;
             return Ok((addr, addr.port()..=addr.port()));
         };
@@ -68,19 +71,19 @@ impl Listen {
 
 impl TargetV4 {
     /// What it says, as names resolve now.
-    pub(crate) fn rule(&self) -> Result<TargetRule, String> {
-        rule(&self.0, address_v4)
+    pub(crate) fn target_rule(&self) -> Result<TargetRule, String> {
+        target_rule(&self.0, address_v4)
     }
 }
 
 impl TargetV6 {
     /// What it says, as names resolve now.
-    pub(crate) fn rule(&self) -> Result<TargetRule, String> {
-        rule(&self.0, address_v6)
+    pub(crate) fn target_rule(&self) -> Result<TargetRule, String> {
+        target_rule(&self.0, address_v6)
     }
 }
 
-fn rule(
+fn target_rule(
     text: &str,
     address: impl Fn(&str) -> Result<SocketAddr, String>,
 ) -> Result<TargetRule, String> {
@@ -95,11 +98,11 @@ fn rule(
     Ok(target)
 }
 
-fn is_port(text: &str) -> bool {
+fn is_port_number(text: &str) -> bool {
     !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit())
 }
 
-macro_rules! kept_as_text {
+macro_rules! parsed_when_used {
     ($($name:ident: $check:ident;)*) => {$(
         impl FromStr for $name {
             type Err = String;
@@ -119,14 +122,14 @@ macro_rules! kept_as_text {
     )*};
 }
 
-kept_as_text! {
+parsed_when_used! {
     Listen: range;
-    TargetV4: rule;
-    TargetV6: rule;
+    TargetV4: target_rule;
+    TargetV6: target_rule;
     AllowDestination: allowed;
 }
 
-written! {
+text_value! {
     [] Listen, "Listen": {
         "type": "string", "examples": ["0.0.0.0:8443", "[::]:8443", "192.0.2.1:10000-10100"]
     };
@@ -166,7 +169,7 @@ mod tests {
 
     #[test]
     fn a_target_may_keep_the_port() {
-        let v4 = |text: &str| text.parse::<TargetV4>()?.rule();
+        let v4 = |text: &str| text.parse::<TargetV4>()?.target_rule();
         assert_eq!(v4("127.0.0.1:same").unwrap().to_string(), "127.0.0.1:same");
         assert_eq!(v4("127.0.0.1:80").unwrap().to_string(), "127.0.0.1:80");
         for wrong in [
@@ -178,6 +181,6 @@ mod tests {
             assert!(v4(wrong).is_err(), "{wrong}");
         }
         let v6 = "[::1]:same".parse::<TargetV6>().unwrap();
-        assert_eq!(v6.rule().unwrap().to_string(), "[::1]:same");
+        assert_eq!(v6.target_rule().unwrap().to_string(), "[::1]:same");
     }
 }

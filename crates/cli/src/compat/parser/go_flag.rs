@@ -6,18 +6,18 @@
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 
-use super::given::Given;
+use super::parsed_options::ParsedOptions;
 
 /// A flag's name, and whether it is a switch.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Flag {
-    pub(super) name: &'static str,
-    pub(super) switch: bool,
+pub(in crate::compat) struct Flag {
+    pub(in crate::compat) name: &'static str,
+    pub(in crate::compat) switch: bool,
 }
 
 /// Why parsing ended, in the package's own words.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
-pub(super) enum Error {
+pub(in crate::compat) enum Error {
     /// `-h` or `-help`, when no flag has that name.
     #[error("flag: help requested")]
     Help,
@@ -32,8 +32,8 @@ pub(super) enum Error {
 }
 
 /// The flags given; a switch that was set to false is not among them.
-pub(super) fn parse(flags: &[Flag], args: &[OsString]) -> Result<Given, Error> {
-    let mut given = Given::default();
+pub(in crate::compat) fn parse(flags: &[Flag], args: &[OsString]) -> Result<ParsedOptions, Error> {
+    let mut given = ParsedOptions::default();
     let mut words = args.iter();
     while let Some(word) = words.next() {
         let Some(body) = body(word.as_bytes()) else {
@@ -62,7 +62,7 @@ pub(super) fn parse(flags: &[Flag], args: &[OsString]) -> Result<Given, Error> {
 }
 
 /// An integer as `flag.Int` reads it: `0x`, `0o`, `0b`, a leading 0 for octal, `_` between digits.
-pub(super) fn integer(text: &str) -> Option<i64> {
+pub(in crate::compat) fn integer(text: &str) -> Option<i64> {
     let (negative, magnitude) = match text.strip_prefix('-') {
         Some(rest) => (true, rest),
         None => (false, text.strip_prefix('+').unwrap_or(text)),
@@ -103,7 +103,7 @@ fn split(body: &[u8]) -> (&[u8], Option<&[u8]>) {
 }
 
 /// Of several settings of a switch the last counts, so an unset one has to be noted as well.
-fn set(given: &mut Given, name: &'static str, value: Option<&[u8]>) -> Result<(), Error> {
+fn set(given: &mut ParsedOptions, name: &'static str, value: Option<&[u8]>) -> Result<(), Error> {
     match value {
         None | Some(b"1" | b"t" | b"T" | b"true" | b"TRUE" | b"True") => given.add(name, ""),
         Some(b"0" | b"f" | b"F" | b"false" | b"FALSE" | b"False") => given.remove(name),
@@ -118,7 +118,7 @@ fn set(given: &mut Given, name: &'static str, value: Option<&[u8]>) -> Result<()
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::compat::given::expected::{given, words};
+    use crate::compat::parser::expected::{given, words};
 
     const FLAGS: &[Flag] = &[
         Flag {
@@ -135,7 +135,7 @@ mod tests {
         },
     ];
 
-    fn parsed(line: &str) -> Result<Given, Error> {
+    fn parsed(line: &str) -> Result<ParsedOptions, Error> {
         parse(FLAGS, &words(line))
     }
 

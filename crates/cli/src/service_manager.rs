@@ -13,18 +13,18 @@ use sd_notify::NotifyState::{self, MonotonicUsec, Ready, Reloading, Status, Stop
 
 /// Everything is there, in a few words for `systemctl status`.
 pub(crate) fn ready(status: &str) {
-    tell(&[Ready, Status(&status.replace('\n', "; "))]);
+    notify(&[Ready, Status(&status.replace('\n', "; "))]);
 }
 
 /// A reload has begun; [`ready`] ends it. Since systemd 253 the time tells it from one that is over.
 pub(crate) fn reloading() {
     let now = NotifyState::monotonic_usec_now();
-    tell(&[Reloading, now.unwrap_or(MonotonicUsec(0))]);
+    notify(&[Reloading, now.unwrap_or(MonotonicUsec(0))]);
 }
 
 /// Nothing new is accepted any more.
 pub(crate) fn stopping() {
-    tell(&[Stopping, Status("waiting for open connections")]);
+    notify(&[Stopping, Status("waiting for open connections")]);
 }
 
 /// Where the manager wants signs of life, gives them for as long as this thread and all workers turn.
@@ -37,13 +37,13 @@ pub(crate) fn keep_alive(liveness: Liveness) {
     tokio::spawn(async move {
         loop {
             liveness.check().await;
-            tell(&[Watchdog]);
+            notify(&[Watchdog]);
             tokio::time::sleep(every).await;
         }
     });
 }
 
-fn tell(state: &[NotifyState<'_>]) {
+fn notify(state: &[NotifyState<'_>]) {
     let message: String = state.iter().map(|line| format!("{line}\n")).collect();
     let _ = send(message.as_bytes());
 }

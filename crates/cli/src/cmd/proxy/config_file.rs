@@ -11,7 +11,7 @@ use toml::Spanned;
 use toml::de::{DeArray, DeTable, DeValue, Deserializer};
 
 use super::options::{DataPath, Listener, Process};
-use super::setup::{Origin, Planned, Setup};
+use super::setup::{Origin, ServicePlan, Setup};
 use crate::logging::{self, Format};
 use crate::value::{Number, Time};
 
@@ -69,8 +69,8 @@ pub(crate) fn read(path: &Path, process: &Process) -> Result<Setup, Problems> {
     for table in &file.listen {
         let line = line_of(&text, table.span().start);
         let origin = Origin(Some(format!("{}, line {line}", path.display())));
-        match Planned::new(table.get_ref(), origin) {
-            Ok(planned) => services.push(planned),
+        match ServicePlan::new(table.get_ref(), origin) {
+            Ok(plan) => services.push(plan),
             Err(problem) => problems.push(problem.0),
         }
     }

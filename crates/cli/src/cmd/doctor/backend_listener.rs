@@ -9,7 +9,7 @@ use peername_sys::netlink::Netlink;
 use super::finding::Finding;
 
 /// Looks at the listeners of this host on the port of `target`, if it is here.
-pub(super) async fn bound(target: SocketAddr) -> Finding {
+pub(super) async fn check(target: SocketAddr) -> Finding {
     match place(target).await {
         Ok(BackendLocation::OtherHost) => {
             Finding::ok(CHECK, format!("{target} is on another host"))

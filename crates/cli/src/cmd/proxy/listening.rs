@@ -9,18 +9,18 @@ use peername_server::listeners::ListenerId;
 use peername_server::listeners::{ExistingListeners, InheritedSockets, ListenAddr, Listeners};
 use peername_sys::netlink::Transport;
 
-use super::setup::{Planned, Setup};
+use super::setup::{ServicePlan, Setup};
 
 /// Sockets that are to be listened on.
-pub(super) struct Open {
+pub(super) struct OpenedListeners {
     pub(super) tcp: Listeners,
-    pub(super) groups: Vec<Group>,
+    pub(super) groups: Vec<UdpGroup>,
     /// What was asked for, as it was numbered.
     wanted_tcp: Vec<ListenAddr>,
 }
 
 /// UDP listeners of one service: their sessions share limits and a dialect.
-pub(super) struct Group {
+pub(super) struct UdpGroup {
     wanted: Vec<ListenAddr>,
     pub(super) sockets: UdpListeners,
     /// With as many sessions as there are descriptors for.
@@ -32,24 +32,24 @@ pub(super) struct Group {
 }
 
 /// Listeners by what was asked for.
-pub(super) type Numbers = HashMap<(Transport, SocketAddr), ListenerId>;
+pub(super) type ListenerIds = HashMap<(Transport, SocketAddr), ListenerId>;
 
 /// The addresses that listeners have, by what was asked for.
-pub(super) type Actual = HashMap<(Transport, SocketAddr), SocketAddr>;
+pub(super) type BoundAddresses = HashMap<(Transport, SocketAddr), SocketAddr>;
 
-impl Open {
+impl OpenedListeners {
     /// Opens what is wanted and not there already. UDP, its sessions included, gets at most so many
-    /// descriptors. Numbers come from `ids`, none of them twice.
+    /// descriptors. ListenerIds come from `ids`, none of them twice.
     pub(super) fn missing(
         setup: &Setup,
-        there: &Numbers,
+        there: &ListenerIds,
         descriptors_of_udp: usize,
         given: &InheritedSockets,
         ids: &mut RangeFrom<u32>,
     ) -> anyhow::Result<Self> {
         let workers = setup.process.workers();
-        let mut number = |planned: &Planned, transport| -> Vec<ListenAddr> {
-            let addrs = planned.listen(transport).iter().copied();
+        let mut number = |plan: &ServicePlan, transport| -> Vec<ListenAddr> {
+            let addrs = plan.listen(transport).iter().copied();
             let new = addrs.filter(|&addr| !there.contains_key(&(transport, addr)));
             new.zip(&mut *ids)
                 .map(|(addr, id)| (ListenerId(id), addr))
@@ -57,21 +57,21 @@ impl Open {
         };
         let mut wanted_tcp = Vec::new();
         let mut wanted_udp = Vec::new();
-        for planned in &setup.services {
-            wanted_tcp.extend(number(planned, Transport::Tcp));
-            match number(planned, Transport::Udp) {
+        for plan in &setup.services {
+            wanted_tcp.extend(number(plan, Transport::Tcp));
+            match number(plan, Transport::Udp) {
                 none if none.is_empty() => {}
-                wanted => wanted_udp.push((wanted, planned)),
+                wanted => wanted_udp.push((wanted, plan)),
             }
         }
         let all_udp = wanted_udp.iter().map(|(wanted, _)| wanted.len());
         let addresses = wanted_tcp.len() + all_udp.sum::<usize>();
         let beside = open_already(there, setup, Transport::Tcp);
         let mut tcp = Listeners::open(&wanted_tcp, &beside, workers, given)?;
-        for planned in setup.services.iter().filter(|s| s.config.transparent) {
+        for plan in setup.services.iter().filter(|s| s.config.transparent) {
             let ids = wanted_tcp
                 .iter()
-                .filter(|(_, addr)| planned.tcp.contains(addr));
+                .filter(|(_, addr)| plan.tcp.contains(addr));
             let ids: HashSet<_> = ids.map(|&(id, _)| id).collect();
             tcp = tcp.with_transparent(|id| ids.contains(&id))?;
         }
@@ -83,15 +83,15 @@ impl Open {
         let descriptors = descriptors_of_udp.saturating_sub(addresses * workers);
         let share = descriptors.div_ceil(wanted_udp.len().max(1)).max(1);
         let mut beside = open_already(there, setup, Transport::Udp);
-        for (wanted, planned) in wanted_udp {
-            let (asked, transparent) = (planned.datagrams, planned.config.transparent);
+        for (wanted, plan) in wanted_udp {
+            let (asked, transparent) = (plan.datagrams, plan.config.transparent);
             // The kernel chooses among sockets by the sender's port where TPROXY rules bring it.
             let workers = if transparent { 1 } else { workers };
             let sockets =
                 UdpListeners::open(&wanted, &beside, workers, Some(asked.dialect), given)?;
             let group = match transparent {
-                true => Group::transparent(wanted, sockets.into_transparent()?, asked, share),
-                false => Group::new(wanted, sockets, asked, share),
+                true => UdpGroup::transparent(wanted, sockets.into_transparent()?, asked, share),
+                false => UdpGroup::new(wanted, sockets, asked, share),
             };
             beside.staying.extend(group.addresses());
             open.groups.push(group);
@@ -100,7 +100,7 @@ impl Open {
     }
 
     /// Each listener's number.
-    pub(super) fn numbers(&self) -> Numbers {
+    pub(super) fn numbers(&self) -> ListenerIds {
         let udp = self.groups.iter().flat_map(|group| &group.wanted);
         let tcp = self.wanted_tcp.iter();
         tcp.map(|&(id, addr)| ((Transport::Tcp, addr), id))
@@ -109,7 +109,7 @@ impl Open {
     }
 
     /// Each listener's address, by what was asked for: they differ where the kernel chose the port.
-    pub(super) fn actual(&self) -> Actual {
+    pub(super) fn actual(&self) -> BoundAddresses {
         let key = |transport| move |&(_, addr): &ListenAddr| (transport, addr);
         let udp = self.groups.iter().flat_map(|group| {
             let wanted = group.wanted.iter().map(key(Transport::Udp));
@@ -121,7 +121,7 @@ impl Open {
 
     /// Descriptors that UDP may use beside its listeners.
     pub(super) fn descriptors(&self) -> usize {
-        self.groups.iter().map(Group::descriptors).sum()
+        self.groups.iter().map(UdpGroup::descriptors).sum()
     }
 
     /// What of the kernel would make UDP faster, if it has not got it.
@@ -132,7 +132,7 @@ impl Open {
     }
 }
 
-impl Group {
+impl UdpGroup {
     fn new(
         wanted: Vec<ListenAddr>,
         sockets: UdpListeners,
@@ -175,7 +175,7 @@ impl Group {
     }
 }
 
-fn open_already(there: &Numbers, setup: &Setup, transport: Transport) -> ExistingListeners {
+fn open_already(there: &ListenerIds, setup: &Setup, transport: Transport) -> ExistingListeners {
     let wanted: HashSet<_> = setup.listen(transport).collect();
     let of = there.keys().filter(|(of, _)| *of == transport);
     let (staying, closing) = of
@@ -207,10 +207,10 @@ mod tests {
             ..UdpConfig::default()
         };
         for (descriptors, sessions) in [(1000, 1000 - MAX_REPLY_SOCKETS), (9000, 4096)] {
-            let group = Group::transparent(wanted.clone(), open(), asked, descriptors);
+            let group = UdpGroup::transparent(wanted.clone(), open(), asked, descriptors);
             assert_eq!(group.datagrams.sessions, sessions);
             assert_eq!(group.descriptors(), sessions + MAX_REPLY_SOCKETS);
-            let group = Group::new(wanted.clone(), open(), asked, descriptors);
+            let group = UdpGroup::new(wanted.clone(), open(), asked, descriptors);
             assert_eq!(group.descriptors(), descriptors.min(4096));
         }
     }

@@ -13,7 +13,7 @@ use peername_proxy::routes::Keeper;
 use tokio::sync::watch;
 
 /// Waits until the keeper, if there is one, is gone and replies don't come back any more to where clients go by then.
-pub(super) fn lost(
+pub(super) fn wait_lost(
     keeper: Option<&mut Keeper>,
     reply_path: watch::Receiver<Arc<ReplyPathMonitor>>,
 ) -> io::Result<impl Future<Output = ()>> {
@@ -33,12 +33,12 @@ pub(super) fn lost(
             if !now.is_all_sound() {
                 return;
             }
-            tokio::time::sleep(AGAIN).await;
+            tokio::time::sleep(RECHECK_INTERVAL).await;
         }
     })
 }
 
-pub(super) const LOST: &str = "the keeper of the routing rules was killed, and now its rules are gone: \
+pub(super) const KEEPER_LOST: &str = "the keeper of the routing rules was killed, and now its rules are gone: \
     replies do not come back. Start again, and they are made anew";
 /// Each try costs one loopback connection a backend.
-const AGAIN: Duration = Duration::from_secs(1);
+const RECHECK_INTERVAL: Duration = Duration::from_secs(1);

@@ -11,25 +11,25 @@ use ipnet::IpNet;
 use peername_server::trust_list::{TrustError, TrustList};
 use peername_sys::fs::text_file;
 
-use super::EVERYBODY;
+use super::translation::TRUST_ANY_WARNING;
 
 /// For programs to which a list that names nobody meant everybody. A file that can't be read or
 /// understood is left to the native option, which refuses it.
-pub(super) fn or_everybody(
+pub(super) fn trust_or_any(
     path: Option<&OsStr>,
     option: &str,
     notes: &mut Vec<String>,
 ) -> Vec<OsString> {
     match path {
-        Some(path) if !names_nobody(path) => vec![at(path)],
+        Some(path) if !is_empty_list(path) => vec![at(path)],
         Some(path) => {
             let path = path.to_string_lossy();
-            notes.push(format!("{EVERYBODY}: {path} names no network"));
+            notes.push(format!("{TRUST_ANY_WARNING}: {path} names no network"));
             vec!["any".into()]
         }
         None => {
             notes.push(format!(
-                "{EVERYBODY}: name the balancers' networks with {option} FILE"
+                "{TRUST_ANY_WARNING}: name the balancers' networks with {option} FILE"
             ));
             vec!["any".into()]
         }
@@ -38,7 +38,7 @@ pub(super) fn or_everybody(
 
 /// For cloudflare/mmproxy, which skipped lines that it did not understand: the file if all of it is
 /// understood, else its good lines one by one. Nobody at all is for the native option to refuse.
-pub(super) fn good_lines(path: &OsStr, notes: &mut Vec<String>) -> Vec<OsString> {
+pub(super) fn valid_lines(path: &OsStr, notes: &mut Vec<String>) -> Vec<OsString> {
     let Ok(text) = text_file::read(path.as_ref()) else {
         return vec![at(path)];
     };
@@ -74,7 +74,7 @@ fn is_network(entry: &str) -> bool {
     entry.parse::<IpNet>().is_ok() || entry.parse::<IpAddr>().is_ok()
 }
 
-fn names_nobody(path: &OsStr) -> bool {
+fn is_empty_list(path: &OsStr) -> bool {
     let list = TrustList::parse(&[at(path).to_string_lossy()]);
     matches!(list, Err(TrustError::EmptyFile { .. }))
 }
@@ -115,7 +115,7 @@ mod tests {
         for (text, inside) in [(example, "192.168.0.9"), (prefixes, "205.220.231.1")] {
             with_file("example", text, |path| {
                 let mut notes = Vec::new();
-                let words = or_everybody(Some(path), "-a", &mut notes);
+                let words = trust_or_any(Some(path), "-a", &mut notes);
                 assert_eq!((words.as_slice(), notes.len()), (&[at(path)][..], 0));
                 assert!(trusts(&words, inside) && !trusts(&words, "192.0.2.1"));
             });
@@ -125,20 +125,20 @@ mod tests {
     #[test]
     fn no_list_and_an_empty_one_mean_everybody_and_say_so() {
         let mut notes = Vec::new();
-        assert_eq!(or_everybody(None, "-a", &mut notes), ["any"]);
+        assert_eq!(trust_or_any(None, "-a", &mut notes), ["any"]);
         with_file("empty", "# nobody yet\n\n", |path| {
-            assert_eq!(or_everybody(Some(path), "-a", &mut notes), ["any"]);
+            assert_eq!(trust_or_any(Some(path), "-a", &mut notes), ["any"]);
         });
-        assert!(notes.len() == 2 && notes.iter().all(|note| note.starts_with(EVERYBODY)));
+        assert!(notes.len() == 2 && notes.iter().all(|note| note.starts_with(TRUST_ANY_WARNING)));
     }
 
     #[test]
     fn a_list_that_is_not_there_or_not_understood_is_not_everybody() {
         let mut notes = Vec::new();
-        let words = or_everybody(Some(OsStr::new("/nonexistent")), "-a", &mut notes);
+        let words = trust_or_any(Some(OsStr::new("/nonexistent")), "-a", &mut notes);
         assert_eq!(words, ["@/nonexistent"]);
         with_file("bad", "lb.example\n", |path| {
-            let words = or_everybody(Some(path), "-a", &mut notes);
+            let words = trust_or_any(Some(path), "-a", &mut notes);
             assert!(TrustList::parse(&[words[0].to_str().unwrap()]).is_err());
         });
         assert!(notes.is_empty());
@@ -149,16 +149,16 @@ mod tests {
         let mut notes = Vec::new();
         let text = "; networks\n10.1.2.3/8\nlb.example\n192.0.2.0/24 office\n";
         with_file("lenient", text, |path| {
-            let words = good_lines(path, &mut notes);
+            let words = valid_lines(path, &mut notes);
             assert_eq!(words, ["10.1.2.3/8", "192.0.2.0/24"]);
             assert!(trusts(&words, "10.9.9.9"));
         });
         assert!(notes.len() == 1 && notes[0].ends_with(", line 3: no network, ignored"));
         with_file("strict", "0.0.0.0/0\n::/0\n", |path| {
-            assert_eq!(good_lines(path, &mut notes), [at(path)]);
+            assert_eq!(valid_lines(path, &mut notes), [at(path)]);
         });
         with_file("nobody", "any\n", |path| {
-            let words = good_lines(path, &mut notes);
+            let words = valid_lines(path, &mut notes);
             assert_eq!(words, [at(path)]);
         });
     }

@@ -4,11 +4,11 @@
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
 
-use super::given::Given;
+use super::parsed_options::ParsedOptions;
 
 /// What a letter stands for.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Meaning {
+pub(super) struct ShortOption {
     pub(super) name: &'static str,
     pub(super) value: bool,
 }
@@ -24,14 +24,14 @@ pub(super) enum Error {
 /// Adds what a `cluster` of letters says, with its value from the next of the `words` if need be.
 pub(super) fn read<'a>(
     cluster: &[u8],
-    meaning: impl Fn(u8) -> Option<Meaning>,
+    meaning: impl Fn(u8) -> Option<ShortOption>,
     words: &mut impl Iterator<Item = &'a OsString>,
-    given: &mut Given,
+    given: &mut ParsedOptions,
 ) -> Result<(), Error> {
     let mut cluster = cluster;
     while let [letter, rest @ ..] = cluster {
         let shown = char::from(*letter);
-        let Meaning { name, value } = meaning(*letter).ok_or(Error::Unknown(shown))?;
+        let ShortOption { name, value } = meaning(*letter).ok_or(Error::Unknown(shown))?;
         if !value {
             given.add(name, "");
             cluster = rest;

@@ -5,11 +5,11 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 /// Words after `peername`, as they grow.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Native(Vec<OsString>);
+pub(super) struct NativeCommand(Vec<OsString>);
 
-impl Native {
-    pub(super) fn command(name: &str) -> Self {
-        Self(vec![name.into()])
+impl NativeCommand {
+    pub(super) fn new(command: &str) -> Self {
+        Self(vec![command.into()])
     }
 
     pub(super) fn option(mut self, name: &str, value: impl AsRef<OsStr>) -> Self {
@@ -57,12 +57,12 @@ pub(super) fn target(text: &OsStr) -> OsString {
 
 /// The target of a family for which none was given, where the default is the proxy itself (`-l
 /// 0.0.0.0:443`). The old programs started, and that family's clients got no further: so it is here.
-pub(super) fn nowhere(
+pub(super) fn unset_target(
     listen: Option<&OsStr>,
     default: SocketAddr,
     notes: &mut Vec<String>,
 ) -> Option<OsString> {
-    let closed = instead_of_the_proxy(listen?, default)?;
+    let closed = refusing_target(listen?, default)?;
     let (family, option) = if default.is_ipv4() {
         ("IPv4", "-4")
     } else {
@@ -76,7 +76,7 @@ pub(super) fn nowhere(
 }
 
 /// A target that refuses, where `target` is what the proxy itself listens on.
-pub(super) fn instead_of_the_proxy(listen: &OsStr, target: SocketAddr) -> Option<SocketAddr> {
+pub(super) fn refusing_target(listen: &OsStr, target: SocketAddr) -> Option<SocketAddr> {
     let listen: SocketAddr = listen.to_str()?.parse().ok()?;
     let takes_family = listen.is_ipv6() || target.is_ipv4();
     let is_there = listen.ip() == target.ip() || (listen.ip().is_unspecified() && takes_family);

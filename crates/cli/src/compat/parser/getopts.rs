@@ -6,19 +6,19 @@
 use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 
-use super::given::Given;
-use super::letters::{self, Meaning};
+use super::parsed_options::ParsedOptions;
+use super::short_options::{self, ShortOption};
 
 /// An option: its long name, its letter, and how often it stands there.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Opt {
-    pub(super) name: &'static str,
-    pub(super) letter: u8,
-    pub(super) kind: Kind,
+pub(in crate::compat) struct Opt {
+    pub(in crate::compat) name: &'static str,
+    pub(in crate::compat) letter: u8,
+    pub(in crate::compat) kind: Kind,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(in crate::compat) enum Kind {
     /// Must be there, with a value.
     Required,
     /// May be there, with a value.
@@ -28,7 +28,7 @@ pub(super) enum Kind {
 }
 
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
-pub(super) enum Error {
+pub(in crate::compat) enum Error {
     #[error("Argument to option '{0}' missing")]
     NoArgument(&'static str),
     #[error("Unrecognized option: '{0}'")]
@@ -41,24 +41,24 @@ pub(super) enum Error {
     Unexpected(&'static str),
 }
 
-impl From<letters::Error> for Error {
-    fn from(error: letters::Error) -> Self {
+impl From<short_options::Error> for Error {
+    fn from(error: short_options::Error) -> Self {
         match error {
-            letters::Error::Unknown(letter) => Self::Unrecognized(letter.into()),
-            letters::Error::NoValue(_, name) => Self::NoArgument(name),
+            short_options::Error::Unknown(letter) => Self::Unrecognized(letter.into()),
+            short_options::Error::NoValue(_, name) => Self::NoArgument(name),
         }
     }
 }
 
-pub(super) fn parse(opts: &[Opt], args: &[OsString]) -> Result<Given, Error> {
-    let mut given = Given::default();
+pub(in crate::compat) fn parse(opts: &[Opt], args: &[OsString]) -> Result<ParsedOptions, Error> {
+    let mut given = ParsedOptions::default();
     let mut words = args.iter();
     while let Some(word) = words.next() {
         match word.as_bytes() {
             b"--" => break,
             [b'-', b'-', long @ ..] => long_option(opts, long, &mut words, &mut given)?,
             [b'-', cluster @ ..] if !cluster.is_empty() => {
-                letters::read(
+                short_options::read(
                     cluster,
                     |letter| meaning(opts, letter),
                     &mut words,
@@ -83,7 +83,7 @@ fn long_option<'a>(
     opts: &[Opt],
     word: &[u8],
     words: &mut impl Iterator<Item = &'a OsString>,
-    given: &mut Given,
+    given: &mut ParsedOptions,
 ) -> Result<(), Error> {
     let mut parts = word.splitn(2, |&octet| octet == b'=');
     let name = parts.next().unwrap_or_default();
@@ -100,9 +100,9 @@ fn long_option<'a>(
     Ok(())
 }
 
-fn meaning(opts: &[Opt], letter: u8) -> Option<Meaning> {
+fn meaning(opts: &[Opt], letter: u8) -> Option<ShortOption> {
     let opt = opts.iter().find(|opt| opt.letter == letter)?;
-    Some(Meaning {
+    Some(ShortOption {
         name: opt.name,
         value: opt.kind != Kind::Switch,
     })
@@ -111,7 +111,7 @@ fn meaning(opts: &[Opt], letter: u8) -> Option<Meaning> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::compat::given::expected::{given, words};
+    use crate::compat::parser::expected::{given, words};
 
     const OPTS: &[Opt] = &[
         Opt {
@@ -136,7 +136,7 @@ mod tests {
         },
     ];
 
-    fn parsed(line: &str) -> Result<Given, Error> {
+    fn parsed(line: &str) -> Result<ParsedOptions, Error> {
         parse(OPTS, &words(line))
     }
 

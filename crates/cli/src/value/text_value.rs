@@ -9,17 +9,17 @@ use serde::de::{Error, Visitor};
 
 /// Makes types that are read by [`FromStr`] and written by [`Display`] into values of the configuration
 /// file. The schema is that of the JSON value given.
-macro_rules! written {
+macro_rules! text_value {
     ($([$($generics:tt)*] $name:ty, $title:literal: $schema:tt;)*) => {$(
         impl<'de, $($generics)*> serde::Deserialize<'de> for $name {
             fn deserialize<D: serde::Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-                $crate::value::written::read(from)
+                $crate::value::text_value::read(from)
             }
         }
 
         impl<$($generics)*> serde::Serialize for $name {
             fn serialize<S: serde::Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
-                $crate::value::written::write(self, to)
+                $crate::value::text_value::write(self, to)
             }
         }
 
@@ -39,7 +39,7 @@ macro_rules! written {
     )*};
 }
 
-pub(super) use written;
+pub(super) use text_value;
 
 /// Reads a string, or a number as if it had been written as one.
 pub(super) fn read<'de, D, T>(from: D) -> Result<T, D::Error>

@@ -7,18 +7,18 @@
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 
-use super::given::Given;
+use super::parsed_options::ParsedOptions;
 
 /// An option by all its words without dashes, the first of which is its name.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Opt {
-    pub(super) words: &'static [&'static str],
-    pub(super) value: Value,
+pub(in crate::compat) struct Opt {
+    pub(in crate::compat) words: &'static [&'static str],
+    pub(in crate::compat) value: Value,
 }
 
 /// Whether an option takes the next word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Value {
+pub(in crate::compat) enum Value {
     /// It is a switch.
     None,
     /// Always.
@@ -29,7 +29,7 @@ pub(super) enum Value {
 
 /// Why parsing ended.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
-pub(super) enum Error {
+pub(in crate::compat) enum Error {
     #[error("unsupported argument: {0}")]
     Argument(String),
     #[error("unsupported switch: {0}")]
@@ -38,8 +38,8 @@ pub(super) enum Error {
     NoValue(String),
 }
 
-pub(super) fn parse(opts: &[Opt], args: &[OsString]) -> Result<Given, Error> {
-    let mut given = Given::default();
+pub(in crate::compat) fn parse(opts: &[Opt], args: &[OsString]) -> Result<ParsedOptions, Error> {
+    let mut given = ParsedOptions::default();
     let mut words = args.iter().peekable();
     while let Some(word) = words.next() {
         let text = || word.to_string_lossy().into_owned();
@@ -84,7 +84,7 @@ fn split(word: &OsStr) -> Option<(&[u8], Option<OsString>)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::compat::given::expected::{given, words};
+    use crate::compat::parser::expected::{given, words};
 
     const OPTS: &[Opt] = &[
         Opt {
@@ -101,7 +101,7 @@ mod tests {
         },
     ];
 
-    fn parsed(line: &str) -> Result<Given, Error> {
+    fn parsed(line: &str) -> Result<ParsedOptions, Error> {
         parse(OPTS, &words(line))
     }
 

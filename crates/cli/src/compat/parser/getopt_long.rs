@@ -6,21 +6,21 @@
 use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 
-use super::given::Given;
-use super::letters::{self, Meaning};
+use super::parsed_options::ParsedOptions;
+use super::short_options::{self, ShortOption};
 
 /// An option: its name, the other long names it goes by, its letter, and whether it takes a value.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Opt {
-    pub(super) name: &'static str,
-    pub(super) aliases: &'static [&'static str],
-    pub(super) letter: u8,
-    pub(super) value: bool,
+pub(in crate::compat) struct Opt {
+    pub(in crate::compat) name: &'static str,
+    pub(in crate::compat) aliases: &'static [&'static str],
+    pub(in crate::compat) letter: u8,
+    pub(in crate::compat) value: bool,
 }
 
 /// What getopt_long(3) prints before it returns `?`.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
-pub(super) enum Error {
+pub(in crate::compat) enum Error {
     #[error("unrecognized option '--{0}'")]
     Unrecognized(String),
     #[error("option '--{0}' is ambiguous")]
@@ -35,18 +35,21 @@ pub(super) enum Error {
     NeedsArgument(char),
 }
 
-impl From<letters::Error> for Error {
-    fn from(error: letters::Error) -> Self {
+impl From<short_options::Error> for Error {
+    fn from(error: short_options::Error) -> Self {
         match error {
-            letters::Error::Unknown(letter) => Self::Invalid(letter),
-            letters::Error::NoValue(letter, _) => Self::NeedsArgument(letter),
+            short_options::Error::Unknown(letter) => Self::Invalid(letter),
+            short_options::Error::NoValue(letter, _) => Self::NeedsArgument(letter),
         }
     }
 }
 
 /// The options given, and how many other words there were.
-pub(super) fn parse(opts: &[Opt], args: &[OsString]) -> Result<(Given, usize), Error> {
-    let mut given = Given::default();
+pub(in crate::compat) fn parse(
+    opts: &[Opt],
+    args: &[OsString],
+) -> Result<(ParsedOptions, usize), Error> {
+    let mut given = ParsedOptions::default();
     let mut others = 0;
     let mut words = args.iter();
     while let Some(word) = words.next() {
@@ -66,7 +69,7 @@ pub(super) fn parse(opts: &[Opt], args: &[OsString]) -> Result<(Given, usize), E
                 given.add(opt.name, value);
             }
             [b'-', cluster @ ..] if !cluster.is_empty() => {
-                letters::read(
+                short_options::read(
                     cluster,
                     |letter| meaning(opts, letter),
                     &mut words,
@@ -79,9 +82,9 @@ pub(super) fn parse(opts: &[Opt], args: &[OsString]) -> Result<(Given, usize), E
     Ok((given, others))
 }
 
-fn meaning(opts: &[Opt], letter: u8) -> Option<Meaning> {
+fn meaning(opts: &[Opt], letter: u8) -> Option<ShortOption> {
     let Opt { name, value, .. } = *opts.iter().find(|opt| opt.letter == letter)?;
-    Some(Meaning { name, value })
+    Some(ShortOption { name, value })
 }
 
 /// The option that a long word means: its whole name, or the only one that begins like that.
@@ -114,7 +117,7 @@ fn long_option<'a, 'b>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::compat::given::expected::{self, words};
+    use crate::compat::parser::expected::{self, words};
 
     const OPTS: &[Opt] = &[
         Opt {
@@ -149,11 +152,14 @@ mod tests {
         },
     ];
 
-    fn parsed(line: &str) -> Result<(Given, usize), Error> {
+    fn parsed(line: &str) -> Result<(ParsedOptions, usize), Error> {
         parse(OPTS, &words(line))
     }
 
-    fn given(pairs: &[(&'static str, &str)], others: usize) -> Result<(Given, usize), Error> {
+    fn given(
+        pairs: &[(&'static str, &str)],
+        others: usize,
+    ) -> Result<(ParsedOptions, usize), Error> {
         Ok((expected::given::<Error>(pairs)?, others))
     }
 

@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 /// Whether a connection to `target` would arrive at one of these, as far as the addresses tell. `is_own` knows addresses
 /// of this host beside loopback.
-pub(crate) fn is_reached_at(
+pub(crate) fn connects_to_listener(
     listen: &HashSet<SocketAddr>,
     target: SocketAddr,
     is_own: impl Fn(IpAddr) -> bool,

@@ -4,7 +4,7 @@ use std::fmt::{self, Display, Formatter};
 use std::str::FromStr;
 use std::time::Duration;
 
-use super::written::written;
+use super::text_value::text_value;
 
 /// A time, as [`super::duration`] reads it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -76,7 +76,7 @@ impl<const LOW: u64, const HIGH: u64> FromStr for Number<LOW, HIGH> {
     fn from_str(text: &str) -> Result<Self, String> {
         match text.parse() {
             Ok(number) if (LOW..=HIGH).contains(&number) => Ok(Self(number)),
-            _ if HIGH >= MOST => Err(format!("use a number of at least {LOW}")),
+            _ if HIGH >= MAX_INTEGER => Err(format!("use a number of at least {LOW}")),
             _ => Err(format!("use a number from {LOW} to {HIGH}")),
         }
     }
@@ -112,7 +112,7 @@ impl<const LOW: u64, const HIGH: u64> Display for Number<LOW, HIGH> {
     }
 }
 
-written! {
+text_value! {
     [] Time, "Time": { "type": "string", "examples": ["500ms", "5s", "2m"] };
     [] Timeout, "Timeout": { "type": "string", "examples": ["500ms", "5s", "2m"] };
     [] Mark, "Mark": { "type": ["integer", "string"], "examples": [123, "0x7b"] };
@@ -123,4 +123,4 @@ written! {
 }
 
 /// What TOML's integers can hold; a bound so high is none.
-pub(crate) const MOST: u64 = i64::MAX as u64;
+pub(crate) const MAX_INTEGER: u64 = i64::MAX as u64;

@@ -1,0 +1,79 @@
+//! Can a backend be reached, from_own_address and from an address that is not ours?
+
+use std::io::ErrorKind;
+use std::net::SocketAddr;
+use std::num::NonZeroU32;
+
+use peername_proxy::reply_path::probe::foreign_addr;
+use peername_proxy::routes::{BackendLocation, locate_backend};
+use peername_sys::netlink::Netlink;
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+
+use super::backend::{CONNECT_TIMEOUT, ConnectOutcome, connect_as};
+
+/// What was found out about a TCP backend.
+#[derive(Debug)]
+pub(crate) struct BackendProbe {
+    /// Whether its address is this host's.
+    pub(crate) is_here: bool,
+    /// An ordinary connection.
+    pub(crate) from_own_address: Reachability,
+    /// One from a documentation address, with the mark.
+    pub(crate) from_spoofed_source: Reachability,
+}
+
+/// What came of a connection.
+#[derive(Debug)]
+pub(crate) enum Reachability {
+    Yes,
+    /// An answer, too: it found its way.
+    Refused,
+    /// With the reason.
+    No(String),
+}
+
+impl BackendProbe {
+    /// Connects twice.
+    pub(crate) async fn of(target: SocketAddr, mark: Option<NonZeroU32>) -> Self {
+        Self {
+            is_here: is_here(target).await,
+            from_own_address: from_own_address(target).await,
+            from_spoofed_source: from_spoofed_source(target, mark).await,
+        }
+    }
+}
+
+async fn is_here(target: SocketAddr) -> bool {
+    let Ok(netlink) = Netlink::open() else {
+        return false;
+    };
+    let place = locate_backend(&netlink, target).await;
+    matches!(
+        place,
+        Ok(BackendLocation::Loopback(_) | BackendLocation::ThisHost(_))
+    )
+}
+
+async fn from_own_address(target: SocketAddr) -> Reachability {
+    match timeout(CONNECT_TIMEOUT, TcpStream::connect(target)).await {
+        Ok(Ok(_)) => Reachability::Yes,
+        Ok(Err(error)) if error.kind() == ErrorKind::ConnectionRefused => Reachability::Refused,
+        Ok(Err(error)) => Reachability::No(error.to_string()),
+        Err(_) => Reachability::No(format!("no answer within {CONNECT_TIMEOUT:?}")),
+    }
+}
+
+async fn from_spoofed_source(target: SocketAddr, mark: Option<NonZeroU32>) -> Reachability {
+    match connect_as(foreign_addr(target.ip()), target, mark).await {
+        Ok(ConnectOutcome::Connected) => Reachability::Yes,
+        Ok(ConnectOutcome::Refused) => Reachability::Refused,
+        Ok(ConnectOutcome::Silence) => {
+            Reachability::No(format!("no answer within {CONNECT_TIMEOUT:?}"))
+        }
+        Ok(ConnectOutcome::FromOtherAddress(other)) => {
+            Reachability::No(format!("it came from {other}"))
+        }
+        Err(error) => Reachability::No(error.to_string()),
+    }
+}

@@ -1,0 +1,139 @@
+//! What cloudflare/mmproxy prints before it starts: the rules that bring replies back, each with whether it is installed,
+//! and whether each target can be reached, from an own address and from a spoofed one.
+//!
+//! The rules are those for any interface. A backend on loopback needs no marks (`peername routes add`), so a missing rule
+//! may do no harm: the connection that is tried decides.
+
+use std::net::SocketAddr;
+use std::num::NonZeroU32;
+use std::process::{Command, Stdio};
+
+use crate::cmd::doctor::{BackendProbe, Reachability};
+use crate::compat::translation::{Preflight, print_to_stderr};
+
+/// Prints all of it on standard error. To be called with all privileges: iptables needs them.
+pub(in crate::compat) async fn print(preflight: &Preflight) {
+    if !preflight.quiet {
+        print_rules(preflight);
+    }
+    for target in preflight.targets.into_iter().flatten() {
+        for line in try_target(target, preflight.mark).await {
+            print_to_stderr(&format!("{line}\n"));
+        }
+    }
+}
+
+fn print_rules(preflight: &Preflight) {
+    print_to_stderr("[ ] Remember to set the reverse routing rules correctly:\n");
+    let Preflight { mark, table, .. } = preflight;
+    for program in ["iptables", "ip6tables"] {
+        let save = format!(
+            "PREROUTING -m mark --mark {mark} -m comment --comment mmproxy -j CONNMARK --save-mark"
+        );
+        let restore = format!(
+            "OUTPUT -m connmark --mark {mark} -m comment --comment mmproxy -j CONNMARK --restore-mark"
+        );
+        for rule in [save, restore] {
+            let there = succeeds(program, &format!("-t mangle -C {rule}"));
+            print_verdict(&format!("{program} -t mangle -I {rule}"), there);
+        }
+    }
+    for (family, everything) in [("", "0.0.0.0/0"), ("-6 ", "::/0")] {
+        let rules = stdout_of("ip", &format!("{family}rule list"));
+        print_verdict(
+            &format!("ip {family}rule add fwmark {mark} lookup {table}"),
+            is_among(&rules, *mark, *table),
+        );
+        let routes = stdout_of("ip", &format!("{family}route show table {table}"));
+        let route = format!("ip {family}route add local {everything} dev lo table {table}");
+        print_verdict(&route, routes.contains("default"));
+    }
+}
+
+async fn try_target(target: SocketAddr, mark: u32) -> Vec<String> {
+    let probe = BackendProbe::of(target, NonZeroU32::new(mark)).await;
+    let ip = target.ip();
+    let mut lines = vec![match probe.is_here {
+        true => format!("[+] OK. Routing to {ip} points to a local machine."),
+        false => format!("[!] FAILED: Target {ip} isn't on a local machine. {UNLIKELY}"),
+    }];
+    for (how, reached) in [
+        ("conventional", probe.from_own_address),
+        ("spoofed", probe.from_spoofed_source),
+    ] {
+        lines.push(match reached {
+            Reachability::Yes => format!(
+                "[+] OK. Target server {target} is up and reachable using {how} connection."
+            ),
+            Reachability::Refused => {
+                format!("[!] FAILED: Target server {target} seems to be down. {UNLIKELY}")
+            }
+            Reachability::No(why) => format!(
+                "[!] FAILED: Unable to do {how} connect() to target server {target}: {why}. \
+                 {UNLIKELY}"
+            ),
+        });
+    }
+    lines
+}
+
+/// Whether `ip rule list` has the rule; something may follow, such as `proto static`.
+fn is_among(rules: &str, mark: u32, table: u32) -> bool {
+    let rule = format!("fwmark {mark:#x} lookup {table} ");
+    rules.lines().any(|line| format!("{line} ").contains(&rule))
+}
+
+fn print_verdict(rule: &str, there: bool) {
+    let verdict = if there {
+        "[+] VERIFIED"
+    } else {
+        "[!] CHECK FAILED"
+    };
+    print_to_stderr(&format!("{rule}\t# {verdict}\n"));
+}
+
+fn succeeds(program: &str, args: &str) -> bool {
+    let status = Command::new(program)
+        .args(args.split(' '))
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .status();
+    status.is_ok_and(|status| status.success())
+}
+
+/// What a program prints; nothing without the program.
+fn stdout_of(program: &str, args: &str) -> String {
+    let output = Command::new(program)
+        .args(args.split(' '))
+        .stdin(Stdio::null())
+        .stderr(Stdio::null())
+        .output();
+    output.map_or_else(
+        |_| String::new(),
+        |output| String::from_utf8_lossy(&output.stdout).into_owned(),
+    )
+}
+
+const UNLIKELY: &str = "This program will likely NOT WORK.";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_table_is_not_one_that_begins_with_its_number() {
+        for (listed, there) in [
+            ("32765:\tfrom all fwmark 0x7b lookup 100 \n", true),
+            ("32765:\tfrom all fwmark 0x7b lookup 100", true),
+            (
+                "32765:\tfrom all fwmark 0x7b lookup 100 proto static\n",
+                true,
+            ),
+            ("32765:\tfrom all fwmark 0x7b lookup 1000 \n", false),
+            ("32765:\tfrom all fwmark 0x7b2 lookup 100 \n", false),
+        ] {
+            assert_eq!(is_among(listed, 0x7b, 100), there, "{listed}");
+        }
+    }
+}
