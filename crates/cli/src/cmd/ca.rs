@@ -10,9 +10,9 @@ use serde::Serialize;
 
 pub(crate) mod ca_dir;
 mod env;
+mod java_truststore;
 mod publish;
 mod shell;
-mod java_truststore;
 
 use ca_dir::CaDir;
 
@@ -82,7 +82,9 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         Action::Init {
             dir, if_missing, ..
         } if *if_missing && exists(dir)? => {}
-        Action::Init { dir, new_authority, .. } => init(dir, new_authority)?,
+        Action::Init {
+            dir, new_authority, ..
+        } => init(dir, new_authority)?,
         Action::Show { dir, json } => show(dir, *json)?,
         Action::Export { dir } => {
             let authority = Authority::open(&dir.path()?)?;
@@ -105,7 +107,10 @@ fn exists(dir: &CaDir) -> anyhow::Result<bool> {
 
 fn init(dir: &CaDir, new_authority: &NewAuthority) -> anyhow::Result<()> {
     let options = AuthorityOptions {
-        common_name: new_authority.common_name.clone().unwrap_or_else(on_this_host),
+        common_name: new_authority
+            .common_name
+            .clone()
+            .unwrap_or_else(on_this_host),
         days: new_authority.days,
         permitted: new_authority.permit.clone(),
     };

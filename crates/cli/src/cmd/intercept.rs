@@ -29,7 +29,7 @@ use prometheus_client::registry::Registry;
 
 pub(crate) use options::Args;
 
-use crate::lifecycle::{self, Signals, SignalEvent};
+use crate::lifecycle::{self, SignalEvent, Signals};
 use crate::usage::Usage;
 use crate::{logging, service_manager};
 

@@ -1,8 +1,8 @@
 //! `peername proxy`: strips the header and connects to the backend as the client.
 
+pub(crate) mod config_file;
 mod control;
 mod destination;
-pub(crate) mod config_file;
 mod listening;
 mod load;
 pub(crate) mod options;
@@ -26,7 +26,7 @@ use peername_sys::netlink::{Netlink, Transport, has_ipsec_policies};
 
 pub(crate) use options::Args;
 
-use crate::lifecycle::{self, Signals, SignalEvent};
+use crate::lifecycle::{self, SignalEvent, Signals};
 use crate::{logging, service_manager};
 use control::Control;
 use listening::{ListenerIds, OpenedListeners};

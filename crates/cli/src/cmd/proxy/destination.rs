@@ -19,7 +19,9 @@ pub(super) fn destinations(
     let allowed = allowed.iter().map(AllowDestination::allowed);
     let allowed = allowed.collect::<Result<_, _>>().map_err(Usage)?;
     let destinations = DestinationPolicy::new(allowed);
-    destinations.map(Some).ok_or_else(|| Usage(DYNAMIC_WITHOUT_LIST.to_owned()))
+    destinations
+        .map(Some)
+        .ok_or_else(|| Usage(DYNAMIC_WITHOUT_LIST.to_owned()))
 }
 
 const DYNAMIC_WITHOUT_LIST: &str = "--dynamic-destination: say which destinations headers may name, such as \
