@@ -1,4 +1,4 @@
-//! The configuration of a proxy: validated, immutable, shared.
+//! The configuration of a proxy: plain data, validated before it gets here.
 
 use std::fmt::{self, Display, Formatter};
 use std::net::{IpAddr, SocketAddr};
@@ -13,54 +13,54 @@ use peername_server::trust_list::TrustList;
 use crate::policy::destination::DestinationPolicy;
 use crate::policy::source::SourcePolicy;
 
-/// The rules of some listeners' connections. Making one has no side effects.
+/// The configuration of one service: of the connections of some listeners.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Whether the listeners take what TPROXY rules bring.
+    /// Whether the listeners accept connections that TPROXY rules redirect (IP_TRANSPARENT).
     pub transparent: bool,
-    /// Who may send headers.
+    /// The peers that may send headers.
     pub trust: TrustList,
     /// Bounds on the header.
     pub header: HeaderLimits,
-    /// Which claimed sources are refused.
+    /// Which claimed sources are allowed.
     pub source_policy: SourcePolicy,
-    /// Which destinations headers may name; `None`: every client goes to the fixed targets.
+    /// Which destinations headers may name; `None`: headers can't choose, every client goes to the fixed targets.
     pub destination_policy: Option<DestinationPolicy>,
     /// How the backend is reached.
-    pub upstream: Upstream,
-    /// How bytes are moved.
+    pub upstream: UpstreamConfig,
+    /// The relay method: how bytes are moved.
     pub relay: Method,
     /// Idle timeouts.
     pub limits: Limits,
-    /// TLVs whose values go into the log line of a connection.
+    /// The types of the TLVs whose values are in the log line of a connection.
     pub log_tlvs: Vec<u8>,
 }
 
 /// How the backend is reached.
 #[derive(Clone, Debug)]
-pub struct Upstream {
-    /// Where IPv4 clients go.
+pub struct UpstreamConfig {
+    /// The target of IPv4 clients.
     pub target_v4: TargetRule,
-    /// Where IPv6 clients go.
+    /// The target of IPv6 clients.
     pub target_v6: TargetRule,
-    /// SO_MARK of every upstream socket, also of those that claim no source.
+    /// SO_MARK of every upstream socket, including those without a spoofed source.
     pub mark: Option<NonZeroU32>,
-    /// Whether a connection has the client's port too.
+    /// Whether an upstream connection has the client's port, too.
     pub source_port: SourcePort,
-    /// What happens when the client's exact 4-tuple is taken.
+    /// The collision policy: what happens when the client's address and port are taken.
     pub on_collision: OnCollision,
-    /// From the first SYN to an established connection.
+    /// The connect timeout: from the first SYN to an established connection.
     pub connect_timeout: Duration,
-    /// The header that the backend gets in turn.
+    /// The version of the header that the backend gets; `None` for no header.
     pub send_proxy: Option<SendProxy>,
 }
 
-/// Where the clients of one family go.
+/// The target of the clients of one address family.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TargetRule {
-    /// To one address and port.
-    At(Target),
-    /// To the port of this host that they came to here.
+    /// One address and port.
+    Fixed(Target),
+    /// This address, with the port of the listener that accepted the connection.
     SamePort(IpAddr),
 }
 
@@ -68,15 +68,15 @@ impl TargetRule {
     /// The target of connections to this listener.
     pub fn for_listener(self, listener: LocalAddr) -> Target {
         match self {
-            Self::At(target) => target,
+            Self::Fixed(target) => target,
             Self::SamePort(ip) => Target(SocketAddr::new(ip, listener.0.port())),
         }
     }
 
-    /// The host.
+    /// The address without a port.
     pub fn ip(self) -> IpAddr {
         match self {
-            Self::At(target) => target.0.ip(),
+            Self::Fixed(target) => target.0.ip(),
             Self::SamePort(ip) => ip,
         }
     }
@@ -84,32 +84,31 @@ impl TargetRule {
 
 impl From<SocketAddr> for TargetRule {
     fn from(target: SocketAddr) -> Self {
-        Self::At(Target(target))
+        Self::Fixed(Target(target))
     }
 }
 
 impl Display for TargetRule {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         match self {
-            Self::At(target) => write!(f, "{target}"),
+            Self::Fixed(target) => write!(f, "{target}"),
             Self::SamePort(IpAddr::V4(ip)) => write!(f, "{ip}:same"),
             Self::SamePort(IpAddr::V6(ip)) => write!(f, "[{ip}]:same"),
         }
     }
 }
 
-/// Which port a connection in the client's name comes from.
+/// Which source port a connection from the client's address has.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SourcePort {
     /// The client's own.
     #[default]
     Keep,
-    /// Whichever the kernel chooses: for backends that care about the address only. There are no
-    /// collisions.
+    /// One that the kernel chooses, for backends that use only the address. There are no collisions.
     Any,
 }
 
-/// What happens when a live connection already has the client's address and port.
+/// The collision policy: what happens when the client's address and port are taken.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OnCollision {
     /// Keep the address, let the kernel choose the port.
@@ -119,11 +118,11 @@ pub enum OnCollision {
     Fail,
 }
 
-/// Version of the header that is sent on.
+/// The version of the header that the backend gets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SendProxy {
     /// Text, addresses only.
     V1,
-    /// Binary, with the TLVs that came.
+    /// Binary, with the TLVs of the received header.
     V2,
 }

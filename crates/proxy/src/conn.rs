@@ -65,8 +65,8 @@ fn carry(
     tally: &mut Tally,
 ) -> impl Future<Output = Outcome> + Send {
     match opened {
-        Ok((pair, ahead, method, limits)) => {
-            let relaying = relay(pair, ahead, method, limits, tally);
+        Ok((pair, prefix, method, limits)) => {
+            let relaying = relay(pair, prefix, method, limits, tally);
             Either::Left(relaying.map(Outcome::Relayed))
         }
         Err(failure) => Either::Right(ready(Outcome::Failed(failure))),
@@ -115,14 +115,14 @@ impl TcpProxy {
         let ConnectedPair {
             downstream,
             upstream,
-            ahead,
+            prefix,
         } = ConnectedPair::open(claimed, &permit, &service.connector).await?;
         outages::report_success(Backend::new(permit.target().0, Transport::Tcp));
         let pair = Pair {
             downstream,
             upstream,
         };
-        Ok((pair, ahead, rules.config.relay, rules.config.limits))
+        Ok((pair, prefix, rules.config.relay, rules.config.limits))
     }
 }
 

@@ -1,4 +1,4 @@
-//! The fourth stage: a connection to the backend that really comes from the client's address.
+//! The fourth stage: connects to the backend from the client's address (a spoofed source).
 
 mod attempt;
 mod datagram;
@@ -21,13 +21,13 @@ use crate::conn::header::ClaimedConn;
 use crate::outcome::Failure;
 use crate::policy::permit::Permit;
 
-/// Both sockets of a connection, and what has been read of it: whatever carries it on needs no more than these.
+/// Both sockets of a connection, and the bytes already read from it: all that the relay needs.
 #[derive(Debug)]
 pub struct ConnectedPair {
     pub(crate) downstream: TcpStream,
     pub(crate) upstream: TcpStream,
-    /// The client's first octets.
-    pub(crate) ahead: Prefix,
+    /// The client's first bytes, as far as they have been read.
+    pub(crate) prefix: Prefix,
 }
 
 impl ConnectedPair {
@@ -35,25 +35,25 @@ impl ConnectedPair {
     ///
     /// # Errors
     ///
-    /// The backend's refusal or silence, a taken 4-tuple, a missing permission, or a source that the
-    /// kernel rewrote. The downstream connection is reset.
+    /// [`Failure::Connect`], [`Failure::ConnectTimeout`], [`Failure::PortTaken`], [`Failure::SourceRewritten`], and
+    /// [`Failure::Local`] for other system calls, such as without a capability. The downstream connection is reset.
     pub fn open(
-        framed: ClaimedConn,
+        claimed: ClaimedConn,
         permit: &Permit,
         connector: &Connector,
     ) -> impl Future<Output = Result<Self, Failure>> + Send {
         let ClaimedConn {
             stream: downstream,
             outbound_header,
-            mut ahead,
+            mut prefix,
             ..
-        } = framed;
+        } = claimed;
         async move {
-            match connect(permit, connector, outbound_header.as_deref(), &mut ahead).await {
+            match connect(permit, connector, outbound_header.as_deref(), &mut prefix).await {
                 Ok(upstream) => Ok(Self {
                     downstream,
                     upstream,
-                    ahead,
+                    prefix,
                 }),
                 Err(failure) => Err(refuse(&downstream, failure)),
             }
@@ -65,42 +65,42 @@ async fn connect(
     permit: &Permit,
     connector: &Connector,
     outbound_header: Option<&[u8]>,
-    ahead: &mut Prefix,
+    prefix: &mut Prefix,
 ) -> Result<TcpStream, Failure> {
     let target = permit.target();
-    let refused = |error| Failure::Connect {
+    let failed = |error| Failure::Connect {
         upstream: target,
         error,
     };
-    let upstream = begin(permit, connector).await?;
-    let first = outbound_header.unwrap_or(&ahead.bytes);
-    let sent = match speak(&upstream, first).map_err(refused)? {
+    let upstream = start_connect(permit, connector).await?;
+    let first = outbound_header.unwrap_or(&prefix.bytes);
+    let sent = match try_send(&upstream, first).map_err(failed)? {
         Some(sent) => sent,
         None => {
             let after = connector.config.connect_timeout;
-            let established = timeout(after, established(&upstream)).await;
-            let late = |_| Failure::ConnectTimeout {
+            let established = timeout(after, wait_established(&upstream)).await;
+            let timed_out = |_| Failure::ConnectTimeout {
                 upstream: target,
                 after,
             };
-            established.map_err(late)?.map_err(refused)?;
+            established.map_err(timed_out)?.map_err(failed)?;
             0
         }
     };
     match outbound_header {
-        None => ahead.sent = sent,
+        None => prefix.sent = sent,
         Some(outbound_header) => {
             write_all(&upstream, outbound_header.get(sent..).unwrap_or_default())
                 .await
-                .map_err(refused)?
+                .map_err(failed)?
         }
     }
     Ok(upstream)
 }
 
-/// Sends what comes first, and returns how much of it has gone; `None` while the connection does not stand. One to this
-/// host does right after connect(2), and sending shows that.
-fn speak(upstream: &TcpStream, first: &[u8]) -> io::Result<Option<usize>> {
+/// Sends the first bytes without waiting, and returns how many were sent; `None` while the connection is not established.
+/// A connection to this host is established right after connect(2), so sending saves the check for that.
+fn try_send(upstream: &TcpStream, first: &[u8]) -> io::Result<Option<usize>> {
     if first.is_empty() {
         return Ok(is_connected(upstream).then_some(0));
     }
@@ -111,37 +111,39 @@ fn speak(upstream: &TcpStream, first: &[u8]) -> io::Result<Option<usize>> {
     }
 }
 
-/// Starts to connect, within the collision policy.
+/// Starts to connect, with a retry while the 4-tuple is taken, and then as the collision policy says.
 ///
-/// Our sockets share a client's port (SO_REUSEADDR) as long as the 4-tuples differ, so that only two
-/// things are in the way: a connection of ours with the same 4-tuple, which may be closing just now,
-/// and another program's socket, for which waiting is no use.
-async fn begin(permit: &Permit, connector: &Connector) -> Result<TcpStream, Failure> {
+/// Our sockets share a client's port (SO_REUSEADDR) as long as the 4-tuples differ. So only two things conflict: a
+/// connection of ours with the same 4-tuple, which may be closing just now, so it is retried; and another program's
+/// socket, for which a retry is of no use.
+async fn start_connect(permit: &Permit, connector: &Connector) -> Result<TcpStream, Failure> {
     let target = permit.target().0;
     let Some(source) = permit.bind_to() else {
-        return connector.plain(target).map_err(ConnectError::into_failure);
+        return connector
+            .connect_unbound(target)
+            .map_err(ConnectError::into_failure);
     };
-    let give_up = Instant::now() + RETRY_FOR;
-    let mut pause = RETRY_FIRST;
+    let deadline = Instant::now() + RETRY_TIMEOUT;
+    let mut backoff = RETRY_BACKOFF_MIN;
     let taken = loop {
-        match connector.from(source, target) {
+        match connector.connect_from(source, target) {
             Ok(upstream) => return Ok(upstream),
-            Err(ConnectError::Closing(_)) if Instant::now() < give_up => {
-                sleep(pause).await;
-                pause = (pause * 2).min(RETRY_LAST);
+            Err(ConnectError::TupleTaken(_)) if Instant::now() < deadline => {
+                sleep(backoff).await;
+                backoff = (backoff * 2).min(RETRY_BACKOFF_MAX);
             }
-            Err(ConnectError::Closing(taken) | ConnectError::Taken(taken)) => break taken,
+            Err(ConnectError::TupleTaken(taken) | ConnectError::PortTaken(taken)) => break taken,
             Err(ConnectError::Other(failure)) => return Err(failure),
         }
     };
-    let other = connector.instead_of(source, permit, taken)?;
+    let other = connector.resolve_collision(source, permit, taken)?;
     connector
-        .from(other, target)
+        .connect_from(other, target)
         .map_err(ConnectError::into_failure)
 }
 
-/// Waits until the connection stands or has failed.
-pub(crate) async fn established(upstream: &TcpStream) -> io::Result<()> {
+/// Waits until the connection is established or has failed.
+pub(crate) async fn wait_established(upstream: &TcpStream) -> io::Result<()> {
     upstream.writable().await?;
     match stream::take_error(upstream) {
         Ok(None) => Ok(()),
@@ -149,7 +151,7 @@ pub(crate) async fn established(upstream: &TcpStream) -> io::Result<()> {
     }
 }
 
-/// Writes all of a header. Only for the few octets before the relay begins.
+/// Writes all of a header. Only for the few bytes before the relay begins.
 pub(crate) async fn write_all(socket: &TcpStream, mut bytes: &[u8]) -> io::Result<()> {
     while !bytes.is_empty() {
         let send = || stream::send(socket, bytes);
@@ -159,7 +161,7 @@ pub(crate) async fn write_all(socket: &TcpStream, mut bytes: &[u8]) -> io::Resul
     Ok(())
 }
 
-/// A connection that is closing frees its 4-tuple within a round trip or two; one that is not won't.
-const RETRY_FOR: Duration = Duration::from_secs(1);
-const RETRY_FIRST: Duration = Duration::from_millis(5);
-const RETRY_LAST: Duration = Duration::from_millis(100);
+/// A connection that is closing frees its 4-tuple within a round trip or two; one that stays open doesn't.
+const RETRY_TIMEOUT: Duration = Duration::from_secs(1);
+const RETRY_BACKOFF_MIN: Duration = Duration::from_millis(5);
+const RETRY_BACKOFF_MAX: Duration = Duration::from_millis(100);

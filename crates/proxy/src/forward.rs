@@ -1,4 +1,4 @@
-//! The sending side: accepts plain connections and writes the header for them.
+//! The sending side: accepts plain connections and forwards them behind a PROXY header.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -6,6 +6,9 @@ use std::time::Duration;
 
 use peername_proto::{Transport, V2Writer, WriteError, write_v1};
 use peername_relay::{Limits, Method, Pair, Prefix, relay};
+use peername_server::addr::{Target, canonical};
+use peername_server::listeners::ListenerId;
+use peername_server::workers::{Incoming, Serve};
 use peername_sys::event::readiness::register_stream;
 use peername_sys::socket::upstream::{UpstreamSocket, local_addr};
 use peername_sys::tcp::stream;
@@ -14,44 +17,41 @@ use tokio::time::timeout;
 
 use crate::config::SendProxy;
 use crate::conn::accept::refuse;
-use crate::connect::{established, write_all};
+use crate::connect::{wait_established, write_all};
 use crate::outcome::{Failure, Outcome};
 use crate::telemetry::counters::Counters;
 use crate::telemetry::outages;
 use crate::telemetry::record::Record;
-use peername_server::addr::{Target, canonical};
-use peername_server::listeners::ListenerId;
-use peername_server::workers::{Incoming, Serve};
 
-/// What the header says.
+/// The header to send: its version, source and TLVs.
 #[derive(Clone, Debug)]
-pub struct Announcement {
-    /// The format; `None` for no header at all.
+pub struct HeaderTemplate {
+    /// The version; `None` for no header at all.
     pub version: Option<SendProxy>,
-    /// The client; `None` for the real peer of each connection.
+    /// The client's address; `None` for the real peer of each connection.
     pub source: Option<SocketAddr>,
-    /// Further fields, in this order (version 2).
+    /// TLVs, in this order (version 2).
     pub tlvs: Vec<(u8, Vec<u8>)>,
-    /// Whether a checksum is added (version 2).
+    /// Whether a checksum TLV (CRC32C) is added (version 2).
     pub crc32c: bool,
 }
 
 /// Forwards connections behind a header.
 #[derive(Debug)]
 pub struct Forwarder {
-    /// Where to.
+    /// The receiver of the connections.
     pub target: Target,
-    /// What their headers say.
-    pub announcement: Announcement,
+    /// The header of each connection.
+    pub header_template: HeaderTemplate,
     /// From the first SYN to an established connection.
     pub connect_timeout: Duration,
-    /// Counts.
+    /// The counters of this process.
     pub counters: Arc<Counters>,
 }
 
-impl Announcement {
-    /// A line of text (version 1) for one client.
-    pub fn text(client: SocketAddr) -> Self {
+impl HeaderTemplate {
+    /// A version 1 header for one client.
+    pub fn v1(client: SocketAddr) -> Self {
         Self {
             version: Some(SendProxy::V1),
             source: Some(client),
@@ -60,11 +60,11 @@ impl Announcement {
         }
     }
 
-    /// The header of what comes from `client` to `destination`.
+    /// Writes the header of a connection or datagram from `client` to `destination`.
     ///
     /// # Errors
     ///
-    /// The TLVs don't fit.
+    /// [`WriteError::TooLong`]: the TLVs don't fit.
     pub fn header(
         &self,
         transport: Transport,
@@ -101,20 +101,20 @@ impl Serve for Forwarder {
     async fn serve(self: Arc<Self>, incoming: Incoming, (): ()) {
         let mut record = Record::begin(&self.counters, &incoming);
         record.set_target(self.target);
-        let outcome = self.carry(incoming, &mut record).await;
+        let outcome = self.forward(incoming, &mut record).await;
         record.end(outcome.unwrap_or_else(Outcome::Failed));
     }
 }
 
 impl Forwarder {
-    async fn carry(&self, incoming: Incoming, record: &mut Record) -> Result<Outcome, Failure> {
+    async fn forward(&self, incoming: Incoming, record: &mut Record) -> Result<Outcome, Failure> {
         let Incoming { stream, peer, .. } = incoming;
         let downstream = register_stream(stream).map_err(Failure::Local)?;
         let opened = async {
             let destination = local_addr(&downstream).map_err(Failure::Local)?;
             let (client, destination) = (canonical(peer.0), canonical(destination));
             let header = self
-                .announcement
+                .header_template
                 .header(Transport::Stream, client, destination)
                 .map_err(Failure::OutboundHeader)?;
             self.connect(&header).await
@@ -127,33 +127,33 @@ impl Forwarder {
             downstream,
             upstream,
         };
-        let (ahead, limits) = (Prefix::default(), Limits::default());
-        let end = relay(pair, ahead, Method::Auto, limits, &mut record.tally).await;
+        let (prefix, limits) = (Prefix::default(), Limits::default());
+        let end = relay(pair, prefix, Method::Auto, limits, &mut record.tally).await;
         Ok(Outcome::Relayed(end))
     }
 
     async fn connect(&self, header: &[u8]) -> Result<TcpStream, Failure> {
         let target = self.target.0;
-        let refused = |error| Failure::Connect {
+        let failed = |error| Failure::Connect {
             upstream: self.target,
             error,
         };
         let socket = UpstreamSocket::new_tcp(target).map_err(Failure::Local)?;
         stream::tune_for_peer(&socket, target.ip()).map_err(Failure::Local)?;
         let connecting = socket.connect(target);
-        let upstream = connecting.map_err(|failed| refused(failed.source))?;
+        let upstream = connecting.map_err(|error| failed(error.source))?;
         let upstream = register_stream(upstream).map_err(Failure::Local)?;
         let opening = async {
-            established(&upstream).await?;
+            wait_established(&upstream).await?;
             write_all(&upstream, header).await
         };
         let after = self.connect_timeout;
         let opened = timeout(after, opening).await;
-        let late = |_| Failure::ConnectTimeout {
+        let timed_out = |_| Failure::ConnectTimeout {
             upstream: self.target,
             after,
         };
-        opened.map_err(late)?.map_err(refused)?;
+        opened.map_err(timed_out)?.map_err(failed)?;
         Ok(upstream)
     }
 }

@@ -1,84 +1,84 @@
-//! How a connection ended, and whose fault it was.
+//! The outcome of a connection or session: how it ended, and which side was at fault.
 
 use std::net::SocketAddr;
 use std::time::Duration;
 
 use peername_relay::{End, Side};
+use peername_server::addr::Target;
 use peername_server::header_error::HeaderError;
 use peername_sys::SyscallError;
 
 use crate::policy::destination::DestinationRefusal;
 use crate::policy::source::SourceRefusal;
-use peername_server::addr::Target;
 
-/// The one value that log line, counter and test all read.
+/// How a connection or session ended. The log line, the counters and the tests all read this value.
 #[derive(Debug)]
 pub enum Outcome {
-    /// It was carried to its end.
+    /// The connection was relayed until its end.
     Relayed(End),
-    /// A UDP session, of which the peers never say that it is over.
-    Over(Over),
-    /// It was still open when the proxy stopped.
+    /// The proxy ended a UDP session: its peers can't signal the end of one.
+    SessionEnded(SessionEnd),
+    /// The connection was still open when the proxy stopped.
     Cut,
-    /// It was refused or failed before a byte was carried.
+    /// The connection was refused or failed before a byte was relayed.
     Failed(Failure),
 }
 
-/// Why a UDP session is over.
+/// Why a UDP session ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Over {
-    /// Nothing moved for `--close-after`.
+pub enum SessionEnd {
+    /// Idle timeout: no datagram in either direction for `--close-after`.
     Idle,
-    /// The backend never answered.
+    /// Idle timeout, and the backend has never answered.
     Unanswered,
-    /// Its place was needed for another.
+    /// It was evicted for another session.
     Evicted,
-    /// Somebody on this host has destroyed its socket.
+    /// Another process has destroyed its socket (`ss --kill`).
     SocketDestroyed,
-    /// epoll_ctl(2) would not watch its socket.
+    /// epoll_ctl(2) could not register its socket.
     Unwatched,
     /// The proxy stopped.
     Stopped,
 }
 
-/// Whose doing an end was.
+/// The side that is at fault for an end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Fault {
-    /// Nobody's.
+    /// None: a regular end.
     None,
-    /// The client's or the balancer's.
+    /// The client or the balancer.
     Downstream,
-    /// The backend's.
+    /// The backend.
     Upstream,
-    /// Refused by a rule that the operator set.
+    /// A rule or limit that the operator has set.
     Policy,
-    /// Ours, or this host's.
+    /// This process or this host.
     Local,
 }
 
-/// Why a connection was not carried.
+/// Why a connection, session or datagram was refused or failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Failure {
-    /// The peer may not send headers.
+    /// The peer is not trusted to send headers.
     #[error(
         "this peer is not trusted to send headers; add it to --trust if it is a balancer of yours"
     )]
     Untrusted,
-    /// Its listener serves nobody any more: a reload has just closed it.
+    /// Its listener has no service any more: a reload has just closed it.
     #[error("its listener was closed by a reload")]
     NoService,
-    /// There is no header to work with, or none yet and too many connections wait for theirs.
+    /// The header is missing, invalid or late, or too many connections wait for theirs.
     #[error(transparent)]
     Header(#[from] HeaderError),
-    /// The claimed source is refused.
+    /// The source policy refuses the claimed source.
     #[error("the header's source is {0}")]
     Source(#[from] SourceRefusal),
-    /// The destination in the header is refused.
+    /// The destination policy refuses the destination in the header.
     #[error("the header's destination, {asked}, is {refusal}")]
     Destination {
-        /// Where the client was to go.
+        /// The destination in the header.
         asked: SocketAddr,
-        /// Why it may not.
+        /// Why it is refused.
         refusal: DestinationRefusal,
     },
     /// Replies would not come back to this host.
@@ -87,41 +87,41 @@ pub enum Failure {
     /// The header for the backend can't be written.
     #[error("the header to send: {0}")]
     OutboundHeader(peername_proto::WriteError),
-    /// A system call on the way to the backend failed here.
+    /// A system call failed on this host before the connection to the backend was established.
     #[error("{0}")]
     Local(SyscallError),
-    /// The client's address and port are taken: by a live connection to the backend (connect(2) says so), or by another
-    /// program's socket (bind(2)).
+    /// The client's address and port are taken: by an open connection to the backend (connect(2)), or by another program's
+    /// socket (bind(2)).
     #[error("the client's address and port are in use on this host: {0}")]
     PortTaken(SyscallError),
-    /// The backend refused or can't be reached.
+    /// The backend refused the connection or can't be reached.
     #[error("the backend {upstream} does not accept: {error}")]
     Connect {
         /// The backend.
         upstream: Target,
-        /// What connect(2) or the first send(2) said.
+        /// The error of connect(2) or the first send(2).
         error: std::io::Error,
     },
-    /// The backend did not answer in time.
+    /// The connect timeout expired.
     #[error("the backend {upstream} did not answer within {after:?}")]
     ConnectTimeout {
         /// The backend.
         upstream: Target,
-        /// The time allowed.
+        /// The timeout.
         after: Duration,
     },
-    /// The kernel chose another source than the one asked for.
+    /// The kernel chose another source than the requested one.
     #[error("the connection would have come from {got} instead of {wanted}")]
     SourceRewritten {
-        /// The client's.
+        /// The client's address.
         wanted: SocketAddr,
-        /// The kernel's choice.
+        /// The address that the kernel chose.
         got: SocketAddr,
     },
 }
 
 impl Failure {
-    /// A stable name for metrics and logs.
+    /// The stable reason code for metrics and logs.
     pub fn reason(&self) -> &'static str {
         match self {
             Self::Untrusted => "untrusted_peer",
@@ -139,7 +139,7 @@ impl Failure {
         }
     }
 
-    /// Whose fault it is.
+    /// The side at fault.
     pub fn fault(&self) -> Fault {
         match self {
             Self::Untrusted
@@ -158,37 +158,39 @@ impl Failure {
 }
 
 impl Outcome {
-    /// A stable name for metrics and logs.
+    /// The stable reason code for metrics and logs.
     pub fn label(&self) -> &'static str {
         match self {
             Self::Relayed(End::Finished(_)) => "finished",
             Self::Relayed(End::Reset(_)) => "reset",
             Self::Relayed(End::Idle) => "idle",
             Self::Relayed(End::Lost) => "lost",
-            Self::Over(Over::Idle) => "idle",
-            Self::Over(Over::Unanswered) => "unanswered",
-            Self::Over(Over::Evicted) => "evicted",
-            Self::Over(Over::SocketDestroyed) => "socket_destroyed",
-            Self::Over(Over::Unwatched) => "unwatched",
-            Self::Over(Over::Stopped) => "stopped",
+            Self::SessionEnded(SessionEnd::Idle) => "idle",
+            Self::SessionEnded(SessionEnd::Unanswered) => "unanswered",
+            Self::SessionEnded(SessionEnd::Evicted) => "evicted",
+            Self::SessionEnded(SessionEnd::SocketDestroyed) => "socket_destroyed",
+            Self::SessionEnded(SessionEnd::Unwatched) => "unwatched",
+            Self::SessionEnded(SessionEnd::Stopped) => "stopped",
             Self::Cut => "cut",
             Self::Failed(failure) => failure.reason(),
         }
     }
 
-    /// Who ended it.
+    /// The side that ended the connection or session.
     pub fn ended_by(&self) -> Option<&'static str> {
         match self {
             Self::Relayed(End::Finished(side) | End::Reset(side)) => Some(match side {
                 Side::Downstream => "downstream",
                 Side::Upstream => "upstream",
             }),
-            Self::Relayed(End::Idle | End::Lost) | Self::Over(_) | Self::Cut => Some("proxy"),
+            Self::Relayed(End::Idle | End::Lost) | Self::SessionEnded(_) | Self::Cut => {
+                Some("proxy")
+            }
             Self::Failed(_) => None,
         }
     }
 
-    /// Whose fault it is.
+    /// The side at fault.
     pub fn fault(&self) -> Fault {
         match self {
             Self::Failed(failure) => failure.fault(),
@@ -196,28 +198,28 @@ impl Outcome {
             Self::Relayed(End::Reset(Side::Downstream)) => Fault::Downstream,
             Self::Relayed(End::Reset(Side::Upstream)) => Fault::Upstream,
             Self::Relayed(End::Lost) => Fault::Local,
-            Self::Over(Over::Idle | Over::Stopped) => Fault::None,
-            Self::Over(Over::Unanswered) => Fault::Upstream,
-            Self::Over(Over::Evicted) => Fault::Policy,
-            Self::Over(Over::SocketDestroyed | Over::Unwatched) => Fault::Local,
+            Self::SessionEnded(SessionEnd::Idle | SessionEnd::Stopped) => Fault::None,
+            Self::SessionEnded(SessionEnd::Unanswered) => Fault::Upstream,
+            Self::SessionEnded(SessionEnd::Evicted) => Fault::Policy,
+            Self::SessionEnded(SessionEnd::SocketDestroyed | SessionEnd::Unwatched) => Fault::Local,
             Self::Cut => Fault::Local,
         }
     }
 
-    /// What went wrong, in words.
+    /// What went wrong, as text.
     pub fn error(&self) -> Option<String> {
         match self {
             Self::Failed(failure) => Some(failure.to_string()),
             Self::Relayed(End::Lost) => Some(LOST.to_owned()),
-            Self::Over(Over::SocketDestroyed) => Some(DESTROYED.to_owned()),
-            Self::Over(Over::Unwatched) => Some(UNWATCHED.to_owned()),
-            Self::Relayed(_) | Self::Over(_) | Self::Cut => None,
+            Self::SessionEnded(SessionEnd::SocketDestroyed) => Some(DESTROYED.to_owned()),
+            Self::SessionEnded(SessionEnd::Unwatched) => Some(UNWATCHED.to_owned()),
+            Self::Relayed(_) | Self::SessionEnded(_) | Self::Cut => None,
         }
     }
 }
 
 impl Fault {
-    /// As it stands in the log.
+    /// The name in the log.
     pub fn label(self) -> &'static str {
         match self {
             Self::None => "none",
@@ -229,11 +231,11 @@ impl Fault {
     }
 }
 
-const LOST: &str = "epoll_ctl(2): the sockets could not be watched any more, for want of memory or of watches \
+const LOST: &str = "epoll_ctl(2): the sockets could not be watched any more, for lack of memory or of watches \
     (fs.epoll.max_user_watches)";
 const DESTROYED: &str =
-    "its socket was destroyed from outside (`ss --kill`); the next datagram begins another";
-const UNWATCHED: &str = "epoll_ctl(2): its socket could not be watched, for want of memory or of watches \
+    "its socket was destroyed from outside (`ss --kill`); the next datagram starts another session";
+const UNWATCHED: &str = "epoll_ctl(2): its socket could not be watched, for lack of memory or of watches \
     (fs.epoll.max_user_watches)";
 
 #[cfg(test)]
@@ -241,7 +243,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_lost_here_is_no_peers_fault() {
+    fn connection_lost_for_lack_of_memory_is_no_peers_fault() {
         let lost = Outcome::Relayed(End::Lost);
         assert_eq!((lost.label(), lost.ended_by()), ("lost", Some("proxy")));
         assert_eq!(lost.fault(), Fault::Local);

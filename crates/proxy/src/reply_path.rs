@@ -1,6 +1,7 @@
-//! The reply path: do a backend's replies to a client's address come back to this host?
+//! The reply path: the way back to this host of a backend's replies to a spoofed client address.
 //!
-//! [`probe`] tests it once, [`monitor`] keeps testing while a proxy runs and answers for each connection.
+//! [`probe`] tests it once. [`monitor`] tests it periodically while a proxy runs, and knows the last result for each
+//! connection.
 
 pub mod monitor;
 pub mod probe;

@@ -1,4 +1,4 @@
-//! What is counted and logged of connections and sessions.
+//! Metrics counters, log lines and throttled warnings about connections and sessions.
 
 pub mod counters;
 

@@ -40,7 +40,7 @@ pub async fn read<T, E: From<HeaderError>>(
     let mut reader = Reader::new(stream, limits, Payload::Read);
     // Mostly the header has arrived by the time of accept(2): then it neither waits nor counts as pending.
     match reader.poll(FIRST_READ, &retain)? {
-        Poll::Complete(retained, ahead) => Ok((retained, ahead)),
+        Poll::Complete(retained, prefix) => Ok((retained, prefix)),
         Poll::Need(wanted) => match pending.enter(peer, limits) {
             Some(_pending) => reader.rest_in_time(wanted, retain).await,
             None => Err(HeaderError::TooManyPending.into()),
@@ -125,7 +125,7 @@ impl<'s> Reader<'s> {
         loop {
             self.stream.readable().await.map_err(HeaderError::Read)?;
             match self.poll(wanted, &retain)? {
-                Poll::Complete(retained, ahead) => return Ok((retained, ahead)),
+                Poll::Complete(retained, prefix) => return Ok((retained, prefix)),
                 Poll::Need(more) => wanted = more,
             }
         }
@@ -163,8 +163,8 @@ impl<'s> Reader<'s> {
                         return Err(HeaderError::OtherTransport.into());
                     }
                     self.discard(header.len - had)?;
-                    let ahead = self.ahead(buffer.get(header.len..).unwrap_or_default(), more);
-                    Ok(Poll::Complete(retain(&header)?, ahead))
+                    let prefix = self.prefix(buffer.get(header.len..).unwrap_or_default(), more);
+                    Ok(Poll::Complete(retain(&header)?, prefix))
                 }
                 Parsed::NeedMore(len) if len > max => Err(HeaderError::TooLong { len, max }.into()),
                 Parsed::NeedMore(wanted) => {
@@ -201,7 +201,7 @@ impl<'s> Reader<'s> {
     }
 
     /// What was read behind the header.
-    fn ahead(&self, behind: &[u8], is_followed: bool) -> Prefix {
+    fn prefix(&self, behind: &[u8], is_followed: bool) -> Prefix {
         match self.payload {
             Payload::Left => Prefix::default(),
             Payload::Read => Prefix {

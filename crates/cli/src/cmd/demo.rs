@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, ensure};
 use peername_proto::Transport;
-use peername_proxy::config::{Config, OnCollision, SendProxy, SourcePort, Upstream};
+use peername_proxy::config::{Config, OnCollision, SendProxy, SourcePort, UpstreamConfig};
 use peername_proxy::conn::TcpProxy;
 use peername_proxy::policy::destination::OwnPorts;
 use peername_proxy::policy::rules::Rules;
@@ -82,7 +82,7 @@ async fn prepare() -> anyhow::Result<Vec<Case>> {
 }
 
 async fn start(cases: &[Case]) -> anyhow::Result<Workers> {
-    let upstream = Upstream {
+    let upstream = UpstreamConfig {
         target_v4: V4.backend.parse::<SocketAddr>()?.into(),
         target_v6: V6.backend.parse::<SocketAddr>()?.into(),
         mark: None,
@@ -159,13 +159,13 @@ impl Case {
             backend,
         } = self;
         let header =
-            forward::Announcement::text(*client).header(Transport::Stream, *client, *service)?;
+            forward::HeaderTemplate::v1(*client).header(Transport::Stream, *client, *service)?;
         let line = String::from_utf8_lossy(&header);
         let without = ask(*backend, b"")?;
         let with = ask(*proxy, &header)?;
-        let in_datagrams = forward::Announcement {
+        let in_datagrams = forward::HeaderTemplate {
             version: Some(SendProxy::V2),
-            ..forward::Announcement::text(*client)
+            ..forward::HeaderTemplate::v1(*client)
         };
         let header = in_datagrams.header(Transport::Datagram, *client, *service)?;
         let over_udp = ask_in_datagrams(*proxy, &header)?;

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
-use peername_proxy::forward::{Announcement, Forwarder};
+use peername_proxy::forward::{Forwarder, HeaderTemplate};
 use peername_proxy::telemetry::counters::Counters;
 use peername_proxy::udp::{Dialect, UdpConfig, UdpForwarder, UdpListeners};
 use peername_server::addr::Target;
@@ -61,14 +61,14 @@ enum Protocol {
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     args.check_udp()?;
-    let announcement = match args.protocol {
-        Protocol::Tcp => args.header.announcement()?,
-        Protocol::Udp => args.header.announcement_of_datagrams()?,
+    let header_template = match args.protocol {
+        Protocol::Tcp => args.header.header_template()?,
+        Protocol::Udp => args.header.datagram_header_template()?,
     };
-    lifecycle::block_on(start(args, announcement))
+    lifecycle::block_on(start(args, header_template))
 }
 
-async fn start(args: &Args, announcement: Announcement) -> anyhow::Result<ExitCode> {
+async fn start(args: &Args, header_template: HeaderTemplate) -> anyhow::Result<ExitCode> {
     let signals = Signals::listen()?;
     args.check_at(&OwnAddresses::read().await?)?;
     let (workers, target) = (args.workers.get(), Target(args.to));
@@ -97,13 +97,13 @@ async fn start(args: &Args, announcement: Announcement) -> anyhow::Result<ExitCo
     let counters = Arc::<Counters>::default();
     let beside = UdpForwarder {
         target,
-        announcement: announcement.clone(),
+        header_template: header_template.clone(),
         config: args.datagrams(lifecycle::session_fd_budget(workers, false)?),
         counters: Arc::clone(&counters),
     };
     let forwarder = Forwarder {
         target,
-        announcement,
+        header_template,
         connect_timeout: args.connect_timeout,
         counters: Arc::clone(&counters),
     };

@@ -9,7 +9,7 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 use peername_proto::{Spp, Transport};
 use peername_proxy::config::SendProxy;
-use peername_proxy::forward::Announcement;
+use peername_proxy::forward::HeaderTemplate;
 
 use crate::usage::Usage;
 use crate::value::{self, Tlv};
@@ -86,7 +86,7 @@ impl std::str::FromStr for Source {
 
 impl Header {
     /// Checked: the fields fit the version and a header, and the version is of use with TCP.
-    pub(crate) fn announcement(&self) -> Result<Announcement, Usage> {
+    pub(crate) fn header_template(&self) -> Result<HeaderTemplate, Usage> {
         if self.is_spp() {
             return Err(Usage(
                 "--proxy-version spp is for UDP (--protocol udp); TCP has 1 and 2".to_owned(),
@@ -95,9 +95,9 @@ impl Header {
         self.checked()
     }
 
-    /// The same for UDP, where the announcement is of no use with the Simple Proxy Protocol but for
+    /// The same for UDP, where the header template is of no use with the Simple Proxy Protocol but for
     /// the client it names.
-    pub(crate) fn announcement_of_datagrams(&self) -> Result<Announcement, Usage> {
+    pub(crate) fn datagram_header_template(&self) -> Result<HeaderTemplate, Usage> {
         if self.proxy_version == Version::V1 {
             return Err(Usage(
                 "--proxy-version 1 has no UDP; use 2 or spp".to_owned(),
@@ -119,7 +119,7 @@ impl Header {
         self.proxy_version == Version::Spp
     }
 
-    fn checked(&self) -> Result<Announcement, Usage> {
+    fn checked(&self) -> Result<HeaderTemplate, Usage> {
         if self.proxy_version != Version::V2 && self.has_fields() {
             return Err(Usage(
                 "--tlv and --crc32c need --proxy-version 2: others have no fields".to_owned(),
@@ -131,7 +131,7 @@ impl Header {
                     .to_owned(),
             ));
         }
-        let announcement = Announcement {
+        let header_template = HeaderTemplate {
             version: match self.proxy_version {
                 Version::V1 => Some(SendProxy::V1),
                 Version::V2 | Version::Spp => Some(SendProxy::V2),
@@ -146,10 +146,10 @@ impl Header {
             crc32c: self.crc32c,
         };
         let anybody = SocketAddr::from(([192, 0, 2, 1], 1));
-        announcement
+        header_template
             .header(Transport::Stream, anybody, anybody)
             .map_err(|error| Usage(format!("--tlv: {error}")))?;
-        Ok(announcement)
+        Ok(header_template)
     }
 }
 
@@ -165,11 +165,11 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
 }
 
 fn over_tcp(args: &Args) -> anyhow::Result<ExitCode> {
-    let announcement = args.header.announcement()?;
+    let header_template = args.header.header_template()?;
     let socket =
         TcpStream::connect(args.to).with_context(|| format!("connecting to {}", args.to))?;
     let destination = args.destination.unwrap_or(args.to);
-    let header = announcement.header(Transport::Stream, socket.local_addr()?, destination)?;
+    let header = header_template.header(Transport::Stream, socket.local_addr()?, destination)?;
     (&socket).write_all(&header).context("sending the header")?;
     let up = socket.try_clone()?;
     // Not joined: standard input may stay open long after the answer has ended.
@@ -178,7 +178,7 @@ fn over_tcp(args: &Args) -> anyhow::Result<ExitCode> {
 }
 
 fn over_udp(args: &Args) -> anyhow::Result<ExitCode> {
-    let announcement = args.header.announcement_of_datagrams()?;
+    let header_template = args.header.datagram_header_template()?;
     let any: IpAddr = match args.to {
         SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
         SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
@@ -188,13 +188,13 @@ fn over_udp(args: &Args) -> anyhow::Result<ExitCode> {
         .connect(args.to)
         .with_context(|| format!("connecting to {}", args.to))?;
     let destination = args.destination.unwrap_or(args.to);
-    let client = announcement.source.unwrap_or(socket.local_addr()?);
+    let client = header_template.source.unwrap_or(socket.local_addr()?);
     let mut datagram = match args.header.is_spp() {
         true => {
             let proxy = destination;
             Spp { client, proxy }.to_bytes().to_vec()
         }
-        false => announcement.header(Transport::Datagram, client, destination)?,
+        false => header_template.header(Transport::Datagram, client, destination)?,
     };
     io::stdin().lock().read_to_end(&mut datagram)?;
     socket.send(&datagram).context("send(2)")?;

@@ -91,7 +91,7 @@ fn target_rule(
         Some(host) => TargetRule::SamePort(address(&format!("{host}:0"))?.ip()),
         None => address(text)?.into(),
     };
-    let has_port = !matches!(target, TargetRule::At(target) if target.0.port() == 0);
+    let has_port = !matches!(target, TargetRule::Fixed(target) if target.0.port() == 0);
     if !has_port || target.ip().is_unspecified() {
         return Err("name the backend's address and port".to_owned());
     }

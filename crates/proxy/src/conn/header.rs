@@ -15,7 +15,7 @@ use crate::conn::accept::{AcceptedConn, refuse};
 use crate::conn::outbound_header;
 use crate::outcome::Failure;
 use crate::policy::claims::HeaderClaims;
-use crate::telemetry::record::{Tlvs, tlvs};
+use crate::telemetry::record::{LoggedTlvs, render_tlvs};
 
 /// A connection of a trusted peer that began with a valid header.
 #[derive(Debug)]
@@ -34,9 +34,9 @@ pub struct ClaimedConn {
     /// The header for the backend, where it wants one.
     pub(crate) outbound_header: Option<Box<[u8]>>,
     /// The client's first bytes, as far as they came with the header.
-    pub(crate) ahead: Prefix,
-    /// The TLVs that the log was asked to show.
-    pub(crate) tlvs: Option<Box<Tlvs>>,
+    pub(crate) prefix: Prefix,
+    /// The TLVs to log (`--log-tlv`).
+    pub(crate) tlvs: Option<Box<LoggedTlvs>>,
 }
 
 impl ClaimedConn {
@@ -68,7 +68,7 @@ impl ClaimedConn {
                     outbound_header,
                     tlvs,
                 },
-                ahead,
+                prefix,
             )) => Ok(Self {
                 stream,
                 claim,
@@ -77,7 +77,7 @@ impl ClaimedConn {
                 peer,
                 listener,
                 outbound_header,
-                ahead,
+                prefix,
                 tlvs,
             }),
             Err(failure) => Err(refuse(&stream, failure)),
@@ -123,7 +123,7 @@ struct Retained {
     destination: Option<SocketAddr>,
     hops: u8,
     outbound_header: Option<Box<[u8]>>,
-    tlvs: Option<Box<Tlvs>>,
+    tlvs: Option<Box<LoggedTlvs>>,
 }
 
 impl Retained {
@@ -144,7 +144,7 @@ impl Retained {
             outbound_header: outbound_header
                 .transpose()
                 .map_err(Failure::OutboundHeader)?,
-            tlvs: tlvs(header, &config.log_tlvs),
+            tlvs: render_tlvs(header, &config.log_tlvs),
         })
     }
 }

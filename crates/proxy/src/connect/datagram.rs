@@ -1,4 +1,4 @@
-//! A UDP session's socket: connected to the backend, from the client's own address.
+//! Opens the socket of a UDP session: connected to the backend, from the client's own address.
 
 use std::io::ErrorKind;
 use std::net::{SocketAddr, UdpSocket};
@@ -6,39 +6,43 @@ use std::net::{SocketAddr, UdpSocket};
 use peername_sys::socket::upstream::UpstreamSocket;
 
 use super::Connector;
-use super::attempt::{ConnectError, verify};
+use super::attempt::{ConnectError, verify_source};
 use crate::outcome::Failure;
 use crate::policy::permit::Permit;
 
 impl Connector {
     /// Opens a UDP socket from the permit's source to its target.
     ///
-    /// The client's address and port belong to one socket of this host at a time: the second session
-    /// that wants them, or another program's socket, is a collision.
-    pub(crate) fn datagram(&self, permit: &Permit) -> Result<UdpSocket, Failure> {
+    /// A client's address and port can belong to one socket of this host at a time: a second session with the same ones,
+    /// or another program's socket, is a collision.
+    ///
+    /// # Errors
+    ///
+    /// As [`ConnectedPair::open`](super::ConnectedPair::open), without the timeout.
+    pub(crate) fn open_udp(&self, permit: &Permit) -> Result<UdpSocket, Failure> {
         let target = permit.target().0;
         let Some(source) = permit.bind_to() else {
             return self
-                .datagram_from(None, target)
+                .open_udp_from(None, target)
                 .map_err(ConnectError::into_failure);
         };
-        match self.datagram_from(Some(source), target) {
-            Err(ConnectError::Taken(taken)) => {
-                let other = self.instead_of(source, permit, taken)?;
-                self.datagram_from(Some(other), target)
+        match self.open_udp_from(Some(source), target) {
+            Err(ConnectError::PortTaken(taken)) => {
+                let other = self.resolve_collision(source, permit, taken)?;
+                self.open_udp_from(Some(other), target)
                     .map_err(ConnectError::into_failure)
             }
             result => result.map_err(ConnectError::into_failure),
         }
     }
 
-    fn datagram_from(
+    fn open_udp_from(
         &self,
         source: Option<SocketAddr>,
         target: SocketAddr,
     ) -> Result<UdpSocket, ConnectError> {
         let socket = UpstreamSocket::new_udp(target).map_err(ConnectError::local)?;
-        self.mark(&socket).map_err(ConnectError::local)?;
+        self.set_mark(&socket).map_err(ConnectError::local)?;
         if let Some(source) = source {
             bind(&socket, source)?;
         }
@@ -46,7 +50,7 @@ impl Connector {
             .connect_udp(target)
             .map_err(|failed| ConnectError::refused(target, failed))?;
         if let Some(wanted) = source {
-            verify(&socket, wanted).map_err(ConnectError::Other)?;
+            verify_source(&socket, wanted).map_err(ConnectError::Other)?;
         }
         Ok(socket)
     }
@@ -59,7 +63,7 @@ fn bind(socket: &UpstreamSocket, source: SocketAddr) -> Result<(), ConnectError>
         _ => socket.bind(source),
     };
     bound.map_err(|failed| match failed.source.kind() {
-        ErrorKind::AddrInUse => ConnectError::Taken(failed),
+        ErrorKind::AddrInUse => ConnectError::PortTaken(failed),
         _ => ConnectError::local(failed),
     })
 }

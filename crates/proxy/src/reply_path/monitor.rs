@@ -1,8 +1,8 @@
-//! Whether replies to spoofed connections still come back to this host.
+//! Monitors whether replies to spoofed connections still come back to this host.
 //!
-//! If they don't, the backend's answers leave for clients that never asked, and every connection
-//! hangs. So the path is tried at start and every minute, and while it is broken no spoofed
-//! connection is opened: the client gets an RST at once, and the log says what to do.
+//! If they don't, the backend's replies leave for clients that never asked, and every connection hangs. So each path is
+//! probed at start and every minute. While it is broken no spoofed connection is opened: the client gets an RST at once,
+//! and the log says what to do.
 
 use std::collections::BTreeMap;
 use std::num::NonZeroU32;
@@ -10,164 +10,167 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::join_all;
+use peername_observe::throttle::Throttle;
 use peername_sys::netlink::Netlink;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until};
 
-use crate::backend::Backend;
-use peername_observe::throttle::Throttle;
-
 use super::recent::RecentTargets;
-use super::state::{CHECK_INTERVAL, ProbeState};
+use super::state::{PROBE_INTERVAL, ProbeState};
 use super::target::{ProbeKey, ProbeTarget};
+use crate::backend::Backend;
 
-/// The last result for each target. Sound until shown otherwise.
+/// The last result for each target. A reply path counts as sound until a probe shows otherwise.
 #[derive(Debug)]
 pub struct ReplyPathMonitor {
-    /// Looked up once a connection and mostly few: compared sooner than hashed.
-    paths: BTreeMap<ProbeKey, Arc<ProbeState>>,
-    /// Of destinations on this host that headers have named.
-    named: RecentTargets,
-    /// That there is a new one.
-    news: Notify,
+    /// The configured targets. A tree, because this is looked up once per connection, and the few keys are compared faster
+    /// than hashed.
+    configured: BTreeMap<ProbeKey, Arc<ProbeState>>,
+    /// The destinations on this host that headers have named.
+    recent: RecentTargets,
+    /// Wakes [`ReplyPathMonitor::probe_when_due`] for a new target.
+    new_target: Notify,
 }
 
 impl ReplyPathMonitor {
-    /// For these targets.
+    /// Monitors these targets, none of which has been probed.
     pub fn new<P: Into<ProbeTarget>>(targets: impl IntoIterator<Item = P>) -> Self {
-        let mut paths = BTreeMap::new();
-        for probe in targets.into_iter().map(P::into) {
-            let path = || Arc::new(ProbeState::new(probe, false));
-            paths.entry(probe.key()).or_insert_with(path);
+        let mut configured = BTreeMap::new();
+        for target in targets.into_iter().map(P::into) {
+            let state = || Arc::new(ProbeState::new(target, false));
+            configured.entry(target.key()).or_insert_with(state);
         }
         Self {
-            paths,
-            named: RecentTargets::new(),
-            news: Notify::new(),
+            configured,
+            recent: RecentTargets::new(),
+            new_target: Notify::new(),
         }
     }
 
-    /// For these targets, with what is known of those that were there before, and the others tried.
-    pub async fn renew(&self, targets: impl IntoIterator<Item = ProbeTarget>) -> Self {
-        let mut renewed = Self::new(targets);
+    /// Makes a monitor for these targets, for a reload. It keeps the results of targets that this one has, and has probed the
+    /// others.
+    pub async fn retarget(&self, targets: impl IntoIterator<Item = ProbeTarget>) -> Self {
+        let mut monitor = Self::new(targets);
         let mut unknown = Vec::new();
-        for (probed, path) in &mut renewed.paths {
-            match self.paths.get(probed) {
-                Some(known) => *path = Arc::clone(known),
-                None => unknown.push(Arc::clone(path)),
+        for (key, state) in &mut monitor.configured {
+            match self.configured.get(key) {
+                Some(known) => *state = Arc::clone(known),
+                None => unknown.push(Arc::clone(state)),
             }
         }
-        renewed.named = self.named.clone();
-        check(&unknown).await;
-        renewed
+        monitor.recent = self.recent.clone();
+        probe_in_batches(&unknown).await;
+        monitor
     }
 
-    /// Whether replies from `target` came back when last tried.
+    /// Whether replies from `target` came back at the last probe.
     pub fn is_sound(&self, target: Backend, mark: Option<NonZeroU32>) -> bool {
-        self.fixed(target, mark).all(|path| path.is_sound())
+        self.find_configured(target, mark)
+            .all(|state| state.is_sound())
     }
 
-    /// Whether that is so for every target.
+    /// Whether that is so for every configured target.
     pub fn is_all_sound(&self) -> bool {
-        self.paths.values().all(|path| path.is_sound())
+        self.configured.values().all(|state| state.is_sound())
     }
 
-    /// As [`ReplyPathMonitor::is_sound`], for a destination on this host that a header has named. A new one is tried at once and
-    /// from then on; until the result is there, which takes milliseconds, it counts as sound.
+    /// As [`ReplyPathMonitor::is_sound`], for a destination on this host that a header has named. A new one is enqueued to
+    /// be probed at once and periodically; until the first result, which takes milliseconds, it counts as sound.
     ///
-    /// Only the latest 256 are remembered: one that was forgotten is new again.
+    /// Only the 256 most recently used are remembered: an evicted one is new again.
     pub fn is_sound_or_enqueue(&self, named: Backend, mark: Option<NonZeroU32>) -> bool {
-        let mut fixed = self.fixed(named, mark).peekable();
-        if fixed.peek().is_some() {
-            return fixed.all(|path| path.is_sound());
+        let mut configured = self.find_configured(named, mark).peekable();
+        if configured.peek().is_some() {
+            return configured.all(|state| state.is_sound());
         }
-        let probe = ProbeTarget {
+        let target = ProbeTarget {
             mark,
             ..named.into()
         };
-        let probed = probe.key();
-        if let Some(path) = self.named.get(&probed) {
-            return path.is_sound();
+        let key = target.key();
+        if let Some(state) = self.recent.get(&key) {
+            return state.is_sound();
         }
-        self.named.add(probed, ProbeState::new(probe, true));
-        self.news.notify_one();
+        self.recent.insert(key, ProbeState::new(target, true));
+        self.new_target.notify_one();
         true
     }
 
-    /// Tries every path once; changes are logged.
-    pub async fn check(&self) {
-        check(&self.all()).await;
+    /// Probes every target once; changes are logged.
+    pub async fn probe_all(&self) {
+        probe_in_batches(&self.all_targets()).await;
     }
 
-    /// Waits until a path is due, and tries that: a minute after its last try, a second while it is in
-    /// doubt, or at once where it is new. To be called again and again; safe to cancel.
-    pub async fn check_in_time(&self) {
-        let due = self.due(Instant::now());
+    /// Waits until a target is due and probes it: a minute after its last probe, a second after one that failed, or at
+    /// once if it is new. To be called in a loop. Cancel-safe: a target whose probe was cancelled is still due.
+    pub async fn probe_when_due(&self) {
+        let due = self.due_targets(Instant::now());
         if due.is_empty() {
             tokio::select! {
-                () = sleep_until(self.next()) => {}
-                () = self.news.notified() => {}
+                () = sleep_until(self.next_due()) => {}
+                () = self.new_target.notified() => {}
             }
         }
-        check(&due).await;
+        probe_in_batches(&due).await;
     }
 
-    /// Some of those that are due, the new ones first. What takes its time, as a path that is broken
-    /// does, then holds up no more than its few worker_tasks.
-    fn due(&self, now: Instant) -> Vec<Arc<ProbeState>> {
-        let mut due = self.all();
-        due.retain(|path| path.due().is_none_or(|due| due <= now));
-        due.sort_by_key(|path| path.due());
-        due.truncate(CHECK_BATCH);
+    /// Up to one batch of the targets that are due, new ones first. A slow probe, as that of a broken path, then delays no
+    /// more than the other ones of its batch.
+    fn due_targets(&self, now: Instant) -> Vec<Arc<ProbeState>> {
+        let mut due = self.all_targets();
+        due.retain(|state| state.due_at().is_none_or(|at| at <= now));
+        due.sort_by_key(|state| state.due_at());
+        due.truncate(PROBE_BATCH);
         due
     }
 
-    fn next(&self) -> Instant {
-        let (all, now) = (self.all(), Instant::now());
-        let due = all.iter().map(|path| path.due().unwrap_or(now));
-        due.min().unwrap_or(now + CHECK_INTERVAL)
+    fn next_due(&self) -> Instant {
+        let (all, now) = (self.all_targets(), Instant::now());
+        let due = all.iter().map(|state| state.due_at().unwrap_or(now));
+        due.min().unwrap_or(now + PROBE_INTERVAL)
     }
 
-    /// What is known of a target, whatever its port or for its own.
-    fn fixed(
+    /// The results for a configured target: those of its port, and those of any port of its address.
+    fn find_configured(
         &self,
         target: Backend,
         mark: Option<NonZeroU32>,
     ) -> impl Iterator<Item = &Arc<ProbeState>> {
-        let probes = [false, true].map(|any_port| ProbeTarget {
+        let targets = [false, true].map(|any_port| ProbeTarget {
             backend: target,
             any_port,
             mark,
         });
-        let paths = probes.into_iter();
-        paths.filter_map(|probe| self.paths.get(&probe.key()))
+        let targets = targets.into_iter();
+        targets.filter_map(|target| self.configured.get(&target.key()))
     }
 
-    fn all(&self) -> Vec<Arc<ProbeState>> {
-        let mut all = self.named.all();
-        all.extend(self.paths.values().cloned());
+    fn all_targets(&self) -> Vec<Arc<ProbeState>> {
+        let mut all = self.recent.all();
+        all.extend(self.configured.values().cloned());
         all
     }
 }
 
-/// Tries these, a few at a time: each takes up to two descriptors, of those that clients need.
-async fn check(paths: &[Arc<ProbeState>]) {
-    for paths in paths.chunks(CHECK_BATCH) {
+/// Probes targets in batches: each probe takes up to two descriptors, which clients need, too.
+async fn probe_in_batches(targets: &[Arc<ProbeState>]) {
+    for batch in targets.chunks(PROBE_BATCH) {
         match Netlink::open() {
-            Ok(netlink) => drop(join_all(paths.iter().map(|path| path.check(&netlink))).await),
+            Ok(netlink) => drop(join_all(batch.iter().map(|state| state.probe(&netlink))).await),
             Err(error) => {
-                if let Some(suppressed) = BLIND.pass() {
+                if let Some(suppressed) = NO_NETLINK.pass() {
                     tracing::warn!(suppressed, "can't tell whether replies come back: {error}");
                 }
-                paths.iter().for_each(|path| path.tried_at(Instant::now()));
+                let now = Instant::now();
+                batch.iter().for_each(|state| state.set_probed_at(now));
             }
         }
     }
 }
 
-/// Paths tried side by side. A broken one takes half a second.
-const CHECK_BATCH: usize = 4;
-static BLIND: Throttle = Throttle::new(Duration::from_secs(10));
+/// Targets that are probed concurrently. The probe of a broken path takes half a second.
+const PROBE_BATCH: usize = 4;
+static NO_NETLINK: Throttle = Throttle::new(Duration::from_secs(10));
 
 #[cfg(test)]
 mod tests;

@@ -1,13 +1,14 @@
-//! The self-test: do a backend's replies to a client's address come back to this host?
+//! Probes a reply path: do a backend's replies to a foreign address come back to this host?
 //!
-//! When they do not, every connection hangs in its handshake, and the backend's SYN-ACKs leave for
-//! people who asked for nothing. So it is tested before the first client is let in, and again while
-//! the proxy runs: routes are the kind of thing that other programs flush.
+//! If they don't, every connection hangs in its handshake, and the backend's SYN-ACKs leave for hosts that sent no SYN.
+//! So the path is probed before the first client is served, and again while the proxy runs: other programs may flush
+//! routes.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::num::NonZeroU32;
 use std::time::Duration;
 
+use peername_server::capabilities::Advice;
 use peername_sys::netlink::{self, Netlink};
 use peername_sys::socket::BindOptions;
 use peername_sys::socket::upstream;
@@ -20,46 +21,45 @@ use tokio::time::timeout;
 
 use crate::backend::Backend;
 use crate::routes::{BackendLocation, add_command, locate_backend};
-use peername_server::capabilities::Advice;
 
-/// What was shown.
+/// What a successful probe has shown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ProbeOutcome {
-    /// A connection from a foreign address was made, over the routes the backend's replies take.
+    /// A connection from a foreign address was established, over the routes that the backend's replies take.
     Connected,
-    /// The routing tables keep the backend's replies on this host. Not tried with a packet: the
-    /// backend's port is taken by the backend.
-    LookedUp,
-    /// The backend is on another host, whose routes can't be seen from here.
-    NotHere,
+    /// By the routing tables the backend's replies stay on this host. No packet was sent: the backend itself has the
+    /// port.
+    RouteFound,
+    /// The backend is on another host, whose routes this host can't read.
+    OtherHost,
     /// This host has no IPv6, so it has no such backend either.
-    FamilyOff,
+    NoIpv6,
 }
 
-/// Why replies would not come back, and the command that mends it.
+/// Why replies would not come back, with the command that fixes it.
 #[derive(Debug, thiserror::Error)]
 pub enum ReplyPathError {
-    /// This process may not take a foreign address.
+    /// This process lacks the capability to bind to a foreign address.
     #[error(
         "{0}: connecting from a client's address needs CAP_NET_RAW or CAP_NET_ADMIN: {advice}",
         advice = Advice::for_this_process()
     )]
     Permission(SyscallError),
-    /// Nothing was routed back: the handshake did not end.
+    /// The reply was not routed back: the handshake timed out.
     #[error(
         "no connection from {from} to {ip} within {}: replies to foreign addresses \
          leave this host; run {} as root, or start the proxy with `--setup-routes`",
-        Milliseconds(LIMIT),
+        Milliseconds(HANDSHAKE_TIMEOUT),
         add_command(*target),
         ip = target.ip()
     )]
     NoReply {
         /// The backend.
         target: SocketAddr,
-        /// The documentation address that was tried.
+        /// The documentation address that was the source.
         from: IpAddr,
     },
-    /// The routing tables send the replies elsewhere.
+    /// The routing tables send the replies to another host.
     #[error(
         "what {target} sends to {to} leaves this host; run {} as root, or start the proxy with \
          `--setup-routes`",
@@ -71,7 +71,7 @@ pub enum ReplyPathError {
         /// The documentation address that was looked up.
         to: IpAddr,
     },
-    /// The connection stood, but the listener saw another address: something between rewrites it.
+    /// The connection was established, but its source was rewritten on the way to the listener.
     #[error(
         "connected to {target} from {from}, but {seen} was seen; look for a masquerading or SNAT \
          rule on the loopback interface: `nft list ruleset`, `iptables -t nat -S`"
@@ -79,66 +79,73 @@ pub enum ReplyPathError {
     Rewritten {
         /// The backend.
         target: SocketAddr,
-        /// The address we took.
+        /// The address that the probe was sent from.
         from: SocketAddr,
-        /// The address that arrived.
+        /// The address that the listener saw.
         seen: SocketAddr,
     },
-    /// A system call failed for a reason of its own.
+    /// A system call failed for another reason.
     #[error(transparent)]
-    Failed(#[from] SyscallError),
+    Syscall(#[from] SyscallError),
 }
 
-/// Tests the way back from `target`, a backend. Needs CAP_NET_RAW and a tokio runtime.
+/// Probes the reply path of a backend. Needs CAP_NET_RAW and a tokio runtime.
 ///
-/// For a backend on loopback a connection is really made (a TCP one also for UDP, which the same rule
-/// takes), from [`stranger`] to a listener of our own
-/// beside the backend. For one on another address of this host the routing tables are asked. The
-/// backend itself is not touched.
-pub async fn check(backend: impl Into<Backend>) -> Result<ProbeOutcome, ReplyPathError> {
-    check_marked(backend, None).await
+/// For a backend on loopback a connection is made (a TCP connection also for UDP, because the same routing rule covers
+/// both), from [`foreign_addr`] to a listener of our own on the backend's address. For a backend on another address of
+/// this host the routing tables are looked up. Nothing is sent to the backend itself.
+///
+/// # Errors
+///
+/// [`ReplyPathError`]: replies would not come back, or a system call failed, so that this can't be told.
+pub async fn probe(backend: impl Into<Backend>) -> Result<ProbeOutcome, ReplyPathError> {
+    probe_marked(backend, None).await
 }
 
-/// The same with the firewall mark that connections to the backend have: rules may route by it, and
-/// connection tracking may give it to the replies.
-pub async fn check_marked(
+/// As [`probe`], with the firewall mark that connections to the backend have: rules may route by it, and
+/// connection tracking may copy it to the replies.
+///
+/// # Errors
+///
+/// As [`probe`].
+pub async fn probe_marked(
     backend: impl Into<Backend>,
     mark: Option<NonZeroU32>,
 ) -> Result<ProbeOutcome, ReplyPathError> {
-    check_with(&Netlink::open()?, backend.into(), mark).await
+    probe_with(&Netlink::open()?, backend.into(), mark).await
 }
 
-/// The same by a socket that is there already.
-pub(crate) async fn check_with(
+/// As [`probe_marked`], with a netlink socket that is already open.
+pub(crate) async fn probe_with(
     netlink: &Netlink,
     backend: Backend,
     mark: Option<NonZeroU32>,
 ) -> Result<ProbeOutcome, ReplyPathError> {
     let target = backend.address;
     match locate_backend(netlink, target).await? {
-        BackendLocation::Loopback(ip) => match connect_beside(target, ip, mark).await {
-            Err(ReplyPathError::Failed(error)) if ip.is_ipv6() && is_without_ipv6(&error) => {
-                Ok(ProbeOutcome::FamilyOff)
+        BackendLocation::Loopback(ip) => match connect_to_own_listener(target, ip, mark).await {
+            Err(ReplyPathError::Syscall(error)) if ip.is_ipv6() && is_ipv6_missing(&error) => {
+                Ok(ProbeOutcome::NoIpv6)
             }
             outcome => outcome,
         },
         BackendLocation::ThisHost(address) => {
-            look_up(netlink, Backend { address, ..backend }, mark).await
+            look_up_route(netlink, Backend { address, ..backend }, mark).await
         }
-        BackendLocation::OtherHost => Ok(ProbeOutcome::NotHere),
+        BackendLocation::OtherHost => Ok(ProbeOutcome::OtherHost),
     }
 }
 
-/// An address that no client has, of the same family: 192.0.2.1 from TEST-NET-1 (RFC 5737), or
+/// A foreign address of the same family that no client has: 192.0.2.1 from TEST-NET-1 (RFC 5737), or
 /// 2001:db8::1 from the documentation prefix (RFC 3849).
-pub fn foreign_addr(beside: IpAddr) -> IpAddr {
-    match beside {
+pub fn foreign_addr(family_of: IpAddr) -> IpAddr {
+    match family_of {
         IpAddr::V4(_) => Ipv4Addr::new(192, 0, 2, 1).into(),
         IpAddr::V6(_) => Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1).into(),
     }
 }
 
-async fn connect_beside(
+async fn connect_to_own_listener(
     target: SocketAddr,
     ip: IpAddr,
     mark: Option<NonZeroU32>,
@@ -147,28 +154,28 @@ async fn connect_beside(
     let address = upstream::local_addr(&listener)?;
     let listener = TcpListener::from_std(listener).call("epoll_ctl(2)")?;
 
-    let stranger = foreign_addr(ip);
-    let connection = connect_from(stranger, address, mark)?;
+    let foreign = foreign_addr(ip);
+    let connection = connect_from(foreign, address, mark)?;
     let from = upstream::local_addr(&connection)?;
-    let seen = timeout(LIMIT, accept(&listener, from.port()))
+    let seen = timeout(HANDSHAKE_TIMEOUT, accept_from_port(&listener, from.port()))
         .await
         .map_err(|_| ReplyPathError::NoReply {
             target,
-            from: stranger,
+            from: foreign,
         })??;
-    if seen.ip() == stranger {
+    if seen.ip() == foreign {
         Ok(ProbeOutcome::Connected)
     } else {
         Err(ReplyPathError::Rewritten {
             target,
-            from: SocketAddr::new(stranger, from.port()),
+            from: SocketAddr::new(foreign, from.port()),
             seen,
         })
     }
 }
 
 fn connect_from(
-    stranger: IpAddr,
+    foreign: IpAddr,
     to: SocketAddr,
     mark: Option<NonZeroU32>,
 ) -> Result<std::net::TcpStream, ReplyPathError> {
@@ -180,19 +187,19 @@ fn connect_from(
         if error.is_permission() {
             ReplyPathError::Permission(error)
         } else {
-            ReplyPathError::Failed(error)
+            ReplyPathError::Syscall(error)
         }
     })?;
-    socket.bind_any_port(stranger)?;
+    socket.bind_any_port(foreign)?;
     let connection = socket.connect(to)?;
-    // Nothing was said on it, so it need not linger in TIME_WAIT.
+    // No data was sent on it, so it need not linger in TIME_WAIT.
     stream::reset_on_close(&connection).call("setsockopt(SO_LINGER)")?;
     Ok(connection)
 }
 
-/// The peer of the connection that was made from `port`. Another may come first: anybody may connect
-/// to a port of loopback.
-async fn accept(listener: &TcpListener, port: u16) -> Result<SocketAddr, SyscallError> {
+/// Accepts the connection that was made from `port`, and returns its peer. Others are skipped: any local process may
+/// connect to a port on loopback.
+async fn accept_from_port(listener: &TcpListener, port: u16) -> Result<SocketAddr, SyscallError> {
     loop {
         let (_, peer) = listener.accept().await.call("accept4(2)")?;
         if peer.port() == port {
@@ -201,7 +208,7 @@ async fn accept(listener: &TcpListener, port: u16) -> Result<SocketAddr, Syscall
     }
 }
 
-async fn look_up(
+async fn look_up_route(
     netlink: &Netlink,
     target: Backend,
     mark: Option<NonZeroU32>,
@@ -212,14 +219,14 @@ async fn look_up(
         .is_delivered_locally(transport, address, to, mark)
         .await?
     {
-        Ok(ProbeOutcome::LookedUp)
+        Ok(ProbeOutcome::RouteFound)
     } else {
         Err(ReplyPathError::NotRouted { target, to })
     }
 }
 
-/// No IPv6 at all, or no `::1` to bind to.
-fn is_without_ipv6(error: &SyscallError) -> bool {
+/// Whether the error means that this host has no IPv6, or no `::1` to bind to.
+fn is_ipv6_missing(error: &SyscallError) -> bool {
     netlink::is_family_disabled(error) || error.is_address_unavailable()
 }
 
@@ -231,6 +238,6 @@ impl std::fmt::Display for Milliseconds {
     }
 }
 
-/// How long a handshake over loopback may take. It takes well under a millisecond; the rest is for a
-/// machine that is busy starting everything at once.
-const LIMIT: Duration = Duration::from_millis(500);
+/// How long a handshake over loopback may take. It takes well under a millisecond; the rest is for a host that is busy
+/// while it boots.
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_millis(500);

@@ -1,4 +1,4 @@
-//! Destinations on this host that headers have named: the latest of them, however many there are.
+//! The destinations on this host that headers have named: a bounded LRU table.
 
 use std::collections::HashMap;
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
@@ -8,63 +8,64 @@ use tokio::time::Instant;
 use super::state::ProbeState;
 use super::target::ProbeKey;
 
-/// Asked once a connection by every worker, so that what is known already is only read.
+/// The most recently used ones. Every worker looks one up per connection, so a known one takes only the read lock.
 #[derive(Debug)]
 pub(super) struct RecentTargets {
-    known: RwLock<HashMap<ProbeKey, Arc<ProbeState>>>,
-    since: Instant,
+    targets: RwLock<HashMap<ProbeKey, Arc<ProbeState>>>,
+    /// The start of the clock of last uses.
+    epoch: Instant,
 }
 
 impl RecentTargets {
     pub(super) fn new() -> Self {
         Self {
-            known: RwLock::default(),
-            since: Instant::now(),
+            targets: RwLock::default(),
+            epoch: Instant::now(),
         }
     }
 
-    /// One that has been named, if it is remembered. It is then the last to be forgotten.
-    pub(super) fn get(&self, probed: &ProbeKey) -> Option<Arc<ProbeState>> {
-        let path = Arc::clone(self.known().get(probed)?);
-        path.use_at(self.now());
-        Some(path)
+    /// Looks a target up and marks it as the most recently used.
+    pub(super) fn get(&self, key: &ProbeKey) -> Option<Arc<ProbeState>> {
+        let state = Arc::clone(self.read().get(key)?);
+        state.touch(self.now_ms());
+        Some(state)
     }
 
-    /// Remembers a new one, in the place of the one that nobody has named for longest.
-    pub(super) fn add(&self, probed: ProbeKey, path: ProbeState) {
-        path.use_at(self.now());
-        let mut known = self.known.write().unwrap_or_else(PoisonError::into_inner);
-        if known.len() >= MAX_RECENT {
-            let oldest = known.iter().min_by_key(|(_, path)| path.used());
-            if let Some(oldest) = oldest.map(|(probed, _)| *probed) {
-                known.remove(&oldest);
+    /// Adds a new target. Evicts the least recently used one if the table is full.
+    pub(super) fn insert(&self, key: ProbeKey, state: ProbeState) {
+        state.touch(self.now_ms());
+        let mut targets = self.targets.write().unwrap_or_else(PoisonError::into_inner);
+        if targets.len() >= MAX_RECENT {
+            let oldest = targets.iter().min_by_key(|(_, state)| state.last_used_ms());
+            if let Some(oldest) = oldest.map(|(key, _)| *key) {
+                targets.remove(&oldest);
             }
         }
-        known.entry(probed).or_insert_with(|| Arc::new(path));
+        targets.entry(key).or_insert_with(|| Arc::new(state));
     }
 
     pub(super) fn all(&self) -> Vec<Arc<ProbeState>> {
-        self.known().values().cloned().collect()
+        self.read().values().cloned().collect()
     }
 
-    fn known(&self) -> RwLockReadGuard<'_, HashMap<ProbeKey, Arc<ProbeState>>> {
-        self.known.read().unwrap_or_else(PoisonError::into_inner)
+    fn read(&self) -> RwLockReadGuard<'_, HashMap<ProbeKey, Arc<ProbeState>>> {
+        self.targets.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn now(&self) -> u64 {
-        u64::try_from(self.since.elapsed().as_millis()).unwrap_or(u64::MAX)
+    fn now_ms(&self) -> u64 {
+        u64::try_from(self.epoch.elapsed().as_millis()).unwrap_or(u64::MAX)
     }
 }
 
 impl Clone for RecentTargets {
     fn clone(&self) -> Self {
         Self {
-            known: RwLock::new(self.known().clone()),
-            since: self.since,
+            targets: RwLock::new(self.read().clone()),
+            epoch: self.epoch,
         }
     }
 }
 
-/// RecentTargets destinations that are watched, each for a connection over loopback or a look-up a minute. With
-/// fewer, a client that names many could make each of them new, and be let through untried.
+/// Named destinations that are remembered; each costs a loopback connection or a route lookup per minute. With fewer, a
+/// client that names many could evict each before it is named again, so that none is ever refused.
 pub(super) const MAX_RECENT: usize = 256;

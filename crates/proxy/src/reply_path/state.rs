@@ -1,97 +1,97 @@
-//! One path, and what its last try showed.
+//! The state of one reply path: the result of its last probe, and when the next one is due.
 
 use std::num::NonZeroU32;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use peername_observe::throttle::Throttle;
 use peername_sys::netlink::Netlink;
 use tokio::time::Instant;
 
+use super::probe::{self, ProbeOutcome, ReplyPathError};
 use super::target::ProbeTarget;
 use crate::backend::Backend;
-use crate::reply_path::probe::{self, ProbeOutcome, ReplyPathError};
-use peername_observe::throttle::Throttle;
 
+/// The state of one reply path, shared by all workers.
 #[derive(Debug)]
 pub(super) struct ProbeState {
     target: Backend,
     mark: Option<NonZeroU32>,
-    /// By a header, so that peers decide how many there are.
-    named: bool,
-    sound: AtomicBool,
-    /// The last try failed, or there was none yet. One lost segment is no evidence against a path
-    /// that has been shown to be sound.
-    doubted: AtomicBool,
-    tried: Mutex<Option<Instant>>,
-    /// When a client last asked, in milliseconds since some point.
-    used: AtomicU64,
+    /// Whether a header named the target, so that peers decide how many there are.
+    is_named: bool,
+    is_sound: AtomicBool,
+    /// Whether the last probe failed, or there was none yet. Only a suspect path becomes broken: one failure, maybe of a
+    /// single lost segment, is no evidence against a path that a probe has shown to be sound.
+    is_suspect: AtomicBool,
+    probed_at: Mutex<Option<Instant>>,
+    /// When a client last used the path, in milliseconds on the clock of the caller.
+    last_used_ms: AtomicU64,
 }
 
 impl ProbeState {
-    /// One that was configured, or else named by a header.
-    pub(super) fn new(probe: ProbeTarget, named: bool) -> Self {
+    /// A path that has not been probed. `is_named`: a header named the target; otherwise it is configured.
+    pub(super) fn new(target: ProbeTarget, is_named: bool) -> Self {
         Self {
-            target: probe.backend,
-            mark: probe.mark,
-            named,
-            sound: AtomicBool::new(true),
-            doubted: AtomicBool::new(true),
-            tried: Mutex::default(),
-            used: AtomicU64::new(0),
+            target: target.backend,
+            mark: target.mark,
+            is_named,
+            is_sound: AtomicBool::new(true),
+            is_suspect: AtomicBool::new(true),
+            probed_at: Mutex::default(),
+            last_used_ms: AtomicU64::new(0),
         }
     }
 
     pub(super) fn is_sound(&self) -> bool {
-        self.sound.load(Relaxed)
+        self.is_sound.load(Relaxed)
     }
 
-    /// When to try next; `None` for at once, as there was no try yet.
-    pub(super) fn due(&self) -> Option<Instant> {
-        let after = match self.doubted.load(Relaxed) {
+    /// When the next probe is due; `None` for at once, as there was none yet.
+    pub(super) fn due_at(&self) -> Option<Instant> {
+        let after = match self.is_suspect.load(Relaxed) {
             true => RETRY_INTERVAL,
-            false => CHECK_INTERVAL,
+            false => PROBE_INTERVAL,
         };
-        let tried = *self.tried.lock().unwrap_or_else(PoisonError::into_inner);
-        tried.map(|tried| tried + after)
+        let probed_at = *self.lock_probed_at();
+        probed_at.map(|at| at + after)
     }
 
-    pub(super) fn tried_at(&self, now: Instant) {
-        *self.tried.lock().unwrap_or_else(PoisonError::into_inner) = Some(now);
+    pub(super) fn set_probed_at(&self, now: Instant) {
+        *self.lock_probed_at() = Some(now);
     }
 
-    pub(super) fn used(&self) -> u64 {
-        self.used.load(Relaxed)
+    pub(super) fn last_used_ms(&self) -> u64 {
+        self.last_used_ms.load(Relaxed)
     }
 
-    /// Writes only what is new, for all workers share it.
-    pub(super) fn use_at(&self, now: u64) {
-        if self.used() != now {
-            self.used.store(now, Relaxed);
+    /// Notes a use. Writes only a changed time, because all workers share it.
+    pub(super) fn touch(&self, now_ms: u64) {
+        if self.last_used_ms() != now_ms {
+            self.last_used_ms.store(now_ms, Relaxed);
         }
     }
 
-    pub(super) async fn check(&self, netlink: &Netlink) {
-        let outcome = probe::check_with(netlink, self.target, self.mark).await;
+    pub(super) async fn probe(&self, netlink: &Netlink) {
+        let outcome = probe::probe_with(netlink, self.target, self.mark).await;
         self.update(outcome);
-        self.tried_at(Instant::now());
+        self.set_probed_at(Instant::now());
     }
 
-    /// Remembers what a try showed, and logs what that changes.
+    /// Stores the result of a probe, and logs a change.
     pub(super) fn update(&self, outcome: Result<ProbeOutcome, ReplyPathError>) {
         let target = self.target;
         match outcome {
-            // Says nothing about the path, and a host that is short of something must not lose its
-            // clients for it.
-            Err(ReplyPathError::Failed(error)) => {
+            // Says nothing about the path: a host that is short of descriptors or memory must not refuse its clients for that.
+            Err(ReplyPathError::Syscall(error)) => {
                 if let Some(suppressed) = self.may_warn() {
                     tracing::warn!(upstream = %target, suppressed, "can't tell whether replies come back: {error}");
                 }
             }
             Err(broken) => {
-                let again = self.doubted.swap(true, Relaxed);
-                if again
-                    && self.sound.swap(false, Relaxed)
+                let was_suspect = self.is_suspect.swap(true, Relaxed);
+                if was_suspect
+                    && self.is_sound.swap(false, Relaxed)
                     && let Some(suppressed) = self.may_warn()
                 {
                     tracing::warn!(
@@ -103,15 +103,15 @@ impl ProbeState {
                 }
             }
             Ok(tested) => {
-                let is_new = self.doubted.swap(false, Relaxed);
-                if is_new && tested == ProbeOutcome::NotHere && !self.named {
+                let was_suspect = self.is_suspect.swap(false, Relaxed);
+                if was_suspect && tested == ProbeOutcome::OtherHost && !self.is_named {
                     tracing::info!(
                         upstream = %target,
                         "the backend is on another host, so whether replies come back can't be told \
                          without connecting to it: `peername doctor` does (docs/routes.md)"
                     );
                 }
-                if !self.sound.swap(true, Relaxed) {
+                if !self.is_sound.swap(true, Relaxed) {
                     tracing::info!(upstream = %target, "replies come back again");
                 }
                 tracing::debug!(upstream = %target, ?tested, "replies come back");
@@ -119,18 +119,23 @@ impl ProbeState {
         }
     }
 
-    /// `Some` when a warning may be given, with the number of those that were not.
+    /// `Some` when a warning may be logged, with the number of suppressed ones.
     fn may_warn(&self) -> Option<u64> {
-        match self.named {
-            true => WARNED.pass(),
+        match self.is_named {
+            true => NAMED_TARGETS.pass(),
             false => Some(0),
         }
+    }
+
+    fn lock_probed_at(&self) -> MutexGuard<'_, Option<Instant>> {
+        let probed_at = self.probed_at.lock();
+        probed_at.unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// A header may name any of 16 million loopback addresses; one line shows what is wrong.
-static WARNED: Throttle = Throttle::new(Duration::from_secs(10));
-/// Routes change rarely; each try costs one loopback connection.
-pub(super) const CHECK_INTERVAL: Duration = Duration::from_secs(60);
-/// Rules are often added just after the start (systemd's ExecStartPost): notice soon.
+static NAMED_TARGETS: Throttle = Throttle::new(Duration::from_secs(10));
+/// Routes change rarely; each probe costs one loopback connection.
+pub(super) const PROBE_INTERVAL: Duration = Duration::from_secs(60);
+/// Short, because rules are often added just after the start (systemd's ExecStartPost).
 const RETRY_INTERVAL: Duration = Duration::from_secs(1);

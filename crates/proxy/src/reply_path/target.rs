@@ -1,4 +1,4 @@
-//! What the reply path is tested for: a backend, and the firewall mark of connections to it.
+//! The target of a probe: a backend, and the firewall mark of connections to it.
 
 use std::net::IpAddr;
 use std::num::NonZeroU32;
@@ -10,15 +10,15 @@ use crate::backend::Backend;
 /// A backend whose replies have to come back.
 #[derive(Clone, Copy, Debug)]
 pub struct ProbeTarget {
-    /// Where it is.
+    /// The backend.
     pub backend: Backend,
-    /// Whether it stands for every port of its address: a thousand ports are tested once.
+    /// Whether one probe covers every port of its address: a range of a thousand ports is probed once.
     pub any_port: bool,
-    /// The mark of connections to it: routing rules may select by it.
+    /// The mark (SO_MARK) of connections to it: routing rules may select by it.
     pub mark: Option<NonZeroU32>,
 }
 
-/// Targets with the same key share one test.
+/// Targets with the same key share one probe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct ProbeKey {
     ip: IpAddr,
@@ -28,7 +28,7 @@ pub(super) struct ProbeKey {
 }
 
 impl ProbeTarget {
-    /// On loopback one routing rule covers all of it, whatever the port.
+    /// The key. On loopback it has no port: one routing rule covers all ports.
     pub(super) fn key(&self) -> ProbeKey {
         let Backend { address, transport } = self.backend;
         let ip = address.ip().to_canonical();

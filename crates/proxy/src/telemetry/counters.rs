@@ -1,9 +1,8 @@
-//! What is counted. Reading is cheap and never blocks a loop.
+//! The counters behind the metrics. A snapshot is cheap and never blocks an event loop.
 
 use std::collections::BTreeMap;
-use std::sync::Mutex;
-use std::sync::PoisonError;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Mutex, PoisonError};
 
 use peername_relay::Tally;
 
@@ -11,11 +10,11 @@ use crate::outcome::Outcome;
 
 mod datagrams;
 
+use datagrams::DatagramCounters;
 pub use datagrams::DatagramSnapshot;
 pub(crate) use datagrams::DatagramTally;
-use datagrams::Datagrams;
 
-/// The counters of one proxy, from its start.
+/// The counters of one proxy since its start.
 #[derive(Debug, Default)]
 pub struct Counters {
     accepted: AtomicU64,
@@ -26,12 +25,12 @@ pub struct Counters {
     collisions: AtomicU64,
     reloads: AtomicU64,
     reloads_refused: AtomicU64,
-    datagrams: Datagrams,
-    /// By outcome. Touched once a connection, at its end.
+    datagrams: DatagramCounters,
+    /// Ends by outcome. Locked once per connection, at its end.
     outcomes: Mutex<BTreeMap<&'static str, u64>>,
 }
 
-/// The counters at one moment.
+/// The values of the counters at one moment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Snapshot {
     /// Connections accepted from the kernel.
@@ -42,33 +41,33 @@ pub struct Snapshot {
     pub to_upstream: u64,
     /// Bytes that clients accepted.
     pub to_downstream: u64,
-    /// Bytes received for somebody who was gone.
+    /// Bytes received for a peer that had already closed.
     pub undelivered: u64,
     /// Connections whose client port was taken.
     pub collisions: u64,
     /// Reloads that took effect.
     pub reloads: u64,
-    /// Reloads that changed nothing, because something was wrong.
+    /// Reloads that were refused because of an error, and changed nothing.
     pub reloads_refused: u64,
-    /// Of UDP.
+    /// The UDP counters.
     pub datagrams: DatagramSnapshot,
     /// Ended connections and sessions by [`Outcome::label`].
     pub outcomes: BTreeMap<&'static str, u64>,
 }
 
 impl Counters {
-    /// A connection came.
-    pub fn accepted(&self) {
+    /// Counts an accepted connection.
+    pub fn count_accepted(&self) {
         self.accepted.fetch_add(1, Relaxed);
     }
 
-    /// The client's own port was taken.
-    pub fn collided(&self) {
+    /// Counts a client port that was taken.
+    pub fn count_collision(&self) {
         self.collisions.fetch_add(1, Relaxed);
     }
 
-    /// A reload took effect, or was refused.
-    pub fn reloaded(&self, took_effect: bool) {
+    /// Counts a reload that took effect or was refused.
+    pub fn count_reload(&self, took_effect: bool) {
         let counter = match took_effect {
             true => &self.reloads,
             false => &self.reloads_refused,
@@ -76,29 +75,29 @@ impl Counters {
         counter.fetch_add(1, Relaxed);
     }
 
-    /// A connection ended.
-    pub fn ended(&self, outcome: &Outcome, tally: &Tally) {
+    /// Counts the end of a connection.
+    pub fn count_ended(&self, outcome: &Outcome, tally: &Tally) {
         self.ended.fetch_add(1, Relaxed);
-        self.add_up(outcome, tally);
+        self.add_outcome(outcome, tally);
     }
 
-    /// A UDP session began.
-    pub fn session_began(&self) {
-        self.datagrams.began.fetch_add(1, Relaxed);
+    /// Counts a new UDP session.
+    pub fn count_session_started(&self) {
+        self.datagrams.started.fetch_add(1, Relaxed);
     }
 
-    /// A UDP session ended.
-    pub fn session_ended(&self, outcome: &Outcome, tally: &Tally) {
+    /// Counts the end of a UDP session.
+    pub fn count_session_ended(&self, outcome: &Outcome, tally: &Tally) {
         self.datagrams.ended.fetch_add(1, Relaxed);
-        self.add_up(outcome, tally);
+        self.add_outcome(outcome, tally);
     }
 
-    /// Adds what a worker has counted by itself, and empties it.
-    pub(crate) fn add(&self, counted: &mut DatagramTally) {
-        self.datagrams.add(counted);
+    /// Adds the tally of a worker, and resets it.
+    pub(crate) fn flush_tally(&self, tally: &mut DatagramTally) {
+        self.datagrams.flush_tally(tally);
     }
 
-    fn add_up(&self, outcome: &Outcome, tally: &Tally) {
+    fn add_outcome(&self, outcome: &Outcome, tally: &Tally) {
         self.to_upstream.fetch_add(tally.to_upstream, Relaxed);
         self.to_downstream.fetch_add(tally.to_downstream, Relaxed);
         self.undelivered.fetch_add(tally.undelivered, Relaxed);
@@ -106,7 +105,7 @@ impl Counters {
         *outcomes.entry(outcome.label()).or_default() += 1;
     }
 
-    /// All of them.
+    /// Reads all counters.
     pub fn snapshot(&self) -> Snapshot {
         let (ended, accepted) = (self.ended.load(Relaxed), self.accepted.load(Relaxed));
         Snapshot {

@@ -1,6 +1,6 @@
-//! One structured line a connection, at its end.
+//! The structured log line of a connection or session, written at its end.
 //!
-//! What a peer sent is never logged raw: values are escaped and capped before they get here.
+//! Nothing that a peer sent is logged raw: values are escaped and truncated.
 
 use std::fmt::Write;
 use std::sync::Arc;
@@ -8,49 +8,49 @@ use std::sync::Arc;
 use peername_observe::escape::escape_into;
 use peername_proto::Header;
 use peername_relay::Tally;
+use peername_server::addr::{ClaimedSource, LocalAddr, PeerAddr, Target};
+use peername_server::workers::Incoming;
 use peername_sys::socket::upstream::local_addr;
 use tokio::time::Instant;
 
 use crate::outcome::Outcome;
 use crate::telemetry::counters::Counters;
 use crate::telemetry::refusals;
-use peername_server::addr::{ClaimedSource, LocalAddr, PeerAddr, Target};
-use peername_server::workers::Incoming;
 
-/// What is known of a connection so far. However it ends, also cut short by the end of the proxy, it
-/// is counted and logged once: when this is dropped.
+/// What is known of a connection or session so far. It is counted and logged once, when this is dropped: however it
+/// ends, even if the proxy stops before.
 #[derive(Debug)]
 pub(crate) struct Record {
     counters: Arc<Counters>,
     listener: LocalAddr,
-    /// The address of ours that the connection or the first datagram came to, for the log.
+    /// The local address of the connection or the first datagram, for the log.
     local: Option<Box<LocalAddr>>,
     peer: PeerAddr,
     since: Instant,
     client: Option<ClaimedSource>,
     target: Option<Target>,
-    tlvs: Option<Box<Tlvs>>,
+    tlvs: Option<Box<LoggedTlvs>>,
     pub(crate) tally: Tally,
-    /// Of a UDP session.
-    pub(crate) datagrams: Option<Exchanged>,
+    /// `Some` for a UDP session.
+    pub(crate) datagrams: Option<DatagramCounts>,
     outcome: Outcome,
 }
 
-/// How many datagrams went which way.
+/// Datagrams of a session, by direction.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Exchanged {
+pub(crate) struct DatagramCounts {
     pub(crate) to_upstream: u64,
     pub(crate) to_downstream: u64,
 }
 
-/// The TLVs that the log was asked to show, ready to print.
+/// The TLVs to log, as text.
 #[derive(Debug)]
-pub(crate) struct Tlvs(String);
+pub(crate) struct LoggedTlvs(String);
 
 impl Record {
-    /// Begins with a connection that was just accepted, and counts it.
+    /// Begins the record of a connection that was just accepted, and counts it.
     pub(crate) fn begin(counters: &Arc<Counters>, incoming: &Incoming) -> Self {
-        counters.accepted();
+        counters.count_accepted();
         let mut record = Self::new(counters, incoming.listener, incoming.peer, None);
         if is_logged() {
             let local = local_addr(&incoming.stream).ok();
@@ -59,15 +59,15 @@ impl Record {
         record
     }
 
-    /// Begins with a UDP session's first datagram, and counts the session.
+    /// Begins the record of a UDP session at its first datagram, and counts it.
     pub(crate) fn begin_session(
         counters: &Arc<Counters>,
         listener: LocalAddr,
         local: Option<LocalAddr>,
         peer: PeerAddr,
     ) -> Self {
-        counters.session_began();
-        let mut record = Self::new(counters, listener, peer, Some(Exchanged::default()));
+        counters.count_session_started();
+        let mut record = Self::new(counters, listener, peer, Some(DatagramCounts::default()));
         record.local = local.filter(|_| is_logged()).map(Box::new);
         record
     }
@@ -76,7 +76,7 @@ impl Record {
         counters: &Arc<Counters>,
         listener: LocalAddr,
         peer: PeerAddr,
-        datagrams: Option<Exchanged>,
+        datagrams: Option<DatagramCounts>,
     ) -> Self {
         Self {
             counters: Arc::clone(counters),
@@ -93,7 +93,11 @@ impl Record {
         }
     }
 
-    pub(crate) fn set_header(&mut self, client: Option<ClaimedSource>, tlvs: Option<Box<Tlvs>>) {
+    pub(crate) fn set_header(
+        &mut self,
+        client: Option<ClaimedSource>,
+        tlvs: Option<Box<LoggedTlvs>>,
+    ) {
         self.client = client;
         self.tlvs = tlvs;
     }
@@ -106,14 +110,14 @@ impl Record {
         self.outcome = outcome;
     }
 
-    /// Writes the line, at debug level: peers decide how many there are.
+    /// Logs the line, at debug level because peers decide how many there are.
     fn log(&self) {
         if !is_logged() {
             return;
         }
         let outcome = &self.outcome;
         tracing::debug!(
-            target: TARGET,
+            target: LOG_TARGET,
             listener = %self.listener,
             local = self.local.as_ref().map(tracing::field::display),
             peer = %self.peer,
@@ -137,21 +141,23 @@ impl Record {
 impl Drop for Record {
     fn drop(&mut self) {
         match self.datagrams {
-            None => self.counters.ended(&self.outcome, &self.tally),
-            Some(_) => self.counters.session_ended(&self.outcome, &self.tally),
+            None => self.counters.count_ended(&self.outcome, &self.tally),
+            Some(_) => self
+                .counters
+                .count_session_ended(&self.outcome, &self.tally),
         }
         refusals::report(self.peer, &self.outcome);
         self.log();
     }
 }
 
-/// Whether connections have a line.
+/// Whether connections are logged.
 fn is_logged() -> bool {
-    tracing::enabled!(target: TARGET, tracing::Level::DEBUG)
+    tracing::enabled!(target: LOG_TARGET, tracing::Level::DEBUG)
 }
 
-/// Renders the wanted TLVs of a header as `name=value` pairs, `None` when it has none of them.
-pub(crate) fn tlvs(header: &Header<'_>, wanted: &[u8]) -> Option<Box<Tlvs>> {
+/// Renders the wanted TLVs of a header as `name=value` pairs; `None` when it has none of them.
+pub(crate) fn render_tlvs(header: &Header<'_>, wanted: &[u8]) -> Option<Box<LoggedTlvs>> {
     if wanted.is_empty() {
         return None;
     }
@@ -161,10 +167,10 @@ pub(crate) fn tlvs(header: &Header<'_>, wanted: &[u8]) -> Option<Box<Tlvs>> {
         let _ = write!(text, "{gap}{}=", tlv.name());
         escape_into(&mut text, tlv.value, MAX_TLV_BYTES, b"%=");
     }
-    (!text.is_empty()).then(|| Box::new(Tlvs(text)))
+    (!text.is_empty()).then(|| Box::new(LoggedTlvs(text)))
 }
 
-/// The lines of connections and no others.
-const TARGET: &str = "peername::connection";
-/// A TLV may have 64 KiB; this much is enough to recognise any of them.
+/// The `tracing` target of these lines and no others.
+const LOG_TARGET: &str = "peername::connection";
+/// A TLV may have 64 KiB; this much is enough to recognize any of them.
 const MAX_TLV_BYTES: usize = 256;

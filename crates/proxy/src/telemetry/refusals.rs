@@ -15,7 +15,7 @@ use peername_server::header_error::HeaderError;
 use peername_sys::netlink::Transport;
 
 use crate::backend::Backend;
-use crate::outcome::{Failure, Outcome, Over};
+use crate::outcome::{Failure, Outcome, SessionEnd};
 use crate::telemetry::outages;
 use crate::udp::DropReason;
 
@@ -23,16 +23,21 @@ use crate::udp::DropReason;
 pub(crate) fn report(peer: PeerAddr, outcome: &Outcome) {
     match outcome {
         Outcome::Failed(failure) => report_failure("connections", Transport::Tcp, peer, failure),
-        Outcome::Relayed(End::Lost) | Outcome::Over(Over::Unwatched) => {
+        Outcome::Relayed(End::Lost) | Outcome::SessionEnded(SessionEnd::Unwatched) => {
             let error = outcome.error().unwrap_or_default();
             warn("connections cut", &LOCAL, outcome.label(), peer, &error);
         }
-        Outcome::Over(Over::Evicted) => {
+        Outcome::SessionEnded(SessionEnd::Evicted) => {
             let label = outcome.label();
             warn("UDP sessions ended", &EVICTED, label, peer, EVICTED_ADVICE);
         }
         Outcome::Relayed(End::Finished(_) | End::Reset(_) | End::Idle)
-        | Outcome::Over(Over::Idle | Over::Unanswered | Over::SocketDestroyed | Over::Stopped)
+        | Outcome::SessionEnded(
+            SessionEnd::Idle
+            | SessionEnd::Unanswered
+            | SessionEnd::SocketDestroyed
+            | SessionEnd::Stopped,
+        )
         | Outcome::Cut => {}
     }
 }

@@ -18,7 +18,7 @@ use peername_sys::SyscallError;
 use peername_sys::udp::steering;
 pub(crate) use session_headers::SessionHeaders;
 
-use crate::forward::Announcement;
+use crate::forward::HeaderTemplate;
 
 /// Which datagrams have a header, and in which format.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -88,16 +88,16 @@ impl Dialect {
     ///
     /// # Errors
     ///
-    /// The TLVs of `announcement` don't fit into a PROXY v2 header.
+    /// The TLVs of `header_template` don't fit into a PROXY v2 header.
     pub(super) fn write_headers(
         self,
-        announcement: &Announcement,
+        header_template: &HeaderTemplate,
         client: SocketAddr,
         destination: SocketAddr,
     ) -> Result<SessionHeaders, WriteError> {
         let request = match self {
             Self::Each | Self::First => {
-                announcement.header(Transport::Datagram, client, destination)?
+                header_template.header(Transport::Datagram, client, destination)?
             }
             Self::Spp => {
                 let proxy = destination;

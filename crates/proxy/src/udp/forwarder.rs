@@ -16,7 +16,7 @@ use super::listeners::UdpListeners;
 use super::session::Session;
 use super::session::role::{AdmittedDatagram, Role};
 use super::worker;
-use crate::forward::Announcement;
+use crate::forward::HeaderTemplate;
 use crate::outcome::Failure;
 use crate::telemetry::counters::Counters;
 use peername_server::addr::{ClaimedSource, Target};
@@ -28,7 +28,7 @@ pub struct UdpForwarder {
     /// The address that datagrams are forwarded to.
     pub target: Target,
     /// The contents of PROXY headers.
-    pub announcement: Announcement,
+    pub header_template: HeaderTemplate,
     /// Dialect and limits.
     pub config: UdpConfig,
     /// Counters of the process.
@@ -105,12 +105,12 @@ impl Role for ForwarderRole {
     }
 
     fn headers(&self, admitted: &AdmittedDatagram) -> Result<SessionHeaders, Failure> {
-        let announcement = &self.forwarder.announcement;
-        let client = announcement.source.unwrap_or(admitted.header.peer.0);
+        let header_template = &self.forwarder.header_template;
+        let client = header_template.source.unwrap_or(admitted.header.peer.0);
         let client = ClaimedSource::canonical(client).0;
         let destination = admitted.header.destination.unwrap_or(client);
         let dialect = self.forwarder.config.dialect;
-        let headers = dialect.write_headers(announcement, client, destination);
+        let headers = dialect.write_headers(header_template, client, destination);
         headers.map_err(Failure::OutboundHeader)
     }
 

@@ -122,7 +122,7 @@ impl Role for ProxyRole {
 
     fn open_socket(&self, admitted: &AdmittedDatagram) -> Result<UdpSocket, Failure> {
         let (service, permit) = self.permit(admitted)?;
-        service.connector.datagram(&permit)
+        service.connector.open_udp(&permit)
     }
 
     fn target(&self, admitted: &AdmittedDatagram) -> Result<Option<SocketAddr>, Failure> {

@@ -15,8 +15,8 @@ use peername_sys::udp::RecvMeta;
 use super::dialect::SessionHeaders;
 use super::endpoints::{ReplyTo, SessionKey};
 use super::offload::candidate::OffloadCandidate;
-use crate::outcome::{Outcome, Over};
-use crate::telemetry::record::{Exchanged, Record};
+use crate::outcome::{Outcome, SessionEnd};
+use crate::telemetry::record::{DatagramCounts, Record};
 
 /// A session: the upstream socket of one client, and where its replies go.
 #[derive(Debug)]
@@ -79,7 +79,7 @@ impl Session {
     /// The header of the next request. Until one has been sent, all have it: any of a batch may turn out to be the
     /// first.
     pub(crate) fn request_header(&self) -> &[u8] {
-        let is_first = self.exchanged().to_upstream == 0;
+        let is_first = self.datagram_counts().to_upstream == 0;
         if self.headers.first_only && !is_first {
             &[]
         } else {
@@ -89,7 +89,7 @@ impl Session {
 
     /// Whether the backend has ever answered.
     pub(crate) fn is_answered(&self) -> bool {
-        self.exchanged().to_downstream > 0
+        self.datagram_counts().to_downstream > 0
     }
 
     /// Counts a request that was sent, with so many bytes of payload.
@@ -119,15 +119,15 @@ impl Session {
     }
 
     /// Closes the session and counts and logs its outcome.
-    pub(crate) fn close(self, over: Over) {
-        let over = match over {
-            Over::Idle if !self.is_answered() => Over::Unanswered,
-            over => over,
+    pub(crate) fn close(self, end: SessionEnd) {
+        let end = match end {
+            SessionEnd::Idle if !self.is_answered() => SessionEnd::Unanswered,
+            end => end,
         };
-        self.record.end(Outcome::Over(over));
+        self.record.end(Outcome::SessionEnded(end));
     }
 
-    fn exchanged(&self) -> Exchanged {
+    fn datagram_counts(&self) -> DatagramCounts {
         self.record.datagrams.unwrap_or_default()
     }
 }

@@ -5,7 +5,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::Result;
-use peername_proxy::reply_path::probe::{ProbeOutcome, ReplyPathError, check};
+use peername_proxy::reply_path::probe::{ProbeOutcome, ReplyPathError, probe};
 use peername_proxy::routes::{self, Scope};
 use peername_sys::process::caps::{self, Capability};
 use peername_sys::socket::upstream::UpstreamSocket;
@@ -26,12 +26,12 @@ fn loopback_fails_without_routes_and_passes_with_them() -> Result<()> {
     in_namespace(async || {
         for target in [V4, "127.0.0.9:1", V6] {
             let target = address(target);
-            let broken = check(target).await.unwrap_err();
+            let broken = probe(target).await.unwrap_err();
             assert!(matches!(broken, ReplyPathError::NoReply { .. }), "{broken}");
             routes::add(&[target]).await?;
-            assert_eq!(check(target).await?, ProbeOutcome::Connected);
+            assert_eq!(probe(target).await?, ProbeOutcome::Connected);
             routes::remove(Scope::Idle).await?;
-            let broken = check(target).await.unwrap_err();
+            let broken = probe(target).await.unwrap_err();
             assert!(matches!(broken, ReplyPathError::NoReply { .. }), "{broken}");
         }
         Ok(())
@@ -45,7 +45,7 @@ fn hint_is_the_command_that_fixes_it() -> Result<()> {
             (V4, "`peername routes add -4 127.0.0.1:443`"),
             (V6, "`peername routes add -6 [::1]:443`"),
         ] {
-            let broken = check(address(target)).await.unwrap_err().to_string();
+            let broken = probe(address(target)).await.unwrap_err().to_string();
             assert!(broken.contains(command), "{broken}");
             assert!(broken.contains("--setup-routes"), "{broken}");
         }
@@ -58,7 +58,7 @@ fn rule_without_its_route_fails() -> Result<()> {
     in_namespace(async || {
         routes::add(&[address(V4)]).await?;
         ip("-4 route flush table 21100")?;
-        assert!(check(address(V4)).await.is_err());
+        assert!(probe(address(V4)).await.is_err());
         Ok(())
     })
 }
@@ -69,10 +69,10 @@ fn net_raw_is_sufficient() -> Result<()> {
         add_address("10.9.0.1", "24").await?;
         routes::add(&[address(V4), address("10.9.0.1:443")]).await?;
         caps::keep_only(&[Capability::CAP_NET_RAW])?;
-        assert_eq!(check(address(V4)).await?, ProbeOutcome::Connected);
+        assert_eq!(probe(address(V4)).await?, ProbeOutcome::Connected);
         assert_eq!(
-            check(address("10.9.0.1:443")).await?,
-            ProbeOutcome::LookedUp
+            probe(address("10.9.0.1:443")).await?,
+            ProbeOutcome::RouteFound
         );
         Ok(())
     })
@@ -82,7 +82,7 @@ fn net_raw_is_sufficient() -> Result<()> {
 fn missing_net_raw_is_named() -> Result<()> {
     in_namespace(async || {
         caps::keep_only(&[])?;
-        let broken = check(address(V4)).await.unwrap_err();
+        let broken = probe(address(V4)).await.unwrap_err();
         assert!(matches!(broken, ReplyPathError::Permission(_)), "{broken}");
         assert!(broken.to_string().contains("needs CAP_NET_RAW"), "{broken}");
         Ok(())
@@ -90,22 +90,22 @@ fn missing_net_raw_is_named() -> Result<()> {
 }
 
 #[test]
-fn another_address_of_this_host_is_looked_up_with_its_port() -> Result<()> {
+fn route_of_another_local_address_is_looked_up_with_its_port() -> Result<()> {
     in_namespace(async || {
         add_address("10.9.0.1", "24").await?;
         add_address("fd09::1", "64").await?;
         for target in ["10.9.0.1:8080", "[fd09::1]:8080"] {
             let target = address(target);
-            let broken = check(target).await.unwrap_err();
+            let broken = probe(target).await.unwrap_err();
             assert!(
                 matches!(broken, ReplyPathError::NotRouted { .. }),
                 "{broken}"
             );
             routes::add(&[target]).await?;
-            assert_eq!(check(target).await?, ProbeOutcome::LookedUp);
+            assert_eq!(probe(target).await?, ProbeOutcome::RouteFound);
             let other_port = SocketAddr::new(target.ip(), 8081);
             assert!(
-                check(other_port).await.is_err(),
+                probe(other_port).await.is_err(),
                 "no rule for port 8081 was added"
             );
         }
@@ -151,7 +151,7 @@ fn rewritten_source_is_detected() -> Result<()> {
                 "{words}"
             );
         }
-        let broken = check(address(V4)).await.unwrap_err();
+        let broken = probe(address(V4)).await.unwrap_err();
         assert!(
             matches!(broken, ReplyPathError::Rewritten { .. }),
             "{broken}"
@@ -164,7 +164,10 @@ fn rewritten_source_is_detected() -> Result<()> {
 #[test]
 fn backend_on_another_host_is_not_tested() -> Result<()> {
     in_namespace(async || {
-        assert_eq!(check(address("10.9.0.1:80")).await?, ProbeOutcome::NotHere);
+        assert_eq!(
+            probe(address("10.9.0.1:80")).await?,
+            ProbeOutcome::OtherHost
+        );
         Ok(())
     })
 }
@@ -173,7 +176,7 @@ fn backend_on_another_host_is_not_tested() -> Result<()> {
 fn disabled_ipv6_is_not_a_fault() -> Result<()> {
     in_namespace(async || {
         disable_ipv6()?;
-        assert_eq!(check(address(V6)).await?, ProbeOutcome::FamilyOff);
+        assert_eq!(probe(address(V6)).await?, ProbeOutcome::NoIpv6);
         Ok(())
     })
 }

@@ -82,14 +82,14 @@ pub(super) async fn routed(target: Backend, mark: u32) -> Finding {
 /// Does a connection from a foreign address to a listener of our own, beside the backend, stand?
 pub(super) async fn reply_path(target: Backend) -> Finding {
     let check = "self-test";
-    match path::check(target).await {
+    match path::probe(target).await {
         Ok(ProbeOutcome::Connected) => Finding::ok(
             check,
             format!("a foreign address can connect beside {target}"),
         ),
-        Ok(ProbeOutcome::LookedUp) => Finding::ok(check, format!("{target} by its routes only")),
-        Ok(ProbeOutcome::NotHere) => Finding::ok(check, format!("{target} is on another host")),
-        Ok(ProbeOutcome::FamilyOff) => Finding::ok(check, format!("no {target} without IPv6")),
+        Ok(ProbeOutcome::RouteFound) => Finding::ok(check, format!("{target} by its routes only")),
+        Ok(ProbeOutcome::OtherHost) => Finding::ok(check, format!("{target} is on another host")),
+        Ok(ProbeOutcome::NoIpv6) => Finding::ok(check, format!("no {target} without IPv6")),
         Err(broken) => Finding::broken(check, format!("{target}: {broken}")),
     }
 }

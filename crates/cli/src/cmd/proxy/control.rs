@@ -77,7 +77,7 @@ impl Control {
             backends_at_start: setup.backends(),
         };
         let reply_path = Arc::new(ReplyPathMonitor::new(setup.probes()));
-        reply_path.check().await;
+        reply_path.probe_all().await;
         let listeners = open.numbers();
         let actual = open.actual();
         let services = shared.services(&setup, &listeners, &actual, &reply_path)?;
@@ -205,7 +205,7 @@ async fn monitor_reply_paths(mut reply_path: watch::Receiver<Arc<ReplyPathMonito
     loop {
         let now = Arc::clone(&reply_path.borrow_and_update());
         tokio::select! {
-            () = now.check_in_time() => {}
+            () = now.probe_when_due() => {}
             Ok(()) = reply_path.changed() => {}
         }
     }

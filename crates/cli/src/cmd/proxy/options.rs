@@ -9,7 +9,7 @@ use std::thread::available_parallelism;
 use std::time::Duration;
 
 use clap::Parser;
-use peername_proxy::config::{Config, OnCollision, SendProxy, SourcePort, Upstream};
+use peername_proxy::config::{Config, OnCollision, SendProxy, SourcePort, UpstreamConfig};
 use peername_proxy::policy::source::SourcePolicy;
 use peername_proxy::udp::UdpConfig;
 use peername_relay::{Limits, Method, check_uring};
@@ -318,9 +318,9 @@ impl Listener {
         }
     }
 
-    fn upstream(&self) -> Result<Upstream, Usage> {
+    fn upstream(&self) -> Result<UpstreamConfig, Usage> {
         let named = |option: &'static str| move |why| Usage(format!("{option}: {why}"));
-        Ok(Upstream {
+        Ok(UpstreamConfig {
             target_v4: match &self.target_v4 {
                 Some(target) => target.target_rule().map_err(named("--target-v4"))?,
                 None => Targets::DEFAULT_V4.into(),

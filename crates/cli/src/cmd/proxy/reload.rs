@@ -27,7 +27,7 @@ impl Control {
             Ok(setup) => self.try_reload(setup).await,
             Err(error) => Err(error),
         };
-        self.shared.counters.reloaded(reloaded.is_ok());
+        self.shared.counters.count_reload(reloaded.is_ok());
         let listening = self.setup.summary();
         match reloaded {
             Ok(()) => service_manager::ready(&format!("reloaded; {listening}")),
@@ -62,7 +62,7 @@ impl Control {
              `ulimit -Hn`, and restart"
         );
         let reply_path = Arc::clone(&self.reply_path.borrow());
-        let reply_path = Arc::new(reply_path.renew(setup.probes()).await);
+        let reply_path = Arc::new(reply_path.retarget(setup.probes()).await);
         let mut listeners = self.listeners.clone();
         listeners.retain(|key, _| wanted.contains(key));
         listeners.extend(open.numbers());

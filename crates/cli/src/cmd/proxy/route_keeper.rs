@@ -29,7 +29,7 @@ pub(super) fn wait_lost(
         );
         loop {
             let now = Arc::clone(&reply_path.borrow());
-            now.check().await;
+            now.probe_all().await;
             if !now.is_all_sound() {
                 return;
             }

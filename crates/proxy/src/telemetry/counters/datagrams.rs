@@ -1,12 +1,12 @@
-//! Of UDP: every datagram that comes is either sent on or stands here with the reason why not.
+//! The UDP counters: every received datagram is counted either as sent or as dropped, with the reason.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, PoisonError};
 
 #[derive(Debug, Default)]
-pub(super) struct Datagrams {
-    pub(super) began: AtomicU64,
+pub(super) struct DatagramCounters {
+    pub(super) started: AtomicU64,
     pub(super) ended: AtomicU64,
     received: AtomicU64,
     to_upstream: AtomicU64,
@@ -16,7 +16,7 @@ pub(super) struct Datagrams {
     dropped: Mutex<BTreeMap<&'static str, u64>>,
 }
 
-/// What one worker has counted since it last told.
+/// What one worker has counted since it last flushed its tally.
 #[derive(Debug, Default)]
 pub(crate) struct DatagramTally {
     pub(crate) received: u64,
@@ -36,27 +36,28 @@ pub struct DatagramSnapshot {
     pub sessions_began: u64,
     /// Datagrams from balancers.
     pub received: u64,
-    /// Datagrams that went to backends.
+    /// Datagrams sent to backends.
     pub to_upstream: u64,
     /// Datagrams from backends.
     pub replies: u64,
-    /// Datagrams that went to balancers.
+    /// Datagrams sent to balancers.
     pub to_downstream: u64,
-    /// Of those that went to either side, the ones that the kernel carried.
+    /// Those of the datagrams sent to either side that were offloaded to the kernel.
     pub in_kernel: u64,
-    /// Datagrams of either direction that went nowhere, by reason. `receive_buffer_full` are those that the
-    /// kernel threw away at a socket before they were received here (SO_RXQ_OVFL), for a wrong checksum, too.
+    /// Dropped datagrams of either direction, by reason. `receive_buffer_full` are those that the kernel dropped at a
+    /// socket before they were received here (SO_RXQ_OVFL), also for a wrong checksum.
     pub dropped: BTreeMap<&'static str, u64>,
 }
 
 impl DatagramTally {
-    pub(crate) fn dropped(&mut self, reason: &'static str, datagrams: u64) {
+    pub(crate) fn count_dropped(&mut self, reason: &'static str, datagrams: u64) {
         *self.dropped.entry(reason).or_default() += datagrams;
     }
 }
 
-impl Datagrams {
-    pub(super) fn add(&self, tally: &mut DatagramTally) {
+impl DatagramCounters {
+    /// Adds the tally, and resets it.
+    pub(super) fn flush_tally(&self, tally: &mut DatagramTally) {
         for (counter, counted) in [
             (&self.received, &mut tally.received),
             (&self.to_upstream, &mut tally.to_upstream),
@@ -78,10 +79,10 @@ impl Datagrams {
     }
 
     pub(super) fn snapshot(&self) -> DatagramSnapshot {
-        let (ended, began) = (self.ended.load(Relaxed), self.began.load(Relaxed));
+        let (ended, started) = (self.ended.load(Relaxed), self.started.load(Relaxed));
         DatagramSnapshot {
-            sessions: began.saturating_sub(ended),
-            sessions_began: began,
+            sessions: started.saturating_sub(ended),
+            sessions_began: started,
             received: self.received.load(Relaxed),
             to_upstream: self.to_upstream.load(Relaxed),
             replies: self.replies.load(Relaxed),

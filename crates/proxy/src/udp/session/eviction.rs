@@ -8,7 +8,7 @@ use peername_sys::SyscallError;
 
 use super::role::Role;
 use super::table::SessionTable;
-use crate::outcome::Over;
+use crate::outcome::SessionEnd;
 
 impl<R: Role> SessionTable<R> {
     /// Evicts a session, where `balancer` may not have another one without: its own least valuable at its limit, that of
@@ -19,12 +19,12 @@ impl<R: Role> SessionTable<R> {
         for _ in 0..MAX_BUSY_SKIPS {
             match self.table.eviction_candidate_for(balancer) {
                 Some(id) if self.touch_if_used_by_kernel(id, now) => {}
-                Some(id) => return self.close(id, Over::Evicted),
+                Some(id) => return self.close(id, SessionEnd::Evicted),
                 None => return,
             }
         }
         if let Some(id) = self.table.eviction_candidate_for(balancer) {
-            self.close(id, Over::Evicted);
+            self.close(id, SessionEnd::Evicted);
         }
     }
 
@@ -35,7 +35,7 @@ impl<R: Role> SessionTable<R> {
         for _ in 0..MAX_BUSY_SKIPS {
             match self.table.eviction_candidate() {
                 Some(id) if self.touch_if_used_by_kernel(id, now) => {}
-                Some(id) => return self.close(id, Over::Evicted),
+                Some(id) => return self.close(id, SessionEnd::Evicted),
                 None => return,
             }
         }

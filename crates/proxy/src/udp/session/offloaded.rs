@@ -128,7 +128,7 @@ impl<R: Role> SessionTable<R> {
         self.tally.in_kernel += news.requests + news.replies;
         let failed = news.failed_requests + news.failed_replies;
         if failed > 0 {
-            self.tally.dropped("kernel", failed);
+            self.tally.count_dropped("kernel", failed);
         }
     }
 }

@@ -18,7 +18,7 @@ use peername_sys::udp;
 use super::Session;
 use super::role::{AdmittedDatagram, Role};
 use crate::backend::Backend;
-use crate::outcome::{Failure, Over};
+use crate::outcome::{Failure, SessionEnd};
 use crate::telemetry::counters::{Counters, DatagramTally};
 use crate::telemetry::outages;
 use crate::telemetry::record::Record;
@@ -116,13 +116,14 @@ impl<R: Role> SessionTable<R> {
     /// Counts datagrams that the kernel dropped because a receive buffer was full.
     pub(crate) fn count_lost(&mut self, datagrams: u32) {
         if datagrams > 0 {
-            self.tally.dropped("receive_buffer_full", datagrams.into());
+            self.tally
+                .count_dropped("receive_buffer_full", datagrams.into());
         }
     }
 
     /// Counts a dropped datagram and logs it, rate limited to one line a second.
     pub(crate) fn count_dropped(&mut self, dropped: &DropReason, reply_to: Option<&ReplyTo>) {
-        self.tally.dropped(dropped.reason(), 1);
+        self.tally.count_dropped(dropped.reason(), 1);
         if let Some(reply_to) = reply_to {
             refusals::report_datagram(reply_to.peer, dropped);
         }
@@ -169,7 +170,7 @@ impl<R: Role> SessionTable<R> {
         self.role.tick(now);
         while let Some(id) = self.table.find_expired(now) {
             if !self.touch_if_used_by_kernel(id, now) {
-                self.close(id, Over::Idle);
+                self.close(id, SessionEnd::Idle);
             }
         }
         self.collect_kernel_totals();
@@ -178,7 +179,7 @@ impl<R: Role> SessionTable<R> {
 
     /// Adds this worker's counts to the process's.
     pub(crate) fn report(&mut self) {
-        self.counters.add(&mut self.tally);
+        self.counters.flush_tally(&mut self.tally);
     }
 
     /// Drains: refuses new sessions, and takes offloaded ones back from the kernel, so that their datagrams are noticed
@@ -193,7 +194,7 @@ impl<R: Role> SessionTable<R> {
     /// Closes all sessions.
     pub(crate) fn close_all(&mut self) {
         while let Some(id) = self.table.eviction_candidate() {
-            self.close(id, Over::Stopped);
+            self.close(id, SessionEnd::Stopped);
         }
         self.collect_kernel_totals();
         self.report();
@@ -223,7 +224,7 @@ impl<R: Role> SessionTable<R> {
         };
         if let Err(failed) = watched {
             // Its replies would never be received.
-            self.close(id, Over::Unwatched);
+            self.close(id, SessionEnd::Unwatched);
             return Err(Failure::Local(failed));
         }
         Ok(id)
@@ -296,11 +297,11 @@ impl<R: Role> SessionTable<R> {
 
     /// Closes a session whose socket was destroyed from outside.
     pub(crate) fn close_destroyed(&mut self, id: EntryId) {
-        self.close(id, Over::SocketDestroyed);
+        self.close(id, SessionEnd::SocketDestroyed);
     }
 
     /// Closes a session: takes it back from the kernel, counts and logs it.
-    pub(super) fn close(&mut self, id: EntryId, over: Over) {
+    pub(super) fn close(&mut self, id: EntryId, end: SessionEnd) {
         if let Some(mut session) = self.table.remove(id) {
             if let Some(client) = ClientKey::of(&session.key)
                 && self.clients.get(&client) == Some(&id)
@@ -308,7 +309,7 @@ impl<R: Role> SessionTable<R> {
                 self.clients.remove(&client);
             }
             self.reclaim_from_kernel(&mut session);
-            session.close(over);
+            session.close(end);
         }
     }
 }
