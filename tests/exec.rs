@@ -1,7 +1,8 @@
-//! `peername exec --mode preload`: unmodified programs see the client by themselves, address and port.
+//! `peername exec`: unmodified programs see the client by themselves, address and port. By `--mode preload`
+//! where nothing else is said.
 //!
-//! What counts is what the program itself reports. Most tests use the server of `exec/server.c`, which
-//! waits for connections in every way there is; `exec/programs.rs` has those that people run.
+//! The evidence is what the program itself reports. Most tests use the server of `exec/server.c`, which
+//! accepts by every system call there is; `exec/programs.rs` has well-known programs.
 
 mod accept_calls;
 mod connect;

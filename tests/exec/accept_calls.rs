@@ -1,5 +1,5 @@
-//! Every way in which a program waits for connections: all see the client, and a header that is not all
-//! there holds nobody up.
+//! Every call by which a program waits for connections: all see the client, and an incomplete header delays
+//! no other client.
 
 use std::time::{Duration, Instant};
 
@@ -30,9 +30,9 @@ modes! {
     edge_triggered_epoll_v6 "--accept=edge --family=6"
 }
 
-/// The same library in a program that has another C library.
+/// The same library in a program with another C library.
 #[test]
-fn musl() {
+fn musl_program_sees_its_clients() {
     for mode in ["--accept=block", "--accept=edge"] {
         serves(&ServerRig::start_through(
             &[],
@@ -53,7 +53,7 @@ fn serves(served: &ServerRig) {
     in_single_octets(served);
 }
 
-/// While one header is waited for, another client is served at once.
+/// While one header is incomplete, another client is served at once.
 fn in_two_pieces(served: &ServerRig) {
     let (slow, fast) = (fresh_client_v4(), fresh_client_v4());
     let header = v2(slow);
@@ -84,5 +84,5 @@ fn in_single_octets(served: &ServerRig) {
     }
 }
 
-/// Far below the header's timeout, far above what a busy machine takes.
+/// Far below the header timeout, far above what a busy machine takes.
 const HELD_UP: Duration = Duration::from_secs(2);

@@ -1,7 +1,7 @@
 //! `peername exec --connect`: each TCP connection of an unmodified client begins with a PROXY header.
 //!
-//! What counts is what the receiver reports: a server of ours or others', behind `peername exec`, HAProxy
-//! or nginx; and where octets count, a socket in the test's own hands.
+//! The evidence is what the receiver reports: a server of the tests' or a well-known one, behind `peername
+//! exec`, HAProxy or nginx; and for exact bytes, a socket scripted by the test.
 
 mod calls;
 mod launcher;

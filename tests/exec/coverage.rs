@@ -1,4 +1,4 @@
-//! Processes of the program that could accept connections without the library.
+//! Coverage: processes of the program that could lose the library, and must not accept without a header.
 
 mod daemons;
 mod environment;

@@ -1,4 +1,4 @@
-//! What happens when something is missing or breaks.
+//! Faults: what happens when something is missing or breaks.
 
 mod disturbances;
 
@@ -18,7 +18,7 @@ use crate::harness::rig::exec::{
 
 /// Exit code, arguments and environment are the program's own.
 #[test]
-fn the_program_is_the_process() {
+fn program_keeps_its_process() {
     let host = Host::new();
     let run = |program: &[&str]| Peername::run(&host, &exec_args(&["--trust=any"], program));
     let ended = run(&["sh", "-c", "exit 7"]);
@@ -32,21 +32,21 @@ fn the_program_is_the_process() {
     assert_eq!(run(&["/dev/null"]).status.code(), Some(126));
     let said = run(&["sh", "-c", "ps -o pid= --ppid $$ | wc -l; echo $PPID"]);
     let said = String::from_utf8_lossy(&said.stdout).into_owned();
-    // ps and wc themselves; the attendant is nobody's child here.
+    // ps and wc themselves; the header waiter is not a child of the program.
     assert!(said.split_ascii_whitespace().next() <= Some("2"), "{said}");
 }
 
-/// Complete headers need no attendant, and who has been accepted stays who it is; a connection with an
-/// incomplete header is refused, not shown as somebody else's, and nobody waits.
+/// Complete headers need no header waiter, and accepted connections keep their client; a connection with an
+/// incomplete header is refused rather than shown with the wrong client, and delays no other.
 #[test]
-fn without_its_attendant() {
+fn complete_headers_need_no_header_waiter() {
     for mode in ["--accept=block", "--accept=edge"] {
         let served = ServerRig::new(mode, &[]);
         let waiting = served.connect_and_send(&v2(fresh_client_v4())[..20]);
         let earlier = fresh_client_v4();
         let accepted = served.connect_and_send(&v2(earlier));
         accepted.assert_stays_open(Duration::from_millis(100));
-        kill_attendant_of(&served);
+        kill_header_waiter_of(&served);
         assert_eq!(waiting.wait_closed().0, End::Reset);
         accepted.send(b"hi");
         served.assert_sees(&accepted, earlier);
@@ -57,9 +57,9 @@ fn without_its_attendant() {
     }
 }
 
-/// pthread_cancel(3) reaches a thread that waits in accept(2), as without us.
+/// pthread_cancel(3) reaches a thread that waits in accept(2), as without the library.
 #[test]
-fn a_waiting_thread_can_be_cancelled() {
+fn thread_in_accept_can_be_cancelled() {
     let host = Host::new();
     for libc in [Libc::Glibc, Libc::Musl] {
         let program = [&compiled_server(libc), "cancel", "4", "8443"];
@@ -69,9 +69,10 @@ fn a_waiting_thread_can_be_cancelled() {
     }
 }
 
-/// Connections wait in the queue until there is a descriptor again; those whose header came late, too.
+/// Connections wait in the accept backlog until there is a descriptor again; those whose header was slow,
+/// too.
 #[test]
-fn out_of_descriptors() {
+fn exhausted_descriptors_lose_no_connection() {
     let limited = ["prlimit", "--nofile=24"];
     let served = ServerRig::start_through(
         &limited,
@@ -98,9 +99,9 @@ fn out_of_descriptors() {
     }
 }
 
-/// More connections than the table has room for are refused; each that is served is shown right.
+/// Connections beyond the table's capacity are refused; each that is served is shown with its client.
 #[test]
-fn a_full_table() {
+fn full_table_refuses_connections() {
     let served = ServerRig::new("--accept=level --hold", &["--max-connections=64"]);
     let mut held = Vec::new();
     let mut refused = 0;
@@ -117,19 +118,19 @@ fn a_full_table() {
     }
     assert_eq!((held.len(), refused), (64, 36));
     drop(held);
-    // Once they are closed, a sweep makes room.
-    wait_for("room in the table", || {
+    // Once they are closed, a sweep frees their slots.
+    wait_for("a free slot", || {
         let client = fresh_client_v4();
         let conn = served.connect_and_send(&[&v2(client)[..], b"hi"].concat());
         conn.is_answered_after(Duration::from_secs(1)).then_some(())
     });
 }
 
-/// What goes wrong before there is a program has a code of its own (cf. env(1)).
+/// A failure of the launcher has an exit code of its own (cf. env(1)).
 #[test]
-fn a_launcher_that_cannot_is_told_from_a_program_that_failed() {
+fn failed_launcher_has_its_own_exit_code() {
     let (host, scratch) = (Host::new(), Scratch::new());
-    // Without its library beside it.
+    // A copy without the library beside it.
     let copy = copy_executable(&host, &scratch);
     let mut command = Command::new(copy);
     command.args(["exec", "--mode=preload", "--", "true"]);
@@ -139,9 +140,9 @@ fn a_launcher_that_cannot_is_told_from_a_program_that_failed() {
     assert!(said.contains("libpeername.so is neither"), "{said}");
 }
 
-/// It has changed its user before it loads the library: the supervisor answers it.
+/// It has changed its user before it loads the library: the supervisor answers its calls.
 #[test]
-fn a_table_that_cannot_be_opened_leaves_the_program_to_the_supervisor() {
+fn unreadable_table_leaves_the_program_to_the_supervisor() {
     let script =
         "chmod 0 $PEERNAME_TABLE; exec setpriv --reuid=65534 --clear-groups $0 --accept=block";
     let program = ProgramRig::start(&["sh", "-c", script, &compiled_server(Libc::Glibc)]);
@@ -152,9 +153,10 @@ fn a_table_that_cannot_be_opened_leaves_the_program_to_the_supervisor() {
     }
 }
 
-/// The environment alone, without the launcher's filter: such a program would take its balancer for its client.
+/// The environment alone, without the launcher's filter: such a program would take its balancer for its
+/// client.
 #[test]
-fn a_table_that_is_gone_and_no_supervisor() {
+fn program_without_table_and_supervisor_may_not_listen() {
     let host = Host::new();
     let preload = format!("LD_PRELOAD={}", built_library().display());
     let mut command = Command::new("env");
@@ -170,13 +172,14 @@ fn a_table_that_is_gone_and_no_supervisor() {
     assert!(said.contains("may not listen"), "{said}");
 }
 
-pub(super) fn kill_attendant_of(served: &ServerRig) {
-    kill_process(attendant_of(&served.process), Signal::KILL).expect("kill");
+pub(super) fn kill_header_waiter_of(served: &ServerRig) {
+    kill_process(header_waiter_of(&served.process), Signal::KILL).expect("kill");
 }
 
-/// The attendant of what was started here.
-pub(super) fn attendant_of(process: &Process) -> Pid {
-    // The program is the last of `unshare`'s family; the attendant has kept the launcher's arguments.
+/// The header waiter of a program started here.
+pub(super) fn header_waiter_of(process: &Process) -> Pid {
+    // The program is the last of `unshare`'s descendants; the header waiter has kept the launcher's
+    // arguments.
     let ours = |pid: u32| {
         let words = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
         let network = |pid: u32| fs::read_link(format!("/proc/{pid}/ns/net")).ok();

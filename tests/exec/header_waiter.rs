@@ -1,5 +1,5 @@
-//! The attendant of slow headers: what others on the host can do to it, and what happens when it has no descriptor
-//! left.
+//! The header waiter, which waits for slow headers: what other processes on the host can do to it, and what
+//! happens when it has no descriptor left.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use peername_sys::process::pidfd::descendants;
 use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, kill_process, prlimit};
 
-use super::faults::attendant_of;
+use super::faults::header_waiter_of;
 use crate::harness::addr::{LISTEN_V4, LISTEN_V6, fresh_client_v4, fresh_client_v6};
 use crate::harness::conn::Conn;
 use crate::harness::lab::{Process, wait_for};
@@ -17,10 +17,10 @@ use crate::harness::rig::exec::{
     Libc, NOTIFY, PRELOAD, ProgramRig, ServerRig, compiled_server, v2,
 };
 
-/// Its name stands in /proc/net/unix, so any user can connect to it, and say nothing. Whoever does, over and over
-/// again, keeps it from nobody.
+/// Its name is in /proc/net/unix, so any user can connect to it, and send nothing. Such connections, made
+/// over and over again, delay no client.
 #[test]
-fn strangers_who_say_nothing() {
+fn silent_local_processes_delay_no_client() {
     let limited = ["prlimit", "--nofile=1024"];
     let served = ServerRig::start_through(
         &limited,
@@ -28,7 +28,7 @@ fn strangers_who_say_nothing() {
         "--accept=level --brief",
         &[],
     );
-    let own = descriptors(attendant_of(&served.process));
+    let own = descriptors(header_waiter_of(&served.process));
     let as_nobody = [&["prlimit", "--nofile=4096"], AS_NOBODY, NO_CAPABILITIES].concat();
     let host = &served.lab.server;
     let strangers = Process::start_through(host, &as_nobody, "/usr/bin/python3", &["-uc", SILENT]);
@@ -39,18 +39,19 @@ fn strangers_who_say_nothing() {
         let start = Instant::now();
         in_two_pieces(&served);
         assert!(start.elapsed() < HELD_UP, "{:?}", start.elapsed());
-        assert!(descriptors(attendant_of(&served.process)) < own + 100);
+        assert!(descriptors(header_waiter_of(&served.process)) < own + 100);
     }
-    // Nor do those who stay.
+    // Nor do connections that stay open.
     strangers.signal(Signal::STOP);
     wait_for("the end of their calls", || {
-        (descriptors(attendant_of(&served.process)) == own).then_some(())
+        (descriptors(header_waiter_of(&served.process)) == own).then_some(())
     });
 }
 
-/// It leaves room for itself: it is reached, and what it keeps is not lost. Who is too many is refused.
+/// It reserves descriptors for itself: it can be reached, and the connections that it keeps are not lost.
+/// Those over the limit are refused.
 #[test]
-fn more_slow_headers_than_it_has_descriptors() {
+fn slow_headers_are_limited_by_descriptors() {
     for mechanism in [PRELOAD, NOTIFY] {
         let (limited, options) = (["prlimit", "--nofile=64"], ["--header-timeout=60s"]);
         let served =
@@ -62,7 +63,7 @@ fn more_slow_headers_than_it_has_descriptors() {
                 .then_some((conn, client))
         };
         let mut kept: Vec<_> = clients.iter().filter_map(open).collect();
-        wait_for("the end of those who are too many", || {
+        wait_for("the end of those over the limit", || {
             kept.retain(|(conn, _)| conn.is_open_after(Duration::from_millis(1)));
             (kept.len() <= A_THIRD).then_some(())
         });
@@ -76,10 +77,10 @@ fn more_slow_headers_than_it_has_descriptors() {
     }
 }
 
-/// Two listeners' bells could have one port, each at an address of its own. The first to be heard must not make a
-/// client of the other, even where clients need no header.
+/// The wakeup connections of two listeners could have the same port, each at an address of its own. The
+/// listener that is woken first must not take the other's for a client, even where clients need no header.
 #[test]
-fn two_bells_and_one_port() {
+fn wakeup_connections_with_one_port_are_told_apart_by_listener() {
     for mechanism in [PRELOAD, NOTIFY] {
         let served = ProgramRig::with_mode(mechanism, &["--header=optional"], TWO_LISTENERS);
         let host = &served.lab.server;
@@ -127,14 +128,13 @@ fn two_bells_and_one_port() {
     }
 }
 
-/// Without a descriptor for whoever calls, it does not ask for them all the time; once there is one, they are
-/// heard.
+/// Without a descriptor for callers, it does not poll for them; once there is one, they are served.
 #[test]
-fn no_descriptor_left_at_all() {
+fn header_waiter_without_a_descriptor_does_not_spin() {
     let served = ServerRig::new("--accept=level --brief", &[]);
-    let attendant = attendant_of(&served.process);
+    let attendant = header_waiter_of(&served.process);
     in_two_pieces(&served);
-    // It has raised its own to what the hard limit is, which is this process's too.
+    // It has raised its own limit to the hard limit, which is also this process's.
     let maximum = getrlimit(Resource::Nofile).maximum;
     let none = Rlimit {
         current: Some(first_free(attendant)),
@@ -187,7 +187,7 @@ fn ticks(pid: Pid) -> u64 {
         .sum()
 }
 
-/// Looks at one after the other, with time between.
+/// Accepts from one listener after the other, with time between.
 const TWO_LISTENERS: &[&str] = &[
     "/usr/bin/python3",
     "-uc",
@@ -210,7 +210,7 @@ while True:
 "#,
 ];
 
-/// A name may have zeros in it, which are shown as `@`. Each call that is ended is made again.
+/// An abstract name may contain zeros, shown as `@`. Each connection that is closed is made again.
 const SILENT: &str = r#"
 import itertools, re, socket, time
 
@@ -248,9 +248,9 @@ while True:
     time.sleep(0.05)
 "#;
 
-/// Far below the header's timeout, far above what a busy machine takes.
+/// Far below the header timeout, far above what a busy machine takes.
 const HELD_UP: Duration = Duration::from_secs(2);
-/// A loop that waits for nothing takes a hundred, or what the machine leaves to it.
+/// A loop that spins takes a hundred, or what the machine leaves to it.
 const SPINS: u64 = 10;
-/// Of 64 descriptors.
+/// A third of 64 descriptors.
 const A_THIRD: usize = 21;

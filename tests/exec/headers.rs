@@ -1,4 +1,4 @@
-//! What a header can say, and what becomes of connections without one.
+//! Headers: what each can name, and what happens to connections without one.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use crate::harness::rig::exec::{
 };
 
 #[test]
-fn versions_fields_and_families() {
+fn headers_of_every_version_and_family_name_the_client() {
     let served = ServerRig::new("--accept=level", &[]);
     let client = fresh_client_v4();
     let padded = header_bytes::v2(
@@ -24,7 +24,7 @@ fn versions_fields_and_families() {
     let std::net::IpAddr::V6(ip) = client.ip() else {
         unreachable!("an IPv6 address")
     };
-    // Never the proxy's address, which the server may trust.
+    // Never the balancer's address, which the server may trust.
     let stands_in = (pseudo_ipv4(ip), client.port()).into();
     for header in [v1(client), v2(client)] {
         served.assert_report(&served.report_for(&header), stands_in);
@@ -32,7 +32,7 @@ fn versions_fields_and_families() {
 }
 
 #[test]
-fn on_an_ipv6_listener() {
+fn headers_work_on_an_ipv6_listener() {
     let served = ServerRig::new("--accept=level --family=6", &[]);
     for client in [fresh_client_v4(), fresh_client_v6()] {
         for listener in [LISTEN_V4, LISTEN_V6] {
@@ -44,7 +44,7 @@ fn on_an_ipv6_listener() {
 }
 
 #[test]
-fn a_header_that_speaks_for_nobody_leaves_the_proxy() {
+fn header_without_a_client_leaves_the_balancers_address() {
     let served = ServerRig::new("--accept=edge", &[]);
     for header in [
         b"PROXY UNKNOWN\r\n".to_vec(),
@@ -57,7 +57,7 @@ fn a_header_that_speaks_for_nobody_leaves_the_proxy() {
 }
 
 #[test]
-fn what_has_no_header_is_reset() {
+fn connection_without_a_header_is_reset() {
     let served = ServerRig::new("--accept=level", &[]);
     for bytes in [
         &b"GET / HTTP/1.0\r\n\r\n"[..],
@@ -70,7 +70,7 @@ fn what_has_no_header_is_reset() {
 }
 
 #[test]
-fn a_header_that_is_never_complete_is_given_up() {
+fn incomplete_header_times_out() {
     let served = ServerRig::new("--accept=block", &["--header-timeout=300ms"]);
     let conn = served.connect_and_send(b"PROXY TCP4 1");
     let (end, after) = conn.wait_closed();
@@ -80,9 +80,10 @@ fn a_header_that_is_never_complete_is_given_up() {
     served.assert_report(&served.report_for(&v2(client)), client);
 }
 
-/// The time is that of the handshake, whoever waits: the kernel, for a first octet, or the attendant.
+/// The header timeout runs from the handshake, whether the kernel waits, for a first byte, or the header
+/// waiter.
 #[test]
-fn a_client_that_says_nothing_has_no_longer() {
+fn silent_client_has_the_same_timeout() {
     for mode in [PRELOAD, NOTIFY] {
         let served = ServerRig::with_mode(mode, "--accept=block", &["--header-timeout=4s"]);
         assert_within(3, Duration::from_millis(4500), || {
@@ -95,18 +96,18 @@ fn a_client_that_says_nothing_has_no_longer() {
     }
 }
 
-/// Whoever may not send headers is refused before a byte of it is read.
+/// A peer that may not send headers is refused before a byte of its header is read.
 #[test]
-fn only_trusted_peers_are_believed() {
+fn only_trusted_peers_may_send_headers() {
     let served = ServerRig::new("--accept=level", &["--trust=192.0.2.0/24"]);
     let conn = served.connect_and_send(&v2(fresh_client_v4()));
     assert_eq!(conn.wait_closed().0, End::Reset);
 }
 
-/// Without headers being required, connections go through as they are, and nobody but those who are
-/// trusted is believed.
+/// Where headers are optional, connections without one pass unchanged, and only trusted peers may send
+/// headers.
 #[test]
-fn optional() {
+fn optional_headers_pass_plain_connections() {
     let served = ServerRig::new("--accept=level", &["--header=optional"]);
     let conn = served.connect_and_send(b"GET / HTTP/1.0\r\n\r\n");
     served.assert_sees(&conn, conn.local_addr());
@@ -121,15 +122,15 @@ fn optional() {
 }
 
 #[test]
-fn other_ports_are_left_alone() {
+fn other_ports_are_not_affected() {
     let served = ServerRig::new("--accept=level", &["--ports=1-8442,8444"]);
     let conn = served.connect_and_send(&[&v2(fresh_client_v4())[..], b"hi"].concat());
     served.assert_sees(&conn, conn.local_addr());
 }
 
-/// A socket that listens for a second time may do so at another port: shutdown(2) lets go of one that the kernel chose.
+/// A socket that listens again may have another port: shutdown(2) releases a port that the kernel chose.
 #[test]
-fn a_listener_moves_to_another_port() {
+fn listener_may_move_to_another_port() {
     let script = r"import socket
 listener = socket.socket()
 listener.listen()
@@ -162,9 +163,9 @@ while True:
     }
 }
 
-/// With `--dst` getsockname(2) tells where the client connected to: `socket.getsockname()` of Python.
+/// With `--dst` getsockname(2) returns the header's destination: `socket.getsockname()` of Python.
 #[test]
-fn destination() {
+fn dst_option_shows_the_headers_destination() {
     let script = r"import socket
 listener = socket.create_server(('10.81.0.1', 8443))
 while True:
@@ -183,9 +184,9 @@ while True:
     }
 }
 
-/// Longer than what the library looks at by itself.
+/// Longer than the part that the library reads by itself.
 #[test]
-fn a_header_of_many_kilobytes() {
+fn header_of_many_kilobytes_is_read() {
     let served = ServerRig::new("--accept=edge", &["--max-header=65551"]);
     let client = fresh_client_v4();
     for size in [4000, 5000, 60_000] {

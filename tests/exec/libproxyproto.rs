@@ -11,7 +11,7 @@ use crate::harness::header_bytes;
 use crate::harness::lab::{Lab, Process, Scratch, wait_for};
 use crate::harness::rig::exec::{Libc, ServerRig, built_library, compiled_server, v1, v2};
 
-/// `server.c` with these variables.
+/// Starts `server.c` with these variables.
 fn served(variables: &[&str], mode: &str) -> (ServerRig, Scratch) {
     served_through(variables, &[], mode)
 }
@@ -31,7 +31,7 @@ fn served_through(variables: &[&str], through: &[&str], mode: &str) -> (ServerRi
 }
 
 #[test]
-fn the_client_is_seen() {
+fn server_sees_the_client() {
     for mode in [
         "--accept=block --brief",
         "--accept=edge --brief",
@@ -48,7 +48,7 @@ fn the_client_is_seen() {
 }
 
 #[test]
-fn headers_can_be_required() {
+fn header_can_be_required() {
     let must = "LIBPROXYPROTO_MUST_USE_PROTOCOL_HEADER=0";
     let (served, _scratch) = served(&[must], "--accept=level --brief");
     assert_eq!(
@@ -64,7 +64,7 @@ fn headers_can_be_required() {
 
 /// A child with an empty environment would take the balancer for its client, and accept without a header.
 #[test]
-fn the_library_is_propagated_through_exec() {
+fn library_is_propagated_through_exec() {
     let must = "LIBPROXYPROTO_MUST_USE_PROTOCOL_HEADER=1";
     let (served, _scratch) = served_through(&[must], &["env", "-i"], "--accept=level --brief");
     let client = fresh_client_v4();
@@ -75,9 +75,9 @@ fn the_library_is_propagated_through_exec() {
     );
 }
 
-/// As that project does it: whoever may reach the port may name anybody.
+/// As in libproxyproto: any peer that reaches the port may name any client.
 #[test]
-fn every_client_is_believed() {
+fn every_peer_is_trusted() {
     let (served, _scratch) = served(&[], "--accept=level --brief");
     for ip in ["127.0.0.1", "0.0.0.0", "240.0.0.1"] {
         let client = SocketAddr::new(ip.parse().expect("an address"), 40_010);
@@ -85,9 +85,9 @@ fn every_client_is_believed() {
     }
 }
 
-/// As that project does it: the header goes, the address stays.
+/// As in libproxyproto: the header is removed, the address stays.
 #[test]
-fn a_version_that_is_left_out_is_stripped() {
+fn header_of_a_disabled_version_is_stripped() {
     let (text, binary) = (v1(fresh_client_v4()), v2(fresh_client_v4()));
     for (version, believed, stripped) in [("1", &text, &binary), ("2", &binary, &text)] {
         let variable = format!("LIBPROXYPROTO_VERSION={version}");
@@ -98,9 +98,10 @@ fn a_version_that_is_left_out_is_stripped() {
     }
 }
 
-/// In that project's words, on the server's standard error. Without the variable, that stays the server's own.
+/// In libproxyproto's wording, on the server's standard error. Without the variable, standard error has the
+/// server's output alone.
 #[test]
-fn debugging_shows_both_addresses() {
+fn debug_variable_prints_both_addresses() {
     let must = "LIBPROXYPROTO_MUST_USE_PROTOCOL_HEADER=1";
     for debug in ["LIBPROXYPROTO_DEBUG=", "NOTHING="] {
         let (served, _scratch) = served(&[debug, must], "--accept=level --brief");
@@ -123,9 +124,9 @@ fn debugging_shows_both_addresses() {
     }
 }
 
-/// Nobody else can wait for a slow header, so accept does, for a moment.
+/// Without a launcher there is no header waiter, so accept(2) itself waits for a slow header, for a moment.
 #[test]
-fn a_header_in_pieces_is_waited_for_a_moment() {
+fn accept_waits_briefly_for_a_slow_header() {
     let (served, _scratch) = served(&[], "--accept=block --brief");
     let client = fresh_client_v4();
     let header = header_bytes::v2(client, LISTEN_V4, &[]);
@@ -137,16 +138,16 @@ fn a_header_in_pieces_is_waited_for_a_moment() {
         served.connect_and_send(&header[..20]).wait_closed().0,
         End::Reset
     );
-    // Whoever says nothing may be waiting for the server.
+    // A silent client may be waiting for the server to speak.
     let silent = Conn::connect(&served.lab.balancer, LISTEN_V4);
     std::thread::sleep(std::time::Duration::from_millis(400));
     silent.send(b"hi");
     served.assert_sees(&silent, silent.local_addr());
 }
 
-/// More of them, one after another, than the table has slots: 65536.
+/// More connections, one after another, than the table has slots: 65536.
 #[test]
-fn closed_connections_make_room() {
+fn slots_of_closed_connections_are_reused() {
     let (served, _scratch) = served(&[], "--accept=edge --brief");
     churn(&served, 80_000);
 }

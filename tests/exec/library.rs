@@ -1,4 +1,4 @@
-//! The libraries as files: what they need of a program, and that they can't panic.
+//! The libraries as files: what they require of a program, and that they can't panic.
 
 use std::path::Path;
 use std::process::Command;
@@ -14,16 +14,16 @@ fn look(program: &str, args: &[&str], library: &Path) -> String {
 }
 
 #[test]
-fn they_need_no_other_library() {
+fn libraries_need_no_other_library() {
     for library in [built_library(), built_connect_library()] {
         let dynamic = look("readelf", &["--dynamic", "--wide"], library);
         assert!(!dynamic.contains("NEEDED"), "{dynamic}");
     }
 }
 
-/// glibc and musl both have these; what is weak may be missing.
+/// glibc and musl both have these; weak symbols may be missing.
 #[test]
-fn they_import_what_every_c_library_has() {
+fn libraries_import_only_what_every_c_library_has() {
     let allowed = ["memcpy", "memmove", "memset", "memcmp", "bcmp", "strlen"];
     for library in [built_library(), built_connect_library()] {
         let symbols = look("nm", &["--dynamic", "--undefined-only"], library);
@@ -39,7 +39,7 @@ fn they_import_what_every_c_library_has() {
 }
 
 #[test]
-fn they_export_the_calls_and_their_marks() {
+fn libraries_export_the_calls_and_their_marks() {
     let servers = [
         "accept",
         "accept4",
@@ -80,9 +80,9 @@ fn exported(library: &Path) -> Vec<String> {
     names
 }
 
-/// The text of the panic handler is there only if some path leads to it.
+/// The text of the panic handler is present only if some path leads to it.
 #[test]
-fn they_have_no_path_to_a_panic() {
+fn libraries_cannot_panic() {
     for library in [built_library(), built_connect_library()] {
         let text = std::fs::read(library).expect("the library");
         let handler = b"preloaded library panicked";

@@ -1,5 +1,5 @@
-//! `peername exec --mode netns`: a server in a network of its own, with the proxy in it, as root and as an
-//! ordinary user; on the host nothing is changed.
+//! `peername exec --mode netns`: a server in a private network namespace, with the proxy in it, as root and
+//! as an ordinary user; the host's configuration does not change.
 
 use std::net::SocketAddr;
 use std::os::unix::process::ExitStatusExt;
@@ -28,7 +28,7 @@ struct Private {
 }
 
 impl Private {
-    /// As root, or as `nobody` with no capability at all.
+    /// Starts it as root, or as `nobody` without any capability.
     fn start(ordinary: bool, protocol: &str, program: &[&str]) -> Self {
         Self::with(ordinary, &[protocol], program)
     }
@@ -49,7 +49,7 @@ impl Private {
         let usual = ["--trust=fd81::/64", "-v", "--"];
         let args = [&options[..], more, &usual, program].concat();
         let process = Process::start_through(&lab.server, &through, binary, &args);
-        // The proxy says so; the server says nothing, and may take a moment longer.
+        // The proxy logs it; the server does not, and may take a moment longer.
         process.wait_line("that the proxy listens", |line| {
             line.contains("\"listening\"").then_some(())
         });
@@ -63,13 +63,13 @@ impl Private {
         }
     }
 
-    /// One of our processes beside the program.
+    /// A helper process beside the program.
     fn helper(&self, name: &str) -> Pid {
         let network = network_of(&self.process.pid().to_string());
         wait_helper_pid(name, &network.expect("a network"))
     }
 
-    /// Whom the server says a connection with this header comes from.
+    /// The client that the server reports for a connection with this header.
     #[track_caller]
     fn ask(&self, to: SocketAddr, bytes: &[u8]) -> SocketAddr {
         address(
@@ -81,7 +81,7 @@ impl Private {
 }
 
 #[test]
-fn python_sees_the_client_as_root_and_as_nobody() {
+fn python_sees_the_client_as_root_and_as_ordinary_user() {
     for ordinary in [false, true] {
         let server = Private::start(ordinary, "--protocol=tcp", PYTHON);
         for to in [LISTEN_V4, LISTEN_V6] {
@@ -109,7 +109,7 @@ fn python_sees_the_client_as_root_and_as_nobody() {
 }
 
 #[test]
-fn behind_haproxy() {
+fn server_behind_haproxy_sees_the_client() {
     let server = Private::start(true, "--protocol=tcp", PYTHON);
     let _haproxy = Haproxy::start(&server.lab, LISTEN_V4, "send-proxy-v2");
     let (answer, _) = Conn::connect(&server.lab.client, FRONT_V4).recv_to_end();
@@ -117,7 +117,7 @@ fn behind_haproxy() {
 }
 
 #[test]
-fn what_has_no_header_is_reset() {
+fn connection_without_a_header_is_reset() {
     let server = Private::start(true, "--protocol=tcp", PYTHON);
     let conn = Conn::connect_and_send(&server.lab.balancer, LISTEN_V4, b"GET / HTTP/1.0\r\n\r\n");
     assert_eq!(conn.wait_closed().0, End::Reset);
@@ -127,7 +127,7 @@ fn what_has_no_header_is_reset() {
 }
 
 #[test]
-fn local_sources_on_request_only() {
+fn local_sources_are_allowed_on_request_only() {
     let client = SocketAddr::from(([127, 0, 0, 1], 40_010));
     let server = Private::start(true, "--protocol=tcp", PYTHON);
     let conn = Conn::connect_and_send(&server.lab.balancer, LISTEN_V4, &header_for(client));
@@ -137,7 +137,7 @@ fn local_sources_on_request_only() {
 }
 
 #[test]
-fn a_header_in_pieces_keeps_nobody_waiting() {
+fn slow_header_delays_no_other_client() {
     let server = Private::start(true, "--protocol=tcp", PYTHON);
     let (slow, quick) = (fresh_client_v4(), fresh_client_v4());
     let header = header_for(slow);
@@ -149,7 +149,7 @@ fn a_header_in_pieces_keeps_nobody_waiting() {
 }
 
 #[test]
-fn two_hundred_silent_clients_hold_nobody_up() {
+fn two_hundred_silent_clients_delay_no_other_client() {
     let server = Private::with(true, &["--protocol=tcp", "--header-timeout=60s"], PYTHON);
     let open = |client: SocketAddr| {
         Conn::connect_and_send(&server.lab.balancer, LISTEN_V4, &header_for(client)[..15])
@@ -166,9 +166,9 @@ fn two_hundred_silent_clients_hold_nobody_up() {
     }
 }
 
-/// There is nothing in its network that could have the header's destination.
+/// No address in the private network could be the header's destination.
 #[test]
-fn a_destination_cannot_be_shown() {
+fn dst_option_is_refused() {
     let host = Host::new();
     let args = "exec --mode=netns --dst --ports=8443 -- true";
     let ended = Peername::run(&host, &args.split(' ').collect::<Vec<_>>());
@@ -176,9 +176,10 @@ fn a_destination_cannot_be_shown() {
     assert!(!ended.status.success() && said.contains("--dst"), "{said}");
 }
 
-/// A program that is believed to listen there, and listens everywhere, is worse than one that does not start.
+/// A program that is thought to listen on these ports only, and listens on all, is worse than one that does
+/// not start.
 #[test]
-fn other_modes_open_no_ports() {
+fn ports_option_is_refused_in_other_modes() {
     let host = Host::new();
     for (args, says) in [
         (
@@ -199,7 +200,7 @@ fn other_modes_open_no_ports() {
 }
 
 #[test]
-fn datagrams_too() {
+fn datagrams_show_the_client() {
     for ordinary in [false, true] {
         let server = Private::start(ordinary, "--protocol=both", PYTHON);
         let balancer = DatagramSocket::bind(&server.lab.balancer, SocketAddr::new(BALANCER_V4, 0));
@@ -210,21 +211,20 @@ fn datagrams_too() {
     }
 }
 
-/// The program is this process: its exit code, and the signals that reach it.
+/// The program is the launcher's process: its exit code, and the signals that reach it.
 #[test]
-fn the_program_keeps_its_process() {
+fn program_keeps_its_process() {
     let mut server = Private::start(true, "--protocol=tcp", PYTHON);
     server.process.signal(Signal::INT);
     let status = server.process.wait_exit(WAIT_LIMIT).expect("its end");
     assert_eq!(status.code(), Some(7));
-    // And the proxy goes with it.
+    // And the proxy ends with it.
     server.lab.balancer.wait_connection_refused(LISTEN_V4);
 }
 
-/// It may be over, and forgotten by the shell that started it, before there is anything beside it: no reason to
-/// complain.
+/// It may have ended, and been reaped by the shell that started it, before the helpers run: that is no error.
 #[test]
-fn a_program_that_ends_at_once() {
+fn program_that_ends_at_once_is_no_error() {
     let lab = Lab::without_routes();
     let exec = format!("{BINARY} exec --mode=netns --ports=8443 --trust=10.81.0.0/24 -- true");
     for _ in 0..30 {
@@ -238,10 +238,10 @@ fn a_program_that_ends_at_once() {
     }
 }
 
-/// What the terminal sends to the program's group reaches the program alone; but the scheduler, where it goes by
-/// sessions (autogroup), takes all of it for one.
+/// A signal of the terminal to the program's process group reaches the program alone; but the scheduler,
+/// where it goes by sessions (autogroup), takes program and helpers for one.
 #[test]
-fn the_helpers_are_in_the_programs_session_and_not_in_its_group() {
+fn helpers_share_the_programs_session_but_not_its_group() {
     let server = Private::start(true, "--protocol=tcp", PYTHON);
     let [group, session] = group_and_session(server.process.pid());
     for helper in ["peername-netns", "exe"].map(|name| server.helper(name)) {
@@ -259,13 +259,14 @@ fn group_and_session(pid: u32) -> [String; 2] {
     [(); 2].map(|()| fields.next().expect("a number"))
 }
 
-/// Without its proxy nobody reaches it, so it ends; if it ignores SIGTERM, ten seconds later.
+/// Without its proxy no client reaches the program, so it is terminated; if it ignores SIGTERM, ten seconds
+/// later.
 #[test]
-fn without_the_proxy_the_program_ends() {
+fn killed_proxy_terminates_the_program() {
     let deaf = deaf();
     for program in [PYTHON[2], &deaf] {
         let mut server = Private::start(true, "--protocol=tcp", &[PYTHON[0], PYTHON[1], program]);
-        // As /proc/self/exe is called.
+        // The process name of a program started as /proc/self/exe.
         kill_pid(server.helper("exe"));
         let status = server.process.wait_exit(2 * WAIT_LIMIT).expect("its end");
         let signal = if program == deaf {
@@ -277,9 +278,9 @@ fn without_the_proxy_the_program_ends() {
     }
 }
 
-/// Nor without the process that watches over both: the kernel kills the program, and the proxy ends with it.
+/// Without the process that monitors both: the kernel kills the program, and the proxy ends with it.
 #[test]
-fn without_the_watcher_both_end() {
+fn killed_monitor_ends_program_and_proxy() {
     let mut server = Private::start(true, "--protocol=tcp", PYTHON);
     kill_pid(server.helper("peername-netns"));
     let status = server.process.wait_exit(WAIT_LIMIT).expect("its end");
@@ -287,13 +288,14 @@ fn without_the_watcher_both_end() {
     server.lab.balancer.wait_connection_refused(LISTEN_V4);
 }
 
-/// As a debugger does it, or who freezes a container. It interrupts the wait for either's end, and is none.
+/// As by a debugger, or when a container is frozen. SIGSTOP interrupts the wait for either's end, and does
+/// not end it.
 #[test]
-fn a_watcher_that_is_stopped_goes_on_watching() {
+fn suspended_monitor_goes_on_after_sigcont() {
     let mut server = Private::start(true, "--protocol=tcp", PYTHON);
     let watcher = server.helper("peername-netns");
     for _ in 0..3 {
-        stop_and_go_on(watcher);
+        suspend_and_resume(watcher);
     }
     assert_eq!(server.process.wait_exit(A_MOMENT), None);
     let client = fresh_client_v4();
@@ -303,9 +305,9 @@ fn a_watcher_that_is_stopped_goes_on_watching() {
     assert_eq!(status.signal(), Some(Signal::TERM.as_raw()));
 }
 
-/// Nor does it cut short the time that the program has to end by itself.
+/// Nor does it shorten the time that the program has to end by itself.
 #[test]
-fn a_watcher_that_is_stopped_keeps_its_patience() {
+fn suspended_monitor_keeps_its_deadline() {
     let mut server = Private::start(true, "--protocol=tcp", &[PYTHON[0], PYTHON[1], &deaf()]);
     let watcher = server.helper("peername-netns");
     kill_pid(server.helper("exe"));
@@ -314,22 +316,22 @@ fn a_watcher_that_is_stopped_keeps_its_patience() {
         .wait_line("that the program is to end", |line| {
             line.contains("the proxy has ended").then_some(())
         });
-    stop_and_go_on(watcher);
+    suspend_and_resume(watcher);
     assert_eq!(server.process.wait_exit(A_MOMENT), None);
 }
 
-/// A python that ignores SIGTERM.
-fn deaf() -> String {
+/// A Python program that ignores SIGTERM.
+fn ignoring_sigterm() -> String {
     let deaf = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)";
     format!("{deaf}\n{}", PYTHON[2])
 }
 
-/// SIGSTOP and SIGCONT, each once the process has felt the one before.
-fn stop_and_go_on(pid: Pid) {
+/// Sends SIGSTOP and SIGCONT, each once the process has handled the one before.
+fn suspend_and_resume(pid: Pid) {
     let becomes = |state: &str| {
         wait_for(state, || {
             let path = format!("/proc/{}/stat", pid.as_raw_nonzero());
-            // Gone, where the test is to fail.
+            // Empty when the process has ended; then the test is to fail.
             let stat = std::fs::read_to_string(path).unwrap_or_default();
             (stat.is_empty() || stat.contains(&format!(") {state} "))).then_some(())
         });
@@ -341,10 +343,10 @@ fn stop_and_go_on(pid: Pid) {
     becomes("S");
 }
 
-/// shutdown(2) ends the wait in accept(2). The proxy listens on, and resets who comes, as for any server that
+/// shutdown(2) ends the wait in accept(2). The proxy listens on, and resets clients, as for any server that
 /// refuses.
 #[test]
-fn a_listener_that_is_shut_down() {
+fn shut_down_listener_resets_clients() {
     let server = Private::start(
         true,
         "--protocol=tcp",

@@ -1,5 +1,5 @@
-//! `peername exec --mode notify`: programs that no library reaches see their clients, and whatever goes
-//! wrong between them and the supervisor ends well.
+//! `peername exec --mode notify`: programs that no library can cover see their clients, and faults between
+//! them and the supervisor are contained.
 
 mod faults;
 mod programs;

@@ -1,16 +1,13 @@
-//! `peername exec`: every program, by every mechanism that reaches it, over both families.
+//! `peername exec` with well-known programs: every program, by every mechanism that reaches it, over both
+//! families.
 //!
-//! ```text
-//!                    program listens on        balancer connects over   header names
-//!   IPv4             an IPv4 socket            IPv4                     an IPv4 client
-//!   IPv6 on IPv4     the same                  IPv4                     an IPv6 client
-//!   dual-stack       both families             IPv4                     an IPv4 client
-//!   IPv6             both families             IPv6                     an IPv6 client
-//! ```
+//! ```text program listens on balancer connects over header names IPv4 an IPv4 socket IPv4 an IPv4 client
+//! IPv6 on IPv4 the same IPv4 an IPv6 client dual-stack both families IPv4 an IPv4 client IPv6 both families
+//! IPv6 an IPv6 client ```
 //!
-//! Each with headers of both versions by hand; then HAProxy (version 2) stands in front of the first two,
-//! nginx (version 1) of the others. What counts is what the program says of its client. The outcome of
-//! each cell stands in `docs/exec.md`.
+//! Each with hand-made headers of both versions; then HAProxy (version 2) stands in front of the first two,
+//! nginx (version 1) of the others. The evidence is the client that the program reports. The result of each
+//! cell is in `docs/exec.md`.
 
 mod catalogue;
 mod clients;
@@ -66,7 +63,7 @@ fn on_ipv4(running: &Running<'_>) {
         running.sees(raw(running, LISTEN_V4), &header(client), client);
         let client = fresh_client_v6();
         match running.mode {
-            // The proxy in its network turns to [::1] for such clients, where nobody listens.
+            // The proxy in the program's network targets [::1] for such clients, where there is no listener.
             Mode::Netns => running.refuses(raw(running, LISTEN_V4), &header(client)),
             _ => running.sees(
                 raw(running, LISTEN_V4),
@@ -93,9 +90,9 @@ fn on_both(running: &Running<'_>) {
     running.sees(conn, b"", CLIENT_V6);
 }
 
-/// New workers take the listener over: of those whose header is not all there, too.
+/// New workers take over the listener, with connections whose header is incomplete.
 #[test]
-fn nginx_reloads() {
+fn nginx_reload_loses_no_client() {
     for mode in Mode::ALL {
         let program = catalogue::nginx();
         let running = Running::start(&program, mode, Listener::V4);
@@ -124,8 +121,9 @@ fn raw(running: &Running<'_>, to: SocketAddr) -> Conn {
     Conn::connect(&running.lab.balancer, to)
 }
 
-/// At the start, by name, rather than left to take its balancer for its client.
-fn is_refused(program: &Program) {
+/// Asserts that such a program is refused at the start, by name, rather than started to take its balancer for
+/// its client.
+fn assert_refused(program: &Program) {
     let host = Host::new();
     let scratch = crate::harness::lab::Scratch::new();
     let command = (program.command)(&catalogue::Site {
@@ -146,7 +144,7 @@ fn is_refused(program: &Program) {
     );
 }
 
-/// As preload and notify show an IPv6 client where there is room for an IPv4 address only.
+/// The address by which preload and notify show an IPv6 client on an IPv4 socket.
 fn on_an_ipv4_socket(client: SocketAddr) -> SocketAddr {
     match client {
         SocketAddr::V6(v6) => (pseudo_ipv4(*v6.ip()), v6.port()).into(),
@@ -154,7 +152,7 @@ fn on_an_ipv4_socket(client: SocketAddr) -> SocketAddr {
     }
 }
 
-/// Through HAProxy, as itself.
+/// A client through HAProxy, seen with its own address.
 fn as_itself(running: &Running<'_>) {
     let conn = Conn::connect(&running.lab.client, crate::harness::addr::FRONT_V4);
     running.sees(conn, b"", CLIENT_V4);

@@ -1,4 +1,4 @@
-//! Whoever sets a server up learns from standard error why connections are refused, and what to do.
+//! Refusals are logged on standard error, with the reason and the remedy, throttled.
 
 use std::fs::{self, Permissions};
 use std::net::SocketAddr;
@@ -11,9 +11,9 @@ use crate::harness::rig::exec::{Libc, NOTIFY, PRELOAD, ServerRig, compiled_serve
 
 const HEADER_TIMEOUT: &str = "--header-timeout=1s";
 
-/// Each reason: what is sent, which options make it a reason, and what the log says.
+/// Each reason: what is sent, which options make it a reason, and what is logged.
 #[test]
-fn a_refusal_is_logged_with_its_fix() {
+fn refusal_is_logged_with_its_remedy() {
     let local: SocketAddr = "127.0.0.1:4711".parse().expect("an address");
     let header = v2(fresh_client_v4());
     let table: [(&[&str], &[u8], &str); 4] = [
@@ -26,7 +26,7 @@ fn a_refusal_is_logged_with_its_fix() {
         for (options, bytes, fix) in table {
             let options = [options, &[HEADER_TIMEOUT]].concat();
             let served = ServerRig::with_mode(mechanism, "--accept=level", &options);
-            is_refused(&served.lab.balancer, LISTEN_V4, bytes);
+            assert_refused(&served.lab.balancer, LISTEN_V4, bytes);
             let line = served
                 .process
                 .wait_line(fix, |line| line.contains(fix).then(|| line.to_owned()));
@@ -35,19 +35,19 @@ fn a_refusal_is_logged_with_its_fix() {
                 "{line}"
             );
             assert!(line.contains(" to port 8443: "), "{line}");
-            // The same again is logged when ten seconds are over, and with the number.
-            is_refused(&served.lab.balancer, LISTEN_V4, bytes);
+            // The same refusal is logged again after ten seconds, with its count.
+            assert_refused(&served.lab.balancer, LISTEN_V4, bytes);
             assert_eq!(refusals(&served), 1, "{}", served.process.log());
         }
     }
 }
 
 #[test]
-fn a_balancer_on_this_host_is_told_how_to_be_trusted() {
+fn refusal_of_a_local_balancer_names_the_trust_option() {
     for mechanism in [PRELOAD, NOTIFY] {
         let served = ServerRig::with_mode(mechanism, "--accept=level", &["--trust=192.0.2.99"]);
         let here = SocketAddr::new("127.0.0.1".parse().expect("an address"), LISTEN_V4.port());
-        is_refused(&served.lab.server, here, &v2(fresh_client_v4()));
+        assert_refused(&served.lab.server, here, &v2(fresh_client_v4()));
         served.process.wait_line("a hint", |line| {
             line.contains("add --trust loopback").then_some(())
         });
@@ -55,11 +55,11 @@ fn a_balancer_on_this_host_is_told_how_to_be_trusted() {
 }
 
 #[test]
-fn each_refusal_is_logged_if_asked_for() {
+fn each_refusal_is_logged_with_verbose() {
     for mechanism in [PRELOAD, NOTIFY] {
         let served = ServerRig::with_mode(mechanism, "--accept=level", &["-v"]);
         for _ in 0..20 {
-            is_refused(&served.lab.balancer, LISTEN_V4, b"EHLO example\r\n");
+            assert_refused(&served.lab.balancer, LISTEN_V4, b"EHLO example\r\n");
         }
         wait_for("a line for each", || {
             (refusals(&served) == 20).then_some(())
@@ -69,13 +69,13 @@ fn each_refusal_is_logged_if_asked_for() {
     }
 }
 
-/// Nothing waits for whoever reads standard error.
+/// Neither the program nor its helpers block on a standard error that is not read.
 #[test]
-fn a_standard_error_that_is_not_read_holds_nobody_up() {
+fn full_standard_error_delays_no_client() {
     let scratch = Scratch::new();
     let filler = scratch.path_text("filler");
     let server = compiled_server(Libc::Glibc);
-    // It fills the pipe that is its standard error, and the supervisor's.
+    // Fills the pipe that is standard error of the program and of the supervisor.
     let script = format!("#!/bin/sh\ntimeout 1 cat /dev/zero >&2\nexec {server} \"$@\"\n");
     fs::write(&filler, script).expect("a script");
     fs::set_permissions(&filler, Permissions::from_mode(0o755)).expect("a script to be run");
@@ -88,18 +88,19 @@ fn a_standard_error_that_is_not_read_holds_nobody_up() {
     for mechanism in [PRELOAD, NOTIFY] {
         let served = ServerRig::start(mechanism, &unread, &filler, "--accept=level", &["-v"]);
         for _ in 0..50 {
-            is_refused(&served.lab.balancer, LISTEN_V4, b"EHLO example\r\n");
+            assert_refused(&served.lab.balancer, LISTEN_V4, b"EHLO example\r\n");
         }
         let client = fresh_client_v4();
         served.assert_report(&served.report_for(&v2(client)), client);
     }
 }
 
-/// Connects and sends this. The reset may come at any time.
+/// Connects and sends these bytes; asserts a reset, which may come at any time.
 #[track_caller]
-fn is_refused(host: &Host, to: SocketAddr, bytes: &[u8]) {
+fn assert_refused(host: &Host, to: SocketAddr, bytes: &[u8]) {
     if let Some(conn) = Conn::try_connect(host, to) {
-        // On a busy machine it may be refused before it has said anything, and then sending tells of the reset.
+        // On a busy machine the connection may be reset before anything was sent, and then the send reports
+        // that.
         if conn.send_if_open(bytes) {
             assert_eq!(conn.wait_closed().0, End::Reset, "{bytes:?}");
         }

@@ -1,4 +1,4 @@
-//! Behind curl and nginx, which make their headers in their own ways.
+//! Senders: curl and nginx in front, which make their headers in their own ways.
 
 use std::net::SocketAddr;
 
@@ -7,9 +7,9 @@ use crate::harness::conn::Conn;
 use crate::harness::rig::exec::ProgramRig;
 use crate::harness::sender::{NginxStream, curl_with_header};
 
-/// curl makes its header from its own end of the connection.
+/// curl takes its own end of the connection as the source.
 #[test]
-fn curl_and_nginx_in_front() {
+fn headers_of_curl_and_nginx_name_the_client() {
     let program = ProgramRig::start(&["/usr/bin/python3", "-uc", PYTHON]);
     let claimed = curl_with_header(&program.lab, LISTEN_V4);
     program.process.wait_line("of curl", |line| {
@@ -21,7 +21,7 @@ fn curl_and_nginx_in_front() {
     assert_eq!(anywhere(&said), Some(CLIENT_V4), "{said}");
 }
 
-/// `peer ADDRESS PORT`, somewhere in a line.
+/// Finds `peer ADDRESS PORT`, anywhere in a line.
 fn anywhere(text: &str) -> Option<SocketAddr> {
     let mut lines = text.lines().filter_map(|line| line.strip_prefix("peer "));
     lines.find_map(|line| {

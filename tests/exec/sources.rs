@@ -1,5 +1,4 @@
-//! Which clients a header may name: a server that trusts its own host must not be told that a remote
-//! client is on it.
+//! Claimed sources: a server that trusts its own host must not be shown a remote client as local.
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
@@ -33,18 +32,18 @@ fn special_sources_are_refused_on_an_ipv6_listener() {
     }
 }
 
-/// Not what goes through as it is either: it has a header, whose claim is not true.
+/// They do not pass unchanged, either: there is a header, and its claim is false.
 #[test]
-fn they_are_refused_where_headers_are_optional() {
+fn special_sources_are_refused_where_headers_are_optional() {
     let served = ServerRig::new("--accept=level", &["--header=optional"]);
     for ip in ["127.0.0.1", "::1", "0.0.0.0"] {
         refused(&served, LISTEN_V4, &v2(client(ip)), ip);
     }
 }
 
-/// No client has port 0, and a header that speaks of UDP is not about this connection.
+/// No client has port 0, and a header for DGRAM does not describe a TCP connection.
 #[test]
-fn what_no_tcp_client_can_be_is_refused() {
+fn impossible_tcp_sources_are_refused() {
     let served = ServerRig::new("--accept=level", &[]);
     let nameless = SocketAddr::new(fresh_client_v4().ip(), 0);
     let datagram = header_bytes::v2_udp(fresh_client_v4(), FRONT_V4);
@@ -53,9 +52,9 @@ fn what_no_tcp_client_can_be_is_refused() {
     }
 }
 
-/// The attendant judges as the library does.
+/// The header waiter has the same policy as the library.
 #[test]
-fn a_slow_header_gets_no_further() {
+fn special_source_in_a_slow_header_is_refused() {
     let served = ServerRig::new("--accept=level", &[]);
     for ip in ["127.0.0.1", "::1", "224.0.0.1"] {
         let header = v2(client(ip));
@@ -67,7 +66,7 @@ fn a_slow_header_gets_no_further() {
 }
 
 #[test]
-fn local_sources_on_request() {
+fn local_sources_are_allowed_on_request() {
     let served = ServerRig::new(
         "--accept=level --family=6",
         &["--source-policy=allow-local"],
@@ -81,10 +80,10 @@ fn local_sources_on_request() {
     }
 }
 
-/// A balancer on the server's own host, whose health check in version 1 has no other words than its own
-/// address and port: that is who the server sees without a header too.
+/// A balancer on the server's own host: its health check in version 1 can only name its own address and port,
+/// which the server sees without a header, too.
 #[test]
-fn who_names_itself_speaks_for_itself() {
+fn peer_that_claims_its_own_endpoint_is_treated_as_local() {
     let served = ServerRig::new("--accept=level", &["--trust=loopback"]);
     let listener = SocketAddr::from(([127, 0, 0, 1], 8443));
     let conn = Conn::connect(&served.lab.server, listener);
@@ -101,7 +100,7 @@ fn client(ip: &str) -> SocketAddr {
     SocketAddr::new(ip, 40_010)
 }
 
-/// Expects a reset without a word from the server, which says something to everybody it sees.
+/// Asserts a reset without output of the server, which greets every client it sees.
 #[track_caller]
 fn refused(served: &ServerRig, listener: SocketAddr, header: &[u8], claimed: &str) {
     let bytes = [header, b"hello"].concat();

@@ -1,5 +1,5 @@
-//! `client.c`: whatever it calls, the header comes first, comes once, and the calls answer as they do
-//! without us.
+//! `client.c`: whichever calls it makes, the header comes first, comes once, and the calls return what they
+//! do without the library.
 
 use std::net::SocketAddr;
 use std::thread;
@@ -18,7 +18,7 @@ use crate::harness::rig::exec_connect::{
 
 const LIBCS: [Libc; 2] = [Libc::Glibc, Libc::Musl];
 
-/// Runs `client.c` and serves `connections` of it, which must all say the same. Returns what it printed.
+/// Runs `client.c` and serves `connections` of it, which must all send the same. Returns what it printed.
 #[track_caller]
 fn served(
     backend: &Backend,
@@ -50,10 +50,10 @@ fn served(
     })
 }
 
-/// The header is the first of each connection, the calls return what they return without us, and a
-/// socket that does not wait still does not.
+/// The header is the first data of each connection, the calls return what they do without the library, and a
+/// non-blocking socket stays non-blocking.
 #[test]
-fn however_a_program_connects() {
+fn every_call_that_connects_sends_the_header_first() {
     let lab = Lab::without_routes();
     let backend = Backend::listen(&lab.server, LISTEN_V4);
     for libc in LIBCS {
@@ -77,9 +77,9 @@ fn however_a_program_connects() {
     }
 }
 
-/// A client that never writes, and waits for the server to speak, which waits for the header.
+/// A client that never writes waits for the server to speak, which waits for the header.
 #[test]
-fn a_client_that_only_listens() {
+fn client_that_only_reads_sends_its_header() {
     let lab = Lab::without_routes();
     let backend = Backend::listen(&lab.server, LISTEN_V4);
     for libc in LIBCS {
@@ -100,9 +100,9 @@ fn a_client_that_only_listens() {
     }
 }
 
-/// A descriptor that is connected, cut off, and connected again.
+/// A descriptor that is connected, disconnected, and connected again.
 #[test]
-fn each_connection_has_its_own() {
+fn reconnected_descriptor_sends_a_header_each_time() {
     let lab = Lab::without_routes();
     let backend = Backend::listen(&lab.server, LISTEN_V4);
     for libc in LIBCS {
@@ -124,9 +124,9 @@ fn each_connection_has_its_own() {
     }
 }
 
-/// Both versions, and all pairs of families: an IPv4 end beside an IPv6 one is mapped.
+/// Both versions, and all pairs of families: an IPv4 address beside an IPv6 one is mapped.
 #[test]
-fn versions_and_families() {
+fn headers_of_every_version_and_family_are_sent() {
     let lab = Lab::without_routes();
     let (four, six) = (v4([192, 0, 2, 1], 4711), fresh_client_v6());
     let six_port = six.port();
@@ -174,7 +174,7 @@ fn versions_and_families() {
 
 /// Errors are the kernel's own.
 #[test]
-fn what_fails_fails_as_before() {
+fn errors_are_the_kernels() {
     let lab = Lab::without_routes();
     lab.server.nft(DROP);
     for libc in LIBCS {
@@ -198,9 +198,9 @@ fn what_fails_fails_as_before() {
     }
 }
 
-/// UDP and Unix sockets; and TCP to ports that were not asked for.
+/// UDP and Unix sockets; and TCP to ports that are not selected.
 #[test]
-fn others_are_left_alone() {
+fn other_sockets_and_ports_are_not_affected() {
     let lab = Lab::without_routes();
     let scratch = Scratch::new();
     let receiver = DatagramSocket::bind(&lab.server, LISTEN_V4);
@@ -230,9 +230,9 @@ fn others_are_left_alone() {
     }
 }
 
-/// A network that loses SYNs with data in them: the next one has none, and the header is still the first.
+/// A network drops SYNs with data: the next SYN has none, and the header is still first.
 #[test]
-fn where_no_syn_may_have_data() {
+fn header_comes_first_where_syn_data_is_dropped() {
     let lab = Lab::without_routes();
     lab.server.nft(NO_DATA_IN_SYN);
     let backend = Backend::listen(&lab.server, LISTEN_V4);
@@ -244,9 +244,9 @@ fn where_no_syn_may_have_data() {
     assert!(counted.contains("counter packets 1 "), "{counted}");
 }
 
-/// A server whose queue is full: SYNs are repeated until there is room.
+/// A server whose accept backlog is full: SYNs are repeated until it has space.
 #[test]
-fn a_server_that_is_slow_to_accept() {
+fn full_backlog_delays_the_connection_only() {
     let lab = Lab::without_routes();
     let backend = Backend::listen_with_backlog(&lab.server, LISTEN_V4, 1);
     let waiting: Vec<_> = (0..2)
@@ -270,9 +270,9 @@ fn a_server_that_is_slow_to_accept() {
     });
 }
 
-/// Room in a segment for part of the header only: no connection rather than half a header.
+/// A segment too small for the whole header: no connection rather than half a header.
 #[test]
-fn never_half_a_header() {
+fn half_a_header_is_never_sent() {
     let lab = Lab::without_routes();
     let script = r"import socket
 s = socket.socket()
@@ -298,9 +298,9 @@ except OSError as error: print(error.strerror)";
     }
 }
 
-/// Where the kernel may not begin connections with data, nobody connects without a header.
+/// Where the kernel may not send data with the SYN, no connection is made without a header.
 #[test]
-fn without_fast_open_nobody_connects() {
+fn without_fast_open_no_connection_is_made() {
     let lab = Lab::without_routes();
     let backend = Backend::listen(&lab.server, LISTEN_V4);
     let program = compiled_client(Libc::Glibc);
@@ -315,12 +315,12 @@ fn without_fast_open_nobody_connects() {
     backend.assert_no_connection();
 }
 
-/// TCP to port 9 is never answered.
+/// TCP to port 9 gets no answer.
 const DROP: &str = "table inet t {
     chain c { type filter hook input priority 0; tcp dport 9 drop; }
 }";
 
-/// Sixty octets are an IPv4 SYN with all its options and nothing in it.
+/// 60 bytes are an IPv4 SYN with all its options and no data.
 const NO_DATA_IN_SYN: &str = "table ip t {
     chain c {
         type filter hook input priority 0;

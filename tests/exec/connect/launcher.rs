@@ -1,4 +1,4 @@
-//! `peername exec --connect` itself: what it refuses, and what it leaves as it was.
+//! `peername exec --connect` itself: what it refuses, and what it does not change.
 
 use std::process::Output;
 
@@ -15,9 +15,9 @@ fn refused(output: &Output, code: i32, why: &str) {
     assert!(output.stdout.is_empty(), "{output:?}");
 }
 
-/// Their connections would have no header, and nobody would be told.
+/// Their connections would have no header, silently.
 #[test]
-fn what_no_library_reaches_does_not_start() {
+fn program_that_no_library_covers_does_not_start() {
     let host = Host::new();
     let options = ["-static"];
     let fixed = compile(
@@ -59,7 +59,7 @@ fn what_no_library_reaches_does_not_start() {
 }
 
 #[test]
-fn without_the_library_it_does_not_start() {
+fn missing_library_prevents_the_start() {
     let (host, scratch) = (Host::new(), Scratch::new());
     let alone = copy_executable(&host, &scratch);
     let args = ["exec", "--connect", "--source=192.0.2.1:1", "--", "true"];
@@ -71,7 +71,7 @@ fn without_the_library_it_does_not_start() {
 }
 
 #[test]
-fn options_that_say_nothing_about_clients() {
+fn incomplete_or_foreign_options_are_refused() {
     let host = Host::new();
     for args in [
         &["--connect", "--", "true"][..],
@@ -98,9 +98,9 @@ fn options_that_say_nothing_about_clients() {
     }
 }
 
-/// What was to be preloaded stays so, and the program is what was started: same process, own exit code.
+/// LD_PRELOAD keeps its other entries, and the program is what was started: same process, own exit code.
 #[test]
-fn the_program_is_itself() {
+fn program_keeps_its_process_and_preloads() {
     built_connect_library();
     let host = Host::new();
     let line = "exec \"$0\" exec --connect --source=192.0.2.1:1 --ports=80,443 -- \

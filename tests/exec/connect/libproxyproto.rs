@@ -22,7 +22,7 @@ fn run(host: &Host, variables: &[&str], program: &[&str]) -> Output {
     Peername::run_with_input(host, &words[..1], &words[1..], "hello")
 }
 
-/// What a connection to the test begins with.
+/// The first bytes of a connection to the test.
 fn sent(lab: &Lab, backend: &Backend, variables: &[&str], program: &[&str]) -> String {
     std::thread::scope(|scope| {
         let client = scope.spawn(|| run(&lab.balancer, variables, program));
@@ -34,7 +34,7 @@ fn sent(lab: &Lab, backend: &Backend, variables: &[&str], program: &[&str]) -> S
 }
 
 #[test]
-fn the_server_sees_the_client() {
+fn server_sees_the_client() {
     let served = ServerRig::new("--accept=level --brief", &["--source-policy=allow-local"]);
     let client = fresh_client_v4();
     let (ip, port) = (
@@ -60,9 +60,9 @@ fn the_server_sees_the_client() {
     served.assert_report(&lossy_text(&output.stdout), default);
 }
 
-/// Version 0 is no header. A client of the other family has one here; that project sends none.
+/// Version 0 means no header. A client of the other family has one here; libproxyproto sends none.
 #[test]
-fn versions_and_families() {
+fn headers_of_every_version_and_family_are_sent() {
     let lab = Lab::without_routes();
     let [four, six] = [LISTEN_V4, LISTEN_V6].map(|to| Backend::listen(&lab.server, to));
     let sent = |variables: &[&str], program: &[&str]| {
@@ -85,10 +85,10 @@ fn versions_and_families() {
     );
 }
 
-/// A program whose connections would not say what they are to say does not start. 3 is the default of
-/// the server's side, and no version for the client's, there as here.
+/// A program whose header settings are contradictory does not start. 3 is the default of the server's side,
+/// and no version for the client's, as in libproxyproto.
 #[test]
-fn what_makes_no_sense_ends_the_program() {
+fn contradictory_variables_end_the_program() {
     let host = Host::new();
     for (variables, code) in [
         (&["LIBPROXYPROTO_VERSION=3"][..], 111),

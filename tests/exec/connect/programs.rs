@@ -1,4 +1,4 @@
-//! Clients that people run, before receivers that people run.
+//! Well-known clients, before well-known receivers.
 
 use std::net::SocketAddr;
 
@@ -12,9 +12,9 @@ use crate::harness::server::{Python, Server};
 const CURL: [&str; 4] = ["curl", "-sS", "--max-time", "10"];
 const VERSIONS: [&str; 2] = ["--proxy-version=1", "--proxy-version=2"];
 
-/// As in the README of libproxyproto: netcat on one side, a server that knows nothing on the other.
+/// As in the README of libproxyproto: netcat on one side, a server without PROXY support on the other.
 #[test]
-fn netcat_to_a_server_under_exec() {
+fn server_under_exec_sees_netcats_client() {
     let served = ServerRig::new("--accept=level --family=6 --brief", &[]);
     for (client, to) in [
         (fresh_client_v4(), LISTEN_V4),
@@ -29,9 +29,9 @@ fn netcat_to_a_server_under_exec() {
     }
 }
 
-/// And to `peername proxy`, behind which the server sees the client by its address itself.
+/// And to `peername proxy`, which makes the client the source of its connection to the server.
 #[test]
-fn netcat_to_the_proxy() {
+fn server_behind_the_proxy_sees_netcats_client() {
     let lab = Lab::new();
     let server = Python::start(&lab.server);
     let proxy = Peername::proxy(&lab, &[]);
@@ -48,7 +48,7 @@ fn netcat_to_the_proxy() {
 
 /// Programs that don't wait in connect(2), and wait for the server to speak first: asyncio, libuv.
 #[test]
-fn event_loops() {
+fn event_loops_send_their_header() {
     let answer = "SYSTEM:echo peer $SOCAT_PEERADDR $SOCAT_PEERPORT";
     let listen = "TCP4-LISTEN:8443,bind=10.81.0.1,reuseaddr,fork";
     let program = ProgramRig::start(&["socat", listen, answer]);
@@ -62,7 +62,7 @@ fn event_loops() {
 
 /// nginx as the receiver: its log has the client, over both families.
 #[test]
-fn curl_to_nginx() {
+fn nginx_logs_curls_client() {
     let (lab, scratch) = (Lab::without_routes(), Scratch::new());
     scratch.write("index.html", "hello\n");
     let config = scratch.write("nginx.conf", &NGINX.replace("DIR", &scratch.path_text(".")));
@@ -79,7 +79,7 @@ fn curl_to_nginx() {
             let curl = [&CURL[..], &[&url, &url]].concat();
             let said = connect_stdout(&lab.balancer, client, &[version], &curl, "");
             assert_eq!(said, "hello\nhello\n");
-            // Two requests by one connection, which has one header.
+            // Two requests over one connection, which has one header.
             expected.extend([(client, 1), (client, 2)]);
         }
     }
@@ -93,10 +93,10 @@ fn curl_to_nginx() {
     }
 }
 
-/// HAProxy as the receiver tells the client to the client itself. With Fast Open, which curl asks for
-/// by TCP_FASTOPEN_CONNECT, and without.
+/// HAProxy as the receiver returns the client's address to the client. With Fast Open, which curl requests by
+/// TCP_FASTOPEN_CONNECT, and without.
 #[test]
-fn curl_to_haproxy() {
+fn haproxy_sees_curls_client() {
     let (lab, scratch) = (Lab::without_routes(), Scratch::new());
     let config = scratch.write("haproxy.cfg", HAPROXY);
     let haproxy = Process::start(&lab.server, "haproxy", &["-db", "-f", &config]);
@@ -116,9 +116,10 @@ fn curl_to_haproxy() {
     }
 }
 
-/// What a shell starts has it too, and the launcher says that it can't vouch for all of that.
+/// Processes that a shell starts are covered too, and the launcher warns that it can't guarantee that for all
+/// of them.
 #[test]
-fn children() {
+fn children_send_their_header() {
     let served = ServerRig::new("--accept=level --brief", &[]);
     let client = fresh_client_v4();
     let line =
@@ -142,7 +143,7 @@ fn children() {
 
 /// A program that is client and server, with both libraries: it sees its client, and names another.
 #[test]
-fn both_sides_in_one_program() {
+fn one_program_may_be_client_and_server() {
     let listen = "TCP4-LISTEN:8443,bind=10.81.0.1,reuseaddr,fork";
     let lab = Lab::without_routes();
     let behind = compiled_server(Libc::Glibc);

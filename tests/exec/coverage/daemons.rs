@@ -1,4 +1,4 @@
-//! Servers of several processes, which give up root: the identity must come along, slow headers too.
+//! Servers of several processes that drop root: clients are seen in each process, with slow headers, too.
 
 use crate::harness::addr::{LISTEN_V4, fresh_client_v4};
 use crate::harness::conn::Conn;
@@ -6,9 +6,9 @@ use crate::harness::lab::{Scratch, wait_for};
 use crate::harness::rig::exec::{ProgramRig, v2};
 use crate::harness::server::nginx;
 
-/// The workers are another user's, who could not open the table.
+/// The workers run as another user, which could not open the table.
 #[test]
-fn nginx() {
+fn nginx_workers_see_their_clients() {
     for reuseport in ["", "reuseport"] {
         let scratch = Scratch::new();
         scratch.write("index.html", "hello\n");
@@ -16,12 +16,12 @@ fn nginx() {
         let main = "user www-data; worker_processes 2;";
         let config = nginx::write_config(&scratch, main, nginx::PEER, &server);
         let program = ProgramRig::start(&["nginx", "-c", &config, "-e", "stderr"]);
-        logs_the_clients(&program, &scratch);
+        assert_clients_logged(&program, &scratch);
     }
 }
 
 #[test]
-fn apache() {
+fn apache_workers_see_their_clients() {
     let scratch = Scratch::new();
     scratch.write("index.html", "hello\n");
     let config = scratch.write(
@@ -29,11 +29,11 @@ fn apache() {
         &APACHE.replace("DIR", &scratch.path_text(".")),
     );
     let program = ProgramRig::start(&["/usr/sbin/apache2", "-f", &config, "-D", "FOREGROUND"]);
-    logs_the_clients(&program, &scratch);
+    assert_clients_logged(&program, &scratch);
 }
 
-/// Twenty of them, so that every worker has some, a few in two pieces.
-fn logs_the_clients(program: &ProgramRig, scratch: &Scratch) {
+/// Twenty clients, so that every worker has some, a few of them with the header in two pieces.
+fn assert_clients_logged(program: &ProgramRig, scratch: &Scratch) {
     let clients: Vec<_> = (0..20).map(|_| fresh_client_v4()).collect();
     for (number, client) in clients.iter().enumerate() {
         let header = v2(*client);

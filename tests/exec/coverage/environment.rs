@@ -4,8 +4,8 @@ use crate::harness::addr::{LISTEN_V4, fresh_client_v4};
 use crate::harness::conn::Conn;
 use crate::harness::rig::exec::{Libc, PRELOAD, ProgramRig, ServerRig, compiled_server, v2};
 
-/// A parent that listens, and a child with an empty environment that inherits the listener and accepts. The library goes
-/// along with `propagated`, not with a bare system call.
+/// A parent that listens, and a child with an empty environment that inherits the listener and accepts. With
+/// `propagated` the library is carried along; with a bare system call it is lost.
 const PARENT: &str = "
 import ctypes, os, platform, socket, subprocess, sys
 listener = socket.create_server(('10.81.0.1', 8443))
@@ -31,7 +31,7 @@ else:
 const WAYS: [&str; 2] = ["propagated", "bare"];
 
 #[test]
-fn a_child_with_an_empty_environment_sees_its_clients() {
+fn child_with_an_empty_environment_sees_its_clients() {
     for way in WAYS {
         let program = ProgramRig::with_mode(PRELOAD, &[], &["python3", "-c", PARENT, way]);
         for _ in 0..20 {
@@ -46,7 +46,7 @@ fn a_child_with_an_empty_environment_sees_its_clients() {
 }
 
 #[test]
-fn a_child_with_an_empty_environment_gets_nothing_without_a_header() {
+fn child_with_an_empty_environment_accepts_nothing_without_a_header() {
     for way in WAYS {
         let program = ProgramRig::with_mode(PRELOAD, &[], &["python3", "-c", PARENT, way]);
         let conn = Conn::connect_and_send(&program.lab.balancer, LISTEN_V4, b"EHLO example\r\n");
@@ -56,9 +56,9 @@ fn a_child_with_an_empty_environment_gets_nothing_without_a_header() {
     }
 }
 
-/// Whatever is between the launcher and the server, and takes the environment away or the dynamic linker's obedience.
+/// Programs between launcher and server that clear the environment, or make the dynamic linker ignore it.
 #[test]
-fn a_server_behind_another_program_sees_its_clients() {
+fn server_behind_another_program_sees_its_clients() {
     let (dynamic, fixed) = (compiled_server(Libc::Glibc), compiled_server(Libc::Static));
     let run = "--accept=block; exit $?";
     for script in [
@@ -88,10 +88,10 @@ fn a_server_behind_another_program_sees_its_clients() {
     }
 }
 
-/// Processes with and without the library take turns at one listener, each for a few connections. None of them takes one
-/// without a header.
+/// Processes with and without the library take turns at one listener, each for a few connections. None of
+/// them accepts one without a header.
 #[test]
-fn nothing_is_accepted_without_a_header_while_processes_take_turns() {
+fn processes_taking_turns_accept_nothing_without_a_header() {
     let program = ProgramRig::with_mode(PRELOAD, &[], &["python3", "-c", TURNS]);
     let (mut served, mut refused) = (0, 0);
     for number in 0..TRIES {
@@ -123,8 +123,8 @@ fn nothing_is_accepted_without_a_header_while_processes_take_turns() {
 
 const TRIES: usize = 10_000;
 
-/// One process that stays, and one after the other that has lost the library, by a bare system call, and ends after
-/// three connections.
+/// One process that stays, and one after the other that has lost the library, by a bare system call, and ends
+/// after three connections.
 const TURNS: &str = "
 import ctypes, os, platform, socket, sys, threading
 listener = socket.create_server(('10.81.0.1', 8443), backlog=128)

@@ -1,5 +1,5 @@
-//! Servers whose master process empties the environment of what it starts, or hands its listeners to a new program: the
-//! library is lost there, and the clients are seen all the same.
+//! Servers whose master process clears the environment of its children, or hands its listeners to a new
+//! program: the library is lost there, and clients are seen all the same.
 
 use crate::harness::addr::{LISTEN_V4, fresh_client_v4};
 use crate::harness::conn::Conn;
@@ -7,12 +7,12 @@ use crate::harness::lab::{Scratch, wait_for};
 use crate::harness::rig::exec::{NOTIFY, PRELOAD, ProgramRig, v2};
 use crate::harness::server::nginx;
 
-/// A client that is announced as remote is no local one: `mynetworks` may relay, it may not.
+/// A client that the header names as remote is not local: only `mynetworks` may relay.
 #[test]
-fn postfix_is_no_open_relay() {
+fn postfix_does_not_relay_for_a_remote_client() {
     let scratch = Scratch::new();
     let config = postfix(&scratch);
-    // A shell around it, because the program is process 1 here, as which it does not run.
+    // A shell around it, because the program would be process 1 here, as which Postfix does not run.
     let script = "/usr/lib/postfix/sbin/master -c $0 -d; exit $?";
     for mechanism in [PRELOAD, NOTIFY] {
         let program = ProgramRig::with_mode(mechanism, &[], &["sh", "-c", script, &config]);
@@ -58,10 +58,10 @@ fn dovecot_logs_the_client() {
     gets_nothing_without_a_header(&program);
 }
 
-/// Daemonised, then SIGUSR2 (a new master, with a new environment, on the old listeners) and SIGQUIT to the old one.
-/// Clients come all the while: none is served as anybody else.
+/// Daemonised, then SIGUSR2 (a new master, with a new environment, on the old listeners) and SIGQUIT to the
+/// old one. Clients come all the while, and each is logged with its own address.
 #[test]
-fn nginx_upgrades_itself() {
+fn nginx_upgrade_loses_no_client() {
     let scratch = Scratch::new();
     scratch.write("index.html", "hello\n");
     let server = format!("listen {LISTEN_V4}; root DIR;");
@@ -113,7 +113,7 @@ fn gets_nothing_without_a_header(program: &ProgramRig) {
     );
 }
 
-/// A Postfix of its own below `scratch`, with what it needs to answer RCPT. The path of its configuration.
+/// Writes a Postfix configuration below `scratch`, with what it needs to answer RCPT. Returns its path.
 fn postfix(scratch: &Scratch) -> String {
     for directory in ["queue", "data"] {
         std::fs::create_dir(scratch.path(directory)).expect("a directory");

@@ -1,16 +1,16 @@
-//! Processes that are started with an emptied environment: the library goes along through every function of exec(3), so
-//! that their accept(2) costs what it costs with the library.
+//! Processes that are started with an emptied environment: the library is carried along through every
+//! function of exec(3), so that their accept(2) costs what it costs with the library.
 
 use crate::harness::addr::{LISTEN_V4, fresh_client_v4};
 use crate::harness::conn::Conn;
 use crate::harness::rig::exec::{Libc, PRELOAD, ProgramRig, compile, v2};
 
-/// Executes itself by `function` without an environment, and says there what it sees.
+/// Executes itself by `function` without an environment, and prints there what it sees.
 fn says(program: &str, function: &str) -> String {
     first_answer(&ProgramRig::with_mode(PRELOAD, &[], &[program, function]))
 }
 
-/// What follows the client, which is seen as who it is.
+/// Sends a header; asserts that the client is seen, and returns the rest of the answer.
 fn first_answer(program: &ProgramRig) -> String {
     let client = fresh_client_v4();
     let conn = Conn::connect_and_send(&program.lab.balancer, LISTEN_V4, &v2(client));
@@ -24,7 +24,7 @@ fn first_answer(program: &ProgramRig) -> String {
 }
 
 #[test]
-fn the_library_is_propagated_through_every_function_of_exec() {
+fn library_is_propagated_through_every_function_of_exec() {
     for libc in [Libc::Glibc, Libc::Musl] {
         let program = compile("exec/coverage/exec_scrubbed.c", "exec-scrubbed", libc, &[]);
         for function in [
@@ -54,13 +54,13 @@ fn the_library_is_propagated_through_every_function_of_exec() {
                 "{libc:?} {function}"
             );
         }
-        // What the program preloads itself stays, behind ours.
+        // The program's own LD_PRELOAD entries stay, after peername's.
         let said = says(&program, "given");
         assert_eq!(
             said, "library=1 table=1 other=kept last=libc.so.6",
             "{libc:?}"
         );
-        // A bare system call is seen by no library: the supervisor answers for the process.
+        // The library sees no bare system call: the supervisor answers for the process.
         let said = says(&program, "syscall");
         assert_eq!(said, "library=0 table=0 other= last=", "{libc:?}");
     }
@@ -85,9 +85,10 @@ fn auto_preloads_into_shells_and_what_they_start() {
     }
 }
 
-/// A user who can't open the table: the library would do nothing there, so the environment stays as it is.
+/// A user that can't open the table: the library would be of no use there, so the environment stays
+/// unchanged.
 #[test]
-fn the_environment_of_a_process_that_cannot_open_the_table_stays_as_it_is() {
+fn process_that_cannot_open_the_table_keeps_its_environment() {
     let program = ProgramRig::with_mode(PRELOAD, &[], &["python3", "-uc", USER]);
     program.process.wait_line("of the child", |line| {
         (line.trim() == "['OTHER=1']").then_some(())

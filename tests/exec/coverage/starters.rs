@@ -1,4 +1,5 @@
-//! What starts servers on a machine, with an environment of its own: cron and runit; and a server of another machine type.
+//! Programs that start servers with an environment of their own: cron and runit; and a server of another
+//! machine type.
 
 use std::fs::{self, Permissions};
 use std::net::{Ipv4Addr, SocketAddr};
@@ -11,9 +12,9 @@ use crate::harness::conn::Conn;
 use crate::harness::lab::{Scratch, wait_for};
 use crate::harness::rig::exec::{Libc, NOTIFY, PRELOAD, ProgramRig, compiled_server, v2};
 
-/// The real one, on files of its own. It gives its jobs HOME, LOGNAME, SHELL and PATH, and nothing else.
+/// The real cron, on files of its own. It gives its jobs HOME, LOGNAME, SHELL and PATH, and nothing else.
 #[test]
-fn a_job_of_cron_sees_its_clients() {
+fn job_of_cron_sees_its_clients() {
     for libc in [Libc::Glibc, Libc::Static] {
         let script = CRON.replace("SERVER", &compiled_server(libc));
         let program =
@@ -24,7 +25,7 @@ fn a_job_of_cron_sees_its_clients() {
 
 /// Started as by Debian's /etc/runit/2. A service that is restarted is covered again.
 #[test]
-fn a_service_of_runit_sees_its_clients() {
+fn service_of_runit_sees_its_clients() {
     for run in ["exec SERVER", "exec chpst -u nobody env -i SERVER"] {
         let scratch = Scratch::new();
         let service = scratch.path("services/server");
@@ -55,10 +56,10 @@ fn a_service_of_runit_sees_its_clients() {
     }
 }
 
-/// 32 bits, static, without a C library: by a shell, which has the library, under either mechanism.
+/// 32 bits, static, without a C library: started by a shell, which has the library, under either mechanism.
 #[cfg(target_arch = "x86_64")]
 #[test]
-fn a_32_bit_child_sees_its_clients() {
+fn child_of_32_bits_sees_its_clients() {
     let server = i386();
     for mechanism in [PRELOAD, NOTIFY] {
         for script in ["$0; exit $?", "env -i $0; exit $?"] {
@@ -110,7 +111,7 @@ fn addresses(said: &[u8]) -> [SocketAddr; 2] {
     })
 }
 
-/// `i386.c`, compile, for which gcc needs no libraries of that machine type.
+/// The path of `i386.c`, compiled; gcc needs no libraries of that machine type for it.
 #[cfg(target_arch = "x86_64")]
 fn i386() -> String {
     let target = Path::new(env!("CARGO_TARGET_TMPDIR")).join("i386");
@@ -135,7 +136,7 @@ fn i386() -> String {
     target.to_str().expect("text").to_owned()
 }
 
-/// A job at the start of the machine, which is when there is no file yet that says so.
+/// A job at the start of the machine, which cron detects by the absence of its run file.
 const CRON: &str = "
 for directory in /run /etc/cron.d /var/spool/cron/crontabs; do mount -t tmpfs none $directory; done
 echo '@reboot root exec SERVER --accept=block' >/etc/cron.d/server

@@ -1,5 +1,5 @@
-//! What goes wrong around a program, by either mechanism: it goes on, or it ends; it is never left as it
-//! were. The faults of one mechanism alone are in `exec/faults.rs` and in `exec/notify/faults.rs`.
+//! Disturbances around a program, by either mechanism: it goes on, or it ends; it is never left in between.
+//! The faults of one mechanism alone are in `exec/faults.rs` and in `exec/notify/faults.rs`.
 
 use std::net::SocketAddr;
 use std::sync::mpsc::{self, RecvTimeoutError};
@@ -14,16 +14,16 @@ use crate::harness::rig::exec::{NOTIFY, PRELOAD, ProgramRig, ServerRig, v2};
 
 const BOTH: [&str; 2] = [PRELOAD, NOTIFY];
 
-/// A signal every millisecond, while connections come whole and in pieces, to servers that wait in
-/// accept(2) and to those that don't.
+/// A signal every millisecond, while connections come whole and in pieces, to servers that wait in accept(2)
+/// and to those that don't.
 #[test]
-fn a_storm_of_signals_loses_nobody() {
+fn storm_of_signals_loses_no_connection() {
     for mechanism in BOTH {
         for mode in ["--accept=block --brief", "--accept=level --brief"] {
             let served = ServerRig::with_mode(mechanism, mode, &[]);
             let server = server_of(&served);
             std::thread::scope(|scope| {
-                // Its end, also by panic, is the storm's.
+                // The storm ends with this scope, also by panic.
                 let (_storm, calm) = mpsc::channel::<()>();
                 scope.spawn(move || {
                     let each = Duration::from_millis(1);
@@ -44,10 +44,10 @@ fn a_storm_of_signals_loses_nobody() {
     }
 }
 
-/// Who waited for a listener that is no more is refused; who waits still when it is opened again, is
-/// served.
+/// A connection that waited for a listener that is closed is refused; one that still waits when it is opened
+/// again is served.
 #[test]
-fn a_listener_that_is_closed_and_opened_again() {
+fn reopened_listener_serves_waiting_connections() {
     for mechanism in BOTH {
         let served = ServerRig::with_mode(mechanism, "--accept=rebind --brief", &[]);
         let server = server_of(&served);
@@ -66,10 +66,10 @@ fn a_listener_that_is_closed_and_opened_again() {
     }
 }
 
-/// shutdown(2) ends the wait in accept(2), and the program stays. Who waited for it is refused when its header
-/// comes, and whoever comes then, by the kernel.
+/// shutdown(2) ends the wait in accept(2), and the program stays. A connection that waited is refused when
+/// its header comes; later ones are refused by the kernel.
 #[test]
-fn a_listener_that_is_shut_down() {
+fn shut_down_listener_refuses_connections() {
     for mechanism in BOTH {
         let served = ServerRig::with_mode(mechanism, "--accept=shutdown --brief", &[]);
         let client = fresh_client_v4();
@@ -85,9 +85,9 @@ fn a_listener_that_is_shut_down() {
     }
 }
 
-/// The bell does not get through while the listener's queue is full. It does once there is room.
+/// The wakeup connection does not get through while the accept backlog is full. It does once there is space.
 #[test]
-fn a_full_queue_when_the_bell_rings() {
+fn full_backlog_delays_the_wakeup_only() {
     let shallow = "echo 2 >/proc/sys/net/core/somaxconn && exec \"$@\"";
     for mechanism in BOTH {
         let through = ["sh", "-c", shallow, "sh"];
@@ -116,10 +116,10 @@ fn a_full_queue_when_the_bell_rings() {
     }
 }
 
-/// Their headers are complete, and they reset before the program comes to take them. It gets them all the same, as
-/// from the kernel, says who they were, and closes them.
+/// Their headers are complete, and they reset before the program accepts them. It gets them all the same, as
+/// from the kernel, reports their clients, and closes them.
 #[test]
-fn who_is_gone_before_the_program_takes_them() {
+fn connection_reset_before_accept_is_accepted_with_its_client() {
     for mechanism in BOTH {
         let served = ProgramRig::with_mode(mechanism, &[], PYTHON);
         let server = server_in(&served.process);
@@ -157,7 +157,7 @@ fn who_is_gone_before_the_program_takes_them() {
     }
 }
 
-/// Octets that nobody has read yet, for each connection of the balancer that is open.
+/// Unread bytes, for each open connection of the balancer.
 fn unread_from_balancer(host: &Host) -> Vec<String> {
     let filter = format!("src {LISTEN_V4} and dst {BALANCER_V4}");
     let said = host.run("ss", &["-Htn", "state", "established", &filter]);
@@ -167,9 +167,9 @@ fn unread_from_balancer(host: &Host) -> Vec<String> {
     unread.map(str::to_owned).collect()
 }
 
-/// Nothing of it stays: neither those who waited, nor its helpers, nor the table of clients.
+/// Nothing remains: neither waiting connections, nor helpers, nor the table of clients.
 #[test]
-fn a_killed_program_leaves_nothing() {
+fn killed_program_leaves_nothing() {
     for mechanism in BOTH {
         let mut served = ServerRig::with_mode(mechanism, "--accept=threads --brief", &[]);
         let waiting = parked(&served, &v2(fresh_client_v4()));
@@ -184,9 +184,9 @@ fn a_killed_program_leaves_nothing() {
 
 /// The helper is killed before the program has accepted anything.
 #[test]
-fn a_helper_that_is_killed_at_once() {
+fn helper_killed_at_once_is_contained() {
     let served = ServerRig::with_mode(PRELOAD, "--accept=level --brief", &[]);
-    super::kill_attendant_of(&served);
+    super::kill_header_waiter_of(&served);
     assert_eq!(
         served
             .connect_and_send(&v2(fresh_client_v4())[..20])
@@ -198,11 +198,11 @@ fn a_helper_that_is_killed_at_once() {
     served.assert_report(&served.report_for(&v2(client)), client);
 }
 
-/// As in a container without an init: it is process 1, and our helpers are orphans, which it would have to
+/// As in a container without an init: it is process 1, and the helpers are orphans, which it would have to
 /// reap. None of them ends before it. SIGTERM does what it does to any process 1 that does not handle it:
 /// nothing.
 #[test]
-fn as_process_1() {
+fn program_may_be_process_1() {
     for mechanism in BOTH {
         let mut served = ServerRig::with_mode(mechanism, "--accept=edge --brief", &[]);
         let family = pidfd::descendants(served.process.pid());
@@ -241,7 +241,7 @@ fn status_of(pid: u32, field: &str) -> String {
     lines.next().expect("the field").trim().to_owned()
 }
 
-/// A connection whose header the helper waits for: another one that came later has been served.
+/// Opens a connection whose header the helper waits for; asserts that a later one has been served.
 fn parked(served: &ServerRig, header: &[u8]) -> Conn {
     let conn = served.connect_and_send(&header[..20]);
     let client = fresh_client_v4();
@@ -249,7 +249,7 @@ fn parked(served: &ServerRig, header: &[u8]) -> Conn {
     conn
 }
 
-/// The server itself, a child of what has made its process-id namespace.
+/// The server itself, a child of the process that made its PID namespace.
 fn server_of(served: &ServerRig) -> PidFd {
     server_in(&served.process)
 }
@@ -265,7 +265,7 @@ fn said(served: &ServerRig, what: &str) {
         .wait_line(what, |line| (line == what).then_some(()));
 }
 
-/// Tells of each client, and how many descriptors are open once its own is closed.
+/// Prints each client, and the number of open descriptors once its connection is closed.
 const PYTHON: &[&str] = &[
     "/usr/bin/python3",
     "-uc",

@@ -1,4 +1,4 @@
-//! Many connections through a small table: no client is ever taken for another one.
+//! Churn: many connections through a small table; no client is ever confused with another.
 
 use std::net::SocketAddr;
 use std::thread;
@@ -6,10 +6,9 @@ use std::thread;
 use crate::harness::addr::v4;
 use crate::harness::rig::exec::{NOTIFY, PRELOAD, ServerRig, v2};
 
-/// The table has 512 slots, so that it is filled and swept over and over, and descriptors are used again
-/// at once.
+/// The table has 512 slots, so that it is filled and swept over and over, and descriptors are reused at once.
 #[test]
-fn no_identity_is_wrong() {
+fn churn_confuses_no_clients() {
     for mechanism in [PRELOAD, NOTIFY] {
         let served = ServerRig::with_mode(
             mechanism,
@@ -20,18 +19,18 @@ fn no_identity_is_wrong() {
     }
 }
 
-/// 65536 slots, of which 5000 connections need no second use.
+/// 65536 slots, none of which is used twice by 5000 connections.
 #[test]
-fn no_identity_is_wrong_in_the_default_table() {
+fn churn_confuses_no_clients_in_the_default_table() {
     churn(&ServerRig::new("--accept=edge --brief", &[]), count());
 }
 
-/// PEERNAME_TEST_CHURN is how many; 1000000 takes minutes.
+/// PEERNAME_TEST_CHURN sets how many; 1000000 takes minutes.
 fn count() -> u32 {
     std::env::var("PEERNAME_TEST_CHURN").map_or(5_000, |n| n.parse().expect("a number"))
 }
 
-/// Makes so many connections, four at a time, and checks each.
+/// Makes `count` connections, four at a time, and verifies each.
 pub(crate) fn churn(served: &ServerRig, count: u32) {
     served
         .lab

@@ -1,4 +1,4 @@
-//! A thousand clients that have not said who they are: nobody else waits for them.
+//! A thousand silent clients, whose header is outstanding: they delay no other client.
 
 use std::time::{Duration, Instant};
 
@@ -6,16 +6,17 @@ use crate::harness::addr::fresh_client_v4;
 use crate::harness::rig::exec::{NOTIFY, PRELOAD, ServerRig, v2};
 
 #[test]
-fn a_thousand_silent_clients_hold_nobody_up() {
+fn thousand_silent_clients_delay_no_other_client() {
     parked(PRELOAD, "--accept=level --brief");
 }
 
 #[test]
-fn nor_do_they_under_a_supervisor() {
+fn thousand_silent_clients_delay_no_other_client_under_notify() {
     parked(NOTIFY, "--accept=threads --brief");
 }
 
-/// The others take at most twice as long as before. When the silent ones speak at last, each is itself.
+/// The others take at most twice as long as before. When the silent clients send their headers at last, each
+/// is seen with its own address.
 fn parked(mechanism: &str, mode: &str) {
     peername_sys::process::limits::raise_open_files()
         .expect("descriptors for a thousand connections");
@@ -28,7 +29,7 @@ fn parked(mechanism: &str, mode: &str) {
     let silent: Vec<_> = headers.iter().map(open).collect();
     let beside = times(&served);
     // With --nocapture: the figures.
-    println!("{mechanism}: {before:?} alone, {beside:?} beside {CROWD} who are silent");
+    println!("{mechanism}: {before:?} alone, {beside:?} beside {CROWD} silent clients");
     assert!(
         beside.p50 <= (before.p50 * 2).max(A_WAKE_UP)
             && beside.p99 <= (before.p99 * 2).max(A_BUSY_MACHINE),
@@ -49,7 +50,7 @@ struct Times {
     p99: Duration,
 }
 
-/// Of one connection after another, from its SYN to the server's answer.
+/// The times of one connection after another, from its SYN to the server's answer.
 fn times(served: &ServerRig) -> Times {
     let mut times: Vec<_> = (0..ROUND).map(|_| time(served)).collect();
     times.sort_unstable();
@@ -69,7 +70,7 @@ fn time(served: &ServerRig) -> Duration {
 const CROWD: usize = 1000;
 const ROUND: usize = 200;
 
-/// What the scheduler alone may add when the machine has other work than this test: to every one, and to the
-/// slowest two of a round. One silent client who is waited for costs seconds.
+/// What the scheduler alone may add on a busy machine: to every connection, and to the slowest two of a
+/// round. Waiting for one silent client costs seconds.
 const A_WAKE_UP: Duration = Duration::from_millis(5);
 const A_BUSY_MACHINE: Duration = Duration::from_millis(250);

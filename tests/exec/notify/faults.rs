@@ -1,4 +1,4 @@
-//! What goes wrong between program and supervisor, and how it ends.
+//! Faults between program and supervisor, and how each ends.
 
 use std::fs;
 use std::os::unix::process::ExitStatusExt;
@@ -11,10 +11,10 @@ use crate::harness::lab::{WAIT_LIMIT, wait_for};
 use crate::harness::rig::exec_notify::{NotifyRig, kill_pid, recv_addresses};
 use crate::harness::rig::proxy::header_for;
 
-/// The kernel would answer ENOSYS to accept(2), at which a server spins. So the program ends, whatever it
-/// was doing, with all that it has started.
+/// The kernel would answer ENOSYS to accept(2), at which a server spins. So the program is terminated,
+/// whatever it was doing, with its descendants.
 #[test]
-fn a_killed_supervisor_ends_the_program() {
+fn killed_supervisor_ends_the_program() {
     for variant in ["block", "threads", "fork", "level", "edge"] {
         let mut exec = NotifyRig::start_variant(variant, "4", &[]);
         let client = fresh_client_v4();
@@ -33,18 +33,18 @@ fn a_killed_supervisor_ends_the_program() {
     }
 }
 
-/// Also before it has accepted anything, while it waits for that elsewhere than in accept(2).
+/// Also before the program has accepted anything, while it waits elsewhere than in accept(2).
 #[test]
-fn a_supervisor_killed_at_once_ends_the_program() {
+fn supervisor_killed_at_once_ends_the_program() {
     let mut exec = NotifyRig::start_variant("level", "4", &[]);
     kill_pid(exec.supervisor_pid());
     assert!(exec.process.wait_exit(WAIT_LIMIT).is_some());
 }
 
-/// What reads strangers' octets has no more of root's privileges than it uses: CAP_SYS_PTRACE and CAP_KILL, the guardian
-/// CAP_KILL alone.
+/// Processes that read bytes of untrusted peers keep only the privileges they use: CAP_SYS_PTRACE and
+/// CAP_KILL, the monitor CAP_KILL alone.
 #[test]
-fn the_helpers_keep_no_privileges() {
+fn helpers_keep_no_other_privileges() {
     let exec = NotifyRig::start_variant("fork", "4", &[]);
     let client = fresh_client_v4();
     assert_eq!(exec.report_for(&header_for(client)), [client; 2]);
@@ -68,18 +68,18 @@ fn the_helpers_keep_no_privileges() {
     }
 }
 
-/// One that does not end by itself is killed.
+/// A program that does not end by itself is killed.
 #[test]
-fn a_program_that_ignores_sigterm_ends_too() {
+fn killed_supervisor_ends_a_program_that_ignores_sigterm() {
     let mut exec = NotifyRig::start_ignoring_sigterm("fork");
     kill_pid(exec.supervisor_pid());
     assert!(exec.process.wait_exit(WAIT_LIMIT).is_some());
 }
 
-/// Nobody is left who could end the program, so the kernel does: all of its processes that accept, also those
-/// that ignore SIGTERM, at once.
+/// No helper is left that could end the program, so the kernel does: it kills all processes of it that
+/// accept, also those that ignore SIGTERM, at once.
 #[test]
-fn supervisor_and_guardian_killed_at_once_end_the_program() {
+fn supervisor_and_monitor_killed_at_once_end_the_program() {
     for variant in ["block", "threads", "fork", "level", "edge"] {
         for guardian_first in [false, true] {
             let mut exec = NotifyRig::start_ignoring_sigterm(variant);
@@ -97,9 +97,9 @@ fn supervisor_and_guardian_killed_at_once_end_the_program() {
     }
 }
 
-/// Before it has accepted anything, and with a guardian that is not the first.
+/// Before the program has accepted anything, and with a monitor that is not the first.
 #[test]
-fn supervisor_and_a_later_guardian_killed_before_anybody_has_come() {
+fn supervisor_and_later_monitor_killed_before_any_client_end_the_program() {
     let mut exec = NotifyRig::start_variant("level", "4", &[]);
     let first = exec.monitor_pid();
     kill_pid(first);
@@ -110,9 +110,9 @@ fn supervisor_and_a_later_guardian_killed_before_anybody_has_come() {
     killed(&mut exec);
 }
 
-/// It gives the program two seconds, in which it can be killed too.
+/// The monitor gives the program two seconds, in which it can be killed, too.
 #[test]
-fn a_guardian_killed_while_it_ends_the_program() {
+fn monitor_killed_while_it_ends_the_program() {
     let mut exec = NotifyRig::start_ignoring_sigterm("fork");
     let client = fresh_client_v4();
     assert_eq!(exec.report_for(&header_for(client)), [client; 2]);
@@ -123,7 +123,7 @@ fn a_guardian_killed_while_it_ends_the_program() {
     killed(&mut exec);
 }
 
-/// Stopped, neither can do anything about the end of the other.
+/// Suspends both first, so that neither can react to the other's end.
 pub(super) fn kill_at_once(helpers: [Pid; 2]) {
     for helper in helpers {
         rustix::process::kill_process(helper, Signal::STOP).expect("kill");
@@ -131,7 +131,8 @@ pub(super) fn kill_at_once(helpers: [Pid; 2]) {
     helpers.into_iter().for_each(kill_pid);
 }
 
-/// SIGKILL has ended the program, and nobody of it is left who listens; none of its calls has failed before.
+/// Waits until SIGKILL has ended the program and no process of it listens; asserts that none of its calls
+/// failed before.
 #[track_caller]
 fn killed(exec: &mut NotifyRig) {
     let status = exec.process.wait_exit(WAIT_LIMIT).expect("its end");
@@ -141,9 +142,9 @@ fn killed(exec: &mut NotifyRig) {
     assert!(!log.contains("not implemented"), "{log}");
 }
 
-/// Connections that are parked or ready when it happens are closed, not left hanging.
+/// Connections that wait for their header or for accept(2) are closed, not left hanging.
 #[test]
-fn a_killed_supervisor_lets_go_of_those_who_wait() {
+fn killed_supervisor_closes_waiting_connections() {
     let exec = NotifyRig::start_variant("level", "4", &[]);
     let waiting = exec.connect_and_send(b"PROXY TCP4 ");
     waiting.assert_stays_open(Duration::from_millis(100));
@@ -152,7 +153,7 @@ fn a_killed_supervisor_lets_go_of_those_who_wait() {
 }
 
 #[test]
-fn a_killed_guardian_is_replaced() {
+fn killed_monitor_is_replaced() {
     let mut exec = NotifyRig::start_variant("block", "4", &[]);
     let first = exec.monitor_pid();
     kill_pid(first);
@@ -167,7 +168,7 @@ fn a_killed_guardian_is_replaced() {
 
 /// A service manager that stops a whole group means the program.
 #[test]
-fn the_supervisor_does_not_end_by_sigterm() {
+fn supervisor_ignores_sigterm() {
     let exec = NotifyRig::start_variant("block", "4", &[]);
     for helper in [exec.supervisor_pid(), exec.monitor_pid()] {
         rustix::process::kill_process(helper, Signal::TERM).unwrap();
@@ -177,7 +178,7 @@ fn the_supervisor_does_not_end_by_sigterm() {
 }
 
 #[test]
-fn both_end_with_the_program() {
+fn helpers_end_with_the_program() {
     let mut exec = NotifyRig::start_variant("exit", "4", &[]);
     let (supervisor, guardian) = (exec.supervisor_pid(), exec.monitor_pid());
     exec.report_for(&header_for(fresh_client_v4()));
@@ -186,16 +187,16 @@ fn both_end_with_the_program() {
     for helper in [supervisor, guardian] {
         wait_for("its end", || {
             let path = format!("/proc/{}/stat", helper.as_raw_nonzero());
-            // Gone, or waiting for whoever reaps orphans here.
+            // Ended, or a zombie that waits for whichever process reaps orphans here.
             let stat = std::fs::read_to_string(path).unwrap_or_default();
             (stat.is_empty() || stat.contains(") Z ")).then_some(())
         });
     }
 }
 
-/// It goes with the program, too, when that is killed in the middle of a call.
+/// The helpers end also when the program is killed in the middle of a call.
 #[test]
-fn a_program_killed_while_it_waits_leaves_nothing() {
+fn program_killed_in_accept_leaves_nothing() {
     let mut exec = NotifyRig::start_variant("threads", "4", &[]);
     let supervisor = exec.supervisor_pid();
     exec.process.signal(Signal::KILL);
@@ -207,9 +208,9 @@ fn a_program_killed_while_it_waits_leaves_nothing() {
     });
 }
 
-/// The connection is not lost: the program gets it when it can.
+/// The connection is not lost: the program gets it when it has a descriptor.
 #[test]
-fn a_program_without_descriptors_gets_its_connection_later() {
+fn exhausted_descriptors_lose_no_connection() {
     let exec = NotifyRig::start_variant("full", "4", &[]);
     let client = fresh_client_v4();
     let conn = exec.connect_and_send(&header_for(client));
@@ -219,7 +220,7 @@ fn a_program_without_descriptors_gets_its_connection_later() {
 }
 
 #[test]
-fn signals_interrupt_and_nothing_is_lost() {
+fn signals_interrupt_accept_and_lose_nothing() {
     let exec = NotifyRig::start_variant("signal", "4", &[]);
     for round in 0..20 {
         for _ in 0..round {
@@ -233,9 +234,9 @@ fn signals_interrupt_and_nothing_is_lost() {
         .wait_line("EINTR", |line| (line == "EINTR").then_some(()));
 }
 
-/// The supervisor holds a listener only while somebody waits on it.
+/// The supervisor holds a listener only while a call waits on it.
 #[test]
-fn a_closed_listener_is_free_at_once() {
+fn closed_listener_frees_its_port_at_once() {
     let exec = NotifyRig::start_variant("rebind", "4", &[]);
     wait_for("its accept to wait", || {
         exec.process.signal(Signal::USR1);
@@ -247,7 +248,7 @@ fn a_closed_listener_is_free_at_once() {
 }
 
 #[test]
-fn a_listener_that_is_shut_down_ends_the_wait() {
+fn shut_down_listener_ends_the_wait() {
     let mut exec = NotifyRig::start_variant("shutdown", "4", &[]);
     wait_for("its accept to wait", || {
         exec.process.signal(Signal::USR1);

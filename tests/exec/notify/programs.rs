@@ -1,4 +1,4 @@
-//! Every way to wait, and every kind of header.
+//! Every call that waits for connections, and every kind of header, under the supervisor.
 
 use std::net::SocketAddr;
 use std::os::unix::process::ExitStatusExt;
@@ -17,7 +17,7 @@ use crate::harness::rig::exec_notify::{
 use crate::harness::rig::proxy::header_for;
 
 #[test]
-fn a_static_program_sees_every_client_however_it_waits() {
+fn static_program_sees_every_client_by_every_call() {
     for variant in [
         "block",
         "threads",
@@ -41,7 +41,7 @@ fn a_static_program_sees_every_client_however_it_waits() {
 }
 
 #[test]
-fn both_families_on_one_listener() {
+fn dual_stack_listener_sees_both_families() {
     let exec = NotifyRig::start_variant("edge", "6", &[]);
     let (v4, v6) = (fresh_client_v4(), fresh_client_v6());
     assert_eq!(exec.report_for_v6(&header_for(v6)), [v6; 2]);
@@ -55,7 +55,7 @@ fn both_families_on_one_listener() {
 }
 
 #[test]
-fn every_header() {
+fn every_header_is_understood() {
     let exec = NotifyRig::start_variant("level", "4", &[]);
     let client = fresh_client_v4();
     let v1 = header_bytes::v1(client, FRONT_V4);
@@ -78,9 +78,9 @@ fn every_header() {
     }
 }
 
-/// On an IPv4 socket an IPv6 client has no address. It gets one that nobody has, never the balancer's.
+/// An IPv4 socket can't show an IPv6 client. It shows an address that no host has, never the balancer's.
 #[test]
-fn an_ipv6_client_of_an_ipv4_listener_is_nobody_else() {
+fn ipv6_client_of_an_ipv4_listener_has_a_pseudo_address() {
     let exec = NotifyRig::start_variant("block", "4", &[]);
     let client = fresh_client_v6();
     let [accepted, peer] = exec.report_for(&header_bytes::v1(client, FRONT_V6));
@@ -92,7 +92,7 @@ fn an_ipv6_client_of_an_ipv4_listener_is_nobody_else() {
 }
 
 #[test]
-fn what_has_no_header_is_reset_and_never_seen() {
+fn connection_without_a_header_is_reset_and_never_seen() {
     let exec = NotifyRig::start_variant("threads", "4", &[]);
     for bytes in [
         &b"GET / HTTP/1.0\r\n\r\n"[..],
@@ -107,9 +107,9 @@ fn what_has_no_header_is_reset_and_never_seen() {
 }
 
 #[test]
-fn an_untrusted_peer_is_reset() {
+fn untrusted_peer_is_reset() {
     let exec = NotifyRig::start_variant("block", "4", &["--trust=192.0.2.1"]);
-    // The lab's server itself is in no trusted network but by its own address.
+    // The lab's server itself is in a trusted network only by its own address.
     let conn = Conn::try_connect(&exec.lab.server, "127.0.0.1:8443".parse().unwrap());
     if let Some(conn) = conn {
         conn.send(&header_for(fresh_client_v4()));
@@ -120,7 +120,7 @@ fn an_untrusted_peer_is_reset() {
 }
 
 #[test]
-fn where_headers_are_optional_who_has_none_is_itself() {
+fn connection_without_an_optional_header_keeps_its_address() {
     let exec = NotifyRig::start_variant("edge", "4", &["--header=optional"]);
     let conn = exec.connect_and_send(b"hello");
     let balancer = conn.local_addr();
@@ -132,9 +132,9 @@ fn where_headers_are_optional_who_has_none_is_itself() {
     assert_eq!(exec.report_for(&header_for(client)), [client; 2]);
 }
 
-/// Listeners on other ports are the program's alone: a plain connection, and the balancer's address.
+/// Listeners on other ports are not supervised: a plain connection, and the balancer's address.
 #[test]
-fn other_ports_are_left_alone() {
+fn other_ports_are_not_affected() {
     let exec = NotifyRig::start_variant("block", "4", &["--ports=9999"]);
     let conn = Conn::connect(&exec.lab.balancer, LISTEN_V4);
     let balancer = conn.local_addr();
@@ -145,10 +145,10 @@ fn other_ports_are_left_alone() {
 }
 
 #[test]
-fn go_sees_the_client_static_and_with_c() {
+fn go_program_sees_the_client_static_and_with_cgo() {
     for cgo in [false, true] {
         let program = compiled_go_server(cgo);
-        // By itself: Go is recognised, also where it is dynamically linked.
+        // Without `--mode`: Go is recognised, also where it is dynamically linked.
         let program = program.to_str().expect("text");
         let exec = NotifyRig::start(&["--mode=auto", "-v"], &[program, "tcp", ":8443"]);
         exec.process.wait_line("that it is Go", |line| {
@@ -164,16 +164,16 @@ fn go_sees_the_client_static_and_with_c() {
     }
 }
 
-/// Without any capability: `no_new_privs` takes its place, and it is said what that costs.
+/// Without any capability: `no_new_privs` replaces it, and the log names what that costs.
 #[test]
-fn an_ordinary_user_can_supervise() {
+fn ordinary_user_can_supervise() {
     let (lab, scratch) = (Lab::new(), Scratch::new());
     let copy = copy_executable(&lab.server, &scratch);
     let server = scratch.path_text("server");
     let built = crate::harness::rig::exec_notify::compiled_accept_server();
     lab.server
         .run("cp", &[built.to_str().expect("text"), &server]);
-    let nobody = [AS_NOBODY, NO_CAPABILITIES].concat();
+    let ordinary = [AS_NOBODY, NO_CAPABILITIES].concat();
     let args = [
         "exec",
         "--trust=10.81.0.0/24",
@@ -183,7 +183,7 @@ fn an_ordinary_user_can_supervise() {
         "--accept=threads",
     ];
     let mut process =
-        Process::start_through(&lab.server, &nobody, &copy, &args).wait_listening(&[LISTEN_V4]);
+        Process::start_through(&lab.server, &ordinary, &copy, &args).wait_listening(&[LISTEN_V4]);
     for client in [fresh_client_v4(), fresh_client_v4()] {
         let conn = Conn::connect_and_send(&lab.balancer, LISTEN_V4, &header_for(client));
         assert_eq!(
@@ -194,16 +194,16 @@ fn an_ordinary_user_can_supervise() {
     process.wait_line("what does not work any more", |line| {
         line.contains("no_new_privs").then_some(())
     });
-    // Nor does the kernel need any to end it.
+    // The kernel ends the program without any privilege, too.
     let network = network_of(&process.pid().to_string()).expect("a network");
     kill_at_once(["peername-guard", "peername-notify"].map(|name| wait_helper_pid(name, &network)));
     let status = process.wait_exit(WAIT_LIMIT).expect("its end");
     assert_eq!(status.signal(), Some(9), "{status:?}");
 }
 
-/// What a program was started with stays so: arguments, exit code, signals, and its parent.
+/// The program's arguments, exit code, signals and parent do not change.
 #[test]
-fn the_program_keeps_its_process() {
+fn program_keeps_its_process() {
     let lab = Lab::new();
     let run = |program: &[&str]| {
         let args = [&["exec", "--mode=notify", "--trust=any", "--"], program].concat();

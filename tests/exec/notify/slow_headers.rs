@@ -1,4 +1,4 @@
-//! Who says nothing keeps nobody waiting.
+//! Slow headers, under the supervisor: no other client is delayed.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use crate::harness::rig::exec_notify::{NotifyRig, recv_addresses};
 use crate::harness::rig::proxy::header_for;
 
 #[test]
-fn a_header_in_pieces_keeps_nobody_waiting() {
+fn slow_header_delays_no_other_client() {
     for variant in [
         "block", "threads", "fork", "poll", "select", "level", "edge", "oneshot",
     ] {
@@ -25,7 +25,7 @@ fn a_header_in_pieces_keeps_nobody_waiting() {
 }
 
 #[test]
-fn a_header_octet_by_octet() {
+fn header_may_come_byte_by_byte() {
     let exec = NotifyRig::start_variant("edge", "4", &[]);
     let client = fresh_client_v4();
     let conn = exec.connect_and_send(b"");
@@ -37,13 +37,13 @@ fn a_header_octet_by_octet() {
 }
 
 #[test]
-fn a_header_that_never_completes_ends_in_time() {
+fn incomplete_header_times_out() {
     for variant in ["block", "level"] {
         let exec = NotifyRig::start_variant(variant, "4", &["--header-timeout=300ms"]);
         for start in [&b""[..], b"PROXY TCP4 "] {
             let (end, after) = exec.connect_and_send(start).wait_closed();
             assert_eq!(end, End::Reset, "{variant}");
-            // The kernel shows a connection that says nothing only after a second.
+            // The kernel shows a silent connection only after a second (deferred accept).
             assert!(after >= Duration::from_millis(250), "{variant}: {after:?}");
         }
     }

@@ -1,4 +1,4 @@
-//! Which clients a header may name, where the supervisor accepts.
+//! Claimed sources, where the supervisor accepts.
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
@@ -23,7 +23,7 @@ fn special_sources_are_refused() {
 }
 
 #[test]
-fn they_are_refused_on_an_ipv4_listener() {
+fn special_sources_are_refused_on_an_ipv4_listener() {
     for options in [&[][..], &["--header=optional"]] {
         let exec = NotifyRig::start_variant("block", "4", options);
         for ip in ["127.0.0.1", "::1", "::ffff:127.0.0.1", "0.0.0.0", "::"] {
@@ -33,7 +33,7 @@ fn they_are_refused_on_an_ipv4_listener() {
 }
 
 #[test]
-fn a_slow_header_gets_no_further() {
+fn special_source_in_a_slow_header_is_refused() {
     let exec = NotifyRig::start_variant("level", "4", &[]);
     for ip in ["127.0.0.1", "::1", "224.0.0.1"] {
         let header = header_for(client(ip));
@@ -45,7 +45,7 @@ fn a_slow_header_gets_no_further() {
 }
 
 #[test]
-fn local_sources_on_request() {
+fn local_sources_are_allowed_on_request() {
     let exec = NotifyRig::start_variant("threads", "6", &["--source-policy=allow-local"]);
     for ip in ["127.0.0.1", "127.1.2.3", "::1", "::ffff:127.0.0.1"] {
         let client = client(ip);
@@ -58,7 +58,7 @@ fn local_sources_on_request() {
 
 /// See the library's test of the same name.
 #[test]
-fn who_names_itself_speaks_for_itself() {
+fn peer_that_claims_its_own_endpoint_is_treated_as_local() {
     let exec = NotifyRig::start_variant("block", "4", &["--trust=loopback"]);
     let listener = SocketAddr::from(([127, 0, 0, 1], 8443));
     let conn = Conn::connect(&exec.lab.server, listener);
@@ -84,7 +84,7 @@ fn shown(client: SocketAddr) -> [SocketAddr; 2] {
     [SocketAddr::new(ip, client.port()); 2]
 }
 
-/// The program greets everybody it sees.
+/// Asserts a reset without output: the program greets every client it sees.
 #[track_caller]
 fn refused(exec: &NotifyRig, listener: SocketAddr, claimed: &str) {
     let header = header_for(client(claimed));

@@ -1,4 +1,4 @@
-//! The programs: how each is started, asked, and what it says.
+//! The programs: how each is started, what a client sends, and where the program reports its client.
 
 use std::path::Path;
 use std::process::Command;
@@ -12,25 +12,25 @@ use crate::harness::rig::exec_notify::compiled_go_server;
 
 /// A row of the table.
 pub(super) struct Program {
-    /// The command line that listens on port 8443; writes what files it needs.
+    /// The command line that listens on port 8443; writes the files it needs.
     pub(super) command: fn(&Site<'_>) -> Vec<String>,
-    /// What starts `peername exec`: another user, a directory of its own.
+    /// The command that starts `peername exec`: as another user, with a directory of its own.
     pub(super) through: &'static [&'static str],
     pub(super) can_be_preloaded: bool,
     pub(super) listens_on: &'static [Listener],
-    /// What a client says first.
+    /// What a client sends first.
     pub(super) request: &'static [u8],
-    /// To whom it says who its client is, and what stands before the address.
+    /// Where the program reports its client, and the text before the address.
     pub(super) answers: Answers,
     pub(super) marker: &'static str,
-    /// Whether the next client comes only when what was started for the last one has ended. Its SIGCHLD can
-    /// interrupt getpeername(2) under a supervisor, and socat does not ask again.
+    /// Whether the next client comes only after the child for the last one has ended. Its SIGCHLD can
+    /// interrupt getpeername(2) under a supervisor, and socat does not repeat the call.
     pub(super) one_at_a_time: bool,
     /// A real client behind HAProxy.
     pub(super) real_client: fn(&Running<'_>),
 }
 
-/// Where a program is started.
+/// Where a program runs.
 pub(super) struct Site<'a> {
     pub(super) host: &'a Host,
     pub(super) scratch: &'a Scratch,
@@ -63,7 +63,7 @@ pub(super) fn go_static() -> Program {
     }
 }
 
-/// Dynamically linked, and yet its system calls are its own.
+/// Dynamically linked, and yet it makes its system calls without the C library.
 pub(super) fn go_cgo() -> Program {
     Program {
         command: |site| go(site, true),
@@ -170,7 +170,7 @@ pub(super) fn redis() -> Program {
             let bind = site.pick("0.0.0.0", "0.0.0.0 ::");
             let rest = "--port 8443 --appendonly no --protected-mode no --save";
             let line = format!("redis-server --bind {bind} {rest}");
-            // Nothing is saved: an empty argument.
+            // An empty argument, so that nothing is saved.
             words_and(&line, String::new())
         },
         request: b"CLIENT INFO\r\n",
@@ -217,7 +217,7 @@ const WEB_SERVER: Program = Program {
     ..USUAL
 };
 
-/// It refuses to be root. A process serves each connection.
+/// It refuses to run as root. A process serves each connection.
 pub(super) fn postgres() -> Program {
     Program {
         command: |site| {
@@ -240,7 +240,7 @@ pub(super) fn postgres() -> Program {
     }
 }
 
-/// Debian keeps the server's programs apart by version and off the search path.
+/// The newest version's directory: Debian installs the server's programs by version and off the search path.
 fn newest_postgres() -> String {
     let versions = std::fs::read_dir("/usr/lib/postgresql").expect("PostgreSQL (make setup)");
     let newest = versions.map(|entry| entry.expect("a version").path()).max();
@@ -248,7 +248,7 @@ fn newest_postgres() -> String {
     bin.to_str().expect("text").to_owned()
 }
 
-/// It insists on /run/sshd, which the package's unit makes; here in a /run of its own.
+/// sshd requires /run/sshd, which the package's unit creates; here in a /run of its own.
 pub(super) fn sshd() -> Program {
     Program {
         command: |site| {
@@ -265,7 +265,7 @@ pub(super) fn sshd() -> Program {
                 site.host.run("ssh-keygen", &args);
             }
             let listen = "ListenAddress 0.0.0.0:8443\n";
-            // It opens the last first, and who sees [::] takes that to stand for both.
+            // sshd binds the last address first, and takes [::] for both families.
             let listen = site.pick(
                 listen,
                 "ListenAddress [::]:8443\nListenAddress 0.0.0.0:8443\n",
@@ -308,7 +308,7 @@ fn socat_on(listen: &str) -> Vec<String> {
     )
 }
 
-/// It knows one family at a time.
+/// It supports one family at a time.
 pub(super) fn netcat() -> Program {
     Program {
         command: |_| words("nc.openbsd -lnvk", "0.0.0.0 8443"),
@@ -327,7 +327,7 @@ impl Site<'_> {
         }
     }
 
-    /// `DIR` is where the program may have its files.
+    /// Writes a file of the program's; `DIR` is its directory.
     fn write(&self, name: &str, content: &str) -> String {
         let content = content.replace("DIR", &self.scratch.path_text("."));
         self.scratch.write(name, &content)
@@ -339,7 +339,7 @@ fn words(program: &str, arguments: &str) -> Vec<String> {
     words.map(str::to_owned).collect()
 }
 
-/// The last argument may have spaces.
+/// Splits a command line; the last argument may have spaces.
 fn words_and(program: &str, last: String) -> Vec<String> {
     program
         .split(' ')

@@ -1,11 +1,11 @@
-//! Clients of two programs that do more than say hello, behind HAProxy.
+//! Real clients of two programs that need more than a greeting, behind HAProxy.
 
 use super::running::Running;
 use crate::harness::addr::{CLIENT_V4, FRONT_V4, LISTEN_V4, fresh_client_v4};
 use crate::harness::conn::Conn;
 use crate::harness::rig::exec::v2;
 
-/// A login with a key: sshd closes every descriptor, runs itself anew and asks for its peer there.
+/// A login with a key: sshd closes every descriptor, executes itself anew and calls getpeername(2) there.
 pub(super) fn logs_in(running: &Running<'_>) {
     let said = running.lab.client.run(
         "ssh",
@@ -31,7 +31,7 @@ pub(super) fn logs_in(running: &Running<'_>) {
     });
 }
 
-/// `pg_hba.conf` lets the client in, and nobody else: it is decided on the client, not on the proxy.
+/// `pg_hba.conf` admits the client alone: PostgreSQL decides by the client's address, not the proxy's.
 pub(super) fn asks_sql(running: &Running<'_>) {
     let sql = "select host(inet_client_addr()), inet_client_port()";
     let (host, port) = (FRONT_V4.ip().to_string(), FRONT_V4.port().to_string());

@@ -1,4 +1,4 @@
-//! A program started by `peername exec`, and what it says of its clients.
+//! A program started by `peername exec`, and what it reports of its clients.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -33,7 +33,7 @@ impl Mode {
     }
 }
 
-/// What a program is told to listen on.
+/// What a program is to listen on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Listener {
     /// 0.0.0.0:8443.
@@ -48,12 +48,12 @@ pub(super) struct Running<'a> {
     pub(super) process: Process,
     pub(super) lab: Lab,
     pub(super) scratch: Scratch,
-    /// Of the program's processes.
+    /// The name of the program's processes.
     name: String,
 }
 
 impl<'a> Running<'a> {
-    /// In a process-id namespace, and where everybody may execute what is started.
+    /// Starts it in a PID namespace, from a directory where every user may execute it.
     pub(super) fn start(program: &'a Program, mode: Mode, listener: Listener) -> Self {
         let (lab, scratch) = (Lab::without_routes(), Scratch::new());
         let binary = copy_executable(&lab.server, &scratch);
@@ -94,8 +94,8 @@ impl<'a> Running<'a> {
         }
     }
 
-    /// Sends this, and what the program expects of its clients, and waits until it says that it sees
-    /// `client`. An IPv4 client may be written as an IPv6 socket has it.
+    /// Sends the header and the client's first data, and waits until the program reports `client`. An IPv4
+    /// client may be written as an IPv6 socket shows it.
     #[track_caller]
     pub(super) fn sees(&self, conn: Conn, header: &[u8], client: SocketAddr) {
         conn.send(&[header, self.program.request].concat());
@@ -125,7 +125,7 @@ impl<'a> Running<'a> {
         }
     }
 
-    /// Processes of the program's name, the first one first. Helpers of ours come and go as they like.
+    /// The processes with the program's name, the first one first. Helpers of peername may come and go.
     pub(super) fn instances(&self) -> Vec<u32> {
         let is_named = |pid: &u32| {
             let comm = fs::read_to_string(format!("/proc/{pid}/comm"));
@@ -142,7 +142,7 @@ impl<'a> Running<'a> {
         process.signal(signal).expect("a signal");
     }
 
-    /// Expects an end without a word.
+    /// Asserts that the connection ends without output.
     #[track_caller]
     pub(super) fn refuses(&self, conn: Conn, header: &[u8]) {
         conn.send(&[header, self.program.request].concat());
@@ -150,7 +150,7 @@ impl<'a> Running<'a> {
     }
 }
 
-/// `IP PORT`, `IP port PORT`, `IP port=PORT`, `IP:PORT` or `[IP]:PORT`, followed by anything.
+/// Parses `IP PORT`, `IP port PORT`, `IP port=PORT`, `IP:PORT` or `[IP]:PORT`, followed by anything.
 fn address(text: &str) -> Option<SocketAddr> {
     let mut words = text
         .split([' ', '\r', '\n'])
