@@ -12,4 +12,5 @@ pub(crate) mod peername;
 pub(crate) mod rig;
 pub(crate) mod sender;
 pub(crate) mod server;
+pub(crate) mod special_sources;
 pub(crate) mod strict_http;

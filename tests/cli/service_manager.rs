@@ -17,7 +17,6 @@ use crate::harness::header_bytes;
 use crate::harness::lab::{Host, Lab, Process, Scratch, WAIT_LIMIT, assert_within, wait_for};
 use crate::harness::peername::{BINARY, PROXY_ARGS, Peername};
 use crate::harness::rig::proxy::{front_of, header_for};
-use crate::proxy::routes::routing;
 
 /// READY once it listens, watchdog messages, a reload with its beginning and end, STOPPING.
 #[test]
@@ -179,7 +178,7 @@ fn reload_keeps_activated_sockets_in_use() {
 fn two_instances_restart_together() {
     let lab = Lab::without_routes();
     let scratch = Scratch::new();
-    let before = routing(&lab.server);
+    let before = lab.server.routing_rules();
     let backend = Backend::listen(&lab.server, TARGET_V4);
     for _ in 0..2 {
         let mut instances = Vec::new();
@@ -202,7 +201,7 @@ fn two_instances_restart_together() {
             assert!(status.is_some_and(|status| status.success()), "{status:?}");
         }
         wait_for("no route is left behind", || {
-            (routing(&lab.server) == before).then_some(())
+            (lab.server.routing_rules() == before).then_some(())
         });
     }
 }

@@ -190,7 +190,7 @@ fn decode_reads_raw_bytes() {
 
 #[test]
 fn demo_works_as_root() {
-    shows_the_difference(&[BINARY]);
+    assert_demo_shows_the_client(&[BINARY]);
 }
 
 /// An ordinary user needs only a kernel that allows user namespaces.
@@ -198,7 +198,7 @@ fn demo_works_as_root() {
 fn demo_works_as_an_ordinary_user() {
     let scratch = Scratch::new();
     let copy = copy_executable(&Host::new(), &scratch);
-    shows_the_difference(&["runuser", "-u", "nobody", "--", &copy]);
+    assert_demo_shows_the_client(&["runuser", "-u", "nobody", "--", &copy]);
 }
 
 /// `doctor` finds what is missing, names the remedy, and succeeds once it is applied.
@@ -230,7 +230,7 @@ fn completions_exist_for_every_shell() {
     }
 }
 
-fn shows_the_difference(program: &[&str]) {
+fn assert_demo_shows_the_client(program: &[&str]) {
     let host = Host::new();
     let before = host.run("ip", &["address"]);
     let output = Peername::run_with_input(&host, program, &["demo"], "");

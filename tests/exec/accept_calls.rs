@@ -10,7 +10,7 @@ macro_rules! modes {
     ($($name:ident $mode:literal)*) => { $(
         #[test]
         fn $name() {
-            serves(&ServerRig::new($mode, &[]));
+            assert_serves(&ServerRig::new($mode, &[]));
         }
     )* };
 }
@@ -34,7 +34,7 @@ modes! {
 #[test]
 fn musl_program_sees_its_clients() {
     for mode in ["--accept=block", "--accept=edge"] {
-        serves(&ServerRig::start_through(
+        assert_serves(&ServerRig::start_through(
             &[],
             &compiled_server(Libc::Musl),
             mode,
@@ -43,18 +43,18 @@ fn musl_program_sees_its_clients() {
     }
 }
 
-fn serves(served: &ServerRig) {
+fn assert_serves(served: &ServerRig) {
     for header in [v1, v2] {
         let client = fresh_client_v4();
         let conn = served.connect_and_send(&[&header(client)[..], b"hi"].concat());
         served.assert_sees(&conn, served.shown_as(client));
     }
-    in_two_pieces(served);
-    in_single_octets(served);
+    assert_two_pieces_served(served);
+    assert_single_bytes_served(served);
 }
 
 /// While one header is incomplete, another client is served at once.
-fn in_two_pieces(served: &ServerRig) {
+fn assert_two_pieces_served(served: &ServerRig) {
     let (slow, fast) = (fresh_client_v4(), fresh_client_v4());
     let header = v2(slow);
     let (first, second) = header.split_at(20);
@@ -64,13 +64,13 @@ fn in_two_pieces(served: &ServerRig) {
         &served.connect_and_send(&[&v2(fast)[..], b"hi"].concat()),
         served.shown_as(fast),
     );
-    assert!(start.elapsed() < HELD_UP, "{:?}", start.elapsed());
+    assert!(start.elapsed() < DELAY_LIMIT, "{:?}", start.elapsed());
     waiting.send(second);
     waiting.send(b"hi");
     served.assert_sees(&waiting, served.shown_as(slow));
 }
 
-fn in_single_octets(served: &ServerRig) {
+fn assert_single_bytes_served(served: &ServerRig) {
     for header in [v1, v2] {
         let client = fresh_client_v4();
         let header = header(client);
@@ -85,4 +85,4 @@ fn in_single_octets(served: &ServerRig) {
 }
 
 /// Far below the header timeout, far above what a busy machine takes.
-const HELD_UP: Duration = Duration::from_secs(2);
+const DELAY_LIMIT: Duration = Duration::from_secs(2);

@@ -2,18 +2,17 @@
 
 mod disturbances;
 
-use std::fs;
 use std::process::Command;
 use std::time::Duration;
 
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Signal, kill_process};
 
 use crate::harness::addr::fresh_client_v4;
 use crate::harness::conn::End;
-use crate::harness::lab::{Host, Process, Scratch, wait_for};
-use crate::harness::peername::{BINARY, Peername, copy_executable};
+use crate::harness::lab::{Host, Scratch, wait_for};
+use crate::harness::peername::{Peername, copy_executable};
 use crate::harness::rig::exec::{
-    Libc, ProgramRig, ServerRig, built_library, compiled_server, exec_args, v2,
+    Libc, ProgramRig, ServerRig, built_library, compiled_server, exec_args, header_waiter_of, v2,
 };
 
 /// Exit code, arguments and environment are the program's own.
@@ -174,21 +173,4 @@ fn program_without_table_and_supervisor_may_not_listen() {
 
 pub(super) fn kill_header_waiter_of(served: &ServerRig) {
     kill_process(header_waiter_of(&served.process), Signal::KILL).expect("kill");
-}
-
-/// The header waiter of a program started here.
-pub(super) fn header_waiter_of(process: &Process) -> Pid {
-    // The program is the last of `unshare`'s descendants; the header waiter has kept the launcher's
-    // arguments.
-    let ours = |pid: u32| {
-        let words = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-        let network = |pid: u32| fs::read_link(format!("/proc/{pid}/ns/net")).ok();
-        words.starts_with(BINARY.as_bytes()) && network(pid) == network(process.pid())
-    };
-    let pids = fs::read_dir("/proc").expect("/proc");
-    let pid = pids
-        .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
-        .find(|&pid| ours(pid))
-        .expect("an attendant");
-    Pid::from_raw(i32::try_from(pid).expect("a pid")).expect("a pid")
 }

@@ -8,13 +8,12 @@ use std::time::{Duration, Instant};
 use peername_sys::process::pidfd::descendants;
 use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, kill_process, prlimit};
 
-use super::faults::header_waiter_of;
 use crate::harness::addr::{LISTEN_V4, LISTEN_V6, fresh_client_v4, fresh_client_v6};
 use crate::harness::conn::Conn;
 use crate::harness::lab::{Process, wait_for};
 use crate::harness::peername::{AS_NOBODY, NO_CAPABILITIES};
 use crate::harness::rig::exec::{
-    Libc, NOTIFY, PRELOAD, ProgramRig, ServerRig, compiled_server, v2,
+    Libc, NOTIFY, PRELOAD, ProgramRig, ServerRig, compiled_server, header_waiter_of, v2,
 };
 
 /// Its name is in /proc/net/unix, so any user can connect to it, and send nothing. Such connections, made
@@ -28,7 +27,7 @@ fn silent_local_processes_delay_no_client() {
         "--accept=level --brief",
         &[],
     );
-    let own = descriptors(header_waiter_of(&served.process));
+    let own = count_fds(header_waiter_of(&served.process));
     let as_nobody = [&["prlimit", "--nofile=4096"], AS_NOBODY, NO_CAPABILITIES].concat();
     let host = &served.lab.server;
     let strangers = Process::start_through(host, &as_nobody, "/usr/bin/python3", &["-uc", SILENT]);
@@ -37,14 +36,14 @@ fn silent_local_processes_delay_no_client() {
     });
     for _ in 0..5 {
         let start = Instant::now();
-        in_two_pieces(&served);
-        assert!(start.elapsed() < HELD_UP, "{:?}", start.elapsed());
-        assert!(descriptors(header_waiter_of(&served.process)) < own + 100);
+        assert_two_pieces_served(&served);
+        assert!(start.elapsed() < DELAY_LIMIT, "{:?}", start.elapsed());
+        assert!(count_fds(header_waiter_of(&served.process)) < own + 100);
     }
     // Nor do connections that stay open.
     strangers.signal(Signal::STOP);
     wait_for("the end of their calls", || {
-        (descriptors(header_waiter_of(&served.process)) == own).then_some(())
+        (count_fds(header_waiter_of(&served.process)) == own).then_some(())
     });
 }
 
@@ -65,9 +64,9 @@ fn slow_headers_are_limited_by_descriptors() {
         let mut kept: Vec<_> = clients.iter().filter_map(open).collect();
         wait_for("the end of those over the limit", || {
             kept.retain(|(conn, _)| conn.is_open_after(Duration::from_millis(1)));
-            (kept.len() <= A_THIRD).then_some(())
+            (kept.len() <= MAX_SLOW_HEADERS).then_some(())
         });
-        assert_eq!(kept.len(), A_THIRD, "{mechanism}");
+        assert_eq!(kept.len(), MAX_SLOW_HEADERS, "{mechanism}");
         for (conn, client) in &kept {
             conn.send(&[&v2(*client)[20..], b"hi"].concat());
         }
@@ -133,11 +132,11 @@ fn wakeup_connections_with_one_port_are_told_apart_by_listener() {
 fn header_waiter_without_a_descriptor_does_not_spin() {
     let served = ServerRig::new("--accept=level --brief", &[]);
     let attendant = header_waiter_of(&served.process);
-    in_two_pieces(&served);
+    assert_two_pieces_served(&served);
     // It has raised its own limit to the hard limit, which is also this process's.
     let maximum = getrlimit(Resource::Nofile).maximum;
     let none = Rlimit {
-        current: Some(first_free(attendant)),
+        current: Some(next_fd(attendant)),
         maximum,
     };
     let plenty = prlimit(Some(attendant), Resource::Nofile, none).expect("prlimit");
@@ -147,14 +146,14 @@ fn header_waiter_without_a_descriptor_does_not_spin() {
     let before = ticks(attendant);
     std::thread::sleep(Duration::from_secs(1));
     let took = ticks(attendant) - before;
-    assert!(took < SPINS, "{took} ticks in a second");
+    assert!(took < SPIN_TICKS, "{took} ticks in a second");
     prlimit(Some(attendant), Resource::Nofile, plenty).expect("prlimit");
     slow.send(&[&v2(client)[20..], b"hi"].concat());
     served.assert_sees(&slow, client);
 }
 
 #[track_caller]
-fn in_two_pieces(served: &ServerRig) {
+fn assert_two_pieces_served(served: &ServerRig) {
     let client = fresh_client_v4();
     let conn: Conn = served.connect_and_send(&v2(client)[..20]);
     conn.assert_stays_open(Duration::from_millis(50));
@@ -162,13 +161,13 @@ fn in_two_pieces(served: &ServerRig) {
     served.assert_sees(&conn, client);
 }
 
-fn descriptors(pid: Pid) -> usize {
+fn count_fds(pid: Pid) -> usize {
     let path = format!("/proc/{}/fd", pid.as_raw_nonzero());
     fs::read_dir(path).expect("a process").count()
 }
 
 /// The number that its next descriptor would have.
-fn first_free(pid: Pid) -> u64 {
+fn next_fd(pid: Pid) -> u64 {
     let is_free = |number: &u64| {
         let path = format!("/proc/{}/fd/{number}", pid.as_raw_nonzero());
         fs::read_link(path).is_err()
@@ -249,8 +248,8 @@ while True:
 "#;
 
 /// Far below the header timeout, far above what a busy machine takes.
-const HELD_UP: Duration = Duration::from_secs(2);
+const DELAY_LIMIT: Duration = Duration::from_secs(2);
 /// A loop that spins takes a hundred, or what the machine leaves to it.
-const SPINS: u64 = 10;
+const SPIN_TICKS: u64 = 10;
 /// A third of 64 descriptors.
-const A_THIRD: usize = 21;
+const MAX_SLOW_HEADERS: usize = 21;

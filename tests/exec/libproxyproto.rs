@@ -4,7 +4,7 @@
 use std::net::SocketAddr;
 use std::os::unix::fs::symlink;
 
-use super::load::churn::churn;
+use super::load::churn::assert_churn;
 use crate::harness::addr::{LISTEN_V4, fresh_client_v4};
 use crate::harness::conn::{Conn, End};
 use crate::harness::header_bytes;
@@ -12,12 +12,12 @@ use crate::harness::lab::{Lab, Process, Scratch, wait_for};
 use crate::harness::rig::exec::{Libc, ServerRig, built_library, compiled_server, v1, v2};
 
 /// Starts `server.c` with these variables.
-fn served(variables: &[&str], mode: &str) -> (ServerRig, Scratch) {
-    served_through(variables, &[], mode)
+fn start_server(variables: &[&str], mode: &str) -> (ServerRig, Scratch) {
+    start_server_through(variables, &[], mode)
 }
 
 /// The same, started through other programs.
-fn served_through(variables: &[&str], through: &[&str], mode: &str) -> (ServerRig, Scratch) {
+fn start_server_through(variables: &[&str], through: &[&str], mode: &str) -> (ServerRig, Scratch) {
     let (lab, scratch) = (Lab::without_routes(), Scratch::new());
     symlink(built_library(), scratch.path("libproxyproto.so")).expect("a link");
     let preload = format!("LD_PRELOAD={}", scratch.path_text("libproxyproto.so"));
@@ -37,7 +37,7 @@ fn server_sees_the_client() {
         "--accept=edge --brief",
         "--accept=fork --brief",
     ] {
-        let (served, _scratch) = served(&[], mode);
+        let (served, _scratch) = start_server(&[], mode);
         for header in [v1, v2] {
             let client = fresh_client_v4();
             served.assert_report(&served.report_for(&header(client)), client);
@@ -50,7 +50,7 @@ fn server_sees_the_client() {
 #[test]
 fn header_can_be_required() {
     let must = "LIBPROXYPROTO_MUST_USE_PROTOCOL_HEADER=0";
-    let (served, _scratch) = served(&[must], "--accept=level --brief");
+    let (served, _scratch) = start_server(&[must], "--accept=level --brief");
     assert_eq!(
         served
             .connect_and_send(b"GET / HTTP/1.0\r\n\r\n")
@@ -66,7 +66,8 @@ fn header_can_be_required() {
 #[test]
 fn library_is_propagated_through_exec() {
     let must = "LIBPROXYPROTO_MUST_USE_PROTOCOL_HEADER=1";
-    let (served, _scratch) = served_through(&[must], &["env", "-i"], "--accept=level --brief");
+    let (served, _scratch) =
+        start_server_through(&[must], &["env", "-i"], "--accept=level --brief");
     let client = fresh_client_v4();
     served.assert_report(&served.report_for(&v2(client)), client);
     assert_eq!(
@@ -78,7 +79,7 @@ fn library_is_propagated_through_exec() {
 /// As in libproxyproto: any peer that reaches the port may name any client.
 #[test]
 fn every_peer_is_trusted() {
-    let (served, _scratch) = served(&[], "--accept=level --brief");
+    let (served, _scratch) = start_server(&[], "--accept=level --brief");
     for ip in ["127.0.0.1", "0.0.0.0", "240.0.0.1"] {
         let client = SocketAddr::new(ip.parse().expect("an address"), 40_010);
         served.assert_report(&served.report_for(&v2(client)), client);
@@ -91,7 +92,7 @@ fn header_of_a_disabled_version_is_stripped() {
     let (text, binary) = (v1(fresh_client_v4()), v2(fresh_client_v4()));
     for (version, believed, stripped) in [("1", &text, &binary), ("2", &binary, &text)] {
         let variable = format!("LIBPROXYPROTO_VERSION={version}");
-        let (served, _scratch) = served(&[&variable], "--accept=level --brief");
+        let (served, _scratch) = start_server(&[&variable], "--accept=level --brief");
         let conn = served.connect_and_send(&[&stripped[..], b"hi"].concat());
         served.assert_sees(&conn, conn.local_addr());
         assert!(served.report_for(believed).contains("accept 198.51.100.7:"));
@@ -104,7 +105,7 @@ fn header_of_a_disabled_version_is_stripped() {
 fn debug_variable_prints_both_addresses() {
     let must = "LIBPROXYPROTO_MUST_USE_PROTOCOL_HEADER=1";
     for debug in ["LIBPROXYPROTO_DEBUG=", "NOTHING="] {
-        let (served, _scratch) = served(&[debug, must], "--accept=level --brief");
+        let (served, _scratch) = start_server(&[debug, must], "--accept=level --brief");
         let client = fresh_client_v4();
         let conn = served.connect_and_send(&[&v2(client)[..], b"hi"].concat());
         served.assert_sees(&conn, client);
@@ -127,7 +128,7 @@ fn debug_variable_prints_both_addresses() {
 /// Without a launcher there is no header waiter, so accept(2) itself waits for a slow header, for a moment.
 #[test]
 fn accept_waits_briefly_for_a_slow_header() {
-    let (served, _scratch) = served(&[], "--accept=block --brief");
+    let (served, _scratch) = start_server(&[], "--accept=block --brief");
     let client = fresh_client_v4();
     let header = header_bytes::v2(client, LISTEN_V4, &[]);
     let conn = served.connect_and_send(&header[..20]);
@@ -148,6 +149,6 @@ fn accept_waits_briefly_for_a_slow_header() {
 /// More connections, one after another, than the table has slots: 65536.
 #[test]
 fn slots_of_closed_connections_are_reused() {
-    let (served, _scratch) = served(&[], "--accept=edge --brief");
-    churn(&served, 80_000);
+    let (served, _scratch) = start_server(&[], "--accept=edge --brief");
+    assert_churn(&served, 80_000);
 }

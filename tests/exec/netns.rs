@@ -64,14 +64,14 @@ impl Private {
     }
 
     /// A helper process beside the program.
-    fn helper(&self, name: &str) -> Pid {
+    fn wait_helper(&self, name: &str) -> Pid {
         let network = network_of(&self.process.pid().to_string());
         wait_helper_pid(name, &network.expect("a network"))
     }
 
     /// The client that the server reports for a connection with this header.
     #[track_caller]
-    fn ask(&self, to: SocketAddr, bytes: &[u8]) -> SocketAddr {
+    fn reported_client(&self, to: SocketAddr, bytes: &[u8]) -> SocketAddr {
         address(
             &Conn::connect_and_send(&self.lab.balancer, to, bytes)
                 .recv_to_end()
@@ -86,18 +86,22 @@ fn python_sees_the_client_as_root_and_as_ordinary_user() {
         let server = Private::start(ordinary, "--protocol=tcp", PYTHON);
         for to in [LISTEN_V4, LISTEN_V6] {
             for client in [fresh_client_v4(), fresh_client_v6()] {
-                assert_eq!(server.ask(to, &header_for(client)), client, "{ordinary}");
+                assert_eq!(
+                    server.reported_client(to, &header_for(client)),
+                    client,
+                    "{ordinary}"
+                );
             }
         }
         let client = fresh_client_v4();
         assert_eq!(
-            server.ask(LISTEN_V4, &header_bytes::v1(client, FRONT_V4)),
+            server.reported_client(LISTEN_V4, &header_bytes::v1(client, FRONT_V4)),
             client
         );
         let tlvs = header_bytes::tlv(0xe0, &[7; 300]);
         assert_eq!(
             server
-                .ask(LISTEN_V4, &header_bytes::v2(client, FRONT_V4, &tlvs))
+                .reported_client(LISTEN_V4, &header_bytes::v2(client, FRONT_V4, &tlvs))
                 .ip(),
             client.ip()
         );
@@ -122,7 +126,7 @@ fn connection_without_a_header_is_reset() {
     let conn = Conn::connect_and_send(&server.lab.balancer, LISTEN_V4, b"GET / HTTP/1.0\r\n\r\n");
     assert_eq!(conn.wait_closed().0, End::Reset);
     let local = header_bytes::raw(header_bytes::LOCAL, header_bytes::UNSPEC, &[]);
-    let itself = server.ask(LISTEN_V4, &local);
+    let itself = server.reported_client(LISTEN_V4, &local);
     assert!(itself.ip().is_loopback() && itself.ip() != BALANCER_V4);
 }
 
@@ -133,7 +137,10 @@ fn local_sources_are_allowed_on_request_only() {
     let conn = Conn::connect_and_send(&server.lab.balancer, LISTEN_V4, &header_for(client));
     assert_eq!(conn.wait_closed().0, End::Reset);
     let server = Private::with(true, &["--source-policy=allow-local"], PYTHON);
-    assert_eq!(server.ask(LISTEN_V4, &header_for(client)), client);
+    assert_eq!(
+        server.reported_client(LISTEN_V4, &header_for(client)),
+        client
+    );
 }
 
 #[test]
@@ -143,7 +150,7 @@ fn slow_header_delays_no_other_client() {
     let header = header_for(slow);
     let (first, rest) = header.split_at(9);
     let waiting = Conn::connect_and_send(&server.lab.balancer, LISTEN_V4, first);
-    assert_eq!(server.ask(LISTEN_V4, &header_for(quick)), quick);
+    assert_eq!(server.reported_client(LISTEN_V4, &header_for(quick)), quick);
     waiting.send(rest);
     assert_eq!(address(&waiting.recv_to_end().0), slow);
 }
@@ -158,7 +165,10 @@ fn two_hundred_silent_clients_delay_no_other_client() {
     let silent: Vec<_> = clients.iter().map(|&client| open(client)).collect();
     for _ in 0..20 {
         let client = fresh_client_v4();
-        assert_eq!(server.ask(LISTEN_V4, &header_for(client)), client);
+        assert_eq!(
+            server.reported_client(LISTEN_V4, &header_for(client)),
+            client
+        );
     }
     for (conn, client) in silent.iter().zip(clients) {
         conn.send(&header_for(client)[15..]);
@@ -244,7 +254,7 @@ fn program_that_ends_at_once_is_no_error() {
 fn helpers_share_the_programs_session_but_not_its_group() {
     let server = Private::start(true, "--protocol=tcp", PYTHON);
     let [group, session] = group_and_session(server.process.pid());
-    for helper in ["peername-netns", "exe"].map(|name| server.helper(name)) {
+    for helper in ["peername-netns", "exe"].map(|name| server.wait_helper(name)) {
         let [its_group, its_session] = group_and_session(helper.as_raw_pid().cast_unsigned());
         assert_ne!(its_group, group);
         assert_eq!(its_session, session);
@@ -263,11 +273,11 @@ fn group_and_session(pid: u32) -> [String; 2] {
 /// later.
 #[test]
 fn killed_proxy_terminates_the_program() {
-    let deaf = deaf();
+    let deaf = ignoring_sigterm();
     for program in [PYTHON[2], &deaf] {
         let mut server = Private::start(true, "--protocol=tcp", &[PYTHON[0], PYTHON[1], program]);
         // The process name of a program started as /proc/self/exe.
-        kill_pid(server.helper("exe"));
+        kill_pid(server.wait_helper("exe"));
         let status = server.process.wait_exit(2 * WAIT_LIMIT).expect("its end");
         let signal = if program == deaf {
             Signal::KILL
@@ -282,7 +292,7 @@ fn killed_proxy_terminates_the_program() {
 #[test]
 fn killed_monitor_ends_program_and_proxy() {
     let mut server = Private::start(true, "--protocol=tcp", PYTHON);
-    kill_pid(server.helper("peername-netns"));
+    kill_pid(server.wait_helper("peername-netns"));
     let status = server.process.wait_exit(WAIT_LIMIT).expect("its end");
     assert_eq!(status.signal(), Some(Signal::KILL.as_raw()));
     server.lab.balancer.wait_connection_refused(LISTEN_V4);
@@ -293,14 +303,17 @@ fn killed_monitor_ends_program_and_proxy() {
 #[test]
 fn suspended_monitor_goes_on_after_sigcont() {
     let mut server = Private::start(true, "--protocol=tcp", PYTHON);
-    let watcher = server.helper("peername-netns");
+    let watcher = server.wait_helper("peername-netns");
     for _ in 0..3 {
         suspend_and_resume(watcher);
     }
     assert_eq!(server.process.wait_exit(A_MOMENT), None);
     let client = fresh_client_v4();
-    assert_eq!(server.ask(LISTEN_V4, &header_for(client)), client);
-    kill_pid(server.helper("exe"));
+    assert_eq!(
+        server.reported_client(LISTEN_V4, &header_for(client)),
+        client
+    );
+    kill_pid(server.wait_helper("exe"));
     let status = server.process.wait_exit(WAIT_LIMIT).expect("its end");
     assert_eq!(status.signal(), Some(Signal::TERM.as_raw()));
 }
@@ -308,9 +321,13 @@ fn suspended_monitor_goes_on_after_sigcont() {
 /// Nor does it shorten the time that the program has to end by itself.
 #[test]
 fn suspended_monitor_keeps_its_deadline() {
-    let mut server = Private::start(true, "--protocol=tcp", &[PYTHON[0], PYTHON[1], &deaf()]);
-    let watcher = server.helper("peername-netns");
-    kill_pid(server.helper("exe"));
+    let mut server = Private::start(
+        true,
+        "--protocol=tcp",
+        &[PYTHON[0], PYTHON[1], &ignoring_sigterm()],
+    );
+    let watcher = server.wait_helper("peername-netns");
+    kill_pid(server.wait_helper("exe"));
     server
         .process
         .wait_line("that the program is to end", |line| {
@@ -353,7 +370,10 @@ fn shut_down_listener_resets_clients() {
         &["/usr/bin/python3", "-uc", WAITING],
     );
     let client = fresh_client_v4();
-    assert_eq!(server.ask(LISTEN_V4, &header_for(client)), client);
+    assert_eq!(
+        server.reported_client(LISTEN_V4, &header_for(client)),
+        client
+    );
     server.process.signal(Signal::USR2);
     server.process.wait_line("the end of its wait", |line| {
         (line == "accept: EINVAL").then_some(())

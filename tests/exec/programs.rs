@@ -32,7 +32,7 @@ macro_rules! rows {
     ($($name:ident)*) => { $(
         #[test]
         fn $name() {
-            sees_its_clients(&catalogue::$name());
+            assert_sees_its_clients(&catalogue::$name());
         }
     )* };
 }
@@ -42,10 +42,10 @@ rows! {
     redis nginx nginx_reuseport apache postgres sshd socat socat_v6 netcat
 }
 
-fn sees_its_clients(program: &Program) {
+fn assert_sees_its_clients(program: &Program) {
     for mode in Mode::ALL {
         if mode == Mode::Preload && !program.can_be_preloaded {
-            is_refused(program);
+            assert_refused(program);
             continue;
         }
         if program.listens_on.contains(&Listener::V4) {

@@ -13,16 +13,16 @@ fn headers_of_curl_and_nginx_name_the_client() {
     let program = ProgramRig::start(&["/usr/bin/python3", "-uc", PYTHON]);
     let claimed = curl_with_header(&program.lab, LISTEN_V4);
     program.process.wait_line("of curl", |line| {
-        (anywhere(line) == Some(claimed)).then_some(())
+        (find_peer(line) == Some(claimed)).then_some(())
     });
     let _nginx = NginxStream::start(&program.lab, LISTEN_V4);
     let conn = Conn::connect_and_send(&program.lab.client, FRONT_V4, b"GET / HTTP/1.0\r\n\r\n");
-    let said = conn.recv_text_until(|said| anywhere(said).is_some());
-    assert_eq!(anywhere(&said), Some(CLIENT_V4), "{said}");
+    let said = conn.recv_text_until(|said| find_peer(said).is_some());
+    assert_eq!(find_peer(&said), Some(CLIENT_V4), "{said}");
 }
 
 /// Finds `peer ADDRESS PORT`, anywhere in a line.
-fn anywhere(text: &str) -> Option<SocketAddr> {
+fn find_peer(text: &str) -> Option<SocketAddr> {
     let mut lines = text.lines().filter_map(|line| line.strip_prefix("peer "));
     lines.find_map(|line| {
         let (ip, port) = line.trim().split_once(' ')?;

@@ -7,15 +7,15 @@ use crate::harness::addr::{FRONT_V4, LISTEN_V4, LISTEN_V6, fresh_client_v4};
 use crate::harness::conn::{Conn, End};
 use crate::harness::header_bytes;
 use crate::harness::rig::exec::{ServerRig, mapped_ipv6, v1, v2};
-use crate::proxy::policy::sources::{LOOPBACK, NOBODY};
+use crate::harness::special_sources::{IMPOSSIBLE, LOOPBACK_ADDRESSES};
 
 #[test]
 fn special_sources_are_refused() {
     let served = ServerRig::new("--accept=level", &[]);
-    for ip in [NOBODY, LOOPBACK].concat() {
+    for ip in [IMPOSSIBLE, LOOPBACK_ADDRESSES].concat() {
         let client = client(ip);
         for header in [v1(client), v2(client)] {
-            refused(&served, LISTEN_V4, &header, ip);
+            assert_refused(&served, LISTEN_V4, &header, ip);
         }
     }
     let client = fresh_client_v4();
@@ -25,9 +25,9 @@ fn special_sources_are_refused() {
 #[test]
 fn special_sources_are_refused_on_an_ipv6_listener() {
     let served = ServerRig::new("--accept=edge --family=6", &[]);
-    for ip in [NOBODY, LOOPBACK].concat() {
+    for ip in [IMPOSSIBLE, LOOPBACK_ADDRESSES].concat() {
         for listener in [LISTEN_V4, LISTEN_V6] {
-            refused(&served, listener, &v2(client(ip)), ip);
+            assert_refused(&served, listener, &v2(client(ip)), ip);
         }
     }
 }
@@ -37,7 +37,7 @@ fn special_sources_are_refused_on_an_ipv6_listener() {
 fn special_sources_are_refused_where_headers_are_optional() {
     let served = ServerRig::new("--accept=level", &["--header=optional"]);
     for ip in ["127.0.0.1", "::1", "0.0.0.0"] {
-        refused(&served, LISTEN_V4, &v2(client(ip)), ip);
+        assert_refused(&served, LISTEN_V4, &v2(client(ip)), ip);
     }
 }
 
@@ -48,7 +48,7 @@ fn impossible_tcp_sources_are_refused() {
     let nameless = SocketAddr::new(fresh_client_v4().ip(), 0);
     let datagram = header_bytes::v2_udp(fresh_client_v4(), FRONT_V4);
     for bytes in [v1(nameless), v2(nameless), datagram] {
-        refused(&served, LISTEN_V4, &bytes, "port 0, or UDP");
+        assert_refused(&served, LISTEN_V4, &bytes, "port 0, or UDP");
     }
 }
 
@@ -75,8 +75,8 @@ fn local_sources_are_allowed_on_request() {
         let client = client(ip);
         served.assert_report(&served.report_for(&v2(client)), mapped_ipv6(client));
     }
-    for ip in NOBODY {
-        refused(&served, LISTEN_V4, &v2(client(ip)), ip);
+    for ip in IMPOSSIBLE {
+        assert_refused(&served, LISTEN_V4, &v2(client(ip)), ip);
     }
 }
 
@@ -102,7 +102,7 @@ fn client(ip: &str) -> SocketAddr {
 
 /// Asserts a reset without output of the server, which greets every client it sees.
 #[track_caller]
-fn refused(served: &ServerRig, listener: SocketAddr, header: &[u8], claimed: &str) {
+fn assert_refused(served: &ServerRig, listener: SocketAddr, header: &[u8], claimed: &str) {
     let bytes = [header, b"hello"].concat();
     let conn = Conn::connect_and_send(&served.lab.balancer, listener, &bytes);
     assert_eq!(conn.wait_closed().0, End::Reset, "{claimed}");

@@ -2,6 +2,8 @@
 
 use std::net::SocketAddr;
 
+use super::addr::{FRONT_V4, fresh_client_v4};
+
 /// `PROXY TCP4 …`, for endpoints of one family.
 pub(crate) fn v1(source: SocketAddr, destination: SocketAddr) -> Vec<u8> {
     let family = if source.is_ipv4() { "TCP4" } else { "TCP6" };
@@ -81,6 +83,28 @@ pub(crate) fn nlb_health_check() -> Vec<u8> {
     let tlvs = [0x03, 0x00, 0x04, 0xbc, 0xe5, 0x95, 0x1f, 0x04, 0x00, 0x4a];
     let body: Vec<u8> = tlvs.into_iter().chain(std::iter::repeat_n(0, 74)).collect();
     raw(LOCAL, STREAM_V4, &body)
+}
+
+/// Headers that carry no client: name and bytes of each.
+pub(crate) fn without_client() -> [(&'static str, Vec<u8>); 9] {
+    let block = addresses(fresh_client_v4(), FRONT_V4);
+    [
+        ("LOCAL, nothing else", raw(LOCAL, UNSPEC, &[])),
+        ("LOCAL with an address block", raw(LOCAL, STREAM_V4, &block)),
+        (
+            "LOCAL with a family and no block",
+            raw(LOCAL, STREAM_V4, &[]),
+        ),
+        ("an AWS health check", nlb_health_check()),
+        ("UNSPEC", raw(PROXY, UNSPEC, &[])),
+        ("UNSPEC with a block", raw(PROXY, UNSPEC, &block)),
+        ("AF_UNIX", raw(PROXY, STREAM_UNIX, &[b'x'; 216])),
+        ("UNKNOWN, short", b"PROXY UNKNOWN\r\n".to_vec()),
+        (
+            "UNKNOWN, long",
+            b"PROXY UNKNOWN ffff::1 ffff::2 1 2\r\n".to_vec(),
+        ),
+    ]
 }
 
 pub(crate) const SIGNATURE: &[u8] = b"\r\n\r\n\0\r\nQUIT\n";

@@ -2,11 +2,10 @@
 
 use std::process::Command;
 
-use super::authz::decisions::LONG_CHECK_TIMEOUT;
 use crate::harness::addr::v4;
 use crate::harness::check::service::Service;
 use crate::harness::lab::wait_for;
-use crate::harness::rig::intercept::InterceptRig;
+use crate::harness::rig::intercept::{InterceptRig, LONG_CHECK_TIMEOUT};
 
 const ADMIN: &str = "http://127.0.0.1:9300";
 

@@ -3,12 +3,11 @@
 
 use std::process::Command;
 
-use super::authz::decisions::LONG_CHECK_TIMEOUT;
 use super::http::streams;
 use crate::harness::addr::v4;
 use crate::harness::check::service::Opa;
 use crate::harness::peername::BINARY;
-use crate::harness::rig::intercept::{InterceptRig, PROXY_ADDR};
+use crate::harness::rig::intercept::{InterceptRig, LONG_CHECK_TIMEOUT, PROXY_ADDR};
 
 /// One client, and the output that is expected of it in each case.
 struct Client {
@@ -32,16 +31,16 @@ struct Client {
 
 impl Client {
     #[track_caller]
-    fn gets_what_the_check_says(&self, origin: &str) {
+    fn assert_gets_what_the_check_decides(&self, origin: &str) {
         let (rig, opa) = self.start();
-        let _server = self.server.map(|script| streams::serve(&rig, script));
-        let passed = self.get(&rig, &format!("{origin}/echo"));
+        let _server = self.server.map(|script| rig.start_python_origin(script));
+        let passed = self.run_client(&rig, &format!("{origin}/echo"));
         assert!(passed.contains(self.passes), "{passed}");
-        self.says(&rig, &format!("{origin}/no"), self.refused);
+        self.assert_output(&rig, &format!("{origin}/no"), self.refused);
         let elsewhere = origin.replace("a.test", "b.test");
-        self.says(&rig, &format!("{elsewhere}/echo"), self.no_tunnel);
+        self.assert_output(&rig, &format!("{elsewhere}/echo"), self.no_tunnel);
         drop(opa);
-        self.says(&rig, &format!("{origin}/echo"), self.check_down);
+        self.assert_output(&rig, &format!("{origin}/echo"), self.check_down);
         assert_eq!(rig.wait_audit_lines("/echo", 1)[0]["decision"], "allowed");
         assert_eq!(rig.wait_audit_lines("/no", 1)[0]["decision"], "denied");
         // The origin has seen one request at most: of a WebSocket, nginx has seen none.
@@ -66,14 +65,14 @@ impl Client {
     }
 
     #[track_caller]
-    fn says(&self, rig: &InterceptRig, url: &str, expected: &[&str]) {
-        let said = self.get(rig, url);
+    fn assert_output(&self, rig: &InterceptRig, url: &str, expected: &[&str]) {
+        let said = self.run_client(rig, url);
         for part in expected {
             assert!(said.contains(part), "{url}, {part:?}: {said}");
         }
     }
 
-    fn get(&self, rig: &InterceptRig, url: &str) -> String {
+    fn run_client(&self, rig: &InterceptRig, url: &str) -> String {
         shell(rig, &format!("{} {url}", self.command)).1
     }
 }
@@ -109,12 +108,12 @@ fn curl_over_http1() {
         passes: "GET a.test HTTP/1.1 ",
         ..CURL
     }
-    .gets_what_the_check_says("https://a.test");
+    .assert_gets_what_the_check_decides("https://a.test");
 }
 
 #[test]
 fn curl_over_http2() {
-    CURL.gets_what_the_check_says("https://a.test");
+    CURL.assert_gets_what_the_check_decides("https://a.test");
 }
 
 #[test]
@@ -129,7 +128,7 @@ fn python_requests_in_strict_mode() {
         no_tunnel: &["ProxyError", "Tunnel connection failed: 403"],
         check_down: &["ProxyError", "Tunnel connection failed: 503"],
     }
-    .gets_what_the_check_says("https://a.test");
+    .assert_gets_what_the_check_decides("https://a.test");
 }
 
 #[test]
@@ -144,7 +143,7 @@ fn python_websockets() {
         no_tunnel: &["CONNECT 403"],
         check_down: &["CONNECT 503"],
     }
-    .gets_what_the_check_says("wss://a.test:9001");
+    .assert_gets_what_the_check_decides("wss://a.test:9001");
 }
 
 #[test]
@@ -159,7 +158,7 @@ fn node() {
         no_tunnel: &["CONNECT 403"],
         check_down: &["CONNECT 503"],
     }
-    .gets_what_the_check_says("https://a.test");
+    .assert_gets_what_the_check_decides("https://a.test");
 }
 
 #[test]
@@ -174,7 +173,7 @@ fn go() {
         no_tunnel: &["Forbidden"],
         check_down: &["Service Unavailable"],
     }
-    .gets_what_the_check_says("https://a.test");
+    .assert_gets_what_the_check_decides("https://a.test");
 }
 
 #[test]
@@ -189,7 +188,7 @@ fn java() {
         no_tunnel: &["IOException: Tunnel failed, got: 403"],
         check_down: &["IOException: Tunnel failed, got: 503"],
     }
-    .gets_what_the_check_says("https://a.test");
+    .assert_gets_what_the_check_decides("https://a.test");
 }
 
 /// Chromium has a certificate store of its own, and shows the page with the reason, also where a tunnel is
@@ -210,7 +209,7 @@ fn chromium() {
         no_tunnel: &["<h1>Forbidden</h1>", "<code>denied</code>", REASON],
         check_down: &["<h1>Service Unavailable</h1>", "<code>check_failed</code>"],
     }
-    .gets_what_the_check_says("https://a.test");
+    .assert_gets_what_the_check_decides("https://a.test");
 }
 
 const CURL: Client = Client {

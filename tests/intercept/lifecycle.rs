@@ -20,7 +20,7 @@ fn drain_finishes_requests_in_flight() {
     let (origin, down) = slow(&rig);
     let up = origin.accept();
     rig.proxy.signal(Signal::TERM);
-    says_it_stops(&rig);
+    wait_stopping(&rig);
     recv_head(&up);
     up.send(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok");
     assert!(recv_head(&down).starts_with("HTTP/1.1 200 "));
@@ -36,7 +36,7 @@ fn second_sigterm_ends_the_drain_at_once() {
     let mut rig = InterceptRig::new(&["--allow-destination=10.81.0.1:9001"]);
     let (_origin, _down) = slow(&rig);
     rig.proxy.signal(Signal::TERM);
-    says_it_stops(&rig);
+    wait_stopping(&rig);
     rig.proxy.signal(Signal::TERM);
     assert!(rig.proxy.wait_exit(Duration::from_secs(5)).is_some());
 }
@@ -214,7 +214,7 @@ fn missing_prerequisite_is_named_at_the_start() {
     }
 }
 
-fn says_it_stops(rig: &InterceptRig) {
+fn wait_stopping(rig: &InterceptRig) {
     let stops = |line: &str| line.contains("accepting no more").then_some(());
     rig.proxy.wait_line("that it stops", stops);
 }

@@ -37,7 +37,7 @@ fn idle_http2_client_gets_goaway() {
 #[test]
 fn stalled_response_is_aborted() {
     let rig = InterceptRig::new(&[IDLE, ALLOW]);
-    let (origin, down) = ask(&rig, "GET /half");
+    let (origin, down) = send_half_request(&rig, "GET /half");
     let up = origin.accept();
     recv_head(&up);
     up.send(b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nhalf");
@@ -51,7 +51,7 @@ fn stalled_response_is_aborted() {
 #[test]
 fn slow_response_is_not_aborted() {
     let rig = InterceptRig::new(&["--idle-timeout=4s", ALLOW]);
-    let (origin, down) = ask(&rig, "GET /slow");
+    let (origin, down) = send_half_request(&rig, "GET /slow");
     let up = origin.accept();
     recv_head(&up);
     up.send(b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\n");
@@ -79,7 +79,7 @@ fn client_that_does_not_read_is_aborted() {
 #[test]
 fn stalled_request_is_aborted() {
     let rig = InterceptRig::new(&[IDLE, ALLOW]);
-    let (origin, down) = ask(&rig, "POST /half");
+    let (origin, down) = send_half_request(&rig, "POST /half");
     let up = origin.accept();
     recv_head(&up);
     let told = down.recv_text_until(|text| text.contains("client_idle"));
@@ -92,7 +92,7 @@ fn stalled_request_is_aborted() {
 #[test]
 fn streams_have_a_longer_idle_timeout() {
     let rig = InterceptRig::new(&[IDLE, "--tunnel-timeout=4s", ALLOW]);
-    let (origin, down) = ask(&rig, "GET /events");
+    let (origin, down) = send_half_request(&rig, "GET /events");
     let up = origin.accept();
     recv_head(&up);
     std::thread::sleep(Duration::from_millis(2500));
@@ -141,7 +141,7 @@ fn tunnels_and_websockets_have_their_own_idle_timeout() {
 }
 
 /// Sends a request, with half of its body if it has one.
-fn ask(rig: &InterceptRig, line: &str) -> (Backend, Conn) {
+fn send_half_request(rig: &InterceptRig, line: &str) -> (Backend, Conn) {
     let origin = Backend::listen(&rig.lab.server, ORIGIN);
     let line = line.replace(' ', " http://a.test:9001");
     let body = match line.starts_with("POST") {

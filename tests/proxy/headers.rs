@@ -12,10 +12,7 @@ use crate::harness::addr::{
 };
 use crate::harness::backend::Backend;
 use crate::harness::conn::{Conn, End};
-use crate::harness::header_bytes::{
-    DGRAM_V4, LOCAL, NOOP, PROXY, STREAM_UNIX, STREAM_V4, UNSPEC, addresses, nlb_health_check, raw,
-    tlv, v1, v2,
-};
+use crate::harness::header_bytes::{self, DGRAM_V4, NOOP, PROXY, addresses, raw, tlv, v1, v2};
 use crate::harness::lab::{Lab, assert_within, wait_for};
 use crate::harness::peername::Peername;
 use crate::harness::rig::proxy::{ProxyRig, front_of, header_for};
@@ -65,7 +62,7 @@ fn header_may_be_split_at_every_byte() {
             let header = make(client);
             let (first, rest) = header.split_at(cut);
             let down = rig.connect_and_send(first);
-            sleep(PAUSE);
+            sleep(SEGMENT_PAUSE);
             down.send(&[rest, b"payload"].concat());
             assert_eq!(
                 rig.accept_client(client).recv(7),
@@ -85,7 +82,7 @@ fn header_may_come_byte_by_byte() {
         let down = rig.connect_and_send(&[]);
         for octet in [&header, &b"payload"[..]].concat() {
             down.send(&[octet]);
-            sleep(PAUSE);
+            sleep(SEGMENT_PAUSE);
         }
         assert_eq!(rig.accept_client(client).recv(7), b"payload");
     }
@@ -167,7 +164,7 @@ fn header_timeout_ends_with_the_header() {
     let header = header_for(client);
     let (begin, rest) = header.split_at(16);
     let down = rig.connect_and_send(begin);
-    sleep(PAUSE);
+    sleep(SEGMENT_PAUSE);
     down.send(rest);
     let up = rig.accept_client(client);
     down.assert_stays_open(Duration::from_secs(2));
@@ -219,7 +216,7 @@ fn invalid_headers_are_refused_at_once() {
 #[test]
 fn header_without_a_client_makes_the_proxy_the_client() {
     let rig = ProxyRig::new(&[]);
-    for (what, header) in headers_without_client() {
+    for (what, header) in header_bytes::without_client() {
         let down = rig.connect_and_send(&[&header, &b"check"[..]].concat());
         let up = rig.backend_v4.accept();
         assert_eq!(up.peer_addr().ip().to_string(), "127.0.0.1", "{what}");
@@ -227,28 +224,6 @@ fn header_without_a_client_makes_the_proxy_the_client() {
         up.send(b"fine");
         assert_eq!(down.recv(4), b"fine", "{what}");
     }
-}
-
-/// Headers that carry no client: name and bytes of each.
-pub(crate) fn headers_without_client() -> [(&'static str, Vec<u8>); 9] {
-    let block = addresses(fresh_client_v4(), FRONT_V4);
-    [
-        ("LOCAL, nothing else", raw(LOCAL, UNSPEC, &[])),
-        ("LOCAL with an address block", raw(LOCAL, STREAM_V4, &block)),
-        (
-            "LOCAL with a family and no block",
-            raw(LOCAL, STREAM_V4, &[]),
-        ),
-        ("an AWS health check", nlb_health_check()),
-        ("UNSPEC", raw(PROXY, UNSPEC, &[])),
-        ("UNSPEC with a block", raw(PROXY, UNSPEC, &block)),
-        ("AF_UNIX", raw(PROXY, STREAM_UNIX, &[b'x'; 216])),
-        ("UNKNOWN, short", b"PROXY UNKNOWN\r\n".to_vec()),
-        (
-            "UNKNOWN, long",
-            b"PROXY UNKNOWN ffff::1 ffff::2 1 2\r\n".to_vec(),
-        ),
-    ]
 }
 
 /// No client has port 0: bound to it, the socket would get another port.
@@ -312,7 +287,7 @@ fn padded(client: SocketAddr, len: usize) -> Vec<u8> {
 }
 
 /// Long enough for the bytes before to travel in a segment of their own, and be read.
-const PAUSE: Duration = Duration::from_millis(2);
+const SEGMENT_PAUSE: Duration = Duration::from_millis(2);
 
 /// Well below the header timeout of 5 s, which is when a proxy that does not notice would close.
 const AT_ONCE: Duration = Duration::from_secs(1);

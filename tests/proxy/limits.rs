@@ -136,12 +136,13 @@ fn pending_headers_are_limited() {
         "--max-pending=15",
         "--header-timeout=60s",
     ]);
-    let mut silent = one_too_many(&rig, (0..10).map(|_| rig.connect_and_send(&[])).collect());
+    let mut silent =
+        exceed_pending_limit(&rig, (0..10).map(|_| rig.connect_and_send(&[])).collect());
     rig.proxy.wait_outcome("too_many_pending");
     silent.pop();
     rig.proxy.wait_outcome("closed_without_header");
     silent.push(rig.connect_and_send(&[]));
-    drop(one_too_many(&rig, silent));
+    drop(exceed_pending_limit(&rig, silent));
     wait_for("a place is free again", || {
         let down = Conn::try_connect(&rig.lab.balancer, LISTEN_V4)?;
         let is_open = down.is_open_after(Duration::from_millis(50));
@@ -152,7 +153,7 @@ fn pending_headers_are_limited() {
 
 /// Opens one connection more than the pending headers' limit. The connection that its worker accepted last is
 /// closed; the others stay.
-fn one_too_many(rig: &ProxyRig, mut silent: Vec<Conn>) -> Vec<Conn> {
+fn exceed_pending_limit(rig: &ProxyRig, mut silent: Vec<Conn>) -> Vec<Conn> {
     if let Some(one_more) = Conn::try_connect(&rig.lab.balancer, LISTEN_V4) {
         silent.push(one_more);
         let is_closed = |conn: &Conn| !conn.is_open_after(Duration::from_millis(1));
@@ -170,7 +171,7 @@ fn one_too_many(rig: &ProxyRig, mut silent: Vec<Conn>) -> Vec<Conn> {
 #[test]
 fn connection_with_its_header_needs_no_pending_slot() {
     let rig = ProxyRig::new(&["--max-pending-per-peer=10"]);
-    let _silent = one_too_many(&rig, (0..10).map(|_| rig.connect_and_send(&[])).collect());
+    let _silent = exceed_pending_limit(&rig, (0..10).map(|_| rig.connect_and_send(&[])).collect());
     // The header is there when the proxy looks for the first time.
     rig.proxy.suspend();
     let client = fresh_client_v4();
@@ -372,7 +373,7 @@ fn missing_capability_is_named_at_the_start() {
 fn root_keeps_only_two_capabilities() {
     let mut rig = ProxyRig::new(&[]);
     rig.assert_serves(fresh_client_v4());
-    only_two_capabilities(&rig.proxy);
+    assert_only_two_capabilities(&rig.proxy);
     for (thread, set) in rig.proxy.thread_status_fields("CapBnd") {
         assert_eq!(set, NONE, "CapBnd of {thread}");
     }
@@ -390,7 +391,7 @@ fn two_capabilities_are_enough() {
     let _down = Conn::connect_and_send(&lab.balancer, LISTEN_V4, &header_for(client));
     assert_eq!(backend.accept().peer_addr(), client);
     assert_eq!(proxy.status_field("Uid"), "65534\t65534\t65534\t65534");
-    only_two_capabilities(&proxy);
+    assert_only_two_capabilities(&proxy);
 }
 
 /// The kernel allows an ordinary user few large pipes (pipe(7), pipe-user-pages-soft); mmproxy-rs served 32
@@ -431,7 +432,7 @@ fn proxy_of_nobody(lab: &Lab, scratch: &Scratch, args: &[&str]) -> Process {
 }
 
 #[track_caller]
-fn only_two_capabilities(proxy: &Process) {
+fn assert_only_two_capabilities(proxy: &Process) {
     for (field, expected) in [
         ("CapEff", TWO),
         ("CapPrm", TWO),

@@ -1,5 +1,5 @@
 //! Policy: trusted peers, claimed sources, allowed destinations.
 
 mod destinations;
-pub(crate) mod sources;
+mod sources;
 mod trust;

@@ -15,38 +15,38 @@ use crate::harness::server::{Nginx, Node, Postgres, Python, Redis, Server, Socat
 
 #[test]
 fn nginx_sees_the_client() {
-    sees_the_client::<Nginx>();
+    assert_sees_the_client::<Nginx>();
 }
 
 #[test]
 fn redis_sees_the_client() {
-    sees_the_client::<Redis>();
+    assert_sees_the_client::<Redis>();
 }
 
 #[test]
 fn sshd_sees_the_client() {
-    sees_the_client::<Sshd>();
+    assert_sees_the_client::<Sshd>();
 }
 
 /// `pg_hba.conf` admits the clients' addresses only, so a connection from anywhere else fails.
 #[test]
 fn postgres_sees_the_client() {
-    sees_the_client::<Postgres>();
+    assert_sees_the_client::<Postgres>();
 }
 
 #[test]
 fn socat_sees_the_client() {
-    sees_the_client::<Socat>();
+    assert_sees_the_client::<Socat>();
 }
 
 #[test]
 fn python_sees_the_client() {
-    sees_the_client::<Python>();
+    assert_sees_the_client::<Python>();
 }
 
 #[test]
 fn node_sees_the_client() {
-    sees_the_client::<Node>();
+    assert_sees_the_client::<Node>();
 }
 
 #[test]
@@ -157,7 +157,7 @@ fn without_peername_the_header_reaches_the_backend() {
     assert_eq!(backend.accept().recv(expected.len()), expected);
 }
 
-fn sees_the_client<S: Server>() {
+fn assert_sees_the_client<S: Server>() {
     let lab = Lab::new();
     let server = S::start(&lab.server);
     let _proxy = Peername::proxy(&lab, &[]);

@@ -22,7 +22,7 @@ fn client_half_close_keeps_the_other_direction() {
     for relay in relays() {
         let rig = ProxyRig::new(&[relay]);
         let (down, up) = rig.connect_client(fresh_client_v4());
-        half_close(&down, &up);
+        assert_half_close(&down, &up);
     }
 }
 
@@ -31,7 +31,7 @@ fn backend_half_close_keeps_the_other_direction() {
     for relay in relays() {
         let rig = ProxyRig::new(&[relay]);
         let (down, up) = rig.connect_client(fresh_client_v4());
-        half_close(&up, &down);
+        assert_half_close(&up, &down);
     }
 }
 
@@ -261,7 +261,7 @@ fn thousand_slow_readers_cost_no_memory() {
         let (readers, writers): (Vec<_>, Vec<_>) = pairs.into_iter().unzip();
         thread::scope(|scope| {
             for (stream, writer) in (0..).zip(writers) {
-                let push = move || writer.send(&pattern(stream, EACH));
+                let push = move || writer.send(&pattern(stream, BYTES_PER_READER));
                 thread::Builder::new()
                     .stack_size(64 << 10)
                     .spawn_scoped(scope, push)
@@ -271,14 +271,14 @@ fn thousand_slow_readers_cost_no_memory() {
             rig.assert_serves(fresh_client_v4());
             let grown = rig.proxy.resident_kib().saturating_sub(idle);
             assert!(grown < 1000 * 128, "{relay}: the proxy grew by {grown} KiB");
-            let mut received = vec![Vec::with_capacity(EACH); readers.len()];
-            for _ in 0..EACH / SIP {
+            let mut received = vec![Vec::with_capacity(BYTES_PER_READER); readers.len()];
+            for _ in 0..BYTES_PER_READER / BYTES_PER_READ {
                 for (reader, bytes) in readers.iter().zip(&mut received) {
-                    bytes.extend(reader.recv(SIP));
+                    bytes.extend(reader.recv(BYTES_PER_READ));
                 }
             }
             for (stream, (reader, bytes)) in (0..).zip(readers.iter().zip(received)) {
-                assert_same(&bytes, &pattern(stream, EACH));
+                assert_same(&bytes, &pattern(stream, BYTES_PER_READER));
                 assert_eq!(reader.recv_to_end(), (vec![], End::Fin));
             }
         });
@@ -286,7 +286,7 @@ fn thousand_slow_readers_cost_no_memory() {
 }
 
 /// One side sends 4 MiB and FIN; only then the other answers with 4 MiB and FIN.
-fn half_close(first: &Conn, second: &Conn) {
+fn assert_half_close(first: &Conn, second: &Conn) {
     let (there, back) = (pattern(5, 4 << 20), pattern(6, 4 << 20));
     for (from, to, bytes) in [(first, second, there), (second, first, back)] {
         thread::scope(|scope| {
@@ -316,8 +316,8 @@ const POOL: usize = 2 * 32 * 2;
 const PIPES_OF_TWO: usize = 2 * 2 * 2 * 2;
 
 /// Bytes for each of a thousand slow readers, and how many of them each reads at a time.
-const EACH: usize = 128 << 10;
-const SIP: usize = 8 << 10;
+const BYTES_PER_READER: usize = 128 << 10;
+const BYTES_PER_READ: usize = 8 << 10;
 
 const NEVER_READS: &str = r#"
 import resource, socket

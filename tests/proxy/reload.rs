@@ -31,7 +31,7 @@ fn hundred_reloads_under_load_lose_no_connection() {
         scope.spawn(|| echo(&site.backend, &done));
         let balancer = || {
             while !stop.load(Ordering::Relaxed) {
-                asks_and_is_answered(&site.lab, LISTEN_V4);
+                assert_round_trip(&site.lab, LISTEN_V4);
                 served.fetch_add(1, Ordering::Relaxed);
             }
         };
@@ -48,7 +48,7 @@ fn hundred_reloads_under_load_lose_no_connection() {
             });
         }
         site.reload(&both_listeners(), "\"reloaded\"");
-        asks_and_is_answered(&site.lab, PRIVILEGED);
+        assert_round_trip(&site.lab, PRIVILEGED);
         stop.store(true, Ordering::Relaxed);
         let ended: Vec<_> = balancers.into_iter().map(|b| b.join()).collect();
         done.store(true, Ordering::Relaxed);
@@ -156,11 +156,11 @@ fn reload_reads_the_lists_of_the_command_line() {
     backend.accept();
     scratch.write("trusted", "192.0.2.0/24\n");
     proxy.signal(Signal::HUP);
-    says(&proxy, "\"reloaded\"", 1);
+    wait_logged(&proxy, "\"reloaded\"", 1);
     Conn::assert_refused(&lab.balancer, LISTEN_V4);
     scratch.write("trusted", "nonsense\n");
     proxy.signal(Signal::HUP);
-    says(&proxy, "trusted, line 1", 1);
+    wait_logged(&proxy, "trusted, line 1", 1);
     backend.assert_no_connection();
 }
 
@@ -226,7 +226,7 @@ fn reload_changes_udp_listeners_and_trust() {
     answered(LISTEN_V4, b"3");
     site.reload(&one.replace("10.81.0.0/24", "192.0.2.0/24"), "\"reloaded\"");
     ask(LISTEN_V4, b"unheard");
-    says(&site.proxy, "datagrams refused: untrusted_peer", 1);
+    wait_logged(&site.proxy, "datagrams refused: untrusted_peer", 1);
     site.reload(&one, "\"reloaded\"");
     answered(LISTEN_V4, b"4");
     let totals = site.stop();
@@ -374,10 +374,10 @@ impl Site {
     /// Writes another file, sends SIGHUP, and waits until the proxy has logged `says_then` once more.
     #[track_caller]
     fn reload(&self, content: &str, says_then: &str) {
-        let before = count(&self.proxy, says_then);
+        let before = count_lines(&self.proxy, says_then);
         self.file.write("proxy.toml", content);
         self.proxy.signal(Signal::HUP);
-        says(&self.proxy, says_then, before + 1);
+        wait_logged(&self.proxy, says_then, before + 1);
     }
 
     #[track_caller]
@@ -392,7 +392,7 @@ impl Site {
     /// Counts how many connections are served at once. Returns when most of them are closed again: some
     /// exceeded the limit, are connected now, and wait for the backend.
     fn capacity(&self) -> usize {
-        let crowd = self.serve_as_many_as_fit();
+        let crowd = self.accept_until_full();
         let (served, crowded) = (crowd.len(), self.proxy.count_fds());
         drop(crowd);
         wait_for("the end of the crowd", || {
@@ -401,7 +401,7 @@ impl Site {
         served
     }
 
-    fn serve_as_many_as_fit(&self) -> Vec<(Conn, Conn)> {
+    fn accept_until_full(&self) -> Vec<(Conn, Conn)> {
         let mut open = Vec::new();
         loop {
             let client = fresh_client_v4();
@@ -433,17 +433,17 @@ fn table(listen: SocketAddr, trust: &[&str]) -> String {
 }
 
 #[track_caller]
-fn says(proxy: &Peername, what: &str, times: usize) {
-    wait_for(what, || (count(proxy, what) >= times).then_some(()));
+fn wait_logged(proxy: &Peername, what: &str, times: usize) {
+    wait_for(what, || (count_lines(proxy, what) >= times).then_some(()));
 }
 
-fn count(proxy: &Peername, what: &str) -> usize {
+fn count_lines(proxy: &Peername, what: &str) -> usize {
     let log = proxy.log();
     log.lines().filter(|line| line.contains(what)).count()
 }
 
 #[track_caller]
-fn asks_and_is_answered(lab: &Lab, listen: SocketAddr) {
+fn assert_round_trip(lab: &Lab, listen: SocketAddr) {
     let down = Conn::connect_and_send(&lab.balancer, listen, &header_for(fresh_client_v4()));
     down.send(b"ping");
     assert_eq!(down.recv(4), b"ping");

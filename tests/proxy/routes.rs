@@ -15,7 +15,7 @@ use crate::harness::rig::proxy::header_for;
 #[test]
 fn setup_routes_adds_rules_and_removes_them() {
     let site = Site::new();
-    let before = routing(&site.lab.server);
+    let before = site.lab.server.routing_rules();
     let mut first = site.proxy(8443, &["--setup-routes"]);
     let mut second = site.proxy(8444, &["--setup-routes"]);
     for port in [8443, 8444] {
@@ -32,7 +32,7 @@ fn setup_routes_adds_rules_and_removes_them() {
 #[test]
 fn killed_proxy_leaves_no_rules() {
     let site = Site::new();
-    let before = routing(&site.lab.server);
+    let before = site.lab.server.routing_rules();
     let first = site.proxy(8443, &["--setup-routes"]);
     let second = site.proxy(8444, &["--setup-routes"]);
     let rules = || {
@@ -55,7 +55,7 @@ fn killed_proxy_leaves_no_rules() {
     second.signal(Signal::KILL);
     drop(second);
     wait_for("all is as before", || {
-        (routing(&site.lab.server) == before).then_some(())
+        (site.lab.server.routing_rules() == before).then_some(())
     });
 }
 
@@ -134,7 +134,7 @@ fn missing_rules_refuse_clients_until_they_are_there() {
 #[test]
 fn routes_commands_add_and_remove_rules() {
     let site = Site::new();
-    let before = routing(&site.lab.server);
+    let before = site.lab.server.routing_rules();
     let routes = |args: &[&str]| {
         let output = Peername::run(&site.lab.server, &[&["routes"], args].concat());
         assert!(output.status.success(), "routes {args:?}: {output:?}");
@@ -206,18 +206,9 @@ fn stop(proxy: &mut Peername) {
     assert_eq!(status.code(), Some(0));
 }
 
-/// All rules and all tables of both families, a line each, sorted.
-pub(crate) fn routing(host: &Host) -> BTreeSet<String> {
-    let show = "ip rule; ip -6 rule; ip route show table all; ip -6 route show table all";
-    host.run("sh", &["-c", show])
-        .lines()
-        .map(str::to_owned)
-        .collect()
-}
-
 #[track_caller]
 fn assert_as_before(host: &Host, before: &BTreeSet<String>) {
-    let now = routing(host);
+    let now = host.routing_rules();
     let changed: Vec<&String> = now.symmetric_difference(before).collect();
     assert!(changed.is_empty(), "left behind or lost: {changed:#?}");
 }

@@ -29,11 +29,11 @@ fn go_mmproxys_tproxy_rules_work() {
     let backend = Backend::listen(&lab.server, v4([127, 0, 0, 1], 25578));
     let _proxy = proxy(&lab.server, "tcp", &["--target-v4=127.0.0.1:25578"]);
     for port in [10_000, 14_321, 20_000] {
-        served(&lab.balancer, v4([10, 81, 0, 1], port), &backend);
+        assert_served(&lab.balancer, v4([10, 81, 0, 1], port), &backend);
     }
     // A port outside the range, and the one the proxy itself listens on.
-    served(&lab.balancer, v4([10, 81, 0, 1], 25_577), &backend);
-    refused(&lab.balancer, v4([10, 81, 0, 1], 20_001));
+    assert_served(&lab.balancer, v4([10, 81, 0, 1], 25_577), &backend);
+    assert_refused(&lab.balancer, v4([10, 81, 0, 1], 20_001));
 }
 
 /// The balancer's connections end where the header says.
@@ -57,7 +57,7 @@ fn tproxy_works_with_the_destination_from_the_header() {
     ] {
         let (to, at) = (addr(to), addr(at));
         let backend = Backend::listen(&lab.server, at);
-        let client = someone_like(at);
+        let client = client_like(at);
         let down = Conn::connect_and_send(&lab.balancer, to, &v2(client, at, &[]));
         let up = backend.accept();
         assert_eq!(up.peer_addr(), client);
@@ -91,8 +91,8 @@ fn tproxy_serves_tcp_and_udp_over_both_families() {
         let balancer_socket = DatagramSocket::bind(&lab.balancer, SocketAddr::new(balancer, 0));
         for port in [10_000, 14_321, 20_000, 25_577] {
             let to = SocketAddr::new(own.ip(), port);
-            served(&lab.balancer, to, &backend);
-            let client = someone_like(to);
+            assert_served(&lab.balancer, to, &backend);
+            let client = client_like(to);
             for word in [b"one", b"two"] {
                 balancer_socket.send(to, &[&v2_udp(client, to), word]);
                 datagrams.expect_datagram(word, client);
@@ -134,10 +134,10 @@ fn target_port_same_is_the_original_destination_port() {
         for port in [10_000, 14_321] {
             let to = addr(&format!("{own}:{port}"));
             let target = addr(&format!("{loopback}:{port}"));
-            served(&lab.balancer, to, &Backend::listen(&lab.server, target));
+            assert_served(&lab.balancer, to, &Backend::listen(&lab.server, target));
             let backend = DatagramSocket::bind(&lab.server, target);
             let balancer = DatagramSocket::bind(&lab.balancer, SocketAddr::new(balancer, 0));
-            let client = someone_like(to);
+            let client = client_like(to);
             balancer.send(to, &[&v2_udp(client, to), b"ping"]);
             backend.expect_datagram(b"ping", client);
             backend.send(client, &[b"pong"]);
@@ -200,10 +200,10 @@ fn tproxy_serves_destinations_that_are_no_local_address() {
     ] {
         let (target, to) = (addr(target), addr(to));
         let backend = Backend::listen(&lab.server, target);
-        served(&lab.balancer, to, &backend);
+        assert_served(&lab.balancer, to, &backend);
         let datagrams = DatagramSocket::bind(&lab.server, target);
         let balancer_socket = DatagramSocket::bind(&lab.balancer, SocketAddr::new(balancer, 0));
-        let client = someone_like(to);
+        let client = client_like(to);
         balancer_socket.send(to, &[&v2_udp(client, to), b"ping"]);
         datagrams.expect_datagram(b"ping", client);
         datagrams.send(client, &[b"pong"]);
@@ -389,8 +389,8 @@ fn host_run(host: &Host, args: &[&str]) -> String {
 }
 
 #[track_caller]
-fn served(balancer: &Host, to: SocketAddr, backend: &Backend) {
-    let client = someone_like(to);
+fn assert_served(balancer: &Host, to: SocketAddr, backend: &Backend) {
+    let client = client_like(to);
     let down = Conn::connect_and_send(balancer, to, &v1(client, to));
     let up = backend.accept();
     assert_eq!(up.peer_addr(), client, "through {to}");
@@ -399,13 +399,13 @@ fn served(balancer: &Host, to: SocketAddr, backend: &Backend) {
 }
 
 #[track_caller]
-fn refused(balancer: &Host, to: SocketAddr) {
+fn assert_refused(balancer: &Host, to: SocketAddr) {
     let connected = balancer.enter(|| std::net::TcpStream::connect(to));
     let kind = connected.map(drop).map_err(|error| error.kind());
     assert_eq!(kind, Err(std::io::ErrorKind::ConnectionRefused), "{to}");
 }
 
-fn someone_like(addr: SocketAddr) -> SocketAddr {
+fn client_like(addr: SocketAddr) -> SocketAddr {
     if addr.is_ipv4() {
         fresh_client_v4()
     } else {

@@ -28,7 +28,7 @@ fn no_reply_is_misdelivered() {
 fn offload_misdelivers_no_reply() {
     let totals = deliver(&["--data-path=kernel"]);
     let in_kernel = totals["datagrams_in_kernel"].as_u64().expect("a number");
-    assert!(in_kernel > wanted() as u64 / 2, "{totals}");
+    assert!(in_kernel > request_count() as u64 / 2, "{totals}");
     assert_eq!(totals["datagrams_dropped"], "", "{totals}");
 }
 
@@ -43,7 +43,7 @@ fn deliver(args: &[&str]) -> Value {
     let clients: Vec<SocketAddr> = (0..500).map(client).collect();
     // The session of each endpoint that a backend has seen.
     let mut endpoints: HashMap<SocketAddr, (usize, usize)> = HashMap::new();
-    for from in (0..wanted()).step_by(WINDOW) {
+    for from in (0..request_count()).step_by(WINDOW) {
         // The requests in flight fit the sockets' buffers, so that a datagram that is missing was lost by the
         // proxy.
         let mut waiting = HashSet::new();
@@ -53,12 +53,12 @@ fn deliver(args: &[&str]) -> Value {
                 path: number % paths.len(),
                 client: number / paths.len() % clients.len(),
             };
-            paths[asked.path].ask(clients[asked.client], &asked);
+            paths[asked.path].send_request(clients[asked.client], &asked);
             waiting.insert(asked);
         }
         for (number, path) in paths.iter().enumerate() {
             for _ in 0..WINDOW / paths.len() {
-                let (asked, seen) = path.answer();
+                let (asked, seen) = path.recv_reply();
                 assert_eq!(asked.path, number, "an answer to another's question");
                 assert!(waiting.remove(&asked), "twice, or late: {asked:?}");
                 assert_eq!(seen.ip(), clients[asked.client].ip(), "another client");
@@ -119,7 +119,7 @@ fn client(number: u16) -> SocketAddr {
 }
 
 impl Path {
-    fn ask(&self, client: SocketAddr, asked: &Asked) {
+    fn send_request(&self, client: SocketAddr, asked: &Asked) {
         let front = if client.is_ipv4() { FRONT_V4 } else { FRONT_V6 };
         let header = header_bytes::v2_udp(client, SocketAddr::new(front.ip(), self.front));
         let question = format!("{} {} {}", asked.number, asked.path, asked.client);
@@ -129,7 +129,7 @@ impl Path {
 
     /// Receives a reply; returns its request, and the client that the backend saw.
     #[track_caller]
-    fn answer(&self) -> (Asked, SocketAddr) {
+    fn recv_reply(&self) -> (Asked, SocketAddr) {
         let (bytes, from) = self.balancer.recv();
         assert_eq!(from, self.listener, "an answer from another listener");
         let text = String::from_utf8(bytes).expect("text");
@@ -163,7 +163,7 @@ fn echo(socket: &UdpSocket, stop: &Arc<AtomicBool>) -> JoinHandle<()> {
 }
 
 /// Enough for every session to be used several times.
-fn wanted() -> usize {
+fn request_count() -> usize {
     std::env::var("PEERNAME_TEST_DATAGRAMS")
         .map_or(100_000, |count| count.parse().expect("a number"))
 }

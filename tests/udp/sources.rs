@@ -7,7 +7,9 @@ use crate::harness::datagram::DatagramSocket;
 use crate::harness::header_bytes;
 use crate::harness::rig::proxy::front_of;
 use crate::harness::rig::udp::{UdpRig, datagram_header_for};
-use crate::proxy::policy::sources::{ENDS, LOOPBACK, NOBODY, OWN};
+use crate::harness::special_sources::{
+    IMPOSSIBLE, LOOPBACK_ADDRESSES, SERVER_ADDRESSES, SUBNET_ENDS,
+};
 
 /// A datagram from a host outside `--trust` is dropped, whatever header it has.
 #[test]
@@ -31,7 +33,13 @@ fn untrusted_sender_is_dropped() {
 #[test]
 fn special_sources_are_dropped() {
     let mut rig = UdpRig::new(&[]);
-    let refused: Vec<&str> = [NOBODY, ENDS, LOOPBACK, OWN].concat();
+    let refused: Vec<&str> = [
+        IMPOSSIBLE,
+        SUBNET_ENDS,
+        LOOPBACK_ADDRESSES,
+        SERVER_ADDRESSES,
+    ]
+    .concat();
     for ip in &refused {
         let client = SocketAddr::new(ip.parse::<IpAddr>().expect("an address"), 40010);
         rig.send_from_balancer(&[&datagram_header_for(client), ip.as_bytes()]);

@@ -7,9 +7,9 @@ use crate::harness::rig::ca::CaRig;
 
 /// Asserts both, so that no client passes that does not verify at all.
 fn assert_trusts_only_with_our_variables(rig: &CaRig, client: &str) {
-    let without = served(rig, client);
+    let without = run_client(rig, client);
     assert!(!without.status.success(), "verifies nothing: {client}");
-    let with = served(
+    let with = run_client(
         rig,
         &format!("eval \"$($PEERNAME ca env --ca $CA --into $DIR)\"; {client}"),
     );
@@ -21,7 +21,7 @@ fn assert_trusts_only_with_our_variables(rig: &CaRig, client: &str) {
 }
 
 /// Runs a client with the environment of the test run cleared.
-fn served(rig: &CaRig, script: &str) -> Output {
+fn run_client(rig: &CaRig, script: &str) -> Output {
     rig.shell(&format!(
         "unset SSL_CERT_FILE SSL_CERT_DIR CURL_CA_BUNDLE JAVA_TOOL_OPTIONS; {script}"
     ))
@@ -151,7 +151,7 @@ fn ca_files_may_have_any_path() {
     // As the message tells its reader to.
     rig.shell_succeeds(&format!(r#"{into}; mkdir -p -m 755 "$INTO""#));
     for client in ["curl -sS", "java -cp $DIR Client"] {
-        let served = served(&rig, &format!("{env}; {client} https://127.0.0.1:{port}/"));
+        let served = run_client(&rig, &format!("{env}; {client} https://127.0.0.1:{port}/"));
         let said = String::from_utf8_lossy(&served.stdout);
         assert!(said.contains(server::BODY), "{client}: {served:?}");
     }

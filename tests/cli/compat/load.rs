@@ -24,7 +24,7 @@ fn readme_load_test_keeps_every_client() {
         .enumerate()
     {
         assert_eq!(
-            load(&host, end),
+            run_round(&host, end),
             [true; CONNECTIONS as usize],
             "round {round}"
         );
@@ -52,17 +52,17 @@ enum Close {
 }
 
 /// Runs a round; returns for each connection whether it got back what it sent.
-fn load(host: &Host, close: Close) -> Vec<bool> {
+fn run_round(host: &Host, close: Close) -> Vec<bool> {
     let begin = |uid| {
         let header = format!("PROXY TCP4 127.0.0.1 127.0.0.1 {uid} 25578\r\n");
         Conn::connect_and_send(host, FRONT, header.as_bytes())
     };
     let connections: Vec<_> = (1..=CONNECTIONS).map(begin).collect();
-    let ends = Instant::now() + round();
+    let ends = Instant::now() + round_duration();
     thread::scope(|scope| {
         let talks: Vec<_> = connections
             .into_iter()
-            .map(|conn| scope.spawn(move || talk(conn, ends, close)))
+            .map(|conn| scope.spawn(move || stream_message(conn, ends, close)))
             .collect();
         talks
             .into_iter()
@@ -72,9 +72,9 @@ fn load(host: &Host, close: Close) -> Vec<bool> {
 }
 
 /// Streams the message without waiting for replies, and verifies each reply.
-fn talk(conn: Conn, ends: Instant, close: Close) -> bool {
+fn stream_message(conn: Conn, ends: Instant, close: Close) -> bool {
     let good = thread::scope(|scope| {
-        let listener = scope.spawn(|| listen(&conn, ends, close));
+        let listener = scope.spawn(|| count_echoed(&conn, ends, close));
         let mut sent = 0;
         while Instant::now() < ends {
             conn.send(&PING.repeat(100));
@@ -96,7 +96,7 @@ fn talk(conn: Conn, ends: Instant, close: Close) -> bool {
 }
 
 /// Counts the bytes received, all of them of the message; `None` for anything else.
-fn listen(conn: &Conn, ends: Instant, close: Close) -> Option<usize> {
+fn count_echoed(conn: &Conn, ends: Instant, close: Close) -> Option<usize> {
     let mut got = 0;
     while matches!(close, Close::InOrder) || Instant::now() < ends {
         let soon = Duration::from_millis(20);
@@ -124,7 +124,7 @@ const CONNECTIONS: u16 = 50;
 const FRONT: SocketAddr = v4([127, 0, 0, 1], 1122);
 const PING: &[u8] = b"PING\r\n";
 /// How long they stream: the READMEs' ten seconds with PEERNAME_TEST_ROUND=10, else one.
-fn round() -> Duration {
+fn round_duration() -> Duration {
     let seconds = std::env::var("PEERNAME_TEST_ROUND").ok();
     let seconds = seconds.map(|text| text.parse().expect("PEERNAME_TEST_ROUND: seconds"));
     Duration::from_secs(seconds.unwrap_or(1))

@@ -15,8 +15,8 @@ fn recipe_for_the_same_host_works() {
     let (balancer, server) = (Host::new(), Host::new());
     wan(&balancer, &server);
     let backend = Backend::listen(&server, addr("127.0.0.1:8443"));
-    let _proxy = Recipe::of("Same host").follow("server", &server);
-    served(&balancer, addr("192.0.2.20:443"), &backend);
+    let _proxy = Recipe::from_section("Same host").follow("server", &server);
+    assert_served(&balancer, addr("192.0.2.20:443"), &backend);
 }
 
 /// With the capabilities that the recipe names and no others.
@@ -25,11 +25,11 @@ fn recipe_for_a_shared_network_namespace_works() {
     let (balancer, pod) = (Host::new(), Host::new());
     wan(&balancer, &pod);
     let backend = Backend::listen(&pod, addr("127.0.0.1:8443"));
-    let recipe = Recipe::of("Shared network namespace");
+    let recipe = Recipe::from_section("Shared network namespace");
     let named = ["NET_RAW", "NET_BIND_SERVICE", "NET_ADMIN"];
     assert!(named.iter().all(|name| recipe.0.contains(name)));
     let _proxy = recipe.follow_with("pod", &pod, &["setpriv", "--bounding-set", CAPABILITIES]);
-    served(&balancer, addr("192.0.2.20:443"), &backend);
+    assert_served(&balancer, addr("192.0.2.20:443"), &backend);
 }
 
 #[test]
@@ -43,8 +43,8 @@ fn recipe_for_a_bridge_network_works() {
     container.add_addresses("eth0", &["172.18.0.2/16"]);
     container.ip("route add default via 172.18.0.1");
     let backend = Backend::listen(&container, addr("172.18.0.2:8443"));
-    let _proxy = Recipe::of("Bridge network").follow("host", &host);
-    served(&balancer, addr("192.0.2.20:443"), &backend);
+    let _proxy = Recipe::from_section("Bridge network").follow("host", &host);
+    assert_served(&balancer, addr("192.0.2.20:443"), &backend);
 }
 
 /// A veth pair stands for the tunnel. The server's own default route is another, which must not matter.
@@ -57,8 +57,8 @@ fn recipe_for_a_home_server_behind_a_vps_works() {
     uplink(&home, &router);
     home.sysctl("net.ipv4.conf.all.src_valid_mark", "1");
     let backend = Backend::listen(&home, addr("127.0.0.1:8443"));
-    let _proxy = Recipe::of("Home server behind a VPS").follow("home", &home);
-    served(&vps, addr("10.9.0.2:443"), &backend);
+    let _proxy = Recipe::from_section("Home server behind a VPS").follow("home", &home);
+    assert_served(&vps, addr("10.9.0.2:443"), &backend);
 }
 
 #[test]
@@ -71,10 +71,10 @@ fn recipe_for_another_host_works() {
     backend.add_addresses("eth1", &["10.0.0.5/24"]);
     uplink(&backend, &router);
     let server = Backend::listen(&backend, addr("10.0.0.5:8443"));
-    let recipe = Recipe::of("Another host");
+    let recipe = Recipe::from_section("Another host");
     let _proxy = recipe.follow("proxy", &proxy);
     assert!(recipe.follow("backend", &backend).is_none());
-    served(&balancer, addr("192.0.2.20:443"), &server);
+    assert_served(&balancer, addr("192.0.2.20:443"), &server);
 }
 
 /// The container's entrypoint, outside of a container: its arguments are the proxy's, and it adds the rules
@@ -96,7 +96,7 @@ fn docker_entrypoint_of_the_example_works() {
         "TARGET=10.5.5.2:9000 MARK=123 exec sh {script} --listen 192.0.2.20:443 --trust 192.0.2.10"
     );
     let entrypoint = start(&proxy, &[], &command);
-    served(&balancer, addr("192.0.2.20:443"), &backend);
+    assert_served(&balancer, addr("192.0.2.20:443"), &backend);
     drop(entrypoint);
 }
 
@@ -104,7 +104,7 @@ fn docker_entrypoint_of_the_example_works() {
 struct Recipe(&'static str);
 
 impl Recipe {
-    fn of(title: &str) -> Self {
+    fn from_section(title: &str) -> Self {
         let recipes = include_str!("../../../docs/recipes.md");
         let start = format!("\n## {title}\n");
         let (_, rest) = recipes.split_once(&start).expect("the section");
@@ -172,7 +172,7 @@ fn uplink(host: &Host, router: &Host) {
 }
 
 #[track_caller]
-fn served(balancer: &Host, to: SocketAddr, backend: &Backend) {
+fn assert_served(balancer: &Host, to: SocketAddr, backend: &Backend) {
     let client = fresh_client_v4();
     let down = Conn::connect_and_send(balancer, to, &v2(client, addr("203.0.113.1:443"), &[]));
     let up = backend.accept();

@@ -20,7 +20,7 @@ const LIBCS: [Libc; 2] = [Libc::Glibc, Libc::Musl];
 
 /// Runs `client.c` and serves `connections` of it, which must all send the same. Returns what it printed.
 #[track_caller]
-fn served(
+fn run_and_serve(
     backend: &Backend,
     libc: Libc,
     mode: &str,
@@ -70,8 +70,8 @@ fn every_call_that_connects_sends_the_header_first() {
             let with = |program: &[&str]| connect_stdout(&lab.balancer, someone, &[], program, "");
             let without = |program: &[&str]| run_without_connect(&lab.balancer, program);
             let header = header_and_hello(someone, LISTEN_V4);
-            let with = served(&backend, libc, mode, (connections, &header), with);
-            let without = served(&backend, libc, mode, (connections, b"hello"), without);
+            let with = run_and_serve(&backend, libc, mode, (connections, &header), with);
+            let without = run_and_serve(&backend, libc, mode, (connections, b"hello"), without);
             assert_eq!(with, without, "{mode} {libc:?}");
         }
     }
@@ -167,7 +167,7 @@ fn headers_of_every_version_and_family_are_sent() {
         for (version, expected) in [("--proxy-version=1", line), ("--proxy-version=2", binary)] {
             let run =
                 |program: &[&str]| connect_stdout(&lab.balancer, source, &[version], program, "");
-            served(backend, Libc::Glibc, "poll", (1, &expected), run);
+            run_and_serve(backend, Libc::Glibc, "poll", (1, &expected), run);
         }
     }
 }
@@ -225,7 +225,7 @@ fn other_sockets_and_ports_are_not_affected() {
         for mode in ["block", "poll"] {
             let run =
                 |program: &[&str]| connect_stdout(&lab.balancer, someone, &[ports], program, "");
-            served(&backend, Libc::Glibc, mode, (1, expected), run);
+            run_and_serve(&backend, Libc::Glibc, mode, (1, expected), run);
         }
     }
 }
@@ -239,7 +239,7 @@ fn header_comes_first_where_syn_data_is_dropped() {
     let someone = fresh_client_v4();
     let run = |program: &[&str]| connect_stdout(&lab.balancer, someone, &[], program, "");
     let expected = header_and_hello(someone, LISTEN_V4);
-    served(&backend, Libc::Glibc, "poll", (1, &expected), run);
+    run_and_serve(&backend, Libc::Glibc, "poll", (1, &expected), run);
     let counted = lab.server.run("nft", &["list", "table", "t"]);
     assert!(counted.contains("counter packets 1 "), "{counted}");
 }

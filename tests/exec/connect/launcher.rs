@@ -9,7 +9,7 @@ use crate::harness::rig::exec::{Libc, built_connect_library, compile};
 use crate::harness::rig::exec_connect::{lossy_text, run_connect};
 
 #[track_caller]
-fn refused(output: &Output, code: i32, why: &str) {
+fn assert_refused(output: &Output, code: i32, why: &str) {
     assert_eq!(output.status.code(), Some(code), "{output:?}");
     assert!(lossy_text(&output.stderr).contains(why), "{output:?}");
     assert!(output.stdout.is_empty(), "{output:?}");
@@ -40,18 +40,18 @@ fn program_that_no_library_covers_does_not_start() {
         (&["go", "version"], "is a Go program"),
         (&[&gaining], "gains another user (set-user-ID)"),
     ] {
-        refused(
+        assert_refused(
             &run_connect(&host, fresh_client_v4(), &[], program, ""),
             125,
             why,
         );
     }
-    refused(
+    assert_refused(
         &run_connect(&host, fresh_client_v4(), &[], &["no-such"], ""),
         127,
         "no such program",
     );
-    refused(
+    assert_refused(
         &run_connect(&host, fresh_client_v4(), &[], &["/etc/passwd"], ""),
         126,
         "not an executable",
@@ -64,10 +64,10 @@ fn missing_library_prevents_the_start() {
     let alone = copy_executable(&host, &scratch);
     let args = ["exec", "--connect", "--source=192.0.2.1:1", "--", "true"];
     let output = Peername::run_with_input(&host, &[&alone], &args, "");
-    refused(&output, 125, "libpeername_connect.so is neither");
+    assert_refused(&output, 125, "libpeername_connect.so is neither");
     scratch.write("libpeername_connect.so", "another one");
     let output = Peername::run_with_input(&host, &[&alone], &args, "");
-    refused(&output, 125, "not of this version");
+    assert_refused(&output, 125, "not of this version");
 }
 
 #[test]

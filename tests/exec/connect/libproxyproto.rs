@@ -23,7 +23,7 @@ fn run(host: &Host, variables: &[&str], program: &[&str]) -> Output {
 }
 
 /// The first bytes of a connection to the test.
-fn sent(lab: &Lab, backend: &Backend, variables: &[&str], program: &[&str]) -> String {
+fn first_bytes(lab: &Lab, backend: &Backend, variables: &[&str], program: &[&str]) -> String {
     std::thread::scope(|scope| {
         let client = scope.spawn(|| run(&lab.balancer, variables, program));
         let (said, _) = backend.accept().recv_to_end();
@@ -67,7 +67,7 @@ fn headers_of_every_version_and_family_are_sent() {
     let [four, six] = [LISTEN_V4, LISTEN_V6].map(|to| Backend::listen(&lab.server, to));
     let sent = |variables: &[&str], program: &[&str]| {
         let backend = if program == NETCAT { &four } else { &six };
-        sent(&lab, backend, variables, program)
+        first_bytes(&lab, backend, variables, program)
     };
     assert_eq!(sent(&["LIBPROXYPROTO_VERSION=0"], NETCAT), "hello");
     let (one, their) = ("LIBPROXYPROTO_VERSION=1", "LIBPROXYPROTO_ADDR=2001:db8::9");

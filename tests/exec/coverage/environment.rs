@@ -28,11 +28,11 @@ else:
     ctypes.CDLL(None).syscall(number, args[0], args, None)
 ";
 
-const WAYS: [&str; 2] = ["propagated", "bare"];
+const PATHS: [&str; 2] = ["propagated", "bare"];
 
 #[test]
 fn child_with_an_empty_environment_sees_its_clients() {
-    for way in WAYS {
+    for way in PATHS {
         let program = ProgramRig::with_mode(PRELOAD, &[], &["python3", "-c", PARENT, way]);
         for _ in 0..20 {
             let client = fresh_client_v4();
@@ -47,7 +47,7 @@ fn child_with_an_empty_environment_sees_its_clients() {
 
 #[test]
 fn child_with_an_empty_environment_accepts_nothing_without_a_header() {
-    for way in WAYS {
+    for way in PATHS {
         let program = ProgramRig::with_mode(PRELOAD, &[], &["python3", "-c", PARENT, way]);
         let conn = Conn::connect_and_send(&program.lab.balancer, LISTEN_V4, b"EHLO example\r\n");
         let (said, _) = conn.recv_to_end();

@@ -33,7 +33,7 @@ fn postfix_does_not_relay_for_a_remote_client() {
         program.process.wait_line("of the connection", |line| {
             line.contains(&seen).then_some(())
         });
-        gets_nothing_without_a_header(&program);
+        assert_nothing_without_a_header(&program);
     }
 }
 
@@ -55,7 +55,7 @@ fn dovecot_logs_the_client() {
             .process
             .wait_line("of the session", |line| line.contains(&seen).then_some(()));
     }
-    gets_nothing_without_a_header(&program);
+    assert_nothing_without_a_header(&program);
 }
 
 /// Daemonised, then SIGUSR2 (a new master, with a new environment, on the old listeners) and SIGQUIT to the
@@ -80,7 +80,7 @@ fn nginx_upgrade_loses_no_client() {
                 Conn::connect_and_send(&program.lab.balancer, LISTEN_V4, &request).recv_to_end();
             assert!(said.ends_with(b"hello\n"), "{}", program.process.log());
             served.push(format!("{} {}", client.ip(), client.port()));
-            gets_nothing_without_a_header(&program);
+            assert_nothing_without_a_header(&program);
         }
     };
     clients(5);
@@ -102,7 +102,7 @@ fn nginx_upgrade_loses_no_client() {
     assert!(unseen.is_empty(), "{unseen:?}\n{log}");
 }
 
-fn gets_nothing_without_a_header(program: &ProgramRig) {
+fn assert_nothing_without_a_header(program: &ProgramRig) {
     let conn = Conn::connect_and_send(&program.lab.balancer, LISTEN_V4, b"GET / HTTP/1.0\r\n\r\n");
     let (said, _) = conn.recv_to_end();
     assert_eq!(

@@ -6,7 +6,7 @@ use crate::harness::conn::Conn;
 use crate::harness::rig::exec::{Libc, PRELOAD, ProgramRig, compile, v2};
 
 /// Executes itself by `function` without an environment, and prints there what it sees.
-fn says(program: &str, function: &str) -> String {
+fn answer_after_exec(program: &str, function: &str) -> String {
     first_answer(&ProgramRig::with_mode(PRELOAD, &[], &[program, function]))
 }
 
@@ -48,20 +48,20 @@ fn library_is_propagated_through_every_function_of_exec() {
             if matches!((libc, function), (Libc::Musl, "execveat")) {
                 continue;
             }
-            let said = says(&program, function);
+            let said = answer_after_exec(&program, function);
             assert_eq!(
                 said, "library=1 table=1 other= last=",
                 "{libc:?} {function}"
             );
         }
         // The program's own LD_PRELOAD entries stay, after peername's.
-        let said = says(&program, "given");
+        let said = answer_after_exec(&program, "given");
         assert_eq!(
             said, "library=1 table=1 other=kept last=libc.so.6",
             "{libc:?}"
         );
         // The library sees no bare system call: the supervisor answers for the process.
-        let said = says(&program, "syscall");
+        let said = answer_after_exec(&program, "syscall");
         assert_eq!(said, "library=0 table=0 other= last=", "{libc:?}");
     }
 }

@@ -19,7 +19,7 @@ fn job_of_cron_sees_its_clients() {
         let script = CRON.replace("SERVER", &compiled_server(libc));
         let program =
             ProgramRig::with_mode(PRELOAD, &[], &["unshare", "--mount", "sh", "-c", &script]);
-        sees_its_clients(&program);
+        assert_sees_its_clients(&program);
     }
 }
 
@@ -42,7 +42,7 @@ fn service_of_runit_sees_its_clients() {
             &[],
             &["sh", "-c", script, &scratch.path_text("services")],
         );
-        sees_its_clients(&program);
+        assert_sees_its_clients(&program);
         let pid = || fs::read_to_string(service.join("supervise/pid")).unwrap_or_default();
         let first = pid();
         let restarted = Command::new("sv").arg("restart").arg(&service).output();
@@ -52,7 +52,7 @@ fn service_of_runit_sees_its_clients() {
             (second.len() > 1 && second != first).then_some(())
         });
         program.process = program.process.wait_listening(&[LISTEN_V4]);
-        sees_its_clients(&program);
+        assert_sees_its_clients(&program);
     }
 }
 
@@ -72,13 +72,13 @@ fn child_of_32_bits_sees_its_clients() {
                     [client; 2],
                     "{mechanism} {script}"
                 );
-                gets_nothing_without_a_header(&program);
+                assert_nothing_without_a_header(&program);
             }
         }
     }
 }
 
-fn sees_its_clients(program: &ProgramRig) {
+fn assert_sees_its_clients(program: &ProgramRig) {
     for _ in 0..3 {
         let client = fresh_client_v4();
         let request = [&v2(client)[..], b"hello"].concat();
@@ -87,11 +87,11 @@ fn sees_its_clients(program: &ProgramRig) {
         let (said, log) = (String::from_utf8_lossy(&said), program.process.log());
         let seen = format!("accept {client} getpeername {client} ");
         assert!(said.starts_with(&seen), "{client}: {said}\n{log}");
-        gets_nothing_without_a_header(program);
+        assert_nothing_without_a_header(program);
     }
 }
 
-fn gets_nothing_without_a_header(program: &ProgramRig) {
+fn assert_nothing_without_a_header(program: &ProgramRig) {
     let conn = Conn::connect_and_send(&program.lab.balancer, LISTEN_V4, b"hello");
     let (said, _) = conn.recv_to_end();
     let log = program.process.log();

@@ -52,13 +52,14 @@ fn reopened_listener_serves_waiting_connections() {
         let served = ServerRig::with_mode(mechanism, "--accept=rebind --brief", &[]);
         let server = server_of(&served);
         let [early, late] = [(); 2].map(|()| fresh_client_v4());
-        let [first, second] = [early, late].map(|client| parked(&served, &v2(client)));
+        let [first, second] =
+            [early, late].map(|client| connect_with_half_a_header(&served, &v2(client)));
         server.signal(pidfd::Signal::USR2).expect("it lives");
-        said(&served, "closed");
+        wait_output(&served, "closed");
         first.send(&v2(early)[20..]);
         assert_eq!(first.wait_closed().0, End::Reset, "{mechanism}");
         server.signal(pidfd::Signal::USR2).expect("it lives");
-        said(&served, "bound again");
+        wait_output(&served, "bound again");
         second.send(&[&v2(late)[20..], b"hi"].concat());
         served.assert_sees(&second, late);
         let client = fresh_client_v4();
@@ -73,11 +74,11 @@ fn shut_down_listener_refuses_connections() {
     for mechanism in BOTH {
         let served = ServerRig::with_mode(mechanism, "--accept=shutdown --brief", &[]);
         let client = fresh_client_v4();
-        let waiting = parked(&served, &v2(client));
+        let waiting = connect_with_half_a_header(&served, &v2(client));
         server_of(&served)
             .signal(pidfd::Signal::USR2)
             .expect("it lives");
-        said(&served, "accept: Invalid argument");
+        wait_output(&served, "accept: Invalid argument");
         waiting.send(&v2(client)[20..]);
         assert_eq!(waiting.wait_closed().0, End::Reset, "{mechanism}");
         served.lab.balancer.wait_connection_refused(LISTEN_V4);
@@ -95,7 +96,7 @@ fn full_backlog_delays_the_wakeup_only() {
             ServerRig::with_mode_through(mechanism, &through, "--accept=level --brief", &[]);
         let server = server_of(&served);
         let late = fresh_client_v4();
-        let slow = parked(&served, &v2(late));
+        let slow = connect_with_half_a_header(&served, &v2(late));
         server.signal(pidfd::Signal::STOP).expect("it lives");
         let queue: Vec<_> = (0..3)
             .map(|_| fresh_client_v4())
@@ -172,7 +173,7 @@ fn unread_from_balancer(host: &Host) -> Vec<String> {
 fn killed_program_leaves_nothing() {
     for mechanism in BOTH {
         let mut served = ServerRig::with_mode(mechanism, "--accept=threads --brief", &[]);
-        let waiting = parked(&served, &v2(fresh_client_v4()));
+        let waiting = connect_with_half_a_header(&served, &v2(fresh_client_v4()));
         let server = server_of(&served);
         server.signal(pidfd::Signal::KILL).expect("it lives");
         assert!(served.process.wait_exit(WAIT_LIMIT).is_some());
@@ -212,7 +213,7 @@ fn program_may_be_process_1() {
         server.signal(pidfd::Signal::TERM).expect("it lives");
         for _ in 0..5 {
             let client = fresh_client_v4();
-            let slow = parked(&served, &v2(client));
+            let slow = connect_with_half_a_header(&served, &v2(client));
             slow.send(&[&v2(client)[20..], b"hi"].concat());
             served.assert_sees(&slow, client);
         }
@@ -242,7 +243,7 @@ fn status_of(pid: u32, field: &str) -> String {
 }
 
 /// Opens a connection whose header the helper waits for; asserts that a later one has been served.
-fn parked(served: &ServerRig, header: &[u8]) -> Conn {
+fn connect_with_half_a_header(served: &ServerRig, header: &[u8]) -> Conn {
     let conn = served.connect_and_send(&header[..20]);
     let client = fresh_client_v4();
     served.assert_report(&served.report_for(&v2(client)), client);
@@ -259,7 +260,7 @@ fn server_in(process: &Process) -> PidFd {
     PidFd::open(*children.first().expect("a server")).expect("a server")
 }
 
-fn said(served: &ServerRig, what: &str) {
+fn wait_output(served: &ServerRig, what: &str) {
     served
         .process
         .wait_line(what, |line| (line == what).then_some(()));

@@ -15,14 +15,14 @@ fn churn_confuses_no_clients() {
             "--accept=edge --brief",
             &["--max-connections=512"],
         );
-        churn(&served, count());
+        assert_churn(&served, count());
     }
 }
 
 /// 65536 slots, none of which is used twice by 5000 connections.
 #[test]
 fn churn_confuses_no_clients_in_the_default_table() {
-    churn(&ServerRig::new("--accept=edge --brief", &[]), count());
+    assert_churn(&ServerRig::new("--accept=edge --brief", &[]), count());
 }
 
 /// PEERNAME_TEST_CHURN sets how many; 1000000 takes minutes.
@@ -31,7 +31,7 @@ fn count() -> u32 {
 }
 
 /// Makes `count` connections, four at a time, and verifies each.
-pub(crate) fn churn(served: &ServerRig, count: u32) {
+pub(crate) fn assert_churn(served: &ServerRig, count: u32) {
     served
         .lab
         .balancer
@@ -40,14 +40,14 @@ pub(crate) fn churn(served: &ServerRig, count: u32) {
         for worker in 0..4_u32 {
             scope.spawn(move || {
                 for number in 0..count / 4 {
-                    one(served, worker * (count / 4) + number);
+                    verify_one(served, worker * (count / 4) + number);
                 }
             });
         }
     });
 }
 
-fn one(served: &ServerRig, number: u32) {
+fn verify_one(served: &ServerRig, number: u32) {
     let [_, a, b, c] = number.to_be_bytes();
     let client: SocketAddr = v4(
         [198, a, b, c],

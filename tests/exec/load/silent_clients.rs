@@ -7,32 +7,32 @@ use crate::harness::rig::exec::{NOTIFY, PRELOAD, ServerRig, v2};
 
 #[test]
 fn thousand_silent_clients_delay_no_other_client() {
-    parked(PRELOAD, "--accept=level --brief");
+    assert_not_delayed(PRELOAD, "--accept=level --brief");
 }
 
 #[test]
 fn thousand_silent_clients_delay_no_other_client_under_notify() {
-    parked(NOTIFY, "--accept=threads --brief");
+    assert_not_delayed(NOTIFY, "--accept=threads --brief");
 }
 
 /// The others take at most twice as long as before. When the silent clients send their headers at last, each
 /// is seen with its own address.
-fn parked(mechanism: &str, mode: &str) {
+fn assert_not_delayed(mechanism: &str, mode: &str) {
     peername_sys::process::limits::raise_open_files()
         .expect("descriptors for a thousand connections");
     let served = ServerRig::with_mode(mechanism, mode, &["--header-timeout=60s"]);
-    times(&served);
-    let before = times(&served);
+    measure_round(&served);
+    let before = measure_round(&served);
     let clients: Vec<_> = (0..CROWD).map(|_| fresh_client_v4()).collect();
     let headers: Vec<_> = clients.iter().map(|&client| v2(client)).collect();
     let open = |header: &Vec<u8>| served.connect_and_send(&header[..15]);
     let silent: Vec<_> = headers.iter().map(open).collect();
-    let beside = times(&served);
+    let beside = measure_round(&served);
     // With --nocapture: the figures.
     println!("{mechanism}: {before:?} alone, {beside:?} beside {CROWD} silent clients");
     assert!(
-        beside.p50 <= (before.p50 * 2).max(A_WAKE_UP)
-            && beside.p99 <= (before.p99 * 2).max(A_BUSY_MACHINE),
+        beside.p50 <= (before.p50 * 2).max(WAKE_UP_DELAY)
+            && beside.p99 <= (before.p99 * 2).max(BUSY_MACHINE_DELAY),
         "{mechanism}: {before:?} alone, {beside:?} beside {CROWD}"
     );
     for (conn, header) in silent.iter().zip(&headers) {
@@ -51,14 +51,14 @@ struct Times {
 }
 
 /// The times of one connection after another, from its SYN to the server's answer.
-fn times(served: &ServerRig) -> Times {
-    let mut times: Vec<_> = (0..ROUND).map(|_| time(served)).collect();
+fn measure_round(served: &ServerRig) -> Times {
+    let mut times: Vec<_> = (0..ROUND).map(|_| measure_one(served)).collect();
     times.sort_unstable();
     let [p50, p99] = [50, 99].map(|percent| times[ROUND * percent / 100]);
     Times { p50, p99 }
 }
 
-fn time(served: &ServerRig) -> Duration {
+fn measure_one(served: &ServerRig) -> Duration {
     let client = fresh_client_v4();
     let start = Instant::now();
     let said = served.report_for(&v2(client));
@@ -72,5 +72,5 @@ const ROUND: usize = 200;
 
 /// What the scheduler alone may add on a busy machine: to every connection, and to the slowest two of a
 /// round. Waiting for one silent client costs seconds.
-const A_WAKE_UP: Duration = Duration::from_millis(5);
-const A_BUSY_MACHINE: Duration = Duration::from_millis(250);
+const WAKE_UP_DELAY: Duration = Duration::from_millis(5);
+const BUSY_MACHINE_DELAY: Duration = Duration::from_millis(250);

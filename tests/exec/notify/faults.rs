@@ -92,7 +92,7 @@ fn supervisor_and_monitor_killed_at_once_end_the_program() {
             let mut helpers = [exec.supervisor_pid(), exec.monitor_pid()];
             helpers.rotate_left(usize::from(guardian_first));
             kill_at_once(helpers);
-            killed(&mut exec);
+            assert_killed(&mut exec);
         }
     }
 }
@@ -107,7 +107,7 @@ fn supervisor_and_later_monitor_killed_before_any_client_end_the_program() {
         (exec.monitor_pid() != first).then_some(())
     });
     kill_at_once([exec.monitor_pid(), exec.supervisor_pid()]);
-    killed(&mut exec);
+    assert_killed(&mut exec);
 }
 
 /// The monitor gives the program two seconds, in which it can be killed, too.
@@ -120,7 +120,7 @@ fn monitor_killed_while_it_ends_the_program() {
     kill_pid(exec.supervisor_pid());
     assert!(exec.process.wait_exit(Duration::from_millis(300)).is_none());
     kill_pid(guardian);
-    killed(&mut exec);
+    assert_killed(&mut exec);
 }
 
 /// Suspends both first, so that neither can react to the other's end.
@@ -134,7 +134,7 @@ pub(super) fn kill_at_once(helpers: [Pid; 2]) {
 /// Waits until SIGKILL has ended the program and no process of it listens; asserts that none of its calls
 /// failed before.
 #[track_caller]
-fn killed(exec: &mut NotifyRig) {
+fn assert_killed(exec: &mut NotifyRig) {
     let status = exec.process.wait_exit(WAIT_LIMIT).expect("its end");
     assert_eq!(status.signal(), Some(9), "{status:?}");
     exec.lab.balancer.wait_connection_refused(LISTEN_V4);

@@ -8,18 +8,18 @@ use crate::harness::conn::{Conn, End};
 use crate::harness::header_bytes;
 use crate::harness::rig::exec_notify::{NotifyRig, recv_addresses};
 use crate::harness::rig::proxy::header_for;
-use crate::proxy::policy::sources::{LOOPBACK, NOBODY};
+use crate::harness::special_sources::{IMPOSSIBLE, LOOPBACK_ADDRESSES};
 
 #[test]
 fn special_sources_are_refused() {
     let exec = NotifyRig::start_variant("edge", "6", &[]);
-    for ip in [NOBODY, LOOPBACK].concat() {
+    for ip in [IMPOSSIBLE, LOOPBACK_ADDRESSES].concat() {
         for listener in [LISTEN_V4, LISTEN_V6] {
-            refused(&exec, listener, ip);
+            assert_refused(&exec, listener, ip);
         }
     }
     let client = fresh_client_v4();
-    assert_eq!(exec.report_for(&header_for(client)), shown(client));
+    assert_eq!(exec.report_for(&header_for(client)), shown_as(client));
 }
 
 #[test]
@@ -27,7 +27,7 @@ fn special_sources_are_refused_on_an_ipv4_listener() {
     for options in [&[][..], &["--header=optional"]] {
         let exec = NotifyRig::start_variant("block", "4", options);
         for ip in ["127.0.0.1", "::1", "::ffff:127.0.0.1", "0.0.0.0", "::"] {
-            refused(&exec, LISTEN_V4, ip);
+            assert_refused(&exec, LISTEN_V4, ip);
         }
     }
 }
@@ -49,10 +49,14 @@ fn local_sources_are_allowed_on_request() {
     let exec = NotifyRig::start_variant("threads", "6", &["--source-policy=allow-local"]);
     for ip in ["127.0.0.1", "127.1.2.3", "::1", "::ffff:127.0.0.1"] {
         let client = client(ip);
-        assert_eq!(exec.report_for(&header_for(client)), shown(client), "{ip}");
+        assert_eq!(
+            exec.report_for(&header_for(client)),
+            shown_as(client),
+            "{ip}"
+        );
     }
-    for ip in NOBODY {
-        refused(&exec, LISTEN_V4, ip);
+    for ip in IMPOSSIBLE {
+        assert_refused(&exec, LISTEN_V4, ip);
     }
 }
 
@@ -76,7 +80,7 @@ fn client(ip: &str) -> SocketAddr {
 }
 
 /// As an IPv6 socket shows it, by accept(2) and by getpeername(2).
-fn shown(client: SocketAddr) -> [SocketAddr; 2] {
+fn shown_as(client: SocketAddr) -> [SocketAddr; 2] {
     let ip = match client.ip() {
         IpAddr::V4(v4) => v4.to_ipv6_mapped().into(),
         v6 => v6,
@@ -86,7 +90,7 @@ fn shown(client: SocketAddr) -> [SocketAddr; 2] {
 
 /// Asserts a reset without output: the program greets every client it sees.
 #[track_caller]
-fn refused(exec: &NotifyRig, listener: SocketAddr, claimed: &str) {
+fn assert_refused(exec: &NotifyRig, listener: SocketAddr, claimed: &str) {
     let header = header_for(client(claimed));
     let conn = Conn::connect_and_send(&exec.lab.balancer, listener, &header);
     assert_eq!(conn.wait_closed().0, End::Reset, "{claimed}");

@@ -1,5 +1,6 @@
 //! One host: a network namespace without a name.
 
+use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io::{ErrorKind, Write};
 use std::net::{Ipv6Addr, SocketAddr, TcpStream};
@@ -138,6 +139,15 @@ impl Host {
             .expect("a pipe")
             .write_all(input.as_bytes());
         child.wait_with_output().expect("its end")
+    }
+
+    /// All rules and all tables of both families, a line each, sorted.
+    pub(crate) fn routing_rules(&self) -> BTreeSet<String> {
+        let show = "ip rule; ip -6 rule; ip route show table all; ip -6 route show table all";
+        self.run("sh", &["-c", show])
+            .lines()
+            .map(str::to_owned)
+            .collect()
     }
 
     fn feed(&self, program: &str, args: &[&str], input: &str) {

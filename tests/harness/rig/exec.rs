@@ -6,6 +6,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
+use rustix::process::Pid;
+
 use crate::harness::addr::{FRONT_V4, FRONT_V6, LISTEN_V4, LISTEN_V6};
 use crate::harness::conn::Conn;
 use crate::harness::header_bytes;
@@ -214,6 +216,23 @@ pub(crate) fn pseudo_ipv4(client: Ipv6Addr) -> std::net::Ipv4Addr {
             (hash ^ u32::from(octet)).wrapping_mul(16_777_619)
         });
     std::net::Ipv4Addr::from_bits(0xf000_0000 | ((hash ^ hash >> 28) & 0x0fff_ffff))
+}
+
+/// The header waiter of a program started here.
+pub(crate) fn header_waiter_of(process: &Process) -> Pid {
+    // The program is the last of `unshare`'s descendants; the header waiter has kept the launcher's
+    // arguments.
+    let ours = |pid: u32| {
+        let words = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        let network = |pid: u32| fs::read_link(format!("/proc/{pid}/ns/net")).ok();
+        words.starts_with(BINARY.as_bytes()) && network(pid) == network(process.pid())
+    };
+    let pids = fs::read_dir("/proc").expect("/proc");
+    let pid = pids
+        .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
+        .find(|&pid| ours(pid))
+        .expect("a header waiter");
+    Pid::from_raw(i32::try_from(pid).expect("a pid")).expect("a pid")
 }
 
 pub(crate) const PRELOAD: &str = "--mode=preload";

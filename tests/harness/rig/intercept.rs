@@ -11,6 +11,8 @@ use crate::harness::conn::Conn;
 use crate::harness::lab::{Lab, Process, Scratch, wait_for};
 use crate::harness::peername::{BINARY, Peername};
 
+/// For a check that answers, on a machine that is busy.
+pub(crate) const LONG_CHECK_TIMEOUT: &str = "--check-timeout=15s";
 /// Where clients reach the proxy.
 pub(crate) const PROXY_ADDR: SocketAddr = v4([203, 0, 113, 1], 8080);
 pub(crate) const CLIENT_IP: &str = "203.0.113.9";
@@ -155,6 +157,34 @@ impl InterceptRig {
             let lines: Vec<Value> = lines.filter(|line: &Value| line["path"] == path).collect();
             (lines.len() >= count).then_some(lines)
         })
+    }
+
+    /// Starts this server script on the origin's host, at port 9001, with the origin's certificate.
+    pub(crate) fn start_python_origin(&self, script: &str) -> Process {
+        let script = self.scratch.write("server.py", script);
+        let args = [
+            "-u",
+            &script,
+            &self.scratch.path_text("origin.pem"),
+            &self.scratch.path_text("origin.key"),
+        ];
+        Process::start(&self.lab.server, "/usr/bin/python3", &args)
+            .wait_listening(&[v4([10, 81, 0, 1], 9001)])
+    }
+
+    /// Runs a client script on the client's host; its first arguments are the proxy and the authority.
+    #[track_caller]
+    pub(crate) fn run_python_client(&self, script: &str, args: &[&str]) -> String {
+        let (ca, proxy) = (self.scratch.path_text("ca.pem"), PROXY_ADDR.to_string());
+        let all = [
+            "--signal=KILL",
+            "20",
+            "/usr/bin/python3",
+            script,
+            &proxy,
+            &ca,
+        ];
+        self.lab.client.run("timeout", &[&all, args].concat())
     }
 }
 

@@ -5,17 +5,15 @@ use crate::harness::addr::v4;
 use crate::harness::conn::Conn;
 use crate::harness::lab::{Host, Process, wait_for};
 use crate::harness::rig::intercept::{
-    CLIENT_IP, InterceptLab, InterceptRig, PROXY_ADDR, recv_head,
+    CLIENT_IP, InterceptLab, InterceptRig, LONG_CHECK_TIMEOUT, PROXY_ADDR, recv_head,
 };
 
 const CHECK: std::net::SocketAddr = v4([127, 0, 0, 1], 9191);
 pub(crate) const ASKED: &str = "--check=http://127.0.0.1:9191/";
-/// For a check that answers, on a machine that is busy.
-pub(crate) const LONG_CHECK_TIMEOUT: &str = "--check-timeout=15s";
 
 #[test]
 fn denied_request_never_reaches_the_origin() {
-    let (rig, check) = checked(&[]);
+    let (rig, check) = start_checked(&[]);
     for version in ["--http1.1", "--http2"] {
         assert!(
             rig.curl(&[version, "https://a.test/echo"])
@@ -52,7 +50,7 @@ fn denied_request_never_reaches_the_origin() {
 /// The first request of a connection was allowed; that decides nothing about the next.
 #[test]
 fn each_request_of_a_connection_is_checked() {
-    let (rig, _check) = checked(&[]);
+    let (rig, _check) = start_checked(&[]);
     let urls = [
         "https://a.test/echo",
         "https://a.test/secret/1",
@@ -78,7 +76,7 @@ fn each_request_of_a_connection_is_checked() {
 
 #[test]
 fn denied_connect_has_a_response_for_its_client() {
-    let (rig, _check) = checked(&[]);
+    let (rig, _check) = start_checked(&[]);
     let output = rig.try_curl(&["-v", "https://b.test/echo"]);
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(
@@ -122,7 +120,7 @@ fn denied_connect_has_a_response_for_its_client() {
 
 #[test]
 fn denial_has_the_form_of_grpc_or_websocket() {
-    let (rig, _check) = checked(&[]);
+    let (rig, _check) = start_checked(&[]);
     let url = "https://a.test/secret/1";
     let grpc = rig.curl(&[
         "-i",
@@ -171,7 +169,7 @@ fn check_without_an_answer_denies_unless_fail_open() {
 /// Traffic that can't be inspected is refused, also when it comes in pieces or not at all.
 #[test]
 fn tunnel_of_neither_tls_nor_http_is_refused() {
-    let (rig, _check) = checked(&[]);
+    let (rig, _check) = start_checked(&[]);
     for bytes in [
         &b"SSH-2.0-test\r\n"[..],
         b"\0\0\0\0",
@@ -201,7 +199,7 @@ fn tunnel_of_neither_tls_nor_http_is_refused() {
 
 #[test]
 fn metrics_count_decisions() {
-    let (rig, _check) = checked(&["--admin=203.0.113.1:9090"]);
+    let (rig, _check) = start_checked(&["--admin=203.0.113.1:9090"]);
     rig.curl(&["https://a.test/echo", "https://a.test/secret/1"]);
     rig.wait_audit_lines("/secret/1", 1);
     let metrics = rig
@@ -230,7 +228,7 @@ fn metrics_count_decisions() {
 }
 
 /// With a forwardAuth service beside the proxy that denies `/secret` on any host, and b.test altogether.
-pub(crate) fn checked(args: &[&str]) -> (InterceptRig, Process) {
+pub(crate) fn start_checked(args: &[&str]) -> (InterceptRig, Process) {
     let stage = InterceptLab::new();
     let check = start(
         &stage.lab.balancer,

@@ -7,7 +7,6 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::decisions::LONG_CHECK_TIMEOUT;
 use crate::harness::addr::v4;
 use crate::harness::check::broken::{
     Fault, answer_bytes, close_with_reset, hold_open, serve_fault, write_endlessly, write_forever,
@@ -17,7 +16,9 @@ use crate::harness::check::h2::{self, frame};
 use crate::harness::check::service::{Opa, Service, any_loopback, unused_address};
 use crate::harness::conn::Conn;
 use crate::harness::lab::{Lab, Process, wait_for};
-use crate::harness::rig::intercept::{InterceptLab, InterceptRig, PROXY_ADDR, recv_head};
+use crate::harness::rig::intercept::{
+    InterceptLab, InterceptRig, LONG_CHECK_TIMEOUT, PROXY_ADDR, recv_head,
+};
 
 #[test]
 fn faulty_ext_authz_service_denies_in_time() {
@@ -39,7 +40,7 @@ fn faulty_ext_authz_service_denies_in_time() {
             write_frames(&stream, &answer);
         }),
     ];
-    all_denied("grpc", "", by_grpc);
+    assert_all_denied("grpc", "", by_grpc);
 }
 
 #[test]
@@ -48,7 +49,7 @@ fn faulty_forward_auth_service_denies_in_time() {
         let answer = b"HTTP/1.1 200 OK\r\nX-\xff: 1\r\nContent-Length: 0\r\n\r\n";
         answer_bytes(&stream, answer);
     });
-    all_denied("http", "/verify", &[ERROR, GIBIBYTE, invalid]);
+    assert_all_denied("http", "/verify", &[ERROR, GIBIBYTE, invalid]);
 }
 
 #[test]
@@ -57,10 +58,10 @@ fn faulty_opa_denies_in_time() {
         let answer = b"HTTP/1.1 200 OK\r\nContent-Length: 19\r\n\r\n{\"result\":true,\"\xff\":1}";
         answer_bytes(&stream, answer);
     });
-    all_denied("opa+http", "/v1/data/egress", &[ERROR, GIBIBYTE, invalid]);
+    assert_all_denied("opa+http", "/v1/data/egress", &[ERROR, GIBIBYTE, invalid]);
 }
 
-fn all_denied(scheme: &str, rule: &str, more: &[Fault]) {
+fn assert_all_denied(scheme: &str, rule: &str, more: &[Fault]) {
     let stage = InterceptLab::new();
     let _origin = stage.start_nginx();
     let balancer = &stage.lab.balancer;
@@ -93,17 +94,17 @@ fn all_denied(scheme: &str, rule: &str, more: &[Fault]) {
 /// Sends so many requests at once that they all wait for the check, then more of them, once the circuit
 /// breaker is open. Asserts that all are denied; returns whether that was in time.
 fn denied_in_time(lab: &Lab, proxy: &Process, what: &str) -> bool {
-    let (before, begun) = (peak(proxy), Instant::now());
-    let (answers, late) = with_wakeup_delay(|| at_once(lab));
+    let (before, begun) = (peak_memory_kib(proxy), Instant::now());
+    let (answers, late) = with_wakeup_delay(|| send_at_once(lab));
     let limit = IN_TIME + SCHEDULING + late;
     for (answer, _) in &answers {
         assert!(answer.starts_with("HTTP/1.1 503 "), "{what}: {answer}");
     }
     let slowest = answers.iter().map(|(_, took)| *took).max();
     let slowest = slowest.expect("there are some");
-    let grown = peak(proxy) - before;
+    let grown = peak_memory_kib(proxy) - before;
     assert!(grown < MEMORY, "{what}: {grown} KiB");
-    let ((mut took, asked), more_late) = with_wakeup_delay(|| denied_at_once(lab, what));
+    let ((mut took, asked), more_late) = with_wakeup_delay(|| time_denials(lab, what));
     // One request a second may probe whether the service is back.
     assert!(asked <= begun.elapsed().as_secs(), "{what}: {asked} asked");
     took.sort();
@@ -112,12 +113,12 @@ fn denied_in_time(lab: &Lab, proxy: &Process, what: &str) -> bool {
     println!(
         "{what}: {slowest:?}, {grown} KiB; then {median:?}; a clock was {late:?} and {more_late:?} late"
     );
-    slowest <= limit && median < AT_ONCE + more_late
+    slowest <= limit && median < WITHOUT_ASKING + more_late
 }
 
 /// Sends each request on a connection of its own; returns each response, and the time from the request's last
 /// byte to it.
-fn at_once(lab: &Lab) -> Vec<(String, Duration)> {
+fn send_at_once(lab: &Lab) -> Vec<(String, Duration)> {
     let together = Barrier::new(REQUESTS);
     let one = || {
         let conn = Conn::connect(&lab.client, PROXY_ADDR);
@@ -135,7 +136,7 @@ fn at_once(lab: &Lab) -> Vec<(String, Duration)> {
 
 /// Sends requests one after the other on one connection; returns the time of each, and how many of them the
 /// service was asked about.
-fn denied_at_once(lab: &Lab, what: &str) -> (Vec<Duration>, u64) {
+fn time_denials(lab: &Lab, what: &str) -> (Vec<Duration>, u64) {
     let mut asked = 0;
     let conn = Conn::connect(&lab.client, PROXY_ADDR);
     let one = |_| {
@@ -174,7 +175,7 @@ fn with_wakeup_delay<T>(work: impl FnOnce() -> T) -> (T, Duration) {
 }
 
 /// The peak of the process's memory, in KiB.
-fn peak(proxy: &Process) -> u64 {
+fn peak_memory_kib(proxy: &Process) -> u64 {
     let text = proxy.status_field("VmHWM");
     let number = text.trim_end_matches(" kB").parse();
     number.expect("VmHWM in kB")
@@ -218,7 +219,7 @@ fn assert_recovers<Service>(scheme: &str, rule: &str, start: impl Fn(SocketAddr)
     let service = start();
     assert_eq!(status(), 200);
     drop(service);
-    for (answer, _) in at_once(&rig.lab) {
+    for (answer, _) in send_at_once(&rig.lab) {
         assert!(answer.starts_with("HTTP/1.1 503 "), "{answer}");
     }
     assert!(is_suspended(1), "{}", rig.read_metrics());
@@ -272,7 +273,7 @@ const REQUESTS: usize = 50;
 /// The default of --check-timeout, and a margin for the rest.
 const IN_TIME: Duration = Duration::from_millis(510);
 /// Of a denial by the open circuit breaker, without asking.
-const AT_ONCE: Duration = Duration::from_millis(5);
+const WITHOUT_ASKING: Duration = Duration::from_millis(5);
 /// Fifty responses are due at one moment, and wait for two processors that other tests use, too.
 const SCHEDULING: Duration = Duration::from_millis(100);
 /// In KiB: as many connections on both sides, each with as much of a response as is read (64 KiB) and the

@@ -2,13 +2,14 @@
 
 use serde_json::{Value, json};
 
-use super::decisions::LONG_CHECK_TIMEOUT;
 use crate::harness::addr::{fresh_client_v4, v4};
 use crate::harness::check::service::{Opa, Service};
 use crate::harness::conn::Conn;
 use crate::harness::header_bytes;
 use crate::harness::lab::wait_for;
-use crate::harness::rig::intercept::{InterceptLab, InterceptRig, PROXY_ADDR, recv_head};
+use crate::harness::rig::intercept::{
+    InterceptLab, InterceptRig, LONG_CHECK_TIMEOUT, PROXY_ADDR, recv_head,
+};
 
 /// A check service, and how the test sets its decision.
 enum Kind {

@@ -1,15 +1,15 @@
 //! The check sees the request as it will be sent, and a denial is recognisable.
 
-use super::decisions::{ASKED, LONG_CHECK_TIMEOUT, SERVICE, checked, start};
+use super::decisions::{ASKED, SERVICE, start, start_checked};
 use crate::harness::conn::Conn;
-use crate::harness::rig::intercept::{InterceptLab, PROXY_ADDR, recv_head};
-use crate::intercept::http::streams::{WEBSOCKET_SERVER, serve, websocket_by_http2};
+use crate::harness::rig::intercept::{InterceptLab, LONG_CHECK_TIMEOUT, PROXY_ADDR, recv_head};
+use crate::intercept::http::streams::{WEBSOCKET_SERVER, websocket_by_http2};
 
 /// An extended CONNECT becomes a GET, and a rule about GET applies to it.
 #[test]
 fn websocket_over_http2_is_checked_as_its_origin_gets_it() {
-    let (rig, check) = checked(&["--allow-destination=10.81.0.1:9001"]);
-    let _server = serve(&rig, WEBSOCKET_SERVER);
+    let (rig, check) = start_checked(&["--allow-destination=10.81.0.1:9001"]);
+    let _server = rig.start_python_origin(WEBSOCKET_SERVER);
     assert_eq!(websocket_by_http2(&rig, "/chat"), "one two");
     assert_eq!(websocket_by_http2(&rig, "/secret"), "403");
     check.wait_line("of the second", |line| {
@@ -21,7 +21,7 @@ fn websocket_over_http2_is_checked_as_its_origin_gets_it() {
 /// The service denies a request with X-Open; a request whose hop-by-hop header is removed has none.
 #[test]
 fn hop_by_hop_headers_are_not_shown_to_the_check() {
-    let (rig, _check) = checked(&[]);
+    let (rig, _check) = start_checked(&[]);
     for version in ["--http1.1", "--http2"] {
         let open = ["-H", "X-Open: 1", version, "https://a.test/echo"];
         assert_eq!(rig.curl_status(&open), 403, "{version}");
@@ -36,7 +36,7 @@ fn hop_by_hop_headers_are_not_shown_to_the_check() {
 /// A URL may have a query and no path; the request to the origin has one.
 #[test]
 fn path_is_checked_as_it_is_sent() {
-    let (rig, check) = checked(&[]);
+    let (rig, check) = start_checked(&[]);
     let request = b"GET http://a.test?token=secret HTTP/1.1\r\nHost: a.test\r\n\r\n";
     let conn = Conn::connect_and_send(&rig.lab.client, PROXY_ADDR, request);
     assert!(recv_head(&conn).starts_with("HTTP/1.1 403 "));
@@ -94,7 +94,7 @@ fn client_that_leaves_is_not_logged_as_refused() {
 /// In the check's own words or peername's, the response names its author, and is not cached.
 #[test]
 fn denial_is_distinct_from_an_origins_response() {
-    let (rig, _check) = checked(&[]);
+    let (rig, _check) = start_checked(&[]);
     for (path, kind) in [
         ("secret", "application/problem+json"),
         ("secret/words", "text/x-words"),

@@ -99,14 +99,14 @@ impl Lab {
         // A client that sends much may be cut off in the middle of it; the result is checked below.
         client.send_if_open(bytes);
         match verdict {
-            Verdict::Refused => self.refused(&client, ""),
-            Verdict::RefusedInside => self.refused(&client, "HTTP/1.1 200 OK\r\n"),
-            Verdict::Cut => self.cut(&client),
-            Verdict::One => self.one(&client, body),
+            Verdict::Refused => self.check_refused(&client, ""),
+            Verdict::RefusedInside => self.check_refused(&client, "HTTP/1.1 200 OK\r\n"),
+            Verdict::Cut => self.check_cut(&client),
+            Verdict::One => self.check_one(&client, body),
         }
     }
 
-    fn refused(&self, client: &Conn, before: &str) -> Result<(), String> {
+    fn check_refused(&self, client: &Conn, before: &str) -> Result<(), String> {
         let (answer, _) = client.recv_to_end();
         let answer = String::from_utf8_lossy(&answer);
         if let Some(up) = self.origin.accept_within(AT_ONCE) {
@@ -129,7 +129,7 @@ impl Lab {
         }
     }
 
-    fn cut(&self, client: &Conn) -> Result<(), String> {
+    fn check_cut(&self, client: &Conn) -> Result<(), String> {
         let (answer, _) = client.recv_to_end();
         let answer = String::from_utf8_lossy(&answer);
         if answer.contains("HTTP/1.1 2") {
@@ -140,12 +140,12 @@ impl Lab {
         };
         let (got, _) = up.recv_to_end();
         match strict_http::parse_requests(&got)? {
-            (whole, _) if whole.is_empty() => self.nobody_else(),
+            (whole, _) if whole.is_empty() => self.check_no_other_connection(),
             _ => Err(format!("the origin got {}", got.escape_ascii())),
         }
     }
 
-    fn one(&self, client: &Conn, body: &str) -> Result<(), String> {
+    fn check_one(&self, client: &Conn, body: &str) -> Result<(), String> {
         let Some(up) = self.origin.accept_within(SOON) else {
             return Err("nothing reached the origin".to_owned());
         };
@@ -164,7 +164,7 @@ impl Lab {
         match strict_http::parse_requests(&got)? {
             (all, []) if all.len() == 1 && answer.contains("\r\n\r\nwhole") => {
                 match String::from_utf8_lossy(&got).contains(body) {
-                    true => self.nobody_else(),
+                    true => self.check_no_other_connection(),
                     false => Err(format!(
                         "the origin misses the body: {}",
                         got.escape_ascii()
@@ -178,7 +178,7 @@ impl Lab {
         }
     }
 
-    fn nobody_else(&self) -> Result<(), String> {
+    fn check_no_other_connection(&self) -> Result<(), String> {
         match self.origin.accept_within(AT_ONCE) {
             Some(up) => Err(format!(
                 "the origin also got {}",

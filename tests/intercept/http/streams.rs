@@ -1,16 +1,14 @@
 //! Streams beyond request and response: WebSocket, gRPC, server-sent events.
 
-use crate::harness::addr::v4;
-use crate::harness::lab::Process;
-use crate::harness::rig::intercept::{InterceptRig, PROXY_ADDR};
+use crate::harness::rig::intercept::InterceptRig;
 
 /// An echo server of python3-websockets, and its client through CONNECT.
 #[test]
 fn websocket_passes_over_http1() {
     let rig = InterceptRig::new(&["--allow-destination=10.81.0.1:9001"]);
-    let _server = serve(&rig, WEBSOCKET_SERVER);
+    let _server = rig.start_python_origin(WEBSOCKET_SERVER);
     let script = rig.scratch.write("client.py", WEBSOCKET_CLIENT);
-    let said = python(&rig, &script, &[]);
+    let said = rig.run_python_client(&script, &[]);
     assert_eq!(said.trim(), "one two 100000");
     let line = &rig.wait_audit_lines("/chat", 1)[0];
     assert_eq!(
@@ -25,7 +23,7 @@ fn websocket_passes_over_http1() {
 #[test]
 fn websocket_passes_over_http2() {
     let rig = InterceptRig::new(&["--allow-destination=10.81.0.1:9001"]);
-    let _server = serve(&rig, WEBSOCKET_SERVER);
+    let _server = rig.start_python_origin(WEBSOCKET_SERVER);
     assert_eq!(websocket_by_http2(&rig, "/chat"), "one two");
     assert_eq!(rig.wait_audit_lines("/chat", 1)[0]["method"], "CONNECT");
 }
@@ -34,7 +32,7 @@ fn websocket_passes_over_http2() {
 #[track_caller]
 pub(crate) fn websocket_by_http2(rig: &InterceptRig, path: &str) -> String {
     let script = rig.scratch.write("client.py", HTTP2_WEBSOCKET_CLIENT);
-    python(rig, &script, &[path]).trim().to_owned()
+    rig.run_python_client(&script, &[path]).trim().to_owned()
 }
 
 /// A failed upgrade is a response like any other; but 200 to a CONNECT would mean that the origin has
@@ -42,7 +40,7 @@ pub(crate) fn websocket_by_http2(rig: &InterceptRig, path: &str) -> String {
 #[test]
 fn websocket_refused_by_the_origin_is_refused() {
     let rig = InterceptRig::new(&["--allow-destination=10.81.0.1:9001"]);
-    let server = serve(&rig, EVENTS_SERVER);
+    let server = rig.start_python_origin(EVENTS_SERVER);
     assert_eq!(websocket_by_http2(&rig, "/chat"), "502");
     drop(server);
     let upgrade = [
@@ -75,9 +73,9 @@ fn websocket_refused_by_the_origin_is_refused() {
 #[test]
 fn grpc_passes_with_its_trailers() {
     let rig = InterceptRig::new(&["--allow-destination=10.81.0.1:9001"]);
-    let _server = serve(&rig, GRPC_SERVER);
+    let _server = rig.start_python_origin(GRPC_SERVER);
     let script = rig.scratch.write("client.py", GRPC_CLIENT);
-    let said = python(&rig, &script, &[]);
+    let said = rig.run_python_client(&script, &[]);
     assert_eq!(
         said.trim(),
         "hello a,b,c StatusCode.NOT_FOUND no such thing"
@@ -90,9 +88,9 @@ fn grpc_passes_with_its_trailers() {
 #[test]
 fn server_sent_events_are_not_buffered() {
     let rig = InterceptRig::new(&["--allow-destination=10.81.0.1:9001"]);
-    let _server = serve(&rig, EVENTS_SERVER);
+    let _server = rig.start_python_origin(EVENTS_SERVER);
     let script = rig.scratch.write("client.py", EVENTS_CLIENT);
-    let said = python(&rig, &script, &[]);
+    let said = rig.run_python_client(&script, &[]);
     assert_eq!(said.trim(), "1 2 3");
 }
 
@@ -102,7 +100,7 @@ fn server_sent_events_are_not_buffered() {
 fn request_on_a_closed_idle_connection_is_retried() {
     // Each worker would have an idle connection of its own.
     let rig = InterceptRig::new(&["--workers=1", "--allow-destination=10.81.0.1:9001"]);
-    let _server = serve(&rig, CLOSING_SERVER);
+    let _server = rig.start_python_origin(CLOSING_SERVER);
     let url = "https://a.test:9001/";
     for _ in 0..3 {
         assert_eq!(rig.curl(&["--http1.1", url]), "ok");
@@ -110,33 +108,6 @@ fn request_on_a_closed_idle_connection_is_retried() {
     let post = ["--http1.1", "--data", "x", url];
     assert_eq!(rig.curl_problem(&post)["code"], "upstream_closed");
     assert_eq!(rig.curl(&post), "ok");
-}
-
-/// Starts this server script on the origin's host, at port 9001, with the origin's certificate.
-pub(crate) fn serve(rig: &InterceptRig, script: &str) -> Process {
-    let script = rig.scratch.write("server.py", script);
-    let args = [
-        "-u",
-        &script,
-        &rig.scratch.path_text("origin.pem"),
-        &rig.scratch.path_text("origin.key"),
-    ];
-    Process::start(&rig.lab.server, "/usr/bin/python3", &args)
-        .wait_listening(&[v4([10, 81, 0, 1], 9001)])
-}
-
-#[track_caller]
-pub(crate) fn python(rig: &InterceptRig, script: &str, args: &[&str]) -> String {
-    let (ca, proxy) = (rig.scratch.path_text("ca.pem"), PROXY_ADDR.to_string());
-    let all = [
-        "--signal=KILL",
-        "20",
-        "/usr/bin/python3",
-        script,
-        &proxy,
-        &ca,
-    ];
-    rig.lab.client.run("timeout", &[&all, args].concat())
 }
 
 pub(crate) const WEBSOCKET_SERVER: &str = r#"

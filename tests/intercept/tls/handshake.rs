@@ -1,13 +1,12 @@
 //! The last flight of a TLS handshake: that it is sent, and coalesced with what follows.
 
 use crate::harness::rig::intercept::InterceptRig;
-use crate::intercept::http::streams::{python, serve};
 
 /// TCP_INFO (tcp(7)) has the number of segments.
 #[test]
 fn origin_gets_finished_and_request_in_one_segment() {
     let rig = InterceptRig::new(&[]);
-    let _origin = serve(&rig, COUNTING_ORIGIN);
+    let _origin = rig.start_python_origin(COUNTING_ORIGIN);
     assert_eq!(rig.curl(&["https://a.test:9001/"]), "1");
 }
 
@@ -15,7 +14,7 @@ fn origin_gets_finished_and_request_in_one_segment() {
 #[test]
 fn refused_origin_gets_an_alert() {
     let rig = InterceptRig::new(&[]);
-    let origin = serve(&rig, COUNTING_ORIGIN);
+    let origin = rig.start_python_origin(COUNTING_ORIGIN);
     let url = "https://other.test:9001/";
     assert_eq!(rig.curl_problem(&[url])["code"], "upstream_tls_wrong_name");
     let told = origin.wait_line("the alert", |line| {
@@ -46,7 +45,7 @@ fn failed_client_handshake_sends_an_alert() {
 fn client(what: &str) -> String {
     let rig = InterceptRig::new(&[]);
     let script = rig.scratch.write("flights.py", CLIENT);
-    python(&rig, &script, &[what]).trim().to_owned()
+    rig.run_python_client(&script, &[what]).trim().to_owned()
 }
 
 /// Answers with the number of segments that came after its own flight. The script reads the socket itself.

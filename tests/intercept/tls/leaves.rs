@@ -32,7 +32,7 @@ fn concurrent_clients_get_one_certificate() {
 #[test]
 fn one_client_may_open_a_thousand_hosts() {
     let rig = InterceptRig::new(&["--admin=127.0.0.1:9300"]);
-    let answers = ask_many(&rig, 1000);
+    let answers = request_many(&rig, 1000);
     assert!(
         answers.iter().all(|answer| answer == "200 502"),
         "{answers:?}"
@@ -46,7 +46,7 @@ fn one_client_may_open_a_thousand_hosts() {
 #[test]
 fn mint_rate_limit_answers_429() {
     let rig = InterceptRig::new(&["--certificates-per-client=5"]);
-    let answers = ask_many(&rig, 100);
+    let answers = request_many(&rig, 100);
     let count = |what: &str| answers.iter().filter(|answer| *answer == what).count();
     // Five at once and five a second for some seconds.
     assert!((15..=60).contains(&count("200 502")), "{answers:?}");
@@ -67,7 +67,7 @@ fn mint_rate_limit_answers_429() {
 }
 
 /// For each host: the status of the CONNECT, and that of the request inside.
-fn ask_many(rig: &InterceptRig, hosts: usize) -> Vec<String> {
+fn request_many(rig: &InterceptRig, hosts: usize) -> Vec<String> {
     rig.lab.client.add_addresses("eth0", &["203.0.113.10/24"]);
     let hosts = format!("https://h[1-{hosts}].example/");
     let output = rig.try_curl(&[

@@ -142,7 +142,7 @@ fn assert_refused(rig: &InterceptRig, rows: &[(&str, impl Display, &str)]) {
         if served != "hello\n" {
             wrong.push(format!("{good}: {served}"));
         }
-        assert_eq!(unverified(rig, &bad), "lenient\n", "{bad} is there");
+        assert_eq!(curl_unverified(rig, &bad), "lenient\n", "{bad} is there");
     }
     assert!(wrong.is_empty(), "{wrong:#?}");
     let reached = rig.wait_origin_log(2 * rows.len());
@@ -151,7 +151,7 @@ fn assert_refused(rig: &InterceptRig, rows: &[(&str, impl Display, &str)]) {
 }
 
 /// Requests the URL on the origin's own host by a client that accepts any certificate and any version.
-fn unverified(rig: &InterceptRig, url: &str) -> String {
+fn curl_unverified(rig: &InterceptRig, url: &str) -> String {
     let url = format!("{url}lenient");
     let lenient = ["--insecure", "--tlsv1.0", "--ciphers", "ALL:@SECLEVEL=0"];
     let there = [

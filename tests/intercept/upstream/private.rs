@@ -17,9 +17,9 @@ fn leased_connection_expires_when_idle() {
     let rig = InterceptRig::new(&["--workers=1", "--idle-timeout=4s"]);
     let origin = Backend::listen(&rig.lab.server, ORIGIN);
     let client = Conn::connect(&rig.lab.client, PROXY_ADDR);
-    let by_client = ask(&client, CREDENTIALS, || origin.accept(), GOOD);
+    let by_client = exchange(&client, CREDENTIALS, || origin.accept(), GOOD);
     let other = Conn::connect(&rig.lab.client, PROXY_ADDR);
-    let by_origin = ask(&other, "", || origin.accept(), CHALLENGE);
+    let by_origin = exchange(&other, "", || origin.accept(), CHALLENGE);
     let soon = Instant::now() + Duration::from_secs(30);
     let ended = wait_until(soon, || {
         for conn in [&client, &other] {
@@ -38,18 +38,18 @@ fn leased_connection_lives_as_long_as_its_client() {
     let rig = InterceptRig::new(&["--workers=1"]);
     let origin = Backend::listen(&rig.lab.server, ORIGIN);
     let client = Conn::connect(&rig.lab.client, PROXY_ADDR);
-    let mut up = ask(&client, CREDENTIALS, || origin.accept(), GOOD);
+    let mut up = exchange(&client, CREDENTIALS, || origin.accept(), GOOD);
     let other = Conn::connect(&rig.lab.client, PROXY_ADDR);
-    let others = ask(&other, "", || origin.accept(), GOOD);
-    up = ask(&client, "", || up, GOOD);
+    let others = exchange(&other, "", || origin.accept(), GOOD);
+    up = exchange(&client, "", || up, GOOD);
     drop(client);
     assert_eq!(up.wait_closed().0, End::Fin);
-    ask(&other, "", || others, GOOD);
+    exchange(&other, "", || others, GOOD);
     drop(origin);
 }
 
 /// Sends a request with these headers and a response to it, on the connection that it comes by.
-fn ask(client: &Conn, headers: &str, up: impl FnOnce() -> Conn, answer: &str) -> Conn {
+fn exchange(client: &Conn, headers: &str, up: impl FnOnce() -> Conn, answer: &str) -> Conn {
     let request = format!("GET http://{ORIGIN}/ HTTP/1.1\r\nHost: {ORIGIN}\r\n{headers}\r\n");
     client.send(request.as_bytes());
     let up = up();

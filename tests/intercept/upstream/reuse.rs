@@ -6,14 +6,13 @@ use std::thread;
 
 use crate::harness::lab::{Process, wait_for};
 use crate::harness::rig::intercept::{InterceptLab, InterceptRig, PROXY_ADDR};
-use crate::intercept::http::streams::serve;
 use crate::intercept::listener::kinds::transparent;
 
 /// nginx allows two streams per connection, and one client has both.
 #[test]
 fn streams_of_one_client_do_not_block_another() {
     let rig = InterceptRig::new(&["--workers=1", "--allow-destination=10.81.0.1:8443"]);
-    let _holds = hold(&rig, &["/slow", "/slow"]);
+    let _holds = hold_streams(&rig, &["/slow", "/slow"]);
     let answer = rig.curl(&["--max-time", "5", "https://a.test:8443/echo"]);
     assert!(
         answer.starts_with("GET a.test:8443 HTTP/2.0"),
@@ -26,7 +25,7 @@ fn streams_of_one_client_do_not_block_another() {
 fn streams_beyond_the_origins_limit_open_another_connection() {
     let rig = InterceptRig::new(&["--workers=1", "--allow-destination=10.81.0.1:8443"]);
     // The origin's limit is known once it has answered.
-    let said = streams(
+    let said = open_streams(
         &rig,
         &["/echo", "/slow", "/slow", "/echo?3", "/slow", "/echo?5"],
     );
@@ -50,7 +49,7 @@ fn idle_connection_serves_another_client() {
         rig.curl(&["https://a.test/echo"]);
     }
     let seen = rig.wait_origin_log(3);
-    assert_eq!(connections(&seen).len(), 1, "{seen:?}");
+    assert_eq!(count_connections(&seen).len(), 1, "{seen:?}");
 }
 
 /// Forty at once make no forty handshakes.
@@ -69,14 +68,14 @@ fn concurrent_streams_share_a_connection() {
         .iter()
         .filter_map(|line| Some(line["connection"].as_str()?.to_owned()))
         .collect();
-    assert_eq!(connections(&seen).len(), clients.len(), "{clients:?}");
+    assert_eq!(count_connections(&seen).len(), clients.len(), "{clients:?}");
 }
 
 /// Authentication belongs to the connection, by two requests on it (NTLM) or by one (Negotiate).
 #[test]
 fn authenticated_connection_serves_no_other_client() {
     let rig = InterceptRig::new(&["--workers=1", "--allow-destination=10.81.0.1:9001"]);
-    let _server = serve(&rig, include_str!("../clients/by_connection.py"));
+    let _server = rig.start_python_origin(include_str!("../clients/by_connection.py"));
     for scheme in [
         &["--ntlm", "--user", "alice:secret"][..],
         &["-H", "Authorization: Negotiate alice"],
@@ -94,7 +93,7 @@ fn authenticated_connection_serves_no_other_client() {
 #[test]
 fn concurrent_ntlm_handshakes_stay_on_their_connections() {
     let rig = InterceptRig::new(&["--workers=1", "--allow-destination=10.81.0.1:9001"]);
-    let _server = serve(&rig, include_str!("../clients/by_connection.py"));
+    let _server = rig.start_python_origin(include_str!("../clients/by_connection.py"));
     let users: Vec<_> = (0..16).map(|at| format!("user{at}")).collect();
     thread::scope(|scope| {
         for user in &users {
@@ -146,7 +145,7 @@ fn remembered_protocol_is_kept_by_address() {
     assert_eq!(versions, ["2", "1.1", "2"]);
 }
 
-fn connections(seen: &[String]) -> HashSet<&str> {
+fn count_connections(seen: &[String]) -> HashSet<&str> {
     seen.iter()
         .filter_map(|line| line.rsplit(' ').next())
         .collect()
@@ -154,7 +153,7 @@ fn connections(seen: &[String]) -> HashSet<&str> {
 
 /// Opens streams on one HTTP/2 connection to the origin with a limit, as many as succeed.
 #[track_caller]
-fn streams(rig: &InterceptRig, paths: &[&str]) -> String {
+fn open_streams(rig: &InterceptRig, paths: &[&str]) -> String {
     let args = arguments(rig, paths);
     let args: Vec<_> = args.iter().map(String::as_str).collect();
     let limit = ["--signal=KILL", "20", "/usr/bin/python3"];
@@ -162,7 +161,7 @@ fn streams(rig: &InterceptRig, paths: &[&str]) -> String {
 }
 
 /// The same, with the streams left open and nothing read from them.
-fn hold(rig: &InterceptRig, paths: &[&str]) -> Process {
+fn hold_streams(rig: &InterceptRig, paths: &[&str]) -> Process {
     let held = rig.scratch.path_text("held");
     let args = arguments(rig, &[paths, &["hold", &held]].concat());
     let args: Vec<_> = args.iter().map(String::as_str).collect();

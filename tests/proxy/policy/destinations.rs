@@ -23,7 +23,7 @@ fn client_reaches_the_destination_in_its_header() {
     let listed = ["127.0.0.1:9100", "127.0.0.1:9199", "[::1]:9101"].map(addr);
     for destination in listed {
         let backend = Backend::listen(&rig.lab.server, destination);
-        let client = someone_of(destination);
+        let client = client_of(destination);
         for header in [v1(client, destination), v2(client, destination, &[])] {
             let down = rig.connect_and_send(&header);
             let up = backend.accept();
@@ -83,7 +83,7 @@ fn special_destinations_are_refused() {
     ];
     for (destination, _) in table {
         let destination = addr(destination);
-        refused(&rig, &v2(someone_of(destination), destination, &[]));
+        assert_refused(&rig, &v2(client_of(destination), destination, &[]));
     }
     let reasons = table.map(|(_, reason)| reason);
     wait_for("each has its reason", || {
@@ -98,8 +98,8 @@ fn unlisted_destination_is_refused() {
         "--dynamic-destination",
         "--allow-destination=127.0.0.1:9100",
     ]);
-    refused(&rig, &v1(fresh_client_v4(), addr("10.81.0.2:80")));
-    refused(&rig, &v1(fresh_client_v4(), addr("127.0.0.1:9000")));
+    assert_refused(&rig, &v1(fresh_client_v4(), addr("10.81.0.2:80")));
+    assert_refused(&rig, &v1(fresh_client_v4(), addr("127.0.0.1:9000")));
     wait_for("two reasons", || {
         (rig.proxy.outcomes() == ["destination_not_listed", "destination_loopback"]).then_some(())
     });
@@ -126,11 +126,11 @@ fn destination_is_never_the_proxy() {
         "[::1]:8443",
     ];
     for way in ways.map(addr) {
-        refused(&rig, &v2(someone_of(way), way, &[]));
+        assert_refused(&rig, &v2(client_of(way), way, &[]));
     }
     // A client with a balancer's address would be trusted by whatever it reaches here.
     let trusted = v4([10, 81, 0, 77], 40_001);
-    refused(&rig, &v1(trusted, addr("127.0.0.1:9000")));
+    assert_refused(&rig, &v1(trusted, addr("127.0.0.1:9000")));
     wait_for("five reasons", || {
         let mut expected = vec!["destination_own_listener"; 4];
         expected.push("destination_trusted_source");
@@ -156,7 +156,7 @@ fn destination_by_a_local_route_is_never_the_proxy() {
         (last == Some("destination_own_listener")).then_some(())
     });
     let trusted = v4([10, 81, 0, 77], 40_001);
-    refused(&rig, &v1(trusted, addr("100.64.7.7:9000")));
+    assert_refused(&rig, &v1(trusted, addr("100.64.7.7:9000")));
     // The connections before it may be logged later.
     wait_for("the reason", || {
         let outcomes = rig.proxy.outcomes();
@@ -171,16 +171,16 @@ fn destination_by_a_local_route_is_never_the_proxy() {
 /// pass needs the same two endpoints as the first, and ends there.
 #[test]
 fn loop_through_a_balancer_ends() {
-    loop_ends(&[]);
+    assert_loop_ends(&[]);
 }
 
 /// Only the client's port distinguishes the second pass from another connection.
 #[test]
 fn loop_through_a_balancer_ends_with_any_source_port() {
-    loop_ends(&["--source-port=any"]);
+    assert_loop_ends(&["--source-port=any"]);
 }
 
-fn loop_ends(more: &[&str]) {
+fn assert_loop_ends(more: &[&str]) {
     let lab = Lab::without_routes();
     let front = addr("10.81.0.1:80");
     let added = Peername::run(&lab.server, &["routes", "add", "--target-v4=10.81.0.1:80"]);
@@ -232,7 +232,7 @@ fn header_with_too_many_hops_is_refused() {
     let _down = rig.connect_and_send(&v2(client, destination, &hops(3)));
     let expected = v2(client, destination, &hops(4));
     assert_eq!(backend.accept().recv(expected.len()), expected);
-    refused(&rig, &v2(fresh_client_v4(), destination, &hops(4)));
+    assert_refused(&rig, &v2(fresh_client_v4(), destination, &hops(4)));
     backend.assert_no_connection();
 }
 
@@ -250,7 +250,7 @@ fn hop_count_fits_beside_the_most_tlvs() {
         assert_eq!(backend.accept().recv(expected.len()), expected);
     }
     let one_more = [&fields[..], &tlv(0xea, b"x"), &hops(1)].concat();
-    refused(&rig, &v2(fresh_client_v4(), destination, &one_more));
+    assert_refused(&rig, &v2(fresh_client_v4(), destination, &one_more));
 }
 
 /// With the hop count the length would exceed its field. Without a header the backend would take the client's
@@ -338,7 +338,7 @@ fn addr(text: &str) -> SocketAddr {
     text.parse().expect("an address")
 }
 
-fn someone_of(destination: SocketAddr) -> SocketAddr {
+fn client_of(destination: SocketAddr) -> SocketAddr {
     if destination.is_ipv4() {
         fresh_client_v4()
     } else {
@@ -364,7 +364,7 @@ fn hops(count: u8) -> Vec<u8> {
 }
 
 #[track_caller]
-fn refused(rig: &ProxyRig, header: &[u8]) {
+fn assert_refused(rig: &ProxyRig, header: &[u8]) {
     let before = rig.proxy.outcomes().len();
     let down = Conn::connect_and_send(&rig.lab.balancer, LISTEN_V4, header);
     assert_eq!(down.wait_closed().0, End::Reset);

@@ -12,13 +12,23 @@ use crate::harness::backend::Backend;
 use crate::harness::conn::Conn;
 use crate::harness::header_bytes;
 use crate::harness::rig::proxy::{ProxyRig, header_for};
+use crate::harness::special_sources::{
+    IMPOSSIBLE, LOOPBACK_ADDRESSES, SERVER_ADDRESSES, SUBNET_ENDS,
+};
 
 #[test]
 fn special_sources_are_refused() {
     let mut rig = ProxyRig::new(&[]);
     for listen in [LISTEN_V4, LISTEN_V6] {
-        for ip in [NOBODY, ENDS, LOOPBACK, OWN].concat() {
-            refused(&rig, listen, ip);
+        for ip in [
+            IMPOSSIBLE,
+            SUBNET_ENDS,
+            LOOPBACK_ADDRESSES,
+            SERVER_ADDRESSES,
+        ]
+        .concat()
+        {
+            assert_refused(&rig, listen, ip);
         }
     }
     rig.assert_serves(fresh_client_v4());
@@ -36,8 +46,8 @@ fn local_sources_are_allowed_on_request() {
             let _down = Conn::connect_and_send(&rig.lab.balancer, listen, &header_for(client));
             rig.accept_client(client);
         }
-        for ip in [NOBODY, ENDS].concat() {
-            refused(&rig, listen, ip);
+        for ip in [IMPOSSIBLE, SUBNET_ENDS].concat() {
+            assert_refused(&rig, listen, ip);
         }
     }
 }
@@ -48,7 +58,7 @@ fn ipv4_mapped_source_is_an_ipv4_client() {
     let rig = ProxyRig::new(&[]);
     for listen in [LISTEN_V4, LISTEN_V6] {
         let client = fresh_client_v4();
-        let header = header_bytes::v2(mapped(client), mapped(FRONT_V4), &[]);
+        let header = header_bytes::v2(ipv4_mapped(client), ipv4_mapped(FRONT_V4), &[]);
         let _down = Conn::connect_and_send(&rig.lab.balancer, listen, &header);
         rig.accept_client(client);
     }
@@ -95,10 +105,10 @@ fn new_local_addresses_are_refused_as_sources() {
         }
         None
     });
-    refused(&rig, LISTEN_V4, "192.0.2.255");
+    assert_refused(&rig, LISTEN_V4, "192.0.2.255");
 }
 
-fn mapped(addr: SocketAddr) -> SocketAddr {
+fn ipv4_mapped(addr: SocketAddr) -> SocketAddr {
     match addr.ip() {
         IpAddr::V4(ip) => SocketAddr::new(ip.to_ipv6_mapped().into(), addr.port()),
         IpAddr::V6(_) => addr,
@@ -107,7 +117,7 @@ fn mapped(addr: SocketAddr) -> SocketAddr {
 
 /// Asserts that a connection that claims `ip` is closed and that no backend gets a connection.
 #[track_caller]
-fn refused(rig: &ProxyRig, listen: SocketAddr, ip: &str) {
+fn assert_refused(rig: &ProxyRig, listen: SocketAddr, ip: &str) {
     let ip: IpAddr = ip.parse().expect("an address");
     let client = SocketAddr::new(ip, 40010);
     let front = if client.is_ipv4() { FRONT_V4 } else { FRONT_V6 };
@@ -117,14 +127,14 @@ fn refused(rig: &ProxyRig, listen: SocketAddr, ip: &str) {
         &header_bytes::v2(client, front, &[]),
     );
     for backend in [&rig.backend_v4, &rig.backend_v6] {
-        saw_nobody_as(backend, client);
+        assert_no_connection_as(backend, client);
     }
     down.wait_closed();
     rig.assert_no_backend_connection();
 }
 
 #[track_caller]
-fn saw_nobody_as(backend: &Backend, claimed: SocketAddr) {
+fn assert_no_connection_as(backend: &Backend, claimed: SocketAddr) {
     if let Some(conn) = backend.accept_within(std::time::Duration::from_millis(1)) {
         panic!(
             "claimed {claimed}, and the backend saw {}",
@@ -132,50 +142,3 @@ fn saw_nobody_as(backend: &Backend, claimed: SocketAddr) {
         );
     }
 }
-
-/// Addresses that no host can have, on whatever network; no policy admits them.
-pub(crate) const NOBODY: &[&str] = &[
-    "0.0.0.0",
-    "0.1.2.3",
-    "255.255.255.255",
-    "224.0.0.1",
-    "239.255.255.250",
-    "240.0.0.1",
-    "254.1.2.3",
-    "127.255.255.255",
-    "::",
-    "ff02::1",
-    "ff0e::1",
-    "fe80::1",
-    "febf::1",
-    "::ffff:0.0.0.0",
-    "::ffff:255.255.255.255",
-    "::ffff:224.0.0.1",
-    "64:ff9b::e000:1",
-    "2002:ffff:ffff::",
-];
-
-/// Network and broadcast address of the lab's server, 10.81.0.1/24, which no host can have.
-pub(crate) const ENDS: &[&str] = &["10.81.0.255", "10.81.0.0"];
-
-/// Loopback, in every encoding.
-pub(crate) const LOOPBACK: &[&str] = &[
-    "127.0.0.1",
-    "127.255.255.254",
-    "::1",
-    "::ffff:127.0.0.1",
-    "::127.0.0.1",
-    "64:ff9b::7f00:1",
-    "2002:7f00:1::",
-    "2001:db8::5efe:7f00:1",
-];
-
-/// The lab's server, in every encoding.
-pub(crate) const OWN: &[&str] = &[
-    "10.81.0.1",
-    "fd81::1",
-    "::ffff:10.81.0.1",
-    "64:ff9b::a51:1",
-    "2002:a51:1::1",
-    "2001:db8::200:5efe:a51:1",
-];

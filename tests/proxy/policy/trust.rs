@@ -79,7 +79,7 @@ fn trust_list_allows_comments_and_host_bits() {
     let backend = Backend::listen(&lab.server, TARGET_V4);
     let _proxy = proxy(&lab, &[&format!("--trust=@{path}")]);
     for listen in [LISTEN_V4, LISTEN_V6] {
-        served(&lab, &backend, listen);
+        assert_served(&lab, &backend, listen);
     }
 }
 
@@ -91,7 +91,7 @@ fn trust_keywords_name_networks() {
         let _proxy = proxy(&lab, &[&format!("--trust={words}")]);
         for listen in [LISTEN_V4, LISTEN_V6] {
             if trusted {
-                served(&lab, &backend, listen);
+                assert_served(&lab, &backend, listen);
             } else {
                 Conn::assert_refused(&lab.balancer, listen);
                 backend.assert_no_connection();
@@ -113,7 +113,7 @@ fn ipv4_trust_list_works_on_a_dual_stack_listener() {
         "--trust=10.81.0.2",
     ];
     let _proxy = Peername::start(&lab.server, &args, &[both]);
-    served(&lab, &backend, LISTEN_V4);
+    assert_served(&lab, &backend, LISTEN_V4);
     Conn::assert_refused(&lab.balancer, LISTEN_V6);
 }
 
@@ -146,7 +146,7 @@ fn proxy(lab: &Lab, trust: &[&str]) -> Peername {
 }
 
 #[track_caller]
-fn served(lab: &Lab, backend: &Backend, listen: SocketAddr) {
+fn assert_served(lab: &Lab, backend: &Backend, listen: SocketAddr) {
     let client = fresh_client_v4();
     let down = Conn::connect_and_send(&lab.balancer, listen, &header_for(client));
     let balancer = if listen.is_ipv4() {

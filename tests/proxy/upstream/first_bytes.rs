@@ -40,13 +40,13 @@ fn first_bytes_in_pieces_are_not_delayed() {
     ] {
         let _proxy = Peername::start(&lab.balancer, &[&usual, args].concat(), &[LISTEN]);
         for pieces in ways {
-            ask(&lab, &backend, pieces, expected);
+            exchange(&lab, &backend, pieces, expected);
         }
     }
 }
 
 /// Sends a request in these pieces, which the server gets as `expected` and answers in two pieces.
-fn ask(lab: &Lab, backend: &TcpListener, pieces: &[&[u8]], expected: &[u8]) {
+fn exchange(lab: &Lab, backend: &TcpListener, pieces: &[&[u8]], expected: &[u8]) {
     // A delayed ACK would add that to each of them.
     assert_within(10, Duration::from_millis(40), || {
         let began = Instant::now();

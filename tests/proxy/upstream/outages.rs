@@ -39,7 +39,7 @@ fn outage_of_a_backend_and_its_end_are_logged() {
         for _ in 0..5 {
             open().wait_closed();
         }
-        let down = line_about(&proxy, "accepts no clients");
+        let down = wait_line_about(&proxy, "accepts no clients");
         for part in ["WARN", &format!("backend {target} "), cause] {
             assert!(down.contains(part), "{part}: {down}");
         }
@@ -52,7 +52,7 @@ fn outage_of_a_backend_and_its_end_are_logged() {
         lab.server.nft("flush ruleset");
         let _down = open();
         backend.accept();
-        let up = line_about(&proxy, "accepts again");
+        let up = wait_line_about(&proxy, "accepts again");
         let up: Value = serde_json::from_str(&up).expect("JSON");
         assert_eq!(up["failed"], 5, "{up}");
     }
@@ -78,12 +78,12 @@ fn forward_logs_an_outage() {
     let args: Vec<&str> = args.split_ascii_whitespace().collect();
     let forward = Peername::start(&lab.balancer, &args, &[FRONT_V4]);
     Conn::assert_refused(&lab.client, FRONT_V4);
-    line_about(&forward, "backend 10.81.0.1:8443 accepts no clients");
+    wait_line_about(&forward, "backend 10.81.0.1:8443 accepts no clients");
     let backend = Backend::listen(&lab.server, LISTEN_V4);
     // The client's only port may still be in TIME_WAIT towards the balancer.
     let _down = Conn::connect(&lab.balancer, FRONT_V4);
     backend.accept();
-    line_about(&forward, "backend 10.81.0.1:8443 accepts again");
+    wait_line_about(&forward, "backend 10.81.0.1:8443 accepts again");
 }
 
 /// Over UDP, ICMP reports a closed port, and a reply the end of the outage.
@@ -95,17 +95,17 @@ fn outage_of_a_udp_backend_is_logged() {
     let client = fresh_client_v4();
     let header = header_bytes::v2_udp(client, FRONT_V4);
     balancer.send(LISTEN_V4, &[&header, b"ping"]);
-    line_about(&proxy, "backend 127.0.0.1:9000/udp accepts no clients");
+    wait_line_about(&proxy, "backend 127.0.0.1:9000/udp accepts no clients");
     let backend = DatagramSocket::bind(&lab.server, TARGET_V4);
     balancer.send(LISTEN_V4, &[&header, b"ping"]);
     assert_eq!(backend.recv(), (b"ping".to_vec(), client));
     backend.send(client, &[b"pong"]);
     balancer.expect_datagram(b"pong", LISTEN_V4);
-    line_about(&proxy, "backend 127.0.0.1:9000/udp accepts again");
+    wait_line_about(&proxy, "backend 127.0.0.1:9000/udp accepts again");
 }
 
 #[track_caller]
-fn line_about(process: &Peername, what: &str) -> String {
+fn wait_line_about(process: &Peername, what: &str) -> String {
     process.wait_line(what, |line| line.contains(what).then(|| line.to_owned()))
 }
 

@@ -18,7 +18,6 @@ use crate::harness::peername::Peername;
 use crate::harness::rig::proxy::front_of;
 use crate::harness::sender::Haproxy;
 use crate::harness::server::{Redis, Server};
-use crate::proxy::headers::headers_without_client;
 
 /// From loopback and from another address of the host, to listeners on either.
 #[test]
@@ -26,7 +25,7 @@ fn header_without_a_client_is_served_on_the_same_host() {
     let lab = Lab::without_routes();
     let backends = [TARGET_V4, TARGET_V6].map(|addr| Backend::listen(&lab.balancer, addr));
     let _proxy = proxy(&lab, "tcp", &[]);
-    for (what, header) in headers_without_client() {
+    for (what, header) in header_bytes::without_client() {
         for listen in [LOOPBACK, WAN, LOOPBACK_V6] {
             let down =
                 Conn::connect_and_send(&lab.balancer, listen, &[&header, &b"check"[..]].concat());
@@ -43,21 +42,21 @@ fn header_without_a_client_is_served_on_the_same_host() {
 /// HAProxy's checks with LOCAL find the server up, and remote clients keep their addresses.
 #[test]
 fn haproxy_on_the_same_host_checks_and_serves() {
-    checks_and_serves("send-proxy-v2", &[]);
-    checks_and_serves("check-send-proxy send-proxy-v2", &[]);
+    assert_checks_and_serves("send-proxy-v2", &[]);
+    assert_checks_and_serves("check-send-proxy send-proxy-v2", &[]);
 }
 
 /// With version 1, HAProxy's checks name themselves as the client: an address of this host, and the port of
 /// that very connection. A peer that claims its own endpoint is treated as with LOCAL.
 #[test]
 fn haproxy_checks_with_version_1_pass_on_the_same_host() {
-    checks_and_serves("send-proxy", &[]);
+    assert_checks_and_serves("send-proxy", &[]);
 }
 
 /// Where local clients are allowed, the backend sees the source in the check's header.
 #[test]
 fn haproxy_checks_with_version_1_where_local_clients_are_allowed() {
-    checks_and_serves("send-proxy", &["--source-policy=allow-local"]);
+    assert_checks_and_serves("send-proxy", &["--source-policy=allow-local"]);
 }
 
 /// A claim of one's own address is redundant only with the port of the same connection; and the header to the
@@ -82,7 +81,7 @@ fn peer_that_claims_its_own_endpoint_is_treated_as_local() {
     }
 }
 
-fn checks_and_serves(send: &str, args: &[&str]) {
+fn assert_checks_and_serves(send: &str, args: &[&str]) {
     let lab = Lab::without_routes();
     let mut server = Some(Redis::start(&lab.balancer));
     let proxy = proxy(&lab, "tcp", args);

@@ -15,8 +15,8 @@ fn unbound_logs_the_client_behind_dnsdist() {
     let unbound = unbound(&lab, &scratch);
     let _proxy = Peername::start_udp(&lab.server, PROXY);
     let _dnsdist = dnsdist(&lab, &scratch);
-    asked_by(&lab, &unbound, CLIENT_V4, FRONT_V4);
-    asked_by(&lab, &unbound, CLIENT_V6, FRONT_V6);
+    logged_client(&lab, &unbound, CLIENT_V4, FRONT_V4);
+    logged_client(&lab, &unbound, CLIENT_V6, FRONT_V6);
 }
 
 /// The same with `forward` as the sender, in every dialect.
@@ -28,8 +28,8 @@ fn unbound_logs_the_client_behind_forward() {
         let unbound = unbound(&lab, &scratch);
         let _proxy = Peername::start_udp(&lab.server, &[PROXY, &[receiver]].concat());
         let _forward = start_forward(&lab, sender);
-        asked_by(&lab, &unbound, CLIENT_V4, FRONT_V4);
-        asked_by(&lab, &unbound, CLIENT_V6, FRONT_V6);
+        logged_client(&lab, &unbound, CLIENT_V4, FRONT_V4);
+        logged_client(&lab, &unbound, CLIENT_V6, FRONT_V6);
     }
 }
 
@@ -48,7 +48,7 @@ fn one_process_serves_tcp_and_udp() {
         .collect();
     let _proxy = Peername::start_udp(&lab.server, &proxy);
     let _dnsdist = dnsdist(&lab, &scratch);
-    asked_by(&lab, &unbound, CLIENT_V4, FRONT_V4);
+    logged_client(&lab, &unbound, CLIENT_V4, FRONT_V4);
     let answer = dig(&lab, CLIENT_V4, FRONT_V4, "tcp.example", "+tcp");
     assert!(answer.contains("192.0.2.53"), "{answer}");
     wait_for("the query is in unbound's log", || {
@@ -57,7 +57,7 @@ fn one_process_serves_tcp_and_udp() {
     });
 }
 
-fn asked_by(lab: &Lab, unbound: &Process, client: SocketAddr, front: SocketAddr) {
+fn logged_client(lab: &Lab, unbound: &Process, client: SocketAddr, front: SocketAddr) {
     let name = if client.is_ipv4() {
         "v4.example"
     } else {

@@ -21,7 +21,7 @@ fn upload_loses_nothing() {
         chain.client(front, &[]);
         let heard = chain.report_of_server();
         assert_eq!((heard.from, heard.to), (client, target), "{heard:?}");
-        chain.accounts_for(&heard);
+        chain.assert_accounts_for(&heard);
     }
 }
 
@@ -32,7 +32,7 @@ fn download_loses_nothing() {
         let mut chain = Chain::new(target);
         let heard = chain.client(front, &["--reverse"]);
         assert_eq!((heard.from, heard.to), (front, client), "{heard:?}");
-        chain.accounts_for(&heard);
+        chain.assert_accounts_for(&heard);
         let sent = chain.report_of_server();
         assert_eq!((sent.from, sent.to), (target, client), "{sent:?}");
     }
@@ -55,7 +55,7 @@ fn replies_wait_while_the_process_does_not_run() {
             client.join().expect("the client")
         });
         // On a busy machine the pause may be far longer: one of the tries is to lose nothing.
-        Duration::from_secs(chain.accounts_for(&heard))
+        Duration::from_secs(chain.assert_accounts_for(&heard))
     });
 }
 
@@ -108,7 +108,7 @@ impl Chain {
     /// Asserts that each lost datagram found a receive buffer full, and that what a process of ours lost so is counted by it.
     /// Returns how many those are; others are iperf's, which with `--reverse` has the kernel's default buffer.
     #[track_caller]
-    fn accounts_for(&mut self, heard: &Report) -> u64 {
+    fn assert_accounts_for(&mut self, heard: &Report) -> u64 {
         let overruns = |host: &Host| {
             let of = |file: &str, label: &str| value_of(&host.run("cat", &[file]), label);
             of("/proc/net/snmp", "RcvbufErrors") + of("/proc/net/snmp6", "Udp6RcvbufErrors")
