@@ -16,7 +16,7 @@ pub use parsed::{Carrier, Parsed};
 /// there. The result depends on the bytes alone, never on how they arrived: ask again with more of them
 /// for as long as the answer is [`Parsed::NeedMore`]. Any answer but that is final.
 ///
-/// The caller bounds what it buffers: compare [`Parsed::NeedMore`] and [`Header::len`] with the largest
+/// The caller bounds what it buffers: compare [`Parsed::NeedMore`] and [`Header::len`](crate::Header::len) with the largest
 /// header it will take. Section 2.1 stops at [`V1_MAX_LEN`](crate::V1_MAX_LEN), section 2.2 at
 /// [`V2_MAX_LEN`](crate::V2_MAX_LEN).
 ///

@@ -7,18 +7,18 @@ pub use rustix::io::Errno;
 
 /// A system call failed.
 ///
-/// Displayed as `setsockopt(IP_TRANSPARENT): Operation not permitted (os error 1)`: without the call
-/// the same text stands for a dozen different faults.
+/// Displayed as `setsockopt(IP_TRANSPARENT): Operation not permitted (os error 1)`: without the call,
+/// one text would stand for a dozen different failures.
 #[derive(Debug)]
 pub struct SyscallError {
-    /// The call, with the option or address where one call has many uses.
+    /// The call, with the option or path where one call has many uses.
     pub call: &'static str,
-    /// What the kernel answered.
+    /// The kernel's error.
     pub source: io::Error,
 }
 
 impl SyscallError {
-    /// The kernel's error number, where it was one.
+    /// The kernel's error number, if it is a kernel error.
     pub fn errno(&self) -> Option<i32> {
         self.source.raw_os_error()
     }
@@ -50,11 +50,10 @@ impl Display for SyscallError {
     }
 }
 
-/// Without a `source()`: the text has it already, and whoever prints a chain would print it twice.
+/// Without a `source()`: the text includes it already, and printing the chain would repeat it.
 impl std::error::Error for SyscallError {}
 
-/// Whether accept(2) can never succeed again: the socket does not listen any more, as after
-/// `ss --kill`.
+/// Whether accept(2) can never succeed again: the socket does not listen any more, as after `ss --kill`.
 pub fn is_broken_listener(error: &io::Error) -> bool {
     matches!(
         error.raw_os_error(),
@@ -62,8 +61,8 @@ pub fn is_broken_listener(error: &io::Error) -> bool {
     )
 }
 
-/// Whether an error of accept(2) is that of the connection it would have returned, and gone with it
-/// (accept(2), "Error handling").
+/// Whether an error of accept(2) concerns only the connection it would have returned, so that the next call may
+/// succeed (accept(2), "Error handling").
 pub fn is_per_connection_error(error: &io::Error) -> bool {
     let errno = error.raw_os_error();
     errno.is_some_and(|errno| PER_CONNECTION_ERRORS.contains(&errno))
@@ -95,8 +94,8 @@ pub fn is_too_large(error: &io::Error) -> bool {
     error.raw_os_error() == Some(libc::EMSGSIZE)
 }
 
-/// Whether a connected UDP socket is connected no more, because somebody has destroyed it
-/// (SOCK_DESTROY, `ss --kill`): ECONNABORTED tells of it once, EDESTADDRREQ every send from then on.
+/// Whether a connected UDP socket was destroyed by another process (SOCK_DESTROY, `ss --kill`) and is disconnected: it
+/// reports ECONNABORTED once, and EDESTADDRREQ for every send from then on.
 pub fn is_destroyed(error: &io::Error) -> bool {
     matches!(
         error.raw_os_error(),
@@ -104,7 +103,7 @@ pub fn is_destroyed(error: &io::Error) -> bool {
     )
 }
 
-/// Whether a device could not do what was asked (EIO).
+/// Whether a device failed to perform the operation (EIO).
 pub fn is_device_error(error: &io::Error) -> bool {
     error.raw_os_error() == Some(libc::EIO)
 }
@@ -112,7 +111,7 @@ pub fn is_device_error(error: &io::Error) -> bool {
 /// The result of a system call.
 pub type Result<T> = std::result::Result<T, SyscallError>;
 
-/// Adds the name of the call to an error.
+/// Adds the name of the system call to an error.
 pub trait NameCall<T> {
     /// Turns any error into [`SyscallError`] with this name.
     fn call(self, call: &'static str) -> Result<T>;

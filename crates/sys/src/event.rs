@@ -1,4 +1,4 @@
-//! Waiting for descriptors, with and without a runtime.
+//! Waiting for events of descriptors, with and without a runtime: poll, epoll, and tokio's readiness.
 
 pub mod async_epoll;
 pub mod epoll;
@@ -12,8 +12,12 @@ use rustix::io::Errno;
 
 use crate::{NameCall, Result};
 
-/// Waits until one of them can be read from or has ended, for as long as `limit` (poll(2)). Returns
-/// whether one can: not if the time was over, or a signal came first.
+/// Waits until one of `fds` is readable or hung up (poll(2)). Returns whether one is: `false` after the timeout
+/// `limit`, and after a signal.
+///
+/// # Errors
+///
+/// Those of poll(2): no memory.
 pub fn wait_readable<'a>(
     fds: impl IntoIterator<Item = BorrowedFd<'a>>,
     limit: Option<Duration>,

@@ -1,3 +1,3 @@
-//! Files.
+//! Files that an operator writes.
 
 pub mod text_file;

@@ -1,4 +1,4 @@
-//! What processes hand to each other: descriptors, listening sockets, shared memory.
+//! Communication between processes: passing descriptors, inherited listening sockets, shared memory.
 
 pub mod fd_passing;
 pub mod listen_fds;

@@ -1,8 +1,8 @@
 //! Every system call of the workspace, behind safe functions.
 //!
-//! The rest of peername forbids `unsafe`; what needs it stands here, one file an idea, so that it can
-//! be read in one sitting. Borrowed descriptors go in, owned ones come out, and every error names
-//! the call that failed ([`SyscallError`]). Nothing in this crate decides anything: policy lives above.
+//! The rest of peername forbids `unsafe`; code that needs it is here, one file an idea, so that it can
+//! be audited in one sitting. Borrowed descriptors go in, owned ones come out, and every error names
+//! the call that failed ([`SyscallError`]). This crate contains no policy.
 
 mod error;
 
@@ -25,7 +25,7 @@ pub use error::{
     is_exhaustion, is_per_connection_error, is_too_large,
 };
 
-/// The kernel's version, as uname(2) has it: `6.1.0-13-amd64`.
+/// The kernel's release as uname(2) reports it: `6.1.0-13-amd64`.
 pub fn kernel_release() -> String {
     rustix::system::uname()
         .release()

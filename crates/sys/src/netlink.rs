@@ -1,9 +1,9 @@
 //! Routing rules, local routes and interface addresses over rtnetlink(7), so that no `ip` binary is
 //! needed at run time.
 //!
-//! Only what the reply path asks for is here: rules that look at the source of what this host sends, or at a mark,
-//! tables that call every destination local, and what is this host's own. Neighbours, ordinary
-//! routes and links other than loopback are never touched. Reading needs no capability, changing CAP_NET_ADMIN.
+//! Limited to what the reply path needs: policy rules by source address or firewall mark, tables that route every
+//! destination locally, and this host's own addresses. Neighbours, ordinary routes and links other than loopback are never
+//! changed. Reading needs no capability, changing CAP_NET_ADMIN.
 
 mod address;
 mod egress;
@@ -38,10 +38,14 @@ pub struct Netlink {
 }
 
 impl Netlink {
-    /// Opens a socket. Must be called inside a tokio runtime, which carries its messages.
+    /// Opens a socket. Must be called inside a tokio runtime, which transfers its messages.
     ///
-    /// Where the kernel can (since Linux 4.20), dumps are filtered by the kernel: on a router the
-    /// main table has a million entries, and none of them is of interest here.
+    /// Since Linux 4.20, the kernel filters dumps (strict checking): on a router the
+    /// main table has a million entries, and none of them is needed here.
+    ///
+    /// # Errors
+    ///
+    /// EMFILE, ENFILE or ENOMEM; EPERM or EAFNOSUPPORT where a sandbox forbids netlink.
     pub fn open() -> Result<Self> {
         let (connection, handle, _) = rtnetlink::new_connection_with_strict_check()
             .or_else(|_| rtnetlink::new_connection())
@@ -57,7 +61,7 @@ impl Drop for Netlink {
     }
 }
 
-/// The two kinds of address the kernel keeps apart: each has rules and tables of its own.
+/// The address families: the kernel has separate rules and tables for each.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Family {
     /// IPv4.
@@ -66,7 +70,7 @@ pub enum Family {
     V6,
 }
 
-/// The two protocols whose packets have ports.
+/// The transport protocols.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Transport {
     /// TCP.
@@ -85,8 +89,8 @@ impl Transport {
     }
 }
 
-/// Whether the kernel refused because it has no such family here: IPv6 left out of the kernel or
-/// switched off at boot (EAFNOSUPPORT, EOPNOTSUPP), or by `net.ipv6.conf.*.disable_ipv6` (EACCES; a
+/// Whether the address family is disabled: IPv6 not built into the kernel or
+/// disabled at boot (EAFNOSUPPORT, EOPNOTSUPP), or by `net.ipv6.conf.*.disable_ipv6` (EACCES; a
 /// missing capability is EPERM).
 pub fn is_family_disabled(error: &SyscallError) -> bool {
     matches!(
@@ -95,13 +99,13 @@ pub fn is_family_disabled(error: &SyscallError) -> bool {
     )
 }
 
-/// Whether the same rule or route is there already (EEXIST).
+/// Whether the same rule or route exists already (EEXIST).
 pub fn already_exists(error: &SyscallError) -> bool {
     error.errno() == Some(libc::EEXIST)
 }
 
-/// Whether there was nothing to delete: ENOENT for a rule, ESRCH for a route, and for both any
-/// answer that says that the family itself is not there.
+/// Whether the rule or route to delete does not exist: ENOENT for a rule, ESRCH for a route, and for both
+/// a disabled address family.
 pub fn is_not_found(error: &SyscallError) -> bool {
     matches!(error.errno(), Some(libc::ENOENT | libc::ESRCH)) || is_family_disabled(error)
 }

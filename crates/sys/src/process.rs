@@ -1,4 +1,4 @@
-//! Processes, this one and others: their privileges, limits, namespaces, memory and end.
+//! Processes, this one and others: privileges, limits, namespaces, memory and lifetime.
 
 pub mod caps;
 pub mod core_dump;

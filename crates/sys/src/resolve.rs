@@ -1,4 +1,4 @@
-//! Names to addresses, as this host is set up to (nsswitch.conf(5)).
+//! Name resolution as configured on this host (nsswitch.conf(5)).
 
 use std::ffi::{CStr, CString};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -10,23 +10,23 @@ pub enum ResolveError {
     /// The name does not exist, or has no address (EAI_NONAME, EAI_NODATA).
     #[error("the name does not exist, or has no address")]
     NoSuchName,
-    /// Nobody could be asked, or the answer was an error.
+    /// No resolver could be reached, or it answered with an error.
     #[error("{0}")]
     Lookup(String),
 }
 
-/// The addresses of a name, in the order in which they should be tried (RFC 6724). Blocks for as long
-/// as the resolver takes, which its configuration decides: getaddrinfo(3) has no timeout.
+/// Resolves a name to its addresses, in the order in which they should be tried (RFC 6724). Blocks for as long
+/// as the resolver's configuration allows: getaddrinfo(3) has no timeout.
 ///
 /// # Errors
 ///
-/// [`ResolveError`]; [`ResolveError::NoSuchName`] too for a name with a NUL in it.
+/// [`ResolveError`]; also [`ResolveError::NoSuchName`] for a name that contains NUL.
 pub fn lookup(name: &str) -> Result<Vec<IpAddr>, ResolveError> {
     let name = CString::new(name).map_err(|_| ResolveError::NoSuchName)?;
     let hints = libc::addrinfo {
         ai_flags: 0,
         ai_family: libc::AF_UNSPEC,
-        // One entry an address, instead of one for each kind of socket.
+        // One entry per address, instead of one for each socket type.
         ai_socktype: libc::SOCK_STREAM,
         ai_protocol: 0,
         ai_addrlen: 0,
@@ -35,7 +35,7 @@ pub fn lookup(name: &str) -> Result<Vec<IpAddr>, ResolveError> {
         ai_next: ptr::null_mut(),
     };
     let mut first = ptr::null_mut();
-    // SAFETY: the name is a C string, no service is asked for, and both pointers outlive the call.
+    // SAFETY: the name is a C string, no service is requested, and both pointers outlive the call.
     let code =
         unsafe { libc::getaddrinfo(name.as_ptr(), ptr::null(), &raw const hints, &raw mut first) };
     if code != 0 {
@@ -96,7 +96,7 @@ fn address(entry: &libc::addrinfo) -> Option<IpAddr> {
 
 impl Drop for List {
     fn drop(&mut self) {
-        // SAFETY: it came from getaddrinfo(3) and is given back once.
+        // SAFETY: it came from getaddrinfo(3) and is freed once.
         unsafe { libc::freeaddrinfo(self.0) }
     }
 }
@@ -106,7 +106,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_are_their_own_address() {
+    fn literal_addresses_resolve_to_themselves() {
         assert_eq!(lookup("192.0.2.1"), Ok(vec!["192.0.2.1".parse().unwrap()]));
         assert_eq!(
             lookup("2001:db8::1"),
@@ -115,13 +115,13 @@ mod tests {
     }
 
     #[test]
-    fn this_host_has_a_name() {
+    fn localhost_resolves_to_loopback() {
         let found = lookup("localhost").unwrap();
         assert!(found.iter().all(IpAddr::is_loopback), "{found:?}");
     }
 
     #[test]
-    fn a_name_with_a_nul_is_nobodys() {
+    fn a_name_with_nul_does_not_exist() {
         assert_eq!(lookup("local\0host"), Err(ResolveError::NoSuchName));
     }
 }

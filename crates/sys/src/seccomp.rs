@@ -1,9 +1,9 @@
-//! System calls of another program, answered by this one (seccomp_unotify(2), since Linux 5.0).
+//! Supervising another program's system calls (seccomp_unotify(2), since Linux 5.0).
 //!
-//! [`install`] puts a filter on the calling thread and on every program that it will become or start.
-//! From then on their accept(2), accept4(2) and getpeername(2) wait until whoever holds the [`NotificationListener`]
-//! answers, and getsockname(2) where that was [asked](Getsockname) for. Nothing of the program has to cooperate: static binaries and runtimes with system calls of
-//! their own are caught as any other.
+//! [`install`] puts a filter on the calling thread, which every program that it executes or starts inherits.
+//! From then on their accept(2), accept4(2) and getpeername(2) wait until the holder of the [`NotificationListener`]
+//! answers, and getsockname(2) too if [requested](Getsockname). The program need not cooperate: static binaries and
+//! runtimes with system calls of their own are intercepted like any other.
 
 mod call;
 mod deny_io_uring;
@@ -19,73 +19,73 @@ use crate::{NameCall, Result};
 pub use call::{AddressBuffer, Endpoint, NotifiedCall};
 pub use deny_io_uring::deny_io_uring;
 
-/// The answering end. Once every copy of it is closed, the calls fail with ENOSYS. Readable when a call
-/// waits; reports a hang-up once no process with the filter is left.
+/// The supervisor's end. Once every copy of it is closed, the calls fail with ENOSYS. Readable when a call
+/// is pending; reports a hang-up once no process with the filter is left.
 #[derive(Debug)]
 pub struct NotificationListener(OwnedFd);
 
-/// A call that waits for its answer.
+/// A pending system call.
 #[derive(Clone, Copy, Debug)]
 pub struct Notification {
-    /// Its number, never used again by this listener.
+    /// Its id, never reused by this listener.
     pub id: u64,
-    /// The thread, as this process's pid namespace counts; 0 if it does not know it.
+    /// The thread id in this process's pid namespace; 0 if the thread is outside of it.
     pub tid: u32,
     data: libc::seccomp_data,
 }
 
-/// What became of a descriptor that was to be the answer.
+/// The result of returning a descriptor from a call.
 #[derive(Debug)]
 pub enum AddFdOutcome {
-    /// The call has returned with it.
+    /// The call has returned the descriptor.
     Installed,
-    /// The call is over: a signal has interrupted it, or the thread has ended.
+    /// The call is over: a signal has interrupted it, or the thread has exited.
     CallOver,
-    /// The program can't have it (EMFILE: too many open files); the call still waits.
+    /// The program can't take another descriptor (EMFILE); the call is still pending.
     Rejected(io::Error),
 }
 
-/// Whether the program can still gain privileges by exec.
+/// Whether `no_new_privs` had to be set, so that the program can't gain privileges by exec.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NoNewPrivs {
-    /// As before.
+    /// It was not changed.
     Unchanged,
-    /// Not any more: `no_new_privs` had to be set (prctl(2)).
+    /// It was set (prctl(2)).
     Set,
 }
 
-/// Who answers getsockname(2). A program may ask it often, so whoever has no other answer leaves it alone.
+/// Whether getsockname(2) is intercepted. Programs may call it often, so it should not be without need.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Getsockname {
-    /// Whoever holds the [`NotificationListener`].
+    /// The holder of the [`NotificationListener`] answers.
     Notify,
-    /// The kernel.
+    /// The kernel answers.
     Allow,
 }
 
-/// Calls that are not answered by the holder of the [`NotificationListener`], because a library in the program does what is to be
-/// done. It makes them itself, and with arguments that only it knows: the kernel ignores the fifth and the sixth.
+/// Calls that bypass the supervisor: those of a preloaded library in the program, which does the supervisor's work itself.
+/// It marks its calls by secrets in the fifth and the sixth argument, which the kernel ignores.
 ///
-/// Only for the machine's own system calls: what a 32-bit program calls is always answered.
+/// Only for native system calls: those of 32-bit programs are always intercepted.
 #[derive(Clone, Copy, Debug)]
 pub struct Bypass {
-    /// The arguments of accept4(2), getpeername(2) and getsockname(2) that go to the kernel.
+    /// Arguments by which accept4(2), getpeername(2) and getsockname(2) go to the kernel.
     pub pass: [u64; 2],
-    /// The arguments of a getpeername(2) that fails with `probe_errno`, by which a process without `pass` finds
-    /// out that the filter is there.
+    /// Arguments by which getpeername(2) fails with `probe_errno`, so that a process without `pass` detects the
+    /// filter.
     pub probe: [u64; 2],
     /// See `probe`.
     pub probe_errno: i32,
 }
 
-/// Puts the filter on this thread, for good.
+/// Installs the filter on this thread, irrevocably.
 ///
-/// Needs CAP_SYS_ADMIN or `no_new_privs`, which is set only if there is no other way. io_uring_setup(2)
-/// answers ENOSYS from now on, because a connection accepted through a ring would be seen by nobody.
+/// Needs CAP_SYS_ADMIN or `no_new_privs`, which is set only without the capability. io_uring_setup(2)
+/// fails with ENOSYS from now on, because a connection accepted through a ring would bypass the filter.
 ///
 /// # Errors
 ///
-/// EBUSY when a program above has a listener already, as container managers may: there can be one only.
+/// EBUSY when an inherited filter has a listener already, as of a container manager: there can be only one.
 /// EINVAL before Linux 5.0.
 pub fn install(
     getsockname: Getsockname,
@@ -125,8 +125,8 @@ fn install_once(program: &[libc::sock_filter]) -> Result<NotificationListener> {
 }
 
 impl NotificationListener {
-    /// Lets the kernel run us on the processor of the waiting thread, at once (since Linux 6.6); answers
-    /// take half the time. Returns whether it can.
+    /// Makes the kernel wake the supervisor synchronously on the CPU of the waiting thread (since Linux 6.6); answers
+    /// take half the time. Returns whether the kernel supports it.
     pub fn enable_sync_wakeup(&self) -> bool {
         // The flags are the argument itself, not behind a pointer.
         // SAFETY: this command takes an integer and touches no memory.
@@ -140,13 +140,13 @@ impl NotificationListener {
         rc == 0
     }
 
-    /// The next waiting call. Blocks if none waits, so ask when the listener is readable.
+    /// Receives the next pending call. Blocks if there is none, so call it when the listener is readable.
     ///
     /// # Errors
     ///
-    /// ENOENT where the call was over before it could be told.
+    /// ENOENT where the call was over before it was received.
     pub fn receive(&self) -> io::Result<Notification> {
-        // SAFETY: all-zero is a valid seccomp_notif, and what the kernel wants to see.
+        // SAFETY: all-zero is a valid seccomp_notif, and what the kernel requires.
         let mut notification: libc::seccomp_notif = unsafe { std::mem::zeroed() };
         self.ioctl(libc::SECCOMP_IOCTL_NOTIF_RECV, &mut notification)?;
         Ok(Notification {
@@ -156,25 +156,25 @@ impl NotificationListener {
         })
     }
 
-    /// Whether this call still waits. What was read from the thread's memory, or found under its number,
-    /// before the answer is yes was that thread's.
+    /// Whether this call is still pending. If it is, then what was read before from the thread's memory, or found under its
+    /// thread id, was that thread's.
     pub fn is_pending(&self, mut id: u64) -> bool {
         self.ioctl(libc::SECCOMP_IOCTL_NOTIF_ID_VALID, &mut id)
             .is_ok()
     }
 
-    /// Lets the call return 0. Nothing happens if it is over.
+    /// Makes the call return 0. No effect if it is over.
     pub fn succeed(&self, id: u64) {
         self.answer(id, 0, 0);
     }
 
-    /// Lets the call fail with this error. Nothing happens if it is over.
+    /// Makes the call fail with this error. No effect if it is over.
     pub fn fail(&self, id: u64, error: &io::Error) {
         self.answer(id, -error.raw_os_error().unwrap_or(libc::EIO), 0);
     }
 
-    /// Lets the kernel do what the call says, as if it had not been caught. Its arguments may be others by
-    /// then (seccomp_unotify(2)), so this is no way to enforce anything against the program.
+    /// Lets the kernel execute the call as if it had not been intercepted (SECCOMP_USER_NOTIF_FLAG_CONTINUE). Its arguments
+    /// may have changed by then (seccomp_unotify(2)), so this can't enforce a policy against the program.
     pub fn continue_syscall(&self, id: u64) {
         self.answer(id, 0, SECCOMP_USER_NOTIF_FLAG_CONTINUE);
     }
@@ -186,11 +186,11 @@ impl NotificationListener {
             error,
             flags,
         };
-        // ENOENT: over. EINPROGRESS can't be: a listener has one reader.
+        // ENOENT: the call is over. EINPROGRESS is impossible: a listener has one reader.
         let _ = self.ioctl(libc::SECCOMP_IOCTL_NOTIF_SEND, &mut response);
     }
 
-    /// Lets the call return a new descriptor of the program for `fd`, in one step
+    /// Duplicates `fd` into the program and makes the call return it, atomically
     /// (SECCOMP_ADDFD_FLAG_SEND, since Linux 5.14).
     pub fn add_fd(&self, id: u64, fd: impl AsFd, close_on_exec: bool) -> AddFdOutcome {
         let mut addfd = libc::seccomp_notif_addfd {
@@ -211,7 +211,11 @@ impl NotificationListener {
         }
     }
 
-    /// Another descriptor of it.
+    /// Duplicates the descriptor.
+    ///
+    /// # Errors
+    ///
+    /// EMFILE.
     pub fn try_clone(&self) -> Result<Self> {
         self.0.try_clone().map(Self).call("fcntl(F_DUPFD_CLOEXEC)")
     }
@@ -240,17 +244,17 @@ impl From<NotificationListener> for OwnedFd {
     }
 }
 
-/// From another process, by SCM_RIGHTS or fork(2).
+/// For a descriptor that came from another process, by SCM_RIGHTS or fork(2).
 impl From<OwnedFd> for NotificationListener {
     fn from(fd: OwnedFd) -> Self {
         Self(fd)
     }
 }
 
-/// Lets `tracer` look into this process although it is no ancestor of it, where the kernel's Yama asks for
-/// that (PR_SET_PTRACER; `kernel.yama.ptrace_scope` = 1). It holds across exec, not for children.
+/// Allows `tracer`, which is not an ancestor, to access this process's memory and descriptors, as Yama requires
+/// (PR_SET_PTRACER; `kernel.yama.ptrace_scope` = 1). It survives exec, and is not inherited by children.
 pub fn allow_ptrace_by(tracer: u32) {
-    // SAFETY: the call takes integers and touches no memory. EINVAL without Yama, where nothing is needed.
+    // SAFETY: the call takes integers and touches no memory. EINVAL without Yama, where it is not needed.
     let _ = unsafe { libc::prctl(libc::PR_SET_PTRACER, libc::c_ulong::from(tracer)) };
 }
 

@@ -1,4 +1,4 @@
-//! What TCP and UDP sockets have in common.
+//! Options and addresses that TCP and UDP sockets have in common.
 
 pub mod transparent;
 pub mod upstream;
@@ -10,17 +10,17 @@ use socket2::{SockFilter, Socket};
 
 use crate::{NameCall, Result};
 
-/// How a listening socket goes together with others.
+/// How a listening socket shares its address with others.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct BindOptions {
-    /// Several sockets of one user listen on the address, and the kernel spreads connections over
-    /// them (SO_REUSEPORT, since Linux 3.9).
+    /// SO_REUSEPORT (since Linux 3.9): several sockets of one user listen on the address, one for each worker, and the
+    /// kernel spreads connections over them.
     pub reuse_port: bool,
-    /// `[::]` leaves IPv4 to another socket. Other IPv6 addresses take IPv6 only, always.
+    /// IPV6_V6ONLY for `[::]`, which leaves IPv4 to another socket. Other IPv6 addresses never accept IPv4.
     pub v6_only: bool,
 }
 
-/// Lets a socket throw away whatever comes, until [`open`].
+/// Attaches a filter that discards every datagram, until [`crate::udp::start_receiving`].
 pub(crate) fn discard_all(socket: &Socket) -> Result<()> {
     socket
         .attach_filter(&[DISCARD_ALL])
@@ -50,5 +50,5 @@ pub(crate) fn set_int(
     }
 }
 
-/// Keeps no octet of what comes, for which the kernel then has no use (socket(7), SO_ATTACH_FILTER).
+/// A filter that keeps 0 bytes of a packet: the kernel discards it (socket(7), SO_ATTACH_FILTER).
 const DISCARD_ALL: SockFilter = SockFilter::new((libc::BPF_RET | libc::BPF_K) as u16, 0, 0, 0);

@@ -1,4 +1,4 @@
-//! TCP sockets: listening, connected, and how bytes move between them.
+//! TCP sockets: listening, connected, and moving bytes between them.
 
 pub mod foreign_listener;
 pub mod listener;

@@ -1,8 +1,8 @@
-//! Datagrams by the batch: what UDP listeners and UDP sessions ask of the kernel.
+//! UDP sockets: listening, and batches of datagrams for listeners and sessions.
 //!
-//! One system call takes or sends many datagrams, each with the address of ours that it was sent to
-//! or is to be sent from. Runs of datagrams of one size travel as one where the kernel can
-//! (UDP_GRO, UDP_SEGMENT). Which worker gets a datagram is decided by a filter ([`steering`]).
+//! One system call receives or sends a batch of datagrams, each with its local address (IP_PKTINFO). Runs of datagrams
+//! of one size are received and sent as one where the kernel supports it (UDP_GRO, UDP_SEGMENT). A filter selects the
+//! worker that gets a datagram ([`steering`]).
 
 mod control;
 mod recv_batch;
@@ -21,16 +21,23 @@ pub use control::PktInfo;
 pub use recv_batch::{RecvBatch, RecvMeta};
 pub use send_batch::{SendBatch, Transmit};
 
-/// Lets received datagrams tell how many the kernel has thrown away at the socket (SO_RXQ_OVFL, since
+/// Makes received datagrams report how many the kernel has dropped at the socket (SO_RXQ_OVFL, since
 /// Linux 2.6.33).
+///
+/// # Errors
+///
+/// Those of setsockopt(2): not an open socket.
 pub fn enable_drop_count(socket: impl AsFd) -> Result<()> {
     set_int(socket.as_fd(), libc::SOL_SOCKET, libc::SO_RXQ_OVFL, 1).call("setsockopt(SO_RXQ_OVFL)")
 }
 
-/// Whether nobody receives on `addr`, not even with SO_REUSEPORT; fails with EADDRINUSE if somebody
-/// does.
+/// Checks that no socket receives on `addr`, not even with SO_REUSEPORT.
+///
+/// # Errors
+///
+/// EADDRINUSE if one does; else those of [`listen`].
 pub fn check_address_free(addr: SocketAddr) -> Result<()> {
-    // IPv4 may have a socket of its own beside `[::]`, so only IPv6 is asked about.
+    // IPv4 may have a socket of its own beside `[::]`, so only IPv6 is checked.
     let alone = BindOptions {
         reuse_port: false,
         v6_only: true,
@@ -38,11 +45,15 @@ pub fn check_address_free(addr: SocketAddr) -> Result<()> {
     listen(addr, alone).map(drop)
 }
 
-/// Opens a non-blocking UDP socket on `addr` that tells of each datagram the address of ours it was
-/// sent to (IP_PKTINFO, IPV6_RECVPKTINFO) and how many the kernel has thrown away (SO_RXQ_OVFL).
+/// Opens a non-blocking UDP socket on `addr` that reports the local address of each datagram (IP_PKTINFO,
+/// IPV6_RECVPKTINFO) and the number of drops (SO_RXQ_OVFL).
 ///
-/// It is closed until it is opened with [`start_receiving`]: what comes before is thrown away. There is no
-/// SO_REUSEADDR: for UDP it would let another program share the port in silence.
+/// It discards everything until [`start_receiving`]. SO_REUSEADDR is not set: for UDP it would let another program share
+/// the port silently.
+///
+/// # Errors
+///
+/// EADDRINUSE, EADDRNOTAVAIL, EACCES for a privileged port; EMFILE or ENFILE.
 pub fn listen(addr: SocketAddr, options: BindOptions) -> Result<UdpSocket> {
     let kind = Type::DGRAM.nonblocking().cloexec();
     let socket =
@@ -64,13 +75,17 @@ pub fn listen(addr: SocketAddr, options: BindOptions) -> Result<UdpSocket> {
     Ok(socket.into())
 }
 
-/// Makes a bound UDP socket on `addr` that was opened by another tell what one made by [`listen`] tells.
+/// Adopts a bound UDP socket on `addr` that another process opened: makes it report what a socket of [`listen`] reports.
+///
+/// # Errors
+///
+/// Those of setsockopt(2): not a UDP socket.
 pub fn adopt(socket: OwnedFd, addr: SocketAddr) -> Result<UdpSocket> {
     enable_control_messages(&socket, addr)?;
     Ok(socket.into())
 }
 
-/// Where datagrams were sent to, and how many were thrown away.
+/// Local addresses and drop counts.
 fn enable_control_messages(socket: impl AsFd, addr: SocketAddr) -> Result<()> {
     let socket = socket.as_fd();
     if addr.is_ipv6() {
@@ -82,21 +97,33 @@ fn enable_control_messages(socket: impl AsFd, addr: SocketAddr) -> Result<()> {
     enable_drop_count(socket)
 }
 
-/// Lets a socket made by [`listen`] receive. Of sockets that share an address, none should before all
-/// are there and know which of them is for whom.
+/// Lets a socket of [`listen`] receive. Sockets that share an address should not receive before all of them are bound and
+/// steered.
+///
+/// # Errors
+///
+/// ENOENT if it receives already.
 pub fn start_receiving(socket: impl AsFd) -> Result<()> {
     SockRef::from(&socket)
         .detach_filter()
         .call("setsockopt(SO_DETACH_FILTER)")
 }
 
-/// The firewall mark of what a socket sends (SO_MARK, socket(7)); 0 for none.
+/// The firewall mark of a socket's packets (SO_MARK, socket(7)); 0 for none.
+///
+/// # Errors
+///
+/// Those of getsockopt(2): not an open socket.
 pub fn mark(socket: impl AsFd) -> Result<u32> {
     SockRef::from(&socket).mark().call("getsockopt(SO_MARK)")
 }
 
-/// Asks for receive and send buffers of `bytes`. The kernel caps them at `net.core.rmem_max` and
-/// `net.core.wmem_max` without an error: [`receive_buffer_size`] tells.
+/// Requests receive and send buffers of `bytes`. The kernel caps them at `net.core.rmem_max` and
+/// `net.core.wmem_max` without an error: read [`receive_buffer_size`].
+///
+/// # Errors
+///
+/// Those of setsockopt(2): not an open socket.
 pub fn set_buffer_sizes(socket: impl AsFd, bytes: usize) -> Result<()> {
     let socket = SockRef::from(&socket);
     socket
@@ -107,33 +134,42 @@ pub fn set_buffer_sizes(socket: impl AsFd, bytes: usize) -> Result<()> {
         .call("setsockopt(SO_SNDBUF)")
 }
 
-/// Asks for a receive buffer of `bytes`. The kernel caps it at `net.core.rmem_max` without an error:
-/// [`receive_buffer`] tells.
+/// Requests a receive buffer of `bytes`. The kernel caps it at `net.core.rmem_max` without an error:
+/// [`receive_buffer_size`] returns the result.
 ///
 /// # Errors
 ///
-/// setsockopt(2), for a socket that is none.
+/// Those of setsockopt(2): not an open socket.
 pub fn set_receive_buffer(socket: impl AsFd, bytes: usize) -> Result<()> {
     SockRef::from(&socket)
         .set_recv_buffer_size(bytes)
         .call("setsockopt(SO_RCVBUF)")
 }
 
-/// What the receive buffer may hold, by the kernel's account, which doubles what was asked for
+/// The size of the receive buffer by the kernel's accounting, which doubles the requested size
 /// (socket(7)).
+///
+/// # Errors
+///
+/// Those of getsockopt(2): not an open socket.
 pub fn receive_buffer_size(socket: impl AsFd) -> Result<usize> {
     SockRef::from(&socket)
         .recv_buffer_size()
         .call("getsockopt(SO_RCVBUF)")
 }
 
-/// Lets the kernel hand over several datagrams of one sender and one size at once (UDP_GRO, since
-/// Linux 5.0); [`RecvMeta::segment`] says where to cut.
+/// Enables generic receive offload: several datagrams of one sender and one size are received as one (UDP_GRO, since
+/// Linux 5.0); [`RecvMeta::segment`] is their size.
+///
+/// # Errors
+///
+/// ENOPROTOOPT before Linux 5.0.
 pub fn enable_gro(socket: impl AsFd) -> Result<()> {
     set_int(socket.as_fd(), libc::SOL_UDP, libc::UDP_GRO, 1).call("setsockopt(UDP_GRO)")
 }
 
-/// Whether this kernel cuts a large datagram into several of one size (UDP_SEGMENT, since Linux 4.18).
+/// Whether this kernel supports generic segmentation offload: it cuts a large datagram into several of one size
+/// (UDP_SEGMENT, since Linux 4.18).
 pub fn supports_gso() -> bool {
     let probe = UdpSocket::bind(SocketAddr::new(IpAddr::from([127, 0, 0, 1]), 0));
     probe.is_ok_and(|socket| {
@@ -147,5 +183,5 @@ pub fn supports_gso() -> bool {
     })
 }
 
-/// Any size of a segment does for the probe.
+/// Any segment size does for the probe.
 const PROBE_SEGMENT_SIZE: libc::c_int = 1200;

@@ -1,7 +1,7 @@
-//! MultishotReceiver from many sockets without a system call for each message: io_uring(7).
+//! io_uring(7): multishot receive from many sockets, without a system call for each message.
 //!
-//! CompletionKind comes is put into buffers of the ring's own as it comes, and a list says kind and for whom. The kernel has
-//! 64 KiB and no more to put it into: whoever sends faster than it is taken waits in his socket.
+//! The kernel puts received bytes into provided buffers and queues a completion for each. The buffers take 64 KiB in all,
+//! which is the backpressure: bytes that arrive faster than they are consumed wait in their socket.
 
 use std::collections::VecDeque;
 use std::io;
@@ -17,50 +17,50 @@ use tokio::io::unix::AsyncFd;
 
 use crate::{NameCall, Result};
 
-/// Sockets that are being received from, and kind came.
+/// A ring that receives from many sockets.
 ///
-/// For one thread: the one that made it does all with it.
+/// For a single thread: the one that opened it.
 #[derive(Debug)]
 pub struct MultishotReceiver {
     ring: Ring,
     buffers: Buffers,
-    /// CompletionKind is to be asked of the kernel, in this order.
+    /// Requests to submit to the kernel, in this order.
     requests: VecDeque<squeue::Entry>,
 }
 
-/// CompletionKind came on a socket, or why nothing more does.
+/// A completion: bytes of a socket, or why no more are received.
 #[derive(Debug)]
 pub struct Completion<'a> {
-    /// As given to [`MultishotReceiver::start`].
+    /// The token given to [`MultishotReceiver::start`].
     pub token: u64,
-    /// CompletionKind it was.
+    /// The result.
     pub kind: CompletionKind<'a>,
-    /// Whether this was the last for the token: nothing is received for it any more.
+    /// Whether this is the last completion for the token: the request has ended.
     pub is_last: bool,
 }
 
 /// See [`Completion`].
 #[derive(Debug)]
 pub enum CompletionKind<'a> {
-    /// At most [`BUFFER_SIZE`] octets.
+    /// At most [`BUFFER_SIZE`] bytes.
     Bytes(&'a [u8]),
     /// The peer has sent FIN.
     Eof,
-    /// All buffers are in use; [`MultishotReceiver::start`] begins anew.
+    /// All buffers are in use (ENOBUFS); [`MultishotReceiver::start`] starts again.
     NoBuffers,
-    /// It was stopped ([`MultishotReceiver::cancel`]).
+    /// The request was cancelled ([`MultishotReceiver::cancel`]).
     Canceled,
-    /// The peer is gone, or the kernel can't do it: the error tells.
+    /// The connection has failed, or the kernel can't receive from this socket.
     Error(io::Error),
 }
 
 impl MultishotReceiver {
-    /// A ring of the calling thread (Linux 6.0).
+    /// Opens a ring for the calling thread (Linux 6.0).
     ///
     /// # Errors
     ///
-    /// ENOSYS and EPERM where io_uring is not to be had: an older kernel, a system call filter,
-    /// `kernel.io_uring_disabled` (io_uring_setup(2)); ENOMEM without RLIMIT_MEMLOCK; EINVAL where it is too old for this.
+    /// ENOSYS and EPERM where io_uring is not available: an older kernel, a system call filter,
+    /// `kernel.io_uring_disabled` (io_uring_setup(2)); ENOMEM beyond RLIMIT_MEMLOCK; EINVAL for a kernel that is too old.
     pub fn new() -> Result<Self> {
         let ring = IoUring::builder()
             .setup_coop_taskrun()
@@ -69,7 +69,7 @@ impl MultishotReceiver {
             .build(SUBMISSIONS)
             .call("io_uring_setup(2)")?;
         let mut buffers = Buffers::new();
-        // SAFETY: the entries are page aligned, as many as said, and never freed.
+        // SAFETY: the entries are page aligned, as many as given, and never freed.
         unsafe {
             ring.submitter().register_buf_ring_with_flags(
                 buffers.entries.as_ptr().expose_provenance() as u64,
@@ -79,7 +79,7 @@ impl MultishotReceiver {
             )
         }
         .call("io_uring_register(IORING_REGISTER_PBUF_RING)")?;
-        (0..BUFFER_COUNT).for_each(|id| buffers.put(id));
+        (0..BUFFER_COUNT).for_each(|id| buffers.provide(id));
         Ok(Self {
             ring: Ring(ring),
             buffers,
@@ -87,34 +87,34 @@ impl MultishotReceiver {
         })
     }
 
-    /// Receives from the socket, once that is submitted, until there is an [`Completion`] that is the last. Until then the
-    /// socket has to stay open: before it is submitted it is known by its number only.
+    /// Requests to receive from the socket, once submitted, until the last [`Completion`]. Until then the
+    /// socket must stay open: before submission the request refers to its descriptor number only.
     pub fn start(&mut self, socket: BorrowedFd<'_>, token: u64) {
         let receive = opcode::RecvMulti::new(Fd(socket.as_raw_fd()), GROUP);
         self.requests.push_back(receive.build().user_data(token));
     }
 
-    /// Asks for the last [`Completion`] of a token. CompletionKind came before is handed out before.
+    /// Requests to cancel a token's request. Completions that precede its last are still returned.
     pub fn cancel(&mut self, token: u64) {
         let cancel = opcode::AsyncCancel::new(token);
         self.requests
             .push_back(cancel.build().user_data(CANCEL_TOKEN));
     }
 
-    /// Asks the kernel for kind was begun and stopped since; whether it heard all of it. If not, it had no memory for
-    /// it, and is to be asked again later.
+    /// Submits the requests of [`MultishotReceiver::start`] and [`MultishotReceiver::cancel`]; whether the kernel took all of
+    /// them. If not, it had no memory: retry later.
     pub fn submit(&mut self) -> bool {
         loop {
-            let mut room = self.ring.0.submission();
+            let mut queue = self.ring.0.submission();
             while let Some(request) = self.requests.pop_front() {
-                // SAFETY: kind comes is put into `buffers`, which are never freed; nothing else is referred to.
-                if unsafe { room.push(&request) }.is_err() {
+                // SAFETY: the kernel writes to `buffers` only, which are never freed.
+                if unsafe { queue.push(&request) }.is_err() {
                     self.requests.push_front(request);
                     break;
                 }
             }
-            let is_idle = room.is_empty();
-            drop(room);
+            let is_idle = queue.is_empty();
+            drop(queue);
             if is_idle {
                 return true;
             }
@@ -124,20 +124,21 @@ impl MultishotReceiver {
         }
     }
 
-    /// CompletionKind is readable when something came. It has to be cleared before kind came is looked for the last time.
+    /// A descriptor that is readable when completions are queued. Clear its readiness before the last call of
+    /// [`MultishotReceiver::next`].
     ///
     /// # Errors
     ///
-    /// When there is no descriptor left, or the runtime can't watch it.
+    /// EMFILE, or the runtime can't register it.
     pub fn completion_event(&self) -> io::Result<AsyncFd<OwnedFd>> {
-        // SAFETY: the ring's own, which is open as long as the ring.
+        // SAFETY: the ring's descriptor, which is open as long as the ring.
         let ring = unsafe { BorrowedFd::borrow_raw(self.ring.0.as_raw_fd()) };
         let bell = ring.try_clone_to_owned()?;
         // SAFETY: an OwnedFd is open and the same for as long as it lives, and AsyncFd owns it.
         Ok(unsafe { AsyncFd::register_with_interest(bell, Interest::READABLE) }?)
     }
 
-    /// Hands out kind came next; `None` when all that came has been.
+    /// Passes the next completion to `take`; `None` when the queue is empty.
     pub fn next<T>(&mut self, take: impl FnOnce(Completion<'_>) -> T) -> Option<T> {
         let entry = self.arrived()?;
         let buffer = cqueue::buffer_select(entry.flags());
@@ -158,12 +159,12 @@ impl MultishotReceiver {
             kind,
         });
         if let Some(id) = buffer {
-            self.buffers.put(id);
+            self.buffers.provide(id);
         }
         Some(taken)
     }
 
-    /// The next entry that is about a socket.
+    /// The next entry that concerns a socket.
     fn arrived(&mut self) -> Option<cqueue::Entry> {
         loop {
             let mut list = self.ring.0.completion();
@@ -172,7 +173,7 @@ impl MultishotReceiver {
             if next.is_some() || !self.ring.0.submission().cq_overflow() {
                 return next;
             }
-            // CompletionKind there was no place for is put there when the kernel is entered, and all that comes waits behind it.
+            // The kernel moves overflowed completions to the queue when it is entered; later ones wait behind them.
             self.ring.0.submit().ok()?;
         }
     }
@@ -186,12 +187,12 @@ impl std::fmt::Debug for Ring {
     }
 }
 
-/// The buffers, and the list by which they are left to the kernel. Both are never freed: a request that the kernel has
-/// not ended yet when the ring is closed may still write to them.
+/// The provided buffers, and the ring that lends them to the kernel. Neither is ever freed: a request in flight may still
+/// write to them when the io_uring is closed.
 #[derive(Debug)]
 struct Buffers {
     entries: NonNull<BufRingEntry>,
-    octets: NonNull<u8>,
+    bytes: NonNull<u8>,
     tail: u16,
 }
 
@@ -199,32 +200,29 @@ impl Buffers {
     fn new() -> Self {
         Self {
             entries: zeroed(usize::from(BUFFER_COUNT) * size_of::<BufRingEntry>()).cast(),
-            octets: zeroed(usize::from(BUFFER_COUNT) * BUFFER_SIZE),
+            bytes: zeroed(usize::from(BUFFER_COUNT) * BUFFER_SIZE),
             tail: 0,
         }
     }
 
     fn at(&self, id: u16) -> NonNull<u8> {
         debug_assert!(id < BUFFER_COUNT);
-        // SAFETY: there are so many buffers.
-        unsafe {
-            self.octets
-                .add(usize::from(id % BUFFER_COUNT) * BUFFER_SIZE)
-        }
+        // SAFETY: the index is below the number of buffers.
+        unsafe { self.bytes.add(usize::from(id % BUFFER_COUNT) * BUFFER_SIZE) }
     }
 
-    /// CompletionKind the kernel has put into one, which is ours from then on.
+    /// The bytes that the kernel has put into a buffer, which user space owns until it is provided again.
     fn bytes(&self, id: u16, len: u32) -> &[u8] {
-        // SAFETY: it is not the kernel's before it is put, for which it must not be borrowed. All octets are
+        // SAFETY: the kernel does not own it before it is provided, for which it must not be borrowed. All bytes are
         // initialized: they were zero before.
         unsafe { slice::from_raw_parts(self.at(id).as_ptr(), (len as usize).min(BUFFER_SIZE)) }
     }
 
-    /// Leaves one to the kernel (io_uring_register(2), IORING_REGISTER_PBUF_RING).
-    fn put(&mut self, id: u16) {
+    /// Provides a buffer to the kernel (io_uring_register(2), IORING_REGISTER_PBUF_RING).
+    fn provide(&mut self, id: u16) {
         let first = self.entries.as_ptr();
-        // SAFETY: the list has so many entries, and the one at its tail is not the kernel's before the tail is moved.
-        // The tail itself lies in the first entry, beside kind is written here.
+        // SAFETY: the index is below the number of entries, and the kernel does not own the one at the tail before the tail
+        // is moved. The tail itself is in the first entry, beside the fields written here.
         unsafe {
             let entry = &mut *first.add(usize::from(self.tail % BUFFER_COUNT));
             entry.set_addr(self.at(id).as_ptr().expose_provenance() as u64);
@@ -232,7 +230,7 @@ impl Buffers {
             entry.set_bid(id);
         }
         self.tail = self.tail.wrapping_add(1);
-        // SAFETY: `first` is the list's first entry; the tail is written by this thread only.
+        // SAFETY: `first` is the ring's first entry; the tail is written by this thread only.
         let tail = unsafe { AtomicU16::from_ptr(BufRingEntry::tail(first).cast_mut()) };
         tail.store(self.tail, Ordering::Release);
     }
@@ -242,20 +240,21 @@ impl Buffers {
 fn zeroed(len: usize) -> NonNull<u8> {
     #[derive(Clone)]
     #[repr(align(4096))]
-    struct Page(#[expect(dead_code, reason = "it is room")] [u8; PAGE]);
+    struct Page(#[expect(dead_code, reason = "memory only")] [u8; PAGE]);
     let pages = vec![Page([0; PAGE]); len.div_ceil(PAGE)];
     NonNull::from(Box::leak(pages.into_boxed_slice())).cast()
 }
 
-/// The most that comes at a time, in octets.
+/// Size of a buffer in bytes: the most that one completion carries.
 pub const BUFFER_SIZE: usize = 1024;
-/// So many buffers: 64 KiB together.
+/// Number of buffers: 64 KiB together.
 pub const BUFFER_COUNT: u16 = 64;
 const GROUP: u16 = 0;
 const PAGE: usize = 4096;
-/// CompletionKind is asked for at a time; the rest follows.
+/// Size of the submission queue; further requests follow.
 const SUBMISSIONS: u32 = 64;
-/// No more can be under way than there are buffers, but for last arrivals; the kernel keeps kind has no place.
+/// Size of the completion queue. No more can be queued than there are buffers, except last completions; the kernel keeps
+/// those that overflow.
 const COMPLETIONS: u32 = 1024;
-/// The token of a request to stop.
+/// The token of a cancel request.
 const CANCEL_TOKEN: u64 = u64::MAX;

@@ -1,7 +1,7 @@
-//! Waiting for thousands of sockets with one descriptor.
+//! An epoll instance nested in the runtime's: thousands of sockets behind one descriptor.
 //!
-//! An epoll instance can be waited for like any descriptor. So all sockets of a worker's sessions
-//! stand in one of its own, and the runtime above knows a single descriptor, however many they are.
+//! An epoll instance can be waited for like any descriptor. So a worker adds all its sockets to one instance of
+//! its own, and the runtime watches a single descriptor, however many sockets there are.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -13,13 +13,17 @@ use tokio::io::unix::{AsyncFd, AsyncFdReadyGuard};
 
 use crate::{NameCall, Result};
 
-/// An epoll instance (epoll(7)), readable when one of its sockets is. Level-triggered: what is not
-/// read to its end is reported again.
+/// An epoll instance (epoll(7)) that is registered with the tokio runtime. Level-triggered: a socket that is not
+/// drained is reported again.
 #[derive(Debug)]
 pub struct AsyncEpoll(AsyncFd<OwnedFd>);
 
 impl AsyncEpoll {
-    /// An empty one. Must be called inside a tokio runtime, which then waits for it.
+    /// Opens an empty instance and registers it with the current tokio runtime.
+    ///
+    /// # Errors
+    ///
+    /// EMFILE, ENFILE, ENOMEM, or ENOSPC (`fs.epoll.max_user_watches`).
     pub fn new() -> Result<Self> {
         let epoll = epoll::create(CreateFlags::CLOEXEC).call("epoll_create1(2)")?;
         // SAFETY: an OwnedFd is open and the same for as long as it lives, and AsyncFd owns it.
@@ -28,13 +32,21 @@ impl AsyncEpoll {
         Ok(Self(registered.call("epoll_ctl(EPOLL_CTL_ADD)")?))
     }
 
-    /// Waits until something may be ready. What was found to be read to its end is to be told to the
-    /// guard ([`AsyncFdReadyGuard::clear_ready`]); without that, this returns at once.
+    /// Waits until a socket may be ready. Once all are drained, call [`AsyncFdReadyGuard::clear_ready`] of the guard;
+    /// without that, the next call returns at once. Cancel-safe.
+    ///
+    /// # Errors
+    ///
+    /// Only while the runtime shuts down.
     pub async fn readable(&self) -> io::Result<AsyncFdReadyGuard<'_, OwnedFd>> {
         self.0.readable().await
     }
 
-    /// Reports `token` when `socket` can be read from or has an error. Closing the socket ends that.
+    /// Adds a socket: `token` is reported when it is readable or has an error. Closing the socket removes it.
+    ///
+    /// # Errors
+    ///
+    /// EEXIST for a socket that was added already; ENOMEM, ENOSPC (`fs.epoll.max_user_watches`).
     pub fn add(&self, socket: impl AsFd, token: u64) -> Result<()> {
         epoll::add(
             self.0.get_ref(),
@@ -45,13 +57,21 @@ impl AsyncEpoll {
         .call("epoll_ctl(EPOLL_CTL_ADD)")
     }
 
-    /// Reports nothing of `socket` any more: needed where another descriptor of it stays open.
+    /// Removes a socket: needed where another descriptor of it stays open.
+    ///
+    /// # Errors
+    ///
+    /// ENOENT for a socket that was not added.
     pub fn delete(&self, socket: impl AsFd) -> Result<()> {
         epoll::delete(self.0.get_ref(), socket).call("epoll_ctl(EPOLL_CTL_DEL)")
     }
 
-    /// Adds the tokens of what is ready now to `ready`, without waiting; returns whether there may be
+    /// Appends the tokens of sockets that are ready now to `ready`, without waiting; returns whether there may be
     /// more.
+    ///
+    /// # Errors
+    ///
+    /// EINTR after a signal.
     pub fn collect_ready(&self, ready: &mut Vec<u64>) -> Result<bool> {
         let mut events = [epoll::Event {
             flags: EventFlags::empty(),
@@ -63,7 +83,7 @@ impl AsyncEpoll {
     }
 }
 
-/// Events a call.
+/// Events per call.
 const MAX_EVENTS: usize = 64;
 const NOW: Timespec = Timespec {
     tv_sec: 0,

@@ -1,4 +1,4 @@
-//! Waiting for many descriptors at once, without a runtime.
+//! An epoll instance (epoll(7)), for code without a runtime.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -13,60 +13,80 @@ use crate::{NameCall, Result};
 #[derive(Debug)]
 pub struct Epoll(OwnedFd);
 
-/// What a descriptor is waited for, and how often it is reported.
+/// The events to wait for, and how often they are reported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Interest {
-    /// As long as it can be read from or has ended.
+    /// Readable or hung up, level-triggered.
     Readable,
-    /// Whenever more has come or it has ended.
+    /// Readable or hung up, edge-triggered: reported whenever more arrives.
     ReadableEdge,
-    /// As long as it can be written to or has ended.
+    /// Writable or hung up, level-triggered.
     Writable,
 }
 
-/// What was found.
+/// An event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Readiness {
-    /// As it was given to [`Epoll::add`].
+    /// The token given to [`Epoll::add`].
     pub token: u64,
-    /// There is something to read, or to accept.
+    /// There is something to read or to accept.
     pub readable: bool,
-    /// The other end of a connection will send no more.
+    /// The peer has sent FIN (EPOLLRDHUP).
     pub read_closed: bool,
-    /// Both directions have ended, or an error has come.
+    /// Both directions are closed, or there is an error (EPOLLHUP, EPOLLERR).
     pub hung_up: bool,
 }
 
 impl Epoll {
-    /// An empty one.
+    /// Opens an empty instance.
+    ///
+    /// # Errors
+    ///
+    /// EMFILE, ENFILE or ENOMEM.
     pub fn new() -> Result<Self> {
         let epoll = epoll::create(CreateFlags::CLOEXEC).call("epoll_create1(2)")?;
         Ok(Self(epoll))
     }
 
-    /// Reports `token` for `fd`. It ends when every descriptor of the same open file is closed, in every
-    /// process; so [`Epoll::delete`] what others have too.
+    /// Adds `fd`: its events are reported with `token`. The registration ends when every descriptor of the same open
+    /// file is closed, in every process; so [`Epoll::delete`] a file that is open elsewhere, too.
+    ///
+    /// # Errors
+    ///
+    /// EEXIST for a descriptor that was added already; ENOMEM, ENOSPC (`fs.epoll.max_user_watches`).
     pub fn add(&self, fd: impl AsFd, token: u64, interest: Interest) -> Result<()> {
         let data = EventData::new_u64(token);
         epoll::add(&self.0, fd, data, interest.flags()).call("epoll_ctl(EPOLL_CTL_ADD)")
     }
 
-    /// Waits for something else of a descriptor that is watched already.
+    /// Changes the interest of a descriptor that was added.
+    ///
+    /// # Errors
+    ///
+    /// ENOENT for a descriptor that was not added.
     pub fn modify(&self, fd: impl AsFd, token: u64, interest: Interest) -> Result<()> {
         let data = EventData::new_u64(token);
         epoll::modify(&self.0, fd, data, interest.flags()).call("epoll_ctl(EPOLL_CTL_MOD)")
     }
 
-    /// Reports `fd` no more.
+    /// Removes `fd`.
+    ///
+    /// # Errors
+    ///
+    /// ENOENT for a descriptor that was not added.
     pub fn delete(&self, fd: impl AsFd) -> Result<()> {
         epoll::delete(&self.0, fd).call("epoll_ctl(EPOLL_CTL_DEL)")
     }
 
-    /// Waits until something is ready, for as long as `limit`, and adds it to `found`: nothing if and only if the time
-    /// is over. A signal does not end the wait, nor do SIGSTOP and SIGCONT, which interrupt epoll_wait(2) whatever is
+    /// Waits for events, at most for `limit`, and appends them to `found`: none if and only if the timeout has passed. A
+    /// signal does not end the wait, nor do SIGSTOP and SIGCONT, which interrupt epoll_wait(2) even if all signals are
     /// blocked (signal(7)).
+    ///
+    /// # Errors
+    ///
+    /// None in practice: epoll_wait(2) fails only for invalid arguments.
     pub fn wait(&self, limit: Option<Duration>, found: &mut Vec<Readiness>) -> Result<()> {
-        // Without one if it is too far away to be told.
+        // None if it is too far away to be represented.
         let deadline = limit.and_then(|limit| Instant::now().checked_add(limit));
         let mut events = [Event {
             flags: EventFlags::empty(),
@@ -111,12 +131,12 @@ impl Interest {
     }
 }
 
-/// An instance is readable when one of what it watches is.
+/// An instance is readable when it has events.
 impl AsFd for Epoll {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
     }
 }
 
-/// Events a call; what is left comes with the next.
+/// Events per call; the rest is returned by the next.
 const MAX_EVENTS: usize = 64;

@@ -1,7 +1,7 @@
-//! Files that an operator writes: configurations and lists.
+//! Text files that an operator writes: configurations and lists.
 //!
-//! A reload reads them while connections are served, so none of them may block or grow without end: a FIFO has no end, and
-//! `/dev/zero` has no length.
+//! A reload reads them while connections are served, so reading must neither block nor grow without bound: a FIFO never
+//! ends, and `/dev/zero` has no length.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read};
@@ -10,12 +10,12 @@ use std::path::Path;
 
 use rustix::fs::OFlags;
 
-/// The whole text of a regular file of at most 4 MiB. Links are followed.
+/// Reads a regular file of at most 4 MiB. Symbolic links are followed.
 ///
 /// # Errors
 ///
-/// Those of [`open`] and read(2); [`io::ErrorKind::FileTooLarge`]; [`io::ErrorKind::InvalidData`] for what is not UTF-8.
-/// None quotes the file.
+/// Those of [`open`] and read(2); [`io::ErrorKind::FileTooLarge`]; [`io::ErrorKind::InvalidData`] for a file that is not UTF-8.
+/// No error quotes the file's content.
 pub fn read(path: &Path) -> io::Result<String> {
     read_open(&open(path)?, MAX_LEN)
 }
@@ -24,7 +24,7 @@ pub fn read(path: &Path) -> io::Result<String> {
 ///
 /// # Errors
 ///
-/// Those of open(2) and fstat(2); [`io::ErrorKind::InvalidInput`] for what is no regular file.
+/// Those of open(2) and fstat(2); [`io::ErrorKind::InvalidInput`] for anything but a regular file.
 pub fn open(path: &Path) -> io::Result<File> {
     let flags = OFlags::NONBLOCK | OFlags::NOCTTY;
     let flags = i32::try_from(flags.bits()).unwrap_or_default();
@@ -52,7 +52,7 @@ fn read_open(file: &File, max_len: u64) -> io::Result<String> {
     Ok(text)
 }
 
-/// Octets of a configuration or a list: more than a hundred thousand networks take.
+/// Maximum size in bytes: more than a list of a hundred thousand networks takes.
 const MAX_LEN: u64 = 4 << 20;
 
 #[cfg(test)]
@@ -60,7 +60,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_regular_files_of_a_reasonable_size() {
+    fn only_bounded_regular_files_are_read() {
         for path in ["/dev/zero", "/dev", "/dev/tty", "/proc/self/fd"] {
             assert!(open(Path::new(path)).is_err(), "{path}");
         }

@@ -1,4 +1,4 @@
-//! Descriptors on their way to another process (SCM_RIGHTS, unix(7)).
+//! Passing descriptors to another process (SCM_RIGHTS, unix(7)).
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -12,19 +12,23 @@ use rustix::net::{
 
 use crate::{NameCall, Result};
 
-/// Two ends of a line that keeps messages apart and ends when one end is closed.
+/// Opens a connected pair of SOCK_SEQPACKET sockets: they preserve message boundaries and report when the other end is
+/// closed.
+///
+/// # Errors
+///
+/// EMFILE, ENFILE or ENOMEM.
 pub fn seqpacket_pair() -> Result<(OwnedFd, OwnedFd)> {
     let kind = SocketType::SEQPACKET;
     socketpair(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None).call("socketpair(2)")
 }
 
-/// A socket, non-blocking, to which others connect by a name that stands in no directory (abstract,
-/// unix(7)); with room for `backlog` that have not been accepted. What [`accept`] returns is a line as
-/// [`seqpacket_pair()`]'s.
+/// Opens a non-blocking SOCK_SEQPACKET listener on a name in the abstract namespace (unix(7)), with an accept backlog of
+/// `backlog`. [`accept`] returns sockets like those of [`seqpacket_pair`].
 ///
 /// # Errors
 ///
-/// EADDRINUSE where the name is another's, ENAMETOOLONG where it is longer than 107 bytes.
+/// EADDRINUSE where another socket has the name, ENAMETOOLONG where it is longer than 107 bytes.
 pub fn listen_abstract(name: &[u8], backlog: i32) -> Result<OwnedFd> {
     let (family, kind) = (AddressFamily::UNIX, SocketType::SEQPACKET);
     let listener = socket_with(family, kind, NONBLOCK_CLOEXEC, None).call("socket(AF_UNIX)")?;
@@ -34,19 +38,31 @@ pub fn listen_abstract(name: &[u8], backlog: i32) -> Result<OwnedFd> {
     Ok(listener)
 }
 
-/// The next line from a listener, non-blocking; EAGAIN where there is none.
+/// Accepts the next connection, non-blocking.
+///
+/// # Errors
+///
+/// EAGAIN where there is none; EMFILE, ENFILE or ENOMEM.
 pub fn accept(listener: impl AsFd) -> Result<OwnedFd> {
     accept_with(listener, NONBLOCK_CLOEXEC).call("accept4(AF_UNIX)")
 }
 
-/// Sends `word`, and `fd` with it.
-pub fn send_word(line: impl AsFd, word: u64, fd: Option<BorrowedFd<'_>>) -> Result<()> {
-    send_bytes(line, &word.to_ne_bytes(), fd)
+/// Sends `word`, with `fd` attached.
+///
+/// # Errors
+///
+/// Those of [`send_bytes`].
+pub fn send_word(socket: impl AsFd, word: u64, fd: Option<BorrowedFd<'_>>) -> Result<()> {
+    send_bytes(socket, &word.to_ne_bytes(), fd)
 }
 
-/// Sends a message, and `fd` with it. EAGAIN where the line is full and non-blocking, EPIPE once the
-/// other end is closed.
-pub fn send_bytes(line: impl AsFd, bytes: &[u8], fd: Option<BorrowedFd<'_>>) -> Result<()> {
+/// Sends a message, with `fd` attached.
+///
+/// # Errors
+///
+/// EAGAIN where a non-blocking socket is full, EPIPE once the other end is closed, ETOOMANYREFS where too many
+/// descriptors are in flight.
+pub fn send_bytes(socket: impl AsFd, bytes: &[u8], fd: Option<BorrowedFd<'_>>) -> Result<()> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut control = SendAncillaryBuffer::new(&mut space);
     let fds: Vec<_> = fd.into_iter().collect();
@@ -54,26 +70,34 @@ pub fn send_bytes(line: impl AsFd, bytes: &[u8], fd: Option<BorrowedFd<'_>>) -> 
         control.push(SendAncillaryMessage::ScmRights(&fds));
     }
     let bytes = IoSlice::new(bytes);
-    sendmsg(line, &[bytes], &mut control, SendFlags::NOSIGNAL).call("sendmsg(2)")?;
+    sendmsg(socket, &[bytes], &mut control, SendFlags::NOSIGNAL).call("sendmsg(2)")?;
     Ok(())
 }
 
-/// Waits for the next word, and what came with it. `None` once the other end is closed.
-pub fn receive_word(line: impl AsFd) -> Result<Option<(u64, Option<OwnedFd>)>> {
+/// Receives the next word, with the descriptor attached to it. `None` once the other end is closed, or for a shorter
+/// message.
+///
+/// # Errors
+///
+/// Those of [`receive_bytes`].
+pub fn receive_word(socket: impl AsFd) -> Result<Option<(u64, Option<OwnedFd>)>> {
     let mut word = [0; 8];
-    let (len, fd) = receive_bytes(line, &mut word)?;
+    let (len, fd) = receive_bytes(socket, &mut word)?;
     Ok((len == word.len()).then_some((u64::from_ne_bytes(word), fd)))
 }
 
-/// Takes the next message, and what came with it: as much as `bytes` has room for; the rest is lost.
-/// Returns how much that was, 0 once the other end is closed. EAGAIN where there is nothing and the
-/// line is non-blocking.
-pub fn receive_bytes(line: impl AsFd, bytes: &mut [u8]) -> Result<(usize, Option<OwnedFd>)> {
+/// Receives the next message, with the descriptor attached to it: as much as fits into `bytes`; the rest is discarded.
+/// Returns the length, 0 once the other end is closed.
+///
+/// # Errors
+///
+/// EAGAIN where a non-blocking socket has no message.
+pub fn receive_bytes(socket: impl AsFd, bytes: &mut [u8]) -> Result<(usize, Option<OwnedFd>)> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let received = loop {
         let slices = &mut [IoSliceMut::new(bytes)];
-        match recvmsg(&line, slices, &mut control, RecvFlags::CMSG_CLOEXEC) {
+        match recvmsg(&socket, slices, &mut control, RecvFlags::CMSG_CLOEXEC) {
             Err(error) if io::Error::from(error).kind() == io::ErrorKind::Interrupted => {}
             received => break received.call("recvmsg(2)")?,
         }
@@ -95,7 +119,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_descriptor_arrives_and_the_end_shows() {
+    fn a_descriptor_is_received_and_the_close_is_reported() {
         let (here, there) = seqpacket_pair().unwrap();
         let (reader, writer) = std::io::pipe().unwrap();
         send_word(&here, 7, Some(writer.as_fd())).unwrap();

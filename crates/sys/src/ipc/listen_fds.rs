@@ -1,5 +1,7 @@
-//! Listening sockets handed over by exec: both sides of the protocol of sd_listen_fds(3), in the few lines that a
-//! server needs.
+//! Socket activation: both sides of the protocol of sd_listen_fds(3).
+//!
+//! A service manager passes sockets that it keeps open while the service restarts; `peername exec` passes sockets to the
+//! program that it becomes.
 
 use std::env;
 use std::io;
@@ -12,23 +14,23 @@ use socket2::{SockRef, Type};
 
 use crate::{NameCall, Result};
 
-/// A bound socket that was there when this process began.
+/// A bound socket that this process inherited.
 #[derive(Debug)]
 pub struct InheritedSocket {
     socket: OwnedFd,
     /// Its address.
     pub addr: SocketAddr,
-    /// Whether it is TCP that is listened for, rather than UDP.
+    /// Whether it is a TCP socket, rather than UDP.
     pub is_stream: bool,
-    /// Which one, to the service manager: a number from 3 on, with the name it was given.
+    /// Descriptor number, from 3 on, with the name that the service manager gave it: for messages.
     pub label: String,
 }
 
-/// Takes what was passed to this process; nothing at the second call. They are closed on exec from now on.
+/// Takes the sockets that were passed to this process, close-on-exec from now on; none at the second call.
 ///
 /// # Errors
 ///
-/// What was passed is no bound socket of IPv4 or IPv6: whoever set it up meant something else.
+/// A descriptor is not open (EBADF), or is not a bound IPv4 or IPv6 socket: the service manager is misconfigured.
 pub fn receive() -> Result<Vec<InheritedSocket>> {
     static TAKEN: AtomicBool = AtomicBool::new(false);
     let ours = variable("LISTEN_PID") == Some(u64::from(std::process::id()));
@@ -40,8 +42,8 @@ pub fn receive() -> Result<Vec<InheritedSocket>> {
     let mut names = names.split(':');
     (FIRST_FD..FIRST_FD + count as i32)
         .map(|number| {
-            // SAFETY: only an open descriptor is made an owned one. The number belongs to us alone: the
-            // service manager has given it away by the environment, and it is taken once.
+            // SAFETY: only an open descriptor becomes an owned one. This process alone owns the number: the
+            // service manager passed it by the environment, and it is taken once.
             let socket = unsafe {
                 let there = BorrowedFd::borrow_raw(number);
                 fcntl_getfd(there).call("LISTEN_FDS: fcntl(F_GETFD)")?;
@@ -73,7 +75,11 @@ impl InheritedSocket {
         })
     }
 
-    /// Another descriptor of the same socket, non-blocking.
+    /// Duplicates the descriptor and makes the socket non-blocking.
+    ///
+    /// # Errors
+    ///
+    /// EMFILE.
     pub fn try_clone(&self) -> Result<OwnedFd> {
         let shared = self.socket.try_clone().call("fcntl(F_DUPFD_CLOEXEC)")?;
         SockRef::from(&shared)
@@ -89,23 +95,23 @@ impl AsFd for InheritedSocket {
     }
 }
 
-/// Puts the sockets at the numbers 3, 4 … and leaves them open on exec, so that the program finds them
-/// there if its environment has LISTEN_FDS (how many) and LISTEN_PID (this process).
+/// Passes sockets to the program that this process executes: moves them to the descriptors 3, 4 … without close-on-exec.
+/// The program finds them if its environment has LISTEN_FDS (how many) and LISTEN_PID (this process).
 ///
 /// # Errors
 ///
-/// EBUSY when something else is open at one of these numbers: it would be closed.
+/// EBUSY when one of these descriptors is in use: it would be closed. EMFILE.
 pub fn pass_on_exec(sockets: Vec<OwnedFd>) -> Result<()> {
     let end = FIRST_FD + sockets.len() as RawFd;
-    // Out of the way first: they may be at each other's numbers.
+    // Duplicated above the range first: they may have each other's numbers.
     let aside: Vec<_> = sockets
         .iter()
         .map(|socket| fcntl_dupfd_cloexec(socket, end).call("fcntl(F_DUPFD_CLOEXEC)"))
         .collect::<Result<_>>()?;
     drop(sockets);
     for (number, socket) in (FIRST_FD..end).zip(&aside) {
-        // SAFETY: F_GETFD and F_DUPFD take integers. That nothing is open at the number is seen before, so
-        // no descriptor that somebody owns is replaced; this process has one thread at this point or
+        // SAFETY: F_GETFD and F_DUPFD take integers. The number was checked to be free, so
+        // no owned descriptor is replaced; this process has one thread at this point or
         // loses the race with an error below.
         let put = unsafe {
             if libc::fcntl(number, libc::F_GETFD) >= 0 {
@@ -129,5 +135,5 @@ fn variable(name: &str) -> Option<u64> {
 
 /// SD_LISTEN_FDS_START.
 const FIRST_FD: RawFd = 3;
-/// More than any unit has; it bounds what a broken environment can make us try.
+/// More than any unit passes; bounds the work that a broken environment can cause.
 const MAX_FDS: u64 = 65_536;

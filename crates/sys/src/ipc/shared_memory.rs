@@ -1,4 +1,4 @@
-//! Memory that processes share: a file, mapped as atomic words.
+//! Shared memory: a file, mapped as atomic words.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -12,47 +12,62 @@ use rustix::fs::{FlockOperation, MemfdFlags, flock, ftruncate, memfd_create};
 
 use crate::{NameCall, Result};
 
-/// A file of `len` octets, all zero, that has no path and is gone with its last descriptor and mapping
-/// (memfd_create(2), since Linux 3.17). `name` is for people who read /proc/PID/maps.
+/// Creates a file of `len` zero bytes without a path; it is freed with its last descriptor and mapping
+/// (memfd_create(2), since Linux 3.17). `name` appears in /proc/PID/maps.
+///
+/// # Errors
+///
+/// EMFILE, ENFILE or ENOMEM; EFBIG or EINVAL for a `len` that is too large.
 pub fn create_anonymous(name: &str, len: usize) -> Result<OwnedFd> {
     let memory = memfd_create(name, MemfdFlags::CLOEXEC).call("memfd_create(2)")?;
     ftruncate(&memory, len as u64).call("ftruncate(2)")?;
     Ok(memory)
 }
 
-/// Opens the file at this path to read and write. ELOOP where that is a symbolic link: somebody else may
-/// have put it there.
+/// Opens the file at `path` for reading and writing.
+///
+/// # Errors
+///
+/// ELOOP for a symbolic link, which another user may have created; else those of open(2).
 pub fn open(path: &Path) -> io::Result<File> {
     let mut options = OpenOptions::new();
     let options = options.read(true).write(true);
     options.custom_flags(libc::O_NOFOLLOW).open(path)
 }
 
-/// Marks the file as in use, waiting while somebody holds it [alone](try_lock_exclusive). The mark belongs to the open
-/// file: it stays until that has no descriptor and no mapping any more, in any process (flock(2)).
+/// Locks the file for shared use, waiting while another process holds it [exclusively](try_lock_exclusive). The lock
+/// belongs to the open file: it is held until that has no descriptor and no mapping any more, in any process (flock(2)).
+///
+/// # Errors
+///
+/// EINTR after a signal, ENOLCK without memory.
 pub fn lock_shared(file: impl AsFd) -> Result<()> {
     flock(file, FlockOperation::LockShared).call("flock(2)")
 }
 
-/// Takes the file for us alone if nobody else has [marked](lock_shared) it, without waiting. Whether or not
-/// that was so, our own mark may be gone (flock(2)).
+/// Locks the file exclusively unless another process has [locked](lock_shared) it, without waiting. In either case,
+/// this open file's own shared lock may be lost (flock(2)).
 pub fn try_lock_exclusive(file: impl AsFd) -> bool {
     flock(file, FlockOperation::NonBlockingLockExclusive).is_ok()
 }
 
-/// Maps the first `len` octets of a file, readable and writable, for the rest of the process's life.
+/// Maps the first `len` bytes of a file, readable and writable, for the rest of the process's life.
 ///
-/// `len` is rounded down to whole words. The file must be that long, and stay so: touching a page
-/// behind its end raises SIGBUS (mmap(2)).
+/// `len` is rounded down to whole words. The file must be that long, and stay so: accessing a page
+/// beyond its end raises SIGBUS (mmap(2)).
+///
+/// # Errors
+///
+/// EACCES for a file that is not open for reading and writing; ENOMEM.
 pub fn map_words(file: impl AsFd, len: usize) -> Result<&'static [AtomicU64]> {
     let access = libc::PROT_READ | libc::PROT_WRITE;
     let fd = file.as_fd().as_raw_fd();
-    // SAFETY: a new mapping, at an address of the kernel's choice, touches no memory of ours.
+    // SAFETY: a new mapping, at an address of the kernel's choice, touches no existing memory.
     let start = unsafe { libc::mmap(ptr::null_mut(), len, access, libc::MAP_SHARED, fd, 0) };
     if start == libc::MAP_FAILED {
         return Err(io::Error::last_os_error()).call("mmap(2)");
     }
-    // SAFETY: the mapping has `len` octets, begins on a page and is never taken away; any bits are a
-    // valid AtomicU64, and what other processes do to it at the same time is what atomics are for.
+    // SAFETY: the mapping has `len` bytes, begins on a page and is never unmapped; any bits are a
+    // valid AtomicU64, and other processes access it atomically, too.
     Ok(unsafe { slice::from_raw_parts(start.cast(), len / size_of::<AtomicU64>()) })
 }

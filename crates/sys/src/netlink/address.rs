@@ -1,4 +1,4 @@
-//! The addresses of the interfaces, and word when they change.
+//! The addresses of interfaces, and notifications of their changes.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr};
@@ -21,7 +21,7 @@ use crate::{NameCall, Result};
 pub struct InterfaceAddress {
     /// The host's own address.
     pub own: IpAddr,
-    /// An address of the network it stands in: `own`, or the far end on a point-to-point link.
+    /// An address of its network: `own`, or the far end on a point-to-point link.
     pub network: IpAddr,
     /// Length of the network's prefix, in bits.
     pub prefix: u8,
@@ -31,34 +31,42 @@ pub struct InterfaceAddress {
 
 impl Netlink {
     /// The addresses of all interfaces of this network namespace, up or down. Needs no capability.
+    ///
+    /// # Errors
+    ///
+    /// Those of the netlink socket: none in normal operation.
     pub async fn addresses(&self) -> Result<Vec<InterfaceAddress>> {
         let messages = all(self.handle.address().get().execute(), "RTM_GETADDR").await?;
         Ok(messages.iter().filter_map(read).collect())
     }
 }
 
-/// Word from the kernel that an interface, or the table `local` ([`Netlink::local_networks`]), gained or
-/// lost an address. Needs no capability.
+/// Subscribes to changes of addresses on interfaces and in the table `local` ([`Netlink::local_networks`]), like `ip
+/// monitor`. Needs no capability.
 #[derive(Debug)]
 pub struct AddressMonitor {
     changes: mpsc::Receiver<AddressChange>,
     pump: AbortHandle,
 }
 
-/// What has changed.
+/// A change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AddressChange {
-    /// An interface has this address now.
+    /// An interface gained this address.
     Address(InterfaceAddress),
-    /// These addresses are local by a route now.
+    /// These addresses became local by a route.
     Network(LocalNetwork),
-    /// Something went, or the kernel had no room to say what has changed: read all of it again.
+    /// An address was removed, or notifications were lost (ENOBUFS): read all addresses again.
     Other,
 }
 
 impl AddressMonitor {
-    /// Subscribes. Changes from now on are told, so subscribe first and read afterwards. Must be
+    /// Subscribes to changes from now on; so subscribe first and read the addresses afterwards. Must be
     /// called inside a tokio runtime.
+    ///
+    /// # Errors
+    ///
+    /// EMFILE, ENFILE or ENOMEM; EPERM or EAFNOSUPPORT where a sandbox forbids netlink.
     pub fn subscribe() -> Result<Self> {
         let (connection, _, mut messages) = new_multicast_connection(&GROUPS)
             .call("bind(NETLINK_ROUTE, RTNLGRP_IPV4_IFADDR, RTNLGRP_IPV4_ROUTE, …)")?;
@@ -68,7 +76,7 @@ impl AddressMonitor {
                 let Some(change) = change(&message.payload) else {
                     continue;
                 };
-                // As long as the queue is full, whoever reads it has to read all of it again in any case.
+                // A full queue may drop changes: its reader reads all addresses again in any case.
                 if let Err(TrySendError::Closed(_)) = tell.try_send(change) {
                     return;
                 }
@@ -78,10 +86,13 @@ impl AddressMonitor {
         Ok(Self { changes, pump })
     }
 
-    /// Waits until something has changed, or may have. More may have changed than is said: whoever has seen a change
-    /// reads all of it again once there is no other.
+    /// Waits for the next change. Changes may be coalesced: read all addresses again once the queue is empty.
     ///
-    /// Safe to cancel. An error means that the socket is gone.
+    /// Cancel-safe.
+    ///
+    /// # Errors
+    ///
+    /// [`io::ErrorKind::UnexpectedEof`] when the socket is closed.
     pub async fn next(&mut self) -> Result<AddressChange> {
         self.changes
             .recv()
@@ -97,7 +108,7 @@ impl Drop for AddressMonitor {
     }
 }
 
-/// `None` for what is not about addresses: on a router other routes come and go all the time.
+/// `None` for a change that does not concern addresses: on a router other routes change all the time.
 fn change(word: &NetlinkPayload<RouteNetlinkMessage>) -> Option<AddressChange> {
     let NetlinkPayload::InnerMessage(word) = word else {
         return Some(AddressChange::Other);
@@ -124,7 +135,7 @@ fn read(message: &AddressMessage) -> Option<InterfaceAddress> {
     }
     let network = address.or(local)?;
     Some(InterfaceAddress {
-        // IPv6 gives IFA_LOCAL on point-to-point links only, IPv4 always (rtnetlink(7)).
+        // IPv6 has IFA_LOCAL on point-to-point links only, IPv4 always (rtnetlink(7)).
         own: local.unwrap_or(network),
         network,
         prefix: message.header.prefix_len,
@@ -132,7 +143,7 @@ fn read(message: &AddressMessage) -> Option<InterfaceAddress> {
     })
 }
 
-/// Changes that were not read yet.
+/// Capacity of the queue of unread changes.
 const MAX_UNREAD: usize = 4096;
 const GROUPS: [MulticastGroup; 4] = [
     MulticastGroup::Ipv4Ifaddr,

@@ -1,5 +1,5 @@
-//! Which way a packet of this host's would take, asked on the spot: for loops that can't wait for an answer of another
-//! task. The kernel answers such a question within the call that asks it.
+//! Synchronous route lookup: the egress of a packet that this host sends. For event loops that can't wait for another
+//! task: the kernel answers within the call.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
@@ -10,25 +10,25 @@ use rtnetlink::packet_route::route::{RouteAttribute, RouteMessage};
 use rustix::net::sockopt::{ip_mtu, ipv6_mtu};
 
 use super::raw;
-use super::route::{bits, question};
+use super::route::{prefix_bits, route_request};
 use crate::{NameCall, Result};
 
-/// A way out of this host.
+/// The egress of packets from one address to another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Egress {
-    /// Index of the device.
+    /// Index of the interface.
     pub interface: u32,
-    /// The largest IP packet that goes all the way, in octets, as far as is known: the device's, the route's, or what
-    /// somebody further on has said (IP_MTU, ip(7)).
+    /// The path MTU in bytes, as far as it is known: the interface's, the route's, or one that a router on the path has
+    /// reported (IP_MTU, ip(7)).
     pub mtu: u32,
 }
 
 impl Egress {
-    /// The way of what `from`, an address of this host, sends to `to`. Needs no capability.
+    /// Looks up the egress of packets from `from`, an address of this host, to `to`. Needs no capability.
     ///
     /// # Errors
     ///
-    /// ENETUNREACH and EHOSTUNREACH where there is no way.
+    /// ENETUNREACH and EHOSTUNREACH without a route; EADDRNOTAVAIL for a foreign `from`.
     pub fn lookup(from: IpAddr, to: IpAddr) -> Result<Self> {
         Ok(Self {
             interface: interface(from, to)?,
@@ -39,7 +39,7 @@ impl Egress {
 
 fn mtu(from: IpAddr, to: IpAddr) -> Result<u32> {
     let socket = UdpSocket::bind(SocketAddr::new(from, 0)).call("bind(2)")?;
-    // Nothing is sent; the port is any but 0.
+    // Nothing is sent; any port but 0 does.
     socket.connect(SocketAddr::new(to, 9)).call("connect(2)")?;
     match to {
         IpAddr::V4(_) => ip_mtu(&socket).call("getsockopt(IP_MTU)"),
@@ -48,10 +48,10 @@ fn mtu(from: IpAddr, to: IpAddr) -> Result<u32> {
 }
 
 fn interface(from: IpAddr, to: IpAddr) -> Result<u32> {
-    let mut message = question(to);
-    message.header.source_prefix_length = bits(from);
+    let mut message = route_request(to);
+    message.header.source_prefix_length = prefix_bits(from);
     message.attributes.push(RouteAttribute::Source(from.into()));
-    let route = ask(message)?;
+    let route = query_route(message)?;
     let interface = route.attributes.iter().find_map(|about| match about {
         RouteAttribute::Oif(index) => Some(*index),
         _ => None,
@@ -61,18 +61,18 @@ fn interface(from: IpAddr, to: IpAddr) -> Result<u32> {
         .call("RTM_GETROUTE")
 }
 
-fn ask(question: RouteMessage) -> Result<RouteMessage> {
+fn query_route(request: RouteMessage) -> Result<RouteMessage> {
     let socket = raw::open(None).call("socket(NETLINK_ROUTE)")?;
     let mut header = NetlinkHeader::default();
     header.flags = NLM_F_REQUEST;
-    let payload = NetlinkPayload::from(RouteNetlinkMessage::GetRoute(question));
+    let payload = NetlinkPayload::from(RouteNetlinkMessage::GetRoute(request));
     let mut message = NetlinkMessage::new(header, payload);
     message.finalize();
-    let mut octets = vec![0; message.buffer_len()];
-    message.serialize(&mut octets);
-    raw::ask(&socket, &octets).call("send(RTM_GETROUTE)")?;
+    let mut bytes = vec![0; message.buffer_len()];
+    message.serialize(&mut bytes);
+    raw::send_request(&socket, &bytes).call("send(RTM_GETROUTE)")?;
     let mut buffer = vec![0; 8 << 10];
-    let answer = raw::answer(&socket, &mut buffer).call("recv(RTM_GETROUTE)")?;
+    let answer = raw::receive(&socket, &mut buffer).call("recv(RTM_GETROUTE)")?;
     let answer = NetlinkMessage::<RouteNetlinkMessage>::deserialize(answer);
     match answer.map(|answer| answer.payload) {
         Ok(NetlinkPayload::InnerMessage(RouteNetlinkMessage::NewRoute(route))) => Ok(route),

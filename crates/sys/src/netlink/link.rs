@@ -1,4 +1,4 @@
-//! The interfaces: loopback, which a new network namespace has but down, and those that carry Ethernet frames.
+//! Interfaces: loopback, which is down in a new network namespace, and those that carry Ethernet frames.
 
 use rtnetlink::LinkUnspec;
 use rtnetlink::packet_route::link::{LinkAttribute, LinkLayerType};
@@ -7,14 +7,22 @@ use super::{LOOPBACK, Netlink, all, named};
 use crate::Result;
 
 impl Netlink {
-    /// Sets the loopback interface up, which also gives it 127.0.0.1 and `::1`. Needs CAP_NET_ADMIN.
+    /// Sets the loopback interface up, which also assigns 127.0.0.1 and `::1`. Needs CAP_NET_ADMIN.
+    ///
+    /// # Errors
+    ///
+    /// EPERM without the capability.
     pub async fn set_loopback_up(&self) -> Result<()> {
         let up = LinkUnspec::new_with_index(LOOPBACK).up().build();
         named(self.handle.link().set(up).execute().await, "RTM_NEWLINK")
     }
 
     /// The names of all interfaces of this network namespace whose packets begin with an Ethernet header, up or
-    /// down, loopback among them: not those of tunnels that carry bare IP. Needs no capability.
+    /// down, including loopback; not those of tunnels that carry bare IP. Needs no capability.
+    ///
+    /// # Errors
+    ///
+    /// Those of the netlink socket: none in normal operation.
     pub async fn ethernet_interfaces(&self) -> Result<Vec<String>> {
         let links = all(self.handle.link().get().execute(), "RTM_GETLINK").await?;
         let ethernets = links.into_iter().filter(|link| {

@@ -1,4 +1,4 @@
-//! netlink(7) without a runtime: a question, and the kernel's answer within the call that asks.
+//! netlink(7) without a runtime: a request, which the kernel answers within the call that sends it.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -7,14 +7,14 @@ use rustix::net::{
     AddressFamily, Protocol, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socket_with,
 };
 
-/// A message, as far as all protocols have it: `struct nlmsghdr`, and the rest.
+/// A message of any netlink protocol: `struct nlmsghdr`, and its body.
 pub(crate) struct Message<'a> {
     pub(crate) kind: u16,
     pub(crate) flags: u16,
     pub(crate) body: &'a [u8],
 }
 
-/// Opens a socket; NETLINK_ROUTE is the protocol of `None`.
+/// Opens a socket; `None` is NETLINK_ROUTE.
 pub(crate) fn open(protocol: Option<Protocol>) -> io::Result<OwnedFd> {
     let socket = socket_with(
         AddressFamily::NETLINK,
@@ -26,19 +26,19 @@ pub(crate) fn open(protocol: Option<Protocol>) -> io::Result<OwnedFd> {
 }
 
 /// Sends a message.
-pub(crate) fn ask(socket: &OwnedFd, message: &[u8]) -> io::Result<()> {
+pub(crate) fn send_request(socket: &OwnedFd, message: &[u8]) -> io::Result<()> {
     send(socket, message, SendFlags::empty())?;
     Ok(())
 }
 
-/// What has come: messages for [`split`].
-pub(crate) fn answer<'a>(socket: &OwnedFd, buffer: &'a mut [u8]) -> io::Result<&'a [u8]> {
+/// Receives the answer: messages for [`split_first`].
+pub(crate) fn receive<'a>(socket: &OwnedFd, buffer: &'a mut [u8]) -> io::Result<&'a [u8]> {
     let (len, _) = recv(socket, &mut *buffer, RecvFlags::empty())?;
     Ok(buffer.get(..len).unwrap_or_default())
 }
 
-/// A request for all there is of a kind.
-pub(crate) fn dump(kind: u16, body: &[u8]) -> Vec<u8> {
+/// Encodes a request to dump all objects of a kind.
+pub(crate) fn dump_request(kind: u16, body: &[u8]) -> Vec<u8> {
     let len = HEADER + body.len();
     let mut request = Vec::with_capacity(len);
     request.extend(u32::try_from(len).unwrap_or_default().to_ne_bytes());
@@ -49,8 +49,8 @@ pub(crate) fn dump(kind: u16, body: &[u8]) -> Vec<u8> {
     request
 }
 
-/// The first message, and what follows it.
-pub(crate) fn split(bytes: &[u8]) -> Option<(Message<'_>, &[u8])> {
+/// Splits off the first message.
+pub(crate) fn split_first(bytes: &[u8]) -> Option<(Message<'_>, &[u8])> {
     let (head, _) = bytes.split_first_chunk::<HEADER>()?;
     let [l0, l1, l2, l3, k0, k1, f0, f1, ..] = *head;
     let len = usize::try_from(u32::from_ne_bytes([l0, l1, l2, l3])).ok()?;

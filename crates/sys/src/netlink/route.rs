@@ -1,4 +1,4 @@
-//! Routes that call every destination local, and the question where a packet would go.
+//! Local routes for every destination, and route lookups.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -12,16 +12,16 @@ use rtnetlink::packet_route::route::{
 use super::{Family, LOOPBACK, Netlink, Transport, all, is_family_disabled, named, protocol};
 use crate::{NameCall, Result};
 
-/// "In this table every address is this host's own": `local 0.0.0.0/0 dev lo` or `local ::/0 dev lo`.
+/// A route that makes every address local in its table: `local 0.0.0.0/0 dev lo` or `local ::/0 dev lo`.
 ///
-/// Displayed as `ip route` takes it.
+/// Displayed in the syntax of `ip route`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct LocalRoute {
-    /// IPv4 or IPv6: the tables of the two have nothing in common but their numbers.
+    /// IPv4 or IPv6: the tables of the two share only their numbers.
     pub family: Family,
-    /// The table it stands in.
+    /// Its table.
     pub table: u32,
-    /// Who made it (`rtm_protocol`).
+    /// The origin of the route (`rtm_protocol`).
     pub protocol: u8,
 }
 
@@ -41,7 +41,7 @@ impl fmt::Display for LocalRoute {
     }
 }
 
-/// Addresses that are this host's own as a whole (`ip route add local 198.51.100.0/24 dev lo`).
+/// A network whose addresses are all local (`ip route add local 198.51.100.0/24 dev lo`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct LocalNetwork {
     /// The first address.
@@ -51,12 +51,15 @@ pub struct LocalNetwork {
 }
 
 impl Netlink {
-    /// What the kernel's own table `local` (255) calls local, of both families: the addresses of the
-    /// interfaces that are up, loopback, and whatever an administrator or a cloud's agent has put there.
+    /// The local routes of the kernel's table `local` (255), of both families: the addresses of
+    /// interfaces that are up, loopback, and whatever an administrator or a cloud's agent has added.
     /// Needs no capability.
     ///
-    /// Other tables count only for packets that some rule sends there, as those of
-    /// [`LocalRoute`] do with all addresses there are.
+    /// Other tables apply only to packets that a rule sends there; those of [`LocalRoute`] make all addresses local.
+    ///
+    /// # Errors
+    ///
+    /// Those of the netlink socket: none in normal operation.
     pub async fn local_networks(&self) -> Result<Vec<LocalNetwork>> {
         let mut found = Vec::new();
         for family in [AddressFamily::Inet, AddressFamily::Inet6] {
@@ -67,7 +70,7 @@ impl Netlink {
             let dump = self.handle.route().get(wanted).execute();
             match all(dump, "RTM_GETROUTE").await {
                 Ok(messages) => found.extend(messages.iter().filter_map(local_network)),
-                // There is no such table yet.
+                // The table does not exist yet.
                 Err(error) if error.errno() == Some(libc::ENOENT) => {}
                 Err(error) if is_family_disabled(&error) => {}
                 Err(error) => return Err(error),
@@ -76,7 +79,11 @@ impl Netlink {
         Ok(found)
     }
 
-    /// The routes of this kind that carry this protocol number, of both families.
+    /// The local default routes with this protocol number, of both families.
+    ///
+    /// # Errors
+    ///
+    /// Those of the netlink socket: none in normal operation.
     pub async fn local_routes(&self, made_by: u8) -> Result<Vec<LocalRoute>> {
         let mut found = Vec::new();
         for family in [AddressFamily::Inet, AddressFamily::Inet6] {
@@ -85,7 +92,7 @@ impl Netlink {
             wanted.header.protocol = protocol(made_by);
             let dump = self.handle.route().get(wanted).execute();
             let messages = all(dump, "RTM_GETROUTE").await?;
-            // Without IPv6 the kernel answers a question for its routes with those of IPv4.
+            // Without IPv6 the kernel answers a request for its routes with those of IPv4.
             let of_family = messages
                 .into_iter()
                 .filter(|message| message.header.address_family == family);
@@ -95,33 +102,50 @@ impl Netlink {
         Ok(found)
     }
 
-    /// Adds the route. EEXIST when the table has a route for everything already (NLM_F_EXCL).
+    /// Adds the route.
+    ///
+    /// # Errors
+    ///
+    /// EEXIST when the table has a default route already (NLM_F_EXCL); EPERM without CAP_NET_ADMIN;
+    /// [`is_family_disabled`](super::is_family_disabled).
     pub async fn add_local_route(&self, route: &LocalRoute) -> Result<()> {
         let request = self.handle.route().add(write(route));
         named(request.execute().await, "RTM_NEWROUTE")
     }
 
-    /// Deletes the route. ESRCH when it is not there.
+    /// Deletes the route.
+    ///
+    /// # Errors
+    ///
+    /// ESRCH when it does not exist; EPERM without CAP_NET_ADMIN.
     pub async fn delete_local_route(&self, route: &LocalRoute) -> Result<()> {
         let request = self.handle.route().del(write(route));
         named(request.execute().await, "RTM_DELROUTE")
     }
 
-    /// Whether `address` is this host's own: local by the routing tables (`ip route get`), or on an
-    /// interface. An IPv6 address that was just given has no route until duplicates were looked for.
+    /// Whether `address` is local: by the routing tables (`ip route get`), or on an
+    /// interface. A new IPv6 address has no route until duplicate address detection is complete.
+    ///
+    /// # Errors
+    ///
+    /// Those of the netlink socket: none in normal operation.
     pub async fn is_local_address(&self, address: IpAddr) -> Result<bool> {
-        if self.is_local(question(address)).await? {
+        if self.is_local(route_request(address)).await? {
             return Ok(true);
         }
         let addresses = self.addresses().await?;
         Ok(addresses.iter().any(|interface| interface.own == address))
     }
 
-    /// Whether what `from`, an address of this host, sends to `to` by this protocol would stay on this
-    /// host; with `mark`, if it had that firewall mark.
+    /// Whether a packet from `from`, an address of this host, to `to` by this protocol would be delivered
+    /// locally; with `mark`, if it had that firewall mark.
     ///
-    /// The look-up is that of a packet made here, so rules with `iif lo` apply. Source port and
-    /// protocol are part of it since Linux 4.18. EINVAL when `from` is not this host's.
+    /// The lookup is that of a packet of this host, so rules with `iif lo` apply. Source port and
+    /// protocol are part of it since Linux 4.18.
+    ///
+    /// # Errors
+    ///
+    /// EINVAL when `from` is not an address of this host.
     pub async fn is_delivered_locally(
         &self,
         transport: Transport,
@@ -129,9 +153,9 @@ impl Netlink {
         to: IpAddr,
         mark: Option<NonZeroU32>,
     ) -> Result<bool> {
-        let mut question = question(to);
-        question.header.source_prefix_length = bits(from.ip());
-        question.attributes.extend([
+        let mut request = route_request(to);
+        request.header.source_prefix_length = prefix_bits(from.ip());
+        request.attributes.extend([
             RouteAttribute::Source(from.ip().into()),
             RouteAttribute::IpProto(match transport {
                 Transport::Tcp => libc::IPPROTO_TCP as u8,
@@ -139,37 +163,37 @@ impl Netlink {
             }),
             RouteAttribute::Sport(from.port()),
         ]);
-        question
+        request
             .attributes
             .extend(mark.map(|mark| RouteAttribute::Mark(mark.get())));
-        self.is_local(question).await
+        self.is_local(request).await
     }
 
-    async fn is_local(&self, question: RouteMessage) -> Result<bool> {
-        let from_loopback = question.attributes.iter().any(is_loopback_source);
-        let answers = all(self.handle.route().get(question).execute(), "RTM_GETROUTE").await;
+    async fn is_local(&self, request: RouteMessage) -> Result<bool> {
+        let from_loopback = request.attributes.iter().any(is_loopback_source);
+        let answers = all(self.handle.route().get(request).execute(), "RTM_GETROUTE").await;
         match answers {
             Ok(routes) => Ok(routes
                 .first()
                 .is_some_and(|route| route.header.kind == RouteType::Local)),
-            // No route at all is an answer too.
+            // No route: not local.
             Err(error) if matches!(error.errno(), Some(libc::ENETUNREACH | libc::EHOSTUNREACH)) => {
                 Ok(false)
             }
-            // So is a route that leaves, which the kernel refuses to a loopback source.
+            // A route by another interface, which the kernel refuses to a loopback source: not local.
             Err(error) if from_loopback && error.errno() == Some(libc::EINVAL) => Ok(false),
             Err(error) => Err(error.source).call("RTM_GETROUTE"),
         }
     }
 }
 
-pub(super) fn question(to: IpAddr) -> RouteMessage {
+pub(super) fn route_request(to: IpAddr) -> RouteMessage {
     let mut message = RouteMessage::default();
     message.header.address_family = match to {
         IpAddr::V4(_) => AddressFamily::Inet,
         IpAddr::V6(_) => AddressFamily::Inet6,
     };
-    message.header.destination_prefix_length = bits(to);
+    message.header.destination_prefix_length = prefix_bits(to);
     message.attributes = vec![RouteAttribute::Destination(to.into())];
     message
 }
@@ -182,7 +206,7 @@ fn is_loopback_source(attribute: &RouteAttribute) -> bool {
     }
 }
 
-pub(super) fn bits(address: IpAddr) -> u8 {
+pub(super) fn prefix_bits(address: IpAddr) -> u8 {
     if address.is_ipv4() { 32 } else { 128 }
 }
 
@@ -203,7 +227,7 @@ fn write(route: &LocalRoute) -> RouteMessage {
     message
 }
 
-/// `None` for a route that is not `local` or stands in another table than the kernel's own.
+/// `None` for a route that is not `local`, or is in another table than `local`.
 pub(super) fn local_network(message: &RouteMessage) -> Option<LocalNetwork> {
     let header = &message.header;
     let is_own = header.kind == RouteType::Local && header.table == libc::RT_TABLE_LOCAL;
@@ -215,7 +239,7 @@ pub(super) fn local_network(message: &RouteMessage) -> Option<LocalNetwork> {
             RouteAttribute::Destination(RouteAddress::Inet6(ip)) => Some(IpAddr::V6(*ip)),
             _ => None,
         });
-    // Everything has no destination.
+    // A default route has no destination.
     let address = address.unwrap_or_else(|| match header.address_family {
         AddressFamily::Inet6 => Ipv6Addr::UNSPECIFIED.into(),
         _ => Ipv4Addr::UNSPECIFIED.into(),

@@ -1,4 +1,4 @@
-//! Policy rules: `ip rule`.
+//! Policy routing rules: `ip rule`.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -11,34 +11,34 @@ use rtnetlink::packet_route::{AddressFamily, IpProtocol};
 use super::{Family, Netlink, Transport, all, named, protocol};
 use crate::Result;
 
-/// "What is selected so is routed by that table." Displayed as `ip rule` shows it.
+/// A policy routing rule: packets that match the selector are routed by the table. Displayed as `ip rule` shows it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Rule {
-    /// Which packets.
+    /// The packets that match.
     pub selector: Selector,
-    /// The table that routes what matches.
+    /// The table that routes them.
     pub table: u32,
-    /// Where in the list: lower comes first, 0 is the kernel's own `local` table, 32766 is `main`.
+    /// Position in the list: lower comes first, 0 is the kernel's `local` table, 32766 is `main`.
     pub priority: u32,
-    /// Who made it (FRA_PROTOCOL, since Linux 4.17).
+    /// The origin of the rule (FRA_PROTOCOL, since Linux 4.17).
     pub protocol: u8,
 }
 
-/// What a rule selects.
+/// The packets that a rule selects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Selector {
-    /// What this host itself sends from these addresses (`iif lo`), as opposed to what it forwards.
+    /// Packets that this host sends from these addresses (`iif lo`), as opposed to forwarded ones.
     From {
         /// Source addresses: `from/prefix`.
         from: IpAddr,
         /// Length of the prefix, in bits.
         prefix: u8,
-        /// Only what is sent by this protocol from this port. Since Linux 4.17.
+        /// Only packets of this protocol from this port. Since Linux 4.17.
         port: Option<(Transport, u16)>,
     },
-    /// What carries exactly this firewall mark.
+    /// Packets with exactly this firewall mark.
     Mark {
-        /// Of which family.
+        /// The address family.
         family: Family,
         /// The mark, which is not 0.
         mark: u32,
@@ -46,7 +46,7 @@ pub enum Selector {
 }
 
 impl Rule {
-    /// The family it belongs to.
+    /// The rule's address family.
     pub fn family(&self) -> Family {
         match self.selector {
             Selector::From { from, .. } if from.is_ipv4() => Family::V4,
@@ -84,16 +84,20 @@ impl fmt::Display for Selector {
 }
 
 impl Netlink {
-    /// The rules that carry this protocol number, of both families, in the kernel's order.
+    /// The rules with this protocol number, of both families, in the kernel's order.
     ///
-    /// Rules of a shape that [`Rule`] cannot say are left out: they are not ours, whatever their
+    /// Rules that [`Rule`] cannot represent are omitted: they are not peername's, whatever their
     /// number.
+    ///
+    /// # Errors
+    ///
+    /// Those of the netlink socket: none in normal operation.
     pub async fn rules(&self, made_by: u8) -> Result<Vec<Rule>> {
         let mut found = Vec::new();
         for (version, family) in FAMILIES {
             let dump = self.handle.rule().get(version).execute();
             let messages = all(dump, "RTM_GETRULE").await?;
-            // Without IPv6 the kernel answers a question for its rules with those of IPv4.
+            // Without IPv6 the kernel answers a request for its rules with those of IPv4.
             let of_family = messages.into_iter().filter(|m| m.header.family == family);
             found.extend(of_family.filter_map(|message| read(&message)));
         }
@@ -101,14 +105,22 @@ impl Netlink {
         Ok(found)
     }
 
-    /// Adds a rule. EEXIST when the same rule is there already (NLM_F_EXCL): nothing was changed.
+    /// Adds a rule.
+    ///
+    /// # Errors
+    ///
+    /// EEXIST when the same rule exists already (NLM_F_EXCL): nothing was changed. EPERM without CAP_NET_ADMIN.
     pub async fn add_rule(&self, rule: &Rule) -> Result<()> {
         let mut request = self.handle.rule().add();
         *request.message_mut() = write(rule);
         named(request.execute().await, "RTM_NEWRULE")
     }
 
-    /// Deletes this very rule. ENOENT when it is not there.
+    /// Deletes exactly this rule.
+    ///
+    /// # Errors
+    ///
+    /// ENOENT when it does not exist; EPERM without CAP_NET_ADMIN.
     pub async fn delete_rule(&self, rule: &Rule) -> Result<()> {
         let request = self.handle.rule().del(write(rule));
         named(request.execute().await, "RTM_DELRULE")
@@ -166,7 +178,7 @@ fn of_port((transport, port): (Transport, u16)) -> [RuleAttribute; 2] {
     ]
 }
 
-/// `None` for a rule that a [`Selector`] can't say.
+/// `None` for a rule that a [`Selector`] can't represent.
 fn read(message: &RuleMessage) -> Option<Rule> {
     let (mut from, mut transport, mut port, mut table, mut priority, mut made_by) =
         (None, None, None, None, None, None);

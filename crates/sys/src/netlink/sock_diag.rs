@@ -1,4 +1,4 @@
-//! Which TCP sockets there are (sock_diag(7)). Needs no capability.
+//! Listing TCP sockets (sock_diag(7)). Needs no capability.
 
 use std::collections::HashSet;
 use std::io::{self, ErrorKind};
@@ -10,15 +10,19 @@ use crate::netlink::raw::{self, NLMSG_DONE, NLMSG_ERROR};
 use crate::{NameCall, Result};
 
 /// The cookies of all connected TCP sockets, of both families, of the calling thread's network
-/// namespace, that some process has open.
+/// namespace, that a process has open.
 ///
-/// Sockets that listen, or are closed but for a timer, are not among them.
+/// Listening sockets and those in TIME_WAIT are not included.
+///
+/// # Errors
+///
+/// EINTR for a dump that was interrupted by a change: sockets may be missing, so retry. Else those of the netlink socket.
 pub fn open_tcp_cookies() -> Result<HashSet<u64>> {
     let diag = raw::open(Some(netlink::SOCK_DIAG)).call("socket(NETLINK_SOCK_DIAG)")?;
     let mut cookies = HashSet::new();
     for family in [AddressFamily::INET, AddressFamily::INET6] {
-        let request = raw::dump(SOCK_DIAG_BY_FAMILY, &request(family));
-        raw::ask(&diag, &request).call("send(SOCK_DIAG_BY_FAMILY)")?;
+        let request = raw::dump_request(SOCK_DIAG_BY_FAMILY, &request(family));
+        raw::send_request(&diag, &request).call("send(SOCK_DIAG_BY_FAMILY)")?;
         receive_dump(&diag, &mut cookies).call("recv(SOCK_DIAG_BY_FAMILY)")?;
     }
     Ok(cookies)
@@ -36,11 +40,11 @@ fn request(family: AddressFamily) -> [u8; 56] {
 fn receive_dump(diag: &OwnedFd, cookies: &mut HashSet<u64>) -> io::Result<()> {
     let mut buffer = vec![0; 64 << 10];
     loop {
-        let mut rest = raw::answer(diag, &mut buffer)?;
-        while let Some((message, after)) = raw::split(rest) {
+        let mut rest = raw::receive(diag, &mut buffer)?;
+        while let Some((message, after)) = raw::split_first(rest) {
             match message.kind {
                 NLMSG_DONE => return Ok(()),
-                // An interrupted dump may have left sockets out, and those would be taken for closed.
+                // An interrupted dump may omit sockets, which would be taken for closed.
                 NLMSG_ERROR => return Err(ErrorKind::InvalidData.into()),
                 _ if message.flags & INTERRUPTED != 0 => {
                     return Err(ErrorKind::Interrupted.into());
@@ -52,8 +56,8 @@ fn receive_dump(diag: &OwnedFd, cookies: &mut HashSet<u64>) -> io::Result<()> {
     }
 }
 
-/// The cookie in `struct inet_diag_msg`, unless no process has the socket open any more: such has no
-/// inode.
+/// The cookie in `struct inet_diag_msg`, unless no process has the socket open any more: it has no
+/// inode then.
 fn open_socket(body: &[u8]) -> Option<u64> {
     let cookie = body.get(44..52)?.as_chunks::<4>().0;
     let inode = body.get(68..72)?;
@@ -61,7 +65,7 @@ fn open_socket(body: &[u8]) -> Option<u64> {
     let word = |bytes: &[u8; 4]| u64::from(u32::from_ne_bytes(*bytes));
     inode
         .iter()
-        .any(|&octet| octet != 0)
+        .any(|&byte| byte != 0)
         .then(|| word(high) << 32 | word(low))
 }
 
@@ -79,7 +83,7 @@ mod tests {
     use crate::tcp::socket_info::cookie;
 
     #[test]
-    fn knows_the_open_ones_only() {
+    fn only_open_connected_sockets_are_listed() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
         let client = TcpStream::connect(address).unwrap();

@@ -1,4 +1,4 @@
-//! IPsec, as far as whether there is any.
+//! Detecting IPsec.
 
 use std::io;
 
@@ -9,22 +9,26 @@ use crate::{NameCall, Result};
 
 /// Whether this network namespace has IPsec policies (`ip xfrm policy`). Needs CAP_NET_ADMIN. A kernel without IPsec has
 /// none.
+///
+/// # Errors
+///
+/// EPERM without CAP_NET_ADMIN.
 pub fn has_ipsec_policies() -> Result<bool> {
     let socket = match raw::open(Some(netlink::XFRM)) {
         Err(error) if error.raw_os_error() == Some(libc::EPROTONOSUPPORT) => return Ok(false),
         socket => socket.call("socket(NETLINK_XFRM)")?,
     };
     // An empty `struct xfrm_userpolicy_id` (linux/xfrm.h): all of them.
-    let question = raw::dump(XFRM_MSG_GETPOLICY, &[0; 64]);
-    raw::ask(&socket, &question).call("send(XFRM_MSG_GETPOLICY)")?;
+    let question = raw::dump_request(XFRM_MSG_GETPOLICY, &[0; 64]);
+    raw::send_request(&socket, &question).call("send(XFRM_MSG_GETPOLICY)")?;
     let mut buffer = vec![0; 32 << 10];
-    let answer = raw::answer(&socket, &mut buffer).call("recv(XFRM_MSG_GETPOLICY)")?;
+    let answer = raw::receive(&socket, &mut buffer).call("recv(XFRM_MSG_GETPOLICY)")?;
     is_any(answer).call("XFRM_MSG_GETPOLICY")
 }
 
-/// What the first message is tells.
+/// Whether the dump contains a policy: its first message is not its end.
 fn is_any(answer: &[u8]) -> io::Result<bool> {
-    let (first, _) = raw::split(answer).ok_or(io::ErrorKind::InvalidData)?;
+    let (first, _) = raw::split_first(answer).ok_or(io::ErrorKind::InvalidData)?;
     match (first.kind, first.body.first_chunk()) {
         (NLMSG_DONE, _) => Ok(false),
         (NLMSG_ERROR, Some(error)) => {

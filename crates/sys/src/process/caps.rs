@@ -1,4 +1,4 @@
-//! Linux capabilities of this process: which it has, and giving up the others for good.
+//! Linux capabilities of this process (capabilities(7)), and dropping them.
 
 use std::io;
 
@@ -7,23 +7,27 @@ use caps::{CapSet, CapsHashSet};
 
 use crate::{NameCall, Result};
 
-/// Whether the calling thread may use `capability` now (its effective set, capabilities(7)).
+/// Whether `capability` is in the calling thread's effective set.
 pub fn is_effective(capability: Capability) -> bool {
     caps::has_cap(None, CapSet::Effective, capability).unwrap_or(false)
 }
 
-/// Whether the calling thread can get `capability` by executing something: it is in its bounding set.
+/// Whether `capability` is in the calling thread's bounding set, so that exec may grant it.
 pub fn is_in_bounding_set(capability: Capability) -> bool {
     caps::has_cap(None, CapSet::Bounding, capability).unwrap_or(true)
 }
 
-/// Whether files give the calling thread no capabilities (no_new_privs, prctl(2)).
+/// Whether exec grants the calling thread no privileges (no_new_privs, prctl(2)).
 pub fn has_no_new_privs() -> bool {
     rustix::thread::no_new_privs().unwrap_or(false)
 }
 
-/// Uses only those of `these` that the calling thread has. The others stay permitted and can be used
-/// again: this tries out what [`keep_only`] makes final.
+/// Sets the effective set to those of `these` that are permitted. The others stay permitted and can be made effective
+/// again: a trial of [`keep_only`].
+///
+/// # Errors
+///
+/// EPERM where a sandbox forbids capget(2) or capset(2).
 pub fn set_effective(these: &[Capability]) -> Result<()> {
     let held = permitted()?;
     let used = these
@@ -34,17 +38,25 @@ pub fn set_effective(these: &[Capability]) -> Result<()> {
     set(CapSet::Effective, &used)
 }
 
-/// Makes execve(2) give the calling thread no privilege from now on (no_new_privs).
+/// Sets no_new_privs: execve(2) grants the calling thread no privilege from now on.
+///
+/// # Errors
+///
+/// Only where a sandbox forbids prctl(2).
 pub fn set_no_new_privs() -> Result<()> {
     rustix::thread::set_no_new_privs(true).call("prctl(PR_SET_NO_NEW_PRIVS)")
 }
 
-/// Gives up every capability of the calling thread but those of `keep` that it has, and the means to
-/// get others back: bounding, inheritable and ambient sets are emptied and `no_new_privs` is set.
+/// Drops every capability of the calling thread except those of `keep` that it has, and the means to
+/// regain them: clears the bounding, inheritable and ambient sets and sets `no_new_privs`.
 ///
 /// Capabilities belong to threads: call it before any other thread exists. Without CAP_SETPCAP the
 /// bounding set stays as it is, which is harmless under `no_new_privs`; and so does the inheritable set
 /// in a sandbox that forbids capset(2).
+///
+/// # Errors
+///
+/// EPERM where a sandbox forbids capset(2) and the sets are not as wanted already.
 pub fn keep_only(keep: &[Capability]) -> Result<()> {
     set_no_new_privs()?;
     let held = permitted()?;
@@ -53,7 +65,7 @@ pub fn keep_only(keep: &[Capability]) -> Result<()> {
         clear(CapSet::Bounding, "prctl(PR_CAPBSET_DROP)")?;
     }
     clear(CapSet::Ambient, "prctl(PR_CAP_AMBIENT_CLEAR_ALL)")?;
-    // Of no use to anybody under `no_new_privs`, so this may be refused.
+    // Useless under `no_new_privs`, so this may fail.
     let _ = clear(CapSet::Inheritable, "capset(2), inheritable");
     let kept = keep
         .iter()
@@ -64,8 +76,12 @@ pub fn keep_only(keep: &[Capability]) -> Result<()> {
     set(CapSet::Permitted, &kept)
 }
 
-/// Lets the program that this process will execute have those of `these` that the calling thread has, also
-/// where it does not run as root (ambient capabilities, since Linux 4.3).
+/// Passes those of `these` that are permitted to the program that this process will execute, also where it does not run
+/// as root (ambient capabilities, since Linux 4.3).
+///
+/// # Errors
+///
+/// EPERM under a sandbox, or with SECBIT_NO_CAP_AMBIENT_RAISE.
 pub fn raise_ambient(these: &[Capability]) -> Result<()> {
     let held = permitted()?;
     let passed = these
@@ -83,7 +99,7 @@ fn permitted() -> Result<CapsHashSet> {
         .call("capget(2)")
 }
 
-/// Without a call where there is nothing to change: a sandbox may forbid it to those who need no more.
+/// Makes no call where there is nothing to change: a sandbox may forbid capset(2) to a process that has what it needs.
 fn set(which: CapSet, value: &CapsHashSet) -> Result<()> {
     if caps::read(None, which).is_ok_and(|now| now == *value) {
         return Ok(());

@@ -1,4 +1,4 @@
-//! Processes of ours that run beside a program without being its children.
+//! Forking helper processes: daemons that run beside a program without being its children, and children.
 
 use std::ffi::CStr;
 use std::fs::{self, File};
@@ -11,20 +11,20 @@ use rustix::stdio::{dup2_stdin, dup2_stdout};
 
 use crate::{NameCall, Result, SyscallError};
 
-/// Runs `work` in a process that nobody here has to wait for: its parent is init, or whoever reaps
-/// orphans. It has a process group of its own, so the terminal's signals don't reach it, and blocks all
-/// signals that can be blocked: a service manager that signals a whole group means the program.
+/// Runs `work` in a daemon (double fork): its parent is init or a subreaper, and this process need not reap it. It has a
+/// process group of its own, so the terminal's signals don't reach it, and blocks all signals that can be blocked: a
+/// service manager that signals the whole group means the program.
 ///
-/// It stays in the session. Outside of it, the scheduler would set its share of the processors against
-/// the program's (`kernel.sched_autogroup_enabled`, sched(7)), and what works for one service takes turns as two.
+/// It stays in the session. In another one, the scheduler would weigh its share of the CPUs against
+/// the program's (`kernel.sched_autogroup_enabled`, sched(7)), as if one service were two.
 ///
-/// `work` gives its exit code. Of this process's descriptors the new one has standard error and those of
-/// `keep`, which come back to it: a socket that it had beside would stay open for as long as it runs.
+/// `work` returns the exit code. The daemon inherits only standard error and the descriptors `keep`, which are passed to
+/// `work`: an inherited socket would stay open for as long as the daemon runs.
 ///
 /// # Errors
 ///
-/// EBUSY when this process has more than one thread: the others would be missing in the new one with
-/// whatever locks they hold. Else what fork(2) says.
+/// EBUSY when this process has more than one thread: the others would be missing in the daemon, with the
+/// locks they hold. EAGAIN when the second fork failed. Else those of fork(2).
 pub fn spawn_detached<K: AsRef<[OwnedFd]>>(keep: K, work: impl FnOnce(K) -> u8) -> Result<()> {
     let between = fork(|| {
         let _ = setpgid(None, None);
@@ -44,12 +44,12 @@ pub fn spawn_detached<K: AsRef<[OwnedFd]>>(keep: K, work: impl FnOnce(K) -> u8) 
     }
 }
 
-/// Runs `work` in a child that is in the same session and has the same signals blocked, and returns its
-/// process id. Of the descriptors it has what [`spawn_detached`] says.
+/// Runs `work` in a child in the same session, with the same signals blocked, and returns its process id. The child
+/// inherits descriptors as [`spawn_detached`] describes.
 ///
 /// # Errors
 ///
-/// As [`spawn_detached`].
+/// Those of [`spawn_detached`].
 pub fn fork_child<K: AsRef<[OwnedFd]>>(keep: K, work: impl FnOnce(K) -> u8) -> Result<u32> {
     let pid = fork(|| match close_all_except(keep.as_ref()) {
         Ok(()) => work(keep),
@@ -58,23 +58,27 @@ pub fn fork_child<K: AsRef<[OwnedFd]>>(keep: K, work: impl FnOnce(K) -> u8) -> R
     Ok(pid.as_raw_pid().cast_unsigned())
 }
 
-/// Forgets a child that has ended (waitpid(2)).
+/// Reaps a child that has exited (waitpid(2)), without waiting.
 pub fn reap(child: u32) {
     if let Some(pid) = Pid::from_raw(child.cast_signed()) {
         let _ = waitpid(Some(pid), WaitOptions::NOHANG);
     }
 }
 
-/// Ends this process with SIGTERM when its parent ends (PR_SET_PDEATHSIG, prctl(2)). It holds across exec,
+/// Sends this process SIGTERM when its parent exits (PR_SET_PDEATHSIG, prctl(2)). The setting survives exec,
 /// unless that gains privileges.
+///
+/// # Errors
+///
+/// Only where a sandbox forbids prctl(2).
 pub fn set_parent_death_signal() -> Result<()> {
     rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::TERM))
         .call("prctl(PR_SET_PDEATHSIG)")
 }
 
-/// Gives this thread a name, as ps(1) and /proc show it (at most 15 octets; prctl(PR_SET_NAME)).
+/// Sets this thread's name, as ps(1) and /proc show it (at most 15 bytes; prctl(PR_SET_NAME)).
 pub fn set_thread_name(name: &CStr) {
-    // It is for people only.
+    // Informational only.
     let _ = rustix::thread::set_name(name);
 }
 
@@ -84,12 +88,12 @@ fn fork(work: impl FnOnce() -> u8) -> Result<Pid> {
             .call("fork(2), with several threads");
     }
     // SAFETY: this is the process's only thread, so no lock is held by a thread that the child lacks,
-    // and the child may do whatever the parent may.
+    // and the child may call whatever the parent may.
     match unsafe { libc::fork() } {
         0 => {
-            // Unwinding would go on into the parent's functions, in the child.
+            // Unwinding would continue into the parent's functions, in the child.
             let code = catch_unwind(AssertUnwindSafe(work)).unwrap_or(PANICKED);
-            // SAFETY: always; what atexit(3) handlers would do is the parent's to do.
+            // SAFETY: always sound; atexit(3) handlers are left to the parent.
             unsafe { libc::_exit(code.into()) }
         }
         pid => Pid::from_raw(pid.max(0)).ok_or_else(|| SyscallError {
@@ -125,21 +129,21 @@ fn close_all_except(keep: &[OwnedFd]) -> Result<()> {
         }
         first = kept.saturating_add(1);
     }
-    // A directory that is somebody's is not kept busy.
+    // So that the daemon keeps no file system busy.
     std::env::set_current_dir("/").call("chdir(/)")
 }
 
-/// Since Linux 5.9.
+/// close_range(2), since Linux 5.9.
 fn close_range(first: u32, last: u32) -> Result<()> {
-    // SAFETY: this is a forked child that has promised to use none of these any more: it ends by
-    // _exit(2), so that no value that owns one is dropped.
+    // SAFETY: this is a forked child that uses none of these any more: it ends by _exit(2), so that no value
+    // that owns one is dropped.
     match unsafe { libc::syscall(libc::SYS_close_range, first, last, 0) } {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()).call("close_range(2)"),
     }
 }
 
-/// Takes signals again, for a program that this process will execute: what is blocked stays so on exec.
+/// Unblocks all signals, for a program that this process will execute: exec preserves the signal mask.
 pub fn unblock_signals() {
     // SAFETY: a sigset_t has no invalid bits, and both calls get one that lives across them.
     unsafe {
@@ -159,5 +163,5 @@ fn block_signals() {
 }
 
 const FIRST_AFTER_STDERR: u32 = 3;
-/// What Rust programs end with that panic.
+/// The exit code of Rust programs that panic.
 const PANICKED: u8 = 101;

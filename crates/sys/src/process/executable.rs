@@ -1,4 +1,4 @@
-//! What a program file brings with it beside its code.
+//! Privileges that a program file grants: set-user-ID, set-group-ID and file capabilities.
 
 use std::io;
 use std::os::unix::fs::MetadataExt;
@@ -13,7 +13,7 @@ use crate::{NameCall, Result};
 /// How a process gains privileges by executing a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PrivilegeGain {
-    /// Not at all, or nothing that this process does not have already.
+    /// None, or none that this process does not have already.
     Nothing,
     /// Another user (the set-user-ID bit).
     User,
@@ -23,11 +23,15 @@ pub enum PrivilegeGain {
     Capabilities,
 }
 
-/// What this process would gain by executing `path`. Such programs ignore LD_PRELOAD (ld.so(8), "Secure-
+/// The privileges that this process would gain by executing `path`. Such programs ignore LD_PRELOAD (ld.so(8), "Secure-
 /// execution mode"), and gain nothing under `no_new_privs`.
+///
+/// # Errors
+///
+/// Those of stat(2) and getxattr(2): the file does not exist or is not accessible.
 pub fn privilege_gain(path: &Path) -> Result<PrivilegeGain> {
     let file = path.metadata().call("stat(2)")?;
-    // Without execution for the group, the bit once meant mandatory locking.
+    // Without group execute permission, the bit once meant mandatory locking.
     let group_bits = SET_GROUP_ID | GROUP_EXECUTES;
     if file.mode() & SET_USER_ID != 0 && file.uid() != geteuid().as_raw() {
         return Ok(PrivilegeGain::User);
@@ -35,7 +39,7 @@ pub fn privilege_gain(path: &Path) -> Result<PrivilegeGain> {
     if file.mode() & group_bits == group_bits && file.gid() != getegid().as_raw() {
         return Ok(PrivilegeGain::Group);
     }
-    // Root has them all with or without.
+    // Root has all capabilities either way.
     if getuid().is_root() {
         return Ok(PrivilegeGain::Nothing);
     }

@@ -1,12 +1,13 @@
-//! A dead man's switch: when nobody is left who would end certain processes, the kernel kills them.
+//! A dead man's switch: the kernel kills target processes when the last process that supervises them has exited, even
+//! by SIGKILL.
 //!
-//! Each [`KillInhibitor`] has an end of one pipe to write to. When the last is closed, however its process ended, the
-//! kernel signals those who could have read from the pipe (O_ASYNC, open(2)). Which signal, and to whom, is ours
-//! to say (F_SETSIG and F_SETOWN, fcntl(2)): SIGKILL, to a process that is to end. Nothing is ever written.
+//! Each [`KillInhibitor`] holds a write end of one pipe. When the last write end is closed, however its process exited,
+//! the kernel signals the owners of the read ends (O_ASYNC, open(2)). Signal and owner are configurable (F_SETSIG and
+//! F_SETOWN, fcntl(2)): SIGKILL, to a target. Nothing is ever written.
 //!
-//! The ends to read from must still be open at that moment, and nobody promises in which order the kernel closes
-//! what a killed process had open. So they lie in the queue of a socket of the hold's (SCM_RIGHTS, unix(7)). What
-//! lies there is let go of when the socket is closed, one step after all that is closed together with it.
+//! The read ends must still be open at that moment, and the kernel guarantees no order in which it closes the descriptors
+//! of a killed process. So the read ends are queued in a socket of the inhibitor (SCM_RIGHTS, unix(7)). Queued file
+//! descriptors are closed after the process's own.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -18,16 +19,16 @@ use crate::ipc::fd_passing;
 use crate::process::pidfd::PidFd;
 use crate::{NameCall, Result};
 
-/// Who is to be killed.
+/// The switch, with the processes to kill.
 #[derive(Debug)]
 pub struct KillOnClose {
     pipe: OwnedFd,
     targets: Vec<Target>,
-    /// What a target's end goes into, one for each hold.
+    /// Sockets to queue read ends in, one for each inhibitor.
     queues: Vec<OwnedFd>,
 }
 
-/// A process that is to be killed, and the end of the pipe that stands for it.
+/// A process to kill, and the read end whose owner it is.
 #[derive(Debug)]
 struct Target {
     pid: u32,
@@ -35,16 +36,20 @@ struct Target {
     end: OwnedFd,
 }
 
-/// As long as one is open in any process, nobody is killed. For the life of its process.
+/// While one is open in any process, no target is killed. To be kept for the life of its process.
 #[derive(Debug)]
 pub struct KillInhibitor {
-    // The first to be closed where it is dropped.
+    // Closed first when dropped.
     pipe: OwnedFd,
     queue: OwnedFd,
 }
 
 impl KillOnClose {
-    /// With nobody to kill.
+    /// Opens a switch without targets.
+    ///
+    /// # Errors
+    ///
+    /// EMFILE or ENFILE.
     pub fn new() -> Result<Self> {
         let (pipe, _) = pipe_with(PipeFlags::CLOEXEC).call("pipe2(2)")?;
         Ok(Self {
@@ -54,16 +59,20 @@ impl KillOnClose {
         })
     }
 
-    /// Another hold, for this process or one that is forked. What its process has open of `last` is closed after
-    /// the others have been killed: so they don't see that it is.
+    /// Opens another inhibitor, for this process or one that it forks. The inhibitor's process closes its copy of `last`
+    /// only after the targets have been killed, so that they never see it closed.
+    ///
+    /// # Errors
+    ///
+    /// EMFILE or ENFILE; ENOENT without /proc.
     pub fn new_inhibitor(&mut self, last: Option<BorrowedFd<'_>>) -> Result<KillInhibitor> {
         let (ours, queue) = fd_passing::seqpacket_pair()?;
-        // Nobody reads from it, so it may be full one day.
+        // It is never read from, so it may fill up.
         rustix::io::ioctl_fionbio(&ours, true).call("ioctl(FIONBIO)")?;
         if last.is_some() {
             fd_passing::send_word(&ours, 0, last)?;
         }
-        // As many as there is room for.
+        // As many as fit.
         let ends = self.targets.iter().map(|target| target.end.as_fd());
         let _ = ends
             .map(|end| fd_passing::send_word(&ours, 0, Some(end)))
@@ -73,18 +82,18 @@ impl KillOnClose {
         Ok(KillInhibitor { pipe, queue })
     }
 
-    /// Whether this process is to be killed.
+    /// Whether this process is a live target.
     pub fn contains(&self, pid: u32) -> bool {
         let it = self.targets.iter().find(|target| target.pid == pid);
         it.is_some_and(|target| !target.process.has_exited())
     }
 
-    /// Has this process killed too. A number can become another's until it is held here, so `is_it` is asked
-    /// afterwards: whether the process that is meant still lives.
+    /// Adds a target. Until its pidfd is open, the process id may be reused, so `is_it` is called
+    /// afterwards: whether the intended process still lives.
     ///
     /// # Errors
     ///
-    /// ESRCH where there is none; EAGAIN or ETOOMANYREFS where there is no room, which is for some 200 that live.
+    /// ESRCH where there is no such process; EAGAIN or ETOOMANYREFS where the queue is full: it holds some 200 live targets.
     pub fn add(&mut self, pid: u32, is_it: impl FnOnce() -> bool) -> Result<()> {
         let process = PidFd::open(pid)?;
         let ended = |target: &Target| target.process.has_exited();
@@ -101,28 +110,28 @@ impl KillOnClose {
         Ok(())
     }
 
-    /// An end that kills nobody yet, in every hold.
+    /// Opens a read end without owner and queues it in every inhibitor.
     fn new_end(&mut self) -> Result<OwnedFd> {
         let end = self.another_end(OFlags::RDONLY)?;
         let kill = libc::SIGKILL.cast_unsigned();
         set(&end, F_SETSIG, kill).call("fcntl(F_SETSIG)")?;
         fcntl_setfl(&end, OFlags::NONBLOCK | OFlags::ASYNC).call("fcntl(F_SETFL)")?;
-        let mut room = Ok(());
+        let mut queued = Ok(());
         self.queues.retain(
             |queue| match fd_passing::send_word(queue, 0, Some(end.as_fd())) {
-                // The hold is gone.
+                // The inhibitor is closed.
                 Err(error) if error.errno() == Some(libc::EPIPE) => false,
                 Err(error) => {
-                    room = Err(error);
+                    queued = Err(error);
                     true
                 }
                 Ok(()) => true,
             },
         );
-        room.map(|()| end)
+        queued.map(|()| end)
     }
 
-    /// Not a duplicate: it is closed by itself, and has an owner of its own.
+    /// Opens another end of the pipe. Not a duplicate: it is a separate open file, with an owner of its own.
     fn another_end(&self, access: OFlags) -> Result<OwnedFd> {
         let path = format!("/proc/self/fd/{}", self.pipe.as_raw_fd());
         let flags = access | OFlags::NONBLOCK | OFlags::CLOEXEC;
@@ -130,10 +139,10 @@ impl KillOnClose {
     }
 }
 
-/// By fork(2): the child keeps both, and its parent lets them go.
+/// For fork(2): the child keeps both, and its parent drops them.
 impl From<KillInhibitor> for [OwnedFd; 2] {
-    fn from(hold: KillInhibitor) -> Self {
-        [hold.pipe, hold.queue]
+    fn from(inhibitor: KillInhibitor) -> Self {
+        [inhibitor.pipe, inhibitor.queue]
     }
 }
 
@@ -185,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn with_the_last_hold_all_charges_are_killed() {
+    fn closing_the_last_inhibitor_kills_all_targets() {
         let mut kill_on_close = KillOnClose::new().unwrap();
         let first = kill_on_close.new_inhibitor(None).unwrap();
         let (early, late, not_meant) = (sleeper(), sleeper(), sleeper());
@@ -205,11 +214,11 @@ mod tests {
         child.wait().unwrap();
     }
 
-    /// The queue's room is for those that live.
+    /// The queue's capacity limits live targets.
     #[test]
-    fn a_place_is_used_again() {
+    fn the_slot_of_an_exited_target_is_reused() {
         let mut kill_on_close = KillOnClose::new().unwrap();
-        let hold = kill_on_close.new_inhibitor(None).unwrap();
+        let inhibitor = kill_on_close.new_inhibitor(None).unwrap();
         let (mut gone, _) = sleeper();
         kill_on_close.add(gone.id(), || true).unwrap();
         gone.kill().unwrap();
@@ -217,7 +226,7 @@ mod tests {
         let next = sleeper();
         kill_on_close.add(next.0.id(), || true).unwrap();
         assert_eq!(kill_on_close.targets.len(), 1);
-        drop(hold);
+        drop(inhibitor);
         assert_killed(next);
     }
 }

@@ -1,4 +1,4 @@
-//! Resource limits.
+//! The limit of open files (RLIMIT_NOFILE).
 
 use std::fs;
 
@@ -6,9 +6,13 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::{NameCall, Result};
 
-/// Raises the number of descriptors this process may open to its hard limit and returns it.
+/// Raises the soft limit of open files to the hard limit and returns it.
 ///
 /// The usual soft limit of 1024 is for programs that use `select(2)`, which peername does not.
+///
+/// # Errors
+///
+/// EPERM where a sandbox forbids it.
 pub fn raise_open_files() -> Result<u64> {
     let limit = getrlimit(Resource::Nofile);
     setrlimit(
@@ -22,14 +26,18 @@ pub fn raise_open_files() -> Result<u64> {
     Ok(limit.maximum.unwrap_or(u64::MAX))
 }
 
-/// The number of descriptors this process may open: its soft limit.
+/// The number of descriptors that this process may open: its soft limit.
 pub fn max_open_files() -> u64 {
     getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)
 }
 
-/// How many descriptors this process has open now.
+/// Counts the descriptors that this process has open.
+///
+/// # Errors
+///
+/// ENOENT without /proc; EMFILE, since counting takes a descriptor.
 pub fn count_open_files() -> Result<usize> {
     let entries = fs::read_dir("/proc/self/fd").call("open(/proc/self/fd)")?;
-    // Less the one that lists them.
+    // Minus the one that lists them.
     Ok(entries.count().saturating_sub(1))
 }

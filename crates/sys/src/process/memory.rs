@@ -1,8 +1,8 @@
-//! Another process's memory: what a system call of its refers to.
+//! Reading and writing another process's memory: the arguments of its system calls.
 //!
-//! By process_vm_readv(2) and process_vm_writev(2), which keep to the pages' own protection. A write
-//! through /proc/PID/mem does not: it would fill a read-only buffer, for which the kernel answers EFAULT.
-//! Both need the rights of ptrace(2) over the process.
+//! By process_vm_readv(2) and process_vm_writev(2), which respect the protection of pages. A write
+//! through /proc/PID/mem does not: it would fill a read-only buffer, where a system call fails with EFAULT.
+//! Both need ptrace(2) permission over the process.
 
 use std::io;
 use std::ptr;
@@ -11,14 +11,14 @@ use std::ptr;
 ///
 /// # Errors
 ///
-/// EFAULT where not all of it can be read, ESRCH where the thread has ended, EPERM without the rights.
+/// EFAULT where not all of it is readable, ESRCH where the thread has exited, EPERM without permission.
 pub fn read(tid: u32, address: u64, into: &mut [u8]) -> io::Result<()> {
     let local = libc::iovec {
         iov_base: into.as_mut_ptr().cast(),
         iov_len: into.len(),
     };
     let remote = remote(address, into.len())?;
-    // SAFETY: the local vector is `into`, which is ours to write for its length; the kernel checks the
+    // SAFETY: the local vector is `into`, which is borrowed mutably with its length; the kernel checks the
     // remote one.
     let n = unsafe {
         libc::process_vm_readv(
@@ -37,7 +37,7 @@ pub fn read(tid: u32, address: u64, into: &mut [u8]) -> io::Result<()> {
 ///
 /// # Errors
 ///
-/// As [`read`]; a part may have been written.
+/// Those of [`read`]; a part may have been written.
 pub fn write(tid: u32, pieces: [(u64, &[u8]); 2]) -> io::Result<()> {
     let local = pieces.map(|(_, bytes)| libc::iovec {
         iov_base: bytes.as_ptr().cast_mut().cast(),
@@ -77,7 +77,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_there_is_read_and_written_and_nothing_else() {
+    fn mapped_memory_is_read_and_written_and_the_rest_is_efault() {
         let own = std::process::id();
         let mut there = [1_u8, 2, 3, 4];
         let address = there.as_mut_ptr().expose_provenance() as u64;

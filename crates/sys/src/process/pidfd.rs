@@ -1,4 +1,4 @@
-//! Processes held by a descriptor, so that a number which another has got since is never meant.
+//! Process descriptors (pidfd): references that stay valid when a process id is reused.
 
 use std::fs;
 use std::io;
@@ -14,28 +14,35 @@ pub use rustix::process::Signal;
 use crate::event::wait_readable;
 use crate::{NameCall, Result};
 
-/// A process (pidfd_open(2), since Linux 5.3). Readable once it has ended.
+/// A process (pidfd_open(2), since Linux 5.3). Readable once it has exited.
 #[derive(Debug)]
 pub struct PidFd(OwnedFd);
 
 impl PidFd {
-    /// The process with this number.
+    /// Opens the process with this id.
     ///
     /// # Errors
     ///
-    /// ESRCH where there is none, EINVAL (before Linux 6.9) or ENOENT where the number is that of a
-    /// thread other than the first.
+    /// ESRCH where there is none, EINVAL (before Linux 6.9) or ENOENT for a thread that is not its group's leader.
     pub fn open(pid: u32) -> Result<Self> {
         Self::with(pid, PidfdFlags::empty())
     }
 
-    /// This process.
+    /// Opens this process.
+    ///
+    /// # Errors
+    ///
+    /// EMFILE or ENFILE; ENOSYS before Linux 5.3.
     pub fn current() -> Result<Self> {
         Self::open(std::process::id())
     }
 
-    /// The process that a thread belongs to. Between the number's coming and this call the thread may
-    /// have ended and the number may be another's: check afterwards.
+    /// Opens the process that a thread belongs to. Before this call the thread may have exited and its id
+    /// been reused: check afterwards.
+    ///
+    /// # Errors
+    ///
+    /// ESRCH where there is no such thread.
     pub fn of_thread(tid: u32) -> Result<Self> {
         match Self::open(tid) {
             Err(error) if error.errno() != Some(libc::ESRCH) => {
@@ -45,9 +52,12 @@ impl PidFd {
         }
     }
 
-    /// As [`PidFd::of_thread`] with the thread's own descriptor table, if it has one apart, and whether it
-    /// stands for that thread alone: ESRCH once the thread has ended (PIDFD_THREAD, since Linux 6.9; else it
-    /// stands for the process).
+    /// Opens a thread, whose descriptor table may differ from its process's, and returns whether the descriptor refers to
+    /// the thread itself (PIDFD_THREAD, since Linux 6.9); else it refers to the process.
+    ///
+    /// # Errors
+    ///
+    /// ESRCH once the thread has exited.
     pub fn open_thread(tid: u32) -> Result<(Self, bool)> {
         match Self::with(tid, PidfdFlags::from_bits_retain(PIDFD_THREAD)) {
             Err(error) if error.errno() == Some(libc::EINVAL) => Ok((Self::of_thread(tid)?, false)),
@@ -62,43 +72,51 @@ impl PidFd {
         pidfd_open(pid, flags).map(Self).call("pidfd_open(2)")
     }
 
-    /// A descriptor of ours for what `number` is in that process (pidfd_getfd(2), since Linux 5.6). It
-    /// is closed on exec. Needs the rights of ptrace(2) over the process.
+    /// Duplicates descriptor `number` of that process into this one, close-on-exec (pidfd_getfd(2), since Linux 5.6). Needs
+    /// ptrace(2) permission over the process.
     ///
     /// # Errors
     ///
-    /// EBADF where nothing is open there, EPERM without the rights.
+    /// EBADF where the descriptor is not open, EPERM without permission.
     pub fn get_fd(&self, number: RawFd) -> Result<OwnedFd> {
-        // rustix takes only those that may be open, and panics otherwise.
+        // rustix panics for a negative number.
         if number < 0 {
             return Err(io::Error::from_raw_os_error(libc::EBADF)).call("pidfd_getfd(2)");
         }
         pidfd_getfd(&self.0, number, PidfdGetfdFlags::empty()).call("pidfd_getfd(2)")
     }
 
-    /// Whether it has ended.
+    /// Whether it has exited.
     pub fn has_exited(&self) -> bool {
         wait_readable([self.as_fd()], Some(Duration::ZERO)).unwrap_or(false)
     }
 
-    /// Another descriptor of it.
+    /// Duplicates the descriptor.
+    ///
+    /// # Errors
+    ///
+    /// EMFILE.
     pub fn try_clone(&self) -> Result<Self> {
         self.0.try_clone().map(Self).call("fcntl(F_DUPFD_CLOEXEC)")
     }
 
-    /// Sends a signal (pidfd_send_signal(2), since Linux 5.1). ESRCH once it has ended.
+    /// Sends a signal (pidfd_send_signal(2), since Linux 5.1).
+    ///
+    /// # Errors
+    ///
+    /// ESRCH once it has exited; EPERM without permission (kill(2)).
     pub fn signal(&self, signal: Signal) -> Result<()> {
         pidfd_send_signal(&self.0, signal).call("pidfd_send_signal(2)")
     }
 }
 
-/// The processes that `pid` has started and that live, and those that they have started; an orphan is
-/// somebody else's. Needs a kernel with /proc/PID/task/TID/children, as distributions' are.
+/// The live descendants of `pid`: children, their children, and so on; orphans were reparented and are not among them.
+/// Needs a kernel with /proc/PID/task/TID/children (CONFIG_PROC_CHILDREN), as distributions' are.
 pub fn descendants(pid: u32) -> Vec<u32> {
     let mut all = children(pid);
-    let mut looked_at = 0;
-    while let Some(&next) = all.get(looked_at) {
-        looked_at += 1;
+    let mut visited = 0;
+    while let Some(&next) = all.get(visited) {
+        visited += 1;
         all.extend(children(next));
     }
     all
@@ -126,18 +144,18 @@ impl From<PidFd> for OwnedFd {
     }
 }
 
-/// From another process, by fork(2).
+/// For a descriptor that was inherited by fork(2).
 impl From<OwnedFd> for PidFd {
     fn from(fd: OwnedFd) -> Self {
         Self(fd)
     }
 }
 
-/// The number of the process that thread `tid` belongs to (proc_pid_status(5), `Tgid`).
+/// The id of the process that thread `tid` belongs to: its thread group (proc_pid_status(5), `Tgid`).
 ///
 /// # Errors
 ///
-/// ESRCH once the thread has ended.
+/// ESRCH once the thread has exited.
 pub fn thread_group_leader(tid: u32) -> Result<u32> {
     let status = fs::read_to_string(format!("/proc/{tid}/status"));
     let gone = |error: io::Error| match error.kind() {
@@ -167,7 +185,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_thread_leads_to_its_process() {
+    fn a_thread_is_resolved_to_its_process() {
         let (tell, told) = channel();
         let (stay, stays) = channel::<()>();
         let thread = thread::spawn(move || {
@@ -184,7 +202,7 @@ mod tests {
         }
         drop(stay);
         thread.join().unwrap();
-        // It is joined a moment before it is gone.
+        // The join returns a moment before the thread is reaped.
         let gone = (0..10_000).find_map(|_| {
             thread::sleep(Duration::from_millis(1));
             PidFd::of_thread(tid).err()
@@ -197,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn a_signal_reaches_it_and_what_is_not_open_is_ebadf() {
+    fn a_signal_is_delivered_and_a_closed_descriptor_is_ebadf() {
         let mut child = Command::new("sleep").arg("60").spawn().unwrap();
         let process = PidFd::open(child.id()).unwrap();
         let error = process.get_fd(4095).unwrap_err();

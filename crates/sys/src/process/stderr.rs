@@ -1,23 +1,23 @@
-//! Standard error of a process that must not wait for whoever reads it.
+//! Non-blocking writes to standard error, for a process that must not wait for the reader.
 
 use std::io;
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-/// Writes a line, or drops it if there is no room for it now: standard error may be a pipe that is read by nobody.
+/// Writes a line, or drops it if standard error is not writable now: it may be a pipe without a reader.
 ///
-/// Nothing is said of what was dropped, and of an error: there is no other place to say it.
+/// Dropped lines and errors are not reported: there is no other channel.
 pub fn try_write_line(line: &str) {
     let stderr = io::stderr();
     let now = Timespec::try_from(Duration::ZERO).ok();
     let mut fds = [PollFd::new(&stderr, PollFlags::OUT)];
     let ready = poll(&mut fds, now.as_ref());
     if ready.is_ok_and(|ready| ready > 0) {
-        // At most PIPE_BUF octets: these are written at once if poll(2) says that there is room (pipe(7)).
+        // At most PIPE_BUF bytes: these are written without blocking if poll(2) reports the pipe writable (pipe(7)).
         let line = format!("{line}\n");
-        let octets = line.as_bytes();
-        let _ = rustix::io::write(&stderr, octets.get(..PIPE_BUF).unwrap_or(octets));
+        let bytes = line.as_bytes();
+        let _ = rustix::io::write(&stderr, bytes.get(..PIPE_BUF).unwrap_or(bytes));
     }
 }
 

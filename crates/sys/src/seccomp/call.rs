@@ -1,4 +1,4 @@
-//! What a waiting call asks for, whichever of the ways to ask it took.
+//! Decoding an intercepted call, native, 32-bit or by socketcall(2).
 
 use std::io;
 use std::net::SocketAddr;
@@ -9,14 +9,14 @@ use super::Notification;
 use super::i386;
 use crate::process::memory;
 
-/// One of the calls that the filter catches.
+/// A call that the filter intercepts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NotifiedCall {
     /// accept(2) or accept4(2).
     Accept {
-        /// The listening socket, in the program's table.
+        /// The listening socket, a descriptor of the program.
         listener: RawFd,
-        /// Where the peer's address goes.
+        /// The buffer for the peer's address.
         peer: AddressBuffer,
         /// Of accept4(2): SOCK_NONBLOCK.
         nonblocking: bool,
@@ -25,11 +25,11 @@ pub enum NotifiedCall {
     },
     /// getpeername(2) or getsockname(2).
     Name {
-        /// The socket, in the program's table.
+        /// The socket, a descriptor of the program.
         socket: RawFd,
-        /// Whose address is asked for.
+        /// The end whose address is requested.
         end: Endpoint,
-        /// Where the address goes.
+        /// The buffer for the address.
         buffer: AddressBuffer,
     },
 }
@@ -37,14 +37,14 @@ pub enum NotifiedCall {
 /// An end of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Endpoint {
-    /// The other one: getpeername(2).
+    /// The peer's: getpeername(2).
     Peer,
     /// The socket's own: getsockname(2).
     Local,
 }
 
-/// Where a program wants an address: a pointer to room for it, and one to an int that holds the room's
-/// size and is to hold the address's.
+/// A program's buffer for an address: a pointer to it, and one to an int that holds its
+/// size and receives the address's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AddressBuffer {
     tid: u32,
@@ -53,7 +53,7 @@ pub struct AddressBuffer {
 }
 
 impl Notification {
-    /// What is asked for.
+    /// Decodes the call.
     ///
     /// # Errors
     ///
@@ -84,7 +84,7 @@ impl Notification {
         }
     }
 
-    /// The arguments of the call that is meant stand in memory, 32 bits each.
+    /// Decodes socketcall(2), whose arguments are in memory, 32 bits each.
     #[cfg(target_arch = "x86_64")]
     fn socketcall(&self, which: u32, arguments: u64) -> io::Result<NotifiedCall> {
         let mut words = [0; 16];
@@ -142,32 +142,32 @@ impl Notification {
 }
 
 impl AddressBuffer {
-    /// Whether no address is wanted, as accept(2) allows.
+    /// Whether no address is requested, as accept(2) allows.
     pub fn is_none(&self) -> bool {
         self.address == 0
     }
 
-    /// How many octets there is room for.
+    /// Reads the buffer's size in bytes.
     ///
     /// # Errors
     ///
-    /// EINVAL if that is a negative number; EFAULT, ESRCH or EPERM where it can't be read.
+    /// EINVAL if it is negative; EFAULT, ESRCH or EPERM where it can't be read.
     pub fn capacity(&self) -> io::Result<usize> {
-        let mut room = [0; 4];
-        memory::read(self.tid, self.length, &mut room)?;
-        usize::try_from(i32::from_ne_bytes(room))
+        let mut size = [0; 4];
+        memory::read(self.tid, self.length, &mut size)?;
+        usize::try_from(i32::from_ne_bytes(size))
             .map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))
     }
 
-    /// Writes as much of the address as `room` holds, and its full length, as the kernel does
+    /// Writes as much of the address as fits into `capacity` bytes, and its full length, as the kernel does
     /// (accept(2)).
     ///
     /// # Errors
     ///
     /// EFAULT, ESRCH or EPERM where it can't be written.
-    pub fn write(&self, address: SocketAddr, room: usize) -> io::Result<()> {
+    pub fn write(&self, address: SocketAddr, capacity: usize) -> io::Result<()> {
         let sockaddr = encode(address);
-        let (fits, _) = sockaddr.split_at(room.min(sockaddr.len()));
+        let (fits, _) = sockaddr.split_at(capacity.min(sockaddr.len()));
         let len = (sockaddr.len() as i32).to_ne_bytes();
         memory::write(self.tid, [(self.address, fits), (self.length, &len)])
     }
@@ -194,7 +194,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_address_has_the_size_and_the_places_of_the_kernels_struct() {
+    fn encoded_addresses_have_the_layout_of_the_kernels_structs() {
         let v4 = encode("192.0.2.1:258".parse().unwrap());
         assert_eq!(v4.len(), size_of::<libc::sockaddr_in>());
         assert_eq!(v4[2..8], [1, 2, 192, 0, 2, 1]);

@@ -1,16 +1,16 @@
-//! Keeping a program from io_uring, where nobody could see what it accepts.
+//! Denying io_uring to a program: connections accepted through a ring would bypass a preloaded library.
 
 use std::io;
 
 use crate::{NameCall, Result};
 
-/// Makes io_uring_setup(2) fail with ENOSYS in this process and all that come from it, as before Linux
-/// 5.1: programs then use the calls that they used before.
+/// Makes io_uring_setup(2) fail with ENOSYS in this process and its descendants, as before Linux
+/// 5.1: programs then fall back to ordinary system calls.
 ///
 /// # Errors
 ///
-/// EACCES without CAP_SYS_ADMIN: it could be done for anybody who gives up gaining privileges by exec
-/// (`no_new_privs`), but that would break sudo(8) and its like below the program.
+/// EACCES without CAP_SYS_ADMIN: with `no_new_privs` it would be allowed to every process, but that would break sudo(8)
+/// and its like below the program.
 pub fn deny_io_uring() -> Result<()> {
     let filter = [
         statement(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, NUMBER_AT),
@@ -58,6 +58,6 @@ fn jump_unless_equal(k: u32, skip: u8) -> libc::sock_filter {
     }
 }
 
-/// Of `struct seccomp_data`. io_uring's calls have the same numbers on all architectures, so which one
-/// made the call need not be asked.
+/// Offset in `struct seccomp_data`. io_uring's calls have the same numbers on all architectures, so the
+/// architecture need not be checked.
 const NUMBER_AT: u32 = 0;

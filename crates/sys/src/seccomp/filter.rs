@@ -1,8 +1,8 @@
-//! The filter: which calls wait for an answer.
+//! The filter: selects the calls that are intercepted.
 //!
-//! Two dozen instructions of classic BPF, put together by three functions, because a compiler for them
-//! would be the larger thing to trust. A 64-bit kernel serves programs of other kinds too, whose calls
-//! have other numbers; a kind that we do not know fails at once rather than go unsupervised.
+//! Some two dozen instructions of classic BPF, assembled by three functions, because a compiler
+//! would be more code to trust. A 64-bit kernel runs programs of other ABIs too, whose calls
+//! have other numbers; calls of an unknown ABI fail rather than go unsupervised.
 
 use libc::{
     BPF_ABS, BPF_JEQ, BPF_JGE, BPF_JMP, BPF_JUMP, BPF_K, BPF_LD, BPF_RET, BPF_STMT, BPF_W,
@@ -16,81 +16,86 @@ use super::{Bypass, Getsockname};
 /// The program, for seccomp(2).
 pub(super) fn program(getsockname: Getsockname, bypass: Option<&Bypass>) -> Vec<sock_filter> {
     let mut program = vec![load(ARCHITECTURE)];
-    program.extend(of(NATIVE, &native(getsockname, bypass)));
+    program.extend(if_equal(NATIVE, &native(getsockname, bypass)));
     #[cfg(target_arch = "x86_64")]
-    program.extend(of(i386::AUDIT_ARCH, &program_i386(getsockname)));
-    program.push(answer(NO_SUCH_CALL));
+    program.extend(if_equal(i386::AUDIT_ARCH, &program_i386(getsockname)));
+    program.push(ret(FAIL_ENOSYS));
     program
 }
 
 fn native(getsockname: Getsockname, bypass: Option<&Bypass>) -> Vec<sock_filter> {
     let mut calls = vec![load(NUMBER)];
-    // x32 has numbers of its own behind this one.
+    // x32 has call numbers of its own from here on.
     #[cfg(target_arch = "x86_64")]
-    calls.extend([jump(BPF_JGE, X32, 0, 1), answer(NO_SUCH_CALL)]);
-    let passes = || bypass.map_or_else(Vec::new, |by| with(by.pass, SECCOMP_RET_ALLOW));
-    let probe = |by: &Bypass| with(by.probe, failure(by.probe_errno));
+    calls.extend([jump(BPF_JGE, X32, 0, 1), ret(FAIL_ENOSYS)]);
+    let passes = || bypass.map_or_else(Vec::new, |by| if_arguments(by.pass, SECCOMP_RET_ALLOW));
+    let probe = |by: &Bypass| if_arguments(by.probe, failure(by.probe_errno));
     let probes = bypass.map_or_else(Vec::new, probe);
-    let ask = || vec![answer(ASK)];
-    calls.extend(of(libc::SYS_accept4 as u32, &[passes(), ask()].concat()));
-    calls.extend(of(
+    let notify = || vec![ret(NOTIFY)];
+    calls.extend(if_equal(
+        libc::SYS_accept4 as u32,
+        &[passes(), notify()].concat(),
+    ));
+    calls.extend(if_equal(
         libc::SYS_getpeername as u32,
-        &[passes(), probes, ask()].concat(),
+        &[passes(), probes, notify()].concat(),
     ));
     if getsockname == Getsockname::Notify {
-        calls.extend(of(
+        calls.extend(if_equal(
             libc::SYS_getsockname as u32,
-            &[passes(), ask()].concat(),
+            &[passes(), notify()].concat(),
         ));
     }
-    calls.extend(answers(&[
-        (libc::SYS_accept as u32, ASK),
-        (libc::SYS_io_uring_setup as u32, NO_SUCH_CALL),
+    calls.extend(returns(&[
+        (libc::SYS_accept as u32, NOTIFY),
+        (libc::SYS_io_uring_setup as u32, FAIL_ENOSYS),
     ]));
-    calls.push(answer(SECCOMP_RET_ALLOW));
+    calls.push(ret(SECCOMP_RET_ALLOW));
     calls
 }
 
-/// There socketcall(2) stands for all calls about sockets, and its first argument says for which.
+/// In the 32-bit ABI, socketcall(2) multiplexes the socket calls by its first argument.
 #[cfg(target_arch = "x86_64")]
 fn program_i386(getsockname: Getsockname) -> Vec<sock_filter> {
     let mut which = vec![load(FIRST_ARGUMENT)];
-    which.extend(answers(&i386::OF_SOCKETCALL.map(|call| (call, ASK))));
-    which.extend(answers(&[(i386::SYS_GETSOCKNAME, getsockname.action())]));
-    which.push(answer(SECCOMP_RET_ALLOW));
+    which.extend(returns(
+        &i386::SOCKETCALL_NOTIFIED.map(|call| (call, NOTIFY)),
+    ));
+    which.extend(returns(&[(i386::SYS_GETSOCKNAME, getsockname.action())]));
+    which.push(ret(SECCOMP_RET_ALLOW));
     let mut calls = vec![load(NUMBER)];
-    calls.extend(answers(&[
-        (i386::ACCEPT4, ASK),
-        (i386::GETPEERNAME, ASK),
+    calls.extend(returns(&[
+        (i386::ACCEPT4, NOTIFY),
+        (i386::GETPEERNAME, NOTIFY),
         (i386::GETSOCKNAME, getsockname.action()),
-        (i386::IO_URING_SETUP, NO_SUCH_CALL),
+        (i386::IO_URING_SETUP, FAIL_ENOSYS),
     ]));
-    calls.extend(of(i386::SOCKETCALL, &which));
-    calls.push(answer(SECCOMP_RET_ALLOW));
+    calls.extend(if_equal(i386::SOCKETCALL, &which));
+    calls.push(ret(SECCOMP_RET_ALLOW));
     calls
 }
 
 impl Getsockname {
     fn action(self) -> u32 {
         match self {
-            Self::Notify => ASK,
+            Self::Notify => NOTIFY,
             Self::Allow => SECCOMP_RET_ALLOW,
         }
     }
 }
 
-/// `action` for a call whose fifth and sixth argument are these; else goes on behind it.
-fn with(pair: [u64; 2], action: u32) -> Vec<sock_filter> {
+/// Returns `action` for a call whose fifth and sixth argument are these; else continues.
+fn if_arguments(pair: [u64; 2], action: u32) -> Vec<sock_filter> {
     let words = pair.map(|word| [word as u32, (word >> 32) as u32]);
     let words = words.as_flattened();
     let compare = |(at, &word): (usize, &u32)| {
-        // What is left: two instructions for each further word, and the answer.
+        // Instructions to skip: two for each further word, and the return.
         let rest = 2 * (words.len() - 1 - at) + 1;
         let offset = FIFTH_ARGUMENT + at * size_of::<u32>();
         [load(offset), jump(BPF_JEQ, word, 0, rest as u8)]
     };
     let mut all: Vec<_> = words.iter().enumerate().flat_map(compare).collect();
-    all.push(answer(action));
+    all.push(ret(action));
     all
 }
 
@@ -98,16 +103,16 @@ fn failure(errno: i32) -> u32 {
     SECCOMP_RET_ERRNO | errno.cast_unsigned()
 }
 
-/// `body`, which answers in any case, for what was loaded being `value`; else goes on behind it.
-fn of(value: u32, body: &[sock_filter]) -> Vec<sock_filter> {
+/// Runs `body`, which always returns, if the accumulator equals `value`; else continues.
+fn if_equal(value: u32, body: &[sock_filter]) -> Vec<sock_filter> {
     // Every body is shorter than a jump's 255.
     let mut all = vec![jump(BPF_JEQ, value, 0, body.len() as u8)];
     all.extend_from_slice(body);
     all
 }
 
-fn answers(table: &[(u32, u32)]) -> impl Iterator<Item = sock_filter> {
-    let one = |&(value, action): &(u32, u32)| [jump(BPF_JEQ, value, 0, 1), answer(action)];
+fn returns(table: &[(u32, u32)]) -> impl Iterator<Item = sock_filter> {
+    let one = |&(value, action): &(u32, u32)| [jump(BPF_JEQ, value, 0, 1), ret(action)];
     table.iter().flat_map(one)
 }
 
@@ -116,7 +121,7 @@ fn load(offset: usize) -> sock_filter {
     unsafe { BPF_STMT((BPF_LD | BPF_W | BPF_ABS) as u16, offset as u32) }
 }
 
-fn answer(action: u32) -> sock_filter {
+fn ret(action: u32) -> sock_filter {
     // SAFETY: BPF_STMT only fills in a struct.
     unsafe { BPF_STMT((BPF_RET | BPF_K) as u16, action) }
 }
@@ -132,11 +137,11 @@ const NUMBER: usize = std::mem::offset_of!(seccomp_data, nr);
 #[cfg(target_arch = "x86_64")]
 const FIRST_ARGUMENT: usize = std::mem::offset_of!(seccomp_data, args);
 
-/// Little-endian, as all that are known here: the lower half first. The sixth is behind it.
+/// Little-endian, as all supported machines: the lower half first. The sixth follows.
 const FIFTH_ARGUMENT: usize = std::mem::offset_of!(seccomp_data, args) + 4 * size_of::<u64>();
 
-const ASK: u32 = SECCOMP_RET_USER_NOTIF;
-const NO_SUCH_CALL: u32 = SECCOMP_RET_ERRNO | libc::ENOSYS.cast_unsigned();
+const NOTIFY: u32 = SECCOMP_RET_USER_NOTIF;
+const FAIL_ENOSYS: u32 = SECCOMP_RET_ERRNO | libc::ENOSYS.cast_unsigned();
 
 /// From `linux/audit.h`: the ELF machine number, with bits for 64-bit and little-endian.
 #[cfg(target_arch = "x86_64")]

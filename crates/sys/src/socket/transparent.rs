@@ -1,5 +1,5 @@
-//! Sockets that stand for any address (IP_TRANSPARENT): they may be bound to one that is no interface's,
-//! and a TPROXY rule may give them what was sent to any address and port (tproxy.rst of the kernel).
+//! Transparent sockets (IP_TRANSPARENT): they may be bound to a foreign address, and a TPROXY rule may deliver
+//! packets for any address and port to them (tproxy.rst of the kernel).
 
 use std::net::{SocketAddr, UdpSocket};
 use std::os::fd::AsFd;
@@ -10,9 +10,13 @@ use crate::socket::discard_all;
 use crate::socket::set_int;
 use crate::{NameCall, Result};
 
-/// Lets a socket be bound to any address and take what TPROXY gives it (IP_TRANSPARENT since Linux
+/// Allows a socket to be bound to any address and to receive what TPROXY delivers (IP_TRANSPARENT since Linux
 /// 2.6.28, IPV6_TRANSPARENT since 2.6.37). Accepted sockets inherit it. Needs CAP_NET_ADMIN or
 /// CAP_NET_RAW.
+///
+/// # Errors
+///
+/// EPERM without either capability.
 pub fn set_transparent(socket: impl AsFd, v6: bool) -> Result<()> {
     let (level, option, call) = match v6 {
         true => (
@@ -29,18 +33,26 @@ pub fn set_transparent(socket: impl AsFd, v6: bool) -> Result<()> {
     set_int(socket.as_fd(), level, option, 1).call(call)
 }
 
-/// Whether [`set_transparent`] was called for it: both options are one flag in the kernel.
+/// Whether a socket is transparent: both options are one flag in the kernel.
+///
+/// # Errors
+///
+/// Those of getsockopt(2): not an IP socket.
 pub fn is_transparent(socket: impl AsFd) -> Result<bool> {
     SockRef::from(&socket)
         .ip_transparent_v4()
         .call("getsockopt(IP_TRANSPARENT)")
 }
 
-/// Lets a UDP socket tell of each datagram the address and port it was sent to before TPROXY gave it to
-/// this socket (IP_RECVORIGDSTADDR since Linux 2.6.29, IPV6_RECVORIGDSTADDR since 2.6.37):
+/// Makes a UDP socket report the original destination of each datagram that TPROXY delivers to it
+/// (IP_RECVORIGDSTADDR since Linux 2.6.29, IPV6_RECVORIGDSTADDR since 2.6.37):
 /// [`crate::udp::Arrived::original`].
+///
+/// # Errors
+///
+/// ENOPROTOOPT for a kernel that is too old.
 pub fn receive_original_destination(socket: impl AsFd, v6: bool) -> Result<()> {
-    // An IPv6 socket may take IPv4 too, and tells of it in IPv4's way.
+    // An IPv6 socket may receive IPv4 too, and reports that by IPv4's option.
     set_int(socket.as_fd(), libc::SOL_IP, libc::IP_RECVORIGDSTADDR, 1)
         .call("setsockopt(IP_RECVORIGDSTADDR)")?;
     if !v6 {
@@ -55,9 +67,12 @@ pub fn receive_original_destination(socket: impl AsFd, v6: bool) -> Result<()> {
     .call("setsockopt(IPV6_RECVORIGDSTADDR)")
 }
 
-/// A non-blocking UDP socket that sends from `addr`, whoever has that address, and receives nothing: what
-/// is sent there belongs to the socket that TPROXY names. EADDRINUSE when a socket of this host has
-/// the address and port. Needs CAP_NET_ADMIN or CAP_NET_RAW.
+/// Opens a non-blocking UDP socket that sends from `addr`, foreign or not (spoof), and receives nothing: datagrams
+/// to `addr` are for the socket that TPROXY selects. Needs CAP_NET_ADMIN or CAP_NET_RAW.
+///
+/// # Errors
+///
+/// EADDRINUSE when a socket of this host has the address and port; EPERM without either capability; EMFILE or ENFILE.
 pub fn send_only_udp(addr: SocketAddr) -> Result<UdpSocket> {
     let kind = Type::DGRAM.nonblocking().cloexec();
     let socket =

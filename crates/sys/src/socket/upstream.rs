@@ -1,4 +1,4 @@
-//! Sockets that connect from an address that is not ours.
+//! Upstream sockets: they connect to a backend from the client's address (spoof).
 
 use std::fs;
 use std::io;
@@ -12,17 +12,21 @@ use crate::socket::set_int;
 use crate::socket::transparent;
 use crate::{NameCall, Result, SyscallError};
 
-/// A socket on its way to a backend: made, given a source and a mark, then connected.
+/// A socket that is to connect to a backend: opened, bound to a source, marked, then connected.
 #[derive(Debug)]
 pub struct UpstreamSocket {
     socket: Socket,
     v6: bool,
-    /// Whether other sockets may have the same port.
+    /// Whether other sockets may be bound to the same port.
     shares_port: bool,
 }
 
 impl UpstreamSocket {
-    /// A non-blocking TCP socket of the target's family.
+    /// Opens a non-blocking TCP socket of the target's family.
+    ///
+    /// # Errors
+    ///
+    /// EMFILE, ENFILE or ENOMEM; EAFNOSUPPORT without IPv6.
     pub fn new_tcp(target: SocketAddr) -> Result<Self> {
         let kind = Type::STREAM.nonblocking().cloexec();
         let socket = Socket::new(Domain::for_address(target), kind, Some(Protocol::TCP))
@@ -34,7 +38,11 @@ impl UpstreamSocket {
         })
     }
 
-    /// As [`UpstreamSocket::new_tcp`], but with a port that no other socket has at the same address.
+    /// Like [`UpstreamSocket::new_tcp`], but with a port that no other socket has at the same address.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`UpstreamSocket::new_tcp`].
     pub fn new_tcp_exclusive_port(target: SocketAddr) -> Result<Self> {
         Self::new_tcp(target).map(|upstream| Self {
             shares_port: false,
@@ -42,11 +50,15 @@ impl UpstreamSocket {
         })
     }
 
-    /// A non-blocking UDP socket of the target's family, to end with [`UpstreamSocket::connect_udp`].
+    /// Opens a non-blocking UDP socket of the target's family, for [`UpstreamSocket::connect_udp`].
     ///
-    /// Its port is its own: if two UDP sockets shared one (SO_REUSEADDR), they could have the same
-    /// 4-tuple, and one would get the other's datagrams. EADDRINUSE from [`UpstreamSocket::bind`] says that
-    /// some socket has the port, at this address or at all.
+    /// It does not share its port: if two UDP sockets shared one (SO_REUSEADDR), they could have the same
+    /// 4-tuple, and one would get the other's datagrams. EADDRINUSE from [`UpstreamSocket::bind`] means that
+    /// another socket has the port, at this address or at the wildcard address.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`UpstreamSocket::new_tcp`].
     pub fn new_udp(target: SocketAddr) -> Result<Self> {
         let kind = Type::DGRAM.nonblocking().cloexec();
         let socket = Socket::new(Domain::for_address(target), kind, Some(Protocol::UDP))
@@ -58,28 +70,45 @@ impl UpstreamSocket {
         })
     }
 
-    /// SO_MARK, for routing by firewall mark. Needs CAP_NET_ADMIN, or CAP_NET_RAW since Linux 5.17.
+    /// Sets the firewall mark (SO_MARK), for policy routing. Needs CAP_NET_ADMIN, or CAP_NET_RAW since Linux 5.17.
+    ///
+    /// # Errors
+    ///
+    /// EPERM without the capability.
     pub fn set_mark(&self, mark: u32) -> Result<()> {
         self.socket.set_mark(mark).call("setsockopt(SO_MARK)")
     }
 
-    /// Lets the socket be bound to any address: see [`transparent::set`].
+    /// Allows the socket to be bound to a foreign address: see [`transparent::set_transparent`].
+    ///
+    /// # Errors
+    ///
+    /// EPERM without CAP_NET_ADMIN and CAP_NET_RAW.
     pub fn set_transparent(&self) -> Result<()> {
         transparent::set_transparent(&self.socket, self.v6)
     }
 
-    /// Binds to `source`, port and all. SO_REUSEADDR allows the port while an older connection with
+    /// Binds to `source`, address and port. SO_REUSEADDR allows the port while an older connection with
     /// it is in TIME_WAIT. A port below 1024 needs CAP_NET_BIND_SERVICE.
     ///
-    /// As long as the socket lives, connect(2) chooses its port for no other socket of this network,
+    /// While the socket is open, connect(2) chooses its port for no other socket of this network namespace,
     /// whatever that one's addresses: see [`UpstreamSocket::bind_port_at_connect`].
+    ///
+    /// # Errors
+    ///
+    /// EADDRINUSE when another program's socket has the port; EADDRNOTAVAIL for a foreign address of a socket that is not
+    /// transparent; EACCES for a privileged port.
     pub fn bind(&self, source: SocketAddr) -> Result<()> {
         self.reuse_address()?;
         self.socket.bind(&source.into()).call("bind(2)")
     }
 
-    /// Binds to the address and leaves the port to connect(2), which takes one whose whole 4-tuple is
+    /// Binds to the address and leaves the port to connect(2), which chooses one whose whole 4-tuple is
     /// free (IP_BIND_ADDRESS_NO_PORT, since Linux 4.2).
+    ///
+    /// # Errors
+    ///
+    /// EADDRNOTAVAIL for a foreign address of a socket that is not transparent.
     pub fn bind_any_port(&self, source: IpAddr) -> Result<()> {
         self.reuse_address()?;
         self.set_ip(
@@ -92,11 +121,15 @@ impl UpstreamSocket {
             .call("bind(2)")
     }
 
-    /// As [`UpstreamSocket::bind_any_port`], with one port to choose from, which must be one of
-    /// [`ephemeral_ports`] (IP_LOCAL_PORT_RANGE, since Linux 6.3; else ENOPROTOOPT).
+    /// Like [`UpstreamSocket::bind_any_port`], with a single port to choose from, which must be one of
+    /// [`ephemeral_ports`] (IP_LOCAL_PORT_RANGE, since Linux 6.3).
     ///
-    /// A port that was bound by number is chosen for nobody else. With clients on most ports, a host
-    /// would soon be unable to connect anywhere; a port that was chosen stays shared.
+    /// connect(2) never chooses a port that another socket has bound by number. With clients on most ports, the host
+    /// would soon be unable to connect anywhere; a port that connect(2) chose stays shared.
+    ///
+    /// # Errors
+    ///
+    /// ENOPROTOOPT before Linux 6.3; those of [`UpstreamSocket::bind_any_port`].
     pub fn bind_port_at_connect(&self, source: SocketAddr) -> Result<()> {
         let port = libc::c_int::from(source.port());
         let only = port | port << 16;
@@ -104,7 +137,7 @@ impl UpstreamSocket {
         self.bind_any_port(source.ip())
     }
 
-    /// On every TCP socket of ours: one without it would keep the others from its port.
+    /// On every TCP socket: one without it would exclude the others from its port.
     fn reuse_address(&self) -> Result<()> {
         if !self.shares_port {
             return Ok(());
@@ -118,8 +151,13 @@ impl UpstreamSocket {
         set_int(self.socket.as_fd(), libc::SOL_IP, option, value).call(call)
     }
 
-    /// Starts to connect. The stream is writable once the connection stands or has failed; then
-    /// [`crate::tcp::stream::take_error`] tells which.
+    /// Starts to connect. The stream is writable once it is connected or has failed; then
+    /// [`crate::tcp::stream::take_error`] returns the error, if any.
+    ///
+    /// # Errors
+    ///
+    /// EADDRNOTAVAIL when the 4-tuple is in use, perhaps by a connection that is closing; ENETUNREACH; EPERM from a
+    /// firewall; else those of connect(2).
     pub fn connect(self, target: SocketAddr) -> Result<TcpStream> {
         match self.socket.connect(&target.into()) {
             Ok(()) => {}
@@ -134,7 +172,11 @@ impl UpstreamSocket {
         Ok(self.socket.into())
     }
 
-    /// Fixes the backend of a UDP socket: it receives from nobody else from now on. Nothing is sent.
+    /// Connects a UDP socket to the backend: it receives from no other peer from now on. Nothing is sent.
+    ///
+    /// # Errors
+    ///
+    /// ENETUNREACH and EHOSTUNREACH without a route; else those of connect(2).
     pub fn connect_udp(self, target: SocketAddr) -> Result<UdpSocket> {
         self.socket.connect(&target.into()).call("connect(2)")?;
         Ok(self.socket.into())
@@ -147,12 +189,16 @@ impl AsFd for UpstreamSocket {
     }
 }
 
-/// Whether the connection stands already, as it does right after connect(2) to this host.
+/// Whether the socket is connected, as a connection to this host is right after connect(2).
 pub fn is_connected(socket: impl AsFd) -> bool {
     SockRef::from(&socket).peer_addr().is_ok()
 }
 
-/// The address a socket really has (getsockname(2)).
+/// The local address of a socket (getsockname(2)).
+///
+/// # Errors
+///
+/// [`io::ErrorKind::InvalidData`] for a socket that is not an IP socket.
 pub fn local_addr(socket: impl AsFd) -> Result<SocketAddr> {
     let addr = SockRef::from(&socket).local_addr().call("getsockname(2)")?;
     addr.as_socket()
@@ -160,8 +206,12 @@ pub fn local_addr(socket: impl AsFd) -> Result<SocketAddr> {
         .call("getsockname(2)")
 }
 
-/// The ports that connect(2) chooses from (ip(7), `ip_local_port_range`), in the network namespace of
+/// The ephemeral ports: those that connect(2) chooses from (ip(7), `ip_local_port_range`), in the network namespace of
 /// the calling thread.
+///
+/// # Errors
+///
+/// Those of reading the sysctl; [`io::ErrorKind::InvalidData`] for an unknown format.
 pub fn ephemeral_ports() -> Result<RangeInclusive<u16>> {
     let text = match fs::read_to_string(PORT_RANGE) {
         // A sandbox without /proc/sys (ProcSubset=pid).
@@ -175,9 +225,9 @@ pub fn ephemeral_ports() -> Result<RangeInclusive<u16>> {
     }
 }
 
-/// The kernel's default (ip(7)). Wrong, it costs a second try: a port outside of the true range can't be chosen at
-/// connect, and is bound by its number then.
+/// The kernel's default (ip(7)). If it is wrong, it costs a retry: a port outside of the true range can't be chosen at
+/// connect, and is then bound by number.
 const USUAL_PORT_RANGE: RangeInclusive<u16> = 32_768..=60_999;
 const PORT_RANGE: &str = "/proc/sys/net/ipv4/ip_local_port_range";
-/// From `linux/in.h`; the libc crate does not have it yet.
+/// From `linux/in.h`; missing in the libc crate.
 const IP_LOCAL_PORT_RANGE: libc::c_int = 51;

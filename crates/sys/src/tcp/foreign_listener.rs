@@ -1,6 +1,6 @@
-//! Another program's listening socket, of which we have a descriptor too.
+//! Another program's listening socket, of which this process has a duplicate descriptor.
 //!
-//! The open file is shared: what is changed about it here is changed there. So nothing is, but by
+//! The open file is shared: a change here affects the program. So nothing is changed, except by
 //! [`ForeignListener::defer_accept`].
 
 use std::io;
@@ -16,21 +16,21 @@ use crate::event::wait_readable;
 use crate::socket::set_int;
 use crate::tcp::socket_info::{self, StreamProtocol};
 
-/// A TCP socket that listens.
+/// A listening TCP socket of another program.
 #[derive(Debug)]
 pub struct ForeignListener {
     socket: OwnedFd,
-    /// Where.
+    /// The address it listens on.
     pub addr: SocketAddr,
-    /// Whether accept(2) answers EAGAIN rather than wait (O_NONBLOCK).
+    /// Whether accept(2) fails with EAGAIN rather than block (O_NONBLOCK).
     pub nonblocking: bool,
-    /// The network netns_cookie of all its connections, as [`socket_info::netns_cookie`] tells it. `None` if they
-    /// have to be asked, since they may be of TCP or not.
+    /// The network namespace cookie of all its connections ([`socket_info::netns_cookie`]). `None` if each connection
+    /// must be examined, because it may be TCP or not.
     pub netns_cookie: Option<u64>,
 }
 
 impl ForeignListener {
-    /// Looks at a descriptor. `None` if it is anything else than a TCP socket that listens.
+    /// Examines a descriptor. `None` if it is anything but a listening TCP socket.
     pub fn from_fd(socket: OwnedFd) -> Option<Self> {
         let known = SockRef::from(&socket);
         let listens = known.is_listener().unwrap_or(false);
@@ -42,8 +42,8 @@ impl ForeignListener {
         Self::from_known_fd(socket, netns_cookie)
     }
 
-    /// Looks at what can change of a socket that [`ForeignListener::from_fd`] has seen, and whose
-    /// [`ForeignListener::netns_cookie`] it has told. `None` if it has no address of the Internet.
+    /// Reads what can change of a socket that [`ForeignListener::from_fd`] has examined, and whose
+    /// [`ForeignListener::netns_cookie`] is known. `None` if it has no IP address.
     pub fn from_known_fd(socket: OwnedFd, netns_cookie: Option<u64>) -> Option<Self> {
         let addr = SockRef::from(&socket).local_addr().ok()?.as_socket()?;
         let nonblocking = fcntl_getfl(&socket).ok()?.contains(OFlags::NONBLOCK);
@@ -55,11 +55,15 @@ impl ForeignListener {
         })
     }
 
-    /// The next connection, closed on exec and blocking or not as it is wanted, and its peer if that is one of
-    /// the Internet. `WouldBlock` if there is none now.
+    /// Accepts the next connection, close-on-exec and blocking or not as requested, and its peer's address if that is an
+    /// IP address.
     ///
-    /// On a blocking socket the kernel is asked first whether there is one. That goes wrong only if a
-    /// process that nobody supervises takes it in between.
+    /// On a blocking socket, poll(2) checks first whether there is one. That may block only if a process that is not
+    /// supervised accepts it in between.
+    ///
+    /// # Errors
+    ///
+    /// `WouldBlock` if there is none; else those of accept(2).
     pub fn accept(&self, nonblocking: bool) -> io::Result<(OwnedFd, Option<SocketAddr>)> {
         let now = Some(Duration::ZERO);
         if !self.nonblocking && !wait_readable([self.as_fd()], now).unwrap_or(false) {
@@ -73,10 +77,9 @@ impl ForeignListener {
         Ok((socket, peer.and_then(|peer| peer.try_into().ok())))
     }
 
-    /// Lets connections appear only once they have sent something, or after a second
-    /// (TCP_DEFER_ACCEPT, tcp(7)).
+    /// Defers connections until they have sent something, or for a second (TCP_DEFER_ACCEPT, tcp(7)).
     pub fn defer_accept(&self) {
-        // It saves work where it is to be had, and nothing depends on it.
+        // An optimization: nothing depends on it.
         let _ = set_int(
             self.socket.as_fd(),
             libc::SOL_TCP,

@@ -1,4 +1,4 @@
-//! Listening TCP sockets.
+//! Listening TCP sockets and their accept backlog.
 
 use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -12,18 +12,25 @@ use crate::{NameCall, Result};
 
 /// Opens a non-blocking listening socket on `addr`.
 ///
-/// SO_REUSEADDR lets a restart follow at once. The backlog is as deep as the kernel allows
-/// (`net.core.somaxconn`, which caps what we ask for).
+/// SO_REUSEADDR allows an immediate restart. The accept backlog is as large as the kernel allows
+/// (`net.core.somaxconn` caps it).
+///
+/// # Errors
+///
+/// EADDRINUSE, EADDRNOTAVAIL, EACCES for a privileged port; EMFILE or ENFILE.
 pub fn listen(addr: SocketAddr, options: BindOptions) -> Result<TcpListener> {
     let socket = bound(addr, options)?;
     socket.listen(i32::MAX).call("listen(2)")?;
     Ok(socket.into())
 }
 
-/// Whether nobody listens on `addr`, not even with SO_REUSEPORT; fails with EADDRINUSE if somebody
-/// does.
+/// Checks that no socket listens on `addr`, not even with SO_REUSEPORT.
+///
+/// # Errors
+///
+/// EADDRINUSE if one does; else those of [`listen`].
 pub fn check_address_free(addr: SocketAddr) -> Result<()> {
-    // IPv4 may have a socket of its own beside `[::]`, so only IPv6 is asked about.
+    // IPv4 may have a socket of its own beside `[::]`, so only IPv6 is checked.
     bound(
         addr,
         BindOptions {
@@ -34,7 +41,12 @@ pub fn check_address_free(addr: SocketAddr) -> Result<()> {
     .map(drop)
 }
 
-/// Takes the next connection of a listening socket, non-blocking, and says whose it is.
+/// Accepts the next connection, non-blocking, and returns it with its peer's address.
+///
+/// # Errors
+///
+/// EAGAIN when the backlog is empty; errors of one connection ([`crate::is_per_connection_error`]); EMFILE, ENFILE,
+/// ENOBUFS or ENOMEM; EINVAL when the socket does not listen any more.
 pub fn accept(listener: impl AsFd) -> io::Result<(TcpStream, SocketAddr)> {
     let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
     let (socket, peer) = acceptfrom_with(listener, flags)?;
@@ -42,20 +54,28 @@ pub fn accept(listener: impl AsFd) -> io::Result<(TcpStream, SocketAddr)> {
     Ok((socket.into(), SocketAddr::try_from(peer)?))
 }
 
-/// Lets hardly anybody join the queue of a listening socket any more (listen(2) again, with the smallest backlog, in which
-/// there is room for one); who is in it stays. The kernel does not answer further ones, so they try again until the socket is
+/// Shrinks the accept backlog of a draining listener (listen(2) again, with the smallest backlog, which holds one
+/// connection). Queued connections stay. The kernel ignores further SYNs, so that clients retry until the socket is
 /// closed.
+///
+/// # Errors
+///
+/// Those of listen(2): the socket does not listen any more.
 pub fn shrink_backlog(listener: impl AsFd) -> Result<()> {
     rustix::net::listen(listener, 0)
         .map_err(io::Error::from)
         .call("listen(2)")
 }
 
-/// How many connections wait in the queue of a listening socket (tcp(7), TCP_INFO).
+/// The number of connections in the accept backlog (tcp(7), TCP_INFO).
+///
+/// # Errors
+///
+/// Those of getsockopt(2): not a TCP socket.
 pub fn accept_queue_len(listener: impl AsFd) -> Result<usize> {
     let mut info = [0_u32; TCPI_UNACKED_WORD + 1];
     let mut len = size_of_val(&info) as libc::socklen_t;
-    // SAFETY: the kernel writes at most `len` octets, which `info` has.
+    // SAFETY: the kernel writes at most `len` bytes, which `info` has.
     let rc = unsafe {
         libc::getsockopt(
             listener.as_fd().as_raw_fd(),
@@ -71,7 +91,7 @@ pub fn accept_queue_len(listener: impl AsFd) -> Result<usize> {
     Ok(info[TCPI_UNACKED_WORD] as usize)
 }
 
-/// Where `tcpi_unacked` stands in a tcp_info, in words. Of a socket that listens it is the length of its queue.
+/// The index of `tcpi_unacked` in a tcp_info, in words. For a listening socket it is the length of the accept queue.
 const TCPI_UNACKED_WORD: usize = 6;
 
 fn bound(addr: SocketAddr, options: BindOptions) -> Result<Socket> {

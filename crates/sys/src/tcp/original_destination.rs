@@ -1,4 +1,4 @@
-//! Where a connection was going before a REDIRECT rule sent it here.
+//! The original destination of a connection that a REDIRECT rule sent to this host.
 
 use std::io;
 use std::mem::{MaybeUninit, size_of};
@@ -6,7 +6,11 @@ use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 use std::os::fd::{AsFd, AsRawFd};
 
 /// The original destination of an accepted connection (SO_ORIGINAL_DST of nf_conntrack, since Linux 2.4;
-/// IP6T_SO_ORIGINAL_DST since 3.8); `None` where no rule has changed it, or nothing tracks connections.
+/// IP6T_SO_ORIGINAL_DST since 3.8); `None` where no rule has changed it, or connections are not tracked.
+///
+/// # Errors
+///
+/// Those of getsockopt(2) that have another cause.
 pub fn original_destination(socket: impl AsFd, v6: bool) -> io::Result<Option<SocketAddr>> {
     let found = match v6 {
         false => {
@@ -35,7 +39,7 @@ pub fn original_destination(socket: impl AsFd, v6: bool) -> io::Result<Option<So
 fn ask<T: Copy>(socket: &impl AsFd, level: libc::c_int, option: libc::c_int) -> io::Result<T> {
     let mut addr = MaybeUninit::<T>::zeroed();
     let mut len = size_of::<T>() as libc::socklen_t;
-    // SAFETY: the kernel writes at most `len` octets, which `addr` has.
+    // SAFETY: the kernel writes at most `len` bytes, which `addr` has.
     let rc = unsafe {
         libc::getsockopt(
             socket.as_fd().as_raw_fd(),
@@ -49,6 +53,6 @@ fn ask<T: Copy>(socket: &impl AsFd, level: libc::c_int, option: libc::c_int) -> 
         return Err(io::Error::last_os_error());
     }
     // SAFETY: `T` is one of the two socket addresses, of which all zeroes is one, and the kernel wrote
-    // the octets over that.
+    // the bytes over that.
     Ok(unsafe { addr.assume_init() })
 }

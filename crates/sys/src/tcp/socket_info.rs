@@ -1,4 +1,4 @@
-//! What the kernel tells about one TCP socket, and the few settings that are changed on it.
+//! What the kernel reports about one socket: identity, peer, protocol.
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -12,19 +12,23 @@ use socket2::SockRef;
 
 use crate::{NameCall, Result};
 
-/// The kernel's number of the socket (SO_COOKIE, since Linux 4.6): of the socket whichever descriptor
-/// or process it is seen through, and not used again until the next boot.
+/// The kernel's id of the socket (SO_COOKIE, since Linux 4.6): the same through every descriptor and process, and not
+/// reused until the next boot.
+///
+/// # Errors
+///
+/// ENOPROTOOPT before Linux 4.6.
 pub fn cookie(socket: impl AsFd) -> Result<u64> {
     sockopt::socket_cookie(socket).call("getsockopt(SO_COOKIE)")
 }
 
-/// The number of the network namespace that the socket belongs to (SO_NETNS_COOKIE, since Linux 5.14);
-/// 0 where the kernel does not tell.
+/// The id of the network namespace that the socket belongs to (SO_NETNS_COOKIE, since Linux 5.14);
+/// 0 where the kernel does not support it.
 pub fn netns_cookie(socket: impl AsFd) -> u64 {
     let mut cookie = 0_u64;
     let mut len = size_of::<u64>() as libc::socklen_t;
     let fd = socket.as_fd().as_raw_fd();
-    // SAFETY: the kernel writes at most `len` octets, which `cookie` has.
+    // SAFETY: the kernel writes at most `len` bytes, which `cookie` has.
     let rc = unsafe {
         libc::getsockopt(
             fd,
@@ -37,18 +41,18 @@ pub fn netns_cookie(socket: impl AsFd) -> u64 {
     if rc == 0 { cookie } else { 0 }
 }
 
-/// The number of the network namespace that the calling thread is in, as [`netns_cookie`]'s; 0 where the
-/// kernel does not tell.
+/// The id of the network namespace of the calling thread, as of [`netns_cookie`]; 0 where the kernel does not
+/// support it.
 pub fn current_netns_cookie() -> u64 {
     let socket = rustix::net::socket(AddressFamily::INET, SocketType::DGRAM, None);
     socket.map_or(0, netns_cookie)
 }
 
-/// Who is at the other end (getpeername(2)).
+/// The peer's address (getpeername(2)).
 ///
 /// # Errors
 ///
-/// ENOTCONN when nobody is, or nobody of the Internet.
+/// ENOTCONN for a socket that is not connected, or whose peer has no IP address.
 pub fn peer_addr(socket: impl AsFd) -> io::Result<SocketAddr> {
     let peer = SockRef::from(&socket).peer_addr()?.as_socket();
     peer.ok_or_else(|| io::Error::from_raw_os_error(libc::ENOTCONN))
@@ -63,20 +67,20 @@ pub fn protocol(socket: impl AsFd) -> Option<StreamProtocol> {
     }
 }
 
-/// How long the kernel has kept a new connection from accept(2) that has sent nothing (TCP_DEFER_ACCEPT, tcp(7)): zero for one
-/// that has sent something. Told by the SYN-ACKs that were sent again meanwhile (TCP_INFO), the first after a second, the
-/// next after twice as long.
+/// How long TCP_DEFER_ACCEPT (tcp(7)) has kept a new connection that has sent nothing from accept(2); zero for one that
+/// has sent something. Derived from the retransmitted SYN-ACKs (TCP_INFO): the first after a second, each further one
+/// after twice the time.
 pub fn defer_accept_delay(socket: impl AsFd) -> Duration {
-    let mut octet = [MaybeUninit::uninit()];
+    let mut byte = [MaybeUninit::uninit()];
     let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
-    match recv(&socket, &mut octet, flags) {
+    match recv(&socket, &mut byte, flags) {
         Err(Errno::AGAIN) => {}
         _ => return Duration::ZERO,
     }
-    // SAFETY: a structure of integers, for which zeros are values.
+    // SAFETY: a struct of integers, for which zero is valid.
     let mut info: libc::tcp_info = unsafe { std::mem::zeroed() };
     let mut len = size_of::<libc::tcp_info>() as libc::socklen_t;
-    // SAFETY: the kernel writes at most `len` octets, which `info` has.
+    // SAFETY: the kernel writes at most `len` bytes, which `info` has.
     let rc = unsafe {
         libc::getsockopt(
             socket.as_fd().as_raw_fd(),
@@ -92,11 +96,11 @@ pub fn defer_accept_delay(socket: impl AsFd) -> Duration {
     }
 }
 
-/// The two that carry a byte stream with headers.
+/// The protocols that carry a byte stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StreamProtocol {
     /// TCP.
     Tcp,
-    /// Multipath TCP (RFC 8684). The kernel's list of TCP sockets has its subflows, not itself.
+    /// Multipath TCP (RFC 8684). sock_diag(7) lists its subflows as TCP sockets, but not the MPTCP socket.
     Multipath,
 }

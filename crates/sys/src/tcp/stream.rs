@@ -1,6 +1,7 @@
-//! What the stages do with a connected TCP socket.
+//! Connected TCP sockets: receive, peek, send, half-close, reset, and socket options.
 //!
-//! All sockets here are non-blocking; "not ready" is `ErrorKind::WouldBlock`, as everywhere in `std`.
+//! All sockets here are non-blocking; "not ready" is `ErrorKind::WouldBlock`, as in `std`. Functions that return
+//! [`io::Result`] fail with the error of the system call that they name.
 
 use std::io;
 use std::mem::{self, size_of};
@@ -16,7 +17,7 @@ use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
 use crate::socket::set_int;
 use crate::{NameCall, Result};
 
-/// What a read brought.
+/// The result of a read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Received {
     /// Bytes in the buffer; 0 is the end of the stream.
@@ -25,11 +26,15 @@ pub struct Received {
     pub more: bool,
 }
 
-/// Reads at most `buffer.len()` bytes and learns in the same call whether something is left.
+/// Reads at most `buffer.len()` bytes (recvmsg(2)) and reports in the same call whether more is queued.
 ///
-/// A short read alone does not tell: the kernel also stops at the mark of urgent data, with bytes
-/// behind it. [`tune`] makes it say how many (TCP_INQ, tcp(7), since Linux 4.18; it counts FIN). On
-/// a socket that does not, `more` is true.
+/// A short read alone does not mean that nothing is left: the kernel also stops at the mark of urgent data, with bytes
+/// behind it. [`tune`] enables the count of queued bytes (TCP_INQ, tcp(7), since Linux 4.18; it counts FIN). On
+/// a socket without it, `more` is true.
+///
+/// # Errors
+///
+/// EAGAIN; ECONNRESET and ETIMEDOUT of the connection, each reported once.
 pub fn recv(socket: impl AsFd, buffer: &mut [u8]) -> io::Result<Received> {
     let mut iov = libc::iovec {
         iov_base: buffer.as_mut_ptr().cast(),
@@ -54,21 +59,25 @@ pub fn recv(socket: impl AsFd, buffer: &mut [u8]) -> io::Result<Received> {
     })
 }
 
-/// As [`recv`], where the peer is known to have sent FIN: there is always something left then, the end of the stream
-/// at least, and that need not be asked.
+/// Like [`recv`], where the peer is known to have sent FIN: then more is always queued, at least the end of the stream,
+/// and need not be queried (recv(2)).
+///
+/// # Errors
+///
+/// Those of [`recv`].
 pub fn recv_before_end(socket: impl AsFd, buffer: &mut [u8]) -> io::Result<Received> {
     let len = rustix::net::recv(socket, buffer, RecvFlags::empty())?.0;
     Ok(Received { len, more: true })
 }
 
-/// Room for one control message with an int, aligned as its header must be.
+/// A buffer for one control message with an int, aligned as its header must be.
 #[repr(C, align(8))]
 struct Control([u8; CONTROL_SPACE]);
-/// 16 octets of header, an int, padding (cmsg(3)); with some to spare.
+/// 16 bytes of header, an int, padding (cmsg(3)); with some to spare.
 const CONTROL_SPACE: usize = 64;
 
 fn left_in_queue(message: &libc::msghdr) -> Option<libc::c_int> {
-    // SAFETY: the kernel filled `message`; CMSG_FIRSTHDR answers null or a header inside its control
+    // SAFETY: the kernel filled `message`; CMSG_FIRSTHDR returns null or a header inside its control
     // buffer, which is still alive.
     let header = unsafe { libc::CMSG_FIRSTHDR(message).as_ref() }?;
     if (header.cmsg_level, header.cmsg_type) != (libc::SOL_TCP, libc::TCP_CM_INQ) {
@@ -82,20 +91,32 @@ fn left_in_queue(message: &libc::msghdr) -> Option<libc::c_int> {
     })
 }
 
-/// Reads at most `buffer.len()` bytes but leaves them in the socket; 0 is the end of the stream. Never waits,
-/// not even on a blocking socket.
+/// Peeks: copies at most `buffer.len()` bytes but leaves them in the socket (MSG_PEEK); 0 is the end of the stream. Never
+/// blocks, not even on a blocking socket.
+///
+/// # Errors
+///
+/// Those of [`recv`].
 pub fn peek(socket: impl AsFd, buffer: &mut [u8]) -> io::Result<usize> {
     let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
     Ok(rustix::net::recv(socket, buffer, flags)?.0)
 }
 
-/// Writes what the send buffer takes; never raises SIGPIPE.
+/// Writes as much as the send buffer accepts (send(2)); never raises SIGPIPE.
+///
+/// # Errors
+///
+/// EAGAIN when the send buffer is full; EPIPE, ECONNRESET and ETIMEDOUT of the connection.
 pub fn send(socket: impl AsFd, bytes: &[u8]) -> io::Result<usize> {
     Ok(rustix::net::send(socket, bytes, SendFlags::NOSIGNAL)?)
 }
 
-/// Throws away up to `len` received bytes without copying them (tcp(7), MSG_TRUNC since Linux 2.4). Never
-/// waits, not even on a blocking socket.
+/// Discards up to `len` received bytes without copying them (tcp(7), MSG_TRUNC since Linux 2.4). Never
+/// blocks, not even on a blocking socket.
+///
+/// # Errors
+///
+/// Those of [`recv`].
 pub fn discard(socket: impl AsFd, len: usize) -> io::Result<usize> {
     let fd = socket.as_fd().as_raw_fd();
     // SAFETY: with MSG_TRUNC a TCP socket writes nothing to the buffer, so a null pointer with any
@@ -111,23 +132,39 @@ pub fn discard(socket: impl AsFd, len: usize) -> io::Result<usize> {
     usize::try_from(n).map_err(|_| io::Error::last_os_error())
 }
 
-/// Sends FIN after everything written so far; the other direction stays open.
+/// Half-close: sends FIN after everything written so far; the other direction stays open (shutdown(2)).
+///
+/// # Errors
+///
+/// ENOTCONN once the connection was reset.
 pub fn shutdown_write(socket: impl AsFd) -> io::Result<()> {
     Ok(rustix::net::shutdown(socket, Shutdown::Write)?)
 }
 
-/// Makes the coming close send RST instead of FIN (SO_LINGER with zero seconds, socket(7)). What is
-/// still in the send buffer is thrown away: see [`send_queue_len`].
+/// Makes close(2) send RST instead of FIN (SO_LINGER with zero seconds, socket(7)). What is
+/// still in the send buffer is discarded: see [`send_queue_len`].
+///
+/// # Errors
+///
+/// Those of setsockopt(2): not an open socket.
 pub fn reset_on_close(socket: impl AsFd) -> io::Result<()> {
     SockRef::from(&socket).set_linger(Some(Duration::ZERO))
 }
 
-/// Makes the coming close send FIN again, after [`reset_on_close`].
+/// Makes close(2) send FIN again, after [`reset_on_close`].
+///
+/// # Errors
+///
+/// Those of setsockopt(2): not an open socket.
 pub fn clear_reset_on_close(socket: impl AsFd) -> io::Result<()> {
     SockRef::from(&socket).set_linger(None)
 }
 
 /// Bytes written but not yet acknowledged by the peer (SIOCOUTQ, tcp(7)).
+///
+/// # Errors
+///
+/// Those of ioctl(2): EINVAL for a listening socket.
 pub fn send_queue_len(socket: impl AsFd) -> io::Result<u32> {
     let mut bytes: libc::c_int = 0;
     // SAFETY: SIOCOUTQ writes one int, and `bytes` is one.
@@ -140,29 +177,45 @@ pub fn send_queue_len(socket: impl AsFd) -> io::Result<u32> {
 }
 
 /// Takes the pending error of the socket (SO_ERROR); `None` when there is none.
+///
+/// # Errors
+///
+/// Those of getsockopt(2): not an open socket.
 pub fn take_error(socket: impl AsFd) -> io::Result<Option<io::Error>> {
     SockRef::from(&socket).take_error()
 }
 
-/// Whether its calls answer EAGAIN rather than wait (FIONBIO, ioctl(2)): of the open file, through whichever
-/// descriptor it is used.
+/// Makes calls fail with EAGAIN rather than block, or block again (FIONBIO, ioctl(2)). A property of the open file, and so
+/// of all its descriptors.
+///
+/// # Errors
+///
+/// Those of ioctl(2): not an open file.
 pub fn set_nonblocking(socket: impl AsFd, nonblocking: bool) -> io::Result<()> {
     Ok(ioctl_fionbio(socket, nonblocking)?)
 }
 
-/// How many octets must be there before the socket counts as readable (SO_RCVLOWAT, socket(7)).
+/// Sets the low-water mark: how many bytes must be queued before the socket is readable (SO_RCVLOWAT, socket(7)).
 ///
 /// The kernel makes the receive buffer large enough for them (since Linux 4.18).
-pub fn set_receive_low_water(socket: impl AsFd, octets: usize) -> io::Result<()> {
-    let octets = libc::c_int::try_from(octets).unwrap_or(libc::c_int::MAX);
-    set_int(socket.as_fd(), libc::SOL_SOCKET, libc::SO_RCVLOWAT, octets)
+///
+/// # Errors
+///
+/// Those of setsockopt(2): not an open socket.
+pub fn set_receive_low_water(socket: impl AsFd, bytes: usize) -> io::Result<()> {
+    let bytes = libc::c_int::try_from(bytes).unwrap_or(libc::c_int::MAX);
+    set_int(socket.as_fd(), libc::SOL_SOCKET, libc::SO_RCVLOWAT, bytes)
 }
 
-/// The settings of every connection we carry; accepted sockets inherit them from their listener.
+/// Sets the options of every relayed connection; accepted sockets inherit them from their listener.
 ///
-/// No Nagle delay: we write when there is something to write. Urgent data in its place among the rest,
-/// so that it is not lost (SO_OOBINLINE). A count of what a read left ([`recv`]). Keepalive, so that
-/// a peer that vanished is noticed within about two minutes.
+/// TCP_NODELAY: no Nagle delay. SO_OOBINLINE: urgent data stays in its place in the stream, so that it is not lost.
+/// TCP_INQ: a count of what a read left ([`recv`]). SO_KEEPALIVE: a peer that vanished is detected within about two
+/// minutes.
+///
+/// # Errors
+///
+/// Those of setsockopt(2): not a TCP socket.
 pub fn tune(socket: impl AsFd) -> Result<()> {
     tune_for_messages(socket.as_fd())?;
     SockRef::from(&socket)
@@ -170,24 +223,32 @@ pub fn tune(socket: impl AsFd) -> Result<()> {
         .call("setsockopt(SO_KEEPALIVE)")
 }
 
-/// As [`tune`], for a socket that is to connect to `host`, or listens on it.
+/// Like [`tune`], for a socket that is to connect to `host`, or listens on it.
 ///
-/// A loopback peer can't vanish without the kernel telling, so keepalive is for others. Nor is there a network that
-/// could be congested: of the algorithms that everybody may choose (tcp(7), TCP_CONGESTION) the plainest is taken, which
-/// leaves the pace to the receiver's window. One that models a path takes the turns of the scheduler for its
-/// queues: BBR halved the rate of bulk and doubled its CPU time.
+/// A loopback peer can't vanish unnoticed, so keepalive is for others only. Nor can loopback be
+/// congested: of the algorithms that every process may choose (tcp(7), TCP_CONGESTION), Reno leaves the pace to the
+/// receiver's window. An algorithm that models a path mistakes the scheduler's delays for queues: BBR halved the rate of
+/// bulk and doubled its CPU time.
+///
+/// # Errors
+///
+/// Those of [`tune`].
 pub fn tune_for_peer(socket: impl AsFd, host: IpAddr) -> Result<()> {
     if !host.is_loopback() {
         return tune(socket);
     }
     tune_for_messages(socket.as_fd())?;
-    // Where that can't be had, it is only slower.
+    // Without it, the connection is only slower.
     let _ = SockRef::from(&socket).set_tcp_congestion(b"reno");
     Ok(())
 }
 
-/// As [`tune`], for a socket that was [`tune_for_peer`] loopback and yet has to do with other hosts: the congestion control is
-/// again the one that a new socket has (`net.ipv4.tcp_congestion_control`).
+/// Like [`tune`], for a socket that was tuned for loopback ([`tune_for_peer`]) but has a remote peer: restores the
+/// default congestion control (`net.ipv4.tcp_congestion_control`).
+///
+/// # Errors
+///
+/// Those of [`tune`]; EMFILE, since a new socket is opened to read the default.
 pub fn tune_for_network(socket: impl AsFd) -> Result<()> {
     tune(socket.as_fd())?;
     let fresh = Socket::new(Domain::IPV4, Type::STREAM.cloexec(), Some(Protocol::TCP));
@@ -202,7 +263,7 @@ fn tune_for_messages(socket: BorrowedFd<'_>) -> Result<()> {
     set_int(socket, libc::SOL_TCP, libc::TCP_NODELAY, 1).call("setsockopt(TCP_NODELAY)")?;
     set_int(socket, libc::SOL_SOCKET, libc::SO_OOBINLINE, 1).call("setsockopt(SO_OOBINLINE)")?;
     match set_int(socket, libc::SOL_TCP, libc::TCP_INQ, 1) {
-        // Before Linux 4.18; reads then cost one call more.
+        // Before Linux 4.18; reads then cost another call.
         Err(error) if error.raw_os_error() == Some(libc::ENOPROTOOPT) => Ok(()),
         result => result.call("setsockopt(TCP_INQ)"),
     }
@@ -221,7 +282,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn loopback_is_no_network() {
+    fn loopback_uses_reno_and_no_keepalive() {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a listener");
         tune_for_peer(&listener, IpAddr::from([127, 0, 0, 1])).expect("settings");
         let addr = listener.local_addr().expect("its address");
@@ -244,7 +305,7 @@ mod tests {
 
     fn algorithm(socket: impl AsFd) -> String {
         let name = SockRef::from(&socket).tcp_congestion().expect("a name");
-        let end = name.iter().position(|octet| *octet == 0);
+        let end = name.iter().position(|byte| *byte == 0);
         String::from_utf8_lossy(&name[..end.unwrap_or(name.len())]).into_owned()
     }
 }

@@ -1,26 +1,26 @@
-//! Control messages (cmsg(3)): what a datagram says beside its payload.
+//! Control messages (cmsg(3)): what accompanies a datagram's payload.
 //!
-//! They are written and read as plain bytes with checked bounds, so nothing here is unsafe and
+//! They are written and parsed as plain bytes with checked bounds, so nothing here is unsafe and
 //! nothing can be left half written.
 
 use std::mem::{offset_of, size_of};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 
-/// An address of ours, and the interface a datagram came in through (`0` if it does not matter).
+/// The local address of a datagram, and its interface (`0` for any): `struct in_pktinfo` (ip(7)).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct PktInfo {
-    /// The address; IPv4-mapped on an IPv6 socket that takes IPv4 too.
+    /// The address; IPv4-mapped on an IPv6 socket that receives IPv4, too.
     pub ip: IpAddr,
     /// Index of the interface (netdevice(7)).
     pub interface: u32,
 }
 
-/// Room for the control messages of one datagram, as aligned as the kernel wants it.
+/// A buffer for the control messages of one datagram, aligned as the kernel requires.
 #[derive(Clone, Copy, Debug)]
 #[repr(align(8))]
-pub(super) struct Control([u8; ROOM]);
+pub(super) struct Control([u8; CONTROL_BYTES]);
 
-/// What came with a datagram.
+/// The control messages of a received datagram.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Read {
     pub(super) local: Option<PktInfo>,
@@ -30,14 +30,14 @@ pub(super) struct Read {
 }
 
 impl Control {
-    pub(super) const EMPTY: Self = Self([0; ROOM]);
-    pub(super) const ROOM: usize = ROOM;
+    pub(super) const EMPTY: Self = Self([0; CONTROL_BYTES]);
+    pub(super) const CONTROL_BYTES: usize = CONTROL_BYTES;
 
     pub(super) fn as_mut_ptr(&mut self) -> *mut u8 {
         self.0.as_mut_ptr()
     }
 
-    /// Writes what a datagram is to be sent with; returns the octets in use.
+    /// Writes the control messages of a datagram to send; returns their length.
     pub(super) fn write(&mut self, from: Option<PktInfo>, segment: Option<u16>) -> usize {
         let mut used = 0;
         match from {
@@ -71,12 +71,12 @@ impl Control {
     fn put(&mut self, at: usize, level: i32, kind: i32, data: &[u8]) -> usize {
         let len = HEAD + data.len();
         let end = at + aligned(len);
-        let Some(room) = self.0.get_mut(at..end) else {
-            unreachable!("ROOM holds all that `write` puts");
+        let Some(space) = self.0.get_mut(at..end) else {
+            unreachable!("CONTROL_BYTES holds all that `write` puts");
         };
-        room.fill(0);
+        space.fill(0);
         let mut field = |offset: usize, bytes: &[u8]| {
-            room[offset..offset + bytes.len()].copy_from_slice(bytes);
+            space[offset..offset + bytes.len()].copy_from_slice(bytes);
         };
         field(offset_of!(libc::cmsghdr, cmsg_len), &len.to_ne_bytes());
         field(offset_of!(libc::cmsghdr, cmsg_level), &level.to_ne_bytes());
@@ -85,7 +85,7 @@ impl Control {
         end
     }
 
-    /// Reads the first `len` octets, which the kernel has written.
+    /// Parses the first `len` bytes, which the kernel has written.
     pub(super) fn read(&self, len: usize) -> Read {
         let mut read = Read::default();
         let mut rest = self.0.get(..len).unwrap_or(&self.0);
@@ -95,7 +95,7 @@ impl Control {
                 (libc::IPPROTO_IPV6, libc::IPV6_PKTINFO) => read.local = local_v6(data),
                 (libc::IPPROTO_IP, libc::IP_ORIGDSTADDR) => read.original = sockaddr_v4(data),
                 (libc::IPPROTO_IPV6, libc::IPV6_ORIGDSTADDR) => read.original = sockaddr_v6(data),
-                // The kernel gives an int, whatever the option takes.
+                // The kernel returns an int, whatever type the option takes.
                 (libc::SOL_UDP, libc::UDP_GRO) => {
                     read.segment = int(data).and_then(|size| u16::try_from(size).ok());
                 }
@@ -108,7 +108,7 @@ impl Control {
     }
 }
 
-/// The first control message and what follows it.
+/// Splits off the first control message.
 fn first(bytes: &[u8]) -> Option<(i32, i32, &[u8], &[u8])> {
     let field = |offset: usize| bytes.get(offset..)?.first_chunk();
     let len = usize::from_ne_bytes(
@@ -131,7 +131,7 @@ fn int(data: &[u8]) -> Option<u32> {
     Some(u32::from_ne_bytes(*data.first_chunk()?))
 }
 
-/// The third field: the address in the datagram's header, not the one the kernel would answer from.
+/// The third field: the address in the datagram's header, not the one that the kernel would reply from.
 fn local_v4(data: &[u8]) -> Option<PktInfo> {
     Some(PktInfo {
         ip: Ipv4Addr::from(*data.get(8..)?.first_chunk::<4>()?).into(),
@@ -181,16 +181,16 @@ const fn aligned(len: usize) -> usize {
 
 /// Where the data of a control message begins (CMSG_DATA).
 const HEAD: usize = aligned(size_of::<libc::cmsghdr>());
-/// The largest of what may come together: in6_pktinfo, in_pktinfo, sockaddr_in6, the size of segments
-/// and the count of losses. Less room would cut the last ones off (MSG_CTRUNC).
-const ROOM: usize = 5 * HEAD + aligned(20) + aligned(12) + aligned(28) + 2 * aligned(4);
+/// The most that may come together: in6_pktinfo, in_pktinfo, sockaddr_in6, the segment size
+/// and the drop count. A smaller buffer would truncate the last ones (MSG_CTRUNC).
+const CONTROL_BYTES: usize = 5 * HEAD + aligned(20) + aligned(12) + aligned(28) + 2 * aligned(4);
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_is_read_back() {
+    fn written_control_messages_are_parsed() {
         for ip in ["192.0.2.1", "2001:db8::1"] {
             let ip: IpAddr = ip.parse().unwrap();
             let mut control = Control::EMPTY;
@@ -199,14 +199,14 @@ mod tests {
             if ip.is_ipv6() {
                 assert_eq!(control.read(used).local, Some(PktInfo { ip, interface: 7 }));
             }
-            assert!(used <= ROOM && used.is_multiple_of(size_of::<usize>()));
+            assert!(used <= CONTROL_BYTES && used.is_multiple_of(size_of::<usize>()));
         }
         let mut control = Control::EMPTY;
         assert_eq!(control.write(None, None), 0);
     }
 
     #[test]
-    fn original_destinations_are_read() {
+    fn original_destinations_are_parsed() {
         let data = [&[2, 0, 0x1f, 0x90, 192, 0, 2, 7][..], &[0; 8]].concat();
         let mut control = Control::EMPTY;
         let used = control.put(0, libc::IPPROTO_IP, libc::IP_ORIGDSTADDR, &data);
@@ -221,14 +221,20 @@ mod tests {
     }
 
     #[test]
-    fn a_cut_or_senseless_message_is_no_message() {
+    fn truncated_and_invalid_control_messages_are_ignored() {
         let mut control = Control::EMPTY;
         let ip = "2001:db8::1".parse().unwrap();
         let used = control.write(Some(PktInfo { ip, interface: 7 }), None);
         for len in 0..used - 4 {
             assert_eq!(control.read(len), Read::default(), "{len}");
         }
-        assert_eq!(Control([0xff; ROOM]).read(ROOM), Read::default());
-        assert_eq!(Control([0; ROOM]).read(ROOM), Read::default());
+        assert_eq!(
+            Control([0xff; CONTROL_BYTES]).read(CONTROL_BYTES),
+            Read::default()
+        );
+        assert_eq!(
+            Control([0; CONTROL_BYTES]).read(CONTROL_BYTES),
+            Read::default()
+        );
     }
 }

@@ -1,4 +1,4 @@
-//! Receiving: many datagrams a system call, into buffers that stay.
+//! Receiving batches of datagrams (recvmmsg(2)) into reused buffers.
 
 use std::io;
 use std::mem::{MaybeUninit, size_of, zeroed};
@@ -13,7 +13,7 @@ use super::control::{Control, PktInfo, Read};
 
 /// Buffers for a batch of datagrams of any size.
 ///
-/// Memory that no datagram ever needed is never touched, and so takes no room: a batch of small
+/// Memory that no datagram ever needed is never touched, and so not resident: a batch of small
 /// datagrams costs a page each.
 #[derive(Debug)]
 pub struct RecvBatch {
@@ -31,30 +31,30 @@ struct Entry {
 /// One datagram, or several of one size from one sender.
 #[derive(Clone, Copy, Debug)]
 pub struct RecvMeta {
-    /// Octets in the buffer.
+    /// Bytes in the buffer.
     pub len: usize,
-    /// Who sent it.
+    /// The sender.
     pub peer: SocketAddr,
-    /// The address of ours it was sent to, where the socket was asked to tell.
+    /// The local address it was sent to, where the socket reports it.
     pub local: Option<PktInfo>,
-    /// Where it was sent to before a TPROXY rule gave it to this socket, where the socket was asked to tell
+    /// The original destination of a datagram that a TPROXY rule delivered, where the socket reports it
     /// ([`crate::socket::transparent::receive_original_destination`]).
     pub original: Option<SocketAddr>,
     /// With [`super::enable_gro`], the size of every datagram in the buffer but the last, which may be
     /// shorter. `None` for a single one.
     pub segment: Option<u16>,
-    /// Datagrams that the kernel has thrown away at this socket since it was opened, for lack of
-    /// buffer (SO_RXQ_OVFL). `None` before the first.
+    /// Datagrams that the kernel has dropped at this socket since it was opened, because the receive buffer was
+    /// full (SO_RXQ_OVFL). `None` before the first.
     pub dropped: Option<u32>,
-    /// Whether it was longer than the buffer (MSG_TRUNC).
+    /// Whether it was truncated: longer than the buffer (MSG_TRUNC).
     pub truncated: bool,
 }
 
 impl RecvBatch {
-    /// Room for `entries` datagrams.
+    /// Buffers for `entries` datagrams.
     pub fn new(entries: usize) -> Self {
         let entry = Entry {
-            // SAFETY: sockaddr_storage is plain integers, for which zeros are a value.
+            // SAFETY: sockaddr_storage is plain integers, for which zero is valid.
             name: unsafe { zeroed() },
             control: Control::EMPTY,
             arrived: None,
@@ -65,15 +65,19 @@ impl RecvBatch {
         }
     }
 
-    /// How many datagrams it holds.
+    /// The number of datagrams that it can hold.
     pub fn capacity(&self) -> usize {
         self.entries.len()
     }
 
-    /// Takes what waits at `socket` into these entries and returns how many datagrams came
-    /// (recvmmsg(2)). Fewer than there are entries means that nothing more waits.
+    /// Receives queued datagrams into these entries and returns how many (recvmmsg(2)). Fewer than there are entries means
+    /// that the queue is empty.
+    ///
+    /// # Errors
+    ///
+    /// EAGAIN when the queue is empty; ECONNREFUSED and other ICMP errors of a connected socket.
     pub fn receive(&mut self, socket: impl AsFd, entries: Range<usize>) -> io::Result<usize> {
-        // Made when they are needed: to clear all of them would cost as much as the call.
+        // Initialized as needed: clearing all of them would cost as much as the call.
         let mut headers = [const { MaybeUninit::<libc::mmsghdr>::uninit() }; MAX_BATCH];
         let mut vectors = [const { MaybeUninit::<libc::iovec>::uninit() }; MAX_BATCH];
         let buffers = self
@@ -98,17 +102,17 @@ impl RecvBatch {
             message.msg_iov = ptr::from_mut(vector);
             message.msg_iovlen = 1;
             message.msg_control = entry.control.as_mut_ptr().cast();
-            message.msg_controllen = Control::ROOM as _;
+            message.msg_controllen = Control::CONTROL_BYTES as _;
             wanted += 1;
         }
-        // SAFETY: the first `wanted` headers were written; they point to names, buffers and control room of the lengths
-        // they say, all of which are borrowed mutably and live until the call has returned.
+        // SAFETY: the first `wanted` headers were written; they point to names, buffers and control buffers of the given
+        // lengths, all of which are borrowed mutably and live until the call has returned.
         let n = unsafe {
             libc::recvmmsg(
                 socket.as_fd().as_raw_fd(),
                 headers.as_mut_ptr().cast(),
                 wanted,
-                // The C libraries differ in the type of this, and of the length below.
+                // C libraries differ in the type of this, and of the length below.
                 libc::MSG_DONTWAIT as _,
                 ptr::null_mut(),
             )
@@ -116,12 +120,12 @@ impl RecvBatch {
         let n = usize::try_from(n).map_err(|_| io::Error::last_os_error())?;
         for (entry, header) in entries.iter_mut().zip(&headers).take(n) {
             // SAFETY: `n` is at most `wanted`, and so many were written above.
-            entry.keep(unsafe { header.assume_init_ref() });
+            entry.record(unsafe { header.assume_init_ref() });
         }
         Ok(n)
     }
 
-    /// What came to a entry in the last batch that reached it, and the octets.
+    /// The datagram of an entry in the last batch that reached it.
     pub fn get(&self, entry: usize) -> Option<(RecvMeta, &[u8])> {
         let arrived = self.entries.get(entry)?.arrived?;
         let start = entry * MAX_DATAGRAM_LEN;
@@ -131,9 +135,9 @@ impl RecvBatch {
 }
 
 impl Entry {
-    fn keep(&mut self, header: &libc::mmsghdr) {
+    fn record(&mut self, header: &libc::mmsghdr) {
         let message = &header.msg_hdr;
-        // SAFETY: the kernel has written `msg_namelen` octets of a socket address into the storage.
+        // SAFETY: the kernel has written `msg_namelen` bytes of a socket address into the storage.
         let name = unsafe { SockAddr::new(self.name.into_storage(), message.msg_namelen) };
         let Read {
             local,
@@ -161,7 +165,7 @@ trait IntoStorage {
 impl IntoStorage for libc::sockaddr_storage {
     fn into_storage(self) -> socket2::SockAddrStorage {
         let mut storage = socket2::SockAddrStorage::zeroed();
-        // SAFETY: SockAddrStorage stands for sockaddr_storage, and every octet of it is a value.
+        // SAFETY: SockAddrStorage stands for sockaddr_storage, and every byte pattern of it is valid.
         unsafe { *storage.view_as::<Self>() = self };
         storage
     }
@@ -169,8 +173,8 @@ impl IntoStorage for libc::sockaddr_storage {
 
 /// No UDP datagram is larger (its length field has 16 bits), nor is a merged one.
 const MAX_DATAGRAM_LEN: usize = 1 << 16;
-/// Datagrams a call. More would not make the call noticeably cheaper for each.
+/// Datagrams per call. More would not make it noticeably cheaper for each.
 const MAX_BATCH: usize = 32;
 
-// SAFETY: mmsghdr is integers and pointers, for which zeros are a value: nothing named, nothing asked.
+// SAFETY: mmsghdr is integers and pointers, for which zero is valid: no name, no buffer.
 const EMPTY: libc::mmsghdr = unsafe { zeroed() };

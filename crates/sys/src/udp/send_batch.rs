@@ -1,4 +1,4 @@
-//! Sending: many datagrams a system call, gathered from wherever their parts lie.
+//! Sending batches of datagrams (sendmmsg(2)), gathered from parts (scatter/gather).
 
 use std::io::{self, IoSlice};
 use std::mem::{MaybeUninit, zeroed};
@@ -10,14 +10,14 @@ use socket2::SockAddr;
 
 use super::control::{Control, PktInfo};
 
-/// What to send, where to, and as whom.
+/// A datagram to send, or several of one size.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Transmit {
     /// Which of the slices given to [`SendBatch::send`] it is made of.
     pub parts: Range<usize>,
-    /// Where to; `None` on a connected socket.
+    /// Destination; `None` on a connected socket.
     pub to: Option<SocketAddr>,
-    /// The address of ours it comes from; `None` leaves that to the kernel.
+    /// Local address to send from; `None` leaves the choice to the kernel.
     pub from: Option<PktInfo>,
     /// Where set, it is several datagrams of this size, the last of which may be shorter
     /// (UDP_SEGMENT, since Linux 4.18). At most [`Transmit::MAX_SEGMENTS`].
@@ -25,13 +25,13 @@ pub struct Transmit {
 }
 
 impl Transmit {
-    /// UDP_MAX_SEGMENTS of every kernel so far is this or more.
+    /// Maximum number of segments: UDP_MAX_SEGMENTS of every kernel so far is this or more.
     pub const MAX_SEGMENTS: usize = 64;
-    /// Octets of all segments together, with room left for the IP and UDP headers.
+    /// Maximum bytes of all segments together, which leaves space for the IP and UDP headers.
     pub const MAX_SEGMENTED_BYTES: usize = 65_535 - 48;
 }
 
-/// Room for the kernel's view of a batch, kept from call to call.
+/// Message headers of a batch, reused from call to call.
 #[derive(Debug, Default)]
 pub struct SendBatch {
     names: Vec<Option<SockAddr>>,
@@ -39,8 +39,12 @@ pub struct SendBatch {
 }
 
 impl SendBatch {
-    /// Sends a batch (sendmmsg(2)) and returns how many messages went out, in order from the first.
-    /// An error is about the first message: none was sent.
+    /// Sends a batch (sendmmsg(2)) and returns how many messages were sent, in order from the first.
+    ///
+    /// # Errors
+    ///
+    /// The error of the first message, when none was sent: EAGAIN, EMSGSIZE beyond the path MTU, EIO where a device
+    /// can't segment, ECONNREFUSED and other ICMP errors of a connected socket, ENOBUFS.
     pub fn send(
         &mut self,
         socket: impl AsFd,
@@ -56,7 +60,7 @@ impl SendBatch {
             self.names.push(message.to.map(SockAddr::from));
             self.controls.push((control, used));
         }
-        // Made when they are needed: to clear all of them would cost as much as the call.
+        // Initialized as needed: clearing all of them would cost as much as the call.
         let mut headers = [const { MaybeUninit::<libc::mmsghdr>::uninit() }; MAX_BATCH];
         let filled = headers.iter_mut().zip(messages);
         for (((header, message), name), (control, used)) in
@@ -77,14 +81,14 @@ impl SendBatch {
             }
         }
         // SAFETY: the first `messages.len()` headers were written; they point to names, slices and control messages of
-        // the lengths they say, which are borrowed until the call has returned; sendmmsg only reads
+        // the given lengths, which are borrowed until the call has returned; sendmmsg only reads
         // them.
         let n = unsafe {
             libc::sendmmsg(
                 socket.as_fd().as_raw_fd(),
                 headers.as_mut_ptr().cast(),
                 messages.len() as libc::c_uint,
-                // The C libraries differ in its type.
+                // C libraries differ in its type.
                 (libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) as _,
             )
         };
@@ -92,7 +96,7 @@ impl SendBatch {
     }
 }
 
-/// Messages a call; what is beyond waits for the next.
+/// Messages per call; the rest waits for the next.
 const MAX_BATCH: usize = 32;
-// SAFETY: mmsghdr is integers and pointers, for which zeros are a value: nothing named, nothing sent.
+// SAFETY: mmsghdr is integers and pointers, for which zero is valid: no name, no buffer.
 const EMPTY: libc::mmsghdr = unsafe { zeroed() };

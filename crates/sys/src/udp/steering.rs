@@ -1,10 +1,10 @@
-//! Which worker's socket gets a datagram: decided by the client that its header names.
+//! Steering: selects the worker's socket for a datagram by the client in its PROXY header.
 //!
-//! The kernel's own choice follows the balancer's address, so that one client behind two balancers,
-//! or behind one that changes its port, would come to two workers, and each would want the client's
-//! address and port for itself. A classic BPF program (SO_ATTACH_REUSEPORT_CBPF, since Linux 4.6)
-//! reads the client out of the header instead. It sees the datagram from its first octet of payload.
-//! What it returns is a worker's number, or a number that no worker has: then the kernel chooses.
+//! The kernel's own hash follows the balancer's address, so that one client behind two balancers,
+//! or behind one that changes its port, would reach two workers, and both would bind the client's
+//! address and port. A classic BPF program (SO_ATTACH_REUSEPORT_CBPF, since Linux 4.6)
+//! reads the client from the header instead. It sees the datagram from the first byte of its payload,
+//! and returns a worker's index, or an index that no worker has: then the kernel chooses.
 
 use std::io;
 use std::mem::size_of_val;
@@ -14,11 +14,19 @@ use crate::{NameCall, Result};
 
 /// Steers PROXY protocol v2 datagrams among the sockets that share this one's address, in the order
 /// in which they were bound. All of them must be bound.
+///
+/// # Errors
+///
+/// ENOPROTOOPT before Linux 4.6; EINVAL for a socket without SO_REUSEPORT.
 pub fn steer_by_proxy_v2(socket: impl AsFd, workers: u32) -> Result<()> {
     attach(socket, &proxy_v2(workers))
 }
 
 /// Steers Simple Proxy Protocol datagrams likewise.
+///
+/// # Errors
+///
+/// Those of [`steer_by_proxy_v2`].
 pub fn steer_by_spp(socket: impl AsFd, workers: u32) -> Result<()> {
     attach(socket, &spp(workers))
 }
@@ -46,9 +54,9 @@ fn attach(socket: impl AsFd, program: &[libc::sock_filter]) -> Result<()> {
     }
 }
 
-/// A client has one hash, whether it is written as IPv4 or as IPv4-mapped IPv6: the four words of an
-/// IPv6 address are XORed, which of a mapped one leaves its IPv4 address XOR 0xffff, and to an
-/// IPv4 address the same is done.
+/// A client has one hash, whether its address is IPv4 or IPv4-mapped IPv6: the four words of an
+/// IPv6 address are XORed, which for a mapped one yields its IPv4 address XOR 0xffff; an
+/// IPv4 address is XORed with 0xffff, too.
 fn proxy_v2(workers: u32) -> Vec<libc::sock_filter> {
     let v4 = [
         &[
@@ -73,7 +81,7 @@ fn proxy_v2(workers: u32) -> Vec<libc::sock_filter> {
         &require(AT_LEAST, 28),
         &[load_word(0)],
         &require(EQUAL, 0x0d0a_0d0a),
-        // LOCAL (0x20) speaks for nobody: its sessions belong to the balancer's address.
+        // LOCAL (0x20) names no client: its sessions are keyed by the balancer's address.
         &[load_byte(12)],
         &require(EQUAL, 0x21),
         &[load_byte(13), op(AND_K, 0xf0)],
@@ -85,7 +93,7 @@ fn proxy_v2(workers: u32) -> Vec<libc::sock_filter> {
     .concat()
 }
 
-/// Both families have one form here: two octets of magic, 16 of client, 16 of proxy, the ports.
+/// Both families have one format: two bytes of magic, 16 of client, 16 of proxy, the ports.
 fn spp(workers: u32) -> Vec<libc::sock_filter> {
     [
         &[op(LOAD_LEN, 0)][..],
@@ -99,12 +107,12 @@ fn spp(workers: u32) -> Vec<libc::sock_filter> {
     .concat()
 }
 
-/// Goes on when the accumulator compares so with `value`, else leaves the choice to the kernel.
+/// Continues if the comparison of the accumulator with `value` holds, else leaves the choice to the kernel.
 fn require(comparison: u32, value: u32) -> [libc::sock_filter; 2] {
     [skip_if(comparison, value, 1), op(RETURN_K, KERNEL_CHOOSES)]
 }
 
-/// XORs the four words of the address at `offset` into the scratch memory.
+/// XORs the four words of the address at `offset` into scratch memory.
 fn xor_of_words(offset: u32) -> Vec<libc::sock_filter> {
     let another = |word: u32| {
         [
@@ -122,7 +130,7 @@ fn xor_of_words(offset: u32) -> Vec<libc::sock_filter> {
         .collect()
 }
 
-/// Hashes the port in the accumulator with the address in the scratch memory, and returns.
+/// Hashes the port in the accumulator with the address in scratch memory, and returns the worker's index.
 fn worker_of(workers: u32) -> [libc::sock_filter; 6] {
     [
         op(LOAD_X, 0),
@@ -175,7 +183,7 @@ const RETURN_K: u32 = libc::BPF_RET | libc::BPF_K;
 const RETURN_A: u32 = libc::BPF_RET | libc::BPF_A;
 const AT_LEAST: u32 = libc::BPF_JGE;
 const EQUAL: u32 = libc::BPF_JEQ;
-/// No worker has this number, so the kernel chooses.
+/// No worker has this index, so the kernel chooses.
 const KERNEL_CHOOSES: u32 = u32::MAX;
-/// 2^32 divided by the golden ratio: neighbouring values end far apart (Knuth, volume 3, 6.4).
+/// Fibonacci hashing, 2^32 divided by the golden ratio: spreads neighbouring values (Knuth, volume 3, 6.4).
 const SPREAD: u32 = 0x9e37_79b1;
