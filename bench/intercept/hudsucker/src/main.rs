@@ -1,8 +1,7 @@
-//! hudsucker with an authority from PEM files, as a contestant of `make bench-intercept`.
+//! hudsucker with a CA from PEM files, as a contestant of `make bench-intercept`.
 //!
-//! Untuned it is what its examples build: room for 1,000 certificates, its own HTTP connector. Tuned, there
-//! is room for every host, and neither side's sockets hold a short segment back until the last one is
-//! acknowledged, which is 40 ms for each answer.
+//! Untuned it is configured as in its examples: a cache of 1,000 certificates, its own HTTP connector. Tuned, the
+//! cache has room for every host, and Nagle's algorithm is off on both sides: it delays each response by 40 ms.
 
 use std::error::Error;
 use std::fs;
@@ -38,7 +37,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let hosts = if tuned { 20_000 } else { 1_000 };
     let authority = RcgenAuthority::new(issuer, hosts, default_provider());
     let connector = connector(root, tuned)?;
-    // One worker, as every contestant has.
+    // One worker, as for every contestant.
     tokio::runtime::Builder::new_multi_thread()
         .worker_threads(1)
         .enable_all()
@@ -54,7 +53,7 @@ async fn serve(
 ) -> Result<(), Box<dyn Error>> {
     let socket = tokio::net::TcpSocket::new_v4()?;
     socket.set_reuseaddr(true)?;
-    // On Linux what is accepted takes this over.
+    // On Linux, accepted sockets inherit this option.
     socket.set_nodelay(tuned)?;
     socket.bind(listen)?;
     let proxy = Proxy::builder()
@@ -65,7 +64,7 @@ async fn serve(
     Ok(proxy.start().await?)
 }
 
-/// What `with_rustls_connector` makes, but for the root that it trusts.
+/// The connector of `with_rustls_connector`, with another trusted root.
 fn connector(root: &str, tuned: bool) -> Result<HttpsConnector<HttpConnector>, Box<dyn Error>> {
     let mut roots = RootCertStore::empty();
     roots.add(CertificateDer::from_pem_file(root)?)?;
