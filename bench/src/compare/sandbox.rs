@@ -2,7 +2,7 @@
 //! command, so that several contestants can take short turns.
 //!
 //! Protocol: the sandbox prints an empty line when it is ready. Each line on its standard input starts a
-//! measurement, whose result is a line of JSON on its standard output. At the end of its input it exits. However it
+//! measurement; its result is a line of JSON on standard output. At the end of its input it exits. However it
 //! exits, the kernel kills everything that it started.
 
 use std::fs;

@@ -11,7 +11,7 @@ use std::thread;
 use anyhow::{Context, Result, ensure};
 use peername_sys::process::namespace::NetworkNamespace;
 
-/// Runs `test` in a new network namespace whose loopback is up.
+/// Runs `test` in a new network namespace with loopback up.
 fn in_namespace(test: impl FnOnce() -> Result<()> + Send + 'static) -> Result<()> {
     let run = move || {
         let _network = NetworkNamespace::unshare().context("these tests need root")?;

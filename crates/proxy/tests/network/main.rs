@@ -15,7 +15,7 @@ use anyhow::{Context, Result, ensure};
 use peername_sys::process::namespace::NetworkNamespace;
 use tokio::time::{sleep, timeout};
 
-/// Runs `test` in a new network namespace whose loopback is up.
+/// Runs `test` in a new network namespace with loopback up.
 fn in_namespace(test: impl AsyncFnOnce() -> Result<()> + Send + 'static) -> Result<()> {
     let run = move || {
         let _network = NetworkNamespace::unshare().context("these tests need root")?;

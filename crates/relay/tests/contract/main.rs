@@ -51,12 +51,12 @@ fn prefix_is_sent_first() {
     for method in METHODS {
         let all = pattern(4 << 20);
         let (read, sent) = all.split_at(3 << 20);
-        let ahead = |octets: &[u8], sent| Prefix {
-            bytes: octets.into(),
+        let prefix = |bytes: &[u8], sent| Prefix {
+            bytes: bytes.into(),
             sent,
             has_more: false,
         };
-        let lab = Lab::with_prefix(ahead(read, 0), method, Limits::default());
+        let lab = Lab::with_prefix(prefix(read, 0), method, Limits::default());
         thread::scope(|scope| {
             scope.spawn(|| send_and_finish(&lab.client, sent));
             assert!(read_to_end(&lab.backend) == all, "{method:?}");
@@ -68,9 +68,9 @@ fn prefix_is_sent_first() {
             "{method:?}"
         );
 
-        let said = ahead(b"gone, last words", 6);
+        let partly_sent = prefix(b"gone, last words", 6);
         let (read, report) =
-            Lab::with_prefix(said, method, Limits::default()).reset(Side::Downstream);
+            Lab::with_prefix(partly_sent, method, Limits::default()).reset(Side::Downstream);
         assert_eq!(report.tally.to_upstream, 16, "{method:?}");
         assert_eq!(
             (&*read, report.end),
