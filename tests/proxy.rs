@@ -1,5 +1,6 @@
 //! `peername proxy` over TCP, from the header to the drain. UDP is in `udp`.
 
+mod admin;
 mod draining;
 mod headers;
 mod limits;

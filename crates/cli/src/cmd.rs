@@ -1,6 +1,6 @@
 //! The subcommands, one file each: its options and what it does with them.
 
-mod ca;
+pub(crate) mod ca;
 mod completions;
 mod config;
 mod decode;

@@ -164,7 +164,7 @@ pub(crate) fn totals(totals: &Snapshot) {
         bytes_to_downstream = totals.to_downstream,
         bytes_undelivered = totals.undelivered,
         port_collisions = totals.collisions,
-        outcomes = counts(&totals.outcomes),
+        outcomes = counts(&totals.by_outcome()),
         reloads = totals.reloads,
         reloads_refused = totals.reloads_refused,
         udp_sessions = udp.sessions_began,

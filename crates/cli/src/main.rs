@@ -1,6 +1,7 @@
 //! `peername`: gives a server behind a load balancer its true client back.
 #![forbid(unsafe_code)]
 
+mod admin;
 mod cmd;
 mod compat;
 mod lifecycle;

@@ -184,6 +184,7 @@ impl Serve for Intercept {
             stream,
             peer,
             listener,
+            ..
         } = connection;
         let peer = PeerAddr(canonical(peer.0));
         self.state.metrics.connections.inc();

@@ -72,6 +72,7 @@ async fn connect(
         upstream: target,
         error,
     };
+    let started = Instant::now();
     let upstream = start_connect(permit, connector).await?;
     let first = outbound_header.unwrap_or(&prefix.bytes);
     let sent = match try_send(&upstream, first).map_err(failed)? {
@@ -87,6 +88,7 @@ async fn connect(
             0
         }
     };
+    connector.counters.count_connected(started.elapsed());
     match outbound_header {
         None => prefix.sent = sent,
         Some(outbound_header) => {

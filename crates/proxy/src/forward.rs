@@ -13,7 +13,7 @@ use peername_sys::event::readiness::register_stream;
 use peername_sys::socket::upstream::{UpstreamSocket, local_addr};
 use peername_sys::tcp::stream;
 use tokio::net::TcpStream;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
 use crate::config::SendProxy;
 use crate::conn::accept::refuse;
@@ -138,6 +138,7 @@ impl Forwarder {
             upstream: self.target,
             error,
         };
+        let started = Instant::now();
         let socket = UpstreamSocket::new_tcp(target).map_err(Failure::Local)?;
         stream::tune_for_peer(&socket, target.ip()).map_err(Failure::Local)?;
         let connecting = socket.connect(target);
@@ -154,6 +155,7 @@ impl Forwarder {
             after,
         };
         opened.map_err(timed_out)?.map_err(failed)?;
+        self.counters.count_connected(started.elapsed());
         Ok(upstream)
     }
 }

@@ -1,6 +1,7 @@
 //! Metrics counters, log lines and throttled warnings about connections and sessions.
 
 pub mod counters;
+pub mod metrics;
 
 pub(crate) mod outages;
 pub(crate) mod record;

@@ -224,15 +224,15 @@ impl<S: Serve> Acceptor<S> {
         permit: ConnectionPermit,
         context: S::Context,
     ) {
+        let bound_to = listener.addr;
         let original = listener.is_transparent.then(|| stream.local_addr().ok());
-        let listener = original
-            .flatten()
-            .map_or(listener.addr, LocalAddr::canonical);
+        let listener = original.flatten().map_or(bound_to, LocalAddr::canonical);
         let dispatched = Dispatched {
             incoming: Incoming {
                 stream,
                 peer: PeerAddr(peer),
                 listener,
+                bound_to,
             },
             permit,
             context,

@@ -31,6 +31,12 @@ impl Phases {
         }
     }
 
+    /// Whether nothing new may begin any more.
+    pub fn is_draining(&self) -> bool {
+        let is_guard_dropped = |guard: &watch::Receiver<()>| guard.has_changed().is_err();
+        *self.workers.borrow() != Phase::Serve || self.guard.as_ref().is_some_and(is_guard_dropped)
+    }
+
     /// Waits until nothing new may begin. Cancel-safe.
     pub async fn wait_draining(&mut self) {
         let workers = self.workers.wait_for(|phase| *phase != Phase::Serve);

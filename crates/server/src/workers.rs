@@ -52,6 +52,8 @@ pub struct Incoming {
     pub peer: PeerAddr,
     /// The address listened on; where a TPROXY rule brought the connection, its original destination.
     pub listener: LocalAddr,
+    /// The address that the listening socket is bound to: one of few, so that metrics can be kept by it.
+    pub bound_to: LocalAddr,
 }
 
 /// How many connections and pipes the descriptor limit allows.
@@ -138,6 +140,11 @@ impl Workers {
     /// A handle to check that no worker hangs.
     pub fn liveness(&self) -> Liveness {
         Liveness(self.commands.clone())
+    }
+
+    /// A handle to watch the phase of the workers.
+    pub fn phases(&self) -> Phases {
+        Phases::new(self.phase.subscribe())
     }
 
     /// How many descriptors are kept for connections to come.

@@ -17,6 +17,7 @@ use peername_server::own_addresses::{LocalKind, OwnAddresses};
 use peername_server::workers;
 use peername_sys::process::caps::keep_only;
 
+use crate::admin::{AdminArgs, serve_proxy};
 use crate::cmd::proxy::udp;
 use crate::cmd::self_connect::connects_to_listener;
 use crate::cmd::send::Header;
@@ -49,6 +50,8 @@ pub(crate) struct Args {
     /// How long open connections may go on after SIGTERM; a second SIGTERM ends them
     #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = value::duration)]
     drain: Duration,
+    #[command(flatten)]
+    admin: AdminArgs,
     #[command(flatten)]
     logging: logging::Args,
 }
@@ -87,6 +90,7 @@ async fn start(args: &Args, header_template: HeaderTemplate) -> anyhow::Result<E
         None,
         &given,
     )?;
+    let admin = args.admin.open()?;
     // It connects as itself: no privilege is of use any more.
     keep_only(&[])?;
     let _log = args.logging.start();
@@ -118,6 +122,9 @@ async fn start(args: &Args, header_template: HeaderTemplate) -> anyhow::Result<E
         workers,
         "listening"
     );
+    if let Some(admin) = admin {
+        serve_proxy(admin, &args.admin, &counters, &running, None);
+    }
     let code = signals.serve(running, args.drain).await;
     logging::totals(&counters.snapshot());
     code

@@ -17,9 +17,9 @@ use peername_intercept::policy::destination::Destinations;
 use peername_intercept::state::{InterceptState, Reload};
 use peername_intercept::upstream::Upstream;
 use peername_intercept::upstream::trust::TrustError;
-use peername_observe::admin::{AdminListener, AdminServer};
+use peername_observe::admin::AdminServer;
 use peername_server::listeners::{
-    ExistingListeners, InheritedSockets, ListenerId, Listeners, number_listeners, open_single,
+    ExistingListeners, InheritedSockets, ListenerId, Listeners, number_listeners,
 };
 use peername_server::own_addresses::OwnAddresses;
 use peername_server::workers::{self, Capacity};
@@ -46,14 +46,11 @@ async fn start(args: &Args) -> anyhow::Result<ExitCode> {
     let authority = Authority::open(&ca)?;
     let own = OwnAddresses::read().await?;
     let (listeners, kinds) = open(args)?;
-    let admin = args
-        .admin
-        .map(|addr| open_single(addr).map(AdminListener::Tcp))
-        .transpose()?;
+    let admin = args.admin.open()?;
     keep_only(&[])?;
     let _log = args.logging.start();
     let mut listening: Vec<_> = listeners.addrs().iter().map(SocketAddr::port).collect();
-    listening.extend(args.admin.map(|admin| admin.port()));
+    listening.extend(args.admin.port());
     let destinations = Destinations {
         allowed: args.allow_destination.clone(),
         own: own.clone(),
@@ -100,7 +97,7 @@ async fn start(args: &Args) -> anyhow::Result<ExitCode> {
         let mut registry = Registry::default();
         state.register(&mut registry);
         let health = InterceptHealth::new(Arc::clone(&state), running.liveness());
-        tokio::spawn(AdminServer::new(registry, health, args.admin_hosts()).serve(admin));
+        tokio::spawn(AdminServer::new(registry, health, args.admin.allowed_hosts()).serve(admin));
     }
     service_manager::ready("intercepting");
     service_manager::keep_alive(running.liveness());

@@ -26,6 +26,7 @@ use peername_sys::netlink::{Netlink, Transport, has_ipsec_policies};
 
 pub(crate) use options::Args;
 
+use crate::admin::serve_proxy;
 use crate::lifecycle::{self, SignalEvent, Signals};
 use crate::{logging, service_manager};
 use control::Control;
@@ -58,6 +59,7 @@ async fn start(args: &Args, setup: Setup) -> anyhow::Result<ExitCode> {
         true => Some(Keeper::start(&setup.backends())?),
         false => None,
     };
+    let admin = setup.process.admin.open()?;
     let kernel = kernel(&setup).await?;
     privileges::drop_unneeded(setup.mark())?;
     let _log = setup.process.logging.start();
@@ -70,6 +72,11 @@ async fn start(args: &Args, setup: Setup) -> anyhow::Result<ExitCode> {
         tracing::info!("TCP: bytes are moved by --relay {relay}, as chosen");
     }
     let control = Control::start(setup, open, given, ids, kernel).await?;
+    if let Some(admin) = admin {
+        let reply_path = control.reply_path.subscribe();
+        let (args, counters) = (&control.setup.process.admin, &control.shared.counters);
+        serve_proxy(admin, args, counters, &control.running, Some(reply_path));
+    }
     let routes_lost = route_keeper::wait_lost(keeper.as_mut(), control.reply_path.subscribe())?;
     tokio::select! {
         code = serve(args, control, signals) => code,

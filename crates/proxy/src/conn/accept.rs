@@ -31,6 +31,7 @@ impl AcceptedConn {
             stream,
             peer,
             listener,
+            ..
         } = incoming;
         if !config.trust.contains(peer.ip()) {
             return Err(refuse(&stream, Failure::Untrusted));

@@ -1,15 +1,23 @@
 //! The counters behind the metrics. A snapshot is cheap and never blocks an event loop.
 
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
 
 use peername_relay::Tally;
+use peername_server::addr::LocalAddr;
+use peername_server::header_error::HeaderError;
+use peername_sys::netlink::Transport;
 
-use crate::outcome::Outcome;
+use crate::outcome::{Failure, Fault, Outcome};
 
+mod connect_time;
 mod datagrams;
 
+use connect_time::ConnectTime;
+pub use connect_time::ConnectTimeSnapshot;
 use datagrams::DatagramCounters;
 pub use datagrams::DatagramSnapshot;
 pub(crate) use datagrams::DatagramTally;
@@ -27,7 +35,31 @@ pub struct Counters {
     reloads_refused: AtomicU64,
     datagrams: DatagramCounters,
     /// Ends by outcome. Locked once per connection, at its end.
-    outcomes: Mutex<BTreeMap<&'static str, u64>>,
+    outcomes: Mutex<BTreeMap<OutcomeLabels, u64>>,
+    /// From the beginning of connect(2) to an established connection.
+    connect_time: ConnectTime,
+}
+
+/// What ended connections and sessions are counted by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct OutcomeLabels {
+    /// The address that the listening socket is bound to.
+    pub listener: SocketAddr,
+    /// TCP connections or UDP sessions.
+    pub transport: Transport,
+    /// [`Outcome::label`].
+    pub outcome: &'static str,
+    /// What kind of refusal it was, if it was one.
+    pub refusal: Option<Refusal>,
+}
+
+/// Why a connection was not relayed, as metrics distinguish it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Refusal {
+    /// There was no header to work with.
+    Header,
+    /// A rule of the operator's refused it.
+    Denied,
 }
 
 /// The values of the counters at one moment.
@@ -51,8 +83,10 @@ pub struct Snapshot {
     pub reloads_refused: u64,
     /// The UDP counters.
     pub datagrams: DatagramSnapshot,
-    /// Ended connections and sessions by [`Outcome::label`].
-    pub outcomes: BTreeMap<&'static str, u64>,
+    /// Ended connections and sessions.
+    pub outcomes: BTreeMap<OutcomeLabels, u64>,
+    /// Times from connect(2) to an established connection.
+    pub connect_time: ConnectTimeSnapshot,
 }
 
 impl Counters {
@@ -76,9 +110,9 @@ impl Counters {
     }
 
     /// Counts the end of a connection.
-    pub fn count_ended(&self, outcome: &Outcome, tally: &Tally) {
+    pub fn count_ended(&self, listener: LocalAddr, outcome: &Outcome, tally: &Tally) {
         self.ended.fetch_add(1, Relaxed);
-        self.add_outcome(outcome, tally);
+        self.add_outcome(listener, Transport::Tcp, outcome, tally);
     }
 
     /// Counts a new UDP session.
@@ -87,9 +121,9 @@ impl Counters {
     }
 
     /// Counts the end of a UDP session.
-    pub fn count_session_ended(&self, outcome: &Outcome, tally: &Tally) {
+    pub fn count_session_ended(&self, listener: LocalAddr, outcome: &Outcome, tally: &Tally) {
         self.datagrams.ended.fetch_add(1, Relaxed);
-        self.add_outcome(outcome, tally);
+        self.add_outcome(listener, Transport::Udp, outcome, tally);
     }
 
     /// Adds the tally of a worker, and resets it.
@@ -97,12 +131,29 @@ impl Counters {
         self.datagrams.flush_tally(tally);
     }
 
-    fn add_outcome(&self, outcome: &Outcome, tally: &Tally) {
+    /// Counts an established connection to a backend, and how long it took.
+    pub(crate) fn count_connected(&self, time: Duration) {
+        self.connect_time.observe(time);
+    }
+
+    fn add_outcome(
+        &self,
+        LocalAddr(listener): LocalAddr,
+        transport: Transport,
+        outcome: &Outcome,
+        tally: &Tally,
+    ) {
         self.to_upstream.fetch_add(tally.to_upstream, Relaxed);
         self.to_downstream.fetch_add(tally.to_downstream, Relaxed);
         self.undelivered.fetch_add(tally.undelivered, Relaxed);
         let mut outcomes = self.outcomes.lock().unwrap_or_else(PoisonError::into_inner);
-        *outcomes.entry(outcome.label()).or_default() += 1;
+        let labels = OutcomeLabels {
+            listener,
+            transport,
+            outcome: outcome.label(),
+            refusal: Refusal::from_outcome(outcome),
+        };
+        *outcomes.entry(labels).or_default() += 1;
     }
 
     /// Reads all counters.
@@ -123,6 +174,31 @@ impl Counters {
                 .lock()
                 .unwrap_or_else(PoisonError::into_inner)
                 .clone(),
+            connect_time: self.connect_time.snapshot(),
+        }
+    }
+}
+
+impl Snapshot {
+    /// Sums the ended connections and sessions by [`Outcome::label`] alone.
+    pub fn by_outcome(&self) -> BTreeMap<&'static str, u64> {
+        let mut sums = BTreeMap::new();
+        for (labels, count) in &self.outcomes {
+            *sums.entry(labels.outcome).or_default() += count;
+        }
+        sums
+    }
+}
+
+impl Refusal {
+    fn from_outcome(outcome: &Outcome) -> Option<Self> {
+        let Outcome::Failed(failure) = outcome else {
+            return None;
+        };
+        match failure {
+            Failure::Header(HeaderError::TooManyPending) => Some(Self::Denied),
+            Failure::Header(_) => Some(Self::Header),
+            _ => (failure.fault() == Fault::Policy).then_some(Self::Denied),
         }
     }
 }

@@ -22,7 +22,10 @@ use crate::telemetry::refusals;
 #[derive(Debug)]
 pub(crate) struct Record {
     counters: Arc<Counters>,
+    /// The address that the listening socket is bound to.
     listener: LocalAddr,
+    /// Whether a TPROXY rule brought it: then the log's `listener` is its original destination, which `local` holds.
+    is_redirected: bool,
     /// The local address of the connection or the first datagram, for the log.
     local: Option<Box<LocalAddr>>,
     peer: PeerAddr,
@@ -51,7 +54,8 @@ impl Record {
     /// Begins the record of a connection that was just accepted, and counts it.
     pub(crate) fn begin(counters: &Arc<Counters>, incoming: &Incoming) -> Self {
         counters.count_accepted();
-        let mut record = Self::new(counters, incoming.listener, incoming.peer, None);
+        let is_redirected = incoming.listener != incoming.bound_to;
+        let mut record = Self::new(counters, incoming.bound_to, is_redirected, incoming.peer);
         if is_logged() {
             let local = local_addr(&incoming.stream).ok();
             record.local = local.map(|local| Box::new(LocalAddr::canonical(local)));
@@ -59,15 +63,17 @@ impl Record {
         record
     }
 
-    /// Begins the record of a UDP session at its first datagram, and counts it.
+    /// Begins the record of a UDP session with its first datagram, and counts the session.
     pub(crate) fn begin_session(
         counters: &Arc<Counters>,
         listener: LocalAddr,
+        is_redirected: bool,
         local: Option<LocalAddr>,
         peer: PeerAddr,
     ) -> Self {
         counters.count_session_started();
-        let mut record = Self::new(counters, listener, peer, Some(DatagramCounts::default()));
+        let mut record = Self::new(counters, listener, is_redirected, peer);
+        record.datagrams = Some(DatagramCounts::default());
         record.local = local.filter(|_| is_logged()).map(Box::new);
         record
     }
@@ -75,12 +81,13 @@ impl Record {
     fn new(
         counters: &Arc<Counters>,
         listener: LocalAddr,
+        is_redirected: bool,
         peer: PeerAddr,
-        datagrams: Option<DatagramCounts>,
     ) -> Self {
         Self {
             counters: Arc::clone(counters),
             listener,
+            is_redirected,
             local: None,
             peer,
             since: Instant::now(),
@@ -88,8 +95,16 @@ impl Record {
             target: None,
             tlvs: None,
             tally: Tally::default(),
-            datagrams,
+            datagrams: None,
             outcome: Outcome::Cut,
+        }
+    }
+
+    /// The log's `listener`.
+    fn logged_listener(&self) -> LocalAddr {
+        match &self.local {
+            Some(original) if self.is_redirected => **original,
+            _ => self.listener,
         }
     }
 
@@ -118,7 +133,7 @@ impl Record {
         let outcome = &self.outcome;
         tracing::debug!(
             target: LOG_TARGET,
-            listener = %self.listener,
+            listener = %self.logged_listener(),
             local = self.local.as_ref().map(tracing::field::display),
             peer = %self.peer,
             client = self.client.map(tracing::field::display),
@@ -141,10 +156,12 @@ impl Record {
 impl Drop for Record {
     fn drop(&mut self) {
         match self.datagrams {
-            None => self.counters.count_ended(&self.outcome, &self.tally),
+            None => self
+                .counters
+                .count_ended(self.listener, &self.outcome, &self.tally),
             Some(_) => self
                 .counters
-                .count_session_ended(&self.outcome, &self.tally),
+                .count_session_ended(self.listener, &self.outcome, &self.tally),
         }
         refusals::report(self.peer, &self.outcome);
         self.log();

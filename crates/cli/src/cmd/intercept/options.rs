@@ -15,12 +15,11 @@ use peername_intercept::policy::pinned::PinnedClients;
 use peername_intercept::state::Rules;
 use peername_intercept::upstream::config::UpstreamConfig;
 use peername_intercept::upstream::upstream_proxy::UpstreamProxy;
-use peername_observe::admin::AllowedHosts;
 use peername_server::destination_list::AllowedDestination;
 use peername_server::trust_list::TrustList;
 
+use crate::admin::AdminArgs;
 use crate::cmd::ca::ca_dir::CaDir;
-use crate::cmd::ca::host_name;
 use crate::logging;
 use crate::usage::Usage;
 use crate::value::{self, Number, Time, Timeout};
@@ -116,12 +115,8 @@ pub(crate) struct Args {
     /// at most, and then refused (429)
     #[arg(long, value_name = "N", default_value = "1000")]
     certificates_per_client: Number<1, 1_000_000>,
-    /// Where to answer /metrics, /healthz and /readyz
-    #[arg(long, value_name = "ADDR", value_parser = value::address)]
-    pub(super) admin: Option<SocketAddr>,
-    /// A name beside localhost and IP addresses by which --admin may be asked; may be repeated [default: this host's name]
-    #[arg(long, value_name = "NAME", requires = "admin")]
-    admin_host: Vec<String>,
+    #[command(flatten)]
+    pub(super) admin: AdminArgs,
     /// Event loops [default: one a core]
     #[arg(long, value_name = "N")]
     workers: Option<Number<1, 1024>>,
@@ -201,15 +196,6 @@ impl Args {
                 users,
             }),
         }
-    }
-
-    /// The host names by which --admin may be addressed.
-    pub(super) fn admin_hosts(&self) -> AllowedHosts {
-        let own = || vec![host_name()];
-        AllowedHosts(match self.admin_host.as_slice() {
-            [] => own(),
-            names => names.to_vec(),
-        })
     }
 
     pub(super) fn certificates_per_client(&self) -> u32 {

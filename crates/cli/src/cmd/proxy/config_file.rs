@@ -4,6 +4,7 @@
 use std::borrow::Cow;
 use std::path::Path;
 
+use peername_observe::admin::AdminAddr;
 use peername_sys::fs::text_file;
 use schemars::JsonSchema;
 use serde::Deserialize;
@@ -12,6 +13,7 @@ use toml::de::{DeArray, DeTable, DeValue, Deserializer};
 
 use super::options::{DataPath, Listener, Process};
 use super::setup::{Origin, ServicePlan, Setup};
+use crate::admin::{self, AdminArgs};
 use crate::logging::{self, Format};
 use crate::value::{Number, Time};
 
@@ -32,6 +34,13 @@ pub(crate) struct File {
     /// How long open connections may go on after SIGTERM; 30s unless given
     #[serde(default)]
     drain: Option<Time>,
+    /// Where /metrics, /healthz and /readyz are served: ADDR:PORT, or unix:PATH; nowhere unless given
+    #[serde(default, deserialize_with = "admin::deserialize")]
+    #[schemars(with = "Option<String>")]
+    admin: Option<AdminAddr>,
+    /// Host names besides localhost and IP addresses in requests to `admin`; this host's name unless given
+    #[serde(default)]
+    admin_host: Vec<String>,
     /// How the log is written; text on a terminal, else json, unless given
     #[serde(default)]
     log_format: Option<Format>,
@@ -102,6 +111,13 @@ impl File {
             setup_routes: over.setup_routes || self.setup_routes,
             data_path: over.data_path.or(self.data_path),
             drain: over.drain.or(self.drain),
+            admin: AdminArgs {
+                admin: over.admin.admin.clone().or_else(|| self.admin.clone()),
+                admin_host: match over.admin.admin_host.as_slice() {
+                    [] => self.admin_host.clone(),
+                    hosts => hosts.to_vec(),
+                },
+            },
             logging: logging::Args {
                 log_format: over.logging.log_format.or(self.log_format),
                 verbose: over.logging.verbose.max(self.verbose),

@@ -118,7 +118,11 @@ impl Shared {
     ) -> peername_sys::Result<Services> {
         let mut all = Vec::new();
         let own_ports = OwnPorts {
-            ports: actual.values().map(SocketAddr::port).collect(),
+            ports: actual
+                .values()
+                .map(SocketAddr::port)
+                .chain(setup.process.admin.port())
+                .collect(),
             transparent: setup.services.iter().any(|plan| plan.config.transparent),
         };
         for plan in &setup.services {

@@ -20,6 +20,7 @@ use serde::{Deserialize, Serialize};
 
 use super::destination::destinations;
 use super::udp;
+use crate::admin::AdminArgs;
 use crate::cmd::routes::{Protocol, Targets};
 use crate::logging;
 use crate::usage::Usage;
@@ -57,6 +58,8 @@ pub(crate) struct Process {
     /// The listening sockets, all passed by who starts us, are of another network than ours: `exec`
     #[arg(long, hide = true)]
     pub(super) sockets_from_outside: bool,
+    #[command(flatten)]
+    pub(super) admin: AdminArgs,
     #[command(flatten)]
     pub(super) logging: logging::Args,
 }

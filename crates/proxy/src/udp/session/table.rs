@@ -248,9 +248,9 @@ impl<R: Role> SessionTable<R> {
             }
             opened => opened?,
         };
-        let listener = self.listeners.get(reply_to.listener).copied();
-        let listener = reply_to.original_destination.map(LocalAddr).or(listener);
-        let listener = listener.unwrap_or(LocalAddr(admitted.key.from));
+        let bound_to = self.listeners.get(reply_to.listener).copied();
+        let bound_to = bound_to.unwrap_or(LocalAddr(admitted.key.from));
+        let listener = reply_to.original_destination.map_or(bound_to, LocalAddr);
         let local = reply_to.local.map(|local| {
             let ip = reply_to
                 .original_destination
@@ -265,7 +265,13 @@ impl<R: Role> SessionTable<R> {
             flush(self);
             self.evict_for(admitted.balancer, now);
         }
-        let mut record = Record::begin_session(&self.counters, listener, local, reply_to.peer);
+        let mut record = Record::begin_session(
+            &self.counters,
+            bound_to,
+            reply_to.original_destination.is_some(),
+            local,
+            reply_to.peer,
+        );
         record.set_header(admitted.header.claim, None);
         record.set_target(Target(upstream));
         let session = Session::new(

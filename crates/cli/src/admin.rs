@@ -1,0 +1,136 @@
+//! The admin endpoint's options and socket, for every long-running command.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use anyhow::Context;
+use peername_observe::admin::{
+    AdminAddr, AdminListener, AdminServer, AllowedHosts, Health, UnixSocketFile,
+};
+use peername_proxy::reply_path::monitor::ReplyPathMonitor;
+use peername_proxy::telemetry::counters::Counters;
+use peername_proxy::telemetry::metrics::ProxyCollector;
+use peername_server::listeners::open_single;
+use peername_server::liveness::Liveness;
+use peername_server::phases::Phases;
+use peername_server::workers::Workers;
+use prometheus_client::registry::Registry;
+use serde::de::Error;
+use serde::{Deserialize, Deserializer};
+use tokio::sync::watch;
+
+use crate::cmd::ca::host_name;
+
+/// `--admin` and `--admin-host`.
+#[derive(Clone, Debug, Default, PartialEq, clap::Args)]
+pub(crate) struct AdminArgs {
+    /// Serve /metrics, /healthz and /readyz here: ADDR:PORT, or unix:PATH [default: nowhere]
+    #[arg(long, value_name = "ADDR|unix:PATH")]
+    pub(crate) admin: Option<AdminAddr>,
+    /// A host name besides localhost and IP addresses in requests to --admin; may be repeated [default: this host's name]
+    #[arg(long, value_name = "NAME", requires = "admin")]
+    pub(crate) admin_host: Vec<String>,
+}
+
+impl AdminArgs {
+    /// Opens the socket, where one is asked for.
+    ///
+    /// # Errors
+    ///
+    /// The address or path can't be listened on.
+    pub(crate) fn open(&self) -> anyhow::Result<Option<AdminListener>> {
+        let open = |addr: &AdminAddr| match addr {
+            AdminAddr::Tcp(addr) => Ok(AdminListener::Tcp(open_single(*addr)?)),
+            AdminAddr::Unix(path) => open_unix(path).map(AdminListener::Unix),
+        };
+        self.admin.as_ref().map(open).transpose()
+    }
+
+    /// The TCP port, for destination rules that refuse this process's own ports.
+    pub(crate) fn port(&self) -> Option<u16> {
+        match self.admin.as_ref()? {
+            AdminAddr::Tcp(addr) => Some(addr.port()),
+            AdminAddr::Unix(_) => None,
+        }
+    }
+
+    /// The host names that requests may be for.
+    pub(crate) fn allowed_hosts(&self) -> AllowedHosts {
+        AllowedHosts(match self.admin_host.as_slice() {
+            [] => vec![host_name()],
+            names => names.to_vec(),
+        })
+    }
+}
+
+/// Serves the metrics of `proxy` or `forward` from now on, on the current runtime.
+pub(crate) fn serve_proxy(
+    listener: AdminListener,
+    args: &AdminArgs,
+    counters: &Arc<Counters>,
+    workers: &Workers,
+    reply_path: Option<watch::Receiver<Arc<ReplyPathMonitor>>>,
+) {
+    let mut registry = Registry::default();
+    registry.register_collector(Box::new(ProxyCollector::new(Arc::clone(counters))));
+    let health = ProxyHealth {
+        liveness: workers.liveness(),
+        phases: workers.phases(),
+        reply_path,
+    };
+    let server = AdminServer::new(registry, health, args.allowed_hosts());
+    tokio::spawn(server.serve(listener));
+}
+
+/// The health of `proxy` and `forward`.
+struct ProxyHealth {
+    liveness: Liveness,
+    phases: Phases,
+    /// `forward` connects as itself and has none.
+    reply_path: Option<watch::Receiver<Arc<ReplyPathMonitor>>>,
+}
+
+impl Health for ProxyHealth {
+    async fn check_liveness(&self) {
+        self.liveness.check().await;
+    }
+
+    async fn check_readiness(&self) -> Result<(), String> {
+        if self.phases.is_draining() {
+            return Err("draining".to_owned());
+        }
+        let is_broken = self
+            .reply_path
+            .as_ref()
+            .is_some_and(|path| !path.borrow().is_all_sound());
+        match is_broken {
+            true => Err("replies to spoofed connections do not come back to this host; see `peername doctor`".to_owned()),
+            false => Ok(()),
+        }
+    }
+}
+
+/// Reads an address of the configuration file.
+///
+/// # Errors
+///
+/// The text is no address of an admin endpoint.
+pub(crate) fn deserialize<'de, D: Deserializer<'de>>(
+    from: D,
+) -> Result<Option<AdminAddr>, D::Error> {
+    let text = String::deserialize(from)?;
+    let parsed = text.parse();
+    parsed
+        .map(Some)
+        .map_err(|error| D::Error::custom(format_args!("{text:?}: {error}")))
+}
+
+fn open_unix(path: &Path) -> anyhow::Result<UnixSocketFile> {
+    UnixSocketFile::bind(path).with_context(|| {
+        let path = path.display();
+        format!(
+            "--admin unix:{path}: can't listen there: does its directory exist and may this process write to it, and does \
+             no other process listen there?"
+        )
+    })
+}

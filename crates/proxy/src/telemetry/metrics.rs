@@ -1,0 +1,261 @@
+//! The counters as Prometheus metrics, read when they are scraped: nothing is added to the path of a connection.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use peername_sys::netlink::Transport;
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric, NoLabelSet};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::metrics::counter::ConstCounter;
+use prometheus_client::metrics::gauge::ConstGauge;
+
+use crate::telemetry::counters::{ConnectTimeSnapshot, Counters, Refusal, Snapshot};
+
+/// Collects the counters of `proxy` or `forward`.
+#[derive(Debug)]
+pub struct ProxyCollector {
+    counters: Arc<Counters>,
+}
+
+impl ProxyCollector {
+    /// Of these counters.
+    pub fn new(counters: Arc<Counters>) -> Self {
+        Self { counters }
+    }
+}
+
+impl Collector for ProxyCollector {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
+        let snapshot = self.counters.snapshot();
+        encode_outcomes(&mut encoder, &snapshot)?;
+        encode_refusals(&mut encoder, &snapshot)?;
+        encode_totals(&mut encoder, &snapshot)?;
+        encode_udp(&mut encoder, &snapshot)?;
+        encode_connect_time(&mut encoder, &snapshot.connect_time)
+    }
+}
+
+#[derive(Clone, Debug, EncodeLabelSet)]
+struct Ended {
+    listener: String,
+    protocol: &'static str,
+    outcome: &'static str,
+}
+
+#[derive(Clone, Debug, EncodeLabelSet)]
+struct Reason {
+    reason: &'static str,
+}
+
+#[derive(Clone, Debug, EncodeLabelSet)]
+struct Direction {
+    direction: &'static str,
+}
+
+#[derive(Clone, Debug, EncodeLabelSet)]
+struct ReloadResult {
+    result: &'static str,
+}
+
+fn encode_outcomes(
+    encoder: &mut DescriptorEncoder<'_>,
+    snapshot: &Snapshot,
+) -> Result<(), fmt::Error> {
+    let mut ended: BTreeMap<(SocketAddr, Transport, &'static str), u64> = BTreeMap::new();
+    for (labels, count) in &snapshot.outcomes {
+        let key = (labels.listener, labels.transport, labels.outcome);
+        *ended.entry(key).or_default() += count;
+    }
+    let ended = ended
+        .into_iter()
+        .map(|((listener, transport, outcome), count)| {
+            let labels = Ended {
+                listener: listener.to_string(),
+                protocol: protocol(transport),
+                outcome,
+            };
+            (labels, count)
+        });
+    counters(
+        encoder,
+        "peername_connections",
+        "Connections and UDP sessions that have ended, by how they ended",
+        ended,
+    )
+}
+
+fn encode_refusals(
+    encoder: &mut DescriptorEncoder<'_>,
+    snapshot: &Snapshot,
+) -> Result<(), fmt::Error> {
+    let of = |refusal| {
+        let mut reasons: BTreeMap<&'static str, u64> = BTreeMap::new();
+        let all = snapshot.outcomes.iter();
+        for (labels, count) in all.filter(|(labels, _)| labels.refusal == Some(refusal)) {
+            *reasons.entry(labels.outcome).or_default() += count;
+        }
+        reasons
+            .into_iter()
+            .map(|(reason, count)| (Reason { reason }, count))
+    };
+    counters(
+        encoder,
+        "peername_header_errors",
+        "Connections without a valid header in time, by reason",
+        of(Refusal::Header),
+    )?;
+    counters(
+        encoder,
+        "peername_denied",
+        "Connections and UDP sessions that a rule refused, by reason",
+        of(Refusal::Denied),
+    )
+}
+
+fn encode_totals(
+    encoder: &mut DescriptorEncoder<'_>,
+    snapshot: &Snapshot,
+) -> Result<(), fmt::Error> {
+    counter(
+        encoder,
+        "peername_connections_accepted",
+        "TCP connections accepted",
+        snapshot.accepted,
+    )?;
+    gauge(
+        encoder,
+        "peername_connections_active",
+        "TCP connections that are open now",
+        snapshot.active,
+    )?;
+    counters(
+        encoder,
+        "peername_bytes",
+        "Bytes relayed by connections and UDP sessions that have ended, by direction",
+        directions(snapshot.to_upstream, snapshot.to_downstream),
+    )?;
+    counter(
+        encoder,
+        "peername_port_collisions",
+        "Connections whose client port was taken on this host",
+        snapshot.collisions,
+    )?;
+    let reloads = [
+        ("applied", snapshot.reloads),
+        ("refused", snapshot.reloads_refused),
+    ];
+    counters(
+        encoder,
+        "peername_reloads",
+        "Configuration reloads, by result",
+        reloads.map(|(result, count)| (ReloadResult { result }, count)),
+    )
+}
+
+fn encode_udp(encoder: &mut DescriptorEncoder<'_>, snapshot: &Snapshot) -> Result<(), fmt::Error> {
+    let udp = &snapshot.datagrams;
+    gauge(
+        encoder,
+        "peername_udp_sessions",
+        "UDP sessions that are open now",
+        udp.sessions,
+    )?;
+    counter(
+        encoder,
+        "peername_udp_sessions_opened",
+        "UDP sessions opened",
+        udp.sessions_began,
+    )?;
+    counters(
+        encoder,
+        "peername_udp_datagrams",
+        "Datagrams sent on, by direction, in user space and in the kernel",
+        directions(udp.to_upstream, udp.to_downstream),
+    )?;
+    counter(
+        encoder,
+        "peername_udp_offloaded_datagrams",
+        "Datagrams that the kernel data path sent on",
+        udp.in_kernel,
+    )?;
+    counters(
+        encoder,
+        "peername_udp_dropped",
+        "Datagrams dropped, by reason",
+        udp.dropped
+            .iter()
+            .map(|(&reason, &count)| (Reason { reason }, count)),
+    )
+}
+
+fn encode_connect_time(
+    encoder: &mut DescriptorEncoder<'_>,
+    time: &ConnectTimeSnapshot,
+) -> Result<(), fmt::Error> {
+    let mut metric = encoder.encode_descriptor(
+        "peername_connect_seconds",
+        "Time from the start of a connection to a backend until it was established",
+        None,
+        MetricType::Histogram,
+    )?;
+    let buckets: Vec<_> = time
+        .buckets
+        .iter()
+        .map(|(bound, count)| (bound.map_or(f64::MAX, |bound| bound.as_secs_f64()), *count))
+        .collect();
+    let count = buckets.iter().map(|(_, count)| count).sum();
+    metric.encode_histogram::<NoLabelSet>(time.sum.as_secs_f64(), count, &buckets, None)
+}
+
+fn directions(to_upstream: u64, to_downstream: u64) -> [(Direction, u64); 2] {
+    [
+        ("to_upstream", to_upstream),
+        ("to_downstream", to_downstream),
+    ]
+    .map(|(direction, count)| (Direction { direction }, count))
+}
+
+fn protocol(transport: Transport) -> &'static str {
+    match transport {
+        Transport::Tcp => "tcp",
+        Transport::Udp => "udp",
+    }
+}
+
+fn counter(
+    encoder: &mut DescriptorEncoder<'_>,
+    name: &str,
+    help: &str,
+    value: u64,
+) -> Result<(), fmt::Error> {
+    let counter = ConstCounter::new(value);
+    let metric = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
+    counter.encode(metric)
+}
+
+fn gauge(
+    encoder: &mut DescriptorEncoder<'_>,
+    name: &str,
+    help: &str,
+    value: u64,
+) -> Result<(), fmt::Error> {
+    let gauge = ConstGauge::new(i64::try_from(value).unwrap_or(i64::MAX));
+    let metric = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
+    gauge.encode(metric)
+}
+
+fn counters<L: EncodeLabelSet>(
+    encoder: &mut DescriptorEncoder<'_>,
+    name: &str,
+    help: &str,
+    values: impl IntoIterator<Item = (L, u64)>,
+) -> Result<(), fmt::Error> {
+    let mut family = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
+    for (labels, value) in values {
+        ConstCounter::new(value).encode(family.encode_family(&labels)?)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,139 @@
+//! The admin endpoint of `proxy` and `forward`: metrics that agree with what happened, health and readiness.
+
+use std::process::Command;
+
+use rustix::process::Signal;
+
+use crate::harness::addr::{LISTEN_V4, v4};
+use crate::harness::conn::Conn;
+use crate::harness::lab::{Host, Lab, Scratch, wait_for};
+use crate::harness::peername::Peername;
+use crate::harness::rig::proxy::ProxyRig;
+
+const ADMIN: &str = "--admin=127.0.0.1:9300";
+
+/// Requests a path of the admin endpoint; returns the body and, behind it, the status.
+fn get(host: &Host, args: &[&str], path: &str) -> String {
+    let mut command = Command::new("curl");
+    command.args(["-sS", "--noproxy", "*", "-w", "%{http_code}"]);
+    command
+        .args(args)
+        .arg(format!("http://127.0.0.1:9300{path}"));
+    let output = host.output(&mut command, "");
+    String::from_utf8(output.stdout).expect("text")
+}
+
+/// Waits until the scrape has this line.
+#[track_caller]
+fn wait_metric(host: &Host, args: &[&str], line: &str) {
+    let mut last = String::new();
+    wait_for(line, || {
+        last = get(host, args, "/metrics");
+        last.lines().any(|found| found == line).then_some(())
+    });
+}
+
+#[test]
+fn metrics_count_what_happened_by_listener_and_outcome() {
+    let rig = ProxyRig::new(&[ADMIN]);
+    let host = &rig.lab.server;
+    let (down, up) = rig.connect_client(v4([203, 0, 113, 7], 56324));
+    down.send(b"ping");
+    assert_eq!(up.recv(4), b"ping");
+    wait_metric(host, &[], "peername_connections_active 1");
+    up.send(b"a reply");
+    assert_eq!(down.recv(7), b"a reply");
+    drop((down, up));
+    // Neither has a header that can be served: one is none, the other claims loopback.
+    let no_header = rig.connect_and_send(b"GET / HTTP/1.1\r\n\r\n");
+    no_header.wait_closed();
+    let denied = rig.connect_and_send(b"PROXY TCP4 127.0.0.1 198.51.100.10 56324 443\r\n");
+    denied.wait_closed();
+
+    for line in [
+        "peername_connections_active 0",
+        "peername_connections_accepted_total 3",
+        &format!(
+            "peername_connections_total{{listener=\"{LISTEN_V4}\",protocol=\"tcp\",outcome=\"finished\"}} 1"
+        ),
+        "peername_header_errors_total{reason=\"no_header\"} 1",
+        "peername_denied_total{reason=\"source_loopback\"} 1",
+        "peername_bytes_total{direction=\"to_upstream\"} 4",
+        "peername_bytes_total{direction=\"to_downstream\"} 7",
+        "peername_connect_seconds_count 1",
+    ] {
+        wait_metric(host, &[], line);
+    }
+    assert_eq!(get(host, &[], "/healthz"), "ok\n200");
+    assert_eq!(get(host, &[], "/readyz"), "ready\n200");
+    let elsewhere = get(host, &["-H", "Host: evil.example"], "/metrics");
+    assert!(elsewhere.ends_with("421"), "{elsewhere}");
+}
+
+/// Clients are sent elsewhere while open connections go on.
+#[test]
+fn draining_proxy_is_not_ready() {
+    let rig = ProxyRig::new(&[ADMIN, "--drain=60s"]);
+    let host = &rig.lab.server;
+    let open = rig.connect_client(v4([203, 0, 113, 7], 56324));
+    assert_eq!(get(host, &[], "/readyz"), "ready\n200");
+    rig.proxy.signal(Signal::TERM);
+    wait_for("unreadiness", || {
+        (get(host, &[], "/readyz") == "draining\n503").then_some(())
+    });
+    wait_metric(host, &[], "peername_connections_active 1");
+    assert_eq!(get(host, &[], "/healthz"), "ok\n200");
+    drop(open);
+}
+
+/// Replies that leave this host are an outage for every client.
+#[test]
+fn broken_reply_path_is_not_ready() {
+    let rig = ProxyRig::new(&[ADMIN]);
+    let host = &rig.lab.server;
+    assert_eq!(get(host, &[], "/readyz"), "ready\n200");
+    let lab = Lab::without_routes();
+    let proxy = Peername::proxy(&lab, &[ADMIN]);
+    let ready = get(&lab.server, &[], "/readyz");
+    assert!(
+        ready.contains("do not come back to this host") && ready.ends_with("503"),
+        "{ready}\n{}",
+        proxy.log()
+    );
+}
+
+/// No browser and no other user reaches it: the socket belongs to the owner and the group.
+#[test]
+fn unix_socket_serves_the_same() {
+    let scratch = Scratch::new();
+    let path = scratch.path_text("admin.sock");
+    let rig = ProxyRig::new(&[&format!("--admin=unix:{path}")]);
+    let mode = rig.lab.server.run("stat", &["-c", "%a %F", &path]);
+    assert_eq!(mode.trim(), "660 socket");
+    let args = ["--unix-socket", &path];
+    assert_eq!(get(&rig.lab.server, &args, "/readyz"), "ready\n200");
+    wait_metric(&rig.lab.server, &args, "peername_connections_active 0");
+}
+
+#[test]
+fn forward_counts_too() {
+    let rig = ProxyRig::new(&[]);
+    let host = &rig.lab.server;
+    let listen = v4([127, 0, 0, 1], 7000);
+    let _forward = Peername::start(
+        host,
+        &[
+            "forward",
+            "--listen=127.0.0.1:7000",
+            "--to=127.0.0.1:9000",
+            ADMIN,
+        ],
+        &[listen],
+    );
+    let down = Conn::connect(host, listen);
+    let up = rig.backend_v4.accept();
+    wait_metric(host, &[], "peername_connections_active 1");
+    assert_eq!(get(host, &[], "/readyz"), "ready\n200");
+    drop((down, up));
+    wait_metric(host, &[], "peername_connections_active 0");
+}
