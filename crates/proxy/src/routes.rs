@@ -112,14 +112,14 @@ pub async fn list() -> SysResult<Vec<RoutingEntry>> {
 /// [`Error`]: the kernel refuses.
 pub async fn remove(scope: Scope) -> Result<Vec<RoutingEntry>, Error> {
     let netlink = Netlink::open()?;
-    let mut survey = Inventory::read(&netlink).await?;
-    survey
+    let mut inventory = Inventory::read(&netlink).await?;
+    inventory
         .found
-        .retain(|ours| scope == Scope::All || ours.owner != EntryOwner::RunningProxy);
-    for ours in &survey.found {
-        ours.delete(&netlink).await?;
+        .retain(|entry| scope == Scope::All || entry.owner != EntryOwner::RunningProxy);
+    for entry in &inventory.found {
+        entry.delete(&netlink).await?;
     }
-    Ok(survey.found)
+    Ok(inventory.found)
 }
 
 /// Removes all of peername's packet filter tables, and returns them.

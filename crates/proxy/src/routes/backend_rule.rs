@@ -18,8 +18,8 @@ pub(super) struct BackendRule {
 
 impl BackendRule {
     /// The rule for a backend at this location. `None` on another host, for which no rule here helps.
-    pub(super) fn new(backend: Backend, place: BackendLocation) -> Option<Self> {
-        let (from, prefix, port) = match place {
+    pub(super) fn new(backend: Backend, location: BackendLocation) -> Option<Self> {
+        let (from, prefix, port) = match location {
             BackendLocation::Loopback(IpAddr::V4(_)) => {
                 (Ipv4Addr::new(127, 0, 0, 0).into(), 8, None)
             }
@@ -58,8 +58,8 @@ pub(super) async fn rules_for(
 ) -> Result<Vec<BackendRule>, Error> {
     let mut rules: Vec<BackendRule> = Vec::new();
     for &backend in backends {
-        let place = locate_backend(netlink, backend.address).await?;
-        let rule = BackendRule::new(backend, place).ok_or(Error::OtherHost(backend.address))?;
+        let location = locate_backend(netlink, backend.address).await?;
+        let rule = BackendRule::new(backend, location).ok_or(Error::OtherHost(backend.address))?;
         if !rules.iter().any(|other| rule.selector == other.selector) {
             rules.push(rule);
         }
@@ -71,42 +71,42 @@ pub(super) async fn rules_for(
 mod tests {
     use super::*;
 
-    fn rule(target: &str, place: BackendLocation) -> Option<String> {
-        let rule = BackendRule::new(target.parse::<Backend>().unwrap(), place)?;
+    fn rule(target: &str, location: BackendLocation) -> Option<String> {
+        let rule = BackendRule::new(target.parse::<Backend>().unwrap(), location)?;
         Some(rule.in_slot(TableSlot::PERSISTENT).to_string())
     }
 
     #[test]
     fn loopback_rule_matches_all_of_it() {
-        let place = |ip: &str| BackendLocation::Loopback(ip.parse().unwrap());
+        let location = |ip: &str| BackendLocation::Loopback(ip.parse().unwrap());
         assert_eq!(
-            rule("127.0.0.5:80", place("127.0.0.5")).unwrap(),
+            rule("127.0.0.5:80", location("127.0.0.5")).unwrap(),
             "2110: from 127.0.0.0/8 iif lo lookup 21100 proto 211"
         );
         assert_eq!(
-            rule("[::1]:80", place("::1")).unwrap(),
+            rule("[::1]:80", location("::1")).unwrap(),
             "2110: from ::1/128 iif lo lookup 21100 proto 211"
         );
     }
 
     #[test]
     fn rule_for_another_address_matches_the_port_only() {
-        let place = |addr: &str| BackendLocation::ThisHost(addr.parse().unwrap());
+        let location = |addr: &str| BackendLocation::ThisHost(addr.parse().unwrap());
         assert_eq!(
-            rule("10.0.0.5:80", place("10.0.0.5:80")).unwrap(),
+            rule("10.0.0.5:80", location("10.0.0.5:80")).unwrap(),
             "2110: from 10.0.0.5/32 iif lo ipproto tcp sport 80 lookup 21100 proto 211"
         );
         assert_eq!(
-            rule("[fd00::5]:80", place("[fd00::5]:80")).unwrap(),
+            rule("[fd00::5]:80", location("[fd00::5]:80")).unwrap(),
             "2110: from fd00::5/128 iif lo ipproto tcp sport 80 lookup 21100 proto 211"
         );
     }
 
     #[test]
     fn udp_has_a_rule_of_its_own() {
-        let place = BackendLocation::ThisHost("10.0.0.5:53".parse().unwrap());
+        let location = BackendLocation::ThisHost("10.0.0.5:53".parse().unwrap());
         assert_eq!(
-            rule("10.0.0.5:53/udp", place).unwrap(),
+            rule("10.0.0.5:53/udp", location).unwrap(),
             "2110: from 10.0.0.5/32 iif lo ipproto udp sport 53 lookup 21100 proto 211"
         );
         let loopback = BackendLocation::Loopback("::1".parse().unwrap());

@@ -17,7 +17,7 @@ pub const LOCAL_FWMARK: u32 = 0x0000_2110;
 
 /// Installs the rules and routes for marked packets; existing ones are kept. Without IPv6, its half is left out.
 pub(super) async fn install_rules(netlink: &Netlink, slot: TableSlot) -> Result<(), Error> {
-    let mut made = InstalledRoutes::default();
+    let mut installed = InstalledRoutes::default();
     for family in [Family::V4, Family::V6] {
         let rule = Rule {
             selector: Selector::Mark {
@@ -28,7 +28,7 @@ pub(super) async fn install_rules(netlink: &Netlink, slot: TableSlot) -> Result<
             priority: slot.priority(),
             protocol: PROTOCOL,
         };
-        match made.add_missing(netlink, rule).await {
+        match installed.add_missing(netlink, rule).await {
             Err(error) if family == Family::V6 && netlink::is_family_disabled(&error) => {}
             outcome => outcome?,
         }

@@ -65,24 +65,24 @@ impl InstalledRoutes {
         rules: &[BackendRule],
         conflict: OnConflict,
     ) -> Result<Self, Error> {
-        let mut made = Self::default();
+        let mut installed = Self::default();
         for rule in rules {
-            match made.add(netlink, rule.in_slot(slot), conflict).await {
+            match installed.add(netlink, rule.in_slot(slot), conflict).await {
                 Ok(()) => {}
                 Err(error) if rule.target.is_ipv6() && netlink::is_family_disabled(&error) => {
-                    made.skipped.push(rule.target);
+                    installed.skipped.push(rule.target);
                 }
                 Err(error) => {
                     // The first error says more than one of the removal would.
-                    let _ = made.undo(netlink).await;
+                    let _ = installed.undo(netlink).await;
                     return Err(error.into());
                 }
             }
         }
-        if !rules.is_empty() && made.skipped.len() == rules.len() {
+        if !rules.is_empty() && installed.skipped.len() == rules.len() {
             return Err(Error::NoIpv6);
         }
-        Ok(made)
+        Ok(installed)
     }
 
     /// Installs a rule after its route, so that no packet matches a rule with an empty table.

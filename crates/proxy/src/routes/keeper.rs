@@ -155,7 +155,7 @@ pub fn run_keeper(targets: &[Backend]) -> Result<ExitCode, Error> {
 /// The rules and routes that this process has installed, and the lock of their slot.
 struct KeptRoutes {
     netlink: Netlink,
-    made: InstalledRoutes,
+    installed: InstalledRoutes,
     /// Dropped last: until everything is removed, the slot must not look free.
     _lock: SlotLock,
 }
@@ -167,10 +167,10 @@ impl KeptRoutes {
         let netlink = Netlink::open()?;
         let rules = rules_for(&netlink, targets).await?;
         for slot in TableSlot::running() {
-            if let Some((made, lock)) = try_slot(&netlink, slot, &rules).await? {
+            if let Some((installed, lock)) = try_slot(&netlink, slot, &rules).await? {
                 return Ok(Self {
                     netlink,
-                    made,
+                    installed,
                     _lock: lock,
                 });
             }
@@ -179,7 +179,7 @@ impl KeptRoutes {
     }
 
     async fn release(self) -> peername_sys::Result<()> {
-        self.made.undo(&self.netlink).await
+        self.installed.undo(&self.netlink).await
     }
 }
 
@@ -194,7 +194,7 @@ async fn try_slot(
     };
     inventory::remove_leftovers(netlink, slot).await?;
     match InstalledRoutes::install_new(netlink, slot, rules).await {
-        Ok(made) => Ok(Some((made, lock))),
+        Ok(installed) => Ok(Some((installed, lock))),
         Err(Error::Syscall(error)) if netlink::already_exists(&error) => Ok(None),
         Err(error) => Err(error),
     }

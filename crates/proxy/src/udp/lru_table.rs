@@ -180,8 +180,8 @@ impl<K: Copy + Eq + Hash, T> LruTable<K, T> {
             });
             (self.slots.len() - 1) as u32
         });
-        let place = &mut self.slots[slot as usize];
-        place.entry = Some(Entry {
+        let cell = &mut self.slots[slot as usize];
+        cell.entry = Some(Entry {
             key,
             balancer,
             used: now,
@@ -190,7 +190,7 @@ impl<K: Copy + Eq + Hash, T> LruTable<K, T> {
         });
         let id = EntryId {
             slot,
-            generation: place.generation,
+            generation: cell.generation,
         };
         self.ids.insert(key, slot);
         self.balancers.entry(balancer).or_default().entries += 1;
@@ -261,9 +261,9 @@ impl<K: Copy + Eq + Hash, T> LruTable<K, T> {
 
     fn remove_slot(&mut self, slot: u32) -> Option<T> {
         self.unlink(slot);
-        let place = self.slots.get_mut(slot as usize)?;
-        let entry = place.entry.take()?;
-        place.generation = place.generation.wrapping_add(1);
+        let cell = self.slots.get_mut(slot as usize)?;
+        let entry = cell.entry.take()?;
+        cell.generation = cell.generation.wrapping_add(1);
         self.free.push(slot);
         self.ids.remove(&entry.key);
         if let Some(balancer) = self.balancers.get_mut(&entry.balancer) {

@@ -60,7 +60,7 @@ impl UdpProxy {
         let listeners: Arc<[_]> = sockets.listeners.clone().into();
         let role = || ProxyRole {
             services: self.services.clone(),
-            look: self.services.cache(),
+            cache: self.services.cache(),
             last: vec![None; listeners.len()],
             listeners: Arc::clone(&listeners),
             dialect: self.config.dialect,
@@ -79,7 +79,7 @@ impl UdpProxy {
 /// The proxy's decisions in one worker.
 struct ProxyRole {
     services: ServiceHandle,
-    look: ServiceCache,
+    cache: ServiceCache,
     listeners: Arc<[(ListenerId, LocalAddr)]>,
     /// The last service of each listener.
     last: Vec<Option<Arc<Service>>>,
@@ -183,7 +183,7 @@ impl ProxyRole {
     fn service(&mut self, number: usize) -> Result<&Service, Failure> {
         let (id, _) = self.listener(number)?;
         let last = self.last.get_mut(number).ok_or(Failure::NoService)?;
-        if let Some(now) = self.look.load().get(id)
+        if let Some(now) = self.cache.load().get(id)
             && last.as_ref().is_none_or(|last| !Arc::ptr_eq(last, now))
         {
             *last = Some(Arc::clone(now));
