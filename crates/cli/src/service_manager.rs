@@ -8,7 +8,7 @@ use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::time::Duration;
 use std::{env, io};
 
-use peername_server::liveness::Liveness;
+use peername_server::workers::liveness::Liveness;
 use sd_notify::NotifyState::{self, MonotonicUsec, Ready, Reloading, Status, Stopping, Watchdog};
 
 /// Everything is there, in a few words for `systemctl status`.

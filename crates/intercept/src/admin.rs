@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use peername_observe::admin::Health;
-use peername_server::liveness::Liveness;
+use peername_server::workers::liveness::Liveness;
 
 use crate::state::InterceptState;
 

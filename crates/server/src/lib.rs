@@ -1,4 +1,4 @@
-//! What every listening command stands on: listeners, workers, and the header of an accepted connection.
+//! The base of every listening command: listeners, workers, and the header of an accepted connection.
 //!
 //! ```text
 //! listeners ─▶ workers ─▶ acceptor ─▶ balance ─▶ Serve (proxy, forward, intercept)
@@ -17,16 +17,8 @@ pub mod header_limits;
 pub mod header_reader;
 pub mod hop_count;
 pub mod listeners;
-pub mod liveness;
 pub mod metadata_service;
 pub mod own_addresses;
 pub mod pending_headers;
-pub mod phases;
 pub mod trust_list;
 pub mod workers;
-
-mod acceptor;
-mod balance;
-mod connection_limit;
-mod draining_listener;
-mod worker;

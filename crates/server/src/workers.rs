@@ -3,58 +3,33 @@
 //! What a worker serves never moves to another thread, takes no lock and wakes no other worker. The kernel spreads
 //! connections over the workers' sockets (SO_REUSEPORT), and `balance.rs` evens that out.
 
+pub mod liveness;
+pub mod phases;
+
+mod acceptor;
+mod balance;
+mod command;
+mod connection_limit;
+mod draining_listener;
+mod event_loop;
+mod serve;
+
 use std::io;
-use std::net::TcpStream;
-use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::thread::{self, JoinHandle};
 
 use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 
-use crate::addr::{LocalAddr, PeerAddr};
-use crate::balance::balancers;
-use crate::connection_limit::ConnectionLimit;
+use self::balance::balancers;
+use self::command::WorkerCommand;
+use self::connection_limit::ConnectionLimit;
+use self::event_loop::Worker;
+use self::liveness::Liveness;
+pub use self::phases::WorkerTask;
+use self::phases::{Phase, Phases};
+pub use self::serve::{Incoming, Serve};
 use crate::listeners::{ListenerId, Listeners};
-use crate::liveness::Liveness;
-use crate::phases::{Phase, Phases};
-use crate::worker::{Worker, WorkerCommand};
-
-/// A task of a worker beside its connections, on the same thread: it begins there, and ends by itself or when its
-/// [`Phases`] say so. Its error ends the worker.
-pub type WorkerTask = Box<dyn FnOnce(Phases) -> TaskFuture + Send>;
-type TaskFuture = Pin<Box<dyn Future<Output = io::Result<()>>>>;
-
-/// What is done with an accepted connection.
-pub trait Serve: Send + Sync + 'static {
-    /// What a connection is served with, such as the rules of its listener.
-    type Context: Clone + Send + 'static;
-
-    /// Returns the context of a connection of this listener, at the time of accept(2): a reload that closes the
-    /// listener may be over before the connection is served.
-    fn context(&self, listener: ListenerId) -> Self::Context;
-
-    /// Serves one connection to its end. An open connection costs little more than this future, so what is needed only
-    /// for a moment is better boxed.
-    fn serve(
-        self: Arc<Self>,
-        connection: Incoming,
-        context: Self::Context,
-    ) -> impl Future<Output = ()> + Send + 'static;
-}
-
-/// A connection as accept(2) returned it.
-#[derive(Debug)]
-pub struct Incoming {
-    /// The socket: non-blocking, and not registered with any runtime.
-    pub stream: TcpStream,
-    /// The real peer.
-    pub peer: PeerAddr,
-    /// The address listened on; where a TPROXY rule brought the connection, its original destination.
-    pub listener: LocalAddr,
-    /// The address that the listening socket is bound to: one of few, so that metrics can be kept by it.
-    pub bound_to: LocalAddr,
-}
 
 /// How many connections and pipes the descriptor limit allows.
 #[derive(Clone, Copy, Debug)]

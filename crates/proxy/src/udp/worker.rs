@@ -31,8 +31,8 @@ use super::session::role::Role;
 use super::session::table::SessionTable;
 use crate::telemetry::counters::Counters;
 use peername_server::addr::LocalAddr;
-use peername_server::phases::Phases;
 use peername_server::workers::WorkerTask;
+use peername_server::workers::phases::Phases;
 
 /// One worker's share of the limits.
 pub(crate) fn limits(config: &UdpConfig, workers: usize) -> TableLimits {

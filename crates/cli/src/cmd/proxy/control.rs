@@ -16,7 +16,7 @@ use peername_proxy::telemetry::counters::Counters;
 use peername_proxy::udp::{UdpConfig, UdpProxy};
 use peername_server::listeners::InheritedSockets;
 use peername_server::own_addresses::OwnAddresses;
-use peername_server::phases::{self, DrainGuard};
+use peername_server::workers::phases::{self, DrainGuard};
 use peername_server::workers::{self, WorkerTask, Workers};
 use tokio::sync::watch;
 

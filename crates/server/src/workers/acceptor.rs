@@ -17,12 +17,12 @@ use peername_sys::tcp::listener;
 use peername_sys::{is_broken_listener, is_per_connection_error};
 use tokio::time::sleep;
 
+use super::balance::{Handoff, WorkerBalancer};
+use super::connection_limit::{ConnectionLimit, ConnectionPermit};
+use super::draining_listener::{Backlog, DrainingListener};
+use super::serve::{Incoming, Serve};
 use crate::addr::{LocalAddr, PeerAddr};
-use crate::balance::{Handoff, WorkerBalancer};
-use crate::connection_limit::{ConnectionLimit, ConnectionPermit};
-use crate::draining_listener::{Backlog, DrainingListener};
 use crate::listeners::{Listener, ListenerId};
-use crate::workers::{Incoming, Serve};
 
 /// The listeners of one worker.
 pub(crate) struct Acceptor<S: Serve> {

@@ -1,4 +1,4 @@
-//! One worker: a thread with a current-thread runtime, which accepts, serves and drains.
+//! The event loop of one worker: a thread with a current-thread runtime, which accepts, serves and drains.
 
 use std::io;
 use std::sync::Arc;
@@ -8,28 +8,18 @@ use std::time::Duration;
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use peername_relay::limit_pipes;
 use tokio::runtime;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::mpsc;
 use tokio::time::sleep;
 
-use crate::acceptor::{Acceptor, Dispatched};
-use crate::balance::{Inbox, WorkerBalancer};
-use crate::connection_limit::ConnectionLimit;
-use crate::listeners::{Listener, ListenerId};
-use crate::phases::Phases;
-use crate::workers::{Serve, WorkerTask};
+use super::acceptor::{Acceptor, Dispatched};
+use super::balance::{Inbox, WorkerBalancer};
+use super::command::WorkerCommand;
+use super::connection_limit::ConnectionLimit;
+use super::phases::{Phases, WorkerTask};
+use super::serve::Serve;
+use crate::listeners::Listener;
 
-/// What the control side asks of a running worker.
-pub(crate) enum WorkerCommand {
-    /// Accept from these listeners too.
-    Open(Vec<Listener>),
-    /// Run this task too.
-    Spawn(WorkerTask),
-    /// Answer, to show that the event loop turns.
-    Ping(oneshot::Sender<()>),
-    /// Close these listeners, then answer.
-    Close(Arc<[ListenerId]>, oneshot::Sender<()>),
-}
-
+/// Everything that one worker's thread is started with.
 pub(crate) struct Worker<S: Serve> {
     pub(crate) service: Arc<S>,
     pub(crate) limit: ConnectionLimit,
@@ -122,7 +112,7 @@ impl<S: Serve> Worker<S> {
 }
 
 /// Keeps a timer due soon. tokio wakes itself through its event descriptor for a timer that is due before every other
-/// one: a write(2) and a turn of the loop each, for nothing, since the loop polls its timers before it sleeps.
+/// one: a write(2) and an iteration of the loop each, for nothing, since the loop polls its timers before it sleeps.
 async fn keep_a_timer_near() {
     loop {
         sleep(TICK).await;

@@ -1,8 +1,14 @@
-//! Serve, drain, end: the phases of a worker, as its tasks see them.
+//! The phases of a worker (serve, drain, end), and the tasks that follow them.
+
+use std::io;
+use std::pin::Pin;
 
 use tokio::sync::watch;
 
-use crate::workers::WorkerTask;
+/// A task of a worker beside its connections, on the same thread: it begins there, and ends by itself or when its
+/// [`Phases`] say so. Its error ends the worker.
+pub type WorkerTask = Box<dyn FnOnce(Phases) -> TaskFuture + Send>;
+type TaskFuture = Pin<Box<dyn Future<Output = io::Result<()>>>>;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Phase {

@@ -1,8 +1,8 @@
-//! Whether the event loops of the workers still turn: what a watchdog and `/healthz` ask.
+//! The liveness check of the workers, for the watchdog and `/healthz`: does every event loop still run?
 
 use tokio::sync::{mpsc, oneshot};
 
-use crate::worker::WorkerCommand;
+use super::command::WorkerCommand;
 
 /// Checks that no worker hangs.
 #[derive(Clone)]

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use peername_sys::tcp::listener;
 use peername_sys::{is_broken_listener, is_per_connection_error};
 
-use crate::connection_limit::{ConnectionLimit, ConnectionPermit};
+use super::connection_limit::{ConnectionLimit, ConnectionPermit};
 use crate::listeners::Listener;
 
 /// The listener, and the context its connections get: the services of today may no longer have one for it.
