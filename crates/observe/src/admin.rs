@@ -28,7 +28,7 @@ use tokio::time::{sleep, timeout};
 pub use address::{AdminAddr, ParseAdminAddrError};
 pub use listener::{AdminListener, UnixSocketFile};
 
-/// What a command answers for itself.
+/// The health of a command, as `/healthz` and `/readyz` report it.
 pub trait Health: Send + Sync + 'static {
     /// Returns once every worker has answered; the endpoint sets the deadline.
     fn check_liveness(&self) -> impl Future<Output = ()> + Send;

@@ -5,7 +5,7 @@ use std::fmt::Write;
 /// Appends `value`, of which at most `max_bytes` are shown: printable ASCII as it is, `%NN` for the rest as in a URL, so
 /// that no format of the log escapes it once more. What is cut is named as `...(N_octets)`, N being the whole length.
 ///
-/// `also` lists further bytes to escape, such as separators of the place where it goes. With `%` among them the
+/// `also` lists further bytes to escape, such as separators of the surrounding format. With `%` among them the
 /// result is reversible, except for what is cut.
 pub fn escape_into(out: &mut String, value: &[u8], max_bytes: usize, also: &[u8]) {
     for &byte in value.iter().take(max_bytes) {

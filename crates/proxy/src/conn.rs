@@ -130,7 +130,7 @@ impl TcpProxy {
 mod tests {
     use super::*;
 
-    /// It is what an open connection costs, times thousands. Captured by an async block, or matched in one that goes
+    /// The memory of thousands of open connections is a multiple of it. Captured by an async block, or matched in one that goes
     /// on, the values of the stages would stay in it: more than a hundred bytes.
     #[test]
     fn future_of_an_open_connection_is_small() {

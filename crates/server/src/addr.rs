@@ -1,6 +1,6 @@
 //! Address types that can't be taken for one another.
 //!
-//! This program's whole job is to put one address in the place of another, so no address is ever bare.
+//! This program replaces one address by another, so every address has a type that names its role.
 
 use std::fmt::{self, Display, Formatter};
 use std::net::{IpAddr, SocketAddr};

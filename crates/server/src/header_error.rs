@@ -1,4 +1,4 @@
-//! Why the first bytes of a connection or a datagram are not a header to work with.
+//! Why the header of a connection or a datagram is refused.
 
 use std::fmt::{self, Display, Formatter};
 use std::io;
@@ -14,7 +14,7 @@ pub enum HeaderError {
     TooManyPending,
     /// The header was not complete at its deadline.
     #[error(
-        "no complete header within {after:?}, only {received} octets of one; {}",
+        "no complete header within {after:?}, only {received} bytes of one; {}",
         if *received == 0 { NOTHING_CAME } else { "the sender must write it in one piece" }
     )]
     Timeout {
@@ -24,7 +24,7 @@ pub enum HeaderError {
         received: usize,
     },
     /// The peer closed the connection before the header was complete.
-    #[error("the peer closed after {received} octets of a header")]
+    #[error("the peer closed after {received} bytes of a header")]
     Truncated {
         /// Bytes received so far.
         received: usize,
@@ -43,7 +43,7 @@ pub enum HeaderError {
     )]
     OtherTransport,
     /// The header claims a length above `--max-header`.
-    #[error("a header of at least {len} octets, and --max-header is {max}")]
+    #[error("a header of at least {len} bytes, and --max-header is {max}")]
     TooLong {
         /// The length claimed so far, in bytes.
         len: usize,
@@ -62,7 +62,7 @@ pub enum HeaderError {
 }
 
 impl HeaderError {
-    /// A stable name for metrics and logs.
+    /// The stable reason code for metrics and logs.
     pub fn reason(&self) -> &'static str {
         match self {
             Self::TooManyPending => "too_many_pending",

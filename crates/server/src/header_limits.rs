@@ -53,5 +53,5 @@ impl HeaderLimits {
 }
 
 /// The specification names a dozen types and vendors add one or two. Bounds the work per TLV of each connection and
-/// datagram, even where `--max-header` admits 21,000 empty ones. Our own hop count comes on top.
+/// datagram, even where `--max-header` admits 21,000 empty ones. The hop count of another peername is not counted.
 const MAX_TLVS: usize = 64;

@@ -21,7 +21,7 @@ use crate::header_error::HeaderError;
 use crate::header_limits::HeaderLimits;
 use crate::pending_headers::PendingHeaders;
 
-/// Reads a header, in however many pieces it comes, and what came behind it in the same read. `retain` copies out of
+/// Reads a header, in however many pieces it arrives, and the bytes that follow it in the same read. `retain` copies out of
 /// the header what outlives its bytes.
 ///
 /// A connection that has to wait for its header takes one of the `pending` entries of `peer` meanwhile. The caller has
@@ -86,7 +86,7 @@ struct Reader<'s> {
 }
 
 enum Poll<T> {
-    /// With what came behind it.
+    /// With the bytes that follow it.
     Complete(T, Prefix),
     /// The next poll reads so many bytes.
     Need(usize),

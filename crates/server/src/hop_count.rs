@@ -1,7 +1,7 @@
 //! The hop count that a proxy adds to the headers it sends, so that a routing loop ends.
 //!
 //! A proxy that connects to the destination named in the header (`--dynamic-destination`) could send a connection
-//! round for ever. So it counts itself in a TLV, and the destination policy refuses a header with too many hops.
+//! round a loop for ever. So it counts itself in a TLV, and the destination policy refuses a header with too many hops.
 
 use peername_proto::{Header, Tlv};
 
@@ -20,7 +20,7 @@ pub fn is_hop_count(tlv: Tlv<'_>) -> bool {
     tlv.kind == TLV_TYPE && tlv.value.starts_with(PREFIX)
 }
 
-/// The value of the TLV that says `hops`.
+/// The value of the TLV with this hop count.
 pub fn value(hops: u8) -> Vec<u8> {
     [PREFIX, &[hops]].concat()
 }

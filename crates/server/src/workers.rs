@@ -122,12 +122,12 @@ impl Workers {
         Phases::new(self.phase.subscribe())
     }
 
-    /// How many descriptors are kept for connections to come.
+    /// How many descriptors are left for further connections.
     pub fn free_descriptors(&self) -> usize {
         2 * self.permits.available_permits()
     }
 
-    /// Takes descriptors from those that are kept for connections, two for each.
+    /// Takes descriptors from those that are left for connections, which need two each.
     pub fn reserve_descriptors(&mut self, descriptors: usize) {
         self.reserved = self.reserved.saturating_add_unsigned(descriptors);
         self.adjust_permits();
@@ -139,7 +139,7 @@ impl Workers {
         self.adjust_permits();
     }
 
-    /// Makes the permits what the descriptors allow, from the sum: rounding each step by itself would lose one per
+    /// Adjusts the permits to the descriptors, from the sum: rounding each step by itself would lose one per
     /// reload. Permits that connections hold just now are taken the next time.
     fn adjust_permits(&mut self) {
         let wanted = self.reserved.saturating_add(1).div_euclid(2);

@@ -44,7 +44,7 @@ impl AcceptedConn {
     }
 }
 
-/// Makes the close of a refused connection an RST: the peer can tell it from an answer, and nothing lingers here. Only a
+/// Makes the close of a refused connection an RST: the peer can tell it from a regular close, and no socket lingers here. Only a
 /// socket that could not be registered may end with a FIN: it was closed with that error.
 pub(crate) fn refuse(stream: impl AsFd, failure: Failure) -> Failure {
     let _ = peername_sys::tcp::stream::reset_on_close(stream);

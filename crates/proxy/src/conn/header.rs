@@ -25,7 +25,7 @@ pub struct ClaimedConn {
     pub claim: Option<ClaimedSource>,
     /// Where the client connected to, according to the header.
     pub destination: Option<SocketAddr>,
-    /// Through how many proxies it came, as far as the header tells.
+    /// The hop count: how many proxies it has passed, as far as the header tells.
     pub(crate) hops: u8,
     /// The real peer.
     pub peer: PeerAddr,
@@ -40,7 +40,7 @@ pub struct ClaimedConn {
 }
 
 impl ClaimedConn {
-    /// Reads the header, in however many pieces it comes, until its deadline. A connection that has to wait for its
+    /// Reads the header, in however many pieces it arrives, until its deadline. A connection that has to wait for its
     /// header counts as `pending` meanwhile.
     ///
     /// # Errors

@@ -1,4 +1,4 @@
-//! The header that the backend gets in turn (`--send-proxy`).
+//! Writes the header for the backend (`--send-proxy`).
 
 use peername_proto::{
     Endpoints, Header, Transport, V2Writer, WriteError, kind, write_v1, write_v1_unknown,
@@ -10,7 +10,7 @@ use crate::config::SendProxy;
 /// Writes `header` again in the version asked for. Version 2 keeps the TLVs, with a checksum where there was one. LOCAL
 /// and UNKNOWN stay what they are.
 ///
-/// `hops` is the hop count of `header`, where destinations come from headers; version 2 then says one more.
+/// `hops` is the hop count of `header`, where headers may name destinations; version 2 then has a hop count of one more.
 ///
 /// # Errors
 ///

@@ -23,9 +23,9 @@ impl Permit {
     /// Applies the source policy and the destination policy, and checks that replies to a spoofed connection would come
     /// back.
     ///
-    /// The target follows the client's family, not the balancer's: an IPv6 client behind an IPv4
-    /// balancer goes to the IPv6 target. Without a claimed source the peer's family decides. Where headers may
-    /// choose the destination, the one that the header names is the target.
+    /// The target follows the client's family, not the balancer's: an IPv6 client behind an IPv4 balancer goes to the
+    /// IPv6 target. Without a claimed source the peer's family decides. Where headers may choose the destination, the one
+    /// that the header names is the target.
     ///
     /// # Errors
     ///

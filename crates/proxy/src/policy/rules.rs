@@ -1,4 +1,4 @@
-//! The rules of a service, and what they say about a header's claims.
+//! The rules of a service, and how they decide about a header's claims.
 
 use std::net::IpAddr;
 use std::num::NonZeroU32;

@@ -51,7 +51,7 @@ pub(crate) fn report_datagram(peer: PeerAddr, dropped: &DropReason) {
         DropReason::StreamTransport => (&MALFORMED, dropped.to_string()),
         DropReason::Unsendable(_) => (&LOCAL, dropped.to_string()),
         DropReason::HeaderMissing => (&REPLIES, dropped.to_string()),
-        // Reported of the backend, and of the session that made room.
+        // Reported for the backend, and for the session that was evicted.
         DropReason::Unreachable(_) | DropReason::Evicted => return,
         DropReason::HeaderOnly
         | DropReason::Truncated
@@ -156,9 +156,9 @@ static PORT_TAKEN: Throttle = Throttle::new(INTERVAL);
 static LOCAL: Throttle = Throttle::new(INTERVAL);
 static EVICTED: Throttle = Throttle::new(INTERVAL);
 static REPLIES: Throttle = Throttle::new(INTERVAL);
-const NO_HEADER_ADVICE: &str = "what comes does not begin with a PROXY protocol header; turn it on at the \
+const NO_HEADER_ADVICE: &str = "the data does not begin with a PROXY protocol header; turn it on at the \
     balancer, or is this a client that bypasses it? (`-v` shows each)";
-const EVICTED_ADVICE: &str = "each new one takes the place of one that is open; raise --max-sessions, or \
+const EVICTED_ADVICE: &str = "each new session evicts an open one; raise --max-sessions, or \
     lower --close-after";
 
 #[cfg(test)]

@@ -271,7 +271,7 @@ fn id_of(token: u64) -> ListenerId {
     ListenerId(u32::try_from(token).unwrap_or(u32::MAX))
 }
 
-/// Connections accepted from one listener before the next listener, and the worker's open connections, have a turn.
+/// Connections accepted in a row from one listener, before the next listener and the worker's open connections are served.
 const ACCEPT_BATCH: usize = 16;
 static EXHAUSTED: Throttle = Throttle::new(Duration::from_secs(10));
 /// Long enough for connections to close, short enough not to be felt once they have.

@@ -28,7 +28,7 @@ pub(crate) enum Backlog {
     Empty,
     /// The next connection waits for a permit.
     NeedsPermit,
-    /// accept(2) failed in a way that may pass: descriptors or memory have run out.
+    /// accept(2) failed with an error that may be temporary: descriptors or memory have run out.
     Stuck(io::Error),
 }
 
