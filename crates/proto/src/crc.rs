@@ -2,10 +2,10 @@
 
 use crate::invalid::Invalid;
 
-/// Octets of a checksum's value.
+/// Bytes of a checksum's value.
 pub(crate) const LEN: usize = 4;
 
-/// Compares the field at `offset` of a whole header with what the header's octets give.
+/// Verifies the checksum TLV at `offset` of a whole header.
 ///
 /// It is stored big endian: the specification doesn't say so, but HAProxy, nginx and AWS do it.
 pub(crate) fn verify(header: &[u8], value: &[u8], offset: usize) -> Result<(), Invalid> {
@@ -19,7 +19,7 @@ pub(crate) fn verify(header: &[u8], value: &[u8], offset: usize) -> Result<(), I
     Err(Invalid::ChecksumMismatch { stored, computed })
 }
 
-/// The checksum of a header whose own stands at `value_at`. `None` if it can't stand there.
+/// Computes the checksum of a header whose checksum value is at `value_at`. `None` if that is out of range.
 pub(crate) fn compute(header: &[u8], value_at: usize) -> Option<u32> {
     let (before, rest) = header.split_at_checked(value_at)?;
     let (_, after) = rest.split_first_chunk::<LEN>()?;
@@ -30,8 +30,8 @@ pub(crate) fn compute(header: &[u8], value_at: usize) -> Option<u32> {
 #[cfg(feature = "std")]
 use crc32c::crc32c_append as append;
 
-/// Goes on with the checksum of what came before: bit by bit, for builds that can't ask the processor
-/// what it can do. A header is short, and few have a checksum.
+/// Continues a checksum bit by bit, for builds that can't detect the CPU's features. A header is short, and few have
+/// a checksum.
 #[cfg(any(test, not(feature = "std")))]
 fn append_bitwise(crc: u32, bytes: &[u8]) -> u32 {
     !bytes.iter().fold(!crc, |crc, &octet| {
@@ -44,7 +44,7 @@ fn append_bitwise(crc: u32, bytes: &[u8]) -> u32 {
 #[cfg(not(feature = "std"))]
 use append_bitwise as append;
 
-/// Castagnoli's, its bits reversed.
+/// Castagnoli's polynomial, bit-reversed.
 #[cfg(any(test, not(feature = "std")))]
 const POLYNOMIAL: u32 = 0x82f6_3b78;
 
@@ -60,7 +60,7 @@ mod tests {
     }
 
     #[test]
-    fn bit_by_bit_it_is_the_same() {
+    fn the_bitwise_checksum_equals_the_librarys() {
         assert_eq!(super::append_bitwise(0, b"123456789"), 0xe306_9283);
         let half = super::append_bitwise(0, b"12345");
         assert_eq!(super::append_bitwise(half, b"6789"), 0xe306_9283);

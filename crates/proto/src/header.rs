@@ -1,7 +1,7 @@
-//! What a valid header says, whichever version carried it.
+//! A valid header, of either version.
 //!
-//! The types make one mistake impossible: a header that speaks for nobody (LOCAL, UNKNOWN, UNSPEC)
-//! has no address in it, so that none of its octets can reach a log, a policy or a socket.
+//! The types prevent a mistake: a header without a claim (LOCAL, UNKNOWN, UNSPEC)
+//! has no address, so that none of its bytes can reach a log, a policy or a socket.
 
 mod unix_name;
 
@@ -15,15 +15,15 @@ pub use unix_name::UnixName;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Header<'a> {
-    /// The format it was written in.
+    /// The version.
     pub version: Version,
-    /// Whom it speaks for.
+    /// The command: whether it describes a relayed connection.
     pub command: Command,
     /// The endpoints of the connection as the sender saw it.
     pub endpoints: Endpoints<'a>,
     /// The additional fields; empty for version 1, LOCAL and UNSPEC.
     pub tlvs: Tlvs<'a>,
-    /// Octets that the header takes. What follows is application data.
+    /// Bytes that the header takes. What follows is application data.
     pub len: usize,
 }
 
@@ -31,7 +31,7 @@ impl Header<'_> {
     /// The client, or `None` if the connection's own peer address applies.
     ///
     /// `None` also for a Unix socket's header: it has names but no address that a socket could use.
-    /// An IPv4-mapped address stays as it was written.
+    /// An IPv4-mapped address is returned as it was written.
     pub fn source(&self) -> Option<SocketAddr> {
         match self.endpoints {
             Endpoints::Inet { source, .. } => Some(source),
@@ -69,12 +69,12 @@ pub enum Version {
     V2,
 }
 
-/// Whom a header speaks for.
+/// The command of a header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Command {
-    /// The connection was relayed for someone.
+    /// The connection was relayed for a client.
     Proxy,
-    /// The proxy speaks for itself, as a health check does (version 2).
+    /// The proxy's own connection, such as a health check (version 2).
     Local,
     /// The proxy could not describe the connection (version 1).
     Unknown,
@@ -87,7 +87,7 @@ pub enum Endpoints<'a> {
     Real,
     /// IPv4 or IPv6; both ends are of the same family.
     Inet {
-        /// What the client spoke.
+        /// The client's transport.
         transport: Transport,
         /// The client.
         source: SocketAddr,
@@ -96,7 +96,7 @@ pub enum Endpoints<'a> {
     },
     /// A Unix domain socket.
     Unix {
-        /// What the client spoke.
+        /// The client's transport.
         transport: Transport,
         /// The client's name; often empty.
         source: UnixName<'a>,

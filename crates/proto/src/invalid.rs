@@ -1,4 +1,4 @@
-//! Why bytes are not a header: always the sender's fault, or that of whoever configured it.
+//! Why bytes are not a valid header: always the fault of the sender or of its configuration.
 
 use core::fmt::{self, Display, Formatter};
 
@@ -6,8 +6,8 @@ use thiserror::Error;
 
 /// Why the bytes are not, and can't become, a valid header.
 ///
-/// The text holds numbers only, nothing that the peer could choose freely, and is safe to log.
-/// Offsets count octets from the first of the header.
+/// The text contains numbers only, nothing that the peer could choose freely, and is safe to log.
+/// Offsets count bytes from the first of the header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum Invalid {
@@ -17,7 +17,7 @@ pub enum Invalid {
          make the sender add one, or don't expect one on this port"
     )]
     NoHeader {
-        /// The first octet that is wrong.
+        /// The first byte that is wrong.
         offset: usize,
     },
     /// The text version was sent over UDP.
@@ -31,9 +31,9 @@ pub enum Invalid {
          the header must be whole in each datagram"
     )]
     Truncated {
-        /// Octets in the datagram.
+        /// Bytes in the datagram.
         have: usize,
-        /// The least octets that the header takes.
+        /// The least bytes that the header takes.
         need: usize,
     },
     /// A field of a version 1 line breaks the grammar.
@@ -41,7 +41,7 @@ pub enum Invalid {
     V1Line {
         /// Where in the line.
         field: V1Field,
-        /// The first octet that is wrong.
+        /// The first byte that is wrong.
         offset: usize,
     },
     /// A version 1 line isn't over in time.
@@ -69,7 +69,7 @@ pub enum Invalid {
     V2Length {
         /// The announced length.
         length: usize,
-        /// The octets that the addresses take.
+        /// The bytes that the addresses take.
         need: usize,
     },
     /// The TLVs don't fill the header exactly.
@@ -78,14 +78,14 @@ pub enum Invalid {
         /// Where it starts.
         offset: usize,
     },
-    /// UNIQUE_ID is limited to 128 octets.
+    /// UNIQUE_ID is limited to 128 bytes.
     #[error(
         "the UNIQUE_ID at octet {offset} has {length} octets, more than the 128 of section 2.2.5"
     )]
     UniqueIdLength {
         /// Where the TLV starts.
         offset: usize,
-        /// Octets in its value.
+        /// Bytes in its value.
         length: usize,
     },
     /// The SSL TLV is too short, or its sub-TLVs don't fill it exactly.
@@ -96,12 +96,12 @@ pub enum Invalid {
         /// Where the TLV starts.
         offset: usize,
     },
-    /// A checksum that isn't four octets.
+    /// A checksum that isn't four bytes.
     #[error("the CRC32C at octet {offset} has {length} octets instead of 4 (section 2.2.3)")]
     ChecksumLength {
         /// Where the TLV starts.
         offset: usize,
-        /// Octets in its value.
+        /// Bytes in its value.
         length: usize,
     },
     /// Two checksums.
@@ -126,7 +126,7 @@ pub enum Invalid {
         "{have} octets are no Simple Proxy Protocol header, which takes 38; make the sender add one"
     )]
     SppTruncated {
-        /// Octets in the datagram.
+        /// Bytes in the datagram.
         have: usize,
     },
     /// Not the magic number.

@@ -1,11 +1,11 @@
 //! The PROXY protocol, versions 1 and 2, and Cloudflare's Simple Proxy Protocol.
 //!
-//! Bytes in, value out: nothing here touches a socket, and reading a header allocates nothing. What a
-//! header *says* is decided here; whether it may be *believed* (who sent it, which addresses are
-//! allowed, how long to wait, how large it may be) is not, and belongs to the caller.
+//! Bytes in, value out: nothing here touches a socket, and parsing a header allocates nothing. This crate decides
+//! what a header *says*; whether to *trust* it (which peer sent it, which addresses are
+//! allowed, how long to wait, how large it may be) is the caller's policy.
 //!
 //! Without the feature `std` this crate needs neither an allocator nor the standard library, and writes
-//! only [`PlainHeader`]: the libraries that are preloaded into other programs are built so.
+//! only [`PlainHeader`]: the preloaded libraries use it in this way.
 //!
 //! Section numbers refer to HAProxy's `doc/proxy-protocol.txt` (2026-04).
 //!

@@ -1,4 +1,4 @@
-//! The way in: which version is this, and is it all there?
+//! Parsing: detects the version of a header, and whether it is complete.
 
 mod guess;
 mod parsed;
@@ -12,17 +12,17 @@ pub use parsed::{Carrier, Parsed};
 
 /// Reads the header at the start of `bytes`.
 ///
-/// `bytes` starts with the connection's first octet, or the datagram's; more than the header may be
-/// there. The result depends on the bytes alone, never on how they arrived: ask again with more of them
-/// for as long as the answer is [`Parsed::NeedMore`]. Any answer but that is final.
+/// `bytes` starts with the connection's first byte, or the datagram's; more than the header may be
+/// there. The result depends on the bytes alone, never on how they arrived: call it again with more of them
+/// while the result is [`Parsed::NeedMore`]. Any other result is final.
 ///
 /// The caller bounds what it buffers: compare [`Parsed::NeedMore`] and [`Header::len`](crate::Header::len) with the largest
-/// header it will take. Section 2.1 stops at [`V1_MAX_LEN`](crate::V1_MAX_LEN), section 2.2 at
+/// header it accepts. Section 2.1 stops at [`V1_MAX_LEN`](crate::V1_MAX_LEN), section 2.2 at
 /// [`V2_MAX_LEN`](crate::V2_MAX_LEN).
 ///
 /// # Errors
 ///
-/// [`Invalid`], as soon as no further octets could make the bytes valid.
+/// [`Invalid`], as soon as no further bytes could make the header valid.
 pub fn parse(bytes: &[u8], carrier: Carrier) -> Result<Parsed<'_>, Invalid> {
     let parsed = match (bytes.first(), carrier) {
         (Some(&FIRST_OF_V2), _) => v2::parse(bytes)?,

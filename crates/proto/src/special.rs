@@ -1,11 +1,11 @@
-//! Addresses that are special on every host.
+//! Special-purpose addresses, which are special on every host.
 //!
-//! Who reads headers decides by them whether to believe one: a backend that trusts its own host must not
-//! be told that a remote client is local. Here, because all that read headers do so alike.
+//! A source policy rejects claims of them: a backend that trusts its own host must not
+//! be told that a remote client is local. They are defined here because every reader of headers needs the same rules.
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-/// What is special about an address.
+/// The purpose of a special address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Special {
     /// 0.0.0.0/8 or `::`: no host has it.
@@ -22,7 +22,7 @@ pub enum Special {
     LinkLocal,
 }
 
-/// What is special about the address as it stands; `None` for an ordinary one. See [`meanings`].
+/// The purpose of this very address; `None` for an ordinary one. See [`meanings`] for embedded addresses.
 pub fn special(ip: IpAddr) -> Option<Special> {
     match ip {
         IpAddr::V4(ip) => special_v4(ip),
@@ -30,8 +30,7 @@ pub fn special(ip: IpAddr) -> Option<Special> {
     }
 }
 
-/// The addresses that this one may stand for: itself, IPv4-mapped ones as IPv4, and the IPv4 address that
-/// is in it.
+/// The addresses that this one may stand for: itself, IPv4-mapped ones as IPv4, and the IPv4 address embedded in it.
 pub fn meanings(ip: IpAddr) -> impl Iterator<Item = IpAddr> {
     let ip = ip.to_canonical();
     [Some(ip), embedded_ipv4(ip).map(IpAddr::V4)]
@@ -60,7 +59,7 @@ pub fn embedded_ipv4(ip: IpAddr) -> Option<Ipv4Addr> {
         [0x2001, 0, _, _, _, _, high, low] => Some(join(!high, !low)),
         [0x64, 0xff9b, 0 | 1, _, _, _, high, low] => Some(join(high, low)),
         [0x2002, high, low, ..] => Some(join(high, low)),
-        // The two lowest bits of the first octet tell what the address is worth, not what it is.
+        // The two lowest bits of the first byte (u/l and group) vary between ISATAP addresses.
         [_, _, _, _, 0 | 0x100 | 0x200 | 0x300, 0x5efe, high, low] => Some(join(high, low)),
         _ => None,
     }
@@ -70,7 +69,7 @@ fn special_v4(ip: Ipv4Addr) -> Option<Special> {
     match ip.octets() {
         [0, ..] => Some(Special::Unspecified),
         [255, 255, 255, 255] => Some(Special::Broadcast),
-        // The kernel takes both ends of the loopback network for broadcast addresses.
+        // The kernel treats both ends of the loopback network as broadcast addresses.
         [127, 255, 255, 255] | [127, 0, 0, 0] => Some(Special::Broadcast),
         [127, ..] => Some(Special::Loopback),
         [224..=239, ..] => Some(Special::Multicast),

@@ -1,7 +1,7 @@
-//! Cloudflare's Simple Proxy Protocol, UDP only: 38 octets in front of each datagram, both ways.
+//! Cloudflare's Simple Proxy Protocol, UDP only: 38 bytes in front of each datagram, both ways.
 //!
-//! A reply carries the header of the request unchanged, client first: nothing is swapped. It is how
-//! the proxy finds the client again.
+//! A reply carries the header of the request unchanged, client first: the addresses are not swapped. By it
+//! the proxy finds the client.
 //! Source: Cloudflare's documentation of Spectrum, "Simple Proxy Protocol".
 
 use core::net::{IpAddr, Ipv6Addr, SocketAddr};
@@ -18,7 +18,7 @@ pub struct Spp {
 }
 
 impl Spp {
-    /// Octets of each header. It is fixed: the format has neither version nor length.
+    /// Bytes of each header. It is fixed: the format has neither version nor length.
     pub const LEN: usize = 38;
 
     /// Reads the header at the start of a datagram; the payload starts at [`Spp::LEN`].
@@ -50,7 +50,7 @@ impl Spp {
 
     /// The header as it is sent, to the backend or, the same, back to the proxy.
     ///
-    /// A header that was parsed gives exactly the octets it came from.
+    /// A parsed header is encoded to exactly the bytes that it was parsed from.
     pub fn to_bytes(self) -> [u8; Self::LEN] {
         let parts: [&[u8]; 5] = [
             &MAGIC,

@@ -1,4 +1,4 @@
-//! The fields that follow the addresses of version 2 (section 2.2).
+//! TLVs: the fields that follow the addresses of version 2 (section 2.2), and their validation.
 
 mod block;
 pub mod kind;
@@ -13,7 +13,7 @@ pub use ssl::Ssl;
 pub use vendor::Vendor;
 
 impl Tlv<'_> {
-    /// What a type asks of its value alone. `offset` is where the field starts, for the error.
+    /// Checks a value against the limits of its type. `offset` is that of the TLV, for the error.
     pub(crate) fn check(self, offset: usize) -> Result<(), Invalid> {
         let length = self.value.len();
         match self.kind {
@@ -27,7 +27,7 @@ impl Tlv<'_> {
 }
 
 impl<'a> Tlvs<'a> {
-    /// The fields in `block`, which ends a whole `header`: framing, limits, checksum.
+    /// Validates the TLVs in `block`, the end of a whole `header`: framing, limits, checksum.
     pub(crate) fn check(header: &'a [u8], block: &'a [u8]) -> Result<Self, Invalid> {
         let mut rest = block;
         let mut checksum = None;

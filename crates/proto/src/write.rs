@@ -1,4 +1,4 @@
-//! The sending side. Whatever is written here, [`parse`](crate::parse()) accepts and reads back the same.
+//! Writing headers. [`parse`](crate::parse()) accepts whatever is written here, and returns the same values.
 
 pub(crate) mod plain;
 #[cfg(feature = "std")]

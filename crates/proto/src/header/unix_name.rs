@@ -2,7 +2,7 @@
 
 use core::fmt::{self, Display, Formatter};
 
-/// A socket's name: 108 octets, filled up with NUL (section 2.2).
+/// A socket's name: 108 bytes, filled up with NUL (section 2.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct UnixName<'a>(pub &'a [u8; UnixName::LEN]);
 
@@ -13,7 +13,7 @@ impl<'a> UnixName<'a> {
     /// The name without its filling.
     ///
     /// A path ends at its first NUL, if it has one; what follows is junk. A name that starts with NUL is
-    /// of Linux's abstract namespace (`unix(7)`) and loses only the NULs at its end. No octets: unnamed.
+    /// of Linux's abstract namespace (`unix(7)`) and loses only the NULs at its end. No bytes: unnamed.
     pub fn name(self) -> &'a [u8] {
         let octets = self.0.as_slice();
         let end = match octets.first() {

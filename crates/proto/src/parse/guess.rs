@@ -1,14 +1,14 @@
-//! What bytes without a header seem to be: for the text of an error, never for a decision.
+//! Guesses the protocol of bytes without a header: for the text of an error, never for a decision.
 //!
-//! A port carries headers or it doesn't; guessing would let a client choose (section 2). But who set
-//! up the sender wants to know what arrived instead.
+//! A port carries headers or it doesn't; detection would let a client choose (section 2). But the operator
+//! of the sender needs to know what arrived instead.
 
 use core::fmt::{self, Display, Formatter};
 
 use super::{v1, v2};
 use crate::spp;
 
-/// Names what `bytes` start like, if it is anything well known.
+/// Guesses the protocol by the first bytes; `None` if it is not well known.
 pub fn guess_protocol(bytes: &[u8]) -> Option<ProtocolGuess> {
     let found = match bytes {
         [0x16, 3, 0..=4, _, _, 1, ..] => ProtocolGuess::TlsClientHello,
@@ -24,7 +24,7 @@ pub fn guess_protocol(bytes: &[u8]) -> Option<ProtocolGuess> {
     Some(found)
 }
 
-/// What the start of a connection or datagram looks like.
+/// The probable protocol of a connection or datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ProtocolGuess {
@@ -87,7 +87,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_what_it_knows() {
+    fn well_known_protocols_are_recognized() {
         let hello = [0x16, 3, 1, 0, 0x31, 1, 0, 0];
         assert_eq!(guess_protocol(&hello), Some(ProtocolGuess::TlsClientHello));
         assert_eq!(guess_protocol(b"SSH-2.0-x\r\n"), Some(ProtocolGuess::Ssh));

@@ -1,8 +1,8 @@
-//! What reading a header results in.
+//! The result of parsing, and the carrier of the bytes.
 
 use crate::header::Header;
 
-/// What brought the bytes.
+/// The transport that carried the bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Carrier {
     /// A byte stream: the header may arrive in pieces.
@@ -11,16 +11,16 @@ pub enum Carrier {
     Datagram,
 }
 
-/// What the bytes amount to, if they aren't wrong.
+/// The result of parsing bytes that aren't invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Parsed<'a> {
     /// A header, and possibly data after it.
     Complete(Header<'a>),
-    /// The start of a header, which takes at least this many octets in all, counted from offset 0.
+    /// The start of a header, which takes at least this many bytes in all, counted from offset 0.
     ///
-    /// It is always more than there are now, and never more than the header will take: who reads
-    /// exactly up to it never takes an octet of the data behind. A wrong octet on the way may be
-    /// noticed sooner. At the end of the stream, or of one's patience, it means that the header is
+    /// It is always more than there are now, and never more than the header will take: a reader that reads
+    /// exactly up to it never consumes a byte of the data behind the header. A wrong byte may be
+    /// detected earlier. At the end of the stream, or at a deadline, it means that the header is
     /// invalid.
     NeedMore(usize),
 }

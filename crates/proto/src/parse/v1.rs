@@ -1,7 +1,7 @@
 //! Version 1: one line of text (section 2.1).
 //!
-//! The line is read octet by octet against its grammar and nothing else is consulted: the standard
-//! library's address parsers want a complete `str`, and would let a wrong octet wait for the line's end.
+//! A state machine reads the line byte by byte against its grammar: the standard
+//! library's address parsers need a complete `str`, and would detect a wrong byte only at the end of the line.
 
 use core::net::{IpAddr, Ipv4Addr, SocketAddr};
 
@@ -12,14 +12,14 @@ use crate::tlv::Tlvs;
 
 mod v6;
 
-/// What each line starts with.
+/// The start of each line.
 pub(crate) const KEYWORD: &[u8] = b"PROXY ";
 
-/// The longest line, its CRLF included: nothing further is ever looked at (section 2.1).
+/// The longest line, including CRLF: no further byte is ever examined (section 2.1).
 pub const MAX_LEN: usize = 107;
 
-/// `PROXY UNKNOWN` and CRLF. A larger value would make a reader that trusts
-/// [`Parsed::NeedMore`] wait for octets that never come.
+/// The shortest line: `PROXY UNKNOWN` and CRLF. A larger value would make a reader that trusts
+/// [`Parsed::NeedMore`] wait for bytes that never arrive.
 pub(crate) const MIN_LEN: usize = 15;
 
 pub(crate) fn parse(bytes: &[u8]) -> Result<Parsed<'_>, Invalid> {
@@ -37,8 +37,8 @@ pub(crate) fn parse(bytes: &[u8]) -> Result<Parsed<'_>, Invalid> {
     }
 }
 
-/// Reads an IPv4 or IPv6 address as a version 1 line may have it: like the standard library's parser, which
-/// the optimiser can't prove free of panics, where a library without it has to be.
+/// Parses an IPv4 or IPv6 address in the syntax of a version 1 line. For libraries without the standard library, which
+/// must be free of panics: the optimiser can't prove that of the standard library's parser.
 ///
 /// ```
 /// assert_eq!(peername_proto::address(b"192.0.2.1"), Some([192, 0, 2, 1].into()));
@@ -61,14 +61,14 @@ pub fn address(text: &[u8]) -> Option<IpAddr> {
 /// With a dotted tail (INET6_ADDRSTRLEN, less its NUL).
 const LONGEST_ADDRESS: usize = 45;
 
-/// Why reading ended early.
+/// Why parsing stopped early.
 enum Stop {
-    /// The octets are right, but the line isn't over.
+    /// The bytes are valid, but the line is incomplete.
     Short,
     Wrong(Invalid),
 }
 
-/// The line, and how far it was read.
+/// The line, and the parser's position and state.
 struct Line<'a> {
     bytes: &'a [u8],
     at: usize,
@@ -123,7 +123,7 @@ impl<'a> Line<'a> {
         Ok((Command::Proxy, endpoints))
     }
 
-    /// The rest of the line is not for us, whatever it looks like; a lone CR or LF is no line's end.
+    /// Skips the rest of the line, which the receiver must ignore; a lone CR or LF does not end the line.
     fn unknown(&mut self) -> Result<(Command, Endpoints<'a>), Stop> {
         self.literal(b"NKNOWN")?;
         match self.next()? {
@@ -165,7 +165,7 @@ impl<'a> Line<'a> {
         Ok(Ipv4Addr::new(first, second, third, fourth))
     }
 
-    /// A number that fits `N`, without sign or heading zero, and the octet that ends it.
+    /// A number that fits `N`, without sign or leading zero, and the byte that ends it.
     fn decimal<N: TryFrom<u32>>(&mut self, end: u8) -> Result<N, Stop> {
         let first = self.next()?;
         let mut value = digit(first, 10).ok_or_else(|| self.wrong())?;
@@ -177,7 +177,7 @@ impl<'a> Line<'a> {
             let digit = digit(octet, 10)
                 .filter(|_| value != 0)
                 .ok_or_else(|| self.wrong())?;
-            // Too large stops at the digit that makes it so; the value never nears 2^32.
+            // A number that is too large stops at the digit that makes it so; the value never nears 2^32.
             value = value.saturating_mul(10).saturating_add(digit);
             if N::try_from(value).is_err() {
                 return Err(self.wrong());
@@ -194,7 +194,7 @@ impl<'a> Line<'a> {
         Ok(())
     }
 
-    /// The next octet, if it is there and the line could still end in time.
+    /// The next byte, if it is available and the line could still end within the maximum length.
     fn next(&mut self) -> Result<u8, Stop> {
         let &octet = self
             .bytes
@@ -205,13 +205,13 @@ impl<'a> Line<'a> {
         Ok(octet)
     }
 
-    /// Octets in the shortest line that starts with those read.
+    /// Length of the shortest line that starts with the bytes read.
     fn least(&self) -> usize {
         let line_end = if self.field == V1Field::LineEnd { 1 } else { 2 };
         self.at.saturating_add(line_end).max(MIN_LEN)
     }
 
-    /// The octet just read can't stand there.
+    /// The byte just read is invalid at its position.
     fn wrong(&self) -> Stop {
         Stop::Wrong(Invalid::V1Line {
             field: self.field,
@@ -223,7 +223,7 @@ impl<'a> Line<'a> {
         self.at.saturating_sub(1)
     }
 
-    /// Nothing was wrong: is there room for the rest of the line?
+    /// Requests more bytes, unless the line would exceed the maximum length.
     fn want_more(&self) -> Result<Parsed<'a>, Invalid> {
         match self.least() {
             least if least > MAX_LEN => Err(Invalid::V1TooLong),

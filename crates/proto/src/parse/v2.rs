@@ -7,10 +7,10 @@ use crate::header::{Command, Endpoints, Header, Transport, UnixName, Version};
 use crate::invalid::Invalid;
 use crate::tlv::Tlvs;
 
-/// What each header starts with. It holds a NUL: compare all twelve octets, never as a C string.
+/// The start of each header. It contains NUL: compare all twelve bytes, never as a C string.
 pub const SIGNATURE: [u8; 12] = *b"\r\n\r\n\0\r\nQUIT\n";
 
-/// Octets before the addresses; the last two of them tell the rest.
+/// Bytes before the addresses; the last two of them are the length of the rest.
 pub(crate) const FIXED_LEN: usize = 16;
 
 /// The longest header: the length field has 16 bits.
@@ -26,20 +26,20 @@ pub(crate) fn parse(bytes: &[u8]) -> Result<Parsed<'_>, Invalid> {
     }
     let length = usize::from(u16::from_be_bytes([*high, *low]));
     let local = is_local(*version_command)?;
-    let form = if local {
+    let layout = if local {
         None
     } else {
-        Form::read(*family_transport)?
+        AddressLayout::read(*family_transport)?
     };
-    if let Some(form) = form {
-        form.check_room(length)?;
+    if let Some(layout) = layout {
+        layout.check_length(length)?;
     }
     let len = FIXED_LEN.saturating_add(length);
     let Some(header) = bytes.get(..len) else {
         return Ok(Parsed::NeedMore(len));
     };
-    let (endpoints, tlvs) = match form {
-        Some(form) => form.read_block(header)?,
+    let (endpoints, tlvs) = match layout {
+        Some(layout) => layout.read_block(header)?,
         None => (Endpoints::Real, Tlvs::default()),
     };
     let command = if local {
@@ -56,7 +56,7 @@ pub(crate) fn parse(bytes: &[u8]) -> Result<Parsed<'_>, Invalid> {
     }))
 }
 
-/// Fewer octets than the fixed part: only what is already wrong can be told.
+/// Checks fewer bytes than the fixed part, so that an invalid byte is detected early.
 fn start(bytes: &[u8]) -> Result<Parsed<'_>, Invalid> {
     if !bytes
         .iter()
@@ -68,7 +68,7 @@ fn start(bytes: &[u8]) -> Result<Parsed<'_>, Invalid> {
     if let Some(&version_command) = bytes.get(12) {
         let local = is_local(version_command)?;
         if let Some(&family_transport) = bytes.get(13).filter(|_| !local) {
-            Form::read(family_transport)?;
+            AddressLayout::read(family_transport)?;
         }
     }
     Ok(Parsed::NeedMore(FIXED_LEN))
@@ -93,9 +93,9 @@ fn is_local(octet: u8) -> Result<bool, Invalid> {
     }
 }
 
-/// The form of the address block that a known family and transport ask for.
+/// The layout of the address block, by family and transport.
 #[derive(Clone, Copy)]
-struct Form {
+struct AddressLayout {
     family: Family,
     transport: Transport,
 }
@@ -107,8 +107,8 @@ enum Family {
     Unix,
 }
 
-impl Form {
-    /// `None` is UNSPEC, in either nibble: the block may hold anything, and is skipped.
+impl AddressLayout {
+    /// `None` is UNSPEC, in either nibble: the block may contain anything, and is skipped.
     fn read(octet: u8) -> Result<Option<Self>, Invalid> {
         let family = match octet >> 4 {
             0 => None,
@@ -128,8 +128,8 @@ impl Form {
             .map(|(family, transport)| Self { family, transport }))
     }
 
-    /// Octets in the address block.
-    fn room(self) -> usize {
+    /// Bytes in the address block.
+    fn len(self) -> usize {
         match self.family {
             Family::V4 => V4_LEN,
             Family::V6 => V6_LEN,
@@ -137,8 +137,8 @@ impl Form {
         }
     }
 
-    fn check_room(self, length: usize) -> Result<(), Invalid> {
-        let need = self.room();
+    fn check_length(self, length: usize) -> Result<(), Invalid> {
+        let need = self.len();
         if length < need {
             Err(Invalid::V2Length { length, need })
         } else {
@@ -156,7 +156,7 @@ impl Form {
         }
         .ok_or_else(|| Invalid::V2Length {
             length: block.len(),
-            need: self.room(),
+            need: self.len(),
         })?;
         Ok((endpoints, Tlvs::check(header, rest)?))
     }

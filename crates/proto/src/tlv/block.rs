@@ -1,16 +1,16 @@
-//! Framing of the fields that follow the addresses of version 2 (section 2.2).
+//! Framing of the TLVs that follow the addresses of version 2 (section 2.2).
 
-/// One field: a type, and a value whose meaning the type gives.
+/// A TLV: a type, and a value whose meaning depends on the type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tlv<'a> {
     /// The type, see [`kind`](super::kind).
     pub kind: u8,
-    /// The value as sent. Only framing and the limits of section 2.2 are checked: text may hold any octet.
+    /// The value as sent. Only framing and the limits of section 2.2 are checked: text may hold any byte.
     pub value: &'a [u8],
 }
 
 impl<'a> Tlv<'a> {
-    /// Takes the first field off a block. `None` if it reaches beyond it.
+    /// Splits the first TLV off a block. `None` if it overruns the block.
     pub(super) fn split(block: &'a [u8]) -> Option<(Self, &'a [u8])> {
         let ([kind, high, low], rest) = block.split_first_chunk()?;
         let length = u16::from_be_bytes([*high, *low]);
@@ -19,26 +19,26 @@ impl<'a> Tlv<'a> {
     }
 }
 
-/// A block of fields, in the order they were sent, known to be well framed.
+/// A block of TLVs, in the order they were sent, known to be well framed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tlvs<'a> {
     pub(super) block: &'a [u8],
 }
 
 impl<'a> Tlvs<'a> {
-    /// All fields, NOOP and CRC32C included.
+    /// All TLVs, including NOOP and CRC32C.
     pub fn iter(self) -> Iter<'a> {
         Iter { rest: self.block }
     }
 
-    /// The value of the first field of this type: the specification doesn't regulate repetition.
+    /// The value of the first TLV of this type: the specification doesn't regulate repetition.
     pub fn get(self, kind: u8) -> Option<&'a [u8]> {
         self.iter()
             .find(|tlv| tlv.kind == kind)
             .map(|tlv| tlv.value)
     }
 
-    /// Whether there is none.
+    /// Whether there are none.
     pub fn is_empty(self) -> bool {
         self.block.is_empty()
     }
@@ -48,7 +48,7 @@ impl<'a> Tlvs<'a> {
         self.block
     }
 
-    /// A block that is made of whole fields, or `None`.
+    /// A block of whole TLVs, or `None`.
     pub(super) fn framed(block: &'a [u8]) -> Option<Self> {
         let mut rest = block;
         while !rest.is_empty() {
@@ -67,7 +67,7 @@ impl<'a> IntoIterator for Tlvs<'a> {
     }
 }
 
-/// Goes through a block of fields.
+/// Iterates over a block of TLVs.
 #[derive(Clone, Debug)]
 pub struct Iter<'a> {
     rest: &'a [u8],

@@ -8,7 +8,7 @@ pub const AUTHORITY: u8 = 0x02;
 pub const CRC32C: u8 = 0x03;
 /// Padding; the value means nothing.
 pub const NOOP: u8 = 0x04;
-/// An opaque name for the connection, at most 128 octets.
+/// An opaque name for the connection, at most 128 bytes.
 pub const UNIQUE_ID: u8 = 0x05;
 /// Facts about the client's TLS connection, see [`Ssl`](crate::Ssl).
 pub const SSL: u8 = 0x20;

@@ -1,4 +1,4 @@
-//! What the proxy tells of the client's TLS connection (section 2.2.6).
+//! The SSL TLV: facts about the client's TLS connection (section 2.2.6).
 
 use super::block::{Tlv, Tlvs};
 use super::kind;
@@ -7,7 +7,7 @@ use super::kind;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Ssl<'a> {
-    /// [`Ssl::TLS`], [`Ssl::CERT_CONN`] and [`Ssl::CERT_SESS`]; other bits mean nothing.
+    /// [`Ssl::TLS`], [`Ssl::CERT_CONN`] and [`Ssl::CERT_SESS`]; other bits are undefined.
     pub client: u8,
     /// 0 if the client's certificate was verified. Without a certificate 0 proves nothing: ask
     /// [`Ssl::client_verified`].
@@ -24,7 +24,7 @@ impl<'a> Ssl<'a> {
     /// Client bit: it showed a certificate at least once in this TLS session.
     pub const CERT_SESS: u8 = 0x04;
 
-    /// Reads a field's value; `None` if it is shorter than 5 octets, or not filled by whole fields.
+    /// Reads a field's value; `None` if it is shorter than 5 bytes, or not filled by whole fields.
     pub fn read(value: &'a [u8]) -> Option<Self> {
         let ([client, verify @ ..], rest) = value.split_first_chunk::<5>()?;
         let tlvs = Tlvs::framed(rest)?;
@@ -52,7 +52,7 @@ impl<'a> Ssl<'a> {
 }
 
 impl<'a> Tlvs<'a> {
-    /// The TLS facts about the client's connection, if it was told.
+    /// The first SSL TLV, if there is a valid one.
     pub fn ssl(self) -> Option<Ssl<'a>> {
         self.get(kind::SSL).and_then(Ssl::read)
     }

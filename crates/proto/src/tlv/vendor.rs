@@ -1,6 +1,6 @@
-//! Fields that cloud load balancers add, in the range that is free for applications (E0 to EF).
+//! TLVs of cloud load balancers, in the range for applications (E0 to EF).
 //!
-//! Anybody may use these types for anything, so a value of another form is no error, only not this.
+//! Any sender may use these types for other purposes, so a value of another form is not an error.
 
 use super::block::Tlv;
 use super::kind;
@@ -18,7 +18,7 @@ pub enum Vendor<'a> {
 }
 
 impl<'a> Vendor<'a> {
-    /// Reads a field; `None` if its type or form is no known vendor's.
+    /// Decodes a TLV; `None` if its type or form is not of a known vendor.
     pub fn read(tlv: Tlv<'a>) -> Option<Self> {
         match tlv.kind {
             kind::AWS => aws(tlv.value).map(Self::AwsVpcEndpoint),
@@ -66,9 +66,9 @@ fn azure(value: &[u8]) -> Option<u32> {
     id.try_into().ok().map(u32::from_le_bytes)
 }
 
-/// `PP2_SUBTYPE_AWS_VPCE_ID`: the first octet of the value.
+/// `PP2_SUBTYPE_AWS_VPCE_ID`: the first byte of the value.
 const AWS_VPCE_ID: u8 = 0x01;
-/// `PP2_SUBTYPE_AZURE_PRIVATEENDPOINT_LINKID`: the first octet of the value.
+/// `PP2_SUBTYPE_AZURE_PRIVATEENDPOINT_LINKID`: the first byte of the value.
 const AZURE_LINKID: u8 = 0x01;
 
 #[cfg(test)]
@@ -80,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn known_forms() {
+    fn known_vendor_tlvs_are_decoded() {
         let aws = b"\x01vpce-08d2bf15fac5001c9";
         assert_eq!(
             read(0xea, aws),
@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn other_forms_are_somebody_elses() {
+    fn other_forms_are_ignored() {
         for value in [
             &b""[..],
             b"\x02vpce-1",

@@ -1,4 +1,4 @@
-//! Headers without fields, for a TCP connection: the only ones that are made without an allocator.
+//! Headers without TLVs for a TCP connection: the only ones that are written without an allocator.
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use core::ops::Range;
@@ -6,7 +6,7 @@ use core::ops::Range;
 use crate::parse::v1;
 use crate::parse::v2::SIGNATURE;
 
-/// A header that names the two ends of somebody else's TCP connection, and nothing else.
+/// A header with the two endpoints of a relayed TCP connection, and nothing else.
 ///
 /// With ends of both families the IPv4 one is mapped into IPv6, as HAProxy does. Flow and scope of an
 /// IPv6 address aren't part of the format.
@@ -31,7 +31,7 @@ impl PlainHeader {
         len: 0,
     };
 
-    /// Version 1 (section 2.1): a line of at most 104 octets, its addresses as RFC 5952 has them, but
+    /// Version 1 (section 2.1): a line of at most 104 bytes, its addresses as RFC 5952 has them, but
     /// never with a dotted tail: the protocol's grammar has none, and strict receivers refuse it.
     pub fn v1(source: SocketAddr, destination: SocketAddr) -> Self {
         let mut line = Self::EMPTY;
@@ -57,7 +57,7 @@ impl PlainHeader {
         line
     }
 
-    /// Version 2 (section 2.2): 28 or 52 octets.
+    /// Version 2 (section 2.2): 28 or 52 bytes.
     pub fn v2(source: SocketAddr, destination: SocketAddr) -> Self {
         let mut header = Self::EMPTY;
         header.put(&SIGNATURE);
@@ -83,7 +83,7 @@ impl PlainHeader {
         self.octets.get(..self.len).unwrap_or_default()
     }
 
-    /// What comes after the fixed part of a version 2 header: addresses and ports.
+    /// The part after the fixed part of a version 2 header: addresses and ports.
     #[cfg(feature = "std")]
     pub(crate) fn block(&self) -> &[u8] {
         self.as_bytes()
@@ -156,7 +156,7 @@ fn longest_gap(groups: [u16; 8]) -> Range<usize> {
     longest
 }
 
-/// Both ends in one family.
+/// Both endpoints in one address family.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Pair {
     V4(Ipv4Addr, Ipv4Addr),
@@ -195,7 +195,7 @@ mod tests {
     proptest! {
         /// The standard library writes addresses by the same RFC, but for the dotted tail.
         #[test]
-        fn addresses_as_the_standard_library_writes_them(mask: u8, groups: [u16; 8]) {
+        fn addresses_are_written_like_the_standard_librarys(mask: u8, groups: [u16; 8]) {
             let mut groups = groups;
             for (at, group) in groups.iter_mut().enumerate() {
                 *group = if mask & (1 << at) == 0 { 0 } else { *group };
@@ -209,7 +209,7 @@ mod tests {
         }
 
         #[test]
-        fn read_back_the_same(from: (Ipv4Addr, u16), to: (Ipv6Addr, u16), second: (Ipv4Addr, u16)) {
+        fn written_headers_parse_to_the_same_endpoints(from: (Ipv4Addr, u16), to: (Ipv6Addr, u16), second: (Ipv4Addr, u16)) {
             let [from, to, second]: [SocketAddr; 3] = [from.into(), to.into(), second.into()];
             for (source, destination) in [(from, to), (to, from), (from, second), (to, to)] {
                 for make in [PlainHeader::v1, PlainHeader::v2] {
@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn the_longest_line() {
+    fn the_longest_line_has_104_bytes() {
         let long = SocketAddr::new(Ipv6Addr::from([0xffff; 8]).into(), 65_535);
         let line = PlainHeader::v1(long, long);
         assert_eq!(line.as_bytes().len(), 104);

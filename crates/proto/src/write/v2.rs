@@ -31,13 +31,13 @@ pub struct V2Writer<'v> {
     start: usize,
     /// Where the checksum's value belongs, counted from `start`.
     checksum_at: Option<usize>,
-    /// The first thing that was wrong.
+    /// The first error.
     fault: Option<WriteError>,
     finished: bool,
 }
 
 impl<'v> V2Writer<'v> {
-    /// A header for somebody else's connection.
+    /// A header for a relayed connection.
     ///
     /// With ends of both families the IPv4 one is mapped into IPv6. Flow and scope of an IPv6 address
     /// aren't part of the format.
@@ -97,7 +97,7 @@ impl<'v> V2Writer<'v> {
             .fold(self, |writer, tlv| writer.tlv(tlv.kind, tlv.value))
     }
 
-    /// Adds what is known of the client's TLS connection: for `client` and `verify` see
+    /// Adds an SSL TLV about the client's TLS connection: for `client` and `verify` see
     /// [`Ssl`](crate::Ssl), for the details the types `SSL_…` in [`kind`].
     pub fn ssl(mut self, client: u8, verify: u32, details: &[Tlv<'_>]) -> Self {
         let sizes = details
@@ -111,7 +111,7 @@ impl<'v> V2Writer<'v> {
         self
     }
 
-    /// Adds a checksum over the whole header, standing here among the fields. A second call adds none.
+    /// Adds a checksum over the whole header, at this position among the TLVs. A second call adds none.
     pub fn crc32c(mut self) -> Self {
         if self.checksum_at.is_none() {
             self.put_tlv_head(kind::CRC32C, crc::LEN);
@@ -121,11 +121,11 @@ impl<'v> V2Writer<'v> {
         self
     }
 
-    /// Completes the header and gives its size in octets.
+    /// Completes the header and returns its size in bytes.
     ///
     /// # Errors
     ///
-    /// The first thing that was wrong; the buffer is then as it was before.
+    /// The first error; the buffer is then as it was before.
     pub fn finish(mut self) -> Result<usize, WriteError> {
         let len = self.len();
         let block = len.saturating_sub(FIXED_LEN);
@@ -156,7 +156,7 @@ impl<'v> V2Writer<'v> {
         writer
     }
 
-    /// Octets written so far.
+    /// Bytes written so far.
     fn len(&self) -> usize {
         self.out.len().saturating_sub(self.start)
     }

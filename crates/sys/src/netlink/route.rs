@@ -107,7 +107,7 @@ impl Netlink {
     /// # Errors
     ///
     /// EEXIST when the table has a default route already (NLM_F_EXCL); EPERM without CAP_NET_ADMIN;
-    /// [`is_family_disabled`](super::is_family_disabled).
+    /// [`is_family_disabled`].
     pub async fn add_local_route(&self, route: &LocalRoute) -> Result<()> {
         let request = self.handle.route().add(write(route));
         named(request.execute().await, "RTM_NEWROUTE")

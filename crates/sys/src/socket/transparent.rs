@@ -46,7 +46,7 @@ pub fn is_transparent(socket: impl AsFd) -> Result<bool> {
 
 /// Makes a UDP socket report the original destination of each datagram that TPROXY delivers to it
 /// (IP_RECVORIGDSTADDR since Linux 2.6.29, IPV6_RECVORIGDSTADDR since 2.6.37):
-/// [`crate::udp::Arrived::original`].
+/// [`crate::udp::RecvMeta::original`].
 ///
 /// # Errors
 ///

@@ -1,7 +1,7 @@
 use super::*;
 use crate::{Carrier, parse};
 
-/// Octets that a right line can be cut short by, the shortest way first.
+/// Bytes that a right line can be cut short by, the shortest way first.
 const ENDINGS: &[u8] = b"\n\r :.1CPKNOW46TUXRY";
 
 #[test]
@@ -87,7 +87,7 @@ fn no_false_hope() {
     assert!(hopes > 1000, "{hopes}");
 }
 
-/// Completes a line octet by octet. False if it is wrong or complete already.
+/// Completes a line byte by byte. False if it is wrong or complete already.
 fn finish(bytes: &mut Vec<u8>) -> bool {
     let Ok(Parsed::NeedMore(least)) = super::parse(bytes) else {
         return false;
@@ -113,7 +113,7 @@ fn the_line_ends_by_107() {
     assert_eq!(super::parse(&longest[..105]), Ok(Parsed::NeedMore(107)));
     assert_eq!(super::parse(&line(92)), Err(Invalid::V1TooLong));
     assert_eq!(super::parse(&line(92)[..106]), Err(Invalid::V1TooLong));
-    // What the octets behind the limit are makes no difference, not even to the error.
+    // What the bytes behind the limit are makes no difference, not even to the error.
     for octet in 0..=u8::MAX {
         let tail = [&line(92)[..106], &[octet]].concat();
         assert_eq!(super::parse(&tail), Err(Invalid::V1TooLong));

@@ -1,8 +1,8 @@
-//! IPv6 addresses of a version 1 line, judged octet by octet.
+//! IPv6 addresses of a version 1 line, parsed byte by byte.
 //!
 //! The grammar is that of RFC 4291, section 2.2: groups of up to four digits, at most one `::`, which
 //! stands for at least one group. Section 2.1 of the protocol leaves out the dotted tail
-//! (`::ffff:192.0.2.1`), but `inet_ntop(3)` writes it and so every sender does: it is read too.
+//! (`::ffff:192.0.2.1`), but `inet_ntop(3)` writes it, and so senders do: it is accepted, too.
 
 use core::net::{Ipv4Addr, Ipv6Addr};
 
@@ -34,7 +34,7 @@ impl Line<'_> {
         groups.address().ok_or_else(|| self.wrong())
     }
 
-    /// A colon was read: is it `::`, and may anything follow? Gives the octet after it.
+    /// After a colon: handles `::`, and checks that another group may follow. Returns the byte after it.
     fn after_colon(&mut self, groups: &mut Groups) -> Result<u8, Stop> {
         if groups.room() == 0 {
             return Err(self.wrong());
@@ -50,7 +50,7 @@ impl Line<'_> {
         self.next()
     }
 
-    /// One to four digits, the first already read, and the octet that ends them.
+    /// One to four digits, the first already read, and the byte that ends them.
     fn group(&mut self, first: u8, before: Groups) -> Result<(Group, u8), Stop> {
         let first = hex(first)
             .filter(|_| before.room() > 0)
@@ -88,7 +88,7 @@ impl Group {
 
     fn push(&mut self, digit: u16) {
         self.value = self.value << 4 | digit;
-        // No heading zero; saturation only makes a number too large that is so already.
+        // No leading zero; saturation affects only a number that is too large already.
         let decimal = self.decimal.filter(|&before| before != 0 && digit < 10);
         self.decimal = decimal.map(|before| before.saturating_mul(10).saturating_add(digit));
     }
@@ -108,13 +108,13 @@ struct Groups {
 }
 
 impl Groups {
-    /// How many groups may still come; `::` stands for at least one.
+    /// How many groups may still follow; `::` stands for at least one.
     fn room(&self) -> usize {
         let most = if self.gap.is_some() { 7 } else { 8_usize };
         most.saturating_sub(self.len)
     }
 
-    /// A dotted tail is the last, and stands for two groups.
+    /// Whether a dotted tail may follow: it is the last, and stands for two groups.
     fn may_end_dotted(&self) -> bool {
         match self.gap {
             Some(_) => self.room() >= 2,
@@ -144,7 +144,7 @@ impl Groups {
             // The groups behind the gap move to the end; zeroes take their place.
             let behind = self.values.get_mut(gap..)?;
             let zeroes = 8_usize.checked_sub(self.len)?;
-            // Always: the gap is no later than the length. Said so that the compiler knows, too.
+            // Always true: the gap is within the length. Stated for the optimiser, which proves the absence of panics.
             if zeroes <= behind.len() {
                 behind.rotate_right(zeroes);
             }

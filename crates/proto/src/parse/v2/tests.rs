@@ -99,7 +99,7 @@ fn each_failure_has_its_reason() {
     assert_eq!(wrong.reason(), "crc32c_mismatch");
 }
 
-/// Every value of the two octets that decide: nothing undefined gets through, LOCAL always does.
+/// Every value of the two bytes that decide: nothing undefined gets through, LOCAL always does.
 #[test]
 fn every_command_and_family() {
     let mut accepted = 0;
@@ -114,7 +114,7 @@ fn every_command_and_family() {
                 right,
                 "{command:02x} {family:02x}: {parsed:?}"
             );
-            // As soon as the octet is there, and not before.
+            // As soon as the byte is there, and not before.
             let early = [12, 13, 14].map(|end| parse(&bytes[..end], Carrier::Stream).is_ok());
             assert_eq!(early, [true, matches!(command, 0x20 | 0x21), right]);
             accepted += usize::from(right);
