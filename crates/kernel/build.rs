@@ -1,6 +1,6 @@
-//! Compiles the program of `bpf/` with clang, which alone of the common compilers makes eBPF everywhere.
+//! Compiles the program of `bpf/` with clang, the only common compiler with an eBPF target on every distribution.
 //!
-//! Where it can't be compiled, all else is built: what is in its place is empty, and says so when it is asked for.
+//! Where it can't be compiled, the rest is still built: the object is empty, and loading it fails with `Error::NotBuilt`.
 
 use std::process::Command;
 use std::{env, fs};
@@ -11,12 +11,12 @@ fn main() {
     let variable = |name| env::var(name).unwrap_or_else(|_| panic!("cargo sets {name}"));
     let clang = env::var("CLANG").unwrap_or_else(|_| "clang".to_owned());
     let object = format!("{}/udp.o", variable("OUT_DIR"));
-    // Debian keeps asm/types.h apart for each architecture.
+    // Debian has a separate asm/types.h for each architecture.
     let asm = format!(
         "-I/usr/include/{}-linux-gnu",
         variable("CARGO_CFG_TARGET_ARCH")
     );
-    // The byte order of all that peername is built for.
+    // Little-endian, like all targets of peername.
     let compiled = Command::new(&clang)
         .args([
             "-target", "bpfel", "-mcpu=v3", "-O2", "-g", "-Wall", "-Werror", &asm,
@@ -35,7 +35,7 @@ fn main() {
         "cargo::warning=built without --data-path kernel, which needs clang and the headers of libbpf and the \
          kernel (Debian: clang, libbpf-dev, linux-libc-dev; `make setup` installs them)"
     );
-    // What does not exist counts as changed: the next build tries again.
+    // A missing file counts as changed: the next build retries.
     println!("cargo::rerun-if-changed={object}.missing");
     fs::write(&object, "").unwrap_or_else(|error| panic!("{object}: {error}"));
 }

@@ -61,7 +61,7 @@ pub enum Invalid {
         "version 2 family and transport {0:#04x} are not assigned; the sender breaks section 2.2"
     )]
     V2Family(u8),
-    /// The announced length has no room for the addresses.
+    /// The announced length is too short for the addresses.
     #[error(
         "version 2 length {length} can't hold the {need} octets of addresses that its family has; \
          the sender breaks section 2.2"

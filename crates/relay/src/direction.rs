@@ -253,7 +253,7 @@ impl Direction {
                 }
                 Ok(Received { len, more }) => {
                     if !more {
-                        // The next byte, and FIN, will raise an event. Reading again only to be told
+                        // The next byte, and FIN, will raise an event. Another read that only returns
                         // EAGAIN would cost a system call a message.
                         clear_ready(source, Interest::READABLE);
                     }

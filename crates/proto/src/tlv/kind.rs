@@ -2,7 +2,7 @@
 
 /// The application protocol, usually as negotiated in TLS: `h2`.
 pub const ALPN: u8 = 0x01;
-/// The host name the client asked for: TLS's SNI. UTF-8, says the sender.
+/// The host name that the client requested: TLS's SNI. The sender should encode it as UTF-8.
 pub const AUTHORITY: u8 = 0x02;
 /// A checksum over the header.
 pub const CRC32C: u8 = 0x03;
@@ -37,7 +37,7 @@ pub const AWS: u8 = 0xea;
 /// Azure Private Link's, in the range for applications.
 pub const AZURE: u8 = 0xee;
 
-/// The longest UNIQUE_ID (section 2.2.5): receivers may have room for no more.
+/// The longest UNIQUE_ID (section 2.2.5): receivers need not accept more.
 pub(crate) const UNIQUE_ID_MAX: usize = 128;
 
 /// The type's name, or that of the range it lies in; not that of a type inside SSL.

@@ -4,7 +4,7 @@ use thiserror::Error;
 
 use crate::invalid::Invalid;
 
-/// Why a header can't be written. The caller asked for it; nothing was added to its buffer.
+/// Why a header can't be written: the caller's error. Nothing was appended to its buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum WriteError {

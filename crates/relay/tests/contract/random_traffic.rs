@@ -62,7 +62,7 @@ async fn connection(seed: u64, client: Blocking, backend: Blocking) {
     for (here, there) in [(&client, &backend), (&backend, &client)] {
         match (here.sent, there.received) {
             (SendEnd::Finished(sent), ReceiveEnd::Finished(got)) => {
-                assert_eq!(sent, got, "connection {seed}")
+                assert_eq!(sent, got, "connection {seed}");
             }
             (SendEnd::Finished(_), ReceiveEnd::Reset) => {
                 let reset = [here.sent, there.sent].contains(&SendEnd::Reset);

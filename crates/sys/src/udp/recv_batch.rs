@@ -165,7 +165,7 @@ trait IntoStorage {
 impl IntoStorage for libc::sockaddr_storage {
     fn into_storage(self) -> socket2::SockAddrStorage {
         let mut storage = socket2::SockAddrStorage::zeroed();
-        // SAFETY: SockAddrStorage stands for sockaddr_storage, and every byte pattern of it is valid.
+        // SAFETY: SockAddrStorage has the layout of sockaddr_storage, and every byte pattern of it is valid.
         unsafe { *storage.view_as::<Self>() = self };
         storage
     }

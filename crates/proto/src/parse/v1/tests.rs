@@ -64,7 +64,7 @@ fn the_first_wrong_octet_is_told() {
     }
 }
 
-/// "More" is only asked for when more can help: from every such point a valid line can be reached.
+/// `NeedMore` is returned only where more bytes can help: from every such prefix a valid line can be reached.
 #[test]
 fn no_false_hope() {
     let lines: [&[u8]; 6] = [

@@ -130,7 +130,7 @@ impl SessionState {
     }
 }
 
-/// Whether an error is local and tells nothing about the peer: no memory, not now, or not supported.
+/// Whether an error is local and does not concern the peer: no memory, not now, or not supported.
 pub(super) fn is_local_error(error: &io::Error) -> bool {
     use ErrorKind::{Interrupted, InvalidInput, OutOfMemory, Unsupported, WouldBlock};
     matches!(
