@@ -94,7 +94,7 @@ async fn connect(
         Some(outbound_header) => {
             write_all(&upstream, outbound_header.get(sent..).unwrap_or_default())
                 .await
-                .map_err(failed)?
+                .map_err(failed)?;
         }
     }
     Ok(upstream)

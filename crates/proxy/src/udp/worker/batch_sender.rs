@@ -214,7 +214,7 @@ fn retry(
         match send() {
             Ok(()) => return Ok(()),
             Err(error) if is_pending_error(&error, to) && reported < MAX_SEND_RETRIES => {
-                reported += 1
+                reported += 1;
             }
             Err(error) => return Err(DropReason::by_kernel(error)),
         }
