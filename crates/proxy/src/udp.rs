@@ -8,9 +8,9 @@
 //! ```
 //!
 //! A session is one client behind one balancer at one listener: plain data in a bounded LRU table, and one socket that is
-//! connected to the backend from the client's address. A [`worker`] moves batches of datagrams. A
-//! [`Role`](session::role::Role), the proxy's or the forwarder's, decides what they mean. Steady sessions are carried by
-//! the kernel ([`offload`]).
+//! connected to the backend from the client's address. A `worker` moves batches of datagrams. A
+//! `Role`, the proxy's or the forwarder's, decides what they mean. Steady sessions are carried by
+//! the kernel (`offload`).
 
 mod config;
 mod dialect;
