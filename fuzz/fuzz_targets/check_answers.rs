@@ -8,7 +8,7 @@ use envoy_types::pb::envoy::service::auth::v3::check_response::HttpResponse;
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use libfuzzer_sys::fuzz_target;
 use peername_intercept::authz::{
-    Answer, Decision, Failure, ext_authz_reply, forward_auth_reply, opa_reply,
+    AuthzResponse, Decision, AuthzError, ext_authz_reply, forward_auth_reply, opa_reply,
 };
 use prost::Message as _;
 use serde_json::Value;
@@ -68,8 +68,8 @@ fn forward_auth(bytes: &[u8]) {
 }
 
 /// Checks the invariants of a decision; true if it allows the request.
-fn check_decision(answer: Result<Answer, Failure>) -> bool {
-    let Ok(Answer { decision, .. }) = answer else {
+fn check_decision(answer: Result<AuthzResponse, AuthzError>) -> bool {
+    let Ok(AuthzResponse { decision, .. }) = answer else {
         return false;
     };
     match decision {

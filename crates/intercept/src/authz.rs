@@ -1,24 +1,12 @@
-//! May this request go on? An outside service is asked.
+//! Authorization of requests by an outside check service.
 //!
 //! ```text
-//! Question ─▶ cache ─▶ breaker ─▶ ext_authz | forwardAuth | OPA ─▶ Answer ─▶ Verdict
+//! AuthzRequest ─▶ cache ─▶ circuit breaker ─▶ protocol ─▶ AuthzResponse ─▶ Verdict
 //! ```
 //!
-//! There is always a [`Verdict`], and always in time: what the service does wrong, and that it isn't there, is a
-//! denial. Reading an answer is apart from getting it: [`ext_authz_reply`], [`forward_auth_reply`] and
-//! [`opa_reply`] are functions of what came.
-
-use std::sync::Arc;
-use std::time::Duration;
-
-use bytes::Bytes;
-use envoy_types::pb::envoy::service::auth::v3::CheckRequest;
-use http::Request;
-use peername_observe::throttle::Throttle;
-use prometheus_client::registry::Registry;
-use tokio::sync::{Semaphore, SemaphorePermit};
-use tokio::time::{Instant, sleep, timeout_at};
-use tracing::{info, warn};
+//! There is always a [`Verdict`], and always within the deadline: a faulty or missing service is a denial. Decoding a
+//! response is apart from receiving it: [`ext_authz_reply`], [`forward_auth_reply`] and [`opa_reply`] are functions of the
+//! bytes that came.
 
 pub(crate) mod authorize;
 mod cache;
@@ -32,272 +20,258 @@ mod response;
 mod transport;
 mod verdict;
 
-pub use config::{CheckConfig, ConfigError, OnFailure, Sent, Service};
-pub use header_mutations::Changes;
-pub use protocol::ext_authz::read as ext_authz_reply;
-pub use protocol::forward_auth::read as forward_auth_reply;
-pub use protocol::opa::read as opa_reply;
-pub use request::{Authority, Kind, Prefix, Question};
-pub use response::{Answer, Keep};
-pub use verdict::{Decision, Denial, Failure, How, Verdict};
+use std::sync::Arc;
+use std::time::Duration;
 
-use cache::{Cache, Key};
-use circuit_breaker::{Breaker, Turned};
-use metrics::Counters;
-use protocol::{ext_authz, forward_auth, opa};
-use transport::{Transport, Version};
+use peername_observe::throttle::Throttle;
+use prometheus_client::registry::Registry;
+use tokio::sync::{Semaphore, SemaphorePermit};
+use tokio::time::{Instant, sleep, timeout_at};
+use tracing::{info, warn};
 
-/// One check service, for the whole process.
+pub use config::error::ConfigError;
+pub use config::sent_headers::SentHeaders;
+pub use config::service::Service;
+pub use config::{CheckConfig, FailureMode};
+pub use header_mutations::HeaderMutations;
+pub use protocol::ext_authz::decode as ext_authz_reply;
+pub use protocol::forward_auth::decode as forward_auth_reply;
+pub use protocol::opa::decode as opa_reply;
+pub use request::{AuthzRequest, BodyPrefix, HostPortRef, RequestKind};
+pub use response::{AuthzResponse, CacheLifetime};
+pub use verdict::{AuthzError, DecidedBy, Decision, Denial, Verdict};
+
+use cache::{Cache, CacheKey};
+use circuit_breaker::{CircuitBreaker, Transition};
+use metrics::CheckMetrics;
+use protocol::{EncodeConfig, EncodedRequest};
+use transport::Transport;
+
+/// The check service, for the whole process.
 #[derive(Clone, Debug)]
-pub struct Check {
+pub struct CheckService {
     shared: Arc<Shared>,
 }
 
-/// What workers share: no connections, which belong to the runtime that made them.
+/// What the workers share: no connections, which belong to the runtime that made them.
 #[derive(Debug)]
 struct Shared {
     config: CheckConfig,
     cache: Option<Cache>,
-    breaker: Breaker,
-    open: Semaphore,
-    counters: Counters,
-    failed: Throttle,
-    refused: Throttle,
+    breaker: CircuitBreaker,
+    in_flight: Semaphore,
+    metrics: CheckMetrics,
+    failure_warnings: Throttle,
+    mutation_warnings: Throttle,
 }
 
-/// One worker's way to the service. Cloned for each of its tasks.
+/// One worker's client of the check service. Cloned for each of its tasks.
 #[derive(Clone, Debug)]
-pub struct Client {
+pub struct CheckClient {
     shared: Arc<Shared>,
     transport: Arc<Transport>,
 }
 
-/// A question as it is written to the service.
-enum Written {
-    Grpc(Box<CheckRequest>),
-    Http(Box<Request<Bytes>>),
-}
-
-impl Check {
-    /// Makes one; nothing is connected yet, and the service need not be there.
+impl CheckService {
+    /// Validates the configuration. Nothing is connected yet, and the service need not be up.
     ///
     /// # Errors
     ///
-    /// A configuration that can't mean what it says.
+    /// [`ConfigError`]: a setting that the service's protocol does not support.
     pub fn new(config: CheckConfig) -> Result<Self, ConfigError> {
         config.validate()?;
         Ok(Self {
             shared: Arc::new(Shared {
                 cache: config.cache.map(Cache::new),
-                breaker: Breaker::default(),
-                open: Semaphore::new(config.concurrency.get()),
-                counters: Counters::default(),
-                failed: Throttle::new(BETWEEN_WARNINGS),
-                refused: Throttle::new(BETWEEN_WARNINGS),
+                breaker: CircuitBreaker::default(),
+                in_flight: Semaphore::new(config.concurrency.get()),
+                metrics: CheckMetrics::default(),
+                failure_warnings: Throttle::new(WARNING_INTERVAL),
+                mutation_warnings: Throttle::new(WARNING_INTERVAL),
                 config,
             }),
         })
     }
 
-    /// The way to the service for one worker, to be used on its runtime alone. Cache, breaker and counters are
-    /// everybody's.
-    pub fn client(&self) -> Client {
+    /// A client for one worker, to be used on its runtime alone. All clients share cache, circuit breaker and metrics.
+    pub fn client(&self) -> CheckClient {
         let config = &self.shared.config;
-        let version = match config.service {
-            Service::Grpc(_) => Version::Http2,
-            Service::ForwardAuth(_) | Service::Opa(_) => Version::Http1,
-        };
-        Client {
+        let version = config.service.protocol().http_version();
+        CheckClient {
             shared: Arc::clone(&self.shared),
             transport: Arc::new(Transport::new(version, config.timeout)),
         }
     }
 
-    /// Whether the service can be asked: it has its pause, or nobody accepts where it should be.
+    /// Probes whether the service can be asked.
     ///
     /// # Errors
     ///
-    /// Why it can't.
-    pub async fn reach(&self) -> Result<(), Failure> {
-        if self.shared.breaker.rests(Instant::now()) {
-            return Err(Failure::Suspended);
+    /// The circuit breaker is open, or the service accepts no connection.
+    pub async fn reach(&self) -> Result<(), AuthzError> {
+        if self.shared.breaker.is_open(Instant::now()) {
+            return Err(AuthzError::Suspended);
         }
-        transport::reach(self.shared.config.service.uri(), REACH).await
+        transport::reach(self.shared.config.service.uri(), PROBE_TIMEOUT).await
     }
 
-    /// Tries whether the service is there, says so if it is not, and goes on trying until it is.
+    /// Waits until the service can be asked; logs a warning if it can't at once.
     pub async fn await_service(self) {
         let Err(why) = self.reach().await else {
             return;
         };
         let then = match self.shared.config.on_failure {
-            OnFailure::Allow => "requests go on unchecked until it can",
-            OnFailure::Deny => "requests are denied until it can",
+            FailureMode::Allow => "requests go on unchecked until it can",
+            FailureMode::Deny => "requests are denied until it can",
         };
         let service = self.shared.config.service.uri();
         warn!("the check service at {service} can't be asked: {why}; {then}");
         while self.reach().await.is_err() {
-            sleep(REACH_AGAIN).await;
+            sleep(PROBE_INTERVAL).await;
         }
         info!("the check service at {service} can be asked now");
     }
 
-    /// Octets of a request's body that a question should have.
-    pub fn body(&self) -> usize {
+    /// Bytes of a request's body that the service is to see.
+    pub fn max_body(&self) -> usize {
         self.shared.config.body
     }
 
-    /// Adds `peername_check_total`, `peername_check_seconds` and `peername_check_suspended`.
+    /// Registers `peername_check_total`, `peername_check_seconds` and `peername_check_suspended`.
     pub fn register(&self, registry: &mut Registry) {
-        self.shared.counters.register(registry);
+        self.shared.metrics.register(registry);
     }
 }
 
-impl Client {
-    /// Asks. Within the configured timeout, whatever happens; dropping the future is fine.
-    pub async fn ask(&self, question: &Question<'_>) -> Verdict {
-        let begun = Instant::now();
-        let until = begun + self.shared.config.timeout;
-        let (decision, how) = match self.decide(question, until).await {
-            Ok((decision, true)) => (decision, How::Cached),
-            Ok((decision, false)) => (decision, How::Asked),
-            Err(failure) => self.shared.instead(failure),
+impl CheckClient {
+    /// Asks the service, within the configured timeout, whatever happens. Cancel-safe.
+    pub async fn ask(&self, request: &AuthzRequest<'_>) -> Verdict {
+        let started = Instant::now();
+        let deadline = started + self.shared.config.timeout;
+        let (decision, decided_by) = match self.decide(request, deadline).await {
+            Ok((decision, true)) => (decision, DecidedBy::Cache),
+            Ok((decision, false)) => (decision, DecidedBy::Service),
+            Err(error) => self.shared.decide_failure(error),
         };
         let verdict = Verdict {
             decision,
-            how,
-            took: begun.elapsed(),
+            decided_by,
+            took: started.elapsed(),
         };
-        self.shared.counters.count(&verdict);
+        self.shared.metrics.count(&verdict);
         verdict
     }
 
-    /// A decision of the service's, and whether it was there already.
+    /// The service's decision, and whether it comes from the cache.
     async fn decide(
         &self,
-        question: &Question<'_>,
-        until: Instant,
-    ) -> Result<(Decision, bool), Failure> {
+        request: &AuthzRequest<'_>,
+        deadline: Instant,
+    ) -> Result<(Decision, bool), AuthzError> {
         let config = &self.shared.config;
-        let key = || Key::of(question, &config.sent);
+        let key = || CacheKey::new(request, &config.sent);
         let cached = self
             .shared
             .cache
             .as_ref()
             .and_then(|cache| Some((cache, key()?)));
         let Some((cache, key)) = cached else {
-            return Ok((self.fetch(question, until).await?.decision, false));
+            return Ok((self.fetch(request, deadline).await?.decision, false));
         };
-        // Whoever asks for all of us may be on a worker that is busy.
-        let result = timeout_at(until, cache.get(key, || self.fetch(question, until))).await;
-        result.unwrap_or(Err(Failure::Timeout(config.timeout)))
+        // The request that is in flight for this key may be on a worker that is busy.
+        let result = timeout_at(deadline, cache.get(key, || self.fetch(request, deadline))).await;
+        result.unwrap_or(Err(AuthzError::Timeout(config.timeout)))
     }
 
     /// Asks the service itself.
-    async fn fetch(&self, question: &Question<'_>, until: Instant) -> Result<Answer, Failure> {
+    async fn fetch(
+        &self,
+        request: &AuthzRequest<'_>,
+        deadline: Instant,
+    ) -> Result<AuthzResponse, AuthzError> {
         let shared = &*self.shared;
-        let written = shared.write(question)?;
-        let _permit = shared.permit(until).await?;
-        let pass = shared
+        let encoded = shared.encode(request)?;
+        let _permit = shared.acquire_permit(deadline).await?;
+        let breaker_permit = shared
             .breaker
-            .pass(Instant::now())
-            .ok_or(Failure::Suspended)?;
+            .acquire(Instant::now())
+            .ok_or(AuthzError::Suspended)?;
         let (generation, _) = self.transport.pool();
-        let begun = Instant::now();
-        let result = timeout_at(until, self.exchange(written, until)).await;
-        shared.counters.took(begun.elapsed());
+        let started = Instant::now();
+        let result = timeout_at(deadline, encoded.send(&self.transport, deadline)).await;
+        shared.metrics.observe_duration(started.elapsed());
         let result = result.unwrap_or_else(|_| {
-            self.transport.give_up(generation);
-            Err(Failure::Timeout(shared.config.timeout))
+            self.transport.abandon(generation);
+            Err(AuthzError::Timeout(shared.config.timeout))
         });
-        shared.turned(match &result {
-            Ok(_) => pass.answered(),
-            Err(_) => pass.failed(Instant::now()),
+        shared.log_transition(match &result {
+            Ok(_) => breaker_permit.succeeded(),
+            Err(_) => breaker_permit.failed(Instant::now()),
         });
-        let answer = result?;
-        shared.look_at_changes(&answer.decision);
-        Ok(answer)
-    }
-
-    async fn exchange(&self, written: Written, until: Instant) -> Result<Answer, Failure> {
-        let config = &self.shared.config;
-        let request = match written {
-            Written::Http(request) => request,
-            Written::Grpc(request) => {
-                let (_, pool) = self.transport.pool();
-                let left = until.saturating_duration_since(Instant::now());
-                let call = ext_authz::call(&pool, config.service.uri(), *request, left);
-                return ext_authz::read(call.await?);
-            }
-        };
-        let (head, body) = self.transport.exchange(&request).await?;
-        match config.service {
-            Service::Opa(_) => opa::read(head.status, &body),
-            _ => forward_auth::read(head.status, &head.headers, body, &config.take),
-        }
+        let response = result?;
+        shared.warn_of_refused_mutations(&response.decision);
+        Ok(response)
     }
 }
 
 impl Shared {
-    fn write(&self, question: &Question<'_>) -> Result<Written, Failure> {
-        let sent = &self.config.sent;
-        Ok(match &self.config.service {
-            Service::Grpc(_) => Written::Grpc(Box::new(ext_authz::request(question, sent))),
-            Service::Opa(uri) => Written::Http(Box::new(opa::request(uri, question, sent))),
-            Service::ForwardAuth(uri) => {
-                Written::Http(Box::new(forward_auth::request(uri, question, sent)?))
-            }
-        })
+    fn encode(&self, request: &AuthzRequest<'_>) -> Result<Box<dyn EncodedRequest>, AuthzError> {
+        let service = &self.config.service;
+        let config = EncodeConfig {
+            sent: &self.config.sent,
+            take: &self.config.take,
+        };
+        service.protocol().encode(service.uri(), request, config)
     }
 
-    /// Leave to have one more question open. Waits for it, but not for a service that is not asked at all.
-    async fn permit(&self, until: Instant) -> Result<SemaphorePermit<'_>, Failure> {
-        if self.breaker.rests(Instant::now()) {
-            return Err(Failure::Suspended);
+    /// Acquires a permit for one more check in flight. Waits for it, unless the circuit breaker is open.
+    async fn acquire_permit(&self, deadline: Instant) -> Result<SemaphorePermit<'_>, AuthzError> {
+        if self.breaker.is_open(Instant::now()) {
+            return Err(AuthzError::Suspended);
         }
-        let busy = || Failure::Busy(self.config.concurrency.get());
-        let permit = timeout_at(until, self.open.acquire()).await;
+        let busy = || AuthzError::Busy(self.config.concurrency.get());
+        let permit = timeout_at(deadline, self.in_flight.acquire()).await;
         permit.map_err(|_| busy())?.map_err(|_| busy())
     }
 
-    /// What happens when nobody decides.
-    fn instead(&self, failure: Failure) -> (Decision, How) {
-        let goes_on = self.config.on_failure == OnFailure::Allow;
-        if let Some(suppressed) = self.failed.pass() {
-            let code = failure.code();
-            match goes_on {
-                true => warn!(code, suppressed, "a request goes on unchecked: {failure}"),
-                false => warn!(code, suppressed, "a request is denied unchecked: {failure}"),
+    /// The decision when the service gave none, by the configured failure mode.
+    fn decide_failure(&self, error: AuthzError) -> (Decision, DecidedBy) {
+        let allows = self.config.on_failure == FailureMode::Allow;
+        if let Some(suppressed) = self.failure_warnings.pass() {
+            let code = error.code();
+            match allows {
+                true => warn!(code, suppressed, "a request goes on unchecked: {error}"),
+                false => warn!(code, suppressed, "a request is denied unchecked: {error}"),
             }
         }
-        match goes_on {
-            true => (Decision::Allow(Arc::default()), How::FailedOpen(failure)),
+        match allows {
+            true => (Decision::Allow(Arc::default()), DecidedBy::FailOpen(error)),
             false => (
-                Decision::Deny(Arc::new((&failure).into())),
-                How::Failed(failure),
+                Decision::Deny(Arc::new((&error).into())),
+                DecidedBy::Failure(error),
             ),
         }
     }
 
-    fn turned(&self, turned: Turned) {
-        match turned {
-            Turned::Not => return,
-            Turned::Open => {
+    fn log_transition(&self, transition: Transition) {
+        match transition {
+            Transition::Unchanged => return,
+            Transition::Opened => {
                 warn!("the check service failed too often and is not asked for a while");
             }
-            Turned::Closed => info!("the check service answers again"),
+            Transition::Closed => info!("the check service answers again"),
         }
-        self.counters.suspended(turned == Turned::Open);
+        self.metrics.set_suspended(transition == Transition::Opened);
     }
 
-    fn look_at_changes(&self, decision: &Decision) {
-        let Decision::Allow(changes) = decision else {
+    fn warn_of_refused_mutations(&self, decision: &Decision) {
+        let Decision::Allow(mutations) = decision else {
             return;
         };
-        if changes.refused() > 0
-            && let Some(suppressed) = self.refused.pass()
+        if mutations.refused() > 0
+            && let Some(suppressed) = self.mutation_warnings.pass()
         {
-            let refused = changes.refused();
+            let refused = mutations.refused();
             warn!(
                 refused,
                 suppressed, "the check service asked for changes of headers that it may not make"
@@ -306,8 +280,8 @@ impl Shared {
     }
 }
 
-/// For a connection to the service, with nobody waiting for an answer.
-const REACH: Duration = Duration::from_secs(2);
-const REACH_AGAIN: Duration = Duration::from_secs(2);
-/// Failing is constant when it happens.
-const BETWEEN_WARNINGS: Duration = Duration::from_secs(10);
+/// For a connection to the service outside of a check.
+const PROBE_TIMEOUT: Duration = Duration::from_secs(2);
+const PROBE_INTERVAL: Duration = Duration::from_secs(2);
+/// A failing service fails each check.
+const WARNING_INTERVAL: Duration = Duration::from_secs(10);

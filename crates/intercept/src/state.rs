@@ -11,7 +11,7 @@ use peername_server::addr::PeerAddr;
 use prometheus_client::registry::Registry;
 use tokio::sync::watch;
 
-use crate::authz::{self, Check};
+use crate::authz::{self, CheckService};
 use crate::ca::Authority;
 use crate::ca::mint::collector::MintCollector;
 use crate::ca::mint::error::MintError;
@@ -68,7 +68,7 @@ pub struct InterceptState {
     pub(crate) upstream: Upstream,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) shares: Shares,
-    check: Option<Check>,
+    check: Option<CheckService>,
     draining: watch::Sender<bool>,
 }
 
@@ -79,7 +79,7 @@ impl InterceptState {
         rules: Rules,
         mint: Mint,
         upstream: Upstream,
-        check: Option<Check>,
+        check: Option<CheckService>,
         connections: usize,
     ) -> Self {
         let (draining, _) = watch::channel(false);
@@ -146,7 +146,7 @@ impl InterceptState {
     }
 
     /// This worker's client of the check service, if one is configured.
-    pub(crate) fn check(&self) -> Option<authz::Client> {
+    pub(crate) fn check(&self) -> Option<authz::CheckClient> {
         let check = self.check.as_ref()?;
         Some(CHECK.with(|client| client.get_or_init(|| check.client()).clone()))
     }
@@ -156,7 +156,7 @@ impl InterceptState {
     /// # Errors
     ///
     /// Why it can't be asked now.
-    pub(crate) async fn probe_check(&self) -> Result<(), authz::Failure> {
+    pub(crate) async fn probe_check(&self) -> Result<(), authz::AuthzError> {
         match &self.check {
             Some(check) => check.reach().await,
             None => Ok(()),
@@ -170,7 +170,7 @@ impl InterceptState {
 
     /// How many bytes of a request's body the check service is to see; 0 for none.
     pub(crate) fn max_checked_body(&self) -> usize {
-        self.check.as_ref().map_or(0, Check::body)
+        self.check.as_ref().map_or(0, CheckService::max_body)
     }
 
     /// Starts the drain: connections end as soon as they can.
@@ -191,5 +191,5 @@ impl InterceptState {
 
 thread_local! {
     /// A process has one check service, and each of its workers one client of it.
-    static CHECK: OnceCell<authz::Client> = const { OnceCell::new() };
+    static CHECK: OnceCell<authz::CheckClient> = const { OnceCell::new() };
 }

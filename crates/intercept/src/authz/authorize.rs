@@ -7,7 +7,8 @@ use http::{HeaderMap, Method, Request, StatusCode, Version};
 
 use crate::audit::{AuditRecord, FinalDecision};
 use crate::authz::{
-    self, Authority, Changes, Decision, Denial, How, Kind, Prefix, Question, Verdict,
+    self, AuthzRequest, BodyPrefix, DecidedBy, Decision, Denial, HeaderMutations, HostPortRef,
+    RequestKind, Verdict,
 };
 use crate::request::buffered_body::BufferedPrefix;
 use crate::request::client_info::ClientInfo;
@@ -62,7 +63,7 @@ pub(crate) const NO_BODY: BodyInfo<'static> = BodyInfo {
 /// Asks for the authorization of one client's requests to one target.
 pub(crate) struct Authorizer<'a> {
     /// `None` where no check service is configured.
-    pub(crate) check: Option<authz::Client>,
+    pub(crate) check: Option<authz::CheckClient>,
     pub(crate) client: &'a ClientInfo,
     pub(crate) target: &'a RequestTarget,
 }
@@ -76,46 +77,46 @@ impl Authorizer<'_> {
     /// [`Denied`]: the service denied it, or gave no answer and `--on-check-failure` denies.
     pub(crate) async fn authorize(
         self,
-        kind: Kind,
+        kind: RequestKind,
         parts: &Parts,
         body: BodyInfo<'_>,
         record: &mut AuditRecord,
-    ) -> Result<Option<Arc<Changes>>, Denied> {
+    ) -> Result<Option<Arc<HeaderMutations>>, Denied> {
         let Some(check) = self.check else {
             record.set_unchecked();
             return Ok(None);
         };
         let target = self.target;
         let (scheme, path) = match kind {
-            Kind::Connect => ("", String::new()),
-            Kind::Request => (target.scheme(), path_and_query(parts)),
+            RequestKind::Connect => ("", String::new()),
+            RequestKind::Request => (target.scheme(), path_and_query(parts)),
         };
         let id = record.id.to_string();
         let sni = target.sni.as_ref().map(ToString::to_string);
         let connect = target.connect.as_ref();
         let connect = connect.map(|connect| (connect.host.to_string(), connect.port));
         let verdict = check
-            .ask(&Question {
+            .ask(&AuthzRequest {
                 kind,
                 request_id: &id,
                 client: self.client.addr,
                 peer: self.client.peer.0,
                 connect: connect
                     .as_ref()
-                    .map(|(host, port)| Authority { host, port: *port }),
+                    .map(|(host, port)| HostPortRef { host, port: *port }),
                 sni: sni.as_deref(),
                 alpn: target.alpn,
                 version: parts.version,
                 method: &parts.method,
                 scheme,
-                to: Authority {
+                to: HostPortRef {
                     host: &target.host,
                     port: target.to.port,
                 },
                 path_and_query: &path,
                 headers: &parts.headers,
                 body_size: body.size,
-                body: body.prefix.map(|prefix| Prefix {
+                body: body.prefix.map(|prefix| BodyPrefix {
                     bytes: &prefix.bytes,
                     truncated: prefix.truncated,
                 }),
@@ -123,10 +124,10 @@ impl Authorizer<'_> {
             .await;
         note_verdict(&verdict, record);
         match verdict.decision {
-            Decision::Allow(changes) => Ok(Some(changes)),
+            Decision::Allow(mutations) => Ok(Some(mutations)),
             Decision::Deny(denial) => Err(Denied {
                 denial,
-                failed: matches!(verdict.how, How::Failed(_)),
+                failed: matches!(verdict.decided_by, DecidedBy::Failure(_)),
             }),
         }
     }
@@ -138,11 +139,11 @@ fn note_verdict(verdict: &Verdict, record: &mut AuditRecord) {
         true => FinalDecision::Allowed,
         false => FinalDecision::Denied,
     };
-    let (decision, how) = match &verdict.how {
-        How::Asked => (answered, "asked"),
-        How::Cached => (answered, "cached"),
-        How::Failed(failure) => (FinalDecision::CheckFailed, failure.code()),
-        How::FailedOpen(failure) => (FinalDecision::FailedOpen, failure.code()),
+    let (decision, how) = match &verdict.decided_by {
+        DecidedBy::Service => (answered, "asked"),
+        DecidedBy::Cache => (answered, "cached"),
+        DecidedBy::Failure(failure) => (FinalDecision::CheckFailed, failure.code()),
+        DecidedBy::FailOpen(failure) => (FinalDecision::FailedOpen, failure.code()),
     };
     record.set_decision(decision, how);
     if let Decision::Deny(denial) = &verdict.decision {

@@ -1,104 +1,104 @@
-//! Answers that stand for a while.
+//! The cache of the check service's responses.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use moka::Expiry;
 
-use super::config::Sent;
-use super::request::Question;
-use super::response::Answer;
-use super::verdict::{Decision, Failure};
+use super::config::sent_headers::SentHeaders;
+use super::request::AuthzRequest;
+use super::response::AuthzResponse;
+use super::verdict::{AuthzError, Decision};
 
-/// Answers by question, of all workers together. Any number of equal questions at once is asked once.
+/// Responses by request, of all workers together. Single flight: equal requests at the same time are sent once.
 #[derive(Debug)]
 pub(crate) struct Cache {
-    answers: moka::future::Cache<Key, Kept>,
+    answers: moka::future::Cache<CacheKey, CachedDecision>,
     allow_for: Duration,
     deny_for: Duration,
 }
 
-/// All that the service is told and could decide by, to the octet. What is told but left out here tells one
-/// request from the next and not what it is: its id, and the ports of client and balancer.
+/// All that the service is sent and could decide by, byte for byte. Left out is what only tells one request from the next: its
+/// id, and the ports of client and balancer.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Key(Box<[u8]>);
+pub(crate) struct CacheKey(Box<[u8]>);
 
 #[derive(Clone, Debug)]
-struct Kept {
+struct CachedDecision {
     decision: Decision,
-    lives: Duration,
+    lifetime: Duration,
 }
 
-/// Why there is nothing to keep. Failures never are.
+/// Why a result is not cached. Errors never are.
 #[derive(Debug)]
-enum NotKept {
-    Answer(Decision),
-    Failure(Failure),
+enum NotCached {
+    Uncacheable(Decision),
+    Failed(AuthzError),
 }
 
 impl Cache {
-    /// A yes stands for `allow_for`; a no is corrected sooner.
+    /// Caches an allowed request for `allow_for`, and a denial for a shorter time.
     pub(crate) fn new(allow_for: Duration) -> Self {
         let answers = moka::future::Cache::builder()
-            .max_capacity(MOST_MEMORY)
-            .weigher(|key: &Key, kept: &Kept| weight(key, &kept.decision))
-            .expire_after(Lives)
+            .max_capacity(MAX_MEMORY)
+            .weigher(|key: &CacheKey, cached: &CachedDecision| weight(key, &cached.decision))
+            .expire_after(OwnLifetime)
             .build();
         Self {
             answers,
             allow_for,
-            deny_for: allow_for.min(MOST_FOR_A_DENIAL),
+            deny_for: allow_for.min(MAX_DENIAL_LIFETIME),
         }
     }
 
-    /// The answer to `key`, from `ask` if there is none, and whether it was there (or being asked for).
+    /// The decision for `key`, from `ask` if none is cached, and whether it was cached (or in flight).
     ///
     /// # Errors
     ///
-    /// Those of `ask`, to all who waited for it.
+    /// Those of `ask`, for all callers that waited for it.
     pub(crate) async fn get<A>(
         &self,
-        key: Key,
+        key: CacheKey,
         ask: impl Fn() -> A,
-    ) -> Result<(Decision, bool), Failure>
+    ) -> Result<(Decision, bool), AuthzError>
     where
-        A: Future<Output = Result<Answer, Failure>>,
+        A: Future<Output = Result<AuthzResponse, AuthzError>>,
     {
         let mut asked = false;
         let init = async {
             asked = true;
             match ask().await {
-                Ok(answer) => self.keep(answer),
-                Err(failure) => Err(NotKept::Failure(failure)),
+                Ok(answer) => self.to_cached(answer),
+                Err(failure) => Err(NotCached::Failed(failure)),
             }
         };
         let result = self.answers.try_get_with(key, init).await;
         match result.as_ref().map_err(Arc::as_ref) {
-            Ok(kept) => Ok((kept.decision.clone(), !asked)),
-            Err(NotKept::Failure(failure)) => Err(failure.clone()),
-            Err(NotKept::Answer(decision)) if asked => Ok((decision.clone(), false)),
-            // An answer to that one question alone.
-            Err(NotKept::Answer(_)) => ask().await.map(|answer| (answer.decision, false)),
+            Ok(cached) => Ok((cached.decision.clone(), !asked)),
+            Err(NotCached::Failed(failure)) => Err(failure.clone()),
+            Err(NotCached::Uncacheable(decision)) if asked => Ok((decision.clone(), false)),
+            // The response was for that one request alone.
+            Err(NotCached::Uncacheable(_)) => ask().await.map(|answer| (answer.decision, false)),
         }
     }
 
-    fn keep(&self, answer: Answer) -> Result<Kept, NotKept> {
-        let most = match answer.decision {
+    fn to_cached(&self, response: AuthzResponse) -> Result<CachedDecision, NotCached> {
+        let max = match response.decision {
             Decision::Allow(_) => self.allow_for,
             Decision::Deny(_) => self.deny_for,
         };
-        let (decision, lives) = (answer.decision, answer.keep.within(most));
-        match lives.is_zero() {
-            true => Err(NotKept::Answer(decision)),
-            false => Ok(Kept { decision, lives }),
+        let (decision, lifetime) = (response.decision, response.lifetime.within(max));
+        match lifetime.is_zero() {
+            true => Err(NotCached::Uncacheable(decision)),
+            false => Ok(CachedDecision { decision, lifetime }),
         }
     }
 }
 
-impl Key {
-    /// `None` when some of the body is part of the question.
-    pub(crate) fn of(question: &Question<'_>, sent: &Sent) -> Option<Self> {
-        if question.body.is_some_and(|body| !body.bytes.is_empty()) {
+impl CacheKey {
+    /// `None` if part of a body is in the request.
+    pub(crate) fn new(request: &AuthzRequest<'_>, sent: &SentHeaders) -> Option<Self> {
+        if request.body.is_some_and(|body| !body.bytes.is_empty()) {
             return None;
         }
         let mut key = Vec::with_capacity(512);
@@ -106,7 +106,7 @@ impl Key {
             key.extend_from_slice(&field.len().to_le_bytes());
             key.extend_from_slice(field);
         };
-        let Question {
+        let AuthzRequest {
             kind,
             client,
             peer,
@@ -122,7 +122,7 @@ impl Key {
             body_size,
             request_id: _,
             body: _,
-        } = question;
+        } = request;
         let connect = connect.map(|connect| connect.to_string());
         put(format!(
             "{kind:?} {} {} {version:?} {body_size:?}",
@@ -146,16 +146,21 @@ impl Key {
     }
 }
 
-/// Each as long as it may.
-struct Lives;
+/// Expires each entry after its own lifetime.
+struct OwnLifetime;
 
-impl Expiry<Key, Kept> for Lives {
-    fn expire_after_create(&self, _: &Key, kept: &Kept, _: Instant) -> Option<Duration> {
-        Some(kept.lives)
+impl Expiry<CacheKey, CachedDecision> for OwnLifetime {
+    fn expire_after_create(
+        &self,
+        _: &CacheKey,
+        cached: &CachedDecision,
+        _: Instant,
+    ) -> Option<Duration> {
+        Some(cached.lifetime)
     }
 }
 
-fn weight(Key(key): &Key, decision: &Decision) -> u32 {
+fn weight(CacheKey(key): &CacheKey, decision: &Decision) -> u32 {
     let answer = match decision {
         Decision::Allow(changes) => changes.weight(),
         Decision::Deny(denial) => denial.weight(),
@@ -163,9 +168,9 @@ fn weight(Key(key): &Key, decision: &Decision) -> u32 {
     u32::try_from(key.len() + answer + OVERHEAD).unwrap_or(u32::MAX)
 }
 
-/// Octets of all of them. Questions are the clients' to make, so their number alone bounds nothing.
-const MOST_MEMORY: u64 = 16 << 20;
-/// Octets besides key and answer, about.
+/// Bytes of all entries. Clients choose what is in a request, so a limit on the number of entries bounds no memory.
+const MAX_MEMORY: u64 = 16 << 20;
+/// Bytes of an entry beside key and response, about.
 const OVERHEAD: usize = 512;
-/// Somebody waits in front of a denial for it to be lifted.
-const MOST_FOR_A_DENIAL: Duration = Duration::from_secs(5);
+/// People wait for a denial to be lifted.
+const MAX_DENIAL_LIFETIME: Duration = Duration::from_secs(5);

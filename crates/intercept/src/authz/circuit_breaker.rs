@@ -1,6 +1,6 @@
-//! A service that fails every time is not asked every time.
+//! A circuit breaker: a service that keeps failing is not asked for a while.
 //!
-//! Who asks anyway waits for the whole timeout, holds memory meanwhile, and keeps the service from recovering.
+//! Each check of such a service would wait for the whole timeout, hold memory meanwhile, and keep the service from recovering.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -8,60 +8,60 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// Opens after [`FAILURES`] in a row within [`WINDOW`]; [`PAUSE`] later one question is let through to see.
+/// Opens after [`FAILURES`] in a row within [`WINDOW`]; [`PAUSE`] later one request probes the service.
 ///
-/// In a row: a service that answers most questions keeps answering them, however many fail besides.
+/// In a row: a service that answers most requests is never suspended, however many others fail.
 #[derive(Debug, Default)]
-pub(crate) struct Breaker {
+pub(crate) struct CircuitBreaker {
     state: Mutex<State>,
 }
 
 #[derive(Debug, Default)]
 struct State {
-    /// When it failed, since it last answered; the newest at the back.
+    /// Times of the failures since the last success; the newest at the back.
     failures: VecDeque<Instant>,
-    /// Nobody asks before then; `None` while it is closed.
+    /// When the pause ends; `None` while the breaker is closed.
     open_until: Option<Instant>,
-    /// Somebody is seeing whether it answers again.
+    /// Whether a probe is in flight.
     probing: bool,
 }
 
-/// What an answer, or the lack of it, did to the breaker.
+/// What a result did to the breaker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Turned {
-    /// Nothing.
-    Not,
-    /// It is open now and was not before.
-    Open,
-    /// It is closed again.
+pub(crate) enum Transition {
+    /// Its state is as before.
+    Unchanged,
+    /// It has opened.
+    Opened,
+    /// It has closed again.
     Closed,
 }
 
-/// Leave to ask once. Dropped without a result (the client has gone), it says nothing about the service.
+/// A permit to ask once. Dropped without a result (the client has closed its connection), it does not count.
 #[derive(Debug)]
-pub(crate) struct Pass<'a> {
-    breaker: &'a Breaker,
+pub(crate) struct BreakerPermit<'a> {
+    breaker: &'a CircuitBreaker,
     is_probe: bool,
 }
 
-impl Breaker {
-    /// Leave to ask, unless the service has its pause.
-    pub(crate) fn pass(&self, now: Instant) -> Option<Pass<'_>> {
+impl CircuitBreaker {
+    /// Acquires a permit to ask; `None` while the breaker is open.
+    pub(crate) fn acquire(&self, now: Instant) -> Option<BreakerPermit<'_>> {
         let mut state = self.lock();
-        if state.rests(now) {
+        if state.is_open(now) {
             return None;
         }
         let is_probe = state.open_until.is_some();
         state.probing |= is_probe;
-        Some(Pass {
+        Some(BreakerPermit {
             breaker: self,
             is_probe,
         })
     }
 
-    /// Whether [`Breaker::pass`] would give none.
-    pub(crate) fn rests(&self, now: Instant) -> bool {
-        self.lock().rests(now)
+    /// Whether [`CircuitBreaker::acquire`] would return none.
+    pub(crate) fn is_open(&self, now: Instant) -> bool {
+        self.lock().is_open(now)
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -69,23 +69,23 @@ impl Breaker {
     }
 }
 
-impl Pass<'_> {
-    /// It answered.
-    pub(crate) fn answered(self) -> Turned {
+impl BreakerPermit<'_> {
+    /// Notes that the service answered.
+    pub(crate) fn succeeded(self) -> Transition {
         let mut state = self.breaker.lock();
-        // What was asked before it opened tells nothing about now.
+        // A request from before it opened tells nothing about the service now.
         if state.open_until.is_some() && !self.is_probe {
-            return Turned::Not;
+            return Transition::Unchanged;
         }
         state.failures.clear();
         match state.open_until.take() {
-            Some(_) => Turned::Closed,
-            None => Turned::Not,
+            Some(_) => Transition::Closed,
+            None => Transition::Unchanged,
         }
     }
 
-    /// It did not.
-    pub(crate) fn failed(self, now: Instant) -> Turned {
+    /// Notes that the service failed.
+    pub(crate) fn failed(self, now: Instant) -> Transition {
         let mut state = self.breaker.lock();
         let was_open = state.open_until.is_some();
         let opens = match was_open {
@@ -96,13 +96,13 @@ impl Pass<'_> {
             state.open_until = Some(now + PAUSE);
         }
         match opens && !was_open {
-            true => Turned::Open,
-            false => Turned::Not,
+            true => Transition::Opened,
+            false => Transition::Unchanged,
         }
     }
 }
 
-impl Drop for Pass<'_> {
+impl Drop for BreakerPermit<'_> {
     fn drop(&mut self) {
         if self.is_probe {
             self.breaker.lock().probing = false;
@@ -111,7 +111,7 @@ impl Drop for Pass<'_> {
 }
 
 impl State {
-    fn rests(&self, now: Instant) -> bool {
+    fn is_open(&self, now: Instant) -> bool {
         let until = self.open_until;
         until.is_some_and(|until| self.probing || now < until)
     }
@@ -126,63 +126,73 @@ impl State {
     }
 }
 
-/// Fewer, and a restart of the service opens it.
+/// With fewer, a restart of the service would open it.
 const FAILURES: usize = 10;
 const WINDOW: Duration = Duration::from_secs(5);
-/// For so long at most a service that is back goes unnoticed.
+/// A service that has recovered is noticed after this time at the latest.
 const PAUSE: Duration = Duration::from_secs(1);
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn fail(breaker: &Breaker, times: usize, now: Instant) -> Vec<Turned> {
-        let each = (0..times).map(|_| breaker.pass(now).unwrap().failed(now));
+    fn fail(breaker: &CircuitBreaker, times: usize, now: Instant) -> Vec<Transition> {
+        let each = (0..times).map(|_| breaker.acquire(now).unwrap().failed(now));
         each.collect()
     }
 
     #[test]
-    fn ten_failures_in_a_row_open_it_and_an_answer_closes_it() {
-        let (breaker, start) = (Breaker::default(), Instant::now());
-        let nine = [Turned::Not; FAILURES - 1];
+    fn ten_failures_in_a_row_open_it_and_a_success_closes_it() {
+        let (breaker, start) = (CircuitBreaker::default(), Instant::now());
+        let nine = [Transition::Unchanged; FAILURES - 1];
         assert_eq!(fail(&breaker, FAILURES - 1, start), nine);
-        assert_eq!(fail(&breaker, 1, start), [Turned::Open]);
-        assert!(breaker.pass(start).is_none());
+        assert_eq!(fail(&breaker, 1, start), [Transition::Opened]);
+        assert!(breaker.acquire(start).is_none());
         let later = start + PAUSE;
-        let probe = breaker.pass(later).unwrap();
-        assert!(breaker.pass(later).is_none(), "one probe at a time");
-        assert_eq!(probe.failed(later), Turned::Not);
+        let probe = breaker.acquire(later).unwrap();
+        assert!(breaker.acquire(later).is_none(), "one probe at a time");
+        assert_eq!(probe.failed(later), Transition::Unchanged);
         assert!(
-            breaker.pass(later).is_none(),
+            breaker.acquire(later).is_none(),
             "a failed probe begins another pause"
         );
         let later = later + PAUSE;
-        assert_eq!(breaker.pass(later).unwrap().answered(), Turned::Closed);
-        assert_eq!(breaker.pass(later).unwrap().answered(), Turned::Not);
+        assert_eq!(
+            breaker.acquire(later).unwrap().succeeded(),
+            Transition::Closed
+        );
+        assert_eq!(
+            breaker.acquire(later).unwrap().succeeded(),
+            Transition::Unchanged
+        );
         assert_eq!(fail(&breaker, FAILURES - 1, later), nine);
     }
 
     #[test]
-    fn failures_among_answers_or_far_apart_do_not() {
-        let (breaker, mut now) = (Breaker::default(), Instant::now());
+    fn failures_among_successes_or_far_apart_do_not_open_it() {
+        let (breaker, mut now) = (CircuitBreaker::default(), Instant::now());
         for _ in 0..100 {
             fail(&breaker, FAILURES - 1, now);
-            breaker.pass(now).unwrap().answered();
+            breaker.acquire(now).unwrap().succeeded();
         }
         for _ in 0..100 {
-            assert_eq!(fail(&breaker, 1, now), [Turned::Not]);
+            assert_eq!(fail(&breaker, 1, now), [Transition::Unchanged]);
             now += WINDOW / 9 + Duration::from_millis(1);
         }
     }
 
     #[test]
-    fn who_leaves_while_probing_leaves_the_probe_to_the_next() {
-        let (breaker, now) = (Breaker::default(), Instant::now());
-        let before = breaker.pass(now).unwrap();
+    fn a_cancelled_probe_leaves_probing_to_the_next_request() {
+        let (breaker, now) = (CircuitBreaker::default(), Instant::now());
+        let before = breaker.acquire(now).unwrap();
         fail(&breaker, FAILURES, now);
-        assert_eq!(before.answered(), Turned::Not, "asked before it opened");
+        assert_eq!(
+            before.succeeded(),
+            Transition::Unchanged,
+            "asked before it opened"
+        );
         let later = now + PAUSE;
-        drop(breaker.pass(later).unwrap());
-        assert!(breaker.pass(later).is_some());
+        drop(breaker.acquire(later).unwrap());
+        assert!(breaker.acquire(later).is_some());
     }
 }

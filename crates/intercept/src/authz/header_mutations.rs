@@ -1,25 +1,25 @@
-//! What a service may do to a request's headers, and to what the client is told.
+//! Changes of headers that a check service may make, in the request and in the client's response.
 
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 
-/// Changes of headers that came with a yes. Each was looked at: none touches where the request goes, how it is
-/// framed, or the connection it travels on.
+/// Changes of headers in an allowing response. Each was validated: none affects the destination, the framing or the
+/// connection.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Changes {
-    request: Vec<Change>,
-    response: Vec<Change>,
+pub struct HeaderMutations {
+    request: Vec<HeaderMutation>,
+    response: Vec<HeaderMutation>,
     refused: usize,
 }
 
-/// One change.
+/// The change of one header.
 #[derive(Clone, Debug, PartialEq)]
-struct Change {
+struct HeaderMutation {
     name: HeaderName,
-    how: How,
+    operation: Operation,
 }
 
 #[derive(Clone, Debug, PartialEq)]
-enum How {
+enum Operation {
     Remove,
     Set(HeaderValue),
     Append(HeaderValue),
@@ -27,93 +27,108 @@ enum How {
     SetIfPresent(HeaderValue),
 }
 
-/// What to do about a header that may be there already.
+/// How a change treats a header that may exist already.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Mode {
+pub(crate) enum MutationMode {
     Set,
     Append,
     IfAbsent,
     IfPresent,
 }
 
-/// Whose headers are changed.
+/// The message whose headers are changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Of {
+pub(crate) enum MessageKind {
     Request,
     Response,
 }
 
-impl Changes {
-    /// Changes the headers that the origin will see.
+impl HeaderMutations {
+    /// Changes the headers of the request to the origin.
     pub fn apply_to_request(&self, headers: &mut HeaderMap) {
         self.request.iter().for_each(|change| change.apply(headers));
     }
 
-    /// Changes the headers that the client will see.
+    /// Changes the headers of the response to the client.
     pub fn apply_to_response(&self, headers: &mut HeaderMap) {
         let changes = self.response.iter();
         changes.for_each(|change| change.apply(headers));
     }
 
-    /// How many the service asked for that it may not have.
+    /// How many changes were refused.
     pub fn refused(&self) -> usize {
         self.refused
     }
 
-    /// Takes one on, if it may be.
-    pub(crate) fn put(&mut self, of: Of, name: &[u8], value: &[u8], mode: Mode) {
+    /// Adds a change, or counts it as refused.
+    pub(crate) fn add(
+        &mut self,
+        message: MessageKind,
+        name: &[u8],
+        value: &[u8],
+        mode: MutationMode,
+    ) {
         let value = HeaderValue::from_bytes(value).ok();
-        self.add(of, name, value.map(|value| How::of(mode, value)));
+        self.push(
+            message,
+            name,
+            value.map(|value| Operation::new(mode, value)),
+        );
     }
 
-    /// Takes a removal from the request on, if it may be.
+    /// Adds the removal of a request header, or counts it as refused.
     pub(crate) fn remove(&mut self, name: &[u8]) {
-        self.add(Of::Request, name, Some(How::Remove));
+        self.push(MessageKind::Request, name, Some(Operation::Remove));
     }
 
-    fn add(&mut self, of: Of, name: &[u8], how: Option<How>) {
-        let name = HeaderName::from_bytes(name).ok().filter(is_free);
-        let changes = match of {
-            Of::Request => &mut self.request,
-            Of::Response => &mut self.response,
+    fn push(&mut self, message: MessageKind, name: &[u8], operation: Option<Operation>) {
+        let name = HeaderName::from_bytes(name).ok().filter(is_mutable);
+        let changes = match message {
+            MessageKind::Request => &mut self.request,
+            MessageKind::Response => &mut self.response,
         };
-        match (name, how) {
-            (Some(name), Some(how)) if changes.len() < MOST => changes.push(Change { name, how }),
+        match (name, operation) {
+            (Some(name), Some(operation)) if changes.len() < MAX_MUTATIONS => {
+                changes.push(HeaderMutation { name, operation })
+            }
             _ => self.refused += 1,
         }
     }
 
-    /// About how much memory they take.
+    /// Approximate memory in bytes.
     pub(crate) fn weight(&self) -> usize {
         let changes = self.request.iter().chain(&self.response);
-        let text = changes.map(|change| change.name.as_str().len() + change.how.weight());
-        text.sum::<usize>() + (self.request.len() + self.response.len()) * size_of::<Change>()
+        let text = changes.map(|change| change.name.as_str().len() + change.operation.weight());
+        text.sum::<usize>()
+            + (self.request.len() + self.response.len()) * size_of::<HeaderMutation>()
     }
 }
 
-impl Change {
+impl HeaderMutation {
     fn apply(&self, headers: &mut HeaderMap) {
         let name = self.name.clone();
-        match &self.how {
-            How::Remove => drop(headers.remove(name)),
-            How::Set(value) => drop(headers.insert(name, value.clone())),
-            How::Append(value) => drop(headers.append(name, value.clone())),
-            How::SetIfAbsent(value) => drop(headers.entry(name).or_insert_with(|| value.clone())),
-            How::SetIfPresent(value) if headers.contains_key(&name) => {
+        match &self.operation {
+            Operation::Remove => drop(headers.remove(name)),
+            Operation::Set(value) => drop(headers.insert(name, value.clone())),
+            Operation::Append(value) => drop(headers.append(name, value.clone())),
+            Operation::SetIfAbsent(value) => {
+                drop(headers.entry(name).or_insert_with(|| value.clone()))
+            }
+            Operation::SetIfPresent(value) if headers.contains_key(&name) => {
                 headers.insert(name, value.clone());
             }
-            How::SetIfPresent(_) => {}
+            Operation::SetIfPresent(_) => {}
         }
     }
 }
 
-impl How {
-    fn of(mode: Mode, value: HeaderValue) -> Self {
+impl Operation {
+    fn new(mode: MutationMode, value: HeaderValue) -> Self {
         match mode {
-            Mode::Set => Self::Set(value),
-            Mode::Append => Self::Append(value),
-            Mode::IfAbsent => Self::SetIfAbsent(value),
-            Mode::IfPresent => Self::SetIfPresent(value),
+            MutationMode::Set => Self::Set(value),
+            MutationMode::Append => Self::Append(value),
+            MutationMode::IfAbsent => Self::SetIfAbsent(value),
+            MutationMode::IfPresent => Self::SetIfPresent(value),
         }
     }
 
@@ -128,13 +143,12 @@ impl How {
     }
 }
 
-/// Whether a header is the message's own: not the connection's (RFC 9110 §7.6.1), nor its framing, nor where it
-/// goes to.
-pub(crate) fn is_free(name: &HeaderName) -> bool {
-    !NOT_FREE.contains(name) && !["keep-alive", "proxy-connection"].contains(&name.as_str())
+/// Whether a header may be changed: not one of the connection (RFC 9110 §7.6.1), the framing or the destination.
+pub(crate) fn is_mutable(name: &HeaderName) -> bool {
+    !IMMUTABLE.contains(name) && !["keep-alive", "proxy-connection"].contains(&name.as_str())
 }
 
-const NOT_FREE: [HeaderName; 12] = [
+const IMMUTABLE: [HeaderName; 12] = [
     header::CONNECTION,
     header::CONTENT_LENGTH,
     header::EXPECT,
@@ -149,9 +163,8 @@ const NOT_FREE: [HeaderName; 12] = [
     header::HeaderName::from_static("proxy-authentication-info"),
 ];
 
-/// Changes of one message. An answer of bounded size could still hold thousands, each of which is a header that
-/// the origin has to take.
-pub(crate) const MOST: usize = 64;
+/// Changes of one message. A response of bounded size could still hold thousands, and the origin has to process each header.
+pub(crate) const MAX_MUTATIONS: usize = 64;
 
 #[cfg(test)]
 mod tests {
@@ -167,14 +180,14 @@ mod tests {
 
     #[test]
     fn each_mode_does_what_it_says() {
-        let mut changes = Changes::default();
-        changes.put(Of::Request, b"A", b"new", Mode::Set);
-        changes.put(Of::Request, b"b", b"new", Mode::Append);
-        changes.put(Of::Request, b"c", b"new", Mode::IfAbsent);
-        changes.put(Of::Request, b"d", b"new", Mode::IfAbsent);
-        changes.put(Of::Request, b"e", b"new", Mode::IfPresent);
-        changes.put(Of::Request, b"f", b"new", Mode::IfPresent);
-        changes.put(Of::Response, b"g", b"new", Mode::Set);
+        let mut changes = HeaderMutations::default();
+        changes.add(MessageKind::Request, b"A", b"new", MutationMode::Set);
+        changes.add(MessageKind::Request, b"b", b"new", MutationMode::Append);
+        changes.add(MessageKind::Request, b"c", b"new", MutationMode::IfAbsent);
+        changes.add(MessageKind::Request, b"d", b"new", MutationMode::IfAbsent);
+        changes.add(MessageKind::Request, b"e", b"new", MutationMode::IfPresent);
+        changes.add(MessageKind::Request, b"f", b"new", MutationMode::IfPresent);
+        changes.add(MessageKind::Response, b"g", b"new", MutationMode::Set);
         changes.remove(b"h");
         let mut request = headers(&[
             ("a", "old"),
@@ -208,8 +221,8 @@ mod tests {
     }
 
     #[test]
-    fn framing_destination_and_connection_stay() {
-        let mut changes = Changes::default();
+    fn framing_destination_and_connection_can_not_be_changed() {
+        let mut changes = HeaderMutations::default();
         for name in [
             "Host",
             "host",
@@ -227,10 +240,20 @@ mod tests {
             "",
             "a\r\nb",
         ] {
-            changes.put(Of::Request, name.as_bytes(), b"x", Mode::Set);
+            changes.add(
+                MessageKind::Request,
+                name.as_bytes(),
+                b"x",
+                MutationMode::Set,
+            );
             changes.remove(name.as_bytes());
         }
-        changes.put(Of::Request, b"x-split", b"a\r\nhost: other", Mode::Set);
+        changes.add(
+            MessageKind::Request,
+            b"x-split",
+            b"a\r\nhost: other",
+            MutationMode::Set,
+        );
         assert_eq!(changes.refused(), 31);
         let mut untouched = headers(&[("host", "a.test"), ("content-length", "3")]);
         changes.apply_to_request(&mut untouched);
@@ -241,14 +264,19 @@ mod tests {
     }
 
     #[test]
-    fn there_is_a_most_of_them() {
-        let mut changes = Changes::default();
+    fn changes_beyond_the_maximum_are_refused() {
+        let mut changes = HeaderMutations::default();
         for n in 0..1000 {
-            changes.put(Of::Request, format!("x-{n}").as_bytes(), b"", Mode::Set);
+            changes.add(
+                MessageKind::Request,
+                format!("x-{n}").as_bytes(),
+                b"",
+                MutationMode::Set,
+            );
         }
         assert_eq!(
             (changes.request.len(), changes.refused()),
-            (MOST, 1000 - MOST)
+            (MAX_MUTATIONS, 1000 - MAX_MUTATIONS)
         );
     }
 }

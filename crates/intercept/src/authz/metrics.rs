@@ -1,4 +1,4 @@
-//! What is counted of checks.
+//! Metrics of checks.
 
 use std::time::Duration;
 
@@ -9,22 +9,22 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::{Registry, Unit};
 
-use super::verdict::{Failure, How, Verdict};
+use super::verdict::{AuthzError, DecidedBy, Verdict};
 
-/// Of all workers together.
+/// The metrics of all workers together.
 #[derive(Debug)]
-pub(crate) struct Counters {
-    outcomes: Family<Labels, Counter>,
+pub(crate) struct CheckMetrics {
+    outcomes: Family<OutcomeLabel, Counter>,
     seconds: Histogram,
     suspended: Gauge,
 }
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
-struct Labels {
+struct OutcomeLabel {
     outcome: &'static str,
 }
 
-impl Default for Counters {
+impl Default for CheckMetrics {
     fn default() -> Self {
         Self {
             outcomes: Family::default(),
@@ -34,7 +34,7 @@ impl Default for Counters {
     }
 }
 
-impl Counters {
+impl CheckMetrics {
     pub(crate) fn register(&self, registry: &mut Registry) {
         registry.register(
             "peername_check",
@@ -54,26 +54,26 @@ impl Counters {
         );
     }
 
-    /// Each question once.
+    /// Counts a check.
     pub(crate) fn count(&self, verdict: &Verdict) {
-        let outcome = match (&verdict.how, verdict.decision.allows()) {
-            (How::Asked, true) => "ok",
-            (How::Asked, false) => "denied",
-            (How::Cached, _) => "cache_hit",
-            (How::Failed(Failure::Timeout(_)), _) => "timeout",
-            (How::Failed(Failure::Suspended), _) => "suspended",
-            (How::Failed(_), _) => "error",
-            (How::FailedOpen(_), _) => "fail_open",
+        let outcome = match (&verdict.decided_by, verdict.decision.allows()) {
+            (DecidedBy::Service, true) => "ok",
+            (DecidedBy::Service, false) => "denied",
+            (DecidedBy::Cache, _) => "cache_hit",
+            (DecidedBy::Failure(AuthzError::Timeout(_)), _) => "timeout",
+            (DecidedBy::Failure(AuthzError::Suspended), _) => "suspended",
+            (DecidedBy::Failure(_), _) => "error",
+            (DecidedBy::FailOpen(_), _) => "fail_open",
         };
-        self.outcomes.get_or_create(&Labels { outcome }).inc();
+        self.outcomes.get_or_create(&OutcomeLabel { outcome }).inc();
     }
 
-    /// The service was asked, and answered or not.
-    pub(crate) fn took(&self, duration: Duration) {
+    /// Observes how long the service took, with or without a response.
+    pub(crate) fn observe_duration(&self, duration: Duration) {
         self.seconds.observe(duration.as_secs_f64());
     }
 
-    pub(crate) fn suspended(&self, is_suspended: bool) {
+    pub(crate) fn set_suspended(&self, is_suspended: bool) {
         self.suspended.set(is_suspended.into());
     }
 }

@@ -1,56 +1,56 @@
-//! What a check service may be told about one request.
+//! The attributes of a request that a check service may see.
 
 use std::net::SocketAddr;
 
 use bytes::Bytes;
 use http::{HeaderMap, Method, Version};
 
-/// Everything that a check may see. Plain data, borrowed for the length of one
-/// [`ask`](super::Client::ask); the core has made every name canonical before.
+/// All that a check service may see of a request. Plain data, borrowed for one [`ask`](super::CheckClient::ask); every name is
+/// canonical.
 #[derive(Clone, Copy, Debug)]
-pub struct Question<'a> {
-    /// What is asked for.
-    pub kind: Kind,
-    /// Names this request in our log and in the service's.
+pub struct AuthzRequest<'a> {
+    /// A tunnel or a request.
+    pub kind: RequestKind,
+    /// The id of the request in the audit log and in the service's log.
     pub request_id: &'a str,
     /// The true client.
     pub client: SocketAddr,
-    /// Who is at the other end of our socket: the client, or the balancer that spoke for it.
+    /// The other end of the socket: the client, or the balancer that sent a PROXY header for it.
     pub peer: SocketAddr,
-    /// What CONNECT asked for, of this request's tunnel; `None` outside one.
-    pub connect: Option<Authority<'a>>,
-    /// The server name of the client's TLS handshake with us.
+    /// The target of the CONNECT of this request's tunnel; `None` outside of one.
+    pub connect: Option<HostPortRef<'a>>,
+    /// The server name in the client's TLS handshake with the proxy.
     pub sni: Option<&'a str>,
-    /// The protocol that this handshake agreed on.
+    /// The protocol that this handshake selected.
     pub alpn: Option<&'a str>,
-    /// The version in which the client speaks HTTP.
+    /// The HTTP version of the client's request.
     pub version: Version,
     /// As the client sent it; CONNECT for [`Kind::Connect`].
     pub method: &'a Method,
     /// `http` or `https`; empty for [`Kind::Connect`], which has none.
     pub scheme: &'a str,
-    /// Where the request will go: what is checked is what is connected to.
-    pub to: Authority<'a>,
+    /// The destination: what is checked is what is connected to.
+    pub to: HostPortRef<'a>,
     /// From the first slash; empty for [`Kind::Connect`].
     pub path_and_query: &'a str,
-    /// As they came. Which of them are sent is up to [`Sent`](super::Sent).
+    /// All headers. Which of them are sent is up to [`Sent`](super::SentHeaders).
     pub headers: &'a HeaderMap,
-    /// Octets of the body; `None` when its length is not known beforehand.
+    /// Bytes of the body; `None` if its length is not known beforehand.
     pub body_size: Option<u64>,
-    /// The beginning of the body, where the configuration asks for it.
-    pub body: Option<Prefix<'a>>,
+    /// The beginning of the body, if the configuration asks for it.
+    pub body: Option<BodyPrefix<'a>>,
 }
 
-/// What is asked for.
+/// What is to be authorized.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum RequestKind {
     /// A tunnel.
     Connect,
     /// One request, inside a tunnel or not.
     Request,
 }
 
-impl Kind {
+impl RequestKind {
     /// `connect` or `request`.
     pub fn name(self) -> &'static str {
         match self {
@@ -62,23 +62,23 @@ impl Kind {
 
 /// A host, without brackets, and a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Authority<'a> {
+pub struct HostPortRef<'a> {
     /// Lower-case name or address.
     pub host: &'a str,
-    /// Never left out.
+    /// Always present.
     pub port: u16,
 }
 
 /// The beginning of a body.
 #[derive(Clone, Copy, Debug)]
-pub struct Prefix<'a> {
+pub struct BodyPrefix<'a> {
     /// At most as many as [`CheckConfig::body`](super::CheckConfig::body).
     pub bytes: &'a Bytes,
     /// Whether there is more.
     pub truncated: bool,
 }
 
-impl std::fmt::Display for Authority<'_> {
+impl std::fmt::Display for HostPortRef<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self.host.contains(':') {
             true => write!(f, "[{}]:{}", self.host, self.port),
@@ -87,8 +87,8 @@ impl std::fmt::Display for Authority<'_> {
     }
 }
 
-impl Question<'_> {
-    /// What a Host header says of where it goes: the port only where the scheme doesn't imply it.
+impl AuthzRequest<'_> {
+    /// The destination as a Host header has it: with the port only if the scheme does not imply it.
     pub(crate) fn host(&self) -> String {
         let mut written = self.to.to_string();
         let implied = match self.scheme {
@@ -110,9 +110,9 @@ mod tests {
     #[test]
     fn a_host_has_the_port_that_its_scheme_does_not_imply() {
         let (id, method, headers) = ("1", Method::GET, HeaderMap::new());
-        let question = |scheme, host, port| {
-            Question {
-                kind: Kind::Request,
+        let host_of = |scheme, host, port| {
+            AuthzRequest {
+                kind: RequestKind::Request,
                 request_id: id,
                 client: ([192, 0, 2, 1], 1).into(),
                 peer: ([192, 0, 2, 1], 1).into(),
@@ -122,7 +122,7 @@ mod tests {
                 version: Version::HTTP_11,
                 method: &method,
                 scheme,
-                to: Authority { host, port },
+                to: HostPortRef { host, port },
                 path_and_query: "/",
                 headers: &headers,
                 body_size: Some(0),
@@ -130,10 +130,10 @@ mod tests {
             }
             .host()
         };
-        assert_eq!(question("https", "a.test", 443), "a.test");
-        assert_eq!(question("https", "a.test", 80), "a.test:80");
-        assert_eq!(question("https", "a.test", 1443), "a.test:1443");
-        assert_eq!(question("http", "2001:db8::1", 80), "[2001:db8::1]");
-        assert_eq!(question("", "a.test", 443), "a.test:443");
+        assert_eq!(host_of("https", "a.test", 443), "a.test");
+        assert_eq!(host_of("https", "a.test", 80), "a.test:80");
+        assert_eq!(host_of("https", "a.test", 1443), "a.test:1443");
+        assert_eq!(host_of("http", "2001:db8::1", 80), "[2001:db8::1]");
+        assert_eq!(host_of("", "a.test", 443), "a.test:443");
     }
 }

@@ -1,81 +1,81 @@
-//! What a service said, whatever it speaks.
+//! The response of a check service, in any protocol.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::header_mutations::Changes;
+use super::header_mutations::HeaderMutations;
 use super::verdict::{Decision, Denial};
 
-/// A decision, and for how long it may stand.
+/// A decision, and how long it may be cached.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Answer {
+pub struct AuthzResponse {
     /// The decision.
     pub decision: Decision,
-    /// What the service says about keeping it.
-    pub keep: Keep,
+    /// How long the service allows it to be cached.
+    pub lifetime: CacheLifetime,
 }
 
-impl Answer {
-    pub(crate) fn allow(changes: Changes) -> Self {
+impl AuthzResponse {
+    pub(crate) fn allow(changes: HeaderMutations) -> Self {
         Self {
             decision: Decision::Allow(Arc::new(changes)),
-            keep: Keep::default(),
+            lifetime: CacheLifetime::default(),
         }
     }
 
     pub(crate) fn deny(denial: Denial) -> Self {
         Self {
             decision: Decision::Deny(Arc::new(denial)),
-            keep: Keep::default(),
+            lifetime: CacheLifetime::default(),
         }
     }
 
-    pub(crate) fn kept(self, keep: Keep) -> Self {
-        Self { keep, ..self }
+    pub(crate) fn with_lifetime(self, lifetime: CacheLifetime) -> Self {
+        Self { lifetime, ..self }
     }
 }
 
-/// How long a service lets its answer stand.
+/// How long a service allows its response to be cached.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Keep {
-    /// It doesn't say.
+pub enum CacheLifetime {
+    /// The service does not say.
     #[default]
     AsConfigured,
-    /// So long at most; not at all for zero.
+    /// At most for so long; not at all for zero.
     AtMost(Duration),
 }
 
-impl Keep {
-    /// Of the value of a Cache-Control field (RFC 9111 §5.2.2). Of two directives the stricter holds, and what
-    /// is not understood of one that is known forbids.
-    pub(crate) fn of(cache_control: &str) -> Self {
+impl CacheLifetime {
+    /// Parses the value of a Cache-Control field (RFC 9111 §5.2.2). Of two directives the stricter one holds, and an invalid
+    /// value of a known directive forbids caching.
+    pub(crate) fn parse(cache_control: &str) -> Self {
         let directives = cache_control.split(',').map(str::trim);
-        directives.fold(Self::AsConfigured, |keep, directive| {
+        directives.fold(Self::AsConfigured, |lifetime, directive| {
             let (name, value) = directive.split_once('=').unwrap_or((directive, ""));
             match name.trim().to_ascii_lowercase().as_str() {
-                "no-store" | "no-cache" | "private" => keep.and(Duration::ZERO),
+                "no-store" | "no-cache" | "private" => lifetime.min(Duration::ZERO),
                 "max-age" => {
                     let seconds = value.trim().trim_matches('"').parse();
-                    keep.and(Duration::from_secs(u64::from(seconds.unwrap_or(0_u32))))
+                    lifetime.min(Duration::from_secs(u64::from(seconds.unwrap_or(0_u32))))
                 }
-                _ => keep,
+                _ => lifetime,
             }
         })
     }
 
-    /// Both.
-    pub(crate) fn and(self, most: Duration) -> Self {
+    /// The stricter of the two.
+    pub(crate) fn min(self, max: Duration) -> Self {
         match self {
-            Self::AsConfigured => Self::AtMost(most),
-            Self::AtMost(other) => Self::AtMost(other.min(most)),
+            Self::AsConfigured => Self::AtMost(max),
+            Self::AtMost(other) => Self::AtMost(other.min(max)),
         }
     }
 
-    /// For how long, when `configured` is the most.
+    /// The lifetime in a cache that is configured for `configured` at most.
     pub(crate) fn within(self, configured: Duration) -> Duration {
         match self {
             Self::AsConfigured => configured,
-            Self::AtMost(most) => most.min(configured),
+            Self::AtMost(max) => max.min(configured),
         }
     }
 }
@@ -86,10 +86,10 @@ mod tests {
 
     #[test]
     fn cache_control_bounds_and_forbids() {
-        let seconds = |seconds| Keep::AtMost(Duration::from_secs(seconds));
-        for (written, keep) in [
-            ("", Keep::AsConfigured),
-            ("public", Keep::AsConfigured),
+        let seconds = |seconds| CacheLifetime::AtMost(Duration::from_secs(seconds));
+        for (written, lifetime) in [
+            ("", CacheLifetime::AsConfigured),
+            ("public", CacheLifetime::AsConfigured),
             ("max-age=5", seconds(5)),
             ("public, Max-Age=\"5\"", seconds(5)),
             ("max-age=5, max-age=3", seconds(3)),
@@ -99,7 +99,7 @@ mod tests {
             ("max-age=-1", seconds(0)),
             ("max-age=99999999999999999999", seconds(0)),
         ] {
-            assert_eq!(Keep::of(written), keep, "{written}");
+            assert_eq!(CacheLifetime::parse(written), lifetime, "{written}");
         }
         assert_eq!(
             seconds(9).within(Duration::from_secs(3)),

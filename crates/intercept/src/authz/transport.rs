@@ -1,4 +1,4 @@
-//! One worker's connections to the service, and how one question travels.
+//! One worker's connections to the check service.
 
 use std::error::Error;
 use std::sync::{Mutex, PoisonError};
@@ -14,34 +14,33 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tonic::body::Body;
 
-use super::verdict::{Failure, printable};
+use super::verdict::{AuthzError, printable};
 
-/// A pool, which also tonic's calls go through: there is one way to connect, to find a connection dead and to
-/// connect again.
+/// A connection pool, which tonic's calls use too: connecting, noticing a dead connection and reconnecting exist once.
 pub(crate) type Pool = legacy::Client<HttpConnector, Body>;
 
-/// Belongs to the worker it is made for: its connections are tasks of the runtime that first uses them.
+/// The transport of one worker: its connections are tasks of the runtime that first uses them.
 #[derive(Debug)]
 pub(crate) struct Transport {
-    version: Version,
+    version: HttpVersion,
     connect_timeout: Duration,
     current: Mutex<(u64, Pool)>,
 }
 
-/// What the service speaks below its own protocol.
+/// The HTTP version below the service's protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Version {
+pub(crate) enum HttpVersion {
     Http1,
     /// With prior knowledge (RFC 9113 §3.3).
     Http2,
 }
 
-/// Names the connections that a question went to.
+/// Identifies the pool that a request used.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Generation(u64);
 
 impl Transport {
-    pub(crate) fn new(version: Version, connect_timeout: Duration) -> Self {
+    pub(crate) fn new(version: HttpVersion, connect_timeout: Duration) -> Self {
         Self {
             version,
             connect_timeout,
@@ -49,26 +48,26 @@ impl Transport {
         }
     }
 
-    /// What to ask through, now.
+    /// The current pool.
     pub(crate) fn pool(&self) -> (Generation, Pool) {
         let current = self.current.lock();
         let (generation, pool) = &*current.unwrap_or_else(PoisonError::into_inner);
         (Generation(*generation), pool.clone())
     }
 
-    /// Asks no more through connections on which there was no answer in time.
+    /// Abandons the pool of connections on which a request timed out; requests in flight on it go on.
     ///
-    /// A peer that has vanished without a word looks like one that thinks; HTTP/1.1 gives such a connection up
-    /// by itself, of an HTTP/2 connection only the stream ends. Questions that are open on it stay.
-    pub(crate) fn give_up(&self, Generation(silent): Generation) {
+    /// A peer that has vanished looks like one that is slow. An HTTP/1.1 connection is closed with its request, of an HTTP/2
+    /// connection only the stream.
+    pub(crate) fn abandon(&self, Generation(timed_out): Generation) {
         let current = self.current.lock();
         let mut current = current.unwrap_or_else(PoisonError::into_inner);
-        if self.version == Version::Http2 && current.0 == silent {
-            *current = (silent + 1, pool(self.version, self.connect_timeout));
+        if self.version == HttpVersion::Http2 && current.0 == timed_out {
+            *current = (timed_out + 1, pool(self.version, self.connect_timeout));
         }
     }
 
-    /// One request and its whole answer.
+    /// Sends one request, and receives its complete response.
     ///
     /// # Errors
     ///
@@ -76,66 +75,69 @@ impl Transport {
     pub(crate) async fn exchange(
         &self,
         request: &Request<Bytes>,
-    ) -> Result<(response::Parts, Bytes), Failure> {
+    ) -> Result<(response::Parts, Bytes), AuthzError> {
         let (_, pool) = self.pool();
         match once(&pool, request).await {
-            // A connection that was kept open may have been closed as this was written to it: once more.
-            Err(Failure::Broken(_)) => once(&pool, request).await,
+            // The service may have closed an idle connection as this was written to it: one retry.
+            Err(AuthzError::Broken(_)) => once(&pool, request).await,
             result => result,
         }
     }
 }
 
-/// Whether somebody accepts connections where a service should be.
+/// Probes whether the service accepts connections.
 ///
 /// # Errors
 ///
 /// [`Failure::Connect`], [`Failure::Timeout`].
-pub(crate) async fn reach(service: &Uri, limit: Duration) -> Result<(), Failure> {
+pub(crate) async fn reach(service: &Uri, limit: Duration) -> Result<(), AuthzError> {
     let host = service.host().unwrap_or_default();
     let host = host.trim_start_matches('[').trim_end_matches(']');
     let connecting = TcpStream::connect((host, service.port_u16().unwrap_or(80)));
     match timeout(limit, connecting).await {
         Ok(Ok(_)) => Ok(()),
-        Ok(Err(error)) => Err(Failure::Connect(printable(&error.to_string()))),
-        Err(_) => Err(Failure::Timeout(limit)),
+        Ok(Err(error)) => Err(AuthzError::Connect(printable(&error.to_string()))),
+        Err(_) => Err(AuthzError::Timeout(limit)),
     }
 }
 
-async fn once(pool: &Pool, request: &Request<Bytes>) -> Result<(response::Parts, Bytes), Failure> {
+async fn once(
+    pool: &Pool,
+    request: &Request<Bytes>,
+) -> Result<(response::Parts, Bytes), AuthzError> {
     let request = request.clone().map(|body| Body::new(Full::new(body)));
     let answer = pool
         .request(request)
         .await
-        .map_err(|error| failure(&error))?;
+        .map_err(|error| error_from(&error))?;
     let (head, body) = answer.into_parts();
-    let body = Limited::new(body, MOST_OF_AN_ANSWER).collect().await;
+    let body = Limited::new(body, MAX_RESPONSE).collect().await;
     let body = body.map_err(|error| match error.is::<LengthLimitError>() {
-        true => Failure::TooLong(MOST_OF_AN_ANSWER),
-        false => failure(&*error),
+        true => AuthzError::TooLong(MAX_RESPONSE),
+        false => error_from(&*error),
     })?;
     Ok((head, body.to_bytes()))
 }
 
-fn pool(version: Version, connect_timeout: Duration) -> Pool {
+fn pool(version: HttpVersion, connect_timeout: Duration) -> Pool {
     let mut connector = HttpConnector::new();
     connector.set_nodelay(true);
     connector.set_connect_timeout(Some(connect_timeout));
     legacy::Client::builder(TokioExecutor::new())
         .timer(TokioTimer::new())
         .pool_timer(TokioTimer::new())
-        .pool_idle_timeout(IDLE)
-        .pool_max_idle_per_host(MOST_IDLE)
-        .http1_max_buf_size(MOST_OF_AN_ANSWER)
-        .http2_only(version == Version::Http2)
-        .http2_max_header_list_size(MOST_OF_A_HEAD)
-        .http2_initial_stream_window_size(MOST_OF_A_HEAD * 4)
+        .pool_idle_timeout(IDLE_TIMEOUT)
+        .pool_max_idle_per_host(MAX_IDLE)
+        .http1_max_buf_size(MAX_RESPONSE)
+        .http2_only(version == HttpVersion::Http2)
+        .http2_max_header_list_size(MAX_HTTP2_HEAD)
+        .http2_initial_stream_window_size(MAX_HTTP2_HEAD * 4)
         .http2_initial_connection_window_size(CONNECTION_WINDOW)
         .build(connector)
 }
 
-/// What an error of HTTP means.
-pub(crate) fn failure(error: &(dyn Error + 'static)) -> Failure {
+/// The error for an error of the HTTP client.
+pub(crate) fn error_from(error: &(dyn Error + 'static)) -> AuthzError {
     let mut innermost = error;
     let mut is_connect = false;
     loop {
@@ -148,18 +150,18 @@ pub(crate) fn failure(error: &(dyn Error + 'static)) -> Failure {
     }
     let why = printable(&innermost.to_string());
     match is_connect {
-        true => Failure::Connect(why),
-        false => Failure::Broken(why),
+        true => AuthzError::Connect(why),
+        false => AuthzError::Broken(why),
     }
 }
 
-/// Octets, of a body and of an HTTP/1.1 head alike. Denial pages fit; what doesn't costs no memory.
-pub(crate) const MOST_OF_AN_ANSWER: usize = 64 << 10;
-/// Octets of an HTTP/2 head, as SETTINGS_MAX_HEADER_LIST_SIZE counts them.
-const MOST_OF_A_HEAD: u32 = 16 << 10;
-/// What one worker's questions may receive at once.
+/// Bytes of a response's body, and of an HTTP/1.1 head. Denial pages fit; what doesn't fit costs no memory.
+pub(crate) const MAX_RESPONSE: usize = 64 << 10;
+/// Bytes of an HTTP/2 head, as SETTINGS_MAX_HEADER_LIST_SIZE counts them.
+const MAX_HTTP2_HEAD: u32 = 16 << 10;
+/// Bytes that one worker's requests may receive at once.
 const CONNECTION_WINDOW: u32 = 1 << 20;
-/// Shorter than services keep a connection open (60 s and more), so that it is mostly we who close it.
-const IDLE: Duration = Duration::from_secs(30);
-/// Connections of a worker that wait for another question.
-const MOST_IDLE: usize = 32;
+/// Shorter than services keep a connection open (60 s and more), so that mostly the proxy closes it.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
+/// Idle connections of a worker.
+const MAX_IDLE: usize = 32;

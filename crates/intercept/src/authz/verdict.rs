@@ -1,4 +1,4 @@
-//! What came of asking.
+//! The outcome of a check.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -6,66 +6,66 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 
-use super::header_mutations::{Changes, MOST, is_free};
+use super::header_mutations::{HeaderMutations, MAX_MUTATIONS, is_mutable};
 
-/// The end of one question. There is no other: a service that can't be asked is a decision too.
+/// The outcome of a check. Every check has one: a service that fails leads to a decision too.
 #[derive(Clone, Debug)]
 pub struct Verdict {
-    /// Whether the request goes on.
+    /// Whether the request is allowed.
     pub decision: Decision,
-    /// Who says so.
-    pub how: How,
-    /// From the question to this.
+    /// What made the decision.
+    pub decided_by: DecidedBy,
+    /// The duration of the check.
     pub took: Duration,
 }
 
-/// Whether a request goes on.
+/// Whether a request is allowed.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Decision {
-    /// It does, changed like this.
-    Allow(Arc<Changes>),
-    /// It doesn't, and this is the client's answer.
+    /// It is, with these changes of its headers.
+    Allow(Arc<HeaderMutations>),
+    /// It is not, and this is the client's response.
     Deny(Arc<Denial>),
 }
 
 impl Decision {
-    /// Whether it goes on.
+    /// Whether the request is allowed.
     pub fn allows(&self) -> bool {
         matches!(self, Self::Allow(_))
     }
 }
 
-/// Who decided.
+/// What made a decision.
 #[derive(Clone, Debug)]
-pub enum How {
-    /// The service, on this question.
-    Asked,
-    /// The service, on a question like this one, a while ago.
-    Cached,
-    /// Nobody: the service could not be asked, which denies.
-    Failed(Failure),
-    /// Nobody, and the operator prefers the request to go on.
-    FailedOpen(Failure),
+pub enum DecidedBy {
+    /// The service, on this request.
+    Service,
+    /// The cache: the service decided on an equal request before.
+    Cache,
+    /// The check failed, which denies.
+    Failure(AuthzError),
+    /// The check failed, and the failure mode allows.
+    FailOpen(AuthzError),
 }
 
-/// What a client is told instead of what it asked for.
+/// The client's response to a denied request.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Denial {
     /// A redirection or an error, never anything that could be taken for the origin's content.
     pub status: StatusCode,
     /// Without those that belong to a connection or its framing.
     pub headers: HeaderMap,
-    /// As the service wrote it; empty when it has nothing to say.
+    /// As the service sent it; may be empty.
     pub body: Bytes,
-    /// For our log: printable, short, empty when none was given.
+    /// For the audit log: printable, short, empty if the service gave none.
     pub reason: Arc<str>,
 }
 
 impl Denial {
-    /// A bare one, with the status if clients may be told it, else 403.
+    /// A denial without headers and body, with this status if it can't be taken for the origin's, else 403.
     pub(crate) fn new(status: StatusCode, reason: &str) -> Self {
         Self {
-            status: match tells_of_denial(status) {
+            status: match is_denial(status) {
                 true => status,
                 false => StatusCode::FORBIDDEN,
             },
@@ -75,16 +75,16 @@ impl Denial {
         }
     }
 
-    /// Adds a header, if it may have it.
+    /// Adds a header, if it is not one of the connection or the framing.
     pub(crate) fn add(&mut self, name: &[u8], value: &[u8]) {
-        let name = HeaderName::from_bytes(name).ok().filter(is_free);
+        let name = HeaderName::from_bytes(name).ok().filter(is_mutable);
         let value = HeaderValue::from_bytes(value).ok();
-        if let (Some(name), Some(value), true) = (name, value, self.headers.len() < MOST) {
+        if let (Some(name), Some(value), true) = (name, value, self.headers.len() < MAX_MUTATIONS) {
             self.headers.append(name, value);
         }
     }
 
-    /// About how much memory it takes.
+    /// Approximate memory in bytes.
     pub(crate) fn weight(&self) -> usize {
         let headers = self.headers.iter();
         let text = headers.map(|(name, value)| name.as_str().len() + value.len());
@@ -92,59 +92,59 @@ impl Denial {
     }
 }
 
-impl From<&Failure> for Denial {
-    fn from(failure: &Failure) -> Self {
+impl From<&AuthzError> for Denial {
+    fn from(failure: &AuthzError) -> Self {
         Self::new(StatusCode::SERVICE_UNAVAILABLE, failure.code())
     }
 }
 
-/// A status below 400 that isn't a redirection would read as an answer of the origin's.
-fn tells_of_denial(status: StatusCode) -> bool {
+/// Whether a status can't be taken for the origin's content: a redirection or an error.
+fn is_denial(status: StatusCode) -> bool {
     status.is_client_error()
         || status.is_server_error()
         || matches!(status.as_u16(), 301 | 302 | 303 | 307 | 308)
 }
 
-/// A stranger's words, made fit for a line of a log.
+/// Escapes and cuts a text of the service for the log.
 pub(crate) fn printable(text: &str) -> Arc<str> {
     let escaped = text.chars().flat_map(char::escape_debug);
-    escaped.take(MOST_OF_A_REASON).collect::<String>().into()
+    escaped.take(MAX_REASON).collect::<String>().into()
 }
 
-/// Characters; a log line stays a line.
-const MOST_OF_A_REASON: usize = 256;
+/// Characters of a reason in the log.
+const MAX_REASON: usize = 256;
 
-/// Why the service could not be asked.
+/// Why a check failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Failure {
-    /// Nothing, or only half an answer.
+pub enum AuthzError {
+    /// No complete response within the timeout.
     #[error("the check service gave no whole answer within {}", humantime(*.0))]
     Timeout(Duration),
-    /// Nobody listens, or the name doesn't resolve.
+    /// The connection was refused, or the name doesn't resolve.
     #[error("connecting to the check service failed: {0}; is it running?")]
     Connect(Arc<str>),
-    /// The connection ended, or spoke another protocol, in the middle of the answer.
+    /// The connection was closed during the response, or the service speaks another protocol.
     #[error("the check service's answer broke off or is not of its protocol: {0}")]
     Broken(Arc<str>),
-    /// It answered that it can't answer.
+    /// The service reports an error.
     #[error("the check service reports an error of its own: {0}")]
     Status(Arc<str>),
-    /// More than is read of an answer.
-    #[error("the check service's answer is longer than {0} octets")]
+    /// The response is too long.
+    #[error("the check service's answer is longer than {0} bytes")]
     TooLong(usize),
-    /// Whole, but not an answer.
+    /// The response is complete and makes no sense.
     #[error("the check service's answer makes no sense: {0}")]
     Malformed(&'static str),
-    /// As many questions are open as may be.
-    #[error("{0} questions to the check service were open for the whole time")]
+    /// The limit of checks in flight was reached for the whole timeout.
+    #[error("{0} checks were in flight for the whole time")]
     Busy(usize),
-    /// The breaker is open.
+    /// The circuit breaker is open.
     #[error("the check service failed too often and is given a pause")]
     Suspended,
 }
 
-impl Failure {
-    /// A word for logs, metrics and clients that stays the same.
+impl AuthzError {
+    /// A stable code for logs, metrics and clients.
     pub fn code(&self) -> &'static str {
         match self {
             Self::Timeout(_) => "check_timeout",
@@ -168,7 +168,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_denial_can_not_be_taken_for_content() {
+    fn a_denial_can_not_be_taken_for_the_origins_content() {
         for (given, told) in [
             (200, 403),
             (204, 403),
@@ -192,6 +192,6 @@ mod tests {
             reason.starts_with("no\\r\\n\\u{1b}[31m \\u{202e}xx"),
             "{reason}"
         );
-        assert_eq!(reason.len(), MOST_OF_A_REASON);
+        assert_eq!(reason.len(), MAX_REASON);
     }
 }

@@ -19,7 +19,7 @@ use super::response_body::ResponseBody;
 use super::websocket::{Handshake, Switched};
 use crate::audit::UpstreamFields;
 use crate::authz::authorize::{Authorizer, BodyInfo, NO_BODY};
-use crate::authz::{Changes, Kind};
+use crate::authz::{HeaderMutations, RequestKind};
 use crate::request::buffered_body::{BufferedBody, BufferedPrefix};
 use crate::request::refusal::Refusal;
 use crate::request::target::RequestTarget;
@@ -36,7 +36,7 @@ pub(crate) struct Exchange<'a> {
 /// A request that may be sent.
 struct Authorized {
     parts: Parts,
-    changes: Option<Arc<Changes>>,
+    changes: Option<Arc<HeaderMutations>>,
     handshake: Option<Handshake>,
 }
 
@@ -71,7 +71,7 @@ impl Exchange<'_> {
         }
         if let Some(connect) = &self.target.denied_connect {
             let authorizer = self.authorizer();
-            let asked = authorizer.authorize(Kind::Connect, connect, NO_BODY, &mut record);
+            let asked = authorizer.authorize(RequestKind::Connect, connect, NO_BODY, &mut record);
             if let Err(denied) = asked.await {
                 record.set_tunnel_denied(denied.failed);
                 return format.deny(&denied, record);
@@ -91,7 +91,7 @@ impl Exchange<'_> {
             prefix: prefix.as_ref(),
         };
         let authorizer = self.authorizer();
-        let asked = authorizer.authorize(Kind::Request, &parts, info, &mut record);
+        let asked = authorizer.authorize(RequestKind::Request, &parts, info, &mut record);
         match asked.await {
             Ok(changes) => {
                 let authorized = Authorized {
@@ -187,7 +187,7 @@ impl Exchange<'_> {
     fn forward_response(
         &self,
         sent: Sent,
-        (handshake, changes): (Option<Handshake>, Option<Arc<Changes>>),
+        (handshake, changes): (Option<Handshake>, Option<Arc<HeaderMutations>>),
         format: ErrorFormat,
         mut record: Box<InFlightRecord>,
         switched: &mut Option<Switched>,

@@ -9,7 +9,7 @@ use hyper::body::{Body, Incoming};
 use hyper::service::Service;
 use tokio::net::TcpStream;
 
-use crate::authz::Kind;
+use crate::authz::RequestKind;
 use crate::authz::authorize::{Authorizer, NO_BODY, connect_head};
 use crate::ca::mint::error::MintError;
 use crate::host::HostPort;
@@ -106,7 +106,7 @@ impl ConnectProxy {
             client,
             target: &target,
         };
-        let asked = authorizer.authorize(Kind::Connect, &parts, NO_BODY, &mut record);
+        let asked = authorizer.authorize(RequestKind::Connect, &parts, NO_BODY, &mut record);
         match asked.await.err() {
             // A browser shows nothing of a response to CONNECT; it gets the denial inside the tunnel.
             Some(denied) if !is_browser(&parts.headers) => {

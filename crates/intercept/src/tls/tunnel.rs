@@ -17,7 +17,7 @@ use tokio_rustls::server::TlsStream;
 
 use super::client_hello::{Opening, OpeningError, ParsedClientHello};
 use crate::audit::{AuditRecord, tls_version};
-use crate::authz::Kind;
+use crate::authz::RequestKind;
 use crate::authz::authorize::{Authorizer, NO_BODY, connect_head};
 use crate::ca::mint::error::MintError;
 use crate::host::Host;
@@ -284,7 +284,7 @@ async fn check(
         client,
         target,
     };
-    let asked = authorizer.authorize(Kind::Connect, &connect, NO_BODY, record);
+    let asked = authorizer.authorize(RequestKind::Connect, &connect, NO_BODY, record);
     asked.await.map(drop).map_err(|denied| denied.to_refusal())
 }
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use http::Method;
-use peername_intercept::authz::{How, Verdict};
+use peername_intercept::authz::{DecidedBy, Verdict};
 use tokio::time::sleep;
 
 use crate::ext_authz;
@@ -14,7 +14,7 @@ use crate::service::{Service, any_loopback};
 const LONG: Duration = Duration::from_secs(60);
 
 fn is_cached(verdict: &Verdict) -> bool {
-    matches!(verdict.how, How::Cached)
+    matches!(verdict.decided_by, DecidedBy::Cache)
 }
 
 #[tokio::test]
@@ -144,7 +144,7 @@ async fn ext_authz_limits_the_lifetime_by_metadata() {
 async fn failure_is_not_cached() {
     let (mut service, url) = start(r#"{"status": 500, "headers": [], "body": ""}"#);
     let client = check(&url, |config| config.cache = Some(LONG)).client();
-    assert!(matches!(ask(&client).await.how, How::Failed(_)));
+    assert!(matches!(ask(&client).await.decided_by, DecidedBy::Failure(_)));
     service.set_answer(OK);
     let verdict = ask(&client).await;
     assert!(verdict.decision.allows() && !is_cached(&verdict));

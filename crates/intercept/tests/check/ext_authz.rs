@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use http::{HeaderMap, HeaderValue};
-use peername_intercept::authz::{Decision, Denial, How, Kind, Sent, Verdict};
+use peername_intercept::authz::{Decision, Denial, DecidedBy, RequestKind, SentHeaders, Verdict};
 use serde_json::json;
 use tokio::time::sleep;
 
@@ -20,7 +20,7 @@ fn start(answer: &str) -> (Service, String) {
 pub(crate) fn denial(verdict: &Verdict) -> &Denial {
     match &verdict.decision {
         Decision::Deny(denial) => denial,
-        Decision::Allow(_) => panic!("allowed: {:?}", verdict.how),
+        Decision::Allow(_) => panic!("allowed: {:?}", verdict.decided_by),
     }
 }
 
@@ -71,9 +71,9 @@ async fn request_has_the_same_fields_as_envoys() {
 #[tokio::test]
 async fn tunnel_is_checked_and_credentials_are_sent_if_configured() {
     let (service, url) = start(OK);
-    let client = check(&url, |config| config.sent = Sent::All).client();
+    let client = check(&url, |config| config.sent = SentHeaders::All).client();
     let asking = Asking {
-        kind: Kind::Connect,
+        kind: RequestKind::Connect,
         method: http::Method::CONNECT,
         scheme: "",
         path: "",
@@ -148,7 +148,7 @@ async fn denial_is_the_clients_response() {
                         {"header": {"key": "Content-Length", "value": "999"}}]}}"#,
     );
     let verdict = ask(&client(&url)).await;
-    assert!(matches!(verdict.how, How::Asked));
+    assert!(matches!(verdict.decided_by, DecidedBy::Service));
     let denial = denial(&verdict);
     assert_eq!(
         (denial.status.as_u16(), &denial.body[..], &*denial.reason),
@@ -190,10 +190,10 @@ async fn only_an_explicit_allow_allows() {
             "{answer}"
         );
         assert_eq!(
-            matches!(verdict.how, How::Asked),
+            matches!(verdict.decided_by, DecidedBy::Service),
             is_decision,
             "{answer}: {:?}",
-            verdict.how
+            verdict.decided_by
         );
         service.set_answer(OK);
         assert!(ask(&client).await.decision.allows(), "after {answer}");

@@ -9,7 +9,7 @@ use std::thread;
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use peername_intercept::authz::{Failure, How, OnFailure, Verdict};
+use peername_intercept::authz::{AuthzError, DecidedBy, FailureMode, Verdict};
 use tokio::time::{Instant, sleep};
 
 use crate::broken::{
@@ -53,7 +53,7 @@ async fn assert_all_denied(faults: &[Fault], which: impl Fn(&str) -> bool) {
         let asked = urls.iter().filter(|url| which(url)).map(async |url| {
             let verdict = query_within_timeout(url, what).await;
             assert!(
-                matches!(verdict.how, How::Failed(_)),
+                matches!(verdict.decided_by, DecidedBy::Failure(_)),
                 "{what}, {url}: {verdict:?}"
             );
         });
@@ -66,7 +66,7 @@ async fn closed_port_is_denied() {
     for url in urls(unused_address()) {
         let verdict = query_within_timeout(&url, "closed port").await;
         assert!(
-            matches!(verdict.how, How::Failed(Failure::Connect(_))),
+            matches!(verdict.decided_by, DecidedBy::Failure(AuthzError::Connect(_))),
             "{verdict:?}"
         );
         assert!(verdict.took < TIMEOUT);
@@ -168,15 +168,15 @@ async fn circuit_breaker_opens_for_a_failing_service() {
         let client = check.client();
         for _ in 0..10 {
             assert!(!matches!(
-                ask(&client).await.how,
-                How::Failed(Failure::Suspended)
+                ask(&client).await.decided_by,
+                DecidedBy::Failure(AuthzError::Suspended)
             ));
         }
         let mut took = Vec::new();
         for _ in 0..100 {
             let verdict = ask(&client).await;
             assert!(
-                matches!(verdict.how, How::Failed(Failure::Suspended)),
+                matches!(verdict.decided_by, DecidedBy::Failure(AuthzError::Suspended)),
                 "{verdict:?}"
             );
             assert_eq!(denial(&verdict).status.as_u16(), 503);
@@ -207,13 +207,13 @@ async fn queries_beyond_the_concurrency_limit_wait() {
         let client = check.client();
         let (first, second) = tokio::join!(ask(&client), ask(&client));
         assert!(
-            matches!(first.how, How::Failed(Failure::Timeout(_))),
+            matches!(first.decided_by, DecidedBy::Failure(AuthzError::Timeout(_))),
             "{first:?}"
         );
         assert!(
             matches!(
-                second.how,
-                How::Failed(Failure::Busy(1) | Failure::Timeout(_))
+                second.decided_by,
+                DecidedBy::Failure(AuthzError::Busy(1) | AuthzError::Timeout(_))
             ),
             "{second:?}"
         );
@@ -224,13 +224,13 @@ async fn queries_beyond_the_concurrency_limit_wait() {
 #[tokio::test]
 async fn fail_open_allows_and_is_counted() {
     let check = check(&urls(unused_address())[0], |config| {
-        config.on_failure = OnFailure::Allow;
+        config.on_failure = FailureMode::Allow;
     });
     let client = check.client();
     for _ in 0..15 {
         let verdict = ask(&client).await;
         assert!(verdict.decision.allows());
-        assert!(matches!(verdict.how, How::FailedOpen(_)));
+        assert!(matches!(verdict.decided_by, DecidedBy::FailOpen(_)));
     }
     assert_eq!(
         metric(&check, r#"peername_check_total{outcome="fail_open"}"#),

@@ -1,7 +1,7 @@
 //! forwardAuth over HTTP/1.1, as Traefik sends it.
 
 use http::{HeaderMap, HeaderValue, header};
-use peername_intercept::authz::{Decision, How};
+use peername_intercept::authz::{Decision, DecidedBy};
 use serde_json::Value;
 
 use crate::ext_authz::denial;
@@ -85,7 +85,7 @@ async fn denial_is_the_clients_response_verbatim() {
             ["Keep-Alive", "timeout=5"]], "body": "no"}}"#
         ));
         let verdict = ask(&client).await;
-        assert!(matches!(verdict.how, How::Asked));
+        assert!(matches!(verdict.decided_by, DecidedBy::Service));
         let denial = denial(&verdict);
         assert_eq!(
             (denial.status.as_u16(), &denial.body[..]),
@@ -122,7 +122,7 @@ async fn only_2xx_allows_and_5xx_is_a_failure() {
             Some(sent) => assert_eq!(denial(&verdict).status.as_u16(), sent, "{status}"),
         }
         assert_eq!(
-            matches!(verdict.how, How::Failed(_)),
+            matches!(verdict.decided_by, DecidedBy::Failure(_)),
             expected == Some(503),
             "{status}"
         );

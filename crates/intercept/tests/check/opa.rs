@@ -1,7 +1,7 @@
 //! OPA, with the real program.
 
 use http::{HeaderMap, HeaderValue};
-use peername_intercept::authz::{Decision, How};
+use peername_intercept::authz::{Decision, DecidedBy};
 use serde_json::json;
 
 use crate::ext_authz::denial;
@@ -46,7 +46,7 @@ async fn policy_decides_by_method_host_and_path() {
     assert!(!input.to_string().contains("secret"));
     for asking in [post, elsewhere] {
         let verdict = asking.of(&client).await;
-        assert!(matches!(verdict.how, How::Asked));
+        assert!(matches!(verdict.decided_by, DecidedBy::Service));
         assert_eq!(denial(&verdict).status.as_u16(), 403);
     }
 }
@@ -120,7 +120,7 @@ async fn only_an_explicit_allow_allows() {
     );
     let outcome = async |rule: &str| {
         let verdict = ask(&client(&url(&opa, &format!("egress/{rule}")))).await;
-        (verdict.decision.allows(), matches!(verdict.how, How::Asked))
+        (verdict.decision.allows(), matches!(verdict.decided_by, DecidedBy::Service))
     };
     for rule in ["yes", "package_like"] {
         assert_eq!(outcome(rule).await, (true, true), "{rule}");

@@ -7,13 +7,13 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Version};
 use peername_intercept::authz::{
-    Authority, Check, CheckConfig, Client, Kind, Prefix, Question, Verdict,
+    HostPortRef, CheckService, CheckConfig, CheckClient, RequestKind, BodyPrefix, AuthzRequest, Verdict,
 };
 use prometheus_client::registry::Registry;
 
 /// A check with the defaults, changed by `change`. It has a long timeout: these services are correct, and the machine may
 /// be busy.
-pub(crate) fn check(url: &str, change: impl FnOnce(&mut CheckConfig)) -> Check {
+pub(crate) fn check(url: &str, change: impl FnOnce(&mut CheckConfig)) -> CheckService {
     check_with_default_timeout(url, |config| {
         config.timeout = LONG_TIMEOUT;
         change(config);
@@ -24,19 +24,19 @@ pub(crate) fn check(url: &str, change: impl FnOnce(&mut CheckConfig)) -> Check {
 pub(crate) fn check_with_default_timeout(
     url: &str,
     change: impl FnOnce(&mut CheckConfig),
-) -> Check {
+) -> CheckService {
     let mut config = CheckConfig::new(url.parse().expect("a URL"));
     change(&mut config);
-    Check::new(config).expect("a configuration")
+    CheckService::new(config).expect("a configuration")
 }
 
 /// The client of a check with one worker.
-pub(crate) fn client(url: &str) -> Client {
+pub(crate) fn client(url: &str) -> CheckClient {
     check(url, |_| ()).client()
 }
 
 /// The value of a sample (name and labels) in the scraped metrics of a check.
-pub(crate) fn metric(check: &Check, sample: &str) -> u64 {
+pub(crate) fn metric(check: &CheckService, sample: &str) -> u64 {
     let mut registry = Registry::default();
     check.register(&mut registry);
     let mut text = String::new();
@@ -49,7 +49,7 @@ pub(crate) fn metric(check: &Check, sample: &str) -> u64 {
 
 /// A request to check.
 pub(crate) struct Asking {
-    pub(crate) kind: Kind,
+    pub(crate) kind: RequestKind,
     pub(crate) client: SocketAddr,
     pub(crate) method: Method,
     pub(crate) scheme: &'static str,
@@ -63,7 +63,7 @@ pub(crate) struct Asking {
 impl Default for Asking {
     fn default() -> Self {
         Self {
-            kind: Kind::Request,
+            kind: RequestKind::Request,
             client: ([192, 0, 2, 7], 50_000).into(),
             method: Method::GET,
             scheme: "https",
@@ -83,14 +83,14 @@ impl Asking {
         self
     }
 
-    pub(crate) async fn of(&self, client: &Client) -> Verdict {
+    pub(crate) async fn of(&self, client: &CheckClient) -> Verdict {
         let body = self.body.as_ref();
-        let question = Question {
+        let question = AuthzRequest {
             kind: self.kind,
             request_id: "id-1",
             client: self.client,
             peer: ([198, 51, 100, 1], 40_000).into(),
-            connect: Some(Authority {
+            connect: Some(HostPortRef {
                 host: self.host,
                 port: self.port,
             }),
@@ -99,14 +99,14 @@ impl Asking {
             version: Version::HTTP_2,
             method: &self.method,
             scheme: self.scheme,
-            to: Authority {
+            to: HostPortRef {
                 host: self.host,
                 port: self.port,
             },
             path_and_query: self.path,
             headers: &self.headers,
             body_size: body.map(|(bytes, _)| bytes.len() as u64),
-            body: body.map(|(bytes, truncated)| Prefix {
+            body: body.map(|(bytes, truncated)| BodyPrefix {
                 bytes,
                 truncated: *truncated,
             }),
@@ -116,7 +116,7 @@ impl Asking {
 }
 
 /// Checks the default request.
-pub(crate) async fn ask(client: &Client) -> Verdict {
+pub(crate) async fn ask(client: &CheckClient) -> Verdict {
     Asking::default().of(client).await
 }
 

@@ -4,7 +4,7 @@ use std::sync::mpsc::channel;
 use std::thread;
 use std::time::Duration;
 
-use peername_intercept::authz::{Failure, How};
+use peername_intercept::authz::{AuthzError, DecidedBy};
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::oneshot;
 use tokio::time::sleep;
@@ -43,7 +43,7 @@ fn query_of_an_exited_worker_is_repeated_by_another() {
     });
     ending.join().expect("the worker exits cleanly");
     assert!(verdict.decision.allows(), "{verdict:?}");
-    assert!(matches!(verdict.how, How::Asked));
+    assert!(matches!(verdict.decided_by, DecidedBy::Service));
     assert_eq!(service.count_requests(), 1, "the query is repeated");
 }
 
@@ -67,7 +67,7 @@ fn blocked_worker_delays_no_request_beyond_the_timeout() {
     receiver.recv().expect("the query begins");
     let verdict = runtime().block_on(ask(&other));
     assert!(
-        matches!(verdict.how, How::Failed(Failure::Timeout(_))),
+        matches!(verdict.decided_by, DecidedBy::Failure(AuthzError::Timeout(_))),
         "{verdict:?}"
     );
     // The other worker is blocked for a second.

@@ -4,7 +4,7 @@ use std::env::var_os;
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use peername_intercept::authz::{Check, CheckConfig, Service};
+use peername_intercept::authz::{CheckConfig, CheckService, Service};
 use peername_intercept::ca::{Authority, CaError};
 use peername_sys::resolve;
 use rustls_native_certs::{CertificateResult, load_native_certs};
@@ -168,7 +168,7 @@ async fn check_service(service: Option<&Service>) -> Finding {
         );
     };
     let uri = service.uri();
-    let check = match Check::new(CheckConfig::new(service.clone())) {
+    let check = match CheckService::new(CheckConfig::new(service.clone())) {
         Ok(check) => check,
         Err(error) => return Finding::fail(name, error.to_string(), "see docs/check.md"),
     };

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use clap::ValueEnum;
 use http::HeaderName;
-use peername_intercept::authz::{Check, CheckConfig, OnFailure, Sent, Service};
+use peername_intercept::authz::{CheckConfig, CheckService, FailureMode, SentHeaders, Service};
 use peername_intercept::policy::access::{Access, Users};
 use peername_intercept::policy::passthrough::{HostPattern, Passthrough};
 use peername_intercept::policy::pinned::PinnedClients;
@@ -225,28 +225,30 @@ impl Args {
     /// # Errors
     ///
     /// The options can't be combined.
-    pub(super) fn check(&self) -> Result<Option<Check>, Usage> {
+    pub(super) fn check(&self) -> Result<Option<CheckService>, Usage> {
         let Some(service) = &self.check else {
             return Ok(None);
         };
         let config = CheckConfig {
             timeout: self.check_timeout.0,
             on_failure: match self.on_check_failure {
-                Failure::Deny => OnFailure::Deny,
-                Failure::Allow => OnFailure::Allow,
+                Failure::Deny => FailureMode::Deny,
+                Failure::Allow => FailureMode::Allow,
             },
             cache: self.check_cache.map(|time| time.0),
             concurrency: NonZeroUsize::new(self.check_concurrency.get())
                 .unwrap_or(NonZeroUsize::MIN),
             sent: match self.check_header.as_slice() {
-                [] => Sent::default(),
-                names => Sent::Only(names.to_vec()),
+                [] => SentHeaders::default(),
+                names => SentHeaders::Only(names.to_vec()),
             },
             body: self.check_body.map_or(0, Number::get),
             take: self.check_take.clone(),
             ..CheckConfig::new(service.clone())
         };
-        Check::new(config).map(Some).map_err(Usage::from_error)
+        CheckService::new(config)
+            .map(Some)
+            .map_err(Usage::from_error)
     }
 }
 

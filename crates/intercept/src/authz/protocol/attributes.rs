@@ -1,4 +1,4 @@
-//! What ext_authz and OPA are told alike. Both speak UTF-8 and maps; HTTP speaks octets and lists.
+//! The attributes of a request that ext_authz and OPA share. Both have UTF-8 and maps, where HTTP has bytes and lists.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -6,28 +6,28 @@ use std::collections::BTreeMap;
 use http::Version;
 use http::header::{self, HeaderMap, HeaderValue};
 
-use crate::authz::config::Sent;
-use crate::authz::request::Question;
+use crate::authz::config::sent_headers::SentHeaders;
+use crate::authz::request::AuthzRequest;
 
 /// Headers by lower-case name, as Envoy sends them: several of one name joined, the pseudo-headers among them.
-pub(crate) fn headers(question: &Question<'_>, sent: &Sent) -> BTreeMap<String, String> {
+pub(crate) fn headers(request: &AuthzRequest<'_>, sent: &SentHeaders) -> BTreeMap<String, String> {
     let mut all = BTreeMap::new();
-    for name in question.headers.keys().filter(|name| sent.includes(name)) {
+    for name in request.headers.keys().filter(|name| sent.includes(name)) {
         let between = if name == header::COOKIE { "; " } else { "," };
         all.insert(
             name.as_str().to_owned(),
-            joined(question.headers, name, between),
+            joined(request.headers, name, between),
         );
     }
     let pseudo = [
-        (":authority", question.host()),
-        (":method", question.method.to_string()),
-        (":path", question.path_and_query.to_owned()),
-        (":scheme", question.scheme.to_owned()),
+        (":authority", request.host()),
+        (":method", request.method.to_string()),
+        (":path", request.path_and_query.to_owned()),
+        (":scheme", request.scheme.to_owned()),
     ];
     let pseudo = pseudo.into_iter().filter(|(_, value)| !value.is_empty());
     all.extend(pseudo.map(|(name, value)| (name.to_owned(), value)));
-    if let Some(body) = question.body {
+    if let Some(body) = request.body {
         all.insert(PARTIAL_BODY.to_owned(), body.truncated.to_string());
     }
     all
@@ -38,44 +38,44 @@ fn joined(headers: &HeaderMap, name: &header::HeaderName, between: &str) -> Stri
     values.map(text).collect::<Vec<_>>().join(between)
 }
 
-/// Octets as text: UTF-8, or else each octet the character of its number (ISO 8859-1). Nothing is left out, and
-/// the message stays valid: a check must not fail for what a client wrote.
-pub(crate) fn text(octets: &[u8]) -> Cow<'_, str> {
-    match std::str::from_utf8(octets) {
+/// Bytes as text: UTF-8, or else each byte as the character of its number (ISO 8859-1). Nothing is left out, and the message
+/// stays valid: no client may make its check fail by what it sends.
+pub(crate) fn text(bytes: &[u8]) -> Cow<'_, str> {
+    match std::str::from_utf8(bytes) {
         Ok(text) => text.into(),
-        Err(_) => octets.iter().map(|octet| char::from(*octet)).collect(),
+        Err(_) => bytes.iter().map(|byte| char::from(*byte)).collect(),
     }
 }
 
-/// What has no field of its own, as `context_extensions`.
-pub(crate) fn extensions(question: &Question<'_>) -> BTreeMap<&'static str, String> {
-    let connect = question.connect.map(|connect| connect.to_string());
+/// Attributes without a field of their own, as `context_extensions`.
+pub(crate) fn extensions(request: &AuthzRequest<'_>) -> BTreeMap<&'static str, String> {
+    let connect = request.connect.map(|connect| connect.to_string());
     let all = [
-        ("mode", Some(question.kind.name().to_owned())),
+        ("mode", Some(request.kind.name().to_owned())),
         ("connect", connect),
-        ("alpn", question.alpn.map(str::to_owned)),
-        ("sni", question.sni.map(str::to_owned)),
-        ("peer", Some(question.peer.to_string())),
+        ("alpn", request.alpn.map(str::to_owned)),
+        ("sni", request.sni.map(str::to_owned)),
+        ("peer", Some(request.peer.to_string())),
     ];
-    let said = all.into_iter();
-    said.filter_map(|(name, value)| Some((name, value?)))
+    let all = all.into_iter();
+    all.filter_map(|(name, value)| Some((name, value?)))
         .collect()
 }
 
-/// As Envoy writes it.
-pub(crate) fn protocol(question: &Question<'_>) -> &'static str {
-    match question.version {
+/// The protocol version as Envoy writes it.
+pub(crate) fn protocol(request: &AuthzRequest<'_>) -> &'static str {
+    match request.version {
         Version::HTTP_10 => "HTTP/1.0",
         Version::HTTP_2 => "HTTP/2",
         _ => "HTTP/1.1",
     }
 }
 
-/// Octets of the body, -1 when that is not known.
-pub(crate) fn size(question: &Question<'_>) -> i64 {
-    let size = question.body_size.map(i64::try_from);
+/// Bytes of the body, -1 if that is not known.
+pub(crate) fn size(request: &AuthzRequest<'_>) -> i64 {
+    let size = request.body_size.map(i64::try_from);
     size.map_or(-1, |size| size.unwrap_or(i64::MAX))
 }
 
-/// Envoy's name for whether a body was cut.
+/// Envoy's header that tells whether a body was truncated.
 const PARTIAL_BODY: &str = "x-envoy-auth-partial-body";

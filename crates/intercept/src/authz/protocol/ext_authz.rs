@@ -1,5 +1,7 @@
 //! Envoy's ext_authz, version 3: `envoy.service.auth.v3.Authorization/Check` over gRPC.
 
+mod reply;
+
 use std::collections::HashMap;
 use std::error::Error;
 use std::net::SocketAddr;
@@ -11,57 +13,115 @@ use envoy_types::pb::envoy::service::auth::v3::{
     AttributeContext, CheckRequest, CheckResponse, attribute_context,
 };
 use http::Uri;
+use tokio::time::Instant;
 use tonic::{Code, Request, Status};
 
 use super::attributes;
-use crate::authz::config::Sent;
-use crate::authz::request::Question;
-use crate::authz::transport::{MOST_OF_AN_ANSWER, Pool, failure};
-use crate::authz::verdict::{Failure, printable};
+use super::{EncodeConfig, EncodedRequest, Protocol, ResponseFuture};
+use crate::authz::config::error::ConfigError;
+use crate::authz::config::sent_headers::SentHeaders;
+use crate::authz::request::AuthzRequest;
+use crate::authz::transport::{HttpVersion, MAX_RESPONSE, Pool, Transport, error_from};
+use crate::authz::verdict::{AuthzError, printable};
 
-mod reply;
+pub use reply::decode;
 
-pub use reply::read;
+/// The protocol of `grpc://HOST:PORT`.
+#[derive(Debug)]
+pub(crate) struct ExtAuthz;
 
-/// One call, which the service is told to end within `limit`.
-///
-/// # Errors
-///
-/// [`Failure::Connect`], [`Failure::Broken`], and [`Failure::Status`] for any gRPC status but OK: a denial is an
-/// answer, and has status OK.
-pub(crate) async fn call(
-    pool: &Pool,
-    origin: &Uri,
-    question: CheckRequest,
-    limit: Duration,
-) -> Result<CheckResponse, Failure> {
-    match once(pool, origin, question.clone(), limit).await {
-        // A connection that was kept open may have been closed as this was written to it: once more.
-        Err(Failure::Broken(_)) => once(pool, origin, question, limit).await,
-        result => result,
+impl Protocol for ExtAuthz {
+    fn url_form(&self) -> &'static str {
+        "grpc://HOST:PORT"
+    }
+
+    fn needs_port(&self) -> bool {
+        true
+    }
+
+    fn check_url(&self, url: &Uri) -> Result<(), ConfigError> {
+        match url.path_and_query().is_some_and(|path| path != "/") {
+            true => Err(ConfigError::Url(
+                "a grpc check URL has no path; write grpc://HOST:PORT",
+            )),
+            false => Ok(()),
+        }
+    }
+
+    fn http_version(&self) -> HttpVersion {
+        HttpVersion::Http2
+    }
+
+    fn sends_body(&self) -> bool {
+        true
+    }
+
+    fn takes_response_headers(&self) -> bool {
+        false
+    }
+
+    fn encode(
+        &self,
+        uri: &Uri,
+        request: &AuthzRequest<'_>,
+        config: EncodeConfig<'_>,
+    ) -> Result<Box<dyn EncodedRequest>, AuthzError> {
+        Ok(Box::new(GrpcRequest {
+            origin: uri.clone(),
+            request: check_request(request, config.sent),
+        }))
     }
 }
 
-async fn once(
-    pool: &Pool,
-    origin: &Uri,
-    question: CheckRequest,
-    limit: Duration,
-) -> Result<CheckResponse, Failure> {
-    let mut client = AuthorizationClient::with_origin(pool.clone(), origin.clone())
-        .max_decoding_message_size(MOST_OF_AN_ANSWER);
-    let mut request = Request::new(question);
-    request.set_timeout(limit);
-    let reply = client.check(request).await;
-    reply.map(tonic::Response::into_inner).map_err(why)
+struct GrpcRequest {
+    origin: Uri,
+    request: CheckRequest,
 }
 
-/// A status that the connection's end was made into, or one that the service (or what it sent) stands for.
-fn why(status: Status) -> Failure {
+impl EncodedRequest for GrpcRequest {
+    fn send(self: Box<Self>, transport: &Transport, deadline: Instant) -> ResponseFuture<'_> {
+        Box::pin(async move {
+            let (_, pool) = transport.pool();
+            let timeout = deadline.saturating_duration_since(Instant::now());
+            let Self { origin, request } = *self;
+            let reply = match call(&pool, &origin, request.clone(), timeout).await {
+                // The service may have closed an idle connection as this was written to it: one retry.
+                Err(AuthzError::Broken(_)) => call(&pool, &origin, request, timeout).await,
+                result => result,
+            };
+            decode(reply?)
+        })
+    }
+}
+
+/// Makes one call, with `timeout` as its gRPC deadline.
+///
+/// # Errors
+///
+/// [`AuthzError::Connect`], [`AuthzError::Broken`], and [`AuthzError::Status`] for any gRPC status but OK: a denial is a
+/// response with status OK.
+async fn call(
+    pool: &Pool,
+    origin: &Uri,
+    request: CheckRequest,
+    timeout: Duration,
+) -> Result<CheckResponse, AuthzError> {
+    let mut client = AuthorizationClient::with_origin(pool.clone(), origin.clone())
+        .max_decoding_message_size(MAX_RESPONSE);
+    let mut request = Request::new(request);
+    request.set_timeout(timeout);
+    let reply = client.check(request).await;
+    reply
+        .map(tonic::Response::into_inner)
+        .map_err(error_from_status)
+}
+
+/// The error for a status: one that stands for an error of the connection, or one that the service has sent.
+fn error_from_status(status: Status) -> AuthzError {
     match status.source() {
-        Some(source) => failure(source),
-        None if status.code() == Code::OutOfRange => Failure::TooLong(MOST_OF_AN_ANSWER),
-        None => Failure::Status(printable(&format!(
+        Some(source) => error_from(source),
+        None if status.code() == Code::OutOfRange => AuthzError::TooLong(MAX_RESPONSE),
+        None => AuthzError::Status(printable(&format!(
             "gRPC {:?}: {}",
             status.code(),
             status.message()
@@ -69,18 +129,18 @@ fn why(status: Status) -> Failure {
     }
 }
 
-/// The question as Envoy would put it.
-pub(crate) fn request(question: &Question<'_>, sent: &Sent) -> CheckRequest {
-    let source = peer(question.client);
-    let destination = at(question.to.host.to_owned(), question.to.port);
-    let sni = question.sni.map(str::to_owned);
-    let extensions = attributes::extensions(question).into_iter();
+/// The request as Envoy would send it.
+fn check_request(request: &AuthzRequest<'_>, sent: &SentHeaders) -> CheckRequest {
+    let source = peer(request.client);
+    let destination = peer_at(request.to.host.to_owned(), request.to.port);
+    let sni = request.sni.map(str::to_owned);
+    let extensions = attributes::extensions(request).into_iter();
     CheckRequest {
         attributes: Some(AttributeContext {
             source: Some(source),
             destination: Some(destination),
             request: Some(attribute_context::Request {
-                http: Some(http_request(question, sent)),
+                http: Some(http_attributes(request, sent)),
                 ..Default::default()
             }),
             tls_session: sni.map(|sni| attribute_context::TlsSession { sni }),
@@ -92,19 +152,19 @@ pub(crate) fn request(question: &Question<'_>, sent: &Sent) -> CheckRequest {
     }
 }
 
-fn http_request(question: &Question<'_>, sent: &Sent) -> attribute_context::HttpRequest {
+fn http_attributes(authz: &AuthzRequest<'_>, sent: &SentHeaders) -> attribute_context::HttpRequest {
     let mut request = attribute_context::HttpRequest {
-        id: question.request_id.to_owned(),
-        method: question.method.to_string(),
-        headers: HashMap::from_iter(attributes::headers(question, sent)),
-        path: question.path_and_query.to_owned(),
-        host: question.host(),
-        scheme: question.scheme.to_owned(),
-        size: attributes::size(question),
-        protocol: attributes::protocol(question).to_owned(),
+        id: authz.request_id.to_owned(),
+        method: authz.method.to_string(),
+        headers: HashMap::from_iter(attributes::headers(authz, sent)),
+        path: authz.path_and_query.to_owned(),
+        host: authz.host(),
+        scheme: authz.scheme.to_owned(),
+        size: attributes::size(authz),
+        protocol: attributes::protocol(authz).to_owned(),
         ..Default::default()
     };
-    if let Some(body) = question.body {
+    if let Some(body) = authz.body {
         match std::str::from_utf8(body.bytes) {
             Ok(text) => text.clone_into(&mut request.body),
             Err(_) => request.raw_body = body.bytes.to_vec(),
@@ -113,11 +173,11 @@ fn http_request(question: &Question<'_>, sent: &Sent) -> attribute_context::Http
     request
 }
 
-fn peer(of: SocketAddr) -> attribute_context::Peer {
-    at(of.ip().to_string(), of.port())
+fn peer(addr: SocketAddr) -> attribute_context::Peer {
+    peer_at(addr.ip().to_string(), addr.port())
 }
 
-fn at(address: String, port: u16) -> attribute_context::Peer {
+fn peer_at(address: String, port: u16) -> attribute_context::Peer {
     let port = socket_address::PortSpecifier::PortValue(port.into());
     let socket = SocketAddress {
         address,

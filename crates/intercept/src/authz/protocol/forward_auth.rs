@@ -1,80 +1,134 @@
-//! forwardAuth, as Traefik asks: a GET that describes the request in `X-Forwarded-*`. A 2xx lets it through,
-//! anything else is the client's answer.
+//! forwardAuth, as Traefik does it: a GET that describes the request in `X-Forwarded-*`. A 2xx allows the request, anything
+//! else is the client's response.
 
 use bytes::Bytes;
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
-use http::{Request, StatusCode, Uri};
+use http::{Request, StatusCode, Uri, response};
 
-use crate::authz::config::Sent;
-use crate::authz::header_mutations::{Changes, Mode, Of, is_free};
-use crate::authz::request::Question;
-use crate::authz::response::{Answer, Keep};
-use crate::authz::verdict::{Denial, Failure, printable};
+use super::opa::DATA_API;
+use super::{EncodeConfig, EncodedRequest, HttpRequest, Protocol};
+use crate::authz::config::error::ConfigError;
+use crate::authz::config::sent_headers::SentHeaders;
+use crate::authz::header_mutations::{HeaderMutations, MessageKind, MutationMode, is_mutable};
+use crate::authz::request::AuthzRequest;
+use crate::authz::response::{AuthzResponse, CacheLifetime};
+use crate::authz::transport::HttpVersion;
+use crate::authz::verdict::{AuthzError, Denial, printable};
 
-/// The request that asks.
+/// The protocol of `http://HOST[:PORT]/PATH`.
+#[derive(Debug)]
+pub(crate) struct ForwardAuth;
+
+impl Protocol for ForwardAuth {
+    fn url_form(&self) -> &'static str {
+        "http://HOST:PORT/PATH"
+    }
+
+    fn needs_port(&self) -> bool {
+        false
+    }
+
+    fn check_url(&self, url: &Uri) -> Result<(), ConfigError> {
+        // OPA would answer every such GET with 200, which allows the request here.
+        match url.path().starts_with(DATA_API) {
+            true => Err(ConfigError::Url(
+                "the check URL's path is one of OPA's; write opa+http://HOST:PORT/v1/data/PATH",
+            )),
+            false => Ok(()),
+        }
+    }
+
+    fn http_version(&self) -> HttpVersion {
+        HttpVersion::Http1
+    }
+
+    fn sends_body(&self) -> bool {
+        false
+    }
+
+    fn takes_response_headers(&self) -> bool {
+        true
+    }
+
+    fn encode(
+        &self,
+        uri: &Uri,
+        request: &AuthzRequest<'_>,
+        config: EncodeConfig<'_>,
+    ) -> Result<Box<dyn EncodedRequest>, AuthzError> {
+        let take = config.take.to_vec();
+        Ok(Box::new(HttpRequest {
+            request: encode(uri, request, config.sent)?,
+            decode: move |head: response::Parts, body| {
+                decode(head.status, &head.headers, body, &take)
+            },
+        }))
+    }
+}
+
+/// Encodes the request.
 ///
 /// # Errors
 ///
-/// [`Failure::Malformed`] when something of the question can't be said in a header.
-pub(crate) fn request(
+/// [`Failure::Malformed`] if something of the request can't be written in a header.
+fn encode(
     uri: &Uri,
-    question: &Question<'_>,
-    sent: &Sent,
-) -> Result<Request<Bytes>, Failure> {
-    let mut request = Request::get(uri.clone()).body(Bytes::new());
-    let request = request.as_mut().map_err(|_| UNSAYABLE)?;
-    let headers = request.headers_mut();
-    for (name, value) in question.headers {
+    request: &AuthzRequest<'_>,
+    sent: &SentHeaders,
+) -> Result<Request<Bytes>, AuthzError> {
+    let mut encoded = Request::get(uri.clone()).body(Bytes::new());
+    let encoded = encoded.as_mut().map_err(|_| NOT_ENCODABLE)?;
+    let headers = encoded.headers_mut();
+    for (name, value) in request.headers {
         let names = [name, &dashed(name)];
         if names
             .into_iter()
-            .all(|name| sent.includes(name) && is_free(name) && !is_ours(name))
+            .all(|name| sent.includes(name) && is_mutable(name) && !is_reserved(name))
         {
             headers.append(name, value.clone());
         }
     }
-    for (name, value) in described(question) {
-        let value = HeaderValue::from_bytes(value.as_bytes()).map_err(|_| UNSAYABLE)?;
+    for (name, value) in description(request) {
+        let value = HeaderValue::from_bytes(value.as_bytes()).map_err(|_| NOT_ENCODABLE)?;
         headers.insert(name, value);
     }
-    Ok(std::mem::take(request))
+    Ok(std::mem::take(encoded))
 }
 
-fn described(question: &Question<'_>) -> Vec<(HeaderName, String)> {
-    let connect = question.connect.map(|connect| connect.to_string());
+fn description(request: &AuthzRequest<'_>) -> Vec<(HeaderName, String)> {
+    let connect = request.connect.map(|connect| connect.to_string());
     let all = [
-        ("x-forwarded-method", Some(question.method.to_string())),
-        ("x-forwarded-proto", filled(question.scheme)),
-        ("x-forwarded-host", Some(question.host())),
-        ("x-forwarded-port", Some(question.to.port.to_string())),
-        ("x-forwarded-uri", filled(question.path_and_query)),
-        ("x-forwarded-for", Some(question.client.ip().to_string())),
-        ("x-request-id", filled(question.request_id)),
-        ("x-peername-mode", Some(question.kind.name().to_owned())),
+        ("x-forwarded-method", Some(request.method.to_string())),
+        ("x-forwarded-proto", non_empty(request.scheme)),
+        ("x-forwarded-host", Some(request.host())),
+        ("x-forwarded-port", Some(request.to.port.to_string())),
+        ("x-forwarded-uri", non_empty(request.path_and_query)),
+        ("x-forwarded-for", Some(request.client.ip().to_string())),
+        ("x-request-id", non_empty(request.request_id)),
+        ("x-peername-mode", Some(request.kind.name().to_owned())),
         ("x-peername-connect", connect),
-        ("x-peername-sni", question.sni.map(str::to_owned)),
+        ("x-peername-sni", request.sni.map(str::to_owned)),
     ];
-    let said = all.into_iter().filter_map(|(name, value)| {
+    let present = all.into_iter().filter_map(|(name, value)| {
         let name = HeaderName::from_static(name);
         value.map(|value| (name, value))
     });
-    said.collect()
+    present.collect()
 }
 
-fn filled(text: &str) -> Option<String> {
+fn non_empty(text: &str) -> Option<String> {
     (!text.is_empty()).then(|| text.to_owned())
 }
 
-/// The name that a service behind CGI, WSGI or PHP takes this one for: they make `X_A` and `X-A` the same
-/// variable.
+/// The name with dashes: a service behind CGI, WSGI or PHP can't tell `X_A` from `X-A`, which become the same variable.
 fn dashed(name: &HeaderName) -> HeaderName {
     let dashed = name.as_str().replace('_', "-");
     dashed.parse().unwrap_or_else(|_| name.clone())
 }
 
-/// Names that only we may use, whatever the client sent; and those that ask about another resource than the
-/// service has: to them it would answer 304, or a part.
-fn is_ours(name: &HeaderName) -> bool {
+/// Whether a client's header is left out: names that only the proxy sets; and conditional requests and ranges, which are
+/// about another resource than the service's: it would answer them with 304, or with a part.
+fn is_reserved(name: &HeaderName) -> bool {
     let conditional = [
         header::IF_MATCH,
         header::IF_NONE_MATCH,
@@ -91,43 +145,43 @@ fn is_ours(name: &HeaderName) -> bool {
         || ["x-request-id", "x-real-ip"].contains(&name_text)
 }
 
-/// What the service said. `take` are the headers of a yes that the request is to have.
+/// Decodes a response. `take` are the headers that an allowed request takes from it.
 ///
 /// # Errors
 ///
-/// [`Failure::Status`] for 5xx: a service in trouble has not decided.
-pub fn read(
+/// [`Failure::Status`] for 5xx: the service has failed and not decided.
+pub fn decode(
     status: StatusCode,
     headers: &HeaderMap,
     body: Bytes,
     take: &[HeaderName],
-) -> Result<Answer, Failure> {
+) -> Result<AuthzResponse, AuthzError> {
     if status.is_server_error() {
-        return Err(Failure::Status(printable(&format!(
+        return Err(AuthzError::Status(printable(&format!(
             "HTTP status {}",
             status.as_u16()
         ))));
     }
-    let answer = match status.is_success() {
-        true => Answer::allow(taken(headers, take)),
-        false => Answer::deny(denial(status, headers, body)),
+    let response = match status.is_success() {
+        true => AuthzResponse::allow(take_headers(headers, take)),
+        false => AuthzResponse::deny(denial(status, headers, body)),
     };
     let fields = headers.get_all(header::CACHE_CONTROL).iter();
     let fields = fields.map(|value| value.to_str().unwrap_or("no-store"));
-    Ok(answer.kept(Keep::of(&fields.collect::<Vec<_>>().join(","))))
+    Ok(response.with_lifetime(CacheLifetime::parse(&fields.collect::<Vec<_>>().join(","))))
 }
 
-/// The client's own are removed, or it could say what the service did not.
-fn taken(headers: &HeaderMap, take: &[HeaderName]) -> Changes {
-    let mut changes = Changes::default();
+/// Sets the headers of the service, and removes the client's own: it could claim what the service did not.
+fn take_headers(headers: &HeaderMap, take: &[HeaderName]) -> HeaderMutations {
+    let mut changes = HeaderMutations::default();
     for name in take {
         changes.remove(name.as_str().as_bytes());
         for value in headers.get_all(name) {
-            changes.put(
-                Of::Request,
+            changes.add(
+                MessageKind::Request,
                 name.as_str().as_bytes(),
                 value.as_bytes(),
-                Mode::Append,
+                MutationMode::Append,
             );
         }
     }
@@ -143,4 +197,5 @@ fn denial(status: StatusCode, headers: &HeaderMap, body: Bytes) -> Denial {
     denial
 }
 
-const UNSAYABLE: Failure = Failure::Malformed("the request can't be described in headers");
+const NOT_ENCODABLE: AuthzError =
+    AuthzError::Malformed("the request can't be described in headers");

@@ -3,7 +3,7 @@
 use std::io::Write as _;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-use peername_intercept::authz::{Failure, How};
+use peername_intercept::authz::{AuthzError, DecidedBy};
 
 use crate::broken::{
     CHECK_RESPONSE_OK, Fault, answer_bytes, hold_open, serve_fault, write_forever, write_frames,
@@ -47,7 +47,7 @@ async fn silent_connection_is_not_reused_after_a_timeout() {
     let client = check_with_default_timeout(&urls(address)[0], |_| ()).client();
     let verdict = ask(&client).await;
     assert!(
-        matches!(verdict.how, How::Failed(Failure::Timeout(_))),
+        matches!(verdict.decided_by, DecidedBy::Failure(AuthzError::Timeout(_))),
         "{verdict:?}"
     );
     let verdict = ask(&client).await;

@@ -1,4 +1,4 @@
-//! What an ext_authz service said.
+//! Decoding of an ext_authz service's response.
 
 use envoy_types::pb::envoy::config::core::v3::HeaderValueOption;
 use envoy_types::pb::envoy::config::core::v3::header_value_option::HeaderAppendAction;
@@ -9,75 +9,83 @@ use envoy_types::pb::envoy::service::auth::v3::{
 use envoy_types::pb::google::protobuf::{Struct, value};
 use http::StatusCode;
 
-use crate::authz::header_mutations::{Changes, Mode, Of};
-use crate::authz::response::{Answer, Keep};
-use crate::authz::verdict::{Denial, Failure};
+use crate::authz::header_mutations::{HeaderMutations, MessageKind, MutationMode};
+use crate::authz::response::{AuthzResponse, CacheLifetime};
+use crate::authz::verdict::{AuthzError, Denial};
 
-/// The decision in a reply.
+/// Decodes a response.
 ///
-/// Stricter than Envoy where a reply says nothing or two things: to Envoy an empty message is a yes, because 0
-/// is OK.
+/// Stricter than Envoy where a response is empty or contradicts itself: to Envoy an empty message allows, because 0 is OK.
 ///
 /// # Errors
 ///
-/// [`Failure::Malformed`] for such replies, for one that the service itself calls an error, and for a yes to
-/// another query than the one that would be sent.
-pub fn read(reply: CheckResponse) -> Result<Answer, Failure> {
+/// [`Failure::Malformed`] for such responses, for one that the service itself calls an error, and for one that
+/// allows another query than the one that would be sent.
+pub fn decode(reply: CheckResponse) -> Result<AuthzResponse, AuthzError> {
     let code = reply.status.as_ref().map(|status| status.code);
     let reason = reply
         .status
         .map(|status| status.message)
         .unwrap_or_default();
-    let answer = match (code, reply.http_response) {
-        (_, Some(HttpResponse::ErrorResponse(_))) => Err(Failure::Malformed("an error response")),
-        (None, None) => Err(Failure::Malformed("neither a status nor a response")),
+    let response = match (code, reply.http_response) {
+        (_, Some(HttpResponse::ErrorResponse(_))) => {
+            Err(AuthzError::Malformed("an error response"))
+        }
+        (None, None) => Err(AuthzError::Malformed("neither a status nor a response")),
         (Some(0), Some(HttpResponse::DeniedResponse(_))) => {
-            Err(Failure::Malformed("status OK with a denied response"))
+            Err(AuthzError::Malformed("status OK with a denied response"))
         }
-        (Some(0), None) => Ok(Answer::allow(Changes::default())),
-        (Some(0) | None, Some(HttpResponse::OkResponse(ok))) => changes(ok).map(Answer::allow),
+        (Some(0), None) => Ok(AuthzResponse::allow(HeaderMutations::default())),
+        (Some(0) | None, Some(HttpResponse::OkResponse(ok))) => {
+            changes(ok).map(AuthzResponse::allow)
+        }
         (_, Some(HttpResponse::DeniedResponse(denied))) => {
-            Ok(Answer::deny(denial(denied, &reason)))
+            Ok(AuthzResponse::deny(denial(denied, &reason)))
         }
-        (_, _) => Ok(Answer::deny(Denial::new(StatusCode::FORBIDDEN, &reason))),
+        (_, _) => Ok(AuthzResponse::deny(Denial::new(
+            StatusCode::FORBIDDEN,
+            &reason,
+        ))),
     }?;
-    Ok(answer.kept(keep(reply.dynamic_metadata.as_ref())))
+    Ok(response.with_lifetime(cache_lifetime(reply.dynamic_metadata.as_ref())))
 }
 
-fn changes(ok: OkHttpResponse) -> Result<Changes, Failure> {
+fn changes(ok: OkHttpResponse) -> Result<HeaderMutations, AuthzError> {
     if !ok.query_parameters_to_set.is_empty() || !ok.query_parameters_to_remove.is_empty() {
-        return Err(Failure::Malformed(
-            "a yes to a changed query, and queries are not changed here",
+        return Err(AuthzError::Malformed(
+            "an OK for a changed query, and queries are not changed here",
         ));
     }
-    let mut changes = Changes::default();
+    let mut changes = HeaderMutations::default();
     for name in &ok.headers_to_remove {
         changes.remove(name.as_bytes());
     }
     for (of, options) in [
-        (Of::Request, &ok.headers),
-        (Of::Response, &ok.response_headers_to_add),
+        (MessageKind::Request, &ok.headers),
+        (MessageKind::Response, &ok.response_headers_to_add),
     ] {
         for option in options {
             let (name, value) = header(option);
-            changes.put(of, name, value, mode(option, of));
+            changes.add(of, name, value, mode(option, of));
         }
     }
     Ok(changes)
 }
 
-/// As Envoy reads them: `append` is older than the action, whose default can't be told from its absence. On a
-/// request that means to set, on a response to add.
-fn mode(option: &HeaderValueOption, of: Of) -> Mode {
+/// The mode as Envoy reads it: `append` is older than the action, whose default can't be told from its absence. On a request
+/// the default means to set, on a response to add.
+fn mode(option: &HeaderValueOption, kind: MessageKind) -> MutationMode {
     #[expect(deprecated, reason = "most services there are set this one")]
     let append = option.append.is_some_and(|append| append.value);
     match option.append_action() {
-        _ if append => Mode::Append,
-        HeaderAppendAction::AddIfAbsent => Mode::IfAbsent,
-        HeaderAppendAction::OverwriteIfExists => Mode::IfPresent,
-        HeaderAppendAction::AppendIfExistsOrAdd if of == Of::Response => Mode::Append,
+        _ if append => MutationMode::Append,
+        HeaderAppendAction::AddIfAbsent => MutationMode::IfAbsent,
+        HeaderAppendAction::OverwriteIfExists => MutationMode::IfPresent,
+        HeaderAppendAction::AppendIfExistsOrAdd if kind == MessageKind::Response => {
+            MutationMode::Append
+        }
         HeaderAppendAction::AppendIfExistsOrAdd | HeaderAppendAction::OverwriteIfExistsOrAdd => {
-            Mode::Set
+            MutationMode::Set
         }
     }
 }
@@ -106,12 +114,12 @@ fn denial(denied: DeniedHttpResponse, reason: &str) -> Denial {
     denial
 }
 
-/// There is no field for it; `cache_control` in the metadata is ours.
-fn keep(metadata: Option<&Struct>) -> Keep {
+/// The cache lifetime: `cache_control` in the metadata, an extension of peername.
+fn cache_lifetime(metadata: Option<&Struct>) -> CacheLifetime {
     let field = metadata.and_then(|metadata| metadata.fields.get("cache_control"));
     match field.and_then(|field| field.kind.as_ref()) {
-        Some(value::Kind::StringValue(written)) => Keep::of(written),
-        Some(_) => Keep::of("no-store"),
-        None => Keep::AsConfigured,
+        Some(value::Kind::StringValue(written)) => CacheLifetime::parse(written),
+        Some(_) => CacheLifetime::parse("no-store"),
+        None => CacheLifetime::AsConfigured,
     }
 }

@@ -1,0 +1,52 @@
+//! Why the configuration of a check service is refused.
+
+use http::HeaderName;
+
+/// Why the configuration of a check service is refused.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ConfigError {
+    /// Not a URL.
+    #[error("{url:?} is not a URL; write {forms}")]
+    NotAUrl {
+        /// The text.
+        url: String,
+        /// The forms of the known protocols.
+        forms: String,
+    },
+    /// A URL of another scheme.
+    #[error("a check service of the scheme {scheme:?} is not known; write {forms}")]
+    Scheme {
+        /// The scheme.
+        scheme: String,
+        /// The forms of the known protocols.
+        forms: String,
+    },
+    /// A URL with credentials.
+    #[error("a check URL can't carry a user name or password")]
+    UserInfo,
+    /// A URL without a port, of a protocol that has no default port.
+    #[error("the check URL {0:?} has no port")]
+    Port(String),
+    /// A URL that the protocol does not accept, and why.
+    #[error("{0}")]
+    Url(&'static str),
+    /// A body for a protocol that sends none.
+    #[error(
+        "a forwardAuth service is not sent bodies; ask over grpc or opa+http, or leave the body out"
+    )]
+    Body,
+    /// Headers to take from the response, in a protocol whose responses name the headers to change.
+    #[error(
+        "headers to take from the answer are for forwardAuth; grpc and opa+http services name them in the answer"
+    )]
+    Take,
+    /// A header that no response may change.
+    #[error(
+        "the header {0} can't be taken from the answer: where a request goes, how long it is and what belongs to the connection \
+         stays as it was checked"
+    )]
+    Kept(HeaderName),
+    /// A timeout of zero: every check would fail.
+    #[error("the check timeout is zero")]
+    NoTime,
+}

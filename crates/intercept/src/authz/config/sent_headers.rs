@@ -1,0 +1,47 @@
+//! The request headers that the check service sees.
+
+use http::header::{self, HeaderName};
+
+/// The headers of a request that are sent to the check service.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum SentHeaders {
+    /// All but Authorization, Proxy-Authorization and Cookie: these are secrets between the client and the origin or the
+    /// proxy, and the service is neither.
+    #[default]
+    AllButCredentials,
+    /// All headers.
+    All,
+    /// These headers.
+    Only(Vec<HeaderName>),
+}
+
+impl SentHeaders {
+    /// Whether this header is sent.
+    pub(crate) fn includes(&self, name: &HeaderName) -> bool {
+        match self {
+            Self::AllButCredentials => !CREDENTIALS.contains(name),
+            Self::All => true,
+            Self::Only(names) => names.contains(name),
+        }
+    }
+}
+
+const CREDENTIALS: [HeaderName; 3] = [
+    header::AUTHORIZATION,
+    header::PROXY_AUTHORIZATION,
+    header::COOKIE,
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn credentials_are_sent_only_if_configured() {
+        assert!(!SentHeaders::AllButCredentials.includes(&header::COOKIE));
+        assert!(SentHeaders::AllButCredentials.includes(&header::ACCEPT));
+        assert!(SentHeaders::All.includes(&header::COOKIE));
+        let only = SentHeaders::Only(vec![header::COOKIE]);
+        assert!(only.includes(&header::COOKIE) && !only.includes(&header::ACCEPT));
+    }
+}
