@@ -5,7 +5,7 @@
 use http::Version;
 use http::header::{CONTENT_LENGTH, TRANSFER_ENCODING};
 use libfuzzer_sys::fuzz_target;
-use peername_intercept::fuzzing::{Taken, framing, requests};
+use peername_intercept::fuzzing::{ParsedRequest, framing, requests};
 
 fuzz_target!(|bytes: &[u8]| {
     let whole = framing(bytes, bytes.len().max(1));
@@ -31,7 +31,7 @@ fuzz_target!(|bytes: &[u8]| {
     }
     // Both stop at the same place; hyper detects it earlier with larger reads.
     let in_pieces = in_pieces.iter().filter(|taken| taken.served);
-    let same = |(one, other): (&&Taken, &Taken)| {
+    let same = |(one, other): (&&ParsedRequest, &ParsedRequest)| {
         one.head.method == other.head.method
             && one.head.uri == other.head.uri
             && one.head.headers == other.head.headers
@@ -41,7 +41,7 @@ fuzz_target!(|bytes: &[u8]| {
 });
 
 /// Checks the framing of a served request: the ambiguities that RFC 9112 permits.
-fn check_framing(Taken { head, body, .. }: &Taken) {
+fn check_framing(ParsedRequest { head, body, .. }: &ParsedRequest) {
     let all = |name| -> Vec<_> { head.headers.get_all(name).iter().collect() };
     let (lengths, codings) = (all(CONTENT_LENGTH), all(TRANSFER_ENCODING));
     let whole = |len: usize| body.as_ref().is_none_or(|body| body.len() == len);

@@ -20,35 +20,35 @@ use crate::http::framing::FramingMonitor;
 use crate::http::framing::watched_stream::{SharedFraming, WatchedStream};
 use crate::tls::client_hello::{ClientHelloReader, Opening};
 
-/// What a ClientHello asks for.
+/// The fields of a ClientHello.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Asked {
-    /// The name, if it is one.
+pub struct HelloFields {
+    /// The SNI, if it is a host.
     pub sni: Option<Host>,
     /// Whether HTTP/2 is offered.
     pub http2: bool,
-    /// Whether HTTP/1.1 is.
+    /// Whether HTTP/1.1 is offered.
     pub http1: bool,
-    /// Whether a P-256 signature will do.
+    /// Whether the client can verify a P-256 signature.
     pub ecdsa: bool,
 }
 
-/// What a stream of octets begins with: "tls", "http", "unknown", or `None` where more would tell.
+/// The protocol with which a stream of bytes begins: "tls", "http", "unknown", or `None` if more bytes are needed.
 #[must_use]
 pub fn opening(bytes: &[u8]) -> Option<&'static str> {
     Opening::classify(bytes)
 }
 
-/// Reads a ClientHello that comes in so many octets at a time; `None` if it is not whole, or none.
+/// Parses a ClientHello that comes `step` bytes at a time; `None` if it is incomplete or invalid.
 #[must_use]
-pub fn hello(bytes: &[u8], step: usize) -> Option<Asked> {
+pub fn hello(bytes: &[u8], step: usize) -> Option<HelloFields> {
     let mut reader = ClientHelloReader::default();
     let parts = bytes.len().div_ceil(step.max(1));
     (1..=parts).find_map(|part| {
         let received = bytes.get(..part * step.max(1)).unwrap_or(bytes);
         match reader.feed(received) {
             Ok(hello) => hello.map(|hello| {
-                Some(Asked {
+                Some(HelloFields {
                     sni: hello.sni,
                     http2: hello.http2,
                     http1: hello.http1,
@@ -60,7 +60,7 @@ pub fn hello(bytes: &[u8], step: usize) -> Option<Asked> {
     })?
 }
 
-/// What becomes of each request in a stream of octets that comes so many at a time, and at last of the stream.
+/// Whether each request in a stream of bytes, which comes `step` at a time, is accepted; and whether the stream is.
 #[must_use]
 pub fn framing(bytes: &[u8], step: usize) -> (Vec<bool>, bool) {
     let mut framing = FramingMonitor::default();
@@ -75,20 +75,20 @@ pub fn framing(bytes: &[u8], step: usize) -> (Vec<bool>, bool) {
     (all, true)
 }
 
-/// A request that hyper has read.
+/// A request that hyper has parsed.
 #[derive(Debug)]
-pub struct Taken {
+pub struct ParsedRequest {
     /// Its head.
     pub head: Parts,
-    /// Its body, if it has come to its end.
+    /// Its body, if it is complete.
     pub body: Option<Bytes>,
-    /// Whether it is served; otherwise it is refused.
+    /// Whether it is served, not refused.
     pub served: bool,
 }
 
-/// What hyper, watched as in the proxy, makes of a stream of octets that comes so many at a time and ends.
+/// The requests that hyper, monitored as in the proxy, parses from a stream of bytes that comes `step` at a time and ends.
 #[must_use]
-pub fn requests(bytes: &[u8], step: usize) -> Vec<Taken> {
+pub fn requests(bytes: &[u8], step: usize) -> Vec<ParsedRequest> {
     let all = Arc::new(Mutex::new(Vec::new()));
     let shared = SharedFraming::default();
     let input = Input { bytes, step };
@@ -99,7 +99,7 @@ pub fn requests(bytes: &[u8], step: usize) -> Vec<Taken> {
         async move {
             let (head, body) = request.into_parts();
             let body = body.collect().await.ok().map(|body| body.to_bytes());
-            let taken = Taken { head, body, served };
+            let taken = ParsedRequest { head, body, served };
             all.lock()
                 .unwrap_or_else(PoisonError::into_inner)
                 .push(taken);
@@ -107,7 +107,7 @@ pub fn requests(bytes: &[u8], step: usize) -> Vec<Taken> {
         }
     });
     let connection = http1::Builder::new().serve_connection(TokioIo::new(io), service);
-    // All is there at once, so that nothing is waited for but hyper's own turns.
+    // All input is ready, so only hyper's own yields are pending.
     let mut connection = pin!(connection);
     let mut cx = Context::from_waker(std::task::Waker::noop());
     while connection.as_mut().poll(&mut cx).is_pending() {}
@@ -125,12 +125,12 @@ impl AsyncRead for Input<'_> {
         _: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        let most = self
+        let max = self
             .step
             .max(1)
             .min(buffer.remaining())
             .min(self.bytes.len());
-        let (now, later) = self.bytes.split_at(most);
+        let (now, later) = self.bytes.split_at(max);
         buffer.put_slice(now);
         self.bytes = later;
         Poll::Ready(Ok(()))

@@ -1,12 +1,14 @@
-//! A forward proxy that opens TLS with certificates of its own authority and lets a request through only
-//! when an outside service agrees.
+//! A forward proxy that terminates TLS with certificates of its own authority, and forwards a request only if an outside
+//! check service allows it.
 //!
 //! ```text
-//! door ─▶ Tunnel ─▶ Opening ─▶ Named ─▶ Exchange: prepared ─▶ asked ─▶ sent ─▶ Answer ─▶ Record
+//! listener ─▶ tls ─▶ http ─▶ authz ─▶ upstream
+//!             ca                         │
+//!                     audit ◀────────────┘
 //! ```
 //!
-//! What a client says before a request is read into one value (`named`); what each request says is compared
-//! with it. What the check has not agreed to has no way to [`upstream`].
+//! What a client says before its first request is put into one value, [`request::target`]; each request is compared with it.
+//! A request that was not authorized has no path to [`upstream`].
 #![forbid(unsafe_code)]
 
 pub mod admin;
@@ -23,6 +25,5 @@ pub mod upstream;
 mod audit;
 mod http;
 mod request;
-mod share;
 mod stream;
 mod tls;

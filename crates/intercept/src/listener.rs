@@ -114,7 +114,7 @@ impl Intercept {
             return;
         }
         drop(access);
-        let Some(_permit) = self.state.shares.enter(client.ip()) else {
+        let Some(_permit) = self.state.client_limit.try_acquire(client.ip()) else {
             self.state.count_unopened(peer, "too_many_connections");
             if let Some(suppressed) = TOO_MANY.pass() {
                 let client = client.ip();
@@ -145,7 +145,7 @@ impl Intercept {
         let client = &connection.info;
         let original = original_destination(&stream, client.listener.0.is_ipv6());
         // TPROXY leaves the local address as the original destination. A client that connects to the listener itself is
-        // refused like one whose destination is a listener of the proxy.
+        // refused: its destination is a listener of the proxy.
         let destination = match (original, stream.local_addr()) {
             (Ok(Some(addr)), _) | (_, Ok(addr)) => canonical(addr),
             (_, Err(_)) => return self.state.count_unopened(client.peer, "closed"),

@@ -1,6 +1,7 @@
-//! What the operator allows: clients, hosts whose TLS is not terminated, destinations.
+//! What the operator allows: clients, hosts with TLS that is not terminated, destinations.
 
 pub mod access;
+pub(crate) mod client_limit;
 pub mod destination;
 pub mod passthrough;
 pub mod pinned;

@@ -17,9 +17,9 @@ use crate::ca::mint::collector::MintCollector;
 use crate::ca::mint::error::MintError;
 use crate::ca::mint::{Mint, PreparedEpoch};
 use crate::policy::access::Access;
+use crate::policy::client_limit::ClientLimit;
 use crate::policy::passthrough::Passthrough;
 use crate::policy::pinned::PinnedClients;
-use crate::share::Shares;
 use crate::upstream::Upstream;
 use crate::upstream::trust::{OriginTls, TrustError};
 use metrics::Metrics;
@@ -27,7 +27,7 @@ use metrics::Metrics;
 /// Rules and timeouts for the connections of clients.
 #[derive(Debug)]
 pub struct Rules {
-    /// Hosts whose TLS is not terminated (`--passthrough`).
+    /// Hosts with TLS that is not terminated (`--passthrough`).
     pub passthrough: Passthrough,
     /// Clients that have refused the proxy's certificate for a host (`--auto-passthrough`).
     pub pinned: Option<PinnedClients>,
@@ -67,7 +67,7 @@ pub struct InterceptState {
     pub(crate) mint: Arc<Mint>,
     pub(crate) upstream: Upstream,
     pub(crate) metrics: Arc<Metrics>,
-    pub(crate) shares: Shares,
+    pub(crate) client_limit: ClientLimit,
     check: Option<CheckService>,
     draining: watch::Sender<bool>,
 }
@@ -89,7 +89,7 @@ impl InterceptState {
             mint: Arc::new(mint),
             upstream,
             metrics: Arc::default(),
-            shares: Shares::new(connections),
+            client_limit: ClientLimit::new(connections),
             check,
             draining,
         }

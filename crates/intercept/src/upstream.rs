@@ -129,7 +129,7 @@ impl Upstream {
         self.dialer.connect_tunnel(to, client).await
     }
 
-    /// Sends a request, whose URI has a path only, and waits for the head of the response. `progress` counts what of its
+    /// Sends a request (its URI has a path only), and waits for the head of the response. `progress` counts what of its
     /// body was sent.
     ///
     /// A request on a reused connection that the origin closes is retried, if nothing of it was sent or its method is
@@ -319,7 +319,7 @@ thread_local! {
     static POOL: Arc<IdlePool> = Arc::default();
 }
 
-/// Origins whose protocol is remembered, in some 60 bytes each.
+/// Origins with a remembered protocol, in some 60 bytes each.
 const MAX_REMEMBERED_ORIGINS: u64 = 16_384;
 /// Servers get HTTP/2 one day, and a load balancer may have servers with and without it.
 const PROTOCOL_LIFETIME: Duration = Duration::from_secs(600);

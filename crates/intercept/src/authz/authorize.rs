@@ -69,7 +69,7 @@ pub(crate) struct Authorizer<'a> {
 }
 
 impl Authorizer<'_> {
-    /// Authorizes a tunnel, whose CONNECT is `parts`, or a request as it will be sent. Returns the header changes that
+    /// Authorizes a tunnel (`parts` is its CONNECT), or a request as it will be sent. Returns the header changes that
     /// the check service wants made; `None` where no check service is configured.
     ///
     /// # Errors
@@ -151,7 +151,7 @@ fn note_verdict(verdict: &Verdict, record: &mut AuditRecord) {
     }
 }
 
-/// The head of a CONNECT, as far as the check service is told it.
+/// The head of a CONNECT, as far as the check service sees it.
 pub(crate) fn connect_head(version: Version, headers: HeaderMap) -> Parts {
     let (mut connect, ()) = Request::new(()).into_parts();
     (connect.method, connect.version, connect.headers) = (Method::CONNECT, version, headers);

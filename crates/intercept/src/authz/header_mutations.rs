@@ -36,7 +36,7 @@ pub(crate) enum MutationMode {
     IfPresent,
 }
 
-/// The message whose headers are changed.
+/// The message that a change is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum MessageKind {
     Request,

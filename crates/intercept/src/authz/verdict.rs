@@ -169,7 +169,7 @@ mod tests {
 
     #[test]
     fn a_denial_can_not_be_taken_for_the_origins_content() {
-        for (given, told) in [
+        for (given, sent) in [
             (200, 403),
             (204, 403),
             (304, 403),
@@ -181,7 +181,7 @@ mod tests {
             (999, 403),
         ] {
             let status = StatusCode::from_u16(given).unwrap();
-            assert_eq!(Denial::new(status, "").status.as_u16(), told, "{given}");
+            assert_eq!(Denial::new(status, "").status.as_u16(), sent, "{given}");
         }
     }
 

@@ -134,7 +134,7 @@ pub enum AuthorityDefect {
         "the certificate's subject has a repeated part or one of several values: use a simpler name"
     )]
     Name,
-    /// Name constraints whose effect on clients can't be told.
+    /// Name constraints with an unknown effect on clients.
     #[error("the certificate's name constraints are damaged or not contiguous networks")]
     Constraints,
     /// notBefore is in the future, or the clock is behind.

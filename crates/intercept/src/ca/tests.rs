@@ -35,7 +35,7 @@ fn the_certificate_lets_it_issue_leaves_for_a_year_and_nothing_else() {
 }
 
 #[test]
-fn it_speaks_for_those_it_is_bound_to() {
+fn name_constraints_bind_it_to_the_permitted_hosts() {
     let cases: [(&[&str], &[&str], &[&str]); 3] = [
         (
             &["example.com"],
@@ -65,7 +65,7 @@ fn it_speaks_for_those_it_is_bound_to() {
 }
 
 #[test]
-fn what_is_kept_is_what_was_made() {
+fn a_stored_authority_is_read_back() {
     let dir = Scratch::new();
     let made = Authority::create(&dir.0, &options(&["example.com"])).expect("an authority");
     let mode = |path: &Path| fs::metadata(path).expect("stat").permissions().mode() & 0o7777;
@@ -81,7 +81,7 @@ fn what_is_kept_is_what_was_made() {
 }
 
 #[test]
-fn one_of_many_that_make_it_at_once_succeeds() {
+fn one_of_many_concurrent_creations_succeeds() {
     let dir = Scratch::new();
     let make = || Authority::create(&dir.0, &options(&[])).is_ok();
     let made = std::thread::scope(|scope| {
@@ -97,7 +97,7 @@ fn one_of_many_that_make_it_at_once_succeeds() {
 }
 
 #[test]
-fn a_rotation_keeps_what_it_was_bound_to_and_the_old_certificate() {
+fn a_rotation_keeps_constraints_and_the_old_certificate() {
     let dir = Scratch::new();
     let old = Authority::create(&dir.0, &options(&["example.com"])).expect("an authority");
     let new = Authority::rotate(&dir.0).expect("another");
@@ -116,7 +116,7 @@ fn a_rotation_keeps_what_it_was_bound_to_and_the_old_certificate() {
 
 /// It has to be possible just then.
 #[test]
-fn one_that_has_expired_can_be_rotated_and_leaves_nothing() {
+fn an_expired_authority_can_be_rotated_and_leaves_no_predecessor() {
     let dir = Scratch::new();
     Authority::create(&dir.0, &options(&[])).expect("an authority");
     let long_ago = UnixTime::since_unix_epoch(std::time::Duration::from_secs(1_000_000_000));
@@ -128,7 +128,7 @@ fn one_that_has_expired_can_be_rotated_and_leaves_nothing() {
 }
 
 #[test]
-fn what_others_can_read_or_replace_is_refused() {
+fn files_that_other_users_can_read_or_replace_are_refused() {
     let dir = Scratch::new();
     Authority::create(&dir.0, &options(&[])).expect("an authority");
     fs::set_permissions(dir.file(), Permissions::from_mode(0o640)).expect("chmod");
@@ -145,7 +145,7 @@ fn what_others_can_read_or_replace_is_refused() {
 }
 
 #[test]
-fn each_thing_that_can_be_wrong_is_named() {
+fn each_defect_is_named() {
     let now = UnixTime::now();
     let (key, certificate) = profile::make(&options(&[]), now).expect("an authority");
     let (other, stranger) = profile::make(&options(&[]), now).expect("another");

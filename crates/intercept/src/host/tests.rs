@@ -25,7 +25,7 @@ fn one_spelling_for_each_host() {
 }
 
 #[test]
-fn a_port_is_told_from_an_address() {
+fn a_port_is_distinguished_from_an_address() {
     for (written, again) in [
         ("Example.com.:443", "example.com:443"),
         ("[2001:db8::1]:8443", "[2001:db8::1]:8443"),
@@ -52,7 +52,7 @@ fn a_port_is_told_from_an_address() {
 }
 
 #[test]
-fn what_programs_read_differently_is_refused() {
+fn ambiguous_spellings_are_refused() {
     for (refused, why) in [
         ("", ParseHostError::Empty),
         (".", ParseHostError::Empty),
@@ -89,7 +89,7 @@ fn what_programs_read_differently_is_refused() {
 fn lengths_are_those_of_dns() {
     let label = "a".repeat(63);
     let longest = format!("{label}.{label}.{label}.{}", "a".repeat(61));
-    Host::parse(&longest).expect("253 octets");
+    Host::parse(&longest).expect("253 bytes");
     Host::parse(&format!("{longest}.")).expect("the final dot does not count");
     for too_long in [format!("a{longest}"), format!("a{label}.example")] {
         assert_eq!(Host::parse(&too_long), Err(ParseHostError::TooLong));

@@ -128,7 +128,7 @@ impl Exchange<'_> {
         Ok(handshake)
     }
 
-    /// Reads as much of the body as the check service is told.
+    /// Reads as much of the body as the check service is to see.
     async fn read_body_prefix(
         &self,
         body: Option<&BufferedBody>,

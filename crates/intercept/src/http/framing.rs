@@ -27,7 +27,7 @@ pub(crate) struct FramingMonitor {
     /// The beginning of a line that has not ended yet.
     line: Vec<u8>,
     head: Head,
-    /// Of each request whose head is complete, until [`FramingMonitor::next_verdict`] takes it.
+    /// For each request with a complete head, until [`FramingMonitor::next_verdict`] takes it.
     verdicts: VecDeque<Result<(), FramingError>>,
 }
 
@@ -227,7 +227,7 @@ impl FramingMonitor {
     }
 }
 
-/// Checks the framing headers of an HTTP/2 request, whose frames tell where it ends: a Content-Length beside them matters
+/// Checks the framing headers of an HTTP/2 request. Its frames tell where it ends; a Content-Length beside them matters
 /// to an origin that speaks HTTP/1. h2 refuses two that differ, and passes two equal ones on.
 ///
 /// # Errors

@@ -236,7 +236,7 @@ pub(crate) enum FirstRequest {
     Optional,
 }
 
-/// Refuses requests that hyper has accepted and whose framing is not valid.
+/// Refuses requests with invalid framing that hyper has accepted.
 struct FramingGuard<S> {
     service: S,
     framing: SharedFraming,
@@ -270,7 +270,7 @@ where
     }
 }
 
-/// Closes a connection whose last response has been written (a lingering close). What the client is still sending is
+/// Closes a connection after its last response (a lingering close). What the client is still sending is
 /// read for a moment: closing on unread data sends RST, which would take the response with it.
 pub(crate) async fn linger_and_close<T>(mut io: PrefixedStream<T>)
 where

@@ -24,7 +24,7 @@ use crate::request::refusal::Refusal;
 pub struct Access {
     /// Networks of allowed clients (`--allow-client`).
     pub clients: Option<TrustList>,
-    /// Networks of peers whose connections begin with a PROXY header (`--accept-proxy`).
+    /// Networks of peers that begin their connections with a PROXY header (`--accept-proxy`).
     pub accept_proxy: Option<TrustList>,
     /// Names and passwords (`--proxy-auth`), which clients of an explicit listener send with each CONNECT and each request
     /// outside of a tunnel.

@@ -1,4 +1,4 @@
-//! Hosts whose TLS is passed through unopened (`--passthrough`).
+//! Hosts with TLS that is passed through unopened (`--passthrough`).
 
 use std::str::FromStr;
 

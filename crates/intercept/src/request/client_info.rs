@@ -1,4 +1,4 @@
-//! Whose connection it is.
+//! The client of a connection.
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -48,8 +48,8 @@ impl ClientInfo {
     }
 }
 
-/// The prefix by which per-client limits tell clients apart: an IPv4 address, or an IPv6 /64, all of whose addresses
-/// one host has.
+/// The prefix by which per-client limits tell clients apart: an IPv4 address, or an IPv6 /64, of which one host
+/// has all addresses.
 pub(crate) fn client_prefix(client: IpAddr) -> IpAddr {
     match client.to_canonical() {
         IpAddr::V6(ip) => Ipv6Addr::from_bits(ip.to_bits() >> 64 << 64).into(),

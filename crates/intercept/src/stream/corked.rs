@@ -27,7 +27,7 @@ enum FlushAt {
 }
 
 impl<T: AsyncWrite + Unpin> CorkedStream<T> {
-    /// A stream at the beginning of a handshake, whose messages bound the buffer.
+    /// A stream at the beginning of a handshake: its messages bound the buffer.
     pub(crate) fn new(stream: T) -> Self {
         Self {
             stream,
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_last_flight_goes_with_what_is_said_next() {
+    async fn the_last_flight_is_sent_with_the_first_data() {
         let mut stream = after_a_handshake().await;
         stream.handshake_done(false);
         stream.flush().await.unwrap();

@@ -186,7 +186,7 @@ fn classify_first_bytes(bytes: &[u8]) -> FirstBytes {
         Some(_) => return FirstBytes::Unknown,
     }
     let Some(end) = bytes.iter().position(|byte| *byte == b'\n') else {
-        // So long a line is HTTP in all likelihood, whose parser has a limit.
+        // So long a line is HTTP in all likelihood, and the HTTP parser has a limit.
         return if bytes.len() > MAX_FIRST_LINE {
             FirstBytes::Http
         } else {

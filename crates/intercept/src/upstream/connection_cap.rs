@@ -12,7 +12,7 @@ use super::idle_pool::IdlePool;
 pub(super) struct ConnectionCap {
     max: usize,
     connections: Arc<AtomicUsize>,
-    /// The workers' idle pools, whose connections may be evicted for others.
+    /// The workers' idle pools: their connections may be evicted for others.
     pools: Mutex<Vec<Weak<IdlePool>>>,
 }
 
@@ -25,7 +25,7 @@ impl ConnectionCap {
         }
     }
 
-    /// Adds a pool whose idle connections may be evicted.
+    /// Adds a pool: its idle connections may be evicted.
     pub(super) fn add_pool(&self, pool: &Arc<IdlePool>) {
         self.pools().push(Arc::downgrade(pool));
     }

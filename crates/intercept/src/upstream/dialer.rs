@@ -69,7 +69,7 @@ impl Dialer {
         self.tls.store(Arc::new(tls));
     }
 
-    /// Adds a pool whose idle connections may be evicted for new ones.
+    /// Adds a pool: its idle connections may be evicted for new ones.
     pub(super) fn add_pool(&self, pool: &Arc<IdlePool>) {
         self.cap.add_pool(pool);
     }

@@ -57,7 +57,7 @@ impl IdlePool {
         let Idle { by_key, by_age, .. } = &mut *idle;
         let kept = by_key.get_mut(key)?;
         remove_closed(kept, by_age);
-        // A connection whose driver has not seen the end of the last exchange yet is left for later.
+        // A connection is left for later if its driver has not seen the end of the last exchange yet.
         let ready = kept.iter().rposition(|(_, one)| one.is_ready());
         let taken = ready.map(|at| kept.remove(at));
         if kept.is_empty() {
@@ -68,7 +68,7 @@ impl IdlePool {
         Some(connection)
     }
 
-    /// Puts a connection whose exchanges are over into the pool; evicts the oldest if the pool is full.
+    /// Puts a connection after its last exchange into the pool; evicts the oldest if the pool is full.
     pub(super) fn put(&self, key: &PoolKey, connection: Connection) {
         if connection.is_closed() {
             return;

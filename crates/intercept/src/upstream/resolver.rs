@@ -79,7 +79,7 @@ impl Resolver {
         let (name, in_flight) = (name.to_owned(), Arc::clone(&self.in_flight));
         spawn_blocking(move || {
             let found = resolve::lookup(&name);
-            // Removed before it is sent: a later request has to look up anew, and must not get this result.
+            // Removed before it is sent: a later request needs a new lookup, and must not get this result.
             lock(&in_flight).remove(&name);
             drop(permit);
             result.send_replace(Some(found));

@@ -27,28 +27,27 @@ use crate::value::{self, Number, Time, Timeout};
 /// Options of `peername intercept`.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Where clients that know of the proxy find it; may be repeated [default: 127.0.0.1:8080, unless there
-    /// is --transparent]
+    /// Listen here for clients that are configured with the proxy; may be repeated [default: 127.0.0.1:8080, unless
+    /// --transparent is given]
     #[arg(short, long, value_name = "ADDR", value_parser = value::address)]
     listen: Vec<SocketAddr>,
-    /// Where a REDIRECT or TPROXY rule sends connections; may be repeated
+    /// Listen here for connections that a REDIRECT or TPROXY rule redirects; may be repeated
     #[arg(long, value_name = "ADDR", value_parser = value::address)]
     transparent: Vec<SocketAddr>,
-    /// Who may use the proxy, by address: CIDR, address, @FILE, private, loopback or any; may be repeated [default: any
-    /// on loopback; elsewhere this or --proxy-auth is required]
+    /// Clients that may use the proxy: CIDR, address, @FILE, private, loopback or any; may be repeated [default: any on
+    /// loopback; elsewhere this or --proxy-auth is required]
     #[arg(long, value_name = "WHO")]
     allow_client: Vec<String>,
-    /// Who may use the proxy, by name and password (Proxy-Authorization: Basic): a file of NAME:HASH lines, as `htpasswd -B`
-    /// writes them
+    /// Require name and password (Proxy-Authorization: Basic): a file of NAME:HASH lines, as `htpasswd -B` writes them
     #[arg(long, value_name = "FILE")]
     proxy_auth: Option<PathBuf>,
     #[command(flatten)]
     pub(super) ca: CaDir,
-    /// Who decides about requests: `grpc://HOST:PORT` (Envoy's ext_authz), `http://HOST[:PORT]/PATH` (forwardAuth)
-    /// or `opa+http://HOST:PORT/v1/data/RULE` [default: nobody, all are allowed]
+    /// The service that checks requests: `grpc://HOST:PORT` (Envoy's ext_authz), `http://HOST[:PORT]/PATH` (forwardAuth)
+    /// or `opa+http://HOST:PORT/v1/data/RULE` [default: none, all are allowed]
     #[arg(long, value_name = "URL")]
     check: Option<Service>,
-    /// From a question to the end of its answer
+    /// Deadline of a check, from its request to the end of its response
     #[arg(
         long,
         value_name = "DURATION",
@@ -56,71 +55,71 @@ pub(crate) struct Args {
         requires = "check"
     )]
     check_timeout: Timeout,
-    /// What happens when there is no answer
+    /// What happens to a request when its check fails
     #[arg(long, value_name = "WHAT", default_value = "deny", requires = "check")]
     on_check_failure: Failure,
-    /// How long an answer stands for the same question [default: it is asked each time]
+    /// How long a response is cached for equal requests [default: no cache]
     #[arg(long, value_name = "DURATION", requires = "check")]
     check_cache: Option<Time>,
-    /// A header of requests that the service is told, and no other; may be repeated [default: all but
+    /// A request header that is sent to the service, and no other; may be repeated [default: all but
     /// Authorization, Proxy-Authorization and Cookie]
     #[arg(long, value_name = "HEADER", requires = "check")]
     check_header: Vec<HeaderName>,
-    /// Octets of a request's body that a grpc or opa+http service is told, which are waited for before it is asked
+    /// Bytes of a request's body that are sent to a grpc or opa+http service; the proxy waits for them before it asks
     /// [default: none]
     #[arg(long, value_name = "OCTETS", requires = "check")]
     check_body: Option<Number<1, 1_048_576>>,
-    /// A header of a forwardAuth service's yes that the request takes on; may be repeated
+    /// A header that a request takes from a forwardAuth service's response; may be repeated
     #[arg(long, value_name = "HEADER", requires = "check")]
     check_take: Vec<HeaderName>,
-    /// Questions that are open at once; others wait, within --check-timeout
+    /// Checks in flight at a time; others wait, within --check-timeout
     #[arg(long, value_name = "N", default_value = "256", requires = "check")]
     check_concurrency: Number<1, 65_536>,
     /// A destination beyond ports 80 and 443 of public addresses: CIDR[:PORT[-PORT]]; may be repeated
     #[arg(long, value_name = "WHERE")]
     pub(super) allow_destination: Vec<AllowedDestination>,
-    /// A host whose TLS is carried unopened: example.com, *.example.com or a network; may be repeated
+    /// A host with TLS that is relayed unopened: example.com, *.example.com or a network; may be repeated
     #[arg(long, value_name = "HOST")]
     passthrough: Vec<HostPattern>,
-    /// Carry a host's TLS unopened, for a day, for a client that has refused the proxy's certificate three times
+    /// Relay a host's TLS unopened, for a day, for a client that has refused the proxy's certificate three times
     #[arg(long, conflicts_with = "check")]
     auto_passthrough: bool,
-    /// Whose connections begin with a PROXY header that names the client: CIDR, address, @FILE, private,
+    /// Peers that begin connections with a PROXY header that names the client: CIDR, address, @FILE, private,
     /// loopback or any; may be repeated
     #[arg(long, value_name = "WHO")]
     accept_proxy: Vec<String>,
     /// Begin each connection to an origin with a PROXY header that names the client
     #[arg(long, value_name = "VERSION", conflicts_with = "upstream_proxy")]
     send_proxy: Option<SendProxy>,
-    /// A proxy on the way to all origins: `http://[USER:PASSWORD@]HOST:PORT`
+    /// Upstream proxy for all connections to origins: `http://[USER:PASSWORD@]HOST:PORT`
     #[arg(long, value_name = "URL")]
     upstream_proxy: Option<UpstreamProxy>,
-    /// Authorities (PEM) that origins may be certified by, beside this host's; may be repeated
+    /// Authorities (PEM) to trust for origins, beside this host's; may be repeated
     #[arg(long, value_name = "FILE")]
     extra_ca: Vec<PathBuf>,
-    /// To resolve a name; and again from the first SYN to an established connection to the origin
+    /// For resolving a name; and again for connecting to the origin; and again for the TLS handshake
     #[arg(long, value_name = "DURATION", default_value = "10s")]
     connect_timeout: Timeout,
-    /// From the end of a request to the head of its answer
+    /// From the end of a request to the head of its response
     #[arg(long, value_name = "DURATION", default_value = "5m")]
     answer_timeout: Timeout,
-    /// Connections without a request for so long are closed, on both sides, and requests and answers given up of
-    /// which nothing moves
+    /// Close connections without a request for so long, on both sides, and abort requests and responses without a byte in
+    /// either direction for so long
     #[arg(long, value_name = "DURATION", default_value = "60s")]
     idle_timeout: Timeout,
-    /// The same for what may be silent for long: tunnels, WebSocket, gRPC, server-sent events
+    /// The same for exchanges that may be silent: tunnels, WebSocket, gRPC, server-sent events
     #[arg(long, value_name = "DURATION", default_value = "1h")]
     tunnel_timeout: Timeout,
-    /// New certificates that a client may cause in a second, an IPv4 address or an IPv6 /64; more are waited for, 4 s
-    /// at most, and then refused (429)
+    /// New certificates that a client, an IPv4 address or an IPv6 /64, may cause in a second; beyond that it waits, 4 s at
+    /// most, and is then refused (429)
     #[arg(long, value_name = "N", default_value = "1000")]
     certificates_per_client: Number<1, 1_000_000>,
     #[command(flatten)]
     pub(super) admin: AdminArgs,
-    /// Event loops [default: one a core]
+    /// Worker threads [default: one per core]
     #[arg(long, value_name = "N")]
     workers: Option<Number<1, 1024>>,
-    /// How long open connections may go on after SIGTERM; a second SIGTERM ends them
+    /// How long open connections may go on after SIGTERM; a second SIGTERM closes them
     #[arg(long, value_name = "DURATION", default_value = "30s")]
     drain: Time,
     #[command(flatten)]
@@ -187,7 +186,7 @@ impl Args {
         let public = explicit.iter().find(|addr| !addr.ip().is_loopback());
         match public {
             Some(addr) if clients.is_none() && users.is_none() => Err(Usage(format!(
-                "--listen {addr} would be an open proxy: say who may use it, by --allow-client CIDR (private, any) or \
+                "--listen {addr} would be an open proxy: restrict it by --allow-client CIDR (private, any) or \
                  --proxy-auth FILE"
             ))),
             _ => Ok(Access {
@@ -252,5 +251,5 @@ impl Args {
     }
 }
 
-/// Long enough for a phone on a bad line.
+/// Long enough for a phone with a bad connection.
 const OPENING_TIMEOUT: Duration = Duration::from_secs(10);

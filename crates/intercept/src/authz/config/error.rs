@@ -35,7 +35,7 @@ pub enum ConfigError {
         "a forwardAuth service is not sent bodies; ask over grpc or opa+http, or leave the body out"
     )]
     Body,
-    /// Headers to take from the response, in a protocol whose responses name the headers to change.
+    /// Headers to take from the response, in a protocol that names the headers to change in its responses.
     #[error(
         "headers to take from the answer are for forwardAuth; grpc and opa+http services name them in the answer"
     )]

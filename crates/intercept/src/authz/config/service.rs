@@ -1,4 +1,4 @@
-//! The check service's URL, whose scheme selects the protocol.
+//! The check service's URL. Its scheme selects the protocol.
 
 use std::str::FromStr;
 

@@ -116,7 +116,7 @@ async fn call(
         .map_err(error_from_status)
 }
 
-/// The error for a status: one that stands for an error of the connection, or one that the service has sent.
+/// The error for a status: one that represents an error of the connection, or one that the service has sent.
 fn error_from_status(status: Status) -> AuthzError {
     match status.source() {
         Some(source) => error_from(source),

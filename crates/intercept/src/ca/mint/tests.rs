@@ -96,7 +96,7 @@ fn a_leaf_is_what_rcgen_would_write() {
 
 type Contents<'a> = (Vec<&'a [u8]>, Vec<(String, bool, &'a [u8])>);
 
-/// The fields, and the extensions in an order of ours.
+/// The fields, and the extensions in one order.
 fn contents<'a>(leaf: &'a TbsCertificate<'_>) -> Contents<'a> {
     let fields = vec![
         leaf.raw_serial(),
@@ -114,7 +114,7 @@ fn contents<'a>(leaf: &'a TbsCertificate<'_>) -> Contents<'a> {
 
 /// Whichever client pays, and whatever each of 200 threads finds.
 #[test]
-fn one_certificate_for_all_who_wait_for_it() {
+fn concurrent_calls_for_one_host_make_one_certificate() {
     let mint = mint(MintConfig::default());
     let start = Barrier::new(200);
     let host = host("example.com");
@@ -131,7 +131,7 @@ fn one_certificate_for_all_who_wait_for_it() {
 }
 
 #[test]
-fn what_is_kept_is_bounded() {
+fn the_certificate_cache_is_bounded() {
     let config = MintConfig {
         capacity: 100,
         per_client: 1_000_000,
@@ -147,7 +147,7 @@ fn what_is_kept_is_bounded() {
 }
 
 #[test]
-fn a_day_brings_a_new_key_and_a_jump_of_the_clock_too() {
+fn a_day_or_a_clock_jump_begins_a_new_key_epoch() {
     let clock = Arc::new(Clock::now());
     let mint = mint(MintConfig {
         clock: Arc::clone(&clock) as _,
@@ -231,7 +231,7 @@ fn a_name_that_clients_would_refuse_is_an_error() {
 }
 
 #[test]
-fn a_client_runs_out_and_others_do_not() {
+fn the_rate_limit_is_per_client() {
     let limiter = MintLimiter::new(50);
     let (start, other) = (Instant::now(), IpAddr::from([192, 0, 2, 2]));
     // At once, and within four seconds.
@@ -265,7 +265,7 @@ fn a_client_runs_out_and_others_do_not() {
 
 /// Protocol, certificate and name are as asked for, and the next connection is resumed.
 #[test]
-fn a_client_that_trusts_the_authority_is_served_and_comes_back_cheaper() {
+fn a_client_that_trusts_the_authority_is_served_and_resumes_its_session() {
     let mint = mint(MintConfig::default());
     let mut roots = RootCertStore::empty();
     roots

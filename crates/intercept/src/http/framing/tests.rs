@@ -23,7 +23,7 @@ fn verdicts(bytes: &[u8]) -> Vec<Result<(), FramingError>> {
 }
 
 #[test]
-fn requests_in_a_row_are_told_apart() {
+fn pipelined_requests_are_separated() {
     let all = b"\r\nGET / HTTP/1.1\r\nHost: a.test\r\n\r\n\
         POST / HTTP/1.1\r\nHost: a.test\r\nContent-Length: 5\r\n\r\nGET /\
         POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n3;x=\"y\"\r\nabc\r\nA \r\n0123456789\r\n\
@@ -102,7 +102,7 @@ fn http2_has_one_length_or_none() {
 }
 
 #[test]
-fn what_is_claimed_is_not_kept() {
+fn a_claimed_length_takes_no_memory() {
     // Its lines are collected, so they have an end.
     let mut framing = FramingMonitor::default();
     framing.feed(b"GET / HTTP/1.1\r\nX: ").unwrap();
@@ -127,7 +127,7 @@ fn what_is_claimed_is_not_kept() {
 }
 
 #[test]
-fn nothing_is_looked_at_behind_a_connect() {
+fn bytes_behind_a_connect_are_not_parsed() {
     assert_eq!(
         verdicts(b"CONNECT a.test:443 HTTP/1.1\r\n\r\n\x16\x03\x01\n\n"),
         [Ok(())]
@@ -135,7 +135,7 @@ fn nothing_is_looked_at_behind_a_connect() {
 }
 
 #[test]
-fn a_reader_that_sees_more_requests_is_told_so() {
+fn a_request_that_the_monitor_has_not_seen_is_refused() {
     let mut framing = FramingMonitor::default();
     framing.feed(b"GET / HTTP/1.1\r\n\r\n").unwrap();
     assert!(framing.next_verdict().is_ok() && framing.next_verdict().is_err());

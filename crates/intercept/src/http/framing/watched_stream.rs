@@ -12,7 +12,7 @@ use tokio::time::{Instant, sleep_until};
 
 use super::FramingMonitor;
 
-/// A stream whose bytes are parsed by a [`FramingMonitor`] while they are read.
+/// A stream with a [`FramingMonitor`] that parses its bytes while they are read.
 #[derive(Debug)]
 pub(crate) struct WatchedStream<T> {
     io: T,
