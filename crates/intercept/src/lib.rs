@@ -7,7 +7,7 @@
 //!                     audit ◀────────────┘
 //! ```
 //!
-//! What a client says before its first request is put into one value, [`request::target`]; each request is compared with it.
+//! What a client says before its first request is put into one value, `request::target`; each request is compared with it.
 //! A request that was not authorized has no path to [`upstream`].
 #![forbid(unsafe_code)]
 

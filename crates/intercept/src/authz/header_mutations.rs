@@ -112,7 +112,7 @@ impl HeaderMutation {
             Operation::Set(value) => drop(headers.insert(name, value.clone())),
             Operation::Append(value) => drop(headers.append(name, value.clone())),
             Operation::SetIfAbsent(value) => {
-                drop(headers.entry(name).or_insert_with(|| value.clone()))
+                headers.entry(name).or_insert_with(|| value.clone());
             }
             Operation::SetIfPresent(value) if headers.contains_key(&name) => {
                 headers.insert(name, value.clone());

@@ -25,15 +25,15 @@ pub struct AuthzRequest<'a> {
     pub alpn: Option<&'a str>,
     /// The HTTP version of the client's request.
     pub version: Version,
-    /// As the client sent it; CONNECT for [`Kind::Connect`].
+    /// As the client sent it; CONNECT for [`RequestKind::Connect`].
     pub method: &'a Method,
-    /// `http` or `https`; empty for [`Kind::Connect`], which has none.
+    /// `http` or `https`; empty for [`RequestKind::Connect`], which has none.
     pub scheme: &'a str,
     /// The destination: what is checked is what is connected to.
     pub to: HostPortRef<'a>,
-    /// From the first slash; empty for [`Kind::Connect`].
+    /// From the first slash; empty for [`RequestKind::Connect`].
     pub path_and_query: &'a str,
-    /// All headers. Which of them are sent is up to [`Sent`](super::SentHeaders).
+    /// All headers. Which of them are sent is up to [`SentHeaders`](super::SentHeaders).
     pub headers: &'a HeaderMap,
     /// Bytes of the body; `None` if its length is not known beforehand.
     pub body_size: Option<u64>,

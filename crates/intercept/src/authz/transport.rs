@@ -71,7 +71,7 @@ impl Transport {
     ///
     /// # Errors
     ///
-    /// [`Failure::Connect`], [`Failure::Broken`], [`Failure::TooLong`].
+    /// [`AuthzError::Connect`], [`AuthzError::Broken`], [`AuthzError::TooLong`].
     pub(crate) async fn exchange(
         &self,
         request: &Request<Bytes>,
@@ -89,7 +89,7 @@ impl Transport {
 ///
 /// # Errors
 ///
-/// [`Failure::Connect`], [`Failure::Timeout`].
+/// [`AuthzError::Connect`], [`AuthzError::Timeout`].
 pub(crate) async fn reach(service: &Uri, limit: Duration) -> Result<(), AuthzError> {
     let host = service.host().unwrap_or_default();
     let host = host.trim_start_matches('[').trim_end_matches(']');

@@ -111,7 +111,7 @@ impl Mint {
     ///
     /// # Errors
     ///
-    /// [`MintMintError::NotPermitted`], [`MintError::Authority`], or making key or certificate failed.
+    /// [`MintError::NotPermitted`], [`MintError::Authority`], or making key or certificate failed.
     pub async fn server_config(
         &self,
         host: &Host,

@@ -70,7 +70,7 @@ impl Protocol for ForwardAuth {
 ///
 /// # Errors
 ///
-/// [`Failure::Malformed`] if something of the request can't be written in a header.
+/// [`AuthzError::Malformed`] if something of the request can't be written in a header.
 fn encode(
     uri: &Uri,
     request: &AuthzRequest<'_>,
@@ -149,7 +149,7 @@ fn is_reserved(name: &HeaderName) -> bool {
 ///
 /// # Errors
 ///
-/// [`Failure::Status`] for 5xx: the service has failed and not decided.
+/// [`AuthzError::Status`] for 5xx: the service has failed and not decided.
 pub fn decode(
     status: StatusCode,
     headers: &HeaderMap,

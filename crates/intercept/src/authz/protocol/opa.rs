@@ -135,7 +135,7 @@ struct Ruling {
 ///
 /// # Errors
 ///
-/// [`Failure::Status`] for anything but 200, [`Failure::Malformed`] for anything but JSON with or without a
+/// [`AuthzError::Status`] for anything but 200, [`AuthzError::Malformed`] for anything but JSON with or without a
 /// result.
 pub fn decode(status: StatusCode, body: &[u8]) -> Result<AuthzResponse, AuthzError> {
     if status != StatusCode::OK {

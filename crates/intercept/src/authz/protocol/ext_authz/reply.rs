@@ -19,7 +19,7 @@ use crate::authz::verdict::{AuthzError, Denial};
 ///
 /// # Errors
 ///
-/// [`Failure::Malformed`] for such responses, for one that the service itself calls an error, and for one that
+/// [`AuthzError::Malformed`] for such responses, for one that the service itself calls an error, and for one that
 /// allows another query than the one that would be sent.
 pub fn decode(reply: CheckResponse) -> Result<AuthzResponse, AuthzError> {
     let code = reply.status.as_ref().map(|status| status.code);
