@@ -144,7 +144,10 @@ async fn ext_authz_limits_the_lifetime_by_metadata() {
 async fn failure_is_not_cached() {
     let (mut service, url) = start(r#"{"status": 500, "headers": [], "body": ""}"#);
     let client = check(&url, |config| config.cache = Some(LONG)).client();
-    assert!(matches!(ask(&client).await.decided_by, DecidedBy::Failure(_)));
+    assert!(matches!(
+        ask(&client).await.decided_by,
+        DecidedBy::Failure(_)
+    ));
     service.set_answer(OK);
     let verdict = ask(&client).await;
     assert!(verdict.decision.allows() && !is_cached(&verdict));

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use http::{HeaderMap, HeaderValue};
-use peername_intercept::authz::{Decision, Denial, DecidedBy, RequestKind, SentHeaders, Verdict};
+use peername_intercept::authz::{DecidedBy, Decision, Denial, RequestKind, SentHeaders, Verdict};
 use serde_json::json;
 use tokio::time::sleep;
 

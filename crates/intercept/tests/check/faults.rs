@@ -66,7 +66,10 @@ async fn closed_port_is_denied() {
     for url in urls(unused_address()) {
         let verdict = query_within_timeout(&url, "closed port").await;
         assert!(
-            matches!(verdict.decided_by, DecidedBy::Failure(AuthzError::Connect(_))),
+            matches!(
+                verdict.decided_by,
+                DecidedBy::Failure(AuthzError::Connect(_))
+            ),
             "{verdict:?}"
         );
         assert!(verdict.took < TIMEOUT);
@@ -176,7 +179,10 @@ async fn circuit_breaker_opens_for_a_failing_service() {
         for _ in 0..100 {
             let verdict = ask(&client).await;
             assert!(
-                matches!(verdict.decided_by, DecidedBy::Failure(AuthzError::Suspended)),
+                matches!(
+                    verdict.decided_by,
+                    DecidedBy::Failure(AuthzError::Suspended)
+                ),
                 "{verdict:?}"
             );
             assert_eq!(denial(&verdict).status.as_u16(), 503);

@@ -1,7 +1,7 @@
 //! forwardAuth over HTTP/1.1, as Traefik sends it.
 
 use http::{HeaderMap, HeaderValue, header};
-use peername_intercept::authz::{Decision, DecidedBy};
+use peername_intercept::authz::{DecidedBy, Decision};
 use serde_json::Value;
 
 use crate::ext_authz::denial;

@@ -1,7 +1,7 @@
 //! OPA, with the real program.
 
 use http::{HeaderMap, HeaderValue};
-use peername_intercept::authz::{Decision, DecidedBy};
+use peername_intercept::authz::{DecidedBy, Decision};
 use serde_json::json;
 
 use crate::ext_authz::denial;
@@ -120,7 +120,10 @@ async fn only_an_explicit_allow_allows() {
     );
     let outcome = async |rule: &str| {
         let verdict = ask(&client(&url(&opa, &format!("egress/{rule}")))).await;
-        (verdict.decision.allows(), matches!(verdict.decided_by, DecidedBy::Service))
+        (
+            verdict.decision.allows(),
+            matches!(verdict.decided_by, DecidedBy::Service),
+        )
     };
     for rule in ["yes", "package_like"] {
         assert_eq!(outcome(rule).await, (true, true), "{rule}");

@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Version};
 use peername_intercept::authz::{
-    HostPortRef, CheckService, CheckConfig, CheckClient, RequestKind, BodyPrefix, AuthzRequest, Verdict,
+    AuthzRequest, BodyPrefix, CheckClient, CheckConfig, CheckService, HostPortRef, RequestKind,
+    Verdict,
 };
 use prometheus_client::registry::Registry;
 

@@ -67,7 +67,10 @@ fn blocked_worker_delays_no_request_beyond_the_timeout() {
     receiver.recv().expect("the query begins");
     let verdict = runtime().block_on(ask(&other));
     assert!(
-        matches!(verdict.decided_by, DecidedBy::Failure(AuthzError::Timeout(_))),
+        matches!(
+            verdict.decided_by,
+            DecidedBy::Failure(AuthzError::Timeout(_))
+        ),
         "{verdict:?}"
     );
     // The other worker is blocked for a second.

@@ -47,7 +47,10 @@ async fn silent_connection_is_not_reused_after_a_timeout() {
     let client = check_with_default_timeout(&urls(address)[0], |_| ()).client();
     let verdict = ask(&client).await;
     assert!(
-        matches!(verdict.decided_by, DecidedBy::Failure(AuthzError::Timeout(_))),
+        matches!(
+            verdict.decided_by,
+            DecidedBy::Failure(AuthzError::Timeout(_))
+        ),
         "{verdict:?}"
     );
     let verdict = ask(&client).await;
