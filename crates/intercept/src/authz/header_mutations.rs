@@ -89,7 +89,7 @@ impl HeaderMutations {
         };
         match (name, operation) {
             (Some(name), Some(operation)) if changes.len() < MAX_MUTATIONS => {
-                changes.push(HeaderMutation { name, operation })
+                changes.push(HeaderMutation { name, operation });
             }
             _ => self.refused += 1,
         }

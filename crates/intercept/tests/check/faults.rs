@@ -96,10 +96,10 @@ async fn broken_protocols_are_denied() {
             hold_open(&stream);
         }),
         ("garbage for ever", |stream| {
-            write_forever(&stream, &[0x16; 65536])
+            write_forever(&stream, &[0x16; 65536]);
         }),
         ("zeros for ever", |stream| {
-            write_forever(&stream, &[0; 65536])
+            write_forever(&stream, &[0; 65536]);
         }),
         ("TLS", |mut stream| {
             h2::read_some(&stream);
